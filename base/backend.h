@@ -109,6 +109,8 @@ void hotbed_file_free(void *data, size_t bytes);
 void hotbed_count_wait(void);
 void hotbed_count_launch(void);
 void hotbed_count_allocation(size_t bytes);
+void hotbed_count_memory(hotbed_memory_kind kind, size_t bytes); /* an allocation of this kind */
+void hotbed_count_copy(size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -18,7 +18,7 @@
  * pass when it ends. Events that it waits for are waited for before it starts, as they are marked
  * when the graph is launched. */
 #include "base/backend.h"
-#include "base/host_lane.h"
+#include "base/host_pool.h"
 #include "base/host_race.h"
 
 #include <errno.h>
@@ -497,7 +497,7 @@ static void fill_launch(
         memcpy(t->args, args, args_bytes);
 }
 
-hotbed_status hotbed_lane_launch(
+static hotbed_status lane_launch(
     hotbed_stream *stream, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
     size_t args_bytes) {
     host_stream *own = host(stream);
@@ -519,6 +519,23 @@ hotbed_status hotbed_lane_launch(
     fill_launch(t, n, grain, body, args, args_bytes);
     lane_publish(l, t);
     return HOTBED_OK;
+}
+
+hotbed_status hotbed_host_launch(
+    hotbed_stream *stream, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
+    size_t args_bytes) {
+    if (stream->backend != HOTBED_BACKEND_HOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "hotbed_host_launch: the stream is of backend %s",
+            hotbed_backend_name(stream->backend));
+    if (args_bytes > HOTBED_HOST_ARGS_BYTES)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "hotbed_host_launch: %zu bytes of arguments, at most %d",
+            args_bytes, (int)HOTBED_HOST_ARGS_BYTES);
+    if (n == 0)
+        return HOTBED_OK;
+    hotbed_count_launch();
+    return lane_launch(stream, n, grain, body, args, args_bytes);
 }
 
 /* --- events --------------------------------------------------------------------------------- */
@@ -678,7 +695,7 @@ static void copy_body(const void *args, uint64_t begin, uint64_t end) {
 
 static hotbed_status copy(void *to, const void *from, size_t bytes, hotbed_stream *stream) {
     copy_args args = {.to = to, .from = from};
-    return hotbed_lane_launch(stream, bytes, COPY_GRAIN, copy_body, &args, sizeof args);
+    return lane_launch(stream, bytes, COPY_GRAIN, copy_body, &args, sizeof args);
 }
 
 typedef struct fill_args {
@@ -693,7 +710,7 @@ static void fill_body(const void *args, uint64_t begin, uint64_t end) {
 
 static hotbed_status fill(void *to, int value, size_t bytes, hotbed_stream *stream) {
     fill_args args = {.to = to, .value = value};
-    return hotbed_lane_launch(stream, bytes, COPY_GRAIN, fill_body, &args, sizeof args);
+    return lane_launch(stream, bytes, COPY_GRAIN, fill_body, &args, sizeof args);
 }
 
 /* --- graphs --------------------------------------------------------------------------------- */

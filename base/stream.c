@@ -1,4 +1,4 @@
-/* base/stream.c - streams, events, memory and graphs: checks, counters, dispatch to the backends. */
+/* base/stream.c - streams, events, memory and graphs: checks, and dispatch to the backends. */
 #include "base/backend.h"
 #include "base/options.h"
 
@@ -9,61 +9,7 @@
 
 enum { FAULT_TEXT_BYTES = 512 };
 
-/* --- counters ------------------------------------------------------------------------------- */
-
-static hotbed_counters counters; /* read and written with relaxed atomics */
-
-void hotbed_count_wait(void) {
-    hotbed_add_relaxed_u64(&counters.host_waits, 1);
-}
-
-void hotbed_count_launch(void) {
-    hotbed_add_relaxed_u64(&counters.launches, 1);
-}
-
-void hotbed_count_allocation(size_t bytes) {
-    hotbed_add_relaxed_u64(&counters.allocations, 1);
-    hotbed_add_relaxed_u64(&counters.allocated_bytes, bytes);
-}
-
-hotbed_status hotbed_counters_read(hotbed_counters *out) {
-    HOTBED_TRY(hotbed_output_check(out, "hotbed_counters"));
-    hotbed_counters now = {
-        .host_waits = hotbed_load_relaxed_u64(&counters.host_waits),
-        .allocations = hotbed_load_relaxed_u64(&counters.allocations),
-        .allocated_bytes = hotbed_load_relaxed_u64(&counters.allocated_bytes),
-        .launches = hotbed_load_relaxed_u64(&counters.launches),
-        .copies = hotbed_load_relaxed_u64(&counters.copies),
-        .copied_bytes = hotbed_load_relaxed_u64(&counters.copied_bytes),
-    };
-    for (int k = 0; k <= HOTBED_MEMORY_FILE; k++)
-        now.memory_bytes[k] = hotbed_load_relaxed_u64(&counters.memory_bytes[k]);
-    hotbed_output_write(out, &now, sizeof now);
-    return HOTBED_OK;
-}
-
-void *hotbed_new(size_t bytes) {
-    void *pointer = calloc(1, bytes);
-    if (pointer != NULL)
-        hotbed_count_allocation(bytes);
-    return pointer;
-}
-
-void hotbed_delete(void *pointer) {
-    free(pointer);
-}
-
 /* --- backends ------------------------------------------------------------------------------- */
-
-const char *hotbed_backend_name(hotbed_backend backend) {
-    switch (backend) {
-    case HOTBED_BACKEND_HOST:
-        return "host";
-    case HOTBED_BACKEND_CUDA:
-        return "cuda";
-    }
-    return "unknown";
-}
 
 /* Find a backend's operations. No other function knows which backends are built. *out is set if it
  * returns OK. */
@@ -196,6 +142,12 @@ bool hotbed_stream_recording(const hotbed_stream *stream) {
     if (hotbed_forked()) /* CUDA cannot be called here; the next call reports the error */
         return false;
     return stream->recording || stream->ops->stream_captured(stream);
+}
+
+hotbed_status hotbed_stream_may_wait(const hotbed_stream *stream) {
+    if (hotbed_stream_recording(stream))
+        return hotbed_fail(HOTBED_ERR_STATE, "cannot wait for the stream while it records a graph");
+    return HOTBED_OK;
 }
 
 /* The text of a communicator's fault. Reasons are as in hotbed/comm.h. */
@@ -589,8 +541,7 @@ hotbed_status hotbed_memory_alloc(
             return hotbed_fail(
                 HOTBED_ERR_MEMORY, "no %s memory for %zu bytes on %s %d", hotbed_memory_name(kind),
                 bytes, hotbed_backend_name(stream->backend), stream->device);
-        hotbed_count_allocation(bytes);
-        hotbed_add_relaxed_u64(&counters.memory_bytes[kind], bytes);
+        hotbed_count_memory(kind, bytes);
     }
     *out = memory;
     return HOTBED_OK;
@@ -633,8 +584,7 @@ hotbed_status hotbed_copy(void *to, const void *from, size_t bytes, hotbed_strea
         return fail_null("hotbed_copy", "from");
     HOTBED_TRY(hotbed_fork_check());
     HOTBED_TRY(stream->ops->copy(to, from, bytes, stream));
-    hotbed_add_relaxed_u64(&counters.copies, 1);
-    hotbed_add_relaxed_u64(&counters.copied_bytes, bytes);
+    hotbed_count_copy(bytes);
     return HOTBED_OK;
 }
 

@@ -46,6 +46,9 @@ const char *hotbed_memory_name(hotbed_memory_kind kind);
  * wrapped stream. */
 bool hotbed_stream_recording(const hotbed_stream *stream);
 
+/* For calls that wait for the stream. Errors: STATE if a graph is being recorded on it. */
+hotbed_status hotbed_stream_may_wait(const hotbed_stream *stream);
+
 /* Whether this process was forked from a process that had used streams. The child has neither their
  * threads nor CUDA's. hotbed_fork_check() then returns STATE. Calls that would lock, wait or
  * enqueue check first. Calls that destroy objects leave everything to the system. */

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/chain.h"
-#include "checkpoint/deal.h"
+#include "checkpoint/redistribute.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"
 #include "hotbed/growth.h"
@@ -202,7 +202,7 @@ static hotbed_status read_counted(table_reader *t, hotbed_part_reader *part) {
 }
 
 /* Whether the ranks read the rows of a table for each other, and redistribute them. */
-static bool dealt(const reader *r, const hotbed_manifest *m, uint32_t table) {
+static bool redistributed(const reader *r, const hotbed_manifest *m, uint32_t table) {
     return r->comm != NULL && r->share.world > 1 &&
            !hotbed_share_is(&r->share, r->numbers[table], m, &m->tables[table]);
 }
@@ -222,7 +222,7 @@ static void narrow(const table_reader *t, hotbed_part_reader *part) {
 /* Load this rank's rows of one part. */
 static hotbed_status read_part(table_reader *t, hotbed_shard_reader *shard, bool last) {
     hotbed_part_reader part;
-    bool rows = !dealt(t->r, t->m, t->table);
+    bool rows = !redistributed(t->r, t->m, t->table);
     hotbed_status status = hotbed_part_reader_open(&part, shard, t->table, rows);
     if (status == HOTBED_OK)
         status = read_erased(t, &part);
@@ -240,7 +240,7 @@ static hotbed_status read_part(table_reader *t, hotbed_shard_reader *shard, bool
 /* Whether a part may have rows of this rank. */
 static bool needs(const reader *r, const hotbed_manifest *m, uint32_t table, uint32_t shard) {
     const hotbed_manifest_part *part = &m->parts[(uint64_t)table * m->world + shard];
-    if (dealt(r, m, table))
+    if (redistributed(r, m, table))
         return part->erased > 0 || part->counted > 0;
     if (m->tables[table].kind == HOTBED_TABLE_HASH)
         return !hotbed_share_is(&r->share, r->numbers[table], m, &m->tables[table]) ||
@@ -400,9 +400,9 @@ static const hotbed_manifest *last_of(const reader *r) {
 }
 
 /* Load the tables whose rows the ranks redistribute. */
-static hotbed_status read_dealt(reader *r, const link *from) {
+static hotbed_status read_redistributed(reader *r, const link *from) {
     for (uint32_t t = 0; t < from->manifest.num_tables; t++) {
-        hotbed_deal deal = {
+        hotbed_redistribution job = {
             .comm = r->comm,
             .stream = r->stream,
             .storage = r->storage,
@@ -413,8 +413,8 @@ static hotbed_status read_dealt(reader *r, const link *from) {
             .table = t,
             .lanes = lanes_of(r),
         };
-        if (dealt(r, &from->manifest, t))
-            HOTBED_TRY(hotbed_vote(r->comm, hotbed_deal_rows(&deal), r->stream));
+        if (redistributed(r, &from->manifest, t))
+            HOTBED_TRY(hotbed_vote(r->comm, hotbed_redistribute(&job), r->stream));
     }
     return HOTBED_OK;
 }
@@ -436,7 +436,7 @@ static hotbed_status read_rows_of_all(reader *r) {
     HOTBED_TRY(agree(r, make_rooms(r)));
     for (uint32_t k = 0; k < r->num_links; k++) {
         HOTBED_TRY(agree(r, read_link(r, k)));
-        HOTBED_TRY(read_dealt(r, &r->links[k]));
+        HOTBED_TRY(read_redistributed(r, &r->links[k]));
     }
     for (uint32_t i = 0; i < r->links[0].manifest.num_tables; i++)
         HOTBED_TRY(check_size(r, i));

@@ -199,7 +199,7 @@ static hotbed_status write_counted(
 }
 
 /* Pass the rows of a chunk to `take`, in runs that go to one rank. */
-static hotbed_status deal(
+static hotbed_status distribute(
     rewriter *w, uint32_t table, const hotbed_chain_table *from, const hotbed_chunk *chunk,
     uint64_t n, take_run take) {
     const hotbed_manifest_table *t = &w->manifest.tables[table];
@@ -227,7 +227,7 @@ static hotbed_status pass_open(
     do {
         status = hotbed_chain_table_next(from, chunk.capacity, chunk.columns, &n);
         if (status == HOTBED_OK)
-            status = deal(w, table, from, &chunk, n, take);
+            status = distribute(w, table, from, &chunk, n, take);
         w->done += from->kind == HOTBED_CHAIN_COUNTED ? 0 : n;
         hotbed_progress_report(w->options->progress, w->done, w->total);
     } while (status == HOTBED_OK && n > 0);

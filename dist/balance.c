@@ -2,6 +2,7 @@
  * samples. */
 #include "hotbed/balance.h"
 
+#include "base/carve.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/sort.h"
@@ -9,7 +10,6 @@
 #include "dist/balance_kernels.h"
 #include "dist/kjt.h"
 #include "dist/partition.h"
-#include "storage/storage.h"
 
 #define ITEMS_MOST ((uint64_t)1 << 30)
 

@@ -61,19 +61,6 @@ static hotbed_status fail_null(const char *function, const char *argument) {
     return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: %s is NULL", function, argument);
 }
 
-hotbed_status hotbed_transport_probe(hotbed_transport transport) {
-    switch (transport) {
-    case HOTBED_TRANSPORT_SELF:
-    case HOTBED_TRANSPORT_THREADS:
-        return HOTBED_OK;
-    case HOTBED_TRANSPORT_MPI:
-        return hotbed_comm_probe_mpi();
-    case HOTBED_TRANSPORT_NCCL:
-        return hotbed_comm_probe_nccl();
-    }
-    return hotbed_fail(HOTBED_ERR_ARGUMENT, "transport %d is unknown", (int)transport);
-}
-
 /* --- clock ---------------------------------------------------------------------------------- */
 
 uint64_t hotbed_comm_now(void) {

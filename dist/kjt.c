@@ -1,11 +1,11 @@
 /* dist/kjt.c - keyed jagged tensors: checks, and conversion to a storage's batch. */
 #include "dist/kjt.h"
 
+#include "base/carve.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/sort.h"
 #include "base/stream.h"
-#include "storage/storage.h"
 
 #include <stdio.h>
 

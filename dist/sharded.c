@@ -2,6 +2,7 @@
 #include "dist/sharded.h"
 
 #include "base/options.h"
+#include "storage/types.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -396,6 +397,7 @@ static hotbed_status create(
     c->pooling = s->pooling;
     c->output_dtype = s->output_dtype == 0 ? HOTBED_F32 : s->output_dtype;
     c->optimizer = s->optimizer;
+    c->external = s->external != NULL;
     if (s->optimizer.kind != 0)
         HOTBED_TRY(hotbed_optimizer_check(&s->optimizer));
     c->optimizer_view = hotbed_optimizer_make(&s->optimizer);

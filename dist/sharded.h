@@ -8,12 +8,13 @@
 #ifndef HOTBED_DIST_SHARDED_H
 #define HOTBED_DIST_SHARDED_H
 
+#include "base/carve.h"
 #include "base/error.h"
 #include "base/stream.h"
 #include "dist/dist.h"
 #include "dist/kjt.h"
 #include "hotbed/sharded.h"
-#include "storage/storage.h"
+#include "storage/dedup.h"
 
 #include <pthread.h>
 
@@ -60,7 +61,8 @@ struct hotbed_sharded {
     hotbed_group *groups;             /* [num_groups] */
     uint32_t dim;                     /* pooling NONE */
     bool training;
-    bool grows; /* a table has a max_capacity: the next three fields are used */
+    bool external; /* an external store has the rows */
+    bool grows;    /* a table has a max_capacity: the next three fields are used */
     pthread_mutex_t
         growth_lock; /* held from a stream's wait for `searched` until the stream records it */
     hotbed_event *searched; /* recorded after the last growth or eval */

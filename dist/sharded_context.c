@@ -81,7 +81,7 @@ hotbed_status hotbed_sharded_create_context(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
     *out = NULL;
     HOTBED_TRY(check_collections(n, collections, stream));
-    HOTBED_TRY(hotbed_storage_may_wait(stream));
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
     hotbed_sharded_context *context = hotbed_new(sizeof *context);
     if (context == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a context");
@@ -206,7 +206,7 @@ static hotbed_status dedup(hotbed_part *part, hotbed_stream *stream) {
     hotbed_step_view *u = &part->unique;
     HOTBED_TRY(kernels->pick(
         (uint64_t)g->num_tables + 1, u->table_starts, part->pick.starts, g->table_rows, stream));
-    HOTBED_TRY(g->lookup->kernels.unique->unique(u, part->scratch, part->scratch_bytes, stream));
+    HOTBED_TRY(hotbed_dedup_keys(g->lookup, u, part->scratch, part->scratch_bytes, stream));
     return kernels->follow(u->bound, part->num_keys, u->positions, part->pick.sources, stream);
 }
 
@@ -280,7 +280,7 @@ hotbed_status hotbed_sharded_wait_splits(hotbed_sharded_context *context, hotbed
     if (context->stage != HOTBED_STAGE_STARTED)
         return hotbed_sharded_context_fail_stage("wait_splits", context->stage);
     if (context->plan == HOTBED_PLAN_TWO_PHASE) {
-        HOTBED_TRY(hotbed_storage_may_wait(stream));
+        HOTBED_TRY(hotbed_stream_may_wait(stream));
         HOTBED_TRY(hotbed_exchange_sizes(context, stream));
     }
     context->stage = HOTBED_STAGE_SENT;
@@ -324,7 +324,7 @@ hotbed_status hotbed_sharded_context_settle(
     bool overflowed;
     if (!context->watched || context->settled || context->policy == HOTBED_OVERFLOW_REPORT)
         return HOTBED_OK;
-    HOTBED_TRY(hotbed_storage_may_wait(stream));
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(look(context, &overflowed));
     if (overflowed) {
         HOTBED_TRY(hotbed_parts_make_exact(context, stream));

@@ -26,17 +26,14 @@ static size_t larger(size_t a, size_t b) {
 static size_t scratch_of(
     const hotbed_sharded_context *context, const hotbed_part *part, const hotbed_stream *stream) {
     const hotbed_group *g = part->group;
-    const hotbed_kernels *kernels = &g->lookup->kernels;
     uint64_t keys = part->sharded->options.max_keys;
     uint64_t rows = (uint64_t)g->num_features * part->sharded->options.max_batch_size;
     uint64_t batch_rows = context->members[part->member].rows_most;
     size_t bytes = hotbed_kjt_scratch(stream, rows > batch_rows ? rows : batch_rows);
     bytes = larger(
         bytes, hotbed_dist_scratch(stream, keys, (uint64_t)g->message_features * context->world));
-    if (g->dedup) {
-        bytes = larger(bytes, kernels->unique->scratch(keys, g->num_tables));
-        bytes = larger(bytes, kernels->update->scratch(keys, part->sharded->dim));
-    }
+    if (g->dedup)
+        bytes = larger(bytes, hotbed_dedup_scratch(g->lookup, keys, part->sharded->dim));
     return bytes;
 }
 
@@ -85,7 +82,7 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
 static void make_views(const hotbed_sharded_context *context, hotbed_part *part) {
     const hotbed_group *g = part->group;
     const hotbed_sharded_options *o = &part->sharded->options;
-    hotbed_step_view lookup = hotbed_storage_step(g->lookup), *u = &part->unique;
+    hotbed_step_view *u = &part->unique;
     part->num_keys = part->pick.starts + (size_t)g->num_features * o->max_batch_size;
     part->num_sent = g->dedup ? u->unique_offsets + g->num_tables : part->num_keys;
     part->pick.num_features = g->num_features;
@@ -108,15 +105,8 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
         .overflow = context->overflow,
         .shape = shape_of(part),
     };
-    u->tables = lookup.tables;
-    u->feature_tables = lookup.feature_tables;
-    u->columns = lookup.columns;
+    hotbed_dedup_init(g->lookup, u);
     u->keys = part->pick.keys;
-    u->num_tables = g->num_tables;
-    u->num_features = lookup.num_features;
-    u->pooling = HOTBED_POOL_NONE;
-    u->output_dtype = lookup.output_dtype;
-    u->plain_rows = lookup.plain_rows;
 }
 
 static hotbed_status make_part(

@@ -209,8 +209,9 @@ static hotbed_status give(
     if (part->group->dedup) {
         hotbed_gradient_view view = {gradient, stride};
         hotbed_sums_view sums = {part->sums, c->dim, false};
-        HOTBED_TRY(part->group->lookup->kernels.update->reduce(
-            &part->unique, &c->optimizer_view, view, sums, c->dim, part->scratch, stream));
+        HOTBED_TRY(hotbed_dedup_sums(
+            part->group->lookup, &part->unique, &c->optimizer_view, view, sums, c->dim,
+            part->scratch, stream));
         gradient = part->sums;
         stride = c->dim;
     }

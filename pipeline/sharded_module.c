@@ -266,10 +266,7 @@ static hotbed_status graft(void *self, void *context, hotbed_stream *stream) {
 
 /* Rows of an external store cannot be kept beyond their backward. */
 static bool capturable(const hotbed_sharded *collection) {
-    for (uint32_t g = 0; g < collection->num_groups; g++)
-        if (collection->groups[g].lookup->external != NULL)
-            return false;
-    return true;
+    return !collection->external;
 }
 
 static hotbed_status set_training(void *self, bool training) {

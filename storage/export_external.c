@@ -192,7 +192,7 @@ hotbed_status hotbed_export_external(
         .e = batch,
         .table = &storage->tables[batch->table].view,
     };
-    HOTBED_TRY(hotbed_storage_may_wait(stream));
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
     hotbed_status status = make_room(&x);
     if (status == HOTBED_OK)
         status = x.table->is_static != 0 ? export_static(&x) : export_hash(&x);

@@ -305,8 +305,8 @@ static hotbed_status find_tables(
             if (status == HOTBED_OK && s->tables[i].row_bytes != tables[i].row_bytes) {
                 snprintf(
                     call->reason, sizeof call->reason,
-                    "table %s: row_bytes is %llu, but in %s it is %llu", tables[i].name,
-                    (unsigned long long)tables[i].row_bytes, s->path,
+                    "table %s: row_bytes is %llu, but the table in %s was created with %llu",
+                    tables[i].name, (unsigned long long)tables[i].row_bytes, s->path,
                     (unsigned long long)s->tables[i].row_bytes);
                 status = HOTBED_ERR_ARGUMENT;
             }

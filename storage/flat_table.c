@@ -22,11 +22,11 @@ struct hotbed_flat_table {
     hotbed_memory memory;
     /* If kernels cannot address the rows: */
     uint64_t chunk; /* rows that the staging buffer holds; 0: kernels use the rows directly */
-    hotbed_memory staging;   /* pinned: descriptor, slots, rows */
-    hotbed_memory placing;   /* device: places */
-    hotbed_stage_note *note; /* in staging */
-    uint64_t *staged_slots;  /* in staging */
-    uint8_t *staged_rows;    /* in staging */
+    hotbed_memory staging;               /* pinned: descriptor, slots, rows */
+    hotbed_memory placing;               /* device: places */
+    hotbed_stage_descriptor *descriptor; /* in staging */
+    uint64_t *staged_slots;              /* in staging */
+    uint8_t *staged_rows;                /* in staging */
 };
 
 static void kernels_of(hotbed_flat_table *table) {
@@ -66,17 +66,17 @@ static hotbed_status allocate_staging(
         chunk = STAGING_BYTES / row_bytes;
     if (chunk > table->view.capacity)
         chunk = table->view.capacity;
-    uint64_t note_bytes = hotbed_round_up(sizeof(hotbed_stage_note), 256);
+    uint64_t descriptor_bytes = hotbed_round_up(sizeof(hotbed_stage_descriptor), 256);
     uint64_t slot_bytes = hotbed_round_up(chunk * sizeof(uint64_t), 256);
     HOTBED_TRY(hotbed_memory_alloc(
-        stream, HOTBED_MEMORY_PINNED, note_bytes + slot_bytes + chunk * row_bytes, NULL,
+        stream, HOTBED_MEMORY_PINNED, descriptor_bytes + slot_bytes + chunk * row_bytes, NULL,
         &table->staging));
     HOTBED_TRY(hotbed_memory_alloc(
         stream, HOTBED_MEMORY_DEVICE, chunk * sizeof(uint64_t), NULL, &table->placing));
     uint8_t *base = table->staging.data;
-    table->note = table->staging.data;
-    table->staged_slots = (uint64_t *)(void *)(base + note_bytes);
-    table->staged_rows = base + note_bytes + slot_bytes;
+    table->descriptor = table->staging.data;
+    table->staged_slots = (uint64_t *)(void *)(base + descriptor_bytes);
+    table->staged_rows = base + descriptor_bytes + slot_bytes;
     table->chunk = chunk;
     return HOTBED_OK;
 }
@@ -183,20 +183,20 @@ static hotbed_status make_args(
 static void move_staged(void *argument) {
     const hotbed_flat_table *table = argument;
     const hotbed_table_view *view = &table->view;
-    const hotbed_stage_note note = *table->note;
+    const hotbed_stage_descriptor descriptor = *table->descriptor;
     size_t offset[HOTBED_STAGE_PARTS] = {0, view->state_offset[0], view->state_offset[1]};
     size_t state_bytes = view->state_dim * sizeof(float);
     size_t bytes[HOTBED_STAGE_PARTS] = {
         (size_t)view->dim * hotbed_dtype_size(view->dtype), state_bytes, state_bytes};
-    for (uint64_t i = 0; i < note.n; i++) {
-        if (note.slots[i] == HOTBED_SLOT_NONE)
+    for (uint64_t i = 0; i < descriptor.n; i++) {
+        if (descriptor.slots[i] == HOTBED_SLOT_NONE)
             continue;
-        uint8_t *row = view->rows + note.slots[i] * view->row_bytes;
+        uint8_t *row = view->rows + descriptor.slots[i] * view->row_bytes;
         uint8_t *staged = table->staged_rows + i * view->row_bytes;
         for (uint32_t p = 0; p < HOTBED_STAGE_PARTS; p++) {
-            if ((note.parts >> p & 1U) == 0)
+            if ((descriptor.parts >> p & 1U) == 0)
                 continue;
-            if (note.store != 0)
+            if (descriptor.store != 0)
                 memcpy(row + offset[p], staged + offset[p], bytes[p]);
             else
                 memcpy(staged + offset[p], row + offset[p], bytes[p]);
@@ -230,8 +230,9 @@ static hotbed_status move_in_chunks(
         uint64_t left = all->n - first;
         uint64_t count = left < table->chunk ? left : table->chunk;
         hotbed_stage_args stage = {
-            .note = {.n = count, .store = store, .parts = parts, .slots = table->staged_slots},
-            .pinned = table->note,
+            .descriptor =
+                {.n = count, .store = store, .parts = parts, .slots = table->staged_slots},
+            .pinned = table->descriptor,
             .slots = all->keys + first,
             .places = table->placing.data,
             .capacity = table->view.capacity,

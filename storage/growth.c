@@ -77,8 +77,8 @@ static hotbed_status publish(
 static hotbed_status grow(
     hotbed_storage *storage, hotbed_table *table, uint64_t capacity, hotbed_stream *stream) {
     const hotbed_index_range first = hotbed_table_growing(&table->view);
-    uint64_t keys = hotbed_mode_growing_keys(storage, table, capacity) -
-                    hotbed_mode_growing_keys(storage, table, table->capacity);
+    uint64_t keys = hotbed_layout_growing_keys(storage, table, capacity) -
+                    hotbed_layout_growing_keys(storage, table, table->capacity);
     hotbed_grown *grown = hotbed_new(sizeof *grown), **end = &table->grown;
     if (grown == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "table %s: no memory for a segment", table->name);
@@ -207,7 +207,7 @@ static hotbed_status count(hotbed_storage *storage, uint32_t number, hotbed_stre
     return HOTBED_OK;
 }
 
-/* Whether a table may grow yet. */
+/* Whether a table may grow any further. */
 static bool may_grow(const hotbed_table *table) {
     return table->capacity < table->most && table->num_grown < HOTBED_GROWTHS_MOST;
 }

@@ -767,15 +767,15 @@ HOTBED_HD void hotbed_index_mark(hotbed_index_view index, uint64_t slot) {
  * row. Pins are counted in the meta, and they order accesses to the row:
  *
  * - Adding a pin orders nothing (relaxed): an earlier pass or step found the key, after its row was
- * published.
+ *   published.
  * - Releasing a pin has release order: all accesses to the row by the ticket happen before the meta
- * loses the pin. Later additions by others continue the release sequence, so the order in which
- * pins are released does not matter.
+ *   loses the pin. Later additions by others continue the release sequence, so the order in which
+ *   pins are released does not matter.
  * - Moving or replacing a row needs a meta without other pins, and reading that meta has acquire
- * order: the compare-and-swap that claims an evicted row's slot, or the load that claims a row of
- * the lower tier (hotbed_claim_missing()). On CUDA both are relaxed: only a later kernel of the
- * same stream touches the row, and the end of a kernel orders its reads before the next kernel's
- * accesses.
+ *   order: the compare-and-swap that claims an evicted row's slot, or the load that claims a row of
+ *   the lower tier (hotbed_claim_missing()). On CUDA both are relaxed: only a later kernel of the
+ *   same stream touches the row, and the end of a kernel orders its reads before the next kernel's
+ *   accesses.
  */
 
 /* One lane: add a pin to a slot that is already pinned, so its key cannot change. */

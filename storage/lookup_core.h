@@ -187,12 +187,12 @@ HOTBED_HD void hotbed_find_keys(
  * key. If the epoch is still the one in which the search began:
  *
  * - A slot that has the key after its row was read had it during the whole read. (Across epochs,
- * another key could have been there in between.)
+ *   another key could have been there in between.)
  * - A lower-tier slot in mode CACHE has the key's row if its meta says that the upper tier has no
- * copy and that the slot is not being claimed for a new key (hotbed_eval_holds()). A new key's row
- * is written in the upper tier and reaches the lower tier only when it is evicted.
+ *   copy and that the slot is not being claimed for a new key (hotbed_eval_holds()). A new key's
+ *   row is written in the upper tier and reaches the lower tier only when it is evicted.
  * - A key that searches of the upper tier, the lower tier and the upper tier again have missed is
- * in neither: a moving row can be found at its destination before it disappears from its source.
+ *   in neither: a moving row can be found at its destination before it disappears from its source.
  *
  * Keys or bags that fail the check are appended to `missing`. A last pass reads them again until
  * the check passes. A retry only happens after a prefetch has made progress, so eval never blocks.

@@ -100,7 +100,7 @@ hotbed_status hotbed_storage_erase(
 
 /* STATE if tickets hold pins, taken by enqueued calls or by launched graphs. Synchronous. */
 static hotbed_status check_free(hotbed_storage *storage, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_storage_may_wait(stream));
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
     hotbed_storage_take_back(storage, stream);
     uint32_t held = __atomic_load_n(&storage->held, __ATOMIC_RELAXED);
     if (held == 0) {
@@ -176,7 +176,7 @@ static hotbed_status list(
     uint64_t *device;
     uint64_t host[4];
     void *memory;
-    HOTBED_TRY(hotbed_storage_may_wait(stream));
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(hotbed_stream_workspace(stream, sizeof host, &memory));
     device = memory;
     HOTBED_TRY(hotbed_fill(device, 0, sizeof host, stream));

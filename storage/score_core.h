@@ -7,8 +7,9 @@
 
 /* --- time ------------------------------------------------------------------------------------- */
 
-/* Set the time of a prefetch that the machine's clock dates `clock` microseconds. Times increase,
- * also past times that were set by key: a checkpoint's timestamps may come from another clock. */
+/* Set the time of a prefetch at `clock` microseconds of the machine's clock. It is later than all
+ * earlier times. These include times that were set by key: the timestamps of a checkpoint may come
+ * from another clock. */
 HOTBED_HD void hotbed_timer_tick(hotbed_timer *timer, uint64_t clock) {
     if (timer->now == 0)
         timer->offset = 0 - clock;

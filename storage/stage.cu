@@ -6,14 +6,14 @@
 enum { BLOCK = 256, WAVES = 1 };
 
 static __global__ void __launch_bounds__(BLOCK) stage_write_kernel(hotbed_stage_args a) {
-    for (uint64_t i = hotbed_cuda_thread(); i < a.note.n; i += hotbed_cuda_threads())
+    for (uint64_t i = hotbed_cuda_thread(); i < a.descriptor.n; i += hotbed_cuda_threads())
         hotbed_stage_write(&a, i);
 }
 
-static hotbed_status write_note(const hotbed_stage_args *args, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, args->note.n, BLOCK, WAVES);
+static hotbed_status write_descriptor(const hotbed_stage_args *args, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, args->descriptor.n, BLOCK, WAVES);
     stage_write_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*args);
     return hotbed_cuda_launched("stage_write_kernel");
 }
 
-const hotbed_stage_kernels hotbed_stage_kernels_cuda = {write_note};
+const hotbed_stage_kernels hotbed_stage_kernels_cuda = {write_descriptor};

@@ -11,8 +11,8 @@ static void write_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_stage_write(args, i);
 }
 
-static hotbed_status write_note(const hotbed_stage_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->note.n, GRAIN, write_body, args, sizeof *args);
+static hotbed_status write_descriptor(const hotbed_stage_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->descriptor.n, GRAIN, write_body, args, sizeof *args);
 }
 
-const hotbed_stage_kernels hotbed_stage_kernels_host = {write_note};
+const hotbed_stage_kernels hotbed_stage_kernels_host = {write_descriptor};

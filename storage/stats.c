@@ -43,7 +43,7 @@ hotbed_status hotbed_meter_create(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
     *out = NULL;
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
-    HOTBED_TRY(hotbed_storage_may_wait(stream));
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
     hotbed_meter *meter = hotbed_new(sizeof *meter);
     if (meter == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a meter");

@@ -73,7 +73,7 @@ typedef struct hotbed_step_view {
     uint32_t *missing;
     uint32_t *num_missing; /* one word */
     uint32_t *held;        /* one word: kinds of pins that the ticket has, see hotbed_step_hold() */
-    uint32_t *holding;     /* one word of the storage: sum of its tickets' kinds of pins */
+    uint32_t *holding;     /* one word of the storage: kinds of pins, counted over its tickets */
     hotbed_move *moves;    /* [bound] one for each of `missing`; NULL if no table's rows move */
     /* [bound] indices of moves, sorted by region of the lower-tier address that they read. In
      * eval: deferred keys, sorted by region; NULL: keys are not deferred. */

@@ -1,7 +1,8 @@
-/* storage/storage.h - internals of storages and tickets; included by storage/ and by dist/. */
+/* storage/storage.h - internals of storages and tickets, for the files of storage/. */
 #ifndef HOTBED_STORAGE_STORAGE_H
 #define HOTBED_STORAGE_STORAGE_H
 
+#include "base/carve.h"
 #include "base/error.h"
 #include "base/stream.h"
 #include "hotbed/export.h"
@@ -180,17 +181,26 @@ struct hotbed_ticket {
     size_t scan_scratch_bytes;
 };
 
-/* mode.c: choose the storage's mode and the number of keys of each upper tier. Tables must have
+/* Copy the options to the library's struct and check them, without the tables. Errors: ARGUMENT. */
+hotbed_status hotbed_storage_read_options(
+    const hotbed_storage_options *options, hotbed_storage_options *out);
+
+/* Read and check the options of all tables, and describe the tables in storage->tables. The
+ * storage's own options must have been set. Errors: ARGUMENT, MEMORY. */
+hotbed_status hotbed_storage_read_tables(
+    hotbed_storage *storage, const hotbed_storage_options *options);
+
+/* Choose the storage's mode and the number of keys of each upper tier. Tables must have
  * their options and row_bytes. Errors: ARGUMENT (CACHE or DEFAULT without a size), UNSUPPORTED
  * (memory of the lower tier). */
 hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_options *options);
 
 /* Assign slots to all tables, those in the index first, and numbers to their segments. */
-void hotbed_mode_lay_out(hotbed_storage *storage);
+void hotbed_storage_lay_out(hotbed_storage *storage);
 
 /* Keys, of a table of `capacity`, for which the growing tier is sized: the lower tier's if there
  * are two. */
-uint64_t hotbed_mode_growing_keys(
+uint64_t hotbed_layout_growing_keys(
     const hotbed_storage *storage, const hotbed_table *table, uint64_t capacity);
 
 /* Slots of all tiers and segments of a table. */
@@ -253,9 +263,6 @@ hotbed_status hotbed_storage_check_table(
 hotbed_status hotbed_storage_rows_view(
     const hotbed_storage *storage, uint32_t table, const hotbed_rows *rows, hotbed_rows_view *out);
 
-/* For calls that wait. Errors: STATE if a graph is being recorded on the stream. */
-hotbed_status hotbed_storage_may_wait(const hotbed_stream *stream);
-
 /* Destroy the released tickets, except those whose latest call was on `stream`: these stay for
  * hotbed_ticket_create(), and their pins are released on `stream` without waiting. */
 void hotbed_storage_take_back(hotbed_storage *storage, hotbed_stream *stream);
@@ -271,19 +278,6 @@ hotbed_table_stats hotbed_stats_of(hotbed_tally tally, uint64_t row_bytes);
 /* Whether rows move between tiers. */
 static inline bool hotbed_storage_moves(const hotbed_storage *storage) {
     return storage->tiers == HOTBED_TIERS_CACHE || storage->tiers == HOTBED_TIERS_SCORE;
-}
-
-/* Places arrays in one block of memory, each aligned to 256 bytes. With base NULL it only adds up
- * the size in `used`. */
-typedef struct hotbed_carve {
-    uint8_t *base;
-    size_t used;
-} hotbed_carve;
-
-static inline void *hotbed_carve_take(hotbed_carve *carve, size_t bytes) {
-    void *at = carve->base == NULL ? NULL : carve->base + carve->used;
-    carve->used += (bytes + 255) / 256 * 256;
-    return at;
 }
 
 /* --- a cache over an external store: tier_external.c, tier_external_rows.c -------------------- */

@@ -138,7 +138,6 @@ hotbed_status hotbed_call_batch_take(
 }
 
 void hotbed_storage_close_external(hotbed_storage *storage) {
-    hotbed_export_close_external(storage);
     while (storage->call_batches != NULL) {
         hotbed_call_batch *entry = storage->call_batches;
         storage->call_batches = entry->next;

@@ -24,25 +24,32 @@
 #include "storage/rows_core.h"
 #include "storage/tier_core.h"
 
-/* The passes over the items of a call. Passes on one line belong to one call, in this order.
- * Prefix sums of `ranks` follow a WANT, and the store's call follows an ASK or a LEAVE. */
+/* The passes over the items of a call, in this order:
+ *
+ *   prefetch     WANT, ASK, ANSWER, CLAIM, LEAVE, ARRIVE
+ *   eval         WANT, ASK, ANSWER
+ *   get          GET, ASK, GET_ANSWER
+ *   set          SET, ASK, SET_ANSWER (fills in rows for the store's insert), FAULT
+ *   erase        ERASE, ASK, ERASE_ANSWER
+ *   flush        WANT, LEAVE, LEFT, and DROP if the upper tier is emptied
+ *
+ * Prefix sums of `ranks` follow each first pass, and CLAIM. The store's call follows ASK,
+ * SET_ANSWER and LEAVE. */
 typedef enum hotbed_store_pass {
-    /* prefetch: ASK, ANSWER, CLAIM, prefix sums of leaving.ranks, LEAVE, ARRIVE */
     HOTBED_PASS_WANT,
     HOTBED_PASS_ASK,
     HOTBED_PASS_ANSWER,
     HOTBED_PASS_CLAIM,
     HOTBED_PASS_LEAVE,
     HOTBED_PASS_ARRIVE,
-    /* rows by key: GET, SET or ERASE take WANT's part; then ASK and the matching ANSWER */
     HOTBED_PASS_GET,
     HOTBED_PASS_SET,
     HOTBED_PASS_ERASE,
     HOTBED_PASS_GET_ANSWER,
-    HOTBED_PASS_SET_ANSWER, /* fill in the rows for the store's insert; then FAULT */
+    HOTBED_PASS_SET_ANSWER,
     HOTBED_PASS_ERASE_ANSWER,
     HOTBED_PASS_FAULT,
-    HOTBED_PASS_LEFT, /* flush: WANT, LEAVE, LEFT; then DROP if the upper tier is emptied */
+    HOTBED_PASS_LEFT,
     HOTBED_PASS_DROP,
 } hotbed_store_pass;
 
@@ -107,14 +114,13 @@ HOTBED_HD void hotbed_row_leaves(
 
 /* --- prefetch --------------------------------------------------------------------------------- */
 
-#define HOTBED_MOVE_UNKNOWN                                                                        \
-    4U /* hotbed_move.flags: the store failed, so whether it has the key is not known */
+/* hotbed_move.flags: the store failed, so whether it has the key is not known */
+#define HOTBED_MOVE_UNKNOWN 4U
 
 typedef struct hotbed_store_step {
     hotbed_step_view s;
-    hotbed_store_list asked,
-        /* items are unique keys: the missing ones; and those whose slots evict a changed row */
-        leaving;
+    hotbed_store_list asked;   /* items are unique keys that are missing */
+    hotbed_store_list leaving; /* items are unique keys whose slots evict a changed row */
 } hotbed_store_step;
 
 HOTBED_HD void hotbed_want_missing(const hotbed_store_step *a, uint32_t i) {
@@ -269,8 +275,8 @@ HOTBED_HD void hotbed_arrive(const hotbed_store_step *a, uint32_t i, uint32_t wi
 typedef struct hotbed_store_eval {
     hotbed_step_view s;
     hotbed_store_list asked; /* items are keys */
-    hotbed_table_view
-        *batch_tables; /* [num_tables] the tables, with the batch as their lower tier */
+    /* [num_tables] the tables, with the batch as their lower tier */
+    hotbed_table_view *batch_tables;
 } hotbed_store_eval;
 
 #define HOTBED_BATCH_SLOT ((uint64_t)1 << 63) /* first row of a table in the batch */

@@ -148,7 +148,7 @@ static hotbed_status read_upper(
     uint64_t slots = args->table.slots;
     hotbed_memory memory;
     memset(out, 0, sizeof *out);
-    HOTBED_TRY(hotbed_storage_may_wait(stream));
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(hotbed_memory_alloc(
         stream, HOTBED_MEMORY_DEVICE, (2 * slots + 2) * sizeof(uint64_t), NULL, &memory));
     uint64_t *device = memory.data;

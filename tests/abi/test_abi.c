@@ -1,15 +1,21 @@
-/* tests/abi/test_abi.c - structs of callers that are older or newer than the library, and sizes that are none. */
+/* tests/abi/test_abi.c - calls from programs that were compiled with older or newer headers.
+ *
+ * Such a program passes structs whose `size` is smaller or larger than the library's.  Each call is made with every
+ * size from the smallest on: the library must read and write only `size` bytes, zero output fields that it does not
+ * know, and refuse nonzero input fields that it does not know, and impossible sizes.  Bytes beyond the caller's
+ * struct are filled with a pattern, which must stay.
+ */
 #include "hotbed/hotbed.h"
 #include "tests/support/harness.h"
 
 #include <stddef.h>
 #include <string.h>
 
-enum { ROOM = 2048, CANARY = 0xa5 };
+enum { BUFFER_BYTES = 2048, CANARY = 0xa5 };
 
-/* --- a storage to ask ------------------------------------------------------------------------- */
+/* --- the objects whose calls are tested ------------------------------------------------------ */
 
-typedef struct box {
+typedef struct objects {
     hotbed_stream *stream;
     hotbed_storage *storage;
     hotbed_ticket *ticket;
@@ -17,9 +23,9 @@ typedef struct box {
     hotbed_meter *meter;
     hotbed_index *index;
     hotbed_flat_table *flat;
-} box;
+} objects;
 
-static void open_box(box *b) {
+static void objects_create(objects *b) {
     hotbed_stream_options stream;
     hotbed_table_options table;
     hotbed_storage_options options;
@@ -58,7 +64,7 @@ static void open_box(box *b) {
     CHECK_OK(hotbed_flat_table_create(&flat, b->stream, &b->flat));
 }
 
-static void close_box(box *b) {
+static void objects_destroy(objects *b) {
     hotbed_flat_table_destroy(b->flat);
     hotbed_index_destroy(b->index);
     hotbed_meter_destroy(b->meter);
@@ -68,61 +74,61 @@ static void close_box(box *b) {
     hotbed_stream_destroy(b->stream);
 }
 
-/* --- outputs ---------------------------------------------------------------------------------- */
+/* --- outputs --------------------------------------------------------------------------------- */
 
-static hotbed_status get_info(const box *b, void *out) {
+static hotbed_status get_info(const objects *b, void *out) {
     return hotbed_storage_table(b->storage, 0, out);
 }
 
-static hotbed_status get_stats(const box *b, void *out) {
+static hotbed_status get_stats(const objects *b, void *out) {
     return hotbed_storage_stats(b->storage, 0, out, b->stream);
 }
 
-static hotbed_status get_state(const box *b, void *out) {
+static hotbed_status get_state(const objects *b, void *out) {
     return hotbed_storage_get_state(b->storage, out, b->stream);
 }
 
-static hotbed_status get_ticket(const box *b, void *out) {
+static hotbed_status get_ticket(const objects *b, void *out) {
     return hotbed_ticket_read(b->ticket, out);
 }
 
-static hotbed_status get_segment(const box *b, void *out) {
+static hotbed_status get_segment(const objects *b, void *out) {
     return hotbed_storage_segment(b->storage, 0, 0, out);
 }
 
-static hotbed_status get_tensor(const box *b, void *out) {
+static hotbed_status get_tensor(const objects *b, void *out) {
     return hotbed_state_dict_tensor(b->dict, 0, out);
 }
 
-static hotbed_status get_reading(const box *b, void *out) {
+static hotbed_status get_reading(const objects *b, void *out) {
     return hotbed_meter_read(b->meter, 0, out, NULL, NULL);
 }
 
-static hotbed_status get_total(const box *b, void *out) {
+static hotbed_status get_total(const objects *b, void *out) {
     hotbed_reading reading = {.size = sizeof reading};
     return hotbed_meter_read(b->meter, 0, &reading, out, NULL);
 }
 
-static hotbed_status get_index(const box *b, void *out) {
+static hotbed_status get_index(const objects *b, void *out) {
     return hotbed_index_table(b->index, 0, out);
 }
 
-static hotbed_status get_flat(const box *b, void *out) {
+static hotbed_status get_flat(const objects *b, void *out) {
     return hotbed_flat_table_read(b->flat, out);
 }
 
-static hotbed_status get_counters(const box *b, void *out) {
+static hotbed_status get_counters(const objects *b, void *out) {
     (void)b;
     return hotbed_counters_read(out);
 }
 
 /* Call `get` for a caller whose struct has `size` bytes. */
 static hotbed_status ask(
-    const box *b, hotbed_status (*get)(const box *b, void *out), uint32_t size,
-    unsigned char room[ROOM]) {
-    memset(room, CANARY, ROOM);
-    memcpy(room, &size, sizeof size);
-    return get(b, room);
+    const objects *b, hotbed_status (*get)(const objects *b, void *out), uint32_t size,
+    unsigned char buffer[BUFFER_BYTES]) {
+    memset(buffer, CANARY, BUFFER_BYTES);
+    memcpy(buffer, &size, sizeof size);
+    return get(b, buffer);
 }
 
 static bool is_filled(const unsigned char *from, size_t n, unsigned char value) {
@@ -134,11 +140,11 @@ static bool is_filled(const unsigned char *from, size_t n, unsigned char value) 
 
 static void outputs_fit_older_and_newer_callers(hotbed_backend backend) {
     (void)backend;
-/* Bytes up to the end of a struct's last field; what follows is padding, which holds anything. */
+/* Bytes up to the end of a struct's last field.  Padding after it may have any value. */
 #define END(type, last) (offsetof(type, last) + sizeof((type *)0)->last)
     static const struct {
         const char *name;
-        hotbed_status (*get)(const box *b, void *out);
+        hotbed_status (*get)(const objects *b, void *out);
         size_t end;
     } outputs[] = {
         {"hotbed_table_info", get_info, END(hotbed_table_info, insertion)},
@@ -151,43 +157,44 @@ static void outputs_fit_older_and_newer_callers(hotbed_backend backend) {
         {"hotbed_table_stats", get_total, END(hotbed_table_stats, link_write_bytes)},
         {"hotbed_index_info", get_index, END(hotbed_index_info, evict)},
         {"hotbed_flat_table_view", get_flat, END(hotbed_flat_table_view, memory)},
-        {"hotbed_counters", get_counters, 4}, /* they count on */
+        {"hotbed_counters", get_counters,
+         4}, /* the counters change between calls; compare only `size` */
     };
 #undef END
-    static const uint32_t none[] = {0, 4, 7, 10, 1025, 1028, 0xa5a5a5a5, UINT32_MAX};
-    static _Alignas(16) unsigned char room[ROOM], whole[ROOM];
-    box b;
-    open_box(&b);
+    static const uint32_t impossible[] = {0, 4, 7, 10, 1025, 1028, 0xa5a5a5a5, UINT32_MAX};
+    static _Alignas(16) unsigned char buffer[BUFFER_BYTES], whole[BUFFER_BYTES];
+    objects b;
+    objects_create(&b);
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
         const uint32_t known = (uint32_t)hotbed_struct_bytes(outputs[i].name);
         const size_t end = outputs[i].end;
         CHECK(known > 8 && known < 1024);
         CHECK(outputs[i].get == get_counters || (end <= known && known < end + 8));
         CHECK_OK(ask(&b, outputs[i].get, known, whole));
-        CHECK(is_filled(whole + known, ROOM - known, CANARY));
+        CHECK(is_filled(whole + known, BUFFER_BYTES - known, CANARY));
         for (uint32_t size = 8; size < known; size += 4) { /* older callers */
-            CHECK_OK(ask(&b, outputs[i].get, size, room));
-            CHECK_BYTES(room + 4, whole + 4, (size < end ? size : end) - 4);
-            CHECK(is_filled(room + size, ROOM - size, CANARY));
+            CHECK_OK(ask(&b, outputs[i].get, size, buffer));
+            CHECK_BYTES(buffer + 4, whole + 4, (size < end ? size : end) - 4);
+            CHECK(is_filled(buffer + size, BUFFER_BYTES - size, CANARY));
         }
-        CHECK_OK(ask(&b, outputs[i].get, known + 24, room)); /* a newer caller */
-        CHECK_BYTES(room + 4, whole + 4, end - 4);
-        CHECK(is_filled(room + known, 24, 0));
-        CHECK(is_filled(room + known + 24, ROOM - known - 24, CANARY));
-        for (size_t j = 0; j < sizeof none / sizeof *none; j++) {
-            CHECK_STATUS(ask(&b, outputs[i].get, none[j], room), HOTBED_ERR_ARGUMENT);
-            CHECK(is_filled(room + 4, ROOM - 4, CANARY));
+        CHECK_OK(ask(&b, outputs[i].get, known + 24, buffer)); /* a newer caller */
+        CHECK_BYTES(buffer + 4, whole + 4, end - 4);
+        CHECK(is_filled(buffer + known, 24, 0));
+        CHECK(is_filled(buffer + known + 24, BUFFER_BYTES - known - 24, CANARY));
+        for (size_t j = 0; j < sizeof impossible / sizeof *impossible; j++) {
+            CHECK_STATUS(ask(&b, outputs[i].get, impossible[j], buffer), HOTBED_ERR_ARGUMENT);
+            CHECK(is_filled(buffer + 4, BUFFER_BYTES - 4, CANARY));
             CHECK(strstr(hotbed_last_error(), outputs[i].name) != NULL);
         }
-        if (outputs[i].get != get_total) /* may be NULL */
+        if (outputs[i].get != get_total) /* its output may be NULL */
             CHECK_STATUS(outputs[i].get(&b, NULL), HOTBED_ERR_ARGUMENT);
     }
-    close_box(&b);
+    objects_destroy(&b);
 }
 
-/* --- inputs ----------------------------------------------------------------------------------- */
+/* --- inputs ---------------------------------------------------------------------------------- */
 
-static hotbed_status use_stream_options(const box *b, const void *from) {
+static hotbed_status use_stream_options(const objects *b, const void *from) {
     hotbed_stream *stream = NULL;
     (void)b;
     hotbed_status status = hotbed_stream_create_with(from, &stream);
@@ -195,14 +202,14 @@ static hotbed_status use_stream_options(const box *b, const void *from) {
     return status;
 }
 
-static hotbed_status use_storage_options(const box *b, const void *from) {
+static hotbed_status use_storage_options(const objects *b, const void *from) {
     hotbed_storage *storage = NULL;
     hotbed_status status = hotbed_storage_create(from, b->stream, &storage);
     hotbed_storage_destroy(storage);
     return status;
 }
 
-static hotbed_status use_table_options(const box *b, const void *from) {
+static hotbed_status use_table_options(const objects *b, const void *from) {
     hotbed_storage_options options;
     hotbed_storage_options_init(&options);
     options.num_tables = 1;
@@ -210,16 +217,16 @@ static hotbed_status use_table_options(const box *b, const void *from) {
     return use_storage_options(b, &options);
 }
 
-static hotbed_status use_batch(const box *b, const void *from) {
+static hotbed_status use_batch(const objects *b, const void *from) {
     return hotbed_storage_prefetch(b->storage, from, b->ticket, b->stream);
 }
 
-static hotbed_status use_kjt(const box *b, const void *from) {
+static hotbed_status use_kjt(const objects *b, const void *from) {
     (void)b;
     return hotbed_kjt_check(from);
 }
 
-static hotbed_status use_state(const box *b, const void *from) {
+static hotbed_status use_state(const objects *b, const void *from) {
     return hotbed_storage_set_state(b->storage, from, b->stream);
 }
 
@@ -248,8 +255,8 @@ static void inputs_of_older_and_newer_callers_are_read(hotbed_backend backend) {
     const struct {
         const char *name;
         const void *from;
-        size_t least; /* of the oldest caller */
-        hotbed_status (*use)(const box *b, const void *from);
+        size_t least; /* smallest size, of the oldest caller */
+        hotbed_status (*use)(const objects *b, const void *from);
     } inputs[] = {
         {"hotbed_stream_options", &stream, 8, use_stream_options},
         {"hotbed_table_options", &table, 24, use_table_options},
@@ -258,46 +265,46 @@ static void inputs_of_older_and_newer_callers_are_read(hotbed_backend backend) {
         {"hotbed_kjt", &kjt, offsetof(hotbed_kjt, weights), use_kjt},
         {"hotbed_storage_state", &state, 44, use_state},
     };
-    static const uint32_t none[] = {0, 4, 1026, 1028, 0xa5a5a5a5, UINT32_MAX};
-    static _Alignas(16) unsigned char room[ROOM];
-    box b;
-    open_box(&b);
+    static const uint32_t impossible[] = {0, 4, 1026, 1028, 0xa5a5a5a5, UINT32_MAX};
+    static _Alignas(16) unsigned char buffer[BUFFER_BYTES];
+    objects b;
+    objects_create(&b);
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
         const uint32_t known = (uint32_t)hotbed_struct_bytes(inputs[i].name);
         for (uint32_t size = (uint32_t)inputs[i].least; size <= known + 24; size += 4) {
             if (strcmp(inputs[i].name, "hotbed_storage_options") == 0 && size < known &&
                 size > offsetof(hotbed_storage_options, optimizer))
-                continue; /* between them is half an optimizer, which is frozen */
-            memset(room, CANARY, ROOM);
-            memset(room, 0, known + 24);
-            memcpy(room, inputs[i].from, known);
+                continue; /* such a size would cut the optimizer, a frozen struct, in half */
+            memset(buffer, CANARY, BUFFER_BYTES);
+            memset(buffer, 0, known + 24);
+            memcpy(buffer, inputs[i].from, known);
             memset(
-                room + (size < known ? size : known), 0,
+                buffer + (size < known ? size : known), 0,
                 known + 24 - (size < known ? size : known));
             if (size < known)
-                memset(room + size, CANARY, known + 24 - size);
-            memcpy(room, &size, sizeof size);
-            CHECK_OK(inputs[i].use(&b, room));
+                memset(buffer + size, CANARY, known + 24 - size);
+            memcpy(buffer, &size, sizeof size);
+            CHECK_OK(inputs[i].use(&b, buffer));
             if (size > known) { /* a field that only the newer caller knows */
-                room[size - 1] = 1;
-                CHECK_STATUS(inputs[i].use(&b, room), HOTBED_ERR_ARGUMENT);
+                buffer[size - 1] = 1;
+                CHECK_STATUS(inputs[i].use(&b, buffer), HOTBED_ERR_ARGUMENT);
             }
         }
-        for (size_t j = 0; j < sizeof none / sizeof *none; j++) {
-            memcpy(room, &none[j], sizeof none[j]);
-            CHECK_STATUS(inputs[i].use(&b, room), HOTBED_ERR_ARGUMENT);
+        for (size_t j = 0; j < sizeof impossible / sizeof *impossible; j++) {
+            memcpy(buffer, &impossible[j], sizeof impossible[j]);
+            CHECK_STATUS(inputs[i].use(&b, buffer), HOTBED_ERR_ARGUMENT);
             CHECK(strstr(hotbed_last_error(), inputs[i].name) != NULL);
         }
     }
-    close_box(&b);
+    objects_destroy(&b);
 }
 
-static void reserved_words_are_refused(hotbed_backend backend) {
+static void reserved_words_must_be_zero(hotbed_backend backend) {
     (void)backend;
-    box b;
+    objects b;
     hotbed_table_options table;
     hotbed_storage_options options;
-    open_box(&b);
+    objects_create(&b);
     hotbed_table_options_init(&table);
     table.name = "t";
     table.dim = 4;
@@ -309,12 +316,12 @@ static void reserved_words_are_refused(hotbed_backend backend) {
     options.optimizer.reserved[6] = 1;
     CHECK_STATUS(use_storage_options(&b, &options), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "reserved[6]") != NULL);
-    close_box(&b);
+    objects_destroy(&b);
 }
 
-/* --- sizes and init functions ----------------------------------------------------------------- */
+/* --- hotbed_struct_bytes(), init functions --------------------------------------------------- */
 
-static void structs_are_known_by_name(hotbed_backend backend) {
+static void struct_bytes_returns_the_size_of_a_named_struct(hotbed_backend backend) {
     (void)backend;
     CHECK_EQ(hotbed_struct_bytes("hotbed_batch"), sizeof(hotbed_batch));
     CHECK_EQ(hotbed_struct_bytes("hotbed_optimizer"), 64);
@@ -323,27 +330,28 @@ static void structs_are_known_by_name(hotbed_backend backend) {
     CHECK_EQ(hotbed_struct_bytes(NULL), 0);
 }
 
-static void init_writes_what_the_caller_has(hotbed_backend backend) {
+static void init_writes_only_the_callers_bytes(hotbed_backend backend) {
     (void)backend;
-    unsigned char room[ROOM];
-    hotbed_storage_options *options = (hotbed_storage_options *)(void *)room;
-    memset(room, CANARY, sizeof room);
+    unsigned char buffer[BUFFER_BYTES];
+    hotbed_storage_options *options = (hotbed_storage_options *)(void *)buffer;
+    memset(buffer, CANARY, sizeof buffer);
     hotbed_storage_options_init_sized(options, 16); /* an older caller */
     CHECK_EQ(options->size, 16);
-    CHECK(is_filled(room + 4, 12, 0));
-    CHECK(is_filled(room + 16, ROOM - 16, CANARY));
+    CHECK(is_filled(buffer + 4, 12, 0));
+    CHECK(is_filled(buffer + 16, BUFFER_BYTES - 16, CANARY));
     hotbed_storage_options_init_sized(options, sizeof *options + 64);
     CHECK_EQ(options->size, sizeof *options + 64);
     CHECK(options->optimizer.size == sizeof options->optimizer && options->optimizer.beta1 == 0.9F);
-    CHECK(is_filled(room + sizeof *options, 64, 0));
-    CHECK(is_filled(room + sizeof *options + 64, ROOM - sizeof *options - 64, CANARY));
+    CHECK(is_filled(buffer + sizeof *options, 64, 0));
+    CHECK(is_filled(buffer + sizeof *options + 64, BUFFER_BYTES - sizeof *options - 64, CANARY));
 }
 
 const hotbed_test hotbed_tests[] = {
     {"outputs_fit_older_and_newer_callers", outputs_fit_older_and_newer_callers},
     {"inputs_of_older_and_newer_callers_are_read", inputs_of_older_and_newer_callers_are_read},
-    {"reserved_words_are_refused", reserved_words_are_refused},
-    {"structs_are_known_by_name", structs_are_known_by_name},
-    {"init_writes_what_the_caller_has", init_writes_what_the_caller_has},
+    {"reserved_words_must_be_zero", reserved_words_must_be_zero},
+    {"struct_bytes_returns_the_size_of_a_named_struct",
+     struct_bytes_returns_the_size_of_a_named_struct},
+    {"init_writes_only_the_callers_bytes", init_writes_only_the_callers_bytes},
     {NULL, NULL},
 };

@@ -1,4 +1,7 @@
-/* tests/base/case_core.h - one call of a function of base/ per item, identical on both backends. */
+/* tests/base/case_core.h - run_case() calls one function of base/ for one item of an array.
+ *
+ * A core: the host and CUDA run the same code, through tests/base/cases.h.
+ */
 #ifndef HOTBED_TESTS_BASE_CASE_CORE_H
 #define HOTBED_TESTS_BASE_CASE_CORE_H
 
@@ -12,7 +15,7 @@ typedef enum case_kind {
     CASE_BF16_TO_F32, /* uint16_t to float */
     CASE_F32_TO_BF16, /* float to uint16_t */
     CASE_PHILOX,      /* philox_case to hotbed_u32x4 */
-    CASE_LATCH,       /* fault_case, to one hotbed_fault */
+    CASE_LATCH,       /* fault_case to one hotbed_fault, shared by all items */
 } case_kind;
 
 typedef struct philox_case {

@@ -1,4 +1,4 @@
-/* tests/base/cases.c - the cases on the host backend; buffers and gates. */
+/* tests/base/cases.c - run_case() on the host backend; device arrays and gates. */
 #include "tests/base/cases.h"
 #include "base/host_launch.h"
 #include "tests/support/harness.h"

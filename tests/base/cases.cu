@@ -1,4 +1,4 @@
-/* tests/base/cases.cu - the cases on CUDA. */
+/* tests/base/cases.cu - run_case() on CUDA. */
 #include "base/cuda_launch.h"
 #include "tests/base/cases.h"
 

@@ -1,4 +1,7 @@
-/* tests/base/cases.h - run case_core.h over device arrays; buffers and gates for tests of base/. */
+/* tests/base/cases.h - what the tests of base/ share.
+ *
+ * run_case() of case_core.h over arrays, on either backend; device arrays; gates, which block a stream.
+ */
 #ifndef HOTBED_TESTS_BASE_CASES_H
 #define HOTBED_TESTS_BASE_CASES_H
 
@@ -15,7 +18,7 @@ hotbed_status cases_launch(
 hotbed_status cases_launch_cuda(
     case_kind kind, uint64_t n, const void *in, void *out, hotbed_stream *stream);
 
-/* Run the case from host array to host array. Synchronous. */
+/* Copy `in` to the device, run the case for items [0, n), copy the results to `out`. Synchronous. */
 void cases_run(
     hotbed_stream *stream, case_kind kind, uint64_t n, const void *in, size_t in_bytes, void *out,
     size_t out_bytes);
@@ -28,10 +31,10 @@ hotbed_memory cases_device(hotbed_stream *stream, size_t bytes, const void *data
 /* Copy device memory to the host. Synchronous. */
 void cases_download(hotbed_stream *stream, void *to, const void *from, size_t bytes);
 
-/* A gate blocks a stream: the stream calls gate_wait(), which returns after gate_open(). */
+/* A gate blocks a stream: hotbed_stream_call(stream, gate_wait, gate) returns after gate_open(). */
 typedef struct gate gate;
 gate *gate_create(void);
-void gate_wait(void *held); /* for hotbed_stream_call() */
+void gate_wait(void *held);
 void gate_open(gate *g);
 void gate_destroy(gate *g);
 

@@ -1,5 +1,8 @@
-/* tests/base/fence.c - compiled with -fsanitize=thread, it contains no fence, which TSan does not
- * understand. */
+/* tests/base/fence.c - hotbed_fence() for the CTest entry fence_under_tsan.
+ *
+ * TSan does not model fences, so a build with -fsanitize=thread must use another operation.  The entry compiles this
+ * file and searches the assembly for a fence.
+ */
 #include "base/port.h"
 
 void fence(void);

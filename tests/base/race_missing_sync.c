@@ -1,11 +1,12 @@
-/* tests/base/race_missing_sync.c - programs that do not wait for a stream, and correct twins.
+/* tests/base/race_missing_sync.c - programs with and without a missing wait for a stream, for TSan.
  *
- * On the host backend TSan must report each race below in every run, however the threads are scheduled,
- * and nothing in the twins.  The first argument selects the case:
- *   no_sync       reads what a stream writes, without hotbed_stream_sync()
- *   enqueue       the same, but enqueues something in between, which does not order the read
- *   no_event      two streams write one buffer without an event between them
- *   sync, event   the same with hotbed_stream_sync(), or with the event
+ * On the host backend TSan must report the race of each faulty program in every run, however the threads are scheduled,
+ * and nothing in the correct programs.  The first argument selects the program:
+ *   no_sync    reads a buffer that a stream writes, without hotbed_stream_sync()
+ *   enqueue    as no_sync, but enqueues other work before it reads, which does not order the read
+ *   no_event   two streams write one buffer without an event between them
+ *   sync       no_sync, corrected by hotbed_stream_sync()
+ *   event      no_event, corrected by an event
  */
 #include "hotbed/stream.h"
 

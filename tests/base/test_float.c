@@ -1,4 +1,7 @@
-/* tests/base/test_float.c - f16 and bf16 against arithmetic in double, every value and every tie. */
+/* tests/base/test_float.c - conversions between f32 and f16 or bf16, against a model that computes in double.
+ *
+ * Covers every 16-bit value, every tie between neighbouring values with the floats beside it, random floats, and NaNs.
+ */
 #include "tests/base/cases.h"
 #include "tests/support/harness.h"
 
@@ -7,7 +10,6 @@
 
 enum { VALUES = 65536 };
 
-/* A 16-bit format: exponent bits, fraction bits. */
 typedef struct format {
     int exponent_bits, fraction_bits;
     case_kind widen, narrow;
@@ -26,7 +28,7 @@ static bool is_nan16(const format *f, uint16_t bits) {
     return (bits & 0x7fff) > ((1 << f->exponent_bits) - 1) << f->fraction_bits;
 }
 
-/* The value of `bits` in the format. */
+/* The value of `bits` in the format, or NaN. */
 static double model_value(const format *f, uint16_t bits) {
     int exponent = (bits & 0x7fff) >> f->fraction_bits;
     int fraction = bits & ((1 << f->fraction_bits) - 1);
@@ -38,7 +40,7 @@ static double model_value(const format *f, uint16_t bits) {
     return sign * ldexp(fraction + (1 << f->fraction_bits), exponent - bias(f) - f->fraction_bits);
 }
 
-/* Round value to the format, to nearest, ties to even: rint() in units of the last place. */
+/* Round to the nearest value of the format, ties to even: rint() in units of the last place. */
 static double model_round(const format *f, double value) {
     if (isnan(value) || isinf(value) || value == 0)
         return value;
@@ -83,7 +85,7 @@ static void every_value_widens_and_comes_back(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* Check that for each of n values the bits of the result have the value that the model computes. */
+/* Narrow n values and compare each result with the model's. */
 static void check_rounding(
     hotbed_stream *stream, const format *f, uint64_t n, const float *values, uint16_t *rounded) {
     cases_run(stream, f->narrow, n, values, n * sizeof *values, rounded, n * sizeof *rounded);
@@ -111,7 +113,8 @@ static void ties_and_their_neighbours_round_to_even(hotbed_backend backend) {
             double low = model_value(f, bits);
             double high =
                 bits + 1 == infinity ? ldexp(1, bias(f) + 1) : model_value(f, (uint16_t)(bits + 1));
-            float tie = (float)((low + high) / 2); /* exact but for the last, 2^128 - 2^119 */
+            /* exact, except the last of bf16: 2^128 - 2^119 */
+            float tie = (float)((low + high) / 2);
             float sides[3] = {nextafterf(tie, 0), tie, nextafterf(tie, INFINITY)};
             for (int side = 0; side < 3; side++) {
                 values[n++] = sides[side];
@@ -136,7 +139,7 @@ static void random_bits_round_as_the_model(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-static void specials_keep_sign_and_payload(hotbed_backend backend) {
+static void special_values_keep_sign_and_payload(hotbed_backend backend) {
     static const uint32_t in[] = {0x7fc00000, 0xffc00000, 0x7f800001, 0xff800001, 0x7fffffff,
                                   0x7f800000, 0xff800000, 0x80000000, 0x00000001, 0x80000001};
     static const uint16_t f16[] = {0x7e00, 0xfe00, 0x7e00, 0xfe00, 0x7fff,
@@ -157,6 +160,6 @@ const hotbed_test hotbed_tests[] = {
     {"every_value_widens_and_comes_back", every_value_widens_and_comes_back},
     {"ties_and_their_neighbours_round_to_even", ties_and_their_neighbours_round_to_even},
     {"random_bits_round_as_the_model", random_bits_round_as_the_model},
-    {"specials_keep_sign_and_payload", specials_keep_sign_and_payload},
+    {"special_values_keep_sign_and_payload", special_values_keep_sign_and_payload},
     {NULL, NULL},
 };

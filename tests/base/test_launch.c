@@ -1,4 +1,8 @@
-/* tests/base/test_launch.c - host bodies: ranges, threads, order, no allocation. */
+/* tests/base/test_launch.c - contract of hotbed_host_launch(), which runs a loop body on the host backend's threads.
+ *
+ * Bodies count how often each item is processed, and in what ranges; launches that depend on each other show their
+ * order.  The library's counters show that a launch neither allocates nor waits.
+ */
 #include "base/host_launch.h"
 #include "base/port.h"
 #include "tests/base/cases.h"
@@ -10,7 +14,7 @@
 #include <string.h>
 
 typedef struct mark_args {
-    uint8_t *marks; /* [n] how often each item was processed */
+    uint8_t *marks; /* [n] times that each item was processed */
     uint64_t n, grain;
     uint64_t *ranges; /* atomic */
 } mark_args;
@@ -27,7 +31,7 @@ static void mark_body(const void *args, uint64_t begin, uint64_t end) {
         a->marks[i]++;
 }
 
-static void every_item_is_given_once(hotbed_backend backend) {
+static void every_item_is_processed_once(hotbed_backend backend) {
     static const uint64_t sizes[] = {1, 2, 7, 64, 1000, 4097};
     static const uint64_t grains[] = {0, 1, 3, 64, 1000, 5000, UINT64_MAX};
     hotbed_stream *stream = cases_stream(backend);
@@ -53,7 +57,7 @@ typedef struct chain_args {
     uint64_t n, step;
 } chain_args;
 
-/* Reads an item that another thread wrote in the previous launch. */
+/* Reads items that other threads wrote in the previous launch. */
 static void chain_body(const void *args, uint64_t begin, uint64_t end) {
     const chain_args *a = args;
     const uint64_t *from = a->words + (a->step % 2) * a->n;
@@ -62,7 +66,7 @@ static void chain_body(const void *args, uint64_t begin, uint64_t end) {
         to[i] = from[(i + 37) % a->n] + i;
 }
 
-static void a_launch_sees_all_of_the_one_before(hotbed_backend backend) {
+static void a_launch_sees_all_writes_of_the_previous_launch(hotbed_backend backend) {
     enum { N = 2000, STEPS = 100 };
     static uint64_t words[2 * N], want[2][N];
     memset(words, 0, sizeof words);
@@ -71,7 +75,7 @@ static void a_launch_sees_all_of_the_one_before(hotbed_backend backend) {
     for (uint64_t step = 0; step < STEPS; step++) {
         chain_args args = {words, N, step};
         CHECK_OK(hotbed_host_launch(stream, N, 64, chain_body, &args, sizeof args));
-        memset(&args, 0xee, sizeof args); /* they were copied */
+        memset(&args, 0xee, sizeof args); /* the launch copied them */
         for (uint64_t i = 0; i < N; i++)
             want[1 - step % 2][i] = want[step % 2][(i + 37) % N] + i;
     }
@@ -103,7 +107,7 @@ static void streams_share_the_threads(hotbed_backend backend) {
     CHECK_EQ(ranges, 40 * STREAMS * 30);
 }
 
-static void nothing_and_too_much(hotbed_backend backend) {
+static void no_items_launch_nothing_and_large_arguments_are_refused(hotbed_backend backend) {
     static unsigned char args[HOTBED_HOST_ARGS_BYTES + 1];
     hotbed_stream *stream = cases_stream(backend);
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
@@ -134,27 +138,27 @@ static void launches_do_not_allocate_or_wait(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- a full ring ------------------------------------------------------------------------------- */
+/* --- a full ring ----------------------------------------------------------------------------- */
 
 enum { TASKS = 20000 };
 
 typedef struct flood {
     hotbed_stream *stream;
-    int next;
+    int run; /* tasks */
 } flood;
 
-static void expect_next(void *argument) {
+static void count_task(void *argument) {
     ++*(int *)argument;
 }
 
 static void *enqueue_many(void *argument) {
     flood *f = argument;
     for (int i = 0; i < TASKS; i++)
-        CHECK_OK(hotbed_stream_call(f->stream, expect_next, &f->next));
+        CHECK_OK(hotbed_stream_call(f->stream, count_task, &f->run));
     return NULL;
 }
 
-static void a_full_ring_waits_and_counts_it(hotbed_backend backend) {
+static void a_full_ring_makes_the_caller_wait_and_counts_the_wait(hotbed_backend backend) {
     flood f = {.stream = cases_stream(backend)};
     gate *g = gate_create();
     hotbed_counters before = {.size = sizeof before}, now = {.size = sizeof now};
@@ -162,21 +166,21 @@ static void a_full_ring_waits_and_counts_it(hotbed_backend backend) {
     hotbed_counters_read(&before);
     CHECK_OK(hotbed_stream_call(f.stream, gate_wait, g));
     CHECK_EQ(pthread_create(&thread, NULL, enqueue_many, &f), 0);
-    do { /* the ring is shorter than TASKS, and no task has left it */
+    do { /* the ring has fewer than TASKS places, and the gate keeps it from being emptied */
         sched_yield();
         hotbed_counters_read(&now);
     } while (now.host_waits == before.host_waits);
     gate_open(g);
     pthread_join(thread, NULL);
     CHECK_OK(hotbed_stream_sync(f.stream));
-    CHECK_EQ(f.next, TASKS);
+    CHECK_EQ(f.run, TASKS);
     gate_destroy(g);
     hotbed_stream_destroy(f.stream);
 }
 
-/* --- HOTBED_THREADS ---------------------------------------------------------------------------- */
+/* --- HOTBED_THREADS -------------------------------------------------------------------------- */
 
-static void the_environment_sets_the_threads(hotbed_backend backend) {
+static void the_environment_sets_the_number_of_threads(hotbed_backend backend) {
     static const char *const bad[] = {"0", "-1", "x", "3x", "1025", "99999999999999999999"};
     const char *set = getenv("HOTBED_THREADS");
     char *kept = set == NULL ? NULL : strdup(set);
@@ -191,10 +195,11 @@ static void the_environment_sets_the_threads(hotbed_backend backend) {
         const char text[2] = {(char)('0' + threads), '\0'};
         CHECK_EQ(setenv("HOTBED_THREADS", text, 1), 0);
         CHECK_EQ(hotbed_host_threads(), threads);
-        every_item_is_given_once(backend);
-        a_launch_sees_all_of_the_one_before(backend);
+        every_item_is_processed_once(backend);
+        a_launch_sees_all_writes_of_the_previous_launch(backend);
         stream = cases_stream(backend);
-        CHECK_EQ(setenv("HOTBED_THREADS", "7", 1), 0); /* read with the first stream */
+        /* ignored: the variable is read when the first stream is created */
+        CHECK_EQ(setenv("HOTBED_THREADS", "7", 1), 0);
         CHECK_EQ(hotbed_host_threads(), threads);
         hotbed_stream_destroy(stream);
     }
@@ -206,12 +211,15 @@ static void the_environment_sets_the_threads(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"every_item_is_given_once", every_item_is_given_once},
-    {"a_launch_sees_all_of_the_one_before", a_launch_sees_all_of_the_one_before},
+    {"every_item_is_processed_once", every_item_is_processed_once},
+    {"a_launch_sees_all_writes_of_the_previous_launch",
+     a_launch_sees_all_writes_of_the_previous_launch},
     {"streams_share_the_threads", streams_share_the_threads},
-    {"nothing_and_too_much", nothing_and_too_much},
+    {"no_items_launch_nothing_and_large_arguments_are_refused",
+     no_items_launch_nothing_and_large_arguments_are_refused},
     {"launches_do_not_allocate_or_wait", launches_do_not_allocate_or_wait},
-    {"a_full_ring_waits_and_counts_it", a_full_ring_waits_and_counts_it},
-    {"the_environment_sets_the_threads", the_environment_sets_the_threads},
+    {"a_full_ring_makes_the_caller_wait_and_counts_the_wait",
+     a_full_ring_makes_the_caller_wait_and_counts_the_wait},
+    {"the_environment_sets_the_number_of_threads", the_environment_sets_the_number_of_threads},
     {NULL, NULL},
 };

@@ -1,4 +1,8 @@
-/* tests/base/test_memory.c - every kind of memory, and what happens if there is none. */
+/* tests/base/test_memory.c - contract of hotbed_memory_alloc(), for every kind of memory.
+ *
+ * Contents survive copies between all kinds; impossible sizes, failing allocations (tests/support/fault.h) and failing
+ * files give the documented errors and leave nothing; a caller's allocator supplies device memory.
+ */
 #include "tests/base/cases.h"
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"
@@ -22,7 +26,7 @@ static void fill_bytes(unsigned char *bytes, size_t n) {
         bytes[i] = (unsigned char)hotbed_test_random();
 }
 
-static void every_kind_keeps_what_is_copied_to_it(hotbed_backend backend) {
+static void every_kind_keeps_the_bytes_copied_to_it(hotbed_backend backend) {
     enum { BYTES = 2 * 1024 * 1024 + 3 };
     hotbed_stream *stream = cases_stream(backend);
     unsigned char *in = malloc(BYTES), *out = malloc(BYTES);
@@ -43,7 +47,7 @@ static void every_kind_keeps_what_is_copied_to_it(hotbed_backend backend) {
         CHECK_OK(hotbed_stream_sync(stream));
         CHECK_BYTES(out, in, BYTES);
         if (kinds[k] != HOTBED_MEMORY_DEVICE)
-            CHECK_BYTES(memory.data, in, BYTES); /* host memory is read by the host */
+            CHECK_BYTES(memory.data, in, BYTES); /* the host can read all other kinds */
         hotbed_memory_free(&memory);
         CHECK(is_empty(&memory));
         hotbed_memory_free(&memory); /* {0} is allowed */
@@ -76,7 +80,7 @@ static void every_kind_copies_to_every_other(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* The GPU reads and writes pinned memory at the host's address. */
+/* Kernels use the same address as the host. */
 static void kernels_use_pinned_memory(hotbed_backend backend) {
     enum { N = 64 };
     hotbed_stream *stream = cases_stream(backend);
@@ -95,7 +99,7 @@ static void kernels_use_pinned_memory(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-static void no_bytes_are_no_memory(hotbed_backend backend) {
+static void zero_bytes_give_empty_memory(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend);
     for (int k = 0; k < KINDS; k++) {
         hotbed_memory memory = {.data = stream};
@@ -107,7 +111,7 @@ static void no_bytes_are_no_memory(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-static void too_much_is_refused_with_the_bytes(hotbed_backend backend) {
+static void an_impossible_size_is_refused_and_named(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend);
     for (int k = 0; k < KINDS; k++) {
         hotbed_memory memory = {.data = stream};
@@ -136,7 +140,7 @@ static void bad_arguments_are_refused(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-static void a_file_has_no_name_and_is_zero(hotbed_backend backend) {
+static void a_file_is_unlinked_and_zeroed(hotbed_backend backend) {
     enum { BYTES = 3 * 1024 * 1024 + 1 };
     const char *directory = hotbed_test_directory();
     hotbed_stream *stream = cases_stream(backend);
@@ -175,15 +179,15 @@ static void a_path_that_is_too_long_is_an_error(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- no memory at the n-th allocation ---------------------------------------------------------- */
+/* --- the n-th allocation fails ------------------------------------------------------------------- */
 
-static void every_kind_fails_when_there_is_none(hotbed_backend backend) {
+static void a_failed_allocation_is_an_error_for_every_kind(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend);
     for (int k = 0; k < KINDS; k++) {
         bool on_cuda = backend == HOTBED_BACKEND_CUDA &&
                        (kinds[k] == HOTBED_MEMORY_DEVICE || kinds[k] == HOTBED_MEMORY_PINNED);
         if (on_cuda)
-            continue; /* CUDA allocates inside its own library */
+            continue; /* fault.h does not see CUDA's own allocations */
         hotbed_memory memory = {.data = stream};
         fault_arm(1);
         hotbed_status status = hotbed_memory_alloc(stream, kinds[k], 12345, NULL, &memory);
@@ -195,7 +199,7 @@ static void every_kind_fails_when_there_is_none(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-static void a_stream_is_made_whole_or_not_at_all(hotbed_backend backend) {
+static void a_failed_stream_creation_leaves_nothing(hotbed_backend backend) {
     uint64_t failures = 0;
     for (uint64_t n = 1;; n++) {
         hotbed_stream *stream = NULL;
@@ -213,7 +217,7 @@ static void a_stream_is_made_whole_or_not_at_all(hotbed_backend backend) {
     CHECK(failures >= 1);
 }
 
-static void an_event_needs_memory(hotbed_backend backend) {
+static void an_event_without_memory_is_an_error(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend);
     hotbed_event *event = NULL;
     fault_arm(1);
@@ -228,10 +232,10 @@ static void ignore(void *argument) {
     (void)argument;
 }
 
-/* Any call of a recording may run out of memory; the graph is then not created. */
-static void a_graph_is_recorded_whole_or_not_at_all(hotbed_backend backend) {
+/* Whichever call of the recording runs out of memory: no graph is created, and the recording has ended. */
+static void a_recording_that_runs_out_of_memory_gives_no_graph(hotbed_backend backend) {
     if (backend == HOTBED_BACKEND_CUDA)
-        SKIP("CUDA records inside of its own library");
+        SKIP("fault.h does not see CUDA's own allocations");
     hotbed_stream *stream = cases_stream(backend);
     hotbed_event *event = NULL;
     CHECK_OK(hotbed_event_create(stream, &event));
@@ -264,7 +268,7 @@ static void a_graph_is_recorded_whole_or_not_at_all(hotbed_backend backend) {
 
 static void a_workspace_that_cannot_grow_stays(hotbed_backend backend) {
     if (backend == HOTBED_BACKEND_CUDA)
-        SKIP("CUDA allocates inside of its own library");
+        SKIP("fault.h does not see CUDA's own allocations");
     hotbed_stream *stream = cases_stream(backend);
     void *before = NULL, *after = NULL;
     CHECK_OK(hotbed_stream_workspace(stream, 1000, &before));
@@ -341,19 +345,21 @@ static void device_memory_comes_from_the_callers_allocator(hotbed_backend backen
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"every_kind_keeps_what_is_copied_to_it", every_kind_keeps_what_is_copied_to_it},
+    {"every_kind_keeps_the_bytes_copied_to_it", every_kind_keeps_the_bytes_copied_to_it},
     {"every_kind_copies_to_every_other", every_kind_copies_to_every_other},
     {"kernels_use_pinned_memory", kernels_use_pinned_memory},
-    {"no_bytes_are_no_memory", no_bytes_are_no_memory},
-    {"too_much_is_refused_with_the_bytes", too_much_is_refused_with_the_bytes},
+    {"zero_bytes_give_empty_memory", zero_bytes_give_empty_memory},
+    {"an_impossible_size_is_refused_and_named", an_impossible_size_is_refused_and_named},
     {"bad_arguments_are_refused", bad_arguments_are_refused},
-    {"a_file_has_no_name_and_is_zero", a_file_has_no_name_and_is_zero},
+    {"a_file_is_unlinked_and_zeroed", a_file_is_unlinked_and_zeroed},
     {"a_file_too_large_for_the_disk_is_an_error", a_file_too_large_for_the_disk_is_an_error},
     {"a_path_that_is_too_long_is_an_error", a_path_that_is_too_long_is_an_error},
-    {"every_kind_fails_when_there_is_none", every_kind_fails_when_there_is_none},
-    {"a_stream_is_made_whole_or_not_at_all", a_stream_is_made_whole_or_not_at_all},
-    {"an_event_needs_memory", an_event_needs_memory},
-    {"a_graph_is_recorded_whole_or_not_at_all", a_graph_is_recorded_whole_or_not_at_all},
+    {"a_failed_allocation_is_an_error_for_every_kind",
+     a_failed_allocation_is_an_error_for_every_kind},
+    {"a_failed_stream_creation_leaves_nothing", a_failed_stream_creation_leaves_nothing},
+    {"an_event_without_memory_is_an_error", an_event_without_memory_is_an_error},
+    {"a_recording_that_runs_out_of_memory_gives_no_graph",
+     a_recording_that_runs_out_of_memory_gives_no_graph},
     {"a_workspace_that_cannot_grow_stays", a_workspace_that_cannot_grow_stays},
     {"device_memory_comes_from_the_callers_allocator",
      device_memory_comes_from_the_callers_allocator},

@@ -1,4 +1,7 @@
-/* tests/base/test_philox.c - Philox4x32-10 against the known answers of its authors. */
+/* tests/base/test_philox.c - Philox4x32-10 against the known answers that its authors publish.
+ *
+ * Each backend runs hotbed_philox() through tests/base/cases.h.
+ */
 #include "tests/base/cases.h"
 #include "tests/support/harness.h"
 
@@ -21,7 +24,7 @@ static void known_answers(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* Bit by bit: clang 14 miscompiles a sum of four popcounts that is compared with a range. */
+/* Counts bit by bit, because clang 14 miscompiles a sum of four popcounts that is compared with a range. */
 static int differing_bits(const void *a, const void *b, size_t bytes) {
     const unsigned char *left = a, *right = b;
     int count = 0;
@@ -32,8 +35,7 @@ static int differing_bits(const void *a, const void *b, size_t bytes) {
     return count;
 }
 
-/* Both backends give the words that this program's own compiler computes, and each input bit
- * matters. */
+/* Flip each of the 192 input bits of a random input.  The output must also equal a direct call of hotbed_philox(). */
 static void each_bit_of_the_input_changes_about_half_of_the_output(hotbed_backend backend) {
     enum { BITS = 192, N = BITS + 1 };
     philox_case in[N];
@@ -55,7 +57,7 @@ static void each_bit_of_the_input_changes_about_half_of_the_output(hotbed_backen
         hotbed_u32x4 own = hotbed_philox(in[i].counter, in[i].key0, in[i].key1);
         CHECK_BYTES(&out[i], &own, sizeof own);
         int changed = differing_bits(&out[i], &out[BITS], sizeof own);
-        if (i < BITS) /* 64 of 128 expected, deviation 5.7 */
+        if (i < BITS) /* expected 64 of 128, standard deviation 5.7 */
             CHECK(changed > 34 && changed < 94);
     }
     hotbed_stream_destroy(stream);

@@ -1,4 +1,7 @@
-/* tests/base/test_sort.c - sort and scan against plain models, and the backends against each other. */
+/* tests/base/test_sort.c - hotbed_sort_pairs() and hotbed_scan() against qsort() and a loop.
+ *
+ * The CUDA entry also compares both backends byte by byte.
+ */
 #include "base/sort.h"
 #include "tests/base/cases.h"
 #include "tests/support/harness.h"
@@ -22,7 +25,7 @@ static void *new_bytes(size_t bytes) {
     return data;
 }
 
-/* Random keys below `bound` (0: any), and their order when sorted by the lowest `bits` bits. */
+/* n pairs with random keys below `bound` (0: any 32-bit key) and random values. */
 static pair *new_pairs(uint64_t n, uint64_t bound) {
     pair *pairs = new_bytes(n * sizeof *pairs);
     for (uint64_t i = 0; i < n; i++) {
@@ -44,8 +47,7 @@ static uint32_t *split(uint64_t n, const pair *pairs) {
     return words;
 }
 
-/* Sort on `stream` from words to sorted, both [2][n] on the host. Checks that the input is
- * unchanged. */
+/* Sort `words` into `sorted`, host arrays [2][n]. Checks that the sort leaves its input unchanged. */
 static void sort_words(
     hotbed_stream *stream, uint64_t n, uint32_t bits, const uint32_t *words, uint32_t *sorted) {
     size_t bytes = n * sizeof *words;
@@ -112,7 +114,7 @@ static void check_scan(hotbed_stream *stream, uint64_t n, bool in_place) {
     uint32_t *in = new_bytes(bytes), *want = new_bytes(bytes), *got = new_bytes(bytes);
     uint32_t sum = 0;
     for (uint64_t i = 0; i < n; i++) {
-        in[i] = (uint32_t)hotbed_test_random(); /* wraps around */
+        in[i] = (uint32_t)hotbed_test_random(); /* the sum wraps around */
         want[i] = sum;
         sum += in[i];
     }

@@ -1,4 +1,7 @@
-/* tests/base/test_status.c - statuses, the thread's last error, the version. */
+/* tests/base/test_status.c - contract of statuses, hotbed_last_error() and hotbed_version().
+ *
+ * Errors are raised with hotbed_fail(); their texts are compared with the expected ones.
+ */
 #include "base/error.h"
 #include "hotbed/version.h"
 #include "tests/support/harness.h"
@@ -18,7 +21,7 @@ static void every_status_has_its_name(hotbed_backend backend) {
     CHECK_STRING(hotbed_status_name((hotbed_status)-1), "UNKNOWN");
 }
 
-static void text_has_the_values_and_stays(hotbed_backend backend) {
+static void last_error_keeps_the_text_of_the_latest_failure(hotbed_backend backend) {
     (void)backend;
     CHECK_STRING(hotbed_last_error(), "");
     CHECK_EQ(hotbed_fail(HOTBED_ERR_RANGE, "row %d of %s", 7, "table"), HOTBED_ERR_RANGE);
@@ -35,7 +38,7 @@ static void last_error_may_be_an_argument(hotbed_backend backend) {
     CHECK_STRING(hotbed_last_error(), "outer: inner");
 }
 
-static void long_text_is_cut(hotbed_backend backend) {
+static void long_text_is_truncated(hotbed_backend backend) {
     (void)backend;
     char text[5000];
     memset(text, 'x', sizeof text - 1);
@@ -52,7 +55,7 @@ static void *fail_elsewhere(void *text) {
     return NULL;
 }
 
-static void each_thread_has_its_text(hotbed_backend backend) {
+static void each_thread_has_its_own_last_error(hotbed_backend backend) {
     (void)backend;
     char before[100] = "unset";
     pthread_t thread;
@@ -63,8 +66,8 @@ static void each_thread_has_its_text(hotbed_backend backend) {
     CHECK_STRING(hotbed_last_error(), "of this thread");
 }
 
-/* Every errno value of the system has a text. */
-static void errors_of_the_system_have_its_words(hotbed_backend backend) {
+/* For errno values that the system does not know, only the number at the end is compared. */
+static void errno_values_have_the_text_of_strerror(hotbed_backend backend) {
     (void)backend;
     char text[HOTBED_REASON_BYTES];
     for (int error = 1; error < 134; error++) {
@@ -103,12 +106,13 @@ static void the_library_has_the_version_of_the_header(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"text_has_the_values_and_stays", text_has_the_values_and_stays}, /* first: "" before */
+    {"last_error_keeps_the_text_of_the_latest_failure",
+     last_error_keeps_the_text_of_the_latest_failure}, /* first: expects that no error has occurred yet */
     {"every_status_has_its_name", every_status_has_its_name},
     {"last_error_may_be_an_argument", last_error_may_be_an_argument},
-    {"long_text_is_cut", long_text_is_cut},
-    {"errors_of_the_system_have_its_words", errors_of_the_system_have_its_words},
-    {"each_thread_has_its_text", each_thread_has_its_text},
+    {"long_text_is_truncated", long_text_is_truncated},
+    {"errno_values_have_the_text_of_strerror", errno_values_have_the_text_of_strerror},
+    {"each_thread_has_its_own_last_error", each_thread_has_its_own_last_error},
     {"try_returns_the_first_failure", try_returns_the_first_failure},
     {"the_library_has_the_version_of_the_header", the_library_has_the_version_of_the_header},
     {NULL, NULL},

@@ -1,4 +1,8 @@
-/* tests/base/test_stream.c - the contract of streams, events, faults, graphs, workspace and counters. */
+/* tests/base/test_stream.c - contract of hotbed/stream.h: streams, events, faults, graphs, workspace, counters.
+ *
+ * Work is enqueued behind a gate (tests/base/cases.h), which keeps the stream blocked while the test checks its state.
+ * Where the order of calls matters, the calls append to a list.  Each documented error is provoked.
+ */
 #include "tests/base/cases.h"
 #include "tests/support/harness.h"
 
@@ -9,9 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A list that streams append to. */
 enum { LOG_MAX = 4096 };
 
+/* A list of numbers; each call on a stream appends one. */
 typedef struct journal {
     pthread_mutex_t lock;
     int items[LOG_MAX];
@@ -60,7 +64,7 @@ static hotbed_counters read_counters(void) {
     return counters;
 }
 
-/* --- backends, creation, arguments ------------------------------------------------------------ */
+/* --- backends, creation, arguments ----------------------------------------------------------- */
 
 static void backends_have_names(hotbed_backend backend) {
     (void)backend;
@@ -69,7 +73,7 @@ static void backends_have_names(hotbed_backend backend) {
     CHECK_STRING(hotbed_backend_name((hotbed_backend)9), "unknown");
 }
 
-static void probe_says_what_can_run(hotbed_backend backend) {
+static void probe_reports_which_backends_can_run(hotbed_backend backend) {
     CHECK_OK(hotbed_backend_probe(backend));
     CHECK_OK(hotbed_backend_probe(HOTBED_BACKEND_HOST));
     CHECK_STATUS(hotbed_backend_probe((hotbed_backend)0), HOTBED_ERR_ARGUMENT);
@@ -83,7 +87,7 @@ static void probe_says_what_can_run(hotbed_backend backend) {
 #endif
 }
 
-static void create_refuses_what_is_not_there(hotbed_backend backend) {
+static void create_refuses_missing_devices_and_backends(hotbed_backend backend) {
     static int something;
     static const int devices[] = {-1, 1000};
     CHECK_STATUS(hotbed_stream_create(backend, 0, NULL), HOTBED_ERR_ARGUMENT);
@@ -98,7 +102,7 @@ static void create_refuses_what_is_not_there(hotbed_backend backend) {
     CHECK_STATUS(hotbed_stream_wrap_cuda(0, NULL, NULL), HOTBED_ERR_ARGUMENT);
 }
 
-static void streams_know_where_they_are(hotbed_backend backend) {
+static void streams_report_their_backend_and_device(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend);
     CHECK_EQ(hotbed_stream_backend(stream), backend);
     CHECK_EQ(hotbed_stream_device(stream), 0);
@@ -186,7 +190,7 @@ static void events_of_another_backend_are_refused(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-static void a_wrapped_stream_is_the_callers(hotbed_backend backend) {
+static void a_wrapped_stream_belongs_to_the_caller(hotbed_backend backend) {
     if (backend == HOTBED_BACKEND_HOST)
         SKIP("wraps a cudaStream_t");
     hotbed_stream *owner = cases_stream(backend), *wrapped = NULL;
@@ -194,7 +198,8 @@ static void a_wrapped_stream_is_the_callers(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_wrap_cuda(0, hotbed_stream_native(owner), &wrapped));
     CHECK(hotbed_stream_native(wrapped) == hotbed_stream_native(owner));
     CHECK_OK(hotbed_stream_call(wrapped, add_one, &calls));
-    CHECK_OK(hotbed_stream_call(owner, add_one, &calls)); /* runs after it: both use one stream */
+    /* ordered: both are the same CUDA stream */
+    CHECK_OK(hotbed_stream_call(owner, add_one, &calls));
     CHECK_OK(hotbed_stream_sync(wrapped));
     hotbed_stream_destroy(wrapped);
     CHECK_OK(hotbed_stream_call(owner, add_one, &calls)); /* the owner still works */
@@ -203,7 +208,7 @@ static void a_wrapped_stream_is_the_callers(hotbed_backend backend) {
     hotbed_stream_destroy(owner);
 }
 
-/* torch.cuda.graph() captures the stream that Hotbed has wrapped. */
+/* As torch.cuda.graph() does: the caller captures the CUDA stream that Hotbed has wrapped. */
 static void a_capture_by_the_caller_is_a_recording(hotbed_backend backend) {
     if (backend == HOTBED_BACKEND_HOST)
         SKIP("captures a cudaStream_t");
@@ -213,14 +218,15 @@ static void a_capture_by_the_caller_is_a_recording(hotbed_backend backend) {
     void *space;
     int calls = 0;
     CHECK_OK(hotbed_stream_wrap_cuda(0, hotbed_stream_native(owner), &wrapped));
-    CHECK_OK(hotbed_graph_begin(owner)); /* `wrapped` has no record of it */
+    CHECK_OK(hotbed_graph_begin(owner)); /* not through `wrapped` */
     CHECK_STATUS(hotbed_stream_workspace(wrapped, 1 << 20, &space), HOTBED_ERR_STATE);
     CHECK_STATUS(
         hotbed_memory_alloc(wrapped, HOTBED_MEMORY_DEVICE, 64, NULL, &memory), HOTBED_ERR_STATE);
     CHECK_STATUS(hotbed_stream_sync(wrapped), HOTBED_ERR_STATE);
     CHECK_STATUS(hotbed_graph_begin(wrapped), HOTBED_ERR_STATE);
     CHECK_OK(hotbed_stream_call(wrapped, add_one, &calls));
-    CHECK_OK(hotbed_graph_end(owner, &graph)); /* nothing has invalidated it */
+    /* the refused calls did not invalidate the capture */
+    CHECK_OK(hotbed_graph_end(owner, &graph));
     CHECK_OK(hotbed_graph_launch(graph, owner));
     CHECK_OK(hotbed_stream_sync(owner));
     CHECK_EQ(calls, 1);
@@ -242,9 +248,9 @@ static void the_default_stream_can_be_wrapped(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- order ------------------------------------------------------------------------------------ */
+/* --- order ----------------------------------------------------------------------------------- */
 
-static void a_stream_runs_in_order_and_later(hotbed_backend backend) {
+static void a_stream_runs_its_work_in_order_and_asynchronously(hotbed_backend backend) {
     enum { N = 300 };
     static journal l = {.lock = PTHREAD_MUTEX_INITIALIZER};
     static entry entries[N];
@@ -255,7 +261,7 @@ static void a_stream_runs_in_order_and_later(hotbed_backend backend) {
         entries[i] = (entry){&l, i};
         CHECK_OK(hotbed_stream_call(stream, append, &entries[i]));
     }
-    CHECK_EQ(journal_count(&l), 0); /* enqueueing did not run them */
+    CHECK_EQ(journal_count(&l), 0); /* none has run yet */
     gate_open(g);
     CHECK_OK(hotbed_stream_sync(stream));
     CHECK_EQ(l.count, N);
@@ -285,7 +291,7 @@ static void copies_and_fills_run_in_order(hotbed_backend backend) {
         bytes[i] = (unsigned char)(i * 7 + i / 1000);
     CHECK_OK(hotbed_copy(a.data, bytes, BYTES, stream));
     CHECK_OK(hotbed_copy(b.data, a.data, BYTES, stream));
-    CHECK_OK(hotbed_fill(a.data, 0x1ff, BYTES, stream)); /* the low byte counts */
+    CHECK_OK(hotbed_fill(a.data, 0x1ff, BYTES, stream)); /* fills with the low byte */
     CHECK_OK(hotbed_fill(bytes, 0, BYTES, stream));
     CHECK_OK(hotbed_copy(bytes, b.data, BYTES - 1, stream));
     CHECK_OK(hotbed_stream_sync(stream));
@@ -302,7 +308,7 @@ static void copies_and_fills_run_in_order(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- events ------------------------------------------------------------------------------------ */
+/* --- events ---------------------------------------------------------------------------------- */
 
 static void an_event_holds_another_stream_back(hotbed_backend backend) {
     static journal l = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -330,7 +336,7 @@ static void an_event_holds_another_stream_back(hotbed_backend backend) {
     hotbed_stream_destroy(a);
 }
 
-static void a_wait_is_for_the_mark_of_its_time(hotbed_backend backend) {
+static void a_wait_is_for_the_latest_record_before_it(hotbed_backend backend) {
     hotbed_stream *a = cases_stream(backend), *b = cases_stream(backend),
                   *c = cases_stream(backend);
     hotbed_event *event = new_event(a);
@@ -339,20 +345,21 @@ static void a_wait_is_for_the_mark_of_its_time(hotbed_backend backend) {
     CHECK_OK(hotbed_memory_alloc(c, HOTBED_MEMORY_PINNED, 1, NULL, &pinned));
     CHECK_OK(hotbed_fill(pinned.data, 1, 1, c));
     CHECK_OK(hotbed_stream_sync(c));
-    CHECK_OK(hotbed_stream_wait(c, event)); /* never recorded: passed */
+    CHECK_OK(hotbed_stream_wait(c, event)); /* never recorded, so it counts as passed */
     CHECK_OK(hotbed_event_record(event, b));
-    CHECK_OK(hotbed_stream_wait(c, event)); /* b's mark */
+    CHECK_OK(hotbed_stream_wait(c, event)); /* waits for the record on b */
     CHECK_OK(hotbed_stream_call(a, gate_wait, g));
-    CHECK_OK(hotbed_event_record(event, a));     /* moves the mark behind the gate */
-    CHECK_OK(hotbed_fill(pinned.data, 2, 1, c)); /* no call: CUDA may run all calls on one thread */
-    CHECK_OK(hotbed_stream_sync(c));             /* does not hang */
+    CHECK_OK(hotbed_event_record(event, a)); /* a later record, behind the gate */
+    /* not a call: CUDA may run the calls of all streams on one thread */
+    CHECK_OK(hotbed_fill(pinned.data, 2, 1, c));
+    CHECK_OK(hotbed_stream_sync(c)); /* returns: c does not wait for the later record */
     CHECK_EQ(*(unsigned char *)pinned.data, 2);
     CHECK(!is_done(event));
     gate_open(g);
     CHECK_OK(hotbed_event_sync(event));
     CHECK(is_done(event));
     hotbed_stream_destroy(a);
-    CHECK(is_done(event)); /* outlives its stream */
+    CHECK(is_done(event)); /* the event outlives the stream */
     CHECK_OK(hotbed_event_sync(event));
     CHECK_OK(hotbed_stream_wait(c, event));
     CHECK_OK(hotbed_stream_sync(c));
@@ -363,7 +370,7 @@ static void a_wait_is_for_the_mark_of_its_time(hotbed_backend backend) {
     hotbed_stream_destroy(b);
 }
 
-static void an_older_mark_of_another_stream_still_holds(hotbed_backend backend) {
+static void an_older_record_of_another_stream_still_blocks(hotbed_backend backend) {
     hotbed_stream *a = cases_stream(backend), *b = cases_stream(backend),
                   *c = cases_stream(backend);
     hotbed_event *event = new_event(a), *seen = new_event(c);
@@ -417,7 +424,7 @@ static void seconds_need_two_passed_events(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_call(stream, gate_wait, g));
     CHECK_OK(hotbed_event_record(stop, stream));
     CHECK_STATUS(hotbed_event_seconds(start, stop, &seconds), HOTBED_ERR_STATE);
-    CHECK(seconds == -1); /* untouched by a failure */
+    CHECK(seconds == -1); /* unchanged by the failed calls */
     gate_open(g);
     CHECK_OK(hotbed_event_sync(stop));
     CHECK_OK(hotbed_event_seconds(start, stop, &seconds));
@@ -428,14 +435,15 @@ static void seconds_need_two_passed_events(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- faults ------------------------------------------------------------------------------------ */
+/* --- faults ---------------------------------------------------------------------------------- */
 
 static void latch(hotbed_stream *stream, hotbed_memory *place, fault_case fault) {
     CHECK_OK(hotbed_copy(place->data, &fault, sizeof fault, stream));
     CHECK_OK(cases_launch(CASE_LATCH, 1, place->data, hotbed_stream_faults(stream), stream));
     hotbed_event *event = new_event(stream);
     CHECK_OK(hotbed_event_record(event, stream));
-    CHECK_OK(hotbed_event_sync(event)); /* `fault` ends with this function; sync would take it */
+    /* `fault` must live until the copy ran; a stream sync would clear the latched fault */
+    CHECK_OK(hotbed_event_sync(event));
     hotbed_event_destroy(event);
 }
 
@@ -475,7 +483,7 @@ static void the_first_fault_wins(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_fault(stream));
     latch(stream, &place, (fault_case){HOTBED_ERR_FULL, HOTBED_FAULT_TABLE_FULL, 1, 10, 1});
     latch(stream, &place, (fault_case){HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, 2, 20, 2});
-    CHECK_OK(hotbed_stream_fault(other)); /* each stream has its own */
+    CHECK_OK(hotbed_stream_fault(other)); /* faults are kept per stream */
     hotbed_counters before = read_counters();
     CHECK_STATUS(hotbed_stream_fault(stream), HOTBED_ERR_FULL);
     CHECK(strstr(hotbed_last_error(), "key 10") != NULL);
@@ -489,7 +497,7 @@ static void the_first_fault_wins(hotbed_backend backend) {
     hotbed_stream_destroy(stream); /* discards the fault */
 }
 
-static void one_of_many_faults_is_whole(hotbed_backend backend) {
+static void one_of_many_concurrent_faults_is_kept_whole(hotbed_backend backend) {
     enum { N = 20000 };
     static fault_case faults[N];
     for (uint32_t i = 0; i < N; i++)
@@ -515,7 +523,7 @@ static void one_of_many_faults_is_whole(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* hotbed_stream_fault() while kernels latch: no fault is torn. */
+/* hotbed_stream_fault() while kernels latch faults: each fault is read as one of them wrote it. */
 static void faults_may_be_taken_while_work_runs(hotbed_backend backend) {
     enum { N = 5000 };
     static fault_case faults[N];
@@ -548,7 +556,7 @@ static void faults_may_be_taken_while_work_runs(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- workspace --------------------------------------------------------------------------------- */
+/* --- workspace ------------------------------------------------------------------------------- */
 
 static void a_workspace_stays_until_it_must_grow(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend);
@@ -563,7 +571,8 @@ static void a_workspace_stays_until_it_must_grow(hotbed_backend backend) {
     gate *g = gate_create();
     if (backend == HOTBED_BACKEND_HOST) /* a CUDA allocation may wait for the GPU */
         CHECK_OK(hotbed_stream_call(stream, gate_wait, g));
-    CHECK_OK(hotbed_fill(small, 1, 100, stream)); /* after the growth: must still exist */
+    /* runs after the growth: the old workspace must still exist */
+    CHECK_OK(hotbed_fill(small, 1, 100, stream));
     CHECK_OK(hotbed_stream_workspace(stream, 10000000, &large));
     CHECK(large != small);
     CHECK_EQ((uintptr_t)large % 256, 0);
@@ -594,9 +603,9 @@ static void a_workspace_does_not_grow_in_a_recording(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- graphs ------------------------------------------------------------------------------------ */
+/* --- graphs ---------------------------------------------------------------------------------- */
 
-static void a_graph_runs_when_launched_on_what_memory_holds_then(hotbed_backend backend) {
+static void a_graph_reads_memory_when_it_is_launched(hotbed_backend backend) {
     enum { N = 1000 };
     static uint16_t in[N];
     static float out[N];
@@ -659,7 +668,7 @@ static void launches_of_a_graph_run_one_after_the_other(hotbed_backend backend) 
     hotbed_stream_destroy(stream);
 }
 
-static void a_recording_refuses_what_waits_or_allocates(hotbed_backend backend) {
+static void a_recording_refuses_calls_that_wait_or_allocate(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend), *other = cases_stream(backend);
     hotbed_graph *graph = NULL, *second = NULL, *first = NULL;
     hotbed_event *event = new_event(stream);
@@ -680,10 +689,10 @@ static void a_recording_refuses_what_waits_or_allocates(hotbed_backend backend) 
         CHECK_STATUS(hotbed_copy(pageable, pageable + 50, 50, stream), HOTBED_ERR_STATE);
         CHECK_STATUS(hotbed_fill(pageable, 0, 50, stream), HOTBED_ERR_STATE);
     }
-    CHECK_OK(hotbed_stream_fault(stream)); /* neither */
+    CHECK_OK(hotbed_stream_fault(stream)); /* neither waits nor allocates */
     CHECK(is_done(event));
     CHECK_OK(hotbed_memory_alloc(other, HOTBED_MEMORY_DEVICE, 100, NULL, &memory));
-    hotbed_memory_free(&memory); /* another stream is not affected */
+    hotbed_memory_free(&memory); /* other streams may still allocate */
     CHECK_OK(hotbed_graph_end(stream, &graph));
     CHECK_STATUS(hotbed_graph_end(stream, &second), HOTBED_ERR_STATE);
     CHECK(second == NULL);
@@ -740,9 +749,9 @@ static void each_launch_of_a_graph_records_its_events(hotbed_backend backend) {
     hotbed_stream_destroy(a);
 }
 
-/* --- counters ---------------------------------------------------------------------------------- */
+/* --- counters -------------------------------------------------------------------------------- */
 
-static void counters_tell_waits_copies_and_allocations(hotbed_backend backend) {
+static void counters_count_waits_copies_and_allocations(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend);
     hotbed_event *event = new_event(stream);
     hotbed_memory a = cases_device(stream, 1000, NULL), b = cases_device(stream, 1000, NULL);
@@ -799,14 +808,14 @@ static void pageable_copies_count_as_waits_on_cuda(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- threads ----------------------------------------------------------------------------------- */
+/* --- threads --------------------------------------------------------------------------------- */
 
 typedef struct worker {
     hotbed_backend backend;
     pthread_t thread;
 } worker;
 
-/* Several threads create, use and destroy streams of their own at the same time. */
+/* A thread creates, uses and destroys streams of its own. */
 static void *work(void *argument) {
     worker *w = argument;
     for (int round = 0; round < 3; round++) {
@@ -845,7 +854,7 @@ static void threads_have_streams_of_their_own(hotbed_backend backend) {
         pthread_join(workers[i].thread, NULL);
 }
 
-/* --- streams that run inline ------------------------------------------------------------------ */
+/* --- streams that run inline ----------------------------------------------------------------- */
 
 static hotbed_stream *new_inline_stream(void) {
     hotbed_stream_options options;
@@ -889,7 +898,7 @@ static void an_inline_stream_is_done_when_a_call_returns(hotbed_backend backend)
 }
 
 static void inline_and_other_streams_wait_for_each_other(hotbed_backend backend) {
-    (void)backend; /* events join streams of one backend */
+    (void)backend; /* inline streams are of the host backend */
     hotbed_stream *own = new_inline_stream(), *other = NULL;
     int calls = 0;
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &other));
@@ -935,9 +944,10 @@ static void options_of_a_stream_are_checked(hotbed_backend backend) {
     CHECK_STATUS(hotbed_stream_create_with(&options, NULL), HOTBED_ERR_ARGUMENT);
 }
 
-/* --- fork ------------------------------------------------------------------------------------- */
+/* --- fork ------------------------------------------------------------------------------------ */
 
-/* What a forked child may do with its parent's objects: each call fails, and none blocks. */
+/* In the child: each call on the parent's objects fails with STATE, none blocks, and the objects can be destroyed.
+ * Returns 0, or which check failed. */
 static int forked_child(
     hotbed_stream *stream, hotbed_event *event, hotbed_graph *graph, hotbed_memory *memory) {
     hotbed_stream *other = NULL;
@@ -996,45 +1006,46 @@ static void a_forked_child_gets_errors_and_does_not_hang(hotbed_backend backend)
     hotbed_stream_destroy(stream);
 }
 
-/* --- a full stream ----------------------------------------------------------------------------- */
+/* --- a full stream --------------------------------------------------------------------------- */
 
-/* The stream is blocked until the enqueueing thread has to wait because the stream is full, or
- * until it has enqueued everything. */
-typedef struct crowd {
-    uint64_t waits; /* host waits before the first task */
-    int done;       /* atomic */
-    int next, wrong;
-} crowd;
+/* The first task blocks the stream until the enqueueing thread waits because the stream is full, or has enqueued all
+ * tasks. */
+typedef struct full_stream {
+    uint64_t waits; /* the counter before the first task */
+    int done;       /* atomic: all tasks are enqueued */
+    int next;       /* number of the task that must run next */
+    int wrong;      /* tasks that ran out of order */
+} full_stream;
 
-typedef struct crowd_task {
-    crowd *of;
+typedef struct numbered_task {
+    full_stream *of;
     int number;
-} crowd_task;
+} numbered_task;
 
 static void hold_until_full(void *argument) {
-    const crowd *c = argument;
+    const full_stream *c = argument;
     while (read_counters().host_waits == c->waits &&
            __atomic_load_n(&c->done, __ATOMIC_ACQUIRE) == 0)
         (void)sched_yield();
 }
 
 static void count_in_order(void *argument) {
-    const crowd_task *task = argument;
+    const numbered_task *task = argument;
     if (task->of->next++ != task->number)
         task->of->wrong++;
 }
 
 static void a_full_stream_runs_every_task_in_order(hotbed_backend backend) {
     if (backend != HOTBED_BACKEND_HOST)
-        SKIP("how much a stream of a GPU takes is CUDA's matter");
+        SKIP("CUDA decides how many tasks a stream holds");
     enum { TASKS = 20000 };
-    static crowd_task tasks[TASKS];
-    crowd c = {.waits = read_counters().host_waits};
+    static numbered_task tasks[TASKS];
+    full_stream c = {.waits = read_counters().host_waits};
     hotbed_stream *stream;
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
     CHECK_OK(hotbed_stream_call(stream, hold_until_full, &c));
     for (int i = 0; i < TASKS; i++) {
-        tasks[i] = (crowd_task){&c, i};
+        tasks[i] = (numbered_task){&c, i};
         CHECK_OK(hotbed_stream_call(stream, count_in_order, &tasks[i]));
     }
     __atomic_store_n(&c.done, 1, __ATOMIC_RELEASE);
@@ -1046,37 +1057,39 @@ static void a_full_stream_runs_every_task_in_order(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"backends_have_names", backends_have_names},
-    {"probe_says_what_can_run", probe_says_what_can_run},
-    {"create_refuses_what_is_not_there", create_refuses_what_is_not_there},
-    {"streams_know_where_they_are", streams_know_where_they_are},
+    {"probe_reports_which_backends_can_run", probe_reports_which_backends_can_run},
+    {"create_refuses_missing_devices_and_backends", create_refuses_missing_devices_and_backends},
+    {"streams_report_their_backend_and_device", streams_report_their_backend_and_device},
     {"streams_keep_their_priority", streams_keep_their_priority},
     {"null_is_refused_or_ignored", null_is_refused_or_ignored},
     {"events_of_another_backend_are_refused", events_of_another_backend_are_refused},
-    {"a_wrapped_stream_is_the_callers", a_wrapped_stream_is_the_callers},
+    {"a_wrapped_stream_belongs_to_the_caller", a_wrapped_stream_belongs_to_the_caller},
     {"a_capture_by_the_caller_is_a_recording", a_capture_by_the_caller_is_a_recording},
     {"the_default_stream_can_be_wrapped", the_default_stream_can_be_wrapped},
-    {"a_stream_runs_in_order_and_later", a_stream_runs_in_order_and_later},
+    {"a_stream_runs_its_work_in_order_and_asynchronously",
+     a_stream_runs_its_work_in_order_and_asynchronously},
     {"destroy_finishes_the_work", destroy_finishes_the_work},
     {"copies_and_fills_run_in_order", copies_and_fills_run_in_order},
     {"an_event_holds_another_stream_back", an_event_holds_another_stream_back},
-    {"a_wait_is_for_the_mark_of_its_time", a_wait_is_for_the_mark_of_its_time},
-    {"an_older_mark_of_another_stream_still_holds", an_older_mark_of_another_stream_still_holds},
+    {"a_wait_is_for_the_latest_record_before_it", a_wait_is_for_the_latest_record_before_it},
+    {"an_older_record_of_another_stream_still_blocks",
+     an_older_record_of_another_stream_still_blocks},
     {"an_event_may_be_destroyed_before_it_is_passed",
      an_event_may_be_destroyed_before_it_is_passed},
     {"seconds_need_two_passed_events", seconds_need_two_passed_events},
     {"faults_are_reported_with_their_values", faults_are_reported_with_their_values},
     {"the_first_fault_wins", the_first_fault_wins},
-    {"one_of_many_faults_is_whole", one_of_many_faults_is_whole},
+    {"one_of_many_concurrent_faults_is_kept_whole", one_of_many_concurrent_faults_is_kept_whole},
     {"faults_may_be_taken_while_work_runs", faults_may_be_taken_while_work_runs},
     {"a_workspace_stays_until_it_must_grow", a_workspace_stays_until_it_must_grow},
     {"a_workspace_does_not_grow_in_a_recording", a_workspace_does_not_grow_in_a_recording},
-    {"a_graph_runs_when_launched_on_what_memory_holds_then",
-     a_graph_runs_when_launched_on_what_memory_holds_then},
+    {"a_graph_reads_memory_when_it_is_launched", a_graph_reads_memory_when_it_is_launched},
     {"launches_of_a_graph_run_one_after_the_other", launches_of_a_graph_run_one_after_the_other},
-    {"a_recording_refuses_what_waits_or_allocates", a_recording_refuses_what_waits_or_allocates},
+    {"a_recording_refuses_calls_that_wait_or_allocate",
+     a_recording_refuses_calls_that_wait_or_allocate},
     {"a_recording_may_be_abandoned", a_recording_may_be_abandoned},
     {"each_launch_of_a_graph_records_its_events", each_launch_of_a_graph_records_its_events},
-    {"counters_tell_waits_copies_and_allocations", counters_tell_waits_copies_and_allocations},
+    {"counters_count_waits_copies_and_allocations", counters_count_waits_copies_and_allocations},
     {"pageable_copies_count_as_waits_on_cuda", pageable_copies_count_as_waits_on_cuda},
     {"threads_have_streams_of_their_own", threads_have_streams_of_their_own},
     {"an_inline_stream_is_done_when_a_call_returns", an_inline_stream_is_done_when_a_call_returns},

@@ -2,7 +2,7 @@
  * once, by a rewrite too, and a failure of one rank is a failure of all. */
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
-#include "checkpoint/deal.h"
+#include "checkpoint/redistribute.h"
 #include "checkpoint/verify.h"
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"

@@ -1,4 +1,4 @@
-/* tests/storage/fill.c - fills a table to the first refused key. */
+/* tests/storage/fill.c - fills a table until it refuses a key. */
 #include "tests/storage/fill.h"
 
 #include "tests/storage/fixture.h"
@@ -40,8 +40,8 @@ void fill_table(hotbed_backend backend, uint64_t capacity, key_maker *maker, uin
     fixture_open_bare(&r, backend, &s.options);
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
-    uint64_t allowed =
-        capacity + capacity * 3 / 97 + 64; /* capacity / 0.97, and small tables' rest */
+    /* capacity / 0.97, rounded up to buckets */
+    uint64_t allowed = capacity + capacity * 3 / 97 + 64;
     CHECK(info.slots <= allowed);
     uint64_t slots = info.slots + info.lower_slots;
     uint64_t total = slots + (slots < 2000 ? slots : 2000);
@@ -63,7 +63,7 @@ void fill_table(hotbed_backend backend, uint64_t capacity, key_maker *maker, uin
     fixture_download(&r, host, found, total);
     for (uint64_t i = 0; i < total; i++)
         CHECK_EQ(host[i], i < capacity);
-    /* More than the slots: it must fill up, refuse the rest, and count right. */
+    /* More keys than slots: some are refused, and the size counts the others. */
     CHECK_OK(hotbed_storage_set_rows(
         r.storage, 0, total - capacity, device + capacity, &nothing, r.stream));
     CHECK_STATUS(hotbed_stream_sync(r.stream), HOTBED_ERR_FULL);

@@ -1,4 +1,4 @@
-/* tests/storage/fill.h - fills a table to the first refused key, with keys of several structures. */
+/* tests/storage/fill.h - fills a table until it refuses a key, with keys of several patterns. */
 #ifndef HOTBED_TESTS_FILL_H
 #define HOTBED_TESTS_FILL_H
 
@@ -8,11 +8,11 @@ typedef uint64_t key_maker(uint64_t i); /* key number i */
 
 enum { KEY_MAKERS = 6 };
 
-/* Sequential, multiples of 2^10 and of 2^32, high bits, scattered, descending. */
+/* Sequential, multiples of 2^10, of 2^32, of 2^40, random, descending from 2^64 - 1. */
 extern key_maker *const key_makers[KEY_MAKERS];
 
-/* Insert `capacity` keys in batches of at most `batch`: none may be refused, and the table may not have
- * more slots than a load of 0.97 needs.  Then go on to the first refusal. */
+/* Insert `capacity` keys in batches of at most `batch`.  Check that none is refused, and that the table has no more
+ * slots than a load of 0.97 needs.  Then insert more keys than the table has slots, and check which are kept. */
 void fill_table(hotbed_backend backend, uint64_t capacity, key_maker *maker, uint64_t batch);
 
 #endif

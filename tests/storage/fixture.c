@@ -1,4 +1,4 @@
-/* tests/storage/fixture.c - drives a storage and its model with the same batches. */
+/* tests/storage/fixture.c - a storage and its model, driven with the same calls. */
 #include "tests/storage/fixture.h"
 
 #include "hotbed/growth.h"
@@ -9,7 +9,7 @@
 
 enum { INITIAL_BATCH = 256, GUARD = 0xA5 };
 
-/* --- random numbers ------------------------------------------------------------------------------ */
+/* --- random numbers -------------------------------------------------------------------------- */
 
 uint64_t rng_next(rng *random) {
     return hotbed_test_random_r(&random->state);
@@ -34,9 +34,9 @@ uint64_t rng_extreme_key(rng *random) {
     return edges[rng_below(random, 4)] + rng_below(random, 9) - 4U;
 }
 
-/* --- memory of the process ------------------------------------------------------------------------- */
+/* --- memory of the process ------------------------------------------------------------------- */
 
-/* The second number of statm, in pages. */
+/* statm has the resident pages as its second number. */
 uint64_t fixture_resident(void) {
     char text[128] = "", *end;
     FILE *file = fopen("/proc/self/statm", "r");
@@ -47,7 +47,7 @@ uint64_t fixture_resident(void) {
     return strtoull(end, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* --- memory --------------------------------------------------------------------------------------- */
+/* --- memory ---------------------------------------------------------------------------------- */
 
 static void *take(uint64_t bytes) {
     void *block = calloc(1, bytes == 0 ? 1 : (size_t)bytes);
@@ -90,7 +90,7 @@ uint64_t first_difference(const void *a, const void *b, uint64_t bytes) {
     return i;
 }
 
-/* --- descriptions -------------------------------------------------------------------------------- */
+/* --- options --------------------------------------------------------------------------------- */
 
 void setup_start(setup *s, uint32_t num_tables, uint32_t dim, uint64_t capacity) {
     memset(s, 0, sizeof *s);
@@ -120,7 +120,7 @@ void setup_feature(setup *s, uint32_t table) {
     s->options.feature_tables = s->features;
 }
 
-/* --- opening ---------------------------------------------------------------------------------------- */
+/* --- opening --------------------------------------------------------------------------------- */
 
 static void open_initial(fixture *r, const hotbed_storage_options *options) {
     hotbed_table_options tables[FIXTURE_TABLES];
@@ -168,10 +168,12 @@ void fixture_initial(void *self, uint32_t table, uint64_t n, const uint64_t *key
     hotbed_memory_free(&device_rows);
 }
 
-/* HOTBED_TEST_MODE: the mode of storages whose test does not choose one, for CTest's entries "NAME.cache",
- * "NAME.score", "NAME.hash" and "NAME.external".  The upper tier takes a fifth of the keys; over a store half
- * of them, since it refuses where all are pinned, and tables that evict have none.  With "_pinned" behind it, or
- * "pinned" alone, the lower tier's index is in pinned memory. */
+/* Apply HOTBED_TEST_MODE to a storage whose test has not chosen a mode.  CTest sets it in the entries NAME.cache,
+ * NAME.score, NAME.hash and NAME.external, also with "_pinned" behind it or "pinned" alone: the lower tier's index is
+ * then in pinned memory.
+ *
+ * The upper tier gets a fifth of the keys, or half of them over an external store, where keys are refused if all
+ * candidates are pinned.  Tables that evict stay without an external store. */
 static void choose_mode(
     fixture *r, hotbed_storage_options *options, hotbed_table_options tables[FIXTURE_TABLES]) {
     const char *mode = getenv("HOTBED_TEST_MODE");
@@ -260,7 +262,7 @@ void fixture_close(fixture *r) {
     memset(r, 0, sizeof *r);
 }
 
-/* --- the whole storage against the model ---------------------------------------------------------- */
+/* --- comparison of all rows ------------------------------------------------------------------ */
 
 static void check_same(
     const char *what, const oracle_table *table, uint64_t row_bytes, uint64_t n,
@@ -273,7 +275,7 @@ static void check_same(
     memcpy(&a, (const char *)seen + (at & ~UINT64_C(3)), sizeof a);
     memcpy(&b, (const char *)expected + (at & ~UINT64_C(3)), sizeof b);
     (void)fprintf(
-        stderr, "table %s key %llu: %s byte %llu is of word %08x, should be %08x\n",
+        stderr, "table %s key %llu: %s byte %llu is in word %08x, expected %08x\n",
         table->options.name, (unsigned long long)keys[row], what,
         (unsigned long long)(at % row_bytes), a, b);
     CHECK(at == n * row_bytes);
@@ -326,7 +328,7 @@ static void free_image(table_image *image) {
     free(image->scores);
 }
 
-/* Whether the model knows the scores. It does not know scores that are times. */
+/* Whether scores can be compared.  Times cannot: the model's differ from the library's. */
 static bool has_scores(const oracle_table *table) {
     return table->options.kind == HOTBED_TABLE_HASH &&
            table->options.score != HOTBED_SCORE_TIMESTAMP;
@@ -344,7 +346,6 @@ static void alloc(fixture *r, uint64_t bytes, hotbed_memory *memory) {
         r->stream, HOTBED_MEMORY_DEVICE, bytes == 0 ? 8 : (size_t)bytes, NULL, memory));
 }
 
-/* Part sizes: keys, weights, two states, scores, found. */
 enum { KEYS, WEIGHTS, STATE0, STATE1, SCORES, FOUND, PARTS };
 
 static void check_rows(fixture *r, uint32_t number) {
@@ -416,7 +417,7 @@ static void check_counts(fixture *r, uint32_t number) {
     CHECK_EQ(keys, table->size);
     bool is_static = table->options.kind == HOTBED_TABLE_STATIC;
     if (!is_static ||
-        !fixture_moves(r)) /* rows of static tables are pinned only where they may move */
+        !fixture_moves(r)) /* rows of static tables are pinned only if they may move */
         CHECK_EQ(pinned, oracle_pinned(r->model, number));
     hotbed_table_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_storage_stats(r->storage, number, &stats, r->stream));
@@ -449,26 +450,26 @@ void fixture_check(fixture *r) {
     CHECK(state.learning_rate == r->model->state.learning_rate);
 }
 
-/* --- lanes ------------------------------------------------------------------------------------------ */
+/* --- tickets --------------------------------------------------------------------------------- */
 
-/* Bytes of an output or gradient of the largest batch, with one element of room beyond. */
-static uint64_t array_bytes(const lane *l, uint64_t rows) {
+/* Bytes of an output or gradient of `rows` rows, plus one element to detect writes behind the end. */
+static uint64_t array_bytes(const test_ticket *l, uint64_t rows) {
     const oracle *m = l->r->model;
     uint64_t stride = l->stride == 0 ? oracle_least_stride(m) : l->stride;
     return (rows * stride + 1) * hotbed_dtype_bytes(m->options.output_dtype);
 }
 
-static uint64_t output_rows(const lane *l) {
+static uint64_t output_rows(const test_ticket *l) {
     return l->r->model->options.pooling == HOTBED_POOL_NONE ? l->host.num_keys : l->host.batch_size;
 }
 
-/* A device array that is aligned to its elements and perhaps no further: callers slice tensors. */
+/* A device array that may be aligned to its elements only, like slices of a caller's tensors. */
 static void *shifted(fixture *r, rng *random, uint64_t n, uint64_t element_bytes) {
     uint64_t shift = rng_below(random, 2) * rng_below(random, 8);
     return (char *)fixture_alloc(r, (n + shift) * element_bytes) + shift * element_bytes;
 }
 
-void lane_open(fixture *r, lane *l, uint64_t max_keys, uint32_t max_batch_size) {
+void test_ticket_open(fixture *r, test_ticket *l, uint64_t max_keys, uint32_t max_batch_size) {
     memset(l, 0, sizeof *l);
     l->r = r;
     l->max_keys = max_keys;
@@ -490,14 +491,15 @@ void lane_open(fixture *r, lane *l, uint64_t max_keys, uint32_t max_batch_size) 
     l->output_bytes = array_bytes(l, rows);
     uint64_t element = hotbed_dtype_bytes(r->model->options.output_dtype);
     l->output = shifted(r, &random, l->output_bytes / element, element);
-    CHECK_OK(hotbed_fill(l->output, 0xa5, (size_t)l->output_bytes, r->stream)); /* gaps too */
+    /* with the gaps between rows */
+    CHECK_OK(hotbed_fill(l->output, 0xa5, (size_t)l->output_bytes, r->stream));
     CHECK_OK(hotbed_stream_sync(r->stream));
     l->gradient = shifted(r, &random, l->output_bytes / element, element);
     l->scratch[0] = take(l->output_bytes);
     l->scratch[1] = take(l->output_bytes);
 }
 
-void lane_close(lane *l) {
+void test_ticket_close(test_ticket *l) {
     hotbed_ticket_destroy(l->ticket);
     oracle_ticket_destroy(l->model);
     free((void *)l->host.keys);
@@ -509,7 +511,7 @@ void lane_close(lane *l) {
     memset(l, 0, sizeof *l);
 }
 
-static hotbed_batch used_arrays(const lane *l, const hotbed_batch *all) {
+static hotbed_batch used_arrays(const test_ticket *l, const hotbed_batch *all) {
     hotbed_batch batch = *all;
     batch.batch_size = l->host.batch_size;
     batch.num_keys = l->host.num_keys;
@@ -522,20 +524,20 @@ static hotbed_batch used_arrays(const lane *l, const hotbed_batch *all) {
     return batch;
 }
 
-hotbed_batch lane_batch(const lane *l) {
+hotbed_batch test_ticket_batch(const test_ticket *l) {
     return used_arrays(l, &l->device);
 }
 
-static uint64_t any_key(rng *random, const recipe *how) {
+static uint64_t any_key(rng *random, const batch_shape *how) {
     if (how->extremes && rng_below(random, 3) == 0)
         return rng_extreme_key(random);
     if (how->key_space == 0)
         return rng_next(random);
-    rng spread = {rng_below(random, how->key_space)}; /* one of key_space keys, far apart */
+    rng spread = {rng_below(random, how->key_space)}; /* key_space different keys, far apart */
     return rng_next(&spread);
 }
 
-static uint64_t table_key(const lane *l, uint64_t bag, uint64_t key) {
+static uint64_t table_key(const test_ticket *l, uint64_t bag, uint64_t key) {
     const oracle *m = l->r->model;
     const hotbed_table_options *options =
         &m->tables[m->feature_tables[bag / l->host.batch_size]].options;
@@ -547,7 +549,7 @@ static uint32_t any_count(rng *random) {
     return n == 7 ? UINT32_MAX - (uint32_t)rng_below(random, 3) : (uint32_t)n;
 }
 
-void lane_fill(lane *l, rng *random, const recipe *how) {
+void test_ticket_fill(test_ticket *l, rng *random, const batch_shape *how) {
     uint64_t bags = (uint64_t)l->r->model->num_features * how->batch_size;
     int64_t *offsets = (int64_t *)l->host.offsets;
     uint64_t *keys = (uint64_t *)l->host.keys;
@@ -579,10 +581,10 @@ void lane_fill(lane *l, rng *random, const recipe *how) {
     l->use_offsets = how->max_bag != 0;
     l->use_weights = how->weights;
     l->use_counts = how->counts;
-    lane_upload(l);
+    test_ticket_upload(l);
 }
 
-void lane_upload(lane *l) {
+void test_ticket_upload(test_ticket *l) {
     uint64_t bags = (uint64_t)l->r->model->num_features * l->host.batch_size;
     fixture_upload(l->r, (void *)l->device.keys, l->host.keys, l->num_keys * sizeof(uint64_t));
     fixture_upload(l->r, (void *)l->device.offsets, l->host.offsets, (bags + 1) * sizeof(int64_t));
@@ -592,18 +594,18 @@ void lane_upload(lane *l) {
             l->r, (void *)l->device.counts, l->host.counts, l->num_keys * sizeof(uint32_t));
 }
 
-static void prefetch_library(lane *l) {
-    const hotbed_batch batch = lane_batch(l);
+static void prefetch_library(test_ticket *l) {
+    const hotbed_batch batch = test_ticket_batch(l);
     CHECK_OK(hotbed_storage_prefetch(l->r->storage, &batch, l->ticket, l->r->stream));
 }
 
-void lane_prefetch(lane *l) {
+void test_ticket_prefetch(test_ticket *l) {
     hotbed_batch batch = used_arrays(l, &l->host);
     prefetch_library(l);
     oracle_prefetch(l->r->model, &batch, l->model, NULL);
 }
 
-hotbed_status lane_prefetch_with_slots(lane *l) {
+hotbed_status test_ticket_prefetch_with_slots(test_ticket *l) {
     hotbed_batch batch = used_arrays(l, &l->host);
     hotbed_ticket_view view = {.size = sizeof view};
     uint32_t uniques = 0, tables = l->r->model->num_tables;
@@ -618,21 +620,22 @@ hotbed_status lane_prefetch_with_slots(lane *l) {
     return fault;
 }
 
-/* Both outputs start as the same bytes, so what forward must not write is compared too. */
-static void compare_outputs(lane *l) {
+/* guard_outputs() has set both outputs to the same bytes, so bytes that forward must not write are compared, too. */
+static void compare_outputs(test_ticket *l) {
     uint64_t bytes = array_bytes(l, output_rows(l));
     uint64_t compared = bytes;
     if (l->host.num_keys > l->num_keys && l->r->model->options.pooling == HOTBED_POOL_NONE)
-        compared = array_bytes(l, l->num_keys) -
-                   hotbed_dtype_bytes(
-                       l->r->model->options.output_dtype); /* rows of no key are not promised */
+        compared =
+            array_bytes(l, l->num_keys) -
+            hotbed_dtype_bytes(
+                l->r->model->options.output_dtype); /* rows behind the last key are unspecified */
     fixture_download(l->r, l->scratch[0], l->output, bytes);
     uint64_t at = first_difference(l->scratch[0], l->scratch[1], compared);
     if (at != compared) {
         uint64_t element = at / hotbed_dtype_bytes(l->r->model->options.output_dtype);
         uint64_t stride = l->stride == 0 ? oracle_least_stride(l->r->model) : l->stride;
         (void)fprintf(
-            stderr, "output row %llu element %llu differs from the model: %g, should be %g\n",
+            stderr, "output row %llu element %llu is %g, the model's is %g\n",
             (unsigned long long)(element / stride), (unsigned long long)(element % stride),
             (double)oracle_load(l->r->model->options.output_dtype, l->scratch[0], element),
             (double)oracle_load(l->r->model->options.output_dtype, l->scratch[1], element));
@@ -640,28 +643,28 @@ static void compare_outputs(lane *l) {
     CHECK_EQ(at, compared);
 }
 
-static void guard_outputs(lane *l) {
+static void guard_outputs(test_ticket *l) {
     uint64_t bytes = array_bytes(l, output_rows(l));
     memset(l->scratch[1], GUARD, (size_t)bytes);
     CHECK_OK(hotbed_fill(l->output, GUARD, (size_t)bytes, l->r->stream));
 }
 
-void lane_forward(lane *l) {
+void test_ticket_forward(test_ticket *l) {
     guard_outputs(l);
     CHECK_OK(hotbed_storage_forward(l->r->storage, l->ticket, l->output, l->stride, l->r->stream));
     oracle_forward(l->model, l->scratch[1], l->stride);
     compare_outputs(l);
 }
 
-void lane_eval(lane *l) {
-    hotbed_batch host = used_arrays(l, &l->host), device = lane_batch(l);
+void test_ticket_eval(test_ticket *l) {
+    hotbed_batch host = used_arrays(l, &l->host), device = test_ticket_batch(l);
     guard_outputs(l);
     CHECK_OK(hotbed_storage_eval(l->r->storage, &device, l->output, l->stride, l->r->stream));
     oracle_eval(l->r->model, &host, l->scratch[1], l->stride);
     compare_outputs(l);
 }
 
-void lane_backward(lane *l, rng *random) {
+void test_ticket_backward(test_ticket *l, rng *random) {
     hotbed_dtype dtype = l->r->model->options.output_dtype;
     uint64_t bytes = array_bytes(l, output_rows(l));
     for (uint64_t i = 0; i < bytes / hotbed_dtype_bytes(dtype); i++)
@@ -672,23 +675,23 @@ void lane_backward(lane *l, rng *random) {
     oracle_backward(l->model, l->scratch[0], l->stride);
 }
 
-void lane_cancel(lane *l) {
+void test_ticket_cancel(test_ticket *l) {
     CHECK_OK(hotbed_ticket_cancel(l->ticket, l->r->stream));
     oracle_cancel(l->model);
 }
 
 static void check_array(
-    lane *l, const char *what, const void *device, const void *expected, uint64_t bytes) {
+    test_ticket *l, const char *what, const void *device, const void *expected, uint64_t bytes) {
     void *seen = take(bytes);
     fixture_download(l->r, seen, device, bytes);
     uint64_t at = first_difference(seen, expected, bytes);
     if (at != bytes)
-        (void)fprintf(stderr, "the ticket's %s differ\n", what);
+        (void)fprintf(stderr, "the tickets' %s differ\n", what);
     CHECK_EQ(at, bytes);
     free(seen);
 }
 
-/* Whether a slot is one that the table's description has. */
+/* Whether a slot is in one of the ranges that the table reports. */
 static bool is_slot(const fixture *r, uint32_t table, uint64_t slot) {
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r->storage, table, &info));
@@ -702,7 +705,7 @@ static bool is_slot(const fixture *r, uint32_t table, uint64_t slot) {
     return found;
 }
 
-void lane_check(lane *l) {
+void test_ticket_check(test_ticket *l) {
     const oracle *m = l->r->model;
     const oracle_ticket *t = l->model;
     uint32_t uniques = t->unique_offsets[m->num_tables];
@@ -727,11 +730,11 @@ void lane_check(lane *l) {
     free(slots);
 }
 
-void lane_step(lane *l, rng *random, const recipe *how) {
-    lane_fill(l, random, how);
-    lane_prefetch(l);
-    lane_check(l);
-    lane_forward(l);
-    lane_backward(l, random);
+void test_ticket_step(test_ticket *l, rng *random, const batch_shape *how) {
+    test_ticket_fill(l, random, how);
+    test_ticket_prefetch(l);
+    test_ticket_check(l);
+    test_ticket_forward(l);
+    test_ticket_backward(l, random);
     CHECK_OK(hotbed_stream_sync(l->r->stream));
 }

@@ -1,4 +1,8 @@
-/* tests/storage/program.c - random programs of calls on a storage, run beside the model. */
+/* tests/storage/program.c - random programs of calls on a storage, run beside the model.
+ *
+ * Prefetches run on one stream, forward, backward and the like on another one or the same.  Calls that need the storage
+ * for themselves are ordered with events.
+ */
 #include "tests/storage/program.h"
 
 #include "hotbed/export.h"
@@ -8,20 +12,28 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { LANES = 3, BATCH = 4, LANE_KEYS = 64, ROWS = 24, DIM_MOST = 33, TABLES = 3, ALL_ROWS = 512 };
+enum {
+    TICKETS = 3,
+    BATCH = 4,
+    TICKET_KEYS = 64,
+    ROWS = 24,
+    DIM_MOST = 33,
+    TABLES = 3,
+    ALL_ROWS = 512
+};
 
-/* --- what a seed gives --------------------------------------------------------------------------------- */
+/* --- options and operations of a seed -------------------------------------------------------- */
 
 typedef enum operation_kind {
     PREFETCH,
     FORWARD,
     BACKWARD,
-    ACCUMULATE, /* two reduces, and apply */
+    ACCUMULATE, /* reduce, reduce, apply */
     CANCEL,
     KEEP,
     RETAKE,
     FORGET,
-    RENEW, /* the ticket is destroyed or released, and created again */
+    RENEW, /* destroy or release the ticket, and create it again */
     EVAL,
     SET,
     OFFER,
@@ -66,30 +78,30 @@ static const char *const kind_names[KINDS] = {
     "set_state",
     "check all"};
 
-/* How often, of 100. */
+/* Frequency of each kind, in percent. */
 static const uint8_t kind_weights[KINDS] = {24, 12, 12, 3, 3, 2, 2, 1, 2, 6, 6, 3,
                                             3,  4,  1,  2, 1, 2, 2, 2, 2, 1, 1, 3};
 
-typedef struct shape_of_program {
-    bool told;        /* the model asks the library which keys have slots */
-    bool two_streams; /* prefetches on one, the rest of a step on the other */
+typedef struct program_shape {
+    bool follows_slots; /* the library chooses which keys get slots, and the model follows */
+    bool two_streams;   /* one for prefetches, one for the rest of a step */
     bool external;
-    uint32_t lanes;
+    uint32_t tickets;
     uint64_t key_space;
     bool extremes;
-} shape_of_program;
+} program_shape;
 
-/* One of the numbers 0 .. n-1, 0 in one half of all cases. */
+/* A number below n; 0 at least every second time. */
 static uint32_t often_0(rng *random, uint32_t n) {
     return rng_below(random, 2) == 0 ? 0 : (uint32_t)rng_below(random, n);
 }
 
-static void choose_table(setup *s, uint32_t t, shape_of_program *form, bool tight, rng *random) {
+static void choose_table(setup *s, uint32_t t, program_shape *shape, bool tight, rng *random) {
     static const uint32_t dims[] = {1, 2, 3, 4, 7, 8, 16, 33};
     hotbed_table_options *table = &s->tables[t];
     table->dim = dims[rng_below(random, 8)];
     table->dtype = (hotbed_dtype)(1 + often_0(random, 3));
-    /* Values that the model knows; half floats would make infinities of large keys. */
+    /* Initial values that the model can compute.  DEBUG gives large keys, which F16 would turn into infinities. */
     table->initializer = (hotbed_initializer){.kind = HOTBED_INIT_DEBUG};
     if (table->dtype == HOTBED_F16 || rng_below(random, 4) == 0)
         table->initializer = (hotbed_initializer){
@@ -110,32 +122,32 @@ static void choose_table(setup *s, uint32_t t, shape_of_program *form, bool tigh
         } else if (!tight && rng_below(random, 6) == 0) {
             table->admission = HOTBED_ADMIT_PROBABILISTIC;
             table->admission_probability = 0.5F;
-            form->told = true;
+            shape->follows_slots = true;
         }
-        if (tight && !form->external && rng_below(random, 2) == 0)
+        if (tight && !shape->external && rng_below(random, 2) == 0)
             table->evict = HOTBED_EVICT_LOWEST;
-        if (!form->external && rng_below(random, 3) == 0)
+        if (!shape->external && rng_below(random, 3) == 0)
             table->max_capacity = table->capacity + rng_below(random, 300);
     }
     table->upper_capacity = tight ? table->capacity / 5 + 1 : 100 + rng_below(random, 200);
-    if (form->external && !tight)
-        table->upper_capacity = 600; /* it refuses where all candidates are pinned */
+    if (shape->external && !tight)
+        table->upper_capacity = 600; /* enough that pinned rows never make it refuse a key */
 }
 
-/* Options and shape of the program of `seed`. */
-static void choose(uint64_t seed, setup *s, shape_of_program *form) {
+/* Choose options and shape of the program of `seed`. */
+static void choose(uint64_t seed, setup *s, program_shape *shape) {
     rng random = {seed * 2 + 1};
     uint32_t tables = 1 + (uint32_t)rng_below(&random, TABLES);
     setup_start(s, tables, 1, 1);
-    memset(form, 0, sizeof *form);
-    form->lanes = 1 + (uint32_t)rng_below(&random, LANES);
-    form->two_streams = rng_below(&random, 2) == 0;
-    form->extremes = rng_below(&random, 3) == 0;
-    form->key_space = 5 + rng_below(&random, 60);
+    memset(shape, 0, sizeof *shape);
+    shape->tickets = 1 + (uint32_t)rng_below(&random, TICKETS);
+    shape->two_streams = rng_below(&random, 2) == 0;
+    shape->extremes = rng_below(&random, 3) == 0;
+    shape->key_space = 5 + rng_below(&random, 60);
     bool tight = rng_below(&random, 2) == 0;
-    form->told = tight;
-    if (tight) /* more keys than the 32 slots that the smallest tables have */
-        form->key_space += rng_below(&random, 60);
+    shape->follows_slots = tight;
+    if (tight) /* more keys than the 32 slots of the smallest tables */
+        shape->key_space += rng_below(&random, 60);
     switch (rng_below(&random, 5)) {
     case 0:
         s->options.mode = HOTBED_MODE_HBM_DIRECT;
@@ -152,17 +164,17 @@ static void choose(uint64_t seed, setup *s, shape_of_program *form) {
         break;
     default:
         s->options.mode = HOTBED_MODE_CACHE;
-        form->external = true;
+        shape->external = true;
         break;
     }
     for (uint32_t t = 0; t < tables; t++)
-        choose_table(s, t, form, tight, &random);
+        choose_table(s, t, shape, tight, &random);
     for (uint32_t t = 0; t < tables; t++)
         for (uint64_t f = rng_below(&random, 3); f < 3; f += 2)
             setup_feature(s, t);
     if (s->options.num_features == 0)
         setup_feature(s, 0);
-    if (!form->external && rng_below(&random, 3) == 0)
+    if (!shape->external && rng_below(&random, 3) == 0)
         s->options.lower_index_memory = HOTBED_MEMORY_PINNED;
     s->options.pooling = (hotbed_pooling)rng_below(&random, 3);
     s->options.output_dtype = (hotbed_dtype)(1 + often_0(&random, 3));
@@ -196,11 +208,11 @@ uint32_t program_length(uint64_t seed) {
 
 void program_print(uint64_t seed, uint64_t mask, FILE *file) {
     setup s;
-    shape_of_program form;
-    choose(seed, &s, &form);
+    program_shape shape;
+    choose(seed, &s, &shape);
     fprintf(
         file, "mode %d, placement %d%s, index %s, pooling %d, output %d, check %d, optimizer %d\n",
-        (int)s.options.mode, (int)s.options.placement, form.external ? ", external store" : "",
+        (int)s.options.mode, (int)s.options.placement, shape.external ? ", external store" : "",
         s.options.lower_index_memory == 0 ? "device" : "pinned", (int)s.options.pooling,
         (int)s.options.output_dtype, (int)s.options.check, (int)s.options.optimizer.kind);
     for (uint32_t t = 0; t < s.options.num_tables; t++) {
@@ -219,18 +231,18 @@ void program_print(uint64_t seed, uint64_t mask, FILE *file) {
     for (uint32_t f = 0; f < s.options.num_features; f++)
         fprintf(file, " %u", s.features[f]);
     fprintf(
-        file, "; %u tickets on %d streams, %llu keys%s\n", form.lanes, form.two_streams ? 2 : 1,
-        (unsigned long long)form.key_space, form.extremes ? " and extreme ones" : "");
+        file, "; %u tickets on %d streams, %llu keys%s\n", shape.tickets, shape.two_streams ? 2 : 1,
+        (unsigned long long)shape.key_space, shape.extremes ? " and extreme ones" : "");
     for (uint32_t i = 0; i < program_length(seed); i++)
         if ((mask >> i & 1) != 0) {
             operation o = operation_of(seed, i);
             fprintf(
                 file, "  %2u %s, of ticket or table %llu\n", i, kind_names[o.kind],
-                (unsigned long long)rng_below(&o.random, LANES));
+                (unsigned long long)rng_below(&o.random, TICKETS));
         }
 }
 
-/* --- a program that runs ------------------------------------------------------------------------------ */
+/* --- running a program ----------------------------------------------------------------------- */
 
 typedef struct parts {
     unsigned char weights[ROWS * DIM_MOST * 4];
@@ -241,22 +253,22 @@ typedef struct parts {
 
 typedef struct runner {
     setup s;
-    shape_of_program shape;
+    program_shape shape;
     fixture r;
-    hotbed_stream *ahead, *training; /* one or two */
-    hotbed_event *moved;             /* the last that the caller orders with all else */
-    hotbed_event *trained;           /* the last of `training` */
-    lane lanes[LANES], evals;
-    hotbed_event *prefetched[LANES];
-    bool kept[LANES];
+    hotbed_stream *ahead, *training; /* for prefetches and for steps; may be the same */
+    hotbed_event *moved;             /* recorded behind the last exclusive call */
+    hotbed_event *trained;           /* recorded behind the last call on `training` */
+    test_ticket tickets[TICKETS], evals;
+    hotbed_event *prefetched[TICKETS];
+    bool kept[TICKETS];
     uint64_t *device_keys; /* [ROWS] */
     uint64_t *all_keys;    /* [ALL_ROWS] */
     uint8_t *all_found;    /* [ALL_ROWS] */
     parts *device;
-    float *sums; /* [LANE_KEYS, largest dim] */
+    float *sums; /* [TICKET_KEYS, largest dim] */
 } runner;
 
-/* First values, from the header alone. */
+/* Initial values as the header defines them. */
 static void initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, void *weights) {
     const runner *p = self;
     const hotbed_table_options *o = &p->s.tables[table];
@@ -283,19 +295,19 @@ static void runner_open(runner *p, hotbed_backend backend, uint64_t seed) {
         CHECK_OK(hotbed_stream_create(backend, 0, &p->training));
     CHECK_OK(hotbed_event_create(p->r.stream, &p->moved));
     CHECK_OK(hotbed_event_create(p->r.stream, &p->trained));
-    for (uint32_t l = 0; l < p->shape.lanes; l++) {
-        lane_open(&p->r, &p->lanes[l], LANE_KEYS, BATCH);
+    for (uint32_t l = 0; l < p->shape.tickets; l++) {
+        test_ticket_open(&p->r, &p->tickets[l], TICKET_KEYS, BATCH);
         CHECK_OK(hotbed_event_create(p->r.stream, &p->prefetched[l]));
     }
-    lane_open(&p->r, &p->evals, LANE_KEYS, BATCH);
+    test_ticket_open(&p->r, &p->evals, TICKET_KEYS, BATCH);
     p->device_keys = fixture_alloc(&p->r, ROWS * sizeof(uint64_t));
     p->all_keys = fixture_alloc(&p->r, ALL_ROWS * sizeof(uint64_t));
     p->all_found = fixture_alloc(&p->r, ALL_ROWS);
     p->device = fixture_alloc(&p->r, sizeof *p->device);
-    p->sums = fixture_alloc(&p->r, (uint64_t)LANE_KEYS * DIM_MOST * sizeof(float));
+    p->sums = fixture_alloc(&p->r, (uint64_t)TICKET_KEYS * DIM_MOST * sizeof(float));
 }
 
-/* The next call goes to `training`, behind what it needs. */
+/* Direct the next call to `training`, behind the prefetch of ticket l and the last exclusive call. */
 static void on_training(runner *p, uint32_t l) {
     CHECK_OK(hotbed_stream_wait(p->training, p->moved));
     CHECK_OK(hotbed_stream_wait(p->training, p->prefetched[l]));
@@ -307,19 +319,19 @@ static void end_training(runner *p) {
     p->r.stream = p->ahead;
 }
 
-/* The next call overlaps nothing. */
-static void alone(runner *p) {
+/* Order the next call, on `ahead`, behind all calls so far; end_exclusive() orders later steps behind it. */
+static void begin_exclusive(runner *p) {
     CHECK_OK(hotbed_stream_wait(p->ahead, p->trained));
 }
 
-static void end_alone(runner *p) {
+static void end_exclusive(runner *p) {
     CHECK_OK(hotbed_event_record(p->moved, p->ahead));
 }
 
-/* --- pins that are kept --------------------------------------------------------------------------------- */
+/* --- kept pins ------------------------------------------------------------------------------- */
 
 static void model_pin(runner *p, uint32_t l, bool on) {
-    const oracle_ticket *ticket = p->lanes[l].model;
+    const oracle_ticket *ticket = p->tickets[l].model;
     oracle *m = p->r.model;
     for (uint32_t t = 0; t < m->num_tables; t++)
         for (uint32_t u = ticket->unique_offsets[t]; u < ticket->unique_offsets[t + 1]; u++)
@@ -333,14 +345,14 @@ static void model_forget(runner *p, uint32_t l) {
     p->kept[l] = false;
 }
 
-static uint32_t holders(const runner *p) {
+static uint32_t held_tickets(const runner *p) {
     uint32_t n = 0;
-    for (uint32_t l = 0; l < p->shape.lanes; l++)
-        n += p->lanes[l].model->held || p->kept[l];
+    for (uint32_t l = 0; l < p->shape.tickets; l++)
+        n += p->tickets[l].model->held || p->kept[l];
     return n;
 }
 
-/* --- the keys of a table -------------------------------------------------------------------------------- */
+/* --- the keys of a table --------------------------------------------------------------------- */
 
 static int by_value(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -357,10 +369,10 @@ static uint64_t model_keys(const oracle_table *table, uint64_t *keys) {
     return n;
 }
 
-/* --- tables that evict ----------------------------------------------------------------------------------- */
+/* --- tables that evict ----------------------------------------------------------------------- */
 
-/* The keys that the library's table has no more leave the model's; none of them is pinned.  Gives how many.  Looks for
- * them by get_rows, since an export would flush the upper tier each time. */
+/* Evict from the model the keys that the library has evicted, and check that none was pinned.  Returns their number.
+ * get_rows finds them, because an export would flush the upper tier each time. */
 static uint64_t follow_evictions(runner *p, uint32_t number) {
     uint64_t keys[ALL_ROWS], gone = 0;
     uint8_t found[ALL_ROWS];
@@ -392,10 +404,10 @@ static uint64_t all_refused(const runner *p) {
     return n;
 }
 
-/* --- the step -------------------------------------------------------------------------------------------- */
+/* --- the step -------------------------------------------------------------------------------- */
 
-static recipe any_recipe(const runner *p, rng *random) {
-    recipe how = {
+static batch_shape any_recipe(const runner *p, rng *random) {
+    batch_shape how = {
         .batch_size = (uint32_t)rng_below(random, BATCH + 1),
         .max_bag = (uint32_t)rng_below(random, 4),
         .key_space = p->shape.key_space,
@@ -408,9 +420,9 @@ static recipe any_recipe(const runner *p, rng *random) {
     return how;
 }
 
-/* Now and then a static table is asked for a row that it does not have. */
-static void spoil_key(runner *p, lane *l, rng *random) {
-    if (!p->shape.told || l->num_keys == 0 || rng_below(random, 8) != 0)
+/* Now and then, put a key into the batch that a static table does not have. */
+static void spoil_key(runner *p, test_ticket *l, rng *random) {
+    if (!p->shape.follows_slots || l->num_keys == 0 || rng_below(random, 8) != 0)
         return;
     uint64_t *keys = (uint64_t *)l->host.keys;
     const oracle *m = p->r.model;
@@ -420,14 +432,14 @@ static void spoil_key(runner *p, lane *l, rng *random) {
         if (o->kind == HOTBED_TABLE_STATIC && l->host.offsets[b + 1] > l->host.offsets[b])
             keys[l->host.offsets[b]] = o->capacity + rng_below(random, 3);
     }
-    lane_upload(l);
+    test_ticket_upload(l);
 }
 
-/* Make the ticket's call, or record it and launch it so often; `which` as operations are named. */
-static void call_ticket(runner *p, lane *l, operation_kind which, uint32_t launches) {
+/* Call prefetch, backward or cancel.  If `launches` is not 0, record the call and launch it so many times instead. */
+static void call_ticket(runner *p, test_ticket *l, operation_kind which, uint32_t launches) {
     bool record = launches > 0;
     hotbed_stream *stream = p->r.stream;
-    const hotbed_batch batch = lane_batch(l);
+    const hotbed_batch batch = test_ticket_batch(l);
     hotbed_graph *graph = NULL;
     if (record)
         CHECK_OK(hotbed_graph_begin(stream));
@@ -447,14 +459,14 @@ static void call_ticket(runner *p, lane *l, operation_kind which, uint32_t launc
 }
 
 static void prefetch(runner *p, uint32_t l, rng *random) {
-    lane *mine = &p->lanes[l];
+    test_ticket *mine = &p->tickets[l];
     oracle *m = p->r.model;
-    alone(p); /* the ticket's last step may be under way, and reads its arrays */
-    const recipe how = any_recipe(p, random);
-    lane_fill(mine, random, &how);
+    begin_exclusive(p); /* the ticket's previous step may still read the arrays */
+    const batch_shape how = any_recipe(p, random);
+    test_ticket_fill(mine, random, &how);
     spoil_key(p, mine, random);
     model_forget(p, l);
-    if (!p->shape.told) {
+    if (!p->shape.follows_slots) {
         uint32_t launches = rng_below(random, 6) == 0 ? 1 + (uint32_t)rng_below(random, 2) : 0;
         const hotbed_batch batch = {
             .size = sizeof batch,
@@ -470,19 +482,19 @@ static void prefetch(runner *p, uint32_t l, rng *random) {
             oracle_prefetch(m, &batch, mine->model, NULL);
     } else {
         uint64_t refused = all_refused(p);
-        hotbed_status status = lane_prefetch_with_slots(mine);
+        hotbed_status status = test_ticket_prefetch_with_slots(mine);
         bool faults = all_refused(p) > refused && p->s.options.check == HOTBED_CHECK_ERROR;
         CHECK_EQ(status != HOTBED_OK, faults);
         CHECK(!faults || status == HOTBED_ERR_FULL || status == HOTBED_ERR_RANGE);
         follow_all(p);
     }
-    lane_check(mine);
+    test_ticket_check(mine);
     CHECK_OK(hotbed_event_record(p->prefetched[l], p->ahead));
-    if (p->shape.told)
-        end_alone(p);
+    if (p->shape.follows_slots)
+        end_exclusive(p);
 }
 
-static void any_gradient(runner *p, lane *l, rng *random) {
+static void any_gradient(runner *p, test_ticket *l, rng *random) {
     hotbed_dtype dtype = p->r.model->options.output_dtype;
     for (uint64_t i = 0; i < l->output_bytes / hotbed_dtype_bytes(dtype); i++)
         oracle_store(dtype, l->scratch[0], i, rng_float(random));
@@ -490,7 +502,7 @@ static void any_gradient(runner *p, lane *l, rng *random) {
 }
 
 static void train(runner *p, uint32_t l, operation_kind kind, rng *random) {
-    lane *mine = &p->lanes[l];
+    test_ticket *mine = &p->tickets[l];
     if (!mine->model->held) {
         if (kind != CANCEL)
             CHECK_STATUS(
@@ -501,7 +513,7 @@ static void train(runner *p, uint32_t l, operation_kind kind, rng *random) {
     uint32_t launches = rng_below(random, 8) == 0;
     on_training(p, l);
     if (kind == FORWARD) {
-        lane_forward(mine);
+        test_ticket_forward(mine);
     } else if (kind == CANCEL) {
         call_ticket(p, mine, CANCEL, launches);
         oracle_cancel(mine->model);
@@ -510,7 +522,7 @@ static void train(runner *p, uint32_t l, operation_kind kind, rng *random) {
         call_ticket(p, mine, BACKWARD, launches);
         oracle_backward(mine->model, mine->scratch[0], mine->stride);
     } else {
-        float sums[LANE_KEYS * DIM_MOST] = {0};
+        float sums[TICKET_KEYS * DIM_MOST] = {0};
         for (int i = 0; i < 2; i++) {
             any_gradient(p, mine, random);
             CHECK_OK(hotbed_storage_reduce(
@@ -525,8 +537,8 @@ static void train(runner *p, uint32_t l, operation_kind kind, rng *random) {
 }
 
 static void keep(runner *p, uint32_t l, operation_kind kind, rng *random) {
-    lane *mine = &p->lanes[l];
-    alone(p);
+    test_ticket *mine = &p->tickets[l];
+    begin_exclusive(p);
     if (kind == RENEW) {
         model_forget(p, l);
         oracle_ticket_destroy(mine->model);
@@ -535,7 +547,7 @@ static void keep(runner *p, uint32_t l, operation_kind kind, rng *random) {
             hotbed_ticket_destroy(mine->ticket);
         else
             hotbed_ticket_release(mine->ticket);
-        CHECK_OK(hotbed_ticket_create(p->r.storage, LANE_KEYS, BATCH, p->ahead, &mine->ticket));
+        CHECK_OK(hotbed_ticket_create(p->r.storage, TICKET_KEYS, BATCH, p->ahead, &mine->ticket));
     } else if (kind == FORGET) {
         CHECK_OK(hotbed_ticket_forget(mine->ticket, p->ahead));
         model_forget(p, l);
@@ -557,18 +569,18 @@ static void keep(runner *p, uint32_t l, operation_kind kind, rng *random) {
         }
     }
     CHECK_OK(hotbed_event_record(p->prefetched[l], p->ahead));
-    end_alone(p);
+    end_exclusive(p);
 }
 
 static void eval(runner *p, rng *random) {
-    const recipe how = any_recipe(p, random);
-    alone(p);
-    lane_fill(&p->evals, random, &how);
-    lane_eval(&p->evals);
-    end_alone(p);
+    const batch_shape how = any_recipe(p, random);
+    begin_exclusive(p);
+    test_ticket_fill(&p->evals, random, &how);
+    test_ticket_eval(&p->evals);
+    end_exclusive(p);
 }
 
-/* --- rows by key ------------------------------------------------------------------------------------------- */
+/* --- rows by key ----------------------------------------------------------------------------- */
 
 static uint64_t any_key(const runner *p, uint32_t table, rng *random) {
     const hotbed_table_options *o = &p->s.tables[table];
@@ -576,11 +588,11 @@ static uint64_t any_key(const runner *p, uint32_t table, rng *random) {
         return rng_below(random, o->capacity);
     if (p->shape.extremes && rng_below(random, 3) == 0)
         return rng_extreme_key(random);
-    rng spread = {rng_below(random, p->shape.key_space)}; /* as lane_fill() makes them */
+    rng spread = {rng_below(random, p->shape.key_space)}; /* the same keys as test_ticket_fill() */
     return rng_next(&spread);
 }
 
-/* Distinct keys, on the device too. */
+/* Choose distinct keys and copy them to the device. */
 static uint64_t any_keys(runner *p, uint32_t table, rng *random, uint64_t *keys) {
     uint64_t wanted = rng_below(random, ROWS + 1), n = 0;
     for (uint64_t i = 0; i < wanted; i++) {
@@ -624,14 +636,14 @@ static void any_values(runner *p, uint32_t table, uint64_t n, rng *random, parts
         oracle_store(m->options.dtype, to->weights, i, rng_float(random));
     for (int s = 0; s < 2; s++)
         for (uint64_t i = 0; i < n * m->state_dim; i++)
-            to->states[s][i] = fabsf(rng_float(random)); /* as sums of squares are */
+            to->states[s][i] = fabsf(rng_float(random)); /* Adagrad's state cannot be negative */
     for (uint64_t i = 0; i < n; i++) {
         to->scores[i] = rng_below(random, 1000);
         to->times[i] = rng_below(random, 1000);
     }
 }
 
-/* Row i of a call, which the library has taken. */
+/* Set row i of a call in the model, after the library has accepted it. */
 static void model_set(
     runner *p, uint32_t table, uint64_t key, uint64_t i, unsigned which, const parts *from) {
     oracle *m = p->r.model;
@@ -682,7 +694,7 @@ static void set(runner *p, uint32_t table, bool offer, rng *random) {
     uint64_t keys[ROWS];
     parts from;
     memset(&from, 0, sizeof from);
-    alone(p);
+    begin_exclusive(p);
     uint64_t n = any_keys(p, table, random, keys), present = 0, taken = 0;
     unsigned which = any_parts(p, table, random);
     any_values(p, table, n, random, &from);
@@ -701,28 +713,29 @@ static void set(runner *p, uint32_t table, bool offer, rng *random) {
         bool had = oracle_find(p->r.model, table, keys[i]) != NULL;
         present += had;
         taken += from.found[i];
-        CHECK(from.found[i] == 1 || !had); /* a call does not evict its own keys */
+        CHECK(from.found[i] == 1 || !had); /* a call never evicts its own keys */
         if (from.found[i] == 1)
             model_set(p, table, keys[i], i, which, &from);
         else if (evicts && offer && !is_counted(p, table, keys[i]))
-            oracle_forget_count(p->r.model, table, keys[i]); /* it was there for a while */
+            oracle_forget_count(
+                p->r.model, table, keys[i]); /* it was inserted and evicted within the call */
     }
-    /* Offered keys that find nothing to evict are left out; others are a fault. */
+    /* An offered key that finds no row to evict is ignored; a set one is a fault. */
     CHECK_EQ(status, taken < n && !(offer && evicts) ? HOTBED_ERR_FULL : HOTBED_OK);
-    CHECK(p->shape.told || status == HOTBED_OK);
+    CHECK(p->shape.follows_slots || status == HOTBED_OK);
     if (evicts) {
         uint64_t gone = follow_evictions(p, table);
         hotbed_table_stats stats = {.size = sizeof stats};
         CHECK_OK(hotbed_storage_stats(p->r.storage, table, &stats, p->r.stream));
         uint64_t *counted = &p->r.model->tables[table].stats.evictions;
         CHECK(gone <= taken - present);
-        if (offer) { /* new keys that came and went are counted, too */
+        if (offer) { /* keys that were inserted and evicted within the call are counted, too */
             CHECK(stats.evictions >= *counted && stats.evictions <= *counted + n - taken);
             *counted = stats.evictions;
         }
         CHECK_EQ(stats.evictions, *counted);
     }
-    end_alone(p);
+    end_exclusive(p);
 }
 
 static void get(runner *p, uint32_t table, rng *random) {
@@ -730,7 +743,7 @@ static void get(runner *p, uint32_t table, rng *random) {
     parts seen, expected;
     const oracle_table *m = &p->r.model->tables[table];
     uint32_t dim = m->options.dim;
-    alone(p);
+    begin_exclusive(p);
     uint64_t n = any_keys(p, table, random, keys);
     memset(&expected, 0x5A, sizeof expected);
     fixture_upload(&p->r, p->device, &expected, sizeof expected);
@@ -745,13 +758,13 @@ static void get(runner *p, uint32_t table, rng *random) {
             oracle_store(m->options.dtype, expected.weights, i * dim + e, row->weights[e]);
     }
     CHECK_BYTES(&seen, &expected, sizeof seen);
-    end_alone(p);
+    end_exclusive(p);
 }
 
 static void erase(runner *p, uint32_t table, rng *random) {
     uint64_t keys[ROWS];
     uint8_t erased[ROWS];
-    alone(p);
+    begin_exclusive(p);
     uint64_t n = any_keys(p, table, random, keys);
     hotbed_status status =
         hotbed_storage_erase(p->r.storage, table, n, p->device_keys, p->device->found, p->r.stream);
@@ -763,26 +776,26 @@ static void erase(runner *p, uint32_t table, rng *random) {
         for (uint64_t i = 0; i < n; i++)
             CHECK_EQ(erased[i], oracle_erase(p->r.model, table, keys[i]));
     }
-    end_alone(p);
+    end_exclusive(p);
 }
 
 static void clear(runner *p, uint32_t table) {
-    alone(p);
-    hotbed_status expected = holders(p) > 0 ? HOTBED_ERR_STATE : HOTBED_OK;
+    begin_exclusive(p);
+    hotbed_status expected = held_tickets(p) > 0 ? HOTBED_ERR_STATE : HOTBED_OK;
     CHECK_OK(hotbed_stream_sync(p->ahead));
     CHECK_STATUS(hotbed_storage_clear(p->r.storage, table, p->ahead), expected);
     if (expected == HOTBED_OK)
         oracle_clear(p->r.model, table);
-    end_alone(p);
+    end_exclusive(p);
 }
 
-/* --- the whole table --------------------------------------------------------------------------------------- */
+/* --- the whole table ------------------------------------------------------------------------- */
 
-/* Windows of slots give each key once. */
+/* Windows over all slots give each key once. */
 static void export_windows(runner *p, uint32_t table, rng *random) {
     enum { WINDOW = 256 };
     uint64_t got[ALL_ROWS], expected[ALL_ROWS], n = 0, end = 0;
-    alone(p);
+    begin_exclusive(p);
     hotbed_export e;
     hotbed_export_init(&e);
     e.table = table;
@@ -803,7 +816,7 @@ static void export_windows(runner *p, uint32_t table, rng *random) {
     CHECK_EQ(n, model_keys(&p->r.model->tables[table], expected));
     CHECK_BYTES(got, expected, n * sizeof *got);
     hotbed_memory_free(&p->r.memories[--p->r.num_memories]);
-    end_alone(p);
+    end_exclusive(p);
 }
 
 static void check_counts(runner *p, uint32_t table) {
@@ -820,7 +833,7 @@ static void check_counts(runner *p, uint32_t table) {
 
 static void import_counts(runner *p, uint32_t table, rng *random) {
     uint64_t keys[ROWS], counts[ROWS], n = 0;
-    alone(p);
+    begin_exclusive(p);
     uint64_t candidates = any_keys(p, table, random, keys);
     for (uint64_t i = 0; i < candidates; i++)
         if (oracle_find(p->r.model, table, keys[i]) == NULL &&
@@ -834,10 +847,10 @@ static void import_counts(runner *p, uint32_t table, rng *random) {
         p->r.storage, table, n, p->device_keys, p->device->scores, p->r.stream));
     for (uint64_t i = 0; i < n && p->s.tables[table].admission == HOTBED_ADMIT_FREQUENCY; i++)
         oracle_set_count(p->r.model, table, keys[i], counts[i]);
-    end_alone(p);
+    end_exclusive(p);
 }
 
-/* A key that the model saw later has a later time, keys of one batch have one, and times that were set are there. */
+/* Times order keys as the model's do, are equal for the keys of one batch, and are exact if they were set by key. */
 static void check_times(runner *p, uint32_t table) {
     const oracle_table *m = &p->r.model->tables[table];
     bool pair = m->options.score == HOTBED_SCORE_TIMESTAMP_LFU;
@@ -873,18 +886,18 @@ static void check_times(runner *p, uint32_t table) {
 }
 
 static void check_all(runner *p) {
-    alone(p);
+    begin_exclusive(p);
     fixture_check(&p->r);
     for (uint32_t t = 0; t < p->r.model->num_tables; t++) {
         check_times(p, t);
         check_counts(p, t);
     }
-    end_alone(p);
+    end_exclusive(p);
 }
 
 static void grow(runner *p, uint32_t table, rng *random) {
     const hotbed_table_options *o = &p->s.tables[table];
-    alone(p);
+    begin_exclusive(p);
     if (rng_below(random, 3) == 0)
         CHECK_OK(hotbed_storage_poll_growth(p->r.storage, p->ahead, NULL));
     else if (o->max_capacity > o->capacity)
@@ -893,12 +906,12 @@ static void grow(runner *p, uint32_t table, rng *random) {
             p->ahead));
     else
         CHECK_STATUS(hotbed_storage_grow(p->r.storage, table, 1, p->ahead), HOTBED_ERR_ARGUMENT);
-    end_alone(p);
+    end_exclusive(p);
 }
 
 static void set_state(runner *p, rng *random) {
     hotbed_storage_state *m = &p->r.model->state, state = {.size = sizeof state};
-    alone(p);
+    begin_exclusive(p);
     CHECK_OK(hotbed_storage_get_state(p->r.storage, &state, p->ahead));
     CHECK_EQ(state.clock, m->clock);
     CHECK_EQ(state.optimizer_steps, m->optimizer_steps);
@@ -907,7 +920,7 @@ static void set_state(runner *p, rng *random) {
     state.beta1_power *= 0.5;
     CHECK_OK(hotbed_storage_set_state(p->r.storage, &state, p->ahead));
     *m = state;
-    end_alone(p);
+    end_exclusive(p);
 }
 
 static void set_score(runner *p, uint32_t table, rng *random) {
@@ -923,26 +936,26 @@ static void set_score(runner *p, uint32_t table, rng *random) {
 
 static void set_rate(runner *p, rng *random) {
     float rate = (float)rng_below(random, 8) * 0.03125F;
-    alone(p);
+    begin_exclusive(p);
     CHECK_OK(hotbed_storage_set_learning_rate(p->r.storage, rate, p->ahead));
     p->r.model->state.learning_rate = rate;
-    end_alone(p);
+    end_exclusive(p);
 }
 
 static void flush(runner *p, bool reset) {
-    alone(p);
+    begin_exclusive(p);
     if (!reset)
         CHECK_OK(hotbed_storage_flush(p->r.storage, p->ahead));
     else
         CHECK_STATUS(
             hotbed_storage_reset(p->r.storage, p->ahead),
-            holders(p) > 0 ? HOTBED_ERR_STATE : HOTBED_OK);
-    end_alone(p);
+            held_tickets(p) > 0 ? HOTBED_ERR_STATE : HOTBED_OK);
+    end_exclusive(p);
 }
 
 static void operate(runner *p, operation *o) {
-    uint64_t which = rng_below(&o->random, LANES);
-    uint32_t l = (uint32_t)which % p->shape.lanes;
+    uint64_t which = rng_below(&o->random, TICKETS);
+    uint32_t l = (uint32_t)which % p->shape.tickets;
     uint32_t t = (uint32_t)which % p->s.options.num_tables;
     rng *random = &o->random;
     switch (o->kind) {
@@ -1015,16 +1028,16 @@ void program_run(hotbed_backend backend, uint64_t seed, uint64_t mask) {
         }
     check_all(&p);
     CHECK_OK(hotbed_stream_sync(p.training));
-    for (uint32_t l = 0; l < p.shape.lanes; l++) {
+    for (uint32_t l = 0; l < p.shape.tickets; l++) {
         model_forget(&p, l);
-        lane_close(&p.lanes[l]);
+        test_ticket_close(&p.tickets[l]);
         hotbed_event_destroy(p.prefetched[l]);
     }
-    lane_close(&p.evals);
+    test_ticket_close(&p.evals);
     CHECK_OK(hotbed_stream_sync(p.ahead));
     if (p.training != p.ahead)
         hotbed_stream_destroy(p.training);
     hotbed_event_destroy(p.moved);
     hotbed_event_destroy(p.trained);
-    fixture_close(&p.r); /* no pins are left */
+    fixture_close(&p.r); /* checks that no pins are left */
 }

@@ -1,9 +1,13 @@
-/* tests/storage/test_dlpack.c - tensors in and out by hand: what is taken, what is refused, who owns what. */
+/* tests/storage/test_dlpack.c - contract of hotbed/dlpack.h, with tensors that the test makes itself.
+ *
+ * Tensors are read and exported in both forms of DLPack, plain and versioned.  Each check of type, shape, stride and
+ * device has a test, and deleters are counted to see who owns a tensor.  test_dlpack_python.py uses real frameworks.
+ */
 #include "hotbed/dlpack.h"
 #include "tests/storage/fixture.h"
 #include "tests/support/fault.h"
 
-/* --- a tensor made by hand ------------------------------------------------------------------------- */
+/* --- a tensor of the test -------------------------------------------------------------------- */
 
 typedef struct tensor {
     hotbed_dl_managed plain;
@@ -20,7 +24,7 @@ static void delete_versioned(hotbed_dl_managed_versioned *self) {
     ((tensor *)self->context)->deleted++;
 }
 
-/* As a framework would lend it: rows after each other, of device memory of `backend`. */
+/* Make a contiguous tensor in device memory, as a framework would. */
 static void make(
     tensor *t, hotbed_backend backend, void *data, hotbed_dl_dtype dtype, int32_t ndim,
     int64_t rows, int64_t columns) {
@@ -52,7 +56,7 @@ static hotbed_dl_want want_of(hotbed_element element, uint32_t rank) {
     return want;
 }
 
-/* Both kinds give the same. */
+/* Read the tensor in both forms, and check that the results are equal. */
 static hotbed_status read_both(
     const tensor *t, const hotbed_dl_want *want, const hotbed_stream *stream,
     hotbed_dl_array *out) {
@@ -66,24 +70,24 @@ static hotbed_status read_both(
     return status;
 }
 
-/* --- in ---------------------------------------------------------------------------------------------- */
+/* --- reading ----------------------------------------------------------------------------------- */
 
-/* A step whose every array comes and goes as a tensor, against the model. */
-static void a_step_on_tensors_is_the_models(hotbed_backend backend) {
+/* A step whose arrays are all passed as tensors equals the model. */
+static void a_step_on_tensors_equals_the_model(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(1);
     tensor keys, offsets, weights, output;
     hotbed_dl_array array;
     setup_start(&s, 2, 6, 300);
     s.options.pooling = HOTBED_POOL_SUM;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 200, 16);
-    const recipe how = {.batch_size = 16, .max_bag = 5, .weights = true};
+    test_ticket_open(&r, &l, 200, 16);
+    const batch_shape how = {.batch_size = 16, .max_bag = 5, .weights = true};
     for (int i = 0; i < 3; i++) {
-        lane_fill(&l, &random, &how);
-        hotbed_batch batch = lane_batch(&l);
+        test_ticket_fill(&l, &random, &how);
+        hotbed_batch batch = test_ticket_batch(&l);
         make(&keys, backend, (void *)batch.keys, i64, 1, (int64_t)batch.num_keys, 1);
         make(&offsets, backend, (void *)batch.offsets, i64, 1, 2 * 16 + 1, 1);
         make(&weights, backend, (void *)batch.weights, f32, 1, (int64_t)batch.num_keys, 1);
@@ -108,7 +112,7 @@ static void a_step_on_tensors_is_the_models(hotbed_backend backend) {
         CHECK_OK(read_both(&weights, &want, r.stream, &array));
         from.weights = array.data;
         CHECK_BYTES(&from, &batch, sizeof batch);
-        lane_prefetch(&l);
+        test_ticket_prefetch(&l);
         want = want_of(HOTBED_ELEMENT_F32, 2);
         want.writable = true;
         want.rows = 16;
@@ -118,17 +122,17 @@ static void a_step_on_tensors_is_the_models(hotbed_backend backend) {
         CHECK_EQ(array.columns, (uint64_t)columns);
         uint64_t stride = l.stride;
         l.stride = array.stride;
-        lane_forward(&l);
-        lane_backward(&l, &random);
+        test_ticket_forward(&l);
+        test_ticket_backward(&l, &random);
         l.stride = stride;
-        CHECK_EQ(keys.deleted + output.deleted, 0); /* reading is no owning */
+        CHECK_EQ(keys.deleted + output.deleted, 0); /* reading does not take ownership */
     }
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-static void every_element_is_known(hotbed_backend backend) {
+static void every_element_type_is_supported(hotbed_backend backend) {
     static const struct {
         hotbed_element element;
         hotbed_dl_dtype dtype;
@@ -155,7 +159,7 @@ static void every_element_is_known(hotbed_backend backend) {
         for (int e = 0; e < N; e++) {
             const hotbed_dl_want want = want_of(pairs[e].element, 1);
             bool same = memcmp(&pairs[d].dtype, &pairs[e].dtype, sizeof pairs[d].dtype) == 0;
-            for (int k = 0; k < N; k++) /* the element takes a type that some pair says */
+            for (int k = 0; k < N; k++) /* some pair allows the type for this element */
                 same = same || (pairs[k].element == pairs[e].element &&
                                 memcmp(&pairs[k].dtype, &pairs[d].dtype, sizeof f32) == 0);
             CHECK_STATUS(
@@ -168,8 +172,8 @@ static void every_element_is_known(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* One change to a good [4, 8] tensor of f32 each, and what becomes of it. */
-static void shapes_and_strides(hotbed_backend backend) {
+/* Each case changes a valid [4, 8] tensor of F32; `good`: it is still accepted. */
+static void shapes_and_strides_are_checked(hotbed_backend backend) {
     static const struct {
         int64_t shape[2], strides[2];
         bool no_strides, dense, good;
@@ -181,11 +185,11 @@ static void shapes_and_strides(hotbed_backend backend) {
         {{4, 8}, {10, 1}, false, true, false, 0},
         {{4, 8}, {7, 1}, false, false, false, 0},  /* rows overlap */
         {{4, 8}, {0, 1}, false, false, false, 0},  /* one row, broadcast */
-        {{4, 8}, {-8, 1}, false, false, false, 0}, /* upside down */
+        {{4, 8}, {-8, 1}, false, false, false, 0}, /* rows in reverse order */
         {{4, 8}, {1, 4}, false, false, false, 0},  /* transposed */
         {{4, 8}, {16, 2}, false, false, false, 0}, /* every other element */
-        {{1, 8}, {-3, 1}, false, true, true, 8},   /* the stride of one row means nothing */
-        {{4, 1}, {3, 77}, false, false, true, 3},  /* nor the step of one column */
+        {{1, 8}, {-3, 1}, false, true, true, 8},   /* the stride of a single row is ignored */
+        {{4, 1}, {3, 77}, false, false, true, 3},  /* of a single column, too */
         {{0, 8}, {0, 0}, false, true, true, 8},
         {{4, 0}, {9, 9}, false, true, true, 0},
         {{-1, 8}, {8, 1}, false, false, false, 0},
@@ -268,7 +272,7 @@ static void documented_errors_of_reading(hotbed_backend backend) {
     want.writable = true;
     CHECK_STATUS(
         hotbed_dl_read_versioned(&t.versioned, &want, stream, &array), HOTBED_ERR_ARGUMENT);
-    t.versioned.flags = 2; /* a copy is as good */
+    t.versioned.flags = 2; /* the flag "is a copy" is accepted */
     CHECK_OK(hotbed_dl_read_versioned(&t.versioned, &want, stream, &array));
     t.versioned.major = 2;
     CHECK_STATUS(
@@ -279,7 +283,7 @@ static void documented_errors_of_reading(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-static void devices(hotbed_backend backend) {
+static void devices_are_checked(hotbed_backend backend) {
     static float data[8];
     bool cuda = backend == HOTBED_BACKEND_CUDA;
     const struct {
@@ -310,14 +314,14 @@ static void devices(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- out --------------------------------------------------------------------------------------------- */
+/* --- export ---------------------------------------------------------------------------------- */
 
 static void count(void *argument) {
     ++*(int *)argument;
 }
 
-/* What is exported is read again as it was, and released once. */
-static void what_goes_out_comes_in(hotbed_backend backend) {
+/* An exported tensor can be read with the same address, shape and type, and is released once. */
+static void an_exported_tensor_can_be_read(hotbed_backend backend) {
     static const hotbed_element elements[] = {
         HOTBED_ELEMENT_F32, HOTBED_ELEMENT_F16, HOTBED_ELEMENT_BF16, HOTBED_ELEMENT_I64,
         HOTBED_ELEMENT_U64, HOTBED_ELEMENT_U32, HOTBED_ELEMENT_U8};
@@ -361,7 +365,7 @@ static void what_goes_out_comes_in(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-static void a_tensor_says_where_its_memory_is(hotbed_backend backend) {
+static void an_exported_tensor_names_its_device(hotbed_backend backend) {
     static uint64_t data[4];
     bool cuda = backend == HOTBED_BACKEND_CUDA;
     hotbed_stream *stream;
@@ -385,13 +389,13 @@ static void a_tensor_says_where_its_memory_is(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* Element [row, column] of a tensor of f32 on the storage's device. */
+/* Address of element [row, column] of an F32 tensor. */
 static float *element_at(const hotbed_dl_tensor *t, uint64_t row, uint64_t column) {
     return (float *)t->data + (int64_t)row * t->strides[0] + (int64_t)column * t->strides[1];
 }
 
-/* A write through the tensor is what a lookup reads, and the other way round. */
-static void weights_and_states_are_the_tables(hotbed_backend backend) {
+/* Lookups read what is written through the tensor, and the tensor shows what training writes. */
+static void exported_weights_and_states_are_views_of_the_table(hotbed_backend backend) {
     enum { DIM = 5, ROWS = 20 };
     setup s;
     fixture r;
@@ -526,7 +530,8 @@ static void documented_errors_of_export(hotbed_backend backend) {
     CHECK_STATUS(hotbed_dl_weights(r.storage, 1, &view), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_dl_weights(r.storage, 0, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_dl_state(NULL, 0, 0, &view), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_dl_state(r.storage, 0, 0, &view), HOTBED_ERR_ARGUMENT); /* SGD has none */
+    /* SGD has no state */
+    CHECK_STATUS(hotbed_dl_state(r.storage, 0, 0, &view), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_dl_state(r.storage, 0, 0, NULL), HOTBED_ERR_ARGUMENT);
     fault_arm(1);
     CHECK_STATUS(hotbed_dl_export(&good, r.stream, &plain), HOTBED_ERR_MEMORY);
@@ -539,14 +544,15 @@ static void documented_errors_of_export(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_step_on_tensors_is_the_models", a_step_on_tensors_is_the_models},
-    {"every_element_is_known", every_element_is_known},
-    {"shapes_and_strides", shapes_and_strides},
+    {"a_step_on_tensors_equals_the_model", a_step_on_tensors_equals_the_model},
+    {"every_element_type_is_supported", every_element_type_is_supported},
+    {"shapes_and_strides_are_checked", shapes_and_strides_are_checked},
     {"documented_errors_of_reading", documented_errors_of_reading},
-    {"devices", devices},
-    {"what_goes_out_comes_in", what_goes_out_comes_in},
-    {"a_tensor_says_where_its_memory_is", a_tensor_says_where_its_memory_is},
-    {"weights_and_states_are_the_tables", weights_and_states_are_the_tables},
+    {"devices_are_checked", devices_are_checked},
+    {"an_exported_tensor_can_be_read", an_exported_tensor_can_be_read},
+    {"an_exported_tensor_names_its_device", an_exported_tensor_names_its_device},
+    {"exported_weights_and_states_are_views_of_the_table",
+     exported_weights_and_states_are_views_of_the_table},
     {"documented_errors_of_export", documented_errors_of_export},
     {NULL, NULL},
 };

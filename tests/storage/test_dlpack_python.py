@@ -1,4 +1,4 @@
-"""tests/storage/test_dlpack_python.py - PyTorch and NumPy take the library's tensors, and the library theirs.
+"""tests/storage/test_dlpack_python.py - exchange of tensors with PyTorch and NumPy through DLPack, in both directions.
 
 usage: test_dlpack_python.py LIBHOTBED
 
@@ -20,7 +20,7 @@ try:
 except ImportError:
     numpy = None
 if torch is None and numpy is None:
-    system = "/usr/bin/python3"  # a distribution's NumPy is seen by the distribution's Python
+    system = "/usr/bin/python3"  # a distribution's NumPy is installed for its own Python
     if os.path.exists(system) and os.path.realpath(sys.executable) != os.path.realpath(system):
         os.execv(system, [system] + sys.argv)
     print("skipped: Python has neither PyTorch nor NumPy")
@@ -64,7 +64,7 @@ check(hotbed.hotbed_stream_create(1, 0, byref(stream)))
 
 
 class Lent:
-    """What Hotbed exports, as other libraries ask for it; and how often it was released."""
+    """A tensor exported by Hotbed, with the methods that other libraries call; counts how often it was released."""
 
     def __init__(self, element, data, rows, columns, stride, versioned):
         self.released = 0
@@ -84,11 +84,11 @@ class Lent:
 
     def __dlpack__(self, **_):
         name = b"dltensor_versioned" if self.versioned else b"dltensor"
-        return api.PyCapsule_New(self.tensor, name, None)  # who takes it renames it
+        return api.PyCapsule_New(self.tensor, name, None)  # the consumer renames the capsule
 
 
 def read(tensor, element, rank, expected=0, **more):
-    """Hand a tensor of another library to hotbed_dl_read()."""
+    """Read a tensor of another library with hotbed_dl_read()."""
     try:
         capsule = tensor.__dlpack__(max_version=(1, 0))
         pointer, call = b"dltensor_versioned", hotbed.hotbed_dl_read_versioned
@@ -108,7 +108,7 @@ def tensors_go_out(take, is_new):
         lent = Lent(F32, memory, 3, 5, 8, versioned)
         seen = take(lent)
         assert tuple(seen.shape) == (3, 5) and float(seen[2, 4]) == 20.0
-        memory[9] = 100.0  # no copy: both see what the other writes
+        memory[9] = 100.0  # not a copy: each side sees the other's writes
         assert float(seen[1, 1]) == 100.0
         if not hasattr(seen, "flags") or seen.flags.writeable:
             seen[0, 0] = -1.0
@@ -124,7 +124,7 @@ def with_torch():
     keys = torch.arange(10)
     array = read(keys, KEY, 1, rows=10)
     assert (array.data, array.rows, array.stride) == (keys.data_ptr(), 10, 1)
-    output = torch.zeros(4, 12)[:, 3:9]  # a slice: an address and a stride of its own
+    output = torch.zeros(4, 12)[:, 3:9]  # a slice, with its own address and stride
     array = read(output, F32, 2, writable=True, columns=6)
     assert (array.data, array.rows, array.columns, array.stride) == (output.data_ptr(), 4, 6, 12)
     for dtype, element in [(torch.float16, F16), (torch.bfloat16, BF16), (torch.bool, U8),
@@ -140,7 +140,7 @@ def with_torch():
 
 
 def is_new_torch():
-    """Whether PyTorch speaks DLPack 1."""
+    """Whether this PyTorch supports DLPack 1."""
     try:
         torch.zeros(1).__dlpack__(max_version=(1, 0))
         return True

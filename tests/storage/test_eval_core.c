@@ -1,8 +1,9 @@
-/* tests/storage/test_eval_core.c - eval beside training, as tiles that switch wherever they touch shared memory.
+/* tests/storage/test_eval_core.c - eval beside training, with switches at every access to shared memory.
  *
- * One tile trains a table whose rows move and are evicted, the other evaluates.  A row's elements are its key's number plus
- * ROUND times the steps that it was trained, so each element says whose it is and when.  The trainer logs what every key
- * was, from when to when; every element that an eval gives has to be something that its key was in the time of the eval.
+ * Two emulated tiles share one table (hotbed_emulate_interleaved()): one trains, so that rows move between tiers and
+ * are evicted, the other evaluates.  An element of a row is its key plus ROUND times the number of its training
+ * steps, so that each element shows to which key and which time it belongs.  The trainer logs the values of every key
+ * with their times; every element that eval returns must be a value that its key had at some time during the eval.
  */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
@@ -17,27 +18,27 @@
 #include "tests/support/emulate.h"
 
 enum {
-    KEYS = 120, /* at most */
+    KEYS = 120, /* of the table, at most */
     UPPER = 48, /* slots */
     LOWER = 144,
     PARTS = 3, /* of the growing tier: its first range and two grown segments */
     DIM_MOST = 8,
-    BATCH = 8,  /* unique keys of a training batch */
-    HELD = 2,   /* batches that are pinned at once */
-    ASKED = 16, /* keys of an eval */
+    BATCH = 8,      /* distinct keys of a training batch */
+    HELD = 2,       /* batches that are pinned at a time */
+    EVAL_KEYS = 16, /* keys of an eval */
     STEPS = 120,
     EVALS = 300,
-    STATES = 2 * STEPS + 4, /* of a key */
+    STATES = 2 * STEPS + 4, /* logged states of a key */
     ROUND = 1024,
-    MISSING = -1, /* what eval gives for a key without a row */
+    MISSING = -1, /* value that eval returns for a key without a row */
 };
 
-/* How a table is laid out. */
+/* Sizes and tiers of the table. */
 typedef struct layout {
     const char *name;
-    uint64_t upper;            /* keys that the upper tier is made for */
-    uint64_t lower;            /* and the first range of the lower one */
-    uint64_t grown[PARTS - 1]; /* and what has grown */
+    uint64_t upper;            /* capacity of the upper tier, in keys */
+    uint64_t lower;            /* capacity of the lower tier's first range */
+    uint64_t grown[PARTS - 1]; /* capacities of the grown segments */
     hotbed_tiers tiers;
     uint32_t keys;
     uint32_t dim;
@@ -58,23 +59,23 @@ static const layout layouts[] = {
     {"by score, evicts", 16, 30, {0, 0}, HOTBED_TIERS_SCORE, 80, 7, true},
 };
 
-/* What a key was: the element of its row's that says so, or MISSING; from when, at the earliest, to when, at the latest. */
+/* A value of a key's elements, or MISSING, and the time in which the key may have had it. */
 typedef struct state {
     float value;
     uint64_t from, to;
 } state;
 
-typedef struct asked {
+typedef struct eval_result {
     uint64_t key, from, to;
     float row[DIM_MOST];
-} asked;
+} eval_result;
 
-/* How an eval is made of its parts. */
+/* The kernels of which an eval consists. */
 typedef enum way {
-    AT_ONCE,   /* find and read a tile's keys */
-    PUT_OFF,   /* the same, with rows of the lower tier at the end */
+    AT_ONCE,   /* a tile finds keys and reads their rows */
+    DEFERRED,  /* as AT_ONCE, but rows of the lower tier are read at the end */
     IN_PASSES, /* find all keys, then read their rows */
-    POOLED,    /* the same, in bags of one key */
+    POOLED,    /* as IN_PASSES, in bags of one key */
     WAYS,
 } way;
 
@@ -98,19 +99,19 @@ typedef struct work {
     bool there[KEYS];
     state states[KEYS][STATES];
     uint32_t num_states[KEYS];
-    uint64_t now; /* counts what either of the two begins or ends */
+    uint64_t now; /* incremented when either tile begins or ends something */
     bool over;
     /* the evaluator */
     hotbed_step_view eval;
-    uint64_t keys[ASKED], found[ASKED];
-    uint32_t feature_starts[2], feature_tables[1], order[ASKED], eval_bins[HOTBED_MOVE_WORDS],
+    uint64_t keys[EVAL_KEYS], found[EVAL_KEYS];
+    uint32_t feature_starts[2], feature_tables[1], order[EVAL_KEYS], eval_bins[HOTBED_MOVE_WORDS],
         below;
     uint64_t columns[2];
-    float output[ASKED][DIM_MOST] HOTBED_ALIGN(16);
-    asked given[EVALS * ASKED];
-    uint32_t num_given;
+    float output[EVAL_KEYS][DIM_MOST] HOTBED_ALIGN(16);
+    eval_result results[EVALS * EVAL_KEYS];
+    uint32_t num_results;
     uint64_t begun;
-    uint32_t again[ASKED], num_again;
+    uint32_t again[EVAL_KEYS], num_again;
     const layout *of;
     uint32_t width;
     uint64_t random[2]; /* of the trainer, and of the evaluator */
@@ -118,7 +119,7 @@ typedef struct work {
 
 static work w;
 
-/* --- setting up ---------------------------------------------------------------------------------------- */
+/* --- setting up ------------------------------------------------------------------------------ */
 
 static hotbed_index_range make_range(
     uint64_t keys, bool evicts, uint64_t first_slot, uint64_t most) {
@@ -181,7 +182,7 @@ static void start(const layout *of, uint32_t width, uint64_t seed) {
         clear(w.index_keys, table->lower);
     }
     grow(of->lower != 0 ? &table->lower : &table->range);
-    /* Rows that nobody has written hold what no key may read. */
+    /* Unwritten rows hold a value that no eval may return. */
     for (uint32_t e = 0; e < DIM_MOST; e++) {
         for (uint32_t i = 0; i < UPPER + LOWER; i++)
             w.rows[i][e] = -2;
@@ -210,7 +211,7 @@ static void start(const layout *of, uint32_t width, uint64_t seed) {
     w.training = s;
     hotbed_step_view *e = &w.eval;
     w.columns[1] = w.of->dim;
-    w.feature_starts[1] = ASKED;
+    w.feature_starts[1] = EVAL_KEYS;
     e->eval = 1;
     e->output_dtype = HOTBED_F32;
     e->keys = w.keys;
@@ -219,7 +220,7 @@ static void start(const layout *of, uint32_t width, uint64_t seed) {
     e->feature_tables = w.feature_tables;
     e->num_features = 1;
     e->columns = w.columns;
-    e->bound = e->batch_size = ASKED;
+    e->bound = e->batch_size = EVAL_KEYS;
     e->move_order = w.order;
     e->move_bins = w.eval_bins;
     e->below = &w.below;
@@ -228,10 +229,10 @@ static void start(const layout *of, uint32_t width, uint64_t seed) {
     e->num_missing = &w.num_again;
 }
 
-/* --- the trainer ----------------------------------------------------------------------------------------- */
+/* --- the trainer ----------------------------------------------------------------------------- */
 
-/* Key n is `value` from now on, or since `from`. */
-static void becomes(uint32_t n, float value, uint64_t from) {
+/* Key n has `value` from now on, or possibly since `from`. */
+static void log_state(uint32_t n, float value, uint64_t from) {
     state *last = &w.states[n][w.num_states[n] - 1];
     CHECK(w.num_states[n] < STATES);
     last->to = w.now;
@@ -248,7 +249,7 @@ static bool in_table(uint64_t key) {
 }
 
 static void fill(uint32_t *numbers) {
-    kept_draw_some(&w.random[0], w.of->keys, BATCH, numbers);
+    draw_distinct(&w.random[0], w.of->keys, BATCH, numbers);
     for (uint32_t u = 0; u < BATCH; u++) {
         w.unique_keys[u] = numbers[u];
         w.counts[u] = 1;
@@ -307,19 +308,19 @@ static void prefetch(uint32_t width) {
         hotbed_end_move(s, i, width);
 }
 
-/* What the prefetch that began at `from` made of all keys. */
+/* Log which keys the prefetch that began at `from` has inserted or evicted. */
 static void log_prefetch(uint64_t from) {
     w.now++;
     for (uint32_t n = 0; n < KEYS; n++) {
         bool there = in_table(n);
         if (there != w.there[n])
-            becomes(n, there ? (float)n : MISSING, from);
+            log_state(n, there ? (float)n : MISSING, from);
         w.there[n] = there;
         CHECK(there || w.of->evicts || w.states[n][w.num_states[n] - 1].value == MISSING);
     }
 }
 
-/* One step more for the row of unique u. */
+/* Train the row of distinct key u by one step. */
 static void update(uint32_t u, uint32_t width) {
     const uint64_t slot = w.slots[u];
     uint8_t *row = hotbed_row_at(w.training.index, &w.table, slot);
@@ -334,7 +335,7 @@ static void update(uint32_t u, uint32_t width) {
         hotbed_index_mark(w.training.index, slot);
 }
 
-/* Pins of a batch are taken off HELD steps later. */
+/* Unpin the batch of HELD steps ago. */
 static void hold(uint32_t step) {
     uint64_t *held = w.held[step % HELD];
     for (uint32_t u = 0; u < BATCH; u++)
@@ -368,7 +369,7 @@ static void train(uint32_t width) {
                 continue;
             w.now++;
             const uint32_t n = numbers[u];
-            becomes(n, w.states[n][w.num_states[n] - 1].value + ROUND, from);
+            log_state(n, w.states[n][w.num_states[n] - 1].value + ROUND, from);
         }
         if (first)
             hold(step);
@@ -378,30 +379,30 @@ static void train(uint32_t width) {
         w.over = true;
 }
 
-/* --- the evaluator ----------------------------------------------------------------------------------------- */
+/* --- the evaluator --------------------------------------------------------------------------- */
 
 static void find_all(uint32_t width) {
-    for (uint32_t i = 0; i < ASKED; i += width)
-        hotbed_find_keys(&w.eval, i, at_most(ASKED - i, width), width);
+    for (uint32_t i = 0; i < EVAL_KEYS; i += width)
+        hotbed_find_keys(&w.eval, i, at_most(EVAL_KEYS - i, width), width);
     hotbed_tile_sync(width);
 }
 
 static void deferred(uint32_t find_width, uint32_t width) {
     uint64_t epoch = hotbed_eval_epoch(&w.eval);
-    for (uint32_t i = 0; i < ASKED; i += width)
+    for (uint32_t i = 0; i < EVAL_KEYS; i += width)
         hotbed_eval_rows(
-            &w.eval, i, at_most(ASKED - i, width), w.output, DIM_MOST, true, &epoch, find_width,
+            &w.eval, i, at_most(EVAL_KEYS - i, width), w.output, DIM_MOST, true, &epoch, find_width,
             width);
     hotbed_tile_sync(width);
-    if (hotbed_tile_rank(width) == 0) { /* all are in one bin, the first */
+    if (hotbed_tile_rank(width) == 0) { /* all keys are in the first bin */
         w.eval_bins[0] = w.eval_bins[1];
         w.eval_bins[1] = 0;
-        for (uint32_t i = 0; i < ASKED; i++)
+        for (uint32_t i = 0; i < EVAL_KEYS; i++)
             hotbed_order_key(&w.eval, i);
     }
     hotbed_tile_sync(width);
     const uint32_t n = w.eval_bins[0];
-    CHECK(n <= ASKED);
+    CHECK(n <= EVAL_KEYS);
     for (uint32_t i = 0; i < n; i += at_most(4, width))
         hotbed_eval_below(
             &w.eval, i, at_most(n - i, at_most(4, width)), w.output, DIM_MOST, find_width, width);
@@ -415,27 +416,28 @@ static void eval_by(way by, uint32_t width) {
     uint64_t epoch = hotbed_eval_epoch(&w.eval);
     switch (by) {
     case AT_ONCE:
-        for (uint32_t i = 0; i < ASKED; i += width)
+        for (uint32_t i = 0; i < EVAL_KEYS; i += width)
             hotbed_eval_rows(
-                &w.eval, i, at_most(ASKED - i, width), w.output, DIM_MOST, false, &epoch,
+                &w.eval, i, at_most(EVAL_KEYS - i, width), w.output, DIM_MOST, false, &epoch,
                 find_width, width);
         break;
-    case PUT_OFF:
+    case DEFERRED:
         deferred(find_width, width);
         break;
     case IN_PASSES:
         find_all(find_width);
-        for (uint32_t i = 0; i < ASKED; i += width)
-            hotbed_forward_rows(&w.eval, i, at_most(ASKED - i, width), w.output, DIM_MOST, width);
+        for (uint32_t i = 0; i < EVAL_KEYS; i += width)
+            hotbed_forward_rows(
+                &w.eval, i, at_most(EVAL_KEYS - i, width), w.output, DIM_MOST, width);
         break;
     default:
         find_all(find_width);
-        for (uint64_t b = 0; b < ASKED; b++)
+        for (uint64_t b = 0; b < EVAL_KEYS; b++)
             hotbed_forward_bag_checked(&w.eval, b, w.output, DIM_MOST, width);
         break;
     }
     hotbed_tile_sync(width);
-    CHECK(w.num_again <= ASKED);
+    CHECK(w.num_again <= EVAL_KEYS);
     for (uint32_t n = 0; n < w.num_again; n++)
         hotbed_eval_again(&w.eval, n, w.output, DIM_MOST, width);
     hotbed_tile_sync(width);
@@ -447,8 +449,8 @@ static void evaluate(uint32_t width) {
     for (uint32_t e = 0; e < EVALS && !w.over; e++) {
         hotbed_tile_sync(width);
         if (first) {
-            for (uint32_t i = 0; i < ASKED; i++)
-                w.keys[i] = kept_draw(&w.random[1], w.of->keys);
+            for (uint32_t i = 0; i < EVAL_KEYS; i++)
+                w.keys[i] = draw_below(&w.random[1], w.of->keys);
             w.eval.pooling = e % WAYS == POOLED ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
             from = ++w.now;
             hotbed_eval_begin(&w.eval);
@@ -457,9 +459,9 @@ static void evaluate(uint32_t width) {
         eval_by((way)(e % WAYS), width);
         if (first) {
             const uint64_t to = ++w.now;
-            for (uint32_t i = 0; i < ASKED; i++) {
-                asked *a = &w.given[w.num_given++];
-                *a = (asked){.key = w.keys[i], .from = from, .to = to};
+            for (uint32_t i = 0; i < EVAL_KEYS; i++) {
+                eval_result *a = &w.results[w.num_results++];
+                *a = (eval_result){.key = w.keys[i], .from = from, .to = to};
                 memcpy(a->row, w.output[i], sizeof a->row);
             }
         }
@@ -467,7 +469,7 @@ static void evaluate(uint32_t width) {
     }
 }
 
-/* --- what should be ---------------------------------------------------------------------------------------- */
+/* --- checks ---------------------------------------------------------------------------------- */
 
 static void lane(void *argument) {
     (void)argument;
@@ -477,8 +479,8 @@ static void lane(void *argument) {
         evaluate(w.width);
 }
 
-/* Whether the key was this at some time of the eval. */
-static bool was(const asked *a, float value) {
+/* Whether the key may have had this value at some time during the eval. */
+static bool was(const eval_result *a, float value) {
     for (uint32_t i = 0; i < w.num_states[a->key]; i++) {
         const state *s = &w.states[a->key][i];
         if (s->value == value && s->from <= a->to && s->to >= a->from)
@@ -488,8 +490,8 @@ static bool was(const asked *a, float value) {
 }
 
 static void check(uint64_t seed) {
-    for (uint32_t i = 0; i < w.num_given; i++) {
-        const asked *a = &w.given[i];
+    for (uint32_t i = 0; i < w.num_results; i++) {
+        const eval_result *a = &w.results[i];
         for (uint32_t e = 0; e < w.of->dim; e++)
             if (!was(a, a->row[e]))
                 hotbed_check_failed(
@@ -497,9 +499,9 @@ static void check(uint64_t seed) {
                     "%s, width %u, seed %llu, eval %u (way %u): element %u of key %u is %g, which "
                     "is "
                     "step %d of key %d; its row was %g",
-                    w.of->name, w.width, (unsigned long long)seed, i / ASKED, i / ASKED % WAYS, e,
-                    (unsigned)a->key, (double)a->row[e], (int)a->row[e] / ROUND,
-                    (int)a->row[e] % ROUND,
+                    w.of->name, w.width, (unsigned long long)seed, i / EVAL_KEYS,
+                    i / EVAL_KEYS % WAYS, e, (unsigned)a->key, (double)a->row[e],
+                    (int)a->row[e] / ROUND, (int)a->row[e] % ROUND,
                     (double)w.states[a->key][w.num_states[a->key] - 1].value);
     }
 }
@@ -507,19 +509,19 @@ static void check(uint64_t seed) {
 static void run(const layout *of, uint32_t width, uint64_t seed) {
     uint64_t random = seed;
     start(of, width, seed);
-    hotbed_emulate_beside(2 * width, width, lane, NULL, &random);
+    hotbed_emulate_interleaved(2 * width, width, lane, NULL, &random);
     CHECK(w.over);
     check(seed);
 }
 
-static void elements_of_an_eval_are_what_its_keys_were(hotbed_backend backend) {
+static void eval_beside_training_reads_values_that_its_keys_had(hotbed_backend backend) {
     static const uint32_t tiles[] = {1, 4, 16};
     (void)backend;
     uint64_t evals = 0, evictions = 0;
     for (uint32_t round = 0; round < (hotbed_test_is_small() ? 1 : 3); round++)
         for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
             run(&layouts[i], tiles[round], hotbed_test_random());
-            evals += w.num_given / ASKED;
+            evals += w.num_results / EVAL_KEYS;
             evictions += w.tally.evictions;
         }
     CHECK(evals > 200);
@@ -527,6 +529,7 @@ static void elements_of_an_eval_are_what_its_keys_were(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"elements_of_an_eval_are_what_its_keys_were", elements_of_an_eval_are_what_its_keys_were},
+    {"eval_beside_training_reads_values_that_its_keys_had",
+     eval_beside_training_reads_values_that_its_keys_had},
     {NULL, NULL},
 };

@@ -1,4 +1,7 @@
-/* tests/storage/test_export_core.c - a window of slots at every tile width: the same items in one order. */
+/* tests/storage/test_export_core.c - storage/export_core.h: a window of slots, exported at every tile width.
+ *
+ * Keys, scores and rows must be the same, in the order of slots, with tiles of 1 lane and of more emulated lanes.
+ */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
@@ -15,7 +18,7 @@ typedef struct work {
     uint32_t bits[GROUPS], starts[GROUPS + 1];
     uint64_t keys[WINDOW], scores[WINDOW], count;
     float weights[WINDOW][DIM];
-    uint64_t group, room;
+    uint64_t group, capacity;
     uint32_t width;
 } work;
 
@@ -48,7 +51,7 @@ static void run(work *w, uint32_t width) {
     w->a.starts = w->starts;
     w->a.first = FIRST;
     w->a.slots = WINDOW;
-    w->a.room = w->room;
+    w->a.room = w->capacity;
     w->a.groups = GROUPS;
     w->a.min_score = 300;
     for (w->group = 0; w->group <= GROUPS; w->group++)
@@ -63,19 +66,19 @@ static void run(work *w, uint32_t width) {
         hotbed_emulate_run(width, give, w);
 }
 
-static void items_are_the_same_at_every_width(hotbed_backend backend) {
+static void exported_items_are_the_same_at_every_width(hotbed_backend backend) {
     static work w, one;
     (void)backend;
     for (int i = 0; i < SLOTS; i++) {
         uint64_t state = hotbed_test_below(4), score = hotbed_test_below(1000);
         w.index_keys[i] = hotbed_test_random();
         w.index_metas[i] = state == 0 ? 0 : hotbed_meta_new(score, 0);
-        if (state > 1) /* else it is being placed */
+        if (state > 1) /* otherwise the slot is locked: its key is being inserted */
             w.index_metas[i] -= HOTBED_META_LOCKED;
         for (int e = 0; e < DIM; e++)
             w.rows[i][e] = hotbed_test_float();
     }
-    w.room = WINDOW;
+    w.capacity = WINDOW;
     one = w;
     uint64_t n = 0;
     run(&one, 1);
@@ -98,20 +101,20 @@ static void items_are_the_same_at_every_width(hotbed_backend backend) {
         CHECK_BYTES(other.keys, one.keys, sizeof one.keys);
         CHECK_BYTES(other.scores, one.scores, sizeof one.scores);
         CHECK_BYTES(other.weights, one.weights, sizeof one.weights);
-        enum { ROOM = 45 }; /* ends in the middle of a group */
+        enum { MOST = 45 }; /* capacity of the arrays; ends in the middle of a group */
         other = w;
-        other.room = ROOM;
+        other.capacity = MOST;
         run(&other, width);
         CHECK_EQ(other.count, n);
-        CHECK_BYTES(other.keys, one.keys, ROOM * sizeof one.keys[0]);
-        CHECK_BYTES(other.weights, one.weights, ROOM * sizeof one.weights[0]);
-        CHECK_BYTES(other.keys + ROOM, w.keys + ROOM, (WINDOW - ROOM) * sizeof w.keys[0]);
-        CHECK_BYTES(other.scores + ROOM, w.scores + ROOM, (WINDOW - ROOM) * sizeof w.scores[0]);
-        CHECK_BYTES(other.weights + ROOM, w.weights + ROOM, (WINDOW - ROOM) * sizeof w.weights[0]);
+        CHECK_BYTES(other.keys, one.keys, MOST * sizeof one.keys[0]);
+        CHECK_BYTES(other.weights, one.weights, MOST * sizeof one.weights[0]);
+        CHECK_BYTES(other.keys + MOST, w.keys + MOST, (WINDOW - MOST) * sizeof w.keys[0]);
+        CHECK_BYTES(other.scores + MOST, w.scores + MOST, (WINDOW - MOST) * sizeof w.scores[0]);
+        CHECK_BYTES(other.weights + MOST, w.weights + MOST, (WINDOW - MOST) * sizeof w.weights[0]);
     }
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"items_are_the_same_at_every_width", items_are_the_same_at_every_width},
+    {"exported_items_are_the_same_at_every_width", exported_items_are_the_same_at_every_width},
     {NULL, NULL},
 };

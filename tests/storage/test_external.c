@@ -1,50 +1,55 @@
-/* tests/storage/test_external.c - external stores: the contract on every one, and requests on streams. */
+/* tests/storage/test_external.c - contract of hotbed/external.h, on every store.
+ *
+ * Random calls on the store in memory, on RocksDB and on a plug-in (tests/support/bad_store.h) are compared with a
+ * model (tests/storage/store_fixture.h).  Also: documented errors, calls from several threads, and requests in stream
+ * order.
+ */
 #include "hotbed/external.h"
 
-#include "tests/storage/store_box.h"
+#include "tests/storage/store_fixture.h"
 #include "tests/support/bad_store.h"
 #include "tests/support/harness.h"
 
 #include <pthread.h>
 #include <string.h>
 
-/* --- the contract, on every store ------------------------------------------------------------------- */
+/* --- calls, on every store ------------------------------------------------------------------ */
 
 static void random_operations_agree_with_a_model(hotbed_backend backend) {
     (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
-        store_box *b = store_box_open(store_kinds[k]);
-        store_box_check(b);
+        store_fixture *b = store_fixture_open(store_kinds[k]);
+        store_fixture_check(b);
         for (int i = 0; i < 300; i++) {
             uint32_t t = (uint32_t)hotbed_test_below(STORE_TABLES);
             uint64_t n = 1 + hotbed_test_below(i % 10 == 0 ? STORE_BATCH_MOST : 12);
             switch (hotbed_test_below(4)) {
             case 0:
             case 1:
-                store_box_insert(b, t, n);
+                store_fixture_insert(b, t, n);
                 break;
             case 2:
-                store_box_erase(b, t, n);
+                store_fixture_erase(b, t, n);
                 break;
             default:
-                store_box_find(b, t, n);
+                store_fixture_find(b, t, n);
                 break;
             }
             if (i % 100 == 99)
-                store_box_check(b);
+                store_fixture_check(b);
         }
         CHECK_OK(hotbed_external_flush(b->external));
-        store_box_close(b);
+        store_fixture_close(b);
     }
 }
 
-static void large_batches_are_whole(hotbed_backend backend) {
+static void large_batches_are_stored_whole(hotbed_backend backend) {
     (void)backend;
     enum { N = 5000 };
     static uint64_t keys[N], scores[N], back[N];
     static uint8_t rows[N * 37], rows_back[N * 37], found[N];
     for (int k = 0; k < store_num_kinds(); k++) {
-        store_box *b = store_box_open(store_kinds[k]);
+        store_fixture *b = store_fixture_open(store_kinds[k]);
         for (uint64_t i = 0; i < N; i++)
             keys[i] = i * 0x9e3779b97f4a7c15U, scores[i] = i;
         for (size_t i = 0; i < sizeof rows; i++)
@@ -59,15 +64,15 @@ static void large_batches_are_whole(hotbed_backend backend) {
         uint64_t size = 1;
         CHECK_OK(hotbed_external_size(b->external, 1, &size));
         CHECK_EQ(size, 0);
-        store_box_close(b);
+        store_fixture_close(b);
     }
 }
 
-static void parts_that_are_not_wanted_may_be_null(hotbed_backend backend) {
+static void optional_arrays_may_be_null(hotbed_backend backend) {
     (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
-        store_box *b = store_box_open(store_kinds[k]);
-        store_box_insert(b, 0, 20);
+        store_fixture *b = store_fixture_open(store_kinds[k]);
+        store_fixture_insert(b, 0, 20);
         CHECK_OK(hotbed_external_find(b->external, 0, 20, b->keys, b->found, NULL, NULL));
         for (int i = 0; i < 20; i++)
             CHECK_EQ(b->found[i], HOTBED_EXTERNAL_FOUND);
@@ -75,22 +80,22 @@ static void parts_that_are_not_wanted_may_be_null(hotbed_backend backend) {
         CHECK_OK(hotbed_external_find(b->external, 0, 1, b->keys, b->found, NULL, b->scores));
         CHECK_EQ(b->scores[0], 0);
         CHECK_OK(hotbed_external_erase(b->external, 0, 20, b->keys, NULL));
-        CHECK_OK(hotbed_external_erase(b->external, 0, 20, b->keys, NULL)); /* they are gone */
+        CHECK_OK(hotbed_external_erase(b->external, 0, 20, b->keys, NULL)); /* erases nothing */
         memset(b->model, 0, sizeof b->model);
-        store_box_check(b);
+        store_fixture_check(b);
         CHECK_OK(hotbed_external_find(b->external, 0, 0, NULL, NULL, NULL, NULL));
         CHECK_OK(hotbed_external_insert(b->external, 0, 0, NULL, NULL, NULL));
         CHECK_OK(hotbed_external_erase(b->external, 0, 0, NULL, NULL));
-        store_box_close(b);
+        store_fixture_close(b);
     }
 }
 
-static void a_walk_sees_what_stays(hotbed_backend backend) {
+static void a_cursor_gives_every_row_that_stays(hotbed_backend backend) {
     (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
-        store_box *b = store_box_open(store_kinds[k]);
+        store_fixture *b = store_fixture_open(store_kinds[k]);
         for (int i = 0; i < 10; i++)
-            store_box_insert(b, 0, STORE_BATCH_MOST);
+            store_fixture_insert(b, 0, STORE_BATCH_MOST);
         hotbed_external_cursor *cursor = NULL;
         bool stays[STORE_SPACE], seen[STORE_SPACE] = {false};
         for (int i = 0; i < STORE_SPACE; i++)
@@ -99,25 +104,25 @@ static void a_walk_sees_what_stays(hotbed_backend backend) {
         for (uint64_t n = 1; n > 0;) {
             CHECK_OK(hotbed_external_cursor_next(cursor, 9, b->keys, b->rows, NULL, &n));
             for (uint64_t i = 0; i < n; i++) {
-                CHECK(!seen[store_box_index(b->keys[i])]);
-                seen[store_box_index(b->keys[i])] = true;
+                CHECK(!seen[store_fixture_index(b->keys[i])]);
+                seen[store_fixture_index(b->keys[i])] = true;
             }
-            store_box_erase(b, 0, 2);
+            store_fixture_erase(b, 0, 2);
             for (int i = 0; i < STORE_SPACE; i++)
                 stays[i] = stays[i] && b->model[0].there[i];
-            store_box_insert(b, 0, 3);
+            store_fixture_insert(b, 0, 3);
         }
         hotbed_external_cursor_destroy(cursor);
         for (int i = 0; i < STORE_SPACE; i++)
             CHECK(!stays[i] || seen[i]);
-        store_box_close(b);
+        store_fixture_close(b);
     }
 }
 
 static void arguments_are_checked_first(hotbed_backend backend) {
     (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
-        store_box *b = store_box_open(store_kinds[k]);
+        store_fixture *b = store_fixture_open(store_kinds[k]);
         hotbed_external *x = b->external;
         hotbed_external_cursor *cursor = (void *)b;
         uint64_t n = 5;
@@ -149,7 +154,7 @@ static void arguments_are_checked_first(hotbed_backend backend) {
         CHECK_STRING(t.name, "item.id");
         CHECK_EQ(t.row_bytes, 37);
         CHECK_STATUS(hotbed_external_table_read(x, 2, &t), no);
-        store_box_close(b);
+        store_fixture_close(b);
     }
 }
 
@@ -158,7 +163,7 @@ static void options_are_checked(hotbed_backend backend) {
     const hotbed_status no = HOTBED_ERR_ARGUMENT;
     hotbed_external_table tables[STORE_TABLES] = {{"user", 8}, {"user", 8}};
     hotbed_external *x = NULL;
-    hotbed_external_options o = store_box_options();
+    hotbed_external_options o = store_fixture_options();
     o.tables = tables;
     CHECK_STATUS(hotbed_external_create_memory(&o, &x), no);
     CHECK(x == NULL && store_error_has("two tables have the same name user"));
@@ -189,7 +194,7 @@ static void options_are_checked(hotbed_backend backend) {
     CHECK(x == NULL);
 }
 
-/* --- threads and streams ---------------------------------------------------------------------------- */
+/* --- threads and streams --------------------------------------------------------------------- */
 
 enum { THREADS = 4, ROUNDS = 30 };
 
@@ -218,10 +223,10 @@ static void *work(void *argument) {
     return NULL;
 }
 
-static void threads_take_turns(hotbed_backend backend) {
+static void calls_from_several_threads_are_serialized(hotbed_backend backend) {
     (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
-        store_box *b = store_box_open(store_kinds[k]);
+        store_fixture *b = store_fixture_open(store_kinds[k]);
         worker workers[THREADS];
         for (uint64_t i = 0; i < THREADS; i++) {
             workers[i] = (worker){.external = b->external, .number = i};
@@ -233,11 +238,11 @@ static void threads_take_turns(hotbed_backend backend) {
         CHECK_OK(hotbed_external_stats_read(b->external, &stats));
         CHECK_EQ(stats.inserts, THREADS * ROUNDS * 16);
         CHECK_EQ(stats.hits, THREADS * ROUNDS * 16);
-        store_box_close(b);
+        store_fixture_close(b);
     }
 }
 
-/* Fill a request's batch; the stream has passed its last use. */
+/* Fill the batch of a request.  The stream must have passed its previous use. */
 static void fill_request(const hotbed_external_request_view *v, uint64_t n, uint8_t value) {
     *v->n = n;
     for (uint64_t i = 0; i < n; i++)
@@ -250,7 +255,7 @@ static void requests_run_in_stream_order(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
     CHECK_OK(hotbed_stream_create(backend, 0, &other));
     for (int k = 0; k < store_num_kinds(); k++) {
-        store_box *b = store_box_open(store_kinds[k]);
+        store_fixture *b = store_fixture_open(store_kinds[k]);
         hotbed_external_request *put = NULL, *get = NULL;
         hotbed_external_request_view p = {.size = sizeof p}, g = {.size = sizeof g};
         CHECK_OK(hotbed_external_request_create(b->external, 1, 64, stream, &put));
@@ -290,7 +295,7 @@ static void requests_run_in_stream_order(hotbed_backend backend) {
         CHECK_OK(hotbed_external_erase_async(put, stream));
         CHECK_OK(hotbed_stream_sync(stream));
 
-        /* In a graph, with another batch at each launch. */
+        /* Requests in a graph, with another batch at each launch. */
         hotbed_graph *graph = NULL;
         CHECK_OK(hotbed_graph_begin(stream));
         CHECK_OK(hotbed_external_insert_async(put, stream));
@@ -308,7 +313,7 @@ static void requests_run_in_stream_order(hotbed_backend backend) {
         hotbed_external_request_destroy(put);
         hotbed_external_request_destroy(get);
         hotbed_external_request_destroy(NULL);
-        store_box_close(b);
+        store_fixture_close(b);
     }
     hotbed_stream_destroy(other);
     hotbed_stream_destroy(stream);
@@ -317,7 +322,7 @@ static void requests_run_in_stream_order(hotbed_backend backend) {
 static void a_failed_request_is_a_fault_of_the_stream(hotbed_backend backend) {
     hotbed_stream *stream = NULL;
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
-    store_box *b = store_box_open(STORE_BAD);
+    store_fixture *b = store_fixture_open(STORE_BAD);
     hotbed_external_request *r = NULL;
     hotbed_external_request_view v = {.size = sizeof v};
     CHECK_STATUS(
@@ -354,16 +359,16 @@ static void a_failed_request_is_a_fault_of_the_stream(hotbed_backend backend) {
     CHECK_OK(hotbed_external_find_async(r, stream));
     CHECK_STATUS(hotbed_stream_sync(stream), HOTBED_ERR_CORRUPT);
     hotbed_external_request_destroy(r);
-    store_box_close(b);
+    store_fixture_close(b);
     hotbed_stream_destroy(stream);
 }
 
-static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend backend) {
+static void a_slow_store_blocks_the_stream_but_not_the_caller(hotbed_backend backend) {
     hotbed_stream *stream = NULL;
     hotbed_event *event = NULL;
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
     CHECK_OK(hotbed_event_create(stream, &event));
-    store_box *b = store_box_open(STORE_BAD);
+    store_fixture *b = store_fixture_open(STORE_BAD);
     hotbed_external_request *r = NULL;
     hotbed_external_request_view v = {.size = sizeof v};
     hotbed_external_stats stats = {.size = sizeof stats};
@@ -374,11 +379,11 @@ static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend back
     CHECK_OK(hotbed_external_insert_async(r, stream));
     CHECK_OK(hotbed_external_find_async(r, stream));
     CHECK_OK(hotbed_event_record(event, stream));
-    bad_store_await(&b->bad); /* the store has the call, and does not return */
+    bad_store_await(&b->bad); /* the store is in the call and does not return */
     bool done = true;
     CHECK_OK(hotbed_event_query(event, &done));
     CHECK(!done);
-    CHECK_OK(hotbed_external_stats_read(b->external, &stats)); /* does not wait for it */
+    CHECK_OK(hotbed_external_stats_read(b->external, &stats)); /* does not wait for the call */
     CHECK_EQ(stats.stream_waits, 0);
     CHECK_EQ(hotbed_external_failure(b->external, NULL, 0), HOTBED_OK);
     bad_store_let_go(&b->bad);
@@ -387,22 +392,22 @@ static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend back
     CHECK_OK(hotbed_external_stats_read(b->external, &stats));
     CHECK_EQ(stats.stream_waits, 2);
     hotbed_external_request_destroy(r);
-    store_box_close(b);
+    store_fixture_close(b);
     hotbed_event_destroy(event);
     hotbed_stream_destroy(stream);
 }
 
 const hotbed_test hotbed_tests[] = {
     {"random_operations_agree_with_a_model", random_operations_agree_with_a_model},
-    {"large_batches_are_whole", large_batches_are_whole},
-    {"parts_that_are_not_wanted_may_be_null", parts_that_are_not_wanted_may_be_null},
-    {"a_walk_sees_what_stays", a_walk_sees_what_stays},
+    {"large_batches_are_stored_whole", large_batches_are_stored_whole},
+    {"optional_arrays_may_be_null", optional_arrays_may_be_null},
+    {"a_cursor_gives_every_row_that_stays", a_cursor_gives_every_row_that_stays},
     {"arguments_are_checked_first", arguments_are_checked_first},
     {"options_are_checked", options_are_checked},
-    {"threads_take_turns", threads_take_turns},
+    {"calls_from_several_threads_are_serialized", calls_from_several_threads_are_serialized},
     {"requests_run_in_stream_order", requests_run_in_stream_order},
     {"a_failed_request_is_a_fault_of_the_stream", a_failed_request_is_a_fault_of_the_stream},
-    {"a_slow_store_keeps_the_stream_and_not_the_caller",
-     a_slow_store_keeps_the_stream_and_not_the_caller},
+    {"a_slow_store_blocks_the_stream_but_not_the_caller",
+     a_slow_store_blocks_the_stream_but_not_the_caller},
     {NULL, NULL},
 };

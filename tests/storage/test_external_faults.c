@@ -1,52 +1,56 @@
-/* tests/storage/test_external_faults.c - external stores that fail or break their word, and what follows. */
+/* tests/storage/test_external_faults.c - external stores that fail, lose rows, or return damaged ones.
+ *
+ * tests/support/bad_store.h misbehaves in a chosen call.  Each test checks the error, and that the store's contents
+ * then equal the model (tests/storage/store_fixture.h) or that the store refuses all further calls.
+ */
 #include "hotbed/external.h"
 
-#include "tests/storage/store_box.h"
+#include "tests/storage/store_fixture.h"
 #include "tests/support/bad_store.h"
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"
 
 #include <string.h>
 
-/* --- stores that fail ----------------------------------------------------------------------------- */
+/* --- stores that fail ------------------------------------------------------------------------ */
 
 static void an_open_that_fails_leaves_nothing(hotbed_backend backend) {
     (void)backend;
-    hotbed_external_options o = store_box_options();
+    hotbed_external_options o = store_fixture_options();
     hotbed_external *x = NULL;
     bad_store bad;
     bad_store_start(&bad);
     bad_store_next(&bad, BAD_FAIL, 1);
     CHECK_STATUS(hotbed_external_create(&o, &bad_store_calls, &bad, &x), HOTBED_ERR_IO);
     CHECK(x == NULL && store_error_has("store bad: open failed: open fails on request"));
-    bad.way = BAD_NOT; /* the plug-in is still the test's */
+    bad.way = BAD_NOT; /* the test still owns the plug-in */
     CHECK_OK(hotbed_external_create(&o, &bad_store_calls, &bad, &x));
     hotbed_external_destroy(x);
     bad_store_end(&bad);
 }
 
-/* A fixed run of calls; each is repeated when it fails, once. */
-static uint64_t run_script(store_box *b) {
+/* Make a fixed sequence of calls; repeat a call that fails.  Returns the number of failures. */
+static uint64_t run_script(store_fixture *b) {
     uint64_t failures = 0, size = 0;
     for (int i = 0; i < 6; i++) {
         uint32_t t = (uint32_t)i % STORE_TABLES;
-        store_box_random_batch(b, t, 30);
-        if (store_box_insert_batch(b, t) != HOTBED_OK) {
+        store_fixture_random_batch(b, t, 30);
+        if (store_fixture_insert_batch(b, t) != HOTBED_OK) {
             failures++;
             CHECK(store_error_has("fails on request"));
-            store_box_check(b); /* none of it is there */
-            store_box_random_batch(b, t, 30);
-            CHECK_OK(store_box_insert_batch(b, t));
+            store_fixture_check(b); /* the failed insert has written nothing */
+            store_fixture_random_batch(b, t, 30);
+            CHECK_OK(store_fixture_insert_batch(b, t));
         }
-        store_box_model_insert(b, t);
-        store_box_random_batch(b, t, 10);
+        store_fixture_model_insert(b, t);
+        store_fixture_random_batch(b, t, 10);
         if (hotbed_external_erase(b->external, t, 10, b->keys, b->found) != HOTBED_OK) {
             failures++;
             for (int k = 0; k < 10; k++)
                 CHECK_EQ(b->found[k], HOTBED_EXTERNAL_UNKNOWN);
         } else {
             for (int k = 0; k < 10; k++)
-                b->model[t].there[store_box_index(b->keys[k])] = false;
+                b->model[t].there[store_fixture_index(b->keys[k])] = false;
         }
         if (hotbed_external_find(b->external, t, 10, b->keys, b->found, b->rows, NULL) !=
             HOTBED_OK) {
@@ -65,7 +69,7 @@ static void a_store_may_fail_at_any_call(hotbed_backend backend) {
     static const hotbed_status statuses[] = {
         HOTBED_ERR_IO, HOTBED_ERR_MEMORY, HOTBED_ERR_FULL, HOTBED_ERR_CORRUPT};
     for (uint64_t n = 1;; n++) {
-        store_box *b = store_box_open(STORE_BAD);
+        store_fixture *b = store_fixture_open(STORE_BAD);
         b->bad.way = BAD_FAIL;
         b->bad.from = b->bad.to = n;
         b->bad.status = statuses[n % 4];
@@ -73,13 +77,13 @@ static void a_store_may_fail_at_any_call(hotbed_backend backend) {
         bool done = b->bad.calls < n;
         CHECK_EQ(failures, done ? 0 : 1);
         b->bad.way = BAD_NOT;
-        store_box_check(b);
+        store_fixture_check(b);
         char text[256];
         CHECK_EQ(
             hotbed_external_failure(b->external, text, sizeof text),
             done ? HOTBED_OK : b->bad.status);
         CHECK(done ? text[0] == 0 : strstr(text, "fails on request") != NULL);
-        store_box_close(b);
+        store_fixture_close(b);
         if (done)
             break;
     }
@@ -87,8 +91,8 @@ static void a_store_may_fail_at_any_call(hotbed_backend backend) {
 
 static void an_export_can_go_on_after_a_failure(hotbed_backend backend) {
     (void)backend;
-    store_box *b = store_box_open(STORE_BAD);
-    store_box_insert(b, 0, 40);
+    store_fixture *b = store_fixture_open(STORE_BAD);
+    store_fixture_insert(b, 0, 40);
     hotbed_external_cursor *cursor = NULL;
     uint64_t n = 9, total = 0;
     bad_store_next(&b->bad, BAD_FAIL, 1);
@@ -105,12 +109,12 @@ static void an_export_can_go_on_after_a_failure(hotbed_backend backend) {
     } while (n > 0);
     CHECK_EQ(total, 40);
     hotbed_external_cursor_destroy(cursor);
-    store_box_close(b);
+    store_fixture_close(b);
 }
 
-/* --- stores that break their word ------------------------------------------------------------------- */
+/* --- stores that violate the contract --------------------------------------------------------- */
 
-static void check_broken(store_box *b) {
+static void check_broken(store_fixture *b) {
     uint64_t size = 0;
     hotbed_external_cursor *cursor = NULL;
     const hotbed_status bad = HOTBED_ERR_CORRUPT;
@@ -119,7 +123,7 @@ static void check_broken(store_box *b) {
         hotbed_external_find(b->external, 1, 1, b->keys, b->found, b->rows, b->scores), bad);
     CHECK(store_error_has("is broken"));
     CHECK_EQ(b->found[0], HOTBED_EXTERNAL_UNKNOWN);
-    CHECK_STATUS(store_box_insert_batch(b, 0), bad);
+    CHECK_STATUS(store_fixture_insert_batch(b, 0), bad);
     CHECK_STATUS(hotbed_external_erase(b->external, 0, 1, b->keys, NULL), bad);
     CHECK_STATUS(hotbed_external_flush(b->external), bad);
     CHECK_STATUS(hotbed_external_size(b->external, 0, &size), bad);
@@ -129,43 +133,43 @@ static void check_broken(store_box *b) {
 
 static void a_torn_batch_breaks_the_store(hotbed_backend backend) {
     (void)backend;
-    store_box *b = store_box_open(STORE_BAD);
-    store_box_insert(b, 0, 50);
-    store_box_random_batch(b, 0, 10);
+    store_fixture *b = store_fixture_open(STORE_BAD);
+    store_fixture_insert(b, 0, 50);
+    store_fixture_random_batch(b, 0, 10);
     bad_store_next(&b->bad, BAD_TEAR, 1);
-    CHECK_STATUS(store_box_insert_batch(b, 0), HOTBED_ERR_CORRUPT);
+    CHECK_STATUS(store_fixture_insert_batch(b, 0), HOTBED_ERR_CORRUPT);
     CHECK(store_error_has("5 of the 10 rows of a batch are in table user"));
     check_broken(b);
-    store_box_close(b);
+    store_fixture_close(b);
 }
 
-static void a_batch_that_was_written_after_all_is_whole(hotbed_backend backend) {
+static void a_failed_insert_that_was_written_is_kept_whole(hotbed_backend backend) {
     (void)backend;
-    store_box *b = store_box_open(STORE_BAD);
-    store_box_insert(b, 0, 50);
-    store_box_random_batch(b, 0, 10);
+    store_fixture *b = store_fixture_open(STORE_BAD);
+    store_fixture_insert(b, 0, 50);
+    store_fixture_random_batch(b, 0, 10);
     bad_store_next(&b->bad, BAD_DONE, 1);
-    CHECK_STATUS(store_box_insert_batch(b, 0), HOTBED_ERR_IO);
+    CHECK_STATUS(store_fixture_insert_batch(b, 0), HOTBED_ERR_IO);
     CHECK(store_error_has("fails on request"));
-    store_box_model_insert(b, 0); /* all are new */
-    store_box_check(b);
-    CHECK_OK(store_box_insert_batch(b, 0));
-    store_box_check(b);
-    store_box_close(b);
+    store_fixture_model_insert(b, 0); /* all rows were written */
+    store_fixture_check(b);
+    CHECK_OK(store_fixture_insert_batch(b, 0));
+    store_fixture_check(b);
+    store_fixture_close(b);
 }
 
-/* The store is away when the insert fails, and for some calls after it. */
-static void an_insert_is_settled_when_the_store_is_back(hotbed_backend backend) {
+/* An insert fails, and reading back its rows, too.  The insert is resolved when the store answers again. */
+static void a_failed_insert_is_resolved_when_the_store_is_back(hotbed_backend backend) {
     (void)backend;
     static const bad_way ways[] = {BAD_FAIL, BAD_DONE, BAD_TEAR};
     for (int w = 0; w < 3; w++) {
-        store_box *b = store_box_open(STORE_BAD);
-        store_box_insert(b, 0, 50);
-        store_box_random_batch(b, 0, 10);
-        /* Of the n-th call and the later ones, the insert is bad in its way, and the rest fails. */
+        store_fixture *b = store_fixture_open(STORE_BAD);
+        store_fixture_insert(b, 0, 50);
+        store_fixture_random_batch(b, 0, 10);
+        /* The insert misbehaves, and all calls after it fail. */
         bad_store_next(&b->bad, ways[w], 1);
         b->bad.fail_after = b->bad.from;
-        CHECK_STATUS(store_box_insert_batch(b, 0), HOTBED_ERR_IO);
+        CHECK_STATUS(store_fixture_insert_batch(b, 0), HOTBED_ERR_IO);
         for (int i = 0; i < 3; i++) {
             CHECK_STATUS(
                 hotbed_external_find(b->external, 1, 1, b->keys, b->found, NULL, NULL),
@@ -178,26 +182,26 @@ static void an_insert_is_settled_when_the_store_is_back(hotbed_backend backend) 
             check_broken(b);
         } else {
             if (ways[w] == BAD_DONE)
-                store_box_model_insert(b, 0);
-            store_box_check(b);
+                store_fixture_model_insert(b, 0);
+            store_fixture_check(b);
         }
-        store_box_close(b);
+        store_fixture_close(b);
     }
 }
 
 static void a_lost_row_is_found_when_writes_are_verified(hotbed_backend backend) {
     (void)backend;
-    hotbed_external_options o = store_box_options();
+    hotbed_external_options o = store_fixture_options();
     o.verify_writes = true;
-    store_box *b = store_box_open_with(STORE_BAD, &o);
-    store_box_insert(b, 0, 50);
-    store_box_check(b);
-    store_box_random_batch(b, 0, 10);
+    store_fixture *b = store_fixture_open_with(STORE_BAD, &o);
+    store_fixture_insert(b, 0, 50);
+    store_fixture_check(b);
+    store_fixture_random_batch(b, 0, 10);
     bad_store_next(&b->bad, BAD_LOSE, 1);
-    CHECK_STATUS(store_box_insert_batch(b, 0), HOTBED_ERR_CORRUPT);
+    CHECK_STATUS(store_fixture_insert_batch(b, 0), HOTBED_ERR_CORRUPT);
     CHECK(store_error_has("5 of the 10 rows"));
     check_broken(b);
-    store_box_close(b);
+    store_fixture_close(b);
 }
 
 static void a_damaged_row_is_never_served(hotbed_backend backend) {
@@ -205,12 +209,12 @@ static void a_damaged_row_is_never_served(hotbed_backend backend) {
     static const bad_way ways[] = {BAD_BYTE, BAD_SCORE, BAD_OTHER_TABLE};
     static const hotbed_external_table alike[STORE_TABLES] = {
         {"user", STORE_ROW_MOST}, {"item", STORE_ROW_MOST}};
-    hotbed_external_options o = store_box_options();
+    hotbed_external_options o = store_fixture_options();
     o.tables = alike;
-    store_box *b = store_box_open_with(STORE_BAD, &o);
-    store_box_random_batch(b, 0, 20);
-    CHECK_OK(store_box_insert_batch(b, 0));
-    CHECK_OK(store_box_insert_batch(b, 1)); /* the same rows under the same keys */
+    store_fixture *b = store_fixture_open_with(STORE_BAD, &o);
+    store_fixture_random_batch(b, 0, 20);
+    CHECK_OK(store_fixture_insert_batch(b, 0));
+    CHECK_OK(store_fixture_insert_batch(b, 1)); /* the same rows under the same keys */
     for (int w = 0; w < 3; w++) {
         bad_store_next(&b->bad, ways[w], 1);
         CHECK_STATUS(
@@ -222,7 +226,7 @@ static void a_damaged_row_is_never_served(hotbed_backend backend) {
         CHECK_OK(hotbed_external_find(b->external, 0, 20, b->keys, b->found, b->rows, NULL));
     }
     bad_store_next(&b->bad, BAD_HALF_ROW, 1);
-    CHECK_OK(store_box_insert_batch(b, 0)); /* nobody noticed */
+    CHECK_OK(store_fixture_insert_batch(b, 0)); /* the damage is not noticed yet */
     CHECK_STATUS(
         hotbed_external_find(b->external, 0, 20, b->keys, b->found, b->rows, NULL),
         HOTBED_ERR_CORRUPT);
@@ -233,7 +237,7 @@ static void a_damaged_row_is_never_served(hotbed_backend backend) {
     for (int w = 0; w < 3; w++) {
         CHECK_OK(hotbed_external_cursor_create(b->external, 1, &cursor));
         bad_store_next(&b->bad, export_ways[w], 1);
-        for (int again = 0; again < 2; again++) { /* an export has no holes */
+        for (int again = 0; again < 2; again++) { /* an export does not skip the damaged row */
             CHECK_STATUS(
                 hotbed_external_cursor_next(cursor, 5, b->keys, b->rows, NULL, &n),
                 HOTBED_ERR_CORRUPT);
@@ -242,38 +246,38 @@ static void a_damaged_row_is_never_served(hotbed_backend backend) {
         }
         hotbed_external_cursor_destroy(cursor);
     }
-    store_box_close(b);
+    store_fixture_close(b);
 }
 
 static void the_checksum_covers_every_byte_of_a_row(hotbed_backend backend) {
     (void)backend;
-    /* Row lengths around the 8 and 32 bytes that the checksum takes at a time. */
+    /* Row lengths around the 8 and 32 bytes that the checksum processes at a time. */
     static const uint64_t lengths[] = {1, 7, 8, 9, 31, 32, 33, 40, 63, 64, 65, STORE_ROW_MOST};
     for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
         hotbed_external_table one = {"one", lengths[l]};
-        hotbed_external_options o = store_box_options();
+        hotbed_external_options o = store_fixture_options();
         o.num_tables = 1;
         o.tables = &one;
-        store_box *b = store_box_open_with(STORE_BAD, &o);
+        store_fixture *b = store_fixture_open_with(STORE_BAD, &o);
         uint64_t key = hotbed_test_random();
         for (uint64_t at = 0; at < lengths[l]; at++) {
             for (uint64_t i = 0; i < lengths[l]; i++)
                 b->rows[i] = (uint8_t)hotbed_test_random();
             CHECK_OK(hotbed_external_insert(b->external, 0, 1, &key, b->rows, NULL));
-            b->bad.row_bytes[0] = at + 1; /* BAD_BYTE changes the last one */
+            b->bad.row_bytes[0] = at + 1; /* BAD_BYTE changes the last byte */
             bad_store_next(&b->bad, BAD_BYTE, 1);
             CHECK_STATUS(
                 hotbed_external_find(b->external, 0, 1, &key, b->found, b->rows, NULL),
                 HOTBED_ERR_CORRUPT);
         }
-        store_box_close(b);
+        store_fixture_close(b);
     }
 }
 
-static void what_a_plug_in_returns_is_checked(hotbed_backend backend) {
+static void results_of_a_plug_in_are_checked(hotbed_backend backend) {
     (void)backend;
-    store_box *b = store_box_open(STORE_BAD);
-    store_box_insert(b, 0, 10);
+    store_fixture *b = store_fixture_open(STORE_BAD);
+    store_fixture_insert(b, 0, 10);
     bad_store_next(&b->bad, BAD_FLAG, 1);
     CHECK_STATUS(
         hotbed_external_find(b->external, 0, 10, b->keys, b->found, NULL, NULL),
@@ -285,35 +289,35 @@ static void what_a_plug_in_returns_is_checked(hotbed_backend backend) {
     bad_store_next(&b->bad, BAD_FAIL, 1);
     CHECK_STATUS(hotbed_external_flush(b->external), HOTBED_ERR_CORRUPT);
     CHECK(store_error_has("flush returned 77"));
-    store_box_close(b);
+    store_fixture_close(b);
 }
 
 static void deadlines_reach_the_store_and_late_calls_are_counted(hotbed_backend backend) {
     (void)backend;
-    hotbed_external_options o = store_box_options();
+    hotbed_external_options o = store_fixture_options();
     hotbed_external_stats stats = {.size = sizeof stats};
-    store_box *b = store_box_open_with(STORE_BAD, &o);
-    store_box_insert(b, 0, 10);
+    store_fixture *b = store_fixture_open_with(STORE_BAD, &o);
+    store_fixture_insert(b, 0, 10);
     CHECK_EQ(b->bad.last_deadline, UINT64_MAX);
     CHECK_OK(hotbed_external_stats_read(b->external, &stats));
     CHECK_EQ(stats.late, 0);
-    store_box_close(b);
-    o.deadline_seconds = 1e-9; /* over before the call returns */
-    b = store_box_open_with(STORE_BAD, &o);
-    store_box_insert(b, 0, 10);
+    store_fixture_close(b);
+    o.deadline_seconds = 1e-9; /* expires before the call returns */
+    b = store_fixture_open_with(STORE_BAD, &o);
+    store_fixture_insert(b, 0, 10);
     CHECK(b->bad.last_deadline < UINT64_MAX);
-    store_box_find(b, 0, 10);
-    store_box_check(b); /* what came late is right */
+    store_fixture_find(b, 0, 10);
+    store_fixture_check(b); /* late calls have had their effect */
     CHECK_OK(hotbed_external_stats_read(b->external, &stats));
     CHECK(stats.late > 2 && stats.late == stats.calls);
     CHECK(stats.inserts == 10 && stats.finds == 10 && stats.failures == 0);
     CHECK(stats.seconds > 0 && stats.stream_waits == 0);
-    store_box_close(b);
+    store_fixture_close(b);
 }
 
-static void allocations_may_fail(hotbed_backend backend) {
+static void failing_allocations_are_errors(hotbed_backend backend) {
     (void)backend;
-    hotbed_external_options o = store_box_options();
+    hotbed_external_options o = store_fixture_options();
     hotbed_external *x = NULL;
     for (uint64_t n = 1;; n++) {
         fault_arm(n);
@@ -326,7 +330,7 @@ static void allocations_may_fail(hotbed_backend backend) {
         CHECK(x == NULL);
     }
     hotbed_external_destroy(x);
-    store_box *b = store_box_open(STORE_MEMORY);
+    store_fixture *b = store_fixture_open(STORE_MEMORY);
     enum { N = 1000 };
     static uint64_t keys[N];
     static uint8_t rows[N * STORE_ROW_MOST], found[N];
@@ -355,7 +359,7 @@ static void allocations_may_fail(hotbed_backend backend) {
         if (!failed)
             break;
     }
-    store_box_close(b);
+    store_fixture_close(b);
 }
 
 const hotbed_test hotbed_tests[] = {
@@ -363,14 +367,16 @@ const hotbed_test hotbed_tests[] = {
     {"a_store_may_fail_at_any_call", a_store_may_fail_at_any_call},
     {"an_export_can_go_on_after_a_failure", an_export_can_go_on_after_a_failure},
     {"a_torn_batch_breaks_the_store", a_torn_batch_breaks_the_store},
-    {"a_batch_that_was_written_after_all_is_whole", a_batch_that_was_written_after_all_is_whole},
-    {"an_insert_is_settled_when_the_store_is_back", an_insert_is_settled_when_the_store_is_back},
+    {"a_failed_insert_that_was_written_is_kept_whole",
+     a_failed_insert_that_was_written_is_kept_whole},
+    {"a_failed_insert_is_resolved_when_the_store_is_back",
+     a_failed_insert_is_resolved_when_the_store_is_back},
     {"a_lost_row_is_found_when_writes_are_verified", a_lost_row_is_found_when_writes_are_verified},
     {"a_damaged_row_is_never_served", a_damaged_row_is_never_served},
     {"the_checksum_covers_every_byte_of_a_row", the_checksum_covers_every_byte_of_a_row},
-    {"what_a_plug_in_returns_is_checked", what_a_plug_in_returns_is_checked},
+    {"results_of_a_plug_in_are_checked", results_of_a_plug_in_are_checked},
     {"deadlines_reach_the_store_and_late_calls_are_counted",
      deadlines_reach_the_store_and_late_calls_are_counted},
-    {"allocations_may_fail", allocations_may_fail},
+    {"failing_allocations_are_errors", failing_allocations_are_errors},
     {NULL, NULL},
 };

@@ -1,4 +1,8 @@
-/* tests/storage/test_external_rocksdb.c - what RocksDB stores keep on disk, and say about a damaged one. */
+/* tests/storage/test_external_rocksdb.c - RocksDB stores: contents after a restart, damaged and foreign databases.
+ *
+ * Databases are closed and opened again, damaged with ordinary file calls, or written through RocksDB's own API.  Their
+ * bytes are compared with docs/formats.md.
+ */
 #include "hotbed/external.h"
 
 #include "tests/support/harness.h"
@@ -16,13 +20,13 @@ static uint64_t keys[N], scores[N], keys_back[N], scores_back[N];
 static uint8_t rows[N * ROW], rows_back[N * ROW], found[N];
 
 static void path_of(char *path, const char *name) {
-    static const char *directory; /* one for all tests */
+    static const char *directory; /* of all tests */
     if (directory == NULL)
         directory = hotbed_test_directory();
     snprintf(path, PATH_BYTES, "%s/%s", directory, name);
 }
 
-/* Distinct keys from everywhere, random rows. */
+/* Make distinct keys, spread over 64 bits, and random rows. */
 static void random_rows(void) {
     uint64_t start = hotbed_test_random();
     for (uint64_t i = 0; i < N; i++) {
@@ -62,9 +66,9 @@ static bool last_error_has(const char *part) {
     return strstr(hotbed_last_error(), part) != NULL;
 }
 
-/* --- files -------------------------------------------------------------------------------------------- */
+/* --- files ----------------------------------------------------------------------------------- */
 
-/* The path of the largest file in `directory` whose name ends so; false: there is none. */
+/* Find the largest file in `directory` whose name has this ending.  Returns whether there is one. */
 static bool file_of(const char *directory, const char *ending, char *path, long *bytes) {
     DIR *d = opendir(directory);
     CHECK(d != NULL);
@@ -96,9 +100,9 @@ static void flip_byte(const char *path, long at) {
     CHECK_EQ(fclose(f), 0);
 }
 
-/* --- tests -------------------------------------------------------------------------------------------- */
+/* --- tests ----------------------------------------------------------------------------------- */
 
-static void rows_are_there_when_opened_again(hotbed_backend backend) {
+static void rows_persist_after_the_store_is_closed(hotbed_backend backend) {
     (void)backend;
     char path[PATH_BYTES];
     path_of(path, "again");
@@ -113,7 +117,7 @@ static void rows_are_there_when_opened_again(hotbed_backend backend) {
     CHECK_OK(hotbed_external_insert(x, 1, N / 2, keys, rows, scores));
     CHECK_OK(hotbed_external_flush(x));
     hotbed_external_destroy(x);
-    /* By name, whatever their numbers; a new one is empty. */
+    /* Tables are found by name, in any order; a new table is empty. */
     hotbed_external_table others[3] = {{"c", 5}, {"a", ROW}, {"b", ROW}};
     CHECK_OK(open_tables(path, 3, others, NULL, &x));
     check_rows(x, 2, N);
@@ -123,7 +127,7 @@ static void rows_are_there_when_opened_again(hotbed_backend backend) {
     CHECK_EQ(size, 0);
     CHECK_OK(hotbed_external_insert(x, 0, 3, keys, rows, scores));
     hotbed_external_destroy(x);
-    /* Tables that are not named are left alone. */
+    /* Tables that are not opened stay unchanged. */
     CHECK_OK(open_tables(path, 1, others, NULL, &x));
     CHECK_OK(hotbed_external_size(x, 0, &size));
     CHECK_EQ(size, 3);
@@ -173,7 +177,7 @@ static void rows_of_another_size_are_refused(hotbed_backend backend) {
     hotbed_external_destroy(x);
 }
 
-static void a_database_has_one_owner_and_a_place(hotbed_backend backend) {
+static void a_database_has_one_owner_and_a_valid_path(hotbed_backend backend) {
     (void)backend;
     char path[PATH_BYTES], deeper[PATH_BYTES + 20];
     path_of(path, "owner");
@@ -198,7 +202,7 @@ static void a_database_has_one_owner_and_a_place(hotbed_backend backend) {
     CHECK(x == NULL);
 }
 
-/* Write into the database at `path` without Hotbed. */
+/* Write a value into the database at `path`, not through Hotbed. */
 static void put(
     const char *path, const char *key, size_t key_bytes, const char *value, size_t bytes) {
     rocksdb_options_t *options = rocksdb_options_create();
@@ -214,7 +218,7 @@ static void put(
     rocksdb_options_destroy(options);
 }
 
-static void other_databases_are_refused(hotbed_backend backend) {
+static void databases_of_other_programs_are_refused(hotbed_backend backend) {
     (void)backend;
     char path[PATH_BYTES];
     hotbed_external *x = NULL;
@@ -238,7 +242,7 @@ static void other_databases_are_refused(hotbed_backend backend) {
     CHECK(last_error_has("the record of table one is damaged"));
 }
 
-/* Rows that somebody wrote without Hotbed: a wrong length, and right lengths without a checksum. */
+/* Values that Hotbed did not write: of a wrong length, and of the right length without a checksum. */
 static void foreign_rows_are_not_served(hotbed_backend backend) {
     (void)backend;
     char path[PATH_BYTES], value[24 + ROW] = {0};
@@ -267,7 +271,7 @@ static void foreign_rows_are_not_served(hotbed_backend backend) {
     CHECK_EQ(n, 5);
     CHECK_STATUS(
         hotbed_external_cursor_next(cursor, 5, keys_back, rows_back, NULL, &n), HOTBED_ERR_CORRUPT);
-    /* Those before the damage, not later ones. */
+    /* A cursor gives the rows before the damaged one, and no later ones. */
     CHECK_OK(hotbed_external_cursor_next(cursor, 2, keys_back, rows_back, NULL, &n));
     CHECK(n == 2 && keys_back[0] == 5 && keys_back[1] == 6);
     for (int i = 0; i < 3; i++)
@@ -281,8 +285,8 @@ static void foreign_rows_are_not_served(hotbed_backend backend) {
     hotbed_external_destroy(x);
 }
 
-/* The log of a process that died while it wrote the last batch. */
-static void a_batch_that_was_cut_off_is_gone_whole(hotbed_backend backend) {
+/* The log looks as if the process died while it wrote the last batch. */
+static void a_truncated_batch_is_dropped_whole(hotbed_backend backend) {
     (void)backend;
     char path[PATH_BYTES], log[PATH_BYTES];
     long bytes = 0;
@@ -331,12 +335,14 @@ static void a_damaged_table_file_is_an_error(hotbed_backend backend) {
     CHECK_OK(open_tables(path, 1, &one, &options, &x));
     CHECK_OK(hotbed_external_insert(x, 0, N, keys, rows, scores));
     hotbed_external_destroy(x);
-    CHECK_OK(open_tables(path, 1, &one, &options, &x)); /* replays the log into a file */
+    /* RocksDB moves the log's contents into a table file */
+    CHECK_OK(open_tables(path, 1, &one, &options, &x));
     check_rows(x, 0, N);
     hotbed_external_destroy(x);
     CHECK(file_of(path, ".sst", file, &bytes) && bytes > N * ROW);
     flip_byte(file, bytes / 3);
-    CHECK_OK(open_tables(path, 1, &one, &options, &x)); /* data is checked when it is read */
+    /* blocks are only checked when they are read */
+    CHECK_OK(open_tables(path, 1, &one, &options, &x));
     CHECK_STATUS(
         hotbed_external_find(x, 0, N, keys, found, rows_back, scores_back), HOTBED_ERR_CORRUPT);
     CHECK(last_error_has("Corruption: block checksum mismatch"));
@@ -351,7 +357,7 @@ static void a_damaged_table_file_is_an_error(hotbed_backend backend) {
     while (status == HOTBED_OK && n > 0)
         status = hotbed_external_cursor_next(cursor, 50, keys_back, rows_back, NULL, &n);
     CHECK_EQ(status, HOTBED_ERR_CORRUPT);
-    /* The rows before the damaged block, and then the damage, again. */
+    /* A cursor gives the rows before the damaged block, then the error, and the error again. */
     CHECK_OK(hotbed_external_cursor_next(cursor, 1, keys_back, rows_back, NULL, &n));
     CHECK_EQ(n, 1);
     CHECK_STATUS(
@@ -365,7 +371,7 @@ static void a_damaged_table_file_is_an_error(hotbed_backend backend) {
     CHECK(x == NULL);
 }
 
-/* --- the bytes, from docs/formats.md alone ------------------------------------------------------------ */
+/* --- a reader written from docs/formats.md --------------------------------------------------- */
 
 static uint64_t hash(uint64_t key) {
     key = (key ^ key >> 33) * 0xff51afd7ed558ccdU;
@@ -385,7 +391,7 @@ static uint64_t number(const uint8_t *at, size_t bytes) {
     return value;
 }
 
-/* The value of `key`, which has `bytes` bytes. */
+/* Read the value of `key`, and check that it has `bytes` bytes. */
 static void get(rocksdb_t *db, const char *key, size_t key_bytes, uint8_t *value, size_t bytes) {
     rocksdb_readoptions_t *options = rocksdb_readoptions_create();
     char *error = NULL;
@@ -398,9 +404,9 @@ static void get(rocksdb_t *db, const char *key, size_t key_bytes, uint8_t *value
     rocksdb_readoptions_destroy(options);
 }
 
-static void a_database_is_as_documented(hotbed_backend backend) {
+static void a_database_has_the_documented_format(hotbed_backend backend) {
     (void)backend;
-    enum { BYTES = 45 }; /* five words and a part */
+    enum { BYTES = 45 }; /* five 8-byte words and a rest */
     char path[PATH_BYTES];
     path_of(path, "format");
     random_rows();
@@ -441,8 +447,8 @@ static void a_database_is_as_documented(hotbed_backend backend) {
     rocksdb_options_destroy(options);
 }
 
-/* More than fits the buffer, so that rows are in the buffer, in files, and merged. */
-static void small_buffers_hold_large_tables(hotbed_backend backend) {
+/* More rows than fit into the write buffer: some are in the buffer, some in files, some in merged files. */
+static void tables_may_be_larger_than_the_buffers(hotbed_backend backend) {
     (void)backend;
     char path[PATH_BYTES];
     path_of(path, "small");
@@ -469,16 +475,16 @@ static void small_buffers_hold_large_tables(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"rows_are_there_when_opened_again", rows_are_there_when_opened_again},
+    {"rows_persist_after_the_store_is_closed", rows_persist_after_the_store_is_closed},
     {"rows_are_in_the_order_of_their_keys", rows_are_in_the_order_of_their_keys},
     {"rows_of_another_size_are_refused", rows_of_another_size_are_refused},
-    {"a_database_has_one_owner_and_a_place", a_database_has_one_owner_and_a_place},
-    {"other_databases_are_refused", other_databases_are_refused},
+    {"a_database_has_one_owner_and_a_valid_path", a_database_has_one_owner_and_a_valid_path},
+    {"databases_of_other_programs_are_refused", databases_of_other_programs_are_refused},
     {"foreign_rows_are_not_served", foreign_rows_are_not_served},
-    {"a_batch_that_was_cut_off_is_gone_whole", a_batch_that_was_cut_off_is_gone_whole},
+    {"a_truncated_batch_is_dropped_whole", a_truncated_batch_is_dropped_whole},
     {"a_damaged_log_is_an_error", a_damaged_log_is_an_error},
     {"a_damaged_table_file_is_an_error", a_damaged_table_file_is_an_error},
-    {"a_database_is_as_documented", a_database_is_as_documented},
-    {"small_buffers_hold_large_tables", small_buffers_hold_large_tables},
+    {"a_database_has_the_documented_format", a_database_has_the_documented_format},
+    {"tables_may_be_larger_than_the_buffers", tables_may_be_larger_than_the_buffers},
     {NULL, NULL},
 };

@@ -1,4 +1,8 @@
-/* tests/storage/test_flat_table.c - rows by slot in every kind of memory, against plain arrays. */
+/* tests/storage/test_flat_table.c - contract of hotbed/flat_table.h, against plain arrays.
+ *
+ * Random rows are stored and loaded by slot, in every kind of memory, for all element types and optimizers; weights and
+ * states must be the bytes that were stored last.
+ */
 #include "storage/flat_table.h"
 
 #include "tests/support/fault.h"
@@ -17,21 +21,21 @@ static const hotbed_optimizer_kind optimizers[] = {
     (hotbed_optimizer_kind)0, HOTBED_OPT_SGD, HOTBED_OPT_ADAM, HOTBED_OPT_ADAGRAD,
     HOTBED_OPT_ROWWISE_ADAGRAD};
 
-/* A table, n slots, and the parts of n rows; the device has the same struct of arrays. */
+/* Arrays of a call, in host and in device memory: slots, and weights and states of as many rows. */
 typedef struct arrays {
     uint64_t slots[MOST];
     uint8_t parts[PARTS][MOST * DIM_MOST * 4];
 } arrays;
 
-typedef struct box {
+typedef struct table_fixture {
     hotbed_stream *stream;
     hotbed_flat_table *table;
     hotbed_flat_table_view view;
-    uint32_t part_bytes[PARTS]; /* of one row; 0: the table has no such part */
+    uint32_t part_bytes[PARTS]; /* of a row; 0 if the table has no such part */
     hotbed_memory memory;
     arrays *device, *host;
     uint8_t *model[PARTS]; /* [ROWS] */
-} box;
+} table_fixture;
 
 static hotbed_flat_table_options options_of(
     hotbed_memory_kind kind, hotbed_dtype dtype, hotbed_optimizer_kind optimizer, uint32_t dim) {
@@ -42,16 +46,16 @@ static hotbed_flat_table_options options_of(
     o.dtype = dtype;
     o.optimizer = optimizer;
     o.memory = kind;
-    static const char *directory; /* one for all tests */
+    static const char *directory; /* of all tests */
     if (directory == NULL)
         directory = hotbed_test_directory();
     o.directory = directory;
     return o;
 }
 
-/* `chunk`: rows in the staging area, which is then used on the host backend too; 0: as users get it. */
-static void open_box(
-    box *b, hotbed_backend backend, const hotbed_flat_table_options *o, uint64_t chunk) {
+/* `chunk`: rows in the staging area, which the host backend then uses, too; 0: the default. */
+static void open_fixture(
+    table_fixture *b, hotbed_backend backend, const hotbed_flat_table_options *o, uint64_t chunk) {
     memset(b, 0, sizeof *b);
     b->view.size = sizeof b->view;
     CHECK_OK(hotbed_stream_create(backend, 0, &b->stream));
@@ -72,7 +76,7 @@ static void open_box(
         CHECK((b->model[p] = calloc(ROWS, DIM_MOST * 4)) != NULL);
 }
 
-static void close_box(box *b) {
+static void close_fixture(table_fixture *b) {
     CHECK_OK(hotbed_stream_sync(b->stream));
     hotbed_flat_table_destroy(b->table);
     hotbed_memory_free(&b->memory);
@@ -82,8 +86,8 @@ static void close_box(box *b) {
         free(b->model[p]);
 }
 
-/* Device parts whose bits are set in `parts`, and which the table has. */
-static hotbed_rows rows_of(const box *b, uint32_t parts) {
+/* Device arrays of the parts whose bits are set, as far as the table has them. */
+static hotbed_rows rows_of(const table_fixture *b, uint32_t parts) {
     hotbed_rows rows = {0};
     if ((parts & 1U) != 0)
         rows.weights = b->device->parts[0];
@@ -93,22 +97,22 @@ static hotbed_rows rows_of(const box *b, uint32_t parts) {
     return rows;
 }
 
-static bool has_part(const box *b, uint32_t parts, int p) {
+static bool has_part(const table_fixture *b, uint32_t parts, int p) {
     return (parts >> p & 1U) != 0 && b->part_bytes[p] > 0;
 }
 
-static void upload(box *b) {
+static void upload(table_fixture *b) {
     CHECK_OK(hotbed_copy(b->device, b->host, sizeof(arrays), b->stream));
     CHECK_OK(hotbed_stream_sync(b->stream));
 }
 
-static void download(box *b) {
+static void download(table_fixture *b) {
     CHECK_OK(hotbed_copy(b->host, b->device, sizeof(arrays), b->stream));
     CHECK_OK(hotbed_stream_sync(b->stream));
 }
 
-/* n random slots, some of them no row; distinct where that is asked for. */
-static void random_slots(box *b, uint64_t n, bool distinct) {
+/* Choose n random slots, some of which have no row.  `distinct`: all are different. */
+static void random_slots(table_fixture *b, uint64_t n, bool distinct) {
     static const uint64_t none[] = {HOTBED_SLOT_NONE, ROWS, ROWS + 1, (uint64_t)1 << 63};
     uint64_t first = hotbed_test_below(ROWS);
     for (uint64_t i = 0; i < n; i++) {
@@ -118,13 +122,13 @@ static void random_slots(box *b, uint64_t n, bool distinct) {
     }
 }
 
-static void random_parts(box *b, uint64_t n) {
+static void random_parts(table_fixture *b, uint64_t n) {
     for (int p = 0; p < PARTS; p++)
         for (uint64_t i = 0; i < n * b->part_bytes[p]; i++)
             b->host->parts[p][i] = (uint8_t)hotbed_test_random();
 }
 
-static void model_store(box *b, uint64_t n, uint32_t parts) {
+static void model_store(table_fixture *b, uint64_t n, uint32_t parts) {
     for (uint64_t i = 0; i < n; i++)
         for (int p = 0; p < PARTS && b->host->slots[i] < ROWS; p++)
             if (has_part(b, parts, p))
@@ -133,7 +137,7 @@ static void model_store(box *b, uint64_t n, uint32_t parts) {
                     b->host->parts[p] + i * b->part_bytes[p], b->part_bytes[p]);
 }
 
-static void store(box *b, uint64_t n, uint32_t parts) {
+static void store(table_fixture *b, uint64_t n, uint32_t parts) {
     random_slots(b, n, true);
     random_parts(b, n);
     upload(b);
@@ -142,8 +146,8 @@ static void store(box *b, uint64_t n, uint32_t parts) {
     model_store(b, n, parts);
 }
 
-/* The parts asked for of the rows asked for, and nothing else, are the model's. */
-static void load(box *b, uint64_t n, uint32_t parts) {
+/* Load some parts of random rows: they must equal the model's, and other bytes must stay unchanged. */
+static void load(table_fixture *b, uint64_t n, uint32_t parts) {
     random_slots(b, n, false);
     memset(b->host->parts, 0xa5, sizeof b->host->parts);
     upload(b);
@@ -162,8 +166,8 @@ static void load(box *b, uint64_t n, uint32_t parts) {
         }
 }
 
-/* All rows once, so that all of the table is defined. */
-static void store_all(box *b) {
+/* Store all rows, so that no row is undefined. */
+static void store_all(table_fixture *b) {
     random_parts(b, ROWS);
     for (uint64_t i = 0; i < ROWS; i++)
         b->host->slots[i] = i;
@@ -173,7 +177,7 @@ static void store_all(box *b) {
     model_store(b, ROWS, 7);
 }
 
-static void exercise(box *b) {
+static void exercise(table_fixture *b) {
     store_all(b);
     load(b, MOST - 1, 7);
     for (uint32_t parts = 0; parts < 8; parts += hotbed_test_is_small() ? 5 : 1) {
@@ -183,7 +187,7 @@ static void exercise(box *b) {
     }
 }
 
-/* --- rows ------------------------------------------------------------------------------------------ */
+/* --- rows ------------------------------------------------------------------------------------ */
 
 static void rows_are_kept_in(hotbed_backend backend, hotbed_memory_kind kind, uint64_t chunk) {
     static const uint32_t dims[] = {1, 3, 16, DIM_MOST};
@@ -191,13 +195,13 @@ static void rows_are_kept_in(hotbed_backend backend, hotbed_memory_kind kind, ui
         for (uint32_t t = 0; t < 3; t++) {
             if (hotbed_test_is_small() && t != d % 3)
                 continue;
-            box b;
+            table_fixture b;
             hotbed_optimizer_kind optimizer = optimizers[(d + t) % 5];
             hotbed_flat_table_options o = options_of(kind, dtypes[t], optimizer, dims[d]);
-            open_box(&b, backend, &o, chunk);
+            open_fixture(&b, backend, &o, chunk);
             CHECK_EQ(b.view.memory, kind);
             exercise(&b);
-            close_box(&b);
+            close_fixture(&b);
         }
 }
 
@@ -217,20 +221,20 @@ static void rows_are_kept_in_a_file(hotbed_backend backend) {
     rows_are_kept_in(backend, HOTBED_MEMORY_FILE, 0);
 }
 
-/* Chunks of a few rows, so that a call is many of them and the last is short. */
+/* With chunks of a few rows, a call needs many, and the last one is short. */
 static void rows_go_through_the_staging_area(hotbed_backend backend) {
     rows_are_kept_in(backend, HOTBED_MEMORY_PAGEABLE, 7);
     rows_are_kept_in(backend, HOTBED_MEMORY_FILE, ROWS);
-    rows_are_kept_in(backend, HOTBED_MEMORY_PAGEABLE, 1000); /* more than there are */
+    rows_are_kept_in(backend, HOTBED_MEMORY_PAGEABLE, 1000); /* more rows than the table has */
 }
 
-static void every_optimizer_has_its_row(hotbed_backend backend) {
+static void rows_have_the_states_of_their_optimizer(hotbed_backend backend) {
     for (uint32_t i = 0; i < 5; i++)
         for (uint32_t t = 0; t < 3; t++) {
-            box b;
+            table_fixture b;
             hotbed_flat_table_options o =
                 options_of(HOTBED_MEMORY_DEVICE, dtypes[t], optimizers[i], 5);
-            open_box(&b, backend, &o, 0);
+            open_fixture(&b, backend, &o, 0);
             uint32_t states = hotbed_optimizer_states(optimizers[i]);
             CHECK_EQ(b.view.optimizer, optimizers[i]);
             CHECK_EQ(b.view.state_dim, hotbed_optimizer_state_dim(optimizers[i], 5));
@@ -246,19 +250,19 @@ static void every_optimizer_has_its_row(hotbed_backend backend) {
             }
             CHECK(b.view.row_bytes >= end && b.view.row_bytes < end + 16);
             exercise(&b);
-            close_box(&b);
+            close_fixture(&b);
         }
 }
 
-/* What is stored is where the view says. */
+/* Stored rows are at the addresses of the view. */
 static void the_view_shows_the_rows(hotbed_backend backend) {
     for (uint32_t k = 0; k < 4; k++) {
-        box b;
+        table_fixture b;
         hotbed_flat_table_options o = options_of(kinds[k], HOTBED_F16, HOTBED_OPT_ADAM, 10);
-        open_box(&b, backend, &o, 0);
+        open_fixture(&b, backend, &o, 0);
         CHECK_EQ(b.view.capacity, ROWS);
         CHECK_EQ(b.view.dim, 10);
-        if (kinds[k] == HOTBED_MEMORY_DEVICE) /* the padding is read below too */
+        if (kinds[k] == HOTBED_MEMORY_DEVICE) /* the padding is compared, too */
             CHECK_OK(hotbed_fill(b.view.rows, 0, ROWS * b.view.row_bytes, b.stream));
         store_all(&b);
         CHECK_OK(hotbed_stream_sync(b.stream));
@@ -275,18 +279,18 @@ static void the_view_shows_the_rows(hotbed_backend backend) {
                     b.part_bytes[1 + s]);
         }
         free(rows);
-        close_box(&b);
+        close_fixture(&b);
     }
 }
 
-/* --- streams ---------------------------------------------------------------------------------------- */
+/* --- streams --------------------------------------------------------------------------------- */
 
 static void graph_in(hotbed_backend backend, hotbed_memory_kind kind, uint64_t chunk) {
     enum { N = 50 };
-    box b;
+    table_fixture b;
     hotbed_graph *graph;
     hotbed_flat_table_options o = options_of(kind, HOTBED_F32, HOTBED_OPT_ADAM, 6);
-    open_box(&b, backend, &o, chunk);
+    open_fixture(&b, backend, &o, chunk);
     store_all(&b);
     hotbed_rows weights = rows_of(&b, 1), states = rows_of(&b, 6);
     CHECK_OK(hotbed_graph_begin(b.stream));
@@ -308,7 +312,7 @@ static void graph_in(hotbed_backend backend, hotbed_memory_kind kind, uint64_t c
     }
     load(&b, MOST - 1, 7);
     hotbed_graph_destroy(graph);
-    close_box(&b);
+    close_fixture(&b);
 }
 
 static void a_recorded_graph_serves_changing_slots(hotbed_backend backend) {
@@ -319,10 +323,10 @@ static void a_recorded_graph_serves_changing_slots(hotbed_backend backend) {
 
 static void calls_neither_wait_nor_allocate(hotbed_backend backend) {
     for (uint32_t k = 0; k < 5; k++) {
-        box b;
+        table_fixture b;
         hotbed_flat_table_options o =
             options_of(k < 4 ? kinds[k] : HOTBED_MEMORY_PAGEABLE, HOTBED_F32, HOTBED_OPT_ADAM, 6);
-        open_box(&b, backend, &o, k < 4 ? 0 : 40);
+        open_fixture(&b, backend, &o, k < 4 ? 0 : 40);
         store_all(&b);
         random_slots(&b, MOST, true);
         upload(&b);
@@ -334,19 +338,19 @@ static void calls_neither_wait_nor_allocate(hotbed_backend backend) {
         hotbed_counters_read(&after);
         CHECK_EQ(after.host_waits, before.host_waits);
         CHECK_EQ(after.allocations, before.allocations);
-        close_box(&b);
+        close_fixture(&b);
     }
 }
 
-/* --- failing ---------------------------------------------------------------------------------------- */
+/* --- failing --------------------------------------------------------------------------------- */
 
 static void bad_arguments_are_refused(hotbed_backend backend) {
-    box b;
+    table_fixture b;
     hotbed_flat_table *none;
     hotbed_flat_table_view view = {.size = sizeof view};
     hotbed_flat_table_options good =
         options_of(HOTBED_MEMORY_DEVICE, HOTBED_F32, HOTBED_OPT_ADAGRAD, 4);
-    open_box(&b, backend, &good, 0);
+    open_fixture(&b, backend, &good, 0);
     hotbed_stream *s = b.stream;
     hotbed_flat_table_options o = good;
     CHECK_STATUS(hotbed_flat_table_create(&o, s, NULL), HOTBED_ERR_ARGUMENT);
@@ -393,7 +397,7 @@ static void bad_arguments_are_refused(hotbed_backend backend) {
     CHECK_STATUS(hotbed_flat_table_store(b.table, 1, slots, &rows, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_flat_table_read(b.table, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_flat_table_read(NULL, &view), HOTBED_ERR_ARGUMENT);
-    close_box(&b);
+    close_fixture(&b);
 }
 
 static void failing_allocations_are_errors(hotbed_backend backend) {
@@ -428,7 +432,7 @@ static void files_that_cannot_be_made_are_errors(hotbed_backend backend) {
     o.directory = "/no/such/directory";
     CHECK_STATUS(hotbed_flat_table_create(&o, stream, &table), HOTBED_ERR_IO);
     CHECK(table == NULL);
-    /* A disk that is full, as far as this process goes. */
+    /* A limit of the file size acts like a full disk. */
     struct rlimit was, small = {.rlim_cur = 4096};
     CHECK_EQ(getrlimit(RLIMIT_FSIZE, &was), 0);
     small.rlim_max = was.rlim_max;
@@ -450,7 +454,7 @@ const hotbed_test hotbed_tests[] = {
     {"rows_are_kept_in_pageable_memory", rows_are_kept_in_pageable_memory},
     {"rows_are_kept_in_a_file", rows_are_kept_in_a_file},
     {"rows_go_through_the_staging_area", rows_go_through_the_staging_area},
-    {"every_optimizer_has_its_row", every_optimizer_has_its_row},
+    {"rows_have_the_states_of_their_optimizer", rows_have_the_states_of_their_optimizer},
     {"the_view_shows_the_rows", the_view_shows_the_rows},
     {"a_recorded_graph_serves_changing_slots", a_recorded_graph_serves_changing_slots},
     {"calls_neither_wait_nor_allocate", calls_neither_wait_nor_allocate},

@@ -1,4 +1,8 @@
-/* tests/storage/test_index_calls.c - calls on the index by key at every tile width: the same answers. */
+/* tests/storage/test_index_calls.c - storage/index_call_core.h, the calls of hotbed/index.h, at every tile width.
+ *
+ * Random batches of find, insert, pin, evict and erase run with tiles of 1, 2, 4, 8 and 32 emulated lanes; results
+ * and the whole index must have the same bytes at all widths.
+ */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
@@ -13,8 +17,8 @@ static const uint32_t widths[] = {1, 2, 4, 8, 32};
 
 enum { WIDTHS = sizeof widths / sizeof widths[0] };
 
-/* An index and the arrays of a call. */
-typedef struct box {
+/* An index at one tile width, and the arrays of the running call. */
+typedef struct work {
     uint64_t words[2][SLOTS] __attribute__((aligned(128))); /* keys, metas */
     hotbed_index_range ranges[TABLES];
     uint64_t keys[KEYS], scores[KEYS], slots[KEYS];
@@ -25,12 +29,12 @@ typedef struct box {
     hotbed_index_args args;
     uint64_t item;
     uint32_t width;
-    void (*call)(struct box *b);
-} box;
+    void (*call)(struct work *b);
+} work;
 
-static box boxes[WIDTHS];
+static work works[WIDTHS];
 
-static void open_box(box *b, uint32_t width) {
+static void start(work *b, uint32_t width) {
     memset(b, 0, sizeof *b);
     b->width = width;
     b->args.index.keys = b->words[0];
@@ -59,42 +63,42 @@ static void open_box(box *b, uint32_t width) {
     b->args.num_evicted = &b->num_evicted;
 }
 
-static void find(box *b) {
+static void find(work *b) {
     hotbed_call_find(&b->args, b->item, b->width);
 }
 
-static void claim(box *b) {
+static void claim(work *b) {
     hotbed_call_claim(&b->args, b->item, b->width);
 }
 
-static void hold(box *b) {
+static void hold(work *b) {
     hotbed_call_hold(&b->args, b->item, b->width);
 }
 
-static void place(box *b) {
+static void place(work *b) {
     hotbed_index_result r = hotbed_call_place(&b->args, b->item, b->width);
     if (hotbed_emulate_lane() == 0 && r.outcome == HOTBED_INDEX_EVICTED)
         hotbed_call_evicted(&b->args, r, b->num_evicted++);
 }
 
-static void erase(box *b) {
+static void erase(work *b) {
     hotbed_call_erase(&b->args, b->item, b->width);
 }
 
 static void lane(void *argument) {
-    box *b = argument;
+    work *b = argument;
     b->call(b);
 }
 
-/* The call for each key, one tile after the other. */
-static void run(box *b, void (*call)(box *b)) {
+/* Run the call for each key, one tile after the other. */
+static void run(work *b, void (*call)(work *b)) {
     b->call = call;
     for (b->item = 0; b->item < b->args.n; b->item++)
         hotbed_emulate_run(b->width, lane, b);
 }
 
-/* Some table numbers do not exist. */
-static void random_keys(box *b) {
+/* Some keys have the number of a table that does not exist. */
+static void random_keys(work *b) {
     b->args.n = 1 + hotbed_test_below(KEYS);
     for (uint64_t i = 0; i < b->args.n; i++) {
         b->keys[i] = hotbed_hash_u64(KEYS * hotbed_test_below(20) + i);
@@ -105,14 +109,14 @@ static void random_keys(box *b) {
     b->args.pins = hotbed_test_below(8) == 0;
 }
 
-static void step(box *b, uint64_t what) {
+static void step(work *b, uint64_t what) {
     b->num_evicted = 0;
     memset(&b->fault, 0, sizeof b->fault);
     if (what == 0)
         run(b, erase);
     else if (what == 1)
         run(b, find);
-    else if (what < 4) { /* table 0 does not evict */
+    else if (what < 4) { /* without table numbers all keys are of table 0, which does not evict */
         b->args.tables = NULL;
         run(b, claim);
         b->args.tables = b->tables;
@@ -124,17 +128,17 @@ static void step(box *b, uint64_t what) {
     }
 }
 
-static void every_width_gives_the_same(hotbed_backend backend) {
+static void calls_give_the_same_results_at_every_width(hotbed_backend backend) {
     (void)backend;
     for (uint32_t w = 0; w < WIDTHS; w++)
-        open_box(&boxes[w], widths[w]);
-    box *first = &boxes[0];
+        start(&works[w], widths[w]);
+    work *first = &works[0];
     uint64_t evictions = 0;
     for (int i = 0; i < STEPS; i++) {
         random_keys(first);
         uint64_t what = hotbed_test_below(12);
         for (uint32_t w = 0; w < WIDTHS; w++) {
-            box *b = &boxes[w];
+            work *b = &works[w];
             memcpy(b->keys, first->keys, sizeof b->keys);
             memcpy(b->tables, first->tables, sizeof b->tables);
             memcpy(b->scores, first->scores, sizeof b->scores);
@@ -155,6 +159,6 @@ static void every_width_gives_the_same(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"every_width_gives_the_same", every_width_gives_the_same},
+    {"calls_give_the_same_results_at_every_width", calls_give_the_same_results_at_every_width},
     {NULL, NULL},
 };

@@ -1,4 +1,9 @@
-/* tests/storage/test_index_core.c - the index at every tile width: one algorithm, one table. */
+/* tests/storage/test_index_core.c - storage/index_core.h against a model, at every tile width.
+ *
+ * Random claims, finds, erases, pins and unpins run with tiles of 1, 2, 8 and 32 emulated lanes.  Results and the whole
+ * table must be equal at all widths, and the table must equal a list of what each key should be.  Other tests show
+ * properties of candidates and scores, and two tiles on one table that switch at every access.
+ */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
@@ -16,22 +21,22 @@ static const uint32_t widths[] = {1, 2, 8, 32};
 
 enum { WIDTHS = sizeof widths / sizeof widths[0], MAX_WIDTH = 32 };
 
-/* The words of a table, and what a tile of some width is to do with it. */
+/* A table at one tile width, and arguments and results of the running call. */
 typedef struct table {
     uint64_t keys[MAX_SLOTS] __attribute__((aligned(128)));
     uint64_t metas[MAX_SLOTS] __attribute__((aligned(128)));
     hotbed_index_view view;
     hotbed_index_range range;
-    uint64_t key, score, pins;  /* of the call */
-    hotbed_index_result result; /* lane 0's */
+    uint64_t key, score, pins;
+    hotbed_index_result result; /* of lane 0 */
     uint64_t found;
-    uint64_t sought[MAX_WIDTH], founds[MAX_WIDTH]; /* of each lane */
+    uint64_t sought[MAX_WIDTH], founds[MAX_WIDTH]; /* per lane */
     hotbed_index_range ranges[MAX_WIDTH];
-    uint32_t wanted; /* a bit a lane */
+    uint32_t wanted; /* one bit per lane */
     hotbed_score_rule rule;
     uint32_t width;
     bool erased;
-    bool agreed; /* all lanes got the same answer */
+    bool agreed; /* all lanes got the same result */
 } table;
 
 static table tables[WIDTHS];
@@ -47,9 +52,8 @@ static void clear(table *t, hotbed_index_range range, uint32_t width) {
             t->keys[hotbed_index_slot(range, b) + s] = hotbed_index_marker(range, b, false);
 }
 
-/* Make a segment of a range that counts from 0: its words are found by number `number` of `segments`, and the
- * index has none. */
-static void set_apart(table *t, hotbed_index_segment *segments, uint32_t number) {
+/* Make the table segment number `number`, with its words in `segments` instead of in the index. */
+static void use_segment(table *t, hotbed_index_segment *segments, uint32_t number) {
     segments[number].keys = t->keys;
     segments[number].metas = t->metas;
     segments[number].range = t->range;
@@ -58,7 +62,7 @@ static void set_apart(table *t, hotbed_index_segment *segments, uint32_t number)
     t->range.first_bucket = (uint64_t)number << HOTBED_SEGMENT_BUCKET_SHIFT;
 }
 
-/* --- one call on all lanes of a tile ------------------------------------------------------------------- */
+/* --- calls on all lanes of a tile ------------------------------------------------------------ */
 
 static void find_lane(void *argument) {
     table *t = argument;
@@ -85,10 +89,10 @@ static void each_lane(void *argument) {
         hotbed_index_find_each(t->view, t->ranges[lane], t->sought[lane], t->wanted, t->width);
 }
 
-/* Each lane that is to gets what a find of its key alone gives; the others get nothing. */
+/* Find with a key per lane: each wanted lane must get the result of a find of its key alone, the others nothing. */
 static void find_each(table *t) {
     t->wanted = (uint32_t)hotbed_test_random();
-    t->wanted |= (uint32_t)hotbed_test_random(); /* three of four lanes */
+    t->wanted |= (uint32_t)hotbed_test_random(); /* three of four lanes want a key */
     if (t->width < MAX_WIDTH)
         t->wanted &= (1U << t->width) - 1U;
     hotbed_emulate_run(t->width, each_lane, t);
@@ -146,47 +150,47 @@ static bool erase(table *t, uint64_t key) {
     return t->erased;
 }
 
-/* --- a model: what is known of each key ------------------------------------------------------------------ */
+/* --- the model ------------------------------------------------------------------------------ */
 
-typedef struct known {
+typedef struct model_key {
     uint64_t key, slot, score, pins;
     bool there;
-} known;
+} model_key;
 
-static known book[MAX_KEYS];
-static uint32_t booked; /* keys that may appear */
+static model_key model[MAX_KEYS];
+static uint32_t num_keys; /* of `model` */
 
-static known *entry(uint64_t key) {
-    for (uint32_t i = 0; i < booked; i++)
-        if (book[i].key == key)
-            return &book[i];
+static model_key *entry(uint64_t key) {
+    for (uint32_t i = 0; i < num_keys; i++)
+        if (model[i].key == key)
+            return &model[i];
     CHECK(false);
     return NULL;
 }
 
-/* Keys at the edges, keys that are markers of some bucket, and random ones. */
+/* Make a model of n keys: edges of the key types, small keys that are markers of free slots, random keys. */
 static void make_keys(uint32_t n) {
     static const uint64_t edges[] = {
         0, 1, 2, 3, UINT64_MAX, UINT64_MAX - 1, INT64_MAX, (uint64_t)INT64_MAX + 1};
     CHECK(n <= MAX_KEYS);
-    memset(book, 0, sizeof book);
-    booked = n;
+    memset(model, 0, sizeof model);
+    num_keys = n;
     for (uint32_t i = 0; i < n; i++)
-        book[i].key = i < 8 ? edges[i] : i < 40 ? i : hotbed_test_random();
+        model[i].key = i < 8 ? edges[i] : i < 40 ? i : hotbed_test_random();
 }
 
-/* Every key is where the book says, and nothing else is in the table. */
+/* Check that the table has the keys of the model, in the model's slots, and no others. */
 static void check_table(table *t) {
     uint64_t there = 0, occupied = 0;
-    for (uint32_t i = 0; i < booked; i++) {
-        CHECK_EQ(find(t, book[i].key), book[i].there ? book[i].slot : HOTBED_SLOT_NONE);
-        there += book[i].there;
-        if (!book[i].there)
+    for (uint32_t i = 0; i < num_keys; i++) {
+        CHECK_EQ(find(t, model[i].key), model[i].there ? model[i].slot : HOTBED_SLOT_NONE);
+        there += model[i].there;
+        if (!model[i].there)
             continue;
-        uint64_t meta = *hotbed_index_meta(t->view, book[i].slot);
-        CHECK_EQ(*hotbed_index_key(t->view, book[i].slot), book[i].key);
-        CHECK_EQ(meta & HOTBED_META_PINS, book[i].pins);
-        CHECK_EQ(hotbed_meta_score(meta), book[i].score);
+        uint64_t meta = *hotbed_index_meta(t->view, model[i].slot);
+        CHECK_EQ(*hotbed_index_key(t->view, model[i].slot), model[i].key);
+        CHECK_EQ(meta & HOTBED_META_PINS, model[i].pins);
+        CHECK_EQ(hotbed_meta_score(meta), model[i].score);
         CHECK_EQ(meta & HOTBED_META_LOCKED, 0);
     }
     for (uint64_t s = 0; s < (uint64_t)t->range.buckets * HOTBED_BUCKET_SLOTS; s++) {
@@ -197,19 +201,20 @@ static void check_table(table *t) {
     CHECK_EQ(occupied, there);
 }
 
-/* Some keys of the book, as many at once as a tile has lanes. */
+/* Find some keys of the model, one per lane at a time. */
 static void find_some(table *t) {
     for (uint32_t i = 0; i < 2 * MAX_WIDTH; i += t->width) {
         for (uint32_t lane = 0; lane < t->width; lane++) {
             t->ranges[lane] = t->range;
-            t->sought[lane] = book[hotbed_test_below(booked)].key;
+            t->sought[lane] = model[hotbed_test_below(num_keys)].key;
         }
         find_each(t);
     }
 }
 
-static void note_claim(const hotbed_index_result *r, uint64_t key, uint64_t score, uint64_t pins) {
-    known *k = entry(key);
+/* Check the result of a claim, and make it in the model. */
+static void model_claim(const hotbed_index_result *r, uint64_t key, uint64_t score, uint64_t pins) {
+    model_key *k = entry(key);
     if (k->there) {
         CHECK_EQ(r->outcome, HOTBED_INDEX_FOUND);
         CHECK_EQ(r->slot, k->slot);
@@ -223,29 +228,30 @@ static void note_claim(const hotbed_index_result *r, uint64_t key, uint64_t scor
         return;
     }
     if (r->outcome == HOTBED_INDEX_EVICTED) {
-        known *evicted = entry(r->evicted_key);
+        model_key *evicted = entry(r->evicted_key);
         CHECK(evicted->there && evicted->pins == 0);
         CHECK_EQ(evicted->slot, r->slot);
         CHECK_EQ(evicted->score, hotbed_meta_score(r->evicted_meta));
-        for (uint32_t i = 0; i < booked; i++) /* of its bucket at least it was the lowest */
-            if (book[i].there && book[i].pins == 0 &&
-                book[i].slot / HOTBED_BUCKET_SLOTS == r->slot / HOTBED_BUCKET_SLOTS)
-                CHECK(book[i].score >= evicted->score);
+        for (uint32_t i = 0; i < num_keys;
+             i++) /* it had the lowest score of its bucket, at least */
+            if (model[i].there && model[i].pins == 0 &&
+                model[i].slot / HOTBED_BUCKET_SLOTS == r->slot / HOTBED_BUCKET_SLOTS)
+                CHECK(model[i].score >= evicted->score);
         evicted->there = false;
     }
-    *k = (known){key, r->slot, score, pins, true};
+    *k = (model_key){key, r->slot, score, pins, true};
 }
 
-/* One random operation, at every width; the answers are the same. */
+/* Run a random operation at every width, and compare the results with each other and with the model. */
 static void step_all(uint64_t clock) {
-    uint64_t key = book[hotbed_test_below(booked)].key, what = hotbed_test_below(10);
-    known *k = entry(key);
+    uint64_t key = model[hotbed_test_below(num_keys)].key, what = hotbed_test_below(10);
+    model_key *k = entry(key);
     if (what < 6) {
         uint64_t pins = k->pins < 200 ? hotbed_test_below(2) : 0;
         for (uint32_t w = 0; w < WIDTHS; w++) {
             hotbed_index_result r = claim(&tables[w], key, HOTBED_SCORE_ASSIGN, clock, pins);
             if (w == 0)
-                note_claim(&r, key, clock, pins);
+                model_claim(&r, key, clock, pins);
             else
                 CHECK_EQ(r.slot, tables[0].result.slot);
             CHECK_EQ(r.outcome, tables[0].result.outcome);
@@ -272,18 +278,19 @@ static void compare_widths(void) {
     }
 }
 
-/* The words are compared at all widths and the book with one of them, since each call is a switch of up
- * to 32 stacks.  `number`: of the segment that the range is; 0: it is none. */
+/* Run random operations on a table.  The tables of all widths are compared with each other, but only one with the
+ * model, because each call of a wide tile switches between 32 stacks.  `number`: the segment that the range is; 0:
+ * none. */
 static void trace_in(hotbed_index_range range, uint32_t number, uint32_t keys, uint32_t steps) {
     static hotbed_index_segment segments[WIDTHS][4];
     make_keys(keys);
     for (uint32_t w = 0; w < WIDTHS; w++) {
         clear(&tables[w], range, widths[w]);
         if (number != 0)
-            set_apart(&tables[w], segments[w], number);
+            use_segment(&tables[w], segments[w], number);
     }
     for (uint32_t i = 1; i <= steps; i++) {
-        step_all(1 + i / 16); /* equal scores, as the keys of a batch have */
+        step_all(1 + i / 16); /* 16 operations have equal scores, like the keys of a batch */
         if (i % 50 == 0)
             compare_widths();
         if (i % 100 == 0)
@@ -317,16 +324,16 @@ static void a_table_that_evicts_is_the_same_at_every_width(hotbed_backend backen
         (hotbed_index_range){.buckets = 17, .choices = 4, .evicts = 1, .region_bits = 3}, 500, 400);
 }
 
-/* A range whose words are not with the others': a lower tier's in host memory. */
-static void a_table_apart_is_the_same_at_every_width(hotbed_backend backend) {
+/* The words of the table are not in the index but in memory of their own, like a lower tier's in host memory. */
+static void a_table_in_separate_memory_is_the_same_at_every_width(hotbed_backend backend) {
     (void)backend;
     trace_in((hotbed_index_range){.buckets = 5, .choices = 4}, 3, 120, 300);
     trace_in((hotbed_index_range){.buckets = 5, .choices = 4, .evicts = 1}, 2, 200, 300);
-    for (uint32_t i = 0; i < booked; i++)
-        CHECK(!book[i].there || book[i].slot >> HOTBED_SEGMENT_SHIFT == 2);
+    for (uint32_t i = 0; i < num_keys; i++)
+        CHECK(!model[i].there || model[i].slot >> HOTBED_SEGMENT_SHIFT == 2);
 }
 
-/* A table of several in one index: the others' slots stay as they are. */
+/* Calls on one table leave the slots of the other tables of the index unchanged. */
 static void tables_of_one_index_do_not_touch_each_other(hotbed_backend backend) {
     (void)backend;
     static table t;
@@ -338,18 +345,18 @@ static void tables_of_one_index_do_not_touch_each_other(hotbed_backend backend) 
         if (s < from || s >= to)
             t.keys[s] = t.metas[s] = 0x1234;
     for (uint32_t i = 0; i < 200; i++) {
-        hotbed_index_result r = claim(&t, book[i].key, HOTBED_SCORE_ASSIGN, 1, 0);
+        hotbed_index_result r = claim(&t, model[i].key, HOTBED_SCORE_ASSIGN, 1, 0);
         CHECK(r.slot == HOTBED_SLOT_NONE || (r.slot >= from && r.slot < to));
         if (i % 3 == 0)
-            (void)erase(&t, book[i / 2].key);
+            (void)erase(&t, model[i / 2].key);
     }
     for (uint64_t s = 0; s < MAX_SLOTS; s++)
         if (s < from || s >= to)
             CHECK(t.keys[s] == 0x1234 && t.metas[s] == 0x1234);
 }
 
-/* Lanes of one tile look in several tables, with short walks and long ones. */
-static void lanes_look_in_tables_of_their_own(hotbed_backend backend) {
+/* The lanes of a tile search in several tables, with short and with long probe sequences. */
+static void lanes_search_in_tables_of_their_own(hotbed_backend backend) {
     static const hotbed_index_range ranges[] = {
         {.buckets = 10, .choices = 9},
         {.first_bucket = 10, .buckets = 12, .choices = 4, .evicts = 1, .region_bits = 1},
@@ -367,13 +374,13 @@ static void lanes_look_in_tables_of_their_own(hotbed_backend backend) {
                 for (uint32_t s = 0; s < HOTBED_BUCKET_SLOTS; s++)
                     t->keys[hotbed_index_slot(ranges[r], b) + s] =
                         hotbed_index_marker(ranges[r], b, false);
-            for (uint32_t i = 0; i < booked; i++) { /* the tables are full */
+            for (uint32_t i = 0; i < num_keys; i++) { /* the tables are full */
                 hotbed_index_result claimed = hotbed_index_claim(
-                    t->view, ranges[r], book[i].key, HOTBED_SCORE_ASSIGN, i, 0, 1);
+                    t->view, ranges[r], model[i].key, HOTBED_SCORE_ASSIGN, i, 0, 1);
                 uint64_t slot = claimed.slot;
                 if (slot != HOTBED_SLOT_NONE)
-                    hotbed_index_publish(t->view, slot, book[i].key);
-                hotbed_candidates c = hotbed_index_candidates(ranges[r], book[i].key);
+                    hotbed_index_publish(t->view, slot, model[i].key);
+                hotbed_candidates c = hotbed_index_candidates(ranges[r], model[i].key);
                 uint64_t bucket = slot / HOTBED_BUCKET_SLOTS - ranges[r].first_bucket;
                 far[r] += slot != HOTBED_SLOT_NONE && bucket != c.first && bucket != c.second;
             }
@@ -382,14 +389,14 @@ static void lanes_look_in_tables_of_their_own(hotbed_backend backend) {
         for (uint32_t i = 0; i < 2 * MAX_WIDTH; i += t->width) {
             for (uint32_t lane = 0; lane < t->width; lane++) {
                 t->ranges[lane] = ranges[hotbed_test_below(TABLES)];
-                t->sought[lane] = book[hotbed_test_below(booked)].key;
+                t->sought[lane] = model[hotbed_test_below(num_keys)].key;
             }
             find_each(t);
         }
     }
 }
 
-/* The rules of scores: keep, assign, add; 53 bits and no more. */
+/* Rules keep, assign and add; scores saturate at 52 bits. */
 static void scores_follow_their_rule(hotbed_backend backend) {
     (void)backend;
     static table t;
@@ -413,7 +420,7 @@ static void scores_follow_their_rule(hotbed_backend backend) {
     }
 }
 
-/* Each candidate once, all of them in the table, for every key and shape. */
+/* The candidate buckets of a key are distinct and inside of the table, for every shape. */
 static void candidates_are_distinct(hotbed_backend backend) {
     (void)backend;
     for (uint32_t buckets = 2; buckets <= MAX_BUCKETS; buckets++) {
@@ -438,8 +445,8 @@ static void candidates_are_distinct(hotbed_backend backend) {
     }
 }
 
-/* Both candidates of a key are near one point, the same in tables of all sizes that have regions. */
-static void candidates_of_tiers_are_near(hotbed_backend backend) {
+/* With regions, both candidates of a key are near one point, which is at the same fraction of tables of all sizes. */
+static void candidates_of_tables_with_regions_are_near(hotbed_backend backend) {
     (void)backend;
     static const uint64_t capacities[] = {70000, 262144, 1000003, 40000000};
     for (int i = 0; i < 4000; i++) {
@@ -454,14 +461,15 @@ static void candidates_of_tiers_are_near(hotbed_backend backend) {
                 (double)(uint32_t)(hotbed_hash_u64(key) * 0x9e3779b97f4a7c15U) / 4294967296.0;
             double region = 1.0 / (double)(1U << range.region_bits), bucket = 1.0 / range.buckets;
             CHECK(fabs(c.first * bucket - point) <= bucket);
-            bool around = c.first + 1 == range.buckets && c.second == 0; /* both were the last */
+            /* wrapped around at the end */
+            bool around = c.first + 1 == range.buckets && c.second == 0;
             CHECK(around || fabs(c.second * bucket - point) <= region + 2 * bucket);
         }
     }
 }
 
-/* Regions get different numbers of keys, and still none is refused. */
-static void tables_with_regions_take_what_they_were_made_for(hotbed_backend backend) {
+/* No key is refused, although regions get different numbers of keys. */
+static void tables_with_regions_hold_as_many_keys_as_their_capacity(hotbed_backend backend) {
     (void)backend;
     enum { KEYS = 300000 };
     hotbed_index_range range = hotbed_index_range_make(KEYS, false, 0);
@@ -483,7 +491,8 @@ static void tables_with_regions_take_what_they_were_made_for(hotbed_backend back
     free(words);
 }
 
-/* In a range with times, the lowest score goes, of equal ones the lowest time, and then the lowest slot. */
+/* In a range with times, the key with the lowest score is evicted; among equal scores the lowest time, then the
+ * lowest slot. */
 static void times_decide_between_equal_scores(hotbed_backend backend) {
     static uint64_t times[MAX_SLOTS];
     (void)backend;
@@ -525,8 +534,8 @@ static void times_decide_between_equal_scores(hotbed_backend backend) {
     }
 }
 
-/* Words that differ in one half, and equal ones, at every place of a line, aligned or not. */
-static void a_line_is_matched_word_by_word(hotbed_backend backend) {
+/* Equal words, and words that differ in one half, at every position of a line, aligned or not. */
+static void a_bucket_is_matched_word_by_word(hotbed_backend backend) {
     const uint64_t word = 0x123456789abcdef0U;
     const uint64_t others[] = {0,          ~word,     word ^ 1, word ^ ((uint64_t)1 << 32),
                                word << 32, UINT64_MAX};
@@ -542,12 +551,12 @@ static void a_line_is_matched_word_by_word(hotbed_backend backend) {
     }
 }
 
-/* --- parts ---------------------------------------------------------------------------------------------- */
+/* --- growth ---------------------------------------------------------------------------------- */
 
 enum { PARTS = 3, PART_KEYS = 60, PARTS_RUN = 400 };
 
-/* Two segments for a table, whose slots follow the first range's in its arrays.  With `apart` its first range is
- * a segment too, and the others' numbers follow. */
+/* Two segments of a table.  Their slots are in the table's arrays, behind the first range.  With `apart` the first
+ * range is a segment, too, and theirs have the following numbers. */
 static hotbed_index_segment segments[WIDTHS][PARTS + 2];
 
 static void clear_parts(uint32_t w, bool evicts, bool apart) {
@@ -558,11 +567,11 @@ static void clear_parts(uint32_t w, bool evicts, bool apart) {
     memset(segments[w], 0, sizeof segments[w]);
     t->view.segments = segments[w];
     if (apart)
-        set_apart(t, segments[w], 1);
+        use_segment(t, segments[w], 1);
     t->range.segment = apart ? 2 : 1;
 }
 
-/* The table grows by one segment, its part number `part`. */
+/* Grow the table by a segment, its part number `part`. */
 static void grow(uint32_t w, uint32_t part) {
     table *t = &tables[w];
     uint64_t slots = hotbed_index_range_slots(t->range);
@@ -582,7 +591,7 @@ static uint64_t part_of(bool apart, uint64_t slot) {
     return (slot >> HOTBED_SEGMENT_SHIFT) - (apart ? 1 : 0);
 }
 
-/* Keys go to the newest part, stay where they are, and are found, erased and evicted in all. */
+/* New keys go to the newest part; older ones keep their slots; keys are found, erased and evicted in all parts. */
 static void run_parts(
     uint32_t w, bool evicts, bool apart, hotbed_index_result *results, uint64_t *slots) {
     table *t = &tables[w];
@@ -592,25 +601,25 @@ static void run_parts(
         if (part > 0)
             grow(w, part);
         for (uint32_t i = 0; i < PART_KEYS; i++, n++)
-            results[n] = claim(t, book[n].key, HOTBED_SCORE_ASSIGN, n + 1, 0);
+            results[n] = claim(t, model[n].key, HOTBED_SCORE_ASSIGN, n + 1, 0);
         CHECK_EQ(part_of(apart, results[n - 1].slot), part);
     }
     for (uint32_t i = 0; i < n; i++) {
         CHECK_EQ(results[i].outcome, HOTBED_INDEX_INSERTED);
-        CHECK_EQ(find(t, book[i].key), results[i].slot);
+        CHECK_EQ(find(t, model[i].key), results[i].slot);
         parts[part_of(apart, results[i].slot)]++;
     }
     for (uint32_t part = 0; part < PARTS; part++)
         CHECK_EQ(parts[part], PART_KEYS);
     for (uint32_t i = 0; i < n; i += 7)
-        CHECK(erase(t, book[i].key));
+        CHECK(erase(t, model[i].key));
     for (uint32_t i = 0; i < n; i++)
-        CHECK((find(t, book[i].key) == HOTBED_SLOT_NONE) == (i % 7 == 0));
+        CHECK((find(t, model[i].key) == HOTBED_SLOT_NONE) == (i % 7 == 0));
     for (; n < PARTS_RUN; n++)
-        results[n] = claim(t, book[n].key, HOTBED_SCORE_ASSIGN, n + 1, 0);
+        results[n] = claim(t, model[n].key, HOTBED_SCORE_ASSIGN, n + 1, 0);
     memset(parts, 0, sizeof parts);
     for (uint32_t i = 0; i < n; i++) {
-        slots[i] = find(t, book[i].key);
+        slots[i] = find(t, model[i].key);
         if (slots[i] != HOTBED_SLOT_NONE)
             parts[part_of(apart, slots[i])]++;
         if (i >= PARTS * PART_KEYS)
@@ -619,7 +628,7 @@ static void run_parts(
     for (uint32_t part = 0; part < PARTS; part++)
         CHECK(parts[part] >= PART_KEYS * 9 / 10);
     find_some(t);
-    /* Keys have made room in all parts, or all have stayed. */
+    /* Keys were evicted from all parts, or none was evicted. */
     memset(parts, 0, sizeof parts);
     for (uint32_t i = 0; i < n; i++) {
         if (results[i].outcome == HOTBED_INDEX_EVICTED)
@@ -654,8 +663,8 @@ static void tables_that_grow_are_the_same_at_every_width(hotbed_backend backend)
     }
 }
 
-/* What creation writes into memory that is zero is what clearing writes, slot for slot. */
-static void slots_that_start_are_free(hotbed_backend backend) {
+/* Creation, which writes into zeroed memory, leaves the same words as clearing. */
+static void creation_marks_all_slots_as_free(hotbed_backend backend) {
     (void)backend;
     for (int i = 0; i < 200; i++) {
         uint64_t capacity = 1 + hotbed_test_below((uint64_t)1 << (4 + i % 14));
@@ -679,30 +688,30 @@ static void slots_that_start_are_free(hotbed_backend backend) {
     }
 }
 
-/* --- two tiles beside each other ---------------------------------------------------------------------------- */
+/* --- two tiles on one table ------------------------------------------------------------------ */
 
-enum { BESIDE = 20 };
+enum { TWO_KEYS = 20 }; /* keys of a test with two tiles */
 
-/* What two tiles do to one table: `first` in the lanes below its width, `second` in the others. */
-typedef struct beside {
+/* Two tiles on one table: the lanes below the width run `first`, the others `second`. */
+typedef struct two_tiles {
     table *t;
-    uint64_t keys[BESIDE + 1], slots[BESIDE + 1];
-    void (*first)(struct beside *b, uint32_t width);
-    void (*second)(struct beside *b, uint32_t width);
+    uint64_t keys[TWO_KEYS + 1], slots[TWO_KEYS + 1];
+    void (*first)(struct two_tiles *b, uint32_t width);
+    void (*second)(struct two_tiles *b, uint32_t width);
     bool over;
-} beside;
+} two_tiles;
 
-static void beside_lane(void *argument) {
-    beside *b = argument;
+static void two_tiles_lane(void *argument) {
+    two_tiles *b = argument;
     (hotbed_emulate_lane() < b->t->width ? b->first : b->second)(b, b->t->width);
 }
 
-static void run_beside(beside *b) {
+static void run_two_tiles(two_tiles *b) {
     uint64_t random = hotbed_test_random();
-    hotbed_emulate_beside(2 * b->t->width, b->t->width, beside_lane, b, &random);
+    hotbed_emulate_interleaved(2 * b->t->width, b->t->width, two_tiles_lane, b, &random);
 }
 
-static void claim_one(beside *b, uint32_t n, uint32_t width) {
+static void claim_one(two_tiles *b, uint32_t n, uint32_t width) {
     hotbed_index_result r =
         hotbed_index_claim(b->t->view, b->t->range, b->keys[n], HOTBED_SCORE_ASSIGN, 2, 1, width);
     CHECK(r.slot != HOTBED_SLOT_NONE);
@@ -713,22 +722,23 @@ static void claim_one(beside *b, uint32_t n, uint32_t width) {
     b->slots[n] = r.slot;
 }
 
-/* The first key of the table, which is the next to be evicted. */
-static void claim_present(beside *b, uint32_t width) {
+/* Claim the key that is the next to be evicted. */
+static void claim_present(two_tiles *b, uint32_t width) {
     claim_one(b, 0, width);
 }
 
-static void claim_new(beside *b, uint32_t width) {
+static void claim_new(two_tiles *b, uint32_t width) {
     for (uint32_t n = 1; n < HOTBED_BUCKET_SLOTS; n++)
         claim_one(b, n, width);
 }
 
-/* A key is claimed while others, which may take its slot, are.  All get a slot of their own, with one pin. */
+/* One tile claims a key of the table while the other claims new keys, which may evict it.  Each key ends up in a slot
+ * of its own, with one pin. */
 static void a_key_is_claimed_beside_evictions(hotbed_backend backend) {
     (void)backend;
     for (uint32_t round = 0; round < 60; round++) {
         table *t = &tables[round % 2 == 0 ? 0 : 1];
-        beside b = {.t = t, .first = claim_new, .second = claim_present};
+        two_tiles b = {.t = t, .first = claim_new, .second = claim_present};
         clear(
             t, (hotbed_index_range){.buckets = 2, .choices = 1, .evicts = 1},
             round % 2 == 0 ? 1 : 8);
@@ -744,10 +754,11 @@ static void a_key_is_claimed_beside_evictions(hotbed_backend backend) {
                 hotbed_index_place(t->view, t->range, key, hotbed_meta_new(1, 0), 1);
             hotbed_index_publish(t->view, r.slot, key);
             if (r.slot == 0)
-                b.keys[0] = key; /* of equal scores the lowest slot's goes first */
+                b.keys[0] =
+                    key; /* scores are equal, so the key of the lowest slot is evicted first */
             n++;
         }
-        run_beside(&b);
+        run_two_tiles(&b);
         for (n = 0; n < HOTBED_BUCKET_SLOTS; n++) {
             CHECK_EQ(hotbed_index_find(t->view, t->range, b.keys[n], 1), b.slots[n]);
             CHECK_EQ(t->metas[b.slots[n]] & (HOTBED_META_PINS | HOTBED_META_LOCKED), 1);
@@ -755,57 +766,58 @@ static void a_key_is_claimed_beside_evictions(hotbed_backend backend) {
     }
 }
 
-static void erase_all(beside *b, uint32_t width) {
-    for (uint32_t n = 0; n < BESIDE; n++)
+static void erase_all(two_tiles *b, uint32_t width) {
+    for (uint32_t n = 0; n < TWO_KEYS; n++)
         CHECK(hotbed_index_erase(b->t->view, b->t->range, b->keys[n], width));
     if (hotbed_tile_rank(width) == 0)
         b->over = true;
 }
 
-/* A slot whose meta is 0, and stays 0, has no key of the table. */
-static void look_at_free(beside *b, uint32_t width) {
+/* While keys are erased: a slot whose meta is 0 must no longer have its key. */
+static void look_at_free(two_tiles *b, uint32_t width) {
     (void)width;
     while (!b->over)
-        for (uint32_t n = 0; n < BESIDE; n++)
+        for (uint32_t n = 0; n < TWO_KEYS; n++)
             if (hotbed_load_acquire_u64(&b->t->metas[b->slots[n]]) == 0)
                 CHECK(hotbed_load_acquire_u64(&b->t->keys[b->slots[n]]) != b->keys[n]);
 }
 
-static void a_slot_is_free_when_its_key_is_gone(hotbed_backend backend) {
+static void a_slot_is_freed_after_its_key_is_gone(hotbed_backend backend) {
     (void)backend;
     for (uint32_t round = 0; round < 20; round++) {
         table *t = &tables[0];
-        beside b = {.t = t, .first = erase_all, .second = look_at_free};
+        two_tiles b = {.t = t, .first = erase_all, .second = look_at_free};
         clear(t, (hotbed_index_range){.buckets = 4, .choices = 3}, round % 2 == 0 ? 1 : 8);
-        for (uint32_t n = 0; n < BESIDE; n++) {
+        for (uint32_t n = 0; n < TWO_KEYS; n++) {
             b.keys[n] = hotbed_test_random();
             hotbed_index_result r =
                 hotbed_index_place(t->view, t->range, b.keys[n], hotbed_meta_new(1, 0), 1);
             hotbed_index_publish(t->view, r.slot, b.keys[n]);
             b.slots[n] = r.slot;
         }
-        run_beside(&b);
+        run_two_tiles(&b);
     }
 }
 
 const hotbed_test hotbed_tests[] = {
     {"a_key_is_claimed_beside_evictions", a_key_is_claimed_beside_evictions},
-    {"a_slot_is_free_when_its_key_is_gone", a_slot_is_free_when_its_key_is_gone},
-    {"slots_that_start_are_free", slots_that_start_are_free},
-    {"a_line_is_matched_word_by_word", a_line_is_matched_word_by_word},
+    {"a_slot_is_freed_after_its_key_is_gone", a_slot_is_freed_after_its_key_is_gone},
+    {"creation_marks_all_slots_as_free", creation_marks_all_slots_as_free},
+    {"a_bucket_is_matched_word_by_word", a_bucket_is_matched_word_by_word},
     {"a_table_that_refuses_is_the_same_at_every_width",
      a_table_that_refuses_is_the_same_at_every_width},
     {"a_table_that_evicts_is_the_same_at_every_width",
      a_table_that_evicts_is_the_same_at_every_width},
-    {"a_table_apart_is_the_same_at_every_width", a_table_apart_is_the_same_at_every_width},
+    {"a_table_in_separate_memory_is_the_same_at_every_width",
+     a_table_in_separate_memory_is_the_same_at_every_width},
     {"tables_of_one_index_do_not_touch_each_other", tables_of_one_index_do_not_touch_each_other},
-    {"lanes_look_in_tables_of_their_own", lanes_look_in_tables_of_their_own},
+    {"lanes_search_in_tables_of_their_own", lanes_search_in_tables_of_their_own},
     {"times_decide_between_equal_scores", times_decide_between_equal_scores},
     {"scores_follow_their_rule", scores_follow_their_rule},
     {"candidates_are_distinct", candidates_are_distinct},
-    {"candidates_of_tiers_are_near", candidates_of_tiers_are_near},
-    {"tables_with_regions_take_what_they_were_made_for",
-     tables_with_regions_take_what_they_were_made_for},
+    {"candidates_of_tables_with_regions_are_near", candidates_of_tables_with_regions_are_near},
+    {"tables_with_regions_hold_as_many_keys_as_their_capacity",
+     tables_with_regions_hold_as_many_keys_as_their_capacity},
     {"tables_that_grow_are_the_same_at_every_width", tables_that_grow_are_the_same_at_every_width},
     {NULL, NULL},
 };

@@ -1,9 +1,13 @@
-/* tests/storage/test_index_model.c - the index against a plain model, and against itself on the other backend. */
+/* tests/storage/test_index_model.c - the calls of hotbed/index.h against a plain model, and both backends compared.
+ *
+ * Random batches are inserted, found, pinned, unpinned and erased.  The model is an array with an entry for each
+ * slot; it checks that a refused key had no free candidate slot and that an evicted key had the lowest score.
+ */
 #include "hotbed/index.h"
 
 #include "storage/hash_core.h"
 #include "storage/index_range.h"
-#include "tests/storage/index_box.h"
+#include "tests/storage/index_fixture.h"
 #include "tests/support/harness.h"
 
 #include <stdlib.h>
@@ -11,7 +15,7 @@
 
 enum { TABLES = 3, MODEL_SLOTS = 1024 };
 
-/* --- the model --------------------------------------------------------------------------------------- */
+/* --- the model ------------------------------------------------------------------------------- */
 
 typedef struct entry {
     uint64_t key, score;
@@ -30,8 +34,8 @@ static uint64_t model_find(uint32_t table, uint64_t key) {
     return HOTBED_SLOT_NONE;
 }
 
-/* The lowest score of the unpinned among a key's candidates, UINT64_MAX when all are pinned, 0 and *free
- * when one is free. */
+/* The lowest score of the unpinned keys among a key's candidates.  UINT64_MAX if all are pinned; 0, with *free_slot
+ * set, if a candidate is free. */
 static uint64_t model_lowest(uint32_t table, uint64_t key, bool *free_slot) {
     hotbed_index_range range = ranges[table];
     uint64_t lowest = UINT64_MAX;
@@ -57,10 +61,10 @@ static uint64_t ruled(hotbed_score_rule rule, uint64_t old, uint64_t given) {
     return score < HOTBED_SCORE_MOST ? score : HOTBED_SCORE_MOST;
 }
 
-/* The batch's evictions leave the model. */
-static void model_evictions(const index_box *b) {
+/* Check the evictions of a batch, and remove the evicted keys from the model. */
+static void model_evictions(const index_fixture *b) {
     const index_batch *h = b->host;
-    CHECK_EQ(h->num_evicted, index_box_outcomes(b, HOTBED_INDEX_EVICTED));
+    CHECK_EQ(h->num_evicted, index_fixture_outcomes(b, HOTBED_INDEX_EVICTED));
     for (uint64_t i = 0; i < h->num_evicted; i++) {
         entry *e = &model[h->evicted_slots[i]];
         CHECK(e->live && e->pins == 0);
@@ -70,18 +74,18 @@ static void model_evictions(const index_box *b) {
         while (table + 1 < TABLES && h->evicted_slots[i] >= hotbed_index_slot(ranges[table + 1], 0))
             table++;
         CHECK(ranges[table].evicts != 0);
-        for (uint64_t k = 0; k < h->n; k++) /* not a key of the call */
+        for (uint64_t k = 0; k < h->n; k++) /* the call must not evict its own keys */
             CHECK(h->tables[k] != table || h->keys[k] != e->key);
         e->live = false;
     }
 }
 
-static void model_insert(index_box *b, hotbed_score_rule rule, bool with_pin) {
+static void model_insert(index_fixture *b, hotbed_score_rule rule, bool with_pin) {
     uint64_t lowest = 0;
     bool room = false;
     if (b->host->n == 1)
         lowest = model_lowest(b->host->tables[0], b->host->keys[0], &room);
-    CHECK_OK(index_box_insert(b, rule, with_pin));
+    CHECK_OK(index_fixture_insert(b, rule, with_pin));
     const index_batch *h = b->host;
     for (uint64_t i = 0; i < h->n; i++)
         CHECK_EQ(
@@ -115,7 +119,7 @@ static void model_insert(index_box *b, hotbed_score_rule rule, bool with_pin) {
         }
         e->pins += with_pin ? 1 : 0;
     }
-    for (uint64_t i = 0; i < h->n; i++) { /* who was refused had no free slot */
+    for (uint64_t i = 0; i < h->n; i++) { /* a refused key had no free slot */
         bool free_slot;
         if (h->slots[i] != HOTBED_SLOT_NONE)
             continue;
@@ -124,15 +128,15 @@ static void model_insert(index_box *b, hotbed_score_rule rule, bool with_pin) {
     }
 }
 
-/* Every table's keys, slots, scores and pins are the model's. */
-static void model_check(index_box *b) {
+/* Compare keys, slots, scores and pins of every table with the model. */
+static void model_check(index_fixture *b) {
     for (uint32_t t = 0; t < TABLES; t++) {
         uint64_t live = 0, pinned = 0;
         uint64_t first = hotbed_index_slot(ranges[t], 0);
         CHECK_OK(hotbed_index_export(
-            b->index, t, INDEX_BOX_MOST, b->device->keys, b->device->slots, b->device->scores,
+            b->index, t, INDEX_BATCH_MOST, b->device->keys, b->device->slots, b->device->scores,
             b->device->counts, b->stream));
-        CHECK_OK(index_box_download(b));
+        CHECK_OK(index_fixture_download(b));
         for (uint64_t i = 0; i < b->host->counts[0]; i++) {
             const entry *e = &model[b->host->slots[i]];
             CHECK(e->live);
@@ -148,11 +152,11 @@ static void model_check(index_box *b) {
     }
 }
 
-/* Keys of a batch: from a small space, distinct in their table. */
-static void random_keys(index_box *b, uint64_t n, uint64_t space) {
-    static uint64_t edges[INDEX_BOX_MOST];
+/* Make a batch of keys from a small key space, distinct within their table. */
+static void random_keys(index_fixture *b, uint64_t n, uint64_t space) {
+    static uint64_t edges[INDEX_BATCH_MOST];
     index_batch *h = b->host;
-    uint64_t num_edges = index_box_edge_keys(edges);
+    uint64_t num_edges = index_fixture_edge_keys(edges);
     memset(h, 0, sizeof *h);
     while (h->n < n) {
         uint32_t table = (uint32_t)hotbed_test_below(TABLES);
@@ -169,8 +173,8 @@ static void random_keys(index_box *b, uint64_t n, uint64_t space) {
     }
 }
 
-static void model_erase(index_box *b) {
-    index_box_erase(b);
+static void model_erase(index_fixture *b) {
+    index_fixture_erase(b);
     for (uint64_t i = 0; i < b->host->n; i++) {
         uint64_t slot = model_find(b->host->tables[i], b->host->keys[i]);
         bool gone = slot != HOTBED_SLOT_NONE && model[slot].pins == 0;
@@ -180,23 +184,23 @@ static void model_erase(index_box *b) {
     }
 }
 
-static void model_pin(index_box *b, bool on) {
-    index_box_find(b);
+static void model_pin(index_fixture *b, bool on) {
+    index_fixture_find(b);
     for (uint64_t i = 0; i < b->host->n; i++) {
         uint64_t slot = model_find(b->host->tables[i], b->host->keys[i]);
         CHECK_EQ(b->host->slots[i], slot);
         if (slot != HOTBED_SLOT_NONE && (on || model[slot].pins > 0))
             model[slot].pins += on ? 1U : UINT32_MAX;
     }
-    index_box_pin(b, on);
+    index_fixture_pin(b, on);
 }
 
-static void random_operations_are_the_models(hotbed_backend backend) {
-    index_box b;
+static void random_operations_equal_the_model(hotbed_backend backend) {
+    index_fixture b;
     const uint64_t capacities[TABLES] = {100, 60, 400};
     const hotbed_evict evict[TABLES] = {
         HOTBED_EVICT_NEVER, HOTBED_EVICT_LOWEST, HOTBED_EVICT_LOWEST};
-    index_box_open(&b, backend, TABLES, capacities, evict);
+    index_fixture_open(&b, backend, TABLES, capacities, evict);
     memset(model, 0, sizeof model);
     uint64_t buckets = 0;
     for (uint32_t t = 0; t < TABLES; t++) {
@@ -224,10 +228,10 @@ static void random_operations_are_the_models(hotbed_backend backend) {
         }
         model_check(&b);
     }
-    index_box_close(&b);
+    index_fixture_close(&b);
 }
 
-/* --- backends ------------------------------------------------------------------------------------------ */
+/* --- backends -------------------------------------------------------------------------------- */
 
 static int by_value(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -236,31 +240,31 @@ static int by_value(const void *a, const void *b) {
 
 static void both_backends_keep_the_same_keys(hotbed_backend backend) {
     enum { N = 900 };
-    index_box b[2];
+    index_fixture b[2];
     const hotbed_backend backends[2] = {HOTBED_BACKEND_HOST, backend};
     for (int i = 0; i < 2; i++) {
-        index_box_open_one(&b[i], backends[i], INDEX_BOX_MOST, HOTBED_EVICT_NEVER);
+        index_fixture_open_one(&b[i], backends[i], INDEX_BATCH_MOST, HOTBED_EVICT_NEVER);
         for (uint64_t round = 0; round < 4; round++) {
-            index_box_number_keys(&b[i], round * 300, N);
-            CHECK_OK(index_box_insert(&b[i], HOTBED_SCORE_ADD, round % 2 == 1));
-            index_box_number_keys(&b[i], round * 300, 100);
-            index_box_erase(&b[i]);
+            index_fixture_number_keys(&b[i], round * 300, N);
+            CHECK_OK(index_fixture_insert(&b[i], HOTBED_SCORE_ADD, round % 2 == 1));
+            index_fixture_number_keys(&b[i], round * 300, 100);
+            index_fixture_erase(&b[i]);
         }
         CHECK_OK(hotbed_index_export(
-            b[i].index, 0, INDEX_BOX_MOST, b[i].device->keys, NULL, NULL, b[i].device->counts,
+            b[i].index, 0, INDEX_BATCH_MOST, b[i].device->keys, NULL, NULL, b[i].device->counts,
             b[i].stream));
-        CHECK_OK(index_box_download(&b[i]));
+        CHECK_OK(index_fixture_download(&b[i]));
         qsort(b[i].host->keys, b[i].host->counts[0], sizeof(uint64_t), by_value);
     }
     CHECK_EQ(b[0].host->counts[0], b[1].host->counts[0]);
     CHECK_EQ(b[0].host->counts[1], b[1].host->counts[1]);
     CHECK_BYTES(b[0].host->keys, b[1].host->keys, b[0].host->counts[0] * sizeof(uint64_t));
-    index_box_close(&b[0]);
-    index_box_close(&b[1]);
+    index_fixture_close(&b[0]);
+    index_fixture_close(&b[1]);
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"random_operations_are_the_models", random_operations_are_the_models},
+    {"random_operations_equal_the_model", random_operations_equal_the_model},
     {"both_backends_keep_the_same_keys", both_backends_keep_the_same_keys},
     {NULL, NULL},
 };

@@ -1,4 +1,8 @@
-/* tests/storage/test_index_race.c - threads claim, find, pin and erase in one small index, under TSan. */
+/* tests/storage/test_index_race.c - threads claim, find, pin, evict and erase keys in one small index.
+ *
+ * TSan checks the memory order.  A found key must have its row, which its thread wrote before it published the key;
+ * after each run every key has a slot of its own.
+ */
 #include "storage/index_core.h"
 #include "tests/support/harness.h"
 
@@ -9,15 +13,15 @@ enum { BUCKETS = 12, SLOTS = BUCKETS * HOTBED_BUCKET_SLOTS, THREADS = 4, MAX_KEY
 typedef struct table {
     uint64_t keys[SLOTS] __attribute__((aligned(128)));
     uint64_t metas[SLOTS] __attribute__((aligned(128)));
-    uint64_t rows[SLOTS]; /* what a row would be: written before its key is published */
+    uint64_t rows[SLOTS]; /* stands for the row: ~key, written before the key is published */
     hotbed_index_view view;
     hotbed_index_range range;
 } table;
 
 static table shared;
 static uint64_t all_keys[MAX_KEYS];
-static uint64_t slots[MAX_KEYS]; /* of the claims, by key number */
-static pthread_barrier_t together;
+static uint64_t slots[MAX_KEYS]; /* that the claims returned, by key number */
+static pthread_barrier_t started;
 
 static void clear(bool evicts) {
     memset(&shared, 0, sizeof shared);
@@ -32,11 +36,11 @@ static void clear(bool evicts) {
         all_keys[i] = i < 20 ? (uint64_t)i : hotbed_test_random();
 }
 
-static void row_is_for(uint64_t slot, uint64_t key) {
+static void check_row(uint64_t slot, uint64_t key) {
     CHECK_EQ(hotbed_load_relaxed_u64(&shared.rows[slot]), ~key);
 }
 
-/* A share of the keys, all different from the other threads'. */
+/* The keys of one thread; no other thread has them. */
 typedef struct share {
     uint32_t first, count, step;
     uint64_t score;
@@ -45,7 +49,7 @@ typedef struct share {
 
 static void *claim_share(void *argument) {
     const share *s = argument;
-    (void)pthread_barrier_wait(&together);
+    (void)pthread_barrier_wait(&started);
     for (uint32_t i = 0; i < s->count; i++) {
         uint32_t k = s->first + i * s->step;
         hotbed_index_result r = hotbed_index_claim(
@@ -55,7 +59,7 @@ static void *claim_share(void *argument) {
             hotbed_store_relaxed_u64(&shared.rows[r.slot], ~all_keys[k]);
             hotbed_index_publish(shared.view, r.slot, all_keys[k]);
         } else if (r.outcome == HOTBED_INDEX_FOUND) {
-            row_is_for(r.slot, all_keys[k]);
+            check_row(r.slot, all_keys[k]);
         }
     }
     return NULL;
@@ -63,32 +67,33 @@ static void *claim_share(void *argument) {
 
 static void *erase_share(void *argument) {
     const share *s = argument;
-    (void)pthread_barrier_wait(&together);
+    (void)pthread_barrier_wait(&started);
     for (uint32_t i = 0; i < s->count; i++)
         (void)hotbed_index_erase(shared.view, shared.range, all_keys[s->first + i * s->step], 1);
     return NULL;
 }
 
-/* A key that is found has its row. */
+/* Find all keys; a key that is found must have its row. */
 static void *find_all(void *argument) {
     (void)argument;
-    (void)pthread_barrier_wait(&together);
+    (void)pthread_barrier_wait(&started);
     for (int round = 0; round < 3; round++)
         for (int k = 0; k < MAX_KEYS; k++) {
             uint64_t slot = hotbed_index_find(shared.view, shared.range, all_keys[k], 1);
             if (slot == HOTBED_SLOT_NONE || shared.range.evicts != 0)
                 continue;
             CHECK_EQ(hotbed_load_acquire_u64(&shared.keys[slot]), all_keys[k]);
-            row_is_for(slot, all_keys[k]);
+            check_row(slot, all_keys[k]);
         }
     return NULL;
 }
 
-/* THREADS threads do `work` on keys [0, n), dealt in turn, beside `others` threads of find_all. */
+/* Run `work` on keys [0, n) by THREADS threads, each with every THREADS-th key, beside `others` threads of
+ * find_all(). */
 static void run(void *(*work)(void *argument), uint32_t n, uint64_t score, unsigned others) {
     share shares[THREADS];
     pthread_t finders[2];
-    CHECK_EQ(pthread_barrier_init(&together, NULL, THREADS + others), 0);
+    CHECK_EQ(pthread_barrier_init(&started, NULL, THREADS + others), 0);
     for (uint32_t t = 0; t < THREADS; t++) {
         shares[t] = (share){.first = t, .count = n / THREADS, .step = THREADS, .score = score};
         CHECK_EQ(pthread_create(&shares[t].thread, NULL, work, &shares[t]), 0);
@@ -99,10 +104,10 @@ static void run(void *(*work)(void *argument), uint32_t n, uint64_t score, unsig
         CHECK_EQ(pthread_join(shares[t].thread, NULL), 0);
     for (unsigned o = 0; o < others; o++)
         CHECK_EQ(pthread_join(finders[o], NULL), 0);
-    CHECK_EQ(pthread_barrier_destroy(&together), 0);
+    CHECK_EQ(pthread_barrier_destroy(&started), 0);
 }
 
-/* Number of keys that are found, each in a slot of its own with its row. */
+/* Number of keys in the table.  Checks that each has a slot of its own, and its row. */
 static uint32_t check_table(void) {
     bool taken[SLOTS] = {false};
     uint32_t found = 0, occupied = 0;
@@ -112,7 +117,7 @@ static uint32_t check_table(void) {
             continue;
         CHECK(!taken[slot]);
         taken[slot] = true;
-        row_is_for(slot, all_keys[k]);
+        check_row(slot, all_keys[k]);
         found++;
     }
     for (int s = 0; s < SLOTS; s++) {
@@ -123,7 +128,7 @@ static uint32_t check_table(void) {
     return found;
 }
 
-/* Keys first .. end-1 that their claim gave a slot: few candidates may be full before the table is. */
+/* Number of keys in [first, end) whose claim got a slot.  The candidates of a key may be full before the table is. */
 static uint32_t claimed(uint32_t first, uint32_t end) {
     uint32_t n = 0;
     for (uint32_t k = first; k < end; k++)
@@ -145,7 +150,7 @@ static void threads_insert_and_find(hotbed_backend backend) {
         clear(false);
         run(claim_share, 100, 1, 2);
         CHECK_EQ(check_table(), 100);
-        run(claim_share, 100, 2, 2); /* all found now */
+        run(claim_share, 100, 2, 2); /* all keys exist */
         for (uint32_t k = 0; k < 100; k++)
             CHECK_EQ(shared.metas[slots[k]] & HOTBED_META_PINS, 2);
     }
@@ -175,7 +180,7 @@ static void threads_erase_beside_finds(hotbed_backend backend) {
                 hotbed_index_find(shared.view, shared.range, all_keys[k], 1), HOTBED_SLOT_NONE);
         uint32_t kept = claimed(120, 180);
         CHECK_EQ(check_table(), kept);
-        run(claim_share, 120, 2, 0); /* erased slots are taken again */
+        run(claim_share, 120, 2, 0); /* erased slots are used again */
         CHECK_EQ(check_table(), kept + claimed(0, 120));
         CHECK(kept + claimed(0, 120) > 170);
         unpin_all(120);
@@ -188,13 +193,13 @@ static void threads_evict(hotbed_backend backend) {
         clear(true);
         run(claim_share, 120, 1, 0);
         unpin_all(120);
-        for (int k = 0; k < MAX_KEYS / 2; k++) { /* the second half of the keys comes */
+        for (int k = 0; k < MAX_KEYS / 2; k++) { /* claim the second half of the keys */
             uint64_t key = all_keys[k];
             all_keys[k] = all_keys[MAX_KEYS / 2 + k];
             all_keys[MAX_KEYS / 2 + k] = key;
         }
         run(claim_share, 160, 2, 1);
-        for (int k = 0; k < 160; k++) /* pinned: whoever got a slot kept it */
+        for (int k = 0; k < 160; k++) /* pinned keys keep their slots */
             CHECK_EQ(hotbed_index_find(shared.view, shared.range, all_keys[k], 1), slots[k]);
         (void)check_table();
         unpin_all(160);

@@ -1,7 +1,7 @@
-/* tests/storage/test_optimizer_rows.c - optimiser steps on rows of the caller's: the bytes of steps in place.
+/* tests/storage/test_optimizer_rows.c - hotbed/optimizer.h: optimizer steps on rows in the caller's memory.
  *
- * The rows of a batch are copied out of a storage, stepped here with the ticket's summed gradients, and
- * compared with the storage's after hotbed_storage_apply().
+ * The rows of a batch are copied out of a storage and updated with the ticket's summed gradients, as separate arrays
+ * and as rows of a flat table.  They must have the bytes of the storage's rows after hotbed_storage_apply().
  */
 #include "hotbed/flat_table.h"
 #include "hotbed/optimizer.h"
@@ -11,10 +11,10 @@
 
 enum { KEYS = 200, STEPS = 4 };
 
-/* Dense parts of up to KEYS rows on the device, and the sizes of a row's. */
+/* Device arrays of the weights and states of up to KEYS rows. */
 typedef struct parts {
     hotbed_rows rows;
-    uint64_t bytes[3]; /* weights, states */
+    uint64_t bytes[3]; /* of a row: weights, states */
     uint32_t dim;
     hotbed_dtype dtype;
 } parts;
@@ -64,7 +64,7 @@ static hotbed_optimizer_clock *clock_make(fixture *r, const hotbed_optimizer *op
     return fixture_copy(r, &clock, sizeof clock);
 }
 
-/* The same step of the same rows in a flat table, whose row is its parts one after the other. */
+/* Make the step in a flat table, whose rows have weights and states one behind the other. */
 static void flat_step(
     fixture *r, const hotbed_optimizer *o, const hotbed_optimizer_clock *clock, const parts *before,
     const parts *out, uint64_t n, const float *gradients) {
@@ -81,7 +81,7 @@ static void flat_step(
     uint64_t slots[KEYS];
     for (uint64_t i = 0; i < KEYS; i++)
         slots[i] = KEYS - 1 - i;
-    uint64_t *device = fixture_copy(r, slots + KEYS - n, n * sizeof *slots); /* n-1 .. 0 */
+    uint64_t *device = fixture_copy(r, slots + KEYS - n, n * sizeof *slots); /* slots n-1 .. 0 */
     CHECK_OK(hotbed_flat_table_store(table, n, device, &before->rows, r->stream));
     float *turned = fixture_alloc(r, n * view.dim * sizeof(float));
     for (uint64_t i = 0; i < n; i++)
@@ -106,13 +106,14 @@ static void set_rate(fixture *r, hotbed_optimizer_clock *clock, float rate) {
     r->model->state.learning_rate = rate;
 }
 
-static void step(lane *l, rng *random, hotbed_optimizer_clock *clock, parts p[3], float *sums) {
+static void step(
+    test_ticket *l, rng *random, hotbed_optimizer_clock *clock, parts p[3], float *sums) {
     fixture *r = l->r;
     const hotbed_optimizer *o = hotbed_storage_optimizer(r->storage);
-    const recipe how = {.batch_size = 100, .key_space = 60};
+    const batch_shape how = {.batch_size = 100, .key_space = 60};
     hotbed_ticket_view view = {.size = sizeof view};
-    lane_fill(l, random, &how);
-    lane_prefetch(l);
+    test_ticket_fill(l, random, &how);
+    test_ticket_prefetch(l);
     CHECK_OK(hotbed_ticket_read(l->ticket, &view));
     uint64_t n = l->model->unique_offsets[1];
     CHECK(n > 0 && n <= KEYS);
@@ -131,8 +132,8 @@ static void step(lane *l, rng *random, hotbed_optimizer_clock *clock, parts p[3]
     oracle_backward(l->model, l->scratch[0], l->stride);
     CHECK_OK(
         hotbed_storage_get_rows(r->storage, 0, n, view.unique_keys, &p[2].rows, NULL, r->stream));
-    parts_same(r, &p[0], &p[2], n); /* dense */
-    parts_same(r, &p[1], &p[2], n); /* padded */
+    parts_same(r, &p[0], &p[2], n); /* separate arrays */
+    parts_same(r, &p[1], &p[2], n); /* rows of a flat table */
 }
 
 static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind kind) {
@@ -141,15 +142,16 @@ static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind
     for (uint32_t i = 0; i < 20; i += hotbed_test_is_small() ? 7 : 1) {
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         parts p[3];
         setup_start(&s, 1, dims[i % 10], 500);
         s.tables[0].dtype = (hotbed_dtype)(1 + (i + i / 10) % 3);
         s.options.optimizer.kind = kind;
         s.options.optimizer.weight_decay = i % 2 == 0 ? 0.0F : 0.02F;
-        s.options.optimizer.max_gradient = 0.75F; /* in the reduction; sums are not clamped */
+        /* clips gradients in reduce; sums are not clipped */
+        s.options.optimizer.max_gradient = 0.75F;
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 100, 100);
+        test_ticket_open(&r, &l, 100, 100);
         for (int k = 0; k < 3; k++)
             p[k] = parts_make(&r, dims[i % 10], s.tables[0].dtype, kind);
         float *sums = fixture_alloc(&r, 100 * dims[i % 10] * sizeof(float));
@@ -165,41 +167,41 @@ static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind
         CHECK(end.beta1_power == r.model->state.beta1_power);
         CHECK(end.beta2_power == r.model->state.beta2_power);
         CHECK(end.learning_rate == 0.25F);
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
 
-static void sgd_rows(hotbed_backend backend) {
+static void sgd_on_the_callers_rows_equals_the_storage(hotbed_backend backend) {
     same_bytes_as_in_place(backend, HOTBED_OPT_SGD);
 }
 
-static void adam_rows(hotbed_backend backend) {
+static void adam_on_the_callers_rows_equals_the_storage(hotbed_backend backend) {
     same_bytes_as_in_place(backend, HOTBED_OPT_ADAM);
 }
 
-static void adagrad_rows(hotbed_backend backend) {
+static void adagrad_on_the_callers_rows_equals_the_storage(hotbed_backend backend) {
     same_bytes_as_in_place(backend, HOTBED_OPT_ADAGRAD);
 }
 
-static void rowwise_adagrad_rows(hotbed_backend backend) {
+static void rowwise_adagrad_on_the_callers_rows_equals_the_storage(hotbed_backend backend) {
     same_bytes_as_in_place(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
 }
 
-/* --- alone ----------------------------------------------------------------------------------------- */
+/* --- without a storage ----------------------------------------------------------------------- */
 
-typedef struct bench {
+typedef struct rows_fixture {
     fixture r;
     hotbed_optimizer o;
     hotbed_optimizer_clock *clock;
     parts p;
     float *gradients;
-} bench;
+} rows_fixture;
 
-static void bench_open(bench *b, hotbed_backend backend, hotbed_optimizer_kind kind) {
+static void rows_open(rows_fixture *b, hotbed_backend backend, hotbed_optimizer_kind kind) {
     setup s;
     rng random = rng_start(30);
-    setup_start(&s, 1, 4, 8); /* a storage only because a fixture has one */
+    setup_start(&s, 1, 4, 8); /* not used; a fixture needs a storage */
     fixture_open_bare(&b->r, backend, &s.options);
     hotbed_optimizer_init(&b->o);
     b->o.kind = kind;
@@ -218,13 +220,13 @@ static void bench_open(bench *b, hotbed_backend backend, hotbed_optimizer_kind k
     free(values);
 }
 
-/* Steps that are recorded count on, and see a rate that is copied in between. */
-static void recorded_steps_count_on(hotbed_backend backend) {
-    bench eager, recorded;
+/* Launches advance the clock, and use a learning rate that is copied in between. */
+static void recorded_steps_advance_the_clock(hotbed_backend backend) {
+    rows_fixture eager, recorded;
     hotbed_graph *graph;
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-    bench_open(&eager, backend, HOTBED_OPT_ADAM);
-    bench_open(&recorded, backend, HOTBED_OPT_ADAM);
+    rows_open(&eager, backend, HOTBED_OPT_ADAM);
+    rows_open(&recorded, backend, HOTBED_OPT_ADAM);
     hotbed_row_update u = update_of(&eager.p, KEYS, eager.gradients);
     hotbed_row_update v = update_of(&recorded.p, KEYS, recorded.gradients);
     hotbed_stream *s = recorded.r.stream;
@@ -233,7 +235,7 @@ static void recorded_steps_count_on(hotbed_backend backend) {
     CHECK_OK(hotbed_optimizer_update_rows(&recorded.o, recorded.clock, &v, s));
     CHECK_OK(hotbed_graph_end(s, &graph));
     const float rate = 0.5F;
-    bench *both[2] = {&eager, &recorded};
+    rows_fixture *both[2] = {&eager, &recorded};
     for (int i = 0; i < 12; i++) {
         for (int b = 0; i == 6 && b < 2; b++)
             fixture_upload(&both[b]->r, &both[b]->clock->learning_rate, &rate, sizeof rate);
@@ -253,12 +255,12 @@ static void recorded_steps_count_on(hotbed_backend backend) {
     fixture_close(&recorded.r);
 }
 
-/* Rows beyond n, and what is between padded rows, are left as they are. */
-static void only_n_rows_are_touched(hotbed_backend backend) {
+/* Rows from n on, and the gaps between rows, stay unchanged. */
+static void only_n_rows_are_written(hotbed_backend backend) {
     enum { ROWS = 3, STRIDE = 64 };
-    bench b;
+    rows_fixture b;
     unsigned char rows[(ROWS + 1) * STRIDE], seen[sizeof rows];
-    bench_open(&b, backend, HOTBED_OPT_ROWWISE_ADAGRAD);
+    rows_open(&b, backend, HOTBED_OPT_ROWWISE_ADAGRAD);
     memset(rows, 0x3A, sizeof rows);
     char *device = fixture_copy(&b.r, rows, sizeof rows);
     hotbed_row_update u = update_of(&b.p, ROWS, b.gradients);
@@ -280,8 +282,8 @@ static void only_n_rows_are_touched(hotbed_backend backend) {
 
 static void bad_calls_are_refused(hotbed_backend backend) {
     const hotbed_status bad = HOTBED_ERR_ARGUMENT;
-    bench b;
-    bench_open(&b, backend, HOTBED_OPT_ADAGRAD);
+    rows_fixture b;
+    rows_open(&b, backend, HOTBED_OPT_ADAGRAD);
     hotbed_stream *s = b.r.stream;
     const hotbed_row_update good = update_of(&b.p, KEYS, b.gradients);
     hotbed_optimizer o = b.o;
@@ -323,24 +325,26 @@ static void bad_calls_are_refused(hotbed_backend backend) {
     u.rows.scores = (uint64_t *)(void *)b.gradients;
     CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
     u = good;
-    u.row_bytes = 35; /* below the weights */
+    u.row_bytes = 35; /* smaller than the weights */
     CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
     u.row_bytes = 78; /* states would not be aligned */
     CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
     u = good;
     u.n = 0;
     u.gradients = NULL;
-    CHECK_OK(hotbed_optimizer_update_rows(&o, b.clock, &u, s)); /* nothing to do */
+    CHECK_OK(hotbed_optimizer_update_rows(&o, b.clock, &u, s)); /* no rows */
     fixture_close(&b.r);
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"sgd_rows", sgd_rows},
-    {"adam_rows", adam_rows},
-    {"adagrad_rows", adagrad_rows},
-    {"rowwise_adagrad_rows", rowwise_adagrad_rows},
-    {"recorded_steps_count_on", recorded_steps_count_on},
-    {"only_n_rows_are_touched", only_n_rows_are_touched},
+    {"sgd_on_the_callers_rows_equals_the_storage", sgd_on_the_callers_rows_equals_the_storage},
+    {"adam_on_the_callers_rows_equals_the_storage", adam_on_the_callers_rows_equals_the_storage},
+    {"adagrad_on_the_callers_rows_equals_the_storage",
+     adagrad_on_the_callers_rows_equals_the_storage},
+    {"rowwise_adagrad_on_the_callers_rows_equals_the_storage",
+     rowwise_adagrad_on_the_callers_rows_equals_the_storage},
+    {"recorded_steps_advance_the_clock", recorded_steps_advance_the_clock},
+    {"only_n_rows_are_written", only_n_rows_are_written},
     {"bad_calls_are_refused", bad_calls_are_refused},
     {NULL, NULL},
 };

@@ -1,4 +1,8 @@
-/* tests/storage/test_score_core.c - admission at every tile width: what is counted, admitted and placed. */
+/* tests/storage/test_score_core.c - storage/score_core.h: admission at every tile width, and the clock of times.
+ *
+ * Admission by frequency is compared with exact counts of all keys; admission by chance, between tiles of 1, 4, 8 and
+ * 32 emulated lanes.
+ */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
@@ -10,7 +14,7 @@
 
 enum { KEYS = 300, UNIQUES = 60, CAPACITY = 400, SLOTS = 1024, THRESHOLD = 4 };
 
-/* A storage of one table without rows' values, and one step of it. */
+/* A storage of one table, and the arrays of a prefetch. */
 typedef struct work {
     hotbed_step_view s;
     hotbed_table_view table;
@@ -81,14 +85,14 @@ HOTBED_HD void prefetch_of(work *w, uint32_t width) {
     uint32_t n = w->num_missing;
     for (uint32_t i = 0; i < n; i++)
         hotbed_admit_missing(&w->s, i, width);
-    hotbed_tile_sync(width); /* between kernels */
+    hotbed_tile_sync(width); /* the end of a kernel */
     for (uint32_t i = 0; i < n; i++)
         hotbed_count_missing(&w->s, i, width);
     for (uint32_t i = 0; i < n; i++)
         hotbed_place_unique(&w->s, w->missing[i], width);
 }
 
-/* The width is a literal, as in a kernel. */
+/* In a kernel the width is a literal, so here, too. */
 static void prefetch(void *argument) {
     work *w = argument;
     switch (w->width) {
@@ -108,7 +112,7 @@ static void prefetch(void *argument) {
     }
 }
 
-/* A batch of distinct keys, each 1 to 3 times. */
+/* Make a batch of distinct keys with 1 to 3 occurrences each. */
 static void fill(work *w, uint64_t *random) {
     bool used[KEYS] = {false};
     uint32_t n = 0;
@@ -146,7 +150,7 @@ static void counted(uint32_t width) {
             CHECK_EQ(in_counter != HOTBED_SLOT_NONE, !admitted);
             if (!admitted)
                 CHECK_EQ(hotbed_meta_score(w.index_metas[in_counter]), *count);
-            else if (before < THRESHOLD) /* entered just now: pinned, on probation */
+            else if (before < THRESHOLD) /* admitted by this batch: pinned, on probation */
                 CHECK_EQ(
                     w.index_metas[slot], now << HOTBED_META_SCORE_SHIFT | HOTBED_META_OCCUPIED |
                                              HOTBED_META_PROBATION | HOTBED_META_PIN);
@@ -166,7 +170,7 @@ static void counts_are_exact_at_every_width(hotbed_backend backend) {
     counted(32);
 }
 
-static void draws_are_the_same_at_every_width(hotbed_backend backend) {
+static void admission_draws_are_the_same_at_every_width(hotbed_backend backend) {
     static work first, w;
     static const uint32_t widths[] = {1, 4, 8, 32};
     (void)backend;
@@ -187,8 +191,8 @@ static void draws_are_the_same_at_every_width(hotbed_backend backend) {
     CHECK(w.tally.inserts > 50 && w.tally.rejected > 50);
 }
 
-/* Time goes up by one where the machine's clock does not, or goes back. */
-static void time_always_goes_on(hotbed_backend backend) {
+/* If the machine's clock stands still or goes back, times increase by one. */
+static void times_always_increase(hotbed_backend backend) {
     (void)backend;
     hotbed_timer timer = {0, 0, 0};
     static const uint64_t clocks[] = {5000, 5000, 5007, 4000, 4100, 4100};
@@ -214,7 +218,7 @@ static void time_always_goes_on(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"counts_are_exact_at_every_width", counts_are_exact_at_every_width},
-    {"draws_are_the_same_at_every_width", draws_are_the_same_at_every_width},
-    {"time_always_goes_on", time_always_goes_on},
+    {"admission_draws_are_the_same_at_every_width", admission_draws_are_the_same_at_every_width},
+    {"times_always_increase", times_always_increase},
     {NULL, NULL},
 };

@@ -1,8 +1,8 @@
-/* tests/storage/test_step_core.c - forward, backward and first values at every tile width: same bytes.
+/* tests/storage/test_step_core.c - cores of forward, backward, eval and initial values, at every tile width.
  *
- * The library prefetches on the host; then its cores run here on the ticket's arrays as tiles of 1, 4, 8,
- * 16 and 32 lanes, the way the CUDA kernels call them, sums of leaves and groups included, and also in two
- * halves.
+ * A storage on the host prefetches a batch.  Then tiles of 1, 4, 8, 16 and 32 emulated lanes run the cores on the
+ * ticket's arrays, in the order in which the CUDA kernels call them, with the partial sums of frequent keys, and with
+ * backward in one call or as reduce and apply.  All results must have the same bytes as the library's on the host.
  */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
@@ -23,7 +23,7 @@ enum {
     TURN = 3
 };
 
-/* The arguments of the lanes. */
+/* Arguments of the kernels. */
 typedef struct work {
     hotbed_step_view s;
     hotbed_optimizer_view o;
@@ -32,16 +32,16 @@ typedef struct work {
     void *output;
     uint64_t stride;
     uint32_t width;
-    /* partial sums, as update.cu lays them out: [PARTS, row] */
+    /* partial sums in the layout of update.cu: [PARTS, row] */
     float *leaf_sums, *group_sums;
     uint64_t row;
     hotbed_sums_view sums;                          /* of reduce */
-    uint32_t first_leaf[PARTS], first_group[PARTS]; /* by unique */
+    uint32_t first_leaf[PARTS], first_group[PARTS]; /* of each distinct key */
     uint32_t leaf_begin[PARTS], leaf_end[PARTS], leaves;
     uint32_t group_begin[PARTS], group_end[PARTS], groups;
 } work;
 
-/* --- kernels, as lookup.cu and update.cu write them -------------------------------------------------------- */
+/* --- kernels, as in lookup.cu and update.cu ------------------------------------------------- */
 
 static void forward_rows(void *argument) {
     const work *w = argument;
@@ -58,7 +58,7 @@ static void forward_bags(void *argument) {
         hotbed_forward_bag(&w->s, b, w->output, w->stride, w->width);
 }
 
-/* eval by address, a pass each */
+/* the two passes of eval by address */
 static void eval_rows(void *argument) {
     const work *w = argument;
     uint32_t n = w->s.feature_starts[w->s.num_features];
@@ -128,7 +128,7 @@ HOTBED_HD void update_rows_of(const work *w, uint32_t width) {
         }
 }
 
-/* The width is a literal, as in a kernel. */
+/* In a kernel the width is a literal, so here, too. */
 static void update_rows(void *argument) {
     const work *w = argument;
     switch (w->width) {
@@ -161,7 +161,7 @@ static void reduce_rows(void *argument) {
     }
 }
 
-/* Leaves and groups of every unique with more than 32 occurrences. */
+/* Lay out the partial sums of distinct keys with more than 32 occurrences. */
 static void split(work *w) {
     w->leaves = w->groups = 0;
     for (uint32_t u = 0; u < w->s.unique_offsets[w->s.num_tables]; u++) {
@@ -186,7 +186,7 @@ static void split(work *w) {
     }
 }
 
-/* --- the bytes that a step changes --------------------------------------------------------------------------- */
+/* --- images of all rows --------------------------------------------------------------------- */
 
 typedef struct image {
     void *rows[TABLES];
@@ -196,7 +196,7 @@ typedef struct image {
     hotbed_clock clock;
 } image;
 
-static void *take(uint64_t bytes) {
+static void *allocate(uint64_t bytes) {
     void *block = calloc(1, bytes == 0 ? 1 : (size_t)bytes);
     CHECK(block != NULL);
     return block;
@@ -206,16 +206,16 @@ static image image_of(const hotbed_storage *storage) {
     image m = {.meta_bytes = storage->index_slots * sizeof(uint64_t)};
     for (uint32_t t = 0; t < TABLES; t++) {
         m.row_bytes[t] = storage->tables[t].rows.bytes;
-        m.rows[t] = take(m.row_bytes[t]);
+        m.rows[t] = allocate(m.row_bytes[t]);
         memcpy(m.rows[t], storage->tables[t].rows.data, (size_t)m.row_bytes[t]);
     }
-    m.metas = take(m.meta_bytes);
+    m.metas = allocate(m.meta_bytes);
     memcpy(m.metas, storage->index.metas, (size_t)m.meta_bytes);
     m.clock = *storage->clock;
     return m;
 }
 
-static void put_back(hotbed_storage *storage, const image *m) {
+static void restore(hotbed_storage *storage, const image *m) {
     for (uint32_t t = 0; t < TABLES; t++)
         memcpy(storage->tables[t].rows.data, m->rows[t], (size_t)m->row_bytes[t]);
     memcpy(storage->index.metas, m->metas, (size_t)m->meta_bytes);
@@ -234,7 +234,7 @@ static void free_image(image *m) {
     free(m->metas);
 }
 
-/* --- tests ---------------------------------------------------------------------------------------------------- */
+/* --- tests ----------------------------------------------------------------------------------- */
 
 static void update_all(work *w, bool split_sums) {
     w->shape.split = split_sums;
@@ -247,7 +247,7 @@ static void update_all(work *w, bool split_sums) {
     hotbed_emulate_run(w->width, update_rows, w);
 }
 
-/* The same in two calls: sums, written or added to zeros; then rows from them. */
+/* As update_all(), in two calls: reduce, which writes the sums or adds them to zeros, and apply. */
 static void update_in_halves(work *w, float *sums, uint64_t max_dim, bool add) {
     hotbed_gradient_view gradient = w->gradient;
     w->sums = (hotbed_sums_view){sums, max_dim, add};
@@ -268,13 +268,13 @@ static void update_in_halves(work *w, float *sums, uint64_t max_dim, bool add) {
     w->gradient = gradient;
 }
 
-/* Forward at every width against the model, backward at every width against the library's. */
-static void same_bytes(lane *l, rng *random, bool plain) {
+/* Compare forward at every width with the model, and backward at every width with the library's. */
+static void same_bytes(test_ticket *l, rng *random, bool plain) {
     static work w;
     hotbed_storage *storage = l->r->storage;
     hotbed_dtype dtype = l->r->model->options.output_dtype;
     memset(&w, 0, sizeof w);
-    lane_prefetch(l);
+    test_ticket_prefetch(l);
     CHECK_OK(hotbed_stream_sync(l->r->stream));
     w.s = l->ticket->step;
     w.o = storage->optimizer_view;
@@ -303,12 +303,13 @@ static void same_bytes(lane *l, rng *random, bool plain) {
     CHECK_OK(hotbed_stream_sync(l->r->stream));
     image after = image_of(storage);
     for (uint32_t i = 0; i < WIDTHS; i++) {
-        put_back(storage, &before);
+        restore(storage, &before);
         w.width = widths[i];
         w.shape.plain = plain;
-        update_all(&w, i > 0 || plain); /* the library took the other way at width 1 */
+        /* at width 1, take the path that the library has not taken */
+        update_all(&w, i > 0 || plain);
         compare(storage, &after);
-        put_back(storage, &before);
+        restore(storage, &before);
         update_in_halves(&w, sums, storage->max_dim, i % 2 == 0);
         compare(storage, &after);
     }
@@ -323,26 +324,26 @@ static void same_bytes(lane *l, rng *random, bool plain) {
 
 static void train(setup *s, bool plain) {
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(s->tables[0].dim);
     fixture_open(&r, HOTBED_BACKEND_HOST, &s->options);
-    lane_open(&r, &l, 2000, 700);
+    test_ticket_open(&r, &l, 2000, 700);
     if (plain) {
         l.stride = 0;
         l.output = fixture_alloc(&r, l.output_bytes); /* aligned */
         l.gradient = fixture_alloc(&r, l.output_bytes);
     }
-    const recipe recipes[] = {
+    const batch_shape recipes[] = {
         {.batch_size = 20, .max_bag = plain ? 0 : 3, .key_space = 30, .weights = true},
         {.batch_size = 200, .key_space = 2},  /* leaves */
         {.batch_size = 520, .one_key = true}, /* and with two features of a table, groups */
     };
     for (uint32_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++) {
-        lane_fill(&l, &random, &recipes[i]);
+        test_ticket_fill(&l, &random, &recipes[i]);
         same_bytes(&l, &random, plain);
     }
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -357,7 +358,7 @@ static void three_tables(setup *s, hotbed_optimizer_kind kind, hotbed_pooling po
     setup_feature(s, 1);
 }
 
-static void every_optimizer_and_pooling(hotbed_backend backend) {
+static void every_optimizer_and_pooling_is_the_same_at_every_width(hotbed_backend backend) {
     (void)backend;
     for (int i = 0; i < 6; i++) {
         setup s;
@@ -371,8 +372,8 @@ static void every_optimizer_and_pooling(hotbed_backend backend) {
     }
 }
 
-/* f32 rows of dims that are multiples of 4: the kernels that leave all checks out. */
-static void plain_rows(hotbed_backend backend) {
+/* F32 rows whose dimension is a multiple of 4 use kernels without checks. */
+static void plain_rows_are_the_same_at_every_width(hotbed_backend backend) {
     (void)backend;
     for (int i = 0; i < 4; i++) {
         setup s;
@@ -384,9 +385,10 @@ static void plain_rows(hotbed_backend backend) {
     }
 }
 
-/* --- eval by address ------------------------------------------------------------------------------------- */
+/* --- eval by address ------------------------------------------------------------------------- */
 
-/* Counts to starts, keys into their places: each that was deferred is there once, and parts ascend.  The number of parts. */
+/* Turn counts of bins into their starts and order the deferred keys by bin.  Check that each key is there once and that
+ * bins ascend.  Returns the number of bins with keys. */
 static uint32_t order_keys(const work *w, uint32_t below) {
     uint32_t *bins = w->s.move_bins, n = w->s.feature_starts[w->s.num_features], all = 0;
     for (uint32_t b = 1; b <= HOTBED_MOVE_BINS; b++) {
@@ -414,8 +416,9 @@ static uint32_t order_keys(const work *w, uint32_t below) {
     return parts;
 }
 
-/* The library's eval, then its passes at every width: depending on the previous eval, rows of the lower tier are read at once or deferred. */
-static void same_eval(lane *l) {
+/* Compare the library's eval with its passes at every width.  The count of the previous eval decides whether rows of
+ * the lower tier are read at once or deferred; both are tested. */
+static void same_eval(test_ticket *l) {
     enum { FILL = 0x5a, FROM = 7 };
     static work w;
     static uint64_t slots[EVAL_KEYS];
@@ -423,15 +426,15 @@ static void same_eval(lane *l) {
     hotbed_storage *storage = l->r->storage;
     hotbed_table_view tables[TABLES];
     hotbed_step_view *s = &w.s;
-    const hotbed_batch batch = lane_batch(l);
-    lane_eval(l);
+    const hotbed_batch batch = test_ticket_batch(l);
+    test_ticket_eval(l);
     memset(l->output, FILL, (size_t)l->output_bytes);
     CHECK_OK(hotbed_storage_eval(storage, &batch, l->output, l->stride, l->r->stream));
     CHECK_OK(hotbed_stream_sync(l->r->stream));
     memcpy(l->scratch[1], l->output, (size_t)l->output_bytes);
     memset(&w, 0, sizeof w);
     *s = hotbed_storage_step(storage);
-    CHECK_EQ(s->below_from, 1); /* few pages */
+    CHECK_EQ(s->below_from, 1); /* the lower tier has few pages */
     uint32_t last = FROM - 1, below = 0;
     s->below = &last;
     s->below_from = FROM;
@@ -451,7 +454,7 @@ static void same_eval(lane *l) {
     CHECK(starts[s->num_features] == batch.num_keys && batch.num_keys <= EVAL_KEYS);
     memcpy(tables, s->tables, sizeof tables);
     for (uint32_t t = 0; t < TABLES; t++)
-        tables[t].bin_shift = 11; /* some rows each */
+        tables[t].bin_shift = 11; /* a bin has some rows */
     s->tables = tables;
     w.stride = l->stride == 0 ? oracle_least_stride(l->r->model) : l->stride;
     w.output = l->output;
@@ -477,14 +480,14 @@ static void same_eval(lane *l) {
     }
 }
 
-/* Two tiers of each kind; rows that a copy moves, and rows that something decides or converts. */
-static void eval_by_address(hotbed_backend backend) {
+/* Each kind of two tiers; rows that are copied as they are, and rows that are checked or converted. */
+static void eval_by_address_is_the_same_at_every_width(hotbed_backend backend) {
     (void)backend;
     for (uint32_t way = 0; way < 6; way++) {
         const bool plain = way >= 3;
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         rng random = rng_start(way);
         setup_start(&s, TABLES, 12, 400);
         setup_feature(&s, 0);
@@ -502,18 +505,18 @@ static void eval_by_address(hotbed_backend backend) {
             s.options.output_dtype = HOTBED_F16;
         }
         fixture_open(&r, HOTBED_BACKEND_HOST, &s.options);
-        lane_open(&r, &l, EVAL_KEYS, 100);
+        test_ticket_open(&r, &l, EVAL_KEYS, 100);
         if (plain) {
             l.stride = 0;
             l.output = fixture_alloc(&r, l.output_bytes); /* aligned */
         }
-        recipe how = {.batch_size = 100, .key_space = 200};
+        batch_shape how = {.batch_size = 100, .key_space = 200};
         for (int step = 0; step < 3; step++)
-            lane_step(&l, &random, &how);
-        how.key_space = 280; /* some are not there */
-        lane_fill(&l, &random, &how);
+            test_ticket_step(&l, &random, &how);
+        how.key_space = 280; /* some keys are missing */
+        test_ticket_fill(&l, &random, &how);
         same_eval(&l);
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
@@ -530,7 +533,7 @@ static void init_row(void *argument) {
     hotbed_row_init(w->table, w->row, w->key, w->width);
 }
 
-static void first_values_at_every_width(hotbed_backend backend) {
+static void initial_values_are_the_same_at_every_width(hotbed_backend backend) {
     static const uint32_t dims[TABLES] = {1, 130, 515};
     for (int kind = 0; kind <= HOTBED_INIT_DEBUG; kind++) {
         setup s;
@@ -563,9 +566,10 @@ static void first_values_at_every_width(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"every_optimizer_and_pooling", every_optimizer_and_pooling},
-    {"plain_rows", plain_rows},
-    {"eval_by_address", eval_by_address},
-    {"first_values_at_every_width", first_values_at_every_width},
+    {"every_optimizer_and_pooling_is_the_same_at_every_width",
+     every_optimizer_and_pooling_is_the_same_at_every_width},
+    {"plain_rows_are_the_same_at_every_width", plain_rows_are_the_same_at_every_width},
+    {"eval_by_address_is_the_same_at_every_width", eval_by_address_is_the_same_at_every_width},
+    {"initial_values_are_the_same_at_every_width", initial_values_are_the_same_at_every_width},
     {NULL, NULL},
 };

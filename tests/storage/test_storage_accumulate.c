@@ -1,7 +1,8 @@
-/* tests/storage/test_storage_accumulate.c - backward in two halves: reduce, as often as wanted, and apply.
+/* tests/storage/test_storage_accumulate.c - backward in two calls, hotbed_storage_reduce() and
+ * hotbed_storage_apply().
  *
- * The model sums and applies in two calls as well, and its backward is both: equal bytes here and in
- * test_storage_step.c say that reduce and apply together are backward.
+ * The model has both calls, too, and its backward makes them.  Sums, rows and outputs must have the bytes of the
+ * model, here and in test_storage_step.c; so reduce and apply together give the bytes of backward.
  */
 #include "tests/storage/fixture.h"
 
@@ -9,16 +10,16 @@
 
 enum { GUARD = 0x5B, TABLES = 4 };
 
-/* Sums of a lane's ticket, here and in the model. */
+/* Sums of a batch, of the library and of the model. */
 typedef struct sums {
-    lane *l;
-    float *device; /* aligned to floats only, or to 16 bytes */
+    test_ticket *l;
+    float *device; /* aligned to 16 bytes, or only to a float */
     float *host;
     float *seen;
     uint64_t bytes;
 } sums;
 
-static void sums_open(sums *s, lane *l, bool aligned) {
+static void sums_open(sums *s, test_ticket *l, bool aligned) {
     s->l = l;
     s->bytes = l->max_keys * l->r->model->max_dim * sizeof(float);
     s->device = (float *)fixture_alloc(l->r, s->bytes + 4) + (aligned ? 0 : 1);
@@ -34,9 +35,9 @@ static void sums_close(sums *s) {
     free(s->seen);
 }
 
-/* Reduce random gradients, and compare the sums and what is between and after them. */
+/* Reduce random gradients and compare the sums, with the bytes between and behind them. */
 static void sums_reduce(sums *s, rng *random, bool add) {
-    lane *l = s->l;
+    test_ticket *l = s->l;
     hotbed_dtype dtype = l->r->model->options.output_dtype;
     for (uint64_t i = 0; i < l->output_bytes / hotbed_dtype_bytes(dtype); i++)
         oracle_store(dtype, l->scratch[0], i, rng_float(random));
@@ -53,10 +54,10 @@ static void sums_apply(sums *s) {
     oracle_apply(s->l->model, s->host);
 }
 
-/* A step with `micros` gradients. */
-static void sums_step(sums *s, rng *random, const recipe *how, int micros) {
-    lane_fill(s->l, random, how);
-    lane_prefetch(s->l);
+/* A step that sums `micros` gradients. */
+static void sums_step(sums *s, rng *random, const batch_shape *how, int micros) {
+    test_ticket_fill(s->l, random, how);
+    test_ticket_prefetch(s->l);
     for (int i = 0; i < micros; i++)
         sums_reduce(s, random, i > 0);
     sums_apply(s);
@@ -73,7 +74,8 @@ static void mixed_setup(
     }
     s->tables[1].kind = HOTBED_TABLE_STATIC;
     s->tables[1].capacity = 100;
-    s->tables[3].evict = HOTBED_EVICT_LOWEST; /* never full: its pins are taken off another way */
+    /* never full; but tables that evict are unpinned in another way */
+    s->tables[3].evict = HOTBED_EVICT_LOWEST;
     for (uint32_t f = 0; f < sizeof features / sizeof features[0]; f++)
         setup_feature(s, features[f]);
     s->options.pooling = pooling;
@@ -89,13 +91,13 @@ static void mixed(hotbed_backend backend, hotbed_optimizer_kind kind) {
     for (uint32_t i = 0; i < 9; i += hotbed_test_is_small() ? 4 : 1) {
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         sums sum;
         mixed_setup(&s, &random, kind, (hotbed_pooling)(i % 3), i);
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 600, 16);
+        test_ticket_open(&r, &l, 600, 16);
         sums_open(&sum, &l, i % 2 == 0);
-        const recipe recipes[] = {
+        const batch_shape recipes[] = {
             {.batch_size = 16, .max_bag = 4, .key_space = 40, .weights = true},
             {.batch_size = 16},
             {.batch_size = 0},
@@ -104,112 +106,112 @@ static void mixed(hotbed_backend backend, hotbed_optimizer_kind kind) {
         };
         for (uint32_t k = 0; k < sizeof recipes / sizeof recipes[0]; k++)
             sums_step(&sum, &random, &recipes[k], k == 0 ? 3 : 1);
-        lane_step(&l, &random, &recipes[0]); /* a fused one in between */
+        test_ticket_step(&l, &random, &recipes[0]); /* a step with backward in between */
         sums_step(&sum, &random, &recipes[1], 2);
         fixture_check(&r);
         sums_close(&sum);
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
 
-static void sgd_in_halves_equals_the_model(hotbed_backend backend) {
+static void sgd_by_reduce_and_apply_equals_the_model(hotbed_backend backend) {
     mixed(backend, HOTBED_OPT_SGD);
 }
 
-static void adam_in_halves_equals_the_model(hotbed_backend backend) {
+static void adam_by_reduce_and_apply_equals_the_model(hotbed_backend backend) {
     mixed(backend, HOTBED_OPT_ADAM);
 }
 
-static void adagrad_in_halves_equals_the_model(hotbed_backend backend) {
+static void adagrad_by_reduce_and_apply_equals_the_model(hotbed_backend backend) {
     mixed(backend, HOTBED_OPT_ADAGRAD);
 }
 
-static void rowwise_adagrad_in_halves_equals_the_model(hotbed_backend backend) {
+static void rowwise_adagrad_by_reduce_and_apply_equals_the_model(hotbed_backend backend) {
     mixed(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
 }
 
-/* f32 rows and gradients of dims that are multiples of 4: kernels of their own on CUDA. */
-static void plain_rows(hotbed_backend backend) {
+/* F32 rows whose dimension is a multiple of 4 have kernels of their own on CUDA. */
+static void plain_rows_equal_the_model(hotbed_backend backend) {
     static const uint32_t dims[] = {4, 16, 32, 64, 128, 512};
     rng random = rng_start(20);
     for (uint32_t i = 0; i < 12; i++) {
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         sums sum;
         setup_start(&s, 2, dims[i % 6], 4096);
         s.tables[1].dim = dims[i % 6] / 4 * 4;
         s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + i % 4);
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 400, 200);
+        test_ticket_open(&r, &l, 400, 200);
         l.stride = 0;
         l.gradient = fixture_alloc(&r, l.output_bytes); /* aligned */
         sums_open(&sum, &l, i < 6);
-        const recipe spread = {.batch_size = 200, .key_space = 60};
-        const recipe hot = {.batch_size = 200, .key_space = 2};
+        const batch_shape spread = {.batch_size = 200, .key_space = 60};
+        const batch_shape hot = {.batch_size = 200, .key_space = 2};
         sums_step(&sum, &random, &spread, 1);
         sums_step(&sum, &random, &hot, 2);
         fixture_check(&r);
         sums_close(&sum);
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
 
-/* Sums of one to four levels. */
+/* Batches whose sums need one to four levels. */
 static void sums_follow_the_documented_order(hotbed_backend backend) {
     static const uint32_t sizes[] = {1, 31, 32, 33, 1024, 1025, 1500, 33000};
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     sums sum;
     rng random = rng_start(21);
     setup_start(&s, 1, 3, 100);
     s.options.pooling = HOTBED_POOL_SUM;
     s.options.optimizer.kind = HOTBED_OPT_ROWWISE_ADAGRAD;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 33000, 33000);
+    test_ticket_open(&r, &l, 33000, 33000);
     sums_open(&sum, &l, false);
     for (uint32_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        const recipe one = {.batch_size = sizes[i], .one_key = true, .weights = i % 2 == 0};
-        const recipe two = {.batch_size = sizes[i], .key_space = 2};
+        const batch_shape one = {.batch_size = sizes[i], .one_key = true, .weights = i % 2 == 0};
+        const batch_shape two = {.batch_size = sizes[i], .key_space = 2};
         sums_step(&sum, &random, &one, 1);
         sums_step(&sum, &random, &two, 2);
     }
     fixture_check(&r);
     sums_close(&sum);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* The ticket after a reduce: forward, another reduce, a cancel and a fused backward are all allowed. */
-static void reduce_leaves_rows_and_pins(hotbed_backend backend) {
+/* After a reduce, forward, another reduce, cancel and backward are allowed. */
+static void reduce_changes_neither_rows_nor_pins(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     sums sum;
     rng random = rng_start(22);
     setup_start(&s, 2, 6, 500);
     s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 200, 64);
+    test_ticket_open(&r, &l, 200, 64);
     sums_open(&sum, &l, true);
-    const recipe how = {.batch_size = 64, .key_space = 20};
-    lane_fill(&l, &random, &how);
+    const batch_shape how = {.batch_size = 64, .key_space = 20};
+    test_ticket_fill(&l, &random, &how);
     for (int end = 0; end < 3; end++) {
-        lane_prefetch(&l);
+        test_ticket_prefetch(&l);
         uint64_t pinned = fixture_pinned(&r);
         CHECK(pinned > 0);
         sums_reduce(&sum, &random, false);
         CHECK_EQ(fixture_pinned(&r), pinned);
-        fixture_check(&r); /* no step was counted, no row has changed */
-        lane_check(&l);
-        lane_forward(&l);
+        fixture_check(&r); /* no step is counted, no row has changed */
+        test_ticket_check(&l);
+        test_ticket_forward(&l);
         if (end == 0)
-            lane_cancel(&l);
+            test_ticket_cancel(&l);
         else if (end == 1)
-            lane_backward(&l, &random);
+            test_ticket_backward(&l, &random);
         else
             sums_apply(&sum);
         CHECK_EQ(fixture_pinned(&r), 0);
@@ -218,50 +220,50 @@ static void reduce_leaves_rows_and_pins(hotbed_backend backend) {
         fixture_check(&r);
     }
     sums_close(&sum);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* Keys that got no slot have sums, and train nothing. */
+/* Refused keys have sums, which apply ignores. */
 static void refused_keys_have_sums(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     sums sum;
     rng random = rng_start(23);
     setup_start(&s, 2, 5, 16);
     s.options.pooling = HOTBED_POOL_SUM;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 512, 256);
+    test_ticket_open(&r, &l, 512, 256);
     sums_open(&sum, &l, true);
-    const recipe how = {.batch_size = 256};
-    lane_fill(&l, &random, &how);
-    CHECK_EQ(lane_prefetch_with_slots(&l), HOTBED_ERR_FULL);
+    const batch_shape how = {.batch_size = 256};
+    test_ticket_fill(&l, &random, &how);
+    CHECK_EQ(test_ticket_prefetch_with_slots(&l), HOTBED_ERR_FULL);
     sums_reduce(&sum, &random, false);
     sums_apply(&sum);
     fixture_check(&r);
     sums_close(&sum);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* What the caller makes of the sums is what is applied. */
+/* apply uses the sums as the caller has changed them. */
 static void changed_sums_are_applied(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     sums sum;
     rng random = rng_start(24);
     setup_start(&s, 2, 8, 500);
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
-    s.options.optimizer.max_gradient = 0.5F; /* of gradients, not of sums */
+    s.options.optimizer.max_gradient = 0.5F; /* clips gradients, not sums */
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 200, 64);
+    test_ticket_open(&r, &l, 200, 64);
     sums_open(&sum, &l, true);
     for (int step = 0; step < 3; step++) {
-        const recipe how = {.batch_size = 64, .key_space = 20};
-        lane_fill(&l, &random, &how);
-        lane_prefetch(&l);
+        const batch_shape how = {.batch_size = 64, .key_space = 20};
+        test_ticket_fill(&l, &random, &how);
+        test_ticket_prefetch(&l);
         sums_reduce(&sum, &random, false);
         uint32_t uniques = l.model->unique_offsets[2];
         for (uint64_t i = 0; i < (uint64_t)uniques * 8; i++)
@@ -271,16 +273,16 @@ static void changed_sums_are_applied(hotbed_backend backend) {
     }
     fixture_check(&r);
     sums_close(&sum);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* Two micro-batches' gradients and one step, recorded once. */
-static void a_recorded_step_of_two_gradients(hotbed_backend backend) {
+/* A graph of two reduces and an apply. */
+static void a_recorded_step_may_sum_two_gradients(hotbed_backend backend) {
     enum { LAUNCHES = 30 };
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     sums sum;
     rng random = rng_start(25);
     hotbed_graph *graph;
@@ -289,11 +291,11 @@ static void a_recorded_step_of_two_gradients(hotbed_backend backend) {
     s.options.pooling = HOTBED_POOL_MEAN;
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 128, 64);
+    test_ticket_open(&r, &l, 128, 64);
     sums_open(&sum, &l, false);
-    const recipe how = {.batch_size = 64, .key_space = 30};
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+    const batch_shape how = {.batch_size = 64, .key_space = 30};
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     float *gradients[2], *host[2];
     for (int g = 0; g < 2; g++) {
         gradients[g] = fixture_alloc(&r, l.output_bytes);
@@ -311,7 +313,7 @@ static void a_recorded_step_of_two_gradients(hotbed_backend backend) {
         hotbed_batch model = l.host;
         model.offsets = NULL;
         model.weights = NULL;
-        lane_fill(&l, &random, &how); /* other keys in the same arrays */
+        test_ticket_fill(&l, &random, &how); /* other keys in the same arrays */
         for (int g = 0; g < 2; g++) {
             for (uint64_t e = 0; e < l.output_bytes / sizeof(float); e++)
                 host[g][e] = rng_float(&random);
@@ -332,24 +334,24 @@ static void a_recorded_step_of_two_gradients(hotbed_backend backend) {
     free(host[0]);
     free(host[1]);
     sums_close(&sum);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-static void eager_halves_neither_wait_nor_allocate(hotbed_backend backend) {
+static void reduce_and_apply_neither_wait_nor_allocate(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     sums sum;
     rng random = rng_start(26);
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     setup_start(&s, 2, 7, 500);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 128, 64);
+    test_ticket_open(&r, &l, 128, 64);
     sums_open(&sum, &l, false);
-    const recipe how = {.batch_size = 64, .key_space = 30};
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+    const batch_shape how = {.batch_size = 64, .key_space = 30};
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, r.stream));
     hotbed_counters_read(&before);
     for (int i = 0; i < 50; i++) {
@@ -362,29 +364,29 @@ static void eager_halves_neither_wait_nor_allocate(hotbed_backend backend) {
     CHECK_EQ(after.host_waits - before.host_waits, 0);
     CHECK_EQ(after.allocations - before.allocations, 0);
     sums_close(&sum);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
 static void bad_calls_are_refused(hotbed_backend backend) {
     setup s;
     fixture r, other;
-    lane l;
+    test_ticket l;
     sums sum;
     rng random = rng_start(27);
     setup_start(&s, 1, 4, 100);
     fixture_open(&r, backend, &s.options);
     fixture_open_bare(&other, backend, &s.options);
-    lane_open(&r, &l, 64, 64);
+    test_ticket_open(&r, &l, 64, 64);
     sums_open(&sum, &l, true);
     hotbed_storage *t = r.storage;
     float *d = sum.device;
     void *g = l.gradient;
     CHECK_STATUS(hotbed_storage_reduce(t, l.ticket, g, 0, false, d, r.stream), HOTBED_ERR_STATE);
     CHECK_STATUS(hotbed_storage_apply(t, l.ticket, d, r.stream), HOTBED_ERR_STATE);
-    const recipe how = {.batch_size = 64};
-    lane_fill(&l, &random, &how);
-    lane_prefetch(&l);
+    const batch_shape how = {.batch_size = 64};
+    test_ticket_fill(&l, &random, &how);
+    test_ticket_prefetch(&l);
     const hotbed_status bad = HOTBED_ERR_ARGUMENT;
     CHECK_STATUS(hotbed_storage_reduce(NULL, l.ticket, g, 0, false, d, r.stream), bad);
     CHECK_STATUS(hotbed_storage_reduce(t, NULL, g, 0, false, d, r.stream), bad);
@@ -398,41 +400,42 @@ static void bad_calls_are_refused(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_apply(t, l.ticket, NULL, r.stream), bad);
     CHECK_STATUS(hotbed_storage_apply(t, l.ticket, d, NULL), bad);
     CHECK_STATUS(hotbed_storage_apply(other.storage, l.ticket, d, r.stream), bad);
-    sums_reduce(&sum, &random, false); /* the ticket is as it was */
+    sums_reduce(&sum, &random, false); /* the refused calls have not changed the ticket */
     sums_apply(&sum);
     fixture_check(&r);
     sums_close(&sum);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
     fixture_close(&other);
     s.options.optimizer.kind = (hotbed_optimizer_kind)0;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 64, 64);
+    test_ticket_open(&r, &l, 64, 64);
     sums_open(&sum, &l, true);
-    lane_fill(&l, &random, &how);
-    lane_prefetch(&l);
+    test_ticket_fill(&l, &random, &how);
+    test_ticket_prefetch(&l);
     CHECK_STATUS(
         hotbed_storage_reduce(r.storage, l.ticket, l.gradient, 0, false, sum.device, r.stream),
         HOTBED_ERR_STATE);
     CHECK_STATUS(hotbed_storage_apply(r.storage, l.ticket, sum.device, r.stream), HOTBED_ERR_STATE);
-    lane_cancel(&l);
+    test_ticket_cancel(&l);
     sums_close(&sum);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"sgd_in_halves_equals_the_model", sgd_in_halves_equals_the_model},
-    {"adam_in_halves_equals_the_model", adam_in_halves_equals_the_model},
-    {"adagrad_in_halves_equals_the_model", adagrad_in_halves_equals_the_model},
-    {"rowwise_adagrad_in_halves_equals_the_model", rowwise_adagrad_in_halves_equals_the_model},
-    {"plain_rows", plain_rows},
+    {"sgd_by_reduce_and_apply_equals_the_model", sgd_by_reduce_and_apply_equals_the_model},
+    {"adam_by_reduce_and_apply_equals_the_model", adam_by_reduce_and_apply_equals_the_model},
+    {"adagrad_by_reduce_and_apply_equals_the_model", adagrad_by_reduce_and_apply_equals_the_model},
+    {"rowwise_adagrad_by_reduce_and_apply_equals_the_model",
+     rowwise_adagrad_by_reduce_and_apply_equals_the_model},
+    {"plain_rows_equal_the_model", plain_rows_equal_the_model},
     {"sums_follow_the_documented_order", sums_follow_the_documented_order},
-    {"reduce_leaves_rows_and_pins", reduce_leaves_rows_and_pins},
+    {"reduce_changes_neither_rows_nor_pins", reduce_changes_neither_rows_nor_pins},
     {"refused_keys_have_sums", refused_keys_have_sums},
     {"changed_sums_are_applied", changed_sums_are_applied},
-    {"a_recorded_step_of_two_gradients", a_recorded_step_of_two_gradients},
-    {"eager_halves_neither_wait_nor_allocate", eager_halves_neither_wait_nor_allocate},
+    {"a_recorded_step_may_sum_two_gradients", a_recorded_step_may_sum_two_gradients},
+    {"reduce_and_apply_neither_wait_nor_allocate", reduce_and_apply_neither_wait_nor_allocate},
     {"bad_calls_are_refused", bad_calls_are_refused},
     {NULL, NULL},
 };

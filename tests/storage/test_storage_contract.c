@@ -1,4 +1,8 @@
-/* tests/storage/test_storage_contract.c - every documented error, each leaving the storage usable. */
+/* tests/storage/test_storage_contract.c - documented errors of hotbed/storage.h, and descriptions of tables.
+ *
+ * Each error is provoked once, and its text is searched for the wrong value.  Afterwards the storage must train on
+ * with the bytes of the model.
+ */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "tests/storage/fixture.h"
 
@@ -10,20 +14,20 @@
 
 enum { DIM = 4, CAPACITY = 200, MAX_KEYS = 64, MAX_BATCH = 16 };
 
-/* Words that the message of the last failure must have. */
+/* Check that the last error's text contains `words`. */
 static void check_message(const char *words) {
     if (strstr(hotbed_last_error(), words) == NULL)
         (void)fprintf(stderr, "\"%s\" does not have \"%s\"\n", hotbed_last_error(), words);
     CHECK(strstr(hotbed_last_error(), words) != NULL);
 }
 
-/* --- create ------------------------------------------------------------------------------------------ */
+/* --- create ---------------------------------------------------------------------------------- */
 
 static void refuse(
     hotbed_backend backend, const setup *s, hotbed_status status, const char *words) {
     hotbed_stream *stream;
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
-    hotbed_storage *storage = (hotbed_storage *)stream; /* anything but NULL */
+    hotbed_storage *storage = (hotbed_storage *)stream; /* not NULL, to see that create sets it */
     CHECK_STATUS(hotbed_storage_create(&s->options, stream, &storage), status);
     CHECK(storage == NULL);
     check_message(words);
@@ -133,7 +137,7 @@ static void create_refuses_bad_enums(hotbed_backend backend) {
 static void create_refuses_bad_tiers(hotbed_backend backend) {
     setup s;
     setup_start(&s, 2, DIM, CAPACITY);
-    s.options.mode = HOTBED_MODE_CACHE; /* without a size */
+    s.options.mode = HOTBED_MODE_CACHE; /* needs a size of the upper tier */
     refuse(backend, &s, HOTBED_ERR_ARGUMENT, "table-0");
     s.tables[0].upper_capacity = 16;
     refuse(backend, &s, HOTBED_ERR_ARGUMENT, "table-1");
@@ -188,7 +192,7 @@ static void create_refuses_bad_initializers(hotbed_backend backend) {
         refuse_argument(backend, &s, "initializer");
     }
     setup_start(&s, 1, DIM, CAPACITY);
-    s.tables[0].eval_initializer.kind = HOTBED_INIT_NORMAL; /* CONSTANT only */
+    s.tables[0].eval_initializer.kind = HOTBED_INIT_NORMAL; /* must be CONSTANT */
     s.tables[0].eval_initializer.std = 1.0F;
     refuse_argument(backend, &s, "eval_initializer");
 }
@@ -210,10 +214,11 @@ static void create_refuses_bad_optimizers(hotbed_backend backend) {
                 &o->weight_decay,
                 &o->initial_accumulator};
             if (i == 3 && field >= 4)
-                continue; /* a negative learning rate or decay is not forbidden */
+                continue; /* a negative learning rate or decay is allowed */
             if (i == 4 && field >= 2)
                 continue;
-            *fields[field] = i < 3 ? bad_anywhere[i] : i == 3 ? -0.5F : 1.0F; /* betas below 1 */
+            /* betas must be below 1 */
+            *fields[field] = i < 3 ? bad_anywhere[i] : i == 3 ? -0.5F : 1.0F;
             refuse_argument(backend, &s, "");
         }
     }
@@ -235,8 +240,8 @@ static void create_refuses_bad_features(hotbed_backend backend) {
     refuse_argument(backend, &s, "feature 2");
 }
 
-/* A struct of a newer caller: `size` is larger; what this version does not know must be 0. */
-static void fields_of_later_versions(hotbed_backend backend) {
+/* A newer caller's struct has a larger `size`; the fields that this version does not know must be 0. */
+static void unknown_fields_of_newer_callers_must_be_zero(hotbed_backend backend) {
     enum { MORE = 16 };
     hotbed_stream *stream;
     hotbed_storage *storage = NULL;
@@ -268,11 +273,11 @@ static void fields_of_later_versions(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* On the host, memory comes with the rows: creation writes neither rows nor index.  With its gaps, two tiers, times,
- * counters and a static table of zeros it would be about 3 GB. */
+/* On the host, pages are allocated when rows are written; creation writes neither rows nor index.  The tables below
+ * reserve about 3 GB: two tiers, times, counters, and a static table of zeros. */
 static void creation_touches_no_memory(hotbed_backend backend) {
     if (backend != HOTBED_BACKEND_HOST)
-        SKIP("of the host");
+        SKIP("a property of the host backend");
     for (int tiers = 0; tiers < 2; tiers++) {
         setup s;
         fixture r;
@@ -288,16 +293,15 @@ static void creation_touches_no_memory(hotbed_backend backend) {
         s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
         uint64_t before = fixture_resident();
         fixture_open_bare(&r, backend, &s.options);
-        CHECK(
-            fixture_resident() <
-            before + (UINT64_C(96) << 20)); /* a huge page or two of each array */
+        /* one or two huge pages of each array */
+        CHECK(fixture_resident() < before + (UINT64_C(96) << 20));
         CHECK_EQ(fixture_pinned(&r), 0);
         fixture_close(&r);
     }
 }
 
-/* A struct that was not initialised ends where memory does: its size is no reason to read on. */
-static void a_garbage_size_reads_no_further(hotbed_backend backend) {
+/* An uninitialised struct at the end of mapped memory: an impossible size must not be read beyond the struct. */
+static void an_impossible_size_is_refused_without_reading_on(hotbed_backend backend) {
     static const uint32_t sizes[] = {UINT32_MAX, 0xdeadbeefU, 1U << 20, 2050, 4095};
     setup s;
     setup_start(&s, 1, DIM, CAPACITY);
@@ -328,14 +332,14 @@ static void a_garbage_size_reads_no_further(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* A struct of an older caller: fields beyond `size` are read as 0, whatever is there. */
-static void fields_beyond_an_older_callers_size(hotbed_backend backend) {
+/* Fields beyond the `size` of an older caller's struct count as 0, whatever the memory holds. */
+static void fields_beyond_the_size_of_an_older_caller_are_zero(hotbed_backend backend) {
     setup s;
     setup_start(&s, 1, DIM, CAPACITY);
-    s.options.mode = HOTBED_MODE_CACHE; /* would be UNSUPPORTED */
+    s.options.mode = HOTBED_MODE_CACHE; /* would be an error, but is beyond `size` */
     s.options.hbm_bytes = 1;
     s.options.size = (uint32_t)offsetof(hotbed_storage_options, mode);
-    s.tables[0].eval_initializer.kind = (hotbed_initializer_kind)99; /* would be ARGUMENT */
+    s.tables[0].eval_initializer.kind = (hotbed_initializer_kind)99; /* the same */
     s.tables[0].size = (uint32_t)offsetof(hotbed_table_options, eval_initializer);
     fixture r;
     memset(&r, 0, sizeof r);
@@ -353,14 +357,14 @@ static void fields_beyond_an_older_callers_size(hotbed_backend backend) {
     refuse_argument(backend, &s, "size");
 }
 
-/* --- a storage to misuse --------------------------------------------------------------------------------- */
+/* --- calls on a storage ---------------------------------------------------------------------- */
 
-/* Two hash tables, one static; SUM, SGD.  `good` is filled and works. */
+/* A storage of two hash tables and a static one, and a ticket with a valid batch. */
 typedef struct subject {
     fixture r;
-    lane good;
+    test_ticket good;
     rng random;
-    hotbed_batch batch; /* of `good`, on the device */
+    hotbed_batch batch; /* of `good`, in device memory */
 } subject;
 
 static void subject_open(subject *v, hotbed_backend backend, hotbed_pooling pooling) {
@@ -371,23 +375,23 @@ static void subject_open(subject *v, hotbed_backend backend, hotbed_pooling pool
     s.options.pooling = pooling;
     v->random = rng_start(1);
     fixture_open(&v->r, backend, &s.options);
-    lane_open(&v->r, &v->good, MAX_KEYS, MAX_BATCH);
-    const recipe how = {.batch_size = MAX_BATCH, .key_space = 50};
-    lane_fill(&v->good, &v->random, &how);
-    v->batch = lane_batch(&v->good);
+    test_ticket_open(&v->r, &v->good, MAX_KEYS, MAX_BATCH);
+    const batch_shape how = {.batch_size = MAX_BATCH, .key_space = 50};
+    test_ticket_fill(&v->good, &v->random, &how);
+    v->batch = test_ticket_batch(&v->good);
 }
 
-/* The storage trains on as if nothing had been. */
+/* Check that the storage trains on as if no call had failed. */
 static void subject_close(subject *v) {
-    const recipe how = {.batch_size = MAX_BATCH, .key_space = 50};
-    lane_step(&v->good, &v->random, &how);
-    lane_step(&v->good, &v->random, &how);
+    const batch_shape how = {.batch_size = MAX_BATCH, .key_space = 50};
+    test_ticket_step(&v->good, &v->random, &how);
+    test_ticket_step(&v->good, &v->random, &how);
     fixture_check(&v->r);
-    lane_close(&v->good);
+    test_ticket_close(&v->good);
     fixture_close(&v->r);
 }
 
-static void ticket_create_refuses(hotbed_backend backend) {
+static void ticket_create_refuses_bad_arguments(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_ticket *ticket = v.good.ticket;
@@ -407,7 +411,7 @@ static void ticket_create_refuses(hotbed_backend backend) {
     subject_close(&v);
 }
 
-static void prefetch_refuses(hotbed_backend backend) {
+static void prefetch_refuses_bad_arguments(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_storage *storage = v.r.storage;
@@ -425,7 +429,7 @@ static void prefetch_refuses(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
     check_message("keys");
     bad = v.batch;
-    bad.num_keys--; /* without offsets: features * samples */
+    bad.num_keys--; /* without offsets it must be features * samples */
     CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
     check_message("47");
     bad = v.batch;
@@ -445,22 +449,23 @@ static void prefetch_refuses(hotbed_backend backend) {
     bad.batch_size = UINT32_MAX;
     CHECK_STATUS(hotbed_storage_prefetch(storage, &bad, ticket, stream), HOTBED_ERR_ARGUMENT);
     hotbed_ticket_view view = {.size = sizeof view};
-    CHECK_STATUS(hotbed_ticket_read(ticket, &view), HOTBED_ERR_STATE); /* none had an effect */
+    /* no refused prefetch had an effect */
+    CHECK_STATUS(hotbed_ticket_read(ticket, &view), HOTBED_ERR_STATE);
     subject_close(&v);
 }
 
-/* A refused prefetch keeps what the ticket held. */
+/* A ticket keeps its batch when a prefetch is refused. */
 static void a_refused_prefetch_has_no_effect(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend, HOTBED_POOL_SUM);
-    lane_prefetch(&v.good);
+    test_ticket_prefetch(&v.good);
     hotbed_batch bad = v.batch;
     bad.num_keys = 1;
     CHECK_STATUS(
         hotbed_storage_prefetch(v.r.storage, &bad, v.good.ticket, v.r.stream), HOTBED_ERR_ARGUMENT);
-    lane_check(&v.good);
-    lane_forward(&v.good);
-    lane_backward(&v.good, &v.random);
+    test_ticket_check(&v.good);
+    test_ticket_forward(&v.good);
+    test_ticket_backward(&v.good, &v.random);
     subject_close(&v);
 }
 
@@ -471,19 +476,19 @@ static void a_ticket_of_another_storage_is_refused(hotbed_backend backend) {
     hotbed_ticket *foreign = other.good.ticket;
     CHECK_STATUS(
         hotbed_storage_prefetch(v.r.storage, &v.batch, foreign, v.r.stream), HOTBED_ERR_ARGUMENT);
-    lane_prefetch(&other.good);
+    test_ticket_prefetch(&other.good);
     CHECK_STATUS(
         hotbed_storage_forward(v.r.storage, foreign, v.good.output, 0, v.r.stream),
         HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(
         hotbed_storage_backward(v.r.storage, foreign, v.good.gradient, 0, v.r.stream),
         HOTBED_ERR_ARGUMENT);
-    lane_cancel(&other.good);
+    test_ticket_cancel(&other.good);
     subject_close(&v);
     subject_close(&other);
 }
 
-static void forward_and_backward_refuse(hotbed_backend backend) {
+static void forward_and_backward_refuse_bad_arguments(hotbed_backend backend) {
     static const uint64_t least[] = {2 * DIM, 4 * DIM, 4 * DIM};
     for (int pooling = 0; pooling < 3; pooling++) {
         subject v;
@@ -495,7 +500,7 @@ static void forward_and_backward_refuse(hotbed_backend backend) {
         uint64_t below = least[pooling] - 1;
         CHECK_STATUS(hotbed_storage_forward(t, k, out, 0, s), HOTBED_ERR_STATE);
         CHECK_STATUS(hotbed_storage_backward(t, k, grad, 0, s), HOTBED_ERR_STATE);
-        lane_prefetch(&v.good);
+        test_ticket_prefetch(&v.good);
         CHECK_STATUS(hotbed_storage_forward(NULL, k, out, 0, s), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_storage_forward(t, NULL, out, 0, s), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_storage_forward(t, k, NULL, 0, s), HOTBED_ERR_ARGUMENT);
@@ -508,27 +513,27 @@ static void forward_and_backward_refuse(hotbed_backend backend) {
         CHECK_STATUS(hotbed_storage_backward(t, k, grad, 0, NULL), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_storage_backward(t, k, grad, below, s), HOTBED_ERR_ARGUMENT);
         check_message("stride");
-        lane_forward(&v.good); /* still prefetched */
-        lane_forward(&v.good);
-        lane_backward(&v.good, &v.random);
+        test_ticket_forward(&v.good); /* still prefetched */
+        test_ticket_forward(&v.good);
+        test_ticket_backward(&v.good, &v.random);
         CHECK_STATUS(hotbed_storage_forward(t, k, out, 0, s), HOTBED_ERR_STATE);
         CHECK_STATUS(hotbed_storage_backward(t, k, grad, 0, s), HOTBED_ERR_STATE);
         subject_close(&v);
     }
 }
 
-static void cancel_and_read_refuse(hotbed_backend backend) {
+static void cancel_and_read_refuse_bad_arguments(hotbed_backend backend) {
     subject v;
     hotbed_ticket_view view = {.size = sizeof view};
     subject_open(&v, backend, HOTBED_POOL_SUM);
     CHECK_STATUS(hotbed_ticket_cancel(NULL, v.r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_ticket_cancel(v.good.ticket, NULL), HOTBED_ERR_ARGUMENT);
-    CHECK_OK(hotbed_ticket_cancel(v.good.ticket, v.r.stream)); /* empty: left as it is */
+    CHECK_OK(hotbed_ticket_cancel(v.good.ticket, v.r.stream)); /* an empty ticket stays empty */
     CHECK_STATUS(hotbed_ticket_read(v.good.ticket, &view), HOTBED_ERR_STATE);
-    lane_prefetch(&v.good);
+    test_ticket_prefetch(&v.good);
     CHECK_STATUS(hotbed_ticket_read(NULL, &view), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_ticket_read(v.good.ticket, NULL), HOTBED_ERR_ARGUMENT);
-    lane_cancel(&v.good);
+    test_ticket_cancel(&v.good);
     CHECK_STATUS(hotbed_ticket_read(v.good.ticket, &view), HOTBED_ERR_STATE);
     CHECK_STATUS(
         hotbed_storage_forward(v.r.storage, v.good.ticket, v.good.output, 0, v.r.stream),
@@ -536,7 +541,7 @@ static void cancel_and_read_refuse(hotbed_backend backend) {
     subject_close(&v);
 }
 
-static void eval_refuses(hotbed_backend backend) {
+static void eval_refuses_bad_arguments(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_storage *t = v.r.storage;
@@ -562,7 +567,7 @@ static void eval_refuses(hotbed_backend backend) {
     subject_close(&v);
 }
 
-static void learning_rate_and_backward_without_optimizer(hotbed_backend backend) {
+static void bad_learning_rates_and_backward_without_optimizer_are_refused(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_storage *t = v.r.storage;
@@ -574,25 +579,25 @@ static void learning_rate_and_backward_without_optimizer(hotbed_backend backend)
     subject_close(&v);
     setup o;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(2);
     setup_start(&o, 1, DIM, CAPACITY);
     o.options.optimizer.kind = (hotbed_optimizer_kind)0;
     fixture_open(&r, backend, &o.options);
-    lane_open(&r, &l, MAX_KEYS, MAX_BATCH);
-    const recipe how = {.batch_size = MAX_BATCH};
-    lane_fill(&l, &random, &how);
-    lane_prefetch(&l);
+    test_ticket_open(&r, &l, MAX_KEYS, MAX_BATCH);
+    const batch_shape how = {.batch_size = MAX_BATCH};
+    test_ticket_fill(&l, &random, &how);
+    test_ticket_prefetch(&l);
     CHECK_STATUS(
         hotbed_storage_backward(r.storage, l.ticket, l.gradient, 0, r.stream), HOTBED_ERR_STATE);
-    lane_forward(&l);
-    lane_cancel(&l);
+    test_ticket_forward(&l);
+    test_ticket_cancel(&l);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-static void get_and_set_rows_refuse(hotbed_backend backend) {
+static void get_and_set_rows_refuse_bad_arguments(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_storage *t = v.r.storage;
@@ -608,16 +613,16 @@ static void get_and_set_rows_refuse(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_set_rows(t, 3, 1, keys, &rows, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_set_rows(t, 0, 1, NULL, &rows, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_set_rows(t, 0, 1, keys, &rows, NULL), HOTBED_ERR_ARGUMENT);
-    CHECK_OK(hotbed_storage_get_rows(t, 0, 0, NULL, &rows, NULL, s)); /* no keys: nothing to do */
+    CHECK_OK(hotbed_storage_get_rows(t, 0, 0, NULL, &rows, NULL, s)); /* no keys */
     CHECK_OK(hotbed_storage_set_rows(t, 0, 0, NULL, &rows, s));
-    rows.states[0] = v.good.output; /* SGD has none */
+    rows.states[0] = v.good.output; /* SGD has no state */
     CHECK_STATUS(hotbed_storage_get_rows(t, 0, 1, keys, &rows, NULL, s), HOTBED_ERR_ARGUMENT);
     check_message("state");
     CHECK_STATUS(hotbed_storage_set_rows(t, 0, 1, keys, &rows, s), HOTBED_ERR_ARGUMENT);
     subject_close(&v);
 }
 
-static void erase_and_clear_refuse(hotbed_backend backend) {
+static void erase_and_clear_refuse_bad_arguments(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_storage *t = v.r.storage;
@@ -632,17 +637,17 @@ static void erase_and_clear_refuse(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_clear(NULL, 0, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_clear(t, 3, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_clear(t, 0, NULL), HOTBED_ERR_ARGUMENT);
-    lane_prefetch(&v.good);
+    test_ticket_prefetch(&v.good);
     CHECK_STATUS(hotbed_storage_clear(t, 0, s), HOTBED_ERR_STATE);
-    lane_backward(&v.good, &v.random);
+    test_ticket_backward(&v.good, &v.random);
     subject_close(&v);
 }
 
-static void export_keys_refuses(hotbed_backend backend) {
+static void export_keys_refuses_bad_arguments(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend, HOTBED_POOL_SUM);
-    lane_prefetch(&v.good);
-    lane_backward(&v.good, &v.random);
+    test_ticket_prefetch(&v.good);
+    test_ticket_backward(&v.good, &v.random);
     hotbed_storage *t = v.r.storage;
     hotbed_stream *s = v.r.stream;
     uint64_t keys[CAPACITY], n = 0, size = v.r.model->tables[0].size;
@@ -660,7 +665,7 @@ static void export_keys_refuses(hotbed_backend backend) {
     subject_close(&v);
 }
 
-static void descriptions_refuse(hotbed_backend backend) {
+static void descriptions_refuse_bad_arguments(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend, HOTBED_POOL_SUM);
     hotbed_storage *t = v.r.storage;
@@ -686,7 +691,7 @@ static void descriptions_refuse(hotbed_backend backend) {
     subject_close(&v);
 }
 
-static void descriptions_say_what_was_asked(hotbed_backend backend) {
+static void descriptions_equal_the_options(hotbed_backend backend) {
     setup s;
     fixture r;
     setup_start(&s, 3, DIM, CAPACITY);
@@ -734,8 +739,8 @@ static void descriptions_say_what_was_asked(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* AUTO is PROBATION where rows move, and no static table's. */
-static void insertion_is_chosen_where_rows_move(hotbed_backend backend) {
+/* AUTO becomes PROBATION for hash tables whose rows move between memories. */
+static void automatic_insertion_is_probation_where_rows_move(hotbed_backend backend) {
     enum { ONE, CACHE, BY_SCORE, BY_HASH, STORE, WAYS };
     for (int way = 0; way < WAYS; way++) {
         setup s;
@@ -768,11 +773,11 @@ static void insertion_is_chosen_where_rows_move(hotbed_backend backend) {
     }
 }
 
-/* The documented address of a row: (slot - first_slot) * row_bytes from `weights`. */
-static void slots_address_rows(hotbed_backend backend) {
+/* A row is at weights + (slot - first_slot) * row_bytes, as documented. */
+static void the_address_of_a_row_follows_from_its_slot(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend, HOTBED_POOL_SUM);
-    lane_prefetch(&v.good);
+    test_ticket_prefetch(&v.good);
     const oracle_ticket *m = v.good.model;
     hotbed_ticket_view view = {.size = sizeof view};
     CHECK_OK(hotbed_ticket_read(v.good.ticket, &view));
@@ -795,7 +800,7 @@ static void slots_address_rows(hotbed_backend backend) {
         }
     }
     free(slots);
-    lane_cancel(&v.good);
+    test_ticket_cancel(&v.good);
     subject_close(&v);
 }
 
@@ -808,24 +813,28 @@ const hotbed_test hotbed_tests[] = {
     {"create_refuses_bad_initializers", create_refuses_bad_initializers},
     {"create_refuses_bad_optimizers", create_refuses_bad_optimizers},
     {"create_refuses_bad_features", create_refuses_bad_features},
-    {"fields_of_later_versions", fields_of_later_versions},
+    {"unknown_fields_of_newer_callers_must_be_zero", unknown_fields_of_newer_callers_must_be_zero},
     {"creation_touches_no_memory", creation_touches_no_memory},
-    {"a_garbage_size_reads_no_further", a_garbage_size_reads_no_further},
-    {"fields_beyond_an_older_callers_size", fields_beyond_an_older_callers_size},
-    {"ticket_create_refuses", ticket_create_refuses},
-    {"prefetch_refuses", prefetch_refuses},
+    {"an_impossible_size_is_refused_without_reading_on",
+     an_impossible_size_is_refused_without_reading_on},
+    {"fields_beyond_the_size_of_an_older_caller_are_zero",
+     fields_beyond_the_size_of_an_older_caller_are_zero},
+    {"ticket_create_refuses_bad_arguments", ticket_create_refuses_bad_arguments},
+    {"prefetch_refuses_bad_arguments", prefetch_refuses_bad_arguments},
     {"a_refused_prefetch_has_no_effect", a_refused_prefetch_has_no_effect},
     {"a_ticket_of_another_storage_is_refused", a_ticket_of_another_storage_is_refused},
-    {"forward_and_backward_refuse", forward_and_backward_refuse},
-    {"cancel_and_read_refuse", cancel_and_read_refuse},
-    {"eval_refuses", eval_refuses},
-    {"learning_rate_and_backward_without_optimizer", learning_rate_and_backward_without_optimizer},
-    {"get_and_set_rows_refuse", get_and_set_rows_refuse},
-    {"erase_and_clear_refuse", erase_and_clear_refuse},
-    {"export_keys_refuses", export_keys_refuses},
-    {"descriptions_refuse", descriptions_refuse},
-    {"descriptions_say_what_was_asked", descriptions_say_what_was_asked},
-    {"insertion_is_chosen_where_rows_move", insertion_is_chosen_where_rows_move},
-    {"slots_address_rows", slots_address_rows},
+    {"forward_and_backward_refuse_bad_arguments", forward_and_backward_refuse_bad_arguments},
+    {"cancel_and_read_refuse_bad_arguments", cancel_and_read_refuse_bad_arguments},
+    {"eval_refuses_bad_arguments", eval_refuses_bad_arguments},
+    {"bad_learning_rates_and_backward_without_optimizer_are_refused",
+     bad_learning_rates_and_backward_without_optimizer_are_refused},
+    {"get_and_set_rows_refuse_bad_arguments", get_and_set_rows_refuse_bad_arguments},
+    {"erase_and_clear_refuse_bad_arguments", erase_and_clear_refuse_bad_arguments},
+    {"export_keys_refuses_bad_arguments", export_keys_refuses_bad_arguments},
+    {"descriptions_refuse_bad_arguments", descriptions_refuse_bad_arguments},
+    {"descriptions_equal_the_options", descriptions_equal_the_options},
+    {"automatic_insertion_is_probation_where_rows_move",
+     automatic_insertion_is_probation_where_rows_move},
+    {"the_address_of_a_row_follows_from_its_slot", the_address_of_a_row_follows_from_its_slot},
     {NULL, NULL},
 };

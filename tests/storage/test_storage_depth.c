@@ -1,12 +1,15 @@
-/* tests/storage/test_storage_depth.c - the same training at prefetch depths 1 to 4, twice, and in tables of
- * other capacities: the same rows, states and scores, byte for byte. */
+/* tests/storage/test_storage_depth.c - results do not depend on the prefetch depth, the run, or the capacity.
+ *
+ * The same batches are trained with prefetches 1 to 4 batches ahead, twice, and in tables of another capacity.  Rows,
+ * states and scores must have the same bytes.
+ */
 #include "tests/storage/fixture.h"
 
 #include <stdlib.h>
 
 enum { TABLES = 3, STEPS = 24, DEPTH_MOST = 4, BATCH = 8, MAX_KEYS = 64, ROWS = 512, DIM = 9 };
 
-/* What is in a table, by ascending key. */
+/* Contents of a table, in the order of keys. */
 typedef struct image {
     uint64_t n;
     uint64_t keys[ROWS], scores[ROWS];
@@ -39,11 +42,11 @@ static void take_image(fixture *r, uint32_t table, image *m) {
         fixture_download(r, m->scores, scores, m->n * sizeof *scores);
 }
 
-/* STEPS batches, each prefetched `depth` steps before it is trained. */
+/* Train STEPS batches, each prefetched `depth` steps ahead. */
 static void train(hotbed_backend backend, uint32_t depth, uint64_t capacity, image images[TABLES]) {
     setup s;
     fixture r;
-    lane lanes[DEPTH_MOST];
+    test_ticket tickets[DEPTH_MOST];
     setup_start(&s, TABLES, DIM, capacity);
     s.tables[1].dim = 4;
     s.tables[2].kind = HOTBED_TABLE_STATIC;
@@ -52,27 +55,28 @@ static void train(hotbed_backend backend, uint32_t depth, uint64_t capacity, ima
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
     fixture_open(&r, backend, &s.options);
     for (uint32_t i = 0; i < depth; i++) {
-        lane_open(&r, &lanes[i], MAX_KEYS, BATCH);
-        lanes[i].stride = 0; /* a stride takes random numbers too, and lanes have different ones */
+        test_ticket_open(&r, &tickets[i], MAX_KEYS, BATCH);
+        /* random strides would differ between the tickets, and use up random numbers */
+        tickets[i].stride = 0;
     }
-    rng batches = rng_start(100), gradients = rng_start(101); /* the same at each depth */
-    const recipe how = {.batch_size = BATCH, .max_bag = 2, .key_space = 30, .weights = true};
+    rng batches = rng_start(100), gradients = rng_start(101); /* equal at every depth */
+    const batch_shape how = {.batch_size = BATCH, .max_bag = 2, .key_space = 30, .weights = true};
     for (uint32_t step = 0; step < STEPS + depth; step++) {
-        lane *l = &lanes[step % depth];
+        test_ticket *l = &tickets[step % depth];
         if (step >= depth) {
-            lane_forward(l);
-            lane_backward(l, &gradients);
+            test_ticket_forward(l);
+            test_ticket_backward(l, &gradients);
         }
         if (step < STEPS) {
-            lane_fill(l, &batches, &how);
-            lane_prefetch(l);
+            test_ticket_fill(l, &batches, &how);
+            test_ticket_prefetch(l);
         }
     }
     fixture_check(&r);
     for (uint32_t t = 0; t < TABLES; t++)
         take_image(&r, t, &images[t]);
     for (uint32_t i = 0; i < depth; i++)
-        lane_close(&lanes[i]);
+        test_ticket_close(&tickets[i]);
     fixture_close(&r);
 }
 

@@ -1,4 +1,8 @@
-/* tests/storage/test_storage_export.c - tables given batch by batch, against the model and in slot order. */
+/* tests/storage/test_storage_export.c - hotbed_storage_export(), against the model.
+ *
+ * Whole tables are exported through windows of several sizes: each key once, with the model's row, states and score,
+ * in the order of slots, and nothing is written beyond the exported keys.
+ */
 #include "hotbed/export.h"
 #include "tests/storage/fixture.h"
 
@@ -6,19 +10,19 @@
 
 enum { MAX_DIM = 17, GUARD = 0x5A };
 
-/* Arrays of a batch of `room` slots, in device or pinned memory, and what a whole export gave. */
-typedef struct arrays {
+/* A storage, arrays for a window of slots in device or pinned memory, and all keys exported so far. */
+typedef struct export_fixture {
     fixture r;
     hotbed_stream *stream;
     hotbed_memory_kind kind;
-    uint64_t room;
+    uint64_t window;
     hotbed_memory keys, weights, states[2], scores, count;
-    uint64_t n; /* keys given so far, with their parts as host arrays of `most` */
+    uint64_t n; /* keys exported so far; they are in the host arrays below, [most] */
     uint64_t most;
     uint64_t *all_keys, *all_scores;
     char *all_weights;
     float *all_states[2];
-} arrays;
+} export_fixture;
 
 static void three_tables(setup *s, hotbed_optimizer_kind kind) {
     setup_start(s, 3, 1, 700);
@@ -32,21 +36,22 @@ static void three_tables(setup *s, hotbed_optimizer_kind kind) {
     s->options.optimizer.kind = kind;
 }
 
-static void take(arrays *d, uint64_t bytes, hotbed_memory *memory) {
+static void alloc(export_fixture *d, uint64_t bytes, hotbed_memory *memory) {
     CHECK_OK(hotbed_memory_alloc(d->stream, d->kind, bytes, NULL, memory));
     CHECK_OK(hotbed_fill(memory->data, GUARD, bytes, d->stream));
 }
 
-static void arrays_start(arrays *d, hotbed_memory_kind kind, uint64_t room, uint64_t most) {
+static void export_open(
+    export_fixture *d, hotbed_memory_kind kind, uint64_t window, uint64_t most) {
     d->stream = d->r.stream;
     d->kind = kind;
-    d->room = room;
-    take(d, room * sizeof(uint64_t), &d->keys);
-    take(d, room * MAX_DIM * 4, &d->weights);
-    take(d, room * MAX_DIM * 4, &d->states[0]);
-    take(d, room * MAX_DIM * 4, &d->states[1]);
-    take(d, room * sizeof(uint64_t), &d->scores);
-    take(d, sizeof(uint64_t), &d->count);
+    d->window = window;
+    alloc(d, window * sizeof(uint64_t), &d->keys);
+    alloc(d, window * MAX_DIM * 4, &d->weights);
+    alloc(d, window * MAX_DIM * 4, &d->states[0]);
+    alloc(d, window * MAX_DIM * 4, &d->states[1]);
+    alloc(d, window * sizeof(uint64_t), &d->scores);
+    alloc(d, sizeof(uint64_t), &d->count);
     d->n = 0;
     d->most = most;
     d->all_keys = calloc(most, sizeof(uint64_t));
@@ -58,7 +63,7 @@ static void arrays_start(arrays *d, hotbed_memory_kind kind, uint64_t room, uint
     CHECK(d->all_states[0] != NULL && d->all_states[1] != NULL);
 }
 
-static void arrays_stop(arrays *d) {
+static void export_close(export_fixture *d) {
     CHECK_OK(hotbed_stream_sync(d->stream));
     hotbed_memory_free(&d->keys);
     hotbed_memory_free(&d->weights);
@@ -73,14 +78,14 @@ static void arrays_stop(arrays *d) {
     free(d->all_states[1]);
 }
 
-/* All parts; d->room slots from `first`. */
-static hotbed_export batch_of(const arrays *d, uint32_t table, uint64_t first) {
+/* An export of all parts of d->window slots from `first` on. */
+static hotbed_export batch_of(const export_fixture *d, uint32_t table, uint64_t first) {
     uint32_t states = hotbed_optimizer_states(hotbed_storage_optimizer(d->r.storage)->kind);
     hotbed_export e;
     hotbed_export_init(&e);
     e.table = table;
     e.first = first;
-    e.slots = d->room;
+    e.slots = d->window;
     e.keys = d->keys.data;
     e.count = d->count.data;
     e.rows.weights = d->weights.data;
@@ -90,20 +95,21 @@ static hotbed_export batch_of(const arrays *d, uint32_t table, uint64_t first) {
     return e;
 }
 
-/* Copy n items of `bytes` to the host, and see that what is beyond was left alone. */
-static void collect(arrays *d, void *to, const hotbed_memory *from, uint64_t n, uint64_t bytes) {
-    unsigned char *image = malloc(d->room * bytes + 1);
+/* Copy n items of `bytes` to the host, and check that the memory behind them is unchanged. */
+static void collect(
+    export_fixture *d, void *to, const hotbed_memory *from, uint64_t n, uint64_t bytes) {
+    unsigned char *image = malloc(d->window * bytes + 1);
     CHECK(image != NULL);
-    fixture_download(&d->r, image, from->data, d->room * bytes);
+    fixture_download(&d->r, image, from->data, d->window * bytes);
     memcpy(to, image, n * bytes);
-    for (uint64_t i = n * bytes; i < d->room * bytes; i++)
+    for (uint64_t i = n * bytes; i < d->window * bytes; i++)
         CHECK_EQ(image[i], GUARD);
-    CHECK_OK(hotbed_fill(from->data, GUARD, d->room * bytes, d->stream));
+    CHECK_OK(hotbed_fill(from->data, GUARD, d->window * bytes, d->stream));
     free(image);
 }
 
-/* Run a batch, and add what it gives to the arrays. */
-static uint64_t run_batch(arrays *d, const hotbed_export *e) {
+/* Export a window, and append its keys to those collected. */
+static uint64_t run_batch(export_fixture *d, const hotbed_export *e) {
     hotbed_table_info info = {.size = sizeof info};
     uint64_t n = UINT64_MAX;
     CHECK_OK(hotbed_storage_table(d->r.storage, e->table, &info));
@@ -122,18 +128,18 @@ static uint64_t run_batch(arrays *d, const hotbed_export *e) {
     return n;
 }
 
-static void run_all(arrays *d, uint32_t table) {
+static void run_all(export_fixture *d, uint32_t table) {
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(d->r.storage, table, &info));
     d->n = 0;
-    for (uint64_t first = 0; first < info.slots + info.lower_slots; first += d->room) {
+    for (uint64_t first = 0; first < info.slots + info.lower_slots; first += d->window) {
         const hotbed_export e = batch_of(d, table, first);
         (void)run_batch(d, &e);
     }
 }
 
-/* What was given is the model's table, each key once. */
-static void check_all(arrays *d, uint32_t table) {
+/* Check that the collected keys are the model's, each once, with its row. */
+static void check_all(export_fixture *d, uint32_t table) {
     const oracle_table *m = &d->r.model->tables[table];
     const uint64_t size = hotbed_dtype_bytes(m->options.dtype), dim = m->options.dim;
     bool hash = m->options.kind == HOTBED_TABLE_HASH;
@@ -160,41 +166,41 @@ static void whole_tables(
     hotbed_backend backend, hotbed_optimizer_kind kind, hotbed_memory_kind memory) {
     static const uint64_t windows[] = {1, 7, 31, 32, 33, 257, 5000};
     setup s;
-    arrays d;
-    lane l;
+    export_fixture d;
+    test_ticket l;
     rng random = rng_start(30 + (uint64_t)kind);
     three_tables(&s, kind);
     fixture_open(&d.r, backend, &s.options);
-    lane_open(&d.r, &l, 96, 32);
-    const recipe how = {.batch_size = 32, .key_space = 300, .extremes = true};
+    test_ticket_open(&d.r, &l, 96, 32);
+    const batch_shape how = {.batch_size = 32, .key_space = 300, .extremes = true};
     for (size_t w = 0; w < sizeof windows / sizeof windows[0]; w++) {
         if (windows[w] == 1 && backend != HOTBED_BACKEND_HOST)
-            continue; /* hundreds of round trips */
+            continue; /* too many synchronous copies */
         if (windows[w] < 33 && hotbed_test_is_small())
-            continue; /* dozens */
+            continue; /* the same */
         for (int i = 0; i < 3; i++)
-            lane_step(&l, &random, &how);
-        arrays_start(&d, memory, windows[w], 1000);
+            test_ticket_step(&l, &random, &how);
+        export_open(&d, memory, windows[w], 1000);
         for (uint32_t t = 0; t < 3; t++) {
             run_all(&d, t);
             check_all(&d, t);
         }
-        arrays_stop(&d);
+        export_close(&d);
     }
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&d.r);
 }
 
-static void whole_tables_into_device_memory(hotbed_backend backend) {
+static void whole_tables_are_exported_to_device_memory(hotbed_backend backend) {
     whole_tables(backend, HOTBED_OPT_ADAM, HOTBED_MEMORY_DEVICE);
 }
 
-static void whole_tables_into_pinned_memory(hotbed_backend backend) {
+static void whole_tables_are_exported_to_pinned_memory(hotbed_backend backend) {
     whole_tables(backend, HOTBED_OPT_ROWWISE_ADAGRAD, HOTBED_MEMORY_PINNED);
 }
 
-/* A storage of `n` keys 1 .. n in table 0, whose scores are their squares. */
-static void numbered(arrays *d, hotbed_backend backend, uint64_t n, uint64_t capacity) {
+/* Open a storage of one table with the keys 1 .. n, whose scores are their squares. */
+static void numbered(export_fixture *d, hotbed_backend backend, uint64_t n, uint64_t capacity) {
     setup s;
     uint64_t *keys = calloc(n, sizeof *keys), *scores = calloc(n, sizeof *scores);
     CHECK(keys != NULL && scores != NULL);
@@ -213,33 +219,33 @@ static void numbered(arrays *d, hotbed_backend backend, uint64_t n, uint64_t cap
     free(scores);
 }
 
-/* The order of keys does not depend on the windows: with a window of one slot it is the same. */
+/* The order of keys is the same with any window, and with a window of one slot it is the order of slots. */
 static void keys_are_in_the_order_of_slots(hotbed_backend backend) {
     enum { N = 150 };
-    arrays d;
+    export_fixture d;
     uint64_t order[N];
     numbered(&d, backend, N, N);
-    arrays_start(&d, HOTBED_MEMORY_DEVICE, 1, N);
+    export_open(&d, HOTBED_MEMORY_DEVICE, 1, N);
     run_all(&d, 0);
     CHECK_EQ(d.n, N);
     memcpy(order, d.all_keys, sizeof order);
-    arrays_stop(&d);
-    for (uint64_t room = hotbed_test_is_small() ? 45 : 5; room < 500; room *= 3) {
-        arrays_start(&d, HOTBED_MEMORY_DEVICE, room, N);
+    export_close(&d);
+    for (uint64_t window = hotbed_test_is_small() ? 45 : 5; window < 500; window *= 3) {
+        export_open(&d, HOTBED_MEMORY_DEVICE, window, N);
         run_all(&d, 0);
         CHECK_EQ(d.n, N);
         CHECK_BYTES(d.all_keys, order, sizeof order);
-        arrays_stop(&d);
+        export_close(&d);
     }
     fixture_close(&d.r);
 }
 
-static void only_scores_from_a_threshold(hotbed_backend backend) {
+static void only_keys_from_a_minimum_score_are_exported(hotbed_backend backend) {
     enum { N = 100 };
     static const uint64_t thresholds[] = {0, 1, 2, 50 * 50, 50 * 50 + 1, N * N, N * N + 1};
-    arrays d;
+    export_fixture d;
     numbered(&d, backend, N, 200);
-    arrays_start(&d, HOTBED_MEMORY_DEVICE, 1000, N);
+    export_open(&d, HOTBED_MEMORY_DEVICE, 1000, N);
     for (size_t i = 0; i < sizeof thresholds / sizeof thresholds[0]; i++) {
         uint64_t expected = 0;
         for (uint64_t k = 1; k <= N; k++)
@@ -253,18 +259,18 @@ static void only_scores_from_a_threshold(hotbed_backend backend) {
             CHECK(d.all_scores[k] >= thresholds[i]);
         }
     }
-    arrays_stop(&d);
+    export_close(&d);
     fixture_close(&d.r);
 }
 
 static void static_tables_have_score_0(hotbed_backend backend) {
     setup s;
-    arrays d;
+    export_fixture d;
     setup_start(&s, 1, 2, 70);
     s.tables[0].kind = HOTBED_TABLE_STATIC;
-    s.options.mode = HOTBED_MODE_HBM_DIRECT; /* where slots are row numbers */
+    s.options.mode = HOTBED_MODE_HBM_DIRECT; /* slots are row numbers */
     fixture_open_bare(&d.r, backend, &s.options);
-    arrays_start(&d, HOTBED_MEMORY_DEVICE, 40, 100);
+    export_open(&d, HOTBED_MEMORY_DEVICE, 40, 100);
     hotbed_export e = batch_of(&d, 0, 35);
     CHECK_EQ(run_batch(&d, &e), 35);
     for (uint64_t i = 0; i < 35; i++) {
@@ -273,19 +279,19 @@ static void static_tables_have_score_0(hotbed_backend backend) {
     }
     e.min_score = 1;
     CHECK_EQ(run_batch(&d, &e), 0);
-    arrays_stop(&d);
+    export_close(&d);
     fixture_close(&d.r);
 }
 
-/* Parts that are NULL are skipped; windows may end, or begin, after the last slot. */
-static void windows_and_parts_at_their_edges(hotbed_backend backend) {
-    enum { N = 60, ROOM = 21 };
-    arrays d;
+/* Windows that end or begin after the last slot; parts that are NULL are skipped. */
+static void windows_may_end_or_begin_after_the_last_slot(hotbed_backend backend) {
+    enum { N = 60, WINDOW = 21 };
+    export_fixture d;
     hotbed_table_info info = {.size = sizeof info};
     uint64_t n = 0;
     numbered(&d, backend, N, N);
     CHECK_OK(hotbed_storage_table(d.r.storage, 0, &info));
-    arrays_start(&d, HOTBED_MEMORY_DEVICE, info.slots + info.lower_slots, N);
+    export_open(&d, HOTBED_MEMORY_DEVICE, info.slots + info.lower_slots, N);
     hotbed_export e = batch_of(&d, 0, info.slots + info.lower_slots);
     CHECK_EQ(run_batch(&d, &e), 0);
     e.first = UINT64_MAX;
@@ -309,21 +315,21 @@ static void windows_and_parts_at_their_edges(hotbed_backend backend) {
     e = batch_of(&d, 0, 0);
     CHECK_EQ(run_batch(&d, &e), N);
     memcpy(keys, d.all_keys, sizeof keys);
-    e.room = ROOM; /* for the first ones */
+    e.room = WINDOW; /* capacity for the first keys only */
     CHECK_OK(hotbed_storage_export(d.r.storage, &e, d.stream));
     fixture_download(&d.r, &n, d.count.data, sizeof n);
     CHECK_EQ(n, N);
-    collect(&d, d.all_keys, &d.keys, ROOM, sizeof(uint64_t));
-    collect(&d, d.all_weights, &d.weights, ROOM, 8);
-    CHECK_BYTES(d.all_keys, keys, ROOM * sizeof keys[0]);
-    arrays_stop(&d);
+    collect(&d, d.all_keys, &d.keys, WINDOW, sizeof(uint64_t));
+    collect(&d, d.all_weights, &d.weights, WINDOW, 8);
+    CHECK_BYTES(d.all_keys, keys, WINDOW * sizeof keys[0]);
+    export_close(&d);
     fixture_close(&d.r);
 }
 
-/* Others come and go between batches: a key that stays is given once. */
-static void keys_that_stay_are_given_once(hotbed_backend backend) {
-    enum { N = 500, STAY = 200, ROOM = 64 };
-    arrays d;
+/* Other keys are inserted and erased between windows. */
+static void keys_that_stay_are_exported_once(hotbed_backend backend) {
+    enum { N = 500, STAY = 200, WINDOW = 64 };
+    export_fixture d;
     hotbed_table_info info = {.size = sizeof info};
     uint32_t given[N + 1] = {0};
     uint64_t keys[N];
@@ -333,9 +339,9 @@ static void keys_that_stay_are_given_once(hotbed_backend backend) {
         keys[i] = i + 1;
     const uint64_t *others = fixture_copy(&d.r, keys, sizeof keys);
     CHECK_OK(hotbed_storage_table(d.r.storage, 0, &info));
-    arrays_start(&d, HOTBED_MEMORY_DEVICE, ROOM, ROOM);
+    export_open(&d, HOTBED_MEMORY_DEVICE, WINDOW, WINDOW);
     const hotbed_rows nothing = {0};
-    for (uint64_t first = 0; first < info.slots + info.lower_slots; first += ROOM) {
+    for (uint64_t first = 0; first < info.slots + info.lower_slots; first += WINDOW) {
         uint64_t from = STAY + rng_below(&random, N - STAY), n = rng_below(&random, N - from + 1);
         CHECK_OK(hotbed_storage_set_rows(d.r.storage, 0, n, others + from, &nothing, d.r.stream));
         const hotbed_export e = batch_of(&d, 0, first);
@@ -350,23 +356,23 @@ static void keys_that_stay_are_given_once(hotbed_backend backend) {
     }
     for (uint64_t k = 1; k <= STAY; k++)
         CHECK_EQ(given[k], 1);
-    arrays_stop(&d);
+    export_close(&d);
     fixture_close(&d.r);
 }
 
-/* A batch is recorded, and launched again when the table has changed; it never waits. */
-static void a_batch_is_recorded(hotbed_backend backend) {
+/* The graph is launched again after the table has changed; calls never wait. */
+static void an_export_is_recorded_and_launched_again(hotbed_backend backend) {
     enum { N = 90 };
-    arrays d;
+    export_fixture d;
     hotbed_graph *graph;
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     uint64_t n = 0, key = 12345;
     numbered(&d, backend, N, 400);
     const void *another = fixture_copy(&d.r, &key, sizeof key);
     const hotbed_rows nothing = {0};
-    arrays_start(&d, HOTBED_MEMORY_PINNED, 1000, N + 1);
+    export_open(&d, HOTBED_MEMORY_PINNED, 1000, N + 1);
     const hotbed_export e = batch_of(&d, 0, 0);
-    CHECK_EQ(run_batch(&d, &e), N); /* the workspace is there */
+    CHECK_EQ(run_batch(&d, &e), N); /* allocates the workspace */
     hotbed_counters_read(&before);
     CHECK_OK(hotbed_storage_export(d.r.storage, &e, d.stream));
     hotbed_counters_read(&after);
@@ -383,16 +389,16 @@ static void a_batch_is_recorded(hotbed_backend backend) {
     }
     CHECK_OK(hotbed_stream_sync(d.stream));
     hotbed_graph_destroy(graph);
-    arrays_stop(&d);
+    export_close(&d);
     fixture_close(&d.r);
 }
 
 static void documented_errors(hotbed_backend backend) {
-    arrays d;
+    export_fixture d;
     hotbed_stream *fresh;
     hotbed_graph *graph;
     numbered(&d, backend, 5, 100);
-    arrays_start(&d, HOTBED_MEMORY_DEVICE, 10, 10);
+    export_open(&d, HOTBED_MEMORY_DEVICE, 10, 10);
     const hotbed_export good = batch_of(&d, 0, 0);
     hotbed_export e = good;
     CHECK_STATUS(hotbed_storage_export(NULL, &e, d.stream), HOTBED_ERR_ARGUMENT);
@@ -412,7 +418,7 @@ static void documented_errors(hotbed_backend backend) {
     e.count = NULL;
     CHECK_STATUS(hotbed_storage_export(d.r.storage, &e, d.stream), HOTBED_ERR_ARGUMENT);
     e = good;
-    e.rows.states[0] = d.states[0].data; /* SGD has none */
+    e.rows.states[0] = d.states[0].data; /* SGD has no state */
     CHECK_STATUS(hotbed_storage_export(d.r.storage, &e, d.stream), HOTBED_ERR_ARGUMENT);
     CHECK_OK(hotbed_stream_create(backend, 0, &fresh));
     CHECK_OK(hotbed_graph_begin(fresh));
@@ -420,19 +426,19 @@ static void documented_errors(hotbed_backend backend) {
     CHECK_OK(hotbed_graph_end(fresh, &graph));
     hotbed_graph_destroy(graph);
     hotbed_stream_destroy(fresh);
-    arrays_stop(&d);
+    export_close(&d);
     fixture_close(&d.r);
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"whole_tables_into_device_memory", whole_tables_into_device_memory},
-    {"whole_tables_into_pinned_memory", whole_tables_into_pinned_memory},
+    {"whole_tables_are_exported_to_device_memory", whole_tables_are_exported_to_device_memory},
+    {"whole_tables_are_exported_to_pinned_memory", whole_tables_are_exported_to_pinned_memory},
     {"keys_are_in_the_order_of_slots", keys_are_in_the_order_of_slots},
-    {"only_scores_from_a_threshold", only_scores_from_a_threshold},
+    {"only_keys_from_a_minimum_score_are_exported", only_keys_from_a_minimum_score_are_exported},
     {"static_tables_have_score_0", static_tables_have_score_0},
-    {"windows_and_parts_at_their_edges", windows_and_parts_at_their_edges},
-    {"keys_that_stay_are_given_once", keys_that_stay_are_given_once},
-    {"a_batch_is_recorded", a_batch_is_recorded},
+    {"windows_may_end_or_begin_after_the_last_slot", windows_may_end_or_begin_after_the_last_slot},
+    {"keys_that_stay_are_exported_once", keys_that_stay_are_exported_once},
+    {"an_export_is_recorded_and_launched_again", an_export_is_recorded_and_launched_again},
     {"documented_errors", documented_errors},
     {NULL, NULL},
 };

@@ -1,4 +1,9 @@
-/* tests/storage/test_storage_external.c - CACHE over an external store: bytes, pins, and stores that fail. */
+/* tests/storage/test_storage_external.c - a storage in mode CACHE over an external store, against the model.
+ *
+ * Rows, scores and times must equal the model's while rows move between the upper tier and the store.  With
+ * tests/support/bad_store.h the store fails, tears, damages or delays each call in turn: no wrong row may be read,
+ * and no row may be lost.
+ */
 #include "storage/external.h"
 #include "tests/storage/fixture.h"
 #include "tests/support/bad_store.h"
@@ -7,17 +12,18 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- a storage over a store that can be made to fail ------------------------------------------------ */
+/* --- a storage over a store that can be made to fail ----------------------------------------- */
 
-typedef struct box {
+typedef struct cached_storage {
     setup s;
     fixture r;
     bad_store bad;
     hotbed_external *external;
-} box;
+} cached_storage;
 
-/* Hash tables of 32 slots above each, and 16 of them for a key: no more than 16 keys of a table may be in use. */
-static void box_start(box *b, uint32_t num_tables, uint32_t dim, uint64_t capacity) {
+/* Hash tables with 32 slots in the upper tier.  A key has 16 candidate slots, so at most 16 keys of a table can be
+ * pinned without refusals. */
+static void cached_start(cached_storage *b, uint32_t num_tables, uint32_t dim, uint64_t capacity) {
     memset(b, 0, sizeof *b);
     setup_start(&b->s, num_tables, dim, capacity);
     for (uint32_t t = 0; t < num_tables; t++)
@@ -25,7 +31,7 @@ static void box_start(box *b, uint32_t num_tables, uint32_t dim, uint64_t capaci
     b->s.options.mode = HOTBED_MODE_CACHE;
 }
 
-static void open_store(box *b) {
+static void open_store(cached_storage *b) {
     hotbed_external_table tables[FIXTURE_TABLES];
     hotbed_external_options o;
     hotbed_external_options_init(&o);
@@ -37,32 +43,32 @@ static void open_store(box *b) {
     b->s.options.external = b->external;
 }
 
-static void box_open(box *b, hotbed_backend backend) {
+static void cached_open(cached_storage *b, hotbed_backend backend) {
     open_store(b);
     fixture_open(&b->r, backend, &b->s.options);
 }
 
-static void box_close(box *b) {
+static void cached_close(cached_storage *b) {
     fixture_close(&b->r);
     hotbed_external_destroy(b->external);
     bad_store_end(&b->bad);
 }
 
-static hotbed_external_stats store_stats(const box *b) {
+static hotbed_external_stats store_stats(const cached_storage *b) {
     hotbed_external_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_external_stats_read(b->external, &stats));
     return stats;
 }
 
-static hotbed_table_stats table_stats(box *b, uint32_t t) {
+static hotbed_table_stats table_stats(cached_storage *b, uint32_t t) {
     hotbed_table_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_storage_stats(b->r.storage, t, &stats, b->r.stream));
     return stats;
 }
 
-/* --- options ---------------------------------------------------------------------------------------- */
+/* --- options --------------------------------------------------------------------------------- */
 
-static void refuses(box *b, const char *text) {
+static void refuses(cached_storage *b, const char *text) {
     hotbed_storage *storage = NULL;
     hotbed_stream *stream = NULL;
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
@@ -73,11 +79,11 @@ static void refuses(box *b, const char *text) {
 }
 
 static void stores_must_fit_their_storage(hotbed_backend backend) {
-    box b;
+    cached_storage b;
     char text[256];
     hotbed_external_table tables[2];
     (void)backend;
-    box_start(&b, 2, 8, 100);
+    cached_start(&b, 2, 8, 100);
     b.s.options.optimizer.kind = HOTBED_OPT_ADAM;
     CHECK_OK(hotbed_storage_external_tables(&b.s.options, tables));
     CHECK_STRING(tables[1].name, "table-1");
@@ -109,7 +115,7 @@ static void stores_must_fit_their_storage(hotbed_backend backend) {
     b.s.tables[1].upper_capacity = 0;
     refuses(&b, "no upper_capacity");
     b.s.tables[1].upper_capacity = 12;
-    b.s.options.mode = HOTBED_MODE_AUTO; /* a store is reason enough */
+    b.s.options.mode = HOTBED_MODE_AUTO; /* a store implies mode CACHE */
     fixture_open_bare(&b.r, HOTBED_BACKEND_HOST, &b.s.options);
     CHECK_EQ(hotbed_storage_mode(b.r.storage), HOTBED_MODE_CACHE);
     CHECK_OK(hotbed_storage_explain(b.r.storage, text, sizeof text));
@@ -118,13 +124,13 @@ static void stores_must_fit_their_storage(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_table(b.r.storage, 1, &info));
     CHECK_EQ(info.row_bytes, tables[1].row_bytes);
     CHECK_EQ(info.lower_slots, 0);
-    box_close(&b);
+    cached_close(&b);
 }
 
-/* --- bytes ------------------------------------------------------------------------------------------- */
+/* --- bytes ----------------------------------------------------------------------------------- */
 
-/* 60 steps with eviction traffic, two batches in flight: all optimisers, types and dims, pooled or not.  Small: of one
- * optimiser. */
+/* 60 steps in which rows move, with two batches in flight: all optimizers, types, dimensions and poolings.  With
+ * HOTBED_TEST_SMALL, one optimizer. */
 static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
     static const uint32_t dims[] = {1, 3, 8, 16, 17, 64, 100, 128, 129, 1024};
     static const hotbed_optimizer_kind optimizers[] = {
@@ -132,13 +138,14 @@ static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
     static const hotbed_dtype dtypes[] = {HOTBED_F32, HOTBED_F16, HOTBED_BF16};
     static const hotbed_pooling poolings[] = {HOTBED_POOL_NONE, HOTBED_POOL_SUM, HOTBED_POOL_MEAN};
     for (uint32_t o = hotbed_test_is_small() ? 3 : 0; o < 4; o++) {
-        box b;
-        lane lanes[2];
+        cached_storage b;
+        test_ticket tickets[2];
         rng random = rng_start(o);
-        box_start(&b, 10, 8, 160);
+        cached_start(&b, 10, 8, 160);
         for (uint32_t t = 0; t < 10; t++) {
             b.s.tables[t].dim = dims[t];
-            b.s.tables[t].upper_capacity = 17; /* 48 slots, 32 for a key: two batches of 16 */
+            /* 48 slots, 32 candidates of a key: two batches of 16 fit */
+            b.s.tables[t].upper_capacity = 17;
             b.s.tables[t].dtype = dtypes[(t + o) % 3];
             b.s.tables[t].insertion = t % 2 == 0 ? HOTBED_INSERT_PLAIN : HOTBED_INSERT_PROBATION;
         }
@@ -147,60 +154,60 @@ static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
         b.s.options.optimizer.kind = optimizers[o];
         b.s.options.optimizer.weight_decay = 0.0625F;
         b.s.options.pooling = poolings[o % 3];
-        box_open(&b, backend);
+        cached_open(&b, backend);
         for (int l = 0; l < 2; l++)
-            lane_open(&b.r, &lanes[l], 200, 4);
-        recipe how = {.batch_size = 4, .max_bag = 4, .key_space = 150};
+            test_ticket_open(&b.r, &tickets[l], 200, 4);
+        batch_shape how = {.batch_size = 4, .max_bag = 4, .key_space = 150};
         for (int step = 0; step < 60; step++) {
-            lane *l = &lanes[step % 2];
+            test_ticket *l = &tickets[step % 2];
             how.weights = step % 2 == 0 && b.s.options.pooling != HOTBED_POOL_NONE;
             if (step >= 2) {
-                lane_forward(l);
-                lane_backward(l, &random);
+                test_ticket_forward(l);
+                test_ticket_backward(l, &random);
             }
             if (step == 30) {
-                lane_cancel(&lanes[1 - step % 2]);
+                test_ticket_cancel(&tickets[1 - step % 2]);
                 CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
-                lane_prefetch(&lanes[1 - step % 2]);
+                test_ticket_prefetch(&tickets[1 - step % 2]);
             }
-            lane_fill(l, &random, &how);
-            lane_prefetch(l);
+            test_ticket_fill(l, &random, &how);
+            test_ticket_prefetch(l);
             if (step % 10 == 5)
                 CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
         }
         for (int l = 0; l < 2; l++)
-            lane_cancel(&lanes[l]);
+            test_ticket_cancel(&tickets[l]);
         CHECK_OK(hotbed_stream_sync(b.r.stream));
         uint64_t inserts = store_stats(&b).inserts;
-        lane_eval(&lanes[0]);
+        test_ticket_eval(&tickets[0]);
         CHECK_EQ(store_stats(&b).inserts, inserts);
         fixture_check(&b.r);
         CHECK(table_stats(&b, 2).fetches > 100 && table_stats(&b, 2).write_backs > 100);
         CHECK(store_stats(&b).stream_waits >= 60);
         CHECK_EQ(store_stats(&b).failures, 0);
         for (int l = 0; l < 2; l++)
-            lane_close(&lanes[l]);
-        box_close(&b);
+            test_ticket_close(&tickets[l]);
+        cached_close(&b);
     }
 }
 
-/* A row that nobody prefetched since it was written is not written again, and counts are exact. */
-static void only_what_was_used_is_written(hotbed_backend backend) {
+/* A row is written again only if it was prefetched since its last write; counts are exact. */
+static void only_rows_used_since_their_last_write_are_written(hotbed_backend backend) {
     enum { KEYS = 12 };
-    box b;
-    lane l;
-    box_start(&b, 1, 8, 1000);
+    cached_storage b;
+    test_ticket l;
+    cached_start(&b, 1, 8, 1000);
     b.s.tables[0].score = HOTBED_SCORE_LFU;
-    box_open(&b, backend);
-    lane_open(&b.r, &l, KEYS, KEYS);
+    cached_open(&b, backend);
+    test_ticket_open(&b.r, &l, KEYS, KEYS);
     rng random = rng_start(1);
-    const recipe how = {.batch_size = KEYS};
+    const batch_shape how = {.batch_size = KEYS};
     for (uint64_t step = 0; step < 24; step++) {
-        lane_fill(&l, &random, &how);
+        test_ticket_fill(&l, &random, &how);
         for (uint64_t i = 0; i < KEYS; i++)
             ((uint64_t *)l.host.keys)[i] = step % 8 * KEYS + i;
-        lane_upload(&l);
-        const hotbed_batch batch = lane_batch(&l);
+        test_ticket_upload(&l);
+        const hotbed_batch batch = test_ticket_batch(&l);
         CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, l.ticket, b.r.stream));
         CHECK_OK(hotbed_ticket_cancel(l.ticket, b.r.stream));
     }
@@ -221,15 +228,15 @@ static void only_what_was_used_is_written(hotbed_backend backend) {
     CHECK_EQ(store_stats(&b).inserts, inserts);
     CHECK_EQ(table_stats(&b, 0).write_backs, inserts);
     CHECK_EQ(fixture_size(&b.r, 0), 8 * KEYS);
-    lane_close(&l);
-    box_close(&b);
+    test_ticket_close(&l);
+    cached_close(&b);
 }
 
-/* Times of the pair are with their rows. */
-static void times_are_in_the_store(hotbed_backend backend) {
+/* Scores TIMESTAMP_LFU: times move to the store and back with their rows. */
+static void times_are_stored_with_their_rows(hotbed_backend backend) {
     enum { KEYS = 100 };
-    box b;
-    box_start(&b, 2, 6, 1000);
+    cached_storage b;
+    cached_start(&b, 2, 6, 1000);
     b.s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
     b.s.tables[1].dtype = HOTBED_F16;
     open_store(&b);
@@ -251,7 +258,7 @@ static void times_are_in_the_store(hotbed_backend backend) {
     hotbed_batch_init(&batch);
     batch.batch_size = 12;
     batch.num_keys = 24;
-    for (int step = 0; step < 4; step++) { /* 48 keys of the table, for 32 slots */
+    for (int step = 0; step < 4; step++) { /* 48 keys of a table with 32 slots */
         batch.keys = (uint64_t *)device_keys + (ptrdiff_t)step * 24;
         CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, ticket, b.r.stream));
     }
@@ -263,27 +270,27 @@ static void times_are_in_the_store(hotbed_backend backend) {
         fixture_download(&b.r, seen, rows.times, sizeof seen);
         fixture_download(&b.r, count, rows.scores, sizeof count);
         for (uint64_t i = 0; i < KEYS; i++) {
-            bool used = i / 12 % 2 == 1; /* the first 12 of a batch are for the other table */
+            bool used = i / 12 % 2 == 1; /* the first 12 keys of a batch are of the other table */
             CHECK_EQ(count[i], scores[i] + used);
             CHECK(used ? seen[i] > times[KEYS - 1] : seen[i] == times[i]);
         }
         CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
     }
     hotbed_ticket_destroy(ticket);
-    box_close(&b);
+    cached_close(&b);
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-enum { PERTURBS = 0 }; /* its allocator fills memory as it likes */
+enum { PERTURBS = 0 }; /* its allocator fills new memory itself */
 #else
 enum { PERTURBS = 1 };
 #endif
 
-/* Rows go to the store whole, but not with what their memory held before. */
-static void rows_carry_nothing_else_into_the_store(hotbed_backend backend) {
+/* Bytes of a row that it does not use reach the store as zeros, not as old contents of memory. */
+static void rows_carry_no_old_memory_into_the_store(hotbed_backend backend) {
     enum { KEYS = 48, ROW_MOST = 64 };
-    box b;
-    box_start(&b, 1, 3, 1000);
+    cached_storage b;
+    cached_start(&b, 1, 3, 1000);
     b.s.tables[0].dtype = HOTBED_F16;
     b.s.options.optimizer.kind = HOTBED_OPT_ADAM;
     open_store(&b);
@@ -325,70 +332,70 @@ static void rows_carry_nothing_else_into_the_store(hotbed_backend backend) {
             CHECK(part[at] || rows[i * info.row_bytes + at] == 0);
     }
     hotbed_ticket_destroy(ticket);
-    box_close(&b);
+    cached_close(&b);
 }
 
-/* --- pins -------------------------------------------------------------------------------------------- */
+/* --- pins ------------------------------------------------------------------------------------ */
 
-/* A key for which there is no slot is refused, reads as its first row, and comes when there is one. */
+/* A key without a free slot is refused and reads as its initial row; later, when a slot is free, it gets its row. */
 static void keys_beyond_the_upper_tier_are_refused(hotbed_backend backend) {
     enum { KEYS = 40 };
-    box b;
-    lane l, other;
-    box_start(&b, 1, 8, 1000);
-    box_open(&b, backend);
-    lane_open(&b.r, &l, KEYS, KEYS);
-    lane_open(&b.r, &other, KEYS, KEYS);
+    cached_storage b;
+    test_ticket l, other;
+    cached_start(&b, 1, 8, 1000);
+    cached_open(&b, backend);
+    test_ticket_open(&b.r, &l, KEYS, KEYS);
+    test_ticket_open(&b.r, &other, KEYS, KEYS);
     rng random = rng_start(1);
-    recipe how = {.batch_size = KEYS};
-    lane_fill(&l, &random, &how);
-    CHECK_STATUS(lane_prefetch_with_slots(&l), HOTBED_ERR_FULL);
+    batch_shape how = {.batch_size = KEYS};
+    test_ticket_fill(&l, &random, &how);
+    CHECK_STATUS(test_ticket_prefetch_with_slots(&l), HOTBED_ERR_FULL);
     CHECK(strstr(hotbed_last_error(), "all rows it could replace are in use") != NULL);
     uint64_t refused = table_stats(&b, 0).refused;
     CHECK(refused >= KEYS - 32 && refused < KEYS);
-    lane_forward(&l);
-    lane_backward(&l, &random);
+    test_ticket_forward(&l);
+    test_ticket_backward(&l, &random);
     how.batch_size = 10;
-    lane_step(&other, &random, &how); /* nothing is left of it */
-    lane_step(&l, &random, &how);
+    test_ticket_step(&other, &random, &how); /* its pins are released again */
+    test_ticket_step(&l, &random, &how);
     CHECK_EQ(table_stats(&b, 0).refused, refused);
     fixture_check(&b.r);
-    lane_close(&l);
-    lane_close(&other);
-    box_close(&b);
+    test_ticket_close(&l);
+    test_ticket_close(&other);
+    cached_close(&b);
 }
 
-/* --- failures ---------------------------------------------------------------------------------------- */
+/* --- failures -------------------------------------------------------------------------------- */
 
 enum { STEPS = 10, BATCH = 8 };
 
-/* Train with two batches in flight while the store fails; how many calls it had. */
+/* Train with two batches in flight while the store misbehaves.  Returns the number of its calls. */
 static uint64_t train_with(hotbed_backend backend, bad_way way, uint64_t at, uint64_t count) {
-    box b;
-    lane lanes[2];
+    cached_storage b;
+    test_ticket tickets[2];
     rng random = rng_start(3);
     uint64_t faults = 0;
-    box_start(&b, 3, 8, 500);
+    cached_start(&b, 3, 8, 500);
     b.s.tables[1].dtype = HOTBED_BF16;
     b.s.tables[2].dim = 5;
     b.s.options.optimizer.kind = HOTBED_OPT_ADAM;
-    box_open(&b, backend);
+    cached_open(&b, backend);
     for (int l = 0; l < 2; l++)
-        lane_open(&b.r, &lanes[l], 3 * BATCH, BATCH);
+        test_ticket_open(&b.r, &tickets[l], 3 * BATCH, BATCH);
     b.bad.calls = 0;
     b.bad.way = way;
     b.bad.from = at;
     b.bad.to = at + count - 1;
     b.bad.status = HOTBED_ERR_IO;
-    const recipe how = {.batch_size = BATCH, .key_space = 60};
+    const batch_shape how = {.batch_size = BATCH, .key_space = 60};
     for (int step = 0; step < STEPS; step++) {
-        lane *l = &lanes[step % 2];
+        test_ticket *l = &tickets[step % 2];
         if (step >= 2) {
-            lane_forward(l);
-            lane_backward(l, &random);
+            test_ticket_forward(l);
+            test_ticket_backward(l, &random);
         }
-        lane_fill(l, &random, &how);
-        hotbed_status status = lane_prefetch_with_slots(l);
+        test_ticket_fill(l, &random, &how);
+        hotbed_status status = test_ticket_prefetch_with_slots(l);
         CHECK(status == HOTBED_OK || status == HOTBED_ERR_IO);
         if (status != HOTBED_OK) {
             char text[256];
@@ -399,18 +406,18 @@ static uint64_t train_with(hotbed_backend backend, bad_way way, uint64_t at, uin
         }
     }
     for (int l = 0; l < 2; l++)
-        lane_cancel(&lanes[l]);
+        test_ticket_cancel(&tickets[l]);
     CHECK_EQ(faults > 0, at > 0 && at <= b.bad.calls);
     uint64_t calls = b.bad.calls;
     bad_store_next(&b.bad, BAD_NOT, 1);
     fixture_check(&b.r);
     for (int l = 0; l < 2; l++)
-        lane_close(&lanes[l]);
-    box_close(&b);
+        test_ticket_close(&tickets[l]);
+    cached_close(&b);
     return calls;
 }
 
-/* Once, at each call there is: what was there is served, nothing is lost, and training goes on. */
+/* Each call fails once: no wrong row is read, no row is lost, and training goes on. */
 static void a_store_may_fail_at_any_call(hotbed_backend backend) {
     uint64_t calls = train_with(backend, BAD_NOT, 0, 1);
     CHECK(calls > 3 * STEPS);
@@ -418,34 +425,34 @@ static void a_store_may_fail_at_any_call(hotbed_backend backend) {
         (void)train_with(backend, BAD_FAIL, at, 1);
 }
 
-/* All is done, and the store says that it is not; or it cannot be reached for a while. */
-static void a_store_may_be_away(hotbed_backend backend) {
+/* The store does the call but reports a failure; or several calls in sequence fail. */
+static void a_store_may_be_unreachable_for_a_while(hotbed_backend backend) {
     for (uint64_t at = 1; at <= 40; at += hotbed_test_is_small() ? 18 : 3) {
         (void)train_with(backend, BAD_DONE, at, 1);
         (void)train_with(backend, BAD_FAIL, at, 7);
     }
 }
 
-/* The first batch of rows that leave is torn: the store is broken for good.  What is above stays right, and no
- * key is served that the store may have. */
+/* The first write of rows is torn, after which the store refuses all calls.  Rows in the upper tier stay right, and
+ * keys that the store may have are refused. */
 static void a_torn_batch_is_never_served(hotbed_backend backend) {
-    box b;
-    lane l;
+    cached_storage b;
+    test_ticket l;
     rng random = rng_start(1);
-    box_start(&b, 1, 8, 500);
-    box_open(&b, backend);
-    lane_open(&b.r, &l, 12, 12);
-    const recipe how = {.batch_size = 12, .key_space = 200};
+    cached_start(&b, 1, 8, 500);
+    cached_open(&b, backend);
+    test_ticket_open(&b.r, &l, 12, 12);
+    const batch_shape how = {.batch_size = 12, .key_space = 200};
     for (int step = 0; step < 4; step++)
-        lane_step(&l, &random, &how);
+        test_ticket_step(&l, &random, &how);
     CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
-    lane_step(&l, &random, &how);
+    test_ticket_step(&l, &random, &how);
     bad_store_next(&b.bad, BAD_TEAR, 1);
     CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_CORRUPT);
-    lane_prefetch(&l); /* the same keys: all are above */
-    lane_forward(&l);
-    lane_backward(&l, &random);
+    test_ticket_prefetch(&l); /* the same keys: all are in the upper tier */
+    test_ticket_forward(&l);
+    test_ticket_backward(&l, &random);
     CHECK_OK(hotbed_stream_sync(b.r.stream));
     uint64_t absent = 1234567, refused = table_stats(&b, 0).refused;
     uint8_t found = 0;
@@ -455,38 +462,38 @@ static void a_torn_batch_is_never_served(hotbed_backend backend) {
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_CORRUPT);
     fixture_download(&b.r, &found, device_found, 1);
     CHECK_EQ(found, HOTBED_EXTERNAL_UNKNOWN);
-    lane_fill(&l, &random, &how);
-    CHECK_STATUS(lane_prefetch_with_slots(&l), HOTBED_ERR_CORRUPT);
+    test_ticket_fill(&l, &random, &how);
+    CHECK_STATUS(test_ticket_prefetch_with_slots(&l), HOTBED_ERR_CORRUPT);
     CHECK(table_stats(&b, 0).refused > refused);
-    lane_forward(&l);
-    lane_cancel(&l);
+    test_ticket_forward(&l);
+    test_ticket_cancel(&l);
     uint64_t keys = 0;
     CHECK_STATUS(hotbed_storage_size(b.r.storage, 0, &keys, NULL, b.r.stream), HOTBED_ERR_CORRUPT);
-    lane_close(&l);
+    test_ticket_close(&l);
     hotbed_storage_destroy(b.r.storage);
     b.r.storage = NULL;
     oracle_destroy(b.r.model);
     b.r.model = NULL;
-    box_close(&b);
+    cached_close(&b);
 }
 
-/* flush, reset and rows by key over a store that fails: an error, and all as before. */
-static void calls_on_rows_may_fail(hotbed_backend backend) {
+/* If the store fails, flush, reset and calls by key return an error and change nothing. */
+static void calls_on_rows_return_errors_of_the_store(hotbed_backend backend) {
     enum { KEYS = 12 };
-    box b;
-    lane l;
+    cached_storage b;
+    test_ticket l;
     rng random = rng_start(1);
-    box_start(&b, 1, 8, 500);
-    box_open(&b, backend);
-    lane_open(&b.r, &l, KEYS, KEYS);
-    const recipe how = {.batch_size = KEYS, .key_space = 100};
+    cached_start(&b, 1, 8, 500);
+    cached_open(&b, backend);
+    test_ticket_open(&b.r, &l, KEYS, KEYS);
+    const batch_shape how = {.batch_size = KEYS, .key_space = 100};
     for (int step = 0; step < 8; step++)
-        lane_step(&l, &random, &how);
+        test_ticket_step(&l, &random, &how);
     bad_store_next(&b.bad, BAD_FAIL, 2);
     CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
     fixture_check(&b.r);
-    bad_store_next(&b.bad, BAD_FAIL, 1); /* a key that is above stays there */
+    bad_store_next(&b.bad, BAD_FAIL, 1); /* a key in the upper tier is not erased */
     CHECK_OK(hotbed_storage_erase(b.r.storage, 0, 1, l.device.keys, NULL, b.r.stream));
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
     fixture_check(&b.r);
@@ -496,15 +503,15 @@ static void calls_on_rows_may_fail(hotbed_backend backend) {
     fixture_check(&b.r);
     CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
     fixture_check(&b.r);
-    /* All rows are in the store now, and it does not answer. */
+    /* Now all rows are in the store only, and the store fails. */
     uint8_t found[KEYS];
     float weights[KEYS * 8] = {0};
     void *device_found = fixture_alloc(&b.r, sizeof found);
     const hotbed_rows rows = {.weights = fixture_copy(&b.r, weights, sizeof weights)};
-    const hotbed_batch batch = lane_batch(&l);
+    const hotbed_batch batch = test_ticket_batch(&l);
     for (int call = 0; call < 5; call++) {
         bad_store_next(&b.bad, BAD_FAIL, 1);
-        if (call == 4) /* the rows are found, and not written */
+        if (call == 4) /* let the find succeed and the insert fail */
             b.bad.from++, b.bad.to++;
         CHECK_OK(hotbed_fill(device_found, 1, sizeof found, b.r.stream));
         if (call == 0)
@@ -537,53 +544,53 @@ static void calls_on_rows_may_fail(hotbed_backend backend) {
     CHECK_EQ(fixture_size(&b.r, 0), 0);
     CHECK_OK(hotbed_external_size(b.external, 0, &n));
     CHECK_EQ(n, 0);
-    lane_close(&l);
-    box_close(&b);
+    test_ticket_close(&l);
+    cached_close(&b);
 }
 
-/* A row that comes back damaged is refused, and served when it comes back whole. */
+/* A key whose row arrives damaged is refused; later the undamaged row is read. */
 static void a_damaged_row_is_never_served(hotbed_backend backend) {
-    box b;
-    lane l;
+    cached_storage b;
+    test_ticket l;
     rng random = rng_start(2);
-    box_start(&b, 1, 8, 500);
-    box_open(&b, backend);
-    lane_open(&b.r, &l, 12, 12);
-    const recipe how = {.batch_size = 12, .key_space = 12};
+    cached_start(&b, 1, 8, 500);
+    cached_open(&b, backend);
+    test_ticket_open(&b.r, &l, 12, 12);
+    const batch_shape how = {.batch_size = 12, .key_space = 12};
     for (int step = 0; step < 6; step++)
-        lane_step(&l, &random, &how);
+        test_ticket_step(&l, &random, &how);
     CHECK_OK(hotbed_storage_reset(b.r.storage, b.r.stream));
-    lane_fill(&l, &random, &how);
+    test_ticket_fill(&l, &random, &how);
     bad_store_next(&b.bad, BAD_BYTE, 1);
-    CHECK_STATUS(lane_prefetch_with_slots(&l), HOTBED_ERR_CORRUPT);
-    lane_forward(&l); /* first rows */
-    lane_backward(&l, &random);
-    lane_prefetch(&l);
-    lane_forward(&l);
-    lane_backward(&l, &random);
+    CHECK_STATUS(test_ticket_prefetch_with_slots(&l), HOTBED_ERR_CORRUPT);
+    test_ticket_forward(&l); /* initial rows */
+    test_ticket_backward(&l, &random);
+    test_ticket_prefetch(&l);
+    test_ticket_forward(&l);
+    test_ticket_backward(&l, &random);
     fixture_check(&b.r);
-    lane_close(&l);
-    box_close(&b);
+    test_ticket_close(&l);
+    cached_close(&b);
 }
 
-/* --- time -------------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------ */
 
-/* The caller goes on while the store takes its time, through all of a step. */
-static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend backend) {
+/* The caller enqueues a whole step while the store blocks. */
+static void a_slow_store_blocks_the_stream_but_not_the_caller(hotbed_backend backend) {
     if (hotbed_test_is_small())
-        SKIP("a launch under a tool waits for the stream, which waits for the store");
-    box b;
-    lane l;
+        SKIP("under a tool, a launch waits for the stream, which waits for the store");
+    cached_storage b;
+    test_ticket l;
     rng random = rng_start(2);
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-    box_start(&b, 2, 8, 500);
-    box_open(&b, backend);
-    lane_open(&b.r, &l, 24, 12);
-    const recipe how = {.batch_size = 12, .key_space = 100};
+    cached_start(&b, 2, 8, 500);
+    cached_open(&b, backend);
+    test_ticket_open(&b.r, &l, 24, 12);
+    const batch_shape how = {.batch_size = 12, .key_space = 100};
     for (int step = 0; step < 4; step++)
-        lane_step(&l, &random, &how);
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+        test_ticket_step(&l, &random, &how);
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     uint64_t waits = store_stats(&b).stream_waits;
     hotbed_counters_read(&before);
     bad_store_hold(&b.bad);
@@ -598,26 +605,26 @@ static void a_slow_store_keeps_the_stream_and_not_the_caller(hotbed_backend back
     CHECK_OK(hotbed_stream_sync(b.r.stream));
     CHECK(store_stats(&b).stream_waits > waits);
     CHECK(store_stats(&b).stream_seconds > 0);
-    lane_close(&l);
-    box_close(&b);
+    test_ticket_close(&l);
+    cached_close(&b);
 }
 
-/* --- opened again ------------------------------------------------------------------------------------ */
+/* --- RocksDB --------------------------------------------------------------------------------- */
 
-static void train(fixture *r, lane *l, rng *random, int steps) {
-    const recipe how = {.batch_size = 12, .key_space = 100};
+static void train(fixture *r, test_ticket *l, rng *random, int steps) {
+    const batch_shape how = {.batch_size = 12, .key_space = 100};
     for (int step = 0; step < steps; step++)
-        lane_step(l, random, &how);
+        test_ticket_step(l, random, &how);
     CHECK_OK(hotbed_storage_flush(r->storage, r->stream));
     CHECK_OK(hotbed_stream_sync(r->stream));
 }
 
-/* A database that is closed, and opened by another storage, has the rows as they were trained. */
-static void rows_are_there_when_the_store_is_opened_again(hotbed_backend backend) {
+/* A database is closed and opened by another storage, which finds the trained rows. */
+static void rows_persist_when_the_store_is_opened_again(hotbed_backend backend) {
     static int number;
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     char path[512];
     hotbed_external_table tables[2];
     hotbed_external_options o;
@@ -635,11 +642,11 @@ static void rows_are_there_when_the_store_is_opened_again(hotbed_backend backend
     o.tables = tables;
     hotbed_status status = hotbed_external_create_rocksdb(path, NULL, &o, &external);
     if (status == HOTBED_ERR_UNSUPPORTED)
-        return; /* this build is without RocksDB */
+        return; /* this build has no RocksDB */
     CHECK_OK(status);
     s.options.external = external;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 24, 12);
+    test_ticket_open(&r, &l, 24, 12);
     train(&r, &l, &random, 10);
     CHECK_OK(hotbed_external_flush(external));
     fixture_check(&r);
@@ -655,28 +662,34 @@ static void rows_are_there_when_the_store_is_opened_again(hotbed_backend backend
     fixture_check_rows(&r);
     train(&r, &l, &random, 10);
     fixture_check_rows(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
     hotbed_external_destroy(external);
 }
 
-/* Evals on streams that come and go: what they needed goes with them, and streams at old addresses get new memory. */
-static void memory_goes_with_its_stream(hotbed_backend backend) {
-    enum { KEYS = 40000, STREAMS = 4, ROUNDS = 2 }; /* 18 MB a stream, and 5 of its own */
+/* Evals on many short-lived streams: their memory is freed with the stream, and a new stream at an old address gets
+ * its own. */
+static void memory_of_a_stream_is_freed_with_it(hotbed_backend backend) {
+    enum {
+        /* 18 MB for each stream, and 5 of the stream itself */
+        KEYS = 40000,
+        STREAMS = 4,
+        ROUNDS = 2
+    };
     if (backend != HOTBED_BACKEND_HOST)
-        SKIP("of the host");
-    box b;
-    lane l;
-    box_start(&b, 1, 64, 2 * KEYS);
-    box_open(&b, backend);
-    lane_open(&b.r, &l, KEYS, KEYS);
+        SKIP("a property of the host backend");
+    cached_storage b;
+    test_ticket l;
+    cached_start(&b, 1, 64, 2 * KEYS);
+    cached_open(&b, backend);
+    test_ticket_open(&b.r, &l, KEYS, KEYS);
     rng random = rng_start(3);
-    const recipe how = {.batch_size = KEYS, .key_space = 8};
-    lane_fill(&l, &random, &how);
-    lane_prefetch(&l);
-    lane_cancel(&l);
-    lane_eval(&l);
-    const hotbed_batch batch = lane_batch(&l);
+    const batch_shape how = {.batch_size = KEYS, .key_space = 8};
+    test_ticket_fill(&l, &random, &how);
+    test_ticket_prefetch(&l);
+    test_ticket_cancel(&l);
+    test_ticket_eval(&l);
+    const hotbed_batch batch = test_ticket_batch(&l);
     const uint64_t before = fixture_resident();
     for (int round = 0; round < ROUNDS; round++) {
         hotbed_stream *streams[STREAMS];
@@ -689,57 +702,57 @@ static void memory_goes_with_its_stream(hotbed_backend backend) {
             hotbed_stream_destroy(streams[i]);
     }
     CHECK(fixture_resident() < before + (UINT64_C(50) << 20));
-    lane_eval(&l);
-    lane_close(&l);
-    box_close(&b);
+    test_ticket_eval(&l);
+    test_ticket_close(&l);
+    cached_close(&b);
 }
 
-/* Steps before a clear write to the store while the caller is in the clear.  Nothing of theirs is there afterwards. */
-static void a_clear_comes_after_the_steps_before_it(hotbed_backend backend) {
+/* Earlier steps still write to the store when clear is called; afterwards the store has none of their rows. */
+static void a_clear_waits_for_earlier_steps(hotbed_backend backend) {
     for (int round = 0; round < 10; round++) {
-        box b;
-        lane l;
+        cached_storage b;
+        test_ticket l;
         rng random = rng_start((uint64_t)round);
-        box_start(&b, 1, 8, 500);
-        box_open(&b, backend);
-        lane_open(&b.r, &l, 12, 12);
-        const recipe how = {.batch_size = 12, .key_space = 300};
+        cached_start(&b, 1, 8, 500);
+        cached_open(&b, backend);
+        test_ticket_open(&b.r, &l, 12, 12);
+        const batch_shape how = {.batch_size = 12, .key_space = 300};
         CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, b.r.stream));
         for (int step = 0; step < 20; step++) {
-            lane_fill(&l, &random, &how);
-            const hotbed_batch batch = lane_batch(&l);
+            test_ticket_fill(&l, &random, &how);
+            const hotbed_batch batch = test_ticket_batch(&l);
             CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, l.ticket, b.r.stream));
             CHECK_OK(hotbed_storage_backward(b.r.storage, l.ticket, l.gradient, 0, b.r.stream));
             if (step < 19)
-                CHECK_OK(hotbed_stream_sync(b.r.stream)); /* the last is under way */
+                CHECK_OK(hotbed_stream_sync(b.r.stream)); /* the last step is still running */
         }
         CHECK_OK(hotbed_storage_clear(b.r.storage, 0, b.r.stream));
         uint64_t stored = 1;
         CHECK_OK(hotbed_external_size(b.external, 0, &stored));
         CHECK_EQ(stored, 0);
         CHECK_EQ(fixture_size(&b.r, 0), 0);
-        lane_close(&l);
-        box_close(&b);
+        test_ticket_close(&l);
+        cached_close(&b);
     }
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_clear_comes_after_the_steps_before_it", a_clear_comes_after_the_steps_before_it},
-    {"memory_goes_with_its_stream", memory_goes_with_its_stream},
+    {"a_clear_waits_for_earlier_steps", a_clear_waits_for_earlier_steps},
+    {"memory_of_a_stream_is_freed_with_it", memory_of_a_stream_is_freed_with_it},
     {"stores_must_fit_their_storage", stores_must_fit_their_storage},
     {"rows_have_the_bytes_of_the_model", rows_have_the_bytes_of_the_model},
-    {"only_what_was_used_is_written", only_what_was_used_is_written},
-    {"times_are_in_the_store", times_are_in_the_store},
-    {"rows_carry_nothing_else_into_the_store", rows_carry_nothing_else_into_the_store},
+    {"only_rows_used_since_their_last_write_are_written",
+     only_rows_used_since_their_last_write_are_written},
+    {"times_are_stored_with_their_rows", times_are_stored_with_their_rows},
+    {"rows_carry_no_old_memory_into_the_store", rows_carry_no_old_memory_into_the_store},
     {"keys_beyond_the_upper_tier_are_refused", keys_beyond_the_upper_tier_are_refused},
     {"a_store_may_fail_at_any_call", a_store_may_fail_at_any_call},
-    {"a_store_may_be_away", a_store_may_be_away},
+    {"a_store_may_be_unreachable_for_a_while", a_store_may_be_unreachable_for_a_while},
     {"a_torn_batch_is_never_served", a_torn_batch_is_never_served},
-    {"calls_on_rows_may_fail", calls_on_rows_may_fail},
+    {"calls_on_rows_return_errors_of_the_store", calls_on_rows_return_errors_of_the_store},
     {"a_damaged_row_is_never_served", a_damaged_row_is_never_served},
-    {"a_slow_store_keeps_the_stream_and_not_the_caller",
-     a_slow_store_keeps_the_stream_and_not_the_caller},
-    {"rows_are_there_when_the_store_is_opened_again",
-     rows_are_there_when_the_store_is_opened_again},
+    {"a_slow_store_blocks_the_stream_but_not_the_caller",
+     a_slow_store_blocks_the_stream_but_not_the_caller},
+    {"rows_persist_when_the_store_is_opened_again", rows_persist_when_the_store_is_opened_again},
     {NULL, NULL},
 };

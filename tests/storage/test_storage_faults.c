@@ -1,4 +1,8 @@
-/* tests/storage/test_storage_faults.c - the n-th allocation fails, n = 1, 2, ... until none does. */
+/* tests/storage/test_storage_faults.c - calls on a storage when memory runs out.
+ *
+ * tests/support/fault.h lets the n-th allocation of a call fail, n = 1, 2, ..., until the call succeeds.  Each
+ * failure must be the documented error and leave nothing behind.
+ */
 #include "tests/storage/fixture.h"
 #include "tests/support/fault.h"
 
@@ -13,11 +17,11 @@ static void two_tables(setup *s) {
     s->options.optimizer.kind = HOTBED_OPT_ADAM;
 }
 
-static void create_without_memory(hotbed_backend backend) {
+static void create_without_memory_is_an_error(hotbed_backend backend) {
     setup s;
     hotbed_stream *stream;
     two_tables(&s);
-    s.options.check = HOTBED_CHECK_WARN; /* which has memory of its own */
+    s.options.check = HOTBED_CHECK_WARN; /* allocates memory for warnings */
     s.tables[0].admission = HOTBED_ADMIT_FREQUENCY;
     s.tables[0].admission_threshold = 2;
     s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
@@ -29,7 +33,7 @@ static void create_without_memory(hotbed_backend backend) {
         hotbed_status status = hotbed_storage_create(&s.options, stream, &storage);
         if (!fault_disarm()) {
             CHECK_OK(status);
-            CHECK(n > 3); /* index, rows, the struct: there were failures */
+            CHECK(n > 3); /* index, rows and the struct have failed */
             hotbed_storage_destroy(storage);
             break;
         }
@@ -40,8 +44,7 @@ static void create_without_memory(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* The message of a table's memory names the table and the bytes: 2^35 rows of 4096 floats are refused
- * whatever the machine. */
+/* The message names the table and the bytes.  No machine has memory for 2^35 rows of 4096 floats. */
 static void create_says_which_table_is_too_large(hotbed_backend backend) {
     setup s;
     hotbed_stream *stream;
@@ -58,29 +61,30 @@ static void create_says_which_table_is_too_large(hotbed_backend backend) {
 
 typedef struct subject {
     fixture r;
-    lane l;
+    test_ticket l;
     rng random;
 } subject;
 
-static const recipe usual = {.batch_size = BATCH, .max_bag = 3, .key_space = 40, .weights = true};
+static const batch_shape usual = {
+    .batch_size = BATCH, .max_bag = 3, .key_space = 40, .weights = true};
 
 static void subject_open(subject *v, hotbed_backend backend) {
     setup s;
     two_tables(&s);
     v->random = rng_start(1);
     fixture_open(&v->r, backend, &s.options);
-    lane_open(&v->r, &v->l, 200, BATCH);
-    lane_step(&v->l, &v->random, &usual);
+    test_ticket_open(&v->r, &v->l, 200, BATCH);
+    test_ticket_step(&v->l, &v->random, &usual);
 }
 
 static void subject_close(subject *v) {
-    lane_step(&v->l, &v->random, &usual);
+    test_ticket_step(&v->l, &v->random, &usual);
     fixture_check(&v->r);
-    lane_close(&v->l);
+    test_ticket_close(&v->l);
     fixture_close(&v->r);
 }
 
-static void ticket_without_memory(hotbed_backend backend) {
+static void ticket_create_without_memory_is_an_error(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend);
     for (uint64_t n = 1;; n++) {
@@ -96,19 +100,19 @@ static void ticket_without_memory(hotbed_backend backend) {
         }
         CHECK_STATUS(status, HOTBED_ERR_MEMORY);
         CHECK(ticket == NULL);
-        lane_step(&v.l, &v.random, &usual);
+        test_ticket_step(&v.l, &v.random, &usual);
     }
     subject_close(&v);
 }
 
-/* A refused ticket gives its place back: 254 more fit after many failures. */
-static void failed_tickets_keep_no_place(hotbed_backend backend) {
+/* After many failures, the full number of tickets can be created. */
+static void failed_tickets_do_not_count_against_the_limit(hotbed_backend backend) {
     subject v;
     hotbed_ticket *tickets[254];
     subject_open(&v, backend);
     for (int i = 0; i < 300; i++) {
         hotbed_ticket *ticket;
-        /* the struct, or the device memory, which on CUDA is not the wrappers' to fail */
+        /* fail the struct or, on the host only, the device memory */
         fault_arm(backend == HOTBED_BACKEND_HOST ? 1 + (uint64_t)i % 2 : 1);
         hotbed_status status = hotbed_ticket_create(v.r.storage, 8, 4, v.r.stream, &ticket);
         CHECK(fault_disarm());
@@ -121,13 +125,13 @@ static void failed_tickets_keep_no_place(hotbed_backend backend) {
     subject_close(&v);
 }
 
-/* The first eval on a stream makes its workspace. */
-static void eval_without_memory(hotbed_backend backend) {
+/* The first eval on a stream allocates its workspace. */
+static void eval_without_memory_is_an_error(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend);
     hotbed_stream *fresh;
     CHECK_OK(hotbed_stream_create(backend, 0, &fresh));
-    const hotbed_batch batch = lane_batch(&v.l);
+    const hotbed_batch batch = test_ticket_batch(&v.l);
     CHECK_OK(hotbed_stream_sync(v.r.stream));
     for (uint64_t n = 1;; n++) {
         CHECK(n < MAX_N);
@@ -142,7 +146,7 @@ static void eval_without_memory(hotbed_backend backend) {
     }
     CHECK_OK(hotbed_stream_sync(fresh));
     hotbed_stream_destroy(fresh);
-    lane_eval(&v.l);
+    test_ticket_eval(&v.l);
     subject_close(&v);
 }
 
@@ -162,7 +166,7 @@ static hotbed_status read_back(subject *v, int call) {
     }
 }
 
-static void reading_back_without_memory(hotbed_backend backend) {
+static void reading_back_without_memory_is_an_error(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend);
     for (int call = 0; call < 4; call++)
@@ -180,7 +184,7 @@ static void reading_back_without_memory(hotbed_backend backend) {
     subject_close(&v);
 }
 
-static void clear_without_memory(hotbed_backend backend) {
+static void clear_without_memory_is_an_error(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend);
     for (uint64_t n = 1;; n++) {
@@ -198,11 +202,11 @@ static void clear_without_memory(hotbed_backend backend) {
     subject_close(&v);
 }
 
-/* Steps make no allocation of any kind, on no thread. */
+/* Steps allocate nothing, on any thread. */
 static void a_step_allocates_nothing(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend);
-    const hotbed_batch batch = lane_batch(&v.l);
+    const hotbed_batch batch = test_ticket_batch(&v.l);
     hotbed_status status[4];
     CHECK_OK(hotbed_stream_sync(v.r.stream));
     fault_arm(1);
@@ -221,13 +225,14 @@ static void a_step_allocates_nothing(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"create_without_memory", create_without_memory},
+    {"create_without_memory_is_an_error", create_without_memory_is_an_error},
     {"create_says_which_table_is_too_large", create_says_which_table_is_too_large},
-    {"ticket_without_memory", ticket_without_memory},
-    {"failed_tickets_keep_no_place", failed_tickets_keep_no_place},
-    {"eval_without_memory", eval_without_memory},
-    {"reading_back_without_memory", reading_back_without_memory},
-    {"clear_without_memory", clear_without_memory},
+    {"ticket_create_without_memory_is_an_error", ticket_create_without_memory_is_an_error},
+    {"failed_tickets_do_not_count_against_the_limit",
+     failed_tickets_do_not_count_against_the_limit},
+    {"eval_without_memory_is_an_error", eval_without_memory_is_an_error},
+    {"reading_back_without_memory_is_an_error", reading_back_without_memory_is_an_error},
+    {"clear_without_memory_is_an_error", clear_without_memory_is_an_error},
     {"a_step_allocates_nothing", a_step_allocates_nothing},
     {NULL, NULL},
 };

@@ -1,10 +1,14 @@
-/* tests/storage/test_storage_full.c - tables at their limit: refusal, eviction, keys out of range. */
+/* tests/storage/test_storage_full.c - full tables, eviction, keys out of range and bad offsets, against the model.
+ *
+ * Which keys the library refuses or evicts is read from tickets and exports; the test checks that the choice is allowed
+ * (lowest score, never a pinned row, never a key of the batch), and that all other rows equal the model's.
+ */
 #include "tests/storage/fixture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A message of a FULL or RANGE fault names the table and the key. */
+/* Check the status of a fault, and that its message names the table and the key. */
 static void check_fault(hotbed_status fault, hotbed_status expected, const char *table) {
     CHECK_EQ(fault, expected);
     if (strstr(hotbed_last_error(), table) == NULL)
@@ -12,9 +16,9 @@ static void check_fault(hotbed_status fault, hotbed_status expected, const char 
     CHECK(strstr(hotbed_last_error(), table) != NULL);
 }
 
-/* --- refusal ---------------------------------------------------------------------------------------- */
+/* --- refusal --------------------------------------------------------------------------------- */
 
-static uint64_t refused(const lane *l) {
+static uint64_t refused(const test_ticket *l) {
     uint64_t n = 0;
     for (uint32_t u = 0; u < l->model->unique_offsets[l->r->model->num_tables]; u++)
         n += l->model->rows[u] == UINT32_MAX;
@@ -25,71 +29,73 @@ static void a_full_table_refuses_and_serves_the_rest(hotbed_backend backend) {
     for (int pooling = 0; pooling < 3; pooling++) {
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         rng random = rng_start((uint64_t)pooling);
         setup_start(&s, 2, 5, 100);
-        s.tables[0].capacity = 5000; /* more than the test needs */
+        s.tables[0].capacity = 5000; /* never full */
         s.tables[1].initializer.kind = HOTBED_INIT_NORMAL;
         s.tables[1].initializer.std = 1.0F;
         s.options.pooling = (hotbed_pooling)pooling;
         s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 400, 100);
-        const recipe how = {.batch_size = 100, .max_bag = 3, .key_space = 400, .weights = true};
+        test_ticket_open(&r, &l, 400, 100);
+        const batch_shape how = {
+            .batch_size = 100, .max_bag = 3, .key_space = 400, .weights = true};
         uint64_t refusals = 0;
         for (int step = 0; step < 8; step++) {
-            lane_fill(&l, &random, &how);
-            hotbed_status fault = lane_prefetch_with_slots(&l);
-            lane_check(&l); /* only new keys of table 1 are refused, or fixture_check fails */
+            test_ticket_fill(&l, &random, &how);
+            hotbed_status fault = test_ticket_prefetch_with_slots(&l);
+            /* fixture_check() fails if keys other than new ones of table 1 were refused */
+            test_ticket_check(&l);
             if (refused(&l) != 0)
                 check_fault(fault, HOTBED_ERR_FULL, "table 1");
             else
                 CHECK_EQ(fault, HOTBED_OK);
             refusals += refused(&l);
             CHECK_EQ(r.model->tables[0].stats.refused, 0);
-            lane_forward(&l);
-            lane_forward(&l); /* the same row twice */
-            lane_backward(&l, &random);
+            test_ticket_forward(&l);
+            test_ticket_forward(&l); /* a second forward reads the same initial rows */
+            test_ticket_backward(&l, &random);
             CHECK_OK(hotbed_stream_sync(r.stream));
         }
         CHECK(refusals > 0);
         fixture_check(&r);
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
 
-/* The message has the key as the storage's key type reads it. */
+/* The message has the key as signed or unsigned number, by the storage's key type. */
 static void a_refused_key_is_named(hotbed_backend backend) {
     static const char *const names[] = {"-4242", "18446744073709547374"};
     for (int type = HOTBED_KEY_I64; type <= HOTBED_KEY_U64; type++) {
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         rng random = rng_start(5);
         setup_start(&s, 1, 3, 4);
         s.options.key_type = (hotbed_key_type)type;
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 64, 64);
-        const recipe many = {.batch_size = 64};
-        lane_fill(&l, &random, &many);
-        CHECK_EQ(lane_prefetch_with_slots(&l), HOTBED_ERR_FULL);
-        lane_backward(&l, &random);
-        const recipe one = {.batch_size = 1};
-        lane_fill(&l, &random, &one);
+        test_ticket_open(&r, &l, 64, 64);
+        const batch_shape many = {.batch_size = 64};
+        test_ticket_fill(&l, &random, &many);
+        CHECK_EQ(test_ticket_prefetch_with_slots(&l), HOTBED_ERR_FULL);
+        test_ticket_backward(&l, &random);
+        const batch_shape one = {.batch_size = 1};
+        test_ticket_fill(&l, &random, &one);
         *(uint64_t *)l.host.keys = (uint64_t)-4242;
-        lane_upload(&l);
-        check_fault(lane_prefetch_with_slots(&l), HOTBED_ERR_FULL, "table 0");
+        test_ticket_upload(&l);
+        check_fault(test_ticket_prefetch_with_slots(&l), HOTBED_ERR_FULL, "table 0");
         check_fault(HOTBED_ERR_FULL, HOTBED_ERR_FULL, names[type - HOTBED_KEY_I64]);
-        lane_forward(&l);
-        lane_backward(&l, &random);
+        test_ticket_forward(&l);
+        test_ticket_backward(&l, &random);
         fixture_check(&r);
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
 
-/* A fault belongs to the caller's sync: synchronous calls of the storage do not take it. */
+/* The caller's sync returns the fault, though synchronous calls of the storage have run before it. */
 static void faults_wait_for_the_callers_sync(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -130,31 +136,31 @@ static void faults_wait_for_the_callers_sync(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Erasing frees slots. */
+/* Erased slots are free for new keys. */
 static void a_full_table_is_usable_after_erase(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(6);
     setup_start(&s, 1, 2, 50);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 300, 300);
-    const recipe how = {.batch_size = 300};
-    lane_fill(&l, &random, &how);
-    CHECK_EQ(lane_prefetch_with_slots(&l), HOTBED_ERR_FULL);
-    lane_cancel(&l);
+    test_ticket_open(&r, &l, 300, 300);
+    const batch_shape how = {.batch_size = 300};
+    test_ticket_fill(&l, &random, &how);
+    CHECK_EQ(test_ticket_prefetch_with_slots(&l), HOTBED_ERR_FULL);
+    test_ticket_cancel(&l);
     CHECK_OK(hotbed_storage_erase(r.storage, 0, 300, l.device.keys, NULL, r.stream));
     for (uint64_t i = 0; i < 300; i++)
         (void)oracle_erase(r.model, 0, ((const uint64_t *)l.host.keys)[i]);
     CHECK_EQ(fixture_size(&r, 0), 0);
-    const recipe fits = {.batch_size = 50};
-    lane_step(&l, &random, &fits);
+    const batch_shape fits = {.batch_size = 50};
+    test_ticket_step(&l, &random, &fits);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* --- eviction --------------------------------------------------------------------------------------- */
+/* --- eviction -------------------------------------------------------------------------------- */
 
 static void evicting_setup(setup *s, uint64_t capacity) {
     setup_start(s, 1, 3, capacity);
@@ -162,15 +168,15 @@ static void evicting_setup(setup *s, uint64_t capacity) {
     s->options.optimizer.kind = HOTBED_OPT_ADAGRAD;
 }
 
-/* Make the batch these n keys, one a bag. */
-static void batch_of(lane *l, rng *random, uint32_t n, const uint64_t *keys) {
-    const recipe how = {.batch_size = n};
-    lane_fill(l, random, &how);
+/* Make a batch of these n keys, one per bag. */
+static void batch_of(test_ticket *l, rng *random, uint32_t n, const uint64_t *keys) {
+    const batch_shape how = {.batch_size = n};
+    test_ticket_fill(l, random, &how);
     memcpy((void *)l->host.keys, keys, n * sizeof *keys);
-    lane_upload(l);
+    test_ticket_upload(l);
 }
 
-/* Drop from the model what is no longer in the table.  Gives the number dropped. */
+/* Erase from the model the keys that the table has evicted.  Returns their number. */
 static uint64_t follow_evictions(fixture *r) {
     uint64_t keys[4096], scores[4096], n = 0, dropped = 0;
     CHECK_OK(hotbed_storage_export_keys(r->storage, 0, 4096, keys, scores, &n, r->stream));
@@ -191,7 +197,7 @@ static uint64_t follow_evictions(fixture *r) {
     return dropped;
 }
 
-/* Slots of a bucket: all of them are candidates of a key that was placed in one of them. */
+/* All slots of a bucket are candidates of a key that has one of them. */
 enum { BUCKET = 16, TRACKED = 256 };
 
 typedef struct tracked {
@@ -199,8 +205,8 @@ typedef struct tracked {
     uint64_t scores[TRACKED]; /* by slot; 0: free */
 } tracked;
 
-/* Note that `key` is in `slot` now: it stays in its slot, or takes a free one, or evicts the lowest score.
- * Return whether a key was evicted. */
+/* Record that `key` is in `slot` now, and check that this was allowed: its old slot, a free one, or the slot of the
+ * lowest score of the bucket.  Returns whether a key was evicted. */
 static bool track(tracked *t, uint64_t key, uint64_t slot, uint64_t score) {
     CHECK(slot < TRACKED);
     for (uint64_t s = 0; s < TRACKED; s++)
@@ -218,12 +224,12 @@ static void the_lowest_score_is_evicted(hotbed_backend backend) {
     static tracked t;
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(7);
     memset(&t, 0, sizeof t);
     evicting_setup(&s, hotbed_test_is_small() ? 10 : 100);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 4, 4);
+    test_ticket_open(&r, &l, 4, 4);
     uint64_t evictions = 0;
     const uint64_t steps = hotbed_test_is_small() ? 120 : 400;
     for (uint64_t step = 1; step <= steps; step++) {
@@ -231,15 +237,15 @@ static void the_lowest_score_is_evicted(hotbed_backend backend) {
         uint64_t slot = 0;
         hotbed_ticket_view view = {.size = sizeof view};
         batch_of(&l, &random, 1, &key);
-        lane_prefetch(&l);
+        test_ticket_prefetch(&l);
         CHECK_OK(hotbed_ticket_read(l.ticket, &view));
-        fixture_download(&r, &slot, view.slots, sizeof slot); /* nothing was refused */
+        fixture_download(&r, &slot, view.slots, sizeof slot); /* no key was refused */
         bool evicted = track(&t, key, slot, step);
         CHECK_EQ(follow_evictions(&r), evicted);
         evictions += evicted;
-        lane_check(&l);
-        lane_forward(&l); /* a key that comes back starts at its first values */
-        lane_backward(&l, &random);
+        test_ticket_check(&l);
+        test_ticket_forward(&l); /* a key that was evicted before has its initial values */
+        test_ticket_backward(&l, &random);
     }
     CHECK(evictions > 50);
     hotbed_table_stats stats = {.size = sizeof stats};
@@ -247,64 +253,64 @@ static void the_lowest_score_is_evicted(hotbed_backend backend) {
     CHECK_EQ(stats.evictions, evictions);
     CHECK_EQ(stats.refused, 0);
     CHECK_EQ(stats.inserts - stats.evictions, fixture_size(&r, 0));
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* Keys that are present and keys that are new in one batch: the new ones take the places of others. */
+/* A batch of present and new keys: new keys evict keys that are not in the batch. */
 static void a_batch_does_not_evict_its_own_keys(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(13);
     evicting_setup(&s, 4);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 128, 128);
+    test_ticket_open(&r, &l, 128, 128);
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     uint64_t keys[128], scores[128], n = 0;
-    for (uint64_t i = 0; i < 100; i++) { /* one after the other, until all slots are taken */
+    for (uint64_t i = 0; i < 100; i++) { /* one at a time, until all slots are used */
         keys[0] = i;
         batch_of(&l, &random, 1, keys);
-        lane_prefetch(&l);
-        lane_backward(&l, &random);
+        test_ticket_prefetch(&l);
+        test_ticket_backward(&l, &random);
         (void)follow_evictions(&r);
     }
     CHECK_OK(hotbed_storage_export_keys(r.storage, 0, 100, keys + 1, scores, &n, r.stream));
     keys[0] = 5000;
     batch_of(&l, &random, (uint32_t)n + 1, keys);
-    hotbed_status fault = lane_prefetch_with_slots(&l);
+    hotbed_status fault = test_ticket_prefetch_with_slots(&l);
     if (n == info.slots)
         CHECK_EQ(fault, HOTBED_ERR_FULL);
     CHECK_EQ(follow_evictions(&r), 0);
-    lane_check(&l);
-    lane_forward(&l);
-    lane_backward(&l, &random);
+    test_ticket_check(&l);
+    test_ticket_forward(&l);
+    test_ticket_backward(&l, &random);
     hotbed_table_stats stats = {.size = sizeof stats};
     CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
     CHECK_EQ(stats.hits, r.model->tables[0].stats.hits);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* A larger table: every batch is served, rows survive as long as they should, old ones go first. */
+/* A larger table: no key is refused, recent keys stay, old keys are evicted. */
 static void eviction_serves_every_batch(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(8);
     evicting_setup(&s, 1000);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 128, 128);
+    test_ticket_open(&r, &l, 128, 128);
     uint64_t evictions = 0;
     for (int step = 0; step < 40; step++) {
-        const recipe how = {.batch_size = 128, .key_space = 3000};
-        lane_fill(&l, &random, &how);
-        lane_prefetch(&l);
+        const batch_shape how = {.batch_size = 128, .key_space = 3000};
+        test_ticket_fill(&l, &random, &how);
+        test_ticket_prefetch(&l);
         evictions += follow_evictions(&r);
-        lane_check(&l);
-        lane_forward(&l);
-        lane_backward(&l, &random);
+        test_ticket_check(&l);
+        test_ticket_forward(&l);
+        test_ticket_backward(&l, &random);
         CHECK_OK(hotbed_stream_sync(r.stream));
     }
     CHECK(evictions > 500);
@@ -313,15 +319,15 @@ static void eviction_serves_every_batch(hotbed_backend backend) {
     CHECK_EQ(stats.evictions, evictions);
     CHECK_EQ(stats.inserts - stats.evictions, fixture_size(&r, 0));
     CHECK_EQ(stats.hits + stats.inserts, stats.uniques);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* With all rows pinned by another ticket there is nothing to evict. */
+/* Another ticket pins all rows, so no row can be evicted. */
 static void pinned_rows_stay_and_new_keys_are_refused(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane holder, l;
+    test_ticket holder, l;
     rng random = rng_start(9);
     evicting_setup(&s, 4);
     fixture_open(&r, backend, &s.options);
@@ -329,99 +335,99 @@ static void pinned_rows_stay_and_new_keys_are_refused(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     uint32_t slots = (uint32_t)info.slots;
     CHECK(slots <= 64);
-    lane_open(&r, &holder, slots + 64, slots + 64);
-    lane_open(&r, &l, 8, 8);
+    test_ticket_open(&r, &holder, slots + 64, slots + 64);
+    test_ticket_open(&r, &l, 8, 8);
     uint64_t keys[128];
     for (uint64_t i = 0; i < 128; i++)
         keys[i] = i;
     batch_of(&holder, &random, slots + 64, keys);
-    hotbed_status fault = lane_prefetch_with_slots(&holder);
+    hotbed_status fault = test_ticket_prefetch_with_slots(&holder);
     check_fault(fault, HOTBED_ERR_FULL, "table 0");
     CHECK_EQ(fixture_size(&r, 0), fixture_pinned(&r));
     uint64_t size = fixture_size(&r, 0);
     CHECK(size >= 4);
     const uint64_t more[] = {5000, 0, 5001, 5000};
     batch_of(&l, &random, 4, more);
-    fault = lane_prefetch_with_slots(&l);
+    fault = test_ticket_prefetch_with_slots(&l);
     check_fault(fault, HOTBED_ERR_FULL, "table 0");
     CHECK(refused(&l) >= 2);
-    lane_check(&l);
-    lane_forward(&l); /* first values for the refused */
-    lane_backward(&l, &random);
+    test_ticket_check(&l);
+    test_ticket_forward(&l); /* refused keys read as initial rows */
+    test_ticket_backward(&l, &random);
     CHECK_EQ(fixture_size(&r, 0), size);
-    lane_forward(&holder);
-    lane_backward(&holder, &random);
+    test_ticket_forward(&holder);
+    test_ticket_backward(&holder, &random);
     CHECK_EQ(fixture_pinned(&r), 0);
     fixture_check(&r);
-    batch_of(&l, &random, 4, more); /* and now they fit */
-    lane_prefetch(&l);
+    batch_of(&l, &random, 4, more); /* now they get slots */
+    test_ticket_prefetch(&l);
     CHECK_OK(hotbed_stream_sync(r.stream));
-    lane_check(&l);
-    lane_backward(&l, &random);
-    lane_close(&holder);
-    lane_close(&l);
+    test_ticket_check(&l);
+    test_ticket_backward(&l, &random);
+    test_ticket_close(&holder);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* Random traffic beside a ticket that pins a fifth of the table. */
+/* Random batches beside a ticket that pins a fifth of the table. */
 static void pinned_rows_survive_eviction(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane holder, l;
+    test_ticket holder, l;
     rng random = rng_start(10);
     evicting_setup(&s, 500);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &holder, 100, 100);
-    lane_open(&r, &l, 64, 64);
-    const recipe held = {.batch_size = 100};
-    lane_fill(&holder, &random, &held);
-    lane_prefetch(&holder);
+    test_ticket_open(&r, &holder, 100, 100);
+    test_ticket_open(&r, &l, 64, 64);
+    const batch_shape held = {.batch_size = 100};
+    test_ticket_fill(&holder, &random, &held);
+    test_ticket_prefetch(&holder);
     for (int step = 0; step < 40; step++) {
-        const recipe how = {.batch_size = 64};
-        lane_fill(&l, &random, &how);
-        lane_prefetch(&l);
+        const batch_shape how = {.batch_size = 64};
+        test_ticket_fill(&l, &random, &how);
+        test_ticket_prefetch(&l);
         (void)follow_evictions(&r); /* checks that none was pinned */
-        lane_backward(&l, &random);
+        test_ticket_backward(&l, &random);
     }
-    lane_check(&holder);
-    lane_forward(&holder);
-    lane_backward(&holder, &random);
+    test_ticket_check(&holder);
+    test_ticket_forward(&holder);
+    test_ticket_backward(&holder, &random);
     CHECK_OK(hotbed_stream_sync(r.stream));
     CHECK_EQ(fixture_pinned(&r), 0);
-    lane_close(&holder);
-    lane_close(&l);
+    test_ticket_close(&holder);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* --- keys out of range ------------------------------------------------------------------------------- */
+/* --- keys out of range ----------------------------------------------------------------------- */
 
-static void keys_outside_of_a_static_table(hotbed_backend backend) {
+static void keys_outside_of_a_static_table_are_faults(hotbed_backend backend) {
     for (int pooling = 0; pooling < 3; pooling++) {
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         rng random = rng_start(11);
         setup_start(&s, 2, 4, 100);
         s.tables[1].kind = HOTBED_TABLE_STATIC;
         s.tables[1].capacity = 10;
         s.options.pooling = (hotbed_pooling)pooling;
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 32, 16);
+        test_ticket_open(&r, &l, 32, 16);
         static const uint64_t bad[] = {10, (uint64_t)-1, (uint64_t)INT64_MAX, (uint64_t)INT64_MIN};
         for (int i = 0; i < 4; i++) {
-            const recipe how = {.batch_size = 16, .key_space = 20};
-            lane_fill(&l, &random, &how);
+            const batch_shape how = {.batch_size = 16, .key_space = 20};
+            test_ticket_fill(&l, &random, &how);
             ((uint64_t *)l.host.keys)[20] = bad[i];
-            lane_upload(&l);
-            lane_prefetch(&l);
+            test_ticket_upload(&l);
+            test_ticket_prefetch(&l);
             hotbed_status fault = hotbed_stream_sync(r.stream);
             check_fault(fault, HOTBED_ERR_RANGE, "table 1");
             if (i < 2)
                 CHECK(strstr(hotbed_last_error(), i == 0 ? "10" : "-1") != NULL);
-            lane_check(&l);
+            test_ticket_check(&l);
             CHECK_EQ(refused(&l), 1);
-            lane_forward(&l);
-            lane_backward(&l, &random);
+            test_ticket_forward(&l);
+            test_ticket_backward(&l, &random);
             CHECK_OK(hotbed_stream_sync(r.stream));
             fixture_check(&r);
         }
@@ -431,7 +437,7 @@ static void keys_outside_of_a_static_table(hotbed_backend backend) {
         CHECK_OK(hotbed_storage_set_rows(r.storage, 1, 1, key, &nothing, r.stream));
         CHECK_EQ(hotbed_stream_sync(r.stream), HOTBED_ERR_RANGE);
         fixture_check(&r);
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
@@ -439,38 +445,38 @@ static void keys_outside_of_a_static_table(hotbed_backend backend) {
 static void bad_offsets_are_a_fault(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(12);
     setup_start(&s, 2, 4, 200);
     s.options.pooling = HOTBED_POOL_SUM;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 32, 8);
-    const recipe how = {.batch_size = 8, .max_bag = 2, .key_space = 20};
+    test_ticket_open(&r, &l, 32, 8);
+    const batch_shape how = {.batch_size = 8, .max_bag = 2, .key_space = 20};
     static const int64_t bad[][2] = {{3, -1}, {3, 1000}, {16, 1000}, {0, 1}, {7, INT64_MIN}};
     for (int i = 0; i < 5; i++) {
-        lane_fill(&l, &random, &how);
-        const hotbed_batch batch = lane_batch(&l);
+        test_ticket_fill(&l, &random, &how);
+        const hotbed_batch batch = test_ticket_batch(&l);
         ((int64_t *)l.host.offsets)[bad[i][0]] = bad[i][1];
-        lane_upload(&l);
+        test_ticket_upload(&l);
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
         CHECK_EQ(hotbed_stream_sync(r.stream), HOTBED_ERR_RANGE);
         CHECK_OK(hotbed_ticket_cancel(l.ticket, r.stream));
         CHECK_EQ(fixture_pinned(&r), 0);
     }
-    lane_close(&l);
+    test_ticket_close(&l);
     CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
     CHECK_OK(hotbed_storage_clear(r.storage, 1, r.stream));
     fixture_close(&r);
 }
 
-/* Three bags of each of two features, and the bag that the fault names: the one that ends at what cannot be. */
+/* Offsets of three bags of each of two features, and the message, which names the bag whose end is invalid. */
 typedef struct bad_offset {
     int64_t offsets[7];
     const char *text;
-    bool sequence; /* found with pooling NONE too */
+    bool sequence; /* also found with pooling NONE */
 } bad_offset;
 
-static void the_bag_that_ends_badly_is_named(hotbed_backend backend) {
+static void a_fault_names_the_bag_with_the_bad_offset(hotbed_backend backend) {
     static const bad_offset bad[] = {
         {{0, (int64_t)1 << 62, 1, 2, 3, 4, 5}, "bag 0 ends at 4611686018427387904,", false},
         {{0, 2, 1, 2, 3, 4, 5}, "bag 1 ends at 1,", false},
@@ -487,19 +493,19 @@ static void the_bag_that_ends_badly_is_named(hotbed_backend backend) {
     for (int pooling = HOTBED_POOL_NONE; pooling <= HOTBED_POOL_MEAN; pooling++) {
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         rng random = rng_start(13);
         setup_start(&s, 2, 4, 200);
         s.options.pooling = (hotbed_pooling)pooling;
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 8, 3);
+        test_ticket_open(&r, &l, 8, 3);
         for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-            const recipe how = {.batch_size = 3, .max_bag = 1, .key_space = 20};
-            lane_fill(&l, &random, &how);
+            const batch_shape how = {.batch_size = 3, .max_bag = 1, .key_space = 20};
+            test_ticket_fill(&l, &random, &how);
             l.host.num_keys = 8;
             memcpy((void *)l.host.offsets, bad[i].offsets, sizeof bad[i].offsets);
-            lane_upload(&l);
-            const hotbed_batch batch = lane_batch(&l);
+            test_ticket_upload(&l);
+            const hotbed_batch batch = test_ticket_batch(&l);
             bool found = bad[i].sequence || pooling != HOTBED_POOL_NONE;
             for (int eval = 0; eval < 2; eval++) {
                 if (eval == 0)
@@ -512,7 +518,7 @@ static void the_bag_that_ends_badly_is_named(hotbed_backend backend) {
             }
             CHECK_OK(hotbed_ticket_cancel(l.ticket, r.stream));
         }
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
@@ -527,8 +533,8 @@ const hotbed_test hotbed_tests[] = {
     {"eviction_serves_every_batch", eviction_serves_every_batch},
     {"pinned_rows_stay_and_new_keys_are_refused", pinned_rows_stay_and_new_keys_are_refused},
     {"pinned_rows_survive_eviction", pinned_rows_survive_eviction},
-    {"keys_outside_of_a_static_table", keys_outside_of_a_static_table},
+    {"keys_outside_of_a_static_table_are_faults", keys_outside_of_a_static_table_are_faults},
     {"bad_offsets_are_a_fault", bad_offsets_are_a_fault},
-    {"the_bag_that_ends_badly_is_named", the_bag_that_ends_badly_is_named},
+    {"a_fault_names_the_bag_with_the_bad_offset", a_fault_names_the_bag_with_the_bad_offset},
     {NULL, NULL},
 };

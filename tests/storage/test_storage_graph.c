@@ -1,11 +1,15 @@
-/* tests/storage/test_storage_graph.c - whole steps recorded once and launched with changing keys. */
+/* tests/storage/test_storage_graph.c - steps recorded as graphs and launched with changing keys, against the model.
+ *
+ * Between launches, copies in stream order put the next batch into the arrays that the graph reads.  All launches of a
+ * test are enqueued without a wait; outputs and rows must equal the model's.
+ */
 #include "tests/storage/fixture.h"
 
 enum { BATCH = 8, MAX_KEYS = 96, RING = 8 };
 
-/* Batches made beforehand, in device memory; launches copy one into the lane's arrays, without waits. */
+/* Batches in device memory, one of which is copied into a ticket's arrays before each launch. */
 typedef struct ring {
-    hotbed_batch host[RING]; /* the model's side */
+    hotbed_batch host[RING]; /* for the model */
     void *keys[RING], *offsets[RING], *weights[RING], *gradients[RING];
     uint64_t keys_bytes, offsets_bytes, weights_bytes, gradient_bytes;
 } ring;
@@ -20,8 +24,8 @@ static void three_tables(setup *s, hotbed_pooling pooling, hotbed_optimizer_kind
     s->options.optimizer.kind = kind;
 }
 
+/* Copy device memory to pinned memory that fixture_close() frees. */
 static void *host_copy(fixture *r, const void *device, uint64_t bytes) {
-    /* Host memory that lives as long as the fixture, by way of a pinned block. */
     CHECK(r->num_memories < FIXTURE_MEMORIES);
     hotbed_memory *memory = &r->memories[r->num_memories++];
     CHECK_OK(hotbed_memory_alloc(r->stream, HOTBED_MEMORY_PINNED, bytes, NULL, memory));
@@ -29,16 +33,17 @@ static void *host_copy(fixture *r, const void *device, uint64_t bytes) {
     return memory->data;
 }
 
-static void fill_ring(ring *g, lane *l, rng *random) {
+static void fill_ring(ring *g, test_ticket *l, rng *random) {
     fixture *r = l->r;
-    const recipe how = {.batch_size = BATCH, .max_bag = 6, .key_space = 25, .weights = true};
+    const batch_shape how = {.batch_size = BATCH, .max_bag = 6, .key_space = 25, .weights = true};
     g->keys_bytes = MAX_KEYS * sizeof(uint64_t);
     g->offsets_bytes = (3U * BATCH + 1U) * sizeof(int64_t);
     g->weights_bytes = MAX_KEYS * sizeof(float);
     g->gradient_bytes = l->output_bytes;
     for (int i = 0; i < RING; i++) {
-        lane_fill(l, random, &how);
-        l->host.num_keys = MAX_KEYS; /* the bound that is recorded; offsets have the number */
+        test_ticket_fill(l, random, &how);
+        /* the graph records this bound; the last offset is the real number */
+        l->host.num_keys = MAX_KEYS;
         g->keys[i] = fixture_copy(r, l->host.keys, g->keys_bytes);
         g->offsets[i] = fixture_copy(r, l->host.offsets, g->offsets_bytes);
         g->weights[i] = fixture_copy(r, l->host.weights, g->weights_bytes);
@@ -53,8 +58,8 @@ static void fill_ring(ring *g, lane *l, rng *random) {
     }
 }
 
-/* Copy batch i into the lane's arrays, in stream order. */
-static void load(const ring *g, lane *l, int i) {
+/* Copy batch i into the ticket's arrays, in stream order. */
+static void load(const ring *g, test_ticket *l, int i) {
     hotbed_stream *s = l->r->stream;
     CHECK_OK(hotbed_copy((void *)l->device.keys, g->keys[i], g->keys_bytes, s));
     CHECK_OK(hotbed_copy((void *)l->device.offsets, g->offsets[i], g->offsets_bytes, s));
@@ -62,9 +67,9 @@ static void load(const ring *g, lane *l, int i) {
     CHECK_OK(hotbed_copy(l->gradient, g->gradients[i], g->gradient_bytes, s));
 }
 
-static void record_step(lane *l, hotbed_graph **graph) {
+static void record_step(test_ticket *l, hotbed_graph **graph) {
     fixture *r = l->r;
-    const hotbed_batch batch = lane_batch(l);
+    const hotbed_batch batch = test_ticket_batch(l);
     CHECK_OK(hotbed_graph_begin(r->stream));
     CHECK_OK(hotbed_storage_prefetch(r->storage, &batch, l->ticket, r->stream));
     CHECK_OK(hotbed_storage_forward(r->storage, l->ticket, l->output, l->stride, r->stream));
@@ -72,15 +77,15 @@ static void record_step(lane *l, hotbed_graph **graph) {
     CHECK_OK(hotbed_graph_end(r->stream, graph));
 }
 
-/* Host copies of the ring's gradients, for the model. */
-static void model_step(const ring *g, lane *l, int i, void *gradient) {
+/* Train batch i in the model; `gradient` is in host memory. */
+static void model_step(const ring *g, test_ticket *l, int i, void *gradient) {
     oracle_prefetch(l->r->model, &g->host[i], l->model, NULL);
     memset(l->scratch[1], 0, (size_t)l->output_bytes);
     oracle_forward(l->model, l->scratch[1], l->stride);
     oracle_backward(l->model, gradient, l->stride);
 }
 
-static void compare_output(lane *l) {
+static void compare_output(test_ticket *l) {
     const oracle *m = l->r->model;
     uint64_t stride = l->stride == 0 ? oracle_least_stride(m) : l->stride;
     uint64_t rows = m->options.pooling == HOTBED_POOL_NONE ? l->model->num_keys : BATCH;
@@ -93,21 +98,21 @@ static void train(
     static ring g;
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start((uint64_t)kind);
     hotbed_graph *graph;
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     void *gradients[RING];
     three_tables(&s, pooling, kind);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
     fill_ring(&g, &l, &random);
     for (int i = 0; i < RING; i++)
         gradients[i] = host_copy(&r, g.gradients[i], g.gradient_bytes);
     record_step(&l, &graph);
-    CHECK_EQ(fixture_size(&r, 0), 0); /* recorded, not run */
+    CHECK_EQ(fixture_size(&r, 0), 0); /* recording has run nothing */
     for (int i = 0; i < launches; i++) {
-        if (i == launches / 2) { /* takes part in the launches that follow it */
+        if (i == launches / 2) { /* later launches use the new rate */
             CHECK_OK(hotbed_storage_set_learning_rate(r.storage, 0.03125F, r.stream));
             r.model->state.learning_rate = 0.03125F;
         }
@@ -126,7 +131,7 @@ static void train(
     compare_output(&l);
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -134,32 +139,32 @@ static void a_step_is_launched_1000_times(hotbed_backend backend) {
     train(backend, HOTBED_POOL_SUM, HOTBED_OPT_ADAM, hotbed_test_is_small() ? 60 : 1000);
 }
 
-static void sequences_and_means_are_launched_too(hotbed_backend backend) {
+static void sequences_and_means_can_be_recorded(hotbed_backend backend) {
     const int launches = hotbed_test_is_small() ? 20 : 100;
     train(backend, HOTBED_POOL_NONE, HOTBED_OPT_SGD, launches);
     train(backend, HOTBED_POOL_MEAN, HOTBED_OPT_ADAGRAD, launches);
     train(backend, HOTBED_POOL_SUM, HOTBED_OPT_ROWWISE_ADAGRAD, launches);
 }
 
-/* Two tickets in one graph, one batch ahead of the other, as a pipeline would record it. */
-static void a_graph_of_two_tickets(hotbed_backend backend) {
+/* Two tickets in one graph, one a batch ahead of the other, as in a pipeline. */
+static void a_graph_may_use_two_tickets(hotbed_backend backend) {
     static ring g;
     setup s;
     fixture r;
-    lane a, b;
+    test_ticket a, b;
     rng random = rng_start(50);
     hotbed_graph *graph;
     void *gradients[RING];
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAM);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &a, MAX_KEYS, BATCH);
-    lane_open(&r, &b, MAX_KEYS, BATCH);
+    test_ticket_open(&r, &a, MAX_KEYS, BATCH);
+    test_ticket_open(&r, &b, MAX_KEYS, BATCH);
     fill_ring(&g, &a, &random);
-    fill_ring(&g, &b, &random); /* sets b's sizes too; a uses b's batches */
+    fill_ring(&g, &b, &random); /* both tickets use these batches */
     for (int i = 0; i < RING; i++)
         gradients[i] = host_copy(&r, g.gradients[i], g.gradient_bytes);
     a.stride = b.stride;
-    const hotbed_batch first = lane_batch(&a), second = lane_batch(&b);
+    const hotbed_batch first = test_ticket_batch(&a), second = test_ticket_batch(&b);
     CHECK_OK(hotbed_graph_begin(r.stream));
     CHECK_OK(hotbed_storage_prefetch(r.storage, &first, a.ticket, r.stream));
     CHECK_OK(hotbed_storage_prefetch(r.storage, &second, b.ticket, r.stream));
@@ -180,26 +185,26 @@ static void a_graph_of_two_tickets(hotbed_backend backend) {
     }
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    lane_close(&a);
-    lane_close(&b);
+    test_ticket_close(&a);
+    test_ticket_close(&b);
     fixture_close(&r);
 }
 
-static void an_evaluation_is_launched(hotbed_backend backend) {
+static void eval_can_be_recorded(hotbed_backend backend) {
     static ring g;
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(51);
     hotbed_graph *graph;
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = 15};
-    lane_step(&l, &random, &how);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = 15};
+    test_ticket_step(&l, &random, &how);
     fill_ring(&g, &l, &random);
-    const hotbed_batch batch = lane_batch(&l);
-    lane_eval(&l); /* the workspace has its size now */
+    const hotbed_batch batch = test_ticket_batch(&l);
+    test_ticket_eval(&l); /* allocates the workspace */
     CHECK_OK(hotbed_graph_begin(r.stream));
     CHECK_OK(hotbed_storage_eval(r.storage, &batch, l.output, l.stride, r.stream));
     CHECK_OK(hotbed_graph_end(r.stream, &graph));
@@ -213,15 +218,15 @@ static void an_evaluation_is_launched(hotbed_backend backend) {
     }
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* Calls that wait or allocate cannot be recorded; refusing them does not spoil the recording. */
+/* Calls that wait or allocate cannot be recorded; refusing them leaves the recording valid. */
 static void waiting_calls_are_refused_while_recording(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(52);
     hotbed_graph *graph;
     hotbed_ticket *ticket = NULL;
@@ -229,10 +234,10 @@ static void waiting_calls_are_refused_while_recording(hotbed_backend backend) {
     uint64_t n, pinned;
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = 15};
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = 15};
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, r.stream));
     CHECK_OK(hotbed_graph_begin(r.stream));
     CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
@@ -253,24 +258,24 @@ static void waiting_calls_are_refused_while_recording(hotbed_backend backend) {
     oracle_backward(l.model, l.scratch[0], l.stride);
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
 static void eager_steps_neither_wait_nor_allocate(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(53);
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAM);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .max_bag = 3, .weights = true};
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .max_bag = 3, .weights = true};
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, r.stream));
-    hotbed_counters_read(&before); /* from the very first step */
+    hotbed_counters_read(&before); /* the first step does not allocate, either */
     const int steps = hotbed_test_is_small() ? 20 : 200;
     for (int i = 0; i < steps; i++) {
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
@@ -282,11 +287,11 @@ static void eager_steps_neither_wait_nor_allocate(hotbed_backend backend) {
     CHECK_EQ(after.host_waits - before.host_waits, 0);
     CHECK_EQ(after.allocations - before.allocations, 0);
     CHECK(after.launches > before.launches);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* Keys that are counted, admitted and scored by count, all in launches: compared with plain counts. */
+/* Launches count, admit and score keys; compared with plain counts. */
 static void admission_and_counts_are_recorded(hotbed_backend backend) {
     enum { KEYS = 40, THRESHOLD = 5, LAUNCHES = 60 };
     setup s;
@@ -319,7 +324,7 @@ static void admission_and_counts_are_recorded(hotbed_backend backend) {
     CHECK_OK(hotbed_graph_end(r.stream, &graph));
     for (int launch = 0; launch < LAUNCHES; launch++) {
         uint64_t host[MAX_KEYS], counts[KEYS] = {0};
-        uint64_t space = 1 + rng_below(&random, KEYS); /* low keys often, high ones hardly */
+        uint64_t space = 1 + rng_below(&random, KEYS); /* low keys are frequent, high keys rare */
         for (int i = 0; i < MAX_KEYS; i++) {
             host[i] = space - 1 - (i > 4 ? 0 : rng_below(&random, space));
             counts[host[i]]++;
@@ -334,7 +339,7 @@ static void admission_and_counts_are_recorded(hotbed_backend backend) {
         for (uint64_t k = 0; k < KEYS; k++) {
             seen[k] += counts[k];
             if (seen[k] >= THRESHOLD)
-                score[k] += counts[k]; /* from the batch that admits it on */
+                score[k] += counts[k]; /* counted from the batch that admits the key */
             else
                 rejected += counts[k] > 0;
         }
@@ -356,15 +361,15 @@ static void admission_and_counts_are_recorded(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* --- graphs of half a step ------------------------------------------------------------------------- */
+/* --- graphs of part of a step ---------------------------------------------------------------- */
 
-/* Steps of a ticket in two graphs.  The host hears of neither: what is pinned follows from which was launched. */
+/* A step in two graphs.  The host's state of the ticket does not change with launches; pins must follow them. */
 typedef struct halves {
     fixture r;
-    lane l;
+    test_ticket l;
     rng random;
     hotbed_graph *first, *second; /* prefetch and forward; backward */
-    uint64_t uniques;             /* of hash tables, in the batch that both launch */
+    uint64_t uniques;             /* distinct keys of hash tables in the batch */
 } halves;
 
 static void halves_open(halves *h, hotbed_backend backend) {
@@ -372,10 +377,10 @@ static void halves_open(halves *h, hotbed_backend backend) {
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAGRAD);
     h->random = rng_start(40);
     fixture_open(&h->r, backend, &s.options);
-    lane_open(&h->r, &h->l, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = 19};
-    lane_fill(&h->l, &h->random, &how);
-    const hotbed_batch batch = lane_batch(&h->l);
+    test_ticket_open(&h->r, &h->l, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = 19};
+    test_ticket_fill(&h->l, &h->random, &how);
+    const hotbed_batch batch = test_ticket_batch(&h->l);
     hotbed_stream *stream = h->r.stream;
     CHECK_OK(hotbed_graph_begin(stream));
     CHECK_OK(hotbed_storage_prefetch(h->r.storage, &batch, h->l.ticket, stream));
@@ -405,11 +410,11 @@ static void halves_close(halves *h) {
         CHECK_OK(hotbed_storage_clear(h->r.storage, t, h->r.stream));
     hotbed_graph_destroy(h->first);
     hotbed_graph_destroy(h->second);
-    lane_close(&h->l);
+    test_ticket_close(&h->l);
     fixture_close(&h->r);
 }
 
-static void a_launched_prefetch_holds_rows(hotbed_backend backend) {
+static void a_launched_prefetch_pins_rows(hotbed_backend backend) {
     halves h;
     halves_open(&h, backend);
     for (int i = 0; i < 3; i++) {
@@ -417,7 +422,7 @@ static void a_launched_prefetch_holds_rows(hotbed_backend backend) {
         CHECK_EQ(hash_pins(&h), h.uniques);
         for (uint32_t t = 0; t < 3; t++)
             CHECK_STATUS(hotbed_storage_clear(h.r.storage, t, h.r.stream), HOTBED_ERR_STATE);
-        CHECK_OK(hotbed_storage_reset(h.r.storage, h.r.stream)); /* leaves what is pinned */
+        CHECK_OK(hotbed_storage_reset(h.r.storage, h.r.stream)); /* keeps pinned rows */
         CHECK_EQ(hash_pins(&h), h.uniques);
         if (i == 0)
             CHECK_OK(hotbed_graph_launch(h.second, h.r.stream));
@@ -428,14 +433,14 @@ static void a_launched_prefetch_holds_rows(hotbed_backend backend) {
     halves_close(&h);
 }
 
-/* More launches than a slot can count pins. */
-static void forwards_are_launched_without_backwards(hotbed_backend backend) {
+/* More launches than the pin count of a slot can hold. */
+static void forwards_may_be_launched_without_backwards(hotbed_backend backend) {
     halves h;
     halves_open(&h, backend);
     for (int i = 0; i < 300; i++)
         CHECK_OK(hotbed_graph_launch(h.first, h.r.stream));
     CHECK_EQ(hash_pins(&h), h.uniques);
-    const hotbed_batch batch = lane_batch(&h.l);
+    const hotbed_batch batch = test_ticket_batch(&h.l);
     CHECK_OK(hotbed_storage_prefetch(h.r.storage, &batch, h.l.ticket, h.r.stream));
     CHECK_EQ(hash_pins(&h), h.uniques);
     CHECK_OK(hotbed_graph_launch(h.second, h.r.stream));
@@ -444,14 +449,14 @@ static void forwards_are_launched_without_backwards(hotbed_backend backend) {
     halves_close(&h);
 }
 
-static void a_ticket_is_destroyed_between_halves(hotbed_backend backend) {
+static void a_ticket_may_be_destroyed_between_forward_and_backward(hotbed_backend backend) {
     for (int launched = 0; launched < 3; launched++) {
         halves h;
         halves_open(&h, backend);
         if (launched == 1)
             CHECK_OK(hotbed_graph_launch(h.first, h.r.stream));
-        hotbed_ticket *other; /* whose prefetch is recorded only, then whose backward is */
-        const hotbed_batch batch = lane_batch(&h.l);
+        hotbed_ticket *other; /* first only its prefetch is recorded, then only its backward */
+        const hotbed_batch batch = test_ticket_batch(&h.l);
         CHECK_OK(hotbed_ticket_create(h.r.storage, MAX_KEYS, BATCH, h.r.stream, &other));
         hotbed_graph *graph;
         if (launched == 2)
@@ -472,11 +477,11 @@ static void a_ticket_is_destroyed_between_halves(hotbed_backend backend) {
     }
 }
 
-/* What is eager and what is launched alternate, with batches of other sizes. */
-static void launches_and_calls_alternate(hotbed_backend backend) {
+/* Eager calls alternate with launches, with batches of other sizes. */
+static void launches_and_eager_calls_may_alternate(hotbed_backend backend) {
     halves h;
     halves_open(&h, backend);
-    const hotbed_batch whole = lane_batch(&h.l);
+    const hotbed_batch whole = test_ticket_batch(&h.l);
     for (int i = 0; i < 60; i++) {
         hotbed_batch small = whole;
         small.batch_size = 0, small.num_keys = 0, small.offsets = NULL;
@@ -511,15 +516,16 @@ static void launches_and_calls_alternate(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"a_step_is_launched_1000_times", a_step_is_launched_1000_times},
-    {"sequences_and_means_are_launched_too", sequences_and_means_are_launched_too},
-    {"a_graph_of_two_tickets", a_graph_of_two_tickets},
-    {"an_evaluation_is_launched", an_evaluation_is_launched},
+    {"sequences_and_means_can_be_recorded", sequences_and_means_can_be_recorded},
+    {"a_graph_may_use_two_tickets", a_graph_may_use_two_tickets},
+    {"eval_can_be_recorded", eval_can_be_recorded},
     {"waiting_calls_are_refused_while_recording", waiting_calls_are_refused_while_recording},
     {"eager_steps_neither_wait_nor_allocate", eager_steps_neither_wait_nor_allocate},
     {"admission_and_counts_are_recorded", admission_and_counts_are_recorded},
-    {"a_launched_prefetch_holds_rows", a_launched_prefetch_holds_rows},
-    {"forwards_are_launched_without_backwards", forwards_are_launched_without_backwards},
-    {"a_ticket_is_destroyed_between_halves", a_ticket_is_destroyed_between_halves},
-    {"launches_and_calls_alternate", launches_and_calls_alternate},
+    {"a_launched_prefetch_pins_rows", a_launched_prefetch_pins_rows},
+    {"forwards_may_be_launched_without_backwards", forwards_may_be_launched_without_backwards},
+    {"a_ticket_may_be_destroyed_between_forward_and_backward",
+     a_ticket_may_be_destroyed_between_forward_and_backward},
+    {"launches_and_eager_calls_may_alternate", launches_and_eager_calls_may_alternate},
     {NULL, NULL},
 };

@@ -1,5 +1,8 @@
-/* tests/storage/test_storage_growth.c - tables that grow while they are trained, against the model and against
- * what hotbed/growth.h promises of slots, memory and graphs. */
+/* tests/storage/test_storage_growth.c - contract of hotbed/growth.h: tables that grow while they are trained.
+ *
+ * Rows and outputs must equal the model's across growths.  Also tested: slots, memory, graphs, polls, eviction,
+ * concurrent streams, and documented errors.
+ */
 #include "hotbed/growth.h"
 
 #include "hotbed/export.h"
@@ -22,15 +25,15 @@ static hotbed_table_info info_of(const fixture *r, uint32_t table) {
     return info;
 }
 
-/* The model's side of a prefetch of a batch of one key a bag. */
-static void model_prefetch(lane *l) {
+/* Prefetch in the model, a batch with one key per bag. */
+static void model_prefetch(test_ticket *l) {
     hotbed_batch host = l->host;
     host.offsets = NULL;
     host.weights = NULL;
     oracle_prefetch(l->r->model, &host, l->model, NULL);
 }
 
-/* Grow every table to `capacity`, with what is outstanding left as it is. */
+/* Grow every table to `capacity`, and check that keys and pins stay. */
 static void grow_all(fixture *r, uint64_t capacity) {
     uint64_t pinned = fixture_pinned(r);
     for (uint32_t t = 0; t < hotbed_storage_num_tables(r->storage); t++) {
@@ -42,44 +45,44 @@ static void grow_all(fixture *r, uint64_t capacity) {
     CHECK_EQ(fixture_pinned(r), pinned);
 }
 
-/* Batches are prefetched `depth` steps before they are trained, and tables grow in between. */
+/* Train with batches prefetched `depth` steps ahead, and grow the tables in between. */
 static void train_and_grow(hotbed_backend backend, uint32_t depth) {
     setup s;
     fixture r;
-    lane lanes[DEPTH_MOST];
+    test_ticket tickets[DEPTH_MOST];
     rng random = rng_start(depth);
     growing(&s, 2);
     s.tables[1].dim = 8;
     s.options.pooling = HOTBED_POOL_SUM;
     fixture_open(&r, backend, &s.options);
     for (uint32_t i = 0; i < depth; i++)
-        lane_open(&r, &lanes[i], MAX_KEYS, BATCH);
+        test_ticket_open(&r, &tickets[i], MAX_KEYS, BATCH);
     uint64_t capacity = FIRST;
     for (uint32_t step = 0; step < 40 + depth; step++) {
-        lane *l = &lanes[step % depth];
+        test_ticket *l = &tickets[step % depth];
         if (step >= depth) {
-            lane_check(l);
-            lane_forward(l);
-            lane_backward(l, &random);
+            test_ticket_check(l);
+            test_ticket_forward(l);
+            test_ticket_backward(l, &random);
         }
         if (step % 8 == 7 && capacity < MOST) {
             capacity = 2 * capacity < MOST ? 2 * capacity : MOST;
             grow_all(&r, capacity);
         }
         if (step < 40) {
-            const recipe how = {
+            const batch_shape how = {
                 .batch_size = BATCH, .max_bag = 3, .key_space = capacity, .weights = true};
-            lane_fill(l, &random, &how);
-            lane_prefetch(l);
+            test_ticket_fill(l, &random, &how);
+            test_ticket_prefetch(l);
         }
         CHECK_OK(hotbed_stream_sync(r.stream)); /* no key is refused */
         if (step % 10 == 0)
-            lane_eval(l);
+            test_ticket_eval(l);
     }
     CHECK(info_of(&r, 0).segments >= 5);
     fixture_check(&r);
     for (uint32_t i = 0; i < depth; i++)
-        lane_close(&lanes[i]);
+        test_ticket_close(&tickets[i]);
     fixture_close(&r);
 }
 
@@ -88,9 +91,9 @@ static void tables_grow_under_tickets_at_depth_1_to_8(hotbed_backend backend) {
         train_and_grow(backend, depth);
 }
 
-/* --- slots ------------------------------------------------------------------------------------------ */
+/* --- slots ----------------------------------------------------------------------------------- */
 
-/* A storage of one table and a ticket that takes all of KEYS keys, without a model. */
+/* A storage of one table without a model, and a ticket for up to KEYS keys. */
 typedef struct plain {
     fixture r;
     hotbed_ticket *ticket;
@@ -114,7 +117,7 @@ static void plain_close(plain *p) {
     fixture_close(&p->r);
 }
 
-/* Prefetch keys first .. first+n-1, and take their slots. */
+/* Prefetch keys [first, first + n), and read their slots. */
 static hotbed_status plain_prefetch(plain *p, uint64_t first, uint64_t n) {
     hotbed_batch batch;
     hotbed_batch_init(&batch);
@@ -137,10 +140,10 @@ static void keys_keep_their_slots(hotbed_backend backend) {
     plain_open(&p, backend, &s);
     uint64_t capacity = FIRST;
     hotbed_mode mode = hotbed_storage_mode(p.r.storage);
-    bool stay = mode == HOTBED_MODE_HBM_DIRECT; /* rows move between tiers */
+    bool stay = mode == HOTBED_MODE_HBM_DIRECT; /* with two tiers, rows move */
     for (uint64_t n = FIRST; n <= KEYS; n = 2 * n < KEYS || n == KEYS ? 2 * n : KEYS) {
         if (n > capacity) {
-            /* The ticket is outstanding: its slots are the same words after the growth. */
+            /* The ticket is in use, and its slots are the same after the growth. */
             CHECK_OK(hotbed_storage_grow(p.r.storage, 0, n, p.r.stream));
             capacity = n;
         }
@@ -157,7 +160,7 @@ static void keys_keep_their_slots(hotbed_backend backend) {
     plain_close(&p);
 }
 
-/* What is refused meanwhile has a row at the next prefetch. */
+/* A refused key gets a row in the first prefetch after the growth. */
 static void refused_keys_get_rows_after_a_growth(hotbed_backend backend) {
     static plain p;
     setup s;
@@ -172,7 +175,7 @@ static void refused_keys_get_rows_after_a_growth(hotbed_backend backend) {
     plain_close(&p);
 }
 
-static void eviction_takes_from_all_segments(hotbed_backend backend) {
+static void keys_are_evicted_from_all_segments(hotbed_backend backend) {
     static plain p;
     setup s;
     hotbed_table_stats stats = {.size = sizeof stats};
@@ -193,7 +196,7 @@ static void eviction_takes_from_all_segments(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_stats(p.r.storage, 0, &stats, p.r.stream));
     CHECK_EQ(stats.refused, 0);
     CHECK_EQ(fixture_size(&p.r, 0) + stats.evictions, KEYS);
-    /* The oldest keys were in all segments, and are gone. */
+    /* The oldest keys were in all segments, and are evicted. */
     uint8_t found[3 * FIRST], *device = fixture_alloc(&p.r, sizeof found);
     CHECK_OK(hotbed_storage_get_rows(
         p.r.storage, 0, sizeof found, p.device_keys, NULL, device, p.r.stream));
@@ -203,21 +206,21 @@ static void eviction_takes_from_all_segments(hotbed_backend backend) {
     plain_close(&p);
 }
 
-/* --- graphs ------------------------------------------------------------------------------------------- */
+/* --- graphs ---------------------------------------------------------------------------------- */
 
 static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     hotbed_graph *graph;
     rng random = rng_start(3);
     growing(&s, 1);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, MAX_KEYS);
-    recipe how = {.batch_size = 32, .key_space = FIRST};
-    lane_step(&l, &random, &how);
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+    test_ticket_open(&r, &l, MAX_KEYS, MAX_KEYS);
+    batch_shape how = {.batch_size = 32, .key_space = FIRST};
+    test_ticket_step(&l, &random, &how);
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     CHECK_OK(hotbed_graph_begin(r.stream));
     CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
     CHECK_OK(hotbed_storage_forward(r.storage, l.ticket, l.output, l.stride, r.stream));
@@ -228,7 +231,7 @@ static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
             how.key_space *= 5;
             CHECK_OK(hotbed_storage_grow(r.storage, 0, how.key_space, r.stream));
         }
-        lane_fill(&l, &random, &how);
+        test_ticket_fill(&l, &random, &how);
         float *gradient = l.scratch[0];
         uint64_t stride = l.stride == 0 ? oracle_least_stride(r.model) : l.stride;
         for (uint64_t e = 0; e < how.batch_size * stride; e++)
@@ -247,23 +250,23 @@ static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
     CHECK(fixture_size(&r, 0) > 10 * FIRST);
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* --- memory --------------------------------------------------------------------------------------------- */
+/* --- memory ---------------------------------------------------------------------------------- */
 
-/* A growth takes what it adds, and steps beside it neither allocate nor wait. */
-static void a_growth_takes_the_memory_that_it_adds(hotbed_backend backend) {
+/* Steps beside a growth neither allocate nor wait. */
+static void a_growth_allocates_the_memory_of_its_segment(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(4);
     growing(&s, 1);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = FIRST};
-    lane_step(&l, &random, &how);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = FIRST};
+    test_ticket_step(&l, &random, &how);
     for (uint64_t capacity = 2 * FIRST; capacity <= 16 * FIRST; capacity *= 2) {
         hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
         hotbed_segment_info segment = {.size = sizeof segment};
@@ -280,34 +283,34 @@ static void a_growth_takes_the_memory_that_it_adds(hotbed_backend backend) {
         uint64_t taken = after.allocated_bytes - before.allocated_bytes;
         CHECK(taken >= bytes && taken <= bytes + 1024);
         CHECK(after.allocations - before.allocations <= 4);
-        lane_fill(&l, &random, &how);
-        const hotbed_batch batch = lane_batch(&l);
+        test_ticket_fill(&l, &random, &how);
+        const hotbed_batch batch = test_ticket_batch(&l);
         hotbed_counters_read(&before);
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
         hotbed_counters_read(&after);
         CHECK_EQ(after.host_waits - before.host_waits, 0);
         CHECK_EQ(after.allocations - before.allocations, 0);
         model_prefetch(&l);
-        lane_cancel(&l);
+        test_ticket_cancel(&l);
     }
     CHECK_OK(hotbed_stream_sync(r.stream));
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-static void no_memory_leaves_the_table_as_it_was(hotbed_backend backend) {
+static void a_growth_without_memory_leaves_the_table_unchanged(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l, outstanding;
+    test_ticket l, outstanding;
     rng random = rng_start(5);
     growing(&s, 2);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    lane_open(&r, &outstanding, MAX_KEYS, BATCH);
-    recipe how = {.batch_size = BATCH, .key_space = FIRST};
-    lane_fill(&outstanding, &random, &how);
-    lane_prefetch(&outstanding);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    test_ticket_open(&r, &outstanding, MAX_KEYS, BATCH);
+    batch_shape how = {.batch_size = BATCH, .key_space = FIRST};
+    test_ticket_fill(&outstanding, &random, &how);
+    test_ticket_prefetch(&outstanding);
     uint64_t failures = 0;
     for (uint32_t t = 0; t < 2; t++) {
         for (uint64_t n = 1;; n++) {
@@ -321,7 +324,7 @@ static void no_memory_leaves_the_table_as_it_was(hotbed_backend backend) {
             CHECK(strstr(hotbed_last_error(), s.names[t]) != NULL);
             CHECK_EQ(info_of(&r, t).capacity, FIRST);
             CHECK_EQ(info_of(&r, t).segments, 0);
-            lane_step(&l, &random, &how);
+            test_ticket_step(&l, &random, &how);
             failures++;
         }
         CHECK_EQ(info_of(&r, t).segments, 1);
@@ -329,28 +332,28 @@ static void no_memory_leaves_the_table_as_it_was(hotbed_backend backend) {
     CHECK(failures >= 2);
     how.key_space = 8 * FIRST;
     for (int step = 0; step < 20; step++)
-        lane_step(&l, &random, &how);
-    lane_forward(&outstanding);
-    lane_backward(&outstanding, &random);
+        test_ticket_step(&l, &random, &how);
+    test_ticket_forward(&outstanding);
+    test_ticket_backward(&outstanding, &random);
     fixture_check(&r);
-    lane_close(&outstanding);
-    lane_close(&l);
+    test_ticket_close(&outstanding);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* --- polls ---------------------------------------------------------------------------------------------- */
+/* --- polls ----------------------------------------------------------------------------------- */
 
-/* Tables grow before they are full, without a wait; a table without max_capacity is left alone. */
-static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
+/* Polls grow a table before it is full, without a wait.  They do not grow a table without max_capacity. */
+static void polls_grow_tables_that_are_nearly_full(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(6);
     growing(&s, 3);
     s.tables[1].max_capacity = 0;
     s.tables[2].growth_load = 0.6F;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 3 * 4, 4);
+    test_ticket_open(&r, &l, 3 * 4, 4);
     uint32_t growths = 0;
     const uint64_t spaces[] = {10, FIRST - 6, FIRST, 100, 200, 300};
     for (uint32_t phase = 0; phase < 6; phase++) {
@@ -358,8 +361,8 @@ static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
         for (int step = 0; step < steps; step++) {
             uint32_t grown;
             hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-            const recipe how = {.batch_size = 4, .key_space = spaces[phase < 2 ? phase : 2]};
-            lane_step(&l, &random, &how);
+            const batch_shape how = {.batch_size = 4, .key_space = spaces[phase < 2 ? phase : 2]};
+            test_ticket_step(&l, &random, &how);
             hotbed_counters_read(&before);
             CHECK_OK(hotbed_storage_poll_growth(r.storage, r.stream, &grown));
             hotbed_counters_read(&after);
@@ -370,7 +373,7 @@ static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
         }
         if (phase == 0) {
             CHECK_EQ(growths, 0);
-        } else if (phase == 1) { /* over 0.6, not over 0.9 */
+        } else if (phase == 1) { /* load above 0.6, below 0.9 */
             CHECK_EQ(info_of(&r, 0).segments, 0);
             CHECK_EQ(info_of(&r, 2).segments, 1);
             CHECK_EQ(info_of(&r, 2).capacity, 2 * FIRST);
@@ -381,11 +384,11 @@ static void polls_grow_what_is_nearly_full(hotbed_backend backend) {
     CHECK_EQ(info_of(&r, 2).capacity, 2 * FIRST);
     CHECK_EQ(growths, 2);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* To the end, in doublings, while keys come faster than one count: to max_capacity and no further. */
+/* Keys arrive faster than polls count them; growths double the table, up to max_capacity. */
 static void polls_end_at_max_capacity(hotbed_backend backend) {
     static plain p;
     setup s;
@@ -407,11 +410,11 @@ static void polls_end_at_max_capacity(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_poll_growth(p.r.storage, p.r.stream, NULL));
     CHECK_OK(hotbed_storage_poll_growth(p.r.storage, p.r.stream, NULL));
     hotbed_counters_read(&after);
-    CHECK_EQ(after.launches, before.launches); /* nothing is left to be counted for */
+    CHECK_EQ(after.launches, before.launches); /* a table at max_capacity is not counted any more */
     plain_close(&p);
 }
 
-/* --- rows by key ------------------------------------------------------------------------------------------ */
+/* --- rows by key ----------------------------------------------------------------------------- */
 
 static uint64_t exported(plain *p) {
     uint64_t all = 0, window = 100, *count = fixture_alloc(&p->r, sizeof *count);
@@ -438,7 +441,7 @@ static uint64_t exported(plain *p) {
     return all;
 }
 
-static void rows_by_key_are_in_all_segments(hotbed_backend backend) {
+static void calls_by_key_reach_all_segments(hotbed_backend backend) {
     static plain p;
     setup s;
     static uint64_t keys[KEYS];
@@ -470,7 +473,7 @@ static void rows_by_key_are_in_all_segments(hotbed_backend backend) {
     for (uint64_t i = 0; i < HOTBED_LOADS; i++)
         loaded += i * loads[i];
     CHECK_EQ(loaded, all);
-    /* Written and read back in the newest and in the oldest. */
+    /* Write and read a row of the oldest and of the newest part. */
     for (uint64_t i = 0; i < all; i += all - 1) {
         fixture_upload(&p.r, weights, values, sizeof values);
         CHECK_OK(hotbed_storage_set_rows(p.r.storage, 0, 1, p.device_keys + i, &rows, p.r.stream));
@@ -503,11 +506,10 @@ static void rows_by_key_are_in_all_segments(hotbed_backend backend) {
     plain_close(&p);
 }
 
-/* --- two streams ---------------------------------------------------------------------------------------- */
+/* --- two streams ----------------------------------------------------------------------------- */
 
-/* Forwards and backwards of prefetches before a growth need not wait for it. */
-/* What admission has counted is not in the segments, where the admitted keys are. */
-static void counts_are_exported_alone(hotbed_backend backend) {
+/* Exported counts are of keys without rows; admitted keys are in the segments. */
+static void exported_counts_exclude_admitted_keys(hotbed_backend backend) {
     static plain p;
     setup s;
     uint64_t keys[FIRST], counts[FIRST], n;
@@ -530,6 +532,7 @@ static void counts_are_exported_alone(hotbed_backend backend) {
     plain_close(&p);
 }
 
+/* Forwards and backwards of earlier prefetches need not wait for a growth. */
 static void forwards_run_beside_a_growth(hotbed_backend backend) {
     static plain p;
     setup s;
@@ -569,15 +572,15 @@ static void forwards_run_beside_a_growth(hotbed_backend backend) {
     plain_close(&p);
 }
 
-/* --- refusals --------------------------------------------------------------------------------------------- */
+/* --- refusals -------------------------------------------------------------------------------- */
 
-static void growth_refuses_what_cannot_be(hotbed_backend backend) {
+static void growth_refuses_bad_arguments(hotbed_backend backend) {
     setup s;
     fixture r;
     hotbed_segment_info segment = {.size = sizeof segment};
     hotbed_storage *none = NULL;
     growing(&s, 2);
-    s.tables[1].max_capacity = FIRST; /* as good as none */
+    s.tables[1].max_capacity = FIRST; /* equal to capacity: the table cannot grow */
     fixture_open_bare(&r, backend, &s.options);
     CHECK_STATUS(hotbed_storage_grow(NULL, 0, MOST, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_grow(r.storage, 0, MOST, NULL), HOTBED_ERR_ARGUMENT);
@@ -620,8 +623,8 @@ static void growth_refuses_what_cannot_be(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Tables of random capacities grow to their end in random steps, with any part of it in the upper tier.  A growth ends, and
- * all keys have rows. */
+/* Tables of random capacities grow in random steps, with random upper tiers.  Each growth succeeds, and all keys get
+ * rows. */
 static void tables_of_any_capacities_grow(hotbed_backend backend) {
     static const uint64_t worst[][3] = {{29, 100, 100}, {64, 164, 164}, {114, 164, 164}};
     const uint32_t rounds = hotbed_test_is_small() ? 6 : 60;
@@ -652,7 +655,8 @@ static void tables_of_any_capacities_grow(hotbed_backend backend) {
         for (uint32_t n = 0; n < info_of(&p.r, 0).segments; n++) {
             hotbed_segment_info segment = {.size = sizeof segment};
             CHECK_OK(hotbed_storage_segment(p.r.storage, 0, n, &segment));
-            CHECK(segment.slots >= 32); /* two buckets: each needs a key that may not be in it */
+            /* two buckets, because each needs a marker from keys that cannot be in it */
+            CHECK(segment.slots >= 32);
         }
         CHECK_OK(plain_prefetch(&p, 0, most));
         CHECK_EQ(fixture_size(&p.r, 0), most);
@@ -666,15 +670,16 @@ const hotbed_test hotbed_tests[] = {
     {"tables_grow_under_tickets_at_depth_1_to_8", tables_grow_under_tickets_at_depth_1_to_8},
     {"keys_keep_their_slots", keys_keep_their_slots},
     {"refused_keys_get_rows_after_a_growth", refused_keys_get_rows_after_a_growth},
-    {"eviction_takes_from_all_segments", eviction_takes_from_all_segments},
+    {"keys_are_evicted_from_all_segments", keys_are_evicted_from_all_segments},
     {"a_recorded_step_uses_new_slots", a_recorded_step_uses_new_slots},
-    {"a_growth_takes_the_memory_that_it_adds", a_growth_takes_the_memory_that_it_adds},
-    {"no_memory_leaves_the_table_as_it_was", no_memory_leaves_the_table_as_it_was},
-    {"polls_grow_what_is_nearly_full", polls_grow_what_is_nearly_full},
+    {"a_growth_allocates_the_memory_of_its_segment", a_growth_allocates_the_memory_of_its_segment},
+    {"a_growth_without_memory_leaves_the_table_unchanged",
+     a_growth_without_memory_leaves_the_table_unchanged},
+    {"polls_grow_tables_that_are_nearly_full", polls_grow_tables_that_are_nearly_full},
     {"polls_end_at_max_capacity", polls_end_at_max_capacity},
-    {"rows_by_key_are_in_all_segments", rows_by_key_are_in_all_segments},
-    {"counts_are_exported_alone", counts_are_exported_alone},
+    {"calls_by_key_reach_all_segments", calls_by_key_reach_all_segments},
+    {"exported_counts_exclude_admitted_keys", exported_counts_exclude_admitted_keys},
     {"forwards_run_beside_a_growth", forwards_run_beside_a_growth},
-    {"growth_refuses_what_cannot_be", growth_refuses_what_cannot_be},
+    {"growth_refuses_bad_arguments", growth_refuses_bad_arguments},
     {NULL, NULL},
 };

@@ -1,10 +1,14 @@
-/* tests/storage/test_storage_init.c - first values of rows: what they depend on, and their distribution. */
+/* tests/storage/test_storage_init.c - initial values of rows: what they depend on, and their distributions.
+ *
+ * Values must be equal for equal seed, table, key and element, whatever the capacity, order or call; samples of 128,000
+ * values are compared with the distribution function and its moments.
+ */
 #include "tests/storage/fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* The rows of n keys of a table, inserted in calls of `batch` keys in the order given. */
+/* Insert n keys in calls of `batch` keys, in the given order. */
 static void insert(fixture *r, uint32_t table, uint64_t n, const uint64_t *keys, uint64_t batch) {
     const hotbed_rows nothing = {0};
     const uint64_t *device = fixture_copy(r, keys, n * sizeof *keys);
@@ -30,7 +34,6 @@ static void *block(uint64_t bytes) {
     return memory;
 }
 
-/* n x dim first values of table 1 of 2, keys 0 .. n-1 or random ones. */
 enum { KEYS = 300, DIM = 19 };
 
 static void random_keys(uint64_t *keys) {
@@ -50,7 +53,7 @@ typedef struct variant {
     hotbed_initializer_kind kind;
 } variant;
 
-/* The rows as floats, [KEYS, variant.dim]. */
+/* Create the rows of a variant, and read them as floats [KEYS, variant.dim]. */
 static void variant_rows(hotbed_backend backend, const variant *v, float *out) {
     uint64_t keys[KEYS], order[KEYS];
     setup s;
@@ -92,7 +95,7 @@ static void rows_depend_on_seed_table_key_and_element_alone(hotbed_backend backe
         v.capacity = 40000;
         variant_rows(backend, &v, other);
         CHECK_BYTES(rows, other, sizeof rows);
-        v.dim = DIM + 5; /* the first elements of longer rows are the same */
+        v.dim = DIM + 5; /* longer rows begin with the same elements */
         variant_rows(backend, &v, other);
         for (int i = 0; i < KEYS; i++)
             CHECK_BYTES(rows + (ptrdiff_t)i * DIM, other + (ptrdiff_t)i * (DIM + 5), DIM * 4);
@@ -108,8 +111,8 @@ static void rows_depend_on_seed_table_key_and_element_alone(hotbed_backend backe
     }
 }
 
-/* Rows of narrow types are the F32 rows, rounded. */
-static void narrow_rows_are_the_rounded_wide_ones(hotbed_backend backend) {
+/* Rows of F16 and BF16 are the F32 rows, rounded. */
+static void narrow_rows_are_rounded_f32_rows(hotbed_backend backend) {
     static float rows[KEYS * DIM], other[KEYS * DIM];
     variant v = plain;
     v.kind = HOTBED_INIT_NORMAL;
@@ -125,7 +128,7 @@ static void narrow_rows_are_the_rounded_wide_ones(hotbed_backend backend) {
     }
 }
 
-static void keys_differ_and_elements_differ(hotbed_backend backend) {
+static void initial_values_differ_between_keys_and_elements(hotbed_backend backend) {
     static float rows[KEYS * DIM];
     variant v = plain;
     v.kind = HOTBED_INIT_UNIFORM;
@@ -134,37 +137,37 @@ static void keys_differ_and_elements_differ(hotbed_backend backend) {
     for (int i = 0; i < KEYS * DIM; i++)
         for (int j = i + 1; j < KEYS * DIM && j < i + 3 * DIM; j++)
             same += rows[i] == rows[j];
-    CHECK(same < 20); /* of 325,000 pairs of 2^23 or more values: about 0.04 expected */
+    CHECK(same < 20); /* about 0.04 expected: 325,000 pairs, at least 2^23 values */
 }
 
-/* prefetch, set_rows and the rows of static tables: one rule. */
-static void all_ways_to_make_a_row_agree(hotbed_backend backend) {
+/* prefetch, set_rows and static tables create the same rows. */
+static void all_ways_to_create_a_row_agree(hotbed_backend backend) {
     enum { N = 50 };
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(2);
     setup_start(&s, 2, 6, N);
     s.tables[1].kind = HOTBED_TABLE_STATIC;
     s.tables[0].initializer.kind = s.tables[1].initializer.kind = HOTBED_INIT_NORMAL;
     s.tables[0].initializer.std = s.tables[1].initializer.std = 1.0F;
     fixture_open(&r, backend, &s.options);
-    fixture_check(&r); /* the model's static rows come from a hash table's set_rows */
-    lane_open(&r, &l, 2 * N, N);
-    const recipe how = {.batch_size = N};
-    lane_fill(&l, &random, &how);
+    fixture_check(&r); /* the model's static rows were created by set_rows of a hash table */
+    test_ticket_open(&r, &l, 2 * N, N);
+    const batch_shape how = {.batch_size = N};
+    test_ticket_fill(&l, &random, &how);
     for (uint64_t i = 0; i < N; i++)
         ((uint64_t *)l.host.keys)[i] = ((uint64_t *)l.host.keys)[N + i] = i;
-    lane_upload(&l);
-    lane_prefetch(&l);
-    lane_forward(&l);
-    lane_cancel(&l);
+    test_ticket_upload(&l);
+    test_ticket_prefetch(&l);
+    test_ticket_forward(&l);
+    test_ticket_cancel(&l);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-static void constant_and_debug_rows(hotbed_backend backend) {
+static void constant_and_debug_rows_have_their_values(hotbed_backend backend) {
     static const uint64_t keys[] = {
         0, 1, 99999, 100000, 123456789, UINT64_MAX, (uint64_t)INT64_MIN};
     enum { N = sizeof keys / sizeof keys[0] };
@@ -196,11 +199,11 @@ static void constant_and_debug_rows(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* --- distributions -------------------------------------------------------------------------------------- */
+/* --- distributions --------------------------------------------------------------------------- */
 
 enum { SAMPLE_KEYS = 4000, SAMPLE_DIM = 32, SAMPLE = SAMPLE_KEYS * SAMPLE_DIM };
 
-/* SAMPLE first values, sorted, with sequential keys: the hardest for a counter-based generator. */
+/* SAMPLE initial values of sequential keys, which are the hardest case for a counter-based generator. */
 static double *sample(hotbed_backend backend, const hotbed_initializer *initializer) {
     static double values[SAMPLE];
     static float rows[SAMPLE];
@@ -225,8 +228,8 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Largest distance of the sample from a distribution function: Kolmogorov and Smirnov's statistic.
- * 2.5 / sqrt(n) is passed by a right one but for 1 of 130,000 seeds. */
+/* Check the Kolmogorov-Smirnov statistic, the largest distance of the sample from a distribution function.  With the
+ * right distribution, 1 of 130,000 seeds exceeds 2.5 / sqrt(n). */
 static void check_distribution(double *values, double (*below)(double x)) {
     double worst = 0.0;
     qsort(values, SAMPLE, sizeof *values, ascending);
@@ -255,13 +258,13 @@ static double below_normal(double x) {
     return 0.5 * erfc(-(x - 0.5) / 2.0 / sqrt(2.0));
 }
 
-/* Mean 0, std 1 cut to [-1, 2]. */
+/* Mean 0, standard deviation 1, truncated to [-1, 2]. */
 static double below_truncated(double x) {
     double low = 0.5 * erfc(1.0 / sqrt(2.0)), high = 0.5 * erfc(-2.0 / sqrt(2.0));
     return (0.5 * erfc(-x / sqrt(2.0)) - low) / (high - low);
 }
 
-static void uniform_values(hotbed_backend backend) {
+static void uniform_values_have_their_distribution(hotbed_backend backend) {
     const hotbed_initializer uniform = {
         .kind = HOTBED_INIT_UNIFORM, .lower = -0.25F, .upper = 0.75F};
     double *values = sample(backend, &uniform);
@@ -271,7 +274,7 @@ static void uniform_values(hotbed_backend backend) {
     check_distribution(values, below_uniform);
 }
 
-static void normal_values(hotbed_backend backend) {
+static void normal_values_have_their_distribution(hotbed_backend backend) {
     const hotbed_initializer normal = {.kind = HOTBED_INIT_NORMAL, .mean = 0.5F, .std = 2.0F};
     double *values = sample(backend, &normal);
     for (int i = 0; i < SAMPLE; i++)
@@ -280,7 +283,7 @@ static void normal_values(hotbed_backend backend) {
     check_distribution(values, below_normal);
 }
 
-static void truncated_normal_values(hotbed_backend backend) {
+static void truncated_normal_values_have_their_distribution(hotbed_backend backend) {
     const hotbed_initializer truncated = {
         .kind = HOTBED_INIT_TRUNCATED_NORMAL,
         .mean = 0.0F,
@@ -293,8 +296,8 @@ static void truncated_normal_values(hotbed_backend backend) {
     check_distribution(values, below_truncated);
 }
 
-/* Bounds far in one tail leave little of the normal: the values must still be inside. */
-static void truncated_normal_in_a_tail(hotbed_backend backend) {
+/* The bounds cut off nearly all of the distribution; values must still be inside of them. */
+static void truncated_normal_values_in_a_tail_stay_inside(hotbed_backend backend) {
     const hotbed_initializer tail = {
         .kind = HOTBED_INIT_TRUNCATED_NORMAL,
         .mean = 0.0F,
@@ -307,19 +310,23 @@ static void truncated_normal_in_a_tail(hotbed_backend backend) {
         CHECK(values[i] >= 3.0 && values[i] <= 3.5);
         sum += values[i];
     }
-    CHECK_NEAR(sum / SAMPLE, 3.1856, 0.002); /* the mean of a normal cut to [3, 3.5] */
+    /* the mean of a normal distribution truncated to [3, 3.5] */
+    CHECK_NEAR(sum / SAMPLE, 3.1856, 0.002);
 }
 
 const hotbed_test hotbed_tests[] = {
     {"rows_depend_on_seed_table_key_and_element_alone",
      rows_depend_on_seed_table_key_and_element_alone},
-    {"narrow_rows_are_the_rounded_wide_ones", narrow_rows_are_the_rounded_wide_ones},
-    {"keys_differ_and_elements_differ", keys_differ_and_elements_differ},
-    {"all_ways_to_make_a_row_agree", all_ways_to_make_a_row_agree},
-    {"constant_and_debug_rows", constant_and_debug_rows},
-    {"uniform_values", uniform_values},
-    {"normal_values", normal_values},
-    {"truncated_normal_values", truncated_normal_values},
-    {"truncated_normal_in_a_tail", truncated_normal_in_a_tail},
+    {"narrow_rows_are_rounded_f32_rows", narrow_rows_are_rounded_f32_rows},
+    {"initial_values_differ_between_keys_and_elements",
+     initial_values_differ_between_keys_and_elements},
+    {"all_ways_to_create_a_row_agree", all_ways_to_create_a_row_agree},
+    {"constant_and_debug_rows_have_their_values", constant_and_debug_rows_have_their_values},
+    {"uniform_values_have_their_distribution", uniform_values_have_their_distribution},
+    {"normal_values_have_their_distribution", normal_values_have_their_distribution},
+    {"truncated_normal_values_have_their_distribution",
+     truncated_normal_values_have_their_distribution},
+    {"truncated_normal_values_in_a_tail_stay_inside",
+     truncated_normal_values_in_a_tail_stay_inside},
     {NULL, NULL},
 };

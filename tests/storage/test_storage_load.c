@@ -1,4 +1,7 @@
-/* tests/storage/test_storage_load.c - a table holds its capacity at a load of 0.97, whatever the keys. */
+/* tests/storage/test_storage_load.c - a table holds as many keys as its capacity, at a load of 0.97.
+ *
+ * Tables of many sizes are filled with keys of several patterns (tests/storage/fill.h); none may be refused.
+ */
 #include "tests/storage/fill.h"
 #include "tests/storage/fixture.h"
 
@@ -18,20 +21,20 @@ static void structured_keys_fill_a_table(hotbed_backend backend) {
         fill_table(backend, 20000, key_makers[i], 20000);
 }
 
-/* The same through prefetch, several tables in one storage filling up together. */
+/* Several tables of one storage are filled by prefetches. */
 static void prefetch_fills_every_table(hotbed_backend backend) {
     static const uint64_t capacities[] = {40, 333, 2000};
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(1);
     setup_start(&s, 3, 2, 1);
     for (int t = 0; t < 3; t++)
         s.tables[t].capacity = capacities[t];
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 2373, 2000);
-    const recipe how = {.batch_size = 2000, .max_bag = 1};
-    lane_fill(&l, &random, &how);
+    test_ticket_open(&r, &l, 2373, 2000);
+    const batch_shape how = {.batch_size = 2000, .max_bag = 1};
+    test_ticket_fill(&l, &random, &how);
     int64_t *offsets = (int64_t *)l.host.offsets;
     uint64_t *keys = (uint64_t *)l.host.keys;
     int64_t n = 0;
@@ -43,14 +46,14 @@ static void prefetch_fills_every_table(hotbed_backend backend) {
         }
     offsets[6000] = n;
     l.num_keys = l.host.num_keys = (uint64_t)n;
-    lane_upload(&l);
-    lane_prefetch(&l);
+    test_ticket_upload(&l);
+    test_ticket_prefetch(&l);
     CHECK_OK(hotbed_stream_sync(r.stream));
-    lane_check(&l);
-    lane_forward(&l);
-    lane_backward(&l, &random);
+    test_ticket_check(&l);
+    test_ticket_forward(&l);
+    test_ticket_backward(&l, &random);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 

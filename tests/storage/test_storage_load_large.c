@@ -1,4 +1,4 @@
-/* tests/storage/test_storage_load_large.c - a million keys at a load of 0.97. */
+/* tests/storage/test_storage_load_large.c - a table holds a million keys at a load of 0.97. */
 #include "tests/storage/fill.h"
 
 static void a_large_table_holds_its_capacity(hotbed_backend backend) {

@@ -1,4 +1,8 @@
-/* tests/storage/test_storage_lower.c - the index of the lower tier in memory of its own: bytes, memory, growth. */
+/* tests/storage/test_storage_lower.c - option lower_index_memory: the lower tier's index in each kind of memory.
+ *
+ * The same random training must give the same bytes with the index in device, pinned, pageable and file memory.  The
+ * allocated bytes must equal the documented ones, also after a growth.
+ */
 #include "hotbed/growth.h"
 #include "storage/index_core.h"
 #include "storage/storage.h"
@@ -13,7 +17,7 @@ enum { TABLES = 4, SAMPLES = 64, STEPS = 30, SPACE = 500, DIM = 8, MODES = 3 };
 static const hotbed_memory_kind kinds[] = {
     HOTBED_MEMORY_DEVICE, HOTBED_MEMORY_PINNED, HOTBED_MEMORY_PAGEABLE, HOTBED_MEMORY_FILE};
 
-/* A GPU reaches the first two. */
+/* Kinds that the backend allows; CUDA the first two only. */
 static int num_kinds(hotbed_backend backend) {
     return backend == HOTBED_BACKEND_CUDA ? 2 : 4;
 }
@@ -25,7 +29,7 @@ static void set_mode(setup *s, int mode, hotbed_memory_kind kind) {
     s->options.lower_directory = kind == HOTBED_MEMORY_FILE ? hotbed_test_directory() : NULL;
 }
 
-/* Of all that a lower tier's index may have: counts, times, static rows, admission and growth. */
+/* Tables with everything that a lower tier's index may hold: counts, times, static rows, admission, growth. */
 static void mixture(setup *s, int mode, hotbed_memory_kind kind) {
     setup_start(s, TABLES, DIM, SPACE);
     for (uint32_t t = 0; t < TABLES; t++)
@@ -37,7 +41,8 @@ static void mixture(setup *s, int mode, hotbed_memory_kind kind) {
     s->tables[2].capacity = 300;
     s->tables[3].admission = HOTBED_ADMIT_FREQUENCY;
     s->tables[3].admission_threshold = 3;
-    s->tables[3].admission_capacity = 4 * SPACE; /* what a full one forgets is by chance on a GPU */
+    /* never full, because a GPU's choice of forgotten counts depends on timing */
+    s->tables[3].admission_capacity = 4 * SPACE;
     s->tables[3].capacity = 150;
     s->tables[3].max_capacity = 600;
     s->options.optimizer.kind = HOTBED_OPT_ADAM;
@@ -50,9 +55,9 @@ static hotbed_table_info info_of(const fixture *r, uint32_t table) {
     return info;
 }
 
-/* --- bytes ------------------------------------------------------------------------------------------ */
+/* --- bytes ----------------------------------------------------------------------------------- */
 
-/* What a run gives. */
+/* Results of a run. */
 typedef struct image {
     float outputs[STEPS][TABLES * SAMPLES * DIM];
     float weights[TABLES][SPACE * DIM], states[TABLES][2][SPACE * DIM];
@@ -66,8 +71,8 @@ static uint64_t key_number(uint32_t table, uint64_t i) {
     return table == 2 ? i : i * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* Every key that there may be, as the storage has it. */
-static void look(fixture *r, image *out) {
+/* Read all keys that the storage may have. */
+static void read_all(fixture *r, image *out) {
     uint64_t keys[SPACE];
     float *device = fixture_alloc(r, 3 * sizeof out->weights[0]);
     uint64_t *scores = fixture_alloc(r, sizeof out->scores[0]);
@@ -106,8 +111,8 @@ static void run(hotbed_backend backend, int mode, hotbed_memory_kind kind, image
     memset(out, 0, sizeof *out);
     mixture(&s, mode, kind);
     fixture_open_bare(&r, backend, &s.options);
-    /* Of rows that come up by bulk copies initcheck takes the first 32 bytes for written, and some of the static table are
-     * written by nothing else before they are read. */
+    /* initcheck considers only the first 32 bytes of a bulk copy as written, and some static rows are written by bulk
+     * copies only. */
     if (hotbed_test_is_under("initcheck"))
         r.storage->bulk_bytes = 0;
     hotbed_batch_init(&batch);
@@ -128,13 +133,13 @@ static void run(hotbed_backend backend, int mode, hotbed_memory_kind kind, image
         CHECK_OK(hotbed_storage_backward(r.storage, ticket, output, 0, r.stream));
         fixture_download(&r, out->outputs[step], output, sizeof out->outputs[step]);
     }
-    look(&r, out);
+    read_all(&r, out);
     hotbed_ticket_destroy(ticket);
     CHECK_EQ(fixture_pinned(&r), 0);
     fixture_close(&r);
 }
 
-static void bytes_do_not_depend_on_where_the_index_is(hotbed_backend backend) {
+static void results_do_not_depend_on_the_memory_of_the_index(hotbed_backend backend) {
     static image device, other;
     for (int mode = 0; mode < MODES; mode++) {
         run(backend, mode, HOTBED_MEMORY_DEVICE, &device);
@@ -157,7 +162,7 @@ static void bytes_do_not_depend_on_where_the_index_is(hotbed_backend backend) {
     }
 }
 
-/* The lower tier evicts its lowest scores, wherever its index is. */
+/* The lower tier evicts its lowest scores, with its index in any memory. */
 static void a_full_lower_tier_evicts(hotbed_backend backend) {
     enum { KEYS = 900, BATCH = 50, CAPACITY = 200 };
     for (int mode = 0; mode < MODES; mode++) {
@@ -202,9 +207,9 @@ static void a_full_lower_tier_evicts(hotbed_backend backend) {
     }
 }
 
-/* --- memory ----------------------------------------------------------------------------------------- */
+/* --- memory ---------------------------------------------------------------------------------- */
 
-/* What the library has allocated since `before`. */
+/* Memory that the library has allocated since `before`. */
 static hotbed_counters since(const hotbed_counters *before) {
     hotbed_counters now = {.size = sizeof now};
     hotbed_counters_read(&now);
@@ -213,7 +218,7 @@ static hotbed_counters since(const hotbed_counters *before) {
     return now;
 }
 
-/* Open a storage, and count what that takes. */
+/* Open a storage.  Returns the memory that this has allocated. */
 static hotbed_counters open_counted(fixture *r, hotbed_backend backend, const setup *s) {
     hotbed_counters before = {.size = sizeof before};
     hotbed_counters_read(&before);
@@ -232,15 +237,16 @@ static uint64_t lower_index(const fixture *r, hotbed_memory_kind kind) {
     return bytes;
 }
 
-/* Bytes of the descriptions of that many segments: a storage has them in device memory. */
+/* Bytes of device memory for the descriptions of that many segments. */
 static uint64_t described(uint64_t segments) {
     return (segments * sizeof(hotbed_index_segment) + 255) / 256 * 256;
 }
 
-/* Device memory has less, the other kind more, by the bytes that are stated; beside them each table has a
- * description, which is copied through pinned memory. */
-static void memory_is_as_stated(hotbed_backend backend) {
-    const uint64_t segments = 1 + HOTBED_GROWTHS_MOST + 1; /* of the table that may grow */
+/* With the index in another kind of memory, less device memory is allocated and more of that kind, by the reported
+ * bytes. Each table has a description in addition, which is copied through pinned memory. */
+static void allocated_memory_is_as_reported(hotbed_backend backend) {
+    /* descriptions of the table that may grow */
+    const uint64_t segments = 1 + HOTBED_GROWTHS_MOST + 1;
     const uint64_t more = described(segments + TABLES) - described(segments);
     CHECK(more <= TABLES * 128);
     for (int mode = 0; mode < MODES; mode++) {
@@ -291,22 +297,22 @@ static void no_memory_is_an_error(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* --- growth ----------------------------------------------------------------------------------------- */
+/* --- growth ---------------------------------------------------------------------------------- */
 
-/* What a growth adds to the lower tier's index is where that is. */
-static void growth_is_where_the_index_is(hotbed_backend backend) {
+/* A growth allocates the index of its segment in the same kind of memory. */
+static void a_growth_uses_the_memory_of_the_index(hotbed_backend backend) {
     for (int mode = 0; mode < MODES; mode++) {
         for (int k = 0; k < num_kinds(backend); k++) {
             setup s;
             fixture r;
-            lane l;
+            test_ticket l;
             rng random = rng_start((uint64_t)mode << 8 | (uint64_t)k);
             setup_start(&s, 2, DIM, 100);
             s.tables[0].upper_capacity = s.tables[1].upper_capacity = 40;
             s.tables[1].max_capacity = 1600;
             set_mode(&s, mode, kinds[k]);
             fixture_open(&r, backend, &s.options);
-            lane_open(&r, &l, 2 * 16, 16);
+            test_ticket_open(&r, &l, 2 * 16, 16);
             for (uint64_t capacity = 100; capacity <= 1600;
                  capacity *= hotbed_test_is_small() ? 4 : 2) {
                 hotbed_counters before = {.size = sizeof before};
@@ -326,20 +332,20 @@ static void growth_is_where_the_index_is(hotbed_backend backend) {
                             (kind == HOTBED_MEMORY_PINNED && slots > 0
                                  ? slots * now.row_bytes + sizeof(hotbed_index_segment)
                                  : 0));
-                const recipe how = {.batch_size = 16, .key_space = capacity == 100 ? 60 : 90};
+                const batch_shape how = {.batch_size = 16, .key_space = capacity == 100 ? 60 : 90};
                 for (int step = 0; step < (hotbed_test_is_small() ? 3 : 6); step++)
-                    lane_step(&l, &random, &how);
+                    test_ticket_step(&l, &random, &how);
             }
             fixture_check(&r);
-            lane_close(&l);
+            test_ticket_close(&l);
             fixture_close(&r);
         }
     }
 }
 
-/* --- what is said ----------------------------------------------------------------------------------- */
+/* --- descriptions ---------------------------------------------------------------------------- */
 
-static void says(const fixture *r, const char *format, hotbed_table_info info) {
+static void check_explanation(const fixture *r, const char *format, hotbed_table_info info) {
     char text[256], rest[128];
     CHECK_OK(hotbed_storage_explain(r->storage, text, sizeof text));
     (void)snprintf(
@@ -364,29 +370,29 @@ static void both_indexes_are_explained(hotbed_backend backend) {
         (void)snprintf(
             format, sizeof format,
             "index %%.3g KB in device memory, the lower tier's %%.3g KB in %s memory", names[k]);
-        says(&r, format, info_of(&r, 0));
+        check_explanation(&r, format, info_of(&r, 0));
         uint64_t before = info_of(&r, 0).lower_index_bytes;
         CHECK_OK(hotbed_storage_grow(r.storage, 0, 20000, r.stream));
         CHECK(info_of(&r, 0).lower_index_bytes > 3 * before);
-        says(&r, format, info_of(&r, 0));
+        check_explanation(&r, format, info_of(&r, 0));
         CHECK_OK(hotbed_stream_sync(r.stream));
         fixture_close(&r);
-        s.options.mode = HOTBED_MODE_HBM_DIRECT; /* there is no lower tier */
+        s.options.mode = HOTBED_MODE_HBM_DIRECT; /* without a lower tier */
         fixture_open_bare(&r, backend, &s.options);
         CHECK_EQ(info_of(&r, 0).lower_index_bytes, 0);
         CHECK_EQ(info_of(&r, 0).lower_index_memory, 0);
-        says(&r, "index %.3g KB in device memory", info_of(&r, 0));
+        check_explanation(&r, "index %.3g KB in device memory", info_of(&r, 0));
         fixture_close(&r);
     }
 }
 
-/* The budget is one for rows: the mode is the same wherever the index is. */
+/* The budget counts rows only, so the mode does not depend on the memory of the index. */
 static void no_index_counts_against_the_budget(hotbed_backend backend) {
     for (int k = 0; k < num_kinds(backend); k++) {
         for (int less = 0; less < 2; less++) {
             setup s;
             fixture r;
-            setup_start(&s, 2, 16, 970); /* 1,008 slots of 64 bytes each */
+            setup_start(&s, 2, 16, 970); /* 1,008 slots of 64 bytes in each table */
             set_mode(&s, 0, kinds[k]);
             s.options.mode = HOTBED_MODE_AUTO;
             s.options.hbm_bytes = 2 * 1008 * 64 - (uint64_t)less;
@@ -400,11 +406,12 @@ static void no_index_counts_against_the_budget(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"bytes_do_not_depend_on_where_the_index_is", bytes_do_not_depend_on_where_the_index_is},
+    {"results_do_not_depend_on_the_memory_of_the_index",
+     results_do_not_depend_on_the_memory_of_the_index},
     {"a_full_lower_tier_evicts", a_full_lower_tier_evicts},
-    {"memory_is_as_stated", memory_is_as_stated},
+    {"allocated_memory_is_as_reported", allocated_memory_is_as_reported},
     {"no_memory_is_an_error", no_memory_is_an_error},
-    {"growth_is_where_the_index_is", growth_is_where_the_index_is},
+    {"a_growth_uses_the_memory_of_the_index", a_growth_uses_the_memory_of_the_index},
     {"both_indexes_are_explained", both_indexes_are_explained},
     {"no_index_counts_against_the_budget", no_index_counts_against_the_budget},
     {NULL, NULL},

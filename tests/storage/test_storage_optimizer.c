@@ -1,11 +1,12 @@
-/* tests/storage/test_storage_optimizer.c - fifty steps of each optimiser, in double precision and exactly.
+/* tests/storage/test_storage_optimizer.c - fifty steps of each optimizer, against a model in double precision.
  *
- * Each step is compared bit for bit with the model, whose formulas are in f32, and followed by a second one
- * in double precision, written from the formulas of hotbed/types.h.  Gradients are multiples of 1/256, so
- * that f32 sums them exactly and only the optimiser's own rounding is seen.  The second model rounds weights to
- * the row's type after each step, as rows do; a value next to a rounding boundary may go the other way.
- * Tolerance, of weights with max(1, |w|): f32 50 steps of 4 roundings of 2^-24, f16 2^-9 and bf16 2^-6, which
- * are two units in the last place; of states, 2^-18 of max(1, |state|).
+ * Each step must equal tests/support/oracle.h bit by bit, and be close to a second model that computes the formulas
+ * of hotbed/types.h in double.  Gradients are multiples of 1/256, so that F32 sums them exactly and only the
+ * optimizer rounds. The second model rounds weights to the row's type after each step, as the library does; values
+ * near a rounding boundary may be rounded the other way.
+ *
+ * Tolerances, relative to max(1, |w|): F32 50 steps of 4 roundings of 2^-24, F16 2^-9 and BF16 2^-6, which is two
+ * units in the last place.  Of states: 2^-18, relative to max(1, |state|).
  */
 #include "tests/storage/fixture.h"
 
@@ -16,18 +17,18 @@ enum { STEPS = 50, TABLES = 15, KEYS = 6, BATCH = 16 };
 
 static const uint32_t dims[] = {1, 6, 16, 33, 100};
 
-/* --- the model in double precision --------------------------------------------------------------- */
+/* --- the model in double precision ----------------------------------------------------------- */
 
-typedef struct twin_row {
+typedef struct double_row {
     bool seen;
-    double *weights, *state[2]; /* [dim]; a row-wise state is state[0][0] */
-} twin_row;
+    double *weights, *state[2]; /* [dim]; the state of row-wise AdaGrad is state[0][0] */
+} double_row;
 
-typedef struct twin {
-    twin_row rows[TABLES][KEYS];
+typedef struct double_model {
+    double_row rows[TABLES][KEYS];
     double learning_rate;
     uint64_t steps;
-} twin;
+} double_model;
 
 static double *doubles(uint32_t n, double value) {
     double *array = malloc(n * sizeof *array);
@@ -37,20 +38,20 @@ static double *doubles(uint32_t n, double value) {
     return array;
 }
 
-static void twin_open(twin *t, const oracle *m) {
+static void double_open(double_model *t, const oracle *m) {
     memset(t, 0, sizeof *t);
     t->learning_rate = (double)m->options.optimizer.learning_rate;
     for (uint32_t table = 0; table < TABLES; table++)
         for (uint32_t k = 0; k < KEYS; k++) {
             uint32_t dim = m->tables[table].options.dim;
-            twin_row *row = &t->rows[table][k];
+            double_row *row = &t->rows[table][k];
             row->weights = doubles(dim, 0.0);
             for (int s = 0; s < 2; s++)
                 row->state[s] = doubles(dim, (double)m->options.optimizer.initial_accumulator);
         }
 }
 
-static void twin_close(twin *t) {
+static void double_close(double_model *t) {
     for (uint32_t table = 0; table < TABLES; table++)
         for (uint32_t k = 0; k < KEYS; k++) {
             free(t->rows[table][k].weights);
@@ -59,9 +60,9 @@ static void twin_close(twin *t) {
         }
 }
 
-/* What is added to -learning_rate times. */
+/* The step's direction: the update subtracts learning_rate times this. */
 static double direction(
-    const hotbed_optimizer *o, const twin *t, twin_row *row, uint32_t e, double g) {
+    const hotbed_optimizer *o, const double_model *t, double_row *row, uint32_t e, double g) {
     double *a = row->state[0], *b = row->state[1], eps = (double)o->eps;
     double b1 = (double)o->beta1, b2 = (double)o->beta2;
     switch (o->kind) {
@@ -87,8 +88,8 @@ static double rounded(hotbed_dtype dtype, double w) {
     return (double)oracle_load(dtype, element, 0);
 }
 
-static void twin_update(
-    const oracle *m, const twin *t, uint32_t table, twin_row *row, const double *g) {
+static void double_update(
+    const oracle *m, const double_model *t, uint32_t table, double_row *row, const double *g) {
     const hotbed_optimizer *o = &m->options.optimizer;
     uint32_t dim = m->tables[table].options.dim;
     if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
@@ -104,19 +105,21 @@ static void twin_update(
     }
 }
 
-/* The row of unique u, which starts as the model's when it is new.  Rows of the model are in order of
- * their first use and never erased here. */
-static twin_row *twin_row_of(twin *t, const oracle_ticket *ticket, uint32_t table, uint32_t u) {
+/* The row of distinct key u; a new one starts with the values of the F32 model.  Rows of that model are in the order of
+ * their first use, and never erased in this test. */
+static double_row *double_row_of(
+    double_model *t, const oracle_ticket *ticket, uint32_t table, uint32_t u) {
     const oracle_table *of = &ticket->model->tables[table];
     CHECK(ticket->rows[u] < KEYS);
-    twin_row *row = &t->rows[table][ticket->rows[u]];
+    double_row *row = &t->rows[table][ticket->rows[u]];
     for (uint32_t e = 0; e < of->options.dim && !row->seen; e++)
         row->weights[e] = (double)of->rows[ticket->rows[u]].weights[e];
     row->seen = true;
     return row;
 }
 
-static void twin_step(twin *t, const lane *l, const float *gradient, uint64_t stride) {
+static void double_step(
+    double_model *t, const test_ticket *l, const float *gradient, uint64_t stride) {
     const oracle *m = l->r->model;
     double most = (double)m->options.optimizer.max_gradient;
     double g[128];
@@ -132,18 +135,18 @@ static void twin_step(twin *t, const lane *l, const float *gradient, uint64_t st
                         g[e] += most > 0.0 ? fmin(fmax(one, -most), most) : one;
                 }
             }
-            twin_update(m, t, table, twin_row_of(t, l->model, table, u), g);
+            double_update(m, t, table, double_row_of(t, l->model, table, u), g);
         }
 }
 
-/* The f32 model, which the storage equals bit for bit, is near. */
-static void twin_check(const twin *t, const oracle *m) {
+/* Check that the F32 model, which the storage equals bit by bit, is close. */
+static void double_check(const double_model *t, const oracle *m) {
     static const double tolerance[] = {0.0, STEPS * 0x1p-22, 0x1p-9, 0x1p-6}; /* by dtype */
     hotbed_optimizer_kind kind = m->options.optimizer.kind;
     for (uint32_t table = 0; table < TABLES; table++) {
         const oracle_table *of = &m->tables[table];
         for (uint32_t k = 0; k < of->num_rows; k++) {
-            const twin_row *row = &t->rows[table][k];
+            const double_row *row = &t->rows[table][k];
             CHECK(row->seen);
             for (uint32_t e = 0; e < of->options.dim; e++) {
                 double w = row->weights[e];
@@ -159,7 +162,7 @@ static void twin_check(const twin *t, const oracle *m) {
     }
 }
 
-/* --- fifty steps --------------------------------------------------------------------------------- */
+/* --- fifty steps ----------------------------------------------------------------------------- */
 
 static void every_dim_and_type(setup *s, hotbed_optimizer_kind kind) {
     setup_start(s, TABLES, 1, 64);
@@ -172,8 +175,8 @@ static void every_dim_and_type(setup *s, hotbed_optimizer_kind kind) {
     s->options.optimizer.eps = 1e-6F;
 }
 
-/* A backward of gradients that f32 adds without rounding, here and in both models. */
-static void step(lane *l, rng *random, twin *t) {
+/* Backward in the storage and in both models, with gradients that F32 adds without rounding. */
+static void step(test_ticket *l, rng *random, double_model *t) {
     uint64_t stride = l->stride == 0 ? oracle_least_stride(l->r->model) : l->stride;
     float *gradient = l->scratch[0];
     for (uint64_t i = 0; i < l->host.num_keys * stride; i++)
@@ -182,11 +185,11 @@ static void step(lane *l, rng *random, twin *t) {
     CHECK_OK(
         hotbed_storage_backward(l->r->storage, l->ticket, l->gradient, l->stride, l->r->stream));
     if (t != NULL)
-        twin_step(t, l, gradient, stride);
+        double_step(t, l, gradient, stride);
     oracle_backward(l->model, gradient, l->stride);
 }
 
-static void set_rate(fixture *r, twin *t, float rate) {
+static void set_rate(fixture *r, double_model *t, float rate) {
     CHECK_OK(hotbed_storage_set_learning_rate(r->storage, rate, r->stream));
     r->model->state.learning_rate = rate;
     t->learning_rate = (double)rate;
@@ -194,31 +197,31 @@ static void set_rate(fixture *r, twin *t, float rate) {
 
 static void fifty_steps(hotbed_backend backend, const setup *s) {
     fixture r;
-    lane l;
-    twin t;
+    test_ticket l;
+    double_model t;
     rng random = rng_start((uint64_t)s->options.optimizer.kind);
     fixture_open(&r, backend, &s->options);
-    lane_open(&r, &l, TABLES * BATCH, BATCH);
-    twin_open(&t, r.model);
+    test_ticket_open(&r, &l, TABLES * BATCH, BATCH);
+    double_open(&t, r.model);
     const int steps = hotbed_test_is_small() ? 10 : STEPS;
     for (int i = 0; i < steps; i++) {
         if (i % 10 == 9)
             set_rate(&r, &t, 0.03F - 0.0004F * (float)i);
-        const recipe how = {.batch_size = BATCH, .key_space = KEYS};
-        lane_fill(&l, &random, &how);
-        lane_prefetch(&l);
+        const batch_shape how = {.batch_size = BATCH, .key_space = KEYS};
+        test_ticket_fill(&l, &random, &how);
+        test_ticket_prefetch(&l);
         step(&l, &random, &t);
         if (i % 10 == 0)
             fixture_check(&r);
     }
     fixture_check(&r);
-    twin_check(&t, r.model);
-    twin_close(&t);
-    lane_close(&l);
+    double_check(&t, r.model);
+    double_close(&t);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* With and without clipping, decay and a first accumulator. */
+/* With and without clipping, decay and an initial accumulator. */
 static void variants(hotbed_backend backend, hotbed_optimizer_kind kind) {
     for (int i = 0; i < 4; i += hotbed_test_is_small() ? 3 : 1) {
         setup s;
@@ -246,19 +249,19 @@ static void rowwise_adagrad_follows_double_precision(hotbed_backend backend) {
     variants(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
 }
 
-/* --- the learning rate and graphs --------------------------------------------------------------- */
+/* --- the learning rate and graphs ------------------------------------------------------------ */
 
-/* Random gradients in device memory, and on the host for the model. */
-static void fill_gradient(lane *l, rng *random) {
+/* Fill the gradient in device memory, and the model's in host memory. */
+static void fill_gradient(test_ticket *l, rng *random) {
     float *gradient = l->scratch[0];
     for (uint64_t i = 0; i < l->output_bytes / sizeof(float); i++)
         gradient[i] = rng_float(random);
     fixture_upload(l->r, l->gradient, gradient, l->output_bytes);
 }
 
-static void record(lane *l, const float *rates, hotbed_graph **graph) {
+static void record(test_ticket *l, const float *rates, hotbed_graph **graph) {
     fixture *r = l->r;
-    const hotbed_batch batch = lane_batch(l);
+    const hotbed_batch batch = test_ticket_batch(l);
     CHECK_OK(hotbed_graph_begin(r->stream));
     for (int i = 0; i < (rates == NULL ? 1 : 2); i++) {
         if (rates != NULL)
@@ -269,7 +272,7 @@ static void record(lane *l, const float *rates, hotbed_graph **graph) {
     CHECK_OK(hotbed_graph_end(r->stream, graph));
 }
 
-static void model_step(lane *l) {
+static void model_step(test_ticket *l) {
     hotbed_batch batch = l->host;
     batch.offsets = NULL;
     batch.weights = NULL;
@@ -277,26 +280,26 @@ static void model_step(lane *l) {
     oracle_backward(l->model, l->scratch[0], l->stride);
 }
 
-/* A graph sees the rate that is set between its launches, and leaves the one that it sets itself. */
+/* A launch uses the rate that was set before it; a rate that the graph sets stays after it. */
 static void graphs_and_rates(hotbed_backend backend, hotbed_optimizer_kind kind) {
     static const float recorded[2] = {0.5F, 0.03125F};
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(100 + (uint64_t)kind);
     hotbed_graph *plain, *setting;
     every_dim_and_type(&s, kind);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, TABLES * BATCH, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = KEYS};
-    lane_fill(&l, &random, &how);
+    test_ticket_open(&r, &l, TABLES * BATCH, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = KEYS};
+    test_ticket_fill(&l, &random, &how);
     record(&l, NULL, &plain);
     record(&l, recorded, &setting);
     hotbed_storage_state state = {.size = sizeof state};
     CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
-    CHECK(state.learning_rate == 0.02F); /* recorded, not run */
+    CHECK(state.learning_rate == 0.02F); /* recording has run nothing */
     for (int i = 0; i < (hotbed_test_is_small() ? 4 : 12); i++) {
-        lane_fill(&l, &random, &how);
+        test_ticket_fill(&l, &random, &how);
         fill_gradient(&l, &random);
         if (i % 4 == 1) {
             r.model->state.learning_rate = 0.01F * (float)i;
@@ -315,23 +318,23 @@ static void graphs_and_rates(hotbed_backend backend, hotbed_optimizer_kind kind)
         }
         fixture_check(&r);
     }
-    lane_prefetch(&l); /* and a step outside of graphs has the graph's last */
+    test_ticket_prefetch(&l); /* an eager step uses the rate that the graph has set */
     step(&l, &random, NULL);
     fixture_check(&r);
     hotbed_graph_destroy(plain);
     hotbed_graph_destroy(setting);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-static void rates_inside_and_outside_of_graphs(hotbed_backend backend) {
+static void learning_rates_can_be_set_inside_and_outside_of_graphs(hotbed_backend backend) {
     for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_ROWWISE_ADAGRAD; kind++)
         graphs_and_rates(backend, (hotbed_optimizer_kind)kind);
 }
 
-/* --- no numbers ------------------------------------------------------------------------------------- */
+/* --- NaN ------------------------------------------------------------------------------------ */
 
-/* Rows of one element after a step of ADAGRAD, a gradient each. */
+/* One step of ADAGRAD on rows of one element, each with its gradient. */
 static void one_step(
     hotbed_backend backend, float eps, float accumulator, float clamp, const float *gradients,
     uint32_t n, float *weights) {
@@ -364,8 +367,8 @@ static void one_step(
     fixture_close(&r);
 }
 
-/* As hotbed_optimizer says of max_gradient and eps. */
-static void nans_stay_and_come_where_the_header_says(hotbed_backend backend) {
+/* As documented at max_gradient and eps of hotbed_optimizer. */
+static void nans_follow_the_documented_rules(hotbed_backend backend) {
     const float gradients[] = {NAN, INFINITY, -INFINITY, 0.0F, 0.25F};
     float weights[5];
     one_step(backend, 1e-8F, 0.0F, 0.5F, gradients, 5, weights);
@@ -383,7 +386,8 @@ const hotbed_test hotbed_tests[] = {
     {"adam_follows_double_precision", adam_follows_double_precision},
     {"adagrad_follows_double_precision", adagrad_follows_double_precision},
     {"rowwise_adagrad_follows_double_precision", rowwise_adagrad_follows_double_precision},
-    {"rates_inside_and_outside_of_graphs", rates_inside_and_outside_of_graphs},
-    {"nans_stay_and_come_where_the_header_says", nans_stay_and_come_where_the_header_says},
+    {"learning_rates_can_be_set_inside_and_outside_of_graphs",
+     learning_rates_can_be_set_inside_and_outside_of_graphs},
+    {"nans_follow_the_documented_rules", nans_follow_the_documented_rules},
     {NULL, NULL},
 };

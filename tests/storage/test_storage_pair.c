@@ -1,8 +1,8 @@
-/* tests/storage/test_storage_pair.c - tables whose keys have a count and a time: which key goes, and what is
- * exported, set and kept.
+/* tests/storage/test_storage_pair.c - score TIMESTAMP_LFU: keys with a count and a time.
  *
- * Tables have 32 slots in two buckets, and a key one bucket that it may be in: the slots that a ticket shows
- * tell the model which, and from then on it predicts which key is evicted.
+ * Tables have 32 slots in two buckets, and a key can be in one of them.  A model learns the bucket of a key from its
+ * slot, which the ticket reports, and then predicts which key each insertion evicts.  Also tested: export, set, and
+ * graphs.
  */
 #include "hotbed/export.h"
 #include "tests/storage/fixture.h"
@@ -10,24 +10,25 @@
 enum { SLOTS = 32, BUCKET = 16, MOST_KEYS = 64 };
 
 typedef struct place {
-    uint64_t key, count, step; /* step: of the last prefetch that had it */
+    uint64_t key, count, step; /* step: the last prefetch of the key */
     bool used, probation, hit;
 } place;
 
-typedef struct bench {
+typedef struct pair_fixture {
     fixture r;
     setup s;
     hotbed_ticket *ticket;
     uint64_t *device_keys;
     place places[SLOTS];
     uint64_t step;
-    uint64_t times[2000];  /* of each step, as seen */
-    uint64_t by_time;      /* evictions that the time decided, against the order of slots */
-    uint64_t by_count;     /* evictions of a key that was not the oldest */
-    uint64_t by_probation; /* evictions of a key on probation, against the count */
-} bench;
+    uint64_t times[2000]; /* of each step, as read from the table */
+    uint64_t by_time;     /* evictions that the time decided, not the slot */
+    uint64_t by_count;    /* evictions of a key that was not the oldest */
+    /* evictions of a key on probation, although another one had a lower count */
+    uint64_t by_probation;
+} pair_fixture;
 
-static void bench_open(bench *b, hotbed_backend backend, hotbed_insertion insertion) {
+static void pair_open(pair_fixture *b, hotbed_backend backend, hotbed_insertion insertion) {
     memset(b, 0, sizeof *b);
     setup_start(&b->s, 1, 3, BUCKET);
     b->s.tables[0].evict = HOTBED_EVICT_LOWEST;
@@ -38,7 +39,7 @@ static void bench_open(bench *b, hotbed_backend backend, hotbed_insertion insert
     b->device_keys = fixture_alloc(&b->r, MOST_KEYS * sizeof(uint64_t));
 }
 
-static void bench_close(bench *b) {
+static void pair_close(pair_fixture *b) {
     hotbed_ticket_destroy(b->ticket);
     fixture_close(&b->r);
 }
@@ -47,7 +48,7 @@ typedef struct words {
     uint64_t keys[SLOTS], counts[SLOTS], times[SLOTS], n;
 } words;
 
-/* Keys of at least that count and time, with both words, by hotbed_storage_export(). */
+/* Export the keys of at least this count and time, with counts and times. */
 static void export_words(fixture *r, uint64_t min_score, uint64_t min_time, words *out) {
     hotbed_memory pinned;
     CHECK_OK(hotbed_memory_alloc(r->stream, HOTBED_MEMORY_PINNED, sizeof(words), NULL, &pinned));
@@ -67,7 +68,7 @@ static void export_words(fixture *r, uint64_t min_score, uint64_t min_time, word
     hotbed_memory_free(&pinned);
 }
 
-static void get_words(bench *b, uint64_t key, uint64_t *count, uint64_t *time) {
+static void get_words(pair_fixture *b, uint64_t key, uint64_t *count, uint64_t *time) {
     uint64_t seen[3] = {0};
     fixture_upload(&b->r, b->device_keys, &key, sizeof key);
     uint64_t *device = fixture_copy(&b->r, seen, sizeof seen);
@@ -81,9 +82,10 @@ static void get_words(bench *b, uint64_t key, uint64_t *count, uint64_t *time) {
     *time = seen[1];
 }
 
-/* counts or times may be NULL. */
+/* `counts` or `times` may be NULL. */
 static void set_words(
-    bench *b, uint32_t n, const uint64_t *keys, const uint64_t *counts, const uint64_t *times) {
+    pair_fixture *b, uint32_t n, const uint64_t *keys, const uint64_t *counts,
+    const uint64_t *times) {
     hotbed_rows rows = {0};
     fixture_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
     if (counts != NULL)
@@ -94,9 +96,9 @@ static void set_words(
     CHECK_OK(hotbed_stream_sync(b->r.stream));
 }
 
-/* --- eviction ---------------------------------------------------------------------------------------- */
+/* --- eviction -------------------------------------------------------------------------------- */
 
-/* Whether place p goes before place q: on probation first, by slot; then by count, time and slot. */
+/* Whether p is evicted before q: keys on probation first, in slot order; then by count, time and slot. */
 static bool before(const place *p, const place *q) {
     if (p->probation != q->probation)
         return p->probation;
@@ -105,11 +107,11 @@ static bool before(const place *p, const place *q) {
     return p->step != q->step && !p->probation ? p->step < q->step : p < q;
 }
 
-static void check_evicted(bench *b, uint64_t slot) {
+static void check_evicted(pair_fixture *b, uint64_t slot) {
     const place *evicted = &b->places[slot];
     for (uint64_t i = slot / BUCKET * BUCKET; i < (slot / BUCKET + 1) * BUCKET; i++) {
         const place *p = &b->places[i];
-        CHECK(p->used); /* no slot was free */
+        CHECK(p->used); /* evicts only if no slot is free */
         if (p->hit || i == slot)
             continue;
         CHECK(before(evicted, p));
@@ -123,7 +125,8 @@ static void check_evicted(bench *b, uint64_t slot) {
     }
 }
 
-static uint32_t prefetch(bench *b, uint32_t n, const uint64_t *keys, hotbed_ticket_view *view) {
+static uint32_t prefetch(
+    pair_fixture *b, uint32_t n, const uint64_t *keys, hotbed_ticket_view *view) {
     uint32_t uniques[2];
     hotbed_batch batch;
     hotbed_batch_init(&batch);
@@ -138,8 +141,8 @@ static uint32_t prefetch(bench *b, uint32_t n, const uint64_t *keys, hotbed_tick
     return uniques[1];
 }
 
-/* One batch, here and in the model; one of its keys at most is new. */
-static void step(bench *b, uint32_t n, const uint64_t *keys) {
+/* Prefetch a batch with at most one new key, in the storage and in the model. */
+static void step(pair_fixture *b, uint32_t n, const uint64_t *keys) {
     uint64_t unique[MOST_KEYS], slots[MOST_KEYS], count = 0;
     uint64_t counts[MOST_KEYS];
     uint32_t new_key = UINT32_MAX;
@@ -177,15 +180,15 @@ static void step(bench *b, uint32_t n, const uint64_t *keys) {
         b->places[i].hit = false;
 }
 
-static const place *place_of(const bench *b, uint64_t key) {
+static const place *place_of(const pair_fixture *b, uint64_t key) {
     for (uint32_t i = 0; i < SLOTS; i++)
         if (b->places[i].used && b->places[i].key == key)
             return &b->places[i];
     hotbed_check_failed(__FILE__, __LINE__, "the model has no key %llu", (unsigned long long)key);
 }
 
-/* Both words of all keys, by batch, and those from a count and a time on. */
-static void check_words(bench *b) {
+/* Check counts and times of all keys, and exports with a minimum count and time. */
+static void check_words(pair_fixture *b) {
     words w;
     uint64_t used = 0;
     for (uint32_t i = 0; i < SLOTS; i++)
@@ -206,9 +209,9 @@ static void check_words(bench *b) {
         CHECK(place_of(b, w.keys[i])->count >= count && place_of(b, w.keys[i])->step >= since);
 }
 
-/* Present keys, and new ones.  The newest comes again in every other batch, and an eighth start with a count
- * of 8: where keys start on probation, some evicted keys have passed it, and some had higher counts than others. */
-static void trace(bench *b, rng *random, int steps) {
+/* Run random batches of present and new keys.  The newest key is repeated in every other batch, and an eighth of the
+ * new keys occur 8 times.  So some evicted keys have passed probation, and keys on probation have different counts. */
+static void trace(pair_fixture *b, rng *random, int steps) {
     uint64_t keys[MOST_KEYS], newest = 0, fresh = 1000 + b->step;
     for (int i = 0; i < steps; i++) {
         uint32_t n = 0;
@@ -230,37 +233,37 @@ static void trace(bench *b, rng *random, int steps) {
     }
 }
 
-static void the_lowest_count_goes_and_of_equals_the_oldest(hotbed_backend backend) {
-    static bench b;
+static void the_lowest_count_then_the_oldest_time_is_evicted(hotbed_backend backend) {
+    static pair_fixture b;
     rng random = rng_start(1);
-    bench_open(&b, backend, HOTBED_INSERT_PLAIN);
+    pair_open(&b, backend, HOTBED_INSERT_PLAIN);
     trace(&b, &random, hotbed_test_is_small() ? 120 : 600);
     CHECK(b.by_time > 0 && b.by_count > 0);
     for (uint64_t i = 2; i <= b.step; i++)
-        CHECK(b.times[i] > b.times[i - 1]); /* one time a batch, later each time */
-    bench_close(&b);
+        CHECK(b.times[i] > b.times[i - 1]); /* each batch has a later time */
+    pair_close(&b);
 }
 
-static void keys_on_probation_go_first(hotbed_backend backend) {
-    static bench b;
+static void keys_on_probation_are_evicted_first(hotbed_backend backend) {
+    static pair_fixture b;
     rng random = rng_start(2);
-    bench_open(&b, backend, HOTBED_INSERT_PROBATION);
+    pair_open(&b, backend, HOTBED_INSERT_PROBATION);
     trace(&b, &random, 300);
     CHECK(b.by_time > 0 && b.by_probation > 0);
-    bench_close(&b);
+    pair_close(&b);
 }
 
-/* --- set and kept ------------------------------------------------------------------------------------ */
+/* --- set and kept ---------------------------------------------------------------------------- */
 
-/* Both words that are exported and set elsewhere are what they were, and the table goes on as the model. */
-static void both_words_come_back(hotbed_backend backend) {
-    static bench a, b;
+/* Counts and times that are exported and set in another table are unchanged there, and order evictions as before. */
+static void counts_and_times_survive_export_and_set(hotbed_backend backend) {
+    static pair_fixture a, b;
     rng random = rng_start(3);
     words w;
     hotbed_ticket_view view = {.size = sizeof view};
     uint64_t slots[MOST_KEYS], count = 0, time = 0;
-    bench_open(&a, backend, HOTBED_INSERT_PLAIN);
-    bench_open(&b, backend, HOTBED_INSERT_PLAIN);
+    pair_open(&a, backend, HOTBED_INSERT_PLAIN);
+    pair_open(&b, backend, HOTBED_INSERT_PLAIN);
     const int steps = hotbed_test_is_small() ? 60 : 200;
     trace(&a, &random, steps);
     export_words(&a.r, 0, 0, &w);
@@ -270,8 +273,7 @@ static void both_words_come_back(hotbed_backend backend) {
         CHECK_EQ(count, w.counts[i]);
         CHECK_EQ(time, w.times[i]);
     }
-    /* Places may differ, what is in them not: the model goes on from where the keys are now.  A batch to
-     * find them sets no new order. */
+    /* The keys may have other slots now.  Find them with a batch of all keys, which does not change their order. */
     memcpy(b.places, a.places, sizeof b.places);
     memcpy(b.times, a.times, sizeof b.times);
     b.step = a.step;
@@ -280,38 +282,39 @@ static void both_words_come_back(hotbed_backend backend) {
     CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
     memset(b.places, 0, sizeof b.places);
     get_words(&b, w.keys[0], &count, &b.times[b.step]);
-    CHECK(b.times[b.step] > b.times[b.step - 1]); /* later than what was set */
+    CHECK(b.times[b.step] > b.times[b.step - 1]); /* later than the times that were set */
     for (uint64_t i = 0; i < w.n; i++) {
         const place moved = {w.keys[i], w.counts[i] + 1, b.step, true, false, false};
         b.places[slots[i]] = moved;
     }
     trace(&b, &random, steps);
-    bench_close(&a);
-    bench_close(&b);
+    pair_close(&a);
+    pair_close(&b);
 }
 
-static void parts_are_set_alone(hotbed_backend backend) {
-    static bench b;
+static void counts_and_times_can_be_set_alone(hotbed_backend backend) {
+    static pair_fixture b;
     uint64_t count = 0, time = 0;
-    bench_open(&b, backend, HOTBED_INSERT_PLAIN);
+    pair_open(&b, backend, HOTBED_INSERT_PLAIN);
     const uint64_t batch[] = {1, 1, 2}, keys[] = {1, 3}, counts[] = {77, 88}, times[] = {5, 6};
     hotbed_ticket_view view = {.size = sizeof view};
     CHECK_EQ(prefetch(&b, 3, batch, &view), 2);
     CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
     uint64_t now = 0;
     get_words(&b, 2, &count, &now);
-    set_words(&b, 2, keys, counts, NULL); /* the time is kept, or is the last prefetch's */
+    /* a present key keeps its time, a new one gets the last prefetch's */
+    set_words(&b, 2, keys, counts, NULL);
     get_words(&b, 1, &count, &time);
     CHECK(count == 77 && time == now);
     get_words(&b, 3, &count, &time);
     CHECK(count == 88 && time == now);
-    set_words(&b, 2, keys, NULL, times); /* the count is kept */
+    set_words(&b, 2, keys, NULL, times); /* a present key keeps its count */
     get_words(&b, 1, &count, &time);
     CHECK(count == 77 && time == 5);
     get_words(&b, 3, &count, &time);
     CHECK(count == 88 && time == 6);
     const uint64_t fresh[] = {4}, late[] = {UINT64_C(1) << 50};
-    set_words(&b, 1, fresh, NULL, late); /* a new one's is 1 */
+    set_words(&b, 1, fresh, NULL, late); /* a new key gets count 1 */
     get_words(&b, 4, &count, &time);
     CHECK(count == 1 && time == late[0]);
     const uint64_t plain[] = {5};
@@ -321,7 +324,7 @@ static void parts_are_set_alone(hotbed_backend backend) {
     const uint64_t most[] = {UINT64_MAX};
     CHECK_OK(hotbed_storage_erase(b.r.storage, 0, 1, b.device_keys, NULL, b.r.stream));
     const uint64_t again[] = {2, 5};
-    /* Time goes on after what was set; a slot that is used again has its own. */
+    /* Later prefetches have times after the imported time, also in a slot that is used again. */
     CHECK_EQ(prefetch(&b, 2, again, &view), 2);
     CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
     get_words(&b, 5, &count, &time);
@@ -332,17 +335,17 @@ static void parts_are_set_alone(hotbed_backend backend) {
     get_words(&b, 5, &count, &time);
     CHECK_EQ(count, ((uint64_t)1 << 52) - 1);
     CHECK_EQ(time, ((uint64_t)1 << 52) - 1);
-    bench_close(&b);
+    pair_close(&b);
 }
 
-/* A recorded prefetch counts and takes a time in each launch. */
-static void launches_count_and_take_times(hotbed_backend backend) {
-    static bench b;
+/* Each launch of a recorded prefetch increases counts and has a later time. */
+static void launches_update_counts_and_times(hotbed_backend backend) {
+    static pair_fixture b;
     hotbed_graph *graph;
     hotbed_batch batch;
     uint64_t count = 0, time = 0, last = 0;
     const uint64_t keys[] = {1, 2, 1};
-    bench_open(&b, backend, HOTBED_INSERT_PLAIN);
+    pair_open(&b, backend, HOTBED_INSERT_PLAIN);
     hotbed_batch_init(&batch);
     batch.batch_size = 3;
     batch.num_keys = 3;
@@ -361,10 +364,10 @@ static void launches_count_and_take_times(hotbed_backend backend) {
         CHECK(count == 2 * i && time == last);
     }
     hotbed_graph_destroy(graph);
-    bench_close(&b);
+    pair_close(&b);
 }
 
-/* --- memory, and tables without it ------------------------------------------------------------------ */
+/* --- memory, and tables without it ----------------------------------------------------------- */
 
 static void other_tables_have_no_times(hotbed_backend backend) {
     setup s;
@@ -399,7 +402,7 @@ static void other_tables_have_no_times(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-static void static_tables_do_not_take_the_pair(hotbed_backend backend) {
+static void static_tables_refuse_counts_and_times(hotbed_backend backend) {
     setup s;
     hotbed_stream *stream;
     hotbed_storage *storage;
@@ -412,13 +415,13 @@ static void static_tables_do_not_take_the_pair(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"the_lowest_count_goes_and_of_equals_the_oldest",
-     the_lowest_count_goes_and_of_equals_the_oldest},
-    {"keys_on_probation_go_first", keys_on_probation_go_first},
-    {"both_words_come_back", both_words_come_back},
-    {"parts_are_set_alone", parts_are_set_alone},
-    {"launches_count_and_take_times", launches_count_and_take_times},
+    {"the_lowest_count_then_the_oldest_time_is_evicted",
+     the_lowest_count_then_the_oldest_time_is_evicted},
+    {"keys_on_probation_are_evicted_first", keys_on_probation_are_evicted_first},
+    {"counts_and_times_survive_export_and_set", counts_and_times_survive_export_and_set},
+    {"counts_and_times_can_be_set_alone", counts_and_times_can_be_set_alone},
+    {"launches_update_counts_and_times", launches_update_counts_and_times},
     {"other_tables_have_no_times", other_tables_have_no_times},
-    {"static_tables_do_not_take_the_pair", static_tables_do_not_take_the_pair},
+    {"static_tables_refuse_counts_and_times", static_tables_refuse_counts_and_times},
     {NULL, NULL},
 };

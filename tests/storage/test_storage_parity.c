@@ -1,11 +1,14 @@
-/* tests/storage/test_storage_parity.c - host and CUDA in one process: same inputs, same bytes. */
+/* tests/storage/test_storage_parity.c - host and CUDA give the same bytes.
+ *
+ * One process trains the same batches on both backends and compares outputs and rows.
+ */
 #include "tests/storage/fixture.h"
 
 #include <stdlib.h>
 
 enum { TABLES = 4, BACKENDS = 2 };
 
-/* Rows of all tables equal, by the host's keys. */
+/* Compare the rows of all keys of the host's tables. */
 static void compare_tables(fixture fixtures[BACKENDS]) {
     for (uint32_t t = 0; t < TABLES; t++) {
         hotbed_table_info info = {.size = sizeof info};
@@ -53,7 +56,7 @@ static void compare_tables(fixture fixtures[BACKENDS]) {
 
 static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     static fixture fixtures[BACKENDS];
-    lane lanes[BACKENDS];
+    test_ticket tickets[BACKENDS];
     static const hotbed_backend backends[] = {HOTBED_BACKEND_HOST, HOTBED_BACKEND_CUDA};
     setup s;
     setup_start(&s, TABLES, 16, 6000);
@@ -75,27 +78,27 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     rng randoms[BACKENDS] = {rng_start(1), rng_start(1)};
     for (int b = 0; b < BACKENDS; b++) {
         fixture_open(&fixtures[b], backends[b], &s.options);
-        lane_open(&fixtures[b], &lanes[b], 4000, 256);
+        test_ticket_open(&fixtures[b], &tickets[b], 4000, 256);
     }
     for (int i = 0; i < 4; i++) {
-        const recipe how = {
+        const batch_shape how = {
             .batch_size = 256,
             .max_bag = 6,
             .key_space = i == 0 ? 100 : 2000,
             .weights = true,
             .extremes = i == 2};
         for (int b = 0; b < BACKENDS; b++)
-            lane_step(&lanes[b], &randoms[b], &how);
+            test_ticket_step(&tickets[b], &randoms[b], &how);
         void *outputs[BACKENDS];
         for (int b = 0; b < BACKENDS; b++) {
-            outputs[b] = calloc(1, (size_t)lanes[b].output_bytes);
+            outputs[b] = calloc(1, (size_t)tickets[b].output_bytes);
             CHECK(outputs[b] != NULL);
-            fixture_download(&fixtures[b], outputs[b], lanes[b].output, lanes[b].output_bytes);
+            fixture_download(&fixtures[b], outputs[b], tickets[b].output, tickets[b].output_bytes);
         }
         uint64_t stride =
-            lanes[0].stride == 0 ? oracle_least_stride(fixtures[0].model) : lanes[0].stride;
-        uint64_t rows = pooling == HOTBED_POOL_NONE ? lanes[0].num_keys : 256;
-        CHECK_EQ(lanes[0].stride, lanes[1].stride);
+            tickets[0].stride == 0 ? oracle_least_stride(fixtures[0].model) : tickets[0].stride;
+        uint64_t rows = pooling == HOTBED_POOL_NONE ? tickets[0].num_keys : 256;
+        CHECK_EQ(tickets[0].stride, tickets[1].stride);
         CHECK_BYTES(
             outputs[0], outputs[1], rows * stride * hotbed_dtype_bytes(s.options.output_dtype));
         free(outputs[0]);
@@ -103,7 +106,7 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     }
     compare_tables(fixtures);
     for (int b = 0; b < BACKENDS; b++) {
-        lane_close(&lanes[b]);
+        test_ticket_close(&tickets[b]);
         fixture_close(&fixtures[b]);
     }
 }
@@ -129,24 +132,25 @@ static void adagrad_everywhere(void) {
     same_bytes(HOTBED_OPT_ROWWISE_ADAGRAD, HOTBED_POOL_SUM);
 }
 
-static void sgd_is_the_same_on_both(hotbed_backend backend) {
+static void sgd_gives_the_same_bytes_on_both_backends(hotbed_backend backend) {
     (void)backend;
     both(sgd_everywhere);
 }
 
-static void adam_is_the_same_on_both(hotbed_backend backend) {
+static void adam_gives_the_same_bytes_on_both_backends(hotbed_backend backend) {
     (void)backend;
     both(adam_everywhere);
 }
 
-static void adagrad_is_the_same_on_both(hotbed_backend backend) {
+static void adagrad_gives_the_same_bytes_on_both_backends(hotbed_backend backend) {
     (void)backend;
     both(adagrad_everywhere);
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"sgd_is_the_same_on_both", sgd_is_the_same_on_both},
-    {"adam_is_the_same_on_both", adam_is_the_same_on_both},
-    {"adagrad_is_the_same_on_both", adagrad_is_the_same_on_both},
+    {"sgd_gives_the_same_bytes_on_both_backends", sgd_gives_the_same_bytes_on_both_backends},
+    {"adam_gives_the_same_bytes_on_both_backends", adam_gives_the_same_bytes_on_both_backends},
+    {"adagrad_gives_the_same_bytes_on_both_backends",
+     adagrad_gives_the_same_bytes_on_both_backends},
     {NULL, NULL},
 };

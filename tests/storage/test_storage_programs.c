@@ -1,11 +1,12 @@
-/* tests/storage/test_storage_programs.c - random programs of calls on a storage equal the model, byte for byte.
+/* tests/storage/test_storage_programs.c - random programs of calls on a storage against the model, byte by byte.
  *
- *   HOTBED_TEST_SEED=N      begins at another program; programs follow each other
- *   HOTBED_TEST_SECONDS=N   goes on for so long, for hours on demand
- *   HOTBED_TEST_PROGRAM=S:M runs the program of seed S alone, with the operations in the bits of M (hexadecimal)
+ * tests/storage/program.h makes a program of a seed and runs it.  Environment:
+ *   HOTBED_TEST_SEED=N       start with other programs
+ *   HOTBED_TEST_SECONDS=N    run programs for N seconds
+ *   HOTBED_TEST_PROGRAM=S:M  run only the program of seed S, with the operations in the bit mask M (hexadecimal)
  *
- * On the host every program is run by a child process.  When one fails, operations are left out as long as what remains
- * fails too, and the rest is printed with the command that runs it.
+ * On the host, child processes run the programs.  If a program fails, operations are removed as long as the rest still
+ * fails, and the shortest program is printed with the variable that repeats it.
  */
 #include "tests/storage/program.h"
 #include "tests/support/harness.h"
@@ -19,16 +20,16 @@
 #include <unistd.h>
 
 enum {
-    PROGRAMS = 400, /* about 4 seconds */
-    TOGETHER = 20,  /* of a child */
-    PATIENCE = 120, /* seconds that a child may hang, where it takes a fraction of one */
+    PROGRAMS = 400, /* 4 seconds */
+    TOGETHER = 20,  /* programs of a child process */
+    TIMEOUT = 120,  /* seconds; a child that hangs is killed */
 };
 
-/* --- fewer operations ------------------------------------------------------------------------------------- */
+/* --- minimising ------------------------------------------------------------------------------ */
 
 typedef bool (*fails_function)(const void *self, uint64_t mask);
 
-/* Leave out operations, runs of them first, as long as what remains fails. */
+/* Remove operations, long runs first, as long as the rest still fails.  Returns the remaining ones. */
 static uint64_t minimise(fails_function fails, const void *self, uint64_t mask) {
     for (uint32_t run = PROGRAM_OPERATIONS / 2; run > 0;) {
         bool shorter = false;
@@ -50,7 +51,7 @@ static bool has_two_of_three(const void *self, uint64_t mask) {
     return (needed & (needed - 1)) != 0;
 }
 
-static void what_fails_is_made_short(hotbed_backend backend) {
+static void failing_programs_are_minimised(hotbed_backend backend) {
     (void)backend;
     for (int i = 0; i < 200; i++) {
         uint64_t needed = 0;
@@ -60,11 +61,11 @@ static void what_fails_is_made_short(hotbed_backend backend) {
             continue;
         uint64_t mask = minimise(has_two_of_three, &needed, UINT64_MAX), rest = mask & (mask - 1);
         CHECK(has_two_of_three(&needed, mask));
-        CHECK(rest != 0 && (rest & (rest - 1)) == 0); /* two operations, and no other */
+        CHECK(rest != 0 && (rest & (rest - 1)) == 0); /* exactly two operations remain */
     }
 }
 
-/* --- child processes --------------------------------------------------------------------------------------- */
+/* --- child processes ------------------------------------------------------------------------- */
 
 typedef struct programs {
     hotbed_backend backend;
@@ -78,7 +79,7 @@ static uint64_t whole(uint64_t seed) {
     return n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1;
 }
 
-/* Whether a child that runs the programs with the operations in `mask` fails. */
+/* Run the programs, with the operations in `mask`, in a child process.  Returns whether it failed. */
 static bool fails(const void *self, uint64_t mask) {
     const programs *p = self;
     (void)fflush(stdout);
@@ -90,7 +91,7 @@ static bool fails(const void *self, uint64_t mask) {
             if (nothing < 0 || dup2(nothing, STDERR_FILENO) < 0)
                 _exit(2);
         }
-        (void)alarm(PATIENCE);
+        (void)alarm(TIMEOUT);
         for (uint32_t i = 0; i < p->count; i++)
             program_run(p->backend, p->seed + i, mask & whole(p->seed + i));
         _exit(0);
@@ -100,11 +101,11 @@ static bool fails(const void *self, uint64_t mask) {
     if (WIFSIGNALED(status) && !p->quiet)
         fprintf(
             stderr, "signal %d%s\n", WTERMSIG(status),
-            WTERMSIG(status) == SIGALRM ? ": it hangs" : "");
+            WTERMSIG(status) == SIGALRM ? "; it ran too long" : "");
     return !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* One of the programs fails: which, and by how few operations. */
+/* Find the program that fails, minimise it, print it, and fail. */
 _Noreturn static void report(const programs *these) {
     programs one = *these;
     one.count = 1;
@@ -113,11 +114,12 @@ _Noreturn static void report(const programs *these) {
         one.seed++;
     uint64_t mask = minimise(fails, &one, whole(one.seed));
     one.quiet = false;
-    bool again = fails(&one, mask); /* for its message */
+    bool again = fails(&one, mask); /* to print its message */
     program_print(one.seed, mask, stderr);
     fprintf(
         stderr, "%s: HOTBED_TEST_PROGRAM=%" PRIu64 ":%" PRIx64 "\n",
-        again ? "the program fails by these operations" : "it fails now and then", one.seed, mask);
+        again ? "the program fails with these operations" : "the failure is not reproducible",
+        one.seed, mask);
     hotbed_check_failed(__FILE__, __LINE__, "program %" PRIu64, one.seed);
 }
 
@@ -144,7 +146,7 @@ static void random_programs_equal_the_model(hotbed_backend backend) {
     for (uint32_t done = 0; done < count || seconds_now() < end; done += TOGETHER) {
         some.seed = seed + done;
         some.quiet = true;
-        if (backend != HOTBED_BACKEND_HOST) { /* a GPU's context does not outlive a fork */
+        if (backend != HOTBED_BACKEND_HOST) { /* CUDA does not work in a forked child */
             for (uint32_t i = 0; i < TOGETHER; i++)
                 program_run(backend, some.seed + i, whole(some.seed + i));
         } else if (fails(&some, UINT64_MAX)) {
@@ -156,7 +158,7 @@ static void random_programs_equal_the_model(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"what_fails_is_made_short", what_fails_is_made_short},
+    {"failing_programs_are_minimised", failing_programs_are_minimised},
     {"random_programs_equal_the_model", random_programs_equal_the_model},
     {NULL, NULL},
 };

@@ -1,4 +1,8 @@
-/* tests/storage/test_storage_race.c - several streams and threads on one storage; run under TSan. */
+/* tests/storage/test_storage_race.c - several streams and threads on one storage.
+ *
+ * TSan checks that the documented events order all accesses.  Outputs and rows must equal the model's; where rows are
+ * read while they are trained, each element shows to which key and step it belongs.
+ */
 #include "hotbed/growth.h"
 #include "storage/storage.h"
 #include "tests/storage/fixture.h"
@@ -15,17 +19,18 @@ static void two_tables(setup *s) {
     s->options.optimizer.kind = HOTBED_OPT_ADAM;
 }
 
-/* A training of STEPS batches: prefetch on `ahead`, forward and backward on `training`.  Everything is
- * made and uploaded before, and compared after, so that nothing but the events orders the work. */
-typedef struct drill {
+/* A training of STEPS batches, with prefetches on the stream `ahead`, and forward and backward on the fixture's
+ * stream.  All batches are uploaded before and all outputs compared afterwards, so that only events order the work. */
+typedef struct overlap {
     fixture r;
     bool evicts;
     hotbed_stream *ahead;
-    lane lanes[STEPS]; /* batch, arrays and outputs of each step; only the first few have tickets */
+    /* batch and arrays of each step; the steps use the tickets of the first few in turn */
+    test_ticket tickets[STEPS];
     hotbed_event *prefetched[STEPS], *trained[STEPS];
-} drill;
+} overlap;
 
-static void drill_open(drill *d, hotbed_backend backend, uint64_t seed, bool evicts) {
+static void overlap_open(overlap *d, hotbed_backend backend, uint64_t seed, bool evicts) {
     setup s;
     rng random = rng_start(seed);
     two_tables(&s);
@@ -41,12 +46,12 @@ static void drill_open(drill *d, hotbed_backend backend, uint64_t seed, bool evi
     d->evicts = evicts;
     fixture_open(&d->r, backend, &s.options);
     CHECK_OK(hotbed_stream_create(backend, 0, &d->ahead));
-    const recipe how = {
+    const batch_shape how = {
         .batch_size = BATCH, .max_bag = 3, .key_space = evicts ? 3000 : 60, .weights = true};
     for (int i = 0; i < STEPS; i++) {
-        lane *l = &d->lanes[i];
-        lane_open(&d->r, l, MAX_KEYS, BATCH);
-        lane_fill(l, &random, &how);
+        test_ticket *l = &d->tickets[i];
+        test_ticket_open(&d->r, l, MAX_KEYS, BATCH);
+        test_ticket_fill(l, &random, &how);
         float *gradient = l->scratch[0];
         for (uint64_t e = 0; e < l->output_bytes / sizeof(float); e++)
             gradient[e] = rng_float(&random);
@@ -58,10 +63,10 @@ static void drill_open(drill *d, hotbed_backend backend, uint64_t seed, bool evi
     CHECK_OK(hotbed_stream_sync(d->r.stream));
 }
 
-/* The model's training, one batch after the other; outputs stay in scratch[1]. */
-static void drill_model(drill *d) {
+/* Train all batches in the model; outputs are kept in scratch[1]. */
+static void overlap_model(overlap *d) {
     for (int i = 0; i < STEPS; i++) {
-        lane *l = &d->lanes[i];
+        test_ticket *l = &d->tickets[i];
         hotbed_batch batch = l->host;
         oracle_prefetch(d->r.model, &batch, l->model, NULL);
         memset(l->scratch[1], 0, (size_t)l->output_bytes);
@@ -70,11 +75,11 @@ static void drill_model(drill *d) {
     }
 }
 
-static void drill_close(drill *d) {
+static void overlap_close(overlap *d) {
     CHECK_OK(hotbed_stream_sync(d->ahead));
     CHECK_OK(hotbed_stream_sync(d->r.stream));
     for (int i = 0; i < STEPS; i++) {
-        lane *l = &d->lanes[i];
+        test_ticket *l = &d->tickets[i];
         uint64_t stride = l->stride == 0 ? oracle_least_stride(d->r.model) : l->stride;
         void *seen = calloc(1, (size_t)l->output_bytes);
         CHECK(seen != NULL);
@@ -87,26 +92,26 @@ static void drill_close(drill *d) {
     for (int i = 0; i < STEPS; i++) {
         hotbed_event_destroy(d->prefetched[i]);
         hotbed_event_destroy(d->trained[i]);
-        lane_close(&d->lanes[i]);
+        test_ticket_close(&d->tickets[i]);
     }
     fixture_close(&d->r);
     hotbed_stream_destroy(d->ahead);
 }
 
-static void prefetch(drill *d, int i) {
-    const hotbed_batch batch = lane_batch(&d->lanes[i]);
-    hotbed_ticket *ticket = d->lanes[i % TICKETS].ticket;
-    if (i >= 2) /* prefetches and backwards are in the order p0 p1 b0 p2 b1 p3 b2 ... */
+static void prefetch(overlap *d, int i) {
+    const hotbed_batch batch = test_ticket_batch(&d->tickets[i]);
+    hotbed_ticket *ticket = d->tickets[i % TICKETS].ticket;
+    if (i >= 2) /* the documented order of prefetches and backwards: p0 p1 b0 p2 b1 p3 b2 ... */
         CHECK_OK(hotbed_stream_wait(d->ahead, d->trained[i - 2]));
     CHECK_OK(hotbed_storage_prefetch(d->r.storage, &batch, ticket, d->ahead));
     CHECK_OK(hotbed_event_record(d->prefetched[i], d->ahead));
 }
 
-static void train(drill *d, int i) {
-    lane *l = &d->lanes[i];
-    hotbed_ticket *ticket = d->lanes[i % TICKETS].ticket;
+static void train(overlap *d, int i) {
+    test_ticket *l = &d->tickets[i];
+    hotbed_ticket *ticket = d->tickets[i % TICKETS].ticket;
     CHECK_OK(hotbed_stream_wait(d->r.stream, d->prefetched[i]));
-    /* this forward may run beside prefetch i + 1 */
+    /* may run beside prefetch i + 1 */
     CHECK_OK(hotbed_storage_forward(d->r.storage, ticket, l->output, l->stride, d->r.stream));
     if (i + 1 < STEPS)
         CHECK_OK(hotbed_stream_wait(d->r.stream, d->prefetched[i + 1]));
@@ -114,48 +119,48 @@ static void train(drill *d, int i) {
     CHECK_OK(hotbed_event_record(d->trained[i], d->r.stream));
 }
 
-static void run_from_one_thread(drill *d) {
+static void run_from_one_thread(overlap *d) {
     prefetch(d, 0);
     for (int i = 0; i < STEPS; i++) {
         if (i + 1 < STEPS)
             prefetch(d, i + 1);
         train(d, i);
     }
-    drill_model(d); /* meanwhile */
+    overlap_model(d); /* while the streams run */
 }
 
-static void two_streams_from_one_thread(hotbed_backend backend) {
-    static drill d;
+static void one_thread_may_use_two_streams(hotbed_backend backend) {
+    static overlap d;
     memset(&d, 0, sizeof d);
-    drill_open(&d, backend, 1, false);
+    overlap_open(&d, backend, 1, false);
     run_from_one_thread(&d);
-    drill_close(&d);
+    overlap_close(&d);
 }
 
-/* Prefetches give slots to other keys while a forward reads the slots that its ticket pinned.  A row's value
- * is its key's and steps do not change it, so outputs are the same whatever was evicted. */
-static void eviction_beside_a_forward(hotbed_backend backend) {
-    static drill d;
+/* Prefetches evict keys while a forward reads the rows that its ticket has pinned.  Rows depend on their keys only
+ * and steps do not change them, so outputs are the same whichever keys are evicted. */
+static void eviction_runs_beside_a_forward(hotbed_backend backend) {
+    static overlap d;
     for (uint64_t seed = 3; seed < 8; seed++) {
         hotbed_table_stats stats = {.size = sizeof stats};
         memset(&d, 0, sizeof d);
-        drill_open(&d, backend, seed, true);
+        overlap_open(&d, backend, seed, true);
         run_from_one_thread(&d);
         CHECK_OK(hotbed_stream_sync(d.r.stream));
         CHECK_OK(hotbed_storage_stats(d.r.storage, 0, &stats, d.r.stream));
         CHECK(stats.evictions > 100);
         CHECK_EQ(stats.refused, 0);
-        drill_close(&d);
+        overlap_close(&d);
     }
 }
 
-/* --- two threads: one prefetches, one trains; turns are taken through a counter ------------------------- */
+/* --- two threads: one prefetches, one trains ------------------------------------------------- */
 
 typedef struct turns {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int prefetched, trained; /* steps enqueued */
-    drill *d;
+    overlap *d;
 } turns;
 
 static void wait_for(turns *t, const int *count, int least) {
@@ -182,10 +187,10 @@ static void *prefetcher(void *argument) {
     return NULL;
 }
 
-static void two_streams_from_two_threads(hotbed_backend backend) {
-    static drill d;
+static void two_threads_may_use_two_streams(hotbed_backend backend) {
+    static overlap d;
     memset(&d, 0, sizeof d);
-    drill_open(&d, backend, 2, false);
+    overlap_open(&d, backend, 2, false);
     turns t = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .d = &d};
     pthread_t thread;
     CHECK_EQ(pthread_create(&thread, NULL, prefetcher, &t), 0);
@@ -195,11 +200,11 @@ static void two_streams_from_two_threads(hotbed_backend backend) {
         advance(&t, &t.trained);
     }
     CHECK_EQ(pthread_join(thread, NULL), 0);
-    drill_model(&d);
-    drill_close(&d);
+    overlap_model(&d);
+    overlap_close(&d);
 }
 
-/* --- storages and evaluation side by side ------------------------------------------------------------------ */
+/* --- concurrent storages and evals ----------------------------------------------------------- */
 
 typedef struct worker {
     hotbed_backend backend;
@@ -210,21 +215,21 @@ static void *train_alone(void *argument) {
     const worker *w = argument;
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(w->seed);
     two_tables(&s);
     fixture_open(&r, w->backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .max_bag = 3, .key_space = 40};
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .max_bag = 3, .key_space = 40};
     for (int i = 0; i < 10; i++)
-        lane_step(&l, &random, &how);
+        test_ticket_step(&l, &random, &how);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
     return NULL;
 }
 
-static void storages_of_several_threads(hotbed_backend backend) {
+static void threads_may_use_storages_of_their_own(hotbed_backend backend) {
     pthread_t threads[4];
     worker workers[4];
     for (uint64_t i = 0; i < 4; i++) {
@@ -251,54 +256,53 @@ static void *evaluate(void *argument) {
     return NULL;
 }
 
-/* Evaluation from a thread and stream of its own while another prefetches known keys and reads them:
- * neither writes rows, so there is nothing to tear. */
-static void evaluation_beside_prefetch_and_forward(hotbed_backend backend) {
+/* A thread evaluates on its own stream while another prefetches known keys and reads them.  Neither writes rows. */
+static void eval_runs_beside_prefetch_and_forward(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l, eval;
+    test_ticket l, eval;
     rng random = rng_start(30);
     pthread_t thread;
     two_tables(&s);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, MAX_KEYS, BATCH);
-    lane_open(&r, &eval, MAX_KEYS, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = 20};
-    lane_step(&l, &random, &how);
-    lane_fill(&eval, &random, &how);
-    lane_eval(&eval);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    test_ticket_open(&r, &eval, MAX_KEYS, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = 20};
+    test_ticket_step(&l, &random, &how);
+    test_ticket_fill(&eval, &random, &how);
+    test_ticket_eval(&eval);
     evaluator e = {
         .storage = r.storage,
-        .batch = lane_batch(&eval),
+        .batch = test_ticket_batch(&eval),
         .output = eval.output,
         .stride = eval.stride};
     CHECK_OK(hotbed_stream_create(backend, 0, &e.stream));
     CHECK_EQ(pthread_create(&thread, NULL, evaluate, &e), 0);
     for (int i = 0; i < 30; i++) {
-        lane_prefetch(&l);
-        lane_forward(&l);
-        lane_cancel(&l);
+        test_ticket_prefetch(&l);
+        test_ticket_forward(&l);
+        test_ticket_cancel(&l);
     }
     CHECK_EQ(pthread_join(thread, NULL), 0);
     fixture_check(&r);
-    lane_close(&l);
-    lane_close(&eval);
+    test_ticket_close(&l);
+    test_ticket_close(&eval);
     fixture_close(&r);
     hotbed_stream_destroy(e.stream);
 }
 
-/* --- eval beside training ----------------------------------------------------------------------------------- */
+/* --- eval beside training -------------------------------------------------------------------- */
 
-/* Of a key's row each element is its number, and ROUND for each step that trained it: so an element says whose it is.  Atomic
- * words: `done`, 1 + steps that are over, 0 before the first; `begun`, steps that may be under way. */
+/* Each element of a row is the key plus ROUND for each step that trained it, so it shows to which key it belongs.
+ * Atomic: `done` is 1 + the finished steps of a key, or 0 before the first; `begun` counts steps that may have begun. */
 enum { WATCHED = 600, WATCHED_DIM = 12, ROUND = 1024, ASKED = 64 };
 
 typedef struct watch {
     fixture r;
     hotbed_stream *other;
-    bool loses; /* keys may be missing though they were there */
+    bool loses; /* keys may be missing after they were inserted */
     uint64_t done[WATCHED], begun[WATCHED];
-    pthread_rwlock_t growth; /* a growth is ordered against evals */
+    pthread_rwlock_t growth; /* keeps growths and evals apart */
     uint32_t over;
     uint64_t *device_keys;
     float *device_output;
@@ -345,7 +349,7 @@ static void *watch_rows(void *argument) {
     return NULL;
 }
 
-/* Train keys that are drawn, all of them by one step, and grow the table now and then. */
+/* Train random keys, each by one step, and grow the table now and then. */
 static void train_watched(watch *w, bool grows) {
     enum { TRAINED = 48 };
     uint64_t keys[TRAINED];
@@ -385,8 +389,8 @@ static void train_watched(watch *w, bool grows) {
     hotbed_ticket_destroy(ticket);
 }
 
-/* In every mode, with and without eviction and growth: an element is its key's, as it was in the time of the eval. */
-static void evals_beside_training_read_their_keys_rows(hotbed_backend backend) {
+/* In every mode, with and without eviction and growth: an element is a value that its key had during the eval. */
+static void evals_beside_training_read_rows_of_their_keys(hotbed_backend backend) {
 #if defined(HOTBED_WITH_TSAN)
     SKIP("an eval may read a row while it is updated");
 #endif
@@ -397,7 +401,7 @@ static void evals_beside_training_read_their_keys_rows(hotbed_backend backend) {
         const bool evicts = kind % 2 != 0, grows = kind / 2 != 0;
         const char *mode = getenv("HOTBED_TEST_MODE");
         if (grows && mode != NULL && strcmp(mode, "external") == 0)
-            continue; /* what a store keeps has no bound */
+            continue; /* tables over an external store have no bound, so they do not grow */
         setup_start(&s, 1, WATCHED_DIM, grows ? 300 : evicts ? 400 : WATCHED);
         s.tables[0].initializer.kind = HOTBED_INIT_DEBUG;
         s.tables[0].eval_initializer.value = -1;
@@ -408,7 +412,7 @@ static void evals_beside_training_read_their_keys_rows(hotbed_backend backend) {
         s.options.check = HOTBED_CHECK_IGNORE;
         memset(&w, 0, sizeof w);
         fixture_open_bare(&w.r, backend, &s.options);
-        /* A table that is full before it grows refuses keys, which then are missing. */
+        /* A table that is full before it grows refuses keys. */
         w.loses = evicts || grows || w.r.store != NULL;
         w.device_keys = fixture_alloc(&w.r, ASKED * sizeof *w.device_keys);
         w.device_output = fixture_alloc(&w.r, (uint64_t)ASKED * WATCHED_DIM * sizeof(float));
@@ -424,9 +428,9 @@ static void evals_beside_training_read_their_keys_rows(hotbed_backend backend) {
     }
 }
 
-/* --- a row is updated where it is, and comes up ------------------------------------------------------------ */
+/* --- update in the lower tier, and promotion ------------------------------------------------- */
 
-/* Whether a slot of the table's lower tier has pins; the host looks into the index without ordering anything. */
+/* Whether a slot of the lower tier is pinned.  Reads the index without ordering any work. */
 static bool pinned_below(const fixture *r) {
     const hotbed_table_view *view = &r->storage->tables[0].view;
     for (uint64_t i = 0; i < view->lower_slots; i++)
@@ -436,10 +440,10 @@ static bool pinned_below(const fixture *r) {
     return false;
 }
 
-/* A ticket's rows are used in the lower tier, because other tickets pin all slots of the upper tier.  When those pins are released, its backward
- * updates them there; as soon as its own pins are released, a prefetch on another stream promotes them.  Nothing but the pins orders
- * the two. */
-static void a_row_comes_up_after_its_update_below(hotbed_backend backend) {
+/* A ticket's rows are used in the lower tier, because other tickets pin all slots of the upper tier.  After those
+ * pins are released, backward updates the rows in the lower tier.  As soon as backward releases its own pins, a
+ * prefetch on another stream promotes the rows.  Only the pins order the two. */
+static void a_row_is_promoted_after_its_update_in_the_lower_tier(hotbed_backend backend) {
     enum { ABOVE = 16, FILL = 64, USED = 12 };
     for (int mode = 0; mode < 2; mode++) {
         setup s;
@@ -460,7 +464,8 @@ static void a_row_comes_up_after_its_update_below(hotbed_backend backend) {
         const uint64_t *device_keys = fixture_copy(&r, keys, sizeof keys);
         float *gradient = fixture_alloc(&r, (uint64_t)FILL * 8 * sizeof(float));
         CHECK_OK(hotbed_fill(gradient, 0, (uint64_t)FILL * 8 * sizeof(float), r.stream));
-        for (int t = 0; t < 3; t++) { /* one that fills the upper tier, two with the same keys */
+        for (int t = 0; t < 3;
+             t++) { /* one batch that fills the upper tier, two with the same keys */
             hotbed_batch_init(&batch[t]);
             batch[t].keys = t == 0 ? device_keys : device_keys + FILL;
             batch[t].batch_size = t == 0 ? FILL : USED;
@@ -491,34 +496,34 @@ static void a_row_comes_up_after_its_update_below(hotbed_backend backend) {
     }
 }
 
-/* All threads of the host insert into a table of one candidate set: every key gets one slot. */
-static void all_keys_crowd_into_few_slots(hotbed_backend backend) {
+/* All host threads insert into a table in which all keys have the same candidates: every key gets its own slot. */
+static void concurrent_inserts_into_few_slots_place_every_key(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(31);
     setup_start(&s, 1, 2, 16);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 20000, 20000);
+    test_ticket_open(&r, &l, 20000, 20000);
     for (int i = 0; i < 5; i++) {
-        const recipe how = {.batch_size = 20000, .key_space = 16};
-        lane_fill(&l, &random, &how);
-        lane_prefetch(&l);
-        lane_check(&l);
-        lane_forward(&l);
-        lane_cancel(&l);
+        const batch_shape how = {.batch_size = 20000, .key_space = 16};
+        test_ticket_fill(&l, &random, &how);
+        test_ticket_prefetch(&l);
+        test_ticket_check(&l);
+        test_ticket_forward(&l);
+        test_ticket_cancel(&l);
         CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
         oracle_clear(r.model, 0);
     }
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* Rows are set in a full table that evicts: two thirds of the keys are present, the others look for slots at the same
- * time.  Rows that are set keep their slots, and some new keys find none; rows that are offered may evict each
- * other, and are left out if all slots are better.  Every key in the table has its own row. */
-static void rows_set_while_others_are_evicted_stay_whole(hotbed_backend backend) {
+/* Rows are set or offered in a full table that evicts; two thirds of the keys are present, the others need slots.
+ * Keys of a set_rows do not evict each other, and some new keys find no slot.  Offered keys may evict each other, and
+ * are ignored if all candidates have higher scores.  Afterwards each key of the table has its own row. */
+static void rows_set_beside_evictions_stay_whole(hotbed_backend backend) {
     enum { CAPACITY = 2000, SET = 3000, DIM = 32, ROUNDS = 6 };
     setup s;
     fixture r;
@@ -538,7 +543,7 @@ static void rows_set_while_others_are_evicted_stay_whole(hotbed_backend backend)
         if (round > 1)
             CHECK_OK(hotbed_storage_export_keys(
                 r.storage, 0, 2 * SET, keys, scores, &present, r.stream));
-        for (; present + fresh < SET + present / 2; fresh++) /* among present keys */
+        for (; present + fresh < SET + present / 2; fresh++) /* new keys among present ones */
             keys[present + fresh] = round * 10000 + fresh;
         uint64_t n = present + fresh;
         for (uint64_t i = 0; i < n; i++) {
@@ -578,14 +583,17 @@ static void rows_set_while_others_are_evicted_stay_whole(hotbed_backend backend)
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"two_streams_from_one_thread", two_streams_from_one_thread},
-    {"eviction_beside_a_forward", eviction_beside_a_forward},
-    {"two_streams_from_two_threads", two_streams_from_two_threads},
-    {"storages_of_several_threads", storages_of_several_threads},
-    {"evaluation_beside_prefetch_and_forward", evaluation_beside_prefetch_and_forward},
-    {"all_keys_crowd_into_few_slots", all_keys_crowd_into_few_slots},
-    {"rows_set_while_others_are_evicted_stay_whole", rows_set_while_others_are_evicted_stay_whole},
-    {"evals_beside_training_read_their_keys_rows", evals_beside_training_read_their_keys_rows},
-    {"a_row_comes_up_after_its_update_below", a_row_comes_up_after_its_update_below},
+    {"one_thread_may_use_two_streams", one_thread_may_use_two_streams},
+    {"eviction_runs_beside_a_forward", eviction_runs_beside_a_forward},
+    {"two_threads_may_use_two_streams", two_threads_may_use_two_streams},
+    {"threads_may_use_storages_of_their_own", threads_may_use_storages_of_their_own},
+    {"eval_runs_beside_prefetch_and_forward", eval_runs_beside_prefetch_and_forward},
+    {"concurrent_inserts_into_few_slots_place_every_key",
+     concurrent_inserts_into_few_slots_place_every_key},
+    {"rows_set_beside_evictions_stay_whole", rows_set_beside_evictions_stay_whole},
+    {"evals_beside_training_read_rows_of_their_keys",
+     evals_beside_training_read_rows_of_their_keys},
+    {"a_row_is_promoted_after_its_update_in_the_lower_tier",
+     a_row_is_promoted_after_its_update_in_the_lower_tier},
     {NULL, NULL},
 };

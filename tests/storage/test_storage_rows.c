@@ -1,4 +1,8 @@
-/* tests/storage/test_storage_rows.c - rows by key: get, set, erase, clear, export, state. */
+/* tests/storage/test_storage_rows.c - calls by key: get_rows, set_rows, offer_rows, erase, clear, export, state.
+ *
+ * Random calls on three tables are compared with the model.  Other tests fill and empty tables, move a storage to
+ * another one, and set more rows than a table can hold.
+ */
 #include "tests/storage/fixture.h"
 #include <math.h>
 
@@ -27,7 +31,7 @@ static uint64_t key_for(const fixture *r, uint32_t table, rng *random) {
     return rng_below(random, 4) == 0 ? rng_extreme_key(random) : rng_below(random, 150) << 40;
 }
 
-/* n keys; distinct ones when asked, then n may come out smaller. */
+/* Choose up to MAX_N random keys, if `distinct` without repetitions.  Returns their number. */
 static uint64_t some_keys(
     const fixture *r, uint32_t table, rng *random, uint64_t *keys, bool distinct) {
     uint64_t wanted = rng_below(random, MAX_N + 1), n = 0;
@@ -49,7 +53,7 @@ typedef struct parts {
     uint8_t found[MAX_N];
 } parts;
 
-/* Which parts a call takes, as bits. */
+/* Bits of the parts that a call passes. */
 enum { WITH_WEIGHTS = 1, WITH_STATE0 = 2, WITH_STATE1 = 4, WITH_SCORES = 8 };
 
 static unsigned random_parts(const fixture *r, uint32_t table, rng *random) {
@@ -77,7 +81,7 @@ static hotbed_rows rows_of(parts *device, unsigned which) {
     return rows;
 }
 
-/* A fixture with device places for keys and parts. */
+/* A fixture with device arrays for keys and parts. */
 typedef struct subject {
     fixture r;
     rng random;
@@ -116,7 +120,7 @@ static void set_rows(subject *d, uint32_t table) {
         for (unsigned s = 0; s < 2; s++)
             for (uint32_t e = 0; e < m->state_dim; e++) {
                 float *place = &d->host.states[s][i * m->state_dim + e];
-                *place = fabsf(rng_float(&d->random)); /* as sums of squares are */
+                *place = fabsf(rng_float(&d->random)); /* Adagrad's state cannot be negative */
                 if ((which & ((uint32_t)WITH_STATE0 << s)) != 0)
                     row->states[s][e] = *place;
             }
@@ -128,7 +132,7 @@ static void set_rows(subject *d, uint32_t table) {
     CHECK_OK(hotbed_stream_sync(d->r.stream));
 }
 
-/* Parts that are not wanted and rows of missing keys keep what was there before. */
+/* Get random parts of random keys.  Parts that are not requested and rows of missing keys must stay unchanged. */
 static void get_rows(subject *d, uint32_t table) {
     oracle *model = d->r.model;
     const oracle_table *m = &model->tables[table];
@@ -175,10 +179,10 @@ static void erase(subject *d, uint32_t table) {
 
 static void random_operations(hotbed_backend backend, hotbed_optimizer_kind kind) {
     static subject d;
-    lane l;
+    test_ticket l;
     subject_open(&d, backend, kind);
-    lane_open(&d.r, &l, 48, 16);
-    const recipe how = {.batch_size = 16, .key_space = 50};
+    test_ticket_open(&d.r, &l, 48, 16);
+    const batch_shape how = {.batch_size = 16, .key_space = 50};
     const int operations = hotbed_test_is_small() ? 50 : 150;
     for (int i = 0; i < operations; i++) {
         uint32_t table = (uint32_t)rng_below(&d.random, 3);
@@ -196,7 +200,7 @@ static void random_operations(hotbed_backend backend, hotbed_optimizer_kind kind
             erase(&d, table);
             break;
         case 6:
-            lane_step(&l, &d.random, &how);
+            test_ticket_step(&l, &d.random, &how);
             break;
         default:
             if (i % 10 == 0) {
@@ -208,7 +212,7 @@ static void random_operations(hotbed_backend backend, hotbed_optimizer_kind kind
         }
     }
     fixture_check(&d.r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&d.r);
 }
 
@@ -224,7 +228,7 @@ static void random_operations_with_a_narrow_state(hotbed_backend backend) {
     random_operations(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
 }
 
-/* A table is filled and emptied again and again: erased slots are used again, without a trace. */
+/* A table is filled and emptied repeatedly; no key is refused, and rows start with initial values. */
 static void erased_slots_are_used_again(hotbed_backend backend) {
     enum { CAPACITY = 300 };
     setup s;
@@ -241,7 +245,7 @@ static void erased_slots_are_used_again(hotbed_backend backend) {
             keys[i] = rng_next(&random);
         fixture_upload(&r, device, keys, sizeof keys);
         CHECK_OK(hotbed_storage_set_rows(r.storage, 0, CAPACITY, device, &nothing, r.stream));
-        CHECK_OK(hotbed_stream_sync(r.stream)); /* none refused */
+        CHECK_OK(hotbed_stream_sync(r.stream)); /* no key is refused */
         CHECK_EQ(fixture_size(&r, 0), CAPACITY);
         CHECK_OK(hotbed_storage_erase(r.storage, 0, CAPACITY, device, flags, r.stream));
         fixture_download(&r, seen, flags, CAPACITY);
@@ -256,7 +260,7 @@ static void erased_slots_are_used_again(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Half of a full table is erased and refilled: keys placed beside erased slots stay found. */
+/* Half of a full table is erased and filled again; the other keys are still found. */
 static void erase_keeps_the_other_keys(hotbed_backend backend) {
     enum { CAPACITY = 1000, HALF = CAPACITY / 2 };
     setup s;
@@ -280,7 +284,7 @@ static void erase_keeps_the_other_keys(hotbed_backend backend) {
         fixture_download(&r, seen, flags, CAPACITY);
         for (int i = 0; i < CAPACITY; i++)
             CHECK_EQ(seen[i], i >= HALF);
-        for (int i = 0; i < HALF; i++) { /* new keys for the erased ones, in a new order */
+        for (int i = 0; i < HALF; i++) { /* replace the erased keys by new ones, in another order */
             keys[i] = keys[HALF + i];
             keys[HALF + i] = rng_next(&random);
         }
@@ -291,58 +295,58 @@ static void erase_keeps_the_other_keys(hotbed_backend backend) {
 static void pinned_keys_are_not_erased(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(22);
     setup_start(&s, 1, 3, 100);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 20, 20);
-    const recipe how = {.batch_size = 20};
-    lane_step(&l, &random, &how);
-    lane_prefetch(&l);
+    test_ticket_open(&r, &l, 20, 20);
+    const batch_shape how = {.batch_size = 20};
+    test_ticket_step(&l, &random, &how);
+    test_ticket_prefetch(&l);
     uint8_t *flags = fixture_alloc(&r, 20), seen[20];
     CHECK_OK(hotbed_storage_erase(r.storage, 0, 20, l.device.keys, flags, r.stream));
     fixture_download(&r, seen, flags, 20);
     for (int i = 0; i < 20; i++)
         CHECK_EQ(seen[i], 0);
-    lane_forward(&l);
-    lane_backward(&l, &random);
+    test_ticket_forward(&l);
+    test_ticket_backward(&l, &random);
     fixture_check(&r);
     CHECK_OK(hotbed_storage_erase(r.storage, 0, 20, l.device.keys, flags, r.stream));
     fixture_download(&r, seen, flags, 20);
     for (int i = 0; i < 20; i++)
         CHECK_EQ(seen[i], 1);
     CHECK_EQ(fixture_size(&r, 0), 0);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* A row that was erased or cleared comes back with first values and fresh state. */
-static void rows_come_back_fresh(hotbed_backend backend) {
+/* A key that was erased or cleared gets initial weights and states. */
+static void erased_rows_come_back_with_initial_values(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(23);
     three_tables(&s, HOTBED_OPT_ADAM);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 48, 16);
-    const recipe how = {.batch_size = 16, .key_space = 10};
-    lane_step(&l, &random, &how);
+    test_ticket_open(&r, &l, 48, 16);
+    const batch_shape how = {.batch_size = 16, .key_space = 10};
+    test_ticket_step(&l, &random, &how);
     CHECK_OK(hotbed_storage_erase(r.storage, 0, 16, l.device.keys, NULL, r.stream));
     for (int i = 0; i < 16; i++)
         (void)oracle_erase(r.model, 0, ((const uint64_t *)l.host.keys)[i]);
-    lane_step(&l, &random, &how);
+    test_ticket_step(&l, &random, &how);
     for (uint32_t t = 1; t < 3; t++) {
         CHECK_OK(hotbed_storage_clear(r.storage, t, r.stream));
         oracle_clear(r.model, t);
     }
     fixture_check(&r);
-    lane_step(&l, &random, &how);
+    test_ticket_step(&l, &random, &how);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* --- moving a storage: what a checkpoint does ---------------------------------------------------------- */
+/* --- a storage is copied, as a checkpoint does ---------------------------------------------- */
 
 static void move_table(
     fixture *from, fixture *to, uint32_t table, uint64_t n, const uint64_t *keys) {
@@ -365,15 +369,15 @@ static void move_table(
 static void a_moved_storage_trains_on_with_the_same_bytes(hotbed_backend backend) {
     setup s;
     fixture r, moved;
-    lane l;
+    test_ticket l;
     rng random = rng_start(24);
     three_tables(&s, HOTBED_OPT_ADAM);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 48, 16);
-    const recipe how = {.batch_size = 16, .key_space = 40};
+    test_ticket_open(&r, &l, 48, 16);
+    const batch_shape how = {.batch_size = 16, .key_space = 40};
     for (int i = 0; i < 5; i++)
-        lane_step(&l, &random, &how);
-    s.tables[0].capacity = 5000; /* other places for the rows */
+        test_ticket_step(&l, &random, &how);
+    s.tables[0].capacity = 5000; /* rows get other slots */
     fixture_open_bare(&moved, backend, &s.options);
     for (uint32_t t = 0; t < 3; t++) {
         uint64_t keys[2000], n = 0;
@@ -383,7 +387,7 @@ static void a_moved_storage_trains_on_with_the_same_bytes(hotbed_backend backend
     hotbed_storage_state state = {.size = sizeof state};
     CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
     CHECK_OK(hotbed_storage_set_state(moved.storage, &state, moved.stream));
-    for (uint32_t t = 0; t < 3; t++) /* counts of what happened stay behind */
+    for (uint32_t t = 0; t < 3; t++) /* statistics are not copied */
         memset(&r.model->tables[t].stats, 0, sizeof r.model->tables[t].stats);
     /* From here on the moved storage is compared with the model. */
     hotbed_ticket_destroy(l.ticket);
@@ -393,14 +397,14 @@ static void a_moved_storage_trains_on_with_the_same_bytes(hotbed_backend backend
     CHECK_OK(hotbed_ticket_create(r.storage, 48, 16, r.stream, &l.ticket));
     fixture_check(&r);
     for (int i = 0; i < 4; i++)
-        lane_step(&l, &random, &how);
+        test_ticket_step(&l, &random, &how);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
     fixture_close(&moved);
 }
 
-static void state_round_trips(hotbed_backend backend) {
+static void the_state_of_a_storage_can_be_read_and_set(hotbed_backend backend) {
     setup s;
     fixture r;
     hotbed_storage_state state = {.size = sizeof state};
@@ -422,8 +426,8 @@ static void state_round_trips(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* The largest n of a call that is cut into many pieces of work. */
-static void many_rows_at_once(hotbed_backend backend) {
+/* Calls with so many rows that the library splits the work. */
+static void calls_may_have_many_rows(hotbed_backend backend) {
     enum { N = 30000 };
     setup s;
     fixture r;
@@ -451,11 +455,11 @@ static void many_rows_at_once(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* --- tables that evict --------------------------------------------------------------------------- */
+/* --- tables that evict ----------------------------------------------------------------------- */
 
 enum { FULL_OF = 3000, CALL = 96 };
 
-/* A table that evicts, full of keys whose rows are 7 and whose scores are `score`. */
+/* A full table that evicts; all rows are 7 and all scores equal. */
 typedef struct full_table {
     fixture r;
     rng random;
@@ -488,11 +492,11 @@ static void full_open(full_table *f, hotbed_backend backend, uint64_t capacity, 
     fixture_upload(&f->r, f->device, f->keys, sizeof f->keys);
     CHECK_OK(hotbed_storage_offer_rows(f->r.storage, 0, FULL_OF, f->device, &rows, f->r.stream));
     CHECK_OK(hotbed_stream_sync(f->r.stream));
-    CHECK(fixture_size(&f->r, 0) < FULL_OF); /* it could take no more */
+    CHECK(fixture_size(&f->r, 0) < FULL_OF); /* the table is full */
 }
 
-/* Which of n keys the table has, and their rows. */
-static void full_look(
+/* Read which of n keys the table has, and their rows. */
+static void full_read(
     full_table *f, uint64_t n, const uint64_t *keys, uint8_t *found, float *weights) {
     const hotbed_rows rows = {.weights = f->weights};
     fixture_upload(&f->r, f->device, keys, n * sizeof *keys);
@@ -507,8 +511,8 @@ static uint64_t full_evictions(full_table *f) {
     return stats.evictions;
 }
 
-/* Keys of one call have the lowest scores of the table, present ones too: nothing but the call itself keeps a new key
- * from taking the place of another key of the call. */
+/* All keys of the call, present and new, have the lowest scores of the table.  Only the rule that a call does not
+ * evict its own keys protects them. */
 static void a_call_does_not_evict_its_own_keys(hotbed_backend backend) {
     full_table f;
     uint64_t keys[CALL], scores[CALL], present = 0;
@@ -516,7 +520,7 @@ static void a_call_does_not_evict_its_own_keys(hotbed_backend backend) {
     float weights[FULL_OF];
     full_open(&f, backend, 1000, 1000);
     for (int round = 0; round < 8; round++) {
-        full_look(&f, FULL_OF, f.keys, found, weights);
+        full_read(&f, FULL_OF, f.keys, found, weights);
         present = 0;
         for (uint64_t i = 0; i < FULL_OF && present < CALL / 2; i++)
             if (found[i] == 1 && i % 3 == (uint64_t)round % 3)
@@ -530,13 +534,14 @@ static void a_call_does_not_evict_its_own_keys(hotbed_backend backend) {
         fixture_upload(&f.r, f.device, keys, sizeof keys);
         CHECK_OK(hotbed_storage_set_rows(f.r.storage, 0, CALL, f.device, &rows, f.r.stream));
         CHECK_OK(hotbed_stream_sync(f.r.stream));
-        full_look(&f, CALL, keys, found, weights);
+        full_read(&f, CALL, keys, found, weights);
         for (uint64_t i = 0; i < CALL; i++) {
             CHECK_EQ(found[i], 1);
-            CHECK(i < present ? weights[i] == 7.0F : weights[i] != 7.0F); /* kept, or new */
+            /* the old row, or a new one */
+            CHECK(i < present ? weights[i] == 7.0F : weights[i] != 7.0F);
         }
         CHECK_EQ(full_evictions(&f) - evicted, before + CALL - present - fixture_size(&f.r, 0));
-        for (uint64_t i = 0; i < CALL; i++) /* rows of the next round have higher scores */
+        for (uint64_t i = 0; i < CALL; i++) /* scores for the next round */
             scores[i] = 1000;
         const hotbed_rows again = {.scores = fixture_copy(&f.r, scores, sizeof scores)};
         fixture_upload(&f.r, f.device, keys, sizeof keys);
@@ -546,7 +551,7 @@ static void a_call_does_not_evict_its_own_keys(hotbed_backend backend) {
     fixture_close(&f.r);
 }
 
-/* More keys than the table has slots: what set_rows cannot keep is a fault, and what it keeps is not lost again. */
+/* set_rows with more keys than slots: keys without a slot are a fault, and the others keep their rows. */
 static void keys_that_do_not_fit_are_faults(hotbed_backend backend) {
     full_table f;
     uint8_t found[FULL_OF];
@@ -561,7 +566,7 @@ static void keys_that_do_not_fit_are_faults(hotbed_backend backend) {
     CHECK_STATUS(hotbed_stream_sync(f.r.stream), HOTBED_ERR_FULL);
     CHECK_EQ(fixture_pinned(&f.r), 0);
     uint64_t size = fixture_size(&f.r, 0), kept = 0;
-    full_look(&f, FULL_OF, f.keys, found, weights);
+    full_read(&f, FULL_OF, f.keys, found, weights);
     for (int i = 0; i < FULL_OF; i++)
         kept += found[i] == 1;
     CHECK_OK(hotbed_storage_table(f.r.storage, 0, &info));
@@ -570,27 +575,27 @@ static void keys_that_do_not_fit_are_faults(hotbed_backend backend) {
     fixture_close(&f.r);
 }
 
-/* The same keys are offered: no fault, and the keys of the highest scores are present. */
-static void offered_rows_compete(hotbed_backend backend) {
+/* offer_rows with the same keys: no fault, and nine tenths of the highest scores are in the table. */
+static void offered_rows_are_kept_by_score(hotbed_backend backend) {
     full_table f;
     uint8_t found[FULL_OF];
     float weights[FULL_OF];
     uint64_t scores[FULL_OF];
     full_open(&f, backend, 300, 5);
     CHECK_OK(hotbed_storage_clear(f.r.storage, 0, f.r.stream));
-    for (uint64_t i = 0; i < FULL_OF; i++) /* in no order of keys or places */
+    for (uint64_t i = 0; i < FULL_OF; i++) /* not in the order of keys or slots */
         scores[i] = 1 + i * 7 % FULL_OF;
     const hotbed_rows rows = {.scores = fixture_copy(&f.r, scores, sizeof scores)};
     fixture_upload(&f.r, f.device, f.keys, sizeof f.keys);
     uint64_t evicted = full_evictions(&f);
     CHECK_OK(hotbed_storage_offer_rows(f.r.storage, 0, FULL_OF, f.device, &rows, f.r.stream));
     CHECK_OK(hotbed_stream_sync(f.r.stream));
-    full_look(&f, FULL_OF, f.keys, found, weights);
+    full_read(&f, FULL_OF, f.keys, found, weights);
     uint64_t size = fixture_size(&f.r, 0), high = 0;
     for (uint64_t i = 0; i < FULL_OF; i++)
         high += found[i] == 1 && scores[i] > FULL_OF / 2;
     CHECK_EQ(full_evictions(&f) - evicted, FULL_OF - size);
-    /* Rows that came first stay in the upper tier, where the tiers hold different rows. */
+    /* In mode DEFAULT, the first rows stay in the upper tier, whatever their scores. */
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(f.r.storage, 0, &info));
     bool apart = hotbed_storage_mode(f.r.storage) == HOTBED_MODE_DEFAULT;
@@ -599,8 +604,8 @@ static void offered_rows_compete(hotbed_backend backend) {
     fixture_close(&f.r);
 }
 
-/* What admission has counted is of keys without rows. */
-static void a_key_that_is_set_is_counted_no_more(hotbed_backend backend) {
+/* Admission counts only keys without rows. */
+static void admission_does_not_count_keys_that_are_set(hotbed_backend backend) {
     enum { KEYS = 40 };
     setup s;
     fixture r;
@@ -630,14 +635,14 @@ const hotbed_test hotbed_tests[] = {
     {"erased_slots_are_used_again", erased_slots_are_used_again},
     {"erase_keeps_the_other_keys", erase_keeps_the_other_keys},
     {"pinned_keys_are_not_erased", pinned_keys_are_not_erased},
-    {"rows_come_back_fresh", rows_come_back_fresh},
+    {"erased_rows_come_back_with_initial_values", erased_rows_come_back_with_initial_values},
     {"a_moved_storage_trains_on_with_the_same_bytes",
      a_moved_storage_trains_on_with_the_same_bytes},
-    {"state_round_trips", state_round_trips},
-    {"many_rows_at_once", many_rows_at_once},
+    {"the_state_of_a_storage_can_be_read_and_set", the_state_of_a_storage_can_be_read_and_set},
+    {"calls_may_have_many_rows", calls_may_have_many_rows},
     {"a_call_does_not_evict_its_own_keys", a_call_does_not_evict_its_own_keys},
     {"keys_that_do_not_fit_are_faults", keys_that_do_not_fit_are_faults},
-    {"offered_rows_compete", offered_rows_compete},
-    {"a_key_that_is_set_is_counted_no_more", a_key_that_is_set_is_counted_no_more},
+    {"offered_rows_are_kept_by_score", offered_rows_are_kept_by_score},
+    {"admission_does_not_count_keys_that_are_set", admission_does_not_count_keys_that_are_set},
     {NULL, NULL},
 };

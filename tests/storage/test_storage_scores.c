@@ -1,8 +1,8 @@
-/* tests/storage/test_storage_scores.c - scores of keys, which key is evicted, which keys are admitted, and what
- * becomes of keys without a slot.
+/* tests/storage/test_storage_scores.c - score strategies, eviction, admission, and the options of `check`.
  *
- * Tables that evict have 32 slots in two buckets here, and a key one bucket that it may be in: the slots
- * that the ticket shows tell the model which, and from then on it predicts which key is evicted.
+ * Tables that evict have 32 slots in two buckets, and a key can be in one of them.  A model learns the bucket of a
+ * key from its slot, which the ticket reports, and then predicts which key each insertion evicts.  Admission is
+ * compared with tests/support/oracle.h, or with exact counts.
  */
 #include "hotbed/export.h"
 #include "tests/storage/fixture.h"
@@ -11,17 +11,17 @@
 
 #define SCORE_MOST (((uint64_t)1 << 52) - 1)
 
-/* --- one table, one ticket ------------------------------------------------------------------------ */
+/* --- one table, one ticket ------------------------------------------------------------------- */
 
 enum { SLOTS = 32, BUCKET = 16, MOST_KEYS = 64 };
 
-/* What the model has in a slot. */
+/* A slot of the model. */
 typedef struct place {
     uint64_t key, score;
     bool used, probation, hit;
 } place;
 
-typedef struct bench {
+typedef struct score_fixture {
     fixture r;
     setup s;
     hotbed_ticket *ticket;
@@ -29,10 +29,11 @@ typedef struct bench {
     place places[SLOTS];
     uint64_t step, custom, evictions;
     uint64_t not_lowest; /* evictions of a key whose score was not the lowest */
-} bench;
+} score_fixture;
 
-static void bench_open(
-    bench *b, hotbed_backend backend, hotbed_score_strategy score, hotbed_insertion insertion) {
+static void score_open(
+    score_fixture *b, hotbed_backend backend, hotbed_score_strategy score,
+    hotbed_insertion insertion) {
     memset(b, 0, sizeof *b);
     setup_start(&b->s, 1, 3, BUCKET);
     b->s.tables[0].evict = HOTBED_EVICT_LOWEST;
@@ -44,12 +45,12 @@ static void bench_open(
     b->custom = 1;
 }
 
-static void bench_close(bench *b) {
+static void score_close(score_fixture *b) {
     hotbed_ticket_destroy(b->ticket);
     fixture_close(&b->r);
 }
 
-static void prefetch(bench *b, uint32_t n, const uint64_t *keys) {
+static void prefetch(score_fixture *b, uint32_t n, const uint64_t *keys) {
     hotbed_batch batch;
     hotbed_batch_init(&batch);
     batch.batch_size = n;
@@ -60,7 +61,7 @@ static void prefetch(bench *b, uint32_t n, const uint64_t *keys) {
     b->step++;
 }
 
-static uint64_t score_of(bench *b, uint64_t key) {
+static uint64_t score_of(score_fixture *b, uint64_t key) {
     uint64_t score = 0;
     uint8_t found = 0;
     fixture_upload(&b->r, b->device_keys, &key, sizeof key);
@@ -75,15 +76,15 @@ static uint64_t score_of(bench *b, uint64_t key) {
     return score;
 }
 
-/* The place that a bucket evicts: keys on probation first, others by score, then by slot. */
-static uint64_t lowest(const bench *b, uint64_t bucket) {
+/* The slot that a bucket evicts: a free one, or keys on probation first, then by score, then by slot. */
+static uint64_t lowest(const score_fixture *b, uint64_t bucket) {
     uint64_t best = SLOTS;
     for (uint64_t i = bucket * BUCKET; i < (bucket + 1) * BUCKET; i++) {
         const place *p = &b->places[i];
         if (!p->used)
-            return i; /* any free one will do */
+            return i; /* free: any will do */
         if (p->hit)
-            continue; /* of this batch */
+            continue; /* a key of this batch */
         const place *q = &b->places[best == SLOTS ? i : best];
         if (best == SLOTS || (p->probation && !q->probation) ||
             (!p->probation && !q->probation && p->score < q->score))
@@ -92,7 +93,7 @@ static uint64_t lowest(const bench *b, uint64_t bucket) {
     return best;
 }
 
-static void note_eviction(bench *b, uint64_t slot) {
+static void note_eviction(score_fixture *b, uint64_t slot) {
     uint64_t bucket = slot / BUCKET;
     b->evictions++;
     for (uint64_t i = bucket * BUCKET; i < (bucket + 1) * BUCKET; i++)
@@ -102,8 +103,8 @@ static void note_eviction(bench *b, uint64_t slot) {
         }
 }
 
-/* One batch, here and in the model; one of its keys at most is new.  Rows are left unpinned. */
-static void step(bench *b, uint32_t n, const uint64_t *keys) {
+/* Prefetch a batch with at most one new key, in the storage and in the model, and cancel it. */
+static void step(score_fixture *b, uint32_t n, const uint64_t *keys) {
     uint64_t unique[MOST_KEYS], slots[MOST_KEYS];
     uint64_t counts[MOST_KEYS];
     uint32_t uniques[2];
@@ -149,8 +150,8 @@ static void step(bench *b, uint32_t n, const uint64_t *keys) {
         b->places[i].hit = false;
 }
 
-/* Keys and scores are the model's; probation does not show. */
-static void check_export(bench *b) {
+/* Check that exported keys and scores are the model's, without a sign of probation. */
+static void check_export(score_fixture *b) {
     uint64_t keys[SLOTS], scores[SLOTS], n = 0, used = 0;
     CHECK_OK(hotbed_storage_export_keys(b->r.storage, 0, SLOTS, keys, scores, &n, b->r.stream));
     for (uint32_t i = 0; i < SLOTS; i++) {
@@ -171,7 +172,7 @@ static void check_export(bench *b) {
     CHECK_EQ(stats.rejected, 0);
 }
 
-static void trace(bench *b, rng *random, int steps) {
+static void trace(score_fixture *b, rng *random, int steps) {
     uint64_t keys[MOST_KEYS], fresh = 1000;
     for (int i = 0; i < steps; i++) {
         uint32_t n = 0;
@@ -196,12 +197,12 @@ static void trace(bench *b, rng *random, int steps) {
 
 static void strategy(
     hotbed_backend backend, hotbed_score_strategy score, hotbed_insertion insertion) {
-    static bench b;
+    static score_fixture b;
     rng random = rng_start((uint64_t)score * 2 + (uint64_t)insertion);
-    bench_open(&b, backend, score, insertion);
+    score_open(&b, backend, score, insertion);
     trace(&b, &random, hotbed_test_is_small() ? 100 : 300);
     CHECK_EQ(b.not_lowest > 0, insertion == HOTBED_INSERT_PROBATION);
-    bench_close(&b);
+    score_close(&b);
 }
 
 static void the_oldest_step_is_evicted(hotbed_backend backend) {
@@ -220,14 +221,14 @@ static void the_lowest_custom_score_is_evicted(hotbed_backend backend) {
     strategy(backend, HOTBED_SCORE_CUSTOM, HOTBED_INSERT_PLAIN);
 }
 
-static void keys_on_probation_go_first(hotbed_backend backend) {
+static void keys_on_probation_are_evicted_first(hotbed_backend backend) {
     strategy(backend, HOTBED_SCORE_STEP, HOTBED_INSERT_PROBATION);
     strategy(backend, HOTBED_SCORE_CUSTOM, HOTBED_INSERT_PROBATION);
 }
 
-/* --- values of scores ------------------------------------------------------------------------------- */
+/* --- values of scores ------------------------------------------------------------------------ */
 
-static void set_scores(bench *b, uint32_t n, const uint64_t *keys, const uint64_t *scores) {
+static void set_scores(score_fixture *b, uint32_t n, const uint64_t *keys, const uint64_t *scores) {
     uint64_t *device = fixture_copy(&b->r, scores, n * sizeof *scores);
     fixture_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
     const hotbed_rows rows = {.scores = device};
@@ -235,10 +236,10 @@ static void set_scores(bench *b, uint32_t n, const uint64_t *keys, const uint64_
     CHECK_OK(hotbed_stream_sync(b->r.stream));
 }
 
-/* A float would lose the odd ones. */
-static void counts_are_exact_beyond_floats(hotbed_backend backend) {
-    static bench b;
-    bench_open(&b, backend, HOTBED_SCORE_LFU, HOTBED_INSERT_PLAIN);
+/* Counts that a float cannot represent. */
+static void counts_above_2_to_the_24_are_exact(hotbed_backend backend) {
+    static score_fixture b;
+    score_open(&b, backend, HOTBED_SCORE_LFU, HOTBED_INSERT_PLAIN);
     const uint64_t set_keys[] = {7, 8}, scores[] = {(1U << 24) - 1U, SCORE_MOST - 4U};
     set_scores(&b, 2, set_keys, scores);
     const uint64_t keys[] = {7, 8, 7, 8, 7, 9};
@@ -246,15 +247,15 @@ static void counts_are_exact_beyond_floats(hotbed_backend backend) {
         prefetch(&b, 6, keys);
         CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
         CHECK_EQ(score_of(&b, 7), scores[0] + 3 * i);
-        CHECK_EQ(score_of(&b, 8), i >= 2 ? SCORE_MOST : scores[1] + 2 * i); /* and stays there */
+        CHECK_EQ(score_of(&b, 8), i >= 2 ? SCORE_MOST : scores[1] + 2 * i); /* saturates */
         CHECK_EQ(score_of(&b, 9), i);
     }
-    bench_close(&b);
+    score_close(&b);
 }
 
-static void one_time_a_batch_and_later_each_time(hotbed_backend backend) {
-    static bench b;
-    bench_open(&b, backend, HOTBED_SCORE_TIMESTAMP, HOTBED_INSERT_PLAIN);
+static void keys_of_a_batch_share_a_time_and_times_increase(hotbed_backend backend) {
+    static score_fixture b;
+    score_open(&b, backend, HOTBED_SCORE_TIMESTAMP, HOTBED_INSERT_PLAIN);
     uint64_t last = 0;
     for (uint64_t i = 0; i < 20; i++) {
         const uint64_t keys[] = {1, 2 + i % 3, 1};
@@ -265,14 +266,14 @@ static void one_time_a_batch_and_later_each_time(hotbed_backend backend) {
         CHECK(now > last);
         last = now;
     }
-    CHECK(last < UINT64_C(600) * 1000 * 1000); /* microseconds since the first */
-    bench_close(&b);
+    CHECK(last < UINT64_C(600) * 1000 * 1000); /* microseconds since the first prefetch */
+    score_close(&b);
 }
 
-/* Timestamps of another storage, perhaps of another machine, are in the past. */
-static void time_goes_on_after_an_import(hotbed_backend backend) {
-    static bench b;
-    bench_open(&b, backend, HOTBED_SCORE_TIMESTAMP, HOTBED_INSERT_PLAIN);
+/* Times that are imported, from another storage or machine, count as the past. */
+static void times_continue_after_imported_times(hotbed_backend backend) {
+    static score_fixture b;
+    score_open(&b, backend, HOTBED_SCORE_TIMESTAMP, HOTBED_INSERT_PLAIN);
     const uint64_t keys[] = {1, 2, 3}, times[] = {5, UINT64_C(1) << 50, 77};
     set_scores(&b, 3, keys, times);
     for (uint32_t i = 0; i < 3; i++)
@@ -281,24 +282,24 @@ static void time_goes_on_after_an_import(hotbed_backend backend) {
     CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
     CHECK(score_of(&b, 1) > times[1]);
     CHECK(score_of(&b, 1) < times[1] + UINT64_C(600) * 1000 * 1000);
-    const uint64_t old[] = {4}, time[] = {9}; /* and an older one leaves the clock alone */
+    const uint64_t old[] = {4}, time[] = {9}; /* an older time does not set the clock */
     uint64_t before = score_of(&b, 1);
     set_scores(&b, 1, old, time);
     prefetch(&b, 1, keys);
     CHECK_OK(hotbed_ticket_cancel(b.ticket, b.r.stream));
     CHECK(score_of(&b, 1) > before);
-    bench_close(&b);
+    score_close(&b);
 }
 
-/* Scores that are exported and set elsewhere are what they were, and keys that are set without a score get
- * one that fits the strategy. */
-static void scores_come_back(hotbed_backend backend) {
-    static bench a, b;
+/* Scores that are exported and set in another table are unchanged there.  Keys that are set without a score get one
+ * by the strategy. */
+static void scores_survive_export_and_set(hotbed_backend backend) {
+    static score_fixture a, b;
     for (int kind = HOTBED_SCORE_STEP; kind <= HOTBED_SCORE_CUSTOM; kind++) {
         rng random = rng_start((uint64_t)kind);
         uint64_t keys[SLOTS], scores[SLOTS], n = 0;
-        bench_open(&a, backend, (hotbed_score_strategy)kind, HOTBED_INSERT_PROBATION);
-        bench_open(&b, backend, (hotbed_score_strategy)kind, HOTBED_INSERT_PLAIN);
+        score_open(&a, backend, (hotbed_score_strategy)kind, HOTBED_INSERT_PROBATION);
+        score_open(&b, backend, (hotbed_score_strategy)kind, HOTBED_INSERT_PLAIN);
         trace(&a, &random, 100);
         CHECK_OK(hotbed_storage_export_keys(a.r.storage, 0, SLOTS, keys, scores, &n, a.r.stream));
         set_scores(&b, (uint32_t)n, keys, scores);
@@ -318,12 +319,12 @@ static void scores_come_back(hotbed_backend backend) {
             CHECK_EQ(score_of(&a, key), a.custom);
         else
             CHECK_EQ(score_of(&a, key), last);
-        bench_close(&a);
-        bench_close(&b);
+        score_close(&a);
+        score_close(&b);
     }
 }
 
-static void bad_options_are_named(hotbed_backend backend) {
+static void bad_options_are_refused_and_named(hotbed_backend backend) {
     hotbed_stream *stream;
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
     for (int i = 0; i < 11; i++) {
@@ -369,12 +370,12 @@ static void bad_options_are_named(hotbed_backend backend) {
         if (strstr(hotbed_last_error(), names[i]) == NULL)
             CHECK_STRING(hotbed_last_error(), names[i]);
     }
-    static bench b;
-    bench_open(&b, backend, HOTBED_SCORE_LFU, HOTBED_INSERT_PLAIN);
+    static score_fixture b;
+    score_open(&b, backend, HOTBED_SCORE_LFU, HOTBED_INSERT_PLAIN);
     hotbed_stream *s = b.r.stream;
     CHECK_STATUS(hotbed_storage_set_score(b.r.storage, 0, 5, s), HOTBED_ERR_ARGUMENT);
-    bench_close(&b);
-    bench_open(&b, backend, HOTBED_SCORE_CUSTOM, HOTBED_INSERT_PLAIN);
+    score_close(&b);
+    score_open(&b, backend, HOTBED_SCORE_CUSTOM, HOTBED_INSERT_PLAIN);
     s = b.r.stream;
     char text[8];
     CHECK_STATUS(hotbed_storage_set_score(b.r.storage, 1, 5, s), HOTBED_ERR_ARGUMENT);
@@ -385,13 +386,13 @@ static void bad_options_are_named(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_warning(NULL, text, sizeof text), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_warning(b.r.storage, NULL, sizeof text), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_warning(b.r.storage, text, 0), HOTBED_ERR_ARGUMENT);
-    bench_close(&b);
+    score_close(&b);
     hotbed_stream_destroy(stream);
 }
 
-/* --- admission ----------------------------------------------------------------------------------------- */
+/* --- admission ------------------------------------------------------------------------------- */
 
-/* How often the model saw each key, which lane_fill() made from a number below `space`. */
+/* Occurrences of a key so far. */
 typedef struct tally {
     uint64_t key, count;
 } tally;
@@ -406,38 +407,38 @@ static tally *find_tally(tally *tallies, uint64_t *n, uint64_t key) {
     return &tallies[at];
 }
 
-/* The model adds what each key stands for; table 2 does not look at it. */
+/* With batch.counts a key counts for several occurrences; table 2 does not count. */
 static void scores_are_sums_of_counts(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(19);
     setup_start(&s, 3, 4, 2000);
     s.tables[0].score = HOTBED_SCORE_LFU;
     s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 400, 40);
-    recipe how = {.batch_size = 40, .max_bag = 3, .key_space = 30, .extremes = true};
+    test_ticket_open(&r, &l, 400, 40);
+    batch_shape how = {.batch_size = 40, .max_bag = 3, .key_space = 30, .extremes = true};
     for (int round = 0; round < 9; round++) {
         how.counts = round % 3 != 2;
-        lane_fill(&l, &random, &how);
-        lane_prefetch(&l);
-        lane_check(&l);
-        lane_backward(&l, &random);
+        test_ticket_fill(&l, &random, &how);
+        test_ticket_prefetch(&l);
+        test_ticket_check(&l);
+        test_ticket_backward(&l, &random);
         fixture_check(&r);
     }
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* Table 0 admits from the third time on, table 1 all, table 2 is static.  Rows, outputs and training are
- * compared with the model. */
+/* Table 0 admits keys from their third occurrence on, table 1 all keys, table 2 is static.  Rows and outputs equal the
+ * model's. */
 static void keys_are_admitted_when_seen_often_enough(hotbed_backend backend) {
     static tally tallies[512];
     for (int pooling = 0; pooling < 2; pooling++) {
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         rng random = rng_start(20 + (uint64_t)pooling);
         uint64_t n = 0, rejected = 0, admitted = 0;
         setup_start(&s, 3, 5, 1000);
@@ -448,23 +449,23 @@ static void keys_are_admitted_when_seen_often_enough(hotbed_backend backend) {
         s.options.pooling = (hotbed_pooling)pooling;
         s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 300, 40);
-        recipe how = {.batch_size = 40, .max_bag = 3, .key_space = 250, .weights = true};
+        test_ticket_open(&r, &l, 300, 40);
+        batch_shape how = {.batch_size = 40, .max_bag = 3, .key_space = 250, .weights = true};
         for (int round = 0; round < 12; round++) {
             how.counts = round % 3 == 2;
-            lane_fill(&l, &random, &how);
-            CHECK_OK(lane_prefetch_with_slots(&l)); /* no fault */
-            lane_check(&l);
+            test_ticket_fill(&l, &random, &how);
+            CHECK_OK(test_ticket_prefetch_with_slots(&l)); /* no fault */
+            test_ticket_check(&l);
             for (uint32_t u = 0; u < l.model->unique_offsets[1]; u++) {
                 tally *t = find_tally(tallies, &n, l.model->unique_keys[u]);
                 t->count += l.model->counts[u];
                 CHECK_EQ(l.model->rows[u] == UINT32_MAX, t->count < 3);
                 rejected += t->count < 3;
             }
-            lane_forward(&l);
-            lane_forward(&l); /* the same row twice */
-            lane_eval(&l);
-            lane_backward(&l, &random);
+            test_ticket_forward(&l);
+            test_ticket_forward(&l); /* a second forward reads the same rows */
+            test_ticket_eval(&l);
+            test_ticket_backward(&l, &random);
             CHECK_OK(hotbed_stream_sync(r.stream));
         }
         for (uint64_t i = 0; i < n; i++) {
@@ -476,14 +477,14 @@ static void keys_are_admitted_when_seen_often_enough(hotbed_backend backend) {
         CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
         CHECK_EQ(stats.rejected, rejected);
         CHECK_EQ(stats.inserts, admitted);
-        fixture_check(&r); /* the set of keys, their rows, and the statistics */
-        lane_close(&l);
+        fixture_check(&r); /* keys, rows and statistics */
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
 
-/* A table of one feature whose batches are these keys; gives which got a slot. */
-static void admitted_of(bench *b, uint32_t n, const uint64_t *keys, bool *got) {
+/* Prefetch a batch of these keys; got[i] is set if key i has a slot. */
+static void admitted_of(score_fixture *b, uint32_t n, const uint64_t *keys, bool *got) {
     uint64_t slots[MOST_KEYS];
     hotbed_ticket_view view = {.size = sizeof view};
     prefetch(b, n, keys);
@@ -495,7 +496,7 @@ static void admitted_of(bench *b, uint32_t n, const uint64_t *keys, bool *got) {
         got[i] = slots[i] != HOTBED_SLOT_NONE;
 }
 
-static void admission_setup(bench *b, hotbed_admission admission) {
+static void admission_setup(score_fixture *b, hotbed_admission admission) {
     memset(b, 0, sizeof *b);
     setup_start(&b->s, 1, 3, 20000);
     b->s.tables[0].admission = admission;
@@ -504,15 +505,15 @@ static void admission_setup(bench *b, hotbed_admission admission) {
     b->s.tables[0].admission_probability = 0.25F;
 }
 
-static void admission_open(bench *b, hotbed_backend backend) {
+static void admission_open(score_fixture *b, hotbed_backend backend) {
     fixture_open_bare(&b->r, backend, &b->s.options);
     CHECK_OK(hotbed_ticket_create(b->r.storage, MOST_KEYS, MOST_KEYS, b->r.stream, &b->ticket));
     b->device_keys = fixture_alloc(&b->r, MOST_KEYS * sizeof(uint64_t));
 }
 
-/* Keys that are set are not asked; clear forgets counts; an evicted key must earn its place again. */
-static void what_bypasses_and_resets_the_count(hotbed_backend backend) {
-    static bench b;
+/* set_rows does not need admission; clear resets counts; an evicted key is counted from zero. */
+static void set_bypasses_admission_and_clear_resets_counts(hotbed_backend backend) {
+    static score_fixture b;
     admission_setup(&b, HOTBED_ADMIT_FREQUENCY);
     admission_open(&b, backend);
     bool got[2];
@@ -534,13 +535,13 @@ static void what_bypasses_and_resets_the_count(hotbed_backend backend) {
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(b.r.storage, 0, &info));
     CHECK_EQ(info.index_bytes, 16 * (info.slots + SLOTS));
-    bench_close(&b);
+    score_close(&b);
 }
 
-/* Far more keys than are counted: low counts are forgotten, none is admitted early, and keys that come
- * often are. */
+/* Far more keys than the counter can hold: low counts are forgotten, no key is admitted early, and frequent keys are
+ * admitted. */
 static void a_full_counter_forgets_low_counts(hotbed_backend backend) {
-    static bench b;
+    static score_fixture b;
     admission_setup(&b, HOTBED_ADMIT_FREQUENCY);
     b.s.tables[0].admission_threshold = 5;
     admission_open(&b, backend);
@@ -548,7 +549,7 @@ static void a_full_counter_forgets_low_counts(hotbed_backend backend) {
     uint64_t keys[MOST_KEYS], next = 100, rare = 0;
     for (int i = 0; i < 40; i++) {
         for (uint32_t k = 0; k < 30; k++)
-            keys[k] = next++; /* once in a lifetime */
+            keys[k] = next++; /* keys that occur once */
         for (uint32_t k = 30; k < 34; k++)
             keys[k] = k;
         admitted_of(&b, 34, keys, got);
@@ -560,11 +561,11 @@ static void a_full_counter_forgets_low_counts(hotbed_backend backend) {
     CHECK_EQ(rare, 0);
     CHECK(got[30] && got[31] && got[32] && got[33]);
     CHECK_EQ(fixture_size(&b.r, 0), 4);
-    bench_close(&b);
+    score_close(&b);
 }
 
 static uint64_t drawn(hotbed_backend backend, uint64_t seed, float probability, uint64_t *hash) {
-    static bench b;
+    static score_fixture b;
     admission_setup(&b, HOTBED_ADMIT_PROBABILISTIC);
     b.s.options.seed = seed;
     b.s.tables[0].admission_probability = probability;
@@ -582,7 +583,7 @@ static uint64_t drawn(hotbed_backend backend, uint64_t seed, float probability, 
         }
     }
     CHECK_EQ(fixture_size(&b.r, 0), all);
-    admitted_of(&b, MOST_KEYS, keys, got); /* who was rejected has another chance */
+    admitted_of(&b, MOST_KEYS, keys, got); /* rejected keys are drawn again */
     uint64_t more = fixture_size(&b.r, 0) - all;
     CHECK_EQ(more > 0, probability < 1.0F);
     CHECK(more < MOST_KEYS);
@@ -590,13 +591,14 @@ static uint64_t drawn(hotbed_backend backend, uint64_t seed, float probability, 
     CHECK_OK(hotbed_storage_stats(b.r.storage, 0, &stats, b.r.stream));
     CHECK_EQ(stats.hits + stats.inserts + stats.rejected, stats.uniques);
     CHECK_EQ(stats.inserts, all + more);
-    bench_close(&b);
+    score_close(&b);
     return all;
 }
 
 static void a_share_of_new_keys_is_admitted(hotbed_backend backend) {
     uint64_t hash[4];
-    uint64_t first = drawn(backend, 1, 0.25F, &hash[0]); /* of 3200: 800, deviation 24.5 */
+    /* expected 800 of 3200, standard deviation 24.5 */
+    uint64_t first = drawn(backend, 1, 0.25F, &hash[0]);
     CHECK(first > 700 && first < 900);
     CHECK_EQ(drawn(backend, 1, 0.25F, &hash[1]), first);
     CHECK_EQ(hash[0], hash[1]);
@@ -605,47 +607,47 @@ static void a_share_of_new_keys_is_admitted(hotbed_backend backend) {
     CHECK_EQ(drawn(backend, 1, 1.0F, &hash[3]), 3200);
 }
 
-/* --- check --------------------------------------------------------------------------------------------- */
+/* --- check ----------------------------------------------------------------------------------- */
 
-typedef struct checked {
+typedef struct check_mode {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random;
-} checked;
+} check_mode;
 
-static void checked_open(checked *c, hotbed_backend backend, hotbed_check check) {
+static void check_mode_open(check_mode *c, hotbed_backend backend, hotbed_check check) {
     c->random = rng_start(30);
     setup_start(&c->s, 2, 4, 4);
     c->s.tables[1].kind = HOTBED_TABLE_STATIC;
     c->s.tables[1].capacity = 10;
     c->s.options.check = check;
     fixture_open(&c->r, backend, &c->s.options);
-    lane_open(&c->r, &c->l, 128, 64);
+    test_ticket_open(&c->r, &c->l, 128, 64);
 }
 
-/* A batch of 64 keys for table 0, which fills it, or of one; and key `key` for table 1 at the end. */
-static hotbed_status checked_batch(checked *c, bool fill, uint64_t key) {
-    const recipe how = {.batch_size = fill ? 64 : 1, .key_space = fill ? 0 : 1};
-    lane_fill(&c->l, &c->random, &how);
+/* Run a step with 64 keys of table 0, which fill it, or with one; its last key is `key`, of table 1. */
+static hotbed_status check_mode_batch(check_mode *c, bool fill, uint64_t key) {
+    const batch_shape how = {.batch_size = fill ? 64 : 1, .key_space = fill ? 0 : 1};
+    test_ticket_fill(&c->l, &c->random, &how);
     ((uint64_t *)c->l.host.keys)[fill ? 127 : 1] = key;
-    lane_upload(&c->l);
-    hotbed_status status = lane_prefetch_with_slots(&c->l);
-    lane_check(&c->l);
-    lane_forward(&c->l); /* initial values for keys without a slot */
-    lane_backward(&c->l, &c->random);
+    test_ticket_upload(&c->l);
+    hotbed_status status = test_ticket_prefetch_with_slots(&c->l);
+    test_ticket_check(&c->l);
+    test_ticket_forward(&c->l); /* initial values for keys without a slot */
+    test_ticket_backward(&c->l, &c->random);
     return status;
 }
 
-static void checked_close(checked *c) {
+static void check_mode_close(check_mode *c) {
     CHECK(c->r.model->tables[1].stats.refused > 0);
     CHECK_OK(hotbed_stream_sync(c->r.stream));
-    fixture_check(&c->r); /* `refused` too */
-    lane_close(&c->l);
+    fixture_check(&c->r); /* with the count of refused keys */
+    test_ticket_close(&c->l);
     fixture_close(&c->r);
 }
 
-static void warning_is(checked *c, const char *part, const char *part2) {
+static void warning_is(check_mode *c, const char *part, const char *part2) {
     char text[256] = "unset";
     CHECK_STATUS(hotbed_storage_warning(NULL, text, sizeof text), HOTBED_ERR_ARGUMENT);
     CHECK_OK(hotbed_storage_warning(c->r.storage, text, sizeof text));
@@ -657,81 +659,81 @@ static void warning_is(checked *c, const char *part, const char *part2) {
 }
 
 static void keys_without_a_slot_are_errors(hotbed_backend backend) {
-    static checked c;
-    checked_open(&c, backend, HOTBED_CHECK_ERROR);
-    CHECK_EQ(checked_batch(&c, false, 10), HOTBED_ERR_RANGE);
-    CHECK_EQ(checked_batch(&c, true, 9), HOTBED_ERR_FULL);
+    static check_mode c;
+    check_mode_open(&c, backend, HOTBED_CHECK_ERROR);
+    CHECK_EQ(check_mode_batch(&c, false, 10), HOTBED_ERR_RANGE);
+    CHECK_EQ(check_mode_batch(&c, true, 9), HOTBED_ERR_FULL);
     warning_is(&c, NULL, NULL);
-    checked_close(&c);
+    check_mode_close(&c);
 }
 
-static void or_warnings(hotbed_backend backend) {
-    static checked c;
-    checked_open(&c, backend, HOTBED_CHECK_WARN);
+static void keys_without_a_slot_can_be_warnings(hotbed_backend backend) {
+    static check_mode c;
+    check_mode_open(&c, backend, HOTBED_CHECK_WARN);
     warning_is(&c, NULL, NULL);
-    CHECK_EQ(checked_batch(&c, false, 4242), HOTBED_OK);
+    CHECK_EQ(check_mode_batch(&c, false, 4242), HOTBED_OK);
     warning_is(&c, "table 1", "4242");
-    warning_is(&c, NULL, NULL); /* taken */
-    CHECK_EQ(checked_batch(&c, true, 9), HOTBED_OK);
+    warning_is(&c, NULL, NULL); /* a warning is returned once */
+    CHECK_EQ(check_mode_batch(&c, true, 9), HOTBED_OK);
     char text[8] = "unset";
     CHECK_OK(hotbed_storage_warning(c.r.storage, text, sizeof text));
-    CHECK_STRING(text, "table 0"); /* cut */
-    const recipe one = {.batch_size = 1, .key_space = 1};
-    lane_fill(&c.l, &c.random, &one);
+    CHECK_STRING(text, "table 0"); /* truncated */
+    const batch_shape one = {.batch_size = 1, .key_space = 1};
+    test_ticket_fill(&c.l, &c.random, &one);
     ((uint64_t *)c.l.host.keys)[1] = 77;
-    lane_upload(&c.l);
-    lane_eval(&c.l);
+    test_ticket_upload(&c.l);
+    test_ticket_eval(&c.l);
     CHECK_OK(hotbed_stream_sync(c.r.stream));
     warning_is(&c, "table 1", "77");
-    /* Rows that the caller sets are another matter. */
+    /* Rows that the caller sets are always errors. */
     const hotbed_rows nothing = {0};
     CHECK_OK(hotbed_storage_set_rows(
         c.r.storage, 1, 1, (const uint64_t *)c.l.device.keys + 1, &nothing, c.r.stream));
     CHECK_STATUS(hotbed_stream_sync(c.r.stream), HOTBED_ERR_RANGE);
-    checked_close(&c);
+    check_mode_close(&c);
 }
 
-static void or_nothing(hotbed_backend backend) {
-    static checked c;
-    checked_open(&c, backend, HOTBED_CHECK_IGNORE);
-    CHECK_EQ(checked_batch(&c, false, UINT64_MAX), HOTBED_OK);
-    CHECK_EQ(checked_batch(&c, true, 10), HOTBED_OK);
+static void keys_without_a_slot_can_be_ignored(hotbed_backend backend) {
+    static check_mode c;
+    check_mode_open(&c, backend, HOTBED_CHECK_IGNORE);
+    CHECK_EQ(check_mode_batch(&c, false, UINT64_MAX), HOTBED_OK);
+    CHECK_EQ(check_mode_batch(&c, true, 10), HOTBED_OK);
     warning_is(&c, NULL, NULL);
-    checked_close(&c);
+    check_mode_close(&c);
 }
 
-/* Offsets that cannot be are no matter of keys. */
-static void bad_offsets_are_errors_always(hotbed_backend backend) {
-    static checked c;
-    checked_open(&c, backend, HOTBED_CHECK_IGNORE);
-    const recipe how = {.batch_size = 4, .max_bag = 3, .key_space = 3};
-    lane_fill(&c.l, &c.random, &how);
+/* Invalid offsets are errors whatever the option says. */
+static void bad_offsets_are_always_errors(hotbed_backend backend) {
+    static check_mode c;
+    check_mode_open(&c, backend, HOTBED_CHECK_IGNORE);
+    const batch_shape how = {.batch_size = 4, .max_bag = 3, .key_space = 3};
+    test_ticket_fill(&c.l, &c.random, &how);
     ((int64_t *)c.l.host.offsets)[8] = 1000;
-    lane_upload(&c.l);
-    const hotbed_batch batch = lane_batch(&c.l);
+    test_ticket_upload(&c.l);
+    const hotbed_batch batch = test_ticket_batch(&c.l);
     CHECK_OK(hotbed_storage_prefetch(c.r.storage, &batch, c.l.ticket, c.r.stream));
     CHECK_STATUS(hotbed_stream_sync(c.r.stream), HOTBED_ERR_RANGE);
     CHECK_OK(hotbed_ticket_cancel(c.l.ticket, c.r.stream));
-    lane_close(&c.l);
+    test_ticket_close(&c.l);
     CHECK_OK(hotbed_storage_clear(c.r.storage, 0, c.r.stream));
     fixture_close(&c.r);
 }
 
-/* --- the clock --------------------------------------------------------------------------------------- */
+/* --- the clock ------------------------------------------------------------------------------- */
 
-/* What was seen since is what scores later than the clock said. */
-static void now_divides_what_was_seen(hotbed_backend backend) {
+/* Keys of later prefetches have scores above the value of hotbed_storage_now(). */
+static void now_separates_earlier_and_later_keys(hotbed_backend backend) {
     static const hotbed_score_strategy kinds[] = {
         HOTBED_SCORE_STEP, HOTBED_SCORE_TIMESTAMP, HOTBED_SCORE_TIMESTAMP_LFU, HOTBED_SCORE_LFU,
         HOTBED_SCORE_CUSTOM};
     for (int k = 0; k < 5; k++) {
-        static bench b;
-        bench_open(&b, backend, kinds[k], HOTBED_INSERT_PLAIN);
+        static score_fixture b;
+        score_open(&b, backend, kinds[k], HOTBED_INSERT_PLAIN);
         uint64_t now = 99, later = 0, count = 0;
         hotbed_stream *stream = b.r.stream;
         if (k >= 3) {
             CHECK_STATUS(hotbed_storage_now(b.r.storage, 0, &now, stream), HOTBED_ERR_ARGUMENT);
-            bench_close(&b);
+            score_close(&b);
             continue;
         }
         CHECK_OK(hotbed_storage_now(b.r.storage, 0, &now, stream));
@@ -739,7 +741,7 @@ static void now_divides_what_was_seen(hotbed_backend backend) {
         const uint64_t before[] = {1, 2, 3}, after[] = {2, 4};
         prefetch(&b, 3, before);
         CHECK_OK(hotbed_ticket_cancel(b.ticket, stream));
-        if (kinds[k] == HOTBED_SCORE_TIMESTAMP) { /* an imported time: later than any so far */
+        if (kinds[k] == HOTBED_SCORE_TIMESTAMP) { /* an imported time, later than all so far */
             const uint64_t key = 9, score = UINT64_C(1) << 50;
             set_scores(&b, 1, &key, &score);
         }
@@ -773,19 +775,19 @@ static void now_divides_what_was_seen(hotbed_backend backend) {
         CHECK_STATUS(hotbed_storage_now(b.r.storage, 0, &now, stream), HOTBED_ERR_STATE);
         CHECK_OK(hotbed_graph_end(stream, &graph));
         hotbed_graph_destroy(graph);
-        bench_close(&b);
+        score_close(&b);
     }
 }
 
-/* --- parity --------------------------------------------------------------------------------------------- */
+/* --- parity ---------------------------------------------------------------------------------- */
 
 static int by_key(const void *a, const void *b) {
     const tally *x = a, *y = b;
     return (x->key > y->key) - (x->key < y->key);
 }
 
-/* Keys and scores of a table, by key. */
-static uint64_t listed(bench *b, tally *out) {
+/* List keys and scores of a table, in the order of keys. */
+static uint64_t listed(score_fixture *b, tally *out) {
     static uint64_t keys[4096], scores[4096];
     uint64_t n = 0;
     CHECK_OK(hotbed_storage_export_keys(b->r.storage, 0, 4096, keys, scores, &n, b->r.stream));
@@ -795,8 +797,8 @@ static uint64_t listed(bench *b, tally *out) {
     return n;
 }
 
-static void eviction_and_admission_are_the_same_on_both(hotbed_backend backend) {
-    static bench b[2];
+static void eviction_and_admission_are_the_same_on_both_backends(hotbed_backend backend) {
+    static score_fixture b[2];
     static tally lists[2][4096];
     static const hotbed_backend backends[] = {HOTBED_BACKEND_HOST, HOTBED_BACKEND_CUDA};
     (void)backend;
@@ -808,10 +810,10 @@ static void eviction_and_admission_are_the_same_on_both(hotbed_backend backend) 
     for (int kind = 0; kind < 3; kind++) {
         for (int i = 0; i < 2; i++) {
             rng random = rng_start((uint64_t)kind);
-            bench_open(&b[i], backends[i], kinds[kind], HOTBED_INSERT_PROBATION);
+            score_open(&b[i], backends[i], kinds[kind], HOTBED_INSERT_PROBATION);
             trace(&b[i], &random, 200);
             n[i] = listed(&b[i], lists[i]);
-            bench_close(&b[i]);
+            score_close(&b[i]);
         }
         CHECK_EQ(n[0], n[1]);
         CHECK_BYTES(lists[0], lists[1], (size_t)n[0] * sizeof(tally));
@@ -832,7 +834,7 @@ static void eviction_and_admission_are_the_same_on_both(hotbed_backend backend) 
                 CHECK_OK(hotbed_stream_sync(b[i].r.stream));
             }
             n[i] = listed(&b[i], lists[i]);
-            bench_close(&b[i]);
+            score_close(&b[i]);
         }
         CHECK_EQ(n[0], n[1]);
         CHECK(n[0] > 300);
@@ -845,22 +847,25 @@ const hotbed_test hotbed_tests[] = {
     {"the_oldest_time_is_evicted", the_oldest_time_is_evicted},
     {"the_lowest_count_is_evicted", the_lowest_count_is_evicted},
     {"the_lowest_custom_score_is_evicted", the_lowest_custom_score_is_evicted},
-    {"keys_on_probation_go_first", keys_on_probation_go_first},
-    {"counts_are_exact_beyond_floats", counts_are_exact_beyond_floats},
-    {"one_time_a_batch_and_later_each_time", one_time_a_batch_and_later_each_time},
-    {"time_goes_on_after_an_import", time_goes_on_after_an_import},
-    {"scores_come_back", scores_come_back},
-    {"bad_options_are_named", bad_options_are_named},
+    {"keys_on_probation_are_evicted_first", keys_on_probation_are_evicted_first},
+    {"counts_above_2_to_the_24_are_exact", counts_above_2_to_the_24_are_exact},
+    {"keys_of_a_batch_share_a_time_and_times_increase",
+     keys_of_a_batch_share_a_time_and_times_increase},
+    {"times_continue_after_imported_times", times_continue_after_imported_times},
+    {"scores_survive_export_and_set", scores_survive_export_and_set},
+    {"bad_options_are_refused_and_named", bad_options_are_refused_and_named},
     {"scores_are_sums_of_counts", scores_are_sums_of_counts},
     {"keys_are_admitted_when_seen_often_enough", keys_are_admitted_when_seen_often_enough},
-    {"what_bypasses_and_resets_the_count", what_bypasses_and_resets_the_count},
+    {"set_bypasses_admission_and_clear_resets_counts",
+     set_bypasses_admission_and_clear_resets_counts},
     {"a_full_counter_forgets_low_counts", a_full_counter_forgets_low_counts},
     {"a_share_of_new_keys_is_admitted", a_share_of_new_keys_is_admitted},
     {"keys_without_a_slot_are_errors", keys_without_a_slot_are_errors},
-    {"or_warnings", or_warnings},
-    {"or_nothing", or_nothing},
-    {"bad_offsets_are_errors_always", bad_offsets_are_errors_always},
-    {"now_divides_what_was_seen", now_divides_what_was_seen},
-    {"eviction_and_admission_are_the_same_on_both", eviction_and_admission_are_the_same_on_both},
+    {"keys_without_a_slot_can_be_warnings", keys_without_a_slot_can_be_warnings},
+    {"keys_without_a_slot_can_be_ignored", keys_without_a_slot_can_be_ignored},
+    {"bad_offsets_are_always_errors", bad_offsets_are_always_errors},
+    {"now_separates_earlier_and_later_keys", now_separates_earlier_and_later_keys},
+    {"eviction_and_admission_are_the_same_on_both_backends",
+     eviction_and_admission_are_the_same_on_both_backends},
     {NULL, NULL},
 };

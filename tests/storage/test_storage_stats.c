@@ -1,4 +1,8 @@
-/* tests/storage/test_storage_stats.c - meters: counts without a wait; histograms of the index. */
+/* tests/storage/test_storage_stats.c - contract of hotbed/stats.h: meters and histograms.
+ *
+ * A meter's counts must equal the model's, or the counts of hotbed_storage_stats().  Readings run beside requests on
+ * other threads; histograms are compared with an export of all keys.
+ */
 #include "hotbed/stats.h"
 #include "tests/storage/fixture.h"
 #include "tests/support/fault.h"
@@ -15,7 +19,7 @@ static void three_tables(setup *s) {
     s->tables[2].capacity = 20;
 }
 
-/* The model's counts; it evicts and rejects nothing. */
+/* Compare counts with the model's.  These tests evict and reject no key. */
 static void check_stats(const hotbed_table_stats *seen, const hotbed_table_stats *expected) {
     CHECK_EQ(seen->keys, expected->keys);
     CHECK_EQ(seen->uniques, expected->uniques);
@@ -39,10 +43,10 @@ static hotbed_table_stats difference(const hotbed_table_stats *a, const hotbed_t
     return d;
 }
 
-static void a_reading_is_the_models_counts(hotbed_backend backend) {
+static void a_reading_equals_the_counts_of_the_model(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(1);
     hotbed_meter *meter;
     hotbed_reading reading = {.size = sizeof reading};
@@ -51,9 +55,9 @@ static void a_reading_is_the_models_counts(hotbed_backend backend) {
     uint64_t prefetches = 0, requests = 0, steps = 0;
     three_tables(&s);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 3 * BATCH, BATCH);
-    const recipe how = {.batch_size = BATCH, .key_space = 120};
-    lane_step(&l, &random, &how); /* before the meter: in no step of it */
+    test_ticket_open(&r, &l, 3 * BATCH, BATCH);
+    const batch_shape how = {.batch_size = BATCH, .key_space = 120};
+    test_ticket_step(&l, &random, &how); /* before the meter exists, so not counted in a step */
     for (uint32_t t = 0; t < 3; t++)
         before[t] = r.model->tables[t].stats;
     steps = prefetches = 1;
@@ -63,7 +67,7 @@ static void a_reading_is_the_models_counts(hotbed_backend backend) {
     CHECK_EQ(total.keys, 0);
     for (int i = 0; i < 25; i++) {
         for (uint64_t k = rng_below(&random, 3); k > 0; k--, steps++)
-            lane_step(&l, &random, &how);
+            test_ticket_step(&l, &random, &how);
         CHECK_OK(hotbed_meter_request(meter, r.stream));
         CHECK_OK(hotbed_stream_sync(r.stream));
         requests++;
@@ -83,11 +87,11 @@ static void a_reading_is_the_models_counts(hotbed_backend backend) {
     CHECK(before[0].hits > 0 && before[0].inserts > 0);
     hotbed_meter_destroy(meter);
     hotbed_meter_destroy(NULL);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* Evictions, refusals and rejections, too, equal the counts of hotbed_storage_stats(). */
+/* All counts, with evictions, refusals and rejections, equal the counts of hotbed_storage_stats(). */
 static void every_count_is_read(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -138,15 +142,15 @@ static void every_count_is_read(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* A storage whose steps all have BATCH keys a table, for tests in which only the number of steps matters. */
-typedef struct drill {
+/* A storage with a meter; every step has BATCH keys, so counts show the number of steps. */
+typedef struct meter_fixture {
     fixture r;
     hotbed_ticket *ticket;
     hotbed_meter *meter;
     hotbed_batch batch;
-} drill;
+} meter_fixture;
 
-static void drill_open(drill *d, hotbed_backend backend) {
+static void meter_open(meter_fixture *d, hotbed_backend backend) {
     setup s;
     uint64_t keys[2 * BATCH];
     setup_start(&s, 2, 2, 100);
@@ -161,25 +165,25 @@ static void drill_open(drill *d, hotbed_backend backend) {
     d->batch.keys = fixture_copy(&d->r, keys, sizeof keys);
 }
 
-static void drill_step(drill *d) {
+static void meter_step(meter_fixture *d) {
     CHECK_OK(hotbed_storage_prefetch(d->r.storage, &d->batch, d->ticket, d->r.stream));
     CHECK_OK(hotbed_meter_request(d->meter, d->r.stream));
 }
 
-static void drill_close(drill *d) {
+static void meter_close(meter_fixture *d) {
     hotbed_ticket_destroy(d->ticket);
     hotbed_meter_destroy(d->meter);
     fixture_close(&d->r);
 }
 
-static void requests_are_recorded(hotbed_backend backend) {
-    drill d;
+static void requests_can_be_recorded(hotbed_backend backend) {
+    meter_fixture d;
     hotbed_graph *graph;
     hotbed_reading reading = {.size = sizeof reading};
     hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
-    drill_open(&d, backend);
+    meter_open(&d, backend);
     CHECK_OK(hotbed_graph_begin(d.r.stream));
-    drill_step(&d);
+    meter_step(&d);
     CHECK_OK(hotbed_graph_end(d.r.stream, &graph));
     for (uint64_t i = 1; i <= 20; i++) {
         CHECK_OK(hotbed_graph_launch(graph, d.r.stream));
@@ -196,20 +200,20 @@ static void requests_are_recorded(hotbed_backend backend) {
     }
     CHECK_OK(hotbed_stream_sync(d.r.stream));
     hotbed_graph_destroy(graph);
-    drill_close(&d);
+    meter_close(&d);
 }
 
 static void requests_and_readings_neither_wait_nor_allocate(hotbed_backend backend) {
-    drill d;
+    meter_fixture d;
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     hotbed_reading reading = {.size = sizeof reading};
     hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
-    drill_open(&d, backend);
-    drill_step(&d);
+    meter_open(&d, backend);
+    meter_step(&d);
     CHECK_OK(hotbed_stream_sync(d.r.stream));
     hotbed_counters_read(&before);
     for (int i = 0; i < 30; i++) {
-        drill_step(&d);
+        meter_step(&d);
         CHECK_OK(hotbed_meter_read(d.meter, 0, &reading, &total, &step));
         CHECK(reading.request >= 1);
     }
@@ -217,17 +221,17 @@ static void requests_and_readings_neither_wait_nor_allocate(hotbed_backend backe
     CHECK_EQ(after.host_waits, before.host_waits);
     CHECK_EQ(after.allocations, before.allocations);
     CHECK_OK(hotbed_stream_sync(d.r.stream));
-    drill_close(&d);
+    meter_close(&d);
 }
 
-/* More threads than cores read while thousands of requests run, so that some are interrupted in the middle of a
- * record and come back when it is used for another: what they see is always of one request. */
+/* More threads than cores read while thousands of requests run.  So some readers are interrupted within a record,
+ * which is used for another request before they go on; still, each reading must be of one request. */
 typedef struct reader {
     const hotbed_meter *meter;
     uint64_t last; /* request to stop after */
 } reader;
 
-static void *read_on(void *argument) {
+static void *read_until_last(void *argument) {
     const reader *r = argument;
     hotbed_reading reading = {.size = sizeof reading};
     hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
@@ -242,24 +246,24 @@ static void *read_on(void *argument) {
     return NULL;
 }
 
-static void readings_beside_requests_are_whole(hotbed_backend backend) {
+static void concurrent_readings_are_of_one_request(hotbed_backend backend) {
     enum { READERS = 8 };
     uint64_t steps = hotbed_test_is_small() ? 40 : backend == HOTBED_BACKEND_HOST ? 10000 : 400;
-    drill d;
+    meter_fixture d;
     pthread_t threads[READERS];
-    drill_open(&d, backend);
+    meter_open(&d, backend);
     reader r = {d.meter, steps};
     for (int i = 0; i < READERS; i++)
-        CHECK_EQ(pthread_create(&threads[i], NULL, read_on, &r), 0);
+        CHECK_EQ(pthread_create(&threads[i], NULL, read_until_last, &r), 0);
     for (uint64_t i = 0; i < steps; i++)
-        drill_step(&d);
+        meter_step(&d);
     CHECK_OK(hotbed_stream_sync(d.r.stream));
     for (int i = 0; i < READERS; i++)
         CHECK_EQ(pthread_join(threads[i], NULL), 0);
-    drill_close(&d);
+    meter_close(&d);
 }
 
-/* --- histograms ------------------------------------------------------------------------------------ */
+/* --- histograms ------------------------------------------------------------------------------ */
 
 static void histograms_count_the_slots(hotbed_backend backend) {
     enum { CAPACITY = 3000, STEP = 100 };
@@ -272,7 +276,7 @@ static void histograms_count_the_slots(hotbed_backend backend) {
     hotbed_memory pinned;
     uint64_t keys[2 * STEP], slots[2 * STEP];
     setup_start(&s, 2, 1, CAPACITY);
-    s.options.mode = HOTBED_MODE_HBM_DIRECT; /* keys that move do not stay in their buckets */
+    s.options.mode = HOTBED_MODE_HBM_DIRECT; /* keys of two tiers change their buckets */
     fixture_open_bare(&r, backend, &s.options);
     CHECK_OK(hotbed_ticket_create(r.storage, 2 * STEP, STEP, r.stream, &ticket));
     CHECK_OK(hotbed_memory_alloc(
@@ -306,7 +310,7 @@ static void histograms_count_the_slots(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* --- errors ------------------------------------------------------------------------------------------ */
+/* --- errors ---------------------------------------------------------------------------------- */
 
 static void documented_errors(hotbed_backend backend) {
     setup s;
@@ -315,7 +319,7 @@ static void documented_errors(hotbed_backend backend) {
     hotbed_reading reading = {.size = sizeof reading};
     hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
     three_tables(&s);
-    s.options.mode = HOTBED_MODE_HBM_DIRECT; /* where static tables have no index */
+    s.options.mode = HOTBED_MODE_HBM_DIRECT; /* static tables have no index in this mode */
     fixture_open_bare(&r, backend, &s.options);
     CHECK_STATUS(hotbed_meter_create(r.storage, r.stream, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_meter_create(NULL, r.stream, &meter), HOTBED_ERR_ARGUMENT);
@@ -358,7 +362,7 @@ static void a_histogram_does_not_grow_a_recorded_workspace(hotbed_backend backen
     fixture_close(&r);
 }
 
-static void a_meter_survives_no_memory(hotbed_backend backend) {
+static void meter_create_without_memory_is_an_error(hotbed_backend backend) {
     setup s;
     fixture r;
     hotbed_meter *meter = NULL;
@@ -382,16 +386,16 @@ static void a_meter_survives_no_memory(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_reading_is_the_models_counts", a_reading_is_the_models_counts},
+    {"a_reading_equals_the_counts_of_the_model", a_reading_equals_the_counts_of_the_model},
     {"every_count_is_read", every_count_is_read},
-    {"requests_are_recorded", requests_are_recorded},
+    {"requests_can_be_recorded", requests_can_be_recorded},
     {"requests_and_readings_neither_wait_nor_allocate",
      requests_and_readings_neither_wait_nor_allocate},
-    {"readings_beside_requests_are_whole", readings_beside_requests_are_whole},
+    {"concurrent_readings_are_of_one_request", concurrent_readings_are_of_one_request},
     {"histograms_count_the_slots", histograms_count_the_slots},
     {"documented_errors", documented_errors},
     {"a_histogram_does_not_grow_a_recorded_workspace",
      a_histogram_does_not_grow_a_recorded_workspace},
-    {"a_meter_survives_no_memory", a_meter_survives_no_memory},
+    {"meter_create_without_memory_is_an_error", meter_create_without_memory_is_an_error},
     {NULL, NULL},
 };

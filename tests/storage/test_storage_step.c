@@ -1,4 +1,8 @@
-/* tests/storage/test_storage_step.c - training steps against the model, bit for bit. */
+/* tests/storage/test_storage_step.c - training steps against the model, bit by bit.
+ *
+ * Random batches through prefetch, forward and backward: all optimizers, poolings, types and many dimensions, in
+ * tables of either kind with one or more features.
+ */
 #include "tests/storage/fixture.h"
 
 static const uint32_t all_dims[] = {1, 3, 4, 7, 8, 16, 17, 32, 64, 100, 128, 129, 256, 1023, 1024};
@@ -13,7 +17,7 @@ static void random_optimizer(hotbed_optimizer *optimizer, rng *random) {
     optimizer->max_gradient = rng_below(random, 2) == 0 ? 0.0F : 0.75F;
 }
 
-/* TABLES tables of different dims and types, the second static, the third with three features. */
+/* Tables of different dimensions and types; the second is static, the third has three features. */
 static void mixed_setup(
     setup *s, rng *random, hotbed_optimizer_kind kind, hotbed_pooling pooling, uint32_t n) {
     setup_start(s, TABLES, 4, 4096);
@@ -36,10 +40,10 @@ static void mixed_setup(
 
 static void mixed_steps(hotbed_backend backend, setup *s, rng *random) {
     fixture r;
-    lane l;
+    test_ticket l;
     fixture_open(&r, backend, &s->options);
-    lane_open(&r, &l, 600, 16);
-    const recipe recipes[] = {
+    test_ticket_open(&r, &l, 600, 16);
+    const batch_shape recipes[] = {
         {.batch_size = 16, .max_bag = 4, .key_space = 40, .weights = true},
         {.batch_size = 16},
         {.batch_size = 0},
@@ -48,10 +52,10 @@ static void mixed_steps(hotbed_backend backend, setup *s, rng *random) {
         {.batch_size = 16, .max_bag = 6, .one_key = true, .extremes = true},
     };
     for (uint32_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++)
-        lane_step(&l, random, &recipes[i]);
-    lane_eval(&l);
+        test_ticket_step(&l, random, &recipes[i]);
+    test_ticket_eval(&l);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -81,150 +85,151 @@ static void rowwise_adagrad_steps_equal_the_model(hotbed_backend backend) {
     mixed(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
 }
 
-/* Every dim alone, so that no other table's dim chooses how wide the work is. */
-static void every_dim_alone(hotbed_backend backend) {
+/* Each dimension in a storage of its own, because the largest dimension decides how work is split. */
+static void every_dimension_equals_the_model(hotbed_backend backend) {
     rng random = rng_start(7);
     for (uint32_t d = 0; d < NUM_DIMS; d++) {
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         setup_start(&s, 1, all_dims[d], 500);
         s.tables[0].dtype = (hotbed_dtype)(1 + d % 3);
         s.options.pooling = (hotbed_pooling)((d + 1) % 3);
         s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + (d + 1) % 4);
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 128, 32);
+        test_ticket_open(&r, &l, 128, 32);
         for (int step = 0; step < 3; step++) {
-            const recipe how = {.batch_size = 32, .max_bag = 5, .key_space = 60, .weights = true};
-            lane_step(&l, &random, &how);
+            const batch_shape how = {
+                .batch_size = 32, .max_bag = 5, .key_space = 60, .weights = true};
+            test_ticket_step(&l, &random, &how);
         }
         fixture_check(&r);
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
 
-/* Many occurrences of few keys: sums of one to four levels of groups of 32. */
+/* Many occurrences of few keys: their sums have one to four levels of groups of 32. */
 static void sums_follow_the_documented_order(hotbed_backend backend) {
     static const uint32_t sizes[] = {1, 31, 32, 33, 64, 1023, 1024, 1025, 1500, 33000};
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(8);
     setup_start(&s, 1, 3, 100);
     s.options.pooling = HOTBED_POOL_SUM;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 33000, 33000);
+    test_ticket_open(&r, &l, 33000, 33000);
     for (uint32_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        const recipe one = {.batch_size = sizes[i], .one_key = true, .weights = i % 2 == 0};
-        lane_step(&l, &random, &one);
-        const recipe two = {.batch_size = sizes[i], .key_space = 2};
-        lane_step(&l, &random, &two);
+        const batch_shape one = {.batch_size = sizes[i], .one_key = true, .weights = i % 2 == 0};
+        test_ticket_step(&l, &random, &one);
+        const batch_shape two = {.batch_size = sizes[i], .key_space = 2};
+        test_ticket_step(&l, &random, &two);
     }
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* A skewed batch: a few hot keys with thousands of occurrences between many cold ones. */
-static void hot_and_cold_keys_in_one_batch(hotbed_backend backend) {
+/* A few keys with thousands of occurrences among many rare ones. */
+static void a_batch_may_have_hot_and_cold_keys(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(9);
     setup_start(&s, 2, 5, 20000);
     s.options.pooling = HOTBED_POOL_SUM;
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 8192, 4096);
+    test_ticket_open(&r, &l, 8192, 4096);
     for (int step = 0; step < 2; step++) {
-        const recipe how = {.batch_size = 4096, .key_space = 1000};
-        lane_fill(&l, &random, &how);
+        const batch_shape how = {.batch_size = 4096, .key_space = 1000};
+        test_ticket_fill(&l, &random, &how);
         uint64_t *keys = (uint64_t *)l.host.keys;
         for (uint64_t i = 0; i < l.num_keys; i++)
             if (rng_below(&random, 2) == 0)
                 keys[i] = rng_below(&random, 2);
-        lane_upload(&l);
-        lane_prefetch(&l);
-        lane_check(&l);
-        lane_forward(&l);
-        lane_backward(&l, &random);
+        test_ticket_upload(&l);
+        test_ticket_prefetch(&l);
+        test_ticket_check(&l);
+        test_ticket_forward(&l);
+        test_ticket_backward(&l, &random);
     }
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-static void learning_rate_changes_between_steps(hotbed_backend backend) {
+static void the_learning_rate_may_change_between_steps(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(10);
     setup_start(&s, 2, 8, 1000);
     s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 64, 32);
-    const recipe how = {.batch_size = 32, .key_space = 50};
+    test_ticket_open(&r, &l, 64, 32);
+    const batch_shape how = {.batch_size = 32, .key_space = 50};
     static const float rates[] = {0.5F, 0.0F, 1e-3F, -0.25F};
     for (int i = 0; i < 4; i++) {
-        lane_step(&l, &random, &how);
+        test_ticket_step(&l, &random, &how);
         CHECK_OK(hotbed_storage_set_learning_rate(r.storage, rates[i], r.stream));
         r.model->state.learning_rate = rates[i];
     }
-    lane_step(&l, &random, &how);
+    test_ticket_step(&l, &random, &how);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* Batches without keys still count as prefetches and optimiser steps. */
-static void empty_batches_are_steps(hotbed_backend backend) {
+/* Batches without keys count as prefetches and as optimizer steps. */
+static void empty_batches_count_as_steps(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(11);
     setup_start(&s, 3, 4, 100);
     s.options.pooling = HOTBED_POOL_MEAN;
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 64, 8);
-    const recipe full = {.batch_size = 8, .max_bag = 3, .key_space = 20};
-    const recipe none = {.batch_size = 0};
-    lane_step(&l, &random, &full);
-    lane_step(&l, &random, &none);
-    lane_fill(&l, &random, &full); /* samples, but every bag is empty */
+    test_ticket_open(&r, &l, 64, 8);
+    const batch_shape full = {.batch_size = 8, .max_bag = 3, .key_space = 20};
+    const batch_shape none = {.batch_size = 0};
+    test_ticket_step(&l, &random, &full);
+    test_ticket_step(&l, &random, &none);
+    test_ticket_fill(&l, &random, &full); /* samples whose bags are all empty */
     memset((void *)l.host.offsets, 0, (3U * 8U + 1U) * sizeof(int64_t));
     l.num_keys = l.host.num_keys = 0;
-    lane_upload(&l);
-    lane_prefetch(&l);
-    lane_check(&l);
-    lane_forward(&l);
-    lane_backward(&l, &random);
-    lane_step(&l, &random, &full);
+    test_ticket_upload(&l);
+    test_ticket_prefetch(&l);
+    test_ticket_check(&l);
+    test_ticket_forward(&l);
+    test_ticket_backward(&l, &random);
+    test_ticket_step(&l, &random, &full);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
 static void a_storage_for_lookup_only_has_no_state(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(12);
     setup_start(&s, 2, 6, 500);
     s.options.optimizer.kind = (hotbed_optimizer_kind)0;
     s.options.pooling = HOTBED_POOL_SUM;
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 100, 16);
+    test_ticket_open(&r, &l, 100, 16);
     for (int i = 0; i < 3; i++) {
-        const recipe how = {.batch_size = 16, .max_bag = 4, .weights = i == 1};
-        lane_fill(&l, &random, &how);
-        lane_prefetch(&l);
-        lane_forward(&l);
-        lane_cancel(&l);
+        const batch_shape how = {.batch_size = 16, .max_bag = 4, .weights = i == 1};
+        test_ticket_fill(&l, &random, &how);
+        test_ticket_prefetch(&l);
+        test_ticket_forward(&l);
+        test_ticket_cancel(&l);
     }
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -233,11 +238,11 @@ const hotbed_test hotbed_tests[] = {
     {"adam_steps_equal_the_model", adam_steps_equal_the_model},
     {"adagrad_steps_equal_the_model", adagrad_steps_equal_the_model},
     {"rowwise_adagrad_steps_equal_the_model", rowwise_adagrad_steps_equal_the_model},
-    {"every_dim_alone", every_dim_alone},
+    {"every_dimension_equals_the_model", every_dimension_equals_the_model},
     {"sums_follow_the_documented_order", sums_follow_the_documented_order},
-    {"hot_and_cold_keys_in_one_batch", hot_and_cold_keys_in_one_batch},
-    {"learning_rate_changes_between_steps", learning_rate_changes_between_steps},
-    {"empty_batches_are_steps", empty_batches_are_steps},
+    {"a_batch_may_have_hot_and_cold_keys", a_batch_may_have_hot_and_cold_keys},
+    {"the_learning_rate_may_change_between_steps", the_learning_rate_may_change_between_steps},
+    {"empty_batches_count_as_steps", empty_batches_count_as_steps},
     {"a_storage_for_lookup_only_has_no_state", a_storage_for_lookup_only_has_no_state},
     {NULL, NULL},
 };

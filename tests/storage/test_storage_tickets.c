@@ -1,11 +1,15 @@
-/* tests/storage/test_storage_tickets.c - many tickets in flight: pins, order, reuse, release. */
+/* tests/storage/test_storage_tickets.c - several tickets at a time: order, pins, reuse, keep and retake, release.
+ *
+ * Random calls on up to eight tickets are compared with the model, with the pins of all rows.  Counters of memory,
+ * pins and waits show that abandoned tickets leak nothing.
+ */
 #include "tests/storage/fixture.h"
 
 #include <pthread.h>
 
 enum { MAX_DEPTH = 8 };
 
-/* Three tables of unequal size; at most MAX_DEPTH * 48 keys are pinned at once. */
+/* Three tables of different sizes, large enough for MAX_DEPTH * 48 pinned keys. */
 static void three_tables(setup *s, hotbed_pooling pooling, hotbed_optimizer_kind kind) {
     setup_start(s, 3, 4, 1000);
     s->tables[0].capacity = 5000;
@@ -17,18 +21,18 @@ static void three_tables(setup *s, hotbed_pooling pooling, hotbed_optimizer_kind
     s->options.optimizer.kind = kind;
 }
 
-static void refill(lane *l, rng *random) {
-    const recipe how = {
+static void refill(test_ticket *l, rng *random) {
+    const batch_shape how = {
         .batch_size = 1 + (uint32_t)rng_below(random, 8),
         .max_bag = (uint32_t)rng_below(random, 3),
         .key_space = 60,
         .weights = rng_below(random, 2) == 0};
-    lane_fill(l, random, &how);
-    lane_prefetch(l);
+    test_ticket_fill(l, random, &how);
+    test_ticket_prefetch(l);
 }
 
-/* One random thing to a lane, here and in the model. */
-static void act(fixture *r, lane *l, rng *random) {
+/* Make a random call on a ticket, in the storage and in the model. */
+static void random_call(fixture *r, test_ticket *l, rng *random) {
     if (!l->model->held) {
         hotbed_ticket_view view = {.size = sizeof view};
         CHECK_STATUS(hotbed_ticket_read(l->ticket, &view), HOTBED_ERR_STATE);
@@ -37,90 +41,90 @@ static void act(fixture *r, lane *l, rng *random) {
     }
     switch (rng_below(random, 8)) {
     case 0:
-        lane_cancel(l);
-        lane_cancel(l); /* an empty ticket is left as it is */
+        test_ticket_cancel(l);
+        test_ticket_cancel(l); /* an empty ticket stays empty */
         break;
     case 1:
-        refill(l, random); /* releases what it held */
+        refill(l, random); /* releases the pins of its previous batch */
         break;
     case 2:
-        lane_close(l); /* releases too */
-        lane_open(r, l, 64, 8);
+        test_ticket_close(l); /* releases its pins */
+        test_ticket_open(r, l, 64, 8);
         break;
     case 3:
     case 4:
-        lane_forward(l);
+        test_ticket_forward(l);
         break;
     case 5:
-        lane_check(l);
+        test_ticket_check(l);
         break;
     default:
-        lane_forward(l);
-        lane_backward(l, random);
+        test_ticket_forward(l);
+        test_ticket_backward(l, random);
         break;
     }
 }
 
-static void trace(hotbed_backend backend, uint32_t depth, int length) {
+static void random_calls(hotbed_backend backend, uint32_t depth, int length) {
     setup s;
     fixture r;
-    lane lanes[MAX_DEPTH];
+    test_ticket tickets[MAX_DEPTH];
     rng random = rng_start(depth);
     three_tables(&s, (hotbed_pooling)(depth % 3), (hotbed_optimizer_kind)(1 + depth % 4));
     fixture_open(&r, backend, &s.options);
     for (uint32_t i = 0; i < depth; i++)
-        lane_open(&r, &lanes[i], 64, 8);
+        test_ticket_open(&r, &tickets[i], 64, 8);
     for (int i = 0; i < length; i++) {
-        act(&r, &lanes[rng_below(&random, depth)], &random);
+        random_call(&r, &tickets[rng_below(&random, depth)], &random);
         if (i % 16 == 0)
-            fixture_check(&r); /* pins of each table among the rest */
+            fixture_check(&r); /* compares pins, too */
     }
     for (uint32_t i = 0; i < depth; i++) {
         if (i % 2 == 0)
-            lane_cancel(&lanes[i]);
-        lane_close(&lanes[i]);
+            test_ticket_cancel(&tickets[i]);
+        test_ticket_close(&tickets[i]);
     }
     CHECK_EQ(fixture_pinned(&r), 0);
     fixture_check(&r);
     fixture_close(&r);
 }
 
-static void random_traces_at_depth_1_to_3(hotbed_backend backend) {
+static void random_calls_on_1_to_3_tickets_equal_the_model(hotbed_backend backend) {
     for (uint32_t depth = 1; depth <= 3; depth++)
-        trace(backend, depth, 80);
+        random_calls(backend, depth, 80);
 }
 
-static void random_traces_at_depth_4_to_8(hotbed_backend backend) {
+static void random_calls_on_4_to_8_tickets_equal_the_model(hotbed_backend backend) {
     for (uint32_t depth = 4; depth <= MAX_DEPTH; depth += hotbed_test_is_small() ? 2 : 1)
-        trace(backend, depth, 80);
+        random_calls(backend, depth, 80);
 }
 
-/* The pipeline's order: prefetch runs `depth` batches ahead.  Same rows as one batch after the other. */
+/* With prefetches `depth` batches ahead, as in a pipeline, rows are the same as with one batch at a time. */
 static void prefetching_ahead_does_not_change_the_rows(hotbed_backend backend) {
     for (uint32_t depth = 1; depth <= 4; depth++) {
         setup s;
         fixture r;
-        lane lanes[4];
+        test_ticket tickets[4];
         three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAM);
         fixture_open(&r, backend, &s.options);
         for (uint32_t i = 0; i < depth; i++)
-            lane_open(&r, &lanes[i], 64, 8);
-        rng batches = rng_start(100), gradients = rng_start(101); /* the same at each depth */
-        const recipe how = {.batch_size = 8, .max_bag = 2, .key_space = 30, .weights = true};
+            test_ticket_open(&r, &tickets[i], 64, 8);
+        rng batches = rng_start(100), gradients = rng_start(101); /* equal at every depth */
+        const batch_shape how = {.batch_size = 8, .max_bag = 2, .key_space = 30, .weights = true};
         for (uint32_t step = 0; step < 24 + depth; step++) {
-            lane *l = &lanes[step % depth];
+            test_ticket *l = &tickets[step % depth];
             if (step >= depth) {
-                lane_forward(l);
-                lane_backward(l, &gradients);
+                test_ticket_forward(l);
+                test_ticket_backward(l, &gradients);
             }
             if (step < 24) {
-                lane_fill(l, &batches, &how);
-                lane_prefetch(l);
+                test_ticket_fill(l, &batches, &how);
+                test_ticket_prefetch(l);
             }
         }
         fixture_check(&r);
         for (uint32_t i = 0; i < depth; i++)
-            lane_close(&lanes[i]);
+            test_ticket_close(&tickets[i]);
         fixture_close(&r);
     }
 }
@@ -128,50 +132,50 @@ static void prefetching_ahead_does_not_change_the_rows(hotbed_backend backend) {
 static void pins_are_counted_per_ticket(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane a, b;
+    test_ticket a, b;
     rng random = rng_start(3);
     three_tables(&s, HOTBED_POOL_NONE, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &a, 64, 8);
-    lane_open(&r, &b, 64, 8);
-    const recipe how = {.batch_size = 8, .one_key = true};
-    lane_fill(&a, &random, &how);
+    test_ticket_open(&r, &a, 64, 8);
+    test_ticket_open(&r, &b, 64, 8);
+    const batch_shape how = {.batch_size = 8, .one_key = true};
+    test_ticket_fill(&a, &random, &how);
     memcpy((void *)b.host.keys, a.host.keys, a.num_keys * sizeof(uint64_t));
-    lane_prefetch(&a);
-    /* One row a table, whatever the occurrences; rows of static tables only where they may move. */
+    test_ticket_prefetch(&a);
+    /* One row of each table is pinned, however often it occurs; static tables only if their rows may move. */
     const uint64_t rows = fixture_moves(&r) ? 3 : 2;
     CHECK_EQ(fixture_pinned(&r), rows);
-    const recipe other = {.batch_size = 8};
-    lane_fill(&b, &random, &other);
+    const batch_shape other = {.batch_size = 8};
+    test_ticket_fill(&b, &random, &other);
     memcpy((void *)b.host.keys, a.host.keys, a.num_keys * sizeof(uint64_t));
-    lane_upload(&b);
-    lane_prefetch(&b);
+    test_ticket_upload(&b);
+    test_ticket_prefetch(&b);
     CHECK_EQ(fixture_pinned(&r), rows);
-    lane_backward(&a, &random);
-    CHECK_EQ(fixture_pinned(&r), rows); /* b's pins hold them */
-    lane_cancel(&b);
+    test_ticket_backward(&a, &random);
+    CHECK_EQ(fixture_pinned(&r), rows); /* b still pins them */
+    test_ticket_cancel(&b);
     CHECK_EQ(fixture_pinned(&r), 0);
     fixture_check(&r);
-    lane_close(&a);
-    lane_close(&b);
+    test_ticket_close(&a);
+    test_ticket_close(&b);
     fixture_close(&r);
 }
 
-/* No gradient wanted: neither pins nor memory may grow, and the host never waits. */
+/* Forwards without backward: neither pins nor memory grow, and the host never waits. */
 static void ten_thousand_forwards_leak_nothing(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(4);
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 24, 4);
-    const recipe how = {.batch_size = 4, .key_space = 60};
-    lane_fill(&l, &random, &how);
-    lane_prefetch(&l);
-    lane_forward(&l);
-    const hotbed_batch batch = lane_batch(&l);
+    test_ticket_open(&r, &l, 24, 4);
+    const batch_shape how = {.batch_size = 4, .key_space = 60};
+    test_ticket_fill(&l, &random, &how);
+    test_ticket_prefetch(&l);
+    test_ticket_forward(&l);
+    const hotbed_batch batch = test_ticket_batch(&l);
     const int forwards = hotbed_test_is_small() ? 100 : 10000;
     for (int i = 0; i < forwards; i++) {
         hotbed_counters_read(&before);
@@ -182,13 +186,13 @@ static void ten_thousand_forwards_leak_nothing(hotbed_backend backend) {
         hotbed_counters_read(&after);
         CHECK_EQ(after.host_waits - before.host_waits, 0);
         CHECK_EQ(after.allocations - before.allocations, 0);
-        if (i % 64 == 63) /* a stream's queue has an end, at which calls would wait */
+        if (i % 64 == 63) /* a full queue of the stream would make calls wait */
             CHECK_OK(hotbed_stream_sync(r.stream));
     }
-    CHECK_EQ(fixture_pinned(&r), 0); /* the last one was cancelled */
+    CHECK_EQ(fixture_pinned(&r), 0); /* the last batch was cancelled */
     CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
     CHECK(fixture_pinned(&r) >= 2);
-    lane_close(&l);
+    test_ticket_close(&l);
     CHECK_EQ(fixture_pinned(&r), 0);
     fixture_close(&r);
 }
@@ -196,7 +200,7 @@ static void ten_thousand_forwards_leak_nothing(hotbed_backend backend) {
 static void a_256th_ticket_is_refused(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     hotbed_ticket *tickets[255];
     rng random = rng_start(5);
     three_tables(&s, HOTBED_POOL_NONE, HOTBED_OPT_SGD);
@@ -207,10 +211,10 @@ static void a_256th_ticket_is_refused(hotbed_backend backend) {
     CHECK_STATUS(hotbed_ticket_create(r.storage, 12, 4, r.stream, &none), HOTBED_ERR_STATE);
     CHECK(none == NULL);
     hotbed_ticket_destroy(tickets[100]);
-    lane_open(&r, &l, 12, 4); /* takes the place that came free */
-    const recipe how = {.batch_size = 4};
-    lane_step(&l, &random, &how);
-    lane_close(&l);
+    test_ticket_open(&r, &l, 12, 4); /* uses the number of the destroyed ticket */
+    const batch_shape how = {.batch_size = 4};
+    test_ticket_step(&l, &random, &how);
+    test_ticket_close(&l);
     CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, r.stream, &tickets[100]));
     for (int i = 0; i < 255; i++)
         hotbed_ticket_destroy(tickets[i]);
@@ -218,7 +222,7 @@ static void a_256th_ticket_is_refused(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* A key that all 255 tickets pin: the pin count must hold that many. */
+/* All 255 tickets pin the same key; its pin count must hold that number. */
 static void a_row_can_be_pinned_by_all_tickets(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -246,9 +250,10 @@ static void a_row_can_be_pinned_by_all_tickets(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* A step of a batch that is prefetched, or taken again; gradients are its outputs, which come back. */
-static void step_of(fixture *r, lane *l, bool again, void *output, uint64_t bytes) {
-    const hotbed_batch batch = lane_batch(l);
+/* A step of a batch that is prefetched, or retaken if `again`.  The output serves as gradient, and is copied to
+ * `output`. */
+static void step_of(fixture *r, test_ticket *l, bool again, void *output, uint64_t bytes) {
+    const hotbed_batch batch = test_ticket_batch(l);
     if (again)
         CHECK_OK(hotbed_ticket_retake(l->ticket, r->stream));
     else
@@ -258,64 +263,64 @@ static void step_of(fixture *r, lane *l, bool again, void *output, uint64_t byte
     fixture_download(r, output, l->output, bytes);
 }
 
-/* A batch that is taken again, with others in between, gives the bytes of a batch that is prefetched again. */
-static void a_kept_batch_is_taken_again(hotbed_backend backend) {
+/* A batch that is kept and retaken, with others in between, gives the bytes of a batch that is prefetched again. */
+static void a_kept_batch_can_be_retaken(hotbed_backend backend) {
     enum { STEPS = 12, BYTES = 8 * 17 * sizeof(float) };
     static unsigned char outputs[2][STEPS][2][BYTES];
     for (int kept = 0; kept < 2; kept++) {
         setup s;
         fixture r;
-        lane l, other;
+        test_ticket l, other;
         rng random = rng_start(7);
         three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_ADAGRAD);
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 64, 8);
-        lane_open(&r, &other, 64, 8);
-        const recipe how = {.batch_size = 8, .max_bag = 2, .key_space = 16};
+        test_ticket_open(&r, &l, 64, 8);
+        test_ticket_open(&r, &other, 64, 8);
+        const batch_shape how = {.batch_size = 8, .max_bag = 2, .key_space = 16};
         CHECK(8 * hotbed_storage_columns(r.storage) * sizeof(float) <= BYTES);
         const uint64_t bytes = 8 * hotbed_storage_columns(r.storage) * sizeof(uint16_t);
-        lane_fill(&l, &random, &how);
+        test_ticket_fill(&l, &random, &how);
         CHECK_STATUS(hotbed_ticket_keep(l.ticket, r.stream), HOTBED_ERR_STATE);
         CHECK_STATUS(hotbed_ticket_retake(l.ticket, r.stream), HOTBED_ERR_STATE);
         CHECK_STATUS(hotbed_ticket_keep(NULL, r.stream), HOTBED_ERR_ARGUMENT);
         if (kept != 0) {
-            const hotbed_batch batch = lane_batch(&l);
+            const hotbed_batch batch = test_ticket_batch(&l);
             CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
             if (r.store != NULL) {
                 CHECK_STATUS(hotbed_ticket_keep(l.ticket, r.stream), HOTBED_ERR_UNSUPPORTED);
-                lane_close(&l);
-                lane_close(&other);
+                test_ticket_close(&l);
+                test_ticket_close(&other);
                 fixture_close(&r);
                 return;
             }
             CHECK_OK(hotbed_ticket_keep(l.ticket, r.stream));
-            CHECK_OK(hotbed_ticket_keep(l.ticket, r.stream)); /* once */
+            CHECK_OK(hotbed_ticket_keep(l.ticket, r.stream)); /* a second keep has no effect */
             CHECK_OK(hotbed_ticket_cancel(l.ticket, r.stream));
             CHECK(fixture_pinned(&r) > 0);
             CHECK_STATUS(hotbed_storage_clear(r.storage, 0, r.stream), HOTBED_ERR_STATE);
         }
         for (int step = 0; step < STEPS; step++) {
-            const recipe others = {.batch_size = 8, .max_bag = 2, .key_space = 40};
+            const batch_shape others = {.batch_size = 8, .max_bag = 2, .key_space = 40};
             step_of(&r, &l, kept != 0, outputs[kept][step][0], bytes);
-            lane_fill(&other, &random, &others);
+            test_ticket_fill(&other, &random, &others);
             step_of(&r, &other, false, outputs[kept][step][1], bytes);
         }
         CHECK_OK(hotbed_ticket_forget(l.ticket, r.stream));
         CHECK_OK(hotbed_ticket_forget(l.ticket, r.stream));
         CHECK_EQ(fixture_pinned(&r), 0);
         CHECK_STATUS(hotbed_ticket_retake(l.ticket, r.stream), HOTBED_ERR_STATE);
-        lane_close(&l);
-        lane_close(&other);
+        test_ticket_close(&l);
+        test_ticket_close(&other);
         fixture_close(&r);
     }
     CHECK_BYTES(outputs[1], outputs[0], sizeof outputs[0]);
 }
 
-/* Prefetch on one stream, the rest on another, ordered by events as the header asks. */
-static void two_streams_ordered_by_events(hotbed_backend backend) {
+/* Prefetch on one stream, forward and backward on another, ordered by events as documented. */
+static void prefetch_may_run_on_a_stream_of_its_own(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane lanes[3];
+    test_ticket tickets[3];
     hotbed_stream *ahead;
     hotbed_event *prefetched, *trained;
     rng random = rng_start(6);
@@ -326,26 +331,26 @@ static void two_streams_ordered_by_events(hotbed_backend backend) {
     CHECK_OK(hotbed_event_create(r.stream, &trained));
     hotbed_stream *training = r.stream;
     for (int i = 0; i < 3; i++)
-        lane_open(&r, &lanes[i], 64, 8);
-    const recipe how = {.batch_size = 8, .max_bag = 2, .key_space = 30};
+        test_ticket_open(&r, &tickets[i], 64, 8);
+    const batch_shape how = {.batch_size = 8, .max_bag = 2, .key_space = 30};
     for (int step = 0; step < 30; step++) {
-        lane *l = &lanes[step % 3];
+        test_ticket *l = &tickets[step % 3];
         r.stream = ahead;
         CHECK_OK(hotbed_stream_wait(ahead, trained));
-        lane_fill(l, &random, &how);
-        lane_prefetch(l);
+        test_ticket_fill(l, &random, &how);
+        test_ticket_prefetch(l);
         CHECK_OK(hotbed_event_record(prefetched, ahead));
         r.stream = training;
         CHECK_OK(hotbed_stream_wait(training, prefetched));
         if (step < 2)
             continue;
-        l = &lanes[(step - 2) % 3];
-        lane_forward(l);
-        lane_backward(l, &random);
+        l = &tickets[(step - 2) % 3];
+        test_ticket_forward(l);
+        test_ticket_backward(l, &random);
         CHECK_OK(hotbed_event_record(trained, training));
     }
     for (int i = 0; i < 3; i++)
-        lane_close(&lanes[i]);
+        test_ticket_close(&tickets[i]);
     fixture_check(&r);
     CHECK_OK(hotbed_stream_sync(ahead));
     hotbed_event_destroy(prefetched);
@@ -354,21 +359,21 @@ static void two_streams_ordered_by_events(hotbed_backend backend) {
     hotbed_stream_destroy(ahead);
 }
 
-/* --- tickets that are released -------------------------------------------------------------------- */
+/* --- tickets that are released --------------------------------------------------------------- */
 
-/* A ticket for each forward, given up without a backward: memory and pins stay as they are, and nothing waits. */
-static void a_ticket_a_forward_leaks_nothing(hotbed_backend backend) {
+/* A ticket for each forward, released without a backward: memory and pins do not grow, and no call waits. */
+static void a_new_ticket_for_each_forward_leaks_nothing(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(8);
     hotbed_counters before, after;
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 24, 4);
-    const recipe how = {.batch_size = 4, .key_space = 60};
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+    test_ticket_open(&r, &l, 24, 4);
+    const batch_shape how = {.batch_size = 4, .key_space = 60};
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     const int forwards = hotbed_test_is_small() ? 100 : 10000;
     for (int i = 0; i < forwards; i++) {
         hotbed_ticket *ticket;
@@ -382,31 +387,32 @@ static void a_ticket_a_forward_leaks_nothing(hotbed_backend backend) {
             CHECK_EQ(after.host_waits - before.host_waits, 0);
             CHECK_EQ(after.allocations - before.allocations, 0);
         }
-        if (i % 64 == 63) /* a stream's queue has an end, at which calls would wait */
+        if (i % 64 == 63) /* a full queue of the stream would make calls wait */
             CHECK_OK(hotbed_stream_sync(r.stream));
     }
     CHECK(fixture_pinned(&r) > 0);
-    CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream)); /* nobody holds rows */
+    /* allowed, because no ticket holds rows */
+    CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
     CHECK_EQ(fixture_pinned(&r), 0);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-static void released_tickets_make_room(hotbed_backend backend) {
+static void released_tickets_do_not_count_against_the_limit(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     hotbed_ticket *tickets[255], *one;
     hotbed_stream *other;
     rng random = rng_start(9);
     three_tables(&s, HOTBED_POOL_NONE, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
     CHECK_OK(hotbed_stream_create(backend, 0, &other));
-    lane_open(&r, &l, 12, 4);
-    const recipe how = {.batch_size = 4};
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
-    lane_close(&l);
+    test_ticket_open(&r, &l, 12, 4);
+    const batch_shape how = {.batch_size = 4};
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
+    test_ticket_close(&l);
     for (int i = 0; i < 255; i++) {
         CHECK_OK(
             hotbed_ticket_create(r.storage, 12, 4, i % 2 == 0 ? r.stream : other, &tickets[i]));
@@ -416,7 +422,8 @@ static void released_tickets_make_room(hotbed_backend backend) {
     for (int i = 0; i < 255; i += 2)
         hotbed_ticket_release(tickets[i]);
     hotbed_ticket_release(NULL);
-    CHECK_OK(hotbed_ticket_create(r.storage, 30, 4, other, &one)); /* none of theirs fits */
+    /* none of the released tickets is large enough */
+    CHECK_OK(hotbed_ticket_create(r.storage, 30, 4, other, &one));
     hotbed_ticket_destroy(one);
     CHECK(fixture_pinned(&r) > 0);
     for (int i = 1; i < 255; i += 2)
@@ -425,9 +432,10 @@ static void released_tickets_make_room(hotbed_backend backend) {
     CHECK_EQ(fixture_pinned(&r), 0);
     CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, r.stream, &one));
     hotbed_ticket_view view = {.size = sizeof view};
-    CHECK_STATUS(hotbed_ticket_read(one, &view), HOTBED_ERR_STATE); /* as new */
+    CHECK_STATUS(hotbed_ticket_read(one, &view), HOTBED_ERR_STATE); /* a reused ticket is empty */
     CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, one, other));
-    hotbed_ticket_release(one); /* to the storage's end, on a stream that is not the fixture's */
+    /* freed with the storage, and used on another stream than the fixture's */
+    hotbed_ticket_release(one);
     CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
     CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, other, &one));
     hotbed_ticket_release(one);
@@ -435,14 +443,14 @@ static void released_tickets_make_room(hotbed_backend backend) {
     hotbed_stream_destroy(other);
 }
 
-/* Finalisers: threads that release tickets while the storage is used. */
-typedef struct finaliser {
-    hotbed_ticket *tickets[32]; /* atomic; NULL: taken, or not there yet */
+/* A thread that releases tickets while the storage is used, like the finalizers of a language. */
+typedef struct finalizer {
+    hotbed_ticket *tickets[32]; /* atomic; NULL: none to release */
     uint32_t stop;              /* atomic */
-} finaliser;
+} finalizer;
 
 static void *finalise(void *argument) {
-    finaliser *f = argument;
+    finalizer *f = argument;
     for (uint32_t i = 0, idle = 0; idle < 64; i = (i + 1) % 32) {
         hotbed_ticket *ticket = __atomic_exchange_n(&f->tickets[i], NULL, __ATOMIC_ACQ_REL);
         idle = ticket == NULL && __atomic_load_n(&f->stop, __ATOMIC_ACQUIRE) != 0 ? idle + 1 : 0;
@@ -451,21 +459,21 @@ static void *finalise(void *argument) {
     return NULL;
 }
 
-static void tickets_are_released_by_other_threads(hotbed_backend backend) {
+static void other_threads_may_release_tickets(hotbed_backend backend) {
     enum { THREADS = 3 };
     setup s;
     fixture r;
-    lane l;
-    static finaliser f;
+    test_ticket l;
+    static finalizer f;
     pthread_t threads[THREADS];
     rng random = rng_start(10);
     memset(&f, 0, sizeof f);
     three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 24, 4);
-    const recipe how = {.batch_size = 4, .key_space = 60};
-    lane_fill(&l, &random, &how);
-    const hotbed_batch batch = lane_batch(&l);
+    test_ticket_open(&r, &l, 24, 4);
+    const batch_shape how = {.batch_size = 4, .key_space = 60};
+    test_ticket_fill(&l, &random, &how);
+    const hotbed_batch batch = test_ticket_batch(&l);
     for (int t = 0; t < THREADS; t++)
         CHECK_EQ(pthread_create(&threads[t], NULL, finalise, &f), 0);
     const uint32_t steps = hotbed_test_is_small() ? 60 : 600;
@@ -482,22 +490,25 @@ static void tickets_are_released_by_other_threads(hotbed_backend backend) {
         CHECK_EQ(pthread_join(threads[t], NULL), 0);
     CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
     CHECK_EQ(fixture_pinned(&r), 0);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"random_traces_at_depth_1_to_3", random_traces_at_depth_1_to_3},
-    {"random_traces_at_depth_4_to_8", random_traces_at_depth_4_to_8},
+    {"random_calls_on_1_to_3_tickets_equal_the_model",
+     random_calls_on_1_to_3_tickets_equal_the_model},
+    {"random_calls_on_4_to_8_tickets_equal_the_model",
+     random_calls_on_4_to_8_tickets_equal_the_model},
     {"prefetching_ahead_does_not_change_the_rows", prefetching_ahead_does_not_change_the_rows},
     {"pins_are_counted_per_ticket", pins_are_counted_per_ticket},
     {"ten_thousand_forwards_leak_nothing", ten_thousand_forwards_leak_nothing},
     {"a_256th_ticket_is_refused", a_256th_ticket_is_refused},
     {"a_row_can_be_pinned_by_all_tickets", a_row_can_be_pinned_by_all_tickets},
-    {"a_kept_batch_is_taken_again", a_kept_batch_is_taken_again},
-    {"two_streams_ordered_by_events", two_streams_ordered_by_events},
-    {"a_ticket_a_forward_leaks_nothing", a_ticket_a_forward_leaks_nothing},
-    {"released_tickets_make_room", released_tickets_make_room},
-    {"tickets_are_released_by_other_threads", tickets_are_released_by_other_threads},
+    {"a_kept_batch_can_be_retaken", a_kept_batch_can_be_retaken},
+    {"prefetch_may_run_on_a_stream_of_its_own", prefetch_may_run_on_a_stream_of_its_own},
+    {"a_new_ticket_for_each_forward_leaks_nothing", a_new_ticket_for_each_forward_leaks_nothing},
+    {"released_tickets_do_not_count_against_the_limit",
+     released_tickets_do_not_count_against_the_limit},
+    {"other_threads_may_release_tickets", other_threads_may_release_tickets},
     {NULL, NULL},
 };

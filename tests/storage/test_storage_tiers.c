@@ -1,11 +1,15 @@
-/* tests/storage/test_storage_tiers.c - CACHE and DEFAULT: modes, traffic between the tiers, pins and bytes. */
+/* tests/storage/test_storage_tiers.c - modes CACHE and DEFAULT: choice of the mode, moves between tiers, pins.
+ *
+ * Rows and outputs must equal the model's in every mode.  Counters of fetches, write-backs and link bytes are
+ * compared with the numbers that follow from the documented rules.
+ */
 #include "hotbed/growth.h"
 #include "storage/storage.h"
 #include "tests/storage/fixture.h"
 
 #include <string.h>
 
-/* --- which mode ----------------------------------------------------------------------------------- */
+/* --- the mode -------------------------------------------------------------------------------- */
 
 static void explains(
     hotbed_backend backend, setup *s, hotbed_mode mode, const char *needle, const char *end) {
@@ -15,7 +19,7 @@ static void explains(
     CHECK_EQ(hotbed_storage_mode(r.storage), mode);
     CHECK_OK(hotbed_storage_explain(r.storage, text, sizeof text));
     CHECK(strstr(text, needle) != NULL);
-    char *rest = strstr(text, "; index "); /* test_storage_lower looks at it */
+    char *rest = strstr(text, "; index "); /* test_storage_lower checks this part */
     CHECK(rest != NULL);
     *rest = 0;
     CHECK(strlen(text) > strlen(end));
@@ -30,7 +34,7 @@ static void explains(
 
 static void the_mode_follows_from_bytes_and_budget(hotbed_backend backend) {
     setup s;
-    setup_start(&s, 2, 16, 970); /* 1,008 slots of 64 bytes each: 129 KB */
+    setup_start(&s, 2, 16, 970); /* twice 1,008 slots of 64 bytes: 129 KB */
     explains(backend, &s, HOTBED_MODE_HBM_DIRECT, "needs 129 KB, budget none", "HBM_DIRECT");
     s.options.hbm_bytes = 130000;
     explains(backend, &s, HOTBED_MODE_HBM_DIRECT, "budget 130 KB", "caching off: HBM_DIRECT");
@@ -44,15 +48,14 @@ static void the_mode_follows_from_bytes_and_budget(hotbed_backend backend) {
     explains(backend, &s, HOTBED_MODE_HBM_DIRECT, "needs", "HBM_DIRECT (as asked for)");
     s.options.mode = HOTBED_MODE_DEFAULT;
     explains(backend, &s, HOTBED_MODE_DEFAULT, "needs", "DEFAULT by hash (as asked for)");
-    /* Optimizer states count as well. */
+    /* Optimizer states count, too. */
     s.options.mode = HOTBED_MODE_AUTO;
     s.options.hbm_bytes = 130000;
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
     explains(backend, &s, HOTBED_MODE_CACHE, "needs 387 KB", "CACHE");
 }
 
-/* The upper tiers share the budget by bytes, and stay within it. */
-/* dynamicemb's budgets are of keys * row_bytes. */
+/* A budget of keys * row_bytes, as dynamicemb computes it, is enough for these keys. */
 static void a_budget_of_keys_does_not_count_spare_slots(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -77,6 +80,7 @@ static void a_budget_of_keys_does_not_count_spare_slots(hotbed_backend backend) 
     fixture_close(&r);
 }
 
+/* The upper tiers share the budget by bytes, and stay within it. */
 static void upper_tiers_share_the_budget(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -92,7 +96,7 @@ static void upper_tiers_share_the_budget(hotbed_backend backend) {
         CHECK_OK(hotbed_storage_table(r.storage, t, &info[t]));
     }
     CHECK(info[0].slots * info[0].row_bytes + info[1].slots * info[1].row_bytes <= 1 << 20);
-    CHECK(info[1].upper_capacity * 10 > info[0].upper_capacity * 9); /* as many keys */
+    CHECK(info[1].upper_capacity * 10 > info[0].upper_capacity * 9); /* about as many keys */
     CHECK(info[0].upper_capacity > 2000);
     CHECK_EQ(info[2].upper_capacity, 123);
     CHECK(info[0].lower_slots >= 10000 && info[0].lower_slots < 10400);
@@ -101,7 +105,7 @@ static void upper_tiers_share_the_budget(hotbed_backend backend) {
     fixture_close(&r);
 }
 
-/* Where rows move, a key is near the same point of both tiers, also of what growth adds. */
+/* With two tiers, tables have regions, also after a growth: a key is at about the same fraction of both tiers. */
 static void tables_whose_rows_move_have_regions(hotbed_backend backend) {
     static const hotbed_mode modes[] = {
         HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT, HOTBED_MODE_DEFAULT, HOTBED_MODE_HBM_DIRECT};
@@ -114,8 +118,8 @@ static void tables_whose_rows_move_have_regions(hotbed_backend backend) {
         s.options.mode = modes[m];
         s.options.placement = m == 2 ? HOTBED_PLACE_BY_HASH : HOTBED_PLACE_BY_SCORE;
         fixture_open_bare(&r, backend, &s.options);
-        const uint32_t from =
-            hotbed_storage_step(r.storage).below_from; /* four rows a page of 2 MiB */
+        /* four rows a page of 2 MiB */
+        const uint32_t from = hotbed_storage_step(r.storage).below_from;
         CHECK(m == 3 ? from == 1 : from >= 9);
         CHECK_OK(hotbed_storage_grow(r.storage, 0, 800000, r.stream));
         const uint32_t grown_from = hotbed_storage_step(r.storage).below_from;
@@ -131,7 +135,7 @@ static void tables_whose_rows_move_have_regions(hotbed_backend backend) {
     }
 }
 
-/* --- traffic ---------------------------------------------------------------------------------------- */
+/* --- traffic --------------------------------------------------------------------------------- */
 
 typedef struct work {
     setup s;
@@ -144,7 +148,7 @@ typedef struct work {
 
 enum { DIM = 8, ROW = DIM * 4 };
 
-/* One SGD table of `capacity` keys, `upper` of them above. */
+/* Options of one table with SGD, with `capacity` keys, `upper` of them in the upper tier. */
 static void work_start(work *w, hotbed_mode mode, uint64_t capacity, uint64_t upper, uint64_t n) {
     memset(w, 0, sizeof *w);
     setup_start(&w->s, 1, DIM, capacity);
@@ -168,7 +172,7 @@ static void work_close(work *w) {
     fixture_close(&w->r);
 }
 
-/* Prefetch keys first .. first+n-1; then forward, and backward if `train`. */
+/* Prefetch keys [first, first + n), then forward, and backward if `train`. */
 static void work_step(work *w, uint64_t first, uint64_t n, bool train) {
     uint64_t keys[1024];
     CHECK(n <= w->n && n <= 1024);
@@ -179,7 +183,7 @@ static void work_step(work *w, uint64_t first, uint64_t n, bool train) {
     w->batch.batch_size = (uint32_t)n;
     CHECK_OK(hotbed_storage_prefetch(w->r.storage, &w->batch, w->ticket, w->r.stream));
     CHECK_OK(hotbed_storage_forward(w->r.storage, w->ticket, w->output, 0, w->r.stream));
-    if (train) /* what forward gave is a gradient as good as any */
+    if (train) /* the output serves as gradient */
         CHECK_OK(hotbed_storage_backward(w->r.storage, w->ticket, w->output, 0, w->r.stream));
     else
         CHECK_OK(hotbed_ticket_cancel(w->ticket, w->r.stream));
@@ -192,8 +196,8 @@ static hotbed_table_stats work_stats(work *w) {
     return stats;
 }
 
-/* A table of 1,000 keys of which 500 fit above, visited in turn. */
-static void only_changed_rows_go_down(hotbed_backend backend) {
+/* 1,000 keys, of which 500 fit into the upper tier, are visited in turn. */
+static void only_changed_rows_are_written_back(hotbed_backend backend) {
     work w;
     work_start(&w, HOTBED_MODE_CACHE, 1000, 500, 100);
     w.s.tables[0].score = HOTBED_SCORE_STEP;
@@ -202,11 +206,12 @@ static void only_changed_rows_go_down(hotbed_backend backend) {
         work_step(&w, step * 100, 100, true);
     hotbed_table_stats stats = work_stats(&w);
     CHECK_EQ(stats.inserts, 1000);
-    CHECK_EQ(stats.fetches, 0); /* all keys were new */
+    CHECK_EQ(stats.fetches, 0); /* all keys are new */
     CHECK_EQ(stats.in_place, 0);
-    CHECK(stats.write_backs >= 1000 - 528 && stats.write_backs <= 500); /* 33 buckets */
+    /* the upper tier has 33 buckets, 528 slots */
+    CHECK(stats.write_backs >= 1000 - 528 && stats.write_backs <= 500);
     CHECK_EQ(stats.link_write_bytes, stats.write_backs * ROW);
-    /* Flushed, they are clean, and leave without a trace. */
+    /* After a flush, rows are unchanged and are evicted from the upper tier without a write. */
     CHECK_OK(hotbed_storage_flush(w.r.storage, w.r.stream));
     hotbed_table_stats flushed = work_stats(&w);
     CHECK_EQ(flushed.write_backs, 1000);
@@ -214,15 +219,15 @@ static void only_changed_rows_go_down(hotbed_backend backend) {
         work_step(&w, step % 10 * 100, 100, false);
     stats = work_stats(&w);
     CHECK_EQ(stats.write_backs, flushed.write_backs);
-    CHECK(stats.fetches >= 1000); /* LRU on a cycle */
+    CHECK(stats.fetches >= 1000); /* LRU misses every key of a cycle */
     CHECK_EQ(stats.link_read_bytes, stats.fetches * ROW);
     CHECK_EQ(stats.hits, 2000);
     CHECK_EQ(fixture_size(&w.r, 0), 1000);
     work_close(&w);
 }
 
-/* New keys on probation evict each other: a key that was used twice stays. */
-static void probation_keeps_what_is_used(hotbed_backend backend) {
+/* Keys on probation are evicted first, so rows that were used twice stay in the upper tier. */
+static void probation_keeps_rows_that_are_used_twice(hotbed_backend backend) {
     const uint64_t n = hotbed_test_is_small() ? 200 : 100;
     uint64_t fetches[HOTBED_INSERT_PROBATION + 1];
     for (int i = HOTBED_INSERT_AUTO; i <= HOTBED_INSERT_PROBATION; i++) {
@@ -232,7 +237,7 @@ static void probation_keeps_what_is_used(hotbed_backend backend) {
         w.s.tables[0].insertion = (hotbed_insertion)i;
         work_open(&w, backend);
         for (uint64_t first = 0; first < 8000; first += n)
-            work_step(&w, first % 1000, n, true); /* a cycle over 1,000 keys */
+            work_step(&w, first % 1000, n, true); /* cycles over 1,000 keys */
         fetches[i] = work_stats(&w).fetches;
         work_close(&w);
     }
@@ -241,7 +246,7 @@ static void probation_keeps_what_is_used(hotbed_backend backend) {
     CHECK(fetches[HOTBED_INSERT_AUTO] * 2 < fetches[HOTBED_INSERT_PLAIN]);
 }
 
-/* The cache takes as many keys as it was made for, whatever they are: misses of a cycle over all of them. */
+/* An upper tier of as many keys as are used has few misses in cycles over them. */
 static void a_cache_as_large_as_the_footprint_misses_little(hotbed_backend backend) {
     enum { KEYS = 8192 };
     const uint64_t batch = hotbed_test_is_small() ? 1024 : 512;
@@ -262,8 +267,8 @@ static void a_cache_as_large_as_the_footprint_misses_little(hotbed_backend backe
     }
 }
 
-/* Scores are carried over the tiers: counts of keys that have been up and down are exact. */
-static void counts_travel_with_their_rows(hotbed_backend backend) {
+/* Counts stay exact while rows move between the tiers. */
+static void scores_move_between_tiers_with_their_rows(hotbed_backend backend) {
     static const struct {
         hotbed_mode mode;
         hotbed_placement placement;
@@ -302,7 +307,7 @@ static void counts_travel_with_their_rows(hotbed_backend backend) {
     }
 }
 
-/* Both tiers are emptied and filled by reset, and all is as before. */
+/* A reset writes all rows back and empties the upper tier; rows are unchanged. */
 static void reset_empties_the_upper_tier(hotbed_backend backend) {
     work w;
     work_start(&w, HOTBED_MODE_CACHE, 400, 150, 100);
@@ -313,7 +318,7 @@ static void reset_empties_the_upper_tier(hotbed_backend backend) {
     work_step(&w, 100, 100, true);
     CHECK(work_stats(&w).fetches > before);
     before = work_stats(&w).fetches;
-    work_step(&w, 100, 100, true); /* they are above now */
+    work_step(&w, 100, 100, true); /* now in the upper tier */
     CHECK_EQ(work_stats(&w).fetches, before);
     CHECK_OK(hotbed_storage_prefetch(w.r.storage, &w.batch, w.ticket, w.r.stream));
     CHECK_STATUS(hotbed_storage_reset(w.r.storage, w.r.stream), HOTBED_ERR_STATE);
@@ -329,37 +334,37 @@ static void reset_empties_the_upper_tier(hotbed_backend backend) {
     work_close(&w);
 }
 
-/* --- pins ------------------------------------------------------------------------------------------- */
+/* --- pins ------------------------------------------------------------------------------------ */
 
-/* More rows in use than the upper tier has: the others are used below, none is refused, and all have the
- * bytes that they have without tiers. */
-static void pins_refuse_nothing(hotbed_backend backend) {
+/* More rows are pinned than the upper tier holds.  The others are used in the lower tier, none is refused, and all
+ * equal the model's. */
+static void keys_are_not_refused_while_the_upper_tier_is_pinned(hotbed_backend backend) {
     static const hotbed_mode modes[] = {HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT};
     for (int m = 0; m < 2; m++) {
         setup s;
         fixture r;
-        lane lanes[8];
+        test_ticket tickets[8];
         setup_start(&s, 3, 8, 600);
         s.tables[1].capacity = 2000;
-        s.tables[2].capacity = 300; /* tables of unequal size */
+        s.tables[2].capacity = 300; /* tables of different sizes */
         for (uint32_t t = 0; t < 3; t++)
             s.tables[t].upper_capacity = 20;
         s.options.mode = modes[m];
         s.options.optimizer.kind = HOTBED_OPT_ADAM;
         fixture_open(&r, backend, &s.options);
         for (int i = 0; i < 8; i++)
-            lane_open(&r, &lanes[i], 256, 32);
+            test_ticket_open(&r, &tickets[i], 256, 32);
         rng random = rng_start((uint64_t)m);
-        const recipe how = {.batch_size = 32, .key_space = 200};
+        const batch_shape how = {.batch_size = 32, .key_space = 200};
         for (int step = 0; step < 24; step++) {
-            lane *l = &lanes[step % 8];
+            test_ticket *l = &tickets[step % 8];
             if (step >= 8) {
-                lane_forward(l);
-                lane_backward(l, &random);
+                test_ticket_forward(l);
+                test_ticket_backward(l, &random);
             }
             if (step < 16) {
-                lane_fill(l, &random, &how);
-                lane_prefetch(l);
+                test_ticket_fill(l, &random, &how);
+                test_ticket_prefetch(l);
             }
         }
         fixture_check(&r);
@@ -368,46 +373,46 @@ static void pins_refuse_nothing(hotbed_backend backend) {
         CHECK(stats.in_place > 100);
         CHECK_EQ(stats.refused, 0);
         for (int i = 0; i < 8; i++)
-            lane_close(&lanes[i]);
+            test_ticket_close(&tickets[i]);
         fixture_close(&r);
     }
 }
 
-/* Few rows above, all of them pinned, and a lower tier that is nearly full: in one prefetch some keys get places
- * there while others leave theirs.  None is lost, wherever it had to go. */
+/* The upper tier is small and pinned, the lower tier nearly full.  In one prefetch some keys claim slots of the lower
+ * tier while others leave theirs; no row may be lost. */
 static void take_and_leave(hotbed_backend backend, uint64_t round) {
     setup s;
     fixture r;
-    lane lanes[6];
+    test_ticket tickets[6];
     setup_start(&s, 1, 1, 600);
     s.tables[0].upper_capacity = 60;
     s.options.mode = HOTBED_MODE_DEFAULT;
     fixture_open(&r, backend, &s.options);
     for (int i = 0; i < 6; i++)
-        lane_open(&r, &lanes[i], 64, 64);
+        test_ticket_open(&r, &tickets[i], 64, 64);
     rng random = rng_start(108 + round);
     for (int step = hotbed_test_is_small() ? 90 : 0; step < 150;
-         step++) { /* it fills up towards the end */
-        lane *l = &lanes[step % 6];
-        const recipe how = {.batch_size = 64, .key_space = 100 + (uint64_t)step * 4};
-        lane_cancel(l);
-        lane_fill(l, &random, &how);
-        hotbed_status status = lane_prefetch_with_slots(l);
+         step++) { /* the lower tier is nearly full at the end */
+        test_ticket *l = &tickets[step % 6];
+        const batch_shape how = {.batch_size = 64, .key_space = 100 + (uint64_t)step * 4};
+        test_ticket_cancel(l);
+        test_ticket_fill(l, &random, &how);
+        hotbed_status status = test_ticket_prefetch_with_slots(l);
         CHECK(status == HOTBED_OK || status == HOTBED_ERR_FULL);
         if (step % 10 == 9)
             fixture_check(&r);
     }
     for (int i = 0; i < 6; i++)
-        lane_close(&lanes[i]);
+        test_ticket_close(&tickets[i]);
     fixture_close(&r);
 }
 
-static void places_below_are_taken_and_left_at_once(hotbed_backend backend) {
+static void lower_slots_are_claimed_and_freed_in_one_prefetch(hotbed_backend backend) {
     for (uint64_t round = 0; round < (hotbed_test_is_small() ? 1 : 8); round++)
         take_and_leave(backend, round);
 }
 
-/* A lower tier that is full refuses, and says so; the keys it has are served. */
+/* A full lower tier refuses new keys with a fault; the keys of the table stay usable. */
 static void a_full_lower_tier_refuses(hotbed_backend backend) {
     static const hotbed_mode modes[] = {HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT};
     for (int m = 0; m < 2; m++) {
@@ -433,18 +438,18 @@ static void a_full_lower_tier_refuses(hotbed_backend backend) {
         CHECK_OK(hotbed_storage_backward(w.r.storage, w.ticket, w.output, 0, w.r.stream));
         CHECK_OK(hotbed_stream_sync(w.r.stream));
         for (uint64_t first = 0; first < 100; first += 25)
-            work_step(&w, first, 25, true); /* all are still there */
+            work_step(&w, first, 25, true); /* all keys still have their rows */
         CHECK_EQ(work_stats(&w).refused, stats.refused);
         CHECK_EQ(fixture_size(&w.r, 0), stats.inserts);
         work_close(&w);
     }
 }
 
-/* --- bytes ------------------------------------------------------------------------------------------ */
+/* --- bytes ----------------------------------------------------------------------------------- */
 
-/* 50 steps with eviction traffic in every mode: all optimisers, types and dims, pooled or not.  Small: 20, and an
- * optimiser a mode. */
-static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
+/* 50 steps in which rows move, in every mode: all optimizers, types, dimensions and poolings.  With HOTBED_TEST_SMALL
+ * 20 steps, and one optimizer for each mode. */
+static void every_mode_equals_the_model(hotbed_backend backend) {
     const int steps = hotbed_test_is_small() ? 20 : 50;
     static const uint32_t dims[] = {1, 3, 8, 16, 17, 64, 100, 128, 129, 1024};
     static const hotbed_optimizer_kind optimizers[] = {
@@ -458,13 +463,13 @@ static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
                 continue;
             setup s;
             fixture r;
-            lane l;
+            test_ticket l;
             rng random = rng_start(way * 4 + o);
             setup_start(&s, 10, 8, 120);
             for (uint32_t t = 0; t < 10; t++) {
                 s.tables[t].dim = dims[t];
                 s.tables[t].dtype = dtypes[(t + o + way) % 3];
-                s.tables[t].upper_capacity = way == 1 ? 96 : 12; /* 80 % and 10 % */
+                s.tables[t].upper_capacity = way == 1 ? 96 : 12; /* 80 % or 10 % of the keys */
                 s.tables[t].insertion = t % 2 == 0 ? HOTBED_INSERT_PLAIN : HOTBED_INSERT_PROBATION;
             }
             s.tables[7].kind = HOTBED_TABLE_STATIC;
@@ -476,40 +481,40 @@ static void every_mode_has_the_bytes_of_the_model(hotbed_backend backend) {
             s.options.optimizer.weight_decay = 0.0625F;
             s.options.pooling = poolings[(o + way) % 3];
             fixture_open(&r, backend, &s.options);
-            lane_open(&r, &l, 400, 12);
-            recipe how = {.batch_size = 12, .max_bag = 3, .key_space = 100};
+            test_ticket_open(&r, &l, 400, 12);
+            batch_shape how = {.batch_size = 12, .max_bag = 3, .key_space = 100};
             for (int step = 0; step < steps; step++) {
                 how.weights = step % 2 == 0 && s.options.pooling != HOTBED_POOL_NONE;
-                lane_fill(&l, &random, &how);
-                lane_prefetch(&l);
-                lane_forward(&l);
-                lane_backward(&l, &random);
+                test_ticket_fill(&l, &random, &how);
+                test_ticket_prefetch(&l);
+                test_ticket_forward(&l);
+                test_ticket_backward(&l, &random);
                 if (step % 10 == 5)
                     CHECK_OK(hotbed_storage_flush(r.storage, r.stream));
                 if (step == steps * 3 / 5)
                     CHECK_OK(hotbed_storage_reset(r.storage, r.stream));
                 if (step % (steps / 2) == steps * 2 / 5)
-                    lane_eval(&l);
+                    test_ticket_eval(&l);
             }
             fixture_check(&r);
             hotbed_table_stats stats = {.size = sizeof stats};
             CHECK_OK(hotbed_storage_stats(r.storage, 2, &stats, r.stream));
             if (way == 0 || way == 2)
                 CHECK(stats.fetches > 100 && stats.write_backs > 100);
-            lane_close(&l);
+            test_ticket_close(&l);
             fixture_close(&r);
         }
     }
 }
 
-/* Host memory of all kinds below. */
-static void lower_tiers_of_every_memory(hotbed_backend backend) {
+/* The lower tier in each kind of host memory. */
+static void lower_tiers_may_be_in_every_kind_of_memory(hotbed_backend backend) {
     static const hotbed_memory_kind kinds[] = {
         HOTBED_MEMORY_PINNED, HOTBED_MEMORY_PAGEABLE, HOTBED_MEMORY_FILE};
     for (int k = 0; k < (backend == HOTBED_BACKEND_CUDA ? 1 : 3); k++) {
         setup s;
         fixture r;
-        lane l;
+        test_ticket l;
         rng random = rng_start((uint64_t)k);
         setup_start(&s, 2, 16, 300);
         s.tables[0].upper_capacity = s.tables[1].upper_capacity = 40;
@@ -517,12 +522,12 @@ static void lower_tiers_of_every_memory(hotbed_backend backend) {
         s.options.lower_memory = kinds[k];
         s.options.lower_directory = kinds[k] == HOTBED_MEMORY_FILE ? hotbed_test_directory() : NULL;
         fixture_open(&r, backend, &s.options);
-        lane_open(&r, &l, 64, 16);
-        const recipe how = {.batch_size = 16, .key_space = 250};
+        test_ticket_open(&r, &l, 64, 16);
+        const batch_shape how = {.batch_size = 16, .key_space = 250};
         for (int step = 0; step < 30; step++)
-            lane_step(&l, &random, &how);
+            test_ticket_step(&l, &random, &how);
         fixture_check(&r);
-        lane_close(&l);
+        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
@@ -532,16 +537,18 @@ const hotbed_test hotbed_tests[] = {
     {"a_budget_of_keys_does_not_count_spare_slots", a_budget_of_keys_does_not_count_spare_slots},
     {"upper_tiers_share_the_budget", upper_tiers_share_the_budget},
     {"tables_whose_rows_move_have_regions", tables_whose_rows_move_have_regions},
-    {"only_changed_rows_go_down", only_changed_rows_go_down},
-    {"probation_keeps_what_is_used", probation_keeps_what_is_used},
+    {"only_changed_rows_are_written_back", only_changed_rows_are_written_back},
+    {"probation_keeps_rows_that_are_used_twice", probation_keeps_rows_that_are_used_twice},
     {"a_cache_as_large_as_the_footprint_misses_little",
      a_cache_as_large_as_the_footprint_misses_little},
-    {"counts_travel_with_their_rows", counts_travel_with_their_rows},
+    {"scores_move_between_tiers_with_their_rows", scores_move_between_tiers_with_their_rows},
     {"reset_empties_the_upper_tier", reset_empties_the_upper_tier},
-    {"pins_refuse_nothing", pins_refuse_nothing},
-    {"places_below_are_taken_and_left_at_once", places_below_are_taken_and_left_at_once},
+    {"keys_are_not_refused_while_the_upper_tier_is_pinned",
+     keys_are_not_refused_while_the_upper_tier_is_pinned},
+    {"lower_slots_are_claimed_and_freed_in_one_prefetch",
+     lower_slots_are_claimed_and_freed_in_one_prefetch},
     {"a_full_lower_tier_refuses", a_full_lower_tier_refuses},
-    {"every_mode_has_the_bytes_of_the_model", every_mode_has_the_bytes_of_the_model},
-    {"lower_tiers_of_every_memory", lower_tiers_of_every_memory},
+    {"every_mode_equals_the_model", every_mode_equals_the_model},
+    {"lower_tiers_may_be_in_every_kind_of_memory", lower_tiers_may_be_in_every_kind_of_memory},
     {NULL, NULL},
 };

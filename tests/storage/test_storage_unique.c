@@ -1,11 +1,13 @@
-/* tests/storage/test_storage_unique.c - dedup of a batch, seen through the ticket's arrays. */
+/* tests/storage/test_storage_unique.c - dedup of a batch, as the ticket's arrays show it.
+ *
+ * Distinct keys, their order, counts and the inverse are compared with the model, and the batch is rebuilt from them.
+ */
 #include "tests/storage/fixture.h"
 
 #include <stdlib.h>
 
-/* lane_check() compares order, counts, inverse and offsets with the model's; here the inverse is used
- * to rebuild the batch, which needs no model. */
-static void check_rebuilds(lane *l) {
+/* Check that distinct keys and inverse give the batch again.  This needs no model. */
+static void check_rebuilds(test_ticket *l) {
     const oracle *m = l->r->model;
     hotbed_ticket_view view = {.size = sizeof view};
     uint32_t *offsets = malloc((m->num_tables + 1U) * sizeof *offsets);
@@ -45,23 +47,23 @@ static void check_rebuilds(lane *l) {
     free(inverse);
 }
 
-static void dedup(lane *l) {
-    lane_upload(l);
-    lane_prefetch(l);
-    lane_check(l);
+static void dedup(test_ticket *l) {
+    test_ticket_upload(l);
+    test_ticket_prefetch(l);
+    test_ticket_check(l);
     check_rebuilds(l);
-    lane_cancel(l);
+    test_ticket_cancel(l);
 }
 
-static void dedup_random(lane *l, rng *random, const recipe *how) {
-    lane_fill(l, random, how);
+static void dedup_random(test_ticket *l, rng *random, const batch_shape *how) {
+    test_ticket_fill(l, random, how);
     dedup(l);
 }
 
-static void small_batches(hotbed_backend backend) {
+static void small_batches_are_deduplicated(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(1);
     setup_start(&s, 3, 2, 50000);
     setup_feature(&s, 0);
@@ -69,9 +71,9 @@ static void small_batches(hotbed_backend backend) {
     setup_feature(&s, 1);
     setup_feature(&s, 2);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 1000, 64);
+    test_ticket_open(&r, &l, 1000, 64);
     for (uint32_t i = 0; i < 60; i++) {
-        const recipe how = {
+        const batch_shape how = {
             .batch_size = (uint32_t)rng_below(&random, 65),
             .max_bag = (uint32_t)rng_below(&random, 5),
             .key_space = rng_below(&random, 2) == 0 ? 0 : 1 + rng_below(&random, 100),
@@ -81,48 +83,48 @@ static void small_batches(hotbed_backend backend) {
             .bound = i % 2 == 0};
         dedup_random(&l, &random, &how);
     }
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
 static void equal_keys_of_two_tables_are_two_rows(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(2);
     setup_start(&s, 32, 1, 4000);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 32 * 64, 64);
-    const recipe how = {.batch_size = 64, .key_space = 40};
+    test_ticket_open(&r, &l, 32 * 64, 64);
+    const batch_shape how = {.batch_size = 64, .key_space = 40};
     dedup_random(&l, &random, &how);
-    const recipe one = {.batch_size = 64, .one_key = true};
+    const batch_shape one = {.batch_size = 64, .one_key = true};
     dedup_random(&l, &random, &one);
     uint32_t uniques = 0;
     hotbed_ticket_view view = {.size = sizeof view};
-    lane_prefetch(&l);
+    test_ticket_prefetch(&l);
     CHECK_OK(hotbed_ticket_read(l.ticket, &view));
     fixture_download(&r, &uniques, view.unique_offsets + 32, sizeof uniques);
     CHECK_EQ(uniques, 32);
     fixture_check(&r);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-static void tables_without_keys_in_the_middle(hotbed_backend backend) {
+static void tables_without_keys_have_no_distinct_keys(hotbed_backend backend) {
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(3);
-    setup_start(&s, 9, 2, 1000); /* tables 0, 3, 4, 5 and 8 have no feature */
+    setup_start(&s, 9, 2, 1000); /* some of the tables have no feature */
     setup_feature(&s, 1);
     setup_feature(&s, 2);
     setup_feature(&s, 6);
     setup_feature(&s, 7);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, 400, 50);
-    const recipe how = {.batch_size = 50, .max_bag = 2, .key_space = 30};
+    test_ticket_open(&r, &l, 400, 50);
+    const batch_shape how = {.batch_size = 50, .max_bag = 2, .key_space = 30};
     dedup_random(&l, &random, &how);
-    int64_t *offsets = (int64_t *)l.host.offsets; /* and now feature 1 has no key either */
+    int64_t *offsets = (int64_t *)l.host.offsets; /* now feature 1 has no key, either */
     int64_t gap = offsets[100] - offsets[50];
     for (int b = 51; b <= 200; b++)
         offsets[b] = b <= 100 ? offsets[50] : offsets[b] - gap;
@@ -132,58 +134,58 @@ static void tables_without_keys_in_the_middle(hotbed_backend backend) {
         offsets[b] = 0;
     l.num_keys = l.host.num_keys = 0;
     dedup(&l);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-/* Key sets on which a weak hash or a short probe would suffer. */
-static void structured_keys(hotbed_backend backend) {
+/* Patterns of keys that collide if the hash is weak. */
+static void patterned_keys_are_deduplicated(hotbed_backend backend) {
     enum { N = 6000 };
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(4);
     setup_start(&s, 1, 1, 60000);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, N, N);
+    test_ticket_open(&r, &l, N, N);
     for (uint32_t shift = 0; shift < 64; shift += 9) {
-        const recipe how = {.batch_size = N, .one_key = true};
-        lane_fill(&l, &random, &how);
+        const batch_shape how = {.batch_size = N, .one_key = true};
+        test_ticket_fill(&l, &random, &how);
         uint64_t *keys = (uint64_t *)l.host.keys;
         for (uint64_t i = 0; i < N; i++)
             keys[i] = (i % (N - 7)) << shift;
         dedup(&l);
     }
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
-static void a_large_batch(hotbed_backend backend) {
+static void large_batches_are_deduplicated(hotbed_backend backend) {
     enum { N = 60000 };
     setup s;
     fixture r;
-    lane l;
+    test_ticket l;
     rng random = rng_start(5);
     setup_start(&s, 2, 1, N);
     fixture_open(&r, backend, &s.options);
-    lane_open(&r, &l, N, N / 2);
-    const recipe how = {.batch_size = N / 2, .key_space = 20000};
+    test_ticket_open(&r, &l, N, N / 2);
+    const batch_shape how = {.batch_size = N / 2, .key_space = 20000};
     dedup_random(&l, &random, &how);
-    recipe one = {.batch_size = N / 2, .one_key = true};
+    batch_shape one = {.batch_size = N / 2, .one_key = true};
     dedup_random(&l, &random, &one);
-    one.counts = true; /* sums over 2^32 */
+    one.counts = true; /* counts add up to more than 2^32 */
     dedup_random(&l, &random, &one);
-    const recipe counted = {.batch_size = N / 2, .key_space = 3000, .counts = true};
+    const batch_shape counted = {.batch_size = N / 2, .key_space = 3000, .counts = true};
     dedup_random(&l, &random, &counted);
-    lane_close(&l);
+    test_ticket_close(&l);
     fixture_close(&r);
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"small_batches", small_batches},
+    {"small_batches_are_deduplicated", small_batches_are_deduplicated},
     {"equal_keys_of_two_tables_are_two_rows", equal_keys_of_two_tables_are_two_rows},
-    {"tables_without_keys_in_the_middle", tables_without_keys_in_the_middle},
-    {"structured_keys", structured_keys},
-    {"a_large_batch", a_large_batch},
+    {"tables_without_keys_have_no_distinct_keys", tables_without_keys_have_no_distinct_keys},
+    {"patterned_keys_are_deduplicated", patterned_keys_are_deduplicated},
+    {"large_batches_are_deduplicated", large_batches_are_deduplicated},
     {NULL, NULL},
 };

@@ -1,6 +1,7 @@
 /* tests/storage/test_storage_wide.c - a table and an output of more than 2^31 elements and 2^32 bytes.
  *
- * Only the rows that are used are touched: on the host the rest is address space.
+ * Finds address computations in 32 bits.  Only the used rows are written; on the host the rest is reserved address
+ * space.
  */
 #include "hotbed/storage.h"
 #include "tests/support/harness.h"
@@ -11,7 +12,7 @@ enum { DIM = 4096, KEYS = 2000, HIGH = 5 };
 
 #define CAPACITY 540000
 #define STRIDE   ((UINT64_C(1) << 29) + 8)
-#define ONE      0x3c00U /* 1 as binary16 */
+#define ONE      0x3c00U /* 1 in F16 */
 
 typedef struct wide {
     hotbed_stream *stream;
@@ -22,7 +23,7 @@ typedef struct wide {
     uint16_t host[KEYS * DIM];
 } wide;
 
-/* A number below 2048 as binary16. */
+/* A number below 2048 in F16. */
 static uint16_t narrow(int number) {
     uint32_t size = (uint32_t)abs(number), exponent = 15;
     uint16_t sign = number < 0 ? 0x8000U : 0;
@@ -86,7 +87,7 @@ static void check_row(const uint16_t *row, int number) {
         CHECK_EQ(row[e], narrow(number));
 }
 
-/* Make keys 0 .. KEYS-1, and find the keys of the highest slots. */
+/* Insert the keys 0 .. KEYS-1, and find those with the highest slots. */
 static void fill(wide *w) {
     uint64_t keys[KEYS], slots[KEYS];
     hotbed_ticket_view view = {.size = sizeof view};
@@ -108,7 +109,7 @@ static void fill(wide *w) {
                 best = i;
         CHECK(slots[best] * DIM > UINT64_C(1) << 31);
         w->high[h] = best;
-        /* The row is where the table says, not where a narrower product would put it. */
+        /* The row is at the documented address, computed in 64 bits. */
         const uint8_t *row =
             (uint8_t *)info.weights + (slots[best] - info.first_slot) * info.row_bytes;
         CHECK_OK(hotbed_copy(w->host, row, DIM * sizeof(uint16_t), w->stream));
@@ -121,7 +122,7 @@ static void fill(wide *w) {
         check_row(w->host + (ptrdiff_t)i * DIM, i);
 }
 
-/* Forward and backward of the rows behind 2^31 elements, in an output that is as large. */
+/* Forward and backward of rows beyond 2^31 elements, with an output of that size. */
 static void step(wide *w) {
     static uint16_t ones[DIM];
     uint16_t *output = w->output.data;
@@ -141,7 +142,7 @@ static void step(wide *w) {
         check_row(w->host + (ptrdiff_t)i * DIM, (int)w->high[i] - 1);
 }
 
-static void rows_beyond_2_to_the_31_elements(hotbed_backend backend) {
+static void rows_beyond_2_to_the_31_elements_are_addressed(hotbed_backend backend) {
     static wide w;
     hotbed_status status = allocate(&w, backend);
     if (status == HOTBED_OK) {
@@ -160,6 +161,7 @@ static void rows_beyond_2_to_the_31_elements(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"rows_beyond_2_to_the_31_elements", rows_beyond_2_to_the_31_elements},
+    {"rows_beyond_2_to_the_31_elements_are_addressed",
+     rows_beyond_2_to_the_31_elements_are_addressed},
     {NULL, NULL},
 };

@@ -1,4 +1,9 @@
-/* tests/storage/test_tier_core.c - rows that move between two tiers at every tile width, against what they should be. */
+/* tests/storage/test_tier_core.c - storage/tier_core.h, which moves rows between two tiers, at every tile width.
+ *
+ * A model has the expected row, score and time of each key.  Random batches are prefetched, trained and unpinned by
+ * tiles of 1, 2, 8 and 32 emulated lanes (tests/support/emulate.h).  All memory must be equal at all widths after
+ * each batch, and each row must equal the model's, in the tier in which it belongs.
+ */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
@@ -13,22 +18,23 @@
 #include <stdlib.h>
 
 enum {
-    TABLES = 3, /* a cache by counts; a cache with times; one tier or the other */
+    TABLES =
+        3, /* a cache with LFU scores, a cache with times, and a table whose rows are in one tier or the other */
     TIMED = 1,
     EITHER = 2,
-    KEYS = 110,  /* a table */
-    ABOVE = 20,  /* of them the upper tier is made for */
-    UPPER = 48,  /* slots */
-    LOWER = 128, /* at most */
-    BATCH = 16,  /* unique keys of a table in a batch */
+    KEYS = 110,  /* of a table */
+    ABOVE = 20,  /* capacity of the upper tier, in keys */
+    UPPER = 48,  /* slots of the upper tier */
+    LOWER = 128, /* slots of the lower tier, at most */
+    BATCH = 16,  /* distinct keys of a table in a batch */
     ALL = TABLES * BATCH,
-    HELD = 3, /* batches whose pins are there at once */
+    HELD = 3, /* batches that are pinned at a time */
     DIM = 9,
     ROW = 48,
     BATCHES = 14,
 };
 
-/* What kernels read and write: no pointers, so that widths can be compared byte by byte. */
+/* Memory that kernels read and write.  It has no pointers, so that it can be compared between widths byte by byte. */
 typedef struct words {
     uint64_t index_keys[TABLES * (UPPER + LOWER)] HOTBED_ALIGN(128);
     uint64_t index_metas[TABLES * (UPPER + LOWER)] HOTBED_ALIGN(128);
@@ -44,13 +50,13 @@ typedef struct words {
     uint64_t held[HELD][ALL];
 } words;
 
-/* A storage and a ticket, and the pass that a tile is to make. */
+/* A storage, a ticket and the model, at one tile width; and arguments of the running pass. */
 typedef struct work {
     words w;
     hotbed_table_view tables[TABLES];
-    kept model[TABLES][KEYS];
-    hotbed_tally counts[TABLES];  /* what tallies should be */
-    uint64_t metas[TABLES][KEYS]; /* of keys that were above before a prefetch; 0: it was not */
+    model_row model[TABLES][KEYS];
+    hotbed_tally counts[TABLES];  /* expected tallies */
+    uint64_t metas[TABLES][KEYS]; /* before the prefetch, of keys in the upper tier; 0: not there */
     uint64_t random;
     hotbed_fault fault;
     hotbed_step_view s;
@@ -59,9 +65,9 @@ typedef struct work {
 
 static work works[WIDTHS];
 
-static kept *entry(work *k, uint32_t t, uint64_t key) {
+static model_row *entry(work *k, uint32_t t, uint64_t key) {
     for (uint32_t n = 0; n < KEYS; n++)
-        if (kept_key(n) == key)
+        if (key_of_number(n) == key)
             return &k->model[t][n];
     CHECK(false);
     return NULL;
@@ -71,7 +77,7 @@ static uint8_t *row_at(work *k, uint32_t t, uint64_t slot) {
     return hotbed_row_at(k->s.index, &k->tables[t], slot);
 }
 
-/* --- setting up ---------------------------------------------------------------------------------------- */
+/* --- setting up ------------------------------------------------------------------------------ */
 
 static void clear(work *k, hotbed_index_range range) {
     for (uint32_t b = 0; b < range.buckets; b++)
@@ -79,7 +85,7 @@ static void clear(work *k, hotbed_index_range range) {
             k->w.index_keys[hotbed_index_slot(range, b) + i] = hotbed_index_marker(range, b, false);
 }
 
-/* `below`: keys that a lower tier is made for. */
+/* `below`: capacity of the lower tiers, in keys. */
 static void start(work *k, uint32_t width, uint64_t below) {
     static const char *const names[] = {"counted", "timed", "either"};
     const hotbed_initializer uniform = {.kind = HOTBED_INIT_UNIFORM, .lower = -1, .upper = 1};
@@ -137,7 +143,7 @@ static void start(work *k, uint32_t width, uint64_t below) {
     s->num_tables = TABLES;
 }
 
-/* --- passes ---------------------------------------------------------------------------------------------- */
+/* --- passes ---------------------------------------------------------------------------------- */
 
 static void find_lane(void *argument) {
     work *k = argument;
@@ -187,7 +193,7 @@ static void end_lane(void *argument) {
     hotbed_end_move(&k->s, k->item, k->width);
 }
 
-/* A tile an item; `each`: as many items as it has lanes. */
+/* Run a pass.  A tile processes one item at a time, or as many items as it has lanes if `each`. */
 static void pass(work *k, void (*lane)(void *), bool each, uint32_t items) {
     const uint32_t step = each ? k->width : 1;
     for (k->item = 0; k->item < items; k->item += step) {
@@ -196,16 +202,16 @@ static void pass(work *k, void (*lane)(void *), bool each, uint32_t items) {
     }
 }
 
-/* --- a training step ------------------------------------------------------------------------------------- */
+/* --- a training step ------------------------------------------------------------------------- */
 
-/* Distinct keys of every table. */
+/* Make a batch of distinct random keys of each table. */
 static void fill(work *k) {
     for (uint32_t t = 0; t < TABLES; t++) {
         uint32_t numbers[BATCH];
-        kept_draw_some(&k->random, KEYS, BATCH, numbers);
+        draw_distinct(&k->random, KEYS, BATCH, numbers);
         for (uint32_t n = 0; n < BATCH; n++) {
-            k->w.unique_keys[t * BATCH + n] = kept_key(numbers[n]);
-            k->w.counts[t * BATCH + n] = 1 + kept_draw(&k->random, 3);
+            k->w.unique_keys[t * BATCH + n] = key_of_number(numbers[n]);
+            k->w.counts[t * BATCH + n] = 1 + draw_below(&k->random, 3);
         }
         k->w.starts[t + 1] = (t + 1) * BATCH;
     }
@@ -220,7 +226,7 @@ static int by_number(const void *a, const void *b) {
 }
 
 static uint64_t upper_meta(const work *k, uint32_t t, uint32_t number) {
-    uint64_t slot = hotbed_index_find(k->s.index, k->tables[t].range, kept_key(number), 1);
+    uint64_t slot = hotbed_index_find(k->s.index, k->tables[t].range, key_of_number(number), 1);
     return slot == HOTBED_SLOT_NONE ? 0 : k->w.index_metas[slot];
 }
 
@@ -230,7 +236,7 @@ static void prefetch(work *k) {
             k->metas[t][n] = upper_meta(k, t, n);
     pass(k, find_lane, true, ALL);
     const uint32_t n = k->w.num_missing;
-    /* Which comes first in `missing` is up to the lanes' turns. */
+    /* The order of `missing` depends on the order of the lanes; sort it, so that widths can be compared. */
     qsort(k->w.missing, n, sizeof k->w.missing[0], by_number);
     memset(k->w.bins, 0, sizeof k->w.bins);
     pass(k, seek_lane, true, n);
@@ -252,12 +258,12 @@ static void prefetch(work *k) {
                 k->counts[t].write_backs++;
 }
 
-/* Every key that has a slot has the model's row there, and changes it. */
+/* Check that each key's slot has the model's row, and train the row. */
 static void train(work *k) {
     for (uint32_t u = 0; u < ALL; u++) {
         uint32_t t = u / BATCH;
         uint64_t key = k->w.unique_keys[u], slot = k->w.slots[u];
-        kept *model = entry(k, t, key);
+        model_row *model = entry(k, t, key);
         if (slot == HOTBED_SLOT_NONE) {
             CHECK(!model->there);
             k->counts[t].refused++;
@@ -278,13 +284,13 @@ static void train(work *k) {
         model->there = true;
         uint8_t *row = row_at(k, t, slot);
         CHECK_BYTES(row, model->row, k->tables[t].row_bytes);
-        kept_train(model, row, k->tables[t].dim);
+        train_row(model, row, k->tables[t].dim);
         if (t != EITHER && above)
             hotbed_index_mark(k->s.index, slot);
     }
 }
 
-/* Pins of this batch stay for some batches more. */
+/* Keep the pins of this batch for HELD batches. */
 static void hold(work *k, uint32_t batch) {
     uint64_t *held = k->w.held[batch % HELD];
     for (uint32_t u = 0; u < ALL; u++)
@@ -293,16 +299,17 @@ static void hold(work *k, uint32_t batch) {
     memcpy(held, k->w.slots, sizeof k->w.slots);
 }
 
-/* --- what should be ---------------------------------------------------------------------------------------- */
+/* --- checks ---------------------------------------------------------------------------------- */
 
-/* Caches have every key below, marked if and only if it is above, too; the other table has it in one place. */
+/* A cache has every key in the lower tier, marked if the upper tier has a copy.  The third table has each key in one
+ * tier only.  All rows equal the model's. */
 static void check_all(work *k, bool pinned) {
     for (uint32_t t = 0; t < TABLES; t++) {
         const hotbed_table_view *table = &k->tables[t];
         for (uint32_t n = 0; n < KEYS; n++) {
-            const kept *model = &k->model[t][n];
-            uint64_t up = hotbed_index_find(k->s.index, table->range, kept_key(n), 1);
-            uint64_t backing = hotbed_index_find(k->s.index, table->lower, kept_key(n), 1);
+            const model_row *model = &k->model[t][n];
+            uint64_t up = hotbed_index_find(k->s.index, table->range, key_of_number(n), 1);
+            uint64_t backing = hotbed_index_find(k->s.index, table->lower, key_of_number(n), 1);
             bool above = up != HOTBED_SLOT_NONE, below = backing != HOTBED_SLOT_NONE;
             CHECK_EQ(above || below, model->there);
             if (!model->there)
@@ -359,7 +366,7 @@ static void prefetches_are_the_same_at_every_width(hotbed_backend backend) {
     }
 }
 
-/* What has no place is refused, and nothing is lost by it. */
+/* Keys that find no place are refused, and no other row is lost. */
 static void full_lower_tiers_refuse_at_every_width(hotbed_backend backend) {
     (void)backend;
     run(ABOVE / 2);
@@ -368,7 +375,7 @@ static void full_lower_tiers_refuse_at_every_width(hotbed_backend backend) {
     CHECK_EQ(works[0].fault.status, HOTBED_ERR_FULL);
 }
 
-/* --- walks ---------------------------------------------------------------------------------------------- */
+/* --- probes ---------------------------------------------------------------------------------- */
 
 typedef struct claims {
     work *k;
@@ -384,9 +391,9 @@ static void claim_lanes(void *argument) {
     }
 }
 
-/* Two keys with the same two buckets, which have one free slot: the first takes it, the second goes on.  The second is
- * published before the first, as rows that go down in one prefetch may be. */
-static void a_key_is_found_behind_a_slot_that_is_claimed(hotbed_backend backend) {
+/* Two keys have the same two candidate buckets, with one free slot: the first key claims it, the second takes a slot
+ * behind it.  The second key is published before the first, as may happen to rows that one prefetch demotes. */
+static void a_key_is_found_behind_a_claimed_slot(hotbed_backend backend) {
     (void)backend;
     for (uint32_t i = 0; i < WIDTHS; i++) {
         work *k = &works[i];
@@ -422,6 +429,6 @@ static void a_key_is_found_behind_a_slot_that_is_claimed(hotbed_backend backend)
 const hotbed_test hotbed_tests[] = {
     {"prefetches_are_the_same_at_every_width", prefetches_are_the_same_at_every_width},
     {"full_lower_tiers_refuse_at_every_width", full_lower_tiers_refuse_at_every_width},
-    {"a_key_is_found_behind_a_slot_that_is_claimed", a_key_is_found_behind_a_slot_that_is_claimed},
+    {"a_key_is_found_behind_a_claimed_slot", a_key_is_found_behind_a_claimed_slot},
     {NULL, NULL},
 };

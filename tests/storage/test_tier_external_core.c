@@ -1,4 +1,9 @@
-/* tests/storage/test_tier_external_core.c - a cache over a store at every tile width, against what rows should be. */
+/* tests/storage/test_tier_external_core.c - passes of a cache over an external store, at every tile width.
+ *
+ * A model has the expected row, score and time of each key; the store is an array, and its calls can fail.  Prefetch,
+ * eval, calls on rows by key, and flush run pass by pass with tiles of 1, 2, 8 and 32 emulated lanes.  All memory
+ * must be equal at all widths, and each row must equal the model's, in the upper tier and in the store.
+ */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
@@ -14,17 +19,17 @@ enum {
     TABLES = 3, /* LFU; TIMESTAMP_LFU; static */
     TIMED = 1,
     STATIC = 2,
-    KEYS = 70,  /* a table */
-    ABOVE = 20, /* of them the upper tier is made for */
-    SLOTS = 48,
-    BATCH = 10, /* unique keys of a table in a batch, or keys of a call */
+    KEYS = 70,  /* of a table */
+    ABOVE = 20, /* capacity of the upper tier, in keys */
+    SLOTS = 48, /* of the upper tier */
+    BATCH = 10, /* distinct keys of a table in a batch, or keys of a call */
     ALL = TABLES * BATCH,
     DIM = 9,
-    ROW = KEPT_ROW, /* of the longest row: 9 elements, padding, a time */
+    ROW = MODEL_ROW_BYTES, /* the longest row: 9 elements, padding, a time */
     BATCHES = 24,
 };
 
-/* A batch's arrays. */
+/* Arrays of a call of the store. */
 typedef struct lists {
     uint64_t starts[TABLES], counts[TABLES], keys[ALL], scores[ALL];
     uint32_t status[TABLES], ranks[ALL + 1];
@@ -32,7 +37,7 @@ typedef struct lists {
     uint8_t rows[ALL * ROW] HOTBED_ALIGN(16);
 } lists;
 
-/* What kernels read and write: no pointers, so that widths can be compared byte by byte. */
+/* Memory that kernels read and write.  It has no pointers, so that it can be compared between widths byte by byte. */
 typedef struct words {
     uint64_t index_keys[TABLES * SLOTS] HOTBED_ALIGN(128);
     uint64_t index_metas[TABLES * SLOTS] HOTBED_ALIGN(128);
@@ -42,26 +47,26 @@ typedef struct words {
     hotbed_timer timer;
     hotbed_tally tallies[TABLES];
     uint64_t unique_keys[ALL], slots[ALL], counts[ALL];
-    uint32_t starts[TABLES + 1], missing[ALL], num_missing; /* starts: of uniques, or keys */
+    uint32_t starts[TABLES + 1], missing[ALL], num_missing; /* starts: of distinct keys, or keys */
     hotbed_move moves[ALL];
     lists asked, leaving;
-    kept store[TABLES][KEYS];
+    model_row store[TABLES][KEYS];
     uint8_t got[BATCH * ROW], flags[BATCH];
     uint64_t scores[BATCH], seen[BATCH];
 } words;
 
-/* A storage, a ticket and a store, and the pass that a tile is to make. */
+/* A storage, a ticket, a store and the model, at one tile width; and arguments of the running pass. */
 typedef struct work {
     words w;
     hotbed_table_view tables[TABLES], batch_tables[TABLES];
-    kept model[TABLES][KEYS];
+    model_row model[TABLES][KEYS];
     uint64_t refused[TABLES], random;
     hotbed_fault fault;
     hotbed_store_step step;
     hotbed_store_eval eval;
     hotbed_store_rows rows;
     hotbed_store_flush flush;
-    bool fails[TABLES]; /* calls of the store for the table do */
+    bool fails[TABLES]; /* calls of the store for this table fail */
     hotbed_store_pass pass;
     uint32_t item, width;
 } work;
@@ -69,10 +74,10 @@ typedef struct work {
 static work works[WIDTHS];
 
 static uint64_t key_of(uint32_t t, uint32_t number) {
-    return t == STATIC ? number : kept_key(number);
+    return t == STATIC ? number : key_of_number(number);
 }
 
-static kept *entry(kept (*of)[KEYS], uint32_t t, uint64_t key) {
+static model_row *entry(model_row (*of)[KEYS], uint32_t t, uint64_t key) {
     for (uint32_t n = 0; n < KEYS; n++)
         if (key_of(t, n) == key)
             return &of[t][n];
@@ -80,7 +85,7 @@ static kept *entry(kept (*of)[KEYS], uint32_t t, uint64_t key) {
     return NULL;
 }
 
-/* --- setting up ---------------------------------------------------------------------------------------- */
+/* --- setting up ------------------------------------------------------------------------------ */
 
 static hotbed_store_view view_of(lists *l) {
     hotbed_store_view view = {l->starts, l->counts, l->status, l->keys,
@@ -140,7 +145,7 @@ static void start(work *k, uint32_t width) {
     k->step.leaving = (hotbed_store_list){view_of(&k->w.leaving), k->w.leaving.ranks};
 }
 
-/* --- the store ------------------------------------------------------------------------------------------ */
+/* --- the store ------------------------------------------------------------------------------- */
 
 typedef enum store_call { FIND, INSERT, ERASE } store_call;
 
@@ -150,7 +155,7 @@ static void call_store(work *k, lists *l, store_call call) {
         for (uint64_t i = 0; i < l->counts[t]; i++) {
             uint64_t at = l->starts[t] + i, bytes = k->tables[t].row_bytes;
             uint8_t *row = l->rows + l->starts[t] * ROW + i * bytes;
-            kept *mine = entry(k->w.store, t, l->keys[at]);
+            model_row *mine = entry(k->w.store, t, l->keys[at]);
             if (k->fails[t]) {
                 l->found[at] = HOTBED_EXTERNAL_UNKNOWN;
                 continue;
@@ -180,7 +185,7 @@ static void scan(uint32_t *ranks, uint32_t n) {
     }
 }
 
-/* --- passes: a pass of one lane per item is called directly, others by a tile of emulated lanes ----------- */
+/* --- passes ---------------------------------------------------------------------------------- */
 
 static void step_lane(void *argument) {
     work *k = argument;
@@ -202,6 +207,7 @@ static void flush_lane(void *argument) {
     hotbed_flush_item(&k->flush, k->pass, k->item, k->width);
 }
 
+/* Run a pass: by tiles of emulated lanes, or one lane per item, called directly. */
 static void pass(
     work *k, void (*lane)(void *), hotbed_store_pass which, bool by_tiles, uint32_t items) {
     uint32_t width = k->width;
@@ -226,16 +232,16 @@ static void pass(
     }
 }
 
-/* --- a training step ------------------------------------------------------------------------------------- */
+/* --- a training step ------------------------------------------------------------------------- */
 
-/* Distinct keys of every table. */
+/* Make a batch of distinct random keys of each table. */
 static void fill(work *k) {
     for (uint32_t t = 0; t < TABLES; t++) {
         uint32_t numbers[BATCH];
-        kept_draw_some(&k->random, KEYS, BATCH, numbers);
+        draw_distinct(&k->random, KEYS, BATCH, numbers);
         for (uint32_t n = 0; n < BATCH; n++) {
             k->w.unique_keys[t * BATCH + n] = key_of(t, numbers[n]);
-            k->w.counts[t * BATCH + n] = 1 + kept_draw(&k->random, 3);
+            k->w.counts[t * BATCH + n] = 1 + draw_below(&k->random, 3);
         }
         k->w.starts[t + 1] = (t + 1) * BATCH;
     }
@@ -260,29 +266,29 @@ static void prefetch(work *k) {
     pass(k, step_lane, HOTBED_PASS_CLAIM, tiles, n);
     scan(k->w.leaving.ranks, ALL);
     pass(k, step_lane, HOTBED_PASS_LEAVE, tiles, n);
-    k->fails[0] = k->fails[0] || kept_draw(&k->random, 6) == 0; /* between the calls */
+    /* the store may begin to fail between its calls */
+    k->fails[0] = k->fails[0] || draw_below(&k->random, 6) == 0;
     call_store(k, &k->w.leaving, INSERT);
     pass(k, step_lane, HOTBED_PASS_ARRIVE, tiles, n);
 }
 
-/* A row that has not been seen before. */
-static void make_new(const work *k, uint32_t t, uint64_t key, kept *row) {
+/* Give a key without a row its initial values. */
+static void make_new(const work *k, uint32_t t, uint64_t key, model_row *row) {
     if (!row->there)
         hotbed_row_init(&k->tables[t], row->row, key, 1);
     row->there = true;
 }
 
-/* Whether the row at `row` is the model's. */
-static void check_row(const work *k, uint32_t t, const uint8_t *row, const kept *model) {
+static void check_row(const work *k, uint32_t t, const uint8_t *row, const model_row *model) {
     CHECK_BYTES(row, model->row, k->tables[t].dim * sizeof(float));
 }
 
-/* Every key that has a slot has the model's row there, and changes it; the others were refused for a reason. */
+/* Check that each key's slot has the model's row, and train the row.  Keys are refused only if the store failed. */
 static void train(work *k, const bool failed[TABLES]) {
     for (uint32_t u = 0; u < ALL; u++) {
         uint32_t t = u / BATCH;
         uint64_t key = k->w.unique_keys[u], slot = k->w.slots[u];
-        kept *model = entry(k->model, t, key);
+        model_row *model = entry(k->model, t, key);
         if (slot == HOTBED_SLOT_NONE) {
             CHECK(failed[t]);
             k->refused[t]++;
@@ -295,18 +301,19 @@ static void train(work *k, const bool failed[TABLES]) {
         model->time = k->w.timer.now;
         uint8_t *row = hotbed_row_at(k->step.s.index, &k->tables[t], slot);
         check_row(k, t, row, model);
-        kept_train(model, row, k->tables[t].dim);
+        train_row(model, row, k->tables[t].dim);
         hotbed_index_unpin(k->step.s.index, slot, true);
     }
     for (uint32_t t = 0; t < TABLES; t++)
         CHECK_EQ(k->w.tallies[t].refused, k->refused[t]);
 }
 
-/* Every key is above or in the store, as the model has it; what is above and not changed is in both. */
+/* Each key's row is in the upper tier or in the store, and equals the model's; unchanged rows of the upper tier are
+ * in both. */
 static void check_all(const work *k) {
     for (uint32_t t = 0; t < TABLES; t++) {
         for (uint32_t n = 0; n < KEYS; n++) {
-            const kept *model = &k->model[t][n], *below = &k->w.store[t][n];
+            const model_row *model = &k->model[t][n], *below = &k->w.store[t][n];
             const hotbed_table_view *table = &k->tables[t];
             uint64_t slot = hotbed_index_find(k->step.s.index, table->range, key_of(t, n), 1);
             uint64_t meta = slot == HOTBED_SLOT_NONE ? 0 : k->w.index_metas[slot];
@@ -330,10 +337,10 @@ static void check_all(const work *k) {
     }
 }
 
-/* A prefetch with a store that fails for some tables, a step of training, and all as it should be. */
+/* Prefetch, with a store that may fail for some tables, and train. */
 static void step(work *k, bool may_fail) {
     for (uint32_t t = 0; t < TABLES; t++)
-        k->fails[t] = may_fail && kept_draw(&k->random, 4) == 0;
+        k->fails[t] = may_fail && draw_below(&k->random, 4) == 0;
     fill(k);
     prefetch(k);
     train(k, k->fails);
@@ -369,9 +376,9 @@ static void prefetches_are_the_same_at_every_width(hotbed_backend backend) {
     CHECK(refused > 0);
 }
 
-/* --- eval -------------------------------------------------------------------------------------------------- */
+/* --- eval ------------------------------------------------------------------------------------ */
 
-/* All that a batch of some keys would read; one more of the static table is out of range. */
+/* Eval of a batch; the last key of the static table is out of range, and the store fails for table 1. */
 static void evaluate(work *k) {
     static const uint32_t features[TABLES] = {0, 1, 2};
     uint64_t keys[ALL];
@@ -402,11 +409,11 @@ static void evaluate(work *k) {
             CHECK_EQ(slot, HOTBED_SLOT_NONE);
             continue;
         }
-        kept model = *entry(k->model, t, keys[i]);
+        model_row model = *entry(k->model, t, keys[i]);
         if (t == STATIC)
             make_new(k, t, keys[i], &model);
         if (t == 1 && slot == HOTBED_SLOT_NONE)
-            continue; /* not above, and the store did not say */
+            continue; /* not in the upper tier, and the store failed */
         CHECK_EQ(slot != HOTBED_SLOT_NONE, model.there);
         if (model.there)
             check_row(k, t, hotbed_row_at(s->index, &k->batch_tables[t], slot), &model);
@@ -427,9 +434,9 @@ static void evaluations_are_the_same_at_every_width(hotbed_backend backend) {
     compare();
 }
 
-/* --- rows by key -------------------------------------------------------------------------------------------- */
+/* --- rows by key ----------------------------------------------------------------------------- */
 
-/* Keys of table t for a call; of the static one the last is out of range. */
+/* Make keys of table t for a call; the last key of the static table is out of range. */
 static void call_keys(work *k, uint32_t t, uint64_t *keys) {
     fill(k);
     memcpy(keys, k->w.unique_keys + (size_t)t * BATCH, BATCH * sizeof *keys);
@@ -472,7 +479,7 @@ static void get(work *k, uint32_t t) {
             CHECK_EQ(k->w.flags[i], HOTBED_EXTERNAL_MISSING);
             continue;
         }
-        kept model = *entry(k->model, t, keys[i]);
+        model_row model = *entry(k->model, t, keys[i]);
         if (t == STATIC)
             make_new(k, t, keys[i], &model);
         CHECK_EQ(k->w.flags[i], model.there ? HOTBED_EXTERNAL_FOUND : HOTBED_EXTERNAL_MISSING);
@@ -485,17 +492,17 @@ static void get(work *k, uint32_t t) {
     }
 }
 
-/* New weights; scores and times are given by half of the calls. */
+/* Set new weights; `all`: with scores and times. */
 static void set(work *k, uint32_t t, bool all) {
     uint64_t keys[BATCH];
     uint32_t dim = k->tables[t].dim;
     call_keys(k, t, keys);
     for (uint32_t i = 0; i < BATCH; i++) {
-        float value = (float)kept_draw(&k->random, 1000);
+        float value = (float)draw_below(&k->random, 1000);
         for (uint32_t e = 0; e < dim; e++)
             memcpy(k->w.got + ((size_t)i * dim + e) * sizeof value, &value, sizeof value);
-        k->w.scores[i] = 1 + kept_draw(&k->random, 50);
-        k->w.seen[i] = 1 + kept_draw(&k->random, 50);
+        k->w.scores[i] = 1 + draw_below(&k->random, 50);
+        k->w.seen[i] = 1 + draw_below(&k->random, 50);
     }
     if (!all)
         k->rows.rows.rows.scores = k->rows.rows.rows.times = NULL;
@@ -508,7 +515,7 @@ static void set(work *k, uint32_t t, bool all) {
     for (uint32_t i = 0; i < BATCH; i++) {
         if (keys[i] == KEYS && t == STATIC)
             continue;
-        kept *model = entry(k->model, t, keys[i]);
+        model_row *model = entry(k->model, t, keys[i]);
         bool is_new = !model->there;
         make_new(k, t, keys[i], model);
         memcpy(model->row, k->w.got + (size_t)i * dim * sizeof(float), dim * sizeof(float));
@@ -530,7 +537,7 @@ static void erase(work *k, uint32_t t) {
     ask(k, HOTBED_PASS_ERASE, ERASE);
     pass(k, rows_lane, HOTBED_PASS_ERASE_ANSWER, true, BATCH);
     for (uint32_t i = 0; i < BATCH; i++) {
-        kept *model = entry(k->model, t, keys[i]);
+        model_row *model = entry(k->model, t, keys[i]);
         bool stays = i == 0 && pinned != HOTBED_SLOT_NONE;
         CHECK_EQ(k->w.flags[i], model->there && !stays);
         model->there = model->there && stays;
@@ -558,10 +565,10 @@ static void calls_on_rows_are_the_same_at_every_width(hotbed_backend backend) {
     compare();
 }
 
-/* --- flush --------------------------------------------------------------------------------------------------- */
+/* --- flush ----------------------------------------------------------------------------------- */
 
-/* Changed rows go to the store, unless it fails; with `drop` nothing that it has is left above.  One row is pinned:
- * it is written, and stays changed. */
+/* Flush a table: changed rows are written, unless the store fails; with `drop`, written rows also leave the upper
+ * tier.  One row is pinned: it is written, but stays marked as changed. */
 static void flush(work *k, uint32_t t, bool fails, bool drop) {
     const hotbed_table_view *table = &k->tables[t];
     uint64_t left = 0, before = k->w.tallies[t].write_backs, pinned = table->first_slot;

@@ -1,4 +1,4 @@
-/* tests/support/bad_store.c - an external store that misbehaves on request. */
+/* tests/support/bad_store.c - a wrapper around the store in memory that misbehaves on request. */
 #include "tests/support/bad_store.h"
 
 #include "storage/external.h"
@@ -51,7 +51,7 @@ void bad_store_let_go(bad_store *b) {
 }
 
 /* Wait while held, count the call, and return how it must misbehave. */
-static bad_way arrive(bad_store *b, hotbed_external_call *call) {
+static bad_way begin_call(bad_store *b, hotbed_external_call *call) {
     pthread_mutex_lock(&b->lock);
     b->inside = true;
     pthread_cond_broadcast(&b->changed);
@@ -86,48 +86,48 @@ static hotbed_status open_tables(
 
 static hotbed_status find(
     void *self, uint32_t table, uint64_t n, const uint64_t *keys, uint8_t *found, void *rows,
-    hotbed_external_metadata *notes, hotbed_external_call *call) {
+    hotbed_external_metadata *metadata, hotbed_external_call *call) {
     bad_store *b = self;
-    bad_way way = arrive(b, call);
+    bad_way way = begin_call(b, call);
     if (way == BAD_FAIL)
         return b->status;
     uint32_t asked = way == BAD_OTHER_TABLE ? !table : table;
-    hotbed_status status = good->find(b->self, asked, n, keys, found, rows, notes, call);
+    hotbed_status status = good->find(b->self, asked, n, keys, found, rows, metadata, call);
     if (way == BAD_FLAG)
         found[n - 1] = 7;
     if (way == BAD_BYTE && rows != NULL)
         ((uint8_t *)rows)[b->row_bytes[table] - 1] ^= 1U;
     if (way == BAD_SCORE)
-        notes[0].score++;
+        metadata[0].score++;
     return way == BAD_DONE ? b->status : status;
 }
 
 static hotbed_status insert(
     void *self, uint32_t table, uint64_t n, const uint64_t *keys, const void *rows,
-    const hotbed_external_metadata *notes, hotbed_external_call *call) {
+    const hotbed_external_metadata *metadata, hotbed_external_call *call) {
     bad_store *b = self;
     uint64_t bytes = b->row_bytes[table], half = (n + 1) / 2;
-    bad_way way = arrive(b, call);
+    bad_way way = begin_call(b, call);
     switch (way) {
     case BAD_FAIL:
         return b->status;
     case BAD_TEAR:
-        CHECK_OK(good->insert(b->self, table, half, keys, rows, notes, call));
+        CHECK_OK(good->insert(b->self, table, half, keys, rows, metadata, call));
         return b->status;
     case BAD_LOSE:
-        return good->insert(b->self, table, half, keys, rows, notes, call);
+        return good->insert(b->self, table, half, keys, rows, metadata, call);
     case BAD_HALF_ROW: {
         uint8_t *torn = malloc(n * bytes);
         CHECK(torn != NULL);
         memcpy(torn, rows, n * bytes);
         for (uint64_t i = n * bytes - bytes / 2; i < n * bytes; i++)
             torn[i] = 0;
-        hotbed_status status = good->insert(b->self, table, n, keys, torn, notes, call);
+        hotbed_status status = good->insert(b->self, table, n, keys, torn, metadata, call);
         free(torn);
         return status;
     }
     default: {
-        hotbed_status status = good->insert(b->self, table, n, keys, rows, notes, call);
+        hotbed_status status = good->insert(b->self, table, n, keys, rows, metadata, call);
         return way == BAD_DONE ? b->status : status;
     }
     }
@@ -137,7 +137,7 @@ static hotbed_status erase(
     void *self, uint32_t table, uint64_t n, const uint64_t *keys, uint8_t *erased,
     hotbed_external_call *call) {
     bad_store *b = self;
-    bad_way way = arrive(b, call);
+    bad_way way = begin_call(b, call);
     if (way == BAD_FAIL)
         return b->status;
     hotbed_status status = good->erase(b->self, table, n, keys, erased, call);
@@ -149,23 +149,24 @@ static hotbed_status erase(
 static hotbed_status cursor_open(
     void *self, uint32_t table, void **cursor, hotbed_external_call *call) {
     bad_store *b = self;
-    if (arrive(b, call) == BAD_FAIL)
+    if (begin_call(b, call) == BAD_FAIL)
         return b->status;
     return good->cursor_open(b->self, table, cursor, call);
 }
 
 static hotbed_status cursor_next(
     void *self, void *cursor, uint64_t capacity, uint64_t *keys, void *rows,
-    hotbed_external_metadata *notes, uint64_t *n, hotbed_external_call *call) {
+    hotbed_external_metadata *metadata, uint64_t *n, hotbed_external_call *call) {
     bad_store *b = self;
-    bad_way way = arrive(b, call);
+    bad_way way = begin_call(b, call);
     if (way == BAD_FAIL)
         return b->status;
-    hotbed_status status = good->cursor_next(b->self, cursor, capacity, keys, rows, notes, n, call);
+    hotbed_status status =
+        good->cursor_next(b->self, cursor, capacity, keys, rows, metadata, n, call);
     if (way == BAD_BYTE)
         ((uint8_t *)rows)[0] ^= 1U;
     if (way == BAD_SCORE)
-        notes[0].score++;
+        metadata[0].score++;
     if (way == BAD_COUNT)
         *n = capacity + 1;
     return status;
@@ -177,14 +178,14 @@ static void cursor_close(void *self, void *cursor) {
 
 static hotbed_status count(void *self, uint32_t table, uint64_t *keys, hotbed_external_call *call) {
     bad_store *b = self;
-    if (arrive(b, call) == BAD_FAIL)
+    if (begin_call(b, call) == BAD_FAIL)
         return b->status;
     return good->count(b->self, table, keys, call);
 }
 
 static hotbed_status flush(void *self, hotbed_external_call *call) {
     bad_store *b = self;
-    return arrive(b, call) == BAD_FAIL ? b->status : HOTBED_OK;
+    return begin_call(b, call) == BAD_FAIL ? b->status : HOTBED_OK;
 }
 
 static void close_store(void *self) {

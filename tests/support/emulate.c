@@ -1,5 +1,8 @@
-/* tests/support/emulate.c - the tile emulator: ucontext fibres that wait for each other at tile
- * calls. */
+/* tests/support/emulate.c - the tile emulator: each lane is a ucontext fibre.
+ *
+ * A scheduler runs each lane until its next tile call.  When all lanes of a tile wait at the same call, it computes the
+ * call's result and lets them go on.
+ */
 #define _XOPEN_SOURCE 700
 #include "tests/support/emulate.h"
 
@@ -18,7 +21,7 @@ typedef enum call_kind {
 } call_kind;
 
 typedef enum lane_state {
-    LANE_READY,   /* ready to run */
+    LANE_READY,
     LANE_WAITING, /* at a tile call */
     LANE_ENDED,
 } lane_state;
@@ -30,8 +33,8 @@ typedef struct lane {
     call_kind call; /* the call at which it waits */
     uint32_t width;
     uint32_t source;
-    uint64_t value; /* its argument of the call, then the call's result */
-    uint64_t calls; /* number of calls made so far */
+    uint64_t value; /* the lane's argument, then the call's result */
+    uint64_t calls; /* made so far */
 } lane;
 
 /* The current run of this thread; NULL outside of a run. */
@@ -42,8 +45,8 @@ typedef struct run {
     uint32_t current;
     void (*function)(void *arg);
     void *arg;
-    bool beside;   /* tiles switch at points */
-    uint64_t left; /* points until the next switch */
+    bool interleaved; /* tiles switch at HOTBED_POINT()s */
+    uint64_t left;    /* points until the next switch */
 } run;
 
 static _Thread_local run *active;
@@ -56,11 +59,11 @@ static const char *call_name(call_kind call) {
 static void lane_main(void) {
     active->function(active->arg);
     active->lanes[active->current].state = LANE_ENDED;
-    /* uc_link returns to the scheduler */
+    /* returns to the scheduler, through uc_link */
 }
 
-/* Wait until all lanes of the tile are at this call; the result is in lane.value. */
-static uint64_t meet(call_kind call, uint32_t width, uint64_t value, uint32_t source) {
+/* Wait until all lanes of the tile have made this call.  Returns its result for this lane. */
+static uint64_t wait_for_tile(call_kind call, uint32_t width, uint64_t value, uint32_t source) {
     run *r = active;
     lane *self = &r->lanes[r->current];
     if (width > r->count || (width & (width - 1)) != 0)
@@ -80,7 +83,7 @@ static uint64_t meet(call_kind call, uint32_t width, uint64_t value, uint32_t so
 
 void hotbed_emulate_point(void) {
     run *r = active;
-    if (r == NULL || !r->beside || --r->left > 0)
+    if (r == NULL || !r->interleaved || --r->left > 0)
         return;
     swapcontext(&r->lanes[r->current].context, &r->scheduler);
 }
@@ -96,16 +99,16 @@ uint32_t hotbed_emulate_rank(uint32_t width) {
 uint32_t hotbed_emulate_ballot(uint32_t width, bool predicate) {
     if (active == NULL || width == 1)
         return predicate ? 1 : 0;
-    return (uint32_t)meet(CALL_BALLOT, width, predicate, 0);
+    return (uint32_t)wait_for_tile(CALL_BALLOT, width, predicate, 0);
 }
 
 uint64_t hotbed_emulate_shuffle(uint32_t width, uint64_t value, uint32_t source) {
     if (active == NULL || width == 1)
         return value;
-    return meet(CALL_SHUFFLE, width, value, source);
+    return wait_for_tile(CALL_SHUFFLE, width, value, source);
 }
 
-/* If the lanes [first, first + width) are all at one call, give them its result and return true. */
+/* If all lanes in [first, first + width) wait at the same call, complete it and return true. */
 static bool serve_tile(run *r, uint32_t first, uint32_t width) {
     const lane *leader = &r->lanes[first];
     uint64_t values[MAX_LANES], votes = 0;
@@ -124,7 +127,7 @@ static bool serve_tile(run *r, uint32_t first, uint32_t width) {
     return true;
 }
 
-/* Complete the calls at which all lanes of a tile wait. True if there was such a tile. */
+/* Complete each call at which all lanes of a tile wait.  Returns whether there was one. */
 static bool serve(run *r) {
     bool served = false;
     for (uint32_t i = 0; i < r->count;) {
@@ -140,6 +143,7 @@ static bool serve(run *r) {
     return served;
 }
 
+/* Write to `report` which lane waits and which lane of its tile does not reach the same call. */
 static void describe(const run *r) {
     uint32_t a = 0, b = 0;
     while (a < r->count && r->lanes[a].state != LANE_WAITING)
@@ -176,7 +180,7 @@ static void start_lane(run *r, uint32_t number) {
     makecontext(&l->context, lane_main, 0);
 }
 
-/* Run each ready lane until its next call or its end. True if there was one. */
+/* Run each ready lane until its next call or its end.  Returns whether a lane was ready. */
 static bool run_ready(run *r, bool falling) {
     bool any = false;
     for (uint32_t i = 0; i < r->count; i++) {
@@ -240,7 +244,7 @@ void hotbed_emulate_run(uint32_t lanes, void (*function)(void *arg), void *arg) 
         hotbed_check_failed(__FILE__, __LINE__, "%s", problem);
 }
 
-/* Let the tile of lanes first .. run for r->left points, or to its end. */
+/* Run the lanes [first, first + width) for r->left points, or until all have ended. */
 static void run_tile(run *r, uint32_t first, uint32_t width) {
     while (r->left > 0) {
         bool any = false, ended = true;
@@ -263,11 +267,11 @@ static void run_tile(run *r, uint32_t first, uint32_t width) {
     }
 }
 
-void hotbed_emulate_beside(
+void hotbed_emulate_interleaved(
     uint32_t lanes, uint32_t width, void (*function)(void *arg), void *arg, uint64_t *random) {
     CHECK(width >= 1 && (width & (width - 1)) == 0 && width <= lanes);
     run *r = start_run(lanes, function, arg);
-    r->beside = true;
+    r->interleaved = true;
     const uint32_t tiles = lanes / width;
     for (uint32_t tile = 0; !all_ended(r); tile = (tile + 1) % tiles) {
         const uint64_t draw = hotbed_test_random_r(random);

@@ -1,14 +1,17 @@
-/* tests/support/emulate.h - lanes of a tile as fibres of one thread, for base/tile.h.
+/* tests/support/emulate.h - runs device code of tiles on the host, each lane as a fibre of one thread.
  *
- * A test defines HOTBED_TILE_EMULATE before it includes a core, and runs code that makes tile calls with
- * hotbed_emulate_run().  Every lane runs until it reaches a tile call and waits there; when all lanes of
- * its tile are at the same call, they get its result and go on.  Lanes at different calls, a call of
- * another width, or a lane that ended while others wait are what would hang or go wrong on a GPU.
- * Lanes take turns in rising and falling order, so code that relies on an order between calls fails.
- * hotbed_emulate_beside() runs several tiles that share memory, and switches from one to another at HOTBED_POINT()s
- * that a seed chooses: what takes a preempted thread in a run of threads takes a few thousand steps there, and fails
- * again with the same seed.  Memory is sequentially consistent.
- * TSan does not follow fibres: such tests are not part of TSan builds.
+ * A test defines HOTBED_TILE_EMULATE before it includes a core, so that base/tile.h makes the calls below, and runs
+ * the core with hotbed_emulate_run().  Every lane runs until it makes a tile call (ballot, shuffle, sync) and waits
+ * there; when all lanes of its tile have made the same call, they get its result and go on.  Reported are errors that
+ * hang or give wrong results on a GPU: lanes of a tile at different calls or at calls of different widths, and a lane
+ * that has ended while others of its tile wait.  Lanes run in rising and falling order by turns, so that code that
+ * relies on an order between tile calls fails.
+ *
+ * hotbed_emulate_interleaved() runs several tiles that share memory, and switches between them at HOTBED_POINT()s
+ * that a seed chooses.  It finds within a few thousand steps races that need an unlucky preemption among real
+ * threads, and finds them again with the same seed.  Memory is sequentially consistent.
+ *
+ * TSan does not follow fibres, so these tests are not part of TSan builds.
  */
 #ifndef HOTBED_TESTS_EMULATE_H
 #define HOTBED_TESTS_EMULATE_H
@@ -16,29 +19,29 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What base/tile.h calls.  Outside of a run, or at width 1, a tile is one lane. */
+/* Called by base/tile.h.  Outside of a run, and at width 1, a tile is one lane. */
 uint32_t hotbed_emulate_rank(uint32_t width);
 uint32_t hotbed_emulate_ballot(uint32_t width, bool predicate);
 uint64_t hotbed_emulate_shuffle(uint32_t width, uint64_t value, uint32_t source);
 
-/* Run function(arg) on `lanes` lanes (1, 2, 4, 8, 16 or 32); tile calls may be of that width or a smaller
- * one, as in a warp of several tiles.  Lanes that do not meet fail the test. */
+/* Run function(arg) on `lanes` lanes (1, 2, 4, 8, 16 or 32).  Tile calls may have that width or a smaller one, as in a
+ * warp of several tiles.  Lanes at different calls fail the test. */
 void hotbed_emulate_run(uint32_t lanes, void (*function)(void *arg), void *arg);
 
-/* The same, but lanes that do not meet give a text that says so, valid until the next run of this
- * thread; NULL when all went well. */
+/* As hotbed_emulate_run(), but returns a text that describes lanes at different calls, or NULL if there were none.  The
+ * text is valid until the next run of this thread. */
 const char *hotbed_emulate_try(uint32_t lanes, void (*function)(void *arg), void *arg);
 
-/* Run function(arg) on `lanes` lanes, which are tiles of `width` lanes; tile calls are of that width or a smaller one.  A tile
- * runs for a number of points, from one to some thousands, before another one does: *random, a generator of
- * hotbed_test_random_r(), says which and how long. */
-void hotbed_emulate_beside(
+/* Run function(arg) on `lanes` lanes, in tiles of `width` lanes.  Tile calls have that width or a smaller one.  The
+ * tiles take turns; each turn lasts for a random number of points, from one to some thousands, drawn from *random
+ * with hotbed_test_random_r(). */
+void hotbed_emulate_interleaved(
     uint32_t lanes, uint32_t width, void (*function)(void *arg), void *arg, uint64_t *random);
 
-/* What HOTBED_POINT() calls; base/port.h declares it, too. */
+/* Called by HOTBED_POINT(); base/port.h declares it, too. */
 void hotbed_emulate_point(void); /* NOLINT(readability-redundant-declaration) */
 
-/* Number of the lane that runs, in [0, lanes). */
+/* Number of the running lane, in [0, lanes). */
 uint32_t hotbed_emulate_lane(void);
 
 #endif

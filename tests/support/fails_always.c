@@ -1,5 +1,7 @@
-/* tests/support/fails_always.c - a program in which every check of the harness fails; see
- * CMakeLists.txt. */
+/* tests/support/fails_always.c - one failing check of each kind.
+ *
+ * CMakeLists.txt runs each test by itself and expects the message of a failed test.
+ */
 #include "tests/support/harness.h"
 
 static void check_fails(hotbed_backend backend) {

@@ -1,7 +1,8 @@
-/* tests/support/fault.c - wrappers of the allocation functions, see fault.h.
+/* tests/support/fault.c - wrappers of the allocation functions that count calls and let one of them fail.
  *
- * The linker's --wrap=malloc redirects calls of malloc to the symbol "__wrap_malloc", and provides
- * the original as "__real_malloc". The asm labels keep reserved names out of the source. */
+ * The linker's --wrap=malloc redirects calls of malloc to the symbol "__wrap_malloc" and provides the original as
+ * "__real_malloc".  The asm labels keep these reserved names out of the source.
+ */
 #define _DEFAULT_SOURCE
 #include "tests/support/fault.h"
 
@@ -10,10 +11,10 @@
 #include <sys/mman.h>
 #include <sys/types.h>
 
-static uint64_t fail_at; /* 0: none */
+static uint64_t fail_at; /* number of the allocation that fails; 0: none */
 static uint64_t count;
 static bool failed;
-static void (*call_then)(void *argument); /* NULL: the allocation fails */
+static void (*call_then)(void *argument); /* called instead of failing, unless NULL */
 static void *call_argument;
 
 void fault_arm(uint64_t n) {
@@ -38,8 +39,8 @@ uint64_t fault_count(void) {
     return __atomic_load_n(&count, __ATOMIC_SEQ_CST);
 }
 
-/* Count an allocation, and call the function to call if it is the n-th. Returns whether it is. */
-static bool passes(void) {
+/* Count an allocation.  If it is number fail_at, run call_then() and return true. */
+static bool is_chosen(void) {
     uint64_t at = __atomic_load_n(&fail_at, __ATOMIC_SEQ_CST);
     if (at == 0 || __atomic_add_fetch(&count, 1, __ATOMIC_SEQ_CST) != at)
         return false;
@@ -50,7 +51,7 @@ static bool passes(void) {
 }
 
 static bool fails(void) {
-    if (!passes() || call_then != NULL)
+    if (!is_chosen() || call_then != NULL)
         return false;
     errno = ENOMEM;
     return true;
@@ -100,14 +101,14 @@ void *wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off
 
 #if defined(HOTBED_WITH_CUDA)
 
-/* cudaError_t is an int. Pinned memory of a GPU counts only if a function is to be called, like
- * pinned memory of the host. It never fails, since the host's allocator does not provide it. */
+/* cudaError_t is an int.  The host backend allocates pinned memory with a counted function; CUDA does not.  To give
+ * fault_arm_call() the same places on both, it counts cudaHostAlloc(); fault_arm() does not, so it never fails. */
 int real_host_alloc(void **out, size_t bytes, unsigned flags) __asm__("__real_cudaHostAlloc");
 int wrap_host_alloc(void **out, size_t bytes, unsigned flags) __asm__("__wrap_cudaHostAlloc");
 
 int wrap_host_alloc(void **out, size_t bytes, unsigned flags) {
     if (call_then != NULL)
-        (void)passes();
+        (void)is_chosen();
     return real_host_alloc(out, bytes, flags);
 }
 

@@ -1,4 +1,4 @@
-/* tests/support/harness.c - main(), checks and random numbers of test programs. */
+/* tests/support/harness.c - main(), checks, random numbers and temporary folders of test programs. */
 #define _XOPEN_SOURCE 700 /* nftw() */
 #include "tests/support/harness.h"
 
@@ -22,7 +22,7 @@ static bool skipped;
 static char directories[MAX_DIRECTORIES][256];
 static int num_directories;
 
-/* --- checks ----------------------------------------------------------------------------------- */
+/* --- checks ---------------------------------------------------------------------------------- */
 
 void hotbed_check_failed(const char *file, int line, const char *format, ...) {
     va_list arguments;
@@ -35,7 +35,7 @@ void hotbed_check_failed(const char *file, int line, const char *format, ...) {
         stderr, "\nfailed; again: HOTBED_TEST_SEED=%" PRIu64 " %s --backend %s %s\n", seed, program,
         backend == HOTBED_BACKEND_CUDA ? "cuda" : "host", current);
     fflush(stderr);
-    _Exit(EXIT_FAILURE); /* not exit(): other threads may still use what its handlers free */
+    _Exit(EXIT_FAILURE); /* not exit(): its handlers would free memory that other threads use */
 }
 
 void hotbed_check_eq(
@@ -101,7 +101,7 @@ void hotbed_test_skip(const char *reason) {
     printf("     %s: skipped, %s\n", current, reason);
 }
 
-/* --- size ------------------------------------------------------------------------------------- */
+/* --- size ------------------------------------------------------------------------------------ */
 
 bool hotbed_test_is_small(void) {
     return getenv("HOTBED_TEST_SMALL") != NULL;
@@ -112,7 +112,7 @@ bool hotbed_test_is_under(const char *tool) {
     return name != NULL && strcmp(name, tool) == 0;
 }
 
-/* --- random numbers --------------------------------------------------------------------------- */
+/* --- random numbers -------------------------------------------------------------------------- */
 
 /* splitmix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014. */
 uint64_t hotbed_test_random_r(uint64_t *state) {
@@ -147,7 +147,7 @@ static void seed_test(const char *name) {
     }
 }
 
-/* --- files ------------------------------------------------------------------------------------ */
+/* --- files ----------------------------------------------------------------------------------- */
 
 const char *hotbed_test_directory(void) {
     CHECK(num_directories < MAX_DIRECTORIES);
@@ -174,7 +174,7 @@ static void remove_directories(void) {
         (void)nftw(directories[--num_directories], remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* --- the program ------------------------------------------------------------------------------ */
+/* --- the program ----------------------------------------------------------------------------- */
 
 static bool wanted(const char *name, int num_filters, char **filters) {
     bool any = num_filters == 0;
@@ -188,7 +188,7 @@ static int usage(const char *problem) {
     return 2;
 }
 
-/* Remove options from the front of argv; the rest are filters. Returns 0, or the exit status. */
+/* Remove the options from the front of argv, so that only filters are left.  Returns 0, or the exit status. */
 static int read_arguments(int *argc, char ***argv, bool *list) {
     program = (*argv)[0];
     (*argv)++;
@@ -252,6 +252,6 @@ int main(int argc, char **argv) {
         return EXIT_SUCCESS;
     printf("%d passed, %d skipped\n", passed, skips);
     if (passed == 0 && skips == 0)
-        return usage("no test has such a name");
+        return usage("no test's name contains any NAME");
     return passed == 0 ? EXIT_SKIPPED : EXIT_SUCCESS;
 }

@@ -1,18 +1,19 @@
-/* tests/support/harness.h - main(), checks, random numbers and files of a test program.
+/* tests/support/harness.h - main(), checks, random numbers and temporary folders of a test program.
  *
- * A program defines hotbed_tests[]; the harness has main().  Options:
- *   --backend host|cuda  passed to each test (default host); exit status 77 if it cannot run
+ * A test program defines the table hotbed_tests[]; the harness defines main().  Arguments:
+ *   --backend host|cuda  backend that is passed to each test (default host); exit status 77 if it is not available
  *   --list               print the names of the tests
- *   NAME...              run only tests whose name contains one of these
- * HOTBED_TEST_SEED in the environment (default 1) seeds the random numbers; the seed is printed.
- * Each test restarts its numbers from the seed and its own name, so it sees the same numbers if it
- * runs alone.
- * HOTBED_TEST_SMALL, set to anything, makes long tests small: hotbed_test_is_small().
- * HOTBED_TEST_TOOL names the tool under which the test runs, if any: hotbed_test_is_under().
+ *   NAME...              run only the tests whose name contains one of these
+ * Environment:
+ *   HOTBED_TEST_SEED     seed of the random numbers (default 1); it is printed
+ *   HOTBED_TEST_SMALL    if set, long tests are shortened: hotbed_test_is_small()
+ *   HOTBED_TEST_TOOL     the tool under which the program runs, if any: hotbed_test_is_under()
  *
- * A check that fails prints the place and the values, and ends the program with status 1:
- * objects of the library may hold threads, so no later test could be trusted.  Any thread may make
- * checks.
+ * The random numbers of a test depend only on the seed and the test's name, so that a test gets the same numbers when
+ * it runs alone.
+ *
+ * A failed check prints its place and the values, and ends the program with status 1.  No further test runs, because
+ * threads of the failed one may still use its objects.  Checks may be made on any thread.
  */
 #ifndef HOTBED_TESTS_HARNESS_H
 #define HOTBED_TESTS_HARNESS_H
@@ -26,14 +27,14 @@
 #include <stdint.h>
 
 typedef struct hotbed_test {
-    const char *name; /* a sentence: full_table_refuses_new_keys */
+    const char *name; /* what holds: full_table_refuses_new_keys */
     void (*run)(hotbed_backend backend);
 } hotbed_test;
 
 /* Defined by the test program; ends with {NULL, NULL}. */
 extern const hotbed_test hotbed_tests[];
 
-/* --- checks --------------------------------------------------------------------------------- */
+/* --- checks ---------------------------------------------------------------------------------- */
 
 #define CHECK(condition)                                                                           \
     ((condition) ? (void)0 : hotbed_check_failed(__FILE__, __LINE__, "CHECK(%s)", #condition))
@@ -60,11 +61,10 @@ extern const hotbed_test hotbed_tests[];
 /* Check that the call returns HOTBED_OK. Prints hotbed_last_error() if it does not. */
 #define CHECK_OK(call) hotbed_check_status(__FILE__, __LINE__, #call, (call), HOTBED_OK)
 
-/* Check that the call returns `status`, and if that is an error, that hotbed_last_error() has a
- * text. */
+/* Check that the call returns `status`.  If `status` is an error, hotbed_last_error() must have a text. */
 #define CHECK_STATUS(call, status) hotbed_check_status(__FILE__, __LINE__, #call, (call), (status))
 
-/* Leave the test, which then counts as skipped. */
+/* Return from the test and count it as skipped. */
 #define SKIP(reason)                                                                               \
     do {                                                                                           \
         hotbed_test_skip(reason);                                                                  \
@@ -88,32 +88,31 @@ void hotbed_check_status(
     const char *file, int line, const char *call, hotbed_status got, hotbed_status want);
 void hotbed_test_skip(const char *reason);
 
-/* --- size --------------------------------------------------------------------------------------- */
+/* --- size ------------------------------------------------------------------------------------ */
 
-/* Whether HOTBED_TEST_SMALL is set, as it is under tools that make each launch a hundred times as
- * slow. Tests of more than about a thousand launches then run fewer steps, ranks and combinations,
- * some of each kind, with all of their checks. */
+/* Whether HOTBED_TEST_SMALL is set, as it is under tools that slow each launch down a hundredfold.  Tests with more
+ * than about a thousand launches then run fewer steps, ranks and combinations of each kind, with the same checks. */
 bool hotbed_test_is_small(void);
 
-/* Whether HOTBED_TEST_TOOL is `tool`. For tests that the tool gets wrong. */
+/* Whether HOTBED_TEST_TOOL is `tool`.  For tests in which the tool reports errors that are not there. */
 bool hotbed_test_is_under(const char *tool);
 
-/* --- random numbers, from the seed ------------------------------------------------------------ */
+/* --- random numbers, from the seed ----------------------------------------------------------- */
 
 uint64_t hotbed_test_seed(void); /* the seed that is printed */
 
-/* The next random number of this test. Called by one thread at a time. */
+/* The next random number of this test.  Not thread-safe. */
 uint64_t hotbed_test_random(void);
 uint64_t hotbed_test_below(uint64_t bound); /* in [0, bound); bound > 0 */
 float hotbed_test_float(void);              /* in [-1, 1), a multiple of 2^-23 */
 
-/* The next number of the caller's own generator, for threads. *state may be any number at first. */
+/* The next number of a generator of the caller's, for instance one per thread.  *state starts with any number. */
 uint64_t hotbed_test_random_r(uint64_t *state);
 
-/* --- files ------------------------------------------------------------------------------------ */
+/* --- files ----------------------------------------------------------------------------------- */
 
-/* Create an empty directory in TMPDIR or /tmp. It is removed with its contents if the program ends
- * well; the string is valid until then. */
+/* Create an empty directory in TMPDIR or /tmp.  It is removed with its contents when all tests have passed.  The string
+ * is valid until the program ends. */
 const char *hotbed_test_directory(void);
 
 #endif

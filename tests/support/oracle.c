@@ -1,22 +1,22 @@
-/* tests/support/oracle.c - the plain model of a storage. */
+/* tests/support/oracle.c - the plain model of a storage: rows, steps, optimizers. */
 #include "tests/support/oracle.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#define NONE       UINT32_MAX /* no enumerator: it does not fit an int */
+#define NONE       UINT32_MAX /* not an enumerator, because it does not fit an int */
 #define SCORE_MOST (((uint64_t)1 << 52) - 1)
 enum { GROUP = 32 };
 
-static void *take(uint64_t count, size_t bytes) {
+static void *allocate(uint64_t count, size_t bytes) {
     void *block = calloc(count == 0 ? 1 : (size_t)count, bytes);
     if (block == NULL)
         abort();
     return block;
 }
 
-static void *take_copy(const void *from, uint64_t count, size_t bytes) {
-    void *block = take(count, bytes);
+static void *copy_of(const void *from, uint64_t count, size_t bytes) {
+    void *block = allocate(count, bytes);
     if (count != 0)
         memcpy(block, from, (size_t)count * bytes);
     return block;
@@ -38,18 +38,19 @@ static float bits_float(uint32_t bits) {
 
 static uint16_t to_bf16(float value) {
     uint32_t bits = float_bits(value);
-    if ((bits & 0x7fffffffU) > 0x7f800000U) /* stay a NaN */
+    if ((bits & 0x7fffffffU) > 0x7f800000U) /* keeps a NaN a NaN */
         return (uint16_t)((bits >> 16) | 0x40U);
     return (uint16_t)((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
-/* By value, not by bits: scale to where one step of the half is 1, and let rint() round to even. */
+/* Unlike the library, computes with values, not bits: scales so that neighbouring halves differ by 1, then rounds
+ * with rint(). */
 static uint16_t to_f16(float value) {
     uint16_t sign = (uint16_t)((float_bits(value) >> 16) & 0x8000U);
     if (isnan(value))
         return (uint16_t)(sign | 0x7e00U);
     double size = fabs((double)value);
-    if (size >= 65520.0) /* halfway from the largest half to the next power */
+    if (size >= 65520.0) /* rounds up to infinity */
         return (uint16_t)(sign | 0x7c00U);
     int exponent = 0;
     (void)frexp(size, &exponent); /* size in [2^(exponent-1), 2^exponent) */
@@ -57,7 +58,8 @@ static uint16_t to_f16(float value) {
     if (size == 0.0 || step < -24)
         step = -24;
     uint32_t steps = (uint32_t)rint(ldexp(size, -step)); /* at most 2048 */
-    uint32_t field = (uint32_t)(step + 24);              /* exponent field, less 1 when normal */
+    /* exponent field, minus 1 for normal numbers: `steps` carries into it */
+    uint32_t field = (uint32_t)(step + 24);
     return (uint16_t)(sign | ((field << 10) + steps));
 }
 
@@ -126,21 +128,21 @@ static void link_rows(oracle_table *table) {
     }
 }
 
-static void more_room(oracle_table *table) {
-    uint32_t room = table->room == 0 ? 64 : 2 * table->room;
-    oracle_row *rows = realloc(table->rows, room * sizeof *rows);
-    uint32_t *heads = realloc(table->heads, room * sizeof *heads);
+static void grow(oracle_table *table) {
+    uint32_t max_rows = table->max_rows == 0 ? 64 : 2 * table->max_rows;
+    oracle_row *rows = realloc(table->rows, max_rows * sizeof *rows);
+    uint32_t *heads = realloc(table->heads, max_rows * sizeof *heads);
     if (rows == NULL || heads == NULL)
         abort();
     table->rows = rows;
     table->heads = heads;
-    table->room = room;
-    table->num_heads = room;
+    table->max_rows = max_rows;
+    table->num_heads = max_rows;
     link_rows(table);
 }
 
 static uint32_t find(const oracle_table *table, uint64_t key) {
-    if (table->room == 0)
+    if (table->max_rows == 0)
         return NONE;
     uint32_t row = table->heads[head_of(table, key)];
     while (row != NONE && table->rows[row].key != key)
@@ -153,32 +155,32 @@ oracle_row *oracle_find(oracle *model, uint32_t table, uint64_t key) {
     return row == NONE ? NULL : &model->tables[table].rows[row];
 }
 
-/* First values of n rows, [n, dim] of the table's dtype. */
+/* Initial values of n rows, [n, dim] of the table's dtype. */
 static void *initial_block(oracle *model, uint32_t table, uint64_t n, const uint64_t *keys) {
-    void *block = take(n * model->tables[table].options.dim, sizeof(float));
+    void *block = allocate(n * model->tables[table].options.dim, sizeof(float));
     if (n != 0)
         model->initial(model->self, table, n, keys, block);
     return block;
 }
 
-/* Row number `index` of such a block. */
+/* Row number `index` of a block of initial values, as floats. */
 static float *initial_weights(const oracle_table *table, const void *block, uint64_t index) {
     uint32_t dim = table->options.dim;
-    float *weights = take(dim, sizeof *weights);
+    float *weights = allocate(dim, sizeof *weights);
     for (uint32_t e = 0; e < dim; e++)
         weights[e] = oracle_load(table->options.dtype, block, index * dim + e);
     return weights;
 }
 
-/* `block` and `index` give the first values, should the key be new. */
+/* The row of a key.  A new row gets initial values from `block`, row `index`. */
 static uint32_t put(
     oracle *model, uint32_t number, uint64_t key, const void *block, uint64_t index) {
     oracle_table *table = &model->tables[number];
     uint32_t place = find(table, key);
     if (place != NONE)
         return place;
-    if (table->free_rows == NONE && table->num_rows == table->room)
-        more_room(table);
+    if (table->free_rows == NONE && table->num_rows == table->max_rows)
+        grow(table);
     place = table->free_rows;
     if (place == NONE)
         place = table->num_rows++;
@@ -190,7 +192,7 @@ static uint32_t put(
     row->live = true;
     row->weights = initial_weights(table, block, index);
     for (uint32_t s = 0; s < hotbed_optimizer_states(model->options.optimizer.kind); s++) {
-        row->states[s] = take(table->state_dim, sizeof(float));
+        row->states[s] = allocate(table->state_dim, sizeof(float));
         for (uint32_t i = 0; i < table->state_dim; i++)
             row->states[s][i] = model->options.optimizer.initial_accumulator;
     }
@@ -280,7 +282,7 @@ void oracle_clear(oracle *model, uint32_t table) {
     link_rows(t);
     if (t->options.kind != HOTBED_TABLE_STATIC)
         return;
-    uint64_t *keys = take(t->options.capacity, sizeof *keys);
+    uint64_t *keys = allocate(t->options.capacity, sizeof *keys);
     for (uint64_t key = 0; key < t->options.capacity; key++)
         keys[key] = key;
     void *block = initial_block(model, table, t->options.capacity, keys);
@@ -294,24 +296,24 @@ uint64_t oracle_pinned(const oracle *model, uint32_t table) {
     const oracle_table *t = &model->tables[table];
     uint64_t pinned = 0;
     if (t->options.kind == HOTBED_TABLE_STATIC)
-        return 0; /* rows that cannot be evicted need no pins */
+        return 0; /* the library does not pin rows that cannot be evicted */
     for (uint32_t i = 0; i < t->num_rows; i++)
         pinned += t->rows[i].live && t->rows[i].pins != 0;
     return pinned;
 }
 
-/* --- the storage ------------------------------------------------------------------------------ */
+/* --- the storage ----------------------------------------------------------------------------- */
 
 oracle *oracle_create(const hotbed_storage_options *options, oracle_initial initial, void *self) {
-    oracle *model = take(1, sizeof *model);
+    oracle *model = allocate(1, sizeof *model);
     model->options = *options;
     model->initial = initial;
     model->self = self;
     model->num_tables = options->num_tables;
     model->num_features = options->num_features == 0 ? options->num_tables : options->num_features;
-    model->tables = take(model->num_tables, sizeof *model->tables);
-    model->feature_tables = take(model->num_features, sizeof *model->feature_tables);
-    model->columns = take(model->num_features + 1U, sizeof *model->columns);
+    model->tables = allocate(model->num_tables, sizeof *model->tables);
+    model->feature_tables = allocate(model->num_features, sizeof *model->feature_tables);
+    model->columns = allocate(model->num_features + 1U, sizeof *model->columns);
     for (uint32_t t = 0; t < model->num_tables; t++) {
         oracle_table *table = &model->tables[t];
         table->options = options->tables[t];
@@ -320,8 +322,8 @@ oracle *oracle_create(const hotbed_storage_options *options, oracle_initial init
         table->state_dim = hotbed_optimizer_state_dim(options->optimizer.kind, table->options.dim);
         table->free_rows = NONE;
         table->custom_score = 1;
-        more_room(table);
-        oracle_clear(model, t); /* makes the rows of a static table */
+        grow(table);
+        oracle_clear(model, t); /* creates the rows of a static table */
         if (table->options.dim > model->max_dim)
             model->max_dim = table->options.dim;
     }
@@ -359,10 +361,10 @@ uint64_t oracle_least_stride(const oracle *model) {
                                                       : model->columns[model->num_features];
 }
 
-/* --- the step ----------------------------------------------------------------------------------- */
+/* --- the step -------------------------------------------------------------------------------- */
 
 oracle_ticket *oracle_ticket_create(oracle *model) {
-    oracle_ticket *ticket = take(1, sizeof *ticket);
+    oracle_ticket *ticket = allocate(1, sizeof *ticket);
     ticket->model = model;
     return ticket;
 }
@@ -403,43 +405,43 @@ static uint32_t table_of(const oracle_ticket *ticket, uint64_t position) {
 static void copy_batch(oracle_ticket *ticket, const hotbed_batch *batch) {
     uint64_t bags = (uint64_t)ticket->model->num_features * batch->batch_size;
     ticket->batch = *batch;
-    ticket->offsets = take(bags + 1, sizeof *ticket->offsets);
+    ticket->offsets = allocate(bags + 1, sizeof *ticket->offsets);
     for (uint64_t b = 0; b <= bags; b++)
         ticket->offsets[b] = batch->offsets == NULL ? (int64_t)b : batch->offsets[b];
     ticket->num_keys = (uint64_t)ticket->offsets[bags];
-    ticket->batch.keys = take_copy(batch->keys, ticket->num_keys, sizeof(uint64_t));
+    ticket->batch.keys = copy_of(batch->keys, ticket->num_keys, sizeof(uint64_t));
     if (batch->weights != NULL)
-        ticket->batch.weights = take_copy(batch->weights, ticket->num_keys, sizeof(float));
+        ticket->batch.weights = copy_of(batch->weights, ticket->num_keys, sizeof(float));
     if (batch->counts != NULL)
-        ticket->batch.counts = take_copy(batch->counts, ticket->num_keys, sizeof(uint32_t));
-    ticket->bags = take(ticket->num_keys, sizeof *ticket->bags);
+        ticket->batch.counts = copy_of(batch->counts, ticket->num_keys, sizeof(uint32_t));
+    ticket->bags = allocate(ticket->num_keys, sizeof *ticket->bags);
     for (uint64_t b = 0; b < bags; b++)
         for (int64_t i = ticket->offsets[b]; i < ticket->offsets[b + 1]; i++)
             ticket->bags[i] = (uint32_t)b;
 }
 
-/* Uniques of each table in order of first occurrence.  The list is searched through a small hash of its
- * own, so that a key of two tables is two uniques. */
+/* Find the distinct keys of each table, in the order of their first occurrence, by a hash table that is emptied for
+ * each table: equal keys of two tables are distinct. */
 static void find_uniques(oracle_ticket *ticket) {
     const oracle *model = ticket->model;
     const uint64_t *keys = ticket->batch.keys;
-    uint64_t room = 1;
-    while (room < 2 * ticket->num_keys)
-        room *= 2;
-    uint32_t *seen = take(room, sizeof *seen);
-    ticket->unique_offsets = take(model->num_tables + 1U, sizeof(uint32_t));
-    ticket->unique_keys = take(ticket->num_keys, sizeof(uint64_t));
-    ticket->counts = take(ticket->num_keys, sizeof(uint64_t));
-    ticket->occurrences = take(ticket->num_keys, sizeof(uint32_t));
-    ticket->inverse = take(ticket->num_keys, sizeof(uint32_t));
+    uint64_t places = 1;
+    while (places < 2 * ticket->num_keys)
+        places *= 2;
+    uint32_t *seen = allocate(places, sizeof *seen); /* number of the distinct key + 1, or 0 */
+    ticket->unique_offsets = allocate(model->num_tables + 1U, sizeof(uint32_t));
+    ticket->unique_keys = allocate(ticket->num_keys, sizeof(uint64_t));
+    ticket->counts = allocate(ticket->num_keys, sizeof(uint64_t));
+    ticket->occurrences = allocate(ticket->num_keys, sizeof(uint32_t));
+    ticket->inverse = allocate(ticket->num_keys, sizeof(uint32_t));
     uint32_t uniques = 0;
-    uint64_t i = 0; /* features ascend by table, so positions do */
+    uint64_t i = 0; /* positions are ordered by table, because features are */
     for (uint32_t t = 0; t < model->num_tables; t++) {
-        memset(seen, 0, (size_t)room * sizeof *seen);
+        memset(seen, 0, (size_t)places * sizeof *seen);
         for (; i < ticket->num_keys && table_of(ticket, i) == t; i++) {
-            uint64_t at = (keys[i] * 0x9E3779B97F4A7C15U >> 17) & (room - 1);
+            uint64_t at = (keys[i] * 0x9E3779B97F4A7C15U >> 17) & (places - 1);
             while (seen[at] != 0 && ticket->unique_keys[seen[at] - 1] != keys[i])
-                at = (at + 1) & (room - 1);
+                at = (at + 1) & (places - 1);
             if (seen[at] == 0) {
                 ticket->unique_keys[uniques] = keys[i];
                 seen[at] = ++uniques;
@@ -454,7 +456,7 @@ static void find_uniques(oracle_ticket *ticket) {
     free(seen);
 }
 
-/* Whether a key without a row is admitted; `refused`: the library gave it no slot. */
+/* Whether a key without a row is admitted.  `refused`: the library gave it no slot. */
 static bool admits(oracle *model, uint32_t number, uint64_t key, uint64_t count, bool refused) {
     oracle_table *table = &model->tables[number];
     if (table->options.kind == HOTBED_TABLE_STATIC || table->options.admission == HOTBED_ADMIT_ALL)
@@ -471,7 +473,7 @@ static bool admits(oracle *model, uint32_t number, uint64_t key, uint64_t count,
     return true;
 }
 
-/* A batch has the key that many times. */
+/* Update score and time of a key that occurs `count` times in the batch. */
 static void score_row(
     const oracle *model, const oracle_table *table, oracle_row *row, uint64_t count) {
     hotbed_score_strategy kind = table->options.score;
@@ -485,7 +487,8 @@ static void score_row(
     row->set_time = false;
 }
 
-/* Row of a unique, pinned; first values from a block when it needs them. */
+/* Find or create the row of a distinct key and pin it.  NONE if the key is refused or rejected.  A key without a row
+ * takes the next initial values of `block`. */
 static uint32_t unique_row(
     oracle_ticket *ticket, uint32_t number, uint32_t unique, bool refused, const void *block,
     uint64_t *used) {
@@ -515,7 +518,7 @@ static uint32_t unique_row(
     return place;
 }
 
-/* An external store that fails makes the library refuse keys that it has. */
+/* A key may also be refused though it has a row: if its external store fails. */
 static bool is_refused(const uint64_t *slots, uint32_t u) {
     return slots != NULL && slots[u] == HOTBED_SLOT_NONE;
 }
@@ -527,11 +530,11 @@ void oracle_prefetch(
     copy_batch(ticket, batch);
     find_uniques(ticket);
     uint32_t uniques = ticket->unique_offsets[model->num_tables];
-    ticket->rows = take(uniques, sizeof *ticket->rows);
-    ticket->initials = take(uniques, sizeof *ticket->initials);
+    ticket->rows = allocate(uniques, sizeof *ticket->rows);
+    ticket->initials = allocate(uniques, sizeof *ticket->initials);
     model->state.clock++;
     model->time = model->state.clock;
-    uint64_t *absent = take(uniques, sizeof *absent);
+    uint64_t *absent = allocate(uniques, sizeof *absent);
     for (uint32_t t = 0; t < model->num_tables; t++) {
         uint64_t n = 0, used = 0;
         for (uint32_t u = ticket->unique_offsets[t]; u < ticket->unique_offsets[t + 1]; u++)
@@ -561,7 +564,7 @@ void oracle_cancel(oracle_ticket *ticket) {
         unpin(ticket);
 }
 
-/* Pool one bag: `row(i)` is rows[i], in bag order. */
+/* Pool the n rows of a bag, in bag order, into output[at ...]. */
 static void pool_bag(
     const oracle *model, uint32_t dim, uint64_t n, const float *const *rows, const float *weights,
     void *output, uint64_t at) {
@@ -575,7 +578,7 @@ static void pool_bag(
     }
 }
 
-/* Output of a batch whose keys read as rows[i]. */
+/* Write the output of a batch whose key i reads as rows[i]. */
 static void pool(
     const oracle *model, const hotbed_batch *batch, const int64_t *offsets,
     const float *const *rows, void *output, uint64_t stride) {
@@ -602,7 +605,7 @@ static void pool(
 
 void oracle_forward(const oracle_ticket *ticket, void *output, uint64_t stride) {
     const oracle *model = ticket->model;
-    const float **rows = take(ticket->num_keys, sizeof *rows);
+    const float **rows = allocate(ticket->num_keys, sizeof *rows);
     for (uint64_t i = 0; i < ticket->num_keys; i++) {
         uint32_t unique = ticket->inverse[i], row = ticket->rows[unique];
         rows[i] = row == NONE ? ticket->initials[unique]
@@ -616,11 +619,11 @@ void oracle_eval(oracle *model, const hotbed_batch *batch, void *output, uint64_
     oracle_ticket *ticket = oracle_ticket_create(model);
     copy_batch(ticket, batch);
     find_uniques(ticket);
-    const float **rows = take(ticket->num_keys, sizeof *rows);
-    float **missing = take(model->num_tables, sizeof *missing);
+    const float **rows = allocate(ticket->num_keys, sizeof *rows);
+    float **missing = allocate(model->num_tables, sizeof *missing);
     for (uint32_t t = 0; t < model->num_tables; t++) {
         const hotbed_table_options *options = &model->tables[t].options;
-        missing[t] = take(options->dim, sizeof(float));
+        missing[t] = allocate(options->dim, sizeof(float));
         for (uint32_t e = 0; e < options->dim; e++)
             missing[t][e] = options->eval_initializer.value;
     }
@@ -637,9 +640,9 @@ void oracle_eval(oracle *model, const hotbed_batch *batch, void *output, uint64_
     oracle_ticket_destroy(ticket);
 }
 
-/* --- the optimiser -------------------------------------------------------------------------------- */
+/* --- the optimiser --------------------------------------------------------------------------- */
 
-/* The documented order: groups of 32 from zero, then groups of the groups' sums. */
+/* Sum in the documented order: groups of 32 values, then groups of 32 sums, until one is left. */
 static float tree_sum(float *values, uint64_t n) {
     do {
         uint64_t groups = (n + GROUP - 1) / GROUP;
@@ -654,7 +657,7 @@ static float tree_sum(float *values, uint64_t n) {
     return values[0];
 }
 
-/* No decay is none, of an infinite weight too. */
+/* Without decay the weight is not read: 0 times an infinite weight would be NaN. */
 static float decayed(const hotbed_optimizer *o, float direction, float w) {
     return o->weight_decay == 0.0F ? direction : direction + o->weight_decay * w;
 }
@@ -668,8 +671,8 @@ static void adam(
     *w = *w - lr * decayed(o, *m / unbias1 / (sqrtf(*v / unbias2) + o->eps), *w);
 }
 
-/* The order that storage/optimizer_core.h fixes: elements in groups of four are dealt to 32 sums, which
- * are then added pairwise, 16 apart, 8, 4, 2, 1. */
+/* Sum in the order of storage/optimizer_core.h: groups of four elements go to 32 sums in turn, which are then added
+ * pairwise, 16, 8, 4, 2 and 1 apart. */
 static float mean_square(const float *g, uint32_t dim) {
     float sums[32] = {0};
     for (uint32_t e = 0; e < dim; e++)
@@ -710,7 +713,7 @@ static void update_row(oracle *model, const oracle_table *table, oracle_row *row
     }
 }
 
-/* What position i adds to element e of its row's gradient. */
+/* What position i of the batch adds to element e of the gradient of its row. */
 static float share(
     const oracle_ticket *ticket, const void *gradient, uint64_t stride, uint64_t i, uint32_t e) {
     const oracle *model = ticket->model;
@@ -730,13 +733,13 @@ static float share(
     return ticket->batch.weights == NULL ? g : g * ticket->batch.weights[i];
 }
 
-/* Positions of each unique, unique by unique, each in batch order. */
+/* Positions of each distinct key, in batch order: list[starts[u] .. starts[u + 1]). */
 static uint64_t *positions(const oracle_ticket *ticket, uint64_t *starts) {
     uint32_t uniques = ticket->unique_offsets[ticket->model->num_tables];
-    uint64_t *list = take(ticket->num_keys, sizeof *list);
+    uint64_t *list = allocate(ticket->num_keys, sizeof *list);
     for (uint32_t u = 0; u < uniques; u++)
         starts[u + 1] = starts[u] + ticket->occurrences[u];
-    uint64_t *next = take_copy(starts, uniques, sizeof *next);
+    uint64_t *next = copy_of(starts, uniques, sizeof *next);
     for (uint64_t i = 0; i < ticket->num_keys; i++)
         list[next[ticket->inverse[i]]++] = i;
     free(next);
@@ -748,9 +751,9 @@ void oracle_reduce(
     const oracle *model = ticket->model;
     uint64_t step = stride == 0 ? oracle_least_stride(model) : stride;
     uint32_t uniques = ticket->unique_offsets[model->num_tables];
-    uint64_t *starts = take(uniques + 1U, sizeof *starts);
+    uint64_t *starts = allocate(uniques + 1U, sizeof *starts);
     uint64_t *list = positions(ticket, starts);
-    float *values = take(ticket->num_keys, sizeof *values);
+    float *values = allocate(ticket->num_keys, sizeof *values);
     for (uint32_t t = 0; t < model->num_tables; t++)
         for (uint32_t u = ticket->unique_offsets[t]; u < ticket->unique_offsets[t + 1]; u++)
             for (uint32_t e = 0; e < model->tables[t].options.dim; e++) {
@@ -783,7 +786,7 @@ void oracle_apply(oracle_ticket *ticket, const float *sums) {
 void oracle_backward(oracle_ticket *ticket, const void *gradient, uint64_t stride) {
     const oracle *model = ticket->model;
     uint64_t uniques = ticket->unique_offsets[model->num_tables];
-    float *sums = take(uniques * model->max_dim, sizeof *sums);
+    float *sums = allocate(uniques * model->max_dim, sizeof *sums);
     oracle_reduce(ticket, gradient, stride, false, sums);
     oracle_apply(ticket, sums);
     free(sums);

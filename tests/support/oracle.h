@@ -1,30 +1,32 @@
-/* tests/support/oracle.h - a plain model of a storage: what the headers promise, one key at a time.
+/* tests/support/oracle.h - a plain model of a storage, to which tests compare the library.
  *
- * Written from include/hotbed/ alone, without the library's code.  Rows are floats in a chained hash map,
- * sums are loops, everything runs at once on host memory.  A table of the model has no bound: which key
- * a full table refuses or evicts is the library's choice, which the model takes from the ticket's slots and, by
- * oracle_evict(), from the table's keys; and so is which key admission by chance draws.  Times are the model's own: the
- * number of the prefetch, which orders keys as the library's times do.
+ * The model is written from the headers in include/hotbed/ and shares no code with the library.  Rows are arrays of
+ * floats in a chained hash map, one key is processed at a time, and all calls are synchronous and on host memory.
+ *
+ * Where the headers leave a choice to the library, the model follows it.  Its tables have no capacity: a test passes
+ * the ticket's slots to oracle_prefetch(), which tell it the refused and the randomly admitted keys, and reports
+ * evicted keys to oracle_evict().  A time of the model is the number of a prefetch; it orders keys as the library's
+ * times do.
  */
 #ifndef HOTBED_TESTS_ORACLE_H
 #define HOTBED_TESTS_ORACLE_H
 
 #include "hotbed/storage.h"
 
-/* Fill weights [n, dim] of the table's dtype with the first values of n rows. */
+/* Write the initial values of n rows to weights [n, dim], which have the table's dtype. */
 typedef void (*oracle_initial)(
     void *self, uint32_t table, uint64_t n, const uint64_t *keys, void *weights);
 
 typedef struct oracle_row {
     uint64_t key;
     uint64_t score; /* 0 in TIMESTAMP tables */
-    uint64_t
-        time; /* TIMESTAMP, TIMESTAMP_LFU: number of the last prefetch that had the key, or as set */
+    /* TIMESTAMP, TIMESTAMP_LFU: number of the last prefetch of the key, or a time that the test has set */
+    uint64_t time;
     float *weights;   /* [dim], each a value of the table's dtype */
     float *states[2]; /* [state_dim] */
     uint32_t pins;
-    bool set_time; /* by key: `time` is a time of the library */
-    uint32_t next; /* row after this one in its chain, or in the list of free rows */
+    bool set_time; /* `time` is a time of the library, set by key */
+    uint32_t next; /* next row of the hash chain, or of the list of free rows */
     bool live;
 } oracle_row;
 
@@ -35,9 +37,9 @@ typedef struct oracle_counted {
 typedef struct oracle_table {
     hotbed_table_options options;
     uint32_t state_dim;
-    oracle_row *rows; /* [num_rows] used places, live or free */
+    oracle_row *rows; /* [num_rows] live or free */
     uint32_t num_rows;
-    uint32_t room;
+    uint32_t max_rows; /* that fit into `rows` */
     uint32_t free_rows;
     uint32_t *heads; /* [num_heads] */
     uint32_t num_heads;
@@ -62,20 +64,20 @@ typedef struct oracle {
     void *self;
 } oracle;
 
-/* A batch in the model.  Arrays are the ticket's. */
+/* A batch in the model, which owns copies of all arrays. */
 typedef struct oracle_ticket {
     oracle *model;
-    hotbed_batch batch;       /* copies */
-    int64_t *offsets;         /* always there */
-    uint64_t num_keys;        /* offsets[last] */
+    hotbed_batch batch;
+    int64_t *offsets;         /* never NULL, unlike the batch's */
+    uint64_t num_keys;        /* the last offset */
     uint32_t *bags;           /* [num_keys] bag of each key */
     uint32_t *unique_offsets; /* [num_tables + 1] */
     uint64_t *unique_keys;
-    uint64_t *counts;      /* [uniques] occurrences that each stands for, by batch.counts */
-    uint32_t *occurrences; /* [uniques] in the batch */
+    uint64_t *counts;      /* [uniques] occurrences, weighted by batch.counts */
+    uint32_t *occurrences; /* [uniques] positions of the batch with the key */
     uint32_t *inverse;     /* [num_keys] */
-    uint32_t *rows;        /* [uniques] row in its table, or UINT32_MAX: refused */
-    float **initials;      /* [uniques] first values of a refused key, else NULL */
+    uint32_t *rows;        /* [uniques] row in its table; UINT32_MAX if refused or rejected */
+    float **initials;      /* [uniques] initial values of a key without a row, else NULL */
     bool held;
 } oracle_ticket;
 
@@ -84,12 +86,13 @@ void oracle_destroy(oracle *model);
 
 /* The row of a key, or NULL. */
 oracle_row *oracle_find(oracle *model, uint32_t table, uint64_t key);
-/* The row of a key, made with initial values and score 0 when it is new. */
+/* The row of a key.  A new row has initial values and score 0. */
 oracle_row *oracle_put(oracle *model, uint32_t table, uint64_t key);
 bool oracle_erase(oracle *model, uint32_t table, uint64_t key); /* false: absent or pinned */
-bool oracle_evict(oracle *model, uint32_t table, uint64_t key); /* the same, and counted */
+/* the same, counted as an eviction */
+bool oracle_evict(oracle *model, uint32_t table, uint64_t key);
 void oracle_clear(oracle *model, uint32_t table);
-/* What admission has counted of a key without a row, or NULL. */
+/* The occurrences of a key without a row, as counted by admission.  NULL if it has counted none. */
 uint64_t *oracle_count(oracle *model, uint32_t table, uint64_t key);
 void oracle_set_count(oracle *model, uint32_t table, uint64_t key, uint64_t count);
 void oracle_forget_count(oracle *model, uint32_t table, uint64_t key);
@@ -98,12 +101,12 @@ uint64_t oracle_pinned(const oracle *model, uint32_t table);
 oracle_ticket *oracle_ticket_create(oracle *model);
 void oracle_ticket_destroy(oracle_ticket *ticket);
 
-/* The batch's arrays are host memory and are copied.  `slots` [uniques] is NULL, or the slots that the
- * library gave to the uniques: one with HOTBED_SLOT_NONE is refused here too. */
+/* The batch's arrays are host memory and are copied.  `slots` [uniques] are the slots that the library gave to the
+ * distinct keys: the model refuses keys with HOTBED_SLOT_NONE, too.  NULL: the library refused none. */
 void oracle_prefetch(
     oracle *model, const hotbed_batch *batch, oracle_ticket *ticket, const uint64_t *slots);
 void oracle_forward(const oracle_ticket *ticket, void *output, uint64_t stride);
-/* sums: [uniques, largest dim] */
+/* sums: [uniques, largest dim]; set, or added to if `add` */
 void oracle_reduce(
     const oracle_ticket *ticket, const void *gradient, uint64_t stride, bool add, float *sums);
 void oracle_apply(oracle_ticket *ticket, const float *sums);
@@ -113,7 +116,7 @@ void oracle_eval(oracle *model, const hotbed_batch *batch, void *output, uint64_
 
 uint64_t oracle_least_stride(const oracle *model);
 
-/* Element `index` of an array of dtype, and back, rounded to nearest even. */
+/* Read or write element `index` of an array of dtype.  A stored value is rounded to nearest, ties to even. */
 float oracle_load(hotbed_dtype dtype, const void *array, uint64_t index);
 void oracle_store(hotbed_dtype dtype, void *array, uint64_t index, float value);
 

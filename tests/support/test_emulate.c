@@ -1,5 +1,8 @@
-/* tests/support/test_emulate.c - the tile emulator gives GPU results, and detects lanes that do not
- * reach the same call. */
+/* tests/support/test_emulate.c - the tile emulator: results, order of lanes, reports, and switches between tiles.
+ *
+ * Small functions with known results run on all numbers of lanes and widths; faulty functions must give the expected
+ * report.
+ */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
@@ -8,7 +11,7 @@
 
 typedef struct work {
     uint32_t lanes;
-    uint32_t width; /* width of the tiles among the lanes */
+    uint32_t width; /* of the tiles */
     uint64_t sums[32];
     uint32_t ballots[32];
     uint32_t order[32]; /* lanes in the order in which they ran */
@@ -26,7 +29,7 @@ static void sum_of_lane_numbers(void *arg) {
     hotbed_tile_sync(w->width);
 }
 
-static void tiles_of_every_width_give_their_sums(hotbed_backend backend) {
+static void tile_calls_give_the_results_of_a_gpu_at_every_width(hotbed_backend backend) {
     (void)backend;
     for (uint32_t lanes = 1; lanes <= 32; lanes *= 2)
         for (uint32_t width = 1; width <= lanes; width *= 2) {
@@ -82,7 +85,7 @@ static void one_lane_has_another_width(void *arg) {
     w->ballots[hotbed_emulate_lane()] = hotbed_tile_ballot(width, true);
 }
 
-static void lanes_that_do_not_meet_are_reported(hotbed_backend backend) {
+static void lanes_at_different_calls_are_reported(hotbed_backend backend) {
     (void)backend;
     work w = {.lanes = 4, .width = 4};
     CHECK_STRING(
@@ -104,11 +107,12 @@ static void each_lane_adds_in_two_accesses(void *arg) {
         const uint64_t before = hotbed_load_relaxed_u64(&w->sums[0]);
         hotbed_store_relaxed_u64(&w->sums[0], before + 1);
         if (hotbed_tile_ballot(w->width, true) != (1U << w->width) - 1U)
-            hotbed_check_failed(__FILE__, __LINE__, "a tile met another's lanes");
+            hotbed_check_failed(
+                __FILE__, __LINE__, "a ballot of one tile counted lanes of another");
     }
 }
 
-/* Additions are lost, since tiles switch between the two accesses: with one seed always the same number. */
+/* Tiles switch between a lane's load and its store, so additions are lost; a seed always loses the same number. */
 static void tiles_switch_at_each_access(hotbed_backend backend) {
     (void)backend;
     bool lost = false;
@@ -117,7 +121,8 @@ static void tiles_switch_at_each_access(hotbed_backend backend) {
         for (int again = 0; again < 2; again++) {
             work w = {.lanes = 8, .width = 4};
             uint64_t random = seed;
-            hotbed_emulate_beside(w.lanes, w.width, each_lane_adds_in_two_accesses, &w, &random);
+            hotbed_emulate_interleaved(
+                w.lanes, w.width, each_lane_adds_in_two_accesses, &w, &random);
             sums[again] = w.sums[0];
         }
         CHECK_EQ(sums[0], sums[1]);
@@ -128,10 +133,11 @@ static void tiles_switch_at_each_access(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"tiles_of_every_width_give_their_sums", tiles_of_every_width_give_their_sums},
+    {"tile_calls_give_the_results_of_a_gpu_at_every_width",
+     tile_calls_give_the_results_of_a_gpu_at_every_width},
     {"floats_are_shuffled_by_their_bits", floats_are_shuffled_by_their_bits},
     {"lanes_take_turns_in_both_orders", lanes_take_turns_in_both_orders},
-    {"lanes_that_do_not_meet_are_reported", lanes_that_do_not_meet_are_reported},
+    {"lanes_at_different_calls_are_reported", lanes_at_different_calls_are_reported},
     {"tiles_switch_at_each_access", tiles_switch_at_each_access},
     {NULL, NULL},
 };

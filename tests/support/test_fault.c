@@ -1,4 +1,7 @@
-/* tests/support/test_fault.c - allocations fail when a test asks for it, and at no other time. */
+/* tests/support/test_fault.c - fault.h lets exactly the chosen allocation fail.
+ *
+ * Covers each wrapped function, called by the test, and the allocations of hotbed_stream_create().
+ */
 #define _DEFAULT_SOURCE
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"
@@ -36,7 +39,7 @@ static void release(int kind, void *memory) {
         CHECK(munmap(memory, PAGE) == 0);
 }
 
-static void each_function_can_fail(hotbed_backend backend) {
+static void each_allocation_function_can_fail(hotbed_backend backend) {
     (void)backend;
     for (int kind = 0; kind < KINDS; kind++) {
         fault_arm(1);
@@ -71,8 +74,7 @@ static void only_the_nth_fails(hotbed_backend backend) {
     CHECK(!fault_disarm());
 }
 
-/* The library's own allocations also use the wrappers. */
-static void the_librarys_allocations_fail(hotbed_backend backend) {
+static void allocations_of_the_library_fail(hotbed_backend backend) {
     for (uint64_t n = 1; n < 100; n++) {
         hotbed_stream *stream = NULL;
         fault_arm(n);
@@ -90,8 +92,8 @@ static void the_librarys_allocations_fail(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"each_function_can_fail", each_function_can_fail},
+    {"each_allocation_function_can_fail", each_allocation_function_can_fail},
     {"only_the_nth_fails", only_the_nth_fails},
-    {"the_librarys_allocations_fail", the_librarys_allocations_fail},
+    {"allocations_of_the_library_fail", allocations_of_the_library_fail},
     {NULL, NULL},
 };

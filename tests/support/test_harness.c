@@ -1,5 +1,7 @@
-/* tests/support/test_harness.c - the harness's checks pass where they should, and its numbers are
- * repeatable. */
+/* tests/support/test_harness.c - checks, random numbers, folders and skips of the harness.
+ *
+ * Here all checks pass; fails_always.c has checks that fail.
+ */
 #include "tests/support/harness.h"
 
 #include <math.h>
@@ -7,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void checks_pass_what_holds(hotbed_backend backend) {
+static void checks_of_true_statements_pass(hotbed_backend backend) {
     float nan_value = NAN;
     CHECK(backend == HOTBED_BACKEND_HOST);
     CHECK_EQ(UINT64_MAX, UINT64_MAX);
@@ -27,7 +29,7 @@ static void statuses_are_compared(hotbed_backend backend) {
 
 static uint64_t first_numbers[4];
 
-static void numbers_are_drawn(hotbed_backend backend) {
+static void random_numbers_are_in_their_range(hotbed_backend backend) {
     (void)backend;
     for (int i = 0; i < 4; i++)
         first_numbers[i] = hotbed_test_random();
@@ -38,7 +40,7 @@ static void numbers_are_drawn(hotbed_backend backend) {
     }
 }
 
-static void numbers_depend_on_the_name(hotbed_backend backend) {
+static void random_numbers_depend_on_the_name_of_the_test(hotbed_backend backend) {
     (void)backend;
     uint64_t first = hotbed_test_random(), state = 5, again = 5;
     CHECK(first != first_numbers[0]);
@@ -53,22 +55,23 @@ static void directories_are_new_and_empty(hotbed_backend backend) {
     CHECK(strcmp(a, b) != 0);
     CHECK(access(a, W_OK) == 0);
     (void)snprintf(path, sizeof path, "%s/file", a);
-    FILE *file = fopen(path, "w"); /* is removed with the directory */
+    FILE *file = fopen(path, "w"); /* the harness removes it with the directory */
     CHECK(file != NULL);
     CHECK(fclose(file) == 0);
 }
 
-static void a_skip_is_no_failure(hotbed_backend backend) {
+static void a_skipped_test_is_not_a_failure(hotbed_backend backend) {
     (void)backend;
-    SKIP("to show that it can");
+    SKIP("this test always skips");
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"checks_pass_what_holds", checks_pass_what_holds},
+    {"checks_of_true_statements_pass", checks_of_true_statements_pass},
     {"statuses_are_compared", statuses_are_compared},
-    {"numbers_are_drawn", numbers_are_drawn},
-    {"numbers_depend_on_the_name", numbers_depend_on_the_name},
+    {"random_numbers_are_in_their_range", random_numbers_are_in_their_range},
+    {"random_numbers_depend_on_the_name_of_the_test",
+     random_numbers_depend_on_the_name_of_the_test},
     {"directories_are_new_and_empty", directories_are_new_and_empty},
-    {"a_skip_is_no_failure", a_skip_is_no_failure},
+    {"a_skipped_test_is_not_a_failure", a_skipped_test_is_not_a_failure},
     {NULL, NULL},
 };

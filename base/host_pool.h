@@ -1,6 +1,6 @@
-/* base/host_lane.h - the interface between the host backend's streams and its thread pool. */
-#ifndef HOTBED_BASE_HOST_LANE_H
-#define HOTBED_BASE_HOST_LANE_H
+/* base/host_pool.h - the thread pool of the host backend, for host_stream.c. */
+#ifndef HOTBED_BASE_HOST_POOL_H
+#define HOTBED_BASE_HOST_POOL_H
 
 #include "base/host_launch.h"
 
@@ -12,10 +12,5 @@ void hotbed_pool_release(void);
 /* Run all ranges on the calling thread and on idle threads of the pool, and return when all are
  * done. Allocates nothing. */
 void hotbed_pool_run(uint64_t n, uint64_t grain, hotbed_host_body body, const void *args);
-
-/* hotbed_host_launch(), for checked arguments. */
-hotbed_status hotbed_lane_launch(
-    hotbed_stream *stream, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
-    size_t args_bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* base/host_launch.c - the thread pool behind host bodies, shared by all streams.
+/* base/host_pool.c - the thread pool that runs host bodies, shared by all streams.
  *
  * The worker thread of a stream offers a body with several ranges to the pool as a job, and works
  * on the job itself. One atomic counter assigns the ranges. Jobs of several streams run side by
@@ -6,7 +6,7 @@
  * threads have started. The list of jobs is hidden from TSan (host_race.h): memory is ordered by
  * `published` and `finished` of each job. */
 #define _GNU_SOURCE /* NOLINT(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): affinity */
-#include "base/host_lane.h"
+#include "base/host_pool.h"
 
 #include "base/backend.h"
 #include "base/host_race.h"
@@ -266,23 +266,4 @@ void hotbed_pool_release(void) {
     if (hold_pool(-1) == 0)
         stop_threads(pool.workers); /* changed under `turn` only */
     pthread_mutex_unlock(&turn);
-}
-
-/* --- launches ------------------------------------------------------------------------------- */
-
-hotbed_status hotbed_host_launch(
-    hotbed_stream *stream, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
-    size_t args_bytes) {
-    if (stream->backend != HOTBED_BACKEND_HOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "hotbed_host_launch: the stream is of backend %s",
-            hotbed_backend_name(stream->backend));
-    if (args_bytes > HOTBED_HOST_ARGS_BYTES)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "hotbed_host_launch: %zu bytes of arguments, at most %d",
-            args_bytes, (int)HOTBED_HOST_ARGS_BYTES);
-    if (n == 0)
-        return HOTBED_OK;
-    hotbed_count_launch();
-    return hotbed_lane_launch(stream, n, grain, body, args, args_bytes);
 }

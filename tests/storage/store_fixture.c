@@ -1,5 +1,5 @@
-/* tests/storage/store_box.c - calls on an external store and on its model. */
-#include "tests/storage/store_box.h"
+/* tests/storage/store_fixture.c - an external store and its model, driven with the same calls. */
+#include "tests/storage/store_fixture.h"
 
 #include "tests/support/harness.h"
 
@@ -13,7 +13,7 @@ static const uint64_t row_bytes[STORE_TABLES] = {STORE_ROW_MOST, 37};
 static const hotbed_external_table two_tables[STORE_TABLES] = {
     {"user", STORE_ROW_MOST}, {"item.id", 37}};
 
-hotbed_external_options store_box_options(void) {
+hotbed_external_options store_fixture_options(void) {
     hotbed_external_options o;
     hotbed_external_options_init(&o);
     o.num_tables = STORE_TABLES;
@@ -22,7 +22,7 @@ hotbed_external_options store_box_options(void) {
 }
 
 static void path_of(char *path, size_t bytes, const char *name) {
-    static const char *directory; /* one for all tests */
+    static const char *directory; /* of all tests */
     static unsigned number;
     if (directory == NULL)
         directory = hotbed_test_directory();
@@ -37,8 +37,8 @@ int store_num_kinds(void) {
     return status == HOTBED_ERR_UNSUPPORTED ? 2 : 3;
 }
 
-store_box *store_box_open_with(store_kind kind, const hotbed_external_options *o) {
-    store_box *b = calloc(1, sizeof *b);
+store_fixture *store_fixture_open_with(store_kind kind, const hotbed_external_options *o) {
+    store_fixture *b = calloc(1, sizeof *b);
     char path[512];
     CHECK(b != NULL);
     switch (kind) {
@@ -58,32 +58,32 @@ store_box *store_box_open_with(store_kind kind, const hotbed_external_options *o
     return b;
 }
 
-store_box *store_box_open(store_kind kind) {
-    hotbed_external_options o = store_box_options();
-    return store_box_open_with(kind, &o);
+store_fixture *store_fixture_open(store_kind kind) {
+    hotbed_external_options o = store_fixture_options();
+    return store_fixture_open_with(kind, &o);
 }
 
-void store_box_close(store_box *b) {
+void store_fixture_close(store_fixture *b) {
     hotbed_external_destroy(b->external);
     if (b->is_bad)
         bad_store_end(&b->bad);
     free(b);
 }
 
-/* Number `i` of the keys that tests use: 0, 1, 2 ..., and from both ends of their range. */
+/* Key number i; the inverse of store_fixture_index(). */
 static uint64_t key_of(uint64_t i) {
     return i % 3 == 0 ? i / 3 : i % 3 == 1 ? UINT64_MAX - i / 3 : ((uint64_t)1 << 63) + i / 3;
 }
 
-uint64_t store_box_index(uint64_t key) {
+uint64_t store_fixture_index(uint64_t key) {
     if (key >> 63 == 0)
         return key * 3;
     return key > UINT64_MAX / 4 * 3 ? (UINT64_MAX - key) * 3 + 1 : (key << 1 >> 1) * 3 + 2;
 }
 
-void store_box_random_batch(store_box *b, uint32_t t, uint64_t n) {
-    uint64_t first = hotbed_test_below(STORE_SPACE),
-             step = 7; /* 7 and STORE_SPACE have no common factor */
+void store_fixture_random_batch(store_fixture *b, uint32_t t, uint64_t n) {
+    /* coprime to STORE_SPACE, so keys are distinct */
+    uint64_t first = hotbed_test_below(STORE_SPACE), step = 7;
     b->n = n;
     for (uint64_t i = 0; i < n; i++) {
         b->keys[i] = key_of((first + i * step) % STORE_SPACE);
@@ -93,35 +93,35 @@ void store_box_random_batch(store_box *b, uint32_t t, uint64_t n) {
         b->rows[i] = (uint8_t)hotbed_test_random();
 }
 
-hotbed_status store_box_insert_batch(store_box *b, uint32_t t) {
+hotbed_status store_fixture_insert_batch(store_fixture *b, uint32_t t) {
     return hotbed_external_insert(b->external, t, b->n, b->keys, b->rows, b->scores);
 }
 
-void store_box_model_insert(store_box *b, uint32_t t) {
+void store_fixture_model_insert(store_fixture *b, uint32_t t) {
     for (uint64_t i = 0; i < b->n; i++) {
-        uint64_t k = store_box_index(b->keys[i]);
+        uint64_t k = store_fixture_index(b->keys[i]);
         b->model[t].there[k] = true;
         b->model[t].scores[k] = b->scores[i];
         memcpy(b->model[t].rows[k], b->rows + i * row_bytes[t], row_bytes[t]);
     }
 }
 
-void store_box_insert(store_box *b, uint32_t t, uint64_t n) {
-    store_box_random_batch(b, t, n);
-    CHECK_OK(store_box_insert_batch(b, t));
-    store_box_model_insert(b, t);
+void store_fixture_insert(store_fixture *b, uint32_t t, uint64_t n) {
+    store_fixture_random_batch(b, t, n);
+    CHECK_OK(store_fixture_insert_batch(b, t));
+    store_fixture_model_insert(b, t);
 }
 
-void store_box_erase(store_box *b, uint32_t t, uint64_t n) {
-    store_box_random_batch(b, t, n);
+void store_fixture_erase(store_fixture *b, uint32_t t, uint64_t n) {
+    store_fixture_random_batch(b, t, n);
     CHECK_OK(hotbed_external_erase(b->external, t, n, b->keys, b->found));
     for (uint64_t i = 0; i < n; i++) {
-        CHECK_EQ(b->found[i], b->model[t].there[store_box_index(b->keys[i])]);
-        b->model[t].there[store_box_index(b->keys[i])] = false;
+        CHECK_EQ(b->found[i], b->model[t].there[store_fixture_index(b->keys[i])]);
+        b->model[t].there[store_fixture_index(b->keys[i])] = false;
     }
 }
 
-void store_box_find(store_box *b, uint32_t t, uint64_t n) {
+void store_fixture_find(store_fixture *b, uint32_t t, uint64_t n) {
     uint8_t untouched[STORE_ROW_MOST];
     memset(untouched, 0xa5, sizeof untouched);
     memset(b->rows, 0xa5, sizeof b->rows);
@@ -131,7 +131,7 @@ void store_box_find(store_box *b, uint32_t t, uint64_t n) {
     }
     CHECK_OK(hotbed_external_find(b->external, t, n, b->keys, b->found, b->rows, b->scores));
     for (uint64_t i = 0; i < n; i++) {
-        uint64_t k = store_box_index(b->keys[i]);
+        uint64_t k = store_fixture_index(b->keys[i]);
         const store_model *m = &b->model[t];
         CHECK_EQ(b->found[i], m->there[k]);
         CHECK_EQ(b->scores[i], m->there[k] ? m->scores[k] : 77);
@@ -139,15 +139,15 @@ void store_box_find(store_box *b, uint32_t t, uint64_t n) {
     }
 }
 
-static uint64_t model_size(const store_box *b, uint32_t t) {
+static uint64_t model_size(const store_fixture *b, uint32_t t) {
     uint64_t size = 0;
     for (uint64_t k = 0; k < STORE_SPACE; k++)
         size += b->model[t].there[k];
     return size;
 }
 
-/* All of a table, `capacity` rows at a time, is the model's. */
-static void check_table(store_box *b, uint32_t t, uint64_t capacity) {
+/* Walk through a table, `capacity` rows at a time. */
+static void check_table(store_fixture *b, uint32_t t, uint64_t capacity) {
     bool seen[STORE_SPACE] = {false};
     uint64_t n = 0, total = 0;
     hotbed_external_cursor *cursor = NULL;
@@ -156,7 +156,7 @@ static void check_table(store_box *b, uint32_t t, uint64_t capacity) {
         CHECK_OK(hotbed_external_cursor_next(cursor, capacity, b->keys, b->rows, b->scores, &n));
         CHECK(n <= capacity);
         for (uint64_t i = 0; i < n; i++) {
-            uint64_t k = store_box_index(b->keys[i]);
+            uint64_t k = store_fixture_index(b->keys[i]);
             CHECK(k < STORE_SPACE && !seen[k] && b->model[t].there[k]);
             seen[k] = true;
             CHECK_EQ(b->scores[i], b->model[t].scores[k]);
@@ -165,7 +165,7 @@ static void check_table(store_box *b, uint32_t t, uint64_t capacity) {
         total += n;
     } while (n > 0);
     CHECK_OK(hotbed_external_cursor_next(cursor, capacity, b->keys, b->rows, NULL, &n));
-    CHECK_EQ(n, 0); /* the end stays the end */
+    CHECK_EQ(n, 0); /* a call after the end returns no rows */
     hotbed_external_cursor_destroy(cursor);
     CHECK_EQ(total, model_size(b, t));
     uint64_t size = 0;
@@ -173,7 +173,7 @@ static void check_table(store_box *b, uint32_t t, uint64_t capacity) {
     CHECK_EQ(size, total);
 }
 
-void store_box_check(store_box *b) {
+void store_fixture_check(store_fixture *b) {
     for (uint32_t t = 0; t < STORE_TABLES; t++)
         check_table(b, t, 1 + hotbed_test_below(STORE_BATCH_MOST));
 }

@@ -1,6 +1,6 @@
-/* checkpoint/deal.c - votes, and redistribution of rows from the ranks that read them to their
+/* checkpoint/redistribute.c - votes, and redistribution of rows from the ranks that read them to their
  * owners. */
-#include "checkpoint/deal.h"
+#include "checkpoint/redistribute.h"
 
 #include "base/error.h"
 #include "base/stream.h"
@@ -104,8 +104,8 @@ typedef struct notice {
     uint64_t status; /* of the sender */
 } notice;
 
-typedef struct dealer {
-    const hotbed_deal *deal;
+typedef struct rounds {
+    const hotbed_redistribution *job;
     uint32_t world;
     uint64_t rows; /* the most that a rank sends in a round */
     size_t row_bytes[HOTBED_ROW_COLUMNS];
@@ -126,7 +126,7 @@ typedef struct dealer {
     hotbed_part_reader part;
     hotbed_status status; /* of this rank's reading and storing */
     char text[160];
-} dealer;
+} rounds;
 
 static size_t align(size_t bytes) {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -139,7 +139,7 @@ static void *carve(char *base, size_t *at, size_t bytes) {
 }
 
 /* Set the arrays' addresses in both memories, or count their bytes if the memories are NULL. */
-static void place(dealer *d, size_t *host_bytes, size_t *device_bytes) {
+static void place(rounds *d, size_t *host_bytes, size_t *device_bytes) {
     char *host = d->host.data, *device = d->device.data;
     *host_bytes = 0;
     *device_bytes = 0;
@@ -159,52 +159,52 @@ static void place(dealer *d, size_t *host_bytes, size_t *device_bytes) {
         carve(host, host_bytes, (size_t)HOTBED_ROW_COLUMNS * 2 * d->world * sizeof *d->bytes);
 }
 
-static hotbed_status make_room(dealer *d) {
-    const hotbed_deal *deal = d->deal;
-    const hotbed_manifest_table *table = &deal->manifest->tables[deal->table];
+static hotbed_status allocate(rounds *d) {
+    const hotbed_redistribution *job = d->job;
+    const hotbed_manifest_table *table = &job->manifest->tables[job->table];
     size_t row = 0, host_bytes = 0, device_bytes = 0;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
-        d->row_bytes[i] = hotbed_manifest_row_bytes(deal->manifest, table, i);
+        d->row_bytes[i] = hotbed_manifest_row_bytes(job->manifest, table, i);
         row += d->row_bytes[i];
     }
     d->rows = ROUND_BYTES / row / d->world;
     d->rows = d->rows < 1 ? 1 : d->rows;
     d->rows = d->rows > table->rows && table->rows > 0 ? table->rows : d->rows;
     place(d, &host_bytes, &device_bytes);
-    HOTBED_TRY(hotbed_memory_alloc(deal->stream, HOTBED_MEMORY_PINNED, host_bytes, NULL, &d->host));
+    HOTBED_TRY(hotbed_memory_alloc(job->stream, HOTBED_MEMORY_PINNED, host_bytes, NULL, &d->host));
     HOTBED_TRY(
-        hotbed_memory_alloc(deal->stream, HOTBED_MEMORY_DEVICE, device_bytes, NULL, &d->device));
+        hotbed_memory_alloc(job->stream, HOTBED_MEMORY_DEVICE, device_bytes, NULL, &d->device));
     place(d, &host_bytes, &device_bytes);
     return HOTBED_OK;
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------ */
 
-static void close_part(dealer *d) {
+static void close_part(rounds *d) {
     hotbed_part_reader_close(&d->part);
     hotbed_shard_reader_close(&d->file);
     d->open = false;
 }
 
-static uint64_t rows_of(const dealer *d, uint32_t shard) {
-    const hotbed_manifest *m = d->deal->manifest;
-    return m->parts[(uint64_t)d->deal->table * m->world + shard].rows;
+static uint64_t rows_of(const rounds *d, uint32_t shard) {
+    const hotbed_manifest *m = d->job->manifest;
+    return m->parts[(uint64_t)d->job->table * m->world + shard].rows;
 }
 
 /* Return the distance in rows between positions where blocks of all columns begin. */
-static uint64_t rows_apart(const dealer *d) {
-    const hotbed_manifest *m = d->deal->manifest;
+static uint64_t rows_apart(const rounds *d) {
+    const hotbed_manifest *m = d->job->manifest;
     uint64_t widths =
         m->block_bytes; /* its lowest set bit is the largest power of two that divides all widths */
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
-        if (hotbed_manifest_has(m, &m->tables[d->deal->table], i))
+        if (hotbed_manifest_has(m, &m->tables[d->job->table], i))
             widths |= d->row_bytes[i];
     return m->block_bytes / (widths & (~widths + 1));
 }
 
 /* Return the row closest to `target` at which a reader may begin without reading a block that
  * another rank reads too. */
-static uint64_t cut(const dealer *d, uint64_t target) {
+static uint64_t cut(const rounds *d, uint64_t target) {
     uint64_t first = 0, apart = rows_apart(d);
     uint32_t shard = 0;
     while (target > first + rows_of(d, shard))
@@ -218,32 +218,32 @@ static uint64_t cut(const dealer *d, uint64_t target) {
 /* Return the first row that rank `rank` reads. In a full checkpoint of a static table, a rank reads
  * its own rows. The keys of a hash table, and of an increment, may be anywhere, so each rank reads
  * an equal share. */
-static uint64_t begin_of(const dealer *d, uint32_t rank) {
-    const hotbed_deal *deal = d->deal;
-    const hotbed_manifest_table *table = &deal->manifest->tables[deal->table];
+static uint64_t begin_of(const rounds *d, uint32_t rank) {
+    const hotbed_redistribution *job = d->job;
+    const hotbed_manifest_table *table = &job->manifest->tables[job->table];
     if (rank == d->world)
         return table->rows;
-    uint64_t own = rank * deal->share->routes[deal->number].block;
-    bool all = table->kind == HOTBED_TABLE_STATIC && !deal->manifest->increment;
+    uint64_t own = rank * job->share->routes[job->number].block;
+    bool all = table->kind == HOTBED_TABLE_STATIC && !job->manifest->increment;
     if (all)
         return cut(d, own < table->rows ? own : table->rows);
     return cut(d, table->rows / d->world * rank + table->rows % d->world * rank / d->world);
 }
 
-static hotbed_status open_part(dealer *d) {
-    const hotbed_deal *deal = d->deal;
+static hotbed_status open_part(rounds *d) {
+    const hotbed_redistribution *job = d->job;
     uint64_t rows = rows_of(d, d->shard), from = d->at - d->first, left = d->end - d->first;
     d->open = true;
-    HOTBED_TRY(hotbed_shard_reader_open(&d->file, deal->directory, deal->manifest, d->shard));
-    HOTBED_TRY(hotbed_shard_reader_ahead(&d->file, deal->directory, deal->lanes, true));
+    HOTBED_TRY(hotbed_shard_reader_open(&d->file, job->directory, job->manifest, d->shard));
+    HOTBED_TRY(hotbed_shard_reader_ahead(&d->file, job->directory, job->lanes, true));
     /* The rank that reads a part's first rows compares rows and bucket counts. */
-    HOTBED_TRY(hotbed_part_reader_open(&d->part, &d->file, deal->table, from == 0));
+    HOTBED_TRY(hotbed_part_reader_open(&d->part, &d->file, job->table, from == 0));
     hotbed_part_reader_range(&d->part, from, left < rows ? left : rows);
     return HOTBED_OK;
 }
 
 /* Read up to d->rows of the rows that this rank reads. *n is 0 at the end. */
-static hotbed_status take(dealer *d, uint64_t *n) {
+static hotbed_status take(rounds *d, uint64_t *n) {
     *n = 0;
     while (*n < d->rows && d->at < d->end) {
         if (d->at == d->first + rows_of(d, d->shard)) {
@@ -267,25 +267,25 @@ static hotbed_status take(dealer *d, uint64_t *n) {
 }
 
 /* Choose the rows that this rank reads, and find the part of the first one. */
-static void choose(dealer *d) {
-    d->at = begin_of(d, d->deal->share->rank);
-    d->end = begin_of(d, d->deal->share->rank + 1);
+static void choose(rounds *d) {
+    d->at = begin_of(d, d->job->share->rank);
+    d->end = begin_of(d, d->job->share->rank + 1);
     while (d->at < d->end && d->at >= d->first + rows_of(d, d->shard))
         d->first += rows_of(d, d->shard++);
 }
 
 /* Group the rows by the ranks that store them. */
-static void pack(dealer *d, uint64_t n) {
-    const hotbed_deal *deal = d->deal;
-    const hotbed_route *route = &deal->share->routes[deal->number];
-    bool is_static = deal->manifest->tables[deal->table].kind == HOTBED_TABLE_STATIC;
+static void pack(rounds *d, uint64_t n) {
+    const hotbed_redistribution *job = d->job;
+    const hotbed_route *route = &job->share->routes[job->number];
+    bool is_static = job->manifest->tables[job->table].kind == HOTBED_TABLE_STATIC;
     uint64_t *keys = d->taken[HOTBED_COLUMN_KEYS];
     uint64_t *next = d->bytes; /* free until the sizes are set */
     memset(next, 0, d->world * sizeof *next);
     for (uint64_t i = 0; i < n; i++) {
         d->owners[i] = hotbed_route_rank(route, keys[i]);
         next[d->owners[i]]++;
-        keys[i] = hotbed_share_local(deal->share, deal->number, is_static, keys[i]);
+        keys[i] = hotbed_share_local(job->share, job->number, is_static, keys[i]);
     }
     for (uint64_t p = 0, first = 0; p < d->world; p++) {
         uint64_t rows = next[p];
@@ -305,19 +305,19 @@ static void pack(dealer *d, uint64_t n) {
 
 /* --- sending ------------------------------------------------------------------------------------------------ */
 
-static hotbed_status send_notices(dealer *d) {
-    const hotbed_deal *deal = d->deal;
+static hotbed_status send_notices(rounds *d) {
+    const hotbed_redistribution *job = d->job;
     size_t bytes = d->world * sizeof *d->told;
-    HOTBED_TRY(hotbed_copy(d->device_told, d->told, bytes, deal->stream));
+    HOTBED_TRY(hotbed_copy(d->device_told, d->told, bytes, job->stream));
     HOTBED_TRY(hotbed_comm_all_to_all(
-        deal->comm, sizeof *d->told, d->device_told, d->device_heard, deal->stream));
-    HOTBED_TRY(hotbed_copy(d->heard, d->device_heard, bytes, deal->stream));
-    return hotbed_stream_sync(deal->stream);
+        job->comm, sizeof *d->told, d->device_told, d->device_heard, job->stream));
+    HOTBED_TRY(hotbed_copy(d->heard, d->device_heard, bytes, job->stream));
+    return hotbed_stream_sync(job->stream);
 }
 
 /* Exchange notices with all ranks. Fails if any rank has failed. */
-static hotbed_status exchange_notices(dealer *d, uint64_t *rows, bool *more) {
-    HOTBED_TRY(take_part(d->deal->comm, send_notices(d)));
+static hotbed_status exchange_notices(rounds *d, uint64_t *rows, bool *more) {
+    HOTBED_TRY(take_part(d->job->comm, send_notices(d)));
     *rows = 0;
     *more = false;
     for (uint32_t p = 0; p < d->world; p++) {
@@ -335,8 +335,8 @@ static hotbed_status exchange_notices(dealer *d, uint64_t *rows, bool *more) {
 }
 
 /* Exchange the rows of this round among all ranks. */
-static hotbed_status exchange_rows(dealer *d, uint64_t n) {
-    const hotbed_deal *deal = d->deal;
+static hotbed_status exchange_rows(rounds *d, uint64_t n) {
+    const hotbed_redistribution *job = d->job;
     hotbed_exchange exchanges[HOTBED_EXCHANGES_MAX];
     uint32_t used = 0;
     for (uint32_t c = 0; c < HOTBED_ROW_COLUMNS; c++) {
@@ -347,7 +347,7 @@ static hotbed_status exchange_rows(dealer *d, uint64_t n) {
             send[p] = d->told[p].rows * d->row_bytes[c];
             recv[p] = d->heard[p].rows * d->row_bytes[c];
         }
-        HOTBED_TRY(hotbed_copy(d->send[c], d->packed[c], n * d->row_bytes[c], deal->stream));
+        HOTBED_TRY(hotbed_copy(d->send[c], d->packed[c], n * d->row_bytes[c], job->stream));
         exchanges[used++] = (hotbed_exchange){
             .send = d->send[c],
             .send_bytes = send,
@@ -355,11 +355,11 @@ static hotbed_status exchange_rows(dealer *d, uint64_t n) {
             .recv_bytes = recv,
         };
     }
-    return hotbed_comm_exchange(deal->comm, used, exchanges, deal->stream);
+    return hotbed_comm_exchange(job->comm, used, exchanges, job->stream);
 }
 
-static hotbed_status store(dealer *d, uint64_t rows) {
-    const hotbed_deal *deal = d->deal;
+static hotbed_status store(rounds *d, uint64_t rows) {
+    const hotbed_redistribution *job = d->job;
     hotbed_rows parts = {
         .weights = d->recv[HOTBED_COLUMN_VALUES],
         .scores = d->recv[HOTBED_COLUMN_SCORES],
@@ -368,30 +368,30 @@ static hotbed_status store(dealer *d, uint64_t rows) {
         if (d->row_bytes[HOTBED_COLUMN_STATE + s] > 0)
             parts.states[s] = d->recv[HOTBED_COLUMN_STATE + s];
     hotbed_table_info info = {.size = sizeof info};
-    HOTBED_TRY(hotbed_storage_table(deal->storage, deal->number, &info));
+    HOTBED_TRY(hotbed_storage_table(job->storage, job->number, &info));
     if (info.score == HOTBED_SCORE_TIMESTAMP_LFU && d->row_bytes[HOTBED_COLUMN_TIMES] > 0)
         parts.times = d->recv[HOTBED_COLUMN_TIMES];
     return hotbed_storage_offer_rows(
-        deal->storage, deal->number, rows, d->recv[HOTBED_COLUMN_KEYS], &parts, deal->stream);
+        job->storage, job->number, rows, d->recv[HOTBED_COLUMN_KEYS], &parts, job->stream);
 }
 
 /* Record the first failure of this rank. The next notices report it to the other ranks. */
-static void note(dealer *d, hotbed_status status) {
+static void note(rounds *d, hotbed_status status) {
     if (status == HOTBED_OK || d->status != HOTBED_OK)
         return;
     d->status = status;
     snprintf(d->text, sizeof d->text, "%s", hotbed_last_error());
 }
 
-static hotbed_status send_and_store(dealer *d, uint64_t n, uint64_t rows) {
-    HOTBED_TRY(take_part(d->deal->comm, exchange_rows(d, n)));
+static hotbed_status send_and_store(rounds *d, uint64_t n, uint64_t rows) {
+    HOTBED_TRY(take_part(d->job->comm, exchange_rows(d, n)));
     HOTBED_TRY(store(d, rows));
-    return hotbed_stream_sync(d->deal->stream); /* the next round reuses the buffers */
+    return hotbed_stream_sync(d->job->stream); /* the next round reuses the buffers */
 }
 
 /* Run one round: read, exchange notices and rows, store. A rank that has failed still takes part in
  * the exchange of notices. */
-static hotbed_status play(dealer *d, bool *more) {
+static hotbed_status play(rounds *d, bool *more) {
     uint64_t n = 0, rows = 0;
     if (d->status == HOTBED_OK)
         note(d, take(d, &n));
@@ -406,21 +406,21 @@ static hotbed_status play(dealer *d, bool *more) {
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_deal_rows(const hotbed_deal *deal) {
-    dealer d = {
-        .deal = deal,
-        .world = deal->share->world,
+hotbed_status hotbed_redistribute(const hotbed_redistribution *job) {
+    rounds d = {
+        .job = job,
+        .world = job->share->world,
         .file = {.file = HOTBED_IO_CLOSED},
     };
     bool more = true;
-    hotbed_status status = hotbed_vote(deal->comm, make_room(&d), deal->stream);
+    hotbed_status status = hotbed_vote(job->comm, allocate(&d), job->stream);
     choose(&d);
     while (status == HOTBED_OK && more)
         status = play(&d, &more);
     if (status == HOTBED_OK && d.status != HOTBED_OK)
         status = hotbed_fail(d.status, "%s", d.text);
     if (status != HOTBED_OK)
-        status = hotbed_staging_settle(deal->stream, status);
+        status = hotbed_staging_settle(job->stream, status);
     close_part(&d);
     hotbed_memory_free(&d.device);
     hotbed_memory_free(&d.host);

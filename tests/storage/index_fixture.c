@@ -1,5 +1,5 @@
-/* tests/storage/index_box.c - calls on an index, from a batch on the host and back. */
-#include "tests/storage/index_box.h"
+/* tests/storage/index_fixture.c - calls on an index with a batch that is kept in host memory. */
+#include "tests/storage/index_fixture.h"
 
 #include "storage/hash_core.h"
 #include "tests/support/harness.h"
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-void index_box_open(
-    index_box *b, hotbed_backend backend, uint32_t tables, const uint64_t *capacities,
+void index_fixture_open(
+    index_fixture *b, hotbed_backend backend, uint32_t tables, const uint64_t *capacities,
     const hotbed_evict *evict) {
     memset(b, 0, sizeof *b);
     CHECK_OK(hotbed_stream_create(backend, 0, &b->stream));
@@ -25,12 +25,12 @@ void index_box_open(
     CHECK(b->host != NULL);
 }
 
-void index_box_open_one(
-    index_box *b, hotbed_backend backend, uint64_t capacity, hotbed_evict evict) {
-    index_box_open(b, backend, 1, &capacity, &evict);
+void index_fixture_open_one(
+    index_fixture *b, hotbed_backend backend, uint64_t capacity, hotbed_evict evict) {
+    index_fixture_open(b, backend, 1, &capacity, &evict);
 }
 
-void index_box_close(index_box *b) {
+void index_fixture_close(index_fixture *b) {
     CHECK_OK(hotbed_stream_sync(b->stream));
     hotbed_index_destroy(b->index);
     hotbed_memory_free(&b->memory);
@@ -38,17 +38,18 @@ void index_box_close(index_box *b) {
     free(b->host);
 }
 
-void index_box_upload(index_box *b) {
+void index_fixture_upload(index_fixture *b) {
     CHECK_OK(hotbed_copy(b->device, b->host, sizeof(index_batch), b->stream));
     CHECK_OK(hotbed_stream_sync(b->stream));
 }
 
-hotbed_status index_box_download(index_box *b) {
+hotbed_status index_fixture_download(index_fixture *b) {
     CHECK_OK(hotbed_copy(b->host, b->device, sizeof(index_batch), b->stream));
     return hotbed_stream_sync(b->stream);
 }
 
-hotbed_index_insert index_box_insert_of(const index_box *b, hotbed_score_rule rule, bool pin) {
+hotbed_index_insert index_fixture_insert_of(
+    const index_fixture *b, hotbed_score_rule rule, bool pin) {
     hotbed_index_insert o;
     hotbed_index_insert_init(&o);
     o.rule = rule;
@@ -66,50 +67,50 @@ hotbed_index_insert index_box_insert_of(const index_box *b, hotbed_score_rule ru
     return o;
 }
 
-hotbed_status index_box_insert(index_box *b, hotbed_score_rule rule, bool pin) {
-    hotbed_index_insert o = index_box_insert_of(b, rule, pin);
-    b->host->num_evicted = 99; /* the call counts from 0 */
-    index_box_upload(b);
+hotbed_status index_fixture_insert(index_fixture *b, hotbed_score_rule rule, bool pin) {
+    hotbed_index_insert o = index_fixture_insert_of(b, rule, pin);
+    b->host->num_evicted = 99; /* the call must reset it */
+    index_fixture_upload(b);
     CHECK_OK(hotbed_index_find_or_insert(b->index, &o, b->stream));
-    return index_box_download(b);
+    return index_fixture_download(b);
 }
 
-void index_box_find(index_box *b) {
-    index_box_upload(b);
+void index_fixture_find(index_fixture *b) {
+    index_fixture_upload(b);
     CHECK_OK(hotbed_index_find_keys(
         b->index, b->host->n, b->device->keys, b->device->tables, b->device->slots, b->stream));
-    CHECK_OK(index_box_download(b));
+    CHECK_OK(index_fixture_download(b));
 }
 
-void index_box_erase(index_box *b) {
-    index_box_upload(b);
+void index_fixture_erase(index_fixture *b) {
+    index_fixture_upload(b);
     CHECK_OK(hotbed_index_erase_keys(
         b->index, b->host->n, b->device->keys, b->device->tables, b->device->outcomes, b->stream));
-    CHECK_OK(index_box_download(b));
+    CHECK_OK(index_fixture_download(b));
 }
 
-void index_box_pin(index_box *b, bool on) {
-    index_box_upload(b);
+void index_fixture_pin(index_fixture *b, bool on) {
+    index_fixture_upload(b);
     CHECK_OK((on ? hotbed_index_pin_slots : hotbed_index_unpin_slots)(
         b->index, b->host->n, b->device->slots, b->stream));
-    CHECK_OK(index_box_download(b));
+    CHECK_OK(index_fixture_download(b));
 }
 
-uint64_t index_box_size(index_box *b, uint32_t table) {
+uint64_t index_fixture_size(index_fixture *b, uint32_t table) {
     uint64_t keys = 0;
     CHECK_OK(hotbed_index_size(b->index, table, &keys, NULL, b->stream));
     return keys;
 }
 
-uint64_t index_box_outcomes(const index_box *b, hotbed_index_outcome what) {
+uint64_t index_fixture_outcomes(const index_fixture *b, hotbed_index_outcome what) {
     uint64_t n = 0;
     for (uint64_t i = 0; i < b->host->n; i++)
         n += b->host->outcomes[i] == (uint8_t)what;
     return n;
 }
 
-void index_box_number_keys(index_box *b, uint64_t first, uint64_t n) {
-    CHECK(n <= INDEX_BOX_MOST);
+void index_fixture_number_keys(index_fixture *b, uint64_t first, uint64_t n) {
+    CHECK(n <= INDEX_BATCH_MOST);
     memset(b->host, 0, sizeof *b->host);
     b->host->n = n;
     for (uint64_t i = 0; i < n; i++) {
@@ -118,7 +119,7 @@ void index_box_number_keys(index_box *b, uint64_t first, uint64_t n) {
     }
 }
 
-uint64_t index_box_edge_keys(uint64_t *keys) {
+uint64_t index_fixture_edge_keys(uint64_t *keys) {
     uint64_t n = 0;
     for (uint64_t i = 0; i < 150; i++)
         keys[n++] = i;

@@ -1,4 +1,4 @@
-/* storage/parts.c - the parts of a table's index: upper tier, lower tier, and segments. */
+/* storage/table_parts.c - the parts of a table's index: upper tier, lower tier, and segments. */
 #include "storage/index_range.h"
 #include "storage/storage.h"
 

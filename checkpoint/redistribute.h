@@ -1,10 +1,10 @@
-/* checkpoint/deal.h - ranks that load together: votes, and redistribution of rows.
+/* checkpoint/redistribute.h - ranks that load together: votes, and redistribution of rows.
  *
  * If the ranks that load are not the ranks that saved, each rank reads a range of the rows of the
  * checkpoint, which is one piece of each column, and sends the rows to the ranks that store them.
  * Each byte is read by one rank only. */
-#ifndef HOTBED_CHECKPOINT_DEAL_H
-#define HOTBED_CHECKPOINT_DEAL_H
+#ifndef HOTBED_CHECKPOINT_REDISTRIBUTE_H
+#define HOTBED_CHECKPOINT_REDISTRIBUTE_H
 
 #include "checkpoint/shard_reader.h"
 #include "hotbed/checkpoint.h"
@@ -21,7 +21,7 @@ hotbed_status hotbed_vote_with(
     hotbed_comm *comm, hotbed_status status, void *data, size_t bytes, hotbed_stream *stream);
 
 /* One table of a checkpoint. */
-typedef struct hotbed_deal {
+typedef struct hotbed_redistribution {
     hotbed_comm *comm;
     hotbed_stream *stream;
     hotbed_storage *storage;
@@ -31,11 +31,11 @@ typedef struct hotbed_deal {
     const hotbed_manifest *manifest;
     uint32_t table;         /* in the manifest */
     hotbed_io_lanes *lanes; /* may be NULL */
-} hotbed_deal;
+} hotbed_redistribution;
 
 /* Read a share of the rows, send them to the ranks that store them, and store the rows that this
  * rank receives. Synchronous; all ranks must call it. A failure of one rank ends the call on all
  * ranks. Errors: IO, CORRUPT, COMM, MEMORY, DEVICE. */
-hotbed_status hotbed_deal_rows(const hotbed_deal *deal);
+hotbed_status hotbed_redistribute(const hotbed_redistribution *job);
 
 #endif

@@ -1,0 +1,35 @@
+/* storage/dedup.c - dedup and gradient sums for sharded collections, by a storage's kernels. */
+#include "storage/dedup.h"
+
+#include "storage/storage.h"
+
+void hotbed_dedup_init(const hotbed_storage *storage, hotbed_step_view *view) {
+    hotbed_step_view step = hotbed_storage_step(storage);
+    view->tables = step.tables;
+    view->feature_tables = step.feature_tables;
+    view->columns = step.columns;
+    view->num_tables = step.num_tables;
+    view->num_features = step.num_features;
+    view->pooling = HOTBED_POOL_NONE;
+    view->output_dtype = step.output_dtype;
+    view->plain_rows = step.plain_rows;
+}
+
+size_t hotbed_dedup_scratch(const hotbed_storage *storage, uint64_t bound, uint32_t dim) {
+    size_t keys = storage->kernels.unique->scratch(bound, storage->num_tables);
+    size_t sums = storage->kernels.update->scratch(bound, dim);
+    return keys > sums ? keys : sums;
+}
+
+hotbed_status hotbed_dedup_keys(
+    const hotbed_storage *storage, const hotbed_step_view *view, void *scratch,
+    size_t scratch_bytes, hotbed_stream *stream) {
+    return storage->kernels.unique->unique(view, scratch, scratch_bytes, stream);
+}
+
+hotbed_status hotbed_dedup_sums(
+    const hotbed_storage *storage, const hotbed_step_view *view,
+    const hotbed_optimizer_view *optimizer, hotbed_gradient_view gradient, hotbed_sums_view sums,
+    uint32_t dim, void *scratch, hotbed_stream *stream) {
+    return storage->kernels.update->reduce(view, optimizer, gradient, sums, dim, scratch, stream);
+}

@@ -1,0 +1,30 @@
+/* storage/dedup.h - dedup of a batch, and the gradient sums of its distinct keys, without a ticket.
+ *
+ * For the exchanges of sharded collections (dist/): the rank that has the batch finds the distinct
+ * keys and sums their gradients, and other ranks have the rows. */
+#ifndef HOTBED_STORAGE_DEDUP_H
+#define HOTBED_STORAGE_DEDUP_H
+
+#include "hotbed/storage.h"
+#include "storage/update_core.h"
+
+/* Set the members of `view` that follow from the storage's tables, for a batch without pooling. The
+ * caller sets the members of the batch, and the arrays that unique_kernels.h names. */
+void hotbed_dedup_init(const hotbed_storage *storage, hotbed_step_view *view);
+
+/* Bytes of device memory that the next two calls need for batches of `bound` keys and rows of `dim`
+ * elements. */
+size_t hotbed_dedup_scratch(const hotbed_storage *storage, uint64_t bound, uint32_t dim);
+
+/* Find the distinct keys of each table and their occurrences, as unique_kernels.h says. Async. */
+hotbed_status hotbed_dedup_keys(
+    const hotbed_storage *storage, const hotbed_step_view *view, void *scratch,
+    size_t scratch_bytes, hotbed_stream *stream);
+
+/* Sum the gradients of each distinct key, of tables of `dim`. Async. */
+hotbed_status hotbed_dedup_sums(
+    const hotbed_storage *storage, const hotbed_step_view *view,
+    const hotbed_optimizer_view *optimizer, hotbed_gradient_view gradient, hotbed_sums_view sums,
+    uint32_t dim, void *scratch, hotbed_stream *stream);
+
+#endif

@@ -1,0 +1,155 @@
+/* storage/storage_info.c - argument checks that all calls share, the view of a storage for
+ * kernels, and calls that describe a storage. */
+#include "storage/storage.h"
+
+#include "base/options.h"
+
+/* --- checks and views for other files --------------------------------------------------------- */
+
+hotbed_status hotbed_storage_same_device(
+    const hotbed_storage *storage, const hotbed_stream *stream) {
+    if (storage == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "storage is NULL");
+    if (stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream is NULL");
+    if (hotbed_stream_backend(stream) != storage->backend ||
+        hotbed_stream_device(stream) != storage->device)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the storage of %s %d",
+            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
+            hotbed_backend_name(storage->backend), storage->device);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_check_table(
+    const hotbed_storage *storage, uint32_t table, const hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (table >= storage->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
+    return HOTBED_OK;
+}
+
+hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_stream *stream) {
+    if (storage->check == HOTBED_CHECK_ERROR)
+        return hotbed_stream_faults(stream);
+    return storage->warning.data; /* NULL unless WARN */
+}
+
+/* Number of lower-tier rows from which reading them by address pays: four per 2 MiB page, so that
+ * rows share the link's page lookups. */
+static uint32_t below_from(const hotbed_storage *storage) {
+    enum { ROWS_A_PAGE = 4, PAGE_SHIFT = 21 };
+    uint64_t bytes = __atomic_load_n(&storage->lower_bytes, __ATOMIC_RELAXED);
+    uint64_t rows = (bytes >> PAGE_SHIFT) * ROWS_A_PAGE + 1;
+    return rows < UINT32_MAX ? (uint32_t)rows : UINT32_MAX;
+}
+
+hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
+    hotbed_step_view step = {
+        .tables = storage->device_tables,
+        .feature_tables = storage->device_feature_tables,
+        .columns = storage->device_columns,
+        .index = storage->index,
+        .index_slots = HOTBED_SLOT_UNINDEXED,
+        .clock = storage->clock,
+        .tallies = storage->tallies,
+        .timer = storage->timer,
+        .custom_scores = storage->custom_scores,
+        .below = storage->below,
+        .holding = storage->holding,
+        .num_tables = storage->num_tables,
+        .num_features = storage->num_features,
+        .pooling = (uint32_t)storage->pooling,
+        .output_dtype = (uint32_t)storage->output_dtype,
+        .bulk_bytes = storage->bulk_bytes,
+        .move_sms = storage->move_sms,
+        .below_from = below_from(storage),
+        .plain_rows = storage->plain_rows,
+    };
+    return step;
+}
+
+/* --- description ------------------------------------------------------------------------------ */
+
+hotbed_status hotbed_storage_table(
+    const hotbed_storage *storage, uint32_t table, hotbed_table_info *out) {
+    if (storage == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "storage is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_table_info"));
+    if (table >= storage->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
+    const hotbed_table *t = &storage->tables[table];
+    hotbed_index_bytes bytes = hotbed_table_index_bytes(t);
+    hotbed_table_info info = {
+        .name = t->name,
+        .dim = t->view.dim,
+        .kind = t->kind,
+        .dtype = t->dtype,
+        .capacity = t->capacity,
+        .slots = t->view.slots,
+        .first_slot = t->view.first_slot,
+        .row_bytes = t->view.row_bytes,
+        .index_bytes = bytes.upper + bytes.lower,
+        .weights = t->view.rows,
+        .state_offsets = {t->view.state_offset[0], t->view.state_offset[1]},
+        .upper_capacity = t->upper_capacity,
+        .lower_slots = t->view.lower_slots,
+        .first_lower_slot = t->view.lower_slots == 0 ? HOTBED_SLOT_NONE : t->view.lower_first,
+        .lower_weights = t->view.lower_rows,
+        .max_capacity = t->most,
+        .segment_slots = hotbed_table_all_slots(t) - t->view.slots - t->view.lower_slots,
+        .segments = t->num_grown,
+        .score = (hotbed_score_strategy)t->view.score,
+        .lower_index_bytes = bytes.lower,
+        .lower_index_memory =
+            t->view.lower_slots == 0 ? (hotbed_memory_kind)0 : storage->lower_index_memory,
+        .insertion = t->view.probation != 0 ? HOTBED_INSERT_PROBATION : HOTBED_INSERT_PLAIN,
+    };
+    hotbed_output_write(out, &info, sizeof info);
+    return HOTBED_OK;
+}
+
+uint32_t hotbed_storage_num_tables(const hotbed_storage *storage) {
+    return storage->num_tables;
+}
+
+uint32_t hotbed_storage_num_features(const hotbed_storage *storage) {
+    return storage->num_features;
+}
+
+hotbed_key_type hotbed_storage_key_type(const hotbed_storage *storage) {
+    return storage->key_type;
+}
+
+const hotbed_optimizer *hotbed_storage_optimizer(const hotbed_storage *storage) {
+    return &storage->optimizer;
+}
+
+uint64_t hotbed_storage_seed(const hotbed_storage *storage) {
+    return storage->seed;
+}
+
+hotbed_mode hotbed_storage_mode(const hotbed_storage *storage) {
+    return storage->mode;
+}
+
+uint64_t hotbed_storage_column(const hotbed_storage *storage, uint32_t feature) {
+    return storage->columns[feature < storage->num_features ? feature : storage->num_features];
+}
+
+uint64_t hotbed_storage_columns(const hotbed_storage *storage) {
+    return storage->columns[storage->num_features];
+}
+
+hotbed_status hotbed_storage_warning(hotbed_storage *storage, char *text, size_t capacity) {
+    if (storage == NULL || text == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", storage == NULL ? "storage" : "text");
+    if (capacity == 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacity is 0");
+    text[0] = 0;
+    if (storage->warning.data != NULL)
+        hotbed_fault_text(storage->warning.data, text, capacity);
+    return HOTBED_OK;
+}

@@ -1,0 +1,265 @@
+/* storage/storage_options.c - reads and checks the options of a storage and of its tables. */
+#include "storage/storage.h"
+
+#include "base/options.h"
+#include "storage/index_range.h"
+#include "storage/row_layout.h"
+#include "storage/types.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* --- checks ----------------------------------------------------------------------------------- */
+
+static hotbed_status check_scoring(const hotbed_table_options *o) {
+    if ((int)o->score < HOTBED_SCORE_STEP || o->score > HOTBED_SCORE_TIMESTAMP_LFU)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: unknown score %d", o->name, (int)o->score);
+    if ((int)o->insertion < HOTBED_INSERT_AUTO || o->insertion > HOTBED_INSERT_PROBATION)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: unknown insertion %d", o->name, (int)o->insertion);
+    if ((int)o->admission < HOTBED_ADMIT_ALL || o->admission > HOTBED_ADMIT_PROBABILISTIC)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: unknown admission %d", o->name, (int)o->admission);
+    bool plain = o->score == HOTBED_SCORE_STEP && o->insertion != HOTBED_INSERT_PROBATION &&
+                 o->admission == HOTBED_ADMIT_ALL;
+    if (o->kind == HOTBED_TABLE_STATIC && !plain)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: a static table has no score, insertion or admission",
+            o->name);
+    if (o->admission == HOTBED_ADMIT_FREQUENCY &&
+        (o->admission_threshold < 1 || o->admission_threshold > HOTBED_SCORE_MOST))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: admission_threshold %llu is not in [1, 2^52 - 1]",
+            o->name, (unsigned long long)o->admission_threshold);
+    if (o->admission_capacity > HOTBED_CAPACITY_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: admission_capacity %llu is over 2^35", o->name,
+            (unsigned long long)o->admission_capacity);
+    if (o->admission == HOTBED_ADMIT_PROBABILISTIC &&
+        !(o->admission_probability > 0.0F && o->admission_probability <= 1.0F))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: admission_probability %g is not in (0, 1]", o->name,
+            (double)o->admission_probability);
+    return HOTBED_OK;
+}
+
+static hotbed_status check_growth(const hotbed_table_options *o) {
+    if (o->max_capacity != 0 && o->kind == HOTBED_TABLE_STATIC)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s: a static table cannot grow", o->name);
+    if (o->max_capacity != 0 &&
+        (o->max_capacity < o->capacity || o->max_capacity > HOTBED_CAPACITY_MOST))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: max_capacity %llu is not in [%llu, 2^35]", o->name,
+            (unsigned long long)o->max_capacity, (unsigned long long)o->capacity);
+    if (!(o->growth_load >= 0.0F && o->growth_load <= 1.0F))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: growth_load %g is not in [0, 1]", o->name,
+            (double)o->growth_load);
+    return HOTBED_OK;
+}
+
+static hotbed_status check_table(const hotbed_table_options *o, uint32_t number) {
+    char what[64];
+    HOTBED_TRY(hotbed_name_check(o->name, number));
+    if (o->dim < 1 || o->dim > HOTBED_DIM_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: dim %u is not in [1, %d]", o->name, o->dim,
+            HOTBED_DIM_MOST);
+    if (o->capacity < 1 || o->capacity > HOTBED_CAPACITY_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: capacity %llu is not in [1, 2^35]", o->name,
+            (unsigned long long)o->capacity);
+    if (o->kind != HOTBED_TABLE_HASH && o->kind != HOTBED_TABLE_STATIC)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s: unknown kind %d", o->name, (int)o->kind);
+    if (o->dtype != 0 && hotbed_dtype_bytes(o->dtype) == 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: unknown dtype %d", o->name, (int)o->dtype);
+    if (o->evict != HOTBED_EVICT_NEVER && o->evict != HOTBED_EVICT_LOWEST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: unknown evict %d", o->name, (int)o->evict);
+    if (o->evict != HOTBED_EVICT_NEVER && o->kind == HOTBED_TABLE_STATIC)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s: a static table cannot evict", o->name);
+    HOTBED_TRY(check_scoring(o));
+    HOTBED_TRY(check_growth(o));
+    (void)snprintf(what, sizeof what, "table %u: initializer", number);
+    HOTBED_TRY(hotbed_initializer_check(&o->initializer, what));
+    (void)snprintf(what, sizeof what, "table %u: eval_initializer", number);
+    HOTBED_TRY(hotbed_initializer_check(&o->eval_initializer, what));
+    if (o->eval_initializer.kind != HOTBED_INIT_CONSTANT)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s: eval_initializer kind %d is not CONSTANT", o->name,
+            (int)o->eval_initializer.kind);
+    return HOTBED_OK;
+}
+
+/* Check the options about rows that are not in device memory. */
+static hotbed_status check_lower_tier(const hotbed_storage_options *o) {
+    if ((int)o->lower_memory != 0 &&
+        (o->lower_memory < HOTBED_MEMORY_PINNED || o->lower_memory > HOTBED_MEMORY_FILE))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "lower_memory %d is not PINNED, PAGEABLE or FILE",
+            (int)o->lower_memory);
+    if ((int)o->lower_index_memory != 0 && (o->lower_index_memory < HOTBED_MEMORY_DEVICE ||
+                                            o->lower_index_memory > HOTBED_MEMORY_FILE))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "lower_index_memory %d is not DEVICE, PINNED, PAGEABLE or FILE",
+            (int)o->lower_index_memory);
+    if (o->move_sms > HOTBED_MOVE_SMS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "move_sms %u is over %d", o->move_sms, HOTBED_MOVE_SMS_MOST);
+    if (o->external == NULL)
+        return HOTBED_OK;
+    if (o->lower_memory != 0 || o->lower_index_memory != 0 || o->lower_directory != NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "external and %s are set: set only one of them",
+            o->lower_memory != 0         ? "lower_memory"
+            : o->lower_index_memory != 0 ? "lower_index_memory"
+                                         : "lower_directory");
+    if (o->mode != HOTBED_MODE_AUTO && o->mode != HOTBED_MODE_CACHE)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "external is set, but mode %d is not CACHE", (int)o->mode);
+    return HOTBED_OK;
+}
+
+static hotbed_status check_storage(const hotbed_storage_options *o) {
+    if (o->num_tables < 1 || o->num_tables > HOTBED_TABLES_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "num_tables %u is not in [1, %d]", o->num_tables,
+            HOTBED_TABLES_MOST);
+    if (o->tables == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "tables is NULL");
+    if (o->num_features > 0 && o->feature_tables == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "num_features is %u, but feature_tables is NULL", o->num_features);
+    for (uint32_t f = 0; f < o->num_features; f++) {
+        if (o->feature_tables[f] >= o->num_tables)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "feature %u: table %u is not below %u", f,
+                o->feature_tables[f], o->num_tables);
+        if (f > 0 && o->feature_tables[f] < o->feature_tables[f - 1])
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "feature %u: table %u comes after table %u; sort features", f,
+                o->feature_tables[f], o->feature_tables[f - 1]);
+    }
+    if (o->key_type != 0 && o->key_type != HOTBED_KEY_I64 && o->key_type != HOTBED_KEY_U64)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown key_type %d", (int)o->key_type);
+    if ((int)o->pooling < HOTBED_POOL_NONE || o->pooling > HOTBED_POOL_MEAN)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown pooling %d", (int)o->pooling);
+    if (o->output_dtype != 0 && hotbed_dtype_bytes(o->output_dtype) == 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown output_dtype %d", (int)o->output_dtype);
+    if (o->optimizer.kind != 0)
+        HOTBED_TRY(hotbed_optimizer_check(&o->optimizer));
+    if ((int)o->mode < HOTBED_MODE_AUTO || o->mode > HOTBED_MODE_DEFAULT)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown mode %d", (int)o->mode);
+    if ((int)o->placement < HOTBED_PLACE_BY_SCORE || o->placement > HOTBED_PLACE_BY_HASH)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown placement %d", (int)o->placement);
+    if ((int)o->budget < HOTBED_BUDGET_SLOTS || o->budget > HOTBED_BUDGET_KEYS)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown budget %d", (int)o->budget);
+    HOTBED_TRY(check_lower_tier(o));
+    if ((int)o->check < HOTBED_CHECK_ERROR || o->check > HOTBED_CHECK_IGNORE)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown check %d", (int)o->check);
+    return HOTBED_OK;
+}
+
+/* --- the description of a table --------------------------------------------------------------- */
+
+static hotbed_dtype table_dtype(const hotbed_table_options *o) {
+    return o->dtype == 0 ? HOTBED_F32 : o->dtype;
+}
+
+/* Compute the row layout. With an external store, rows of tables that keep times have space for
+ * the time at their end. */
+static void lay_out_row(
+    hotbed_table_view *view, hotbed_optimizer_kind kind, const hotbed_table_options *o,
+    bool external) {
+    hotbed_row_lay_out(view, kind);
+    if (external && o->score == HOTBED_SCORE_TIMESTAMP_LFU)
+        view->row_bytes = hotbed_round_up(view->row_bytes, HOTBED_ROW_TIME) + HOTBED_ROW_TIME;
+}
+
+static void make_table(
+    hotbed_storage *storage, hotbed_table *table, const hotbed_table_options *o) {
+    hotbed_table_view *view = &table->view;
+    memcpy(table->name, o->name, strlen(o->name) + 1);
+    table->kind = o->kind;
+    table->dtype = table_dtype(o);
+    table->capacity = o->capacity;
+    table->most = o->max_capacity == 0 ? o->capacity : o->max_capacity;
+    table->growth_load = o->growth_load == 0.0F ? 0.9F : o->growth_load;
+    table->counted = o->admission_capacity == 0 ? o->capacity : o->admission_capacity;
+    view->capacity = o->capacity;
+    view->dim = o->dim;
+    view->dtype = (uint32_t)table->dtype;
+    view->is_static = o->kind == HOTBED_TABLE_STATIC;
+    view->eval_value = o->eval_initializer.value;
+    view->state_value = storage->optimizer.initial_accumulator;
+    view->init = hotbed_init_make(&o->initializer, o->name, storage->seed);
+    lay_out_row(view, storage->optimizer.kind, o, storage->external != NULL);
+    table->evicts = o->evict == HOTBED_EVICT_LOWEST;
+    table->upper_capacity = o->upper_capacity;
+    view->score = (uint32_t)o->score;
+    table->insertion = o->insertion;
+    view->admission = (uint32_t)o->admission;
+    if (o->admission == HOTBED_ADMIT_FREQUENCY)
+        view->admit = o->admission_threshold;
+    if (o->admission == HOTBED_ADMIT_PROBABILISTIC)
+        view->admit = (uint64_t)ceil((double)o->admission_probability * 4294967296.0);
+    storage->timed = storage->timed || o->score == HOTBED_SCORE_TIMESTAMP ||
+                     o->score == HOTBED_SCORE_TIMESTAMP_LFU;
+    storage->admits = storage->admits || o->admission != HOTBED_ADMIT_ALL;
+}
+
+/* Read and check table number t of `options`. */
+static hotbed_status read_table(
+    const hotbed_storage_options *options, uint32_t t, hotbed_table_options *o) {
+    uint32_t stride;
+    memcpy(&stride, options->tables, sizeof stride);
+    HOTBED_TRY(hotbed_options_read(
+        o, sizeof *o, offsetof(hotbed_table_options, kind),
+        (const unsigned char *)options->tables + (size_t)t * stride, "hotbed_table_options"));
+    if (o->size != stride)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u: size %u is not the first table's %u", t, o->size,
+            stride);
+    return check_table(o, t);
+}
+
+hotbed_status hotbed_storage_read_tables(
+    hotbed_storage *storage, const hotbed_storage_options *options) {
+    storage->plain_rows = true;
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        hotbed_table_options o;
+        HOTBED_TRY(read_table(options, t, &o));
+        make_table(storage, &storage->tables[t], &o);
+        if (o.dim > storage->max_dim)
+            storage->max_dim = o.dim;
+        if (storage->tables[t].dtype != HOTBED_F32 || o.dim % 4 != 0)
+            storage->plain_rows = false;
+    }
+    return hotbed_names_check(storage->tables, storage->num_tables, sizeof *storage->tables);
+}
+
+hotbed_status hotbed_storage_read_options(
+    const hotbed_storage_options *options, hotbed_storage_options *out) {
+    HOTBED_TRY(hotbed_options_read(
+        out, sizeof *out, offsetof(hotbed_storage_options, num_features), options,
+        "hotbed_storage_options"));
+    return check_storage(out);
+}
+
+hotbed_status hotbed_storage_external_tables(
+    const hotbed_storage_options *options, hotbed_external_table *tables) {
+    hotbed_storage_options all;
+    if (tables == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "tables is NULL");
+    HOTBED_TRY(hotbed_storage_read_options(options, &all));
+    for (uint32_t t = 0; t < all.num_tables; t++) {
+        hotbed_table_options o;
+        HOTBED_TRY(read_table(&all, t, &o));
+        hotbed_table_view view = {.dim = o.dim, .dtype = (uint32_t)table_dtype(&o)};
+        lay_out_row(&view, all.optimizer.kind, &o, true);
+        tables[t] = (hotbed_external_table){o.name, view.row_bytes};
+    }
+    return HOTBED_OK;
+}

@@ -1,0 +1,115 @@
+/* storage/storage_state.c - reads and sets a storage's clock and optimizer state; reads its
+ * counts. */
+#include "storage/storage.h"
+
+#include "base/options.h"
+
+#include <math.h>
+
+hotbed_status hotbed_storage_get_state(
+    hotbed_storage *storage, hotbed_storage_state *out, hotbed_stream *stream) {
+    hotbed_clock clock;
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_storage_state"));
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
+    HOTBED_TRY(hotbed_copy(&clock, storage->clock, sizeof clock, stream));
+    HOTBED_TRY(hotbed_stream_finish(stream));
+    hotbed_storage_state state = {
+        .optimizer_steps = clock.optimizer.steps,
+        .clock = clock.prefetches,
+        .beta1_power = clock.optimizer.beta1_power,
+        .beta2_power = clock.optimizer.beta2_power,
+        .learning_rate = clock.optimizer.learning_rate,
+    };
+    hotbed_output_write(out, &state, sizeof state);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_set_state(
+    hotbed_storage *storage, const hotbed_storage_state *state, hotbed_stream *stream) {
+    hotbed_storage_state s;
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    HOTBED_TRY(hotbed_options_read(
+        &s, sizeof s, offsetof(hotbed_storage_state, learning_rate) + sizeof s.learning_rate, state,
+        "hotbed_storage_state"));
+    const double power[2] = {s.beta1_power, s.beta2_power};
+    for (int b = 0; b < 2; b++)
+        if (!(power[b] >= 0.0 && power[b] <= 1.0))
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "beta%d_power %g is not in [0, 1]", b + 1, power[b]);
+    if (s.clock > HOTBED_SCORE_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "clock %llu is over 2^52 - 1", (unsigned long long)s.clock);
+    if (!isfinite(s.learning_rate))
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "learning_rate is not finite");
+    hotbed_clock clock = {
+        .prefetches = s.clock,
+        .optimizer =
+            {.steps = s.optimizer_steps,
+             .beta1_power = s.beta1_power,
+             .beta2_power = s.beta2_power,
+             .learning_rate = s.learning_rate},
+    };
+    hotbed_clock_correct(&clock);
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
+    HOTBED_TRY(hotbed_copy(storage->clock, &clock, sizeof clock, stream));
+    return hotbed_stream_finish(stream);
+}
+
+hotbed_status hotbed_storage_now(
+    hotbed_storage *storage, uint32_t table, uint64_t *now, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
+    if (now == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "now is NULL");
+    const hotbed_table_view *view = &storage->tables[table].view;
+    bool timed = view->score == HOTBED_SCORE_TIMESTAMP || view->score == HOTBED_SCORE_TIMESTAMP_LFU;
+    if (view->is_static != 0 || (!timed && view->score != HOTBED_SCORE_STEP))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %s has no clock: it is %s", storage->tables[table].name,
+            view->is_static != 0                 ? "STATIC"
+            : view->score == HOTBED_SCORE_CUSTOM ? "CUSTOM"
+                                                 : "LFU");
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
+    hotbed_timer timer = {0};
+    hotbed_clock clock = {0};
+    if (timed)
+        HOTBED_TRY(hotbed_copy(&timer, storage->timer, sizeof timer, stream));
+    else
+        HOTBED_TRY(hotbed_copy(&clock, storage->clock, sizeof clock, stream));
+    HOTBED_TRY(hotbed_stream_finish(stream));
+    uint64_t time = timer.now > timer.newest ? timer.now : timer.newest;
+    *now = timed ? time : clock.prefetches;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_stats(
+    hotbed_storage *storage, uint32_t table, hotbed_table_stats *out, hotbed_stream *stream) {
+    hotbed_tally tally;
+    HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_table_stats"));
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
+    HOTBED_TRY(hotbed_copy(&tally, storage->tallies + table, sizeof tally, stream));
+    HOTBED_TRY(hotbed_stream_finish(stream));
+    hotbed_table_stats stats = hotbed_stats_of(tally, storage->tables[table].view.row_bytes);
+    hotbed_output_write(out, &stats, sizeof stats);
+    return HOTBED_OK;
+}
+
+hotbed_table_stats hotbed_stats_of(hotbed_tally tally, uint64_t row_bytes) {
+    hotbed_table_stats stats = {
+        .size = sizeof stats,
+        .keys = tally.keys,
+        .uniques = tally.uniques,
+        .hits = tally.uniques - tally.inserts - tally.refused - tally.rejected,
+        .inserts = tally.inserts,
+        .evictions = tally.evictions,
+        .refused = tally.refused,
+        .rejected = tally.rejected,
+        .fetches = tally.fetches,
+        .in_place = tally.in_place,
+        .write_backs = tally.write_backs,
+        .link_read_bytes = tally.fetches * row_bytes,
+        .link_write_bytes = tally.write_backs * row_bytes,
+    };
+    return stats;
+}

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 
 from hotbed.compat.dynamicemb.batched_dynamicemb_tables import BatchedDynamicEmbeddingTablesV2
@@ -48,14 +49,19 @@ _MODULES = (
     "key_value_table",
     "optimizer",
     "planner",
+    "scored_hashtable",
     "shard",
     "types",
     "utils",
 )
+#: Modules that need TorchRec.
+_OF_TORCHREC = ("construct_twin_module", "get_planner", "planner", "shard")
 
 
 def install() -> None:
     """Make ``import dynamicemb`` and imports from its modules mean this package, in this process.
+
+    Without TorchRec the modules that build on it are left out: planner, get_planner, shard, construct_twin_module.
 
     Raises:
         ImportError: another ``dynamicemb`` is imported already.
@@ -64,8 +70,10 @@ def install() -> None:
     if there is not None and there is not sys.modules[__name__]:
         raise ImportError(f"dynamicemb is imported already, from {there.__file__}; call install() before")
     sys.modules["dynamicemb"] = sys.modules[__name__]
+    torchrec = importlib.util.find_spec("torchrec") is not None
     for name in _MODULES:
-        sys.modules[f"dynamicemb.{name}"] = importlib.import_module(f"{__name__}.{name}")
+        if torchrec or name not in _OF_TORCHREC:
+            sys.modules[f"dynamicemb.{name}"] = importlib.import_module(f"{__name__}.{name}")
 
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
+import warnings
 from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
@@ -73,9 +74,10 @@ def _admission(name: str, options: DynamicEmbTableOptions) -> Dict[str, Any]:
             "decides on the device and calls no Python"
         )
     if strategy.initializer_args is not None:
-        raise UnsupportedError(
-            f"table {name!r}: FrequencyAdmissionStrategy.initializer_args; a key that is not admitted reads as the row "
-            "that it would get, by the table's initializer_args"
+        warnings.warn(
+            f"table {name!r}: FrequencyAdmissionStrategy.initializer_args has no effect; a key that is not admitted "
+            "reads as the row that it would get if it were admitted, by the table's initializer_args",
+            stacklevel=5,
         )
     if strategy.threshold <= 1:
         return {}

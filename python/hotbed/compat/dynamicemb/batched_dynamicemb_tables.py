@@ -25,6 +25,7 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
     score_strategy_has_timestamp_column,
     warning_for_cstm_score,
 )
+from hotbed.compat.dynamicemb.embedding_admission import AdmissionCounts
 from hotbed.compat.dynamicemb.key_value_table import DynamicEmbCache, DynamicEmbStorage, HybridStorage
 from hotbed.compat.dynamicemb.optimizer import (
     BaseDynamicEmbeddingOptimizer,
@@ -32,7 +33,7 @@ from hotbed.compat.dynamicemb.optimizer import (
     OptimizerArgs,
     create_optimizer,
 )
-from hotbed.compat.dynamicemb.utils import DTYPE_NUM_BYTES
+from hotbed.compat.dynamicemb.utils import DTYPE_NUM_BYTES, ranks_of_keys
 from hotbed.errors import ArgumentError, StateError, UnsupportedError
 from hotbed.torch._ops import lookup
 
@@ -217,9 +218,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         self._cache: Optional[DynamicEmbCache] = None
         self._external: Optional[Any] = None
         self._create()
-        self._admission_counter = (
-            [o.admission_counter for o in table_options] if first.admission_counter is not None else None
-        )
+        self._admission_counter = AdmissionCounts(self._hotbed) if first.admission_counter is not None else None
         self._empty_tensor = torch.zeros(0, device=self.device, requires_grad=True)
 
     @staticmethod
@@ -647,13 +646,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         """Give a function from keys to a mask of those that this rank owns."""
         if world == 1:
             return lambda keys: torch.ones(keys.shape[0], dtype=torch.bool)
-        if self._dynamicemb_options[number].dist_type != "roundrobin":
-            raise UnsupportedError(
-                f"dist_type {self._dynamicemb_options[number].dist_type!r}: a dump of another number of ranks is read "
-                "into roundrobin tables only"
-            )
-        shift = (1 << 63) % world  # of the upper half of unsigned keys
-        return lambda keys: ((keys & (2**63 - 1)) % world + (keys < 0) * shift) % world == rank
+        dist_type = self._dynamicemb_options[number].dist_type
+        return lambda keys: ranks_of_keys(keys, dist_type, world)[0] == rank
 
     def _set_step(self, number: int, step: Optional[int]) -> None:
         strategy = self._dynamicemb_options[number].score_strategy

@@ -1,16 +1,12 @@
-"""A pytest plugin that runs dynamicemb's unit tests over hotbed.compat.dynamicemb; see tools/dynamicemb_tests.sh.
+"""Makes dynamicemb's unit tests run over hotbed.compat.dynamicemb; imported by dynamicemb_runner.py.
 
-It makes ``import dynamicemb`` mean this package.  Without a GPU, or with a library that was built without CUDA, tensors
-of CUDA devices are made on the CPU, streams and synchronization do nothing, ``nccl`` is ``gloo``, and FBGEMM's
-``SplitTableBatchedEmbeddingBagsCodegen``, which the tests compare with, is replaced by a reference in plain PyTorch.
+``import dynamicemb`` means this package.  Without a GPU, or with a library that was built without CUDA, CUDA devices are
+the CPU, streams and synchronization do nothing, and ``nccl`` is ``gloo``.  Two things of FBGEMM are replaced there:
+``SplitTableBatchedEmbeddingBagsCodegen``, which tests compare with, by a reference in plain PyTorch; and Adam of
+TorchRec's own tables, which FBGEMM does not have on the CPU, by SGD: no test trains such a table with Adam.
 """
 
-import fnmatch
-import os
-import pathlib
-import runpy
-import subprocess
-import sys
+import copyreg
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -18,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 import hotbed
 import hotbed.compat.dynamicemb
 
-KNOWN = pathlib.Path(__file__).with_name("dynamicemb_known.txt")
 ON_CPU = "cuda" not in hotbed.backends() or not torch.cuda.is_available()
 
 
@@ -38,6 +33,19 @@ def _to_cpu(value):
     if isinstance(value, torch.device) and value.type == "cuda":
         return torch.device("cpu")
     return "cpu" if isinstance(value, str) and value.startswith("cuda") else value
+
+
+class _DeviceType(type):
+    """The type of ``torch.device`` below."""
+
+    real = torch.device
+
+    def __call__(cls, *args, **kwargs):
+        device = cls.real(*args, **kwargs)
+        return cls.real("cpu") if device.type == "cuda" else device
+
+    def __instancecheck__(cls, instance):
+        return isinstance(instance, cls.real)
 
 
 class _Stream:
@@ -139,8 +147,26 @@ class Reference(torch.nn.Module):
             table[unique] = w - o["learning_rate"] * step
 
 
+def _without_adam(tables):
+    """Give a class of FBGEMM's tables that takes Adam and uses SGD."""
+
+    class Tables(tables):
+        def __init__(self, *args, **kwargs):
+            optimizer = kwargs.get("optimizer")
+            if getattr(optimizer, "name", "") == "ADAM":
+                kwargs["optimizer"] = type(optimizer).EXACT_SGD
+            super().__init__(*args, **kwargs)
+
+    return Tables
+
+
 def _run_on_cpu():
     from fbgemm_gpu import split_table_batched_embeddings_ops_training as ops
+    from torchrec.distributed import batched_embedding_kernel as kernel
+
+    kernel.SplitTableBatchedEmbeddingBagsCodegen = _without_adam(kernel.SplitTableBatchedEmbeddingBagsCodegen)
+    torch.device = _DeviceType("device", (), {"__module__": "torch"})
+    copyreg.pickle(_DeviceType.real, lambda device: (torch.device, (str(device),)))
 
     cuda = torch.cuda
     cuda.is_available = lambda: True
@@ -159,46 +185,19 @@ def _run_on_cpu():
     ops.SplitTableBatchedEmbeddingBagsCodegen = Reference
 
 
-if __name__ != "__main__" or sys.argv[1] == "--script":
-    hotbed.compat.dynamicemb.install()
-    if ON_CPU:
-        _run_on_cpu()
+hotbed.compat.dynamicemb.install()
+if ON_CPU:
+    _run_on_cpu()
 
 
-# --- results --------------------------------------------------------------------------------------
+class Results:
+    """Writes the result of each test to a file when the session ends: a line of outcome, test and text.
 
+    A test's outcome is that of its worst phase.
+    """
 
-def known():
-    """Patterns of test ids and the reasons why they fail, in the order of the file."""
-    found = []
-    for line in KNOWN.read_text().splitlines():
-        if line and not line.startswith("#"):
-            pattern, _, reason = line.partition(" : ")
-            found.append((pattern.strip(), reason.strip()))
-    return found
-
-
-def reason_of(test):
-    """Why a test is known to fail; "" if it is not.  In patterns "*" is the only special character."""
-    for pattern, reason in known():
-        if fnmatch.fnmatchcase(test, pattern.replace("[", "[[]")):
-            return reason
-    return ""
-
-
-def record(test, outcome, text):
-    """Append a result to the file that the environment names."""
-    path = os.environ.get("HOTBED_DYNAMICEMB_RESULTS")
-    if path:
-        with open(path, "a") as file:
-            file.write("\t".join((outcome, test, text.replace("\t", " "))) + "\n")
-
-
-class _Results:
-    """Records the result of each test, which is its worst phase's."""
-
-    def __init__(self):
-        self.worst = {}
+    def __init__(self, path):
+        self.path, self.worst = path, {}
 
     def pytest_runtest_logreport(self, report):
         order = ("passed", "skipped", "failed")
@@ -214,83 +213,6 @@ class _Results:
             self.worst[report.nodeid] = ("failed", str(report.longrepr).splitlines()[-1])
 
     def pytest_sessionfinish(self):
-        for test, (outcome, text) in self.worst.items():
-            record(test, outcome, text)
-
-
-def pytest_configure(config):
-    config.pluginmanager.register(_Results(), "dynamicemb-results")
-
-
-def report(path):
-    """Print passed, failed and skipped by file, the reasons of failures, and failures without one; give their number."""
-    files, reasons, new = {}, {}, []
-    for line in pathlib.Path(path).read_text().splitlines():
-        outcome, test, text = line.split("\t")
-        counts = files.setdefault(test.split("::")[0].split(" ")[0], {"passed": 0, "failed": 0, "skipped": 0})
-        counts[outcome] += 1
-        if outcome == "failed" and reason_of(test):
-            reasons.setdefault(reason_of(test), []).append(test)
-        elif outcome == "failed":
-            new.append(f"{test}: {text}")
-    print()
-    for file, counts in files.items():
-        print(f"{file}: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
-    total = {key: sum(c[key] for c in files.values()) for key in ("passed", "failed", "skipped")}
-    print(f"total: {total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
-    for reason, tests in reasons.items():
-        print(f"  {len(tests)} failed as listed: {reason}")
-    for text in new:
-        print(f"  NOT LISTED: {text}")
-    return len(new)
-
-
-# --- their scripts --------------------------------------------------------------------------------
-
-
-def case(arguments):
-    """Run a script as ``torchrun`` would, and record the result; the arguments are those of ``torchrun``.
-
-    After a failure of a script whose reason begins with "needs", its further cases count as failed without a run.
-    """
-    at = next(i for i, a in enumerate(arguments) if a.endswith(".py"))
-    script, options = arguments[at], arguments[at + 1 :]
-    test = " ".join([os.path.relpath(script, "test"), *options])
-    reason = reason_of(test)
-    log = pathlib.Path(os.environ["HOTBED_DYNAMICEMB_RESULTS"])
-    if reason.startswith("needs") and any(
-        line.startswith(f"failed\t{test.split(' ')[0]} ")
-        for line in (log.read_text() if log.exists() else "").splitlines()
-    ):
-        record(test, "failed", "not run")
-        return
-    text = " ".join(arguments[:at]).replace("=", " ")
-    ranks = int(text.split("--nproc_per_node ")[1].split()[0]) if "--nproc_per_node " in text else 1
-    port = str(20000 + os.getpid() % 20000)
-    running = []
-    for rank in range(ranks):
-        environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
-        environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-        command = [sys.executable, __file__, "--script", script, *options]
-        running.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        )
-    errors = [process.communicate()[1] for process in running]
-    failed = [e.strip().splitlines() for p, e in zip(running, errors) if p.returncode != 0]
-    record(test, "failed" if failed else "passed", (failed[0] or ["no output"])[-1] if failed else "")
-
-
-def run_script(path, options):
-    """Run one of their scripts in this process."""
-    sys.argv = [path, *options]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    runpy.run_path(path, run_name="__main__")
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "--report":
-        sys.exit(1 if report(sys.argv[2]) else 0)
-    elif sys.argv[1] == "--case":
-        case(sys.argv[2:])
-    else:
-        run_script(sys.argv[2], sys.argv[3:])
+        with open(self.path, "w") as file:
+            for test, (outcome, text) in self.worst.items():
+                file.write("\t".join((outcome, test, text.replace("\t", " "))) + "\n")

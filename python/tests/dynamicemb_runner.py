@@ -54,7 +54,7 @@ def serve(path, results):
                 os.chdir(folder)
                 with open(results, "a") as file:
                     for outcome, test, text in run(program, arguments):
-                        print(f"{outcome} {test} {text}", flush=True)
+                        print(outcome, test, text, flush=True)
                         file.write(f"{outcome}\t{test}\t{text}\n")
 
 

@@ -1,7 +1,7 @@
 """Makes dynamicemb's unit tests run over hotbed.compat.dynamicemb; imported by dynamicemb_runner.py.
 
-``import dynamicemb`` means this package.  Without a GPU, or with a library that was built without CUDA, CUDA devices are
-the CPU, streams and synchronization do nothing, and ``nccl`` is ``gloo``.  Two things of FBGEMM are replaced there:
+``import dynamicemb`` means this package.  Without a GPU, or with a library that was built without CUDA, CUDA devices
+are the CPU, streams and synchronization do nothing, and ``nccl`` is ``gloo``.  Two things of FBGEMM are replaced there:
 ``SplitTableBatchedEmbeddingBagsCodegen``, which tests compare with, by a reference in plain PyTorch; and Adam of
 TorchRec's own tables, which FBGEMM does not have on the CPU, by SGD: no test trains such a table with Adam.
 """

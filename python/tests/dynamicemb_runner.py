@@ -1,8 +1,8 @@
 """Runs dynamicemb's unit tests for tools/dynamicemb_tests.sh.
 
 ``serve SOCKET RESULTS`` imports everything once and then runs cases, each rank in a fork of its own.  ``ask SOCKET
-torchrun|pytest ARGUMENTS...`` stands in for these programs in dynamicemb's shell scripts: it has the server run the case
-and always succeeds, so that a script goes on after a failure.  ``report RESULTS`` prints the counts.
+torchrun|pytest ARGUMENTS...`` stands in for these programs in dynamicemb's shell scripts: it has the server run the
+case and always succeeds, so that a script goes on after a failure.  ``report RESULTS`` prints the counts.
 """
 
 import contextlib
@@ -139,7 +139,18 @@ def be_rank(rank, ranks, port, program, script, options, folder):
             import pytest
             from dynamicemb_plugin import Results
 
-            quiet = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "-W", "ignore", "--tb=short", "--rootdir", "test"]
+            quiet = [
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-c",
+                os.devnull,
+                "-W",
+                "ignore",
+                "--tb=short",
+                "--rootdir",
+                "test",
+            ]
             return int(pytest.main([*quiet, script], plugins=[Results(os.path.join(folder, f"results.{rank}"))]))
         sys.argv = [script, *options]
         sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
@@ -177,7 +188,7 @@ def reason_of(test):
 
 
 def report(path):
-    """Print passed, failed and skipped by file, the reasons of failures, and failures without one; give their number."""
+    """Print counts by file, the reasons of failures, and failures without a reason; give the number of the latter."""
     files, reasons, new = {}, {}, []
     for line in pathlib.Path(path).read_text().splitlines():
         outcome, test, text = line.split("\t")

@@ -228,9 +228,8 @@ class KeysDist(RwSparseFeaturesDist):  # type: ignore[misc]
         """Send each key to the rank that owns it."""
         features = sparse_features
         by_position = self._need_pos if features.weights_or_none() is not None else self._has_feature_processor
-        moved, self.unbucketize_permute_tensor = self._move(features, by_position)
-        if not self._is_sequence:
-            self.unbucketize_permute_tensor = None
+        moved, positions = self._move(features, by_position)
+        self.unbucketize_permute_tensor = positions if self._is_sequence else None
         return self._dist(moved)
 
     def _owners(self, features: KeyedJaggedTensor) -> Tuple[torch.Tensor, torch.Tensor]:
@@ -284,7 +283,7 @@ class _RowWise:
     _lookups: Any
 
     def __init__(self, sharding_infos: List[Any], *args: Any, **kwargs: Any) -> None:
-        super().__init__(sharding_infos, *args, **kwargs)
+        super().__init__(sharding_infos, *args, **kwargs)  # type: ignore[call-arg]
         self._dist_type_per_feature: Dict[str, str] = {}
         for info in sharding_infos:
             dynamic = is_dynamic(info.fused_params)
@@ -315,7 +314,9 @@ class _RowWise:
     ) -> Any:
         """Give the lookups of this rank."""
         me: Any = self
-        more = {} if self._sequence else {"feature_processor": feature_processor, "sharding_type": ShardingType.ROW_WISE}
+        more = (
+            {} if self._sequence else {"feature_processor": feature_processor, "sharding_type": ShardingType.ROW_WISE}
+        )
         return self._lookups(
             grouped_configs=me._grouped_embedding_configs,
             pg=me._pg,

@@ -76,7 +76,7 @@ class ConstructTwinModule:
         bwd_a2a_precision: Optional[Any] = None,
         optimizer_kwargs: Optional[Dict[str, Any]] = None,
         use_index_dedup: bool = False,
-        init_fn: Optional[Callable[[torch.Tensor], Optional[torch.Tensor]]] = _uniform,  # type: ignore[assignment]
+        init_fn: Optional[Callable[[torch.Tensor], Optional[torch.Tensor]]] = _uniform,
         rank: int = 0,
         world_size: int = 1,
         scale_factor: int = 2,

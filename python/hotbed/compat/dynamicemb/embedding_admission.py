@@ -56,7 +56,7 @@ class AdmissionCounts:
         self, score_names: List[str], target_device: torch.device, table_id: int, batch_size: int = 65536
     ) -> Iterator[Tuple[torch.Tensor, Dict[str, torch.Tensor], None]]:
         keys, counts = self._tables.counts(table_id)
-        for part, count in zip(keys.split(batch_size), counts.split(batch_size)):
+        for part, count in zip(torch.split(keys, batch_size), torch.split(counts, batch_size)):
             yield part.to(target_device), {self.score_name_: count.to(target_device)}, None
 
     def lookup(
@@ -65,7 +65,7 @@ class AdmissionCounts:
         """Give counts of keys, 0 where a key is not counted, a mask of those counted, and their positions in order."""
         out = torch.zeros(keys.numel(), dtype=torch.int64, device=keys.device)
         found = torch.zeros(keys.numel(), dtype=torch.bool, device=keys.device)
-        for t in table_ids.unique().tolist():
+        for t in sorted(set(table_ids.tolist())):
             names, counts = self._tables.counts(t)
             count_of = dict(zip(names.tolist(), counts.tolist()))
             at = (table_ids == t).nonzero().squeeze(1)

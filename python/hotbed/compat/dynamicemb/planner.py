@@ -169,7 +169,8 @@ class DynamicEmbeddingShardingPlanner:
         names = [config.name for config in eb_configs or []]
         if len(set(names)) != len(names) or set(names) != set(constraints):
             raise ArgumentError(
-                f"eb_configs has the tables {sorted(names)}, constraints {sorted(constraints)}; each table is in both once"
+                f"eb_configs has the tables {sorted(names)}, constraints {sorted(constraints)}; both must have "
+                "the same names, each once"
             )
         world = _world_size(topology)
         if topology is None:
@@ -229,7 +230,7 @@ class DynamicEmbeddingShardingPlanner:
 
 
 def _row_wise(options: DynamicEmbTableOptions, topology: Topology, world: int) -> DynamicEmbParameterSharding:
-    rows, device = options.max_capacity, topology.compute_device
+    rows, device = int(options.max_capacity or 0), topology.compute_device
     shards = [
         ShardMetadata(
             shard_offsets=[rows * rank, 0],

@@ -21,9 +21,10 @@ class _Cpu(TorchFunctionMode):
     """Replaces CUDA devices in the arguments of PyTorch's functions."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        if getattr(function, "__name__", "") == "cuda":
+        if function is torch.Tensor.cuda:
             return args[0]
+        if not kwargs:
+            return function(*([_to_cpu(a) for a in args] if function is torch.Tensor.to else args))
         if isinstance(kwargs.get("device"), int):
             kwargs["device"] = "cpu"
         return function(*[_to_cpu(a) for a in args], **{k: _to_cpu(v) for k, v in kwargs.items()})

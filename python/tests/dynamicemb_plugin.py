@@ -194,7 +194,7 @@ if ON_CPU:
 class Results:
     """Writes the result of each test to a file when the session ends: a line of outcome, test and text.
 
-    A test's outcome is that of its worst phase.
+    A test's outcome is the worst outcome of its phases.
     """
 
     def __init__(self, path):

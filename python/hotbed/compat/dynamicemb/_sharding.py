@@ -1,4 +1,4 @@
-"""Row-wise sharding of hash tables by TorchRec: each rank's lookup, and the way of keys to ranks."""
+"""Row-wise sharding of hash tables by TorchRec: the lookup of a rank, and the distribution of keys to ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _POOLING = {
 
 
 def is_dynamic(fused_params: Optional[Mapping[str, Any]]) -> bool:
-    """Whether the fused parameters of a table are those of a hash table."""
+    """Whether fused parameters belong to a hash table."""
     return fused_params is not None and fused_params.get("dynamicemb_options") is not None
 
 
@@ -78,7 +78,7 @@ class _Lookup(FusedOptimizerModule):  # type: ignore[misc]
 
     _emb_module: BatchedDynamicEmbeddingTablesV2
     _config: Any
-    #: Weights of features are counts of occurrences; those of bags are not.
+    #: Whether the features' weights are counts of occurrences.
     counted = True
 
     def _open(self, device: Optional[torch.device], features: List[int]) -> None:

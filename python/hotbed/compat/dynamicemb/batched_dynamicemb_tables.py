@@ -510,7 +510,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         return torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
 
     def _view(self) -> Union[DynamicEmbStorage, HybridStorage]:
-        """Give the rows as Hotbed has them, those of an external storage included."""
+        """Give the rows as Hotbed has them, with the rows of an external storage."""
         if isinstance(self._storage, (DynamicEmbStorage, HybridStorage)):
             return self._storage
         return DynamicEmbStorage(self._hotbed, self._optimizer)
@@ -643,7 +643,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                     self._load_counts(save_dir, name, number, part, written, keep)
 
     def _owner(self, number: int, rank: int, world: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Give a function from keys to a mask of those that this rank owns."""
+        """Give a function from keys to a mask of the keys that this rank owns."""
         if world == 1:
             return lambda keys: torch.ones(keys.shape[0], dtype=torch.bool)
         dist_type = self._dynamicemb_options[number].dist_type

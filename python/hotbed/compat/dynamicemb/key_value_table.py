@@ -204,7 +204,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         return torch.cat([states, fill], dim=1)
 
     def _given(self, states: torch.Tensor) -> Dict[str, torch.Tensor]:
-        """Give the parts of states ``[n, at least those of a dump]``."""
+        """Give the parts of states ``[n, at least the columns of a dump]``."""
         names = self.hotbed.state_names()
         rowwise = isinstance(self.hotbed.optimizer, RowWiseAdagrad)
         width = 1 if rowwise else states.shape[1] // max(1, len(names))
@@ -390,7 +390,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
             opt_file_path: of states; None: the rows get the initial state.
             include_optim: read the states, if the dump's optimizer is the tables'.
             timestamp: ignored.
-            keep: function from keys to a mask of those that this rank owns; None: all.
+            keep: function from keys to a mask of the keys that this rank owns; None: all.
 
         Returns:
             The step that the dump has, or None.

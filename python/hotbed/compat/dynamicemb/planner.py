@@ -203,7 +203,7 @@ class DynamicEmbeddingShardingPlanner:
 
         Args:
             module: the model.
-            sharders: those of this package among them.
+            sharders: of all modules; hash tables need this package's.
             pg: process group; None: the default one.
         """
         return self._complete(self._torchrec.collective_plan(module, sharders, pg), module, sharders)

@@ -7,6 +7,7 @@ TorchRec's own tables, which FBGEMM does not have on the CPU, by SGD: no test tr
 """
 
 import copyreg
+import gc
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -208,6 +209,9 @@ class Results:
             self.worst[report.nodeid] = (report.outcome, str(crash or report.longrepr).splitlines()[0])
         else:
             self.worst[report.nodeid] = before
+
+    def pytest_runtest_logfinish(self):
+        gc.collect()  # models are in reference cycles, and their rows take gigabytes
 
     def pytest_collectreport(self, report):
         if report.failed:

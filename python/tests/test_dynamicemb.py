@@ -236,6 +236,7 @@ def check_rank(rank, ranks, folder):
         assert found == {key: (kept[key], counts[key]) for key in mine}
         model.fused_optimizer.param_groups[0]["lr"] = 0.5
         model.fused_optimizer.step()
+        assert tables.optimizer.group["lr"] == 0.5
         names = [name for name in model.state_dict() if ".t0." in name]
         assert all(model.state_dict()[name].numel() == 0 for name in names)
     dynamicemb.DynamicEmbDump(os.path.join(folder, "dump"), model)

@@ -213,15 +213,17 @@ class KeysDist(RwSparseFeaturesDist):  # type: ignore[misc]
     """TorchRec's row-wise input distribution, with the owner of a key chosen by its table's ``dist_type``.
 
     Args:
-        dist_type_per_feature: ``dist_type`` by feature.
+        features: names, in the order of the sharding.
+        dist_types: of each feature's table.
         hash_sizes: keys of each feature's table; a rank's block of ``continuous`` is its share of them.
         options: of TorchRec's class.
     """
 
-    def __init__(self, dist_type_per_feature: Dict[str, str], hash_sizes: List[int], **options: Any) -> None:
+    def __init__(self, features: List[str], dist_types: List[str], hash_sizes: List[int], **options: Any) -> None:
         """See the class."""
         super().__init__(feature_hash_sizes=hash_sizes, **options)
-        self._dist_type_per_feature = dist_type_per_feature
+        self._dist_type_per_feature = dict(zip(features, dist_types))
+        self._dist_types = dist_types
         self._blocks = [-(-size // self._world_size) for size in hash_sizes]
 
     def forward(self, sparse_features: KeyedJaggedTensor) -> Any:
@@ -236,8 +238,8 @@ class KeysDist(RwSparseFeaturesDist):  # type: ignore[misc]
         """Give the rank of each key, and the key to store."""
         ranks, keys = [], []
         parts = torch.split(features.values(), features.length_per_key())
-        for name, part, block in zip(features.keys(), parts, self._blocks):
-            owner, key = ranks_of_keys(part.long(), self._dist_type_per_feature[name], self._world_size, block)
+        for part, dist_type, block in zip(parts, self._dist_types, self._blocks):
+            owner, key = ranks_of_keys(part.long(), dist_type, self._world_size, block)
             ranks.append(owner)
             keys.append(key)
         return torch.cat(ranks), torch.cat(keys)
@@ -284,19 +286,20 @@ class _RowWise:
 
     def __init__(self, sharding_infos: List[Any], *args: Any, **kwargs: Any) -> None:
         super().__init__(sharding_infos, *args, **kwargs)  # type: ignore[call-arg]
-        self._dist_type_per_feature: Dict[str, str] = {}
-        for info in sharding_infos:
-            dynamic = is_dynamic(info.fused_params)
-            if dynamic and info.embedding_config.is_weighted:
-                raise UnsupportedError(f"table {info.embedding_config.name!r}: a hash table's bags have no weights")
-            for feature in info.embedding_config.feature_names:
-                self._dist_type_per_feature[feature] = info.fused_params["dist_type"] if dynamic else "continuous"
+        self._dist_types: List[str] = []
+        for table in self.embedding_tables():  # type: ignore[attr-defined]
+            dynamic = is_dynamic(table.fused_params)
+            if dynamic and table.is_weighted:
+                raise UnsupportedError(f"table {table.name!r}: a hash table's bags have no weights")
+            self._dist_types += [table.fused_params["dist_type"] if dynamic else "continuous"] * table.num_features()
+        self._dist_type_per_feature = dict(zip(self.feature_names(), self._dist_types))  # type: ignore[attr-defined]
 
     def create_input_dist(self, device: Optional[torch.device] = None) -> KeysDist:
         """Give the distribution of keys to ranks."""
         me: Any = self
         return KeysDist(
-            self._dist_type_per_feature,
+            me.feature_names(),
+            self._dist_types,
             me._get_feature_hash_sizes(),
             pg=me._pg,
             num_features=me._get_num_features(),

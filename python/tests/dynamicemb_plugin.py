@@ -149,6 +149,13 @@ class Reference(torch.nn.Module):
             table[unique] = w - o["learning_rate"] * step
 
 
+def _without_pinning(init):
+    def call(self, *args, **kwargs):
+        init(self, *args, **{**kwargs, "pin_memory": False})
+
+    return call
+
+
 def _without_adam(tables):
     """Give a class of FBGEMM's tables that takes Adam and uses SGD."""
 
@@ -174,6 +181,8 @@ def _run_on_cpu():
     cuda.is_available = lambda: True
     cuda.current_device = lambda: 0
     cuda.device_count = lambda: 1
+    torch.optim.Optimizer._accelerator_graph_capture_health_check = lambda _: None
+    torch.utils.data.DataLoader.__init__ = _without_pinning(torch.utils.data.DataLoader.__init__)
     cuda.get_device_name = lambda *_: "H200"  # their tests refuse a name that they do not know
     for name in ("synchronize", "set_device", "manual_seed", "manual_seed_all", "empty_cache"):
         setattr(cuda, name, lambda *_: None)

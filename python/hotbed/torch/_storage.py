@@ -188,6 +188,8 @@ class Storage:
                 o.initializer.lower, o.initializer.upper = table.lower, table.upper
             else:
                 o.initializer.value = table.lower
+            for field, value in table.extra.items():
+                setattr(o, field, value)
         of_features = ffi.new("uint32_t[]", [t for t, _ in self.features])
         keep += [tables, of_features]
         options = new(
@@ -203,6 +205,7 @@ class Storage:
             **extra,
         )
         _fill_optimizer(options.optimizer, self.optimizer)
+        self._complete(options)
         return options
 
     def _create(self, options: Any) -> None:
@@ -210,6 +213,9 @@ class Storage:
         check(lib.hotbed_storage_create(options, self.streams.current(), out))
         self._c = out[0]
         weakref.finalize(self, _destroy, self._c, self.streams.known, self.slots)
+
+    def _complete(self, options: Any) -> None:
+        """Set further fields of the ``hotbed_storage_options *``; for subclasses."""
 
     # --- batches --------------------------------------------------------------------------------
 
@@ -278,13 +284,20 @@ class Storage:
                 )
 
     def _batch(
-        self, to: Any, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
+        self,
+        to: Any,
+        keys: torch.Tensor,
+        offsets: torch.Tensor,
+        weights: Optional[torch.Tensor],
+        samples: int,
+        counts: Optional[torch.Tensor] = None,
     ) -> Any:
         to.batch_size = samples
         to.num_keys = keys.shape[0]
         to.keys = ffi.cast("void *", keys.data_ptr())
         to.offsets = ffi.cast("int64_t *", offsets.data_ptr())
         to.weights = ffi.NULL if weights is None else ffi.cast("float *", weights.data_ptr())
+        to.counts = ffi.NULL if counts is None else ffi.cast("uint32_t *", counts.data_ptr())
         return to
 
     def _faults(self, stream: Any) -> None:
@@ -329,16 +342,22 @@ class Storage:
             slot.key = None
 
     def _prefetch(
-        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int, stream: Any
+        self,
+        keys: torch.Tensor,
+        offsets: torch.Tensor,
+        weights: Optional[torch.Tensor],
+        samples: int,
+        stream: Any,
+        counts: Optional[torch.Tensor] = None,
     ) -> int:
         self.check_batch(keys, offsets, weights, samples)
         number = self._take_slot(keys.shape[0], samples, stream)
         slot = self.slots[number]
-        batch = self._batch(slot.batch, keys, offsets, weights, samples)
+        batch = self._batch(slot.batch, keys, offsets, weights, samples, counts)
         check(lib.hotbed_storage_prefetch(self._c, batch, slot.ticket, stream))
         slot.held = True
         slot.generation += 1
-        slot.tensors = (keys, offsets, weights)
+        slot.tensors = (keys, offsets, weights, counts)
         self.turn += 1
         slot.order = self.turn
         try:
@@ -357,6 +376,10 @@ class Storage:
             slot = self.slots[number]
             slot.key = (keys.data_ptr(), offsets.data_ptr(), keys.shape[0])
             self.ahead[slot.key] = number
+
+    def _prefetched(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> Optional[int]:
+        """Give the slot of a batch that was prefetched ahead, and forget it; None if it was not."""
+        return self.ahead.pop((keys.data_ptr(), offsets.data_ptr(), keys.shape[0]), None)
 
     def forward(
         self,
@@ -377,7 +400,7 @@ class Storage:
                 check(lib.hotbed_storage_eval(self._c, batch, target, stride, stream))
                 self._faults(stream)
                 return -1
-            number = self.ahead.pop((keys.data_ptr(), offsets.data_ptr(), keys.shape[0]), None)
+            number = self._prefetched(keys, offsets, samples)
             if number is None:
                 number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
@@ -528,6 +551,9 @@ class Storage:
         if "scores" in wanted:
             parts["scores"] = torch.zeros(n, dtype=torch.int64, device=self.device)
             rows.scores = ffi.cast("uint64_t *", parts["scores"].data_ptr())
+        if "times" in wanted:
+            parts["times"] = torch.zeros(n, dtype=torch.int64, device=self.device)
+            rows.times = ffi.cast("uint64_t *", parts["times"].data_ptr())
         for s, name in enumerate(self.state_names()):
             if name in wanted:
                 width = lib.hotbed_optimizer_state_dim(kind, described.dim)
@@ -560,7 +586,7 @@ class Storage:
         self.set_rows(table, keys, given)
 
     def rows(self, table: int, keys: torch.Tensor, wanted: Sequence[str]) -> Dict[str, torch.Tensor]:
-        """Copy rows out: "weight", names of states, "scores"; zeros for keys that the table lacks."""
+        """Copy rows out: "weight", names of states, "scores", "times"; zeros for keys that the table lacks."""
         keys = keys.to(device=self.device, dtype=torch.int64).contiguous()
         rows, parts = self._parts(table, keys.shape[0], wanted)
         with self.lock:

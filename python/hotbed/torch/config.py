@@ -203,6 +203,7 @@ class Table:
     evict: Evict
     score: Score
     most_rows: int
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # further fields of hotbed_table_options
 
 
 _DTYPES = {

@@ -1,0 +1,1 @@
+"""Other libraries' Python names over Hotbed's tables, so that their programs run unchanged."""

@@ -1,0 +1,209 @@
+"""A plug-in of Hotbed's external stores that calls a :class:`.Storage` of Python."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy
+import torch
+
+from hotbed._c import check, ffi, lib, new
+from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
+from hotbed.compat.dynamicemb.types import CopyMode
+from hotbed.errors import UnsupportedError
+from hotbed.torch.config import Table
+
+#: Score, stamp and checksum of a row, which Hotbed wants back; None: the key was erased.
+_Metadata = Optional[Tuple[int, int, int]]
+
+
+class Bridge:
+    """Lets tables be a cache over a storage that is written in Python.
+
+    The storage keeps float32 rows in the layout of ``CopyMode.VALUE``.  Hotbed's metadata of each row is kept here, so
+    that the rows live as long as the tables: rows that the storage has from elsewhere are an error when they are found.
+
+    Args:
+        storage: a :class:`.Storage`.
+        tables: of the module.
+        optimizer: of the module.
+
+    Raises:
+        UnsupportedError: rows that are not float32, or (TIMESTAMP, LFU) scores.
+    """
+
+    def __init__(self, storage: Any, tables: Sequence[Table], optimizer: BaseDynamicEmbeddingOptimizer) -> None:
+        """See the class."""
+        for table in tables:
+            if table.dtype != torch.float32 or table.extra["score"] == lib.HOTBED_SCORE_TIMESTAMP_LFU:
+                raise UnsupportedError(
+                    f"table {table.name!r}: over an external_storage, rows are float32 and score_strategy is no pair"
+                )
+        self._storage = storage
+        self._tables = list(tables)
+        self._widest = max(t.dim for t in tables)
+        self._width = self._widest + max(optimizer.get_state_dim(t.dim) for t in tables)
+        #: For each table and part of a row: its first float in Hotbed's row and in the storage's, and its floats.
+        self._columns: List[List[Tuple[int, int, int]]] = []
+        self._initial = optimizer.get_initial_optim_states()
+        self._metadata: List[Dict[int, _Metadata]] = [{} for _ in tables]
+        self._row_bytes: List[int] = []
+        self._cursors: Dict[int, List[int]] = {}
+        self._next_cursor = 1
+        self._callbacks: Any = None
+        self.failure: Optional[BaseException] = None
+
+    def open(self, options: Any) -> Any:
+        """Make the ``hotbed_external *`` for a ``hotbed_storage_options *``."""
+        described = ffi.new("hotbed_external_table[]", len(self._tables))
+        check(lib.hotbed_storage_external_tables(options, described))
+        self._row_bytes = [int(t.row_bytes) for t in described]
+        calls = new("external_calls")
+        self._callbacks = {name: self._callback(calls, name) for name in ("open", "find", "insert", "erase", "count")}
+        for name in ("cursor_open", "cursor_next", "cursor_close", "close"):
+            self._callbacks[name] = self._callback(calls, name)
+        for name, callback in self._callbacks.items():
+            setattr(calls, name, callback)
+        self._callbacks["name"] = calls.name = ffi.new("char[]", type(self._storage).__name__.encode())
+        out = ffi.new("hotbed_external **")
+        store = new("external_options", num_tables=len(self._tables), tables=described)
+        check(lib.hotbed_external_create(store, calls, ffi.NULL, out))
+        weakref.finalize(self, _destroy, out[0], self._callbacks)
+        return out[0]
+
+    def _callback(self, calls: Any, name: str) -> Any:
+        """Make a C function of a method of this object, without a reference to it."""
+        me = weakref.ref(self)
+        kind = ffi.typeof(ffi.addressof(calls, name)).item
+        fails = kind.result.kind != "void"
+
+        def call(*args: Any) -> Any:
+            bridge = me()
+            if bridge is None:  # the storage's tables are gone; only close() comes
+                return lib.HOTBED_OK if fails else None
+            try:
+                getattr(bridge, f"_{name}")(*args[1:])
+            except Exception as error:
+                bridge.failure = error
+                if fails:
+                    text = f"{type(error).__name__}: {error}".replace("\n", " ").encode()[:255]
+                    ffi.memmove(args[-1].reason, text + b"\0", len(text) + 1)
+                    return lib.HOTBED_ERR_IO
+            return lib.HOTBED_OK if fails else None
+
+        function: Callable[..., Any] = call
+        return ffi.callback(kind, function)
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def lay_out(self, infos: Sequence[Any], states: int, state_dims: Sequence[int]) -> None:
+        """Take the layout of Hotbed's rows: the ``hotbed_table_info`` of each table, states and floats of a state."""
+        self._columns = []
+        for table, info, width in zip(self._tables, infos, state_dims):
+            parts = [(0, 0, table.dim)]
+            parts += [(info.state_offsets[s] // 4, self._widest + s * width, width) for s in range(states)]
+            self._columns.append(parts)
+
+    def _lookup(self, table: int, keys: List[int]) -> torch.Tensor:
+        """Give the storage's rows of keys that it has to have, ``[n, width]`` float32."""
+        ids = torch.full((len(keys),), table, dtype=torch.int64)
+        answer = self._storage.find(_signed(keys), ids, CopyMode.VALUE)
+        if int(answer[0]) > 0:
+            raise LookupError(
+                f"table {self._tables[table].name!r}: find() lacks {int(answer[0])} keys that it was given"
+            )
+        values: torch.Tensor = answer[-1]
+        return values.detach().to(device="cpu", dtype=torch.float32)
+
+    def _known(self, table: int, keys: List[int]) -> List[Tuple[int, Tuple[int, int, int]]]:
+        """Give positions and metadata of the keys that were written here; check that the storage has no others."""
+        kept = self._metadata[table]
+        strange = [k for k in keys if k not in kept]
+        if strange:
+            ids = torch.full((len(strange),), table, dtype=torch.int64)
+            found = self._storage.find(_signed(strange), ids, CopyMode.EMBEDDING)[-3]
+            if bool(found.any()):
+                raise NotImplementedError(
+                    f"table {self._tables[table].name!r}: the storage has rows that these tables did not write"
+                )
+        have = ((i, kept.get(k)) for i, k in enumerate(keys))
+        return [(i, m) for i, m in have if m is not None]
+
+    # --- calls of the plug-in -------------------------------------------------------------------
+
+    def _open(self, num_tables: int, tables: Any, call: Any) -> None:
+        pass
+
+    def _find(self, table: int, n: int, keys: Any, found: Any, rows: Any, metadata: Any, call: Any) -> None:
+        wanted = ffi.unpack(keys, n)
+        ffi.memmove(found, bytes(n), n)
+        known = self._known(table, wanted)
+        for i, (score, stamp, checksum) in known:
+            found[i] = 1
+            metadata[i].score, metadata[i].stamp, metadata[i].checksum = score, stamp, checksum
+        if rows == ffi.NULL or not known:
+            return
+        values = self._lookup(table, [wanted[i] for i, _ in known]).numpy()
+        size = self._row_bytes[table]
+        out = numpy.frombuffer(ffi.buffer(rows, n * size), numpy.float32).reshape(n, size // 4)
+        at = [i for i, _ in known]
+        out[at] = 0
+        for to, of, width in self._columns[table]:
+            out[at, to : to + width] = values[:, of : of + width]
+
+    def _insert(self, table: int, n: int, keys: Any, rows: Any, metadata: Any, call: Any) -> None:
+        size = self._row_bytes[table]
+        given = numpy.frombuffer(ffi.buffer(rows, n * size), numpy.float32).reshape(n, size // 4)
+        values = numpy.full((n, self._width), self._initial, numpy.float32)
+        values[:, : self._widest] = 0
+        for of, to, width in self._columns[table]:
+            values[:, to : to + width] = given[:, of : of + width]
+        names = ffi.unpack(keys, n)
+        scores = torch.tensor([metadata[i].score for i in range(n)], dtype=torch.int64)
+        ids = torch.full((n,), table, dtype=torch.int64)
+        self._storage.insert(_signed(names), ids, torch.from_numpy(values), scores)
+        for i, key in enumerate(names):
+            self._metadata[table][key] = (metadata[i].score, metadata[i].stamp, metadata[i].checksum)
+
+    def _erase(self, table: int, n: int, keys: Any, erased: Any, call: Any) -> None:
+        for i, key in enumerate(ffi.unpack(keys, n)):
+            there = self._metadata[table].get(key) is not None
+            if there:
+                self._metadata[table][key] = None
+            if erased != ffi.NULL:
+                erased[i] = int(there)
+
+    def _count(self, table: int, keys: Any, call: Any) -> None:
+        keys[0] = sum(m is not None for m in self._metadata[table].values())
+
+    def _cursor_open(self, table: int, cursor: Any, call: Any) -> None:
+        number = self._next_cursor
+        self._next_cursor += 1
+        self._cursors[number] = [table, *(k for k, m in self._metadata[table].items() if m is not None)]
+        cursor[0] = ffi.cast("void *", number)
+
+    def _cursor_next(self, cursor: Any, capacity: int, keys: Any, rows: Any, metadata: Any, n: Any, call: Any) -> None:
+        table, *left = self._cursors[int(ffi.cast("uintptr_t", cursor))]
+        now = left[:capacity]
+        n[0] = len(now)
+        if now:
+            ffi.memmove(keys, numpy.array(now, numpy.uint64).tobytes(), 8 * len(now))
+            found = ffi.new("uint8_t[]", len(now))
+            self._find(table, len(now), keys, found, rows, metadata, call)
+        self._cursors[int(ffi.cast("uintptr_t", cursor))] = [table, *left[len(now) :]]
+
+    def _cursor_close(self, cursor: Any) -> None:
+        self._cursors.pop(int(ffi.cast("uintptr_t", cursor)), None)
+
+    def _close(self) -> None:
+        self._metadata = []
+
+
+def _signed(keys: List[int]) -> torch.Tensor:
+    return torch.from_numpy(numpy.array(keys, numpy.uint64).view(numpy.int64))
+
+
+def _destroy(external: Any, callbacks: Any) -> None:
+    lib.hotbed_external_destroy(external)
+    callbacks.clear()

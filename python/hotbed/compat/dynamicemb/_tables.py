@@ -1,0 +1,401 @@
+"""The C storage of a module: tables with dynamicemb's options."""
+
+from __future__ import annotations
+
+import collections
+import math
+import warnings
+from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+from hotbed._c import check, ffi, lib, new
+from hotbed.compat.dynamicemb._external import Bridge
+from hotbed.compat.dynamicemb.dynamicemb_config import (
+    DynamicEmbPoolingMode,
+    DynamicEmbScoreStrategy,
+    DynamicEmbTableOptions,
+    complete_initializer_args,
+    get_eviction_score_strategy,
+)
+from hotbed.compat.dynamicemb.embedding_admission import FrequencyAdmissionStrategy
+from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
+from hotbed.compat.dynamicemb.types import DynamicEmbInitializerArgs, DynamicEmbInitializerMode
+from hotbed.errors import ArgumentError, StateError, UnsupportedError
+from hotbed.torch._storage import Storage
+from hotbed.torch.config import Evict, PoolingType, Score, Table
+
+POOLING = {
+    DynamicEmbPoolingMode.SUM: PoolingType.SUM,
+    DynamicEmbPoolingMode.MEAN: PoolingType.MEAN,
+    DynamicEmbPoolingMode.NONE: PoolingType.NONE,
+}
+_INITIALIZERS = {
+    DynamicEmbInitializerMode.NORMAL: lib.HOTBED_INIT_NORMAL,
+    DynamicEmbInitializerMode.TRUNCATED_NORMAL: lib.HOTBED_INIT_TRUNCATED_NORMAL,
+    DynamicEmbInitializerMode.UNIFORM: lib.HOTBED_INIT_UNIFORM,
+    DynamicEmbInitializerMode.CONSTANT: lib.HOTBED_INIT_CONSTANT,
+    DynamicEmbInitializerMode.DEBUG: lib.HOTBED_INIT_DEBUG,
+}
+_SCORES = {
+    DynamicEmbScoreStrategy.TIMESTAMP: lib.HOTBED_SCORE_TIMESTAMP,
+    DynamicEmbScoreStrategy.STEP: lib.HOTBED_SCORE_STEP,
+    DynamicEmbScoreStrategy.CUSTOMIZED: lib.HOTBED_SCORE_CUSTOM,
+    DynamicEmbScoreStrategy.LFU: lib.HOTBED_SCORE_LFU,
+    DynamicEmbScoreStrategy.NO_EVICTION: lib.HOTBED_SCORE_STEP,
+}
+_CHECKS = ("error", "warn", "ignore")  # by DynamicEmbCheckMode
+#: Keys of a table that never evicts: far beyond any memory, so that growth ends where memory does.
+_NO_LIMIT = 2**35
+#: Forwards and prefetches whose backward may still come.
+MAX_IN_FLIGHT = 16
+
+
+def initializer(args: DynamicEmbInitializerArgs) -> Dict[str, Any]:
+    """Give the fields of a ``hotbed_initializer``."""
+    args = complete_initializer_args(args)
+    fields: Dict[str, Any] = {"kind": _INITIALIZERS[args.mode]}
+    if args.mode == DynamicEmbInitializerMode.CONSTANT:
+        fields["value"] = args.value
+    elif args.mode in (DynamicEmbInitializerMode.NORMAL, DynamicEmbInitializerMode.TRUNCATED_NORMAL):
+        fields.update(mean=args.mean, std=args.std_dev)
+    if args.mode in (DynamicEmbInitializerMode.UNIFORM, DynamicEmbInitializerMode.TRUNCATED_NORMAL):
+        fields.update(lower=0.0 if args.lower is None else args.lower, upper=1.0 if args.upper is None else args.upper)
+    return fields
+
+
+def _admission(name: str, options: DynamicEmbTableOptions) -> Dict[str, Any]:
+    strategy, counter = options.admit_strategy, options.admission_counter
+    if strategy is None:
+        return {}
+    if not isinstance(strategy, FrequencyAdmissionStrategy):
+        raise UnsupportedError(
+            f"table {name!r}: admit_strategy {type(strategy).__name__} is not FrequencyAdmissionStrategy; Hotbed "
+            "decides on the device and calls no Python"
+        )
+    if strategy.initializer_args is not None:
+        warnings.warn(
+            f"table {name!r}: FrequencyAdmissionStrategy.initializer_args has no effect; a key that is not admitted "
+            "reads as the row that it would get if it were admitted, by the table's initializer_args",
+            stacklevel=5,
+        )
+    if strategy.threshold <= 1:
+        return {}
+    return {
+        "admission": lib.HOTBED_ADMIT_FREQUENCY,
+        "admission_threshold": strategy.threshold,
+        "admission_capacity": 0 if counter is None else int(counter.capacity),
+    }
+
+
+def describe(name: str, options: DynamicEmbTableOptions, features: int, upper_capacity: int) -> Table:
+    """Give a table as Hotbed's modules describe one.
+
+    Raises:
+        ArgumentError: ``dim`` or ``max_capacity`` is missing or cannot be.
+        UnsupportedError: an admission that Hotbed does not have.
+    """
+    if options.dim is None or options.max_capacity is None:
+        raise ArgumentError(f"table {name!r}: dim {options.dim}, max_capacity {options.max_capacity}: both are needed")
+    most, strategy = int(options.max_capacity), options.score_strategy
+    assert strategy is not None
+    capacity = most if options.init_capacity is None else min(int(options.init_capacity), most)
+    if not 1 <= int(options.dim) <= 4096 or capacity < 1:
+        raise ArgumentError(f"table {name!r}: dim {options.dim} is not in [1, 4096], or {capacity} rows are below 1")
+    evicts = get_eviction_score_strategy(strategy) != DynamicEmbScoreStrategy.NO_EVICTION
+    if options.external_storage is not None and upper_capacity > 0:
+        evicts, most = False, capacity  # the store keeps all keys
+    grows = 0 if evicts and most == capacity else most if evicts else _NO_LIMIT
+    extra: Dict[str, Any] = {
+        "initializer": initializer(options.initializer_args),
+        "eval_initializer": initializer(options.eval_initializer_args),
+        "score": (
+            lib.HOTBED_SCORE_TIMESTAMP_LFU
+            if isinstance(strategy, tuple)
+            else _SCORES[get_eviction_score_strategy(strategy)]
+        ),
+        "upper_capacity": upper_capacity,
+        **_admission(name, options),
+    }
+    return Table(
+        options,
+        name,
+        capacity,
+        int(options.dim),
+        options.embedding_dtype or torch.float32,
+        [f"{name}.{i}" for i in range(features)],
+        PoolingType.NONE,
+        True,
+        0.0,
+        0.0,
+        None,
+        Evict.LOWEST if evicts else Evict.NEVER,
+        Score.STEP,
+        0 if options.external_storage is not None and upper_capacity > 0 else grows,
+        extra,
+    )
+
+
+class Tables(Storage):
+    """A storage whose forwards take the prefetched batches in order, and whose tables grow before a prefetch.
+
+    Args:
+        tables: of :func:`describe`.
+        options: of the tables.
+        pooling: of all tables.
+        optimizer: of all tables.
+        device: "cpu", or a CUDA device with an index.
+        output_dtype: of outputs and gradients.
+        mode: fields of ``hotbed_storage_options`` that place the rows.
+        bridge: to a storage that keeps all rows, or None.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        options: Sequence[DynamicEmbTableOptions],
+        pooling: PoolingType,
+        optimizer: BaseDynamicEmbeddingOptimizer,
+        device: torch.device,
+        output_dtype: torch.dtype,
+        mode: Mapping[str, Any],
+        bridge: Optional[Bridge],
+    ) -> None:
+        """See the class."""
+        unsigned = options[0].index_type == torch.uint64
+        fields = {**mode, "key_type": lib.HOTBED_KEY_U64 if unsigned else lib.HOTBED_KEY_I64}
+        self._bridge = bridge
+        checks = _CHECKS[max(int(o.safe_check_mode) for o in options)]
+        super().__init__(tables, pooling, optimizer.hotbed(), device, 0, output_dtype, MAX_IN_FLIGHT, fields, checks)
+        self.options = list(options)
+        if bridge is not None:
+            kind = lib.hotbed_storage_optimizer(self._c).kind
+            dims = [lib.hotbed_optimizer_state_dim(kind, t.dim) for t in tables]
+            bridge.lay_out([self.info(t) for t in range(len(tables))], lib.hotbed_optimizer_states(kind), dims)
+        self.group = optimizer.group if optimizer.hotbed() is not None else None
+        self.queue: Deque[int] = collections.deque()
+        self._at_most = [0] * len(tables)  # keys that each table has, at most
+        self._capacity = [t.rows for t in tables]
+
+    def _complete(self, options: Any) -> None:
+        if self._bridge is not None:
+            options.external = self._bridge.open(options)
+
+    # --- batches --------------------------------------------------------------------------------
+
+    def _grow(self, keys: int, stream: Any) -> None:
+        """Grow tables that the next batch might fill beyond their load factor."""
+        for t, table in enumerate(self.tables):
+            if table.most_rows == 0 or self._capacity[t] >= table.most_rows:
+                continue
+            load = self.options[t].max_load_factor if table.evict is Evict.LOWEST else 1.0
+            limit = load * self._capacity[t]
+            if self._at_most[t] + keys > limit:
+                self._at_most[t] = self.size(t)
+            if self._at_most[t] + keys > limit:
+                wanted = max(2 * self._capacity[t], math.ceil((self._at_most[t] + keys) / load))
+                wanted = min(wanted, table.most_rows)
+                check(lib.hotbed_storage_grow(self._c, t, wanted, stream))
+                self._capacity[t] = wanted
+            self._at_most[t] += keys
+
+    def prefetch(
+        self,
+        keys: torch.Tensor,
+        offsets: torch.Tensor,
+        weights: Optional[torch.Tensor],
+        samples: int,
+        counts: Optional[torch.Tensor] = None,
+    ) -> None:
+        """Look a batch up ahead; forwards take batches in this order.
+
+        Args:
+            keys: ``[n]`` int64.
+            offsets: ``[features * samples + 1]`` int64.
+            weights: None.
+            samples: of each feature.
+            counts: ``[n]`` int32: how many occurrences each key stands for.
+
+        Raises:
+            StateError: too many batches wait for their forward.
+        """
+        with self.lock:
+            if len(self.queue) >= len(self.slots) - 1:
+                raise StateError(f"{len(self.queue)} prefetched batches wait for their forward")
+            stream = self.streams.current()
+            self._grow(keys.shape[0], stream)
+            self.queue.append(self._prefetch(keys, offsets, weights, samples, stream, counts))
+
+    def _prefetched(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> Optional[int]:
+        if not self.queue:
+            return None
+        number = self.queue[0]
+        slot = self.slots[number]
+        ahead = slot.tensors[0]
+        assert ahead is not None
+        if ahead.shape != keys.shape or slot.batch.batch_size != samples:
+            raise StateError(
+                f"the forward's {keys.shape[0]} keys of {samples} samples are not those of the oldest prefetch: "
+                f"{ahead.shape[0]} of {slot.batch.batch_size}"
+            )
+        self.queue.popleft()
+        return number
+
+    def cancel(self) -> None:
+        """Drop all batches."""
+        with self.lock:
+            self.queue.clear()
+            super().cancel()
+
+    # --- contents -------------------------------------------------------------------------------
+
+    def size(self, table: int) -> int:
+        """Give the number of keys; waits for the stream."""
+        n = ffi.new("uint64_t *")
+        with self.lock:
+            check(lib.hotbed_storage_size(self._c, table, n, ffi.NULL, self.streams.current()))
+        return int(n[0])
+
+    def capacity(self, table: int) -> int:
+        """Give the keys for which there is memory."""
+        return int(self.info(table).capacity)
+
+    def now(self, table: int) -> int:
+        """Give the latest score of a TIMESTAMP, (TIMESTAMP, LFU) or STEP table."""
+        value = ffi.new("uint64_t *")
+        with self.lock:
+            check(lib.hotbed_storage_now(self._c, table, value, self.streams.current()))
+        return int(value[0])
+
+    def set_score(self, table: int, value: int) -> None:
+        """Set the score of later prefetches of a CUSTOMIZED table."""
+        with self.lock:
+            check(lib.hotbed_storage_set_score(self._c, table, value, self.streams.current()))
+
+    def flush(self) -> None:
+        """Write the upper tier's changes back."""
+        with self.lock:
+            stream = self.streams.current()
+            check(lib.hotbed_storage_flush(self._c, stream))
+            check(lib.hotbed_stream_sync(stream))
+
+    def reset(self) -> None:
+        """Flush, and empty the upper tier; drops all batches."""
+        with self.lock:
+            self.cancel()
+            stream = self.streams.current()
+            check(lib.hotbed_storage_reset(self._c, stream))
+            check(lib.hotbed_stream_sync(stream))
+
+    def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
+        """Insert or overwrite rows, and grow for them; parts that are not given get their initial value."""
+        with self.lock:
+            self._grow(keys.shape[0], self.streams.current())
+        super().set_rows(table, keys, given)
+
+    def offer(self, table: int, keys: torch.Tensor) -> None:
+        """Insert ``[n]`` distinct keys with initial rows, as far as the table keeps them."""
+        keys = keys.to(device=self.device, dtype=torch.int64).contiguous()
+        with self.lock:
+            stream = self.streams.current()
+            data = ffi.cast("void *", keys.data_ptr())
+            check(lib.hotbed_storage_offer_rows(self._c, table, keys.shape[0], data, ffi.NULL, stream))
+            check(lib.hotbed_stream_sync(stream))
+
+    def found(self, table: int, keys: torch.Tensor) -> torch.Tensor:
+        """Give a mask ``[n]`` of the keys that have a row."""
+        keys = keys.to(device=self.device, dtype=torch.int64).contiguous()
+        mask = torch.zeros(keys.shape[0], dtype=torch.uint8, device=self.device)
+        with self.lock:
+            stream = self.streams.current()
+            data, out = ffi.cast("void *", keys.data_ptr()), ffi.cast("uint8_t *", mask.data_ptr())
+            check(lib.hotbed_storage_get_rows(self._c, table, keys.shape[0], data, ffi.NULL, out, stream))
+            check(lib.hotbed_stream_sync(stream))
+        return mask == 1
+
+    def parts(self, table: int) -> List[str]:
+        """Give the names of what a row has."""
+        timed = self.tables[table].extra["score"] == lib.HOTBED_SCORE_TIMESTAMP_LFU
+        return ["weight", *self.state_names(), "scores", *(["times"] if timed else [])]
+
+    def export(
+        self, table: int, window: int, min_score: int = 0, min_time: int = 0, first: int = 0, end: Optional[int] = None
+    ) -> Iterator[Tuple[torch.Tensor, Dict[str, torch.Tensor]]]:
+        """Go through the rows of a table, window by window of its slots.
+
+        Args:
+            table: number of the table.
+            window: slots at a time.
+            min_score: least score.
+            min_time: least time of a (TIMESTAMP, LFU) table.
+            first: slot to begin with.
+            end: slot to end before; None: all.
+
+        Returns:
+            Keys ``[n]`` int64 and the parts of their rows, on the tables' device; windows without keys are left out.
+        """
+        last = ffi.new("uint64_t *")
+        with self.lock:
+            check(lib.hotbed_storage_export_end(self._c, table, last, self.streams.current()))
+        stop = int(last[0]) if end is None else min(end, int(last[0]))
+        for begin in range(first, stop, window):
+            n = min(window, stop - begin)
+            rows, parts = self._parts(table, n, self.parts(table))
+            keys = torch.empty(n, dtype=torch.int64, device=self.device)
+            count = torch.zeros(1, dtype=torch.int64, device=self.device)
+            batch = new(
+                "export",
+                table=table,
+                first=begin,
+                slots=n,
+                min_score=min_score,
+                min_time=min_time,
+                keys=ffi.cast("uint64_t *", keys.data_ptr()),
+                count=ffi.cast("uint64_t *", count.data_ptr()),
+                rows=rows[0],
+            )
+            with self.lock:
+                stream = self.streams.current()
+                check(lib.hotbed_storage_export(self._c, batch, stream))
+                check(lib.hotbed_stream_sync(stream))
+            got = int(count.item())
+            if got > 0:
+                yield keys[:got], {name: part[:got] for name, part in parts.items()}
+
+    def counts(self, table: int) -> Tuple[torch.Tensor, torch.Tensor]:
+        """Give the keys that admission counts and how often each was seen, int64 on the CPU."""
+        n = ffi.new("uint64_t *")
+        with self.lock:
+            stream = self.streams.current()
+            lib.hotbed_storage_export_counts(self._c, table, 0, ffi.NULL, ffi.NULL, n, stream)
+            keys, counts = torch.empty(n[0], dtype=torch.int64), torch.empty(n[0], dtype=torch.int64)
+            check(
+                lib.hotbed_storage_export_counts(
+                    self._c,
+                    table,
+                    n[0],
+                    ffi.cast("uint64_t *", keys.data_ptr()),
+                    ffi.cast("uint64_t *", counts.data_ptr()),
+                    n,
+                    stream,
+                )
+            )
+        return keys, counts
+
+    def set_counts(self, table: int, keys: torch.Tensor, counts: torch.Tensor) -> None:
+        """Set the counts of keys that admission does not count yet."""
+        keys = keys.to(device=self.device, dtype=torch.int64).contiguous()
+        counts = counts.to(device=self.device, dtype=torch.int64).contiguous()
+        with self.lock:
+            stream = self.streams.current()
+            check(
+                lib.hotbed_storage_import_counts(
+                    self._c,
+                    table,
+                    keys.shape[0],
+                    ffi.cast("void *", keys.data_ptr()),
+                    ffi.cast("uint64_t *", counts.data_ptr()),
+                    stream,
+                )
+            )
+            check(lib.hotbed_stream_sync(stream))

@@ -1,0 +1,681 @@
+"""The module: a batched lookup in several tables, with the optimizer in its backward."""
+
+from __future__ import annotations
+
+import copy
+import glob
+import os
+import warnings
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+
+import numpy
+import torch
+import torch.distributed as dist
+
+from hotbed import backends
+from hotbed._c import ffi, lib
+from hotbed.compat.dynamicemb._external import Bridge
+from hotbed.compat.dynamicemb._tables import POOLING, Tables, describe
+from hotbed.compat.dynamicemb.dynamicemb_config import (
+    DynamicEmbEvictStrategy,
+    DynamicEmbPoolingMode,
+    DynamicEmbScoreStrategy,
+    DynamicEmbTableOptions,
+    get_eviction_score_strategy,
+    score_strategy_has_timestamp_column,
+    warning_for_cstm_score,
+)
+from hotbed.compat.dynamicemb.embedding_admission import AdmissionCounts
+from hotbed.compat.dynamicemb.key_value_table import DynamicEmbCache, DynamicEmbStorage, HybridStorage
+from hotbed.compat.dynamicemb.optimizer import (
+    BaseDynamicEmbeddingOptimizer,
+    EmbOptimType,
+    OptimizerArgs,
+    create_optimizer,
+)
+from hotbed.compat.dynamicemb.utils import DTYPE_NUM_BYTES, ranks_of_keys
+from hotbed.errors import ArgumentError, StateError, UnsupportedError
+from hotbed.torch._ops import lookup
+
+_ITEMS = ("keys", "values", "scores", "opt_values")
+_EVICT = {
+    DynamicEmbScoreStrategy.TIMESTAMP: DynamicEmbEvictStrategy.LRU,
+    DynamicEmbScoreStrategy.LFU: DynamicEmbEvictStrategy.LFU,
+}
+#: Least rows of a cache over an external storage, where each distinct key of a batch needs one.
+_LEAST_OVER_STORAGE = 1024
+
+
+def encode_meta_json_file_path(root_path: str, table_name: str) -> str:
+    """Give the path of a dump's JSON file."""
+    return os.path.join(root_path, f"{table_name}_opt_args.json")
+
+
+def encode_checkpoint_file_path(root_path: str, table_name: str, rank: int, world_size: int, item: str) -> str:
+    """Give the path of a dump's file of a rank; ``item`` is keys, values, scores or opt_values."""
+    if item not in _ITEMS:
+        raise ValueError(f"item {item!r} is not one of {_ITEMS}")
+    return os.path.join(root_path, f"{table_name}_emb_{item}.rank_{rank}.world_size_{world_size}")
+
+
+def encode_counter_checkpoint_file_path(root_path: str, table_name: str, rank: int, world_size: int, item: str) -> str:
+    """Give the path of a dump's file of admission counts; ``item`` is keys or frequencies."""
+    if item not in ("keys", "frequencies"):
+        raise ValueError(f"item {item!r} is not keys or frequencies")
+    return os.path.join(root_path, f"{table_name}_counter_{item}.rank_{rank}.world_size_{world_size}")
+
+
+def _ranks_of(root_path: str, table_name: str) -> int:
+    """Give the number of ranks that wrote a dump; 0 where there is none.
+
+    Raises:
+        RuntimeError: a file is missing, or files of several world sizes are there.
+    """
+    files = glob.glob(glob.escape(os.path.join(root_path, f"{table_name}_emb_keys.rank_")) + "*")
+    if not files:
+        return 0
+    worlds = {int(f.rsplit("_", 1)[1]) for f in files}
+    world = max(worlds)
+    expected = {encode_checkpoint_file_path(root_path, table_name, r, world, "keys") for r in range(world)}
+    if len(worlds) > 1 or set(files) != expected:
+        raise RuntimeError(
+            f"{root_path}: table {table_name!r} has key files {sorted(map(os.path.basename, files))}, which are not "
+            "those of all ranks of one dump"
+        )
+    return world
+
+
+def _device(device: Optional[Union[str, int, torch.device]], options: DynamicEmbTableOptions) -> torch.device:
+    if device is not None:
+        device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if "cuda" not in backends() or (device is not None and device.type == "cpu"):
+        return torch.device("cpu")
+    if device is not None and device.index is not None:
+        return device
+    number = torch.cuda.current_device() if options.device_id is None else options.device_id
+    return torch.device("cuda", number)
+
+
+class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
+    """Hash tables of 64-bit keys that are looked up together; rows are made when a key is first trained.
+
+    Args:
+        table_options: of each table; what :meth:`.DynamicEmbTableOptions.get_grouped_key` gives is equal in all.
+        table_names: of each table; ``t0``, ``t1``, ... where None.
+        feature_table_map: table of each feature, ascending; None: a feature a table.
+        use_index_dedup: without effect: Hotbed always looks each distinct key up once.
+        prefetch_pipeline: without effect: ``prefetch()`` may always be called.
+        pooling_mode: of all tables.  NONE needs one dim.
+        output_dtype: of outputs and gradients.
+        device: of the tables: CPU, or a GPU; None: the options' device_id or the current GPU, the CPU where the library
+            was built without CUDA.
+        enforce_hbm: without effect.
+        bounds_check_mode: without effect: every key is valid.
+        optimizer: SGD, EXACT_SGD, ADAM, EXACT_ADAGRAD or EXACT_ROWWISE_ADAGRAD.
+        stochastic_rounding: without effect: results are rounded to nearest.
+        gradient_clipping: clamp each element of the incoming gradient to ``max_gradient``.
+        max_gradient: see ``gradient_clipping``.
+        max_norm: without effect.
+        learning_rate: see :meth:`set_learning_rate`.
+        eps: of ADAM and the AdaGrads.
+        initial_accumulator_value: first state of the AdaGrads.
+        momentum: without effect.
+        weight_decay: of ADAM, decoupled.
+        weight_decay_mode: without effect.
+        eta: without effect.
+        beta1: of ADAM.
+        beta2: of ADAM.
+        args: ignored, for FBGEMM's callers.
+        kwargs: likewise.
+
+    Raises:
+        ArgumentError: options that do not go together, or that no table can have; the text has the value.
+        UnsupportedError: an option that Hotbed does not have.
+    """
+
+    def __init__(
+        self,
+        table_options: List[DynamicEmbTableOptions],
+        table_names: Optional[List[str]] = None,
+        feature_table_map: Optional[List[int]] = None,
+        use_index_dedup: bool = False,
+        prefetch_pipeline: bool = False,
+        pooling_mode: DynamicEmbPoolingMode = DynamicEmbPoolingMode.SUM,
+        output_dtype: torch.dtype = torch.float32,
+        device: Optional[Union[str, int, torch.device]] = None,
+        enforce_hbm: bool = False,
+        bounds_check_mode: Any = None,
+        optimizer: EmbOptimType = EmbOptimType.SGD,
+        stochastic_rounding: bool = True,
+        gradient_clipping: bool = False,
+        max_gradient: float = 1.0,
+        max_norm: float = 0.0,
+        learning_rate: float = 0.01,
+        eps: float = 1.0e-8,
+        initial_accumulator_value: float = 0.0,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        weight_decay_mode: Any = None,
+        eta: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """See the class."""
+        super().__init__()
+        if not table_options or any(o != table_options[0] for o in table_options):
+            raise ArgumentError(
+                "table_options: a module has at least one table, and all have the same training, caching, "
+                "external_storage, index_type, dist_type, score_strategy and admit_strategy"
+            )
+        self._dynamicemb_options = table_options
+        first = table_options[0]
+        self._table_names = [f"t{i}" for i in range(len(table_options))] if table_names is None else list(table_names)
+        if len(self._table_names) != len(table_options):
+            raise ArgumentError(f"{len(table_options)} tables have {len(self._table_names)} names")
+        features = list(range(len(table_options))) if feature_table_map is None else list(feature_table_map)
+        if features != sorted(features) or set(features) != set(range(len(table_options))):
+            raise ArgumentError(
+                f"feature_table_map {features} does not name each of {len(table_options)} tables in order"
+            )
+        self.feature_table_map = features
+        self.feature_num = len(features)
+        self.dims = [int(o.dim or 0) for o in table_options]
+        if pooling_mode == DynamicEmbPoolingMode.NONE and len(set(self.dims)) > 1:
+            raise ArgumentError(f"dims {self.dims}: without pooling all tables of a module have one dim")
+        self.total_D = sum(self.dims[t] for t in features)
+        self.max_D = max(self.dims)
+        self.pooling_mode = pooling_mode
+        self.output_dtype = output_dtype
+        self.use_index_dedup = use_index_dedup
+        self.enable_prefetch = prefetch_pipeline
+        self.index_type = first.index_type or torch.int64
+        self.embedding_dtype = first.embedding_dtype or torch.float32
+        self.device = _device(device, first)
+        for option in table_options:
+            self._complete(option)
+        self._optimizer_type = optimizer if first.training else EmbOptimType.NONE
+        self._optimizer = create_optimizer(
+            self._optimizer_type,
+            OptimizerArgs(
+                stochastic_rounding=stochastic_rounding,
+                gradient_clipping=gradient_clipping,
+                max_gradient=max_gradient,
+                max_norm=max_norm,
+                learning_rate=learning_rate,
+                eps=eps,
+                initial_accumulator_value=initial_accumulator_value,
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=weight_decay,
+                eta=eta,
+                momentum=momentum,
+            ),
+            self.embedding_dtype,
+        )
+        self._scores: Dict[str, int] = {}
+        self._cache: Optional[DynamicEmbCache] = None
+        self._external: Optional[Any] = None
+        self._create()
+        self._admission_counter = AdmissionCounts(self._hotbed) if first.admission_counter is not None else None
+        self._empty_tensor = torch.zeros(0, device=self.device, requires_grad=True)
+
+    @staticmethod
+    def _complete(option: DynamicEmbTableOptions) -> None:
+        """Set what follows from other options, as code that reads them later expects."""
+        assert option.score_strategy is not None
+        if option.init_capacity is None:
+            option.init_capacity = option.max_capacity
+        strategy = get_eviction_score_strategy(option.score_strategy)
+        option.evict_strategy = _EVICT.get(strategy, DynamicEmbEvictStrategy.CUSTOMIZED)
+
+    def _create(self) -> None:
+        """Make the tables, in the mode that dynamicemb's rules choose."""
+        options, first = self._dynamicemb_options, self._dynamicemb_options[0]
+        widths = [d + self._optimizer.get_state_dim(d) for d in self.dims]
+        element = DTYPE_NUM_BYTES[self.embedding_dtype]
+        wanted = sum(int(o.max_capacity or 0) * element * w for o, w in zip(options, widths))
+        budget = sum(o.local_hbm_for_values for o in options)
+        caching = any(o.caching for o in options)
+        external = first.external_storage
+        mode: Dict[str, Any] = {"mode": lib.HOTBED_MODE_HBM_DIRECT}
+        upper = [0] * len(options)
+        if wanted > budget:
+            if caching and budget <= 0:
+                raise ArgumentError(f"caching: rows take {wanted} bytes, and local_hbm_for_values is {budget}")
+            over = external is not None and (caching or budget <= 0)
+            share = budget / wanted
+            most = [int(o.max_capacity or 0) for o in options]
+            upper = [min(m, max(16, int(m * share))) for m in most]
+            if over:
+                upper = [max(u, _LEAST_OVER_STORAGE) for u in upper]
+            mode["mode"] = lib.HOTBED_MODE_CACHE if caching or over else lib.HOTBED_MODE_DEFAULT
+        else:
+            over = False
+        if external is not None and not over:
+            warnings.warn(
+                f"external_storage is not used: it is with caching, or without local_hbm_for_values, where rows take "
+                f"more than it; they take {wanted} bytes of {budget}",
+                stacklevel=3,
+            )
+            options = [copy.copy(o) for o in options]
+            for o in options:
+                o.external_storage = None
+        self._tables_of = [self.feature_table_map.count(t) for t in range(len(options))]
+        tables = [describe(name, o, n, u) for name, o, n, u in zip(self._table_names, options, self._tables_of, upper)]
+        bridge = None
+        if over:
+            self._external = external(copy.deepcopy(options), self._optimizer)  # type: ignore[misc]
+            bridge = Bridge(self._external, tables, self._optimizer)
+        self._hotbed = Tables(
+            tables, options, POOLING[self.pooling_mode], self._optimizer, self.device, self.output_dtype, mode, bridge
+        )
+        self._optimizer._iterations = lambda: int(self._hotbed.clock()["optimizer_steps"])
+        hybrid = mode["mode"] == lib.HOTBED_MODE_DEFAULT and budget > 0
+        self._storage: Any = self._external or (HybridStorage if hybrid else DynamicEmbStorage)(
+            self._hotbed, self._optimizer
+        )
+        if mode["mode"] == lib.HOTBED_MODE_CACHE:
+            self._cache = DynamicEmbCache(self._hotbed, self._optimizer)
+
+    # --- description ----------------------------------------------------------------------------
+
+    @property
+    def table_names(self) -> List[str]:
+        """Give the names of the tables."""
+        return self._table_names
+
+    @property
+    def optimizer(self) -> BaseDynamicEmbeddingOptimizer:
+        """Give the optimizer, whose learning rate can be set."""
+        return self._optimizer
+
+    @property
+    def tables(self) -> Any:
+        """Give the rows: a :class:`.DynamicEmbStorage`, a :class:`.HybridStorage` or the external storage."""
+        return self._storage
+
+    @property
+    def cache(self) -> Optional[DynamicEmbCache]:
+        """Give the upper tier of tables with a cache, otherwise None."""
+        return self._cache
+
+    def explain(self) -> str:
+        """Say in a sentence where the rows are, and why."""
+        text = ffi.new("char[]", 256)
+        if lib.hotbed_storage_explain(self._hotbed.pointer, text, 256) != 0:
+            return ""
+        return str(ffi.string(text).decode())
+
+    def extra_repr(self) -> str:
+        """Say what tables there are."""
+        return ", ".join(
+            f"{n}=({o.max_capacity}, {o.dim})" for n, o in zip(self._table_names, self._dynamicemb_options)
+        )
+
+    def split_embedding_weights(self) -> List[torch.Tensor]:
+        """Give a placeholder ``[1, 1]`` a table, as TorchRec's planner asks for weights; hash tables have no array."""
+        return [torch.empty((1, 1), device=self.device, dtype=self.embedding_dtype) for _ in self._dynamicemb_options]
+
+    # --- the step -------------------------------------------------------------------------------
+
+    def _batch(self, indices: torch.Tensor, offsets: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, int]:
+        bags = offsets.numel() - 1
+        if bags <= 0 or bags % self.feature_num != 0:
+            raise ArgumentError(f"offsets: {bags} bags are no multiple of {self.feature_num} features")
+        if indices.dtype == torch.uint64:
+            keys = indices.view(torch.int64)
+        elif indices.dtype in (torch.int32, torch.int64):
+            keys = indices.to(torch.int64)
+        else:
+            raise ArgumentError(f"indices: dtype {indices.dtype} is not int64, int32 or uint64")
+        return keys.contiguous(), offsets.to(torch.int64).contiguous(), bags // self.feature_num
+
+    def forward(
+        self,
+        indices: torch.Tensor,
+        offsets: torch.Tensor,
+        per_sample_weights: Optional[torch.Tensor] = None,
+        feature_requires_grad: Optional[torch.Tensor] = None,
+        batch_size_per_feature_per_rank: Optional[List[List[int]]] = None,
+        total_unique_indices: Optional[int] = None,
+    ) -> torch.Tensor:
+        """Look a batch up.
+
+        In training mode new keys get rows, and the backward of the result updates them; the oldest prefetched batch is
+        taken, if there is one.  In evaluation mode nothing changes, and missing keys read as ``eval_initializer_args``.
+
+        Args:
+            indices: ``[n]`` keys: the bags of the first feature, sample after sample, then the second's.
+            offsets: ``[features * samples + 1]`` where each bag begins and ends.
+            per_sample_weights: ``[n]`` how many occurrences each key stands for in LFU scores and in admission, as in
+                dynamicemb; the pooling has no weights.
+            feature_requires_grad: ignored.
+            batch_size_per_feature_per_rank: None.
+            total_unique_indices: ignored.
+
+        Returns:
+            ``[samples, sum of dims]``, or ``[n, dim]`` without pooling.
+
+        Raises:
+            ArgumentError: dtype, device or shape.
+            StateError: the tables were made with ``training=False``, or the batch is not the prefetched one.
+        """
+        if batch_size_per_feature_per_rank is not None:
+            raise UnsupportedError("batch_size_per_feature_per_rank: all features have the same number of samples")
+        if self.training and not self._dynamicemb_options[0].training:
+            raise StateError("the tables were made with training=False; call eval()")
+        keys, ends, samples = self._batch(indices, offsets)
+        if self.training and not self._hotbed.queue:
+            self._prefetch(keys, ends, samples, per_sample_weights)
+        pooled = self.pooling_mode != DynamicEmbPoolingMode.NONE
+        out: torch.Tensor
+        out, _ = lookup(
+            self._empty_tensor,
+            keys,
+            ends,
+            None,
+            self._hotbed.handle,
+            samples,
+            self._hotbed.columns,
+            pooled,
+            self.training,
+            self.output_dtype,
+        )
+        return out
+
+    def prefetch(
+        self,
+        indices: torch.Tensor,
+        offsets: torch.Tensor,
+        forward_stream: Optional[Any] = None,
+        batch_size_per_feature_per_rank: Optional[List[List[int]]] = None,
+        frequency_counters: Optional[torch.Tensor] = None,
+    ) -> None:
+        """Find or make the rows of a batch, and bring them into device memory; forwards take batches in this order.
+
+        The work goes to PyTorch's current stream; order the forward's stream behind it.
+
+        Args:
+            indices: as of :meth:`forward`.
+            offsets: likewise.
+            forward_stream: of the forward, for which the tensors are kept.
+            batch_size_per_feature_per_rank: None.
+            frequency_counters: ``per_sample_weights`` of :meth:`forward`.
+        """
+        if not self.training:
+            return
+        keys, ends, samples = self._batch(indices, offsets)
+        if forward_stream is not None and keys.device.type == "cuda":
+            keys.record_stream(forward_stream)
+            ends.record_stream(forward_stream)
+        self._prefetch(keys, ends, samples, frequency_counters)
+
+    def _prefetch(
+        self, keys: torch.Tensor, offsets: torch.Tensor, samples: int, counters: Optional[torch.Tensor]
+    ) -> None:
+        counts = None
+        if counters is not None:
+            if counters.shape != keys.shape:
+                raise ArgumentError(f"per_sample_weights: shape {tuple(counters.shape)} is not {tuple(keys.shape)}")
+            counts = counters.detach().to(device=keys.device, dtype=torch.int32).contiguous()
+        before = self._cache.counts() if self._cache is not None and self._cache.cache_metrics is not None else None
+        self._hotbed.prefetch(keys, offsets, None, samples, counts)
+        if before is not None:
+            assert self._cache is not None and self._cache.cache_metrics is not None
+            after = self._cache.counts()
+            self._cache.cache_metrics.copy_(torch.tensor([a - b for a, b in zip(after, before)]))
+
+    def flush(self) -> None:
+        """Write the changes of the upper tier back; without a cache it does nothing."""
+        if self._cache is not None:
+            self._hotbed.flush()
+
+    def reset_cache_states(self) -> None:
+        """Write the upper tier back and empty it, and drop all batches."""
+        if self._cache is not None:
+            self._hotbed.reset()
+
+    def set_record_cache_metrics(self, record: bool) -> None:
+        """Count hits of the cache, see :attr:`.DynamicEmbCache.cache_metrics`."""
+        if self._cache is not None:
+            self._cache.set_record_cache_metrics(record)
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Set the learning rate of later backwards."""
+        self._optimizer.set_learning_rate(lr)
+
+    # --- scores ---------------------------------------------------------------------------------
+
+    def _number(self, table_name: str) -> int:
+        if table_name not in self._table_names:
+            raise ArgumentError(f"there is no table {table_name!r}; there are {self._table_names}")
+        return self._table_names.index(table_name)
+
+    def set_score(self, named_score: Dict[str, int]) -> None:
+        """Set the score that later batches give to the keys of CUSTOMIZED tables.
+
+        Args:
+            named_score: score by table, at least 1.
+
+        Raises:
+            ValueError: a score that is no integer, or 0; a table of another strategy.
+        """
+        for name, score in named_score.items():
+            if not isinstance(score, int) or score == 0:
+                raise ValueError(f"table {name!r}: score {score!r} is no integer above 0")
+            number = self._number(name)
+            if self._dynamicemb_options[number].score_strategy != DynamicEmbScoreStrategy.CUSTOMIZED:
+                raise ArgumentError(f"table {name!r}: scores are set for CUSTOMIZED tables only")
+            if self._scores.get(name, 0) > score and warning_for_cstm_score():
+                warnings.warn(f"table {name!r}: score {score} is below {self._scores[name]}", stacklevel=2)
+            self._scores[name] = score
+            self._hotbed.set_score(number, score)
+
+    def _score(self, number: int) -> int:
+        strategy = self._dynamicemb_options[number].score_strategy
+        assert strategy is not None
+        if score_strategy_has_timestamp_column(strategy) or strategy == DynamicEmbScoreStrategy.STEP:
+            return self._hotbed.now(number) + 1
+        if strategy == DynamicEmbScoreStrategy.CUSTOMIZED:
+            return self._scores.get(self._table_names[number], 0)
+        return 1 if strategy == DynamicEmbScoreStrategy.LFU else 0
+
+    def get_score(self) -> Dict[str, int]:
+        """Give a threshold by table: an :meth:`incremental_dump` with it gives the keys that are trained from now on.
+
+        It is the next score of STEP and TIMESTAMP tables (microseconds since the tables' first batch), and the last
+        set one of CUSTOMIZED tables.  LFU tables have 1, NO_EVICTION tables 0.
+        """
+        return {name: self._score(t) for t, name in enumerate(self._table_names)}
+
+    # --- contents -------------------------------------------------------------------------------
+
+    def fill_tables(self, load_factor: float = 0.95, tolerance: float = 1e-5) -> None:
+        """Insert random keys up to ``load_factor`` of each table's capacity, at most 0.95."""
+        if not isinstance(self._storage, DynamicEmbStorage):
+            raise TypeError(f"fill_tables: {type(self._storage).__name__} is not DynamicEmbStorage")
+        self._storage.fill_tables(load_factor, tolerance)
+
+    def export_keys_values(
+        self, table_name: str, device: torch.device, batch_size: int = 65536
+    ) -> Tuple[torch.Tensor, torch.Tensor]:
+        """Give the keys ``[n]`` of a table and their float32 rows ``[n, dim]``."""
+        self.flush()
+        number = self._number(table_name)
+        found = list(self._view().export_keys_values(device, batch_size, number))
+        if not found:
+            return torch.empty(0, dtype=torch.int64, device=device), torch.empty(0, self.dims[number], device=device)
+        return torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
+
+    def _view(self) -> Union[DynamicEmbStorage, HybridStorage]:
+        """Give the rows as Hotbed has them, with the rows of an external storage."""
+        if isinstance(self._storage, (DynamicEmbStorage, HybridStorage)):
+            return self._storage
+        return DynamicEmbStorage(self._hotbed, self._optimizer)
+
+    def incremental_dump(
+        self, named_thresholds: Dict[str, int], pg: Optional[Any] = None
+    ) -> Tuple[Dict[str, Tuple[torch.Tensor, torch.Tensor]], Dict[str, int]]:
+        """Give the rows whose score, or time where keys have one, is at least a threshold.
+
+        Args:
+            named_thresholds: by table, from :meth:`get_score` or an earlier dump.
+            pg: process group whose ranks' rows are gathered.
+
+        Returns:
+            Keys and float32 rows on the CPU by table, and the thresholds of the next dump.
+        """
+        self.flush()
+        rows: Dict[str, Tuple[torch.Tensor, torch.Tensor]] = {}
+        scores: Dict[str, int] = {}
+        for name, threshold in named_thresholds.items():
+            if name not in self._table_names:
+                warnings.warn(f"incremental_dump: no table {name!r}; there are {self._table_names}", stacklevel=2)
+                continue
+            number = self._number(name)
+            rows[name] = self._view().incremental_dump(number, threshold, pg)
+            scores[name] = self._score(number)
+        return rows, scores
+
+    # --- files ----------------------------------------------------------------------------------
+
+    def dump(
+        self,
+        save_dir: str,
+        optim: bool = False,
+        counter: bool = False,
+        table_names: Optional[Sequence[str]] = None,
+        pg: Optional[Any] = None,
+    ) -> None:
+        """Write tables to dynamicemb's files in a directory.
+
+        Args:
+            save_dir: existing directory.
+            optim: write optimizer states.
+            counter: write admission counts.
+            table_names: of the tables; None: all.
+            pg: process group; its rank and size are in the files' names.  None: the default group, or one rank.
+        """
+        rank, world = _rank(pg)
+        self.flush()
+        for number, name in enumerate(self._table_names):
+            if table_names is not None and name not in table_names:
+                continue
+            if dist.is_initialized():
+                dist.barrier(group=pg)
+            keys, values, scores, states = [
+                encode_checkpoint_file_path(save_dir, name, rank, world, item) for item in _ITEMS
+            ]
+            self._view().dump(
+                number,
+                encode_meta_json_file_path(save_dir, name),
+                keys,
+                values,
+                scores,
+                states,
+                include_optim=optim,
+                include_meta=rank == 0,
+                current_score=self._step(number),
+            )
+            if counter and self._admission_counter is None:
+                warnings.warn(f"table {name!r} has no admission counter to dump", stacklevel=2)
+            elif counter:
+                for item, column in zip(("keys", "frequencies"), self._hotbed.counts(number)):
+                    with open(encode_counter_checkpoint_file_path(save_dir, name, rank, world, item), "wb") as file:
+                        file.write(column.numpy().tobytes())
+
+    def _step(self, number: int) -> int:
+        """Give the score of a dump's JSON file: the next STEP, a set score, or dynamicemb's constant."""
+        strategy = self._dynamicemb_options[number].score_strategy
+        if strategy == DynamicEmbScoreStrategy.TIMESTAMP:
+            return 0
+        return 1 if isinstance(strategy, tuple) else self._score(number)
+
+    def load(
+        self,
+        save_dir: str,
+        optim: bool = False,
+        counter: bool = False,
+        table_names: Optional[Sequence[str]] = None,
+        pg: Optional[Any] = None,
+    ) -> None:
+        """Read tables from dynamicemb's files, into the rows that there are.
+
+        A rank reads its own file if the dump has as many ranks, and otherwise all files, of which it keeps the keys
+        that ``dist_type`` gives it.
+
+        Args:
+            save_dir: directory of :meth:`dump`, or of dynamicemb's.
+            optim: read optimizer states.
+            counter: read admission counts.
+            table_names: of the tables; None: all.
+            pg: as of :meth:`dump`.
+
+        Raises:
+            ValueError: another order of eviction or ``dist_type``, or files whose lengths do not fit.
+            RuntimeError: files of ranks are missing.
+        """
+        rank, world = _rank(pg)
+        for number, name in enumerate(self._table_names):
+            if table_names is not None and name not in table_names:
+                continue
+            written = _ranks_of(save_dir, name)
+            if written == 0:
+                continue
+            keep = None if written == world else self._owner(number, rank, world)
+            for part in [rank] if written == world else range(written):
+                paths = [encode_checkpoint_file_path(save_dir, name, part, written, item) for item in _ITEMS]
+                keys, values, scores, states = [p if os.path.exists(p) else None for p in paths]
+                step = self._view().load(
+                    number,
+                    encode_meta_json_file_path(save_dir, name),
+                    keys or paths[0],
+                    values or paths[1],
+                    scores,
+                    states,
+                    include_optim=optim,
+                    keep=keep,
+                )
+                self._set_step(number, step)
+                if counter:
+                    self._load_counts(save_dir, name, number, part, written, keep)
+
+    def _owner(self, number: int, rank: int, world: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Give a function from keys to a mask of the keys that this rank owns."""
+        if world == 1:
+            return lambda keys: torch.ones(keys.shape[0], dtype=torch.bool)
+        dist_type = self._dynamicemb_options[number].dist_type
+        return lambda keys: ranks_of_keys(keys, dist_type, world)[0] == rank
+
+    def _set_step(self, number: int, step: Optional[int]) -> None:
+        strategy = self._dynamicemb_options[number].score_strategy
+        if step is None or step <= 0:
+            return
+        if strategy == DynamicEmbScoreStrategy.STEP:
+            clock = self._hotbed.clock()
+            clock["clock"] = max(clock["clock"], step - 1)
+            self._hotbed.set_clock(clock)
+        elif strategy == DynamicEmbScoreStrategy.CUSTOMIZED:
+            self._scores[self._table_names[number]] = step
+            self._hotbed.set_score(number, step)
+
+    def _load_counts(
+        self, save_dir: str, name: str, number: int, part: int, written: int, keep: Optional[Callable[..., Any]]
+    ) -> None:
+        paths = [encode_counter_checkpoint_file_path(save_dir, name, part, written, i) for i in ("keys", "frequencies")]
+        if self._admission_counter is None or not all(os.path.exists(p) for p in paths):
+            warnings.warn(f"table {name!r}: no admission counter, or no counts in {save_dir}", stacklevel=3)
+            return
+        keys, counts = [torch.from_numpy(numpy.fromfile(p, numpy.int64)) for p in paths]
+        if keep is not None:
+            mask = keep(keys)
+            keys, counts = keys[mask], counts[mask]
+        self._hotbed.set_counts(number, keys, counts)
+
+
+def _rank(pg: Optional[Any]) -> Tuple[int, int]:
+    if not dist.is_initialized():
+        return 0, 1
+    return dist.get_rank(group=pg), dist.get_world_size(group=pg)

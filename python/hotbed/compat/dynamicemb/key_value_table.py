@@ -1,0 +1,569 @@
+"""Views of a module's tables: what code that looks at ``module.tables`` and ``module.cache`` finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NoReturn, Optional, Tuple
+
+import numpy
+import torch
+import torch.distributed as dist
+
+from hotbed.compat.dynamicemb.dynamicemb_config import (
+    BATCH_SIZE_PER_DUMP,
+    DynamicEmbScoreStrategy,
+    DynamicEmbTableOptions,
+    score_strategy_has_timestamp_column,
+)
+from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
+from hotbed.compat.dynamicemb.types import Cache, CopyMode, Storage
+from hotbed.errors import FileError, UnsupportedError
+from hotbed.torch.config import Adam, RowWiseAdagrad
+
+if TYPE_CHECKING:
+    from hotbed.compat.dynamicemb._tables import Tables
+
+#: A dump's TIMESTAMP scores are ages in nanoseconds; Hotbed's clock counts microseconds.
+_CLOCK = 1000
+
+
+class KeyIndexMap:
+    """Keys of a tier: how many there are, and for how many there is memory."""
+
+    def __init__(self, tables: Tables, tier: str) -> None:
+        """See the class; ``tier`` is "all", "upper" or "lower"."""
+        self._tables, self._tier = tables, tier
+
+    def export(self, table: int, window: int) -> Iterator[Tuple[torch.Tensor, Dict[str, torch.Tensor]]]:
+        """Go through the tier's rows of a table; see :meth:`.Tables.export`."""
+        slots = int(self._tables.info(table).slots)  # the upper tier's come first
+        if self._tier == "upper":
+            return self._tables.export(table, window, end=slots)
+        return self._tables.export(table, window, first=slots if self._tier == "lower" else 0)
+
+    def size(self, table_id: Optional[int] = None) -> int:
+        """Give the number of keys, of all tables unless one is named."""
+        if table_id is None:
+            return sum(self.size(t) for t in range(len(self._tables.tables)))
+        if self._tier == "all":
+            return self._tables.size(table_id)
+        return sum(keys.shape[0] for keys, _ in self.export(table_id, BATCH_SIZE_PER_DUMP))
+
+    def capacity(self, table_id: Optional[int] = None) -> int:
+        """Give the number of keys for which there is memory, of all tables unless one is named."""
+        if table_id is None:
+            return sum(self.capacity(t) for t in range(len(self._tables.tables)))
+        upper = int(self._tables.info(table_id).upper_capacity)
+        if self._tier == "upper":
+            return upper
+        return max(1, self._tables.capacity(table_id) - (upper if self._tier == "lower" else 0))
+
+    @property
+    def keys_(self) -> torch.Tensor:
+        """Give all keys, table by table and ascending; the numbers of their slots depend on the order of threads."""
+        empty = torch.empty(0, dtype=torch.int64, device=self._tables.device)
+        tables = range(len(self._tables.tables))
+        each = [torch.cat([empty, *(k for k, _ in self.export(t, BATCH_SIZE_PER_DUMP))]) for t in tables]
+        return torch.cat([torch.sort(keys).values for keys in each])
+
+
+class DynamicEmbTableState:
+    """One tier of a module's tables."""
+
+    def __init__(self, tables: Tables, tier: str) -> None:
+        """See the class; ``tier`` as of :class:`KeyIndexMap`."""
+        self.hotbed = tables
+        self.key_index_map = KeyIndexMap(tables, tier)
+        self.num_tables = len(tables.tables)
+        self.options_list = tables.options
+        self.table_emb_dims_cpu = [t.dim for t in tables.tables]
+        self.device = tables.device
+        self.training = True
+
+
+class _View:
+    """What views of all kinds have: dims, sizes, scores."""
+
+    _tier = "all"
+
+    def __init__(self, tables: Tables, optimizer: BaseDynamicEmbeddingOptimizer) -> None:
+        self.hotbed = tables
+        self._optimizer = optimizer
+        self._state = DynamicEmbTableState(tables, self._tier)
+
+    @property
+    def key_index_map(self) -> KeyIndexMap:
+        """Give the tier's keys."""
+        return self._state.key_index_map
+
+    @property
+    def num_tables(self) -> int:
+        """Give the number of tables."""
+        return self._state.num_tables
+
+    @property
+    def training(self) -> bool:
+        """Whether the last lookup was a training one; without effect."""
+        return self._state.training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        self._state.training = value
+
+    def size(self) -> int:
+        """Give the number of keys of all tables."""
+        return self.key_index_map.size()
+
+    def embedding_dtype(self) -> torch.dtype:
+        """Give the type of rows."""
+        return self.hotbed.tables[0].dtype
+
+    def embedding_dim(self, table_id: int) -> int:
+        """Give the elements of a row."""
+        return self.hotbed.tables[table_id].dim
+
+    def value_dim(self, table_id: int) -> int:
+        """Give the elements of a row and its states."""
+        dim = self.embedding_dim(table_id)
+        return dim + self._optimizer.get_state_dim(dim)
+
+    def max_embedding_dim(self) -> int:
+        """Give the largest dim."""
+        return max(t.dim for t in self.hotbed.tables)
+
+    def max_value_dim(self) -> int:
+        """Give the largest value dim."""
+        return max(self.value_dim(t) for t in range(self.num_tables))
+
+    def embedding_dims(self, on_device: bool = False) -> torch.Tensor:
+        """Give the dims of all tables, int64."""
+        return torch.tensor(
+            [t.dim for t in self.hotbed.tables], device=self.hotbed.device if on_device else torch.device("cpu")
+        )
+
+    def all_dims_vec4(self) -> bool:
+        """Whether all dims are multiples of 4."""
+        dims = range(self.num_tables)
+        return all(self.embedding_dim(t) % 4 == 0 and self.value_dim(t) % 4 == 0 for t in dims)
+
+    def init_optimizer_state(self) -> float:
+        """Give the states' initial value."""
+        return self._optimizer.get_initial_optim_states()
+
+    def set_score(self, score: int) -> None:
+        """Do nothing: scores are set on the module."""
+
+
+class DynamicEmbCache(_View, Cache):
+    """The upper tier of tables in mode CACHE."""
+
+    _tier = "upper"
+
+    def __init__(self, tables: Tables, optimizer: BaseDynamicEmbeddingOptimizer) -> None:
+        """See the class."""
+        super().__init__(tables, optimizer)
+        self._metrics: Optional[torch.Tensor] = None
+
+    def reset(self) -> None:
+        """Write back, and empty the upper tier."""
+        self.hotbed.reset()
+
+    @property
+    def cache_metrics(self) -> Optional[torch.Tensor]:
+        """Give the distinct keys of the last prefetch, and how many of them were in the upper tier, ``[2]`` int64."""
+        return self._metrics
+
+    def set_record_cache_metrics(self, record: bool) -> None:
+        """Count hits of each prefetch; waits for it."""
+        self._metrics = torch.zeros(2, dtype=torch.int64) if record else None
+
+    def counts(self) -> Tuple[int, int]:
+        """Give distinct keys looked up and found in the upper tier so far."""
+        stats = [self.hotbed.stats(t) for t in range(self.num_tables)]
+        hits = sum(s["hits"] - s["fetches"] - s["in_place"] for s in stats)
+        return sum(s["uniques"] for s in stats), hits
+
+
+class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer]):
+    """Rows of all tiers by key."""
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def _states(self, table_id: int, parts: Dict[str, torch.Tensor]) -> Optional[torch.Tensor]:
+        """Give states ``[n, state dim]`` in dynamicemb's order, None without states."""
+        names = self.hotbed.state_names()
+        if not names:
+            return None
+        states = torch.cat([parts[name] for name in names], dim=1)
+        missing = self._optimizer.get_state_dim(self.embedding_dim(table_id)) - states.shape[1]
+        if missing <= 0:
+            return states
+        fill = states.new_full((states.shape[0], missing), self.init_optimizer_state())
+        return torch.cat([states, fill], dim=1)
+
+    def _given(self, states: torch.Tensor) -> Dict[str, torch.Tensor]:
+        """Give the parts of states ``[n, at least the columns of a dump]``."""
+        names = self.hotbed.state_names()
+        rowwise = isinstance(self.hotbed.optimizer, RowWiseAdagrad)
+        width = 1 if rowwise else states.shape[1] // max(1, len(names))
+        return {name: states[:, i * width : (i + 1) * width] for i, name in enumerate(names)}
+
+    def find(
+        self,
+        unique_keys: torch.Tensor,
+        table_ids: torch.Tensor,
+        copy_mode: CopyMode,
+        lfu_accumulated_frequency: Optional[torch.Tensor] = None,
+    ) -> Tuple[Any, ...]:
+        """Look up keys without a change of anything; see :meth:`.Storage.find`."""
+        n, device = unique_keys.shape[0], self.hotbed.device
+        widest = self.max_embedding_dim()
+        width = widest if copy_mode == CopyMode.EMBEDDING else self.max_value_dim()
+        values = torch.zeros(n, width, dtype=self.embedding_dtype(), device=device)
+        found = torch.zeros(n, dtype=torch.bool, device=device)
+        scores = torch.zeros(n, dtype=torch.int64, device=device)
+        for t in range(self.num_tables):
+            at = (table_ids.to(device) == t).nonzero().squeeze(1)
+            if at.shape[0] == 0:
+                continue
+            keys = unique_keys.to(device)[at]
+            parts = self.hotbed.rows(t, keys, self.hotbed.parts(t))
+            found[at] = self.hotbed.found(t, keys)
+            scores[at] = parts["scores"]
+            values[at, : self.embedding_dim(t)] = parts["weight"]
+            states = self._states(t, parts)
+            if copy_mode == CopyMode.VALUE and states is not None:
+                values[at, widest : widest + states.shape[1]] = states.to(values.dtype)
+        missing = (~found).nonzero().squeeze(1)
+        return (
+            int(missing.shape[0]),
+            unique_keys.to(device)[missing],
+            missing,
+            table_ids.to(device)[missing],
+            None if lfu_accumulated_frequency is None else lfu_accumulated_frequency.to(device)[missing],
+            found,
+            scores,
+            values,
+        )
+
+    def insert(
+        self,
+        keys: torch.Tensor,
+        table_ids: torch.Tensor,
+        values: torch.Tensor,
+        scores: Optional[torch.Tensor] = None,
+        preserve_existing: bool = False,
+    ) -> None:
+        """Insert or overwrite rows ``[n, largest value dim]``, in the layout of ``CopyMode.VALUE``."""
+        widest = self.max_embedding_dim()
+        for t in range(self.num_tables):
+            at = (table_ids.to(keys.device) == t).nonzero().squeeze(1)
+            chosen = keys[at]
+            if preserve_existing and at.shape[0] > 0:
+                at = at[~self.hotbed.found(t, chosen).to(at.device)]
+                chosen = keys[at]
+            if at.shape[0] == 0:
+                continue
+            rows = values.to(keys.device)[at]
+            given = {"weight": rows[:, : self.embedding_dim(t)]}
+            if rows.shape[1] > widest and self.hotbed.state_names():
+                states = rows[:, widest : widest + self._optimizer.get_state_dim(self.embedding_dim(t))]
+                given.update(self._given(states.float()))
+            if scores is not None:
+                given["scores"] = scores.to(keys.device)[at]
+            self.hotbed.set_rows(t, chosen, given)
+
+    def export_keys_values(
+        self, device: torch.device, batch_size: int = 65536, table_id: int = 0
+    ) -> Iterator[Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], torch.Tensor]]:
+        """Go through a table: keys, float32 embeddings, optimizer states or None, scores."""
+        for keys, parts in self.hotbed.export(table_id, batch_size):
+            states = self._states(table_id, parts)
+            yield (
+                keys.to(device),
+                parts["weight"].float().to(device),
+                None if states is None else states.to(device),
+                parts["scores"].to(device),
+            )
+
+    def incremental_dump(self, table_id: int, threshold: int, pg: Optional[Any]) -> Tuple[torch.Tensor, torch.Tensor]:
+        """Give the keys whose score, or time where there is one, is at least ``threshold``, and their float32 rows.
+
+        With a process group of several ranks each rank gets the rows of all of them.
+        """
+        strategy = self.hotbed.options[table_id].score_strategy
+        by_time = {"min_time": threshold} if isinstance(strategy, tuple) else {"min_score": threshold}
+        found = list(self.hotbed.export(table_id, BATCH_SIZE_PER_DUMP, **by_time))
+        keys = [k.cpu() for k, _ in found] or [torch.empty(0, dtype=torch.int64)]
+        rows = [p["weight"].float().cpu() for _, p in found] or [torch.empty(0, self.embedding_dim(table_id))]
+        mine = (torch.cat(keys), torch.cat(rows))
+        if pg is None or not dist.is_initialized() or dist.get_world_size(group=pg) == 1:
+            return mine
+        everyone: List[Any] = [None] * dist.get_world_size(group=pg)
+        dist.all_gather_object(everyone, mine, group=pg)
+        return torch.cat([k for k, _ in everyone]), torch.cat([r for _, r in everyone])
+
+    def fill_tables(self, load_factor: float = 0.95, tolerance: float = 1e-5) -> None:
+        """Insert random keys until each table has ``load_factor`` of its capacity, at most 0.95."""
+        for t in range(self.num_tables):
+            target = int(min(load_factor, 0.95) * self.hotbed.capacity(t))
+            for _ in range(4):  # a table that evicts may not keep every key
+                missing = target - self.hotbed.size(t)
+                if missing <= tolerance * target:
+                    break
+                for n in [1 << 20] * (missing >> 20) + [missing & ((1 << 20) - 1)]:
+                    self.hotbed.offer(t, torch.unique(torch.randint(0, 2**63 - 1, (n,), dtype=torch.int64)))
+
+    # --- files ----------------------------------------------------------------------------------
+
+    def dump(
+        self,
+        table_id: int,
+        meta_json_file_path: str,
+        emb_key_path: str,
+        embedding_file_path: str,
+        score_file_path: Optional[str],
+        opt_file_path: Optional[str],
+        include_optim: bool = True,
+        include_meta: bool = True,
+        current_score: Optional[int] = None,
+        timestamp: int = 0,
+    ) -> None:
+        """Write a table to dynamicemb's files: int64 keys, float32 rows and states, int64 scores.
+
+        A TIMESTAMP score is written as the key's age in nanoseconds, since clocks differ between runs.
+        """
+        options = self.hotbed.options[table_id]
+        if include_meta:
+            meta = {
+                **self._optimizer.get_opt_args(),
+                "evict_strategy": str(options.evict_strategy.value),
+                "dist_type": options.dist_type,
+            }
+            if current_score is not None:
+                meta["step_score"] = current_score
+            with open(meta_json_file_path, "w") as file:
+                json.dump(meta, file)
+        now = self.hotbed.now(table_id) if score_strategy_has_timestamp_column(_strategy(options)) else 0
+        width = self._optimizer.get_ckpt_state_dim(self.embedding_dim(table_id))
+        files = [open(p, "wb") if p else None for p in (emb_key_path, embedding_file_path, score_file_path)]
+        files.append(open(opt_file_path, "wb") if include_optim and opt_file_path else None)
+        try:
+            for keys, parts in self.hotbed.export(table_id, BATCH_SIZE_PER_DUMP):
+                states = self._states(table_id, parts)
+                columns = (
+                    keys,
+                    parts["weight"].float(),
+                    _scores_to_file(_strategy(options), parts, now),
+                    None if states is None else states[:, :width],
+                )
+                for to, column in zip(files, columns):
+                    if to is not None and column is not None:
+                        to.write(column.contiguous().cpu().numpy().tobytes())
+        finally:
+            for to in files:
+                if to is not None:
+                    to.close()
+
+    def load(
+        self,
+        table_id: int,
+        meta_json_file_path: str,
+        emb_key_path: str,
+        embedding_file_path: str,
+        score_file_path: Optional[str],
+        opt_file_path: Optional[str],
+        include_optim: bool = True,
+        timestamp: int = 0,
+        keep: Optional[Any] = None,
+    ) -> Optional[int]:
+        """Read a table from dynamicemb's files into the rows that there are; see :meth:`dump`.
+
+        Args:
+            table_id: number of the table.
+            meta_json_file_path: of the optimizer's arguments.
+            emb_key_path: of keys.
+            embedding_file_path: of rows.
+            score_file_path: of scores; None: the rows get the present score.
+            opt_file_path: of states; None: the rows get the initial state.
+            include_optim: read the states, if the dump's optimizer is the tables'.
+            timestamp: ignored.
+            keep: function from keys to a mask of the keys that this rank owns; None: all.
+
+        Returns:
+            The step that the dump has, or None.
+
+        Raises:
+            ValueError: another order of eviction or ``dist_type``, or files whose lengths do not fit.
+        """
+        options, dim = self.hotbed.options[table_id], self.embedding_dim(table_id)
+        with open(meta_json_file_path) as file:
+            meta = json.load(file)
+        self._check_meta(meta, options)
+        same = meta.get("opt_type") in (None, self._optimizer.get_opt_args()["opt_type"])
+        width = self._optimizer.get_ckpt_state_dim(dim)
+        states_path = opt_file_path if include_optim and same and width > 0 else None
+        if states_path is not None and not os.path.exists(states_path):
+            states_path = None
+        if include_optim and width > 0 and states_path is None:
+            warnings.warn(f"{emb_key_path}: no optimizer states of {self._optimizer.kind} are loaded", stacklevel=3)
+        words = 2 if isinstance(options.score_strategy, tuple) else 1
+        shapes = [
+            (emb_key_path, numpy.int64, 1),
+            (embedding_file_path, numpy.float32, dim),
+            (score_file_path, numpy.int64, words),
+            (states_path, numpy.float32, width),
+        ]
+        columns: List[Any] = []
+        for path, dtype, columns_wide in shapes:
+            if path is None or not os.path.exists(path):
+                columns.append(None)
+                continue
+            rows, left = divmod(os.path.getsize(path), numpy.dtype(dtype).itemsize * columns_wide)
+            if left != 0 or (columns and rows != columns[0].shape[0]):
+                raise ValueError(f"{path}: {os.path.getsize(path)} bytes are not {columns_wide} columns of the keys")
+            columns.append(
+                numpy.memmap(path, dtype, "r", shape=(rows, columns_wide))
+                if rows > 0
+                else numpy.empty((0, columns_wide), dtype)
+            )
+        if columns[0] is None or columns[1] is None:
+            raise FileError(f"{emb_key_path} or {embedding_file_path} does not exist")
+        base = self._clock_base(table_id, columns[2])
+        for begin in range(0, columns[0].shape[0], BATCH_SIZE_PER_DUMP):
+            cut = [
+                None if c is None else torch.from_numpy(numpy.array(c[begin : begin + BATCH_SIZE_PER_DUMP]))
+                for c in columns
+            ]
+            keys = cut[0].squeeze(1)  # type: ignore[union-attr]
+            given: Dict[str, torch.Tensor] = {"weight": cut[1]}  # type: ignore[dict-item]
+            if cut[2] is not None:
+                given.update(_scores_from_file(_strategy(options), cut[2], base))
+            if cut[3] is not None:
+                given.update(self._given(cut[3]))
+            mask = None if keep is None else keep(keys)
+            if mask is not None:
+                keys, given = keys[mask], {name: part[mask] for name, part in given.items()}
+            self.hotbed.set_rows(table_id, keys, given)
+        if states_path is not None:
+            self._optimizer.set_opt_args(meta)
+            self._set_steps(int(meta.get("iters", 0)))
+        step = meta.get("step_score")
+        return None if step is None else int(step)
+
+    def _check_meta(self, meta: Dict[str, Any], options: DynamicEmbTableOptions) -> None:
+        order = str(options.evict_strategy.value)
+        if meta.get("evict_strategy") not in (None, order):
+            raise ValueError(f"Evict strategy mismatch: the dump has {meta['evict_strategy']}, the table {order}")
+        if meta.get("dist_type", "roundrobin") != options.dist_type:
+            raise ValueError(
+                f"Input dist_type mismatch: the dump has {meta.get('dist_type', 'roundrobin')!r}, the table "
+                f"{options.dist_type!r}; load it into tables with its dist_type"
+            )
+
+    def _clock_base(self, table_id: int, scores: Optional[Any]) -> int:
+        """Give the time from which ages are taken off, so that none is negative."""
+        strategy = _strategy(self.hotbed.options[table_id])
+        if strategy != DynamicEmbScoreStrategy.TIMESTAMP or scores is None or scores.shape[0] == 0:
+            return 0
+        return max(self.hotbed.now(table_id), int(scores.max()) // _CLOCK + 1)
+
+    def _set_steps(self, steps: int) -> None:
+        """Set Adam's number of steps."""
+        adam = self.hotbed.optimizer
+        if not isinstance(adam, Adam):
+            return
+        clock = self.hotbed.clock()
+        clock.update(
+            optimizer_steps=steps,
+            beta1_power=adam.betas[0] ** steps,
+            beta2_power=adam.betas[1] ** steps,
+            learning_rate=self._optimizer.group["lr"],
+        )
+        self.hotbed.set_clock(clock)
+
+
+def _strategy(options: DynamicEmbTableOptions) -> Any:
+    assert options.score_strategy is not None
+    return options.score_strategy
+
+
+def _scores_to_file(strategy: Any, parts: Dict[str, torch.Tensor], now: int) -> torch.Tensor:
+    """Give the score column of a dump, ``[n]``, or ``[n, 2]`` in the order of a pair of strategies."""
+    if strategy == DynamicEmbScoreStrategy.TIMESTAMP:
+        return (now - parts["scores"]) * _CLOCK
+    if isinstance(strategy, tuple):
+        by = {
+            DynamicEmbScoreStrategy.TIMESTAMP: parts["times"] * _CLOCK,
+            DynamicEmbScoreStrategy.LFU: parts["scores"],
+        }
+        return torch.stack([by[s] for s in strategy], dim=1)
+    return parts["scores"]
+
+
+def _scores_from_file(strategy: Any, column: torch.Tensor, base: int) -> Dict[str, torch.Tensor]:
+    if strategy == DynamicEmbScoreStrategy.TIMESTAMP:
+        return {"scores": base - torch.div(column.squeeze(1), _CLOCK, rounding_mode="floor")}
+    if isinstance(strategy, tuple):
+        by = {s: column[:, i] for i, s in enumerate(strategy)}
+        return {
+            "scores": by[DynamicEmbScoreStrategy.LFU],
+            "times": torch.div(by[DynamicEmbScoreStrategy.TIMESTAMP], _CLOCK, rounding_mode="floor"),
+        }
+    return {"scores": column.squeeze(1)}
+
+
+class DynamicEmbStorage(_Rows):
+    """Tables whose rows are in one tier, or the lower tier of tables with a cache."""
+
+
+class HybridStorage(_Rows):
+    """Tables whose rows are in one of two tiers each."""
+
+    @property
+    def tables(self) -> List[DynamicEmbTableState]:
+        """Give the tiers: device memory, host memory."""
+        return [DynamicEmbTableState(self.hotbed, "upper"), DynamicEmbTableState(self.hotbed, "lower")]
+
+
+def flush_cache(cache: DynamicEmbCache, storage: Any) -> None:
+    """Write the changes of the upper tier to the lower one, or to the external storage."""
+    cache.hotbed.flush()
+
+
+def export_keys_values_iter(
+    state: DynamicEmbTableState, device: torch.device, batch_size: int = 65536, table_id: int = 0
+) -> Iterator[Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], torch.Tensor]]:
+    """Go through one tier of a table: keys, float32 embeddings, None, scores."""
+    for keys, parts in state.key_index_map.export(table_id, batch_size):
+        yield keys.to(device), parts["weight"].float().to(device), None, parts["scores"].to(device)
+
+
+def _by_slot(*args: Any, **kwargs: Any) -> NoReturn:
+    """Raise.
+
+    Raises:
+        UnsupportedError: always; a ``NotImplementedError``.
+    """
+    raise UnsupportedError(
+        "rows are not read by slot numbers of dynamicemb's buffers; read them by key, with find(), or with "
+        "export_keys_values()"
+    )
+
+
+load_from_flat = load_from_flat_single_table = _flat_row_indices_from_slots_and_scores = _by_slot
+
+
+__all__ = [
+    "DynamicEmbCache",
+    "DynamicEmbStorage",
+    "DynamicEmbTableState",
+    "HybridStorage",
+    "Storage",
+    "export_keys_values_iter",
+    "flush_cache",
+    "load_from_flat",
+    "load_from_flat_single_table",
+]

@@ -1,0 +1,275 @@
+"""Optimizers as callers see them: their arguments and the widths of their states.  Hotbed's backward applies them."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import warnings
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
+
+import torch
+
+from hotbed.compat.dynamicemb.utils import DTYPE_NUM_BYTES
+from hotbed.torch.config import SGD, Adagrad, Adam, Optimizer, RowWiseAdagrad
+
+if TYPE_CHECKING:
+
+    class EmbOptimType(enum.Enum):
+        """Kinds of optimizers: FBGEMM's, where it is installed."""
+
+        SGD = "sgd"
+        EXACT_SGD = "exact_sgd"
+        ADAM = "adam"
+        EXACT_ADAGRAD = "exact_adagrad"
+        EXACT_ROWWISE_ADAGRAD = "exact_row_wise_adagrad"
+        NONE = "none"
+
+else:
+    try:
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType
+    except ImportError:
+
+        class EmbOptimType(enum.Enum):
+            """Kinds of optimizers, by FBGEMM's names."""
+
+            SGD = "sgd"
+            EXACT_SGD = "exact_sgd"
+            ADAM = "adam"
+            EXACT_ADAGRAD = "exact_adagrad"
+            EXACT_ROWWISE_ADAGRAD = "exact_row_wise_adagrad"
+            NONE = "none"
+
+
+def get_optimizer_state_dim(optimizer_type: EmbOptimType, dim: int, dtype: Optional[torch.dtype] = None) -> int:
+    """Give the elements of state of a row by which dynamicemb's budgets count.
+
+    Row-wise AdaGrad counts 16 bytes a row.  Hotbed's states are float32 whatever the rows are.
+    """
+    if optimizer_type == EmbOptimType.EXACT_ROWWISE_ADAGRAD:
+        if dtype is None:
+            raise ValueError("EXACT_ROWWISE_ADAGRAD: the state's elements depend on dtype, which is None")
+        return 16 // DTYPE_NUM_BYTES[dtype]
+    return {EmbOptimType.ADAM: 2 * dim, EmbOptimType.EXACT_ADAGRAD: dim}.get(optimizer_type, 0)
+
+
+def get_optimizer_ckpt_state_dim(optimizer_type: EmbOptimType, dim: int, dtype: Optional[torch.dtype] = None) -> int:
+    """Give the elements of state of a row in a dump: as above, but 1 for row-wise AdaGrad."""
+    if optimizer_type == EmbOptimType.EXACT_ROWWISE_ADAGRAD:
+        return 1
+    return get_optimizer_state_dim(optimizer_type, dim, dtype)
+
+
+@dataclasses.dataclass
+class OptimizerArgs:
+    """Parameters of optimizers.
+
+    Those up to ``weight_decay`` have an effect; the others exist for FBGEMM's callers.
+    """
+
+    stochastic_rounding: bool = True
+    gradient_clipping: bool = False
+    max_gradient: float = 1.0
+    max_norm: float = 0.0
+    learning_rate: float = 0.01
+    eps: float = 1.0e-8
+    initial_accumulator_value: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    weight_decay_mode: int = 0
+    eta: float = 0.001
+    momentum: float = 0.9
+    counter_halflife: int = -1
+    adjustment_iter: int = -1
+    adjustment_ub: float = 1.0
+    learning_rate_mode: int = -1
+    grad_sum_decay: int = -1
+    tail_id_threshold: float = 0
+    is_tail_id_thresh_ratio: int = 0
+    total_hash_size: int = 0
+    weight_norm_coefficient: float = 0
+    lower_bound: float = 0
+    regularization_mode: int = 0
+
+
+class BaseDynamicEmbeddingOptimizer:
+    """The optimizer of a module's tables.
+
+    Args:
+        opt_args: parameters.
+        table_dtype: of the rows.
+    """
+
+    kind = EmbOptimType.NONE
+    _fields: Tuple[Tuple[str, str], ...] = (("lr", "learning_rate"),)
+
+    def __init__(self, opt_args: OptimizerArgs, table_dtype: torch.dtype = torch.float32) -> None:
+        """See the class."""
+        self._opt_args = dataclasses.replace(opt_args)
+        self._dtype = table_dtype
+        self._iterations: Optional[Callable[[], int]] = None
+        #: The storage reads the learning rate from here, as from a parameter group.
+        self.group: Dict[str, Any] = {"lr": float(opt_args.learning_rate)}
+
+    def hotbed(self) -> Optional[Optimizer]:
+        """Give Hotbed's optimizer with the same parameters; None: rows are only read."""
+        return None
+
+    def get_opt_args(self) -> Dict[str, Any]:
+        """Give what a dump's JSON file has."""
+        args: Dict[str, Any] = {"opt_type": self.kind.value}
+        for name, field in self._fields:
+            args[name] = getattr(self._opt_args, field)
+        return args
+
+    def set_opt_args(self, args: Dict[str, Any]) -> None:
+        """Take the learning rate from a dump's JSON file.
+
+        Hotbed's other parameters are set when the tables are made; a dump with others warns.
+
+        Raises:
+            ValueError: a parameter is missing.
+        """
+        for name, field in self._fields:
+            if name not in args:
+                raise ValueError(f"the dump's optimizer arguments have no {name!r}: {sorted(args)}")
+            if field != "learning_rate" and float(args[name]) != float(getattr(self._opt_args, field)):
+                warnings.warn(
+                    f"the dump has {name}={args[name]}, but the tables keep {getattr(self._opt_args, field)}, "
+                    "which they were made with",
+                    stacklevel=3,
+                )
+        self.set_learning_rate(args["lr"])
+
+    def get_state_dim(self, emb_dim: int) -> int:
+        """Give the elements of state of a row, as dynamicemb counts them."""
+        return get_optimizer_state_dim(self.kind, emb_dim, self._dtype)
+
+    def get_ckpt_state_dim(self, emb_dim: int) -> int:
+        """Give the elements of state of a row in a dump."""
+        return get_optimizer_ckpt_state_dim(self.kind, emb_dim, self._dtype)
+
+    def set_learning_rate(self, new_lr: float) -> None:
+        """Set the learning rate of later backwards."""
+        self._opt_args.learning_rate = float(new_lr)
+        self.group["lr"] = float(new_lr)
+
+    def get_initial_optim_states(self) -> float:
+        """Give the state of a new row."""
+        return self._opt_args.initial_accumulator_value
+
+    def _limit(self) -> float:
+        return self._opt_args.max_gradient if self._opt_args.gradient_clipping else 0.0
+
+
+class SGDDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
+    """``w -= lr * g``; it has no weight decay."""
+
+    kind = EmbOptimType.SGD
+
+    def hotbed(self) -> Optional[Optimizer]:
+        """Give Hotbed's."""
+        return SGD(lr=self._opt_args.learning_rate, max_gradient=self._limit())
+
+
+class AdamDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
+    """Adam with decoupled weight decay."""
+
+    kind = EmbOptimType.ADAM
+    _fields = (
+        ("lr", "learning_rate"),
+        ("beta1", "beta1"),
+        ("beta2", "beta2"),
+        ("eps", "eps"),
+        ("weight_decay", "weight_decay"),
+    )
+
+    def hotbed(self) -> Optional[Optimizer]:
+        """Give Hotbed's."""
+        a = self._opt_args
+        return Adam(a.learning_rate, (a.beta1, a.beta2), a.eps, a.weight_decay, self._limit())
+
+    def get_opt_args(self) -> Dict[str, Any]:
+        """Give what a dump's JSON file has: ``iters`` is the number of steps."""
+        return {**super().get_opt_args(), "iters": self._iterations() if self._iterations is not None else 0}
+
+
+class AdaGradDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
+    """AdaGrad with a sum an element; it has no weight decay."""
+
+    kind = EmbOptimType.EXACT_ADAGRAD
+    _fields = (
+        ("lr", "learning_rate"),
+        ("eps", "eps"),
+        ("initial_accumulator_value", "initial_accumulator_value"),
+    )
+
+    def hotbed(self) -> Optional[Optimizer]:
+        """Give Hotbed's."""
+        a = self._opt_args
+        return Adagrad(a.learning_rate, a.eps, a.initial_accumulator_value, max_gradient=self._limit())
+
+
+class RowWiseAdaGradDynamicEmbeddingOptimizer(AdaGradDynamicEmbeddingOptimizer):
+    """AdaGrad with a sum a row; it has no weight decay."""
+
+    kind = EmbOptimType.EXACT_ROWWISE_ADAGRAD
+
+    def hotbed(self) -> Optional[Optimizer]:
+        """Give Hotbed's."""
+        a = self._opt_args
+        return RowWiseAdagrad(a.learning_rate, a.eps, a.initial_accumulator_value, max_gradient=self._limit())
+
+
+def create_optimizer(
+    optimizer_type: EmbOptimType, args: OptimizerArgs, dtype: torch.dtype
+) -> BaseDynamicEmbeddingOptimizer:
+    """Make the optimizer of a kind.
+
+    Raises:
+        ValueError: a kind that Hotbed does not have.
+    """
+    known = {
+        "sgd": SGDDynamicEmbeddingOptimizer,
+        "exact_sgd": SGDDynamicEmbeddingOptimizer,
+        "adam": AdamDynamicEmbeddingOptimizer,
+        "exact_adagrad": AdaGradDynamicEmbeddingOptimizer,
+        "exact_row_wise_adagrad": RowWiseAdaGradDynamicEmbeddingOptimizer,
+        "none": BaseDynamicEmbeddingOptimizer,
+    }
+    value = getattr(optimizer_type, "value", optimizer_type)
+    if value not in known:
+        raise ValueError(f"optimizer {optimizer_type} is not one of {sorted(known)}")
+    return known[value](args, dtype)
+
+
+def string_to_opt_type(optimizer_str: str) -> EmbOptimType:
+    """Give the kind of a name such as ``exact_adagrad``.
+
+    Raises:
+        ValueError: no such name.
+    """
+    return EmbOptimType(optimizer_str)
+
+
+def truncate_optimizer_states_for_checkpoint(
+    optimizer: BaseDynamicEmbeddingOptimizer, emb_dim: int, opt_states: torch.Tensor
+) -> torch.Tensor:
+    """Give the columns of states ``[n, state dim]`` that a dump has."""
+    return opt_states[:, : optimizer.get_ckpt_state_dim(emb_dim)].contiguous()
+
+
+def pad_optimizer_states_from_checkpoint(
+    optimizer: BaseDynamicEmbeddingOptimizer,
+    emb_dim: int,
+    opt_states: torch.Tensor,
+    initial_optim_state: float,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor:
+    """Give states of a dump the width of ``get_state_dim()``: further columns have the initial state."""
+    missing = optimizer.get_state_dim(emb_dim) - opt_states.shape[1]
+    states = opt_states.to(device=device, dtype=dtype)
+    if missing <= 0:
+        return states
+    return torch.cat([states, states.new_full((states.shape[0], missing), initial_optim_state)], dim=1)

@@ -1,0 +1,248 @@
+"""Sharding plans in which some tables are hash tables; the other tables are planned by TorchRec.  Needs TorchRec."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from typing import Any, Dict, List, Mapping, Optional
+
+import torch
+import torch.distributed as dist
+from torchrec.distributed.comm import get_local_size
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.planner.constants import BATCH_SIZE
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.sharding_plan import placement
+from torchrec.distributed.types import (
+    EmbeddingModuleShardingPlan,
+    EnumerableShardingSpec,
+    ParameterSharding,
+    ShardingPlan,
+    ShardingType,
+    ShardMetadata,
+)
+
+from hotbed.compat.dynamicemb.dynamicemb_config import (
+    DEFAULT_INDEX_TYPE,
+    DynamicEmbTableOptions,
+    _sharded_table_bucket_layout,
+    align_to_table_size,
+    complete_initializer_args,
+    data_type_to_dtype,
+)
+from hotbed.errors import ArgumentError
+
+DYNAMICEMB_KERNEL = "DynamicEmb"
+#: What a plan has for a hash table beyond TorchRec's fields; TorchRec hands it to the table in its fused parameters.
+PLANNED = ("customized_compute_kernel", "dist_type", "dynamicemb_options")
+
+
+@dataclasses.dataclass
+class DynamicEmbParameterConstraints(ParameterConstraints):  # type: ignore[misc]
+    """TorchRec's constraints of a table, and whether it is a hash table.
+
+    Attributes:
+        use_dynamicemb: make the table a hash table, sharded row-wise.
+        dynamicemb_options: of the hash table.
+    """
+
+    use_dynamicemb: Optional[bool] = False
+    dynamicemb_options: Optional[DynamicEmbTableOptions] = dataclasses.field(default_factory=DynamicEmbTableOptions)
+
+
+@dataclasses.dataclass
+class DynamicEmbParameterSharding(ParameterSharding):  # type: ignore[misc]
+    """What a plan says of a hash table."""
+
+    compute_kernel: str = EmbeddingComputeKernel.CUSTOMIZED_KERNEL.value
+    customized_compute_kernel: Optional[str] = DYNAMICEMB_KERNEL
+    dist_type: str = "roundrobin"
+    dynamicemb_options: Optional[DynamicEmbTableOptions] = dataclasses.field(default_factory=DynamicEmbTableOptions)
+
+    def get_additional_fused_params(self) -> Dict[str, Any]:
+        """Give TorchRec the fused parameters of the table."""
+        return {name: getattr(self, name) for name in PLANNED}
+
+
+def _is_dynamic(constraints: Optional[Mapping[str, Any]], name: str) -> bool:
+    return bool(getattr((constraints or {}).get(name), "use_dynamicemb", False))
+
+
+class DynamicEmbeddingEnumerator(EmbeddingEnumerator):  # type: ignore[misc]
+    """TorchRec's enumerator without the hash tables, which have one possible sharding.
+
+    Args:
+        topology: of the ranks.
+        batch_size: of a rank.
+        constraints: of all tables by name.
+        estimator: of shards; None: TorchRec's.
+        use_exact_enumerate_order: as in TorchRec.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        batch_size: Optional[int] = BATCH_SIZE,
+        constraints: Optional[Mapping[str, ParameterConstraints]] = None,
+        estimator: Optional[Any] = None,
+        use_exact_enumerate_order: Optional[bool] = False,
+    ) -> None:
+        """See the class."""
+        super().__init__(topology, batch_size, constraints, estimator, use_exact_enumerate_order)
+
+    def enumerate(self, module: torch.nn.Module, sharders: List[Any]) -> List[Any]:
+        """Give the possible shardings of the tables that are no hash tables."""
+        return [o for o in super().enumerate(module, sharders) if not _is_dynamic(self._constraints, o.name)]
+
+
+def _world_size(topology: Optional[Topology] = None) -> int:
+    if dist.is_initialized():
+        return dist.get_world_size()
+    return 1 if topology is None else int(topology.world_size)
+
+
+def complete_options(options: DynamicEmbTableOptions, config: Any, world_size: int) -> None:
+    """Set the options of one rank's part of a table that follow from the table and the number of ranks."""
+    options.initializer_args = complete_initializer_args(options.initializer_args, embedding_config=config)
+    buckets, options.bucket_capacity = _sharded_table_bucket_layout(config, world_size, options.bucket_capacity)
+    options.max_capacity = buckets * options.bucket_capacity
+    options.local_hbm_for_values = math.ceil(options.global_hbm_for_values / world_size)
+    options.dim = int(config.embedding_dim)
+    options.index_type = options.index_type or DEFAULT_INDEX_TYPE
+    options.embedding_dtype = options.embedding_dtype or data_type_to_dtype(config.data_type)
+    if options.init_capacity is None:
+        options.init_capacity = options.max_capacity
+        return
+    wanted = options.init_capacity
+    aligned = min(align_to_table_size(wanted, options.bucket_capacity), options.max_capacity)
+    if aligned != wanted:
+        warnings.warn(
+            f"table {config.name!r}: init_capacity {wanted} becomes {aligned}: a multiple of bucket_capacity "
+            f"{options.bucket_capacity} that is at most {options.max_capacity}",
+            stacklevel=4,
+        )
+    options.init_capacity = aligned
+
+
+class DynamicEmbeddingShardingPlanner:
+    """Plans models whose tables are partly hash tables.
+
+    A hash table is sharded row-wise over all ranks by its ``dist_type``; its memory is not part of the topology's.
+    The options of hash tables are completed when the planner is made: see the arguments.
+
+    Args:
+        eb_configs: TorchRec's configs of all tables that ``constraints`` names.  Of a hash table they give ``dim``, the
+            bounds of a UNIFORM initializer, and ``max_capacity``: a rank's share of ``num_embeddings``.
+        topology: of the ranks; None: TorchRec's default for the available device.
+        batch_size: of a rank.
+        enumerator: None: :class:`DynamicEmbeddingEnumerator`.
+        storage_reservation: as in TorchRec.
+        proposer: likewise.
+        partitioner: likewise.
+        performance_model: likewise.
+        stats: likewise.
+        constraints: of all tables by name, :class:`DynamicEmbParameterConstraints` for hash tables.
+        debug: print TorchRec's statistics.
+
+    Raises:
+        ArgumentError: the names in ``eb_configs`` and ``constraints`` differ, or a name occurs twice.
+    """
+
+    def __init__(
+        self,
+        eb_configs: List[Any],
+        topology: Optional[Topology] = None,
+        batch_size: Optional[int] = None,
+        enumerator: Optional[Any] = None,
+        storage_reservation: Optional[Any] = None,
+        proposer: Optional[Any] = None,
+        partitioner: Optional[Any] = None,
+        performance_model: Optional[Any] = None,
+        stats: Optional[Any] = None,
+        constraints: Optional[Mapping[str, ParameterConstraints]] = None,
+        debug: bool = True,
+    ) -> None:
+        """See the class."""
+        constraints = constraints or {}
+        names = [config.name for config in eb_configs or []]
+        if len(set(names)) != len(names) or set(names) != set(constraints):
+            raise ArgumentError(
+                f"eb_configs has the tables {sorted(names)}, constraints {sorted(constraints)}; both must have "
+                "the same names, each once"
+            )
+        world = _world_size(topology)
+        if topology is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            topology = Topology(world_size=world, local_world_size=get_local_size(), compute_device=device)
+        self._dynamic: Dict[str, DynamicEmbParameterSharding] = {}
+        for config in eb_configs:
+            if not _is_dynamic(constraints, config.name):
+                continue
+            options = constraints[config.name].dynamicemb_options or DynamicEmbTableOptions()
+            complete_options(options, config, world)
+            self._dynamic[config.name] = _row_wise(options, topology, world)
+        self._torchrec = EmbeddingShardingPlanner(
+            topology=topology,
+            batch_size=batch_size,
+            enumerator=enumerator or DynamicEmbeddingEnumerator(topology, batch_size or BATCH_SIZE, constraints),
+            storage_reservation=storage_reservation,
+            proposer=proposer,
+            partitioner=partitioner,
+            performance_model=performance_model,
+            stats=stats,
+            constraints={k: c for k, c in constraints.items() if not _is_dynamic(constraints, k)},
+            debug=debug,
+        )
+
+    def collective_plan(
+        self, module: torch.nn.Module, sharders: List[Any], pg: Optional[dist.ProcessGroup] = None
+    ) -> ShardingPlan:
+        """Plan a model on rank 0 and give the plan to all ranks.
+
+        Args:
+            module: the model.
+            sharders: of all modules; hash tables need this package's.
+            pg: process group; None: the default one.
+        """
+        return self._complete(self._torchrec.collective_plan(module, sharders, pg), module, sharders)
+
+    def plan(self, module: torch.nn.Module, sharders: List[Any]) -> ShardingPlan:
+        """Plan a model on this rank alone."""
+        return self._complete(self._torchrec.plan(module, sharders), module, sharders)
+
+    def _complete(self, plan: ShardingPlan, module: torch.nn.Module, sharders: List[Any]) -> ShardingPlan:
+        """Add the hash tables to TorchRec's plan."""
+        by_type = {sharder.module_type: sharder for sharder in sharders}
+        stack = [("", module)]
+        while stack:
+            path, current = stack.pop()
+            sharder = by_type.get(type(current))
+            if sharder is None:
+                stack += [(f"{path}.{name}" if path else name, child) for name, child in current.named_children()]
+                continue
+            tables = [name for name in sharder.shardable_parameters(current) if name in self._dynamic]
+            if tables:
+                entry = plan.plan.setdefault(path, EmbeddingModuleShardingPlan())
+                entry.update((name, self._dynamic[name]) for name in tables)
+        return plan
+
+
+def _row_wise(options: DynamicEmbTableOptions, topology: Topology, world: int) -> DynamicEmbParameterSharding:
+    rows, device = int(options.max_capacity or 0), topology.compute_device
+    shards = [
+        ShardMetadata(
+            shard_offsets=[rows * rank, 0],
+            shard_sizes=[rows, options.dim],
+            placement=placement(device, rank, topology.local_world_size),
+        )
+        for rank in range(world)
+    ]
+    return DynamicEmbParameterSharding(
+        sharding_type=ShardingType.ROW_WISE.value,
+        ranks=list(range(world)),
+        sharding_spec=EnumerableShardingSpec(shards),
+        dist_type=options.dist_type,
+        dynamicemb_options=options,
+    )

@@ -1,0 +1,35 @@
+"""Names of dynamicemb's key map that callers of :class:`.AdmissionCounts` pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Optional
+
+import torch
+
+
+class ScorePolicy(enum.Enum):
+    """What a lookup does to a score; :class:`.AdmissionCounts` only reads."""
+
+    CONST = "const"
+    ASSIGN = "assign"
+    ACCUMULATE = "accumulate"
+    GLOBAL_TIMER = "global_timer"
+
+
+@dataclasses.dataclass
+class ScoreArg:
+    """A score of a lookup.
+
+    Attributes:
+        name: of the score.
+        value: of each key.
+        policy: what the lookup does to the score.
+        is_return: whether the lookup gives the score.
+    """
+
+    name: str
+    value: Optional[torch.Tensor] = None
+    policy: ScorePolicy = ScorePolicy.CONST
+    is_return: bool = False

@@ -1,0 +1,232 @@
+"""Makes dynamicemb's unit tests run over hotbed.compat.dynamicemb; imported by dynamicemb_runner.py.
+
+``import dynamicemb`` means this package.  Without a GPU, or with a library that was built without CUDA, CUDA devices
+are the CPU, streams and synchronization do nothing, and ``nccl`` is ``gloo``.  Two things of FBGEMM are replaced there:
+``SplitTableBatchedEmbeddingBagsCodegen``, which tests compare with, by a reference in plain PyTorch; and Adam of
+TorchRec's own tables, which FBGEMM does not have on the CPU, by SGD: no test trains such a table with Adam.
+"""
+
+import copyreg
+import gc
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+import hotbed
+import hotbed.compat.dynamicemb
+
+ON_CPU = "cuda" not in hotbed.backends() or not torch.cuda.is_available()
+
+
+class _Cpu(TorchFunctionMode):
+    """Replaces CUDA devices in the arguments of PyTorch's functions."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.Tensor.cuda:
+            return args[0]
+        if not kwargs:
+            return function(*([_to_cpu(a) for a in args] if function is torch.Tensor.to else args))
+        if isinstance(kwargs.get("device"), int):
+            kwargs["device"] = "cpu"
+        return function(*[_to_cpu(a) for a in args], **{k: _to_cpu(v) for k, v in kwargs.items()})
+
+
+def _to_cpu(value):
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device("cpu")
+    return "cpu" if isinstance(value, str) and value.startswith("cuda") else value
+
+
+class _DeviceType(type):
+    """The type of ``torch.device`` below."""
+
+    real = torch.device
+
+    def __call__(cls, *args, **kwargs):
+        device = cls.real(*args, **kwargs)
+        return cls.real("cpu") if device.type == "cuda" else device
+
+    def __instancecheck__(cls, instance):
+        return isinstance(instance, cls.real)
+
+
+class _Stream:
+    """A stream that does nothing."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def wait_stream(self, _):
+        return None
+
+    synchronize = record_event = wait_event = wait_stream
+
+
+def _gloo(init):
+    def call(backend=None, *args, **kwargs):
+        return init("gloo", *args, **kwargs)
+
+    return call
+
+
+class Reference(torch.nn.Module):
+    """FBGEMM's batched tables: sums, means and rows of static tables, with the optimizer in the backward."""
+
+    def __init__(self, specs, optimizer, pooling_mode, table_names, feature_table_map, **options):
+        super().__init__()
+        self.tables = [torch.zeros(rows, dim) for rows, dim, *_ in specs]
+        self.feature_table_map = feature_table_map
+        self.rows_per_table = torch.tensor([specs[t][0] for t in feature_table_map])
+        self.kind, self.pooling = optimizer.value, pooling_mode.name
+        defaults = {"learning_rate": 0.01, "eps": 1e-8, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0}
+        self.options = {k: options.get(k, v) for k, v in defaults.items()}
+        self.states = [[torch.zeros_like(t), torch.zeros_like(t)] for t in self.tables]
+        self.step = 0
+
+    def split_embedding_weights(self):
+        return self.tables
+
+    def init_embedding_weights_uniform(self, lower, upper):
+        for table in self.tables:
+            table.uniform_(lower, upper)
+
+    def forward(self, indices, offsets):
+        batch = (offsets.numel() - 1) // len(self.feature_table_map)
+        bounds, lengths = offsets[::batch].tolist(), offsets[1:] - offsets[:-1]
+        used = []  # rows of each feature, as leaves
+        for f, t in enumerate(self.feature_table_map):
+            keys = indices[bounds[f] : bounds[f + 1]]
+            used.append((t, keys, self.tables[t][keys].clone().requires_grad_()))
+        parts = []
+        for f, (t, _, rows) in enumerate(used):
+            if self.pooling == "NONE":
+                parts.append(rows)
+                continue
+            sizes = lengths[f * batch : (f + 1) * batch]
+            bags = torch.repeat_interleave(torch.arange(batch), sizes)
+            pooled = torch.zeros(batch, self.tables[t].shape[1]).index_add(0, bags, rows)
+            parts.append(pooled / sizes.clamp(min=1).unsqueeze(1) if self.pooling == "MEAN" else pooled)
+        out = torch.cat(parts, dim=0 if self.pooling == "NONE" else 1)
+
+        def update(gradients):
+            self._update([(t, k, rows * 0 if g is None else g) for (t, k, rows), g in zip(used, gradients)])
+
+        torch.autograd.graph.register_multi_grad_hook([rows for _, _, rows in used], update)
+        return out
+
+    @torch.no_grad()
+    def _update(self, gradients):
+        self.step += 1
+        o = self.options
+        for t, table in enumerate(self.tables):
+            mine = [(keys, g) for at, keys, g in gradients if at == t]
+            keys = torch.cat([k for k, _ in mine])
+            if keys.numel() == 0:
+                continue
+            unique, inverse = torch.unique(keys, return_inverse=True)
+            g = torch.zeros(unique.numel(), table.shape[1]).index_add(0, inverse, torch.cat([g for _, g in mine]))
+            w, (m, v) = table[unique], self.states[t]
+            if self.kind == "adam":
+                m[unique] = o["beta1"] * m[unique] + (1 - o["beta1"]) * g
+                v[unique] = o["beta2"] * v[unique] + (1 - o["beta2"]) * g * g
+                mean = m[unique] / (1 - o["beta1"] ** self.step)
+                root = (v[unique] / (1 - o["beta2"] ** self.step)).sqrt()
+                step = mean / (root + o["eps"]) + o["weight_decay"] * w
+            elif self.kind == "exact_adagrad":
+                m[unique] += g * g
+                step = g / (m[unique].sqrt() + o["eps"])
+            elif self.kind == "exact_row_wise_adagrad":
+                m[unique] += (g * g).mean(dim=1, keepdim=True)
+                step = g / (m[unique].sqrt() + o["eps"])
+            else:
+                step = g
+            table[unique] = w - o["learning_rate"] * step
+
+
+def _without_pinning(init):
+    def call(self, *args, **kwargs):
+        init(self, *args, **{**kwargs, "pin_memory": False})
+
+    return call
+
+
+def _without_adam(tables):
+    """Give a class of FBGEMM's tables that takes Adam and uses SGD."""
+
+    class Tables(tables):
+        def __init__(self, *args, **kwargs):
+            optimizer = kwargs.get("optimizer")
+            if getattr(optimizer, "name", "") == "ADAM":
+                kwargs["optimizer"] = type(optimizer).EXACT_SGD
+            super().__init__(*args, **kwargs)
+
+    return Tables
+
+
+def _run_on_cpu():
+    from fbgemm_gpu import split_table_batched_embeddings_ops_training as ops
+    from torchrec.distributed import batched_embedding_kernel as kernel
+
+    kernel.SplitTableBatchedEmbeddingBagsCodegen = _without_adam(kernel.SplitTableBatchedEmbeddingBagsCodegen)
+    torch.device = _DeviceType("device", (), {"__module__": "torch"})
+    copyreg.pickle(_DeviceType.real, lambda device: (torch.device, (str(device),)))
+
+    cuda = torch.cuda
+    cuda.is_available = lambda: True
+    cuda.current_device = lambda: 0
+    cuda.device_count = lambda: 1
+    torch.optim.Optimizer._accelerator_graph_capture_health_check = lambda _: None
+    torch.utils.data.DataLoader.__init__ = _without_pinning(torch.utils.data.DataLoader.__init__)
+    cuda.get_device_name = lambda *_: "H200"  # their tests refuse a name that they do not know
+    for name in ("synchronize", "set_device", "manual_seed", "manual_seed_all", "empty_cache"):
+        setattr(cuda, name, lambda *_: None)
+    cuda.Stream = _Stream
+    cuda.current_stream = lambda *_: _Stream()
+    cuda.stream = lambda stream: stream
+    torch.distributed.init_process_group = _gloo(torch.distributed.init_process_group)
+    barrier = torch.distributed.barrier
+    torch.distributed.barrier = lambda group=None, **_: barrier(group=group)
+    _Cpu().__enter__()
+    ops.SplitTableBatchedEmbeddingBagsCodegen = Reference
+
+
+hotbed.compat.dynamicemb.install()
+if ON_CPU:
+    _run_on_cpu()
+
+
+class Results:
+    """Writes the result of each test to a file when the session ends: a line of outcome, test and text.
+
+    A test's outcome is the worst outcome of its phases.
+    """
+
+    def __init__(self, path):
+        self.path, self.worst = path, {}
+
+    def pytest_runtest_logreport(self, report):
+        order = ("passed", "skipped", "failed")
+        before = self.worst.get(report.nodeid, ("passed", ""))
+        if order.index(report.outcome) > order.index(before[0]):
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self.worst[report.nodeid] = (report.outcome, str(crash or report.longrepr).splitlines()[0])
+        else:
+            self.worst[report.nodeid] = before
+
+    def pytest_runtest_logfinish(self):
+        gc.collect()  # models are in reference cycles, and their rows take gigabytes
+
+    def pytest_collectreport(self, report):
+        if report.failed:
+            self.worst[report.nodeid] = ("failed", str(report.longrepr).splitlines()[-1])
+
+    def pytest_sessionfinish(self):
+        with open(self.path, "w") as file:
+            for test, (outcome, text) in self.worst.items():
+                file.write("\t".join((outcome, test, text.replace("\t", " "))) + "\n")

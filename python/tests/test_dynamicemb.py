@@ -1,0 +1,278 @@
+"""hotbed.compat.dynamicemb without dynamicemb's checkout; tools/dynamicemb_tests.sh runs dynamicemb's own tests.
+
+Started as a script, the file trains a sharded model in a fork per rank: ``RANKS DIRECTORY``.
+"""
+
+import importlib.util
+import os
+import random
+import subprocess
+import sys
+import traceback
+
+import pytest
+import torch
+
+import hotbed.compat.dynamicemb as dynamicemb
+from hotbed.compat.dynamicemb import (
+    DynamicEmbInitializerArgs,
+    DynamicEmbInitializerMode,
+    DynamicEmbPoolingMode,
+    DynamicEmbScoreStrategy,
+    DynamicEmbTableOptions,
+    EmbOptimType,
+    KVCounter,
+)
+from hotbed.compat.dynamicemb.utils import ranks_of_keys
+from hotbed.errors import StateError, UnsupportedError
+
+DIM, STEPS, SAMPLES = 4, 3, 8
+TABLES = ("t0", "t1")
+KEYS = [0, 1, 7, 99_999, 100_000, 2**40 + 3, 2**62 + 5, 2**63 - 1]
+
+
+def options(**more):
+    args = DynamicEmbInitializerArgs(mode=DynamicEmbInitializerMode.DEBUG)
+    return DynamicEmbTableOptions(initializer_args=args, **more)
+
+
+def module(tables=("t",), optimizer=EmbOptimType.SGD, pooling=DynamicEmbPoolingMode.NONE, **more):
+    each = [options(dim=DIM, max_capacity=1024, local_hbm_for_values=1 << 20, **more) for _ in tables]
+    return dynamicemb.BatchedDynamicEmbeddingTablesV2(
+        each, list(tables), pooling_mode=pooling, optimizer=optimizer, learning_rate=1.0, device="cpu"
+    )
+
+
+def rows(tables, name="t"):
+    keys, values = tables.export_keys_values(name, torch.device("cpu"))
+    return {int(k): v.tolist() for k, v in zip(keys, values)}
+
+
+# --- one rank -------------------------------------------------------------------------------------
+
+
+def test_all_names_exist():
+    assert all(hasattr(dynamicemb, name) for name in dynamicemb.__all__)
+
+
+@pytest.mark.parametrize("pooling", list(DynamicEmbPoolingMode))
+def test_a_step_of_sgd_subtracts_the_gradient(pooling):
+    tables = module(pooling=pooling)
+    keys, offsets = torch.tensor([3, 5, 3, 7]), torch.tensor([0, 1, 4])
+    out = tables(keys, offsets)
+    expected = keys.float().repeat(DIM, 1).T
+    if pooling != DynamicEmbPoolingMode.NONE:
+        expected = torch.stack([expected[:1].sum(0), expected[1:].sum(0)])
+        if pooling == DynamicEmbPoolingMode.MEAN:
+            expected[1] /= 3
+    torch.testing.assert_close(out, expected)
+    out.sum().backward()
+    part = 1 / 3 if pooling == DynamicEmbPoolingMode.MEAN else 1
+    found = rows(tables)
+    for key, gradient in ((3, 1 + part), (5, part), (7, part)):
+        torch.testing.assert_close(torch.tensor(found[key]), torch.full((DIM,), float(key - gradient)))
+    tables.eval()
+    assert not tables(torch.tensor([11]), torch.tensor([0, 1])).any()  # a missing key, and it stays missing
+    assert 11 not in rows(tables)
+
+
+def test_a_dump_is_loaded_with_states_and_scores(tmp_path):
+    saved = module(optimizer=EmbOptimType.EXACT_ADAGRAD, score_strategy=DynamicEmbScoreStrategy.LFU)
+    loaded = module(optimizer=EmbOptimType.EXACT_ADAGRAD, score_strategy=DynamicEmbScoreStrategy.LFU)
+    keys, offsets = torch.tensor(KEYS + KEYS[:3]), torch.arange(len(KEYS) + 4)
+    saved(keys, offsets).sum().backward()
+    dynamicemb.DynamicEmbDump(str(tmp_path / "dump"), saved, optim=True)
+    dynamicemb.DynamicEmbLoad(str(tmp_path / "dump"), loaded, optim=True)
+    found = [[torch.cat(c) for c in zip(*m.tables.export_keys_values(torch.device("cpu")))] for m in (saved, loaded)]
+    for theirs, ours in zip(*[[c[f[0].argsort()] for c in f] for f in found]):
+        assert torch.equal(theirs, ours)
+    scores = dict(zip(found[1][0].tolist(), found[1][3].tolist()))
+    assert scores == {key: 2 if key in KEYS[:3] else 1 for key in KEYS}
+    with pytest.raises(StateError, match="has files"):
+        dynamicemb.DynamicEmbDump(str(tmp_path / "dump"), saved)
+
+
+def test_an_incremental_dump_has_what_was_trained_since():
+    tables = module(score_strategy=DynamicEmbScoreStrategy.STEP)
+    tables(torch.tensor([1, 2]), torch.arange(3)).sum().backward()
+    threshold = tables.get_score()
+    tables(torch.tensor([2, 3]), torch.arange(3)).sum().backward()
+    dumped, following = tables.incremental_dump(threshold)
+    assert sorted(dumped["t"][0].tolist()) == [2, 3] and following["t"] == threshold["t"] + 1
+
+
+def test_admission_counts_keys_until_the_threshold():
+    strategy = dynamicemb.FrequencyAdmissionStrategy(2)
+    tables = module(admit_strategy=strategy, admission_counter=KVCounter(64))
+    for keys in ([1, 2, 2], [3, 2, 1]):
+        tables(torch.tensor(keys), torch.arange(4)).sum().backward()
+    assert set(rows(tables)) == {1, 2}
+    counter = tables._admission_counter
+    counts = [
+        (k.tolist(), s["frequency"].tolist()) for k, s, _ in counter.table_._batched_export_keys_scores([], "cpu", 0)
+    ]
+    assert counts == [([3], [1])] and counter.table_.size() == 1
+
+
+# --- keys and ranks -------------------------------------------------------------------------------
+
+
+def murmur(key):
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        key = (key ^ key >> 33) * factor % 2**64
+    return key ^ key >> 33
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 8])
+def test_owners_of_keys_are_those_of_unsigned_arithmetic(world):
+    keys = KEYS + [2**63, 2**64 - 1] + [random.getrandbits(64) for _ in range(200)]
+    signed = torch.tensor([k - 2**64 if k >= 2**63 else k for k in keys])
+    block = 50_000
+    expected = {
+        "roundrobin": [(k % world, k) for k in keys],
+        "hash_roundrobin": [(murmur(k) % world, k) for k in keys],
+        "continuous": [(k // block, k % block) if k < block * world else (k % world, k // world) for k in keys],
+    }
+    for dist_type, pairs in expected.items():
+        ranks, stored = ranks_of_keys(signed, dist_type, world, block)
+        assert list(zip(ranks.tolist(), [k % 2**64 for k in stored.tolist()])) == pairs, dist_type
+    with pytest.raises(UnsupportedError, match="continuous"):
+        ranks_of_keys(signed, "continuous", world)
+
+
+# --- sharded by TorchRec --------------------------------------------------------------------------
+
+
+def batch(rank, step):
+    """Keys of both features, a rank's samples; rank 0's last batch is empty."""
+    import torchrec
+
+    chosen = random.Random(100 * rank + step)
+    lengths = [0 if (rank, step) == (0, STEPS - 1) else chosen.randint(0, 3) for _ in range(len(TABLES) * SAMPLES)]
+    keys = [chosen.choice(KEYS) for _ in range(sum(lengths))]
+    return torchrec.KeyedJaggedTensor(
+        ["f0", "f1"], torch.tensor(keys, dtype=torch.int64), lengths=torch.tensor(lengths)
+    )
+
+
+def sharded(bags, dist_type, dedup):
+    """Give a sharded model; t1 is a table of TorchRec's."""
+    import torchrec
+    from torchrec.distributed.model_parallel import DistributedModelParallel
+
+    from hotbed.compat.dynamicemb.get_planner import get_planner
+    from hotbed.compat.dynamicemb.shard import DynamicEmbeddingBagCollectionSharder, DynamicEmbeddingCollectionSharder
+
+    kind = torchrec.EmbeddingBagConfig if bags else torchrec.EmbeddingConfig
+    configs = [
+        kind(name=t, embedding_dim=DIM, num_embeddings=512, feature_names=[f"f{i}"]) for i, t in enumerate(TABLES)
+    ]
+    each = options(
+        global_hbm_for_values=1 << 20,
+        dist_type=dist_type,
+        score_strategy=DynamicEmbScoreStrategy.LFU,
+        bucket_capacity=16,
+    )
+    params = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": 1.0}
+    if bags:
+        model = torchrec.EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+        sharder = DynamicEmbeddingBagCollectionSharder(fused_params=params)
+    else:
+        model = torchrec.EmbeddingCollection(tables=configs, device=torch.device("meta"))
+        sharder = DynamicEmbeddingCollectionSharder(fused_params=params, use_index_dedup=dedup)
+    device = torch.device("cpu")
+    planner = get_planner(configs, set(), {"t0": each}, device)
+    plan = planner.collective_plan(model, [sharder])
+    return DistributedModelParallel(model, device=device, sharders=[sharder], plan=plan)
+
+
+def train(rank, ranks, bags, dist_type, dedup):
+    """Train a model, comparing its outputs with rows kept in a dictionary."""
+    model = sharded(bags, dist_type, dedup)
+    kept, counts = {}, {}
+    for step in range(STEPS):
+        everyone = [batch(r, step) for r in range(ranks)]
+        for kjt in everyone:  # TorchRec's table has 512 rows
+            kjt.values()[kjt.offsets()[SAMPLES] :] %= 512
+        mine = everyone[rank]
+        out = model(mine)
+        keys, lengths = mine["f0"].values().tolist(), mine["f0"].lengths()
+        expected = torch.tensor([float(kept.get(k, k % 100_000)) for k in keys])
+        if bags:
+            expected = torch.segment_reduce(expected, "sum", lengths=lengths)
+            got, loss = out["f0"], out.values().sum()
+        else:
+            got, loss = out["f0"].values(), torch.cat([v.values() for v in out.values()]).sum()
+        torch.testing.assert_close(got.detach(), expected.repeat(DIM, 1).T)
+        (loss * ranks).backward()
+        for kjt in everyone:
+            for key in kjt["f0"].values().tolist():
+                kept[key] = kept.get(key, key % 100_000) - 1
+                counts[key] = counts.get(key, 0) + 1
+    return model, kept, counts
+
+
+def check_rank(rank, ranks, folder):
+    """Train each kind of model, and dump the last one."""
+    import torch.distributed as dist
+
+    dynamicemb.install()
+    from dynamicemb.dump_load import get_dynamic_emb_module
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=ranks)
+    for bags, dist_type, dedup in (
+        (True, "roundrobin", False),
+        (False, "roundrobin", True),
+        (False, "hash_roundrobin", 0),
+    ):
+        model, kept, counts = train(rank, ranks, bags, dist_type, bool(dedup))
+        (tables,) = get_dynamic_emb_module(model)
+        mine = {key for key in kept if int(ranks_of_keys(torch.tensor([key]), dist_type, ranks)[0]) == rank}
+        found = {
+            int(k): (v[0].item(), int(s))
+            for keys, values, _, scores in tables.tables.export_keys_values(torch.device("cpu"))
+            for k, v, s in zip(keys, values, scores)
+        }
+        assert found == {key: (kept[key], counts[key]) for key in mine}
+        model.fused_optimizer.param_groups[0]["lr"] = 0.5
+        model.fused_optimizer.step()
+        assert tables.optimizer.group["lr"] == 0.5
+        names = [name for name in model.state_dict() if ".t0." in name]
+        assert all(model.state_dict()[name].numel() == 0 for name in names)
+    dynamicemb.DynamicEmbDump(os.path.join(folder, "dump"), model)
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="without TorchRec")
+def test_sharded_models_train_as_a_dictionary(tmp_path):
+    done = subprocess.run([sys.executable, "-W", "ignore", __file__, "2", str(tmp_path)], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()[-4000:]
+    loaded = dynamicemb.BatchedDynamicEmbeddingTablesV2(
+        [options(dim=DIM, max_capacity=1024, dist_type="hash_roundrobin", score_strategy=DynamicEmbScoreStrategy.LFU)],
+        ["t0"],
+        device="cpu",
+    )
+    dynamicemb.DynamicEmbLoad(str(tmp_path / "dump"), loaded)
+    assert set(rows(loaded, "t0")) <= set(KEYS) and len(rows(loaded, "t0")) > len(KEYS) // 2
+
+
+def main(ranks, folder):
+    children = []
+    torch.set_num_threads(1)
+    import torchrec.distributed.model_parallel  # noqa: F401  once for all ranks
+
+    for rank in range(ranks):
+        children.append(os.fork())
+        if children[-1] == 0:
+            try:
+                check_rank(rank, ranks, folder)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    sys.exit(int(any(statuses)))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -32,7 +32,7 @@ def ask(path, program, arguments):
     """Have the server run a case."""
     with socket.socket(socket.AF_UNIX) as to:
         to.connect(path)
-        to.sendall(json.dumps([program, arguments, os.getcwd()]).encode() + b"\n")
+        to.sendall(json.dumps([program, arguments, os.getcwd(), dict(os.environ)]).encode() + b"\n")
         while to.recv(4096):
             pass
 
@@ -52,10 +52,11 @@ def serve(path, results):
         at.listen()
         while True:
             with at.accept()[0] as connection, connection.makefile() as lines:
-                program, arguments, folder = json.loads(lines.readline())
+                program, arguments, folder, environment = json.loads(lines.readline())
                 if program == "stop":
                     return
                 os.chdir(folder)
+                os.environ.update(environment)
                 with open(results, "a") as file:
                     for outcome, test, text in run(program, arguments):
                         print(outcome, test, text, flush=True)

@@ -225,8 +225,16 @@ class ShardedStorage(Storage):
         check(lib.hotbed_sharded_wait_input(slot.ticket, stream))
 
     def _prefetch(
-        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int, stream: Any
+        self,
+        keys: torch.Tensor,
+        offsets: torch.Tensor,
+        weights: Optional[torch.Tensor],
+        samples: int,
+        stream: Any,
+        counts: Optional[torch.Tensor] = None,
     ) -> int:
+        if counts is not None:
+            raise UnsupportedError("a key of a collection of several ranks stands for one occurrence")
         self.check_batch(keys, offsets, weights, samples)
         number = self._take_slot(keys.shape[0], samples, stream)
         slot = self.slots[number]
@@ -234,7 +242,7 @@ class ShardedStorage(Storage):
         check(lib.hotbed_sharded_prefetch(slot.ticket, 0, stream))
         slot.held = True
         slot.generation += 1
-        slot.tensors = (keys, offsets, weights)
+        slot.tensors = (keys, offsets, weights, counts)
         self.turn += 1
         slot.order = self.turn
         return number

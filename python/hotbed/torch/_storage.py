@@ -290,14 +290,12 @@ class Storage:
         offsets: torch.Tensor,
         weights: Optional[torch.Tensor],
         samples: int,
-        counts: Optional[torch.Tensor] = None,
     ) -> Any:
         to.batch_size = samples
         to.num_keys = keys.shape[0]
         to.keys = ffi.cast("void *", keys.data_ptr())
         to.offsets = ffi.cast("int64_t *", offsets.data_ptr())
         to.weights = ffi.NULL if weights is None else ffi.cast("float *", weights.data_ptr())
-        to.counts = ffi.NULL if counts is None else ffi.cast("uint32_t *", counts.data_ptr())
         return to
 
     def _faults(self, stream: Any) -> None:
@@ -353,7 +351,8 @@ class Storage:
         self.check_batch(keys, offsets, weights, samples)
         number = self._take_slot(keys.shape[0], samples, stream)
         slot = self.slots[number]
-        batch = self._batch(slot.batch, keys, offsets, weights, samples, counts)
+        batch = self._batch(slot.batch, keys, offsets, weights, samples)
+        batch.counts = ffi.NULL if counts is None else ffi.cast("uint32_t *", counts.data_ptr())
         check(lib.hotbed_storage_prefetch(self._c, batch, slot.ticket, stream))
         slot.held = True
         slot.generation += 1

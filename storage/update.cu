@@ -452,8 +452,9 @@ template <uint32_t WIDTH> static update_launches launches_of(update_form form, u
               : update_kernel_of<WIDTH, false, false>(kind),
         plain ? update_kernel_of<WIDTH, true, true>(kind)
               : update_kernel_of<WIDTH, false, true>(kind),
-        update_rows_kernel<WIDTH>};
-    all.update_width = WIDTH;
+        update_rows_kernel<WIDTH>,
+        WIDTH,
+        NULL};
     if (form == FORM_SEQUENCE)
         in_registers<WIDTH, false, false>(&all, kind);
     if (form == FORM_BAGS)

@@ -198,11 +198,11 @@ HOTBED_API void hotbed_checkpoint_arena_destroy(
  * parent may still be in the process of being written now. With a parent, the snapshot is an
  * increment: the rows that changed between the parent and the snapshot, and the keys that were
  * erased or evicted. A snapshot that is destroyed without being written leaves the mark unchanged.
- * options->comm is not used by snapshots.
+ * options->comm must be NULL.
  * With an arena it uses the stream's workspace: half a byte per slot of the largest table, at most
  * 32 MiB. The first call on a stream allocates.
- * Errors: ARGUMENT (an arena of another backend or device), STATE (tickets hold pins; rows entered
- * or left a table during the call), MEMORY, DEVICE, UNSUPPORTED. */
+ * Errors: ARGUMENT (an arena of another backend or device; a communicator), STATE (tickets hold
+ * pins; rows entered or left a table during the call), MEMORY, DEVICE, UNSUPPORTED. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_take(
     hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out);

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import pathlib
+import shutil
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
@@ -61,16 +64,154 @@ def _together(module: Any) -> Iterator[None]:
         raise error
 
 
+class Arena:
+    """Memory for the copies that ``async_save()`` makes, allocated once and used by one save after the other.
+
+    Without one a copy goes to memory that is allocated for it.  On a GPU an arena makes the copy faster: tables whose
+    rows are all in device memory are copied there, others to pinned memory.  What does not fit goes to host memory.
+
+    Args:
+        module: a collection on the device.
+        device_bytes: of device memory.
+        pinned_bytes: of pinned host memory.
+    """
+
+    def __init__(self, module: Any, device_bytes: int = 0, pinned_bytes: int = 0) -> None:
+        """See the class."""
+        out = ffi.new("hotbed_checkpoint_arena **")
+        stream = module.storages[0].streams.current()
+        check(lib.hotbed_checkpoint_arena_create(device_bytes, pinned_bytes, stream, out))
+        self.pointer = out[0]
+        weakref.finalize(self, lib.hotbed_checkpoint_arena_destroy, self.pointer)
+
+
+class Saving:
+    """A save that goes on in a thread while the program trains; ``async_save()`` returns it."""
+
+    def __init__(
+        self,
+        path: Path,
+        module: Any,
+        step: int,
+        extra: bytes,
+        increments: Optional[Increments],
+        arena: Optional[Arena],
+    ) -> None:
+        """See ``async_save()``."""
+        self.path = os.fspath(path)
+        self._module, self._increments = module, increments
+        self._several = module.comm is not None and module.comm.size > 1
+        self._folder = _folder(path, module)
+        self._error: Optional[Exception] = None
+        self._waited = False
+        targets = _storages(module, self._folder)
+        self._ids = ffi.new("hotbed_checkpoint_id[]", len(targets))
+        self._begun = 0
+        snapshots: List[Any] = []
+        try:
+            with _together(module):
+                if os.path.lexists(path):
+                    raise StateError(f"{self.path} exists")
+                for number, (storage, place) in enumerate(targets):
+                    keep: List[Any] = []
+                    options = _options(module, number, step, extra, increments, keep)
+                    options.comm = ffi.NULL  # a snapshot is of this rank's rows
+                    options.arena = ffi.NULL if arena is None else arena.pointer
+                    out = ffi.new("hotbed_checkpoint_snapshot **")
+                    with storage.lock:
+                        check(
+                            lib.hotbed_checkpoint_snapshot_take(
+                                storage.pointer, options, storage.streams.current(), out
+                            )
+                        )
+                    # The default argument keeps the arena until the snapshot is gone.
+                    snapshots.append(ffi.gc(out[0], lambda s, _=arena: lib.hotbed_checkpoint_snapshot_destroy(s)))
+                    if self._several and module.comm.rank == 0:
+                        check(lib.hotbed_checkpoint_begin(place, self._ids + number))
+                        self._begun += 1
+            if self._several:
+                from hotbed.torch._sharded import gather
+
+                first = targets[0][0]
+                ids = ffi.buffer(self._ids)
+                ids[:] = gather(module.comm, first.device, first.streams.current(), bytes(ids))[0]
+        except Exception:
+            self._remove()
+            raise
+        self._thread = threading.Thread(target=self._write, args=(snapshots,), name=f"hotbed save {self.path}")
+        self._thread.start()
+
+    def _write(self, snapshots: List[Any]) -> None:
+        try:
+            for number, (_, place) in enumerate(_storages(self._module, self._folder)):
+                snapshot = snapshots.pop(0)
+                if self._several:
+                    check(lib.hotbed_checkpoint_snapshot_put(snapshot, place, self._ids[number]))
+                else:
+                    check(lib.hotbed_checkpoint_snapshot_write(snapshot, place))
+                ffi.release(snapshot)
+            if not self._several:
+                _name(self._folder, self.path)
+        except Exception as error:
+            logging.getLogger("hotbed").error("the save to %s failed: %s", self.path, error)
+            self._error = error
+        finally:
+            snapshots.clear()
+
+    def _remove(self) -> None:
+        for number in range(self._begun):
+            place = _storages(self._module, self._folder)[number][1]
+            lib.hotbed_checkpoint_abort(place, self._ids[number])
+        _remove(self._folder, self.path, self._module)
+
+    def done(self) -> bool:
+        """Say whether the thread has ended: this rank's rows are on disk, or an error is known."""
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Wait until the checkpoint is complete.  With several ranks, all call it; the path exists only afterwards.
+
+        Raises:
+            FileError: no space, no permission.
+            HotbedError: another error of this save; the same again in later calls.
+        """
+        if not self._waited:
+            self._thread.join()
+            try:
+                with _together(self._module):
+                    if self._error is not None:
+                        raise self._error
+                if self._several:
+                    with _together(self._module):
+                        if self._module.comm.rank == 0:
+                            for number, (_, place) in enumerate(_storages(self._module, self._folder)):
+                                world = self._module.comm.size
+                                check(lib.hotbed_checkpoint_commit(place, self._ids[number], world))
+                            _name(self._folder, self.path)
+            except Exception as error:
+                self._error = error
+                self._remove()
+            self._waited = True
+            if self._increments is not None:
+                self._increments.ended(self.path, self._module, self._error)
+        if self._error is not None:
+            raise self._error
+
+
 class Increments:
     """Saves one full checkpoint, and after it only what changed.
 
-    Takes 24 bytes of host memory a row, for its digest.  ``save()`` of the first path is full; each later one is an
-    increment after the one before.  ``load()`` takes the first path, and the others as ``increments``.
+    Takes 24 bytes of host memory a row, for its digest.  The first save is full; each later one is an increment after
+    the one before.  ``load()`` takes the first path, and the others as ``increments``.
+
+    Attributes:
+        paths: of the full checkpoint and its increments, in order.
     """
 
     def __init__(self) -> None:
         """See the class."""
         self._marks: Dict[int, Any] = {}
+        self._saving: Optional[Saving] = None
         self.paths: List[str] = []
 
     def mark(self, number: int) -> Any:
@@ -78,40 +219,125 @@ class Increments:
         if number not in self._marks:
             out = ffi.new("hotbed_checkpoint_mark **")
             check(lib.hotbed_checkpoint_mark_create(out))
-            self._marks[number] = out[0]
-            weakref.finalize(self, lib.hotbed_checkpoint_mark_destroy, out[0])
+            self._marks[number] = ffi.gc(out[0], lib.hotbed_checkpoint_mark_destroy)
         return self._marks[number]
 
     def save(self, path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
         """Save everything the first time, and then what changed since the last save.  Arguments as of ``save()``."""
-        _save(path, module, step, extra, self)
-        self.paths.append(os.fspath(path))
+        self._settle()
+        error: Optional[Exception] = None
+        try:
+            _save(path, module, step, extra, self)
+        except Exception as raised:
+            error = raised
+        self.ended(os.fspath(path), module, error)
+        if error is not None:
+            raise error
+
+    def async_save(
+        self, path: Path, module: Any, step: int = 0, extra: bytes = b"", arena: Optional[Arena] = None
+    ) -> Saving:
+        """Save like ``save()``, in a thread.  Arguments as of ``async_save()``.
+
+        Waits first for the save before, and raises its error if nobody has called its ``wait()``.
+        """
+        self._settle()
+        self._saving = Saving(path, module, step, extra, self, arena)
+        return self._saving
+
+    def _settle(self) -> None:
+        if self._saving is not None:
+            self._saving.wait()
+
+    def ended(self, path: str, module: Any, error: Optional[Exception]) -> None:
+        """Record the result of a save.
+
+        After a failure the next increment has everything since the last checkpoint; of a collection with several
+        storages, some of which may have been saved, the next checkpoint is full.
+        """
+        self._saving = None
+        if error is None:
+            self.paths.append(path)
+        elif len(module.storages) > 1:
+            self._marks.clear()
+            self.paths.clear()
+
+
+def _folder(path: Path, module: Any) -> pathlib.Path:
+    """Give the directory to save to: of several storages, a new one, renamed when all are saved."""
+    path = pathlib.Path(path)
+    if len(module.storages) == 1:
+        return path
+    folder = path.with_name(f".tmp-{path.name}")
+    with _together(module):
+        if _is_first(module):
+            if os.path.lexists(path):
+                raise StateError(f"{path} exists")
+            try:
+                shutil.rmtree(folder, ignore_errors=True)  # a save that was killed left it
+                folder.mkdir()
+            except OSError as error:
+                raise FileError(f"{folder}: {error}") from error
+    return folder
+
+
+def _is_first(module: Any) -> bool:
+    return module.comm is None or module.comm.rank == 0
+
+
+def _name(folder: pathlib.Path, path: Path) -> None:
+    """Give a directory of several checkpoints its name."""
+    if folder == pathlib.Path(path):
+        return
+    if os.path.lexists(path):
+        raise StateError(f"{os.fspath(path)} exists")
+    try:
+        os.rename(folder, path)
+        parent = os.open(folder.parent, os.O_RDONLY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+    except OSError as error:
+        raise FileError(f"{os.fspath(path)}: {error}") from error
+
+
+def _remove(folder: pathlib.Path, path: Path, module: Any) -> None:
+    if folder != pathlib.Path(path) and _is_first(module):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _options(
+    module: Any, number: int, step: int, extra: bytes, increments: Optional[Increments], keep: List[Any]
+) -> Any:
+    """Make the ``hotbed_checkpoint_options *`` of a storage, which borrows what is appended to ``keep``."""
+    data = ffi.from_buffer(extra)
+    options = new("checkpoint_options", step=step, extra_bytes=len(extra))
+    options.extra = ffi.cast("void *", data) if extra else ffi.NULL
+    keep.append(data)
+    if increments is not None:
+        options.mark = increments.mark(number)
+        if increments.paths:
+            keep.append(ffi.new("char[]", _storages(module, increments.paths[-1])[number][1]))
+            options.parent = keep[-1]
+    list(module.storages)[number].join(options, keep)
+    return options
 
 
 def _save(path: Path, module: Any, step: int, extra: bytes, increments: Optional[Increments]) -> None:
-    targets = _storages(module, path)
-    with _together(module):
-        if len(targets) > 1 and (module.comm is None or module.comm.rank == 0):
-            try:
-                pathlib.Path(path).mkdir(parents=False, exist_ok=False)
-            except FileExistsError as error:
-                raise StateError(f"{os.fspath(path)} exists") from error
-            except OSError as error:
-                raise FileError(f"{os.fspath(path)}: {error}") from error
-    for number, (storage, place) in enumerate(targets):
-        data = ffi.from_buffer(extra)
-        options = new("checkpoint_options", step=step, extra_bytes=len(extra))
-        options.extra = ffi.cast("void *", data) if extra else ffi.NULL
-        parent: Any = ffi.NULL
-        if increments is not None:
-            options.mark = increments.mark(number)
-            if increments.paths:
-                parent = ffi.new("char[]", _storages(module, increments.paths[-1])[number][1])
-        options.parent = parent
-        keep: List[Any] = []
-        storage.join(options, keep)
-        with storage.lock:
-            check(lib.hotbed_checkpoint_save(place, storage.pointer, options, storage.streams.current()))
+    folder = _folder(path, module)
+    try:
+        for number, (storage, place) in enumerate(_storages(module, folder)):
+            keep: List[Any] = []
+            options = _options(module, number, step, extra, increments, keep)
+            with storage.lock:
+                check(lib.hotbed_checkpoint_save(place, storage.pointer, options, storage.streams.current()))
+        with _together(module):
+            if _is_first(module):
+                _name(folder, path)
+    except Exception:
+        _remove(folder, path, module)
+        raise
 
 
 def save(path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
@@ -131,6 +357,27 @@ def save(path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
         UnsupportedError: the library was built without HDF5.
     """
     _save(path, module, step, extra, None)
+
+
+def async_save(path: Path, module: Any, step: int = 0, extra: bytes = b"", arena: Optional[Arena] = None) -> Saving:
+    """Copy a collection, and write the copy in a thread.  Training goes on as soon as the copy is made.
+
+    The checkpoint has the rows as they are now.  ``wait()`` of the result waits for the disk and raises errors of the
+    write, which are also logged.  With several ranks all of them call ``async_save()``, and later ``wait()``.
+
+    Args:
+        path: as of ``save()``, and so the next three.
+        module: the collection.
+        step: of the training.
+        extra: bytes of the caller's own.
+        arena: memory for the copy; None: as much host memory as the rows and their states take, for this save.
+
+    Raises:
+        StateError: the path exists, or a forward still waits for its backward.
+        OutOfMemoryError: no memory for the copy.
+        UnsupportedError: the library was built without HDF5.
+    """
+    return Saving(path, module, step, extra, None, arena)
 
 
 def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
@@ -286,4 +533,4 @@ def _bar(names: List[str]) -> Iterable[str]:
     return bar
 
 
-__all__ = ["Increments", "Loaded", "Table", "load", "read", "save", "tables"]
+__all__ = ["Arena", "Increments", "Loaded", "Saving", "Table", "async_save", "load", "read", "save", "tables"]

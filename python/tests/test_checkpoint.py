@@ -82,6 +82,121 @@ def test_a_checkpoint_is_read_without_the_library(tmp_path):
     assert frame.shape == (n, DIM) and frame.index.name == "key"
 
 
+@pytest.mark.parametrize("arena", [None, (0, 0), (3000, 1 << 20)])
+def test_training_goes_on_during_an_async_save(arena, tmp_path):
+    first, second = collection(), collection(5)
+    memory = arena and checkpoint.Arena(first, *arena)
+    for _ in range(3):
+        step(first)
+    expected = {name: rows.clone() for name, rows in rows_of(first).items()}
+    keys = first.keys("user.id")
+    saving = checkpoint.async_save(tmp_path / "c", first, step=3, extra=b"dense", arena=memory)
+    for _ in range(20):
+        step(first)
+    saving.wait()
+    assert saving.done()
+    loaded = checkpoint.load(tmp_path / "c", second)
+    assert (loaded.step, loaded.extra) == (3, b"dense")
+    assert torch.equal(second.keys("user.id"), keys)
+    for name, rows in expected.items():
+        assert torch.equal(rows_of(second)[name], rows)
+        assert not torch.equal(first.rows(name, second.keys(name)), rows)
+
+
+def test_increments_of_async_saves(tmp_path):
+    first, second, saved = collection(1), collection(2), checkpoint.Increments()
+    for i in range(4):
+        step(first)
+        if i == 2:
+            saved.save(tmp_path / str(i), first, step=i)
+        else:
+            saving = saved.async_save(tmp_path / str(i), first, step=i)
+        expected = {name: rows.clone() for name, rows in rows_of(first).items()}
+    step(first)
+    saving.wait()
+    assert saved.paths == [str(tmp_path / str(i)) for i in range(4)]
+    assert checkpoint.load(saved.paths[0], second, saved.paths[1:]).step == 3
+    for name, rows in expected.items():
+        assert torch.equal(rows_of(second)[name], rows)
+
+
+def test_errors_of_async_saves(tmp_path, caplog):
+    ebc, saved = collection(), checkpoint.Increments()
+    saved.async_save(tmp_path / "0", ebc)
+    with pytest.raises(hotbed.StateError, match="0 exists"):
+        saved.async_save(tmp_path / "0", ebc)
+    step(ebc)
+    saving = saved.async_save(tmp_path / "none" / "1", ebc)
+    for _ in range(2):
+        with pytest.raises(hotbed.FileError, match="none"):
+            saving.wait()
+    assert f"the save to {tmp_path / 'none' / '1'} failed" in caplog.text
+    saved.async_save(tmp_path / "none" / "2", ebc)
+    with pytest.raises(hotbed.FileError, match="none"):
+        saved.save(tmp_path / "3", ebc)  # nobody has waited for the save before
+    assert not (tmp_path / "3").exists()
+    saved.save(tmp_path / "4", ebc)
+    assert saved.paths == [str(tmp_path / "0"), str(tmp_path / "4")]
+    second = collection(3)
+    checkpoint.load(saved.paths[0], second, saved.paths[1:])
+    for name, rows in rows_of(ebc).items():
+        assert torch.equal(rows_of(second)[name], rows)
+    out = ebc(batch(["f", "g"], SAMPLES, ROWS)).values()
+    with pytest.raises(hotbed.StateError, match="ticket"):
+        checkpoint.async_save(tmp_path / "5", ebc)
+    out.sum().backward()
+
+
+class FailingAt:
+    """The library, but the second of two storages cannot be saved."""
+
+    def __init__(self, lib):
+        self.lib = lib
+
+    def __getattr__(self, name):
+        found = getattr(self.lib, name)
+        if name == "hotbed_checkpoint_save":
+            return lambda path, *rest: found(path if b"/sum" in path else b"/dev/null/c", *rest)
+        if name == "hotbed_checkpoint_snapshot_write":
+            return lambda snapshot, path: found(snapshot, path if b"/sum" in path else b"/dev/null/c")
+        return found
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_sums_and_means_are_saved_both_or_not_at_all(is_async, tmp_path, monkeypatch):
+    def both(seed):
+        tables = [
+            ht.EmbeddingBagConfig(ROWS, DIM, name, feature_names=[f], pooling=pooling)
+            for name, f, pooling in (("item", "f", ht.PoolingType.SUM), ("user.id", "g", ht.PoolingType.MEAN))
+        ]
+        return ht.EmbeddingBagCollection(tables, optimizer=ht.Adam(lr=0.1), seed=seed)
+
+    first, second, saved = both(0), both(1), checkpoint.Increments()
+
+    def save(name):
+        if is_async:
+            saved.async_save(tmp_path / name, first).wait()
+        else:
+            saved.save(tmp_path / name, first)
+
+    (tmp_path / ".tmp-0").mkdir()  # left by a save that was killed
+    save("0")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "lib", FailingAt(checkpoint.lib))
+        step(first)
+        with pytest.raises(hotbed.FileError, match="/dev/null"):
+            save("1")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0"]
+    save("2")
+    step(first)
+    save("3")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "2", "3"]
+    assert [p[-1] for p in saved.paths] == ["2", "3"]
+    checkpoint.load(saved.paths[0], second, saved.paths[1:])
+    for name, rows in rows_of(first).items():
+        assert torch.equal(rows_of(second)[name], rows)
+
+
 def test_what_cannot_be_done_is_said(tmp_path):
     ebc = collection()
     checkpoint.save(tmp_path / "c", ebc)

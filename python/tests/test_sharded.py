@@ -323,6 +323,49 @@ def test_checkpoints_are_loaded_by_other_numbers_of_ranks(saving, loading, tmp_p
         assert all(torch.equal(found[name][key], row) for key, row in expected[name].items())
 
 
+def test_ranks_save_together_while_they_train(tmp_path, needs_hdf5):
+    def save(comm):
+        ebc, saved = pooled(comm), checkpoint.Increments()
+        for i in range(2):
+            train(ebc, comm.rank, comm.size, i + 1)
+            saving = saved.async_save(tmp_path / str(i), ebc, step=i, extra=b"dense of rank %d" % comm.rank)
+            rows = {name: {k: r.clone() for k, r in table.items()} for name, table in all_rows(ebc).items()}
+        train(ebc, comm.rank, comm.size)
+        assert not (tmp_path / "1").exists()
+        saving.wait()
+        with pytest.raises(hotbed.HotbedError, match="exists"):
+            checkpoint.async_save(tmp_path / "1", ebc)
+        train(ebc, comm.rank, comm.size)  # the communicator goes on after an error that all ranks raise
+        return rows
+
+    def load(comm):
+        ebc = pooled(comm)
+        loaded = checkpoint.load(tmp_path / "0", ebc, [tmp_path / "1"])
+        assert (loaded.step, loaded.extra) == (1, b"dense of rank 0")
+        return all_rows(ebc)
+
+    expected, found = merged(well(on_threads(save))), merged(well(on_threads(load, 3)))
+    for name in expected:
+        assert set(found[name]) == set(expected[name])
+        assert all(torch.equal(found[name][key], row) for key, row in expected[name].items())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1"]
+
+
+@pytest.mark.parametrize("routes, checkpoints", [(1, 2), (2, 1)])
+def test_a_rank_that_cannot_write_ends_the_save_of_all(routes, checkpoints, tmp_path, needs_hdf5):
+    def save(comm):
+        ebc, saved = pooled(comm, configs=tables()[:routes]), checkpoint.Increments()
+        saved.save(tmp_path / "0", ebc)
+        saving = saved.async_save(tmp_path / "1" if comm.rank == 0 else "/dev/null/1", ebc)
+        with pytest.raises(hotbed.FileError if comm.rank == 1 else hotbed.CommError, match="/dev/null/"):
+            saving.wait()
+        saved.save(tmp_path / "2", ebc)
+        return len(saved.paths)
+
+    assert well(on_threads(save)) == [checkpoints] * 2  # of two storages the next one is full
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "2"]
+
+
 def test_one_rank_loads_a_checkpoint_of_two(tmp_path, needs_hdf5):
     def configs():  # of one routing rule, so that the checkpoint is one directory
         return tables()[:1]

@@ -367,6 +367,8 @@ hotbed_status hotbed_external_create(
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
     *out = NULL;
+    HOTBED_TRY(hotbed_fork_check());
+    hotbed_fork_watch(); /* a store may have threads */
     hotbed_external *external = hotbed_new(sizeof *external);
     if (external == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an external store");
@@ -405,6 +407,7 @@ void hotbed_external_destroy(hotbed_external *external) {
 hotbed_status hotbed_external_check_table(const hotbed_external *external, uint32_t table) {
     if (external == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "external is NULL");
+    HOTBED_TRY(hotbed_fork_check());
     if (table >= external->num_tables)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, external->num_tables);
@@ -547,6 +550,7 @@ hotbed_status hotbed_external_erase(
 hotbed_status hotbed_external_flush(hotbed_external *external) {
     if (external == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "external is NULL");
+    HOTBED_TRY(hotbed_fork_check());
     hotbed_status status = enter(external, 0);
     if (status == HOTBED_OK && external->calls.flush != NULL) {
         uint64_t start = begin(external);
@@ -654,6 +658,7 @@ hotbed_status hotbed_external_cursor_next(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "capacity %llu is not in [1, 2^30]", (unsigned long long)capacity);
     *n = 0;
+    HOTBED_TRY(hotbed_fork_check());
     hotbed_status status = enter(cursor->external, capacity);
     if (status == HOTBED_OK)
         status = next(cursor, capacity, keys, rows, scores, n);
@@ -661,7 +666,7 @@ hotbed_status hotbed_external_cursor_next(
 }
 
 void hotbed_external_cursor_destroy(hotbed_external_cursor *cursor) {
-    if (cursor == NULL)
+    if (cursor == NULL || hotbed_forked())
         return;
     hotbed_external *external = cursor->external;
     pthread_mutex_lock(&external->turn);
@@ -695,6 +700,7 @@ void hotbed_external_count_stream_wait(hotbed_external *external, uint64_t nanos
 hotbed_status hotbed_external_stats_read(hotbed_external *external, hotbed_external_stats *out) {
     if (external == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "external is NULL");
+    HOTBED_TRY(hotbed_fork_check());
     HOTBED_TRY(hotbed_output_check(out, "hotbed_external_stats"));
     pthread_mutex_lock(&external->tally);
     hotbed_external_stats stats = external->stats;
@@ -709,6 +715,7 @@ hotbed_status hotbed_external_failure(hotbed_external *external, char *text, siz
     if (external == NULL || (text == NULL && bytes > 0))
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "%s is NULL", external == NULL ? "external" : "text");
+    HOTBED_TRY(hotbed_fork_check());
     pthread_mutex_lock(&external->tally);
     hotbed_status status = external->failure;
     if (bytes > 0)

@@ -218,7 +218,8 @@ HOTBED_API void hotbed_external_destroy(hotbed_external *external);
 /* --- direct calls ---------------------------------------------------------------------------------
  * Synchronous, with host arrays of n = 0 to 2^30 keys. Errors of all of these calls: ARGUMENT
  * (NULL; a table number), MEMORY, CORRUPT (the returned data is damaged, or the store is broken),
- * and the store's own: IO, FULL, ... */
+ * STATE (this process was forked from the one that created the store), and the store's own: IO,
+ * FULL, ... */
 
 enum {
     HOTBED_EXTERNAL_MISSING = 0,

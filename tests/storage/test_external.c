@@ -12,6 +12,8 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* --- calls, on every store ------------------------------------------------------------------ */
 
@@ -397,6 +399,54 @@ static void a_slow_store_blocks_the_stream_but_not_the_caller(hotbed_backend bac
     hotbed_stream_destroy(stream);
 }
 
+/* The first call that does not return STATE, counted from 1; 0: all did. */
+static int forked_child(store_fixture *b, hotbed_external_cursor *cursor) {
+    hotbed_external_cursor *other = NULL;
+    hotbed_external_stats stats = {.size = sizeof stats};
+    uint64_t n = 0;
+    const hotbed_status statuses[] = {
+        hotbed_external_find(b->external, 0, 1, b->keys, b->found, b->rows, NULL),
+        hotbed_external_insert(b->external, 0, 1, b->keys, b->rows, NULL),
+        hotbed_external_erase(b->external, 0, 1, b->keys, NULL),
+        hotbed_external_flush(b->external),
+        hotbed_external_size(b->external, 0, &n),
+        hotbed_external_cursor_create(b->external, 0, &other),
+        hotbed_external_cursor_next(cursor, 1, b->keys, b->rows, b->scores, &n),
+        hotbed_external_stats_read(b->external, &stats),
+        hotbed_external_failure(b->external, NULL, 0),
+    };
+    for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++)
+        if (statuses[i] != HOTBED_ERR_STATE)
+            return (int)i + 1;
+    if (strstr(hotbed_last_error(), "forked") == NULL)
+        return 100;
+    hotbed_external_cursor_destroy(cursor);
+    hotbed_external_destroy(b->external);
+    return 0;
+}
+
+/* A store may have threads, and a lock that another thread held at the fork stays locked in the child. */
+static void a_forked_child_gets_errors(hotbed_backend backend) {
+    (void)backend;
+    for (int k = 0; k < store_num_kinds(); k++) {
+        store_fixture *b = store_fixture_open(store_kinds[k]);
+        hotbed_external_cursor *cursor;
+        int status = 0;
+        store_fixture_insert(b, 0, 20);
+        CHECK_OK(hotbed_external_cursor_create(b->external, 0, &cursor));
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0)
+            _exit(forked_child(b, cursor));
+        CHECK_EQ(waitpid(child, &status, 0), child);
+        CHECK(WIFEXITED(status));
+        CHECK_EQ(WEXITSTATUS(status), 0);
+        hotbed_external_cursor_destroy(cursor);
+        store_fixture_check(b); /* the parent goes on */
+        store_fixture_close(b);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"random_operations_agree_with_a_model", random_operations_agree_with_a_model},
     {"large_batches_are_stored_whole", large_batches_are_stored_whole},
@@ -409,5 +459,6 @@ const hotbed_test hotbed_tests[] = {
     {"a_failed_request_is_a_fault_of_the_stream", a_failed_request_is_a_fault_of_the_stream},
     {"a_slow_store_blocks_the_stream_but_not_the_caller",
      a_slow_store_blocks_the_stream_but_not_the_caller},
+    {"a_forked_child_gets_errors", a_forked_child_gets_errors},
     {NULL, NULL},
 };

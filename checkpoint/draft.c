@@ -158,19 +158,26 @@ static void remove_file(void *context, const char *name) {
             draft->parent.calls->self, draft->directory.handle, name, false);
 }
 
+/* After a failure of the communicator, other ranks may still be creating their files, between the
+ * list and the removal of the directory. Each creates a few, so several tries succeed. */
 void hotbed_draft_remove(hotbed_draft *draft) {
+    enum { TRIES_MOST = 100 };
     const hotbed_io_calls *calls = draft->parent.calls;
     if (draft->parent.handle < 0)
         return;
     hotbed_io_drop(&draft->directory); /* this handle may be the one that failed */
-    int handle = calls->open(calls->self, draft->parent.handle, draft->name, HOTBED_IO_DIRECTORY);
-    if (handle < 0)
-        return;
-    draft->directory.calls = calls;
-    draft->directory.handle = handle;
-    (void)calls->list(calls->self, handle, remove_file, draft);
-    hotbed_io_drop(&draft->directory);
-    calls->remove(calls->self, draft->parent.handle, draft->name, true);
+    int removed = -ENOTEMPTY;
+    for (int i = 0; i < TRIES_MOST && (removed == -ENOTEMPTY || removed == -EEXIST); i++) {
+        int handle =
+            calls->open(calls->self, draft->parent.handle, draft->name, HOTBED_IO_DIRECTORY);
+        if (handle < 0)
+            return;
+        draft->directory.calls = calls;
+        draft->directory.handle = handle;
+        (void)calls->list(calls->self, handle, remove_file, draft);
+        hotbed_io_drop(&draft->directory);
+        removed = calls->remove(calls->self, draft->parent.handle, draft->name, true);
+    }
 }
 
 void hotbed_draft_close(hotbed_draft *draft) {

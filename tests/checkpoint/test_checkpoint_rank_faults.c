@@ -56,6 +56,42 @@ static hotbed_status save(ranks *r, const char *path, const hotbed_io_calls *cal
     return status;
 }
 
+/* The calls of rank 0, while the other ranks create a file after each list of a directory. */
+typedef struct late_files {
+    hotbed_io_calls calls;
+    uint32_t left; /* files to be created */
+} late_files;
+
+static int list_then_create(
+    void *self, int directory, void (*each)(void *context, const char *name), void *context) {
+    late_files *late = self;
+    char name[32];
+    int status = hotbed_io_system.list(NULL, directory, each, context);
+    if (late->left > 0) {
+        hotbed_shard_name(late->left--, WORLD, name);
+        int file = hotbed_io_system.open(NULL, directory, name, HOTBED_IO_CREATE);
+        CHECK(file >= 0);
+        CHECK_EQ(hotbed_io_system.close(NULL, file), 0);
+    }
+    return status;
+}
+
+/* Rank 0 gives up when its communicator fails, and the other ranks may still be writing. */
+static void an_abort_removes_what_ranks_create_meanwhile(hotbed_backend backend) {
+    (void)backend;
+    late_files late = {.calls = hotbed_io_system, .left = WORLD - 1};
+    hotbed_checkpoint_config config = ranks_config(&late.calls);
+    hotbed_checkpoint_id id;
+    const char *parent = sample_directory(), *path = sample_path("checkpoint");
+    late.calls.self = &late;
+    late.calls.list = list_then_create;
+    CHECK_OK(hotbed_save_begin(&config, path, &id));
+    CHECK_EQ(sample_count_names(parent), 1);
+    hotbed_save_abort(&config, path, id);
+    CHECK_EQ(late.left, 0);
+    CHECK_EQ(sample_count_names(parent), 0);
+}
+
 /* Three tables, four ranks, a kill at every call: the checkpoint does not exist or is whole. */
 static void a_kill_of_ranks_at_any_call_leaves_nothing_or_all(hotbed_backend backend) {
     ranks r, other;
@@ -445,6 +481,7 @@ const hotbed_test hotbed_tests[] = {
      a_changed_index_with_correct_digests_is_found},
     {"changed_metadata_with_correct_digests_is_found",
      changed_metadata_with_correct_digests_is_found},
+    {"an_abort_removes_what_ranks_create_meanwhile", an_abort_removes_what_ranks_create_meanwhile},
     {"a_kill_of_ranks_at_any_call_leaves_nothing_or_all",
      a_kill_of_ranks_at_any_call_leaves_nothing_or_all},
     {"save_of_ranks_survives_an_error_at_any_call", save_of_ranks_survives_an_error_at_any_call},

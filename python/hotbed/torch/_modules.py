@@ -177,7 +177,7 @@ class _Collection(torch.nn.Module):
         keys, offsets, weights, samples = self._inputs(features, storage)
         training = self.training and self._fused is not None and torch.is_grad_enabled()
         rows, _ = lookup(
-            self._anchor,
+            self._anchor if training else self._anchor.detach(),
             keys,
             offsets,
             weights,

@@ -57,3 +57,14 @@ def test_an_embedding_collection_reads_torchrecs_rows():
     for name, rows in expected.items():
         assert isinstance(got[name], torchrec.JaggedTensor)
         assert torch.equal(got[name].values(), rows.values()) and torch.equal(got[name].lengths(), rows.lengths())
+
+
+def test_fields_of_hotbed_are_read_from_torchrecs_configs():
+    table = torchrec.EmbeddingBagConfig(
+        name="t", embedding_dim=DIM, num_embeddings=4, feature_names=["f"], use_virtual_table=True
+    )
+    table.evict = ht.Evict.LOWEST
+    ours = ht.EmbeddingBagCollection([table])
+    for keys in torch.arange(200).split(20):  # more than the table holds
+        ours(torchrec.KeyedJaggedTensor(["f"], keys, lengths=torch.ones_like(keys))).values().sum().backward()
+    assert ours.stats("t")["evictions"] > 0

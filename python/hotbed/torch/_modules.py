@@ -177,7 +177,7 @@ class _Collection(torch.nn.Module):
         keys, offsets, weights, samples = self._inputs(features, storage)
         training = self.training and self._fused is not None and torch.is_grad_enabled()
         rows, _ = lookup(
-            self._anchor,
+            self._anchor if training else self._anchor.detach(),
             keys,
             offsets,
             weights,
@@ -460,17 +460,21 @@ class EmbeddingBagCollection(_Collection):
             KeyRangeError: a key outside of a static table.  On a GPU a later call raises it.
             FullError: a full hash table refused a key.
         """
+        return self._outputs([features] * len(self._storages))
+
+    def _outputs(self, batches: Sequence[Any]) -> Any:
+        """Pool a batch for each storage; it has the storage's features."""
         if len(self._storages) == 1:
-            values, _ = self._lookup(features, self._storages[0])
+            values, _ = self._lookup(batches[0], self._storages[0])
         else:
             parts: Dict[str, torch.Tensor] = {}
-            for storage in self._storages:
+            for features, storage in zip(batches, self._storages):
                 pooled, _ = self._lookup(features, storage)
                 widths = [storage.tables[t].dim for t, _ in storage.features]
                 names = [self._name(storage.tables[t], f) for t, f in storage.features]
                 parts.update(zip(names, torch.split(pooled, widths, dim=1)))
             values = torch.cat([parts[name] for name in self._names], dim=1)
-        if _is_torchrecs(features):
+        if _is_torchrecs(batches[0]):
             from torchrec.sparse.jagged_tensor import KeyedTensor as TorchRecs
 
             return TorchRecs(keys=self._names, length_per_key=self._widths, values=values)
@@ -551,14 +555,18 @@ class EmbeddingCollection(_Collection):
         Raises:
             HotbedError: as :class:`EmbeddingBagCollection`.
         """
+        return self._outputs([features] * len(self._storages))
+
+    def _outputs(self, batches: Sequence[Any]) -> Dict[str, Any]:
+        """Read the rows of a batch for each storage; it has the storage's features."""
         make: Any = JaggedTensor
-        if _is_torchrecs(features):
+        if _is_torchrecs(batches[0]):
             from torchrec.sparse.jagged_tensor import JaggedTensor as TorchRecs
 
             make = TorchRecs
-        samples = features.stride()
+        samples = batches[0].stride()
         found = {}
-        for storage in self._storages:
+        for features, storage in zip(batches, self._storages):
             rows, offsets = self._lookup(features, storage)
             bounds = offsets[::samples].tolist() if samples > 0 else [0] * (len(storage.features) + 1)
             for i, (t, feature) in enumerate(storage.features):

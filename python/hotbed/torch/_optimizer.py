@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 import torch
 
 from hotbed.errors import ArgumentError
 from hotbed.torch._storage import Storage
+
+
+def table_state(storage: Storage, number: int) -> Dict[str, torch.Tensor]:
+    """Give the states of a table's rows by name, ``[rows, width]``, and for a hash table its ``keys``."""
+    names = storage.state_names()
+    if storage.is_direct(number):
+        return {name: storage.view(number, s) for s, name in enumerate(names)}
+    keys = storage.keys(number)
+    state = dict(storage.rows(number, keys, names))
+    if storage.tables[number].is_hash:
+        state["keys"] = keys
+    return state
+
+
+def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str, torch.Tensor]]) -> None:
+    """Copy in what :func:`table_state` gave.
+
+    Raises:
+        ArgumentError: a state is missing, or has another shape.
+    """
+    names, table = storage.state_names(), storage.tables[number]
+    wanted = [*names, "keys"] if names and table.is_hash else names
+    if given is None or any(name not in given for name in wanted):
+        raise ArgumentError(f"table {table.name!r}: the state dict has no states {wanted}")
+    if names:
+        keys = given["keys"] if table.is_hash else storage.keys_of(number, table.name, given[names[0]])
+        storage.set_rows(number, keys, {name: given[name] for name in names})
 
 
 class FusedOptimizer(torch.optim.Optimizer):
@@ -39,17 +66,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             hash table ``keys``, int64 ``[rows]``; with ``clocks``, one for each storage; and with ``param_groups``.
             States of static tables in device memory are views of the memory that trains.
         """
-        state: Dict[str, Dict[str, torch.Tensor]] = {}
-        for storage in self._storages:
-            names = storage.state_names()
-            for t, table in enumerate(storage.tables):
-                if storage.is_direct(t):
-                    state[table.name] = {name: storage.view(t, s) for s, name in enumerate(names)}
-                    continue
-                keys = storage.keys(t)
-                state[table.name] = dict(storage.rows(t, keys, names))
-                if table.is_hash:
-                    state[table.name]["keys"] = keys
+        state = {table.name: table_state(s, t) for s in self._storages for t, table in enumerate(s.tables)}
         groups = [{k: v for k, v in g.items() if k != "params"} for g in self.param_groups]
         return {"state": state, "clocks": [s.clock() for s in self._storages], "param_groups": groups}
 
@@ -63,14 +80,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         if len(clocks) != len(self._storages):
             raise ArgumentError(f"the optimizer has {len(self._storages)} clocks, the state dict {len(clocks)}")
         for storage, clock in zip(self._storages, clocks):
-            names = storage.state_names()
             for t, table in enumerate(storage.tables):
-                given = state_dict["state"].get(table.name)
-                if given is None or any(name not in given for name in names):
-                    raise ArgumentError(f"table {table.name!r}: the state dict has no states {names}")
-                if names:
-                    keys = given["keys"] if table.is_hash else storage.keys_of(t, table.name, given[names[0]])
-                    storage.set_rows(t, keys, {name: given[name] for name in names})
+                load_table_state(storage, t, state_dict["state"].get(table.name))
             storage.set_clock(clock)
         for group, given_group in zip(self.param_groups, state_dict["param_groups"]):
             group.update(given_group)

@@ -1,0 +1,303 @@
+"""Hotbed's tables in models of TorchRec under its ``DistributedModelParallel``.  Needs TorchRec 1.5 or later.
+
+A model keeps TorchRec's modules; :func:`sharders` replaces them when the model is distributed::
+
+    model = DistributedModelParallel(
+        model,  # with torchrec.EmbeddingBagCollection or torchrec.EmbeddingCollection inside
+        device=device,
+        sharders=sharders(ShardedOptions(max_batch_size=1024, max_keys=32768), optimizer=Adam(lr=0.01)),
+    )
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Mapping, Optional, Type
+
+import torch
+import torchrec
+from torchrec.distributed.comm_ops import get_gradient_division
+from torchrec.distributed.embedding_sharding import KJTListSplitsAwaitable
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel, KJTList
+from torchrec.distributed.types import (
+    LazyNoWait,
+    ModuleSharder,
+    NoWait,
+    NullShardedModuleContext,
+    ParameterStorage,
+    ShardedModule,
+    ShardingEnv,
+    ShardingEnv2D,
+    ShardingType,
+)
+from torchrec.optim.fused import EmptyFusedOptimizer, FusedOptimizer, FusedOptimizerModule
+from torchrec.optim.keyed import KeyedOptimizer
+
+from hotbed.comm import Comm
+from hotbed.errors import ArgumentError, UnsupportedError
+from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection
+from hotbed.torch._optimizer import load_table_state, table_state
+from hotbed.torch._storage import Storage
+from hotbed.torch.config import SGD, Optimizer, ShardedOptions
+
+
+class _TableState:
+    """One table's optimizer state, which TorchRec's optimizers save and load through its two functions."""
+
+    def __init__(self, storage: Storage, number: int) -> None:
+        self._storage, self._number = storage, number
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {**table_state(self._storage, self._number), "clock": self._storage.clock()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        load_table_state(self._storage, self._number, state_dict)
+        self._storage.set_clock(state_dict["clock"])
+
+
+class KeyedFusedOptimizer(FusedOptimizer):  # type: ignore[misc]
+    """A collection's optimizer as a ``KeyedOptimizer`` of TorchRec.
+
+    Its parameters are empty tensors under the names that the tables have in a state dict.  The backward updates the
+    rows, so ``step()`` does nothing; ``param_groups[0]["lr"]`` is the learning rate.
+    """
+
+    def __init__(self, names: Mapping[str, str], storages: List[Storage], group: Dict[str, Any]) -> None:
+        """See the class.
+
+        Args:
+            names: of the parameters, by table.
+            storages: the tables.
+            group: the parameter group that has the learning rate of the storages.
+        """
+        params, state = {}, {}
+        for storage in storages:
+            for number, table in enumerate(storage.tables):
+                param = params[names[table.name]] = torch.empty(0, device=storage.device)
+                state[param] = {"rows": _TableState(storage, number)}
+        group["params"] = list(params.values())
+        super().__init__(params, state, [group])
+
+    def step(self, closure: Any = None) -> None:
+        """Do nothing: the backward has updated the rows."""
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """Do nothing: gradients are not kept."""
+
+
+class _Sharded(ShardedModule, FusedOptimizerModule):  # type: ignore[misc]
+    """The part of a collection that ``DistributedModelParallel`` and TorchRec's pipelines call."""
+
+    def create_context(self) -> NullShardedModuleContext:
+        """Give TorchRec a context for a batch; it is empty."""
+        return NullShardedModuleContext()
+
+    def input_dist(self, ctx: Any, features: Any) -> KJTListSplitsAwaitable[Any]:
+        """Send a batch's keys to their ranks, and in training look them up.
+
+        Raises:
+            UnsupportedError: features have different numbers of samples.
+            HotbedError: as the forward of the collection.
+        """
+        with self.comm.calls(0):
+            if features.variable_stride_per_key():
+                raise UnsupportedError("features: all features of a batch must have the same number of samples")
+            training = self.training and self._fused is not None and torch.is_grad_enabled()
+            batches = []
+            for storage in self._storages:
+                keys, offsets, weights, samples = self._inputs(features, storage)
+                if training:
+                    storage.prefetch(keys, offsets, weights, samples)
+                names = [feature for _, feature in storage.features]
+                kjt = torchrec.KeyedJaggedTensor(names, keys, weights, offsets=offsets, stride=samples)
+                batches.append(NoWait(NoWait(kjt)))
+        return KJTListSplitsAwaitable(batches, ctx)
+
+    def compute(self, ctx: Any, dist_input: KJTList) -> Any:
+        """Give the outputs of a batch."""
+        return self._outputs(dist_input.features)
+
+    def output_dist(self, ctx: Any, output: Any) -> LazyNoWait[Any]:
+        """Give what ``compute()`` gave: it has this rank's outputs already."""
+        return LazyNoWait(output)
+
+    @property
+    def fused_optimizer(self) -> KeyedOptimizer:
+        """The optimizer of the rows; ``model.fused_optimizer`` combines the optimizers of all collections."""
+        return self._keyed
+
+    def _key_optimizer(self) -> None:
+        if self._fused is None:
+            self._keyed = EmptyFusedOptimizer()
+            return
+        names = {table.name: f"{self._state_name}.{table.name}.weight" for table in self._tables}
+        self._keyed = KeyedFusedOptimizer(names, self._storages, self._fused.param_groups[0])
+
+
+class ShardedEmbeddingBagCollection(EmbeddingBagCollection, _Sharded):
+    """:class:`~hotbed.torch.EmbeddingBagCollection` in the place of TorchRec's in a distributed model.
+
+    Its forward gives TorchRec's awaitable of the ``KeyedTensor``.
+    """
+
+    forward = _Sharded.forward
+    prefetch = _Sharded.prefetch
+    fused_optimizer = _Sharded.fused_optimizer
+    unsharded_module_type = torchrec.EmbeddingBagCollection
+
+
+class ShardedEmbeddingCollection(EmbeddingCollection, _Sharded):
+    """:class:`~hotbed.torch.EmbeddingCollection` in the place of TorchRec's in a distributed model.
+
+    Its forward gives TorchRec's awaitable of the dict of ``JaggedTensor``.
+    """
+
+    forward = _Sharded.forward
+    prefetch = _Sharded.prefetch
+    fused_optimizer = _Sharded.fused_optimizer
+    unsharded_module_type = torchrec.EmbeddingCollection
+
+
+class _Comms:
+    """The communicators of the sharders of a program, by process group and device."""
+
+    def __init__(self, given: Optional[Comm]) -> None:
+        self._given = given
+        self._made: Dict[Any, Comm] = {}
+
+    def of(self, env: ShardingEnv, device: torch.device) -> Comm:
+        if env.process_group is None:
+            raise ArgumentError("the sharding environment has no process group, which Hotbed's ranks need")
+        if isinstance(env, ShardingEnv2D):
+            raise UnsupportedError("DMPCollection: Hotbed's tables have one copy, sharded over all ranks")
+        if self._given is None:
+            key = (env.process_group, device)
+            if key not in self._made:
+                self._made[key] = Comm.from_group(env.process_group, device)
+            return self._made[key]
+        found, wanted = (self._given.rank, self._given.size), (env.rank, env.world_size)
+        if found != wanted:
+            raise ArgumentError(
+                f"comm= is rank {found[0]} of {found[1]}, but the process group's rank is {wanted[0]} of {wanted[1]}"
+            )
+        return self._given
+
+
+class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
+    """Replaces TorchRec's collections of one type by Hotbed's; see :func:`sharders`, which makes it."""
+
+    def __init__(
+        self,
+        kind: Type[torch.nn.Module],
+        sharded: ShardedOptions,
+        optimizer: Optional[Optimizer],
+        comms: _Comms,
+        more: Mapping[str, Any],
+    ) -> None:
+        """See :func:`sharders`."""
+        super().__init__()
+        self._kind, self._sharded, self._optimizer, self._comms, self._more = kind, sharded, optimizer, comms, more
+
+    @property
+    def module_type(self) -> Type[torch.nn.Module]:
+        """TorchRec's module."""
+        return self._kind
+
+    def shardable_parameters(self, module: Any) -> Dict[str, torch.nn.Parameter]:
+        """Give the weights by table, for the planner."""
+        tables = module.embedding_bags if self._kind is torchrec.EmbeddingBagCollection else module.embeddings
+        return {name: table.weight for name, table in tables.items()}
+
+    def sharding_types(self, compute_device_type: str) -> List[str]:
+        """Give the only type, row-wise."""
+        return [ShardingType.ROW_WISE.value]
+
+    def compute_kernels(self, sharding_type: str, compute_device_type: str) -> List[str]:
+        """Give the kernel by whose cost TorchRec's planner estimates Hotbed's: rows that the backward updates."""
+        return [EmbeddingComputeKernel.FUSED.value]
+
+    def storage_usage(self, tensor: torch.Tensor, compute_device_type: str, compute_kernel: str) -> Dict[str, int]:
+        """Give the memory of a table: the host's, if device memory holds only part of the rows."""
+        if (self._more.get("options") or {}).get("hbm_bytes"):
+            return {ParameterStorage.DDR.value: tensor.numel() * tensor.element_size()}
+        usage: Dict[str, int] = super().storage_usage(tensor, compute_device_type, compute_kernel)
+        return usage
+
+    def shard(
+        self,
+        module: Any,
+        params: Mapping[str, Any],
+        env: ShardingEnv,
+        device: Optional[torch.device] = None,
+        module_fqn: Optional[str] = None,
+    ) -> ShardedModule[Any, Any, Any, Any]:
+        """Make Hotbed's collection, with the weights of the module unless they are on the meta device.
+
+        Raises:
+            ArgumentError: the module or the environment does not fit; the text says why.
+            UnsupportedError: a plan that is not row-wise, or ``need_indices``.
+        """
+        place = module_fqn or type(module).__name__
+        for name, planned in params.items():
+            if planned.sharding_type != ShardingType.ROW_WISE.value:
+                raise UnsupportedError(
+                    f"{place}: the plan has table {name!r} as {planned.sharding_type}; Hotbed's tables are row_wise"
+                )
+        weights = self.shardable_parameters(module)
+        for name, weight in weights.items():
+            if getattr(weight, "_optimizer_classes", None):
+                raise ArgumentError(
+                    f"{place}: table {name!r} has an optimizer of apply_optimizer_in_backward(); pass it to sharders()"
+                )
+        if self._kind is torchrec.EmbeddingCollection and module.need_indices():
+            raise UnsupportedError(f"{place}: need_indices=True is not supported; the keys are in the batch")
+        device = torch.device("cpu") if device is None else device
+        comm = self._comms.of(env, device)
+        scale = self._sharded.gradient_scale / (comm.size if get_gradient_division() else 1)
+        common = {
+            "device": device,
+            "optimizer": self._optimizer,
+            "comm": comm,
+            "sharded": dataclasses.replace(self._sharded, gradient_scale=scale),
+            **self._more,
+        }
+        made: Any
+        if self._kind is torchrec.EmbeddingBagCollection:
+            configs = module.embedding_bag_configs()
+            made = ShardedEmbeddingBagCollection(configs, is_weighted=module.is_weighted(), **common)
+        else:
+            made = ShardedEmbeddingCollection(module.embedding_configs(), **common)
+        made._key_optimizer()
+        made.train(module.training)
+        state = module.state_dict()
+        hashed = {table.name for table in made._tables if table.is_hash}
+        made.load_state_dict(
+            {n: w for n, w in state.items() if w.device.type != "meta" and n.split(".")[-2] not in hashed}, strict=False
+        )
+        return made
+
+
+def sharders(
+    sharded: ShardedOptions,
+    optimizer: Optional[Optimizer] = SGD(),  # noqa: B008
+    comm: Optional[Comm] = None,
+    **more: Any,
+) -> List[Sharder]:
+    """Give sharders of TorchRec's ``EmbeddingBagCollection`` and ``EmbeddingCollection`` for a distributed model.
+
+    They replace each module by :class:`~hotbed.torch.EmbeddingBagCollection` or ``EmbeddingCollection``, whose rows are
+    sharded over the ranks of the model's process group.  TorchRec's planner accepts them; all tables are row-wise.
+
+    Args:
+        sharded: the largest batch, and how ranks exchange keys and rows.  The gradients of the ranks are averaged, as
+            TorchRec and ``DistributedDataParallel`` do, and multiplied by ``gradient_scale``.
+        optimizer: of the rows; None: rows are only read.
+        comm: the ranks; None: made of the process group.
+        more: further arguments of the collections, for example ``seed``, ``check`` or ``options``.
+    """
+    comms = _Comms(comm)
+    kinds = (torchrec.EmbeddingBagCollection, torchrec.EmbeddingCollection)
+    return [Sharder(kind, sharded, optimizer, comms, more) for kind in kinds]
+
+
+__all__ = ["KeyedFusedOptimizer", "ShardedEmbeddingBagCollection", "ShardedEmbeddingCollection", "Sharder", "sharders"]

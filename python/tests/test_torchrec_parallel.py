@@ -1,0 +1,354 @@
+"""Models of TorchRec under its DistributedModelParallel with Hotbed's tables, on two ranks that gloo connects.
+
+Run as a program, this file is both ranks: ``test_torchrec_parallel.py FOLDER``.
+"""
+
+import datetime
+import os
+import subprocess
+import sys
+import traceback
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import hotbed
+import hotbed.torch as ht
+
+torchrec = pytest.importorskip("torchrec")
+from torchrec.datasets.utils import Batch  # noqa: E402
+from torchrec.distributed.comm_ops import set_gradient_division  # noqa: E402
+from torchrec.distributed.model_parallel import DistributedModelParallel  # noqa: E402
+from torchrec.distributed.train_pipeline import EvalPipelineSparseDist, TrainPipelineSparseDist  # noqa: E402
+from torchrec.distributed.types import ShardingEnv, ShardingEnv2D  # noqa: E402
+from torchrec.models.dlrm import DLRM, DLRMTrain  # noqa: E402
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper  # noqa: E402
+from torchrec.optim.optimizers import in_backward_optimizer_filter  # noqa: E402
+
+from hotbed.torch.torchrec import ShardedEmbeddingBagCollection, sharders  # noqa: E402
+
+ROWS, DIM, SAMPLES, STEPS, RANKS, LR = 41, 8, 6, 5, 2, 0.2
+FEATURES, LONGEST = ["f", "g", "h"], datetime.timedelta(seconds=120)
+MOST = ht.ShardedOptions(max_batch_size=SAMPLES, max_keys=200)
+
+
+def batch(step, ranks):
+    """The samples of some ranks in one step."""
+    lengths, values, dense, labels = [], {f: [] for f in FEATURES}, [], []
+    for rank in ranks:
+        random = torch.Generator().manual_seed(100 * step + rank)
+        lengths.append(torch.randint(0, 5, (len(FEATURES), SAMPLES), generator=random))
+        for feature, counts in zip(FEATURES, lengths[-1]):
+            values[feature].append(torch.randint(0, ROWS, (int(counts.sum()),), generator=random))
+        dense.append(torch.randn(SAMPLES, 4, generator=random))
+        labels.append(torch.randint(0, 2, (SAMPLES,), generator=random))
+    keys = torch.cat([part for feature in FEATURES for part in values[feature]])
+    kjt = torchrec.KeyedJaggedTensor(FEATURES, keys, lengths=torch.cat(lengths, 1).flatten())
+    return Batch(torch.cat(dense), kjt, torch.cat(labels))
+
+
+def dlrm(collection=None):
+    torch.manual_seed(7)
+    tables = [
+        torchrec.EmbeddingBagConfig(name="item", embedding_dim=DIM, num_embeddings=ROWS, feature_names=["h", "f"]),
+        torchrec.EmbeddingBagConfig(
+            name="user",
+            embedding_dim=DIM,
+            num_embeddings=ROWS,
+            feature_names=["g"],
+            pooling=torchrec.PoolingType.MEAN,
+        ),
+    ]
+    theirs = torchrec.EmbeddingBagCollection(tables=tables)  # made in any case, for the same random numbers
+    return DLRMTrain(DLRM(collection or theirs, 4, [8, DIM], [8, 1]))
+
+
+def dense_optimizer(model):
+    parameters = dict(in_backward_optimizer_filter(model.named_parameters()))
+    return KeyedOptimizerWrapper(parameters, lambda p: torch.optim.SGD(p, lr=LR))
+
+
+def mean(loss):
+    """The mean of the ranks' losses."""
+    torch.distributed.all_reduce(every := loss.detach() / RANKS)
+    return float(every)
+
+
+class Mixed(torch.nn.Module):
+    """Bags and rows, of static tables and of hash tables."""
+
+    def __init__(self, bags, rows):
+        super().__init__()
+        self.bags, self.rows = bags, rows
+        self.top = torch.nn.Linear(2 * DIM, 1)
+
+    def forward(self, kjt):
+        rows = torch.cat([jagged.values() for jagged in self.rows(kjt).values()])
+        # A sum, because ranks have different numbers of keys.
+        return self.top(self.bags(kjt).values()).square().sum() + rows.square().sum()
+
+
+def mixed(make_bags=torchrec.EmbeddingBagCollection, make_rows=torchrec.EmbeddingCollection, **more):
+    torch.manual_seed(7)
+    common = {"embedding_dim": DIM, "num_embeddings": ROWS}
+    hashed = {**common, "use_virtual_table": True}
+    bags = [
+        torchrec.EmbeddingBagConfig(name="a", feature_names=["f"], **common),
+        torchrec.EmbeddingBagConfig(name="b", feature_names=["g"], **hashed),
+    ]
+    rows = [
+        torchrec.EmbeddingConfig(name="c", feature_names=["g", "h"], **common),
+        torchrec.EmbeddingConfig(name="d", feature_names=["f"], **hashed),
+    ]
+    return Mixed(make_bags(tables=bags, **more), make_rows(tables=rows, **more))
+
+
+def train_mixed(model, steps):
+    losses = []
+    for step in steps:
+        loss = model(batch(step, [torch.distributed.get_rank()]).sparse_features)
+        loss.backward()
+        losses.append(mean(loss))
+        model.module.top.zero_grad()
+    return losses
+
+
+# --- what both ranks do -----------------------------------------------------------------------------
+
+
+def run_dlrm(rank):
+    """Train with a learning rate that changes."""
+    own = dlrm()
+    names = list(own.state_dict())
+    model = DistributedModelParallel(own, sharders=sharders(MOST, optimizer=ht.SGD(lr=LR)))
+    optimizer = CombinedOptimizer([model.fused_optimizer, dense_optimizer(model)])
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+    assert len(optimizer.param_groups) == 2
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss, _ = model(batch(step, [rank]))
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(mean(loss))
+    state = model.state_dict()
+    assert sorted(state) == sorted(names)
+    with pytest.raises(hotbed.UnsupportedError, match="cannot be pickled or copied"):
+        model.copy(torch.device("cpu"))
+    return losses, {name: value.clone() for name, value in state.items()}
+
+
+def run_pipeline(rank):
+    """Train and evaluate by TorchRec's pipeline."""
+    model = DistributedModelParallel(dlrm(), sharders=sharders(MOST, optimizer=ht.SGD(lr=LR)))
+    optimizer = CombinedOptimizer([model.fused_optimizer, dense_optimizer(model)])
+    pipeline = TrainPipelineSparseDist(model, optimizer, torch.device("cpu"))
+    batches = iter([batch(step, [rank]) for step in range(STEPS)])
+    losses = [mean(pipeline.progress(batches)[0]) for _ in range(STEPS)]
+    assert model.module.model.sparse_arch.embedding_bag_collection.is_pipelined
+    model.eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    evaluation = EvalPipelineSparseDist(model, optimizer, torch.device("cpu"))
+    with torch.no_grad():
+        losses.append(mean(evaluation.progress(iter([batch(STEPS, [rank])]))[0]))
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    return losses
+
+
+def run_mixed(rank):
+    """Save, load into another model, and train on."""
+    more = {"optimizer": ht.Adam(lr=0.1), "seed": 3}
+    meta = torch.device("meta")
+    model = DistributedModelParallel(mixed(device=meta), sharders=sharders(MOST, **more))
+    losses = train_mixed(model, range(3))
+    rows, states = model.state_dict(), model.fused_optimizer.state_dict()
+    assert {"bags.embedding_bags.a.weight", "rows.embeddings.d.weight_id"} <= set(rows)
+    assert set(states["state"]["rows.embeddings.d.weight"]["rows"]) == {"exp_avg", "exp_avg_sq", "keys", "clock"}
+    rows = {name: value.clone() for name, value in rows.items()}
+    copied = {
+        name: {"rows": {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in state["rows"].items()}}
+        for name, state in states["state"].items()
+    }
+    losses += train_mixed(model, range(3, STEPS))
+    again = DistributedModelParallel(mixed(device=meta), sharders=sharders(MOST, **more))
+    assert train_mixed(again, [0]) == losses[:1]
+    missing, unexpected = again.load_state_dict(rows)  # the dense part, too
+    assert not missing and not unexpected
+    again.fused_optimizer.load_state_dict({"state": copied})
+    assert train_mixed(again, range(3, STEPS)) == losses[3:]
+    return losses, len(model.module.bags.keys("b"))
+
+
+def run_options(rank):
+    """Sharders with a given communicator, without an optimizer, and with TorchRec's sum of gradients."""
+    with pytest.raises(
+        hotbed.ArgumentError, match=f"comm= is rank 0 of 1, but the process group's rank is {rank} of 2"
+    ):
+        DistributedModelParallel(dlrm(), sharders=sharders(MOST, comm=hotbed.Comm()))
+    comm = hotbed.Comm.from_group()
+    set_gradient_division(False)
+    model = DistributedModelParallel(dlrm(), sharders=sharders(MOST, optimizer=None, comm=comm))
+    set_gradient_division(True)
+    collection = model.module.model.sparse_arch.embedding_bag_collection
+    assert collection.comm is comm and collection.storages[0].sharded.gradient_scale == 1
+    model(batch(0, [rank]))[0].backward()
+    assert not model.fused_optimizer.params
+
+
+def run_own(rank):
+    """A model with a collection of hotbed.torch, which stays as it is."""
+    comm = hotbed.Comm.from_group()
+    sharded = ht.ShardedOptions(SAMPLES, 200, gradient_scale=1 / RANKS)
+    tables = dlrm().model.sparse_arch.embedding_bag_collection.embedding_bag_configs()
+    own = ht.EmbeddingBagCollection(tables, optimizer=ht.SGD(lr=LR), comm=comm, sharded=sharded)
+    own.load_state_dict(dlrm().model.sparse_arch.embedding_bag_collection.state_dict())
+    model = DistributedModelParallel(dlrm(own), sharders=sharders(MOST))
+    assert model.module.model.sparse_arch.embedding_bag_collection is own
+    optimizer = dense_optimizer(model)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss, _ = model(batch(step, [rank]))
+        loss.backward()
+        optimizer.step()
+        losses.append(mean(loss))
+    return losses, {name: value.clone() for name, value in model.state_dict().items()}
+
+
+RUNS = {f.__name__: f for f in (run_dlrm, run_pipeline, run_mixed, run_options, run_own)}
+
+
+def main(folder):
+    torch.set_num_threads(1)
+    children = []
+    for rank in range(RANKS):
+        children.append(os.fork())
+        if children[-1] == 0:
+            failed = True
+            try:
+                for name, function in RUNS.items():
+                    store = torch.distributed.FileStore(f"{folder}/{name}", RANKS)
+                    torch.distributed.init_process_group(
+                        "gloo", store=store, rank=rank, world_size=RANKS, timeout=LONGEST
+                    )
+                    torch.save(function(rank), f"{folder}/{name}.{rank}")
+                    torch.distributed.destroy_process_group()
+                failed = False
+            except BaseException:
+                traceback.print_exc()
+            os._exit(int(failed))
+    sys.exit(int(any([os.waitpid(child, 0)[1] for child in children])))
+
+
+# --- what is expected of them -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", __file__, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert done.returncode == 0, done.stdout.decode()[-6000:]
+    return {name: [torch.load(folder / f"{name}.{r}", weights_only=False) for r in range(RANKS)] for name in RUNS}
+
+
+def expected_dlrm(gamma=1.0):
+    """Losses and state dict of TorchRec's DLRM with the samples of all ranks, and the next step's loss."""
+    model, losses = dlrm(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=gamma)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss, _ = model(batch(step, range(RANKS)))
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(float(loss.detach()))
+    with torch.no_grad():
+        following = float(model(batch(STEPS, range(RANKS)))[0])
+    return losses, model.state_dict(), following
+
+
+def check_state(found, expected):
+    for name, value in expected.items():
+        parts = [state[name] for _, state in found]
+        together = torch.cat(parts) if ".embedding_bags." in name else parts[0]
+        torch.testing.assert_close(together, value, rtol=1e-4, atol=1e-6)
+
+
+def test_a_dlrm_trains_as_on_one_rank(results):
+    losses, state, _ = expected_dlrm(gamma=0.5)
+    for found, _ in results["run_dlrm"]:
+        assert found == pytest.approx(losses, rel=1e-5)
+    check_state(results["run_dlrm"], state)
+
+
+def test_torchrecs_pipeline_trains_alike(results):
+    losses, _, following = expected_dlrm()
+    for found in results["run_pipeline"]:
+        assert found == pytest.approx([*losses, following], rel=1e-5)
+
+
+def test_bags_and_rows_of_hash_tables(results):
+    def bags(tables):
+        return ht.EmbeddingBagCollection(tables, optimizer=ht.Adam(lr=0.1), seed=3)
+
+    def rows(tables):
+        return ht.EmbeddingCollection(tables, optimizer=ht.Adam(lr=0.1), seed=3)
+
+    one, expected = mixed(bags, rows), []
+    for step in range(STEPS):
+        loss = one(batch(step, range(RANKS)).sparse_features) / RANKS  # the mean of the ranks' sums
+        loss.backward()
+        expected.append(float(loss.detach()))
+    for losses, _ in results["run_mixed"]:
+        assert losses == pytest.approx(expected, rel=1e-5)
+    assert sum(keys for _, keys in results["run_mixed"]) == len(one.bags.keys("b"))
+
+
+def test_collections_of_hotbed_stay_as_they_are(results):
+    losses, state, _ = expected_dlrm()
+    for found, _ in results["run_own"]:
+        assert found == pytest.approx(losses, rel=1e-5)
+    check_state(results["run_own"], state)
+
+
+def test_wrong_uses_are_named():
+    bags, rows = sharders(MOST)
+    model, table_wise = dlrm().model.sparse_arch.embedding_bag_collection, SimpleNamespace(sharding_type="table_wise")
+    env = ShardingEnv.from_local(RANKS, 0)
+    with pytest.raises(hotbed.UnsupportedError, match="sparse: the plan has table 'item' as table_wise"):
+        bags.shard(model, {"item": table_wise}, env, module_fqn="sparse")
+    with pytest.raises(hotbed.ArgumentError, match="no process group"):
+        bags.shard(model, {}, env)
+    replicas = ShardingEnv2D.__new__(ShardingEnv2D)  # of DMPCollection, which needs more than two ranks
+    replicas.process_group = object()
+    with pytest.raises(hotbed.UnsupportedError, match="DMPCollection: Hotbed's tables have one copy"):
+        bags.shard(model, {}, replicas)
+    tables = [torchrec.EmbeddingConfig(name="t", embedding_dim=DIM, num_embeddings=ROWS, feature_names=["f"])]
+    with pytest.raises(hotbed.UnsupportedError, match="EmbeddingCollection: need_indices=True"):
+        rows.shard(torchrec.EmbeddingCollection(tables=tables, need_indices=True), {}, env)
+    alone = ShardedEmbeddingBagCollection(model.embedding_bag_configs(), comm=hotbed.Comm(), sharded=MOST)
+    strides = [[1], [1], [0]]
+    varying = torchrec.KeyedJaggedTensor(
+        FEATURES, torch.tensor([1, 2]), lengths=torch.ones(2, dtype=torch.int64), stride_per_key_per_rank=strides
+    )
+    with pytest.raises(hotbed.UnsupportedError, match="must have the same number of samples"):
+        alone(varying)
+    model.embedding_bags["user"].weight._optimizer_classes = [torch.optim.SGD]
+    with pytest.raises(hotbed.ArgumentError, match="table 'user' has an optimizer of apply_optimizer_in_backward"):
+        bags.shard(model, {}, env)
+
+
+def test_the_planner_counts_the_memory_where_the_rows_are():
+    weight = torch.empty(10, 4, device="meta")
+    for options, place in ((None, "hbm"), ({"hbm_bytes": 64}, "ddr")):
+        for sharder in sharders(MOST, options=options):
+            assert sharder.storage_usage(weight, "cuda", "fused") == {place: 160}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # tools/test_python.sh - build the Python package's wheel, and test it in virtual environments of its own.
 #
+#   HOTBED_PYTHON_ASAN=LIBRARY   also fuzz the package over this libhotbed.so, which gcc built with AddressSanitizer
 #   HOTBED_PYTHON_FULL=1   also test with two more versions of PyTorch, and run the tests that take minutes
 #
 # Virtual environments are kept in HOTBED_PYTHON_ENVS (default ~/.cache/hotbed-python), one per version of PyTorch, since
@@ -49,6 +50,11 @@ ls -l build/python/dist
 "$main"/bin/ruff format --check python
 "$main"/bin/mypy
 tests "$main"
+if [ -n "${HOTBED_PYTHON_ASAN:-}" ]; then # Python's own allocations are no leaks of the library
+    (cd build/python && LD_PRELOAD=$(gcc -print-file-name=libasan.so):$(gcc -print-file-name=libubsan.so) \
+        ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 HOTBED_LIBRARY=$HOTBED_PYTHON_ASAN "$main/bin/python" \
+        -m pytest -q -p no:cacheprovider -c "$root/pyproject.toml" --rootdir "$root" "$root/python/tests/test_fuzz.py")
+fi
 
 # Run the program of README.md, and the example on a log that is generated here.
 sed -n '/^```python$/,/^```$/p' README.md | sed '/^```/d' >build/python/readme.py

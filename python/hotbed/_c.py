@@ -80,7 +80,11 @@ def check(status: int) -> None:
 
 
 def new(name: str, **fields: Any) -> Any:
-    """Make a sized struct (``hotbed_<name>``): its init function is called where it has one, then fields are set."""
+    """Make a sized struct (``hotbed_<name>``): its init function is called where it has one, then fields are set.
+
+    Raises:
+        ArgumentError: there is no such field, or its type cannot hold the value.
+    """
     struct = ffi.new(f"hotbed_{name} *")
     init = getattr(lib, f"hotbed_{name}_init_sized", None)
     if init is not None:
@@ -88,7 +92,10 @@ def new(name: str, **fields: Any) -> Any:
     else:
         struct.size = ffi.sizeof(struct[0])
     for field, value in fields.items():
-        setattr(struct, field, value)
+        try:
+            setattr(struct, field, value)
+        except (AttributeError, TypeError, OverflowError) as error:
+            raise errors.ArgumentError(f"{name}: {field}={value!r}: {error}") from error
     return struct
 
 

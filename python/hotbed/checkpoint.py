@@ -42,6 +42,8 @@ class Loaded:
 def _storages(module: Any, path: Path) -> List[Tuple[Any, bytes]]:
     """Storages of a collection with the path of each: sums and means of one collection lie side by side."""
     storages = list(module.storages)
+    if b"\0" in os.fsencode(path):
+        raise ArgumentError(f"path {path!r} has a null character")
     if len(storages) == 1:
         return [(storages[0], os.fsencode(path))]
     return [(s, os.fsencode(pathlib.Path(path) / s.label)) for s in storages]

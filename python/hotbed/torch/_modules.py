@@ -15,23 +15,10 @@ from hotbed.torch import config as _config
 from hotbed.torch._ops import lookup
 from hotbed.torch._optimizer import FusedOptimizer
 from hotbed.torch._sharded import ShardedStorage, route_of
-from hotbed.torch._storage import Storage
-from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
+from hotbed.torch._storage import Storage, indices
+from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, described
 
 _log = logging.getLogger("hotbed")
-
-
-def _indices(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Keys or offsets as int64.
-
-    Raises:
-        ArgumentError: they are no int32 or int64.
-    """
-    if tensor.dtype == torch.int64:
-        return tensor.contiguous()
-    if tensor.dtype == torch.int32:
-        return tensor.to(torch.int64)
-    raise ArgumentError(f"{name}: dtype {tensor.dtype} is not torch.int64 or torch.int32")
 
 
 class _Collection(torch.nn.Module):
@@ -145,6 +132,8 @@ class _Collection(torch.nn.Module):
         self, features: Any, storage: Storage
     ) -> Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], int]:
         """Keys, offsets, weights and samples of a storage's features, in its order."""
+        if not isinstance(features, KeyedJaggedTensor) and not _is_torchrecs(features):
+            raise ArgumentError(f"features: {described(features)} is not a KeyedJaggedTensor")
         wanted = [f for _, f in storage.features]
         given = features.keys()
         if given != wanted:
@@ -161,8 +150,8 @@ class _Collection(torch.nn.Module):
                 raise UnsupportedError("weights: Hotbed gives no gradient of per-sample weights; detach() them")
             weights = weights.to(torch.float32).contiguous()
         return (
-            _indices("keys", keys),
-            _indices("offsets", features.offsets()),
+            indices("keys", keys),
+            indices("offsets", features.offsets()),
             weights,
             features.stride(),
         )
@@ -332,6 +321,10 @@ class _Collection(torch.nn.Module):
                     missing_keys.append(name)
                 continue
             parts = {"weight": state_dict[name]}
+            wrong = [n for n in sorted(used) if not isinstance(state_dict.get(n, self._anchor), torch.Tensor)]
+            if wrong:
+                error_msgs += [f"{n}: {described(state_dict[n])} is not a tensor" for n in wrong]
+                continue
             if table.is_hash and f"{name}_id" not in state_dict:
                 missing_keys.append(f"{name}_id")
                 continue
@@ -342,11 +335,10 @@ class _Collection(torch.nn.Module):
             except ArgumentError as error:
                 error_msgs.append(str(error))
                 continue
-            shape = tuple(parts["weight"].shape)
-            if shape != (keys.shape[0], table.dim):
-                error_msgs.append(f"{name}: shape {shape} is not {(keys.shape[0], table.dim)}")
-                continue
-            storage.load_rows(number, keys, parts)
+            try:
+                storage.load_rows(number, keys, parts)
+            except ArgumentError as error:
+                error_msgs.append(f"{name}: {error}")
         if strict:
             unexpected_keys += [k for k in state_dict if k.startswith(prefix + self._state_name) and k not in used]
 

@@ -12,6 +12,7 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
+from hotbed.errors import ArgumentError
 from hotbed.torch import _storage
 
 
@@ -64,6 +65,8 @@ def _(
     training: bool,
     dtype: torch.dtype,
 ) -> Tuple[Tensor, Tensor]:
+    if keys.dim() != 1:
+        raise ArgumentError(f"keys: shape {tuple(keys.shape)} is not a vector")
     rows = samples if pooled else keys.shape[0]
     return keys.new_empty((rows, columns), dtype=dtype), torch.empty(1, dtype=torch.int64, device="cpu")
 

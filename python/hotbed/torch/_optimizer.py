@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 
@@ -30,7 +31,7 @@ def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str,
     """
     names, table = storage.state_names(), storage.tables[number]
     wanted = [*names, "keys"] if names and table.is_hash else names
-    if given is None or any(name not in given for name in wanted):
+    if not isinstance(given, Mapping) or any(name not in given for name in wanted):
         raise ArgumentError(f"table {table.name!r}: the state dict has no states {wanted}")
     if names:
         keys = given["keys"] if table.is_hash else storage.keys_of(number, table.name, given[names[0]])
@@ -76,6 +77,9 @@ class FusedOptimizer(torch.optim.Optimizer):
         Raises:
             ArgumentError: a table or state is missing, or has another shape.
         """
+        for name, kind in (("state", Mapping), ("clocks", list), ("param_groups", list)):
+            if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get(name), kind):
+                raise ArgumentError(f"the state dict of the optimizer has no {kind.__name__} {name!r}")
         clocks = state_dict["clocks"]
         if len(clocks) != len(self._storages):
             raise ArgumentError(f"the optimizer has {len(self._storages)} clocks, the state dict {len(clocks)}")

@@ -16,7 +16,7 @@ import torch
 from hotbed._c import check, ffi, lib, new
 from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, CommError, KeyRangeError, StateError, UnsupportedError
-from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot
+from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot, indices
 from hotbed.torch.config import Optimizer, PoolingType, Route, ShardedOptions, Table
 
 _TEXT_BYTES = 480
@@ -384,6 +384,7 @@ class ShardedStorage(Storage):
 
     def rows(self, table: int, keys: torch.Tensor, wanted: Sequence[str]) -> Dict[str, torch.Tensor]:
         """Copy rows out: "weight", names of states, "scores"; zeros for keys that this rank lacks."""
+        keys = indices("keys", keys)
         mine = self._mine(table, keys)
         _, parts = self._parts(table, keys.shape[0], wanted)
         found = super().rows(table, self._local(table, keys.cpu()[mine]), wanted)
@@ -393,6 +394,7 @@ class ShardedStorage(Storage):
 
     def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
         """Insert or overwrite rows of this rank; keys of other ranks are skipped."""
+        self.check_rows(table, keys, given)
         mine = self._mine(table, keys)
         parts = {name: part[mine.to(part.device)] for name, part in given.items()}
         super().set_rows(table, self._local(table, keys.cpu()[mine]), parts)

@@ -12,6 +12,7 @@ import torch
 from hotbed._c import check, ffi, lib, new
 from hotbed.errors import ArgumentError, StateError
 from hotbed.torch.config import SGD, Adagrad, Adam, Optimizer, PoolingType, RowWiseAdagrad, Table
+from hotbed.torch.sparse import described
 
 _DTYPES = {torch.float32: lib.HOTBED_F32, torch.float16: lib.HOTBED_F16, torch.bfloat16: lib.HOTBED_BF16}
 _BYTES = {torch.float32: 4, torch.float16: 2, torch.bfloat16: 2}
@@ -44,6 +45,8 @@ def of_handle(handle: int) -> Storage:
 def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
     if optimizer is None:
         return
+    if not isinstance(optimizer, (SGD, Adam, Adagrad)):
+        raise ArgumentError(f"optimizer {optimizer!r} is not SGD, Adam, Adagrad or RowWiseAdagrad of hotbed.torch")
     to.learning_rate = optimizer.lr
     to.weight_decay = optimizer.weight_decay
     to.max_gradient = optimizer.max_gradient
@@ -53,13 +56,24 @@ def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
         to.kind = lib.HOTBED_OPT_ADAM
         to.beta1, to.beta2 = optimizer.betas
         to.eps = optimizer.eps
-    elif isinstance(optimizer, Adagrad):
+    else:
         rowwise = isinstance(optimizer, RowWiseAdagrad)
         to.kind = lib.HOTBED_OPT_ROWWISE_ADAGRAD if rowwise else lib.HOTBED_OPT_ADAGRAD
         to.eps = optimizer.eps
         to.initial_accumulator = optimizer.initial_accumulator_value
-    else:
-        raise ArgumentError(f"optimizer {optimizer!r} is not SGD, Adam, Adagrad or RowWiseAdagrad of hotbed.torch")
+
+
+def indices(name: str, given: Any) -> torch.Tensor:
+    """Give keys or offsets as int64, contiguous.
+
+    Raises:
+        ArgumentError: not a vector of int32 or int64, with its type or shape.
+    """
+    if not isinstance(given, torch.Tensor) or given.dim() != 1:
+        raise ArgumentError(f"{name}: {described(given)} is not a vector")
+    if given.dtype not in (torch.int64, torch.int32):
+        raise ArgumentError(f"{name}: dtype {given.dtype} is not torch.int64 or torch.int32")
+    return given.to(torch.int64).contiguous()
 
 
 class _Streams:
@@ -162,9 +176,9 @@ class Storage:
         self.ahead: Dict[Tuple[int, int, int], int] = {}
         self.turn = 0
         self.group: Optional[Dict[str, Any]] = None  # the parameter group that has the learning rate
-        self.learning_rate = None if optimizer is None else float(optimizer.lr)
         keep: List[Any] = []
         self._create(self._options(seed, options, check_keys, keep))
+        self.learning_rate = None if optimizer is None else float(optimizer.lr)
         self.handle = _next_handle[0]
         _next_handle[0] += 1
         _by_handle[self.handle] = self
@@ -415,7 +429,7 @@ class Storage:
         """
         number, generation = token % _SLOTS_MOST, token // _SLOTS_MOST
         with self.lock:
-            slot = self.slots[number]
+            slot = self.slots[number] if 0 <= number < len(self.slots) else _Slot()
             if token < 0 or not slot.held or slot.generation != generation:
                 raise StateError(
                     "backward: the batch had its backward already, or more than "
@@ -566,6 +580,8 @@ class Storage:
         Raises:
             ArgumentError: a table has another number of rows.
         """
+        if not isinstance(given, torch.Tensor):
+            raise ArgumentError(f"{name}: {described(given)} is not a tensor")
         shape, rows = tuple(given.shape), self.tables[table].rows
         if shape[:1] == (rows,):
             return torch.arange(rows)
@@ -581,12 +597,13 @@ class Storage:
             with torch.no_grad():
                 self.view(table).copy_(given["weight"])
             return
+        self.check_rows(table, keys, given)
         self.clear(table)
         self.set_rows(table, keys, given)
 
     def rows(self, table: int, keys: torch.Tensor, wanted: Sequence[str]) -> Dict[str, torch.Tensor]:
         """Copy rows out: "weight", names of states, "scores", "times"; zeros for keys that the table lacks."""
-        keys = keys.to(device=self.device, dtype=torch.int64).contiguous()
+        keys = indices("keys", keys).to(self.device)
         rows, parts = self._parts(table, keys.shape[0], wanted)
         with self.lock:
             stream = self.streams.current()
@@ -595,17 +612,32 @@ class Storage:
             check(lib.hotbed_stream_sync(stream))
         return parts
 
+    def check_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
+        """Check the arguments of :meth:`set_rows`.
+
+        Raises:
+            ArgumentError: keys are not a vector of integers, or a part is not a tensor of a row a key.
+        """
+        kind, dim = lib.hotbed_storage_optimizer(self._c).kind, self.tables[table].dim
+        n = indices("keys", keys).shape[0]
+        widths = dict.fromkeys(self.state_names(), lib.hotbed_optimizer_state_dim(kind, dim))
+        for name, part in given.items():
+            width = widths.get(name, dim if name == "weight" else 1)
+            fits = isinstance(part, torch.Tensor) and part.shape[:1] == (n,) and part.numel() == n * width
+            if not fits or part.is_complex() or part.is_meta:
+                shape = (n,) if name in ("scores", "times") else (n, width)
+                dtype = f" of {part.dtype} on {part.device}" if isinstance(part, torch.Tensor) else ""
+                raise ArgumentError(
+                    f"table {self.tables[table].name!r}: {name} is {described(part)}{dtype}, not shape {shape}"
+                )
+
     def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
         """Insert or overwrite rows; parts that are not given keep their value, or the initial one."""
-        keys = keys.to(device=self.device, dtype=torch.int64).contiguous()
+        self.check_rows(table, keys, given)
+        keys = indices("keys", keys).to(self.device)
         rows, parts = self._parts(table, keys.shape[0], list(given))
         for name, part in parts.items():
-            source = given[name]
-            if tuple(source.reshape(source.shape[0], -1).shape) != tuple(part.reshape(part.shape[0], -1).shape):
-                raise ArgumentError(
-                    f"table {self.tables[table].name!r}: {name} is {tuple(source.shape)}, not {tuple(part.shape)}"
-                )
-            part.copy_(source.reshape(part.shape))
+            part.copy_(given[name].reshape(part.shape))
         with self.lock:
             stream = self.streams.current()
             data = ffi.cast("void *", keys.data_ptr())

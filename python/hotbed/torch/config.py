@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import functools
 import math
+import numbers
 from typing import Any, Callable, List, Mapping, Optional, Union
 
 import torch
@@ -221,18 +222,28 @@ def _is_default_init(init_fn: Any) -> bool:
     return isinstance(init_fn, functools.partial) and init_fn.func is torch.nn.init.uniform_
 
 
+def _whole(name: str, config: Any, field: str, default: Any = None) -> int:
+    value = getattr(config, field, default)
+    if not isinstance(value, numbers.Integral):
+        raise ArgumentError(f"table {name!r}: {field} {value!r} is not an integer")
+    return int(value)
+
+
 def read(config: Any, pooled: bool) -> Table:
     """Read a config of ours or of TorchRec.
 
     Raises:
         ArgumentError: a field has a value that no table can have.
     """
-    name = str(config.name)
-    rows, dim = int(config.num_embeddings), int(config.embedding_dim)
+    name = config.name
+    if not isinstance(name, str) or "\0" in name:
+        raise ArgumentError(f"name {name!r} is not a string without null characters")
+    rows, dim = (_whole(name, config, field) for field in ("num_embeddings", "embedding_dim"))
     if rows < 1 or not 1 <= dim <= 4096:
         raise ArgumentError(f"table {name!r}: {rows} rows of {dim} elements; rows are at least 1, elements 1 to 4096")
-    if not config.feature_names:
-        raise ArgumentError(f"table {name!r} has no feature_names")
+    features = config.feature_names
+    if not features or isinstance(features, str) or not all(isinstance(feature, str) for feature in features):
+        raise ArgumentError(f"table {name!r}: feature_names {features!r} is not a list of names")
     kind = getattr(config.data_type, "name", config.data_type)
     dtype = _DTYPES.get(kind)
     if dtype is None:
@@ -258,7 +269,7 @@ def read(config: Any, pooled: bool) -> Table:
         rows,
         dim,
         dtype,
-        list(config.feature_names),
+        list(features),
         pooling,
         is_hash,
         lower,
@@ -266,5 +277,5 @@ def read(config: Any, pooled: bool) -> Table:
         init_fn,
         getattr(config, "evict", Evict.NEVER),
         getattr(config, "score", Score.STEP),
-        int(getattr(config, "max_embeddings", 0)),
+        _whole(name, config, "max_embeddings", 0),
     )

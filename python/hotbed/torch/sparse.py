@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -15,6 +15,11 @@ def _lengths_of(offsets: torch.Tensor) -> torch.Tensor:
 
 def _offsets_of(lengths: torch.Tensor) -> torch.Tensor:
     return torch.cat([lengths.new_zeros(1), torch.cumsum(lengths, 0)])
+
+
+def described(value: Any) -> str:
+    """Describe what was given in the place of a tensor, for a message."""
+    return f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r:.40}"
 
 
 class JaggedTensor:
@@ -92,8 +97,12 @@ class KeyedJaggedTensor:
         """See the class."""
         self._keys = list(keys)
         self._jagged = JaggedTensor(values, lengths, offsets, weights)
+        given = {"values": values, "weights": weights, "lengths": lengths, "offsets": offsets}
+        for name, tensor in given.items():
+            if tensor is not None and (not isinstance(tensor, torch.Tensor) or tensor.dim() != 1):
+                raise ArgumentError(f"{name}: {described(tensor)} is not a vector")
         bags = lengths.shape[0] if lengths is not None else offsets.shape[0] - 1  # type: ignore[union-attr]
-        if not self._keys or bags % len(self._keys) != 0:
+        if not self._keys or bags < 0 or bags % len(self._keys) != 0:
             raise ArgumentError(f"{bags} bags cannot be those of {len(self._keys)} features: {self._keys}")
         self._stride = bags // len(self._keys)
 

@@ -50,7 +50,7 @@ ls -l build/python/dist
 "$main"/bin/mypy
 tests "$main"
 
-# Run the program of README.md, and the example on a log that is generated here.
+# Run the program of README.md, and the examples on logs that are generated here.
 sed -n '/^```python$/,/^```$/p' README.md | sed '/^```/d' >build/python/readme.py
 (cd build/python && "$main/bin/python" readme.py)
 if [ -x $datagen ]; then
@@ -58,6 +58,10 @@ if [ -x $datagen ]; then
     (cd build/python && "$main/bin/python" "$root/examples/python/dlrm.py" train.tsv --batch 128 --steps 30)
     (cd build/python && "$main/bin/torchrun" --standalone --nproc-per-node 2 "$root/examples/python/dlrm.py" \
         train.tsv --batch 64 --steps 30)
+    $datagen --rows 1000 --skip 4000 -o build/python/test.tsv
+    (cd build/python && "$main/bin/python" "$root/examples/python/sequence.py" train.tsv test.tsv --batch 128 --steps 30)
+    (cd build/python && "$main/bin/torchrun" --standalone --nproc-per-node 2 "$root/examples/python/sequence.py" \
+        train.tsv test.tsv --batch 64 --steps 30)
 fi
 
 if [ -n "${HOTBED_PYTHON_FULL:-}" ]; then

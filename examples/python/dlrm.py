@@ -32,8 +32,10 @@ def read_batches(path, batch, device):
     """
     while True:
         with open(path) as file:
-            while True:
+            for number in itertools.count():
                 lines = [line.rstrip("\n").split("\t") for line in itertools.islice(file, batch)]
+                if number == 0 and len(lines) < batch:
+                    raise ValueError(f"{path} has {len(lines)} lines, fewer than a batch of {batch}")
                 if len(lines) < batch:
                     break
                 labels = torch.tensor([[float(line[0])] for line in lines], device=device)

@@ -15,6 +15,7 @@ root=$PWD
 python=${PYTHON:-python3}
 most="numpy pytest h5py pandas cffi"
 checkers="scikit-build-core ruff mypy types-cffi cmake ninja"
+notebook="nbclient ipykernel matplotlib" # not in the environment's list, so that they are added to one that exists
 torchrecs="tensordict torchmetrics==1.0.3 tqdm pyre-extensions"
 datagen=build/host/examples/train/hotbed-datagen
 
@@ -43,6 +44,9 @@ environment "$main" torch==2.14.1 $torchrecs $most $checkers
 # TorchRec requires FBGEMM's CUDA build, which is large and needs a driver, so install the CPU build without checks.
 "$main"/bin/python -c "import importlib.util as i, sys; sys.exit(i.find_spec('torchrec') is None)" ||
     "$main"/bin/pip install -q --disable-pip-version-check --no-deps torchrec==1.9.2 fbgemm-gpu-cpu==1.9.0
+# shellcheck disable=SC2086 # a list
+"$main"/bin/python -c "import importlib.util as i, sys; sys.exit(None in map(i.find_spec, sys.argv[1:]))" $notebook ||
+    "$main"/bin/pip install -q --disable-pip-version-check $notebook
 rm -rf build/python/dist
 "$main"/bin/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w build/python/dist .
 ls -l build/python/dist
@@ -56,14 +60,23 @@ if [ -n "${HOTBED_PYTHON_ASAN:-}" ]; then # Python's own allocations are no leak
         -m pytest -q -p no:cacheprovider -c "$root/pyproject.toml" --rootdir "$root" "$root/python/tests/test_fuzz.py")
 fi
 
-# Run the program of README.md, and the example on a log that is generated here.
+# Run the program of README.md, the notebook, and the examples on logs that are generated here.
 sed -n '/^```python$/,/^```$/p' README.md | sed '/^```/d' >build/python/readme.py
 (cd build/python && "$main/bin/python" readme.py)
+if grep -n '"output_type"\|"execution_count": [0-9]' examples/python/tables.ipynb; then
+    echo "examples/python/tables.ipynb has outputs: clear them before a commit" >&2
+    exit 1
+fi
+(cd build/python && "$main/bin/jupyter-execute" "$root/examples/python/tables.ipynb")
 if [ -x $datagen ]; then
     $datagen --rows 4000 -o build/python/train.tsv
     (cd build/python && "$main/bin/python" "$root/examples/python/dlrm.py" train.tsv --batch 128 --steps 30)
     (cd build/python && "$main/bin/torchrun" --standalone --nproc-per-node 2 "$root/examples/python/dlrm.py" \
         train.tsv --batch 64 --steps 30)
+    $datagen --rows 1000 --skip 4000 -o build/python/test.tsv
+    (cd build/python && "$main/bin/python" "$root/examples/python/sequence.py" train.tsv test.tsv --batch 128 --steps 30)
+    (cd build/python && "$main/bin/torchrun" --standalone --nproc-per-node 2 "$root/examples/python/sequence.py" \
+        train.tsv test.tsv --batch 64 --steps 30)
 fi
 
 if [ -n "${HOTBED_PYTHON_FULL:-}" ]; then

@@ -32,8 +32,10 @@ def read_batches(path, batch, device):
     """
     while True:
         with open(path) as file:
-            while True:
+            for number in itertools.count():
                 lines = [line.rstrip("\n").split("\t") for line in itertools.islice(file, batch)]
+                if number == 0 and len(lines) < batch:
+                    raise ValueError(f"{path} has {len(lines)} lines, fewer than a batch of {batch}")
                 if len(lines) < batch:
                     break
                 labels = torch.tensor([[float(line[0])] for line in lines], device=device)
@@ -107,8 +109,9 @@ def join(device, batch):
     return comm.rank, comm.size, {"comm": comm, "sharded": sharded}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def flags(description):
+    """Return a parser with the flags that examples on click logs share."""
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
     parser.add_argument("log", help="click log in Criteo's format")
     parser.add_argument("--batch", type=int, default=1024, help="samples of a rank")
     parser.add_argument("--steps", type=int, default=90)
@@ -117,6 +120,11 @@ def main():
     parser.add_argument("--lr", type=float, default=0.02, help="of the embeddings")
     local = os.environ.get("LOCAL_RANK", "0")
     parser.add_argument("--device", default=f"cuda:{local}" if "cuda" in hotbed.backends() else "cpu")
+    return parser
+
+
+def main():
+    parser = flags(__doc__)
     parser.add_argument("--checkpoint", help="directory to write the embeddings to")
     args = parser.parse_args()
     device = torch.device(args.device)

@@ -64,6 +64,24 @@ def test_increments_follow_a_checkpoint(tmp_path):
         checkpoint.load(saved.paths[0], second, saved.paths[2:])
 
 
+def test_a_table_grows_after_a_load(tmp_path):
+    def make():
+        table = ht.EmbeddingConfig(1000, DIM, "t", feature_names=["f"], use_virtual_table=True, max_embeddings=3000)
+        return ht.EmbeddingCollection([table])
+
+    def train(embeddings, keys):
+        embeddings.flat(ht.KeyedJaggedTensor(["f"], keys, lengths=torch.ones_like(keys))).sum().backward()
+
+    first, second = make(), make()
+    train(first, torch.arange(1))
+    train(second, torch.arange(1000))
+    checkpoint.save(tmp_path / "c", second)
+    checkpoint.load(tmp_path / "c", first)
+    for key in range(1000, 2000, 100):
+        train(first, torch.arange(key, key + 100))
+    assert torch.equal(first.keys("t"), torch.arange(2000))
+
+
 def test_a_checkpoint_is_read_without_the_library(tmp_path):
     pytest.importorskip("h5py")
     ebc = collection()

@@ -314,3 +314,43 @@ def test_a_forked_child_gets_an_exception():
         except BaseException:
             os._exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# --- growth -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("evict", list(ht.Evict))
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_hash_table_grows_up_to_max_embeddings(evict, ahead):
+    def make():
+        table = ht.EmbeddingConfig(
+            8, DIM, "t", feature_names=["f"], use_virtual_table=True, max_embeddings=3000, evict=evict
+        )
+        return ht.EmbeddingCollection([table], optimizer=ht.SGD(lr=0.5))
+
+    def train(embeddings, keys):
+        kjt = ht.KeyedJaggedTensor(["f"], keys, lengths=torch.ones_like(keys))
+        if ahead:
+            embeddings.prefetch(kjt)
+        embeddings.flat(kjt).sum().backward()
+
+    def capacity(embeddings):
+        return embeddings.storages[0].info(0).capacity
+
+    first = make()
+    for step in range(40):
+        train(first, torch.arange(50 * step, 50 * step + 50) << 40)
+    train(first, torch.arange(20) << 40)  # keys that exist
+    assert 2000 <= capacity(first) <= 3000
+    assert first.stats("t")["refused"] == first.stats("t")["evictions"] == 0
+    assert torch.equal(first.keys("t"), torch.arange(2000) << 40)
+
+    second = make()
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(second.rows("t", first.keys("t")), first.rows("t", first.keys("t")))
+    train(second, torch.arange(2000, 2900) << 40)
+    assert len(second.keys("t")) == 2900 or evict is ht.Evict.LOWEST
+    if evict is ht.Evict.NEVER:
+        with pytest.raises(hotbed.FullError, match="table 0 is full"):
+            train(second, torch.arange(3000, 6000) << 40)
+    assert capacity(second) == 3000

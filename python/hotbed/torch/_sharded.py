@@ -224,6 +224,9 @@ class ShardedStorage(Storage):
         check(lib.hotbed_sharded_wait_splits(slot.ticket, stream))
         check(lib.hotbed_sharded_wait_input(slot.ticket, stream))
 
+    def _grow(self, keys: int, stream: Any) -> None:
+        """Do nothing: the C collection polls every ``growth_every`` prefetches."""
+
     def _prefetch(
         self,
         keys: torch.Tensor,

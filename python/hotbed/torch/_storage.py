@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import sys
 import threading
 import weakref
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -11,7 +13,7 @@ import torch
 
 from hotbed._c import check, ffi, lib, new
 from hotbed.errors import ArgumentError, StateError
-from hotbed.torch.config import SGD, Adagrad, Adam, Optimizer, PoolingType, RowWiseAdagrad, Table
+from hotbed.torch.config import SGD, Adagrad, Adam, Evict, Optimizer, PoolingType, RowWiseAdagrad, Table
 from hotbed.torch.sparse import described
 
 _DTYPES = {torch.float32: lib.HOTBED_F32, torch.float16: lib.HOTBED_F16, torch.bfloat16: lib.HOTBED_BF16}
@@ -176,6 +178,7 @@ class Storage:
         self.ahead: Dict[Tuple[int, int, int], int] = {}
         self.turn = 0
         self.group: Optional[Dict[str, Any]] = None  # the parameter group that has the learning rate
+        self.space = [0] * len(self.tables)  # new keys that each table that grows takes for certain as it is
         keep: List[Any] = []
         self._create(self._options(seed, options, check_keys, keep))
         self.learning_rate = None if optimizer is None else float(optimizer.lr)
@@ -380,12 +383,34 @@ class Storage:
             raise
         return number
 
+    def _load(self, table: int) -> float:
+        """Share of its capacity from which a table grows."""
+        return 0.9 if self.tables[table].evict is Evict.LOWEST else 1.0
+
+    def _grow(self, keys: int, stream: Any) -> None:
+        """Grow tables that the next ``keys`` keys might fill; waits for the stream to count a table's keys."""
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return
+        for t, table in enumerate(self.tables):
+            if table.most_rows == 0:
+                continue
+            if self.space[t] < keys:
+                size, capacity, load = self.size(t), int(self.info(t).capacity), self._load(t)
+                needed = math.ceil((size + keys) / load)
+                if capacity < min(needed, table.most_rows):
+                    capacity = min(max(2 * capacity, needed), table.most_rows)
+                    check(lib.hotbed_storage_grow(self._c, t, capacity, stream))
+                self.space[t] = int(load * capacity) - size if capacity < table.most_rows else sys.maxsize
+            self.space[t] -= keys
+
     def prefetch(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
     ) -> None:
         """Look a batch up ahead of its forward, which has the same tensors."""
         with self.lock:
-            number = self._prefetch(keys, offsets, weights, samples, self.streams.current())
+            stream = self.streams.current()
+            self._grow(keys.shape[0], stream)
+            number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
             slot.key = (keys.data_ptr(), offsets.data_ptr(), keys.shape[0])
             self.ahead[slot.key] = number
@@ -415,6 +440,7 @@ class Storage:
                 return -1
             number = self._prefetched(keys, offsets, samples)
             if number is None:
+                self._grow(keys.shape[0], stream)
                 number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
             slot.key, slot.shape = None, (out.shape[0], out.shape[1])
@@ -481,6 +507,13 @@ class Storage:
         info = new("table_info")
         check(lib.hotbed_storage_table(self._c, table, info))
         return info
+
+    def size(self, table: int) -> int:
+        """Give the number of keys; waits for the stream."""
+        n = ffi.new("uint64_t *")
+        with self.lock:
+            check(lib.hotbed_storage_size(self._c, table, n, ffi.NULL, self.streams.current()))
+        return int(n[0])
 
     def stats(self, table: int) -> Dict[str, int]:
         """Give the counts of ``hotbed_table_stats`` by name; waits for the stream."""
@@ -632,7 +665,7 @@ class Storage:
                 )
 
     def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
-        """Insert or overwrite rows; parts that are not given keep their value, or the initial one."""
+        """Insert or overwrite rows, and grow for them; parts that are not given keep their value or the initial one."""
         self.check_rows(table, keys, given)
         keys = indices("keys", keys).to(self.device)
         rows, parts = self._parts(table, keys.shape[0], list(given))
@@ -641,6 +674,7 @@ class Storage:
         with self.lock:
             stream = self.streams.current()
             data = ffi.cast("void *", keys.data_ptr())
+            self._grow(keys.shape[0], stream)
             check(lib.hotbed_storage_set_rows(self._c, table, keys.shape[0], data, rows, stream))
             check(lib.hotbed_stream_sync(stream))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import math
 import warnings
 from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -137,7 +136,7 @@ def describe(name: str, options: DynamicEmbTableOptions, features: int, upper_ca
 
 
 class Tables(Storage):
-    """A storage whose forwards take the prefetched batches in order, and whose tables grow before a prefetch.
+    """A storage whose forwards take the prefetched batches in order.
 
     Args:
         tables: of :func:`describe`.
@@ -174,8 +173,6 @@ class Tables(Storage):
             bridge.lay_out([self.info(t) for t in range(len(tables))], lib.hotbed_optimizer_states(kind), dims)
         self.group = optimizer.group if optimizer.hotbed() is not None else None
         self.queue: Deque[int] = collections.deque()
-        self._at_most = [0] * len(tables)  # keys that each table has, at most
-        self._capacity = [t.rows for t in tables]
 
     def _complete(self, options: Any) -> None:
         if self._bridge is not None:
@@ -183,21 +180,8 @@ class Tables(Storage):
 
     # --- batches --------------------------------------------------------------------------------
 
-    def _grow(self, keys: int, stream: Any) -> None:
-        """Grow tables that the next batch might fill beyond their load factor."""
-        for t, table in enumerate(self.tables):
-            if table.most_rows == 0 or self._capacity[t] >= table.most_rows:
-                continue
-            load = self.options[t].max_load_factor if table.evict is Evict.LOWEST else 1.0
-            limit = load * self._capacity[t]
-            if self._at_most[t] + keys > limit:
-                self._at_most[t] = self.size(t)
-            if self._at_most[t] + keys > limit:
-                wanted = max(2 * self._capacity[t], math.ceil((self._at_most[t] + keys) / load))
-                wanted = min(wanted, table.most_rows)
-                check(lib.hotbed_storage_grow(self._c, t, wanted, stream))
-                self._capacity[t] = wanted
-            self._at_most[t] += keys
+    def _load(self, table: int) -> float:
+        return self.options[table].max_load_factor if self.tables[table].evict is Evict.LOWEST else 1.0
 
     def prefetch(
         self,
@@ -249,13 +233,6 @@ class Tables(Storage):
 
     # --- contents -------------------------------------------------------------------------------
 
-    def size(self, table: int) -> int:
-        """Give the number of keys; waits for the stream."""
-        n = ffi.new("uint64_t *")
-        with self.lock:
-            check(lib.hotbed_storage_size(self._c, table, n, ffi.NULL, self.streams.current()))
-        return int(n[0])
-
     def capacity(self, table: int) -> int:
         """Give the keys for which there is memory."""
         return int(self.info(table).capacity)
@@ -286,12 +263,6 @@ class Tables(Storage):
             stream = self.streams.current()
             check(lib.hotbed_storage_reset(self._c, stream))
             check(lib.hotbed_stream_sync(stream))
-
-    def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
-        """Insert or overwrite rows, and grow for them; parts that are not given get their initial value."""
-        with self.lock:
-            self._grow(keys.shape[0], self.streams.current())
-        super().set_rows(table, keys, given)
 
     def offer(self, table: int, keys: torch.Tensor) -> None:
         """Insert ``[n]`` distinct keys with initial rows, as far as the table keeps them."""

@@ -76,7 +76,7 @@ static int list_then_create(
     return status;
 }
 
-/* Rank 0 gives up when its communicator fails, and the other ranks may still be writing. */
+/* Rank 0 aborts when its communicator fails, while the other ranks may still be writing. */
 static void an_abort_removes_what_ranks_create_meanwhile(hotbed_backend backend) {
     (void)backend;
     late_files late = {.calls = hotbed_io_system, .left = WORLD - 1};

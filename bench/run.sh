@@ -7,14 +7,14 @@
 # WORKLOADS=W1,W5 and INSERTION=plain or probation select among the timed workloads.
 # Results go to OUT/workloads-<device>.json, plans-<device>.json with two timelines, exchange-<device>.json,
 # link-<device>.json (GPUs only), micro-<device>.json and checkpoint-<device>.json.  The checkpoint benchmark writes to
-# TMPDIR or /tmp.  On the host the workloads have a tenth of their size.  Exit status 1: a check failed.
+# TMPDIR or /tmp.  On the host the workloads have a tenth of their size.  At the end bench/compare.py lists what
+# is slower than in the committed results.  Exit status 1: a check failed.
 set -u
 if [ $# -lt 3 ]; then
     sed -n '2,11p' "$0" >&2
     exit 2
 fi
 binaries=$1 backend=$2 out=$3 quick=${4:-}
-results=$(cd "$(dirname "$0")" && pwd)/results
 status=0
 commit=$(git describe --always --dirty --abbrev=12 2>/dev/null || echo "${COMMIT:-unknown}")
 mkdir -p "$out"
@@ -53,10 +53,7 @@ run() { # part, then the command
 
 workloads=$binaries/hotbed-workloads
 run workloads "$workloads" --backend "$backend" --workload "${WORKLOADS:-all}" --scale "$scale" --steps "$steps" \
-    --insertion "${INSERTION:-both}" --overlap --check --commit "$commit" \
-    --previous "$results" --json "$out/workloads-$device.json.new"
-# The file is renamed only now, because the run may have read the old one as the earlier result.
-[ ! -f "$out/workloads-$device.json.new" ] || mv "$out/workloads-$device.json.new" "$out/workloads-$device.json"
+    --insertion "${INSERTION:-both}" --overlap --check --commit "$commit" --json "$out/workloads-$device.json"
 run replay "$workloads" --backend "$backend" --scale "$replay_scale" --replay "$replays"
 # On the host one thread for each stream: exchange and prefetch then have a core of their own.
 run plans "${plans[@]}" "$binaries/hotbed-plans" --backend "$backend" --commit "$commit" "${short[@]}" \
@@ -105,5 +102,8 @@ if [ -x "$binaries/hotbed-bench" ]; then
     fi
 else
     echo "-- no hotbed-bench: this build lacks Google Benchmark"
+fi
+if [ "$quick" != quick ]; then
+    python3 "$(dirname "$0")/compare.py" "$out" || status=1
 fi
 exit $status

@@ -367,26 +367,14 @@ double workload_limit_train(const workload_result *result); /* seconds for all b
 /* Compute the limits from the counts. */
 void workload_result_limits(workload_result *result);
 
-/* The latest earlier result of the same workload, device, backend and scale in `directory`. */
-typedef struct workload_previous {
-    double train, eval; /* milliseconds; 0: none */
-    char file[256];
-} workload_previous;
-
-void workload_previous_find(
-    const char *directory, const workload_machine *machine, const workload_result *result,
-    workload_previous *out);
-
-void workload_print(
-    FILE *to, const workload_machine *machine, const workload_result *result,
-    const workload_previous *previous);
+void workload_print(FILE *to, const workload_machine *machine, const workload_result *result);
 
 void workload_print_link(FILE *to, const workload_link *link);
 
 /* Errors: IO. */
 hotbed_status workload_write_json(
     const char *path, const workload_machine *machine, const workload_result *results,
-    const workload_previous *previous, size_t count);
+    size_t count);
 
 /* --- the program ------------------------------------------------------------------------------ */
 
@@ -407,7 +395,6 @@ typedef struct workload_program {
     bool insertions[HOTBED_INSERT_PROBATION + 1]; /* insertion policies to run caches with */
     bool check, overlap;
     const char *json;
-    const char *previous;
     workload_machine machine; /* commit and command are set from the arguments */
 } workload_program;
 

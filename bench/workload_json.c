@@ -64,9 +64,7 @@ static void write_quotients(
             to, "      \"eval_to_%s\": %.4f,\n", name, result->graph.eval * 1e3 / f->eval);
 }
 
-static void write_ratios(
-    FILE *to, const workload_machine *machine, const workload_result *result,
-    const workload_previous *previous) {
+static void write_ratios(FILE *to, const workload_machine *machine, const workload_result *result) {
     const workload *what = result->what;
     const struct {
         const char *name;
@@ -87,13 +85,6 @@ static void write_ratios(
     }
     if (workload_comparable(machine, result) && what->goal_overlap > 0)
         (void)fprintf(to, "      \"goal_overlap_ms\": %g,\n", what->goal_overlap);
-    if (previous->train > 0 && previous->eval > 0)
-        (void)fprintf(
-            to,
-            "      \"previous\": \"%s\", \"train_to_previous\": %.4f, "
-            "\"eval_to_previous\": %.4f,\n",
-            previous->file, result->graph.train * 1e3 / previous->train,
-            result->graph.eval * 1e3 / previous->eval);
 }
 
 /* Write the results that only workloads with two tiers have. */
@@ -150,8 +141,7 @@ static void write_link(FILE *to, const workload_link *link) {
 }
 
 static void write_result(
-    FILE *to, const workload_machine *machine, const workload_result *result,
-    const workload_previous *previous, bool last) {
+    FILE *to, const workload_machine *machine, const workload_result *result, bool last) {
     const workload_shape *shape = &result->shape;
     char name[32];
     workload_result_name(result, name, sizeof name);
@@ -184,7 +174,7 @@ static void write_result(
         "\"limit_eval_ms\": %.6f,\n",
         result->limits.copy * 1e-9, result->limits.gather_rate * 1e-9, result->limit_forward * 1e3,
         result->limit_backward * 1e3, result->limit_eval * 1e3);
-    write_ratios(to, machine, result, previous);
+    write_ratios(to, machine, result);
     (void)fprintf(
         to,
         "      \"made_s\": %.2f, \"took_s\": %.2f,\n"
@@ -197,7 +187,7 @@ static void write_result(
 
 hotbed_status workload_write_json(
     const char *path, const workload_machine *machine, const workload_result *results,
-    const workload_previous *previous, size_t count) {
+    size_t count) {
     FILE *to = fopen(path, "w");
     if (!to)
         return hotbed_fail(HOTBED_ERR_IO, "%s: %s", path, strerror(errno));
@@ -216,7 +206,7 @@ hotbed_status workload_write_json(
         write_link(to, link);
     (void)fprintf(to, "  \"results\": [\n");
     for (size_t i = 0; i < count; i++)
-        write_result(to, machine, &results[i], &previous[i], i + 1 == count);
+        write_result(to, machine, &results[i], i + 1 == count);
     (void)fprintf(to, "  ]\n}\n");
     bool written = !ferror(to);
     if (fclose(to) != 0 || !written)

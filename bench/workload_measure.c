@@ -176,7 +176,6 @@ typedef struct session {
     workload_input input;
     workload_link link; /* bytes 0: not measured yet */
     workload_result results[2 * WORKLOADS];
-    workload_previous previous[2 * WORKLOADS];
     size_t count;
 } session;
 
@@ -216,13 +215,11 @@ static hotbed_status measure_one(
     if (s->count == 0)
         printf(
             "%s, driver %s, commit %s\n", p->machine.device, p->machine.driver, p->machine.commit);
-    workload_previous_find(p->previous, &p->machine, result, &s->previous[s->count]);
-    workload_print(stdout, &p->machine, result, &s->previous[s->count]);
+    workload_print(stdout, &p->machine, result);
     (void)fflush(stdout);
     s->count++;
     /* after each workload, so that an interrupted run keeps its results */
-    return p->json ? workload_write_json(p->json, &p->machine, s->results, s->previous, s->count)
-                   : HOTBED_OK;
+    return p->json ? workload_write_json(p->json, &p->machine, s->results, s->count) : HOTBED_OK;
 }
 
 hotbed_status workload_measure_all(workload_program *p) {

@@ -1,12 +1,11 @@
-/* bench/workload_report.c - results of the workloads as text, with limits, other libraries' results
- * and earlier results. */
+/* bench/workload_report.c - results of the workloads as text, with limits and other libraries'
+ * results. */
 #include "bench/limits.h"
 #include "bench/workload.h"
 #include "bench/workload_rows.h"
 
 #include "base/error.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
@@ -44,93 +43,6 @@ void workload_result_limits(workload_result *result) {
     double up = t->write_bytes / link->up;
     double both = (t->read_bytes + t->write_bytes) / link->both;
     result->limit_link = fmax(fmax(down, up), both);
-}
-
-/* --- earlier results -------------------------------------------------------------------------- */
-
-static char *read_text(const char *path) {
-    FILE *file = fopen(path, "rb");
-    char *text = NULL;
-    if (!file)
-        return NULL;
-    if (fseek(file, 0, SEEK_END) == 0) {
-        long bytes = ftell(file);
-        rewind(file);
-        if (bytes > 0 && bytes < (1 << 20))
-            text = calloc(1, (size_t)bytes + 1);
-        if (text && fread(text, 1, (size_t)bytes, file) != (size_t)bytes) {
-            free(text);
-            text = NULL;
-        }
-    }
-    (void)fclose(file);
-    return text;
-}
-
-/* The text after "name": in a file of workload_write_json(); NULL: the file lacks the name. */
-static const char *value_of(const char *text, const char *name) {
-    char quoted[64];
-    (void)snprintf(quoted, sizeof quoted, "\"%s\": ", name);
-    const char *found = strstr(text, quoted);
-    return found ? found + strlen(quoted) : NULL;
-}
-
-static bool text_is(const char *text, const char *name, const char *value) {
-    const char *found = value_of(text, name);
-    size_t n = strlen(value);
-    return found && found[0] == '"' && strncmp(found + 1, value, n) == 0 && found[n + 1] == '"';
-}
-
-static double number_of(const char *text, const char *name) {
-    const char *found = value_of(text, name);
-    return found ? strtod(found, NULL) : 0;
-}
-
-/* The section of the text for one workload. */
-static const char *section_of(const char *text, const char *name) {
-    char quoted[64];
-    (void)snprintf(quoted, sizeof quoted, "\"workload\": \"%s\"", name);
-    return strstr(text, quoted);
-}
-
-/* Use the file's figures if it is of the same kind, and later than `date`. */
-static void consider(
-    const char *path, const char *name, const workload_machine *machine,
-    const workload_result *result, char date[32], workload_previous *out) {
-    char *text = read_text(path);
-    char label[32];
-    workload_result_name(result, label, sizeof label);
-    const char *section = text ? section_of(text, label) : NULL;
-    const char *when = section ? value_of(text, "date") : NULL;
-    if (when && text_is(text, "device", machine->device) &&
-        text_is(text, "backend", hotbed_backend_name(machine->backend)) &&
-        number_of(section, "scale") == result->scale && strncmp(when + 1, date, 20) > 0) {
-        (void)snprintf(date, 32, "%.20s", when + 1);
-        (void)snprintf(out->file, sizeof out->file, "%s", name);
-        out->train = number_of(section, "graph_train_ms");
-        out->eval = number_of(section, "graph_eval_ms");
-    }
-    free(text);
-}
-
-void workload_previous_find(
-    const char *directory, const workload_machine *machine, const workload_result *result,
-    workload_previous *out) {
-    char date[32] = "";
-    *out = (workload_previous){0};
-    DIR *folder = opendir(directory);
-    if (!folder)
-        return;
-    for (struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
-        size_t n = strlen(entry->d_name);
-        char path[4096];
-        if (n < 5 || strcmp(entry->d_name + n - 5, ".json") != 0)
-            continue;
-        int length = snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-        if (length > 0 && (size_t)length < sizeof path)
-            consider(path, entry->d_name, machine, result, date, out);
-    }
-    (void)closedir(folder);
 }
 
 /* --- text ----------------------------------------------------------------------------------- */
@@ -176,8 +88,7 @@ static void print_figures(
 }
 
 static void print_line(
-    FILE *to, const workload_machine *machine, const workload_result *result, bool graph,
-    const workload_previous *previous) {
+    FILE *to, const workload_machine *machine, const workload_result *result, bool graph) {
     const workload *what = result->what;
     const workload_times *times = graph ? &result->graph : &result->eager;
     char name[32];
@@ -195,10 +106,6 @@ static void print_line(
         print_figures(to, "dynamicemb", times, &what->dynamicemb);
         print_figures(to, "TBE", times, &what->tbe);
     }
-    if (previous->train > 0 && previous->eval > 0 && graph)
-        print_ratio(
-            to, "previous", times->train * 1e3 / previous->train,
-            times->eval * 1e3 / previous->eval);
     (void)fprintf(to, "\n");
 }
 
@@ -259,12 +166,10 @@ static void print_stages(FILE *to, const workload_stages *stages) {
     (void)fprintf(to, " ms\n");
 }
 
-void workload_print(
-    FILE *to, const workload_machine *machine, const workload_result *result,
-    const workload_previous *previous) {
+void workload_print(FILE *to, const workload_machine *machine, const workload_result *result) {
     double host_steps = (double)result->host.steps;
-    print_line(to, machine, result, false, previous);
-    print_line(to, machine, result, true, previous);
+    print_line(to, machine, result, false);
+    print_line(to, machine, result, true);
     if (workload_tiered(result->what))
         print_tiers(to, result);
     else

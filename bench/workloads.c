@@ -10,7 +10,7 @@
 static const char usage[] =
     "usage: hotbed-workloads [--workload W1,...|all] [--scale X] [--backend host|cuda|both]\n"
     "                        [--steps N] [--insertion plain|probation|both] [--overlap] [--check]\n"
-    "                        [--json FILE] [--previous DIR] [--commit TEXT]\n"
+    "                        [--json FILE] [--commit TEXT]\n"
     "                        [--digest | --replay N]\n"
     "  --workload  W1 to W8, bags of one key, odd numbers Adam, even ones SGD: W1, W2 all rows in\n"
     "              device memory; W3, W4 a cache for all used rows; W5, W6 a cache for 0.8 of "
@@ -28,7 +28,6 @@ static const char usage[] =
     "  --overlap   also time steps whose prefetch runs beside the previous step\n"
     "  --check     compare with an oracle, bit for bit; status 1 if a bit differs\n"
     "  --json      write the results to FILE\n"
-    "  --previous  directory of earlier results (bench/results)\n"
     "  --commit    commit to write to the results (git describe when CMake ran)\n"
     "  --digest    print digests of all rows; status 1 if they differ between runs with the same "
     "keys\n"
@@ -106,8 +105,6 @@ static int take(workload_program *p, const char *name, const char *value) {
         ok = count(value, &p->steps);
     else if (strcmp(name, "--json") == 0)
         ok = text(value, &p->json);
-    else if (strcmp(name, "--previous") == 0)
-        ok = text(value, &p->previous);
     else if (strcmp(name, "--commit") == 0)
         ok = text(value, &p->machine.commit);
     else if (strcmp(name, "--replay") == 0) {
@@ -146,8 +143,7 @@ static bool parse(int argc, char **argv, workload_program *p) {
 static void join(int argc, char **argv, char *out, size_t bytes) {
     size_t at = (size_t)snprintf(out, bytes, "hotbed-workloads");
     for (int i = 1; i < argc && at < bytes; i++) {
-        if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "--previous") == 0 ||
-            strcmp(argv[i], "--commit") == 0) {
+        if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "--commit") == 0) {
             i++;
             continue;
         }
@@ -170,10 +166,7 @@ static hotbed_status run_program(workload_program *p) {
 int main(int argc, char **argv) {
     char command[512];
     bool cuda = hotbed_backend_probe(HOTBED_BACKEND_CUDA) == HOTBED_OK;
-    workload_program p = {
-        .chosen = "all",
-        .insertions = {[HOTBED_INSERT_PLAIN] = true},
-        .previous = HOTBED_BENCH_RESULTS};
+    workload_program p = {.chosen = "all", .insertions = {[HOTBED_INSERT_PLAIN] = true}};
     p.backend = cuda ? HOTBED_BACKEND_CUDA : HOTBED_BACKEND_HOST;
     p.machine.commit = HOTBED_BENCH_COMMIT;
     p.machine.command = command;

@@ -7,12 +7,18 @@
 
 #include "base/host_launch.h"
 #include "base/stream.h"
+#include "storage/row_layout.h"
 
 #include <time.h>
 
 enum { KEYS_GRAIN = 1024, ROWS_GRAIN = 256 };
 enum { BATCH = 16 };     /* keys that are searched together */
 enum { ROWS_AHEAD = 6 }; /* rows prefetched before the current one is read */
+enum {
+    BAG_ROWS = 32,      /* rows of a bag that are added together */
+    BAG_ROWS_AHEAD = 8, /* rows prefetched before the current one is taken */
+    BAG_PART = 32,      /* elements that are summed in registers */
+};
 
 typedef struct forward_args {
     hotbed_step_view s;
@@ -257,10 +263,133 @@ static void eval_rows_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
+/* Rows of one bag, in the order in which they are added. */
+typedef struct bag_rows {
+    const uint8_t *row[BAG_ROWS];
+    float weight[BAG_ROWS];
+    uint32_t n;
+} bag_rows;
+
+/* Four elements that the compiler keeps in one register. */
+typedef float vector4 __attribute__((vector_size(16)));
+
+/* Prefetch the row of key number i. Eval has not checked the keys of static tables yet. */
+static inline void prefetch_bag_row(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i) {
+    if (hotbed_table_indexed(table))
+        prefetch_row(s, table, hotbed_forward_slot(s, i));
+    else if (s->keys[i] < table->capacity)
+        prefetch_row(s, table, table->first_slot + s->keys[i]);
+}
+
+/* Take the rows of keys first .. first+n-1, and prefetch those of later keys of the feature, which
+ * ends with key end-1. Returns false if a key has no slot. */
+static inline bool take_rows(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint32_t first, uint32_t n,
+    uint32_t end, bag_rows *out) {
+    out->n = n;
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t i = first + k;
+        const uint64_t slot = hotbed_pooled_slot(s, table, i);
+        if (slot == HOTBED_SLOT_NONE)
+            return false;
+        out->row[k] = hotbed_row_at(s->index, table, slot);
+        out->weight[k] = s->weights == NULL ? 1.0F : s->weights[i];
+        if (i + BAG_ROWS_AHEAD < end)
+            prefetch_bag_row(s, table, i + BAG_ROWS_AHEAD);
+    }
+    return true;
+}
+
+static inline __attribute__((always_inline)) vector4 load_vector(
+    uint32_t dtype, const uint8_t *row, uint32_t e) {
+    vector4 v;
+    if (dtype == HOTBED_F32)
+        memcpy(&v, row + e * sizeof(float), sizeof v);
+    else
+        for (uint32_t j = 0; j < 4; j++)
+            v[j] = hotbed_load1(dtype, row, e + j);
+    return v;
+}
+
+/* Add elements e .. e+BAG_PART-1 of the rows to sum. `dtype` and `weighted` are literals. */
+static inline __attribute__((always_inline)) void add_part(
+    const bag_rows *rows, uint32_t dtype, bool weighted, uint32_t e, float *sum) {
+    vector4 part[BAG_PART / 4];
+    memcpy(part, sum, sizeof part);
+    for (uint32_t k = 0; k < rows->n; k++) {
+        const uint8_t *row = rows->row[k];
+        const float weight = rows->weight[k];
+#pragma GCC unroll 8
+        for (uint32_t j = 0; j < BAG_PART / 4; j++) {
+            const vector4 v = load_vector(dtype, row, e + 4 * j);
+            part[j] += weighted ? v * weight : v;
+        }
+    }
+    memcpy(sum, part, sizeof part);
+}
+
+/* Add the rows to sum[0 .. dim-1]. */
+static inline __attribute__((always_inline)) void add_rows(
+    const bag_rows *rows, uint32_t dtype, bool weighted, uint32_t dim, float *sum) {
+    uint32_t e = 0;
+    for (; e + BAG_PART <= dim; e += BAG_PART)
+        add_part(rows, dtype, weighted, e, sum + e);
+    for (; e < dim; e++)
+        for (uint32_t k = 0; k < rows->n; k++) {
+            const float x = hotbed_load1(dtype, rows->row[k], e);
+            sum[e] += weighted ? x * rows->weight[k] : x;
+        }
+}
+
+static void add_bag(
+    const hotbed_step_view *s, const hotbed_table_view *table, const bag_rows *rows, float *sum) {
+    const bool weighted = s->weights != NULL;
+    if (table->dtype == HOTBED_F32 && !weighted)
+        add_rows(rows, HOTBED_F32, false, table->dim, sum);
+    else if (table->dtype == HOTBED_F32)
+        add_rows(rows, HOTBED_F32, true, table->dim, sum);
+    else if (table->dtype == HOTBED_F16)
+        add_rows(rows, HOTBED_F16, weighted, table->dim, sum);
+    else
+        add_rows(rows, HOTBED_BF16, weighted, table->dim, sum);
+}
+
+/* Pool bag b, whose rows no other stream changes meanwhile: the sums of hotbed_forward_bag(), row
+ * by row. Returns false, and leaves the output undefined, if a key has no slot or the offsets are
+ * bad. */
+static bool pool_bag(const forward_args *a, uint64_t b, uint32_t feature) {
+    const hotbed_step_view *s = &a->s;
+    const hotbed_table_view *table = &s->tables[s->feature_tables[feature]];
+    const hotbed_bag bag = hotbed_bag_at(s, b, feature);
+    float sum[HOTBED_DIM_MOST] HOTBED_ALIGN(16);
+    bag_rows rows;
+    if (!bag.good)
+        return false;
+    memset(sum, 0, (table->dim + 3U) / 4 * sizeof(hotbed_f32x4));
+    for (uint32_t first = bag.begin; first < bag.end; first += BAG_ROWS) {
+        const uint32_t n = bag.end - first < BAG_ROWS ? bag.end - first : BAG_ROWS;
+        if (!take_rows(s, table, first, n, s->feature_starts[feature + 1], &rows))
+            return false;
+        add_bag(s, table, &rows, sum);
+    }
+    for (uint32_t e = 0; e < table->dim; e += 4)
+        hotbed_bag_write(
+            s, table->dim, feature, b - (uint64_t)feature * s->batch_size, bag.end - bag.begin, e,
+            *(const hotbed_f32x4 *)(const void *)(sum + e), a->output, a->stride);
+    return true;
+}
+
 static void forward_bags_body(const void *args, uint64_t begin, uint64_t end) {
     const forward_args *a = args;
-    for (uint64_t b = begin; b < end; b++)
-        hotbed_forward_bag_checked(&a->s, b, a->output, a->stride, 1);
+    const hotbed_step_view *s = &a->s;
+    for (uint64_t b = begin; b < end; b++) {
+        const uint32_t feature = (uint32_t)(b / s->batch_size);
+        const bool changes =
+            s->eval != 0 && s->tables[s->feature_tables[feature]].range.evicts != 0;
+        if (changes || !pool_bag(a, b, feature))
+            hotbed_forward_bag_checked(s, b, a->output, a->stride, 1);
+    }
 }
 
 static void again_body(const void *args, uint64_t begin, uint64_t end) {

@@ -5,8 +5,7 @@ the gradient and gives the ticket back.  Their effects are on a storage that PyT
 the update's result is the gradient of ``anchor``, an empty leaf of the module, so that the update is never left out.
 """
 
-from __future__ import annotations
-
+# Annotations are types here, not strings: PyTorch 2.4 makes the operators' schemas from them as they are.
 from typing import Any, Optional, Tuple
 
 import torch

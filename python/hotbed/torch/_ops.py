@@ -91,7 +91,8 @@ def _(gradient: Tensor, token: Tensor, handle: int) -> Tensor:
 def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(output[1])
     ctx.handle = inputs[4]
-    ctx.storage = _storage.of_handle(inputs[4])  # it stays while a backward may come
+    if isinstance(inputs[4], int):  # PyTorch 2.4 also calls this while it traces, with a symbol
+        ctx.storage = _storage.of_handle(inputs[4])  # it stays while a backward may come
 
 
 def _backward(ctx: Any, gradient: Tensor, _: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:

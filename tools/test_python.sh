@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/test_python.sh - build the Python package's wheel, and test it in virtual environments of its own.
+# tools/test_python.sh - build the Python package's wheels, and test them in virtual environments of their own.
 #
 #   HOTBED_PYTHON_FULL=1   also test with two more versions of PyTorch, and run the tests that take minutes
 #
@@ -28,10 +28,10 @@ environment() { # directory, requirements: created again if they change
     fi
 }
 
-tests() { # environment
-    "$1/bin/pip" install -q --disable-pip-version-check --force-reinstall --no-deps build/python/dist/hotbed-*.whl
+tests() { # environment, wheel, tests
+    "$1/bin/pip" install -q --disable-pip-version-check --force-reinstall --no-deps "$2"
     (cd build/python && "$1/bin/python" -m pytest -q -p no:cacheprovider -c "$root/pyproject.toml" \
-        --rootdir "$root" "$root/python/tests")
+        --rootdir "$root" "$root/$3")
 }
 
 environments=${HOTBED_PYTHON_ENVS:-${XDG_CACHE_HOME:-$HOME/.cache}/hotbed-python}
@@ -42,13 +42,17 @@ environment "$main" torch==2.14.1 $torchrecs $most $checkers
 # TorchRec requires FBGEMM's CUDA build, which is large and needs a driver, so install the CPU build without checks.
 "$main"/bin/python -c "import importlib.util as i, sys; sys.exit(i.find_spec('torchrec') is None)" ||
     "$main"/bin/pip install -q --disable-pip-version-check --no-deps torchrec==1.9.2 fbgemm-gpu-cpu==1.9.0
-rm -rf build/python/dist
+rm -rf build/python/dist build/python/release
 "$main"/bin/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w build/python/dist .
 ls -l build/python/dist
 "$main"/bin/ruff check python examples/python docs/site tests/headers tools/abi.py tools/declarations.py
 "$main"/bin/ruff format --check python
 "$main"/bin/mypy
-tests "$main"
+tests "$main" build/python/dist/hotbed-*.whl python/tests
+
+# The wheel for other machines, which has another libhdf5.
+HOTBED_PYTHON_ENVS=$environments tools/wheels.sh build/python/release
+tests "$main" build/python/release/hotbed-*.whl python/tests/test_checkpoint.py
 
 # Run the program of README.md, and the example on a log that is generated here.
 sed -n '/^```python$/,/^```$/p' README.md | sed '/^```/d' >build/python/readme.py
@@ -64,6 +68,6 @@ if [ -n "${HOTBED_PYTHON_FULL:-}" ]; then
     for version in 2.4.1 2.9.1; do
         # shellcheck disable=SC2086
         environment "$environments/torch-$version" torch==$version $most "numpy<2.3"
-        tests "$environments/torch-$version"
+        tests "$environments/torch-$version" build/python/release/hotbed-*.whl python/tests
     done
 fi

@@ -146,7 +146,10 @@ static void close_all(hid_t type, hid_t space, hid_t list) {
  * aborts the process if they differ. */
 static hotbed_status check_version(void) {
     unsigned major = 0, minor = 0, release = 0;
-    if (H5get_libversion(&major, &minor, &release) < 0)
+    pthread_mutex_lock(&lock);
+    herr_t asked = H5get_libversion(&major, &minor, &release);
+    pthread_mutex_unlock(&lock);
+    if (asked < 0)
         return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "libhdf5 cannot be initialized");
     if (major != H5_VERS_MAJOR || minor != H5_VERS_MINOR || release != H5_VERS_RELEASE)
         return hotbed_fail(

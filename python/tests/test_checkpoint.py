@@ -1,5 +1,8 @@
 """Checkpoints: saved, loaded, increments, and read with h5py alone."""
 
+import concurrent.futures
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -49,6 +52,21 @@ def test_a_checkpoint_is_loaded_again(tmp_path):
         step(ebc)
     for name, rows in rows_of(first).items():
         assert torch.equal(rows, rows_of(second)[name])
+
+
+def test_threads_save_at_the_same_time(tmp_path):
+    # libhdf5 of release wheels is not thread-safe: the library calls it under a lock.
+    together = threading.Barrier(4)
+
+    def save(number):
+        ebc = collection()
+        for i in range(40):
+            together.wait()
+            checkpoint.save(tmp_path / f"{number}.{i}", ebc, step=number)
+        return checkpoint.load(tmp_path / f"{number}.39", ebc).step
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(save, range(4))) == [0, 1, 2, 3]
 
 
 def test_increments_follow_a_checkpoint(tmp_path):

@@ -63,6 +63,17 @@ def test_a_compiled_model_gives_the_same_bytes(backend):
     torch.testing.assert_close(weight, compiled_weight, rtol=1e-6, atol=1e-7)
 
 
+def test_compiled_models_of_one_class_have_rows_of_their_own():
+    torch.compiler.reset()
+    models = [Model(), Model()]  # the second compilation sees that the storage's handle varies
+    kjt = batch(["f", "g"], SAMPLES, ROWS)
+    for model in models:
+        torch.compile(model, fullgraph=True, backend="aot_eager")(kjt.values(), kjt.offsets()).backward()
+    untrained = Model().ebc.weight("a")
+    assert torch.equal(models[0].ebc.weight("a"), models[1].ebc.weight("a"))
+    assert not torch.equal(models[0].ebc.weight("a"), untrained)
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_operators_pass_opcheck(training):
     ebc = collection(optimizer=ht.SGD(lr=0.0), max_in_flight=16)

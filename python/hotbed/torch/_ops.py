@@ -5,8 +5,7 @@ the gradient and gives the ticket back.  Their effects are on a storage that PyT
 the update's result is the gradient of ``anchor``, an empty leaf of the module, so that the update is never left out.
 """
 
-from __future__ import annotations
-
+# Annotations are types here, not strings: PyTorch 2.4 makes the operators' schemas from them as they are.
 from typing import Any, Optional, Tuple
 
 import torch
@@ -95,7 +94,8 @@ def _(gradient: Tensor, token: Tensor, handle: int) -> Tensor:
 def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(output[1])
     ctx.handle = inputs[4]
-    ctx.storage = _storage.of_handle(inputs[4])  # it stays while a backward may come
+    if isinstance(inputs[4], int):  # PyTorch 2.4 also calls this while it traces, with a symbol
+        ctx.storage = _storage.of_handle(inputs[4])  # it stays while a backward may come
 
 
 def _backward(ctx: Any, gradient: Tensor, _: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:

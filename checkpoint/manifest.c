@@ -6,7 +6,9 @@
 #include "checkpoint/bucket_core.h"
 #include "checkpoint/codec.h"
 #include "hotbed/route.h"
+#include "storage/types.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +29,8 @@ static const char *const kind_words[] = {"hash", "static"};
 static const char *const dtype_words[] = {"f32", "f16", "bf16"};
 static const char *const key_words[] = {"i64", "u64"};
 static const char *const optimizer_words[] = {"none", "sgd", "adam", "adagrad", "rowwise_adagrad"};
+static_assert(
+    sizeof optimizer_words / sizeof *optimizer_words == HOTBED_OPT_LAST + 1, "a word each");
 
 /* The names of hotbed_route_name(). */
 static const char *const route_words[] = {"none", "hash_roundrobin", "roundrobin", "continuous"};
@@ -92,7 +96,7 @@ static void describe_storage(hotbed_codec *c, hotbed_manifest *m) {
 
     uint32_t kind = (uint32_t)m->optimizer.kind;
     hotbed_codec_literal(c, "\noptimizer ");
-    hotbed_codec_choice(c, &kind, optimizer_words, 5);
+    hotbed_codec_choice(c, &kind, optimizer_words, HOTBED_OPT_LAST + 1);
     m->optimizer.size = sizeof m->optimizer;
     m->optimizer.kind = (hotbed_optimizer_kind)kind;
     hotbed_codec_literal(c, " learning_rate ");

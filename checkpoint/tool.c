@@ -19,30 +19,43 @@ static const char help[] =
     "\n"
     "  list DIR             list the checkpoints of a directory, oldest first, with their state\n"
     "  inspect PATH         show the content of a checkpoint, from its MANIFEST alone\n"
-    "  verify PATH...       read and check every byte; --quick: everything except the rows\n"
+    "  verify PATH... [--quick]\n"
+    "                       read and check every byte; --quick: everything except the rows\n"
     "  diff A B             compare tables row by row, admission counts, state and extra bytes\n"
     "  reshard IN OUT --ranks N [--route RULE]\n"
     "                       write the same rows in N shards: by ranges of buckets, or by RULE\n"
     "                       (hash_roundrobin or roundrobin), which assigns keys to ranks\n"
-    "  compact IN OUT       write an increment and all that it follows as one full checkpoint\n"
+    "  compact IN OUT [--ranks N] [--route RULE]\n"
+    "                       write an increment and all that it follows as one full checkpoint,\n"
+    "                       in one shard unless --ranks is given\n"
     "  convert IN OUT --to npy|h5\n"
     "                       write tables as .npy files in a new directory, or as one HDF5 file\n"
     "  convert IN OUT --from npy|dynamicemb [--optimizer KIND] [--keys i64|u64] [--ages]\n"
     "                       make a checkpoint from a directory of such files. Every file of the\n"
-    "                       directory must be used. docs/tool.md has the file names\n"
-    "  gc DIR --keep N      remove all but the newest N full checkpoints and their increments.\n"
+    "                       directory must be used. --ages: the scores are ages.\n"
+    "                         npy: TABLE.weight.npy, TABLE.weight_id.npy, and if present\n"
+    "                              .metadata (scores), .times and optimizer states\n"
+    "                         dynamicemb: TABLE_emb_keys.rank_R.world_size_W, _emb_values, and\n"
+    "                              if present _emb_scores, _opt_values, _counter_keys with\n"
+    "                              _counter_frequencies, and TABLE_opt_args.json\n"
+    "  gc DIR --keep N [--dry-run] [--leave-damaged] [--unfinished]\n"
+    "                       remove all but the newest N full checkpoints and their increments.\n"
     "                       Refuses if a checkpoint is damaged; links are not followed, and\n"
     "                       their targets are kept\n"
     "      --dry-run        print what would be removed\n"
     "      --leave-damaged  keep damaged checkpoints, and remove others\n"
     "      --unfinished     also remove what interrupted saves left\n"
     "\n"
+    "Every command:\n"
+    "  --json      print one JSON value to standard output\n"
+    "verify, diff, reshard, compact, convert:\n"
+    "  --progress  a progress bar, even if standard error is not a terminal\n"
+    "  --quiet     no progress bar\n"
+    "Without a command: --help, --version. Only paths follow \"--\". A value is given as\n"
+    "--keep 3 or --keep=3. An option that the command does not take is an error.\n"
+    "\n"
     "An increment as IN, A or B stands for its chain. The checkpoints that it follows are\n"
     "searched for in its own directory.\n"
-    "  --json      print one JSON value to standard output    --quiet     no progress bar\n"
-    "  --progress  a progress bar, even if standard error is not a terminal\n"
-    "  --version   print the version                          --          only paths follow\n"
-    "A value is given as --keep 3 or --keep=3.\n"
     "\n"
     "Exit status: 0 success; 1 the two differ, or something is damaged; 2 the command failed.\n"
     "Digests detect damage. They do not detect forgery: XXH3 is not cryptographic.\n";
@@ -114,7 +127,57 @@ static void show_progress(void *self, uint64_t done, uint64_t total) {
     fflush(stderr);
 }
 
-/* --- options ------------------------------------------------------------------------------------------- */
+/* --- commands and options ------------------------------------------------------------------------------ */
+
+typedef struct command {
+    const char *name;
+    int (*run)(const tool_options *options);
+    uint32_t least, most; /* number of paths */
+} command;
+
+enum { LIST, INSPECT, VERIFY, DIFF, RESHARD, COMPACT, CONVERT, GC, NUM_COMMANDS };
+
+static const command commands[NUM_COMMANDS] = {
+    [LIST] = {"list", tool_list, 1, 1},
+    [INSPECT] = {"inspect", tool_inspect, 1, 1},
+    [VERIFY] = {"verify", tool_verify, 1, UINT32_MAX},
+    [DIFF] = {"diff", tool_diff, 2, 2},
+    [RESHARD] = {"reshard", tool_reshard, 2, 2},
+    [COMPACT] = {"compact", tool_compact, 2, 2},
+    [CONVERT] = {"convert", tool_convert, 2, 2},
+    [GC] = {"gc", tool_gc, 1, 1},
+};
+
+enum {
+    EVERY = (1 << NUM_COMMANDS) - 1,
+    WITH_BAR = 1 << VERIFY | 1 << DIFF | 1 << RESHARD | 1 << COMPACT | 1 << CONVERT,
+};
+
+typedef struct option {
+    const char *name;
+    uint32_t commands;  /* that take it: bits 1 << LIST, ... */
+    const char *values; /* that are allowed; NULL: the option takes none */
+} option;
+
+static const option all_options[] = {
+    {"--json", EVERY, NULL},
+    {"--progress", WITH_BAR, NULL},
+    {"--quiet", WITH_BAR, NULL},
+    {"--quick", 1 << VERIFY, NULL},
+    {"--ranks", 1 << RESHARD | 1 << COMPACT, "1 to 65536"},
+    {"--route", 1 << RESHARD | 1 << COMPACT, "hash_roundrobin or roundrobin"},
+    {"--from", 1 << CONVERT, "npy or dynamicemb"},
+    {"--to", 1 << CONVERT, "npy or h5"},
+    {"--optimizer", 1 << CONVERT, "the name of an optimizer"},
+    {"--keys", 1 << CONVERT, "i64 or u64"},
+    {"--ages", 1 << CONVERT, NULL},
+    {"--keep", 1 << GC, "1 to 4294967295"},
+    {"--dry-run", 1 << GC, NULL},
+    {"--leave-damaged", 1 << GC, NULL},
+    {"--unfinished", 1 << GC, NULL},
+};
+
+static_assert(HOTBED_WORLD_MAX == 65536, "--ranks says so");
 
 static bool read_number(const char *text, uint64_t most, uint64_t *out) {
     char *end;
@@ -138,48 +201,33 @@ static bool read_word(const char *text, const char *one, const char *other, cons
     return strcmp(text, one) == 0 || strcmp(text, other) == 0;
 }
 
-/* Read an option's value. Returns a description of the allowed values, or NULL if there is no such
- * option. */
-static const char *read_value(tool_options *o, const char *name, const char *value, bool *good) {
-    static const char ranks[] = "1 to 65536";
+/* Read an option's value. Returns false if it is not allowed. */
+static bool read_value(tool_options *o, const char *name, const char *value) {
     uint64_t number = 0;
-    static_assert(HOTBED_WORLD_MAX == 65536, "the text says so");
-    *good = true;
+    const char *word = NULL;
     if (strcmp(name, "--ranks") == 0) {
-        *good = read_number(value, HOTBED_WORLD_MAX, &number);
+        if (!read_number(value, HOTBED_WORLD_MAX, &number))
+            return false;
         o->ranks = (uint32_t)number;
-        return ranks;
+        return true;
     }
-    if (strcmp(name, "--keep") == 0) {
-        *good = read_number(value, UINT32_MAX, &o->keep);
-        return "1 to 4294967295";
-    }
-    if (strcmp(name, "--route") == 0) {
-        *good = read_route(value, &o->route);
-        return "hash_roundrobin or roundrobin";
-    }
-    if (strcmp(name, "--from") == 0) {
-        *good = read_word(value, "npy", "dynamicemb", &o->from);
-        return "npy or dynamicemb";
-    }
-    if (strcmp(name, "--to") == 0) {
-        *good = read_word(value, "npy", "h5", &o->to);
-        return "npy or h5";
-    }
-    if (strcmp(name, "--optimizer") == 0) {
-        o->optimizer = value;
-        return "the name of an optimizer";
-    }
+    if (strcmp(name, "--keep") == 0)
+        return read_number(value, UINT32_MAX, &o->keep);
+    if (strcmp(name, "--route") == 0)
+        return read_route(value, &o->route);
+    if (strcmp(name, "--from") == 0)
+        return read_word(value, "npy", "dynamicemb", &o->from);
+    if (strcmp(name, "--to") == 0)
+        return read_word(value, "npy", "h5", &o->to);
     if (strcmp(name, "--keys") == 0) {
-        const char *word = NULL;
-        *good = read_word(value, "i64", "u64", &word);
         o->key_type = strcmp(value, "u64") == 0 ? HOTBED_KEY_U64 : HOTBED_KEY_I64;
-        return "i64 or u64";
+        return read_word(value, "i64", "u64", &word);
     }
-    return NULL;
+    o->optimizer = value; /* --optimizer; an import checks the name */
+    return true;
 }
 
-static bool read_flag(tool_options *o, const char *name, bool *bar) {
+static void read_flag(tool_options *o, const char *name, bool *bar) {
     if (strcmp(name, "--json") == 0)
         o->json = true;
     else if (strcmp(name, "--quick") == 0)
@@ -192,46 +240,68 @@ static bool read_flag(tool_options *o, const char *name, bool *bar) {
         o->leave_damaged = true;
     else if (strcmp(name, "--ages") == 0)
         o->ages = true;
-    else if (strcmp(name, "--progress") == 0)
-        *bar = true;
-    else if (strcmp(name, "--quiet") == 0)
-        *bar = false;
     else
-        return false;
-    return true;
+        *bar = strcmp(name, "--progress") == 0; /* otherwise --quiet */
 }
 
-/* Read the option argv[i]. Returns the number of arguments that it uses, or 0 after an error. */
-static int read_option(tool_options *o, char **argv, int i, int argc, bool *bar) {
-    enum { NAME_BYTES = 32 };
-    char name[NAME_BYTES], text[96];
+static const option *find_option(const char *name, size_t length) {
+    for (size_t i = 0; i < sizeof all_options / sizeof *all_options; i++)
+        if (strlen(all_options[i].name) == length &&
+            strncmp(all_options[i].name, name, length) == 0)
+            return &all_options[i];
+    return NULL;
+}
+
+/* Report an option that the command does not take, with the commands that do. */
+static void refuse_option(const option *given, const command *to) {
+    char text[256];
+    int n = snprintf(
+        text, sizeof text, "%s does not take %s, which is an option of", to->name, given->name);
+    const char *comma = " ";
+    for (int i = 0; i < NUM_COMMANDS; i++)
+        if ((given->commands >> i & 1) != 0) {
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", comma, commands[i].name);
+            comma = ", ";
+        }
+    tool_usage(text, "");
+}
+
+/* Read the option argv[i] of a command. Returns the number of arguments that it uses, or 0 after an
+ * error. */
+static int read_option(
+    tool_options *o, const command *of, char **argv, int i, int argc, bool *bar) {
+    char text[96];
     const char *equals = strchr(argv[i], '=');
     const char *value = equals != NULL ? equals + 1 : i + 1 < argc ? argv[i + 1] : NULL;
-    bool good = false;
-    snprintf(
-        name, sizeof name, "%.*s",
-        (int)(equals == NULL ? strlen(argv[i]) : (size_t)(equals - argv[i])), argv[i]);
-    if (read_flag(o, name, bar)) {
-        if (equals == NULL)
-            return 1;
-        tool_usage("this option takes no value: ", argv[i]);
-        return 0;
-    }
-    const char *allowed = read_value(o, name, value == NULL ? "" : value, &good);
-    if (allowed == NULL) {
+    const option *found =
+        find_option(argv[i], equals == NULL ? strlen(argv[i]) : (size_t)(equals - argv[i]));
+    if (found == NULL) {
         tool_usage("unknown option ", argv[i]);
         return 0;
     }
-    if (value == NULL || !good) {
-        snprintf(text, sizeof text, "%s takes %s, not ", name, allowed);
+    if ((found->commands >> (of - commands) & 1) == 0) {
+        refuse_option(found, of);
+        return 0;
+    }
+    if (found->values == NULL && equals != NULL) {
+        tool_usage("this option takes no value: ", argv[i]);
+        return 0;
+    }
+    if (found->values == NULL) {
+        read_flag(o, found->name, bar);
+        return 1;
+    }
+    if (value == NULL || !read_value(o, found->name, value)) {
+        snprintf(text, sizeof text, "%s takes %s, not ", found->name, found->values);
         tool_usage(text, value == NULL ? "nothing" : value);
         return 0;
     }
     return equals == NULL ? 2 : 1;
 }
 
-/* Read all options, and move the paths to the front of argv. Returns 0, or an exit status. */
-static int read_options(tool_options *o, int argc, char **argv) {
+/* Read all options of a command, and move the paths to the front of argv. Returns 0, or an exit
+ * status. */
+static int read_options(tool_options *o, const command *of, int argc, char **argv) {
     static int shown = -1;
     bool bar = isatty(STDERR_FILENO) != 0, only_paths = false;
     o->paths = argv;
@@ -244,7 +314,7 @@ static int read_options(tool_options *o, int argc, char **argv) {
                 return tool_usage("a path is empty", "");
             argv[o->num_paths++] = argv[i++];
         } else {
-            int n = read_option(o, argv, i, argc, &bar);
+            int n = read_option(o, of, argv, i, argc, &bar);
             if (n == 0)
                 return TOOL_TROUBLE;
             i += n;
@@ -254,12 +324,6 @@ static int read_options(tool_options *o, int argc, char **argv) {
         o->progress = (hotbed_progress){.report = show_progress, .self = &shown};
     return 0;
 }
-
-typedef struct command {
-    const char *name;
-    int (*run)(const tool_options *options);
-    uint32_t least, most; /* number of paths */
-} command;
 
 /* Flush the output. Reports a full disk or a closed pipe. */
 static int flush_output(int result) {
@@ -296,27 +360,17 @@ static bool print_about(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    static const command commands[] = {
-        {"list", tool_list, 1, 1},
-        {"inspect", tool_inspect, 1, 1},
-        {"verify", tool_verify, 1, UINT32_MAX},
-        {"diff", tool_diff, 2, 2},
-        {"reshard", tool_reshard, 2, 2},
-        {"compact", tool_compact, 2, 2},
-        {"convert", tool_convert, 2, 2},
-        {"gc", tool_gc, 1, 1},
-    };
     tool_options options = {.json = false};
     raise_limit();
     if (print_about(argc, argv))
         return flush_output(TOOL_SAME);
     if (argc < 2)
         return tool_usage("no command", "");
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+    for (int i = 0; i < NUM_COMMANDS; i++) {
         const command *c = &commands[i];
         if (strcmp(argv[1], c->name) != 0)
             continue;
-        int status = read_options(&options, argc, argv);
+        int status = read_options(&options, c, argc, argv);
         if (status != 0)
             return status;
         if (options.num_paths < c->least || options.num_paths > c->most) {

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "storage/types.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -134,7 +135,7 @@ static hotbed_status set_optimizer(source *s, hotbed_optimizer_kind seen) {
     hotbed_optimizer_kind kind = seen;
     if (s->options->optimizer != NULL) {
         kind = 0;
-        for (int i = HOTBED_OPT_SGD; i <= HOTBED_OPT_ROWWISE_ADAGRAD; i++)
+        for (int i = HOTBED_OPT_SGD; i <= HOTBED_OPT_LAST; i++)
             if (strcmp(s->options->optimizer, hotbed_optimizer_name((hotbed_optimizer_kind)i)) == 0)
                 kind = (hotbed_optimizer_kind)i;
         if (kind == 0)

@@ -61,9 +61,15 @@ int tool_compact(const tool_options *o) {
 
 int tool_convert(const tool_options *o) {
     if ((o->from == NULL) == (o->to == NULL))
-        return tool_usage("convert needs --from or --to", "");
+        return tool_usage("convert needs one of --from and --to", "");
     if (o->from != NULL)
         return tool_import(o);
+    const char *unused = o->optimizer != NULL ? "--optimizer"
+                         : o->key_type != 0   ? "--keys"
+                         : o->ages            ? "--ages"
+                                              : NULL;
+    if (unused != NULL)
+        return tool_usage("convert takes this option only with --from: ", unused);
     hotbed_chain chain;
     hotbed_status status = tool_open_chain(o->paths[0], &chain);
     if (status == HOTBED_OK && strcmp(o->to, "npy") == 0)

@@ -27,4 +27,4 @@ if(HOTBED_NCCL AND NOT (HOTBED_CUDA AND HOTBED_NCCL_INCLUDE AND HOTBED_NCCL_LIBR
   message(FATAL_ERROR "HOTBED_NCCL needs HOTBED_CUDA, nccl.h and nccl_device.h of NCCL 2.28 or later, and "
                       "libnccl; or configure with -DHOTBED_NCCL=OFF")
 endif()
-message(STATUS "communicators beside self and threads: MPI ${HOTBED_MPI}, NCCL ${HOTBED_NCCL}")
+message(STATUS "communicators beside self, threads and sockets: MPI ${HOTBED_MPI}, NCCL ${HOTBED_NCCL}")

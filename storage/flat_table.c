@@ -8,6 +8,7 @@
 #include "storage/row_layout.h"
 #include "storage/rows_kernels.h"
 #include "storage/stage_kernels.h"
+#include "storage/types.h"
 
 #define CAPACITY_MOST ((uint64_t)1 << 36)
 enum { STAGING_BYTES = 8 << 20 }; /* takes a few hundred microseconds on the host link */
@@ -50,8 +51,7 @@ static hotbed_status check_options(const hotbed_flat_table_options *o) {
             (unsigned long long)o->capacity);
     if (o->dtype != 0 && hotbed_dtype_bytes(o->dtype) == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown dtype %d", (int)o->dtype);
-    if (o->optimizer != 0 &&
-        (o->optimizer < HOTBED_OPT_SGD || o->optimizer > HOTBED_OPT_ROWWISE_ADAGRAD))
+    if (o->optimizer != 0 && (o->optimizer < HOTBED_OPT_SGD || o->optimizer > HOTBED_OPT_LAST))
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown optimizer %d", (int)o->optimizer);
     if (o->memory != 0 && (o->memory < HOTBED_MEMORY_DEVICE || o->memory > HOTBED_MEMORY_FILE))
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown memory %d", (int)o->memory);

@@ -142,7 +142,7 @@ hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
                 HOTBED_ERR_ARGUMENT,
                 "optimizer: reserved[%zu] is %u, but this library knows no such parameter", i,
                 o->reserved[i]);
-    if (o->kind < HOTBED_OPT_SGD || o->kind > HOTBED_OPT_ROWWISE_ADAGRAD)
+    if (o->kind < HOTBED_OPT_SGD || o->kind > HOTBED_OPT_LAST)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "optimizer: unknown kind %d", (int)o->kind);
     if (!isfinite(o->learning_rate))
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "optimizer: learning_rate is not finite");

@@ -12,6 +12,9 @@ enum {
     HOTBED_NAME_BYTES = 64, /* of a table's name, including the terminating 0 */
 };
 
+/* The last hotbed_optimizer_kind; the first is 1. */
+#define HOTBED_OPT_LAST HOTBED_OPT_ROWWISE_ADAGRAD
+
 /* Check the name of table number `number`. Errors: ARGUMENT. */
 hotbed_status hotbed_name_check(const char *name, uint32_t number);
 

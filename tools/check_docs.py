@@ -77,7 +77,7 @@ def main() -> int:
                 report(f"there is no {target}", match.start())
             elif anchor and path.endswith(".md") and anchor not in heading_ids(read(path)):
                 report(f"{target or name} has no heading #{anchor}", match.start())
-        for match in re.finditer(r"\bhotbed_\w*\w", text):
+        for match in re.finditer(r"\bhotbed_\w*\w(?!\w|\.cmake)", text):
             identifier = match.group()
             if identifier.rstrip("_") in known or any(k.startswith(identifier) for k in known if identifier.endswith("_")):
                 continue

@@ -55,7 +55,9 @@ typedef enum hotbed_index_outcome {
     HOTBED_INDEX_NO_TABLE = 5, /* refused: the table number is out of range */
 } hotbed_index_outcome;
 
-/* How a call changes the score of a key that it finds. A key that it inserts gets the given score. */
+/* How a call changes the score of a key that it finds. A key that it inserts gets the given score.
+ * hotbed_score_strategy (hotbed/storage.h) is another enum, whose names also begin with
+ * HOTBED_SCORE_. */
 typedef enum hotbed_score_rule {
     HOTBED_SCORE_KEEP = 0,   /* keep the score */
     HOTBED_SCORE_ASSIGN = 1, /* set it to the given score (a clock: LRU) */

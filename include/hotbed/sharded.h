@@ -93,9 +93,10 @@ extern "C" {
 
 /* A keyed jagged tensor has a bag of keys for each feature and sample.
  *
- * Sharded collections and batch balance (hotbed/balance.h) take batches in this form. A *row* is
- * the bag of one feature and sample. Rows are feature-major: first the rows of feature 0 in the
- * order of its samples, then the rows of feature 1, and so on; keys are in the order of the rows.
+ * Sharded collections and batch balance (hotbed/balance.h) take batches in this form. Here, and in
+ * hotbed_kjt_rows(), a *row* is a row of the batch, not of a table: the bag of one feature and
+ * sample. Rows are feature-major: first the rows of feature 0 in the order of its samples, then the
+ * rows of feature 1, and so on; keys are in the order of the rows.
  * Every feature has batch_size samples, or, with `strides`, a number of its own (a variable batch),
  * which may differ between ranks. Lengths or offsets give the number of keys of each row.
  *

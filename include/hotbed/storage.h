@@ -181,7 +181,9 @@ typedef enum hotbed_mode {
     /* every row has a backing location in the lower tier or an external store; the upper tier holds
      * copies of upper_capacity of them; see hotbed_storage_flush() */
     HOTBED_MODE_CACHE = 2,
-    HOTBED_MODE_DEFAULT = 3, /* each row is in one of the tiers, chosen by `placement` */
+    /* dynamicemb's DEFAULT, not the initial value of a mode, which is AUTO: each row is in one of
+     * the tiers, chosen by `placement` */
+    HOTBED_MODE_DEFAULT = 3,
 } hotbed_mode;
 
 /* What hotbed_storage_options.hbm_bytes counts. A hash table has spare slots, so that it can be

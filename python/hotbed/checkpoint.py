@@ -343,7 +343,7 @@ def _save(path: Path, module: Any, step: int, extra: bytes, increments: Optional
 
 
 def save(path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
-    """Write the rows, scores and optimiser states of a collection to a new directory.  Waits for the disk.
+    """Write the rows, scores and optimizer states of a collection to a new directory.  Waits for the disk.
 
     With several ranks all of them call it, and each writes its rows; the directory is on a file system that all see.
 
@@ -390,7 +390,7 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
 
     Args:
         path: a full checkpoint.
-        module: a collection with the same table names, dims, data types and kind of optimiser; capacities, eviction and
+        module: a collection with the same table names, dims, data types and kind of optimizer; capacities, eviction and
             device may differ.
         increments: paths of the increments after it, in order.
 

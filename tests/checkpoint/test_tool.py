@@ -119,6 +119,56 @@ def check_usage(root):
     os.rmdir(os.path.join(root, "--json"))
 
 
+COMMANDS = {  # with the number of paths
+    "list": 1, "inspect": 1, "verify": 1, "diff": 2, "reshard": 2, "compact": 2, "convert": 2, "gc": 1,
+}
+WITH_BAR = "verify diff reshard compact convert"
+OPTIONS = {  # the commands that take an option, and a value
+    "--json": (" ".join(COMMANDS), None),
+    "--progress": (WITH_BAR, None),
+    "--quiet": (WITH_BAR, None),
+    "--quick": ("verify", None),
+    "--ranks": ("reshard compact", "3"),
+    "--route": ("reshard compact", "roundrobin"),
+    "--from": ("convert", "npy"),
+    "--to": ("convert", "h5"),
+    "--optimizer": ("convert", "sgd"),
+    "--keys": ("convert", "u64"),
+    "--ages": ("convert", None),
+    "--keep": ("gc", "2"),
+    "--dry-run": ("gc", None),
+    "--leave-damaged": ("gc", None),
+    "--unfinished": ("gc", None),
+}
+NEEDED = {"reshard": ["--ranks", "2"], "convert": ["--to", "npy"], "gc": ["--keep", "1"]}
+
+
+def check_options(root):
+    """Each command refuses the options of other commands, and names the commands that take them."""
+    paths = [os.path.join(root, "absent"), os.path.join(root, "absent-too")]
+    for (command, n), (option, (takers, value)) in itertools.product(COMMANDS.items(), OPTIONS.items()):
+        words = [option] if value is None else [option, value]
+        needed = NEEDED.get(command, [])
+        if command == "convert" and option in ("--from", "--to"):
+            needed = []
+        elif command == "convert" and option in ("--optimizer", "--keys", "--ages"):
+            message = "convert takes this option only with --from: " + option
+            check(message in tool_run("convert", *paths, "--to", "npy", *words).stderr, message)
+            needed = ["--from", "npy"]
+        done = tool_run(command, *paths[:n], *needed, *words)
+        check(done.returncode == 2 or command == "verify", "%s %s returns %d" % (command, option, done.returncode))
+        message = "%s does not take %s, which is an option of %s (see" % (command, option, ", ".join(takers.split()))
+        if command not in takers.split():
+            check(message in done.stderr, "%s %s: %s" % (command, option, done.stderr))
+            also = tool_run(command, *paths[:n], option + "=1")
+            check(also.returncode == 2 and message in also.stderr, "%s %s=1: %s" % (command, option, also.stderr))
+        else:  # it is about the path
+            check("absent" in done.stderr + done.stdout and "--help" not in done.stderr, "%s %s" % (command, option))
+    text = tool("--help")
+    for option, (takers, _) in OPTIONS.items():
+        check(option in text, "the help lacks " + option)
+
+
 def check_show(root):
     path = os.path.join(root, "ranks")
     sample(path, HOTBED_SAMPLE_RANKS="3")
@@ -607,6 +657,7 @@ def check_names(root):
 def main():
     with tempfile.TemporaryDirectory() as root:
         check_usage(root)
+        check_options(root)
         check_show(root)
         check_reshard(root)
         check_diff(root)

@@ -640,7 +640,7 @@ void oracle_eval(oracle *model, const hotbed_batch *batch, void *output, uint64_
     oracle_ticket_destroy(ticket);
 }
 
-/* --- the optimiser --------------------------------------------------------------------------- */
+/* --- the optimizer --------------------------------------------------------------------------- */
 
 /* Sum in the documented order: groups of 32 values, then groups of 32 sums, until one is left. */
 static float tree_sum(float *values, uint64_t n) {

@@ -22,7 +22,7 @@ _log = logging.getLogger("hotbed")
 
 
 class _Collection(torch.nn.Module):
-    """What both collections share: storages by pooling, names in state dicts, the fused optimiser."""
+    """What both collections share: storages by pooling, names in state dicts, the fused optimizer."""
 
     _state_name = ""
 
@@ -263,10 +263,10 @@ class _Collection(torch.nn.Module):
 
     @property
     def fused_optimizer(self) -> FusedOptimizer:
-        """The optimiser of the rows; its ``param_groups[0]["lr"]`` can be set.
+        """The optimizer of the rows; its ``param_groups[0]["lr"]`` can be set.
 
         Raises:
-            StateError: the collection was made without an optimiser.
+            StateError: the collection was made without an optimizer.
         """
         if self._fused is None:
             raise StateError("the collection was made without an optimizer")
@@ -373,14 +373,14 @@ def _is_torchrecs(features: Any) -> bool:
 
 
 class EmbeddingBagCollection(_Collection):
-    """Tables whose bags are pooled: TorchRec's ``EmbeddingBagCollection`` with the optimiser in its backward.
+    """Tables whose bags are pooled: TorchRec's ``EmbeddingBagCollection`` with the optimizer in its backward.
 
     Args:
         tables: :class:`~hotbed.torch.EmbeddingBagConfig` of ours or of TorchRec.
         device: "cpu" or a CUDA device; the tables stay there.
         is_weighted: batches have per-sample weights.
         optimizer: :class:`~hotbed.torch.SGD`, ``Adam``, ``Adagrad`` or ``RowWiseAdagrad``; None: rows are only read.
-        seed: of the initialisers.
+        seed: of the initializers.
         output_dtype: of the pooled rows and their gradient.
         max_in_flight: forwards whose backward may still come; the oldest is dropped for a new one.
         check: what a refused key does, a full table's or one outside of a static table: "error", "warn" or "ignore".
@@ -474,13 +474,13 @@ class EmbeddingBagCollection(_Collection):
 
 
 class EmbeddingCollection(_Collection):
-    """Tables that give a row a key: TorchRec's ``EmbeddingCollection`` with the optimiser in its backward.
+    """Tables that give a row a key: TorchRec's ``EmbeddingCollection`` with the optimizer in its backward.
 
     Args:
         tables: :class:`~hotbed.torch.EmbeddingConfig` of ours or of TorchRec, all of one ``embedding_dim``.
         device: "cpu" or a CUDA device; the tables stay there.
         optimizer: as of :class:`EmbeddingBagCollection`, and so the others.
-        seed: of the initialisers.
+        seed: of the initializers.
         output_dtype: of the rows and their gradient.
         max_in_flight: forwards whose backward may still come; the oldest is dropped for a new one.
         check: what a refused key does: "error", "warn" or "ignore".

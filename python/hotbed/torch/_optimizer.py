@@ -1,4 +1,4 @@
-"""The optimiser that is fused into the backward, as PyTorch's schedulers and checkpoints know optimisers."""
+"""The optimizer that is fused into the backward, as PyTorch's schedulers and checkpoints know optimizers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     """Rows are updated in the backward; what is left is the learning rate, and the state.
 
     ``step()`` and ``zero_grad()`` have nothing to do.  ``param_groups[0]["lr"]`` is the learning rate of later
-    backwards: set it, or hand the optimiser to a scheduler of ``torch.optim.lr_scheduler``.
+    backwards: set it, or hand the optimizer to a scheduler of ``torch.optim.lr_scheduler``.
     """
 
     def __init__(self, anchor: torch.Tensor, storages: List[Storage], lr: float) -> None:

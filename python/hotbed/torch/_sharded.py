@@ -79,7 +79,7 @@ class ShardedStorage(Storage):
         pooling: of all tables.
         optimizer: None for lookup only.
         device: "cpu", or a CUDA device with an index.
-        seed: of the initialisers.
+        seed: of the initializers.
         output_dtype: of outputs and gradients.
         max_in_flight: forwards whose backward may still come.
         options: further fields of ``hotbed_storage_options``.

@@ -140,7 +140,7 @@ class Storage:
         pooling: of all tables.
         optimizer: None for lookup only.
         device: "cpu", or a CUDA device with an index.
-        seed: of the initialisers.
+        seed: of the initializers.
         output_dtype: of outputs and gradients.
         max_in_flight: forwards whose backward may still come.
         options: further fields of ``hotbed_storage_options``: ``hbm_bytes``, ``caching``.
@@ -523,7 +523,7 @@ class Storage:
         return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats[0]).fields if name != "size"}
 
     def state_names(self) -> List[str]:
-        """Give the names of the optimiser's states."""
+        """Give the names of the optimizer's states."""
         kind = lib.hotbed_storage_optimizer(self._c).kind
         return [
             ffi.string(lib.hotbed_optimizer_state_name(kind, s)).decode()

@@ -1,4 +1,4 @@
-"""Descriptions of tables and optimisers, with TorchRec's field names.
+"""Descriptions of tables and optimizers, with TorchRec's field names.
 
 TorchRec's own ``EmbeddingBagConfig`` and ``EmbeddingConfig`` are accepted wherever these are: fields are read by name.
 """
@@ -50,9 +50,9 @@ class EmbeddingConfig:
         name: unique in the collection, 1 to 63 characters of ``A-Za-z0-9_.-``.
         data_type: element type of the rows: ``torch.float32``, ``float16`` or ``bfloat16``.
         feature_names: features that read the table.
-        weight_init_max: upper bound of the uniform initialiser; ``sqrt(1 / num_embeddings)`` unless set.
+        weight_init_max: upper bound of the uniform initializer; ``sqrt(1 / num_embeddings)`` unless set.
         weight_init_min: lower bound; ``-sqrt(1 / num_embeddings)`` unless set.
-        init_fn: called once with the ``[num_embeddings, embedding_dim]`` weight instead of the uniform initialiser;
+        init_fn: called once with the ``[num_embeddings, embedding_dim]`` weight instead of the uniform initializer;
             not for hash tables, whose rows are made when a key is first seen.
         use_virtual_table: a hash table: any 64-bit key, rows made when a key is first trained.
         evict: what a full hash table does.

@@ -40,10 +40,10 @@ typedef struct hotbed_backend_ops {
     void (*event_destroy)(hotbed_event *event);
     hotbed_status (*event_record)(hotbed_event *event, hotbed_stream *stream);
     hotbed_status (*stream_wait)(hotbed_stream *stream, hotbed_event *event);
-    /* *recorded: whether the event was ever recorded. *done is true for an event that was not. */
+    /* *recorded: whether the event was ever recorded; if not, *done is true. */
     hotbed_status (*event_query)(hotbed_event *event, bool *recorded, bool *done);
     hotbed_status (*event_sync)(hotbed_event *event);
-    /* Both events are recorded and have passed. */
+    /* The caller has checked that both events are recorded and have passed. */
     hotbed_status (*event_seconds)(hotbed_event *start, hotbed_event *stop, double *seconds);
 
     /* DEVICE and PINNED memory only: pageable memory and files are the same on every backend. */
@@ -96,13 +96,13 @@ struct hotbed_graph {
 };
 
 /* Allocate pageable memory, or DEVICE or PINNED memory of the host backend. NULL: out of memory.
- * Not counted. */
+ * The allocation is not counted. */
 void *hotbed_host_alloc(size_t bytes);
 void hotbed_host_free(void *data, size_t bytes); /* NULL is allowed */
 
 /* Map `bytes` of an unnamed file in `directory`. The disk blocks are allocated now, so that a full
- * disk is an error here and not a signal at the first access. Errors: IO, MEMORY (no address
- * space). */
+ * disk is an error of this call and not a signal at the first access. Errors: IO, MEMORY (no
+ * address space). */
 hotbed_status hotbed_file_alloc(const char *directory, size_t bytes, void **out);
 void hotbed_file_free(void *data, size_t bytes);
 

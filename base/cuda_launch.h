@@ -21,8 +21,8 @@ class hotbed_cuda_device {
     int before; /* -1: the GPU was current already */
 };
 
-/* The stream to launch on. Its GPU is current while this object is in scope. Use a variable for
- * several launches, and a temporary in the launch itself for a single one. */
+/* The stream to launch on. Its GPU is current while this object exists. Use a variable for several
+ * launches, and a temporary in the launch itself for a single launch. */
 class hotbed_cuda_native {
   public:
     explicit hotbed_cuda_native(hotbed_stream *stream);
@@ -40,8 +40,8 @@ class hotbed_cuda_native {
 unsigned hotbed_cuda_blocks(
     const hotbed_stream *stream, uint64_t threads, unsigned block, unsigned waves);
 
-/* Give each block of the kernel all shared memory of an SM, so that no other block that needs
- * shared memory runs beside it. *bytes is the size to launch with. */
+/* Let each block of the kernel use all shared memory of an SM, so that no other block that needs
+ * shared memory runs on the same SM. *bytes is the shared memory size to launch with. */
 hotbed_status hotbed_cuda_own_sm(const hotbed_stream *stream, const void *kernel, size_t *bytes);
 
 /* Count a launch. Returns OK, or DEVICE with the kernel's name and CUDA's text. */

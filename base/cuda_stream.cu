@@ -273,8 +273,8 @@ static void event_destroy(hotbed_event *base) {
 }
 
 /* In a recording, events are "external": each launch of the graph records the event, or waits for
- * the work that the event marks at that time. Otherwise CUDA would turn the event into an edge
- * inside the recording. */
+ * the event as it was last recorded. Otherwise CUDA would turn the event into an edge inside the
+ * graph. */
 static hotbed_status event_record(hotbed_event *base, hotbed_stream *stream) {
     cuda_event *event = (cuda_event *)base;
     hotbed_cuda_device here(stream->device);
@@ -412,7 +412,7 @@ static hotbed_status fill(void *to, int value, size_t bytes, hotbed_stream *stre
             cudaMemsetAsync(to, value, bytes, cuda(stream)->native), "cudaMemsetAsync");
     if (hotbed_stream_recording(stream))
         return fail_pageable("hotbed_fill");
-    hotbed_count_wait(); /* the GPU cannot access it: the host fills it after the stream's work */
+    hotbed_count_wait(); /* the GPU cannot access `to`: the host fills it after the stream's work */
     HOTBED_TRY(stream_sync(stream));
     memset(to, value, bytes);
     return HOTBED_OK;

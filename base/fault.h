@@ -9,7 +9,7 @@
 typedef struct hotbed_fault {
     uint32_t status; /* hotbed_status; 0: no fault. Set last; cleared by the host */
     uint32_t claim;  /* written by kernels: number of the fault that a thread has claimed */
-    uint32_t taken;  /* written by the host: number of faults that it has cleared */
+    uint32_t taken;  /* written by the host: number of faults that the host has cleared */
     uint32_t what;   /* a hotbed_fault_what: selects the message */
     uint32_t table;  /* table number */
     uint64_t key;

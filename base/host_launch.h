@@ -24,8 +24,9 @@ hotbed_status hotbed_host_launch(
     hotbed_stream *stream, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
     size_t args_bytes);
 
-/* Number of threads that run a body, including the stream's worker thread: HOTBED_THREADS (1 ..
- * 1024) when the first stream is created, or the number of cores that this process may use. */
+/* Number of threads that run a body, including the stream's worker thread: the value of
+ * HOTBED_THREADS (1 .. 1024) when the first stream is created, or, if it is not set, the number of
+ * cores that this process may use. */
 unsigned hotbed_host_threads(void);
 
 #endif

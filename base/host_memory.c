@@ -19,7 +19,7 @@ static size_t round_up(size_t bytes, size_t unit) {
 }
 
 /* Map memory in huge pages. The system allocates pages at the first access. Rows and index lines
- * are read at random; with small pages, most reads would need a page table walk first. */
+ * are read at random addresses; with small pages, most reads would miss the TLB. */
 static void *map_huge(size_t bytes) {
     size_t size = round_up(bytes, HUGE_PAGE);
     uint8_t *map =

@@ -36,7 +36,8 @@ static struct {
     pthread_cond_t work; /* a job was added, or stop was set */
     job *jobs;           /* jobs with ranges left, newest first */
     uint32_t holders;    /* number of streams */
-    uint32_t workers;    /* pool threads: HOTBED_THREADS - 1, as worker threads run ranges too */
+    /* pool threads: HOTBED_THREADS - 1, because the stream's worker thread runs ranges too */
+    uint32_t workers;
     bool stop;
     pthread_t threads[THREADS_MAX];
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};

@@ -28,7 +28,7 @@
 #include <time.h>
 
 enum {
-    RING_TASKS = 8192,       /* 4.6 MiB, of which only the used part is touched */
+    RING_TASKS = 8192,       /* 4.6 MiB; only the tasks in use occupy pages */
     COPY_GRAIN = 1024 * 1024 /* bytes a thread copies or fills at a time */
 };
 
@@ -88,7 +88,7 @@ typedef struct host_graph {
     size_t num_tasks, max_tasks;
     graph_event *events;
     size_t num_events, max_events;
-    bool no_memory; /* the recording is incomplete */
+    bool no_memory; /* an allocation failed, so the recording is incomplete */
 } host_graph;
 
 typedef struct host_stream {
@@ -160,7 +160,7 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* `number` is the number of the running task, or of the graph that contains it. */
+/* `number` is the running task's number, or the number of the graph that contains the task. */
 static void run_task(const task *t, const queue *q, uint64_t number) {
     switch (t->kind) {
     case TASK_LAUNCH:

@@ -1,4 +1,4 @@
-/* base/options.c - sized structs, passed by callers that may be older or newer than the library. */
+/* base/options.c - check and copy sized structs. */
 #include "base/options.h"
 
 #include "base/error.h"

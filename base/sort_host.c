@@ -93,7 +93,7 @@ static hotbed_status pairs(
     };
     uint32_t passes = (bits + DIGIT_BITS - 1) / DIGIT_BITS;
     for (uint32_t pass = 0; pass < passes; pass++) {
-        bool last_of_pair = (passes - pass) % 2 != 0; /* the last pass writes the output */
+        bool last_of_pair = (passes - pass) % 2 != 0; /* so the last pass writes the output */
         args.out_keys = last_of_pair ? sorted_keys : other_keys;
         args.out_values = last_of_pair ? sorted_values : other_values;
         args.shift = pass * DIGIT_BITS;

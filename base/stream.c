@@ -11,8 +11,8 @@ enum { FAULT_TEXT_BYTES = 512 };
 
 /* --- backends ------------------------------------------------------------------------------- */
 
-/* Find a backend's operations. No other function knows which backends are built. *out is set if it
- * returns OK. */
+/* Find a backend's operations. Only this function knows which backends are built. *out is set if
+ * the function returns OK. */
 static hotbed_status find_backend(hotbed_backend backend, const hotbed_backend_ops **out) {
     switch (backend) {
     case HOTBED_BACKEND_HOST:
@@ -104,7 +104,7 @@ hotbed_status hotbed_stream_wrap_cuda(int device, void *native, hotbed_stream **
     return create(HOTBED_BACKEND_CUDA, &spec, out);
 }
 
-/* An inline stream has already done its work, so it does not wait. */
+/* An inline stream has completed its work already, so there is nothing to wait for. */
 static void count_stream_wait(const hotbed_stream *stream) {
     if (!stream->run_inline)
         hotbed_count_wait();
@@ -557,7 +557,7 @@ void hotbed_memory_free(hotbed_memory *memory) {
         else if (memory->kind == HOTBED_MEMORY_PAGEABLE)
             hotbed_host_free(memory->data, memory->bytes);
         else if (find_backend(memory->backend, &ops) != HOTBED_OK)
-            ; /* not allocated by a backend */
+            ; /* the memory was not allocated by a backend */
         else if (memory->kind == HOTBED_MEMORY_DEVICE)
             release_device(ops, memory);
         else

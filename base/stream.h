@@ -35,7 +35,7 @@ hotbed_status hotbed_stream_pinned_workspace(hotbed_stream *stream, size_t bytes
  * Errors: DEVICE; STATE (a graph is being recorded). */
 hotbed_status hotbed_stream_finish(hotbed_stream *stream);
 
-/* Whether memory of hotbed_memory_alloc() starts as zeros and uses no pages until it is accessed.
+/* Whether memory from hotbed_memory_alloc() starts as zeros and uses no pages until it is accessed.
  * True for host memory, unless it is pinned for a GPU or comes from a caller's allocator. */
 bool hotbed_memory_is_fresh_zero(const hotbed_memory *memory);
 

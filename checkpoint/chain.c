@@ -273,8 +273,8 @@ static hotbed_status next_of_one(
     return HOTBED_OK;
 }
 
-/* Return the head with the lowest key, or NULL at the end. Among heads with equal keys the one of
- * the last link is chosen; within one link the heads of rows precede the heads of erased keys. */
+/* Return the head with the lowest key, or NULL at the end. If several heads have this key, return
+ * the head of the last link; within one link, rows precede erased keys. */
 static hotbed_chain_head *least(hotbed_chain_table *t) {
     hotbed_chain_head *best = NULL;
     for (uint32_t i = 0; i < 2 * t->num_parts; i++) {

@@ -77,9 +77,9 @@ typedef struct hotbed_chain_table {
     uint32_t bucket_bits;
     bool hash;
     bool sequential; /* the parts follow each other and need no merge */
-    uint32_t next;   /* sequential: the part that is read, open or to be opened */
+    uint32_t next;   /* sequential: the current part, whether open or not yet open */
     bool open;
-    hotbed_part_reader *parts; /* [num_parts]; sequential: [1], the part that is read */
+    hotbed_part_reader *parts; /* [num_parts]; sequential: [1], the current part */
     hotbed_chain_head *heads;  /* [2 * num_parts]: the rows of each part, then its erased keys */
     uint32_t num_parts;
     size_t row_bytes[HOTBED_ROW_COLUMNS];

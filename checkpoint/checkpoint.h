@@ -81,7 +81,7 @@ hotbed_status hotbed_draft_file(
 
 /* Sync the complete draft, rename it to its final name, and sync the parent directory. Before and
  * after the rename, check that all files named by *manifest still exist and have their sizes,
- * because something else may have removed them. `manifest` is NULL for an export, which has no
+ * because another process may have removed them. `manifest` is NULL for an export, which has no
  * MANIFEST. Errors: STATE (the final name exists), IO (a file is missing, or has another size). */
 hotbed_status hotbed_draft_commit(hotbed_draft *draft, const hotbed_manifest *manifest);
 

@@ -19,7 +19,7 @@ enum { HOTBED_DIGEST_DIGITS = 32 };
 /* Return the XXH3-128 of the bytes, with seed 0. */
 hotbed_digest hotbed_digest_of(const void *data, size_t bytes);
 
-/* A digest of bytes that are added in pieces. Opaque. create() returns NULL if there is no
+/* A digest of bytes that are added in pieces. Opaque. create() returns NULL if it is out of
  * memory. */
 typedef struct hotbed_digest_pieces hotbed_digest_pieces;
 hotbed_digest_pieces *hotbed_digest_pieces_create(void);

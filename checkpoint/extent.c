@@ -93,7 +93,7 @@ static hotbed_status damaged(
         table, column, block, a, b);
 }
 
-/* Return the bytes that are read at a time: a block, or a piece of one. */
+/* Return the number of bytes to read at a time: a block, or a piece of a block. */
 static size_t unit(const hotbed_extent_stream *s) {
     return s->piece_bytes == 0 ? s->block_bytes : s->piece_bytes;
 }

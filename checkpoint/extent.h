@@ -22,7 +22,7 @@ typedef struct hotbed_extent_stream {
         *behind; /* writes the blocks; NULL: the caller's thread writes them. Borrowed */
     const char *table, *column; /* for messages; borrowed */
     hotbed_extent extent;
-    hotbed_digest *blocks; /* [num_blocks] of the shard; borrowed */
+    hotbed_digest *blocks; /* the shard's digests, [num_blocks]; borrowed */
     size_t block_bytes;
     uint64_t done; /* bytes written to the file, or read from it */
     /* [block_bytes], or the extent's bytes if it has fewer; borrowed. If NULL, and without

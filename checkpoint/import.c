@@ -328,7 +328,7 @@ static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
     m->key_type = from->key_type;
     m->optimizer = from->optimizer;
     m->state.learning_rate = from->optimizer.learning_rate;
-    m->state.beta1_power = 1; /* an optimizer without known steps starts anew */
+    m->state.beta1_power = 1; /* as before the first step: a dump has no step count */
     m->state.beta2_power = 1;
     HOTBED_TRY(hotbed_manifest_reserve(m));
     for (uint32_t i = 0; i < m->num_tables; i++) {

@@ -87,8 +87,8 @@ hotbed_status hotbed_io_open(
     const hotbed_io_calls *calls, const hotbed_io_file *directory, const char *name,
     hotbed_io_open_kind kind, hotbed_io_file *out);
 
-/* Open a file for reading that every complete checkpoint has in its directory. Errors: IO, CORRUPT
- * (it is missing, or a link). */
+/* Open a file that every complete checkpoint has in its directory, for reading. Errors: IO, CORRUPT
+ * (the file is missing, or is a link). */
 hotbed_status hotbed_io_open_member(
     const hotbed_io_file *directory, const char *name, hotbed_io_file *out);
 

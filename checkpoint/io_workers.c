@@ -15,7 +15,7 @@ hotbed_status hotbed_io_workers_open(hotbed_io_workers *out, uint32_t num) {
 
 void hotbed_io_workers_close(hotbed_io_workers *workers) {
     for (uint32_t i = 0; i < workers->num; i++)
-        hotbed_stream_destroy(workers->workers[i].stream); /* runs the jobs that are still queued */
+        hotbed_stream_destroy(workers->workers[i].stream); /* finishes queued jobs */
     *workers = (hotbed_io_workers){.num = 0};
 }
 

@@ -15,7 +15,7 @@ enum { HOTBED_IO_WORKERS = 4 }; /* at most */
 
 typedef struct hotbed_io_worker {
     hotbed_stream *stream;
-    uint64_t bytes;       /* used by the caller: bytes of jobs that were begun and not awaited */
+    uint64_t bytes; /* used by the caller: bytes of jobs that were begun and not yet awaited */
     hotbed_status status; /* of the first failure */
     char text[1024];      /* its text */
 } hotbed_io_worker;

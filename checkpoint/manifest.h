@@ -3,8 +3,8 @@
  *
  * MANIFEST is text. docs/formats.md has its grammar. Its last line is the digest of all lines
  * before. One description of the format (manifest.c) serves both writing and reading, so the reader
- * accepts exactly what the writer would write. A loader needs only the manifest to find and check
- * each byte.
+ * accepts exactly the text that the writer would write. A loader needs only the manifest to find
+ * and check each byte.
  *
  * Text from a file is not trusted. hotbed_manifest_parse() takes time and memory in proportion to
  * the text, and checks sizes, counts and overlaps. After it, a reader may allocate and seek by the
@@ -92,7 +92,8 @@ typedef struct hotbed_manifest_table {
     uint32_t bucket_bits; /* HASH: 2^bits logical buckets; STATIC: 0 */
     bool times; /* HASH: the table has times besides scores (HOTBED_SCORE_TIMESTAMP_LFU) */
     hotbed_spread spread; /* HASH */
-    uint32_t route; /* rule that assigned rows to ranks: 0 none, else its hotbed_route_kind + 1 */
+    /* routing rule that assigned rows to ranks; 0: none, else its hotbed_route_kind + 1 */
+    uint32_t route;
     uint64_t route_rows;   /* CONTINUOUS: hotbed_route.rows; others: 0 */
     uint64_t rows;         /* in this checkpoint */
     uint64_t capacity;     /* STATIC: rows of the table; a full checkpoint has all of them */

@@ -335,7 +335,7 @@ static hotbed_status check_shards(const reader *r, const link *from, void *extra
     return HOTBED_OK;
 }
 
-/* Check that nothing else has filled the tables meanwhile. A table may have fewer keys than the
+/* Check that nothing but this load has inserted rows. A table may have fewer keys than the
  * checkpoint: if rows do not fit, eviction keeps the highest scores. */
 static hotbed_status check_size(reader *r, uint32_t table) {
     uint64_t keys = 0, most = 0;

@@ -119,8 +119,8 @@ typedef struct rounds {
     uint32_t *owners; /* [rows] */
     uint64_t *bytes;  /* [HOTBED_ROW_COLUMNS][2][world]: sizes of each exchange */
     uint64_t at, end; /* the rows that this rank reads, numbered over all parts */
-    uint32_t shard;   /* the shard that is read */
-    uint64_t first;   /* the number of its first row */
+    uint32_t shard;   /* the shard that is being read */
+    uint64_t first;   /* the number of this shard's first row */
     bool open;
     hotbed_shard_reader file;
     hotbed_part_reader part;

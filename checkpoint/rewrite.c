@@ -138,7 +138,7 @@ static hotbed_status plan(rewriter *w, hotbed_checkpoint_id id) {
 
 /* --- passes ---------------------------------------------------------------------------------------------- */
 
-/* What to do with n rows of a chunk, which all go to `rank`. */
+/* A function that handles n rows of a chunk, which all go to `rank`. */
 typedef hotbed_status (*take_run)(
     rewriter *w, uint32_t table, uint32_t rank, uint64_t n,
     void *const columns[HOTBED_ROW_COLUMNS]);

@@ -17,7 +17,7 @@ void hotbed_progress_report(const hotbed_progress *progress, uint64_t done, uint
 
 typedef struct hotbed_rewrite_options {
     uint32_t world; /* number of shards to write */
-    /* Route of hash tables: 0 for ranges of buckets, else a hotbed_route_kind + 1, not
+    /* Route of hash tables: 0: ranges of buckets; else a hotbed_route_kind + 1, except
      * CONTINUOUS. */
     uint32_t route;
     uint32_t block_bytes; /* 0: HOTBED_BLOCK_BYTES */
@@ -31,13 +31,14 @@ uint64_t hotbed_rewrite_manifest_bytes(
 /* Write the rows of a chain as a new full checkpoint at `path`, with the step, state, counters and
  * caller's bytes of the chain's last checkpoint.
  *
- * There are two passes: the keys, then everything. Keys that exceed chain->keep_bytes are read in
- * both. Memory does not grow with the number of shards beyond 128 MiB for shards that are read, 192
- * MiB for keys and 128 MiB for shards that are written: parts that are merged hold less than a
- * block each, and shards that are written in turn have smaller blocks (block_bytes 0).
+ * The first pass reads the keys, the second pass everything. Keys that exceed chain->keep_bytes are
+ * read in both passes. Whatever the number of shards, the rewrite uses at most 128 MiB for shards
+ * that are read, 192 MiB for keys and 128 MiB for shards that are written. For this, each part that
+ * is merged keeps less than a block in memory, and if many shards are written at once, their blocks
+ * are smaller (block_bytes 0).
  *
- * Errors: ARGUMENT, UNSUPPORTED (MANIFEST of so many shards may be too large; found before anything
- * is read or written), STATE (`path` exists), IO, CORRUPT, MEMORY. */
+ * Errors: ARGUMENT, UNSUPPORTED (the MANIFEST of so many shards may be too large; this is checked
+ * before anything is read or written), STATE (`path` exists), IO, CORRUPT, MEMORY. */
 hotbed_status hotbed_checkpoint_rewrite(
     const hotbed_io_calls *calls, hotbed_chain *chain, const char *path,
     const hotbed_rewrite_options *options);

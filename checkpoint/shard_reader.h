@@ -2,8 +2,8 @@
  *
  * Opening a shard reader checks the file's size and the digests of its blocks. A part reader
  * returns the rows of one table in the shard, or a range of them. Each block is checked before a
- * byte of it is used; if blocks are read in pieces, with the last piece. Memory is not allocated by
- * a number from a file until the file is known to be that large. */
+ * byte of it is used, or, if blocks are read in pieces, with the last piece. A size that a file
+ * states is used to allocate memory only after the file is known to be that large. */
 #ifndef HOTBED_CHECKPOINT_SHARD_READER_H
 #define HOTBED_CHECKPOINT_SHARD_READER_H
 
@@ -25,7 +25,7 @@ typedef struct hotbed_shard_reader {
     /* Without workers: columns that are read as a whole when a part is opened, and stay in memory
      * for parts that are opened later. Set by a caller that reads them twice. */
     uint32_t keep_columns;                  /* one bit per column */
-    uint64_t *keep_bytes;                   /* how many more bytes may stay. Borrowed */
+    uint64_t *keep_bytes;                   /* how many more bytes may be kept. Borrowed */
     unsigned char *(*kept)[HOTBED_COLUMNS]; /* [num_tables]; NULL: nothing was kept */
 } hotbed_shard_reader;
 

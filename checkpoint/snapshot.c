@@ -26,7 +26,7 @@ typedef struct window {
     hotbed_event *kept; /* recorded on the copier: the window's rows are in the image */
 } window;
 
-/* The state while a snapshot is taken. */
+/* State that exists while a snapshot is taken. */
 typedef struct taker {
     const hotbed_checkpoint_config *config;
     hotbed_checkpoint_snapshot *s;

@@ -85,10 +85,10 @@ bool tool_is_broken(const tool_entry *entry);
  * checkpoint that it leads to. The caller frees *out with free(). Errors: IO, MEMORY. */
 hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n);
 
-/* Open `path` with the checkpoints that it follows, if it is an increment. They are looked up in
- * the directory that the path names, then, if the path leads through links, in the directory that
- * it leads to. The caller must call hotbed_chain_close() even after an error. Errors: STATE (the
- * chain was not found), and the errors of hotbed_chain_open(). */
+/* Open `path` and, if it is an increment, its parents. Parents are looked up in the directory of
+ * `path`, and then, if `path` leads through links, in the directory of its target. The caller must
+ * call hotbed_chain_close() even after an error. Errors: STATE (a parent was not found), and the
+ * errors of hotbed_chain_open(). */
 hotbed_status tool_open_chain(const char *path, hotbed_chain *out);
 
 /* --- commands -------------------------------------------------------------------------------------------- */

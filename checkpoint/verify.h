@@ -25,7 +25,7 @@ hotbed_status hotbed_checkpoint_check_files(
 typedef struct hotbed_difference {
     uint64_t added, removed; /* keys that only b has; keys that only a has */
     uint64_t changed;        /* keys of both whose rows (or counts) differ */
-    uint64_t weights;        /* rows: how many of `changed` have different weights */
+    uint64_t weights;        /* rows: number of `changed` keys with different weights */
     double largest;          /* rows: largest |difference| of two weights, NaN excluded */
 } hotbed_difference;
 

@@ -21,7 +21,7 @@ typedef struct hotbed_workload_args {
 
 typedef struct hotbed_balance_kernels {
     hotbed_status (*workloads)(const hotbed_workload_args *args, hotbed_stream *stream);
-    /* Write the lengths of the new rows into starts. */
+    /* Write the lengths of the new batch's rows into `starts`. */
     hotbed_status (*lengths)(const hotbed_balance_view *view, hotbed_stream *stream);
     /* Write offsets, keys and weights. */
     hotbed_status (*fill)(const hotbed_balance_view *view, hotbed_stream *stream);

@@ -1,9 +1,8 @@
 /* dist/bucketize_core.h - from the keys of a batch to one message per rank.
  *
- * The keys are sorted by owning rank; keys of one rank stay in batch order. So rows follow each
- * other in each message as in the batch, and the keys of a row keep their order. Where a row begins
- * in a message follows from where it begins in the batch, by a search among the positions of the
- * message's keys. */
+ * The keys are sorted by owning rank with a stable sort. So in each message the rows, and the keys
+ * of a row, have the same order as in the batch. A binary search for a row's first key among the
+ * batch positions of a message's keys finds where the row begins in the message. */
 #ifndef HOTBED_DIST_BUCKETIZE_CORE_H
 #define HOTBED_DIST_BUCKETIZE_CORE_H
 
@@ -25,7 +24,7 @@ typedef struct hotbed_bucketize_view {
     const uint32_t *starts;     /* [shape.rows + 1] */
     const hotbed_feature_route *routes; /* [shape.rows / batch_size] */
     uint64_t bound;
-    uint32_t batch_size; /* rows of a feature */
+    uint32_t batch_size; /* rows per feature */
     uint32_t world;
     /* the keys sorted by rank */
     uint32_t *targets;        /* [bound] rank of each key; `world` past the last key */
@@ -56,7 +55,7 @@ HOTBED_HD uint32_t hotbed_first_at_least(const uint32_t *values, uint32_t n, uin
     return low;
 }
 
-/* For key i of `row`; a number past the last key has none. */
+/* Set the target rank of key i, which belongs to `row`. */
 HOTBED_HD void hotbed_bucketize_target_of(
     const hotbed_bucketize_view *b, uint32_t i, uint32_t row) {
     b->numbers[i] = i;
@@ -75,7 +74,7 @@ HOTBED_HD void hotbed_bucketize_target(const hotbed_bucketize_view *b, uint32_t 
         hotbed_bucketize_no_target(b, i);
 }
 
-/* p up to `world`. */
+/* Find the first key for rank p, and count the keys for rank p; p may be `world`. */
 HOTBED_HD void hotbed_bucketize_rank(const hotbed_bucketize_view *b, uint32_t p) {
     uint32_t n = b->starts[b->shape.rows];
     uint32_t begin = hotbed_first_at_least(b->sorted_targets, n, p);
@@ -101,7 +100,7 @@ HOTBED_HD void hotbed_bucketize_start(const hotbed_bucketize_view *b, uint32_t p
         hotbed_first_at_least(b->sorted + b->ranks[p], b->counts[p], b->starts[r]);
 }
 
-/* Write the j-th key in order of rank, which belongs to `row`, into its message. */
+/* Write the j-th key in order of rank into its message. The key belongs to `row`. */
 HOTBED_HD void hotbed_bucketize_key_of(const hotbed_bucketize_view *b, uint32_t j, uint32_t row) {
     uint32_t p = b->sorted_targets[j], i = b->sorted[j], k = j - b->ranks[p];
     uint64_t capacity = b->capacity != 0 ? b->capacity : b->counts[p];

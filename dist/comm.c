@@ -287,10 +287,9 @@ hotbed_status hotbed_comm_log_read(
 /* Wait until all batches with earlier tickets have run; ticket 0, of a recorded batch, does not
  * wait. False if the communicator failed.
  *
- * No deadline runs here. An earlier batch may be on a stream that is busy with other work for any
- * length of time; it has a deadline of its own once it runs. Streams and events alone cannot make
- * two batches wait for each other: a batch waits only for tickets and events that were given out
- * before it was enqueued. */
+ * There is no deadline here. An earlier batch may be on a stream that is busy with other work for
+ * any length of time; the batch has its own deadline once it runs. Two batches cannot wait for each
+ * other: a batch waits only for tickets and events that existed before it was enqueued. */
 static bool take_turn(hotbed_comm *comm, uint64_t ticket) {
     pthread_mutex_lock(&comm->lock);
     while (ticket != 0 && comm->served + 1 != ticket && !hotbed_comm_has_failed(comm)) {

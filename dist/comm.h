@@ -15,8 +15,8 @@ enum { HOTBED_COMM_RANKS_MAX = 1024 };
 
 typedef enum hotbed_part_kind {
     HOTBED_PART_GATHER = 1, /* `bytes` from send to all; rank p's at recv + p * bytes */
-    HOTBED_PART_EQUAL = 2,  /* send + p * bytes to rank p; from rank p to recv + p * bytes */
-    HOTBED_PART_COUNTS = 3, /* as a hotbed_exchange says */
+    HOTBED_PART_EQUAL = 2,  /* bytes at send + p * bytes to rank p; rank p's at recv + p * bytes */
+    HOTBED_PART_COUNTS = 3, /* sizes and offsets of a hotbed_exchange */
     HOTBED_PART_ROOT = 4,   /* `bytes` from root's recv to recv */
     HOTBED_PART_SCATTER =
         5, /* range p of send to rank p; from rank p, as long as this rank's range, to recv + p * that length */
@@ -33,7 +33,8 @@ typedef struct hotbed_comm_part {
         struct {
             const uint64_t *send_bytes, *send_offsets, *recv_bytes, *recv_offsets; /* [size] */
         };
-        /* [size] SCATTER, COLLECT: floats of each range; NULL: `bytes`, evenly */
+        /* [size] SCATTER, COLLECT: number of floats in each range; NULL: `bytes` are divided
+         * evenly */
         const uint64_t *counts;
     };
 } hotbed_comm_part;
@@ -50,12 +51,13 @@ typedef struct hotbed_comm_span {
     uint64_t offset, bytes;
 } hotbed_comm_span;
 
-/* Rank p's range of a SCATTER or COLLECT part. If cut evenly, all ranks but the last have the same
- * number of floats. */
+/* Rank p's range of a SCATTER or COLLECT part. If the bytes are divided evenly, all ranks but the
+ * last have the same number of floats. */
 hotbed_comm_span hotbed_comm_range(const hotbed_comm_part *part, uint32_t size, uint32_t p);
 
-/* The range that this rank sends to rank p, in part->send, or in part->recv for ROOT and COLLECT;
- * and the range of part->recv that receives from rank p. Both are empty for ROOT's own rank. */
+/* hotbed_comm_sends() returns the range that this rank sends to rank p: in part->send, or in
+ * part->recv for ROOT and COLLECT. hotbed_comm_receives() returns the range of part->recv that
+ * receives from rank p. Both are empty for ROOT's own rank. */
 const uint8_t *hotbed_comm_sends(
     const hotbed_comm *comm, const hotbed_comm_part *part, uint32_t p, uint64_t *bytes);
 uint8_t *hotbed_comm_receives(
@@ -196,8 +198,8 @@ hotbed_status hotbed_comm_enqueue(
     hotbed_comm *comm, const hotbed_comm_batch *batch, hotbed_stream *stream);
 
 /* hotbed_comm_all_to_all() by the transport's own call, NCCL's or MPI's; where ranks are threads, a
- * copy of as many bytes. It has no order log, comparison, deadline or watch over the other ranks:
- * benchmarks use it as a limit. Errors: COMM, DEVICE. */
+ * copy of as many bytes. It has no order log and no deadline, and does not compare calls or watch
+ * the other ranks. Benchmarks use it as the upper limit. Errors: COMM, DEVICE. */
 hotbed_status hotbed_comm_bare_all_to_all(
     hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream);
 

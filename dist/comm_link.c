@@ -24,7 +24,7 @@
 enum {
     MAGIC = 0x68424c31,
     STRANGER_MS = 2000, /* time for a connecting peer to send its hello */
-    RETRY_MS = 20,      /* between tries to connect to a rank that does not listen yet */
+    RETRY_MS = 20,      /* between attempts to connect to a rank that does not listen yet */
     PORT_BYTES = 8
 };
 
@@ -181,7 +181,7 @@ static int try_place(const hotbed_link_place *place, uint64_t until) {
     int s = same ? try_host("127.0.0.1", place->port, until) : -1;
     for (uint32_t h = 0; h < HOTBED_LINK_HOSTS && place->hosts[h][0] != '\0' && s < 0; h++)
         if (!known || same ||
-            !is_loopback(place->hosts[h])) /* otherwise it is of another machine */
+            !is_loopback(place->hosts[h])) /* another machine's loopback address is useless here */
             s = try_host(place->hosts[h], place->port, until);
     return s < 0 && known && !same ? try_host(place->machine, place->port, until) : s;
 }
@@ -260,7 +260,7 @@ hotbed_status hotbed_link_listen(uint32_t port, int *listener, hotbed_link_place
     struct sockaddr_storage address;
     socklen_t length;
     int s = listen_on(AF_INET6, port, &address, &length);
-    if (s < 0) /* a machine without IPv6 */
+    if (s < 0) /* the machine has no IPv6 */
         s = listen_on(AF_INET, port, &address, &length);
     char reason[HOTBED_REASON_BYTES];
     if (s < 0)
@@ -284,7 +284,7 @@ static hotbed_status fail_rendezvous(const hello *own, const char *what) {
         HOTBED_ERR_COMM, "rank %u of %u: %s within the deadline", own->rank, own->size, what);
 }
 
-/* Rank 0: wait for all other ranks, then send each the table of places. */
+/* Rank 0: wait for all other ranks, then send the table of places to each of them. */
 static hotbed_status host_rendezvous(
     hotbed_link *l, const hello *own, int listener, const void *payload, size_t bytes, entry *table,
     uint64_t until) {

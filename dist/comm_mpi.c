@@ -24,10 +24,10 @@ enum {
     DYING_MS = 200 /* an MPI error is often a death that the link reports a little later */
 };
 
-/* How many of the bytes to or from another rank have moved. */
+/* Progress of the transfer to or from another rank. */
 typedef struct cursor {
     uint32_t part;
-    uint64_t done; /* bytes of that part */
+    uint64_t done; /* bytes of `part` that have moved */
     size_t bytes;  /* of the current chunk */
     bool started;  /* the header has been exchanged */
     bool done_all;
@@ -58,7 +58,7 @@ typedef struct mpi_comm {
 typedef enum ending {
     ENDING_WELL = 0,
     ENDING_DOUBTFUL = 1, /* a rank may fail to reach MPI_Finalize */
-    ENDING_DEAD = 2,     /* a rank will not reach it */
+    ENDING_DEAD = 2,     /* a rank will not reach MPI_Finalize */
 } ending;
 static uint32_t worst; /* atomic; an ending */
 static uint32_t
@@ -415,7 +415,7 @@ static const hotbed_comm_ops ops = {
     .bare = bare,
 };
 
-/* Rank 0 tells where it listens; all ranks rendezvous there. */
+/* Rank 0 broadcasts the address where it listens, and all ranks rendezvous there. */
 static hotbed_status meet(mpi_comm *m, uint64_t until) {
     int listener = -1;
     hotbed_status listening = HOTBED_OK;

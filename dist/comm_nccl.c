@@ -97,8 +97,8 @@ static void abort_operations(nccl_comm *n) {
     hotbed_comm_words *words = n->gpu.words;
     __atomic_store_n(&words->rank, n->base.fault.rank, __ATOMIC_RELAXED);
     __atomic_store_n(&words->reason, (uint32_t)n->base.fault.reason, __ATOMIC_RELEASE);
-    /* A caller that holds the lock for long is inside NCCL, behind kernels that wait: abort
-     * releases it. */
+    /* A caller that holds the lock for long is blocked inside NCCL, behind kernels that wait. The
+     * abort unblocks it. */
     bool locked = wait_for_lock(&n->submit, LOCK_MS);
     (void)ncclCommAbort(n->nccl);
     n->nccl = NULL;
@@ -463,8 +463,8 @@ static const hotbed_comm_ops ops = {
 
 /* --- create: NCCL ----------------------------------------------------------------------------- */
 
-/* ncclCommInitRank waits for the other ranks without a limit, so it runs on a thread of its own.
- * The last of the two threads frees this: that thread itself, if the caller has stopped waiting. */
+/* ncclCommInitRank waits for the other ranks without a time limit, so it runs on a thread of its
+ * own. The caller frees this struct, or, if the caller has stopped waiting, the thread does. */
 typedef struct init {
     pthread_mutex_t lock;
     pthread_cond_t done_or_left;
@@ -590,7 +590,7 @@ static hotbed_status create(
     status = alloc(n);
     if (status == HOTBED_OK && rank == 0)
         status = check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    /* A rank that has failed makes this call too, so that the others do not wait for it, and skips
+    /* A rank that has failed makes this call too, so that the others do not wait for it. It skips
      * the rendezvous. */
     hotbed_status listening = hotbed_link_find(bootstrap, rank, place, &listener);
     if (status == HOTBED_OK)

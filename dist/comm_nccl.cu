@@ -60,8 +60,8 @@ static __global__ void __launch_bounds__(HOTBED_COMM_BARRIER_RANKS)
     }
     __syncthreads();
     uint64_t epoch = shared_epoch;
-    /* Everything that earlier kernels of the stream stored, in any GPU's memory, is visible before
-     * the flag. */
+    /* Make all stores of the stream's earlier kernels, in any GPU's memory, visible before the
+     * flag. */
     __threadfence_system();
     uint64_t *theirs = flags_of(f, p) + f.rank;
     asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(theirs), "l"(epoch) : "memory");

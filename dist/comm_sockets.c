@@ -22,7 +22,7 @@ enum {
     DYING_MS = 200, /* a broken connection is often a death that the link reports a little later */
 };
 
-/* How far the data to or from another rank has moved: first the header, then each part. */
+/* Progress of the transfer to or from another rank: first the header, then each part. */
 typedef struct cursor {
     size_t header; /* bytes */
     uint32_t part;
@@ -152,7 +152,8 @@ static bool step_recv(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_
     return true;
 }
 
-/* Nothing has moved for a while: check whether a rank is dead, gone or late. */
+/* Called when no data has moved for a while: check whether a rank has died, left or missed the
+ * deadline. */
 static bool look_around(hotbed_comm *comm, uint64_t until) {
     sockets_comm *s = sockets_of(comm);
     uint32_t waits_for = comm->size;
@@ -189,7 +190,7 @@ static bool step(hotbed_comm *comm, const hotbed_comm_batch *batch, bool *moved,
     return true;
 }
 
-/* Wait until a connection can go on, or until it is time to look around. */
+/* Wait until a connection is ready, or until it is time to check the other ranks. */
 static void wait_for_data(hotbed_comm *comm) {
     struct pollfd fds[HOTBED_COMM_RANKS_MAX];
     for (uint32_t p = 0; p < comm->size; p++) {

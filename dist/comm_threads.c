@@ -4,8 +4,8 @@
  * has published its batch, and the batches are compared; then each rank copies from the memory of
  * the others. At the second, all have copied, and memory may be written again.
  *
- * On CUDA the callers rendezvous, and between the two each rank's stream waits for the events of
- * the others. So several ranks can run on one GPU. */
+ * On CUDA the callers have these two rendezvous instead, and between them each rank's stream waits
+ * for the events of the other ranks. So several ranks can run on one GPU. */
 #include "dist/comm.h"
 
 #include "base/error.h"

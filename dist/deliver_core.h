@@ -36,10 +36,10 @@ HOTBED_HD uint32_t hotbed_owner_keys(const hotbed_deliver_view *d) {
     return *d->overflow != 0 ? 0 : d->segments[d->num_segments];
 }
 
-/* The number of turns in which n received keys are visited, and the key of turn i, or n if it has
- * none. Keys are ordered by feature and requester. Consecutive turns visit keys far apart, and each
- * owner begins elsewhere, so that owners do not all write to one requester at a time and wait for
- * its link. */
+/* The number of turns in which n received keys are visited, and the key of turn i (n: none). Keys
+ * are ordered by feature and requester. If all owners visited them in order, they would all write
+ * to the same requester at a time and wait for its link. Therefore consecutive turns visit keys far
+ * apart, and each owner begins at another key. */
 HOTBED_HD uint64_t hotbed_owner_turns(const hotbed_deliver_view *d, uint32_t n) {
     return ((uint64_t)n + d->world - 1) / d->world * d->world;
 }
@@ -138,7 +138,7 @@ typedef struct hotbed_pool_view {
     const uint32_t *output_columns; /* [num_features] first column in the caller's output */
     uint32_t num_features, batch_size, samples;
     uint32_t mean;
-    uint32_t dtype; /* of the caller's output and gradient; sums are f32 */
+    uint32_t dtype; /* dtype of the caller's output and gradient; sums are f32 */
     float max_gradient, scale;
 } hotbed_pool_view;
 

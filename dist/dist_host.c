@@ -58,7 +58,7 @@ static void aim_body(const void *args, uint64_t begin, uint64_t end) {
     hotbed_aim(args);
 }
 
-/* Walks the rows of a message and its keys in order. */
+/* Walk the rows of a message and its keys together, in order, instead of searching for each row. */
 static void starts_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_bucketize_view *b = args;
     uint64_t rows = (uint64_t)b->shape.rows + 1;

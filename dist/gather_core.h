@@ -1,11 +1,11 @@
 /* dist/gather_core.h - from the messages of all ranks to one batch: by feature, rank, sample.
  *
- * A segment is what one rank sent of one feature. Segments are ordered by feature, then rank; the
- * keys of a segment keep the order of the message.
+ * A segment has the keys that one rank sent for one feature. Segments are ordered by feature, then
+ * rank; the keys of a segment keep the order of the message.
  *
- * The contents of a message are not trusted: after a failed exchange, work that was already
- * enqueued runs with messages that are incomplete or never arrived. An invalid message makes the
- * batch empty, as an overflow does, so nothing is read or written out of bounds. */
+ * The contents of a message are not trusted: after a failed exchange, the work that was already
+ * enqueued reads messages that are incomplete or never arrived. An invalid message makes the batch
+ * empty, as an overflow does, so that nothing is read or written out of bounds. */
 #ifndef HOTBED_DIST_GATHER_CORE_H
 #define HOTBED_DIST_GATHER_CORE_H
 
@@ -24,13 +24,13 @@ typedef struct hotbed_gather_view {
     uint32_t *segments; /* [num_features * world + 1] first key of each segment */
     uint32_t *firsts;   /* [num_features * world] where each segment begins in its message */
     /* one word, 0 before the call; set if a rank had more keys than a message holds, or sent an
-     * invalid one: all then count as empty */
+     * invalid message: all messages then count as empty */
     uint32_t *overflow;
     uint64_t *keys;   /* [bound] */
     float *weights;   /* [bound]; NULL unless shape.weighted */
     uint32_t *counts; /* [bound] occurrences that each key stands for; NULL unless shape.counted */
-    /* by_sample: [num_features * world * batch_size + 1]; otherwise [num_features + 1], of features
-     * alone */
+    /* by_sample: [num_features * world * batch_size + 1]; otherwise one per feature,
+     * [num_features + 1] */
     int64_t *offsets;
     uint32_t by_sample;
     uint64_t bound;
@@ -48,9 +48,9 @@ HOTBED_HD uint64_t hotbed_gather_capacity(const hotbed_gather_view *g, uint32_t 
     return g->capacity != 0 ? g->capacity : g->capacities[rank * g->capacity_stride];
 }
 
-/* Write the length of segment q, or 0 past the last: a scan then makes segments of the lengths. A
- * segment ends where the rank's next one begins: if all are in order, their sum is within the
- * message's capacity. */
+/* Write the length of segment q to segments[q], or 0 if q is past the last segment. A scan then
+ * turns the lengths into positions. A segment ends where the next segment of the same rank begins,
+ * so if the starts ascend, the sum of the lengths is within the message's capacity. */
 HOTBED_HD void hotbed_gather_length(const hotbed_gather_view *g, uint32_t q) {
     if (q == hotbed_gather_segments(g)) {
         g->segments[q] = 0;

@@ -21,7 +21,7 @@ static const hotbed_kjt_kernels *kernels_of(const hotbed_stream *stream) {
     return &hotbed_kjt_kernels_host;
 }
 
-/* --- what the host knows ---------------------------------------------------------------------- */
+/* --- the batch on the host -------------------------------------------------------------------- */
 
 static uint32_t stride_of(const hotbed_kjt *kjt, uint32_t feature) {
     return kjt->strides == NULL ? kjt->batch_size : kjt->strides[feature];

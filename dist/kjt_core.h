@@ -13,7 +13,7 @@ typedef struct hotbed_kjt_view {
     const float *weights;   /* [bound], or NULL */
     uint64_t rows, bound;
     uint32_t *starts; /* [rows + 1] first key of each row, from lengths or offsets */
-    uint32_t *bad;    /* one word: lengths or offsets are invalid; starts must then not be used */
+    uint32_t *bad; /* one word; 1: lengths or offsets are invalid, and `starts` must not be used */
     struct hotbed_fault *faults;
 } hotbed_kjt_view;
 
@@ -23,7 +23,7 @@ typedef struct hotbed_pick_view {
     hotbed_kjt_view kjt;
     /* [num_features] their numbers in the batch; NULL: all features in order */
     const uint32_t *features;
-    /* [features of the batch + 1] first row of each; NULL: `stride` rows each */
+    /* [features of the batch + 1] first row of each feature; NULL: each has `stride` rows */
     const uint32_t *bases;
     uint32_t stride;
     uint32_t num_features, batch_size;

@@ -20,8 +20,8 @@ typedef struct hotbed_words {
 
 /* All are asynchronous. hotbed_scan() runs over `starts` between two of these. */
 typedef struct hotbed_kjt_kernels {
-    /* Write words[i] to to[i]. The words are arguments of the launch, so the caller's memory may
-     * change at once. */
+    /* Write words[i] to to[i]. The words are arguments of the launch, so the caller may reuse its
+     * memory at once. */
     hotbed_status (*put)(const hotbed_words *words, hotbed_stream *stream);
     /* Check the lengths of all rows and write them into starts. `bad` is 0 before. */
     hotbed_status (*lengths)(const hotbed_kjt_view *kjt, hotbed_stream *stream);

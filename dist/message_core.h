@@ -11,8 +11,8 @@
 
 typedef struct hotbed_message_header {
     uint32_t count; /* keys */
-    /* the sender has more keys for some rank than a message holds, in this or another message of
-     * the batch: no rank uses any of them */
+    /* 1: some message of the sender's batch, this one or another, has too little capacity for its
+     * keys; no rank uses any of the messages */
     uint32_t overflow;
     uint32_t unused[2];
 } hotbed_message_header;
@@ -84,7 +84,7 @@ hotbed_part_bytes(hotbed_message_shape shape, uint64_t row_bytes, uint64_t count
     return row_bytes == 0 ? hotbed_message_bytes(shape, count) : count * row_bytes;
 }
 
-/* Runs on one lane. */
+/* Called by one lane. */
 HOTBED_HD void hotbed_aim(const hotbed_aim_view *a) {
     uint64_t at = 0;
     for (uint32_t p = 0; p < a->world; p++) {

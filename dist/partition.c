@@ -19,7 +19,7 @@ typedef struct list {
 typedef struct work {
     uint32_t sets, num_states;
     const uint64_t *workloads;
-    list *lists;     /* [states][sets] heaviest first */
+    list *lists;     /* [states][sets] largest sum first */
     list *joined;    /* [sets] */
     uint32_t *heap;  /* [states] numbers, largest spread first */
     uint32_t *next;  /* [items] */
@@ -68,7 +68,7 @@ static bool heavier(const list *a, const list *b) {
     return a->sum != b->sum ? a->sum > b->sum : a->first < b->first;
 }
 
-/* Heaviest first; sets are few. */
+/* Sort by descending sum. There are few sets, so insertion sort is fast enough. */
 static void sort_lists(list *lists, uint32_t n) {
     for (uint32_t i = 1; i < n; i++) {
         list moved = lists[i];

@@ -28,7 +28,7 @@ typedef struct hotbed_group {
     hotbed_storage *lookup;
     bool dedup;
     bool counted; /* dedup: a table counts occurrences, so they travel with the keys */
-    /* The rows that a message has: each sample of each feature; after dedup, each table. */
+    /* Rows of a message: one per feature and sample; after dedup, one per table. */
     uint32_t message_features, message_batch;
     uint64_t columns;             /* pooled */
     uint64_t *counts;             /* [world] pooled: number of floats in each rank's sums */
@@ -45,7 +45,7 @@ struct hotbed_sharded {
     uint32_t rank, world;
     hotbed_backend backend;
     int device;
-    hotbed_sharded_options options; /* storage, routes and features are not valid after creation */
+    hotbed_sharded_options options; /* storage, routes and features are invalid after creation */
     hotbed_pooling pooling;
     hotbed_dtype output_dtype;
     hotbed_optimizer optimizer;
@@ -62,7 +62,7 @@ struct hotbed_sharded {
     uint32_t dim;                     /* pooling NONE */
     bool training;
     bool external; /* an external store has the rows */
-    bool grows;    /* a table has a max_capacity: the next three fields are used */
+    bool grows;    /* a table has a max_capacity; otherwise the next three fields are unused */
     /* held from a stream's wait for `searched` until the stream records it */
     pthread_mutex_t growth_lock;
     hotbed_event *searched; /* recorded after the last growth or eval */
@@ -71,12 +71,12 @@ struct hotbed_sharded {
     void *forward_self;
 };
 
-/* Growth (sharded_growth.c): create and destroy what orders it with evals. */
+/* Growth (sharded_growth.c): create and destroy the lock and the event that order it with evals. */
 hotbed_status hotbed_sharded_growth_create(hotbed_sharded *sharded, hotbed_stream *stream);
 void hotbed_sharded_growth_destroy(hotbed_sharded *sharded);
 
-/* Poll if it is time to; called before a prefetch is enqueued. Errors: as
- * hotbed_sharded_poll_growth(). */
+/* Poll for growth if enough prefetches have passed since the last poll. Called before a prefetch is
+ * enqueued. Errors: as hotbed_sharded_poll_growth(). */
 hotbed_status hotbed_sharded_growth_due(hotbed_sharded *sharded, hotbed_stream *stream);
 
 /* Evals are enqueued between these two calls: after earlier growths, and before later ones. */
@@ -140,8 +140,8 @@ typedef struct hotbed_part {
     float *pooled;     /* [max_batch_size, columns] */
     float *all_pooled; /* [world * max_batch_size, columns] */
     hotbed_bucketize_view bucketize;
-    uint64_t row_bytes;                  /* bytes of a row that travels; 0: pooled */
-    uint64_t message_at;                 /* offset in what goes to one rank */
+    uint64_t row_bytes;                  /* bytes of a row in the exchange; 0: pooled */
+    uint64_t message_at;                 /* offset of the part in the bytes for one rank */
     uint64_t window_asker, window_owner; /* one-sided: offsets of rows in the window */
     hotbed_path paths[2];                /* the plan's path, the exact path */
     hotbed_path *path;                   /* path of this batch */
@@ -172,26 +172,26 @@ struct hotbed_sharded_context {
     hotbed_part *parts;
     hotbed_stage stage;    /* up to READY */
     hotbed_event *event;   /* recorded after the context's last work */
-    hotbed_event *arrived; /* recorded when what the host reads has been written */
+    hotbed_event *arrived; /* recorded after the words that the host reads were written */
     hotbed_memory memory;  /* device: counts, matrix, overflow words, fixed messages */
     hotbed_memory pinned;
     uint32_t *counts;      /* [parts][world] keys for each rank */
     uint32_t *matrix;      /* [world][parts][world] the counts of all ranks */
     uint32_t *overflow;    /* one word: whether this rank's batch overflows */
-    uint32_t *overflows;   /* [parts] whether any rank's does: the same on all ranks */
+    uint32_t *overflows;   /* [parts] whether any rank's batch overflows: the same on all ranks */
     uint32_t *host_matrix; /* pinned */
     uint32_t *host_overflow;
     uint8_t *send, *receive; /* FIXED: [world] messages of all parts */
     uint64_t message_bytes;  /* bytes of all parts' messages for one rank */
     hotbed_window *window;
     bool may_overflow; /* possible with the plan's capacities */
-    bool watched;      /* host_overflow is being written for this batch */
+    bool watched;      /* the device writes host_overflow for this batch */
     bool settled;      /* the host has read it */
     bool replayed;
 };
 
-/* Begin a call: check, and order `stream` after the context's work so far. `call` is the name for
- * messages. */
+/* Begin a call: check the arguments, and make `stream` wait for the context's work so far. `call`
+ * is the function's name, for messages. */
 hotbed_status hotbed_sharded_context_enter(
     hotbed_sharded_context *context, hotbed_stream *stream, const char *call);
 /* End a call: record the context's event after the work that the call enqueued. */
@@ -201,8 +201,8 @@ hotbed_status hotbed_sharded_context_fail_stage(const char *call, hotbed_stage s
 /* Check whether the batch overflowed, and send it again if the policy says so. */
 hotbed_status hotbed_sharded_context_settle(hotbed_sharded_context *context, hotbed_stream *stream);
 
-/* The stage of a batch, for shortcuts: they set the context back to it after the batch is over, any
- * number of times. The results of the stages are still in the context, since each stage has arrays
+/* The stage of a batch. Shortcuts set the context back to it any number of times, also after the
+ * batch is over. The results of all stages are still in the context, because each stage has arrays
  * of its own. */
 typedef struct hotbed_sharded_mark {
     hotbed_stage stage, members[HOTBED_MEMBERS_MOST];

@@ -184,8 +184,8 @@ static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
     return HOTBED_OK;
 }
 
-/* Find which features of the batch are the part's; copy them to the device if they differ from the
- * last batch. */
+/* Find the part's features in the batch; copy their numbers to the device if they differ from the
+ * last batch's. */
 static hotbed_status map_features(hotbed_part *part, const hotbed_kjt *kjt, hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     bool changed = false;
@@ -237,7 +237,7 @@ static hotbed_status start_member(
     HOTBED_TRY(hotbed_kjt_start(&view, parts->scratch, parts->scratch_bytes, stream));
     for (uint32_t g = 0; g < m->sharded->num_groups; g++)
         HOTBED_TRY(start_part(&parts[g], m, &view, stream));
-    m->kjt.features = NULL; /* names and strides may change now */
+    m->kjt.features = NULL; /* the caller may change the names and strides now */
     m->kjt.strides = NULL;
     return HOTBED_OK;
 }

@@ -111,7 +111,7 @@ static uint32_t list_group(const hotbed_rewrite *rewrite, uint32_t group, uint32
     return n;
 }
 
-/* Fuse the first exchanges of a group (TorchRec's _fuse_input_dist_splits). */
+/* Fuse the exchanges of splits in a group (TorchRec's _fuse_input_dist_splits). */
 static hotbed_status fuse_splits(looking *l) {
     uint32_t members[HOTBED_MODULES_MOST];
     void *contexts[HOTBED_MODULES_MOST];
@@ -172,7 +172,7 @@ hotbed_status hotbed_context_wait(hotbed_rewrite *rewrite, uint32_t slot, hotbed
     return HOTBED_OK;
 }
 
-/* Wait for the tensors, which are the input of a module. */
+/* Wait for a module's tensors, and make them its input. */
 static hotbed_status take_tensors(
     const hotbed_module *module, hotbed_dist_cell *cell, hotbed_stream *stream) {
     HOTBED_TRY(cell->tensors->wait(cell->tensors->self, stream, &cell->input));
@@ -244,7 +244,7 @@ hotbed_status hotbed_context_forward(
     return status;
 }
 
-/* --- backward, over --------------------------------------------------------------------------- */
+/* --- backward, release ------------------------------------------------------------------------ */
 
 /* Run the backward, or the release, of all modules whose forward ran. */
 static hotbed_status finish_modules(

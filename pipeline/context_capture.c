@@ -1,17 +1,17 @@
 /* pipeline/context_capture.c - capture and restore the cells of contexts, for shortcuts of their
  * stages.
  *
- * A capture takes the modules' contexts out of the ring, with everything in their buffers, and a
- * restore puts them back for one batch. Nothing is copied, and a stage reads what an earlier stage
- * wrote for the same batch, whichever of the two is skipped. Snapshots of one slot share the
- * contexts. */
+ * A capture takes the modules' contexts, with the data in their buffers, out of the ring, and a
+ * restore puts them back for one batch. Nothing is copied. A stage thus reads the results of an
+ * earlier stage of the same batch, whether or not one of the two is skipped. Snapshots of one slot
+ * share the contexts. */
 #include "base/error.h"
 #include "base/stream.h"
 #include "pipeline/rewrite.h"
 
 struct hotbed_context_snapshot {
     hotbed_rewrite *rewrite;
-    uint32_t slot, taken; /* modules that were captured */
+    uint32_t slot, taken; /* taken: number of modules that were captured */
     hotbed_cell_state state;
     hotbed_dist_cell cells[HOTBED_MODULES_MOST];
     void *marks[HOTBED_MODULES_MOST];
@@ -36,7 +36,7 @@ hotbed_status hotbed_context_capturable(const hotbed_rewrite *rewrite, bool forw
 
 /* --- capture ---------------------------------------------------------------------------------- */
 
-/* Return the state of the cells of pipelined modules, which all have the same. */
+/* Return the state of the pipelined modules' cells, which is the same for all of them. */
 static hotbed_cell_state state_of(const hotbed_rewrite *rewrite, uint32_t slot) {
     for (uint32_t m = 0; m < rewrite->num_modules; m++)
         if (rewrite->modules[m].report.pipelined)

@@ -38,8 +38,8 @@ static struct timespec in_seconds(double seconds) {
     return time;
 }
 
-/* Whether a thread that runs no task has not ended yet. All threads are awake. Called under the
- * lock. */
+/* Whether a thread is still running although it has no task, and will therefore end soon. All
+ * threads are awake. Called under the lock. */
 static bool one_ends(const hotbed_pipeline *pipeline) {
     for (uint32_t g = 0; g < pipeline->program->num_groups; g++)
         if (!pipeline->groups[g].exited && !pipeline->groups[g].busy)
@@ -124,7 +124,7 @@ static hotbed_status next_batch(hotbed_pipeline *pipeline, void **batch, bool *e
     if (pipeline->bound)
         HOTBED_TRY(loader->next(loader->self, batch, end));
     if (*end) {
-        pipeline->bound = false; /* the loader is not asked again */
+        pipeline->bound = false; /* the loader is not called again */
         *batch = NULL;
     }
     switch (pipeline->options.end) {

@@ -47,7 +47,7 @@ static double median(double *values, uint32_t n) {
     return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
-/* A measurement in progress: each of its runs continues with the batch after the last one's. */
+/* A measurement in progress. Each run continues with the batch after the previous run's last. */
 typedef struct measuring {
     hotbed_pipeline *pipeline;
     hotbed_profile_options o;

@@ -402,8 +402,8 @@ static hotbed_status read_depth(
     return HOTBED_OK;
 }
 
-/* Count the steps that wait for another iteration ahead of a step of a later stage of the same
- * thread and period, which then waits too. */
+/* Count head-of-line blocking: steps that wait for another iteration while a step of a later stage
+ * is queued behind them on the same thread, in the same period, and so waits too. */
 static void find_head_of_line(const hotbed_program *program, hotbed_pipeline_plan_report *report) {
     for (uint32_t a = 0; a < program->num_steps; a++) {
         const hotbed_program_step *step = &program->steps[program->order[a]];

@@ -22,7 +22,7 @@ typedef struct hotbed_program_step {
     uint32_t stage, stream, group;
     bool ordered;
     bool always, by_slot;
-    char why[160]; /* why `always`; "" without a reason */
+    char why[160]; /* reason for `always`; may be "" */
     bool root;     /* comes after no step of its own iteration */
     bool sink;     /* no step of its own iteration comes after it */
     uint64_t reads, writes, reads_grad, writes_grad;
@@ -41,11 +41,11 @@ typedef struct hotbed_program_value {
 
 typedef struct hotbed_program {
     hotbed_pipeline_plan_name name;
-    uint32_t depth, max_stage, max_distance; /* of both signs */
+    uint32_t depth, max_stage, max_distance; /* max_distance: largest |distance| of an edge */
     uint32_t num_steps, num_values, num_states, num_streams, num_groups, num_edges;
     hotbed_program_step steps[HOTBED_PIPELINE_TASKS_MOST]; /* as listed */
-    uint32_t order[HOTBED_PIPELINE_TASKS_MOST];            /* steps of a period, first to last */
-    uint32_t serial[HOTBED_PIPELINE_TASKS_MOST]; /* steps of an iteration, first to last */
+    uint32_t order[HOTBED_PIPELINE_TASKS_MOST];  /* steps of a period, in order of execution */
+    uint32_t serial[HOTBED_PIPELINE_TASKS_MOST]; /* steps of an iteration, in serial order */
     hotbed_program_edge edges[HOTBED_PIPELINE_EDGES_MOST];
     hotbed_program_value values[HOTBED_PIPELINE_VALUES_MOST];
     hotbed_pipeline_plan_name states[HOTBED_PIPELINE_STATES_MOST];
@@ -73,7 +73,7 @@ uint32_t hotbed_program_find(const hotbed_program *program, const char *name);
 hotbed_status hotbed_program_arrange(
     hotbed_program *program, hotbed_pipeline_plan_order order, hotbed_pipeline_plan_report *report);
 
-/* Two tasks that touch the same state without an order between them. */
+/* Two tasks that access the same state, with no order between them. */
 typedef struct hotbed_program_race {
     uint32_t first, second; /* steps */
     int32_t distance;       /* iterations that `second` is ahead of `first` */

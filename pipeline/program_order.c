@@ -138,10 +138,10 @@ hotbed_status hotbed_program_arrange(
 
 /* --- what is ordered -------------------------------------------------------------------------------
  *
- * A table of all (step, iteration) of enough iterations to see prologue, steady state and epilogue:
- * for each one a bit for each other that is surely over on the device before it starts.  That is so
- * by edges, by a common stream, and by slots: iteration i + depth starts after all of iteration
- * i. */
+ * A table of all pairs (step, iteration), with enough iterations for prologue, steady state and
+ * epilogue.  Each pair has one bit for every other pair that has certainly completed on the device
+ * before the pair starts.  The order follows from edges, from a common stream, and from slots:
+ * iteration i + depth starts after all of iteration i. */
 
 typedef struct order_table {
     const hotbed_program *program;

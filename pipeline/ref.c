@@ -221,7 +221,7 @@ void hotbed_trace_print(const hotbed_trace *trace, uint32_t number, char *text, 
     append(text, capacity, step);
 }
 
-/* --- again, without the model ----------------------------------------------------------------- */
+/* --- evaluation without the model ------------------------------------------------------------- */
 
 hotbed_status hotbed_trace_evaluate(
     const hotbed_trace *trace, uint32_t number, const void *batch, hotbed_node_call call,

@@ -23,7 +23,7 @@ typedef struct hotbed_dist_cell {
 typedef struct hotbed_dist_context {
     hotbed_dist_cell cells[HOTBED_MODULES_MOST];
     hotbed_awaitable fused[HOTBED_MODULES_MOST]; /* one per group */
-    const void *served[HOTBED_POSTPROCS_MOST];   /* results of postprocs; NULL: has not run */
+    const void *served[HOTBED_POSTPROCS_MOST];   /* results of postprocs; NULL: not run yet */
     uint64_t batches;
 } hotbed_dist_context;
 

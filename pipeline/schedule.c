@@ -111,9 +111,9 @@ typedef struct search {
     const double *costs;
     hotbed_program *program; /* the cut being tried */
     simulation *m;
-    uint32_t most; /* candidates to keep */
+    uint32_t most; /* number of candidates to keep */
     hotbed_schedule *found;
-    bool no_memory; /* there was no memory for a candidate */
+    bool no_memory; /* the allocation of a candidate failed */
 } search;
 
 /* Add an edge to a step. */
@@ -215,8 +215,8 @@ static void write_steps(const hotbed_program *p, bool own_groups, candidate *to)
     }
 }
 
-/* Insert a candidate by its time, after candidates that are as fast, so that fewer stages win a
- * tie. */
+/* Insert a candidate by its time, after candidates that are equally fast, so that a tie goes to the
+ * plan with fewer stages. */
 static void insert(hotbed_schedule *found, candidate *c) {
     uint32_t at = found->num_candidates++;
     for (; at > 0 && c->seconds < found->candidates[at - 1]->seconds * (1.0 - 1e-9); at--)
@@ -224,8 +224,8 @@ static void insert(hotbed_schedule *found, candidate *c) {
     found->candidates[at] = c;
 }
 
-/* Return the position of the candidate that a better one replaces in a full list: the last one, or
- * the one before it if the last is the serial plan. num_candidates: the list is not full. */
+/* Return the position of the candidate that a better candidate replaces: the last one, or the
+ * one before it if the last is the serial plan. If the list is not full, return num_candidates. */
 static uint32_t find_last(const search *f) {
     uint32_t n = f->found->num_candidates;
     if (n < f->most)
@@ -233,8 +233,8 @@ static uint32_t find_last(const search *f) {
     return n > 1 && f->found->candidates[n - 1]->stages == 1 ? n - 2 : n - 1;
 }
 
-/* Return the position that a plan with these seconds and stages would take: a candidate's with the
- * same stages and, to 0.1 %, the same time, or else find_last(). */
+/* Return the position for a plan with these seconds and stages: the position of a candidate with
+ * the same number of stages and the same time to within 0.1 %, otherwise find_last(). */
 static uint32_t find_worse(const search *f, double seconds, uint32_t stages) {
     candidate *const *list = f->found->candidates;
     for (uint32_t at = 0; at < f->found->num_candidates; at++)

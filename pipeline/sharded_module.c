@@ -21,7 +21,7 @@ typedef struct fused fused;
 /* The key exchange of a set of modules. */
 struct fused {
     hotbed_sharded_context *context;
-    bool arrived; /* the input has been waited for, for all members */
+    bool arrived; /* the wait for the input is done, for all members */
     hotbed_awaitable tensors[SET_MOST];
 };
 
@@ -215,7 +215,7 @@ typedef struct place_mark {
     hotbed_sharded_mark mark;
 } place_mark;
 
-/* Whether this module makes the calls of its set's context: the first module of the set does. */
+/* Whether this module makes the calls for its set's context: only the set's first module does. */
 static bool acts(const place *p, const hotbed_sharded_context *now) {
     return now != NULL && (p->with == NULL || p->number == 0);
 }

@@ -85,7 +85,7 @@ hotbed_status hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *ta
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline is NULL");
     HOTBED_TRY(hotbed_pipeline_idle(pipeline, "hotbed_pipeline_shortcut"));
     hotbed_status status = read_tasks(pipeline->program, tasks, &chosen);
-    if (status != HOTBED_OK) { /* the other ranks must fail too */
+    if (status != HOTBED_OK) { /* make the call fail on the other ranks too */
         char text[128];
         (void)snprintf(text, sizeof text, "%s", hotbed_last_error());
         (void)!agree(&pipeline->options.agreement, refused);

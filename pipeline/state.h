@@ -19,7 +19,7 @@
 
 /* A value in one slot. */
 typedef struct hotbed_cell {
-    void *own; /* its memory; NULL for a pointer */
+    void *own; /* the value's memory; NULL if the value is a pointer */
     /* the address that readers get: `own`, a captured copy, or the pointer that was set */
     void *data;
     void *grad; /* NULL: the value has no gradient */
@@ -31,7 +31,7 @@ struct hotbed_iteration {
     uint64_t number;
     uint32_t slot;
     void *batch;
-    uint32_t remaining; /* tasks not submitted; under the lock */
+    uint32_t remaining; /* number of tasks not submitted yet; under the lock */
     bool replayed[HOTBED_PIPELINE_TASKS_MOST];
     hotbed_cell cells[HOTBED_PIPELINE_VALUES_MOST];
     hotbed_event *released; /* the slot may be used again after this event */

@@ -215,7 +215,7 @@ static span span_of(const lines *l, const hotbed_log_entry *entry) {
     return (span){l->offset + entry->begin, l->offset + entry->end, entry->group + 1};
 }
 
-/* Whether the entry is drawn: it is of one of the latest iterations, and its times are known. */
+/* Whether the entry is drawn: its iteration is one of the latest, and its times are known. */
 static bool shown(const lines *l, const hotbed_log_entry *entry, uint64_t iterations) {
     if (l->pipeline->options.timed && !on_device(entry))
         return false;

@@ -172,9 +172,9 @@ static hotbed_status optimizer_and_dequeue(hotbed_iteration *it, void *self, hot
 }
 
 /* The states. `tables`: index and cache, which prefetch and backward change in any order. `rows`:
- * read by the forward and changed by the backward; no batch may see old ones. `scores`: written by
- * prefetches. `dense`: the dense parameters and their gradients. Values have the names of what
- * contexts hold (hotbed/forward.h). */
+ * read by the forward and changed by the backward; no batch may see old rows. `scores`: written by
+ * prefetches. `dense`: the dense parameters and their gradients. Values are named after the states
+ * of contexts' cells (hotbed/forward.h). */
 static const hotbed_task tasks[] = {
     {.name = "copy_batch_to_gpu", .run = copy_batch, .writes = "copied batch"},
     {.name = "start_shuffle", .run = start_shuffle, .reads = "copied"},
@@ -303,7 +303,7 @@ static hotbed_status take_tasks(hotbed_train *train, hotbed_task *to) {
             to[s].reads =
                 hotbed_train_plan_has(plan, "prefetch") ? "batch prefetched" : "batch tensors";
         if (to[s].run == whole_forward && !hotbed_train_plan_has(plan, "prefetch"))
-            to[s].states = "tables"; /* this task prefetches too */
+            to[s].states = "tables"; /* without a prefetch task, the forward prefetches */
     }
     return HOTBED_OK;
 }

@@ -62,7 +62,7 @@ static hotbed_status effects_of(
 
 /* --- the trainer's functions ------------------------------------------------------------------ */
 
-/* Whether the trainer has a function; *known: whether trainers can have a function of that name. */
+/* Whether the trainer has a function; *known: whether hotbed_trainer has a field of that name. */
 static bool has_function(const hotbed_trainer *t, const char *name, size_t length, bool *known) {
     const struct {
         const char *name;

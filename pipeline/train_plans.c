@@ -1,15 +1,16 @@
-/* pipeline/train_plans.c - the train pipelines: each is a table that reads like the body of the
- * peer's loop.
+/* pipeline/train_plans.c - the train pipelines: each is a table that reads like the loop body of
+ * the Python class that its comment names.
  *
  * The stage of a step says which batch it works on: in the period that hands out batch i, stage 2
  * works on batch i, stage 1 on i + 1, stage 0 on i + 2. Steps run in the order of the table (one
  * thread group), or each group in that order. `after` names further dependencies: "x" of the same
  * batch, "x+1" of the next batch, "x-2" of the batch before the previous one.
  *
- * Two edges are in every plan that prefetches ahead: "embedding_backward after prefetch+1", since
- * both write the index and cache of the tables (the peers' rule), and "prefetch after
- * embedding_backward-2", the reverse, which one peer lacks. In the peers the whole backward waits;
- * here only the part of the tables does, so a prefetch can also hide behind the dense backward.
+ * Every plan that prefetches ahead has two edges, because prefetch and backward both write the
+ * index and cache of the tables: "embedding_backward after prefetch+1", as in the Python
+ * classes, and the reverse, "prefetch after embedding_backward-2", which one of them lacks. In
+ * Python the whole backward waits for the prefetch; here only the tables' part of it does, so a
+ * prefetch can also hide behind the dense backward.
  *
  * Tasks that may use a communicator take turns. Prefetch is one of them, because it sends a batch
  * that overflowed again. */

@@ -65,7 +65,7 @@ HOTBED_HD bool hotbed_export_wanted(const hotbed_export_args *a, uint64_t i) {
     if (!hotbed_table_indexed(&a->table))
         return true;
     if (a->table.tiers == HOTBED_TIERS_CACHE && a->first + i < a->table.slots)
-        return false; /* the lower tier has this key's own entry */
+        return false; /* the key is exported from its slot in the lower tier */
     uint64_t slot = hotbed_export_slot(a, a->first + i);
     if (hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot)) == 0)
         return false;

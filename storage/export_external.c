@@ -58,7 +58,7 @@ static hotbed_status allocate_arrays(exporter *x) {
         x->stream, HOTBED_MEMORY_DEVICE, x->chunk * (3 * sizeof(uint64_t) + 1), NULL, &x->device);
 }
 
-/* The batch's arrays, starting at item `given`. */
+/* The caller's arrays, from item `given` on. */
 static hotbed_rows rows_at(const exporter *x) {
     hotbed_rows rows = x->e->rows;
     uint64_t at = x->given, size = hotbed_dtype_size(x->table->dtype);

@@ -375,8 +375,8 @@ hotbed_status hotbed_external_create(
     pthread_mutex_init(&external->turn, NULL);
     pthread_mutex_init(&external->tally, NULL);
     external->self = self;
-    /* A batch takes more than 1 ns. Starting at the current time keeps stamps of a reopened store
-     * above all earlier ones. */
+    /* Start at the current time in nanoseconds: a batch takes longer than 1 ns, so the stamps of a
+     * reopened store are above all earlier ones. */
     struct timespec time;
     clock_gettime(CLOCK_REALTIME, &time);
     external->stamp = (uint64_t)time.tv_sec * 1000000000U + (uint64_t)time.tv_nsec;

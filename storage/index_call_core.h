@@ -63,8 +63,8 @@ HOTBED_HD uint64_t hotbed_call_score(const hotbed_index_args *a, uint64_t i) {
     return score < HOTBED_SCORE_MOST ? score : HOTBED_SCORE_MOST;
 }
 
-/* Prefetch the first two lines of keys of key number i. A thread that serves keys one by one would
- * otherwise wait for each. */
+/* Prefetch the lines of key number i's first two candidate buckets. A thread that processes
+ * keys one by one would otherwise wait for each line. */
 HOTBED_HD void hotbed_call_prefetch(const hotbed_index_args *a, uint64_t i) {
     hotbed_index_range range;
     if (i >= a->n || !hotbed_call_range(a, i, &range))

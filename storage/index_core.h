@@ -677,7 +677,7 @@ HOTBED_HD uint32_t hotbed_index_drawn_part(
     uint64_t buckets = range.buckets;
     for (uint32_t g = 0; g < grown; g++)
         buckets += hotbed_index_grown(index, range, g);
-    /* Use other bits of the hash than the candidates do. */
+    /* Do not use the bits of the hash that select the candidates. */
     uint64_t at = (hotbed_hash_u64(~key) >> 40) * buckets >> 24;
     uint64_t end = range.buckets;
     uint32_t part = 0;

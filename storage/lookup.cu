@@ -24,8 +24,8 @@ enum { AGAIN_BLOCKS = 32 };
 
 static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step_view s) {
     bool good = true;
-    /* Pins of a launched prefetch without a backward. This is rare, so one block may do it
-     * slowly. */
+    /* Release the pins of the ticket's previous prefetch, if a graph launched it without a
+     * backward. This is rare, so one block is enough. */
     if (s.eval == 0 && s.released == 0 && (*s.held & HOTBED_HELD_BATCH) != 0)
         for (uint32_t u = threadIdx.x; u < s.unique_offsets[s.num_tables]; u += LAYOUT_BLOCK)
             hotbed_unpin_unique(&s, u);
@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step
     }
     if (threadIdx.x == 0 && s.eval == 0) {
         hotbed_step_hold(
-            &s, HOTBED_HELD_BATCH, true); /* all threads have read the word, two barriers ago */
+            &s, HOTBED_HELD_BATCH, true); /* all threads read the word before two barriers */
         hotbed_count_prefetch(s.clock);
         if (s.timer != NULL) {
             uint64_t nanoseconds;
@@ -67,7 +67,8 @@ static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step
 }
 
 static __global__ void __launch_bounds__(BLOCK) bags_kernel(hotbed_step_view s) {
-    enum { WIDTH = 32, MOST = 8 }; /* bags of a warp: fewer are a shorter loop over long bags */
+    /* MOST: bags of a warp; with fewer, the loop over long bags is shorter */
+    enum { WIDTH = 32, MOST = 8 };
     uint64_t bags = (uint64_t)s.num_features * s.batch_size;
     for (uint64_t b = hotbed_cuda_thread() / WIDTH * MOST; b < bags;
          b += hotbed_cuda_threads() / WIDTH * MOST)
@@ -95,7 +96,7 @@ static __global__ void __launch_bounds__(BLOCK) find_kernel(hotbed_step_view vie
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) place_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    enum { WIDTH = 32 }; /* writing the row takes longer than claiming the slot */
+    enum { WIDTH = 32 }; /* a whole warp: writing the row takes longer than claiming the slot */
     uint32_t n = *s.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < n; i += hotbed_cuda_threads() / WIDTH)
         hotbed_place_unique(&s, s.missing[i], WIDTH);
@@ -121,7 +122,7 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* One kernel instead of two: some warps search keys while others copy rows. */
+/* Find and forward in one kernel, so that some warps search keys while others copy rows. */
 template <uint32_t WIDTH, bool GROWS, bool TIERS>
 static __global__ void __launch_bounds__(BLOCK)
     eval_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
@@ -162,8 +163,9 @@ static __global__ void __launch_bounds__(BLOCK)
         hotbed_forward_bag_checked(&s, b, output, stride, WIDTH);
 }
 
-/* Bags that a tile pools at once, measured with W9 to W12 on an H200: up to MOST, so that there are about
- * KEYS keys. Of 8 to 64 keys, 64 were fastest. Four resident blocks: 3 and 5 were slower. */
+/* A tile pools up to POOL_MOST bags at once, enough for about POOL_KEYS keys. Measured with W9 to
+ * W12 on an H200: 64 keys were the fastest of 8 to 64, and four resident blocks faster than 3
+ * and 5. */
 enum { POOL_MOST = 16, POOL_KEYS = 64, POOL_BLOCKS = 4 };
 
 /* Number of bags that a tile pools: several if they are short. */
@@ -174,7 +176,7 @@ template <uint32_t WIDTH> static __device__ uint32_t bags_at_once(uint32_t keys,
     return n;
 }
 
-/* blockIdx.y is the feature. There are enough blocks for one bag a tile. */
+/* blockIdx.y is the feature. There are enough blocks for one bag per tile. */
 template <uint32_t WIDTH, bool GROWS, bool HALF>
 static __global__ void __launch_bounds__(BLOCK, POOL_BLOCKS)
     pool_bags_kernel(hotbed_step_view view, void *output, uint64_t stride) {
@@ -272,7 +274,7 @@ static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stre
 template <uint32_t WIDTH, bool GROWS, bool HALF>
 static hotbed_status forward_bags_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    const uint32_t tiles = BLOCK / WIDTH, most = 32768; /* of grid dimensions */
+    const uint32_t tiles = BLOCK / WIDTH, most = 32768; /* most: limit of a grid dimension */
     const uint32_t across = (step->batch_size + tiles - 1) / tiles;
     const dim3 blocks(
         across < 1 ? 1 : across, step->num_features < most ? step->num_features : most);

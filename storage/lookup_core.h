@@ -15,9 +15,9 @@ HOTBED_HD void hotbed_offset_fault(const hotbed_step_view *s, uint64_t at) {
         (uint64_t)s->offsets[at]);
 }
 
-/* First key of feature f according to the batch's offsets. *good is false, and a fault is
- * latched, if the offset is invalid; an invalid start of the feature before is reported as that
- * feature's. */
+/* First key of feature f according to the batch's offsets. If the offset is invalid, *good is false
+ * and a fault is latched. If the previous feature's first offset is invalid too, only that one is
+ * reported. */
 HOTBED_HD uint64_t hotbed_feature_start(const hotbed_step_view *s, uint32_t f, bool *good) {
     if (s->offsets == NULL)
         return (uint64_t)f * s->batch_size;
@@ -44,15 +44,15 @@ HOTBED_HD void hotbed_unpin_unique(const hotbed_step_view *s, uint64_t u) {
         hotbed_index_unpin(s->index, s->slots[u], true);
 }
 
-/* Write the bags of the keys of bags first .. first+count-1. There are at most `most`, a power of
- * two up to the width. */
+/* Write bags[i] for all keys i of bags first .. first+count-1. count is at most `most`, a power of
+ * two that is at most the width. */
 HOTBED_HD void hotbed_fill_bags(
     const hotbed_step_view *s, uint64_t first, uint32_t count, uint32_t most, uint32_t width) {
     const uint32_t lane = hotbed_tile_rank(width);
     const uint64_t b = first + (lane < count ? lane : count - 1);
     const uint32_t feature = (uint32_t)(b / s->batch_size);
     const hotbed_bag bag = hotbed_bag_at(s, b, feature);
-    if (hotbed_tile_ballot(width, !bag.good) != 0) { /* the bags' keys are not adjacent */
+    if (hotbed_tile_ballot(width, !bag.good) != 0) { /* the bags' keys may not be adjacent */
         if (lane < count && !bag.good)
             hotbed_bag_fault(s, b, feature);
         for (uint32_t i = bag.begin; lane < count && i < bag.end; i++)
@@ -109,9 +109,9 @@ HOTBED_HD void hotbed_found_unique(
     s->slots[u] = slot;
 }
 
-/* Find unique keys first .. first+count-1 (at most one per lane); score and pin those found, and
- * append the others to `missing`. All keys of a batch are looked up before the first one is
- * placed. Existing ones are pinned by then, so a batch does not evict its own rows. */
+/* Find unique keys first .. first+count-1 (at most one per lane); score and pin the keys found, and
+ * append the others to `missing`. All keys of a batch are looked up before the first missing key is
+ * placed. The existing keys are pinned by then, so a batch does not evict its own rows. */
 HOTBED_HD void hotbed_find_uniques(
     const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width);
@@ -171,8 +171,8 @@ hotbed_find_key(const hotbed_step_view *s, uint32_t i, uint32_t t, bool mine, ui
     bool hashed = mine && hotbed_table_indexed(table);
     uint64_t slot = hotbed_index_find_each(
         s->index, hotbed_table_range(table, key), key, hotbed_tile_ballot(width, hashed), width);
-    /* The third search is of the upper tier again, since a concurrent prefetch may have promoted
-     * the row meanwhile. */
+    /* Search the lower tier, and then the upper tier again, because a concurrent prefetch may have
+     * promoted the row meanwhile. */
     for (uint32_t tier = 0; tier < 2; tier++) {
         bool wanted = hashed && slot == HOTBED_SLOT_NONE && hotbed_table_moves(table);
         uint32_t lanes = hotbed_tile_ballot(width, wanted);
@@ -222,7 +222,7 @@ HOTBED_HD void hotbed_find_keys(
  *   in neither: a moving row can be found at its destination before it disappears from its source.
  *
  * Keys or bags that fail the check are appended to `missing`. A last pass reads them again until
- * the check passes. A retry only happens after a prefetch has made progress, so eval never blocks.
+ * the check passes. A check fails only if a prefetch has made progress, so eval never blocks.
  * Without concurrent changes the check costs, per row, a fence, a load of the key and a load of the
  * epoch; lower-tier rows in CACHE also load the meta. Tables that never evict and have one tier are
  * not checked.
@@ -280,7 +280,7 @@ HOTBED_HD bool hotbed_eval_settled(
            hotbed_load_relaxed_u64(&s->clock->prefetches) == epoch;
 }
 
-/* One lane: key or bag number i has to be read again. */
+/* One lane: append key or bag number i to `missing`, to be read again. */
 HOTBED_HD void hotbed_eval_queue_reread(const hotbed_step_view *s, uint32_t i) {
     s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = i;
 }
@@ -305,14 +305,14 @@ HOTBED_HD uint64_t hotbed_forward_slot(const hotbed_step_view *s, uint32_t i) {
 
 enum { HOTBED_FORWARD_AHEAD = 4 }; /* rows that a tile reads before it writes the first one */
 
-/* The keys of a tile, at most one per lane. Lane k has key i: first + k, or, if `ordered`, any
- * number. Lanes past the last key have the last key. */
+/* The keys of a tile, at most one per lane. In lane k, i is the number of its key: first + k, or,
+ * if `ordered`, any number. Lanes past the last key have the last key. */
 typedef struct hotbed_tile_keys {
     uint32_t first, count, i;
-    uint32_t deferred; /* one bit per key: read later, by address */
+    uint32_t deferred; /* one bit per key: its row is read later, in order of address */
     bool ordered;
-    uint32_t again; /* eval: one bit per key: has to be read again */
-    uint64_t epoch; /* eval: in which this lane's slot was found */
+    uint32_t again; /* eval: one bit per key: its row has to be read again */
+    uint64_t epoch; /* eval: the epoch in which this lane's slot was found */
 } hotbed_tile_keys;
 
 HOTBED_HD uint32_t hotbed_tile_key(const hotbed_tile_keys *keys, uint32_t k, uint32_t width) {
@@ -367,8 +367,8 @@ HOTBED_HD uint32_t hotbed_eval_unsettled(
 }
 
 /* Write the sequence output of a tile's keys. Each lane has the table and slot of its key; all
- * lanes copy each row. `searched`, a literal, is true if this pass has searched the slots beside
- * prefetches. */
+ * lanes copy each row. `searched`, a literal, is true if this pass has also searched for the slots,
+ * while prefetches may run. */
 HOTBED_HD void hotbed_forward_found(
     const hotbed_step_view *s, hotbed_tile_keys *keys, uint32_t t, uint64_t slot, bool searched,
     void *output, uint64_t stride, uint32_t width) {
@@ -380,7 +380,7 @@ HOTBED_HD void hotbed_forward_found(
     const bool all_plain = hotbed_tile_ballot(width, !plain) == 0;
     if (all_plain) {
         uint64_t from = slot;
-        if (keys->deferred != 0) { /* deferred rows are replaced by another row of the tile */
+        if (keys->deferred != 0) { /* instead of a deferred row, copy another row of the tile */
             uint64_t other = hotbed_tile_shuffle_u64(width, slot, hotbed_lowest_bit(todo));
             from = (keys->deferred >> hotbed_tile_rank(width) & 1U) != 0 ? other : slot;
         }
@@ -425,7 +425,7 @@ hotbed_keys_from(uint32_t first, uint32_t count, uint64_t epoch, uint32_t width)
     return keys;
 }
 
-/* Epoch in which an earlier pass of this eval has found the slots. */
+/* The epoch in which an earlier pass of this eval found the slots. */
 HOTBED_HD uint64_t hotbed_forward_epoch(const hotbed_step_view *s) {
     return s->eval != 0 ? *s->begun : 0;
 }
@@ -514,7 +514,7 @@ HOTBED_HD uint64_t
 hotbed_pooled_slot(const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i) {
     if (hotbed_table_indexed(table))
         return hotbed_forward_slot(s, i);
-    if (s->eval != 0) /* nothing else has looked at the key */
+    if (s->eval != 0) /* no earlier pass has checked the key */
         return hotbed_static_slot(s, (uint32_t)(table - s->tables), s->keys[i]);
     return s->keys[i] < table->capacity ? table->first_slot + s->keys[i] : HOTBED_SLOT_NONE;
 }
@@ -564,7 +564,7 @@ typedef struct hotbed_bag_keys {
     float weight;
 } hotbed_bag_keys;
 
-/* Keys first .. first+n-1 of `bags` bags, of which lane b has number b. */
+/* Keys first .. first+n-1 of `bags` bags; lane b has bag number b. */
 HOTBED_HD hotbed_bag_keys hotbed_bag_keys_at(
     const hotbed_step_view *s, const hotbed_table_view *table, hotbed_bag bag, uint32_t bags,
     uint32_t first, uint32_t n, uint32_t width) {
@@ -587,7 +587,7 @@ typedef struct hotbed_bags {
     const hotbed_table_view *table;
     hotbed_bag bag;
     uint32_t feature, count;
-    uint64_t sample; /* of lane 0 */
+    uint64_t sample; /* sample of lane 0's bag */
 } hotbed_bags;
 
 /* Add row v of lane k's key to *sum, and write the output of the bag that ends with it, if one does.
@@ -644,7 +644,7 @@ HOTBED_HD void hotbed_pool_keys(
             output, stride, width);
 }
 
-/* eval: the same for keys of which some have no slot. */
+/* eval: the same, if some of the keys have no slot. */
 HOTBED_HD void hotbed_pool_present(
     const hotbed_step_view *s, const hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t n,
     uint32_t e, hotbed_f32x4 *sum, void *output, uint64_t stride, bool half, uint32_t width) {
@@ -702,7 +702,7 @@ HOTBED_HD void hotbed_forward_bags(
         &s->tables[s->feature_tables[feature]],
         hotbed_bag_at(s, b + (lane < count ? lane : count - 1), feature), feature, count,
         b - (uint64_t)feature * s->batch_size};
-    /* The keys of bags with good offsets are adjacent. */
+    /* With valid offsets, the keys of neighbouring bags are adjacent. */
     if (hotbed_tile_ballot(width, !bags.bag.good) == 0 &&
         hotbed_pool_bags(s, &bags, output, stride, half, width))
         return;

@@ -158,7 +158,7 @@ static void find_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Prefetch the metas that decide where number i of `missing` goes. */
+/* Prefetch the metas that decide which slot key number i of `missing` gets. */
 static void prefetch_place(const hotbed_step_view *s, uint64_t i) {
     uint32_t u = s->missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)

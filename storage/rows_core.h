@@ -224,8 +224,8 @@ HOTBED_HD void hotbed_rows_write(
     hotbed_tile_sync(width);
 }
 
-/* One lane: score key number i, which is in `slot`. With `hold` the slot is locked and pinned
- * until hotbed_rows_release(), so that no key of the call evicts it. Slots that tickets have
+/* One lane: score key number i, which is in `slot`. With `hold` the slot is locked, and is pinned
+ * until hotbed_rows_release(), so that no other key of the call evicts it. Slots that tickets have
  * pinned need no hold. */
 HOTBED_HD void hotbed_rows_touch(const hotbed_rows_args *a, uint64_t i, uint64_t slot, bool hold) {
     uint64_t *meta = hotbed_index_meta(a->index, slot);

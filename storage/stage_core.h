@@ -1,9 +1,9 @@
 /* storage/stage_core.h - descriptors of staged chunks of rows, for flat tables in memory that
  * kernels cannot address.
  *
- * A stream callback moves such rows between their memory and a pinned staging buffer. In a recorded
- * graph the rows differ from launch to launch, so a kernel first writes a descriptor with their
- * slots to pinned memory, and the callback reads it.
+ * A stream callback moves such rows between their memory and a pinned staging buffer. A recorded
+ * graph may move other rows in each launch, so a kernel first writes the rows' slots to a
+ * descriptor in pinned memory, which the callback reads.
  */
 #ifndef HOTBED_STORAGE_STAGE_CORE_H
 #define HOTBED_STORAGE_STAGE_CORE_H

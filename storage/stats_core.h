@@ -11,7 +11,7 @@
 
 enum {
     HOTBED_METER_RECORDS = 4,
-    HOTBED_TALLY_WORDS = sizeof(hotbed_tally) / sizeof(uint64_t), /* a tally has no other members */
+    HOTBED_TALLY_WORDS = sizeof(hotbed_tally) / sizeof(uint64_t), /* a tally has only words */
 };
 
 /* A record is [mark, total[words], step[words]]. The words are the number of prefetches and one

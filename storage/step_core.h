@@ -16,7 +16,8 @@ typedef struct hotbed_tally {
     uint64_t in_place;    /* unique keys whose rows were used in the lower tier */
 } hotbed_tally;
 
-/* In tables whose rows move: what a prefetch does for a unique key that the upper tier lacks. */
+/* In tables whose rows move between tiers: what a prefetch does for a unique key that the upper
+ * tier lacks. */
 typedef struct hotbed_move {
     /* slot of its row in the lower tier, or HOTBED_SLOT_NONE; with a store, its place in the
      * batch */
@@ -29,8 +30,8 @@ typedef struct hotbed_move {
 
 /* Time for scores of TIMESTAMP and TIMESTAMP_LFU tables, in microseconds. */
 typedef struct hotbed_timer {
-    uint64_t now;    /* of the latest prefetch; 0: there was none */
-    uint64_t offset; /* from the machine's clock to this time, modulo 2^64 */
+    uint64_t now;    /* time of the latest prefetch; 0: there was none */
+    uint64_t offset; /* this time minus the machine's clock, modulo 2^64 */
     uint64_t newest; /* largest timestamp that was set by key */
 } hotbed_timer;
 

@@ -132,7 +132,7 @@ struct hotbed_storage {
     uint64_t *columns;        /* [num_features + 1] */
     hotbed_index_view index;
     uint64_t index_slots; /* of the tables' first ranges in `index` */
-    /* segments that the tables may have, plus an unused first; 0: no segments */
+    /* largest number of segments of the tables, plus 1 for the unused number 0; 0: no segments */
     uint32_t num_segments;
     uint64_t lower_bytes; /* bytes of lower-tier rows, segments included; atomic */
     hotbed_memory_kind lower_memory;
@@ -167,7 +167,7 @@ struct hotbed_ticket {
     bool holds;    /* has a prefetched batch and its pins */
     bool recorded; /* calls on it are in graphs, so only the device knows whether it has pins */
     bool kept_recorded; /* hotbed_ticket_keep() is in a graph */
-    bool kept;          /* has second pins, which outlive its backward */
+    bool kept;          /* has second pins, which remain after its backward */
     hotbed_step_view step;
     hotbed_memory memory;
     void *unique_scratch;
@@ -221,7 +221,7 @@ static inline bool hotbed_table_grows(const hotbed_table *table) {
 /* A segment as an index of its own. */
 hotbed_index_part hotbed_segment_part(const hotbed_index_segment *segment);
 
-/* The lower tier of a table as a segment; `keys` is NULL if it is none. */
+/* The lower tier of a table as a segment; its `keys` is NULL if the lower tier is not a segment. */
 hotbed_index_segment hotbed_table_lower_segment(const hotbed_table *table);
 
 /* Bytes of a table's index, segments included. `upper` also has the admission counter. */

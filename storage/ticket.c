@@ -84,8 +84,8 @@ static void use_on(hotbed_ticket *ticket, hotbed_stream *stream) {
     ticket->recorded = ticket->recorded || hotbed_stream_recording(stream);
 }
 
-/* Release pins of kind `why`. The device decides whether there are any and how many, since graphs
- * may have been launched that take or release pins. */
+/* Release pins of kind `why`. Only the device knows whether there are any, and how many, because
+ * launched graphs may have taken or released pins. */
 static hotbed_status unpin(hotbed_ticket *ticket, uint32_t why, hotbed_stream *stream) {
     hotbed_step_view step = ticket->step;
     if (ticket->recorded)

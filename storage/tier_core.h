@@ -9,9 +9,8 @@
  *   arrive   initialize new rows, publish keys
  *
  * Each is one pass over all missing keys. No move reads lower-tier memory that another move writes:
- * rows that are promoted are pinned there, and evicted rows belong to keys that the batch does not
- * have. Exchange does little but copy rows, because it is bound by the link and should use little
- * of the GPU.
+ * rows to be promoted are pinned there, and evicted rows belong to keys that are not in the batch.
+ * Exchange does little but copy rows, because it is bound by the link and should use few SMs.
  *
  * A key whose candidates in the upper tier are all pinned stays in the lower tier for this batch
  * and is used there. While another ticket pins it there, it is not promoted. Pins therefore never
@@ -60,9 +59,9 @@ HOTBED_HD void hotbed_seek_lower(
 
 /* Claim a slot in the lower tier, locked and pinned once, evicting there if the table evicts.
  *
- * A slot that was free still has EMPTY for its key, which ends a search. With SCORE, a key of the
- * table may be demoted to a slot behind it and can be found there before this slot's key is
- * published. The key is therefore set to ERASED at once.
+ * A slot that was free still has EMPTY for its key, which ends a search. With SCORE, another key
+ * may be demoted to a later slot of the same probe sequence, and must be found there before this
+ * slot's key is published. The key is therefore set to ERASED at once.
  */
 HOTBED_HD uint64_t hotbed_claim_lower(
     const hotbed_step_view *s, uint32_t t, uint64_t key, uint64_t score, uint32_t width) {

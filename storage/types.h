@@ -22,7 +22,8 @@ hotbed_status hotbed_name_check(const char *name, uint32_t number);
  * its name. Errors: ARGUMENT, MEMORY. */
 hotbed_status hotbed_names_check(const void *structs, uint32_t n, size_t stride);
 
-/* `what` names the owner in error messages. Errors: ARGUMENT. */
+/* Check an initializer or an optimizer. `what` names the initializer's owner in error messages.
+ * Errors: ARGUMENT. */
 hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, const char *what);
 hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer);
 

@@ -2,8 +2,8 @@
  * update_host.c.
  *
  * A tile sums and updates a row with up to 32 occurrences. For other rows, tiles first sum groups
- * of 32 occurrences (leaves), and groups of 32 leaves if there are more: the hottest key of a power
- * law has thousands of occurrences.
+ * of 32 occurrences (leaves), and, for more than 1024 occurrences, groups of 32 leaves: the hottest
+ * key of a power law has thousands of occurrences.
  */
 #include "base/cuda_launch.h"
 #include "storage/update_kernels.h"
@@ -67,16 +67,16 @@ static __device__ uint32_t parts_of(uint32_t n) {
     return (n + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
 }
 
-/* Inclusive sums over the threads of a block, in shared memory. */
+/* Prefix sums over the threads of a block, in shared memory; `to` includes the thread's own n. */
 typedef struct block_sums {
     uint32_t to[SPLIT_BLOCK], warps[SPLIT_BLOCK / 32], first;
 } block_sums;
 
-/* Sum n over the threads of the block: sums->to is the sum up to each thread, and sums->first
- * where *used was before the total was added. Returns the total. */
+/* Reserve n entries for each thread of the block. sums->to[i] becomes the sum of n up to thread i,
+ * and sums->first the value of *used before the total was added to it. Returns the total. */
 static __device__ uint32_t append(uint32_t n, uint32_t *used, block_sums *sums) {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    __syncthreads(); /* earlier readers of *sums are done */
+    __syncthreads(); /* wait for earlier readers of *sums */
     for (uint32_t apart = 1; apart < 32; apart *= 2) {
         uint32_t other = __shfl_up_sync(0xffffffffU, n, apart);
         n += lane >= apart ? other : 0;
@@ -96,9 +96,9 @@ static __device__ uint32_t append(uint32_t n, uint32_t *used, block_sums *sums) 
     return all;
 }
 
-/* Split [begin, end) of each thread into `parts` parts of 32, or 0 parts. Appends them to part_begin
- * and part_end, and returns the number of the thread's first one. All threads of the block share
- * the work, because the hottest key may have most of the parts. */
+/* Split each thread's range [begin, end) into `parts` parts of 32 (0: the thread has no range).
+ * Append the parts to part_begin and part_end, and return the number of the thread's first part.
+ * All threads of the block share the work, because the hottest key may have most of the parts. */
 static __device__ uint32_t split(
     uint32_t begin, uint32_t end, uint32_t parts, uint32_t *used, uint32_t *part_begin,
     uint32_t *part_end, block_sums *sums) {
@@ -108,7 +108,7 @@ static __device__ uint32_t split(
     ends[threadIdx.x] = end;
     __syncthreads();
     for (uint32_t p = threadIdx.x; p < all; p += SPLIT_BLOCK) {
-        uint32_t owner = 0; /* number of threads whose parts are all before p */
+        uint32_t owner = 0; /* number of threads whose parts all come before part p */
         for (uint32_t half = SPLIT_BLOCK / 2; half > 0; half /= 2)
             owner += sums->to[owner + half - 1] <= p ? half : 0;
         uint32_t before = owner == 0 ? 0 : sums->to[owner - 1];
@@ -212,9 +212,9 @@ static __device__ hotbed_sum_source reduced_source(uint64_t u) {
     return source;
 }
 
-/* Each lane looks up one unique key, then the tile updates their rows one after the other.
- * REDUCED: sums are given. The minimum of blocks per SM keeps the compiler from using a few more
- * registers, which would cost a quarter of the warps (W1, W2 on an H200). */
+/* Each lane looks up one unique key; then the tile updates the keys' rows one after the other.
+ * REDUCED: the caller passes the sums. The minimum of blocks per SM keeps the compiler from using a
+ * few more registers, which would cost a quarter of the warps (W1, W2 on an H200). */
 template <uint32_t WIDTH, uint32_t KIND, bool PLAIN, bool REDUCED>
 static __global__ void __launch_bounds__(BLOCK, PLAIN ? (KIND == HOTBED_OPT_SGD ? 4 : 3) : 1)
     update_kernel(
@@ -246,11 +246,11 @@ static __global__ void __launch_bounds__(BLOCK, PLAIN ? (KIND == HOTBED_OPT_SGD 
     }
 }
 
-/* Rows in registers, measured with W1, W2 and W9 to W12 on an H200. Rows with more than FEW
- * occurrences are updated by as many lanes as a row has groups of four elements, others by `lanes`
- * lanes. Registers decide: optimizers with states of each element have 16 lanes and load two
- * gradients at once, the others 8 lanes and one. Numbers of resident blocks that cost no registers
- * to speak of: 5, 4 and 3. */
+/* Rows in registers; the numbers were measured with W1, W2 and W9 to W12 on an H200. A row with
+ * more than FEW occurrences is updated by one lane per group of four elements, another row by
+ * `lanes` lanes. The limit is the number of registers: optimizers with a state for each element use
+ * 16 lanes and load two gradients at once, other optimizers use 8 lanes and load one. The kernels'
+ * minimum numbers of resident blocks (5, 4 and 3) cost hardly any registers. */
 enum {
     LEAF_AHEAD = 4,
     LEAF_BLOCKS = 5,
@@ -283,8 +283,8 @@ static __global__ void __launch_bounds__(BLOCK, LEAF_BLOCKS) leaf_in_registers_k
     }
 }
 
-/* Update a row that has more than a group of partial sums. This is rare, and not inlined because
- * it would take registers of the kernel. */
+/* Update a row that has more than one group of partial sums. This is rare. It is not inlined,
+ * because the kernel would then need more registers. */
 template <uint32_t WIDTH>
 static __device__ __noinline__ void update_many(
     const hotbed_step_view *s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
@@ -296,7 +296,7 @@ static __device__ __noinline__ void update_many(
             find_source(scratch, u, s->starts[u], s->starts[u + 1]), {true, false, false}, WIDTH);
 }
 
-/* Update unique key u if its row is there and has at most a group of addends. */
+/* Update the row of unique key u, if it has a slot and at most one group of addends. */
 template <uint32_t WIDTH>
 static __device__ void update_one(
     const hotbed_step_view &s, const hotbed_optimizer_view &o, hotbed_gradient_view gradient,
@@ -431,7 +431,7 @@ static void in_registers(update_launches *all, uint32_t kind) {
     return in_registers_as<WIDTH, HOTBED_OPT_SGD, POOLED, HALF>(all);
 }
 
-/* How kernels may read rows and gradients. */
+/* The form of rows and gradients, which selects the kernels. */
 typedef enum update_form {
     FORM_ANY,
     FORM_PLAIN, /* hotbed_update_shape.plain */

@@ -1,9 +1,9 @@
 /* storage/update_core.h - backward: from output gradients to updated rows.
  *
  * A row's gradients are summed in a fixed order (hotbed/storage.h): by position in groups of 32,
- * the sums of groups in groups of 32, and so on, each sum from zero. Additional levels of the tree
- * only add zeros, which changes nothing, so CUDA sums levels in separate kernels and the host in
- * one loop.
+ * the sums of groups in groups of 32, and so on, each sum from zero. An additional level of the
+ * tree only adds to zero, which changes no bit. So CUDA can sum each level in a separate kernel,
+ * and the host all levels in one loop.
  */
 #ifndef HOTBED_STORAGE_UPDATE_CORE_H
 #define HOTBED_STORAGE_UPDATE_CORE_H
@@ -18,7 +18,8 @@ typedef struct hotbed_gradient_view {
     uint64_t stride; /* in elements */
 } hotbed_gradient_view;
 
-/* Properties for which a kernel is compiled; literals, so that other code is removed. */
+/* Properties for which a kernel is compiled. They are literals, so that the compiler removes the
+ * code for other cases. */
 typedef struct hotbed_update_shape {
     bool split; /* rows with more occurrences than a group have partial sums */
     /* f32 rows and gradients, aligned, dims that are multiples of 4, sequence output, no clamping:
@@ -58,8 +59,9 @@ hotbed_occurrence_of(const hotbed_step_view *s, hotbed_gradient_view gradient, u
     return o;
 }
 
-/* Elements of a gradient, clamped, then scaled as in pooling: first by `mean`, because a rank that
- * shares a bag knows only the bag's number of keys. */
+/* Elements of a gradient, clamped and then scaled as in pooling: by `mean` before `weight`, because
+ * in a sharded collection the rank that has the bag applies `mean`, and the owner of the row then
+ * applies `weight`. */
 HOTBED_HD hotbed_f32x4 hotbed_gradient_scaled(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_f32x4 g, float mean,
     float weight) {
@@ -91,8 +93,8 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_plain(
     return sum;
 }
 
-/* Sum occurrences begin .. end-1, at most a group, in order from zero. Each lane looks up one
- * occurrence, then all lanes read the gradients; a lane with count 0 has no elements but takes
+/* Sum occurrences begin .. end-1, at most one group, in order from zero. Each lane looks up one
+ * occurrence; then all lanes read the gradients. A lane with count 0 has no elements, but must take
  * part. */
 HOTBED_HD hotbed_f32x4 hotbed_sum_group(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
@@ -120,7 +122,7 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_group(
     return sum;
 }
 
-/* The levels above groups; sums are pushed one after the other. */
+/* The sums of the levels above groups. The sums of groups are pushed one after the other. */
 typedef struct hotbed_fold {
     hotbed_f32x4 sum[HOTBED_SUM_LEVELS];
     uint32_t pushed;
@@ -176,7 +178,7 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_partials(hotbed_sum_source source, uint32_t e)
     return sum;
 }
 
-/* The same for at most a group, with several rows loaded before the first is added. */
+/* The same for at most one group, but several rows are loaded before the first is added. */
 HOTBED_HD hotbed_f32x4 hotbed_sum_partials_ahead(hotbed_sum_source source, uint32_t e) {
     enum { AHEAD = 8 };
     hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
@@ -269,8 +271,8 @@ HOTBED_HD float hotbed_rowwise_sum(
     return sum;
 }
 
-/* One optimizer step of the row with parts at row, state0 and state1. Of `table` it reads dim and
- * dtype only; `s` is not read if the gradient is reduced. */
+/* One optimizer step of the row with parts at row, state0 and state1. Reads only dim and dtype of
+ * `table`, and does not read `s` if the gradient is reduced. */
 HOTBED_HD void hotbed_update_parts(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
     hotbed_gradient_view gradient, const hotbed_table_view *table, uint8_t *row, float *state0,
@@ -332,21 +334,22 @@ HOTBED_HD void hotbed_update_row(
 /* --- rows in registers --------------------------------------------------------------------------
  *
  * For tables whose dims are multiples of 4 and at most 4 * HOTBED_QUADS_MOST * width, and for
- * aligned f32 gradients without clamping. Most rows of a batch have few occurrences, so that the
- * time of an update is the latency of its loads. A lane therefore has several groups of four
- * elements: a warp then works on several rows, and each lane issues several loads before it uses
- * one. Sums stay in registers; each gradient is read once.
+ * aligned f32 gradients without clamping. Most rows of a batch have few occurrences, so an update
+ * takes as long as the latency of its loads. A lane therefore has several groups of four elements:
+ * a warp then works on several rows, and each lane issues several loads before it uses the first.
+ * Sums stay in registers; each gradient is read once.
  */
 
 enum { HOTBED_QUADS_MOST = 4, HOTBED_AHEAD_MOST = 8 };
 
 /* Properties for which a kernel is compiled; literals. */
 typedef struct hotbed_register_shape {
-    uint32_t kind;  /* hotbed_optimizer_kind */
-    bool pooled;    /* sums without weights; otherwise sequences */
-    bool half;      /* rows of two-byte elements; otherwise f32 */
-    uint32_t quads; /* groups of four elements of a lane: elements 4 * (lane + q * width) */
-    uint32_t ahead; /* gradients that are loaded before the first of them is added */
+    uint32_t kind; /* hotbed_optimizer_kind */
+    bool pooled;   /* sums without weights; otherwise sequences */
+    bool half;     /* rows of two-byte elements; otherwise f32 */
+    /* groups of four elements per lane; group q begins at element 4 * (lane + q * width) */
+    uint32_t quads;
+    uint32_t ahead; /* number of gradients that are loaded before the first is added */
 } hotbed_register_shape;
 
 /* A lane's elements of a row. */
@@ -359,15 +362,15 @@ HOTBED_HD uint32_t hotbed_quad_at(uint32_t q, uint32_t width) {
     return 4 * (hotbed_tile_rank(width) + q * width);
 }
 
-/* Load a lane's group q of what is at `at`; past `dim`, elements 0 .. 3. */
+/* Load a lane's group q of the array at `at`. If it is past `dim`, load elements 0 .. 3. */
 HOTBED_HD hotbed_f32x4 hotbed_quad_load(uint64_t at, uint32_t q, uint32_t dim, uint32_t width) {
     const uint32_t e = hotbed_quad_at(q, width);
     HOTBED_POINT();
     return *(const hotbed_f32x4 *)(const void *)((const float *)(uintptr_t)at + (e < dim ? e : 0));
 }
 
-/* Address of what is summed for a row: the gradient of an occurrence, or a partial sum. 0: the key
- * is in no bag. */
+/* Address of an addend of a row: the gradient of an occurrence, or a partial sum. 0: the key is in
+ * no bag. */
 HOTBED_HD uint64_t hotbed_addend_at(
     const hotbed_step_view *s, hotbed_gradient_view gradient, bool pooled, hotbed_sum_source source,
     uint32_t j) {
@@ -378,7 +381,7 @@ HOTBED_HD uint64_t hotbed_addend_at(
     return at == HOTBED_NO_GRADIENT ? 0 : (uint64_t)(uintptr_t)((const float *)gradient.data + at);
 }
 
-/* Add the addend at `at` to *sum; 0: nothing. */
+/* Add the addend at `at` to *sum; do nothing if `at` is 0. */
 HOTBED_HD void hotbed_quads_add(
     hotbed_quads *sum, uint64_t at, uint32_t dim, uint32_t quads, uint32_t width) {
     HOTBED_UNROLL
@@ -386,8 +389,8 @@ HOTBED_HD void hotbed_quads_add(
         sum->q[q] = hotbed_add4(sum->q[q], hotbed_quad_load(at, q, dim, width));
 }
 
-/* Sum addends begin .. end-1, at most a group, in order from zero. Each lane looks up one. Lanes
- * past `dim` have undefined sums. */
+/* Sum addends begin .. end-1, at most one group, in order from zero. Each lane looks up one addend.
+ * The sums of lanes past `dim` are undefined. */
 HOTBED_HD hotbed_quads hotbed_sum_addends(
     const hotbed_step_view *s, hotbed_gradient_view gradient, hotbed_sum_source source,
     uint32_t dim, hotbed_register_shape shape, uint32_t width) {

@@ -302,7 +302,7 @@ static size_t scratch(uint64_t bound, uint32_t max_dim) {
     return 0;
 }
 
-/* Count an optimizer step, then run `body` over the unique keys. */
+/* Count one optimizer step, then run `body` over the unique keys. */
 static hotbed_status step_rows(
     const update_args *args, hotbed_host_body body, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_host_launch(stream, 1, 0, step_body, args, sizeof *args));

@@ -23,7 +23,8 @@ typedef struct hotbed_update_kernels {
         const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
         hotbed_gradient_view gradient, hotbed_sums_view sums, uint32_t max_dim, void *scratch,
         hotbed_stream *stream);
-    /* The rest of update(), with given sums. */
+    /* The second half of update(): apply the sums of reduce(), to which the caller may have
+     * added. */
     hotbed_status (*apply)(
         const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
         hotbed_gradient_view sums, uint32_t max_dim, void *scratch, hotbed_stream *stream);

@@ -46,8 +46,8 @@
 extern "C" {
 #endif
 
-/* The rows that a rank has: the keys that the tables' routes assign to it. {0} means all rows: one
- * rank.
+/* The rows of a rank: the keys that the tables' routes assign to it. {0}: a single rank, which has
+ * all rows.
  *
  * With several ranks, STATIC tables are routed CONTINUOUS, have a capacity of hotbed_route_rows()
  * rows or more, and store local ids (hotbed_route_local()); the files contain the keys. HASH tables

@@ -360,7 +360,7 @@ typedef enum hotbed_comm_operation {
 /* Return "all_gather", "all_to_all", ...; "unknown" for other numbers. */
 HOTBED_API const char *hotbed_comm_operation_name(hotbed_comm_operation operation);
 
-/* One call, in values that are the same on all ranks. A call that is recorded in a graph is logged
+/* The record of one call; it is the same on all ranks. A call that is recorded in a graph is logged
  * once, not at each launch. Frozen: it has no size field, since calls fill arrays of it. */
 typedef struct hotbed_comm_record {
     uint32_t operation; /* a hotbed_comm_operation */
@@ -370,8 +370,8 @@ typedef struct hotbed_comm_record {
     uint64_t bytes;
 } hotbed_comm_record;
 
-/* Set the tag that later calls carry in the log, in messages, and in comparisons between ranks; 0
- * at first. */
+/* Set the tag of later calls, which appears in the log and in messages, and is compared between
+ * ranks. It is 0 at first. */
 HOTBED_API void hotbed_comm_set_tag(hotbed_comm *comm, uint32_t tag);
 
 /* Return the number of calls since the communicator was created, and a digest of all their records,
@@ -381,7 +381,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_comm_log_digest(const hotbed_comm *comm, uint64_t *calls, uint64_t *digest);
 
 /* Copy the records of calls [first, first + n), numbered from 0. Never waits.
- * Errors: ARGUMENT (NULL; a call was not made yet, or its record is no longer kept: see
+ * Errors: ARGUMENT (NULL; a call in the range was not made yet, or its record was overwritten: see
  * log_records). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_comm_log_read(const hotbed_comm *comm, uint64_t first, uint64_t n, hotbed_comm_record *out);

@@ -30,9 +30,9 @@
  *
  * Changes: a table may change between batches. Keys do not change their slot (except in mode
  * DEFAULT by score), so a key that is in the table from the first batch to the last is returned
- * once. A key that is inserted or removed meanwhile is returned or not. A key that is removed and
- * inserted again may be returned twice, at two slots. Scores and rows are from the time of the
- * batch. A table that does not change gives the same batches each time. */
+ * once. A key that is inserted or removed meanwhile may or may not be returned. A key that is
+ * removed and inserted again may be returned twice, from two slots. Scores and rows are from the
+ * time of the batch. A table that does not change yields the same batches each time. */
 #ifndef HOTBED_EXPORT_H
 #define HOTBED_EXPORT_H
 
@@ -83,8 +83,8 @@ static inline void hotbed_export_init(hotbed_export *batch) {
  * with a larger window allocates.
  * Errors: ARGUMENT (NULL, table number, slots, a state or time that the table does not have),
  * MEMORY, STATE (the workspace would have to grow while a graph is recorded), DEVICE. Over an
- * external store also the store's, after which the export starts again at 0, and STATE (a graph is
- * recorded; a window that does not start where the previous one ended). */
+ * external store also the store's errors, after which the export must start again at 0, and STATE
+ * (a graph is recorded; the window does not start where the previous one ended). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_export(hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream);
 

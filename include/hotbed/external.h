@@ -72,11 +72,12 @@ typedef struct hotbed_external_options {
     uint32_t size;                       /* set by init */
     uint32_t num_tables;                 /* 1 .. 65535; required */
     const hotbed_external_table *tables; /* [num_tables]; copied; required */
-    /* time limit of each call of the plug-in, which receives it and should fail with IO after it. A
-     * call that succeeds later counts as late, and its result is used. 0: none */
+    /* Time limit of each call of the plug-in; 0: none. The plug-in receives the limit and should
+     * fail with IO when it has passed. If a call succeeds after the limit, it counts as late, and
+     * its result is used. */
     double deadline_seconds;
-    /* read back whether each insert is in the store, even if it succeeded. The result is CORRUPT if
-     * the store loses rows without an error */
+    /* Read each insert back, even if it succeeded. The insert fails with CORRUPT if the store has
+     * lost rows without an error. */
     bool verify_writes;
 } hotbed_external_options;
 
@@ -138,8 +139,8 @@ typedef struct hotbed_external_calls {
         const void *rows /* [n, row_bytes] */, const hotbed_external_metadata *metadata,
         hotbed_external_call *call);
 
-    /* Remove n distinct keys, and skip the absent ones: all of them, or none with an error. Set
-     * erased[i] to 1 or 0; erased may be NULL. */
+    /* Remove n distinct keys; skip absent keys. Either remove all of them, or return an error and
+     * remove none. Set erased[i] to 1 if key i was removed, else to 0; erased may be NULL. */
     hotbed_status (*erase)(
         void *self, uint32_t table, uint64_t n, const uint64_t *keys, uint8_t *erased,
         hotbed_external_call *call);

@@ -84,7 +84,7 @@ struct hotbed_batch_type {
 
 typedef struct hotbed_trace hotbed_trace; /* opaque; belongs to a rewrite */
 
-/* A part of a batch, or a value that a model computed from it. Passed by value; owns nothing.
+/* A part of a batch, or a value that a model computed from a batch. Passed by value; owns nothing.
  * Frozen: it has no size field, since it is passed by value. */
 typedef struct hotbed_ref {
     const void *data; /* NULL in a trace: use hotbed_ref_data() */
@@ -132,8 +132,8 @@ typedef struct hotbed_awaitable {
 typedef struct hotbed_module_calls {
     hotbed_status (*context_create)(void *self, hotbed_stream *stream, void **context);
     void (*context_destroy)(void *self, void *context);
-    /* Start a batch. The result of *splits is a `const hotbed_awaitable *`, the tensors' awaitable,
-     * whose result is the input. Both belong to the context. */
+    /* Start a batch. A wait for *splits returns a `const hotbed_awaitable *` for the tensors, and a
+     * wait for that returns the input. Both awaitables belong to the context. */
     hotbed_status (*input_dist)(
         void *self, void *context, const void *const *arguments, uint32_t n, hotbed_stream *stream,
         hotbed_awaitable *splits);
@@ -141,7 +141,7 @@ typedef struct hotbed_module_calls {
     hotbed_status (*prefetch)(void *self, void *context, void *input, hotbed_stream *stream);
     hotbed_status (*compute_and_output_dist)(
         void *self, void *context, void *input, hotbed_stream *stream, const void **output);
-    /* Train with the gradient that the context's output has. NULL: the module is not trained. */
+    /* Train with the gradient of the context's output. NULL: the module is not trained. */
     hotbed_status (*backward)(void *self, void *context, hotbed_stream *stream);
     /* Release what the context holds of the batch: the batch is cancelled, or finished without a
      * backward (evaluation). Called in any state after input_dist. NULL: nothing to release. */

@@ -120,8 +120,9 @@ typedef struct hotbed_task {
     bool by_slot;
 } hotbed_task;
 
-/* A value of an iteration: `bytes` of device memory in each slot, twice as much with a gradient. 0
- * bytes: a pointer that tasks set. Frozen: it has no size field, since plans have arrays of it. */
+/* A value of an iteration: `bytes` of device memory in each slot, and as much again for a gradient.
+ * If `bytes` is 0, the value is a pointer that tasks set. Frozen: it has no size field, since plans
+ * have arrays of it. */
 typedef struct hotbed_value_options {
     const char *name; /* unique; must not end in ".grad" */
     uint64_t bytes;
@@ -184,9 +185,9 @@ static inline void hotbed_pipeline_plan_init(hotbed_pipeline_plan *plan) {
 /* The faults of a plan. */
 typedef enum hotbed_pipeline_plan_fault {
     HOTBED_PIPELINE_OK = 0,
-    HOTBED_PIPELINE_SIZE = 1,        /* too many or none of something; depth */
+    HOTBED_PIPELINE_SIZE = 1,        /* a count is 0 or too large, or the depth is invalid */
     HOTBED_PIPELINE_NAME = 2,        /* missing, too long, invalid characters, or used twice */
-    HOTBED_PIPELINE_UNKNOWN = 3,     /* nothing has this name */
+    HOTBED_PIPELINE_UNKNOWN = 3,     /* a name that nothing in the plan has */
     HOTBED_PIPELINE_UNSCHEDULED = 4, /* a task without a step, or with two */
     HOTBED_PIPELINE_STAGE = 5,       /* no step of stage 0, or a stage not below the depth */
     HOTBED_PIPELINE_CYCLE = 6,       /* tasks of one stage come after each other */
@@ -438,8 +439,8 @@ typedef struct hotbed_pipeline_stats {
     /* Times a thread slept until another task was submitted, or for its turn. */
     uint64_t signal_waits;
     uint64_t stream_waits; /* events that streams were made to wait for */
-    uint64_t events;       /* recorded */
-    uint32_t threads;      /* running now */
+    uint64_t events;       /* events that were recorded */
+    uint32_t threads;      /* threads that are running now */
 } hotbed_pipeline_stats;
 
 /* Read the counters. Never waits for the pipeline's work. Errors: ARGUMENT (NULL, size). */

@@ -227,8 +227,8 @@ typedef struct hotbed_sharded_options {
     float gradient_scale;    /* set to 1 by init */
     uint32_t max_batch_size; /* samples per feature on a rank; required */
     uint64_t max_keys;       /* keys of a rank's batch; required */
-    /* FIXED, ONE_SIDED: keys per message, which is for one rank and group; 0: a rank's share of
-     * max_keys, a quarter more, and 64. */
+    /* FIXED, ONE_SIDED: keys per message, which is for one rank and group; 0: 1.25 times a rank's
+     * share of max_keys, plus 64. */
     uint64_t capacity;
     /* Features of the largest batch that is passed; 0: those in the collection. */
     uint32_t kjt_features;
@@ -300,9 +300,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_wait_input(hotbed_sharded_context *context, hotbed_stream *stream);
 
 /* Find or insert the received keys, and pin their rows. Asynchronous, except after an overflow (see
- * the top of this file). A growth allocates, and does not wait.
- * Other errors: STATE (the collection is in eval mode). MEMORY of a growth: nothing has been
- * prefetched; a second call continues with the table at its present capacity. Faults: as
+ * the top of this file). If a table grows, the call allocates memory, but does not wait.
+ * Other errors: STATE (the collection is in eval mode); MEMORY (a table could not grow, and nothing
+ * has been prefetched; a second call continues with the table's present capacity). Faults: as
  * hotbed_storage_prefetch(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_prefetch(hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream);

@@ -155,11 +155,11 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_state_dict_collect(hotbed_state_dict *dict, hotbed_stream *stream);
 
 /* Collect, and copy the rows of all tables to host memory. Until the next collect, the tensors of
- * weights and states are made tensors too, packed: [keys] in the order of weight_id, or, for STATIC
- * tables, [capacity] by number. Works in every mode, and over an external store. Each tensor can be
- * passed to hotbed_state_dict_load() unchanged: name, element, rows, columns, row_bytes and data.
- * Times of TIMESTAMP_LFU tables are not included. Synchronous; no table may change during the call.
- * Needs as much host memory as the rows, and 8 MiB.
+ * weights and states are made tensors too, that is packed copies: [keys] in the order of weight_id,
+ * or, for STATIC tables, [capacity] by number. Works in every mode, and over an external store.
+ * Each tensor can be passed to hotbed_state_dict_load() unchanged: name, element, rows, columns,
+ * row_bytes and data. Times of TIMESTAMP_LFU tables are not included. Synchronous; no table may
+ * change during the call. Needs as much host memory as the rows, and 8 MiB.
  * Errors: as hotbed_state_dict_collect(); STATE also if a row left a table during the call. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_state_dict_gather(hotbed_state_dict *dict, hotbed_stream *stream);
@@ -184,10 +184,10 @@ typedef struct hotbed_state_report {
 
 /* Copy tensors into the tables. Synchronous.
  *
- *   sources  in   [n]; STATIC tables: [capacity, dim]. HASH tables: weight and weight_id with equal
- *                 numbers of rows, and metadata and states if available; rows are set by key, other
- *                 rows do not change; without weight_id the table is not changed, since its rows
- *                 come from a checkpoint. bucket is not needed
+ *   sources  in   [n]. STATIC tables: [capacity, dim]. HASH tables: weight and weight_id with equal
+ *                 numbers of rows, and metadata and states if available. Rows are set by key; other
+ *                 rows do not change. A table without weight_id is not changed, since its rows come
+ *                 from a checkpoint. bucket is not needed
  *   strict   in   fail with STATE if names are missing or unexpected; nothing is copied then
  *   report   out  set in any case; may be NULL
  *

@@ -91,9 +91,9 @@ typedef enum hotbed_score_strategy {
     HOTBED_SCORE_TIMESTAMP = 1,
     HOTBED_SCORE_LFU = 2,    /* occurrences so far, counted exactly, up to 2^52 - 1 */
     HOTBED_SCORE_CUSTOM = 3, /* the value set by hotbed_storage_set_score() */
-    /* dynamicemb's pair: the score is counted as by LFU, and each key also has the time of
-     * TIMESTAMP, in hotbed_rows.times. The key with the lowest count is evicted first; among equal
-     * counts, the key that was seen longest ago. Takes 8 more bytes per slot. */
+    /* dynamicemb's pair: the score is LFU's count, and each key also has TIMESTAMP's time, in
+     * hotbed_rows.times. The key with the lowest count is evicted first; among equal counts, the
+     * key that was seen longest ago. Takes 8 more bytes per slot. */
     HOTBED_SCORE_TIMESTAMP_LFU = 4,
 } hotbed_score_strategy;
 
@@ -285,8 +285,8 @@ typedef struct hotbed_storage_options {
     hotbed_memory_kind lower_index_memory;
     /* Number of a GPU's SMs that move rows between the tiers, at most HOTBED_MOVE_SMS_MOST; 0: as
      * many as saturate the link (8 on Hopper, 12 on other GPUs). With fewer, a prefetch takes
-     * longer and leaves more of the GPU to concurrent kernels: this helps behind a dense model that
-     * runs long enough, and hurts before a model that waits for the rows. */
+     * longer and leaves more of the GPU to concurrent kernels. Fewer SMs help if a dense model runs
+     * long enough to hide the prefetch, and hurt if the model waits for the rows. */
     uint32_t move_sms;
     hotbed_budget budget; /* what hbm_bytes counts; 0 is SLOTS */
 } hotbed_storage_options;
@@ -581,7 +581,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
  * example to load a larger table. Asynchronous. New keys of the call may evict each other, and a
  * key that finds nothing to evict is skipped without a fault. The rows with the highest scores
  * therefore stay, as far as the candidate slots allow. In mode DEFAULT by score, rows of the upper
- * tier stay whatever their score. For tables that do not evict, the calls are the same.
+ * tier stay whatever their score. For tables that do not evict, it is hotbed_storage_set_rows().
  * Errors: ARGUMENT.
  * Faults: FULL (the table does not evict), RANGE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_offer_rows(
@@ -679,7 +679,7 @@ typedef struct hotbed_table_info {
     hotbed_table_kind kind;
     hotbed_dtype dtype;
     uint64_t capacity;   /* as requested, or as grown */
-    uint64_t slots;      /* rows allocated, those in segments not counted */
+    uint64_t slots;      /* rows allocated, without segments */
     uint64_t first_slot; /* the slots of this table are [first_slot, first_slot + slots) */
     uint64_t row_bytes;  /* embedding + state + padding (+ time: TIMESTAMP_LFU, external store) */
     /* HASH: 16 per slot of each tier (TIMESTAMP_LFU: 24), and 16 per key that admission can count;

@@ -142,8 +142,8 @@ HOTBED_API void *hotbed_stream_native(const hotbed_stream *stream);
  * DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_stream_sync(hotbed_stream *stream);
 
-/* Return and clear the first fault latched so far, without waiting. HOTBED_OK says nothing about
- * work that has not run yet.
+/* Return and clear the first fault latched so far, without waiting. After HOTBED_OK, work that has
+ * not run yet may still fail.
  * Errors: the latched fault, ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_stream_fault(hotbed_stream *stream);
 

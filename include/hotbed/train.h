@@ -171,12 +171,13 @@ HOTBED_API hotbed_pipeline *hotbed_train_pipeline(hotbed_train *train);
 /* Return the rewrite: report, states; NULL with plans that do not pipeline modules. Borrowed. */
 HOTBED_API hotbed_rewrite *hotbed_train_rewrite(hotbed_train *train);
 
-/* Find a schedule for the plan's tasks from a profile of this pipeline, for a plan of one stage,
- * for example "sw-serial". A task costs its exposed time, but at most the time that it takes alone,
- * and at least half of that time. The schedule's steps go into hotbed_train_options. Never waits.
+/* Find a schedule for the tasks of a one-stage plan, such as "sw-serial", from a profile of this
+ * pipeline. The cost of a task is its exposed time, limited to between half and all of the time
+ * that it takes alone. Pass the schedule's steps in hotbed_train_options. Never waits.
  *
- * The schedule has several candidates, and the best one by the model is chosen. The serial plan and
- * the plans above with the same tasks ("sw-pipelined" for "sw-serial") are among them.
+ * The schedule has several candidates; the one that the model predicts to be fastest is chosen. The
+ * serial plan and the plans above with the same tasks ("sw-pipelined" for "sw-serial") are among
+ * them.
  *
  *   max_depth  as in hotbed_schedule_options
  *

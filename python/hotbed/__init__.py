@@ -1,8 +1,8 @@
 """Embedding tables for training.
 
 ``hotbed.torch`` has PyTorch modules, ``hotbed.checkpoint`` saves and reads their rows, ``hotbed.Comm`` joins several
-ranks, and ``hotbed.errors`` has the exceptions.  ``hotbed._c`` has the C API as it is; the comments of
-``include/hotbed/*.h`` are its manual.
+ranks, and ``hotbed.errors`` has the exceptions.  ``hotbed._c`` is the C API itself; the comments of
+``include/hotbed/*.h`` document it.
 """
 
 from hotbed._c import backends, version

@@ -1,7 +1,8 @@
 """The C API: cffi in ABI mode, with declarations that the build generated from the headers.
 
-``ffi`` and ``lib`` are cffi's.  ``check()`` turns a status into an exception, ``new()`` makes a struct whose ``size``
-is set.  The library is ``libhotbed.so`` beside this file, or the one that the environment's ``HOTBED_LIBRARY`` names.
+``ffi`` and ``lib`` are cffi's.  ``check()`` turns a status into an exception; ``new()`` creates a struct and sets its
+``size``.  The library is ``libhotbed.so`` beside this file, unless the environment variable ``HOTBED_LIBRARY`` names
+another one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ lib: Any = _load(_PATH)
 
 
 def _check_abi() -> None:
-    """Compare every struct's size with the library's, so that a stale library is an error and not a crash."""
+    """Compare every struct's size with the library's, so that a stale library raises an error instead of crashing."""
     for name in ffi.list_types()[0]:
         if not name.startswith("hotbed_"):
             continue
@@ -59,20 +60,20 @@ _check_abi()
 
 
 def text(value: Any) -> str:
-    """Give the text of a C string; "" for NULL."""
+    """Return the text of a C string; "" for NULL."""
     return "" if value == ffi.NULL else ffi.string(value).decode("utf-8", "replace")
 
 
 def last_error() -> str:
-    """Give the text of this thread's last failed call."""
+    """Return the text of this thread's last failed call."""
     return text(lib.hotbed_last_error())
 
 
 def check(status: int) -> None:
-    """Raise the exception of a status class, with the library's text.
+    """Raise the exception for a status, with the library's text; do nothing for ``HOTBED_OK``.
 
     Raises:
-        HotbedError: the subclass that belongs to ``status``; nothing for ``HOTBED_OK``.
+        HotbedError: the subclass that belongs to ``status``.
     """
     if status != 0:
         name = text(lib.hotbed_status_name(status))
@@ -80,10 +81,10 @@ def check(status: int) -> None:
 
 
 def new(name: str, **fields: Any) -> Any:
-    """Make a sized struct (``hotbed_<name>``): its init function is called where it has one, then fields are set.
+    """Create a sized struct ``hotbed_<name>``: call its init function, if it has one, and then set fields.
 
     Raises:
-        ArgumentError: there is no such field, or its type cannot hold the value.
+        ArgumentError: the struct lacks a field, or the field's type cannot hold the value.
     """
     struct = ffi.new(f"hotbed_{name} *")
     init = getattr(lib, f"hotbed_{name}_init_sized", None)
@@ -100,12 +101,12 @@ def new(name: str, **fields: Any) -> Any:
 
 
 def version() -> str:
-    """Give the library's version."""
+    """Return the library's version."""
     return text(lib.hotbed_version())
 
 
 def backends() -> List[str]:
-    """Give the backends that this build and machine can run: "host", and perhaps "cuda"."""
+    """Return the backends that this build and machine can run: "host", and perhaps "cuda"."""
     found = []
     for number in (lib.HOTBED_BACKEND_HOST, lib.HOTBED_BACKEND_CUDA):
         if lib.hotbed_backend_probe(number) == 0:

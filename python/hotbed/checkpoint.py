@@ -28,11 +28,11 @@ Path = Union[str, "os.PathLike[str]"]
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """What a checkpoint has beside rows.
+    """The contents of a checkpoint beside rows.
 
     Attributes:
-        step: as it was given to the save.
-        extra: the caller's own bytes.
+        step: the step that was passed to the save.
+        extra: the caller's bytes.
     """
 
     step: int
@@ -40,7 +40,7 @@ class Loaded:
 
 
 def _storages(module: Any, path: Path) -> List[Tuple[Any, bytes]]:
-    """Storages of a collection with the path of each: sums and means of one collection lie side by side."""
+    """Return the storages of a collection, each with its path: sums and means have a directory each."""
     storages = list(module.storages)
     if b"\0" in os.fsencode(path):
         raise ArgumentError(f"path {path!r} has a null character")
@@ -51,7 +51,7 @@ def _storages(module: Any, path: Path) -> List[Tuple[Any, bytes]]:
 
 @contextlib.contextmanager
 def _together(module: Any) -> Iterator[None]:
-    """Run what a rank does by itself; if it raises on one rank, all raise."""
+    """Run a block that does not communicate; if it raises on one rank, all ranks raise."""
     error: Optional[Exception] = None
     try:
         yield
@@ -67,15 +67,16 @@ def _together(module: Any) -> Iterator[None]:
 
 
 class Arena:
-    """Memory for the copies that ``async_save()`` makes, allocated once and used by one save after the other.
+    """Memory for the copies that ``async_save()`` makes, allocated once and used by one save at a time.
 
-    Without one a copy goes to memory that is allocated for it.  On a GPU an arena makes the copy faster: tables whose
-    rows are all in device memory are copied there, others to pinned memory.  What does not fit goes to host memory.
+    Without an arena, each save allocates host memory for its copy.  On a GPU an arena makes the copy faster: tables
+    whose rows are all in device memory are copied to device memory, others to pinned memory.  Rows that do not fit into
+    the arena go to host memory.
 
     Args:
         module: a collection on the device.
-        device_bytes: of device memory.
-        pinned_bytes: of pinned host memory.
+        device_bytes: bytes of device memory.
+        pinned_bytes: bytes of pinned host memory.
     """
 
     def __init__(self, module: Any, device_bytes: int = 0, pinned_bytes: int = 0) -> None:
@@ -88,7 +89,7 @@ class Arena:
 
 
 class Saving:
-    """A save that goes on in a thread while the program trains; ``async_save()`` returns it."""
+    """A save that runs in a thread while the program trains; ``async_save()`` returns it."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class Saving:
                 for number, (storage, place) in enumerate(targets):
                     keep: List[Any] = []
                     options = _options(module, number, step, extra, increments, keep)
-                    options.comm = ffi.NULL  # a snapshot is of this rank's rows
+                    options.comm = ffi.NULL  # a snapshot has this rank's rows only
                     options.arena = ffi.NULL if arena is None else arena.pointer
                     out = ffi.new("hotbed_checkpoint_snapshot **")
                     with storage.lock:
@@ -126,7 +127,7 @@ class Saving:
                                 storage.pointer, options, storage.streams.current(), out
                             )
                         )
-                    # The default argument keeps the arena until the snapshot is gone.
+                    # The default argument keeps the arena alive until the snapshot is destroyed.
                     snapshots.append(ffi.gc(out[0], lambda s, _=arena: lib.hotbed_checkpoint_snapshot_destroy(s)))
                     if self._several and module.comm.rank == 0:
                         check(lib.hotbed_checkpoint_begin(place, self._ids + number))
@@ -167,15 +168,15 @@ class Saving:
         _remove(self._folder, self.path, self._module)
 
     def done(self) -> bool:
-        """Say whether the thread has ended: this rank's rows are on disk, or an error is known."""
+        """Return whether the thread has ended: this rank's rows are on disk, or it has failed."""
         return not self._thread.is_alive()
 
     def wait(self) -> None:
         """Wait until the checkpoint is complete.  With several ranks, all call it; the path exists only afterwards.
 
         Raises:
-            FileError: no space, no permission.
-            HotbedError: another error of this save; the same again in later calls.
+            FileError: the files could not be written, for example for lack of space or permission.
+            HotbedError: another error of this save.  Later calls raise the same error.
         """
         if not self._waited:
             self._thread.join()
@@ -201,13 +202,13 @@ class Saving:
 
 
 class Increments:
-    """Saves one full checkpoint, and after it only what changed.
+    """Saves a full checkpoint first, and then increments: what changed since the previous save.
 
-    Takes 24 bytes of host memory a row, for its digest.  The first save is full; each later one is an increment after
-    the one before.  ``load()`` takes the first path, and the others as ``increments``.
+    Keeps a digest of each row, which takes 24 bytes of host memory per row.  To load, pass the first of ``paths`` to
+    ``load()``, and the others as its ``increments``.
 
     Attributes:
-        paths: of the full checkpoint and its increments, in order.
+        paths: paths of the full checkpoint and its increments, in order.
     """
 
     def __init__(self) -> None:
@@ -217,7 +218,7 @@ class Increments:
         self.paths: List[str] = []
 
     def mark(self, number: int) -> Any:
-        """Give the ``hotbed_checkpoint_mark *`` of a storage."""
+        """Return the ``hotbed_checkpoint_mark *`` of a storage."""
         if number not in self._marks:
             out = ffi.new("hotbed_checkpoint_mark **")
             check(lib.hotbed_checkpoint_mark_create(out))
@@ -225,7 +226,7 @@ class Increments:
         return self._marks[number]
 
     def save(self, path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
-        """Save everything the first time, and then what changed since the last save.  Arguments as of ``save()``."""
+        """Save everything the first time, and later what changed since the last save.  Arguments as in ``save()``."""
         self._settle()
         error: Optional[Exception] = None
         try:
@@ -239,9 +240,9 @@ class Increments:
     def async_save(
         self, path: Path, module: Any, step: int = 0, extra: bytes = b"", arena: Optional[Arena] = None
     ) -> Saving:
-        """Save like ``save()``, in a thread.  Arguments as of ``async_save()``.
+        """Save like ``save()``, in a thread.  Arguments as in ``async_save()``.
 
-        Waits first for the save before, and raises its error if nobody has called its ``wait()``.
+        First waits for the previous save, and raises its error unless a call of its ``wait()`` has done so.
         """
         self._settle()
         self._saving = Saving(path, module, step, extra, self, arena)
@@ -254,8 +255,8 @@ class Increments:
     def ended(self, path: str, module: Any, error: Optional[Exception]) -> None:
         """Record the result of a save.
 
-        After a failure the next increment has everything since the last checkpoint; of a collection with several
-        storages, some of which may have been saved, the next checkpoint is full.
+        After a failure the next increment has all changes since the last complete checkpoint.  If the collection has
+        several storages, some of them may have been saved, so the next checkpoint is full.
         """
         self._saving = None
         if error is None:
@@ -266,7 +267,7 @@ class Increments:
 
 
 def _folder(path: Path, module: Any) -> pathlib.Path:
-    """Give the directory to save to: of several storages, a new one, renamed when all are saved."""
+    """Return the directory to save to; for several storages a new one, which is renamed when all are saved."""
     path = pathlib.Path(path)
     if len(module.storages) == 1:
         return path
@@ -276,7 +277,7 @@ def _folder(path: Path, module: Any) -> pathlib.Path:
             if os.path.lexists(path):
                 raise StateError(f"{path} exists")
             try:
-                shutil.rmtree(folder, ignore_errors=True)  # a save that was killed left it
+                shutil.rmtree(folder, ignore_errors=True)  # left by a save that was killed
                 folder.mkdir()
             except OSError as error:
                 raise FileError(f"{folder}: {error}") from error
@@ -288,7 +289,7 @@ def _is_first(module: Any) -> bool:
 
 
 def _name(folder: pathlib.Path, path: Path) -> None:
-    """Give a directory of several checkpoints its name."""
+    """Rename a directory of several checkpoints to its final name."""
     if folder == pathlib.Path(path):
         return
     if os.path.lexists(path):
@@ -312,7 +313,7 @@ def _remove(folder: pathlib.Path, path: Path, module: Any) -> None:
 def _options(
     module: Any, number: int, step: int, extra: bytes, increments: Optional[Increments], keep: List[Any]
 ) -> Any:
-    """Make the ``hotbed_checkpoint_options *`` of a storage, which borrows what is appended to ``keep``."""
+    """Create the ``hotbed_checkpoint_options *`` of a storage, which points to objects appended to ``keep``."""
     data = ffi.from_buffer(extra)
     options = new("checkpoint_options", step=step, extra_bytes=len(extra))
     options.extra = ffi.cast("void *", data) if extra else ffi.NULL
@@ -345,38 +346,38 @@ def _save(path: Path, module: Any, step: int, extra: bytes, increments: Optional
 def save(path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
     """Write the rows, scores and optimizer states of a collection to a new directory.  Waits for the disk.
 
-    With several ranks all of them call it, and each writes its rows; the directory is on a file system that all see.
+    With several ranks, all call it and each writes its rows; all ranks must see the directory's file system.
 
     Args:
-        path: of the directory, which must not exist; it has its name only when all of it is on disk.
-        module: an ``EmbeddingBagCollection`` or ``EmbeddingCollection``; forwards have had their backwards.
-        step: of the training, given back by ``load()``.
-        extra: bytes of the caller's own, at most 1 GiB: the dense model, for example.  Of several ranks, rank 0's.
+        path: path of a directory that does not exist; it appears under this name only when it is complete and on disk.
+        module: an ``EmbeddingBagCollection`` or ``EmbeddingCollection``; no forward may wait for its backward.
+        step: the training step, which ``load()`` returns.
+        extra: the caller's bytes, at most 1 GiB, for example the dense model.  With several ranks, rank 0's are saved.
 
     Raises:
         StateError: the path exists, or a forward still waits for its backward.
-        FileError: no space, no permission.
+        FileError: the files could not be written, for example for lack of space or permission.
         UnsupportedError: the library was built without HDF5.
     """
     _save(path, module, step, extra, None)
 
 
 def async_save(path: Path, module: Any, step: int = 0, extra: bytes = b"", arena: Optional[Arena] = None) -> Saving:
-    """Copy a collection, and write the copy in a thread.  Training goes on as soon as the copy is made.
+    """Copy a collection, and write the copy in a thread.  Returns as soon as the copy is made.
 
-    The checkpoint has the rows as they are now.  ``wait()`` of the result waits for the disk and raises errors of the
-    write, which are also logged.  With several ranks all of them call ``async_save()``, and later ``wait()``.
+    The checkpoint has the rows as they are during the call.  ``wait()`` of the result waits for the disk and raises the
+    errors of the write, which are also logged.  With several ranks, all call ``async_save()``, and later ``wait()``.
 
     Args:
-        path: as of ``save()``, and so the next three.
-        module: the collection.
-        step: of the training.
-        extra: bytes of the caller's own.
-        arena: memory for the copy; None: as much host memory as the rows and their states take, for this save.
+        path: as in ``save()``.
+        module: as in ``save()``.
+        step: as in ``save()``.
+        extra: as in ``save()``.
+        arena: memory for the copy; None: allocate as much host memory as the rows and their states take.
 
     Raises:
         StateError: the path exists, or a forward still waits for its backward.
-        OutOfMemoryError: no memory for the copy.
+        OutOfMemoryError: the memory for the copy could not be allocated.
         UnsupportedError: the library was built without HDF5.
     """
     return Saving(path, module, step, extra, None, arena)
@@ -385,18 +386,18 @@ def async_save(path: Path, module: Any, step: int = 0, extra: bytes = b"", arena
 def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
     """Replace the rows of a collection by the rows of a checkpoint.  Blocks are checked against their digests.
 
-    The number of ranks may be another than the checkpoint's: all ranks of the collection call it, and each gets the
-    rows of its keys.
+    With several ranks, all call it, and each gets the rows of its keys.  The checkpoint may have been saved by another
+    number of ranks.
 
     Args:
         path: a full checkpoint.
         module: a collection with the same table names, dims, data types and kind of optimizer; capacities, eviction and
             device may differ.
-        increments: paths of the increments after it, in order.
+        increments: paths of the increments that follow it, in order.
 
     Raises:
         CorruptError: a file is damaged.
-        StateError: tables do not fit, or increments do not follow each other.
+        StateError: the tables differ from the checkpoint's, or the increments do not follow each other.
         FullError: a table that does not evict is full.
     """
     result = Loaded(0, b"")
@@ -415,14 +416,14 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
             stream = storage.streams.current()
             check(lib.hotbed_checkpoint_load(place, storage.pointer, options, step, buffer, size, stream))
             storage.learning_rate = float(storage.clock()["learning_rate"])
-            storage.space = [0] * len(storage.tables)  # counts the loaded keys
+            storage.space = [0] * len(storage.tables)  # the next training batch counts the loaded keys
         if number == 0:
             result = Loaded(int(step[0]), bytes(ffi.buffer(buffer, size[0])))
     return result
 
 
 def _extra_bytes(path: str, increments: Sequence[Path], number: int, module: Any) -> int:
-    """Bytes of the caller's own in the last of the checkpoints, as its MANIFEST says."""
+    """Return the size of the caller's bytes in the last checkpoint, from its MANIFEST."""
     last = os.fsdecode(_storages(module, increments[-1])[number][1]) if increments else path
     for words in _manifest(last):
         if words[0] == "extra":
@@ -452,10 +453,10 @@ class Table:
     """The rows of one table, in the order of the file.
 
     Attributes:
-        name: of the table.
-        keys: ``[rows]`` int64 or uint64; of a static table 0, 1, 2, ...
+        name: the table's name.
+        keys: ``[rows]`` int64 or uint64; 0, 1, 2, ... for a static table.
         weights: ``[rows, dim]`` float32 or float16; bfloat16 is read as float32.
-        scores: ``[rows]`` uint64; None of a static table.
+        scores: ``[rows]`` uint64; None for a static table.
         states: ``[rows, dim]`` or ``[rows]`` float32, by the state's name.
     """
 
@@ -466,17 +467,17 @@ class Table:
     states: Dict[str, numpy.ndarray[Any, Any]]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Give a frame with a row a key, and a column an element."""
+        """Return a data frame with one row per key and one column per element."""
         import pandas
 
         return pandas.DataFrame(self.weights, index=pandas.Index(self.keys, name="key"))
 
 
 def tables(path: Path) -> Dict[str, Tuple[int, int]]:
-    """Give the tables of a checkpoint: rows and dim by name.
+    """Return the number of rows and the dim of each table of a checkpoint, by name.
 
     Raises:
-        FileError: there is no checkpoint at ``path``.
+        FileError: ``path`` is not a checkpoint.
     """
     found = {}
     for words in _manifest(path):
@@ -490,12 +491,12 @@ def read(path: Path, names: Optional[Iterable[str]] = None, progress: bool = Fal
 
     Args:
         path: the checkpoint's directory.
-        names: of the tables; None: all.
-        progress: show a bar, where tqdm is installed.
+        names: names of the tables; None: all.
+        progress: show a progress bar, if tqdm is installed.
 
     Raises:
-        FileError: there is no checkpoint, or a shard is missing.
-        ArgumentError: an increment; a table that the checkpoint lacks.
+        FileError: ``path`` is not a checkpoint, or a shard is missing.
+        ArgumentError: the checkpoint is an increment, or lacks one of the tables.
     """
     known = tables(path)
     wanted = list(known) if names is None else list(names)

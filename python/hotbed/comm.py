@@ -36,12 +36,12 @@ _FAILURES = {
 
 
 class Comm:
-    """One rank of a communicator: a process, or a thread of one.  Without arguments, the only rank.
+    """One rank of a communicator: a process or a thread.  ``Comm()`` has a single rank.
 
-    A failure is final: after a rank has aborted, left, died or not come within the deadline, calls of every other rank
-    raise :class:`~hotbed.CommError`.  Make a new communicator of the remaining ranks, and load the last checkpoint.
+    A failure is final: after a rank has aborted, left, died or missed the deadline, calls of every other rank raise
+    :class:`~hotbed.CommError`.  Create a new communicator of the remaining ranks, and load the last checkpoint.
 
-    Used as a context manager, a block that raises aborts the communicator, so that no other rank waits for this one.
+    If a communicator is used as a context manager, a block that raises aborts it, so that no rank waits for this one.
 
     Args:
         deadline_ms: the longest time that an operation waits for other ranks; 0: 30,000.
@@ -57,7 +57,7 @@ class Comm:
         self._c = pointer
         self.lock = threading.RLock()
         self._collections = 0
-        #: The last error that all ranks raise together, after which they are still in step.
+        #: The last error that all ranks raised together; after it the ranks still agree.
         self.agreed: Optional[BaseException] = None
         weakref.finalize(self, lib.hotbed_comm_destroy, pointer)
 
@@ -71,11 +71,11 @@ class Comm:
 
     @classmethod
     def threads(cls, n: int, deadline_ms: int = 0) -> List[Comm]:
-        """Make the ranks of one communicator for ``n`` threads of this process: element r is for the thread of rank r.
+        """Create one communicator for ``n`` threads of this process; element r is for the thread of rank r.
 
         Args:
             n: number of ranks, 1 to 1024.
-            deadline_ms: as of the class.
+            deadline_ms: as in the class.
         """
         out = ffi.new("hotbed_comm *[]", max(n, 1))
         check(lib.hotbed_comm_create_threads(new("comm_options", deadline_ms=deadline_ms), n, out))
@@ -88,18 +88,18 @@ class Comm:
         device: Device = "cpu",
         deadline_ms: int = 0,
     ) -> Comm:
-        """Make one of the ranks of a process group.  All ranks call it together.
+        """Create one from the ranks of a process group.  All ranks call it together.
 
-        The group carries one broadcast, which tells where rank 0 listens; it is not used afterwards.
+        The group carries one broadcast of the address where rank 0 listens, and is not used afterwards.
 
         Args:
             group: a ``ProcessGroup`` of ``torch.distributed``; None: the default group.
-            device: of the tables: "cpu", which uses TCP, or this rank's CUDA device, which uses NCCL.
-            deadline_ms: as of the class.
+            device: the tables' device: "cpu", which uses TCP, or this rank's CUDA device, which uses NCCL.
+            deadline_ms: as in the class.
 
         Raises:
-            CommError: a rank did not come within the deadline.
-            UnsupportedError: a CUDA device, and the library was built without NCCL.
+            CommError: a rank did not connect within the deadline.
+            UnsupportedError: ``device`` is a CUDA device, but the library was built without NCCL.
         """
         import torch.distributed as dist
 
@@ -124,16 +124,16 @@ class Comm:
         device: Device = "cpu",
         deadline_ms: int = 0,
     ) -> Comm:
-        """Make one of processes that share a store, without a process group.  All ranks call it together.
+        """Create one from processes that share a store, without a process group.  All ranks call it together.
 
-        Several communicators may use one store, if all ranks make them in the same order.
+        Several communicators may use one store, if all ranks create them in the same order.
 
         Args:
-            store: of ``torch.distributed``: a ``TCPStore``, ``FileStore`` or another.  Keys begin with "hotbed/".
-            rank: of this process.
+            store: a store of ``torch.distributed``, such as ``TCPStore`` or ``FileStore``.  Keys begin with "hotbed/".
+            rank: rank of this process.
             world: number of ranks.
-            device: as of :meth:`from_group`.
-            deadline_ms: as of the class.
+            device: as in :meth:`from_group`.
+            deadline_ms: as in the class.
         """
         number = store.add(f"hotbed/rank/{rank}", 1)
 
@@ -230,15 +230,15 @@ class Comm:
     # --- for the package ------------------------------------------------------------------------
 
     def next_collection(self) -> int:
-        """Give the next storage of a collection a number, equal on all ranks, which make them in the same order."""
+        """Return a number for the next storage; equal on all ranks, because they create storages in the same order."""
         self._collections += 1
         return self._collections
 
     def calls(self, tag: int) -> _Calls:
         """Return a context manager for collective calls.
 
-        It takes the lock, tags the calls so that ranks compare whose they are, and aborts the communicator if the
-        block raises, because the other ranks are in the same calls; but not for an error that all ranks have agreed on.
+        It takes the lock and tags the calls, so that ranks can tell the calls of different collections apart.  If the
+        block raises, it aborts the communicator, because the other ranks make the same calls; unless they raise too.
         """
         return _Calls(self, tag)
 

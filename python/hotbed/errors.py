@@ -16,7 +16,7 @@ class HotbedError(RuntimeError):
 
 
 class ArgumentError(HotbedError, ValueError):
-    """A value, type, shape or option that the call does not take."""
+    """A value, type, shape or option that the call does not accept."""
 
     status = "ARGUMENT"
 
@@ -34,7 +34,7 @@ class FullError(HotbedError):
 
 
 class UnsupportedError(HotbedError, NotImplementedError):
-    """The build, the backend or the machine cannot do it."""
+    """The build, the backend or the machine does not support the call."""
 
     status = "UNSUPPORTED"
 

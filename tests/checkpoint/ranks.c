@@ -92,8 +92,8 @@ static void fill_words(void *to, size_t bytes, uint32_t table, uint64_t key, uin
     }
 }
 
-/* The rows that the model expects rank `rank` of `r` to have, of the keys first, first + step, ...;
- * sample_free() it. */
+/* Return the rows that the model expects on rank `rank` of `r`, for the keys first, first + step, ... The caller frees
+ * them with sample_free(). */
 static sample_image expected(
     const ranks *r, const ranks *model, uint32_t rank, uint32_t table, uint32_t first,
     uint32_t step) {

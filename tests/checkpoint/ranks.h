@@ -25,7 +25,7 @@ typedef struct ranks {
     uint32_t world;
     hotbed_stream *stream; /* borrowed */
     ranks_shape shape;
-    uint32_t versions[RANKS_TABLES][RANKS_KEYS]; /* of each key's row; 0: no row */
+    uint32_t versions[RANKS_TABLES][RANKS_KEYS]; /* version of each key's row; 0: no row */
     hotbed_route routes[RANKS_TABLES];
     hotbed_storage *storages[RANKS_MOST];
     hotbed_checkpoint_mark *marks[RANKS_MOST]; /* NULL without ranks_mark() */

@@ -526,7 +526,7 @@ static int fault_sync(void *self, int file) {
     if (error == 0)
         clean_inode(disk, inode_of(disk, file));
     pthread_mutex_unlock(&disk->lock);
-    return error; /* a sync by the kernel would only take time */
+    return error; /* no real fsync, which would only take time */
 }
 
 static int fault_exists(void *self, int directory, const char *name) {

@@ -99,8 +99,8 @@ static void loads_a_table_of_many_blocks(hotbed_backend backend) {
     round_trip(backend, &s, &s);
 }
 
-/* A table that is full to its capacity is loaded into one of the same capacity, though rows come in file
- * order. */
+/* A table that is full to its capacity can be loaded into a table of the same capacity, although its rows arrive in
+ * file order. */
 static void a_table_that_is_full_is_loaded(hotbed_backend backend) {
     static const uint64_t sizes[] = {1000, 5000, 20000, 60000};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {

@@ -48,8 +48,8 @@ static void same_bytes(const char *a, const char *b) {
 
 /* --- where copies are stored ---------------------------------------------------------------- */
 
-/* The arena has no memory, enough, one byte too little, or enough for a part: the files equal the
- * files of a save. */
+/* The arena has no memory, enough memory, one byte too little, or enough for a part of the rows. In
+ * each case the files equal the files of a save. */
 static void the_copy_may_be_in_any_memory(hotbed_backend backend) {
     static ranks r;
     hotbed_stream *stream = sample_stream(backend);
@@ -122,7 +122,7 @@ static void a_part_serves_one_snapshot_at_a_time(hotbed_backend backend) {
     two = ranks_take(&r, 0, NULL, arena);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(two, HOTBED_MEMORY_DEVICE), all);
     hotbed_checkpoint_snapshot_destroy(one);
-    hotbed_checkpoint_snapshot_destroy(two); /* destroyed while in device memory */
+    hotbed_checkpoint_snapshot_destroy(two); /* its copy is still in device memory */
     hotbed_checkpoint_snapshot_destroy(three);
     hotbed_checkpoint_arena_destroy(arena);
     ranks_destroy(&r);

@@ -333,7 +333,7 @@ static void exports_of_a_store_give_each_key_once(hotbed_backend backend) {
         sample_directory();
         if (!open_fixture(&b, backend, (store_kind)kind, sample_path("store")))
             continue;
-        /* An empty selection, and rows with their initial values. */
+        /* HASH tables are still empty, and rows of the STATIC table have their initial values. */
         for (uint32_t t = 0; t < TABLES; t++)
             check_export(&b, t, 16, 0, 0);
         fill(&b, 0, 1);

@@ -174,7 +174,7 @@ static hotbed_status take_parts(hotbed_extent_stream *s, const unsigned char *da
     return hotbed_extent_finish(s);
 }
 
-/* A block of which no bytes are taken is not read; any other block is read once, whole, and checked. */
+/* A block is not read if none of its bytes are taken. Any other block is read once, as a whole, and checked. */
 static void blocks_taken_in_pieces_are_checked_whole(hotbed_backend backend) {
     (void)backend;
     enum { PIECE_BYTES = 512, SIZE = 4096, BYTES = 3 * SIZE + 700, BLOCKS_READ = 2 };
@@ -465,7 +465,7 @@ static void files_in_memory_hold_the_written_bytes(hotbed_backend backend) {
     hotbed_sparse_free(&sparse);
 }
 
-/* Verify builds the layouts again, without space on any disk or file system in memory. */
+/* Verify builds the layouts again, and needs no space on a disk or a file system in memory. */
 static void layouts_need_no_disk_space(hotbed_backend backend) {
     struct rlimit before, none;
     sample_directory();

@@ -106,7 +106,7 @@ static uint64_t width_of(const sharded_fixture *r) {
     return r->how->pooling == HOTBED_POOL_NONE ? FIXTURE_DIM : hotbed_sharded_columns(r->sharded);
 }
 
-/* Whether the gradients of a rank's duplicates are summed before the sums are scaled; else each is scaled. */
+/* Whether a rank sums the gradients of duplicate keys before it scales them; otherwise it scales each gradient. */
 static bool sums_first(const sharded_case *how) {
     return how->pooling == HOTBED_POOL_NONE && how->dedup != HOTBED_DEDUP_OFF;
 }

@@ -384,7 +384,7 @@ static void work_after_a_barrier_is_after_it(hotbed_backend backend) {
     }
 }
 
-/* Two streams of each rank, used in turn: operations run in call order without events between the streams. */
+/* Each rank uses two streams in turn: operations run in call order, without events between the streams. */
 static void two_streams_body(world_rank *me) {
     enum { ROUNDS = 40 };
     hotbed_stream *second = NULL;

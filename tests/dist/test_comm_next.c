@@ -4,8 +4,8 @@
 
 #include <time.h>
 
-/* All ranks run `barriers`; then the last rank goes on to the next communicator while messages of
- * the others to the first one are still in flight. */
+/* All ranks run `barriers`; then the last rank goes on to the next communicator while messages that
+ * the others sent over the first communicator are still in flight. */
 static void leave_early(world_rank *me) {
     const uint32_t *barriers = me->argument;
     hotbed_status status = HOTBED_OK; /* COMM on a slow rank, if the last rank has already left */

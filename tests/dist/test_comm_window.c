@@ -50,7 +50,7 @@ static void put_body(world_rank *me) {
     world_download(me, &address);
     for (size_t i = 0; i < part.bytes; i++)
         CHECK_EQ(part.host[i], 0);
-    /* NCCL may map it at two addresses. */
+    /* NCCL may map the window at two addresses. */
     if (hotbed_comm_transport(me->comm) != HOTBED_TRANSPORT_NCCL)
         CHECK_BYTES(address.host, &s.args.own, sizeof s.args.own);
     CHECK_OK(hotbed_window_barrier(s.window, me->stream)); /* all ranks have checked */

@@ -168,9 +168,8 @@ static void rows_reach_the_requesting_rank(hotbed_backend backend) {
     free(w);
 }
 
-/* Messages with arbitrary bytes, as after a failed exchange: keys are read inside of the messages,
- * and written inside of the new batch.  Each array is allocated by itself, so that sanitizers see
- * accesses outside of it. */
+/* Messages have arbitrary bytes, as after a failed exchange.  Keys must be read only within the messages, and written
+ * only within the new batch.  Each array is allocated separately, so that sanitizers see out-of-bounds accesses. */
 static void balance_survives_damaged_messages(hotbed_backend backend) {
     enum { FEATURES = 3, SAMPLES = 4, ROWS = FEATURES * SAMPLES, CAPACITY = 10, BOUND = 20 };
     uint64_t kept = 0;

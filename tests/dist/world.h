@@ -21,7 +21,7 @@ typedef struct world_rank {
 
 typedef void (*world_body)(world_rank *me);
 
-/* The worlds to test with, ended by size 0: 1 (twice: self and threads), 2, 3, 4, 8, 33, or the job's. */
+/* The worlds to test with; the last one has size 0. Sizes 1 (self, and threads), 2, 3, 4, 8, 33, or the job's size. */
 typedef struct world {
     hotbed_transport transport;
     uint32_t size;

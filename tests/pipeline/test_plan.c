@@ -176,7 +176,7 @@ static void edges_to_later_stages_are_found(hotbed_backend backend) {
     p.steps[4].after = "forward prefetch+2"; /* runs a period later */
     check_fault(&p, HOTBED_PIPELINE_LATER_STAGE, "i+2, which runs 1 periods later");
     p.steps[4].after = "forward prefetch+1";
-    /* Also a cycle, but the cycle of stages is the better message. */
+    /* This is also a cycle of tasks, but the message about the cycle of stages is clearer. */
     p.steps[2].after = "dist backward";
     check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "");
     p.steps[2].after = "dist backward-2";

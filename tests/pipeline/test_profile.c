@@ -275,7 +275,7 @@ static hotbed_schedule_options short_list(uint32_t candidates) {
     return options;
 }
 
-/* Check the schedule that is taken as a plan; returns its number of stages. */
+/* Check that the chosen schedule is a valid plan; returns its number of stages. */
 static uint32_t check_taken(const fake_plan *p, const hotbed_schedule *schedule) {
     hotbed_pipeline_plan_report report = {.size = sizeof report};
     hotbed_pipeline_plan plan = p->plan;

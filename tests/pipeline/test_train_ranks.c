@@ -250,7 +250,7 @@ static void profile_on_a_rank(rank *r) {
     own_clock clock = {.r = r};
     static hotbed_profile profiles[RANKS_MOST];
     hotbed_profile *profile = &profiles[r->number];
-    const double most = r->all->size; /* a second of the slowest clock */
+    const double most = r->all->size; /* a second on the slowest rank's clock */
     void *batches[2] = {NULL, NULL};
     double exposed;
     hotbed_pipeline_options pipeline;

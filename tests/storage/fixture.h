@@ -39,7 +39,7 @@ uint64_t rng_extreme_key(rng *random);           /* one of 36 keys around 0, 2^3
 
 /* --- memory of the process ------------------------------------------------------------------- */
 
-uint64_t fixture_resident(void); /* resident bytes */
+uint64_t fixture_resident(void); /* bytes of resident memory */
 
 /* --- options --------------------------------------------------------------------------------- */
 

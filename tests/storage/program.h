@@ -1,8 +1,8 @@
 /* tests/storage/program.h - random programs of calls on a storage, run beside the model.
  *
  * A seed determines a program: the options of a storage and a list of operations.  Each operation has its own random
- * numbers, so any of them can be left out.  Every output is compared with tests/support/oracle.h, and the whole storage
- * now and then and at the end.
+ * numbers, so any operation can be left out.  Every output is compared with tests/support/oracle.h; the whole storage
+ * is compared from time to time and at the end.
  */
 #ifndef HOTBED_TESTS_PROGRAM_H
 #define HOTBED_TESTS_PROGRAM_H

@@ -29,7 +29,7 @@ typedef struct store_model {
 
 typedef struct store_fixture {
     hotbed_external *external;
-    bad_store bad; /* if is_bad */
+    bad_store bad; /* valid if is_bad */
     bool is_bad;
     store_model model[STORE_TABLES];
     /* the batch of a call */

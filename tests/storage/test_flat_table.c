@@ -46,7 +46,7 @@ static hotbed_flat_table_options options_of(
     o.dtype = dtype;
     o.optimizer = optimizer;
     o.memory = kind;
-    static const char *directory; /* of all tests */
+    static const char *directory; /* shared by all tests */
     if (directory == NULL)
         directory = hotbed_test_directory();
     o.directory = directory;

@@ -609,7 +609,7 @@ static void same_eval(test_ticket *l) {
     }
 }
 
-/* Each kind of two tiers; rows that are copied as they are, and rows that are checked or converted. */
+/* For each kind of two tiers: rows that are copied unchanged, and rows that are checked or converted. */
 static void eval_by_address_is_the_same_at_every_width(hotbed_backend backend) {
     (void)backend;
     for (uint32_t way = 0; way < 6; way++) {

@@ -209,7 +209,7 @@ static void a_full_lower_tier_evicts(hotbed_backend backend) {
 
 /* --- memory ---------------------------------------------------------------------------------- */
 
-/* Memory that the library has allocated since `before`. */
+/* The changes of the library's memory counters since `before`. */
 static hotbed_counters since(const hotbed_counters *before) {
     hotbed_counters now = {.size = sizeof now};
     hotbed_counters_read(&now);

@@ -392,7 +392,7 @@ static void bad_options_are_refused_and_named(hotbed_backend backend) {
 
 /* --- admission ------------------------------------------------------------------------------- */
 
-/* Occurrences of a key so far. */
+/* A key, and the number of its occurrences so far. */
 typedef struct tally {
     uint64_t key, count;
 } tally;

@@ -14,7 +14,7 @@
 typedef enum bad_way {
     BAD_NOT = 0,
     BAD_FAIL,        /* does nothing, returns `status` */
-    BAD_DONE,        /* does everything, but returns `status` */
+    BAD_DONE,        /* completes the call, but returns `status` */
     BAD_TEAR,        /* insert: writes the first half of the rows, returns `status` */
     BAD_LOSE,        /* insert: writes the first half of the rows, returns OK */
     BAD_HALF_ROW,    /* insert: writes all rows, but zeros for the second half of the last row */

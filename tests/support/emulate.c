@@ -30,7 +30,7 @@ typedef struct lane {
     ucontext_t context;
     void *stack;
     lane_state state;
-    call_kind call; /* the call at which it waits */
+    call_kind call; /* the call in which the lane waits */
     uint32_t width;
     uint32_t source;
     uint64_t value; /* the lane's argument, then the call's result */
@@ -46,7 +46,7 @@ typedef struct run {
     void (*function)(void *arg);
     void *arg;
     bool interleaved; /* tiles switch at HOTBED_POINT()s */
-    uint64_t left;    /* points until the next switch */
+    uint64_t left;    /* number of HOTBED_POINT()s until the next switch */
 } run;
 
 static _Thread_local run *active;

@@ -159,7 +159,7 @@ class _Collection(torch.nn.Module):
     def _lookup(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, torch.Tensor]:
         if self._comm is None or torch.compiler.is_compiling():
             return self._read(features, storage)
-        with self._comm.calls(0):  # the other ranks learn of an error in the input, too
+        with self._comm.calls(0):  # reports an error in the input to the other ranks too
             return self._read(features, storage)
 
     def _read(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, torch.Tensor]:
@@ -180,14 +180,14 @@ class _Collection(torch.nn.Module):
         return rows, offsets
 
     def prefetch(self, features: Any) -> None:
-        """Look a batch up ahead: find or make its rows, and bring them into device memory.
+        """Look a batch up ahead of its forward: find or create its rows, and fetch them into device memory.
 
-        The next forward with the same tensors of keys and offsets takes what was prefetched.  On a GPU the work goes
-        to PyTorch's current stream; where that is not the one of the forward, order the two with events.
+        The next forward with the same key and offset tensors uses the prefetched rows.  On a GPU the work goes to
+        PyTorch's current stream; if the forward runs on another stream, order the two with events.
 
         Args:
-            features: as of the forward.  Keys and offsets are int64 and contiguous, and in the order of the tables:
-                otherwise the forward would copy them, and not know them again.
+            features: as in the forward.  Keys and offsets must be int64, contiguous and in the order of the tables;
+                otherwise the forward would copy them and could not recognize the batch.
 
         Raises:
             StateError: keys or offsets would be copied.
@@ -206,7 +206,7 @@ class _Collection(torch.nn.Module):
             storage.prefetch(keys, offsets, weights, samples)
 
     def overflowed(self) -> bool:
-        """Say whether the last forward's batch did not fit into the messages of FIXED or ONE_SIDED on some rank.
+        """Return whether the last forward's batch did not fit into the messages of FIXED or ONE_SIDED on some rank.
 
         With ``Overflow.REPLAY`` the batch was sent again; with ``REPORT`` its output is zeros on all ranks.
 
@@ -218,14 +218,14 @@ class _Collection(torch.nn.Module):
         return any([s.overflowed() for s in self._storages if isinstance(s, ShardedStorage)])
 
     def cancel(self) -> None:
-        """Drop forwards whose backward has not come; a checkpoint is refused while there are some."""
+        """Drop all forwards that still wait for their backward; while one waits, no checkpoint can be saved."""
         for storage in self._storages:
             storage.cancel()
 
     # --- rows -----------------------------------------------------------------------------------
 
     def weight(self, table: str) -> torch.Tensor:
-        """Give a static table's rows, ``[num_embeddings, embedding_dim]``: the memory that trains, not a copy.
+        """Return a static table's rows, ``[num_embeddings, embedding_dim]``: the memory that trains, not a copy.
 
         With several ranks, this rank's rows: row r is the row of key ``keys(table)[r]``.
 
@@ -237,12 +237,12 @@ class _Collection(torch.nn.Module):
         return storage.view(number)
 
     def keys(self, table: str) -> torch.Tensor:
-        """Give the keys of this rank's rows, ``[n]`` int64 on the CPU, ascending.  Waits for the device."""
+        """Return the keys of this rank's rows, ``[n]`` int64 on the CPU, ascending.  Waits for the device."""
         storage, number = self._find(table)
         return storage.keys(number)
 
     def rows(self, table: str, keys: torch.Tensor) -> torch.Tensor:
-        """Copy out the rows of ``[n]`` keys: ``[n, embedding_dim]``; zeros where this rank lacks the key."""
+        """Return a copy of the rows of ``[n]`` keys, ``[n, embedding_dim]``; zeros for keys that this rank lacks."""
         storage, number = self._find(table)
         return storage.rows(number, keys, ["weight"])["weight"]
 
@@ -252,7 +252,7 @@ class _Collection(torch.nn.Module):
         storage.set_rows(number, keys, {"weight": rows})
 
     def stats(self, table: str) -> Dict[str, int]:
-        """Give this rank's counts of a table since it was made: keys, uniques, hits, inserts, evictions and so on."""
+        """Return this rank's counters of a table since its creation: keys, uniques, hits, inserts, evictions, ..."""
         storage, number = self._find(table)
         return storage.stats(number)
 
@@ -266,7 +266,7 @@ class _Collection(torch.nn.Module):
         """The optimizer of the rows; its ``param_groups[0]["lr"]`` can be set.
 
         Raises:
-            StateError: the collection was made without an optimizer.
+            StateError: the collection was created without an optimizer.
         """
         if self._fused is None:
             raise StateError("the collection was made without an optimizer")
@@ -317,7 +317,7 @@ class _Collection(torch.nn.Module):
             metadata = name[: -len("weight")] + "metadata"
             used |= {name, f"{name}_id", metadata} if table.is_hash else {name}
             if name not in state_dict:
-                if not table.is_hash:  # a hash table's rows may come from a checkpoint of Hotbed
+                if not table.is_hash:  # a hash table may be absent: hotbed.checkpoint loads its rows
                     missing_keys.append(name)
                 continue
             parts = {"weight": state_dict[name]}
@@ -364,7 +364,7 @@ class _Collection(torch.nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """Say what tables there are."""
+        """Describe the tables."""
         return ", ".join(f"{t.name}=({t.rows}, {t.dim}){' hash' if t.is_hash else ''}" for t in self._tables)
 
 
@@ -373,20 +373,21 @@ def _is_torchrecs(features: Any) -> bool:
 
 
 class EmbeddingBagCollection(_Collection):
-    """Tables whose bags are pooled: TorchRec's ``EmbeddingBagCollection`` with the optimizer in its backward.
+    """Tables whose bags are pooled: TorchRec's ``EmbeddingBagCollection`` with the optimizer fused into the backward.
 
     Args:
-        tables: :class:`~hotbed.torch.EmbeddingBagConfig` of ours or of TorchRec.
+        tables: list of :class:`~hotbed.torch.EmbeddingBagConfig`, or of TorchRec's class of that name.
         device: "cpu" or a CUDA device; the tables stay there.
         is_weighted: batches have per-sample weights.
         optimizer: :class:`~hotbed.torch.SGD`, ``Adam``, ``Adagrad`` or ``RowWiseAdagrad``; None: rows are only read.
-        seed: of the initializers.
-        output_dtype: of the pooled rows and their gradient.
-        max_in_flight: forwards whose backward may still come; the oldest is dropped for a new one.
-        check: what a refused key does, a full table's or one outside of a static table: "error", "warn" or "ignore".
+        seed: seed of the initializers.
+        output_dtype: dtype of the pooled rows and of their gradient.
+        max_in_flight: number of forwards that may wait for their backward; one more drops the oldest.
+        check: what happens when a key is refused, because a hash table is full or because the key is outside of a
+            static table: "error", "warn" or "ignore".
         options: further fields of ``hotbed_storage_options``, such as ``hbm_bytes``.
-        comm: the ranks that share the tables' rows; None: this process has them all.  All ranks make the collection
-            with the same arguments, and make its calls together; each has its own batches.
+        comm: the ranks that share the tables' rows; None: this process has all rows.  All ranks create the collection
+            with the same arguments and call it together, each with its own batches.
         sharded: with ``comm``: the largest batch, and how ranks exchange keys and rows.
 
     Raises:
@@ -429,33 +430,33 @@ class EmbeddingBagCollection(_Collection):
         self._widths = [t.dim for t in self._tables for _ in t.features]
 
     def embedding_bag_configs(self) -> List[Any]:
-        """Give the configs, as they were given."""
+        """Return the configs, as they were given."""
         return self._configs
 
     def is_weighted(self) -> bool:
-        """Say whether batches have per-sample weights."""
+        """Return whether batches have per-sample weights."""
         return self._is_weighted
 
     def forward(self, features: Any) -> Any:
         """Pool the bags of a batch.
 
         Args:
-            features: a ``KeyedJaggedTensor`` of ours or of TorchRec, with all features of the tables, in any order;
-                keys and offsets int32 or int64 on the tables' device.
+            features: a ``KeyedJaggedTensor`` of this package or of TorchRec, with all features of the tables, in any
+                order; keys and offsets are int32 or int64, on the tables' device.
 
         Returns:
             A ``KeyedTensor`` (TorchRec's for TorchRec's input): ``[samples, sum of embedding_dim]`` of
             ``output_dtype``.  A feature that two tables read is called ``feature@table``.
 
         Raises:
-            ArgumentError: dtype, device, shape or a missing feature.
+            ArgumentError: a wrong dtype, device or shape, or a missing feature.
             KeyRangeError: a key outside of a static table.  On a GPU a later call raises it.
             FullError: a full hash table refused a key.
         """
         return self._outputs([features] * len(self._storages))
 
     def _outputs(self, batches: Sequence[Any]) -> Any:
-        """Pool a batch for each storage; it has the storage's features."""
+        """Pool ``batches``: one for each storage, with the features of that storage."""
         if len(self._storages) == 1:
             values, _ = self._lookup(batches[0], self._storages[0])
         else:
@@ -474,19 +475,20 @@ class EmbeddingBagCollection(_Collection):
 
 
 class EmbeddingCollection(_Collection):
-    """Tables that give a row a key: TorchRec's ``EmbeddingCollection`` with the optimizer in its backward.
+    """Tables that return a row per key: TorchRec's ``EmbeddingCollection`` with the optimizer fused into the backward.
 
     Args:
-        tables: :class:`~hotbed.torch.EmbeddingConfig` of ours or of TorchRec, all of one ``embedding_dim``.
+        tables: list of :class:`~hotbed.torch.EmbeddingConfig`, or of TorchRec's class of that name, all with the same
+            ``embedding_dim``.
         device: "cpu" or a CUDA device; the tables stay there.
-        optimizer: as of :class:`EmbeddingBagCollection`, and so the others.
-        seed: of the initializers.
-        output_dtype: of the rows and their gradient.
-        max_in_flight: forwards whose backward may still come; the oldest is dropped for a new one.
-        check: what a refused key does: "error", "warn" or "ignore".
+        optimizer: as in :class:`EmbeddingBagCollection`, like all arguments below.
+        seed: seed of the initializers.
+        output_dtype: dtype of the rows and of their gradient.
+        max_in_flight: number of forwards that may wait for their backward; one more drops the oldest.
+        check: what happens when a key is refused: "error", "warn" or "ignore".
         options: further fields of ``hotbed_storage_options``.
-        comm: as of :class:`EmbeddingBagCollection`.
-        sharded: as of :class:`EmbeddingBagCollection`.
+        comm: as in :class:`EmbeddingBagCollection`.
+        sharded: as in :class:`EmbeddingBagCollection`.
 
     Raises:
         ArgumentError: a config or an option; the text has the value.
@@ -528,18 +530,18 @@ class EmbeddingCollection(_Collection):
         )
 
     def embedding_configs(self) -> List[Any]:
-        """Give the configs, as they were given."""
+        """Return the configs, as they were given."""
         return self._configs
 
     def embedding_dim(self) -> int:
-        """Give the elements of a row."""
+        """Return the number of elements in a row."""
         return self._tables[0].dim
 
     def forward(self, features: Any) -> Dict[str, Any]:
         """Read the row of each key of a batch.
 
         Args:
-            features: as of :class:`EmbeddingBagCollection`.
+            features: as in :class:`EmbeddingBagCollection`.
 
         Returns:
             For each feature a ``JaggedTensor`` (TorchRec's for TorchRec's input) of ``[keys, embedding_dim]``.
@@ -550,7 +552,7 @@ class EmbeddingCollection(_Collection):
         return self._outputs([features] * len(self._storages))
 
     def _outputs(self, batches: Sequence[Any]) -> Dict[str, Any]:
-        """Read the rows of a batch for each storage; it has the storage's features."""
+        """Read the rows of ``batches``: one for each storage, with the features of that storage."""
         make: Any = JaggedTensor
         if _is_torchrecs(batches[0]):
             from torchrec.sparse.jagged_tensor import JaggedTensor as TorchRecs
@@ -572,10 +574,10 @@ class EmbeddingCollection(_Collection):
         """Read the row of each key of a batch whose features are in the order of the tables.
 
         Returns:
-            ``[keys, embedding_dim]``, in the order of the batch's keys.  Does not look at offsets on the host.
+            ``[keys, embedding_dim]``, in the order of the batch's keys.  The host does not read the offsets.
 
         Raises:
-            StateError: tables of several ranks that have two routes: their rows come from two exchanges.
+            StateError: the tables have two routing rules, so their rows come from two exchanges.
         """
         if len(self._storages) > 1:
             raise StateError(f"flat: the tables have {len(self._storages)} routes; call the collection itself")

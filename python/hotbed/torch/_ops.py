@@ -1,8 +1,8 @@
 """Operators for ``torch.compile``: a lookup, and the update in its backward.
 
-``hotbed::lookup`` reads rows and, in training, makes rows of new keys and keeps a ticket; ``hotbed::update`` applies
-the gradient and gives the ticket back.  Their effects are on a storage that PyTorch does not see; what it sees is that
-the update's result is the gradient of ``anchor``, an empty leaf of the module, so that the update is never left out.
+``hotbed::lookup`` reads rows; in training it also creates rows for new keys and keeps a ticket.  ``hotbed::update``
+applies the gradient and frees the ticket.  Both change a storage that PyTorch does not see.  The result of
+``hotbed::update`` is the gradient of ``anchor``, an empty leaf of the module, so autograd always runs the update.
 """
 
 # Annotations are types here, not strings: PyTorch 2.4 makes the operators' schemas from them as they are.
@@ -31,16 +31,16 @@ def lookup(
     """Read the rows of a batch.
 
     Args:
-        anchor: empty; requires a gradient where the batch is trained.
+        anchor: an empty tensor; it requires a gradient if the batch is trained.
         keys: ``[n]`` int64 on the tables' device.
         offsets: ``[features * samples + 1]`` int64.
         weights: ``[n]`` float32, or None.
-        handle: of the storage.
-        samples: of each feature.
-        columns: of an output row.
-        pooled: an output row a sample; otherwise one a key.
-        training: make rows of new keys, and expect a backward.
-        dtype: of the output.
+        handle: the storage's handle.
+        samples: number of samples, equal for all features.
+        columns: number of columns of the output.
+        pooled: the output has one row per sample; otherwise one per key.
+        training: create rows for new keys, and expect a backward.
+        dtype: dtype of the output.
 
     Returns:
         ``[samples, columns]`` or ``[n, columns]``, and the ticket's number, ``[1]`` int64 on the CPU.
@@ -75,9 +75,9 @@ def update(gradient: Tensor, token: Tensor, handle: int) -> Tensor:
     """Apply the gradient of a batch to its rows.
 
     Args:
-        gradient: as the output of the lookup.
-        token: what the lookup gave.
-        handle: of the storage.
+        gradient: gradient of the lookup's output, with the same shape and dtype.
+        token: the ticket's number, from the lookup.
+        handle: the storage's handle.
 
     Returns:
         The anchor's gradient, ``[0]`` float32.

@@ -1,4 +1,4 @@
-"""The optimizer that is fused into the backward, as PyTorch's schedulers and checkpoints know optimizers."""
+"""The fused optimizer as a ``torch.optim.Optimizer``, for PyTorch's schedulers and checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hotbed.torch._storage import Storage
 
 
 def table_state(storage: Storage, number: int) -> Dict[str, torch.Tensor]:
-    """Give the states of a table's rows by name, ``[rows, width]``, and for a hash table its ``keys``."""
+    """Return the states of a table's rows by name, ``[rows, width]``, and for a hash table its ``keys``."""
     names = storage.state_names()
     if storage.is_direct(number):
         return {name: storage.view(number, s) for s, name in enumerate(names)}
@@ -24,7 +24,7 @@ def table_state(storage: Storage, number: int) -> Dict[str, torch.Tensor]:
 
 
 def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str, torch.Tensor]]) -> None:
-    """Copy in what :func:`table_state` gave.
+    """Restore the states that :func:`table_state` returned.
 
     Raises:
         ArgumentError: a state is missing, or has another shape.
@@ -39,10 +39,10 @@ def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str,
 
 
 class FusedOptimizer(torch.optim.Optimizer):
-    """Rows are updated in the backward; what is left is the learning rate, and the state.
+    """Holds the learning rate and the optimizer states; the backward updates the rows.
 
-    ``step()`` and ``zero_grad()`` have nothing to do.  ``param_groups[0]["lr"]`` is the learning rate of later
-    backwards: set it, or hand the optimizer to a scheduler of ``torch.optim.lr_scheduler``.
+    ``step()`` and ``zero_grad()`` do nothing.  ``param_groups[0]["lr"]`` is the learning rate of later backwards: set
+    it, or pass the optimizer to a scheduler of ``torch.optim.lr_scheduler``.
     """
 
     def __init__(self, anchor: torch.Tensor, storages: List[Storage], lr: float) -> None:
@@ -60,7 +60,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Do nothing: gradients are not kept."""
 
     def state_dict(self) -> Dict[str, Any]:
-        """Give the states of all rows by table, and the steps of each storage.
+        """Return the states of all rows by table, and the step counts of each storage.
 
         Returns:
             A dict with ``state``: for each table a dict of tensors ``[rows, width]`` by the state's name, and for a
@@ -72,7 +72,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return {"state": state, "clocks": [s.clock() for s in self._storages], "param_groups": groups}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Copy in what ``state_dict()`` gave.
+        """Restore the states that ``state_dict()`` returned.
 
         Raises:
             ArgumentError: a table or state is missing, or has another shape.

@@ -1,7 +1,7 @@
 """One C sharded collection for a module: tables of one pooling and one routing rule, over the ranks of a communicator.
 
-The C library forms a lookup, which is a storage of this rank's rows, for each rule; with one rule there is one lookup,
-and everything about rows is as for a single rank, except that a static table stores row numbers of its rank.
+The C library creates one lookup, a storage of this rank's rows, for each routing rule.  This collection has one rule,
+thus one lookup.  Rows are handled as on a single rank, except that a static table stores local row numbers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _TEXT_BYTES = 480
 
 
 def route_of(table: Table, sharded: ShardedOptions) -> Route:
-    """Give the rule of a table."""
+    """Return the routing rule of a table."""
     return sharded.routes.get(table.name, Route.HASH_ROUND_ROBIN if table.is_hash else Route.CONTINUOUS)
 
 
 def gather(comm: Comm, device: torch.device, stream: Any, mine: bytes) -> List[bytes]:
-    """Give every rank's bytes, which are equally many on all ranks.  Waits for all ranks."""
+    """Return the bytes of every rank; ``mine`` has the same length on all ranks.  Waits for all ranks."""
     send = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
     found = torch.empty(comm.size * len(mine), dtype=torch.uint8, device=device)
     with comm.calls(0):
@@ -40,7 +40,7 @@ def gather(comm: Comm, device: torch.device, stream: Any, mine: bytes) -> List[b
 
 
 def agree(comm: Comm, device: torch.device, stream: Any, error: Optional[BaseException]) -> None:
-    """Raise on all ranks if one has an error: its own on that rank, a CommError with its text on the others."""
+    """Raise on all ranks if one rank has an error: the error itself there, a CommError with its text elsewhere."""
     said = b"" if error is None else f"{type(error).__name__}: {error}".encode()[:_TEXT_BYTES]
     every = gather(comm, device, stream, said.ljust(_TEXT_BYTES, b"\0"))
     for rank, words in enumerate(every):
@@ -65,25 +65,25 @@ def _destroy(
 
 
 class ShardedStorage(Storage):
-    """Tables of one pooling and one rule, of which this rank has a part.
+    """One rank's part of tables with one pooling and one routing rule.
 
-    A slot's ticket is a ``hotbed_sharded_context``.  Ranks make the same calls in the same order, so each chooses the
-    same slot.
+    A slot's ticket is a ``hotbed_sharded_context``.  All ranks make the same calls in the same order, so they choose
+    the same slot.
 
     Args:
         comm: the ranks.
         sharded: the exchange.
         label: the name of its directory in a checkpoint of several storages.
         is_weighted: batches have per-sample weights.
-        tables: as of :class:`Storage`, and so the others.
-        pooling: of all tables.
-        optimizer: None for lookup only.
-        device: "cpu", or a CUDA device with an index.
-        seed: of the initializers.
-        output_dtype: of outputs and gradients.
-        max_in_flight: forwards whose backward may still come.
-        options: further fields of ``hotbed_storage_options``.
-        check_keys: what a refused key does.
+        tables: as in :class:`Storage`.
+        pooling: as in :class:`Storage`.
+        optimizer: as in :class:`Storage`.
+        device: as in :class:`Storage`.
+        seed: as in :class:`Storage`.
+        output_dtype: as in :class:`Storage`.
+        max_in_flight: as in :class:`Storage`.
+        options: as in :class:`Storage`.
+        check_keys: as in :class:`Storage`.
     """
 
     def __init__(
@@ -122,15 +122,15 @@ class ShardedStorage(Storage):
         }
         self._compare(described)
         error: Optional[Exception] = None
-        with comm.calls(self._tag):  # with ONE_SIDED all ranks make a context together
+        with comm.calls(self._tag):  # with ONE_SIDED creating a context is a collective call
             try:
                 self._fill(self.slots[0])
-            except UnsupportedError as raised:  # on all ranks
+            except UnsupportedError as raised:  # raised on all ranks alike
                 error = raised
         agree(comm, device, self.streams.current(), error)
 
     def _compare(self, described: Dict[str, Any]) -> None:
-        """Raise on all ranks if two of them make different collections."""
+        """Raise on all ranks if the collections of two ranks differ."""
         digests = [hashlib.sha256(repr(value).encode()).digest()[:8] for value in described.values()]
         every = gather(self.comm, self.device, self.streams.current(), b"".join(digests))
         for rank, theirs in enumerate(every):
@@ -175,7 +175,7 @@ class ShardedStorage(Storage):
         return self._label
 
     def join(self, options: Any, keep: List[Any]) -> None:
-        """Set the communicator and share in options of a checkpoint."""
+        """Set the communicator and the share in the options of a checkpoint."""
         options.comm = self.comm.pointer
         options.share.rank, options.share.world = self.comm.rank, self.comm.size
         options.share.routes = self._routes
@@ -257,7 +257,7 @@ class ShardedStorage(Storage):
             raise KeyRangeError(self._with_key(str(error))) from error
 
     def _with_key(self, said: str) -> str:
-        """Replace the local row number of a static table, in the text of a fault, by the key."""
+        """Replace a static table's local row number in the text of a fault by the key."""
         found = re.match(r"table (\d+): key (\d+) is not in", said)
         if found is None or self.tables[int(found[1])].is_hash:
             return said
@@ -268,7 +268,7 @@ class ShardedStorage(Storage):
     def prefetch(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
     ) -> None:
-        """Look a batch up ahead of its forward, which has the same tensors."""
+        """Look a batch up ahead of its forward, which must get the same tensors."""
         with self.comm.calls(self._tag):
             stream = self.streams.current()
             number = self._prefetch(keys, offsets, weights, samples, stream)
@@ -286,7 +286,7 @@ class ShardedStorage(Storage):
         training: bool,
         out: torch.Tensor,
     ) -> int:
-        """Fill ``out``; give the number by which the backward names the batch, -1 without training."""
+        """Fill ``out``, and return the batch's number for the backward; -1 without training."""
         target, stride = ffi.cast("void *", out.data_ptr()), self.columns
         with self.comm.calls(self._tag):
             stream = self.streams.current()
@@ -332,7 +332,7 @@ class ShardedStorage(Storage):
         """Apply a batch's gradient, ``[samples, columns]`` or ``[keys, dim]`` of ``output_dtype``.
 
         Raises:
-            StateError: the batch had its backward already, or was dropped for later ones.
+            StateError: the batch has had its backward, or was dropped for a later batch.
         """
         with self.comm.calls(self._tag):
             super().backward(token, gradient)
@@ -341,7 +341,7 @@ class ShardedStorage(Storage):
         check(lib.hotbed_sharded_backward(slot.ticket, 0, data, stride, stream))
 
     def overflowed(self) -> bool:
-        """Say whether the last forward's batch overflowed on some rank.
+        """Return whether the last forward's batch overflowed on some rank.
 
         Raises:
             StateError: there was no forward.
@@ -355,20 +355,20 @@ class ShardedStorage(Storage):
     # --- rows -----------------------------------------------------------------------------------
 
     def num_rows(self, table: int) -> int:
-        """Give the number of rows of a static table that this rank has."""
+        """Return the number of rows of a static table that this rank has."""
         return int(lib.hotbed_route_rows(self._route(table), self.comm.rank))
 
     def _route(self, table: int) -> Any:
         return ffi.addressof(self._routes, table)
 
     def keys(self, table: int) -> torch.Tensor:
-        """Give the keys of this rank's rows, int64 on the CPU, ascending; of a hash table it waits for the stream."""
+        """Return the keys of this rank's rows, int64 on the CPU, ascending; a hash table waits for the stream."""
         if self.tables[table].is_hash:
             return super().keys(table)
         return torch.arange(self.num_rows(table)) + self.comm.rank * int(self._routes[table].block)
 
     def _mine(self, table: int, keys: torch.Tensor) -> torch.Tensor:
-        """Say which of the keys this rank has, [n] bool on the CPU."""
+        """Return a mask ``[n]``, bool on the CPU, of the keys that belong to this rank."""
         keys = keys.to(device="cpu", dtype=torch.int64).contiguous()
         described = self.tables[table]
         if not described.is_hash and keys.numel() > 0 and not 0 <= int(keys.min()) <= int(keys.max()) < described.rows:
@@ -382,11 +382,11 @@ class ShardedStorage(Storage):
         return ranks == self.comm.rank
 
     def _local(self, table: int, keys: torch.Tensor) -> torch.Tensor:
-        """Give the keys as the lookup stores them."""
+        """Return the keys as the lookup stores them."""
         return keys if self.tables[table].is_hash else keys % int(self._routes[table].block)
 
     def rows(self, table: int, keys: torch.Tensor, wanted: Sequence[str]) -> Dict[str, torch.Tensor]:
-        """Copy rows out: "weight", names of states, "scores"; zeros for keys that this rank lacks."""
+        """Return the wanted parts of rows ("weight", names of states, "scores"); zeros for keys of other ranks."""
         keys = indices("keys", keys)
         mine = self._mine(table, keys)
         _, parts = self._parts(table, keys.shape[0], wanted)
@@ -403,7 +403,7 @@ class ShardedStorage(Storage):
         super().set_rows(table, self._local(table, keys.cpu()[mine]), parts)
 
     def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
-        """Replace this rank's rows by rows of a state dict, of this rank or of all."""
+        """Replace this rank's rows by the rows of a state dict, which has this rank's rows or all rows."""
         if not self.is_direct(table):
             super().load_rows(table, keys, given)
             return

@@ -27,16 +27,16 @@ _SCORES = {"STEP": lib.HOTBED_SCORE_STEP, "TIMESTAMP": lib.HOTBED_SCORE_TIMESTAM
 _CHECKS = {"error": lib.HOTBED_CHECK_ERROR, "warn": lib.HOTBED_CHECK_WARN, "ignore": lib.HOTBED_CHECK_IGNORE}
 _SLOTS_MOST = 64
 
-#: Storages by the handle that custom operators get.
+#: Storages by the handle that custom operators receive.
 _by_handle: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
 _next_handle = [1]
 
 
 def of_handle(handle: int) -> Storage:
-    """Give the storage that an operator's handle means.
+    """Return the storage of an operator's handle.
 
     Raises:
-        StateError: its module is gone.
+        StateError: its module was deleted.
     """
     storage = _by_handle.get(handle)
     if storage is None:
@@ -66,7 +66,7 @@ def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
 
 
 def indices(name: str, given: Any) -> torch.Tensor:
-    """Give keys or offsets as int64, contiguous.
+    """Return keys or offsets as int64, contiguous.
 
     Raises:
         ArgumentError: not a vector of int32 or int64, with its type or shape.
@@ -86,7 +86,7 @@ class _Streams:
         self.known: Dict[int, Any] = {}
 
     def current(self) -> Any:
-        """Give the stream that work of this thread goes to."""
+        """Return the stream to which this thread enqueues work."""
         cuda = self.device.type == "cuda"
         native = int(torch.cuda.current_stream(self.device).cuda_stream) if cuda else 0
         stream = self.known.get(native)
@@ -107,7 +107,7 @@ class _Streams:
 
 @dataclasses.dataclass
 class _Slot:
-    """A ticket, and what its batch keeps alive."""
+    """A ticket, and the objects that its batch keeps alive."""
 
     ticket: Any = None
     max_keys: int = 0
@@ -118,7 +118,7 @@ class _Slot:
     batch: Any = None
     shape: Tuple[int, int] = (0, 0)  # of the output
     tensors: Tuple[Optional[torch.Tensor], ...] = ()
-    key: Optional[Tuple[int, int, int]] = None  # of a batch that was prefetched ahead
+    key: Optional[Tuple[int, int, int]] = None  # identifies a batch that was prefetched ahead
 
 
 def _destroy(storage: Any, streams: Dict[int, Any], slots: List[_Slot]) -> None:
@@ -136,15 +136,15 @@ class Storage:
     """Tables that are looked up together.
 
     Args:
-        tables: of one pooling, in the order of their features.
-        pooling: of all tables.
-        optimizer: None for lookup only.
+        tables: tables with the same pooling, in the order of their features.
+        pooling: pooling of all tables.
+        optimizer: optimizer of all tables; None for lookup only.
         device: "cpu", or a CUDA device with an index.
-        seed: of the initializers.
-        output_dtype: of outputs and gradients.
-        max_in_flight: forwards whose backward may still come.
-        options: further fields of ``hotbed_storage_options``: ``hbm_bytes``, ``caching``.
-        check_keys: "error", "warn" or "ignore": what a refused key does.
+        seed: seed of the initializers.
+        output_dtype: dtype of outputs and gradients.
+        max_in_flight: number of forwards that may wait for their backward.
+        options: further fields of ``hotbed_storage_options``, such as ``hbm_bytes`` and ``caching``.
+        check_keys: what happens when a key is refused: "error", "warn" or "ignore".
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Storage:
         self.ahead: Dict[Tuple[int, int, int], int] = {}
         self.turn = 0
         self.group: Optional[Dict[str, Any]] = None  # the parameter group that has the learning rate
-        self.space = [0] * len(self.tables)  # new keys that each table that grows takes for certain as it is
+        self.space = [0] * len(self.tables)  # tables that grow: new keys that surely fit before the next growth
         keep: List[Any] = []
         self._create(self._options(seed, options, check_keys, keep))
         self.learning_rate = None if optimizer is None else float(optimizer.lr)
@@ -187,7 +187,7 @@ class Storage:
         _by_handle[self.handle] = self
 
     def _options(self, seed: int, extra: Mapping[str, Any], check_keys: str, keep: List[Any]) -> Any:
-        """Make the ``hotbed_storage_options``, which borrows what is appended to ``keep``."""
+        """Create the ``hotbed_storage_options``, which points to objects appended to ``keep``."""
         tables = ffi.new("hotbed_table_options[]", len(self.tables))
         for i, table in enumerate(self.tables):
             o = tables[i]
@@ -257,10 +257,10 @@ class Storage:
         return sum(self.tables[t].dim for t, _ in self.features)
 
     def output(self, keys: torch.Tensor, samples: int, columns: int, pooled: bool, dtype: torch.dtype) -> torch.Tensor:
-        """Make the output of a batch, after a check that it is what the tables give.
+        """Allocate the output of a batch, after a check of the operator's arguments against the tables.
 
         Raises:
-            ArgumentError: another shape or dtype.
+            ArgumentError: columns, pooling or dtype differ from the tables', or keys or samples are invalid.
         """
         made = (columns, pooled, dtype)
         expected = (self.columns, self.pooling is not PoolingType.NONE, self.output_dtype)
@@ -274,7 +274,7 @@ class Storage:
     def check_batch(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
     ) -> None:
-        """Check what an operator was given.
+        """Check the arguments of an operator.
 
         Raises:
             ArgumentError: dtype, device, shape or layout, with the value.
@@ -316,7 +316,7 @@ class Storage:
         return to
 
     def _faults(self, stream: Any) -> None:
-        """Raise what kernels have found: at once on the CPU, some calls later on a GPU."""
+        """Raise a fault that kernels have found: at once on the CPU, some calls later on a GPU."""
         if self.device.type == "cpu":
             check(lib.hotbed_stream_sync(stream))
         elif not torch.cuda.is_current_stream_capturing():
@@ -325,7 +325,7 @@ class Storage:
     # --- tickets --------------------------------------------------------------------------------
 
     def _take_slot(self, keys: int, samples: int, stream: Any) -> int:
-        """Find a free ticket that is large enough; drop the oldest forward when none is free."""
+        """Find a free ticket and make it large enough; if none is free, drop the oldest forward."""
         free = [i for i, s in enumerate(self.slots) if not s.held]
         fits = [i for i in free if self.slots[i].max_keys >= keys and self.slots[i].max_samples >= samples]
         number = (
@@ -384,7 +384,7 @@ class Storage:
         return number
 
     def _load(self, table: int) -> float:
-        """Share of its capacity from which a table grows."""
+        """Return the load, relative to the capacity, above which a table grows."""
         return 0.9 if self.tables[table].evict is Evict.LOWEST else 1.0
 
     def _grow(self, keys: int, stream: Any) -> None:
@@ -406,7 +406,7 @@ class Storage:
     def prefetch(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
     ) -> None:
-        """Look a batch up ahead of its forward, which has the same tensors."""
+        """Look a batch up ahead of its forward, which must get the same tensors."""
         with self.lock:
             stream = self.streams.current()
             self._grow(keys.shape[0], stream)
@@ -416,7 +416,7 @@ class Storage:
             self.ahead[slot.key] = number
 
     def _prefetched(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> Optional[int]:
-        """Give the slot of a batch that was prefetched ahead, and forget it; None if it was not."""
+        """Remove a prefetched batch from ``ahead`` and return its slot; None if it was not prefetched."""
         return self.ahead.pop((keys.data_ptr(), offsets.data_ptr(), keys.shape[0]), None)
 
     def forward(
@@ -428,7 +428,7 @@ class Storage:
         training: bool,
         out: torch.Tensor,
     ) -> int:
-        """Fill ``out``; give the number by which the backward names the batch, -1 without training."""
+        """Fill ``out``, and return the batch's number for the backward; -1 without training."""
         target, stride = ffi.cast("void *", out.data_ptr()), self.columns
         with self.lock:
             stream = self.streams.current()
@@ -451,7 +451,7 @@ class Storage:
         """Apply a batch's gradient, ``[samples, columns]`` or ``[keys, dim]`` of ``output_dtype``.
 
         Raises:
-            StateError: the batch had its backward already, or was dropped for later ones.
+            StateError: the batch has had its backward, or was dropped for a later batch.
         """
         number, generation = token % _SLOTS_MOST, token // _SLOTS_MOST
         with self.lock:
@@ -488,7 +488,7 @@ class Storage:
             self.learning_rate = rate
 
     def cancel(self) -> None:
-        """Drop all batches whose backward has not come."""
+        """Drop all batches that still wait for their backward."""
         with self.lock:
             stream = self.streams.current()
             for number in range(len(self.slots)):
@@ -497,33 +497,33 @@ class Storage:
     # --- rows -----------------------------------------------------------------------------------
 
     def clear(self, table: int) -> None:
-        """Remove all keys of a hash table, or set a static one's rows to their initial values; drops all batches."""
+        """Remove all keys of a hash table, or reset a static table's rows to their initial values; drop all batches."""
         with self.lock:
             self.cancel()
             check(lib.hotbed_storage_clear(self._c, table, self.streams.current()))
 
     def info(self, table: int) -> Any:
-        """Give the ``hotbed_table_info`` of a table."""
+        """Return the ``hotbed_table_info`` of a table."""
         info = new("table_info")
         check(lib.hotbed_storage_table(self._c, table, info))
         return info
 
     def size(self, table: int) -> int:
-        """Give the number of keys; waits for the stream."""
+        """Return the number of keys; waits for the stream."""
         n = ffi.new("uint64_t *")
         with self.lock:
             check(lib.hotbed_storage_size(self._c, table, n, ffi.NULL, self.streams.current()))
         return int(n[0])
 
     def stats(self, table: int) -> Dict[str, int]:
-        """Give the counts of ``hotbed_table_stats`` by name; waits for the stream."""
+        """Return the counts of ``hotbed_table_stats`` by name; waits for the stream."""
         stats = new("table_stats")
         with self.lock:
             check(lib.hotbed_storage_stats(self._c, table, stats, self.streams.current()))
         return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats[0]).fields if name != "size"}
 
     def state_names(self) -> List[str]:
-        """Give the names of the optimizer's states."""
+        """Return the names of the optimizer's states."""
         kind = lib.hotbed_storage_optimizer(self._c).kind
         return [
             ffi.string(lib.hotbed_optimizer_state_name(kind, s)).decode()
@@ -531,16 +531,16 @@ class Storage:
         ]
 
     def is_direct(self, table: int) -> bool:
-        """Whether row r of the table's memory is the row of the r-th of :meth:`keys`."""
+        """Whether row r of the table's memory belongs to ``keys(table)[r]``."""
         return not self.tables[table].is_hash and lib.hotbed_storage_mode(self._c) == lib.HOTBED_MODE_HBM_DIRECT
 
     def view(self, table: int, state: int = -1) -> torch.Tensor:
-        """Give the memory of a table's rows as a tensor ``[rows, dim]``, or ``[rows, state dim]`` of a state.
+        """Return a view of a table's rows, ``[rows, dim]``, or of one of their states, ``[rows, state dim]``.
 
-        What is written to it is what training goes on with.  It keeps the storage.
+        Training continues with the values that are written to the view.  The view keeps the storage alive.
 
         Raises:
-            StateError: rows do not lie in one array by key: a hash table, or one with two tiers.
+            StateError: the table is a hash table or has two tiers, so that no array has its rows in the order of keys.
         """
         if not self.is_direct(table):
             raise StateError(
@@ -567,11 +567,11 @@ class Storage:
         return flat.as_strided(shape, strides)
 
     def num_rows(self, table: int) -> int:
-        """Give the number of rows of a static table that are here."""
+        """Return the number of a static table's rows that this storage has."""
         return self.tables[table].rows
 
     def keys(self, table: int) -> torch.Tensor:
-        """Give a table's keys, int64 on the CPU, ascending; of a hash table it waits for the stream."""
+        """Return a table's keys, int64 on the CPU, ascending; a hash table waits for the stream."""
         if not self.tables[table].is_hash:
             return torch.arange(self.tables[table].rows)
         n = ffi.new("uint64_t *")
@@ -608,10 +608,10 @@ class Storage:
         return rows, parts
 
     def keys_of(self, table: int, name: str, given: torch.Tensor) -> torch.Tensor:
-        """Give the keys of a static table to which the rows of a tensor of a state dict belong.
+        """Return the keys of a static table to which the rows of a tensor of a state dict belong.
 
         Raises:
-            ArgumentError: a table has another number of rows.
+            ArgumentError: the table has another number of rows.
         """
         if not isinstance(given, torch.Tensor):
             raise ArgumentError(f"{name}: {described(given)} is not a tensor")
@@ -635,7 +635,7 @@ class Storage:
         self.set_rows(table, keys, given)
 
     def rows(self, table: int, keys: torch.Tensor, wanted: Sequence[str]) -> Dict[str, torch.Tensor]:
-        """Copy rows out: "weight", names of states, "scores", "times"; zeros for keys that the table lacks."""
+        """Return the wanted parts of rows ("weight", names of states, "scores", "times"); zeros for absent keys."""
         keys = indices("keys", keys).to(self.device)
         rows, parts = self._parts(table, keys.shape[0], wanted)
         with self.lock:
@@ -649,7 +649,7 @@ class Storage:
         """Check the arguments of :meth:`set_rows`.
 
         Raises:
-            ArgumentError: keys are not a vector of integers, or a part is not a tensor of a row a key.
+            ArgumentError: keys are not a vector of integers, or a part is not a tensor with one row per key.
         """
         kind, dim = lib.hotbed_storage_optimizer(self._c).kind, self.tables[table].dim
         n = indices("keys", keys).shape[0]
@@ -665,7 +665,7 @@ class Storage:
                 )
 
     def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
-        """Insert or overwrite rows, and grow for them; parts that are not given keep their value or the initial one."""
+        """Insert or overwrite rows, growing if needed; absent parts keep their values, or the initial ones."""
         self.check_rows(table, keys, given)
         keys = indices("keys", keys).to(self.device)
         rows, parts = self._parts(table, keys.shape[0], list(given))
@@ -679,14 +679,14 @@ class Storage:
             check(lib.hotbed_stream_sync(stream))
 
     def clock(self) -> Dict[str, Any]:
-        """Give what training state there is beside rows: steps, powers of beta, learning rate."""
+        """Return the training state beside rows: step counts, powers of beta, learning rate."""
         state = new("storage_state")
         with self.lock:
             check(lib.hotbed_storage_get_state(self._c, state, self.streams.current()))
         return {name: getattr(state, name) for name, _ in ffi.typeof(state[0]).fields if name != "size"}
 
     def set_clock(self, values: Mapping[str, Any]) -> None:
-        """Set it again."""
+        """Restore the state that :meth:`clock` returned."""
         state = new("storage_state", **values)
         with self.lock:
             check(lib.hotbed_storage_set_state(self._c, state, self.streams.current()))
@@ -694,7 +694,7 @@ class Storage:
 
 
 class _Keep:
-    """Called when the last tensor over a storage's memory is gone."""
+    """Keeps a storage alive until the last tensor over its memory is freed, which calls this object."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage

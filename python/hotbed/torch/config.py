@@ -1,6 +1,6 @@
 """Descriptions of tables and optimizers, with TorchRec's field names.
 
-TorchRec's own ``EmbeddingBagConfig`` and ``EmbeddingConfig`` are accepted wherever these are: fields are read by name.
+TorchRec's own ``EmbeddingBagConfig`` and ``EmbeddingConfig`` are accepted too: fields are read by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hotbed.errors import ArgumentError
 
 
 class PoolingType(enum.Enum):
-    """How the rows of a bag become one; TorchRec's names."""
+    """How the rows of a bag are combined; TorchRec's names."""
 
     SUM = "SUM"
     MEAN = "MEAN"
@@ -33,7 +33,7 @@ class Evict(enum.Enum):
 
 
 class Score(enum.Enum):
-    """What decides which key of a full hash table goes first."""
+    """What decides which key of a full hash table is evicted first."""
 
     STEP = 0  #: number of the last step that had the key
     TIMESTAMP = 1  #: when the key was last seen
@@ -45,7 +45,7 @@ class EmbeddingConfig:
     """One table of an :class:`~hotbed.torch.EmbeddingCollection`.
 
     Attributes:
-        num_embeddings: rows; of a hash table, keys that are stored before one is refused or evicted.
+        num_embeddings: number of rows; for a hash table, of keys that fit before one is refused or evicted.
         embedding_dim: elements of a row, 1 to 4096.
         name: unique in the collection, 1 to 63 characters of ``A-Za-z0-9_.-``.
         data_type: element type of the rows: ``torch.float32``, ``float16`` or ``bfloat16``.
@@ -53,11 +53,11 @@ class EmbeddingConfig:
         weight_init_max: upper bound of the uniform initializer; ``sqrt(1 / num_embeddings)`` unless set.
         weight_init_min: lower bound; ``-sqrt(1 / num_embeddings)`` unless set.
         init_fn: called once with the ``[num_embeddings, embedding_dim]`` weight instead of the uniform initializer;
-            not for hash tables, whose rows are made when a key is first seen.
-        use_virtual_table: a hash table: any 64-bit key, rows made when a key is first trained.
+            not for hash tables, whose rows are created when a key is first trained.
+        use_virtual_table: make it a hash table: any 64-bit key; rows are created when a key is first trained.
         evict: what a full hash table does.
-        score: of a hash table that evicts.
-        max_embeddings: a hash table grows up to that many keys; 0: it does not grow.
+        score: score of the keys of a hash table that evicts.
+        max_embeddings: number of keys up to which a hash table grows; 0: it does not grow.
     """
 
     num_embeddings: int
@@ -107,7 +107,7 @@ class Adam:
 
 @dataclasses.dataclass(frozen=True)
 class Adagrad:
-    """``G += g * g;  w -= lr * g / (sqrt(G) + eps)``, one ``G`` an element."""
+    """``G += g * g;  w -= lr * g / (sqrt(G) + eps)``, one ``G`` per element."""
 
     lr: float = 0.01
     eps: float = 1e-10
@@ -118,7 +118,7 @@ class Adagrad:
 
 @dataclasses.dataclass(frozen=True)
 class RowWiseAdagrad(Adagrad):
-    """As :class:`Adagrad`, with one ``G`` a row: the mean of ``g * g`` over it."""
+    """Like :class:`Adagrad`, with one ``G`` per row, to which each step adds the mean of ``g * g`` over the row."""
 
 
 Optimizer = Union[SGD, Adam, Adagrad, RowWiseAdagrad]
@@ -128,19 +128,19 @@ class Plan(enum.Enum):
     """How keys and rows travel between ranks; all plans give the same bytes."""
 
     FIXED = 0  #: messages hold up to ``capacity`` keys: no host wait
-    TWO_PHASE = 1  #: sizes first, then exact messages: one host wait a batch
+    TWO_PHASE = 1  #: sizes first, then exact messages: one host wait per batch
     ONE_SIDED = 2  #: as FIXED, but ranks write into each other's memory: NCCL within one NVLink domain, or threads
 
 
 class Overflow(enum.Enum):
-    """What happens to a batch with more keys for one rank than a message holds."""
+    """What happens to a batch with more keys for one rank than fit into a message."""
 
     REPLAY = 0  #: all ranks send it again by TWO_PHASE
     REPORT = 1  #: it reads as zeros on all ranks, and ``overflowed()`` says so
 
 
 class Dedup(enum.Enum):
-    """Whether a rank of an EmbeddingCollection sends each distinct key of a table once."""
+    """Whether each rank of an EmbeddingCollection sends each distinct key of a table only once."""
 
     AUTO = 0  #: as ON
     ON = 1
@@ -148,7 +148,7 @@ class Dedup(enum.Enum):
 
 
 class Route(enum.Enum):
-    """Which rank has a key."""
+    """Which rank stores a key."""
 
     HASH_ROUND_ROBIN = 0  #: by the key's hash: hash tables, unless ``routes`` says otherwise
     ROUND_ROBIN = 1  #: the key modulo the number of ranks
@@ -157,7 +157,7 @@ class Route(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ShardedOptions:
-    """How a collection of several ranks exchanges keys and rows; equal on all ranks.
+    """How a collection of several ranks exchanges keys and rows; all ranks pass equal options.
 
     The fields have the names of ``hotbed_sharded_options``, which ``include/hotbed/sharded.h`` explains.
 
@@ -165,14 +165,14 @@ class ShardedOptions:
         max_batch_size: samples of a rank's largest batch.
         max_keys: keys of a rank's largest batch, over all features of the tables.
         plan: FIXED, TWO_PHASE or ONE_SIDED.
-        overflow: what a batch of FIXED or ONE_SIDED does that does not fit into messages.
+        overflow: what happens to a batch that does not fit into the messages of FIXED or ONE_SIDED.
         dedup: for an EmbeddingCollection; bags always send every key.
-        gradient_scale: factor of the gradients that a backward receives.  The sum of the ranks' gradients is applied:
-            1 for a loss that is a sum, or a mean over all ranks' samples; 1 / ranks for a mean over the rank's own
-            samples, which is what ``DistributedDataParallel`` takes for dense parameters.
-        capacity: keys that a message holds; 0: a rank's share of ``max_keys``, a quarter more, and 64.
-        growth_every: prefetches from one poll of growing tables to the next; 0: 16.
-        routes: the rule of single tables, by name.
+        gradient_scale: factor of the gradients that a backward receives.  The gradients of all ranks are summed: use 1
+            for a loss that is a sum or a mean over all ranks' samples, and 1 / ranks for a mean over the rank's own
+            samples, as ``DistributedDataParallel`` expects for dense parameters.
+        capacity: keys that a message holds; 0: 64 more than 1.25 times a rank's share of ``max_keys``.
+        growth_every: number of prefetches between two checks whether tables should grow; 0: 16.
+        routes: routing rules by table name, for tables that do not use the default rule.
     """
 
     max_batch_size: int
@@ -188,7 +188,7 @@ class ShardedOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A config as the modules use it, checked."""
+    """A checked config, as the modules use it."""
 
     config: Any
     name: str
@@ -218,7 +218,7 @@ _DTYPES = {
 
 
 def _is_default_init(init_fn: Any) -> bool:
-    """Whether it is the partial of ``uniform_`` that TorchRec sets by itself."""
+    """Whether it is the partial of ``uniform_`` that TorchRec sets by default."""
     return isinstance(init_fn, functools.partial) and init_fn.func is torch.nn.init.uniform_
 
 
@@ -230,10 +230,10 @@ def _whole(name: str, config: Any, field: str, default: Any = None) -> int:
 
 
 def read(config: Any, pooled: bool) -> Table:
-    """Read a config of ours or of TorchRec.
+    """Read a config of this package or of TorchRec.
 
     Raises:
-        ArgumentError: a field has a value that no table can have.
+        ArgumentError: the value of a field is invalid.
     """
     name = config.name
     if not isinstance(name, str) or "\0" in name:

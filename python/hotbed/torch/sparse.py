@@ -18,7 +18,7 @@ def _offsets_of(lengths: torch.Tensor) -> torch.Tensor:
 
 
 def described(value: Any) -> str:
-    """Describe what was given in the place of a tensor, for a message."""
+    """Describe the object that was passed as a tensor, for a message."""
     return f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r:.40}"
 
 
@@ -26,10 +26,10 @@ class JaggedTensor:
     """Rows of different lengths, one after the other.
 
     Args:
-        values: ``[n, ...]`` the items of all rows.
-        lengths: ``[rows]`` items of each row, int32 or int64; or ``offsets``.
-        offsets: ``[rows + 1]`` where each row begins and ends.
-        weights: ``[n]`` float32 weights of the items.
+        values: the items of all rows, ``[n, ...]``.
+        lengths: the number of items of each row, ``[rows]`` int32 or int64; or pass ``offsets``.
+        offsets: where each row begins, and where the last one ends, ``[rows + 1]``.
+        weights: the weights of the items, ``[n]`` float32.
     """
 
     def __init__(
@@ -45,45 +45,45 @@ class JaggedTensor:
         self._values, self._lengths, self._offsets, self._weights = values, lengths, offsets, weights
 
     def values(self) -> torch.Tensor:
-        """Give the items of all rows, ``[n, ...]``."""
+        """Return the items of all rows, ``[n, ...]``."""
         return self._values
 
     def lengths(self) -> torch.Tensor:
-        """Give the number of items of each row, ``[rows]``."""
+        """Return the number of items of each row, ``[rows]``."""
         if self._lengths is None:
             assert self._offsets is not None
             self._lengths = _lengths_of(self._offsets)
         return self._lengths
 
     def offsets(self) -> torch.Tensor:
-        """Give where each row begins, and where the last one ends, ``[rows + 1]``."""
+        """Return where each row begins, and where the last one ends, ``[rows + 1]``."""
         if self._offsets is None:
             assert self._lengths is not None
             self._offsets = _offsets_of(self._lengths)
         return self._offsets
 
     def weights_or_none(self) -> Optional[torch.Tensor]:
-        """Give the weights of the items, ``[n]``, or None."""
+        """Return the weights of the items, ``[n]``, or None."""
         return self._weights
 
     def to_dense(self) -> List[torch.Tensor]:
-        """Give a tensor for each row."""
+        """Return a tensor for each row."""
         bounds = self.offsets().tolist()
         return [self._values[a:b] for a, b in zip(bounds[:-1], bounds[1:])]
 
 
 class KeyedJaggedTensor:
-    """For each feature and sample a bag of keys, feature-major: TorchRec's ``KeyedJaggedTensor``.
+    """One bag of keys for each feature and sample, feature-major: TorchRec's ``KeyedJaggedTensor``.
 
     Args:
         keys: names of the features.
-        values: ``[n]`` int32 or int64 keys: the bags of the first feature, sample after sample, then the second's.
-        weights: ``[n]`` float32 weights of the keys, or None.
-        lengths: ``[features * samples]`` keys of each bag, int32 or int64; or ``offsets``.
-        offsets: ``[features * samples + 1]`` where each bag begins and ends.
+        values: the keys, ``[n]`` int32 or int64: the bags of the first feature, sample by sample, then the second's.
+        weights: the weights of the keys, ``[n]`` float32, or None.
+        lengths: the number of keys in each bag, ``[features * samples]`` int32 or int64; or pass ``offsets``.
+        offsets: where each bag begins, and where the last one ends, ``[features * samples + 1]``.
 
     Raises:
-        ArgumentError: neither lengths nor offsets, or their number is no multiple of the features.
+        ArgumentError: both lengths and offsets are missing, or their number is not a multiple of the features.
     """
 
     def __init__(
@@ -110,41 +110,41 @@ class KeyedJaggedTensor:
     def from_lengths_sync(
         keys: Sequence[str], values: torch.Tensor, lengths: torch.Tensor, weights: Optional[torch.Tensor] = None
     ) -> KeyedJaggedTensor:
-        """Make one of lengths; TorchRec's name."""
+        """Create one from lengths; TorchRec's name."""
         return KeyedJaggedTensor(keys, values, weights, lengths=lengths)
 
     @staticmethod
     def from_offsets_sync(
         keys: Sequence[str], values: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor] = None
     ) -> KeyedJaggedTensor:
-        """Make one of offsets; TorchRec's name."""
+        """Create one from offsets; TorchRec's name."""
         return KeyedJaggedTensor(keys, values, weights, offsets=offsets)
 
     def keys(self) -> List[str]:
-        """Give the names of the features."""
+        """Return the names of the features."""
         return self._keys
 
     def values(self) -> torch.Tensor:
-        """Give the keys of all bags, ``[n]``."""
+        """Return the keys of all bags, ``[n]``."""
         return self._jagged.values()
 
     def lengths(self) -> torch.Tensor:
-        """Give the number of keys of each bag, ``[features * samples]``."""
+        """Return the number of keys of each bag, ``[features * samples]``."""
         return self._jagged.lengths()
 
     def offsets(self) -> torch.Tensor:
-        """Give where each bag begins, and where the last one ends, ``[features * samples + 1]``."""
+        """Return where each bag begins, and where the last one ends, ``[features * samples + 1]``."""
         return self._jagged.offsets()
 
     def weights_or_none(self) -> Optional[torch.Tensor]:
-        """Give the weights of the keys, ``[n]``, or None."""
+        """Return the weights of the keys, ``[n]``, or None."""
         return self._jagged.weights_or_none()
 
     def weights(self) -> torch.Tensor:
-        """Give the weights of the keys, ``[n]``.
+        """Return the weights of the keys, ``[n]``.
 
         Raises:
-            ArgumentError: there are none.
+            ArgumentError: it has no weights.
         """
         weights = self._jagged.weights_or_none()
         if weights is None:
@@ -152,11 +152,11 @@ class KeyedJaggedTensor:
         return weights
 
     def stride(self) -> int:
-        """Give the number of samples."""
+        """Return the number of samples."""
         return self._stride
 
     def permute(self, indices: List[int]) -> KeyedJaggedTensor:
-        """Give the features at ``indices``, in that order; one may be there several times, or not at all."""
+        """Return the features at ``indices``, in that order; a feature may occur several times, or not at all."""
         bounds = self.offsets()[:: self._stride].tolist() if self._stride > 0 else [0] * (len(self._keys) + 1)
         lengths, values, weights = self.lengths(), self.values(), self.weights_or_none()
         rows = [lengths[i * self._stride : (i + 1) * self._stride] for i in indices]
@@ -178,7 +178,7 @@ class KeyedJaggedTensor:
         )
 
     def __getitem__(self, key: str) -> JaggedTensor:
-        """Give the bags of one feature."""
+        """Return the bags of one feature."""
         at = self._keys.index(key)
         one = self.permute([at])
         return JaggedTensor(one.values(), one.lengths(), None, one.weights_or_none())
@@ -189,7 +189,7 @@ class KeyedJaggedTensor:
 
 
 class KeyedTensor:
-    """Columns of a tensor under names: what an embedding bag collection gives.
+    """A tensor whose columns are grouped under names: the output of an embedding bag collection.
 
     Args:
         keys: names.
@@ -202,25 +202,25 @@ class KeyedTensor:
         self._keys, self._lengths, self._values = list(keys), list(length_per_key), values
 
     def keys(self) -> List[str]:
-        """Give the names."""
+        """Return the names."""
         return self._keys
 
     def length_per_key(self) -> List[int]:
-        """Give the columns of each name."""
+        """Return the columns of each name."""
         return self._lengths
 
     def values(self) -> torch.Tensor:
-        """Give all columns, ``[samples, columns]``."""
+        """Return all columns, ``[samples, columns]``."""
         return self._values
 
     def to_dict(self) -> Dict[str, torch.Tensor]:
-        """Give a tensor ``[samples, columns of the name]`` for each name."""
+        """Return a dict from each name to its tensor, ``[samples, columns of the name]``."""
         return dict(self.items())
 
     def items(self) -> Iterator[Tuple[str, torch.Tensor]]:
-        """Go through names and their tensors."""
+        """Iterate over names and their tensors."""
         return iter(zip(self._keys, torch.split(self._values, self._lengths, dim=1)))
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        """Give the tensor of a name."""
+        """Return the tensor of a name."""
         return self.to_dict()[key]

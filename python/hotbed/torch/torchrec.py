@@ -42,7 +42,7 @@ from hotbed.torch.config import SGD, Optimizer, ShardedOptions
 
 
 class _TableState:
-    """One table's optimizer state, which TorchRec's optimizers save and load through its two functions."""
+    """One table's optimizer state; TorchRec's optimizers save and load it through the two methods."""
 
     def __init__(self, storage: Storage, number: int) -> None:
         self._storage, self._number = storage, number
@@ -66,9 +66,9 @@ class KeyedFusedOptimizer(FusedOptimizer):  # type: ignore[misc]
         """See the class.
 
         Args:
-            names: of the parameters, by table.
-            storages: the tables.
-            group: the parameter group that has the learning rate of the storages.
+            names: names of the parameters, by table.
+            storages: the storages of the tables.
+            group: the parameter group with the learning rate of the storages.
         """
         params, state = {}, {}
         for storage in storages:
@@ -89,15 +89,15 @@ class _Sharded(ShardedModule, FusedOptimizerModule):  # type: ignore[misc]
     """The part of a collection that ``DistributedModelParallel`` and TorchRec's pipelines call."""
 
     def create_context(self) -> NullShardedModuleContext:
-        """Give TorchRec a context for a batch; it is empty."""
+        """Return an empty context, which TorchRec asks for."""
         return NullShardedModuleContext()
 
     def input_dist(self, ctx: Any, features: Any) -> KJTListSplitsAwaitable[Any]:
-        """Send a batch's keys to their ranks, and in training look them up.
+        """Send a batch's keys to the ranks that own them; in training, also look them up.
 
         Raises:
             UnsupportedError: features have different numbers of samples.
-            HotbedError: as the forward of the collection.
+            HotbedError: as in the collection's forward.
         """
         with self.comm.calls(0):
             if features.variable_stride_per_key():
@@ -114,11 +114,11 @@ class _Sharded(ShardedModule, FusedOptimizerModule):  # type: ignore[misc]
         return KJTListSplitsAwaitable(batches, ctx)
 
     def compute(self, ctx: Any, dist_input: KJTList) -> Any:
-        """Give the outputs of a batch."""
+        """Return the outputs of a batch."""
         return self._outputs(dist_input.features)
 
     def output_dist(self, ctx: Any, output: Any) -> LazyNoWait[Any]:
-        """Give what ``compute()`` gave: it has this rank's outputs already."""
+        """Return the result of ``compute()`` unchanged, because it already has this rank's outputs."""
         return LazyNoWait(output)
 
     @property
@@ -159,7 +159,7 @@ class ShardedEmbeddingCollection(EmbeddingCollection, _Sharded):
 
 
 class _Comms:
-    """The communicators of the sharders of a program, by process group and device."""
+    """The communicators that a program's sharders share, by process group and device."""
 
     def __init__(self, given: Optional[Comm]) -> None:
         self._given = given
@@ -204,20 +204,20 @@ class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
         return self._kind
 
     def shardable_parameters(self, module: Any) -> Dict[str, torch.nn.Parameter]:
-        """Give the weights by table, for the planner."""
+        """Return the weights by table, for the planner."""
         tables = module.embedding_bags if self._kind is torchrec.EmbeddingBagCollection else module.embeddings
         return {name: table.weight for name, table in tables.items()}
 
     def sharding_types(self, compute_device_type: str) -> List[str]:
-        """Give the only type, row-wise."""
+        """Return row-wise, the only supported type."""
         return [ShardingType.ROW_WISE.value]
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> List[str]:
-        """Give the kernel by whose cost TorchRec's planner estimates Hotbed's: rows that the backward updates."""
+        """Return TorchRec's fused kernel, whose cost its planner uses as an estimate of Hotbed's."""
         return [EmbeddingComputeKernel.FUSED.value]
 
     def storage_usage(self, tensor: torch.Tensor, compute_device_type: str, compute_kernel: str) -> Dict[str, int]:
-        """Give the memory of a table: the host's, if device memory holds only part of the rows."""
+        """Return the memory that a table uses; it counts as host memory if device memory holds only some rows."""
         if (self._more.get("options") or {}).get("hbm_bytes"):
             return {ParameterStorage.DDR.value: tensor.numel() * tensor.element_size()}
         usage: Dict[str, int] = super().storage_usage(tensor, compute_device_type, compute_kernel)
@@ -231,11 +231,11 @@ class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
         device: Optional[torch.device] = None,
         module_fqn: Optional[str] = None,
     ) -> ShardedModule[Any, Any, Any, Any]:
-        """Make Hotbed's collection, with the weights of the module unless they are on the meta device.
+        """Create Hotbed's collection, with the weights of the module unless they are on the meta device.
 
         Raises:
-            ArgumentError: the module or the environment does not fit; the text says why.
-            UnsupportedError: a plan that is not row-wise, or ``need_indices``.
+            ArgumentError: the module or the environment is unsuitable; the text says why.
+            UnsupportedError: the plan is not row-wise, or the module has ``need_indices``.
         """
         place = module_fqn or type(module).__name__
         for name, planned in params.items():
@@ -283,7 +283,7 @@ def sharders(
     comm: Optional[Comm] = None,
     **more: Any,
 ) -> List[Sharder]:
-    """Give sharders of TorchRec's ``EmbeddingBagCollection`` and ``EmbeddingCollection`` for a distributed model.
+    """Return sharders of TorchRec's ``EmbeddingBagCollection`` and ``EmbeddingCollection`` for a distributed model.
 
     They replace each module by :class:`~hotbed.torch.EmbeddingBagCollection` or ``EmbeddingCollection``, whose rows are
     sharded over the ranks of the model's process group.  TorchRec's planner accepts them; all tables are row-wise.
@@ -291,8 +291,8 @@ def sharders(
     Args:
         sharded: the largest batch, and how ranks exchange keys and rows.  The gradients of the ranks are averaged, as
             TorchRec and ``DistributedDataParallel`` do, and multiplied by ``gradient_scale``.
-        optimizer: of the rows; None: rows are only read.
-        comm: the ranks; None: made of the process group.
+        optimizer: optimizer of the rows; None: rows are only read.
+        comm: the ranks; None: create a communicator of the process group's ranks.
         more: further arguments of the collections, for example ``seed``, ``check`` or ``options``.
     """
     comms = _Comms(comm)

@@ -1,7 +1,7 @@
 """dynamicemb's public names over Hotbed's tables.
 
-``import hotbed.compat.dynamicemb as dynamicemb`` replaces ``import dynamicemb``.  Code that imports from its modules,
-``from dynamicemb.planner import ...``, needs :func:`install` before, or other import lines.
+``import hotbed.compat.dynamicemb as dynamicemb`` replaces ``import dynamicemb``.  Code that imports from its modules
+(``from dynamicemb.planner import ...``) must call :func:`install` first, or change these lines too.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _OF_TORCHREC = ("construct_twin_module", "get_planner", "planner", "shard")
 
 
 def install() -> None:
-    """Make ``import dynamicemb`` and imports from its modules mean this package, in this process.
+    """Make ``import dynamicemb`` and imports from its modules find this package, in this process.
 
-    Without TorchRec the modules that build on it are left out: planner, get_planner, shard, construct_twin_module.
+    Without TorchRec, the modules that need it are left out: planner, get_planner, shard, construct_twin_module.
 
     Raises:
-        ImportError: another ``dynamicemb`` is imported already.
+        ImportError: another ``dynamicemb`` has been imported.
     """
     there = sys.modules.get("dynamicemb")
     if there is not None and there is not sys.modules[__name__]:

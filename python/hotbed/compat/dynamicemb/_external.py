@@ -1,4 +1,4 @@
-"""A plug-in of Hotbed's external stores that calls a :class:`.Storage` of Python."""
+"""A plug-in for Hotbed's external stores that calls a :class:`.Storage` written in Python."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from hotbed.compat.dynamicemb.types import CopyMode
 from hotbed.errors import UnsupportedError
 from hotbed.torch.config import Table
 
-#: Score, stamp and checksum of a row, which Hotbed wants back; None: the key was erased.
+#: Score, stamp and checksum of a row, which Hotbed reads back; None: the key was erased.
 _Metadata = Optional[Tuple[int, int, int]]
 
 
 class Bridge:
-    """Lets tables be a cache over a storage that is written in Python.
+    """Makes tables a cache over a storage that is written in Python.
 
-    The storage keeps float32 rows in the layout of ``CopyMode.VALUE``.  Hotbed's metadata of each row is kept here, so
-    that the rows live as long as the tables: rows that the storage has from elsewhere are an error when they are found.
+    The storage keeps float32 rows in the layout of ``CopyMode.VALUE``.  This object keeps Hotbed's metadata of rows,
+    so rows can be used only as long as the tables exist.  It is an error to find a row that these tables did not write.
 
     Args:
         storage: a :class:`.Storage`.
-        tables: of the module.
-        optimizer: of the module.
+        tables: the module's tables.
+        optimizer: the module's optimizer.
 
     Raises:
-        UnsupportedError: rows that are not float32, or (TIMESTAMP, LFU) scores.
+        UnsupportedError: rows are not float32, or scores are (TIMESTAMP, LFU).
     """
 
     def __init__(self, storage: Any, tables: Sequence[Table], optimizer: BaseDynamicEmbeddingOptimizer) -> None:
@@ -44,7 +44,7 @@ class Bridge:
         self._tables = list(tables)
         self._widest = max(t.dim for t in tables)
         self._width = self._widest + max(optimizer.get_state_dim(t.dim) for t in tables)
-        #: For each table and part of a row: its first float in Hotbed's row and in the storage's, and its floats.
+        #: For each table and part of a row: its offset in Hotbed's row and in the storage's, and its length, in floats.
         self._columns: List[List[Tuple[int, int, int]]] = []
         self._initial = optimizer.get_initial_optim_states()
         self._metadata: List[Dict[int, _Metadata]] = [{} for _ in tables]
@@ -55,7 +55,7 @@ class Bridge:
         self.failure: Optional[BaseException] = None
 
     def open(self, options: Any) -> Any:
-        """Make the ``hotbed_external *`` for a ``hotbed_storage_options *``."""
+        """Create the ``hotbed_external *`` for a ``hotbed_storage_options *``."""
         described = ffi.new("hotbed_external_table[]", len(self._tables))
         check(lib.hotbed_storage_external_tables(options, described))
         self._row_bytes = [int(t.row_bytes) for t in described]
@@ -73,14 +73,14 @@ class Bridge:
         return out[0]
 
     def _callback(self, calls: Any, name: str) -> Any:
-        """Make a C function of a method of this object, without a reference to it."""
+        """Wrap a method as a C callback that holds only a weak reference to this object."""
         me = weakref.ref(self)
         kind = ffi.typeof(ffi.addressof(calls, name)).item
         fails = kind.result.kind != "void"
 
         def call(*args: Any) -> Any:
             bridge = me()
-            if bridge is None:  # the storage's tables are gone; only close() comes
+            if bridge is None:  # the tables are deleted; only close() is called now
                 return lib.HOTBED_OK if fails else None
             try:
                 getattr(bridge, f"_{name}")(*args[1:])
@@ -98,7 +98,7 @@ class Bridge:
     # --- rows -----------------------------------------------------------------------------------
 
     def lay_out(self, infos: Sequence[Any], states: int, state_dims: Sequence[int]) -> None:
-        """Take the layout of Hotbed's rows: the ``hotbed_table_info`` of each table, states and floats of a state."""
+        """Set the layout of Hotbed's rows from the tables' ``hotbed_table_info`` and the number and dims of states."""
         self._columns = []
         for table, info, width in zip(self._tables, infos, state_dims):
             parts = [(0, 0, table.dim)]
@@ -106,7 +106,7 @@ class Bridge:
             self._columns.append(parts)
 
     def _lookup(self, table: int, keys: List[int]) -> torch.Tensor:
-        """Give the storage's rows of keys that it has to have, ``[n, width]`` float32."""
+        """Return the rows of keys that the storage must have, ``[n, width]`` float32."""
         ids = torch.full((len(keys),), table, dtype=torch.int64)
         answer = self._storage.find(_signed(keys), ids, CopyMode.VALUE)
         if int(answer[0]) > 0:
@@ -117,7 +117,7 @@ class Bridge:
         return values.detach().to(device="cpu", dtype=torch.float32)
 
     def _known(self, table: int, keys: List[int]) -> List[Tuple[int, Tuple[int, int, int]]]:
-        """Give positions and metadata of the keys that were written here; check that the storage has no others."""
+        """Return positions and metadata of keys that these tables wrote; raise if the storage has any other key."""
         kept = self._metadata[table]
         strange = [k for k in keys if k not in kept]
         if strange:

@@ -39,11 +39,11 @@ def is_dynamic(fused_params: Optional[Mapping[str, Any]]) -> bool:
 
 
 class LearningRate(FusedOptimizer):  # type: ignore[misc]
-    """The optimizer of a lookup as TorchRec sees one: the backward applies it, ``step()`` sets the learning rate."""
+    """A lookup's optimizer for TorchRec: the backward updates the rows, and ``step()`` sets the learning rate."""
 
     def __init__(self, tables: BatchedDynamicEmbeddingTablesV2) -> None:
         """See the class."""
-        self._tables = [tables]  # in a list, so that the optimizer's state has no module
+        self._tables = [tables]  # in a list, so that it is not registered as part of the optimizer's state
         super().__init__({}, {}, [{"params": [], "lr": tables.optimizer.group["lr"]}])
 
     def step(self, closure: Any = None) -> None:
@@ -74,7 +74,7 @@ def _make_tables(config: Any, device: Optional[torch.device], features: List[int
 
 
 class _Lookup(FusedOptimizerModule):  # type: ignore[misc]
-    """What the lookups of rows and of bags share; TorchRec's base class comes after it in their bases."""
+    """Base of the lookups of rows and of bags; TorchRec's base class follows it in their bases."""
 
     _emb_module: BatchedDynamicEmbeddingTablesV2
     _config: Any
@@ -85,26 +85,26 @@ class _Lookup(FusedOptimizerModule):  # type: ignore[misc]
         self._emb_module = _make_tables(self._config, device, features)
         self._optim = LearningRate(self._emb_module)
         self._param_per_table = {}
-        for table in self._config.embedding_tables:  # rows are in no tensor; TorchRec needs a parameter of each table
+        for table in self._config.embedding_tables:  # TorchRec needs a parameter for each table
             weight = torch.nn.Parameter(torch.empty(0, table.local_cols, device=device))
             weight._in_backward_optimizers = [EmptyFusedOptimizer()]  # type: ignore[attr-defined]
             self._param_per_table[table.name] = weight
 
     @property
     def emb_module(self) -> BatchedDynamicEmbeddingTablesV2:
-        """Give the tables."""
+        """Return the tables."""
         return self._emb_module
 
     @property
     def fused_optimizer(self) -> FusedOptimizer:
-        """Give the optimizer, whose ``param_groups[0]["lr"]`` is the learning rate."""
+        """Return the optimizer, whose ``param_groups[0]["lr"]`` is the learning rate."""
         return self._optim
 
     def _counts(self, features: KeyedJaggedTensor) -> Optional[torch.Tensor]:
         return features.weights_or_none() if self.counted else None
 
     def forward(self, features: KeyedJaggedTensor, *_: Any, **__: Any) -> torch.Tensor:
-        """Look the features' keys up."""
+        """Look up the features' keys."""
         if features.variable_stride_per_key():
             raise UnsupportedError("hash tables: all features of a batch have the same number of samples")
         return self._emb_module(  # type: ignore[no-any-return]
@@ -123,28 +123,28 @@ class _Lookup(FusedOptimizerModule):  # type: ignore[misc]
     def state_dict(
         self, destination: Optional[Dict[str, Any]] = None, prefix: str = "", keep_vars: bool = False
     ) -> Dict[str, Any]:
-        """Give nothing: rows are saved by ``DynamicEmbDump``."""
+        """Add nothing: ``DynamicEmbDump`` saves the rows."""
         return {} if destination is None else destination
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[Tuple[str, torch.nn.Parameter]]:
-        """Give a parameter without elements of each table."""
+        """Iterate over the tables' parameters, which have no elements."""
         for name, weight in self._param_per_table.items():
             yield f"{prefix}.{name}.weight" if prefix else f"{name}.weight", weight
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[Tuple[str, torch.Tensor]]:
-        """Give none."""
+        """Iterate over nothing: there are no buffers."""
         yield from ()
 
     def flush(self) -> None:
-        """Write the upper tier's changes back."""
+        """Write changed rows of the upper tier back."""
         self._emb_module.flush()
 
     def purge(self) -> None:
-        """Write the upper tier back and empty it."""
+        """Write changed rows of the upper tier back, and empty it."""
         self._emb_module.reset_cache_states()
 
 
@@ -169,7 +169,7 @@ class BagsLookup(_Lookup, BaseBatchedEmbeddingBag):  # type: ignore[misc]
 
 
 class _Lookups:
-    """What both kinds of groups of lookups share: groups of hash tables get our lookup, the others TorchRec's."""
+    """Base of the grouped lookups: groups of hash tables use this package's lookup, other groups use TorchRec's."""
 
     _lookup: Any
     _emb_modules: Any
@@ -178,13 +178,13 @@ class _Lookups:
     def _create_embedding_kernel(self, config: Any, *args: Any, **kwargs: Any) -> Any:
         if config.compute_kernel != EmbeddingComputeKernel.CUSTOMIZED_KERNEL:
             return super()._create_embedding_kernel(config, *args, **kwargs)  # type: ignore[misc]
-        given = [*args, *kwargs.values()]  # in an order that depends on TorchRec's class and version
+        given = [*args, *kwargs.values()]  # their order depends on TorchRec's class and version
         pg = next((a for a in given if isinstance(a, dist.ProcessGroup)), None)
         device = next((a for a in given if isinstance(a, torch.device)), None)
         return self._lookup(config, pg, device)
 
     def prefetch(self, sparse_features: KeyedJaggedTensor, forward_stream: Optional[Any] = None) -> None:
-        """Look a batch up ahead in all groups that can."""
+        """Look a batch up ahead in all groups that support it."""
         for lookup, features in zip(self._emb_modules, sparse_features.split(self._feature_splits)):
             if isinstance(lookup, _Lookup):
                 lookup.prefetch(features, forward_stream)
@@ -214,9 +214,9 @@ class KeysDist(RwSparseFeaturesDist):  # type: ignore[misc]
 
     Args:
         features: names, in the order of the sharding.
-        dist_types: of each feature's table.
-        hash_sizes: keys of each feature's table; a rank's block of ``continuous`` is its share of them.
-        options: of TorchRec's class.
+        dist_types: ``dist_type`` of each feature's table.
+        hash_sizes: number of keys of each feature's table; with ``continuous``, each rank owns an equal block of them.
+        options: options of TorchRec's class.
     """
 
     def __init__(self, features: List[str], dist_types: List[str], hash_sizes: List[int], **options: Any) -> None:
@@ -235,7 +235,7 @@ class KeysDist(RwSparseFeaturesDist):  # type: ignore[misc]
         return self._dist(moved)
 
     def _owners(self, features: KeyedJaggedTensor) -> Tuple[torch.Tensor, torch.Tensor]:
-        """Give the rank of each key, and the key to store."""
+        """Return the rank that owns each key, and the key that this rank's table stores."""
         ranks, keys = [], []
         parts = torch.split(features.values(), features.length_per_key())
         for part, dist_type, block in zip(parts, self._dist_types, self._blocks):
@@ -245,7 +245,7 @@ class KeysDist(RwSparseFeaturesDist):  # type: ignore[misc]
         return torch.cat(ranks), torch.cat(keys)
 
     def _move(self, features: KeyedJaggedTensor, by_position: bool) -> Tuple[KeyedJaggedTensor, torch.Tensor]:
-        """Group the keys by rank; give their new positions too."""
+        """Group the keys by rank, and return their new positions too."""
         ranks, keys = self._owners(features)
         varies = features.variable_stride_per_key()
         strides = features.stride_per_key()
@@ -279,7 +279,7 @@ class KeysDist(RwSparseFeaturesDist):  # type: ignore[misc]
 
 
 class _RowWise:
-    """What both kinds of row-wise sharding share."""
+    """Base of the row-wise shardings of rows and of bags."""
 
     _sequence = False
     _lookups: Any
@@ -295,7 +295,7 @@ class _RowWise:
         self._dist_type_per_feature = dict(zip(self.feature_names(), self._dist_types))  # type: ignore[attr-defined]
 
     def create_input_dist(self, device: Optional[torch.device] = None) -> KeysDist:
-        """Give the distribution of keys to ranks."""
+        """Return the distribution of keys to ranks."""
         me: Any = self
         return KeysDist(
             me.feature_names(),
@@ -315,7 +315,7 @@ class _RowWise:
         fused_params: Optional[Dict[str, Any]] = None,
         feature_processor: Optional[Any] = None,
     ) -> Any:
-        """Give the lookups of this rank."""
+        """Return the lookups of this rank."""
         me: Any = self
         more = (
             {} if self._sequence else {"feature_processor": feature_processor, "sharding_type": ShardingType.ROW_WISE}

@@ -44,14 +44,14 @@ _SCORES = {
     DynamicEmbScoreStrategy.NO_EVICTION: lib.HOTBED_SCORE_STEP,
 }
 _CHECKS = ("error", "warn", "ignore")  # by DynamicEmbCheckMode
-#: Keys of a table that never evicts: far beyond any memory, so that growth ends where memory does.
+#: Capacity limit of tables that never evict: above any memory size, so that only memory limits growth.
 _NO_LIMIT = 2**35
-#: Forwards and prefetches whose backward may still come.
+#: Number of forwards and prefetches that may wait for their backward.
 MAX_IN_FLIGHT = 16
 
 
 def initializer(args: DynamicEmbInitializerArgs) -> Dict[str, Any]:
-    """Give the fields of a ``hotbed_initializer``."""
+    """Return the fields of a ``hotbed_initializer``."""
     args = complete_initializer_args(args)
     fields: Dict[str, Any] = {"kind": _INITIALIZERS[args.mode]}
     if args.mode == DynamicEmbInitializerMode.CONSTANT:
@@ -88,11 +88,11 @@ def _admission(name: str, options: DynamicEmbTableOptions) -> Dict[str, Any]:
 
 
 def describe(name: str, options: DynamicEmbTableOptions, features: int, upper_capacity: int) -> Table:
-    """Give a table as Hotbed's modules describe one.
+    """Describe a table as Hotbed's modules do.
 
     Raises:
-        ArgumentError: ``dim`` or ``max_capacity`` is missing or cannot be.
-        UnsupportedError: an admission that Hotbed does not have.
+        ArgumentError: ``dim`` or ``max_capacity`` is missing or invalid.
+        UnsupportedError: Hotbed does not have the admission strategy.
     """
     if options.dim is None or options.max_capacity is None:
         raise ArgumentError(f"table {name!r}: dim {options.dim}, max_capacity {options.max_capacity}: both are needed")
@@ -136,17 +136,17 @@ def describe(name: str, options: DynamicEmbTableOptions, features: int, upper_ca
 
 
 class Tables(Storage):
-    """A storage whose forwards take the prefetched batches in order.
+    """A storage whose forwards use the prefetched batches in order.
 
     Args:
-        tables: of :func:`describe`.
-        options: of the tables.
-        pooling: of all tables.
-        optimizer: of all tables.
+        tables: results of :func:`describe`.
+        options: the tables' options.
+        pooling: pooling of all tables.
+        optimizer: optimizer of all tables.
         device: "cpu", or a CUDA device with an index.
-        output_dtype: of outputs and gradients.
-        mode: fields of ``hotbed_storage_options`` that place the rows.
-        bridge: to a storage that keeps all rows, or None.
+        output_dtype: dtype of outputs and gradients.
+        mode: fields of ``hotbed_storage_options`` that choose where rows are kept.
+        bridge: plug-in for a storage that keeps all rows, or None.
     """
 
     def __init__(
@@ -191,14 +191,14 @@ class Tables(Storage):
         samples: int,
         counts: Optional[torch.Tensor] = None,
     ) -> None:
-        """Look a batch up ahead; forwards take batches in this order.
+        """Look a batch up ahead; forwards use batches in this order.
 
         Args:
             keys: ``[n]`` int64.
             offsets: ``[features * samples + 1]`` int64.
             weights: None.
-            samples: of each feature.
-            counts: ``[n]`` int32: how many occurrences each key stands for.
+            samples: number of samples, equal for all features.
+            counts: ``[n]`` int32: number of occurrences that each key counts for.
 
         Raises:
             StateError: too many batches wait for their forward.
@@ -234,11 +234,11 @@ class Tables(Storage):
     # --- contents -------------------------------------------------------------------------------
 
     def capacity(self, table: int) -> int:
-        """Give the keys for which there is memory."""
+        """Return the number of keys for which memory is allocated."""
         return int(self.info(table).capacity)
 
     def now(self, table: int) -> int:
-        """Give the latest score of a TIMESTAMP, (TIMESTAMP, LFU) or STEP table."""
+        """Return the latest score of a TIMESTAMP, (TIMESTAMP, LFU) or STEP table."""
         value = ffi.new("uint64_t *")
         with self.lock:
             check(lib.hotbed_storage_now(self._c, table, value, self.streams.current()))
@@ -250,14 +250,14 @@ class Tables(Storage):
             check(lib.hotbed_storage_set_score(self._c, table, value, self.streams.current()))
 
     def flush(self) -> None:
-        """Write the upper tier's changes back."""
+        """Write changed rows of the upper tier back."""
         with self.lock:
             stream = self.streams.current()
             check(lib.hotbed_storage_flush(self._c, stream))
             check(lib.hotbed_stream_sync(stream))
 
     def reset(self) -> None:
-        """Flush, and empty the upper tier; drops all batches."""
+        """Flush and empty the upper tier, and drop all batches."""
         with self.lock:
             self.cancel()
             stream = self.streams.current()
@@ -265,7 +265,7 @@ class Tables(Storage):
             check(lib.hotbed_stream_sync(stream))
 
     def offer(self, table: int, keys: torch.Tensor) -> None:
-        """Insert ``[n]`` distinct keys with initial rows, as far as the table keeps them."""
+        """Insert ``[n]`` distinct keys with initial rows; a table that evicts may keep only some of them."""
         keys = keys.to(device=self.device, dtype=torch.int64).contiguous()
         with self.lock:
             stream = self.streams.current()
@@ -274,7 +274,7 @@ class Tables(Storage):
             check(lib.hotbed_stream_sync(stream))
 
     def found(self, table: int, keys: torch.Tensor) -> torch.Tensor:
-        """Give a mask ``[n]`` of the keys that have a row."""
+        """Return a mask ``[n]`` of the keys that have a row."""
         keys = keys.to(device=self.device, dtype=torch.int64).contiguous()
         mask = torch.zeros(keys.shape[0], dtype=torch.uint8, device=self.device)
         with self.lock:
@@ -285,25 +285,25 @@ class Tables(Storage):
         return mask == 1
 
     def parts(self, table: int) -> List[str]:
-        """Give the names of what a row has."""
+        """Return the names of a row's parts."""
         timed = self.tables[table].extra["score"] == lib.HOTBED_SCORE_TIMESTAMP_LFU
         return ["weight", *self.state_names(), "scores", *(["times"] if timed else [])]
 
     def export(
         self, table: int, window: int, min_score: int = 0, min_time: int = 0, first: int = 0, end: Optional[int] = None
     ) -> Iterator[Tuple[torch.Tensor, Dict[str, torch.Tensor]]]:
-        """Go through the rows of a table, window by window of its slots.
+        """Iterate over the rows of a table by windows of its slots.
 
         Args:
             table: number of the table.
-            window: slots at a time.
-            min_score: least score.
-            min_time: least time of a (TIMESTAMP, LFU) table.
-            first: slot to begin with.
-            end: slot to end before; None: all.
+            window: number of slots in a window.
+            min_score: lowest score of the rows to return.
+            min_time: lowest time, for a (TIMESTAMP, LFU) table.
+            first: first slot.
+            end: slot after the last one; None: all slots.
 
         Returns:
-            Keys ``[n]`` int64 and the parts of their rows, on the tables' device; windows without keys are left out.
+            Keys ``[n]`` int64 and the parts of their rows, on the tables' device; windows without keys are skipped.
         """
         last = ffi.new("uint64_t *")
         with self.lock:
@@ -334,7 +334,7 @@ class Tables(Storage):
                 yield keys[:got], {name: part[:got] for name, part in parts.items()}
 
     def counts(self, table: int) -> Tuple[torch.Tensor, torch.Tensor]:
-        """Give the keys that admission counts and how often each was seen, int64 on the CPU."""
+        """Return the keys that admission counts, and how often each was seen, int64 on the CPU."""
         n = ffi.new("uint64_t *")
         with self.lock:
             stream = self.streams.current()

@@ -47,29 +47,29 @@ _LEAST_OVER_STORAGE = 1024
 
 
 def encode_meta_json_file_path(root_path: str, table_name: str) -> str:
-    """Give the path of a dump's JSON file."""
+    """Return the path of a dump's JSON file."""
     return os.path.join(root_path, f"{table_name}_opt_args.json")
 
 
 def encode_checkpoint_file_path(root_path: str, table_name: str, rank: int, world_size: int, item: str) -> str:
-    """Give the path of a dump's file of a rank; ``item`` is keys, values, scores or opt_values."""
+    """Return the path of a dump's file of a rank; ``item`` is keys, values, scores or opt_values."""
     if item not in _ITEMS:
         raise ValueError(f"item {item!r} is not one of {_ITEMS}")
     return os.path.join(root_path, f"{table_name}_emb_{item}.rank_{rank}.world_size_{world_size}")
 
 
 def encode_counter_checkpoint_file_path(root_path: str, table_name: str, rank: int, world_size: int, item: str) -> str:
-    """Give the path of a dump's file of admission counts; ``item`` is keys or frequencies."""
+    """Return the path of a dump's file of admission counts; ``item`` is keys or frequencies."""
     if item not in ("keys", "frequencies"):
         raise ValueError(f"item {item!r} is not keys or frequencies")
     return os.path.join(root_path, f"{table_name}_counter_{item}.rank_{rank}.world_size_{world_size}")
 
 
 def _ranks_of(root_path: str, table_name: str) -> int:
-    """Give the number of ranks that wrote a dump; 0 where there is none.
+    """Return the number of ranks that wrote a dump; 0 where there is none.
 
     Raises:
-        RuntimeError: a file is missing, or files of several world sizes are there.
+        RuntimeError: a file is missing, or files of several world sizes exist.
     """
     files = glob.glob(glob.escape(os.path.join(root_path, f"{table_name}_emb_keys.rank_")) + "*")
     if not files:
@@ -97,18 +97,18 @@ def _device(device: Optional[Union[str, int, torch.device]], options: DynamicEmb
 
 
 class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
-    """Hash tables of 64-bit keys that are looked up together; rows are made when a key is first trained.
+    """Hash tables of 64-bit keys that are looked up together; rows are created when a key is first trained.
 
     Args:
-        table_options: of each table; what :meth:`.DynamicEmbTableOptions.get_grouped_key` gives is equal in all.
-        table_names: of each table; ``t0``, ``t1``, ... where None.
-        feature_table_map: table of each feature, ascending; None: a feature a table.
+        table_options: options of each table; :meth:`.DynamicEmbTableOptions.get_grouped_key` must be equal for all.
+        table_names: name of each table; None: ``t0``, ``t1``, ...
+        feature_table_map: table of each feature, ascending; None: one feature per table.
         use_index_dedup: without effect: Hotbed always looks each distinct key up once.
         prefetch_pipeline: without effect: ``prefetch()`` may always be called.
-        pooling_mode: of all tables.  NONE needs one dim.
-        output_dtype: of outputs and gradients.
-        device: of the tables: CPU, or a GPU; None: the options' device_id or the current GPU, the CPU where the library
-            was built without CUDA.
+        pooling_mode: pooling of all tables.  With NONE all tables must have the same dim.
+        output_dtype: dtype of outputs and gradients.
+        device: device of the tables; None: the options' device_id or the current GPU, or the CPU if the library was
+            built without CUDA.
         enforce_hbm: without effect.
         bounds_check_mode: without effect: every key is valid.
         optimizer: SGD, EXACT_SGD, ADAM, EXACT_ADAGRAD or EXACT_ROWWISE_ADAGRAD.
@@ -129,8 +129,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         kwargs: likewise.
 
     Raises:
-        ArgumentError: options that do not go together, or that no table can have; the text has the value.
-        UnsupportedError: an option that Hotbed does not have.
+        ArgumentError: options are invalid or contradict each other; the text has the value.
+        UnsupportedError: Hotbed does not have an option.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
 
     @staticmethod
     def _complete(option: DynamicEmbTableOptions) -> None:
-        """Set what follows from other options, as code that reads them later expects."""
+        """Set the options that follow from others, because dynamicemb's callers read them later."""
         assert option.score_strategy is not None
         if option.init_capacity is None:
             option.init_capacity = option.max_capacity
@@ -231,7 +231,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         option.evict_strategy = _EVICT.get(strategy, DynamicEmbEvictStrategy.CUSTOMIZED)
 
     def _create(self) -> None:
-        """Make the tables, in the mode that dynamicemb's rules choose."""
+        """Create the tables, in the mode that dynamicemb's rules choose."""
         options, first = self._dynamicemb_options, self._dynamicemb_options[0]
         widths = [d + self._optimizer.get_state_dim(d) for d in self.dims]
         element = DTYPE_NUM_BYTES[self.embedding_dtype]
@@ -283,39 +283,39 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
 
     @property
     def table_names(self) -> List[str]:
-        """Give the names of the tables."""
+        """Return the names of the tables."""
         return self._table_names
 
     @property
     def optimizer(self) -> BaseDynamicEmbeddingOptimizer:
-        """Give the optimizer, whose learning rate can be set."""
+        """Return the optimizer, whose learning rate can be set."""
         return self._optimizer
 
     @property
     def tables(self) -> Any:
-        """Give the rows: a :class:`.DynamicEmbStorage`, a :class:`.HybridStorage` or the external storage."""
+        """Return the rows: a :class:`.DynamicEmbStorage`, a :class:`.HybridStorage` or the external storage."""
         return self._storage
 
     @property
     def cache(self) -> Optional[DynamicEmbCache]:
-        """Give the upper tier of tables with a cache, otherwise None."""
+        """Return the upper tier of tables with a cache, otherwise None."""
         return self._cache
 
     def explain(self) -> str:
-        """Say in a sentence where the rows are, and why."""
+        """Return a sentence that says where the rows are, and why."""
         text = ffi.new("char[]", 256)
         if lib.hotbed_storage_explain(self._hotbed.pointer, text, 256) != 0:
             return ""
         return str(ffi.string(text).decode())
 
     def extra_repr(self) -> str:
-        """Say what tables there are."""
+        """Describe the tables."""
         return ", ".join(
             f"{n}=({o.max_capacity}, {o.dim})" for n, o in zip(self._table_names, self._dynamicemb_options)
         )
 
     def split_embedding_weights(self) -> List[torch.Tensor]:
-        """Give a placeholder ``[1, 1]`` a table, as TorchRec's planner asks for weights; hash tables have no array."""
+        """Return a placeholder ``[1, 1]`` per table, because TorchRec's planner asks for weights."""
         return [torch.empty((1, 1), device=self.device, dtype=self.embedding_dtype) for _ in self._dynamicemb_options]
 
     # --- the step -------------------------------------------------------------------------------
@@ -343,14 +343,15 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
     ) -> torch.Tensor:
         """Look a batch up.
 
-        In training mode new keys get rows, and the backward of the result updates them; the oldest prefetched batch is
-        taken, if there is one.  In evaluation mode nothing changes, and missing keys read as ``eval_initializer_args``.
+        In training mode new keys get rows, and the backward of the result updates them.  If batches have been
+        prefetched, the forward uses the oldest one.  In evaluation mode nothing changes, and missing keys read as
+        ``eval_initializer_args`` says.
 
         Args:
-            indices: ``[n]`` keys: the bags of the first feature, sample after sample, then the second's.
-            offsets: ``[features * samples + 1]`` where each bag begins and ends.
-            per_sample_weights: ``[n]`` how many occurrences each key stands for in LFU scores and in admission, as in
-                dynamicemb; the pooling has no weights.
+            indices: the keys, ``[n]``: the bags of the first feature, sample by sample, then the second's.
+            offsets: where each bag begins, and where the last one ends, ``[features * samples + 1]``.
+            per_sample_weights: number of occurrences that each key counts for in LFU scores and in admission, ``[n]``,
+                as in dynamicemb; the pooling does not use it.
             feature_requires_grad: ignored.
             batch_size_per_feature_per_rank: None.
             total_unique_indices: ignored.
@@ -359,8 +360,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             ``[samples, sum of dims]``, or ``[n, dim]`` without pooling.
 
         Raises:
-            ArgumentError: dtype, device or shape.
-            StateError: the tables were made with ``training=False``, or the batch is not the prefetched one.
+            ArgumentError: a wrong dtype, device or shape.
+            StateError: the tables were created with ``training=False``, or the batch is not the oldest prefetched one.
         """
         if batch_size_per_feature_per_rank is not None:
             raise UnsupportedError("batch_size_per_feature_per_rank: all features have the same number of samples")
@@ -393,14 +394,14 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         batch_size_per_feature_per_rank: Optional[List[List[int]]] = None,
         frequency_counters: Optional[torch.Tensor] = None,
     ) -> None:
-        """Find or make the rows of a batch, and bring them into device memory; forwards take batches in this order.
+        """Find or create the rows of a batch, and fetch them into device memory; forwards use batches in this order.
 
-        The work goes to PyTorch's current stream; order the forward's stream behind it.
+        The work goes to PyTorch's current stream; the forward's stream must wait for it.
 
         Args:
-            indices: as of :meth:`forward`.
-            offsets: likewise.
-            forward_stream: of the forward, for which the tensors are kept.
+            indices: as in :meth:`forward`.
+            offsets: as in :meth:`forward`.
+            forward_stream: stream of the forward; the tensors are kept until its work is done.
             batch_size_per_feature_per_rank: None.
             frequency_counters: ``per_sample_weights`` of :meth:`forward`.
         """
@@ -428,12 +429,12 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             self._cache.cache_metrics.copy_(torch.tensor([a - b for a, b in zip(after, before)]))
 
     def flush(self) -> None:
-        """Write the changes of the upper tier back; without a cache it does nothing."""
+        """Write changed rows of the upper tier back; does nothing without a cache."""
         if self._cache is not None:
             self._hotbed.flush()
 
     def reset_cache_states(self) -> None:
-        """Write the upper tier back and empty it, and drop all batches."""
+        """Write changed rows of the upper tier back, empty it, and drop all batches."""
         if self._cache is not None:
             self._hotbed.reset()
 
@@ -460,7 +461,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             named_score: score by table, at least 1.
 
         Raises:
-            ValueError: a score that is no integer, or 0; a table of another strategy.
+            ValueError: a score is not an integer or is 0, or a table has another strategy.
         """
         for name, score in named_score.items():
             if not isinstance(score, int) or score == 0:
@@ -483,10 +484,10 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         return 1 if strategy == DynamicEmbScoreStrategy.LFU else 0
 
     def get_score(self) -> Dict[str, int]:
-        """Give a threshold by table: an :meth:`incremental_dump` with it gives the keys that are trained from now on.
+        """Return a threshold by table: :meth:`incremental_dump` with it returns the keys that are trained from now on.
 
-        It is the next score of STEP and TIMESTAMP tables (microseconds since the tables' first batch), and the last
-        set one of CUSTOMIZED tables.  LFU tables have 1, NO_EVICTION tables 0.
+        It is the next score of STEP and TIMESTAMP tables (microseconds since the tables' first batch), and the score
+        that was last set for CUSTOMIZED tables.  LFU tables have 1, NO_EVICTION tables 0.
         """
         return {name: self._score(t) for t, name in enumerate(self._table_names)}
 
@@ -501,7 +502,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
     def export_keys_values(
         self, table_name: str, device: torch.device, batch_size: int = 65536
     ) -> Tuple[torch.Tensor, torch.Tensor]:
-        """Give the keys ``[n]`` of a table and their float32 rows ``[n, dim]``."""
+        """Return the keys ``[n]`` of a table and their float32 rows ``[n, dim]``."""
         self.flush()
         number = self._number(table_name)
         found = list(self._view().export_keys_values(device, batch_size, number))
@@ -510,7 +511,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         return torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
 
     def _view(self) -> Union[DynamicEmbStorage, HybridStorage]:
-        """Give the rows as Hotbed has them, with the rows of an external storage."""
+        """Return the rows as Hotbed has them, with the rows of an external storage."""
         if isinstance(self._storage, (DynamicEmbStorage, HybridStorage)):
             return self._storage
         return DynamicEmbStorage(self._hotbed, self._optimizer)
@@ -518,14 +519,14 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
     def incremental_dump(
         self, named_thresholds: Dict[str, int], pg: Optional[Any] = None
     ) -> Tuple[Dict[str, Tuple[torch.Tensor, torch.Tensor]], Dict[str, int]]:
-        """Give the rows whose score, or time where keys have one, is at least a threshold.
+        """Return the rows whose score, or time where keys have one, is at least a threshold.
 
         Args:
-            named_thresholds: by table, from :meth:`get_score` or an earlier dump.
+            named_thresholds: threshold by table, from :meth:`get_score` or an earlier dump.
             pg: process group whose ranks' rows are gathered.
 
         Returns:
-            Keys and float32 rows on the CPU by table, and the thresholds of the next dump.
+            Keys and float32 rows by table, on the CPU; and the thresholds for the next dump.
         """
         self.flush()
         rows: Dict[str, Tuple[torch.Tensor, torch.Tensor]] = {}
@@ -552,7 +553,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         """Write tables to dynamicemb's files in a directory.
 
         Args:
-            save_dir: existing directory.
+            save_dir: a directory, which must exist.
             optim: write optimizer states.
             counter: write admission counts.
             table_names: of the tables; None: all.
@@ -587,7 +588,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                         file.write(column.numpy().tobytes())
 
     def _step(self, number: int) -> int:
-        """Give the score of a dump's JSON file: the next STEP, a set score, or dynamicemb's constant."""
+        """Return the score of a dump's JSON file: the next STEP, a set score, or dynamicemb's constant."""
         strategy = self._dynamicemb_options[number].score_strategy
         if strategy == DynamicEmbScoreStrategy.TIMESTAMP:
             return 0
@@ -601,21 +602,21 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         table_names: Optional[Sequence[str]] = None,
         pg: Optional[Any] = None,
     ) -> None:
-        """Read tables from dynamicemb's files, into the rows that there are.
+        """Read tables from dynamicemb's files; rows of other keys stay.
 
-        A rank reads its own file if the dump has as many ranks, and otherwise all files, of which it keeps the keys
-        that ``dist_type`` gives it.
+        If the dump was written by as many ranks, each rank reads its own file.  Otherwise it reads all files and keeps
+        the keys that ``dist_type`` assigns to it.
 
         Args:
             save_dir: directory of :meth:`dump`, or of dynamicemb's.
             optim: read optimizer states.
             counter: read admission counts.
             table_names: of the tables; None: all.
-            pg: as of :meth:`dump`.
+            pg: as in :meth:`dump`.
 
         Raises:
-            ValueError: another order of eviction or ``dist_type``, or files whose lengths do not fit.
-            RuntimeError: files of ranks are missing.
+            ValueError: the dump has another order of eviction or ``dist_type``, or its files' lengths do not match.
+            RuntimeError: files of some ranks are missing.
         """
         rank, world = _rank(pg)
         for number, name in enumerate(self._table_names):
@@ -643,7 +644,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                     self._load_counts(save_dir, name, number, part, written, keep)
 
     def _owner(self, number: int, rank: int, world: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Give a function from keys to a mask of the keys that this rank owns."""
+        """Return a function from keys to a mask of the keys that this rank owns."""
         if world == 1:
             return lambda keys: torch.ones(keys.shape[0], dtype=torch.bool)
         dist_type = self._dynamicemb_options[number].dist_type

@@ -36,30 +36,30 @@ def _uniform(weight: torch.Tensor) -> None:
 
 
 class ConstructTwinModule:
-    """Makes both models, sharded row-wise over all ranks.
+    """Creates both models, sharded row-wise over all ranks.
 
     Tables are ``t_0``, ``t_1``, ..., their features ``f_0``, ``f_1``, ...
 
     Args:
         table_num: number of tables.
-        dims: of the tables.
-        num_embeddings: rows of each table of the TorchRec model.
-        pooling_mode: of bags, a ``PoolingType``.
-        is_pooled: bags; otherwise rows.
-        multi_hot_sizes: keys of a bag at most, of each table.
-        batch_size: for TorchRec's planner.
-        output_dtype: of outputs.
+        dims: dim of each table.
+        num_embeddings: rows of each table in the TorchRec model.
+        pooling_mode: a ``PoolingType``, for bags.
+        is_pooled: True for bags, False for rows.
+        multi_hot_sizes: maximum number of keys in a bag, for each table.
+        batch_size: batch size for TorchRec's planner.
+        output_dtype: dtype of outputs.
         fwd_a2a_precision: ignored: float32.
         bwd_a2a_precision: ignored: float32.
         optimizer_kwargs: fused parameters; ``optimizer`` is "sgd", "adam", "exact_adagrad" or "exact_row_wise_adagrad".
-        use_index_dedup: of the sharders of rows.
-        init_fn: of the rows.
-        rank: of this process.
+        use_index_dedup: option of the row sharders.
+        init_fn: initializer of the rows.
+        rank: rank of this process.
         world_size: number of processes.
-        scale_factor: capacity of a hash table, in ``num_embeddings``.
+        scale_factor: capacity of a hash table, as a multiple of ``num_embeddings``.
 
     Raises:
-        ArgumentError: another optimizer.
+        ArgumentError: the optimizer is not one of these.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ConstructTwinModule:
         self._rank, self._world_size, self._scale = rank, world_size, scale_factor
 
     def init_twin_embedding_model(self) -> None:
-        """Make both models, and copy the rows of TorchRec's to the hash tables."""
+        """Create both models, and copy the rows of TorchRec's tables to the hash tables."""
         self._dynamicemb_model = self._make(True)
         self._torchrec_model = self._make(False)
         weights = self._torchrec_model.state_dict()
@@ -104,7 +104,7 @@ class ConstructTwinModule:
                 self._copy(shard, module.tables, number)
 
     def _copy(self, weight: Any, to: Any, number: int) -> None:
-        """Give each rank its rows of a table."""
+        """Copy this rank's rows of a table to the hash table.  All ranks call it together."""
         for rank, part in enumerate(weight.metadata().shards_metadata):
             mine = [s.tensor for s in weight.local_shards() if s.metadata.shard_offsets == part.shard_offsets]
             rows = mine[0].detach().clone() if mine else torch.empty(part.shard_sizes, device=to.hotbed.device)
@@ -165,10 +165,10 @@ class ConstructTwinModule:
 
     @property
     def dynamicemb_model(self) -> DistributedModelParallel:
-        """Give the model of hash tables."""
+        """Return the model of hash tables."""
         return self._dynamicemb_model
 
     @property
     def torchrec_model(self) -> DistributedModelParallel:
-        """Give TorchRec's model."""
+        """Return TorchRec's model."""
         return self._torchrec_model

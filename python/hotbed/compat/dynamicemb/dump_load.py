@@ -15,7 +15,7 @@ from hotbed.errors import FileError, StateError
 
 _log = logging.getLogger("hotbed")
 _SHARDED = ("ShardedEmbeddingCollection", "ShardedEmbeddingBagCollection")
-_ATTRIBUTES = ("_lookups", "_emb_modules", "_emb_module")  # where TorchRec keeps lookups that are no children
+_ATTRIBUTES = ("_lookups", "_emb_modules", "_emb_module")  # where TorchRec keeps lookups that are not child modules
 
 
 def _is_collection(module: torch.nn.Module) -> bool:
@@ -28,7 +28,7 @@ def find_sharded_modules(module: torch.nn.Module, path: str = "") -> List[Tuple[
     """Find the collections of a model: TorchRec's sharded ones, and modules of tables.
 
     Returns:
-        For each its path, "model" for the model itself and ``model.<attribute>...`` below it; its name; the module.
+        The path, name and module of each.  The path is "model" for the model itself, ``model.<attribute>...`` below it.
     """
     found: List[Tuple[str, str, torch.nn.Module]] = []
     stack: List[Tuple[Any, str, str]] = [(module, f"{path}model", "model")]
@@ -44,7 +44,7 @@ def find_sharded_modules(module: torch.nn.Module, path: str = "") -> List[Tuple[
 
 
 def _is_wrapper(module: Any) -> bool:
-    """Whether it is one of the wrappers whose name is in no path: data and model parallel ones."""
+    """Whether it is a data-parallel or model-parallel wrapper, which paths leave out."""
     names = ("DistributedModelParallel", "DistributedDataParallel", "FullyShardedDataParallel")
     return type(module).__name__ in names and isinstance(getattr(module, "module", None), torch.nn.Module)
 
@@ -85,20 +85,20 @@ def DynamicEmbDump(  # noqa: N802
     pg: Optional[Any] = None,
     allow_overwrite: bool = False,
 ) -> None:
-    """Write the tables of a model to dynamicemb's files, each collection's in a directory of its path.
+    """Write the tables of a model to dynamicemb's files: a directory for each collection, named by its path.
 
     Args:
-        path: directory, made if it does not exist.
-        model: with modules of tables.
+        path: directory, created if it does not exist.
+        model: a model with hash tables.
         table_names: tables by the path of their collection; None: all.
         optim: write optimizer states.
         counter: write admission counts.
-        pg: process group; None: the default one, if there is one.
-        allow_overwrite: write into a directory that has files.
+        pg: process group; None: the default one, if it was initialized.
+        allow_overwrite: write even if the directory is not empty.
 
     Raises:
-        StateError: the directory has files.
-        FileError: ``path`` is no directory.
+        StateError: the directory is not empty.
+        FileError: ``path`` is not a directory.
     """
     _synchronize(pg)
     if os.path.exists(path) and not os.path.isdir(path):
@@ -133,14 +133,14 @@ def DynamicEmbLoad(  # noqa: N802
 
     Args:
         path: directory of :func:`DynamicEmbDump`, or of dynamicemb's.
-        model: with modules of tables at the same paths.
+        model: a model with hash tables at the same paths.
         table_names: tables by the path of their collection; None: all.
         optim: read optimizer states.
         counter: read admission counts.
-        pg: process group; None: the default one, if there is one.
+        pg: process group; None: the default one, if it was initialized.
 
     Raises:
-        FileError: there is no such directory.
+        FileError: the directory does not exist.
     """
     if not os.path.exists(path):
         raise FileError(f"{path} does not exist")

@@ -30,7 +30,7 @@ DEFAULT_BUCKET_CAPACITY = 128
 
 
 class DynamicEmbCheckMode(enum.IntEnum):
-    """What a key that gets no slot does: raise ``FullError``, warn, or nothing."""
+    """What happens when a key gets no slot: ``FullError``, a warning, or nothing."""
 
     ERROR = 0
     WARNING = 1
@@ -38,11 +38,11 @@ class DynamicEmbCheckMode(enum.IntEnum):
 
 
 class DynamicEmbPoolingMode(enum.IntEnum):
-    """How the rows of a bag become one."""
+    """How the rows of a bag are combined."""
 
     SUM = 0
     MEAN = 1
-    NONE = 2  #: a row a key
+    NONE = 2  #: one row per key
 
 
 class EvictStrategy(enum.Enum):
@@ -55,7 +55,7 @@ class EvictStrategy(enum.Enum):
     KCustomized = "KCustomized"
 
     def __str__(self) -> str:
-        """Give the text that a dump has."""
+        """Return the name in a dump's JSON file."""
         return f"EvictStrategy.{self.name}"
 
 
@@ -87,11 +87,11 @@ _COMPOUND: FrozenSet[DynamicEmbScoreStrategy] = frozenset(
 
 
 def normalize_score_strategy(score_strategy: Optional[ScoreStrategy]) -> Optional[ScoreStrategy]:
-    """Check a strategy, and unwrap a tuple of one.
+    """Check a strategy, and unwrap a tuple with one element.
 
     Raises:
-        NotImplementedError: a tuple that is not TIMESTAMP and LFU in either order.
-        TypeError: not a strategy.
+        NotImplementedError: the tuple is not TIMESTAMP and LFU, in either order.
+        TypeError: it is not a strategy.
     """
     parts = score_strategy if isinstance(score_strategy, tuple) else (score_strategy,)
     for part in parts:
@@ -105,14 +105,14 @@ def normalize_score_strategy(score_strategy: Optional[ScoreStrategy]) -> Optiona
 
 
 def get_eviction_score_strategy(score_strategy: ScoreStrategy) -> DynamicEmbScoreStrategy:
-    """Give the part of a strategy that orders evictions."""
+    """Return the part of a strategy that orders evictions."""
     if isinstance(score_strategy, tuple):
         return DynamicEmbScoreStrategy.LFU
     return score_strategy
 
 
 def score_strategy_has_timestamp_column(score_strategy: ScoreStrategy) -> bool:
-    """Whether keys have a time, so that an incremental dump is by time."""
+    """Whether keys have a time, by which an incremental dump then selects them."""
     return isinstance(score_strategy, tuple) or score_strategy == DynamicEmbScoreStrategy.TIMESTAMP
 
 
@@ -125,25 +125,25 @@ class DynamicEmbTableOptions:
     """Options of one table; two compare equal if one module can hold both tables.
 
     Attributes:
-        embedding_dtype: of the rows: float32, float16 or bfloat16; None: float32.
-        dim: elements of a row.
-        max_capacity: keys at most; NO_EVICTION tables grow beyond it.
-        evict_strategy: overwritten from ``score_strategy``.
-        local_hbm_for_values: bytes of device memory for rows, of this table; the tables' sum decides where rows are.
+        embedding_dtype: dtype of the rows: float32, float16 or bfloat16; None: float32.
+        dim: number of elements in a row.
+        max_capacity: maximum number of keys; NO_EVICTION tables grow beyond it.
+        evict_strategy: ignored; it follows from ``score_strategy``.
+        local_hbm_for_values: this table's bytes of device memory for rows; the sum over tables decides the tiers.
         device_id: number of the GPU.
-        training: whether there are optimizer states.
-        initializer_args: of the row of a new key.
-        eval_initializer_args: CONSTANT; what a missing key reads in evaluation.
-        caching: where rows exceed the budget, device memory is a cache; otherwise each row is in one of the tiers.
-        init_capacity: keys at the start; None: ``max_capacity``.
-        max_load_factor: share of the capacity from which the table grows.
-        score_strategy: what decides which key is evicted.
-        bucket_capacity: Hotbed's buckets have 16 slots, and a key 64 candidates; ignored.
-        safe_check_mode: what a key without a slot does.
+        training: whether rows have optimizer states.
+        initializer_args: initializer of new rows.
+        eval_initializer_args: CONSTANT; the value that a missing key reads as in evaluation.
+        caching: if rows exceed the budget, use device memory as a cache; otherwise each row is in one of two tiers.
+        init_capacity: capacity at the start; None: ``max_capacity``.
+        max_load_factor: load, relative to the capacity, above which the table grows.
+        score_strategy: the score, which decides which key is evicted.
+        bucket_capacity: ignored: Hotbed's buckets have 16 slots, and a key has 64 candidates.
+        safe_check_mode: what happens when a key gets no slot.
         global_hbm_for_values: read by planners only.
-        external_storage: class of a :class:`.Storage` that keeps all rows.
-        index_type: of keys: int64 or uint64; None: int64.
-        dist_type: which rank owns a key; kept in dumps.
+        external_storage: a subclass of :class:`.Storage` that keeps all rows.
+        index_type: dtype of keys: int64 or uint64; None: int64.
+        dist_type: which rank owns a key; written to dumps.
         admit_strategy: which new keys get a row; None: all.
         admission_counter: :class:`.KVCounter` of keys without a row.
     """
@@ -171,7 +171,7 @@ class DynamicEmbTableOptions:
     admission_counter: Optional[Any] = None
 
     def __post_init__(self) -> None:
-        """Check what does not depend on the module."""
+        """Check the options that do not depend on the module."""
         if self.eval_initializer_args.mode != DynamicEmbInitializerMode.CONSTANT:
             raise ValueError(f"eval_initializer_args.mode {self.eval_initializer_args.mode} is not CONSTANT")
         if self.dist_type not in SUPPORTED_DIST_TYPES:
@@ -179,30 +179,30 @@ class DynamicEmbTableOptions:
         self.score_strategy = normalize_score_strategy(self.score_strategy)
 
     def get_grouped_key(self) -> Dict[str, Any]:
-        """Give the options that all tables of a module have in common."""
+        """Return the options that all tables of a module have in common."""
         names = ("training", "caching", "external_storage", "index_type", "dist_type", "score_strategy")
         return {name: getattr(self, name) for name in (*names, "admit_strategy")}
 
     def __eq__(self, other: object) -> bool:
-        """Compare what all tables of a module have in common."""
+        """Compare the options that all tables of a module have in common."""
         if not isinstance(other, DynamicEmbTableOptions):
             return NotImplemented
         return self.get_grouped_key() == other.get_grouped_key()
 
     def __hash__(self) -> int:
-        """Hash what all tables of a module have in common."""
+        """Hash the options that all tables of a module have in common."""
         return hash(tuple(self.get_grouped_key().items()))
 
 
 def warning_for_cstm_score() -> bool:
-    """Whether a score that decreases warns: unless ``DYNAMICEMB_CSTM_SCORE_CHECK`` is 0."""
+    """Whether to warn if a score decreases: yes, unless ``DYNAMICEMB_CSTM_SCORE_CHECK`` is 0."""
     return os.getenv(DYNAMICEMB_CSTM_SCORE_CHECK) != "0"
 
 
 def complete_initializer_args(
     initializer_args: DynamicEmbInitializerArgs, *, embedding_config: Optional[Any] = None
 ) -> DynamicEmbInitializerArgs:
-    """Give a UNIFORM initializer its bounds: +-sqrt(1 / num_embeddings), or 0 and 1 without a config."""
+    """Set missing bounds of a UNIFORM initializer: +-sqrt(1 / num_embeddings), or 0 and 1 without a config."""
     args = initializer_args
     if args.mode != DynamicEmbInitializerMode.UNIFORM or (args.lower is not None and args.upper is not None):
         return args
@@ -218,12 +218,12 @@ def complete_initializer_args(
 
 
 def align_to_table_size(n: int, alignment: int = DEMB_TABLE_ALIGN_SIZE) -> int:
-    """Round up to a multiple of ``alignment``, at least one of it."""
+    """Round up to a multiple of ``alignment``, at least to ``alignment``."""
     return max(1, -(-int(n) // alignment)) * alignment
 
 
 def _sharded_table_bucket_layout(embedding_config: Any, world_size: int, bucket_capacity: int) -> Tuple[int, int]:
-    """Give the number of buckets of a rank, and the rows of one."""
+    """Return the number of buckets of a rank, and the number of rows in a bucket."""
     if world_size <= 0:
         raise ValueError(f"world_size {world_size} is not positive")
     rows = math.ceil(int(embedding_config.num_embeddings) / world_size)
@@ -235,16 +235,16 @@ def _sharded_table_bucket_layout(embedding_config: Any, world_size: int, bucket_
 
 
 def get_sharded_table_capacity(embedding_config: Any, world_size: int, bucket_capacity: int) -> int:
-    """Give the rows of a rank: its share of ``num_embeddings``, rounded up to whole buckets."""
+    """Return the number of rows of a rank: its share of ``num_embeddings``, rounded up to whole buckets."""
     buckets, rows = _sharded_table_bucket_layout(embedding_config, world_size, bucket_capacity)
     return buckets * rows
 
 
 def data_type_to_dtype(data_type: Any) -> torch.dtype:
-    """Give PyTorch's type of a TorchRec ``DataType``.
+    """Return PyTorch's type of a TorchRec ``DataType``.
 
     Raises:
-        ValueError: no float32, float16, bfloat16 or integer of 8, 32 or 64 bits.
+        ValueError: the type is not float32, float16, bfloat16 or an integer of 8, 32 or 64 bits.
     """
     known = {
         "FP32": torch.float32,
@@ -267,7 +267,7 @@ def get_table_value_bytes(
     world_size: int,
     bucket_capacity: int = DEFAULT_BUCKET_CAPACITY,
 ) -> int:
-    """Give the bytes of a table's rows and optimizer states on all ranks, to size ``global_hbm_for_values``."""
+    """Return the bytes of a table's rows and optimizer states on all ranks, to size ``global_hbm_for_values``."""
     rows = get_sharded_table_capacity(embedding_config, world_size, bucket_capacity) * world_size
     dtype = data_type_to_dtype(embedding_config.data_type)
     dim = int(embedding_config.embedding_dim)
@@ -275,7 +275,7 @@ def get_table_value_bytes(
 
 
 def string_to_evict_strategy(strategy_str: str) -> EvictStrategy:
-    """Give the strategy of a name such as ``KLru``.
+    """Return the strategy of a name such as ``KLru``.
 
     Raises:
         ValueError: no such name.

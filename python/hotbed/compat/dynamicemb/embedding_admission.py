@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class KVCounter(Counter):
-    """Counts how often the keys of a table were seen that have no row.
+    """Counts how often a table's keys without a row were seen.
 
     Args:
-        capacity: keys that are counted before the lowest count is forgotten.
+        capacity: number of keys that are counted before the lowest count is forgotten.
         bucket_capacity: ignored: Hotbed has its own buckets.
-        key_type: of the keys.
+        key_type: dtype of the keys.
     """
 
     def __init__(self, capacity: int, bucket_capacity: int = 1024, key_type: torch.dtype = torch.int64) -> None:
@@ -45,11 +45,11 @@ class AdmissionCounts:
 
     @property
     def table_(self) -> AdmissionCounts:
-        """Give the object itself: in dynamicemb counts are in a table of their own."""
+        """Return this object, because dynamicemb has the counts in a separate table."""
         return self
 
     def size(self) -> int:
-        """Give the number of keys that are counted, of all tables."""
+        """Return the number of keys that are counted, of all tables."""
         return sum(self._tables.counts(t)[0].numel() for t in range(len(self._tables.tables)))
 
     def _batched_export_keys_scores(
@@ -62,7 +62,7 @@ class AdmissionCounts:
     def lookup(
         self, keys: torch.Tensor, table_ids: torch.Tensor, score: ScoreArg
     ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Give counts of keys, 0 where a key is not counted, a mask of those counted, and their positions in order."""
+        """Return the counts of keys (0 if a key is not counted), a mask of counted keys, and the keys' positions."""
         out = torch.zeros(keys.numel(), dtype=torch.int64, device=keys.device)
         found = torch.zeros(keys.numel(), dtype=torch.bool, device=keys.device)
         for t in sorted(set(table_ids.tolist())):
@@ -76,15 +76,15 @@ class AdmissionCounts:
 
 
 class FrequencyAdmissionStrategy(AdmissionStrategy):
-    """Admits keys that were seen ``threshold`` times, the present batch included.
+    """Admits keys that were seen ``threshold`` times, including the current batch.
 
     Args:
         threshold: 0 and 1 admit every key.
-        initializer_args: without effect, with a warning: a key that is not admitted reads as the row that it would get
-            if it were admitted.
+        initializer_args: has no effect, and causes a warning: a key that is not admitted reads as the row that it would
+            get if it were admitted.
 
     Raises:
-        ValueError: a negative threshold.
+        ValueError: the threshold is negative.
     """
 
     def __init__(self, threshold: int, initializer_args: Optional[DynamicEmbInitializerArgs] = None) -> None:
@@ -95,11 +95,11 @@ class FrequencyAdmissionStrategy(AdmissionStrategy):
         self.initializer_args = initializer_args
 
     def get_initializer_args(self) -> Optional[DynamicEmbInitializerArgs]:
-        """Give the initializer of keys that are not admitted."""
+        """Return the initializer of keys that are not admitted."""
         return self.initializer_args
 
     def admit(self, keys: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
-        """Give a mask ``[n]`` of the keys whose frequency reaches the threshold.
+        """Return a mask ``[n]`` of the keys whose frequency reaches the threshold.
 
         Raises:
             ValueError: the lengths differ.

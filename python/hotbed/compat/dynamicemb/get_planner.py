@@ -1,4 +1,4 @@
-"""A planner with usual constraints.  Needs TorchRec."""
+"""A planner with common constraints.  Needs TorchRec."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hotbed.compat.dynamicemb.planner import (
 )
 from hotbed.errors import ArgumentError
 
-#: Kernels of data-parallel tables, and of the other ones that are no hash tables; empty: TorchRec chooses.
+#: Kernels of data-parallel tables, and of other tables that are not hash tables; empty: TorchRec chooses.
 _KERNELS: Mapping[str, Any] = {
     "prefetch": (["dense"], ["fused_uvm_caching"]),
     "native": (["dense"], ["fused", "fused_uvm"]),
@@ -38,20 +38,20 @@ def get_planner(
     intra_host_bw: float = 450e9,
     inter_host_bw: float = 25e9,
 ) -> DynamicEmbeddingShardingPlanner:
-    """Give a planner that shards all tables row-wise, except the data-parallel ones.
+    """Return a planner that shards all tables row-wise, except the data-parallel ones.
 
     Args:
         eb_configs: TorchRec's configs of all tables.
         data_parallel_embedding_table_names: tables of which each rank has a copy.
         dynamicemb_options_dict: options of the hash tables by name.
-        device: of the model.
+        device: the model's device.
         pipeline_type: "prefetch", "native" or "none": which kernels the other tables may use.
         ddr_cap: bytes of host memory.
         intra_host_bw: bytes per second between ranks of a host.
         inter_host_bw: bytes per second between hosts.
 
     Raises:
-        ArgumentError: another ``pipeline_type``.
+        ArgumentError: ``pipeline_type`` is not one of these.
     """
     if pipeline_type not in _KERNELS:
         raise ArgumentError(f"pipeline_type {pipeline_type!r} is not one of {sorted(_KERNELS)}")

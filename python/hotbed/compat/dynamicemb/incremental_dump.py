@@ -1,4 +1,4 @@
-"""Rows of a model that were trained since a threshold, and the scores that decide it."""
+"""The rows of a model whose score reached a threshold, and the scores to use as thresholds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rows = Dict[str, Dict[str, Tuple[torch.Tensor, torch.Tensor]]]
 
 
 def _modules(model: torch.nn.Module, what: str) -> List[Tuple[str, str, List[BatchedDynamicEmbeddingTablesV2]]]:
-    """Give path, name and modules of each collection; warn and give none if no collection has tables."""
+    """Return path, name and modules of each collection; if no collection has tables, warn and return nothing."""
     found = [(path, name, get_dynamic_emb_module(module)) for path, name, module in find_sharded_modules(model)]
     if not any(modules for _, _, modules in found):
         warnings.warn(f"{what}: the model has no module of tables", stacklevel=3)
@@ -35,7 +35,7 @@ def _is_scores(value: Any) -> bool:
 def _selected(
     model: torch.nn.Module, scores: Union[int, Scores], what: str
 ) -> Iterator[Tuple[str, BatchedDynamicEmbeddingTablesV2, Dict[str, int]]]:
-    """Give path, module and the scores of its tables, for all modules that have some."""
+    """Return path, module and the tables' scores, for all modules that have scores."""
     if not isinstance(scores, int) and not _is_scores(scores):
         raise ValueError(f"{what}: {scores!r} is no integer and no dict of tables by collection")
     found = _modules(model, what)
@@ -57,18 +57,18 @@ def set_score(model: torch.nn.Module, table_score: Union[int, Scores]) -> None:
     """Set the score that later batches give to keys of CUSTOMIZED tables.
 
     Args:
-        model: with modules of tables.
-        table_score: score of all tables, or by collection and table.
+        model: a model with hash tables.
+        table_score: one score for all tables, or a dict of scores by collection and table.
 
     Raises:
-        ValueError: neither an integer nor such a dict; a score of 0.
+        ValueError: ``table_score`` is neither an integer nor such a dict, or a score is 0.
     """
     for _, module, scores in _selected(model, table_score, "set_score"):
         module.set_score(scores)
 
 
 def get_score(model: torch.nn.Module) -> Optional[Scores]:
-    """Give the thresholds from which on keys are dumped that are trained from now on.
+    """Return thresholds with which :func:`incremental_dump` returns the keys that are trained from now on.
 
     Returns:
         Score by collection and table, see :meth:`.BatchedDynamicEmbeddingTablesV2.get_score`; None if the model has no
@@ -88,15 +88,15 @@ def get_score(model: torch.nn.Module) -> Optional[Scores]:
 def incremental_dump(
     model: torch.nn.Module, score_threshold: Union[int, Scores], pg: Optional[Any] = None
 ) -> Optional[Tuple[Rows, Scores]]:
-    """Give the rows of a model whose score is at least a threshold.
+    """Return the rows of a model whose score is at least a threshold.
 
     Args:
-        model: with modules of tables.
-        score_threshold: of all tables, or by collection and table: then of those tables only.
+        model: a model with hash tables.
+        score_threshold: one threshold for all tables, or a dict by collection and table, which selects these tables.
         pg: process group whose ranks' rows are gathered.
 
     Returns:
-        Keys and float32 rows on the CPU, and the thresholds of the next dump, by collection and table; None if the
+        Keys and float32 rows on the CPU, and the thresholds for the next dump, by collection and table; None if the
         model has no tables.
 
     Raises:

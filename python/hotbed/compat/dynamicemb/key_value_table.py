@@ -1,4 +1,4 @@
-"""Views of a module's tables: what code that looks at ``module.tables`` and ``module.cache`` finds."""
+"""Views of a module's tables, for code that uses ``module.tables`` and ``module.cache``."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _CLOCK = 1000
 
 
 class KeyIndexMap:
-    """Keys of a tier: how many there are, and for how many there is memory."""
+    """The number of a tier's keys, and of the keys for which memory is allocated."""
 
     def __init__(self, tables: Tables, tier: str) -> None:
         """See the class; ``tier`` is "all", "upper" or "lower"."""
         self._tables, self._tier = tables, tier
 
     def export(self, table: int, window: int) -> Iterator[Tuple[torch.Tensor, Dict[str, torch.Tensor]]]:
-        """Go through the tier's rows of a table; see :meth:`.Tables.export`."""
-        slots = int(self._tables.info(table).slots)  # the upper tier's come first
+        """Iterate over the tier's rows of a table; see :meth:`.Tables.export`."""
+        slots = int(self._tables.info(table).slots)  # the upper tier's slots come first
         if self._tier == "upper":
             return self._tables.export(table, window, end=slots)
         return self._tables.export(table, window, first=slots if self._tier == "lower" else 0)
 
     def size(self, table_id: Optional[int] = None) -> int:
-        """Give the number of keys, of all tables unless one is named."""
+        """Return the number of keys, of all tables unless one is named."""
         if table_id is None:
             return sum(self.size(t) for t in range(len(self._tables.tables)))
         if self._tier == "all":
@@ -52,7 +52,7 @@ class KeyIndexMap:
         return sum(keys.shape[0] for keys, _ in self.export(table_id, BATCH_SIZE_PER_DUMP))
 
     def capacity(self, table_id: Optional[int] = None) -> int:
-        """Give the number of keys for which there is memory, of all tables unless one is named."""
+        """Return the number of keys for which memory is allocated, of all tables unless one is named."""
         if table_id is None:
             return sum(self.capacity(t) for t in range(len(self._tables.tables)))
         upper = int(self._tables.info(table_id).upper_capacity)
@@ -62,7 +62,7 @@ class KeyIndexMap:
 
     @property
     def keys_(self) -> torch.Tensor:
-        """Give all keys, table by table and ascending; the numbers of their slots depend on the order of threads."""
+        """Return all keys by table, ascending; not by slot, because the order of threads decides a key's slot."""
         empty = torch.empty(0, dtype=torch.int64, device=self._tables.device)
         tables = range(len(self._tables.tables))
         each = [torch.cat([empty, *(k for k, _ in self.export(t, BATCH_SIZE_PER_DUMP))]) for t in tables]
@@ -73,7 +73,7 @@ class DynamicEmbTableState:
     """One tier of a module's tables."""
 
     def __init__(self, tables: Tables, tier: str) -> None:
-        """See the class; ``tier`` as of :class:`KeyIndexMap`."""
+        """See the class; ``tier`` as in :class:`KeyIndexMap`."""
         self.hotbed = tables
         self.key_index_map = KeyIndexMap(tables, tier)
         self.num_tables = len(tables.tables)
@@ -84,7 +84,7 @@ class DynamicEmbTableState:
 
 
 class _View:
-    """What views of all kinds have: dims, sizes, scores."""
+    """Base of all views: dims, sizes, scores."""
 
     _tier = "all"
 
@@ -95,17 +95,17 @@ class _View:
 
     @property
     def key_index_map(self) -> KeyIndexMap:
-        """Give the tier's keys."""
+        """Return the tier's keys."""
         return self._state.key_index_map
 
     @property
     def num_tables(self) -> int:
-        """Give the number of tables."""
+        """Return the number of tables."""
         return self._state.num_tables
 
     @property
     def training(self) -> bool:
-        """Whether the last lookup was a training one; without effect."""
+        """Whether the last lookup was for training; has no effect."""
         return self._state.training
 
     @training.setter
@@ -113,32 +113,32 @@ class _View:
         self._state.training = value
 
     def size(self) -> int:
-        """Give the number of keys of all tables."""
+        """Return the number of keys of all tables."""
         return self.key_index_map.size()
 
     def embedding_dtype(self) -> torch.dtype:
-        """Give the type of rows."""
+        """Return the dtype of rows."""
         return self.hotbed.tables[0].dtype
 
     def embedding_dim(self, table_id: int) -> int:
-        """Give the elements of a row."""
+        """Return the number of elements in a row."""
         return self.hotbed.tables[table_id].dim
 
     def value_dim(self, table_id: int) -> int:
-        """Give the elements of a row and its states."""
+        """Return the number of elements in a row and its states."""
         dim = self.embedding_dim(table_id)
         return dim + self._optimizer.get_state_dim(dim)
 
     def max_embedding_dim(self) -> int:
-        """Give the largest dim."""
+        """Return the largest dim."""
         return max(t.dim for t in self.hotbed.tables)
 
     def max_value_dim(self) -> int:
-        """Give the largest value dim."""
+        """Return the largest number of elements in a row and its states."""
         return max(self.value_dim(t) for t in range(self.num_tables))
 
     def embedding_dims(self, on_device: bool = False) -> torch.Tensor:
-        """Give the dims of all tables, int64."""
+        """Return the dims of all tables, int64."""
         return torch.tensor(
             [t.dim for t in self.hotbed.tables], device=self.hotbed.device if on_device else torch.device("cpu")
         )
@@ -149,7 +149,7 @@ class _View:
         return all(self.embedding_dim(t) % 4 == 0 and self.value_dim(t) % 4 == 0 for t in dims)
 
     def init_optimizer_state(self) -> float:
-        """Give the states' initial value."""
+        """Return the initial value of states."""
         return self._optimizer.get_initial_optim_states()
 
     def set_score(self, score: int) -> None:
@@ -167,20 +167,20 @@ class DynamicEmbCache(_View, Cache):
         self._metrics: Optional[torch.Tensor] = None
 
     def reset(self) -> None:
-        """Write back, and empty the upper tier."""
+        """Write changed rows of the upper tier back, and empty it."""
         self.hotbed.reset()
 
     @property
     def cache_metrics(self) -> Optional[torch.Tensor]:
-        """Give the distinct keys of the last prefetch, and how many of them were in the upper tier, ``[2]`` int64."""
+        """Return the number of distinct keys in the last prefetch, and of these in the upper tier, ``[2]`` int64."""
         return self._metrics
 
     def set_record_cache_metrics(self, record: bool) -> None:
-        """Count hits of each prefetch; waits for it."""
+        """Count the hits of each prefetch, which then waits for the device."""
         self._metrics = torch.zeros(2, dtype=torch.int64) if record else None
 
     def counts(self) -> Tuple[int, int]:
-        """Give distinct keys looked up and found in the upper tier so far."""
+        """Return the numbers of distinct keys that were looked up, and found in the upper tier, so far."""
         stats = [self.hotbed.stats(t) for t in range(self.num_tables)]
         hits = sum(s["hits"] - s["fetches"] - s["in_place"] for s in stats)
         return sum(s["uniques"] for s in stats), hits
@@ -192,7 +192,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
     # --- rows -----------------------------------------------------------------------------------
 
     def _states(self, table_id: int, parts: Dict[str, torch.Tensor]) -> Optional[torch.Tensor]:
-        """Give states ``[n, state dim]`` in dynamicemb's order, None without states."""
+        """Return states ``[n, state dim]`` in dynamicemb's order, None without states."""
         names = self.hotbed.state_names()
         if not names:
             return None
@@ -204,7 +204,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         return torch.cat([states, fill], dim=1)
 
     def _given(self, states: torch.Tensor) -> Dict[str, torch.Tensor]:
-        """Give the parts of states ``[n, at least the columns of a dump]``."""
+        """Split states ``[n, columns]`` into parts; more columns than a dump has are allowed."""
         names = self.hotbed.state_names()
         rowwise = isinstance(self.hotbed.optimizer, RowWiseAdagrad)
         width = 1 if rowwise else states.shape[1] // max(1, len(names))
@@ -217,7 +217,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         copy_mode: CopyMode,
         lfu_accumulated_frequency: Optional[torch.Tensor] = None,
     ) -> Tuple[Any, ...]:
-        """Look up keys without a change of anything; see :meth:`.Storage.find`."""
+        """Look up keys without side effects; see :meth:`.Storage.find`."""
         n, device = unique_keys.shape[0], self.hotbed.device
         widest = self.max_embedding_dim()
         width = widest if copy_mode == CopyMode.EMBEDDING else self.max_value_dim()
@@ -278,7 +278,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
     def export_keys_values(
         self, device: torch.device, batch_size: int = 65536, table_id: int = 0
     ) -> Iterator[Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], torch.Tensor]]:
-        """Go through a table: keys, float32 embeddings, optimizer states or None, scores."""
+        """Iterate over a table: keys, float32 embeddings, optimizer states or None, scores."""
         for keys, parts in self.hotbed.export(table_id, batch_size):
             states = self._states(table_id, parts)
             yield (
@@ -289,9 +289,9 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
             )
 
     def incremental_dump(self, table_id: int, threshold: int, pg: Optional[Any]) -> Tuple[torch.Tensor, torch.Tensor]:
-        """Give the keys whose score, or time where there is one, is at least ``threshold``, and their float32 rows.
+        """Return the keys whose score (or time, if keys have one) is at least ``threshold``, and their float32 rows.
 
-        With a process group of several ranks each rank gets the rows of all of them.
+        With a process group of several ranks, each rank gets the rows of all ranks.
         """
         strategy = self.hotbed.options[table_id].score_strategy
         by_time = {"min_time": threshold} if isinstance(strategy, tuple) else {"min_score": threshold}
@@ -379,24 +379,24 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         timestamp: int = 0,
         keep: Optional[Any] = None,
     ) -> Optional[int]:
-        """Read a table from dynamicemb's files into the rows that there are; see :meth:`dump`.
+        """Read a table from dynamicemb's files; rows of other keys stay; see :meth:`dump`.
 
         Args:
             table_id: number of the table.
-            meta_json_file_path: of the optimizer's arguments.
-            emb_key_path: of keys.
-            embedding_file_path: of rows.
-            score_file_path: of scores; None: the rows get the present score.
-            opt_file_path: of states; None: the rows get the initial state.
-            include_optim: read the states, if the dump's optimizer is the tables'.
+            meta_json_file_path: path of the JSON file with the optimizer's arguments.
+            emb_key_path: path of the file of keys.
+            embedding_file_path: path of the file of rows.
+            score_file_path: path of the file of scores; None: the rows get the current score.
+            opt_file_path: path of the file of states; None: the rows get the initial state.
+            include_optim: read the states, if the dump's optimizer is the tables' optimizer.
             timestamp: ignored.
-            keep: function from keys to a mask of the keys that this rank owns; None: all.
+            keep: function that maps keys to a mask of the keys that this rank owns; None: all.
 
         Returns:
-            The step that the dump has, or None.
+            The dump's step, or None.
 
         Raises:
-            ValueError: another order of eviction or ``dist_type``, or files whose lengths do not fit.
+            ValueError: the dump has another order of eviction or ``dist_type``, or its files' lengths do not match.
         """
         options, dim = self.hotbed.options[table_id], self.embedding_dim(table_id)
         with open(meta_json_file_path) as file:
@@ -464,14 +464,14 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
             )
 
     def _clock_base(self, table_id: int, scores: Optional[Any]) -> int:
-        """Give the time from which ages are taken off, so that none is negative."""
+        """Return the time from which a dump's ages are subtracted; high enough that no time is negative."""
         strategy = _strategy(self.hotbed.options[table_id])
         if strategy != DynamicEmbScoreStrategy.TIMESTAMP or scores is None or scores.shape[0] == 0:
             return 0
         return max(self.hotbed.now(table_id), int(scores.max()) // _CLOCK + 1)
 
     def _set_steps(self, steps: int) -> None:
-        """Set Adam's number of steps."""
+        """Set Adam's step count."""
         adam = self.hotbed.optimizer
         if not isinstance(adam, Adam):
             return
@@ -491,7 +491,7 @@ def _strategy(options: DynamicEmbTableOptions) -> Any:
 
 
 def _scores_to_file(strategy: Any, parts: Dict[str, torch.Tensor], now: int) -> torch.Tensor:
-    """Give the score column of a dump, ``[n]``, or ``[n, 2]`` in the order of a pair of strategies."""
+    """Return the score column of a dump, ``[n]``, or ``[n, 2]`` in the order of a pair of strategies."""
     if strategy == DynamicEmbScoreStrategy.TIMESTAMP:
         return (now - parts["scores"]) * _CLOCK
     if isinstance(strategy, tuple):
@@ -520,23 +520,23 @@ class DynamicEmbStorage(_Rows):
 
 
 class HybridStorage(_Rows):
-    """Tables whose rows are in one of two tiers each."""
+    """Tables with two tiers, where each row is in one of them."""
 
     @property
     def tables(self) -> List[DynamicEmbTableState]:
-        """Give the tiers: device memory, host memory."""
+        """Return the tiers: device memory, host memory."""
         return [DynamicEmbTableState(self.hotbed, "upper"), DynamicEmbTableState(self.hotbed, "lower")]
 
 
 def flush_cache(cache: DynamicEmbCache, storage: Any) -> None:
-    """Write the changes of the upper tier to the lower one, or to the external storage."""
+    """Write changed rows of the upper tier to the lower tier, or to the external storage."""
     cache.hotbed.flush()
 
 
 def export_keys_values_iter(
     state: DynamicEmbTableState, device: torch.device, batch_size: int = 65536, table_id: int = 0
 ) -> Iterator[Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], torch.Tensor]]:
-    """Go through one tier of a table: keys, float32 embeddings, None, scores."""
+    """Iterate over one tier of a table: keys, float32 embeddings, None, scores."""
     for keys, parts in state.key_index_map.export(table_id, batch_size):
         yield keys.to(device), parts["weight"].float().to(device), None, parts["scores"].to(device)
 

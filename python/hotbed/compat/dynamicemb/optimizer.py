@@ -41,9 +41,9 @@ else:
 
 
 def get_optimizer_state_dim(optimizer_type: EmbOptimType, dim: int, dtype: Optional[torch.dtype] = None) -> int:
-    """Give the elements of state of a row by which dynamicemb's budgets count.
+    """Return the number of a row's state elements as dynamicemb's memory budgets count them.
 
-    Row-wise AdaGrad counts 16 bytes a row.  Hotbed's states are float32 whatever the rows are.
+    Row-wise AdaGrad counts as 16 bytes per row.  Hotbed's states are float32 whatever the dtype of the rows is.
     """
     if optimizer_type == EmbOptimType.EXACT_ROWWISE_ADAGRAD:
         if dtype is None:
@@ -53,7 +53,7 @@ def get_optimizer_state_dim(optimizer_type: EmbOptimType, dim: int, dtype: Optio
 
 
 def get_optimizer_ckpt_state_dim(optimizer_type: EmbOptimType, dim: int, dtype: Optional[torch.dtype] = None) -> int:
-    """Give the elements of state of a row in a dump: as above, but 1 for row-wise AdaGrad."""
+    """Return the number of a row's state elements in a dump: as above, but 1 for row-wise AdaGrad."""
     if optimizer_type == EmbOptimType.EXACT_ROWWISE_ADAGRAD:
         return 1
     return get_optimizer_state_dim(optimizer_type, dim, dtype)
@@ -63,7 +63,7 @@ def get_optimizer_ckpt_state_dim(optimizer_type: EmbOptimType, dim: int, dtype: 
 class OptimizerArgs:
     """Parameters of optimizers.
 
-    Those up to ``weight_decay`` have an effect; the others exist for FBGEMM's callers.
+    Parameters up to ``weight_decay`` have an effect; the others exist for FBGEMM's callers.
     """
 
     stochastic_rounding: bool = True
@@ -96,8 +96,8 @@ class BaseDynamicEmbeddingOptimizer:
     """The optimizer of a module's tables.
 
     Args:
-        opt_args: parameters.
-        table_dtype: of the rows.
+        opt_args: the optimizer's parameters.
+        table_dtype: dtype of the rows.
     """
 
     kind = EmbOptimType.NONE
@@ -112,20 +112,20 @@ class BaseDynamicEmbeddingOptimizer:
         self.group: Dict[str, Any] = {"lr": float(opt_args.learning_rate)}
 
     def hotbed(self) -> Optional[Optimizer]:
-        """Give Hotbed's optimizer with the same parameters; None: rows are only read."""
+        """Return Hotbed's optimizer with the same parameters; None: rows are only read."""
         return None
 
     def get_opt_args(self) -> Dict[str, Any]:
-        """Give what a dump's JSON file has."""
+        """Return the optimizer's entries for a dump's JSON file."""
         args: Dict[str, Any] = {"opt_type": self.kind.value}
         for name, field in self._fields:
             args[name] = getattr(self._opt_args, field)
         return args
 
     def set_opt_args(self, args: Dict[str, Any]) -> None:
-        """Take the learning rate from a dump's JSON file.
+        """Set the learning rate from a dump's JSON file.
 
-        Hotbed's other parameters are set when the tables are made; a dump with others warns.
+        Hotbed's other parameters are set when the tables are created; if the dump's differ, a warning says so.
 
         Raises:
             ValueError: a parameter is missing.
@@ -142,11 +142,11 @@ class BaseDynamicEmbeddingOptimizer:
         self.set_learning_rate(args["lr"])
 
     def get_state_dim(self, emb_dim: int) -> int:
-        """Give the elements of state of a row, as dynamicemb counts them."""
+        """Return the number of a row's state elements, as dynamicemb counts them."""
         return get_optimizer_state_dim(self.kind, emb_dim, self._dtype)
 
     def get_ckpt_state_dim(self, emb_dim: int) -> int:
-        """Give the elements of state of a row in a dump."""
+        """Return the number of a row's state elements in a dump."""
         return get_optimizer_ckpt_state_dim(self.kind, emb_dim, self._dtype)
 
     def set_learning_rate(self, new_lr: float) -> None:
@@ -155,7 +155,7 @@ class BaseDynamicEmbeddingOptimizer:
         self.group["lr"] = float(new_lr)
 
     def get_initial_optim_states(self) -> float:
-        """Give the state of a new row."""
+        """Return the initial value of a new row's states."""
         return self._opt_args.initial_accumulator_value
 
     def _limit(self) -> float:
@@ -168,7 +168,7 @@ class SGDDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
     kind = EmbOptimType.SGD
 
     def hotbed(self) -> Optional[Optimizer]:
-        """Give Hotbed's."""
+        """Return Hotbed's."""
         return SGD(lr=self._opt_args.learning_rate, max_gradient=self._limit())
 
 
@@ -185,17 +185,17 @@ class AdamDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
     )
 
     def hotbed(self) -> Optional[Optimizer]:
-        """Give Hotbed's."""
+        """Return Hotbed's."""
         a = self._opt_args
         return Adam(a.learning_rate, (a.beta1, a.beta2), a.eps, a.weight_decay, self._limit())
 
     def get_opt_args(self) -> Dict[str, Any]:
-        """Give what a dump's JSON file has: ``iters`` is the number of steps."""
+        """Return the optimizer's entries for a dump's JSON file; ``iters`` is the number of steps."""
         return {**super().get_opt_args(), "iters": self._iterations() if self._iterations is not None else 0}
 
 
 class AdaGradDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
-    """AdaGrad with a sum an element; it has no weight decay."""
+    """AdaGrad with one sum per element; it has no weight decay."""
 
     kind = EmbOptimType.EXACT_ADAGRAD
     _fields = (
@@ -205,18 +205,18 @@ class AdaGradDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
     )
 
     def hotbed(self) -> Optional[Optimizer]:
-        """Give Hotbed's."""
+        """Return Hotbed's."""
         a = self._opt_args
         return Adagrad(a.learning_rate, a.eps, a.initial_accumulator_value, max_gradient=self._limit())
 
 
 class RowWiseAdaGradDynamicEmbeddingOptimizer(AdaGradDynamicEmbeddingOptimizer):
-    """AdaGrad with a sum a row; it has no weight decay."""
+    """AdaGrad with one sum per row; it has no weight decay."""
 
     kind = EmbOptimType.EXACT_ROWWISE_ADAGRAD
 
     def hotbed(self) -> Optional[Optimizer]:
-        """Give Hotbed's."""
+        """Return Hotbed's."""
         a = self._opt_args
         return RowWiseAdagrad(a.learning_rate, a.eps, a.initial_accumulator_value, max_gradient=self._limit())
 
@@ -224,10 +224,10 @@ class RowWiseAdaGradDynamicEmbeddingOptimizer(AdaGradDynamicEmbeddingOptimizer):
 def create_optimizer(
     optimizer_type: EmbOptimType, args: OptimizerArgs, dtype: torch.dtype
 ) -> BaseDynamicEmbeddingOptimizer:
-    """Make the optimizer of a kind.
+    """Create an optimizer by its kind.
 
     Raises:
-        ValueError: a kind that Hotbed does not have.
+        ValueError: Hotbed does not have this kind.
     """
     known = {
         "sgd": SGDDynamicEmbeddingOptimizer,
@@ -244,10 +244,10 @@ def create_optimizer(
 
 
 def string_to_opt_type(optimizer_str: str) -> EmbOptimType:
-    """Give the kind of a name such as ``exact_adagrad``.
+    """Return the kind with a name such as ``exact_adagrad``.
 
     Raises:
-        ValueError: no such name.
+        ValueError: no kind has this name.
     """
     return EmbOptimType(optimizer_str)
 
@@ -255,7 +255,7 @@ def string_to_opt_type(optimizer_str: str) -> EmbOptimType:
 def truncate_optimizer_states_for_checkpoint(
     optimizer: BaseDynamicEmbeddingOptimizer, emb_dim: int, opt_states: torch.Tensor
 ) -> torch.Tensor:
-    """Give the columns of states ``[n, state dim]`` that a dump has."""
+    """Return the columns of states ``[n, state dim]`` that are written to a dump."""
     return opt_states[:, : optimizer.get_ckpt_state_dim(emb_dim)].contiguous()
 
 
@@ -267,7 +267,7 @@ def pad_optimizer_states_from_checkpoint(
     dtype: torch.dtype,
     device: torch.device,
 ) -> torch.Tensor:
-    """Give states of a dump the width of ``get_state_dim()``: further columns have the initial state."""
+    """Pad states from a dump to ``get_state_dim()`` columns, with the initial value."""
     missing = optimizer.get_state_dim(emb_dim) - opt_states.shape[1]
     states = opt_states.to(device=device, dtype=dtype)
     if missing <= 0:

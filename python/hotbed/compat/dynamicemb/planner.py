@@ -35,7 +35,7 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
 from hotbed.errors import ArgumentError
 
 DYNAMICEMB_KERNEL = "DynamicEmb"
-#: What a plan has for a hash table beyond TorchRec's fields; TorchRec hands it to the table in its fused parameters.
+#: A plan's extra fields for a hash table; TorchRec passes them to the table in its fused parameters.
 PLANNED = ("customized_compute_kernel", "dist_type", "dynamicemb_options")
 
 
@@ -54,7 +54,7 @@ class DynamicEmbParameterConstraints(ParameterConstraints):  # type: ignore[misc
 
 @dataclasses.dataclass
 class DynamicEmbParameterSharding(ParameterSharding):  # type: ignore[misc]
-    """What a plan says of a hash table."""
+    """A plan's entry for a hash table."""
 
     compute_kernel: str = EmbeddingComputeKernel.CUSTOMIZED_KERNEL.value
     customized_compute_kernel: Optional[str] = DYNAMICEMB_KERNEL
@@ -62,7 +62,7 @@ class DynamicEmbParameterSharding(ParameterSharding):  # type: ignore[misc]
     dynamicemb_options: Optional[DynamicEmbTableOptions] = dataclasses.field(default_factory=DynamicEmbTableOptions)
 
     def get_additional_fused_params(self) -> Dict[str, Any]:
-        """Give TorchRec the fused parameters of the table."""
+        """Return the table's fused parameters for TorchRec."""
         return {name: getattr(self, name) for name in PLANNED}
 
 
@@ -74,10 +74,10 @@ class DynamicEmbeddingEnumerator(EmbeddingEnumerator):  # type: ignore[misc]
     """TorchRec's enumerator without the hash tables, which have one possible sharding.
 
     Args:
-        topology: of the ranks.
-        batch_size: of a rank.
-        constraints: of all tables by name.
-        estimator: of shards; None: TorchRec's.
+        topology: topology of the ranks.
+        batch_size: batch size of one rank.
+        constraints: constraints of all tables, by name.
+        estimator: estimator of shards; None: TorchRec's.
         use_exact_enumerate_order: as in TorchRec.
     """
 
@@ -93,7 +93,7 @@ class DynamicEmbeddingEnumerator(EmbeddingEnumerator):  # type: ignore[misc]
         super().__init__(topology, batch_size, constraints, estimator, use_exact_enumerate_order)
 
     def enumerate(self, module: torch.nn.Module, sharders: List[Any]) -> List[Any]:
-        """Give the possible shardings of the tables that are no hash tables."""
+        """Return the possible shardings of the tables that are not hash tables."""
         return [o for o in super().enumerate(module, sharders) if not _is_dynamic(self._constraints, o.name)]
 
 
@@ -104,7 +104,7 @@ def _world_size(topology: Optional[Topology] = None) -> int:
 
 
 def complete_options(options: DynamicEmbTableOptions, config: Any, world_size: int) -> None:
-    """Set the options of one rank's part of a table that follow from the table and the number of ranks."""
+    """Set those options of one rank's part of a table that follow from the config and the number of ranks."""
     options.initializer_args = complete_initializer_args(options.initializer_args, embedding_config=config)
     buckets, options.bucket_capacity = _sharded_table_bucket_layout(config, world_size, options.bucket_capacity)
     options.max_capacity = buckets * options.bucket_capacity
@@ -129,21 +129,21 @@ def complete_options(options: DynamicEmbTableOptions, config: Any, world_size: i
 class DynamicEmbeddingShardingPlanner:
     """Plans models whose tables are partly hash tables.
 
-    A hash table is sharded row-wise over all ranks by its ``dist_type``; its memory is not part of the topology's.
-    The options of hash tables are completed when the planner is made: see the arguments.
+    A hash table is sharded row-wise over all ranks by its ``dist_type``; its memory is not charged to the topology.
+    The planner fills in missing options of hash tables when it is created; see ``eb_configs``.
 
     Args:
-        eb_configs: TorchRec's configs of all tables that ``constraints`` names.  Of a hash table they give ``dim``, the
-            bounds of a UNIFORM initializer, and ``max_capacity``: a rank's share of ``num_embeddings``.
-        topology: of the ranks; None: TorchRec's default for the available device.
-        batch_size: of a rank.
+        eb_configs: TorchRec's configs of all tables that ``constraints`` names.  For a hash table they determine
+            ``dim``, the bounds of a UNIFORM initializer, and ``max_capacity``: a rank's share of ``num_embeddings``.
+        topology: topology of the ranks; None: TorchRec's default for the available device.
+        batch_size: batch size of one rank.
         enumerator: None: :class:`DynamicEmbeddingEnumerator`.
         storage_reservation: as in TorchRec.
-        proposer: likewise.
-        partitioner: likewise.
-        performance_model: likewise.
-        stats: likewise.
-        constraints: of all tables by name, :class:`DynamicEmbParameterConstraints` for hash tables.
+        proposer: as in TorchRec.
+        partitioner: as in TorchRec.
+        performance_model: as in TorchRec.
+        stats: as in TorchRec.
+        constraints: constraints of all tables, by name; :class:`DynamicEmbParameterConstraints` for hash tables.
         debug: print TorchRec's statistics.
 
     Raises:
@@ -199,11 +199,11 @@ class DynamicEmbeddingShardingPlanner:
     def collective_plan(
         self, module: torch.nn.Module, sharders: List[Any], pg: Optional[dist.ProcessGroup] = None
     ) -> ShardingPlan:
-        """Plan a model on rank 0 and give the plan to all ranks.
+        """Plan a model on rank 0, and broadcast the plan to all ranks.
 
         Args:
             module: the model.
-            sharders: of all modules; hash tables need this package's.
+            sharders: sharders of all modules; hash tables need this package's sharders.
             pg: process group; None: the default one.
         """
         return self._complete(self._torchrec.collective_plan(module, sharders, pg), module, sharders)

@@ -23,10 +23,10 @@ class ScoreArg:
     """A score of a lookup.
 
     Attributes:
-        name: of the score.
-        value: of each key.
+        name: name of the score.
+        value: score of each key.
         policy: what the lookup does to the score.
-        is_return: whether the lookup gives the score.
+        is_return: whether the lookup returns the score.
     """
 
     name: str

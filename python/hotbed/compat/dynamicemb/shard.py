@@ -28,8 +28,8 @@ def _counts(options: DynamicEmbTableOptions) -> bool:
 class ShardedDynamicEmbeddingCollection(ShardedEmbeddingCollection):  # type: ignore[misc]
     """TorchRec's sharded collection of rows, with hash tables among its row-wise tables.
 
-    With ``use_index_dedup`` each feature's distinct keys are sent to their ranks once, with the number of their
-    occurrences where a table counts them.
+    With ``use_index_dedup`` each distinct key of a feature is sent to its rank once, with its number of occurrences if
+    the table counts them.
     """
 
     @classmethod
@@ -41,7 +41,7 @@ class ShardedDynamicEmbeddingCollection(ShardedEmbeddingCollection):  # type: ig
         device: Optional[torch.device] = None,
         qcomm_codecs_registry: Optional[Dict[str, Any]] = None,
     ) -> Any:
-        """Give the sharding of the tables of a type."""
+        """Return the sharding of the tables of a type."""
         if sharding_type == ShardingType.ROW_WISE.value:
             return RowsRowWise(sharding_infos, env, device, qcomm_codecs_registry=qcomm_codecs_registry)
         return super().create_embedding_sharding(
@@ -68,7 +68,7 @@ class ShardedDynamicEmbeddingCollection(ShardedEmbeddingCollection):  # type: ig
         return super().input_dist(ctx, features)
 
     def _dedup_indices(self, ctx: Any, input_feature_splits: List[KeyedJaggedTensor]) -> List[KeyedJaggedTensor]:
-        """Give the distinct keys of each feature: all in its first bag, as the bags of rows do not matter."""
+        """Return the distinct keys of each feature, all in its first bag: without pooling, bags do not matter."""
         found = []
         for sharding, features in zip(self._sharding_type_to_sharding.values(), input_feature_splits):
             lengths = torch.zeros(
@@ -134,7 +134,7 @@ class ShardedDynamicEmbeddingBagCollection(ShardedEmbeddingBagCollection):  # ty
         permute_embeddings: bool = False,
         qcomm_codecs_registry: Optional[Dict[str, Any]] = None,
     ) -> Any:
-        """Give the sharding of the tables of a type."""
+        """Return the sharding of the tables of a type."""
         if sharding_infos[0].param_sharding.sharding_type == ShardingType.ROW_WISE.value:
             return BagsRowWise(sharding_infos, env, device, qcomm_codecs_registry=qcomm_codecs_registry)
         return super().create_embedding_bag_sharding(
@@ -150,7 +150,7 @@ class DynamicEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):  # ty
     """TorchRec's sharder of ``EmbeddingBagCollection``, for plans with hash tables."""
 
     def sharding_types(self, compute_device_type: str) -> List[str]:
-        """Give TorchRec's types, and row-wise sharding on the CPU too, where TorchRec's planner leaves it out."""
+        """Return TorchRec's types, plus row-wise sharding on the CPU, where TorchRec's planner leaves it out."""
         types: List[str] = super().sharding_types(compute_device_type)
         return [*types, *({ShardingType.ROW_WISE.value} - set(types))]
 

@@ -33,7 +33,7 @@ class MemoryType(enum.Enum):
 
 
 class DynamicEmbInitializerMode(enum.Enum):
-    """How the elements of a new row are drawn."""
+    """How the elements of a new row are initialized."""
 
     NORMAL = "normal"
     TRUNCATED_NORMAL = "truncated_normal"
@@ -47,11 +47,11 @@ class DynamicEmbInitializerArgs:
     """Parameters of an initializer.
 
     Attributes:
-        mode: which of the others are used.
+        mode: which of the other attributes are used.
         mean: of the normal distributions.
         std_dev: of the normal distributions.
         lower: bound of the uniform and the truncated normal distribution; None: 0.
-        upper: likewise; None: 1.
+        upper: bound of the same distributions; None: 1.
         value: of the constant.
     """
 
@@ -73,9 +73,8 @@ class CopyMode(enum.Enum):
 class Storage(abc.ABC, Generic[OptionsT, OptimizerT]):
     """Rows of several tables by key.
 
-    A subclass that is given as ``DynamicEmbTableOptions.external_storage`` keeps all rows, and Hotbed's tables are a
-    cache over it.  Hotbed calls ``find()`` and ``insert()``; the other methods are for ``dump()``, ``load()`` and
-    callers.
+    A subclass that is passed as ``DynamicEmbTableOptions.external_storage`` keeps all rows, and Hotbed's tables are a
+    cache over it.  Hotbed calls ``find()`` and ``insert()``; ``dump()``, ``load()`` and callers use the other methods.
     """
 
     @abc.abstractmethod
@@ -89,8 +88,8 @@ class Storage(abc.ABC, Generic[OptionsT, OptimizerT]):
         """Look up ``[n]`` keys.
 
         Returns:
-            The number of missing keys; their keys, positions, table ids and scores; for all keys a mask of those
-            found and their scores; and the rows, ``[n, width]``, defined where a key was found.
+            The number of missing keys; the missing keys, their positions, table ids and scores; a mask of the found
+            keys, and the scores of all keys; and the rows, ``[n, width]``, which are defined where a key was found.
         """
 
     @abc.abstractmethod
@@ -108,7 +107,7 @@ class Storage(abc.ABC, Generic[OptionsT, OptimizerT]):
     def export_keys_values(
         self, device: torch.device, batch_size: int = 65536, table_id: int = 0
     ) -> Iterator[Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], torch.Tensor]]:
-        """Go through a table: keys, embeddings, optimizer states or None, scores."""
+        """Iterate over a table: keys, embeddings, optimizer states or None, scores."""
 
 
 class Cache(abc.ABC):
@@ -116,13 +115,13 @@ class Cache(abc.ABC):
 
     @abc.abstractmethod
     def reset(self) -> None:
-        """Empty it."""
+        """Empty the tier."""
 
 
 class Counter:
-    """How often each key without a row was seen.
+    """Counts how often each key without a row was seen.
 
-    Hotbed counts in its own tables, so that subclasses are not called: see :class:`.KVCounter`.
+    Hotbed counts in its own tables and does not call subclasses; see :class:`.KVCounter`.
     """
 
 
@@ -131,4 +130,4 @@ class AdmissionStrategy(abc.ABC):
 
     @abc.abstractmethod
     def admit(self, keys: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
-        """Give a mask ``[n]`` of the keys that get a row."""
+        """Return a mask ``[n]`` of the keys that get a row."""

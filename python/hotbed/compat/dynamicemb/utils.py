@@ -28,35 +28,35 @@ def _shifted(keys: torch.Tensor) -> torch.Tensor:
 
 
 def _hashed(keys: torch.Tensor) -> torch.Tensor:
-    """Give MurmurHash3's 64-bit finalizer of the keys."""
+    """Return MurmurHash3's 64-bit finalizer of the keys."""
     for factor in _MURMUR:
         keys = (keys ^ _shifted(keys)) * factor
     return keys ^ _shifted(keys)
 
 
 def _modulo(keys: torch.Tensor, n: int) -> torch.Tensor:
-    """Give unsigned keys in int64 modulo ``n``."""
+    """Return unsigned keys in int64 modulo ``n``."""
     return ((keys & (2**63 - 1)) % n + (keys < 0) * (2**63 % n)) % n
 
 
 def ranks_of_keys(
     keys: torch.Tensor, dist_type: str, world_size: int, block: Optional[int] = None
 ) -> Tuple[torch.Tensor, torch.Tensor]:
-    """Give the rank that owns each key, and the key that the rank's table stores.
+    """Return the rank that owns each key, and the key that the rank's table stores.
 
     ``roundrobin`` takes the unsigned key modulo the number of ranks, ``hash_roundrobin`` a hash of it; both store the
-    key itself.  ``continuous`` gives a block of keys to each rank and stores the position in the block; keys beyond the
-    last block are dealt in turn.
+    key itself.  ``continuous`` assigns a block of keys to each rank and stores the position in the block; keys beyond
+    the last block are assigned round-robin.
 
     Args:
         keys: ``[n]`` int64.
         dist_type: of :class:`.DynamicEmbTableOptions`.
         world_size: number of ranks.
-        block: keys of a rank; needed for ``continuous``.
+        block: number of keys in a rank's block; required for ``continuous``.
 
     Raises:
-        UnsupportedError: ``continuous`` without ``block``.
-        ArgumentError: another ``dist_type``.
+        UnsupportedError: ``dist_type`` is ``continuous``, and ``block`` is missing.
+        ArgumentError: ``dist_type`` is none of these.
     """
     if dist_type == "roundrobin":
         return _modulo(keys, world_size), keys
@@ -69,7 +69,7 @@ def ranks_of_keys(
     inside = (keys >= 0) & (keys < block * world_size)
     beyond = _modulo(keys, world_size)
     rank = torch.where(inside, torch.div(keys, block, rounding_mode="floor"), beyond)
-    upper = (keys >> 1) & (2**63 - 1)  # the unsigned quotient, by the upper 63 bits and the last one
+    upper = (keys >> 1) & (2**63 - 1)  # the unsigned quotient, from the upper 63 bits and the last bit
     quotient = torch.div(upper, world_size, rounding_mode="floor")
     rest = 2 * (upper - quotient * world_size) + (keys & 1)
     quotient = 2 * quotient + torch.div(rest, world_size, rounding_mode="floor")

@@ -282,7 +282,7 @@ static inline void prefetch_bag_row(
         prefetch_row(s, table, table->first_slot + s->keys[i]);
 }
 
-/* Take the rows of keys first .. first+n-1, and prefetch those of later keys of the feature, which
+/* Take the rows of keys first .. first+n-1, and prefetch the rows of later keys of the feature, which
  * ends with key end-1. Returns false if a key has no slot. */
 static inline bool take_rows(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t first, uint32_t n,

@@ -397,6 +397,37 @@ def test_tables_of_two_routes_are_two_checkpoints(tmp_path, needs_hdf5):
     check_rows(all_rows(loaded), expected)
 
 
+@pytest.mark.parametrize("rows, keys, most", [(64, 1, 200), (1000, 64, 12000), (64, 500, 80000)])
+def test_hash_tables_grow_before_they_are_full(rows, keys, most):
+    def body(comm):
+        tables = [
+            ht.EmbeddingBagConfig(
+                rows if name == "user" else 64,
+                DIM,
+                name,
+                feature_names=[name],
+                use_virtual_table=True,
+                max_embeddings=most,
+            )
+            for name in ("user", "other")
+        ]
+        ebc = pooled(comm, ht.ShardedOptions(max_batch_size=512, max_keys=1024), configs=tables)
+        steps = 40
+        for step in range(steps):
+            first = (2 * step + comm.rank) * keys
+            kjt = ht.KeyedJaggedTensor(
+                ["user", "other"], torch.arange(first, first + keys), lengths=torch.tensor([1] * keys + [0] * keys)
+            )
+            ebc(kjt).values().sum().backward()
+        table = ebc.storages[0].info(1)
+        return ebc.stats("user")["refused"], len(ebc.keys("user")), table.capacity
+
+    results = well(on_threads(body))
+    assert [r[0] for r in results] == [0, 0]
+    assert sum(r[1] for r in results) == 80 * keys
+    assert all(r[2] < 400 for r in results)  # a table that gets no keys does not grow with the others
+
+
 # --- errors -----------------------------------------------------------------------------------------
 
 

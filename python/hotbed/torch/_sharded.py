@@ -224,8 +224,9 @@ class ShardedStorage(Storage):
         check(lib.hotbed_sharded_wait_splits(slot.ticket, stream))
         check(lib.hotbed_sharded_wait_input(slot.ticket, stream))
 
-    def _grow(self, keys: int, stream: Any) -> None:
-        """Do nothing: the C collection polls every ``growth_every`` prefetches."""
+    def _arriving(self, keys: int) -> int:
+        # The keys of all ranks' batches are spread over the ranks, with some imbalance.
+        return keys + keys // 4 + 64
 
     def _prefetch(
         self,
@@ -239,6 +240,7 @@ class ShardedStorage(Storage):
         if counts is not None:
             raise UnsupportedError("a key of a collection of several ranks stands for one occurrence")
         self.check_batch(keys, offsets, weights, samples)
+        self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
         number = self._take_slot(keys.shape[0], samples, stream)
         slot = self.slots[number]
         self._start(slot, keys, offsets, weights, samples, stream)

@@ -7,7 +7,7 @@ import math
 import sys
 import threading
 import weakref
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -179,6 +179,7 @@ class Storage:
         self.turn = 0
         self.group: Optional[Dict[str, Any]] = None  # the parameter group that has the learning rate
         self.space = [0] * len(self.tables)  # tables that grow: new keys that surely fit before the next growth
+        self.estimates = [sys.maxsize] * len(self.tables)  # twice the keys of a table in the batch last counted
         keep: List[Any] = []
         self._create(self._options(seed, options, check_keys, keep))
         self.learning_rate = None if optimizer is None else float(optimizer.lr)
@@ -387,21 +388,51 @@ class Storage:
         """Return the load, relative to the capacity, above which a table grows."""
         return 0.9 if self.tables[table].evict is Evict.LOWEST else 1.0
 
-    def _grow(self, keys: int, stream: Any) -> None:
-        """Grow tables that the next ``keys`` keys might fill; waits for the stream to count a table's keys."""
+    def _keys_by_table(self, offsets: torch.Tensor, samples: int) -> List[int]:
+        """Return how many keys of a batch each table gets; on a GPU it waits for the stream."""
+        bounds = offsets[::samples].tolist() if samples > 0 else [0] * (len(self.features) + 1)
+        found = [0] * len(self.tables)
+        for i, (t, _) in enumerate(self.features):
+            found[t] += max(0, bounds[i + 1] - bounds[i])
+        return found
+
+    def _arriving(self, keys: int) -> int:
+        """Return how many keys of a table a batch may bring to this rank if it has ``keys`` keys of it here."""
+        return keys
+
+    def _grow(self, keys: int, stream: Any, by_table: Callable[[], Sequence[int]]) -> None:
+        """Grow tables that the next batch might fill.
+
+        It counts the keys of a table, and then waits for the stream, only if all new keys of the batches since the
+        last count might have filled it.
+
+        Args:
+            keys: of the batch.
+            stream: of the batch.
+            by_table: returns the keys of the batch by table; may wait for the stream.
+        """
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return
+        found: Optional[Sequence[int]] = None
         for t, table in enumerate(self.tables):
-            if table.most_rows == 0:
+            if table.most_rows == 0 or self.space[t] == sys.maxsize:
                 continue
-            if self.space[t] < keys:
-                size, capacity, load = self.size(t), int(self.info(t).capacity), self._load(t)
-                needed = math.ceil((size + keys) / load)
-                if capacity < min(needed, table.most_rows):
-                    capacity = min(max(2 * capacity, needed), table.most_rows)
+            if found is None and self.device.type == "cpu":
+                found = by_table()
+            need = self._arriving(min(keys, self.estimates[t]) if found is None else found[t])
+            if self.space[t] < need:
+                found = by_table() if found is None else found
+                need = self._arriving(found[t])
+                self.estimates[t] = 2 * found[t]
+                info, size, load = self.info(t), self.size(t), self._load(t)
+                capacity, most = int(info.capacity), int(info.max_capacity)
+                needed = min(math.ceil((size + 2 * need) / load), most)
+                if capacity < needed:
+                    capacity = min(max(2 * capacity, needed), most)
                     check(lib.hotbed_storage_grow(self._c, t, capacity, stream))
-                self.space[t] = int(load * capacity) - size if capacity < table.most_rows else sys.maxsize
-            self.space[t] -= keys
+                self.space[t] = int(load * capacity) - size if capacity < most else sys.maxsize
+            if self.space[t] != sys.maxsize:
+                self.space[t] -= need
 
     def prefetch(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
@@ -409,7 +440,7 @@ class Storage:
         """Look a batch up ahead of its forward, which must get the same tensors."""
         with self.lock:
             stream = self.streams.current()
-            self._grow(keys.shape[0], stream)
+            self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
             number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
             slot.key = (keys.data_ptr(), offsets.data_ptr(), keys.shape[0])
@@ -440,7 +471,7 @@ class Storage:
                 return -1
             number = self._prefetched(keys, offsets, samples)
             if number is None:
-                self._grow(keys.shape[0], stream)
+                self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
                 number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
             slot.key, slot.shape = None, (out.shape[0], out.shape[1])
@@ -674,7 +705,9 @@ class Storage:
         with self.lock:
             stream = self.streams.current()
             data = ffi.cast("void *", keys.data_ptr())
-            self._grow(keys.shape[0], stream)
+            given_keys = [0] * len(self.tables)
+            given_keys[table] = keys.shape[0]
+            self._grow(keys.shape[0], stream, lambda: given_keys)
             check(lib.hotbed_storage_set_rows(self._c, table, keys.shape[0], data, rows, stream))
             check(lib.hotbed_stream_sync(stream))
 

@@ -207,7 +207,7 @@ class Tables(Storage):
             if len(self.queue) >= len(self.slots) - 1:
                 raise StateError(f"{len(self.queue)} prefetched batches wait for their forward")
             stream = self.streams.current()
-            self._grow(keys.shape[0], stream)
+            self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
             self.queue.append(self._prefetch(keys, offsets, weights, samples, stream, counts))
 
     def _prefetched(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> Optional[int]:

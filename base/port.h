@@ -336,6 +336,8 @@ HOTBED_HD void hotbed_prefetch(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 #else
     __builtin_prefetch(p);
+    /* gcc takes a function that only prefetches for pure, and removes calls of it. */
+    __asm__ volatile("");
 #endif
 }
 

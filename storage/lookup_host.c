@@ -15,9 +15,9 @@ enum { KEYS_GRAIN = 1024, ROWS_GRAIN = 256 };
 enum { BATCH = 16 };     /* keys that are searched together */
 enum { ROWS_AHEAD = 6 }; /* rows prefetched before the current one is read */
 enum {
-    BAG_ROWS = 32,      /* rows of a bag that are added together */
-    BAG_ROWS_AHEAD = 8, /* rows prefetched before the current one is taken */
-    BAG_PART = 32,      /* elements that are summed in registers */
+    BAG_ROWS = 32,       /* rows of a bag that are added together */
+    BAG_ROWS_AHEAD = 16, /* rows prefetched before the current one is taken */
+    BAG_PART = 32,       /* elements that are summed in registers */
 };
 
 typedef struct forward_args {
@@ -362,20 +362,25 @@ static bool pool_bag(const forward_args *a, uint64_t b, uint32_t feature) {
     const hotbed_step_view *s = &a->s;
     const hotbed_table_view *table = &s->tables[s->feature_tables[feature]];
     const hotbed_bag bag = hotbed_bag_at(s, b, feature);
-    float sum[HOTBED_DIM_MOST] HOTBED_ALIGN(16);
+    const uint64_t sample = b - (uint64_t)feature * s->batch_size;
+    float scratch[HOTBED_DIM_MOST] HOTBED_ALIGN(16);
     bag_rows rows;
     if (!bag.good)
         return false;
-    memset(sum, 0, (table->dim + 3U) / 4 * sizeof(hotbed_f32x4));
+    /* The output of a sum is the sum itself if it has the same type. */
+    const bool direct = s->output_dtype == HOTBED_F32 && s->pooling == HOTBED_POOL_SUM;
+    float *sum = direct ? (float *)a->output + sample * a->stride + s->columns[feature] : scratch;
+    memset(
+        sum, 0, direct ? table->dim * sizeof *sum : (table->dim + 3U) / 4 * sizeof(hotbed_f32x4));
     for (uint32_t first = bag.begin; first < bag.end; first += BAG_ROWS) {
         const uint32_t n = bag.end - first < BAG_ROWS ? bag.end - first : BAG_ROWS;
         if (!take_rows(s, table, first, n, s->feature_starts[feature + 1], &rows))
             return false;
         add_bag(s, table, &rows, sum);
     }
-    for (uint32_t e = 0; e < table->dim; e += 4)
+    for (uint32_t e = 0; e < table->dim && !direct; e += 4)
         hotbed_bag_write(
-            s, table->dim, feature, b - (uint64_t)feature * s->batch_size, bag.end - bag.begin, e,
+            s, table->dim, feature, sample, bag.end - bag.begin, e,
             *(const hotbed_f32x4 *)(const void *)(sum + e), a->output, a->stride);
     return true;
 }

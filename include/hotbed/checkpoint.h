@@ -285,6 +285,12 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
     uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream);
 
+/* Read every byte of the checkpoint or increment at `path` and check it, as `hotbed-ckpt verify`
+ * does: digests, the order of keys, counts, metadata, and the index. Needs no storage. Synchronous.
+ * Errors: ARGUMENT, IO, CORRUPT (with the file and what is wrong), MEMORY, UNSUPPORTED (another
+ * version of the format; a build without HDF5). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_check(const char *path);
+
 #ifdef __cplusplus
 }
 #endif

@@ -280,6 +280,8 @@ def test_bad_options_are_errors():
         ht.EmbeddingBagCollection([])
     with pytest.raises(hotbed.ArgumentError, match="is no EmbeddingBagConfig: it has no pooling"):
         ht.EmbeddingBagCollection([ht.EmbeddingConfig(5, 4, "t", feature_names=["f"])])
+    with pytest.raises(hotbed.ArgumentError, match="'t' is no EmbeddingConfig: it has no name"):
+        ht.EmbeddingCollection(["t"])
     with pytest.raises(hotbed.ArgumentError, match="one embedding_dim"):
         ht.EmbeddingCollection([ht.EmbeddingConfig(5, d, f"t{d}", feature_names=[f"f{d}"]) for d in (4, 8)])
 

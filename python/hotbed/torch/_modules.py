@@ -527,7 +527,7 @@ class EmbeddingCollection(_Collection):
         sharded: Optional[_config.ShardedOptions] = None,
     ) -> None:
         """See the class."""
-        dims = sorted({int(t.embedding_dim) for t in tables})
+        dims = sorted({_config.read(t, False).dim for t in tables})
         if len(dims) > 1:
             raise ArgumentError(f"tables of an embedding collection have one embedding_dim, not {dims}")
         super().__init__(

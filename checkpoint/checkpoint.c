@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "checkpoint/arena.h"
 #include "checkpoint/bucket_core.h"
+#include "checkpoint/verify.h"
 #include "dist/comm.h"
 
 #include <inttypes.h>
@@ -165,4 +166,10 @@ hotbed_status hotbed_checkpoint_load(
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "checkpoint_load: path of increment %" PRIu32 " is NULL", i);
     return hotbed_checkpoint_read(&config, path, storage, &read, step, extra, extra_bytes, stream);
+}
+
+hotbed_status hotbed_checkpoint_check(const char *path) {
+    if (path == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_check: path is NULL");
+    return hotbed_checkpoint_verify(config.calls, path, NULL);
 }

@@ -30,6 +30,8 @@ static hotbed_status split(const char *path, hotbed_draft *draft) {
         text[parent_bytes++] = '.';
     else
         memcpy(text, path, parent_bytes);
+    while (parent_bytes > 1 && text[parent_bytes - 1] == '/')
+        text[--parent_bytes] = '\0';
     char *name = text + parent_bytes + 1;
     memcpy(name, path + first, name_bytes);
     draft->final_name = name;

@@ -99,7 +99,7 @@ static hotbed_status match(reader *r) {
             HOTBED_ERR_STATE, "keys are %s in the checkpoint, %s in the storage",
             m->key_type == HOTBED_KEY_I64 ? "i64" : "u64",
             key_type == HOTBED_KEY_I64 ? "i64" : "u64");
-    if (m->optimizer.kind != kind)
+    if (m->optimizer.kind != kind && kind != 0) /* a storage without optimizer takes weights only */
         return hotbed_fail(
             HOTBED_ERR_STATE, "the optimizer is %s in the checkpoint, %s in the storage",
             optimizer_name(m->optimizer.kind), optimizer_name(kind));

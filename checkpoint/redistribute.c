@@ -364,9 +364,9 @@ static hotbed_status store(rounds *d, uint64_t rows) {
         .weights = d->recv[HOTBED_COLUMN_VALUES],
         .scores = d->recv[HOTBED_COLUMN_SCORES],
     };
-    for (uint32_t s = 0; s < 2; s++)
-        if (d->row_bytes[HOTBED_COLUMN_STATE + s] > 0)
-            parts.states[s] = d->recv[HOTBED_COLUMN_STATE + s];
+    uint32_t states = hotbed_optimizer_states(hotbed_storage_optimizer(job->storage)->kind);
+    for (uint32_t s = 0; s < states; s++)
+        parts.states[s] = d->recv[HOTBED_COLUMN_STATE + s];
     hotbed_table_info info = {.size = sizeof info};
     HOTBED_TRY(hotbed_storage_table(job->storage, job->number, &info));
     if (info.score == HOTBED_SCORE_TIMESTAMP_LFU && d->row_bytes[HOTBED_COLUMN_TIMES] > 0)

@@ -69,17 +69,18 @@ static hotbed_status copy(void *to, const void *from, uint64_t bytes, hotbed_str
     return to == from ? HOTBED_OK : hotbed_copy(to, from, bytes, stream);
 }
 
-/* Return the device columns. Times are dropped if the storage's table has none. */
+/* Return the device columns. Times and states are dropped if the storage has none. */
 static hotbed_status device_rows(
     const hotbed_staging *s, const hotbed_storage *storage, uint32_t table, hotbed_rows *out) {
     hotbed_table_info info = {.size = sizeof info};
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
     *out = (hotbed_rows){
         .weights = s->device_columns[HOTBED_COLUMN_VALUES],
-        .states =
-            {s->device_columns[HOTBED_COLUMN_STATE], s->device_columns[HOTBED_COLUMN_STATE + 1]},
         .scores = s->device_columns[HOTBED_COLUMN_SCORES],
     };
+    uint32_t states = hotbed_optimizer_states(hotbed_storage_optimizer(storage)->kind);
+    for (uint32_t i = 0; i < states; i++)
+        out->states[i] = s->device_columns[HOTBED_COLUMN_STATE + i];
     if (info.score == HOTBED_SCORE_TIMESTAMP_LFU)
         out->times = s->device_columns[HOTBED_COLUMN_TIMES];
     return HOTBED_OK;

@@ -58,6 +58,11 @@ hotbed_status hotbed_checkpoint_load(
     return unsupported();
 }
 
+hotbed_status hotbed_checkpoint_check(const char *path) {
+    (void)path;
+    return unsupported();
+}
+
 hotbed_status hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out) {
     *out = NULL;
     return unsupported();

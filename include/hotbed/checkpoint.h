@@ -253,13 +253,14 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  * Keys that the storage had are removed first. Synchronous.
  *
  * The storage may have other capacities, eviction, scores and backend than the saved one; dim,
- * dtype, key type and kind of optimizer must be the same. Times of TIMESTAMP_LFU tables are loaded
- * only into such tables; if the checkpoint has none, rows get the times of new rows. If not all
- * rows fit, a table that evicts keeps those with the highest scores, and a table that does not
- * evict fails with FULL. A table that evicts can be filled to its last slot, which is 3 % more rows
- * than its capacity. A table of the same size then cannot place every row, since rows arrive in
- * another order (it kept 98.8 % of a million, which is more than its capacity; with 5 % more
- * capacity 99.94 %).
+ * dtype, key type and kind of optimizer must be the same. A storage without optimizer loads every
+ * checkpoint, without the optimizer's states. Times of TIMESTAMP_LFU tables are loaded only into
+ * such tables; if the checkpoint has none, rows get the times of new rows. If not all rows fit, a
+ * table that evicts keeps those with the highest scores, and a table that does not evict fails with
+ * FULL. A table that evicts can be filled to its last slot, which is 3 % more rows than its
+ * capacity. A table of the same size then cannot place every row, since rows arrive in another
+ * order (it kept 98.8 % of a million, which is more than its capacity; with 5 % more capacity
+ * 99.94 %).
  *
  * If the checkpoint has the same number of ranks and the same routes, each rank reads its own
  * shard. Otherwise, with a communicator, each rank reads a share, cut where blocks of the files
@@ -283,6 +284,12 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
     uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream);
+
+/* Read every byte of the checkpoint or increment at `path` and check it, as `hotbed-ckpt verify`
+ * does: digests, the order of keys, counts, metadata, and the index. Needs no storage. Synchronous.
+ * Errors: ARGUMENT, IO, CORRUPT (with the file and what is wrong), MEMORY, UNSUPPORTED (another
+ * version of the format; a build without HDF5). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_check(const char *path);
 
 #ifdef __cplusplus
 }

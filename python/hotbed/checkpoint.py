@@ -1,7 +1,8 @@
 """Checkpoints: save and load the tables of a collection, and read a checkpoint without the library's backends.
 
-``save()`` and ``load()`` need a library that was built with HDF5 (``UnsupportedError`` otherwise).  ``read()`` needs
-only h5py and numpy: a checkpoint of a GPU's tables is read on any machine.  ``docs/formats.md`` has the bytes.
+``save()``, ``load()`` and the check of digests in ``read()`` need a library that was built with HDF5
+(``UnsupportedError`` otherwise).  ``read(verify=False)`` needs only h5py and numpy.  A checkpoint of a GPU's tables is
+read on any machine.  ``docs/formats.md`` has the bytes.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from hotbed._c import check, ffi, lib, new
-from hotbed.errors import ArgumentError, FileError, StateError
+from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy
     import pandas
 
 Path = Union[str, "os.PathLike[str]"]
+
+_EXTRA_MOST = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +40,23 @@ class Loaded:
 
     step: int
     extra: bytes
+
+
+def _check(module: Any, extra: Any = b"", increments: Any = ()) -> None:
+    """Check the arguments of a save or load.
+
+    Raises:
+        ArgumentError: one has another type.
+    """
+    if not isinstance(getattr(module, "storages", None), list):
+        inside = module.named_modules() if hasattr(module, "named_modules") else ()
+        found = [name for name, part in inside if isinstance(getattr(part, "storages", None), list)]
+        hint = f"; it has {found}: save and load these" if found else ""
+        raise ArgumentError(f"module: {type(module).__name__} is not a collection of hotbed.torch{hint}")
+    if not isinstance(extra, (bytes, bytearray, memoryview)):
+        raise ArgumentError(f"extra: {extra!r:.40} is not bytes")
+    if isinstance(increments, (str, bytes, os.PathLike)):
+        raise ArgumentError(f"increments: {increments!r} is one path, not a list of paths")
 
 
 def _storages(module: Any, path: Path) -> List[Tuple[Any, bytes]]:
@@ -101,6 +121,7 @@ class Saving:
         arena: Optional[Arena],
     ) -> None:
         """See ``async_save()``."""
+        _check(module, extra)
         self.path = os.fspath(path)
         self._module, self._increments = module, increments
         self._several = module.comm is not None and module.comm.size > 1
@@ -122,7 +143,7 @@ class Saving:
                     options.arena = ffi.NULL if arena is None else arena.pointer
                     out = ffi.new("hotbed_checkpoint_snapshot **")
                     with storage.lock:
-                        check(
+                        storage.check(
                             lib.hotbed_checkpoint_snapshot_take(
                                 storage.pointer, options, storage.streams.current(), out
                             )
@@ -328,13 +349,14 @@ def _options(
 
 
 def _save(path: Path, module: Any, step: int, extra: bytes, increments: Optional[Increments]) -> None:
+    _check(module, extra)
     folder = _folder(path, module)
     try:
         for number, (storage, place) in enumerate(_storages(module, folder)):
             keep: List[Any] = []
             options = _options(module, number, step, extra, increments, keep)
             with storage.lock:
-                check(lib.hotbed_checkpoint_save(place, storage.pointer, options, storage.streams.current()))
+                storage.check(lib.hotbed_checkpoint_save(place, storage.pointer, options, storage.streams.current()))
         with _together(module):
             if _is_first(module):
                 _name(folder, path)
@@ -391,8 +413,9 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
 
     Args:
         path: a full checkpoint.
-        module: a collection with the same table names, dims, data types and kind of optimizer; capacities, eviction and
-            device may differ.
+        module: a collection with the same table names, dims, data types and kind of optimizer; ``optimizer=None`` loads
+            every checkpoint without the optimizer's states.  Static tables have the same ``num_embeddings``; the
+            capacity of hash tables, eviction and device may differ.
         increments: paths of the increments that follow it, in order.
 
     Raises:
@@ -400,6 +423,7 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
         StateError: the tables differ from the checkpoint's, or the increments do not follow each other.
         FullError: a table that does not evict is full.
     """
+    _check(module, increments=increments)
     result = Loaded(0, b"")
     for number, (storage, place) in enumerate(_storages(module, path)):
         parts = [ffi.new("char[]", _storages(module, p)[number][1]) for p in increments]
@@ -414,7 +438,7 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
         storage.join(options, keep)
         with storage.lock:
             stream = storage.streams.current()
-            check(lib.hotbed_checkpoint_load(place, storage.pointer, options, step, buffer, size, stream))
+            storage.check(lib.hotbed_checkpoint_load(place, storage.pointer, options, step, buffer, size, stream))
             storage.learning_rate = float(storage.clock()["learning_rate"])
             storage.space = [0] * len(storage.tables)  # the next training batch counts the loaded keys
         if number == 0:
@@ -427,7 +451,10 @@ def _extra_bytes(path: str, increments: Sequence[Path], number: int, module: Any
     last = os.fsdecode(_storages(module, increments[-1])[number][1]) if increments else path
     for words in _manifest(last):
         if words[0] == "extra":
-            return int(words[words.index("len") + 1])
+            size = _number(last, words, "len")
+            if not 0 <= size <= _EXTRA_MOST:
+                raise CorruptError(f"{last}/MANIFEST is damaged: extra has {size} bytes")
+            return size
     return 0
 
 
@@ -442,7 +469,17 @@ def _manifest(path: Path) -> Iterable[List[str]]:
                 "collection with these poolings and routes; hotbed.Comm() is a communicator of one rank"
             ) from error
         raise FileError(f"{os.fspath(path)} is no checkpoint: {error}") from error
+    except UnicodeDecodeError as error:
+        raise CorruptError(f"{os.fspath(path)}/MANIFEST is damaged: {error}") from error
     return [line.split(" ") for line in text.splitlines() if line]
+
+
+def _number(path: Path, words: List[str], name: str) -> int:
+    """Give the number after a name in a line of the MANIFEST."""
+    try:
+        return int(words[words.index(name) + 1])
+    except (ValueError, IndexError) as error:
+        raise CorruptError(f"{os.fspath(path)}/MANIFEST is damaged: no {name!r} in {' '.join(words)!r:.80}") from error
 
 
 # --- reading without the library ------------------------------------------------------------------
@@ -478,49 +515,68 @@ def tables(path: Path) -> Dict[str, Tuple[int, int]]:
 
     Raises:
         FileError: ``path`` is not a checkpoint.
+        CorruptError: its MANIFEST is damaged, so far as this can be seen without the digests.
     """
     found = {}
     for words in _manifest(path):
         if words[0] == "table":
-            found[words[1]] = (int(words[words.index("rows") + 1]), int(words[words.index("dim") + 1]))
+            found[words[1]] = (_number(path, words, "rows"), _number(path, words, "dim"))
     return found
 
 
-def read(path: Path, names: Optional[Iterable[str]] = None, progress: bool = False) -> Dict[str, Table]:
+def read(
+    path: Path, names: Optional[Iterable[str]] = None, progress: bool = False, verify: bool = True
+) -> Dict[str, Table]:
     """Read tables of a full checkpoint into numpy, with h5py.
 
     Args:
         path: the checkpoint's directory.
         names: names of the tables; None: all.
         progress: show a progress bar, if tqdm is installed.
+        verify: first read the whole checkpoint and check all digests.  False: damaged rows are not noticed.
 
     Raises:
-        FileError: ``path`` is not a checkpoint, or a shard is missing.
+        FileError: ``path`` is not a checkpoint.
+        CorruptError: a file is missing or damaged.
         ArgumentError: the checkpoint is an increment, or lacks one of the tables.
+        UnsupportedError: ``verify``, and the library was built without HDF5.
     """
+    manifest = list(_manifest(path))
+    if verify:
+        try:
+            check(lib.hotbed_checkpoint_check(os.fsencode(path)))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{error}; verify=False reads without a check of the digests") from error
     known = tables(path)
     wanted = list(known) if names is None else list(names)
     for name in wanted:
         if name not in known:
             raise ArgumentError(f"{os.fspath(path)} has no table {name!r}; it has {sorted(known)}")
-    for words in _manifest(path):
+    shards = sum(1 for words in manifest if words[0] == "shard")
+    for words in manifest:
         if words[0] == "id" and "delta" in words:
             raise ArgumentError(f"{os.fspath(path)} is an increment: load it after its parent with load()")
         if words[0] == "shard":
-            world = sum(1 for w in _manifest(path) if w[0] == "shard")
-            shard = pathlib.Path(path) / f"shard-{int(words[1]):05}-of-{world:05}.h5"
+            shard = pathlib.Path(path) / f"shard-{_number(path, words, 'shard'):05}-of-{shards:05}.h5"
             if not shard.exists():
-                raise FileError(f"{shard} is missing")
+                raise CorruptError(f"{shard} is missing")
+    try:
+        return _read_tables(path, {name: known[name][0] for name in wanted}, progress)
+    except (KeyError, OSError, RuntimeError) as error:
+        raise CorruptError(f"{os.fspath(path)}: HDF5 cannot read it: {error}") from error
+
+
+def _read_tables(path: Path, wanted: Dict[str, int], progress: bool) -> Dict[str, Table]:
+    """Read tables, given their numbers of rows."""
     import h5py
     import numpy
 
     found = {}
     with h5py.File(pathlib.Path(path) / "index.h5", "r") as file:
-        for name in _bar(wanted) if progress else wanted:
+        for name in _bar(list(wanted)) if progress else wanted:
             group = "+" if name == "." else name
             at = file["embeddings"][group]
-            rows = known[name][0]
-            keys = at["weight_id"][:] if "weight_id" in at else numpy.arange(rows, dtype=numpy.int64)
+            keys = at["weight_id"][:] if "weight_id" in at else numpy.arange(wanted[name], dtype=numpy.int64)
             scores = at["metadata"][:] if "metadata" in at else None
             optimizer = file.get(f"optimizer/embeddings.{group}.weight", {})
             states = {k[len(group) + 1 :]: v[:] for k, v in optimizer.items()}

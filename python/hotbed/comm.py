@@ -34,6 +34,12 @@ _FAILURES = {
     )
 }
 
+#: What some reasons mean for a training program.
+_MEANINGS = {
+    "LEFT": "; its program ended or raised, or made fewer calls: see its log",
+    "MISMATCH": "; the ranks make different calls, or in another order",
+}
+
 
 class Comm:
     """One rank of a communicator: a process or a thread.  ``Comm()`` has a single rank.
@@ -208,7 +214,13 @@ class Comm:
         check(lib.hotbed_comm_failure(self._c, fault))
         if fault.reason == lib.HOTBED_COMM_WELL:
             return None
-        return {"reason": _FAILURES[fault.reason], "rank": int(fault.rank), "text": text(fault.text)}
+        reason = _FAILURES[fault.reason]
+        return {"reason": reason, "rank": int(fault.rank), "text": text(fault.text) + _MEANINGS.get(reason, "")}
+
+    def reason(self) -> str:
+        """Return this rank and the text of the failure, for an exception."""
+        failure = self.failure()
+        return f"rank {self.rank} of {self.size}: {'no failure' if failure is None else failure['text']}"
 
     def abort(self, why: str = "") -> None:
         """Make the calls of all other ranks raise, with this reason.  May be called from any thread."""
@@ -259,7 +271,7 @@ class _Calls:
         if failure is None:
             self.comm.abort(f"{type(error).__name__}: {error}")
         elif isinstance(error, CommError):
-            raise CommError(f"rank {self.comm.rank} of {self.comm.size}: {failure['text']}") from error
+            raise CommError(self.comm.reason()) from error
 
 
 def _cuda_number(device: Device) -> Optional[int]:

@@ -178,7 +178,7 @@ def test_errors_of_async_saves(tmp_path, caplog):
     for name, rows in rows_of(ebc).items():
         assert torch.equal(rows_of(second)[name], rows)
     out = ebc(batch(["f", "g"], SAMPLES, ROWS)).values()
-    with pytest.raises(hotbed.StateError, match="ticket"):
+    with pytest.raises(hotbed.StateError, match=r"run their backwards, or call the collection's cancel\(\)"):
         checkpoint.async_save(tmp_path / "5", ebc)
     out.sum().backward()
 
@@ -236,14 +236,21 @@ def test_sums_and_means_are_saved_both_or_not_at_all(is_async, tmp_path, monkeyp
 def test_what_cannot_be_done_is_said(tmp_path):
     ebc = collection()
     checkpoint.save(tmp_path / "c", ebc)
-    with pytest.raises(hotbed.StateError, match="exists"):
+    with pytest.raises(hotbed.StateError, match=f"^{tmp_path}/c exists already"):
         checkpoint.save(tmp_path / "c", ebc)
+    with pytest.raises(hotbed.ArgumentError, match=r"module: Sequential is not a collection .* it has \['1'\]"):
+        checkpoint.save(tmp_path / "d", torch.nn.Sequential(torch.nn.ReLU(), ebc))
+    for save in (checkpoint.save, checkpoint.async_save):
+        with pytest.raises(hotbed.ArgumentError, match="extra: 'abc' is not bytes"):
+            save(tmp_path / "d", ebc, extra="abc")
+    with pytest.raises(hotbed.ArgumentError, match="increments: 'ck/i1' is one path"):
+        checkpoint.load(tmp_path / "c", ebc, "ck/i1")
     with pytest.raises(hotbed.FileError):
         checkpoint.tables(tmp_path / "none")
     with pytest.raises(hotbed.ArgumentError, match="no table 'other'"):
         checkpoint.read(tmp_path / "c", ["other"])
     out = ebc(batch(["f", "g"], SAMPLES, ROWS)).values()
-    with pytest.raises(hotbed.StateError, match="ticket"):
+    with pytest.raises(hotbed.StateError, match=r"run their backwards, or call the collection's cancel\(\)"):
         checkpoint.save(tmp_path / "d", ebc)
     out.sum().backward()
     data = bytearray((tmp_path / "c" / "MANIFEST").read_bytes())
@@ -251,3 +258,62 @@ def test_what_cannot_be_done_is_said(tmp_path):
     (tmp_path / "c" / "MANIFEST").write_bytes(data)
     with pytest.raises(hotbed.CorruptError):
         checkpoint.load(tmp_path / "c", ebc)
+
+
+def test_a_damaged_checkpoint_is_an_error(tmp_path):
+    pytest.importorskip("h5py")
+    ebc, random = collection(), torch.Generator().manual_seed(6)
+    step(ebc)
+    checkpoint.save(tmp_path / "c", ebc)
+    for name in ("shard-00000-of-00001.h5", "MANIFEST"):
+        file = tmp_path / "c" / name
+        good = file.read_bytes()
+        for at in torch.randint(0, len(good), (30,), generator=random).tolist():
+            file.write_bytes(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
+            for call in (lambda: checkpoint.load(tmp_path / "c", ebc), lambda: checkpoint.read(tmp_path / "c")):
+                with pytest.raises((hotbed.CorruptError, hotbed.UnsupportedError)):  # or of another version
+                    call()
+        file.write_bytes(good)
+    checkpoint.read(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    "old, new", [(b"len", b"l\xf2n"), (b"len", b"nel"), (b"extra 0 off 0 len 0", b"extra 0 off 0 len -1")]
+)
+def test_a_manifest_without_a_number_is_an_error(old, new, tmp_path):
+    ebc = collection()
+    checkpoint.save(tmp_path / "c", ebc)
+    manifest = tmp_path / "c" / "MANIFEST"
+    assert old in manifest.read_bytes()
+    manifest.write_bytes(manifest.read_bytes().replace(old, new))
+    with pytest.raises(hotbed.CorruptError, match="MANIFEST"):
+        checkpoint.load(tmp_path / "c", ebc)
+
+
+def test_without_a_check_files_may_be_missing_or_damaged(tmp_path):
+    pytest.importorskip("h5py")
+    ebc = collection()
+    checkpoint.save(tmp_path / "c", ebc)
+    shard, index = tmp_path / "c" / "shard-00000-of-00001.h5", tmp_path / "c" / "index.h5"
+    data = shard.read_bytes()
+    at = data.index(ebc.weight("item")[0].numpy().tobytes())
+    shard.write_bytes(data[:at] + bytes(4) + data[at + 4 :])
+    assert checkpoint.read(tmp_path / "c", verify=False)["item"].weights[0, 0] == 0
+    for file in (index, shard):
+        file.rename(f"{file}.away")
+        for verify in (False, True):
+            with pytest.raises(hotbed.CorruptError):
+                checkpoint.read(tmp_path / "c", verify=verify)
+
+
+def test_a_collection_without_optimizer_loads_the_rows(tmp_path):
+    first = collection()
+    step(first)
+    checkpoint.save(tmp_path / "c", first)
+    tables = first.embedding_bag_configs()
+    second = ht.EmbeddingBagCollection(tables, optimizer=None)
+    checkpoint.load(tmp_path / "c", second)
+    for name, rows in rows_of(first).items():
+        assert torch.equal(rows, rows_of(second)[name])
+    with pytest.raises(hotbed.StateError, match="the optimizer is adam in the checkpoint, sgd in the storage"):
+        checkpoint.load(tmp_path / "c", ht.EmbeddingBagCollection(tables))

@@ -163,7 +163,7 @@ def test_modules_are_not_pickled_copied_or_moved():
     for attempt in (pickle.dumps, copy.deepcopy):
         with pytest.raises(hotbed.UnsupportedError, match="state_dict"):
             attempt(ebc)
-    with pytest.raises(hotbed.StateError, match="device='meta'"):
+    with pytest.raises(hotbed.StateError, match=r"do not move to meta$"):
         ebc.to("meta")
     assert ebc.to("cpu") is ebc
     with pytest.warns(UserWarning, match="data types"):
@@ -187,6 +187,7 @@ def test_bad_batches_are_errors_with_the_values():
         (kjt_of(torch.tensor([-1, 2])), hotbed.KeyRangeError, "int64 -1"),
         (kjt_of(good, [1, 5]), hotbed.KeyRangeError, "ends at 6"),
         (kjt_of(good, [5, -3]), hotbed.KeyRangeError, "ends at 5"),
+        (kjt_of(torch.tensor([1, 2, 3])), hotbed.KeyRangeError, "the last one is 2, but there are 3 keys"),
         (ht.KeyedJaggedTensor(["f"], good, lengths=torch.tensor([2])), hotbed.ArgumentError, r"\['g'\] are not in"),
         (kjt_of(good.to("meta")), hotbed.ArgumentError, "on meta"),
     ):
@@ -230,6 +231,10 @@ def test_weights_are_checked():
         ebc(kjt_of(good, weights=torch.ones(1)))
     with pytest.raises(hotbed.UnsupportedError, match="gradient"):
         ebc(kjt_of(good, weights=torch.ones(2, requires_grad=True)))
+    with pytest.raises(hotbed.ArgumentError, match=r"weights: dtype torch\.int64 is not a floating-point type"):
+        ebc(kjt_of(good, weights=torch.ones(2, dtype=torch.int64)))
+    half, double = (ebc(kjt_of(good, weights=torch.full((2,), 0.5, dtype=t))) for t in (torch.float16, torch.float64))
+    assert torch.equal(half.values(), double.values())
 
 
 @pytest.mark.parametrize(
@@ -241,6 +246,15 @@ def test_weights_are_checked():
         ({"feature_names": []}, r"feature_names \[\]"),
         ({"data_type": torch.int32}, "int32"),
         ({"use_virtual_table": True, "init_fn": torch.nn.init.zeros_}, "init_fn"),
+        ({"pooling": "sum"}, r"pooling 'sum' is not one of PoolingType\.SUM"),
+        ({"use_virtual_table": True, "evict": "lowest"}, r"evict 'lowest' is not one of Evict\.NEVER, Evict\.LOWEST"),
+        ({"use_virtual_table": True, "evict": ht.Score.LFU}, "evict <Score.LFU: 2> is not one of"),
+        ({"use_virtual_table": True, "score": 1}, "score 1 is not one of"),
+        ({"use_virtual_table": True, "max_embeddings": -1}, "max_embeddings -1 is below num_embeddings"),
+        ({"use_virtual_table": True, "max_embeddings": ROWS - 1}, f"{ROWS - 1} is below num_embeddings {ROWS}"),
+        ({"evict": ht.Evict.LOWEST}, "evict .* is for hash tables: set use_virtual_table"),
+        ({"score": ht.Score.LFU}, "score .* is for hash tables"),
+        ({"max_embeddings": 2 * ROWS}, "max_embeddings .* is for hash tables"),
     ],
 )
 def test_bad_configs_are_errors(change, text):
@@ -252,6 +266,9 @@ def test_bad_configs_are_errors(change, text):
 def test_bad_options_are_errors():
     for options, text in (
         ({"device": "meta"}, "meta"),
+        ({"device": "gpu"}, "'gpu' is not cpu or cuda"),
+        ({"device": True}, "device True is not a torch.device"),
+        ({"optimizer": ht.Adam(lr=-0.1)}, "the learning rate is negative"),
         ({"output_dtype": torch.int64}, "int64"),
         ({"max_in_flight": 0}, "max_in_flight 0"),
         ({"check": "maybe"}, "maybe"),
@@ -261,6 +278,10 @@ def test_bad_options_are_errors():
             collection(**options)
     with pytest.raises(hotbed.ArgumentError, match="at least one"):
         ht.EmbeddingBagCollection([])
+    with pytest.raises(hotbed.ArgumentError, match="is no EmbeddingBagConfig: it has no pooling"):
+        ht.EmbeddingBagCollection([ht.EmbeddingConfig(5, 4, "t", feature_names=["f"])])
+    with pytest.raises(hotbed.ArgumentError, match="'t' is no EmbeddingConfig: it has no name"):
+        ht.EmbeddingCollection(["t"])
     with pytest.raises(hotbed.ArgumentError, match="one embedding_dim"):
         ht.EmbeddingCollection([ht.EmbeddingConfig(5, d, f"t{d}", feature_names=[f"f{d}"]) for d in (4, 8)])
 
@@ -272,9 +293,39 @@ def test_a_full_table_says_so_or_not():
         keys = torch.arange(200)
         return ebc(ht.KeyedJaggedTensor(["f"], keys, lengths=torch.ones(200, dtype=torch.int64))).values()
 
-    with pytest.raises(hotbed.FullError, match="table 0 is full"):
+    with pytest.raises(hotbed.FullError, match=r"table 'a' is full: .*; use a larger num_embeddings"):
         run("error")
     run("ignore").sum().backward()
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_table_that_cannot_evict_says_what_to_do(forgotten):
+    table = ht.EmbeddingBagConfig(64, DIM, "a", feature_names=["f"], use_virtual_table=True, evict=ht.Evict.LOWEST)
+    ebc = ht.EmbeddingBagCollection([table])
+
+    def forward(keys):
+        return ebc(ht.KeyedJaggedTensor(["f"], keys, lengths=torch.ones_like(keys)))
+
+    text = r"table 'a': no slot for key .* use a num_embeddings larger than .* call cancel\(\)"
+    with pytest.raises(hotbed.FullError, match=text):
+        for step in range(4 if forgotten else 1):
+            forward(torch.arange(50) + 50 * step if forgotten else torch.arange(200))
+    ebc.cancel()
+    for step in range(8):
+        with torch.no_grad():
+            forward(torch.arange(50) + 50 * step)
+        forward(torch.arange(50) + 50 * step).values().sum().backward()
+    assert ebc.stats("a")["evictions"] > 0
+
+
+def test_errors_name_tables_of_two_poolings():
+    tables = [
+        ht.EmbeddingBagConfig(rows, DIM, name, feature_names=[name], pooling=pooling)
+        for name, rows, pooling in (("sums", 9, ht.PoolingType.SUM), ("means", 5, ht.PoolingType.MEAN))
+    ]
+    ebc = ht.EmbeddingBagCollection(tables)
+    with pytest.raises(hotbed.KeyRangeError, match=r"table 'means': key 7 is not in \[0, 5\)"):
+        ebc(ht.KeyedJaggedTensor(["sums", "means"], torch.tensor([7, 7]), lengths=torch.tensor([1, 1])))
 
 
 def test_an_operator_of_a_module_that_is_gone():
@@ -362,6 +413,6 @@ def test_a_hash_table_grows_up_to_max_embeddings(evict, ahead):
     train(second, torch.arange(2000, 2900) << 40)
     assert len(second.keys("t")) == 2900 or evict is ht.Evict.LOWEST
     if evict is ht.Evict.NEVER:
-        with pytest.raises(hotbed.FullError, match="table 0 is full"):
+        with pytest.raises(hotbed.FullError, match="table 't' is full"):
             train(second, torch.arange(3000, 6000) << 40)
     assert capacity(second) == 3000

@@ -3,6 +3,7 @@
 Run as a program, this file is one rank: ``test_sharded.py ROLE FOLDER``.
 """
 
+import gc
 import os
 import pathlib
 import signal
@@ -357,7 +358,7 @@ def test_a_rank_that_cannot_write_ends_the_save_of_all(routes, checkpoints, tmp_
         ebc, saved = pooled(comm, configs=tables()[:routes]), checkpoint.Increments()
         saved.save(tmp_path / "0", ebc)
         saving = saved.async_save(tmp_path / "1" if comm.rank == 0 else "/dev/null/1", ebc)
-        with pytest.raises(hotbed.FileError if comm.rank == 1 else hotbed.CommError, match="/dev/null/"):
+        with pytest.raises(hotbed.FileError if comm.rank == 1 else hotbed.CommError, match="/dev/null"):
             saving.wait()
         saved.save(tmp_path / "2", ebc)
         return len(saved.paths)
@@ -459,6 +460,53 @@ def test_a_bad_key_is_named_by_the_rank_that_stores_it():
     assert isinstance(results[0], hotbed.KeyRangeError)
     assert str(results[0]) == f"table 'item': key {ROWS + 3} is not in [0, {ROWS})"
     assert isinstance(results[1], hotbed.CommError) and f"key {ROWS + 3}" in str(results[1])
+
+
+def test_a_full_table_is_named():
+    configs = [
+        ht.EmbeddingBagConfig(ROWS, DIM, name, feature_names=[name], pooling=pooling, use_virtual_table=True)
+        for name, pooling in (("sums", ht.PoolingType.SUM), ("means", ht.PoolingType.MEAN))
+    ]
+
+    def body(comm):
+        keys = torch.arange(400)
+        kjt = ht.KeyedJaggedTensor(["sums", "means"], keys, lengths=torch.tensor([0, 400]))
+        pooled(comm, ht.ShardedOptions(max_batch_size=1, max_keys=400), configs)(kjt)
+
+    results = on_threads(body)
+    for result in results:
+        assert "table 'means' is full: no slot for key" in str(result)
+    assert any(isinstance(result, hotbed.FullError) for result in results)
+
+
+def test_ranks_that_make_different_calls(tmp_path, needs_hdf5):
+    def body(comm):
+        ebc = pooled(comm)
+        if comm.rank == 0:
+            checkpoint.save(tmp_path / "c", ebc)
+        else:
+            ebc(bags(0))
+
+    for result in on_threads(body):
+        assert isinstance(result, hotbed.CommError) and "; the ranks make different calls" in str(result)
+
+
+def test_calls_after_a_rank_has_left():
+    comms = hotbed.Comm.threads(2)
+
+    def leave(comm):
+        pooled(comm)
+        comms.clear()
+
+    leaving = threading.Thread(target=leave, args=(comms[1],))
+    comm = comms[0]
+    leaving.start()
+    ebc = pooled(comm)
+    leaving.join()
+    gc.collect()
+    for call in (lambda: ebc(bags(0)), lambda: ebc.rows("item", torch.arange(3))):
+        with pytest.raises(hotbed.CommError, match=r"rank 0 of 2: .*rank 1 destroyed.*its program ended or raised"):
+            call()
 
 
 def test_a_rank_that_raises_elsewhere_does_not_hang_the_others():

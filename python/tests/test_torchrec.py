@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+import hotbed
 import hotbed.torch as ht
 
 torchrec = pytest.importorskip("torchrec")
@@ -68,3 +69,11 @@ def test_fields_of_hotbed_are_read_from_torchrecs_configs():
     for keys in torch.arange(200).split(20):  # more than the table holds
         ours(torchrec.KeyedJaggedTensor(["f"], keys, lengths=torch.ones_like(keys))).values().sum().backward()
     assert ours.stats("t")["evictions"] > 0
+
+
+@pytest.mark.parametrize("field, value", [("need_pos", True), ("virtual_table_eviction_policy", object())])
+def test_fields_of_torchrec_that_would_have_no_effect(field, value):
+    table = torchrec.EmbeddingBagConfig(name="t", embedding_dim=DIM, num_embeddings=4, feature_names=["f"])
+    setattr(table, field, value)
+    with pytest.raises(hotbed.UnsupportedError, match=f"table 't': {field} is not supported"):
+        ht.EmbeddingBagCollection([table])

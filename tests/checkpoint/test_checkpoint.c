@@ -492,6 +492,33 @@ static void refuses_while_tickets_hold_rows(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* A bit that changes anywhere in a shard is found without a storage. */
+static void a_check_finds_damage(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    sample s = {.rows = 100};
+    hotbed_storage *storage = sample_create(&s, stream);
+    const char *path = sample_path("checked");
+    char shard[300];
+    size_t bytes = 0;
+    sample_fill(&s, storage, stream);
+    save(path, storage, stream);
+    CHECK_OK(hotbed_checkpoint_check(path));
+    snprintf(shard, sizeof shard, "%s/shard-00000-of-00001.h5", path);
+    unsigned char *data = sample_read_file(shard, &bytes);
+    for (int i = 0; i < 20; i++) {
+        size_t at = hotbed_test_random() % bytes;
+        data[at] ^= 1;
+        sample_write_file(shard, data, bytes);
+        CHECK_STATUS(hotbed_checkpoint_check(path), HOTBED_ERR_CORRUPT);
+        data[at] ^= 1;
+    }
+    free(data);
+    CHECK_STATUS(hotbed_checkpoint_check(sample_path("none")), HOTBED_ERR_IO);
+    CHECK_STATUS(hotbed_checkpoint_check(NULL), HOTBED_ERR_ARGUMENT);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"loads_what_was_saved_with_sgd", loads_what_was_saved_with_sgd},
     {"loads_what_was_saved_with_adam", loads_what_was_saved_with_adam},
@@ -513,5 +540,6 @@ const hotbed_test hotbed_tests[] = {
      a_smaller_table_that_evicts_keeps_the_highest_scores},
     {"a_full_table_that_evicts_keeps_its_capacity", a_full_table_that_evicts_keeps_its_capacity},
     {"refuses_while_tickets_hold_rows", refuses_while_tickets_hold_rows},
+    {"a_check_finds_damage", a_check_finds_damage},
     {NULL, NULL},
 };

@@ -156,6 +156,29 @@ static void ranks_save_and_load_together(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* Ranks without optimizer load what ranks with Adam saved, from their own shards and redistributed. */
+static void ranks_without_optimizer_load_the_weights(hotbed_backend backend) {
+    (void)backend;
+    hotbed_stream *stream = NULL;
+    ranks from, to;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .route = HOTBED_ROUTE_HASH_ROUND_ROBIN};
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    sample_directory();
+    const char *path = sample_path("adam");
+    ranks_create(&from, &shape, 2, stream);
+    ranks_fill(&from, 1);
+    all_good(&from, &(rank_call){.path = path});
+    shape.optimizer = (hotbed_optimizer_kind)0;
+    for (uint32_t world = 2; world <= 3; world++) {
+        ranks_create(&to, &shape, world, stream);
+        all_good(&to, &(rank_call){.load = true, .path = path});
+        ranks_check(&to, &from);
+        ranks_destroy(&to);
+    }
+    ranks_destroy(&from);
+    hotbed_stream_destroy(stream);
+}
+
 /* --- each byte is read once ----------------------------------------------------------------- */
 
 enum { BULK_TABLES = 2, STEPS = 4, DIM = 64 };
@@ -521,6 +544,7 @@ static void a_rank_that_differs_from_the_communicators_is_refused(hotbed_backend
 
 const hotbed_test hotbed_tests[] = {
     {"ranks_save_and_load_together", ranks_save_and_load_together},
+    {"ranks_without_optimizer_load_the_weights", ranks_without_optimizer_load_the_weights},
     {"each_byte_is_read_once", each_byte_is_read_once},
     {"a_failing_rank_fails_all", a_failing_rank_fails_all},
     {"a_rank_without_memory_fails_all_at_once", a_rank_without_memory_fails_all_at_once},

@@ -9,6 +9,7 @@ static void calls_are_unsupported(hotbed_backend backend) {
     CHECK_STATUS(hotbed_checkpoint_save("path", NULL, &options, NULL), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(
         hotbed_checkpoint_load("path", NULL, NULL, NULL, NULL, NULL, NULL), HOTBED_ERR_UNSUPPORTED);
+    CHECK_STATUS(hotbed_checkpoint_check("path"), HOTBED_ERR_UNSUPPORTED);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -81,7 +81,7 @@ class _Collection(torch.nn.Module):
         self._pooled = pooled
         self._is_weighted = is_weighted
         self._configs = list(tables)
-        self.device = torch.device("cpu" if device is None else device)
+        self.device = _device(device)
         if self.device.type == "cuda" and self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
         if self.device.type not in ("cpu", "cuda"):
@@ -148,6 +148,8 @@ class _Collection(torch.nn.Module):
         if weights is not None:
             if weights.requires_grad:
                 raise UnsupportedError("weights: Hotbed gives no gradient of per-sample weights; detach() them")
+            if not weights.is_floating_point():
+                raise ArgumentError(f"weights: dtype {weights.dtype} is not a floating-point type")
             weights = weights.to(torch.float32).contiguous()
         return (
             indices("keys", keys),
@@ -345,9 +347,9 @@ class _Collection(torch.nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> _Collection:
         to = fn(torch.empty(1, device=self.device))
         if to.device != self.device:
+            other = f"; make the collection with device={str(to.device)!r} and load its state dict"
             raise StateError(
-                f"the tables are on {self.device} and do not move to {to.device}; make the collection with "
-                f"device={str(to.device)!r} and load its state dict"
+                f"the tables are on {self.device} and do not move to {to.device}{'' if to.is_meta else other}"
             )
         if to.dtype != torch.float32:
             warnings.warn(
@@ -366,6 +368,22 @@ class _Collection(torch.nn.Module):
     def extra_repr(self) -> str:
         """Describe the tables."""
         return ", ".join(f"{t.name}=({t.rows}, {t.dim}){' hash' if t.is_hash else ''}" for t in self._tables)
+
+
+def _device(given: Any) -> torch.device:
+    """Give the device of an argument.
+
+    Raises:
+        ArgumentError: it names no device.
+    """
+    try:
+        if isinstance(given, (str, torch.device)):
+            return torch.device(given)
+    except RuntimeError as error:
+        raise ArgumentError(f"device {given!r} is not cpu or cuda") from error
+    if given is not None:
+        raise ArgumentError(f"device {given!r} is not a torch.device or its name")
+    return torch.device("cpu")
 
 
 def _is_torchrecs(features: Any) -> bool:
@@ -511,7 +529,7 @@ class EmbeddingCollection(_Collection):
         sharded: Optional[_config.ShardedOptions] = None,
     ) -> None:
         """See the class."""
-        dims = sorted({int(t.embedding_dim) for t in tables})
+        dims = sorted({_config.read(t, False).dim for t in tables})
         if len(dims) > 1:
             raise ArgumentError(f"tables of an embedding collection have one embedding_dim, not {dims}")
         super().__init__(

@@ -15,7 +15,7 @@ import torch
 
 from hotbed._c import check, ffi, lib, new
 from hotbed.comm import Comm
-from hotbed.errors import ArgumentError, CommError, KeyRangeError, StateError, UnsupportedError
+from hotbed.errors import ArgumentError, CommError, HotbedError, KeyRangeError, StateError, UnsupportedError
 from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot, indices
 from hotbed.torch.config import Optimizer, PoolingType, Route, ShardedOptions, Table
 
@@ -159,14 +159,14 @@ class ShardedStorage(Storage):
             growth_every=given.growth_every,
         )
         out = ffi.new("hotbed_sharded **")
-        check(lib.hotbed_sharded_create(sharded, self.comm.pointer, self.streams.current(), out))
+        self.check(lib.hotbed_sharded_create(sharded, self.comm.pointer, self.streams.current(), out))
         self._sharded = out[0]
         self._c = lib.hotbed_sharded_lookup(out[0], 0)
         weakref.finalize(self, _destroy, self.comm, self._sharded, self.streams.known, [*self.slots, self._eval])
         self._routes = ffi.new("hotbed_route[]", len(self.tables))
         for t in range(len(self.tables)):
             info = new("sharded_table")
-            check(lib.hotbed_sharded_table_read(self._sharded, t, info))
+            self.check(lib.hotbed_sharded_table_read(self._sharded, t, info))
             self._routes[t] = info.route
 
     @property
@@ -188,7 +188,7 @@ class ShardedStorage(Storage):
             return
         out = ffi.new("hotbed_sharded_context **")
         collections = ffi.new("hotbed_sharded *[]", [self._sharded])
-        check(lib.hotbed_sharded_create_context(1, collections, self.streams.current(), out))
+        self.check(lib.hotbed_sharded_create_context(1, collections, self.streams.current(), out))
         slot.ticket, slot.batch = out[0], new("kjt")
 
     def _take_slot(self, keys: int, samples: int, stream: Any) -> int:
@@ -201,7 +201,7 @@ class ShardedStorage(Storage):
     def _release(self, number: int, stream: Any) -> None:
         slot = self.slots[number]
         if slot.held:
-            check(lib.hotbed_sharded_cancel(slot.ticket, stream))
+            self.check(lib.hotbed_sharded_cancel(slot.ticket, stream))
         slot.held = False
         slot.tensors = ()
         slot.generation += 1
@@ -220,9 +220,9 @@ class ShardedStorage(Storage):
     ) -> None:
         kjt = self._batch(slot.batch, keys, offsets, weights, samples)
         kjt.num_features = len(self.features)
-        check(lib.hotbed_sharded_input_dist(slot.ticket, kjt, stream))
-        check(lib.hotbed_sharded_wait_splits(slot.ticket, stream))
-        check(lib.hotbed_sharded_wait_input(slot.ticket, stream))
+        self.check(lib.hotbed_sharded_input_dist(slot.ticket, kjt, stream))
+        self.check(lib.hotbed_sharded_wait_splits(slot.ticket, stream))
+        self.check(lib.hotbed_sharded_wait_input(slot.ticket, stream))
 
     def _arriving(self, keys: int) -> int:
         # The keys of all ranks' batches are spread over the ranks, with some imbalance.
@@ -244,7 +244,7 @@ class ShardedStorage(Storage):
         number = self._take_slot(keys.shape[0], samples, stream)
         slot = self.slots[number]
         self._start(slot, keys, offsets, weights, samples, stream)
-        check(lib.hotbed_sharded_prefetch(slot.ticket, 0, stream))
+        self.check(lib.hotbed_sharded_prefetch(slot.ticket, 0, stream))
         slot.held = True
         slot.generation += 1
         slot.tensors = (keys, offsets, weights, counts)
@@ -252,17 +252,20 @@ class ShardedStorage(Storage):
         slot.order = self.turn
         return number
 
-    def _faults(self, stream: Any) -> None:
+    def check(self, status: int) -> None:
+        """Raise the exception of a status; of a failed communicator, with the reason."""
         try:
-            super()._faults(stream)
-        except KeyRangeError as error:
-            raise KeyRangeError(self._with_key(str(error))) from error
+            super().check(status)
+        except CommError:
+            if self.comm.failure() is None:
+                raise
+            raise CommError(self.comm.reason()) from None
 
-    def _with_key(self, said: str) -> str:
+    def _said(self, error: HotbedError) -> str:
         """Replace a static table's local row number in the text of a fault by the key."""
-        found = re.match(r"table (\d+): key (\d+) is not in", said)
+        found = re.match(r"table (\d+): key (\d+) is not in", str(error))
         if found is None or self.tables[int(found[1])].is_hash:
-            return said
+            return super()._said(error)
         t = int(found[1])
         key = int(lib.hotbed_route_key(self._route(t), self.comm.rank, int(found[2])))
         return f"table {self.tables[t].name!r}: key {key} is not in [0, {self.tables[t].rows})"
@@ -300,8 +303,8 @@ class ShardedStorage(Storage):
                 number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
             slot.key, slot.shape = None, (out.shape[0], out.shape[1])
-            check(lib.hotbed_sharded_compute_and_output_dist(slot.ticket, 0, stream))
-            check(lib.hotbed_sharded_wait_output(slot.ticket, 0, target, stride, stream))
+            self.check(lib.hotbed_sharded_compute_and_output_dist(slot.ticket, 0, stream))
+            self.check(lib.hotbed_sharded_wait_output(slot.ticket, 0, target, stride, stream))
             self._last = slot
             self._faults(stream)
             return slot.generation * _SLOTS_MOST + number
@@ -319,14 +322,14 @@ class ShardedStorage(Storage):
         free = [s for s in self.slots if not s.held]
         slot = free[0] if free else self._eval
         self._fill(slot)
-        check(lib.hotbed_sharded_set_training(self._sharded, False))
+        self.check(lib.hotbed_sharded_set_training(self._sharded, False))
         try:
             self._start(slot, keys, offsets, weights, samples, stream)
-            check(lib.hotbed_sharded_compute_and_output_dist(slot.ticket, 0, stream))
-            check(lib.hotbed_sharded_wait_output(slot.ticket, 0, target, self.columns, stream))
+            self.check(lib.hotbed_sharded_compute_and_output_dist(slot.ticket, 0, stream))
+            self.check(lib.hotbed_sharded_wait_output(slot.ticket, 0, target, self.columns, stream))
             slot.tensors = (keys, offsets, weights)
         finally:
-            check(lib.hotbed_sharded_set_training(self._sharded, True))
+            self.check(lib.hotbed_sharded_set_training(self._sharded, True))
         self._last = slot
         self._faults(stream)
 
@@ -340,7 +343,7 @@ class ShardedStorage(Storage):
             super().backward(token, gradient)
 
     def _backward(self, slot: _Slot, data: Any, stride: int, stream: Any) -> None:
-        check(lib.hotbed_sharded_backward(slot.ticket, 0, data, stride, stream))
+        self.check(lib.hotbed_sharded_backward(slot.ticket, 0, data, stride, stream))
 
     def overflowed(self) -> bool:
         """Return whether the last forward's batch overflowed on some rank.
@@ -351,7 +354,7 @@ class ShardedStorage(Storage):
         if self._last is None:
             raise StateError("overflowed: the collection has had no forward")
         out = ffi.new("bool *")
-        check(lib.hotbed_sharded_overflowed(self._last.ticket, out))
+        self.check(lib.hotbed_sharded_overflowed(self._last.ticket, out))
         return bool(out[0])
 
     # --- rows -----------------------------------------------------------------------------------
@@ -418,5 +421,5 @@ class ShardedStorage(Storage):
             return
         rate = float(self.group["lr"])
         if rate != self.learning_rate:
-            check(lib.hotbed_sharded_set_learning_rate(self._sharded, rate, stream))
+            self.check(lib.hotbed_sharded_set_learning_rate(self._sharded, rate, stream))
             self.learning_rate = rate

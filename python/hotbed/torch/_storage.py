@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import sys
 import threading
 import weakref
@@ -12,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 
 from hotbed._c import check, ffi, lib, new
-from hotbed.errors import ArgumentError, StateError
+from hotbed.errors import ArgumentError, FullError, HotbedError, KeyRangeError, StateError
 from hotbed.torch.config import SGD, Adagrad, Adam, Evict, Optimizer, PoolingType, RowWiseAdagrad, Table
 from hotbed.torch.sparse import described
 
@@ -26,6 +27,18 @@ _POOLING = {
 _SCORES = {"STEP": lib.HOTBED_SCORE_STEP, "TIMESTAMP": lib.HOTBED_SCORE_TIMESTAMP, "LFU": lib.HOTBED_SCORE_LFU}
 _CHECKS = {"error": lib.HOTBED_CHECK_ERROR, "warn": lib.HOTBED_CHECK_WARN, "ignore": lib.HOTBED_CHECK_IGNORE}
 _SLOTS_MOST = 64
+
+#: What C's texts say, and what a caller of this package reads instead.
+_WORDS = (
+    ("tickets hold", "forwards without backward hold"),
+    ("finish or cancel them", "run their backwards, or call the collection's cancel()"),
+    (
+        "all rows it could replace are in use",
+        "all rows it could replace are in use by forwards that wait for their backward; use a num_embeddings larger "
+        "than the distinct keys of these batches, and call cancel() after forwards without backward, or run them under "
+        "torch.no_grad()",
+    ),
+)
 
 #: Storages by the handle that custom operators receive.
 _by_handle: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
@@ -49,6 +62,8 @@ def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
         return
     if not isinstance(optimizer, (SGD, Adam, Adagrad)):
         raise ArgumentError(f"optimizer {optimizer!r} is not SGD, Adam, Adagrad or RowWiseAdagrad of hotbed.torch")
+    if optimizer.lr < 0:
+        raise ArgumentError(f"optimizer {optimizer!r}: the learning rate is negative")
     to.learning_rate = optimizer.lr
     to.weight_decay = optimizer.weight_decay
     to.max_gradient = optimizer.max_gradient
@@ -228,12 +243,35 @@ class Storage:
 
     def _create(self, options: Any) -> None:
         out = ffi.new("hotbed_storage **")
-        check(lib.hotbed_storage_create(options, self.streams.current(), out))
+        self.check(lib.hotbed_storage_create(options, self.streams.current(), out))
         self._c = out[0]
         weakref.finalize(self, _destroy, self._c, self.streams.known, self.slots)
 
     def _complete(self, options: Any) -> None:
         """Set further fields of the ``hotbed_storage_options *``; for subclasses."""
+
+    def check(self, status: int) -> None:
+        """Raise the exception of a status, with the table's name and this package's words in its text.
+
+        Raises:
+            HotbedError: the subclass that belongs to ``status``; nothing for ``HOTBED_OK``.
+        """
+        try:
+            check(status)
+        except HotbedError as error:
+            raise type(error)(self._said(error)) from None
+
+    def _said(self, error: HotbedError) -> str:
+        """Give the text of an error of the C library as a caller of this package needs it."""
+        said = str(error)
+        found = re.match(r"table (\d+)(?=:| is full)", said)
+        if isinstance(error, (FullError, KeyRangeError)) and found and int(found[1]) < len(self.tables):
+            said = f"table {self.tables[int(found[1])].name!r}{said[found.end() :]}"
+            if " is full:" in said:
+                said += "; use a larger num_embeddings or max_embeddings, or evict=Evict.LOWEST"
+        for theirs, ours in _WORDS:
+            said = said.replace(theirs, ours)
+        return said
 
     # --- batches --------------------------------------------------------------------------------
 
@@ -300,6 +338,8 @@ class Storage:
                 raise ArgumentError(
                     f"{name}: {tensor.shape[0]} elements, not {length} for {len(self.features)} features of {samples}"
                 )
+        if not keys.is_cuda and int(offsets[-1]) < keys.shape[0]:  # on a GPU, it would wait for the device
+            raise KeyRangeError(f"offsets: the last one is {int(offsets[-1])}, but there are {keys.shape[0]} keys")
 
     def _batch(
         self,
@@ -319,9 +359,9 @@ class Storage:
     def _faults(self, stream: Any) -> None:
         """Raise a fault that kernels have found: at once on the CPU, some calls later on a GPU."""
         if self.device.type == "cpu":
-            check(lib.hotbed_stream_sync(stream))
+            self.check(lib.hotbed_stream_sync(stream))
         elif not torch.cuda.is_current_stream_capturing():
-            check(lib.hotbed_stream_fault(stream))
+            self.check(lib.hotbed_stream_fault(stream))
 
     # --- tickets --------------------------------------------------------------------------------
 
@@ -339,7 +379,7 @@ class Storage:
             most_keys = max(1024, 1 << (keys - 1).bit_length() if keys > 0 else 1, slot.max_keys)
             most_samples = max(64, 1 << (samples - 1).bit_length() if samples > 0 else 1, slot.max_samples)
             out = ffi.new("hotbed_ticket **")
-            check(lib.hotbed_ticket_create(self._c, most_keys, most_samples, stream, out))
+            self.check(lib.hotbed_ticket_create(self._c, most_keys, most_samples, stream, out))
             if slot.ticket is not None:
                 lib.hotbed_ticket_destroy(slot.ticket)
             slot.ticket, slot.max_keys, slot.max_samples = out[0], most_keys, most_samples
@@ -349,7 +389,7 @@ class Storage:
     def _release(self, number: int, stream: Any) -> None:
         slot = self.slots[number]
         if slot.held:
-            check(lib.hotbed_ticket_cancel(slot.ticket, stream))
+            self.check(lib.hotbed_ticket_cancel(slot.ticket, stream))
         slot.held = False
         slot.tensors = ()
         slot.generation += 1
@@ -371,7 +411,7 @@ class Storage:
         slot = self.slots[number]
         batch = self._batch(slot.batch, keys, offsets, weights, samples)
         batch.counts = ffi.NULL if counts is None else ffi.cast("uint32_t *", counts.data_ptr())
-        check(lib.hotbed_storage_prefetch(self._c, batch, slot.ticket, stream))
+        self.check(lib.hotbed_storage_prefetch(self._c, batch, slot.ticket, stream))
         slot.held = True
         slot.generation += 1
         slot.tensors = (keys, offsets, weights, counts)
@@ -429,7 +469,7 @@ class Storage:
                 needed = min(math.ceil((size + 2 * need) / load), most)
                 if capacity < needed:
                     capacity = min(max(2 * capacity, needed), most)
-                    check(lib.hotbed_storage_grow(self._c, t, capacity, stream))
+                    self.check(lib.hotbed_storage_grow(self._c, t, capacity, stream))
                 self.space[t] = int(load * capacity) - size if capacity < most else sys.maxsize
             if self.space[t] != sys.maxsize:
                 self.space[t] -= need
@@ -466,7 +506,7 @@ class Storage:
             if not training:
                 self.check_batch(keys, offsets, weights, samples)
                 batch = self._batch(new("batch"), keys, offsets, weights, samples)
-                check(lib.hotbed_storage_eval(self._c, batch, target, stride, stream))
+                self.check(lib.hotbed_storage_eval(self._c, batch, target, stride, stream))
                 self._faults(stream)
                 return -1
             number = self._prefetched(keys, offsets, samples)
@@ -475,7 +515,7 @@ class Storage:
                 number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
             slot.key, slot.shape = None, (out.shape[0], out.shape[1])
-            check(lib.hotbed_storage_forward(self._c, slot.ticket, target, stride, stream))
+            self.check(lib.hotbed_storage_forward(self._c, slot.ticket, target, stride, stream))
             return slot.generation * _SLOTS_MOST + number
 
     def backward(self, token: int, gradient: torch.Tensor) -> None:
@@ -508,14 +548,14 @@ class Storage:
             self._faults(stream)
 
     def _backward(self, slot: _Slot, data: Any, stride: int, stream: Any) -> None:
-        check(lib.hotbed_storage_backward(self._c, slot.ticket, data, stride, stream))
+        self.check(lib.hotbed_storage_backward(self._c, slot.ticket, data, stride, stream))
 
     def _set_learning_rate(self, stream: Any) -> None:
         if self.group is None:
             return
         rate = float(self.group["lr"])
         if rate != self.learning_rate:
-            check(lib.hotbed_storage_set_learning_rate(self._c, rate, stream))
+            self.check(lib.hotbed_storage_set_learning_rate(self._c, rate, stream))
             self.learning_rate = rate
 
     def cancel(self) -> None:
@@ -531,26 +571,26 @@ class Storage:
         """Remove all keys of a hash table, or reset a static table's rows to their initial values; drop all batches."""
         with self.lock:
             self.cancel()
-            check(lib.hotbed_storage_clear(self._c, table, self.streams.current()))
+            self.check(lib.hotbed_storage_clear(self._c, table, self.streams.current()))
 
     def info(self, table: int) -> Any:
         """Return the ``hotbed_table_info`` of a table."""
         info = new("table_info")
-        check(lib.hotbed_storage_table(self._c, table, info))
+        self.check(lib.hotbed_storage_table(self._c, table, info))
         return info
 
     def size(self, table: int) -> int:
         """Return the number of keys; waits for the stream."""
         n = ffi.new("uint64_t *")
         with self.lock:
-            check(lib.hotbed_storage_size(self._c, table, n, ffi.NULL, self.streams.current()))
+            self.check(lib.hotbed_storage_size(self._c, table, n, ffi.NULL, self.streams.current()))
         return int(n[0])
 
     def stats(self, table: int) -> Dict[str, int]:
         """Return the counts of ``hotbed_table_stats`` by name; waits for the stream."""
         stats = new("table_stats")
         with self.lock:
-            check(lib.hotbed_storage_stats(self._c, table, stats, self.streams.current()))
+            self.check(lib.hotbed_storage_stats(self._c, table, stats, self.streams.current()))
         return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats[0]).fields if name != "size"}
 
     def state_names(self) -> List[str]:
@@ -610,7 +650,7 @@ class Storage:
             stream = self.streams.current()
             lib.hotbed_storage_export_keys(self._c, table, 0, ffi.NULL, ffi.NULL, n, stream)
             found = torch.empty(n[0], dtype=torch.int64)
-            check(
+            self.check(
                 lib.hotbed_storage_export_keys(
                     self._c, table, n[0], ffi.cast("uint64_t *", found.data_ptr()), ffi.NULL, n, stream
                 )
@@ -672,8 +712,8 @@ class Storage:
         with self.lock:
             stream = self.streams.current()
             data = ffi.cast("void *", keys.data_ptr())
-            check(lib.hotbed_storage_get_rows(self._c, table, keys.shape[0], data, rows, ffi.NULL, stream))
-            check(lib.hotbed_stream_sync(stream))
+            self.check(lib.hotbed_storage_get_rows(self._c, table, keys.shape[0], data, rows, ffi.NULL, stream))
+            self.check(lib.hotbed_stream_sync(stream))
         return parts
 
     def check_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
@@ -708,21 +748,21 @@ class Storage:
             given_keys = [0] * len(self.tables)
             given_keys[table] = keys.shape[0]
             self._grow(keys.shape[0], stream, lambda: given_keys)
-            check(lib.hotbed_storage_set_rows(self._c, table, keys.shape[0], data, rows, stream))
-            check(lib.hotbed_stream_sync(stream))
+            self.check(lib.hotbed_storage_set_rows(self._c, table, keys.shape[0], data, rows, stream))
+            self.check(lib.hotbed_stream_sync(stream))
 
     def clock(self) -> Dict[str, Any]:
         """Return the training state beside rows: step counts, powers of beta, learning rate."""
         state = new("storage_state")
         with self.lock:
-            check(lib.hotbed_storage_get_state(self._c, state, self.streams.current()))
+            self.check(lib.hotbed_storage_get_state(self._c, state, self.streams.current()))
         return {name: getattr(state, name) for name, _ in ffi.typeof(state[0]).fields if name != "size"}
 
     def set_clock(self, values: Mapping[str, Any]) -> None:
         """Restore the state that :meth:`clock` returned."""
         state = new("storage_state", **values)
         with self.lock:
-            check(lib.hotbed_storage_set_state(self._c, state, self.streams.current()))
+            self.check(lib.hotbed_storage_set_state(self._c, state, self.streams.current()))
             self.learning_rate = float(values["learning_rate"])
 
 

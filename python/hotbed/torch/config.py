@@ -10,11 +10,13 @@ import enum
 import functools
 import math
 import numbers
-from typing import Any, Callable, List, Mapping, Optional, Union
+from typing import Any, Callable, List, Mapping, Optional, TypeVar, Union
 
 import torch
 
-from hotbed.errors import ArgumentError
+from hotbed.errors import ArgumentError, UnsupportedError
+
+_Member = TypeVar("_Member", bound=enum.Enum)
 
 
 class PoolingType(enum.Enum):
@@ -26,18 +28,29 @@ class PoolingType(enum.Enum):
 
 
 class Evict(enum.Enum):
-    """What a full hash table does with a new key."""
+    """What a full hash table does with a new key.
 
-    NEVER = 0  #: the key is refused, which is an error unless ``check`` says otherwise
-    LOWEST = 1  #: it takes the place of the key with the lowest score
+    Attributes:
+        NEVER: it refuses the key, which is an error unless ``check`` says otherwise.
+        LOWEST: it evicts the key with the lowest score.
+    """
+
+    NEVER = 0
+    LOWEST = 1
 
 
 class Score(enum.Enum):
-    """What decides which key of a full hash table is evicted first."""
+    """The score of a key: a full hash table evicts the key with the lowest.
 
-    STEP = 0  #: number of the last step that had the key
-    TIMESTAMP = 1  #: when the key was last seen
-    LFU = 2  #: how often it was seen
+    Attributes:
+        STEP: number of the last step that had the key.
+        TIMESTAMP: when the key was last seen.
+        LFU: how often it was seen.
+    """
+
+    STEP = 0
+    TIMESTAMP = 1
+    LFU = 2
 
 
 @dataclasses.dataclass
@@ -45,7 +58,8 @@ class EmbeddingConfig:
     """One table of an :class:`~hotbed.torch.EmbeddingCollection`.
 
     Attributes:
-        num_embeddings: number of rows; for a hash table, of keys that fit before one is refused or evicted.
+        num_embeddings: rows; of a hash table, the number of keys that it holds for certain before it refuses, evicts or
+            grows: its size is rounded up.
         embedding_dim: elements of a row, 1 to 4096.
         name: unique in the collection, 1 to 63 characters of ``A-Za-z0-9_.-``.
         data_type: element type of the rows: ``torch.float32``, ``float16`` or ``bfloat16``.
@@ -56,8 +70,8 @@ class EmbeddingConfig:
             not for hash tables, whose rows are created when a key is first trained.
         use_virtual_table: make it a hash table: any 64-bit key; rows are created when a key is first trained.
         evict: what a full hash table does.
-        score: score of the keys of a hash table that evicts.
-        max_embeddings: number of keys up to which a hash table grows; 0: it does not grow.
+        score: of a hash table's keys.  A table that does not evict has scores too, in state dicts and checkpoints.
+        max_embeddings: a hash table grows until it holds that many keys, rounded up; 0: it does not grow.
     """
 
     num_embeddings: int
@@ -79,7 +93,7 @@ class EmbeddingBagConfig(EmbeddingConfig):
     """One table of an :class:`~hotbed.torch.EmbeddingBagCollection`.
 
     Attributes:
-        pooling: SUM or MEAN of the rows of a bag.
+        pooling: SUM or MEAN of the rows of a bag.  The other attributes: see :class:`EmbeddingConfig`.
     """
 
     pooling: PoolingType = PoolingType.SUM
@@ -87,7 +101,14 @@ class EmbeddingBagConfig(EmbeddingConfig):
 
 @dataclasses.dataclass(frozen=True)
 class SGD:
-    """``w -= lr * (g + weight_decay * w)``."""
+    """``w -= lr * (g + weight_decay * w)``.
+
+    Attributes:
+        lr: the learning rate.
+        weight_decay: in all optimizers here it is decoupled: it is applied to the row, not added to the gradient.
+        max_gradient: each element of the gradient that a backward receives is clamped to ``[-max_gradient,
+            max_gradient]`` before any sum; 0: it is not clamped.
+    """
 
     lr: float = 0.01
     weight_decay: float = 0.0
@@ -229,12 +250,42 @@ def _whole(name: str, config: Any, field: str, default: Any = None) -> int:
     return int(value)
 
 
+def _member(name: str, config: Any, field: str, default: _Member) -> _Member:
+    """Give a member of ``default``'s enumeration; TorchRec's own has the same values."""
+    given, kind = getattr(config, field, default), type(default)
+    if isinstance(given, enum.Enum) and (isinstance(given, kind) or type(given).__name__ == kind.__name__):
+        return kind(given.value)
+    raise ArgumentError(
+        f"table {name!r}: {field} {given!r} is not one of {', '.join(f'{kind.__name__}.{m.name}' for m in kind)}"
+    )
+
+
+def _check_growth(name: str, config: Any, is_hash: bool, rows: int, most: int) -> None:
+    """Check fields that only hash tables have.
+
+    Raises:
+        ArgumentError: a static table has one; ``max_embeddings`` cannot be.
+    """
+    for field, default in (("evict", Evict.NEVER), ("score", Score.STEP), ("max_embeddings", 0)):
+        given = getattr(config, field, default)
+        if not is_hash and given != default:
+            raise ArgumentError(f"table {name!r}: {field} {given!r} is for hash tables: set use_virtual_table=True")
+    if most != 0 and most < rows:
+        raise ArgumentError(f"table {name!r}: max_embeddings {most} is below num_embeddings {rows}; 0: no growth")
+
+
 def read(config: Any, pooled: bool) -> Table:
     """Read a config of this package or of TorchRec.
 
     Raises:
-        ArgumentError: the value of a field is invalid.
+        ArgumentError: a field has a value that no table can have.
+        UnsupportedError: a field of TorchRec that Hotbed does not have.
     """
+    wanted = "EmbeddingBagConfig" if pooled else "EmbeddingConfig"
+    fields = ["name", "num_embeddings", "embedding_dim", "feature_names", "data_type", "init_fn"]
+    missing = [f for f in [*fields, *(["pooling"] if pooled else [])] if not hasattr(config, f)]
+    if missing:
+        raise ArgumentError(f"{config!r:.80} is no {wanted}: it has no {', '.join(missing)}")
     name = config.name
     if not isinstance(name, str) or "\0" in name:
         raise ArgumentError(f"name {name!r} is not a string without null characters")
@@ -248,10 +299,15 @@ def read(config: Any, pooled: bool) -> Table:
     dtype = _DTYPES.get(kind)
     if dtype is None:
         raise ArgumentError(f"table {name!r}: data_type {config.data_type} is not float32, float16 or bfloat16")
-    pooling = PoolingType(config.pooling.value) if pooled else PoolingType.NONE
+    pooling = _member(name, config, "pooling", PoolingType.SUM) if pooled else PoolingType.NONE
     if pooled and pooling is PoolingType.NONE:
         raise ArgumentError(f"table {name!r}: pooling NONE is for an EmbeddingCollection")
+    for field, instead in (("virtual_table_eviction_policy", "; set evict and score"), ("need_pos", "")):
+        if getattr(config, field, None):
+            raise UnsupportedError(f"table {name!r}: {field} is not supported{instead}")
     is_hash = bool(getattr(config, "use_virtual_table", False))
+    most = _whole(name, config, "max_embeddings", 0)
+    _check_growth(name, config, is_hash, rows, most)
     init_fn = config.init_fn
     bound = math.sqrt(1 / rows)
     upper = bound if config.weight_init_max is None else float(config.weight_init_max)
@@ -275,7 +331,7 @@ def read(config: Any, pooled: bool) -> Table:
         lower,
         upper,
         init_fn,
-        getattr(config, "evict", Evict.NEVER),
-        getattr(config, "score", Score.STEP),
-        _whole(name, config, "max_embeddings", 0),
+        _member(name, config, "evict", Evict.NEVER),
+        _member(name, config, "score", Score.STEP),
+        most,
     )

@@ -109,6 +109,31 @@ static void every_dimension_equals_the_model(hotbed_backend backend) {
     }
 }
 
+/* Bags of up to 100 keys: more than the kernels take at a time. */
+static void long_bags_equal_the_model(hotbed_backend backend) {
+    static const uint32_t dims[] = {3, 32, 100};
+    rng random = rng_start(12);
+    for (uint32_t i = 0; i < 12; i++) {
+        setup s;
+        fixture r;
+        test_ticket l;
+        setup_start(&s, 1, dims[i % 3], 2000);
+        s.tables[0].dtype = (hotbed_dtype)(1 + i / 2 % 3);
+        s.options.pooling = i % 2 == 0 ? HOTBED_POOL_SUM : HOTBED_POOL_MEAN;
+        fixture_open(&r, backend, &s.options);
+        test_ticket_open(&r, &l, 1600, 16);
+        for (int step = 0; step < 3; step++) {
+            const batch_shape how = {
+                .batch_size = 16, .max_bag = 100, .key_space = 500, .weights = step == 1};
+            test_ticket_step(&l, &random, &how);
+        }
+        test_ticket_eval(&l);
+        fixture_check(&r);
+        test_ticket_close(&l);
+        fixture_close(&r);
+    }
+}
+
 /* Many occurrences of few keys: their sums have one to four levels of groups of 32. */
 static void sums_follow_the_documented_order(hotbed_backend backend) {
     static const uint32_t sizes[] = {1, 31, 32, 33, 64, 1023, 1024, 1025, 1500, 33000};
@@ -239,6 +264,7 @@ const hotbed_test hotbed_tests[] = {
     {"adagrad_steps_equal_the_model", adagrad_steps_equal_the_model},
     {"rowwise_adagrad_steps_equal_the_model", rowwise_adagrad_steps_equal_the_model},
     {"every_dimension_equals_the_model", every_dimension_equals_the_model},
+    {"long_bags_equal_the_model", long_bags_equal_the_model},
     {"sums_follow_the_documented_order", sums_follow_the_documented_order},
     {"a_batch_may_have_hot_and_cold_keys", a_batch_may_have_hot_and_cold_keys},
     {"the_learning_rate_may_change_between_steps", the_learning_rate_may_change_between_steps},

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import functools
 import os
 
 import pytest
@@ -57,9 +58,9 @@ class Random:
     def one(self, *choices):
         return choices[self.below(len(choices))]
 
-    def near(self, good, bad):
-        """Mostly what is right, otherwise anything."""
-        return good if self.below(4) > 0 else self.one(*bad)
+    def near(self, good, bad, one_in=4):
+        """Mostly what is right, and one time in `one_in` anything."""
+        return good if self.below(one_in) > 0 else self.one(*bad)
 
 
 def collection(hashed):
@@ -122,9 +123,10 @@ def write_rows(ebc, r, folder):
 def load_state(ebc, r, folder):
     state = ebc.state_dict()
     name = r.one(*state)
-    if r.one(True, False):
+    change = r.below(3)
+    if change == 0:
         state[name] = r.one(*VECTORS, *MATRICES, *OTHERS)
-    else:
+    elif change == 1:
         del state[name]
     ebc.load_state_dict(state)
 
@@ -145,20 +147,21 @@ def learning_rate(ebc, r, folder):
 
 
 def make(ebc, r, folder):
+    near = functools.partial(r.near, one_in=12)  # there are ten of them
     table = ht.EmbeddingBagConfig(
-        r.near(ROWS, [0, -1, 2**62, 2**64, 1.5, None, "4"]),
-        r.near(DIM, [0, -1, 3, 2**31, 2**62, 1.5, None]),
-        r.near("a", ["", "a/b", "a\0b", "é", None, 3]),
-        feature_names=r.near(["f"], [[], ["f", "f"], [""], None, "f", [3]]),
+        near(ROWS, [0, -1, 2**62, 2**64, 1.5, None, "4"]),
+        near(DIM, [0, -1, 3, 2**31, 2**62, 1.5, None]),
+        near("a", ["", "a/b", "a\0b", "é", None, 3]),
+        feature_names=near(["f"], [[], ["f", "f"], [""], None, "f", [3]]),
         use_virtual_table=r.one(True, False),
     )
     ht.EmbeddingBagCollection(
-        r.near([table], [[table, table], [], None, table]),
-        optimizer=r.near(ht.SGD(), [ht.SGD(lr=float("nan")), ht.SGD(lr=-1), ht.Adam(eps=-1.0), 3, "sgd"]),
-        max_in_flight=r.near(4, [0, -1, 2**40, None]),
-        seed=r.near(1, [-1, 2**64, None, 1.5]),
-        device=r.near("cpu", ["meta", "cuda:99", "", 3, None]),
-        options=r.near({}, [{"hbm_bytes": -1}, {"hbm_bytes": 2**64}, {"none": 1}, {"hbm_bytes": "1"}, 3]),
+        near([table], [[table, table], [], None, table]),
+        optimizer=near(ht.SGD(), [ht.SGD(lr=float("nan")), ht.SGD(lr=-1), ht.Adam(eps=-1.0), 3, "sgd"]),
+        max_in_flight=near(4, [0, -1, 2**40, None]),
+        seed=near(1, [-1, 2**64, None, 1.5]),
+        device=near("cpu", ["meta", "cuda:99", "", 3, None]),
+        options=near({}, [{"hbm_bytes": -1}, {"hbm_bytes": 2**64}, {"none": 1}, {"hbm_bytes": "1"}, 3]),
     )
 
 

@@ -187,6 +187,10 @@ class Storage:
         self.device = device
         self.output_dtype = output_dtype
         self.features = [(t, f) for t, table in enumerate(self.tables) for f in table.features]
+        #: Columns of an output row.
+        self.columns = max(t.dim for t in self.tables)
+        if pooling is not PoolingType.NONE:
+            self.columns = sum(self.tables[t].dim for t, _ in self.features)
         self.lock = threading.RLock()
         self.streams = _Streams(device)
         self.slots = [_Slot() for _ in range(max_in_flight)]
@@ -287,13 +291,6 @@ class Storage:
 
     def join(self, options: Any, keep: List[Any]) -> None:
         """Set the communicator and share in options of a checkpoint; one rank has none."""
-
-    @property
-    def columns(self) -> int:
-        """Columns of an output row."""
-        if self.pooling is PoolingType.NONE:
-            return max(t.dim for t in self.tables)
-        return sum(self.tables[t].dim for t, _ in self.features)
 
     def output(self, keys: torch.Tensor, samples: int, columns: int, pooled: bool, dtype: torch.dtype) -> torch.Tensor:
         """Allocate the output of a batch, after a check of the operator's arguments against the tables.

@@ -12,8 +12,8 @@
 #include <time.h>
 
 enum { KEYS_GRAIN = 1024, ROWS_GRAIN = 256 };
-enum { BATCH = 16 };     /* keys that are searched together */
-enum { ROWS_AHEAD = 6 }; /* rows prefetched before the current one is read */
+enum { BATCH = 16 };      /* keys that are searched together */
+enum { ROWS_AHEAD = 12 }; /* rows prefetched before the current one is read */
 enum {
     BAG_ROWS = 32,       /* rows of a bag that are added together */
     BAG_ROWS_AHEAD = 16, /* rows prefetched before the current one is taken */

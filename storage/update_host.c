@@ -13,7 +13,7 @@
 enum { ROWS_GRAIN = 128 };
 enum { SUM_BLOCK = 128 }; /* elements that are summed together */
 /* items prefetched before the current one is used */
-enum { GRADIENTS_AHEAD = 6, METAS_AHEAD = 16 };
+enum { GRADIENTS_AHEAD = 6, METAS_AHEAD = 16, UPDATES_AHEAD = 2 };
 
 typedef struct update_args {
     hotbed_step_view s;
@@ -220,6 +220,13 @@ static inline void prefetch_meta(const hotbed_step_view *s, uint64_t u, uint64_t
         hotbed_prefetch(hotbed_index_meta(s->index, s->slots[u]));
 }
 
+/* Prefetch the row of unique key u, which is in table t or a later one. */
+static inline void prefetch_row(const hotbed_step_view *s, uint32_t u, uint32_t t) {
+    const hotbed_table_view *table = &s->tables[table_of(s, u, t)];
+    if (s->slots[u] != HOTBED_SLOT_NONE)
+        hotbed_prefetch_item(hotbed_row_at(s->index, table, s->slots[u]), table->row_bytes);
+}
+
 /* Unpin the rows of unique keys begin .. end-1. An atomic operation waits for all earlier stores,
  * so rows are unpinned after their updates, not in between. */
 static void unpin_range(const hotbed_step_view *s, uint32_t t, uint64_t begin, uint64_t end) {
@@ -242,6 +249,8 @@ static void update_range(const update_args *a, uint64_t begin, uint64_t end, boo
     for (uint32_t u = (uint32_t)begin; u < end; u++) {
         t = table_of(s, u, t);
         uint64_t slot = s->slots[u];
+        if (u + UPDATES_AHEAD < end)
+            prefetch_row(s, u + UPDATES_AHEAD, t);
         if (slot == HOTBED_SLOT_NONE)
             continue;
         const float *gradient = scratch;

@@ -31,10 +31,7 @@ static void find(bench_state *state) {
     uint64_t *numbers = prepare(state, false, &step, &filled);
     if (!numbers)
         return;
-    hotbed_step_view view = step.view;
-    view.eval = 1;
-    view.begun = view.counts;
-    view.inverse = NULL;
+    const hotbed_step_view view = bench_step_eval(&step);
     bench_choose(n, filled, (uint64_t)bench_arg(state, 3), (uint64_t)1 << 40, numbers);
     bool ok = bench_step_batch(state, &step, numbers) &&
               bench_ok(state, step.lookup->layout(&view, step.stream));

@@ -7,12 +7,12 @@
 
 /* Draw keys from a power law with exponent 1.05 over `range`, present or new, for batch number `round`. */
 static bool draw(bench_state *state, bench_step *step, uint64_t range, uint64_t round) {
-    uint64_t *numbers = malloc(step->view.bound * sizeof *numbers);
+    uint64_t *numbers = malloc(step->view.batch.bound * sizeof *numbers);
     if (!numbers) {
         bench_skip(state, "no memory");
         return false;
     }
-    bench_zipf(1.05, range, step->view.bound, round, numbers);
+    bench_zipf(1.05, range, step->view.batch.bound, round, numbers);
     bool ok = bench_step_batch(state, step, numbers);
     free(numbers);
     return ok;
@@ -60,7 +60,7 @@ static void forward(bench_state *state) {
             step.lookup->forward(&step.view, output, step.table.dim, step.table.dim, step.stream));
         bench_stop(step.stream, state);
     }
-    account(state, &step, n, step.view.bags ? step.view.batch_size : n);
+    account(state, &step, n, step.view.batch.bags ? step.view.batch.size : n);
 }
 
 /* Find the bag of each key from the offsets. */
@@ -114,7 +114,7 @@ static void new_rows(bench_state *state) {
 static hotbed_status find_and_read(
     const bench_step *step, const hotbed_step_view *view, void *output) {
     uint32_t dim = step->table.dim;
-    if (view->pooling == HOTBED_POOL_NONE)
+    if (view->storage.pooling == HOTBED_POOL_NONE)
         return step->lookup->eval_rows(view, output, dim, dim, step->stream);
     HOTBED_TRY(step->lookup->find_keys(view, step->stream));
     return step->lookup->forward(view, output, dim, dim, step->stream);
@@ -128,10 +128,7 @@ static void eval(bench_state *state) {
     uint64_t n = (uint64_t)bench_arg(state, 0);
     bool ok = prepare(state, &step, &output, &scratch, &bytes);
     for (uint64_t round = 0; ok && bench_next(state); round++) {
-        hotbed_step_view view = step.view;
-        view.eval = 1;
-        view.begun = view.counts;
-        view.inverse = NULL;
+        const hotbed_step_view view = bench_step_eval(&step);
         ok = draw(state, &step, n, round) && bench_step_prefetch(state, &step, scratch, bytes) &&
              bench_ok(state, step.lookup->unpin(&step.view, HOTBED_HELD_BATCH, step.stream)) &&
              bench_ok(state, step.lookup->layout(&view, step.stream));
@@ -142,7 +139,7 @@ static void eval(bench_state *state) {
         ok = bench_ok(state, find_and_read(&step, &view, output));
         bench_stop(step.stream, state);
     }
-    account(state, &step, n, step.view.bags ? step.view.batch_size : n);
+    account(state, &step, n, step.view.batch.bags ? step.view.batch.size : n);
 }
 
 static const char *const names[] = {"n", "dim", "bag", "dtype", NULL};

@@ -5,17 +5,18 @@
 
 /* Give each unique key one occurrence. */
 static bool one_occurrence(bench_state *state, const bench_step *step) {
-    uint64_t n = step->view.bound + 1;
+    uint64_t n = step->view.batch.bound + 1;
     uint32_t *starts = malloc(n * sizeof *starts);
     for (uint64_t i = 0; starts && i < n; i++)
         starts[i] = (uint32_t)i;
     bool ok = starts != NULL;
     if (!ok)
         bench_skip(state, "no memory");
-    ok =
-        ok &&
-        bench_ok(state, hotbed_copy(step->view.starts, starts, n * sizeof *starts, step->stream)) &&
-        bench_ok(state, hotbed_stream_sync(step->stream));
+    ok = ok &&
+         bench_ok(
+             state,
+             hotbed_copy(step->view.unique.starts, starts, n * sizeof *starts, step->stream)) &&
+         bench_ok(state, hotbed_stream_sync(step->stream));
     free(starts);
     return ok;
 }

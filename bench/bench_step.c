@@ -93,62 +93,66 @@ static bool create_table(bench_state *state, const bench_step_options *o, bench_
     t->slots = (uint64_t)t->range.buckets * HOTBED_BUCKET_SLOTS;
     t->capacity = t->slots;
     t->rows = bench_alloc(state, t->slots * t->row_bytes);
-    step->view.index_slots = set_admission(o->admission, t);
-    step->view.index.keys = bench_alloc(state, step->view.index_slots * sizeof(uint64_t));
-    step->view.index.metas = bench_alloc(state, step->view.index_slots * sizeof(uint64_t));
-    step->view.tables = bench_upload(state, t, sizeof *t);
-    return t->rows && step->view.index.keys && step->view.index.metas && step->view.tables;
+    step->view.storage.index_slots = set_admission(o->admission, t);
+    step->view.storage.index.keys =
+        bench_alloc(state, step->view.storage.index_slots * sizeof(uint64_t));
+    step->view.storage.index.metas =
+        bench_alloc(state, step->view.storage.index_slots * sizeof(uint64_t));
+    step->view.storage.tables = bench_upload(state, t, sizeof *t);
+    return t->rows && step->view.storage.index.keys && step->view.storage.index.metas &&
+           step->view.storage.tables;
 }
 
 static bool create_batch(bench_state *state, const bench_step_options *o, bench_step *step) {
     hotbed_step_view *v = &step->view;
     const uint32_t zero = 0;
     const uint64_t columns[2] = {0, o->dim};
-    v->bound = o->bound;
-    v->num_tables = 1;
-    v->num_features = 1;
-    v->batch_size = (uint32_t)(o->bag > 0 ? o->bound / o->bag : o->bound);
-    v->pooling = o->bag > 0 ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
-    v->output_dtype = HOTBED_F32;
-    v->faults = hotbed_stream_faults(step->stream);
+    v->batch.bound = o->bound;
+    v->storage.num_tables = 1;
+    v->storage.num_features = 1;
+    v->batch.size = (uint32_t)(o->bag > 0 ? o->bound / o->bag : o->bound);
+    v->storage.pooling = o->bag > 0 ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
+    v->storage.output_dtype = HOTBED_F32;
+    v->batch.faults = hotbed_stream_faults(step->stream);
     step->keys = bench_alloc(state, o->bound * sizeof(uint64_t));
-    v->keys = step->keys;
-    v->feature_tables = bench_upload(state, &zero, sizeof zero);
-    v->columns = bench_upload(state, columns, sizeof columns);
-    v->feature_starts = bench_alloc(state, 2 * sizeof(uint32_t));
-    v->table_starts = bench_alloc(state, 2 * sizeof(uint32_t));
-    v->unique_offsets = bench_alloc(state, 2 * sizeof(uint32_t));
-    v->inverse = bench_alloc(state, o->bound * sizeof(uint32_t));
-    v->unique_keys = bench_alloc(state, o->bound * sizeof(uint64_t));
-    v->slots = bench_alloc(state, o->bound * sizeof(uint64_t));
-    v->starts = bench_alloc(state, (o->bound + 1) * sizeof(uint32_t));
-    v->positions = bench_alloc(state, o->bound * sizeof(uint32_t));
-    v->counts = bench_alloc(state, o->bound * sizeof(uint64_t));
-    v->missing = bench_alloc(state, o->bound * sizeof(uint32_t));
-    v->num_missing = bench_upload(state, &zero, sizeof zero);
-    return step->keys && v->feature_tables && v->columns && v->feature_starts && v->table_starts &&
-           v->unique_offsets && v->inverse && v->unique_keys && v->slots && v->starts &&
-           v->positions && v->counts && v->missing && v->num_missing;
+    v->batch.keys = step->keys;
+    v->storage.feature_tables = bench_upload(state, &zero, sizeof zero);
+    v->storage.columns = bench_upload(state, columns, sizeof columns);
+    v->batch.feature_starts = bench_alloc(state, 2 * sizeof(uint32_t));
+    v->batch.table_starts = bench_alloc(state, 2 * sizeof(uint32_t));
+    v->unique.offsets = bench_alloc(state, 2 * sizeof(uint32_t));
+    v->unique.inverse = bench_alloc(state, o->bound * sizeof(uint32_t));
+    v->unique.keys = bench_alloc(state, o->bound * sizeof(uint64_t));
+    v->unique.slots = bench_alloc(state, o->bound * sizeof(uint64_t));
+    v->unique.starts = bench_alloc(state, (o->bound + 1) * sizeof(uint32_t));
+    v->unique.positions = bench_alloc(state, o->bound * sizeof(uint32_t));
+    v->unique.counts = bench_alloc(state, o->bound * sizeof(uint64_t));
+    v->unique.missing = bench_alloc(state, o->bound * sizeof(uint32_t));
+    v->unique.num_missing = bench_upload(state, &zero, sizeof zero);
+    return step->keys && v->storage.feature_tables && v->storage.columns &&
+           v->batch.feature_starts && v->batch.table_starts && v->unique.offsets &&
+           v->unique.inverse && v->unique.keys && v->unique.slots && v->unique.starts &&
+           v->unique.positions && v->unique.counts && v->unique.missing && v->unique.num_missing;
 }
 
 /* Bags of equal length. */
 static bool create_bags(bench_state *state, const bench_step_options *o, bench_step *step) {
     if (o->bag == 0)
         return true;
-    uint64_t bags = step->view.batch_size;
+    uint64_t bags = step->view.batch.size;
     int64_t *offsets = malloc((bags + 1) * sizeof *offsets);
     for (uint64_t b = 0; offsets && b <= bags; b++)
         offsets[b] = (int64_t)(b * o->bag);
-    step->view.offsets = bench_upload(state, offsets, (bags + 1) * sizeof *offsets);
-    step->view.bags = bench_alloc(state, o->bound * sizeof(uint32_t));
+    step->view.batch.offsets = bench_upload(state, offsets, (bags + 1) * sizeof *offsets);
+    step->view.batch.bags = bench_alloc(state, o->bound * sizeof(uint32_t));
     free(offsets);
-    return step->view.offsets && step->view.bags;
+    return step->view.batch.offsets && step->view.batch.bags;
 }
 
 static hotbed_rows_args rows_args(const bench_step *step) {
-    hotbed_rows_args args = {.table = step->table, .index = step->view.index};
-    args.clock = step->view.clock;
-    args.faults = step->view.faults;
+    hotbed_rows_args args = {.table = step->table, .index = step->view.storage.index};
+    args.clock = step->view.storage.clock;
+    args.faults = step->view.batch.faults;
     return args;
 }
 
@@ -159,12 +163,12 @@ bool bench_step_create(bench_state *state, const bench_step_options *options, be
     const uint32_t held[2] = {0, 0};
     *out = (bench_step){.stream = bench_stream(state)};
     choose_kernels(out);
-    out->view.clock = bench_upload(state, &clock, sizeof clock);
-    out->view.tallies = bench_upload(state, &tally, sizeof tally);
-    out->view.held = bench_upload(state, held, sizeof held);
-    out->view.holding = out->view.held + 1;
-    out->view.released = 1; /* benchmarks release pins explicitly */
-    if (!out->view.clock || !out->view.tallies || !out->view.held ||
+    out->view.storage.clock = bench_upload(state, &clock, sizeof clock);
+    out->view.storage.tallies = bench_upload(state, &tally, sizeof tally);
+    out->view.unique.held = bench_upload(state, held, sizeof held);
+    out->view.storage.holding = out->view.unique.held + 1;
+    out->view.unique.released = 1; /* benchmarks release pins explicitly */
+    if (!out->view.storage.clock || !out->view.storage.tallies || !out->view.unique.held ||
         !create_table(state, options, out) || !create_batch(state, options, out) ||
         !create_bags(state, options, out)) {
         bench_skip(state, "no memory");
@@ -179,7 +183,7 @@ bool bench_step_create(bench_state *state, const bench_step_options *options, be
          !bench_ok(state, out->rows->clear(&counter, out->stream))) ||
         !bench_ok(state, out->lookup->layout(&out->view, out->stream)))
         return false;
-    if (out->view.bags && !bench_ok(state, out->lookup->bags(&out->view, out->stream)))
+    if (out->view.batch.bags && !bench_ok(state, out->lookup->bags(&out->view, out->stream)))
         return false;
     return bench_ok(state, hotbed_stream_sync(out->stream));
 }
@@ -202,28 +206,28 @@ static hotbed_status send_keys(
 }
 
 bool bench_step_batch(bench_state *state, bench_step *step, const uint64_t *numbers) {
-    return bench_ok(state, send_keys(numbers, step->view.bound, step->keys, step->stream));
+    return bench_ok(state, send_keys(numbers, step->view.batch.bound, step->keys, step->stream));
 }
 
 bool bench_step_uniques(bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n) {
     const uint32_t offsets[2] = {0, (uint32_t)n};
     const uint32_t zero = 0;
     hotbed_step_view *v = &step->view;
-    return bench_ok(state, send_keys(numbers, n, v->unique_keys, step->stream)) &&
-           bench_ok(state, hotbed_copy(v->unique_offsets, offsets, sizeof offsets, step->stream)) &&
-           bench_ok(state, hotbed_copy(v->num_missing, &zero, sizeof zero, step->stream)) &&
+    return bench_ok(state, send_keys(numbers, n, v->unique.keys, step->stream)) &&
+           bench_ok(state, hotbed_copy(v->unique.offsets, offsets, sizeof offsets, step->stream)) &&
+           bench_ok(state, hotbed_copy(v->unique.num_missing, &zero, sizeof zero, step->stream)) &&
            bench_ok(state, hotbed_stream_sync(step->stream));
 }
 
 bool bench_step_fill(bench_state *state, bench_step *step, uint64_t first, uint64_t n) {
-    uint64_t *numbers = malloc(step->view.bound * sizeof *numbers);
+    uint64_t *numbers = malloc(step->view.batch.bound * sizeof *numbers);
     if (!numbers) {
         bench_skip(state, "no memory");
         return false;
     }
     bool ok = true;
     while (n > 0 && ok) {
-        uint64_t part = n < step->view.bound ? n : step->view.bound;
+        uint64_t part = n < step->view.batch.bound ? n : step->view.batch.bound;
         for (uint64_t i = 0; i < part; i++)
             numbers[i] = first + i;
         ok = bench_step_uniques(state, step, numbers, part) &&
@@ -257,9 +261,19 @@ bool bench_step_prefetch(
            bench_ok(state, hotbed_stream_sync(step->stream));
 }
 
+hotbed_step_view bench_step_eval(const bench_step *step) {
+    hotbed_step_view view = step->view;
+    view.eval.on = 1;
+    view.eval.begun = view.unique.counts;
+    view.eval.rereads = view.unique.missing;
+    view.eval.num_rereads = view.unique.num_missing;
+    view.unique.inverse = NULL;
+    return view;
+}
+
 uint32_t bench_step_num_uniques(bench_state *state, const bench_step *step) {
     uint32_t n = 0;
-    const uint32_t *from = step->view.unique_offsets + 1;
+    const uint32_t *from = step->view.unique.offsets + 1;
     bool ok = bench_ok(state, hotbed_copy(&n, from, sizeof n, step->stream)) &&
               bench_ok(state, hotbed_stream_sync(step->stream));
     return ok ? n : 0;

@@ -260,10 +260,10 @@ static hotbed_status stages_step(pass *p, hotbed_event **marks, uint64_t step) {
     hotbed_stream *stream = p->run->stream;
     uint64_t stride = output_stride(s);
     hotbed_gradient_view gradient = {p->run->gradient.data, stride};
-    t->step.keys = (const uint64_t *)(const void *)workload_keys_of(p->run, step);
+    t->step.batch.keys = (const uint64_t *)(const void *)workload_keys_of(p->run, step);
     HOTBED_TRY(mark(p, marks[0]));
     HOTBED_TRY(s->kernels.lookup->layout(&t->step, stream));
-    if (t->step.bags)
+    if (t->step.batch.bags)
         HOTBED_TRY(s->kernels.lookup->bags(&t->step, stream));
     HOTBED_TRY(mark(p, marks[1]));
     HOTBED_TRY(
@@ -287,10 +287,12 @@ static hotbed_status eval_stages_step(pass *p, hotbed_event **marks, uint64_t st
     const hotbed_storage *s = p->run->storage;
     hotbed_stream *stream = p->run->stream;
     hotbed_step_view view = p->run->ticket->step;
-    view.keys = (const uint64_t *)(const void *)workload_keys_of(p->run, step);
-    view.eval = 1;
-    view.begun = view.counts;
-    view.inverse = NULL;
+    view.batch.keys = (const uint64_t *)(const void *)workload_keys_of(p->run, step);
+    view.eval.on = 1;
+    view.eval.begun = view.unique.counts;
+    view.eval.rereads = view.unique.missing;
+    view.eval.num_rereads = view.unique.num_missing;
+    view.unique.inverse = NULL;
     HOTBED_TRY(mark(p, marks[0]));
     HOTBED_TRY(s->kernels.lookup->layout(&view, stream));
     HOTBED_TRY(mark(p, marks[1]));

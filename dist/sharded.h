@@ -130,8 +130,8 @@ typedef struct hotbed_part {
     uint32_t member; /* number of its collection in the context */
     hotbed_memory memory;
     hotbed_pick_view pick;
-    uint32_t *mapped;        /* [num_features] host copy of pick.features */
-    hotbed_step_view unique; /* dedup; also used for the sums of gradients */
+    uint32_t *mapped;       /* [num_features] host copy of pick.features */
+    hotbed_step_view dedup; /* distinct keys, and the sums of their gradients */
     void *scratch;
     size_t scratch_bytes;
     uint32_t *num_keys; /* device: number of keys of the batch, and of sent keys */

@@ -206,11 +206,13 @@ static hotbed_status map_features(hotbed_part *part, const hotbed_kjt *kjt, hotb
 static hotbed_status dedup(hotbed_part *part, hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
-    hotbed_step_view *u = &part->unique;
+    hotbed_step_view *d = &part->dedup;
     HOTBED_TRY(kernels->pick(
-        (uint64_t)g->num_tables + 1, u->table_starts, part->pick.starts, g->table_rows, stream));
-    HOTBED_TRY(hotbed_dedup_keys(g->lookup, u, part->scratch, part->scratch_bytes, stream));
-    return kernels->follow(u->bound, part->num_keys, u->positions, part->pick.sources, stream);
+        (uint64_t)g->num_tables + 1, d->batch.table_starts, part->pick.starts, g->table_rows,
+        stream));
+    HOTBED_TRY(hotbed_dedup_keys(g->lookup, d, part->scratch, part->scratch_bytes, stream));
+    return kernels->follow(
+        d->batch.bound, part->num_keys, d->unique.positions, part->pick.sources, stream);
 }
 
 static hotbed_status start_part(
@@ -221,7 +223,7 @@ static hotbed_status start_part(
     p->bases = m->kjt.strides == NULL ? NULL : m->bases;
     p->stride = m->kjt.batch_size;
     HOTBED_TRY(hotbed_kjt_pick(p, part->scratch, part->scratch_bytes, stream));
-    part->unique.bound = part->bucketize.bound = kjt->bound;
+    part->dedup.batch.bound = part->bucketize.bound = kjt->bound;
     part->bucketize.capacity = part->group->capacity;
     if (part->group->dedup)
         HOTBED_TRY(dedup(part, stream));

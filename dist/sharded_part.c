@@ -46,7 +46,7 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
     size_t rows = (size_t)g->num_features * o->max_batch_size;
     hotbed_pick_view *p = &part->pick;
     hotbed_bucketize_view *b = &part->bucketize;
-    hotbed_step_view *u = &part->unique;
+    hotbed_step_view *d = &part->dedup;
     p->features = hotbed_carve_take(&carve, g->num_features * sizeof(uint32_t));
     p->starts = hotbed_carve_take(&carve, (rows + 1) * sizeof(uint32_t));
     p->keys = hotbed_carve_take(&carve, n * sizeof(uint64_t));
@@ -59,14 +59,14 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
     b->places = hotbed_carve_take(&carve, words);
     b->ranks = hotbed_carve_take(&carve, ((size_t)context->world + 1) * sizeof(uint32_t));
     if (g->dedup) {
-        u->table_starts = hotbed_carve_take(&carve, (tables + 1) * sizeof(uint32_t));
-        u->unique_offsets = hotbed_carve_take(&carve, (tables + 1) * sizeof(uint32_t));
-        u->tallies = hotbed_carve_take(&carve, tables * sizeof *u->tallies);
-        u->unique_keys = hotbed_carve_take(&carve, n * sizeof(uint64_t));
-        u->inverse = hotbed_carve_take(&carve, words);
-        u->starts = hotbed_carve_take(&carve, words + sizeof(uint32_t));
-        u->positions = hotbed_carve_take(&carve, words);
-        u->counts = hotbed_carve_take(&carve, n * sizeof(uint64_t));
+        d->batch.table_starts = hotbed_carve_take(&carve, (tables + 1) * sizeof(uint32_t));
+        d->unique.offsets = hotbed_carve_take(&carve, (tables + 1) * sizeof(uint32_t));
+        d->storage.tallies = hotbed_carve_take(&carve, tables * sizeof *d->storage.tallies);
+        d->unique.keys = hotbed_carve_take(&carve, n * sizeof(uint64_t));
+        d->unique.inverse = hotbed_carve_take(&carve, words);
+        d->unique.starts = hotbed_carve_take(&carve, words + sizeof(uint32_t));
+        d->unique.positions = hotbed_carve_take(&carve, words);
+        d->unique.counts = hotbed_carve_take(&carve, n * sizeof(uint64_t));
         part->sums = hotbed_carve_take(&carve, n * part->sharded->dim * sizeof(float));
     }
     if (part->row_bytes == 0) {
@@ -82,16 +82,16 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
 static void make_views(const hotbed_sharded_context *context, hotbed_part *part) {
     const hotbed_group *g = part->group;
     const hotbed_sharded_options *o = &part->sharded->options;
-    hotbed_step_view *u = &part->unique;
+    hotbed_step_view *d = &part->dedup;
     part->num_keys = part->pick.starts + (size_t)g->num_features * o->max_batch_size;
-    part->num_sent = g->dedup ? u->unique_offsets + g->num_tables : part->num_keys;
+    part->num_sent = g->dedup ? d->unique.offsets + g->num_tables : part->num_keys;
     part->pick.num_features = g->num_features;
     part->pick.batch_size = o->max_batch_size;
     part->bucketize = (hotbed_bucketize_view){
-        .keys = g->dedup ? u->unique_keys : part->pick.keys,
+        .keys = g->dedup ? d->unique.keys : part->pick.keys,
         .weights = part->pick.weights,
-        .key_counts = u->counts,
-        .starts = g->dedup ? u->unique_offsets : part->pick.starts,
+        .key_counts = d->unique.counts,
+        .starts = g->dedup ? d->unique.offsets : part->pick.starts,
         .routes = g->routes,
         .batch_size = g->message_batch,
         .world = context->world,
@@ -105,8 +105,8 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
         .overflow = context->overflow,
         .shape = shape_of(part),
     };
-    hotbed_dedup_init(g->lookup, u);
-    u->keys = part->pick.keys;
+    hotbed_dedup_init(g->lookup, d);
+    d->batch.keys = part->pick.keys;
 }
 
 static hotbed_status make_part(
@@ -123,8 +123,8 @@ static hotbed_status make_part(
     (void)carve_part(context, part, part->memory.data);
     if (part->group->dedup) /* written, never read */
         HOTBED_TRY(hotbed_fill(
-            part->unique.tallies, 0, part->group->num_tables * sizeof *part->unique.tallies,
-            stream));
+            part->dedup.storage.tallies, 0,
+            part->group->num_tables * sizeof *part->dedup.storage.tallies, stream));
     make_views(context, part);
     return HOTBED_OK;
 }
@@ -530,7 +530,7 @@ hotbed_deliver_view hotbed_part_deliver(
         .ranks = part->bucketize.ranks,
         .places = part->bucketize.places,
         .sources = part->pick.sources,
-        .inverse = part->unique.inverse,
+        .inverse = part->dedup.unique.inverse,
         .num_keys = part->num_keys,
         .num_sent = part->num_sent,
         .overflow = path->gather.overflow,

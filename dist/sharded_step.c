@@ -210,7 +210,7 @@ static hotbed_status give(
         hotbed_gradient_view view = {gradient, stride};
         hotbed_sums_view sums = {part->sums, c->dim, false};
         HOTBED_TRY(hotbed_dedup_sums(
-            part->group->lookup, &part->unique, &c->optimizer_view, view, sums, c->dim,
+            part->group->lookup, &part->dedup, &c->optimizer_view, view, sums, c->dim,
             part->scratch, stream));
         gradient = part->sums;
         stride = c->dim;

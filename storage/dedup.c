@@ -4,15 +4,10 @@
 #include "storage/storage.h"
 
 void hotbed_dedup_init(const hotbed_storage *storage, hotbed_step_view *view) {
-    hotbed_step_view step = hotbed_storage_step(storage);
-    view->tables = step.tables;
-    view->feature_tables = step.feature_tables;
-    view->columns = step.columns;
-    view->num_tables = step.num_tables;
-    view->num_features = step.num_features;
-    view->pooling = HOTBED_POOL_NONE;
-    view->output_dtype = step.output_dtype;
-    view->rows_form = step.rows_form;
+    hotbed_tally *tallies = view->storage.tallies;
+    view->storage = hotbed_storage_step(storage).storage;
+    view->storage.pooling = HOTBED_POOL_NONE;
+    view->storage.tallies = tallies;
 }
 
 size_t hotbed_dedup_scratch(const hotbed_storage *storage, uint64_t bound, uint32_t dim) {

@@ -8,8 +8,8 @@
 #include "hotbed/storage.h"
 #include "storage/update_core.h"
 
-/* Set the members of `view` that follow from the storage's tables, for a batch without pooling. The
- * caller sets the members of the batch, and the arrays that unique_kernels.h names. */
+/* Set view->storage, except for its tallies, for batches without pooling. The caller sets the batch,
+ * and the arrays that unique_kernels.h names. */
 void hotbed_dedup_init(const hotbed_storage *storage, hotbed_step_view *view);
 
 /* Bytes of device memory that the next two calls need for batches of `bound` keys and rows of `dim`

@@ -118,7 +118,7 @@ static void lay_out_bins(hotbed_storage *storage) {
         bytes += lower_most(storage, table) * view->row_bytes;
         storage->lower_bytes += view->lower_slots * view->row_bytes;
     }
-    while (bytes >> shift >= HOTBED_MOVE_BINS)
+    while (bytes >> shift >= HOTBED_BINS)
         shift++;
     for (uint32_t t = 0; t < storage->num_tables; t++)
         storage->tables[t].view.bin_shift = shift;

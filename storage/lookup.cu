@@ -26,50 +26,51 @@ static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step
     bool good = true;
     /* Release the pins of the ticket's previous prefetch, if a graph launched it without a
      * backward. This is rare, so one block is enough. */
-    if (s.eval == 0 && s.released == 0 && (*s.held & HOTBED_HELD_BATCH) != 0)
-        for (uint32_t u = threadIdx.x; u < s.unique_offsets[s.num_tables]; u += LAYOUT_BLOCK)
+    if (s.eval.on == 0 && s.unique.released == 0 && (*s.unique.held & HOTBED_HELD_BATCH) != 0)
+        for (uint32_t u = threadIdx.x; u < s.unique.offsets[s.storage.num_tables];
+             u += LAYOUT_BLOCK)
             hotbed_unpin_unique(&s, u);
-    for (uint32_t f = threadIdx.x; f <= s.num_features; f += LAYOUT_BLOCK) {
+    for (uint32_t f = threadIdx.x; f <= s.storage.num_features; f += LAYOUT_BLOCK) {
         bool this_good = true;
         uint64_t start = hotbed_feature_start(&s, f, &this_good);
         good = good && this_good;
-        s.feature_starts[f] = (uint32_t)start;
+        s.batch.feature_starts[f] = (uint32_t)start;
     }
     good = __syncthreads_and(good ? 1 : 0) != 0;
-    for (uint32_t f = threadIdx.x; !good && f <= s.num_features; f += LAYOUT_BLOCK)
-        s.feature_starts[f] = 0;
+    for (uint32_t f = threadIdx.x; !good && f <= s.storage.num_features; f += LAYOUT_BLOCK)
+        s.batch.feature_starts[f] = 0;
     __syncthreads();
-    for (uint32_t t = threadIdx.x; t <= s.num_tables; t += LAYOUT_BLOCK) {
+    for (uint32_t t = threadIdx.x; t <= s.storage.num_tables; t += LAYOUT_BLOCK) {
         /* find the first feature of table t or a later table */
-        uint32_t low = 0, high = s.num_features;
+        uint32_t low = 0, high = s.storage.num_features;
         while (low < high) {
             uint32_t middle = low + (high - low) / 2;
-            if (s.feature_tables[middle] < t)
+            if (s.storage.feature_tables[middle] < t)
                 low = middle + 1;
             else
                 high = middle;
         }
-        s.table_starts[t] = s.feature_starts[low];
+        s.batch.table_starts[t] = s.batch.feature_starts[low];
     }
-    if (threadIdx.x == 0 && s.eval == 0) {
+    if (threadIdx.x == 0 && s.eval.on == 0) {
         hotbed_step_hold(
             &s, HOTBED_HELD_BATCH, true); /* all threads read the word before two barriers */
-        hotbed_count_prefetch(s.clock);
-        if (s.timer != NULL) {
+        hotbed_count_prefetch(s.storage.clock);
+        if (s.storage.timer != NULL) {
             uint64_t nanoseconds;
             asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds));
-            hotbed_timer_tick(s.timer, nanoseconds / 1000);
+            hotbed_timer_tick(s.storage.timer, nanoseconds / 1000);
         }
-        *s.num_missing = 0;
+        *s.unique.num_missing = 0;
     }
-    if (threadIdx.x == 0 && s.eval != 0)
+    if (threadIdx.x == 0 && s.eval.on != 0)
         hotbed_eval_begin(&s);
 }
 
 static __global__ void __launch_bounds__(BLOCK) bags_kernel(hotbed_step_view s) {
     /* MOST: bags of a warp; with fewer, the loop over long bags is shorter */
     enum { WIDTH = 32, MOST = 8 };
-    uint64_t bags = (uint64_t)s.num_features * s.batch_size;
+    uint64_t bags = (uint64_t)s.storage.num_features * s.batch.size;
     for (uint64_t b = hotbed_cuda_thread() / WIDTH * MOST; b < bags;
          b += hotbed_cuda_threads() / WIDTH * MOST)
         hotbed_fill_bags(&s, b, bags - b < MOST ? (uint32_t)(bags - b) : MOST, MOST, WIDTH);
@@ -77,17 +78,16 @@ static __global__ void __launch_bounds__(BLOCK) bags_kernel(hotbed_step_view s) 
 
 /* find_kernel for storages without an index. */
 static __global__ void __launch_bounds__(BLOCK) find_static_kernel(hotbed_step_view s) {
-    uint32_t uniques = s.unique_offsets[s.num_tables];
+    uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
         hotbed_found_unique(
-            &s, hotbed_part_of(s.unique_offsets, s.num_tables, (uint32_t)u), (uint32_t)u,
-            HOTBED_SLOT_NONE);
+            &s, hotbed_table_of_unique(&s, (uint32_t)u), (uint32_t)u, HOTBED_SLOT_NONE);
 }
 
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) find_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint32_t uniques = s.unique_offsets[s.num_tables];
+    uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     for (uint64_t u = hotbed_cuda_thread() / TILE * TILE; u < uniques; u += hotbed_cuda_threads())
         hotbed_find_uniques(
             &s, (uint32_t)u, uniques - u < TILE ? (uint32_t)(uniques - u) : TILE, TILE);
@@ -97,15 +97,15 @@ template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) place_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     enum { WIDTH = 32 }; /* a whole warp: writing the row takes longer than claiming the slot */
-    uint32_t n = *s.num_missing;
+    uint32_t n = *s.unique.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < n; i += hotbed_cuda_threads() / WIDTH)
-        hotbed_place_unique(&s, s.missing[i], WIDTH);
+        hotbed_place_unique(&s, s.unique.missing[i], WIDTH);
 }
 
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) find_keys_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint64_t n = s.feature_starts[s.num_features];
+    uint64_t n = s.batch.feature_starts[s.storage.num_features];
     for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < n; i += hotbed_cuda_threads())
         hotbed_find_keys(&s, (uint32_t)i, n - i < TILE ? (uint32_t)(n - i) : TILE, TILE);
 }
@@ -114,7 +114,7 @@ template <uint32_t WIDTH, bool GROWS>
 static __global__ void __launch_bounds__(BLOCK)
     forward_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint64_t n = s.feature_starts[s.num_features];
+    uint64_t n = s.batch.feature_starts[s.storage.num_features];
     for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
         uint64_t left = n - i;
         hotbed_forward_rows(
@@ -127,7 +127,7 @@ template <uint32_t WIDTH, bool GROWS, bool TIERS>
 static __global__ void __launch_bounds__(BLOCK)
     eval_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint64_t n = s.feature_starts[s.num_features], epoch = hotbed_eval_epoch(&s);
+    uint64_t n = s.batch.feature_starts[s.storage.num_features], epoch = hotbed_eval_epoch(&s);
     for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
         uint64_t left = n - i;
         hotbed_eval_rows(
@@ -139,7 +139,7 @@ static __global__ void __launch_bounds__(BLOCK)
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) order_keys_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint64_t n = s.move_bins[0] == 0 ? 0 : s.feature_starts[s.num_features];
+    uint64_t n = s.eval.sort.bins[0] == 0 ? 0 : s.batch.feature_starts[s.storage.num_features];
     for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads())
         hotbed_order_key(&s, (uint32_t)i);
 }
@@ -148,8 +148,8 @@ template <uint32_t WIDTH, bool GROWS>
 static __global__ void __launch_bounds__(BLOCK)
     eval_below_kernel(hotbed_step_view view, void *output, uint64_t stride) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    const uint32_t n = s.move_bins[0], turn = BELOW_TURN;
-    for (uint32_t first; n != 0 && (first = hotbed_bins_take(&s, turn, WIDTH)) < n;)
+    const uint32_t n = s.eval.sort.bins[0], turn = BELOW_TURN;
+    for (uint32_t first; n != 0 && (first = hotbed_bins_take(&s.eval.sort, turn, WIDTH)) < n;)
         hotbed_eval_below(
             &s, first, n - first < turn ? n - first : turn, output, stride, TILE, WIDTH);
 }
@@ -158,7 +158,7 @@ template <uint32_t WIDTH, bool GROWS>
 static __global__ void __launch_bounds__(BLOCK)
     forward_bags_kernel(hotbed_step_view view, void *output, uint64_t stride) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint64_t bags = (uint64_t)s.num_features * s.batch_size;
+    uint64_t bags = (uint64_t)s.storage.num_features * s.batch.size;
     for (uint64_t b = hotbed_cuda_thread() / WIDTH; b < bags; b += hotbed_cuda_threads() / WIDTH)
         hotbed_forward_bag_checked(&s, b, output, stride, WIDTH);
 }
@@ -181,16 +181,16 @@ template <uint32_t WIDTH, bool GROWS, bool HALF>
 static __global__ void __launch_bounds__(BLOCK, POOL_BLOCKS)
     pool_bags_kernel(hotbed_step_view view, void *output, uint64_t stride) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    for (uint32_t f = blockIdx.y; f < s.num_features; f += gridDim.y) {
-        const uint32_t n =
-            bags_at_once<WIDTH>(s.feature_starts[f + 1] - s.feature_starts[f], s.batch_size);
-        for (uint64_t first = hotbed_cuda_thread() / WIDTH * n; first < s.batch_size;
+    for (uint32_t f = blockIdx.y; f < s.storage.num_features; f += gridDim.y) {
+        const uint32_t n = bags_at_once<WIDTH>(
+            s.batch.feature_starts[f + 1] - s.batch.feature_starts[f], s.batch.size);
+        for (uint64_t first = hotbed_cuda_thread() / WIDTH * n; first < s.batch.size;
              first += hotbed_cuda_threads() / WIDTH * n) {
-            const uint64_t b = (uint64_t)f * s.batch_size + first;
-            const uint64_t left = s.batch_size - first;
+            const uint64_t b = (uint64_t)f * s.batch.size + first;
+            const uint64_t left = s.batch.size - first;
             const uint32_t bags = left < n ? (uint32_t)left : n;
             hotbed_forward_bags(&s, b, bags, f, output, stride, HALF, WIDTH);
-            for (uint32_t k = 0; s.eval != 0 && k < bags; k++)
+            for (uint32_t k = 0; s.eval.on != 0 && k < bags; k++)
                 hotbed_eval_check_bag(&s, b + k, WIDTH);
         }
     }
@@ -201,7 +201,7 @@ static __global__ void __launch_bounds__(BLOCK)
     eval_again_kernel(hotbed_step_view view, void *output, uint64_t stride) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     enum { WIDTH = 32 };
-    uint32_t n = *s.num_missing;
+    uint32_t n = *s.eval.num_rereads;
     for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < n; i += hotbed_cuda_threads() / WIDTH)
         hotbed_eval_again(&s, (uint32_t)i, output, stride, WIDTH);
 }
@@ -209,7 +209,7 @@ static __global__ void __launch_bounds__(BLOCK)
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) unpin_kernel(hotbed_step_view view, uint32_t why) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint32_t uniques = (*s.held & why) != 0 ? s.unique_offsets[s.num_tables] : 0;
+    uint32_t uniques = (*s.unique.held & why) != 0 ? s.unique.offsets[s.storage.num_tables] : 0;
     for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
         hotbed_unpin_unique(&s, u);
 }
@@ -221,10 +221,10 @@ static __global__ void hold_kernel(hotbed_step_view s, uint32_t why, bool on) {
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) pin_again_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint32_t uniques = s.unique_offsets[s.num_tables];
+    uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
-        if (s.slots[u] < s.index_slots)
-            hotbed_index_pin_again(s.index, s.slots[u]);
+        if (s.unique.slots[u] < s.storage.index_slots)
+            hotbed_index_pin_again(s.storage.index, s.unique.slots[u]);
 }
 
 static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream) {
@@ -234,19 +234,19 @@ static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream)
 
 static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
-    uint64_t bags = (uint64_t)step->num_features * step->batch_size;
+    uint64_t bags = (uint64_t)step->storage.num_features * step->batch.size;
     HOTBED_TRY(hotbed_cuda_check(
-        cudaMemsetAsync(step->bags, 0xff, step->bound * sizeof(uint32_t), native),
+        cudaMemsetAsync(step->batch.bags, 0xff, step->batch.bound * sizeof(uint32_t), native),
         "cudaMemsetAsync"));
     bags_kernel<<<hotbed_cuda_blocks(stream, bags * 4, BLOCK, WAVES), BLOCK, 0, native>>>(*step);
     return hotbed_cuda_launched("bags_kernel");
 }
 
 static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
-    if (step->indexed == 0)
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
+    if (step->storage.indexed == 0)
         find_static_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    else if (step->index.segments != NULL)
+    else if (step->storage.index.segments != NULL)
         find_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     else
         find_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
@@ -254,8 +254,8 @@ static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
 }
 
 static hotbed_status place(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound * 32, BLOCK, WAVES);
-    if (step->index.segments != NULL)
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound * 32, BLOCK, WAVES);
+    if (step->storage.index.segments != NULL)
         place_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     else
         place_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
@@ -263,8 +263,8 @@ static hotbed_status place(const hotbed_step_view *step, hotbed_stream *stream) 
 }
 
 static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
-    if (step->index.segments != NULL)
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
+    if (step->storage.index.segments != NULL)
         find_keys_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     else
         find_keys_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
@@ -275,9 +275,10 @@ template <uint32_t WIDTH, bool GROWS, bool HALF>
 static hotbed_status forward_bags_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     const uint32_t tiles = BLOCK / WIDTH, most = 32768; /* most: limit of a grid dimension */
-    const uint32_t across = (step->batch_size + tiles - 1) / tiles;
+    const uint32_t across = (step->batch.size + tiles - 1) / tiles;
     const dim3 blocks(
-        across < 1 ? 1 : across, step->num_features < most ? step->num_features : most);
+        across < 1 ? 1 : across,
+        step->storage.num_features < most ? step->storage.num_features : most);
     pool_bags_kernel<WIDTH, GROWS, HALF>
         <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
     return hotbed_cuda_launched("pool_bags_kernel");
@@ -287,18 +288,18 @@ template <uint32_t WIDTH, bool GROWS>
 static hotbed_status forward_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
-    if (step->pooling == HOTBED_POOL_NONE) {
-        uint64_t threads = (step->bound + WIDTH - 1) / WIDTH * WIDTH;
+    if (step->storage.pooling == HOTBED_POOL_NONE) {
+        uint64_t threads = (step->batch.bound + WIDTH - 1) / WIDTH * WIDTH;
         forward_rows_kernel<WIDTH, GROWS>
             <<<hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES), BLOCK, 0, native>>>(
                 *step, output, stride);
         return hotbed_cuda_launched("forward_rows_kernel");
     }
-    if (step->rows_form == HOTBED_ROWS_F32)
+    if (step->storage.rows_form == HOTBED_ROWS_F32)
         return forward_bags_as<WIDTH, GROWS, false>(step, output, stride, stream);
-    if (step->rows_form == HOTBED_ROWS_HALF)
+    if (step->storage.rows_form == HOTBED_ROWS_HALF)
         return forward_bags_as<WIDTH, GROWS, true>(step, output, stride, stream);
-    uint64_t threads = (uint64_t)step->num_features * step->batch_size * WIDTH;
+    uint64_t threads = (uint64_t)step->storage.num_features * step->batch.size * WIDTH;
     forward_bags_kernel<WIDTH, GROWS>
         <<<hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES), BLOCK, 0, native>>>(
             *step, output, stride);
@@ -310,14 +311,14 @@ template <uint32_t WIDTH, bool GROWS>
 static hotbed_status eval_tiers_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
-    const unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, FORWARD_WAVES);
-    const unsigned words = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
+    const unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, FORWARD_WAVES);
+    const unsigned words = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
     HOTBED_TRY(hotbed_cuda_check(
-        cudaMemsetAsync(step->move_bins, 0, HOTBED_MOVE_WORDS * sizeof(uint32_t), native),
+        cudaMemsetAsync(step->eval.sort.bins, 0, HOTBED_BIN_WORDS * sizeof(uint32_t), native),
         "cudaMemsetAsync"));
     eval_rows_kernel<WIDTH, GROWS, true><<<blocks, BLOCK, 0, native>>>(*step, output, stride);
     HOTBED_TRY(hotbed_cuda_launched("eval_rows_kernel"));
-    HOTBED_TRY(hotbed_bins_to_starts(step, stream));
+    HOTBED_TRY(hotbed_bins_to_starts(&step->eval.sort, step->eval.below, stream));
     order_keys_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("order_keys_kernel"));
     eval_below_kernel<WIDTH, GROWS><<<BELOW_BLOCKS, BLOCK, 0, native>>>(*step, output, stride);
@@ -327,9 +328,9 @@ static hotbed_status eval_tiers_as(
 template <uint32_t WIDTH, bool GROWS>
 static hotbed_status eval_rows_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    if (step->move_order != NULL)
+    if (step->eval.sort.order != NULL)
         return eval_tiers_as<WIDTH, GROWS>(step, output, stride, stream);
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, FORWARD_WAVES);
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, FORWARD_WAVES);
     eval_rows_kernel<WIDTH, GROWS, false>
         <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
     return hotbed_cuda_launched("eval_rows_kernel");
@@ -338,8 +339,9 @@ static hotbed_status eval_rows_as(
 template <uint32_t WIDTH>
 static hotbed_status eval_rows_width(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    return step->index.segments != NULL ? eval_rows_as<WIDTH, true>(step, output, stride, stream)
-                                        : eval_rows_as<WIDTH, false>(step, output, stride, stream);
+    return step->storage.index.segments != NULL
+               ? eval_rows_as<WIDTH, true>(step, output, stride, stream)
+               : eval_rows_as<WIDTH, false>(step, output, stride, stream);
 }
 
 static hotbed_status eval_rows(
@@ -357,8 +359,9 @@ static hotbed_status eval_rows(
 template <uint32_t WIDTH>
 static hotbed_status forward_width(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    return step->index.segments != NULL ? forward_as<WIDTH, true>(step, output, stride, stream)
-                                        : forward_as<WIDTH, false>(step, output, stride, stream);
+    return step->storage.index.segments != NULL
+               ? forward_as<WIDTH, true>(step, output, stride, stream)
+               : forward_as<WIDTH, false>(step, output, stride, stream);
 }
 
 /* A row gets one lane per group of four elements, 4 to 32. */
@@ -377,7 +380,7 @@ static hotbed_status forward(
 static hotbed_status again(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     const unsigned blocks = AGAIN_BLOCKS;
-    if (step->index.segments != NULL)
+    if (step->storage.index.segments != NULL)
         eval_again_kernel<true>
             <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
     else
@@ -387,8 +390,8 @@ static hotbed_status again(
 }
 
 static hotbed_status unpin(const hotbed_step_view *step, uint32_t why, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
-    if (step->index.segments != NULL)
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
+    if (step->storage.index.segments != NULL)
         unpin_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, why);
     else
         unpin_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, why);
@@ -396,8 +399,8 @@ static hotbed_status unpin(const hotbed_step_view *step, uint32_t why, hotbed_st
 }
 
 static hotbed_status pin_again(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
-    if (step->index.segments != NULL)
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
+    if (step->storage.index.segments != NULL)
         pin_again_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     else
         pin_again_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);

@@ -10,38 +10,38 @@
 /* Latch a fault: offset number `at` of the batch is invalid. Bag at - 1 ends there. */
 HOTBED_HD void hotbed_offset_fault(const hotbed_step_view *s, uint64_t at) {
     hotbed_fault_latch(
-        s->offset_faults, HOTBED_ERR_RANGE,
+        s->batch.offset_faults, HOTBED_ERR_RANGE,
         at == 0 ? HOTBED_FAULT_FIRST_OFFSET : HOTBED_FAULT_OFFSET, 0, at == 0 ? 0 : at - 1,
-        (uint64_t)s->offsets[at]);
+        (uint64_t)s->batch.offsets[at]);
 }
 
 /* First key of feature f according to the batch's offsets. If the offset is invalid, *good is false
  * and a fault is latched. If the previous feature's first offset is invalid too, only that one is
  * reported. */
 HOTBED_HD uint64_t hotbed_feature_start(const hotbed_step_view *s, uint32_t f, bool *good) {
-    if (s->offsets == NULL)
-        return (uint64_t)f * s->batch_size;
-    int64_t start = s->offsets[(uint64_t)f * s->batch_size];
-    int64_t before = f == 0 ? 0 : s->offsets[(uint64_t)(f - 1) * s->batch_size];
-    *good = start >= before && (uint64_t)start <= s->bound && (f > 0 || start == 0);
-    if (!*good && before >= 0 && (uint64_t)before <= s->bound)
-        hotbed_offset_fault(s, (uint64_t)f * s->batch_size);
+    if (s->batch.offsets == NULL)
+        return (uint64_t)f * s->batch.size;
+    int64_t start = s->batch.offsets[(uint64_t)f * s->batch.size];
+    int64_t before = f == 0 ? 0 : s->batch.offsets[(uint64_t)(f - 1) * s->batch.size];
+    *good = start >= before && (uint64_t)start <= s->batch.bound && (f > 0 || start == 0);
+    if (!*good && before >= 0 && (uint64_t)before <= s->batch.bound)
+        hotbed_offset_fault(s, (uint64_t)f * s->batch.size);
     return (uint64_t)start;
 }
 
 /* One lane: latch a fault for bag b of `feature`. If its first offset is invalid, the bag before
  * is at fault. */
 HOTBED_HD void hotbed_bag_fault(const hotbed_step_view *s, uint64_t b, uint32_t feature) {
-    int64_t begin = s->offsets[b];
-    if (begin >= (int64_t)s->feature_starts[feature] &&
-        begin <= (int64_t)s->feature_starts[feature + 1])
+    int64_t begin = s->batch.offsets[b];
+    if (begin >= (int64_t)s->batch.feature_starts[feature] &&
+        begin <= (int64_t)s->batch.feature_starts[feature + 1])
         hotbed_offset_fault(s, b + 1);
 }
 
 /* Release the ticket's pin on unique key u. */
 HOTBED_HD void hotbed_unpin_unique(const hotbed_step_view *s, uint64_t u) {
-    if (s->slots[u] < s->index_slots)
-        hotbed_index_unpin(s->index, s->slots[u], true);
+    if (s->unique.slots[u] < s->storage.index_slots)
+        hotbed_index_unpin(s->storage.index, s->unique.slots[u], true);
 }
 
 /* Write bags[i] for all keys i of bags first .. first+count-1. count is at most `most`, a power of
@@ -50,13 +50,13 @@ HOTBED_HD void hotbed_fill_bags(
     const hotbed_step_view *s, uint64_t first, uint32_t count, uint32_t most, uint32_t width) {
     const uint32_t lane = hotbed_tile_rank(width);
     const uint64_t b = first + (lane < count ? lane : count - 1);
-    const uint32_t feature = (uint32_t)(b / s->batch_size);
+    const uint32_t feature = (uint32_t)(b / s->batch.size);
     const hotbed_bag bag = hotbed_bag_at(s, b, feature);
     if (hotbed_tile_ballot(width, !bag.good) != 0) { /* the bags' keys may not be adjacent */
         if (lane < count && !bag.good)
             hotbed_bag_fault(s, b, feature);
         for (uint32_t i = bag.begin; lane < count && i < bag.end; i++)
-            s->bags[i] = (uint32_t)b;
+            s->batch.bags[i] = (uint32_t)b;
         return;
     }
     const uint32_t begin = hotbed_tile_shuffle_u32(width, bag.begin, 0);
@@ -67,7 +67,7 @@ HOTBED_HD void hotbed_fill_bags(
         for (uint32_t half = most / 2; half > 0; half /= 2)
             low += hotbed_tile_shuffle_u32(width, bag.end, low + half - 1) <= i ? half : 0;
         if (i < end)
-            s->bags[i] = (uint32_t)(first + low);
+            s->batch.bags[i] = (uint32_t)(first + low);
     }
 }
 
@@ -75,38 +75,39 @@ HOTBED_HD void hotbed_fill_bags(
 
 /* Whether a static table has the key. Latches a fault if not. */
 HOTBED_HD bool hotbed_static_has(const hotbed_step_view *s, uint32_t t, uint64_t key) {
-    uint64_t capacity = s->tables[t].capacity;
+    uint64_t capacity = s->storage.tables[t].capacity;
     if (key < capacity)
         return true;
-    hotbed_fault_latch(s->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, t, key, capacity);
+    hotbed_fault_latch(s->batch.faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, t, key, capacity);
     return false;
 }
 
 /* Slot of a key of a static table without an index: its row. HOTBED_SLOT_NONE and a fault if there
  * is no such row. */
 HOTBED_HD uint64_t hotbed_static_slot(const hotbed_step_view *s, uint32_t t, uint64_t key) {
-    return hotbed_static_has(s, t, key) ? s->tables[t].first_slot + key : HOTBED_SLOT_NONE;
+    return hotbed_static_has(s, t, key) ? s->storage.tables[t].first_slot + key : HOTBED_SLOT_NONE;
 }
 
 /* One lane: record the find of unique key u of table t. A key that has a slot is scored and
  * pinned, others are appended to `missing`. */
 HOTBED_HD void hotbed_found_unique(
     const hotbed_step_view *s, uint32_t t, uint32_t u, uint64_t slot) {
-    const hotbed_table_view *table = &s->tables[t];
+    const hotbed_table_view *table = &s->storage.tables[t];
     if (!hotbed_table_indexed(table)) {
-        slot = hotbed_static_slot(s, t, s->unique_keys[u]);
+        slot = hotbed_static_slot(s, t, s->unique.keys[u]);
     } else if (slot != HOTBED_SLOT_NONE) {
         hotbed_index_touch_found(
-            s->index, slot, hotbed_unique_rule(table), hotbed_unique_score(s, table, t, u), 1);
+            s->storage.index, slot, hotbed_unique_rule(table), hotbed_unique_score(s, table, t, u),
+            1);
         if (table->tiers == HOTBED_TIERS_EXTERNAL)
-            hotbed_index_mark(s->index, slot); /* the store's copy has an older score */
+            hotbed_index_mark(s->storage.index, slot); /* the store's copy has an older score */
         hotbed_unique_seen(s, table, slot);
-    } else if (table->is_static == 0 || hotbed_static_has(s, t, s->unique_keys[u])) {
-        s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = u;
+    } else if (table->is_static == 0 || hotbed_static_has(s, t, s->unique.keys[u])) {
+        s->unique.missing[hotbed_add_relaxed_u32(s->unique.num_missing, 1)] = u;
     }
-    if (slot == HOTBED_SLOT_NONE && table->is_static != 0 && s->unique_keys[u] >= table->capacity)
-        hotbed_add_relaxed_u64(&s->tallies[t].refused, 1);
-    s->slots[u] = slot;
+    if (slot == HOTBED_SLOT_NONE && table->is_static != 0 && s->unique.keys[u] >= table->capacity)
+        hotbed_add_relaxed_u64(&s->storage.tallies[t].refused, 1);
+    s->unique.slots[u] = slot;
 }
 
 /* Find unique keys first .. first+count-1 (at most one per lane); score and pin the keys found, and
@@ -117,12 +118,13 @@ HOTBED_HD void hotbed_find_uniques(
     uint32_t lane = hotbed_tile_rank(width);
     bool mine = lane < count;
     uint32_t u = first + (mine ? lane : 0);
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    const hotbed_table_view *table = &s->tables[t];
-    uint64_t key = s->unique_keys[u];
+    uint32_t t = hotbed_table_of_unique(s, u);
+    const hotbed_table_view *table = &s->storage.tables[t];
+    uint64_t key = s->unique.keys[u];
     bool hashed = mine && hotbed_table_indexed(table);
     uint64_t slot = hotbed_index_find_each(
-        s->index, hotbed_table_range(table, key), key, hotbed_tile_ballot(width, hashed), width);
+        s->storage.index, hotbed_table_range(table, key), key, hotbed_tile_ballot(width, hashed),
+        width);
     if (mine)
         hotbed_found_unique(s, t, u, slot);
 }
@@ -131,46 +133,47 @@ HOTBED_HD void hotbed_find_uniques(
 HOTBED_HD void hotbed_place_unique(const hotbed_step_view *s, uint32_t u, uint32_t width) {
     if ((u & HOTBED_MISSING_REJECTED) != 0)
         return;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    const hotbed_table_view *table = &s->tables[t];
-    hotbed_tally *tally = &s->tallies[t];
-    uint64_t key = s->unique_keys[u];
+    uint32_t t = hotbed_table_of_unique(s, u);
+    const hotbed_table_view *table = &s->storage.tables[t];
+    hotbed_tally *tally = &s->storage.tallies[t];
+    uint64_t key = s->unique.keys[u];
     uint64_t meta = hotbed_meta_new(hotbed_unique_score(s, table, t, u), 1);
     if (table->probation != 0)
         meta |= HOTBED_META_PROBATION;
     hotbed_index_result r =
-        hotbed_index_place(s->index, hotbed_table_range(table, key), key, meta, width);
+        hotbed_index_place(s->storage.index, hotbed_table_range(table, key), key, meta, width);
     if (hotbed_tile_rank(width) == 0) {
-        s->slots[u] = r.slot;
+        s->unique.slots[u] = r.slot;
         if (r.outcome == HOTBED_INDEX_EVICTED)
             hotbed_add_relaxed_u64(&tally->evictions, 1);
         hotbed_add_relaxed_u64(r.slot == HOTBED_SLOT_NONE ? &tally->refused : &tally->inserts, 1);
         if (r.slot == HOTBED_SLOT_NONE)
             hotbed_fault_latch(
-                s->faults, HOTBED_ERR_FULL,
+                s->batch.faults, HOTBED_ERR_FULL,
                 r.outcome == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED
                                                  : HOTBED_FAULT_TABLE_FULL,
-                t, key, hotbed_table_slots(s->index, table));
+                t, key, hotbed_table_slots(s->storage.index, table));
     }
     if (r.slot == HOTBED_SLOT_NONE)
         return;
     if (hotbed_tile_rank(width) == 0)
         hotbed_unique_seen(s, table, r.slot);
-    hotbed_row_init(table, hotbed_row_at(s->index, table, r.slot), key, width);
+    hotbed_row_init(table, hotbed_row_at(s->storage.index, table, r.slot), key, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0)
-        hotbed_index_publish(s->index, r.slot, key);
+        hotbed_index_publish(s->storage.index, r.slot, key);
 }
 
 /* eval: the slot of each lane's own key, number i of table t. `mine` is false for lanes without a
  * key. */
 HOTBED_HD uint64_t
 hotbed_find_key(const hotbed_step_view *s, uint32_t i, uint32_t t, bool mine, uint32_t width) {
-    const hotbed_table_view *table = &s->tables[t];
-    uint64_t key = s->keys[i];
+    const hotbed_table_view *table = &s->storage.tables[t];
+    uint64_t key = s->batch.keys[i];
     bool hashed = mine && hotbed_table_indexed(table);
     uint64_t slot = hotbed_index_find_each(
-        s->index, hotbed_table_range(table, key), key, hotbed_tile_ballot(width, hashed), width);
+        s->storage.index, hotbed_table_range(table, key), key, hotbed_tile_ballot(width, hashed),
+        width);
     /* Search the lower tier, and then the upper tier again, because a concurrent prefetch may have
      * promoted the row meanwhile. */
     for (uint32_t tier = 0; tier < 2; tier++) {
@@ -179,7 +182,7 @@ hotbed_find_key(const hotbed_step_view *s, uint32_t i, uint32_t t, bool mine, ui
         if (lanes == 0)
             break;
         uint64_t other = hotbed_index_find_each(
-            s->index, tier == 0 ? table->lower : table->range, key, lanes, width);
+            s->storage.index, tier == 0 ? table->lower : table->range, key, lanes, width);
         slot = slot == HOTBED_SLOT_NONE ? other : slot;
     }
     if (mine && !hashed)
@@ -190,7 +193,8 @@ hotbed_find_key(const hotbed_step_view *s, uint32_t i, uint32_t t, bool mine, ui
 }
 
 HOTBED_HD uint32_t hotbed_table_of_key(const hotbed_step_view *s, uint32_t i) {
-    return s->feature_tables[hotbed_part_of(s->feature_starts, s->num_features, i)];
+    const uint32_t feature = hotbed_part_of(s->batch.feature_starts, s->storage.num_features, i);
+    return s->storage.feature_tables[feature];
 }
 
 /* eval: find keys first .. first+count-1, at most one per lane. */
@@ -201,7 +205,7 @@ HOTBED_HD void hotbed_find_keys(
     uint32_t i = first + (mine ? lane : 0);
     uint64_t slot = hotbed_find_key(s, i, hotbed_table_of_key(s, i), mine, width);
     if (mine)
-        s->slots[i] = slot;
+        s->unique.slots[i] = slot;
 }
 
 /* --- eval beside training ------------------------------------------------------------------------
@@ -221,7 +225,7 @@ HOTBED_HD void hotbed_find_keys(
  * - A key that searches of the upper tier, the lower tier and the upper tier again have missed is
  *   in neither: a moving row can be found at its destination before it disappears from its source.
  *
- * Keys or bags that fail the check are appended to `missing`. A last pass reads them again until
+ * Keys or bags that fail the check are appended to `rereads`. A last pass reads them again until
  * the check passes. A check fails only if a prefetch has made progress, so eval never blocks.
  * Without concurrent changes the check costs, per row, a fence, a load of the key and a load of the
  * epoch; lower-tier rows in CACHE also load the meta. Tables that never evict and have one tier are
@@ -235,13 +239,13 @@ HOTBED_HD void hotbed_find_keys(
 
 /* One lane: the current epoch. Later reads of this lane are ordered after it. */
 HOTBED_HD uint64_t hotbed_eval_epoch(const hotbed_step_view *s) {
-    return hotbed_load_acquire_u64(&s->clock->prefetches);
+    return hotbed_load_acquire_u64(&s->storage.clock->prefetches);
 }
 
 /* One lane: record the epoch before the eval searches. */
 HOTBED_HD void hotbed_eval_begin(const hotbed_step_view *s) {
-    *s->begun = hotbed_eval_epoch(s);
-    *s->num_missing = 0;
+    *s->eval.begun = hotbed_eval_epoch(s);
+    *s->eval.num_rereads = 0;
 }
 
 /* Whether an SM's L1 cache may hold a line older than the key whose row is read. If keys never
@@ -256,16 +260,16 @@ HOTBED_HD bool hotbed_eval_shares(const hotbed_table_view *table) {
 HOTBED_HD bool hotbed_eval_may_change(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot) {
     return slot == HOTBED_SLOT_NONE ? hotbed_table_moves(table)
-                                    : table->range.evicts != 0 && slot < s->index_slots;
+                                    : table->range.evicts != 0 && slot < s->storage.index_slots;
 }
 
 /* Whether the slot holds `key` and its current row. */
 HOTBED_HD bool hotbed_eval_holds(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t key, uint64_t slot) {
-    if (hotbed_load_acquire_u64(hotbed_index_key(s->index, slot)) != key)
+    if (hotbed_load_acquire_u64(hotbed_index_key(s->storage.index, slot)) != key)
         return false;
     return table->tiers != HOTBED_TIERS_CACHE || !hotbed_slot_below(table, slot) ||
-           (hotbed_load_relaxed_u64(hotbed_index_meta(s->index, slot)) &
+           (hotbed_load_relaxed_u64(hotbed_index_meta(s->storage.index, slot)) &
             (HOTBED_META_MARKED | HOTBED_META_LOCKED)) == 0;
 }
 
@@ -277,12 +281,12 @@ HOTBED_HD bool hotbed_eval_settled(
     if (!hotbed_eval_may_change(s, table, slot))
         return true;
     return (slot == HOTBED_SLOT_NONE || hotbed_eval_holds(s, table, key, slot)) &&
-           hotbed_load_relaxed_u64(&s->clock->prefetches) == epoch;
+           hotbed_load_relaxed_u64(&s->storage.clock->prefetches) == epoch;
 }
 
-/* One lane: append key or bag number i to `missing`, to be read again. */
+/* One lane: append key or bag number i to `rereads`. */
 HOTBED_HD void hotbed_eval_queue_reread(const hotbed_step_view *s, uint32_t i) {
-    s->missing[hotbed_add_relaxed_u32(s->num_missing, 1)] = i;
+    s->eval.rereads[hotbed_add_relaxed_u32(s->eval.num_rereads, 1)] = i;
 }
 
 /* --- forward ---------------------------------------------------------------------------------- */
@@ -293,14 +297,15 @@ HOTBED_HD hotbed_f32x4 hotbed_forward_row4(
     uint32_t e) {
     if (slot != HOTBED_SLOT_NONE)
         return hotbed_load4(
-            table->dtype, hotbed_row_at(s->index, table, slot), e, hotbed_count4(table->dim, e));
-    if (s->eval != 0)
+            table->dtype, hotbed_row_at(s->storage.index, table, slot), e,
+            hotbed_count4(table->dim, e));
+    if (s->eval.on != 0)
         return hotbed_f32x4_of(table->eval_value);
-    return hotbed_row_absent4(table, s->keys[i], e);
+    return hotbed_row_absent4(table, s->batch.keys[i], e);
 }
 
 HOTBED_HD uint64_t hotbed_forward_slot(const hotbed_step_view *s, uint32_t i) {
-    return s->slots[s->inverse == NULL ? i : s->inverse[i]];
+    return s->unique.slots[s->unique.inverse == NULL ? i : s->unique.inverse[i]];
 }
 
 enum { HOTBED_FORWARD_AHEAD = 4 }; /* rows that a tile reads before it writes the first one */
@@ -355,7 +360,7 @@ HOTBED_HD uint32_t hotbed_eval_unsettled(
     const hotbed_step_view *s, const hotbed_tile_keys *keys, uint32_t t, uint64_t slot,
     uint32_t width) {
     const uint32_t lane = hotbed_tile_rank(width);
-    const hotbed_table_view *table = &s->tables[t];
+    const hotbed_table_view *table = &s->storage.tables[t];
     bool checks = lane < keys->count && (keys->deferred >> lane & 1U) == 0 &&
                   hotbed_eval_may_change(s, table, slot);
     if (hotbed_tile_ballot(width, checks) == 0)
@@ -363,7 +368,7 @@ HOTBED_HD uint32_t hotbed_eval_unsettled(
     hotbed_fence();
     hotbed_tile_sync(width); /* orders the reads of all lanes before the check */
     return hotbed_tile_ballot(
-        width, checks && !hotbed_eval_settled(s, table, s->keys[keys->i], slot, keys->epoch));
+        width, checks && !hotbed_eval_settled(s, table, s->batch.keys[keys->i], slot, keys->epoch));
 }
 
 /* Write the sequence output of a tile's keys. Each lane has the table and slot of its key; all
@@ -372,10 +377,10 @@ HOTBED_HD uint32_t hotbed_eval_unsettled(
 HOTBED_HD void hotbed_forward_found(
     const hotbed_step_view *s, hotbed_tile_keys *keys, uint32_t t, uint64_t slot, bool searched,
     void *output, uint64_t stride, uint32_t width) {
-    const hotbed_table_view *table = &s->tables[hotbed_tile_shuffle_u32(width, t, 0)];
-    bool plain = table == &s->tables[t] && slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 &&
-                 s->output_dtype == HOTBED_F32 && table->dim % 4 == 0 && stride % 4 == 0 &&
-                 ((uintptr_t)output & 15U) == 0;
+    const hotbed_table_view *table = &s->storage.tables[hotbed_tile_shuffle_u32(width, t, 0)];
+    bool plain = table == &s->storage.tables[t] && slot != HOTBED_SLOT_NONE &&
+                 table->dtype == HOTBED_F32 && s->storage.output_dtype == HOTBED_F32 &&
+                 table->dim % 4 == 0 && stride % 4 == 0 && ((uintptr_t)output & 15U) == 0;
     const uint32_t todo = ~keys->deferred; /* one bit per row */
     const bool all_plain = hotbed_tile_ballot(width, !plain) == 0;
     if (all_plain) {
@@ -384,7 +389,8 @@ HOTBED_HD void hotbed_forward_found(
             uint64_t other = hotbed_tile_shuffle_u64(width, slot, hotbed_lowest_bit(todo));
             from = (keys->deferred >> hotbed_tile_rank(width) & 1U) != 0 ? other : slot;
         }
-        const float *row = (const float *)(const void *)hotbed_row_at(s->index, table, from);
+        const float *row =
+            (const float *)(const void *)hotbed_row_at(s->storage.index, table, from);
         float *to = (float *)output + (keys->ordered ? 0 : keys->first * stride);
         if (searched && hotbed_eval_shares(table))
             hotbed_forward_plain(true, row, table->dim, keys, to, stride, width);
@@ -396,18 +402,19 @@ HOTBED_HD void hotbed_forward_found(
             continue;
         uint64_t slot_r = hotbed_tile_shuffle_u64(width, slot, r);
         uint32_t i = hotbed_tile_key(keys, r, width);
-        table = &s->tables[hotbed_tile_shuffle_u32(width, t, r)];
+        table = &s->storage.tables[hotbed_tile_shuffle_u32(width, t, r)];
         const bool shared = searched && slot_r != HOTBED_SLOT_NONE && hotbed_eval_shares(table);
         for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
             const uint32_t count = hotbed_count4(table->dim, e);
             hotbed_store4(
-                s->output_dtype, output, i * stride + e, count,
+                s->storage.output_dtype, output, i * stride + e, count,
                 shared ? hotbed_load4_as(
-                             true, table->dtype, hotbed_row_at(s->index, table, slot_r), e, count)
+                             true, table->dtype, hotbed_row_at(s->storage.index, table, slot_r), e,
+                             count)
                        : hotbed_forward_row4(s, table, i, slot_r, e));
         }
     }
-    keys->again = s->eval != 0 ? hotbed_eval_unsettled(s, keys, t, slot, width) : 0;
+    keys->again = s->eval.on != 0 ? hotbed_eval_unsettled(s, keys, t, slot, width) : 0;
 }
 
 /* eval: append the tile's keys that have to be read again. */
@@ -427,7 +434,7 @@ hotbed_keys_from(uint32_t first, uint32_t count, uint64_t epoch, uint32_t width)
 
 /* The epoch in which an earlier pass of this eval found the slots. */
 HOTBED_HD uint64_t hotbed_forward_epoch(const hotbed_step_view *s) {
-    return s->eval != 0 ? *s->begun : 0;
+    return s->eval.on != 0 ? *s->eval.begun : 0;
 }
 
 /* Write rows of a ticket, or of slots that hotbed_find_keys() found. */
@@ -447,18 +454,19 @@ HOTBED_HD void hotbed_forward_rows(
 HOTBED_HD uint32_t hotbed_defer_lower(
     const hotbed_step_view *s, const hotbed_tile_keys *keys, uint32_t t, uint64_t slot,
     uint32_t width) {
-    const hotbed_table_view *table = &s->tables[t];
+    const hotbed_table_view *table = &s->storage.tables[t];
     bool lead = hotbed_tile_rank(width) == 0, mine = hotbed_tile_rank(width) < keys->count;
     bool below = mine && hotbed_slot_below(table, slot);
     uint32_t lanes = hotbed_tile_ballot(width, below);
-    uint32_t last = lead && lanes != 0 ? hotbed_load_relaxed_u32(s->below) : 0;
-    bool deferred = hotbed_tile_shuffle_u32(width, last, 0) >= s->below_from;
+    uint32_t last = lead && lanes != 0 ? hotbed_load_relaxed_u32(s->eval.below) : 0;
+    bool deferred = hotbed_tile_shuffle_u32(width, last, 0) >= s->eval.below_from;
     if (mine)
-        s->slots[keys->i] = deferred && below ? slot : HOTBED_SLOT_NONE;
+        s->eval.deferred[keys->i] = deferred && below ? slot : HOTBED_SLOT_NONE;
     if (deferred && below)
-        hotbed_add_relaxed_u32(&s->move_bins[1 + hotbed_lower_bin(s->index, table, slot)], 1);
+        hotbed_add_relaxed_u32(
+            &s->eval.sort.bins[1 + hotbed_lower_bin(s->storage.index, table, slot)], 1);
     if (!deferred && lead && lanes != 0)
-        hotbed_add_relaxed_u32(&s->move_bins[HOTBED_MOVE_BINS + 1], hotbed_bits_set(lanes));
+        hotbed_add_relaxed_u32(&s->eval.sort.bins[HOTBED_BINS + 1], hotbed_bits_set(lanes));
     return deferred ? lanes : 0;
 }
 
@@ -479,26 +487,27 @@ HOTBED_HD void hotbed_eval_rows(
         *epoch = hotbed_eval_epoch(s);
 }
 
-/* eval: if key number i was deferred, append it to its region in `move_order`. */
+/* eval: if key number i was deferred, append it to its region. */
 HOTBED_HD void hotbed_order_key(const hotbed_step_view *s, uint32_t i) {
-    uint64_t slot = s->slots[i];
+    uint64_t slot = s->eval.deferred[i];
     if (slot == HOTBED_SLOT_NONE)
         return;
-    uint32_t bin = hotbed_lower_bin(s->index, &s->tables[hotbed_table_of_key(s, i)], slot);
-    s->move_order[hotbed_add_relaxed_u32(&s->move_bins[1 + bin], 1)] = i;
+    uint32_t bin =
+        hotbed_lower_bin(s->storage.index, &s->storage.tables[hotbed_table_of_key(s, i)], slot);
+    s->eval.sort.order[hotbed_add_relaxed_u32(&s->eval.sort.bins[1 + bin], 1)] = i;
 }
 
-/* eval: write the rows of the deferred keys move_order[first] .. move_order[first+count-1]. Their
+/* eval: write the rows of deferred keys first .. first+count-1 of their order by region. Their
  * slots are of the eval's first epoch; if the epoch has changed, the keys are searched again. */
 HOTBED_HD void hotbed_eval_below(
     const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
     uint32_t find_width, uint32_t width) {
-    hotbed_tile_keys keys = hotbed_keys_from(first, count, *s->begun, width);
-    keys.i = s->move_order[keys.i];
+    hotbed_tile_keys keys = hotbed_keys_from(first, count, *s->eval.begun, width);
+    keys.i = s->eval.sort.order[keys.i];
     keys.ordered = true;
     const uint32_t t = hotbed_table_of_key(s, keys.i);
-    uint64_t slot = s->slots[keys.i];
-    const bool over = hotbed_load_relaxed_u64(&s->clock->prefetches) != keys.epoch;
+    uint64_t slot = s->eval.deferred[keys.i];
+    const bool over = hotbed_load_relaxed_u64(&s->storage.clock->prefetches) != keys.epoch;
     if (hotbed_tile_ballot(width, over) != 0) {
         keys.epoch = hotbed_eval_epoch(s);
         slot = hotbed_find_key(s, keys.i, t, true, find_width);
@@ -514,40 +523,42 @@ HOTBED_HD uint64_t
 hotbed_pooled_slot(const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i) {
     if (hotbed_table_indexed(table))
         return hotbed_forward_slot(s, i);
-    if (s->eval != 0) /* no earlier pass has checked the key */
-        return hotbed_static_slot(s, (uint32_t)(table - s->tables), s->keys[i]);
-    return s->keys[i] < table->capacity ? table->first_slot + s->keys[i] : HOTBED_SLOT_NONE;
+    if (s->eval.on != 0) /* no earlier pass has checked the key */
+        return hotbed_static_slot(s, (uint32_t)(table - s->storage.tables), s->batch.keys[i]);
+    return s->batch.keys[i] < table->capacity ? table->first_slot + s->batch.keys[i]
+                                              : HOTBED_SLOT_NONE;
 }
 
 /* Write elements e .. e+3 of the output of a bag with n keys and sum `sum`. */
 HOTBED_HD void hotbed_bag_write(
     const hotbed_step_view *s, uint32_t dim, uint32_t feature, uint64_t sample, uint32_t n,
     uint32_t e, hotbed_f32x4 sum, void *output, uint64_t stride) {
-    if (s->pooling == HOTBED_POOL_MEAN && n > 0) {
+    if (s->storage.pooling == HOTBED_POOL_MEAN && n > 0) {
         sum.x = sum.x / (float)n;
         sum.y = sum.y / (float)n;
         sum.z = sum.z / (float)n;
         sum.w = sum.w / (float)n;
     }
     hotbed_store4(
-        s->output_dtype, output, sample * stride + s->columns[feature] + e, hotbed_count4(dim, e),
-        sum);
+        s->storage.output_dtype, output, sample * stride + s->storage.columns[feature] + e,
+        hotbed_count4(dim, e), sum);
 }
 
 /* Pooled output of bag b, summed in bag order. */
 HOTBED_HD void hotbed_forward_bag(
     const hotbed_step_view *s, uint64_t b, void *output, uint64_t stride, uint32_t width) {
-    uint32_t feature = (uint32_t)(b / s->batch_size);
-    uint64_t sample = b - (uint64_t)feature * s->batch_size;
-    const hotbed_table_view *table = &s->tables[s->feature_tables[feature]];
+    uint32_t feature = (uint32_t)(b / s->batch.size);
+    uint64_t sample = b - (uint64_t)feature * s->batch.size;
+    const hotbed_table_view *table = &s->storage.tables[s->storage.feature_tables[feature]];
     hotbed_bag bag = hotbed_bag_at(s, b, feature);
-    if (!bag.good && s->eval != 0 && hotbed_tile_rank(width) == 0)
+    if (!bag.good && s->eval.on != 0 && hotbed_tile_rank(width) == 0)
         hotbed_bag_fault(s, b, feature); /* in training, bags() has reported the fault */
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
         hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
         for (uint32_t i = bag.begin; i < bag.end; i++) {
             hotbed_f32x4 row = hotbed_forward_row4(s, table, i, hotbed_pooled_slot(s, table, i), e);
-            sum = hotbed_add4(sum, s->weights == NULL ? row : hotbed_scale4(row, s->weights[i]));
+            sum = hotbed_add4(
+                sum, s->batch.weights == NULL ? row : hotbed_scale4(row, s->batch.weights[i]));
         }
         hotbed_bag_write(
             s, table->dim, feature, sample, bag.end - bag.begin, e, sum, output, stride);
@@ -576,9 +587,9 @@ HOTBED_HD hotbed_bag_keys hotbed_bag_keys_at(
     k.ends = hotbed_tile_ballot(width, lane < n && i + 1 == end);
     const uint64_t slot = hotbed_pooled_slot(s, table, i);
     if (slot != HOTBED_SLOT_NONE)
-        k.row = (uint64_t)(uintptr_t)hotbed_row_at(s->index, table, slot);
-    if (s->weights != NULL)
-        k.weight = s->weights[i];
+        k.row = (uint64_t)(uintptr_t)hotbed_row_at(s->storage.index, table, slot);
+    if (s->batch.weights != NULL)
+        k.weight = s->batch.weights[i];
     return k;
 }
 
@@ -595,7 +606,7 @@ typedef struct hotbed_bags {
 HOTBED_HD void hotbed_pool_row(
     const hotbed_step_view *s, const hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t k,
     uint32_t e, hotbed_f32x4 v, hotbed_f32x4 *sum, void *output, uint64_t stride, uint32_t width) {
-    if (s->weights != NULL)
+    if (s->batch.weights != NULL)
         v = hotbed_scale4(v, hotbed_tile_shuffle_f32(width, keys->weight, k));
     *sum = hotbed_add4(*sum, v);
     if ((keys->ends >> k & 1U) == 0)
@@ -628,7 +639,7 @@ HOTBED_HD void hotbed_pool_keys(
         for (uint32_t a = 0; a < HOTBED_BAGS_AHEAD; a++)
             v[a] = hotbed_bag_row4(bags->table, keys, k + a, half, from, width);
         const uint32_t ends = keys->ends >> k & ((1U << HOTBED_BAGS_AHEAD) - 1U);
-        if (ends == 0 && s->weights == NULL) {
+        if (ends == 0 && s->batch.weights == NULL) {
             HOTBED_UNROLL
             for (uint32_t a = 0; a < HOTBED_BAGS_AHEAD; a++)
                 *sum = hotbed_add4(*sum, v[a]);
@@ -682,7 +693,7 @@ HOTBED_HD bool hotbed_pool_bags(
                 hotbed_bag_keys_at(s, bags->table, bag, bags->count, first, n, width);
             if (hotbed_tile_ballot(width, keys.row == 0) == 0)
                 hotbed_pool_keys(s, bags, &keys, n, e, &sum, output, stride, half, width);
-            else if (s->eval != 0)
+            else if (s->eval.on != 0)
                 hotbed_pool_present(s, bags, &keys, n, e, &sum, output, stride, half, width);
             else
                 return false;
@@ -699,9 +710,9 @@ HOTBED_HD void hotbed_forward_bags(
     uint64_t stride, bool half, uint32_t width) {
     const uint32_t lane = hotbed_tile_rank(width);
     const hotbed_bags bags = {
-        &s->tables[s->feature_tables[feature]],
+        &s->storage.tables[s->storage.feature_tables[feature]],
         hotbed_bag_at(s, b + (lane < count ? lane : count - 1), feature), feature, count,
-        b - (uint64_t)feature * s->batch_size};
+        b - (uint64_t)feature * s->batch.size};
     /* With valid offsets, the keys of neighbouring bags are adjacent. */
     if (hotbed_tile_ballot(width, !bags.bag.good) == 0 &&
         hotbed_pool_bags(s, &bags, output, stride, half, width))
@@ -715,8 +726,8 @@ HOTBED_HD void hotbed_forward_bags(
 /* Whether all rows of bag b, just read, pass the check. Its keys were found in `epoch`. */
 HOTBED_HD bool hotbed_eval_bag_settled(
     const hotbed_step_view *s, uint64_t b, uint64_t epoch, uint32_t width) {
-    uint32_t feature = (uint32_t)(b / s->batch_size);
-    const hotbed_table_view *table = &s->tables[s->feature_tables[feature]];
+    uint32_t feature = (uint32_t)(b / s->batch.size);
+    const hotbed_table_view *table = &s->storage.tables[s->storage.feature_tables[feature]];
     if (table->range.evicts == 0)
         return true;
     hotbed_bag bag = hotbed_bag_at(s, b, feature);
@@ -724,13 +735,13 @@ HOTBED_HD bool hotbed_eval_bag_settled(
     hotbed_fence();
     hotbed_tile_sync(width);
     for (uint32_t i = bag.begin + hotbed_tile_rank(width); i < bag.end && settled; i += width)
-        settled = hotbed_eval_settled(s, table, s->keys[i], s->slots[i], epoch);
+        settled = hotbed_eval_settled(s, table, s->batch.keys[i], s->unique.slots[i], epoch);
     return hotbed_tile_ballot(width, !settled) == 0;
 }
 
-/* eval: append bag b, just read, to `missing` if it fails the check. */
+/* eval: append bag b, just read, to `rereads` if it fails the check. */
 HOTBED_HD void hotbed_eval_check_bag(const hotbed_step_view *s, uint64_t b, uint32_t width) {
-    bool settled = hotbed_eval_bag_settled(s, b, *s->begun, width);
+    bool settled = hotbed_eval_bag_settled(s, b, *s->eval.begun, width);
     if (!settled && hotbed_tile_rank(width) == 0)
         hotbed_eval_queue_reread(s, (uint32_t)b);
 }
@@ -739,7 +750,7 @@ HOTBED_HD void hotbed_eval_check_bag(const hotbed_step_view *s, uint64_t b, uint
 HOTBED_HD void hotbed_forward_bag_checked(
     const hotbed_step_view *s, uint64_t b, void *output, uint64_t stride, uint32_t width) {
     hotbed_forward_bag(s, b, output, stride, width);
-    if (s->eval != 0)
+    if (s->eval.on != 0)
         hotbed_eval_check_bag(s, b, width);
 }
 
@@ -747,14 +758,16 @@ HOTBED_HD void hotbed_forward_bag_checked(
  * external store has returned cannot change. */
 HOTBED_HD uint64_t
 hotbed_eval_search(const hotbed_step_view *s, uint32_t t, uint32_t i, uint32_t width) {
-    const hotbed_table_view *table = &s->tables[t];
-    const uint64_t key = s->keys[i], old = s->slots[i];
-    if (table->tiers == HOTBED_TIERS_EXTERNAL && old != HOTBED_SLOT_NONE && old >= s->index_slots)
+    const hotbed_table_view *table = &s->storage.tables[t];
+    const uint64_t key = s->batch.keys[i], old = s->unique.slots[i];
+    if (table->tiers == HOTBED_TIERS_EXTERNAL && old != HOTBED_SLOT_NONE &&
+        old >= s->storage.index_slots)
         return old;
     const uint32_t looks = hotbed_table_moves(table) ? 3 : 1;
     for (uint32_t look = 0; look < looks; look++) {
         uint64_t slot = hotbed_index_find(
-            s->index, look == 1 ? table->lower : hotbed_table_range(table, key), key, width);
+            s->storage.index, look == 1 ? table->lower : hotbed_table_range(table, key), key,
+            width);
         bool holds =
             slot != HOTBED_SLOT_NONE && (look != 1 || hotbed_eval_holds(s, table, key, slot));
         if (hotbed_tile_ballot(width, !holds) == 0)
@@ -763,13 +776,13 @@ hotbed_eval_search(const hotbed_step_view *s, uint32_t t, uint32_t i, uint32_t w
     return HOTBED_SLOT_NONE;
 }
 
-/* Read key or bag missing[n] again, until the check passes. */
+/* Read key or bag rereads[n] again, until the check passes. */
 HOTBED_HD void hotbed_eval_again(
     const hotbed_step_view *s, uint32_t n, void *output, uint64_t stride, uint32_t width) {
-    const uint32_t item = s->missing[n];
-    const bool pooled = s->pooling != HOTBED_POOL_NONE;
-    const uint32_t feature = pooled ? item / s->batch_size : 0;
-    const uint32_t t = pooled ? s->feature_tables[feature] : hotbed_table_of_key(s, item);
+    const uint32_t item = s->eval.rereads[n];
+    const bool pooled = s->storage.pooling != HOTBED_POOL_NONE;
+    const uint32_t feature = pooled ? item / s->batch.size : 0;
+    const uint32_t t = pooled ? s->storage.feature_tables[feature] : hotbed_table_of_key(s, item);
     hotbed_bag bag = {item, item + 1, true};
     if (pooled)
         bag = hotbed_bag_at(s, item, feature);
@@ -780,7 +793,7 @@ HOTBED_HD void hotbed_eval_again(
             uint64_t slot = hotbed_eval_search(s, t, i, width);
             hotbed_tile_sync(width);
             if (hotbed_tile_rank(width) == 0)
-                s->slots[i] = slot;
+                s->unique.slots[i] = slot;
         }
         hotbed_fence(); /* rows are read after their keys */
         hotbed_tile_sync(width);
@@ -788,7 +801,7 @@ HOTBED_HD void hotbed_eval_again(
             hotbed_forward_bag(s, item, output, stride, width);
             settled = hotbed_eval_bag_settled(s, item, epoch, width);
         } else {
-            hotbed_forward_found(s, &keys, t, s->slots[item], false, output, stride, width);
+            hotbed_forward_found(s, &keys, t, s->unique.slots[item], false, output, stride, width);
             settled = keys.again == 0;
         }
     }

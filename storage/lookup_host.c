@@ -27,42 +27,42 @@ typedef struct forward_args {
 } forward_args;
 
 static uint32_t uniques_of(const hotbed_step_view *s) {
-    return s->unique_offsets[s->num_tables];
+    return s->unique.offsets[s->storage.num_tables];
 }
 
 static void layout_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     (void)begin, (void)end;
     bool good = true;
-    if (s->eval == 0) {
-        for (uint32_t u = 0;
-             (*s->held & HOTBED_HELD_BATCH) != 0 && s->released == 0 && u < uniques_of(s); u++)
+    if (s->eval.on == 0) {
+        const bool pinned = s->unique.released == 0 && (*s->unique.held & HOTBED_HELD_BATCH) != 0;
+        for (uint32_t u = 0; pinned && u < uniques_of(s); u++)
             hotbed_unpin_unique(s, u);
         hotbed_step_hold(s, HOTBED_HELD_BATCH, true);
     }
-    for (uint32_t f = 0; f <= s->num_features; f++) {
+    for (uint32_t f = 0; f <= s->storage.num_features; f++) {
         bool this_good = true;
         uint64_t start = hotbed_feature_start(s, f, &this_good);
         good = good && this_good;
-        s->feature_starts[f] = (uint32_t)start;
+        s->batch.feature_starts[f] = (uint32_t)start;
     }
-    for (uint32_t f = 0; f <= s->num_features && !good; f++)
-        s->feature_starts[f] = 0;
+    for (uint32_t f = 0; f <= s->storage.num_features && !good; f++)
+        s->batch.feature_starts[f] = 0;
     uint32_t f = 0;
-    for (uint32_t t = 0; t <= s->num_tables; t++) {
-        while (f < s->num_features && s->feature_tables[f] < t)
+    for (uint32_t t = 0; t <= s->storage.num_tables; t++) {
+        while (f < s->storage.num_features && s->storage.feature_tables[f] < t)
             f++;
-        s->table_starts[t] = s->feature_starts[f];
+        s->batch.table_starts[t] = s->batch.feature_starts[f];
     }
-    if (s->eval == 0) {
-        hotbed_count_prefetch(s->clock);
-        if (s->timer != NULL) {
+    if (s->eval.on == 0) {
+        hotbed_count_prefetch(s->storage.clock);
+        if (s->storage.timer != NULL) {
             struct timespec now;
             (void)clock_gettime(CLOCK_MONOTONIC, &now);
             hotbed_timer_tick(
-                s->timer, (uint64_t)now.tv_sec * 1000000U + (uint64_t)now.tv_nsec / 1000U);
+                s->storage.timer, (uint64_t)now.tv_sec * 1000000U + (uint64_t)now.tv_nsec / 1000U);
         }
-        *s->num_missing = 0;
+        *s->unique.num_missing = 0;
     } else {
         hotbed_eval_begin(s);
     }
@@ -71,19 +71,19 @@ static void layout_body(const void *args, uint64_t begin, uint64_t end) {
 static void bags_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     for (uint64_t b = begin; b < end; b++) {
-        uint32_t feature = (uint32_t)(b / s->batch_size);
+        uint32_t feature = (uint32_t)(b / s->batch.size);
         hotbed_bag bag = hotbed_bag_at(s, b, feature);
         if (!bag.good)
             hotbed_bag_fault(s, b, feature);
         for (uint32_t i = bag.begin; i < bag.end; i++)
-            s->bags[i] = (uint32_t)b;
+            s->batch.bags[i] = (uint32_t)b;
     }
 }
 
 static void no_bags_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     for (uint64_t i = begin; i < end; i++)
-        s->bags[i] = HOTBED_NO_BAG;
+        s->batch.bags[i] = HOTBED_NO_BAG;
 }
 
 /* A key of a search: its table, its candidates, and its slot. */
@@ -96,33 +96,33 @@ typedef struct wanted_key {
 static void want(const hotbed_step_view *s, wanted_key *w, uint32_t table, uint64_t key) {
     w->table = table;
     w->slot = HOTBED_SLOT_NONE;
-    if (!hotbed_table_indexed(&s->tables[table]))
+    if (!hotbed_table_indexed(&s->storage.tables[table]))
         return;
     const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
-    w->probe = hotbed_index_probe(hotbed_table_range(&s->tables[table], key), key);
-    hotbed_prefetch_item(hotbed_index_key(s->index, w->probe.first), line);
-    hotbed_prefetch_item(hotbed_index_key(s->index, w->probe.second), line);
+    w->probe = hotbed_index_probe(hotbed_table_range(&s->storage.tables[table], key), key);
+    hotbed_prefetch_item(hotbed_index_key(s->storage.index, w->probe.first), line);
+    hotbed_prefetch_item(hotbed_index_key(s->storage.index, w->probe.second), line);
 }
 
 /* Search one key; in static tables without an index, check its range. */
 static void find_wanted(const hotbed_step_view *s, wanted_key *w) {
-    const hotbed_table_view *table = &s->tables[w->table];
+    const hotbed_table_view *table = &s->storage.tables[w->table];
     if (hotbed_table_indexed(table))
-        w->slot =
-            hotbed_index_find_probe(s->index, hotbed_table_range(table, w->probe.key), w->probe, 1);
+        w->slot = hotbed_index_find_probe(
+            s->storage.index, hotbed_table_range(table, w->probe.key), w->probe, 1);
 }
 
 /* eval: find keys first .. first+n-1, at most BATCH, starting in feature *f; *f advances. */
 static void find_keys_of(
     const hotbed_step_view *s, wanted_key *wanted, uint64_t first, uint32_t n, uint32_t *f) {
     for (uint32_t k = 0; k < n; k++) {
-        while (first + k >= s->feature_starts[*f + 1])
+        while (first + k >= s->batch.feature_starts[*f + 1])
             (*f)++;
-        want(s, &wanted[k], s->feature_tables[*f], s->keys[first + k]);
+        want(s, &wanted[k], s->storage.feature_tables[*f], s->batch.keys[first + k]);
     }
     for (uint32_t k = 0; k < n; k++) {
         find_wanted(s, &wanted[k]);
-        const hotbed_table_view *table = &s->tables[wanted[k].table];
+        const hotbed_table_view *table = &s->storage.tables[wanted[k].table];
         if (wanted[k].slot == HOTBED_SLOT_NONE &&
             (table->is_static != 0 || hotbed_table_moves(table)))
             wanted[k].slot = hotbed_find_key(s, (uint32_t)first + k, wanted[k].table, true, 1);
@@ -135,23 +135,23 @@ static inline uint32_t batch_of(uint64_t first, uint64_t end) {
 
 static void find_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
-    if (end > s->unique_offsets[s->num_tables])
-        end = s->unique_offsets[s->num_tables];
+    if (end > s->unique.offsets[s->storage.num_tables])
+        end = s->unique.offsets[s->storage.num_tables];
     if (begin >= end)
         return;
     wanted_key wanted[BATCH];
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, (uint32_t)begin);
+    uint32_t t = hotbed_table_of_unique(s, (uint32_t)begin);
     for (uint64_t first = begin; first < end; first += BATCH) {
         uint32_t n = batch_of(first, end);
         for (uint32_t k = 0; k < n; k++) {
-            while (first + k >= s->unique_offsets[t + 1])
+            while (first + k >= s->unique.offsets[t + 1])
                 t++;
-            want(s, &wanted[k], t, s->unique_keys[first + k]);
+            want(s, &wanted[k], t, s->unique.keys[first + k]);
         }
         for (uint32_t k = 0; k < n; k++) {
             find_wanted(s, &wanted[k]);
             if (wanted[k].slot != HOTBED_SLOT_NONE)
-                hotbed_prefetch(hotbed_index_meta(s->index, wanted[k].slot));
+                hotbed_prefetch(hotbed_index_meta(s->storage.index, wanted[k].slot));
         }
         for (uint32_t k = 0; k < n; k++)
             hotbed_found_unique(s, wanted[k].table, (uint32_t)first + k, wanted[k].slot);
@@ -160,48 +160,48 @@ static void find_body(const void *args, uint64_t begin, uint64_t end) {
 
 /* Prefetch the metas that decide which slot key number i of `missing` gets. */
 static void prefetch_place(const hotbed_step_view *s, uint64_t i) {
-    uint32_t u = s->missing[i];
+    uint32_t u = s->unique.missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)
         return;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
+    uint32_t t = hotbed_table_of_unique(s, u);
     const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
-    uint64_t key = s->unique_keys[u];
-    hotbed_probe probe = hotbed_index_probe(hotbed_table_range(&s->tables[t], key), key);
-    hotbed_prefetch_item(hotbed_index_meta(s->index, probe.first), line);
-    hotbed_prefetch_item(hotbed_index_meta(s->index, probe.second), line);
+    uint64_t key = s->unique.keys[u];
+    hotbed_probe probe = hotbed_index_probe(hotbed_table_range(&s->storage.tables[t], key), key);
+    hotbed_prefetch_item(hotbed_index_meta(s->storage.index, probe.first), line);
+    hotbed_prefetch_item(hotbed_index_meta(s->storage.index, probe.second), line);
 }
 
 static void place_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
-    if (end > *s->num_missing)
-        end = *s->num_missing;
+    if (end > *s->unique.num_missing)
+        end = *s->unique.num_missing;
     for (uint64_t i = begin; i < end; i++) {
         if (i + ROWS_AHEAD < end)
             prefetch_place(s, i + ROWS_AHEAD);
-        hotbed_place_unique(s, s->missing[i], 1);
+        hotbed_place_unique(s, s->unique.missing[i], 1);
     }
 }
 
 static void find_keys_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
-    if (end > s->feature_starts[s->num_features])
-        end = s->feature_starts[s->num_features];
+    if (end > s->batch.feature_starts[s->storage.num_features])
+        end = s->batch.feature_starts[s->storage.num_features];
     if (begin >= end)
         return;
     wanted_key wanted[BATCH];
-    uint32_t f = hotbed_part_of(s->feature_starts, s->num_features, (uint32_t)begin);
+    uint32_t f = hotbed_part_of(s->batch.feature_starts, s->storage.num_features, (uint32_t)begin);
     for (uint64_t first = begin; first < end; first += BATCH) {
         uint32_t n = batch_of(first, end);
         find_keys_of(s, wanted, first, n, &f);
         for (uint32_t k = 0; k < n; k++)
-            s->slots[first + k] = wanted[k].slot;
+            s->unique.slots[first + k] = wanted[k].slot;
     }
 }
 
 static void prefetch_row(const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot) {
     if (slot != HOTBED_SLOT_NONE)
         hotbed_prefetch_item(
-            hotbed_row_at(s->index, table, slot),
+            hotbed_row_at(s->storage.index, table, slot),
             (uint64_t)table->dim * hotbed_dtype_size(table->dtype));
 }
 
@@ -209,12 +209,12 @@ static void prefetch_row(const hotbed_step_view *s, const hotbed_table_view *tab
 static void forward_row(
     const forward_args *a, uint32_t i, uint32_t t, uint64_t slot, uint64_t epoch) {
     const hotbed_step_view *s = &a->s;
-    const hotbed_table_view *table = &s->tables[t];
+    const hotbed_table_view *table = &s->storage.tables[t];
     /* plain copy: nothing to convert or initialize */
-    if (slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 && s->output_dtype == HOTBED_F32 &&
-        (s->eval == 0 || table->range.evicts == 0)) {
+    if (slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 &&
+        s->storage.output_dtype == HOTBED_F32 && (s->eval.on == 0 || table->range.evicts == 0)) {
         memcpy(
-            (float *)a->output + i * a->stride, hotbed_row_at(s->index, table, slot),
+            (float *)a->output + i * a->stride, hotbed_row_at(s->storage.index, table, slot),
             table->dim * sizeof(float));
         return;
     }
@@ -226,18 +226,18 @@ static void forward_row(
 static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {
     const forward_args *a = args;
     const hotbed_step_view *s = &a->s;
-    if (end > s->feature_starts[s->num_features])
-        end = s->feature_starts[s->num_features];
+    if (end > s->batch.feature_starts[s->storage.num_features])
+        end = s->batch.feature_starts[s->storage.num_features];
     if (begin >= end)
         return;
-    uint32_t f = hotbed_part_of(s->feature_starts, s->num_features, (uint32_t)begin);
+    uint32_t f = hotbed_part_of(s->batch.feature_starts, s->storage.num_features, (uint32_t)begin);
     const uint64_t epoch = hotbed_forward_epoch(s);
     for (uint32_t i = (uint32_t)begin; i < end; i++) {
-        while (i >= s->feature_starts[f + 1])
+        while (i >= s->batch.feature_starts[f + 1])
             f++;
-        uint32_t t = s->feature_tables[f];
-        if (i + ROWS_AHEAD < s->feature_starts[f + 1])
-            prefetch_row(s, &s->tables[t], hotbed_forward_slot(s, i + ROWS_AHEAD));
+        uint32_t t = s->storage.feature_tables[f];
+        if (i + ROWS_AHEAD < s->batch.feature_starts[f + 1])
+            prefetch_row(s, &s->storage.tables[t], hotbed_forward_slot(s, i + ROWS_AHEAD));
         forward_row(a, i, t, hotbed_forward_slot(s, i), epoch);
     }
 }
@@ -245,20 +245,21 @@ static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {
 static void eval_rows_body(const void *args, uint64_t begin, uint64_t end) {
     const forward_args *a = args;
     const hotbed_step_view *s = &a->s;
-    if (end > s->feature_starts[s->num_features])
-        end = s->feature_starts[s->num_features];
+    if (end > s->batch.feature_starts[s->storage.num_features])
+        end = s->batch.feature_starts[s->storage.num_features];
     if (begin >= end)
         return;
     wanted_key wanted[ROWS_GRAIN];
     uint32_t n = (uint32_t)(end - begin); /* at most the grain of eval_rows() */
-    uint32_t f = hotbed_part_of(s->feature_starts, s->num_features, (uint32_t)begin);
+    uint32_t f = hotbed_part_of(s->batch.feature_starts, s->storage.num_features, (uint32_t)begin);
     const uint64_t epoch = hotbed_eval_epoch(s);
     for (uint32_t k = 0; k < n; k += BATCH)
         find_keys_of(s, wanted + k, begin + k, batch_of(k, n), &f);
     hotbed_fence(); /* rows are read after their keys */
     for (uint32_t k = 0; k < n; k++) {
         if (k + ROWS_AHEAD < n)
-            prefetch_row(s, &s->tables[wanted[k + ROWS_AHEAD].table], wanted[k + ROWS_AHEAD].slot);
+            prefetch_row(
+                s, &s->storage.tables[wanted[k + ROWS_AHEAD].table], wanted[k + ROWS_AHEAD].slot);
         forward_row(a, (uint32_t)begin + k, wanted[k].table, wanted[k].slot, epoch);
     }
 }
@@ -278,8 +279,8 @@ static inline void prefetch_bag_row(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i) {
     if (hotbed_table_indexed(table))
         prefetch_row(s, table, hotbed_forward_slot(s, i));
-    else if (s->keys[i] < table->capacity)
-        prefetch_row(s, table, table->first_slot + s->keys[i]);
+    else if (s->batch.keys[i] < table->capacity)
+        prefetch_row(s, table, table->first_slot + s->batch.keys[i]);
 }
 
 /* Take the rows of keys first .. first+n-1, and prefetch the rows of later keys of the feature, which
@@ -293,8 +294,8 @@ static inline bool take_rows(
         const uint64_t slot = hotbed_pooled_slot(s, table, i);
         if (slot == HOTBED_SLOT_NONE)
             return false;
-        out->row[k] = hotbed_row_at(s->index, table, slot);
-        out->weight[k] = s->weights == NULL ? 1.0F : s->weights[i];
+        out->row[k] = hotbed_row_at(s->storage.index, table, slot);
+        out->weight[k] = s->batch.weights == NULL ? 1.0F : s->batch.weights[i];
         if (i + BAG_ROWS_AHEAD < end)
             prefetch_bag_row(s, table, i + BAG_ROWS_AHEAD);
     }
@@ -344,7 +345,7 @@ static inline __attribute__((always_inline)) void add_rows(
 
 static void add_bag(
     const hotbed_step_view *s, const hotbed_table_view *table, const bag_rows *rows, float *sum) {
-    const bool weighted = s->weights != NULL;
+    const bool weighted = s->batch.weights != NULL;
     if (table->dtype == HOTBED_F32 && !weighted)
         add_rows(rows, HOTBED_F32, false, table->dim, sum);
     else if (table->dtype == HOTBED_F32)
@@ -360,21 +361,23 @@ static void add_bag(
  * bad. */
 static bool pool_bag(const forward_args *a, uint64_t b, uint32_t feature) {
     const hotbed_step_view *s = &a->s;
-    const hotbed_table_view *table = &s->tables[s->feature_tables[feature]];
+    const hotbed_table_view *table = &s->storage.tables[s->storage.feature_tables[feature]];
     const hotbed_bag bag = hotbed_bag_at(s, b, feature);
-    const uint64_t sample = b - (uint64_t)feature * s->batch_size;
+    const uint64_t sample = b - (uint64_t)feature * s->batch.size;
     float scratch[HOTBED_DIM_MOST] HOTBED_ALIGN(16);
     bag_rows rows;
     if (!bag.good)
         return false;
     /* The output of a sum is the sum itself if it has the same type. */
-    const bool direct = s->output_dtype == HOTBED_F32 && s->pooling == HOTBED_POOL_SUM;
-    float *sum = direct ? (float *)a->output + sample * a->stride + s->columns[feature] : scratch;
+    const bool direct =
+        s->storage.output_dtype == HOTBED_F32 && s->storage.pooling == HOTBED_POOL_SUM;
+    float *sum =
+        direct ? (float *)a->output + sample * a->stride + s->storage.columns[feature] : scratch;
     memset(
         sum, 0, direct ? table->dim * sizeof *sum : (table->dim + 3U) / 4 * sizeof(hotbed_f32x4));
     for (uint32_t first = bag.begin; first < bag.end; first += BAG_ROWS) {
         const uint32_t n = bag.end - first < BAG_ROWS ? bag.end - first : BAG_ROWS;
-        if (!take_rows(s, table, first, n, s->feature_starts[feature + 1], &rows))
+        if (!take_rows(s, table, first, n, s->batch.feature_starts[feature + 1], &rows))
             return false;
         add_bag(s, table, &rows, sum);
     }
@@ -389,9 +392,10 @@ static void forward_bags_body(const void *args, uint64_t begin, uint64_t end) {
     const forward_args *a = args;
     const hotbed_step_view *s = &a->s;
     for (uint64_t b = begin; b < end; b++) {
-        const uint32_t feature = (uint32_t)(b / s->batch_size);
+        const uint32_t feature = (uint32_t)(b / s->batch.size);
         const bool changes =
-            s->eval != 0 && s->tables[s->feature_tables[feature]].range.evicts != 0;
+            s->eval.on != 0 &&
+            s->storage.tables[s->storage.feature_tables[feature]].range.evicts != 0;
         if (changes || !pool_bag(a, b, feature))
             hotbed_forward_bag_checked(s, b, a->output, a->stride, 1);
     }
@@ -399,8 +403,8 @@ static void forward_bags_body(const void *args, uint64_t begin, uint64_t end) {
 
 static void again_body(const void *args, uint64_t begin, uint64_t end) {
     const forward_args *a = args;
-    if (end > *a->s.num_missing)
-        end = *a->s.num_missing;
+    if (end > *a->s.eval.num_rereads)
+        end = *a->s.eval.num_rereads;
     for (uint64_t i = begin; i < end; i++)
         hotbed_eval_again(&a->s, (uint32_t)i, a->output, a->stride, 1);
 }
@@ -415,13 +419,13 @@ typedef struct hold_args {
 static void unpin_body(const void *args, uint64_t begin, uint64_t end) {
     const hold_args *a = args;
     const hotbed_step_view *s = &a->s;
-    if ((*s->held & a->why) == 0)
+    if ((*s->unique.held & a->why) == 0)
         return;
     if (end > uniques_of(s))
         end = uniques_of(s);
     for (uint64_t u = begin; u < end; u++) {
-        if (u + BATCH < end && s->slots[u + BATCH] < s->index_slots)
-            hotbed_prefetch(hotbed_index_meta(s->index, s->slots[u + BATCH]));
+        if (u + BATCH < end && s->unique.slots[u + BATCH] < s->storage.index_slots)
+            hotbed_prefetch(hotbed_index_meta(s->storage.index, s->unique.slots[u + BATCH]));
         hotbed_unpin_unique(s, u);
     }
 }
@@ -434,11 +438,11 @@ static void hold_body(const void *args, uint64_t begin, uint64_t end) {
 
 static void pin_again_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
-    if (end > s->unique_offsets[s->num_tables])
-        end = s->unique_offsets[s->num_tables];
+    if (end > s->unique.offsets[s->storage.num_tables])
+        end = s->unique.offsets[s->storage.num_tables];
     for (uint64_t u = begin; u < end; u++)
-        if (s->slots[u] < s->index_slots)
-            hotbed_index_pin_again(s->index, s->slots[u]);
+        if (s->unique.slots[u] < s->storage.index_slots)
+            hotbed_index_pin_again(s->storage.index, s->unique.slots[u]);
 }
 
 static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream) {
@@ -447,24 +451,26 @@ static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream)
 
 static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
     hotbed_status status =
-        hotbed_host_launch(stream, step->bound, KEYS_GRAIN, no_bags_body, step, sizeof *step);
+        hotbed_host_launch(stream, step->batch.bound, KEYS_GRAIN, no_bags_body, step, sizeof *step);
     if (status != HOTBED_OK)
         return status;
     return hotbed_host_launch(
-        stream, (uint64_t)step->num_features * step->batch_size, ROWS_GRAIN, bags_body, step,
-        sizeof *step);
+        stream, (uint64_t)step->storage.num_features * step->batch.size, ROWS_GRAIN, bags_body,
+        step, sizeof *step);
 }
 
 static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, find_body, step, sizeof *step);
+    return hotbed_host_launch(stream, step->batch.bound, KEYS_GRAIN, find_body, step, sizeof *step);
 }
 
 static hotbed_status place(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, step->bound, ROWS_GRAIN, place_body, step, sizeof *step);
+    return hotbed_host_launch(
+        stream, step->batch.bound, ROWS_GRAIN, place_body, step, sizeof *step);
 }
 
 static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, find_keys_body, step, sizeof *step);
+    return hotbed_host_launch(
+        stream, step->batch.bound, KEYS_GRAIN, find_keys_body, step, sizeof *step);
 }
 
 static hotbed_status eval_rows(
@@ -472,7 +478,8 @@ static hotbed_status eval_rows(
     hotbed_stream *stream) {
     forward_args args = {.s = *step, .output = output, .stride = stride};
     (void)max_dim;
-    return hotbed_host_launch(stream, step->bound, ROWS_GRAIN, eval_rows_body, &args, sizeof args);
+    return hotbed_host_launch(
+        stream, step->batch.bound, ROWS_GRAIN, eval_rows_body, &args, sizeof args);
 }
 
 static hotbed_status forward(
@@ -480,27 +487,30 @@ static hotbed_status forward(
     hotbed_stream *stream) {
     forward_args args = {.s = *step, .output = output, .stride = stride};
     (void)max_dim;
-    if (step->pooling == HOTBED_POOL_NONE)
+    if (step->storage.pooling == HOTBED_POOL_NONE)
         return hotbed_host_launch(
-            stream, step->bound, ROWS_GRAIN, forward_rows_body, &args, sizeof args);
+            stream, step->batch.bound, ROWS_GRAIN, forward_rows_body, &args, sizeof args);
     return hotbed_host_launch(
-        stream, (uint64_t)step->num_features * step->batch_size, ROWS_GRAIN, forward_bags_body,
-        &args, sizeof args);
+        stream, (uint64_t)step->storage.num_features * step->batch.size, ROWS_GRAIN,
+        forward_bags_body, &args, sizeof args);
 }
 
 static hotbed_status again(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     forward_args args = {.s = *step, .output = output, .stride = stride};
-    return hotbed_host_launch(stream, step->bound, ROWS_GRAIN, again_body, &args, sizeof args);
+    return hotbed_host_launch(
+        stream, step->batch.bound, ROWS_GRAIN, again_body, &args, sizeof args);
 }
 
 static hotbed_status unpin(const hotbed_step_view *step, uint32_t why, hotbed_stream *stream) {
     const hold_args args = {*step, why, false};
-    return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, unpin_body, &args, sizeof args);
+    return hotbed_host_launch(
+        stream, step->batch.bound, KEYS_GRAIN, unpin_body, &args, sizeof args);
 }
 
 static hotbed_status pin_again(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, step->bound, KEYS_GRAIN, pin_again_body, step, sizeof *step);
+    return hotbed_host_launch(
+        stream, step->batch.bound, KEYS_GRAIN, pin_again_body, step, sizeof *step);
 }
 
 static hotbed_status hold(

@@ -15,7 +15,7 @@ typedef struct hotbed_lookup_kernels {
     /* Compute feature_starts and table_starts from the offsets. Invalid offsets latch a fault and
      * make the batch empty. In training it also releases the pins that the ticket may still have
      * (unless `released`), records that the ticket holds pins, counts the prefetch, advances the
-     * timer and zeroes num_missing. */
+     * timer and zeroes num_missing; in eval, it records the epoch and zeroes num_rereads. */
     hotbed_status (*layout)(const hotbed_step_view *step, hotbed_stream *stream);
     /* Compute `bags` from the offsets. */
     hotbed_status (*bags)(const hotbed_step_view *step, hotbed_stream *stream);
@@ -26,9 +26,8 @@ typedef struct hotbed_lookup_kernels {
     hotbed_status (*place)(const hotbed_step_view *step, hotbed_stream *stream);
     /* eval: find the slots of all keys, without dedup and without side effects. */
     hotbed_status (*find_keys)(const hotbed_step_view *step, hotbed_stream *stream);
-    /* eval, sequence output: find_keys and forward in one. If move_order is set, CUDA reads lower-
-     * tier rows in address order, because the link is slow for random addresses; `slots` is only
-     * scratch memory for this. */
+    /* eval, sequence output: find_keys and forward in one. If eval.sort.order is set, CUDA reads
+     * lower-tier rows in address order, because the link is slow for random addresses. */
     hotbed_status (*eval_rows)(
         const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
         hotbed_stream *stream);
@@ -37,7 +36,7 @@ typedef struct hotbed_lookup_kernels {
         const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
         hotbed_stream *stream);
     /* eval, last kernel, in storages whose keys can leave their slots: read the keys or bags in
-     * `missing` again, which a concurrent prefetch may have changed. */
+     * `rereads` again, which a concurrent prefetch may have changed. */
     hotbed_status (*again)(
         const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream);
     /* Release the ticket's pins of kind `why` (HOTBED_HELD_BATCH or HOTBED_HELD_KEPT). The caller

@@ -6,13 +6,13 @@
 enum { TILE = 4, BLOCK = 256, WAVES = 1 }; /* tiles as in lookup.cu */
 
 static __global__ void __launch_bounds__(BLOCK) admit_kernel(hotbed_step_view s) {
-    uint32_t n = *s.num_missing;
+    uint32_t n = *s.unique.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         hotbed_admit_missing(&s, (uint32_t)i, TILE);
 }
 
 static __global__ void __launch_bounds__(BLOCK) count_kernel(hotbed_step_view s) {
-    uint32_t n = *s.num_missing;
+    uint32_t n = *s.unique.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         hotbed_count_missing(&s, (uint32_t)i, TILE);
 }
@@ -23,7 +23,7 @@ static __global__ void set_word_kernel(uint64_t *word, uint64_t value) {
 
 static hotbed_status admit(const hotbed_step_view *step, hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound * TILE, BLOCK, WAVES);
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound * TILE, BLOCK, WAVES);
     admit_kernel<<<blocks, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("admit_kernel"));
     count_kernel<<<blocks, BLOCK, 0, native>>>(*step);

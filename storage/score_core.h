@@ -39,14 +39,14 @@ HOTBED_HD uint64_t hotbed_unique_score(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t t, uint32_t u) {
     switch (table->score) {
     case HOTBED_SCORE_TIMESTAMP:
-        return s->timer->now;
+        return s->storage.timer->now;
     case HOTBED_SCORE_LFU:
     case HOTBED_SCORE_TIMESTAMP_LFU:
-        return s->counts[u];
+        return s->unique.counts[u];
     case HOTBED_SCORE_CUSTOM:
-        return s->custom_scores[t];
+        return s->storage.custom_scores[t];
     default:
-        return s->clock->prefetches;
+        return s->storage.clock->prefetches;
     }
 }
 
@@ -59,7 +59,8 @@ HOTBED_HD hotbed_score_rule hotbed_unique_rule(const hotbed_table_view *table) {
 HOTBED_HD void hotbed_unique_seen(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot) {
     if (table->range.times != NULL)
-        hotbed_store_relaxed_u64(hotbed_table_time(s->index, table, slot), s->timer->now);
+        hotbed_store_relaxed_u64(
+            hotbed_table_time(s->storage.index, table, slot), s->storage.timer->now);
 }
 
 /* --- admission -------------------------------------------------------------------------------- */
@@ -71,7 +72,7 @@ HOTBED_HD void hotbed_unique_seen(
 /* Whether this prefetch admits `key`, with admission PROBABILISTIC. */
 HOTBED_HD bool hotbed_admit_drawn(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t key) {
-    uint64_t step = s->clock->prefetches;
+    uint64_t step = s->storage.clock->prefetches;
     hotbed_u32x4 counter;
     counter.x = (uint32_t)key;
     counter.y = (uint32_t)(key >> 32);
@@ -84,31 +85,31 @@ HOTBED_HD bool hotbed_admit_drawn(
 
 /* The index without segments, because counters do not grow. */
 HOTBED_HD hotbed_index_view hotbed_admission_index(const hotbed_step_view *s) {
-    hotbed_index_view index = {s->index.keys, s->index.metas, NULL};
+    hotbed_index_view index = {s->storage.index.keys, s->storage.index.metas, NULL};
     return index;
 }
 
 /* Decide whether entry i of `missing` is admitted, and flag it if not. Nothing is placed in tables
  * or counters meanwhile, so this tile alone changes the count. */
 HOTBED_HD void hotbed_admit_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
-    uint32_t u = s->missing[i];
-    if (s->moves != NULL && s->moves[i].lower != HOTBED_SLOT_NONE)
+    uint32_t u = s->unique.missing[i];
+    if (s->moves.items != NULL && s->moves.items[i].lower != HOTBED_SLOT_NONE)
         return; /* the lower tier has the key */
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    const hotbed_table_view *table = &s->tables[t];
+    uint32_t t = hotbed_table_of_unique(s, u);
+    const hotbed_table_view *table = &s->storage.tables[t];
     if (table->admission == HOTBED_ADMIT_ALL)
         return;
-    uint64_t key = s->unique_keys[u];
+    uint64_t key = s->unique.keys[u];
     uint32_t marks = HOTBED_MISSING_REJECTED;
     bool admitted;
     if (table->admission == HOTBED_ADMIT_PROBABILISTIC) {
         admitted = hotbed_admit_drawn(s, table, key);
         hotbed_tile_sync(width);
     } else {
-        uint64_t count = s->counts[u], before = 0;
+        uint64_t count = s->unique.counts[u], before = 0;
         uint64_t slot = hotbed_index_find(hotbed_admission_index(s), table->counter, key, width);
         if (slot != HOTBED_SLOT_NONE)
-            before = hotbed_meta_score(hotbed_load_relaxed_u64(&s->index.metas[slot]));
+            before = hotbed_meta_score(hotbed_load_relaxed_u64(&s->storage.index.metas[slot]));
         hotbed_tile_sync(width); /* all lanes have read the count */
         admitted = before + count >= table->admit;
         if (slot == HOTBED_SLOT_NONE)
@@ -120,21 +121,21 @@ HOTBED_HD void hotbed_admit_missing(const hotbed_step_view *s, uint32_t i, uint3
     }
     if (admitted || hotbed_tile_rank(width) != 0)
         return;
-    s->missing[i] = u | marks;
-    hotbed_add_relaxed_u64(&s->tallies[t].rejected, 1);
+    s->unique.missing[i] = u | marks;
+    hotbed_add_relaxed_u64(&s->storage.tallies[t].rejected, 1);
 }
 
 /* If entry i of `missing` is to be counted, insert it in its table's counter. A full counter drops
  * a low count. */
 HOTBED_HD void hotbed_count_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
-    if ((s->missing[i] & HOTBED_MISSING_COUNTED) == 0)
+    if ((s->unique.missing[i] & HOTBED_MISSING_COUNTED) == 0)
         return;
-    uint32_t u = s->missing[i] & (HOTBED_MISSING_COUNTED - 1);
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    uint64_t key = s->unique_keys[u];
+    uint32_t u = s->unique.missing[i] & (HOTBED_MISSING_COUNTED - 1);
+    uint32_t t = hotbed_table_of_unique(s, u);
+    uint64_t key = s->unique.keys[u];
     hotbed_index_result r = hotbed_index_place(
-        hotbed_admission_index(s), s->tables[t].counter, key, hotbed_meta_new(s->counts[u], 0),
-        width);
+        hotbed_admission_index(s), s->storage.tables[t].counter, key,
+        hotbed_meta_new(s->unique.counts[u], 0), width);
     if (r.slot != HOTBED_SLOT_NONE && hotbed_tile_rank(width) == 0)
         hotbed_index_publish(hotbed_admission_index(s), r.slot, key);
 }

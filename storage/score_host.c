@@ -13,16 +13,16 @@ typedef struct set_args {
 
 static void admit_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
-    if (end > *s->num_missing)
-        end = *s->num_missing;
+    if (end > *s->unique.num_missing)
+        end = *s->unique.num_missing;
     for (uint64_t i = begin; i < end; i++)
         hotbed_admit_missing(s, (uint32_t)i, 1);
 }
 
 static void count_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
-    if (end > *s->num_missing)
-        end = *s->num_missing;
+    if (end > *s->unique.num_missing)
+        end = *s->unique.num_missing;
     for (uint64_t i = begin; i < end; i++)
         hotbed_count_missing(s, (uint32_t)i, 1);
 }
@@ -35,10 +35,10 @@ static void set_body(const void *args, uint64_t begin, uint64_t end) {
 
 static hotbed_status admit(const hotbed_step_view *step, hotbed_stream *stream) {
     hotbed_status status =
-        hotbed_host_launch(stream, step->bound, GRAIN, admit_body, step, sizeof *step);
+        hotbed_host_launch(stream, step->batch.bound, GRAIN, admit_body, step, sizeof *step);
     if (status != HOTBED_OK)
         return status;
-    return hotbed_host_launch(stream, step->bound, GRAIN, count_body, step, sizeof *step);
+    return hotbed_host_launch(stream, step->batch.bound, GRAIN, count_body, step, sizeof *step);
 }
 
 static hotbed_status set(uint64_t *word, uint64_t value, hotbed_stream *stream) {

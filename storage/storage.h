@@ -147,8 +147,8 @@ struct hotbed_storage {
     uint64_t *device_columns;
     hotbed_clock *clock;
     hotbed_tally *tallies;
-    uint32_t *below;     /* see hotbed_step_view */
-    uint32_t *holding;   /* see hotbed_step_view */
+    uint32_t *below;     /* see hotbed_eval_view */
+    uint32_t *holding;   /* see hotbed_storage_view */
     hotbed_timer *timer; /* NULL unless `timed` */
     uint64_t *custom_scores;
     hotbed_memory warning;     /* pinned: a hotbed_fault, for CHECK_WARN */
@@ -322,7 +322,7 @@ hotbed_status hotbed_external_scratch_scan(
     const hotbed_external_scratch *scratch, uint64_t n, hotbed_stream *stream);
 
 /* Set the slots of keys that the upper tier lacks to their places in the batch, if the store has
- * them. step->tables are the tables in `scratch` afterwards. Async. */
+ * them. step->storage.tables are the tables in `scratch` afterwards. Async. */
 hotbed_status hotbed_storage_eval_external(
     hotbed_storage *storage, hotbed_step_view *step, const hotbed_external_scratch *scratch,
     hotbed_external_batch *batch, hotbed_stream *stream);

@@ -47,26 +47,27 @@ static uint32_t below_from(const hotbed_storage *storage) {
 
 hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
     hotbed_step_view step = {
-        .tables = storage->device_tables,
-        .feature_tables = storage->device_feature_tables,
-        .columns = storage->device_columns,
-        .index = storage->index,
-        .index_slots = HOTBED_SLOT_UNINDEXED,
-        .clock = storage->clock,
-        .tallies = storage->tallies,
-        .timer = storage->timer,
-        .custom_scores = storage->custom_scores,
-        .below = storage->below,
-        .holding = storage->holding,
-        .num_tables = storage->num_tables,
-        .num_features = storage->num_features,
-        .pooling = (uint32_t)storage->pooling,
-        .output_dtype = (uint32_t)storage->output_dtype,
-        .bulk_bytes = storage->bulk_bytes,
-        .move_sms = storage->move_sms,
-        .below_from = below_from(storage),
-        .indexed = storage->indexed,
-        .rows_form = storage->rows_form,
+        .storage =
+            {
+                .tables = storage->device_tables,
+                .feature_tables = storage->device_feature_tables,
+                .columns = storage->device_columns,
+                .index = storage->index,
+                .index_slots = HOTBED_SLOT_UNINDEXED,
+                .clock = storage->clock,
+                .tallies = storage->tallies,
+                .timer = storage->timer,
+                .custom_scores = storage->custom_scores,
+                .holding = storage->holding,
+                .num_tables = storage->num_tables,
+                .num_features = storage->num_features,
+                .pooling = (uint32_t)storage->pooling,
+                .output_dtype = (uint32_t)storage->output_dtype,
+                .indexed = storage->indexed,
+                .rows_form = storage->rows_form,
+            },
+        .moves = {.bulk_bytes = storage->bulk_bytes, .sms = storage->move_sms},
+        .eval = {.below = storage->below, .below_from = below_from(storage)},
     };
     return step;
 }

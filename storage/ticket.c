@@ -15,25 +15,25 @@ static size_t carve_ticket(hotbed_ticket *ticket, uint8_t *base) {
     hotbed_step_view *s = &ticket->step;
     hotbed_carve carve = {base, 0};
     size_t n = ticket->max_keys, words = n * sizeof(uint32_t);
-    s->feature_starts =
+    s->batch.feature_starts =
         hotbed_carve_take(&carve, ((size_t)storage->num_features + 1) * sizeof(uint32_t));
-    s->table_starts =
+    s->batch.table_starts =
         hotbed_carve_take(&carve, ((size_t)storage->num_tables + 1) * sizeof(uint32_t));
-    s->unique_offsets =
+    s->unique.offsets =
         hotbed_carve_take(&carve, ((size_t)storage->num_tables + 1) * sizeof(uint32_t));
-    s->num_missing = hotbed_carve_take(&carve, sizeof(uint32_t));
-    s->held = hotbed_carve_take(&carve, sizeof(uint32_t));
-    s->inverse = hotbed_carve_take(&carve, words);
-    s->unique_keys = hotbed_carve_take(&carve, n * sizeof(uint64_t));
-    s->slots = hotbed_carve_take(&carve, n * sizeof(uint64_t));
-    s->starts = hotbed_carve_take(&carve, words + sizeof(uint32_t));
-    s->positions = hotbed_carve_take(&carve, words);
-    s->counts = hotbed_carve_take(&carve, n * sizeof(uint64_t));
-    s->missing = hotbed_carve_take(&carve, words);
+    s->unique.num_missing = hotbed_carve_take(&carve, sizeof(uint32_t));
+    s->unique.held = hotbed_carve_take(&carve, sizeof(uint32_t));
+    s->unique.inverse = hotbed_carve_take(&carve, words);
+    s->unique.keys = hotbed_carve_take(&carve, n * sizeof(uint64_t));
+    s->unique.slots = hotbed_carve_take(&carve, n * sizeof(uint64_t));
+    s->unique.starts = hotbed_carve_take(&carve, words + sizeof(uint32_t));
+    s->unique.positions = hotbed_carve_take(&carve, words);
+    s->unique.counts = hotbed_carve_take(&carve, n * sizeof(uint64_t));
+    s->unique.missing = hotbed_carve_take(&carve, words);
     if (hotbed_storage_moves(storage)) {
-        s->moves = hotbed_carve_take(&carve, n * sizeof *s->moves);
-        s->move_order = hotbed_carve_take(&carve, words);
-        s->move_bins = hotbed_carve_take(&carve, HOTBED_MOVE_WORDS * sizeof(uint32_t));
+        s->moves.items = hotbed_carve_take(&carve, n * sizeof *s->moves.items);
+        s->moves.sort.order = hotbed_carve_take(&carve, words);
+        s->moves.sort.bins = hotbed_carve_take(&carve, HOTBED_BIN_WORDS * sizeof(uint32_t));
     }
     if (storage->external != NULL)
         hotbed_ticket_carve_external(ticket, &carve);
@@ -56,7 +56,7 @@ static hotbed_status make_ticket(
     size_t bytes = carve_ticket(ticket, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &ticket->memory));
     (void)carve_ticket(ticket, ticket->memory.data);
-    HOTBED_TRY(hotbed_fill(ticket->step.held, 0, sizeof *ticket->step.held, stream));
+    HOTBED_TRY(hotbed_fill(ticket->step.unique.held, 0, sizeof *ticket->step.unique.held, stream));
     HOTBED_TRY(hotbed_stream_finish(stream)); /* the first call may be on another stream */
     return storage->external == NULL ? HOTBED_OK : hotbed_ticket_open_external(ticket, stream);
 }
@@ -89,7 +89,7 @@ static void use_on(hotbed_ticket *ticket, hotbed_stream *stream) {
 static hotbed_status unpin(hotbed_ticket *ticket, uint32_t why, hotbed_stream *stream) {
     hotbed_step_view step = ticket->step;
     if (ticket->recorded)
-        step.bound = ticket->max_keys;
+        step.batch.bound = ticket->max_keys;
     return ticket->storage->kernels.lookup->unpin(&step, why, stream);
 }
 
@@ -256,14 +256,14 @@ static hotbed_status read_batch(
 static void put_batch(
     const hotbed_storage *storage, hotbed_step_view *step, const hotbed_batch *batch,
     hotbed_stream *stream) {
-    step->keys = batch->keys;
-    step->offsets = batch->offsets;
-    step->weights = batch->weights;
-    step->key_counts = batch->counts;
-    step->bound = batch->num_keys;
-    step->batch_size = batch->batch_size;
-    step->faults = hotbed_storage_faults(storage, stream);
-    step->offset_faults = hotbed_stream_faults(stream);
+    step->batch.keys = batch->keys;
+    step->batch.offsets = batch->offsets;
+    step->batch.weights = batch->weights;
+    step->batch.counts = batch->counts;
+    step->batch.bound = batch->num_keys;
+    step->batch.size = batch->batch_size;
+    step->batch.faults = hotbed_storage_faults(storage, stream);
+    step->batch.offset_faults = hotbed_stream_faults(stream);
 }
 
 static hotbed_status check_own(
@@ -291,7 +291,7 @@ hotbed_status hotbed_storage_prefetch(
     hotbed_step_view *s = &ticket->step;
     /* Before unpin(), which reads `recorded`: a launched graph may have pinned another batch. */
     use_on(ticket, stream);
-    s->released = ticket->holds; /* layout() releases pins that the host does not know of */
+    s->unique.released = ticket->holds; /* layout() releases pins that the host does not know of */
     if (ticket->holds) {
         HOTBED_TRY(unpin(ticket, HOTBED_HELD_BATCH, stream)); /* layout() sets the word again */
         set_holds(ticket, false);
@@ -299,9 +299,9 @@ hotbed_status hotbed_storage_prefetch(
     HOTBED_TRY(forget(ticket, stream));
     put_batch(storage, s, &b, stream);
     bool pooled = storage->pooling != HOTBED_POOL_NONE;
-    s->bags = pooled && b.offsets != NULL ? ticket->bags : NULL;
+    s->batch.bags = pooled && b.offsets != NULL ? ticket->bags : NULL;
     HOTBED_TRY(storage->kernels.lookup->layout(s, stream));
-    if (s->bags != NULL)
+    if (s->batch.bags != NULL)
         HOTBED_TRY(storage->kernels.lookup->bags(s, stream));
     HOTBED_TRY(storage->kernels.unique->unique(
         s, ticket->unique_scratch, ticket->unique_scratch_bytes, stream));
@@ -342,7 +342,7 @@ static hotbed_status check_output(
 }
 
 static uint64_t output_rows(const hotbed_storage *storage, const hotbed_step_view *step) {
-    return storage->pooling == HOTBED_POOL_NONE ? step->bound : step->batch_size;
+    return storage->pooling == HOTBED_POOL_NONE ? step->batch.bound : step->batch.size;
 }
 
 static hotbed_status check_ticket(
@@ -374,7 +374,7 @@ static hotbed_status check_update(
 }
 
 static hotbed_status check_sums(const hotbed_ticket *ticket, const float *unique_gradients) {
-    if (unique_gradients == NULL && ticket->step.bound > 0)
+    if (unique_gradients == NULL && ticket->step.batch.bound > 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unique_gradients is NULL");
     return HOTBED_OK;
 }
@@ -485,11 +485,11 @@ hotbed_status hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view
     if (!ticket->holds)
         return hotbed_fail(HOTBED_ERR_STATE, "the ticket is not prefetched");
     hotbed_ticket_view view = {
-        .unique_keys = ticket->step.unique_keys,
-        .inverse = ticket->step.inverse,
-        .unique_offsets = ticket->step.unique_offsets,
-        .slots = ticket->step.slots,
-        .counts = ticket->step.counts,
+        .unique_keys = ticket->step.unique.keys,
+        .inverse = ticket->step.unique.inverse,
+        .unique_offsets = ticket->step.unique.offsets,
+        .slots = ticket->step.unique.slots,
+        .counts = ticket->step.unique.counts,
     };
     hotbed_output_write(out, &view, sizeof view);
     return HOTBED_OK;
@@ -506,25 +506,26 @@ hotbed_status hotbed_storage_eval(
     HOTBED_TRY(read_batch(storage, batch, &b));
     hotbed_step_view step = hotbed_storage_step(storage);
     put_batch(storage, &step, &b, stream);
-    step.eval = 1;
+    step.eval.on = 1;
     hotbed_external_scratch scratch;
     hotbed_external_batch *missing = NULL;
     HOTBED_TRY(check_output(storage, output, "output", output_rows(storage, &step), &stride));
     hotbed_carve carve = {NULL, 0};
     for (int pass = 0; pass < 2; pass++) {
         carve.used = 0;
-        step.feature_starts =
+        step.batch.feature_starts =
             hotbed_carve_take(&carve, ((size_t)storage->num_features + 1) * sizeof(uint32_t));
-        step.table_starts =
+        step.batch.table_starts =
             hotbed_carve_take(&carve, ((size_t)storage->num_tables + 1) * sizeof(uint32_t));
-        step.slots = hotbed_carve_take(&carve, b.num_keys * sizeof(uint64_t));
-        step.begun = hotbed_carve_take(&carve, sizeof *step.begun);
-        step.missing = hotbed_carve_take(&carve, b.num_keys * sizeof *step.missing);
-        step.num_missing = hotbed_carve_take(&carve, sizeof *step.num_missing);
+        step.unique.slots = hotbed_carve_take(&carve, b.num_keys * sizeof(uint64_t));
+        step.eval.begun = hotbed_carve_take(&carve, sizeof *step.eval.begun);
+        step.eval.rereads = hotbed_carve_take(&carve, b.num_keys * sizeof *step.eval.rereads);
+        step.eval.num_rereads = hotbed_carve_take(&carve, sizeof *step.eval.num_rereads);
         if (storage->pooling == HOTBED_POOL_NONE && storage->tiers != HOTBED_TIERS_ONE &&
             storage->external == NULL) {
-            step.move_order = hotbed_carve_take(&carve, b.num_keys * sizeof(uint32_t));
-            step.move_bins = hotbed_carve_take(&carve, HOTBED_MOVE_WORDS * sizeof(uint32_t));
+            step.eval.deferred = step.unique.slots; /* eval_rows() does not use the slots */
+            step.eval.sort.order = hotbed_carve_take(&carve, b.num_keys * sizeof(uint32_t));
+            step.eval.sort.bins = hotbed_carve_take(&carve, HOTBED_BIN_WORDS * sizeof(uint32_t));
         }
         if (storage->external != NULL)
             hotbed_external_scratch_carve(storage, b.num_keys, &carve, &scratch);

@@ -22,22 +22,22 @@ enum {
 }; /* bulk copies: most warps per block, and threads per warp that copy */
 enum { WARP_SMS = 12, WARP_BLOCK = 256 }; /* without bulk copies */
 
-static_assert(HOTBED_MOVE_BINS + 1 == SCAN_BLOCK, "a thread a bin");
+static_assert(HOTBED_BINS + 1 == SCAN_BLOCK, "a thread a bin");
 
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) seek_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint32_t n = *s.num_missing;
+    uint32_t n = *s.unique.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < n; i += hotbed_cuda_threads())
         hotbed_seek_lower(&s, (uint32_t)i, n - i < TILE ? (uint32_t)(n - i) : TILE, TILE);
-    for (uint64_t i = hotbed_cuda_thread(); i < HOTBED_MOVE_WORDS; i += hotbed_cuda_threads())
-        s.move_bins[i] = 0;
+    for (uint64_t i = hotbed_cuda_thread(); i < HOTBED_BIN_WORDS; i += hotbed_cuda_threads())
+        s.moves.sort.bins[i] = 0;
 }
 
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) claim_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint32_t n = *s.num_missing;
+    uint32_t n = *s.unique.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         hotbed_claim_missing(&s, (uint32_t)i, TILE);
 }
@@ -45,7 +45,7 @@ static __global__ void __launch_bounds__(BLOCK) claim_kernel(hotbed_step_view vi
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) settle_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint32_t n = *s.num_missing;
+    uint32_t n = *s.unique.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         hotbed_settle_missing(&s, (uint32_t)i, TILE);
 }
@@ -53,10 +53,11 @@ static __global__ void __launch_bounds__(BLOCK) settle_kernel(hotbed_step_view v
 /* Turn the counts of regions into start positions. On entry bins[b + 1] has the count of region b;
  * on exit it has the start of region b, which the kernels that sort advance. bins[0] becomes the
  * total, and the last word 0. In eval, the last word has the number of lower-tier rows that were
- * not deferred; `below` receives the sum of both. */
-static __global__ void __launch_bounds__(SCAN_BLOCK) starts_kernel(hotbed_step_view s) {
+ * not deferred; *below receives the sum of both. Otherwise `below` is NULL. */
+static __global__ void __launch_bounds__(SCAN_BLOCK)
+    starts_kernel(hotbed_region_sort sort, uint32_t *below) {
     __shared__ uint32_t sums[SCAN_BLOCK];
-    uint32_t *bins = s.move_bins;
+    uint32_t *bins = sort.bins;
     uint32_t b = threadIdx.x;
     sums[b] = b == 0 ? 0 : bins[b];
     __syncthreads();
@@ -72,26 +73,25 @@ static __global__ void __launch_bounds__(SCAN_BLOCK) starts_kernel(hotbed_step_v
     if (b != 0)
         return;
     bins[0] = sums[SCAN_BLOCK - 1];
-    if (s.eval != 0)
-        atomicExch(s.below, bins[0] + bins[HOTBED_MOVE_BINS + 1]);
-    bins[HOTBED_MOVE_BINS + 1] = 0;
+    if (below != NULL)
+        atomicExch(below, bins[0] + bins[HOTBED_BINS + 1]);
+    bins[HOTBED_BINS + 1] = 0;
 }
 
-/* Append each move of the exchange to its region in move_order. */
+/* Append each move of the exchange to its region. */
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) order_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint32_t n = *s.num_missing;
+    uint32_t n = *s.unique.num_missing;
     for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads()) {
-        uint32_t u = s.missing[i];
+        uint32_t u = s.unique.missing[i];
         if ((u & HOTBED_MISSING_REJECTED) != 0)
             continue;
-        const hotbed_table_view *table =
-            &s.tables[hotbed_part_of(s.unique_offsets, s.num_tables, u)];
-        hotbed_move move = s.moves[i];
+        const hotbed_table_view *table = &s.storage.tables[hotbed_table_of_unique(&s, u)];
+        hotbed_move move = s.moves.items[i];
         if (hotbed_move_exchanges(&move)) {
-            uint32_t bin = hotbed_move_bin(s.index, table, &move);
-            s.move_order[atomicAdd(&s.move_bins[1 + bin], 1U)] = (uint32_t)i;
+            uint32_t bin = hotbed_move_bin(s.storage.index, table, &move);
+            s.moves.sort.order[atomicAdd(&s.moves.sort.bins[1 + bin], 1U)] = (uint32_t)i;
         }
     }
 }
@@ -148,15 +148,16 @@ typedef struct exchange_turn {
 /* Take the next moves of a warp, one for each of its first `lanes` threads; false if there are
  * none. */
 static __device__ bool take_turn(const hotbed_step_view *s, uint32_t lanes, exchange_turn *turn) {
-    const uint32_t lane = hotbed_tile_rank(ROW), n = s->move_bins[0];
-    const uint32_t first = hotbed_bins_take(s, lanes, ROW);
+    const uint32_t lane = hotbed_tile_rank(ROW), n = s->moves.sort.bins[0];
+    const uint32_t first = hotbed_bins_take(&s->moves.sort, lanes, ROW);
     *turn = exchange_turn{0, first < n && lane < lanes && lane < n - first, {}, {}};
     if (turn->mine) {
-        const uint32_t i = s->move_order[first + lane];
-        const hotbed_move move = s->moves[i];
-        const uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, s->missing[i]);
+        const uint32_t i = s->moves.sort.order[first + lane];
+        const hotbed_move move = s->moves.items[i];
+        const uint32_t t =
+            hotbed_part_of(s->unique.offsets, s->storage.num_tables, s->unique.missing[i]);
         turn->move = i;
-        if (hotbed_move_writes(&s->tables[t], &move))
+        if (hotbed_move_writes(&s->storage.tables[t], &move))
             turn->down = hotbed_transfer_of(s, i, true);
         if (hotbed_move_fetches(&move))
             turn->up = hotbed_transfer_of(s, i, false);
@@ -189,7 +190,8 @@ static __device__ void exchange_in_bulk(
     const uint32_t lane = hotbed_tile_rank(ROW), thread = threadIdx.x / ROW * lanes + lane;
     uint64_t *read = (uint64_t *)(void *)shared + 2 * (uint64_t)thread, *come = read + 1;
     uint8_t *rows = shared + (uint64_t)BULK_BARRIERS * (blockDim.x / ROW * lanes);
-    uint8_t *evicted = rows + 2 * (uint64_t)thread * s->bulk_bytes, *row = evicted + s->bulk_bytes;
+    uint8_t *evicted = rows + 2 * (uint64_t)thread * s->moves.bulk_bytes,
+            *row = evicted + s->moves.bulk_bytes;
     uint32_t reads = 0, comes = 0; /* parities */
     if (lane < lanes) {
         hotbed_bulk_init(read);
@@ -247,14 +249,14 @@ static __global__ void __launch_bounds__(BULK_WARPS *ROW, 1)
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) arrive_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    uint32_t n = *s.num_missing;
+    uint32_t n = *s.unique.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / ROW * ROW; i < n; i += hotbed_cuda_threads())
         hotbed_tally_moves(&s, (uint32_t)i, n - i < ROW ? (uint32_t)(n - i) : ROW, ROW);
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
-        if ((s.moves[i].flags & HOTBED_MOVE_NEW) == 0)
+        if ((s.moves.items[i].flags & HOTBED_MOVE_NEW) == 0)
             hotbed_end_move(&s, (uint32_t)i, TILE);
     for (uint64_t i = hotbed_cuda_thread() / ROW; i < n; i += hotbed_cuda_threads() / ROW)
-        if ((s.moves[i].flags & HOTBED_MOVE_NEW) != 0)
+        if ((s.moves.items[i].flags & HOTBED_MOVE_NEW) != 0)
             hotbed_end_move(&s, (uint32_t)i, ROW);
 }
 
@@ -270,7 +272,8 @@ static __global__ void __launch_bounds__(BLOCK) flush_kernel(hotbed_flush_args a
 
 template <bool GROWS>
 static hotbed_status seek_as(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->bound + HOTBED_MOVE_WORDS, BLOCK, WAVES);
+    unsigned blocks =
+        hotbed_cuda_blocks(stream, step->batch.bound + HOTBED_BIN_WORDS, BLOCK, WAVES);
     seek_kernel<GROWS><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     return hotbed_cuda_launched("seek_kernel");
 }
@@ -279,8 +282,8 @@ static hotbed_status seek_as(const hotbed_step_view *step, hotbed_stream *stream
  * sizes are not multiples of 16 bytes, or too long. */
 static uint32_t bulk_lanes(const hotbed_step_view *step, size_t shared, uint32_t *warps) {
     const uint32_t most_lanes = BULK_LANES, most_warps = BULK_WARPS;
-    const size_t each = 2 * (size_t)step->bulk_bytes + BULK_BARRIERS;
-    const uint32_t threads = step->bulk_bytes == 0 ? 0 : (uint32_t)(shared / each);
+    const size_t each = 2 * (size_t)step->moves.bulk_bytes + BULK_BARRIERS;
+    const uint32_t threads = step->moves.bulk_bytes == 0 ? 0 : (uint32_t)(shared / each);
     if (threads == 0)
         return 0;
     uint32_t lanes = threads / (most_warps / 2);
@@ -302,28 +305,29 @@ static hotbed_status exchange_as(const hotbed_step_view *step, hotbed_stream *st
         sms = BULK_SMS;
         block = warps * ROW;
     }
-    if (step->move_sms != 0)
-        sms = step->move_sms;
+    if (step->moves.sms != 0)
+        sms = step->moves.sms;
     exchange_kernel<GROWS><<<sms, block, shared, native>>>(*step, lanes);
     return hotbed_cuda_launched("exchange_kernel");
 }
 
-hotbed_status hotbed_bins_to_starts(const hotbed_step_view *step, hotbed_stream *stream) {
-    starts_kernel<<<1, SCAN_BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+hotbed_status hotbed_bins_to_starts(
+    const hotbed_region_sort *sort, uint32_t *below, hotbed_stream *stream) {
+    starts_kernel<<<1, SCAN_BLOCK, 0, hotbed_cuda_native(stream)>>>(*sort, below);
     return hotbed_cuda_launched("starts_kernel");
 }
 
 template <bool GROWS>
 static hotbed_status move_as(const hotbed_step_view *step, hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
-    unsigned tiles = hotbed_cuda_blocks(stream, step->bound * TILE, BLOCK, WAVES);
-    unsigned words = hotbed_cuda_blocks(stream, step->bound, BLOCK, WAVES);
-    unsigned rows = hotbed_cuda_blocks(stream, step->bound * ROW, BLOCK, WAVES);
+    unsigned tiles = hotbed_cuda_blocks(stream, step->batch.bound * TILE, BLOCK, WAVES);
+    unsigned words = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
+    unsigned rows = hotbed_cuda_blocks(stream, step->batch.bound * ROW, BLOCK, WAVES);
     claim_kernel<GROWS><<<tiles, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("claim_kernel"));
     settle_kernel<GROWS><<<tiles, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("settle_kernel"));
-    HOTBED_TRY(hotbed_bins_to_starts(step, stream));
+    HOTBED_TRY(hotbed_bins_to_starts(&step->moves.sort, NULL, stream));
     order_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("order_kernel"));
     HOTBED_TRY(exchange_as<GROWS>(step, stream));
@@ -339,13 +343,13 @@ static hotbed_status flush_as(const hotbed_flush_args *args, hotbed_stream *stre
 }
 
 static hotbed_status seek(const hotbed_step_view *step, hotbed_stream *stream) {
-    return step->index.segments != NULL ? seek_as<true>(step, stream)
-                                        : seek_as<false>(step, stream);
+    return step->storage.index.segments != NULL ? seek_as<true>(step, stream)
+                                                : seek_as<false>(step, stream);
 }
 
 static hotbed_status move(const hotbed_step_view *step, hotbed_stream *stream) {
-    return step->index.segments != NULL ? move_as<true>(step, stream)
-                                        : move_as<false>(step, stream);
+    return step->storage.index.segments != NULL ? move_as<true>(step, stream)
+                                                : move_as<false>(step, stream);
 }
 
 static hotbed_status flush(const hotbed_flush_args *args, hotbed_stream *stream) {

@@ -41,18 +41,18 @@ HOTBED_HD void hotbed_seek_lower(
     const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width);
     bool mine = lane < count;
-    uint32_t u = s->missing[first + (mine ? lane : 0)];
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    const hotbed_table_view *table = &s->tables[t];
+    uint32_t u = s->unique.missing[first + (mine ? lane : 0)];
+    uint32_t t = hotbed_table_of_unique(s, u);
+    const hotbed_table_view *table = &s->storage.tables[t];
     uint64_t lower = hotbed_index_find_each(
-        s->index, table->lower, s->unique_keys[u], hotbed_tile_ballot(width, mine), width);
+        s->storage.index, table->lower, s->unique.keys[u], hotbed_tile_ballot(width, mine), width);
     if (!mine)
         return;
     if (lower != HOTBED_SLOT_NONE)
-        hotbed_add_relaxed_u64(hotbed_index_meta(s->index, lower), HOTBED_META_PIN);
+        hotbed_add_relaxed_u64(hotbed_index_meta(s->storage.index, lower), HOTBED_META_PIN);
     hotbed_move move = {
         lower, HOTBED_SLOT_NONE, 0, lower == HOTBED_SLOT_NONE ? HOTBED_MOVE_NEW : 0, 0};
-    s->moves[first + lane] = move;
+    s->moves.items[first + lane] = move;
 }
 
 /* --- claim ------------------------------------------------------------------------------------ */
@@ -65,15 +65,15 @@ HOTBED_HD void hotbed_seek_lower(
  */
 HOTBED_HD uint64_t hotbed_claim_lower(
     const hotbed_step_view *s, uint32_t t, uint64_t key, uint64_t score, uint32_t width) {
-    const hotbed_table_view *table = &s->tables[t];
+    const hotbed_table_view *table = &s->storage.tables[t];
     hotbed_index_result r =
-        hotbed_index_place(s->index, table->lower, key, hotbed_meta_new(score, 1), width);
+        hotbed_index_place(s->storage.index, table->lower, key, hotbed_meta_new(score, 1), width);
     if (hotbed_tile_rank(width) != 0)
         return r.slot;
     if (r.outcome == HOTBED_INDEX_EVICTED)
-        hotbed_add_relaxed_u64(&s->tallies[t].evictions, 1);
+        hotbed_add_relaxed_u64(&s->storage.tallies[t].evictions, 1);
     else if (r.slot != HOTBED_SLOT_NONE && table->tiers == HOTBED_TIERS_SCORE)
-        hotbed_index_forget(s->index, table->lower, r.slot);
+        hotbed_index_forget(s->storage.index, table->lower, r.slot);
     return r.slot;
 }
 
@@ -82,10 +82,10 @@ HOTBED_HD void hotbed_stay_lower(
     const hotbed_step_view *s, uint32_t t, uint32_t u, hotbed_move *move, uint64_t score,
     uint32_t width) {
     if (move->lower == HOTBED_SLOT_NONE)
-        move->lower = hotbed_claim_lower(s, t, s->unique_keys[u], score, width);
+        move->lower = hotbed_claim_lower(s, t, s->unique.keys[u], score, width);
     else if ((move->flags & HOTBED_MOVE_NEW) == 0 && hotbed_tile_rank(width) == 0)
         hotbed_index_touch_found(
-            s->index, move->lower, hotbed_unique_rule(&s->tables[t]), score, 0);
+            s->storage.index, move->lower, hotbed_unique_rule(&s->storage.tables[t]), score, 0);
     move->flags &= ~HOTBED_MOVE_UP;
 }
 
@@ -107,13 +107,13 @@ HOTBED_HD uint64_t hotbed_upper_meta(
 
 /* Claim a slot of the upper tier for entry i of `missing`; if there is none, use the lower tier. */
 HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
-    uint32_t u = s->missing[i];
+    uint32_t u = s->unique.missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)
         return;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    const hotbed_table_view *table = &s->tables[t];
-    uint64_t key = s->unique_keys[u], score = hotbed_unique_score(s, table, t, u);
-    hotbed_move move = s->moves[i];
+    uint32_t t = hotbed_table_of_unique(s, u);
+    const hotbed_table_view *table = &s->storage.tables[t];
+    uint64_t key = s->unique.keys[u], score = hotbed_unique_score(s, table, t, u);
+    hotbed_move move = s->moves.items[i];
     if (move.lower == HOTBED_SLOT_NONE && table->tiers == HOTBED_TIERS_CACHE)
         move.lower = hotbed_claim_lower(s, t, key, score, width);
     uint64_t slot = HOTBED_SLOT_NONE;
@@ -121,15 +121,15 @@ HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint3
         bool fresh = (move.flags & HOTBED_MOVE_NEW) != 0;
         uint64_t lower_meta = 0;
         if (!fresh && hotbed_tile_rank(width) == 0)
-            lower_meta = hotbed_load_pass_u64(hotbed_index_meta(s->index, move.lower));
+            lower_meta = hotbed_load_pass_u64(hotbed_index_meta(s->storage.index, move.lower));
         lower_meta = hotbed_tile_shuffle_u64(width, lower_meta, 0);
         /* One pin is this batch's. If there are more, another ticket may be about to update the
          * row in the lower tier, so this batch uses it there too. If there are none, those updates
          * happened before this load. */
         if (fresh || (lower_meta & HOTBED_META_PINS) == HOTBED_META_PIN) {
             hotbed_index_result r = hotbed_index_place_over(
-                s->index, table->range, key, hotbed_upper_meta(table, &move, lower_meta, score),
-                true, width);
+                s->storage.index, table->range, key,
+                hotbed_upper_meta(table, &move, lower_meta, score), true, width);
             slot = r.slot;
             if (r.outcome == HOTBED_INDEX_EVICTED)
                 move.evicted_meta = r.evicted_meta;
@@ -143,8 +143,8 @@ HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint3
     }
     if (hotbed_tile_rank(width) != 0)
         return;
-    s->slots[u] = slot;
-    s->moves[i] = move;
+    s->unique.slots[u] = slot;
+    s->moves.items[i] = move;
 }
 
 /* --- settle and order ------------------------------------------------------------------------- */
@@ -175,28 +175,29 @@ hotbed_move_bin(hotbed_index_view index, const hotbed_table_view *table, const h
 /* SCORE: the lower tier has no slot for the evicted row, so it stays in the upper tier. */
 HOTBED_HD void hotbed_keep_upper(
     const hotbed_step_view *s, uint32_t t, uint32_t u, hotbed_move *move, uint32_t width) {
-    uint64_t slot = s->slots[u];
+    uint64_t slot = s->unique.slots[u];
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0)
-        hotbed_store_relaxed_u64(hotbed_index_meta(s->index, slot), move->evicted_meta);
+        hotbed_store_relaxed_u64(hotbed_index_meta(s->storage.index, slot), move->evicted_meta);
     move->evicted_meta = 0;
-    hotbed_stay_lower(s, t, u, move, hotbed_unique_score(s, &s->tables[t], t, u), width);
+    hotbed_stay_lower(s, t, u, move, hotbed_unique_score(s, &s->storage.tables[t], t, u), width);
     if (hotbed_tile_rank(width) == 0)
-        s->slots[u] = move->lower;
+        s->unique.slots[u] = move->lower;
 }
 
 /* Choose the lower-tier slot of the row that move i evicts. */
 HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint32_t width) {
-    uint32_t u = s->missing[i];
+    uint32_t u = s->unique.missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)
         return;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    const hotbed_table_view *table = &s->tables[t];
-    hotbed_move move = s->moves[i];
+    uint32_t t = hotbed_table_of_unique(s, u);
+    const hotbed_table_view *table = &s->storage.tables[t];
+    hotbed_move move = s->moves.items[i];
     if (move.evicted_meta != 0) {
-        uint64_t evicted = hotbed_load_relaxed_u64(hotbed_index_key(s->index, s->slots[u]));
+        uint64_t evicted =
+            hotbed_load_relaxed_u64(hotbed_index_key(s->storage.index, s->unique.slots[u]));
         if (table->tiers == HOTBED_TIERS_CACHE)
-            move.evicted_lower = hotbed_index_find(s->index, table->lower, evicted, width);
+            move.evicted_lower = hotbed_index_find(s->storage.index, table->lower, evicted, width);
         else
             move.evicted_lower =
                 hotbed_claim_lower(s, t, evicted, hotbed_meta_score(move.evicted_meta), width);
@@ -204,12 +205,13 @@ HOTBED_HD void hotbed_settle_missing(const hotbed_step_view *s, uint32_t i, uint
             hotbed_keep_upper(s, t, u, &move, width);
         hotbed_tile_sync(width);
         if (hotbed_tile_rank(width) == 0)
-            s->moves[i] = move;
+            s->moves.items[i] = move;
     }
     if (hotbed_tile_rank(width) != 0)
         return;
     if (hotbed_move_exchanges(&move))
-        hotbed_add_relaxed_u32(&s->move_bins[1 + hotbed_move_bin(s->index, table, &move)], 1);
+        hotbed_add_relaxed_u32(
+            &s->moves.sort.bins[1 + hotbed_move_bin(s->storage.index, table, &move)], 1);
 }
 
 /* --- exchange --------------------------------------------------------------------------------- */
@@ -261,12 +263,11 @@ typedef struct hotbed_transfer {
 
 /* One lane: the copy that move i makes of the evicted row (`down`) or of its own. */
 HOTBED_HD hotbed_transfer hotbed_transfer_of(const hotbed_step_view *s, uint32_t i, bool down) {
-    uint32_t u = s->missing[i];
-    const hotbed_table_view *table =
-        &s->tables[hotbed_part_of(s->unique_offsets, s->num_tables, u)];
-    uint8_t *above = hotbed_row_at(s->index, table, s->slots[u]);
-    uint8_t *below =
-        hotbed_row_at(s->index, table, down ? s->moves[i].evicted_lower : s->moves[i].lower);
+    uint32_t u = s->unique.missing[i];
+    const hotbed_table_view *table = &s->storage.tables[hotbed_table_of_unique(s, u)];
+    uint8_t *above = hotbed_row_at(s->storage.index, table, s->unique.slots[u]);
+    uint8_t *below = hotbed_row_at(
+        s->storage.index, table, down ? s->moves.items[i].evicted_lower : s->moves.items[i].lower);
     hotbed_transfer transfer = {down ? below : above, down ? above : below, table->row_bytes};
     return transfer;
 }
@@ -274,23 +275,23 @@ HOTBED_HD hotbed_transfer hotbed_transfer_of(const hotbed_step_view *s, uint32_t
 /* One lane: the row that move i evicted, if any, is now used in the lower tier, where its bytes
  * already are. */
 HOTBED_HD void hotbed_leave_upper(const hotbed_step_view *s, uint32_t i) {
-    hotbed_move move = s->moves[i];
-    uint32_t u = s->missing[i];
+    hotbed_move move = s->moves.items[i];
+    uint32_t u = s->unique.missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0 || move.evicted_meta == 0)
         return;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    const hotbed_table_view *table = &s->tables[t];
-    uint64_t slot = s->slots[u];
-    hotbed_table_copy_time(s->index, table, move.evicted_lower, slot);
+    uint32_t t = hotbed_table_of_unique(s, u);
+    const hotbed_table_view *table = &s->storage.tables[t];
+    uint64_t slot = s->unique.slots[u];
+    hotbed_table_copy_time(s->storage.index, table, move.evicted_lower, slot);
     if (table->tiers == HOTBED_TIERS_CACHE) {
-        hotbed_lower_alone(s->index, move.evicted_lower, move.evicted_meta);
+        hotbed_lower_alone(s->storage.index, move.evicted_lower, move.evicted_meta);
     } else {
         hotbed_index_publish(
-            s->index, move.evicted_lower,
-            hotbed_load_relaxed_u64(hotbed_index_key(s->index, slot)));
-        hotbed_index_unpin(s->index, move.evicted_lower, true);
+            s->storage.index, move.evicted_lower,
+            hotbed_load_relaxed_u64(hotbed_index_key(s->storage.index, slot)));
+        hotbed_index_unpin(s->storage.index, move.evicted_lower, true);
     }
-    hotbed_index_forget(s->index, table->range, slot);
+    hotbed_index_forget(s->storage.index, table->range, slot);
 }
 
 /* One lane, CACHE: the row in lower-tier slot `lower` now has a copy in the upper tier. The slot
@@ -317,18 +318,18 @@ HOTBED_HD void hotbed_tally_lanes(uint64_t *tally, bool counts, uint32_t width) 
 HOTBED_HD void hotbed_tally_moves(
     const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width), i = first + (lane < count ? lane : 0);
-    hotbed_move move = s->moves[i];
-    uint32_t u = s->missing[i];
+    hotbed_move move = s->moves.items[i];
+    uint32_t u = s->unique.missing[i];
     bool mine = lane < count && (u & HOTBED_MISSING_REJECTED) == 0;
     u = mine ? u : 0;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    bool placed = mine && s->slots[u] != HOTBED_SLOT_NONE,
+    uint32_t t = hotbed_table_of_unique(s, u);
+    bool placed = mine && s->unique.slots[u] != HOTBED_SLOT_NONE,
          fresh = (move.flags & HOTBED_MOVE_NEW) != 0;
     bool up = (move.flags & HOTBED_MOVE_UP) != 0;
     for (uint32_t left = hotbed_tile_ballot(width, mine); left != 0;) {
         uint32_t one = hotbed_tile_shuffle_u32(width, t, hotbed_lowest_bit(left));
-        const hotbed_table_view *table = &s->tables[one];
-        hotbed_tally *tally = &s->tallies[one];
+        const hotbed_table_view *table = &s->storage.tables[one];
+        hotbed_tally *tally = &s->storage.tallies[one];
         bool ours = mine && t == one, there = ours && placed;
         hotbed_tally_lanes(&tally->refused, ours && !placed, width);
         hotbed_tally_lanes(&tally->inserts, there && fresh, width);
@@ -337,37 +338,38 @@ HOTBED_HD void hotbed_tally_moves(
         hotbed_tally_lanes(&tally->write_backs, there && hotbed_move_writes(table, &move), width);
         if (ours && !placed)
             hotbed_fault_latch(
-                s->faults, HOTBED_ERR_FULL,
+                s->batch.faults, HOTBED_ERR_FULL,
                 table->lower.evicts != 0 ? HOTBED_FAULT_ALL_PINNED : HOTBED_FAULT_TABLE_FULL, t,
-                s->unique_keys[u], hotbed_table_slots(s->index, table));
+                s->unique.keys[u], hotbed_table_slots(s->storage.index, table));
         left &= ~hotbed_tile_ballot(width, ours);
     }
 }
 
 /* Publish the key of move i at its slot. A new row is initialized first. */
 HOTBED_HD void hotbed_end_move(const hotbed_step_view *s, uint32_t i, uint32_t width) {
-    hotbed_move move = s->moves[i];
-    uint32_t u = s->missing[i];
+    hotbed_move move = s->moves.items[i];
+    uint32_t u = s->unique.missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)
         return;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    const hotbed_table_view *table = &s->tables[t];
-    uint64_t key = s->unique_keys[u], slot = s->slots[u];
+    uint32_t t = hotbed_table_of_unique(s, u);
+    const hotbed_table_view *table = &s->storage.tables[t];
+    uint64_t key = s->unique.keys[u], slot = s->unique.slots[u];
     if (hotbed_tile_rank(width) == 0 && slot != HOTBED_SLOT_NONE)
         hotbed_unique_seen(s, table, slot);
     bool fresh = (move.flags & HOTBED_MOVE_NEW) != 0, up = (move.flags & HOTBED_MOVE_UP) != 0;
     if (slot == HOTBED_SLOT_NONE || (!fresh && !up))
         return;
     if (fresh)
-        hotbed_row_init(table, hotbed_row_at(s->index, table, slot), key, width);
+        hotbed_row_init(table, hotbed_row_at(s->storage.index, table, slot), key, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0) {
-        hotbed_index_publish(s->index, slot, key);
+        hotbed_index_publish(s->storage.index, slot, key);
         if (up && table->tiers == HOTBED_TIERS_CACHE)
-            hotbed_lower_copied(s->index, move.lower, key, fresh);
+            hotbed_lower_copied(s->storage.index, move.lower, key, fresh);
     }
     if (!fresh && table->tiers == HOTBED_TIERS_SCORE)
-        (void)hotbed_index_vacate(s->index, table->lower, move.lower, HOTBED_META_PIN, width);
+        (void)hotbed_index_vacate(
+            s->storage.index, table->lower, move.lower, HOTBED_META_PIN, width);
 }
 
 /* --- flush ------------------------------------------------------------------------------------ */

@@ -34,7 +34,7 @@ hotbed_status hotbed_storage_check_external(const hotbed_storage *storage) {
 void hotbed_ticket_carve_external(hotbed_ticket *ticket, hotbed_carve *carve) {
     size_t n = ticket->max_keys;
     ticket->scan_scratch_bytes = hotbed_scan_scratch(ticket->storage->backend, n + 1);
-    ticket->step.moves = hotbed_carve_take(carve, n * sizeof *ticket->step.moves);
+    ticket->step.moves.items = hotbed_carve_take(carve, n * sizeof *ticket->step.moves.items);
     ticket->asked_ranks = hotbed_carve_take(carve, (n + 1) * sizeof(uint32_t));
     ticket->leaving_ranks = hotbed_carve_take(carve, (n + 1) * sizeof(uint32_t));
     ticket->scan_scratch = hotbed_carve_take(carve, ticket->scan_scratch_bytes);
@@ -50,8 +50,8 @@ hotbed_status hotbed_ticket_open_external(hotbed_ticket *ticket, hotbed_stream *
 static hotbed_status scan_ranks(
     const hotbed_ticket *ticket, uint32_t *ranks, hotbed_stream *stream) {
     return hotbed_scan(
-        ticket->step.bound + 1, ranks, ranks, ticket->scan_scratch, ticket->scan_scratch_bytes,
-        stream);
+        ticket->step.batch.bound + 1, ranks, ranks, ticket->scan_scratch,
+        ticket->scan_scratch_bytes, stream);
 }
 
 hotbed_status hotbed_ticket_fetch(hotbed_ticket *ticket, hotbed_stream *stream) {
@@ -62,8 +62,8 @@ hotbed_status hotbed_ticket_fetch(hotbed_ticket *ticket, hotbed_stream *stream) 
         .asked = {ticket->asked.view, ticket->asked_ranks},
         .leaving = {ticket->leaving.view, ticket->leaving_ranks},
     };
-    size_t bytes = (args.s.bound + 1) * sizeof(uint32_t);
-    if (args.s.bound == 0)
+    size_t bytes = (args.s.batch.bound + 1) * sizeof(uint32_t);
+    if (args.s.batch.bound == 0)
         return HOTBED_OK;
     HOTBED_TRY(hotbed_fill(ticket->asked_ranks, 0, bytes, stream));
     HOTBED_TRY(hotbed_fill(ticket->leaving_ranks, 0, bytes, stream));
@@ -182,13 +182,13 @@ hotbed_status hotbed_storage_eval_external(
     const hotbed_tier_external_kernels *kernels = storage->kernels.external;
     const hotbed_store_eval args = {
         .s = *step, .asked = {batch->view, scratch->ranks}, .batch_tables = scratch->tables};
-    HOTBED_TRY(hotbed_fill(scratch->ranks, 0, step->bound * sizeof *scratch->ranks, stream));
+    HOTBED_TRY(hotbed_fill(scratch->ranks, 0, step->batch.bound * sizeof *scratch->ranks, stream));
     HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_WANT, stream));
-    HOTBED_TRY(hotbed_external_scratch_scan(scratch, step->bound, stream));
+    HOTBED_TRY(hotbed_external_scratch_scan(scratch, step->batch.bound, stream));
     HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_ASK, stream));
     HOTBED_TRY(hotbed_external_batch_find(batch, stream));
     HOTBED_TRY(kernels->eval(&args, HOTBED_PASS_ANSWER, stream));
-    step->tables = scratch->tables;
+    step->storage.tables = scratch->tables;
     return HOTBED_OK;
 }
 

@@ -13,21 +13,21 @@ enum {
 
 template <hotbed_store_pass PASS, unsigned TILE>
 static __global__ void __launch_bounds__(BLOCK) step_kernel(hotbed_store_step a) {
-    a.s.index.segments = NULL; /* tables over a store do not grow; the same below */
-    uint32_t n = *a.s.num_missing;
+    a.s.storage.index.segments = NULL; /* tables over a store do not grow; the same below */
+    uint32_t n = *a.s.unique.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         hotbed_step_item(&a, PASS, (uint32_t)i, TILE);
-    for (uint64_t t = hotbed_cuda_thread(); t < a.s.num_tables; t += hotbed_cuda_threads())
+    for (uint64_t t = hotbed_cuda_thread(); t < a.s.storage.num_tables; t += hotbed_cuda_threads())
         hotbed_step_table(&a, PASS, (uint32_t)t);
 }
 
 template <hotbed_store_pass PASS, unsigned TILE>
 static __global__ void __launch_bounds__(BLOCK) eval_kernel(hotbed_store_eval a) {
-    a.s.index.segments = NULL;
-    uint32_t n = a.s.feature_starts[a.s.num_features];
+    a.s.storage.index.segments = NULL;
+    uint32_t n = a.s.batch.feature_starts[a.s.storage.num_features];
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         hotbed_eval_item(&a, PASS, (uint32_t)i, TILE);
-    for (uint64_t t = hotbed_cuda_thread(); t < a.s.num_tables; t += hotbed_cuda_threads())
+    for (uint64_t t = hotbed_cuda_thread(); t < a.s.storage.num_tables; t += hotbed_cuda_threads())
         hotbed_eval_table(&a, PASS, (uint32_t)t);
 }
 
@@ -63,7 +63,8 @@ static hotbed_status launch(
 template <hotbed_store_pass PASS, unsigned TILE>
 static hotbed_status step_launch(const hotbed_store_step *a, hotbed_stream *stream) {
     return launch(
-        step_kernel<PASS, TILE>, "step_kernel", *a, a->s.bound, TILE, a->s.num_tables, stream);
+        step_kernel<PASS, TILE>, "step_kernel", *a, a->s.batch.bound, TILE, a->s.storage.num_tables,
+        stream);
 }
 
 static hotbed_status step(
@@ -87,7 +88,8 @@ static hotbed_status step(
 template <hotbed_store_pass PASS, unsigned TILE>
 static hotbed_status eval_launch(const hotbed_store_eval *a, hotbed_stream *stream) {
     return launch(
-        eval_kernel<PASS, TILE>, "eval_kernel", *a, a->s.bound, TILE, a->s.num_tables, stream);
+        eval_kernel<PASS, TILE>, "eval_kernel", *a, a->s.batch.bound, TILE, a->s.storage.num_tables,
+        stream);
 }
 
 static hotbed_status eval(

@@ -124,18 +124,18 @@ typedef struct hotbed_store_step {
 } hotbed_store_step;
 
 HOTBED_HD void hotbed_want_missing(const hotbed_store_step *a, uint32_t i) {
-    a->asked.ranks[a->s.missing[i]] = 1;
+    a->asked.ranks[a->s.unique.missing[i]] = 1;
 }
 
 HOTBED_HD void hotbed_ask_missing(const hotbed_store_step *a, uint32_t i) {
-    uint32_t u = a->s.missing[i];
-    a->asked.batch.keys[a->asked.ranks[u]] = a->s.unique_keys[u];
+    uint32_t u = a->s.unique.missing[i];
+    a->asked.batch.keys[a->asked.ranks[u]] = a->s.unique.keys[u];
 }
 
 /* Admission sees only whether a slot is set, so keys that the store has, or may have, are always
  * admitted. */
 HOTBED_HD void hotbed_answer_missing(const hotbed_store_step *a, uint32_t i) {
-    uint32_t place = a->asked.ranks[a->s.missing[i]];
+    uint32_t place = a->asked.ranks[a->s.unique.missing[i]];
     uint8_t found = a->asked.batch.found[place];
     hotbed_move move = {place, HOTBED_SLOT_NONE, 0, 0, 0};
     if (found == HOTBED_EXTERNAL_MISSING) {
@@ -144,30 +144,30 @@ HOTBED_HD void hotbed_answer_missing(const hotbed_store_step *a, uint32_t i) {
     } else if (found != HOTBED_EXTERNAL_FOUND) {
         move.flags = HOTBED_MOVE_UNKNOWN;
     }
-    a->s.moves[i] = move;
+    a->s.moves.items[i] = move;
 }
 
 /* Claim a locked slot for entry i of `missing`; the evicted key can still be found. */
 HOTBED_HD void hotbed_claim_cached(const hotbed_store_step *a, uint32_t i, uint32_t width) {
     const hotbed_step_view *s = &a->s;
-    uint32_t u = s->missing[i];
-    hotbed_move move = s->moves[i];
+    uint32_t u = s->unique.missing[i];
+    hotbed_move move = s->moves.items[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0 || move.flags == HOTBED_MOVE_UNKNOWN)
         return;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    const hotbed_table_view *table = &s->tables[t];
+    uint32_t t = hotbed_table_of_unique(s, u);
+    const hotbed_table_view *table = &s->storage.tables[t];
     uint64_t before = 0;
     if (move.lower != HOTBED_SLOT_NONE)
         before = hotbed_meta_rescore(0, HOTBED_SCORE_ASSIGN, a->asked.batch.scores[move.lower]);
     uint64_t meta = hotbed_upper_meta(table, &move, before, hotbed_unique_score(s, table, t, u));
     hotbed_index_result r = hotbed_index_place_over(
-        s->index, table->range, s->unique_keys[u], meta | HOTBED_META_MARKED, true, width);
+        s->storage.index, table->range, s->unique.keys[u], meta | HOTBED_META_MARKED, true, width);
     if (hotbed_tile_rank(width) != 0)
         return;
-    s->slots[u] = r.slot;
+    s->unique.slots[u] = r.slot;
     if (r.outcome != HOTBED_INDEX_EVICTED)
         return;
-    s->moves[i].evicted_meta = r.evicted_meta;
+    s->moves.items[i].evicted_meta = r.evicted_meta;
     if ((r.evicted_meta & HOTBED_META_MARKED) != 0)
         a->leaving.ranks[u] = 1;
 }
@@ -175,22 +175,22 @@ HOTBED_HD void hotbed_claim_cached(const hotbed_store_step *a, uint32_t i, uint3
 /* Copy the row that entry i of `missing` evicts to the batch, if it has changed. */
 HOTBED_HD void hotbed_leave_for(const hotbed_store_step *a, uint32_t i, uint32_t width) {
     const hotbed_step_view *s = &a->s;
-    uint32_t u = s->missing[i];
+    uint32_t u = s->unique.missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0 || !hotbed_list_has(&a->leaving, u))
         return;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    const hotbed_table_view *table = &s->tables[t];
+    uint32_t t = hotbed_table_of_unique(s, u);
+    const hotbed_table_view *table = &s->storage.tables[t];
     const hotbed_store_view *batch = &a->leaving.batch;
-    uint64_t slot = s->slots[u], place = a->leaving.ranks[u];
+    uint64_t slot = s->unique.slots[u], place = a->leaving.ranks[u];
     uint8_t *row =
-        hotbed_batch_row(batch, a->leaving.ranks[s->unique_offsets[t]], place, table->row_bytes);
-    hotbed_row_copy(row, hotbed_row_at(s->index, table, slot), table->row_bytes, width);
+        hotbed_batch_row(batch, a->leaving.ranks[s->unique.offsets[t]], place, table->row_bytes);
+    hotbed_row_copy(row, hotbed_row_at(s->storage.index, table, slot), table->row_bytes, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) != 0)
         return;
-    hotbed_row_leaves(s->index, table, row, slot);
-    batch->keys[place] = hotbed_load_relaxed_u64(&s->index.keys[slot]);
-    batch->scores[place] = hotbed_meta_score(s->moves[i].evicted_meta);
+    hotbed_row_leaves(s->storage.index, table, row, slot);
+    batch->keys[place] = hotbed_load_relaxed_u64(&s->storage.index.keys[slot]);
+    batch->scores[place] = hotbed_meta_score(s->moves.items[i].evicted_meta);
 }
 
 /* One lane: remove the row that the move has evicted. False if the store did not take it; the row
@@ -202,12 +202,13 @@ HOTBED_HD bool hotbed_evicted_left(
         return true;
     if (hotbed_list_has(&a->leaving, u)) {
         if (a->leaving.batch.status[t] != HOTBED_OK) {
-            hotbed_store_relaxed_u64(&s->index.metas[s->slots[u]], move->evicted_meta);
+            hotbed_store_relaxed_u64(
+                &s->storage.index.metas[s->unique.slots[u]], move->evicted_meta);
             return false;
         }
-        hotbed_add_relaxed_u64(&s->tallies[t].write_backs, 1);
+        hotbed_add_relaxed_u64(&s->storage.tallies[t].write_backs, 1);
     }
-    hotbed_index_forget(s->index, s->tables[t].range, s->slots[u]);
+    hotbed_index_forget(s->storage.index, s->storage.tables[t].range, s->unique.slots[u]);
     return true;
 }
 
@@ -215,57 +216,57 @@ HOTBED_HD bool hotbed_evicted_left(
 HOTBED_HD bool hotbed_arrives(
     const hotbed_store_step *a, uint32_t t, uint32_t u, const hotbed_move *move) {
     const hotbed_step_view *s = &a->s;
-    hotbed_tally *tally = &s->tallies[t];
-    if (move->flags == HOTBED_MOVE_UNKNOWN || s->slots[u] == HOTBED_SLOT_NONE) {
+    hotbed_tally *tally = &s->storage.tallies[t];
+    if (move->flags == HOTBED_MOVE_UNKNOWN || s->unique.slots[u] == HOTBED_SLOT_NONE) {
         if (move->flags != HOTBED_MOVE_UNKNOWN)
             hotbed_fault_latch(
-                s->faults, HOTBED_ERR_FULL, HOTBED_FAULT_ALL_PINNED, t, s->unique_keys[u],
-                s->tables[t].slots);
+                s->batch.faults, HOTBED_ERR_FULL, HOTBED_FAULT_ALL_PINNED, t, s->unique.keys[u],
+                s->storage.tables[t].slots);
         hotbed_add_relaxed_u64(&tally->refused, 1);
         return false;
     }
     if (!hotbed_evicted_left(a, t, u, move)) {
-        s->slots[u] = HOTBED_SLOT_NONE;
+        s->unique.slots[u] = HOTBED_SLOT_NONE;
         hotbed_add_relaxed_u64(&tally->refused, 1);
         return false;
     }
     if (move->flags != HOTBED_MOVE_NEW)
         hotbed_add_relaxed_u64(&tally->fetches, 1);
-    else if (s->tables[t].is_static == 0)
+    else if (s->storage.tables[t].is_static == 0)
         hotbed_add_relaxed_u64(&tally->inserts, 1);
     return true;
 }
 
 HOTBED_HD void hotbed_arrive(const hotbed_store_step *a, uint32_t i, uint32_t width) {
     const hotbed_step_view *s = &a->s;
-    uint32_t u = s->missing[i];
+    uint32_t u = s->unique.missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)
         return;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    const hotbed_table_view *table = &s->tables[t];
-    hotbed_move move = s->moves[i];
-    uint64_t slot = s->slots[u];
+    uint32_t t = hotbed_table_of_unique(s, u);
+    const hotbed_table_view *table = &s->storage.tables[t];
+    hotbed_move move = s->moves.items[i];
+    uint64_t slot = s->unique.slots[u];
     hotbed_tile_sync(width); /* all lanes have read the slot, which lane 0 may take back */
     bool arrives = hotbed_tile_rank(width) == 0 && hotbed_arrives(a, t, u, &move);
     if (hotbed_tile_ballot(width, arrives) == 0)
         return;
     /* the evicted key can no longer be found, so its row may be overwritten */
     hotbed_tile_sync(width);
-    uint8_t *row = hotbed_row_at(s->index, table, slot);
+    uint8_t *row = hotbed_row_at(s->storage.index, table, slot);
     if (move.flags == HOTBED_MOVE_NEW)
-        hotbed_row_init(table, row, s->unique_keys[u], width);
+        hotbed_row_init(table, row, s->unique.keys[u], width);
     else
         hotbed_row_copy(
             row,
             hotbed_batch_row(
-                &a->asked.batch, a->asked.ranks[s->unique_offsets[t]], move.lower,
+                &a->asked.batch, a->asked.ranks[s->unique.offsets[t]], move.lower,
                 table->row_bytes),
             table->row_bytes, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) != 0)
         return;
     hotbed_unique_seen(s, table, slot);
-    hotbed_index_publish(s->index, slot, s->unique_keys[u]);
+    hotbed_index_publish(s->storage.index, slot, s->unique.keys[u]);
 }
 
 /* --- eval ------------------------------------------------------------------------------------- */
@@ -282,22 +283,22 @@ typedef struct hotbed_store_eval {
 #define HOTBED_BATCH_SLOT ((uint64_t)1 << 63) /* first row of a table in the batch */
 
 HOTBED_HD void hotbed_eval_want(const hotbed_store_eval *a, uint32_t i) {
-    const hotbed_table_view *table = &a->s.tables[hotbed_table_of_key(&a->s, i)];
-    bool valid = table->is_static == 0 || a->s.keys[i] < table->capacity;
-    a->asked.ranks[i] = a->s.slots[i] == HOTBED_SLOT_NONE && valid;
+    const hotbed_table_view *table = &a->s.storage.tables[hotbed_table_of_key(&a->s, i)];
+    bool valid = table->is_static == 0 || a->s.batch.keys[i] < table->capacity;
+    a->asked.ranks[i] = a->s.unique.slots[i] == HOTBED_SLOT_NONE && valid;
 }
 
 HOTBED_HD void hotbed_eval_ask(const hotbed_store_eval *a, uint32_t i) {
     if (hotbed_list_has(&a->asked, i))
-        a->asked.batch.keys[a->asked.ranks[i]] = a->s.keys[i];
+        a->asked.batch.keys[a->asked.ranks[i]] = a->s.batch.keys[i];
 }
 
 HOTBED_HD void hotbed_eval_ask_table(const hotbed_store_eval *a, uint32_t t) {
-    hotbed_list_part(&a->asked, t, a->s.table_starts[t], a->s.table_starts[t + 1]);
-    hotbed_table_view table = a->s.tables[t];
+    hotbed_list_part(&a->asked, t, a->s.batch.table_starts[t], a->s.batch.table_starts[t + 1]);
+    hotbed_table_view table = a->s.storage.tables[t];
     table.lower_first = HOTBED_BATCH_SLOT;
     table.lower_rows =
-        a->asked.batch.rows + a->asked.ranks[a->s.table_starts[t]] * a->asked.batch.stride;
+        a->asked.batch.rows + a->asked.ranks[a->s.batch.table_starts[t]] * a->asked.batch.stride;
     a->batch_tables[t] = table;
 }
 
@@ -311,11 +312,12 @@ HOTBED_HD void hotbed_eval_answer(const hotbed_store_eval *a, uint32_t i, uint32
     uint64_t place = a->asked.ranks[i];
     uint8_t found = a->asked.batch.found[place];
     bool first = found == HOTBED_EXTERNAL_MISSING && table->is_static != 0;
-    uint64_t slot = HOTBED_BATCH_SLOT + (place - a->asked.ranks[a->s.table_starts[t]]);
+    uint64_t slot = HOTBED_BATCH_SLOT + (place - a->asked.ranks[a->s.batch.table_starts[t]]);
     if (first)
-        hotbed_row_init(table, hotbed_row_at(a->s.index, table, slot), a->s.keys[i], width);
+        hotbed_row_init(
+            table, hotbed_row_at(a->s.storage.index, table, slot), a->s.batch.keys[i], width);
     if (hotbed_tile_rank(width) == 0 && (first || found == HOTBED_EXTERNAL_FOUND))
-        a->s.slots[i] = slot;
+        a->s.unique.slots[i] = slot;
 }
 
 /* --- rows by key ------------------------------------------------------------------------------ */
@@ -538,12 +540,12 @@ HOTBED_HD void hotbed_step_item(
 
 HOTBED_HD void hotbed_step_table(const hotbed_store_step *a, hotbed_store_pass pass, uint32_t t) {
     if (pass == HOTBED_PASS_ASK)
-        hotbed_list_part(&a->asked, t, a->s.unique_offsets[t], a->s.unique_offsets[t + 1]);
+        hotbed_list_part(&a->asked, t, a->s.unique.offsets[t], a->s.unique.offsets[t + 1]);
     if (pass == HOTBED_PASS_LEAVE)
-        hotbed_list_part(&a->leaving, t, a->s.unique_offsets[t], a->s.unique_offsets[t + 1]);
+        hotbed_list_part(&a->leaving, t, a->s.unique.offsets[t], a->s.unique.offsets[t + 1]);
     if (pass == HOTBED_PASS_ANSWER || pass == HOTBED_PASS_ARRIVE)
         hotbed_list_fault(
-            pass == HOTBED_PASS_ANSWER ? &a->asked : &a->leaving, a->s.offset_faults, t);
+            pass == HOTBED_PASS_ANSWER ? &a->asked : &a->leaving, a->s.batch.offset_faults, t);
 }
 
 HOTBED_HD void hotbed_eval_item(
@@ -567,7 +569,7 @@ HOTBED_HD void hotbed_eval_table(const hotbed_store_eval *a, hotbed_store_pass p
     if (pass == HOTBED_PASS_ASK)
         hotbed_eval_ask_table(a, t);
     if (pass == HOTBED_PASS_ANSWER)
-        hotbed_list_fault(&a->asked, a->s.offset_faults, t);
+        hotbed_list_fault(&a->asked, a->s.batch.offset_faults, t);
 }
 
 HOTBED_HD void hotbed_rows_item(

@@ -32,8 +32,8 @@ _Static_assert(sizeof(rows_pass) <= HOTBED_HOST_ARGS_BYTES, "the largest");
 
 static void step_body(const void *args, uint64_t begin, uint64_t end) {
     const step_pass *p = args;
-    if (end > *p->a.s.num_missing)
-        end = *p->a.s.num_missing;
+    if (end > *p->a.s.unique.num_missing)
+        end = *p->a.s.unique.num_missing;
     for (uint64_t i = begin; i < end; i++)
         hotbed_step_item(&p->a, p->pass, (uint32_t)i, 1);
 }
@@ -46,8 +46,8 @@ static void step_tables_body(const void *args, uint64_t begin, uint64_t end) {
 
 static void eval_body(const void *args, uint64_t begin, uint64_t end) {
     const eval_pass *p = args;
-    if (end > p->a.s.feature_starts[p->a.s.num_features])
-        end = p->a.s.feature_starts[p->a.s.num_features];
+    if (end > p->a.s.batch.feature_starts[p->a.s.storage.num_features])
+        end = p->a.s.batch.feature_starts[p->a.s.storage.num_features];
     for (uint64_t i = begin; i < end; i++)
         hotbed_eval_item(&p->a, p->pass, (uint32_t)i, 1);
 }
@@ -85,15 +85,17 @@ static void flush_tables_body(const void *args, uint64_t begin, uint64_t end) {
 static hotbed_status step(
     const hotbed_store_step *args, hotbed_store_pass pass, hotbed_stream *stream) {
     const step_pass p = {*args, pass};
-    HOTBED_TRY(hotbed_host_launch(stream, args->s.bound, GRAIN, step_body, &p, sizeof p));
-    return hotbed_host_launch(stream, args->s.num_tables, GRAIN, step_tables_body, &p, sizeof p);
+    HOTBED_TRY(hotbed_host_launch(stream, args->s.batch.bound, GRAIN, step_body, &p, sizeof p));
+    return hotbed_host_launch(
+        stream, args->s.storage.num_tables, GRAIN, step_tables_body, &p, sizeof p);
 }
 
 static hotbed_status eval(
     const hotbed_store_eval *args, hotbed_store_pass pass, hotbed_stream *stream) {
     const eval_pass p = {*args, pass};
-    HOTBED_TRY(hotbed_host_launch(stream, args->s.bound, GRAIN, eval_body, &p, sizeof p));
-    return hotbed_host_launch(stream, args->s.num_tables, GRAIN, eval_tables_body, &p, sizeof p);
+    HOTBED_TRY(hotbed_host_launch(stream, args->s.batch.bound, GRAIN, eval_body, &p, sizeof p));
+    return hotbed_host_launch(
+        stream, args->s.storage.num_tables, GRAIN, eval_tables_body, &p, sizeof p);
 }
 
 static hotbed_status rows(

@@ -10,24 +10,24 @@ enum { GRAIN = 256 };
 
 static void seek_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
-    if (end > *s->num_missing)
-        end = *s->num_missing;
+    if (end > *s->unique.num_missing)
+        end = *s->unique.num_missing;
     for (uint64_t i = begin; i < end; i++)
         hotbed_seek_lower(s, (uint32_t)i, 1, 1);
 }
 
 static void claim_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
-    if (end > *s->num_missing)
-        end = *s->num_missing;
+    if (end > *s->unique.num_missing)
+        end = *s->unique.num_missing;
     for (uint64_t i = begin; i < end; i++)
         hotbed_claim_missing(s, (uint32_t)i, 1);
 }
 
 static void settle_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
-    if (end > *s->num_missing)
-        end = *s->num_missing;
+    if (end > *s->unique.num_missing)
+        end = *s->unique.num_missing;
     for (uint64_t i = begin; i < end; i++)
         hotbed_settle_missing(s, (uint32_t)i, 1);
 }
@@ -38,18 +38,18 @@ static void transfer(const hotbed_step_view *s, uint32_t i, bool down) {
 }
 
 static bool writes(const hotbed_step_view *s, uint32_t i) {
-    uint32_t u = s->missing[i];
+    uint32_t u = s->unique.missing[i];
     if ((u & HOTBED_MISSING_REJECTED) != 0)
         return false;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    return hotbed_move_writes(&s->tables[t], &s->moves[i]);
+    uint32_t t = hotbed_table_of_unique(s, u);
+    return hotbed_move_writes(&s->storage.tables[t], &s->moves.items[i]);
 }
 
 /* Exchange and arrive are one pass on the host. */
 static void write_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
-    if (end > *s->num_missing)
-        end = *s->num_missing;
+    if (end > *s->unique.num_missing)
+        end = *s->unique.num_missing;
     for (uint64_t i = begin; i < end; i++) {
         if (writes(s, (uint32_t)i))
             transfer(s, (uint32_t)i, true);
@@ -59,10 +59,10 @@ static void write_body(const void *args, uint64_t begin, uint64_t end) {
 
 static void fetch_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
-    if (end > *s->num_missing)
-        end = *s->num_missing;
+    if (end > *s->unique.num_missing)
+        end = *s->unique.num_missing;
     for (uint64_t i = begin; i < end; i++) {
-        if (hotbed_move_fetches(&s->moves[i]))
+        if (hotbed_move_fetches(&s->moves.items[i]))
             transfer(s, (uint32_t)i, false);
         hotbed_tally_moves(s, (uint32_t)i, 1, 1);
         hotbed_end_move(s, (uint32_t)i, 1);
@@ -75,14 +75,14 @@ static void flush_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static hotbed_status seek(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, step->bound, GRAIN, seek_body, step, sizeof *step);
+    return hotbed_host_launch(stream, step->batch.bound, GRAIN, seek_body, step, sizeof *step);
 }
 
 static hotbed_status move(const hotbed_step_view *step, hotbed_stream *stream) {
     static const hotbed_host_body bodies[] = {claim_body, settle_body, write_body, fetch_body};
     for (size_t b = 0; b < sizeof bodies / sizeof bodies[0]; b++) {
         hotbed_status status =
-            hotbed_host_launch(stream, step->bound, GRAIN, bodies[b], step, sizeof *step);
+            hotbed_host_launch(stream, step->batch.bound, GRAIN, bodies[b], step, sizeof *step);
         if (status != HOTBED_OK)
             return status;
     }

@@ -50,12 +50,13 @@ static size_t carve(uint64_t bound, uint8_t *base, unique_scratch *scratch) {
 /* Insert each key into its table's part of the hash; the entry becomes the key's first position. */
 static __global__ void __launch_bounds__(BLOCK)
     insert_kernel(hotbed_step_view s, unique_scratch scratch) {
-    uint32_t n = s.table_starts[s.num_tables];
+    uint32_t n = s.batch.table_starts[s.storage.num_tables];
     for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads()) {
-        uint32_t t = hotbed_part_of(s.table_starts, s.num_tables, (uint32_t)i);
-        uint32_t start = s.table_starts[t], capacity = 2 * (s.table_starts[t + 1] - start);
+        uint32_t t = hotbed_part_of(s.batch.table_starts, s.storage.num_tables, (uint32_t)i);
+        uint32_t start = s.batch.table_starts[t],
+                 capacity = 2 * (s.batch.table_starts[t + 1] - start);
         uint32_t *entries = scratch.entries + 2 * (uint64_t)start;
-        uint64_t key = s.keys[i];
+        uint64_t key = s.batch.keys[i];
         uint32_t at = hotbed_scale_u32((uint32_t)(hotbed_hash_u64(key) >> 32), capacity);
         for (;;) {
             uint32_t held = hotbed_load_relaxed_u32(&entries[at]);
@@ -64,7 +65,7 @@ static __global__ void __launch_bounds__(BLOCK)
                 if (held == NO_ENTRY)
                     break;
             }
-            if (s.keys[held] == key) {
+            if (s.batch.keys[held] == key) {
                 if (held > i)
                     hotbed_min_relaxed_u32(&entries[at], (uint32_t)i);
                 break;
@@ -78,8 +79,8 @@ static __global__ void __launch_bounds__(BLOCK)
 /* Mark and count first occurrences; a warp handles a word of 32 keys. */
 static __global__ void __launch_bounds__(BLOCK)
     first_kernel(hotbed_step_view s, unique_scratch scratch) {
-    uint32_t n = s.table_starts[s.num_tables];
-    for (uint64_t word = hotbed_cuda_thread() / 32; word <= s.bound / 32;
+    uint32_t n = s.batch.table_starts[s.storage.num_tables];
+    for (uint64_t word = hotbed_cuda_thread() / 32; word <= s.batch.bound / 32;
          word += hotbed_cuda_threads() / 32) {
         uint64_t i = word * 32 + threadIdx.x % 32;
         bool first = i < n && scratch.entries[scratch.places[i]] == i;
@@ -99,26 +100,26 @@ static __device__ uint32_t number_of(const unique_scratch &scratch, uint64_t i) 
 
 static __global__ void __launch_bounds__(BLOCK)
     number_kernel(hotbed_step_view s, unique_scratch scratch) {
-    uint32_t n = s.table_starts[s.num_tables];
-    for (uint64_t i = hotbed_cuda_thread(); i < s.bound; i += hotbed_cuda_threads()) {
+    uint32_t n = s.batch.table_starts[s.storage.num_tables];
+    for (uint64_t i = hotbed_cuda_thread(); i < s.batch.bound; i += hotbed_cuda_threads()) {
         scratch.order[i] = (uint32_t)i;
         if (i >= n) {
-            s.inverse[i] = UINT32_MAX;
+            s.unique.inverse[i] = UINT32_MAX;
             continue;
         }
         uint32_t first = scratch.entries[scratch.places[i]];
         uint32_t unique = number_of(scratch, first);
-        s.inverse[i] = unique;
+        s.unique.inverse[i] = unique;
         if (first == i)
-            s.unique_keys[unique] = s.keys[i];
+            s.unique.keys[unique] = s.batch.keys[i];
     }
-    for (uint64_t t = hotbed_cuda_thread(); t <= s.num_tables; t += hotbed_cuda_threads()) {
-        uint32_t start = s.table_starts[t], before = number_of(scratch, start);
-        s.unique_offsets[t] = before;
-        if (t < s.num_tables) {
-            uint32_t next = s.table_starts[t + 1];
-            s.tallies[t].keys += next - start;
-            s.tallies[t].uniques += number_of(scratch, next) - before;
+    for (uint64_t t = hotbed_cuda_thread(); t <= s.storage.num_tables; t += hotbed_cuda_threads()) {
+        uint32_t start = s.batch.table_starts[t], before = number_of(scratch, start);
+        s.unique.offsets[t] = before;
+        if (t < s.storage.num_tables) {
+            uint32_t next = s.batch.table_starts[t + 1];
+            s.storage.tallies[t].keys += next - start;
+            s.storage.tallies[t].uniques += number_of(scratch, next) - before;
         }
     }
 }
@@ -126,30 +127,30 @@ static __global__ void __launch_bounds__(BLOCK)
 /* Find where each unique key's occurrences begin in the sorted order. */
 static __global__ void __launch_bounds__(BLOCK)
     start_kernel(hotbed_step_view s, unique_scratch scratch) {
-    uint32_t n = s.table_starts[s.num_tables];
+    uint32_t n = s.batch.table_starts[s.storage.num_tables];
     for (uint64_t j = hotbed_cuda_thread(); j < n; j += hotbed_cuda_threads()) {
         uint32_t unique = scratch.sorted[j];
         if (j == 0 || scratch.sorted[j - 1] != unique)
-            s.starts[unique] = (uint32_t)j;
+            s.unique.starts[unique] = (uint32_t)j;
     }
     if (hotbed_cuda_thread() == 0)
-        s.starts[s.unique_offsets[s.num_tables]] = n;
+        s.unique.starts[s.unique.offsets[s.storage.num_tables]] = n;
 }
 
 static __global__ void __launch_bounds__(BLOCK) count_kernel(hotbed_step_view s) {
-    uint32_t uniques = s.unique_offsets[s.num_tables];
+    uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
-        s.counts[u] = s.starts[u + 1] - s.starts[u];
+        s.unique.counts[u] = s.unique.starts[u + 1] - s.unique.starts[u];
 }
 
 /* Add key_counts to `counts`, which are 0. Occurrences of a unique key are adjacent in the sorted
  * order, so a warp sums its own and adds once. */
 static __global__ void __launch_bounds__(BLOCK)
     sum_kernel(hotbed_step_view s, unique_scratch scratch) {
-    uint32_t n = s.table_starts[s.num_tables], lane = threadIdx.x % 32;
+    uint32_t n = s.batch.table_starts[s.storage.num_tables], lane = threadIdx.x % 32;
     for (uint64_t j = hotbed_cuda_thread(); j - lane < n; j += hotbed_cuda_threads()) {
         uint32_t unique = j < n ? scratch.sorted[j] : UINT32_MAX;
-        uint64_t count = j < n ? s.key_counts[s.positions[j]] : 0;
+        uint64_t count = j < n ? s.batch.counts[s.unique.positions[j]] : 0;
         for (uint32_t apart = 1; apart < 32; apart *= 2) {
             uint32_t other = __shfl_down_sync(0xffffffffU, unique, apart);
             uint64_t more = __shfl_down_sync(0xffffffffU, count, apart);
@@ -158,7 +159,7 @@ static __global__ void __launch_bounds__(BLOCK)
         }
         uint32_t before = __shfl_up_sync(0xffffffffU, unique, 1);
         if (j < n && (lane == 0 || before != unique))
-            hotbed_add_relaxed_u64(&s.counts[unique], count);
+            hotbed_add_relaxed_u64(&s.unique.counts[unique], count);
     }
 }
 
@@ -171,7 +172,7 @@ static size_t scratch_bytes_of(uint64_t bound, uint32_t num_tables) {
 static hotbed_status unique(
     const hotbed_step_view *step, void *memory, size_t scratch_bytes, hotbed_stream *stream) {
     unique_scratch scratch;
-    uint64_t bound = step->bound;
+    uint64_t bound = step->batch.bound;
     uint32_t bits = 1;
     (void)scratch_bytes;
     (void)carve(bound, (uint8_t *)memory, &scratch);
@@ -193,16 +194,16 @@ static hotbed_status unique(
     HOTBED_TRY(hotbed_cuda_launched("number_kernel"));
     if (bound > 0)
         HOTBED_TRY(hotbed_sort_pairs(
-            bound, step->inverse, scratch.order, scratch.sorted, step->positions, bits,
-            scratch.memory, scratch.memory_bytes, stream));
+            bound, step->unique.inverse, scratch.order, scratch.sorted, step->unique.positions,
+            bits, scratch.memory, scratch.memory_bytes, stream));
     start_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
     HOTBED_TRY(hotbed_cuda_launched("start_kernel"));
-    if (step->key_counts == NULL) {
+    if (step->batch.counts == NULL) {
         count_kernel<<<blocks, BLOCK, 0, native>>>(*step);
         return hotbed_cuda_launched("count_kernel");
     }
     HOTBED_TRY(hotbed_cuda_check(
-        cudaMemsetAsync(step->counts, 0, (size_t)bound * sizeof(uint64_t), native),
+        cudaMemsetAsync(step->unique.counts, 0, (size_t)bound * sizeof(uint64_t), native),
         "cudaMemsetAsync"));
     sum_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
     return hotbed_cuda_launched("sum_kernel");

@@ -19,9 +19,9 @@ typedef struct unique_args {
  * table until group_body(). */
 static void number_body(const void *args, uint64_t begin, uint64_t end) {
     const unique_args *a = args;
-    const uint64_t *keys = a->s.keys;
+    const uint64_t *keys = a->s.batch.keys;
     for (uint64_t t = begin; t < end; t++) {
-        uint32_t start = a->s.table_starts[t], stop = a->s.table_starts[t + 1], n = 0;
+        uint32_t start = a->s.batch.table_starts[t], stop = a->s.batch.table_starts[t + 1], n = 0;
         uint32_t capacity = 2 * (stop - start);
         uint32_t *heads = a->heads + 2 * (size_t)start, *firsts = a->firsts + start;
         memset(heads, 0xff, capacity * sizeof *heads);
@@ -33,7 +33,7 @@ static void number_body(const void *args, uint64_t begin, uint64_t end) {
                 heads[at] = n;
                 firsts[n++] = i;
             }
-            a->s.inverse[i] = heads[at];
+            a->s.unique.inverse[i] = heads[at];
         }
         a->number[t] = n;
     }
@@ -43,46 +43,46 @@ static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
     const unique_args *a = args;
     (void)begin, (void)end;
     uint32_t total = 0;
-    for (uint32_t t = 0; t < a->s.num_tables; t++) {
-        a->s.unique_offsets[t] = total;
+    for (uint32_t t = 0; t < a->s.storage.num_tables; t++) {
+        a->s.unique.offsets[t] = total;
         total += a->number[t];
-        a->s.tallies[t].keys += a->s.table_starts[t + 1] - a->s.table_starts[t];
-        a->s.tallies[t].uniques += a->number[t];
+        a->s.storage.tallies[t].keys += a->s.batch.table_starts[t + 1] - a->s.batch.table_starts[t];
+        a->s.storage.tallies[t].uniques += a->number[t];
     }
-    uint32_t n = a->s.table_starts[a->s.num_tables];
-    a->s.unique_offsets[a->s.num_tables] = total;
-    a->s.starts[total] = n;
-    for (uint64_t i = n; i < a->s.bound; i++)
-        a->s.inverse[i] = UINT32_MAX;
+    uint32_t n = a->s.batch.table_starts[a->s.storage.num_tables];
+    a->s.unique.offsets[a->s.storage.num_tables] = total;
+    a->s.unique.starts[total] = n;
+    for (uint64_t i = n; i < a->s.batch.bound; i++)
+        a->s.unique.inverse[i] = UINT32_MAX;
 }
 
 /* Group the occurrences of tables begin .. end-1 by unique key. */
 static void group_body(const void *args, uint64_t begin, uint64_t end) {
     const unique_args *a = args;
     for (uint64_t t = begin; t < end; t++) {
-        uint32_t start = a->s.table_starts[t], stop = a->s.table_starts[t + 1];
-        uint32_t base = a->s.unique_offsets[t], n = a->number[t], at = start;
+        uint32_t start = a->s.batch.table_starts[t], stop = a->s.batch.table_starts[t + 1];
+        uint32_t base = a->s.unique.offsets[t], n = a->number[t], at = start;
         uint32_t *firsts = a->firsts + start;
-        uint64_t *counts = a->s.counts + base;
+        uint64_t *counts = a->s.unique.counts + base;
         memset(counts, 0, n * sizeof *counts);
         for (uint32_t i = start; i < stop; i++)
-            counts[a->s.inverse[i]]++;
+            counts[a->s.unique.inverse[i]]++;
         for (uint32_t u = 0; u < n; u++) {
-            a->s.unique_keys[base + u] = a->s.keys[firsts[u]];
-            a->s.starts[base + u] = at;
+            a->s.unique.keys[base + u] = a->s.batch.keys[firsts[u]];
+            a->s.unique.starts[base + u] = at;
             firsts[u] = at; /* from now on the position of the next occurrence */
             at += (uint32_t)counts[u];
         }
         for (uint32_t i = start; i < stop; i++) {
-            uint32_t u = a->s.inverse[i];
-            a->s.positions[firsts[u]++] = i;
-            a->s.inverse[i] = base + u;
+            uint32_t u = a->s.unique.inverse[i];
+            a->s.unique.positions[firsts[u]++] = i;
+            a->s.unique.inverse[i] = base + u;
         }
-        if (a->s.key_counts == NULL)
+        if (a->s.batch.counts == NULL)
             continue;
         memset(counts, 0, n * sizeof *counts);
         for (uint32_t i = start; i < stop; i++)
-            a->s.counts[a->s.inverse[i]] += a->s.key_counts[i];
+            a->s.unique.counts[a->s.unique.inverse[i]] += a->s.batch.counts[i];
     }
 }
 
@@ -97,15 +97,16 @@ static hotbed_status unique(
     unique_args args = {
         .s = *step,
         .heads = words,
-        .firsts = words + 2 * step->bound,
-        .number = words + 3 * step->bound,
+        .firsts = words + 2 * step->batch.bound,
+        .number = words + 3 * step->batch.bound,
     };
     hotbed_status status =
-        hotbed_host_launch(stream, step->num_tables, 1, number_body, &args, sizeof args);
+        hotbed_host_launch(stream, step->storage.num_tables, 1, number_body, &args, sizeof args);
     if (status == HOTBED_OK)
         status = hotbed_host_launch(stream, 1, 0, offsets_body, &args, sizeof args);
     if (status == HOTBED_OK)
-        status = hotbed_host_launch(stream, step->num_tables, 1, group_body, &args, sizeof args);
+        status =
+            hotbed_host_launch(stream, step->storage.num_tables, 1, group_body, &args, sizeof args);
     return status;
 }
 

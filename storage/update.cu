@@ -58,7 +58,7 @@ static size_t carve(uint64_t bound, uint32_t max_dim, uint8_t *base, update_scra
 }
 
 static __global__ void step_kernel(hotbed_step_view s, float beta1, float beta2, uint32_t *used) {
-    hotbed_clock_step(s.clock, beta1, beta2);
+    hotbed_clock_step(s.storage.clock, beta1, beta2);
     hotbed_step_hold(&s, HOTBED_HELD_BATCH, false); /* updates release the rows' pins */
     used[0] = used[1] = used[2] = used[3] = 0;
 }
@@ -123,11 +123,12 @@ static __device__ uint32_t split(
 static __global__ void __launch_bounds__(SPLIT_BLOCK)
     split_kernel(hotbed_step_view s, update_scratch scratch) {
     __shared__ block_sums sums;
-    uint32_t uniques = s.unique_offsets[s.num_tables];
+    uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     for (uint64_t first = (uint64_t)blockIdx.x * SPLIT_BLOCK; first < uniques;
          first += (uint64_t)gridDim.x * SPLIT_BLOCK) {
         uint64_t u = first + threadIdx.x;
-        uint32_t begin = u < uniques ? s.starts[u] : 0, end = u < uniques ? s.starts[u + 1] : 0;
+        uint32_t begin = u < uniques ? s.unique.starts[u] : 0,
+                 end = u < uniques ? s.unique.starts[u + 1] : 0;
         bool some = end - begin > FEW;
         if (__syncthreads_or(some) == 0)
             continue;
@@ -163,8 +164,8 @@ static __global__ void __launch_bounds__(BLOCK) leaf_kernel(
     uint64_t step = hotbed_cuda_threads() / WIDTH;
     for (uint64_t leaf = hotbed_cuda_thread() / WIDTH; leaf < leaves; leaf += step) {
         uint32_t begin = scratch.leaf_begin[leaf], end = scratch.leaf_end[leaf];
-        uint32_t t = hotbed_part_of(s.table_starts, s.num_tables, begin);
-        uint32_t dim = s.tables[t].dim;
+        uint32_t t = hotbed_part_of(s.batch.table_starts, s.storage.num_tables, begin);
+        uint32_t dim = s.storage.tables[t].dim;
         for (uint32_t first = 0; first < dim; first += 4 * WIDTH) {
             uint32_t e = first + 4 * hotbed_tile_rank(WIDTH);
             uint32_t count = e < dim ? hotbed_count4(dim, e) : 0;
@@ -221,16 +222,16 @@ static __global__ void __launch_bounds__(BLOCK, PLAIN ? (KIND == HOTBED_OPT_SGD 
         hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
         update_scratch scratch) {
     const hotbed_update_shape shape = {true, PLAIN, REDUCED};
-    uint32_t uniques = s.unique_offsets[s.num_tables];
+    uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     uint32_t lane = hotbed_tile_rank(WIDTH);
     o.kind = KIND; /* known at compile time: SGD needs half of Adam's registers */
     for (uint64_t first = hotbed_cuda_thread() / WIDTH * ROWS; first < uniques;
          first += hotbed_cuda_threads() / WIDTH * ROWS) {
         uint32_t count = uniques - first < ROWS ? (uint32_t)(uniques - first) : ROWS;
         uint64_t mine = first + (lane < count ? lane : count - 1);
-        uint64_t slot = s.slots[mine];
-        uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, (uint32_t)mine);
-        uint32_t begin = s.starts[mine], end = s.starts[mine + 1];
+        uint64_t slot = s.unique.slots[mine];
+        uint32_t t = hotbed_table_of_unique(&s, (uint32_t)mine);
+        uint32_t begin = s.unique.starts[mine], end = s.unique.starts[mine + 1];
         for (uint32_t r = 0; r < count; r++) {
             uint64_t slot_r = hotbed_tile_shuffle_u64(WIDTH, slot, r);
             uint32_t begin_r = hotbed_tile_shuffle_u32(WIDTH, begin, r);
@@ -238,7 +239,7 @@ static __global__ void __launch_bounds__(BLOCK, PLAIN ? (KIND == HOTBED_OPT_SGD 
             uint32_t t_r = hotbed_tile_shuffle_u32(WIDTH, t, r);
             if (slot_r != HOTBED_SLOT_NONE)
                 hotbed_update_row(
-                    &s, &o, gradient, &s.tables[t_r], slot_r,
+                    &s, &o, gradient, &s.storage.tables[t_r], slot_r,
                     REDUCED ? reduced_source(first + r)
                             : find_source(scratch, first + r, begin_r, end_r),
                     shape, WIDTH);
@@ -275,8 +276,8 @@ static __global__ void __launch_bounds__(BLOCK, LEAF_BLOCKS) leaf_in_registers_k
     for (uint64_t leaf = hotbed_cuda_thread() / WIDTH; leaf < leaves; leaf += step) {
         const hotbed_sum_source source = {
             scratch.leaf_begin[leaf], scratch.leaf_end[leaf], NULL, 0};
-        uint32_t t = hotbed_part_of(s.table_starts, s.num_tables, source.begin);
-        uint32_t dim = s.tables[t].dim;
+        uint32_t t = hotbed_part_of(s.batch.table_starts, s.storage.num_tables, source.begin);
+        uint32_t dim = s.storage.tables[t].dim;
         hotbed_quads sum = hotbed_sum_addends(&s, gradient, source, dim, shape, WIDTH);
         if (e < dim)
             hotbed_store4(HOTBED_F32, scratch.leaf_sums, leaf * scratch.row + e, 4, sum.q[0]);
@@ -289,11 +290,12 @@ template <uint32_t WIDTH>
 static __device__ __noinline__ void update_many(
     const hotbed_step_view *s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     const update_scratch &scratch, uint32_t u) {
-    const uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, u);
-    if (s->slots[u] != HOTBED_SLOT_NONE)
+    const uint32_t t = hotbed_table_of_unique(s, u);
+    if (s->unique.slots[u] != HOTBED_SLOT_NONE)
         hotbed_update_row(
-            s, &o, gradient, &s->tables[t], s->slots[u],
-            find_source(scratch, u, s->starts[u], s->starts[u + 1]), {true, false, false}, WIDTH);
+            s, &o, gradient, &s->storage.tables[t], s->unique.slots[u],
+            find_source(scratch, u, s->unique.starts[u], s->unique.starts[u + 1]),
+            {true, false, false}, WIDTH);
 }
 
 /* Update the row of unique key u, if it has a slot and at most one group of addends. */
@@ -302,10 +304,11 @@ static __device__ void update_one(
     const hotbed_step_view &s, const hotbed_optimizer_view &o, hotbed_gradient_view gradient,
     const update_scratch &scratch, uint32_t u, uint32_t begin, uint32_t end, uint64_t slot,
     hotbed_register_shape shape) {
-    const uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, u);
+    const uint32_t t = hotbed_table_of_unique(&s, u);
     const hotbed_sum_source source = find_source(scratch, u, begin, end);
     if (slot != HOTBED_SLOT_NONE && source.end - source.begin <= HOTBED_SUM_GROUP)
-        hotbed_update_in_registers(&s, &o, gradient, &s.tables[t], slot, source, shape, WIDTH);
+        hotbed_update_in_registers(
+            &s, &o, gradient, &s.storage.tables[t], slot, source, shape, WIDTH);
 }
 
 /* Update rows with more than a few occurrences. */
@@ -320,7 +323,8 @@ static __global__ void __launch_bounds__(BLOCK, SOME_BLOCKS) update_some_kernel(
     for (uint64_t i = tile; i < some; i += step) {
         const uint32_t u = scratch.some[i];
         update_one<WIDTH>(
-            s, o, gradient, scratch, u, s.starts[u], s.starts[u + 1], s.slots[u], shape);
+            s, o, gradient, scratch, u, s.unique.starts[u], s.unique.starts[u + 1],
+            s.unique.slots[u], shape);
     }
     for (uint64_t m = tile; m < scratch.used[2]; m += step)
         update_many<WIDTH>(&s, o, gradient, scratch, scratch.many[m]);
@@ -333,16 +337,17 @@ static __global__ void __launch_bounds__(BLOCK, FEW_BLOCKS) update_few_kernel(
     hotbed_gradient_view gradient, const __grid_constant__ update_scratch scratch) {
     constexpr hotbed_register_shape shape = {
         KIND, POOLED, HALF, QUADS, has_wide_states(KIND) ? 2 : 1};
-    const uint32_t uniques = s.unique_offsets[s.num_tables];
+    const uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     const uint64_t step = hotbed_cuda_threads() / WIDTH;
     o.kind = KIND;
     for (uint64_t u = hotbed_cuda_thread() / WIDTH; u < uniques; u += step) {
-        const uint32_t begin = s.starts[u], end = s.starts[u + 1];
-        const uint64_t slot = s.slots[u];
-        const uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, (uint32_t)u);
+        const uint32_t begin = s.unique.starts[u], end = s.unique.starts[u + 1];
+        const uint64_t slot = s.unique.slots[u];
+        const uint32_t t = hotbed_table_of_unique(&s, (uint32_t)u);
         const hotbed_sum_source source = {begin, end, NULL, 0};
         if (end - begin <= FEW && slot != HOTBED_SLOT_NONE)
-            hotbed_update_in_registers(&s, &o, gradient, &s.tables[t], slot, source, shape, WIDTH);
+            hotbed_update_in_registers(
+                &s, &o, gradient, &s.storage.tables[t], slot, source, shape, WIDTH);
     }
 }
 
@@ -351,13 +356,14 @@ static __global__ void __launch_bounds__(BLOCK) reduce_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     update_scratch scratch, hotbed_sums_view sums) {
     const hotbed_update_shape shape = {true, PLAIN, false};
-    uint32_t uniques = s.unique_offsets[s.num_tables];
+    uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     uint64_t step = hotbed_cuda_threads() / WIDTH;
     for (uint64_t u = hotbed_cuda_thread() / WIDTH; u < uniques; u += step) {
-        uint32_t t = hotbed_part_of(s.unique_offsets, s.num_tables, (uint32_t)u);
+        uint32_t t = hotbed_table_of_unique(&s, (uint32_t)u);
         hotbed_reduce_row(
-            &s, &o, gradient, s.tables[t].dim, u,
-            find_source(scratch, u, s.starts[u], s.starts[u + 1]), shape, sums, WIDTH);
+            &s, &o, gradient, s.storage.tables[t].dim, u,
+            find_source(scratch, u, s.unique.starts[u], s.unique.starts[u + 1]), shape, sums,
+            WIDTH);
     }
 }
 
@@ -477,14 +483,14 @@ static update_launches choose(uint32_t max_dim, update_form form, uint32_t kind)
 static update_form form_of(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
     hotbed_gradient_view gradient, uint32_t max_dim) {
-    if (step->rows_form == HOTBED_ROWS_ANY || step->output_dtype != HOTBED_F32 ||
+    if (step->storage.rows_form == HOTBED_ROWS_ANY || step->storage.output_dtype != HOTBED_F32 ||
         optimizer->max_gradient != 0.0F || gradient.stride % 4 != 0 ||
         ((uintptr_t)gradient.data & 15U) != 0)
         return FORM_ANY;
-    const bool f32 = step->rows_form == HOTBED_ROWS_F32;
-    if (step->pooling == HOTBED_POOL_NONE)
+    const bool f32 = step->storage.rows_form == HOTBED_ROWS_F32;
+    if (step->storage.pooling == HOTBED_POOL_NONE)
         return !f32 ? FORM_ANY : max_dim > 128 ? FORM_PLAIN : FORM_SEQUENCE;
-    if (max_dim > 128 || step->pooling != HOTBED_POOL_SUM || step->weights != NULL)
+    if (max_dim > 128 || step->storage.pooling != HOTBED_POOL_SUM || step->batch.weights != NULL)
         return FORM_ANY;
     return f32 ? FORM_BAGS : FORM_BAGS_HALF;
 }
@@ -499,10 +505,10 @@ static hotbed_status sum_parts(
     const hotbed_optimizer_view *optimizer, hotbed_gradient_view gradient, update_scratch scratch,
     hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
-    unsigned blocks = blocks_of(stream, step->bound, launch->width);
+    unsigned blocks = blocks_of(stream, step->batch.bound, launch->width);
     split_kernel<<<
-        hotbed_cuda_blocks(stream, step->bound, SPLIT_BLOCK, WAVES), SPLIT_BLOCK, 0, native>>>(
-        *step, scratch);
+        hotbed_cuda_blocks(stream, step->batch.bound, SPLIT_BLOCK, WAVES), SPLIT_BLOCK, 0,
+        native>>>(*step, scratch);
     HOTBED_TRY(hotbed_cuda_launched("split_kernel"));
     launch->leaf<<<blocks, BLOCK, 0, native>>>(*step, *optimizer, gradient, scratch);
     HOTBED_TRY(hotbed_cuda_launched("leaf_kernel"));
@@ -524,20 +530,20 @@ static hotbed_status update(
     hotbed_stream *stream) {
     update_scratch scratch;
     (void)scratch_bytes;
-    (void)carve(step->bound, max_dim, (uint8_t *)memory, &scratch);
+    (void)carve(step->batch.bound, max_dim, (uint8_t *)memory, &scratch);
     update_launches launch =
         choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer->kind);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
     HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, stream));
     if (launch.some != NULL) {
         launch.some<<<
-            hotbed_cuda_blocks(stream, step->bound * launch.width, BLOCK, 1), BLOCK, 0,
+            hotbed_cuda_blocks(stream, step->batch.bound * launch.width, BLOCK, 1), BLOCK, 0,
             hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
         HOTBED_TRY(hotbed_cuda_launched("update_some_kernel"));
     }
     launch.update<<<
-        hotbed_cuda_blocks(stream, step->bound * launch.update_width, BLOCK, FEW_WAVES), BLOCK, 0,
-        hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
+        hotbed_cuda_blocks(stream, step->batch.bound * launch.update_width, BLOCK, FEW_WAVES),
+        BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
     return hotbed_cuda_launched("update_kernel");
 }
 
@@ -547,13 +553,13 @@ static hotbed_status reduce(
     hotbed_stream *stream) {
     update_scratch scratch;
     const hotbed_cuda_native native(stream);
-    (void)carve(step->bound, max_dim, (uint8_t *)memory, &scratch);
+    (void)carve(step->batch.bound, max_dim, (uint8_t *)memory, &scratch);
     update_launches launch =
         choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer->kind);
     HOTBED_TRY(hotbed_cuda_check(
         cudaMemsetAsync(scratch.used, 0, 4 * sizeof(uint32_t), native), "cudaMemsetAsync"));
     HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, stream));
-    launch.reduce<<<blocks_of(stream, step->bound, launch.width), BLOCK, 0, native>>>(
+    launch.reduce<<<blocks_of(stream, step->batch.bound, launch.width), BLOCK, 0, native>>>(
         *step, *optimizer, gradient, scratch, sums);
     return hotbed_cuda_launched("reduce_kernel");
 }
@@ -562,12 +568,12 @@ static hotbed_status apply(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer, hotbed_gradient_view sums,
     uint32_t max_dim, void *memory, hotbed_stream *stream) {
     update_scratch scratch;
-    (void)carve(step->bound, max_dim, (uint8_t *)memory, &scratch);
-    bool plain = step->rows_form == HOTBED_ROWS_F32 && ((uintptr_t)sums.data & 15U) == 0;
+    (void)carve(step->batch.bound, max_dim, (uint8_t *)memory, &scratch);
+    bool plain = step->storage.rows_form == HOTBED_ROWS_F32 && ((uintptr_t)sums.data & 15U) == 0;
     update_launches launch = choose(max_dim, plain ? FORM_PLAIN : FORM_ANY, optimizer->kind);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
     launch.apply<<<
-        blocks_of(stream, step->bound, launch.width), BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        blocks_of(stream, step->batch.bound, launch.width), BLOCK, 0, hotbed_cuda_native(stream)>>>(
         *step, *optimizer, sums, scratch);
     return hotbed_cuda_launched("update_kernel");
 }

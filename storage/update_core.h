@@ -41,21 +41,21 @@ typedef struct hotbed_occurrence {
 HOTBED_HD hotbed_occurrence
 hotbed_occurrence_of(const hotbed_step_view *s, hotbed_gradient_view gradient, uint32_t i) {
     hotbed_occurrence o = {i * gradient.stride, 1.0F, 1.0F};
-    if (s->pooling == HOTBED_POOL_NONE)
+    if (s->storage.pooling == HOTBED_POOL_NONE)
         return o;
-    uint32_t b = s->bags == NULL ? i : s->bags[i];
+    uint32_t b = s->batch.bags == NULL ? i : s->batch.bags[i];
     if (b == HOTBED_NO_BAG) {
         o.at = HOTBED_NO_GRADIENT;
         return o;
     }
-    uint32_t feature = b / s->batch_size;
-    o.at = (uint64_t)(b - feature * s->batch_size) * gradient.stride + s->columns[feature];
-    if (s->pooling == HOTBED_POOL_MEAN) {
+    uint32_t feature = b / s->batch.size;
+    o.at = (uint64_t)(b - feature * s->batch.size) * gradient.stride + s->storage.columns[feature];
+    if (s->storage.pooling == HOTBED_POOL_MEAN) {
         hotbed_bag bag = hotbed_bag_at(s, b, feature);
         o.mean = 1.0F / (float)(bag.end - bag.begin);
     }
-    if (s->weights != NULL)
-        o.weight = s->weights[i];
+    if (s->batch.weights != NULL)
+        o.weight = s->batch.weights[i];
     return o;
 }
 
@@ -66,9 +66,11 @@ HOTBED_HD hotbed_f32x4 hotbed_gradient_scaled(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_f32x4 g, float mean,
     float weight) {
     g = hotbed_clamp4(g, o->max_gradient);
-    if (s->pooling == HOTBED_POOL_MEAN)
+    if (s->storage.pooling == HOTBED_POOL_MEAN)
         g = hotbed_scale4(g, mean);
-    return s->weights == NULL || s->pooling == HOTBED_POOL_NONE ? g : hotbed_scale4(g, weight);
+    return s->batch.weights == NULL || s->storage.pooling == HOTBED_POOL_NONE
+               ? g
+               : hotbed_scale4(g, weight);
 }
 
 /* Sum sequence occurrences begin .. end-1, at most a group, in order from zero. Reading several
@@ -80,7 +82,7 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_plain(
     uint32_t lane = hotbed_tile_rank(width);
     for (uint32_t j = begin; j < end; j += width) {
         uint32_t n = end - j < width ? end - j : width;
-        uint32_t mine = s->positions[j + (lane < n ? lane : 0)];
+        uint32_t mine = s->unique.positions[j + (lane < n ? lane : 0)];
         for (uint32_t k = 0; k < n; k++) {
             uint32_t i = hotbed_tile_shuffle_u32(width, mine, k);
             if (count > 0)
@@ -107,16 +109,17 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_group(
     for (uint32_t j = begin; j < end; j += width) {
         uint32_t n = end - j < width ? end - j : width;
         hotbed_occurrence mine =
-            hotbed_occurrence_of(s, gradient, s->positions[j + (lane < n ? lane : 0)]);
+            hotbed_occurrence_of(s, gradient, s->unique.positions[j + (lane < n ? lane : 0)]);
         for (uint32_t k = 0; k < n; k++) {
             uint64_t at = hotbed_tile_shuffle_u64(width, mine.at, k);
             float mean = hotbed_tile_shuffle_f32(width, mine.mean, k);
             float weight = hotbed_tile_shuffle_f32(width, mine.weight, k);
             if (count > 0 && at != HOTBED_NO_GRADIENT)
                 sum = hotbed_add4(
-                    sum, hotbed_gradient_scaled(
-                             s, o, hotbed_load4(s->output_dtype, gradient.data, at + e, count),
-                             mean, weight));
+                    sum,
+                    hotbed_gradient_scaled(
+                        s, o, hotbed_load4(s->storage.output_dtype, gradient.data, at + e, count),
+                        mean, weight));
         }
     }
     return sum;
@@ -307,7 +310,7 @@ HOTBED_HD void hotbed_update_parts(
 /* Unpin the row in `slot` after its update. */
 HOTBED_HD void hotbed_unpin_updated(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot, uint32_t width) {
-    if (slot >= s->index_slots)
+    if (slot >= s->storage.index_slots)
         return;
     bool moves = table->range.evicts != 0;
     if (moves)
@@ -315,8 +318,8 @@ HOTBED_HD void hotbed_unpin_updated(
     if (hotbed_tile_rank(width) != 0)
         return;
     if (table->tiers == HOTBED_TIERS_CACHE && slot < table->lower_first)
-        hotbed_index_mark(s->index, slot);
-    hotbed_index_unpin(s->index, slot, moves);
+        hotbed_index_mark(s->storage.index, slot);
+    hotbed_index_unpin(s->storage.index, slot, moves);
 }
 
 /* Update the row in `slot` and unpin it. */
@@ -324,10 +327,11 @@ HOTBED_HD void hotbed_update_row(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source,
     hotbed_update_shape shape, uint32_t width) {
-    uint8_t *row = hotbed_row_at(s->index, table, slot);
+    uint8_t *row = hotbed_row_at(s->storage.index, table, slot);
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
-    hotbed_update_parts(s, o, s->clock, gradient, table, row, state0, state1, source, shape, width);
+    hotbed_update_parts(
+        s, o, s->storage.clock, gradient, table, row, state0, state1, source, shape, width);
     hotbed_unpin_updated(s, table, slot, width);
 }
 
@@ -376,7 +380,7 @@ HOTBED_HD uint64_t hotbed_addend_at(
     uint32_t j) {
     if (source.partials != NULL)
         return (uint64_t)(uintptr_t)(source.partials + j * source.partial_stride);
-    uint32_t i = s->positions[j];
+    uint32_t i = s->unique.positions[j];
     uint64_t at = pooled ? hotbed_occurrence_of(s, gradient, i).at : i * gradient.stride;
     return at == HOTBED_NO_GRADIENT ? 0 : (uint64_t)(uintptr_t)((const float *)gradient.data + at);
 }
@@ -455,7 +459,7 @@ HOTBED_HD void hotbed_update_in_registers(
     const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source,
     hotbed_register_shape shape, uint32_t width) {
     const uint32_t dim = table->dim;
-    uint8_t *row = hotbed_row_at(s->index, table, slot);
+    uint8_t *row = hotbed_row_at(s->storage.index, table, slot);
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
     const bool rowwise = shape.kind == HOTBED_OPT_ROWWISE_ADAGRAD;
@@ -485,7 +489,7 @@ HOTBED_HD void hotbed_update_in_registers(
             a.q[q] = hotbed_f32x4_of(row_sum);
         if (!second)
             b.q[q] = hotbed_f32x4_of(0.0F);
-        hotbed_f32x4 v = hotbed_optimize4(o, s->clock, w.q[q], g.q[q], &a.q[q], &b.q[q]);
+        hotbed_f32x4 v = hotbed_optimize4(o, s->storage.clock, w.q[q], g.q[q], &a.q[q], &b.q[q]);
         hotbed_row_store4(shape.half, table->dtype, row, e, v);
         if (first)
             *(hotbed_f32x4 *)(void *)(state0 + e) = a.q[q];

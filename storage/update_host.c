@@ -35,19 +35,19 @@ typedef struct rate_args {
 static void step_body(const void *args, uint64_t begin, uint64_t end) {
     const update_args *a = args;
     (void)begin, (void)end;
-    hotbed_clock_step(a->s.clock, a->o.beta1, a->o.beta2);
+    hotbed_clock_step(a->s.storage.clock, a->o.beta1, a->o.beta2);
     hotbed_step_hold(&a->s, HOTBED_HELD_BATCH, false); /* updates release the rows' pins */
 }
 
 /* The table of unique key u; `before` is the table of an earlier unique key. */
 static inline uint32_t table_of(const hotbed_step_view *s, uint32_t u, uint32_t before) {
-    while (u >= s->unique_offsets[before + 1])
+    while (u >= s->unique.offsets[before + 1])
         before++;
     return before;
 }
 
 static inline uint64_t uniques_up_to(const hotbed_step_view *s, uint64_t end) {
-    uint64_t uniques = s->unique_offsets[s->num_tables];
+    uint64_t uniques = s->unique.offsets[s->storage.num_tables];
     return end < uniques ? end : uniques;
 }
 
@@ -55,33 +55,34 @@ static inline uint64_t uniques_up_to(const hotbed_step_view *s, uint64_t end) {
 
 /* Whether gradients are added without scaling. */
 static inline bool sums_plainly(const update_args *a) {
-    return a->s.output_dtype == HOTBED_F32 && a->o.max_gradient == 0.0F;
+    return a->s.storage.output_dtype == HOTBED_F32 && a->o.max_gradient == 0.0F;
 }
 
 /* The gradient of key number i; NULL: zeros. */
 static inline const float *gradient_of(const update_args *a, uint32_t i) {
     const hotbed_step_view *s = &a->s;
     const float *data = a->gradient.data;
-    if (s->pooling == HOTBED_POOL_NONE)
+    if (s->storage.pooling == HOTBED_POOL_NONE)
         return data + i * a->gradient.stride;
-    uint32_t b = s->bags == NULL ? i : s->bags[i];
+    uint32_t b = s->batch.bags == NULL ? i : s->batch.bags[i];
     if (b == HOTBED_NO_BAG)
         return NULL;
-    uint32_t feature = b / s->batch_size;
-    return data + (uint64_t)(b - feature * s->batch_size) * a->gradient.stride +
-           s->columns[feature];
+    uint32_t feature = b / s->batch.size;
+    return data + (uint64_t)(b - feature * s->batch.size) * a->gradient.stride +
+           s->storage.columns[feature];
 }
 
 /* The factors of key number i in pooling: share of a mean, and weight. False: the key does not
  * contribute. */
 static inline bool scales_of(const hotbed_step_view *s, uint32_t i, float *share, float *weight) {
-    if (s->pooling == HOTBED_POOL_NONE || (s->pooling == HOTBED_POOL_SUM && s->weights == NULL))
+    if (s->storage.pooling == HOTBED_POOL_NONE ||
+        (s->storage.pooling == HOTBED_POOL_SUM && s->batch.weights == NULL))
         return false;
     *share = 1.0F;
-    *weight = s->weights == NULL ? 1.0F : s->weights[i];
-    if (s->pooling == HOTBED_POOL_MEAN) {
-        uint32_t b = s->bags == NULL ? i : s->bags[i];
-        hotbed_bag bag = hotbed_bag_at(s, b, b / s->batch_size);
+    *weight = s->batch.weights == NULL ? 1.0F : s->batch.weights[i];
+    if (s->storage.pooling == HOTBED_POOL_MEAN) {
+        uint32_t b = s->batch.bags == NULL ? i : s->batch.bags[i];
+        hotbed_bag bag = hotbed_bag_at(s, b, b / s->batch.size);
         *share = 1.0F / (float)(bag.end - bag.begin);
     }
     return true;
@@ -108,15 +109,15 @@ static void sum_group(
     const update_args *a, uint32_t begin, uint32_t end, uint32_t first, uint32_t count,
     float *sum) {
     const hotbed_step_view *s = &a->s;
-    uint32_t n = s->table_starts[s->num_tables];
+    uint32_t n = s->batch.table_starts[s->storage.num_tables];
     clear(sum, count);
     for (uint32_t j = begin; j < end; j++) {
         if (j + GRADIENTS_AHEAD < n) { /* rows are prefetched in the order of the occurrences */
-            const float *ahead = gradient_of(a, s->positions[j + GRADIENTS_AHEAD]);
+            const float *ahead = gradient_of(a, s->unique.positions[j + GRADIENTS_AHEAD]);
             if (ahead != NULL)
                 hotbed_prefetch_item(ahead + first, count * sizeof(float));
         }
-        uint32_t i = s->positions[j];
+        uint32_t i = s->unique.positions[j];
         const float *g = gradient_of(a, i);
         float share = 1.0F, weight = 1.0F;
         if (g == NULL)
@@ -162,7 +163,7 @@ static void sum_many(
 
 /* Sum the gradients of unique key u, of a table with `dim` elements. */
 static void sum_row(const update_args *a, uint32_t u, uint32_t dim, float *sum) {
-    uint32_t begin = a->s.starts[u], end = a->s.starts[u + 1];
+    uint32_t begin = a->s.unique.starts[u], end = a->s.unique.starts[u + 1];
     if (!sums_plainly(a)) {
         const hotbed_update_shape shape = {false, false, false};
         const hotbed_sum_source source = {begin, end, NULL, 0};
@@ -187,13 +188,13 @@ HOTBED_HD void update_as(
     uint32_t kind, bool plain) {
     /* Copies: the compiler knows that stores to the row do not change them, and keeps them in
      * registers. */
-    const hotbed_clock clock = *a->s.clock;
+    const hotbed_clock clock = *a->s.storage.clock;
     hotbed_optimizer_view o = a->o;
     o.kind = kind;
     const hotbed_update_shape shape = {false, plain, true};
     const hotbed_gradient_view view = {gradient, 0};
     const hotbed_sum_source source = {0, 0, NULL, 0};
-    uint8_t *row = hotbed_row_at(a->s.index, table, slot);
+    uint8_t *row = hotbed_row_at(a->s.storage.index, table, slot);
     hotbed_update_parts(
         NULL, &o, &clock, view, table, row, (float *)(void *)(row + table->state_offset[0]),
         (float *)(void *)(row + table->state_offset[1]), source, shape, 1);
@@ -216,15 +217,16 @@ static void update_with(
 }
 
 static inline void prefetch_meta(const hotbed_step_view *s, uint64_t u, uint64_t end) {
-    if (u < end && s->slots[u] < s->index_slots)
-        hotbed_prefetch(hotbed_index_meta(s->index, s->slots[u]));
+    if (u < end && s->unique.slots[u] < s->storage.index_slots)
+        hotbed_prefetch(hotbed_index_meta(s->storage.index, s->unique.slots[u]));
 }
 
 /* Prefetch the row of unique key u, which is in table t or a later one. */
 static inline void prefetch_row(const hotbed_step_view *s, uint32_t u, uint32_t t) {
-    const hotbed_table_view *table = &s->tables[table_of(s, u, t)];
-    if (s->slots[u] != HOTBED_SLOT_NONE)
-        hotbed_prefetch_item(hotbed_row_at(s->index, table, s->slots[u]), table->row_bytes);
+    const hotbed_table_view *table = &s->storage.tables[table_of(s, u, t)];
+    if (s->unique.slots[u] != HOTBED_SLOT_NONE)
+        hotbed_prefetch_item(
+            hotbed_row_at(s->storage.index, table, s->unique.slots[u]), table->row_bytes);
 }
 
 /* Unpin the rows of unique keys begin .. end-1. An atomic operation waits for all earlier stores,
@@ -233,8 +235,8 @@ static void unpin_range(const hotbed_step_view *s, uint32_t t, uint64_t begin, u
     for (uint64_t u = begin; u < end; u++) {
         t = table_of(s, (uint32_t)u, t);
         prefetch_meta(s, u + METAS_AHEAD, end);
-        if (s->slots[u] != HOTBED_SLOT_NONE)
-            hotbed_unpin_updated(s, &s->tables[t], s->slots[u], 1);
+        if (s->unique.slots[u] != HOTBED_SLOT_NONE)
+            hotbed_unpin_updated(s, &s->storage.tables[t], s->unique.slots[u], 1);
     }
 }
 
@@ -244,11 +246,11 @@ static void update_range(const update_args *a, uint64_t begin, uint64_t end, boo
     end = uniques_up_to(s, end);
     if (begin >= end)
         return;
-    const uint32_t first_table = hotbed_part_of(s->unique_offsets, s->num_tables, (uint32_t)begin);
+    const uint32_t first_table = hotbed_table_of_unique(s, (uint32_t)begin);
     uint32_t t = first_table;
     for (uint32_t u = (uint32_t)begin; u < end; u++) {
         t = table_of(s, u, t);
-        uint64_t slot = s->slots[u];
+        uint64_t slot = s->unique.slots[u];
         if (u + UPDATES_AHEAD < end)
             prefetch_row(s, u + UPDATES_AHEAD, t);
         if (slot == HOTBED_SLOT_NONE)
@@ -257,8 +259,8 @@ static void update_range(const update_args *a, uint64_t begin, uint64_t end, boo
         if (reduced)
             gradient = (const float *)a->gradient.data + u * a->gradient.stride;
         else
-            sum_row(a, u, s->tables[t].dim, scratch);
-        update_with(a, &s->tables[t], slot, gradient);
+            sum_row(a, u, s->storage.tables[t].dim, scratch);
+        update_with(a, &s->storage.tables[t], slot, gradient);
     }
     unpin_range(s, first_table, begin, end);
 }
@@ -278,10 +280,10 @@ static void reduce_body(const void *args, uint64_t begin, uint64_t end) {
     end = uniques_up_to(s, end);
     if (begin >= end)
         return;
-    uint32_t t = hotbed_part_of(s->unique_offsets, s->num_tables, (uint32_t)begin);
+    uint32_t t = hotbed_table_of_unique(s, (uint32_t)begin);
     for (uint32_t u = (uint32_t)begin; u < end; u++) {
         t = table_of(s, u, t);
-        uint32_t dim = s->tables[t].dim;
+        uint32_t dim = s->storage.tables[t].dim;
         float *to = a->sums.data + u * a->sums.stride;
         sum_row(a, u, dim, a->sums.add ? scratch : to);
         if (a->sums.add)
@@ -315,7 +317,7 @@ static size_t scratch(uint64_t bound, uint32_t max_dim) {
 static hotbed_status step_rows(
     const update_args *args, hotbed_host_body body, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_host_launch(stream, 1, 0, step_body, args, sizeof *args));
-    return hotbed_host_launch(stream, args->s.bound, ROWS_GRAIN, body, args, sizeof *args);
+    return hotbed_host_launch(stream, args->s.batch.bound, ROWS_GRAIN, body, args, sizeof *args);
 }
 
 static hotbed_status update(
@@ -333,7 +335,8 @@ static hotbed_status reduce(
     hotbed_stream *stream) {
     update_args args = {.s = *step, .o = *optimizer, .gradient = gradient, .sums = sums};
     (void)max_dim, (void)memory;
-    return hotbed_host_launch(stream, step->bound, ROWS_GRAIN, reduce_body, &args, sizeof args);
+    return hotbed_host_launch(
+        stream, step->batch.bound, ROWS_GRAIN, reduce_body, &args, sizeof args);
 }
 
 static hotbed_status apply(

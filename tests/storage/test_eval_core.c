@@ -94,7 +94,7 @@ typedef struct work {
     /* the trainer */
     hotbed_step_view training;
     uint64_t unique_keys[BATCH], slots[BATCH], counts[BATCH], held[HELD][BATCH];
-    uint32_t unique_starts[2], missing[BATCH], num_missing, bins[HOTBED_MOVE_WORDS];
+    uint32_t unique_starts[2], missing[BATCH], num_missing, bins[HOTBED_BIN_WORDS];
     hotbed_move moves[BATCH];
     bool there[KEYS];
     state states[KEYS][STATES];
@@ -104,7 +104,7 @@ typedef struct work {
     /* the evaluator */
     hotbed_step_view eval;
     uint64_t keys[EVAL_KEYS], found[EVAL_KEYS];
-    uint32_t feature_starts[2], feature_tables[1], order[EVAL_KEYS], eval_bins[HOTBED_MOVE_WORDS],
+    uint32_t feature_starts[2], feature_tables[1], order[EVAL_KEYS], eval_bins[HOTBED_BIN_WORDS],
         below;
     uint64_t columns[2];
     float output[EVAL_KEYS][DIM_MOST] HOTBED_ALIGN(16);
@@ -193,40 +193,42 @@ static void start(const layout *of, uint32_t width, uint64_t seed) {
         w.states[n][0] = (state){MISSING, 0, UINT64_MAX};
         w.num_states[n] = 1;
     }
-    hotbed_step_view s = {.tables = table, .index_slots = HOTBED_SLOT_UNINDEXED, .num_tables = 1};
-    s.index =
+    hotbed_step_view s = {
+        .storage = {.tables = table, .index_slots = HOTBED_SLOT_UNINDEXED, .num_tables = 1}};
+    s.storage.index =
         (hotbed_index_view){w.index_keys, w.index_metas, of->grown[0] != 0 ? w.segments : NULL};
-    s.clock = &w.clock;
-    s.tallies = &w.tally;
-    s.faults = s.offset_faults = &w.fault;
+    s.storage.clock = &w.clock;
+    s.storage.tallies = &w.tally;
+    s.batch.faults = s.batch.offset_faults = &w.fault;
     w.training = w.eval = s;
-    s.unique_keys = w.unique_keys;
-    s.unique_offsets = w.unique_starts;
-    s.slots = w.slots;
-    s.counts = w.counts;
-    s.missing = w.missing;
-    s.num_missing = &w.num_missing;
-    s.moves = w.moves;
-    s.move_bins = w.bins;
+    s.unique.keys = w.unique_keys;
+    s.unique.offsets = w.unique_starts;
+    s.unique.slots = w.slots;
+    s.unique.counts = w.counts;
+    s.unique.missing = w.missing;
+    s.unique.num_missing = &w.num_missing;
+    s.moves.items = w.moves;
+    s.moves.sort.bins = w.bins;
     w.training = s;
     hotbed_step_view *e = &w.eval;
     w.columns[1] = w.of->dim;
     w.feature_starts[1] = EVAL_KEYS;
-    e->eval = 1;
-    e->output_dtype = HOTBED_F32;
-    e->keys = w.keys;
-    e->slots = w.found;
-    e->feature_starts = w.feature_starts;
-    e->feature_tables = w.feature_tables;
-    e->num_features = 1;
-    e->columns = w.columns;
-    e->bound = e->batch_size = EVAL_KEYS;
-    e->move_order = w.order;
-    e->move_bins = w.eval_bins;
-    e->below = &w.below;
-    e->begun = &w.begun;
-    e->missing = w.again;
-    e->num_missing = &w.num_again;
+    e->eval.on = 1;
+    e->storage.output_dtype = HOTBED_F32;
+    e->batch.keys = w.keys;
+    e->unique.slots = w.found;
+    e->batch.feature_starts = w.feature_starts;
+    e->storage.feature_tables = w.feature_tables;
+    e->storage.num_features = 1;
+    e->storage.columns = w.columns;
+    e->batch.bound = e->batch.size = EVAL_KEYS;
+    e->eval.deferred = w.found; /* as in hotbed_storage_eval() */
+    e->eval.sort.order = w.order;
+    e->eval.sort.bins = w.eval_bins;
+    e->eval.below = &w.below;
+    e->eval.begun = &w.begun;
+    e->eval.rereads = w.again;
+    e->eval.num_rereads = &w.num_again;
 }
 
 /* --- the trainer ----------------------------------------------------------------------------- */
@@ -241,7 +243,7 @@ static void log_state(uint32_t n, float value, uint64_t from) {
 }
 
 static bool in_table(uint64_t key) {
-    const hotbed_index_view index = w.training.index;
+    const hotbed_index_view index = w.training.storage.index;
     hotbed_index_range range = hotbed_table_range(&w.table, key);
     return hotbed_index_find(index, range, key, 1) != HOTBED_SLOT_NONE ||
            (hotbed_table_moves(&w.table) &&
@@ -323,7 +325,7 @@ static void log_prefetch(uint64_t from) {
 /* Train the row of distinct key u by one step. */
 static void update(uint32_t u, uint32_t width) {
     const uint64_t slot = w.slots[u];
-    uint8_t *row = hotbed_row_at(w.training.index, &w.table, slot);
+    uint8_t *row = hotbed_row_at(w.training.storage.index, &w.table, slot);
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < w.of->dim; e += 4 * width) {
         const uint32_t count = hotbed_count4(w.of->dim, e);
         const hotbed_f32x4 old = hotbed_load4(HOTBED_F32, row, e, count);
@@ -332,7 +334,7 @@ static void update(uint32_t u, uint32_t width) {
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0 && w.table.tiers == HOTBED_TIERS_CACHE &&
         slot < w.table.lower_first)
-        hotbed_index_mark(w.training.index, slot);
+        hotbed_index_mark(w.training.storage.index, slot);
 }
 
 /* Unpin the batch of HELD steps ago. */
@@ -340,7 +342,7 @@ static void hold(uint32_t step) {
     uint64_t *held = w.held[step % HELD];
     for (uint32_t u = 0; u < BATCH; u++)
         if (held[u] != HOTBED_SLOT_NONE)
-            hotbed_index_unpin(w.training.index, held[u], true);
+            hotbed_index_unpin(w.training.storage.index, held[u], true);
     memcpy(held, w.slots, sizeof w.slots);
 }
 
@@ -451,7 +453,7 @@ static void evaluate(uint32_t width) {
         if (first) {
             for (uint32_t i = 0; i < EVAL_KEYS; i++)
                 w.keys[i] = draw_below(&w.random[1], w.of->keys);
-            w.eval.pooling = e % WAYS == POOLED ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
+            w.eval.storage.pooling = e % WAYS == POOLED ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
             from = ++w.now;
             hotbed_eval_begin(&w.eval);
         }

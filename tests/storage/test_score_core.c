@@ -31,7 +31,7 @@ typedef struct work {
 static void clear(const work *w, hotbed_index_range range) {
     hotbed_index_args args;
     memset(&args, 0, sizeof args);
-    args.index = w->s.index;
+    args.index = w->s.storage.index;
     args.range = range;
     for (uint64_t i = 0; i < hotbed_index_range_slots(range); i++)
         hotbed_call_clear(&args, i);
@@ -54,27 +54,28 @@ static void start(work *w, uint32_t width, hotbed_admission admission) {
     w->table.probation = 1;
     w->table.admission = (uint32_t)admission;
     w->table.admit = admission == HOTBED_ADMIT_FREQUENCY ? THRESHOLD : (uint64_t)1 << 31;
-    w->s.tables = &w->table;
-    w->s.index.keys = w->index_keys;
-    w->s.index.metas = w->index_metas;
-    w->s.index_slots = SLOTS;
-    w->s.clock = &w->clock;
-    w->s.tallies = &w->tally;
-    w->s.unique_keys = w->unique_keys;
-    w->s.unique_offsets = w->unique_offsets;
-    w->s.counts = w->counts;
-    w->s.slots = w->slots;
-    w->s.missing = w->missing;
-    w->s.num_missing = &w->num_missing;
-    w->s.faults = &w->fault;
-    w->s.num_tables = 1;
+    w->s.storage.tables = &w->table;
+    w->s.storage.index.keys = w->index_keys;
+    w->s.storage.index.metas = w->index_metas;
+    w->s.storage.index_slots = SLOTS;
+    w->s.storage.clock = &w->clock;
+    w->s.storage.tallies = &w->tally;
+    w->s.unique.keys = w->unique_keys;
+    w->s.unique.offsets = w->unique_offsets;
+    w->s.unique.counts = w->counts;
+    w->s.unique.slots = w->slots;
+    w->s.unique.missing = w->missing;
+    w->s.unique.num_missing = &w->num_missing;
+    w->s.batch.faults = &w->fault;
+    w->s.storage.num_tables = 1;
     clear(w, w->table.range);
     clear(w, w->table.counter);
 }
 
 HOTBED_HD void prefetch_of(work *w, uint32_t width) {
     for (uint32_t u = 0; u < w->unique_offsets[1]; u++) {
-        uint64_t slot = hotbed_index_find(w->s.index, w->table.range, w->unique_keys[u], width);
+        uint64_t slot =
+            hotbed_index_find(w->s.storage.index, w->table.range, w->unique_keys[u], width);
         if (hotbed_tile_rank(width) != 0)
             continue;
         w->slots[u] = slot;
@@ -146,7 +147,7 @@ static void counted(uint32_t width) {
             rejected += !admitted;
             stored += admitted && before < THRESHOLD;
             uint64_t in_counter =
-                hotbed_index_find(w.s.index, w.table.counter, w.unique_keys[u], 1);
+                hotbed_index_find(w.s.storage.index, w.table.counter, w.unique_keys[u], 1);
             CHECK_EQ(in_counter != HOTBED_SLOT_NONE, !admitted);
             if (!admitted)
                 CHECK_EQ(hotbed_meta_score(w.index_metas[in_counter]), *count);

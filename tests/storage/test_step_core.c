@@ -47,7 +47,7 @@ typedef struct work {
 
 static void forward_rows(void *argument) {
     const work *w = argument;
-    uint32_t n = w->s.feature_starts[w->s.num_features];
+    uint32_t n = w->s.batch.feature_starts[w->s.storage.num_features];
     for (uint32_t i = 0; i < n; i += w->width)
         hotbed_forward_rows(
             &w->s, i, n - i < w->width ? n - i : w->width, w->output, w->stride, w->width);
@@ -55,7 +55,7 @@ static void forward_rows(void *argument) {
 
 static void forward_bags(void *argument) {
     const work *w = argument;
-    uint64_t bags = (uint64_t)w->s.num_features * w->s.batch_size;
+    uint64_t bags = (uint64_t)w->s.storage.num_features * w->s.batch.size;
     for (uint64_t b = 0; b < bags; b++)
         hotbed_forward_bag(&w->s, b, w->output, w->stride, w->width);
 }
@@ -63,19 +63,19 @@ static void forward_bags(void *argument) {
 /* As the pool_bags kernel, with `w->bags` bags at once. */
 static void pool_bags(void *argument) {
     const work *w = argument;
-    const bool half = w->s.rows_form == HOTBED_ROWS_HALF;
-    for (uint32_t f = 0; f < w->s.num_features; f++)
-        for (uint32_t first = 0; first < w->s.batch_size; first += w->bags) {
-            uint32_t left = w->s.batch_size - first;
+    const bool half = w->s.storage.rows_form == HOTBED_ROWS_HALF;
+    for (uint32_t f = 0; f < w->s.storage.num_features; f++)
+        for (uint32_t first = 0; first < w->s.batch.size; first += w->bags) {
+            uint32_t left = w->s.batch.size - first;
             hotbed_forward_bags(
-                &w->s, (uint64_t)f * w->s.batch_size + first, left < w->bags ? left : w->bags, f,
+                &w->s, (uint64_t)f * w->s.batch.size + first, left < w->bags ? left : w->bags, f,
                 w->output, w->stride, half, w->width);
         }
 }
 
 static void fill_bags(void *argument) {
     const work *w = argument;
-    uint64_t bags = (uint64_t)w->s.num_features * w->s.batch_size;
+    uint64_t bags = (uint64_t)w->s.storage.num_features * w->s.batch.size;
     for (uint64_t b = 0; b < bags; b += w->bags)
         hotbed_fill_bags(
             &w->s, b, bags - b < w->bags ? (uint32_t)(bags - b) : w->bags, w->bags, w->width);
@@ -84,7 +84,7 @@ static void fill_bags(void *argument) {
 /* the two passes of eval by address */
 static void eval_rows(void *argument) {
     const work *w = argument;
-    uint32_t n = w->s.feature_starts[w->s.num_features];
+    uint32_t n = w->s.batch.feature_starts[w->s.storage.num_features];
     uint64_t epoch = hotbed_eval_epoch(&w->s);
     for (uint32_t i = 0; i < n; i += w->width)
         hotbed_eval_rows(
@@ -94,7 +94,7 @@ static void eval_rows(void *argument) {
 
 static void eval_below(void *argument) {
     const work *w = argument;
-    uint32_t n = w->s.move_bins[0], turn = TURN < w->width ? TURN : w->width;
+    uint32_t n = w->s.eval.sort.bins[0], turn = TURN < w->width ? TURN : w->width;
     for (uint32_t i = 0; i < n; i += turn)
         hotbed_eval_below(
             &w->s, i, n - i < turn ? n - i : turn, w->output, w->stride,
@@ -105,7 +105,10 @@ static void sum_leaves(void *argument) {
     const work *w = argument;
     for (uint32_t leaf = 0; leaf < w->leaves; leaf++) {
         uint32_t begin = w->leaf_begin[leaf];
-        uint32_t dim = w->s.tables[hotbed_part_of(w->s.table_starts, w->s.num_tables, begin)].dim;
+        uint32_t dim =
+            w->s.storage
+                .tables[hotbed_part_of(w->s.batch.table_starts, w->s.storage.num_tables, begin)]
+                .dim;
         for (uint32_t first = 0; first < dim; first += 4 * w->width) {
             uint32_t e = first + 4 * hotbed_tile_rank(w->width);
             uint32_t count = e < dim ? hotbed_count4(dim, e) : 0;
@@ -128,7 +131,7 @@ static void sum_groups(void *argument) {
 }
 
 static hotbed_sum_source source_of(const work *w, uint32_t u) {
-    hotbed_sum_source source = {w->s.starts[u], w->s.starts[u + 1], NULL, w->row};
+    hotbed_sum_source source = {w->s.unique.starts[u], w->s.unique.starts[u + 1], NULL, w->row};
     if (w->shape.reduced)
         source.begin = u;
     uint32_t parts = (source.end - source.begin + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
@@ -142,12 +145,12 @@ static hotbed_sum_source source_of(const work *w, uint32_t u) {
 }
 
 HOTBED_HD void update_rows_of(const work *w, uint32_t width) {
-    for (uint32_t u = 0; u < w->s.unique_offsets[w->s.num_tables]; u++)
-        if (w->s.slots[u] != HOTBED_SLOT_NONE) {
-            uint32_t t = hotbed_part_of(w->s.unique_offsets, w->s.num_tables, u);
+    for (uint32_t u = 0; u < w->s.unique.offsets[w->s.storage.num_tables]; u++)
+        if (w->s.unique.slots[u] != HOTBED_SLOT_NONE) {
+            uint32_t t = hotbed_part_of(w->s.unique.offsets, w->s.storage.num_tables, u);
             hotbed_update_row(
-                &w->s, &w->o, w->gradient, &w->s.tables[t], w->s.slots[u], source_of(w, u),
-                w->shape, width);
+                &w->s, &w->o, w->gradient, &w->s.storage.tables[t], w->s.unique.slots[u],
+                source_of(w, u), w->shape, width);
         }
 }
 
@@ -179,8 +182,8 @@ static void sum_leaves_in_registers(void *argument) {
     const work *w = argument;
     for (uint32_t leaf = 0; leaf < w->leaves; leaf++) {
         hotbed_sum_source source = {w->leaf_begin[leaf], w->leaf_end[leaf], NULL, 0};
-        uint32_t t = hotbed_part_of(w->s.table_starts, w->s.num_tables, source.begin);
-        uint32_t dim = w->s.tables[t].dim;
+        uint32_t t = hotbed_part_of(w->s.batch.table_starts, w->s.storage.num_tables, source.begin);
+        uint32_t dim = w->s.storage.tables[t].dim;
         hotbed_quads sum =
             hotbed_sum_addends(&w->s, w->gradient, source, dim, w->registers, w->width);
         for (uint32_t q = 0; q < w->registers.quads; q++) {
@@ -193,36 +196,37 @@ static void sum_leaves_in_registers(void *argument) {
 
 static void update_in_registers(void *argument) {
     const work *w = argument;
-    for (uint32_t u = 0; u < w->s.unique_offsets[w->s.num_tables]; u++) {
-        if (w->s.slots[u] == HOTBED_SLOT_NONE)
+    for (uint32_t u = 0; u < w->s.unique.offsets[w->s.storage.num_tables]; u++) {
+        if (w->s.unique.slots[u] == HOTBED_SLOT_NONE)
             continue;
         const hotbed_table_view *table =
-            &w->s.tables[hotbed_part_of(w->s.unique_offsets, w->s.num_tables, u)];
+            &w->s.storage.tables[hotbed_part_of(w->s.unique.offsets, w->s.storage.num_tables, u)];
         hotbed_sum_source source = source_of(w, u);
         if (source.end - source.begin <= HOTBED_SUM_GROUP)
             hotbed_update_in_registers(
-                &w->s, &w->o, w->gradient, table, w->s.slots[u], source, w->registers, w->width);
+                &w->s, &w->o, w->gradient, table, w->s.unique.slots[u], source, w->registers,
+                w->width);
         else
             hotbed_update_row(
-                &w->s, &w->o, w->gradient, table, w->s.slots[u], source, w->shape, w->width);
+                &w->s, &w->o, w->gradient, table, w->s.unique.slots[u], source, w->shape, w->width);
     }
 }
 
 static void reduce_rows(void *argument) {
     const work *w = argument;
-    for (uint32_t u = 0; u < w->s.unique_offsets[w->s.num_tables]; u++) {
-        uint32_t t = hotbed_part_of(w->s.unique_offsets, w->s.num_tables, u);
+    for (uint32_t u = 0; u < w->s.unique.offsets[w->s.storage.num_tables]; u++) {
+        uint32_t t = hotbed_part_of(w->s.unique.offsets, w->s.storage.num_tables, u);
         hotbed_reduce_row(
-            &w->s, &w->o, w->gradient, w->s.tables[t].dim, u, source_of(w, u), w->shape, w->sums,
-            w->width);
+            &w->s, &w->o, w->gradient, w->s.storage.tables[t].dim, u, source_of(w, u), w->shape,
+            w->sums, w->width);
     }
 }
 
 /* Lay out the partial sums of distinct keys with more than 32 occurrences. */
 static void split(work *w) {
     w->leaves = w->groups = 0;
-    for (uint32_t u = 0; u < w->s.unique_offsets[w->s.num_tables]; u++) {
-        uint32_t begin = w->s.starts[u], end = w->s.starts[u + 1];
+    for (uint32_t u = 0; u < w->s.unique.offsets[w->s.storage.num_tables]; u++) {
+        uint32_t begin = w->s.unique.starts[u], end = w->s.unique.starts[u + 1];
         if (end - begin <= HOTBED_SUM_GROUP)
             continue;
         CHECK(u < PARTS);
@@ -295,7 +299,7 @@ static void free_image(image *m) {
 
 static void update_all(work *w, bool split_sums) {
     w->shape.split = split_sums;
-    hotbed_clock_step(w->s.clock, w->o.beta1, w->o.beta2);
+    hotbed_clock_step(w->s.storage.clock, w->o.beta1, w->o.beta2);
     if (split_sums) {
         split(w);
         hotbed_emulate_run(w->width, sum_leaves, w);
@@ -306,12 +310,12 @@ static void update_all(work *w, bool split_sums) {
 
 /* As update_all(), with rows in registers. Dims are at most 64. */
 static void update_all_in_registers(work *w, uint32_t ahead) {
-    const bool pooled = w->s.pooling != HOTBED_POOL_NONE;
+    const bool pooled = w->s.storage.pooling != HOTBED_POOL_NONE;
     w->registers = (hotbed_register_shape){
-        w->o.kind, pooled, w->s.rows_form == HOTBED_ROWS_HALF, w->width < 16 ? 16 / w->width : 1,
-        ahead};
+        w->o.kind, pooled, w->s.storage.rows_form == HOTBED_ROWS_HALF,
+        w->width < 16 ? 16 / w->width : 1, ahead};
     w->shape = (hotbed_update_shape){true, false, false};
-    hotbed_clock_step(w->s.clock, w->o.beta1, w->o.beta2);
+    hotbed_clock_step(w->s.storage.clock, w->o.beta1, w->o.beta2);
     split(w);
     hotbed_emulate_run(w->width, sum_leaves_in_registers, w);
     hotbed_emulate_run(w->width, sum_groups, w);
@@ -329,9 +333,9 @@ static void update_in_halves(work *w, float *sums, uint64_t max_dim, bool add) {
         hotbed_emulate_run(w->width, sum_groups, w);
     }
     if (add)
-        memset(sums, 0, w->s.bound * max_dim * sizeof *sums);
+        memset(sums, 0, w->s.batch.bound * max_dim * sizeof *sums);
     hotbed_emulate_run(w->width, reduce_rows, w);
-    hotbed_clock_step(w->s.clock, w->o.beta1, w->o.beta2);
+    hotbed_clock_step(w->s.storage.clock, w->o.beta1, w->o.beta2);
     w->gradient = (hotbed_gradient_view){sums, max_dim};
     w->shape.reduced = true;
     hotbed_emulate_run(w->width, update_rows, w);
@@ -341,19 +345,19 @@ static void update_in_halves(work *w, float *sums, uint64_t max_dim, bool add) {
 
 /* Compare bags of keys and pooled output, computed several bags at once, with the library's. */
 static void same_bags(test_ticket *l, work *w) {
-    const uint32_t *bags = w->s.bags;
-    uint32_t *filled = allocate(w->s.bound * sizeof *filled);
+    const uint32_t *bags = w->s.batch.bags;
+    uint32_t *filled = allocate(w->s.batch.bound * sizeof *filled);
     for (uint32_t n = w->width < 4 ? w->width : 4; n <= w->width;
          n = n < w->width ? w->width : 2 * n) {
         w->bags = n;
         if (bags != NULL) {
-            memset(filled, 0xff, w->s.bound * sizeof *filled);
-            w->s.bags = filled;
+            memset(filled, 0xff, w->s.batch.bound * sizeof *filled);
+            w->s.batch.bags = filled;
             hotbed_emulate_run(w->width, fill_bags, w);
-            CHECK_BYTES(filled, bags, w->s.bound * sizeof *filled);
-            w->s.bags = l->ticket->step.bags;
+            CHECK_BYTES(filled, bags, w->s.batch.bound * sizeof *filled);
+            w->s.batch.bags = l->ticket->step.batch.bags;
         }
-        if (w->s.rows_form == HOTBED_ROWS_ANY)
+        if (w->s.storage.rows_form == HOTBED_ROWS_ANY)
             continue;
         memset(l->output, 0, (size_t)l->output_bytes);
         hotbed_emulate_run(w->width, pool_bags, w);
@@ -395,7 +399,7 @@ static void same_bytes(test_ticket *l, rng *random, kernels form) {
     w.row = (storage->max_dim + 3U) / 4U * 4U;
     w.leaf_sums = aligned_alloc(256, (PARTS * w.row * sizeof(float) + 255) / 256 * 256);
     w.group_sums = aligned_alloc(256, (PARTS * w.row * sizeof(float) + 255) / 256 * 256);
-    uint64_t sums_bytes = w.s.bound * storage->max_dim * sizeof(float);
+    uint64_t sums_bytes = w.s.batch.bound * storage->max_dim * sizeof(float);
     float *sums = aligned_alloc(256, (sums_bytes + 255) / 256 * 256);
     CHECK(w.leaf_sums != NULL && w.group_sums != NULL && sums != NULL);
     image before = image_of(storage);
@@ -519,8 +523,9 @@ static void rows_in_registers_are_the_same_at_every_width(hotbed_backend backend
 /* Turn counts of bins into their starts and order the deferred keys by bin.  Check that each key is there once and that
  * bins ascend.  Returns the number of bins with keys. */
 static uint32_t order_keys(const work *w, uint32_t below) {
-    uint32_t *bins = w->s.move_bins, n = w->s.feature_starts[w->s.num_features], all = 0;
-    for (uint32_t b = 1; b <= HOTBED_MOVE_BINS; b++) {
+    uint32_t *bins = w->s.eval.sort.bins, n = w->s.batch.feature_starts[w->s.storage.num_features],
+             all = 0;
+    for (uint32_t b = 1; b <= HOTBED_BINS; b++) {
         uint32_t count = bins[b];
         bins[b] = all;
         all += count;
@@ -532,12 +537,12 @@ static uint32_t order_keys(const work *w, uint32_t below) {
     uint32_t parts = all > 0;
     bool seen[EVAL_KEYS] = {false};
     for (uint32_t k = 0, last = 0; k < all; k++) {
-        uint32_t i = w->s.move_order[k];
+        uint32_t i = w->s.eval.sort.order[k];
         CHECK(i < n && !seen[i]);
         seen[i] = true;
-        const hotbed_table_view *table = &w->s.tables[hotbed_table_of_key(&w->s, i)];
-        CHECK(hotbed_slot_below(table, w->s.slots[i]));
-        uint32_t bin = hotbed_lower_bin(w->s.index, table, w->s.slots[i]);
+        const hotbed_table_view *table = &w->s.storage.tables[hotbed_table_of_key(&w->s, i)];
+        CHECK(hotbed_slot_below(table, w->s.eval.deferred[i]));
+        uint32_t bin = hotbed_lower_bin(w->s.storage.index, table, w->s.eval.deferred[i]);
         CHECK(k == 0 || bin >= last);
         parts += k > 0 && bin != last;
         last = bin;
@@ -551,7 +556,7 @@ static void same_eval(test_ticket *l) {
     enum { FILL = 0x5a, FROM = 7 };
     static work w;
     static uint64_t slots[EVAL_KEYS];
-    static uint32_t order[EVAL_KEYS], bins[HOTBED_MOVE_WORDS], starts[2 * TABLES];
+    static uint32_t order[EVAL_KEYS], bins[HOTBED_BIN_WORDS], starts[2 * TABLES];
     hotbed_storage *storage = l->r->storage;
     hotbed_table_view tables[TABLES];
     hotbed_step_view *s = &w.s;
@@ -563,28 +568,28 @@ static void same_eval(test_ticket *l) {
     memcpy(l->scratch[1], l->output, (size_t)l->output_bytes);
     memset(&w, 0, sizeof w);
     *s = hotbed_storage_step(storage);
-    CHECK_EQ(s->below_from, 1); /* the lower tier has few pages */
+    CHECK_EQ(s->eval.below_from, 1); /* the lower tier has few pages */
     uint32_t last = FROM - 1, below = 0;
-    s->below = &last;
-    s->below_from = FROM;
-    s->eval = 1;
-    s->keys = batch.keys;
-    s->slots = slots;
-    s->move_order = order;
-    s->move_bins = bins;
-    s->feature_starts = starts;
+    s->eval.below = &last;
+    s->eval.below_from = FROM;
+    s->eval.on = 1;
+    s->batch.keys = batch.keys;
+    s->eval.deferred = slots;
+    s->eval.sort.order = order;
+    s->eval.sort.bins = bins;
+    s->batch.feature_starts = starts;
     uint64_t begun = 0;
     uint32_t again = 0;
-    s->begun = &begun;
-    s->num_missing = &again;
+    s->eval.begun = &begun;
+    s->eval.num_rereads = &again;
     hotbed_eval_begin(s);
-    for (uint32_t f = 0; f <= s->num_features; f++)
+    for (uint32_t f = 0; f <= s->storage.num_features; f++)
         starts[f] = f * batch.batch_size;
-    CHECK(starts[s->num_features] == batch.num_keys && batch.num_keys <= EVAL_KEYS);
-    memcpy(tables, s->tables, sizeof tables);
+    CHECK(starts[s->storage.num_features] == batch.num_keys && batch.num_keys <= EVAL_KEYS);
+    memcpy(tables, s->storage.tables, sizeof tables);
     for (uint32_t t = 0; t < TABLES; t++)
         tables[t].bin_shift = 11; /* a bin has some rows */
-    s->tables = tables;
+    s->storage.tables = tables;
     w.stride = l->stride == 0 ? oracle_least_stride(l->r->model) : l->stride;
     w.output = l->output;
     uint64_t row = w.stride * hotbed_dtype_bytes(l->r->model->options.output_dtype);
@@ -595,7 +600,7 @@ static void same_eval(test_ticket *l) {
         memset(bins, 0, sizeof bins);
         memset(l->output, FILL, (size_t)l->output_bytes);
         hotbed_emulate_run(w.width, eval_rows, &w);
-        uint32_t told = bins[HOTBED_MOVE_BINS + 1];
+        uint32_t told = bins[HOTBED_BINS + 1];
         below = i == 0 ? told : below;
         CHECK(below > 100 && told == (deferred ? 0 : below));
         uint32_t parts = order_keys(&w, deferred ? below : 0);

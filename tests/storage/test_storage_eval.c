@@ -238,18 +238,18 @@ static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
         slots[1] = slots[0]; /* as if key 6 had been in this slot when it was found */
         const uint32_t starts[2] = {0, 2};
         hotbed_step_view step = hotbed_storage_step(r.storage);
-        step.eval = 1;
-        step.keys = batch.keys;
-        step.bound = 2;
-        step.batch_size = 2;
-        step.slots = fixture_copy(&r, slots, sizeof slots);
-        step.feature_starts = fixture_copy(&r, starts, sizeof starts);
+        step.eval.on = 1;
+        step.batch.keys = batch.keys;
+        step.batch.bound = 2;
+        step.batch.size = 2;
+        step.unique.slots = fixture_copy(&r, slots, sizeof slots);
+        step.batch.feature_starts = fixture_copy(&r, starts, sizeof starts);
         const uint64_t prefetches = 1; /* no prefetch has run since */
         const uint32_t none = 0;
-        step.begun = fixture_copy(&r, &prefetches, sizeof prefetches);
-        step.feature_tables = r.storage->device_feature_tables;
-        step.missing = fixture_alloc(&r, 2 * sizeof *step.missing);
-        step.num_missing = fixture_copy(&r, &none, sizeof none);
+        step.eval.begun = fixture_copy(&r, &prefetches, sizeof prefetches);
+        step.storage.feature_tables = r.storage->device_feature_tables;
+        step.eval.rereads = fixture_alloc(&r, 2 * sizeof *step.eval.rereads);
+        step.eval.num_rereads = fixture_copy(&r, &none, sizeof none);
         void *device = fixture_alloc(&r, sizeof output);
         CHECK_OK(r.storage->kernels.lookup->forward(&step, device, DIM, DIM, r.stream));
         CHECK_OK(r.storage->kernels.lookup->again(&step, device, DIM, r.stream));

@@ -119,10 +119,10 @@ static void tables_whose_rows_move_have_regions(hotbed_backend backend) {
         s.options.placement = m == 2 ? HOTBED_PLACE_BY_HASH : HOTBED_PLACE_BY_SCORE;
         fixture_open_bare(&r, backend, &s.options);
         /* four rows a page of 2 MiB */
-        const uint32_t from = hotbed_storage_step(r.storage).below_from;
+        const uint32_t from = hotbed_storage_step(r.storage).eval.below_from;
         CHECK(m == 3 ? from == 1 : from >= 9);
         CHECK_OK(hotbed_storage_grow(r.storage, 0, 800000, r.stream));
-        const uint32_t grown_from = hotbed_storage_step(r.storage).below_from;
+        const uint32_t grown_from = hotbed_storage_step(r.storage).eval.below_from;
         CHECK(m == 3 ? grown_from == 1 : grown_from >= from + 8);
         const hotbed_table *table = &r.storage->tables[0];
         const bool move = m < 2;

@@ -45,7 +45,7 @@ typedef struct words {
     hotbed_timer timer;
     hotbed_tally tallies[TABLES];
     uint64_t unique_keys[ALL], slots[ALL], counts[ALL];
-    uint32_t starts[TABLES + 1], missing[ALL], num_missing, bins[HOTBED_MOVE_WORDS];
+    uint32_t starts[TABLES + 1], missing[ALL], num_missing, bins[HOTBED_BIN_WORDS];
     hotbed_move moves[ALL];
     uint64_t held[HELD][ALL];
 } words;
@@ -74,7 +74,7 @@ static model_row *entry(work *k, uint32_t t, uint64_t key) {
 }
 
 static uint8_t *row_at(work *k, uint32_t t, uint64_t slot) {
-    return hotbed_row_at(k->s.index, &k->tables[t], slot);
+    return hotbed_row_at(k->s.storage.index, &k->tables[t], slot);
 }
 
 /* --- setting up ------------------------------------------------------------------------------ */
@@ -125,22 +125,22 @@ static void start(work *k, uint32_t width, uint64_t below) {
     k->tables[TIMED].range.times = k->w.times;
     k->tables[TIMED].lower.times = k->w.lower_times;
     hotbed_step_view *s = &k->s;
-    s->tables = k->tables;
-    s->index = (hotbed_index_view){k->w.index_keys, k->w.index_metas, NULL};
-    s->index_slots = HOTBED_SLOT_UNINDEXED;
-    s->clock = &k->w.clock;
-    s->timer = &k->w.timer;
-    s->tallies = k->w.tallies;
-    s->unique_keys = k->w.unique_keys;
-    s->unique_offsets = k->w.starts;
-    s->slots = k->w.slots;
-    s->counts = k->w.counts;
-    s->missing = k->w.missing;
-    s->num_missing = &k->w.num_missing;
-    s->moves = k->w.moves;
-    s->move_bins = k->w.bins;
-    s->faults = &k->fault;
-    s->num_tables = TABLES;
+    s->storage.tables = k->tables;
+    s->storage.index = (hotbed_index_view){k->w.index_keys, k->w.index_metas, NULL};
+    s->storage.index_slots = HOTBED_SLOT_UNINDEXED;
+    s->storage.clock = &k->w.clock;
+    s->storage.timer = &k->w.timer;
+    s->storage.tallies = k->w.tallies;
+    s->unique.keys = k->w.unique_keys;
+    s->unique.offsets = k->w.starts;
+    s->unique.slots = k->w.slots;
+    s->unique.counts = k->w.counts;
+    s->unique.missing = k->w.missing;
+    s->unique.num_missing = &k->w.num_missing;
+    s->moves.items = k->w.moves;
+    s->moves.sort.bins = k->w.bins;
+    s->batch.faults = &k->fault;
+    s->storage.num_tables = TABLES;
 }
 
 /* --- passes ---------------------------------------------------------------------------------- */
@@ -226,7 +226,8 @@ static int by_number(const void *a, const void *b) {
 }
 
 static uint64_t upper_meta(const work *k, uint32_t t, uint32_t number) {
-    uint64_t slot = hotbed_index_find(k->s.index, k->tables[t].range, key_of_number(number), 1);
+    uint64_t slot =
+        hotbed_index_find(k->s.storage.index, k->tables[t].range, key_of_number(number), 1);
     return slot == HOTBED_SLOT_NONE ? 0 : k->w.index_metas[slot];
 }
 
@@ -245,7 +246,7 @@ static void prefetch(work *k) {
     uint32_t exchanges = 0, counted = 0;
     for (uint32_t i = 0; i < n; i++)
         exchanges += hotbed_move_exchanges(&k->w.moves[i]) ? 1 : 0;
-    for (uint32_t b = 0; b < HOTBED_MOVE_BINS; b++)
+    for (uint32_t b = 0; b < HOTBED_BINS; b++)
         counted += k->w.bins[1 + b];
     CHECK_EQ(counted, exchanges);
     pass(k, exchange_lane, false, n);
@@ -286,7 +287,7 @@ static void train(work *k) {
         CHECK_BYTES(row, model->row, k->tables[t].row_bytes);
         train_row(model, row, k->tables[t].dim);
         if (t != EITHER && above)
-            hotbed_index_mark(k->s.index, slot);
+            hotbed_index_mark(k->s.storage.index, slot);
     }
 }
 
@@ -295,7 +296,7 @@ static void hold(work *k, uint32_t batch) {
     uint64_t *held = k->w.held[batch % HELD];
     for (uint32_t u = 0; u < ALL; u++)
         if (held[u] != HOTBED_SLOT_NONE)
-            hotbed_index_unpin(k->s.index, held[u], true);
+            hotbed_index_unpin(k->s.storage.index, held[u], true);
     memcpy(held, k->w.slots, sizeof k->w.slots);
 }
 
@@ -308,8 +309,9 @@ static void check_all(work *k, bool pinned) {
         const hotbed_table_view *table = &k->tables[t];
         for (uint32_t n = 0; n < KEYS; n++) {
             const model_row *model = &k->model[t][n];
-            uint64_t up = hotbed_index_find(k->s.index, table->range, key_of_number(n), 1);
-            uint64_t backing = hotbed_index_find(k->s.index, table->lower, key_of_number(n), 1);
+            uint64_t up = hotbed_index_find(k->s.storage.index, table->range, key_of_number(n), 1);
+            uint64_t backing =
+                hotbed_index_find(k->s.storage.index, table->lower, key_of_number(n), 1);
             bool above = up != HOTBED_SLOT_NONE, below = backing != HOTBED_SLOT_NONE;
             CHECK_EQ(above || below, model->there);
             if (!model->there)
@@ -320,7 +322,7 @@ static void check_all(work *k, bool pinned) {
             CHECK(pinned || (meta & HOTBED_META_PINS) == 0);
             CHECK_EQ(meta & HOTBED_META_LOCKED, 0);
             if (t == TIMED)
-                CHECK_EQ(*hotbed_table_time(k->s.index, table, slot), model->time);
+                CHECK_EQ(*hotbed_table_time(k->s.storage.index, table, slot), model->time);
             if (t == EITHER) {
                 CHECK(above != below);
                 continue;
@@ -410,19 +412,19 @@ static void a_key_is_found_behind_a_claimed_slot(hotbed_backend backend) {
                 continue;
             }
             hotbed_index_result placed =
-                hotbed_index_place(k->s.index, range, key, hotbed_meta_new(1, 0), 1);
-            hotbed_index_publish(k->s.index, placed.slot, key);
+                hotbed_index_place(k->s.storage.index, range, key, hotbed_meta_new(1, 0), 1);
+            hotbed_index_publish(k->s.storage.index, placed.slot, key);
             n++;
         }
         hotbed_emulate_run(k->width, claim_lanes, &c);
         CHECK(
             c.slots[0] < hotbed_index_slot(range, 2) && c.slots[1] >= hotbed_index_slot(range, 2));
-        CHECK_EQ(hotbed_index_find(k->s.index, range, c.keys[1], 1), HOTBED_SLOT_NONE);
-        hotbed_index_publish(k->s.index, c.slots[1], c.keys[1]);
-        CHECK_EQ(hotbed_index_find(k->s.index, range, c.keys[1], 1), c.slots[1]);
-        CHECK_EQ(hotbed_index_find(k->s.index, range, c.keys[0], 1), HOTBED_SLOT_NONE);
-        hotbed_index_publish(k->s.index, c.slots[0], c.keys[0]);
-        CHECK_EQ(hotbed_index_find(k->s.index, range, c.keys[0], 1), c.slots[0]);
+        CHECK_EQ(hotbed_index_find(k->s.storage.index, range, c.keys[1], 1), HOTBED_SLOT_NONE);
+        hotbed_index_publish(k->s.storage.index, c.slots[1], c.keys[1]);
+        CHECK_EQ(hotbed_index_find(k->s.storage.index, range, c.keys[1], 1), c.slots[1]);
+        CHECK_EQ(hotbed_index_find(k->s.storage.index, range, c.keys[0], 1), HOTBED_SLOT_NONE);
+        hotbed_index_publish(k->s.storage.index, c.slots[0], c.keys[0]);
+        CHECK_EQ(hotbed_index_find(k->s.storage.index, range, c.keys[0], 1), c.slots[0]);
     }
 }
 

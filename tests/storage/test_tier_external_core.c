@@ -126,21 +126,21 @@ static void start(work *k, uint32_t width) {
     }
     k->tables[TIMED].range.times = k->w.times;
     hotbed_step_view *s = &k->step.s;
-    s->tables = k->tables;
-    s->index = (hotbed_index_view){k->w.index_keys, k->w.index_metas, NULL};
-    s->index_slots = HOTBED_SLOT_UNINDEXED;
-    s->clock = &k->w.clock;
-    s->timer = &k->w.timer;
-    s->tallies = k->w.tallies;
-    s->unique_keys = k->w.unique_keys;
-    s->unique_offsets = s->table_starts = s->feature_starts = k->w.starts;
-    s->slots = k->w.slots;
-    s->counts = k->w.counts;
-    s->missing = k->w.missing;
-    s->num_missing = &k->w.num_missing;
-    s->moves = k->w.moves;
-    s->faults = s->offset_faults = &k->fault;
-    s->num_tables = s->num_features = TABLES;
+    s->storage.tables = k->tables;
+    s->storage.index = (hotbed_index_view){k->w.index_keys, k->w.index_metas, NULL};
+    s->storage.index_slots = HOTBED_SLOT_UNINDEXED;
+    s->storage.clock = &k->w.clock;
+    s->storage.timer = &k->w.timer;
+    s->storage.tallies = k->w.tallies;
+    s->unique.keys = k->w.unique_keys;
+    s->unique.offsets = s->batch.table_starts = s->batch.feature_starts = k->w.starts;
+    s->unique.slots = k->w.slots;
+    s->unique.counts = k->w.counts;
+    s->unique.missing = k->w.missing;
+    s->unique.num_missing = &k->w.num_missing;
+    s->moves.items = k->w.moves;
+    s->batch.faults = s->batch.offset_faults = &k->fault;
+    s->storage.num_tables = s->storage.num_features = TABLES;
     k->step.asked = (hotbed_store_list){view_of(&k->w.asked), k->w.asked.ranks};
     k->step.leaving = (hotbed_store_list){view_of(&k->w.leaving), k->w.leaving.ranks};
 }
@@ -299,10 +299,10 @@ static void train(work *k, const bool failed[TABLES]) {
         make_new(k, t, key, model);
         model->score = t == STATIC ? k->w.clock.prefetches : before + k->w.counts[u];
         model->time = k->w.timer.now;
-        uint8_t *row = hotbed_row_at(k->step.s.index, &k->tables[t], slot);
+        uint8_t *row = hotbed_row_at(k->step.s.storage.index, &k->tables[t], slot);
         check_row(k, t, row, model);
         train_row(model, row, k->tables[t].dim);
-        hotbed_index_unpin(k->step.s.index, slot, true);
+        hotbed_index_unpin(k->step.s.storage.index, slot, true);
     }
     for (uint32_t t = 0; t < TABLES; t++)
         CHECK_EQ(k->w.tallies[t].refused, k->refused[t]);
@@ -315,7 +315,8 @@ static void check_all(const work *k) {
         for (uint32_t n = 0; n < KEYS; n++) {
             const model_row *model = &k->model[t][n], *below = &k->w.store[t][n];
             const hotbed_table_view *table = &k->tables[t];
-            uint64_t slot = hotbed_index_find(k->step.s.index, table->range, key_of(t, n), 1);
+            uint64_t slot =
+                hotbed_index_find(k->step.s.storage.index, table->range, key_of(t, n), 1);
             uint64_t meta = slot == HOTBED_SLOT_NONE ? 0 : k->w.index_metas[slot];
             CHECK_EQ(meta != 0 || below->there, model->there);
             CHECK_EQ(meta & (HOTBED_META_PINS | HOTBED_META_LOCKED), 0);
@@ -387,11 +388,11 @@ static void evaluate(work *k) {
     keys[ALL - 1] = KEYS;
     hotbed_step_view *s = &k->eval.s;
     *s = k->step.s;
-    s->keys = keys;
-    s->feature_tables = features;
-    s->eval = 1;
+    s->batch.keys = keys;
+    s->storage.feature_tables = features;
+    s->eval.on = 1;
     for (uint32_t i = 0; i < ALL; i++)
-        k->w.slots[i] = hotbed_index_find(s->index, k->tables[i / BATCH].range, keys[i], 1);
+        k->w.slots[i] = hotbed_index_find(s->storage.index, k->tables[i / BATCH].range, keys[i], 1);
     memset(&k->w.asked, 0, sizeof k->w.asked);
     k->eval.asked = k->step.asked;
     k->eval.batch_tables = k->batch_tables;
@@ -416,7 +417,7 @@ static void evaluate(work *k) {
             continue; /* not in the upper tier, and the store failed */
         CHECK_EQ(slot != HOTBED_SLOT_NONE, model.there);
         if (model.there)
-            check_row(k, t, hotbed_row_at(s->index, &k->batch_tables[t], slot), &model);
+            check_row(k, t, hotbed_row_at(s->storage.index, &k->batch_tables[t], slot), &model);
     }
 }
 
@@ -444,7 +445,7 @@ static void call_keys(work *k, uint32_t t, uint64_t *keys) {
         keys[BATCH - 1] = KEYS;
     hotbed_rows_args args = {
         .table = k->tables[t],
-        .index = k->step.s.index,
+        .index = k->step.s.storage.index,
         .clock = &k->w.clock,
         .timer = &k->w.timer,
         .faults = &k->fault,
@@ -531,7 +532,7 @@ static void set(work *k, uint32_t t, bool all) {
 static void erase(work *k, uint32_t t) {
     uint64_t keys[BATCH];
     call_keys(k, t, keys);
-    uint64_t pinned = hotbed_index_find(k->step.s.index, k->tables[t].range, keys[0], 1);
+    uint64_t pinned = hotbed_index_find(k->step.s.storage.index, k->tables[t].range, keys[0], 1);
     if (pinned != HOTBED_SLOT_NONE)
         k->w.index_metas[pinned] += HOTBED_META_PIN;
     ask(k, HOTBED_PASS_ERASE, ERASE);
@@ -580,7 +581,7 @@ static void flush(work *k, uint32_t t, bool fails, bool drop) {
         uint64_t slots = table->first_slot + SLOTS - k->flush.first;
         k->flush = (hotbed_store_flush){
             .table = *table,
-            .index = k->step.s.index,
+            .index = k->step.s.storage.index,
             .tally = &k->w.tallies[t],
             .faults = &k->fault,
             .leaving = k->step.leaving,

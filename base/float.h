@@ -42,17 +42,15 @@ HOTBED_HD uint16_t hotbed_f32_to_f16(float value) {
 #endif
 }
 
-/* Convert from IEEE binary16; exact. */
-HOTBED_HD float hotbed_f16_to_f32(uint16_t half) {
-    uint32_t sign = (uint32_t)(half & 0x8000U) << 16;
-    uint32_t magnitude = half & 0x7fffU;
-    if (magnitude > 0x7c00U)
-        return hotbed_bits_float(sign | 0x7fc00000U | (magnitude & 0x3ffU) << 13);
+/* Convert from IEEE binary16, but not a NaN; exact. */
+HOTBED_HD float hotbed_f16_number_to_f32(uint16_t half) {
 #if defined(__CUDA_ARCH__)
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
     return value;
 #else
+    uint32_t sign = (uint32_t)(half & 0x8000U) << 16;
+    uint32_t magnitude = half & 0x7fffU;
     if (magnitude == 0x7c00U)
         return hotbed_bits_float(sign | 0x7f800000U);
     if (magnitude >= 0x400U)
@@ -61,6 +59,20 @@ HOTBED_HD float hotbed_f16_to_f32(uint16_t half) {
     float value = (float)magnitude * 0x1p-24F;
     return hotbed_bits_float(sign | hotbed_float_bits(value));
 #endif
+}
+
+/* Convert from IEEE binary16; exact. */
+HOTBED_HD float hotbed_f16_to_f32(uint16_t half) {
+    uint32_t magnitude = half & 0x7fffU;
+    if (magnitude > 0x7c00U)
+        return hotbed_bits_float(
+            (uint32_t)(half & 0x8000U) << 16 | 0x7fc00000U | (magnitude & 0x3ffU) << 13);
+    return hotbed_f16_number_to_f32(half);
+}
+
+/* Nonzero if one of two f16 in a word is a NaN. */
+HOTBED_HD uint32_t hotbed_f16x2_has_nan(uint32_t pair) {
+    return ((pair & 0x7fff7fffU) + 0x03ff03ffU) & 0x80008000U; /* a NaN is above 0x7c00 */
 }
 
 /* Convert to bf16: the upper half of the value, rounded. */

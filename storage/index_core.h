@@ -250,13 +250,6 @@ HOTBED_HD uint32_t hotbed_line_match(const uint64_t *line, uint64_t word, uint32
     return bits;
 }
 
-/* Bitwise OR over the lanes. */
-HOTBED_HD uint32_t hotbed_tile_or(uint32_t width, uint32_t bits) {
-    for (uint32_t step = 1; step < width; step *= 2)
-        bits |= hotbed_tile_shuffle_u32(width, bits, hotbed_tile_rank(width) ^ step);
-    return bits;
-}
-
 /* --- find ------------------------------------------------------------------------------------- */
 
 /* A key and the first slots of its first two candidate buckets. */

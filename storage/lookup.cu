@@ -1,4 +1,6 @@
 /* storage/lookup.cu - prefetch, forward and eval on CUDA. Host counterpart: lookup_host.c. */
+#include <cub/block/block_scan.cuh>
+
 #include "base/cuda_launch.h"
 #include "storage/cuda_bins.h"
 #include "storage/lookup_kernels.h"
@@ -163,10 +165,12 @@ static __global__ void __launch_bounds__(BLOCK)
         hotbed_forward_bag_checked(&s, b, output, stride, WIDTH);
 }
 
-/* A tile pools up to POOL_MOST bags at once, enough for about POOL_KEYS keys. Measured with W9 to
- * W12 on an H200: 64 keys were the fastest of 8 to 64, and four resident blocks faster than 3
- * and 5. */
-enum { POOL_MOST = 16, POOL_KEYS = 64, POOL_BLOCKS = 4 };
+/* A tile pools up to POOL_MOST bags at once, enough for about POOL_KEYS keys. */
+enum { POOL_BLOCK = 128, POOL_MOST = 16, POOL_KEYS = 64 };
+
+HOTBED_HD constexpr unsigned pool_resident(bool half) {
+    return half ? 8 : 9;
+}
 
 /* Number of bags that a tile pools: several if they are short. */
 template <uint32_t WIDTH> static __device__ uint32_t bags_at_once(uint32_t keys, uint32_t bags) {
@@ -176,24 +180,83 @@ template <uint32_t WIDTH> static __device__ uint32_t bags_at_once(uint32_t keys,
     return n;
 }
 
-/* blockIdx.y is the feature. There are enough blocks for one bag per tile. */
-template <uint32_t WIDTH, bool GROWS, bool HALF>
-static __global__ void __launch_bounds__(BLOCK, POOL_BLOCKS)
-    pool_bags_kernel(hotbed_step_view view, void *output, uint64_t stride) {
-    const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    for (uint32_t f = blockIdx.y; f < s.storage.num_features; f += gridDim.y) {
-        const uint32_t n = bags_at_once<WIDTH>(
-            s.batch.feature_starts[f + 1] - s.batch.feature_starts[f], s.batch.size);
-        for (uint64_t first = hotbed_cuda_thread() / WIDTH * n; first < s.batch.size;
-             first += hotbed_cuda_threads() / WIDTH * n) {
-            const uint64_t b = (uint64_t)f * s.batch.size + first;
-            const uint64_t left = s.batch.size - first;
-            const uint32_t bags = left < n ? (uint32_t)left : n;
-            hotbed_forward_bags(&s, b, bags, f, output, stride, HALF, WIDTH);
-            for (uint32_t k = 0; s.eval.on != 0 && k < bags; k++)
-                hotbed_eval_check_bag(&s, b + k, WIDTH);
+/* What a block pools: bags of one feature, `bags` per tile. */
+typedef struct pool_share {
+    uint32_t feature, bags;
+    uint32_t block; /* number of the block among the feature's blocks */
+} pool_share;
+
+/* Set *share, in shared memory. Returns false if nothing is left for the block: the host does not
+ * know how many blocks are needed. */
+template <uint32_t WIDTH>
+static __device__ bool find_share(const hotbed_step_view *s, pool_share *share) {
+    typedef cub::BlockScan<uint32_t, POOL_BLOCK> scan;
+    __shared__ typename scan::TempStorage scratch;
+    uint32_t before = 0;
+    for (uint32_t base = 0; base < s->storage.num_features; base += POOL_BLOCK) {
+        const uint32_t f = base + threadIdx.x;
+        uint32_t bags = 1, blocks = 0, first, all;
+        if (f < s->storage.num_features) {
+            bags = bags_at_once<WIDTH>(
+                s->batch.feature_starts[f + 1] - s->batch.feature_starts[f], s->batch.size);
+            const uint32_t block_bags = POOL_BLOCK / WIDTH * bags;
+            blocks = (s->batch.size + block_bags - 1) / block_bags;
         }
+        scan(scratch).ExclusiveSum(blocks, first, all);
+        if (blockIdx.x - before - first < blocks)
+            *share = {f, bags, blockIdx.x - before - first};
+        __syncthreads();
+        before += all;
+        if (blockIdx.x < before)
+            return true;
     }
+    return false;
+}
+
+/* Upper bound of the number of blocks: with n < POOL_MOST bags per tile, a tile has more than
+ * POOL_KEYS / 2 keys. */
+template <uint32_t WIDTH> static uint64_t pool_blocks(const hotbed_step_view *step) {
+    const uint64_t tiles = POOL_BLOCK / WIDTH,
+                   most = WIDTH < POOL_MOST ? WIDTH : (uint64_t)POOL_MOST;
+    const uint64_t bags = (uint64_t)step->storage.num_features * step->batch.size;
+    const uint64_t used = bags / most + step->batch.bound / (POOL_KEYS / 2);
+    return (used < bags ? used : bags) / tiles + 2 * (uint64_t)step->storage.num_features;
+}
+
+/* One bag, if the tile's bags cannot be pooled together. This is rare. It is not inlined, because
+ * the kernel would then need more registers. */
+template <uint32_t WIDTH>
+static __device__ __noinline__ void pool_apart(
+    const hotbed_step_view *s, uint64_t b, void *output, uint64_t stride) {
+    hotbed_forward_bag(s, b, output, stride, WIDTH);
+}
+
+/* The feature's table is read from shared memory, because rows displace everything else in the L1
+ * cache. */
+template <uint32_t WIDTH, bool GROWS, bool HALF>
+static __global__ void __launch_bounds__(POOL_BLOCK, pool_resident(HALF))
+    pool_bags_kernel(const __grid_constant__ hotbed_step_view view, void *output, uint64_t stride) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    __shared__ hotbed_table_view table;
+    __shared__ pool_share share;
+    if (!find_share<WIDTH>(&s, &share))
+        return;
+    const uint64_t *from =
+        (const uint64_t *)(const void *)&s.storage.tables[s.storage.feature_tables[share.feature]];
+    for (uint32_t i = threadIdx.x; i < sizeof table / sizeof *from; i += POOL_BLOCK)
+        ((uint64_t *)(void *)&table)[i] = from[i];
+    __syncthreads();
+    const uint32_t tile = share.block * (POOL_BLOCK / WIDTH) + threadIdx.x / WIDTH;
+    const uint32_t first = tile * share.bags;
+    if (first >= s.batch.size)
+        return;
+    const uint32_t left = s.batch.size - first, bags = left < share.bags ? left : share.bags;
+    const uint64_t b = (uint64_t)share.feature * s.batch.size + first;
+    if (!hotbed_forward_bags(&s, &table, b, bags, share.feature, output, stride, HALF, WIDTH))
+        for (uint32_t k = 0; k < bags; k++)
+            pool_apart<WIDTH>(&view, b + k, output, stride);
+    for (uint32_t k = 0; s.eval.on != 0 && table.range.evicts != 0 && k < bags; k++)
+        hotbed_eval_check_bag(&s, b + k, share.feature, WIDTH);
 }
 
 template <bool GROWS>
@@ -274,13 +337,9 @@ static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stre
 template <uint32_t WIDTH, bool GROWS, bool HALF>
 static hotbed_status forward_bags_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    const uint32_t tiles = BLOCK / WIDTH, most = 32768; /* most: limit of a grid dimension */
-    const uint32_t across = (step->batch.size + tiles - 1) / tiles;
-    const dim3 blocks(
-        across < 1 ? 1 : across,
-        step->storage.num_features < most ? step->storage.num_features : most);
     pool_bags_kernel<WIDTH, GROWS, HALF>
-        <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
+        <<<(unsigned)pool_blocks<WIDTH>(step), POOL_BLOCK, 0, hotbed_cuda_native(stream)>>>(
+            *step, output, stride);
     return hotbed_cuda_launched("pool_bags_kernel");
 }
 
@@ -295,10 +354,12 @@ static hotbed_status forward_as(
                 *step, output, stride);
         return hotbed_cuda_launched("forward_rows_kernel");
     }
-    if (step->storage.rows_form == HOTBED_ROWS_F32)
+    const uint64_t aligned = 4 * (uint64_t)hotbed_dtype_size(step->storage.output_dtype);
+    const bool plain = stride % 4 == 0 && (uintptr_t)output % aligned == 0;
+    if (plain && step->storage.rows_form == HOTBED_ROWS_F32)
         return forward_bags_as<WIDTH, GROWS, false>(step, output, stride, stream);
-    if (step->storage.rows_form == HOTBED_ROWS_HALF)
-        return forward_bags_as<WIDTH, GROWS, true>(step, output, stride, stream);
+    if (plain && step->storage.rows_form == HOTBED_ROWS_HALF) /* a lane has 8 elements */
+        return forward_bags_as<WIDTH / 2, GROWS, true>(step, output, stride, stream);
     uint64_t threads = (uint64_t)step->storage.num_features * step->batch.size * WIDTH;
     forward_bags_kernel<WIDTH, GROWS>
         <<<hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES), BLOCK, 0, native>>>(

@@ -518,30 +518,52 @@ HOTBED_HD void hotbed_eval_below(
 
 /* --- forward, pooled --------------------------------------------------------------------------- */
 
-/* Slot of key number i of a table, for pooling. */
+/* Pooling finds the slot of a key in two steps, so that the loads of the first can begin early.
+ * First step: load what leads to the slot of key number i of a table. */
+HOTBED_HD uint64_t
+hotbed_pooled_word(const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i) {
+    if (!hotbed_table_indexed(table))
+        return s->batch.keys[i];
+    return s->unique.inverse == NULL ? s->unique.slots[i] : s->unique.inverse[i];
+}
+
+/* Second step: the slot, from that word. `t` is the number of the table. */
+HOTBED_HD uint64_t hotbed_pooled_slot_of(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint32_t t, uint64_t word) {
+    if (hotbed_table_indexed(table))
+        return s->unique.inverse == NULL ? word : s->unique.slots[word];
+    if (word < table->capacity)
+        return table->first_slot + word;
+    if (s->eval.on != 0) /* no earlier pass has checked the key */
+        (void)hotbed_static_has(s, t, word);
+    return HOTBED_SLOT_NONE;
+}
+
+/* Both steps. */
 HOTBED_HD uint64_t
 hotbed_pooled_slot(const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i) {
-    if (hotbed_table_indexed(table))
-        return hotbed_forward_slot(s, i);
-    if (s->eval.on != 0) /* no earlier pass has checked the key */
-        return hotbed_static_slot(s, (uint32_t)(table - s->storage.tables), s->batch.keys[i]);
-    return s->batch.keys[i] < table->capacity ? table->first_slot + s->batch.keys[i]
-                                              : HOTBED_SLOT_NONE;
+    return hotbed_pooled_slot_of(
+        s, table, (uint32_t)(table - s->storage.tables), hotbed_pooled_word(s, table, i));
+}
+
+/* The sum of a bag of n keys becomes its output. */
+HOTBED_HD hotbed_f32x4 hotbed_bag_finish(const hotbed_step_view *s, hotbed_f32x4 sum, uint32_t n) {
+    if (s->storage.pooling != HOTBED_POOL_MEAN || n == 0)
+        return sum;
+    sum.x = sum.x / (float)n;
+    sum.y = sum.y / (float)n;
+    sum.z = sum.z / (float)n;
+    sum.w = sum.w / (float)n;
+    return sum;
 }
 
 /* Write elements e .. e+3 of the output of a bag with n keys and sum `sum`. */
 HOTBED_HD void hotbed_bag_write(
     const hotbed_step_view *s, uint32_t dim, uint32_t feature, uint64_t sample, uint32_t n,
     uint32_t e, hotbed_f32x4 sum, void *output, uint64_t stride) {
-    if (s->storage.pooling == HOTBED_POOL_MEAN && n > 0) {
-        sum.x = sum.x / (float)n;
-        sum.y = sum.y / (float)n;
-        sum.z = sum.z / (float)n;
-        sum.w = sum.w / (float)n;
-    }
     hotbed_store4(
         s->storage.output_dtype, output, sample * stride + s->storage.columns[feature] + e,
-        hotbed_count4(dim, e), sum);
+        hotbed_count4(dim, e), hotbed_bag_finish(s, sum, n));
 }
 
 /* Pooled output of bag b, summed in bag order. */
@@ -565,168 +587,198 @@ HOTBED_HD void hotbed_forward_bag(
     }
 }
 
+/* --- forward, pooled by tiles ----------------------------------------------------------------------
+ *
+ * For storages of one hotbed_rows_form. A tile pools neighbouring bags of a feature. Its lanes look
+ * up one key each; then the tile goes through the rows, of which each lane has 16 bytes: 4
+ * elements, or 8 of two bytes. Several rows are loaded before the first one is added.
+ */
+
 enum { HOTBED_BAGS_AHEAD = 4 }; /* rows that a tile loads before it adds the first one */
-
-/* Keys of neighbouring bags of a feature, at most one per lane. */
-typedef struct hotbed_bag_keys {
-    uint32_t bag;  /* which of the bags has the lane's key */
-    uint32_t ends; /* bit k: lane k's key is the last of its bag */
-    uint64_t row;  /* address of the lane's row; 0: the key has no slot */
-    float weight;
-} hotbed_bag_keys;
-
-/* Keys first .. first+n-1 of `bags` bags; lane b has bag number b. */
-HOTBED_HD hotbed_bag_keys hotbed_bag_keys_at(
-    const hotbed_step_view *s, const hotbed_table_view *table, hotbed_bag bag, uint32_t bags,
-    uint32_t first, uint32_t n, uint32_t width) {
-    const uint32_t lane = hotbed_tile_rank(width), i = first + (lane < n ? lane : 0);
-    hotbed_bag_keys k = {0, 0, 0, 1.0F};
-    for (uint32_t b = 0; b + 1 < bags; b++)
-        k.bag += hotbed_tile_shuffle_u32(width, bag.end, b) <= i ? 1 : 0;
-    const uint32_t end = hotbed_tile_shuffle_u32(width, bag.end, k.bag);
-    k.ends = hotbed_tile_ballot(width, lane < n && i + 1 == end);
-    const uint64_t slot = hotbed_pooled_slot(s, table, i);
-    if (slot != HOTBED_SLOT_NONE)
-        k.row = (uint64_t)(uintptr_t)hotbed_row_at(s->storage.index, table, slot);
-    if (s->batch.weights != NULL)
-        k.weight = s->batch.weights[i];
-    return k;
-}
 
 /* Neighbouring bags of a feature, one per lane; lanes past the last bag have the last bag. */
 typedef struct hotbed_bags {
     const hotbed_table_view *table;
+    uint32_t t; /* its number */
     hotbed_bag bag;
-    uint32_t feature, count;
-    uint64_t sample; /* sample of lane 0's bag */
+    uint32_t count;
+    uint32_t left;   /* one bit per bag that has keys, until its sum is written */
+    uint64_t output; /* element of the output at which the lane's part of lane 0's bag begins */
+    bool idle;       /* the row is too short for the lane to have a part */
 } hotbed_bags;
 
-/* Add row v of lane k's key to *sum, and write the output of the bag that ends with it, if one does.
- * Lanes whose e is not below the dim have no elements. */
+/* A lane's part of the sum of a bag. */
+typedef struct hotbed_bag_sum {
+    hotbed_f32x4 v[2]; /* [1]: rows of two-byte elements */
+} hotbed_bag_sum;
+
+/* Keys of the bags, one per lane. */
+typedef struct hotbed_bag_keys {
+    uint64_t row;    /* address of the lane's row; of any row if the key has no slot */
+    uint32_t absent; /* bit k: lane k's key has no slot */
+    uint32_t ends;   /* bit k: lane k's key is the last of its bag */
+    uint32_t first;  /* number of lane 0's key */
+} hotbed_bag_keys;
+
+/* Keys first .. first+n-1 of the bags. `word` is hotbed_pooled_word() of the lane's key; lanes past
+ * the last key have any key's. */
+HOTBED_HD hotbed_bag_keys hotbed_bag_keys_at(
+    const hotbed_step_view *s, const hotbed_bags *bags, uint64_t word, uint32_t first, uint32_t n,
+    uint32_t width) {
+    const uint32_t lane = hotbed_tile_rank(width), last = bags->bag.end - 1 - first;
+    const bool ends = lane < bags->count && bags->bag.begin != bags->bag.end && last < width;
+    uint64_t slot = 0;
+    if (lane < n)
+        slot = hotbed_pooled_slot_of(s, bags->table, bags->t, word);
+    const bool absent = lane < n && slot == HOTBED_SLOT_NONE;
+    hotbed_bag_keys k;
+    k.row = (uint64_t)(uintptr_t)bags->table->rows;
+    if (lane < n && !absent)
+        k.row = (uint64_t)(uintptr_t)hotbed_row_at(s->storage.index, bags->table, slot);
+    k.absent = hotbed_tile_ballot(width, absent);
+    k.ends = hotbed_tile_or(width, ends ? 1U << last : 0);
+    k.first = first;
+    return k;
+}
+
+/* Write a lane's part of the output of bag number b, which has n keys. */
+HOTBED_HD void hotbed_pool_write(
+    const hotbed_step_view *s, const hotbed_bags *bags, uint32_t b, uint32_t n,
+    const hotbed_bag_sum *sum, void *output, uint64_t stride, bool half) {
+    const uint64_t at = bags->output + b * stride;
+    if (bags->idle)
+        return;
+    HOTBED_UNROLL
+    for (uint32_t h = 0; h < (half ? 2 : 1); h++) {
+        const hotbed_f32x4 v = hotbed_bag_finish(s, sum->v[h], n);
+        if (s->storage.output_dtype == HOTBED_F32)
+            hotbed_store_once((float *)output + at + (size_t)4 * h, v);
+        else
+            *(hotbed_u16x4 *)(void *)((uint16_t *)output + at + (size_t)4 * h) =
+                hotbed_f32_to_half4(s->storage.output_dtype, v);
+    }
+}
+
+/* Add a lane's part of the row of lane k's key to *sum. If the key is the last of its bag, write the
+ * bag's output. `plain`, a literal, is true if all keys have slots and there are no weights; the
+ * elements of a key without slot are eval_value. */
 HOTBED_HD void hotbed_pool_row(
-    const hotbed_step_view *s, const hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t k,
-    uint32_t e, hotbed_f32x4 v, hotbed_f32x4 *sum, void *output, uint64_t stride, uint32_t width) {
-    if (s->batch.weights != NULL)
-        v = hotbed_scale4(v, hotbed_tile_shuffle_f32(width, keys->weight, k));
-    *sum = hotbed_add4(*sum, v);
+    const hotbed_step_view *s, hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t k,
+    const hotbed_row16 *row, uint32_t dtype, hotbed_bag_sum *sum, void *output, uint64_t stride,
+    bool plain, bool half, uint32_t width) {
+    hotbed_f32x4 values[2];
+    hotbed_row16_to_f32(half, dtype, row, values);
+    HOTBED_UNROLL
+    for (uint32_t h = 0; h < (half ? 2 : 1); h++) {
+        hotbed_f32x4 v = values[h];
+        if (!plain && (keys->absent >> k & 1U) != 0)
+            v = hotbed_f32x4_of(bags->table->eval_value);
+        if (!plain && s->batch.weights != NULL)
+            v = hotbed_scale4(v, s->batch.weights[keys->first + k]);
+        sum->v[h] = hotbed_add4(sum->v[h], v);
+    }
     if ((keys->ends >> k & 1U) == 0)
         return;
-    const uint32_t b = hotbed_tile_shuffle_u32(width, keys->bag, k);
-    const uint32_t length = hotbed_tile_shuffle_u32(width, bags->bag.end - bags->bag.begin, b);
-    if (e < bags->table->dim)
-        hotbed_bag_write(
-            s, bags->table->dim, bags->feature, bags->sample + b, length, e, *sum, output, stride);
-    *sum = hotbed_f32x4_of(0.0F);
+    const uint32_t b = hotbed_lowest_bit(bags->left);
+    uint32_t n = 0;
+    if (s->storage.pooling == HOTBED_POOL_MEAN)
+        n = hotbed_tile_shuffle_u32(width, bags->bag.end - bags->bag.begin, b);
+    hotbed_pool_write(s, bags, b, n, sum, output, stride, half);
+    bags->left &= bags->left - 1;
+    sum->v[0] = sum->v[1] = hotbed_f32x4_of(0.0F);
 }
 
-/* Elements from .. from+3 of the row of lane k's key, which has a slot. */
-HOTBED_HD hotbed_f32x4 hotbed_bag_row4(
-    const hotbed_table_view *table, const hotbed_bag_keys *keys, uint32_t k, bool half,
-    uint32_t from, uint32_t width) {
-    const uint64_t row = hotbed_tile_shuffle_u64(width, keys->row, k);
-    return hotbed_row_load4(half, table->dtype, (const uint8_t *)(uintptr_t)row, from);
-}
-
-/* Pool n keys of neighbouring bags, one per lane, which all have slots. */
+/* Pool n keys, one per lane. A lane's part of a row begins at byte `byte`. */
 HOTBED_HD void hotbed_pool_keys(
-    const hotbed_step_view *s, const hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t n,
-    uint32_t e, hotbed_f32x4 *sum, void *output, uint64_t stride, bool half, uint32_t width) {
-    const uint32_t from = e < bags->table->dim ? e : 0; /* all lanes take part in the loads */
-    uint32_t k = 0;
-    for (; k + HOTBED_BAGS_AHEAD <= n; k += HOTBED_BAGS_AHEAD) {
-        hotbed_f32x4 v[HOTBED_BAGS_AHEAD];
+    const hotbed_step_view *s, hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t n,
+    uint32_t byte, uint32_t dtype, hotbed_bag_sum *sum, void *output, uint64_t stride, bool plain,
+    bool half, uint32_t width) {
+    enum { AHEAD = HOTBED_BAGS_AHEAD };
+    for (uint32_t k = 0; k < n; k += AHEAD) {
+        hotbed_row16 row[AHEAD];
         HOTBED_UNROLL
-        for (uint32_t a = 0; a < HOTBED_BAGS_AHEAD; a++)
-            v[a] = hotbed_bag_row4(bags->table, keys, k + a, half, from, width);
-        const uint32_t ends = keys->ends >> k & ((1U << HOTBED_BAGS_AHEAD) - 1U);
-        if (ends == 0 && s->batch.weights == NULL) {
+        for (uint32_t a = 0; a < AHEAD; a++) {
+            const uint64_t at = hotbed_tile_shuffle_u64(width, keys->row, k + a < n ? k + a : k);
+            HOTBED_POINT();
+            row[a] = *(const hotbed_row16 *)(const void *)(uintptr_t)(at + byte);
+        }
+        if (plain && k + AHEAD <= n && (keys->ends >> k & ((1U << AHEAD) - 1U)) == 0) {
             HOTBED_UNROLL
-            for (uint32_t a = 0; a < HOTBED_BAGS_AHEAD; a++)
-                *sum = hotbed_add4(*sum, v[a]);
+            for (uint32_t a = 0; a < AHEAD; a++) {
+                hotbed_f32x4 v[2];
+                hotbed_row16_to_f32(half, dtype, &row[a], v);
+                sum->v[0] = hotbed_add4(sum->v[0], v[0]);
+                if (half)
+                    sum->v[1] = hotbed_add4(sum->v[1], v[1]);
+            }
             continue;
         }
         HOTBED_UNROLL
-        for (uint32_t a = 0; a < HOTBED_BAGS_AHEAD; a++)
-            hotbed_pool_row(s, bags, keys, k + a, e, v[a], sum, output, stride, width);
-    }
-    for (; k < n; k++)
-        hotbed_pool_row(
-            s, bags, keys, k, e, hotbed_bag_row4(bags->table, keys, k, half, from, width), sum,
-            output, stride, width);
-}
-
-/* eval: the same, if some of the keys have no slot. */
-HOTBED_HD void hotbed_pool_present(
-    const hotbed_step_view *s, const hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t n,
-    uint32_t e, hotbed_f32x4 *sum, void *output, uint64_t stride, bool half, uint32_t width) {
-    const uint32_t from = e < bags->table->dim ? e : 0;
-    const uint32_t absent = hotbed_tile_ballot(width, keys->row == 0);
-    for (uint32_t k = 0; k < n; k++) {
-        hotbed_f32x4 v = hotbed_f32x4_of(bags->table->eval_value);
-        if ((absent >> k & 1U) == 0)
-            v = hotbed_bag_row4(bags->table, keys, k, half, from, width);
-        hotbed_pool_row(s, bags, keys, k, e, v, sum, output, stride, width);
+        for (uint32_t a = 0; a < AHEAD; a++)
+            if (k + a < n)
+                hotbed_pool_row(
+                    s, bags, keys, k + a, &row[a], dtype, sum, output, stride, plain, half, width);
     }
 }
 
-/* Pool bags whose keys are adjacent. Returns false, and leaves the output undefined, if a key of a
- * training batch has no slot. */
-HOTBED_HD bool hotbed_pool_bags(
-    const hotbed_step_view *s, const hotbed_bags *bags, void *output, uint64_t stride, bool half,
-    uint32_t width) {
-    const uint32_t lane = hotbed_tile_rank(width), dim = bags->table->dim;
-    const hotbed_bag bag = bags->bag;
-    const uint32_t begin = hotbed_tile_shuffle_u32(width, bag.begin, 0);
-    const uint32_t end = hotbed_tile_shuffle_u32(width, bag.end, bags->count - 1);
-    uint32_t empty = hotbed_tile_ballot(width, lane < bags->count && bag.begin == bag.end);
-    for (uint32_t from = 0; from < dim; from += 4 * width) {
-        const uint32_t e = from + 4 * lane;
-        for (uint32_t k = 0; empty != 0 && k < bags->count; k++)
-            if ((empty >> k & 1U) != 0 && e < dim)
-                hotbed_bag_write(
-                    s, dim, bags->feature, bags->sample + k, 0, e, hotbed_f32x4_of(0.0F), output,
-                    stride);
-        hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
-        for (uint32_t first = begin; first < end; first += width) {
+/* Pooled output of bags b .. b+count-1 of `feature`, at most one per lane. `table` is a copy of the
+ * feature's table. Four elements of the output are aligned to their size. `half`, a literal, is true for HOTBED_ROWS_HALF. Returns false,
+ * and leaves the output undefined, if offsets are invalid, or if a key of a training batch has no
+ * slot. */
+HOTBED_HD bool hotbed_forward_bags(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint64_t b, uint32_t count,
+    uint32_t feature, void *output, uint64_t stride, bool half, uint32_t width) {
+    const uint32_t lane = hotbed_tile_rank(width), each = half ? 8 : 4;
+    hotbed_bags bags;
+    bags.table = table;
+    bags.t = s->storage.feature_tables[feature];
+    bags.bag = hotbed_bag_at(s, b + (lane < count ? lane : count - 1), feature);
+    bags.count = count;
+    if (hotbed_tile_ballot(width, !bags.bag.good) != 0)
+        return false;
+    const uint64_t at =
+        (b - (uint64_t)feature * s->batch.size) * stride + s->storage.columns[feature];
+    const uint32_t dim = table->dim, dtype = table->dtype;
+    /* With valid offsets, the keys of neighbouring bags are adjacent. */
+    const uint32_t end = hotbed_tile_shuffle_u32(width, bags.bag.end, count - 1);
+    for (uint32_t e = each * lane; e < dim + each * lane; e += each * width) {
+        hotbed_bag_sum sum = {{hotbed_f32x4_of(0.0F), hotbed_f32x4_of(0.0F)}};
+        bags.idle = e >= dim;
+        bags.output = at + e;
+        bags.left = hotbed_tile_ballot(width, lane < count && bags.bag.begin != bags.bag.end);
+        if (hotbed_bits_set(bags.left) < count)
+            for (uint32_t k = 0; k < count; k++)
+                if ((bags.left >> k & 1U) == 0)
+                    hotbed_pool_write(s, &bags, k, 0, &sum, output, stride, half);
+        uint32_t first = hotbed_tile_shuffle_u32(width, bags.bag.begin, 0);
+        uint64_t word = 0;
+        if (first + lane < end)
+            word = hotbed_pooled_word(s, table, first + lane);
+        for (; first < end; first += width) {
             const uint32_t n = end - first < width ? end - first : width;
-            const hotbed_bag_keys keys =
-                hotbed_bag_keys_at(s, bags->table, bag, bags->count, first, n, width);
-            if (hotbed_tile_ballot(width, keys.row == 0) == 0)
-                hotbed_pool_keys(s, bags, &keys, n, e, &sum, output, stride, half, width);
-            else if (s->eval.on != 0)
-                hotbed_pool_present(s, bags, &keys, n, e, &sum, output, stride, half, width);
-            else
+            const hotbed_bag_keys keys = hotbed_bag_keys_at(s, &bags, word, first, n, width);
+            if (first + width + lane < end)
+                word = hotbed_pooled_word(s, table, first + width + lane);
+            if (keys.absent != 0 && s->eval.on == 0)
                 return false;
+            const uint32_t byte = bags.idle ? 0 : e * (half ? 2 : 4);
+            if (keys.absent == 0 && s->batch.weights == NULL)
+                hotbed_pool_keys(
+                    s, &bags, &keys, n, byte, dtype, &sum, output, stride, true, half, width);
+            else
+                hotbed_pool_keys(
+                    s, &bags, &keys, n, byte, dtype, &sum, output, stride, false, half, width);
         }
     }
     return true;
 }
 
-/* Pooled output of bags b .. b+count-1 of `feature`, at most one per lane, in storages of one
- * hotbed_rows_form; `half`, a literal, says which. The lanes look up their keys together, and
- * several rows are loaded before the first one is added. */
-HOTBED_HD void hotbed_forward_bags(
-    const hotbed_step_view *s, uint64_t b, uint32_t count, uint32_t feature, void *output,
-    uint64_t stride, bool half, uint32_t width) {
-    const uint32_t lane = hotbed_tile_rank(width);
-    const hotbed_bags bags = {
-        &s->storage.tables[s->storage.feature_tables[feature]],
-        hotbed_bag_at(s, b + (lane < count ? lane : count - 1), feature), feature, count,
-        b - (uint64_t)feature * s->batch.size};
-    /* With valid offsets, the keys of neighbouring bags are adjacent. */
-    if (hotbed_tile_ballot(width, !bags.bag.good) == 0 &&
-        hotbed_pool_bags(s, &bags, output, stride, half, width))
-        return;
-    for (uint32_t k = 0; k < count; k++)
-        hotbed_forward_bag(s, b + k, output, stride, width);
-}
-
 /* --- eval: second reads ----------------------------------------------------------------------- */
 
-/* Whether all rows of bag b, just read, pass the check. Its keys were found in `epoch`. */
+/* Whether all rows of bag b of `feature`, just read, pass the check. Its keys were found in
+ * `epoch`. */
 HOTBED_HD bool hotbed_eval_bag_settled(
-    const hotbed_step_view *s, uint64_t b, uint64_t epoch, uint32_t width) {
-    uint32_t feature = (uint32_t)(b / s->batch.size);
+    const hotbed_step_view *s, uint64_t b, uint32_t feature, uint64_t epoch, uint32_t width) {
     const hotbed_table_view *table = &s->storage.tables[s->storage.feature_tables[feature]];
     if (table->range.evicts == 0)
         return true;
@@ -739,9 +791,10 @@ HOTBED_HD bool hotbed_eval_bag_settled(
     return hotbed_tile_ballot(width, !settled) == 0;
 }
 
-/* eval: append bag b, just read, to `rereads` if it fails the check. */
-HOTBED_HD void hotbed_eval_check_bag(const hotbed_step_view *s, uint64_t b, uint32_t width) {
-    bool settled = hotbed_eval_bag_settled(s, b, *s->eval.begun, width);
+/* eval: append bag b of `feature`, just read, to `missing` if it fails the check. */
+HOTBED_HD void hotbed_eval_check_bag(
+    const hotbed_step_view *s, uint64_t b, uint32_t feature, uint32_t width) {
+    bool settled = hotbed_eval_bag_settled(s, b, feature, *s->eval.begun, width);
     if (!settled && hotbed_tile_rank(width) == 0)
         hotbed_eval_queue_reread(s, (uint32_t)b);
 }
@@ -751,7 +804,7 @@ HOTBED_HD void hotbed_forward_bag_checked(
     const hotbed_step_view *s, uint64_t b, void *output, uint64_t stride, uint32_t width) {
     hotbed_forward_bag(s, b, output, stride, width);
     if (s->eval.on != 0)
-        hotbed_eval_check_bag(s, b, width);
+        hotbed_eval_check_bag(s, b, (uint32_t)(b / s->batch.size), width);
 }
 
 /* Search for key number i of table t until a search is completed within one epoch. Rows that an
@@ -799,7 +852,7 @@ HOTBED_HD void hotbed_eval_again(
         hotbed_tile_sync(width);
         if (pooled) {
             hotbed_forward_bag(s, item, output, stride, width);
-            settled = hotbed_eval_bag_settled(s, item, epoch, width);
+            settled = hotbed_eval_bag_settled(s, item, feature, epoch, width);
         } else {
             hotbed_forward_found(s, &keys, t, s->unique.slots[item], false, output, stride, width);
             settled = keys.again == 0;

@@ -86,6 +86,7 @@ typedef struct hotbed_unique_view {
     /* [bound + 1] unique key u occurs at positions[starts[u]] .. positions[starts[u + 1] - 1] */
     uint32_t *starts;
     uint32_t *positions; /* [bound] ascending within each unique key */
+    uint32_t by_bag;     /* whether `positions` has the bags of the occurrences instead */
     uint64_t *counts;    /* [bound] occurrences of each */
     /* [bound] those that their tables lack, in any order. score_core.h flags those not admitted. */
     uint32_t *missing;
@@ -153,6 +154,11 @@ hotbed_lower_bin(hotbed_index_view index, const hotbed_table_view *table, uint64
 
 /* in `bags`: a key outside of all bags, because offsets are invalid */
 #define HOTBED_NO_BAG UINT32_MAX
+
+/* The bag of an occurrence in `positions`. */
+HOTBED_HD uint32_t hotbed_occurrence_bag(const hotbed_step_view *s, uint32_t position) {
+    return s->unique.by_bag != 0 || s->batch.bags == NULL ? position : s->batch.bags[position];
+}
 
 /* Kinds of pins that a ticket has on its slots, one pin each: bits of hotbed_unique_view.held. */
 #define HOTBED_HELD_BATCH 1U /* until its backward */

@@ -211,9 +211,9 @@ static void make_table(
 }
 
 static hotbed_rows_form form_of(const hotbed_table *table) {
-    if (table->view.dim % 4 != 0)
-        return HOTBED_ROWS_ANY;
-    return table->dtype == HOTBED_F32 ? HOTBED_ROWS_F32 : HOTBED_ROWS_HALF;
+    if (table->dtype == HOTBED_F32)
+        return table->view.dim % 4 == 0 ? HOTBED_ROWS_F32 : HOTBED_ROWS_ANY;
+    return table->view.dim % 8 == 0 ? HOTBED_ROWS_HALF : HOTBED_ROWS_ANY;
 }
 
 /* Read and check table number t of `options`. */

@@ -300,6 +300,7 @@ hotbed_status hotbed_storage_prefetch(
     put_batch(storage, s, &b, stream);
     bool pooled = storage->pooling != HOTBED_POOL_NONE;
     s->batch.bags = pooled && b.offsets != NULL ? ticket->bags : NULL;
+    s->unique.by_bag = s->batch.bags != NULL && b.weights == NULL && b.counts == NULL ? 1 : 0;
     HOTBED_TRY(storage->kernels.lookup->layout(s, stream));
     if (s->batch.bags != NULL)
         HOTBED_TRY(storage->kernels.lookup->bags(s, stream));

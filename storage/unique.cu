@@ -102,7 +102,7 @@ static __global__ void __launch_bounds__(BLOCK)
     number_kernel(hotbed_step_view s, unique_scratch scratch) {
     uint32_t n = s.batch.table_starts[s.storage.num_tables];
     for (uint64_t i = hotbed_cuda_thread(); i < s.batch.bound; i += hotbed_cuda_threads()) {
-        scratch.order[i] = (uint32_t)i;
+        scratch.order[i] = s.unique.by_bag != 0 && i < n ? s.batch.bags[i] : (uint32_t)i;
         if (i >= n) {
             s.unique.inverse[i] = UINT32_MAX;
             continue;

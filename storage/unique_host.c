@@ -75,7 +75,7 @@ static void group_body(const void *args, uint64_t begin, uint64_t end) {
         }
         for (uint32_t i = start; i < stop; i++) {
             uint32_t u = a->s.unique.inverse[i];
-            a->s.unique.positions[firsts[u]++] = i;
+            a->s.unique.positions[firsts[u]++] = a->s.unique.by_bag != 0 ? a->s.batch.bags[i] : i;
             a->s.unique.inverse[i] = base + u;
         }
         if (a->s.batch.counts == NULL)

@@ -257,7 +257,8 @@ enum {
     LEAF_BLOCKS = 5,
     SOME_AHEAD = 4,
     SOME_BLOCKS = 4,
-    FEW_BLOCKS = 3,
+    FEW_BLOCK = 128,
+    FEW_BLOCKS = 5,
     FEW_WAVES = 4, /* 1 and 16 are slower */
 };
 
@@ -269,16 +270,17 @@ template <uint32_t WIDTH, bool POOLED>
 static __global__ void __launch_bounds__(BLOCK, LEAF_BLOCKS) leaf_in_registers_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     update_scratch scratch) {
-    constexpr hotbed_register_shape shape = {0, POOLED, false, 1, LEAF_AHEAD};
+    constexpr hotbed_register_shape shape = {0, POOLED, false, 1, LEAF_AHEAD, WIDTH == 32};
     uint32_t leaves = scratch.used[0], e = hotbed_quad_at(0, WIDTH);
     uint64_t step = hotbed_cuda_threads() / WIDTH;
     (void)o;
     for (uint64_t leaf = hotbed_cuda_thread() / WIDTH; leaf < leaves; leaf += step) {
         const hotbed_sum_source source = {
             scratch.leaf_begin[leaf], scratch.leaf_end[leaf], NULL, 0};
+        const uint32_t i = hotbed_addend_occurrence(&s, source, source.begin, WIDTH);
         uint32_t t = hotbed_part_of(s.batch.table_starts, s.storage.num_tables, source.begin);
         uint32_t dim = s.storage.tables[t].dim;
-        hotbed_quads sum = hotbed_sum_addends(&s, gradient, source, dim, shape, WIDTH);
+        hotbed_quads sum = hotbed_sum_addends(&s, gradient, source, i, dim, shape, WIDTH);
         if (e < dim)
             hotbed_store4(HOTBED_F32, scratch.leaf_sums, leaf * scratch.row + e, 4, sum.q[0]);
     }
@@ -304,11 +306,13 @@ static __device__ void update_one(
     const hotbed_step_view &s, const hotbed_optimizer_view &o, hotbed_gradient_view gradient,
     const update_scratch &scratch, uint32_t u, uint32_t begin, uint32_t end, uint64_t slot,
     hotbed_register_shape shape) {
-    const uint32_t t = hotbed_table_of_unique(&s, u);
     const hotbed_sum_source source = find_source(scratch, u, begin, end);
-    if (slot != HOTBED_SLOT_NONE && source.end - source.begin <= HOTBED_SUM_GROUP)
-        hotbed_update_in_registers(
-            &s, &o, gradient, &s.storage.tables[t], slot, source, shape, WIDTH);
+    if (slot == HOTBED_SLOT_NONE || source.end - source.begin > HOTBED_SUM_GROUP)
+        return;
+    const uint32_t i = hotbed_addend_occurrence(&s, source, source.begin, WIDTH);
+    const uint32_t t = hotbed_table_of_unique(&s, u);
+    hotbed_update_in_registers(
+        &s, &o, gradient, &s.storage.tables[t], slot, source, i, shape, WIDTH);
 }
 
 /* Update rows with more than a few occurrences. */
@@ -316,7 +320,7 @@ template <uint32_t WIDTH, uint32_t KIND, bool POOLED, bool HALF>
 static __global__ void __launch_bounds__(BLOCK, SOME_BLOCKS) update_some_kernel(
     const __grid_constant__ hotbed_step_view s, hotbed_optimizer_view o,
     hotbed_gradient_view gradient, const __grid_constant__ update_scratch scratch) {
-    constexpr hotbed_register_shape shape = {KIND, POOLED, HALF, 1, SOME_AHEAD};
+    constexpr hotbed_register_shape shape = {KIND, POOLED, HALF, 1, SOME_AHEAD, WIDTH == 32};
     const uint32_t some = scratch.used[3];
     const uint64_t tile = hotbed_cuda_thread() / WIDTH, step = hotbed_cuda_threads() / WIDTH;
     o.kind = KIND;
@@ -330,24 +334,54 @@ static __global__ void __launch_bounds__(BLOCK, SOME_BLOCKS) update_some_kernel(
         update_many<WIDTH>(&s, o, gradient, scratch, scratch.many[m]);
 }
 
+/* A row of update_few_kernel. A tile looks up its next row while it updates one. */
+typedef struct few_row {
+    uint64_t slot; /* HOTBED_SLOT_NONE: the row is not updated here */
+    uint32_t begin, end;
+} few_row;
+
+static __device__ few_row few_row_at(const hotbed_step_view &s, uint64_t u, uint32_t uniques) {
+    few_row row = {HOTBED_SLOT_NONE, 0, 0};
+    if (u < uniques) {
+        row.begin = s.unique.starts[u];
+        row.end = s.unique.starts[u + 1];
+        row.slot = s.unique.slots[u];
+    }
+    if (row.end - row.begin > FEW)
+        row.slot = HOTBED_SLOT_NONE;
+    return row;
+}
+
+/* The lane's occurrence, see hotbed_addend_occurrence(). */
+template <uint32_t WIDTH>
+static __device__ uint32_t few_occurrence(const hotbed_step_view &s, const few_row &row) {
+    const hotbed_sum_source source = {row.begin, row.end, NULL, 0};
+    return row.slot != HOTBED_SLOT_NONE ? hotbed_addend_occurrence(&s, source, row.begin, WIDTH)
+                                        : 0;
+}
+
 /* Update the other rows. */
 template <uint32_t WIDTH, uint32_t QUADS, uint32_t KIND, bool POOLED, bool HALF>
-static __global__ void __launch_bounds__(BLOCK, FEW_BLOCKS) update_few_kernel(
+static __global__ void __launch_bounds__(FEW_BLOCK, FEW_BLOCKS) update_few_kernel(
     const __grid_constant__ hotbed_step_view s, hotbed_optimizer_view o,
     hotbed_gradient_view gradient, const __grid_constant__ update_scratch scratch) {
     constexpr hotbed_register_shape shape = {
-        KIND, POOLED, HALF, QUADS, has_wide_states(KIND) ? 2 : 1};
+        KIND, POOLED, HALF, QUADS, has_wide_states(KIND) ? 2 : 1, WIDTH >= FEW};
     const uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     const uint64_t step = hotbed_cuda_threads() / WIDTH;
+    uint64_t u = hotbed_cuda_thread() / WIDTH;
+    few_row next = few_row_at(s, u, uniques);
+    uint32_t i = few_occurrence<WIDTH>(s, next);
     o.kind = KIND;
-    for (uint64_t u = hotbed_cuda_thread() / WIDTH; u < uniques; u += step) {
-        const uint32_t begin = s.unique.starts[u], end = s.unique.starts[u + 1];
-        const uint64_t slot = s.unique.slots[u];
+    for (; u < uniques; u += step) {
+        const few_row row = next;
+        next = few_row_at(s, u + step, uniques);
         const uint32_t t = hotbed_table_of_unique(&s, (uint32_t)u);
-        const hotbed_sum_source source = {begin, end, NULL, 0};
-        if (end - begin <= FEW && slot != HOTBED_SLOT_NONE)
+        const hotbed_sum_source source = {row.begin, row.end, NULL, 0};
+        if (row.slot != HOTBED_SLOT_NONE)
             hotbed_update_in_registers(
-                &s, &o, gradient, &s.storage.tables[t], slot, source, shape, WIDTH);
+                &s, &o, gradient, &s.storage.tables[t], row.slot, source, i, shape, WIDTH);
+        i = few_occurrence<WIDTH>(s, next);
     }
 }
 
@@ -489,8 +523,9 @@ static update_form form_of(
         return FORM_ANY;
     const bool f32 = step->storage.rows_form == HOTBED_ROWS_F32;
     if (step->storage.pooling == HOTBED_POOL_NONE)
-        return !f32 ? FORM_ANY : max_dim > 128 ? FORM_PLAIN : FORM_SEQUENCE;
-    if (max_dim > 128 || step->storage.pooling != HOTBED_POOL_SUM || step->batch.weights != NULL)
+        return !f32 ? FORM_ANY : max_dim > HOTBED_REGISTER_DIM_MOST ? FORM_PLAIN : FORM_SEQUENCE;
+    if (max_dim > HOTBED_REGISTER_DIM_MOST || step->storage.pooling != HOTBED_POOL_SUM ||
+        step->batch.weights != NULL)
         return FORM_ANY;
     return f32 ? FORM_BAGS : FORM_BAGS_HALF;
 }
@@ -541,9 +576,10 @@ static hotbed_status update(
             hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
         HOTBED_TRY(hotbed_cuda_launched("update_some_kernel"));
     }
+    const unsigned block = launch.some != NULL ? (unsigned)FEW_BLOCK : (unsigned)BLOCK;
     launch.update<<<
-        hotbed_cuda_blocks(stream, step->batch.bound * launch.update_width, BLOCK, FEW_WAVES),
-        BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
+        hotbed_cuda_blocks(stream, step->batch.bound * launch.update_width, block, FEW_WAVES),
+        block, 0, hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
     return hotbed_cuda_launched("update_kernel");
 }
 

@@ -37,13 +37,13 @@ typedef struct hotbed_occurrence {
 
 #define HOTBED_NO_GRADIENT UINT64_MAX
 
-/* Key number i. */
+/* Occurrence i of unique.positions. */
 HOTBED_HD hotbed_occurrence
 hotbed_occurrence_of(const hotbed_step_view *s, hotbed_gradient_view gradient, uint32_t i) {
     hotbed_occurrence o = {i * gradient.stride, 1.0F, 1.0F};
     if (s->storage.pooling == HOTBED_POOL_NONE)
         return o;
-    uint32_t b = s->batch.bags == NULL ? i : s->batch.bags[i];
+    uint32_t b = hotbed_occurrence_bag(s, i);
     if (b == HOTBED_NO_BAG) {
         o.at = HOTBED_NO_GRADIENT;
         return o;
@@ -344,7 +344,7 @@ HOTBED_HD void hotbed_update_row(
  * Sums stay in registers; each gradient is read once.
  */
 
-enum { HOTBED_QUADS_MOST = 4, HOTBED_AHEAD_MOST = 8 };
+enum { HOTBED_QUADS_MOST = 4, HOTBED_AHEAD_MOST = 8, HOTBED_REGISTER_DIM_MOST = 128 };
 
 /* Properties for which a kernel is compiled; literals. */
 typedef struct hotbed_register_shape {
@@ -354,12 +354,21 @@ typedef struct hotbed_register_shape {
     /* groups of four elements per lane; group q begins at element 4 * (lane + q * width) */
     uint32_t quads;
     uint32_t ahead; /* number of gradients that are loaded before the first is added */
+    bool once;      /* a row has at most as many addends as the tile has lanes */
 } hotbed_register_shape;
 
 /* A lane's elements of a row. */
 typedef struct hotbed_quads {
     hotbed_f32x4 q[HOTBED_QUADS_MOST];
 } hotbed_quads;
+
+/* A lane's elements of a row as they are stored, so that they are not needed before the sums. */
+typedef struct hotbed_raw_quads {
+    union {
+        hotbed_f32x4 f32[HOTBED_QUADS_MOST];
+        hotbed_u16x4 half[HOTBED_QUADS_MOST];
+    };
+} hotbed_raw_quads;
 
 /* First element of a lane's group q. */
 HOTBED_HD uint32_t hotbed_quad_at(uint32_t q, uint32_t width) {
@@ -373,30 +382,55 @@ HOTBED_HD hotbed_f32x4 hotbed_quad_load(uint64_t at, uint32_t q, uint32_t dim, u
     return *(const hotbed_f32x4 *)(const void *)((const float *)(uintptr_t)at + (e < dim ? e : 0));
 }
 
-/* Address of an addend of a row: the gradient of an occurrence, or a partial sum. 0: the key is in
- * no bag. */
-HOTBED_HD uint64_t hotbed_addend_at(
-    const hotbed_step_view *s, hotbed_gradient_view gradient, bool pooled, hotbed_sum_source source,
-    uint32_t j) {
-    if (source.partials != NULL)
-        return (uint64_t)(uintptr_t)(source.partials + j * source.partial_stride);
-    uint32_t i = s->unique.positions[j];
-    uint64_t at = pooled ? hotbed_occurrence_of(s, gradient, i).at : i * gradient.stride;
-    return at == HOTBED_NO_GRADIENT ? 0 : (uint64_t)(uintptr_t)((const float *)gradient.data + at);
+/* The occurrence of which the lane's addend is the gradient, among addends j .. j+width-1 of a row.
+ * Lanes past the last addend have the first one's. */
+HOTBED_HD uint32_t hotbed_addend_occurrence(
+    const hotbed_step_view *s, hotbed_sum_source source, uint32_t j, uint32_t width) {
+    const uint32_t lane = hotbed_tile_rank(width);
+    return source.partials != NULL ? 0
+                                   : s->unique.positions[j + (lane < source.end - j ? lane : 0)];
 }
 
-/* Add the addend at `at` to *sum; do nothing if `at` is 0. */
+/* The gradient of an occurrence that is in no bag. Adding it changes no bit, because a sum from
+ * zero is never -0. */
+#if defined(__CUDACC__)
+static __device__ const float hotbed_device_zeros[HOTBED_REGISTER_DIM_MOST] = {0.0F};
+#endif
+#if !defined(__CUDA_ARCH__)
+static const float hotbed_host_zeros[HOTBED_REGISTER_DIM_MOST] __attribute__((unused)) = {0.0F};
+#endif
+
+HOTBED_HD uint64_t hotbed_zeros_at(void) {
+#if defined(__CUDA_ARCH__)
+    return (uint64_t)(uintptr_t)hotbed_device_zeros;
+#else
+    return (uint64_t)(uintptr_t)hotbed_host_zeros;
+#endif
+}
+
+/* Address of addend number j of a row: the gradient of occurrence i, or a partial sum. */
+HOTBED_HD uint64_t hotbed_addend_at(
+    const hotbed_step_view *s, hotbed_gradient_view gradient, bool pooled, hotbed_sum_source source,
+    uint32_t j, uint32_t i) {
+    if (source.partials != NULL)
+        return (uint64_t)(uintptr_t)(source.partials + j * source.partial_stride);
+    uint64_t at = pooled ? hotbed_occurrence_of(s, gradient, i).at : i * gradient.stride;
+    return at == HOTBED_NO_GRADIENT ? hotbed_zeros_at()
+                                    : (uint64_t)(uintptr_t)((const float *)gradient.data + at);
+}
+
+/* Add the addend at `at` to *sum. */
 HOTBED_HD void hotbed_quads_add(
     hotbed_quads *sum, uint64_t at, uint32_t dim, uint32_t quads, uint32_t width) {
     HOTBED_UNROLL
-    for (uint32_t q = 0; q < quads && at != 0; q++)
+    for (uint32_t q = 0; q < quads; q++)
         sum->q[q] = hotbed_add4(sum->q[q], hotbed_quad_load(at, q, dim, width));
 }
 
-/* Sum addends begin .. end-1, at most one group, in order from zero. Each lane looks up one addend.
- * The sums of lanes past `dim` are undefined. */
+/* Sum addends begin .. end-1, at most one group, in order from zero. Each lane looks up one addend;
+ * i is hotbed_addend_occurrence() of `begin`. The sums of lanes past `dim` are undefined. */
 HOTBED_HD hotbed_quads hotbed_sum_addends(
-    const hotbed_step_view *s, hotbed_gradient_view gradient, hotbed_sum_source source,
+    const hotbed_step_view *s, hotbed_gradient_view gradient, hotbed_sum_source source, uint32_t i,
     uint32_t dim, hotbed_register_shape shape, uint32_t width) {
     hotbed_quads sum, g[HOTBED_AHEAD_MOST];
     uint32_t lane = hotbed_tile_rank(width);
@@ -405,10 +439,11 @@ HOTBED_HD hotbed_quads hotbed_sum_addends(
         sum.q[q] = hotbed_f32x4_of(0.0F);
     for (uint32_t j = source.begin; j < source.end; j += width) {
         uint32_t n = source.end - j < width ? source.end - j : width, k = 0;
+        if (!shape.once && j != source.begin)
+            i = hotbed_addend_occurrence(s, source, j, width);
         uint64_t mine =
-            hotbed_addend_at(s, gradient, shape.pooled, source, j + (lane < n ? lane : 0));
-        const bool whole = hotbed_tile_ballot(width, mine == 0) == 0;
-        for (; whole && k + shape.ahead <= n; k += shape.ahead) {
+            hotbed_addend_at(s, gradient, shape.pooled, source, j + (lane < n ? lane : 0), i);
+        for (; k + shape.ahead <= n; k += shape.ahead) {
             HOTBED_UNROLL
             for (uint32_t a = 0; a < shape.ahead; a++) {
                 uint64_t at = hotbed_tile_shuffle_u64(width, mine, k + a);
@@ -425,6 +460,8 @@ HOTBED_HD hotbed_quads hotbed_sum_addends(
         for (; k < n; k++)
             hotbed_quads_add(
                 &sum, hotbed_tile_shuffle_u64(width, mine, k), dim, shape.quads, width);
+        if (shape.once)
+            break;
     }
     return sum;
 }
@@ -453,10 +490,11 @@ HOTBED_HD float hotbed_rowwise_add(
     return sum;
 }
 
-/* Update the row in `slot`, whose source has at most a group of addends, and unpin it. */
+/* Update the row in `slot`, whose source has at most a group of addends, and unpin it. i is
+ * hotbed_addend_occurrence() of the first addend. */
 HOTBED_HD void hotbed_update_in_registers(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source,
+    const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source, uint32_t i,
     hotbed_register_shape shape, uint32_t width) {
     const uint32_t dim = table->dim;
     uint8_t *row = hotbed_row_at(s->storage.index, table, slot);
@@ -465,19 +503,24 @@ HOTBED_HD void hotbed_update_in_registers(
     const bool rowwise = shape.kind == HOTBED_OPT_ROWWISE_ADAGRAD;
     const bool first = shape.kind == HOTBED_OPT_ADAM || shape.kind == HOTBED_OPT_ADAGRAD;
     const bool second = shape.kind == HOTBED_OPT_ADAM;
-    hotbed_quads w, a, b;
+    hotbed_raw_quads w;
+    hotbed_quads a, b;
     float row_sum = rowwise ? *state0 : 0.0F;
     HOTBED_UNROLL
     for (uint32_t q = 0; q < shape.quads; q++) {
         uint32_t e = hotbed_quad_at(q, width);
         e = e < dim ? e : 0; /* all lanes take part in the loads */
-        w.q[q] = hotbed_row_load4(shape.half, table->dtype, row, e);
+        HOTBED_POINT();
+        if (shape.half)
+            w.half[q] = *(const hotbed_u16x4 *)(const void *)(row + e * sizeof(uint16_t));
+        else
+            w.f32[q] = *(const hotbed_f32x4 *)(const void *)(row + e * sizeof(float));
         if (first)
             a.q[q] = *(const hotbed_f32x4 *)(const void *)(state0 + e);
         if (second)
             b.q[q] = *(const hotbed_f32x4 *)(const void *)(state1 + e);
     }
-    const hotbed_quads g = hotbed_sum_addends(s, gradient, source, dim, shape, width);
+    const hotbed_quads g = hotbed_sum_addends(s, gradient, source, i, dim, shape, width);
     if (rowwise)
         row_sum = hotbed_rowwise_add(state0, row_sum, &g, dim, shape.quads, width);
     HOTBED_UNROLL
@@ -489,7 +532,8 @@ HOTBED_HD void hotbed_update_in_registers(
             a.q[q] = hotbed_f32x4_of(row_sum);
         if (!second)
             b.q[q] = hotbed_f32x4_of(0.0F);
-        hotbed_f32x4 v = hotbed_optimize4(o, s->storage.clock, w.q[q], g.q[q], &a.q[q], &b.q[q]);
+        hotbed_f32x4 v = shape.half ? hotbed_half4_to_f32(table->dtype, w.half[q]) : w.f32[q];
+        v = hotbed_optimize4(o, s->storage.clock, v, g.q[q], &a.q[q], &b.q[q]);
         hotbed_row_store4(shape.half, table->dtype, row, e, v);
         if (first)
             *(hotbed_f32x4 *)(void *)(state0 + e) = a.q[q];

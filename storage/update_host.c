@@ -64,7 +64,7 @@ static inline const float *gradient_of(const update_args *a, uint32_t i) {
     const float *data = a->gradient.data;
     if (s->storage.pooling == HOTBED_POOL_NONE)
         return data + i * a->gradient.stride;
-    uint32_t b = s->batch.bags == NULL ? i : s->batch.bags[i];
+    uint32_t b = hotbed_occurrence_bag(s, i);
     if (b == HOTBED_NO_BAG)
         return NULL;
     uint32_t feature = b / s->batch.size;
@@ -81,7 +81,7 @@ static inline bool scales_of(const hotbed_step_view *s, uint32_t i, float *share
     *share = 1.0F;
     *weight = s->batch.weights == NULL ? 1.0F : s->batch.weights[i];
     if (s->storage.pooling == HOTBED_POOL_MEAN) {
-        uint32_t b = s->batch.bags == NULL ? i : s->batch.bags[i];
+        uint32_t b = hotbed_occurrence_bag(s, i);
         hotbed_bag bag = hotbed_bag_at(s, b, b / s->batch.size);
         *share = 1.0F / (float)(bag.end - bag.begin);
     }

@@ -66,10 +66,12 @@ static void pool_bags(void *argument) {
     const bool half = w->s.storage.rows_form == HOTBED_ROWS_HALF;
     for (uint32_t f = 0; f < w->s.storage.num_features; f++)
         for (uint32_t first = 0; first < w->s.batch.size; first += w->bags) {
-            uint32_t left = w->s.batch.size - first;
-            hotbed_forward_bags(
-                &w->s, (uint64_t)f * w->s.batch.size + first, left < w->bags ? left : w->bags, f,
-                w->output, w->stride, half, w->width);
+            const uint32_t left = w->s.batch.size - first, n = left < w->bags ? left : w->bags;
+            const uint64_t b = (uint64_t)f * w->s.batch.size + first;
+            const hotbed_table_view *table = &w->s.storage.tables[w->s.storage.feature_tables[f]];
+            if (!hotbed_forward_bags(&w->s, table, b, n, f, w->output, w->stride, half, w->width))
+                for (uint32_t k = 0; k < n; k++)
+                    hotbed_forward_bag(&w->s, b + k, w->output, w->stride, w->width);
         }
 }
 
@@ -184,8 +186,9 @@ static void sum_leaves_in_registers(void *argument) {
         hotbed_sum_source source = {w->leaf_begin[leaf], w->leaf_end[leaf], NULL, 0};
         uint32_t t = hotbed_part_of(w->s.batch.table_starts, w->s.storage.num_tables, source.begin);
         uint32_t dim = w->s.storage.tables[t].dim;
+        uint32_t i = hotbed_addend_occurrence(&w->s, source, source.begin, w->width);
         hotbed_quads sum =
-            hotbed_sum_addends(&w->s, w->gradient, source, dim, w->registers, w->width);
+            hotbed_sum_addends(&w->s, w->gradient, source, i, dim, w->registers, w->width);
         for (uint32_t q = 0; q < w->registers.quads; q++) {
             uint32_t e = hotbed_quad_at(q, w->width);
             if (e < dim)
@@ -204,7 +207,8 @@ static void update_in_registers(void *argument) {
         hotbed_sum_source source = source_of(w, u);
         if (source.end - source.begin <= HOTBED_SUM_GROUP)
             hotbed_update_in_registers(
-                &w->s, &w->o, w->gradient, table, w->s.unique.slots[u], source, w->registers,
+                &w->s, &w->o, w->gradient, table, w->s.unique.slots[u], source,
+                hotbed_addend_occurrence(&w->s, source, source.begin, w->width), w->registers,
                 w->width);
         else
             hotbed_update_row(
@@ -312,8 +316,12 @@ static void update_all(work *w, bool split_sums) {
 static void update_all_in_registers(work *w, uint32_t ahead) {
     const bool pooled = w->s.storage.pooling != HOTBED_POOL_NONE;
     w->registers = (hotbed_register_shape){
-        w->o.kind, pooled, w->s.storage.rows_form == HOTBED_ROWS_HALF,
-        w->width < 16 ? 16 / w->width : 1, ahead};
+        w->o.kind,
+        pooled,
+        w->s.storage.rows_form == HOTBED_ROWS_HALF,
+        w->width < 16 ? 16 / w->width : 1,
+        ahead,
+        w->width == 32};
     w->shape = (hotbed_update_shape){true, false, false};
     hotbed_clock_step(w->s.storage.clock, w->o.beta1, w->o.beta2);
     split(w);
@@ -357,7 +365,7 @@ static void same_bags(test_ticket *l, work *w) {
             CHECK_BYTES(filled, bags, w->s.batch.bound * sizeof *filled);
             w->s.batch.bags = l->ticket->step.batch.bags;
         }
-        if (w->s.storage.rows_form == HOTBED_ROWS_ANY)
+        if (w->s.storage.rows_form == HOTBED_ROWS_ANY || w->stride % 4 != 0)
             continue;
         memset(l->output, 0, (size_t)l->output_bytes);
         hotbed_emulate_run(w->width, pool_bags, w);
@@ -498,7 +506,7 @@ static void plain_rows_are_the_same_at_every_width(hotbed_backend backend) {
     }
 }
 
-/* Rows whose dims are multiples of 4, and gradients of sequences or of sums without weights, are
+/* Rows whose dims are multiples of 4 (8 if elements have two bytes), and gradients of sequences or of sums without weights, are
  * summed in registers. */
 static void rows_in_registers_are_the_same_at_every_width(hotbed_backend backend) {
     (void)backend;
@@ -507,7 +515,7 @@ static void rows_in_registers_are_the_same_at_every_width(hotbed_backend backend
         setup s;
         three_tables(
             &s, (hotbed_optimizer_kind)(1 + i % 4), form == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM);
-        s.tables[0].dim = 12;
+        s.tables[0].dim = form < 2 ? 12 : 24;
         s.tables[1].dim = 64;
         s.tables[2].dim = 32;
         for (uint32_t t = 0; t < TABLES; t++)

@@ -119,6 +119,38 @@ def check_usage(root):
     os.rmdir(os.path.join(root, "--json"))
 
 
+def check_mistakes(root):
+    """A mistake gets one line with the mistake and what is allowed."""
+    path, place = os.path.join(root, "ranks"), os.path.join(root, "place")
+    sample(path, HOTBED_SAMPLE_RANKS="2")
+    os.mkdir(place)
+    other = os.path.join(place, "logs")
+    os.mkdir(other)
+    os.symlink("logs", os.path.join(place, "latest"))
+    for words, expected in (
+        (["lst", root], "the commands are list, inspect, verify, diff, reshard, compact, convert, gc, not lst"),
+        (["gc", root, "--kep", "1"], "gc takes --json, --keep, --dry-run, --leave-damaged, --unfinished, not --kep"),
+        (["convert", path, place], "convert needs --from or --to"),
+        (["convert", path, place, "--to=h5", "--from=npy"], "convert takes --from or --to, not both"),
+        (["list", path], path + " is a checkpoint, not a directory of checkpoints"),
+        (["gc", path, "--keep", "1"], path + " is a checkpoint, not a directory of checkpoints"),
+        (["inspect", root], root + "/MANIFEST is missing: " + root + " is damaged, or is not a checkpoint"),
+        (["diff", path, root], root + " is damaged, or is not a checkpoint"),
+    ):
+        lines = tool_run(*words).stderr.splitlines()
+        check(len(lines) == 1 and expected in lines[0], "%s: %s" % (words, lines))
+    check(tool("gc", place, "--keep=1") == "", "gc mentions what is no checkpoint")
+    os.remove(os.path.join(path, "MANIFEST"))
+    check("is a checkpoint, not" in tool_run("list", path).stderr, "list of a damaged checkpoint")
+    shutil.rmtree(place)
+    shutil.rmtree(path)
+    os.mkdir(place)
+    np.save(os.path.join(place, "t.weight.npy"), np.zeros((2, 4), np.float32))
+    done = tool_run("convert", place, path, "--from=npy", "--optimizer=Adam")
+    check("--optimizer takes one of sgd, adam, adagrad, rowwise_adagrad, not 'Adam'" in done.stderr, done.stderr)
+    shutil.rmtree(place)
+
+
 COMMANDS = {  # with the number of paths
     "list": 1, "inspect": 1, "verify": 1, "diff": 2, "reshard": 2, "compact": 2, "convert": 2, "gc": 1,
 }
@@ -578,9 +610,9 @@ def check_increments(root):
     description = tool_json("inspect", one)
     check(description["parent"] == tool_json("inspect", full)["id"], "parent")
     check(description["tables"][0]["rows"] == 41 and description["tables"][0]["erased"] == 37, "rows of an increment")
-    tool("verify", one)
+    check(tool("verify", one) == one + ": good; an increment, whose parents were not read\n", "verify of an increment")
     tool("compact", one, out)
-    tool("verify", out)
+    check(tool("verify", out) == out + ": good\n", "verify of a full checkpoint")
     same(one, out)
     rows = {r["table"]: r for r in tool_json("diff", full, one, status=1)}
     check(rows["hash"]["removed"] == 37 and rows["hash"]["changed"] == 41, "diff along a chain")
@@ -658,6 +690,7 @@ def main():
     with tempfile.TemporaryDirectory() as root:
         check_usage(root)
         check_options(root)
+        check_mistakes(root)
         check_show(root)
         check_reshard(root)
         check_diff(root)

@@ -36,28 +36,31 @@ static void print_summary(const hotbed_run *t) {
         hotbed_train_say("%llu malformed lines left out", (unsigned long long)t->bad_lines);
 }
 
-static bool check_input(hotbed_run *t, const char *path) {
+static bool check_input(hotbed_run *t, const char *option, const char *path) {
     struct stat status;
     if (path == NULL || strcmp(path, "-") == 0)
         return true;
     if (stat(path, &status) != 0 || access(path, R_OK) != 0)
-        return hotbed_run_fail(t, "%s: %s", path, strerror(errno));
-    return !S_ISDIR(status.st_mode) || hotbed_run_fail(t, "%s: is a directory", path);
+        return hotbed_run_fail(t, "%s %s: cannot read: %s", option, path, strerror(errno));
+    if (S_ISDIR(status.st_mode))
+        return hotbed_run_fail(t, "%s %s: is a directory, not a file", option, path);
+    return !S_ISREG(status.st_mode) || status.st_size > 0 ||
+           hotbed_run_fail(t, "%s %s: is empty", option, path);
 }
 
-static bool check_output(hotbed_run *t, const char *path) {
+static bool check_output(hotbed_run *t, const char *option, const char *path) {
     FILE *file = path == NULL ? NULL : fopen(path, "a");
     if (path == NULL || (file != NULL && fclose(file) == 0))
         return true;
-    return hotbed_run_fail(t, "%s: %s", path, strerror(errno));
+    return hotbed_run_fail(t, "%s %s: cannot write: %s", option, path, strerror(errno));
 }
 
 /* Check the files before training, not hours later. */
 static bool check_files(hotbed_run *t) {
     const hotbed_run_options *o = &t->options;
-    return check_input(t, o->data) && check_input(t, o->eval) &&
-           (t->rank > 0 || check_output(t, o->json)) && check_output(t, o->trace) &&
-           check_output(t, o->picture);
+    return check_input(t, "--data", o->data) && check_input(t, "--eval", o->eval) &&
+           (t->rank > 0 || check_output(t, "--json", o->json)) &&
+           check_output(t, "--trace", o->trace) && check_output(t, "--picture", o->picture);
 }
 
 static bool work(hotbed_run *t) {

@@ -347,9 +347,8 @@ head -n 3000 train.tsv >&3
 kill -9 $!
 SH
         rm -f feed && mkfifo feed
-        ASAN_OPTIONS=detect_leaks=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 \
-            mpirun --oversubscribe --enable-recovery -n 2 bash one_dies.sh "$programs/hotbed-train" --backend "$backend" \
-            --capacity 2000 --batch 500 --dim 4 --quiet 2>err
+        ASAN_OPTIONS=detect_leaks=0 "$tests/support/mpirun.sh" mpirun --enable-recovery -n 2 bash one_dies.sh \
+            "$programs/hotbed-train" --backend "$backend" --capacity 2000 --batch 500 --dim 4 --quiet 2>err
         grep -q '^hotbed-train: rank 0: rank 1 is gone: ' err || die "rank 0 does not say first that rank 1 is gone"
         ok "rank 0 first reports that rank 1 was killed"
     else

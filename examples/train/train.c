@@ -128,12 +128,21 @@ static void set_rank(rank_run *run, const hotbed_run_options *options, hotbed_co
     }
 }
 
+/* Ranks wait for the slowest one, which may read from a slow disk. A death is noticed at once. */
+static hotbed_comm_options patient(void) {
+    hotbed_comm_options options;
+    hotbed_comm_options_init(&options);
+    options.deadline_ms = 600000;
+    return options;
+}
+
 static bool run_threads(const hotbed_run_options *options) {
     static rank_run runs[64];
     static hotbed_comm *comms[64];
     uint32_t started = 0;
     bool ok = true;
-    if (hotbed_comm_create_threads(NULL, options->ranks, comms) != HOTBED_OK) {
+    const hotbed_comm_options how = patient();
+    if (hotbed_comm_create_threads(&how, options->ranks, comms) != HOTBED_OK) {
         hotbed_train_say("--ranks: %s", hotbed_last_error());
         return false;
     }
@@ -168,7 +177,8 @@ static bool launched_by_mpi(void) {
 static bool run_process(const hotbed_run_options *options) {
     static rank_run run;
     hotbed_comm *joined = NULL;
-    if (launched_by_mpi() && hotbed_comm_create_mpi(NULL, &joined) != HOTBED_OK) {
+    const hotbed_comm_options how = patient();
+    if (launched_by_mpi() && hotbed_comm_create_mpi(&how, &joined) != HOTBED_OK) {
         hotbed_train_say("MPI: %s", hotbed_last_error());
         return false;
     }

@@ -30,8 +30,13 @@ static hotbed_status read_text(hotbed_io_file *file, hotbed_manifest *out) {
 hotbed_status hotbed_manifest_read(const hotbed_io_file *directory, hotbed_manifest *out) {
     hotbed_io_file file = HOTBED_IO_CLOSED;
     *out = (hotbed_manifest){.world = 0};
-    HOTBED_TRY(hotbed_io_open_member(directory, HOTBED_MANIFEST_NAME, &file));
-    hotbed_status status = read_text(&file, out);
+    hotbed_status status = hotbed_io_open_member(directory, HOTBED_MANIFEST_NAME, &file);
+    if (status == HOTBED_ERR_CORRUPT)
+        return hotbed_fail(
+            status, "%s: %s is damaged, or is not a checkpoint", hotbed_last_error(),
+            directory->name);
+    HOTBED_TRY(status);
+    status = read_text(&file, out);
     hotbed_io_drop(&file);
     return status;
 }

@@ -266,6 +266,17 @@ static void refuse_option(const option *given, const command *to) {
     tool_usage(text, "");
 }
 
+/* Report an option that no command takes, with the options that this command takes. */
+static void refuse_unknown(const char *given, const command *to) {
+    char text[256];
+    int n = snprintf(text, sizeof text, "%s takes", to->name);
+    for (size_t i = 0; i < sizeof all_options / sizeof *all_options; i++)
+        if ((all_options[i].commands >> (to - commands) & 1) != 0)
+            n += snprintf(text + n, sizeof text - (size_t)n, " %s,", all_options[i].name);
+    snprintf(text + n, sizeof text - (size_t)n, " not ");
+    tool_usage(text, given);
+}
+
 /* Read the option argv[i] of a command. Returns the number of arguments that it uses, or 0 after an
  * error. */
 static int read_option(
@@ -276,7 +287,7 @@ static int read_option(
     const option *found =
         find_option(argv[i], equals == NULL ? strlen(argv[i]) : (size_t)(equals - argv[i]));
     if (found == NULL) {
-        tool_usage("unknown option ", argv[i]);
+        refuse_unknown(argv[i], of);
         return 0;
     }
     if ((found->commands >> (of - commands) & 1) == 0) {
@@ -383,5 +394,10 @@ int main(int argc, char **argv) {
         }
         return flush_output(c->run(&options));
     }
-    return tool_usage("unknown command ", argv[1]);
+    char text[128];
+    int n = snprintf(text, sizeof text, "the commands are");
+    for (int i = 0; i < NUM_COMMANDS; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, " %s,", commands[i].name);
+    snprintf(text + n, sizeof text - (size_t)n, " not ");
+    return tool_usage(text, argv[1]);
 }

@@ -85,6 +85,9 @@ bool tool_is_broken(const tool_entry *entry);
  * checkpoint that it leads to. The caller frees *out with free(). Errors: IO, MEMORY. */
 hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n);
 
+/* The same, and refuse a path that is itself a checkpoint. Errors: also ARGUMENT (it is one). */
+hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *n);
+
 /* Open `path` and, if it is an increment, its parents. Parents are looked up in the directory of
  * `path`, and then, if `path` leads through links, in the directory of its target. The caller must
  * call hotbed_chain_close() even after an error. Errors: STATE (a parent was not found), and the

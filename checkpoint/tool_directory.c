@@ -378,6 +378,20 @@ hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n)
     return status;
 }
 
+hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *n) {
+    tool_entry itself = {.described = false};
+    *out = NULL;
+    *n = 0;
+    describe(NULL, path, &itself);
+    if (itself.described || itself.state == TOOL_DAMAGED)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "%s is a checkpoint, not a directory of checkpoints: give the directory that contains "
+            "it",
+            path);
+    return tool_read_directory(path, out, n);
+}
+
 /* --- a chain -------------------------------------------------------------------------------------------------------- */
 
 /* Return the directory of `path`, as written, or NULL if there is no memory. The caller frees it

@@ -194,6 +194,11 @@ static hotbed_status check_broken(const tool_options *o, const tool_entry *entri
         o->paths[0], broken);
 }
 
+/* Whether an entry is or was a checkpoint. Links and other directories are always kept. */
+static bool is_checkpoint(const tool_entry *e) {
+    return e->state != TOOL_LINK && e->state != TOOL_OTHER;
+}
+
 /* Print why a tree is kept that is not among the newest. */
 static void print_kept(const tool_entry *entries, const tool_entry *e) {
     const tool_entry *why = &entries[e->why];
@@ -248,7 +253,7 @@ static int gc(const tool_options *o, tool_entry *entries, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (!stays(o, entries, &entries[i]))
             order[num_gone++] = &entries[i];
-        else if (!o->json && entries[i].why != TOOL_NONE && entries[i].state != TOOL_LINK)
+        else if (!o->json && entries[i].why != TOOL_NONE && is_checkpoint(&entries[i]))
             print_kept(entries, &entries[i]);
     if (num_gone > 0)
         qsort(order, num_gone, sizeof *order, by_tree);
@@ -273,7 +278,7 @@ int tool_gc(const tool_options *o) {
     size_t n = 0;
     if (o->keep == 0)
         return tool_usage("gc needs --keep", "");
-    hotbed_status status = tool_read_directory(o->paths[0], &entries, &n);
+    hotbed_status status = tool_read_checkpoints(o->paths[0], &entries, &n);
     if (status != HOTBED_OK)
         return tool_fail(status);
     int result = gc(o, entries, n);

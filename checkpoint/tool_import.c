@@ -130,6 +130,16 @@ static hotbed_status wrong(const hotbed_io_file *file, const char *what) {
     return hotbed_fail(HOTBED_ERR_CORRUPT, "%s: %s", file->name, what);
 }
 
+static hotbed_status unknown_optimizer(const char *name) {
+    char names[128];
+    int n = 0;
+    for (int i = HOTBED_OPT_SGD; i <= HOTBED_OPT_LAST; i++)
+        n += snprintf(
+            names + n, sizeof names - (size_t)n, "%s%s", i == HOTBED_OPT_SGD ? "" : ", ",
+            hotbed_optimizer_name((hotbed_optimizer_kind)i));
+    return hotbed_fail(HOTBED_ERR_ARGUMENT, "--optimizer takes one of %s, not '%s'", names, name);
+}
+
 /* Set the optimizer: the one that --optimizer names, or else the one that the files imply. */
 static hotbed_status set_optimizer(source *s, hotbed_optimizer_kind seen) {
     hotbed_optimizer_kind kind = seen;
@@ -139,8 +149,7 @@ static hotbed_status set_optimizer(source *s, hotbed_optimizer_kind seen) {
             if (strcmp(s->options->optimizer, hotbed_optimizer_name((hotbed_optimizer_kind)i)) == 0)
                 kind = (hotbed_optimizer_kind)i;
         if (kind == 0)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "unknown optimizer '%s'", s->options->optimizer);
+            return unknown_optimizer(s->options->optimizer);
     }
     hotbed_optimizer_init(&s->import.optimizer);
     s->import.optimizer.kind = kind;

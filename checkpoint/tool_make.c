@@ -61,7 +61,10 @@ int tool_compact(const tool_options *o) {
 
 int tool_convert(const tool_options *o) {
     if ((o->from == NULL) == (o->to == NULL))
-        return tool_usage("convert needs one of --from and --to", "");
+        return tool_usage(
+            o->to == NULL ? "convert needs --from or --to"
+                          : "convert takes --from or --to, not both",
+            "");
     if (o->from != NULL)
         return tool_import(o);
     const char *unused = o->optimizer != NULL ? "--optimizer"

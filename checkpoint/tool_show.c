@@ -68,7 +68,7 @@ int tool_list(const tool_options *o) {
     tool_entry *entries = NULL;
     size_t n = 0;
     bool damaged = false;
-    hotbed_status status = tool_read_directory(o->paths[0], &entries, &n);
+    hotbed_status status = tool_read_checkpoints(o->paths[0], &entries, &n);
     if (status != HOTBED_OK)
         return tool_fail(status);
     if (o->json)
@@ -188,6 +188,14 @@ static hotbed_status verify_one(const tool_options *o, const char *path) {
                     : hotbed_checkpoint_verify(tool_files(), path, &o->progress);
 }
 
+/* Print a line about a checkpoint without damage. */
+static void print_good(const char *path) {
+    hotbed_manifest m = {.world = 0};
+    bool increment = read_manifest(path, &m) == HOTBED_OK && m.increment;
+    printf("%s: good%s\n", path, increment ? "; an increment, whose parents were not read" : "");
+    hotbed_manifest_free(&m);
+}
+
 int tool_verify(const tool_options *o) {
     int result = TOOL_SAME;
     if (o->json)
@@ -198,12 +206,12 @@ int tool_verify(const tool_options *o) {
                   : status == HOTBED_ERR_CORRUPT ? TOOL_DIFFERS
                                                  : TOOL_TROUBLE;
         result = one > result ? one : result;
-        if (!o->json) {
-            printf(
-                "%s: %s%s\n", o->paths[i], status == HOTBED_OK ? "good" : "",
-                status == HOTBED_OK ? "" : hotbed_last_error());
+        if (!o->json && status == HOTBED_OK)
+            print_good(o->paths[i]);
+        else if (!o->json)
+            printf("%s: %s\n", o->paths[i], hotbed_last_error());
+        if (!o->json)
             continue;
-        }
         printf(i == 0 ? "{\"path\": " : ",\n {\"path\": ");
         tool_json_text(o->paths[i]);
         printf(", \"status\": \"%s\", \"error\": ", hotbed_status_name(status));

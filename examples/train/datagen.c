@@ -81,11 +81,14 @@ static int parse_options(int argc, char **argv, settings *s) {
         {"vocab", required_argument, NULL, VOCAB}, {"threads", required_argument, NULL, THREADS},
         {"json", required_argument, NULL, JSON},   {"help", no_argument, NULL, HELP},
         {"version", no_argument, NULL, VERSION},   {NULL, 0, NULL, 0}};
+    static char program[] = "hotbed-datagen"; /* begins messages of getopt_long() */
     bool has_rows = false;
     int option;
     int index = 0;
+    argv[0] = program;
     while ((option = getopt_long(argc, argv, "o:", options, &index)) != -1) {
         bool ok = true;
+        const char *values = "0 to 18446744073709551615";
         switch (option) {
         case ROWS:
             ok = has_rows = parse_count(optarg, &s->rows);
@@ -97,17 +100,22 @@ static int parse_options(int argc, char **argv, settings *s) {
             ok = parse_count(optarg, &s->plant.seed);
             break;
         case ALPHA:
+            values = "a number above 0 and up to 10";
             ok = parse_real(optarg, &s->plant.alpha) && s->plant.alpha > 0 && s->plant.alpha <= 10;
             break;
         case VOCAB:
+            values = "4 to 2147483648";
             ok = parse_count(optarg, &s->plant.vocab) && s->plant.vocab >= 4 &&
                  s->plant.vocab <= (uint64_t)1 << 31;
             break;
         case THREADS:
+            values = "1 to 256";
             ok = parse_count(optarg, &s->threads) && s->threads >= 1 && s->threads <= THREADS_MOST;
             break;
         case JSON:
+            values = "a file";
             s->json = optarg;
+            ok = optarg[0] != '\0';
             break;
         case 'o':
             s->output = optarg;
@@ -122,7 +130,9 @@ static int parse_options(int argc, char **argv, settings *s) {
             return EXIT_USAGE; /* getopt_long() has printed why */
         }
         if (!ok)
-            return fail(EXIT_USAGE, "'%s' is not a value of --%s", optarg, options[index].name);
+            return fail(
+                EXIT_USAGE, "'%s' is not a value of --%s, which takes %s", optarg,
+                options[index].name, values);
     }
     if (optind < argc)
         return fail(EXIT_USAGE, "unexpected '%s'; see --help", argv[optind]);

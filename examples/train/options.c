@@ -14,6 +14,8 @@
 
 enum { PARSE_THREADS_MOST = 256 }; /* stated in --help too */
 
+#define CAPACITY_MOST (UINT64_C(1) << 35) /* of a table of the library */
+
 static const char usage_text[] =
     "usage: hotbed-train --data FILE|- [options]\n"
     "Train a factorization machine for click-through rates on a log in Criteo's format: each line "
@@ -255,9 +257,9 @@ static bool set_option(int option, const char *text, hotbed_run_options *o) {
     case OPT_EPOCHS:
         return parse_u32(text, 1, 1U << 20, &o->epochs);
     case OPT_CAPACITY:
-        return parse_count(text, 1, (uint64_t)1 << 36, &o->capacity);
+        return parse_count(text, 1, CAPACITY_MOST, &o->capacity);
     case OPT_MAX_CAPACITY:
-        return parse_count(text, 1, (uint64_t)1 << 36, &o->max_capacity);
+        return parse_count(text, 1, CAPACITY_MOST, &o->max_capacity);
     case OPT_GROWTH_EVERY:
         return parse_u32(text, 1, UINT32_MAX, &o->growth_every);
     case OPT_HBM_MB:
@@ -286,9 +288,55 @@ static bool set_option(int option, const char *text, hotbed_run_options *o) {
     }
 }
 
-static int usage(const char *message) {
+static int usage(const char *format, ...) {
+    char message[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
     hotbed_train_say("%s; see --help", message);
     return HOTBED_EXIT_USAGE;
+}
+
+/* The values that an option takes, for messages. */
+static const char *values_of(int option) {
+    static const char *const values[] = {
+        [OPT_DATA - OPT_DATA] = "a file, or - for the standard input",
+        [OPT_EVAL - OPT_DATA] = "a file, not the standard input",
+        [OPT_DIM - OPT_DATA] = "1 to 256",
+        [OPT_OPTIMIZER - OPT_DATA] = "sgd, adam, adagrad or rowwise-adagrad",
+        [OPT_LR - OPT_DATA] = "a number above 0 and below 1000000",
+        [OPT_BATCH - OPT_DATA] = "1 to 1048576",
+        [OPT_EPOCHS - OPT_DATA] = "1 to 1048576",
+        [OPT_CAPACITY - OPT_DATA] = "1 to 34359738368",
+        [OPT_MAX_CAPACITY - OPT_DATA] = "1 to 34359738368",
+        [OPT_GROWTH_EVERY - OPT_DATA] = "1 to 4294967295",
+        [OPT_MODE - OPT_DATA] = "auto, hbm, cache or default",
+        [OPT_HBM_MB - OPT_DATA] = "1 to 1099511627776",
+        [OPT_LOWER_INDEX - OPT_DATA] = "device or host",
+        [OPT_STORE - OPT_DATA] = "a directory",
+        [OPT_BACKEND - OPT_DATA] = "auto, host or cuda",
+        [OPT_SAVE - OPT_DATA] = "a directory",
+        [OPT_SAVE_EVERY - OPT_DATA] = "1 to 18446744073709551615",
+        [OPT_LOAD - OPT_DATA] = "a checkpoint, or a directory of them",
+        [OPT_SEED - OPT_DATA] = "0 to 18446744073709551615",
+        [OPT_SKIP_BAD - OPT_DATA] = "0 to 18446744073709551615",
+        [OPT_PARSE_THREADS - OPT_DATA] = "1 to 256",
+        [OPT_JSON - OPT_DATA] = "a file",
+        [OPT_TRACE - OPT_DATA] = "a file",
+        [OPT_PICTURE - OPT_DATA] = "a file",
+        [OPT_RANKS - OPT_DATA] = "1 to 64",
+        [OPT_PLAN - OPT_DATA] = "fixed, two-phase or one-sided",
+    };
+    static char plans[512];
+    if (option != OPT_PIPELINE)
+        return values[option - OPT_DATA];
+    const char *name;
+    int n = 0;
+    for (uint32_t plan = 0; (name = hotbed_train_plan_name(plan)) != NULL; plan++)
+        n += snprintf(plans + n, sizeof plans - (size_t)n, "%s, ", name);
+    snprintf(plans + n, sizeof plans - (size_t)n, "or sw-auto");
+    return plans;
 }
 
 int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
@@ -338,6 +386,8 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
     o->pipeline = "prefetch";
     int option;
     int index = 0;
+    static char program[] = "hotbed-train"; /* begins messages of getopt_long() */
+    argv[0] = program;
     while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
         if (option == OPT_HELP) {
             fputs(usage_text, stdout);
@@ -351,7 +401,8 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
             return HOTBED_EXIT_USAGE; /* getopt_long() has printed why */
         if (!set_option(option, optarg, o)) {
             hotbed_train_say(
-                "'%s' is not a value of --%s; see --help", optarg, options[index].name);
+                "'%s' is not a value of --%s, which takes %s", optarg, options[index].name,
+                values_of(option));
             return HOTBED_EXIT_USAGE;
         }
     }
@@ -368,7 +419,9 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
     if (o->store != NULL && o->mode != HOTBED_MODE_CACHE)
         return usage("--store needs --mode cache");
     if (o->max_capacity > 0 && o->max_capacity < o->capacity)
-        return usage("--max-capacity is below --capacity");
+        return usage(
+            "--max-capacity %llu is below --capacity %llu", (unsigned long long)o->max_capacity,
+            (unsigned long long)o->capacity);
     if (o->max_capacity > 0 && o->store != NULL)
         return usage("--max-capacity is not for --store, which holds any number of keys");
     if (o->store != NULL && o->lower_index != 0)

@@ -100,7 +100,7 @@ bool hotbed_save_lock_take(
         return refuse(lock);
     }
     if (!locked) {
-        snprintf(message, bytes, "%s: %s", lock->path, strerror(why));
+        snprintf(message, bytes, "%s: cannot make the lock: %s", lock->path, strerror(why));
         return refuse(lock);
     }
     if (before.process != 0 && strcmp(before.host, this_process().host) != 0) {
@@ -111,7 +111,7 @@ bool hotbed_save_lock_take(
         return refuse(lock);
     }
     if (!write_owner(lock->file)) {
-        snprintf(message, bytes, "%s: %s", lock->path, strerror(errno));
+        snprintf(message, bytes, "%s: cannot write: %s", lock->path, strerror(errno));
         return refuse(lock);
     }
     lock->held = true;

@@ -36,28 +36,31 @@ static void print_summary(const hotbed_run *t) {
         hotbed_train_say("%llu malformed lines left out", (unsigned long long)t->bad_lines);
 }
 
-static bool check_input(hotbed_run *t, const char *path) {
+static bool check_input(hotbed_run *t, const char *option, const char *path) {
     struct stat status;
     if (path == NULL || strcmp(path, "-") == 0)
         return true;
     if (stat(path, &status) != 0 || access(path, R_OK) != 0)
-        return hotbed_run_fail(t, "%s: %s", path, strerror(errno));
-    return !S_ISDIR(status.st_mode) || hotbed_run_fail(t, "%s: is a directory", path);
+        return hotbed_run_fail(t, "%s %s: cannot read: %s", option, path, strerror(errno));
+    if (S_ISDIR(status.st_mode))
+        return hotbed_run_fail(t, "%s %s: is a directory, not a file", option, path);
+    return !S_ISREG(status.st_mode) || status.st_size > 0 ||
+           hotbed_run_fail(t, "%s %s: is empty", option, path);
 }
 
-static bool check_output(hotbed_run *t, const char *path) {
+static bool check_output(hotbed_run *t, const char *option, const char *path) {
     FILE *file = path == NULL ? NULL : fopen(path, "a");
     if (path == NULL || (file != NULL && fclose(file) == 0))
         return true;
-    return hotbed_run_fail(t, "%s: %s", path, strerror(errno));
+    return hotbed_run_fail(t, "%s %s: cannot write: %s", option, path, strerror(errno));
 }
 
 /* Check the files before training, not hours later. */
 static bool check_files(hotbed_run *t) {
     const hotbed_run_options *o = &t->options;
-    return check_input(t, o->data) && check_input(t, o->eval) &&
-           (t->rank > 0 || check_output(t, o->json)) && check_output(t, o->trace) &&
-           check_output(t, o->picture);
+    return check_input(t, "--data", o->data) && check_input(t, "--eval", o->eval) &&
+           (t->rank > 0 || check_output(t, "--json", o->json)) &&
+           check_output(t, "--trace", o->trace) && check_output(t, "--picture", o->picture);
 }
 
 static bool work(hotbed_run *t) {
@@ -125,12 +128,21 @@ static void set_rank(rank_run *run, const hotbed_run_options *options, hotbed_co
     }
 }
 
+/* Ranks wait for the slowest one, which may read from a slow disk. A death is noticed at once. */
+static hotbed_comm_options patient(void) {
+    hotbed_comm_options options;
+    hotbed_comm_options_init(&options);
+    options.deadline_ms = 600000;
+    return options;
+}
+
 static bool run_threads(const hotbed_run_options *options) {
     static rank_run runs[64];
     static hotbed_comm *comms[64];
     uint32_t started = 0;
     bool ok = true;
-    if (hotbed_comm_create_threads(NULL, options->ranks, comms) != HOTBED_OK) {
+    const hotbed_comm_options how = patient();
+    if (hotbed_comm_create_threads(&how, options->ranks, comms) != HOTBED_OK) {
         hotbed_train_say("--ranks: %s", hotbed_last_error());
         return false;
     }
@@ -165,7 +177,8 @@ static bool launched_by_mpi(void) {
 static bool run_process(const hotbed_run_options *options) {
     static rank_run run;
     hotbed_comm *joined = NULL;
-    if (launched_by_mpi() && hotbed_comm_create_mpi(NULL, &joined) != HOTBED_OK) {
+    const hotbed_comm_options how = patient();
+    if (launched_by_mpi() && hotbed_comm_create_mpi(&how, &joined) != HOTBED_OK) {
         hotbed_train_say("MPI: %s", hotbed_last_error());
         return false;
     }

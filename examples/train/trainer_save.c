@@ -27,7 +27,7 @@ static bool newest(
     DIR *list = opendir(directory);
     *found = false;
     if (list == NULL)
-        return hotbed_run_fail(t, "%s: %s", directory, strerror(errno));
+        return hotbed_run_fail(t, "cannot read %s: %s", directory, strerror(errno));
     for (struct dirent *entry; (entry = readdir(list)) != NULL;) {
         uint64_t number;
         if (parse_step(entry->d_name, &number) && (!*found || number > *step)) {
@@ -124,7 +124,8 @@ bool hotbed_run_lock_save(hotbed_run *t) {
     char why[sizeof t->error];
     bool ok = true;
     if (t->rank == 0 && mkdir(directory, 0777) != 0 && errno != EEXIST)
-        ok = hotbed_run_fail(t, "%s: %s", directory, strerror(errno));
+        ok = hotbed_run_fail(
+            t, "--save %s: cannot make the directory: %s", directory, strerror(errno));
     else if (t->rank == 0 && !hotbed_save_lock_take(&t->save_lock, directory, why, sizeof why))
         ok = hotbed_run_fail(t, "--save %s", why);
     return hotbed_run_agree(t, ok);

@@ -92,7 +92,10 @@ static rank_call *together(ranks *r, const rank_call *model) {
     static pthread_t threads[RANKS_MOST];
     static hotbed_comm *comms[RANKS_MOST];
     pthread_barrier_t ready;
-    CHECK_OK(hotbed_comm_create_threads(NULL, r->world, comms));
+    hotbed_comm_options options;
+    hotbed_comm_options_init(&options);
+    options.deadline_ms = 900000; /* on a busy machine a rank may be minutes behind */
+    CHECK_OK(hotbed_comm_create_threads(&options, r->world, comms));
     CHECK(pthread_barrier_init(&ready, NULL, r->world) == 0);
     for (uint32_t i = 0; i < r->world; i++) {
         calls[i] = *model;

@@ -30,6 +30,7 @@ except ImportError:
 
 PROGRAM = os.path.abspath(sys.argv[1])
 TOOL = os.path.abspath(sys.argv[2])
+SEED = int(os.environ.get("HOTBED_TEST_SEED", "1"))
 
 
 def check(condition, what):
@@ -117,6 +118,38 @@ def check_usage(root):
     os.mkdir(os.path.join(root, "--json"))
     check(tool("list", "--", "--json", cwd=root) == "", "a path that begins with a dash")
     os.rmdir(os.path.join(root, "--json"))
+
+
+def check_mistakes(root):
+    """A mistake gets one line with the mistake and what is allowed."""
+    path, place = os.path.join(root, "ranks"), os.path.join(root, "place")
+    sample(path, HOTBED_SAMPLE_RANKS="2")
+    os.mkdir(place)
+    other = os.path.join(place, "logs")
+    os.mkdir(other)
+    os.symlink("logs", os.path.join(place, "latest"))
+    for words, expected in (
+        (["lst", root], "the commands are list, inspect, verify, diff, reshard, compact, convert, gc, not lst"),
+        (["gc", root, "--kep", "1"], "gc takes --json, --keep, --dry-run, --leave-damaged, --unfinished, not --kep"),
+        (["convert", path, place], "convert needs --from or --to"),
+        (["convert", path, place, "--to=h5", "--from=npy"], "convert takes --from or --to, not both"),
+        (["list", path], path + " is a checkpoint, not a directory of checkpoints"),
+        (["gc", path, "--keep", "1"], path + " is a checkpoint, not a directory of checkpoints"),
+        (["inspect", root], root + "/MANIFEST is missing: " + root + " is damaged, or is not a checkpoint"),
+        (["diff", path, root], root + " is damaged, or is not a checkpoint"),
+    ):
+        lines = tool_run(*words).stderr.splitlines()
+        check(len(lines) == 1 and expected in lines[0], "%s: %s" % (words, lines))
+    check(tool("gc", place, "--keep=1") == "", "gc mentions what is no checkpoint")
+    os.remove(os.path.join(path, "MANIFEST"))
+    check("is a checkpoint, not" in tool_run("list", path).stderr, "list of a damaged checkpoint")
+    shutil.rmtree(place)
+    shutil.rmtree(path)
+    os.mkdir(place)
+    np.save(os.path.join(place, "t.weight.npy"), np.zeros((2, 4), np.float32))
+    done = tool_run("convert", place, path, "--from=npy", "--optimizer=Adam")
+    check("--optimizer takes one of sgd, adam, adagrad, rowwise_adagrad, not 'Adam'" in done.stderr, done.stderr)
+    shutil.rmtree(place)
 
 
 COMMANDS = {  # with the number of paths
@@ -324,11 +357,12 @@ def spoil(random, directory):
 
 
 def check_whole(root, source, kind, expected_rows):
-    """An import of a changed directory fails with a message and leaves nothing, or has all rows of the files."""
-    chance = random.Random(17)
+    """An import of a changed directory fails with a message and leaves nothing, or has all rows of the files, and no
+    optimizer states that are in no file."""
+    chance = random.Random(SEED)
     work, out = os.path.join(root, "work"), os.path.join(root, "imported")
     taken = 0
-    for _ in range(30):
+    for _ in range(40):
         shutil.copytree(source, work)
         for _ in range(chance.choice([1, 1, 2])):
             if os.listdir(work):
@@ -339,6 +373,8 @@ def check_whole(root, source, kind, expected_rows):
             taken += 1
             check(sorted(found) == sorted(right), "tables %s, not %s" % (sorted(found), sorted(right)))
             for table, columns in right.items():
+                made = set(found[table]) - set(columns) - {"metadata"}
+                check(not made, "%s has %s, which is in no file of %s" % (table, made, sorted(os.listdir(work))))
                 for column, data in columns.items():
                     check(found[table][column].tobytes() == data.tobytes(), "%s.%s differs from the file: %s" % (table, column, sorted(os.listdir(work))))
             shutil.rmtree(out)
@@ -347,7 +383,7 @@ def check_whole(root, source, kind, expected_rows):
             check(sorted(os.listdir(root)) == sorted(set(os.listdir(root)) - {"imported"}), "a failed import leaves something")
             check(not [n for n in os.listdir(root) if n.startswith(".tmp-")], "a failed import leaves a draft")
         shutil.rmtree(work)
-    check(1 <= taken <= 25, "%d of 30 were imported" % taken)
+    check(1 <= taken <= 35, "seed %d: %d of 40 were imported" % (SEED, taken))
 
 
 def rows_of_npy(directory):
@@ -578,9 +614,9 @@ def check_increments(root):
     description = tool_json("inspect", one)
     check(description["parent"] == tool_json("inspect", full)["id"], "parent")
     check(description["tables"][0]["rows"] == 41 and description["tables"][0]["erased"] == 37, "rows of an increment")
-    tool("verify", one)
+    check(tool("verify", one) == one + ": good; an increment, whose parents were not read\n", "verify of an increment")
     tool("compact", one, out)
-    tool("verify", out)
+    check(tool("verify", out) == out + ": good\n", "verify of a full checkpoint")
     same(one, out)
     rows = {r["table"]: r for r in tool_json("diff", full, one, status=1)}
     check(rows["hash"]["removed"] == 37 and rows["hash"]["changed"] == 41, "diff along a chain")
@@ -658,6 +694,7 @@ def main():
     with tempfile.TemporaryDirectory() as root:
         check_usage(root)
         check_options(root)
+        check_mistakes(root)
         check_show(root)
         check_reshard(root)
         check_diff(root)

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LONG_MS = 30000, SHORT_MS = 300, NCCL_MS = 15000 };
+enum { LONG_MS = WORLD_DEADLINE_MS, SHORT_MS = 300, NCCL_MS = 15000 };
 
 static hotbed_comm_options with_deadline(uint32_t deadline_ms) {
     hotbed_comm_options options;

@@ -201,6 +201,13 @@ static void run(
         printf("skipped, %s\n", missing);
         exit(77);
     }
+    hotbed_comm_options patient;
+    hotbed_comm_options_init(&patient);
+    if (options != NULL)
+        patient = *options;
+    if (patient.deadline_ms == 0 && where->transport != HOTBED_TRANSPORT_NCCL)
+        patient.deadline_ms = WORLD_DEADLINE_MS;
+    options = &patient;
     thread only = {.where = where, .options = options, .body = body, .me.argument = argument};
     hotbed_comm *comm = NULL;
     switch (where->transport) {

@@ -38,7 +38,11 @@ const char *world_missing(void);
 /* Whether this rank's collectives can be recorded in a graph: not between threads on a GPU. */
 bool world_records(const world_rank *me);
 
-/* Run `body` on the ranks of one world, on a thread each if they are threads.  `options` may be NULL. */
+/* Deadline for ranks of the host in tests that are not about it: on a busy machine a rank may be minutes behind. */
+enum { WORLD_DEADLINE_MS = 900000 };
+
+/* Run `body` on the ranks of one world, on a thread each if they are threads.  `options` may be NULL.  Without a
+ * deadline, ranks of the host get WORLD_DEADLINE_MS. */
 void world_run(
     const world *where, const hotbed_comm_options *options, world_body body, void *argument);
 

@@ -77,7 +77,7 @@ says 2 "unexpected 'more'" --data train.tsv more
 says 2 "--epochs needs a file" --data - --epochs 2
 says 2 "--save-every needs --save" --data train.tsv --save-every 5
 says 2 "--store needs --mode cache" --data train.tsv --store db
-says 2 "--max-capacity is below --capacity" --data train.tsv --max-capacity 1999
+says 2 "--max-capacity 1999 is below --capacity 2000" --data train.tsv --max-capacity 1999
 says 2 "--max-capacity is not for --store" --data train.tsv --max-capacity 2000 --mode cache --store db
 says 2 "'0' is not a value of --growth-every" --data train.tsv --growth-every 0
 says 2 "'0' is not a value of --parse-threads" --data train.tsv --parse-threads 0
@@ -88,20 +88,51 @@ says 2 "goes without --lower-index" --data train.tsv --mode cache --store db --l
 says 2 "'pinned' is not a value of --lower-index" --data train.tsv --lower-index pinned
 "$programs/hotbed-train" --help | grep -q -- '--skip-bad N' || die "--help"
 "$programs/hotbed-train" --version | grep -q '^hotbed-train [0-9]' || die "--version"
+# Of every option, the values that a message names are accepted, and the numbers beside them are not.
+# refused PROGRAM OPTION VALUE: the message says what the option takes; --nonsense ends the program if the value is accepted
+refused() {
+    "$programs/$1" "$2=$3" --nonsense 2>err >/dev/null
+    grep -q "^$1: '$3' is not a value of $2, which takes ." err
+}
+for program in hotbed-train hotbed-datagen; do
+    options=$("$programs/$program" --help | sed -n 's/^  \(--[a-z-]*\) [A-Z].*/\1/p')
+    [ "$(wc -w <<<"$options")" -gt 5 ] || die "the options of $program: $options"
+    for option in $options; do
+        refused $program "$option" '' || die "$program $option= has no message"
+        values=$(sed 's/.*which takes //' err) right= wrong=
+        if [[ $values =~ ^([0-9]+)\ to\ ([0-9]+)$ ]]; then
+            right="${BASH_REMATCH[1]} ${BASH_REMATCH[2]}" wrong="${BASH_REMATCH[2]}0"
+            [ "${BASH_REMATCH[1]}" = 0 ] || wrong+=" $((BASH_REMATCH[1] - 1))"
+            [ ${#BASH_REMATCH[2]} -gt 18 ] || wrong+=" $((BASH_REMATCH[2] + 1))"
+        elif [[ $values != a\ * ]]; then
+            right=$(sed 's/,//g; s/ or / /' <<<"$values") wrong=auto-
+        fi
+        for value in $right; do
+            refused $program "$option" "$value" && die "$program $option=$value is refused"
+        done
+        for value in $wrong; do
+            refused $program "$option" "$value" || die "$program $option=$value has no message"
+        done
+    done
+done
+ok "options: each message names the values that are accepted"
 says_backend=$("$programs/hotbed-train" --backend "$backend" --data train.tsv --quiet --batch 12000 --capacity 4000 2>&1) ||
     case $says_backend in
     *UNSUPPORTED*) echo "skipped: $says_backend" && exit 77 ;;
     *) die "$says_backend" ;;
     esac
-says 1 "none.tsv: No such file" --data none.tsv
-says 1 "none.tsv: No such file" --data train.tsv --eval none.tsv
+says 1 "--data none.tsv: cannot read: No such file" --data none.tsv
+says 1 "--eval none.tsv: cannot read: No such file" --data train.tsv --eval none.tsv
 # refuses TEXT ARGUMENTS...: hotbed-train exits with 1 and prints TEXT before it trains
 refuses() { says 1 "$@" && ! grep -q trained err || die "hotbed-train ${*:2}: trained first"; }
-refuses ".: is a directory" --data .
-refuses ".: is a directory" --data train.tsv --eval .
-refuses "--save /proc/.hotbed-train.lock: No such file" --data train.tsv --save /proc
-says 1 "/nonexistent/j: No such file" --data train.tsv --json /nonexistent/j
-says 1 "/nonexistent/t: No such file" --data train.tsv --trace /nonexistent/t
+refuses "--data .: is a directory, not a file" --data .
+refuses "--eval .: is a directory, not a file" --data train.tsv --eval .
+: >nothing
+refuses "--eval nothing: is empty" --data train.tsv --eval nothing
+refuses "--save /proc/.hotbed-train.lock: cannot make the lock: No such file" --data train.tsv --save /proc
+refuses "--save /proc/none: cannot make the directory: No such file" --data train.tsv --save /proc/none
+says 1 "--json /nonexistent/j: cannot write: No such file" --data train.tsv --json /nonexistent/j
+says 1 "--trace /nonexistent/t: cannot write: No such file" --data train.tsv --trace /nonexistent/t
 says 1 "no rows" --data /dev/null
 says 1 "is not finite" --data train.tsv --optimizer sgd --lr 1000
 if { (ulimit -v 20000000 && exec "$programs/hotbed-train" --version); } >/dev/null 2>&1; then # not with ASan's address space
@@ -295,7 +326,7 @@ else
         [ "$(number b.json auc)" = "$(number c.json auc)" ] || die "$ranks ranks: growth changes the AUC"
     done
     ok "$growing_worlds ranks whose tables grow: the loss of large tables, bit for bit"
-    says 1 "none.tsv: No such file" --data none.tsv --ranks 2
+    says 1 "none.tsv: cannot read: No such file" --data none.tsv --ranks 2
     says 1 "bad.tsv:701: field 3" --data bad.tsv --ranks 2
     says 1 "is not finite" --data train.tsv --optimizer sgd --lr 1000 --ranks 2
     ok "2 ranks: every pipeline has the loss of pipeline none, bit for bit"
@@ -316,9 +347,8 @@ head -n 3000 train.tsv >&3
 kill -9 $!
 SH
         rm -f feed && mkfifo feed
-        ASAN_OPTIONS=detect_leaks=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 \
-            mpirun --oversubscribe --enable-recovery -n 2 bash one_dies.sh "$programs/hotbed-train" --backend "$backend" \
-            --capacity 2000 --batch 500 --dim 4 --quiet 2>err
+        ASAN_OPTIONS=detect_leaks=0 "$tests/support/mpirun.sh" mpirun --enable-recovery -n 2 bash one_dies.sh \
+            "$programs/hotbed-train" --backend "$backend" --capacity 2000 --batch 500 --dim 4 --quiet 2>err
         grep -q '^hotbed-train: rank 0: rank 1 is gone: ' err || die "rank 0 does not say first that rank 1 is gone"
         ok "rank 0 first reports that rank 1 was killed"
     else
@@ -363,7 +393,7 @@ says 1 "of an earlier run" --data train.tsv --save ck
 rm -rf ck3 && mkdir ck3 && cp -r ck/step-0000000014 ck3
 says 1 "ck3 has step-0000000014 of an earlier run" --data train.tsv --load ck/step-0000000014 --save ck3
 says 1 "neither a checkpoint nor a directory of them" --data train.tsv --load .
-says 1 "none: No such file" --data train.tsv --load none
+says 1 "cannot read none: No such file" --data train.tsv --load none
 says 1 "--load" --data train.tsv --load ck --dim 9
 says 1 "--load: ck/step-0000000048: FULL: table c" --data train.tsv --load ck --capacity 20
 says 1 "give a larger --capacity or --max-capacity" --data train.tsv --save ck --resume --capacity 20

@@ -37,6 +37,7 @@ PROGRAMS = {  # of entries that are not named after their program
     "demo": ["hotbed-train", "hotbed-datagen"],
     "test_h5": ["sample_program"],
     "test_tool": ["sample_program", "hotbed-ckpt"],
+    "test_tool_gc": ["sample_program", "hotbed-ckpt"],
     "test_strace": ["sample_program", "hotbed-ckpt"],
 }
 

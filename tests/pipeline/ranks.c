@@ -275,6 +275,9 @@ void ranks_run(
     const world where = {
         have_a_gpu_each() ? HOTBED_TRANSPORT_NCCL : HOTBED_TRANSPORT_THREADS, size};
     hotbed_comm *agreeing[RANKS_MOST];
+    hotbed_comm_options options;
+    hotbed_comm_options_init(&options);
+    options.deadline_ms = WORLD_DEADLINE_MS;
     job j = {t, body};
     CHECK(size <= RANKS_MOST);
     memset(t->ranks, 0, sizeof t->ranks);
@@ -282,7 +285,7 @@ void ranks_run(
     t->size = size;
     t->exchange = exchange;
     t->plan = plan;
-    CHECK_OK(hotbed_comm_create_threads(NULL, size, agreeing));
+    CHECK_OK(hotbed_comm_create_threads(&options, size, agreeing));
     for (uint32_t r = 0; r < size; r++) {
         t->ranks[r].all = t;
         t->ranks[r].period = BATCHES;

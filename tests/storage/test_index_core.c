@@ -784,7 +784,7 @@ static void look_at_free(two_tiles *b, uint32_t width) {
 
 static void a_slot_is_freed_after_its_key_is_gone(hotbed_backend backend) {
     (void)backend;
-    for (uint32_t round = 0; round < 20; round++) {
+    for (uint32_t round = 0; round < 200; round++) {
         table *t = &tables[0];
         two_tiles b = {.t = t, .first = erase_all, .second = look_at_free};
         clear(t, (hotbed_index_range){.buckets = 4, .choices = 3}, round % 2 == 0 ? 1 : 8);

@@ -523,6 +523,61 @@ static void a_fault_names_the_bag_with_the_bad_offset(hotbed_backend backend) {
     }
 }
 
+/* Whether offsets of `bags` bags are valid, of which every `stride`-th and the last are read. */
+static bool are_valid(const int64_t *offsets, uint32_t bags, uint32_t stride, int64_t num_keys) {
+    bool valid = offsets[0] == 0 && offsets[bags] <= num_keys;
+    for (uint32_t b = 0; b < bags; b += stride) {
+        uint32_t next = b + stride < bags ? b + stride : bags;
+        valid = valid && offsets[b] >= 0 && offsets[b] <= offsets[next] && offsets[b] <= num_keys;
+    }
+    return valid;
+}
+
+/* Valid offsets of random bags, up to two of which are then replaced. */
+static void offsets_that_break_the_rules_are_faults(hotbed_backend backend) {
+    enum { BAGS = 12, SAMPLES = 6, NUM_KEYS = 40 };
+    for (int pooling = HOTBED_POOL_NONE; pooling <= HOTBED_POOL_MEAN; pooling++) {
+        setup s;
+        fixture r;
+        test_ticket l;
+        rng random = rng_start(14);
+        uint32_t faults = 0, rounds = hotbed_test_is_small() ? 20 : 200;
+        setup_start(&s, 2, 4, 200);
+        s.options.pooling = (hotbed_pooling)pooling;
+        fixture_open(&r, backend, &s.options);
+        test_ticket_open(&r, &l, NUM_KEYS, SAMPLES);
+        for (uint32_t round = 0; round < rounds; round++) {
+            const batch_shape how = {.batch_size = SAMPLES, .max_bag = 3, .key_space = 20};
+            test_ticket_fill(&l, &random, &how);
+            int64_t *offsets = (int64_t *)l.host.offsets;
+            const int64_t num_keys = (int64_t)l.host.num_keys;
+            const int64_t odd[] = {-1,        num_keys,  num_keys + 1,
+                                   INT64_MIN, INT64_MAX, (int64_t)1 << 32};
+            for (uint64_t n = rng_below(&random, 3); n > 0; n--) {
+                uint64_t which = rng_below(&random, 12);
+                offsets[rng_below(&random, BAGS + 1)] =
+                    which < 6 ? odd[which] : (int64_t)rng_below(&random, (uint64_t)num_keys + 1);
+            }
+            bool valid =
+                are_valid(offsets, BAGS, pooling == HOTBED_POOL_NONE ? SAMPLES : 1, num_keys);
+            faults += !valid;
+            test_ticket_upload(&l);
+            const hotbed_batch batch = test_ticket_batch(&l);
+            CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
+            CHECK_STATUS(hotbed_stream_sync(r.stream), valid ? HOTBED_OK : HOTBED_ERR_RANGE);
+            CHECK_OK(hotbed_ticket_cancel(l.ticket, r.stream));
+            CHECK_EQ(fixture_pinned(&r), 0);
+            CHECK_OK(hotbed_storage_eval(r.storage, &batch, l.output, 0, r.stream));
+            CHECK_STATUS(hotbed_stream_sync(r.stream), valid ? HOTBED_OK : HOTBED_ERR_RANGE);
+        }
+        CHECK(faults > rounds / 20 && faults < rounds - rounds / 20);
+        test_ticket_close(&l);
+        CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
+        CHECK_OK(hotbed_storage_clear(r.storage, 1, r.stream));
+        fixture_close(&r);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"a_full_table_refuses_and_serves_the_rest", a_full_table_refuses_and_serves_the_rest},
     {"a_refused_key_is_named", a_refused_key_is_named},
@@ -536,5 +591,6 @@ const hotbed_test hotbed_tests[] = {
     {"keys_outside_of_a_static_table_are_faults", keys_outside_of_a_static_table_are_faults},
     {"bad_offsets_are_a_fault", bad_offsets_are_a_fault},
     {"a_fault_names_the_bag_with_the_bad_offset", a_fault_names_the_bag_with_the_bad_offset},
+    {"offsets_that_break_the_rules_are_faults", offsets_that_break_the_rules_are_faults},
     {NULL, NULL},
 };

@@ -366,7 +366,7 @@ static void train_watched(watch *w, bool grows) {
     batch.num_keys = TRAINED;
     batch.batch_size = TRAINED;
     CHECK_OK(hotbed_ticket_create(w->r.storage, TRAINED, TRAINED, w->r.stream, &ticket));
-    for (uint32_t step = 0; step < (hotbed_test_is_small() ? 30 : 800); step++) {
+    for (uint32_t step = 0; step < (hotbed_test_is_small() ? 30 : 600); step++) {
         uint64_t first = hotbed_test_below(WATCHED), stride = 1 + 2 * hotbed_test_below(6);
         for (uint32_t i = 0; i < TRAINED; i++) {
             keys[i] = (first + i * stride) % WATCHED;
@@ -389,16 +389,17 @@ static void train_watched(watch *w, bool grows) {
     hotbed_ticket_destroy(ticket);
 }
 
-/* In every mode, with and without eviction and growth: an element is a value that its key had during the eval. */
+/* In every mode, with and without eviction and growth, as a sequence and in bags of one key: an element is a value that
+ * its key had during the eval. */
 static void evals_beside_training_read_rows_of_their_keys(hotbed_backend backend) {
 #if defined(HOTBED_WITH_TSAN)
     SKIP("an eval may read a row while it is updated");
 #endif
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < 8; kind++) {
         static watch w;
         setup s;
         pthread_t thread;
-        const bool evicts = kind % 2 != 0, grows = kind / 2 != 0;
+        const bool evicts = kind % 2 != 0, grows = kind / 2 % 2 != 0;
         const char *mode = getenv("HOTBED_TEST_MODE");
         if (grows && mode != NULL && strcmp(mode, "external") == 0)
             continue; /* tables over an external store have no bound, so they do not grow */
@@ -410,6 +411,7 @@ static void evals_beside_training_read_rows_of_their_keys(hotbed_backend backend
             s.tables[0].evict = HOTBED_EVICT_LOWEST;
         s.options.optimizer.learning_rate = 1;
         s.options.check = HOTBED_CHECK_IGNORE;
+        s.options.pooling = kind < 4 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
         memset(&w, 0, sizeof w);
         fixture_open_bare(&w.r, backend, &s.options);
         /* A table that is full before it grows refuses keys. */

@@ -19,4 +19,7 @@ echo "$seen"
 status=$?
 [ $status -eq 7 ] || { echo "the status was $status instead of 7" && exit 1; }
 [ -z "$(ls "$TMPDIR")" ] || { echo "left over: $(ls "$TMPDIR")" && exit 1; }
+# No test calls mpirun directly.
+bare=$(grep -rnE '(^|[^$./a-zA-Z_-])mpirun +-' "$here/.." | grep -v 'mpirun\.sh')
+[ -z "$bare" ] || { echo "without mpirun.sh: $bare" && exit 1; }
 echo "each run has a folder of its own"

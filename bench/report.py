@@ -330,7 +330,7 @@ def micro_section(kinds):
             mean = entry["real_time"] * 1e-6
             items = entry.get("items_per_second", 0) * mean / median if median else 0
             moved = entry.get("bytes_per_second", 0) * mean / median if median else 0
-            share = entry.get("of_copy")
+            share = entry.get("of_copy") or (1 / entry["to_limit"] if entry.get("to_limit") else None)  # older files have of_copy
             rows.append(
                 [
                     operation,
@@ -352,7 +352,7 @@ def micro_section(kinds):
         )
         if find_rates(document):
             parts.append(map_table(document))
-        parts.append(table(["kernel", "arguments", "median us", "items", "bytes", "of copy"], rows))
+        parts.append(table(["kernel", "arguments", "median us", "items", "bytes", "of limit"], rows))
     if not parts:
         parts.append("No results yet: `./run bench`, or `./run gpu bench` on a machine with a GPU.")
     return "\n\n".join(parts)
@@ -719,7 +719,7 @@ LONG = {
     "plans": ("What plans hide", plans_section, "`hotbed-plans` measures them: steps of W5 beside a dense model as long as exchange and prefetch together."),
     "link": ("Ways to move rows over the link", moves_section, "`hotbed-link` measures them, alone and beside a dense model."),
     "checkpoint": ("Checkpoints", checkpoint_section, "`hotbed-bench --benchmark_filter=checkpoint/` measures them. *Share* is the probe's time over Hotbed's; *others* the share of the processors that other programs used."),
-    "micro": ("Kernels one by one", micro_section, "`hotbed-bench` measures them. *Of copy* is the bytes that a kernel must move, in its median time, over what a large copy moves."),
+    "micro": ("Kernels one by one", micro_section, "`hotbed-bench` measures them. *Of limit* is the least time over the median: for the index the time in which plain code reads as many random lines, for others that in which a large copy moves the bytes."),
 }
 FIGURE_OF = {
     "peers": peers_figure,

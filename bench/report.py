@@ -200,7 +200,6 @@ def tier_table(document):
     for result in document["results"]:
         if "mode" not in result:
             continue
-        lru = result.get("lru_rows_a_step")
         train = result["eager_train_ms"]
         overlap = result.get("overlap_train_ms")
         dense = result.get("overlap_dense_ms", 0)
@@ -210,7 +209,7 @@ def tier_table(document):
                 result["mode"],
                 f"{result['upper_rows']:,} of {result['keys']:,}",
                 f"{result['fetched_a_step']:,.0f}",
-                f"{lru:,.0f}" if lru is not None else "",
+                ", ".join(f"{result[f'{p}_rows_a_step']:,.0f}" for p in ("lru", "lfu", "optimal") if f"{p}_rows_a_step" in result),
                 f"{result['in_place_a_step']:,.0f}",
                 f"{result['written_a_step']:,.0f}",
                 f"{result['link_read_mb_a_step']:.1f}, {result['link_write_mb_a_step']:.1f}",
@@ -225,7 +224,7 @@ def tier_table(document):
         "mode",
         "rows above",
         "fetched a step",
-        "exact LRU",
+        "exact LRU, LFU, optimum",
         "in place",
         "written",
         "MB read, written",

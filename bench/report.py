@@ -43,7 +43,7 @@ def stages_of(result):
 
 def load():
     """All result files by kind, each kind ordered by device."""
-    kinds = {"workloads": [], "baseline": [], "exchange": [], "checkpoint": [], "micro": [], "plans": [], "link": []}
+    kinds = {"workloads": [], "baseline": [], "exchange": [], "checkpoint": [], "micro": [], "plans": [], "link": [], "curves": []}
     for path in sorted(glob.glob(os.path.join(RESULTS, "*.json"))):
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -59,6 +59,8 @@ def load():
             kinds["plans"].append(document)
         elif form.startswith("hotbed-link"):
             kinds["link"].append(document)
+        elif form.startswith("hotbed-curves"):
+            kinds["curves"].append(document)
         elif "benchmarks" in document:
             names = [entry["name"] for entry in document["benchmarks"]]
             disk = all(name.startswith("checkpoint/") for name in names)
@@ -690,6 +692,42 @@ def checkpoint_figure(kinds):
     return plots.bars("Checkpoints, GB/s", groups), text
 
 
+PARAMETERS = {
+    "batch": "samples a step",
+    "bag": "keys of a bag",
+    "dim": "floats of a row",
+    "tables": "tables",
+    "load": "load of the index",
+    "skew": "exponent of the keys",
+}
+
+
+def curves_figure(kinds):
+    """Prefers a GPU's results to the host's.  The text has the figure's link, since there may be no figure."""
+    if not kinds["curves"]:
+        return None, "No results yet: `hotbed-workloads --curves --json bench/results/curves-DEVICE.json`."
+    document = min(kinds["curves"], key=lambda d: d["backend"] != "cuda")
+    panels, parts = [], {"train": [], "eval": []}
+    for name, label in PARAMETERS.items():
+        points = [r for r in document["results"] if r["curve"] == name]
+        lines = [
+            [(r["value"], r[f"{field}_ms"] * 1e6 / r["keys_a_step"]) for r in points]
+            for field in ("train", "limit_train", "eval", "limit_eval")
+        ]
+        panels.append((label, name not in ("load", "skew"), lines))
+        for phase, texts in parts.items():
+            least, most = (f(points, key=lambda r: r[f"{phase}_to_limit"]) for f in (min, max))
+            texts.append(
+                f"{name} {least[f'{phase}_to_limit']:.1f} (at {least['value']:g}) to {most[f'{phase}_to_limit']:.1f} ({most['value']:g})"
+            )
+    text = (
+        "![Time for each key while one parameter varies](figures/curves.svg)\n\n"
+        f"Time over the limit, lowest and highest: train {', '.join(parts['train'])}; eval {', '.join(parts['eval'])}. The limit moves "
+        "each byte of the step once at the copy rate of the same run.\n\n" + sources([document])
+    )
+    return plots.curves("Time for each key of a step, ns", ["train", "eval"], panels), text
+
+
 # --- verification ----------------------------------------------------------------------------------------
 
 
@@ -726,6 +764,7 @@ FIGURE_OF = {
     "scaling": scaling_figure,
     "plans": plans_figure,
     "checkpoint": checkpoint_figure,
+    "curves": curves_figure,
 }
 
 

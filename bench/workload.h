@@ -417,7 +417,12 @@ hotbed_status workload_write_json(
 
 /* --- the program ------------------------------------------------------------------------------ */
 
-typedef enum workload_mode { WORKLOAD_MEASURE, WORKLOAD_DIGEST, WORKLOAD_REPLAY } workload_mode;
+typedef enum workload_mode {
+    WORKLOAD_MEASURE,
+    WORKLOAD_DIGEST,
+    WORKLOAD_REPLAY,
+    WORKLOAD_CURVES
+} workload_mode;
 
 enum { WORKLOADS = 22 };
 
@@ -448,5 +453,6 @@ bool workload_has_insertion(
 hotbed_status workload_measure_all(workload_program *p);
 hotbed_status workload_digest_all(const workload_program *p);
 hotbed_status workload_replay_all(const workload_program *p);
+hotbed_status workload_curves_all(workload_program *p);
 
 #endif

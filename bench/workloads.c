@@ -11,7 +11,7 @@ static const char usage[] =
     "usage: hotbed-workloads [--workload W1,...|all] [--scale X] [--backend host|cuda|both]\n"
     "                        [--steps N] [--insertion plain|probation|both] [--overlap] [--check]\n"
     "                        [--json FILE] [--commit TEXT]\n"
-    "                        [--digest | --replay N]\n"
+    "                        [--digest | --replay N | --curves]\n"
     "  --workload  W1 to W8, bags of one key, odd numbers Adam, even ones SGD: W1, W2 all rows in\n"
     "              device memory; W3, W4 a cache for all used rows; W5, W6 a cache for 0.8 of "
     "them;\n"
@@ -35,6 +35,7 @@ static const char usage[] =
     "  --digest    print digests of all rows; status 1 if they differ between runs with the same "
     "keys\n"
     "              and optimizer: backends (--backend both), modes, cache sizes and policies\n"
+    "  --curves    vary batch, bag length, dim, tables, load and skew instead, one at a time\n"
     "  --replay    replay one recorded step N times with changing keys, compare with eager steps\n"
     "Exit status: 0; 1 a run failed or differs; 2 invalid arguments; 77 the machine lacks the "
     "backend.\n";
@@ -89,6 +90,10 @@ static int take(workload_program *p, const char *name, const char *value) {
     }
     if (strcmp(name, "--digest") == 0) {
         p->mode = WORKLOAD_DIGEST;
+        return 1;
+    }
+    if (strcmp(name, "--curves") == 0) {
+        p->mode = WORKLOAD_CURVES;
         return 1;
     }
     if (strcmp(name, "--overlap") == 0) {
@@ -163,6 +168,8 @@ static hotbed_status run_program(workload_program *p) {
         (void)fclose(json);
     if (p->mode == WORKLOAD_MEASURE)
         return workload_measure_all(p);
+    if (p->mode == WORKLOAD_CURVES)
+        return workload_curves_all(p);
     return p->mode == WORKLOAD_DIGEST ? workload_digest_all(p) : workload_replay_all(p);
 }
 

@@ -579,6 +579,8 @@ def peers_figure(kinds):
         text += f", by {min(wins)[0]:.2f} ({min(wins)[1]}) to {max(wins)[0]:.1f} times ({max(wins)[1]})"
     if losses:
         text += "; it is slower in " + ", ".join(f"{name} ({1 / r:.2f} times)" for r, name in sorted(losses))
+    unchecked = [name for name, (_, result) in found.items() if not result["rows_checked"]]
+    text += ". Rows were compared bit for bit with a plain model in the same runs" + (f", except for {', '.join(unchecked)}" if unchecked else "")
     text += (
         ". W3 to W8 are with the default insertion policy, probation, which the repeating batches of these workloads favour; the bars of "
         "plain insertion show them without it. * published for an H100.\n\n"

@@ -391,6 +391,9 @@ typedef struct workload_machine {
     const char *command;
 } workload_machine;
 
+/* Join the arguments to one text, without file names and the commit. */
+void workload_command(const char *program, int argc, char **argv, char *out, size_t bytes);
+
 hotbed_status workload_machine_read(hotbed_stream *stream, workload_machine *out);
 
 /* Whether the workload's figures, which are for a GPU and scale 1, can be compared with the result. */

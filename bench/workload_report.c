@@ -19,6 +19,17 @@ hotbed_status workload_machine_read(hotbed_stream *stream, workload_machine *out
     return bench_device(stream, out->device, sizeof out->device, out->driver, sizeof out->driver);
 }
 
+void workload_command(const char *program, int argc, char **argv, char *out, size_t bytes) {
+    size_t at = (size_t)snprintf(out, bytes, "%s", program);
+    for (int i = 1; i < argc && at < bytes; i++) {
+        if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "--commit") == 0) {
+            i++;
+            continue;
+        }
+        at += (size_t)snprintf(out + at, bytes - at, " %s", argv[i]);
+    }
+}
+
 void workload_result_limits(workload_result *result) {
     const workload_shape *shape = &result->shape;
     double keys = (double)workload_keys_a_step(shape);

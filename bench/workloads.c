@@ -147,18 +147,6 @@ static bool parse(int argc, char **argv, workload_program *p) {
     return true;
 }
 
-/* Join the arguments to one text, without file names. */
-static void join(int argc, char **argv, char *out, size_t bytes) {
-    size_t at = (size_t)snprintf(out, bytes, "hotbed-workloads");
-    for (int i = 1; i < argc && at < bytes; i++) {
-        if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "--commit") == 0) {
-            i++;
-            continue;
-        }
-        at += (size_t)snprintf(out + at, bytes - at, " %s", argv[i]);
-    }
-}
-
 static hotbed_status run_program(workload_program *p) {
     FILE *json = p->json ? fopen(p->json, "a")
                          : NULL; /* opened before the run, so that an error is found early */
@@ -180,7 +168,7 @@ int main(int argc, char **argv) {
     p.backend = cuda ? HOTBED_BACKEND_CUDA : HOTBED_BACKEND_HOST;
     p.machine.commit = HOTBED_BENCH_COMMIT;
     p.machine.command = command;
-    join(argc, argv, command, sizeof command);
+    workload_command("hotbed-workloads", argc, argv, command, sizeof command);
     if (!parse(argc, argv, &p))
         return 2;
     hotbed_status status = hotbed_backend_probe(p.backend != 0 ? p.backend : HOTBED_BACKEND_CUDA);

@@ -19,6 +19,7 @@ struct bench_state {
     bool counts;  // whether this iteration counts
     bool skipped;
     int64_t items, bytes;
+    uint64_t lines, slots; // lines 0: the limit is a copy of the bytes
     std::vector<double> seconds;
 };
 
@@ -54,6 +55,11 @@ void bench_bytes(bench_state *state, int64_t per_iteration) {
     state->bytes = per_iteration;
 }
 
+void bench_lines(bench_state *state, uint64_t n, uint64_t slots) {
+    state->lines = n;
+    state->slots = slots;
+}
+
 void bench_counter(bench_state *state, const char *name, double value) {
     state->state->counters[name] = value;
 }
@@ -85,15 +91,19 @@ void report(bench_state *state) {
     int64_t iterations = static_cast<int64_t>(state->seconds.size());
     if (state->items > 0)
         state->state->SetItemsProcessed(state->items * iterations);
-    if (state->bytes > 0) {
+    if (state->bytes > 0)
         state->state->SetBytesProcessed(state->bytes * iterations);
-        counters["of_copy"] =
-            static_cast<double>(state->bytes) / *middle / bench_copy_rate(state->stream);
+    double limit = state->lines > 0
+                       ? bench_lines_seconds(state->stream, state->lines, state->slots)
+                       : static_cast<double>(state->bytes) / bench_copy_rate(state->stream);
+    if (limit > 0) {
+        counters["limit_us"] = limit * 1e6;
+        counters["to_limit"] = *middle / limit;
     }
 }
 
 void run_case(benchmark::State &native, const bench_case *which, hotbed_stream *stream) {
-    bench_state state{&native, stream, WARM_UPS, false, false, 0, 0, {}};
+    bench_state state{&native, stream, WARM_UPS, false, false, 0, 0, 0, 0, {}};
     which->run(&state);
     report(&state);
     if (hotbed_stream_sync(stream) != HOTBED_OK)

@@ -11,9 +11,12 @@
  *   }
  *   bench_items(state, n);
  *   bench_bytes(state, bytes that must move);
+ *   bench_lines(state, n, slots); (operations of an index)
  *
- * Reported are time, median, items and bytes per second, and of_copy: the bytes per second relative
- * to a large copy on this machine in this run. */
+ * Reported are time, median, items and bytes per second, and the limit of the same run: limit_us,
+ * and to_limit, the median over it.  The limit of an index is the rate at which plain code reads
+ * random lines of as many slots; the limit of others is the rate of a large copy.  pipeline/engine
+ * moves no bytes and has no limit. */
 #ifndef HOTBED_BENCH_BENCH_H
 #define HOTBED_BENCH_BENCH_H
 
@@ -59,6 +62,8 @@ int64_t bench_arg(const bench_state *state, int index);
 void bench_seconds(bench_state *state, double seconds); /* items of each iteration; required */
 void bench_items(bench_state *state, int64_t per_iteration);
 void bench_bytes(bench_state *state, int64_t per_iteration); /* bytes moved */
+/* Each of the n keys of an iteration reads at least one random line of an index of `slots` slots. */
+void bench_lines(bench_state *state, uint64_t n, uint64_t slots);
 void bench_counter(bench_state *state, const char *name, double value);
 void bench_skip(bench_state *state, const char *why); /* ends the loop; the case must return */
 
@@ -109,7 +114,9 @@ void bench_choose(uint64_t n, uint64_t filled, uint64_t hits, uint64_t fresh, ui
 /* The stream of a backend, created once with its events. NULL if the machine cannot run it. */
 hotbed_stream *bench_open(hotbed_backend backend);
 double bench_copy_rate(hotbed_stream *stream); /* bytes per second, read + write; measured once */
-void bench_free_all(void);                     /* memory that cases allocated */
+/* Seconds to read n random lines of 128 bytes, each the keys of 16 of the `slots` slots; measured once for a pair. */
+double bench_lines_seconds(hotbed_stream *stream, uint64_t n, uint64_t slots);
+void bench_free_all(void); /* memory that cases allocated */
 void bench_close(void);
 
 #ifdef __cplusplus

@@ -134,8 +134,10 @@ static hotbed_status eval(fixture *f) {
     return hotbed_storage_eval(f->storage, &f->batch, f->rows, 0, f->stream);
 }
 
-/* Time `call` on batches of keys of the table, or of as many keys that are not in it. */
-static void time_call(bench_state *state, hotbed_status (*call)(fixture *f), bool absent) {
+/* Time `call` on batches of keys of the table, or of as many keys that are not in it.  A key moves
+ * `rows` rows; with 0, its line of the index is all that must be read. */
+static void time_call(
+    bench_state *state, hotbed_status (*call)(fixture *f), bool absent, uint64_t rows) {
     fixture f;
     processor used = {0};
     bool ok = prepare(state, &f);
@@ -155,21 +157,26 @@ static void time_call(bench_state *state, hotbed_status (*call)(fixture *f), boo
     }
     processor_report(state, &used);
     bench_items(state, (int64_t)f.n);
+    if (rows == 0)
+        bench_lines(state, f.n, f.size);
+    else
+        bench_bytes(state, (int64_t)(f.n * (sizeof *f.keys + 128 + rows * DIM * sizeof(float))));
     hotbed_ticket_destroy(f.ticket);
     hotbed_storage_destroy(f.storage);
     free(f.numbers);
 }
 
 static void run_prefetch(bench_state *state) {
-    time_call(state, prefetch, false);
+    time_call(state, prefetch, false, 0);
 }
 
+/* Reads and writes the row in forward; reads the gradient, reads and writes the row in backward. */
 static void run_step(bench_state *state) {
-    time_call(state, step, false);
+    time_call(state, step, false, 5);
 }
 
 static void run_eval_absent(bench_state *state) {
-    time_call(state, eval, true);
+    time_call(state, eval, true, 1);
 }
 
 /* --- growths ---------------------------------------------------------------------------------- */

@@ -44,6 +44,7 @@ static void find(bench_state *state) {
     bench_items(state, (int64_t)n);
     /* read the key and one line of keys, write the slot */
     bench_bytes(state, (int64_t)(n * (2 * sizeof(uint64_t) + 128)));
+    bench_lines(state, n, step.table.slots);
     free(numbers);
 }
 
@@ -81,6 +82,7 @@ static void insert(bench_state *state, bool evicts) {
     bench_items(state, (int64_t)n);
     /* read the key and a line of keys, read and write a meta, write the slot */
     bench_bytes(state, (int64_t)(n * (4 * sizeof(uint64_t) + 128)));
+    bench_lines(state, n, step.table.slots);
     free(numbers);
 }
 
@@ -176,6 +178,7 @@ static void find_alone(bench_state *state) {
     bench_items(state, (int64_t)a.n);
     /* read the key and one line of keys, write the slot */
     bench_bytes(state, (int64_t)(a.n * (2 * sizeof(uint64_t) + 128)));
+    bench_lines(state, a.n, (uint64_t)bench_arg(state, 1));
     close_alone(state, &a);
 }
 
@@ -208,6 +211,7 @@ static void insert_alone(bench_state *state, bool evicts) {
     bench_items(state, (int64_t)a.n);
     /* read the key and a line of keys, read and write a meta, write the slot */
     bench_bytes(state, (int64_t)(a.n * (4 * sizeof(uint64_t) + 128)));
+    bench_lines(state, a.n, (uint64_t)bench_arg(state, 1));
     close_alone(state, &a);
 }
 

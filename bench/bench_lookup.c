@@ -18,6 +18,13 @@ static bool draw(bench_state *state, bench_step *step, uint64_t range, uint64_t 
     return ok;
 }
 
+/* Draw a batch and find its rows, which stay unpinned. */
+static bool draw_and_find(
+    bench_state *state, bench_step *step, uint64_t n, uint64_t round, void *scratch, size_t bytes) {
+    return draw(state, step, n, round) && bench_step_prefetch(state, step, scratch, bytes) &&
+           bench_ok(state, step->lookup->unpin(&step->view, HOTBED_HELD_BATCH, step->stream));
+}
+
 /* Count the output rows and the bytes of a forward. */
 static void account(bench_state *state, const bench_step *step, uint64_t n, uint64_t rows) {
     uint64_t in = step->table.dim * (uint64_t)hotbed_dtype_size(step->table.dtype);
@@ -49,8 +56,7 @@ static void forward(bench_state *state) {
     uint64_t n = (uint64_t)bench_arg(state, 0);
     bool ok = prepare(state, &step, &output, &scratch, &bytes);
     for (uint64_t round = 0; ok && bench_next(state); round++) {
-        ok = draw(state, &step, n, round) && bench_step_prefetch(state, &step, scratch, bytes) &&
-             bench_ok(state, step.lookup->unpin(&step.view, HOTBED_HELD_BATCH, step.stream));
+        ok = draw_and_find(state, &step, n, round, scratch, bytes);
         if (!ok)
             return;
         bench_flush_cache(step.stream);
@@ -129,8 +135,7 @@ static void eval(bench_state *state) {
     bool ok = prepare(state, &step, &output, &scratch, &bytes);
     for (uint64_t round = 0; ok && bench_next(state); round++) {
         const hotbed_step_view view = bench_step_eval(&step);
-        ok = draw(state, &step, n, round) && bench_step_prefetch(state, &step, scratch, bytes) &&
-             bench_ok(state, step.lookup->unpin(&step.view, HOTBED_HELD_BATCH, step.stream)) &&
+        ok = draw_and_find(state, &step, n, round, scratch, bytes) &&
              bench_ok(state, step.lookup->layout(&view, step.stream));
         if (!ok)
             return;

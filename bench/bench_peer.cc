@@ -58,6 +58,7 @@ template <typename Map> void find(bench_state *state) {
         bench_stop(stream, state);
     }
     bench_items(state, static_cast<int64_t>(n));
+    bench_lines(state, n, static_cast<uint64_t>(bench_arg(state, 1)));
     bench_counter(state, "load", static_cast<double>(map.load_factor()));
 }
 

@@ -114,6 +114,36 @@ typedef hotbed_status (*call)(fixture *f);
 
 enum { PREFETCH, FORWARD, BACKWARD, EVAL, FLUSH, REQUEST };
 
+static uint64_t count_uniques(bench_state *state, const fixture *f) {
+    uint64_t sum = 0;
+    for (uint32_t t = 0; t < TABLES; t++) {
+        hotbed_table_stats stats = {.size = sizeof stats};
+        if (bench_ok(state, hotbed_storage_stats(f->storage, t, &stats, f->stream)))
+            sum += stats.uniques;
+    }
+    return sum;
+}
+
+/* The bytes of device memory that the calls must move. */
+static double bytes_of(
+    const bench_state *state, hotbed_optimizer_kind optimizer, double uniques, int first,
+    int last) {
+    const double keys = TABLES * (double)bench_arg(state, 0);
+    const double row = (double)bench_arg(state, 1) * sizeof(float);
+    const double states = optimizer == HOTBED_OPT_ADAM ? 2 : 0;
+    const double bytes[] = {
+        [PREFETCH] = 8 * keys + 128 * uniques, /* keys, and lines of the index */
+        [FORWARD] = row * (uniques + keys),
+        [BACKWARD] = row * (keys + 2 * (1 + states) * uniques),
+        [EVAL] = 8 * keys + (128 + row) * uniques + row * keys,
+        [FLUSH] = 2 * row * uniques,
+        [REQUEST] = TABLES * sizeof(hotbed_table_stats)};
+    double sum = 0;
+    for (int c = first; c < last; c++)
+        sum += bytes[c];
+    return sum;
+}
+
 /* Time calls [first, last) of a step. The other calls of the step are made too. */
 static void time_calls(bench_state *state, hotbed_optimizer_kind optimizer, int first, int last) {
     static const call calls[] = {prefetch, forward, backward, eval, flush, request};
@@ -122,8 +152,10 @@ static void time_calls(bench_state *state, hotbed_optimizer_kind optimizer, int 
     bool ok = prepare(state, optimizer, &f);
     for (uint64_t round = 0; ok && round < FILL; round++)
         ok = draw(state, &f, round) && bench_ok(state, prefetch(&f));
-    for (uint64_t round = FILL; ok && bench_next(state); round++) {
-        ok = draw(state, &f, round);
+    uint64_t rounds = 0;
+    const uint64_t before = ok ? count_uniques(state, &f) : 0;
+    for (; ok && bench_next(state); rounds++) {
+        ok = draw(state, &f, FILL + rounds);
         for (int c = 0; c < end && ok; c++) {
             if (c == first) {
                 bench_flush_cache(f.stream);
@@ -135,6 +167,10 @@ static void time_calls(bench_state *state, hotbed_optimizer_kind optimizer, int 
         }
     }
     bench_items(state, (int64_t)f.batch.num_keys);
+    if (ok && rounds > 0) {
+        double uniques = (double)(count_uniques(state, &f) - before) / (double)rounds;
+        bench_bytes(state, (int64_t)bytes_of(state, optimizer, uniques, first, last));
+    }
     finish(&f);
 }
 

@@ -1,5 +1,6 @@
 /* bench/bench_time.c - streams, events and memory of the benchmarks. */
 #include "bench/bench.h"
+#include "bench/limits.h"
 
 #include "base/error.h"
 
@@ -91,6 +92,75 @@ double bench_copy_rate(hotbed_stream *stream) {
     if (e->copy_rate == 0 && measure_copy(e) != HOTBED_OK)
         (void)fprintf(stderr, "copy rate: %s\n", hotbed_last_error());
     return e->copy_rate;
+}
+
+/* --- lines ------------------------------------------------------------------------------------ */
+
+typedef struct lines {
+    hotbed_stream *stream;
+    uint64_t n, slots;
+    double seconds;
+} lines;
+
+enum { LINES_MOST = 32, LINE = 128, LINE_SLOTS = 16 };
+
+static lines measured_lines[LINES_MOST];
+static int num_measured_lines;
+
+static hotbed_status time_lines(environment *e, const bench_probe *probe, double *out) {
+    double seconds[COPIES];
+    for (int i = 0; i < COPIES; i++) {
+        bench_flush_cache(e->stream);
+        HOTBED_TRY(hotbed_event_record(e->start, e->stream));
+        HOTBED_TRY(bench_probe_lines(probe, e->stream));
+        HOTBED_TRY(hotbed_event_record(e->stop, e->stream));
+        HOTBED_TRY(hotbed_stream_sync(e->stream));
+        HOTBED_TRY(hotbed_event_seconds(e->start, e->stop, &seconds[i]));
+    }
+    qsort(seconds, COPIES, sizeof seconds[0], compare_doubles);
+    *out = seconds[COPIES / 2];
+    return HOTBED_OK;
+}
+
+static hotbed_status measure_lines(environment *e, lines *l) {
+    const hotbed_memory_kind device = HOTBED_MEMORY_DEVICE;
+    const uint64_t all = (l->slots + LINE_SLOTS - 1) / LINE_SLOTS;
+    hotbed_memory memory[3] = {{0}, {0}, {0}};
+    const size_t sizes[3] = {all * LINE, l->n * sizeof(uint32_t), l->n * sizeof(uint64_t)};
+    uint32_t *numbers = malloc(sizes[1]);
+    hotbed_status status =
+        numbers ? HOTBED_OK
+                : hotbed_fail(HOTBED_ERR_MEMORY, "lines: no memory for %zu bytes", sizes[1]);
+    for (uint64_t i = 0; numbers && i < l->n; i++)
+        numbers[i] = (uint32_t)bench_random(i, all);
+    for (int i = 0; i < 3 && status == HOTBED_OK; i++)
+        status = hotbed_memory_alloc(e->stream, device, sizes[i], NULL, &memory[i]);
+    if (status == HOTBED_OK)
+        status = hotbed_fill(memory[0].data, 1, sizes[0], e->stream);
+    if (status == HOTBED_OK)
+        status = hotbed_copy(memory[1].data, numbers, sizes[1], e->stream);
+    if (status == HOTBED_OK) {
+        const bench_probe probe = {l->n, memory[1].data, memory[0].data, memory[2].data};
+        status = time_lines(e, &probe, &l->seconds);
+    }
+    for (int i = 0; i < 3; i++)
+        hotbed_memory_free(&memory[i]);
+    free(numbers);
+    return status;
+}
+
+double bench_lines_seconds(hotbed_stream *stream, uint64_t n, uint64_t slots) {
+    lines new = {.stream = stream, .n = n, .slots = slots};
+    for (int i = 0; i < num_measured_lines; i++) {
+        const lines *l = &measured_lines[i];
+        if (l->stream == stream && l->n == n && l->slots == slots)
+            return l->seconds;
+    }
+    if (measure_lines(environment_of(stream), &new) != HOTBED_OK)
+        (void)fprintf(stderr, "rate of lines: %s\n", hotbed_last_error());
+    if (num_measured_lines < LINES_MOST)
+        measured_lines[num_measured_lines++] = new;
+    return new.seconds;
 }
 
 void bench_flush_cache(hotbed_stream *stream) {

@@ -16,7 +16,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOLERANCE = 0.03
-NAMES = ("name", "workload", "plan", "way", "engine", "warps", "sms", "row_bytes", "ranks")  # of an entry of a list
+NAMES = ("name", "workload", "plan", "way", "engine", "warps", "sms", "row_bytes", "ranks", "curve", "value")  # of an entry of a list
 TIME, RATE = re.compile(r"_(ms|us)$"), re.compile(r"_gb_per_s$")
 # Figures of the machine, of models and of other libraries.
 OTHERS = re.compile(r"^(limit|floor|goal|predicted|dynamicemb|tbe|torch|baseline|copy|probe|huge_probe|cuda_copy)_|_own_ms$")

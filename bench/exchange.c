@@ -229,8 +229,7 @@ static bool take(exchange_program *p, const char *name, const char *value) {
     return true;
 }
 
-static bool parse(int argc, char **argv, exchange_program *p, char *command, size_t bytes) {
-    size_t at = (size_t)snprintf(command, bytes, "hotbed-exchange");
+static bool parse(int argc, char **argv, exchange_program *p) {
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
         bool alone = strcmp(name, "--no-scaling") == 0;
@@ -240,9 +239,6 @@ static bool parse(int argc, char **argv, exchange_program *p, char *command, siz
             (void)fprintf(stderr, "hotbed-exchange: %s\n%s", name, usage);
             return false;
         }
-        if (strcmp(name, "--json") != 0 && strcmp(name, "--commit") != 0 && at < bytes)
-            at += (size_t)snprintf(
-                command + at, bytes - at, alone ? " %s" : " %s %s", name, alone ? "" : value);
         i += !alone;
     }
     return true;
@@ -290,7 +286,8 @@ int main(int argc, char **argv) {
         .worlds = {1, 2, 4}, .num_worlds = 3, .steps = 50, .scaling = true, .reports = true};
     p->machine.commit = HOTBED_BENCH_COMMIT;
     p->machine.command = command;
-    if (!parse(argc, argv, p, command, sizeof command))
+    workload_command("hotbed-exchange", argc, argv, command, sizeof command);
+    if (!parse(argc, argv, p))
         return 2;
     /* CUDA must not be initialized before fork(), because a child could not use it. MPI's ranks are
      * processes of the job. */

@@ -92,14 +92,14 @@ static hotbed_status time_plan(exchange_run *run, workload_digest *out) {
 static hotbed_status measure_plan(
     const exchange_rank *me, hotbed_plan plan, const exchange_batches *batches,
     workload_digest *out) {
-    hotbed_table_options tables[WORKLOAD_TABLES];
+    workload_tables tables;
     hotbed_storage_options storage;
     exchange_run run;
     const workload_shape *shape = &me->p->input.shape;
     double mean = (double)me->result->step_uniques / me->size;
     uint64_t capacity =
         me->size == 1 ? me->result->step_uniques : (uint64_t)(mean + 6 * sqrt(mean)) + 64;
-    workload_storage_options(&workloads[0], shape, tables, &storage);
+    workload_storage_options(&workloads[0], shape, &tables, &storage);
     hotbed_status status = exchange_run_create(me, &storage, plan, capacity, batches, &run);
     if (status == HOTBED_OK)
         status = time_plan(&run, out);

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/float.h"
 #include "base/host_launch.h"
+#include "base/port.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -84,6 +85,31 @@ hotbed_status bench_run_pool(const bench_pool *pool, hotbed_stream *stream) {
         return bench_run_pool_cuda(pool, stream);
 #endif
     return hotbed_host_launch(stream, pool->bags, 256, pool_body, pool, sizeof *pool);
+}
+
+/* Lines are requested ahead of their use, so that many reads are in flight. */
+static void probe_body(const void *args, uint64_t begin, uint64_t end) {
+    enum { LINE = 16, AHEAD = 16 }; /* words; lines */
+    const bench_probe *p = args;
+    const uint64_t *table = p->table;
+    for (uint64_t i = begin; i < end; i++) {
+        if (i + AHEAD < end)
+            hotbed_prefetch_item(
+                table + (uint64_t)p->lines[i + AHEAD] * LINE, LINE * sizeof *table);
+        const uint64_t *line = table + (uint64_t)p->lines[i] * LINE;
+        uint64_t mix = 0;
+        for (int w = 0; w < LINE; w++)
+            mix ^= line[w];
+        p->out[i] = mix;
+    }
+}
+
+hotbed_status bench_probe_lines(const bench_probe *probe, hotbed_stream *stream) {
+#if defined(HOTBED_WITH_CUDA)
+    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
+        return bench_probe_lines_cuda(probe, stream);
+#endif
+    return hotbed_host_launch(stream, probe->n, 4096, probe_body, probe, sizeof *probe);
 }
 
 /* Compute rows of a layer; the inner loop runs along a row of weights. */

@@ -129,6 +129,22 @@ template <bool HALF> __global__ void __launch_bounds__(BLOCK) pool_kernel(bench_
     __stcs((float4 *)p.output + (sample * p.tables + table) * 32 + lane, sum);
 }
 
+/* PROBERS lanes read a line, all loads before the first use. */
+enum { PROBERS = 4 };
+
+__global__ void __launch_bounds__(BLOCK) probe_kernel(bench_probe p) {
+    const uint64_t at = ((uint64_t)blockIdx.x * BLOCK + threadIdx.x) / PROBERS;
+    const uint64_t i = at < p.n ? at : p.n - 1;
+    const uint32_t lane = threadIdx.x % PROBERS;
+    const uint4 *line = (const uint4 *)p.table + (uint64_t)p.lines[i] * 8;
+    const uint4 a = line[lane], b = line[lane + PROBERS];
+    uint32_t mix = a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w;
+    for (int apart = 1; apart < PROBERS; apart *= 2)
+        mix ^= __shfl_xor_sync(0xffffffffU, mix, apart);
+    if (lane == 0 && at < p.n)
+        p.out[i] = mix;
+}
+
 /* A block computes SIDE x SIDE results, and a thread EACH x EACH of them; DEPTH terms of the sums
  * at a time are in shared memory. */
 enum { SIDE = 64, DEPTH = 16, EACH = 4, ACROSS = SIDE / EACH };
@@ -188,6 +204,14 @@ hotbed_status bench_run_pool_cuda(const bench_pool *pool, hotbed_stream *stream)
     else
         pool_kernel<false><<<blocks, BLOCK, 0, native>>>(*pool);
     return hotbed_cuda_launched("pool_kernel");
+}
+
+hotbed_status bench_probe_lines_cuda(const bench_probe *probe, hotbed_stream *stream) {
+    if (probe->n == 0)
+        return HOTBED_OK;
+    const unsigned blocks = (unsigned)((probe->n * PROBERS + BLOCK - 1) / BLOCK);
+    probe_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*probe);
+    return hotbed_cuda_launched("probe_kernel");
 }
 
 hotbed_status bench_gather_cuda(

@@ -39,6 +39,17 @@ typedef struct bench_pool {
 
 hotbed_status bench_run_pool(const bench_pool *pool, hotbed_stream *stream);
 
+/* Read n random lines of 128 bytes as a lookup in an index does: out[i] is a mix of the words of line lines[i] of the
+ * table.  All arrays are in device memory.  Asynchronous. */
+typedef struct bench_probe {
+    uint64_t n;
+    const uint32_t *lines; /* [n] */
+    const void *table;
+    uint64_t *out; /* [n] */
+} bench_probe;
+
+hotbed_status bench_probe_lines(const bench_probe *probe, hotbed_stream *stream);
+
 /* Compute one layer of a dense model, out = max(in weights, 0) in f32. The kernel is short and
  * tiled, and leaves SMs for other work, as the layers of real models do. rows and width are
  * multiples of 64; in is [rows, width], weights [width, width]. Asynchronous. */
@@ -60,6 +71,7 @@ hotbed_status bench_gather_host(
 hotbed_status bench_move_rows_host(const bench_move *move, hotbed_stream *stream);
 #if defined(HOTBED_WITH_CUDA)
 hotbed_status bench_move_rows_cuda(const bench_move *move, hotbed_stream *stream);
+hotbed_status bench_probe_lines_cuda(const bench_probe *probe, hotbed_stream *stream);
 hotbed_status bench_run_pool_cuda(const bench_pool *pool, hotbed_stream *stream);
 hotbed_status bench_run_layer_cuda(const bench_layer *layer, hotbed_stream *stream);
 hotbed_status bench_gather_cuda(

@@ -506,8 +506,7 @@ static bool take(program *p, const char *name, const char *value) {
     return true;
 }
 
-static bool parse(int argc, char **argv, program *p, char *command, size_t bytes) {
-    size_t at = (size_t)snprintf(command, bytes, "hotbed-link");
+static bool parse(int argc, char **argv, program *p) {
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
         const bool alone = strcmp(name, "--same-priority") == 0;
@@ -517,9 +516,6 @@ static bool parse(int argc, char **argv, program *p, char *command, size_t bytes
             (void)fprintf(stderr, "hotbed-link: %s\n%s", name, usage);
             return false;
         }
-        if (strcmp(name, "--json") != 0 && strcmp(name, "--commit") != 0 && at < bytes)
-            at += (size_t)snprintf(
-                command + at, bytes - at, alone ? " %s" : " %s %s", name, alone ? "" : value);
         i += !alone;
     }
     return true;
@@ -536,7 +532,8 @@ int main(int argc, char **argv) {
         .gib = 12};
     p.machine.commit = HOTBED_BENCH_COMMIT;
     p.machine.command = command;
-    if (!parse(argc, argv, &p, command, sizeof command))
+    workload_command("hotbed-link", argc, argv, command, sizeof command);
+    if (!parse(argc, argv, &p))
         return 2;
     hotbed_status status = hotbed_backend_probe(HOTBED_BACKEND_CUDA);
     if (status == HOTBED_ERR_UNSUPPORTED) {

@@ -92,15 +92,15 @@ static const hotbed_trainer_io trainer_io[] = {
 static hotbed_status open_collection(plans_trainer *s, const workload *what) {
     static const char *const name = "tables";
     const workload_shape *shape = &s->input.shape;
-    hotbed_table_options tables[WORKLOAD_TABLES];
+    workload_tables tables;
     hotbed_storage_options storage;
     hotbed_sharded_options options;
-    workload_storage_options(what, shape, tables, &storage);
+    workload_storage_options(what, shape, &tables, &storage);
     storage.mode = what->mode;
     storage.move_sms = s->move_sms;
     for (uint32_t t = 0; t < shape->tables && workload_tiered(what); t++) {
-        tables[t].upper_capacity = workload_upper_rows(what, &s->input, t);
-        tables[t].insertion = s->insertion;
+        tables.options[t].upper_capacity = workload_upper_rows(what, &s->input, t);
+        tables.options[t].insertion = s->insertion;
     }
     hotbed_sharded_options_init(&options);
     options.storage = &storage;

@@ -43,7 +43,7 @@ def stages_of(result):
 
 def load():
     """All result files by kind, each kind ordered by device."""
-    kinds = {"workloads": [], "baseline": [], "exchange": [], "checkpoint": [], "micro": [], "plans": [], "link": []}
+    kinds = {"workloads": [], "baseline": [], "exchange": [], "checkpoint": [], "micro": [], "plans": [], "link": [], "curves": []}
     for path in sorted(glob.glob(os.path.join(RESULTS, "*.json"))):
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -59,6 +59,8 @@ def load():
             kinds["plans"].append(document)
         elif form.startswith("hotbed-link"):
             kinds["link"].append(document)
+        elif form.startswith("hotbed-curves"):
+            kinds["curves"].append(document)
         elif "benchmarks" in document:
             names = [entry["name"] for entry in document["benchmarks"]]
             disk = all(name.startswith("checkpoint/") for name in names)
@@ -200,7 +202,6 @@ def tier_table(document):
     for result in document["results"]:
         if "mode" not in result:
             continue
-        lru = result.get("lru_rows_a_step")
         train = result["eager_train_ms"]
         overlap = result.get("overlap_train_ms")
         dense = result.get("overlap_dense_ms", 0)
@@ -210,7 +211,7 @@ def tier_table(document):
                 result["mode"],
                 f"{result['upper_rows']:,} of {result['keys']:,}",
                 f"{result['fetched_a_step']:,.0f}",
-                f"{lru:,.0f}" if lru is not None else "",
+                ", ".join(f"{result[f'{p}_rows_a_step']:,.0f}" for p in ("lru", "lfu", "optimal") if f"{p}_rows_a_step" in result),
                 f"{result['in_place_a_step']:,.0f}",
                 f"{result['written_a_step']:,.0f}",
                 f"{result['link_read_mb_a_step']:.1f}, {result['link_write_mb_a_step']:.1f}",
@@ -225,7 +226,7 @@ def tier_table(document):
         "mode",
         "rows above",
         "fetched a step",
-        "exact LRU",
+        "exact LRU, LFU, optimum",
         "in place",
         "written",
         "MB read, written",
@@ -330,7 +331,7 @@ def micro_section(kinds):
             mean = entry["real_time"] * 1e-6
             items = entry.get("items_per_second", 0) * mean / median if median else 0
             moved = entry.get("bytes_per_second", 0) * mean / median if median else 0
-            share = entry.get("of_copy")
+            share = entry.get("of_copy") or (1 / entry["to_limit"] if entry.get("to_limit") else None)  # older files have of_copy
             rows.append(
                 [
                     operation,
@@ -352,7 +353,7 @@ def micro_section(kinds):
         )
         if find_rates(document):
             parts.append(map_table(document))
-        parts.append(table(["kernel", "arguments", "median us", "items", "bytes", "of copy"], rows))
+        parts.append(table(["kernel", "arguments", "median us", "items", "bytes", "of limit"], rows))
     if not parts:
         parts.append("No results yet: `./run bench`, or `./run gpu bench` on a machine with a GPU.")
     return "\n\n".join(parts)
@@ -578,6 +579,8 @@ def peers_figure(kinds):
         text += f", by {min(wins)[0]:.2f} ({min(wins)[1]}) to {max(wins)[0]:.1f} times ({max(wins)[1]})"
     if losses:
         text += "; it is slower in " + ", ".join(f"{name} ({1 / r:.2f} times)" for r, name in sorted(losses))
+    unchecked = [name for name, (_, result) in found.items() if not result["rows_checked"]]
+    text += ". Rows were compared bit for bit with a plain model in the same runs" + (f", except for {', '.join(unchecked)}" if unchecked else "")
     text += (
         ". W3 to W8 are with the default insertion policy, probation, which the repeating batches of these workloads favour; the bars of "
         "plain insertion show them without it. * published for an H100.\n\n"
@@ -691,6 +694,42 @@ def checkpoint_figure(kinds):
     return plots.bars("Checkpoints, GB/s", groups), text
 
 
+PARAMETERS = {
+    "batch": "samples a step",
+    "bag": "keys of a bag",
+    "dim": "floats of a row",
+    "tables": "tables",
+    "load": "load of the index",
+    "skew": "exponent of the keys",
+}
+
+
+def curves_figure(kinds):
+    """Prefers a GPU's results to the host's.  The text has the figure's link, since there may be no figure."""
+    if not kinds["curves"]:
+        return None, "No results yet: `hotbed-workloads --curves --json bench/results/curves-DEVICE.json`."
+    document = min(kinds["curves"], key=lambda d: d["backend"] != "cuda")
+    panels, parts = [], {"train": [], "eval": []}
+    for name, label in PARAMETERS.items():
+        points = [r for r in document["results"] if r["curve"] == name]
+        lines = [
+            [(r["value"], r[f"{field}_ms"] * 1e6 / r["keys_a_step"]) for r in points]
+            for field in ("train", "limit_train", "eval", "limit_eval")
+        ]
+        panels.append((label, name not in ("load", "skew"), lines))
+        for phase, texts in parts.items():
+            least, most = (f(points, key=lambda r: r[f"{phase}_to_limit"]) for f in (min, max))
+            texts.append(
+                f"{name} {least[f'{phase}_to_limit']:.1f} (at {least['value']:g}) to {most[f'{phase}_to_limit']:.1f} ({most['value']:g})"
+            )
+    text = (
+        "![Time for each key while one parameter varies](figures/curves.svg)\n\n"
+        f"Time over the limit, lowest and highest: train {', '.join(parts['train'])}; eval {', '.join(parts['eval'])}. The limit moves "
+        "each byte of the step once at the copy rate of the same run.\n\n" + sources([document])
+    )
+    return plots.curves("Time for each key of a step, ns", ["train", "eval"], panels), text
+
+
 # --- verification ----------------------------------------------------------------------------------------
 
 
@@ -719,7 +758,7 @@ LONG = {
     "plans": ("What plans hide", plans_section, "`hotbed-plans` measures them: steps of W5 beside a dense model as long as exchange and prefetch together."),
     "link": ("Ways to move rows over the link", moves_section, "`hotbed-link` measures them, alone and beside a dense model."),
     "checkpoint": ("Checkpoints", checkpoint_section, "`hotbed-bench --benchmark_filter=checkpoint/` measures them. *Share* is the probe's time over Hotbed's; *others* the share of the processors that other programs used."),
-    "micro": ("Kernels one by one", micro_section, "`hotbed-bench` measures them. *Of copy* is the bytes that a kernel must move, in its median time, over what a large copy moves."),
+    "micro": ("Kernels one by one", micro_section, "`hotbed-bench` measures them. *Of limit* is the least time over the median: for the index the time in which plain code reads as many random lines, for others that in which a large copy moves the bytes."),
 }
 FIGURE_OF = {
     "peers": peers_figure,
@@ -727,6 +766,7 @@ FIGURE_OF = {
     "scaling": scaling_figure,
     "plans": plans_figure,
     "checkpoint": checkpoint_figure,
+    "curves": curves_figure,
 }
 
 

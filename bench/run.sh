@@ -3,9 +3,9 @@
 #
 #   bench/run.sh BINARIES host|cuda OUT [quick]
 #
-# BENCH selects parts; all are BENCH="workloads replay plans digest link exchange micro checkpoint".
+# BENCH selects parts; all are BENCH="workloads curves replay plans digest link exchange micro checkpoint".
 # WORKLOADS=W1,W5 and INSERTION=plain or probation select among the timed workloads.
-# Results go to OUT/workloads-<device>.json, plans-<device>.json with two timelines, exchange-<device>.json,
+# Results go to OUT/workloads-<device>.json, curves-<device>.json, plans-<device>.json with two timelines, exchange-<device>.json,
 # link-<device>.json (GPUs only), micro-<device>.json and checkpoint-<device>.json.  The checkpoint benchmark writes to
 # TMPDIR or /tmp.  On the host the workloads have a tenth of their size.  At the end bench/compare.py lists what
 # is slower than in the committed results.  Exit status 1: a check failed.
@@ -22,11 +22,11 @@ mkdir -p "$out"
 case $backend in
 cuda)
     device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
-    scale=1 steps=100 replay_scale=0.05 replays=1000 plans=()
+    scale=1 steps=100 curve_scale=1 replay_scale=0.05 replays=1000 plans=()
     ;;
 host)
     device=host-$(nproc)-cores
-    scale=0.1 steps=20 replay_scale=0.01 replays=1000 plans=(env HOTBED_THREADS=1)
+    scale=0.1 steps=20 curve_scale=0.02 replay_scale=0.01 replays=1000 plans=(env HOTBED_THREADS=1)
     ;;
 *)
     echo "bench/run.sh: no backend '$backend'" >&2
@@ -36,12 +36,12 @@ esac
 device=$(printf '%s' "${device:-gpu}" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9.-')
 iterations=() short=() links=()
 if [ "$quick" = quick ]; then
-    scale=0.01 steps=5 replay_scale=0.002 replays=100 iterations=(--iterations 2)
+    scale=0.01 steps=5 curve_scale=0.002 replay_scale=0.002 replays=100 iterations=(--iterations 2)
     short=(--scale 0.005 --rounds 2 --steps 6)
     links=(--gib 1 --rows 10000 --layers 10)
 fi
 
-parts=" ${BENCH:-workloads replay plans digest link exchange micro checkpoint} "
+parts=" ${BENCH:-workloads curves replay plans digest link exchange micro checkpoint} "
 wants() { [[ $parts == *" $1 "* ]]; }
 
 run() { # part, then the command
@@ -54,6 +54,8 @@ run() { # part, then the command
 workloads=$binaries/hotbed-workloads
 run workloads "$workloads" --backend "$backend" --workload "${WORKLOADS:-all}" --scale "$scale" --steps "$steps" \
     --insertion "${INSERTION:-both}" --overlap --check --commit "$commit" --json "$out/workloads-$device.json"
+run curves "$workloads" --curves --backend "$backend" --scale "$curve_scale" --steps 20 --commit "$commit" \
+    --json "$out/curves-$device.json"
 run replay "$workloads" --backend "$backend" --scale "$replay_scale" --replay "$replays"
 # On the host one thread for each stream: exchange and prefetch then have a core of their own.
 run plans "${plans[@]}" "$binaries/hotbed-plans" --backend "$backend" --commit "$commit" "${short[@]}" \

@@ -8,7 +8,7 @@
 
 /* --- definition of the workloads ------------------------------------------------------------ */
 
-enum { WORKLOAD_TABLES = 26 }; /* the largest number */
+enum { WORKLOAD_TABLES = 1000 }; /* the largest number */
 
 /* Size of a workload: tables with one feature each, fp32 output, int64 keys.  W1 to W8 have equal
  * tables, bags of one key and pooling NONE; the others have pooling SUM, tables of different sizes,
@@ -18,11 +18,13 @@ typedef struct workload_shape {
     uint32_t dim;
     uint32_t samples; /* bags of a table in a step */
     uint32_t batches; /* step s uses batch s mod batches */
-    uint64_t range;   /* keys of the largest table are below it */
-    uint64_t rows;    /* capacity of the largest table, in all tiers */
+    uint32_t warm; /* steps before the first timed one: all batches, but for WORKLOAD_POWER_DRIFT */
+    uint64_t range; /* keys of the largest table are below it */
+    uint64_t rows;  /* capacity of the largest table, in all tiers */
     bool pooled;
     uint32_t before[WORKLOAD_TABLES + 1]; /* keys of a sample before the bag of table t */
     uint64_t table_rows[WORKLOAD_TABLES]; /* capacity; where pooled, keys are below it */
+    double spare;                         /* capacity beyond table_rows, as a share of it */
 } workload_shape;
 
 /* Milliseconds of a step and of an eval at scale 1 on one H200, as in docs/performance.md; 0: unknown. */
@@ -35,6 +37,7 @@ typedef enum workload_stream {
     WORKLOAD_POWER_ONE = 0, /* bags of one key, power law from key 1 on */
     WORKLOAD_POWER_BAGS,    /* bags of MLPerf's DLRM-DCNv2, power law from key 0 on */
     WORKLOAD_UNIFORM_BAGS,  /* the same bags, all keys equally likely */
+    WORKLOAD_POWER_DRIFT, /* as POWER_ONE, but the keys of a tenth of the ranks change now and then */
 } workload_stream;
 
 typedef struct workload {
@@ -45,8 +48,9 @@ typedef struct workload {
     uint32_t samples;       /* number of bags at scale 1 */
     hotbed_table_kind kind; /* bags: the same workload exists for each kind of table */
     hotbed_dtype dtype;     /* of the weights; 0: f32 */
-    /* Share of the rows in device memory.  CACHE: of the distinct keys of all batches, which are
-     * the rows that a run has; DEFAULT: of the capacity. */
+    hotbed_score_strategy score;
+    /* Share of the rows in device memory.  CACHE: of the distinct keys of the first shape.warm
+     * batches, which but for W13 are all rows that a run has; DEFAULT: of the capacity. */
     double upper;
     workload_figures floor; /* the lower bounds, from plain kernels or from bytes over the link */
     workload_figures goal;  /* the target */
@@ -61,7 +65,7 @@ static inline bool workload_tiered(const workload *what) {
 }
 
 static inline bool workload_pooled(const workload *what) {
-    return what->stream != WORKLOAD_POWER_ONE;
+    return what->stream == WORKLOAD_POWER_BAGS || what->stream == WORKLOAD_UNIFORM_BAGS;
 }
 
 static inline uint64_t workload_keys_a_step(const workload_shape *shape) {
@@ -94,15 +98,27 @@ static inline uint64_t workload_element(const workload_shape *shape, uint64_t b)
 typedef struct workload_input {
     workload_shape shape;
     workload_stream stream;
+    double exponent;  /* of the power law: the density of keys falls as key^-exponent */
     int64_t *keys;    /* [batches][tables][samples][bag] */
     int64_t *offsets; /* [tables * samples + 1] position of each bag's first key in a batch */
     float *gradient;  /* of every step, laid out as the output: see workload_element() */
-    uint64_t distinct[WORKLOAD_TABLES]; /* number of distinct keys of each table in all batches */
+    uint64_t
+        distinct[WORKLOAD_TABLES]; /* distinct keys of each table in the first shape.warm batches */
 } workload_input;
+
+/* Keys that drift are fresh for this many steps in each pass of a measurement. */
+enum { WORKLOAD_DRIFT_STEPS = 20 };
 
 /* Make *input the input of the workload at the scale, on all cores; an input of the same workload
  * is kept, another is freed first.  Initialise *input to {0}.  Errors: MEMORY. */
 hotbed_status workload_input_for(const workload *what, double scale, workload_input *input);
+
+/* Make the input of a shape that is in no workload. Errors: MEMORY. */
+hotbed_status workload_input_create(
+    const workload_shape *shape, workload_stream stream, double exponent, workload_input *out);
+
+/* Set the tables of MLPerf's DLRM-DCNv2 with a share `scale` of their rows; samples and batches are the caller's. */
+void workload_bag_tables(double scale, workload_shape *shape);
 void workload_input_destroy(workload_input *input);
 
 /* A 64-bit mix (splitmix64's finalizer, Steele et al. 2014). */
@@ -131,10 +147,15 @@ typedef struct workload_run {
     uint64_t steps;         /* number of training steps enqueued */
 } workload_run;
 
-/* Options of a storage with the workload's tables, all in device memory; *tables has shape->tables
- * elements and must outlive the options. */
+/* The tables of a storage's options, which they must outlive. */
+typedef struct workload_tables {
+    hotbed_table_options options[WORKLOAD_TABLES];
+    char names[WORKLOAD_TABLES][8];
+} workload_tables;
+
+/* Options of a storage with the workload's tables, all in device memory. */
 void workload_storage_options(
-    const workload *what, const workload_shape *shape, hotbed_table_options *tables,
+    const workload *what, const workload_shape *shape, workload_tables *tables,
     hotbed_storage_options *out);
 
 /* Rows of table t in device memory. */
@@ -165,6 +186,10 @@ typedef struct workload_times {
 typedef struct workload_host {
     uint64_t steps, waits, allocations;
 } workload_host;
+
+/* The number of the step whose batch a pass over `steps` evals uses as its batch s: from the first step on; where keys
+ * are fresh, the steps that were trained last. */
+uint64_t workload_eval_batch(const workload_run *run, uint32_t steps, uint32_t s);
 
 /* Enqueue one step that reads the keys directly from the input. */
 hotbed_status workload_step(workload_run *run);
@@ -229,6 +254,7 @@ typedef struct workload_limits {
 } workload_limits;
 
 hotbed_status workload_measure_limits(workload_run *run, workload_limits *out);
+hotbed_status workload_measure_copy(hotbed_stream *stream, double *bytes_per_second);
 
 /* The rates of the link between the tiers, bytes per second: pinned host memory on CUDA; on the
  * host backend both tiers are DRAM. */
@@ -297,11 +323,19 @@ hotbed_status workload_run_digest(workload_run *run, workload_digest *out);
 
 /* --- report ----------------------------------------------------------------------------------- */
 
+/* Rows per step that caches fetch which have the size of the upper tier, and evict exactly by their policy. */
+typedef struct workload_fetches {
+    double lru,
+        lfu; /* lfu: by all occurrences so far; among equal counts the key used longest ago */
+    double optimum; /* Belady's: evicts the key whose next use is last */
+    double created; /* keys that no earlier step had, which no policy fetches */
+} workload_fetches;
+
 /* Rows and bytes per step over the link, for tiered workloads. */
 typedef struct workload_traffic {
     double fetches, in_place, write_backs;
     double read_bytes, write_bytes;
-    double lru_rows; /* rows that an exact LRU cache of the same size fetches */
+    workload_fetches exact; /* of other policies, in the same steps */
 } workload_traffic;
 
 typedef struct workload_result {
@@ -319,7 +353,7 @@ typedef struct workload_result {
     workload_stages stages;    /* only without tiers */
     double prefetch;           /* with tiers: seconds of the prefetch in an eager forward */
     workload_overlap overlap;  /* zeros: not requested */
-    workload_traffic traffic;  /* of the eager pass */
+    workload_traffic traffic;  /* of the eager, split and graph passes */
     double flush, flush_bytes; /* seconds, and bytes written */
     double made, took;         /* elapsed seconds: to create the storage, and in total */
     workload_host host;        /* all passes together */
@@ -332,7 +366,7 @@ typedef struct workload_result {
     uint64_t checked; /* rows compared; 0: no check requested */
 } workload_result;
 
-/* Distinguishes results of one workload name: "", " probation", " static" or " hash". */
+/* Distinguishes results of one workload name: "", " probation", " lfu", " lfu probation", " static" or " hash". */
 const char *workload_variant(const workload *what, hotbed_insertion insertion);
 
 /* Name and variant: "W5", "W5 probation", "W9 static". */
@@ -342,10 +376,10 @@ void workload_result_name(const workload_result *result, char *out, size_t bytes
 extern const char *const workload_train_stages[WORKLOAD_TRAIN_STAGES];
 extern const char *const workload_eval_stages[WORKLOAD_EVAL_STAGES];
 
-/* The rows that an exact LRU cache of capacities[t] keys for each table fetches in a step, after
- * one cycle of batches. Errors: MEMORY. */
-hotbed_status workload_lru(
-    const workload_input *input, const uint64_t *capacities, double *rows_a_step);
+/* Count the rows that caches of capacities[t] keys for each table fetch in the first `steps` steps
+ * after shape.warm. Errors: MEMORY. */
+hotbed_status workload_count_fetches(
+    const workload_input *input, const uint64_t *capacities, uint32_t steps, workload_fetches *out);
 
 /* The machine and the program: texts for the JSON file. */
 typedef struct workload_machine {
@@ -356,6 +390,9 @@ typedef struct workload_machine {
     const char *commit;
     const char *command;
 } workload_machine;
+
+/* Join the arguments to one text, without file names and the commit. */
+void workload_command(const char *program, int argc, char **argv, char *out, size_t bytes);
 
 hotbed_status workload_machine_read(hotbed_stream *stream, workload_machine *out);
 
@@ -371,6 +408,11 @@ void workload_print(FILE *to, const workload_machine *machine, const workload_re
 
 void workload_print_link(FILE *to, const workload_link *link);
 
+/* Open a JSON file and write its first fields, which say what was run where; close it.  Errors: IO. */
+hotbed_status workload_json_open(
+    const char *path, const char *format, const workload_machine *machine, FILE **out);
+hotbed_status workload_json_close(FILE *file, const char *path);
+
 /* Errors: IO. */
 hotbed_status workload_write_json(
     const char *path, const workload_machine *machine, const workload_result *results,
@@ -378,9 +420,14 @@ hotbed_status workload_write_json(
 
 /* --- the program ------------------------------------------------------------------------------ */
 
-typedef enum workload_mode { WORKLOAD_MEASURE, WORKLOAD_DIGEST, WORKLOAD_REPLAY } workload_mode;
+typedef enum workload_mode {
+    WORKLOAD_MEASURE,
+    WORKLOAD_DIGEST,
+    WORKLOAD_REPLAY,
+    WORKLOAD_CURVES
+} workload_mode;
 
-enum { WORKLOADS = 18 };
+enum { WORKLOADS = 22 };
 
 extern const workload workloads[WORKLOADS];
 
@@ -409,5 +456,6 @@ bool workload_has_insertion(
 hotbed_status workload_measure_all(workload_program *p);
 hotbed_status workload_digest_all(const workload_program *p);
 hotbed_status workload_replay_all(const workload_program *p);
+hotbed_status workload_curves_all(workload_program *p);
 
 #endif

@@ -316,13 +316,13 @@ static hotbed_status read_sample(
 /* Initial rows depend on seed, table and key only.  Read them from a small storage with the same
  * options, so that the timed storage is not changed. */
 static hotbed_status read_initial(workload_oracle *o, hotbed_stream *stream) {
-    hotbed_table_options tables[WORKLOAD_TABLES];
+    workload_tables tables;
     hotbed_storage_options options;
     hotbed_storage *storage = NULL;
-    workload_storage_options(o->what, &o->input->shape, tables, &options);
+    workload_storage_options(o->what, &o->input->shape, &tables, &options);
     for (uint32_t t = 0; t < o->input->shape.tables; t++) {
-        tables[t].kind = HOTBED_TABLE_HASH;
-        tables[t].capacity = (uint64_t)4 * o->a_table;
+        tables.options[t].kind = HOTBED_TABLE_HASH;
+        tables.options[t].capacity = (uint64_t)4 * o->a_table;
     }
     o->optimizer = options.optimizer;
     HOTBED_TRY(hotbed_storage_create(&options, stream, &storage));

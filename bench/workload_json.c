@@ -95,7 +95,8 @@ static void write_tiers(FILE *to, const workload_result *result) {
         to,
         "      \"mode\": \"%s\", \"insertion\": \"%s\", \"capacity\": %llu, "
         "\"upper_rows\": %llu,\n"
-        "      \"fetched_a_step\": %.1f, \"lru_rows_a_step\": %.1f, "
+        "      \"fetched_a_step\": %.1f, \"lru_rows_a_step\": %.1f, \"lfu_rows_a_step\": %.1f,\n"
+        "      \"optimal_rows_a_step\": %.1f, \"created_a_step\": %.1f, "
         "\"in_place_a_step\": %.1f, \"written_a_step\": %.1f,\n"
         "      \"link_read_mb_a_step\": %.3f, \"link_write_mb_a_step\": %.3f,\n"
         "      \"link_gb_per_s\": %.3f, \"limit_link_ms\": %.6f, \"prefetch_ms\": %.6f,\n"
@@ -103,7 +104,8 @@ static void write_tiers(FILE *to, const workload_result *result) {
         result->what->mode == HOTBED_MODE_CACHE ? "CACHE" : "DEFAULT",
         result->insertion == HOTBED_INSERT_PROBATION ? "probation" : "plain",
         (unsigned long long)capacity, (unsigned long long)result->upper_rows, t->fetches,
-        t->lru_rows, t->in_place, t->write_backs, t->read_bytes * 1e-6, t->write_bytes * 1e-6,
+        t->exact.lru, t->exact.lfu, t->exact.optimum, t->exact.created, t->in_place, t->write_backs,
+        t->read_bytes * 1e-6, t->write_bytes * 1e-6,
         (t->read_bytes + t->write_bytes) * 1e-9 / result->eager.train, result->limit_link * 1e3,
         result->prefetch * 1e3, result->flush * 1e3, result->flush_bytes * 1e-6);
 }
@@ -185,19 +187,35 @@ static void write_result(
         last ? "" : ",");
 }
 
-hotbed_status workload_write_json(
-    const char *path, const workload_machine *machine, const workload_result *results,
-    size_t count) {
+hotbed_status workload_json_open(
+    const char *path, const char *format, const workload_machine *machine, FILE **out) {
     FILE *to = fopen(path, "w");
     if (!to)
         return hotbed_fail(HOTBED_ERR_IO, "%s: %s", path, strerror(errno));
-    (void)fprintf(to, "{\n  \"format\": \"hotbed-workloads 1\",\n");
+    (void)fprintf(to, "{\n");
+    write_text(to, "format", format);
     write_text(to, "commit", machine->commit);
     write_text(to, "date", machine->date);
     write_text(to, "backend", hotbed_backend_name(machine->backend));
     write_text(to, "device", machine->device);
     write_text(to, "driver", machine->driver);
     write_text(to, "command", machine->command);
+    *out = to;
+    return HOTBED_OK;
+}
+
+hotbed_status workload_json_close(FILE *file, const char *path) {
+    bool written = !ferror(file);
+    if (fclose(file) != 0 || !written)
+        return hotbed_fail(HOTBED_ERR_IO, "%s: not written whole", path);
+    return HOTBED_OK;
+}
+
+hotbed_status workload_write_json(
+    const char *path, const workload_machine *machine, const workload_result *results,
+    size_t count) {
+    FILE *to = NULL;
+    HOTBED_TRY(workload_json_open(path, "hotbed-workloads 1", machine, &to));
     const workload_link *link = NULL;
     for (size_t i = 0; i < count; i++)
         if (workload_tiered(results[i].what))
@@ -208,8 +226,5 @@ hotbed_status workload_write_json(
     for (size_t i = 0; i < count; i++)
         write_result(to, machine, &results[i], i + 1 == count);
     (void)fprintf(to, "  ]\n}\n");
-    bool written = !ferror(to);
-    if (fclose(to) != 0 || !written)
-        return hotbed_fail(HOTBED_ERR_IO, "%s: not written whole", path);
-    return HOTBED_OK;
+    return workload_json_close(to, path);
 }

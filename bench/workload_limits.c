@@ -51,18 +51,18 @@ static hotbed_status enqueue_pool(const workload_limit *l, uint32_t repetition) 
     return bench_run_pool(&pool, l->stream);
 }
 
-static hotbed_status measure_copy(workload_run *run, double *rate) {
-    bool cuda = hotbed_stream_backend(run->stream) == HOTBED_BACKEND_CUDA;
-    workload_limit l = {.enqueue = enqueue_copy, .stream = run->stream};
+hotbed_status workload_measure_copy(hotbed_stream *stream, double *rate) {
+    bool cuda = hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA;
+    workload_limit l = {.enqueue = enqueue_copy, .stream = stream};
     /* Many times larger than the last-level cache. */
     l.bytes = cuda ? (size_t)1 << 30 : (size_t)1 << 27;
     hotbed_memory buffers[2] = {{0}, {0}};
     double seconds = 0;
     hotbed_status status = HOTBED_OK;
     for (int i = 0; i < 2 && status == HOTBED_OK; i++) {
-        status = hotbed_memory_alloc(run->stream, HOTBED_MEMORY_DEVICE, l.bytes, NULL, &buffers[i]);
+        status = hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, l.bytes, NULL, &buffers[i]);
         if (status == HOTBED_OK)
-            status = hotbed_fill(buffers[i].data, 0x35 + i, l.bytes, run->stream);
+            status = hotbed_fill(buffers[i].data, 0x35 + i, l.bytes, stream);
     }
     l.to = buffers[0].data;
     l.from = buffers[1].data;
@@ -153,7 +153,7 @@ static hotbed_status measure_gather(workload_run *run, double *seconds) {
 
 hotbed_status workload_measure_limits(workload_run *run, workload_limits *out) {
     const workload_shape *shape = &run->input->shape;
-    HOTBED_TRY(measure_copy(run, &out->copy));
+    HOTBED_TRY(workload_measure_copy(run->stream, &out->copy));
     const workload_row_form form = workload_form_of(run->what, shape);
     double row = (double)shape->dim * (form.dtype == HOTBED_F32 ? 4 : 2);
     double bytes = (double)workload_keys_a_step(shape) * row +

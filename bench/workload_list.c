@@ -203,6 +203,38 @@ const workload workloads[WORKLOADS] = {
         .upper = 1,
         .goal = {.train = 0.13, .eval = 0.03},
     },
+    /* Fresh keys in each step, and a popularity that drifts. */
+    {
+        .name = "W13",
+        .optimizer = HOTBED_OPT_ADAM,
+        .mode = HOTBED_MODE_CACHE,
+        .stream = WORKLOAD_POWER_DRIFT,
+        .upper = 0.8,
+    },
+    {
+        .name = "W13",
+        .optimizer = HOTBED_OPT_ADAM,
+        .mode = HOTBED_MODE_CACHE,
+        .stream = WORKLOAD_POWER_DRIFT,
+        .score = HOTBED_SCORE_LFU,
+        .upper = 0.8,
+    },
+    /* The same with a small cache. */
+    {
+        .name = "W13-10",
+        .optimizer = HOTBED_OPT_ADAM,
+        .mode = HOTBED_MODE_CACHE,
+        .stream = WORKLOAD_POWER_DRIFT,
+        .upper = 0.1,
+    },
+    {
+        .name = "W13-10",
+        .optimizer = HOTBED_OPT_ADAM,
+        .mode = HOTBED_MODE_CACHE,
+        .stream = WORKLOAD_POWER_DRIFT,
+        .score = HOTBED_SCORE_LFU,
+        .upper = 0.1,
+    },
 };
 
 bool workload_chosen(const workload_program *p, const workload *what) {

@@ -7,7 +7,7 @@
 #include <time.h>
 
 static hotbed_status warm_up(workload_run *run) {
-    for (uint32_t b = 0; b < run->input->shape.batches; b++)
+    for (uint32_t b = 0; b < run->input->shape.warm; b++)
         HOTBED_TRY(workload_step(run));
     return hotbed_stream_sync(run->stream);
 }
@@ -36,6 +36,8 @@ static hotbed_status check_train(workload_oracle *oracle, workload_run *run) {
     return oracle ? workload_oracle_check(oracle, run) : HOTBED_OK;
 }
 
+enum { COUNTED_PASSES = 3 }; /* passes whose traffic is counted: eager, split, graph */
+
 /* Rows and bytes over the link per step, from two readings of the statistics. */
 static void count_traffic(
     const hotbed_table_stats *before, const hotbed_table_stats *after, uint32_t steps,
@@ -53,44 +55,48 @@ static hotbed_status time_more(
     workload_result *result) {
     double dense = (p->backend == HOTBED_BACKEND_CUDA ? 2e-3 : 20e-3) * p->scale;
     if (p->overlap) {
-        HOTBED_TRY(workload_pass_overlap(run, p->steps, dense, &result->overlap, &result->host));
+        HOTBED_TRY(
+            workload_pass_overlap(run, result->steps, dense, &result->overlap, &result->host));
         HOTBED_TRY(check_train(oracle, run));
     }
     if (workload_tiered(run->what))
-        HOTBED_TRY(workload_pass_prefetch(run, p->steps, &result->prefetch, &result->host));
+        HOTBED_TRY(workload_pass_prefetch(run, result->steps, &result->prefetch, &result->host));
     else
-        HOTBED_TRY(workload_pass_stages(run, p->steps, &result->stages, &result->host));
+        HOTBED_TRY(workload_pass_stages(run, result->steps, &result->stages, &result->host));
     return check_train(oracle, run);
 }
 
 static hotbed_status time_training(
     workload_run *run, const workload_program *p, workload_oracle *oracle,
     workload_result *result) {
+    const uint32_t steps = result->steps;
     hotbed_table_stats before = {.size = sizeof before};
     hotbed_table_stats after = {.size = sizeof after};
     HOTBED_TRY(workload_stats(run, &before));
-    HOTBED_TRY(workload_pass_eager(run, p->steps, &result->eager, &result->host));
+    HOTBED_TRY(workload_pass_eager(run, steps, &result->eager, &result->host));
+    HOTBED_TRY(check_train(oracle, run));
+    HOTBED_TRY(workload_pass_split(run, steps, &result->graph, &result->host));
+    HOTBED_TRY(check_train(oracle, run));
+    HOTBED_TRY(workload_pass_graph(run, steps, &result->graph, &result->host));
+    HOTBED_TRY(check_train(oracle, run));
     HOTBED_TRY(workload_stats(run, &after));
-    result->uniques = (after.uniques - before.uniques) / p->steps;
-    count_traffic(&before, &after, p->steps, &result->traffic);
-    HOTBED_TRY(check_train(oracle, run));
-    HOTBED_TRY(workload_pass_split(run, p->steps, &result->graph, &result->host));
-    HOTBED_TRY(check_train(oracle, run));
-    HOTBED_TRY(workload_pass_graph(run, p->steps, &result->graph, &result->host));
-    HOTBED_TRY(check_train(oracle, run));
+    result->uniques = (after.uniques - before.uniques) / (COUNTED_PASSES * steps);
+    count_traffic(&before, &after, COUNTED_PASSES * steps, &result->traffic);
     return time_more(run, p, oracle, result);
 }
 
 static hotbed_status time_eval(
     workload_run *run, const workload_program *p, workload_result *result) {
-    uint32_t last = (p->steps - 1) % run->input->shape.batches;
+    uint32_t last =
+        (uint32_t)(workload_eval_batch(run, result->steps, result->steps - 1) % run->input->shape.batches);
     for (int pass = 0; pass < (workload_tiered(run->what) ? 2 : 3); pass++) {
         if (pass < 2)
             HOTBED_TRY(workload_pass_eval(
-                run, p->steps, pass == 1, pass == 1 ? &result->graph : &result->eager,
+                run, result->steps, pass == 1, pass == 1 ? &result->graph : &result->eager,
                 &result->host));
         else
-            HOTBED_TRY(workload_pass_eval_stages(run, p->steps, &result->stages, &result->host));
+            HOTBED_TRY(
+                workload_pass_eval_stages(run, result->steps, &result->stages, &result->host));
         if (p->check)
             HOTBED_TRY(workload_check_eval(run, last));
     }
@@ -179,23 +185,25 @@ typedef struct session {
     size_t count;
 } session;
 
-/* Count the rows that an exact LRU would fetch, which depend neither on the optimizer nor on the
+/* Count the rows that exact policies fetch, which depend neither on the optimizer nor on the
  * insertion policy. */
-static hotbed_status count_lru(const session *s, workload_result *result) {
+static hotbed_status count_fetches(const session *s, workload_result *result) {
     const workload *what = result->what;
     uint64_t capacities[WORKLOAD_TABLES];
     if (!workload_tiered(what))
         return HOTBED_OK;
     for (size_t i = 0; i < s->count; i++) {
         const workload *other = s->results[i].what;
-        if (other->mode == what->mode && other->upper == what->upper) {
-            result->traffic.lru_rows = s->results[i].traffic.lru_rows;
+        if (other->mode == what->mode && other->upper == what->upper &&
+            other->stream == what->stream) {
+            result->traffic.exact = s->results[i].traffic.exact;
             return HOTBED_OK;
         }
     }
     for (uint32_t t = 0; t < s->input.shape.tables; t++)
         capacities[t] = workload_upper_rows(what, &s->input, t);
-    return workload_lru(&s->input, capacities, &result->traffic.lru_rows);
+    return workload_count_fetches(
+        &s->input, capacities, COUNTED_PASSES * result->steps, &result->traffic.exact);
 }
 
 static hotbed_status measure_one(
@@ -209,8 +217,10 @@ static hotbed_status measure_one(
     *result = (workload_result){.what = what, .insertion = insertion, .shape = s->input.shape};
     result->scale = p->scale;
     result->steps = p->steps;
+    if (what->stream == WORKLOAD_POWER_DRIFT && p->steps > WORKLOAD_DRIFT_STEPS)
+        result->steps = WORKLOAD_DRIFT_STEPS;
     result->link = s->link;
-    HOTBED_TRY(count_lru(s, result));
+    HOTBED_TRY(count_fetches(s, result));
     HOTBED_TRY(measure(&s->input, p, result));
     if (s->count == 0)
         printf(

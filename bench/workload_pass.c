@@ -82,7 +82,7 @@ static hotbed_status enqueue(pass *p, const pass_kind *kind, workload_host *host
     for (uint32_t s = 0; s < p->steps; s++) {
         if (s + 1 == p->steps)
             HOTBED_TRY(poison(p->run)); /* before the first mark of the step, so it is not timed */
-        uint64_t step = kind->trains ? p->run->steps : s;
+        uint64_t step = kind->trains ? p->run->steps : workload_eval_batch(p->run, p->steps, s);
         HOTBED_TRY(kind->step(p, &p->events[(size_t)s * MARKS], step));
         if (kind->trains)
             p->run->steps++;

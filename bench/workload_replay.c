@@ -34,7 +34,7 @@ static hotbed_status digest(
 }
 
 /* The first digest of each optimizer, element type and key stream.  All later ones must equal it,
- * for any mode, kind of table, cache size, insertion policy and backend. */
+ * for any mode, kind of table, cache size, score, insertion policy and backend. */
 typedef struct first_digests {
     const workload *of[WORKLOADS];
     workload_digest digests[WORKLOADS];
@@ -42,8 +42,10 @@ typedef struct first_digests {
 } first_digests;
 
 static bool same_bytes(const workload *a, const workload *b) {
-    return workload_tiered(a) == workload_tiered(b) && a->optimizer == b->optimizer &&
-           a->stream == b->stream && a->samples == b->samples && a->dtype == b->dtype;
+    const bool tiered = a->stream == WORKLOAD_POWER_ONE && workload_tiered(a);
+    return tiered == (b->stream == WORKLOAD_POWER_ONE && workload_tiered(b)) &&
+           a->optimizer == b->optimizer && a->stream == b->stream && a->samples == b->samples &&
+           a->dtype == b->dtype;
 }
 
 static hotbed_status digest_next(
@@ -68,6 +70,18 @@ static hotbed_status digest_next(
     return HOTBED_OK;
 }
 
+/* Only one mode is in the list for keys that drift. */
+static hotbed_status digest_one_tier(
+    const workload *what, const workload_program *p, const workload_input *input,
+    first_digests *all) {
+    static workload one_tier;
+    one_tier = *what;
+    one_tier.mode = HOTBED_MODE_HBM_DIRECT;
+    return digest_next(
+        &one_tier, input, HOTBED_INSERT_PLAIN, p->backend == 0 ? HOTBED_BACKEND_HOST : p->backend,
+        p->steps, all);
+}
+
 static hotbed_status digest_workload(
     const workload *what, const workload_program *p, workload_input *input, first_digests *all) {
     HOTBED_TRY(workload_input_for(what, p->scale, input));
@@ -79,7 +93,7 @@ static hotbed_status digest_workload(
                 HOTBED_TRY(digest_next(
                     what, input, (hotbed_insertion)i, (hotbed_backend)b, p->steps, all));
     }
-    return HOTBED_OK;
+    return what->stream == WORKLOAD_POWER_DRIFT ? digest_one_tier(what, p, input, all) : HOTBED_OK;
 }
 
 hotbed_status workload_digest_all(const workload_program *p) {

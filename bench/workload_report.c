@@ -19,6 +19,17 @@ hotbed_status workload_machine_read(hotbed_stream *stream, workload_machine *out
     return bench_device(stream, out->device, sizeof out->device, out->driver, sizeof out->driver);
 }
 
+void workload_command(const char *program, int argc, char **argv, char *out, size_t bytes) {
+    size_t at = (size_t)snprintf(out, bytes, "%s", program);
+    for (int i = 1; i < argc && at < bytes; i++) {
+        if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "--commit") == 0) {
+            i++;
+            continue;
+        }
+        at += (size_t)snprintf(out + at, bytes - at, " %s", argv[i]);
+    }
+}
+
 void workload_result_limits(workload_result *result) {
     const workload_shape *shape = &result->shape;
     double keys = (double)workload_keys_a_step(shape);
@@ -54,6 +65,8 @@ const char *const workload_eval_stages[WORKLOAD_EVAL_STAGES] = {"eval_find", "ev
 const char *workload_variant(const workload *what, hotbed_insertion insertion) {
     if (workload_pooled(what))
         return what->kind == HOTBED_TABLE_STATIC ? " static" : " hash";
+    if (what->score == HOTBED_SCORE_LFU)
+        return insertion == HOTBED_INSERT_PROBATION ? " lfu probation" : " lfu";
     return insertion == HOTBED_INSERT_PROBATION ? " probation" : "";
 }
 
@@ -113,15 +126,20 @@ static void print_line(
 static void print_tiers(FILE *to, const workload_result *result) {
     const workload_traffic *t = &result->traffic;
     (void)fprintf(
-        to, "   tiers: %llu rows, %llu above; a step fetches %.0f rows",
-        (unsigned long long)result->keys, (unsigned long long)result->upper_rows, t->fetches);
+        to,
+        "   tiers: %llu rows, %llu above; a step fetches %.0f rows, %.1f %% of its keys (exact LRU "
+        "%.0f, "
+        "exact LFU %.0f, Belady's optimum %.0f) and makes %.0f",
+        (unsigned long long)result->keys, (unsigned long long)result->upper_rows, t->fetches,
+        100 * t->fetches / (double)result->uniques, t->exact.lru, t->exact.lfu, t->exact.optimum,
+        t->exact.created);
     (void)fprintf(
         to,
-        " (an exact LRU %.0f), uses %.0f in place, writes %.0f; reads %.1f MB, writes %.1f MB: "
+        ", uses %.0f in place, writes %.0f; reads %.1f MB, writes %.1f MB: "
         "%.1f GB/s of a step; "
         "prefetch %.3f ms; bytes over the link %.3f ms; flush %.0f ms, %.0f "
         "MB\n",
-        t->lru_rows, t->in_place, t->write_backs, t->read_bytes * 1e-6, t->write_bytes * 1e-6,
+        t->in_place, t->write_backs, t->read_bytes * 1e-6, t->write_bytes * 1e-6,
         (t->read_bytes + t->write_bytes) * 1e-9 / result->eager.train, result->prefetch * 1e3,
         result->limit_link * 1e3, result->flush * 1e3, result->flush_bytes * 1e-6);
 }

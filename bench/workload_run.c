@@ -6,25 +6,25 @@
 #include <math.h>
 
 void workload_storage_options(
-    const workload *what, const workload_shape *shape, hotbed_table_options *tables,
+    const workload *what, const workload_shape *shape, workload_tables *tables,
     hotbed_storage_options *out) {
-    static const char *const names[WORKLOAD_TABLES] = {
-        "t0",  "t1",  "t2",  "t3",  "t4",  "t5",  "t6",  "t7",  "t8",  "t9",  "t10", "t11", "t12",
-        "t13", "t14", "t15", "t16", "t17", "t18", "t19", "t20", "t21", "t22", "t23", "t24", "t25"};
     for (uint32_t t = 0; t < shape->tables; t++) {
-        hotbed_table_options_init(&tables[t]);
-        tables[t].name = names[t];
-        tables[t].dim = shape->dim;
-        tables[t].capacity = shape->table_rows[t];
-        tables[t].kind = what->kind;
-        tables[t].dtype = what->dtype;
-        tables[t].initializer.kind = HOTBED_INIT_UNIFORM;
-        tables[t].initializer.lower = -0.05F;
-        tables[t].initializer.upper = 0.05F;
+        hotbed_table_options *table = &tables->options[t];
+        hotbed_table_options_init(table);
+        (void)snprintf(tables->names[t], sizeof tables->names[t], "t%u", t);
+        table->name = tables->names[t];
+        table->dim = shape->dim;
+        table->capacity = (uint64_t)ceil((double)shape->table_rows[t] * (1 + shape->spare));
+        table->kind = what->kind;
+        table->dtype = what->dtype;
+        table->score = what->score;
+        table->initializer.kind = HOTBED_INIT_UNIFORM;
+        table->initializer.lower = -0.05F;
+        table->initializer.upper = 0.05F;
     }
     hotbed_storage_options_init(out);
     out->num_tables = shape->tables;
-    out->tables = tables;
+    out->tables = tables->options;
     out->pooling = shape->pooled ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
     out->optimizer.kind = what->optimizer;
     out->seed = 20;
@@ -42,13 +42,13 @@ uint64_t workload_upper_rows(const workload *what, const workload_input *input, 
 
 static hotbed_status create_storage(workload_run *run) {
     const workload_shape *shape = &run->input->shape;
-    hotbed_table_options tables[WORKLOAD_TABLES];
+    workload_tables tables;
     hotbed_storage_options options;
-    workload_storage_options(run->what, shape, tables, &options);
+    workload_storage_options(run->what, shape, &tables, &options);
     options.mode = run->what->mode;
     for (uint32_t t = 0; t < shape->tables && workload_tiered(run->what); t++) {
-        tables[t].upper_capacity = workload_upper_rows(run->what, run->input, t);
-        tables[t].insertion = run->insertion;
+        tables.options[t].upper_capacity = workload_upper_rows(run->what, run->input, t);
+        tables.options[t].insertion = run->insertion;
     }
     HOTBED_TRY(hotbed_storage_create(&options, run->stream, &run->storage));
     return hotbed_ticket_create(
@@ -104,6 +104,10 @@ void workload_run_destroy(workload_run *run) {
 const int64_t *workload_keys_of(const workload_run *run, uint64_t step) {
     const workload_shape *shape = &run->input->shape;
     return (const int64_t *)run->keys.data + step % shape->batches * workload_keys_a_step(shape);
+}
+
+uint64_t workload_eval_batch(const workload_run *run, uint32_t steps, uint32_t s) {
+    return run->what->stream == WORKLOAD_POWER_DRIFT ? run->steps - steps + s : s;
 }
 
 hotbed_batch workload_batch_of(const workload_run *run, const void *keys) {

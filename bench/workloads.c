@@ -11,20 +11,23 @@ static const char usage[] =
     "usage: hotbed-workloads [--workload W1,...|all] [--scale X] [--backend host|cuda|both]\n"
     "                        [--steps N] [--insertion plain|probation|both] [--overlap] [--check]\n"
     "                        [--json FILE] [--commit TEXT]\n"
-    "                        [--digest | --replay N]\n"
+    "                        [--digest | --replay N | --curves]\n"
     "  --workload  W1 to W8, bags of one key, odd numbers Adam, even ones SGD: W1, W2 all rows in\n"
     "              device memory; W3, W4 a cache for all used rows; W5, W6 a cache for 0.8 of "
     "them;\n"
     "              W7, W8 a tenth of the rows in device memory, the others in the lower tier.\n"
     "              W9 to W12, W12-256: sums of bags, row-wise AdaGrad, 26 tables, once with "
     "static\n"
-    "              and once with hash tables (default: all)\n"
+    "              and once with hash tables.  W13: a quarter of the keys of W5, fresh "
+    "ones\n"
+    "              in each step, whose popularity drifts, with the scores STEP and LFU; W13-10:\n"
+    "              with a cache of 0.1 (default: all)\n"
     "  --scale     share of the workload's rows and keys, above 0 up to 1 (1 on cuda, 0.1 on "
     "host)\n"
     "  --backend   host or cuda (cuda if the machine has a GPU); both: with --digest\n"
     "  --steps     timed steps of each pass (100 on cuda, 20 on host); with --digest: all steps "
     "(20)\n"
-    "  --insertion policy of the caches of W3 to W6 (plain)\n"
+    "  --insertion policy of the caches of W3 to W8 and W13 (plain)\n"
     "  --overlap   also time steps whose prefetch runs beside the previous step\n"
     "  --check     compare with an oracle, bit for bit; status 1 if a bit differs\n"
     "  --json      write the results to FILE\n"
@@ -32,6 +35,7 @@ static const char usage[] =
     "  --digest    print digests of all rows; status 1 if they differ between runs with the same "
     "keys\n"
     "              and optimizer: backends (--backend both), modes, cache sizes and policies\n"
+    "  --curves    vary batch, bag length, dim, tables, load and skew instead, one at a time\n"
     "  --replay    replay one recorded step N times with changing keys, compare with eager steps\n"
     "Exit status: 0; 1 a run failed or differs; 2 invalid arguments; 77 the machine lacks the "
     "backend.\n";
@@ -88,6 +92,10 @@ static int take(workload_program *p, const char *name, const char *value) {
         p->mode = WORKLOAD_DIGEST;
         return 1;
     }
+    if (strcmp(name, "--curves") == 0) {
+        p->mode = WORKLOAD_CURVES;
+        return 1;
+    }
     if (strcmp(name, "--overlap") == 0) {
         p->overlap = true;
         return 1;
@@ -139,18 +147,6 @@ static bool parse(int argc, char **argv, workload_program *p) {
     return true;
 }
 
-/* Join the arguments to one text, without file names. */
-static void join(int argc, char **argv, char *out, size_t bytes) {
-    size_t at = (size_t)snprintf(out, bytes, "hotbed-workloads");
-    for (int i = 1; i < argc && at < bytes; i++) {
-        if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "--commit") == 0) {
-            i++;
-            continue;
-        }
-        at += (size_t)snprintf(out + at, bytes - at, " %s", argv[i]);
-    }
-}
-
 static hotbed_status run_program(workload_program *p) {
     FILE *json = p->json ? fopen(p->json, "a")
                          : NULL; /* opened before the run, so that an error is found early */
@@ -160,6 +156,8 @@ static hotbed_status run_program(workload_program *p) {
         (void)fclose(json);
     if (p->mode == WORKLOAD_MEASURE)
         return workload_measure_all(p);
+    if (p->mode == WORKLOAD_CURVES)
+        return workload_curves_all(p);
     return p->mode == WORKLOAD_DIGEST ? workload_digest_all(p) : workload_replay_all(p);
 }
 
@@ -170,7 +168,7 @@ int main(int argc, char **argv) {
     p.backend = cuda ? HOTBED_BACKEND_CUDA : HOTBED_BACKEND_HOST;
     p.machine.commit = HOTBED_BENCH_COMMIT;
     p.machine.command = command;
-    join(argc, argv, command, sizeof command);
+    workload_command("hotbed-workloads", argc, argv, command, sizeof command);
     if (!parse(argc, argv, &p))
         return 2;
     hotbed_status status = hotbed_backend_probe(p.backend != 0 ? p.backend : HOTBED_BACKEND_CUDA);

@@ -107,7 +107,7 @@ typedef enum hotbed_insertion {
     HOTBED_INSERT_PLAIN = 1,
     /* Before all keys that were seen again, until a later batch contains the key. All keys on
      * probation rank equal. A cycle through more keys than fit then keeps some of them instead of
-     * none. */
+     * none. PLAIN may fetch fewer rows where keys are fresh and their popularity changes fast. */
     HOTBED_INSERT_PROBATION = 2,
 } hotbed_insertion;
 

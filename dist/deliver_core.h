@@ -130,6 +130,58 @@ HOTBED_HD void hotbed_give_gradient(
     }
 }
 
+/* --- one rank -------------------------------------------------------------------------------------- */
+
+/* Rows from one array to another. Row i of the first is row at[i] of the second. */
+typedef struct hotbed_rows_view {
+    const uint8_t *from;
+    uint8_t *to;
+    uint64_t from_stride, to_stride; /* in bytes; multiples of 2 */
+    const uint32_t *at;              /* [bound]; NULL: row i */
+    const int64_t *num_rows;         /* one word; NULL: bound */
+    uint64_t bound, bytes;           /* rows; bytes of a row, a multiple of 2 */
+    bool plain;                      /* hotbed_rows_are_plain() */
+} hotbed_rows_view;
+
+/* Whether rows can be copied 16 bytes at a time. */
+HOTBED_HD bool hotbed_rows_are_plain(const hotbed_rows_view *v) {
+    return ((uintptr_t)v->from | (uintptr_t)v->to | v->from_stride | v->to_stride | v->bytes) %
+               16 ==
+           0;
+}
+
+HOTBED_HD uint64_t hotbed_rows_count(const hotbed_rows_view *v) {
+    return v->num_rows == NULL ? v->bound : (uint64_t)*v->num_rows;
+}
+
+HOTBED_HD void hotbed_rows_copy(const hotbed_rows_view *v, uint64_t i, uint32_t width) {
+    hotbed_copy_row(
+        v->to + (v->at == NULL ? i : v->at[i]) * v->to_stride, v->from + i * v->from_stride,
+        v->bytes, v->plain, width);
+}
+
+/* The sums of gradients as other ranks would receive them: scaled, then rounded to the data type
+ * that travels. */
+typedef struct hotbed_sent_view {
+    float *sums;              /* [bound, dim] */
+    const uint32_t *num_rows; /* one word */
+    uint64_t bound;
+    uint32_t dim, dtype;
+    float scale;
+} hotbed_sent_view;
+
+HOTBED_HD void hotbed_sent_row(const hotbed_sent_view *v, uint64_t row, uint32_t width) {
+    for (uint32_t e = hotbed_tile_rank(width); e < v->dim; e += width) {
+        float *sum = v->sums + row * v->dim + e;
+        uint16_t sent[2] = {0, 0};
+        *sum = *sum * v->scale;
+        if (v->dtype == HOTBED_F32)
+            continue;
+        hotbed_store1(v->dtype, sent, 0, *sum);
+        *sum = hotbed_load1(v->dtype, sent, 0);
+    }
+}
+
 /* --- pooled --------------------------------------------------------------------------------------- */
 
 typedef struct hotbed_pool_view {

@@ -211,7 +211,32 @@ static hotbed_status pool_start(
     return hotbed_cuda_launched("pool_start_kernel");
 }
 
+/* --- one rank -------------------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(BLOCK) copy_rows_kernel(hotbed_rows_view v) {
+    uint64_t n = hotbed_rows_count(&v);
+    for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
+        hotbed_rows_copy(&v, i, TILE);
+}
+
+static __global__ void __launch_bounds__(BLOCK) finish_sums_kernel(hotbed_sent_view v) {
+    uint32_t n = *v.num_rows;
+    for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
+        hotbed_sent_row(&v, i, TILE);
+}
+
+static hotbed_status copy_rows(const hotbed_rows_view *v, hotbed_stream *stream) {
+    copy_rows_kernel<<<row_blocks(stream, v->bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
+    return hotbed_cuda_launched("copy_rows_kernel");
+}
+
+static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *stream) {
+    finish_sums_kernel<<<row_blocks(stream, v->bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
+    return hotbed_cuda_launched("finish_sums_kernel");
+}
+
 const hotbed_dist_kernels hotbed_dist_kernels_cuda = {
-    targets, ranks,      aim,       place,          lengths,     gather,     pick,
-    follow,  owner_copy, take_rows, give_gradients, pool_finish, pool_start,
+    targets,        ranks,       aim,        place,      lengths,
+    gather,         pick,        follow,     owner_copy, take_rows,
+    give_gradients, pool_finish, pool_start, copy_rows,  finish_sums,
 };

@@ -243,7 +243,30 @@ static hotbed_status pool_start(
         stream, columns * p->batch_size, KEYS_GRAIN, start_body, &args, sizeof args);
 }
 
+/* --- one rank -------------------------------------------------------------------------------------- */
+
+static void copy_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_rows_view *v = args;
+    for (uint64_t i = begin; i < least(end, hotbed_rows_count(v)); i++)
+        hotbed_rows_copy(v, i, 1);
+}
+
+static void sums_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_sent_view *v = args;
+    for (uint64_t i = begin; i < least(end, *v->num_rows); i++)
+        hotbed_sent_row(v, i, 1);
+}
+
+static hotbed_status copy_rows(const hotbed_rows_view *v, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, v->bound, ROWS_GRAIN, copy_body, v, sizeof *v);
+}
+
+static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, v->bound, ROWS_GRAIN, sums_body, v, sizeof *v);
+}
+
 const hotbed_dist_kernels hotbed_dist_kernels_host = {
-    targets, ranks,      aim,       place,          lengths,     gather,     pick,
-    follow,  owner_copy, take_rows, give_gradients, pool_finish, pool_start,
+    targets,        ranks,       aim,        place,      lengths,
+    gather,         pick,        follow,     owner_copy, take_rows,
+    give_gradients, pool_finish, pool_start, copy_rows,  finish_sums,
 };

@@ -49,6 +49,9 @@ typedef struct hotbed_dist_kernels {
     hotbed_status (*pool_start)(
         const hotbed_pool_view *p, uint64_t columns, const void *gradient, uint64_t stride,
         float *sums, hotbed_stream *stream);
+    /* --- one rank */
+    hotbed_status (*copy_rows)(const hotbed_rows_view *v, hotbed_stream *stream);
+    hotbed_status (*finish_sums)(const hotbed_sent_view *v, hotbed_stream *stream);
 } hotbed_dist_kernels;
 
 extern const hotbed_dist_kernels hotbed_dist_kernels_host;

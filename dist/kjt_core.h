@@ -109,8 +109,11 @@ HOTBED_HD void hotbed_pick_key(const hotbed_pick_view *p, uint32_t i) {
     hotbed_pick_key_of(p, i, hotbed_part_of(p->starts, p->num_features * p->batch_size, i));
 }
 
-/* With all features in order: where picked row r begins in the batch; r may be one past the last. */
+/* Where picked row r begins among the picked keys or, if all features were picked in order and
+ * `starts` is NULL, in the batch. r may be one past the last row. */
 HOTBED_HD int64_t hotbed_pick_offset(const hotbed_pick_view *p, uint32_t r) {
+    if (p->starts != NULL)
+        return p->starts[r];
     if (*p->kjt.bad != 0)
         return 0;
     if (r == p->num_features * p->batch_size)

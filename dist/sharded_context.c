@@ -91,7 +91,8 @@ hotbed_status hotbed_sharded_create_context(
     context->comm = first->comm;
     context->rank = first->rank;
     context->world = first->world;
-    context->plan = first->options.plan;
+    /* One rank sends nothing, so it has neither sizes to wait for nor a window. */
+    context->plan = first->world == 1 ? HOTBED_PLAN_FIXED : first->options.plan;
     context->policy = first->options.overflow;
     context->backend = first->backend;
     context->device = first->device;
@@ -184,9 +185,8 @@ static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
     return HOTBED_OK;
 }
 
-/* Find the part's features in the batch; copy their numbers to the device if they differ from the
- * last batch's. */
-static hotbed_status map_features(hotbed_part *part, const hotbed_kjt *kjt, hotbed_stream *stream) {
+hotbed_status hotbed_part_map_features(
+    hotbed_part *part, const hotbed_kjt *kjt, hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     bool changed = false;
     for (uint32_t f = 0; f < g->num_features; f++) {
@@ -218,7 +218,7 @@ static hotbed_status dedup(hotbed_part *part, hotbed_stream *stream) {
 static hotbed_status start_part(
     hotbed_part *part, const hotbed_member *m, const hotbed_kjt_view *kjt, hotbed_stream *stream) {
     hotbed_pick_view *p = &part->pick;
-    HOTBED_TRY(map_features(part, &m->kjt, stream));
+    HOTBED_TRY(hotbed_part_map_features(part, &m->kjt, stream));
     p->kjt = *kjt;
     p->bases = m->kjt.strides == NULL ? NULL : m->bases;
     p->stride = m->kjt.batch_size;
@@ -239,8 +239,6 @@ static hotbed_status start_member(
     HOTBED_TRY(hotbed_kjt_start(&view, parts->scratch, parts->scratch_bytes, stream));
     for (uint32_t g = 0; g < m->sharded->num_groups; g++)
         HOTBED_TRY(start_part(&parts[g], m, &view, stream));
-    m->kjt.features = NULL; /* the caller may change the names and strides now */
-    m->kjt.strides = NULL;
     return HOTBED_OK;
 }
 
@@ -273,7 +271,11 @@ hotbed_status hotbed_sharded_input_dist(
         hotbed_member *m = &context->members[i];
         m->kjt = read[i];
         m->training = m->sharded->training;
-        HOTBED_TRY(start_member(context, m, stream));
+        HOTBED_TRY(
+            context->world == 1 ? hotbed_alone_start(context, m, stream)
+                                : start_member(context, m, stream));
+        m->kjt.features = NULL; /* the caller may change the names and strides now */
+        m->kjt.strides = NULL;
     }
     HOTBED_TRY(hotbed_exchange_start(context, context->plan == HOTBED_PLAN_TWO_PHASE, stream));
     context->stage = HOTBED_STAGE_STARTED;

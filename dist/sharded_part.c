@@ -111,13 +111,14 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
 
 static hotbed_status make_part(
     hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
-    part->row_bytes = hotbed_part_row_bytes(part->sharded);
-    part->scratch_bytes = scratch_of(context, part, stream);
     part->mapped = hotbed_new(part->group->num_features * sizeof *part->mapped);
     if (part->mapped == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a part of a context");
     for (uint32_t f = 0; f < part->group->num_features; f++)
         part->mapped[f] = UINT32_MAX;
+    if (context->world == 1)
+        return hotbed_alone_create(context, part, stream);
+    part->scratch_bytes = scratch_of(context, part, stream);
     size_t bytes = carve_part(context, part, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &part->memory));
     (void)carve_part(context, part, part->memory.data);
@@ -322,7 +323,7 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
         hotbed_part *part = &context->parts[i];
         part->row_bytes = hotbed_part_row_bytes(part->sharded);
         part->message_at = context->message_bytes;
-        if (fixed)
+        if (fixed && context->world > 1)
             context->message_bytes += hotbed_message_bytes(shape_of(part), part->group->capacity);
     }
     size_t bytes = carve_context(context, NULL);
@@ -340,8 +341,10 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
         HOTBED_TRY(make_window(context, stream));
     for (uint32_t i = 0; i < context->num_parts; i++) {
         hotbed_part *part = &context->parts[i];
-        HOTBED_TRY(make_part(context, part, stream));
         part->path = &part->paths[fixed ? 0 : 1];
+        HOTBED_TRY(make_part(context, part, stream));
+        if (context->world == 1)
+            continue;
         HOTBED_TRY(make_path(context, part, part->path, fixed ? part->group->capacity : 0, stream));
     }
     return hotbed_stream_finish(stream);
@@ -373,6 +376,8 @@ hotbed_status hotbed_parts_make_exact(hotbed_sharded_context *context, hotbed_st
 }
 
 hotbed_status hotbed_parts_clear(hotbed_sharded_context *context, hotbed_stream *stream) {
+    if (context->world == 1)
+        return HOTBED_OK;
     return hotbed_fill(context->overflow, 0, (1 + context->num_parts) * sizeof(uint32_t), stream);
 }
 
@@ -405,6 +410,8 @@ static hotbed_status place_all(hotbed_sharded_context *context, hotbed_stream *s
 
 hotbed_status hotbed_exchange_start(
     hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
+    if (context->world == 1)
+        return hotbed_comm_check_call("input_dist", context->comm, stream);
     for (uint32_t i = 0; i < context->num_parts; i++)
         context->parts[i].path = &context->parts[i].paths[exact ? 1 : 0];
     if (exact) {
@@ -508,15 +515,54 @@ hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stre
 }
 
 hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_stream *stream) {
+    if (context->world == 1)
+        return HOTBED_OK;
     for (uint32_t i = 0; i < context->num_parts; i++) {
         hotbed_part *part = &context->parts[i];
-        part->path->gather.bound = part->path->num_keys;
-        HOTBED_TRY(hotbed_gather(&part->path->gather, part->scratch, part->scratch_bytes, stream));
+        hotbed_gather_view *g = &part->path->gather;
+        g->bound = part->path->num_keys;
+        HOTBED_TRY(hotbed_gather(g, part->scratch, part->scratch_bytes, stream));
+        hotbed_batch_init(&part->batch);
+        part->batch.batch_size =
+            part->row_bytes != 0 ? 1 : context->world * part->sharded->options.max_batch_size;
+        part->batch.num_keys = part->path->num_keys;
+        part->batch.keys = g->keys;
+        part->batch.offsets = g->offsets;
+        part->batch.weights = g->weights;
+        part->batch.counts = g->counts;
     }
     return HOTBED_OK;
 }
 
 /* --- the exchange of rows --------------------------------------------------------------------------------- */
+
+void *hotbed_part_local(const hotbed_part *part, uint64_t *stride) {
+    if (part->row_bytes == 0) {
+        *stride = part->group->columns;
+        return part->all_pooled;
+    }
+    *stride = part->row_bytes / hotbed_dtype_bytes(part->sharded->output_dtype);
+    return part->path->local;
+}
+
+hotbed_pool_view hotbed_part_pool(
+    const hotbed_sharded_context *context, const hotbed_part *part, const uint32_t *starts,
+    uint32_t batch_size) {
+    const hotbed_sharded *c = part->sharded;
+    hotbed_pool_view view = {
+        .starts = starts,
+        .columns = part->group->columns32,
+        .output_columns = part->group->output_columns,
+        .num_features = part->group->num_features,
+        .batch_size = batch_size,
+        .samples = context->members[part->member].kjt.batch_size,
+        .mean = c->pooling == HOTBED_POOL_MEAN ? 1 : 0,
+        .dtype = (uint32_t)c->output_dtype,
+        .max_gradient = c->optimizer_view.max_gradient,
+        .scale = c->options.gradient_scale,
+    };
+    return view;
+}
 
 hotbed_deliver_view hotbed_part_deliver(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends) {

@@ -85,14 +85,17 @@ HOTBED_HD bool hotbed_rows_plain(
     return ((uintptr_t)data | stride_bytes | bytes) % 16 == 0;
 }
 
-/* Owner: copy the row of each received key; `local` has one every row_bytes. */
-HOTBED_HD void hotbed_owner_copy(
-    const hotbed_deliver_view *d, uint32_t m, uint8_t *local, bool send, uint32_t width) {
-    uint8_t *own = local + m * d->row_bytes, *row = hotbed_owner_row(d, m);
-    if (send)
-        hotbed_copy_row(row, own, d->row_bytes, true, width);
-    else
-        hotbed_copy_row(own, row, d->row_bytes, true, width);
+/* Owner: send the row of received key m; `local` has one every row_bytes. */
+HOTBED_HD void hotbed_owner_send(
+    const hotbed_deliver_view *d, uint32_t m, const uint8_t *local, uint32_t width) {
+    hotbed_copy_row(hotbed_owner_row(d, m), local + m * d->row_bytes, d->row_bytes, true, width);
+}
+
+/* Owner: the number of the row of received key m among all rows that arrive, the first of which is
+ * at `first`. */
+HOTBED_HD uint32_t
+hotbed_owner_place(const hotbed_deliver_view *d, const uint8_t *first, uint32_t m) {
+    return (uint32_t)((uint64_t)(hotbed_owner_row(d, m) - first) / d->row_bytes);
 }
 
 /* Requester: copy the embedding of key i into the caller's output, whose rows are `stride` bytes

@@ -130,14 +130,20 @@ static hotbed_status follow(
 /* --- rows ------------------------------------------------------------------------------------------ */
 
 static __global__ void __launch_bounds__(BLOCK)
-    owner_kernel(hotbed_deliver_view d, uint8_t *local, bool send) {
+    send_rows_kernel(hotbed_deliver_view d, const uint8_t *local) {
     uint32_t n = hotbed_owner_keys(&d);
     uint64_t turns = hotbed_owner_turns(&d, n);
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < turns; i += hotbed_cuda_threads() / TILE) {
         uint32_t m = hotbed_owner_turn(&d, n, i);
         if (m < n)
-            hotbed_owner_copy(&d, m, local, send, TILE);
+            hotbed_owner_send(&d, m, local, TILE);
     }
+}
+
+static __global__ void __launch_bounds__(BLOCK) find_places_kernel(
+    hotbed_deliver_view d, const uint8_t *first, const uint32_t *n, uint32_t *at) {
+    for (uint64_t i = hotbed_cuda_thread(); i < *n; i += hotbed_cuda_threads())
+        at[i] = hotbed_owner_place(&d, first, at[i]);
 }
 
 static __global__ void __launch_bounds__(BLOCK)
@@ -170,11 +176,21 @@ static unsigned row_blocks(const hotbed_stream *stream, uint64_t rows) {
     return hotbed_cuda_blocks(stream, rows * TILE, BLOCK, ROWS_WAVES);
 }
 
-static hotbed_status owner_copy(
-    const hotbed_deliver_view *d, void *local, bool send, hotbed_stream *stream) {
-    owner_kernel<<<row_blocks(stream, d->received_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
-        *d, (uint8_t *)local, send);
-    return hotbed_cuda_launched("owner_kernel");
+static hotbed_status send_rows(
+    const hotbed_deliver_view *d, const void *local, hotbed_stream *stream) {
+    send_rows_kernel<<<
+        row_blocks(stream, d->received_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *d, (const uint8_t *)local);
+    return hotbed_cuda_launched("send_rows_kernel");
+}
+
+static hotbed_status find_places(
+    const hotbed_deliver_view *d, const void *first, const uint32_t *n, uint32_t *at,
+    hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, d->received_bound, BLOCK, WAVES);
+    find_places_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *d, (const uint8_t *)first, n, at);
+    return hotbed_cuda_launched("find_places_kernel");
 }
 
 static hotbed_status take_rows(
@@ -236,7 +252,7 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_cuda = {
-    targets,        ranks,       aim,        place,      lengths,
-    gather,         pick,        follow,     owner_copy, take_rows,
-    give_gradients, pool_finish, pool_start, copy_rows,  finish_sums,
+    targets,     ranks,      aim,       place,       lengths,   gather,
+    pick,        follow,     send_rows, find_places, take_rows, give_gradients,
+    pool_finish, pool_start, copy_rows, finish_sums,
 };

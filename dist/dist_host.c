@@ -13,10 +13,17 @@ typedef struct pick_args {
 typedef struct rows_args {
     hotbed_deliver_view d;
     void *data;
-    const void *gradient;
+    const void *gradient, *local;
     uint64_t stride;
-    bool send, plain;
+    bool plain;
 } rows_args;
+
+typedef struct places_args {
+    hotbed_deliver_view d;
+    const uint8_t *first;
+    const uint32_t *n;
+    uint32_t *at;
+} places_args;
 
 typedef struct pool_args {
     hotbed_pool_view p;
@@ -174,11 +181,17 @@ static hotbed_status follow(
 
 /* --- rows ------------------------------------------------------------------------------------------ */
 
-static void owner_body(const void *args, uint64_t begin, uint64_t end) {
+static void send_body(const void *args, uint64_t begin, uint64_t end) {
     const rows_args *a = args;
     uint32_t n = hotbed_owner_keys(&a->d);
     for (uint64_t m = begin; m < least(end, n); m++)
-        hotbed_owner_copy(&a->d, (uint32_t)m, a->data, a->send, 1);
+        hotbed_owner_send(&a->d, (uint32_t)m, a->local, 1);
+}
+
+static void places_body(const void *args, uint64_t begin, uint64_t end) {
+    const places_args *a = args;
+    for (uint64_t i = begin; i < least(end, *a->n); i++)
+        a->at[i] = hotbed_owner_place(&a->d, a->first, a->at[i]);
 }
 
 static void take_body(const void *args, uint64_t begin, uint64_t end) {
@@ -195,11 +208,18 @@ static void give_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_give_gradient(&a->d, (uint32_t)u, a->gradient, a->stride, 1);
 }
 
-static hotbed_status owner_copy(
-    const hotbed_deliver_view *d, void *local, bool send, hotbed_stream *stream) {
-    rows_args args = {.d = *d, .data = local, .send = send};
+static hotbed_status send_rows(
+    const hotbed_deliver_view *d, const void *local, hotbed_stream *stream) {
+    rows_args args = {.d = *d, .local = local};
+    return hotbed_host_launch(stream, d->received_bound, ROWS_GRAIN, send_body, &args, sizeof args);
+}
+
+static hotbed_status find_places(
+    const hotbed_deliver_view *d, const void *first, const uint32_t *n, uint32_t *at,
+    hotbed_stream *stream) {
+    places_args args = {*d, first, n, at};
     return hotbed_host_launch(
-        stream, d->received_bound, ROWS_GRAIN, owner_body, &args, sizeof args);
+        stream, d->received_bound, KEYS_GRAIN, places_body, &args, sizeof args);
 }
 
 static hotbed_status take_rows(
@@ -266,7 +286,7 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_host = {
-    targets,        ranks,       aim,        place,      lengths,
-    gather,         pick,        follow,     owner_copy, take_rows,
-    give_gradients, pool_finish, pool_start, copy_rows,  finish_sums,
+    targets,     ranks,      aim,       place,       lengths,   gather,
+    pick,        follow,     send_rows, find_places, take_rows, give_gradients,
+    pool_finish, pool_start, copy_rows, finish_sums,
 };

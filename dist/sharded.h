@@ -107,7 +107,9 @@ typedef struct hotbed_path {
     hotbed_ends requester_in,
         requester_out;       /* the requester's rows that come in, gradients that go out */
     uint8_t *send, *receive; /* exact: messages */
-    uint8_t *owner_rows, *requester_rows; /* not one-sided: buffers of rows that travel */
+    /* Rows that travel; one-sided: `owner_rows` is in the window. Gradients arrive in `owner_rows`,
+     * rank by rank. */
+    uint8_t *owner_rows, *requester_rows;
     uint8_t *local; /* [bound] rows of row_bytes by feature and rank; one rank: as in the batch */
     hotbed_gather_view gather;
     /* exact: sizes for the communicator, the four parts of `sizes` in this order */
@@ -134,9 +136,9 @@ typedef struct hotbed_part {
     uint32_t member; /* number of its collection in the context */
     hotbed_memory memory;
     hotbed_batch batch; /* of the lookup */
-    /* Where the ticket's positions of occurrences have their gradients, among the rows that backward
-     * passes to the lookup; NULL: position i has row i. */
-    const uint32_t *gradient_rows;
+    /* One rank, pooling NONE: where the keys of `batch` are in the caller's batch; NULL: in the same
+     * places. */
+    const uint32_t *places;
     hotbed_pick_view pick;
     uint32_t *mapped;       /* [num_features] host copy of pick.features */
     hotbed_step_view dedup; /* distinct keys, and the sums of their gradients */
@@ -262,9 +264,14 @@ hotbed_pool_view hotbed_part_pool(
     const hotbed_sharded_context *context, const hotbed_part *part, const uint32_t *starts,
     uint32_t batch_size);
 
-/* Where the lookup writes its output and reads gradients: `all_pooled` or the path's `local`, and
- * the elements from one row to the next. */
+/* Where the lookup writes its output: `all_pooled` or the path's `local`, and the elements from one
+ * row to the next. */
 void *hotbed_part_local(const hotbed_part *part, uint64_t *stride);
+
+/* Make the occurrences of the ticket's keys refer to the rows of gradients that update() passes to
+ * the lookup. Called after a prefetch. */
+hotbed_status hotbed_part_place_gradients(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream);
 
 /* Find the part's features in the batch; copy their numbers to the device if they differ from the
  * last batch's. */

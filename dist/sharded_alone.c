@@ -80,7 +80,7 @@ static hotbed_status start_part(
     batch->keys = kjt->keys;
     batch->weights = part->sharded->options.weighted ? kjt->weights : NULL;
     part->bag_starts = m->starts;
-    part->gradient_rows = NULL;
+    part->places = NULL;
     if (whole && kjt->offsets == NULL && kjt->lengths == NULL && !needs_bags(part))
         return HOTBED_OK;
     if (!*read) {
@@ -102,7 +102,7 @@ static hotbed_status start_part(
     batch->keys = pick.keys;
     batch->weights = pick.weights;
     part->bag_starts = pick.starts;
-    part->gradient_rows = part->row_bytes != 0 ? pick.sources : NULL;
+    part->places = part->row_bytes != 0 ? pick.sources : NULL;
     HOTBED_TRY(hotbed_kjt_pick(&pick, part->scratch, part->scratch_bytes, stream));
     return hotbed_kjt_pick_offsets(&pick, part->offsets, stream);
 }
@@ -119,7 +119,7 @@ hotbed_status hotbed_alone_start(
 /* --- rows --------------------------------------------------------------------------------------------- */
 
 bool hotbed_alone_reads_into_output(const hotbed_part *part) {
-    return part->row_bytes != 0 ? part->gradient_rows == NULL : part->group->plain;
+    return part->row_bytes != 0 ? part->places == NULL : part->group->plain;
 }
 
 /* Sums that travel are scaled and have the caller's data type. */
@@ -139,7 +139,7 @@ static hotbed_rows_view rows_of(const hotbed_part *part) {
     hotbed_rows_view view = {.bound = batch->batch_size, .bytes = part->group->columns * element};
     if (part->row_bytes == 0)
         return view;
-    view.at = part->gradient_rows;
+    view.at = part->places;
     view.bound = batch->num_keys;
     view.bytes = c->dim * element;
     if (batch->offsets != NULL)

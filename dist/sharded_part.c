@@ -191,7 +191,7 @@ static void point_path(
     for (uint32_t p = 0; p < context->world; p++) {
         to[p] = context->send + p * messages;
         from[p] = (window == NULL ? context->receive : window) + p * messages;
-        owner[p] = (window == NULL ? path->owner_rows : window + part->window_owner) + p * rows;
+        owner[p] = path->owner_rows + p * rows;
         asker[p] = (window == NULL ? path->requester_rows : window + part->window_asker) + p * rows;
     }
     path->to.offset = path->from.offset = part->message_at;
@@ -211,6 +211,8 @@ static hotbed_status upload_pointers(
     hotbed_memory staging;
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, 4 * bytes, NULL, &staging));
     uint8_t **host = staging.data;
+    if (context->window != NULL)
+        path->owner_rows = (uint8_t *)hotbed_window_data(context->window) + part->window_owner;
     uint8_t **const device[4] = {
         path->to.at, path->from.at, path->owner_in.at, path->requester_in.at};
     point_path(context, part, path, host, host + n, host + 2 * n, host + 3 * n);
@@ -543,6 +545,18 @@ void *hotbed_part_local(const hotbed_part *part, uint64_t *stride) {
     }
     *stride = part->row_bytes / hotbed_dtype_bytes(part->sharded->output_dtype);
     return part->path->local;
+}
+
+hotbed_status hotbed_part_place_gradients(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
+    const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
+    hotbed_dedup_occurrences o = hotbed_dedup_occurrences_of(part->path->ticket);
+    if (part->row_bytes == 0 || (context->world == 1 && part->places == NULL))
+        return HOTBED_OK;
+    if (context->world == 1)
+        return kernels->follow(part->batch.num_keys, o.num_keys, o.positions, part->places, stream);
+    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_in);
+    return kernels->find_places(&d, part->path->owner_rows, o.num_keys, o.positions, stream);
 }
 
 hotbed_pool_view hotbed_part_pool(

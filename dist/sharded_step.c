@@ -64,11 +64,7 @@ static hotbed_status prefetch(
         const hotbed_part *part = part_of(context, m, g);
         hotbed_ticket *ticket = part->path->ticket;
         HOTBED_TRY(hotbed_storage_prefetch(part->group->lookup, &part->batch, ticket, stream));
-        if (part->gradient_rows != NULL) {
-            hotbed_dedup_occurrences o = hotbed_dedup_occurrences_of(ticket);
-            HOTBED_TRY(hotbed_dist_kernels_of(stream)->follow(
-                part->batch.num_keys, o.num_keys, o.positions, part->gradient_rows, stream));
-        }
+        HOTBED_TRY(hotbed_part_place_gradients(context, part, stream));
     }
     m->stage = HOTBED_STAGE_PREFETCHED;
     return HOTBED_OK;
@@ -139,7 +135,7 @@ hotbed_status hotbed_sharded_output_dist(
             continue;
         }
         hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_out);
-        HOTBED_TRY(hotbed_dist_kernels_of(stream)->owner_copy(&d, part->path->local, true, stream));
+        HOTBED_TRY(hotbed_dist_kernels_of(stream)->send_rows(&d, part->path->local, stream));
         HOTBED_TRY(hotbed_exchange_rows(context, part, false, stream));
     }
     return leave(context, m, HOTBED_STAGE_DELIVERING, stream);
@@ -280,10 +276,8 @@ hotbed_status hotbed_sharded_update(
         }
         uint64_t stride;
         void *gradient = hotbed_part_local(part, &stride);
-        if (part->row_bytes != 0) {
-            hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_in);
-            HOTBED_TRY(hotbed_dist_kernels_of(stream)->owner_copy(&d, gradient, false, stream));
-        }
+        if (part->row_bytes != 0)
+            gradient = part->path->owner_rows;
         HOTBED_TRY(hotbed_storage_backward(
             part->group->lookup, part->path->ticket, gradient, stride, stream));
     }

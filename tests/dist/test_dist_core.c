@@ -29,13 +29,7 @@ typedef struct work {
 static void send(void *argument) {
     work *w = argument;
     for (uint32_t m = 0; m < N; m++)
-        hotbed_owner_copy(&w->d, m, w->local, true, w->width);
-}
-
-static void receive(void *argument) {
-    work *w = argument;
-    for (uint32_t m = 0; m < N; m++)
-        hotbed_owner_copy(&w->d, m, w->local, false, w->width);
+        hotbed_owner_send(&w->d, m, w->local, w->width);
 }
 
 static void take(void *argument) {
@@ -107,7 +101,7 @@ static work *work_make(uint32_t dim, uint32_t dtype, bool dedup) {
 /* Compare all arrays after each step, at each width. */
 static void rows_are_the_same_at_every_width(hotbed_backend backend) {
     static const uint32_t dims[] = {1, 3, 4, 8, 31, 64, 126};
-    static void (*const steps[])(void *) = {send, receive, take, give, take};
+    static void (*const steps[])(void *) = {send, take, give, take};
     (void)backend;
     for (size_t d = 0; d < sizeof dims / sizeof dims[0]; d++)
         for (uint32_t dtype = HOTBED_F32; dtype <= HOTBED_BF16; dtype++)
@@ -120,8 +114,8 @@ static void rows_are_the_same_at_every_width(hotbed_backend backend) {
                     w.d.rows = w.rows;
                     for (uint32_t p = 0; p < WORLD; p++)
                         w.rows[p] = w.travelling[p];
-                    for (int k = 0; k < 5; k++) {
-                        w.overflow = k == 4; /* the last step writes zeros */
+                    for (int k = 0; k < 4; k++) {
+                        w.overflow = k == 3; /* the last step writes zeros */
                         hotbed_emulate_run(w.width, steps[k], &w);
                     }
                     if (s == 0)

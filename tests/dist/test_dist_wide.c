@@ -75,11 +75,9 @@ static void owners_reach_rows_beyond_4_gib(hotbed_backend backend) {
         .row_bytes = ROW,
     };
     make_row(s[1].at + (size_t)FAR * ROW, 1000);
-    hotbed_owner_copy(&d, FAR, s[1].at, true, 1);
+    hotbed_owner_send(&d, FAR, s[1].at, 1);
     check_row(s[0].at + ((size_t)FAR + FIRST) * ROW, 1000, 1);
-    make_row(s[0].at + ((size_t)FAR + FIRST) * ROW, 2000);
-    hotbed_owner_copy(&d, FAR, s[1].at, false, 1);
-    check_row(s[1].at + (size_t)FAR * ROW, 2000, 1);
+    CHECK_EQ(hotbed_owner_place(&d, s[0].at, FAR), FAR + FIRST);
     close_spaces(s, 2);
 }
 

@@ -115,22 +115,23 @@ HOTBED_HD void hotbed_take_row(
         to, hotbed_requester_row(d, d->inverse == NULL ? i : d->inverse[i]), bytes, plain, width);
 }
 
-/* Requester: write the gradient of sent key u: the gradient of key u of the batch or, after dedup,
- * its f32 sum. Rows are `stride` elements apart. Sums were clamped when they were computed. */
+/* Requester without dedup: write the gradient of key u, of rows that are `stride` elements apart. */
 HOTBED_HD void hotbed_give_gradient(
     const hotbed_deliver_view *d, uint32_t u, const void *gradient, uint64_t stride,
     uint32_t width) {
-    bool summed = d->inverse != NULL;
-    uint64_t at = (summed ? u : d->sources[u]) * stride;
+    uint64_t at = d->sources[u] * stride;
     uint8_t *row = hotbed_requester_row(d, u);
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < d->dim; e += 4 * width) {
         uint32_t count = hotbed_count4(d->dim, e);
-        hotbed_f32x4 g =
-            hotbed_load4(summed ? (uint32_t)HOTBED_F32 : d->dtype, gradient, at + e, count);
-        if (!summed)
-            g = hotbed_clamp4(g, d->max_gradient);
+        hotbed_f32x4 g = hotbed_load4(d->dtype, gradient, at + e, count);
+        g = hotbed_clamp4(g, d->max_gradient);
         hotbed_store4(d->dtype, row, e, count, hotbed_scale4(g, d->scale));
     }
+}
+
+/* Requester with dedup: where the sum of the gradients of sent key u goes. */
+HOTBED_HD uint8_t *hotbed_give_sum_to(const hotbed_deliver_view *d, uint32_t u) {
+    return *d->overflow != 0 ? NULL : hotbed_requester_row(d, u);
 }
 
 /* --- one rank -------------------------------------------------------------------------------------- */

@@ -160,6 +160,12 @@ static __global__ void __launch_bounds__(BLOCK)
         hotbed_give_gradient(&d, (uint32_t)u, gradient, stride, TILE);
 }
 
+static __global__ void __launch_bounds__(BLOCK)
+    find_rows_kernel(hotbed_deliver_view d, uint8_t **rows) {
+    for (uint64_t u = hotbed_cuda_thread(); u < *d.num_sent; u += hotbed_cuda_threads())
+        rows[u] = hotbed_give_sum_to(&d, (uint32_t)u);
+}
+
 static __global__ void __launch_bounds__(BLOCK) pool_finish_kernel(
     hotbed_pool_view p, uint64_t n, const float *sums, void *output, uint64_t stride) {
     for (uint64_t at = hotbed_cuda_thread(); at < n; at += hotbed_cuda_threads())
@@ -207,6 +213,13 @@ static hotbed_status give_gradients(
     return hotbed_cuda_launched("give_kernel");
 }
 
+static hotbed_status find_rows(
+    const hotbed_deliver_view *d, uint8_t **rows, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, d->sent_bound, BLOCK, WAVES);
+    find_rows_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*d, rows);
+    return hotbed_cuda_launched("find_rows_kernel");
+}
+
 static hotbed_status pool_finish(
     const hotbed_pool_view *p, uint64_t columns, const float *sums, void *output, uint64_t stride,
     hotbed_stream *stream) {
@@ -252,7 +265,7 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_cuda = {
-    targets,     ranks,      aim,       place,       lengths,   gather,
-    pick,        follow,     send_rows, find_places, take_rows, give_gradients,
-    pool_finish, pool_start, copy_rows, finish_sums,
+    targets,   ranks,       aim,        place,       lengths,     gather,
+    pick,      follow,      send_rows,  find_places, take_rows,   give_gradients,
+    find_rows, pool_finish, pool_start, copy_rows,   finish_sums,
 };

@@ -14,6 +14,7 @@ typedef struct rows_args {
     hotbed_deliver_view d;
     void *data;
     const void *gradient, *local;
+    uint8_t **found;
     uint64_t stride;
     bool plain;
 } rows_args;
@@ -208,6 +209,12 @@ static void give_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_give_gradient(&a->d, (uint32_t)u, a->gradient, a->stride, 1);
 }
 
+static void find_body(const void *args, uint64_t begin, uint64_t end) {
+    const rows_args *a = args;
+    for (uint64_t u = begin; u < least(end, *a->d.num_sent); u++)
+        a->found[u] = hotbed_give_sum_to(&a->d, (uint32_t)u);
+}
+
 static hotbed_status send_rows(
     const hotbed_deliver_view *d, const void *local, hotbed_stream *stream) {
     rows_args args = {.d = *d, .local = local};
@@ -233,6 +240,12 @@ static hotbed_status give_gradients(
     const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream) {
     rows_args args = {.d = *d, .gradient = gradient, .stride = stride};
     return hotbed_host_launch(stream, d->sent_bound, ROWS_GRAIN, give_body, &args, sizeof args);
+}
+
+static hotbed_status find_rows(
+    const hotbed_deliver_view *d, uint8_t **rows, hotbed_stream *stream) {
+    rows_args args = {.d = *d, .found = rows};
+    return hotbed_host_launch(stream, d->sent_bound, KEYS_GRAIN, find_body, &args, sizeof args);
 }
 
 static void finish_body(const void *args, uint64_t begin, uint64_t end) {
@@ -286,7 +299,7 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_host = {
-    targets,     ranks,      aim,       place,       lengths,   gather,
-    pick,        follow,     send_rows, find_places, take_rows, give_gradients,
-    pool_finish, pool_start, copy_rows, finish_sums,
+    targets,   ranks,       aim,        place,       lengths,     gather,
+    pick,      follow,      send_rows,  find_places, take_rows,   give_gradients,
+    find_rows, pool_finish, pool_start, copy_rows,   finish_sums,
 };

@@ -47,6 +47,8 @@ typedef struct hotbed_dist_kernels {
         const hotbed_deliver_view *d, void *output, uint64_t stride_bytes, hotbed_stream *stream);
     hotbed_status (*give_gradients)(
         const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream);
+    /* rows[u] = hotbed_give_sum_to(d, u) */
+    hotbed_status (*find_rows)(const hotbed_deliver_view *d, uint8_t **rows, hotbed_stream *stream);
     hotbed_status (*pool_finish)(
         const hotbed_pool_view *p, uint64_t columns, const float *sums, void *output,
         uint64_t stride, hotbed_stream *stream);

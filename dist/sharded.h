@@ -146,9 +146,10 @@ typedef struct hotbed_part {
     size_t scratch_bytes;
     uint32_t *num_keys; /* device: number of keys of the batch, and of sent keys */
     const uint32_t *num_sent;
-    float *sums;       /* pooling NONE, dedup or one rank: [max_keys, dim] f32 */
-    float *pooled;     /* [max_batch_size, columns] */
-    float *all_pooled; /* [world * max_batch_size, columns]; one rank: `pooled` */
+    uint8_t **sum_rows; /* dedup: [max_keys] where the sum of each distinct key goes */
+    float *sums;        /* one rank, pooling NONE: [max_keys, dim] f32 */
+    float *pooled;      /* [max_batch_size, columns] */
+    float *all_pooled;  /* [world * max_batch_size, columns]; one rank: `pooled` */
     /* One rank: offsets of `batch`, and the first key of each bag, if it was computed. */
     int64_t *offsets;
     const uint32_t *bag_starts;

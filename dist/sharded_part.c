@@ -67,7 +67,7 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
         d->unique.starts = hotbed_carve_take(&carve, words + sizeof(uint32_t));
         d->unique.positions = hotbed_carve_take(&carve, words);
         d->unique.counts = hotbed_carve_take(&carve, n * sizeof(uint64_t));
-        part->sums = hotbed_carve_take(&carve, n * part->sharded->dim * sizeof(float));
+        part->sum_rows = hotbed_carve_take(&carve, n * sizeof(uint8_t *));
     }
     if (part->row_bytes == 0) {
         size_t sums = g->columns * o->max_batch_size * sizeof(float);

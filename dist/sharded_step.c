@@ -213,17 +213,22 @@ static hotbed_status give(
     hotbed_sharded_context *context, hotbed_part *part, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
     const hotbed_sharded *c = part->sharded;
+    const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
+    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_out);
     if (part->group->dedup) {
         hotbed_gradient_view view = {gradient, stride};
-        hotbed_sums_view sums = {part->sums, c->dim, false};
+        hotbed_sums_view sums = {
+            .rows = part->sum_rows,
+            .dtype = (uint32_t)c->output_dtype,
+            .scale = c->options.gradient_scale,
+        };
+        HOTBED_TRY(kernels->find_rows(&d, part->sum_rows, stream));
         HOTBED_TRY(hotbed_dedup_sums(
             part->group->lookup, &part->dedup, &c->optimizer_view, view, sums, c->dim,
             part->scratch, stream));
-        gradient = part->sums;
-        stride = c->dim;
+    } else {
+        HOTBED_TRY(kernels->give_gradients(&d, gradient, stride, stream));
     }
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_out);
-    HOTBED_TRY(hotbed_dist_kernels_of(stream)->give_gradients(&d, gradient, stride, stream));
     return hotbed_exchange_rows(context, part, true, stream);
 }
 

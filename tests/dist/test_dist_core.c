@@ -40,8 +40,7 @@ static void take(void *argument) {
 
 static void give(void *argument) {
     work *w = argument;
-    uint64_t elements =
-        w->stride / hotbed_dtype_size(w->d.inverse == NULL ? w->d.dtype : HOTBED_F32);
+    uint64_t elements = w->stride / hotbed_dtype_size(w->d.dtype);
     for (uint32_t u = 0; u < N; u++)
         hotbed_give_gradient(&w->d, u, w->output, elements, w->width);
 }
@@ -74,9 +73,7 @@ static work *work_make(uint32_t dim, uint32_t dtype, bool dedup) {
             w->travelling[s][i] = (uint8_t)hotbed_test_random();
     }
     uint64_t bytes = (uint64_t)dim * hotbed_dtype_size(dtype);
-    w->stride = bytes + (dedup ? 0 : hotbed_dtype_size(dtype));
-    if (dedup)
-        w->stride = dim * sizeof(float);
+    w->stride = bytes + hotbed_dtype_size(dtype);
     w->d = (hotbed_deliver_view){
         .segments = w->segments,
         .firsts = w->firsts,

@@ -16,7 +16,7 @@ typedef struct hotbed_deliver_view {
     uint32_t num_segments;
     /* requester: the hotbed_bucketize_view */
     const uint32_t *ranks, *places;
-    const uint32_t *sources;  /* position of key i in the caller's batch */
+    const uint32_t *sources;  /* position of key i in the caller's batch; NULL: i */
     const uint32_t *inverse;  /* after dedup: the sent key of key i; NULL: key i itself */
     const uint32_t *num_keys; /* one word each */
     const uint32_t *num_sent;
@@ -104,7 +104,7 @@ HOTBED_HD void hotbed_take_row(
     const hotbed_deliver_view *d, uint32_t i, uint8_t *output, uint64_t stride, bool plain,
     uint32_t width) {
     uint64_t bytes = (uint64_t)d->dim * hotbed_dtype_size(d->dtype);
-    uint8_t *to = output + d->sources[i] * stride;
+    uint8_t *to = output + (d->sources == NULL ? i : d->sources[i]) * stride;
     if (*d->overflow != 0) {
         for (uint64_t at = 2 * (uint64_t)hotbed_tile_rank(width); at < bytes;
              at += 2 * (uint64_t)width)

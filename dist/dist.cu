@@ -101,10 +101,9 @@ static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) 
 
 /* --- dedup ---------------------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(BLOCK)
-    pick_kernel(uint64_t n, uint32_t *to, const uint32_t *from, const uint32_t *at) {
-    for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads())
-        to[i] = from[at[i]];
+static __global__ void __launch_bounds__(BLOCK) table_starts_kernel(hotbed_table_starts_view v) {
+    for (uint64_t t = hotbed_cuda_thread(); t <= v.num_tables; t += hotbed_cuda_threads())
+        hotbed_table_start(&v, t);
 }
 
 static __global__ void __launch_bounds__(BLOCK)
@@ -113,11 +112,10 @@ static __global__ void __launch_bounds__(BLOCK)
         at[i] = from[at[i]];
 }
 
-static hotbed_status pick(
-    uint64_t n, uint32_t *to, const uint32_t *from, const uint32_t *at, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, n, BLOCK, WAVES);
-    pick_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(n, to, from, at);
-    return hotbed_cuda_launched("pick_kernel");
+static hotbed_status table_starts(const hotbed_table_starts_view *v, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, (uint64_t)v->num_tables + 1, BLOCK, WAVES);
+    table_starts_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
+    return hotbed_cuda_launched("table_starts_kernel");
 }
 
 static hotbed_status follow(
@@ -265,7 +263,7 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_cuda = {
-    targets,   ranks,       aim,        place,       lengths,     gather,
-    pick,      follow,      send_rows,  find_places, take_rows,   give_gradients,
-    find_rows, pool_finish, pool_start, copy_rows,   finish_sums,
+    targets,      ranks,       aim,        place,       lengths,     gather,
+    table_starts, follow,      send_rows,  find_places, take_rows,   give_gradients,
+    find_rows,    pool_finish, pool_start, copy_rows,   finish_sums,
 };

@@ -5,10 +5,10 @@
 
 enum { KEYS_GRAIN = 2048, ROWS_GRAIN = 256 };
 
-typedef struct pick_args {
-    uint32_t *to;
-    const uint32_t *from, *at, *n;
-} pick_args;
+typedef struct follow_args {
+    uint32_t *at;
+    const uint32_t *from, *n;
+} follow_args;
 
 typedef struct rows_args {
     hotbed_deliver_view d;
@@ -156,27 +156,25 @@ static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) 
 
 /* --- dedup ---------------------------------------------------------------------------------------- */
 
-static void pick_body(const void *args, uint64_t begin, uint64_t end) {
-    const pick_args *a = args;
-    for (uint64_t i = begin; i < end; i++)
-        a->to[i] = a->from[a->at[i]];
+static void table_starts_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t t = begin; t < end; t++)
+        hotbed_table_start(args, t);
 }
 
 static void follow_body(const void *args, uint64_t begin, uint64_t end) {
-    const pick_args *a = args;
+    const follow_args *a = args;
     for (uint64_t i = begin; i < least(end, *a->n); i++)
-        a->to[i] = a->from[a->to[i]];
+        a->at[i] = a->from[a->at[i]];
 }
 
-static hotbed_status pick(
-    uint64_t n, uint32_t *to, const uint32_t *from, const uint32_t *at, hotbed_stream *stream) {
-    pick_args args = {.to = to, .from = from, .at = at};
-    return hotbed_host_launch(stream, n, KEYS_GRAIN, pick_body, &args, sizeof args);
+static hotbed_status table_starts(const hotbed_table_starts_view *v, hotbed_stream *stream) {
+    return hotbed_host_launch(
+        stream, (uint64_t)v->num_tables + 1, KEYS_GRAIN, table_starts_body, v, sizeof *v);
 }
 
 static hotbed_status follow(
     uint64_t bound, const uint32_t *n, uint32_t *at, const uint32_t *from, hotbed_stream *stream) {
-    pick_args args = {.to = at, .from = from, .n = n};
+    follow_args args = {at, from, n};
     return hotbed_host_launch(stream, bound, KEYS_GRAIN, follow_body, &args, sizeof args);
 }
 
@@ -299,7 +297,7 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_host = {
-    targets,   ranks,       aim,        place,       lengths,     gather,
-    pick,      follow,      send_rows,  find_places, take_rows,   give_gradients,
-    find_rows, pool_finish, pool_start, copy_rows,   finish_sums,
+    targets,      ranks,       aim,        place,       lengths,     gather,
+    table_starts, follow,      send_rows,  find_places, take_rows,   give_gradients,
+    find_rows,    pool_finish, pool_start, copy_rows,   finish_sums,
 };

@@ -7,6 +7,7 @@
 #include "dist/bucketize_core.h"
 #include "dist/deliver_core.h"
 #include "dist/gather_core.h"
+#include "dist/kjt_core.h"
 #include "hotbed/stream.h"
 
 #ifdef __cplusplus
@@ -29,9 +30,7 @@ typedef struct hotbed_dist_kernels {
     /* Write keys, weights, counts and offsets. */
     hotbed_status (*gather)(const hotbed_gather_view *g, hotbed_stream *stream);
     /* --- dedup */
-    /* to[i] = from[at[i]], n words. */
-    hotbed_status (*pick)(
-        uint64_t n, uint32_t *to, const uint32_t *from, const uint32_t *at, hotbed_stream *stream);
+    hotbed_status (*table_starts)(const hotbed_table_starts_view *v, hotbed_stream *stream);
     /* at[i] = from[at[i]] for i < *n. */
     hotbed_status (*follow)(
         uint64_t bound, const uint32_t *n, uint32_t *at, const uint32_t *from,

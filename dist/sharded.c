@@ -261,7 +261,7 @@ done:
 static size_t carve_group(hotbed_group *g, uint8_t *base) {
     hotbed_carve carve = {base, 0};
     g->routes = hotbed_carve_take(&carve, g->message_features * sizeof *g->routes);
-    g->table_rows = hotbed_carve_take(&carve, ((size_t)g->num_tables + 1) * sizeof(uint32_t));
+    g->table_features = hotbed_carve_take(&carve, ((size_t)g->num_tables + 1) * sizeof(uint32_t));
     g->columns32 = hotbed_carve_take(&carve, ((size_t)g->num_features + 1) * sizeof(uint32_t));
     g->output_columns = hotbed_carve_take(&carve, g->num_features * sizeof(uint32_t));
     return carve.used;
@@ -272,7 +272,7 @@ static void describe_group(const hotbed_sharded *c, const hotbed_group *g, hotbe
     for (uint32_t t = 0; t < g->num_tables; t++) {
         const hotbed_sharded_table *info = &c->table_info[g->tables[t]];
         hotbed_feature_route route = {info->route, info->local_ids ? 1 : 0};
-        host->table_rows[t] = f * c->options.max_batch_size;
+        host->table_features[t] = f;
         if (g->dedup)
             host->routes[t] = route;
         for (; f < g->num_features &&
@@ -285,7 +285,7 @@ static void describe_group(const hotbed_sharded *c, const hotbed_group *g, hotbe
             column += c->tables[g->tables[t]].dim;
         }
     }
-    host->table_rows[g->num_tables] = f * c->options.max_batch_size;
+    host->table_features[g->num_tables] = f;
     host->columns32[g->num_features] = column;
 }
 

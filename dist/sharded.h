@@ -39,7 +39,7 @@ typedef struct hotbed_group {
     uint64_t capacity;            /* capacity of a message in keys; 0: exact, or one rank */
     hotbed_memory described;      /* device: the arrays below */
     hotbed_feature_route *routes; /* [message_features] */
-    uint32_t *table_rows;         /* [num_tables + 1] dedup: first row of each table */
+    uint32_t *table_features;     /* [num_tables + 1] dedup: first feature of each table */
     uint32_t *columns32;          /* [num_features + 1] pooled */
     uint32_t *output_columns;     /* [num_features] pooled */
 } hotbed_group;
@@ -136,10 +136,9 @@ typedef struct hotbed_part {
     uint32_t member; /* number of its collection in the context */
     hotbed_memory memory;
     hotbed_batch batch; /* of the lookup */
-    /* One rank, pooling NONE: where the keys of `batch` are in the caller's batch; NULL: in the same
-     * places. */
-    const uint32_t *places;
     hotbed_pick_view pick;
+    /* Pooling NONE: where the keys of the part are in the caller's batch; NULL: in the same places. */
+    const uint32_t *sources;
     uint32_t *mapped;       /* [num_features] host copy of pick.features */
     hotbed_step_view dedup; /* distinct keys, and the sums of their gradients */
     void *scratch;
@@ -278,6 +277,10 @@ hotbed_status hotbed_part_place_gradients(
  * last batch's. */
 hotbed_status hotbed_part_map_features(
     hotbed_part *part, const hotbed_kjt *kjt, hotbed_stream *stream);
+
+/* Whether the batch has the part's features and no others, in their order, so that its arrays are
+ * the part's. The features must have been mapped. */
+bool hotbed_part_has_order_of(const hotbed_part *part, const hotbed_kjt *kjt);
 
 /* --- one rank (sharded_alone.c) ---------------------------------------------------------------------- */
 

@@ -50,17 +50,6 @@ hotbed_status hotbed_alone_create(
 
 /* --- keys --------------------------------------------------------------------------------------------- */
 
-/* Whether the batch has the part's features and no others, in their order, so that the lookup can
- * read its arrays. */
-static bool has_own_order(const hotbed_part *part, const hotbed_kjt *kjt) {
-    uint32_t f = 0;
-    if (kjt->strides != NULL || kjt->num_features != part->group->num_features)
-        return false;
-    while (f < kjt->num_features && part->mapped[f] == f)
-        f++;
-    return f == kjt->num_features;
-}
-
 /* Whether the part needs the first key of each bag: pooled outputs in another form do. */
 static bool needs_bags(const hotbed_part *part) {
     return part->row_bytes == 0 && !part->group->plain;
@@ -73,14 +62,14 @@ static hotbed_status start_part(
     hotbed_batch *batch = &part->batch;
     hotbed_pick_view pick = part->pick;
     HOTBED_TRY(hotbed_part_map_features(part, kjt, stream));
-    bool whole = has_own_order(part, kjt);
+    bool whole = hotbed_part_has_order_of(part, kjt);
     hotbed_batch_init(batch);
     batch->batch_size = kjt->batch_size;
     batch->num_keys = kjt->num_keys;
     batch->keys = kjt->keys;
     batch->weights = part->sharded->options.weighted ? kjt->weights : NULL;
     part->bag_starts = m->starts;
-    part->places = NULL;
+    part->sources = NULL;
     if (whole && kjt->offsets == NULL && kjt->lengths == NULL && !needs_bags(part))
         return HOTBED_OK;
     if (!*read) {
@@ -102,7 +91,7 @@ static hotbed_status start_part(
     batch->keys = pick.keys;
     batch->weights = pick.weights;
     part->bag_starts = pick.starts;
-    part->places = part->row_bytes != 0 ? pick.sources : NULL;
+    part->sources = part->row_bytes != 0 ? pick.sources : NULL;
     HOTBED_TRY(hotbed_kjt_pick(&pick, part->scratch, part->scratch_bytes, stream));
     return hotbed_kjt_pick_offsets(&pick, part->offsets, stream);
 }
@@ -119,7 +108,7 @@ hotbed_status hotbed_alone_start(
 /* --- rows --------------------------------------------------------------------------------------------- */
 
 bool hotbed_alone_reads_into_output(const hotbed_part *part) {
-    return part->row_bytes != 0 ? part->places == NULL : part->group->plain;
+    return part->row_bytes != 0 ? part->sources == NULL : part->group->plain;
 }
 
 /* Sums that travel are scaled and have the caller's data type. */
@@ -139,7 +128,7 @@ static hotbed_rows_view rows_of(const hotbed_part *part) {
     hotbed_rows_view view = {.bound = batch->batch_size, .bytes = part->group->columns * element};
     if (part->row_bytes == 0)
         return view;
-    view.at = part->places;
+    view.at = part->sources;
     view.bound = batch->num_keys;
     view.bytes = c->dim * element;
     if (batch->offsets != NULL)

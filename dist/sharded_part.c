@@ -83,7 +83,8 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
     const hotbed_group *g = part->group;
     const hotbed_sharded_options *o = &part->sharded->options;
     hotbed_step_view *d = &part->dedup;
-    part->num_keys = part->pick.starts + (size_t)g->num_features * o->max_batch_size;
+    part->num_keys = g->dedup ? d->batch.table_starts + g->num_tables
+                              : part->pick.starts + (size_t)g->num_features * o->max_batch_size;
     part->num_sent = g->dedup ? d->unique.offsets + g->num_tables : part->num_keys;
     part->pick.num_features = g->num_features;
     part->pick.batch_size = o->max_batch_size;
@@ -106,7 +107,6 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
         .shape = shape_of(part),
     };
     hotbed_dedup_init(g->lookup, d);
-    d->batch.keys = part->pick.keys;
 }
 
 static hotbed_status make_part(
@@ -551,10 +551,11 @@ hotbed_status hotbed_part_place_gradients(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
     hotbed_dedup_occurrences o = hotbed_dedup_occurrences_of(part->path->ticket);
-    if (part->row_bytes == 0 || (context->world == 1 && part->places == NULL))
+    if (part->row_bytes == 0 || (context->world == 1 && part->sources == NULL))
         return HOTBED_OK;
     if (context->world == 1)
-        return kernels->follow(part->batch.num_keys, o.num_keys, o.positions, part->places, stream);
+        return kernels->follow(
+            part->batch.num_keys, o.num_keys, o.positions, part->sources, stream);
     hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_in);
     return kernels->find_places(&d, part->path->owner_rows, o.num_keys, o.positions, stream);
 }
@@ -589,7 +590,7 @@ hotbed_deliver_view hotbed_part_deliver(
         .num_segments = hotbed_gather_segments(&path->gather),
         .ranks = part->bucketize.ranks,
         .places = part->bucketize.places,
-        .sources = part->pick.sources,
+        .sources = part->sources,
         .inverse = part->dedup.unique.inverse,
         .num_keys = part->num_keys,
         .num_sent = part->num_sent,

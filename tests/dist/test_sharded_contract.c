@@ -307,7 +307,12 @@ static void bad_batch_body(world_rank *me) {
 
 static void a_bad_batch_is_a_fault_of_its_rank(hotbed_backend backend) {
     (void)backend;
-    sharded_fixture_run(4, bad_batch_body, (void *)(uintptr_t)&base);
+    for (int in_order = 0; in_order < 2; in_order++) {
+        sharded_case c = base;
+        c.statics = in_order == 0;
+        c.one_rule = c.in_order = in_order == 1;
+        sharded_fixture_run(4, bad_batch_body, &c);
+    }
 }
 
 /* --- allocations fail ----------------------------------------------------------------------- */

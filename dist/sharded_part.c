@@ -195,8 +195,11 @@ static void point_path(
         asker[p] = (window == NULL ? path->requester_rows : window + part->window_asker) + p * rows;
     }
     path->to.offset = path->from.offset = part->message_at;
-    if (window == NULL)
+    if (window == NULL) { /* what a rank sends itself stays where it is written */
+        from[context->rank] = to[context->rank];
+        asker[context->rank] = owner[context->rank];
         return;
+    }
     /* Set this rank's buffers in the others' windows; the window's pointers do not change. */
     uint8_t **parts = (uint8_t **)(uintptr_t)hotbed_window_parts(context->window);
     path->to = (hotbed_ends){parts, context->rank * messages + part->message_at};
@@ -427,7 +430,7 @@ hotbed_status hotbed_exchange_start(
     }
     if (context->window == NULL) {
         HOTBED_TRY(place_all(context, stream));
-        return hotbed_comm_all_to_all(
+        return hotbed_comm_all_to_others(
             context->comm, context->message_bytes, context->send, context->receive, stream);
     }
     /* The first barrier: no rank uses the window's earlier contents any more. */
@@ -460,7 +463,8 @@ static hotbed_status read_sizes(hotbed_sharded_context *context, uint32_t number
     return HOTBED_OK;
 }
 
-/* Compute where received messages begin, and rows on both sides. */
+/* Compute where received messages begin, and rows on both sides. What the rank sends itself stays
+ * where it is written: its message in `send`, its rows and gradients in `owner_rows`. */
 static hotbed_status aim_received(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
@@ -471,6 +475,8 @@ static hotbed_status aim_received(
         .counts = path->gather.capacities,
         .stride = path->gather.capacity_stride,
         .to = path->from.at,
+        .own = path->to.at,
+        .rank = context->rank,
         .shape = shape_of(part),
         .world = context->world,
     };
@@ -479,10 +485,12 @@ static hotbed_status aim_received(
         return HOTBED_OK;
     aim.base = path->owner_rows;
     aim.to = path->owner_in.at;
+    aim.own = NULL;
     aim.row_bytes = part->row_bytes;
     HOTBED_TRY(kernels->aim(&aim, stream));
     aim.base = path->requester_rows;
     aim.to = path->requester_in.at;
+    aim.own = path->owner_in.at;
     aim.counts = part->bucketize.counts;
     aim.stride = 1;
     return kernels->aim(&aim, stream);
@@ -507,7 +515,7 @@ hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stre
             .bound = exact_bytes(context, part, part->sharded->options.max_keys),
         };
         if (n == HOTBED_EXCHANGES_MAX || i + 1 == context->num_parts) {
-            HOTBED_TRY(hotbed_comm_exchange(context->comm, n, exchanges, stream));
+            HOTBED_TRY(hotbed_comm_exchange_others(context->comm, n, exchanges, stream));
             n = 0;
         }
     }
@@ -619,7 +627,7 @@ hotbed_status hotbed_exchange_rows(
     if (in_window(context, path))
         return hotbed_window_barrier(context->window, stream);
     if (path->capacity != 0)
-        return hotbed_comm_all_to_all(
+        return hotbed_comm_all_to_others(
             context->comm, path->capacity * part->row_bytes, send, receive, stream);
     size_t world = context->world;
     uint64_t keys = gradients ? part->sharded->options.max_keys : path->bound;
@@ -630,5 +638,5 @@ hotbed_status hotbed_exchange_rows(
         .recv_bytes = path->sizes + (gradients ? 3 : 2) * world,
         .bound = keys * part->row_bytes,
     };
-    return hotbed_comm_all_to_all_v(context->comm, &exchange, stream);
+    return hotbed_comm_exchange_others(context->comm, 1, &exchange, stream);
 }

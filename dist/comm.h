@@ -25,6 +25,7 @@ typedef enum hotbed_part_kind {
 
 typedef struct hotbed_comm_part {
     hotbed_part_kind kind;
+    bool own_stays; /* the bytes for this rank itself stay in `send` */
     uint32_t root;
     uint64_t bytes;
     const uint8_t *send;
@@ -57,7 +58,8 @@ hotbed_comm_span hotbed_comm_range(const hotbed_comm_part *part, uint32_t size, 
 
 /* hotbed_comm_sends() returns the range that this rank sends to rank p: in part->send, or in
  * part->recv for ROOT and COLLECT. hotbed_comm_receives() returns the range of part->recv that
- * receives from rank p. Both are empty for ROOT's own rank. */
+ * receives from rank p, or the range of part->send that stays. Both are empty for ROOT's own
+ * rank. */
 const uint8_t *hotbed_comm_sends(
     const hotbed_comm *comm, const hotbed_comm_part *part, uint32_t p, uint64_t *bytes);
 uint8_t *hotbed_comm_receives(
@@ -196,6 +198,13 @@ hotbed_comm_batch hotbed_comm_batch_of(
 
 hotbed_status hotbed_comm_enqueue(
     hotbed_comm *comm, const hotbed_comm_batch *batch, hotbed_stream *stream);
+
+/* hotbed_comm_all_to_all() and hotbed_comm_exchange(), except that a rank's part for itself stays in
+ * `send`, and its part of `recv` is not written. */
+hotbed_status hotbed_comm_all_to_others(
+    hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream);
+hotbed_status hotbed_comm_exchange_others(
+    hotbed_comm *comm, uint32_t n, const hotbed_exchange *exchanges, hotbed_stream *stream);
 
 /* hotbed_comm_all_to_all() by the transport's own call, NCCL's or MPI's; where ranks are threads, a
  * copy of as many bytes. It has no order log and no deadline, and does not compare calls or watch

@@ -29,16 +29,19 @@ static hotbed_status check_product(
     return HOTBED_OK;
 }
 
-/* all_gather and all_to_all. */
+/* all_gather and all_to_all. `part` has its kind. */
 static hotbed_status enqueue_even(
-    const char *function, hotbed_comm_operation operation, hotbed_part_kind kind, hotbed_comm *comm,
+    const char *function, hotbed_comm_operation operation, hotbed_comm_part part, hotbed_comm *comm,
     uint64_t bytes, const void *send, void *recv, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_comm_check_call(function, comm, stream));
     HOTBED_TRY(check_data(function, send, bytes));
     HOTBED_TRY(check_data(function, recv, bytes));
     HOTBED_TRY(check_product(function, comm->size, bytes, UINT64_MAX));
     hotbed_comm_batch batch = hotbed_comm_batch_of(comm, operation, 1);
-    batch.parts[0] = (hotbed_comm_part){.kind = kind, .bytes = bytes, .send = send, .recv = recv};
+    part.bytes = bytes;
+    part.send = send;
+    part.recv = recv;
+    batch.parts[0] = part;
     hotbed_comm_write_log(comm, operation, bytes);
     return hotbed_comm_enqueue(comm, &batch, stream);
 }
@@ -46,15 +49,23 @@ static hotbed_status enqueue_even(
 hotbed_status hotbed_comm_all_gather(
     hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream) {
     return enqueue_even(
-        "hotbed_comm_all_gather", HOTBED_COMM_ALL_GATHER, HOTBED_PART_GATHER, comm, bytes, send,
-        recv, stream);
+        "hotbed_comm_all_gather", HOTBED_COMM_ALL_GATHER,
+        (hotbed_comm_part){.kind = HOTBED_PART_GATHER}, comm, bytes, send, recv, stream);
 }
 
 hotbed_status hotbed_comm_all_to_all(
     hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream) {
     return enqueue_even(
-        "hotbed_comm_all_to_all", HOTBED_COMM_ALL_TO_ALL, HOTBED_PART_EQUAL, comm, bytes, send,
-        recv, stream);
+        "hotbed_comm_all_to_all", HOTBED_COMM_ALL_TO_ALL,
+        (hotbed_comm_part){.kind = HOTBED_PART_EQUAL}, comm, bytes, send, recv, stream);
+}
+
+hotbed_status hotbed_comm_all_to_others(
+    hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream) {
+    return enqueue_even(
+        "hotbed_comm_all_to_others", HOTBED_COMM_ALL_TO_ALL,
+        (hotbed_comm_part){.kind = HOTBED_PART_EQUAL, .own_stays = true}, comm, bytes, send, recv,
+        stream);
 }
 
 /* The sum of counts[size]. Errors: ARGUMENT if it exceeds `most`. */
@@ -92,7 +103,7 @@ static hotbed_status check_exchange(
 
 static hotbed_status enqueue_exchanges(
     const char *function, hotbed_comm *comm, uint32_t n, const hotbed_exchange *exchanges,
-    hotbed_stream *stream) {
+    bool own_stays, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_comm_check_call(function, comm, stream));
     if (exchanges == NULL)
         return fail_null(function, "exchanges");
@@ -108,6 +119,7 @@ static hotbed_status enqueue_exchanges(
         bound += x->bound;
         batch.parts[i] = (hotbed_comm_part){
             .kind = HOTBED_PART_COUNTS,
+            .own_stays = own_stays,
             .send = x->send,
             .recv = x->recv,
             .send_bytes = x->send_bytes,
@@ -129,12 +141,17 @@ hotbed_status hotbed_comm_bare_all_to_all(
 
 hotbed_status hotbed_comm_all_to_all_v(
     hotbed_comm *comm, const hotbed_exchange *exchange, hotbed_stream *stream) {
-    return enqueue_exchanges("hotbed_comm_all_to_all_v", comm, 1, exchange, stream);
+    return enqueue_exchanges("hotbed_comm_all_to_all_v", comm, 1, exchange, false, stream);
 }
 
 hotbed_status hotbed_comm_exchange(
     hotbed_comm *comm, uint32_t n, const hotbed_exchange *exchanges, hotbed_stream *stream) {
-    return enqueue_exchanges("hotbed_comm_exchange", comm, n, exchanges, stream);
+    return enqueue_exchanges("hotbed_comm_exchange", comm, n, exchanges, false, stream);
+}
+
+hotbed_status hotbed_comm_exchange_others(
+    hotbed_comm *comm, uint32_t n, const hotbed_exchange *exchanges, hotbed_stream *stream) {
+    return enqueue_exchanges("hotbed_comm_exchange_others", comm, n, exchanges, true, stream);
 }
 
 hotbed_status hotbed_comm_broadcast(

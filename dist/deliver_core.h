@@ -16,7 +16,7 @@ typedef struct hotbed_deliver_view {
     uint32_t num_segments;
     /* requester: the hotbed_bucketize_view */
     const uint32_t *ranks, *places;
-    const uint32_t *sources;  /* position of key i in the caller's batch */
+    const uint32_t *sources;  /* position of key i in the caller's batch; NULL: i */
     const uint32_t *inverse;  /* after dedup: the sent key of key i; NULL: key i itself */
     const uint32_t *num_keys; /* one word each */
     const uint32_t *num_sent;
@@ -85,14 +85,17 @@ HOTBED_HD bool hotbed_rows_plain(
     return ((uintptr_t)data | stride_bytes | bytes) % 16 == 0;
 }
 
-/* Owner: copy the row of each received key; `local` has one every row_bytes. */
-HOTBED_HD void hotbed_owner_copy(
-    const hotbed_deliver_view *d, uint32_t m, uint8_t *local, bool send, uint32_t width) {
-    uint8_t *own = local + m * d->row_bytes, *row = hotbed_owner_row(d, m);
-    if (send)
-        hotbed_copy_row(row, own, d->row_bytes, true, width);
-    else
-        hotbed_copy_row(own, row, d->row_bytes, true, width);
+/* Owner: send the row of received key m; `local` has one every row_bytes. */
+HOTBED_HD void hotbed_owner_send(
+    const hotbed_deliver_view *d, uint32_t m, const uint8_t *local, uint32_t width) {
+    hotbed_copy_row(hotbed_owner_row(d, m), local + m * d->row_bytes, d->row_bytes, true, width);
+}
+
+/* Owner: the number of the row of received key m among all rows that arrive, the first of which is
+ * at `first`. */
+HOTBED_HD uint32_t
+hotbed_owner_place(const hotbed_deliver_view *d, const uint8_t *first, uint32_t m) {
+    return (uint32_t)((uint64_t)(hotbed_owner_row(d, m) - first) / d->row_bytes);
 }
 
 /* Requester: copy the embedding of key i into the caller's output, whose rows are `stride` bytes
@@ -101,7 +104,7 @@ HOTBED_HD void hotbed_take_row(
     const hotbed_deliver_view *d, uint32_t i, uint8_t *output, uint64_t stride, bool plain,
     uint32_t width) {
     uint64_t bytes = (uint64_t)d->dim * hotbed_dtype_size(d->dtype);
-    uint8_t *to = output + d->sources[i] * stride;
+    uint8_t *to = output + (d->sources == NULL ? i : d->sources[i]) * stride;
     if (*d->overflow != 0) {
         for (uint64_t at = 2 * (uint64_t)hotbed_tile_rank(width); at < bytes;
              at += 2 * (uint64_t)width)
@@ -112,21 +115,74 @@ HOTBED_HD void hotbed_take_row(
         to, hotbed_requester_row(d, d->inverse == NULL ? i : d->inverse[i]), bytes, plain, width);
 }
 
-/* Requester: write the gradient of sent key u: the gradient of key u of the batch or, after dedup,
- * its f32 sum. Rows are `stride` elements apart. Sums were clamped when they were computed. */
+/* Requester without dedup: write the gradient of key u, of rows that are `stride` elements apart. */
 HOTBED_HD void hotbed_give_gradient(
     const hotbed_deliver_view *d, uint32_t u, const void *gradient, uint64_t stride,
     uint32_t width) {
-    bool summed = d->inverse != NULL;
-    uint64_t at = (summed ? u : d->sources[u]) * stride;
+    uint64_t at = d->sources[u] * stride;
     uint8_t *row = hotbed_requester_row(d, u);
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < d->dim; e += 4 * width) {
         uint32_t count = hotbed_count4(d->dim, e);
-        hotbed_f32x4 g =
-            hotbed_load4(summed ? (uint32_t)HOTBED_F32 : d->dtype, gradient, at + e, count);
-        if (!summed)
-            g = hotbed_clamp4(g, d->max_gradient);
+        hotbed_f32x4 g = hotbed_load4(d->dtype, gradient, at + e, count);
+        g = hotbed_clamp4(g, d->max_gradient);
         hotbed_store4(d->dtype, row, e, count, hotbed_scale4(g, d->scale));
+    }
+}
+
+/* Requester with dedup: where the sum of the gradients of sent key u goes. */
+HOTBED_HD uint8_t *hotbed_give_sum_to(const hotbed_deliver_view *d, uint32_t u) {
+    return *d->overflow != 0 ? NULL : hotbed_requester_row(d, u);
+}
+
+/* --- one rank -------------------------------------------------------------------------------------- */
+
+/* Rows from one array to another. Row i of the first is row at[i] of the second. */
+typedef struct hotbed_rows_view {
+    const uint8_t *from;
+    uint8_t *to;
+    uint64_t from_stride, to_stride; /* in bytes; multiples of 2 */
+    const uint32_t *at;              /* [bound]; NULL: row i */
+    const int64_t *num_rows;         /* one word; NULL: bound */
+    uint64_t bound, bytes;           /* rows; bytes of a row, a multiple of 2 */
+    bool plain;                      /* hotbed_rows_are_plain() */
+} hotbed_rows_view;
+
+/* Whether rows can be copied 16 bytes at a time. */
+HOTBED_HD bool hotbed_rows_are_plain(const hotbed_rows_view *v) {
+    return ((uintptr_t)v->from | (uintptr_t)v->to | v->from_stride | v->to_stride | v->bytes) %
+               16 ==
+           0;
+}
+
+HOTBED_HD uint64_t hotbed_rows_count(const hotbed_rows_view *v) {
+    return v->num_rows == NULL ? v->bound : (uint64_t)*v->num_rows;
+}
+
+HOTBED_HD void hotbed_rows_copy(const hotbed_rows_view *v, uint64_t i, uint32_t width) {
+    hotbed_copy_row(
+        v->to + (v->at == NULL ? i : v->at[i]) * v->to_stride, v->from + i * v->from_stride,
+        v->bytes, v->plain, width);
+}
+
+/* The sums of gradients as other ranks would receive them: scaled, then rounded to the data type
+ * that travels. */
+typedef struct hotbed_sent_view {
+    float *sums;              /* [bound, dim] */
+    const uint32_t *num_rows; /* one word */
+    uint64_t bound;
+    uint32_t dim, dtype;
+    float scale;
+} hotbed_sent_view;
+
+HOTBED_HD void hotbed_sent_row(const hotbed_sent_view *v, uint64_t row, uint32_t width) {
+    for (uint32_t e = hotbed_tile_rank(width); e < v->dim; e += width) {
+        float *sum = v->sums + row * v->dim + e;
+        uint16_t sent[2] = {0, 0};
+        *sum = *sum * v->scale;
+        if (v->dtype == HOTBED_F32)
+            continue;
+        hotbed_store1(v->dtype, sent, 0, *sum);
+        *sum = hotbed_load1(v->dtype, sent, 0);
     }
 }
 

@@ -101,10 +101,9 @@ static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) 
 
 /* --- dedup ---------------------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(BLOCK)
-    pick_kernel(uint64_t n, uint32_t *to, const uint32_t *from, const uint32_t *at) {
-    for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads())
-        to[i] = from[at[i]];
+static __global__ void __launch_bounds__(BLOCK) table_starts_kernel(hotbed_table_starts_view v) {
+    for (uint64_t t = hotbed_cuda_thread(); t <= v.num_tables; t += hotbed_cuda_threads())
+        hotbed_table_start(&v, t);
 }
 
 static __global__ void __launch_bounds__(BLOCK)
@@ -113,11 +112,10 @@ static __global__ void __launch_bounds__(BLOCK)
         at[i] = from[at[i]];
 }
 
-static hotbed_status pick(
-    uint64_t n, uint32_t *to, const uint32_t *from, const uint32_t *at, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, n, BLOCK, WAVES);
-    pick_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(n, to, from, at);
-    return hotbed_cuda_launched("pick_kernel");
+static hotbed_status table_starts(const hotbed_table_starts_view *v, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, (uint64_t)v->num_tables + 1, BLOCK, WAVES);
+    table_starts_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
+    return hotbed_cuda_launched("table_starts_kernel");
 }
 
 static hotbed_status follow(
@@ -130,14 +128,20 @@ static hotbed_status follow(
 /* --- rows ------------------------------------------------------------------------------------------ */
 
 static __global__ void __launch_bounds__(BLOCK)
-    owner_kernel(hotbed_deliver_view d, uint8_t *local, bool send) {
+    send_rows_kernel(hotbed_deliver_view d, const uint8_t *local) {
     uint32_t n = hotbed_owner_keys(&d);
     uint64_t turns = hotbed_owner_turns(&d, n);
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < turns; i += hotbed_cuda_threads() / TILE) {
         uint32_t m = hotbed_owner_turn(&d, n, i);
         if (m < n)
-            hotbed_owner_copy(&d, m, local, send, TILE);
+            hotbed_owner_send(&d, m, local, TILE);
     }
+}
+
+static __global__ void __launch_bounds__(BLOCK) find_places_kernel(
+    hotbed_deliver_view d, const uint8_t *first, const uint32_t *n, uint32_t *at) {
+    for (uint64_t i = hotbed_cuda_thread(); i < *n; i += hotbed_cuda_threads())
+        at[i] = hotbed_owner_place(&d, first, at[i]);
 }
 
 static __global__ void __launch_bounds__(BLOCK)
@@ -152,6 +156,12 @@ static __global__ void __launch_bounds__(BLOCK)
     uint32_t n = *d.overflow != 0 ? 0 : *d.num_sent;
     for (uint64_t u = hotbed_cuda_thread() / TILE; u < n; u += hotbed_cuda_threads() / TILE)
         hotbed_give_gradient(&d, (uint32_t)u, gradient, stride, TILE);
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    find_rows_kernel(hotbed_deliver_view d, uint8_t **rows) {
+    for (uint64_t u = hotbed_cuda_thread(); u < *d.num_sent; u += hotbed_cuda_threads())
+        rows[u] = hotbed_give_sum_to(&d, (uint32_t)u);
 }
 
 static __global__ void __launch_bounds__(BLOCK) pool_finish_kernel(
@@ -170,11 +180,21 @@ static unsigned row_blocks(const hotbed_stream *stream, uint64_t rows) {
     return hotbed_cuda_blocks(stream, rows * TILE, BLOCK, ROWS_WAVES);
 }
 
-static hotbed_status owner_copy(
-    const hotbed_deliver_view *d, void *local, bool send, hotbed_stream *stream) {
-    owner_kernel<<<row_blocks(stream, d->received_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
-        *d, (uint8_t *)local, send);
-    return hotbed_cuda_launched("owner_kernel");
+static hotbed_status send_rows(
+    const hotbed_deliver_view *d, const void *local, hotbed_stream *stream) {
+    send_rows_kernel<<<
+        row_blocks(stream, d->received_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *d, (const uint8_t *)local);
+    return hotbed_cuda_launched("send_rows_kernel");
+}
+
+static hotbed_status find_places(
+    const hotbed_deliver_view *d, const void *first, const uint32_t *n, uint32_t *at,
+    hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, d->received_bound, BLOCK, WAVES);
+    find_places_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *d, (const uint8_t *)first, n, at);
+    return hotbed_cuda_launched("find_places_kernel");
 }
 
 static hotbed_status take_rows(
@@ -189,6 +209,13 @@ static hotbed_status give_gradients(
     give_kernel<<<row_blocks(stream, d->sent_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
         *d, gradient, stride);
     return hotbed_cuda_launched("give_kernel");
+}
+
+static hotbed_status find_rows(
+    const hotbed_deliver_view *d, uint8_t **rows, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, d->sent_bound, BLOCK, WAVES);
+    find_rows_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*d, rows);
+    return hotbed_cuda_launched("find_rows_kernel");
 }
 
 static hotbed_status pool_finish(
@@ -211,7 +238,32 @@ static hotbed_status pool_start(
     return hotbed_cuda_launched("pool_start_kernel");
 }
 
+/* --- one rank -------------------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(BLOCK) copy_rows_kernel(hotbed_rows_view v) {
+    uint64_t n = hotbed_rows_count(&v);
+    for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
+        hotbed_rows_copy(&v, i, TILE);
+}
+
+static __global__ void __launch_bounds__(BLOCK) finish_sums_kernel(hotbed_sent_view v) {
+    uint32_t n = *v.num_rows;
+    for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
+        hotbed_sent_row(&v, i, TILE);
+}
+
+static hotbed_status copy_rows(const hotbed_rows_view *v, hotbed_stream *stream) {
+    copy_rows_kernel<<<row_blocks(stream, v->bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
+    return hotbed_cuda_launched("copy_rows_kernel");
+}
+
+static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *stream) {
+    finish_sums_kernel<<<row_blocks(stream, v->bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
+    return hotbed_cuda_launched("finish_sums_kernel");
+}
+
 const hotbed_dist_kernels hotbed_dist_kernels_cuda = {
-    targets, ranks,      aim,       place,          lengths,     gather,     pick,
-    follow,  owner_copy, take_rows, give_gradients, pool_finish, pool_start,
+    targets,      ranks,       aim,        place,       lengths,     gather,
+    table_starts, follow,      send_rows,  find_places, take_rows,   give_gradients,
+    find_rows,    pool_finish, pool_start, copy_rows,   finish_sums,
 };

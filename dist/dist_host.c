@@ -5,18 +5,26 @@
 
 enum { KEYS_GRAIN = 2048, ROWS_GRAIN = 256 };
 
-typedef struct pick_args {
-    uint32_t *to;
-    const uint32_t *from, *at, *n;
-} pick_args;
+typedef struct follow_args {
+    uint32_t *at;
+    const uint32_t *from, *n;
+} follow_args;
 
 typedef struct rows_args {
     hotbed_deliver_view d;
     void *data;
-    const void *gradient;
+    const void *gradient, *local;
+    uint8_t **found;
     uint64_t stride;
-    bool send, plain;
+    bool plain;
 } rows_args;
+
+typedef struct places_args {
+    hotbed_deliver_view d;
+    const uint8_t *first;
+    const uint32_t *n;
+    uint32_t *at;
+} places_args;
 
 typedef struct pool_args {
     hotbed_pool_view p;
@@ -148,37 +156,41 @@ static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) 
 
 /* --- dedup ---------------------------------------------------------------------------------------- */
 
-static void pick_body(const void *args, uint64_t begin, uint64_t end) {
-    const pick_args *a = args;
-    for (uint64_t i = begin; i < end; i++)
-        a->to[i] = a->from[a->at[i]];
+static void table_starts_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t t = begin; t < end; t++)
+        hotbed_table_start(args, t);
 }
 
 static void follow_body(const void *args, uint64_t begin, uint64_t end) {
-    const pick_args *a = args;
+    const follow_args *a = args;
     for (uint64_t i = begin; i < least(end, *a->n); i++)
-        a->to[i] = a->from[a->to[i]];
+        a->at[i] = a->from[a->at[i]];
 }
 
-static hotbed_status pick(
-    uint64_t n, uint32_t *to, const uint32_t *from, const uint32_t *at, hotbed_stream *stream) {
-    pick_args args = {.to = to, .from = from, .at = at};
-    return hotbed_host_launch(stream, n, KEYS_GRAIN, pick_body, &args, sizeof args);
+static hotbed_status table_starts(const hotbed_table_starts_view *v, hotbed_stream *stream) {
+    return hotbed_host_launch(
+        stream, (uint64_t)v->num_tables + 1, KEYS_GRAIN, table_starts_body, v, sizeof *v);
 }
 
 static hotbed_status follow(
     uint64_t bound, const uint32_t *n, uint32_t *at, const uint32_t *from, hotbed_stream *stream) {
-    pick_args args = {.to = at, .from = from, .n = n};
+    follow_args args = {at, from, n};
     return hotbed_host_launch(stream, bound, KEYS_GRAIN, follow_body, &args, sizeof args);
 }
 
 /* --- rows ------------------------------------------------------------------------------------------ */
 
-static void owner_body(const void *args, uint64_t begin, uint64_t end) {
+static void send_body(const void *args, uint64_t begin, uint64_t end) {
     const rows_args *a = args;
     uint32_t n = hotbed_owner_keys(&a->d);
     for (uint64_t m = begin; m < least(end, n); m++)
-        hotbed_owner_copy(&a->d, (uint32_t)m, a->data, a->send, 1);
+        hotbed_owner_send(&a->d, (uint32_t)m, a->local, 1);
+}
+
+static void places_body(const void *args, uint64_t begin, uint64_t end) {
+    const places_args *a = args;
+    for (uint64_t i = begin; i < least(end, *a->n); i++)
+        a->at[i] = hotbed_owner_place(&a->d, a->first, a->at[i]);
 }
 
 static void take_body(const void *args, uint64_t begin, uint64_t end) {
@@ -195,11 +207,24 @@ static void give_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_give_gradient(&a->d, (uint32_t)u, a->gradient, a->stride, 1);
 }
 
-static hotbed_status owner_copy(
-    const hotbed_deliver_view *d, void *local, bool send, hotbed_stream *stream) {
-    rows_args args = {.d = *d, .data = local, .send = send};
+static void find_body(const void *args, uint64_t begin, uint64_t end) {
+    const rows_args *a = args;
+    for (uint64_t u = begin; u < least(end, *a->d.num_sent); u++)
+        a->found[u] = hotbed_give_sum_to(&a->d, (uint32_t)u);
+}
+
+static hotbed_status send_rows(
+    const hotbed_deliver_view *d, const void *local, hotbed_stream *stream) {
+    rows_args args = {.d = *d, .local = local};
+    return hotbed_host_launch(stream, d->received_bound, ROWS_GRAIN, send_body, &args, sizeof args);
+}
+
+static hotbed_status find_places(
+    const hotbed_deliver_view *d, const void *first, const uint32_t *n, uint32_t *at,
+    hotbed_stream *stream) {
+    places_args args = {*d, first, n, at};
     return hotbed_host_launch(
-        stream, d->received_bound, ROWS_GRAIN, owner_body, &args, sizeof args);
+        stream, d->received_bound, KEYS_GRAIN, places_body, &args, sizeof args);
 }
 
 static hotbed_status take_rows(
@@ -213,6 +238,12 @@ static hotbed_status give_gradients(
     const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream) {
     rows_args args = {.d = *d, .gradient = gradient, .stride = stride};
     return hotbed_host_launch(stream, d->sent_bound, ROWS_GRAIN, give_body, &args, sizeof args);
+}
+
+static hotbed_status find_rows(
+    const hotbed_deliver_view *d, uint8_t **rows, hotbed_stream *stream) {
+    rows_args args = {.d = *d, .found = rows};
+    return hotbed_host_launch(stream, d->sent_bound, KEYS_GRAIN, find_body, &args, sizeof args);
 }
 
 static void finish_body(const void *args, uint64_t begin, uint64_t end) {
@@ -243,7 +274,30 @@ static hotbed_status pool_start(
         stream, columns * p->batch_size, KEYS_GRAIN, start_body, &args, sizeof args);
 }
 
+/* --- one rank -------------------------------------------------------------------------------------- */
+
+static void copy_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_rows_view *v = args;
+    for (uint64_t i = begin; i < least(end, hotbed_rows_count(v)); i++)
+        hotbed_rows_copy(v, i, 1);
+}
+
+static void sums_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_sent_view *v = args;
+    for (uint64_t i = begin; i < least(end, *v->num_rows); i++)
+        hotbed_sent_row(v, i, 1);
+}
+
+static hotbed_status copy_rows(const hotbed_rows_view *v, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, v->bound, ROWS_GRAIN, copy_body, v, sizeof *v);
+}
+
+static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, v->bound, ROWS_GRAIN, sums_body, v, sizeof *v);
+}
+
 const hotbed_dist_kernels hotbed_dist_kernels_host = {
-    targets, ranks,      aim,       place,          lengths,     gather,     pick,
-    follow,  owner_copy, take_rows, give_gradients, pool_finish, pool_start,
+    targets,      ranks,       aim,        place,       lengths,     gather,
+    table_starts, follow,      send_rows,  find_places, take_rows,   give_gradients,
+    find_rows,    pool_finish, pool_start, copy_rows,   finish_sums,
 };

@@ -7,6 +7,7 @@
 #include "dist/bucketize_core.h"
 #include "dist/deliver_core.h"
 #include "dist/gather_core.h"
+#include "dist/kjt_core.h"
 #include "hotbed/stream.h"
 
 #ifdef __cplusplus
@@ -29,26 +30,33 @@ typedef struct hotbed_dist_kernels {
     /* Write keys, weights, counts and offsets. */
     hotbed_status (*gather)(const hotbed_gather_view *g, hotbed_stream *stream);
     /* --- dedup */
-    /* to[i] = from[at[i]], n words. */
-    hotbed_status (*pick)(
-        uint64_t n, uint32_t *to, const uint32_t *from, const uint32_t *at, hotbed_stream *stream);
+    hotbed_status (*table_starts)(const hotbed_table_starts_view *v, hotbed_stream *stream);
     /* at[i] = from[at[i]] for i < *n. */
     hotbed_status (*follow)(
         uint64_t bound, const uint32_t *n, uint32_t *at, const uint32_t *from,
         hotbed_stream *stream);
     /* --- rows */
-    hotbed_status (*owner_copy)(
-        const hotbed_deliver_view *d, void *local, bool send, hotbed_stream *stream);
+    hotbed_status (*send_rows)(
+        const hotbed_deliver_view *d, const void *local, hotbed_stream *stream);
+    /* at[i] = hotbed_owner_place(d, first, at[i]) for i < *n. */
+    hotbed_status (*find_places)(
+        const hotbed_deliver_view *d, const void *first, const uint32_t *n, uint32_t *at,
+        hotbed_stream *stream);
     hotbed_status (*take_rows)(
         const hotbed_deliver_view *d, void *output, uint64_t stride_bytes, hotbed_stream *stream);
     hotbed_status (*give_gradients)(
         const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream);
+    /* rows[u] = hotbed_give_sum_to(d, u) */
+    hotbed_status (*find_rows)(const hotbed_deliver_view *d, uint8_t **rows, hotbed_stream *stream);
     hotbed_status (*pool_finish)(
         const hotbed_pool_view *p, uint64_t columns, const float *sums, void *output,
         uint64_t stride, hotbed_stream *stream);
     hotbed_status (*pool_start)(
         const hotbed_pool_view *p, uint64_t columns, const void *gradient, uint64_t stride,
         float *sums, hotbed_stream *stream);
+    /* --- one rank */
+    hotbed_status (*copy_rows)(const hotbed_rows_view *v, hotbed_stream *stream);
+    hotbed_status (*finish_sums)(const hotbed_sent_view *v, hotbed_stream *stream);
 } hotbed_dist_kernels;
 
 extern const hotbed_dist_kernels hotbed_dist_kernels_host;

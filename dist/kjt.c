@@ -212,6 +212,11 @@ hotbed_status hotbed_kjt_pick(
     return kernels->pick_keys(pick, stream);
 }
 
+hotbed_status hotbed_kjt_pick_offsets(
+    const hotbed_pick_view *pick, int64_t *offsets, hotbed_stream *stream) {
+    return kernels_of(stream)->pick_offsets(pick, offsets, stream);
+}
+
 /* --- a storage's batch -------------------------------------------------------------------------- */
 
 hotbed_status hotbed_kjt_to_batch(
@@ -251,7 +256,7 @@ hotbed_status hotbed_kjt_to_batch(
         pick.bases = bases;
     }
     HOTBED_TRY(hotbed_kjt_start(&pick.kjt, scratch, scratch_bytes, stream));
-    HOTBED_TRY(kernels_of(stream)->pick_offsets(&pick, offsets, stream));
+    HOTBED_TRY(hotbed_kjt_pick_offsets(&pick, offsets, stream));
     hotbed_batch_init(batch);
     batch->batch_size = k.batch_size;
     batch->num_keys = k.num_keys;

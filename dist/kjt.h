@@ -31,4 +31,9 @@ hotbed_status hotbed_kjt_put_bases(const hotbed_kjt *kjt, uint32_t *bases, hotbe
 hotbed_status hotbed_kjt_pick(
     const hotbed_pick_view *pick, void *scratch, size_t scratch_bytes, hotbed_stream *stream);
 
+/* Write the offsets of a storage's batch: of the picked keys or, with `starts` NULL, of the batch
+ * itself, of which all features are picked in order. Asynchronous. */
+hotbed_status hotbed_kjt_pick_offsets(
+    const hotbed_pick_view *pick, int64_t *offsets, hotbed_stream *stream);
+
 #endif

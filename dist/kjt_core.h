@@ -33,6 +33,23 @@ typedef struct hotbed_pick_view {
     float *weights;    /* [bound]; NULL: not needed */
 } hotbed_pick_view;
 
+/* The first key of each table, whose features are adjacent and have batch_size rows each. */
+typedef struct hotbed_table_starts_view {
+    const uint32_t *starts; /* first key of each row; NULL: each row has one key */
+    const uint32_t *bad;    /* one word; not 0: there are no keys. NULL: the rows are valid */
+    uint32_t batch_size, num_tables;
+    const uint32_t *features; /* [num_tables + 1] first feature of each table */
+    uint32_t *table_starts;   /* [num_tables + 1] out */
+} hotbed_table_starts_view;
+
+HOTBED_HD void hotbed_table_start(const hotbed_table_starts_view *v, uint64_t t) {
+    uint32_t row = v->features[t] * v->batch_size;
+    if (v->bad != NULL && *v->bad != 0)
+        v->table_starts[t] = 0;
+    else
+        v->table_starts[t] = v->starts == NULL ? row : v->starts[row];
+}
+
 #define HOTBED_NO_ROW UINT32_MAX
 
 HOTBED_HD void hotbed_kjt_bad(
@@ -109,8 +126,11 @@ HOTBED_HD void hotbed_pick_key(const hotbed_pick_view *p, uint32_t i) {
     hotbed_pick_key_of(p, i, hotbed_part_of(p->starts, p->num_features * p->batch_size, i));
 }
 
-/* With all features in order: where picked row r begins in the batch; r may be one past the last. */
+/* Where picked row r begins among the picked keys or, if all features were picked in order and
+ * `starts` is NULL, in the batch. r may be one past the last row. */
 HOTBED_HD int64_t hotbed_pick_offset(const hotbed_pick_view *p, uint32_t r) {
+    if (p->starts != NULL)
+        return p->starts[r];
     if (*p->kjt.bad != 0)
         return 0;
     if (r == p->num_features * p->batch_size)

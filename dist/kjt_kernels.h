@@ -31,7 +31,7 @@ typedef struct hotbed_kjt_kernels {
     hotbed_status (*pick_lengths)(const hotbed_pick_view *pick, hotbed_stream *stream);
     /* Write keys, sources and weights of the picked rows. */
     hotbed_status (*pick_keys)(const hotbed_pick_view *pick, hotbed_stream *stream);
-    /* Write offsets [num_features * batch_size + 1] into the batch itself. */
+    /* Write offsets [num_features * batch_size + 1], see hotbed_pick_offset(). */
     hotbed_status (*pick_offsets)(
         const hotbed_pick_view *pick, int64_t *offsets, hotbed_stream *stream);
 } hotbed_kjt_kernels;

@@ -74,6 +74,9 @@ typedef struct hotbed_aim_view {
     const uint32_t *counts; /* keys for, or from, rank p: counts[p * stride] */
     uint64_t stride;
     uint8_t **to; /* [world] out */
+    /* [world] bounds of other parts: the part of `rank` is at own[rank]; NULL: in `base` too */
+    uint8_t *const *own;
+    uint32_t rank;
     hotbed_message_shape shape;
     uint64_t row_bytes; /* 0: messages; otherwise rows of so many bytes, one per key */
     uint32_t world;
@@ -91,6 +94,8 @@ HOTBED_HD void hotbed_aim(const hotbed_aim_view *a) {
         a->to[p] = a->base + at;
         at += hotbed_part_bytes(a->shape, a->row_bytes, a->counts[p * a->stride]);
     }
+    if (a->own != NULL)
+        a->to[a->rank] = a->own[a->rank];
 }
 
 #endif

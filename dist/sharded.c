@@ -208,10 +208,10 @@ static bool counts_keys(const hotbed_sharded *c, const hotbed_group *g) {
     return false;
 }
 
-/* The number of keys that a message holds. */
+/* The number of keys that a message holds; 0: exact, or there are no messages. */
 static uint64_t capacity_of(const hotbed_sharded *c) {
     uint64_t n = c->options.max_keys;
-    if (c->options.plan == HOTBED_PLAN_TWO_PHASE)
+    if (c->options.plan == HOTBED_PLAN_TWO_PHASE || c->world == 1)
         return 0;
     uint64_t capacity = c->options.capacity;
     if (capacity == 0) {
@@ -243,7 +243,9 @@ static hotbed_status make_lookup(
     o.tables = tables;
     o.num_features = g->dedup ? 0 : g->num_features;
     o.feature_tables = g->dedup ? NULL : features;
-    o.optimizer.max_gradient = 0.0F;
+    /* The rank that has the batch clamps gradients, before it sums or scales them. */
+    if (c->world > 1 || c->pooling != HOTBED_POOL_NONE)
+        o.optimizer.max_gradient = 0.0F;
     if (c->pooling != HOTBED_POOL_NONE) { /* means are computed where the sums of all ranks are */
         o.pooling = HOTBED_POOL_SUM;
         o.output_dtype = HOTBED_F32;
@@ -259,7 +261,7 @@ done:
 static size_t carve_group(hotbed_group *g, uint8_t *base) {
     hotbed_carve carve = {base, 0};
     g->routes = hotbed_carve_take(&carve, g->message_features * sizeof *g->routes);
-    g->table_rows = hotbed_carve_take(&carve, ((size_t)g->num_tables + 1) * sizeof(uint32_t));
+    g->table_features = hotbed_carve_take(&carve, ((size_t)g->num_tables + 1) * sizeof(uint32_t));
     g->columns32 = hotbed_carve_take(&carve, ((size_t)g->num_features + 1) * sizeof(uint32_t));
     g->output_columns = hotbed_carve_take(&carve, g->num_features * sizeof(uint32_t));
     return carve.used;
@@ -270,7 +272,7 @@ static void describe_group(const hotbed_sharded *c, const hotbed_group *g, hotbe
     for (uint32_t t = 0; t < g->num_tables; t++) {
         const hotbed_sharded_table *info = &c->table_info[g->tables[t]];
         hotbed_feature_route route = {info->route, info->local_ids ? 1 : 0};
-        host->table_rows[t] = f * c->options.max_batch_size;
+        host->table_features[t] = f;
         if (g->dedup)
             host->routes[t] = route;
         for (; f < g->num_features &&
@@ -283,7 +285,7 @@ static void describe_group(const hotbed_sharded *c, const hotbed_group *g, hotbe
             column += c->tables[g->tables[t]].dim;
         }
     }
-    host->table_rows[g->num_tables] = f * c->options.max_batch_size;
+    host->table_features[g->num_tables] = f;
     host->columns32[g->num_features] = column;
 }
 
@@ -364,10 +366,22 @@ static hotbed_status init_static(
     return status;
 }
 
+/* Whether the only group has the columns of the output. */
+static bool has_output_columns(const hotbed_sharded *c) {
+    uint32_t f = 0;
+    while (f < c->num_features && c->order[f] == f)
+        f++;
+    return c->num_groups == 1 && f == c->num_features;
+}
+
 static hotbed_status make_group(
     hotbed_sharded *c, hotbed_group *g, const hotbed_storage_options *storage,
     hotbed_stream *stream) {
-    g->dedup = c->pooling == HOTBED_POOL_NONE && c->options.dedup != HOTBED_DEDUP_OFF;
+    g->dedup =
+        c->world > 1 && c->pooling == HOTBED_POOL_NONE && c->options.dedup != HOTBED_DEDUP_OFF;
+    g->plain = c->world == 1 && c->pooling == HOTBED_POOL_SUM && c->output_dtype == HOTBED_F32 &&
+               c->options.gradient_scale == 1.0F && c->optimizer_view.max_gradient <= 0.0F &&
+               has_output_columns(c);
     g->counted = g->dedup && counts_keys(c, g);
     g->message_features = g->dedup ? g->num_tables : g->num_features;
     g->message_batch = g->dedup ? 1 : c->options.max_batch_size;

@@ -4,7 +4,8 @@
  * for each group of each collection: what the exchange of that group needs for one batch. What
  * depends on the sizes of messages is a *path* of the part. There are two: the path of the plan,
  * and the exact one, which a TWO_PHASE plan has from the start and other plans create when a batch
- * overflows for the first time. */
+ * overflows for the first time. If there is one rank, nothing is sent: the part hands the caller's
+ * batch to the lookup (sharded_alone.c), and its only path has the ticket and the rows. */
 #ifndef HOTBED_DIST_SHARDED_H
 #define HOTBED_DIST_SHARDED_H
 
@@ -30,12 +31,15 @@ typedef struct hotbed_group {
     bool counted; /* dedup: a table counts occurrences, so they travel with the keys */
     /* Rows of a message: one per feature and sample; after dedup, one per table. */
     uint32_t message_features, message_batch;
+    /* One rank, pooled: the lookup's outputs and gradients have the caller's form, so they need not
+     * pass through `pooled` in f32. */
+    bool plain;
     uint64_t columns;             /* pooled */
     uint64_t *counts;             /* [world] pooled: number of floats in each rank's sums */
-    uint64_t capacity;            /* capacity of a message in keys; 0: exact */
+    uint64_t capacity;            /* capacity of a message in keys; 0: exact, or one rank */
     hotbed_memory described;      /* device: the arrays below */
     hotbed_feature_route *routes; /* [message_features] */
-    uint32_t *table_rows;         /* [num_tables + 1] dedup: first row of each table */
+    uint32_t *table_features;     /* [num_tables + 1] dedup: first feature of each table */
     uint32_t *columns32;          /* [num_features + 1] pooled */
     uint32_t *output_columns;     /* [num_features] pooled */
 } hotbed_group;
@@ -103,8 +107,10 @@ typedef struct hotbed_path {
     hotbed_ends requester_in,
         requester_out;       /* the requester's rows that come in, gradients that go out */
     uint8_t *send, *receive; /* exact: messages */
-    uint8_t *owner_rows, *requester_rows; /* not one-sided: buffers of rows that travel */
-    uint8_t *local;                       /* [bound] rows of row_bytes by feature and rank */
+    /* Rows that travel; one-sided: `owner_rows` is in the window. Gradients arrive in `owner_rows`,
+     * rank by rank; the rows that the rank requests from itself are there too. */
+    uint8_t *owner_rows, *requester_rows;
+    uint8_t *local; /* [bound] rows of row_bytes by feature and rank; one rank: as in the batch */
     hotbed_gather_view gather;
     /* exact: sizes for the communicator, the four parts of `sizes` in this order */
     /* [4 * world] host: bytes of messages out and in, of rows requested and owned */
@@ -129,16 +135,23 @@ typedef struct hotbed_part {
     hotbed_group *group;
     uint32_t member; /* number of its collection in the context */
     hotbed_memory memory;
+    hotbed_batch batch; /* of the lookup */
     hotbed_pick_view pick;
+    /* Pooling NONE: where the keys of the part are in the caller's batch; NULL: in the same places. */
+    const uint32_t *sources;
     uint32_t *mapped;       /* [num_features] host copy of pick.features */
     hotbed_step_view dedup; /* distinct keys, and the sums of their gradients */
     void *scratch;
     size_t scratch_bytes;
     uint32_t *num_keys; /* device: number of keys of the batch, and of sent keys */
     const uint32_t *num_sent;
-    float *sums;       /* dedup: [max_keys, dim] f32 */
-    float *pooled;     /* [max_batch_size, columns] */
-    float *all_pooled; /* [world * max_batch_size, columns] */
+    uint8_t **sum_rows; /* dedup: [max_keys] where the sum of each distinct key goes */
+    float *sums;        /* one rank, pooling NONE: [max_keys, dim] f32 */
+    float *pooled;      /* [max_batch_size, columns] */
+    float *all_pooled;  /* [world * max_batch_size, columns]; one rank: `pooled` */
+    /* One rank: offsets of `batch`, and the first key of each bag, if it was computed. */
+    int64_t *offsets;
+    const uint32_t *bag_starts;
     hotbed_bucketize_view bucketize;
     uint64_t row_bytes;                  /* bytes of a row in the exchange; 0: pooled */
     uint64_t message_at;                 /* offset of the part in the bytes for one rank */
@@ -245,5 +258,52 @@ hotbed_status hotbed_exchange_rows(
 /* The part's rows as kernels see them, with these ends. */
 hotbed_deliver_view hotbed_part_deliver(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends);
+
+/* The part's sums and bags as kernels see them, for bags that begin at `starts`. */
+hotbed_pool_view hotbed_part_pool(
+    const hotbed_sharded_context *context, const hotbed_part *part, const uint32_t *starts,
+    uint32_t batch_size);
+
+/* Where the lookup writes its output: `all_pooled` or the path's `local`, and the elements from one
+ * row to the next. */
+void *hotbed_part_local(const hotbed_part *part, uint64_t *stride);
+
+/* Make the occurrences of the ticket's keys refer to the rows of gradients that update() passes to
+ * the lookup. Called after a prefetch. */
+hotbed_status hotbed_part_place_gradients(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream);
+
+/* Find the part's features in the batch; copy their numbers to the device if they differ from the
+ * last batch's. */
+hotbed_status hotbed_part_map_features(
+    hotbed_part *part, const hotbed_kjt *kjt, hotbed_stream *stream);
+
+/* Whether the batch has the part's features and no others, in their order, so that its arrays are
+ * the part's. The features must have been mapped. */
+bool hotbed_part_has_order_of(const hotbed_part *part, const hotbed_kjt *kjt);
+
+/* --- one rank (sharded_alone.c) ---------------------------------------------------------------------- */
+
+/* Create the memory and the only path of a part. */
+hotbed_status hotbed_alone_create(
+    const hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream);
+
+/* Make the batches of the member's lookups. */
+hotbed_status hotbed_alone_start(
+    hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream);
+
+/* Whether the lookup can write its output to the caller's rows itself, or read the caller's
+ * gradients. Otherwise they pass through hotbed_part_local(). */
+bool hotbed_alone_reads_into_output(const hotbed_part *part);
+bool hotbed_alone_takes_gradients(const hotbed_part *part);
+
+/* Copy the lookup's output to the caller's, and prepare the gradients for update(). */
+hotbed_status hotbed_alone_wait_output(
+    const hotbed_sharded_context *context, const hotbed_part *part, void *output, uint64_t stride,
+    hotbed_stream *stream);
+hotbed_status hotbed_alone_start_backward(
+    const hotbed_sharded_context *context, const hotbed_part *part, const void *gradient,
+    uint64_t stride, hotbed_stream *stream);
+hotbed_status hotbed_alone_update(const hotbed_part *part, hotbed_stream *stream);
 
 #endif

@@ -91,7 +91,8 @@ hotbed_status hotbed_sharded_create_context(
     context->comm = first->comm;
     context->rank = first->rank;
     context->world = first->world;
-    context->plan = first->options.plan;
+    /* One rank sends nothing, so it has neither sizes to wait for nor a window. */
+    context->plan = first->world == 1 ? HOTBED_PLAN_FIXED : first->options.plan;
     context->policy = first->options.overflow;
     context->backend = first->backend;
     context->device = first->device;
@@ -184,9 +185,8 @@ static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
     return HOTBED_OK;
 }
 
-/* Find the part's features in the batch; copy their numbers to the device if they differ from the
- * last batch's. */
-static hotbed_status map_features(hotbed_part *part, const hotbed_kjt *kjt, hotbed_stream *stream) {
+hotbed_status hotbed_part_map_features(
+    hotbed_part *part, const hotbed_kjt *kjt, hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     bool changed = false;
     for (uint32_t f = 0; f < g->num_features; f++) {
@@ -201,32 +201,65 @@ static hotbed_status map_features(hotbed_part *part, const hotbed_kjt *kjt, hotb
         (uint32_t *)(uintptr_t)part->pick.features, part->mapped, g->num_features, stream);
 }
 
+bool hotbed_part_has_order_of(const hotbed_part *part, const hotbed_kjt *kjt) {
+    uint32_t f = 0;
+    if (kjt->strides != NULL || kjt->num_features != part->group->num_features)
+        return false;
+    while (f < kjt->num_features && part->mapped[f] == f)
+        f++;
+    return f == kjt->num_features;
+}
+
+/* Whether the part removes the duplicates of the caller's keys where they are. */
+static bool dedups_in_place(const hotbed_part *part, const hotbed_kjt *kjt) {
+    return part->group->dedup && hotbed_part_has_order_of(part, kjt);
+}
+
+static bool has_one_key_a_row(const hotbed_kjt *kjt) {
+    return kjt->offsets == NULL && kjt->lengths == NULL;
+}
+
 /* Find the distinct keys of each table, and the occurrences of each by position in the caller's
  * batch. */
-static hotbed_status dedup(hotbed_part *part, hotbed_stream *stream) {
+static hotbed_status dedup(hotbed_part *part, const hotbed_member *m, hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
     hotbed_step_view *d = &part->dedup;
-    HOTBED_TRY(kernels->pick(
-        (uint64_t)g->num_tables + 1, d->batch.table_starts, part->pick.starts, g->table_rows,
-        stream));
+    hotbed_table_starts_view view = {
+        .starts = part->pick.starts,
+        .batch_size = part->sharded->options.max_batch_size,
+        .features = g->table_features,
+        .num_tables = g->num_tables,
+        .table_starts = d->batch.table_starts,
+    };
+    d->batch.keys = part->pick.keys;
+    if (part->sources == NULL) {
+        d->batch.keys = m->kjt.keys;
+        view.batch_size = m->kjt.batch_size;
+        view.starts = has_one_key_a_row(&m->kjt) ? NULL : m->starts;
+        view.bad = view.starts == NULL ? NULL : m->bad;
+    }
+    HOTBED_TRY(kernels->table_starts(&view, stream));
     HOTBED_TRY(hotbed_dedup_keys(g->lookup, d, part->scratch, part->scratch_bytes, stream));
+    if (part->sources == NULL)
+        return HOTBED_OK;
     return kernels->follow(
-        d->batch.bound, part->num_keys, d->unique.positions, part->pick.sources, stream);
+        d->batch.bound, part->num_keys, d->unique.positions, part->sources, stream);
 }
 
 static hotbed_status start_part(
     hotbed_part *part, const hotbed_member *m, const hotbed_kjt_view *kjt, hotbed_stream *stream) {
     hotbed_pick_view *p = &part->pick;
-    HOTBED_TRY(map_features(part, &m->kjt, stream));
     p->kjt = *kjt;
     p->bases = m->kjt.strides == NULL ? NULL : m->bases;
     p->stride = m->kjt.batch_size;
-    HOTBED_TRY(hotbed_kjt_pick(p, part->scratch, part->scratch_bytes, stream));
+    part->sources = dedups_in_place(part, &m->kjt) ? NULL : p->sources;
+    if (part->sources != NULL)
+        HOTBED_TRY(hotbed_kjt_pick(p, part->scratch, part->scratch_bytes, stream));
     part->dedup.batch.bound = part->bucketize.bound = kjt->bound;
     part->bucketize.capacity = part->group->capacity;
     if (part->group->dedup)
-        HOTBED_TRY(dedup(part, stream));
+        HOTBED_TRY(dedup(part, m, stream));
     return hotbed_bucketize(&part->bucketize, part->scratch, part->scratch_bytes, stream);
 }
 
@@ -234,13 +267,16 @@ static hotbed_status start_member(
     hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream) {
     hotbed_part *parts = &context->parts[m->first_part];
     hotbed_kjt_view view = hotbed_kjt_view_of(&m->kjt, m->starts, m->bad, stream);
-    if (m->kjt.strides != NULL)
-        HOTBED_TRY(hotbed_kjt_put_bases(&m->kjt, m->bases, stream));
-    HOTBED_TRY(hotbed_kjt_start(&view, parts->scratch, parts->scratch_bytes, stream));
+    for (uint32_t g = 0; g < m->sharded->num_groups; g++)
+        HOTBED_TRY(hotbed_part_map_features(&parts[g], &m->kjt, stream));
+    /* A batch in the order of a part has no other parts. */
+    if (!has_one_key_a_row(&m->kjt) || !dedups_in_place(parts, &m->kjt)) {
+        if (m->kjt.strides != NULL)
+            HOTBED_TRY(hotbed_kjt_put_bases(&m->kjt, m->bases, stream));
+        HOTBED_TRY(hotbed_kjt_start(&view, parts->scratch, parts->scratch_bytes, stream));
+    }
     for (uint32_t g = 0; g < m->sharded->num_groups; g++)
         HOTBED_TRY(start_part(&parts[g], m, &view, stream));
-    m->kjt.features = NULL; /* the caller may change the names and strides now */
-    m->kjt.strides = NULL;
     return HOTBED_OK;
 }
 
@@ -273,7 +309,11 @@ hotbed_status hotbed_sharded_input_dist(
         hotbed_member *m = &context->members[i];
         m->kjt = read[i];
         m->training = m->sharded->training;
-        HOTBED_TRY(start_member(context, m, stream));
+        HOTBED_TRY(
+            context->world == 1 ? hotbed_alone_start(context, m, stream)
+                                : start_member(context, m, stream));
+        m->kjt.features = NULL; /* the caller may change the names and strides now */
+        m->kjt.strides = NULL;
     }
     HOTBED_TRY(hotbed_exchange_start(context, context->plan == HOTBED_PLAN_TWO_PHASE, stream));
     context->stage = HOTBED_STAGE_STARTED;

@@ -67,7 +67,7 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
         d->unique.starts = hotbed_carve_take(&carve, words + sizeof(uint32_t));
         d->unique.positions = hotbed_carve_take(&carve, words);
         d->unique.counts = hotbed_carve_take(&carve, n * sizeof(uint64_t));
-        part->sums = hotbed_carve_take(&carve, n * part->sharded->dim * sizeof(float));
+        part->sum_rows = hotbed_carve_take(&carve, n * sizeof(uint8_t *));
     }
     if (part->row_bytes == 0) {
         size_t sums = g->columns * o->max_batch_size * sizeof(float);
@@ -83,7 +83,8 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
     const hotbed_group *g = part->group;
     const hotbed_sharded_options *o = &part->sharded->options;
     hotbed_step_view *d = &part->dedup;
-    part->num_keys = part->pick.starts + (size_t)g->num_features * o->max_batch_size;
+    part->num_keys = g->dedup ? d->batch.table_starts + g->num_tables
+                              : part->pick.starts + (size_t)g->num_features * o->max_batch_size;
     part->num_sent = g->dedup ? d->unique.offsets + g->num_tables : part->num_keys;
     part->pick.num_features = g->num_features;
     part->pick.batch_size = o->max_batch_size;
@@ -106,18 +107,18 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
         .shape = shape_of(part),
     };
     hotbed_dedup_init(g->lookup, d);
-    d->batch.keys = part->pick.keys;
 }
 
 static hotbed_status make_part(
     hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
-    part->row_bytes = hotbed_part_row_bytes(part->sharded);
-    part->scratch_bytes = scratch_of(context, part, stream);
     part->mapped = hotbed_new(part->group->num_features * sizeof *part->mapped);
     if (part->mapped == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a part of a context");
     for (uint32_t f = 0; f < part->group->num_features; f++)
         part->mapped[f] = UINT32_MAX;
+    if (context->world == 1)
+        return hotbed_alone_create(context, part, stream);
+    part->scratch_bytes = scratch_of(context, part, stream);
     size_t bytes = carve_part(context, part, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &part->memory));
     (void)carve_part(context, part, part->memory.data);
@@ -190,12 +191,15 @@ static void point_path(
     for (uint32_t p = 0; p < context->world; p++) {
         to[p] = context->send + p * messages;
         from[p] = (window == NULL ? context->receive : window) + p * messages;
-        owner[p] = (window == NULL ? path->owner_rows : window + part->window_owner) + p * rows;
+        owner[p] = path->owner_rows + p * rows;
         asker[p] = (window == NULL ? path->requester_rows : window + part->window_asker) + p * rows;
     }
     path->to.offset = path->from.offset = part->message_at;
-    if (window == NULL)
+    if (window == NULL) { /* what a rank sends itself stays where it is written */
+        from[context->rank] = to[context->rank];
+        asker[context->rank] = owner[context->rank];
         return;
+    }
     /* Set this rank's buffers in the others' windows; the window's pointers do not change. */
     uint8_t **parts = (uint8_t **)(uintptr_t)hotbed_window_parts(context->window);
     path->to = (hotbed_ends){parts, context->rank * messages + part->message_at};
@@ -210,6 +214,8 @@ static hotbed_status upload_pointers(
     hotbed_memory staging;
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, 4 * bytes, NULL, &staging));
     uint8_t **host = staging.data;
+    if (context->window != NULL)
+        path->owner_rows = (uint8_t *)hotbed_window_data(context->window) + part->window_owner;
     uint8_t **const device[4] = {
         path->to.at, path->from.at, path->owner_in.at, path->requester_in.at};
     point_path(context, part, path, host, host + n, host + 2 * n, host + 3 * n);
@@ -322,7 +328,7 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
         hotbed_part *part = &context->parts[i];
         part->row_bytes = hotbed_part_row_bytes(part->sharded);
         part->message_at = context->message_bytes;
-        if (fixed)
+        if (fixed && context->world > 1)
             context->message_bytes += hotbed_message_bytes(shape_of(part), part->group->capacity);
     }
     size_t bytes = carve_context(context, NULL);
@@ -340,8 +346,10 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
         HOTBED_TRY(make_window(context, stream));
     for (uint32_t i = 0; i < context->num_parts; i++) {
         hotbed_part *part = &context->parts[i];
-        HOTBED_TRY(make_part(context, part, stream));
         part->path = &part->paths[fixed ? 0 : 1];
+        HOTBED_TRY(make_part(context, part, stream));
+        if (context->world == 1)
+            continue;
         HOTBED_TRY(make_path(context, part, part->path, fixed ? part->group->capacity : 0, stream));
     }
     return hotbed_stream_finish(stream);
@@ -373,6 +381,8 @@ hotbed_status hotbed_parts_make_exact(hotbed_sharded_context *context, hotbed_st
 }
 
 hotbed_status hotbed_parts_clear(hotbed_sharded_context *context, hotbed_stream *stream) {
+    if (context->world == 1)
+        return HOTBED_OK;
     return hotbed_fill(context->overflow, 0, (1 + context->num_parts) * sizeof(uint32_t), stream);
 }
 
@@ -405,6 +415,8 @@ static hotbed_status place_all(hotbed_sharded_context *context, hotbed_stream *s
 
 hotbed_status hotbed_exchange_start(
     hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
+    if (context->world == 1)
+        return hotbed_comm_check_call("input_dist", context->comm, stream);
     for (uint32_t i = 0; i < context->num_parts; i++)
         context->parts[i].path = &context->parts[i].paths[exact ? 1 : 0];
     if (exact) {
@@ -418,7 +430,7 @@ hotbed_status hotbed_exchange_start(
     }
     if (context->window == NULL) {
         HOTBED_TRY(place_all(context, stream));
-        return hotbed_comm_all_to_all(
+        return hotbed_comm_all_to_others(
             context->comm, context->message_bytes, context->send, context->receive, stream);
     }
     /* The first barrier: no rank uses the window's earlier contents any more. */
@@ -451,7 +463,8 @@ static hotbed_status read_sizes(hotbed_sharded_context *context, uint32_t number
     return HOTBED_OK;
 }
 
-/* Compute where received messages begin, and rows on both sides. */
+/* Compute where received messages begin, and rows on both sides. What the rank sends itself stays
+ * where it is written: its message in `send`, its rows and gradients in `owner_rows`. */
 static hotbed_status aim_received(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
@@ -462,6 +475,8 @@ static hotbed_status aim_received(
         .counts = path->gather.capacities,
         .stride = path->gather.capacity_stride,
         .to = path->from.at,
+        .own = path->to.at,
+        .rank = context->rank,
         .shape = shape_of(part),
         .world = context->world,
     };
@@ -470,10 +485,12 @@ static hotbed_status aim_received(
         return HOTBED_OK;
     aim.base = path->owner_rows;
     aim.to = path->owner_in.at;
+    aim.own = NULL;
     aim.row_bytes = part->row_bytes;
     HOTBED_TRY(kernels->aim(&aim, stream));
     aim.base = path->requester_rows;
     aim.to = path->requester_in.at;
+    aim.own = path->owner_in.at;
     aim.counts = part->bucketize.counts;
     aim.stride = 1;
     return kernels->aim(&aim, stream);
@@ -498,7 +515,7 @@ hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stre
             .bound = exact_bytes(context, part, part->sharded->options.max_keys),
         };
         if (n == HOTBED_EXCHANGES_MAX || i + 1 == context->num_parts) {
-            HOTBED_TRY(hotbed_comm_exchange(context->comm, n, exchanges, stream));
+            HOTBED_TRY(hotbed_comm_exchange_others(context->comm, n, exchanges, stream));
             n = 0;
         }
     }
@@ -508,15 +525,67 @@ hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stre
 }
 
 hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_stream *stream) {
+    if (context->world == 1)
+        return HOTBED_OK;
     for (uint32_t i = 0; i < context->num_parts; i++) {
         hotbed_part *part = &context->parts[i];
-        part->path->gather.bound = part->path->num_keys;
-        HOTBED_TRY(hotbed_gather(&part->path->gather, part->scratch, part->scratch_bytes, stream));
+        hotbed_gather_view *g = &part->path->gather;
+        g->bound = part->path->num_keys;
+        HOTBED_TRY(hotbed_gather(g, part->scratch, part->scratch_bytes, stream));
+        hotbed_batch_init(&part->batch);
+        part->batch.batch_size =
+            part->row_bytes != 0 ? 1 : context->world * part->sharded->options.max_batch_size;
+        part->batch.num_keys = part->path->num_keys;
+        part->batch.keys = g->keys;
+        part->batch.offsets = g->offsets;
+        part->batch.weights = g->weights;
+        part->batch.counts = g->counts;
     }
     return HOTBED_OK;
 }
 
 /* --- the exchange of rows --------------------------------------------------------------------------------- */
+
+void *hotbed_part_local(const hotbed_part *part, uint64_t *stride) {
+    if (part->row_bytes == 0) {
+        *stride = part->group->columns;
+        return part->all_pooled;
+    }
+    *stride = part->row_bytes / hotbed_dtype_bytes(part->sharded->output_dtype);
+    return part->path->local;
+}
+
+hotbed_status hotbed_part_place_gradients(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
+    const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
+    hotbed_dedup_occurrences o = hotbed_dedup_occurrences_of(part->path->ticket);
+    if (part->row_bytes == 0 || (context->world == 1 && part->sources == NULL))
+        return HOTBED_OK;
+    if (context->world == 1)
+        return kernels->follow(
+            part->batch.num_keys, o.num_keys, o.positions, part->sources, stream);
+    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_in);
+    return kernels->find_places(&d, part->path->owner_rows, o.num_keys, o.positions, stream);
+}
+
+hotbed_pool_view hotbed_part_pool(
+    const hotbed_sharded_context *context, const hotbed_part *part, const uint32_t *starts,
+    uint32_t batch_size) {
+    const hotbed_sharded *c = part->sharded;
+    hotbed_pool_view view = {
+        .starts = starts,
+        .columns = part->group->columns32,
+        .output_columns = part->group->output_columns,
+        .num_features = part->group->num_features,
+        .batch_size = batch_size,
+        .samples = context->members[part->member].kjt.batch_size,
+        .mean = c->pooling == HOTBED_POOL_MEAN ? 1 : 0,
+        .dtype = (uint32_t)c->output_dtype,
+        .max_gradient = c->optimizer_view.max_gradient,
+        .scale = c->options.gradient_scale,
+    };
+    return view;
+}
 
 hotbed_deliver_view hotbed_part_deliver(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends) {
@@ -529,7 +598,7 @@ hotbed_deliver_view hotbed_part_deliver(
         .num_segments = hotbed_gather_segments(&path->gather),
         .ranks = part->bucketize.ranks,
         .places = part->bucketize.places,
-        .sources = part->pick.sources,
+        .sources = part->sources,
         .inverse = part->dedup.unique.inverse,
         .num_keys = part->num_keys,
         .num_sent = part->num_sent,
@@ -558,7 +627,7 @@ hotbed_status hotbed_exchange_rows(
     if (in_window(context, path))
         return hotbed_window_barrier(context->window, stream);
     if (path->capacity != 0)
-        return hotbed_comm_all_to_all(
+        return hotbed_comm_all_to_others(
             context->comm, path->capacity * part->row_bytes, send, receive, stream);
     size_t world = context->world;
     uint64_t keys = gradients ? part->sharded->options.max_keys : path->bound;
@@ -569,5 +638,5 @@ hotbed_status hotbed_exchange_rows(
         .recv_bytes = path->sizes + (gradients ? 3 : 2) * world,
         .bound = keys * part->row_bytes,
     };
-    return hotbed_comm_all_to_all_v(context->comm, &exchange, stream);
+    return hotbed_comm_exchange_others(context->comm, 1, &exchange, stream);
 }

@@ -29,31 +29,6 @@ static hotbed_part *part_of(
     return &context->parts[m->first_part + group];
 }
 
-/* The received keys as a batch of the lookup. */
-static hotbed_batch batch_of(const hotbed_sharded_context *context, const hotbed_part *part) {
-    const hotbed_gather_view *g = &part->path->gather;
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
-    batch.batch_size =
-        part->row_bytes != 0 ? 1 : context->world * part->sharded->options.max_batch_size;
-    batch.num_keys = part->path->num_keys;
-    batch.keys = g->keys;
-    batch.offsets = g->offsets;
-    batch.weights = g->weights;
-    batch.counts = g->counts;
-    return batch;
-}
-
-/* Where a lookup's output goes, and the elements between two of its rows. */
-static void *output_of(const hotbed_part *part, uint64_t *stride) {
-    if (part->row_bytes == 0) {
-        *stride = part->group->columns;
-        return part->all_pooled;
-    }
-    *stride = part->row_bytes / hotbed_dtype_bytes(part->sharded->output_dtype);
-    return part->path->local;
-}
-
 static uint64_t least_stride(const hotbed_sharded *c) {
     return c->pooling == HOTBED_POOL_NONE ? c->dim : hotbed_sharded_columns(c);
 }
@@ -74,21 +49,9 @@ static hotbed_status check_rows(
     return HOTBED_OK;
 }
 
-static hotbed_pool_view pool_of(const hotbed_member *m, const hotbed_part *part) {
-    const hotbed_sharded *c = m->sharded;
-    hotbed_pool_view view = {
-        .starts = part->pick.starts,
-        .columns = part->group->columns32,
-        .output_columns = part->group->output_columns,
-        .num_features = part->group->num_features,
-        .batch_size = c->options.max_batch_size,
-        .samples = m->kjt.batch_size,
-        .mean = c->pooling == HOTBED_POOL_MEAN ? 1 : 0,
-        .dtype = (uint32_t)c->output_dtype,
-        .max_gradient = c->optimizer_view.max_gradient,
-        .scale = c->options.gradient_scale,
-    };
-    return view;
+static hotbed_pool_view pool_of(const hotbed_sharded_context *context, const hotbed_part *part) {
+    return hotbed_part_pool(
+        context, part, part->pick.starts, part->sharded->options.max_batch_size);
 }
 
 /* --- forward ------------------------------------------------------------------------------------------------ */
@@ -98,10 +61,10 @@ static hotbed_status prefetch(
     HOTBED_TRY(hotbed_sharded_context_settle(context, stream));
     HOTBED_TRY(hotbed_sharded_growth_due(m->sharded, stream));
     for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
-        hotbed_part *part = part_of(context, m, g);
-        hotbed_batch batch = batch_of(context, part);
-        HOTBED_TRY(
-            hotbed_storage_prefetch(part->group->lookup, &batch, part->path->ticket, stream));
+        const hotbed_part *part = part_of(context, m, g);
+        hotbed_ticket *ticket = part->path->ticket;
+        HOTBED_TRY(hotbed_storage_prefetch(part->group->lookup, &part->batch, ticket, stream));
+        HOTBED_TRY(hotbed_part_place_gradients(context, part, stream));
     }
     m->stage = HOTBED_STAGE_PREFETCHED;
     return HOTBED_OK;
@@ -117,38 +80,46 @@ hotbed_status hotbed_sharded_prefetch(
     return hotbed_sharded_context_leave(context, stream);
 }
 
+/* Begin a call that reads the rows: prefetch them if they have not been. */
+static hotbed_status enter_compute(
+    hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream, const char *call,
+    hotbed_member **m) {
+    bool ready = context != NULL && number < context->num_members &&
+                 context->members[number].stage == HOTBED_STAGE_READY;
+    return enter(
+        context, number, stream, call, ready ? HOTBED_STAGE_READY : HOTBED_STAGE_PREFETCHED, m);
+}
+
+static hotbed_status prepare_compute(
+    hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream) {
+    if (!m->training)
+        return hotbed_sharded_context_settle(context, stream);
+    return m->stage == HOTBED_STAGE_READY ? prefetch(context, m, stream) : HOTBED_OK;
+}
+
+/* Write the lookup's output. */
 static hotbed_status compute(
-    hotbed_sharded_context *context, const hotbed_member *m, hotbed_stream *stream) {
-    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
-        hotbed_part *part = part_of(context, m, g);
-        hotbed_storage *lookup = part->group->lookup;
-        uint64_t stride;
-        void *output = output_of(part, &stride);
-        if (m->training) {
-            HOTBED_TRY(hotbed_storage_forward(lookup, part->path->ticket, output, stride, stream));
-            continue;
-        }
-        hotbed_batch batch = batch_of(context, part);
-        HOTBED_TRY(hotbed_sharded_search_begin(m->sharded, stream));
-        hotbed_status status = hotbed_storage_eval(lookup, &batch, output, stride, stream);
-        HOTBED_TRY(hotbed_sharded_search_end(m->sharded, status, stream));
-    }
-    return HOTBED_OK;
+    const hotbed_member *m, const hotbed_part *part, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    hotbed_storage *lookup = part->group->lookup;
+    if (m->training)
+        return hotbed_storage_forward(lookup, part->path->ticket, output, stride, stream);
+    HOTBED_TRY(hotbed_sharded_search_begin(m->sharded, stream));
+    hotbed_status status = hotbed_storage_eval(lookup, &part->batch, output, stride, stream);
+    return hotbed_sharded_search_end(m->sharded, status, stream);
 }
 
 hotbed_status hotbed_sharded_compute(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     hotbed_member *m = NULL;
-    bool ready = context != NULL && number < context->num_members &&
-                 context->members[number].stage == HOTBED_STAGE_READY;
-    HOTBED_TRY(enter(
-        context, number, stream, "compute", ready ? HOTBED_STAGE_READY : HOTBED_STAGE_PREFETCHED,
-        &m));
-    if (ready && m->training)
-        HOTBED_TRY(prefetch(context, m, stream));
-    if (!m->training)
-        HOTBED_TRY(hotbed_sharded_context_settle(context, stream));
-    HOTBED_TRY(compute(context, m, stream));
+    HOTBED_TRY(enter_compute(context, number, stream, "compute", &m));
+    HOTBED_TRY(prepare_compute(context, m, stream));
+    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
+        const hotbed_part *part = part_of(context, m, g);
+        uint64_t stride;
+        void *local = hotbed_part_local(part, &stride);
+        HOTBED_TRY(compute(m, part, local, stride, stream));
+    }
     return leave(context, m, HOTBED_STAGE_COMPUTED, stream);
 }
 
@@ -156,7 +127,7 @@ hotbed_status hotbed_sharded_output_dist(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     hotbed_member *m = NULL;
     HOTBED_TRY(enter(context, number, stream, "output_dist", HOTBED_STAGE_COMPUTED, &m));
-    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
+    for (uint32_t g = 0; g < m->sharded->num_groups && context->world > 1; g++) {
         hotbed_part *part = part_of(context, m, g);
         if (part->row_bytes == 0) {
             HOTBED_TRY(hotbed_comm_reduce_scatter(
@@ -164,7 +135,7 @@ hotbed_status hotbed_sharded_output_dist(
             continue;
         }
         hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_out);
-        HOTBED_TRY(hotbed_dist_kernels_of(stream)->owner_copy(&d, part->path->local, true, stream));
+        HOTBED_TRY(hotbed_dist_kernels_of(stream)->send_rows(&d, part->path->local, stream));
         HOTBED_TRY(hotbed_exchange_rows(context, part, false, stream));
     }
     return leave(context, m, HOTBED_STAGE_DELIVERING, stream);
@@ -185,9 +156,13 @@ hotbed_status hotbed_sharded_wait_output(
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
     uint64_t element = hotbed_dtype_bytes(m->sharded->output_dtype);
     for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
-        hotbed_part *part = part_of(context, m, g);
+        const hotbed_part *part = part_of(context, m, g);
+        if (context->world == 1) {
+            HOTBED_TRY(hotbed_alone_wait_output(context, part, output, stride, stream));
+            continue;
+        }
         if (part->row_bytes == 0) {
-            hotbed_pool_view p = pool_of(m, part);
+            hotbed_pool_view p = pool_of(context, part);
             HOTBED_TRY(kernels->pool_finish(
                 &p, part->group->columns, part->pooled, output, stride, stream));
             continue;
@@ -198,6 +173,38 @@ hotbed_status hotbed_sharded_wait_output(
     return leave(context, m, HOTBED_STAGE_DELIVERED, stream);
 }
 
+/* One rank: the lookup writes the caller's rows itself where it can. */
+static hotbed_status read_alone(
+    hotbed_sharded_context *context, hotbed_member *m, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    HOTBED_TRY(check_rows(m, output, "output", &stride));
+    HOTBED_TRY(prepare_compute(context, m, stream));
+    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
+        const hotbed_part *part = part_of(context, m, g);
+        if (hotbed_alone_reads_into_output(part)) {
+            HOTBED_TRY(compute(m, part, output, stride, stream));
+            continue;
+        }
+        uint64_t local_stride;
+        void *local = hotbed_part_local(part, &local_stride);
+        HOTBED_TRY(compute(m, part, local, local_stride, stream));
+        HOTBED_TRY(hotbed_alone_wait_output(context, part, output, stride, stream));
+    }
+    return leave(context, m, HOTBED_STAGE_DELIVERED, stream);
+}
+
+hotbed_status hotbed_sharded_read(
+    hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    hotbed_member *m = NULL;
+    if (context != NULL && context->world == 1) {
+        HOTBED_TRY(enter_compute(context, number, stream, "read", &m));
+        return read_alone(context, m, output, stride, stream);
+    }
+    HOTBED_TRY(hotbed_sharded_compute_and_output_dist(context, number, stream));
+    return hotbed_sharded_wait_output(context, number, output, stride, stream);
+}
+
 /* --- backward ----------------------------------------------------------------------------------------------- */
 
 /* Send the gradients of a sequence to their owners; the gradients of keys that occur several times
@@ -206,37 +213,53 @@ static hotbed_status give(
     hotbed_sharded_context *context, hotbed_part *part, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
     const hotbed_sharded *c = part->sharded;
+    const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
+    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_out);
     if (part->group->dedup) {
         hotbed_gradient_view view = {gradient, stride};
-        hotbed_sums_view sums = {part->sums, c->dim, false};
+        hotbed_sums_view sums = {
+            .rows = part->sum_rows,
+            .dtype = (uint32_t)c->output_dtype,
+            .scale = c->options.gradient_scale,
+        };
+        HOTBED_TRY(kernels->find_rows(&d, part->sum_rows, stream));
         HOTBED_TRY(hotbed_dedup_sums(
             part->group->lookup, &part->dedup, &c->optimizer_view, view, sums, c->dim,
             part->scratch, stream));
-        gradient = part->sums;
-        stride = c->dim;
+    } else {
+        HOTBED_TRY(kernels->give_gradients(&d, gradient, stride, stream));
     }
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_out);
-    HOTBED_TRY(hotbed_dist_kernels_of(stream)->give_gradients(&d, gradient, stride, stream));
     return hotbed_exchange_rows(context, part, true, stream);
+}
+
+/* Begin a call that takes the gradient. */
+static hotbed_status enter_backward(
+    hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t *stride,
+    hotbed_stream *stream, const char *call, hotbed_member **out) {
+    HOTBED_TRY(enter(context, number, stream, call, HOTBED_STAGE_DELIVERED, out));
+    if (!(*out)->training)
+        return hotbed_fail(HOTBED_ERR_STATE, "%s: the collection is in eval mode", call);
+    if ((*out)->sharded->optimizer.kind == 0)
+        return hotbed_fail(HOTBED_ERR_STATE, "the collection was created without an optimizer");
+    return check_rows(*out, gradient, "gradient", stride);
 }
 
 hotbed_status hotbed_sharded_backward_dist(
     hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
     hotbed_member *m = NULL;
-    HOTBED_TRY(enter(context, number, stream, "backward_dist", HOTBED_STAGE_DELIVERED, &m));
-    if (!m->training)
-        return hotbed_fail(HOTBED_ERR_STATE, "backward_dist: the collection is in eval mode");
-    if (m->sharded->optimizer.kind == 0)
-        return hotbed_fail(HOTBED_ERR_STATE, "the collection was created without an optimizer");
-    HOTBED_TRY(check_rows(m, gradient, "gradient", &stride));
+    HOTBED_TRY(enter_backward(context, number, gradient, &stride, stream, "backward_dist", &m));
     for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
         hotbed_part *part = part_of(context, m, g);
+        if (context->world == 1) {
+            HOTBED_TRY(hotbed_alone_start_backward(context, part, gradient, stride, stream));
+            continue;
+        }
         if (part->row_bytes != 0) {
             HOTBED_TRY(give(context, part, gradient, stride, stream));
             continue;
         }
-        hotbed_pool_view p = pool_of(m, part);
+        hotbed_pool_view p = pool_of(context, part);
         uint64_t floats = part->group->columns * m->sharded->options.max_batch_size;
         HOTBED_TRY(hotbed_dist_kernels_of(stream)->pool_start(
             &p, part->group->columns, gradient, stride, part->pooled, stream));
@@ -251,15 +274,34 @@ hotbed_status hotbed_sharded_update(
     hotbed_member *m = NULL;
     HOTBED_TRY(enter(context, number, stream, "update", HOTBED_STAGE_RETURNING, &m));
     for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
-        hotbed_part *part = part_of(context, m, g);
-        uint64_t stride;
-        void *gradient = output_of(part, &stride);
-        if (part->row_bytes != 0) {
-            hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_in);
-            HOTBED_TRY(hotbed_dist_kernels_of(stream)->owner_copy(&d, gradient, false, stream));
+        const hotbed_part *part = part_of(context, m, g);
+        if (context->world == 1) {
+            HOTBED_TRY(hotbed_alone_update(part, stream));
+            continue;
         }
+        uint64_t stride;
+        void *gradient = hotbed_part_local(part, &stride);
+        if (part->row_bytes != 0)
+            gradient = part->path->owner_rows;
         HOTBED_TRY(hotbed_storage_backward(
             part->group->lookup, part->path->ticket, gradient, stride, stream));
+    }
+    return leave(context, m, HOTBED_STAGE_DONE, stream);
+}
+
+/* One rank: the lookup reads the caller's gradients itself where it can. */
+static hotbed_status backward_alone(
+    hotbed_sharded_context *context, hotbed_member *m, const void *gradient, uint64_t stride,
+    hotbed_stream *stream) {
+    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
+        const hotbed_part *part = part_of(context, m, g);
+        if (hotbed_alone_takes_gradients(part)) {
+            HOTBED_TRY(hotbed_storage_backward(
+                part->group->lookup, part->path->ticket, gradient, stride, stream));
+            continue;
+        }
+        HOTBED_TRY(hotbed_alone_start_backward(context, part, gradient, stride, stream));
+        HOTBED_TRY(hotbed_alone_update(part, stream));
     }
     return leave(context, m, HOTBED_STAGE_DONE, stream);
 }
@@ -267,6 +309,11 @@ hotbed_status hotbed_sharded_update(
 hotbed_status hotbed_sharded_backward(
     hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
+    hotbed_member *m = NULL;
+    if (context != NULL && context->world == 1) {
+        HOTBED_TRY(enter_backward(context, number, gradient, &stride, stream, "backward", &m));
+        return backward_alone(context, m, gradient, stride, stream);
+    }
     HOTBED_TRY(hotbed_sharded_backward_dist(context, number, gradient, stride, stream));
     return hotbed_sharded_update(context, number, stream);
 }
@@ -282,7 +329,7 @@ hotbed_status hotbed_sharded_received(
             number);
     if (context->stage != HOTBED_STAGE_READY)
         return hotbed_sharded_context_fail_stage("received", context->stage);
-    *out = batch_of(context, part_of(context, &context->members[number], lookup));
+    *out = part_of(context, &context->members[number], lookup)->batch;
     return HOTBED_OK;
 }
 
@@ -297,8 +344,7 @@ static hotbed_status all_stages(
     HOTBED_TRY(hotbed_sharded_input_dist(context, kjt, stream));
     HOTBED_TRY(hotbed_sharded_wait_splits(context, stream));
     HOTBED_TRY(hotbed_sharded_wait_input(context, stream));
-    HOTBED_TRY(hotbed_sharded_compute_and_output_dist(context, number, stream));
-    return hotbed_sharded_wait_output(context, number, output, stride, stream);
+    return hotbed_sharded_read(context, number, output, stride, stream);
 }
 
 hotbed_status hotbed_sharded_set_forward(

@@ -182,9 +182,7 @@ static hotbed_status compute(
     place *p = context;
     (void)self;
     (void)input;
-    HOTBED_TRY(hotbed_sharded_compute_and_output_dist(p->now, p->number, stream));
-    HOTBED_TRY(
-        hotbed_sharded_wait_output(p->now, p->number, p->memory.data, p->output.stride, stream));
+    HOTBED_TRY(hotbed_sharded_read(p->now, p->number, p->memory.data, p->output.stride, stream));
     *output = &p->output;
     return HOTBED_OK;
 }

@@ -22,6 +22,13 @@ hotbed_status hotbed_dedup_keys(
     return storage->kernels.unique->unique(view, scratch, scratch_bytes, stream);
 }
 
+hotbed_dedup_occurrences hotbed_dedup_occurrences_of(const hotbed_ticket *ticket) {
+    hotbed_dedup_occurrences occurrences = {
+        ticket->step.unique.positions,
+        ticket->step.batch.table_starts + ticket->step.storage.num_tables};
+    return occurrences;
+}
+
 hotbed_status hotbed_dedup_sums(
     const hotbed_storage *storage, const hotbed_step_view *view,
     const hotbed_optimizer_view *optimizer, hotbed_gradient_view gradient, hotbed_sums_view sums,

@@ -21,6 +21,16 @@ hotbed_status hotbed_dedup_keys(
     const hotbed_storage *storage, const hotbed_step_view *view, void *scratch,
     size_t scratch_bytes, hotbed_stream *stream);
 
+/* Occurrences of the distinct keys of a prefetched batch. */
+typedef struct hotbed_dedup_occurrences {
+    /* Read by backward and reduce only: the row of the gradients that belongs to each occurrence.
+     * Until the next prefetch, the caller may change it to rows of another order. */
+    uint32_t *positions;
+    const uint32_t *num_keys; /* one word */
+} hotbed_dedup_occurrences;
+
+hotbed_dedup_occurrences hotbed_dedup_occurrences_of(const hotbed_ticket *ticket);
+
 /* Sum the gradients of each distinct key, of tables of `dim`. Async. */
 hotbed_status hotbed_dedup_sums(
     const hotbed_storage *storage, const hotbed_step_view *view,

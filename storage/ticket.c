@@ -404,7 +404,7 @@ hotbed_status hotbed_storage_reduce(
     HOTBED_TRY(check_sums(ticket, unique_gradients));
     use_on(ticket, stream);
     hotbed_gradient_view view = {gradient, stride};
-    hotbed_sums_view sums = {unique_gradients, storage->max_dim, add};
+    hotbed_sums_view sums = {.data = unique_gradients, .stride = storage->max_dim, .add = add};
     return storage->kernels.update->reduce(
         &ticket->step, &storage->optimizer_view, view, sums, storage->max_dim,
         ticket->update_scratch, stream);

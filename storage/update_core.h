@@ -550,6 +550,11 @@ typedef struct hotbed_sums_view {
     float *data;
     uint64_t stride;
     bool add; /* add to the existing values */
+    /* Instead of `data`, for sums that other ranks get: [unique keys] where the sum of each row
+     * goes, multiplied by `scale` and stored as `dtype`; entries that are NULL have no sum. */
+    uint8_t *const *rows;
+    uint32_t dtype;
+    float scale;
 } hotbed_sums_view;
 
 /* Write the gradient of row u, which has `dim` elements. */
@@ -557,12 +562,19 @@ HOTBED_HD void hotbed_reduce_row(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     uint32_t dim, uint64_t u, hotbed_sum_source source, hotbed_update_shape shape,
     hotbed_sums_view sums, uint32_t width) {
+    uint8_t *row = sums.rows == NULL ? NULL : sums.rows[u];
+    if (sums.rows != NULL && row == NULL)
+        return;
     for (uint32_t first = 0; first < dim; first += 4 * width) {
         uint32_t e = first + 4 * hotbed_tile_rank(width);
         uint32_t count = e < dim ? hotbed_count4(dim, e) : 0;
         hotbed_f32x4 sum = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
         if (count == 0)
             continue;
+        if (row != NULL) {
+            hotbed_store4(sums.dtype, row, e, count, hotbed_scale4(sum, sums.scale));
+            continue;
+        }
         uint64_t at = u * sums.stride + e;
         if (sums.add)
             sum = hotbed_add4(hotbed_load4(HOTBED_F32, sums.data, at, count), sum);

@@ -167,7 +167,7 @@ static void sum_row(const update_args *a, uint32_t u, uint32_t dim, float *sum) 
     if (!sums_plainly(a)) {
         const hotbed_update_shape shape = {false, false, false};
         const hotbed_sum_source source = {begin, end, NULL, 0};
-        const hotbed_sums_view sums = {sum, dim, false};
+        const hotbed_sums_view sums = {.data = sum, .stride = dim};
         hotbed_reduce_row(&a->s, &a->o, a->gradient, dim, 0, source, shape, sums, 1);
         return;
     }
@@ -273,6 +273,12 @@ static void apply_body(const void *args, uint64_t begin, uint64_t end) {
     update_range(args, begin, end, true);
 }
 
+/* Write a sum to its row of `sums->rows`. */
+static void send(const hotbed_sums_view *sums, uint8_t *row, const float *sum, uint32_t dim) {
+    for (uint32_t e = 0; e < dim; e++)
+        hotbed_store1(sums->dtype, row, e, sum[e] * sums->scale);
+}
+
 static void reduce_body(const void *args, uint64_t begin, uint64_t end) {
     const update_args *a = args;
     const hotbed_step_view *s = &a->s;
@@ -284,6 +290,13 @@ static void reduce_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint32_t u = (uint32_t)begin; u < end; u++) {
         t = table_of(s, u, t);
         uint32_t dim = s->storage.tables[t].dim;
+        if (a->sums.rows != NULL) {
+            if (a->sums.rows[u] != NULL) {
+                sum_row(a, u, dim, scratch);
+                send(&a->sums, a->sums.rows[u], scratch, dim);
+            }
+            continue;
+        }
         float *to = a->sums.data + u * a->sums.stride;
         sum_row(a, u, dim, a->sums.add ? scratch : to);
         if (a->sums.add)

@@ -52,6 +52,9 @@
  *   TWO_PHASE   sizes first, then exact messages; the host waits once per batch. Accepts any batch
  *   ONE_SIDED   as FIXED, but kernels write into other ranks' memory (hotbed_window): no host wait
  *
+ * A rank alone sends nothing: its lookups get its batches themselves, whatever the plan, so that it
+ * has no sizes to wait for, and no batch overflows.
+ *
  * A batch overflows if it has more keys for some rank than a message holds. All ranks see the
  * overflow in the same batch, and none uses any part of it. With HOTBED_OVERFLOW_REPLAY, prefetch
  * (or compute in eval) then sends the batch again by TWO_PHASE, on all ranks together. The host
@@ -334,6 +337,13 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_wait_output(
     hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
     hotbed_stream *stream);
 
+/* Call hotbed_sharded_compute(), hotbed_sharded_output_dist() and hotbed_sharded_wait_output().
+ * Asynchronous. With one rank the rows are read straight into `output`, where the calls one by one
+ * copy them. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_read(
+    hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
+    hotbed_stream *stream);
+
 /* Start to send gradients to the owners. Asynchronous. `gradient` has the output's shape, and may
  * be freed or changed once the stream has passed the call. Each element is clamped to
  * optimizer.max_gradient, then duplicates are summed, then the sums are scaled. */
@@ -345,7 +355,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_backward_dist(
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_update(hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream);
 
-/* Call hotbed_sharded_backward_dist(), then hotbed_sharded_update(). Asynchronous. */
+/* Call hotbed_sharded_backward_dist(), then hotbed_sharded_update(). Asynchronous. With one rank
+ * the optimizer reads `gradient` itself, where the calls one by one copy the sums. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_backward(
     hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride,
     hotbed_stream *stream);
@@ -367,7 +378,8 @@ hotbed_sharded_ready(hotbed_sharded_context *context, bool *out);
 /* Return the batch that lookup number `lookup` of a collection received: keys by (feature, rank,
  * sample). Device arrays, valid until the next wait_input. With pooling NONE batch_size is 1, and
  * offsets are per feature, or per table after dedup; otherwise bags of all samples, max_batch_size
- * per rank. Errors: ARGUMENT, STATE (before wait_input). */
+ * per rank. With one rank it is the caller's batch, without dedup; offsets are NULL if each bag has
+ * one key. Errors: ARGUMENT, STATE (before wait_input). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_received(
     const hotbed_sharded_context *context, uint32_t number, uint32_t lookup, hotbed_batch *out);
 

@@ -175,10 +175,16 @@ static uint64_t draw_key(
     return !fixed && draw(random, 6) == 0 ? edges[draw(random, 4)] : key;
 }
 
+/* Whether the batches of a step have one key in each row. */
+static bool has_one_key_a_row(const sharded_case *how, int step) {
+    return how->in_order && step % 3 == 1;
+}
+
 static void make_batch(const sharded_fixture *r, sharded_batch *b, int step, uint32_t rank) {
     uint64_t random = r->how->seed * 1000003U + (uint64_t)step * 1009U + rank;
-    uint32_t features = FIXTURE_FEATURES + 1, row = 0;
+    uint32_t features = FIXTURE_FEATURES + (r->how->in_order ? 0 : 1), row = 0;
     memset(b, 0, sizeof *b);
+    b->num_features = features;
     /* Batch sizes differ between ranks; some are 0. */
     b->batch_size = (uint32_t)draw(&random, FIXTURE_BATCH + 1);
     if (r->how->steady) {
@@ -188,7 +194,7 @@ static void make_batch(const sharded_fixture *r, sharded_batch *b, int step, uin
     uint32_t empty = (uint32_t)draw(&random, 2 * features);
     bool keyless = draw(&random, 7) == 0;
     for (uint32_t f = 0; f < features; f++) {
-        uint32_t feature = (f + (uint32_t)step) % features;
+        uint32_t feature = r->how->in_order ? f : (f + (uint32_t)step) % features;
         b->features[f] = feature;
         b->names[f] = feature_names[feature];
         b->strides[f] =
@@ -196,6 +202,8 @@ static void make_batch(const sharded_fixture *r, sharded_batch *b, int step, uin
         b->starts[f] = row;
         for (uint32_t s = 0; s < b->strides[f]; s++, row++) {
             uint64_t n = f == empty || keyless ? 0 : draw(&random, FIXTURE_BAG + 1);
+            if (has_one_key_a_row(r->how, step))
+                n = 1;
             b->lengths[row] = (int64_t)n;
             b->offsets[row] = (int64_t)b->n;
             for (uint64_t i = 0; i < n; i++) {
@@ -254,13 +262,15 @@ void sharded_fixture_fill(sharded_fixture *r, int step) {
     world_upload(r->me, &r->all_offsets);
     world_upload(r->me, &r->all_weights);
     hotbed_kjt_init(&r->kjt);
-    r->kjt.num_features = FIXTURE_FEATURES + 1;
+    r->kjt.num_features = b->num_features;
     r->kjt.features = b->names;
     r->kjt.batch_size = b->batch_size;
     r->kjt.strides = strides ? b->strides : NULL;
     r->kjt.num_keys = steady ? FIXTURE_KEYS : b->n;
     r->kjt.keys = r->keys.device.data;
-    if (step % 2 == 0 && !steady)
+    if (has_one_key_a_row(r->how, step))
+        r->kjt.lengths = NULL;
+    else if (step % 2 == 0 && !steady)
         r->kjt.lengths = r->lengths.device.data;
     else
         r->kjt.offsets = r->offsets.device.data;

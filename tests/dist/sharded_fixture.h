@@ -45,11 +45,14 @@ typedef struct sharded_case {
     bool steady;   /* batches differ only in their keys, as launches of a graph require */
     bool grows; /* the collection's hash tables begin small; the model's begin with full capacity */
     bool cached; /* tables are in mode CACHE */
+    /* batches have the collection's features in its order, and no others; in some, each row has one
+     * key */
+    bool in_order;
 } sharded_case;
 
 /* The batch of one rank in host memory. */
 typedef struct sharded_batch {
-    uint32_t batch_size, strides[FIXTURE_FEATURES + 1];
+    uint32_t num_features, batch_size, strides[FIXTURE_FEATURES + 1];
     uint32_t features
         [FIXTURE_FEATURES + 1]; /* table of each feature of the batch; FIXTURE_FEATURES: none */
     const char *names[FIXTURE_FEATURES + 1];

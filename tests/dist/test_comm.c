@@ -88,6 +88,45 @@ static void each_part_goes_to_its_rank(hotbed_backend backend) {
     world_run_all(NULL, all_to_all_body, NULL);
 }
 
+/* Exchanges that leave a rank's part for itself in `send`: its part of `recv` keeps its bytes. */
+static void others_body(world_rank *me) {
+    enum { BYTES = 4096, RANKS_MOST = 64 };
+    uint64_t sizes[RANKS_MOST];
+    world_bytes send = world_alloc(me, me->size * BYTES);
+    for (uint32_t p = 0; p < me->size; p++) {
+        sizes[p] = BYTES;
+        fill(send.host + p * BYTES, BYTES, me->rank, p, 0);
+    }
+    world_upload(me, &send);
+    for (int exchange = 0; exchange < 2; exchange++) {
+        uint8_t before[BYTES];
+        world_bytes recv = world_alloc(me, me->size * BYTES);
+        memcpy(before, recv.host + me->rank * BYTES, BYTES);
+        hotbed_exchange x = {
+            .send = send.device.data,
+            .send_bytes = sizes,
+            .recv = recv.device.data,
+            .recv_bytes = sizes,
+        };
+        CHECK_OK(
+            exchange == 1 ? hotbed_comm_exchange_others(me->comm, 1, &x, me->stream)
+                          : hotbed_comm_all_to_others(
+                                me->comm, BYTES, send.device.data, recv.device.data, me->stream));
+        world_download(me, &recv);
+        for (uint32_t p = 0; p < me->size; p++)
+            if (p != me->rank)
+                check(recv.host + p * BYTES, BYTES, p, me->rank, 0);
+        CHECK_BYTES(recv.host + me->rank * BYTES, before, BYTES);
+        world_free(&recv);
+    }
+    world_free(&send);
+}
+
+static void a_ranks_part_for_itself_can_stay(hotbed_backend backend) {
+    (void)backend;
+    world_run_all(NULL, others_body, NULL);
+}
+
 /* The transport's own all-to-all, which benchmarks compare with: a single operation of MPI or NCCL,
  * a copy of the rank's own bytes elsewhere. */
 static void bare_body(world_rank *me) {
@@ -659,6 +698,7 @@ static void arguments_are_checked(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"every_rank_gets_every_part", every_rank_gets_every_part},
     {"each_part_goes_to_its_rank", each_part_goes_to_its_rank},
+    {"a_ranks_part_for_itself_can_stay", a_ranks_part_for_itself_can_stay},
     {"the_transports_own_all_to_all", the_transports_own_all_to_all},
     {"parts_have_sizes_of_their_own", parts_have_sizes_of_their_own},
     {"several_exchanges_at_once", several_exchanges_at_once},

@@ -405,7 +405,7 @@ static bool use_messages(world *w, hotbed_gather_view g) {
     };
     CHECK_OK(hotbed_fill(g.overflow, 0, 4, w->a.stream));
     CHECK_OK(hotbed_gather(&g, arrays_alloc(&w->a, scratch_bytes), scratch_bytes, w->a.stream));
-    CHECK_OK(kernels->owner_copy(&d, arrays_alloc(&w->a, g.bound * 16), true, w->a.stream));
+    CHECK_OK(kernels->send_rows(&d, arrays_alloc(&w->a, g.bound * 16), w->a.stream));
     arrays_read(&w->a, &overflow, g.overflow, 4);
     arrays_read(&w->a, starts, g.segments, ((uint64_t)segments + 1) * 4);
     CHECK(overflow != 0 || starts[segments] <= g.bound);

@@ -58,6 +58,20 @@ static void sequences_equal_one_process(hotbed_backend backend) {
     run_more(8, 8, &c);
 }
 
+/* Batches whose arrays are the collection's: keys are not copied before duplicates are removed. */
+static void batches_in_order_equal_one_process(hotbed_backend backend) {
+    (void)backend;
+    sharded_case c = base;
+    c.in_order = true;
+    c.one_rule = true;
+    c.seed = 19;
+    run_plans(8, 8, &c);
+    c.dedup = HOTBED_DEDUP_OFF;
+    run_more(3, 3, &c);
+    c.pooling = HOTBED_POOL_SUM;
+    run_more(3, 3, &c);
+}
+
 /* Scores and admission of keys that several ranks have, each several times. */
 static void occurrences_are_counted_as_in_one_process(hotbed_backend backend) {
     (void)backend;
@@ -207,6 +221,7 @@ static void outputs_as_gradients_take_world_times_scale(hotbed_backend backend) 
 
 const hotbed_test hotbed_tests[] = {
     {"sequences_equal_one_process", sequences_equal_one_process},
+    {"batches_in_order_equal_one_process", batches_in_order_equal_one_process},
     {"occurrences_are_counted_as_in_one_process", occurrences_are_counted_as_in_one_process},
     {"adam_equals_one_process", adam_equals_one_process},
     {"keys_of_one_rank_get_the_same_bytes", keys_of_one_rank_get_the_same_bytes},

@@ -108,7 +108,7 @@ static void report_body(world_rank *me) {
         reported += overflowed;
         CHECK_OK(hotbed_sharded_cancel(r.context, me->stream));
     }
-    CHECK(reported > 0);
+    CHECK_EQ(reported > 0, me->size > 1); /* one rank has no messages */
     for (uint32_t l = 0; l < hotbed_sharded_num_lookups(r.sharded); l++)
         for (uint32_t t = 0; t < FIXTURE_TABLES; t++) {
             uint64_t pinned = 0;
@@ -174,7 +174,7 @@ static void counted_body(world_rank *me) {
     hotbed_counters_read(&after);
     wait_for_threads(me, c, 4);
     uint32_t ranks = c->threads ? me->size : 1;
-    bool exact = c->how.plan == HOTBED_PLAN_TWO_PHASE;
+    bool exact = c->how.plan == HOTBED_PLAN_TWO_PHASE && me->size > 1;
     CHECK_EQ(after.host_waits - before.host_waits, exact ? steps * ranks : 0);
     CHECK_EQ(after.allocations - before.allocations, 0);
     CHECK_OK(hotbed_stream_sync(me->stream));
@@ -256,7 +256,8 @@ static void several_body(world_rank *me) {
         CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, NULL));
         CHECK_OK(hotbed_sharded_input_dist(context, kjts, me->stream));
         CHECK_OK(hotbed_comm_log_digest(me->comm, &calls_after, NULL));
-        CHECK_EQ(calls_after - calls, *plan == HOTBED_PLAN_ONE_SIDED ? 2 : 1);
+        uint64_t exchanges = *plan == HOTBED_PLAN_ONE_SIDED ? 2 : 1;
+        CHECK_EQ(calls_after - calls, me->size > 1 ? exchanges : 0);
         CHECK_OK(hotbed_sharded_wait_splits(context, me->stream));
         CHECK_OK(hotbed_sharded_wait_input(context, me->stream));
         for (uint32_t i = 0; i < 3; i++) {

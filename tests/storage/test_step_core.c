@@ -330,17 +330,26 @@ static void update_all_in_registers(work *w, uint32_t ahead) {
     hotbed_emulate_run(w->width, update_in_registers, w);
 }
 
-/* As update_all(), in two calls: reduce, which writes the sums or adds them to zeros, and apply. */
-static void update_in_halves(work *w, float *sums, uint64_t max_dim, bool add) {
+/* How reduce returns the sums: it writes them, adds them to zeros, or writes each to its address. */
+typedef enum sums_form { WRITTEN, ADDED, ADDRESSED, SUMS_FORMS } sums_form;
+
+/* As update_all(), in two calls: reduce and apply. */
+static void update_in_halves(work *w, float *sums, uint64_t max_dim, sums_form form) {
     hotbed_gradient_view gradient = w->gradient;
-    w->sums = (hotbed_sums_view){sums, max_dim, add};
+    static uint8_t *rows[4000];
+    CHECK(w->s.batch.bound <= 4000);
+    for (uint64_t u = 0; u < w->s.batch.bound; u++)
+        rows[u] = (uint8_t *)(sums + u * max_dim);
+    w->sums = (hotbed_sums_view){.data = sums, .stride = max_dim, .add = form == ADDED};
+    if (form == ADDRESSED)
+        w->sums = (hotbed_sums_view){.rows = rows, .dtype = HOTBED_F32, .scale = 1.0F};
     if (!w->shape.split) {
         w->shape.split = true;
         split(w);
         hotbed_emulate_run(w->width, sum_leaves, w);
         hotbed_emulate_run(w->width, sum_groups, w);
     }
-    if (add)
+    if (form == ADDED)
         memset(sums, 0, w->s.batch.bound * max_dim * sizeof *sums);
     hotbed_emulate_run(w->width, reduce_rows, w);
     hotbed_clock_step(w->s.storage.clock, w->o.beta1, w->o.beta2);
@@ -422,7 +431,7 @@ static void same_bytes(test_ticket *l, rng *random, kernels form) {
         update_all(&w, i > 0 || form == PLAIN);
         compare(storage, &after);
         restore(storage, &before);
-        update_in_halves(&w, sums, storage->max_dim, i % 2 == 0);
+        update_in_halves(&w, sums, storage->max_dim, (sums_form)(i % SUMS_FORMS));
         compare(storage, &after);
         if (form != REGISTERS || w.width < 4)
             continue;

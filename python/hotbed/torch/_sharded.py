@@ -303,8 +303,7 @@ class ShardedStorage(Storage):
                 number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
             slot.key, slot.shape = None, (out.shape[0], out.shape[1])
-            self.check(lib.hotbed_sharded_compute_and_output_dist(slot.ticket, 0, stream))
-            self.check(lib.hotbed_sharded_wait_output(slot.ticket, 0, target, stride, stream))
+            self.check(lib.hotbed_sharded_read(slot.ticket, 0, target, stride, stream))
             self._last = slot
             self._faults(stream)
             return slot.generation * _SLOTS_MOST + number
@@ -325,8 +324,7 @@ class ShardedStorage(Storage):
         self.check(lib.hotbed_sharded_set_training(self._sharded, False))
         try:
             self._start(slot, keys, offsets, weights, samples, stream)
-            self.check(lib.hotbed_sharded_compute_and_output_dist(slot.ticket, 0, stream))
-            self.check(lib.hotbed_sharded_wait_output(slot.ticket, 0, target, self.columns, stream))
+            self.check(lib.hotbed_sharded_read(slot.ticket, 0, target, self.columns, stream))
             slot.tensors = (keys, offsets, weights)
         finally:
             self.check(lib.hotbed_sharded_set_training(self._sharded, True))

@@ -1,0 +1,203 @@
+/* dist/sharded_alone.c - parts of a collection of one rank: the lookup gets the caller's batch, and
+ * no key, row or gradient passes through a message.
+ *
+ * Rows and gradients pass through the part's own memory only if a stage needs them later than the
+ * caller has them, or in another form: if the batch has its features in another order than the
+ * collection, or, with pooling, if the output is a mean, has 16 bits, or is scaled. */
+#include "dist/sharded.h"
+
+/* --- memory ------------------------------------------------------------------------------------------- */
+
+/* Lay out the part's arrays; called twice, first to count their bytes. */
+static size_t carve_part(hotbed_part *part, uint8_t *base) {
+    const hotbed_group *g = part->group;
+    const hotbed_sharded *c = part->sharded;
+    hotbed_carve carve = {base, 0};
+    size_t n = c->options.max_keys, rows = (size_t)g->num_features * c->options.max_batch_size;
+    hotbed_pick_view *p = &part->pick;
+    p->features = hotbed_carve_take(&carve, g->num_features * sizeof(uint32_t));
+    p->starts = hotbed_carve_take(&carve, (rows + 1) * sizeof(uint32_t));
+    p->keys = hotbed_carve_take(&carve, n * sizeof(uint64_t));
+    p->sources = hotbed_carve_take(&carve, n * sizeof(uint32_t));
+    p->weights = c->options.weighted ? hotbed_carve_take(&carve, n * sizeof(float)) : NULL;
+    part->offsets = hotbed_carve_take(&carve, (rows + 1) * sizeof(int64_t));
+    if (part->row_bytes != 0) {
+        part->path->local = hotbed_carve_take(&carve, n * part->row_bytes);
+        part->sums = hotbed_carve_take(&carve, n * c->dim * sizeof(float));
+    } else {
+        part->pooled =
+            hotbed_carve_take(&carve, g->columns * c->options.max_batch_size * sizeof(float));
+        part->all_pooled = part->pooled;
+    }
+    part->scratch = hotbed_carve_take(&carve, part->scratch_bytes);
+    return carve.used;
+}
+
+hotbed_status hotbed_alone_create(
+    const hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
+    const hotbed_group *g = part->group;
+    const hotbed_sharded_options *o = &part->sharded->options;
+    uint64_t rows = (uint64_t)g->num_features * o->max_batch_size;
+    uint64_t batch_rows = context->members[part->member].rows_most;
+    part->scratch_bytes = hotbed_kjt_scratch(stream, rows > batch_rows ? rows : batch_rows);
+    part->pick.num_features = g->num_features;
+    size_t bytes = carve_part(part, NULL);
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &part->memory));
+    (void)carve_part(part, part->memory.data);
+    return hotbed_ticket_create(
+        g->lookup, o->max_keys, o->max_batch_size, stream, &part->path->ticket);
+}
+
+/* --- keys --------------------------------------------------------------------------------------------- */
+
+/* Whether the part needs the first key of each bag: pooled outputs in another form do. */
+static bool needs_bags(const hotbed_part *part) {
+    return part->row_bytes == 0 && !part->group->plain;
+}
+
+static hotbed_status start_part(
+    hotbed_part *part, const hotbed_member *m, const hotbed_kjt_view *view, bool *read,
+    hotbed_stream *stream) {
+    const hotbed_kjt *kjt = &m->kjt;
+    hotbed_batch *batch = &part->batch;
+    hotbed_pick_view pick = part->pick;
+    HOTBED_TRY(hotbed_part_map_features(part, kjt, stream));
+    bool whole = hotbed_part_has_order_of(part, kjt);
+    hotbed_batch_init(batch);
+    batch->batch_size = kjt->batch_size;
+    batch->num_keys = kjt->num_keys;
+    batch->keys = kjt->keys;
+    batch->weights = part->sharded->options.weighted ? kjt->weights : NULL;
+    part->bag_starts = m->starts;
+    part->sources = NULL;
+    if (whole && kjt->offsets == NULL && kjt->lengths == NULL && !needs_bags(part))
+        return HOTBED_OK;
+    if (!*read) {
+        const hotbed_part *first = part - (part->group - part->sharded->groups);
+        if (kjt->strides != NULL)
+            HOTBED_TRY(hotbed_kjt_put_bases(kjt, m->bases, stream));
+        HOTBED_TRY(hotbed_kjt_start(view, first->scratch, first->scratch_bytes, stream));
+        *read = true;
+    }
+    batch->offsets = part->offsets;
+    pick.kjt = *view;
+    pick.stride = pick.batch_size = kjt->batch_size;
+    pick.bases = kjt->strides == NULL ? NULL : m->bases;
+    if (whole) {
+        pick.features = NULL;
+        pick.starts = NULL;
+        return hotbed_kjt_pick_offsets(&pick, part->offsets, stream);
+    }
+    batch->keys = pick.keys;
+    batch->weights = pick.weights;
+    part->bag_starts = pick.starts;
+    part->sources = part->row_bytes != 0 ? pick.sources : NULL;
+    HOTBED_TRY(hotbed_kjt_pick(&pick, part->scratch, part->scratch_bytes, stream));
+    return hotbed_kjt_pick_offsets(&pick, part->offsets, stream);
+}
+
+hotbed_status hotbed_alone_start(
+    hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream) {
+    hotbed_kjt_view view = hotbed_kjt_view_of(&m->kjt, m->starts, m->bad, stream);
+    bool read = false; /* whether the starts of the batch's rows have been computed */
+    for (uint32_t g = 0; g < m->sharded->num_groups; g++)
+        HOTBED_TRY(start_part(&context->parts[m->first_part + g], m, &view, &read, stream));
+    return HOTBED_OK;
+}
+
+/* --- rows --------------------------------------------------------------------------------------------- */
+
+bool hotbed_alone_reads_into_output(const hotbed_part *part) {
+    return part->row_bytes != 0 ? part->sources == NULL : part->group->plain;
+}
+
+/* Sums that travel are scaled and have the caller's data type. */
+static bool sums_change(const hotbed_sharded *c) {
+    return c->options.gradient_scale != 1.0F || c->output_dtype != HOTBED_F32;
+}
+
+bool hotbed_alone_takes_gradients(const hotbed_part *part) {
+    return part->row_bytes != 0 ? !sums_change(part->sharded) : part->group->plain;
+}
+
+/* The rows of the lookup's output or gradients; the caller sets where they come from and go to. */
+static hotbed_rows_view rows_of(const hotbed_part *part) {
+    const hotbed_sharded *c = part->sharded;
+    const hotbed_batch *batch = &part->batch;
+    uint64_t element = hotbed_dtype_bytes(c->output_dtype);
+    hotbed_rows_view view = {.bound = batch->batch_size, .bytes = part->group->columns * element};
+    if (part->row_bytes == 0)
+        return view;
+    view.at = part->sources;
+    view.bound = batch->num_keys;
+    view.bytes = c->dim * element;
+    if (batch->offsets != NULL)
+        view.num_rows = batch->offsets + (uint64_t)part->group->num_features * batch->batch_size;
+    return view;
+}
+
+static hotbed_status copy_rows(hotbed_rows_view *view, hotbed_stream *stream) {
+    view->plain = hotbed_rows_are_plain(view);
+    return hotbed_dist_kernels_of(stream)->copy_rows(view, stream);
+}
+
+hotbed_status hotbed_alone_wait_output(
+    const hotbed_sharded_context *context, const hotbed_part *part, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    uint64_t element = hotbed_dtype_bytes(part->sharded->output_dtype);
+    if (needs_bags(part)) {
+        hotbed_pool_view p =
+            hotbed_part_pool(context, part, part->bag_starts, part->batch.batch_size);
+        return hotbed_dist_kernels_of(stream)->pool_finish(
+            &p, part->group->columns, part->pooled, output, stride, stream);
+    }
+    hotbed_rows_view rows = rows_of(part);
+    rows.from = hotbed_part_local(part, &rows.from_stride);
+    rows.to = output;
+    rows.from_stride *= element;
+    rows.to_stride = stride * element;
+    return copy_rows(&rows, stream);
+}
+
+hotbed_status hotbed_alone_start_backward(
+    const hotbed_sharded_context *context, const hotbed_part *part, const void *gradient,
+    uint64_t stride, hotbed_stream *stream) {
+    const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
+    const hotbed_sharded *c = part->sharded;
+    if (part->row_bytes != 0) {
+        HOTBED_TRY(hotbed_storage_reduce(
+            part->group->lookup, part->path->ticket, gradient, stride, false, part->sums, stream));
+        if (!sums_change(c))
+            return HOTBED_OK;
+        hotbed_ticket_view ticket = {.size = sizeof ticket};
+        HOTBED_TRY(hotbed_ticket_read(part->path->ticket, &ticket));
+        hotbed_sent_view sums = {
+            .sums = part->sums,
+            .num_rows = ticket.unique_offsets + part->group->num_tables,
+            .bound = part->batch.num_keys,
+            .dim = c->dim,
+            .dtype = (uint32_t)c->output_dtype,
+            .scale = c->options.gradient_scale,
+        };
+        return kernels->finish_sums(&sums, stream);
+    }
+    if (needs_bags(part)) {
+        hotbed_pool_view p =
+            hotbed_part_pool(context, part, part->bag_starts, part->batch.batch_size);
+        return kernels->pool_start(
+            &p, part->group->columns, gradient, stride, part->pooled, stream);
+    }
+    hotbed_rows_view rows = rows_of(part);
+    rows.from = gradient;
+    rows.from_stride = stride * sizeof(float);
+    rows.to = hotbed_part_local(part, &rows.to_stride);
+    rows.to_stride *= sizeof(float);
+    return copy_rows(&rows, stream);
+}
+
+hotbed_status hotbed_alone_update(const hotbed_part *part, hotbed_stream *stream) {
+    if (part->row_bytes != 0)
+        return hotbed_storage_apply(part->group->lookup, part->path->ticket, part->sums, stream);
+    return hotbed_storage_backward(
+        part->group->lookup, part->path->ticket, part->pooled, part->group->columns, stream);
+}

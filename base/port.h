@@ -202,7 +202,7 @@ HOTBED_HD void hotbed_min_relaxed_u32(uint32_t *p, uint32_t value) {
 /* A thread that sees an access after the fence sees every access of this thread before it. */
 HOTBED_HD void hotbed_fence(void) {
 #if defined(__CUDA_ARCH__)
-    __threadfence();
+    asm volatile("fence.acq_rel.gpu;" ::: "memory"); /* __threadfence() is sequentially consistent */
 #elif defined(HOTBED_WITH_TSAN)
     /* TSan does not support fences; on x86 a compiler barrier is enough */
     __asm__ volatile("" ::: "memory");
@@ -253,6 +253,18 @@ HOTBED_HD hotbed_u64x2 hotbed_load_relaxed_u64x2(const uint64_t *p) {
     pair.b = __atomic_load_n(p + 1, __ATOMIC_RELAXED);
 #endif
     return pair;
+}
+
+/* hotbed_load_relaxed_u64x2(), but on CUDA the pair may come from the SM's L1 cache, and so may be as
+ * old as the start of the kernel. */
+HOTBED_HD hotbed_u64x2 hotbed_load_cached_u64x2(const uint64_t *p) {
+#if defined(__CUDA_ARCH__)
+    hotbed_u64x2 pair;
+    asm volatile("ld.weak.v2.u64 {%0, %1}, [%2];" : "=l"(pair.a), "=l"(pair.b) : "l"(p));
+    return pair;
+#else
+    return hotbed_load_relaxed_u64x2(p);
+#endif
 }
 
 /* Read 2, 4 or 16 aligned bytes of a row that another stream may be writing. On CUDA the load

@@ -5,35 +5,33 @@
 /* A tile of 4 lanes per key, as in storage/lookup.cu. There are more blocks than fit at once:
  * registers limit occupancy to less than 2048 threads per SM, and with a single round of blocks the
  * last ones would run almost alone. */
-enum { TILE = 4, BLOCK = 256, WAVES = 64, WARP = 32, WARP_KEYS = WARP / TILE };
+enum { TILE = 4, BLOCK = 256, WAVES = 64, WARP = 32 };
 
 static __global__ void __launch_bounds__(BLOCK) index_find_kernel(hotbed_index_args a) {
-    for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.n; i += hotbed_cuda_threads() / TILE)
+    for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < a.n; i += hotbed_cuda_threads())
         hotbed_call_find(&a, i, TILE);
 }
 
 static __global__ void __launch_bounds__(BLOCK) index_claim_kernel(hotbed_index_args a) {
-    for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.n; i += hotbed_cuda_threads() / TILE)
+    for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < a.n; i += hotbed_cuda_threads())
         hotbed_call_claim(&a, i, TILE);
 }
 
 static __global__ void __launch_bounds__(BLOCK) index_hold_kernel(hotbed_index_args a) {
-    for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.n; i += hotbed_cuda_threads() / TILE)
+    for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < a.n; i += hotbed_cuda_threads())
         hotbed_call_hold(&a, i, TILE);
 }
 
 /* The tiles of a warp loop together, so that one lane adds to num_evicted for all of them: a
  * million additions to one word would take longer than the rest of the kernel. */
 static __global__ void __launch_bounds__(BLOCK) index_place_kernel(hotbed_index_args a) {
-    uint64_t tile = threadIdx.x % WARP / TILE;
-    for (uint64_t first = hotbed_cuda_thread() / WARP * WARP_KEYS; first < a.n;
-         first += hotbed_cuda_threads() / TILE) {
-        hotbed_index_result r = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FOUND};
-        if (first + tile < a.n)
-            r = hotbed_call_place(&a, first + tile, TILE);
+    for (uint64_t first = hotbed_cuda_thread() / WARP * WARP; first < a.n;
+         first += hotbed_cuda_threads()) {
+        const hotbed_index_result r =
+            hotbed_call_place(&a, first + threadIdx.x % WARP / TILE * TILE, TILE);
         if (a.num_evicted == NULL)
             continue;
-        bool evicted = r.outcome == HOTBED_INDEX_EVICTED && hotbed_tile_rank(TILE) == 0;
+        bool evicted = r.outcome == HOTBED_INDEX_EVICTED;
         __syncwarp();
         uint32_t all = hotbed_tile_ballot(WARP, evicted);
         if (all == 0)
@@ -114,19 +112,19 @@ static hotbed_status launch(
 }
 
 static hotbed_status find(const hotbed_index_args *args, hotbed_stream *stream) {
-    return launch(index_find_kernel, "index_find_kernel", args, args->n * TILE, stream);
+    return launch(index_find_kernel, "index_find_kernel", args, args->n, stream);
 }
 
 static hotbed_status claim(const hotbed_index_args *args, hotbed_stream *stream) {
-    return launch(index_claim_kernel, "index_claim_kernel", args, args->n * TILE, stream);
+    return launch(index_claim_kernel, "index_claim_kernel", args, args->n, stream);
 }
 
 static hotbed_status hold(const hotbed_index_args *args, hotbed_stream *stream) {
-    return launch(index_hold_kernel, "index_hold_kernel", args, args->n * TILE, stream);
+    return launch(index_hold_kernel, "index_hold_kernel", args, args->n, stream);
 }
 
 static hotbed_status place(const hotbed_index_args *args, hotbed_stream *stream) {
-    return launch(index_place_kernel, "index_place_kernel", args, args->n * TILE, stream);
+    return launch(index_place_kernel, "index_place_kernel", args, args->n, stream);
 }
 
 static hotbed_status release(const hotbed_index_args *args, hotbed_stream *stream) {

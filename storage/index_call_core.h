@@ -76,16 +76,40 @@ HOTBED_HD void hotbed_call_prefetch(const hotbed_index_args *a, uint64_t i) {
     hotbed_prefetch(a->index.keys + hotbed_index_slot(range, c.second) + HOTBED_BUCKET_SLOTS / 2);
 }
 
-HOTBED_HD void hotbed_call_find(const hotbed_index_args *a, uint64_t i, uint32_t width) {
+/* The key of a lane: number first + rank of the call, if that is below the end of the call. */
+typedef struct hotbed_call_key {
+    uint64_t i, key;
     hotbed_index_range range;
-    bool good = hotbed_call_range(a, i, &range);
-    uint64_t slot =
-        good ? hotbed_index_find(hotbed_call_index(a), range, a->keys[i], width) : HOTBED_SLOT_NONE;
-    if (hotbed_tile_rank(width) != 0)
-        return;
-    if (!good)
-        hotbed_call_no_table(a, i);
-    a->slots[i] = slot;
+    bool mine; /* the lane has a key */
+    bool good; /* and its table number is in range */
+} hotbed_call_key;
+
+HOTBED_HD hotbed_call_key
+hotbed_call_key_at(const hotbed_index_args *a, uint64_t first, uint32_t width) {
+    hotbed_call_key k;
+    k.i = first + hotbed_tile_rank(width);
+    k.mine = k.i < a->n;
+    k.range = a->range;
+    k.good = k.mine && hotbed_call_range(a, k.i, &k.range);
+    k.key = k.mine ? a->keys[k.i] : 0;
+    if (k.mine && !k.good)
+        hotbed_call_no_table(a, k.i);
+    return k;
+}
+
+/* Slot of each lane's key. */
+HOTBED_HD uint64_t
+hotbed_call_slot(const hotbed_index_args *a, const hotbed_call_key *k, uint32_t width) {
+    return hotbed_index_find_each(
+        hotbed_call_index(a), k->range, k->key, hotbed_tile_ballot(width, k->good), false, width);
+}
+
+/* Find keys first, first + 1, ... of the call, one per lane. */
+HOTBED_HD void hotbed_call_find(const hotbed_index_args *a, uint64_t first, uint32_t width) {
+    const hotbed_call_key k = hotbed_call_key_at(a, first, width);
+    const uint64_t slot = hotbed_call_slot(a, &k, width);
+    if (k.mine)
+        a->slots[k.i] = slot;
 }
 
 /* One lane: store the result of key number i. */
@@ -96,59 +120,66 @@ HOTBED_HD void hotbed_call_give(
         a->outcomes[i] = (uint8_t)outcome;
 }
 
-/* Find or insert in one pass, in tables that do not evict. */
-HOTBED_HD void hotbed_call_claim(const hotbed_index_args *a, uint64_t i, uint32_t width) {
-    hotbed_index_range range;
-    hotbed_index_result r = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_NO_TABLE};
-    if (hotbed_call_range(a, i, &range))
-        r = hotbed_index_claim(
-            hotbed_call_index(a), range, a->keys[i], a->rule, hotbed_call_score(a, i), a->pins,
-            width);
-    if (hotbed_tile_rank(width) != 0)
-        return;
-    if (r.outcome == HOTBED_INDEX_INSERTED)
-        hotbed_index_publish(hotbed_call_index(a), r.slot, a->keys[i]);
-    if (r.outcome == HOTBED_INDEX_NO_TABLE)
-        hotbed_call_no_table(a, i);
-    hotbed_call_give(a, i, r.slot, r.outcome);
+/* Find or insert keys first, first + 1, ... of the call, one per lane, in tables that do not
+ * evict. */
+HOTBED_HD void hotbed_call_claim(const hotbed_index_args *a, uint64_t first, uint32_t width) {
+    const hotbed_index_view index = hotbed_call_index(a);
+    const hotbed_call_key k = hotbed_call_key_at(a, first, width);
+    const uint64_t score = k.good ? hotbed_call_score(a, k.i) : 0;
+    uint64_t slot = hotbed_call_slot(a, &k, width);
+    hotbed_index_outcome outcome = k.good ? HOTBED_INDEX_FOUND : HOTBED_INDEX_NO_TABLE;
+    if (slot != HOTBED_SLOT_NONE)
+        hotbed_index_touch_found(index, slot, a->rule, score, a->pins);
+    const bool lacks = k.good && slot == HOTBED_SLOT_NONE;
+    if (hotbed_tile_ballot(width, lacks) != 0) {
+        const hotbed_index_result r = hotbed_index_place_each(
+            index, k.range, k.key, hotbed_meta_new(score, a->pins), lacks, HOTBED_PLACE_FREE, width);
+        if (lacks) {
+            slot = r.slot;
+            outcome = r.outcome;
+        }
+    }
+    if (outcome == HOTBED_INDEX_INSERTED)
+        hotbed_index_publish_held(index, slot, k.key);
+    if (k.mine)
+        hotbed_call_give(a, k.i, slot, outcome);
 }
 
 /* In tables that evict, find-or-insert takes three passes, so that a call does not evict its own
  * keys: all existing keys are scored and pinned before the first new one is placed, new ones are
  * pinned too, and unrequested pins are taken off at the end. Pass one: keys not found get no slot
  * and a preliminary outcome. */
-HOTBED_HD void hotbed_call_hold(const hotbed_index_args *a, uint64_t i, uint32_t width) {
-    hotbed_index_range range;
-    bool good = hotbed_call_range(a, i, &range);
-    uint64_t slot =
-        good ? hotbed_index_find(hotbed_call_index(a), range, a->keys[i], width) : HOTBED_SLOT_NONE;
-    if (hotbed_tile_rank(width) != 0)
-        return;
-    if (!good)
-        hotbed_call_no_table(a, i);
+HOTBED_HD void hotbed_call_hold(const hotbed_index_args *a, uint64_t first, uint32_t width) {
+    const hotbed_call_key k = hotbed_call_key_at(a, first, width);
+    const uint64_t slot = hotbed_call_slot(a, &k, width);
     if (slot != HOTBED_SLOT_NONE)
-        hotbed_index_touch_found(hotbed_call_index(a), slot, a->rule, hotbed_call_score(a, i), 1);
-    hotbed_call_give(a, i, slot, good ? HOTBED_INDEX_FOUND : HOTBED_INDEX_NO_TABLE);
+        hotbed_index_touch_found(hotbed_call_index(a), slot, a->rule, hotbed_call_score(a, k.i), 1);
+    if (k.mine)
+        hotbed_call_give(a, k.i, slot, k.good ? HOTBED_INDEX_FOUND : HOTBED_INDEX_NO_TABLE);
 }
 
-/* Pass two: place key number i if pass one found no slot. All lanes get the same result; FOUND if
- * nothing had to be done. */
+/* Pass two: place keys first, first + 1, ... of the call, one per lane, if pass one found no slot.
+ * Each lane gets the result of its key; FOUND if nothing had to be done. */
 HOTBED_HD hotbed_index_result
-hotbed_call_place(const hotbed_index_args *a, uint64_t i, uint32_t width) {
-    hotbed_index_range range;
+hotbed_call_place(const hotbed_index_args *a, uint64_t first, uint32_t width) {
+    const uint64_t i = first + hotbed_tile_rank(width);
+    const hotbed_index_view index = hotbed_call_index(a);
     hotbed_index_result r = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FOUND};
-    uint64_t slot = a->slots[i];
-    if (slot != HOTBED_SLOT_NONE || !hotbed_call_range(a, i, &range))
+    hotbed_index_range range = a->range;
+    const bool lacks =
+        i < a->n && a->slots[i] == HOTBED_SLOT_NONE && hotbed_call_range(a, i, &range);
+    range.times = NULL;
+    if (hotbed_tile_ballot(width, lacks) == 0)
         return r;
-    r = hotbed_index_place(
-        hotbed_call_index(a), range, a->keys[i], hotbed_meta_new(hotbed_call_score(a, i), 1),
-        width);
-    if (hotbed_tile_rank(width) == 0) {
-        if (r.slot != HOTBED_SLOT_NONE)
-            hotbed_index_publish(hotbed_call_index(a), r.slot, a->keys[i]);
-        hotbed_call_give(a, i, r.slot, r.outcome);
-    }
-    return r;
+    const uint64_t key = lacks ? a->keys[i] : 0, score = lacks ? hotbed_call_score(a, i) : 0;
+    const hotbed_index_result placed = hotbed_index_place_each(
+        index, range, key, hotbed_meta_new(score, 1), lacks, HOTBED_PLACE_REPORT, width);
+    if (!lacks)
+        return r;
+    if (placed.slot != HOTBED_SLOT_NONE)
+        hotbed_index_publish_held(index, placed.slot, key);
+    hotbed_call_give(a, i, placed.slot, placed.outcome);
+    return placed;
 }
 
 /* Pass three: take off the pin of key number i's slot. */

@@ -3,9 +3,11 @@
  *
  * A table's slots form buckets of 16. The keys of a bucket are one 128-byte line, its metas
  * another. A key has an ordered list of candidate buckets: two by hash, then a probe sequence
- * through the buckets after the second. A new key goes to the emptier of the first two. If both are
- * full, it goes to the first bucket of the probe sequence with a free slot. Tests check that no key
- * is refused below a load of 0.97, and that 99 % of the keys are in one of their first two buckets
+ * through the buckets after the second. A new key goes to its first bucket if that one has more than
+ * HOTBED_BUCKET_SPARE free slots, otherwise to the emptier of the first two. If both are full, it
+ * goes to the first bucket of the probe sequence with a free slot. Most keys are thus in their first
+ * bucket, and a find reads the second one only if the first lacks the key. Tests check that no key
+ * is refused below a load of 0.97, and that 98.5 % of the keys are in one of their first two buckets
  * at that load.
  *
  * A meta is [score:52 | marked | locked | occupied | probation | pins:8]; 0 is a free slot. Metas
@@ -37,6 +39,9 @@
 
 enum {
     HOTBED_BUCKET_SLOTS = 16,
+    /* With fewer spare slots more keys are in their first bucket, but the first key is refused at a
+     * lower load: docs/design/index.md has the figures. */
+    HOTBED_BUCKET_SPARE = 6,
     HOTBED_WALK_MOST = 128, /* most candidates of a key in a table that refuses keys */
     HOTBED_WALK_EVICT = 4, /* candidates in a table that evicts; the evicted row is one of theirs */
     HOTBED_PINS_MOST = 255,
@@ -201,18 +206,24 @@ HOTBED_HD bool hotbed_index_may_hold(hotbed_index_range range, uint64_t key, uin
     return choice < range.choices;
 }
 
-/* The key of free slots of a bucket: EMPTY is the smallest key that may not be stored there, ERASED
- * the next. */
-HOTBED_HD uint64_t hotbed_index_marker(hotbed_index_range range, uint32_t bucket, bool erased) {
+/* hotbed_index_marker() for buckets that may hold key 0, and for ERASED. */
+HOTBED_COLD uint64_t
+hotbed_index_marker_search(hotbed_index_range range, uint32_t bucket, bool erased) {
     uint64_t key = 0;
-    while (hotbed_index_may_hold(range, key, bucket))
-        key++;
-    if (erased) {
-        key++;
-        while (hotbed_index_may_hold(range, key, bucket))
-            key++;
+    for (uint32_t found = 0;; key++) {
+        if (hotbed_index_may_hold(range, key, bucket))
+            continue;
+        if (found == (erased ? 1U : 0U))
+            return key;
+        found++;
     }
-    return key;
+}
+
+/* The key of free slots of a bucket: EMPTY is the smallest key that may not be stored there, ERASED
+ * the next. Key 0 has hash 0, so its candidates are the first buckets. */
+HOTBED_HD uint64_t hotbed_index_marker(hotbed_index_range range, uint32_t bucket, bool erased) {
+    return !erased && bucket >= range.choices ? 0
+                                              : hotbed_index_marker_search(range, bucket, erased);
 }
 
 HOTBED_HD uint64_t hotbed_index_slot(hotbed_index_range range, uint32_t bucket) {
@@ -250,6 +261,90 @@ HOTBED_HD uint32_t hotbed_line_match(const uint64_t *line, uint64_t word, uint32
     return bits;
 }
 
+enum { HOTBED_LINES_AHEAD = 4 }; /* lines that a tile reads at most before it looks at the first */
+
+/* What each lane learns about its line. */
+typedef struct hotbed_line_words {
+    uint32_t equal; /* words that equal the lane's word, one bit each */
+    bool ends;      /* a word equals the lane's second word */
+} hotbed_line_words;
+
+/* Compare the words of each lane's own line with the lane's words, for the lanes in `wanted` (a bit
+ * each). The lanes read the lines together, `ahead` at a time, a literal: 2 or 4. `two`, a literal:
+ * there is a second word. `cached`, equal on all lanes: read as by hotbed_load_cached_u64x2(). */
+HOTBED_HD hotbed_line_words hotbed_line_match_each(
+    const uint64_t *line, uint64_t word, bool two, uint64_t second, uint32_t wanted,
+    uint32_t ahead, bool cached, uint32_t width) {
+    const uint32_t rank = hotbed_tile_rank(width);
+    hotbed_line_words result = {0, false};
+    if (width == 1) {
+        if (wanted != 0) {
+            result.equal = hotbed_match16(line, word);
+            result.ends = two && hotbed_match16(line, second) != 0;
+        }
+        return result;
+    }
+    for (uint32_t left = wanted; left != 0;) {
+        uint32_t lane[HOTBED_LINES_AHEAD]; /* whose line it is; UINT32_MAX: there are no more */
+        hotbed_u64x2 words[HOTBED_LINES_AHEAD][HOTBED_BUCKET_SLOTS / 4];
+        /* 16 bits for each line, two lines to a word; a bit for each line */
+        uint32_t bits[HOTBED_LINES_AHEAD / 2] = {0}, ends = 0;
+        HOTBED_UNROLL
+        for (uint32_t k = 0; k < HOTBED_LINES_AHEAD; k++) {
+            if (k >= ahead || k >= width)
+                continue;
+            lane[k] = left != 0 ? hotbed_lowest_bit(left) : UINT32_MAX;
+            left &= left - 1;
+            const uint64_t *at = (const uint64_t *)(uintptr_t)hotbed_tile_shuffle_u64(
+                                     width, (uint64_t)(uintptr_t)line, lane[k] % width) +
+                                 (size_t)2 * rank;
+            HOTBED_UNROLL
+            for (uint32_t j = 0; j < HOTBED_BUCKET_SLOTS / 4; j++) {
+                const hotbed_u64x2 none = {0, 0};
+                words[k][j] = none;
+                if (j * width < HOTBED_BUCKET_SLOTS / 2 &&
+                    rank + j * width < HOTBED_BUCKET_SLOTS / 2 && lane[k] != UINT32_MAX)
+                    words[k][j] = cached ? hotbed_load_cached_u64x2(at + (size_t)2 * j * width)
+                                         : hotbed_load_relaxed_u64x2(at + (size_t)2 * j * width);
+            }
+        }
+        HOTBED_UNROLL
+        for (uint32_t k = 0; k < HOTBED_LINES_AHEAD; k++) {
+            if (k >= ahead || k >= width)
+                continue;
+            const uint64_t sought = hotbed_tile_shuffle_u64(width, word, lane[k] % width);
+            const uint64_t end = two ? hotbed_tile_shuffle_u64(width, second, lane[k] % width) : 0;
+            HOTBED_UNROLL
+            for (uint32_t j = 0; j < HOTBED_BUCKET_SLOTS / 4; j++) {
+                const hotbed_u64x2 pair = words[k][j];
+                if (j * width >= HOTBED_BUCKET_SLOTS / 2 ||
+                    rank + j * width >= HOTBED_BUCKET_SLOTS / 2)
+                    continue;
+                const uint32_t shift = 16 * (k % 2) + 2 * j * width;
+                if (pair.a == sought)
+                    bits[k / 2] |= 1U << shift;
+                if (pair.b == sought)
+                    bits[k / 2] |= 2U << shift;
+                if (two && (pair.a == end || pair.b == end))
+                    ends |= 1U << k;
+            }
+        }
+        ends = two ? hotbed_tile_or(width, ends) : 0;
+        HOTBED_UNROLL
+        for (uint32_t k = 0; k < HOTBED_LINES_AHEAD; k++) {
+            if (k >= ahead || k >= width)
+                continue;
+            if (k % 2 == 0)
+                bits[k / 2] = hotbed_tile_or(width, bits[k / 2] << 2 * (rank % 8));
+            if (rank != lane[k])
+                continue;
+            result.equal = bits[k / 2] >> 16 * (k % 2) & 0xffffU;
+            result.ends = (ends >> k & 1U) != 0;
+        }
+    }
+    return result;
+}
+
 /* --- find ------------------------------------------------------------------------------------- */
 
 /* A key and the first slots of its first two candidate buckets. */
@@ -267,20 +362,25 @@ HOTBED_HD hotbed_probe hotbed_index_probe(hotbed_index_range range, uint64_t key
     return probe;
 }
 
-/* Which slots of the two buckets hold the key; each lane returns the bits of the words that it
- * reads. */
-HOTBED_HD uint32_t
-hotbed_index_probe_match(hotbed_index_view index, hotbed_probe probe, uint32_t width) {
-    uint32_t bits = hotbed_line_match(hotbed_index_key(index, probe.first), probe.key, width);
-    return bits | hotbed_line_match(hotbed_index_key(index, probe.second), probe.key, width)
-                      << HOTBED_BUCKET_SLOTS;
+/* Slot of a line that holds the key, from the bits of hotbed_line_match(), or HOTBED_SLOT_NONE. */
+HOTBED_HD uint64_t hotbed_line_slot(uint64_t line, uint32_t bits, uint32_t width) {
+    uint32_t hit = hotbed_tile_ballot(width, bits != 0);
+    if (hit == 0)
+        return HOTBED_SLOT_NONE;
+    return line + hotbed_lowest_bit(hotbed_tile_shuffle_u32(width, bits, hotbed_lowest_bit(hit)));
 }
 
-/* The slot from the lanes' bits. `hit` is the ballot of lanes with a bit set, and not 0. */
+/* Slot of the probe's key in one of the two buckets, or HOTBED_SLOT_NONE. */
 HOTBED_HD uint64_t
-hotbed_index_probe_slot(hotbed_probe probe, uint32_t bits, uint32_t hit, uint32_t width) {
-    uint32_t bit = hotbed_lowest_bit(hotbed_tile_shuffle_u32(width, bits, hotbed_lowest_bit(hit)));
-    return bit < HOTBED_BUCKET_SLOTS ? probe.first + bit : probe.second + bit - HOTBED_BUCKET_SLOTS;
+hotbed_index_probe_slot(hotbed_index_view index, hotbed_probe probe, uint32_t width) {
+    uint64_t slot = hotbed_line_slot(
+        probe.first, hotbed_line_match(hotbed_index_key(index, probe.first), probe.key, width),
+        width);
+    if (slot != HOTBED_SLOT_NONE)
+        return slot;
+    return hotbed_line_slot(
+        probe.second, hotbed_line_match(hotbed_index_key(index, probe.second), probe.key, width),
+        width);
 }
 
 /* Which slots of a bucket were never used; each lane returns the bits of the words that it reads.
@@ -308,11 +408,10 @@ HOTBED_HD uint64_t hotbed_index_find_walk(
             return HOTBED_SLOT_NONE; /* an earlier candidate was never full */
         uint32_t bucket = hotbed_index_walk(range, c, choice);
         uint64_t slot = hotbed_index_slot(range, bucket);
-        bits = hotbed_line_match(hotbed_index_key(index, slot), key, width);
-        uint32_t hit = hotbed_tile_ballot(width, bits != 0);
-        if (hit != 0)
-            return slot +
-                   hotbed_lowest_bit(hotbed_tile_shuffle_u32(width, bits, hotbed_lowest_bit(hit)));
+        slot = hotbed_line_slot(
+            slot, hotbed_line_match(hotbed_index_key(index, slot), key, width), width);
+        if (slot != HOTBED_SLOT_NONE)
+            return slot;
         bits = hotbed_index_walk_ends(index, range, bucket, width);
     }
     return HOTBED_SLOT_NONE;
@@ -324,10 +423,9 @@ HOTBED_COLD uint64_t hotbed_index_find_grown(
     for (uint32_t grown = 0; hotbed_index_grown(index, range, grown) != 0; grown++) {
         hotbed_index_part part = hotbed_index_part_at(index, range, grown + 1);
         hotbed_probe probe = hotbed_index_probe(part.range, key);
-        uint32_t bits = hotbed_index_probe_match(part.index, probe, width);
-        uint32_t hit = hotbed_tile_ballot(width, bits != 0);
-        uint64_t slot = hit != 0 ? hotbed_index_probe_slot(probe, bits, hit, width)
-                                 : hotbed_index_find_walk(part.index, part.range, key, width);
+        uint64_t slot = hotbed_index_probe_slot(part.index, probe, width);
+        if (slot == HOTBED_SLOT_NONE)
+            slot = hotbed_index_find_walk(part.index, part.range, key, width);
         if (slot != HOTBED_SLOT_NONE)
             return part.first + slot;
     }
@@ -346,10 +444,9 @@ HOTBED_HD uint64_t hotbed_index_find_rest(
 /* Slot of the probe's key, or HOTBED_SLOT_NONE. All lanes get the same result. */
 HOTBED_HD uint64_t hotbed_index_find_probe(
     hotbed_index_view index, hotbed_index_range range, hotbed_probe probe, uint32_t width) {
-    uint32_t bits = hotbed_index_probe_match(index, probe, width);
-    uint32_t hit = hotbed_tile_ballot(width, bits != 0);
-    return hit != 0 ? hotbed_index_probe_slot(probe, bits, hit, width)
-                    : hotbed_index_find_rest(index, range, probe.key, width);
+    uint64_t slot = hotbed_index_probe_slot(index, probe, width);
+    return slot != HOTBED_SLOT_NONE ? slot
+                                    : hotbed_index_find_rest(index, range, probe.key, width);
 }
 
 HOTBED_HD uint64_t
@@ -357,61 +454,78 @@ hotbed_index_find(hotbed_index_view index, hotbed_index_range range, uint64_t ke
     return hotbed_index_find_probe(index, range, hotbed_index_probe(range, key), width);
 }
 
-/* The probe of lane `lane`. */
-HOTBED_HD hotbed_probe hotbed_index_probe_of(hotbed_probe mine, uint32_t lane, uint32_t width) {
-    hotbed_probe probe;
-    probe.key = hotbed_tile_shuffle_u64(width, mine.key, lane);
-    probe.first = hotbed_tile_shuffle_u64(width, mine.first, lane);
-    probe.second = hotbed_tile_shuffle_u64(width, mine.second, lane);
-    return probe;
+/* The range of lane `lane`. */
+HOTBED_HD hotbed_index_range
+hotbed_index_range_of(hotbed_index_range mine, uint32_t lane, uint32_t width) {
+    hotbed_index_range range = mine;
+    range.first_bucket = hotbed_tile_shuffle_u64(width, mine.first_bucket, lane);
+    range.buckets = hotbed_tile_shuffle_u32(width, mine.buckets, lane);
+    range.choices = hotbed_tile_shuffle_u32(width, mine.choices, lane);
+    const uint32_t bits = mine.evicts | (uint32_t)mine.marks << 8 | (uint32_t)mine.region_bits << 16;
+    const uint32_t its = hotbed_tile_shuffle_u32(width, bits, lane);
+    range.evicts = (uint8_t)its;
+    range.marks = (uint8_t)(its >> 8);
+    range.region_bits = (uint16_t)(its >> 16);
+    range.segment = hotbed_tile_shuffle_u32(width, mine.segment, lane);
+    range.times = (uint64_t *)(uintptr_t)hotbed_tile_shuffle_u64(
+        width, (uint64_t)(uintptr_t)mine.times, lane);
+    return range;
+}
+
+/* Candidate number `choice` of a key. */
+HOTBED_HD uint32_t
+hotbed_index_candidate(hotbed_index_range range, hotbed_candidates c, uint32_t choice) {
+    return choice == 0 ? c.first : choice == 1 ? c.second : hotbed_index_walk(range, c, choice);
 }
 
 /* Find the key of each lane in `wanted` (a bit each). Each lane hashes its own key; then all lanes
- * read the lines of two keys at a time. Short probe sequences are searched by single lanes, since
- * otherwise all tiles of the warp would wait for the one tile that searches. */
+ * read the lines of several keys at a time: first the first bucket of each key, then the second
+ * buckets of the keys not found, and so on. `cached`, equal on all lanes: lines may come from the L1
+ * cache, so a search may miss a key that was inserted, and find one that was removed, since the
+ * start of the kernel. */
 HOTBED_HD uint64_t hotbed_index_find_each(
-    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t wanted,
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t wanted, bool cached,
     uint32_t width) {
-    uint32_t rank = hotbed_tile_rank(width);
-    uint64_t found = HOTBED_SLOT_NONE;
-    hotbed_probe mine = {key, 0, 0};
+    const uint32_t rank = hotbed_tile_rank(width);
     bool lacks = (wanted >> rank & 1U) != 0;
+    hotbed_candidates c = {0, 0, 0};
     if (lacks)
-        mine = hotbed_index_probe(range, key);
-    for (uint32_t lane = 0; lane < width; lane += 2) {
-        uint32_t bits[2] = {0, 0};
-        hotbed_probe probe[2];
-        HOTBED_UNROLL
-        for (uint32_t k = 0; k < 2; k++) {
-            probe[k] = hotbed_index_probe_of(mine, lane + k < width ? lane + k : lane, width);
-            if ((wanted >> lane >> k & 1U) != 0)
-                bits[k] = hotbed_index_probe_match(index, probe[k], width);
+        c = hotbed_index_candidates(range, key);
+    else
+        range.first_bucket = range.segment = 0;
+    uint64_t line = hotbed_index_slot(range, c.first), found = HOTBED_SLOT_NONE;
+    hotbed_line_words words = hotbed_line_match_each(
+        hotbed_index_key(index, line), key, false, 0, wanted, HOTBED_LINES_AHEAD, cached,
+        width);
+    for (uint32_t choice = 1;; choice++) {
+        /* A bucket that was never full ends the search, unless it is the first. */
+        if (words.equal != 0)
+            found = line + hotbed_lowest_bit(words.equal);
+        lacks = lacks && words.equal == 0;
+        const bool looks = lacks && choice < range.choices && !words.ends;
+        const uint32_t left = hotbed_tile_ballot(width, looks);
+        if (left == 0)
+            break;
+        uint64_t empty = 0;
+        if (looks) {
+            const uint32_t bucket = hotbed_index_candidate(range, c, choice);
+            empty = hotbed_index_marker(range, bucket, false);
+            line = hotbed_index_slot(range, bucket);
         }
-        HOTBED_UNROLL
-        for (uint32_t k = 0; k < 2; k++) {
-            uint32_t hit = hotbed_tile_ballot(width, bits[k] != 0);
-            if (hit == 0)
-                continue;
-            uint64_t slot = hotbed_index_probe_slot(probe[k], bits[k], hit, width);
-            if (rank == lane + k)
-                found = slot;
-        }
+        const bool ended = words.ends;
+        words = hotbed_line_match_each(
+            hotbed_index_key(index, line), key, true, empty, left, HOTBED_LINES_AHEAD / 2, cached,
+            width);
+        words.ends = words.ends || ended;
     }
-    lacks = lacks && found == HOTBED_SLOT_NONE;
-    if (lacks && range.choices <= HOTBED_WALK_EVICT && !hotbed_index_grows(index, range)) {
-        found = hotbed_index_find_walk(index, range, key, 1);
-        lacks = false;
-    }
+    if (index.segments == NULL)
+        return found;
+    lacks = lacks && hotbed_index_grows(index, range);
     for (uint32_t left = hotbed_tile_ballot(width, lacks); left != 0; left &= left - 1) {
-        uint32_t lane = hotbed_lowest_bit(left);
-        hotbed_index_range of = range;
-        of.first_bucket = hotbed_tile_shuffle_u64(width, range.first_bucket, lane);
-        of.buckets = hotbed_tile_shuffle_u32(width, range.buckets, lane);
-        of.choices = hotbed_tile_shuffle_u32(width, range.choices, lane);
-        of.region_bits = (uint16_t)hotbed_tile_shuffle_u32(width, range.region_bits, lane);
-        of.segment = hotbed_tile_shuffle_u32(width, range.segment, lane);
-        uint64_t sought = hotbed_tile_shuffle_u64(width, key, lane);
-        uint64_t slot = hotbed_index_find_rest(index, of, sought, width);
+        const uint32_t lane = hotbed_lowest_bit(left);
+        const uint64_t slot = hotbed_index_find_grown(
+            index, hotbed_index_range_of(range, lane, width),
+            hotbed_tile_shuffle_u64(width, key, lane), width);
         if (rank == lane)
             found = slot;
     }
@@ -594,7 +708,7 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
         free[0] = hotbed_index_scan(index, range, line[0], &scan, width);
         line[1] = line[0];
         free[1] = 0;
-        if (range.choices > 1) {
+        if (range.choices > 1 && hotbed_bits_set(free[0]) <= HOTBED_BUCKET_SPARE) {
             line[1] = hotbed_index_slot(range, c.second);
             free[1] = hotbed_index_scan(index, range, line[1], &scan, width);
         }
@@ -720,6 +834,276 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
     return hotbed_index_place_over(index, range, key, meta, false, width);
 }
 
+/* The same, not inlined, as hotbed_index_find_rarely(). */
+HOTBED_COLD hotbed_index_result hotbed_index_place_rarely(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta,
+    uint32_t width) {
+    return hotbed_index_place(index, range, key, meta, width);
+}
+
+/* --- place: one key per lane ------------------------------------------------------------------- */
+
+/* The candidates of a key in a range that evicts. */
+typedef struct hotbed_victims {
+    const uint64_t *metas;               /* of the range's first slot */
+    uint32_t buckets[HOTBED_WALK_EVICT]; /* ascending; the first `choices` of them */
+    uint32_t choices;
+    uint32_t marks;
+} hotbed_victims;
+
+HOTBED_HD hotbed_victims hotbed_index_victims(
+    hotbed_index_view index, hotbed_index_range range, hotbed_candidates c) {
+    hotbed_victims v;
+    v.metas = hotbed_index_meta(index, hotbed_index_slot(range, 0));
+    v.choices = range.choices;
+    v.marks = range.marks;
+    HOTBED_UNROLL
+    for (uint32_t n = 0; n < HOTBED_WALK_EVICT; n++) {
+        uint32_t bucket = n < range.choices ? hotbed_index_candidate(range, c, n) : UINT32_MAX;
+        HOTBED_UNROLL
+        for (uint32_t m = 0; m < n; m++) { /* insert it */
+            const uint32_t other = v.buckets[m];
+            v.buckets[m] = bucket < other ? bucket : other;
+            bucket = bucket < other ? other : bucket;
+        }
+        v.buckets[n] = bucket;
+    }
+    return v;
+}
+
+/* Free slots of a key's candidates and the row to evict if there are none. */
+typedef struct hotbed_victim {
+    uint32_t free[HOTBED_WALK_EVICT / 2]; /* 16 bits per bucket, two buckets to a word */
+    uint64_t rank; /* (hotbed_meta_rank(), order of the bucket, number in it); UINT64_MAX: none */
+    uint64_t meta;
+    bool busy; /* a slot is locked and not pinned, so it may soon be evictable */
+} hotbed_victim;
+
+enum { HOTBED_VICTIM_BITS = 6 }; /* of hotbed_victim.rank for the bucket and the slot in it */
+
+/* Scan the candidates of lane `lane`, with all lanes and one round of loads. All lanes get the same
+ * result. */
+HOTBED_HD hotbed_victim
+hotbed_index_victim(const hotbed_victims *mine, uint32_t lane, uint32_t width) {
+    const uint32_t rank = hotbed_tile_rank(width);
+    const uint64_t *metas = (const uint64_t *)(uintptr_t)hotbed_tile_shuffle_u64(
+        width, (uint64_t)(uintptr_t)mine->metas, lane);
+    const uint32_t options =
+        hotbed_tile_shuffle_u32(width, mine->choices | mine->marks << 8, lane);
+    const uint32_t choices = options & 0xffU;
+    const uint64_t kept = HOTBED_META_PINS | (options >> 8 != 0 ? HOTBED_META_MARKED : 0);
+    hotbed_u64x2 words[HOTBED_WALK_EVICT][HOTBED_BUCKET_SLOTS / 2];
+    HOTBED_UNROLL
+    for (uint32_t n = 0; n < HOTBED_WALK_EVICT; n++) {
+        const uint32_t bucket = hotbed_tile_shuffle_u32(width, mine->buckets[n], lane);
+        const uint64_t *line = metas + (uint64_t)bucket * HOTBED_BUCKET_SLOTS;
+        HOTBED_UNROLL
+        for (uint32_t j = 0; j < HOTBED_BUCKET_SLOTS / 2; j++)
+            if (j * width < HOTBED_BUCKET_SLOTS / 2 && n < choices &&
+                rank + j * width < HOTBED_BUCKET_SLOTS / 2)
+                words[n][j] = hotbed_load_relaxed_u64x2(line + (size_t)2 * (rank + j * width));
+    }
+    hotbed_victim v = {{0, 0}, UINT64_MAX, 0, false};
+    HOTBED_UNROLL
+    for (uint32_t n = 0; n < HOTBED_WALK_EVICT; n++) {
+        HOTBED_UNROLL
+        for (uint32_t j = 0; j < HOTBED_BUCKET_SLOTS / 2; j++) {
+            if (j * width >= HOTBED_BUCKET_SLOTS / 2 || n >= choices ||
+                rank + j * width >= HOTBED_BUCKET_SLOTS / 2)
+                continue;
+            HOTBED_UNROLL
+            for (uint32_t half = 0; half < 2; half++) {
+                const uint64_t meta = half == 0 ? words[n][j].a : words[n][j].b;
+                const uint32_t at = 2 * (rank + j * width) + half;
+                if (meta == 0)
+                    v.free[n / 2] |= 1U << at << 16 * (n % 2);
+                else if ((meta & (kept | HOTBED_META_LOCKED)) != 0)
+                    v.busy = v.busy || (meta & kept) == 0;
+                else if ((hotbed_meta_rank(meta) << HOTBED_VICTIM_BITS | n * HOTBED_BUCKET_SLOTS | at) < v.rank) {
+                    v.rank = hotbed_meta_rank(meta) << HOTBED_VICTIM_BITS | n * HOTBED_BUCKET_SLOTS | at;
+                    v.meta = meta;
+                }
+            }
+        }
+    }
+    if (hotbed_tile_ballot(width, (v.free[0] | v.free[1]) != 0) != 0) {
+        v.free[0] = hotbed_tile_or(width, v.free[0]);
+        v.free[1] = hotbed_tile_or(width, v.free[1]);
+        return v;
+    }
+    for (uint32_t step = 1; step < width; step *= 2) {
+        const uint64_t other = hotbed_tile_shuffle_u64(width, v.rank, rank ^ step);
+        const uint64_t meta = hotbed_tile_shuffle_u64(width, v.meta, rank ^ step);
+        if (other < v.rank) {
+            v.rank = other;
+            v.meta = meta;
+        }
+    }
+    v.busy = hotbed_tile_ballot(width, v.busy) != 0;
+    return v;
+}
+
+/* What a lane does with its candidates: take a free slot, or evict. */
+typedef struct hotbed_choice {
+    uint64_t slot; /* HOTBED_SLOT_NONE: there is none */
+    uint64_t meta; /* that it has; 0: it is free */
+    bool busy;     /* as in hotbed_victim */
+} hotbed_choice;
+
+/* The candidates of the lanes in `wanted` (a bit each), whose tables evict. */
+HOTBED_HD hotbed_choice hotbed_index_choose_victim(
+    hotbed_index_view index, hotbed_index_range range, hotbed_candidates c, uint32_t from,
+    uint32_t wanted, uint32_t width) {
+    const hotbed_victims mine = hotbed_index_victims(index, range, c);
+    hotbed_choice choice = {HOTBED_SLOT_NONE, 0, false};
+    for (uint32_t left = wanted; left != 0; left &= left - 1) {
+        const uint32_t lane = hotbed_lowest_bit(left);
+        const hotbed_victim v = hotbed_index_victim(&mine, lane, width);
+        if (hotbed_tile_rank(width) != lane)
+            continue;
+        choice.busy = v.busy;
+        if ((v.free[0] | v.free[1]) != 0) {
+            uint32_t free = 0, bucket = 0;
+            for (uint32_t n = 0; n < range.choices; n++) { /* as hotbed_index_choose_free() */
+                const uint32_t next = hotbed_index_candidate(range, c, n);
+                uint32_t bits = 0;
+                HOTBED_UNROLL
+                for (uint32_t m = 0; m < HOTBED_WALK_EVICT; m++)
+                    if (mine.buckets[m] == next)
+                        bits = v.free[m / 2] >> 16 * (m % 2) & 0xffffU;
+                if (hotbed_bits_set(bits) > hotbed_bits_set(free)) {
+                    free = bits;
+                    bucket = next;
+                }
+                if (n == 0 ? hotbed_bits_set(free) > HOTBED_BUCKET_SPARE : free != 0)
+                    break;
+            }
+            const uint32_t after = free >> from << from;
+            choice.slot = hotbed_index_slot(range, bucket) +
+                          hotbed_lowest_bit(after != 0 ? after : free);
+        } else if (v.rank != UINT64_MAX) {
+            const uint32_t at = (uint32_t)v.rank & ((1U << HOTBED_VICTIM_BITS) - 1U);
+            uint32_t bucket = 0;
+            HOTBED_UNROLL
+            for (uint32_t m = 0; m < HOTBED_WALK_EVICT; m++)
+                bucket = m == at / HOTBED_BUCKET_SLOTS ? mine.buckets[m] : bucket;
+            choice.slot = hotbed_index_slot(range, bucket) + at % HOTBED_BUCKET_SLOTS;
+            choice.meta = v.meta;
+        }
+    }
+    return choice;
+}
+
+/* Free slots for the keys of the lanes in `wanted` (a bit each). */
+HOTBED_HD hotbed_choice hotbed_index_choose_free(
+    hotbed_index_view index, hotbed_index_range range, hotbed_candidates c, uint32_t from,
+    uint32_t wanted, uint32_t width) {
+    hotbed_choice choice = {HOTBED_SLOT_NONE, 0, false};
+    bool looks = (wanted >> hotbed_tile_rank(width) & 1U) != 0;
+    uint32_t best = 0; /* free slots of the line, one bit each */
+    uint64_t line = 0;
+    for (uint32_t n = 0; hotbed_tile_ballot(width, looks) != 0; n++) {
+        const uint64_t next =
+            hotbed_index_slot(range, looks ? hotbed_index_candidate(range, c, n) : 0);
+        const uint32_t free = hotbed_line_match_each(
+                                  hotbed_index_meta(index, next), 0, false, 0,
+                                  hotbed_tile_ballot(width, looks), HOTBED_LINES_AHEAD, false,
+                                  width)
+                                  .equal;
+        if (looks && hotbed_bits_set(free) > hotbed_bits_set(best)) {
+            best = free;
+            line = next;
+        }
+        looks = looks && n + 1 < range.choices &&
+                (n == 0 ? hotbed_bits_set(best) <= HOTBED_BUCKET_SPARE : best == 0);
+    }
+    const uint32_t after = best >> from << from;
+    if (best != 0)
+        choice.slot = line + hotbed_lowest_bit(after != 0 ? after : best);
+    return choice;
+}
+
+/* What hotbed_index_place_each() may do. */
+typedef enum hotbed_place_kind {
+    HOTBED_PLACE_FREE = 0,   /* no table evicts or has times */
+    HOTBED_PLACE_EVICT = 1,  /* the caller needs no evicted keys */
+    HOTBED_PLACE_REPORT = 2, /* the caller needs the evicted keys; no table has times */
+} hotbed_place_kind;
+
+/* hotbed_index_place() for a key of each lane with `wants`; others get HOTBED_SLOT_NONE. Lanes
+ * choose and claim slots at the same time. `kind` is a literal. */
+HOTBED_HD hotbed_index_result hotbed_index_place_each(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool wants,
+    hotbed_place_kind kind, uint32_t width) {
+    const uint32_t rank = hotbed_tile_rank(width);
+    hotbed_index_result result = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FULL};
+    hotbed_candidates c = {0, 0, 0};
+    if (width == 1)
+        return wants ? hotbed_index_place(index, range, key, meta, 1) : result;
+    if (wants)
+        c = hotbed_index_candidates(range, key);
+    else
+        range.first_bucket = range.segment = range.evicts = 0;
+    const uint32_t from = (uint32_t)(hotbed_hash_u64(key) >> 16) % HOTBED_BUCKET_SLOTS;
+    const bool evicts = kind != HOTBED_PLACE_FREE && range.evicts != 0;
+    const bool alone = wants && (hotbed_index_grows(index, range) ||
+                                 (kind == HOTBED_PLACE_EVICT && range.times != NULL));
+    for (;;) {
+        const bool looks = wants && !alone;
+        if (hotbed_tile_ballot(width, looks) == 0)
+            break;
+        hotbed_choice choice = {HOTBED_SLOT_NONE, 0, false};
+        uint32_t lanes = hotbed_tile_ballot(width, looks && !evicts);
+        if (lanes != 0)
+            choice = hotbed_index_choose_free(index, range, c, from, lanes, width);
+        lanes = kind == HOTBED_PLACE_FREE ? 0 : hotbed_tile_ballot(width, looks && evicts);
+        if (lanes != 0) {
+            const hotbed_choice victim =
+                hotbed_index_choose_victim(index, range, c, from, lanes, width);
+            choice = evicts ? victim : choice;
+        }
+        if (!looks)
+            continue;
+        if (choice.slot == HOTBED_SLOT_NONE) {
+            wants = choice.busy;
+            result.outcome = evicts ? HOTBED_INDEX_PINNED : HOTBED_INDEX_FULL;
+            continue;
+        }
+        /* Slots are freed by earlier passes only. */
+        if (!hotbed_cas_pass_u64(hotbed_index_meta(index, choice.slot), choice.meta, meta))
+            continue;
+        wants = false;
+        result.slot = choice.slot;
+        result.outcome = HOTBED_INDEX_INSERTED;
+        if (choice.meta == 0)
+            continue;
+        result.outcome = HOTBED_INDEX_EVICTED;
+        result.evicted_meta = choice.meta;
+        if (kind == HOTBED_PLACE_REPORT)
+            result.evicted_key = hotbed_load_relaxed_u64(hotbed_index_key(index, choice.slot));
+        /* The fence orders what the caller writes to the row after the accesses of the ticket that
+         * released the last pin, and after the old key is gone, as in hotbed_index_forget(). */
+        hotbed_store_relaxed_u64(
+            hotbed_index_key(index, choice.slot),
+            hotbed_index_marker(
+                range, (uint32_t)(choice.slot / HOTBED_BUCKET_SLOTS - range.first_bucket), true));
+        hotbed_fence();
+    }
+    uint32_t left = 0;
+    if (index.segments != NULL || kind == HOTBED_PLACE_EVICT)
+        left = hotbed_tile_ballot(width, wants && alone);
+    for (; left != 0; left &= left - 1) {
+        const uint32_t lane = hotbed_lowest_bit(left);
+        const hotbed_index_result its = hotbed_index_place_rarely(
+            index, hotbed_index_range_of(range, lane, width),
+            hotbed_tile_shuffle_u64(width, key, lane), hotbed_tile_shuffle_u64(width, meta, lane),
+            width);
+        if (rank == lane)
+            result = its;
+    }
+    return result;
+}
+
 /* Find `key` and score it, or claim a slot for it. Adds `pins` (0 or 1) either way. The caller
  * initializes the row of a claimed slot and then publishes it. All lanes get the same result. */
 HOTBED_HD hotbed_index_result hotbed_index_claim(
@@ -745,6 +1129,12 @@ HOTBED_HD hotbed_index_result hotbed_index_claim(
 HOTBED_HD void hotbed_index_publish(hotbed_index_view index, uint64_t slot, uint64_t key) {
     hotbed_store_release_u64(hotbed_index_key(index, slot), key);
     hotbed_add_release_u64(hotbed_index_meta(index, slot), (uint64_t)0 - HOTBED_META_LOCKED);
+}
+
+/* One lane: the same for slots that nobody evicts during this pass. */
+HOTBED_HD void hotbed_index_publish_held(hotbed_index_view index, uint64_t slot, uint64_t key) {
+    hotbed_store_release_u64(hotbed_index_key(index, slot), key);
+    hotbed_add_relaxed_u64(hotbed_index_meta(index, slot), (uint64_t)0 - HOTBED_META_LOCKED);
 }
 
 /* One lane: set the mark of a slot that holds a key, if it is not set. */

@@ -10,6 +10,7 @@
 enum {
     TILE = 4,
     BLOCK = 256,
+    WARP = 32,
     WAVES = 1,
     FORWARD_WAVES =
         4, /* more blocks than fit at once, so that all SMs finish together; 1 is 7 % slower */
@@ -98,10 +99,17 @@ static __global__ void __launch_bounds__(BLOCK) find_kernel(hotbed_step_view vie
 template <bool GROWS>
 static __global__ void __launch_bounds__(BLOCK) place_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
-    enum { WIDTH = 32 }; /* a whole warp: writing the row takes longer than claiming the slot */
-    uint32_t n = *s.unique.num_missing;
-    for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < n; i += hotbed_cuda_threads() / WIDTH)
-        hotbed_place_unique(&s, s.unique.missing[i], WIDTH);
+    const uint32_t n = *s.unique.num_missing, lane = threadIdx.x % WARP, tile = lane / TILE * TILE;
+    for (uint64_t i = hotbed_cuda_thread() / WARP * WARP; i < n; i += hotbed_cuda_threads()) {
+        hotbed_placed p = {{HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FULL}, 0, 0, false};
+        if (i + tile < n) {
+            const uint64_t left = n - i - tile;
+            p = hotbed_place_uniques(
+                &s, (uint32_t)(i + tile), left < TILE ? (uint32_t)left : TILE, TILE);
+        }
+        __syncwarp();
+        hotbed_tally_places(&s, p.t, p.r, p.mine, WARP);
+    }
 }
 
 template <bool GROWS>
@@ -317,7 +325,7 @@ static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
 }
 
 static hotbed_status place(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound * 32, BLOCK, WAVES);
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
     if (step->storage.index.segments != NULL)
         place_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
     else

@@ -123,45 +123,74 @@ HOTBED_HD void hotbed_find_uniques(
     uint64_t key = s->unique.keys[u];
     bool hashed = mine && hotbed_table_indexed(table);
     uint64_t slot = hotbed_index_find_each(
-        s->storage.index, hotbed_table_range(table, key), key, hotbed_tile_ballot(width, hashed),
+        s->storage.index, hotbed_table_range(table, key), key, hotbed_tile_ballot(width, hashed), false,
         width);
     if (mine)
         hotbed_found_unique(s, t, u, slot);
 }
 
-/* Claim a slot for a key of `missing`, initialize its row and publish the key. */
-HOTBED_HD void hotbed_place_unique(const hotbed_step_view *s, uint32_t u, uint32_t width) {
-    if ((u & HOTBED_MISSING_REJECTED) != 0)
-        return;
-    uint32_t t = hotbed_table_of_unique(s, u);
-    const hotbed_table_view *table = &s->storage.tables[t];
-    hotbed_tally *tally = &s->storage.tallies[t];
-    uint64_t key = s->unique.keys[u];
-    uint64_t meta = hotbed_meta_new(hotbed_unique_score(s, table, t, u), 1);
+/* Count the results of placing keys, one per lane with `mine`. A tile adds once per table and
+ * counter, because additions to one word are serialized. */
+HOTBED_HD void hotbed_tally_places(
+    const hotbed_step_view *s, uint32_t t, hotbed_index_result r, bool mine, uint32_t width) {
+    for (uint32_t left = hotbed_tile_ballot(width, mine); left != 0;) {
+        const uint32_t one = hotbed_tile_shuffle_u32(width, t, hotbed_lowest_bit(left));
+        const bool ours = mine && t == one, placed = r.slot != HOTBED_SLOT_NONE;
+        hotbed_tally *tally = &s->storage.tallies[one];
+        hotbed_tally_lanes(&tally->inserts, ours && placed, width);
+        hotbed_tally_lanes(&tally->refused, ours && !placed, width);
+        hotbed_tally_lanes(&tally->evictions, ours && r.outcome == HOTBED_INDEX_EVICTED, width);
+        left &= ~hotbed_tile_ballot(width, ours);
+    }
+}
+
+/* A key that was placed, one per lane. */
+typedef struct hotbed_placed {
+    hotbed_index_result r;
+    uint64_t key;
+    uint32_t t;
+    bool mine; /* the lane has a key */
+} hotbed_placed;
+
+/* Claim slots for the keys of entries first .. first+count-1 of `missing`, at most one per lane,
+ * initialize their rows and publish the keys. */
+HOTBED_HD hotbed_placed hotbed_place_uniques(
+    const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
+    const uint32_t lane = hotbed_tile_rank(width);
+    uint32_t u = s->unique.missing[first + (lane < count ? lane : 0)];
+    hotbed_placed p = {{HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FULL}, 0, 0, false};
+    p.mine = lane < count && (u & HOTBED_MISSING_REJECTED) == 0;
+    u = p.mine ? u : 0;
+    p.t = hotbed_table_of_unique(s, u);
+    const hotbed_table_view *table = &s->storage.tables[p.t];
+    p.key = s->unique.keys[u];
+    uint64_t meta = hotbed_meta_new(hotbed_unique_score(s, table, p.t, u), 1);
     if (table->probation != 0)
         meta |= HOTBED_META_PROBATION;
-    hotbed_index_result r =
-        hotbed_index_place(s->storage.index, hotbed_table_range(table, key), key, meta, width);
-    if (hotbed_tile_rank(width) == 0) {
-        s->unique.slots[u] = r.slot;
-        if (r.outcome == HOTBED_INDEX_EVICTED)
-            hotbed_add_relaxed_u64(&tally->evictions, 1);
-        hotbed_add_relaxed_u64(r.slot == HOTBED_SLOT_NONE ? &tally->refused : &tally->inserts, 1);
-        if (r.slot == HOTBED_SLOT_NONE)
-            hotbed_fault_latch(
-                s->batch.faults, HOTBED_ERR_FULL,
-                r.outcome == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED
-                                                 : HOTBED_FAULT_TABLE_FULL,
-                t, key, hotbed_table_slots(s->storage.index, table));
+    p.r = hotbed_index_place_each(
+        s->storage.index, hotbed_table_range(table, p.key), p.key, meta, p.mine, HOTBED_PLACE_EVICT, width);
+    const bool placed = p.r.slot != HOTBED_SLOT_NONE;
+    if (p.mine)
+        s->unique.slots[u] = p.r.slot;
+    if (p.mine && !placed)
+        hotbed_fault_latch(
+            s->batch.faults, HOTBED_ERR_FULL,
+            p.r.outcome == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED : HOTBED_FAULT_TABLE_FULL,
+            p.t, p.key, hotbed_table_slots(s->storage.index, table));
+    if (placed)
+        hotbed_unique_seen(s, table, p.r.slot);
+    for (uint32_t left = hotbed_tile_ballot(width, placed); left != 0; left &= left - 1) {
+        const uint32_t k = hotbed_lowest_bit(left);
+        const hotbed_table_view *its = &s->storage.tables[hotbed_tile_shuffle_u32(width, p.t, k)];
+        const uint64_t slot = hotbed_tile_shuffle_u64(width, p.r.slot, k);
+        hotbed_row_init(
+            its, hotbed_row_at(s->storage.index, its, slot), hotbed_tile_shuffle_u64(width, p.key, k),
+            width);
     }
-    if (r.slot == HOTBED_SLOT_NONE)
-        return;
-    if (hotbed_tile_rank(width) == 0)
-        hotbed_unique_seen(s, table, r.slot);
-    hotbed_row_init(table, hotbed_row_at(s->storage.index, table, r.slot), key, width);
     hotbed_tile_sync(width);
-    if (hotbed_tile_rank(width) == 0)
-        hotbed_index_publish(s->storage.index, r.slot, key);
+    if (placed)
+        hotbed_index_publish_held(s->storage.index, p.r.slot, p.key);
+    return p;
 }
 
 /* eval: the slot of each lane's own key, number i of table t. `mine` is false for lanes without a
@@ -171,19 +200,20 @@ hotbed_find_key(const hotbed_step_view *s, uint32_t i, uint32_t t, bool mine, ui
     const hotbed_table_view *table = &s->storage.tables[t];
     uint64_t key = s->batch.keys[i];
     bool hashed = mine && hotbed_table_indexed(table);
-    uint64_t slot = hotbed_index_find_each(
-        s->storage.index, hotbed_table_range(table, key), key, hotbed_tile_ballot(width, hashed),
-        width);
-    /* Search the lower tier, and then the upper tier again, because a concurrent prefetch may have
-     * promoted the row meanwhile. */
-    for (uint32_t tier = 0; tier < 2; tier++) {
-        bool wanted = hashed && slot == HOTBED_SLOT_NONE && hotbed_table_moves(table);
-        uint32_t lanes = hotbed_tile_ballot(width, wanted);
+    const bool moves = hotbed_table_moves(table);
+    const bool cached = hotbed_tile_ballot(width, hashed && moves) == 0;
+    uint64_t slot = HOTBED_SLOT_NONE;
+    /* If rows move, search the upper tier, the lower tier, and then the upper tier again, because a
+     * concurrent prefetch may have promoted the row meanwhile. */
+    for (uint32_t look = 0; look < 3; look++) {
+        const bool wanted = hashed && slot == HOTBED_SLOT_NONE && (look == 0 || moves);
+        const uint32_t lanes = hotbed_tile_ballot(width, wanted);
         if (lanes == 0)
             break;
-        uint64_t other = hotbed_index_find_each(
-            s->storage.index, tier == 0 ? table->lower : table->range, key, lanes, width);
-        slot = slot == HOTBED_SLOT_NONE ? other : slot;
+        const uint64_t other = hotbed_index_find_each(
+            s->storage.index, look == 1 ? table->lower : hotbed_table_range(table, key), key, lanes, cached,
+            width);
+        slot = wanted ? other : slot;
     }
     if (mine && !hashed)
         return hotbed_static_slot(s, t, key);

@@ -178,7 +178,8 @@ static void place_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; i++) {
         if (i + ROWS_AHEAD < end)
             prefetch_place(s, i + ROWS_AHEAD);
-        hotbed_place_unique(s, s->unique.missing[i], 1);
+        const hotbed_placed p = hotbed_place_uniques(s, (uint32_t)i, 1, 1);
+        hotbed_tally_places(s, p.t, p.r, p.mine, 1);
     }
 }
 

@@ -35,6 +35,13 @@ typedef struct hotbed_timer {
     uint64_t newest; /* largest timestamp that was set by key */
 } hotbed_timer;
 
+/* Add the number of lanes for which `counts` holds. */
+HOTBED_HD void hotbed_tally_lanes(uint64_t *tally, bool counts, uint32_t width) {
+    uint32_t lanes = hotbed_bits_set(hotbed_tile_ballot(width, counts));
+    if (hotbed_tile_rank(width) == 0 && lanes != 0)
+        hotbed_add_relaxed_u64(tally, lanes);
+}
+
 struct hotbed_fault; /* base/fault.h */
 
 /* --- the view of a step -------------------------------------------------------------------------

@@ -45,7 +45,7 @@ HOTBED_HD void hotbed_seek_lower(
     uint32_t t = hotbed_table_of_unique(s, u);
     const hotbed_table_view *table = &s->storage.tables[t];
     uint64_t lower = hotbed_index_find_each(
-        s->storage.index, table->lower, s->unique.keys[u], hotbed_tile_ballot(width, mine), width);
+        s->storage.index, table->lower, s->unique.keys[u], hotbed_tile_ballot(width, mine), false, width);
     if (!mine)
         return;
     if (lower != HOTBED_SLOT_NONE)
@@ -304,13 +304,6 @@ HOTBED_HD void hotbed_lower_copied(
         taken += HOTBED_META_LOCKED;
     }
     hotbed_add_release_u64(hotbed_index_meta(index, lower), HOTBED_META_MARKED - taken);
-}
-
-/* Add the number of lanes for which `counts` holds. */
-HOTBED_HD void hotbed_tally_lanes(uint64_t *tally, bool counts, uint32_t width) {
-    uint32_t lanes = hotbed_bits_set(hotbed_tile_ballot(width, counts));
-    if (hotbed_tile_rank(width) == 0 && lanes != 0)
-        hotbed_add_relaxed_u64(tally, lanes);
 }
 
 /* Count the results of moves first .. first+count-1, at most one per lane. A tile adds once per

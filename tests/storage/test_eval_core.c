@@ -291,8 +291,10 @@ static void prefetch(uint32_t width) {
     hotbed_tile_sync(width);
     const uint32_t n = w.num_missing;
     if (!hotbed_table_moves(&w.table)) {
-        for (uint32_t i = 0; i < n; i++)
-            hotbed_place_unique(s, w.missing[i], width);
+        for (uint32_t i = 0; i < n; i += width) {
+            const hotbed_placed p = hotbed_place_uniques(s, i, at_most(n - i, width), width);
+            hotbed_tally_places(s, p.t, p.r, p.mine, width);
+        }
         return;
     }
     for (uint32_t i = 0; i < n; i += width)

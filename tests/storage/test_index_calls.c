@@ -77,7 +77,7 @@ static void hold(work *b) {
 
 static void place(work *b) {
     hotbed_index_result r = hotbed_call_place(&b->args, b->item, b->width);
-    if (hotbed_emulate_lane() == 0 && r.outcome == HOTBED_INDEX_EVICTED)
+    if (r.outcome == HOTBED_INDEX_EVICTED)
         hotbed_call_evicted(&b->args, r, b->num_evicted++);
 }
 
@@ -90,11 +90,15 @@ static void lane(void *argument) {
     b->call(b);
 }
 
-/* Run the call for each key, one tile after the other. */
-static void run(work *b, void (*call)(work *b)) {
+/* Run the call for the keys of `together` lanes at a time, one tile after the other. */
+static void run(work *b, void (*call)(work *b), uint32_t together) {
+    const uint64_t n = b->args.n;
     b->call = call;
-    for (b->item = 0; b->item < b->args.n; b->item++)
+    for (b->item = 0; b->item < n; b->item += together) {
+        b->args.n = b->item + together < n ? b->item + together : n;
         hotbed_emulate_run(b->width, lane, b);
+    }
+    b->args.n = n;
 }
 
 /* Some keys have the number of a table that does not exist. */
@@ -113,16 +117,16 @@ static void step(work *b, uint64_t what) {
     b->num_evicted = 0;
     memset(&b->fault, 0, sizeof b->fault);
     if (what == 0)
-        run(b, erase);
+        run(b, erase, 1);
     else if (what == 1)
-        run(b, find);
+        run(b, find, b->width);
     else if (what < 4) { /* without table numbers all keys are of table 0, which does not evict */
         b->args.tables = NULL;
-        run(b, claim);
+        run(b, claim, 1);
         b->args.tables = b->tables;
     } else {
-        run(b, hold);
-        run(b, place);
+        run(b, hold, b->width);
+        run(b, place, 1);
         for (uint64_t i = 0; b->args.pins == 0 && i < b->args.n; i++)
             hotbed_call_release(&b->args, i);
     }

@@ -86,7 +86,7 @@ static void each_lane(void *argument) {
     table *t = argument;
     uint32_t lane = hotbed_emulate_lane();
     t->founds[lane] =
-        hotbed_index_find_each(t->view, t->ranges[lane], t->sought[lane], t->wanted, t->width);
+        hotbed_index_find_each(t->view, t->ranges[lane], t->sought[lane], t->wanted, false, t->width);
 }
 
 /* Find with a key per lane: each wanted lane must get the result of a find of its key alone, the others nothing. */
@@ -103,10 +103,31 @@ static void find_each(table *t) {
                                  : hotbed_index_find(t->view, t->ranges[lane], t->sought[lane], 1));
 }
 
+/* hotbed_index_claim(), but a new key is placed by one of the lanes with hotbed_index_place_each(). */
+static hotbed_index_result claim_by_lane(table *t) {
+    const uint32_t lane = (uint32_t)(t->key >> 1) % t->width;
+    if (hotbed_index_find(t->view, t->range, t->key, t->width) != HOTBED_SLOT_NONE)
+        return hotbed_index_claim(
+            t->view, t->range, t->key, t->rule, t->score, t->pins, t->width);
+    hotbed_index_result result = hotbed_index_place_each(
+        t->view, t->range, t->key, hotbed_meta_new(t->score, t->pins),
+        hotbed_tile_rank(t->width) == lane,
+        t->range.times != NULL ? HOTBED_PLACE_EVICT : HOTBED_PLACE_REPORT, t->width);
+    result.slot = hotbed_tile_shuffle_u64(t->width, result.slot, lane);
+    result.evicted_key = hotbed_tile_shuffle_u64(t->width, result.evicted_key, lane);
+    result.evicted_meta = hotbed_tile_shuffle_u64(t->width, result.evicted_meta, lane);
+    result.outcome =
+        (hotbed_index_outcome)hotbed_tile_shuffle_u32(t->width, (uint32_t)result.outcome, lane);
+    return result;
+}
+
+/* Odd keys are claimed by the tile, even keys by one lane; the results are the same. */
 static void claim_lane(void *argument) {
     table *t = argument;
     hotbed_index_result result =
-        hotbed_index_claim(t->view, t->range, t->key, t->rule, t->score, t->pins, t->width);
+        t->key % 2 != 0
+            ? hotbed_index_claim(t->view, t->range, t->key, t->rule, t->score, t->pins, t->width)
+            : claim_by_lane(t);
     if (hotbed_emulate_lane() == 0)
         t->result = result;
     hotbed_tile_sync(t->width);

@@ -89,8 +89,10 @@ HOTBED_HD void prefetch_of(work *w, uint32_t width) {
     hotbed_tile_sync(width); /* the end of a kernel */
     for (uint32_t i = 0; i < n; i++)
         hotbed_count_missing(&w->s, i, width);
-    for (uint32_t i = 0; i < n; i++)
-        hotbed_place_unique(&w->s, w->missing[i], width);
+    for (uint32_t i = 0; i < n; i++) {
+        const hotbed_placed p = hotbed_place_uniques(&w->s, i, 1, width);
+        hotbed_tally_places(&w->s, p.t, p.r, p.mine, width);
+    }
 }
 
 /* In a kernel the width is a literal, so here, too. */

@@ -69,7 +69,7 @@ static hotbed_status time_training(
     hotbed_table_stats before = {.size = sizeof before};
     hotbed_table_stats after = {.size = sizeof after};
     HOTBED_TRY(workload_stats(run, &before));
-    HOTBED_TRY(workload_pass_eager(run, p->steps, &result->eager, &result->host));
+    HOTBED_TRY(workload_pass_eager(run, p->steps, &result->eager, &result->least, &result->host));
     HOTBED_TRY(workload_stats(run, &after));
     result->uniques = (after.uniques - before.uniques) / p->steps;
     count_traffic(&before, &after, p->steps, &result->traffic);
@@ -84,11 +84,12 @@ static hotbed_status time_training(
 static hotbed_status time_eval(
     workload_run *run, const workload_program *p, workload_result *result) {
     uint32_t last = (p->steps - 1) % run->input->shape.batches;
+    workload_times unused;
     for (int pass = 0; pass < (workload_tiered(run->what) ? 2 : 3); pass++) {
         if (pass < 2)
             HOTBED_TRY(workload_pass_eval(
                 run, p->steps, pass == 1, pass == 1 ? &result->graph : &result->eager,
-                &result->host));
+                pass == 1 ? &unused : &result->least, &result->host));
         else
             HOTBED_TRY(workload_pass_eval_stages(run, p->steps, &result->stages, &result->host));
         if (p->check)

@@ -202,7 +202,8 @@ HOTBED_HD void hotbed_min_relaxed_u32(uint32_t *p, uint32_t value) {
 /* A thread that sees an access after the fence sees every access of this thread before it. */
 HOTBED_HD void hotbed_fence(void) {
 #if defined(__CUDA_ARCH__)
-    asm volatile("fence.acq_rel.gpu;" ::: "memory"); /* __threadfence() is sequentially consistent */
+    asm volatile("fence.acq_rel.gpu;" ::
+                     : "memory"); /* __threadfence() is sequentially consistent */
 #elif defined(HOTBED_WITH_TSAN)
     /* TSan does not support fences; on x86 a compiler barrier is enough */
     __asm__ volatile("" ::: "memory");

@@ -88,6 +88,7 @@ void report(bench_state *state) {
     auto middle = state->seconds.begin() + static_cast<std::ptrdiff_t>(state->seconds.size() / 2);
     std::nth_element(state->seconds.begin(), middle, state->seconds.end());
     counters["median_us"] = *middle * 1e6;
+    counters["best_us"] = *std::min_element(state->seconds.begin(), state->seconds.end()) * 1e6;
     int64_t iterations = static_cast<int64_t>(state->seconds.size());
     if (state->items > 0)
         state->state->SetItemsProcessed(state->items * iterations);

@@ -43,7 +43,7 @@ def stages_of(result):
 
 def load():
     """All result files by kind, each kind ordered by device."""
-    kinds = {"workloads": [], "baseline": [], "exchange": [], "checkpoint": [], "micro": [], "plans": [], "link": [], "curves": []}
+    kinds = {"workloads": [], "baseline": [], "exchange": [], "checkpoint": [], "micro": [], "plans": [], "link": [], "curves": [], "host": []}
     for path in sorted(glob.glob(os.path.join(RESULTS, "*.json"))):
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -61,6 +61,8 @@ def load():
             kinds["link"].append(document)
         elif form.startswith("hotbed-curves"):
             kinds["curves"].append(document)
+        elif form.startswith("hotbed-host"):
+            kinds["host"].append(document)
         elif "benchmarks" in document:
             names = [entry["name"] for entry in document["benchmarks"]]
             disk = all(name.startswith("checkpoint/") for name in names)
@@ -526,6 +528,74 @@ def moves_section(kinds):
 # --- figures of docs/performance.md ------------------------------------------------------------------
 
 
+# --- the host backend beside other libraries -------------------------------------------------------
+
+
+HOST_LIBRARIES = (("torch", "EmbeddingBag"), ("fbgemm", "TBE"))
+
+
+def host_steps(document):
+    """(workload, phase, kind of table, Hotbed's ms, {library: ms}) for each phase that another library has."""
+    for workload, times in document["least_ms"].items():
+        for phase in ("forward", "train", "eval"):
+            others = {label: times[name][phase] for name, label in HOST_LIBRARIES if phase in times.get(name, {})}
+            for name, ours in times.items():
+                if name.startswith("Hotbed ") and others:
+                    yield workload, phase, name.split(" ")[1], ours[phase], others
+
+
+def host_finds(document):
+    """(sizes, Hotbed's us, {library: us}) for each lookup."""
+    for sizes, times in document["least_find_us"].items():
+        others = {name[: -len("_find")]: us for name, us in times.items() if name != "alone_find"}
+        if "alone_find" in times and others:
+            yield sizes, times["alone_find"], others
+
+
+def host_section(kinds):
+    parts = []
+    for document in kinds["host"]:
+        libraries = "; ".join(document["libraries"].values())
+        parts.append(f"### {document['device']}, {document['threads']} thread{'s' if document['threads'] > 1 else ''}")
+        parts.append(
+            f"`{document['command']}`, commit {document['commit']}, {document['date']} "
+            f"([{document['file']}]({document['file']})). {libraries}."
+        )
+        labels = [label for _, label in HOST_LIBRARIES]
+        rows = [
+            [f"{workload} {phase}", kind, ms(ours)]
+            + [ms(others.get(label)) for label in labels]
+            + [f"{min(others.values()) / ours:.2f}x"]
+            for workload, phase, kind, ours, others in host_steps(document)
+        ]
+        parts.append(table(["step, ms", "tables", "Hotbed"] + labels + ["faster than the better one"], rows))
+        finds = list(host_finds(document))
+        if not finds:
+            continue
+        names = list(finds[0][2])
+        rows = [
+            [sizes, f"{ours:,.0f}"] + [f"{others[n]:,.0f}" for n in names] + [f"{min(others.values()) / ours:.2f}x"]
+            for sizes, ours, others in finds
+        ]
+        parts.append(table(["find, us"] + ["index"] + names + ["faster than the better one"], rows))
+    return "\n\n".join(parts) if parts else "No results yet: `bench/host.py`."
+
+
+def host_figure(kinds):
+    """No figure: sentences for the page."""
+    lines = []
+    for document in kinds["host"]:
+        ratios = {}
+        for _, phase, _, ours, others in host_steps(document):
+            ratios.setdefault(phase, []).append(min(others.values()) / ours)
+        spread = "; ".join(f"{phase} {min(r):.1f} to {max(r):.1f} times" for phase, r in ratios.items())
+        finds = [min(others.values()) / ours for _, ours, others in host_finds(document)]
+        more = f"; a find in the index {min(finds):.1f} to {max(finds):.1f} times the better hash map's speed" if finds else ""
+        threads = "one thread" if document["threads"] == 1 else f"{document['threads']} threads"
+        lines.append(f"With {threads}, Hotbed's speed relative to the better library: {spread}{more}.")
+    return None, " ".join(lines) + "\n\n" + sources(kinds["host"]) if lines else "No results yet."
+
+
 def default_results(kinds, backend):
     """{workload: (document, result)} with the default insertion policy; static and hash tables are different workloads."""
     found = {}
@@ -758,6 +828,7 @@ LONG = {
     "plans": ("What plans hide", plans_section, "`hotbed-plans` measures them: steps of W5 beside a dense model as long as exchange and prefetch together."),
     "link": ("Ways to move rows over the link", moves_section, "`hotbed-link` measures them, alone and beside a dense model."),
     "checkpoint": ("Checkpoints", checkpoint_section, "`hotbed-bench --benchmark_filter=checkpoint/` measures them. *Share* is the probe's time over Hotbed's; *others* the share of the processors that other programs used."),
+    "host": ("The host backend beside other libraries", host_section, "`bench/host.py` measures them: the fastest of many steps, on the same cores. *EmbeddingBag* is PyTorch's, with sparse gradients (its AdaGrad has a state for each element; the others' is row-wise); *TBE* is FBGEMM's for processors, which has no Adam. Both are static: they do no hashing. The hash maps are looped over, without prefetching, and hold their keys in two to four times the memory of the index."),
     "micro": ("Kernels one by one", micro_section, "`hotbed-bench` measures them. *Of limit* is the least time over the median: for the index the time in which plain code reads as many random lines, for others that in which a large copy moves the bytes."),
 }
 FIGURE_OF = {
@@ -767,6 +838,7 @@ FIGURE_OF = {
     "plans": plans_figure,
     "checkpoint": checkpoint_figure,
     "curves": curves_figure,
+    "host": host_figure,
 }
 
 

@@ -200,13 +200,15 @@ hotbed_status workload_step(workload_run *run);
  *   graph  one graph of the whole step
  * Graphs read one fixed buffer; the copy of a batch's keys to it is timed with the step. */
 hotbed_status workload_pass_eager(
-    workload_run *run, uint32_t steps, workload_times *times, workload_host *host);
+    workload_run *run, uint32_t steps, workload_times *times, workload_times *least,
+    workload_host *host);
 hotbed_status workload_pass_split(
     workload_run *run, uint32_t steps, workload_times *times, workload_host *host);
 hotbed_status workload_pass_graph(
     workload_run *run, uint32_t steps, workload_times *times, workload_host *host);
 hotbed_status workload_pass_eval(
-    workload_run *run, uint32_t steps, bool graph, workload_times *times, workload_host *host);
+    workload_run *run, uint32_t steps, bool graph, workload_times *times, workload_times *least,
+    workload_host *host);
 
 /* The same steps with the prefetch of a batch on a second stream, beside forward and backward of
  * the previous batch; between these two the first stream runs a stand-in for a dense model
@@ -349,6 +351,7 @@ typedef struct workload_result {
     uint64_t upper_rows;       /* rows that fit in device memory */
     double load;               /* keys / slots; tiered workloads: keys / capacity */
     workload_times eager;      /* all fields are measured */
+    workload_times least;      /* the fastest eager steps; all fields are measured */
     workload_times graph;      /* forward, backward: split graphs; train: whole graph */
     workload_stages stages;    /* only without tiers */
     double prefetch;           /* with tiers: seconds of the prefetch in an eager forward */

@@ -163,6 +163,7 @@ static void write_result(
         (unsigned long long)workload_keys_a_step(shape), (unsigned long long)result->uniques,
         (unsigned long long)result->keys, result->load, shape->batches, result->steps);
     write_times(to, "eager", &result->eager);
+    write_times(to, "least", &result->least);
     write_times(to, "graph", &result->graph);
     if (workload_tiered(result->what))
         write_tiers(to, result);

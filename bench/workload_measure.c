@@ -73,7 +73,7 @@ static hotbed_status time_training(
     hotbed_table_stats before = {.size = sizeof before};
     hotbed_table_stats after = {.size = sizeof after};
     HOTBED_TRY(workload_stats(run, &before));
-    HOTBED_TRY(workload_pass_eager(run, steps, &result->eager, &result->host));
+    HOTBED_TRY(workload_pass_eager(run, steps, &result->eager, &result->least, &result->host));
     HOTBED_TRY(check_train(oracle, run));
     HOTBED_TRY(workload_pass_split(run, steps, &result->graph, &result->host));
     HOTBED_TRY(check_train(oracle, run));
@@ -89,11 +89,12 @@ static hotbed_status time_eval(
     workload_run *run, const workload_program *p, workload_result *result) {
     uint32_t last =
         (uint32_t)(workload_eval_batch(run, result->steps, result->steps - 1) % run->input->shape.batches);
+    workload_times unused;
     for (int pass = 0; pass < (workload_tiered(run->what) ? 2 : 3); pass++) {
         if (pass < 2)
             HOTBED_TRY(workload_pass_eval(
                 run, result->steps, pass == 1, pass == 1 ? &result->graph : &result->eager,
-                &result->host));
+                pass == 1 ? &unused : &result->least, &result->host));
         else
             HOTBED_TRY(
                 workload_pass_eval_stages(run, result->steps, &result->stages, &result->host));

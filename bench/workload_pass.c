@@ -5,6 +5,7 @@
 #include "storage/storage.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static hotbed_status copy_keys(workload_run *run, uint64_t step) {
     return hotbed_copy(run->fixed.data, workload_keys_of(run, step), run->fixed.bytes, run->stream);
@@ -51,17 +52,26 @@ double workload_median(double *values, uint32_t n) {
     return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
-/* Median over the steps of the time from mark a to mark b. */
-static hotbed_status median_between(const pass *p, int a, int b, double *out) {
+/* Times of a pass in seconds. */
+typedef struct pass_times {
+    double part[MARKS - 1]; /* from mark i to mark i + 1 */
+    double all;             /* from the first to the last mark */
+} pass_times;
+
+/* Median and minimum over the steps of the time from mark a to mark b. */
+static hotbed_status time_between(
+    const pass *p, uint32_t a, uint32_t b, double *median, double *least) {
     double *seconds = malloc(p->steps * sizeof *seconds);
     if (!seconds)
         return hotbed_fail(HOTBED_ERR_MEMORY, "timing: no memory for %u steps", p->steps);
     hotbed_status status = HOTBED_OK;
     for (uint32_t s = 0; s < p->steps && status == HOTBED_OK; s++)
-        status = hotbed_event_seconds(
-            p->events[s * MARKS + (uint32_t)a], p->events[s * MARKS + (uint32_t)b], &seconds[s]);
-    if (status == HOTBED_OK)
-        *out = workload_median(seconds, p->steps);
+        status =
+            hotbed_event_seconds(p->events[s * MARKS + a], p->events[s * MARKS + b], &seconds[s]);
+    if (status == HOTBED_OK) {
+        *median = workload_median(seconds, p->steps); /* sorts */
+        *least = seconds[0];
+    }
     free(seconds);
     return status;
 }
@@ -111,18 +121,20 @@ static void destroy_pass(pass *p) {
     hotbed_graph_destroy(p->graphs[1]);
 }
 
-/* Run the pass; out[i], i < kind->marks - 1, is the median time from mark i to mark i + 1, and *all
- * (which may be NULL) from the first to the last mark. */
+/* Run the pass, and return the medians of its times and, unless `least` is NULL, the minima. */
 static hotbed_status run_pass(
-    workload_run *run, const pass_kind *kind, uint32_t steps, double *out, double *all,
+    workload_run *run, const pass_kind *kind, uint32_t steps, pass_times *median, pass_times *least,
     workload_host *host) {
     pass p = {.run = run, .steps = steps};
-    int last = (int)kind->marks - 1;
+    const uint32_t last = kind->marks - 1;
+    pass_times unused;
+    if (least == NULL)
+        least = &unused;
     hotbed_status status = run_pass_steps(&p, kind, host);
-    for (int i = 0; i < last && status == HOTBED_OK; i++)
-        status = median_between(&p, i, i + 1, &out[i]);
-    if (status == HOTBED_OK && all)
-        status = median_between(&p, 0, last, all);
+    for (uint32_t i = 0; i < last && status == HOTBED_OK; i++)
+        status = time_between(&p, i, i + 1, &median->part[i], &least->part[i]);
+    if (status == HOTBED_OK)
+        status = time_between(&p, 0, last, &median->all, &least->all);
     destroy_pass(&p);
     return status;
 }
@@ -195,38 +207,50 @@ static hotbed_status eval_record(pass *p) {
 }
 
 hotbed_status workload_pass_eager(
-    workload_run *run, uint32_t steps, workload_times *times, workload_host *host) {
+    workload_run *run, uint32_t steps, workload_times *times, workload_times *least,
+    workload_host *host) {
     const pass_kind kind = {.step = eager_step, .marks = 3, .trains = true};
-    double out[MARKS];
-    HOTBED_TRY(run_pass(run, &kind, steps, out, &times->train, host));
-    times->forward = out[0];
-    times->backward = out[1];
+    pass_times took;
+    pass_times took_least;
+    HOTBED_TRY(run_pass(run, &kind, steps, &took, &took_least, host));
+    *times = (workload_times){.forward = took.part[0], .backward = took.part[1], .train = took.all};
+    *least = (workload_times){
+        .forward = took_least.part[0], .backward = took_least.part[1], .train = took_least.all};
     return HOTBED_OK;
 }
 
 hotbed_status workload_pass_split(
     workload_run *run, uint32_t steps, workload_times *times, workload_host *host) {
     const pass_kind kind = {.record = split_record, .step = split_step, .marks = 3, .trains = true};
-    double out[MARKS];
-    HOTBED_TRY(run_pass(run, &kind, steps, out, NULL, host));
-    times->forward = out[0];
-    times->backward = out[1];
+    pass_times took;
+    HOTBED_TRY(run_pass(run, &kind, steps, &took, NULL, host));
+    times->forward = took.part[0];
+    times->backward = took.part[1];
     return HOTBED_OK;
 }
 
 hotbed_status workload_pass_graph(
     workload_run *run, uint32_t steps, workload_times *times, workload_host *host) {
     const pass_kind kind = {.record = graph_record, .step = graph_step, .marks = 2, .trains = true};
-    return run_pass(run, &kind, steps, &times->train, NULL, host);
+    pass_times took;
+    HOTBED_TRY(run_pass(run, &kind, steps, &took, NULL, host));
+    times->train = took.all;
+    return HOTBED_OK;
 }
 
 hotbed_status workload_pass_eval(
-    workload_run *run, uint32_t steps, bool graph, workload_times *times, workload_host *host) {
+    workload_run *run, uint32_t steps, bool graph, workload_times *times, workload_times *least,
+    workload_host *host) {
     const pass_kind eager = {.step = eval_step, .marks = 2};
     const pass_kind graphed = {.record = eval_record, .step = graph_step, .marks = 2};
     /* The first eval on a stream may allocate its workspace. */
     HOTBED_TRY(workload_eval(run, workload_keys_of(run, 0)));
-    return run_pass(run, graph ? &graphed : &eager, steps, &times->eval, NULL, host);
+    pass_times took;
+    pass_times took_least;
+    HOTBED_TRY(run_pass(run, graph ? &graphed : &eager, steps, &took, &took_least, host));
+    times->eval = took.all;
+    least->eval = took_least.all;
+    return HOTBED_OK;
 }
 
 static hotbed_status prefetch_step(pass *p, hotbed_event **marks, uint64_t step) {
@@ -242,7 +266,10 @@ static hotbed_status prefetch_step(pass *p, hotbed_event **marks, uint64_t step)
 hotbed_status workload_pass_prefetch(
     workload_run *run, uint32_t steps, double *prefetch, workload_host *host) {
     const pass_kind kind = {.step = prefetch_step, .marks = 2, .trains = true};
-    return run_pass(run, &kind, steps, prefetch, NULL, host);
+    pass_times took;
+    HOTBED_TRY(run_pass(run, &kind, steps, &took, NULL, host));
+    *prefetch = took.all;
+    return HOTBED_OK;
 }
 
 /* --- stages ----------------------------------------------------------------------------------- */
@@ -306,15 +333,18 @@ static hotbed_status eval_stages_step(pass *p, hotbed_event **marks, uint64_t st
 hotbed_status workload_pass_stages(
     workload_run *run, uint32_t steps, workload_stages *stages, workload_host *host) {
     const pass_kind kind = {.step = stages_step, .marks = 7, .trains = true};
-    return run_pass(run, &kind, steps, stages->train, NULL, host);
+    pass_times took;
+    HOTBED_TRY(run_pass(run, &kind, steps, &took, NULL, host));
+    memcpy(stages->train, took.part, sizeof stages->train);
+    return HOTBED_OK;
 }
 
 hotbed_status workload_pass_eval_stages(
     workload_run *run, uint32_t steps, workload_stages *stages, workload_host *host) {
     const pass_kind kind = {.step = eval_stages_step, .marks = 4};
-    double out[MARKS];
-    HOTBED_TRY(run_pass(run, &kind, steps, out, NULL, host));
-    stages->eval[0] = out[1];
-    stages->eval[1] = out[2];
+    pass_times took;
+    HOTBED_TRY(run_pass(run, &kind, steps, &took, NULL, host));
+    stages->eval[0] = took.part[1];
+    stages->eval[1] = took.part[2];
     return HOTBED_OK;
 }

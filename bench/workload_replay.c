@@ -119,7 +119,7 @@ static hotbed_status replay_one(
     hotbed_status status = workload_step(&run);
     if (status == HOTBED_OK)
         status = graph ? workload_pass_graph(&run, p->replays, &times, host)
-                       : workload_pass_eager(&run, p->replays, &times, host);
+                       : workload_pass_eager(&run, p->replays, &times, &times, host);
     if (status == HOTBED_OK)
         status = workload_run_digest(&run, out);
     workload_run_destroy(&run);

@@ -133,7 +133,8 @@ HOTBED_HD void hotbed_call_claim(const hotbed_index_args *a, uint64_t first, uin
     const bool lacks = k.good && slot == HOTBED_SLOT_NONE;
     if (hotbed_tile_ballot(width, lacks) != 0) {
         const hotbed_index_result r = hotbed_index_place_each(
-            index, k.range, k.key, hotbed_meta_new(score, a->pins), lacks, HOTBED_PLACE_FREE, width);
+            index, k.range, k.key, hotbed_meta_new(score, a->pins), lacks, HOTBED_PLACE_FREE,
+            width);
         if (lacks) {
             slot = r.slot;
             outcome = r.outcome;

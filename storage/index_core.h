@@ -273,8 +273,8 @@ typedef struct hotbed_line_words {
  * each). The lanes read the lines together, `ahead` at a time, a literal: 2 or 4. `two`, a literal:
  * there is a second word. `cached`, equal on all lanes: read as by hotbed_load_cached_u64x2(). */
 HOTBED_HD hotbed_line_words hotbed_line_match_each(
-    const uint64_t *line, uint64_t word, bool two, uint64_t second, uint32_t wanted,
-    uint32_t ahead, bool cached, uint32_t width) {
+    const uint64_t *line, uint64_t word, bool two, uint64_t second, uint32_t wanted, uint32_t ahead,
+    bool cached, uint32_t width) {
     const uint32_t rank = hotbed_tile_rank(width);
     hotbed_line_words result = {0, false};
     if (width == 1) {
@@ -445,8 +445,7 @@ HOTBED_HD uint64_t hotbed_index_find_rest(
 HOTBED_HD uint64_t hotbed_index_find_probe(
     hotbed_index_view index, hotbed_index_range range, hotbed_probe probe, uint32_t width) {
     uint64_t slot = hotbed_index_probe_slot(index, probe, width);
-    return slot != HOTBED_SLOT_NONE ? slot
-                                    : hotbed_index_find_rest(index, range, probe.key, width);
+    return slot != HOTBED_SLOT_NONE ? slot : hotbed_index_find_rest(index, range, probe.key, width);
 }
 
 HOTBED_HD uint64_t
@@ -461,7 +460,8 @@ hotbed_index_range_of(hotbed_index_range mine, uint32_t lane, uint32_t width) {
     range.first_bucket = hotbed_tile_shuffle_u64(width, mine.first_bucket, lane);
     range.buckets = hotbed_tile_shuffle_u32(width, mine.buckets, lane);
     range.choices = hotbed_tile_shuffle_u32(width, mine.choices, lane);
-    const uint32_t bits = mine.evicts | (uint32_t)mine.marks << 8 | (uint32_t)mine.region_bits << 16;
+    const uint32_t bits =
+        mine.evicts | (uint32_t)mine.marks << 8 | (uint32_t)mine.region_bits << 16;
     const uint32_t its = hotbed_tile_shuffle_u32(width, bits, lane);
     range.evicts = (uint8_t)its;
     range.marks = (uint8_t)(its >> 8);
@@ -495,8 +495,7 @@ HOTBED_HD uint64_t hotbed_index_find_each(
         range.first_bucket = range.segment = 0;
     uint64_t line = hotbed_index_slot(range, c.first), found = HOTBED_SLOT_NONE;
     hotbed_line_words words = hotbed_line_match_each(
-        hotbed_index_key(index, line), key, false, 0, wanted, HOTBED_LINES_AHEAD, cached,
-        width);
+        hotbed_index_key(index, line), key, false, 0, wanted, HOTBED_LINES_AHEAD, cached, width);
     for (uint32_t choice = 1;; choice++) {
         /* A bucket that was never full ends the search, unless it is the first. */
         if (words.equal != 0)
@@ -851,8 +850,8 @@ typedef struct hotbed_victims {
     uint32_t marks;
 } hotbed_victims;
 
-HOTBED_HD hotbed_victims hotbed_index_victims(
-    hotbed_index_view index, hotbed_index_range range, hotbed_candidates c) {
+HOTBED_HD hotbed_victims
+hotbed_index_victims(hotbed_index_view index, hotbed_index_range range, hotbed_candidates c) {
     hotbed_victims v;
     v.metas = hotbed_index_meta(index, hotbed_index_slot(range, 0));
     v.choices = range.choices;
@@ -888,8 +887,7 @@ hotbed_index_victim(const hotbed_victims *mine, uint32_t lane, uint32_t width) {
     const uint32_t rank = hotbed_tile_rank(width);
     const uint64_t *metas = (const uint64_t *)(uintptr_t)hotbed_tile_shuffle_u64(
         width, (uint64_t)(uintptr_t)mine->metas, lane);
-    const uint32_t options =
-        hotbed_tile_shuffle_u32(width, mine->choices | mine->marks << 8, lane);
+    const uint32_t options = hotbed_tile_shuffle_u32(width, mine->choices | mine->marks << 8, lane);
     const uint32_t choices = options & 0xffU;
     const uint64_t kept = HOTBED_META_PINS | (options >> 8 != 0 ? HOTBED_META_MARKED : 0);
     hotbed_u64x2 words[HOTBED_WALK_EVICT][HOTBED_BUCKET_SLOTS / 2];
@@ -919,8 +917,11 @@ hotbed_index_victim(const hotbed_victims *mine, uint32_t lane, uint32_t width) {
                     v.free[n / 2] |= 1U << at << 16 * (n % 2);
                 else if ((meta & (kept | HOTBED_META_LOCKED)) != 0)
                     v.busy = v.busy || (meta & kept) == 0;
-                else if ((hotbed_meta_rank(meta) << HOTBED_VICTIM_BITS | n * HOTBED_BUCKET_SLOTS | at) < v.rank) {
-                    v.rank = hotbed_meta_rank(meta) << HOTBED_VICTIM_BITS | n * HOTBED_BUCKET_SLOTS | at;
+                else if (
+                    (hotbed_meta_rank(meta) << HOTBED_VICTIM_BITS | n * HOTBED_BUCKET_SLOTS | at) <
+                    v.rank) {
+                    v.rank =
+                        hotbed_meta_rank(meta) << HOTBED_VICTIM_BITS | n * HOTBED_BUCKET_SLOTS | at;
                     v.meta = meta;
                 }
             }
@@ -979,8 +980,8 @@ HOTBED_HD hotbed_choice hotbed_index_choose_victim(
                     break;
             }
             const uint32_t after = free >> from << from;
-            choice.slot = hotbed_index_slot(range, bucket) +
-                          hotbed_lowest_bit(after != 0 ? after : free);
+            choice.slot =
+                hotbed_index_slot(range, bucket) + hotbed_lowest_bit(after != 0 ? after : free);
         } else if (v.rank != UINT64_MAX) {
             const uint32_t at = (uint32_t)v.rank & ((1U << HOTBED_VICTIM_BITS) - 1U);
             uint32_t bucket = 0;
@@ -1005,11 +1006,11 @@ HOTBED_HD hotbed_choice hotbed_index_choose_free(
     for (uint32_t n = 0; hotbed_tile_ballot(width, looks) != 0; n++) {
         const uint64_t next =
             hotbed_index_slot(range, looks ? hotbed_index_candidate(range, c, n) : 0);
-        const uint32_t free = hotbed_line_match_each(
-                                  hotbed_index_meta(index, next), 0, false, 0,
-                                  hotbed_tile_ballot(width, looks), HOTBED_LINES_AHEAD, false,
-                                  width)
-                                  .equal;
+        const uint32_t free =
+            hotbed_line_match_each(
+                hotbed_index_meta(index, next), 0, false, 0, hotbed_tile_ballot(width, looks),
+                HOTBED_LINES_AHEAD, false, width)
+                .equal;
         if (looks && hotbed_bits_set(free) > hotbed_bits_set(best)) {
             best = free;
             line = next;

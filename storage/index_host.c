@@ -3,40 +3,40 @@
 #include "storage/index_kernels.h"
 
 #include "base/host_launch.h"
+#include "storage/index_search.h"
 
 enum { GRAIN = 1024, SLOTS_GRAIN = 4096, AHEAD = 8 };
-enum { FIND_AHEAD = 16 }; /* tuned with benchmark index/alone_find; a power of two */
 
-/* A key of a find, with its candidates. */
-typedef struct wanted_key {
-    hotbed_index_range range;
-    hotbed_probe probe;
-    bool good; /* its table number is in range */
-} wanted_key;
+/* Find keys of a call with a table number per key. */
+static void find_in_tables(const hotbed_index_args *a, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++) {
+        hotbed_call_prefetch(a, i + AHEAD);
+        hotbed_call_find(a, i, 1);
+    }
+}
 
-static void want(const hotbed_index_args *a, uint64_t i, wanted_key *w) {
-    const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
-    w->good = hotbed_call_range(a, i, &w->range);
-    if (!w->good)
-        return;
-    w->probe = hotbed_index_probe(w->range, a->keys[i]);
-    hotbed_prefetch_item(a->index.keys + w->probe.first, line);
-    hotbed_prefetch_item(a->index.keys + w->probe.second, line);
+static uint32_t batch_of(uint64_t first, uint64_t end) {
+    return (uint32_t)(end - first < HOTBED_SEARCH_KEYS ? end - first : HOTBED_SEARCH_KEYS);
 }
 
 static void find_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_index_args *a = args;
-    wanted_key wanted[FIND_AHEAD];
-    for (uint64_t i = begin; i < end && i < begin + FIND_AHEAD; i++)
-        want(a, i, &wanted[i % FIND_AHEAD]);
-    for (uint64_t i = begin; i < end; i++) {
-        wanted_key *w = &wanted[i % FIND_AHEAD];
-        if (!w->good)
-            hotbed_call_no_table(a, i);
-        a->slots[i] =
-            w->good ? hotbed_index_find_probe(a->index, w->range, w->probe, 1) : HOTBED_SLOT_NONE;
-        if (i + FIND_AHEAD < end)
-            want(a, i + FIND_AHEAD, w);
+    const hotbed_host_set set = hotbed_host_set_best();
+    hotbed_search search[2];
+    if (a->tables != NULL) {
+        find_in_tables(a, begin, end);
+        return;
+    }
+    uint32_t at = 0;
+    hotbed_search_start(
+        &search[at], set, a->index, a->range, a->keys + begin, batch_of(begin, end));
+    for (uint64_t i = begin; i < end; i += search[at].n, at ^= 1) {
+        const uint64_t next = i + search[at].n;
+        hotbed_search_first(&search[at], a->slots + i);
+        if (next < end)
+            hotbed_search_start(
+                &search[at ^ 1], set, a->index, a->range, a->keys + next, batch_of(next, end));
+        hotbed_search_second(&search[at], a->slots + i);
     }
 }
 

@@ -123,8 +123,8 @@ HOTBED_HD void hotbed_find_uniques(
     uint64_t key = s->unique.keys[u];
     bool hashed = mine && hotbed_table_indexed(table);
     uint64_t slot = hotbed_index_find_each(
-        s->storage.index, hotbed_table_range(table, key), key, hotbed_tile_ballot(width, hashed), false,
-        width);
+        s->storage.index, hotbed_table_range(table, key), key, hotbed_tile_ballot(width, hashed),
+        false, width);
     if (mine)
         hotbed_found_unique(s, t, u, slot);
 }
@@ -154,8 +154,8 @@ typedef struct hotbed_placed {
 
 /* Claim slots for the keys of entries first .. first+count-1 of `missing`, at most one per lane,
  * initialize their rows and publish the keys. */
-HOTBED_HD hotbed_placed hotbed_place_uniques(
-    const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
+HOTBED_HD hotbed_placed
+hotbed_place_uniques(const hotbed_step_view *s, uint32_t first, uint32_t count, uint32_t width) {
     const uint32_t lane = hotbed_tile_rank(width);
     uint32_t u = s->unique.missing[first + (lane < count ? lane : 0)];
     hotbed_placed p = {{HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FULL}, 0, 0, false};
@@ -168,7 +168,8 @@ HOTBED_HD hotbed_placed hotbed_place_uniques(
     if (table->probation != 0)
         meta |= HOTBED_META_PROBATION;
     p.r = hotbed_index_place_each(
-        s->storage.index, hotbed_table_range(table, p.key), p.key, meta, p.mine, HOTBED_PLACE_EVICT, width);
+        s->storage.index, hotbed_table_range(table, p.key), p.key, meta, p.mine, HOTBED_PLACE_EVICT,
+        width);
     const bool placed = p.r.slot != HOTBED_SLOT_NONE;
     if (p.mine)
         s->unique.slots[u] = p.r.slot;
@@ -184,8 +185,8 @@ HOTBED_HD hotbed_placed hotbed_place_uniques(
         const hotbed_table_view *its = &s->storage.tables[hotbed_tile_shuffle_u32(width, p.t, k)];
         const uint64_t slot = hotbed_tile_shuffle_u64(width, p.r.slot, k);
         hotbed_row_init(
-            its, hotbed_row_at(s->storage.index, its, slot), hotbed_tile_shuffle_u64(width, p.key, k),
-            width);
+            its, hotbed_row_at(s->storage.index, its, slot),
+            hotbed_tile_shuffle_u64(width, p.key, k), width);
     }
     hotbed_tile_sync(width);
     if (placed)
@@ -211,8 +212,8 @@ hotbed_find_key(const hotbed_step_view *s, uint32_t i, uint32_t t, bool mine, ui
         if (lanes == 0)
             break;
         const uint64_t other = hotbed_index_find_each(
-            s->storage.index, look == 1 ? table->lower : hotbed_table_range(table, key), key, lanes, cached,
-            width);
+            s->storage.index, look == 1 ? table->lower : hotbed_table_range(table, key), key, lanes,
+            cached, width);
         slot = wanted ? other : slot;
     }
     if (mine && !hashed)

@@ -7,18 +7,15 @@
 
 #include "base/host_launch.h"
 #include "base/stream.h"
+#include "storage/index_search.h"
+#include "storage/pool_host.h"
 #include "storage/row_layout.h"
 
 #include <time.h>
 
 enum { KEYS_GRAIN = 1024, ROWS_GRAIN = 256 };
-enum { BATCH = 16 };      /* keys that are searched together */
-enum { ROWS_AHEAD = 12 }; /* rows prefetched before the current one is read */
-enum {
-    BAG_ROWS = 32,       /* rows of a bag that are added together */
-    BAG_ROWS_AHEAD = 16, /* rows prefetched before the current one is taken */
-    BAG_PART = 32,       /* elements that are summed in registers */
-};
+/* items prefetched before the current one is used */
+enum { LINES_AHEAD = 8, METAS_AHEAD = 16, ROWS_AHEAD = 12 };
 
 typedef struct forward_args {
     hotbed_step_view s;
@@ -86,75 +83,132 @@ static void no_bags_body(const void *args, uint64_t begin, uint64_t end) {
         s->batch.bags[i] = HOTBED_NO_BAG;
 }
 
-/* A key of a search: its table, its candidates, and its slot. */
-typedef struct wanted_key {
-    hotbed_probe probe;
-    uint64_t slot;
-    uint32_t table;
-} wanted_key;
+/* Consecutive keys of one table, which are searched together. */
+typedef struct key_run {
+    uint32_t first, n, table;
+    bool searched; /* by `search` */
+    uint64_t slots[HOTBED_SEARCH_KEYS];
+    hotbed_search search;
+} key_run;
 
-static void want(const hotbed_step_view *s, wanted_key *w, uint32_t table, uint64_t key) {
-    w->table = table;
-    w->slot = HOTBED_SLOT_NONE;
-    if (!hotbed_table_indexed(&s->storage.tables[table]))
-        return;
+/* Prefetch the lines of a key's first two candidates. */
+static void prefetch_lines(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint64_t key) {
     const uint64_t line = HOTBED_BUCKET_SLOTS * sizeof(uint64_t);
-    w->probe = hotbed_index_probe(hotbed_table_range(&s->storage.tables[table], key), key);
-    hotbed_prefetch_item(hotbed_index_key(s->storage.index, w->probe.first), line);
-    hotbed_prefetch_item(hotbed_index_key(s->storage.index, w->probe.second), line);
+    const hotbed_probe probe = hotbed_index_probe(hotbed_table_range(table, key), key);
+    hotbed_prefetch_item(hotbed_index_key(s->storage.index, probe.first), line);
+    hotbed_prefetch_item(hotbed_index_key(s->storage.index, probe.second), line);
 }
 
-/* Search one key; in static tables without an index, check its range. */
-static void find_wanted(const hotbed_step_view *s, wanted_key *w) {
-    const hotbed_table_view *table = &s->storage.tables[w->table];
-    if (hotbed_table_indexed(table))
-        w->slot = hotbed_index_find_probe(
-            s->storage.index, hotbed_table_range(table, w->probe.key), w->probe, 1);
-}
-
-/* eval: find keys first .. first+n-1, at most BATCH, starting in feature *f; *f advances. */
-static void find_keys_of(
-    const hotbed_step_view *s, wanted_key *wanted, uint64_t first, uint32_t n, uint32_t *f) {
-    for (uint32_t k = 0; k < n; k++) {
-        while (first + k >= s->batch.feature_starts[*f + 1])
-            (*f)++;
-        want(s, &wanted[k], s->storage.feature_tables[*f], s->batch.keys[first + k]);
+/* Begin to search keys[0 .. n-1] of table `table`, of which the first is number `first`. */
+static void run_start(
+    const hotbed_step_view *s, key_run *run, uint32_t table, const uint64_t *keys, uint32_t first,
+    uint32_t n) {
+    const hotbed_table_view *t = &s->storage.tables[table];
+    run->first = first;
+    run->n = n;
+    run->table = table;
+    run->searched = hotbed_table_indexed(t) && t->tiers != HOTBED_TIERS_HASH;
+    if (run->searched) {
+        hotbed_search_start(
+            &run->search, hotbed_host_set_best(), s->storage.index, t->range, keys, n);
+        return;
     }
+    /* Keys without an index have no slot yet. With TIERS_HASH, two keys may have two ranges. */
     for (uint32_t k = 0; k < n; k++) {
-        find_wanted(s, &wanted[k]);
-        const hotbed_table_view *table = &s->storage.tables[wanted[k].table];
-        if (wanted[k].slot == HOTBED_SLOT_NONE &&
-            (table->is_static != 0 || hotbed_table_moves(table)))
-            wanted[k].slot = hotbed_find_key(s, (uint32_t)first + k, wanted[k].table, true, 1);
+        run->slots[k] = HOTBED_SLOT_NONE;
+        if (!hotbed_table_indexed(t))
+            continue;
+        if (k + LINES_AHEAD < n)
+            prefetch_lines(s, t, keys[k + LINES_AHEAD]);
+        run->slots[k] =
+            hotbed_index_find(s->storage.index, hotbed_table_range(t, keys[k]), keys[k], 1);
     }
 }
 
-static inline uint32_t batch_of(uint64_t first, uint64_t end) {
-    return (uint32_t)(end - first < BATCH ? end - first : BATCH);
+static void run_first(key_run *run) {
+    if (run->searched)
+        hotbed_search_first(&run->search, run->slots);
+}
+
+static void run_second(key_run *run) {
+    if (run->searched)
+        hotbed_search_second(&run->search, run->slots);
+}
+
+/* The number of keys of a run that begins with key `first`, in a part that ends at key `part_end`. */
+static inline uint32_t run_length(uint64_t first, uint64_t part_end, uint64_t end) {
+    const uint64_t stop = part_end < end ? part_end : end;
+    return (uint32_t)(stop - first < HOTBED_SEARCH_KEYS ? stop - first : HOTBED_SEARCH_KEYS);
+}
+
+/* Begin to search the unique keys from `first` on, up to `end`; *t is the table of an earlier
+ * key. */
+static void start_uniques(
+    const hotbed_step_view *s, key_run *run, uint64_t first, uint64_t end, uint32_t *t) {
+    run->n = 0;
+    if (first >= end)
+        return;
+    while (first >= s->unique.offsets[*t + 1])
+        (*t)++;
+    run_start(
+        s, run, *t, s->unique.keys + first, (uint32_t)first,
+        run_length(first, s->unique.offsets[*t + 1], end));
 }
 
 static void find_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
-    if (end > s->unique.offsets[s->storage.num_tables])
-        end = s->unique.offsets[s->storage.num_tables];
+    if (end > uniques_of(s))
+        end = uniques_of(s);
     if (begin >= end)
         return;
-    wanted_key wanted[BATCH];
-    uint32_t t = hotbed_table_of_unique(s, (uint32_t)begin);
-    for (uint64_t first = begin; first < end; first += BATCH) {
-        uint32_t n = batch_of(first, end);
-        for (uint32_t k = 0; k < n; k++) {
-            while (first + k >= s->unique.offsets[t + 1])
-                t++;
-            want(s, &wanted[k], t, s->unique.keys[first + k]);
-        }
-        for (uint32_t k = 0; k < n; k++) {
-            find_wanted(s, &wanted[k]);
-            if (wanted[k].slot != HOTBED_SLOT_NONE)
-                hotbed_prefetch(hotbed_index_meta(s->storage.index, wanted[k].slot));
-        }
-        for (uint32_t k = 0; k < n; k++)
-            hotbed_found_unique(s, wanted[k].table, (uint32_t)first + k, wanted[k].slot);
+    key_run runs[2];
+    uint32_t at = 0, t = hotbed_table_of_unique(s, (uint32_t)begin);
+    start_uniques(s, &runs[at], begin, end, &t);
+    for (; runs[at].n > 0; at ^= 1) {
+        key_run *run = &runs[at];
+        run_first(run);
+        start_uniques(s, &runs[at ^ 1], (uint64_t)run->first + run->n, end, &t);
+        run_second(run);
+        for (uint32_t k = 0; k < run->n; k++)
+            if (run->slots[k] != HOTBED_SLOT_NONE)
+                hotbed_prefetch(hotbed_index_meta(s->storage.index, run->slots[k]));
+        for (uint32_t k = 0; k < run->n; k++)
+            hotbed_found_unique(s, run->table, run->first + k, run->slots[k]);
+    }
+}
+
+/* eval: begin to search the keys from `first` on, up to `end`; *f is the feature of an earlier
+ * key. */
+static void start_keys(
+    const hotbed_step_view *s, key_run *run, uint64_t first, uint64_t end, uint32_t *f) {
+    run->n = 0;
+    if (first >= end)
+        return;
+    while (first >= s->batch.feature_starts[*f + 1])
+        (*f)++;
+    run_start(
+        s, run, s->storage.feature_tables[*f], s->batch.keys + first, (uint32_t)first,
+        run_length(first, s->batch.feature_starts[*f + 1], end));
+}
+
+/* eval: the slots of keys first .. end-1, the first of which is in feature f or a later one. */
+static void find_keys_of(
+    const hotbed_step_view *s, uint64_t first, uint64_t end, uint32_t f, uint64_t *slots) {
+    key_run runs[2];
+    uint32_t at = 0;
+    start_keys(s, &runs[at], first, end, &f);
+    for (; runs[at].n > 0; at ^= 1) {
+        key_run *run = &runs[at];
+        const hotbed_table_view *table = &s->storage.tables[run->table];
+        run_first(run);
+        start_keys(s, &runs[at ^ 1], (uint64_t)run->first + run->n, end, &f);
+        run_second(run);
+        if (table->is_static != 0 || hotbed_table_moves(table))
+            for (uint32_t k = 0; k < run->n; k++)
+                if (run->slots[k] == HOTBED_SLOT_NONE)
+                    run->slots[k] = hotbed_find_key(s, run->first + k, run->table, true, 1);
+        memcpy(slots + (run->first - first), run->slots, run->n * sizeof *slots);
     }
 }
 
@@ -187,16 +241,11 @@ static void find_keys_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
     if (end > s->batch.feature_starts[s->storage.num_features])
         end = s->batch.feature_starts[s->storage.num_features];
-    if (begin >= end)
-        return;
-    wanted_key wanted[BATCH];
-    uint32_t f = hotbed_part_of(s->batch.feature_starts, s->storage.num_features, (uint32_t)begin);
-    for (uint64_t first = begin; first < end; first += BATCH) {
-        uint32_t n = batch_of(first, end);
-        find_keys_of(s, wanted, first, n, &f);
-        for (uint32_t k = 0; k < n; k++)
-            s->unique.slots[first + k] = wanted[k].slot;
-    }
+    if (begin < end)
+        find_keys_of(
+            s, begin, end,
+            hotbed_part_of(s->batch.feature_starts, s->storage.num_features, (uint32_t)begin),
+            s->unique.slots + begin);
 }
 
 static void prefetch_row(const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot) {
@@ -250,123 +299,73 @@ static void eval_rows_body(const void *args, uint64_t begin, uint64_t end) {
         end = s->batch.feature_starts[s->storage.num_features];
     if (begin >= end)
         return;
-    wanted_key wanted[ROWS_GRAIN];
-    uint32_t n = (uint32_t)(end - begin); /* at most the grain of eval_rows() */
+    uint64_t slots[ROWS_GRAIN];
+    const uint32_t n = (uint32_t)(end - begin); /* at most the grain of eval_rows() */
     uint32_t f = hotbed_part_of(s->batch.feature_starts, s->storage.num_features, (uint32_t)begin);
     const uint64_t epoch = hotbed_eval_epoch(s);
-    for (uint32_t k = 0; k < n; k += BATCH)
-        find_keys_of(s, wanted + k, begin + k, batch_of(k, n), &f);
+    find_keys_of(s, begin, end, f, slots);
     hotbed_fence(); /* rows are read after their keys */
     for (uint32_t k = 0; k < n; k++) {
-        if (k + ROWS_AHEAD < n)
-            prefetch_row(
-                s, &s->storage.tables[wanted[k + ROWS_AHEAD].table], wanted[k + ROWS_AHEAD].slot);
-        forward_row(a, (uint32_t)begin + k, wanted[k].table, wanted[k].slot, epoch);
+        while (begin + k >= s->batch.feature_starts[f + 1])
+            f++;
+        const uint32_t t = s->storage.feature_tables[f];
+        if (k + ROWS_AHEAD < n && begin + k + ROWS_AHEAD < s->batch.feature_starts[f + 1])
+            prefetch_row(s, &s->storage.tables[t], slots[k + ROWS_AHEAD]);
+        forward_row(a, (uint32_t)begin + k, t, slots[k], epoch);
     }
 }
 
-/* Rows of one bag, in the order in which they are added. */
-typedef struct bag_rows {
-    const uint8_t *row[BAG_ROWS];
-    float weight[BAG_ROWS];
-    uint32_t n;
-} bag_rows;
-
-/* Four elements that the compiler keeps in one register. */
-typedef float vector4 __attribute__((vector_size(16)));
-
-/* Prefetch the row of key number i. Eval has not checked the keys of static tables yet. */
-static inline void prefetch_bag_row(
+/* The row of key number i, or NULL: it has no slot, or is out of the range of a static table. */
+static inline const uint8_t *pooled_row(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i) {
+    uint64_t slot = HOTBED_SLOT_NONE;
     if (hotbed_table_indexed(table))
-        prefetch_row(s, table, hotbed_forward_slot(s, i));
+        slot = hotbed_forward_slot(s, i);
     else if (s->batch.keys[i] < table->capacity)
-        prefetch_row(s, table, table->first_slot + s->batch.keys[i]);
+        slot = table->first_slot + s->batch.keys[i];
+    return slot == HOTBED_SLOT_NONE ? NULL : hotbed_row_at(s->storage.index, table, slot);
 }
 
-/* Take the rows of keys first .. first+n-1, and prefetch the rows of later keys of the feature, which
- * ends with key end-1. Returns false if a key has no slot. */
-static inline bool take_rows(
-    const hotbed_step_view *s, const hotbed_table_view *table, uint32_t first, uint32_t n,
-    uint32_t end, bag_rows *out) {
-    out->n = n;
-    for (uint32_t k = 0; k < n; k++) {
-        const uint32_t i = first + k;
-        const uint64_t slot = hotbed_pooled_slot(s, table, i);
-        if (slot == HOTBED_SLOT_NONE)
-            return false;
-        out->row[k] = hotbed_row_at(s->storage.index, table, slot);
-        out->weight[k] = s->batch.weights == NULL ? 1.0F : s->batch.weights[i];
-        if (i + BAG_ROWS_AHEAD < end)
-            prefetch_bag_row(s, table, i + BAG_ROWS_AHEAD);
+/* Consecutive bags of a feature, whose keys are adjacent. */
+typedef struct bag_walk {
+    hotbed_host_set set;
+    uint32_t stop; /* end of the feature's keys */
+    hotbed_pool_rows rows;
+} bag_walk;
+
+/* Know the rows of keys i .. i+n-1, and of those to prefetch meanwhile. n is at most
+ * HOTBED_POOL_RING / 2. Returns false if one of the n keys has no row. */
+static inline bool know_rows(
+    const hotbed_step_view *s, const hotbed_table_view *table, bag_walk *walk, uint32_t i,
+    uint32_t n) {
+    hotbed_pool_rows *rows = &walk->rows;
+    const uint32_t end =
+        walk->stop - i < n + HOTBED_POOL_AHEAD ? walk->stop : i + n + HOTBED_POOL_AHEAD;
+    const uint32_t started = rows->end == i ? i + HOTBED_POOL_AHEAD : 0;
+    for (; rows->end < end; rows->end++) {
+        rows->row[rows->end % HOTBED_POOL_RING] = pooled_row(s, table, rows->end);
+        rows->weight[rows->end % HOTBED_POOL_RING] =
+            s->batch.weights == NULL ? 1.0F : s->batch.weights[rows->end];
+        if (rows->end < started && rows->row[rows->end % HOTBED_POOL_RING] != NULL)
+            hotbed_prefetch_item(
+                rows->row[rows->end % HOTBED_POOL_RING],
+                (uint64_t)table->dim * hotbed_dtype_size(table->dtype));
     }
-    return true;
-}
-
-static inline __attribute__((always_inline)) vector4 load_vector(
-    uint32_t dtype, const uint8_t *row, uint32_t e) {
-    vector4 v;
-    if (dtype == HOTBED_F32)
-        memcpy(&v, row + e * sizeof(float), sizeof v);
-    else
-        for (uint32_t j = 0; j < 4; j++)
-            v[j] = hotbed_load1(dtype, row, e + j);
-    return v;
-}
-
-/* Add elements e .. e+BAG_PART-1 of the rows to sum. `dtype` and `weighted` are literals. */
-static inline __attribute__((always_inline)) void add_part(
-    const bag_rows *rows, uint32_t dtype, bool weighted, uint32_t e, float *sum) {
-    vector4 part[BAG_PART / 4];
-    memcpy(part, sum, sizeof part);
-    for (uint32_t k = 0; k < rows->n; k++) {
-        const uint8_t *row = rows->row[k];
-        const float weight = rows->weight[k];
-#pragma GCC unroll 8
-        for (uint32_t j = 0; j < BAG_PART / 4; j++) {
-            const vector4 v = load_vector(dtype, row, e + 4 * j);
-            part[j] += weighted ? v * weight : v;
-        }
-    }
-    memcpy(sum, part, sizeof part);
-}
-
-/* Add the rows to sum[0 .. dim-1]. */
-static inline __attribute__((always_inline)) void add_rows(
-    const bag_rows *rows, uint32_t dtype, bool weighted, uint32_t dim, float *sum) {
-    uint32_t e = 0;
-    for (; e + BAG_PART <= dim; e += BAG_PART)
-        add_part(rows, dtype, weighted, e, sum + e);
-    for (; e < dim; e++)
-        for (uint32_t k = 0; k < rows->n; k++) {
-            const float x = hotbed_load1(dtype, rows->row[k], e);
-            sum[e] += weighted ? x * rows->weight[k] : x;
-        }
-}
-
-static void add_bag(
-    const hotbed_step_view *s, const hotbed_table_view *table, const bag_rows *rows, float *sum) {
-    const bool weighted = s->batch.weights != NULL;
-    if (table->dtype == HOTBED_F32 && !weighted)
-        add_rows(rows, HOTBED_F32, false, table->dim, sum);
-    else if (table->dtype == HOTBED_F32)
-        add_rows(rows, HOTBED_F32, true, table->dim, sum);
-    else if (table->dtype == HOTBED_F16)
-        add_rows(rows, HOTBED_F16, weighted, table->dim, sum);
-    else
-        add_rows(rows, HOTBED_BF16, weighted, table->dim, sum);
+    bool all = true;
+    for (uint32_t k = i; k < i + n; k++)
+        all = all && rows->row[k % HOTBED_POOL_RING] != NULL;
+    return all;
 }
 
 /* Pool bag b, whose rows no other stream changes meanwhile: the sums of hotbed_forward_bag(), row
- * by row. Returns false, and leaves the output undefined, if a key has no slot or the offsets are
+ * by row. Returns false, and leaves the output undefined, if a key has no row or the offsets are
  * bad. */
-static bool pool_bag(const forward_args *a, uint64_t b, uint32_t feature) {
+static bool pool_bag(const forward_args *a, uint64_t b, uint32_t feature, bag_walk *walk) {
     const hotbed_step_view *s = &a->s;
     const hotbed_table_view *table = &s->storage.tables[s->storage.feature_tables[feature]];
     const hotbed_bag bag = hotbed_bag_at(s, b, feature);
     const uint64_t sample = b - (uint64_t)feature * s->batch.size;
     float scratch[HOTBED_DIM_MOST] HOTBED_ALIGN(16);
-    bag_rows rows;
     if (!bag.good)
         return false;
     /* The output of a sum is the sum itself if it has the same type. */
@@ -376,11 +375,13 @@ static bool pool_bag(const forward_args *a, uint64_t b, uint32_t feature) {
         direct ? (float *)a->output + sample * a->stride + s->storage.columns[feature] : scratch;
     memset(
         sum, 0, direct ? table->dim * sizeof *sum : (table->dim + 3U) / 4 * sizeof(hotbed_f32x4));
-    for (uint32_t first = bag.begin; first < bag.end; first += BAG_ROWS) {
-        const uint32_t n = bag.end - first < BAG_ROWS ? bag.end - first : BAG_ROWS;
-        if (!take_rows(s, table, first, n, s->batch.feature_starts[feature + 1], &rows))
+    for (uint32_t first = bag.begin; first < bag.end;) {
+        const uint32_t left = bag.end - first, most = HOTBED_POOL_RING / 2;
+        const uint32_t n = left < most ? left : most;
+        if (!know_rows(s, table, walk, first, n))
             return false;
-        add_bag(s, table, &rows, sum);
+        hotbed_pool_add(walk->set, &walk->rows, first, n, table->dtype, table->dim, sum);
+        first += n;
     }
     for (uint32_t e = 0; e < table->dim && !direct; e += 4)
         hotbed_bag_write(
@@ -392,13 +393,23 @@ static bool pool_bag(const forward_args *a, uint64_t b, uint32_t feature) {
 static void forward_bags_body(const void *args, uint64_t begin, uint64_t end) {
     const forward_args *a = args;
     const hotbed_step_view *s = &a->s;
+    bag_walk walk;
+    walk.set = hotbed_host_set_best();
+    walk.stop = 0;
     for (uint64_t b = begin; b < end; b++) {
         const uint32_t feature = (uint32_t)(b / s->batch.size);
+        const uint32_t first = hotbed_bag_at(s, b, feature).begin;
+        if (b == begin || b % s->batch.size == 0 || walk.rows.end < first) {
+            walk.rows.end = first;
+            walk.stop = s->batch.feature_starts[feature + 1];
+        }
         const bool changes =
             s->eval.on != 0 &&
             s->storage.tables[s->storage.feature_tables[feature]].range.evicts != 0;
-        if (changes || !pool_bag(a, b, feature))
+        if (changes || !pool_bag(a, b, feature, &walk)) {
             hotbed_forward_bag_checked(s, b, a->output, a->stride, 1);
+            walk.rows.end = 0; /* start again at the next bag */
+        }
     }
 }
 
@@ -425,8 +436,8 @@ static void unpin_body(const void *args, uint64_t begin, uint64_t end) {
     if (end > uniques_of(s))
         end = uniques_of(s);
     for (uint64_t u = begin; u < end; u++) {
-        if (u + BATCH < end && s->unique.slots[u + BATCH] < s->storage.index_slots)
-            hotbed_prefetch(hotbed_index_meta(s->storage.index, s->unique.slots[u + BATCH]));
+        if (u + METAS_AHEAD < end && s->unique.slots[u + METAS_AHEAD] < s->storage.index_slots)
+            hotbed_prefetch(hotbed_index_meta(s->storage.index, s->unique.slots[u + METAS_AHEAD]));
         hotbed_unpin_unique(s, u);
     }
 }

@@ -45,7 +45,8 @@ HOTBED_HD void hotbed_seek_lower(
     uint32_t t = hotbed_table_of_unique(s, u);
     const hotbed_table_view *table = &s->storage.tables[t];
     uint64_t lower = hotbed_index_find_each(
-        s->storage.index, table->lower, s->unique.keys[u], hotbed_tile_ballot(width, mine), false, width);
+        s->storage.index, table->lower, s->unique.keys[u], hotbed_tile_ballot(width, mine), false,
+        width);
     if (!mine)
         return;
     if (lower != HOTBED_SLOT_NONE)

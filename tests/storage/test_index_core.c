@@ -85,8 +85,8 @@ static uint64_t find(table *t, uint64_t key) {
 static void each_lane(void *argument) {
     table *t = argument;
     uint32_t lane = hotbed_emulate_lane();
-    t->founds[lane] =
-        hotbed_index_find_each(t->view, t->ranges[lane], t->sought[lane], t->wanted, false, t->width);
+    t->founds[lane] = hotbed_index_find_each(
+        t->view, t->ranges[lane], t->sought[lane], t->wanted, false, t->width);
 }
 
 /* Find with a key per lane: each wanted lane must get the result of a find of its key alone, the others nothing. */
@@ -107,8 +107,7 @@ static void find_each(table *t) {
 static hotbed_index_result claim_by_lane(table *t) {
     const uint32_t lane = (uint32_t)(t->key >> 1) % t->width;
     if (hotbed_index_find(t->view, t->range, t->key, t->width) != HOTBED_SLOT_NONE)
-        return hotbed_index_claim(
-            t->view, t->range, t->key, t->rule, t->score, t->pins, t->width);
+        return hotbed_index_claim(t->view, t->range, t->key, t->rule, t->score, t->pins, t->width);
     hotbed_index_result result = hotbed_index_place_each(
         t->view, t->range, t->key, hotbed_meta_new(t->score, t->pins),
         hotbed_tile_rank(t->width) == lane,

@@ -48,14 +48,14 @@ def mix(x):
     return x ^ (x >> np.uint64(31))
 
 
-def make_keys(rows, samples):
-    """The key stream of bench/workload_input.c: [BATCHES, TABLES, samples]."""
-    count = BATCHES * TABLES * samples
+def make_keys(rows, samples, batches=BATCHES):
+    """The key stream of bench/workload_input.c: [batches, TABLES, samples]."""
+    count = batches * TABLES * samples
     numbers = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     uniform = (mix(numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     g = 1.0 - ALPHA
     keys = np.floor((uniform * (float(rows) ** g - 1.0) + 1.0) ** (1.0 / g)).astype(np.int64)
-    return torch.from_numpy(np.minimum(keys, rows - 1).reshape(BATCHES, TABLES, samples))
+    return torch.from_numpy(np.minimum(keys, rows - 1).reshape(batches, TABLES, samples))
 
 
 class Model:

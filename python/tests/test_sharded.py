@@ -110,7 +110,7 @@ def train(ebc, rank, world, steps=STEPS, weighted=False):
     for step in range(steps):
         batches = [bags(100 * step + r, weighted=weighted) for r in range(world)]
         kjt = together(batches) if rank is None else batches[rank]
-        loss = ebc(kjt).values().square().sum()
+        loss = ebc(kjt.to(ebc.device)).values().square().sum()
         loss.backward()
         losses.append(float(loss.detach()))
     return losses

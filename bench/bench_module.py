@@ -201,7 +201,7 @@ def graph_times(tables, steps):
 
 
 def bytes_agree(name, scale, device, backend):
-    """The ways of a step whose rows differ from those of the C calls."""
+    """The kinds of steps after which the rows differ from the rows after the C calls."""
 
     def run(kind):
         tables = Tables(name, scale, device, 4)

@@ -174,7 +174,8 @@ def test_ranks_on_one_gpu_train_to_the_rows_of_one_rank(plan):
     losses = test_sharded.train(one, None, 2)
 
     def body(comm):
-        with torch.cuda.stream(torch.cuda.Stream()):  # of this rank's thread
+        # A stream of this rank's thread, where its backwards run too.
+        with torch.cuda.stream(torch.cuda.Stream()), torch.autograd.set_multithreading_enabled(False):
             ebc = test_sharded.pooled(comm, options, device="cuda")
             found = test_sharded.train(ebc, comm.rank, 2)
             torch.cuda.synchronize()
@@ -184,6 +185,16 @@ def test_ranks_on_one_gpu_train_to_the_rows_of_one_rank(plan):
     results = test_sharded.well(test_sharded.on_threads(body))
     torch.testing.assert_close([sum(at) for at in zip(*(found for found, _ in results))], losses, rtol=1e-4, atol=1e-4)
     test_sharded.check_rows(test_sharded.merged([rows for _, rows in results]), test_sharded.all_rows(one))
+
+
+def test_a_backward_on_pytorchs_thread_is_refused():
+    def body(comm):
+        ebc = test_sharded.pooled(comm, device="cuda", configs=test_sharded.tables()[:1])
+        kjt = test_sharded.bags(comm.rank, features=("f", "g")).to(torch.device("cuda"))
+        with pytest.raises(hotbed.StateError, match="set_multithreading_enabled"):
+            ebc(kjt).values().sum().backward()
+
+    test_sharded.well(test_sharded.on_threads(body))
 
 
 def test_one_rank_over_nccl_trains_to_the_rows_of_one_rank(tmp_path):

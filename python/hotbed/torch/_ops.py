@@ -128,7 +128,7 @@ class _Rows(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tuple[None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tuple[None, ...]:
         ctx.storage.backward(ctx.token, gradient.contiguous())
         return (None,) * 6
 

@@ -7,8 +7,8 @@
 # without one, all that are listed here. The shell scripts run as they are, with a torchrun and a pytest that
 # python/tests/dynamicemb_runner.py provides; it records the result of each case. Nothing in the checkout is changed.
 # PYTHON (python3) has torch, fbgemm-gpu, torchrec, pytest, click and this package installed. Without a GPU the tests run on
-# the CPU, see python/tests/dynamicemb_plugin.py. Each rank has one thread. Cases with more than DYNAMICEMB_RANKS ranks are
-# left out.
+# the CPU; tests of more ranks than GPUs share the first GPU; see python/tests/dynamicemb_plugin.py. Each rank has one
+# thread. Cases with more than DYNAMICEMB_RANKS ranks are left out.
 #
 # Prints passed, failed and skipped by file, and each reason of python/tests/dynamicemb_known.txt with its cases. Exits with
 # 1 if a case failed that the list does not have.
@@ -32,8 +32,9 @@ for program in torchrun pytest; do
     chmod +x "$work/bin/$program"
 done
 touch "$work/results"
-PYTHONPATH=$root/python/tests OMP_NUM_THREADS=1 HOTBED_THREADS=1 "$python" -W ignore "$runner" serve "$work/socket" \
-    "$work/results" &
+# The server must not start CUDA's driver before it forks: PyTorch asks NVML instead.
+PYTHONPATH=$root/python/tests${PYTHONPATH:+:$PYTHONPATH} PYTORCH_NVML_BASED_CUDA_CHECK=1 OMP_NUM_THREADS=1 HOTBED_THREADS=1 \
+    "$python" -W ignore "$runner" serve "$work/socket" "$work/results" &
 server=$!
 trap 'kill $server 2>/dev/null || true; rm -rf "$work"' EXIT
 until [ -S "$work/socket" ]; do

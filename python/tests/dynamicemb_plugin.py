@@ -4,10 +4,15 @@
 are the CPU, streams and synchronization do nothing, and ``nccl`` is ``gloo``.  Two things of FBGEMM are replaced there:
 ``SplitTableBatchedEmbeddingBagsCodegen``, which tests compare with, by a reference in plain PyTorch; and Adam of
 TorchRec's own tables, which FBGEMM does not have on the CPU, by SGD: no test trains such a table with Adam.
+
+With GPUs, nothing is replaced in tests of as many ranks.  In tests of more ranks, all CUDA devices are the first one,
+``nccl`` is ``gloo``, since NCCL refuses two ranks on one GPU, and collective calls go through the CPU's memory.
 """
 
 import copyreg
 import gc
+import subprocess
+import sys
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -15,26 +20,34 @@ from torch.overrides import TorchFunctionMode
 import hotbed
 import hotbed.compat.dynamicemb
 
-ON_CPU = "cuda" not in hotbed.backends() or not torch.cuda.is_available()
+
+def _gpus():
+    """The number of GPUs that can be used; another process asks the driver, which then cannot be used after a fork."""
+    ask = "import hotbed, torch; print(torch.cuda.device_count() if 'cuda' in hotbed.backends() else 0)"
+    return int(subprocess.run([sys.executable, "-c", ask], check=True, stdout=subprocess.PIPE).stdout)
 
 
-class _Cpu(TorchFunctionMode):
+GPUS = _gpus()
+DEVICE = "cuda:0" if GPUS else "cpu"  # what every CUDA device is, where devices are replaced
+
+
+class _Devices(TorchFunctionMode):
     """Replaces CUDA devices in the arguments of PyTorch's functions."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch.Tensor.cuda:
-            return args[0]
+            return args[0].to(_DeviceType.real(DEVICE))
         if not kwargs:
-            return function(*([_to_cpu(a) for a in args] if function is torch.Tensor.to else args))
+            return function(*([_replaced(a) for a in args] if function is torch.Tensor.to else args))
         if isinstance(kwargs.get("device"), int):
-            kwargs["device"] = "cpu"
-        return function(*[_to_cpu(a) for a in args], **{k: _to_cpu(v) for k, v in kwargs.items()})
+            kwargs["device"] = DEVICE
+        return function(*[_replaced(a) for a in args], **{k: _replaced(v) for k, v in kwargs.items()})
 
 
-def _to_cpu(value):
+def _replaced(value):
     if isinstance(value, torch.device) and value.type == "cuda":
-        return torch.device("cpu")
-    return "cpu" if isinstance(value, str) and value.startswith("cuda") else value
+        return _DeviceType.real(DEVICE)
+    return DEVICE if isinstance(value, str) and value.startswith("cuda") else value
 
 
 class _DeviceType(type):
@@ -44,7 +57,7 @@ class _DeviceType(type):
 
     def __call__(cls, *args, **kwargs):
         device = cls.real(*args, **kwargs)
-        return cls.real("cpu") if device.type == "cuda" else device
+        return cls.real(DEVICE) if device.type == "cuda" else device
 
     def __instancecheck__(cls, instance):
         return isinstance(instance, cls.real)
@@ -174,9 +187,6 @@ def _run_on_cpu():
     from torchrec.distributed import batched_embedding_kernel as kernel
 
     kernel.SplitTableBatchedEmbeddingBagsCodegen = _without_adam(kernel.SplitTableBatchedEmbeddingBagsCodegen)
-    torch.device = _DeviceType("device", (), {"__module__": "torch"})
-    copyreg.pickle(_DeviceType.real, lambda device: (torch.device, (str(device),)))
-
     cuda = torch.cuda
     cuda.is_available = lambda: True
     cuda.current_device = lambda: 0
@@ -189,15 +199,74 @@ def _run_on_cpu():
     cuda.Stream = _Stream
     cuda.current_stream = lambda *_: _Stream()
     cuda.stream = lambda stream: stream
-    torch.distributed.init_process_group = _gloo(torch.distributed.init_process_group)
-    barrier = torch.distributed.barrier
-    torch.distributed.barrier = lambda group=None, **_: barrier(group=group)
-    _Cpu().__enter__()
+    _replace_devices()
     ops.SplitTableBatchedEmbeddingBagsCodegen = Reference
 
 
+def _replace_devices():
+    torch.device = _DeviceType("device", (), {"__module__": "torch"})
+    copyreg.pickle(_DeviceType.real, lambda device: (torch.device, (str(device),)))
+    torch.distributed.init_process_group = _gloo(torch.distributed.init_process_group)
+    barrier = torch.distributed.barrier
+    torch.distributed.barrier = lambda group=None, **_: barrier(group=group)
+    _Devices().__enter__()
+
+
+COLLECTIVES = (
+    "all_to_all_single",
+    "all_to_all",
+    "all_gather",
+    "all_gather_into_tensor",
+    "_all_gather_base",
+    "all_reduce",
+)
+COLLECTIVES += ("broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_tensor", "_reduce_scatter_base")
+
+
+def _through_cpu(collective):
+    """A collective call on copies of its GPU tensors in the CPU's memory."""
+
+    def call(*args, **kwargs):
+        copies = []
+
+        def copied(value):
+            if isinstance(value, (list, tuple)):
+                return type(value)(copied(v) for v in value)
+            if not isinstance(value, torch.Tensor) or not value.is_cuda:
+                return value
+            copies.append((value, value.detach().to("cpu")))
+            return copies[-1][1]
+
+        work = collective(*[copied(a) for a in args], **{k: copied(v) for k, v in kwargs.items()})
+        if work is not None:
+            work.wait()
+        for given, copy in copies:
+            given.detach().copy_(copy)
+        return work
+
+    return call
+
+
+def _share_gpu():
+    torch.cuda.set_device(0)
+    synchronize = torch.cuda.synchronize
+    torch.cuda.synchronize = lambda *_: synchronize()
+    torch.cuda.set_device = lambda *_: None
+    for name in COLLECTIVES:
+        setattr(torch.distributed, name, _through_cpu(getattr(torch.distributed, name)))
+    _replace_devices()
+
+
+def start_rank(rank, ranks):
+    """Prepare this process, which is a fork, for a test's rank."""
+    if GPUS == 0:
+        torch.cuda.current_device = lambda: rank
+    elif ranks > GPUS:
+        _share_gpu()
+
+
 hotbed.compat.dynamicemb.install()
-if ON_CPU:
+if GPUS == 0:
     _run_on_cpu()
 
 

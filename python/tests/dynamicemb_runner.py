@@ -134,9 +134,10 @@ def be_rank(rank, ranks, port, program, script, options, folder):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     import random
 
+    import dynamicemb_plugin
     import torch
 
-    torch.cuda.current_device = lambda: rank
+    dynamicemb_plugin.start_rank(rank, ranks)
     random.seed(rank)
     torch.manual_seed(rank)
     try:

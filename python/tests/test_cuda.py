@@ -1,11 +1,17 @@
-"""On a GPU: the CPU's bytes, PyTorch's streams, captures, the caller's current device."""
+"""On a GPU: the CPU's bytes, PyTorch's streams, captures, the caller's current device, ranks on one GPU."""
+
+import pathlib
+import subprocess
+import sys
 
 import pytest
+import test_sharded
 import torch
 from conftest import batch
 
 import hotbed
 import hotbed.torch as ht
+from hotbed._c import check, lib, new
 
 pytestmark = pytest.mark.skipif(
     "cuda" not in hotbed.backends() or not torch.cuda.is_available(), reason="the library or PyTorch has no GPU"
@@ -116,6 +122,109 @@ def test_a_compiled_step_gives_the_same_bytes():
         assert torch.equal(a, b)
 
 
+def test_a_batch_from_the_cpu_trains_without_a_host_wait():
+    """The host waits neither in the library nor in PyTorch, also where it needs each feature's number of keys."""
+    tables = [ht.EmbeddingConfig(ROWS, DIM, name, feature_names=[name], use_virtual_table=True) for name in "fgh"]
+    module = ht.EmbeddingCollection(tables, device="cuda", optimizer=ht.Adam(lr=0.1))
+    batches = [batch(["f", "g", "h"], SAMPLES, ROWS).to(torch.device("cuda")) for _ in range(6)]
+
+    def step(kjt):
+        torch.cat([jagged.values() for jagged in module(kjt).values()]).square().sum().backward()
+
+    for kjt in batches[:3]:  # allocates
+        step(kjt)
+    torch.cuda.synchronize()
+    before = host_waits()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for kjt in batches[3:]:
+            step(kjt)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert host_waits() == before
+
+
+def host_waits():
+    counters = new("counters")
+    check(lib.hotbed_counters_read(counters))
+    return counters.host_waits
+
+
+def test_memory_is_flat_over_ten_thousand_forwards_without_backward():
+    device, kjt = collection("cuda"), batch(["f", "g", "h"], SAMPLES, ROWS).to(torch.device("cuda"))
+
+    def used(forwards):
+        for _ in range(forwards):
+            device(kjt)
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        return total - free
+
+    assert used(100) == used(10_000)
+
+
+# --- ranks ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", list(ht.Plan))
+def test_ranks_on_one_gpu_train_to_the_rows_of_one_rank(plan):
+    """Ranks that are threads of this process; see test_sharded.py, which has the same on the CPU."""
+    options = ht.ShardedOptions(max_batch_size=2 * test_sharded.SAMPLES, max_keys=200, plan=plan)
+    one = test_sharded.pooled()
+    losses = test_sharded.train(one, None, 2)
+
+    def body(comm):
+        # A stream of this rank's thread, where its backwards run too.
+        with torch.cuda.stream(torch.cuda.Stream()), torch.autograd.set_multithreading_enabled(False):
+            ebc = test_sharded.pooled(comm, options, device="cuda")
+            found = test_sharded.train(ebc, comm.rank, 2)
+            torch.cuda.synchronize()
+            rows = test_sharded.all_rows(ebc)
+        return found, {n: {key: row.cpu() for key, row in table.items()} for n, table in rows.items()}
+
+    results = test_sharded.well(test_sharded.on_threads(body))
+    torch.testing.assert_close([sum(at) for at in zip(*(found for found, _ in results))], losses, rtol=1e-4, atol=1e-4)
+    test_sharded.check_rows(test_sharded.merged([rows for _, rows in results]), test_sharded.all_rows(one))
+
+
+def test_a_backward_on_pytorchs_thread_is_refused():
+    def body(comm):
+        ebc = test_sharded.pooled(comm, device="cuda", configs=test_sharded.tables()[:1])
+        kjt = test_sharded.bags(comm.rank, features=("f", "g")).to(torch.device("cuda"))
+        with pytest.raises(hotbed.StateError, match="set_multithreading_enabled"):
+            ebc(kjt).values().sum().backward()
+
+    test_sharded.well(test_sharded.on_threads(body))
+
+
+def test_one_rank_over_nccl_trains_to_the_rows_of_one_rank(tmp_path):
+    done = subprocess.run(
+        [sys.executable, __file__, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300
+    )
+    if b"UnsupportedError" in done.stdout:
+        pytest.skip(done.stdout.decode().splitlines()[-1])
+    assert done.returncode == 0, done.stdout.decode()
+
+
+def one_rank_over_nccl(folder):
+    """A program: one rank of a torch.distributed group, which has a communicator of NCCL."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 1), rank=0, world_size=1)
+    comm = hotbed.Comm.from_group(device="cuda:0")
+    assert (comm.rank, comm.size, comm.transport) == (0, 1, "nccl")
+    one = test_sharded.pooled()
+    losses = test_sharded.train(one, None, 1)
+    for plan in ht.Plan:
+        options = ht.ShardedOptions(max_batch_size=2 * test_sharded.SAMPLES, max_keys=200, plan=plan)
+        ebc = test_sharded.pooled(comm, options, device="cuda:0")
+        torch.testing.assert_close(test_sharded.train(ebc, 0, 1), losses, rtol=1e-4, atol=1e-4)
+        rows = test_sharded.all_rows(ebc)
+        found = {name: {key: row.cpu() for key, row in table.items()} for name, table in rows.items()}
+        test_sharded.check_rows(found, test_sharded.all_rows(one))
+    dist.destroy_process_group()
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
 def test_the_current_device_stays():
     kjt = batch(["f", "g", "h"], SAMPLES, ROWS)
@@ -125,3 +234,7 @@ def test_the_current_device_stays():
         train(device, [kjt])
         device.stats("item")
         assert torch.cuda.current_device() == 0
+
+
+if __name__ == "__main__":
+    one_rank_over_nccl(pathlib.Path(sys.argv[1]))

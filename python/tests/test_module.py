@@ -101,6 +101,69 @@ def test_forwards_without_backward_leave_nothing_behind():
         out.sum().backward()
 
 
+def test_memory_is_flat_over_ten_thousand_forwards_without_backward():
+    table = ht.EmbeddingConfig(ROWS, DIM, "a", feature_names=["f"], use_virtual_table=True)
+    module = ht.EmbeddingCollection([table], optimizer=ht.Adam())
+    kjt = batch(["f"], SAMPLES, ROWS)
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def run(forwards):
+        for _ in range(forwards):
+            module(kjt)
+
+    run(500)
+    before = resident()
+    run(10_000)
+    assert resident() - before < 2**20, "100 bytes a forward"
+
+
+def test_lookups_are_the_same_with_and_without_the_operators():
+    """Where PyTorch traces, the operators run; elsewhere a step bypasses their dispatch."""
+
+    class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+        seen = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            Mode.seen += function is torch.ops.hotbed.lookup.default
+            return function(*args, **(kwargs or {}))
+
+    batches = [batch(["f", "g"], SAMPLES, ROWS) for _ in range(3)]
+    direct, traced = (collection(optimizer=ht.Adam(lr=0.1), seed=2) for _ in range(2))
+    for kjt in batches:
+        out = direct(kjt).values()
+        with Mode():
+            other = traced(kjt).values()
+        assert torch.equal(out, other)
+        out.square().sum().backward()
+        other.square().sum().backward()
+        with torch.no_grad(), Mode():
+            assert torch.equal(direct(kjt).values(), traced(kjt).values())
+    assert Mode.seen == 9
+    assert torch.equal(direct.weight("a"), traced.weight("a"))
+
+
+def test_the_host_reads_offsets_once_and_again_after_a_change():
+    lengths = torch.tensor([1, 2, 0, 1])
+    kjt = ht.KeyedJaggedTensor(["f", "g"], torch.arange(4), offsets=torch.tensor([0, 1, 3, 3, 4]))
+    assert kjt.offset_per_key() == [0, 3, 4]
+    assert kjt.offset_per_key() is kjt.offset_per_key()
+    kjt.offsets().copy_(torch.tensor([0, 1, 1, 3, 4]))
+    assert kjt.offset_per_key() == [0, 1, 4]
+    moved = ht.KeyedJaggedTensor(["f", "g"], torch.arange(4), lengths=lengths).to(torch.device("meta"))
+    assert moved.offset_per_key() == [0, 3, 4]  # a meta tensor has no values that could be read
+
+
+def test_rows_of_features_have_one_gradient():
+    """A slice for each feature would have a gradient as large as all rows."""
+    tables = [ht.EmbeddingConfig(ROWS, DIM, name, feature_names=[name]) for name in "ab"]
+    module = ht.EmbeddingCollection(tables)
+    out = module(batch(["a", "b"], SAMPLES, ROWS))
+    assert {type(out[name].values().grad_fn).__name__ for name in "ab"} == {"SplitWithSizesBackward0"}
+
+
 def test_a_second_backward_is_refused():
     ebc = collection()
     out = ebc(batch(["f", "g"], SAMPLES, ROWS)).values().sum()

@@ -110,7 +110,7 @@ def train(ebc, rank, world, steps=STEPS, weighted=False):
     for step in range(steps):
         batches = [bags(100 * step + r, weighted=weighted) for r in range(world)]
         kjt = together(batches) if rank is None else batches[rank]
-        loss = ebc(kjt).values().square().sum()
+        loss = ebc(kjt.to(ebc.device)).values().square().sum()
         loss.backward()
         losses.append(float(loss.detach()))
     return losses
@@ -479,6 +479,29 @@ def test_a_full_table_is_named():
     assert any(isinstance(result, hotbed.FullError) for result in results)
 
 
+def test_a_backward_on_pytorchs_thread_is_refused():
+    """On a GPU PyTorch runs the backwards of all threads on one thread, where ranks would wait for each other."""
+
+    def body(comm):
+        ebc = pooled(comm, configs=tables()[:1])
+        ebc.storages[0]._runs_on_threads = True  # as on a GPU
+        loss, errors = ebc(bags(comm.rank, features=("f", "g"))).values().sum(), []
+
+        def backward():
+            try:
+                loss.backward()
+            except hotbed.StateError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=backward)
+        thread.start()
+        thread.join()
+        assert "set_multithreading_enabled(False)" in errors[0]
+        ebc(bags(comm.rank, features=("f", "g"))).values().sum().backward()
+
+    well(on_threads(body))
+
+
 def test_ranks_that_make_different_calls(tmp_path, needs_hdf5):
     def body(comm):
         ebc = pooled(comm)
@@ -628,7 +651,7 @@ def killed(folder):
 
 
 def run(*command):
-    done = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    done = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
     assert done.returncode == 0, done.stdout.decode()
 
 

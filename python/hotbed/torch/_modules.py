@@ -10,9 +10,9 @@ from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 import torch
 
 from hotbed.comm import Comm
-from hotbed.errors import ArgumentError, StateError, UnsupportedError
+from hotbed.errors import ArgumentError, KeyRangeError, StateError, UnsupportedError
 from hotbed.torch import config as _config
-from hotbed.torch._ops import lookup
+from hotbed.torch._ops import rows_of
 from hotbed.torch._optimizer import FusedOptimizer
 from hotbed.torch._sharded import ShardedStorage, route_of
 from hotbed.torch._storage import Storage, indices
@@ -128,10 +128,8 @@ class _Collection(torch.nn.Module):
 
     # --- lookups --------------------------------------------------------------------------------
 
-    def _inputs(
-        self, features: Any, storage: Storage
-    ) -> Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], int]:
-        """Keys, offsets, weights and samples of a storage's features, in its order."""
+    def _arranged(self, features: Any, storage: Storage) -> Any:
+        """Give the batch with the storage's features, in its order."""
         if not isinstance(features, KeyedJaggedTensor) and not _is_torchrecs(features):
             raise ArgumentError(f"features: {described(features)} is not a KeyedJaggedTensor")
         wanted = [f for _, f in storage.features]
@@ -141,6 +139,10 @@ class _Collection(torch.nn.Module):
             if missing:
                 raise ArgumentError(f"features {missing} are not in the batch, which has {list(given)}")
             features = features.permute([given.index(f) for f in wanted])
+        return features
+
+    def _inputs(self, features: Any) -> Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], int]:
+        """Keys, offsets, weights and samples of a batch that :meth:`_arranged` returned."""
         keys = features.values()
         if keys.device != self.device:
             raise ArgumentError(f"keys: on {keys.device}, but the tables are on {self.device}")
@@ -158,28 +160,18 @@ class _Collection(torch.nn.Module):
             features.stride(),
         )
 
-    def _lookup(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, torch.Tensor]:
+    def _lookup(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, Any]:
+        """Give the rows of a storage's features, and its batch."""
         if self._comm is None or torch.compiler.is_compiling():
             return self._read(features, storage)
         with self._comm.calls(0):  # reports an error in the input to the other ranks too
             return self._read(features, storage)
 
-    def _read(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, torch.Tensor]:
-        keys, offsets, weights, samples = self._inputs(features, storage)
+    def _read(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, Any]:
+        features = self._arranged(features, storage)
+        keys, offsets, weights, samples = self._inputs(features)
         training = self.training and self._fused is not None and torch.is_grad_enabled()
-        rows, _ = lookup(
-            self._anchor if training else self._anchor.detach(),
-            keys,
-            offsets,
-            weights,
-            storage.handle,
-            samples,
-            storage.columns,
-            self._pooled,
-            training,
-            self._output_dtype,
-        )
-        return rows, offsets
+        return rows_of(storage, self._anchor, keys, offsets, weights, samples, training), features
 
     def prefetch(self, features: Any) -> None:
         """Look a batch up ahead of its forward: find or create its rows, and fetch them into device memory.
@@ -199,7 +191,8 @@ class _Collection(torch.nn.Module):
 
     def _prefetch(self, features: Any) -> None:
         for storage in self._storages:
-            keys, offsets, weights, samples = self._inputs(features, storage)
+            arranged = self._arranged(features, storage)
+            keys, offsets, weights, samples = self._inputs(arranged)
             if keys is not features.values() or offsets.data_ptr() != features.offsets().data_ptr():
                 raise StateError(
                     "prefetch: keys and offsets have to be int64, contiguous, and of the features "
@@ -562,7 +555,9 @@ class EmbeddingCollection(_Collection):
             features: as in :class:`EmbeddingBagCollection`.
 
         Returns:
-            For each feature a ``JaggedTensor`` (TorchRec's for TorchRec's input) of ``[keys, embedding_dim]``.
+            For each feature a ``JaggedTensor`` (TorchRec's for TorchRec's input) of ``[keys, embedding_dim]``.  On a
+            GPU the host waits for the number of keys of each feature, unless the batch knows it: batches that came
+            from the CPU with ``to()`` do.
 
         Raises:
             HotbedError: as :class:`EmbeddingBagCollection`.
@@ -578,14 +573,17 @@ class EmbeddingCollection(_Collection):
             make = TorchRecs
         samples = batches[0].stride()
         found = {}
-        for features, storage in zip(batches, self._storages):
-            rows, offsets = self._lookup(features, storage)
-            bounds = offsets[::samples].tolist() if samples > 0 else [0] * (len(storage.features) + 1)
+        for given, storage in zip(batches, self._storages):
+            rows, features = self._lookup(given, storage)
+            bounds, offsets = features.offset_per_key(), features.offsets()
+            sizes = [end - begin for begin, end in zip(bounds, bounds[1:])]
+            if min(sizes) < 0 or bounds[-1] > rows.shape[0]:
+                raise KeyRangeError(f"offsets: features begin at {bounds} of {rows.shape[0]} keys")
+            # One split: each slice would have a gradient as large as all rows.
+            parts = torch.split(rows, [*sizes, rows.shape[0] - bounds[-1]])
             for i, (t, feature) in enumerate(storage.features):
                 inside = offsets[i * samples : (i + 1) * samples + 1]
-                found[self._name(storage.tables[t], feature)] = make(
-                    rows[bounds[i] : bounds[i + 1]], lengths=inside[1:] - inside[:-1]
-                )
+                found[self._name(storage.tables[t], feature)] = make(parts[i], lengths=inside[1:] - inside[:-1])
         return {self._name(t, f): found[self._name(t, f)] for t in self._tables for f in t.features}
 
     def flat(self, features: Any) -> torch.Tensor:

@@ -3,6 +3,9 @@
 ``hotbed::lookup`` reads rows; in training it also creates rows for new keys and keeps a ticket.  ``hotbed::update``
 applies the gradient and frees the ticket.  Both change a storage that PyTorch does not see.  The result of
 ``hotbed::update`` is the gradient of ``anchor``, an empty leaf of the module, so autograd always runs the update.
+
+Where PyTorch does not trace, :func:`rows_of` does the same without the operators, whose dispatch takes the host longer
+than the lookup.
 """
 
 # Annotations are types here, not strings: PyTorch 2.4 makes the operators' schemas from them as they are.
@@ -104,3 +107,53 @@ def _backward(ctx: Any, gradient: Tensor, _: Optional[Tensor]) -> Tuple[Optional
 
 
 lookup.register_autograd(_backward, setup_context=_setup_context)
+
+
+class _Rows(torch.autograd.Function):
+    """``hotbed::lookup`` in training and ``hotbed::update``, without their dispatch."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        keys: Tensor,
+        offsets: Tensor,
+        weights: Optional[Tensor],
+        storage: _storage.Storage,
+        samples: int,
+    ) -> Tensor:
+        out = storage.empty(keys, samples)
+        ctx.token = storage.forward(keys, offsets, weights, samples, True, out)
+        ctx.storage = storage
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tuple[None, ...]:
+        ctx.storage.backward(ctx.token, gradient.contiguous())
+        return (None,) * 6
+
+
+def rows_of(
+    storage: _storage.Storage,
+    anchor: Tensor,
+    keys: Tensor,
+    offsets: Tensor,
+    weights: Optional[Tensor],
+    samples: int,
+    training: bool,
+) -> Tensor:
+    """Read the rows of a batch, as ``hotbed::lookup`` does: through the operator only if PyTorch traces.
+
+    Returns:
+        ``[samples, columns]`` or ``[n, columns]``; in training, its backward updates the rows.
+    """
+    if torch.compiler.is_compiling() or type(keys) is not Tensor or torch._C._len_torch_dispatch_stack() > 0:
+        of, made = anchor if training else anchor.detach(), (storage.columns, storage.is_pooled)
+        out: Tensor
+        out, _ = lookup(of, keys, offsets, weights, storage.handle, samples, *made, training, storage.output_dtype)
+        return out
+    if training:
+        return _Rows.apply(anchor, keys, offsets, weights, storage, samples)  # type: ignore[no-any-return]
+    out = storage.empty(keys, samples)
+    storage.forward(keys, offsets, weights, samples, False, out)
+    return out

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 import weakref
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -107,6 +108,9 @@ class ShardedStorage(Storage):
         self._tag = comm.next_collection()
         self._last: Optional[_Slot] = None
         self._eval = _Slot()
+        self._thread = 0  # of the last forward
+        #: Calls of ranks rendezvous on the threads that make them.
+        self._runs_on_threads = device.type == "cuda" and comm.transport == "threads"
         super().__init__(tables, pooling, optimizer, device, seed, output_dtype, max_in_flight, options, check_keys)
         self.lock = comm.lock
         described = {
@@ -298,6 +302,7 @@ class ShardedStorage(Storage):
             if not training:
                 self._evaluate(keys, offsets, weights, samples, target, stream)
                 return -1
+            self._thread = threading.get_ident()
             number = self.ahead.pop((keys.data_ptr(), offsets.data_ptr(), keys.shape[0]), None)
             if number is None:
                 number = self._prefetch(keys, offsets, weights, samples, stream)
@@ -335,8 +340,15 @@ class ShardedStorage(Storage):
         """Apply a batch's gradient, ``[samples, columns]`` or ``[keys, dim]`` of ``output_dtype``.
 
         Raises:
-            StateError: the batch has had its backward, or was dropped for a later batch.
+            StateError: the batch has had its backward, or was dropped for a later batch; or ranks are threads on a GPU,
+                and PyTorch runs the backward on its own thread.
         """
+        if self._runs_on_threads and threading.get_ident() != self._thread:
+            raise StateError(
+                "backward: PyTorch runs the backwards of all threads on one thread of its own, where ranks that are "
+                "threads would wait for each other for ever; call backward() under "
+                "torch.autograd.set_multithreading_enabled(False)"
+            )
         with self.comm.calls(self._tag):
             super().backward(token, gradient)
 

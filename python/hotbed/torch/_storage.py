@@ -90,6 +90,8 @@ def indices(name: str, given: Any) -> torch.Tensor:
         raise ArgumentError(f"{name}: {described(given)} is not a vector")
     if given.dtype not in (torch.int64, torch.int32):
         raise ArgumentError(f"{name}: dtype {given.dtype} is not torch.int64 or torch.int32")
+    if given.dtype is torch.int64 and given.is_contiguous():
+        return given
     return given.to(torch.int64).contiguous()
 
 
@@ -98,17 +100,17 @@ class _Streams:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.number = device.index if device.type == "cuda" else -1
         self.known: Dict[int, Any] = {}
 
     def current(self) -> Any:
         """Return the stream to which this thread enqueues work."""
-        cuda = self.device.type == "cuda"
-        native = int(torch.cuda.current_stream(self.device).cuda_stream) if cuda else 0
+        native = 0 if self.number < 0 else torch._C._cuda_getCurrentRawStream(self.number)
         stream = self.known.get(native)
         if stream is not None:
             return stream
         out = ffi.new("hotbed_stream **")
-        if cuda:
+        if self.number >= 0:
             check(lib.hotbed_stream_wrap_cuda(self.device.index, ffi.cast("void *", native), out))
         else:
             check(
@@ -187,6 +189,7 @@ class Storage:
         self.device = device
         self.output_dtype = output_dtype
         self.features = [(t, f) for t, table in enumerate(self.tables) for f in table.features]
+        self.is_pooled = pooling is not PoolingType.NONE  # an output has one row per sample; otherwise one per key
         #: Columns of an output row.
         self.columns = max(t.dim for t in self.tables)
         if pooling is not PoolingType.NONE:
@@ -260,6 +263,8 @@ class Storage:
         Raises:
             HotbedError: the subclass that belongs to ``status``; nothing for ``HOTBED_OK``.
         """
+        if status == 0:
+            return
         try:
             check(status)
         except HotbedError as error:
@@ -299,13 +304,17 @@ class Storage:
             ArgumentError: columns, pooling or dtype differ from the tables', or keys or samples are invalid.
         """
         made = (columns, pooled, dtype)
-        expected = (self.columns, self.pooling is not PoolingType.NONE, self.output_dtype)
+        expected = (self.columns, self.is_pooled, self.output_dtype)
         if made != expected or keys.dim() != 1 or not 0 <= samples < 2**31:
             raise ArgumentError(
                 f"columns, pooled and dtype are {made}, not {expected}; or {samples} samples, or keys of shape "
                 f"{tuple(keys.shape)}: not a vector"
             )
-        return keys.new_empty((samples if pooled else keys.shape[0], columns), dtype=dtype)
+        return self.empty(keys, samples)
+
+    def empty(self, keys: torch.Tensor, samples: int) -> torch.Tensor:
+        """Allocate the output of a batch."""
+        return keys.new_empty((samples if self.is_pooled else keys.numel(), self.columns), dtype=self.output_dtype)
 
     def check_batch(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
@@ -315,10 +324,29 @@ class Storage:
         Raises:
             ArgumentError: dtype, device, shape or layout, with the value.
         """
-        bags = len(self.features) * samples
+        n, device = keys.numel(), self.device
+        is_right = (
+            keys.dtype is torch.int64
+            and offsets.dtype is torch.int64
+            and keys.dim() == 1
+            and offsets.dim() == 1
+            and offsets.numel() == len(self.features) * samples + 1
+            and keys.is_contiguous()
+            and offsets.is_contiguous()
+            and keys.device == device
+            and offsets.device == device
+        )
+        if not is_right or weights is not None:
+            self._check_each(keys, offsets, weights, samples)
+        if device.type == "cpu" and offsets[-1].item() < n:  # on a GPU, it would wait for the device
+            raise KeyRangeError(f"offsets: the last one is {int(offsets[-1])}, but there are {n} keys")
+
+    def _check_each(
+        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
+    ) -> None:
         for name, tensor, dtype, length in (
             ("keys", keys, torch.int64, None),
-            ("offsets", offsets, torch.int64, bags + 1),
+            ("offsets", offsets, torch.int64, len(self.features) * samples + 1),
             ("weights", weights, torch.float32, keys.shape[0] if keys.dim() == 1 else None),
         ):
             if tensor is None:
@@ -335,8 +363,6 @@ class Storage:
                 raise ArgumentError(
                     f"{name}: {tensor.shape[0]} elements, not {length} for {len(self.features)} features of {samples}"
                 )
-        if not keys.is_cuda and int(offsets[-1]) < keys.shape[0]:  # on a GPU, it would wait for the device
-            raise KeyRangeError(f"offsets: the last one is {int(offsets[-1])}, but there are {keys.shape[0]} keys")
 
     def _batch(
         self,
@@ -347,7 +373,7 @@ class Storage:
         samples: int,
     ) -> Any:
         to.batch_size = samples
-        to.num_keys = keys.shape[0]
+        to.num_keys = keys.numel()
         to.keys = ffi.cast("void *", keys.data_ptr())
         to.offsets = ffi.cast("int64_t *", offsets.data_ptr())
         to.weights = ffi.NULL if weights is None else ffi.cast("float *", weights.data_ptr())
@@ -364,11 +390,11 @@ class Storage:
 
     def _take_slot(self, keys: int, samples: int, stream: Any) -> int:
         """Find a free ticket and make it large enough; if none is free, drop the oldest forward."""
+        for i, slot in enumerate(self.slots):
+            if not slot.held and slot.max_keys >= keys and slot.max_samples >= samples and slot.ticket is not None:
+                return i
         free = [i for i, s in enumerate(self.slots) if not s.held]
-        fits = [i for i in free if self.slots[i].max_keys >= keys and self.slots[i].max_samples >= samples]
-        number = (
-            fits[0] if fits else free[0] if free else min(range(len(self.slots)), key=lambda i: self.slots[i].order)
-        )
+        number = free[0] if free else min(range(len(self.slots)), key=lambda i: self.slots[i].order)
         slot = self.slots[number]
         if slot.held:
             self._release(number, stream)

@@ -17,6 +17,11 @@ def _offsets_of(lengths: torch.Tensor) -> torch.Tensor:
     return torch.cat([lengths.new_zeros(1), torch.cumsum(lengths, 0)])
 
 
+def _version(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written in place; -1 if PyTorch does not count it."""
+    return -1 if torch.compiler.is_compiling() or tensor.is_inference() else tensor._version
+
+
 def described(value: Any) -> str:
     """Describe the object that was passed as a tensor, for a message."""
     return f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r:.40}"
@@ -105,6 +110,7 @@ class KeyedJaggedTensor:
         if not self._keys or bags < 0 or bags % len(self._keys) != 0:
             raise ArgumentError(f"{bags} bags cannot be those of {len(self._keys)} features: {self._keys}")
         self._stride = bags // len(self._keys)
+        self._bounds: Optional[Tuple[int, List[int]]] = None  # version of the offsets, and offset_per_key()
 
     @staticmethod
     def from_lengths_sync(
@@ -155,9 +161,23 @@ class KeyedJaggedTensor:
         """Return the number of samples."""
         return self._stride
 
+    def offset_per_key(self) -> List[int]:
+        """Return where each feature's keys begin, and where the last one's end, ``[features + 1]``.
+
+        On a GPU the host waits for them, unless the batch came from the CPU with :meth:`to`.
+        """
+        offsets = self.offsets()
+        version = _version(offsets)
+        if self._bounds is not None and self._bounds[0] == version:
+            return self._bounds[1]
+        bounds = offsets[:: self._stride].tolist() if self._stride > 0 else [0] * (len(self._keys) + 1)
+        if version >= 0:
+            self._bounds = (version, bounds)
+        return bounds
+
     def permute(self, indices: List[int]) -> KeyedJaggedTensor:
         """Return the features at ``indices``, in that order; a feature may occur several times, or not at all."""
-        bounds = self.offsets()[:: self._stride].tolist() if self._stride > 0 else [0] * (len(self._keys) + 1)
+        bounds = self.offset_per_key()
         lengths, values, weights = self.lengths(), self.values(), self.weights_or_none()
         rows = [lengths[i * self._stride : (i + 1) * self._stride] for i in indices]
         return KeyedJaggedTensor(
@@ -170,12 +190,16 @@ class KeyedJaggedTensor:
     def to(self, device: torch.device, non_blocking: bool = False) -> KeyedJaggedTensor:
         """Copy it to a device."""
         weights = self.weights_or_none()
-        return KeyedJaggedTensor(
+        moved = KeyedJaggedTensor(
             self._keys,
             self.values().to(device, non_blocking=non_blocking),
             None if weights is None else weights.to(device, non_blocking=non_blocking),
             offsets=self.offsets().to(device, non_blocking=non_blocking),
         )
+        version = _version(moved.offsets())
+        if version >= 0 and (self._bounds is not None or not self.values().is_cuda):
+            moved._bounds = (version, self.offset_per_key())
+        return moved
 
     def __getitem__(self, key: str) -> JaggedTensor:
         """Return the bags of one feature."""

@@ -105,7 +105,7 @@ class _Sharded(ShardedModule, FusedOptimizerModule):  # type: ignore[misc]
             training = self.training and self._fused is not None and torch.is_grad_enabled()
             batches = []
             for storage in self._storages:
-                keys, offsets, weights, samples = self._inputs(features, storage)
+                keys, offsets, weights, samples = self._inputs(self._arranged(features, storage))
                 if training:
                     storage.prefetch(keys, offsets, weights, samples)
                 names = [feature for _, feature in storage.features]

@@ -35,7 +35,7 @@ from hotbed.compat.dynamicemb.optimizer import (
 )
 from hotbed.compat.dynamicemb.utils import DTYPE_NUM_BYTES, ranks_of_keys
 from hotbed.errors import ArgumentError, StateError, UnsupportedError
-from hotbed.torch._ops import lookup
+from hotbed.torch._ops import rows_of
 
 _ITEMS = ("keys", "values", "scores", "opt_values")
 _EVICT = {
@@ -370,21 +370,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         keys, ends, samples = self._batch(indices, offsets)
         if self.training and not self._hotbed.queue:
             self._prefetch(keys, ends, samples, per_sample_weights)
-        pooled = self.pooling_mode != DynamicEmbPoolingMode.NONE
-        out: torch.Tensor
-        out, _ = lookup(
-            self._empty_tensor,
-            keys,
-            ends,
-            None,
-            self._hotbed.handle,
-            samples,
-            self._hotbed.columns,
-            pooled,
-            self.training,
-            self.output_dtype,
-        )
-        return out
+        return rows_of(self._hotbed, self._empty_tensor, keys, ends, None, samples, self.training)
 
     def prefetch(
         self,

@@ -453,8 +453,10 @@ static void evaluate(uint32_t width) {
     for (uint32_t e = 0; e < EVALS && !w.over; e++) {
         hotbed_tile_sync(width);
         if (first) {
+            /* Every second key is in the current batch, so its row may be moving. */
             for (uint32_t i = 0; i < EVAL_KEYS; i++)
-                w.keys[i] = draw_below(&w.random[1], w.of->keys);
+                w.keys[i] = i % 2 == 0 ? draw_below(&w.random[1], w.of->keys)
+                                       : w.unique_keys[draw_below(&w.random[1], BATCH)];
             w.eval.storage.pooling = e % WAYS == POOLED ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
             from = ++w.now;
             hotbed_eval_begin(&w.eval);

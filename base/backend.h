@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-/* A stream to create. What both backends require has been checked. */
+/* A stream to create. The requirements of both backends have been checked. */
 typedef struct hotbed_stream_spec {
     int device;
     hotbed_priority priority;

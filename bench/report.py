@@ -825,7 +825,7 @@ def verification():
 LONG = {
     "workloads": ("Workloads", workload_section, "`hotbed-workloads` measures them; docs/performance.md describes them."),
     "exchange": ("Exchanges between ranks", exchange_section, "`hotbed-exchange` measures them. *Efficiency*, in brackets, is the same plan's step on one rank over this one's."),
-    "plans": ("What plans hide", plans_section, "`hotbed-plans` measures them: steps of W5 beside a dense model as long as exchange and prefetch together."),
+    "plans": ("Exchange and prefetch beside the model", plans_section, "`hotbed-plans` measures them: steps of W5 beside a dense model as long as exchange and prefetch together."),
     "link": ("Ways to move rows over the link", moves_section, "`hotbed-link` measures them, alone and beside a dense model."),
     "checkpoint": ("Checkpoints", checkpoint_section, "`hotbed-bench --benchmark_filter=checkpoint/` measures them. *Share* is the probe's time over Hotbed's; *others* the share of the processors that other programs used."),
     "host": ("The host backend beside other libraries", host_section, "`bench/host.py` measures them: the fastest of many steps, on the same cores. *EmbeddingBag* is PyTorch's, with sparse gradients (its AdaGrad has a state for each element; the others' is row-wise); *TBE* is FBGEMM's for processors, which has no Adam. Both are static: they do no hashing. The hash maps are looped over, without prefetching, and hold their keys in two to four times the memory of the index."),

@@ -63,7 +63,7 @@ typedef struct hotbed_chain_head {
     uint64_t left; /* ERASED, COUNTED: keys that have not been read */
 } hotbed_chain_head;
 
-/* What a pass reads. COUNTED and KEYS keep what they read. */
+/* The data that a pass reads. COUNTED and KEYS keep it. */
 typedef enum hotbed_chain_kind {
     HOTBED_CHAIN_ROWS = 0,    /* rows */
     HOTBED_CHAIN_COUNTED = 1, /* keys that admission counts, in the last checkpoint of the chain */

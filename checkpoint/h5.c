@@ -173,7 +173,7 @@ struct memory_file {
     haddr_t end;   /* end of the address space that libhdf5 has allocated */
 };
 
-/* What H5Pset_driver() passes to the driver's open function. */
+/* The argument that H5Pset_driver() passes to the driver's open function. */
 typedef struct driver_info {
     hotbed_h5 *h5;
 } driver_info;

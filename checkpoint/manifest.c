@@ -38,7 +38,7 @@ static const char *const spread_words[] = {"bucket", "any"};
 static const char *const full_words[] = {"full", "delta"};
 static const char *const times_words[] = {"no", "yes"};
 
-/* What a text describes. */
+/* The subject of a text. */
 typedef struct scope {
     bool whole;          /* true: MANIFEST; false: the description of one shard */
     uint32_t first, end; /* shards */

@@ -160,7 +160,7 @@ void hotbed_manifest_number_blocks(hotbed_manifest *manifest);
 hotbed_status hotbed_manifest_print(const hotbed_manifest *manifest, char **text, size_t *bytes);
 
 /* Parse the text of a MANIFEST. `name` is for messages. The caller frees *out; after an error it is
- * zeroed. Errors: CORRUPT (the digest is wrong; a line differs from what was expected; sizes do not
+ * zeroed. Errors: CORRUPT (the digest is wrong; a line is not the expected one; sizes do not
  * agree), UNSUPPORTED (a newer format), MEMORY. */
 hotbed_status hotbed_manifest_parse(
     const char *name, const char *text, size_t bytes, hotbed_manifest *out);

@@ -97,7 +97,7 @@ hotbed_status hotbed_vote(hotbed_comm *comm, hotbed_status status, hotbed_stream
 
 /* --- rounds ----------------------------------------------------------------------------------------------- */
 
-/* What a rank sends to every other rank before the rows. */
+/* A rank sends it to every other rank before the rows. */
 typedef struct notice {
     uint64_t rows;   /* rows that the receiver gets in this round */
     uint64_t more;   /* not 0: the sender needs another round */
@@ -114,8 +114,8 @@ typedef struct rounds {
     void *packed[HOTBED_ROW_COLUMNS]; /* host, [rows]: grouped by rank */
     void *send[HOTBED_ROW_COLUMNS];   /* device, [rows] */
     void *recv[HOTBED_ROW_COLUMNS];   /* device, [world * rows] */
-    notice *told, *heard;             /* host, [world] */
-    notice *device_told, *device_heard;
+    notice *sent, *received;          /* host, [world] */
+    notice *device_sent, *device_received;
     uint32_t *owners; /* [rows] */
     uint64_t *bytes;  /* [HOTBED_ROW_COLUMNS][2][world]: sizes of each exchange */
     uint64_t at, end; /* the rows that this rank reads, numbered over all parts */
@@ -150,10 +150,10 @@ static void place(rounds *d, size_t *host_bytes, size_t *device_bytes) {
         d->send[i] = carve(device, device_bytes, bytes);
         d->recv[i] = carve(device, device_bytes, bytes * d->world);
     }
-    d->told = carve(host, host_bytes, d->world * sizeof *d->told);
-    d->heard = carve(host, host_bytes, d->world * sizeof *d->heard);
-    d->device_told = carve(device, device_bytes, d->world * sizeof *d->told);
-    d->device_heard = carve(device, device_bytes, d->world * sizeof *d->heard);
+    d->sent = carve(host, host_bytes, d->world * sizeof *d->sent);
+    d->received = carve(host, host_bytes, d->world * sizeof *d->received);
+    d->device_sent = carve(device, device_bytes, d->world * sizeof *d->sent);
+    d->device_received = carve(device, device_bytes, d->world * sizeof *d->received);
     d->owners = carve(host, host_bytes, d->rows * sizeof *d->owners);
     d->bytes =
         carve(host, host_bytes, (size_t)HOTBED_ROW_COLUMNS * 2 * d->world * sizeof *d->bytes);
@@ -289,7 +289,7 @@ static void pack(rounds *d, uint64_t n) {
     }
     for (uint64_t p = 0, first = 0; p < d->world; p++) {
         uint64_t rows = next[p];
-        d->told[p].rows = rows;
+        d->sent[p].rows = rows;
         next[p] = first;
         first += rows;
     }
@@ -307,11 +307,11 @@ static void pack(rounds *d, uint64_t n) {
 
 static hotbed_status send_notices(rounds *d) {
     const hotbed_redistribution *job = d->job;
-    size_t bytes = d->world * sizeof *d->told;
-    HOTBED_TRY(hotbed_copy(d->device_told, d->told, bytes, job->stream));
+    size_t bytes = d->world * sizeof *d->sent;
+    HOTBED_TRY(hotbed_copy(d->device_sent, d->sent, bytes, job->stream));
     HOTBED_TRY(hotbed_comm_all_to_all(
-        job->comm, sizeof *d->told, d->device_told, d->device_heard, job->stream));
-    HOTBED_TRY(hotbed_copy(d->heard, d->device_heard, bytes, job->stream));
+        job->comm, sizeof *d->sent, d->device_sent, d->device_received, job->stream));
+    HOTBED_TRY(hotbed_copy(d->received, d->device_received, bytes, job->stream));
     return hotbed_stream_sync(job->stream);
 }
 
@@ -321,15 +321,15 @@ static hotbed_status exchange_notices(rounds *d, uint64_t *rows, bool *more) {
     *rows = 0;
     *more = false;
     for (uint32_t p = 0; p < d->world; p++) {
-        *rows += d->heard[p].rows;
-        *more = *more || d->heard[p].more != 0;
+        *rows += d->received[p].rows;
+        *more = *more || d->received[p].more != 0;
     }
     if (d->status != HOTBED_OK)
         return hotbed_fail(d->status, "%s", d->text);
     for (uint32_t p = 0; p < d->world; p++)
-        if (d->heard[p].status != HOTBED_OK)
+        if (d->received[p].status != HOTBED_OK)
             return hotbed_fail(
-                (hotbed_status)d->heard[p].status,
+                (hotbed_status)d->received[p].status,
                 "rank %" PRIu32 " could not read its part of the checkpoint", p);
     return HOTBED_OK;
 }
@@ -344,8 +344,8 @@ static hotbed_status exchange_rows(rounds *d, uint64_t n) {
             continue;
         uint64_t *send = d->bytes + (size_t)c * 2 * d->world, *recv = send + d->world;
         for (uint32_t p = 0; p < d->world; p++) {
-            send[p] = d->told[p].rows * d->row_bytes[c];
-            recv[p] = d->heard[p].rows * d->row_bytes[c];
+            send[p] = d->sent[p].rows * d->row_bytes[c];
+            recv[p] = d->received[p].rows * d->row_bytes[c];
         }
         HOTBED_TRY(hotbed_copy(d->send[c], d->packed[c], n * d->row_bytes[c], job->stream));
         exchanges[used++] = (hotbed_exchange){
@@ -398,8 +398,8 @@ static hotbed_status play(rounds *d, bool *more) {
     n = d->status == HOTBED_OK ? n : 0;
     pack(d, n);
     for (uint32_t p = 0; p < d->world; p++) {
-        d->told[p].more = n == d->rows;
-        d->told[p].status = (uint64_t)d->status;
+        d->sent[p].more = n == d->rows;
+        d->sent[p].status = (uint64_t)d->status;
     }
     HOTBED_TRY(exchange_notices(d, &rows, more));
     note(d, send_and_store(d, n, rows));

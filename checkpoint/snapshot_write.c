@@ -19,7 +19,7 @@ typedef struct order {
     uint64_t *pairs; /* [2 * rows] keys, then the rows' positions in the image */
 } order;
 
-/* What is written of a table. */
+/* The rows of a table that are written. */
 typedef struct part_plan {
     order rows;
     uint64_t *erased; /* [erased] in canonical order */

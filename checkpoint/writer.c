@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What is written of a table. */
+/* The rows of a table that are written. */
 typedef struct table_plan {
     uint64_t *keys;    /* [rows] in canonical order; NULL: all rows of a static table */
     uint64_t *erased;  /* [erased] in canonical order */

@@ -1,6 +1,6 @@
 # cmake/hotbed_ranks.cmake - options HOTBED_MPI and HOTBED_NCCL: ON (required) or OFF; at first, whether found.
 #
-# TSan sees nothing of what MPI's own threads do, so such a build is without it unless told otherwise.
+# TSan does not see the work of MPI's own threads, so a build with TSan is without MPI by default.
 set(hotbed_mpi_default OFF)
 if(NOT HOTBED_SANITIZE MATCHES thread AND (HOTBED_MPI OR NOT DEFINED HOTBED_MPI))
   find_package(MPI QUIET COMPONENTS C)

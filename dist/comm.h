@@ -156,7 +156,7 @@ hotbed_comm_check_stream(const hotbed_comm *comm, const hotbed_stream *stream);
 /* ARGUMENT unless the stream is of the host backend. */
 hotbed_status hotbed_comm_check_host_stream(const hotbed_comm *comm, const hotbed_stream *stream);
 
-/* What a rank tells another rank about a batch before its bytes. */
+/* The description of a batch that a rank sends before the batch's bytes. */
 typedef struct hotbed_comm_outline {
     uint32_t operation, tag, num_parts;
     uint32_t kinds[HOTBED_EXCHANGES_MAX];
@@ -169,7 +169,7 @@ bool hotbed_comm_compare(
     hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p,
     const hotbed_comm_outline *theirs);
 
-/* What a process sends to another process before the bytes of a batch. */
+/* A process sends it to another process before the bytes of a batch. */
 typedef struct hotbed_comm_header {
     uint64_t run;
     hotbed_comm_outline outline;

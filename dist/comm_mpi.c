@@ -34,7 +34,7 @@ typedef struct cursor {
     MPI_Request request;
 } cursor;
 
-/* What MPI reads and writes for one rank. */
+/* Memory that MPI reads and writes for one rank. */
 typedef struct buffers {
     hotbed_comm_header to, from;
     uint8_t send[CHUNK_BYTES], recv[CHUNK_BYTES];

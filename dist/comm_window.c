@@ -89,7 +89,7 @@ static hotbed_status alloc(
     return HOTBED_OK;
 }
 
-/* What a rank tells about its window. */
+/* A rank's description of its window. */
 typedef struct notice {
     void *data; /* NULL: it has no memory */
     uint64_t bytes;

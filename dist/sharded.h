@@ -1,8 +1,8 @@
 /* dist/sharded.h - the inside of sharded collections and of their contexts.
  *
  * A collection has groups: the tables of one routing rule, with one lookup. A context has a *part*
- * for each group of each collection: what the exchange of that group needs for one batch. What
- * depends on the sizes of messages is a *path* of the part. There are two: the path of the plan,
+ * for each group of each collection: the views and buffers for one exchange of that
+ * group. Buffers whose sizes depend on messages are in a *path* of the part. There are two: the path of the plan,
  * and the exact one, which a TWO_PHASE plan has from the start and other plans create when a batch
  * overflows for the first time. If there is one rank, nothing is sent: the part hands the caller's
  * batch to the lookup (sharded_alone.c), and its only path has the ticket and the rows. */

@@ -49,7 +49,7 @@ static hotbed_status take(hotbed_context_snapshot *snapshot, uint32_t m, hotbed_
     const hotbed_module *module = snapshot->rewrite->modules[m].module;
     if (cell->kept != NULL && cell->kept != cell->context)
         return hotbed_fail(
-            HOTBED_ERR_STATE, "module '%s': snapshots of another batch of context %u are there",
+            HOTBED_ERR_STATE, "module '%s': context %u has snapshots of another batch",
             module->name, snapshot->slot);
     HOTBED_TRY(module->calls->capture(module->self, cell->context, stream, &snapshot->marks[m]));
     if (cell->kept == NULL)

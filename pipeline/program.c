@@ -341,7 +341,7 @@ static hotbed_status read_edges(
     return HOTBED_OK;
 }
 
-/* The backward of a task writes the gradients of what the task reads. */
+/* The backward of a task writes the gradients of the values that the task reads. */
 static hotbed_status read_backward(
     const hotbed_pipeline_plan *plan, hotbed_program *program,
     hotbed_pipeline_plan_report *report) {

@@ -80,7 +80,7 @@ hotbed_ref hotbed_ref_at(hotbed_ref ref, uint64_t index) {
         const hotbed_node node = {
             .kind = HOTBED_NODE_AT, .parent = ref.node, .type = ref.type, .index = index};
         return list ? traced(ref.trace, &node, ref.type->element)
-                    : computed(ref.trace, "an element of what is no list");
+                    : computed(ref.trace, "an element of a value that is no list");
     }
     if (!list || ref.data == NULL)
         return (hotbed_ref){0};
@@ -93,7 +93,7 @@ hotbed_ref hotbed_ref_key(hotbed_ref ref, const char *key) {
         const hotbed_node node = {
             .kind = HOTBED_NODE_KEY, .parent = ref.node, .type = ref.type, .text = key};
         return dictionary ? traced(ref.trace, &node, ref.type->element)
-                          : computed(ref.trace, "a key of what is no dictionary");
+                          : computed(ref.trace, "a key of a value that is no dictionary");
     }
     if (!dictionary || ref.data == NULL)
         return (hotbed_ref){0};

@@ -18,7 +18,7 @@ typedef enum hotbed_tiers {
     HOTBED_TIERS_EXTERNAL = 4, /* all rows in an external store, with copies in the upper tier */
 } hotbed_tiers;
 
-/* What kernels may assume about rows. */
+/* The properties of all rows that kernels may rely on. */
 typedef enum hotbed_rows_form {
     HOTBED_ROWS_ANY = 0,
     HOTBED_ROWS_F32 = 1,  /* dims are multiples of 4; elements f32 */

@@ -46,7 +46,7 @@ struct hotbed_fault; /* base/fault.h */
 
 /* --- the view of a step -------------------------------------------------------------------------
  *
- * Plain pointers to what kernels read and write, and numbers. Arrays are in device memory. */
+ * Plain pointers to the arrays that kernels read and write, in device memory, and numbers. */
 
 /* The storage, the same for all batches. */
 typedef struct hotbed_storage_view {
@@ -95,7 +95,7 @@ typedef struct hotbed_unique_view {
     uint32_t *positions; /* [bound] ascending within each unique key */
     uint32_t by_bag;     /* whether `positions` has the bags of the occurrences instead */
     uint64_t *counts;    /* [bound] occurrences of each */
-    /* [bound] those that their tables lack, in any order. score_core.h flags those not admitted. */
+    /* [bound] the keys without a slot, in any order; score_core.h flags keys that are rejected */
     uint32_t *missing;
     uint32_t *num_missing; /* one word */
     uint32_t *held;        /* one word: kinds of pins that the ticket has, see hotbed_step_hold() */

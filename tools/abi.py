@@ -62,7 +62,7 @@ def debug_information(cc: str) -> list[Entry]:
             continue
         value = re.match(r" *<[0-9a-f]+> +DW_AT_(\w+) *: (.*)", line)
         if value and stack:
-            words = re.sub(r"^(\([^()]*\) *)+:? *", "", value[2]).split()  # what is before it varies with binutils
+            words = re.sub(r"^(\([^()]*\) *)+:? *", "", value[2]).split()  # the words before it vary with binutils
             stack[-1].values[value[1]] = words[0] if words else ""
     return entries
 

@@ -63,7 +63,7 @@ fi
 options+=(-C cmake.define.HOTBED_HDF5=ON -C "cmake.define.HOTBED_HDF5_INCLUDE=$hdf5/include"
     -C "cmake.define.HOTBED_HDF5_LIBRARY=$hdf5/lib/libhdf5.a;dl")
 
-# The checkout under the wheel's name, with the licences of what is linked in.
+# The checkout under the wheel's name, with the licences of the linked libraries.
 tree=build/wheels/$name
 mkdir -p "$tree" "$out"
 find "$tree" -maxdepth 1 -type l -delete
@@ -86,7 +86,7 @@ if [ "$name" != hotbed ]; then
     fi
     include=$(dirname "$(dirname "$(realpath "$(command -v nvcc)")")")/include
     [ -e "$include/nccl_device.h" ] || include=/usr/include
-    # What the device code reads of NCCL's windows is at the same place in 2.28 to 2.32.
+    # The fields of NCCL's windows that device code reads are at the same place in 2.28 to 2.32.
     nccl=$(awk '/#define NCCL_(MAJOR|MINOR|PATCH) / { v = v d $3; d = "." } END { print v }' "$include/nccl.h")
     sed -i -e "s/^name = .*/name = \"$name\"/" \
         -e "s/^dependencies = .*/dependencies = [\"cffi>=1.15\", \"$runtime>=$release,<$((cuda + 1))\", \"nvidia-nccl-cu$cuda>=$nccl\"]/" \

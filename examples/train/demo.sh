@@ -13,7 +13,7 @@ case $rows in
 *[!0-9]* | ????????????*) rows=0 ;;
 esac
 if [ "$rows" -lt 50000 ]; then
-    echo "demo: ROWS is '${ROWS:-}', and at least 50000: fewer rows do not tell 90 % of what was planted" >&2
+    echo "demo: ROWS is '${ROWS:-}', and at least 50000: fewer rows cannot show 90 % of the planted model" >&2
     exit 2
 fi
 held_out=$((rows / 4))
@@ -70,7 +70,7 @@ train "${cached[@]}" --save "$folder/checkpoints" --save-every "$middle" --json 
 planted=$(number "$folder/planted.json" auc)
 auc=$(number "$folder/whole.json" auc)
 line=$(awk -v a="$auc" -v p="$planted" 'BEGIN {
-    printf "AUC %.4f on fresh rows; the planted model has %.4f: %.1f %% of what is above 0.5 (90 %% asked)",
+    printf "AUC %.4f on fresh rows; the planted model has %.4f: %.1f %% of the difference from 0.5 (at least 90 %%)",
         a, p, 100 * (a - 0.5) / (p - 0.5)
     exit !(a >= 0.5 + 0.9 * (p - 0.5)) }') && pass "$line" || fail "$line"
 line="$(total "$folder/whole.json" keys_stored) rows; $(total "$folder/whole.json" fetches) times one came up into the cache"

@@ -21,7 +21,7 @@ enum {
     HOTBED_RUN_TEXT = 512          /* longest message of the library, in bytes */
 };
 
-/* What a checkpoint carries besides the tables: plain numbers, written as they are in memory. */
+/* The data that a checkpoint carries besides the tables: plain numbers, written as they are in memory. */
 typedef struct hotbed_train_place {
     char magic[8]; /* "HBTRAIN1" */
     uint64_t steps;

@@ -346,7 +346,7 @@ hotbed_external_erase_async(hotbed_external_request *request, hotbed_stream *str
 
 /* --- description ---------------------------------------------------------------------------------- */
 
-/* What has happened since the store was opened. */
+/* Counts since the store was opened. */
 typedef struct hotbed_external_stats {
     uint32_t size;         /* set by the caller: sizeof(hotbed_external_stats) */
     uint64_t finds;        /* keys looked up */

@@ -307,7 +307,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_attach(hotbed_rewrite *r
 /* Detach and free. Nothing of its contexts may be in flight on a stream. NULL is allowed. */
 HOTBED_API void hotbed_rewrite_destroy(hotbed_rewrite *rewrite);
 
-/* What a rewrite did with a module. */
+/* The result of a rewrite for one module. */
 typedef struct hotbed_rewrite_report {
     uint32_t size;    /* set by the caller: sizeof(hotbed_rewrite_report) */
     char module[128]; /* with the names of the models that contain it */

@@ -186,7 +186,7 @@ typedef enum hotbed_mode {
     HOTBED_MODE_DEFAULT = 3,
 } hotbed_mode;
 
-/* What hotbed_storage_options.hbm_bytes counts. A hash table has spare slots, so that it can be
+/* The bytes that hotbed_storage_options.hbm_bytes counts. A hash table has spare slots, so that it can be
  * filled to its capacity: 3 % more slots than keys, rounded up to whole buckets of 16. */
 typedef enum hotbed_budget {
     HOTBED_BUDGET_SLOTS = 0, /* the memory of all rows, spare slots included */

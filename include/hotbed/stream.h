@@ -285,7 +285,7 @@ HOTBED_API void hotbed_graph_destroy(hotbed_graph *graph);
 
 /* --- counters ------------------------------------------------------------------------------- */
 
-/* What the library has done since the process started, in all threads. */
+/* Counts since the process started, of all threads. */
 typedef struct hotbed_counters {
     uint32_t size;       /* set by the caller: sizeof(hotbed_counters) */
     uint64_t host_waits; /* times a thread waited for a stream or an event */

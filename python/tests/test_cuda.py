@@ -97,7 +97,7 @@ def test_memory_does_not_grow_in_a_capture():
     train(device, [kjt])
 
 
-def test_a_bad_key_is_told_by_a_later_call():
+def test_a_bad_key_is_returned_by_a_later_call():
     device = collection("cuda")
     bad = torch.full((3,), ROWS + 5, device="cuda")
     good = torch.zeros(3, dtype=torch.int64, device="cuda")

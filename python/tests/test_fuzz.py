@@ -18,7 +18,7 @@ from hotbed.torch import _ops
 
 ROWS, DIM, SAMPLES = 40, 8, 6
 CALLS = 5000 if "HOTBED_PYTHON_FULL" in os.environ else 400
-# What a caller may get for a bad argument: the package's exceptions, or Python's and PyTorch's for a type or value.
+# Exceptions that a bad argument may raise: the package's exceptions, or Python's and PyTorch's for a type or value.
 REASONS = (hotbed.HotbedError, TypeError, ValueError, RuntimeError, OverflowError)
 
 VECTORS = [

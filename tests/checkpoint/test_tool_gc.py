@@ -231,7 +231,7 @@ class Round:
         return found
 
     def expected(self, keep, unfinished):
-        """The names that gc removes; None if a member of the pool is there twice, since the choice is then open."""
+        """The names that gc removes; None if the pool has a member twice, since the choice is then open."""
         states = self.states()
         real = {n: e for n, e in self.entries.items() if states[n] == "whole"}
         members = [e.member for e in self.entries.values() if e.described]
@@ -310,7 +310,7 @@ class Round:
         self.check(expected is None or set(tried) == expected, "%s would go, expected %s" % (tried, expected))
         gone = tuple(self.path(n) + b"/" for n in removed)
         left = {p: s for p, s in place.items() if not (p + b"/").startswith(gone)}
-        self.check(self.snapshot(self.place) == left, "what is left is not what was there")
+        self.check(self.snapshot(self.place) == left, "the remaining files have changed")
         whole = {n for n, s in self.states().items() if s == "whole"}
         for n in removed:
             self.check(n in whole or (unfinished and self.entries[n].state == "unfinished"), "%r was removed" % n)

@@ -199,7 +199,7 @@ static void offsets_reach_beyond_2_to_the_32(hotbed_backend backend) {
     close_spaces(s, 2);
 }
 
-/* What rank 3 sent, features and sample bytes, lies 6 GiB behind what rank 0 sent. */
+/* The features and sample bytes that rank 3 sent lie 6 GiB behind rank 0's. */
 static void balanced_samples_reach_beyond_4_gib(hotbed_backend backend) {
     enum { RANK = 3, KEYS = 5, ROW_BYTES = 1 << 20, SAMPLE = 5000, PLACE = 4097 };
     (void)backend;

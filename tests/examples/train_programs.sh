@@ -411,11 +411,11 @@ mkdir ck/step-0000000060 ck/step-0000000050
 cp ck/step-0000000048/*.h5 ck/step-0000000050
 rm ck/step-0000000048/*.h5
 cp -r ck/step-0000000042.damaged ck/step-0000000042
-train --data train.tsv --save ck --resume --epochs 2 --eval eval.tsv --json part.json || die "--resume beside what is incomplete"
+train --data train.tsv --save ck --resume --epochs 2 --eval eval.tsv --json part.json || die "--resume beside incomplete checkpoints"
 [ "$(grep -c 'is damaged, and put aside' err)" = 4 ] || die "--resume does not name four damaged checkpoints"
-[ "$(number part.json first_step)" = 28 ] || die "--resume beside what is incomplete: first step $(number part.json first_step)"
-[ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after --resume beside what is incomplete differs"
-[ -d ck/step-0000000042.damaged-2 ] || die "after --resume beside what is incomplete: $(ls ck)"
+[ "$(number part.json first_step)" = 28 ] || die "--resume beside incomplete checkpoints: first step $(number part.json first_step)"
+[ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after --resume beside incomplete checkpoints differs"
+[ -d ck/step-0000000042.damaged-2 ] || die "after --resume beside incomplete checkpoints: $(ls ck)"
 ok "save and load: the same loss and AUC, bit for bit, from every checkpoint"
 
 # --- one run at a time in a directory ------------------------------------------------------------------

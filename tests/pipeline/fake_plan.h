@@ -70,7 +70,7 @@ void fake_plan_close(fake_plan *p);
 void fake_plan_start(fake_plan *p, uint64_t batches);
 void fake_plan_bind(fake_plan *p, uint64_t batches);
 
-/* Make a task wait at the gate; wait until so many tasks are there; open the gate. */
+/* Make a task wait at the gate; wait until so many tasks wait there; open the gate. */
 void fake_plan_hold(fake_plan *p, const char *task, uint64_t iteration);
 void fake_plan_await_waiting(fake_plan *p, uint32_t tasks);
 void fake_plan_release(fake_plan *p);

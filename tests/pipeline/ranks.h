@@ -99,7 +99,7 @@ hotbed_loader rank_loader(rank *r);
 /* Train up to batch `limit`. */
 hotbed_status rank_run(rank *r, hotbed_train *train, uint64_t limit);
 
-/* What each rank runs. */
+/* The function that each rank runs. */
 typedef void (*rank_body)(rank *r);
 
 /* A body that trains with the plain loop and writes to `expected` what all plans must equal. */

@@ -298,7 +298,7 @@ static void a_consumer_that_writes_is_found(hotbed_backend backend) {
     const hotbed_iteration *iteration;
     float table[N], y[N];
 #if defined(HOTBED_WITH_TSAN)
-    SKIP("what it plants is a race, which TSan finds first");
+    SKIP("the planted fault is a race, which TSan finds first");
 #endif
     open_model(&p, backend);
     train_with(&p, 4, "dist", true, table, y);

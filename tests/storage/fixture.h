@@ -99,7 +99,7 @@ void fixture_initial(void *self, uint32_t table, uint64_t n, const uint64_t *key
 
 /* --- tickets --------------------------------------------------------------------------------- */
 
-/* What a random batch looks like.  With all fields but the size 0, it has one key per bag, any 64-bit keys and no
+/* The shape of a random batch.  With all fields but the size 0, it has one key per bag, any 64-bit keys and no
  * weights. */
 typedef struct batch_shape {
     uint32_t batch_size;

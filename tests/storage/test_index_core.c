@@ -1,7 +1,7 @@
 /* tests/storage/test_index_core.c - storage/index_core.h against a model, at every tile width.
  *
  * Random claims, finds, erases, pins and unpins run with tiles of 1, 2, 8 and 32 emulated lanes.  Results and the whole
- * table must be equal at all widths, and the table must equal a list of what each key should be.  Other tests show
+ * table must be equal at all widths, and the table must equal a list of the expected keys.  Other tests show
  * properties of candidates and scores, and two tiles on one table that switch at every access.
  */
 #define HOTBED_TILE_EMULATE

@@ -537,7 +537,7 @@ static void rows_in_registers_are_the_same_at_every_width(hotbed_backend backend
 
 /* --- eval by address ------------------------------------------------------------------------- */
 
-/* Turn counts of bins into their starts and order the deferred keys by bin.  Check that each key is there once and that
+/* Turn counts of bins into their starts and order the deferred keys by bin.  Check that each key occurs once and that
  * bins ascend.  Returns the number of bins with keys. */
 static uint32_t order_keys(const work *w, uint32_t below) {
     uint32_t *bins = w->s.eval.sort.bins, n = w->s.batch.feature_starts[w->s.storage.num_features],
@@ -617,9 +617,9 @@ static void same_eval(test_ticket *l) {
         memset(bins, 0, sizeof bins);
         memset(l->output, FILL, (size_t)l->output_bytes);
         hotbed_emulate_run(w.width, eval_rows, &w);
-        uint32_t told = bins[HOTBED_BINS + 1];
-        below = i == 0 ? told : below;
-        CHECK(below > 100 && told == (deferred ? 0 : below));
+        uint32_t counted = bins[HOTBED_BINS + 1];
+        below = i == 0 ? counted : below;
+        CHECK(below > 100 && counted == (deferred ? 0 : below));
         uint32_t parts = order_keys(&w, deferred ? below : 0);
         CHECK(deferred ? parts > 3 : parts == 0);
         for (uint32_t k = 0; k < bins[0]; k++)

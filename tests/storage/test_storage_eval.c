@@ -283,7 +283,7 @@ static void lower_tier_rows_are_counted_and_deferred(hotbed_backend backend) {
         test_ticket_open(&r, &l, KEYS, BATCH);
         const batch_shape how = {.batch_size = BATCH, .key_space = KEYS / 2};
         test_ticket_step(&l, &random, &how);
-        uint32_t below = 0, told = 0;
+        uint32_t below = 0, counted = 0;
         for (uint32_t i = 0; i < KEYS; i++) {
             const hotbed_table_view *view = &r.storage->tables[i / BATCH].view;
             const uint64_t key = ((const uint64_t *)l.host.keys)[i];
@@ -292,8 +292,8 @@ static void lower_tier_rows_are_counted_and_deferred(hotbed_backend backend) {
         CHECK(below > KEYS / 2 && below < KEYS);
         for (int pass = 0; pass < 3; pass++) {
             test_ticket_eval(&l); /* counted; deferred; counted */
-            fixture_download(&r, &told, r.storage->below, sizeof told);
-            CHECK_EQ(told, backend == HOTBED_BACKEND_CUDA && !pooled ? below : 0);
+            fixture_download(&r, &counted, r.storage->below, sizeof counted);
+            CHECK_EQ(counted, backend == HOTBED_BACKEND_CUDA && !pooled ? below : 0);
             if (pass == 1)
                 r.storage->lower_bytes = (uint64_t)below << 21; /* a page for each row */
         }

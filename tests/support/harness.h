@@ -27,7 +27,7 @@
 #include <stdint.h>
 
 typedef struct hotbed_test {
-    const char *name; /* what holds: full_table_refuses_new_keys */
+    const char *name; /* a sentence: a_full_table_refuses_new_keys */
     void (*run)(hotbed_backend backend);
 } hotbed_test;
 

@@ -713,7 +713,7 @@ static void update_row(oracle *model, const oracle_table *table, oracle_row *row
     }
 }
 
-/* What position i of the batch adds to element e of the gradient of its row. */
+/* The share of position i of the batch in element e of its row's gradient. */
 static float share(
     const oracle_ticket *ticket, const void *gradient, uint64_t stride, uint64_t i, uint32_t e) {
     const oracle *model = ticket->model;

@@ -102,7 +102,7 @@ oracle_ticket *oracle_ticket_create(oracle *model);
 void oracle_ticket_destroy(oracle_ticket *ticket);
 
 /* The batch's arrays are host memory and are copied.  `slots` [uniques] are the slots that the library gave to the
- * distinct keys: the model refuses keys with HOTBED_SLOT_NONE, too.  NULL: the library refused none. */
+ * distinct keys: the model refuses keys with HOTBED_SLOT_NONE, too.  NULL: the library accepted every key. */
 void oracle_prefetch(
     oracle *model, const hotbed_batch *batch, oracle_ticket *ticket, const uint64_t *slots);
 void oracle_forward(const oracle_ticket *ticket, void *output, uint64_t stride);

@@ -22,7 +22,7 @@ _log = logging.getLogger("hotbed")
 
 
 class _Collection(torch.nn.Module):
-    """What both collections share: storages by pooling, names in state dicts, the fused optimizer."""
+    """The common part of both collections: storages by pooling, names in state dicts, the fused optimizer."""
 
     _state_name = ""
 

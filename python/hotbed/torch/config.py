@@ -28,7 +28,7 @@ class PoolingType(enum.Enum):
 
 
 class Evict(enum.Enum):
-    """What a full hash table does with a new key.
+    """The reaction of a full hash table to a new key.
 
     Attributes:
         NEVER: it refuses the key, which is an error unless ``check`` says otherwise.

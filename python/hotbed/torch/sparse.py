@@ -108,7 +108,7 @@ class KeyedJaggedTensor:
                 raise ArgumentError(f"{name}: {described(tensor)} is not a vector")
         bags = lengths.shape[0] if lengths is not None else offsets.shape[0] - 1  # type: ignore[union-attr]
         if not self._keys or bags < 0 or bags % len(self._keys) != 0:
-            raise ArgumentError(f"{bags} bags cannot be those of {len(self._keys)} features: {self._keys}")
+            raise ArgumentError(f"{bags} bags are no multiple of {len(self._keys)} features: {self._keys}")
         self._stride = bags // len(self._keys)
         self._bounds: Optional[Tuple[int, List[int]]] = None  # version of the offsets, and offset_per_key()
 

@@ -219,7 +219,7 @@ class Tables(Storage):
         assert ahead is not None
         if ahead.shape != keys.shape or slot.batch.batch_size != samples:
             raise StateError(
-                f"the forward's {keys.shape[0]} keys of {samples} samples are not those of the oldest prefetch: "
+                f"the forward has {keys.shape[0]} keys of {samples} samples, not the oldest prefetch's "
                 f"{ahead.shape[0]} of {slot.batch.batch_size}"
             )
         self.queue.popleft()

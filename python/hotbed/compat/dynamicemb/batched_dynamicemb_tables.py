@@ -79,8 +79,8 @@ def _ranks_of(root_path: str, table_name: str) -> int:
     expected = {encode_checkpoint_file_path(root_path, table_name, r, world, "keys") for r in range(world)}
     if len(worlds) > 1 or set(files) != expected:
         raise RuntimeError(
-            f"{root_path}: table {table_name!r} has key files {sorted(map(os.path.basename, files))}, which are not "
-            "those of all ranks of one dump"
+            f"{root_path}: table {table_name!r} has key files {sorted(map(os.path.basename, files))}, not one of "
+            "each rank of one dump"
         )
     return world
 

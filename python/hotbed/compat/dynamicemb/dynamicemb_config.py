@@ -70,7 +70,7 @@ class DynamicEmbEvictStrategy(enum.Enum):
 
 
 class DynamicEmbScoreStrategy(enum.IntEnum):
-    """What a key's score is; the key with the lowest score is evicted first."""
+    """The kind of a key's score; the key with the lowest score is evicted first."""
 
     TIMESTAMP = 0  #: when the key was last trained
     STEP = 1  #: the number of the last prefetch that had it

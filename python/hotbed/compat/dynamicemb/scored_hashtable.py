@@ -10,7 +10,7 @@ import torch
 
 
 class ScorePolicy(enum.Enum):
-    """What a lookup does to a score; :class:`.AdmissionCounts` only reads."""
+    """The effect of a lookup on a score; :class:`.AdmissionCounts` only reads."""
 
     CONST = "const"
     ASSIGN = "assign"

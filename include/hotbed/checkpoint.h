@@ -136,7 +136,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id);
 
 /* Write the rows of this rank's storage; options->share names the rank. Ranks may call it at the
- * same time. Tables, steps, seeds and optimizers must be the same on all ranks.
+ * same time. Tables, steps, seeds and optimizers must be the same on all ranks. Synchronous.
  * Errors: as hotbed_checkpoint_save(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_put(
     const char *path, hotbed_checkpoint_id id, hotbed_storage *storage,
@@ -144,7 +144,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_put(
 
 /* Complete the checkpoint and give it its name, after all `world` ranks have put their rows. On any
  * error the name does not exist, and the files that the ranks wrote are removed, also if more or
- * fewer than `world` ranks wrote.
+ * fewer than `world` ranks wrote. Synchronous.
  * Errors: ARGUMENT, STATE (a rank has put nothing; ranks put different tables or steps, or belong
  * to another world; `path` exists now), IO (also if something else has removed files that were
  * written), CORRUPT, MEMORY, UNSUPPORTED. */

@@ -16,6 +16,9 @@
  *         hotbed_stream_destroy(stream);
  *         return status == HOTBED_OK ? 0 : 1;
  *     }
+ *
+ * In all headers: a call that takes no stream works on the calling thread and waits for no device,
+ * rank or disk, unless its comment or its section says otherwise.
  */
 #ifndef HOTBED_HOTBED_H
 #define HOTBED_HOTBED_H

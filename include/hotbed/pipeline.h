@@ -328,7 +328,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_pipeline_progress(hotbed_pipeline *pipeline, const hotbed_iteration **out);
 
 /* Take no more batches, finish the iterations in flight, and drop their results. Then a loader can
- * be bound. Ranks that share collectives must drain at the same iteration.
+ * be bound. Waits for the plan's streams, so that faults of the last iterations are reported. Ranks
+ * that share collectives must drain at the same iteration.
  * Errors: as hotbed_pipeline_progress(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_drain(hotbed_pipeline *pipeline);
 

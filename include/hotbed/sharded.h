@@ -361,8 +361,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_backward(
     hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride,
     hotbed_stream *stream);
 
-/* Cancel a batch: release its rows. Not a collective operation by itself, but all ranks must cancel
- * the same batch. Errors: ARGUMENT. */
+/* Cancel a batch: release its rows. Asynchronous. Not a collective operation by itself, but all
+ * ranks must cancel the same batch. Errors: ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_cancel(hotbed_sharded_context *context, hotbed_stream *stream);
 

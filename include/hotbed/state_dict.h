@@ -200,7 +200,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_load(
     hotbed_state_report *report, hotbed_stream *stream);
 
 /* Call hotbed_checkpoint_save() or hotbed_checkpoint_load(), with the hooks before and after;
- * a save also collects.
+ * a save also collects. Synchronous.
  * Errors: as those functions, and those returned by a hook. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_save_checkpoint(
     hotbed_state_dict *dict, const char *path, const hotbed_checkpoint_options *options,

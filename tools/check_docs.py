@@ -3,8 +3,9 @@
 
 In README.md, docs/ and bench/results/*.md: each relative link leads to a file, and to a heading if it names one; each
 hotbed_... identifier is declared in include/ or used in the sources; each path of a source exists; each option that a
-command passes to one of the project's programs occurs in the program's sources; each step of ./run exists.  Prints
-each finding; exits with status 1 if there is one.
+command passes to one of the project's programs occurs in the program's sources; each step of ./run exists; and the table
+of docs/guide/api.md names functions of its headers, as many as it says.  Prints each finding; exits with status 1 if
+there is one.
 """
 import glob
 import os
@@ -48,6 +49,32 @@ def sources(patterns: List[str]) -> str:
     return "\n".join(texts)
 
 
+def check_table_of_calls() -> List[str]:
+    """Findings in docs/guide/api.md.  `_name` is the name before it with another verb: `hotbed_stream_create`, `_sync`."""
+    page = "docs/guide/api.md"
+    rows = re.findall(r"^\| `(\w+\.h)` \| (`hotbed_.*?) \|", read(os.path.join(ROOT, page)), re.M)
+    found: List[str] = []
+    calls = 0
+    for header, cell in rows:
+        before = ""
+        declared = read(os.path.join(ROOT, "include/hotbed", header))
+        for name in re.findall(r"`(\w+(?:\.h)?)`", cell):
+            if name.endswith(".h"):  # the functions that follow are of another header
+                declared = read(os.path.join(ROOT, "include/hotbed", name))
+                continue
+            words = before.split("_")
+            names = [name] if name.startswith("hotbed_") else ["_".join(words[:n]) + name for n in range(len(words), 1, -1)]
+            known = [n for n in names if re.search(rf"\b{n}\(", declared)]
+            if known:
+                before = name if name.startswith("hotbed_") else before
+                calls += 1
+            else:
+                found.append(f"{page}: {header} does not declare {name}")
+    if (len(rows), calls) != (5, 60):
+        found.append(f"{page}: the table has {len(rows)} headers and {calls} functions, not five and sixty")
+    return found
+
+
 def main() -> int:
     pages = [os.path.join(ROOT, "README.md")] + sorted(
         glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=True)
@@ -58,7 +85,7 @@ def main() -> int:
     known = set(re.findall(r"\bhotbed_\w+", code))
     run = read(os.path.join(ROOT, "run"))
     options: Dict[str, str] = {program: sources([where]) for program, where in PROGRAMS.items()}
-    found: List[str] = []
+    found = check_table_of_calls()
     for page in pages:
         name = os.path.relpath(page, ROOT)
         text = read(page)

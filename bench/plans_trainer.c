@@ -42,10 +42,10 @@ hotbed_loader plans_loader(plans_trainer *example) {
 }
 
 static hotbed_status copy_batch(
-    void *self, uint32_t slot, void *host, hotbed_stream *stream, void **batch) {
+    void *self, uint32_t set, void *host, hotbed_stream *stream, void **batch) {
     plans_trainer *s = self;
-    hotbed_kjt *kjt = &s->kjts[slot];
-    uint8_t *keys = (uint8_t *)s->device.data + slot * batch_bytes(s);
+    hotbed_kjt *kjt = &s->kjts[set];
+    uint8_t *keys = (uint8_t *)s->device.data + set * batch_bytes(s);
     hotbed_kjt_init(kjt);
     kjt->num_features = s->input.shape.tables;
     kjt->batch_size = s->input.shape.samples;
@@ -65,22 +65,21 @@ static hotbed_status model_forward(void *self, hotbed_ref batch, hotbed_stream *
     return HOTBED_OK;
 }
 
-static hotbed_status dense_forward(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
+static hotbed_status dense_forward(void *self, uint32_t set, void *batch, hotbed_stream *stream) {
     const plans_trainer *s = self;
-    (void)slot;
+    (void)set;
     (void)batch;
     return bench_model_run(&s->dense, s->layers, stream);
 }
 
-static hotbed_status dense_backward(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
+static hotbed_status dense_backward(void *self, uint32_t set, void *batch, hotbed_stream *stream) {
     const plans_trainer *s = self;
     (void)batch;
     HOTBED_TRY(bench_model_run(&s->dense, s->layers, stream));
-    return hotbed_copy(
-        s->outputs[slot]->gradient, s->gradient.data, s->outputs[slot]->bytes, stream);
+    return hotbed_copy(s->outputs[set]->gradient, s->gradient.data, s->outputs[set]->bytes, stream);
 }
 
-/* These functions write only to their slot, or to state that the next batch overwrites. */
+/* These functions write only to their buffer set, or to state that the next batch overwrites. */
 static const hotbed_trainer_io trainer_io[] = {
     {.function = "copy_batch"},
     {.function = "forward"},
@@ -204,8 +203,9 @@ hotbed_status plans_make(
     return hotbed_train_create(&example->trainer, &options, out);
 }
 
-/* The log has device times only of tasks that have completed when their slot is used again. So the
- * host waits for the step before the last one; the streams have the next step's work by then. */
+/* The log has device times only of tasks that have completed when their buffer set is used again.
+ * So the host waits for the step before the last one; the streams have the next step's work by
+ * then. */
 static hotbed_status run_steps(const plans_trainer *example, hotbed_train *train, uint32_t steps) {
     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
     const hotbed_iteration *iteration = NULL;

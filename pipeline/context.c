@@ -23,13 +23,13 @@ const char *hotbed_cell_state_name(hotbed_cell_state state) {
 }
 
 static hotbed_status find_context(
-    const hotbed_rewrite *rewrite, uint32_t slot, hotbed_dist_context **context) {
+    const hotbed_rewrite *rewrite, uint32_t number, hotbed_dist_context **context) {
     if (rewrite == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite is NULL");
-    if (slot >= rewrite->options.depth)
+    if (number >= rewrite->options.depth)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "context %u is not below %u", slot, rewrite->options.depth);
-    *context = &rewrite->contexts[slot];
+            HOTBED_ERR_ARGUMENT, "context %u is not below %u", number, rewrite->options.depth);
+    *context = &rewrite->contexts[number];
     return HOTBED_OK;
 }
 
@@ -44,9 +44,9 @@ static hotbed_status fail_state(
 }
 
 hotbed_status hotbed_context_in_state(
-    const hotbed_rewrite *rewrite, uint32_t slot, const char *call, hotbed_cell_state wanted,
+    const hotbed_rewrite *rewrite, uint32_t number, const char *call, hotbed_cell_state wanted,
     hotbed_dist_context **context) {
-    HOTBED_TRY(find_context(rewrite, slot, context));
+    HOTBED_TRY(find_context(rewrite, number, context));
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         hotbed_cell_state state = (*context)->cells[m].state;
         if (rewrite->modules[m].report.pipelined && state != wanted)
@@ -61,7 +61,7 @@ hotbed_status hotbed_context_in_state(
 typedef struct looking {
     hotbed_rewrite *rewrite;
     hotbed_dist_context *context;
-    uint32_t slot;
+    uint32_t number;
     hotbed_stream *stream;
 } looking;
 
@@ -80,7 +80,8 @@ static hotbed_status run_postproc(
             HOTBED_TRY(hotbed_trace_evaluate(
                 &l->rewrite->trace, node->arguments[i], batch, run_postproc, l, &arguments[i]));
         HOTBED_TRY(node->postproc->call(
-            node->postproc->self, l->slot, arguments, node->n, l->stream, &l->context->served[p]));
+            node->postproc->self, l->number, arguments, node->n, l->stream,
+            &l->context->served[p]));
     }
     *out = l->context->served[p];
     return HOTBED_OK;
@@ -135,11 +136,11 @@ static hotbed_status fuse_splits(looking *l) {
 }
 
 hotbed_status hotbed_context_start(
-    hotbed_rewrite *rewrite, uint32_t slot, const void *batch, hotbed_stream *stream) {
-    looking l = {.rewrite = rewrite, .slot = slot, .stream = stream};
+    hotbed_rewrite *rewrite, uint32_t number, const void *batch, hotbed_stream *stream) {
+    looking l = {.rewrite = rewrite, .number = number, .stream = stream};
     if (batch == NULL || stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "batch or stream is NULL");
-    HOTBED_TRY(hotbed_context_in_state(rewrite, slot, "start", HOTBED_CELL_EMPTY, &l.context));
+    HOTBED_TRY(hotbed_context_in_state(rewrite, number, "start", HOTBED_CELL_EMPTY, &l.context));
     for (uint32_t m = 0; m < rewrite->num_modules; m++)
         if (rewrite->modules[m].report.pipelined)
             HOTBED_TRY(start_module(&l, m, batch));
@@ -148,11 +149,11 @@ hotbed_status hotbed_context_start(
 
 /* --- wait, prefetch --------------------------------------------------------------------------- */
 
-hotbed_status hotbed_context_wait(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream) {
+hotbed_status hotbed_context_wait(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream) {
     hotbed_dist_context *context = NULL;
     uint32_t members[HOTBED_MODULES_MOST];
     void *result = NULL;
-    HOTBED_TRY(hotbed_context_in_state(rewrite, slot, "wait", HOTBED_CELL_STARTED, &context));
+    HOTBED_TRY(hotbed_context_in_state(rewrite, number, "wait", HOTBED_CELL_STARTED, &context));
     for (uint32_t g = 0; g < rewrite->num_groups; g++) {
         uint32_t n = list_group(rewrite, g, members);
         HOTBED_TRY(context->fused[g].wait(context->fused[g].self, stream, &result));
@@ -183,9 +184,9 @@ static hotbed_status take_tensors(
 }
 
 hotbed_status hotbed_context_prefetch(
-    hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream) {
+    hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream) {
     hotbed_dist_context *context = NULL;
-    HOTBED_TRY(hotbed_context_in_state(rewrite, slot, "prefetch", HOTBED_CELL_TENSORS, &context));
+    HOTBED_TRY(hotbed_context_in_state(rewrite, number, "prefetch", HOTBED_CELL_TENSORS, &context));
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         if (!rewrite->modules[m].report.pipelined)
             continue;
@@ -229,15 +230,15 @@ hotbed_status hotbed_rewrite_forward(
 }
 
 hotbed_status hotbed_context_forward(
-    hotbed_rewrite *rewrite, uint32_t slot, const void *batch, hotbed_stream *stream) {
+    hotbed_rewrite *rewrite, uint32_t number, const void *batch, hotbed_stream *stream) {
     hotbed_dist_context *context = NULL;
     if (batch == NULL || stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "batch or stream is NULL");
-    HOTBED_TRY(find_context(rewrite, slot, &context));
+    HOTBED_TRY(find_context(rewrite, number, &context));
     const hotbed_model *model = hotbed_model_forward(rewrite->options.model);
     if (model == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "the model has no forward");
-    rewrite->bound = slot;
+    rewrite->bound = number;
     hotbed_status status =
         model->forward(model->self, hotbed_ref_batch(rewrite->options.batch, batch), stream);
     rewrite->bound = HOTBED_SLOT_UNBOUND;
@@ -248,13 +249,13 @@ hotbed_status hotbed_context_forward(
 
 /* Run the backward, or the release, of all modules whose forward ran. */
 static hotbed_status finish_modules(
-    hotbed_rewrite *rewrite, uint32_t slot, bool train, hotbed_stream *stream) {
+    hotbed_rewrite *rewrite, uint32_t number, bool train, hotbed_stream *stream) {
     hotbed_dist_context *context = NULL;
     const char *call = train ? "backward" : "release";
     if (rewrite != NULL && !rewrite->attached)
-        HOTBED_TRY(find_context(rewrite, slot, &context));
+        HOTBED_TRY(find_context(rewrite, number, &context));
     else
-        HOTBED_TRY(hotbed_context_in_state(rewrite, slot, call, HOTBED_CELL_CONSUMED, &context));
+        HOTBED_TRY(hotbed_context_in_state(rewrite, number, call, HOTBED_CELL_CONSUMED, &context));
     for (uint32_t m = rewrite->num_modules; m-- > 0;) {
         hotbed_module *module = rewrite->modules[m].module;
         const hotbed_module_calls *calls = module->calls;
@@ -276,13 +277,13 @@ static hotbed_status finish_modules(
 }
 
 hotbed_status hotbed_context_backward(
-    hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream) {
-    return finish_modules(rewrite, slot, true, stream);
+    hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream) {
+    return finish_modules(rewrite, number, true, stream);
 }
 
 hotbed_status hotbed_context_release(
-    hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream) {
-    return finish_modules(rewrite, slot, false, stream);
+    hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream) {
+    return finish_modules(rewrite, number, false, stream);
 }
 
 /* Cancel the work of a batch that will not be trained, and set its cells to EMPTY. */
@@ -304,9 +305,9 @@ static hotbed_status cancel_cells(
 }
 
 hotbed_status hotbed_context_dequeue(
-    hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream) {
+    hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream) {
     hotbed_dist_context *context = NULL;
-    HOTBED_TRY(find_context(rewrite, slot, &context));
+    HOTBED_TRY(find_context(rewrite, number, &context));
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         hotbed_cell_state state = context->cells[m].state;
         if (rewrite->attached && rewrite->modules[m].report.pipelined &&
@@ -317,16 +318,17 @@ hotbed_status hotbed_context_dequeue(
     return cancel_cells(rewrite, context, stream);
 }
 
-hotbed_status hotbed_context_cancel(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream) {
+hotbed_status hotbed_context_cancel(
+    hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream) {
     hotbed_dist_context *context = NULL;
-    HOTBED_TRY(find_context(rewrite, slot, &context));
+    HOTBED_TRY(find_context(rewrite, number, &context));
     return cancel_cells(rewrite, context, stream);
 }
 
 hotbed_status hotbed_context_state(
-    const hotbed_rewrite *rewrite, uint32_t slot, uint32_t module, hotbed_cell_state *state) {
+    const hotbed_rewrite *rewrite, uint32_t number, uint32_t module, hotbed_cell_state *state) {
     hotbed_dist_context *context = NULL;
-    HOTBED_TRY(find_context(rewrite, slot, &context));
+    HOTBED_TRY(find_context(rewrite, number, &context));
     if (state == NULL || module >= rewrite->num_modules ||
         !rewrite->modules[module].report.pipelined)
         return hotbed_fail(

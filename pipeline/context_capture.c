@@ -3,15 +3,15 @@
  *
  * A capture takes the modules' contexts, with the data in their buffers, out of the ring, and a
  * restore puts them back for one batch. Nothing is copied. A stage thus reads the results of an
- * earlier stage of the same batch, whether or not one of the two is skipped. Snapshots of one slot
- * share the contexts. */
+ * earlier stage of the same batch, whether or not one of the two is skipped. Snapshots of one
+ * context share the contexts. */
 #include "base/error.h"
 #include "base/stream.h"
 #include "pipeline/rewrite.h"
 
 struct hotbed_context_snapshot {
     hotbed_rewrite *rewrite;
-    uint32_t slot, taken; /* taken: number of modules that were captured */
+    uint32_t number, taken; /* taken: number of modules that were captured */
     hotbed_cell_state state;
     hotbed_dist_cell cells[HOTBED_MODULES_MOST];
     void *marks[HOTBED_MODULES_MOST];
@@ -37,20 +37,20 @@ hotbed_status hotbed_context_capturable(const hotbed_rewrite *rewrite, bool forw
 /* --- capture ---------------------------------------------------------------------------------- */
 
 /* Return the state of the pipelined modules' cells, which is the same for all of them. */
-static hotbed_cell_state state_of(const hotbed_rewrite *rewrite, uint32_t slot) {
+static hotbed_cell_state state_of(const hotbed_rewrite *rewrite, uint32_t number) {
     for (uint32_t m = 0; m < rewrite->num_modules; m++)
         if (rewrite->modules[m].report.pipelined)
-            return rewrite->contexts[slot].cells[m].state;
+            return rewrite->contexts[number].cells[m].state;
     return HOTBED_CELL_EMPTY;
 }
 
 static hotbed_status take(hotbed_context_snapshot *snapshot, uint32_t m, hotbed_stream *stream) {
-    hotbed_dist_cell *cell = &snapshot->rewrite->contexts[snapshot->slot].cells[m];
+    hotbed_dist_cell *cell = &snapshot->rewrite->contexts[snapshot->number].cells[m];
     const hotbed_module *module = snapshot->rewrite->modules[m].module;
     if (cell->kept != NULL && cell->kept != cell->context)
         return hotbed_fail(
             HOTBED_ERR_STATE, "module '%s': context %u has snapshots of another batch",
-            module->name, snapshot->slot);
+            module->name, snapshot->number);
     HOTBED_TRY(module->calls->capture(module->self, cell->context, stream, &snapshot->marks[m]));
     if (cell->kept == NULL)
         cell->own = NULL;
@@ -61,25 +61,26 @@ static hotbed_status take(hotbed_context_snapshot *snapshot, uint32_t m, hotbed_
 }
 
 hotbed_status hotbed_context_capture(
-    hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream, hotbed_context_snapshot **out) {
+    hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream,
+    hotbed_context_snapshot **out) {
     hotbed_dist_context *context = NULL;
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
     *out = NULL;
-    if (rewrite == NULL || stream == NULL || slot >= rewrite->options.depth)
+    if (rewrite == NULL || stream == NULL || number >= rewrite->options.depth)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "rewrite or stream is NULL, or there is no context %u", slot);
-    hotbed_cell_state state = state_of(rewrite, slot);
-    HOTBED_TRY(hotbed_context_in_state(rewrite, slot, "capture", state, &context));
+            HOTBED_ERR_ARGUMENT, "rewrite or stream is NULL, or there is no context %u", number);
+    hotbed_cell_state state = state_of(rewrite, number);
+    HOTBED_TRY(hotbed_context_in_state(rewrite, number, "capture", state, &context));
     if (state == HOTBED_CELL_EMPTY || state == HOTBED_CELL_BACKWARD)
         return hotbed_fail(
-            HOTBED_ERR_STATE, "capture: context %u is %s", slot, hotbed_cell_state_name(state));
+            HOTBED_ERR_STATE, "capture: context %u is %s", number, hotbed_cell_state_name(state));
     HOTBED_TRY(hotbed_context_capturable(rewrite, state == HOTBED_CELL_CONSUMED));
     hotbed_context_snapshot *snapshot = hotbed_new(sizeof *snapshot);
     if (snapshot == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a snapshot of context %u", slot);
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a snapshot of context %u", number);
     snapshot->rewrite = rewrite;
-    snapshot->slot = slot;
+    snapshot->number = number;
     snapshot->state = state;
     memcpy(snapshot->fused, context->fused, sizeof snapshot->fused);
     memcpy(snapshot->served, context->served, sizeof snapshot->served);
@@ -125,15 +126,15 @@ static hotbed_status put(
 }
 
 hotbed_status hotbed_context_restore(
-    hotbed_rewrite *rewrite, uint32_t slot, const hotbed_context_snapshot *snapshot,
+    hotbed_rewrite *rewrite, uint32_t number, const hotbed_context_snapshot *snapshot,
     hotbed_stream *stream) {
     hotbed_dist_context *context = NULL;
     if (rewrite == NULL || snapshot == NULL || stream == NULL || snapshot->rewrite != rewrite ||
-        snapshot->slot != slot)
+        snapshot->number != number)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "no snapshot of context %u, or stream is NULL", slot);
+            HOTBED_ERR_ARGUMENT, "no snapshot of context %u, or stream is NULL", number);
     HOTBED_TRY(hotbed_context_in_state(
-        rewrite, slot, "restore", state_before(rewrite, snapshot->state), &context));
+        rewrite, number, "restore", state_before(rewrite, snapshot->state), &context));
     for (uint32_t m = 0; m < rewrite->num_modules; m++)
         if (rewrite->modules[m].report.pipelined)
             HOTBED_TRY(put(snapshot, m, &context->cells[m], stream));
@@ -164,7 +165,7 @@ void hotbed_context_drop(hotbed_context_snapshot *snapshot, hotbed_stream *strea
     if (snapshot == NULL)
         return;
     for (uint32_t m = 0; m < snapshot->taken; m++) {
-        hotbed_dist_cell *cell = &snapshot->rewrite->contexts[snapshot->slot].cells[m];
+        hotbed_dist_cell *cell = &snapshot->rewrite->contexts[snapshot->number].cells[m];
         const hotbed_module *module = snapshot->rewrite->modules[m].module;
         if (!snapshot->rewrite->modules[m].report.pipelined)
             continue;

@@ -88,13 +88,13 @@ static hotbed_status check_alive(hotbed_pipeline *pipeline) {
 
 /* --- feeding ---------------------------------------------------------------------------------- */
 
-/* Release the iteration that the caller holds: its slot is free once the caller's stream has passed
- * the work enqueued so far. */
+/* Release the iteration that the caller holds: its buffer set is free once the caller's stream has
+ * passed the work enqueued so far. */
 static hotbed_status release_held(hotbed_pipeline *pipeline) {
     if (!pipeline->holding)
         return HOTBED_OK;
     pipeline->holding = false;
-    hotbed_iteration *iteration = hotbed_pipeline_slot(pipeline, pipeline->retired - 1);
+    hotbed_iteration *iteration = hotbed_pipeline_iteration(pipeline, pipeline->retired - 1);
     hotbed_status status = hotbed_event_record(iteration->released, pipeline->stream);
     if (status != HOTBED_OK)
         return fail_here(pipeline, status, NULL, 0);
@@ -158,7 +158,7 @@ static hotbed_status pull(hotbed_pipeline *pipeline) {
         return HOTBED_OK;
     }
     hotbed_iteration_begin(
-        hotbed_pipeline_slot(pipeline, pipeline->pulled), pipeline->pulled, batch);
+        hotbed_pipeline_iteration(pipeline, pipeline->pulled), pipeline->pulled, batch);
     pipeline->pulled++;
     (void)pthread_mutex_lock(&pipeline->lock);
     pipeline->stats.pulled++;
@@ -203,8 +203,8 @@ hotbed_status hotbed_pipeline_bind(hotbed_pipeline *pipeline, const hotbed_loade
     HOTBED_TRY(hotbed_pipeline_idle(pipeline, "hotbed_pipeline_bind"));
     for (uint32_t i = 0; i < pipeline->program->depth;
          i++) { /* new iterations start after all work enqueued so far */
-        HOTBED_TRY(hotbed_event_record(pipeline->slots[i].released, pipeline->stream));
-        pipeline->slots[i].used = true;
+        HOTBED_TRY(hotbed_event_record(pipeline->iterations[i].released, pipeline->stream));
+        pipeline->iterations[i].used = true;
     }
     pipeline->loader = *loader;
     pipeline->bound = true;
@@ -249,7 +249,7 @@ static void list_pending(
 
 /* Phase one for a whole iteration: wait until all its tasks are submitted. */
 static hotbed_status await(hotbed_pipeline *pipeline, uint64_t number) {
-    const hotbed_iteration *iteration = hotbed_pipeline_slot(pipeline, number);
+    const hotbed_iteration *iteration = hotbed_pipeline_iteration(pipeline, number);
     const struct timespec until = in_seconds(pipeline->options.deadline_seconds);
     char pending[256];
     (void)pthread_mutex_lock(&pipeline->lock);
@@ -289,7 +289,7 @@ static const hotbed_iteration *hand_out(hotbed_pipeline *pipeline, uint64_t numb
     (void)pthread_mutex_unlock(&pipeline->lock);
     pipeline->retired = number + 1;
     pipeline->holding = true;
-    return hotbed_pipeline_slot(pipeline, number);
+    return hotbed_pipeline_iteration(pipeline, number);
 }
 
 /* At the end, wait for the streams: only then is every fault of their kernels known. */
@@ -392,11 +392,11 @@ hotbed_status hotbed_pipeline_run_watched(
             HOTBED_ERR_ARGUMENT, "the stream is of another backend or device than the pipeline");
     HOTBED_TRY(hotbed_pipeline_idle(pipeline, "hotbed_pipeline_run_serial"));
     uint64_t number = pipeline->pulled;
-    hotbed_iteration *iteration = hotbed_pipeline_slot(pipeline, number);
+    hotbed_iteration *iteration = hotbed_pipeline_iteration(pipeline, number);
     hotbed_iteration_begin(iteration, number, batch);
     if (number > 0) /* after the previous iteration, on whatever stream it ran */
         HOTBED_TRY(
-            hotbed_stream_wait(stream, hotbed_pipeline_slot(pipeline, number - 1)->released));
+            hotbed_stream_wait(stream, hotbed_pipeline_iteration(pipeline, number - 1)->released));
     for (uint32_t n = 0; n < pipeline->program->num_steps; n++) {
         uint32_t s = pipeline->program->serial[n];
         hotbed_status status = run_step(pipeline, s, iteration, stream);

@@ -20,16 +20,16 @@ static size_t aligned(uint64_t bytes) {
 
 static hotbed_status make_values(hotbed_pipeline *pipeline) {
     const hotbed_program *program = pipeline->program;
-    size_t slot_bytes = 0;
+    size_t set_bytes = 0;
     for (uint32_t v = 0; v < program->num_values; v++)
-        slot_bytes += aligned(program->values[v].bytes) * (program->values[v].grad ? 2 : 1);
+        set_bytes += aligned(program->values[v].bytes) * (program->values[v].grad ? 2 : 1);
     HOTBED_TRY(hotbed_memory_alloc(
-        program->streams[0], HOTBED_MEMORY_DEVICE, slot_bytes * program->depth, NULL,
+        program->streams[0], HOTBED_MEMORY_DEVICE, set_bytes * program->depth, NULL,
         &pipeline->memory));
     unsigned char *at = pipeline->memory.data;
     for (uint32_t i = 0; i < program->depth; i++) {
         for (uint32_t v = 0; v < program->num_values; v++) {
-            hotbed_cell *cell = &pipeline->slots[i].cells[v];
+            hotbed_cell *cell = &pipeline->iterations[i].cells[v];
             size_t bytes = aligned(program->values[v].bytes);
             if (bytes == 0)
                 continue;
@@ -48,7 +48,7 @@ static hotbed_status make_events(hotbed_pipeline *pipeline) {
     hotbed_stream *any = pipeline->stream;
     size_t marks = (size_t)pipeline->num_marks * pipeline->program->num_steps;
     for (uint32_t i = 0; i < pipeline->program->depth; i++)
-        HOTBED_TRY(hotbed_event_create(any, &pipeline->slots[i].released));
+        HOTBED_TRY(hotbed_event_create(any, &pipeline->iterations[i].released));
     for (size_t m = 0; m < marks; m++) {
         HOTBED_TRY(hotbed_event_create(any, &pipeline->marks[m].end));
         if (pipeline->options.timed)
@@ -68,13 +68,13 @@ static hotbed_status no_memory(void) {
 static hotbed_status make_arrays(hotbed_pipeline *pipeline) {
     const hotbed_program *program = pipeline->program;
     pipeline->num_marks = program->depth + program->max_distance;
-    pipeline->slots = hotbed_new(program->depth * sizeof *pipeline->slots);
+    pipeline->iterations = hotbed_new(program->depth * sizeof *pipeline->iterations);
     pipeline->marks =
         hotbed_new((size_t)pipeline->num_marks * program->num_steps * sizeof *pipeline->marks);
     pipeline->captures =
         hotbed_new((size_t)program->num_steps * program->depth * sizeof *pipeline->captures);
     pipeline->groups = hotbed_new(program->num_groups * sizeof *pipeline->groups);
-    if (pipeline->slots == NULL || pipeline->marks == NULL || pipeline->captures == NULL ||
+    if (pipeline->iterations == NULL || pipeline->marks == NULL || pipeline->captures == NULL ||
         pipeline->groups == NULL)
         return no_memory();
     if (pipeline->options.log_entries > 0) {
@@ -83,8 +83,8 @@ static hotbed_status make_arrays(hotbed_pipeline *pipeline) {
             return no_memory();
     }
     for (uint32_t i = 0; i < program->depth; i++) {
-        pipeline->slots[i].pipeline = pipeline;
-        pipeline->slots[i].slot = i;
+        pipeline->iterations[i].pipeline = pipeline;
+        pipeline->iterations[i].buffer_set = i;
     }
     return HOTBED_OK;
 }
@@ -203,8 +203,8 @@ hotbed_status hotbed_pipeline_create(
 
 static void destroy_events(hotbed_pipeline *pipeline) {
     size_t marks = (size_t)pipeline->num_marks * pipeline->program->num_steps;
-    for (uint32_t i = 0; pipeline->slots != NULL && i < pipeline->program->depth; i++)
-        hotbed_event_destroy(pipeline->slots[i].released);
+    for (uint32_t i = 0; pipeline->iterations != NULL && i < pipeline->program->depth; i++)
+        hotbed_event_destroy(pipeline->iterations[i].released);
     for (size_t m = 0; pipeline->marks != NULL && m < marks; m++) {
         hotbed_event_destroy(pipeline->marks[m].end);
         hotbed_event_destroy(pipeline->marks[m].begin);
@@ -243,7 +243,7 @@ void hotbed_pipeline_destroy(hotbed_pipeline *pipeline) {
     hotbed_delete(pipeline->groups);
     hotbed_delete(pipeline->captures);
     hotbed_delete(pipeline->marks);
-    hotbed_delete(pipeline->slots);
+    hotbed_delete(pipeline->iterations);
     hotbed_delete(pipeline->log);
     hotbed_delete(pipeline->program);
     hotbed_delete(pipeline);

@@ -5,8 +5,8 @@ uint64_t hotbed_iteration_number(const hotbed_iteration *iteration) {
     return iteration->number;
 }
 
-uint32_t hotbed_iteration_slot(const hotbed_iteration *iteration) {
-    return iteration->slot;
+uint32_t hotbed_iteration_buffer_set(const hotbed_iteration *iteration) {
+    return iteration->buffer_set;
 }
 
 void *hotbed_iteration_batch(const hotbed_iteration *iteration) {

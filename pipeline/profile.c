@@ -76,7 +76,7 @@ static hotbed_status measure(measuring *m, uint32_t warmup, double *seconds) {
 /* The same with some tasks skipped. */
 static hotbed_status measure_without(measuring *m, const char *tasks, double *seconds) {
     uint32_t depth =
-        m->pipeline->program->depth; /* each slot must run the tasks once, to capture them */
+        m->pipeline->program->depth; /* each buffer set must run the tasks once, to capture them */
     HOTBED_TRY(hotbed_pipeline_shortcut(m->pipeline, tasks, false));
     HOTBED_TRY(measure(m, m->o.warmup < depth ? depth : m->o.warmup, seconds));
     return hotbed_pipeline_shortcut(m->pipeline, NULL, false);

@@ -186,7 +186,7 @@ static hotbed_status read_task(
     step->io = task->io;
     step->num_io = task->num_io;
     step->always = task->always;
-    step->by_slot = task->by_slot;
+    step->by_buffer_set = task->by_buffer_set;
     if (task->num_io > 0 && task->io == NULL)
         return hotbed_pipeline_plan_fail(
             report, HOTBED_PIPELINE_SIZE, "task '%s': %u io, but the array is NULL", task->name,

@@ -21,7 +21,7 @@ typedef struct hotbed_program_step {
     uint32_t num_io;
     uint32_t stage, stream, group;
     bool ordered;
-    bool always, by_slot;
+    bool always, by_buffer_set;
     char why[160]; /* reason for `always`; may be "" */
     bool root;     /* comes after no step of its own iteration */
     bool sink;     /* no step of its own iteration comes after it */

@@ -140,8 +140,8 @@ hotbed_status hotbed_program_arrange(
  *
  * A table of all pairs (step, iteration), with enough iterations for prologue, steady state and
  * epilogue.  Each pair has one bit for every other pair that has certainly completed on the device
- * before the pair starts.  The order follows from edges, from a common stream, and from slots:
- * iteration i + depth starts after all of iteration i. */
+ * before the pair starts.  The order follows from edges, from a common stream, and from buffer
+ * sets: iteration i + depth starts after all of iteration i. */
 
 typedef struct order_table {
     const hotbed_program *program;

@@ -165,9 +165,9 @@ static hotbed_status find_directly(hotbed_rewrite *rewrite) {
     return HOTBED_OK;
 }
 
-/* --- slots ------------------------------------------------------------------------------------ */
+/* --- hooks ------------------------------------------------------------------------------------ */
 
-static bool has_slot(const hotbed_rewritten *to) {
+static bool has_hook(const hotbed_rewritten *to) {
     const hotbed_forward *forward = &to->module->forward;
     return forward->call == hotbed_rewrite_forward && forward->self == to;
 }
@@ -204,7 +204,7 @@ hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite) {
         return hotbed_fail(HOTBED_ERR_STATE, "the rewrite is not attached");
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         const hotbed_rewritten *to = &rewrite->modules[m];
-        if (to->report.pipelined && !has_slot(to))
+        if (to->report.pipelined && !has_hook(to))
             return hotbed_fail(
                 HOTBED_ERR_STATE, "module '%s': somebody else has written its forward",
                 to->report.module);
@@ -246,11 +246,11 @@ static hotbed_status make_contexts(hotbed_rewrite *rewrite, hotbed_stream *strea
     rewrite->contexts = hotbed_new(rewrite->options.depth * sizeof *rewrite->contexts);
     if (rewrite->contexts == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u contexts", rewrite->options.depth);
-    for (uint32_t slot = 0; slot < rewrite->options.depth; slot++)
+    for (uint32_t number = 0; number < rewrite->options.depth; number++)
         for (uint32_t m = 0; m < rewrite->num_modules; m++)
             if (rewrite->modules[m].report.pipelined) {
                 const hotbed_module *module = rewrite->modules[m].module;
-                hotbed_dist_cell *cell = &rewrite->contexts[slot].cells[m];
+                hotbed_dist_cell *cell = &rewrite->contexts[number].cells[m];
                 HOTBED_TRY(module->calls->context_create(module->self, stream, &cell->own));
                 cell->context = cell->own;
             }
@@ -306,7 +306,7 @@ void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {
     for (uint32_t m = 0; rewrite->attached && m < rewrite->num_modules; m++) {
         hotbed_rewritten *to = &rewrite->modules[m];
         if (to->report.pipelined && to->module->owner == rewrite) {
-            if (has_slot(to)) /* otherwise another owner has replaced the hook, which stays */
+            if (has_hook(to)) /* otherwise another owner has replaced the hook, which stays */
                 to->module->forward = to->saved;
             to->module->owner = NULL;
         }
@@ -314,10 +314,11 @@ void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {
     for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
         if (rewrite->postprocs[p]->owner == rewrite)
             rewrite->postprocs[p]->owner = NULL;
-    for (uint32_t slot = 0; rewrite->contexts != NULL && slot < rewrite->options.depth; slot++)
+    for (uint32_t number = 0; rewrite->contexts != NULL && number < rewrite->options.depth;
+         number++)
         for (uint32_t m = 0; m < rewrite->num_modules; m++) {
             const hotbed_module *module = rewrite->modules[m].module;
-            const hotbed_dist_cell *cell = &rewrite->contexts[slot].cells[m];
+            const hotbed_dist_cell *cell = &rewrite->contexts[number].cells[m];
             if (cell->own != NULL)
                 module->calls->context_destroy(module->self, cell->own);
             if (cell->kept != NULL)

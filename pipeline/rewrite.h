@@ -9,9 +9,9 @@
 /* The state of one module in one context. */
 typedef struct hotbed_dist_cell {
     hotbed_cell_state state;
-    void *context;     /* the context of this batch: `own` or `kept` */
-    void *own;         /* the slot's context; NULL from a capture to the start of the next batch */
-    void *kept;        /* the context of snapshots; NULL: there are none */
+    void *context; /* the context of this batch: `own` or `kept` */
+    void *own;  /* the module's own context; NULL from a capture to the start of the next batch */
+    void *kept; /* the context of snapshots; NULL: there are none */
     uint32_t captures; /* number of snapshots that use `kept` */
     bool replayed;     /* the forward was restored: its backward gets zero gradients */
     hotbed_awaitable splits;
@@ -53,10 +53,10 @@ struct hotbed_rewrite {
     uint64_t exchanges; /* atomic */
 };
 
-/* Find the context of a slot; all its cells of pipelined modules must be in state `wanted`. `call`
- * is for messages. */
+/* Find a context by its number; all its cells of pipelined modules must be in state `wanted`.
+ * `call` is for messages. */
 hotbed_status hotbed_context_in_state(
-    const hotbed_rewrite *rewrite, uint32_t slot, const char *call, hotbed_cell_state wanted,
+    const hotbed_rewrite *rewrite, uint32_t number, const char *call, hotbed_cell_state wanted,
     hotbed_dist_context **context);
 
 /* Return the number of first exchanges that were started, after fusing, since the rewrite was

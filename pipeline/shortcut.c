@@ -55,9 +55,9 @@ void hotbed_pipeline_refuse(hotbed_pipeline *pipeline, uint32_t step, const char
     va_end(args);
 }
 
-static hotbed_status make_capture(hotbed_pipeline *pipeline, uint32_t s, uint32_t slot) {
+static hotbed_status make_capture(hotbed_pipeline *pipeline, uint32_t s, uint32_t set) {
     const hotbed_program_step *step = &pipeline->program->steps[s];
-    hotbed_capture **to = hotbed_pipeline_capture(pipeline, s, slot);
+    hotbed_capture **to = hotbed_pipeline_capture(pipeline, s, set);
     if (*to != NULL)
         return HOTBED_OK;
     hotbed_capture *capture = hotbed_new(sizeof *capture);
@@ -95,8 +95,8 @@ hotbed_status hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *ta
     HOTBED_TRY(finish_streams(pipeline));
     const uint32_t depth = pipeline->program->depth;
     for (uint32_t s = 0; s < pipeline->program->num_steps; s++)
-        for (uint32_t slot = 0; (chosen >> s & 1) != 0 && slot < depth; slot++)
-            HOTBED_TRY(make_capture(pipeline, s, slot));
+        for (uint32_t set = 0; (chosen >> s & 1) != 0 && set < depth; set++)
+            HOTBED_TRY(make_capture(pipeline, s, set));
     for (uint32_t c = 0; c < pipeline->program->num_steps * depth; c++) {
         hotbed_capture *capture = pipeline->captures[c];
         if (capture == NULL)

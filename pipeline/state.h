@@ -1,5 +1,5 @@
-/* pipeline/state.h - the state of a pipeline and its lock: slots, marks, thread groups, captures,
- * log.
+/* pipeline/state.h - the state of a pipeline and its lock: buffer sets, marks, thread groups,
+ * captures, log.
  *
  * One lock guards all that threads share: queues, marks, the sequencer, the log.  One condition is
  * signalled whenever something under the lock changes; with a few threads and some ten tasks per
@@ -17,7 +17,7 @@
 
 #include <pthread.h>
 
-/* A value in one slot. */
+/* A value in one buffer set. */
 typedef struct hotbed_cell {
     void *own; /* the value's memory; NULL if the value is a pointer */
     /* the address that readers get: `own`, a captured copy, or the pointer that was set */
@@ -29,12 +29,12 @@ typedef struct hotbed_cell {
 struct hotbed_iteration {
     hotbed_pipeline *pipeline;
     uint64_t number;
-    uint32_t slot;
+    uint32_t buffer_set;
     void *batch;
     uint32_t remaining; /* number of tasks not submitted yet; under the lock */
     bool replayed[HOTBED_PIPELINE_TASKS_MOST];
     hotbed_cell cells[HOTBED_PIPELINE_VALUES_MOST];
-    hotbed_event *released; /* the slot may be used again after this event */
+    hotbed_event *released; /* the buffer set may be used again after this event */
     bool used;              /* `released` is recorded */
 };
 
@@ -60,7 +60,7 @@ typedef struct hotbed_task_group {
     pthread_t thread;
     bool started, exited;
     bool busy;            /* a task is running */
-    hotbed_queued *queue; /* ring of `capacity`: its tasks of all slots */
+    hotbed_queued *queue; /* ring of `capacity`: its tasks of all buffer sets */
     uint32_t capacity, head, count;
 } hotbed_task_group;
 
@@ -76,14 +76,15 @@ typedef struct hotbed_capture {
 struct hotbed_pipeline {
     hotbed_program *program;
     hotbed_pipeline_options options;
-    hotbed_stream *stream;   /* the stream of the thread that calls progress */
-    hotbed_memory memory;    /* memory of the values */
-    hotbed_iteration *slots; /* [depth] */
-    hotbed_mark *marks;      /* [num_marks][num_steps] */
+    hotbed_stream *stream;        /* the stream of the thread that calls progress */
+    hotbed_memory memory;         /* memory of the values */
+    hotbed_iteration *iterations; /* [depth] */
+    hotbed_mark *marks;           /* [num_marks][num_steps] */
     uint32_t num_marks;
-    hotbed_capture **captures; /* [num_steps][depth], NULL until a step is first captured; slots
-                                * other than 0 are used only by steps that are captured by slot */
-    hotbed_event *base;        /* timed: the zero of device times */
+    /* [num_steps][depth], NULL until a step is first captured; steps that are not captured by
+     * buffer set use number 0 only */
+    hotbed_capture **captures;
+    hotbed_event *base; /* timed: the zero of device times */
 
     /* The fields below are used by the caller's thread only. */
     hotbed_loader loader;
@@ -120,14 +121,14 @@ static inline hotbed_mark *hotbed_pipeline_mark(
     return &pipeline->marks[row * pipeline->program->num_steps + step];
 }
 
-static inline hotbed_iteration *hotbed_pipeline_slot(
+static inline hotbed_iteration *hotbed_pipeline_iteration(
     const hotbed_pipeline *pipeline, uint64_t iteration) {
-    return &pipeline->slots[iteration % pipeline->program->depth];
+    return &pipeline->iterations[iteration % pipeline->program->depth];
 }
 
 static inline hotbed_capture **hotbed_pipeline_capture(
-    const hotbed_pipeline *pipeline, uint32_t step, uint32_t slot) {
-    uint32_t at = pipeline->program->steps[step].by_slot ? slot : 0;
+    const hotbed_pipeline *pipeline, uint32_t step, uint32_t set) {
+    uint32_t at = pipeline->program->steps[step].by_buffer_set ? set : 0;
     return &pipeline->captures[(size_t)step * pipeline->program->depth + at];
 }
 

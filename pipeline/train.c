@@ -24,7 +24,7 @@ static hotbed_status call(
     hotbed_train_function function, hotbed_iteration *it, hotbed_train *train, hotbed_stream *s) {
     if (function == NULL)
         return HOTBED_OK;
-    return function(train->trainer.self, hotbed_iteration_slot(it), batch_of(it), s);
+    return function(train->trainer.self, hotbed_iteration_buffer_set(it), batch_of(it), s);
 }
 
 static hotbed_status call_training(
@@ -37,7 +37,8 @@ static hotbed_status copy_batch(hotbed_iteration *it, void *self, hotbed_stream 
     const hotbed_train *train = self;
     void *batch = NULL;
     HOTBED_TRY(train->trainer.copy_batch(
-        train->trainer.self, hotbed_iteration_slot(it), hotbed_iteration_batch(it), s, &batch));
+        train->trainer.self, hotbed_iteration_buffer_set(it), hotbed_iteration_batch(it), s,
+        &batch));
     if (batch == NULL)
         return hotbed_fail(HOTBED_ERR_STATE, "copy_batch gave no batch");
     HOTBED_TRY(hotbed_iteration_set(it, HOTBED_TRAIN_COPIED, batch));
@@ -55,7 +56,7 @@ static hotbed_status finish_shuffle(hotbed_iteration *it, void *self, hotbed_str
     if (train->trainer.shuffle_finish == NULL)
         return HOTBED_OK;
     HOTBED_TRY(train->trainer.shuffle_finish(
-        train->trainer.self, hotbed_iteration_slot(it),
+        train->trainer.self, hotbed_iteration_buffer_set(it),
         hotbed_iteration_value(it, HOTBED_TRAIN_COPIED), s, &shuffled));
     return hotbed_iteration_set(it, HOTBED_TRAIN_BATCH, shuffled);
 }
@@ -68,24 +69,24 @@ static hotbed_status copy_and_shuffle(hotbed_iteration *it, void *self, hotbed_s
 
 static hotbed_status start_dist(hotbed_iteration *it, void *self, hotbed_stream *s) {
     const hotbed_train *train = self;
-    return hotbed_context_start(train->rewrite, hotbed_iteration_slot(it), batch_of(it), s);
+    return hotbed_context_start(train->rewrite, hotbed_iteration_buffer_set(it), batch_of(it), s);
 }
 
 static hotbed_status wait_dist(hotbed_iteration *it, void *self, hotbed_stream *s) {
     const hotbed_train *train = self;
-    return hotbed_context_wait(train->rewrite, hotbed_iteration_slot(it), s);
+    return hotbed_context_wait(train->rewrite, hotbed_iteration_buffer_set(it), s);
 }
 
 static hotbed_status prefetch(hotbed_iteration *it, void *self, hotbed_stream *s) {
     const hotbed_train *train = self;
-    return hotbed_context_prefetch(train->rewrite, hotbed_iteration_slot(it), s);
+    return hotbed_context_prefetch(train->rewrite, hotbed_iteration_buffer_set(it), s);
 }
 
 static hotbed_status zero_grad(hotbed_iteration *it, void *self, hotbed_stream *s) {
     const hotbed_train *train = self;
     if (!train->training || train->trainer.zero_grad == NULL)
         return HOTBED_OK;
-    return train->trainer.zero_grad(train->trainer.self, hotbed_iteration_slot(it), NULL, s);
+    return train->trainer.zero_grad(train->trainer.self, hotbed_iteration_buffer_set(it), NULL, s);
 }
 
 static hotbed_status global_tokens(hotbed_iteration *it, void *self, hotbed_stream *s) {
@@ -95,7 +96,7 @@ static hotbed_status global_tokens(hotbed_iteration *it, void *self, hotbed_stre
 
 static hotbed_status modules_forward(hotbed_iteration *it, void *self, hotbed_stream *s) {
     const hotbed_train *train = self;
-    return hotbed_context_forward(train->rewrite, hotbed_iteration_slot(it), batch_of(it), s);
+    return hotbed_context_forward(train->rewrite, hotbed_iteration_buffer_set(it), batch_of(it), s);
 }
 
 static hotbed_status dense_forward(hotbed_iteration *it, void *self, hotbed_stream *s) {
@@ -130,9 +131,9 @@ static hotbed_status dense_backward(hotbed_iteration *it, void *self, hotbed_str
 
 static hotbed_status modules_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
     const hotbed_train *train = self;
-    uint32_t slot = hotbed_iteration_slot(it);
-    return train->training ? hotbed_context_backward(train->rewrite, slot, s)
-                           : hotbed_context_release(train->rewrite, slot, s);
+    uint32_t set = hotbed_iteration_buffer_set(it);
+    return train->training ? hotbed_context_backward(train->rewrite, set, s)
+                           : hotbed_context_release(train->rewrite, set, s);
 }
 
 static hotbed_status whole_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
@@ -163,7 +164,7 @@ static hotbed_status optimizer(hotbed_iteration *it, void *self, hotbed_stream *
 
 static hotbed_status dequeue(hotbed_iteration *it, void *self, hotbed_stream *s) {
     const hotbed_train *train = self;
-    return hotbed_context_dequeue(train->rewrite, hotbed_iteration_slot(it), s);
+    return hotbed_context_dequeue(train->rewrite, hotbed_iteration_buffer_set(it), s);
 }
 
 static hotbed_status optimizer_and_dequeue(hotbed_iteration *it, void *self, hotbed_stream *s) {
@@ -292,7 +293,7 @@ static hotbed_status take_tasks(hotbed_train *train, hotbed_task *to) {
         HOTBED_TRY(hotbed_train_declare(train, plan->steps[s].task, train->io[s], &num_io));
         to[s] = *hotbed_train_task(plan->steps[s].task);
         to[s].self = train;
-        to[s].by_slot = true;
+        to[s].by_buffer_set = true;
         to[s].io = train->io[s];
         to[s].num_io = num_io;
         if (to[s].run == copy_batch && hotbed_train_plan_has(plan, "finish_shuffle"))
@@ -466,8 +467,8 @@ void hotbed_train_destroy(hotbed_train *train) {
     hotbed_stream *stream = train->streams[STREAMS - 1];
     uint32_t depth = train->pipeline == NULL ? 0 : hotbed_pipeline_depth(train->pipeline);
     hotbed_pipeline_destroy(train->pipeline); /* waits for the pipeline's streams */
-    for (uint32_t slot = 0; train->rewrite != NULL && slot < depth; slot++)
-        (void)!hotbed_context_cancel(train->rewrite, slot, stream);
+    for (uint32_t set = 0; train->rewrite != NULL && set < depth; set++)
+        (void)!hotbed_context_cancel(train->rewrite, set, stream);
     if (train->rewrite != NULL) {
         (void)!hotbed_stream_finish(stream);
         for (uint32_t m = 0; m < train->rewrite->num_modules;

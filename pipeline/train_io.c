@@ -122,8 +122,8 @@ static hotbed_status capture_cells(
     void *self, hotbed_iteration *iteration, hotbed_stream *stream, void **snapshot) {
     const hotbed_train *train = self;
     hotbed_context_snapshot *taken = NULL;
-    HOTBED_TRY(
-        hotbed_context_capture(train->rewrite, hotbed_iteration_slot(iteration), stream, &taken));
+    HOTBED_TRY(hotbed_context_capture(
+        train->rewrite, hotbed_iteration_buffer_set(iteration), stream, &taken));
     *snapshot = taken;
     return HOTBED_OK;
 }
@@ -132,7 +132,7 @@ static hotbed_status restore_cells(
     void *self, hotbed_iteration *iteration, hotbed_stream *stream, void *snapshot) {
     const hotbed_train *train = self;
     return hotbed_context_restore(
-        train->rewrite, hotbed_iteration_slot(iteration), snapshot, stream);
+        train->rewrite, hotbed_iteration_buffer_set(iteration), snapshot, stream);
 }
 
 static void release_cells(void *self, void *snapshot) {

@@ -21,7 +21,7 @@ static hotbed_status run_task(
     hotbed_task_mode *mode) {
     const hotbed_program *program = pipeline->program;
     const hotbed_program_step *step = &program->steps[s];
-    hotbed_capture *capture = *hotbed_pipeline_capture(pipeline, s, iteration->slot);
+    hotbed_capture *capture = *hotbed_pipeline_capture(pipeline, s, iteration->buffer_set);
     *mode = HOTBED_TASK_RUN;
     if (step->backward_of != HOTBED_STEP_NONE && iteration->replayed[step->backward_of]) {
         *mode = HOTBED_TASK_GRAFT;
@@ -73,7 +73,7 @@ static hotbed_status wait_events(
     uint64_t *waits) {
     const hotbed_program *program = pipeline->program;
     const hotbed_program_step *step = &program->steps[queued->step];
-    const hotbed_iteration *iteration = hotbed_pipeline_slot(pipeline, queued->iteration);
+    const hotbed_iteration *iteration = hotbed_pipeline_iteration(pipeline, queued->iteration);
     if (step->root && iteration->used) {
         HOTBED_TRY(hotbed_stream_wait(stream, iteration->released));
         ++*waits;
@@ -119,7 +119,7 @@ static hotbed_status submit(
     hotbed_log_entry *entry, counts *did) {
     const hotbed_program_step *step = &pipeline->program->steps[queued->step];
     hotbed_stream *stream = pipeline->program->streams[step->stream];
-    hotbed_iteration *iteration = hotbed_pipeline_slot(pipeline, queued->iteration);
+    hotbed_iteration *iteration = hotbed_pipeline_iteration(pipeline, queued->iteration);
     hotbed_mark_harvest(pipeline, mark, false);
     HOTBED_TRY(wait_events(pipeline, queued, stream, &did->waits));
     HOTBED_TRY(record(mark->begin, stream, &did->events));
@@ -158,7 +158,7 @@ static void run_head(hotbed_pipeline *pipeline, hotbed_task_group *group) {
     }
     hotbed_task_submitted(pipeline, &entry, mark);
     mark->number = queued.iteration + 1;
-    hotbed_pipeline_slot(pipeline, queued.iteration)->remaining--;
+    hotbed_pipeline_iteration(pipeline, queued.iteration)->remaining--;
     if (queued.ticket != 0)
         pipeline->turn++;
     (void)pthread_cond_broadcast(&pipeline->changed);

@@ -156,8 +156,8 @@ typedef struct maker {
     float *logits; /* [rows] */
     uint8_t *labels;
     uint64_t num_parts;
-    uint32_t num_slots;
-    part *slots; /* part i is in slots[i % num_slots] */
+    uint32_t num_buffers;
+    part *buffers; /* part i is in buffers[i % num_buffers] */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     uint64_t claimed, written; /* counts of parts; under the mutex */
@@ -186,12 +186,12 @@ static void *make_parts(void *argument) {
     maker *m = argument;
     pthread_mutex_lock(&m->mutex);
     while (!m->stopping && m->claimed < m->num_parts) {
-        if (m->claimed >= m->written + m->num_slots) {
+        if (m->claimed >= m->written + m->num_buffers) {
             pthread_cond_wait(&m->changed, &m->mutex);
             continue;
         }
         uint64_t number = m->claimed++;
-        part *p = &m->slots[number % m->num_slots];
+        part *p = &m->buffers[number % m->num_buffers];
         pthread_mutex_unlock(&m->mutex);
         make_part(m, number, p);
         pthread_mutex_lock(&m->mutex);
@@ -205,7 +205,7 @@ static void *make_parts(void *argument) {
 /* Write the parts in order, as soon as they are made. */
 static bool write_parts(maker *m, FILE *file, summary *sum) {
     for (uint64_t i = 0; i < m->num_parts; i++) {
-        part *p = &m->slots[i % m->num_slots];
+        part *p = &m->buffers[i % m->num_buffers];
         pthread_mutex_lock(&m->mutex);
         while (!p->made)
             pthread_cond_wait(&m->changed, &m->mutex);
@@ -227,13 +227,13 @@ static bool write_parts(maker *m, FILE *file, summary *sum) {
     return fflush(file) == 0;
 }
 
-static bool create_slots(maker *m, uint32_t threads) {
-    m->num_slots = 2 * threads + 1;
-    m->slots = calloc(m->num_slots, sizeof *m->slots);
-    for (uint32_t i = 0; m->slots != NULL && i < m->num_slots; i++)
-        if ((m->slots[i].text = malloc((size_t)PART_ROWS * HOTBED_PLANT_LINE)) == NULL)
+static bool create_buffers(maker *m, uint32_t threads) {
+    m->num_buffers = 2 * threads + 1;
+    m->buffers = calloc(m->num_buffers, sizeof *m->buffers);
+    for (uint32_t i = 0; m->buffers != NULL && i < m->num_buffers; i++)
+        if ((m->buffers[i].text = malloc((size_t)PART_ROWS * HOTBED_PLANT_LINE)) == NULL)
             return false;
-    return m->slots != NULL;
+    return m->buffers != NULL;
 }
 
 /* Errors are in errno. */
@@ -251,7 +251,7 @@ static bool write_rows(
         .num_parts = s->rows / PART_ROWS + (s->rows % PART_ROWS != 0)};
     pthread_mutex_init(&m.mutex, NULL);
     pthread_cond_init(&m.changed, NULL);
-    bool ok = create_slots(&m, wanted);
+    bool ok = create_buffers(&m, wanted);
     for (int error = 0; ok && started < wanted; started++)
         if ((error = pthread_create(&threads[started], NULL, make_parts, &m)) != 0) {
             errno = error;
@@ -266,9 +266,9 @@ static bool write_rows(
     pthread_mutex_unlock(&m.mutex);
     for (uint32_t i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
-    for (uint32_t i = 0; m.slots != NULL && i < m.num_slots; i++)
-        free(m.slots[i].text);
-    free(m.slots);
+    for (uint32_t i = 0; m.buffers != NULL && i < m.num_buffers; i++)
+        free(m.buffers[i].text);
+    free(m.buffers);
     pthread_cond_destroy(&m.changed);
     pthread_mutex_destroy(&m.mutex);
     errno = why;

@@ -2,13 +2,13 @@
  *
  *   read_log()    one thread: reads the file into chunks of whole lines, in order
  *   parse_log()   several threads: each claims a chunk, parses its lines into the chunk's arrays,
- *                 waits for its turn, gets a place in the batches from place_chunk(), and copies the
+ * waits for its turn, gets a place in the batches from place_chunk(), and copies the
  *                 rows there
  *   take(), give()  the caller: takes and returns batches in order
  *
  * place_chunk() handles one chunk at a time, in the order of the file, and only adds up numbers of
- * rows and lines; all other work runs side by side.  So the rows of a batch, the line numbers, and the
- * malformed line that exceeds the limit do not depend on the number of threads.
+ * rows and lines; all other work runs side by side.  So the rows of a batch, the line numbers, and
+ * the malformed line that exceeds the limit do not depend on the number of threads.
  */
 #define _GNU_SOURCE /* NOLINT(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): affinity */
 #include "examples/train/log_reader.h"
@@ -439,9 +439,9 @@ static void close_gaps(const hotbed_reader *reader, hotbed_reader_batch *batch) 
  * members in `end`; other calls pass NULL. */
 static void add_rows(
     hotbed_reader *reader, uint64_t number, uint32_t n, const hotbed_reader_batch *end) {
-    uint32_t slot = (uint32_t)(number % reader->options.num_batches);
-    hotbed_reader_batch *batch = &reader->options.batches[slot];
-    filling *f = &reader->fillings[slot];
+    uint32_t turn = (uint32_t)(number % reader->options.num_batches);
+    hotbed_reader_batch *batch = &reader->options.batches[turn];
+    filling *f = &reader->fillings[turn];
     pthread_mutex_lock(&reader->mutex);
     if (end != NULL) {
         f->rows = end->rows;

@@ -206,30 +206,29 @@ static bool alloc(
     return status == HOTBED_OK || hotbed_run_fail_step(trainer, status);
 }
 
-static bool create_slot(hotbed_run *trainer, uint32_t s) {
-    hotbed_train_slot *slot = &trainer->slots[s];
+static bool create_buffer_set(hotbed_run *trainer, uint32_t s) {
+    hotbed_train_buffers *b = &trainer->buffer_sets[s];
     size_t batch = trainer->share;
     size_t key_bytes = batch * HOTBED_CRITEO_FIELDS * sizeof(int64_t), sums = 2 * sizeof(double);
     size_t used = 0;
-    slot->trainer = trainer;
-    slot->batch = &trainer->batches[s];
-    if (!alloc(trainer, HOTBED_MEMORY_PINNED, key_bytes + batch * 8 + 1024, &slot->host) ||
+    b->trainer = trainer;
+    b->batch = &trainer->batches[s];
+    if (!alloc(trainer, HOTBED_MEMORY_PINNED, key_bytes + batch * 8 + 1024, &b->host) ||
         !alloc(
             trainer, HOTBED_MEMORY_DEVICE, key_bytes + batch * 4 + (trainer->ranks + 7) * 256,
-            &slot->device))
+            &b->device))
         return false;
-    slot->batch->keys = carve(&slot->host, &used, key_bytes);
-    slot->batch->labels = carve(&slot->host, &used, batch * sizeof(float));
-    slot->logits = carve(&slot->host, &used, batch * sizeof(float));
-    slot->loss = carve(&slot->host, &used, sizeof(double));
+    b->batch->keys = carve(&b->host, &used, key_bytes);
+    b->batch->labels = carve(&b->host, &used, batch * sizeof(float));
+    b->logits = carve(&b->host, &used, batch * sizeof(float));
+    b->loss = carve(&b->host, &used, sizeof(double));
     used = 0;
-    slot->keys = carve(&slot->device, &used, key_bytes);
-    slot->labels = carve(&slot->device, &used, batch * sizeof(float));
-    slot->sums = carve(&slot->device, &used, sums);
-    slot->all_sums = carve(&slot->device, &used, sums * trainer->ranks);
-    return hotbed_run_ok(
-               trainer, hotbed_event_create(trainer->stream, &slot->copy_begin), "event") &&
-           hotbed_run_ok(trainer, hotbed_event_create(trainer->stream, &slot->copy_end), "event");
+    b->keys = carve(&b->device, &used, key_bytes);
+    b->labels = carve(&b->device, &used, batch * sizeof(float));
+    b->sums = carve(&b->device, &used, sums);
+    b->all_sums = carve(&b->device, &used, sums * trainer->ranks);
+    return hotbed_run_ok(trainer, hotbed_event_create(trainer->stream, &b->copy_begin), "event") &&
+           hotbed_run_ok(trainer, hotbed_event_create(trainer->stream, &b->copy_end), "event");
 }
 
 static bool create_buffers(hotbed_run *trainer) {
@@ -239,8 +238,8 @@ static bool create_buffers(hotbed_run *trainer) {
     trainer->losses = carve(&trainer->device, &used, batch * sizeof(double));
     trainer->errors = carve(&trainer->device, &used, batch * sizeof(float));
     trainer->dense = carve(&trainer->device, &used, sizeof *trainer->dense);
-    for (uint32_t s = 0; s < HOTBED_TRAIN_SLOTS; s++)
-        if (!create_slot(trainer, s))
+    for (uint32_t s = 0; s < HOTBED_TRAIN_BUFFER_SETS; s++)
+        if (!create_buffer_set(trainer, s))
             return false;
     return hotbed_run_ok(
         trainer, hotbed_fill(trainer->dense, 0, sizeof *trainer->dense, trainer->stream), "bias");
@@ -269,16 +268,16 @@ void hotbed_run_destroy(hotbed_run *trainer) {
     hotbed_sharded_modules_destroy(trainer->modules);
     hotbed_sharded_destroy(trainer->sharded);
     hotbed_external_destroy(trainer->store);
-    for (uint32_t s = 0; s < HOTBED_TRAIN_SLOTS; s++) {
-        hotbed_event_destroy(trainer->slots[s].copy_begin);
-        hotbed_event_destroy(trainer->slots[s].copy_end);
+    for (uint32_t s = 0; s < HOTBED_TRAIN_BUFFER_SETS; s++) {
+        hotbed_event_destroy(trainer->buffer_sets[s].copy_begin);
+        hotbed_event_destroy(trainer->buffer_sets[s].copy_end);
     }
     hotbed_stream_destroy(trainer->stream);
     if (trainer->owns_comm)
         hotbed_comm_destroy(trainer->comm);
-    for (uint32_t s = 0; s < HOTBED_TRAIN_SLOTS; s++) {
-        hotbed_memory_free(&trainer->slots[s].host);
-        hotbed_memory_free(&trainer->slots[s].device);
+    for (uint32_t s = 0; s < HOTBED_TRAIN_BUFFER_SETS; s++) {
+        hotbed_memory_free(&trainer->buffer_sets[s].host);
+        hotbed_memory_free(&trainer->buffer_sets[s].device);
     }
     hotbed_memory_free(&trainer->device);
     hotbed_save_lock_release(&trainer->save_lock);
@@ -297,7 +296,7 @@ hotbed_reader *hotbed_run_open(
         .batch_size = trainer->options.batch,
         .rank = trainer->rank,
         .ranks = trainer->ranks,
-        .num_batches = HOTBED_TRAIN_SLOTS,
+        .num_batches = HOTBED_TRAIN_BUFFER_SETS,
         .batches = trainer->batches,
         .epochs = epochs,
         .skip_bad = trainer->options.skip_bad,
@@ -322,7 +321,7 @@ static void count_starved(hotbed_run *trainer, double since) {
         trainer->starved += hotbed_progress_clock() - (last_done > since ? last_done : since);
 }
 
-hotbed_train_slot *hotbed_run_take(hotbed_run *trainer, hotbed_reader *reader) {
+hotbed_train_buffers *hotbed_run_take(hotbed_run *trainer, hotbed_reader *reader) {
     double begin = hotbed_progress_clock();
     hotbed_reader_batch *batch = hotbed_reader_take(reader);
     count_starved(trainer, begin);
@@ -331,29 +330,29 @@ hotbed_train_slot *hotbed_run_take(hotbed_run *trainer, hotbed_reader *reader) {
             hotbed_run_fail(trainer, "%s", hotbed_reader_error(reader));
         return NULL;
     }
-    hotbed_train_slot *slot = &trainer->slots[batch - trainer->batches];
-    slot->reader = reader;
-    return slot;
+    hotbed_train_buffers *b = &trainer->buffer_sets[batch - trainer->batches];
+    b->reader = reader;
+    return b;
 }
 
 /* --- training -------------------------------------------------------------------------------------- */
 
 void hotbed_run_step_done(void *argument) {
-    hotbed_train_slot *slot = argument;
-    hotbed_run *t = slot->trainer;
+    hotbed_train_buffers *b = argument;
+    hotbed_run *t = b->trainer;
     hotbed_train_place *place = &t->place;
     pthread_mutex_lock(&t->mutex);
     place->steps++;
     t->last_done = hotbed_progress_clock();
-    place->rows += slot->batch->rows;
-    place->epoch = slot->batch->epoch;
-    place->lines = slot->batch->lines;
-    place->bad = slot->batch->bad;
-    place->loss += *slot->loss;
-    if (!isfinite(*slot->loss) && t->diverged == 0)
+    place->rows += b->batch->rows;
+    place->epoch = b->batch->epoch;
+    place->lines = b->batch->lines;
+    place->bad = b->batch->bad;
+    place->loss += *b->loss;
+    if (!isfinite(*b->loss) && t->diverged == 0)
         t->diverged = place->steps;
-    place->window_loss += *slot->loss;
-    place->window_rows += slot->batch->rows;
+    place->window_loss += *b->loss;
+    place->window_rows += b->batch->rows;
     if (place->steps % HOTBED_TRAIN_CURVE_STEPS == 0) {
         if (t->curve_points == t->curve_capacity) {
             uint64_t capacity = t->curve_capacity == 0 ? 256 : t->curve_capacity * 2;
@@ -372,7 +371,7 @@ void hotbed_run_step_done(void *argument) {
         place->window_rows = 0;
     }
     pthread_mutex_unlock(&t->mutex);
-    hotbed_reader_give(slot->reader);
+    hotbed_reader_give(b->reader);
 }
 
 /* Whether the loss has been finite so far. Never blocks. */
@@ -412,13 +411,13 @@ static bool train(hotbed_run *t, hotbed_progress *progress) {
     return true;
 }
 
-bool hotbed_run_harvest_copy(hotbed_run *t, hotbed_train_slot *slot) {
+bool hotbed_run_harvest_copy(hotbed_run *t, hotbed_train_buffers *b) {
     double seconds = 0;
-    if (!slot->copied)
+    if (!b->copied)
         return true;
-    slot->copied = false;
+    b->copied = false;
     bool ok = hotbed_run_ok(
-        t, hotbed_event_seconds(slot->copy_begin, slot->copy_end, &seconds), "time of a copy");
+        t, hotbed_event_seconds(b->copy_begin, b->copy_end, &seconds), "time of a copy");
     t->linked += seconds;
     return ok;
 }
@@ -437,12 +436,12 @@ bool hotbed_run_train(hotbed_run *t) {
     t->seconds = hotbed_progress_clock() - start;
     hotbed_progress_end(&progress);
     ok = ok && hotbed_run_write_timeline(t);
-    if (!ok) { /* its streams use the slots */
+    if (!ok) { /* its streams use the buffers */
         hotbed_train_destroy(t->train);
         t->train = NULL;
     }
-    for (uint32_t i = 0; ok && i < HOTBED_TRAIN_SLOTS; i++)
-        ok = hotbed_run_harvest_copy(t, &t->slots[i]);
+    for (uint32_t i = 0; ok && i < HOTBED_TRAIN_BUFFER_SETS; i++)
+        ok = hotbed_run_harvest_copy(t, &t->buffer_sets[i]);
     t->bad_lines = hotbed_reader_bad(t->reader);
     t->reader_times = hotbed_reader_times_of(t->reader);
     hotbed_reader_stop(t->reader);

@@ -15,13 +15,14 @@
 #include <pthread.h>
 
 enum {
-    HOTBED_TRAIN_SLOTS = 6,        /* batches: three in a pipeline, one waiting, two being filled */
+    HOTBED_TRAIN_BUFFER_SETS = 6,  /* batches: three in a pipeline, one waiting, two being filled */
     HOTBED_TRAIN_TIMED_STEPS = 12, /* steps whose times sw-auto's schedule is based on */
     HOTBED_TRAIN_CURVE_STEPS = 10, /* a point of the loss curve is the mean of so many steps */
     HOTBED_RUN_TEXT = 512          /* longest message of the library, in bytes */
 };
 
-/* The data that a checkpoint carries besides the tables: plain numbers, written as they are in memory. */
+/* The data that a checkpoint carries besides the tables: plain numbers, written as they are in
+ * memory. */
 typedef struct hotbed_train_place {
     char magic[8]; /* "HBTRAIN1" */
     uint64_t steps;
@@ -44,7 +45,7 @@ typedef struct hotbed_curve_point {
 
 /* One batch in flight: parsed into pinned memory, copied, trained. No other batch uses its arrays
  * until the last stream has passed it. */
-typedef struct hotbed_train_slot {
+typedef struct hotbed_train_buffers {
     struct hotbed_run *trainer;
     hotbed_reader *reader;
     hotbed_reader_batch *batch;
@@ -60,7 +61,7 @@ typedef struct hotbed_train_slot {
     hotbed_kjt kjt;
     const hotbed_sharded_output *output;
     hotbed_fm_job job;
-} hotbed_train_slot;
+} hotbed_train_buffers;
 
 /* The fraction of the training time in which each stage waited for other stages. The stage that
  * waited least bounds the run. */
@@ -103,8 +104,8 @@ typedef struct hotbed_run {
     double *losses;
     float *errors;
     hotbed_fm_dense *dense;
-    hotbed_train_slot slots[HOTBED_TRAIN_SLOTS];
-    hotbed_reader_batch batches[HOTBED_TRAIN_SLOTS];
+    hotbed_train_buffers buffer_sets[HOTBED_TRAIN_BUFFER_SETS];
+    hotbed_reader_batch batches[HOTBED_TRAIN_BUFFER_SETS];
     hotbed_reader *reader; /* the pipeline takes batches from it */
     uint64_t taken;        /* steps taken so far, including those before the loaded checkpoint */
     uint64_t stop;         /* pause when `taken` reaches this */
@@ -166,8 +167,8 @@ bool hotbed_run_eval(hotbed_run *trainer);
 /* The waits of training. Call it after training has ended. */
 hotbed_run_waits hotbed_run_waits_of(const hotbed_run *trainer);
 
-/* Add the time of a slot's last copy to the device to `linked`. The copy must be done. */
-bool hotbed_run_harvest_copy(hotbed_run *trainer, hotbed_train_slot *slot);
+/* Add the time of a buffer set's last copy to the device to `linked`. The copy must be done. */
+bool hotbed_run_harvest_copy(hotbed_run *trainer, hotbed_train_buffers *b);
 
 /* Wait for the stream. A full table is counted and is not a failure. */
 bool hotbed_run_sync(hotbed_run *trainer);
@@ -185,8 +186,8 @@ bool hotbed_run_pass(
 /* Write --trace and --picture. */
 bool hotbed_run_write_timeline(hotbed_run *trainer);
 
-/* Called after the last stream has passed a batch; the argument is its slot. Keep the batch's loss,
- * or its scores, and return the batch to the reader. */
+/* Called after the last stream has passed a batch; the argument is its buffer set. Keep the batch's
+ * loss, or its scores, and return the batch to the reader. */
 void hotbed_run_step_done(void *argument);
 void hotbed_run_scores_done(void *argument);
 
@@ -234,12 +235,12 @@ bool hotbed_run_share(hotbed_run *trainer, size_t bytes, void *data);
 /* Whether all ranks are well. A rank that is not has reported why. */
 bool hotbed_run_agree(hotbed_run *trainer, bool well);
 
-/* Start a reader of `path` over the trainer's slots. */
+/* Start a reader of `path` over the trainer's buffer sets. */
 hotbed_reader *hotbed_run_open(
     hotbed_run *trainer, const char *path, const hotbed_train_place *from, uint32_t epochs);
 
-/* Take the next batch of a reader, in its slot. NULL at the end, or on an error (trainer->error is
- * set). */
-hotbed_train_slot *hotbed_run_take(hotbed_run *trainer, hotbed_reader *reader);
+/* Take the next batch of a reader, in its buffer set. NULL at the end, or on an error
+ * (trainer->error is set). */
+hotbed_train_buffers *hotbed_run_take(hotbed_run *trainer, hotbed_reader *reader);
 
 #endif

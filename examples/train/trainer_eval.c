@@ -22,23 +22,23 @@ static bool reserve(hotbed_eval_scores *scores, uint64_t rows) {
 }
 
 void hotbed_run_scores_done(void *argument) {
-    hotbed_train_slot *slot = argument;
-    hotbed_eval_scores *scores = &slot->trainer->scores;
-    uint32_t n = slot->batch->samples;
-    pthread_mutex_lock(&slot->trainer->mutex);
+    hotbed_train_buffers *b = argument;
+    hotbed_eval_scores *scores = &b->trainer->scores;
+    uint32_t n = b->batch->samples;
+    pthread_mutex_lock(&b->trainer->mutex);
     if (reserve(scores, scores->rows + n)) {
         for (uint32_t s = 0; s < n; s++) {
-            float label = slot->batch->labels[s];
-            scores->logits[scores->rows + s] = slot->logits[s];
+            float label = b->batch->labels[s];
+            scores->logits[scores->rows + s] = b->logits[s];
             scores->labels[scores->rows + s] = label > 0;
-            scores->loss += hotbed_fm_logistic(slot->logits[s], label).loss;
+            scores->loss += hotbed_fm_logistic(b->logits[s], label).loss;
         }
         scores->rows += n;
     } else {
         scores->no_memory = true;
     }
-    pthread_mutex_unlock(&slot->trainer->mutex);
-    hotbed_reader_give(slot->reader);
+    pthread_mutex_unlock(&b->trainer->mutex);
+    hotbed_reader_give(b->reader);
 }
 
 /* Gather the scores of all ranks, in rank order. The AUC does not depend on the order. */
@@ -91,7 +91,7 @@ bool hotbed_run_eval(hotbed_run *t) {
     hotbed_progress_begin(&progress, "eval", t->options.quiet);
     ok = hotbed_run_pass(t, show, &progress);
     hotbed_progress_end(&progress);
-    hotbed_train_destroy(t->train); /* it is done, and after a failure it still uses the slots */
+    hotbed_train_destroy(t->train); /* it is done, and after a failure it still uses the buffers */
     t->train = NULL;
     t->bad_lines += hotbed_reader_bad(t->reader);
     hotbed_reader_stop(t->reader);

@@ -25,39 +25,39 @@ enum {
 /* --- callbacks ------------------------------------------------------------------------------------- */
 
 static const void *get_features(const void *batch) {
-    return &((const hotbed_train_slot *)batch)->kjt;
+    return &((const hotbed_train_buffers *)batch)->kjt;
 }
 
 static const hotbed_field field = {
     .name = "features", .kind = HOTBED_FIELD_JAGGED, .get = get_features};
 static const hotbed_batch_type batch_type = {.name = "batch", .fields = &field, .num_fields = 1};
 
-/* A slot is both the host batch and the device batch. */
+/* A buffer set is both the host batch and the device batch. */
 static hotbed_status copy_batch(
     void *self, uint32_t place, void *host_batch, hotbed_stream *stream, void **batch) {
-    hotbed_train_slot *slot = host_batch;
+    hotbed_train_buffers *b = host_batch;
     hotbed_run *t = self;
-    uint32_t n = slot->batch->samples;
-    (void)place; /* slots have buffers of their own */
-    hotbed_kjt_init(&slot->kjt);
-    slot->kjt.num_features = HOTBED_CRITEO_FIELDS;
-    slot->kjt.batch_size = n;
-    slot->kjt.num_keys = (uint64_t)n * HOTBED_CRITEO_FIELDS;
-    slot->kjt.keys = slot->keys;
-    *batch = slot;
-    size_t bytes = slot->kjt.num_keys * sizeof(int64_t);
+    uint32_t n = b->batch->samples;
+    (void)place; /* each batch is in its own buffer set */
+    hotbed_kjt_init(&b->kjt);
+    b->kjt.num_features = HOTBED_CRITEO_FIELDS;
+    b->kjt.batch_size = n;
+    b->kjt.num_keys = (uint64_t)n * HOTBED_CRITEO_FIELDS;
+    b->kjt.keys = b->keys;
+    *batch = b;
+    size_t bytes = b->kjt.num_keys * sizeof(int64_t);
     if (t->evaluating)
-        return hotbed_copy(slot->keys, slot->batch->keys, bytes, stream);
-    if (!hotbed_run_harvest_copy(t, slot)) /* the slot's last step is done */
+        return hotbed_copy(b->keys, b->batch->keys, bytes, stream);
+    if (!hotbed_run_harvest_copy(t, b)) /* the set's last step is done */
         return HOTBED_ERR_STATE;
-    hotbed_status status = hotbed_event_record(slot->copy_begin, stream);
+    hotbed_status status = hotbed_event_record(b->copy_begin, stream);
     if (status == HOTBED_OK)
-        status = hotbed_copy(slot->keys, slot->batch->keys, bytes, stream);
+        status = hotbed_copy(b->keys, b->batch->keys, bytes, stream);
     if (status == HOTBED_OK)
-        status = hotbed_copy(slot->labels, slot->batch->labels, n * sizeof(float), stream);
+        status = hotbed_copy(b->labels, b->batch->labels, n * sizeof(float), stream);
     if (status == HOTBED_OK)
-        status = hotbed_event_record(slot->copy_end, stream);
-    slot->copied = status == HOTBED_OK;
+        status = hotbed_event_record(b->copy_end, stream);
+    b->copied = status == HOTBED_OK;
     return status;
 }
 
@@ -66,52 +66,50 @@ static hotbed_status model_forward(void *self, hotbed_ref batch, hotbed_stream *
     const hotbed_ref features = hotbed_ref_field(batch, field.name);
     hotbed_ref output;
     hotbed_status status = hotbed_module_forward(t->module, &features, 1, stream, &output);
-    for (uint32_t s = 0; s < HOTBED_TRAIN_SLOTS; s++)
-        if (status == HOTBED_OK && hotbed_ref_data(batch) == &t->slots[s])
-            t->slots[s].output = hotbed_ref_data(output);
+    for (uint32_t s = 0; s < HOTBED_TRAIN_BUFFER_SETS; s++)
+        if (status == HOTBED_OK && hotbed_ref_data(batch) == &t->buffer_sets[s])
+            t->buffer_sets[s].output = hotbed_ref_data(output);
     return status;
 }
 
 static hotbed_status dense_forward(void *self, uint32_t place, void *batch, hotbed_stream *stream) {
-    hotbed_train_slot *slot = batch;
+    hotbed_train_buffers *b = batch;
     hotbed_run *t = self;
     (void)place;
-    slot->job = (hotbed_fm_job){
-        .samples = slot->batch->samples,
+    b->job = (hotbed_fm_job){
+        .samples = b->batch->samples,
         .fields = HOTBED_CRITEO_FIELDS,
         .dim = t->options.dim,
-        .rows = slot->output->rows,
-        .gradients = slot->output->gradient,
-        .labels = slot->labels,
+        .rows = b->output->rows,
+        .gradients = b->output->gradient,
+        .labels = b->labels,
         .dense = t->dense,
         .learning_rate = t->place.learning_rate,
         .losses = t->losses,
         .errors = t->errors,
-        .sums = slot->sums,
-        .all_sums = slot->all_sums,
+        .sums = b->sums,
+        .all_sums = b->all_sums,
         .ranks = t->ranks,
-        .loss = slot->loss,
-        .logits = slot->logits};
-    return t->evaluating ? t->kernels->score(&slot->job, stream)
-                         : t->kernels->step(&slot->job, stream);
+        .loss = b->loss,
+        .logits = b->logits};
+    return t->evaluating ? t->kernels->score(&b->job, stream) : t->kernels->step(&b->job, stream);
 }
 
 static hotbed_status loss(void *self, uint32_t place, void *batch, hotbed_stream *stream) {
-    hotbed_train_slot *slot = batch;
+    hotbed_train_buffers *b = batch;
     hotbed_run *t = self;
     (void)place;
     if (t->evaluating)
-        return hotbed_stream_call(stream, hotbed_run_scores_done, slot);
-    return hotbed_comm_all_gather(
-        t->comm, 2 * sizeof *slot->sums, slot->sums, slot->all_sums, stream);
+        return hotbed_stream_call(stream, hotbed_run_scores_done, b);
+    return hotbed_comm_all_gather(t->comm, 2 * sizeof *b->sums, b->sums, b->all_sums, stream);
 }
 
 static hotbed_status optimizer(void *self, uint32_t place, void *batch, hotbed_stream *stream) {
-    hotbed_train_slot *slot = batch;
+    hotbed_train_buffers *b = batch;
     const hotbed_run *t = self;
     (void)place;
-    hotbed_status status = t->kernels->finish(&slot->job, stream);
-    return status == HOTBED_OK ? hotbed_stream_call(stream, hotbed_run_step_done, slot) : status;
+    hotbed_status status = t->kernels->finish(&b->job, stream);
+    return status == HOTBED_OK ? hotbed_stream_call(stream, hotbed_run_step_done, b) : status;
 }
 
 /* --- making the pipeline --------------------------------------------------------------------------- */
@@ -227,17 +225,17 @@ static hotbed_status next_batch(void *self, void **batch, bool *end) {
     *end = t->taken == t->stop;
     if (*end)
         return HOTBED_OK;
-    hotbed_train_slot *slot = hotbed_run_take(t, t->reader);
-    if (slot == NULL) {
+    hotbed_train_buffers *b = hotbed_run_take(t, t->reader);
+    if (b == NULL) {
         *end = true;
         t->over = true;
         return t->error[0] == '\0' ? HOTBED_OK : HOTBED_ERR_IO;
     }
     t->taken++;
-    t->fraction = slot->batch->fraction;
+    t->fraction = b->batch->fraction;
     if (t->fraction >= 0 && !t->evaluating)
-        t->fraction = (slot->batch->epoch + t->fraction) / t->options.epochs;
-    *batch = slot;
+        t->fraction = (b->batch->epoch + t->fraction) / t->options.epochs;
+    *batch = b;
     return HOTBED_OK;
 }
 

@@ -41,8 +41,8 @@ static bool newest(
 }
 
 static bool copy_dense(hotbed_run *t, bool to_device) {
-    /* A slot's loss is pinned memory of 256 bytes, and is free between steps. */
-    void *pinned = t->slots[0].loss;
+    /* A buffer set's loss is pinned memory of 256 bytes, and is free between steps. */
+    void *pinned = t->buffer_sets[0].loss;
     if (to_device)
         memcpy(pinned, &t->place.dense, sizeof t->place.dense);
     if (!hotbed_run_ok(

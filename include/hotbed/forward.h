@@ -221,9 +221,9 @@ hotbed_module_backward(hotbed_module *module, hotbed_stream *stream);
  * size field. */
 typedef struct hotbed_postproc {
     const char *name;
-    /* `slot` in [0, depth) selects the batch's buffers; 0 if the model calls it. */
+    /* `set` in [0, depth) selects the batch's buffers; 0 if the model calls it. */
     hotbed_status (*call)(
-        void *self, uint32_t slot, const void *const *arguments, uint32_t n, hotbed_stream *stream,
+        void *self, uint32_t set, const void *const *arguments, uint32_t n, hotbed_stream *stream,
         const void **output);
     void *self;
     bool trainable; /* has state that training changes: cannot run ahead */
@@ -328,7 +328,7 @@ hotbed_rewrite_module(const hotbed_rewrite *rewrite, uint32_t module, hotbed_rew
  * module.
  *
  * Only pipelines that do not use hotbed/train.h call these functions; its tasks call them. A
- * context belongs to one batch; its number, `slot`, is in [0, depth). In each context, every module
+ * context belongs to one batch; its `number` is in [0, depth). In each context, every module
  * that a rewrite pipelines has a cell with a state (TorchRec's TrainPipelineContext). Each function
  * here advances all cells of a context. If a cell is in the wrong state, the function returns an
  * error that names module, batch and states, and has done nothing:
@@ -345,15 +345,15 @@ hotbed_rewrite_module(const hotbed_rewrite *rewrite, uint32_t module, hotbed_rew
  *
  * One batch with prefetch:
  *
- *     status = hotbed_context_start(rewrite, slot, batch, stream);
- *     status = hotbed_context_wait(rewrite, slot, stream);
- *     status = hotbed_context_prefetch(rewrite, slot, stream);
- *     status = hotbed_context_forward(rewrite, slot, batch, stream);
+ *     status = hotbed_context_start(rewrite, number, batch, stream);
+ *     status = hotbed_context_wait(rewrite, number, stream);
+ *     status = hotbed_context_prefetch(rewrite, number, stream);
+ *     status = hotbed_context_forward(rewrite, number, batch, stream);
  *     if (training)
- *         status = hotbed_context_backward(rewrite, slot, stream);
+ *         status = hotbed_context_backward(rewrite, number, stream);
  *     else
- *         status = hotbed_context_release(rewrite, slot, stream);
- *     status = hotbed_context_dequeue(rewrite, slot, stream);
+ *         status = hotbed_context_release(rewrite, number, stream);
+ *     status = hotbed_context_dequeue(rewrite, number, stream);
  *
  * The work of each stage is enqueued on the stream that it receives. If the next stage uses another
  * stream, the caller orders the two (the engine of hotbed/pipeline.h does so). Nothing is
@@ -371,68 +371,68 @@ typedef enum hotbed_cell_state {
 /* Return "EMPTY", ...; "UNKNOWN" for other numbers. */
 HOTBED_API const char *hotbed_cell_state_name(hotbed_cell_state state);
 
-/* Errors of all functions of contexts: ARGUMENT (NULL; slot), STATE (a cell is in another state),
+/* Errors of all functions of contexts: ARGUMENT (NULL; number), STATE (a cell is in another state),
  * those returned by the module. */
 
 /* Start a batch (start_sparse_data_dist): run postprocs, call input_dist of all modules for the
  * batch, and fuse the first exchanges of each group. Asynchronous, except for the waits of the
  * modules. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_start(
-    hotbed_rewrite *rewrite, uint32_t slot, const void *batch, hotbed_stream *stream);
+    hotbed_rewrite *rewrite, uint32_t number, const void *batch, hotbed_stream *stream);
 
 /* Wait for the first exchanges, which starts the second ones (wait_sparse_data_dist). Asynchronous,
  * except for the waits of the modules. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_context_wait(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream);
+hotbed_context_wait(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream);
 
 /* Wait for the second exchanges, then prefetch (_prefetch_embeddings). Asynchronous, except for the
  * waits of the modules. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_context_prefetch(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream);
+hotbed_context_prefetch(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream);
 
 /* Run the model's forward; its modules use the contents of this context, each module at most once.
  * Asynchronous. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_forward(
-    hotbed_rewrite *rewrite, uint32_t slot, const void *batch, hotbed_stream *stream);
+    hotbed_rewrite *rewrite, uint32_t number, const void *batch, hotbed_stream *stream);
 
 /* Run the backward of all consumed modules, last one first, and also of modules that are not
  * pipelined. Asynchronous. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_context_backward(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream);
+hotbed_context_backward(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream);
 
 /* Release, in evaluation and instead of a backward, what modules hold of the batch.
  * Asynchronous. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_context_release(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream);
+hotbed_context_release(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream);
 
 /* Finish the batch, after its backward or release: all cells become EMPTY. Asynchronous. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_context_dequeue(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream);
+hotbed_context_dequeue(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream);
 
 /* Cancel the batch, in any state. Asynchronous. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_context_cancel(hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream);
+hotbed_context_cancel(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream);
 
 /* --- shortcuts of contexts -------------------------------------------------------------------- */
 
 typedef struct hotbed_context_snapshot hotbed_context_snapshot; /* opaque; belongs to its rewrite */
 
-/* Capture what the stages of a slot have done so far, after start, wait, prefetch or forward, for
- * the declared io of a task (hotbed/pipeline.h); the tasks of train pipelines use it. The modules'
- * contexts then belong to the snapshot, with all contents of their buffers, and the slot gets
- * others when it next starts a batch. Several snapshots may be taken of one batch. Allocates;
+/* Capture what the stages of a context have done so far, after start, wait, prefetch or forward,
+ * for the declared io of a task (hotbed/pipeline.h); the tasks of train pipelines use it. The
+ * modules' contexts then belong to the snapshot, with all contents of their buffers, and the number
+ * gets others when it next starts a batch. Several snapshots may be taken of one batch. Allocates;
  * device work is asynchronous.
  * Other errors: UNSUPPORTED (a module without `capture`; after a forward, a module that is not
  * pipelined), MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_capture(
-    hotbed_rewrite *rewrite, uint32_t slot, hotbed_stream *stream, hotbed_context_snapshot **out);
+    hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream, hotbed_context_snapshot **out);
 
-/* Restore a snapshot instead of running the stage after which it was captured: the slot's batch
- * continues with the contexts of the snapshot. Work of earlier stages in the slot's own contexts is
+/* Restore a snapshot instead of running the stage after which it was captured: the context's batch
+ * continues with the contexts of the snapshot. Work of earlier stages in its own module contexts is
  * discarded. The backward of a restored forward gets zero gradients. Asynchronous.
- * Other errors: ARGUMENT (a snapshot of another slot). */
+ * Other errors: ARGUMENT (a snapshot of another context). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_restore(
-    hotbed_rewrite *rewrite, uint32_t slot, const hotbed_context_snapshot *snapshot,
+    hotbed_rewrite *rewrite, uint32_t number, const hotbed_context_snapshot *snapshot,
     hotbed_stream *stream);
 
 /* Free a snapshot. None of its work may be in flight on other streams. NULL is allowed. */
@@ -440,9 +440,9 @@ HOTBED_API void hotbed_context_drop(hotbed_context_snapshot *snapshot, hotbed_st
 
 /* Return the state of the cell of module number `module` (see hotbed_rewrite_modules()). Never
  * waits.
- * Errors: ARGUMENT (NULL; slot; no such module, or a module that is not pipelined). */
+ * Errors: ARGUMENT (NULL; number; no such module, or a module that is not pipelined). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_state(
-    const hotbed_rewrite *rewrite, uint32_t slot, uint32_t module, hotbed_cell_state *state);
+    const hotbed_rewrite *rewrite, uint32_t number, uint32_t module, hotbed_cell_state *state);
 
 #ifdef __cplusplus
 }

@@ -5,8 +5,8 @@
  * function that enqueues work of one iteration on a stream. A *plan* says how tasks run: it gives
  * each task a stage, a stream, a thread group, and the tasks that it must come after. The same
  * tasks with another plan form another pipeline. An *iteration* is the state that the tasks of one
- * batch share: the batch, values with their gradients, and a slot number in [0, depth), which
- * selects the buffers that tasks keep themselves.
+ * batch share: the batch, values with their gradients, and the number of a *buffer set* in [0,
+ * depth), which selects the buffers that tasks keep themselves.
  *
  * A pipeline of two tasks; copy and train are functions of type hotbed_task_function:
  *
@@ -116,13 +116,13 @@ typedef struct hotbed_task {
     const hotbed_declared_io *io; /* [num_io] */
     uint32_t num_io;
     bool always; /* cannot be skipped: it has effects outside its writes and io */
-    /* Captured once in each slot and replayed there: its pointers and io depend on the slot. */
-    bool by_slot;
+    /* Captured once in each buffer set, and replayed there: its pointers and io depend on it. */
+    bool by_buffer_set;
 } hotbed_task;
 
-/* A value of an iteration: `bytes` of device memory in each slot, and as much again for a gradient.
- * If `bytes` is 0, the value is a pointer that tasks set. Frozen: it has no size field, since plans
- * have arrays of it. */
+/* A value of an iteration: `bytes` of device memory in each buffer set, and as much again for a
+ * gradient. If `bytes` is 0, the value is a pointer that tasks set. Frozen: it has no size field,
+ * since plans have arrays of it. */
 typedef struct hotbed_value_options {
     const char *name; /* unique; must not end in ".grad" */
     uint64_t bytes;
@@ -315,9 +315,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_fill(hotbed_pipeline *p
  *
  * Enqueues the next period, then waits on the host until all tasks of the iteration have been
  * submitted. Their work may still run: hotbed_pipeline_stream() is ordered after it. *out is valid
- * until the next call; the slot is reused after the work that has been enqueued on that stream by
- * then. At the end it waits for the plan's streams, so that faults of the last iterations are
- * reported.
+ * until the next call; the buffer set is reused after the work that has been enqueued on that
+ * stream by then. At the end it waits for the plan's streams, so that faults of the last iterations
+ * are reported.
  *
  * Errors: those returned by a task, with "task NAME of iteration N" in the text; a fault that a
  * kernel latched on a stream of the plan; COMM (deadline_seconds passed; the text names the
@@ -353,8 +353,8 @@ HOTBED_API uint32_t hotbed_pipeline_depth(const hotbed_pipeline *pipeline);
 /* Return the iteration's number, counted from 0 over the life of the pipeline. */
 HOTBED_API uint64_t hotbed_iteration_number(const hotbed_iteration *iteration);
 
-/* Return the slot number, in [0, depth): no other iteration in flight has the same. */
-HOTBED_API uint32_t hotbed_iteration_slot(const hotbed_iteration *iteration);
+/* Return the number of the buffer set, in [0, depth): no other iteration in flight has it. */
+HOTBED_API uint32_t hotbed_iteration_buffer_set(const hotbed_iteration *iteration);
 
 /* Return the batch from the loader; NULL in an empty iteration (HOTBED_END_LAST). */
 HOTBED_API void *hotbed_iteration_batch(const hotbed_iteration *iteration);
@@ -381,11 +381,11 @@ hotbed_iteration_grad(const hotbed_iteration *iteration, uint32_t value, void **
 
 /* --- shortcuts -------------------------------------------------------------------------------- */
 
-/* Skip tasks, to measure their cost. Each named task runs once more (once in each slot if it is
- * `by_slot`) and is captured: its declared writes are copied, and its io is captured. From then on
- * the task is replayed from the capture, without running. An ordered task still takes its turn. The
- * backward of a replayed task gives zero gradients to its inputs. Writes of 0 bytes keep their
- * pointer. Nothing may be in flight. May allocate.
+/* Skip tasks, to measure their cost. Each named task runs once more (once in each buffer set if it
+ * is `by_buffer_set`) and is captured: its declared writes are copied, and its io is captured. From
+ * then on the task is replayed from the capture, without running. An ordered task still takes its
+ * turn. The backward of a replayed task gives zero gradients to its inputs. Writes of 0 bytes keep
+ * their pointer. Nothing may be in flight. May allocate.
  *
  *   tasks   names, separated by spaces; NULL or "": none
  *   verify  at each replay, compare the captured data with the present data: waits, for debugging

@@ -25,8 +25,8 @@
  * shortest predicted time.
  *
  * In the model, tasks of one stream run one after the other in the plan's order; a task starts when
- * the tasks that it comes after are complete and its slot is free; streams do not slow each other
- * down. Real streams share a machine, so predictions are for comparing plans. */
+ * the tasks that it comes after are complete and its buffer set is free; streams do not slow each
+ * other down. Real streams share a machine, so predictions are for comparing plans. */
 #ifndef HOTBED_PROFILE_H
 #define HOTBED_PROFILE_H
 

@@ -56,22 +56,22 @@ extern "C" {
 
 typedef struct hotbed_train hotbed_train; /* opaque; owned by the caller */
 
-/* Enqueue work for one batch on `stream`. `slot` in [0, depth) selects one of the trainer's own
+/* Enqueue work for one batch on `stream`. `set` in [0, depth) selects one of the trainer's own
  * buffers. */
 typedef hotbed_status (*hotbed_train_function)(
-    void *self, uint32_t slot, void *batch, hotbed_stream *stream);
+    void *self, uint32_t set, void *batch, hotbed_stream *stream);
 
 /* The effects of one function of a trainer, for shortcuts of the tasks that call it
- * (hotbed_pipeline_shortcut(), profiles). A function that is listed writes to buffers of its slot
+ * (hotbed_pipeline_shortcut(), profiles). A function that is listed writes to its buffer set
  * that nothing else writes, so that their contents are still valid when the function is skipped for
- * the next batch of that slot. `io` captures and restores everything else that it changes. A task
- * that calls a function which is not listed cannot be skipped.
+ * the next batch of that buffer set. `io` captures and restores everything else that it changes. A
+ * task that calls a function which is not listed cannot be skipped.
  *
  * Frozen: it has no size field, since trainers have arrays of it. */
 typedef struct hotbed_trainer_io {
     /* Name of the field of hotbed_trainer; "forward" is the model's forward. */
     const char *function;
-    hotbed_declared_io io; /* all NULL: it changes only the slot's buffers */
+    hotbed_declared_io io; /* all NULL: it changes only the buffer set */
 } hotbed_trainer_io;
 
 /* A trainer. Call hotbed_trainer_init(), then set fields. A function that is NULL is not called. */
@@ -82,14 +82,14 @@ typedef struct hotbed_trainer {
     const hotbed_batch_type *batch; /* required */
     const char *field;              /* as in hotbed_rewrite_options */
     void *self;                     /* first argument of all functions here */
-    /* Copy a host batch, as returned by the loader, to the slot's device batch. The host batch is
-     * NULL on a rank whose loader has ended: make an empty batch. Required. */
+    /* Copy a host batch, as returned by the loader, to the buffer set's device batch. The host
+     * batch is NULL on a rank whose loader has ended: make an empty batch. Required. */
     hotbed_status (*copy_batch)(
-        void *self, uint32_t slot, void *host_batch, hotbed_stream *stream, void **batch);
+        void *self, uint32_t set, void *host_batch, hotbed_stream *stream, void **batch);
     hotbed_train_function shuffle_start; /* send workloads to all ranks, start the partition */
     /* Exchange the samples: *shuffled is the batch from now on. */
     hotbed_status (*shuffle_finish)(
-        void *self, uint32_t slot, void *batch, hotbed_stream *stream, void **shuffled);
+        void *self, uint32_t set, void *batch, hotbed_stream *stream, void **shuffled);
     hotbed_train_function zero_grad;      /* its batch is NULL, since it may run before the copy */
     hotbed_train_function global_tokens;  /* count the tokens and sum them over ranks */
     hotbed_train_function dense_forward;  /* after the model's modules */
@@ -152,8 +152,8 @@ static inline void hotbed_train_options_init(hotbed_train_options *options) {
  *
  * Tasks whose effects are all declared can be skipped by shortcuts: exchanges, prefetches and
  * forwards of modules that can be captured (hotbed/forward.h), and functions of the trainer that
- * are listed in its `io`. They are captured in each slot. Tasks that change rows or end a batch
- * cannot be skipped: embedding_backward (and backward in plans without it), EmbBackward,
+ * are listed in its `io`. They are captured in each buffer set. Tasks that change rows or end a
+ * batch cannot be skipped: embedding_backward (and backward in plans without it), EmbBackward,
  * dequeue_batch, OptimStep. The backward of a replayed forward gives the rows zero gradients.
  *
  * Errors: ARGUMENT (no such plan; io of a function that does not exist), those returned by

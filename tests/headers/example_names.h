@@ -45,7 +45,7 @@ extern hotbed_kjt kjt;
 
 /* Numbers and arrays. */
 extern uint64_t n, step, key, num_keys, max_keys;
-extern uint32_t dim, steps, slot, rank, world, device, max_batch_size, num_batches;
+extern uint32_t dim, steps, number, rank, world, device, max_batch_size, num_batches;
 extern bool training;
 #ifdef EXAMPLE_OF_export
 extern uint64_t *keys;
@@ -84,10 +84,10 @@ const void *get_sparse(const void *parent);
 hotbed_status forward(void *self, hotbed_ref batch, hotbed_stream *stream);
 #endif
 hotbed_status copy_batch(
-    void *self, uint32_t slot, void *host_batch, hotbed_stream *stream, void **batch);
-hotbed_status dense_forward(void *self, uint32_t slot, void *batch, hotbed_stream *stream);
-hotbed_status dense_backward(void *self, uint32_t slot, void *batch, hotbed_stream *stream);
-hotbed_status dense_step(void *self, uint32_t slot, void *batch, hotbed_stream *stream);
+    void *self, uint32_t set, void *host_batch, hotbed_stream *stream, void **batch);
+hotbed_status dense_forward(void *self, uint32_t set, void *batch, hotbed_stream *stream);
+hotbed_status dense_backward(void *self, uint32_t set, void *batch, hotbed_stream *stream);
+hotbed_status dense_step(void *self, uint32_t set, void *batch, hotbed_stream *stream);
 void write_rows(
     const uint64_t *keys, const float *weights, const uint64_t *count, hotbed_stream *stream);
 void use(const char *name, const void *data);

@@ -229,15 +229,15 @@ const hotbed_batch_type example_batch_type = {.name = "batch", .fields = fields,
 
 /* Exchange neighbouring keys by copies, in place of a kernel. */
 static hotbed_status process(
-    void *self, uint32_t slot, const void *const *arguments, uint32_t n, hotbed_stream *stream,
+    void *self, uint32_t set, const void *const *arguments, uint32_t n, hotbed_stream *stream,
     const void **output) {
     example *s = self;
     const int64_t *keys = arguments[0];
     CHECK_EQ(n, 1);
     count(&s->postproc_runs);
     for (int i = 0; i < EXAMPLE_SAMPLES; i++)
-        HOTBED_TRY(hotbed_copy(&s->processed[slot][i], &keys[i ^ 1], sizeof *keys, stream));
-    *output = s->processed[slot];
+        HOTBED_TRY(hotbed_copy(&s->processed[set][i], &keys[i ^ 1], sizeof *keys, stream));
+    *output = s->processed[set];
     return HOTBED_OK;
 }
 
@@ -254,9 +254,9 @@ static hotbed_status forward(void *self, hotbed_ref batch, hotbed_stream *stream
         if (hotbed_ref_traced(batch))
             continue;
         const example_batch *b = hotbed_ref_data(batch);
-        for (int slot = 0; slot < EXAMPLE_DEPTH; slot++)
-            if (b == &s->slots[slot])
-                s->outputs[slot][m] = hotbed_ref_data(output);
+        for (int set = 0; set < EXAMPLE_DEPTH; set++)
+            if (b == &s->sets[set])
+                s->outputs[set][m] = hotbed_ref_data(output);
     }
     return HOTBED_OK;
 }
@@ -264,10 +264,10 @@ static hotbed_status forward(void *self, hotbed_ref batch, hotbed_stream *stream
 /* --- a trainer -------------------------------------------------------------------------------- */
 
 static hotbed_status copy_batch(
-    void *self, uint32_t slot, void *host, hotbed_stream *stream, void **out) {
+    void *self, uint32_t set, void *host, hotbed_stream *stream, void **out) {
     example *s = self;
     const example_batch *from = host;
-    example_batch *to = &s->slots[slot];
+    example_batch *to = &s->sets[set];
     to->number = from->number;
     for (int m = 0; m < EXAMPLE_MODULES; m++)
         HOTBED_TRY(
@@ -276,9 +276,9 @@ static hotbed_status copy_batch(
     return HOTBED_OK;
 }
 
-static hotbed_status shuffle_start(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
+static hotbed_status shuffle_start(void *self, uint32_t set, void *batch, hotbed_stream *stream) {
     example *s = self;
-    (void)slot;
+    (void)set;
     (void)batch;
     (void)stream;
     count(&s->shuffles_started);
@@ -286,25 +286,25 @@ static hotbed_status shuffle_start(void *self, uint32_t slot, void *batch, hotbe
 }
 
 static hotbed_status shuffle_finish(
-    void *self, uint32_t slot, void *batch, hotbed_stream *stream, void **out) {
+    void *self, uint32_t set, void *batch, hotbed_stream *stream, void **out) {
     example *s = self;
     (void)stream;
-    CHECK(batch == &s->slots[slot]);
+    CHECK(batch == &s->sets[set]);
     count(&s->shuffles_finished);
     *out = batch;
     return HOTBED_OK;
 }
 
-static hotbed_status zero_grad(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
+static hotbed_status zero_grad(void *self, uint32_t set, void *batch, hotbed_stream *stream) {
     example *s = self;
-    (void)slot;
+    (void)set;
     (void)stream;
     CHECK(batch == NULL);
     count(&s->zeroed);
     return HOTBED_OK;
 }
 
-static hotbed_status keep_results(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
+static hotbed_status keep_results(void *self, uint32_t set, void *batch, hotbed_stream *stream) {
     example *s = self;
     const example_batch *b = batch;
     count(&s->losses);
@@ -313,30 +313,30 @@ static hotbed_status keep_results(void *self, uint32_t slot, void *batch, hotbed
             HOTBED_ERR_RANGE, "the loss of batch %llu is nan", (unsigned long long)b->number);
     for (int m = 0; m < EXAMPLE_MODULES; m++)
         HOTBED_TRY(hotbed_copy(
-            s->results[b->number] + (ptrdiff_t)m * EXAMPLE_ROWS, s->outputs[slot][m],
+            s->results[b->number] + (ptrdiff_t)m * EXAMPLE_ROWS, s->outputs[set][m],
             EXAMPLE_ROWS * sizeof(float), stream));
     return HOTBED_OK;
 }
 
-static hotbed_status finalize(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
+static hotbed_status finalize(void *self, uint32_t set, void *batch, hotbed_stream *stream) {
     example *s = self;
-    (void)slot;
+    (void)set;
     (void)batch;
     (void)stream;
     count(&s->finalized);
     return HOTBED_OK;
 }
 
-static hotbed_status step(void *self, uint32_t slot, void *batch, hotbed_stream *stream) {
+static hotbed_status step(void *self, uint32_t set, void *batch, hotbed_stream *stream) {
     example *s = self;
-    (void)slot;
+    (void)set;
     (void)batch;
     (void)stream;
     count(&s->steps);
     return HOTBED_OK;
 }
 
-/* These functions write only to their slot, and to counters. */
+/* These functions write only to their buffer set, and to counters. */
 static const hotbed_trainer_io trainer_io[] = {
     {.function = "copy_batch"}, {.function = "shuffle_start"},  {.function = "shuffle_finish"},
     {.function = "zero_grad"},  {.function = "forward"},        {.function = "loss"},
@@ -374,9 +374,9 @@ static void open_batches(example *s) {
     size_t host =
         (size_t)EXAMPLE_BATCHES * (EXAMPLE_MODULES + 1) * EXAMPLE_SAMPLES * sizeof(int64_t);
     size_t results = (size_t)EXAMPLE_BATCHES * EXAMPLE_MODULES * EXAMPLE_ROWS * sizeof(float);
-    size_t slots = (size_t)EXAMPLE_DEPTH * (EXAMPLE_MODULES + 1) * 256 + 256;
+    size_t sets = (size_t)EXAMPLE_DEPTH * (EXAMPLE_MODULES + 1) * 256 + 256;
     CHECK_OK(hotbed_memory_alloc(
-        s->stream, HOTBED_MEMORY_PINNED, host + results + slots, NULL, &s->memory));
+        s->stream, HOTBED_MEMORY_PINNED, host + results + sets, NULL, &s->memory));
     unsigned char *at = s->memory.data;
     uint64_t random = hotbed_test_seed(); /* the same batches in every example */
     memset(at, 0, s->memory.bytes);
@@ -392,11 +392,10 @@ static void open_batches(example *s) {
         s->results[b] = (float *)at;
         at += (size_t)EXAMPLE_MODULES * EXAMPLE_ROWS * sizeof(float);
     }
-    for (int slot = 0; slot < EXAMPLE_DEPTH;
-         slot++) { /* the GPU addresses pinned memory directly */
+    for (int set = 0; set < EXAMPLE_DEPTH; set++) { /* the GPU addresses pinned memory directly */
         for (int m = 0; m < EXAMPLE_MODULES; m++, at += 256)
-            s->slots[slot].keys[m] = (int64_t *)at;
-        s->processed[slot] = (int64_t *)at;
+            s->sets[set].keys[m] = (int64_t *)at;
+        s->processed[set] = (int64_t *)at;
         at += 256;
     }
     s->offsets = (int64_t *)at;

@@ -22,7 +22,7 @@ enum {
     EXAMPLE_ROWS = EXAMPLE_SAMPLES * EXAMPLE_DIM /* floats of a module's output */
 };
 
-/* In pinned memory for the loader, in device memory for each slot. */
+/* In pinned memory for the loader, in device memory for each buffer set. */
 typedef struct example_batch {
     uint64_t number;
     int64_t *keys[EXAMPLE_MODULES];
@@ -51,7 +51,7 @@ struct example {
     hotbed_trainer trainer;
     hotbed_memory memory;
     example_batch batches[EXAMPLE_BATCHES]; /* of the loader; in host memory */
-    example_batch slots[EXAMPLE_DEPTH];     /* in device memory */
+    example_batch sets[EXAMPLE_DEPTH];      /* in device memory */
     int64_t *offsets;                       /* in device memory: one key for each row */
     int64_t *processed[EXAMPLE_DEPTH];      /* by the postproc; in device memory */
     float *results[EXAMPLE_BATCHES];        /* in pinned memory: [modules][rows] */

@@ -30,53 +30,52 @@ static hotbed_status forward(void *self, hotbed_ref b, hotbed_stream *stream) {
         HOTBED_TRY(hotbed_module_forward(r->module_list[m], &argument, 1, stream, &output));
         if (hotbed_ref_traced(b))
             continue;
-        for (int slot = 0; slot < DEPTH; slot++)
-            if (hotbed_ref_data(b) == &r->slots[slot])
-                r->outputs[slot][m] = hotbed_ref_data(output);
+        for (int set = 0; set < DEPTH; set++)
+            if (hotbed_ref_data(b) == &r->sets[set])
+                r->outputs[set][m] = hotbed_ref_data(output);
     }
     return HOTBED_OK;
 }
 
 static hotbed_status copy_batch(
-    void *self, uint32_t slot, void *host, hotbed_stream *stream, void **out) {
+    void *self, uint32_t set, void *host, hotbed_stream *stream, void **out) {
     rank *r = self;
     const batch *from = host;
-    batch *to = &r->slots[slot];
+    batch *to = &r->sets[set];
     to->number = from == NULL ? BATCHES : from->number;
     for (int c = 0; c < COLLECTIONS; c++) {
         hotbed_kjt *kjt = &to->kjts[c];
         *kjt = from == NULL ? r->batches[0].kjts[c] : from->kjts[c];
-        kjt->keys = r->slot_keys[slot][c];
+        kjt->keys = r->set_keys[set][c];
         if (from == NULL)
             kjt->batch_size = 0;
         kjt->num_keys = (uint64_t)kjt->batch_size * FEATURES;
         if (from != NULL)
             HOTBED_TRY(hotbed_copy(
-                r->slot_keys[slot][c], from->kjts[c].keys, kjt->num_keys * sizeof(int64_t),
-                stream));
+                r->set_keys[set][c], from->kjts[c].keys, kjt->num_keys * sizeof(int64_t), stream));
     }
     *out = to;
     return HOTBED_OK;
 }
 
-static hotbed_status shuffle_start(void *self, uint32_t slot, void *b, hotbed_stream *stream) {
+static hotbed_status shuffle_start(void *self, uint32_t set, void *b, hotbed_stream *stream) {
     const rank *r = self;
     CHECK(b != NULL);
-    return hotbed_balance_start(r->balances[slot], &((batch *)b)->kjts[1], NULL, stream);
+    return hotbed_balance_start(r->balances[set], &((batch *)b)->kjts[1], NULL, stream);
 }
 
 static hotbed_status shuffle_finish(
-    void *self, uint32_t slot, void *b, hotbed_stream *stream, void **out) {
+    void *self, uint32_t set, void *b, hotbed_stream *stream, void **out) {
     const rank *r = self;
     hotbed_balanced balanced = {.size = sizeof balanced};
     CHECK(b != NULL);
-    HOTBED_TRY(hotbed_balance_finish(r->balances[slot], &balanced, stream));
+    HOTBED_TRY(hotbed_balance_finish(r->balances[set], &balanced, stream));
     ((batch *)b)->kjts[1] = balanced.kjt;
     *out = b;
     return HOTBED_OK;
 }
 
-static hotbed_status keep(void *self, uint32_t slot, void *b, hotbed_stream *stream) {
+static hotbed_status keep(void *self, uint32_t set, void *b, hotbed_stream *stream) {
     rank *r = self;
     CHECK(b != NULL);
     uint64_t number = ((const batch *)b)->number;
@@ -84,21 +83,21 @@ static hotbed_status keep(void *self, uint32_t slot, void *b, hotbed_stream *str
         return hotbed_fail(HOTBED_ERR_RANGE, "the loss is nan");
     for (int c = 0; c < COLLECTIONS && number < BATCHES; c++)
         HOTBED_TRY(hotbed_copy(
-            r->kept[number][c], r->outputs[slot][c]->rows, r->outputs[slot][c]->bytes, stream));
+            r->kept[number][c], r->outputs[set][c]->rows, r->outputs[set][c]->bytes, stream));
     return HOTBED_OK;
 }
 
-static hotbed_status gradients(void *self, uint32_t slot, void *b, hotbed_stream *stream) {
+static hotbed_status gradients(void *self, uint32_t set, void *b, hotbed_stream *stream) {
     rank *r = self;
     (void)b;
     for (int c = 0; c < COLLECTIONS; c++)
         HOTBED_TRY(hotbed_copy(
-            r->outputs[slot][c]->gradient, r->outputs[slot][c]->rows, r->outputs[slot][c]->bytes,
+            r->outputs[set][c]->gradient, r->outputs[set][c]->rows, r->outputs[set][c]->bytes,
             stream));
     return HOTBED_OK;
 }
 
-/* These functions write only to their slot. */
+/* These functions write only to their buffer set. */
 static const hotbed_trainer_io trainer_io[] = {
     {.function = "copy_batch"}, {.function = "shuffle_start"}, {.function = "shuffle_finish"},
     {.function = "forward"},    {.function = "loss"},          {.function = "dense_backward"}};
@@ -159,9 +158,9 @@ static void open_collection(rank *r, int c) {
 
 static void open_batches(rank *r) {
     size_t host = (size_t)BATCHES * COLLECTIONS * KEYS * sizeof(int64_t);
-    size_t slots = (size_t)DEPTH * COLLECTIONS * KEYS * sizeof(int64_t);
+    size_t sets = (size_t)DEPTH * COLLECTIONS * KEYS * sizeof(int64_t);
     uint64_t random = hotbed_test_seed() * 1000 + r->number;
-    CHECK_OK(hotbed_memory_alloc(r->stream, HOTBED_MEMORY_PINNED, host + slots, NULL, &r->memory));
+    CHECK_OK(hotbed_memory_alloc(r->stream, HOTBED_MEMORY_PINNED, host + sets, NULL, &r->memory));
     CHECK_OK(hotbed_memory_alloc(
         r->stream, HOTBED_MEMORY_PINNED, sizeof(results), NULL, &r->kept_memory));
     r->kept = r->kept_memory.data;
@@ -179,9 +178,9 @@ static void open_batches(rank *r) {
             kjt->keys = at;
         }
     }
-    for (int slot = 0; slot < DEPTH; slot++)
+    for (int set = 0; set < DEPTH; set++)
         for (int c = 0; c < COLLECTIONS; c++, at += KEYS)
-            r->slot_keys[slot][c] = at;
+            r->set_keys[set][c] = at;
 }
 
 static void open_balances(rank *r) {
@@ -190,8 +189,8 @@ static void open_balances(rank *r) {
     options.num_features = FEATURES;
     options.batch_size = SAMPLES;
     options.max_keys = KEYS;
-    for (int slot = 0; slot < DEPTH; slot++)
-        CHECK_OK(hotbed_balance_create(&options, r->comm, r->stream, &r->balances[slot]));
+    for (int set = 0; set < DEPTH; set++)
+        CHECK_OK(hotbed_balance_create(&options, r->comm, r->stream, &r->balances[set]));
     r->trainer.shuffle_start = shuffle_start;
     r->trainer.shuffle_finish = shuffle_finish;
 }
@@ -225,8 +224,8 @@ void rank_open(rank *r) {
 void rank_close(rank *r) {
     CHECK_OK(hotbed_stream_sync(r->stream));
     hotbed_sharded_modules_destroy(r->modules);
-    for (int slot = 0; slot < DEPTH; slot++)
-        hotbed_balance_destroy(r->balances[slot]);
+    for (int set = 0; set < DEPTH; set++)
+        hotbed_balance_destroy(r->balances[set]);
     for (int c = 0; c < COLLECTIONS; c++)
         hotbed_sharded_destroy(r->collections[c]);
     hotbed_memory_free(&r->memory);

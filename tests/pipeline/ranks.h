@@ -46,8 +46,8 @@ typedef struct rank {
     hotbed_trainer trainer;
     hotbed_memory memory;
     int64_t *keys[BATCHES][COLLECTIONS]; /* in pinned memory */
-    int64_t *slot_keys[DEPTH][COLLECTIONS];
-    batch batches[BATCHES], slots[DEPTH];
+    int64_t *set_keys[DEPTH][COLLECTIONS];
+    batch batches[BATCHES], sets[DEPTH];
     const hotbed_sharded_output *outputs[DEPTH][COLLECTIONS];
     float (*kept)[COLLECTIONS][ROWS]; /* in pinned memory: the outputs for each batch */
     hotbed_memory kept_memory;

@@ -1,4 +1,4 @@
-/* tests/pipeline/test_engine.c - the engine: periods, completion marks, turns, slots, end of data,
+/* tests/pipeline/test_engine.c - the engine: periods, completion marks, turns, buffer sets, end of data,
  * agreement of ranks. */
 #include "tests/pipeline/fake_plan.h"
 
@@ -77,7 +77,7 @@ static void m_batches_give_m_results_then_the_end(hotbed_backend backend) {
     for (uint64_t i = 0; i < 5; i++) {
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
         CHECK_EQ(hotbed_iteration_number(iteration), i);
-        CHECK_EQ(hotbed_iteration_slot(iteration), i % 3);
+        CHECK_EQ(hotbed_iteration_buffer_set(iteration), i % 3);
         CHECK(hotbed_iteration_batch(iteration) == &p.memory[i]);
         if (i == 1) {
             const hotbed_loader other = {.next = NULL};
@@ -163,7 +163,7 @@ static void signed_distances_are_kept(hotbed_backend backend) {
 }
 
 /* Iteration i + depth begins only after iteration i is submitted and returned. */
-static void slots_are_used_by_one_iteration_at_a_time(hotbed_backend backend) {
+static void buffer_sets_are_used_by_one_iteration_at_a_time(hotbed_backend backend) {
     fake_plan p;
     const hotbed_iteration *iteration;
     fake_plan_open(&p, backend, three);
@@ -472,7 +472,8 @@ const hotbed_test hotbed_tests[] = {
     {"m_batches_give_m_results_then_the_end", m_batches_give_m_results_then_the_end},
     {"a_drain_leaves_nothing_in_flight", a_drain_leaves_nothing_in_flight},
     {"signed_distances_are_kept", signed_distances_are_kept},
-    {"slots_are_used_by_one_iteration_at_a_time", slots_are_used_by_one_iteration_at_a_time},
+    {"buffer_sets_are_used_by_one_iteration_at_a_time",
+     buffer_sets_are_used_by_one_iteration_at_a_time},
     {"consumers_see_what_a_delayed_producer_made", consumers_see_what_a_delayed_producer_made},
     {"turns_are_the_same_in_every_run", turns_are_the_same_in_every_run},
     {"a_period_allocates_nothing_and_waits_for_no_stream",

@@ -157,11 +157,11 @@ static void predictions_follow_the_model(hotbed_backend backend) {
     CHECK_OK(hotbed_schedule_predict(&p.plan, times, &seconds));
     CHECK_NEAR(seconds, 6.0, 1e-9);
     p.steps[0].after =
-        ""; /* the same with a single slot, which the previous iteration holds until its end */
+        ""; /* the same with a single buffer set, which the previous iteration holds until its end */
     p.plan.depth = 1;
     CHECK_OK(hotbed_schedule_predict(&p.plan, times, &seconds));
     CHECK_NEAR(seconds, 6.0, 1e-9);
-    p.plan.depth = 2; /* with two slots: the longest stream */
+    p.plan.depth = 2; /* with two buffer sets: the longest stream */
     CHECK_OK(hotbed_schedule_predict(&p.plan, times, &seconds));
     CHECK_NEAR(seconds, 3.0, 1e-9);
     CHECK_STATUS(hotbed_schedule_predict(&p.plan, bad, &seconds), HOTBED_ERR_ARGUMENT);
@@ -247,7 +247,8 @@ static void a_known_schedule_is_found(hotbed_backend backend) {
     const hotbed_step *steps = hotbed_schedule_steps(schedule, &n);
     for (uint32_t s = 0; s < n; s++) {
         if (strcmp(steps[s].task, "prefetch") == 0) {
-            CHECK_EQ(steps[s].stage, 1); /* one stage after h2d, so h2d need not wait for a slot */
+            CHECK_EQ(
+                steps[s].stage, 1); /* one stage after h2d, so h2d need not wait for a buffer set */
             CHECK(strstr(steps[s].after, "backward-2") != NULL); /* the schedule has the fence */
         }
         if (strcmp(steps[s].task, "backward") == 0)

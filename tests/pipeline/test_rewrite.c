@@ -135,10 +135,10 @@ static const hotbed_module_calls calls = {
     .cancel = cancel};
 
 static hotbed_status run_trim(
-    void *self, uint32_t slot, const void *const *arguments, uint32_t n, hotbed_stream *stream,
+    void *self, uint32_t set, const void *const *arguments, uint32_t n, hotbed_stream *stream,
     const void **output) {
     fixture *l = self;
-    (void)slot;
+    (void)set;
     (void)stream;
     l->trims++;
     *output = arguments[n - 1];

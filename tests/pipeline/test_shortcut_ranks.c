@@ -1,7 +1,7 @@
 /* tests/pipeline/test_shortcut_ranks.c - replayed stages of sharded collections, on 1, 2 and 4
  * ranks.
  *
- * Each round has the same batches in the same slots, so training with skipped stages gives the
+ * Each round has the same batches in the same buffer sets, so training with skipped stages gives the
  * bytes of training without. */
 #include "tests/pipeline/ranks.h"
 

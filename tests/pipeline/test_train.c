@@ -311,10 +311,12 @@ static void cells_are_empty_after_the_last_batch(hotbed_backend backend) {
         CHECK_OK(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
         for (uint32_t m = 0; m < EXAMPLE_MODULES; m++) {
             CHECK_OK(hotbed_context_state(
-                hotbed_train_rewrite(train), hotbed_iteration_slot(iteration), m, &state));
+                hotbed_train_rewrite(train), hotbed_iteration_buffer_set(iteration), m, &state));
             CHECK_EQ(state, HOTBED_CELL_EMPTY);
         }
-        CHECK(hotbed_train_batch(train, iteration) == &s.slots[hotbed_iteration_slot(iteration)]);
+        CHECK(
+            hotbed_train_batch(train, iteration) ==
+            &s.sets[hotbed_iteration_buffer_set(iteration)]);
     }
     CHECK_EQ(example_run(train), 0);
     hotbed_train_destroy(train);

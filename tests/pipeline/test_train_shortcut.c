@@ -1,7 +1,7 @@
 /* tests/pipeline/test_train_shortcut.c - replayed tasks of train pipelines: contexts, rows,
  * gradients, refusals.
  *
- * Each slot always has the same batches, so a replayed task must leave the same state as one that
+ * Each buffer set always has the same batches, so a replayed task must leave the same state as one that
  * runs: the bytes of the trained rows are equal. */
 #include "tests/pipeline/example.h"
 
@@ -102,8 +102,8 @@ static void a_skipped_stage_gives_the_same_bytes(hotbed_backend backend) {
         }
 }
 
-/* A skipped task runs once in each slot; skipping the start skips postprocs too. */
-static void a_task_is_captured_once_in_each_slot(hotbed_backend backend) {
+/* A skipped task runs once in each buffer set; skipping the start skips postprocs too. */
+static void a_task_is_captured_once_in_each_buffer_set(hotbed_backend backend) {
     example s;
     example_open(&s, backend);
     s.with_postproc = true;
@@ -388,7 +388,7 @@ static void io_of_trainers_is_checked(hotbed_backend backend) {
 
 /* --- contexts --------------------------------------------------------------------------------- */
 
-static void snapshots_fit_one_slot_and_one_state(hotbed_backend backend) {
+static void snapshots_fit_one_context_and_one_state(hotbed_backend backend) {
     example s;
     hotbed_rewrite *rewrite;
     hotbed_rewrite_options options;
@@ -434,13 +434,13 @@ static void snapshots_fit_one_slot_and_one_state(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {"a_skipped_stage_gives_the_same_bytes", a_skipped_stage_gives_the_same_bytes},
-    {"a_task_is_captured_once_in_each_slot", a_task_is_captured_once_in_each_slot},
+    {"a_task_is_captured_once_in_each_buffer_set", a_task_is_captured_once_in_each_buffer_set},
     {"contexts_of_snapshots_are_released_with_them", contexts_of_snapshots_are_released_with_them},
     {"a_replayed_forward_trains_nothing", a_replayed_forward_trains_nothing},
     {"exposed_times_of_train_pipelines_are_exact", exposed_times_of_train_pipelines_are_exact},
     {"tasks_that_cannot_be_skipped_are_named", tasks_that_cannot_be_skipped_are_named},
     {"the_changes_of_each_task_are_known", the_changes_of_each_task_are_known},
     {"io_of_trainers_is_checked", io_of_trainers_is_checked},
-    {"snapshots_fit_one_slot_and_one_state", snapshots_fit_one_slot_and_one_state},
+    {"snapshots_fit_one_context_and_one_state", snapshots_fit_one_context_and_one_state},
     {NULL, NULL},
 };

@@ -216,20 +216,12 @@ hotbed_status hotbed_comm_failure(hotbed_comm *comm, hotbed_comm_fault *out) {
     return HOTBED_OK;
 }
 
-void hotbed_comm_abort(hotbed_comm *comm) {
+void hotbed_comm_abort(hotbed_comm *comm, const char *why) {
     if (comm == NULL || hotbed_forked())
         return;
     (void)hotbed_comm_record_fault(
-        comm, HOTBED_COMM_ABORTED, (int32_t)comm->rank, 0, "rank %u aborted", comm->rank);
-    comm->ops->spread(comm);
-}
-
-void hotbed_comm_abort_with(hotbed_comm *comm, const char *why) {
-    if (comm == NULL || hotbed_forked())
-        return;
-    (void)hotbed_comm_record_fault(
-        comm, HOTBED_COMM_ABORTED, (int32_t)comm->rank, 0, "rank %u aborted: %s", comm->rank,
-        why == NULL ? "no reason given" : why);
+        comm, HOTBED_COMM_ABORTED, (int32_t)comm->rank, 0, "rank %u aborted%s%s", comm->rank,
+        why == NULL ? "" : ": ", why == NULL ? "" : why);
     comm->ops->spread(comm);
 }
 

@@ -335,13 +335,12 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_comm_failure(hotbed_comm *comm, hotbed_comm_fault *out);
 
 /* Fail the communicator on all ranks, as ABORTED by this one. May be called from any thread, also
- * while the owner uses `comm`. Does not wait for other ranks. NULL is allowed. */
-HOTBED_API void hotbed_comm_abort(hotbed_comm *comm);
-
-/* Do the same, and tell the other ranks why.
+ * while the owner uses `comm`. Does not wait for other ranks.
  *
- *   why  in  one line, at most about 200 bytes, which follows "rank N aborted: " in the fault's text */
-HOTBED_API void hotbed_comm_abort_with(hotbed_comm *comm, const char *why);
+ *   comm  in  NULL is allowed
+ *   why   in  one line, at most about 200 bytes, which follows "rank N aborted: " in the fault's text;
+ *             NULL: no reason is given */
+HOTBED_API void hotbed_comm_abort(hotbed_comm *comm, const char *why);
 
 /* --- order log -------------------------------------------------------------------------------- */
 

@@ -224,7 +224,7 @@ class Comm:
 
     def abort(self, why: str = "") -> None:
         """Make the calls of all other ranks raise, with this reason.  May be called from any thread."""
-        lib.hotbed_comm_abort_with(self._c, why.replace("\n", " ").encode() if why else ffi.NULL)
+        lib.hotbed_comm_abort(self._c, why.replace("\n", " ").encode() if why else ffi.NULL)
 
     def __enter__(self) -> Comm:
         """Return the communicator."""

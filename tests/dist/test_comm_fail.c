@@ -77,8 +77,8 @@ static void abort_body(world_rank *me) {
     hotbed_status status = warm_up(me); /* the abort may arrive before any of the calls */
     if (me->rank == culprit(me)) {
         CHECK_OK(status);
-        hotbed_comm_abort(me->comm);
-        hotbed_comm_abort(me->comm); /* a second abort has no effect */
+        hotbed_comm_abort(me->comm, NULL);
+        hotbed_comm_abort(me->comm, NULL); /* a second abort has no effect */
     } else { /* the others wait for this rank, with more operations queued */
         world_bytes data = world_alloc(me, 64);
         world_bytes all = world_alloc(me, 64 * (size_t)me->size);
@@ -99,7 +99,7 @@ static void an_abort_reaches_every_rank(hotbed_backend backend) {
 }
 
 static void *abort_main(void *argument) {
-    hotbed_comm_abort(argument);
+    hotbed_comm_abort(argument, NULL);
     return NULL;
 }
 
@@ -255,7 +255,7 @@ static void abort_in_turn_body(world_rank *me) {
     if (status == HOTBED_OK)
         status = hold_up(me, &g, &second);
     if (me->rank == culprit(me))
-        hotbed_comm_abort(me->comm);
+        hotbed_comm_abort(me->comm, NULL);
     if (status == HOTBED_OK)
         status = hotbed_stream_sync(second); /* the gate is still closed */
     CHECK_EQ(status, HOTBED_ERR_COMM);
@@ -361,7 +361,7 @@ static void midway_body(world_rank *me) {
     hotbed_status status = warm_up(me);
     for (uint32_t i = 0; i < ROUNDS && status == HOTBED_OK; i++) {
         if (i == ROUNDS / 2 && me->rank == culprit(me))
-            hotbed_comm_abort(me->comm);
+            hotbed_comm_abort(me->comm, NULL);
         status =
             hotbed_comm_all_to_all(me->comm, BYTES, send.device.data, recv.device.data, me->stream);
     }
@@ -417,7 +417,7 @@ static void a_rank_alone_can_abort(hotbed_backend backend) {
     world_rank me = {.size = 1};
     CHECK_OK(hotbed_comm_create_self(NULL, &me.comm));
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &me.stream));
-    hotbed_comm_abort(me.comm);
+    hotbed_comm_abort(me.comm, NULL);
     check_failed(&me, HOTBED_COMM_ABORTED, 0);
     hotbed_comm_destroy(me.comm);
     hotbed_stream_destroy(me.stream);

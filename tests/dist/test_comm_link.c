@@ -429,7 +429,7 @@ static void reason_body(world_rank *me) {
     hotbed_comm_fault fault;
     CHECK_OK(hotbed_comm_create_sockets(NULL, &by, &comm));
     if (me->rank == me->size - 1)
-        hotbed_comm_abort_with(comm, "key 7 is unknown");
+        hotbed_comm_abort(comm, "key 7 is unknown");
     else if (hotbed_comm_barrier(comm, me->stream) == HOTBED_OK)
         CHECK_STATUS(hotbed_stream_sync(me->stream), HOTBED_ERR_COMM);
     (void)snprintf(expected, sizeof expected, "rank %u aborted: key 7 is unknown", me->size - 1);
@@ -438,7 +438,7 @@ static void reason_body(world_rank *me) {
     CHECK_EQ(fault.rank, (int32_t)me->size - 1);
     CHECK_STRING(fault.text, expected);
     CHECK_STATUS(hotbed_comm_barrier(comm, me->stream), HOTBED_ERR_COMM);
-    hotbed_comm_abort_with(NULL, "nothing");
+    hotbed_comm_abort(NULL, "nothing");
     hotbed_comm_destroy(comm);
 }
 

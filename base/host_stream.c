@@ -35,7 +35,7 @@ enum {
 typedef enum task_kind {
     TASK_LAUNCH, /* body(args) over n */
     TASK_CALL,   /* function(pointer) */
-    TASK_STAMP,  /* store the time in pointer, an event that is marked with this task */
+    TASK_STAMP,  /* store the time in pointer, an event that this task completes */
     TASK_WAIT,   /* wait for task number n of pointer, another queue */
     TASK_GRAPH,  /* run the tasks of pointer, a graph */
 } task_kind;
@@ -58,9 +58,10 @@ typedef struct queue {
     pthread_cond_t work; /* the ring got a task, or stop was set */
     pthread_cond_t done; /* `completed` has reached `wanted` */
     uint64_t enqueued;
-    uint64_t completed;   /* atomic; publishes the tasks' memory to waiting threads */
-    uint64_t wanted;      /* the lowest number that a thread waits for; UINT64_MAX: none */
-    uint64_t head, count; /* of the ring, which still contains the running task */
+    uint64_t completed; /* atomic; publishes the tasks' memory to waiting threads */
+    uint64_t wanted;    /* the lowest number that a thread waits for; UINT64_MAX: none */
+    uint64_t head,
+        count; /* first task and number of tasks in the ring; a task leaves it at its end */
     bool stop;
     bool run_inline; /* no ring and no worker thread */
     task *ring;      /* [RING_TASKS]; NULL once the stream is destroyed */

@@ -41,10 +41,10 @@ bool bench_step_create(bench_state *state, const bench_step_options *options, be
 /* Insert the keys numbered first .. first + n - 1. */
 bool bench_step_fill(bench_state *state, bench_step *step, uint64_t first, uint64_t n);
 
-/* Make the keys of `bound` numbers the batch. */
+/* Set the batch to the keys of `bound` numbers. */
 bool bench_step_batch(bench_state *state, bench_step *step, const uint64_t *numbers);
 
-/* Make the keys of n distinct `numbers` the unique keys, as dedup would. */
+/* Set the unique keys to the keys of n distinct `numbers`, as dedup would. */
 bool bench_step_uniques(bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n);
 
 /* Remove the keys of these numbers. */

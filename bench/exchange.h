@@ -32,12 +32,12 @@ typedef struct exchange_raw {
 typedef struct exchange_result {
     uint32_t size;
     /* An exchange of distinct keys and their rows. */
-    uint64_t keys, capacity; /* of a rank; of a message */
+    uint64_t keys, capacity; /* keys of a rank; keys that a message holds */
     uint32_t row_bytes;
     exchange_raw raw_keys, raw_rows;
     exchange_times eager[EXCHANGE_PLANS], graph[EXCHANGE_PLANS];
     /* Weak scaling: each rank has a batch of W1. */
-    uint64_t step_keys, step_uniques; /* of a rank */
+    uint64_t step_keys, step_uniques; /* keys and distinct keys of a rank */
     exchange_times scaling_eager[EXCHANGE_PLANS], scaling_graph[EXCHANGE_PLANS];
     double single; /* seconds of the same steps on one rank, without a collection */
     double copy;   /* of a rank: bytes a second, read + write, of all ranks at once */

@@ -142,14 +142,14 @@ static void tower_finish(tower *t, float *out, uint32_t dim) {
     memcpy(out, t->level[LEVELS - 1], dim * sizeof *out);
 }
 
-/* Arguments of the sum: `towers` is [threads][count], with the memory of each level assigned. */
+/* Arguments of the sum: `towers` is [threads][count]; the pointers of their levels are set. */
 typedef struct sum_args {
     const workload_oracle *oracle;
     tower *towers;
     uint64_t grain; /* batches for each thread */
 } sum_args;
 
-/* Sum one batch; `towers` is [count], with the memory of each level assigned. */
+/* Sum one batch; `towers` is [count]; the pointers of their levels are set. */
 static void sum_batch(const workload_oracle *o, uint64_t batch, tower *towers) {
     const workload_shape *shape = &o->input->shape;
     uint32_t dim = shape->dim;

@@ -111,8 +111,8 @@ hotbed_status hotbed_draft_describe(
 hotbed_status hotbed_layout_shard(hotbed_manifest *manifest, uint32_t number, void **metadata);
 hotbed_status hotbed_layout_index(const hotbed_manifest *manifest, void **file, size_t *bytes);
 
-/* Set `name` to the writer: the versions of this library and of libhdf5. The same writer gives the
- * same manifest the same layout. */
+/* Set `name` to the writer: the versions of this library and of libhdf5. The layout of
+ * a manifest depends on nothing but its text and the writer. */
 void hotbed_layout_writer(char name[64]);
 
 /* Check that `metadata`, the bytes at the start of shard `number`, equals byte for byte what this

@@ -33,9 +33,9 @@ typedef struct hotbed_extent_stream {
     /* reading without workers: bytes of a piece, a power of two; 0: whole blocks */
     size_t piece_bytes;
     hotbed_digest_pieces *pieces; /* if piece_bytes > 0: digest of the block at `digested`; owned */
-    uint64_t digested;    /* bytes up to here are in `pieces`, or in blocks that were checked */
-    size_t filled, taken; /* bytes in the buffer, and how many of them were returned */
-    size_t skip;          /* bytes of the next block that are not returned */
+    uint64_t digested;            /* end of the bytes that are checked, or added to `pieces` */
+    size_t filled, taken;         /* bytes in the buffer, and how many of them were returned */
+    size_t skip;                  /* bytes of the next block that are not returned */
     /* read the blocks; NULL: the caller's thread reads them. Borrowed */
     hotbed_io_workers *workers;
     /* with workers: blocks from `done` on, in buffers of the same size */

@@ -102,10 +102,10 @@ typedef struct hotbed_manifest_table {
 
 typedef struct hotbed_manifest {
     uint32_t minor; /* of the format; HOTBED_FORMAT_MINOR when writing */
-    bool increment; /* has only what changed since the parent */
+    bool increment; /* has only the rows that changed since the parent */
     hotbed_digest id;
-    hotbed_digest parent;        /* id of the parent; increments */
-    hotbed_digest parent_digest; /* digest in the last line of the parent's MANIFEST */
+    hotbed_digest parent;        /* increments: id of the parent */
+    hotbed_digest parent_digest; /* increments: digest in the last line of the parent's MANIFEST */
     hotbed_digest digest;        /* digest in the last line of this MANIFEST; parse sets it */
     uint64_t step;
     uint64_t created_ns; /* since 1970, UTC */

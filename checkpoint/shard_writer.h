@@ -49,10 +49,15 @@ hotbed_status hotbed_shard_writer_rows(
 hotbed_status hotbed_shard_writer_column(
     hotbed_shard_writer *writer, uint32_t column, const void *data, uint64_t bytes);
 
-/* Write all columns without one entry per row: the rows per bucket, computed from the part's
- * `keys`, if the part has that column; the counted keys and their counts, [2 * counted]; and the
- * erased keys. All keys are in canonical order. Static tables have none of these columns. Errors:
- * MEMORY, IO. */
+/* Write the columns that do not have one entry per row; static tables have none. All keys are in
+ * canonical order.
+ *
+ *   keys     in  keys of the part's rows; the column of rows per bucket, if the part has one, is
+ *                computed from them
+ *   counted  in  [2 * counted] keys that admission counts, and then their counts
+ *   erased   in  erased keys
+ *
+ * Errors: MEMORY, IO. */
 hotbed_status hotbed_shard_writer_alone(
     hotbed_shard_writer *writer, const uint64_t *keys, const uint64_t *counted,
     const uint64_t *erased);

@@ -4,9 +4,8 @@
 #include "base/stream.h"
 #include "checkpoint/snapshot.h"
 
-enum {
-    WINDOW_BYTES = 16 << 20
-}; /* bytes of a window to memory that is not pinned; there are two */
+/* Images in memory that is not pinned are copied through two windows of pinned memory. */
+enum { WINDOW_BYTES = 16 << 20 };
 
 typedef struct window {
     hotbed_memory memory; /* pinned */

@@ -18,7 +18,7 @@ typedef struct pooled {
     char name[NAME_BYTES];
     int directory;
     int file; /* the system's handle, or NONE if it is closed */
-    int turn; /* position in `turns` while open; of a free number, the next free number */
+    int turn; /* open: position in `turns`; unused: the next unused number */
     uint64_t device, inode;
 } pooled;
 

@@ -36,7 +36,7 @@ typedef struct hello {
     uint64_t cookie;
 } hello;
 
-/* Where a rank listens, as rank 0 sees it. */
+/* The address at which a rank listens, as rank 0 sees it. */
 typedef struct entry {
     char host[HOTBED_LINK_HOST_BYTES];
     uint32_t port;

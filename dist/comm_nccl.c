@@ -246,7 +246,7 @@ static hotbed_status submit(nccl_comm *n, const hotbed_comm_batch *batch, hotbed
     return end_turn(n, stream);
 }
 
-/* A call that failed half-way: this rank no longer matches the others. */
+/* Record a call that failed half-way: the ranks no longer agree on which calls were made. */
 static hotbed_status fail_submit(nccl_comm *n, hotbed_status status) {
     if (status == HOTBED_OK || hotbed_comm_has_failed(&n->base))
         return status;

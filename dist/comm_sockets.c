@@ -261,7 +261,7 @@ static const hotbed_comm_ops ops = {
     .destroy = destroy,
 };
 
-/* Rank 0 listens for both rendezvous, and broadcasts where the first is. */
+/* Open rank 0's listeners for both rendezvous, and broadcast the address of the first. */
 static hotbed_status find(
     const hotbed_rendezvous *by, uint32_t rank, hotbed_link_place places[2], int listeners[2]) {
     hotbed_link_place here;

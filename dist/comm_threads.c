@@ -72,9 +72,9 @@ static uint32_t first_missing(const group *g, uint64_t number, bool finished) {
     return p;
 }
 
-/* Wait until all ranks have arrived at, or finished, this rank's run. A rank that failed may free
- * its memory after it has arrived; once all have finished, later failures do not concern this
- * run. */
+/* Wait until all ranks have arrived at this rank's run, or, if `finished`, have finished it. A rank
+ * that failed may free its memory after it has arrived. Failures after all have finished do not
+ * concern this run. */
 static bool meet(hotbed_comm *comm, group *g, bool finished, uint64_t until) {
     for (bool in_time = true;;) {
         uint32_t missing = first_missing(g, comm->runs, finished);

@@ -100,7 +100,7 @@ static hotbed_status share(
     hotbed_stream *stream) {
     notice own = {window == NULL ? NULL : window->base.data, bytes};
     notices[comm->rank] = own;
-    if (comm->ops->run != NULL) { /* otherwise there is one rank */
+    if (comm->ops->run != NULL) { /* NULL with a single rank */
         hotbed_comm_batch batch = hotbed_comm_batch_of(comm, HOTBED_COMM_WINDOW_CREATE, 1);
         batch.parts[0] = (hotbed_comm_part){
             .kind = HOTBED_PART_GATHER,

@@ -1,8 +1,8 @@
 /* dist/sharded.h - the inside of sharded collections and of their contexts.
  *
  * A collection has groups: the tables of one routing rule, with one lookup. A context has a *part*
- * for each group of each collection: the views and buffers for one exchange of that
- * group. Buffers whose sizes depend on messages are in a *path* of the part. There are two: the path of the plan,
+ * for each group of each collection: the views and buffers for one exchange of that group. Buffers
+ * whose sizes depend on messages are in a *path* of the part. There are two: the path of the plan,
  * and the exact one, which a TWO_PHASE plan has from the start and other plans create when a batch
  * overflows for the first time. If there is one rank, nothing is sent: the part hands the caller's
  * batch to the lookup (sharded_alone.c), and its only path has the ticket and the rows. */
@@ -244,8 +244,9 @@ hotbed_status hotbed_parts_clear(hotbed_sharded_context *context, hotbed_stream 
 /* Create the exact path of every part, for a batch that overflowed. Synchronous the first time. */
 hotbed_status hotbed_parts_make_exact(hotbed_sharded_context *context, hotbed_stream *stream);
 
-/* Exchange keys: start() sends the messages, or, with `exact`, their sizes, which sizes() waits for
- * before it sends the messages; gather() makes one batch of the received messages. */
+/* Exchange keys. start() sends the messages; with `exact` it sends their sizes only, and sizes()
+ * waits for all sizes and then sends the messages. gather() makes one batch of the received
+ * messages. */
 hotbed_status hotbed_exchange_start(
     hotbed_sharded_context *context, bool exact, hotbed_stream *stream);
 hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stream *stream);

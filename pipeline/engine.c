@@ -113,8 +113,7 @@ hotbed_status hotbed_pipeline_idle(hotbed_pipeline *pipeline, const char *functi
     return release_held(pipeline);
 }
 
-/* Get the next batch. Whether training goes on is decided by the end policy, together with the
- * other ranks. */
+/* Get the next batch. The end policy decides whether training goes on, for all ranks together. */
 static hotbed_status next_batch(hotbed_pipeline *pipeline, void **batch, bool *end) {
     const hotbed_loader *loader = &pipeline->loader;
     const hotbed_agreement *agreement = &pipeline->options.agreement;

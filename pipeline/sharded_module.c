@@ -30,8 +30,8 @@ typedef struct place {
     member *of;
     fused shared;                  /* the set's exchange; only in the first module's batch */
     hotbed_sharded_context *alone; /* for plain forwards */
-    hotbed_sharded_context *now;   /* this batch's; NULL: not started */
-    uint32_t number;               /* number of the collection in it */
+    hotbed_sharded_context *now;   /* context of this batch; NULL: not started */
+    uint32_t number;               /* number of the collection in `now` */
     fused *with;                   /* the exchange of the set; NULL: alone */
     hotbed_kjt kjt;
     hotbed_memory memory; /* rows and gradient */

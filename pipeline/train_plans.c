@@ -46,7 +46,8 @@ static const hotbed_step sparse_dist[] = {
     {"dequeue_batch", 2, false, DEFAULT, NULL, "optimizer"},
 };
 
-/* PrefetchTrainPipelineSparseDist.progress(): four stages; the start closes the period. */
+/* PrefetchTrainPipelineSparseDist.progress(): four stages; each period ends with
+ * start_sparse_data_dist. */
 static const hotbed_step prefetch[] = {
     {"zero_grad", 2, false, DEFAULT, NULL, NULL},
     {"wait_for_batch", 2, false, DEFAULT, NULL, "prefetch"},

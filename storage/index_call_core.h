@@ -183,7 +183,7 @@ hotbed_call_place(const hotbed_index_args *a, uint64_t first, uint32_t width) {
     return placed;
 }
 
-/* Pass three: take off the pin of key number i's slot. */
+/* Pass three: release the pin of key number i. */
 HOTBED_HD void hotbed_call_release(const hotbed_index_args *a, uint64_t i) {
     if (a->slots[i] != HOTBED_SLOT_NONE)
         hotbed_index_unpin(hotbed_call_index(a), a->slots[i], false);

@@ -113,11 +113,11 @@ HOTBED_HD uint64_t *hotbed_index_key(hotbed_index_view index, uint64_t slot) {
                : &index.segments[number].keys[slot & HOTBED_SEGMENT_SLOT];
 }
 
-/* A range and the index in which its slots are counted. */
+/* A range of slots, and the index that its slot numbers refer to. */
 typedef struct hotbed_index_part {
     hotbed_index_view index;
     hotbed_index_range range;
-    uint64_t first; /* added to the part's slots to get slots of the table */
+    uint64_t first; /* slot 0 of the part is slot `first` of the table */
 } hotbed_index_part;
 
 /* Part `part` of a table; 0 is its first range. */

@@ -8,10 +8,10 @@
 
 /* A range for `capacity` keys from bucket `first` on, sized for a load of 0.97.
  *
- * In tables of up to 131 buckets, all but 3 % of the buckets (at least one, which the markers of
- * free slots need) are candidates of each key. The slots of any key's candidates then suffice for
- * the whole capacity, so such a table refuses no key, however the keys hash. Larger tables rely on
- * the hash.
+ * In tables of up to 131 buckets, 97 % of the buckets are candidates of each key; at least one is
+ * not, because the markers of free slots need it. The slots of any key's candidates then suffice
+ * for the whole capacity, so such a table refuses no key, however the keys hash. Larger tables rely
+ * on the hash.
  */
 static inline hotbed_index_range hotbed_index_range_make(
     uint64_t capacity, bool evicts, uint64_t first) {

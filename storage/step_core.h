@@ -64,7 +64,7 @@ typedef struct hotbed_storage_view {
     uint32_t num_tables, num_features;
     uint32_t pooling;      /* hotbed_pooling */
     uint32_t output_dtype; /* hotbed_dtype */
-    uint32_t indexed;      /* whether a table's keys are in the index */
+    uint32_t indexed;      /* whether at least one table has its keys in the index */
     uint32_t rows_form;    /* hotbed_rows_form, of all tables */
 } hotbed_storage_view;
 

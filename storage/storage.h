@@ -96,7 +96,7 @@ typedef struct hotbed_growth {
     hotbed_memory counted;     /* pinned */
     hotbed_key_counts *counts; /* [num_tables] in `counted` */
     hotbed_event *arrived;     /* recorded after the copy to `counted` */
-    bool under_way;            /* the copy may not have arrived yet */
+    bool under_way;            /* the copy to `counted` is enqueued, and may not be complete */
 } hotbed_growth;
 
 struct hotbed_storage {
@@ -119,10 +119,10 @@ struct hotbed_storage {
     uint32_t move_sms; /* of hotbed_storage_options */
     hotbed_check check;
     hotbed_rows_form rows_form;
-    bool indexed;     /* a table's keys are in the index */
-    bool keys_leave;  /* a table evicts or has two tiers, so keys may leave their slots */
-    bool timed;       /* a table's scores are timestamps */
-    bool admits;      /* a table has admission */
+    bool indexed;    /* at least one table has its keys in the index */
+    bool keys_leave; /* at least one table evicts or has two tiers, so keys may leave their slots */
+    bool timed;      /* at least one table has timestamps for scores */
+    bool admits;     /* a table has admission */
     uint32_t tickets; /* number of tickets; atomic */
     uint32_t held;    /* number of tickets that hold pins; atomic */
     /* list of tickets given to hotbed_ticket_release() and not reused yet; atomic */

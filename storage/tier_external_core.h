@@ -66,10 +66,11 @@ typedef struct hotbed_store_view {
     uint64_t stride; /* of the longest row, so that tables do not overlap */
 } hotbed_store_view;
 
-/* Selects some of n items for a batch: those whose `ranks` were 1 before the prefix sums. */
+/* A choice of some of n items for a batch. Before the prefix sums `ranks` is 1 for a chosen item
+ * and 0 for the others. */
 typedef struct hotbed_store_list {
     hotbed_store_view batch;
-    uint32_t *ranks; /* [n + 1] number of selected items before each item */
+    uint32_t *ranks; /* [n + 1] number of chosen items before each item */
 } hotbed_store_list;
 
 HOTBED_HD bool hotbed_list_has(const hotbed_store_list *list, uint64_t i) {
@@ -82,7 +83,7 @@ HOTBED_HD uint8_t *hotbed_batch_row(
     return batch->rows + start * batch->stride + (place - start) * row_bytes;
 }
 
-/* One lane: table t has the selected items of first .. end-1. */
+/* One lane: set the range of table t in the batch: the chosen ones of items first .. end-1. */
 HOTBED_HD void hotbed_list_part(
     const hotbed_store_list *list, uint32_t t, uint64_t first, uint64_t end) {
     list->batch.starts[t] = list->ranks[first];

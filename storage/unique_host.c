@@ -6,7 +6,7 @@
 
 typedef struct unique_args {
     hotbed_step_view s;
-    /* [2 * bound] hash tables of numbers of unique keys; a table's begins at 2 * its start */
+    /* [2 * bound] one hash table of numbers of unique keys for each table, from 2 * its start on */
     uint32_t *heads;
     /* [bound] first occurrence of each unique key; a table's begin at its start */
     uint32_t *firsts;

@@ -104,7 +104,7 @@ static inline void add_scaled(
         sum[e] = sum[e] + g[e] * share * weight;
 }
 
-/* Sum elements `first` .. of occurrences begin .. end-1 in order. */
+/* Sum elements first .. first+count-1 of the gradients of occurrences begin .. end-1, in order. */
 static void sum_group(
     const update_args *a, uint32_t begin, uint32_t end, uint32_t first, uint32_t count,
     float *sum) {

@@ -15,7 +15,7 @@ root=$PWD
 python=${PYTHON:-python3}
 most="numpy pytest h5py pandas cffi"
 checkers="scikit-build-core ruff mypy types-cffi cmake ninja"
-notebook="nbclient ipykernel matplotlib" # not in the environment's list, so that they are added to one that exists
+notebook="nbclient ipykernel matplotlib" # installed later, into an environment that exists
 torchrecs="tensordict torchmetrics==1.0.3 tqdm pyre-extensions"
 datagen=build/host/examples/train/hotbed-datagen
 

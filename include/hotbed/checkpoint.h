@@ -94,7 +94,8 @@ typedef struct hotbed_checkpoint_options {
     /* Path of the checkpoint that `mark` describes: save an increment, which has the rows that
      * changed since then and the keys that are gone; NULL: save everything. */
     const char *parent;
-    /* All its ranks save together, and `share` has its rank and size; NULL: one rank. */
+    /* All ranks of this communicator save together, each with its rank and their number in `share`;
+     * NULL: one rank saves. */
     hotbed_comm *comm;
     /* Snapshots: memory for the image; NULL: memory of the snapshot's own. */
     hotbed_checkpoint_arena *arena;

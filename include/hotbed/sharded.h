@@ -233,10 +233,10 @@ typedef struct hotbed_sharded_options {
     /* FIXED, ONE_SIDED: keys per message, which is for one rank and group; 0: 1.25 times a rank's
      * share of max_keys, plus 64. */
     uint64_t capacity;
-    /* Features of the largest batch that is passed; 0: those in the collection. */
+    /* Features of the largest batch that is passed; 0: the features of the collection. */
     uint32_t kjt_features;
     bool weighted;         /* pooled: keys have weights */
-    uint32_t growth_every; /* prefetches from one poll of tables that grow to the next; 0: 16 */
+    uint32_t growth_every; /* tables that grow are polled after so many prefetches; 0: 16 */
 } hotbed_sharded_options;
 
 /* Set every field to its default. `size` is the caller's sizeof(hotbed_sharded_options); C programs

@@ -10,7 +10,7 @@ ROWS, DIM, SAMPLES, STEPS = 40, 8, 6, 30
 
 
 class RowWiseAdagrad(torch.optim.Optimizer):
-    """Row-wise AdaGrad on dense gradients, of the rows that a step touches: the textbook."""
+    """Textbook row-wise AdaGrad: dense gradients, but only rows that a step touches are updated."""
 
     def __init__(self, parameters, lr, eps):
         super().__init__(parameters, {"lr": lr, "eps": eps})

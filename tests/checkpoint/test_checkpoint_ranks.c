@@ -353,7 +353,7 @@ static void keys_in_the_wrong_shard_are_found(hotbed_backend backend) {
     ranks_mark(&r);
     ranks_fill(&r, 1);
     ranks_save(&r, path);
-    ranks_erase(&r, 0, 3); /* of the hash tables the increment has only erased keys */
+    ranks_erase(&r, 0, 3); /* the increment has no rows of hash tables, only erased keys */
     ranks_save_after(&r, increment, path);
     CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, increment, NULL));
     reroute(increment, HOTBED_ROUTE_HASH_ROUND_ROBIN);

@@ -182,7 +182,7 @@ static char *view_at(const fixture *b, const char *name, uint64_t row, uint64_t 
     hotbed_check_failed(__FILE__, __LINE__, "row %d of %s is in no piece", (int)row, name);
 }
 
-/* Rows read by key and rows in the views are one memory. */
+/* Rows read by key and rows in the views are the same memory. */
 static void check_one_memory(const fixture *b, uint32_t table, uint64_t *pieces) {
     static const char *const weights[] = {"embeddings.hash.weight", "embeddings.static.weight"};
     static const char *const states[] = {

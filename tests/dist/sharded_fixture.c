@@ -56,7 +56,7 @@ static void describe(sharded_fixture *r) {
             o->initializer =
                 (hotbed_initializer){.kind = HOTBED_INIT_UNIFORM, .lower = -1.0F, .upper = -0.5F};
         else if (how->one_sign)
-            o->initializer.value = 0.0F; /* then rows are exact sums of their updates */
+            o->initializer.value = 0.0F; /* so that rows are exact sums of their updates */
         r->routes[t] =
             how->one_rule ? HOTBED_ROUTE_HASH_ROUND_ROBIN : (hotbed_route_kind)draw(&random, 3);
         if (how->counted && t != 2) {

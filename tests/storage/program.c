@@ -307,7 +307,7 @@ static void runner_open(runner *p, hotbed_backend backend, uint64_t seed) {
     p->sums = fixture_alloc(&p->r, (uint64_t)TICKET_KEYS * DIM_MOST * sizeof(float));
 }
 
-/* Direct the next call to `training`, behind the prefetch of ticket l and the last exclusive call. */
+/* Let the next call run on `training`, after the prefetch of ticket l and after the last exclusive call. */
 static void on_training(runner *p, uint32_t l) {
     CHECK_OK(hotbed_stream_wait(p->training, p->moved));
     CHECK_OK(hotbed_stream_wait(p->training, p->prefetched[l]));

@@ -642,7 +642,7 @@ static hotbed_status check_mode_batch(check_mode *c, bool fill, uint64_t key) {
 static void check_mode_close(check_mode *c) {
     CHECK(c->r.model->tables[1].stats.refused > 0);
     CHECK_OK(hotbed_stream_sync(c->r.stream));
-    fixture_check(&c->r); /* with the count of refused keys */
+    fixture_check(&c->r); /* compares the counts of refused keys too */
     test_ticket_close(&c->l);
     fixture_close(&c->r);
 }

@@ -94,7 +94,7 @@ void hotbed_test_skip(const char *reason);
  * than about a thousand launches then run fewer steps, ranks and combinations of each kind, with the same checks. */
 bool hotbed_test_is_small(void);
 
-/* Whether HOTBED_TEST_TOOL is `tool`.  For tests in which the tool reports errors that are not there. */
+/* Whether HOTBED_TEST_TOOL is `tool`.  For tests in which the tool reports false errors. */
 bool hotbed_test_is_under(const char *tool);
 
 /* --- random numbers, from the seed ----------------------------------------------------------- */

@@ -11,7 +11,7 @@ trap 'rm -rf "$TMPDIR"' EXIT
 seen=$("$here/mpirun.sh" "$1" -n 2 sh -c 'ls "$TMPDIR"; ls "$TMPDIR"/hotbed-mpi-*' | sort -u | sed 's/-[A-Za-z0-9]*$/-X/')
 echo "$seen"
 [ "$(echo "$seen" | grep -cv '^$')" -eq 2 ] && echo "$seen" | grep -q '^hotbed-mpi-X$' || {
-    echo "a folder of this run alone, with mpirun's in it, was expected"
+    echo "expected one folder, this run's own, with mpirun's session directory in it"
     exit 1
 }
 # Afterwards nothing is left, even of a run that failed, whose status is returned.

@@ -271,7 +271,7 @@ class Storage:
             raise type(error)(self._said(error)) from None
 
     def _said(self, error: HotbedError) -> str:
-        """Give the text of an error of the C library as a caller of this package needs it."""
+        """Replace names and numbers of the C library in an error's text by names of this package."""
         said = str(error)
         found = re.match(r"table (\d+)(?=:| is full)", said)
         if isinstance(error, (FullError, KeyRangeError)) and found and int(found[1]) < len(self.tables):

@@ -251,7 +251,10 @@ def _whole(name: str, config: Any, field: str, default: Any = None) -> int:
 
 
 def _member(name: str, config: Any, field: str, default: _Member) -> _Member:
-    """Give a member of ``default``'s enumeration; TorchRec's own has the same values."""
+    """Return a field of a config as a member of ``default``'s enumeration.
+
+    TorchRec's enumeration of the same name is accepted: its values are the same.
+    """
     given, kind = getattr(config, field, default), type(default)
     if isinstance(given, enum.Enum) and (isinstance(given, kind) or type(given).__name__ == kind.__name__):
         return kind(given.value)

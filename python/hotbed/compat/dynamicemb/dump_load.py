@@ -44,7 +44,7 @@ def find_sharded_modules(module: torch.nn.Module, path: str = "") -> List[Tuple[
 
 
 def _is_wrapper(module: Any) -> bool:
-    """Whether it is a data-parallel or model-parallel wrapper, which paths leave out."""
+    """Whether it is a wrapper of data or model parallelism; paths of modules do not contain its name."""
     names = ("DistributedModelParallel", "DistributedDataParallel", "FullyShardedDataParallel")
     return type(module).__name__ in names and isinstance(getattr(module, "module", None), torch.nn.Module)
 

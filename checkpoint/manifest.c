@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum {
-    ROWS_MAX_BITS = 48, /* of a table: with dim and element size no product below overflows */
+    ROWS_MAX_BITS = 48, /* rows of a table times dim times element size do not overflow */
     DIM_MAX = 4096,
     TABLES_MAX = 65535,
     END_BYTES = 4 + HOTBED_DIGEST_DIGITS + 1, /* "end <digest>\n" */

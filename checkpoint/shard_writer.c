@@ -76,7 +76,8 @@ hotbed_status hotbed_shard_writer_begin(hotbed_shard_writer *w, uint32_t table) 
     w->table = &m->tables[table];
     w->part = &m->parts[(uint64_t)table * m->world + w->number];
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-        /* Keep the buffer of the previous table: writing behind exchanges buffers. */
+        /* Keep the buffer that the previous table was left with: hotbed_write_behind_put() replaces
+         * buffers. */
         unsigned char *buffer = w->behind.file == NULL ? NULL : w->columns[i].buffer;
         w->columns[i] = open_column(
             w, w->table->name, hotbed_manifest_column_name(m->optimizer.kind, i),

@@ -294,7 +294,7 @@ static char *join(const char *directory, const char *name) {
     return path;
 }
 
-/* Return the entry that `path` is, or is inside of. Both paths are without links. */
+/* Return the entry at `path`, or the entry that contains `path`. Both paths are without links. */
 static size_t find_target(
     const char *path, const char *directory, const tool_entry *entries, size_t n) {
     size_t prefix = strlen(directory);

@@ -52,14 +52,14 @@ HOTBED_HD uint32_t hotbed_owner_turn(const hotbed_deliver_view *d, uint32_t n, u
     return (uint32_t)(m < n ? m : m - n);
 }
 
-/* The row of received key m in what goes to or comes from its requester. */
+/* The row of received key m, among the rows that are exchanged with its requester. */
 HOTBED_HD uint8_t *hotbed_owner_row(const hotbed_deliver_view *d, uint32_t m) {
     uint32_t q = hotbed_part_of(d->segments, d->num_segments, m);
     uint64_t k = d->firsts[q] + (m - d->segments[q]);
     return d->rows[q % d->world] + d->rows_offset + k * d->row_bytes;
 }
 
-/* The row of sent key u in what comes from or goes to its owner. */
+/* The row of sent key u, among the rows that are exchanged with its owner. */
 HOTBED_HD uint8_t *hotbed_requester_row(const hotbed_deliver_view *d, uint32_t u) {
     uint32_t j = d->places[u], p = hotbed_part_of(d->ranks, d->world, j);
     return d->rows[p] + d->rows_offset + (uint64_t)(j - d->ranks[p]) * d->row_bytes;

@@ -185,7 +185,7 @@ struct hotbed_sharded_context {
     hotbed_part *parts;
     hotbed_stage stage;    /* up to READY */
     hotbed_event *event;   /* recorded after the context's last work */
-    hotbed_event *arrived; /* recorded after the words that the host reads were written */
+    hotbed_event *arrived; /* recorded after the copies to `pinned`, which the host reads */
     hotbed_memory memory;  /* device: counts, matrix, overflow words, fixed messages */
     hotbed_memory pinned;
     uint32_t *counts;      /* [parts][world] keys for each rank */

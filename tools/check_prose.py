@@ -71,7 +71,8 @@ Run = Tuple[int, List[str]]
 def runs_of_markdown(text: str) -> Iterator[Run]:
     """Paragraphs; a row of a table, a list item and a heading are one each."""
     text = re.sub(r"```.*?```|`[^`\n]*`", lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S)
-    first, lines = 0, []  # type: int, List[str]
+    first = 0
+    lines: List[str] = []
     for number, line in enumerate(text.split("\n"), 1):
         if lines and (not line.strip() or line.lstrip().startswith(("|", "- ", "#"))):
             yield first, lines
@@ -92,7 +93,7 @@ def runs_of_c(text: str) -> Iterator[Run]:
 
 def runs_of_python(text: str) -> Iterator[Run]:
     strings = [tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)]
-    comment = (0, [])  # type: Run
+    comment: Run = (0, [])
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             if comment[1] and comment[0] + len(comment[1]) == token.start[0]:
@@ -106,7 +107,7 @@ def runs_of_python(text: str) -> Iterator[Run]:
 
 
 def runs_of_script(text: str) -> Iterator[Run]:
-    comment = (0, [])  # type: Run
+    comment: Run = (0, [])
     for number, line in enumerate(text.split("\n"), 1):
         m = re.match(r"\s*#(.*)", line) or re.search(r"\s#\s(.*)", line)
         if m and comment[1] and comment[0] + len(comment[1]) == number:

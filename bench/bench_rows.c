@@ -27,7 +27,7 @@ static bool choose(bench_state *state, fixture *f, uint64_t round) {
     uint64_t all = ROUNDS * f->n;
     for (uint64_t i = 0; i < f->n; i++) {
         uint64_t number = i * ROUNDS + round % ROUNDS;
-        /* An odd factor and a power of two reach every slot once. */
+        /* Odd factor modulo a power of two: every number is another slot. */
         f->chosen[i] = f->table != NULL ? number * 0x9e3779b1U % all : bench_key(number);
     }
     return bench_ok(state, hotbed_copy(f->keys, f->chosen, f->n * sizeof *f->keys, f->stream)) &&

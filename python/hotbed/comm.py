@@ -250,7 +250,8 @@ class Comm:
         """Return a context manager for collective calls.
 
         It takes the lock and tags the calls, so that ranks can tell the calls of different collections apart.  If the
-        block raises, it aborts the communicator, because the other ranks make the same calls; unless they raise too.
+        block raises, the communicator is aborted, because the other ranks make the same calls.
+        An error that all ranks raise together (``agreed``) does not abort it.
         """
         return _Calls(self, tag)
 

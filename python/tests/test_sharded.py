@@ -259,7 +259,7 @@ def test_a_state_dict_has_the_rows_of_its_rank():
         weight, keys = own["embedding_bags.item.weight"], ebc.keys("item")
         assert torch.equal(weight, whole["embedding_bags.item.weight"][keys])
         assert weight.data_ptr() == ebc.weight("item").data_ptr()  # the memory that trains
-        again.load_state_dict(own)  # of the same rank
+        again.load_state_dict(own)  # a rank's own state dict
         assert torch.equal(again.weight("item"), weight)
         with pytest.raises(RuntimeError, match=f"shape .5, {DIM}., but the table has {ROWS} rows, {len(keys)} of them"):
             again.load_state_dict({**own, "embedding_bags.item.weight": weight[:5]})

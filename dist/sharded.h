@@ -108,7 +108,7 @@ typedef struct hotbed_path {
         requester_out;       /* the requester's rows that come in, gradients that go out */
     uint8_t *send, *receive; /* exact: messages */
     /* Rows that travel; one-sided: `owner_rows` is in the window. Gradients arrive in `owner_rows`,
-     * rank by rank; the rows that the rank requests from itself are there too. */
+     * rank by rank; they include rows that the rank requests from itself. */
     uint8_t *owner_rows, *requester_rows;
     uint8_t *local; /* [bound] rows of row_bytes by feature and rank; one rank: as in the batch */
     hotbed_gather_view gather;

@@ -263,7 +263,7 @@ HOTBED_HD uint32_t hotbed_line_match(const uint64_t *line, uint64_t word, uint32
 
 enum { HOTBED_LINES_AHEAD = 4 }; /* lines that a tile reads at most before it looks at the first */
 
-/* What each lane learns about its line. */
+/* The result of comparing each lane's line with two words. */
 typedef struct hotbed_line_words {
     uint32_t equal; /* words that equal the lane's word, one bit each */
     bool ends;      /* a word equals the lane's second word */
@@ -481,8 +481,8 @@ hotbed_index_candidate(hotbed_index_range range, hotbed_candidates c, uint32_t c
 /* Find the key of each lane in `wanted` (a bit each). Each lane hashes its own key; then all lanes
  * read the lines of several keys at a time: first the first bucket of each key, then the second
  * buckets of the keys not found, and so on. `cached`, equal on all lanes: lines may come from the L1
- * cache, so a search may miss a key that was inserted, and find one that was removed, since the
- * start of the kernel. */
+ * cache, so a search may miss a key that was inserted since the start of the kernel, and find a
+ * key that was removed since then. */
 HOTBED_HD uint64_t hotbed_index_find_each(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t wanted, bool cached,
     uint32_t width) {
@@ -843,16 +843,16 @@ HOTBED_COLD hotbed_index_result hotbed_index_place_rarely(
 /* --- place: one key per lane ------------------------------------------------------------------- */
 
 /* The candidates of a key in a range that evicts. */
-typedef struct hotbed_victims {
+typedef struct hotbed_eviction_candidates {
     const uint64_t *metas;               /* of the range's first slot */
     uint32_t buckets[HOTBED_WALK_EVICT]; /* ascending; the first `choices` of them */
     uint32_t choices;
     uint32_t marks;
-} hotbed_victims;
+} hotbed_eviction_candidates;
 
-HOTBED_HD hotbed_victims
-hotbed_index_victims(hotbed_index_view index, hotbed_index_range range, hotbed_candidates c) {
-    hotbed_victims v;
+HOTBED_HD hotbed_eviction_candidates hotbed_index_eviction_candidates(
+    hotbed_index_view index, hotbed_index_range range, hotbed_candidates c) {
+    hotbed_eviction_candidates v;
     v.metas = hotbed_index_meta(index, hotbed_index_slot(range, 0));
     v.choices = range.choices;
     v.marks = range.marks;
@@ -871,19 +871,21 @@ hotbed_index_victims(hotbed_index_view index, hotbed_index_range range, hotbed_c
 }
 
 /* Free slots of a key's candidates and the row to evict if there are none. */
-typedef struct hotbed_victim {
+typedef struct hotbed_eviction_scan {
     uint32_t free[HOTBED_WALK_EVICT / 2]; /* 16 bits per bucket, two buckets to a word */
     uint64_t rank; /* (hotbed_meta_rank(), order of the bucket, number in it); UINT64_MAX: none */
     uint64_t meta;
     bool busy; /* a slot is locked and not pinned, so it may soon be evictable */
-} hotbed_victim;
+} hotbed_eviction_scan;
 
-enum { HOTBED_VICTIM_BITS = 6 }; /* of hotbed_victim.rank for the bucket and the slot in it */
+enum {
+    HOTBED_EVICTION_BITS = 6
+}; /* of hotbed_eviction_scan.rank for the bucket and the slot in it */
 
 /* Scan the candidates of lane `lane`, with all lanes and one round of loads. All lanes get the same
  * result. */
-HOTBED_HD hotbed_victim
-hotbed_index_victim(const hotbed_victims *mine, uint32_t lane, uint32_t width) {
+HOTBED_HD hotbed_eviction_scan hotbed_index_scan_candidates(
+    const hotbed_eviction_candidates *mine, uint32_t lane, uint32_t width) {
     const uint32_t rank = hotbed_tile_rank(width);
     const uint64_t *metas = (const uint64_t *)(uintptr_t)hotbed_tile_shuffle_u64(
         width, (uint64_t)(uintptr_t)mine->metas, lane);
@@ -901,7 +903,7 @@ hotbed_index_victim(const hotbed_victims *mine, uint32_t lane, uint32_t width) {
                 rank + j * width < HOTBED_BUCKET_SLOTS / 2)
                 words[n][j] = hotbed_load_relaxed_u64x2(line + (size_t)2 * (rank + j * width));
     }
-    hotbed_victim v = {{0, 0}, UINT64_MAX, 0, false};
+    hotbed_eviction_scan v = {{0, 0}, UINT64_MAX, 0, false};
     HOTBED_UNROLL
     for (uint32_t n = 0; n < HOTBED_WALK_EVICT; n++) {
         HOTBED_UNROLL
@@ -918,10 +920,10 @@ hotbed_index_victim(const hotbed_victims *mine, uint32_t lane, uint32_t width) {
                 else if ((meta & (kept | HOTBED_META_LOCKED)) != 0)
                     v.busy = v.busy || (meta & kept) == 0;
                 else if (
-                    (hotbed_meta_rank(meta) << HOTBED_VICTIM_BITS | n * HOTBED_BUCKET_SLOTS | at) <
-                    v.rank) {
-                    v.rank =
-                        hotbed_meta_rank(meta) << HOTBED_VICTIM_BITS | n * HOTBED_BUCKET_SLOTS | at;
+                    (hotbed_meta_rank(meta) << HOTBED_EVICTION_BITS | n * HOTBED_BUCKET_SLOTS |
+                     at) < v.rank) {
+                    v.rank = hotbed_meta_rank(meta) << HOTBED_EVICTION_BITS |
+                             n * HOTBED_BUCKET_SLOTS | at;
                     v.meta = meta;
                 }
             }
@@ -944,22 +946,22 @@ hotbed_index_victim(const hotbed_victims *mine, uint32_t lane, uint32_t width) {
     return v;
 }
 
-/* What a lane does with its candidates: take a free slot, or evict. */
+/* The slot that a lane takes among its candidates: a free one, or one whose row it evicts. */
 typedef struct hotbed_choice {
     uint64_t slot; /* HOTBED_SLOT_NONE: there is none */
     uint64_t meta; /* that it has; 0: it is free */
-    bool busy;     /* as in hotbed_victim */
+    bool busy;     /* as in hotbed_eviction_scan */
 } hotbed_choice;
 
 /* The candidates of the lanes in `wanted` (a bit each), whose tables evict. */
-HOTBED_HD hotbed_choice hotbed_index_choose_victim(
+HOTBED_HD hotbed_choice hotbed_index_choose_slot(
     hotbed_index_view index, hotbed_index_range range, hotbed_candidates c, uint32_t from,
     uint32_t wanted, uint32_t width) {
-    const hotbed_victims mine = hotbed_index_victims(index, range, c);
+    const hotbed_eviction_candidates mine = hotbed_index_eviction_candidates(index, range, c);
     hotbed_choice choice = {HOTBED_SLOT_NONE, 0, false};
     for (uint32_t left = wanted; left != 0; left &= left - 1) {
         const uint32_t lane = hotbed_lowest_bit(left);
-        const hotbed_victim v = hotbed_index_victim(&mine, lane, width);
+        const hotbed_eviction_scan v = hotbed_index_scan_candidates(&mine, lane, width);
         if (hotbed_tile_rank(width) != lane)
             continue;
         choice.busy = v.busy;
@@ -983,7 +985,7 @@ HOTBED_HD hotbed_choice hotbed_index_choose_victim(
             choice.slot =
                 hotbed_index_slot(range, bucket) + hotbed_lowest_bit(after != 0 ? after : free);
         } else if (v.rank != UINT64_MAX) {
-            const uint32_t at = (uint32_t)v.rank & ((1U << HOTBED_VICTIM_BITS) - 1U);
+            const uint32_t at = (uint32_t)v.rank & ((1U << HOTBED_EVICTION_BITS) - 1U);
             uint32_t bucket = 0;
             HOTBED_UNROLL
             for (uint32_t m = 0; m < HOTBED_WALK_EVICT; m++)
@@ -1024,7 +1026,7 @@ HOTBED_HD hotbed_choice hotbed_index_choose_free(
     return choice;
 }
 
-/* What hotbed_index_place_each() may do. */
+/* The ways in which hotbed_index_place_each() may find a slot. */
 typedef enum hotbed_place_kind {
     HOTBED_PLACE_FREE = 0,   /* no table evicts or has times */
     HOTBED_PLACE_EVICT = 1,  /* the caller needs no evicted keys */
@@ -1059,9 +1061,9 @@ HOTBED_HD hotbed_index_result hotbed_index_place_each(
             choice = hotbed_index_choose_free(index, range, c, from, lanes, width);
         lanes = kind == HOTBED_PLACE_FREE ? 0 : hotbed_tile_ballot(width, looks && evicts);
         if (lanes != 0) {
-            const hotbed_choice victim =
-                hotbed_index_choose_victim(index, range, c, from, lanes, width);
-            choice = evicts ? victim : choice;
+            const hotbed_choice slot =
+                hotbed_index_choose_slot(index, range, c, from, lanes, width);
+            choice = evicts ? slot : choice;
         }
         if (!looks)
             continue;

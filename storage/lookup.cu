@@ -188,7 +188,7 @@ template <uint32_t WIDTH> static __device__ uint32_t bags_at_once(uint32_t keys,
     return n;
 }
 
-/* What a block pools: bags of one feature, `bags` per tile. */
+/* The share of a block in pooling: bags of one feature, `bags` per tile. */
 typedef struct pool_share {
     uint32_t feature, bags;
     uint32_t block; /* number of the block among the feature's blocks */

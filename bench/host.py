@@ -6,7 +6,7 @@ HOTBED_BENCH_PEERS) in turn, several times, and keeps the fastest of each figure
 the machine disturb single runs.  bench/report.py makes bench/results/host.md of the JSON file.
 
     bench/host.py --build build/host --python PYTHON --json FILE [--workload W1,...] [--scale 0.02]
-                  [--steps 10] [--rounds 5] [--cores 0] [--commit TEXT]
+                  [--steps 10] [--finds REGEX] [--rounds 5] [--cores 0] [--commit TEXT]
 """
 import argparse
 import datetime
@@ -66,7 +66,7 @@ def finds(args, folder, cases):
     path = os.path.join(folder, "finds.json")
     program = os.path.join(args.build, "bench", "hotbed-bench")
     command = [program, "--backend", "host", "--iterations", "10", f"--benchmark_out={path}"]
-    document = run(args, command + ["--benchmark_filter=index/alone_find/|peer/"], path)
+    document = run(args, command + [f"--benchmark_filter={args.finds}"], path)
     for entry in document["benchmarks"]:
         parts = entry["name"].split("/")
         sizes = " ".join(p for p in parts[3:] if p.split(":")[0] in ("n", "slots", "load", "hits"))
@@ -81,28 +81,28 @@ def main():
     parser.add_argument("--workload", default="W1,W2,W9,W10,W11,W12")
     parser.add_argument("--scale", type=float, default=0.02)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--finds", default="index/alone_find/|peer/", help="which lookups to run")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cores", default="0", help="list of cores, one thread for each")
     parser.add_argument("--commit", default="")
     parser.add_argument("--json", required=True)
     args = parser.parse_args()
-    workloads, lookups = {}, {}
+    document = {
+        "format": "hotbed-host 1",
+        "commit": args.commit,
+        "command": f"host.py --workload {args.workload} --scale {args.scale} --steps {args.steps} "
+        f"--finds '{args.finds}' --rounds {args.rounds} --cores {args.cores}",
+        "threads": len(args.cores.split(",")),
+        "least_ms": {},
+        "least_find_us": {},
+    }
     with tempfile.TemporaryDirectory() as folder:
-        for done in range(1, args.rounds + 1):
-            device, names = steps(args, folder, workloads)
-            finds(args, folder, lookups)
-            document = {
-                "format": "hotbed-host 1",
-                "commit": args.commit,
-                "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                "device": device,
-                "command": f"host.py --workload {args.workload} --scale {args.scale} --steps {args.steps} "
-                f"--rounds {done} --cores {args.cores}",
-                "threads": len(args.cores.split(",")),
-                "libraries": names,
-                "least_ms": workloads,
-                "least_find_us": lookups,
-            }
+        for at in range(2 * args.rounds):
+            if at % 2 == 0:
+                document["device"], document["libraries"] = steps(args, folder, document["least_ms"])
+            else:
+                finds(args, folder, document["least_find_us"])
+            document["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
             with open(args.json, "w", encoding="utf-8") as file:  # each time: an interrupted run keeps its results
                 json.dump(document, file, indent=2)
                 file.write("\n")

@@ -556,7 +556,7 @@ def host_section(kinds):
     parts = []
     for document in kinds["host"]:
         libraries = "; ".join(document["libraries"].values())
-        parts.append(f"### {document['device']}, {document['threads']} thread{'s' if document['threads'] > 1 else ''}")
+        parts.append(f"### {document['device']}")
         parts.append(
             f"`{document['command']}`, commit {document['commit']}, {document['date']} "
             f"([{document['file']}]({document['file']})). {libraries}."

@@ -34,8 +34,8 @@ HOTBED_HD void store_slot(
     slots[k] = hotbed_index_slot(q->range, bucket) + hotbed_lowest_bit(bits | 1U << 31);
 }
 
-/* About two thirds of the keys are in their first candidate, which the processor cannot predict: so
- * keys are appended to `left` without a branch. */
+/* Most keys are in their first candidate, but the processor cannot predict which, so the others are
+ * appended to `left` without a branch. */
 HOTBED_HD void first_as(hotbed_search *q, uint64_t *slots, match_line *match) {
     uint32_t left = 0;
     for (uint32_t k = 0; k < q->n; k++) {
@@ -61,12 +61,9 @@ HOTBED_HD void second_as(hotbed_search *q, uint64_t *slots, match_line *match) {
     q->num_left = left;
 }
 
-/* Whether a slot of the bucket was never used. The marker EMPTY is 0 in all buckets but the
- * candidates of key 0, which are the first ones. */
+/* Whether a slot of the bucket was never used. */
 HOTBED_HD bool never_full(const hotbed_search *q, uint32_t bucket, match_line *match) {
-    const uint64_t empty =
-        bucket >= q->range.choices ? 0 : hotbed_index_marker(q->range, bucket, false);
-    return match(line_of(q, bucket), empty) != 0;
+    return match(line_of(q, bucket), hotbed_index_marker(q->range, bucket, false)) != 0;
 }
 
 /* The bucket after `bucket` in the probe sequence of key number k. */

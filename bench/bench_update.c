@@ -30,7 +30,7 @@ typedef enum update_part { IN_ONE, REDUCE, APPLY } update_part;
 
 static bool make_buffers(
     bench_state *state, const bench_step *step, update_part part, update_buffers *buffers) {
-    uint64_t n = step->view.bound;
+    uint64_t n = step->view.batch.bound;
     *buffers = (update_buffers){0};
     buffers->dedup_bytes = step->unique->scratch(n, 1);
     buffers->sums_bytes = step->update->scratch(n, step->table.dim);
@@ -74,7 +74,7 @@ static bool iterate(
     bench_state *state, bench_step *step, const hotbed_optimizer_view *optimizer,
     const update_buffers *buffers, update_part part, uint64_t round) {
     double alpha = (double)bench_arg(state, 2) * 0.01;
-    bench_zipf(alpha, step->view.bound, step->view.bound, round, buffers->numbers);
+    bench_zipf(alpha, step->view.batch.bound, step->view.batch.bound, round, buffers->numbers);
     if (!bench_step_batch(state, step, buffers->numbers) ||
         !bench_step_prefetch(state, step, buffers->dedup, buffers->dedup_bytes))
         return false;

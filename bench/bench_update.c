@@ -57,7 +57,7 @@ static hotbed_status update_in_one(
 static hotbed_status reduce(
     const bench_step *step, const hotbed_optimizer_view *optimizer, const update_buffers *buffers) {
     hotbed_gradient_view gradient = {buffers->gradient, step->table.dim};
-    hotbed_sums_view sums = {buffers->unique_gradient, step->table.dim, false};
+    hotbed_sums_view sums = {.data = buffers->unique_gradient, .stride = step->table.dim};
     return step->update->reduce(
         &step->view, optimizer, gradient, sums, step->table.dim, buffers->sums, step->stream);
 }

@@ -123,7 +123,7 @@ static hotbed_status time_point(
     r->uniques = (after.uniques - before.uniques) / p->steps;
     if (oracle)
         HOTBED_TRY(workload_oracle_check(oracle, run));
-    HOTBED_TRY(workload_pass_eval(run, p->steps, true, &r->graph, &r->host));
+    HOTBED_TRY(workload_pass_eval(run, p->steps, true, &r->graph, &r->least, &r->host));
     if (oracle)
         HOTBED_TRY(workload_check_eval(run, (p->steps - 1) % run->input->shape.batches));
     r->checked = oracle ? workload_oracle_rows(oracle) : 0;

@@ -1,6 +1,4 @@
 /* storage/lookup.cu - prefetch, forward and eval on CUDA. Host counterpart: lookup_host.c. */
-#include <cub/block/block_scan.cuh>
-
 #include "base/cuda_launch.h"
 #include "storage/cuda_bins.h"
 #include "storage/lookup_kernels.h"
@@ -198,25 +196,39 @@ typedef struct pool_share {
  * know how many blocks are needed. */
 template <uint32_t WIDTH>
 static __device__ bool find_share(const hotbed_step_view *s, pool_share *share) {
-    typedef cub::BlockScan<uint32_t, POOL_BLOCK> scan;
-    __shared__ typename scan::TempStorage scratch;
-    uint32_t before = 0;
+    __shared__ uint32_t warps[POOL_BLOCK / WARP];
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    uint32_t before = 0; /* blocks of earlier features */
     for (uint32_t base = 0; base < s->storage.num_features; base += POOL_BLOCK) {
         const uint32_t f = base + threadIdx.x;
-        uint32_t bags = 1, blocks = 0, first, all;
+        uint32_t bags = 1, blocks = 0;
         if (f < s->storage.num_features) {
             bags = bags_at_once<WIDTH>(
                 s->batch.feature_starts[f + 1] - s->batch.feature_starts[f], s->batch.size);
             const uint32_t block_bags = POOL_BLOCK / WIDTH * bags;
             blocks = (s->batch.size + block_bags - 1) / block_bags;
         }
-        scan(scratch).ExclusiveSum(blocks, first, all);
-        if (blockIdx.x - before - first < blocks)
-            *share = {f, bags, blockIdx.x - before - first};
+        uint32_t sum = blocks; /* of the features of this lane and the lanes before it */
+        for (uint32_t apart = 1; apart < WARP; apart *= 2) {
+            const uint32_t other = __shfl_up_sync(0xffffffffU, sum, apart);
+            sum += lane >= apart ? other : 0;
+        }
+        __syncthreads(); /* earlier readers of `warps` */
+        if (lane == WARP - 1)
+            warps[warp] = sum;
         __syncthreads();
+        uint32_t all = 0, first = before + sum - blocks;
+        for (uint32_t w = 0; w < POOL_BLOCK / WARP; w++) {
+            first += w < warp ? warps[w] : 0;
+            all += warps[w];
+        }
+        if (blockIdx.x - first < blocks) /* false too if the block comes before */
+            *share = {f, bags, blockIdx.x - first};
         before += all;
-        if (blockIdx.x < before)
+        if (blockIdx.x < before) {
+            __syncthreads();
             return true;
+        }
     }
     return false;
 }

@@ -48,6 +48,8 @@ struct hotbed_fault; /* base/fault.h */
  *
  * Plain pointers to the arrays that kernels read and write, in device memory, and numbers. */
 
+enum { HOTBED_REGISTER_DIM_MOST = 128 }; /* largest dim of rows that updates keep in registers */
+
 /* The storage, the same for all batches. */
 typedef struct hotbed_storage_view {
     const hotbed_table_view *tables; /* [num_tables] */
@@ -61,6 +63,7 @@ typedef struct hotbed_storage_view {
     hotbed_timer *timer;           /* NULL if no table has timestamps */
     const uint64_t *custom_scores; /* [num_tables] */
     uint32_t *holding;             /* one word: kinds of pins, counted over all tickets */
+    const float *zeros;            /* [HOTBED_REGISTER_DIM_MOST] */
     uint32_t num_tables, num_features;
     uint32_t pooling;      /* hotbed_pooling */
     uint32_t output_dtype; /* hotbed_dtype */

@@ -129,6 +129,7 @@ static size_t carve_description(hotbed_storage *storage, uint8_t *base) {
         hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->custom_scores);
     storage->below = hotbed_carve_take(&carve, sizeof *storage->below);
     storage->holding = hotbed_carve_take(&carve, sizeof *storage->holding);
+    storage->zeros = hotbed_carve_take(&carve, HOTBED_REGISTER_DIM_MOST * sizeof *storage->zeros);
     storage->timer = NULL;
     if (storage->timed)
         storage->timer = hotbed_carve_take(&carve, sizeof *storage->timer);

@@ -149,6 +149,7 @@ struct hotbed_storage {
     hotbed_tally *tallies;
     uint32_t *below;     /* see hotbed_eval_view */
     uint32_t *holding;   /* see hotbed_storage_view */
+    float *zeros;        /* likewise */
     hotbed_timer *timer; /* NULL unless `timed` */
     uint64_t *custom_scores;
     hotbed_memory warning;     /* pinned: a hotbed_fault, for CHECK_WARN */

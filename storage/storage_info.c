@@ -59,6 +59,7 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
                 .timer = storage->timer,
                 .custom_scores = storage->custom_scores,
                 .holding = storage->holding,
+                .zeros = storage->zeros,
                 .num_tables = storage->num_tables,
                 .num_features = storage->num_features,
                 .pooling = (uint32_t)storage->pooling,

@@ -344,7 +344,7 @@ HOTBED_HD void hotbed_update_row(
  * Sums stay in registers; each gradient is read once.
  */
 
-enum { HOTBED_QUADS_MOST = 4, HOTBED_AHEAD_MOST = 8, HOTBED_REGISTER_DIM_MOST = 128 };
+enum { HOTBED_QUADS_MOST = 4, HOTBED_AHEAD_MOST = 8 };
 
 /* Properties for which a kernel is compiled; literals. */
 typedef struct hotbed_register_shape {
@@ -391,24 +391,8 @@ HOTBED_HD uint32_t hotbed_addend_occurrence(
                                    : s->unique.positions[j + (lane < source.end - j ? lane : 0)];
 }
 
-/* The gradient of an occurrence that is in no bag. Adding it changes no bit, because a sum from
- * zero is never -0. */
-#if defined(__CUDACC__)
-static __device__ const float hotbed_device_zeros[HOTBED_REGISTER_DIM_MOST] = {0.0F};
-#endif
-#if !defined(__CUDA_ARCH__)
-static const float hotbed_host_zeros[HOTBED_REGISTER_DIM_MOST] __attribute__((unused)) = {0.0F};
-#endif
-
-HOTBED_HD uint64_t hotbed_zeros_at(void) {
-#if defined(__CUDA_ARCH__)
-    return (uint64_t)(uintptr_t)hotbed_device_zeros;
-#else
-    return (uint64_t)(uintptr_t)hotbed_host_zeros;
-#endif
-}
-
-/* Address of addend number j of a row: the gradient of occurrence i, or a partial sum. */
+/* Address of addend number j of a row: the gradient of occurrence i, or a partial sum. An occurrence
+ * in no bag adds zeros, which change no bit, because a sum from zero is never -0. */
 HOTBED_HD uint64_t hotbed_addend_at(
     const hotbed_step_view *s, hotbed_gradient_view gradient, bool pooled, hotbed_sum_source source,
     uint32_t j, uint32_t i) {

@@ -45,6 +45,7 @@ static void finish(sharded_fixture *r) {
 /* Number of batches that overflowed, and that did not, on the ranks of this process. */
 typedef struct replay_case {
     sharded_case how;
+    uint32_t ranks;
     int replayed, whole;
 } replay_case;
 
@@ -52,6 +53,7 @@ static void replay_body(world_rank *me) {
     replay_case *c = me->argument;
     sharded_fixture r;
     sharded_fixture_open(&r, me, &c->how);
+    __atomic_store_n(&c->ranks, me->size, __ATOMIC_RELAXED);
     for (int step = 0; step < r.how->steps; step++) {
         bool overflowed;
         sharded_fixture_step(&r, step);
@@ -79,8 +81,9 @@ static void an_overflow_is_replayed_whole(hotbed_backend backend) {
             sharded_fixture_run(plan == HOTBED_PLAN_FIXED && i == 2 ? 33 : 8, replay_body, &c);
             if (c.replayed + c.whole == 0)
                 return; /* the transport has no such world: the test is skipped */
-            CHECK(c.replayed > 0 || c.how.capacity == 20);
-            CHECK(c.whole > 0 || c.how.capacity == 4);
+            /* a rank alone sends nothing */
+            CHECK((c.replayed > 0) == (c.ranks > 1) || (c.how.capacity == 20 && c.ranks > 1));
+            CHECK(c.whole > 0 || (c.how.capacity == 4 && c.ranks > 1));
         }
 }
 

@@ -2,7 +2,7 @@
 #include "base/cuda_launch.h"
 #include "storage/index_kernels.h"
 
-/* A tile of 4 lanes per key, as in storage/lookup.cu. There are more blocks than fit at once:
+/* A key per lane and tiles of 4 lanes, as in storage/lookup.cu. There are more blocks than fit at once:
  * registers limit occupancy to less than 2048 threads per SM, and with a single round of blocks the
  * last ones would run almost alone. */
 enum { TILE = 4, BLOCK = 256, WAVES = 64, WARP = 32 };

@@ -5,8 +5,8 @@
 #include "storage/cuda_bins.h"
 #include "storage/lookup_kernels.h"
 
-/* A tile of 4 lanes reads two 16-byte words per lane and bucket: the line of 16 keys of both
- * candidate buckets at once. */
+/* Each lane has a key. The 4 lanes of a tile read the lines of their buckets together, two 16-byte
+ * words per lane and line; see hotbed_line_match_each(). */
 enum {
     TILE = 4,
     BLOCK = 256,

@@ -3,8 +3,8 @@
 #include "storage/cuda_bins.h"
 #include "storage/lookup_kernels.h"
 
-/* A tile of 4 lanes reads two 16-byte words per lane and bucket: the line of 16 keys of both
- * candidate buckets at once. */
+/* Each lane has a key. The 4 lanes of a tile read the lines of their buckets together, two 16-byte
+ * words per lane and line; see hotbed_line_match_each(). */
 enum {
     TILE = 4,
     BLOCK = 256,
@@ -14,6 +14,12 @@ enum {
         4, /* more blocks than fit at once, so that all SMs finish together; 1 is 7 % slower */
     LAYOUT_BLOCK = 1024,
 };
+
+/* Resident blocks per SM of kernels that search, which bound their registers: more keys in flight are
+ * worth a few spills. Kernels with code for segments need more registers. */
+static constexpr unsigned resident(bool grows, unsigned blocks) {
+    return grows ? 2 : blocks;
+}
 
 /* eval, deferred rows: number of blocks, and rows that a warp reads at a time. Concurrent reads
  * must stay close together: 32 blocks take 5.3 ms, 528 blocks 8.0 ms, and turns of 32 rows 6.8 ms
@@ -86,7 +92,8 @@ static __global__ void __launch_bounds__(BLOCK) find_static_kernel(hotbed_step_v
 }
 
 template <bool GROWS>
-static __global__ void __launch_bounds__(BLOCK) find_kernel(hotbed_step_view view) {
+static __global__ void __launch_bounds__(BLOCK, resident(GROWS, 3))
+    find_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     for (uint64_t u = hotbed_cuda_thread() / TILE * TILE; u < uniques; u += hotbed_cuda_threads())
@@ -95,7 +102,8 @@ static __global__ void __launch_bounds__(BLOCK) find_kernel(hotbed_step_view vie
 }
 
 template <bool GROWS>
-static __global__ void __launch_bounds__(BLOCK) place_kernel(hotbed_step_view view) {
+static __global__ void __launch_bounds__(BLOCK, resident(GROWS, 3))
+    place_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     const uint32_t n = *s.unique.num_missing, lane = threadIdx.x % WARP, tile = lane / TILE * TILE;
     for (uint64_t i = hotbed_cuda_thread() / WARP * WARP; i < n; i += hotbed_cuda_threads()) {
@@ -111,7 +119,8 @@ static __global__ void __launch_bounds__(BLOCK) place_kernel(hotbed_step_view vi
 }
 
 template <bool GROWS>
-static __global__ void __launch_bounds__(BLOCK) find_keys_kernel(hotbed_step_view view) {
+static __global__ void __launch_bounds__(BLOCK, resident(GROWS, 4))
+    find_keys_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint64_t n = s.batch.feature_starts[s.storage.num_features];
     for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < n; i += hotbed_cuda_threads())
@@ -132,7 +141,7 @@ static __global__ void __launch_bounds__(BLOCK)
 
 /* Find and forward in one kernel, so that some warps search keys while others copy rows. */
 template <uint32_t WIDTH, bool GROWS, bool TIERS>
-static __global__ void __launch_bounds__(BLOCK)
+static __global__ void __launch_bounds__(BLOCK, resident(GROWS, TIERS ? 3 : 4))
     eval_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint64_t n = s.batch.feature_starts[s.storage.num_features], epoch = hotbed_eval_epoch(&s);

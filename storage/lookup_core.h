@@ -263,9 +263,11 @@ HOTBED_HD void hotbed_find_keys(
  * not checked.
  *
  * On CUDA, passes that find a key and read its row in one kernel order the two as follows: the
- * row's address depends on the key that was read, the key was published with release order, both
- * are read at a cache level that all SMs share (hotbed_eval_shares()), and the second load is
- * issued after the first has returned. The other passes are separate kernels, or use a fence.
+ * row's address depends on the key that was read, the key was published with release order, the row
+ * is read at a cache level that all SMs share (hotbed_eval_shares()), and its load is issued after
+ * the key's has returned. The key may come from the SM's L1 cache, except in tables whose rows move:
+ * it was published before it got there, and not before the kernel read the epoch. The other passes
+ * are separate kernels, or use a fence.
  */
 
 /* One lane: the current epoch. Later reads of this lane are ordered after it. */

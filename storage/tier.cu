@@ -25,7 +25,7 @@ enum { WARP_SMS = 12, WARP_BLOCK = 256 }; /* without bulk copies */
 static_assert(HOTBED_BINS + 1 == SCAN_BLOCK, "a thread a bin");
 
 template <bool GROWS>
-static __global__ void __launch_bounds__(BLOCK) seek_kernel(hotbed_step_view view) {
+static __global__ void __launch_bounds__(BLOCK, GROWS ? 2 : 3) seek_kernel(hotbed_step_view view) {
     const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint32_t n = *s.unique.num_missing;
     for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < n; i += hotbed_cuda_threads())

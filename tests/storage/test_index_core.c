@@ -511,6 +511,33 @@ static void tables_with_regions_hold_as_many_keys_as_their_capacity(hotbed_backe
     free(words);
 }
 
+/* Finds read the second bucket only of keys that are not in the first, and the probe sequence of almost none. */
+static void most_keys_are_in_their_first_bucket(hotbed_backend backend) {
+    (void)backend;
+    enum { BUCKETS = 1 << 14, SLOTS = BUCKETS * HOTBED_BUCKET_SLOTS };
+    const hotbed_index_range range = {.buckets = BUCKETS, .choices = HOTBED_WALK_MOST};
+    uint64_t *words = calloc((size_t)2 * SLOTS, sizeof *words);
+    CHECK(words != NULL);
+    const hotbed_index_view view = {words, words + SLOTS, NULL};
+    hotbed_index_start(view, range);
+    uint64_t placed = 0, first = 0, second = 0;
+    for (uint64_t key = 0; key < (uint64_t)SLOTS * 97 / 100; key++) {
+        const hotbed_candidates c = hotbed_index_candidates(range, key);
+        const hotbed_index_result r =
+            hotbed_index_place(view, range, key, hotbed_meta_new(1, 0), 1);
+        CHECK_EQ(r.outcome, HOTBED_INDEX_INSERTED);
+        hotbed_index_publish(view, r.slot, key);
+        placed++;
+        first += r.slot / HOTBED_BUCKET_SLOTS == c.first;
+        second += r.slot / HOTBED_BUCKET_SLOTS == c.second;
+        if (placed == (uint64_t)SLOTS * 3 / 4)
+            CHECK(first * 100 > placed * 84);
+    }
+    CHECK(first * 100 > placed * 78);
+    CHECK((first + second) * 1000 > placed * 985);
+    free(words);
+}
+
 /* In a range with times, the key with the lowest score is evicted; among equal scores the lowest time, then the
  * lowest slot. */
 static void times_decide_between_equal_scores(hotbed_backend backend) {
@@ -832,6 +859,7 @@ const hotbed_test hotbed_tests[] = {
      a_table_in_separate_memory_is_the_same_at_every_width},
     {"tables_of_one_index_do_not_touch_each_other", tables_of_one_index_do_not_touch_each_other},
     {"lanes_search_in_tables_of_their_own", lanes_search_in_tables_of_their_own},
+    {"most_keys_are_in_their_first_bucket", most_keys_are_in_their_first_bucket},
     {"times_decide_between_equal_scores", times_decide_between_equal_scores},
     {"scores_follow_their_rule", scores_follow_their_rule},
     {"candidates_are_distinct", candidates_are_distinct},

@@ -361,7 +361,7 @@ static void prefetches_are_the_same_at_every_width(hotbed_backend backend) {
     run(KEYS);
     for (uint32_t t = 0; t < TABLES; t++) {
         const hotbed_tally *tally = &works[0].w.tallies[t];
-        CHECK(tally->fetches > 20);
+        CHECK(tally->fetches > 10);
         CHECK(tally->write_backs > 20);
         CHECK(tally->in_place > 0);
         CHECK_EQ(tally->refused, 0);

@@ -83,12 +83,12 @@ HOTBED_HD float hotbed_tile_shuffle_f32(uint32_t width, float value, uint32_t so
 /* Bitwise OR over the lanes. */
 HOTBED_HD uint32_t hotbed_tile_or(uint32_t width, uint32_t bits) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    return width == 1 ? bits : __reduce_or_sync(hotbed_tile_mask(width), bits);
-#else
+    if (width == 32) /* tiles of one warp would take turns */
+        return __reduce_or_sync(0xffffffffU, bits);
+#endif
     for (uint32_t step = 1; step < width; step *= 2)
         bits |= hotbed_tile_shuffle_u32(width, bits, hotbed_tile_rank(width) ^ step);
     return bits;
-#endif
 }
 
 /* Make the earlier stores of each lane visible to all lanes of the tile. */

@@ -43,6 +43,9 @@ enum {
      * lower load: docs/design/index.md has the figures. */
     HOTBED_BUCKET_SPARE = 6,
     HOTBED_WALK_MOST = 128, /* most candidates of a key in a table that refuses keys */
+    /* Buckets of a probe sequence between two tests whether it has ended. A test takes as many hashes
+     * as a small table has buckets, because EMPTY is hard to find there. */
+    HOTBED_WALK_STRIDE = 8,
     HOTBED_WALK_EVICT = 4, /* candidates in a table that evicts; the evicted row is one of theirs */
     HOTBED_PINS_MOST = 255,
 };
@@ -263,32 +266,20 @@ HOTBED_HD uint32_t hotbed_line_match(const uint64_t *line, uint64_t word, uint32
 
 enum { HOTBED_LINES_AHEAD = 4 }; /* lines that a tile reads at most before it looks at the first */
 
-/* The result of comparing each lane's line with two words. */
-typedef struct hotbed_line_words {
-    uint32_t equal; /* words that equal the lane's word, one bit each */
-    bool ends;      /* a word equals the lane's second word */
-} hotbed_line_words;
-
-/* Compare the words of each lane's own line with the lane's words, for the lanes in `wanted` (a bit
- * each). The lanes read the lines together, `ahead` at a time, a literal: 2 or 4. `two`, a literal:
- * there is a second word. `cached`, equal on all lanes: read as by hotbed_load_cached_u64x2(). */
-HOTBED_HD hotbed_line_words hotbed_line_match_each(
-    const uint64_t *line, uint64_t word, bool two, uint64_t second, uint32_t wanted, uint32_t ahead,
-    bool cached, uint32_t width) {
+/* Which words of each lane's own line equal the lane's word, one bit each, for the lanes in `wanted`
+ * (a bit each); 0 for others. The lanes read the lines together, `ahead` at a time, a literal: 2 or
+ * 4. `cached`, equal on all lanes: read as by hotbed_load_cached_u64x2(). */
+HOTBED_HD uint32_t hotbed_line_match_each(
+    const uint64_t *line, uint64_t word, uint32_t wanted, uint32_t ahead, bool cached,
+    uint32_t width) {
     const uint32_t rank = hotbed_tile_rank(width);
-    hotbed_line_words result = {0, false};
-    if (width == 1) {
-        if (wanted != 0) {
-            result.equal = hotbed_match16(line, word);
-            result.ends = two && hotbed_match16(line, second) != 0;
-        }
-        return result;
-    }
+    uint32_t equal = 0;
+    if (width == 1)
+        return wanted != 0 ? hotbed_match16(line, word) : 0;
     for (uint32_t left = wanted; left != 0;) {
         uint32_t lane[HOTBED_LINES_AHEAD]; /* whose line it is; UINT32_MAX: there are no more */
         hotbed_u64x2 words[HOTBED_LINES_AHEAD][HOTBED_BUCKET_SLOTS / 4];
-        /* 16 bits for each line, two lines to a word; a bit for each line */
-        uint32_t bits[HOTBED_LINES_AHEAD / 2] = {0}, ends = 0;
+        uint32_t bits[HOTBED_LINES_AHEAD / 2] = {0}; /* 16 for each line, two lines to a word */
         HOTBED_UNROLL
         for (uint32_t k = 0; k < HOTBED_LINES_AHEAD; k++) {
             if (k >= ahead || k >= width)
@@ -313,7 +304,6 @@ HOTBED_HD hotbed_line_words hotbed_line_match_each(
             if (k >= ahead || k >= width)
                 continue;
             const uint64_t sought = hotbed_tile_shuffle_u64(width, word, lane[k] % width);
-            const uint64_t end = two ? hotbed_tile_shuffle_u64(width, second, lane[k] % width) : 0;
             HOTBED_UNROLL
             for (uint32_t j = 0; j < HOTBED_BUCKET_SLOTS / 4; j++) {
                 const hotbed_u64x2 pair = words[k][j];
@@ -325,24 +315,19 @@ HOTBED_HD hotbed_line_words hotbed_line_match_each(
                     bits[k / 2] |= 1U << shift;
                 if (pair.b == sought)
                     bits[k / 2] |= 2U << shift;
-                if (two && (pair.a == end || pair.b == end))
-                    ends |= 1U << k;
             }
         }
-        ends = two ? hotbed_tile_or(width, ends) : 0;
         HOTBED_UNROLL
         for (uint32_t k = 0; k < HOTBED_LINES_AHEAD; k++) {
             if (k >= ahead || k >= width)
                 continue;
             if (k % 2 == 0)
                 bits[k / 2] = hotbed_tile_or(width, bits[k / 2] << 2 * (rank % 8));
-            if (rank != lane[k])
-                continue;
-            result.equal = bits[k / 2] >> 16 * (k % 2) & 0xffffU;
-            result.ends = (ends >> k & 1U) != 0;
+            if (rank == lane[k])
+                equal = bits[k / 2] >> 16 * (k % 2) & 0xffffU;
         }
     }
-    return result;
+    return equal;
 }
 
 /* --- find ------------------------------------------------------------------------------------- */
@@ -404,7 +389,7 @@ HOTBED_HD uint64_t hotbed_index_find_walk(
     uint32_t bits = hotbed_index_walk_ends(index, range, c.first, width) |
                     hotbed_index_walk_ends(index, range, c.second, width);
     for (uint32_t choice = 2; choice < range.choices; choice++) {
-        if (hotbed_tile_ballot(width, bits != 0) != 0)
+        if (choice % HOTBED_WALK_STRIDE == 2 && hotbed_tile_ballot(width, bits != 0) != 0)
             return HOTBED_SLOT_NONE; /* an earlier candidate was never full */
         uint32_t bucket = hotbed_index_walk(range, c, choice);
         uint64_t slot = hotbed_index_slot(range, bucket);
@@ -412,7 +397,8 @@ HOTBED_HD uint64_t hotbed_index_find_walk(
             slot, hotbed_line_match(hotbed_index_key(index, slot), key, width), width);
         if (slot != HOTBED_SLOT_NONE)
             return slot;
-        bits = hotbed_index_walk_ends(index, range, bucket, width);
+        if ((choice + 1) % HOTBED_WALK_STRIDE == 2)
+            bits = hotbed_index_walk_ends(index, range, bucket, width);
     }
     return HOTBED_SLOT_NONE;
 }
@@ -487,39 +473,45 @@ HOTBED_HD uint64_t hotbed_index_find_each(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t wanted, bool cached,
     uint32_t width) {
     const uint32_t rank = hotbed_tile_rank(width);
-    bool lacks = (wanted >> rank & 1U) != 0;
+    const bool mine = (wanted >> rank & 1U) != 0;
     hotbed_candidates c = {0, 0, 0};
-    if (lacks)
+    if (mine)
         c = hotbed_index_candidates(range, key);
     else
         range.first_bucket = range.segment = 0;
-    uint64_t line = hotbed_index_slot(range, c.first), found = HOTBED_SLOT_NONE;
-    hotbed_line_words words = hotbed_line_match_each(
-        hotbed_index_key(index, line), key, false, 0, wanted, HOTBED_LINES_AHEAD, cached, width);
+    uint32_t bucket = c.first;
+    uint64_t line = hotbed_index_slot(range, bucket), found = HOTBED_SLOT_NONE;
+    bool looks = mine; /* the search has not ended */
+    uint32_t equal = hotbed_line_match_each(
+        hotbed_index_key(index, line), key, wanted, HOTBED_LINES_AHEAD, cached, width);
     for (uint32_t choice = 1;; choice++) {
-        /* A bucket that was never full ends the search, unless it is the first. */
-        if (words.equal != 0)
-            found = line + hotbed_lowest_bit(words.equal);
-        lacks = lacks && words.equal == 0;
-        const bool looks = lacks && choice < range.choices && !words.ends;
+        if (equal != 0)
+            found = line + hotbed_lowest_bit(equal);
+        looks = looks && found == HOTBED_SLOT_NONE && choice < range.choices;
+        if (choice % HOTBED_WALK_STRIDE == 2) { /* the bucket read last may end the search */
+            const bool tests = looks && range.choices > HOTBED_WALK_EVICT;
+            const uint32_t testing = hotbed_tile_ballot(width, tests);
+            if (testing != 0) {
+                const uint64_t empty = tests ? hotbed_index_marker(range, bucket, false) : 0;
+                equal = hotbed_line_match_each(
+                    hotbed_index_key(index, line), empty, testing, HOTBED_LINES_AHEAD / 2, cached,
+                    width);
+                looks = looks && equal == 0;
+            }
+        }
         const uint32_t left = hotbed_tile_ballot(width, looks);
         if (left == 0)
             break;
-        uint64_t empty = 0;
         if (looks) {
-            const uint32_t bucket = hotbed_index_candidate(range, c, choice);
-            empty = hotbed_index_marker(range, bucket, false);
+            bucket = hotbed_index_candidate(range, c, choice);
             line = hotbed_index_slot(range, bucket);
         }
-        const bool ended = words.ends;
-        words = hotbed_line_match_each(
-            hotbed_index_key(index, line), key, true, empty, left, HOTBED_LINES_AHEAD / 2, cached,
-            width);
-        words.ends = words.ends || ended;
+        equal = hotbed_line_match_each(
+            hotbed_index_key(index, line), key, left, HOTBED_LINES_AHEAD / 2, cached, width);
     }
     if (index.segments == NULL)
         return found;
-    lacks = lacks && hotbed_index_grows(index, range);
+    const bool lacks = mine && found == HOTBED_SLOT_NONE && hotbed_index_grows(index, range);
     for (uint32_t left = hotbed_tile_ballot(width, lacks); left != 0; left &= left - 1) {
         const uint32_t lane = hotbed_lowest_bit(left);
         const uint64_t slot = hotbed_index_find_grown(
@@ -1008,11 +1000,9 @@ HOTBED_HD hotbed_choice hotbed_index_choose_free(
     for (uint32_t n = 0; hotbed_tile_ballot(width, looks) != 0; n++) {
         const uint64_t next =
             hotbed_index_slot(range, looks ? hotbed_index_candidate(range, c, n) : 0);
-        const uint32_t free =
-            hotbed_line_match_each(
-                hotbed_index_meta(index, next), 0, false, 0, hotbed_tile_ballot(width, looks),
-                HOTBED_LINES_AHEAD, false, width)
-                .equal;
+        const uint32_t free = hotbed_line_match_each(
+            hotbed_index_meta(index, next), 0, hotbed_tile_ballot(width, looks), HOTBED_LINES_AHEAD,
+            false, width);
         if (looks && hotbed_bits_set(free) > hotbed_bits_set(best)) {
             best = free;
             line = next;

@@ -399,7 +399,7 @@ HOTBED_HD uint64_t hotbed_addend_at(
     if (source.partials != NULL)
         return (uint64_t)(uintptr_t)(source.partials + j * source.partial_stride);
     uint64_t at = pooled ? hotbed_occurrence_of(s, gradient, i).at : i * gradient.stride;
-    return at == HOTBED_NO_GRADIENT ? hotbed_zeros_at()
+    return at == HOTBED_NO_GRADIENT ? (uint64_t)(uintptr_t)s->storage.zeros
                                     : (uint64_t)(uintptr_t)((const float *)gradient.data + at);
 }
 

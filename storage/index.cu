@@ -2,33 +2,33 @@
 #include "base/cuda_launch.h"
 #include "storage/index_kernels.h"
 
-/* A key per lane and tiles of 4 lanes, as in storage/lookup.cu. There are more blocks than fit at once:
+/* A key per lane and tiles as in storage/lookup.cu. There are more blocks than fit at once:
  * registers limit occupancy to less than 2048 threads per SM, and with a single round of blocks the
  * last ones would run almost alone. */
-enum { TILE = 4, BLOCK = 256, WAVES = 64, WARP = 32 };
+enum { TILE = 8, PLACE_TILE = 4, BLOCK = 256, WAVES = 64, WARP = 32 };
 
 static __global__ void __launch_bounds__(BLOCK, 4) index_find_kernel(hotbed_index_args a) {
     for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < a.n; i += hotbed_cuda_threads())
         hotbed_call_find(&a, i, TILE);
 }
 
-static __global__ void __launch_bounds__(BLOCK, 3) index_claim_kernel(hotbed_index_args a) {
+static __global__ void __launch_bounds__(BLOCK, 4) index_claim_kernel(hotbed_index_args a) {
     for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < a.n; i += hotbed_cuda_threads())
         hotbed_call_claim(&a, i, TILE);
 }
 
-static __global__ void __launch_bounds__(BLOCK, 3) index_hold_kernel(hotbed_index_args a) {
+static __global__ void __launch_bounds__(BLOCK, 4) index_hold_kernel(hotbed_index_args a) {
     for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < a.n; i += hotbed_cuda_threads())
         hotbed_call_hold(&a, i, TILE);
 }
 
 /* The tiles of a warp loop together, so that one lane adds to num_evicted for all of them: a
  * million additions to one word would take longer than the rest of the kernel. */
-static __global__ void __launch_bounds__(BLOCK, 3) index_place_kernel(hotbed_index_args a) {
+static __global__ void __launch_bounds__(BLOCK, 2) index_place_kernel(hotbed_index_args a) {
     for (uint64_t first = hotbed_cuda_thread() / WARP * WARP; first < a.n;
          first += hotbed_cuda_threads()) {
         const hotbed_index_result r =
-            hotbed_call_place(&a, first + threadIdx.x % WARP / TILE * TILE, TILE);
+            hotbed_call_place(&a, first + threadIdx.x % WARP / PLACE_TILE * PLACE_TILE, PLACE_TILE);
         if (a.num_evicted == NULL)
             continue;
         bool evicted = r.outcome == HOTBED_INDEX_EVICTED;

@@ -267,7 +267,14 @@ hotbed_pool_view hotbed_part_pool(
 
 /* Where the lookup writes its output: `all_pooled` or the path's `local`, and the elements from one
  * row to the next. */
-void *hotbed_part_local(const hotbed_part *part, uint64_t *stride);
+static inline void *hotbed_part_local(const hotbed_part *part, uint64_t *stride) {
+    if (part->row_bytes == 0) {
+        *stride = part->group->columns;
+        return part->all_pooled;
+    }
+    *stride = part->row_bytes / hotbed_dtype_bytes(part->sharded->output_dtype);
+    return part->path->local;
+}
 
 /* Make the occurrences of the ticket's keys refer to the rows of gradients that update() passes to
  * the lookup. Called after a prefetch. */
@@ -281,7 +288,14 @@ hotbed_status hotbed_part_map_features(
 
 /* Whether the batch has the part's features and no others, in their order, so that its arrays are
  * the part's. The features must have been mapped. */
-bool hotbed_part_has_order_of(const hotbed_part *part, const hotbed_kjt *kjt);
+static inline bool hotbed_part_has_order_of(const hotbed_part *part, const hotbed_kjt *kjt) {
+    uint32_t f = 0;
+    if (kjt->strides != NULL || kjt->num_features != part->group->num_features)
+        return false;
+    while (f < kjt->num_features && part->mapped[f] == f)
+        f++;
+    return f == kjt->num_features;
+}
 
 /* --- one rank (sharded_alone.c) ---------------------------------------------------------------------- */
 

@@ -201,15 +201,6 @@ hotbed_status hotbed_part_map_features(
         (uint32_t *)(uintptr_t)part->pick.features, part->mapped, g->num_features, stream);
 }
 
-bool hotbed_part_has_order_of(const hotbed_part *part, const hotbed_kjt *kjt) {
-    uint32_t f = 0;
-    if (kjt->strides != NULL || kjt->num_features != part->group->num_features)
-        return false;
-    while (f < kjt->num_features && part->mapped[f] == f)
-        f++;
-    return f == kjt->num_features;
-}
-
 /* Whether the part removes the duplicates of the caller's keys where they are. */
 static bool dedups_in_place(const hotbed_part *part, const hotbed_kjt *kjt) {
     return part->group->dedup && hotbed_part_has_order_of(part, kjt);

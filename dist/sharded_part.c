@@ -546,15 +546,6 @@ hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_str
 
 /* --- the exchange of rows --------------------------------------------------------------------------------- */
 
-void *hotbed_part_local(const hotbed_part *part, uint64_t *stride) {
-    if (part->row_bytes == 0) {
-        *stride = part->group->columns;
-        return part->all_pooled;
-    }
-    *stride = part->row_bytes / hotbed_dtype_bytes(part->sharded->output_dtype);
-    return part->path->local;
-}
-
 hotbed_status hotbed_part_place_gradients(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);

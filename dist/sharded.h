@@ -234,7 +234,8 @@ hotbed_status hotbed_sharded_forget(hotbed_sharded_context *context, hotbed_stre
 /* Bytes of a row that travels; a multiple of 16. */
 uint64_t hotbed_part_row_bytes(const hotbed_sharded *sharded);
 
-/* Create memory and views of all parts. Errors: MEMORY, DEVICE. */
+/* Create memory and views of all parts; with one rank, only what hotbed_alone_create() needs.
+ * Errors: MEMORY, DEVICE. */
 hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream *stream);
 void hotbed_parts_destroy(hotbed_sharded_context *context);
 
@@ -280,6 +281,11 @@ static inline void *hotbed_part_local(const hotbed_part *part, uint64_t *stride)
  * the lookup. Called after a prefetch. */
 hotbed_status hotbed_part_place_gradients(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream);
+
+/* The number that a feature of the collection has in the batch; num_features if the batch lacks it.
+ * Tries `guess` first. */
+uint32_t hotbed_part_find_feature(
+    const hotbed_sharded *c, const hotbed_kjt *kjt, uint32_t feature, uint32_t guess);
 
 /* Find the part's features in the batch; copy their numbers to the device if they differ from the
  * last batch's. */

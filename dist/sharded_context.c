@@ -73,7 +73,10 @@ static hotbed_status make_context(
         context->num_members++;
         HOTBED_TRY(make_member(context, i, collections[i], stream));
     }
-    return hotbed_parts_create(context, stream);
+    HOTBED_TRY(hotbed_parts_create(context, stream));
+    for (uint32_t i = 0; context->world == 1 && i < parts; i++)
+        HOTBED_TRY(hotbed_alone_create(context, &context->parts[i], stream));
+    return hotbed_stream_finish(stream);
 }
 
 hotbed_status hotbed_sharded_create_context(
@@ -150,17 +153,6 @@ hotbed_status hotbed_sharded_context_leave(hotbed_sharded_context *context, hotb
 
 /* --- input_dist --------------------------------------------------------------------------------------------- */
 
-/* Find the number that a feature of the collection has in the batch; num_features if the batch
- * lacks it. Tries `guess` first. */
-static uint32_t find_feature(
-    const hotbed_sharded *c, const hotbed_kjt *kjt, uint32_t feature, uint32_t guess) {
-    if (c->features == NULL || kjt->features == NULL)
-        return feature;
-    if (guess < kjt->num_features && strcmp(kjt->features[guess], c->features[feature]) == 0)
-        return guess;
-    return hotbed_kjt_find(kjt, c->features[feature]);
-}
-
 static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
     const hotbed_sharded *c = m->sharded;
     const hotbed_sharded_options *o = &c->options;
@@ -177,28 +169,12 @@ static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "kjt: it has weights, but the collection is not weighted");
     for (uint32_t f = 0; f < c->num_features; f++)
-        if (find_feature(c, kjt, f, f) >= kjt->num_features) {
+        if (hotbed_part_find_feature(c, kjt, f, f) >= kjt->num_features) {
             if (c->features == NULL)
                 return hotbed_fail(HOTBED_ERR_ARGUMENT, "kjt: feature %u is missing", f);
             return hotbed_fail(HOTBED_ERR_ARGUMENT, "kjt: feature %s is missing", c->features[f]);
         }
     return HOTBED_OK;
-}
-
-hotbed_status hotbed_part_map_features(
-    hotbed_part *part, const hotbed_kjt *kjt, hotbed_stream *stream) {
-    const hotbed_group *g = part->group;
-    bool changed = false;
-    for (uint32_t f = 0; f < g->num_features; f++) {
-        uint32_t feature = part->sharded->order[g->first_feature + f];
-        uint32_t found = find_feature(part->sharded, kjt, feature, part->mapped[f]);
-        changed = changed || found != part->mapped[f];
-        part->mapped[f] = found;
-    }
-    if (!changed)
-        return HOTBED_OK;
-    return hotbed_kjt_put(
-        (uint32_t *)(uintptr_t)part->pick.features, part->mapped, g->num_features, stream);
 }
 
 /* Whether the part removes the duplicates of the caller's keys where they are. */

@@ -2,6 +2,8 @@
 #include "dist/comm.h"
 #include "dist/sharded.h"
 
+#include <string.h>
+
 #define KEYS_MOST ((uint64_t)1 << 30)
 
 uint64_t hotbed_part_row_bytes(const hotbed_sharded *sharded) {
@@ -116,8 +118,8 @@ static hotbed_status make_part(
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a part of a context");
     for (uint32_t f = 0; f < part->group->num_features; f++)
         part->mapped[f] = UINT32_MAX;
-    if (context->world == 1)
-        return hotbed_alone_create(context, part, stream);
+    if (context->world == 1) /* hotbed_alone_create() does the rest */
+        return HOTBED_OK;
     part->scratch_bytes = scratch_of(context, part, stream);
     size_t bytes = carve_part(context, part, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &part->memory));
@@ -542,6 +544,33 @@ hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_str
         part->batch.counts = g->counts;
     }
     return HOTBED_OK;
+}
+
+/* --- features of a batch ---------------------------------------------------------------------------------- */
+
+uint32_t hotbed_part_find_feature(
+    const hotbed_sharded *c, const hotbed_kjt *kjt, uint32_t feature, uint32_t guess) {
+    if (c->features == NULL || kjt->features == NULL)
+        return feature;
+    if (guess < kjt->num_features && strcmp(kjt->features[guess], c->features[feature]) == 0)
+        return guess;
+    return hotbed_kjt_find(kjt, c->features[feature]);
+}
+
+hotbed_status hotbed_part_map_features(
+    hotbed_part *part, const hotbed_kjt *kjt, hotbed_stream *stream) {
+    const hotbed_group *g = part->group;
+    bool changed = false;
+    for (uint32_t f = 0; f < g->num_features; f++) {
+        uint32_t feature = part->sharded->order[g->first_feature + f];
+        uint32_t found = hotbed_part_find_feature(part->sharded, kjt, feature, part->mapped[f]);
+        changed = changed || found != part->mapped[f];
+        part->mapped[f] = found;
+    }
+    if (!changed)
+        return HOTBED_OK;
+    return hotbed_kjt_put(
+        (uint32_t *)(uintptr_t)part->pick.features, part->mapped, g->num_features, stream);
 }
 
 /* --- the exchange of rows --------------------------------------------------------------------------------- */

@@ -416,6 +416,98 @@ static void lanes_search_in_tables_of_their_own(hotbed_backend backend) {
     }
 }
 
+/* A random key whose candidate number `choice` is `bucket`. */
+static uint64_t key_of_candidate(hotbed_index_range range, uint32_t choice, uint64_t bucket) {
+    for (;;) {
+        uint64_t key = hotbed_test_random();
+        if (hotbed_index_candidate(range, hotbed_index_candidates(range, key), choice) == bucket)
+            return key;
+    }
+}
+
+/* All buckets but one are full. A key in that bucket is found, whichever of its candidates the bucket is. */
+static void a_key_is_found_in_a_bucket_that_was_never_full(hotbed_backend backend) {
+    enum { OPEN = 17 };
+    const hotbed_index_range range = {.buckets = MAX_BUCKETS, .choices = MAX_BUCKETS - 4};
+    const uint64_t empty = hotbed_index_marker(range, OPEN, false);
+    table *t = &tables[0];
+    (void)backend;
+    clear(t, range, 1);
+    for (uint32_t full = 0; full < (MAX_BUCKETS - 1) * HOTBED_BUCKET_SLOTS;) {
+        uint64_t slot = claim(t, hotbed_test_random(), HOTBED_SCORE_ASSIGN, 1, 0).slot;
+        full += slot != HOTBED_SLOT_NONE && slot / HOTBED_BUCKET_SLOTS != OPEN;
+        if (slot / HOTBED_BUCKET_SLOTS != OPEN)
+            continue;
+        t->keys[slot] = empty; /* as before the claim */
+        t->metas[slot] = 0;
+    }
+    for (uint32_t choice = 0; choice < range.choices; choice++) {
+        const uint64_t key = key_of_candidate(range, choice, OPEN);
+        t->width = 1;
+        const uint64_t slot = claim(t, key, HOTBED_SCORE_ASSIGN, 1, 0).slot;
+        CHECK_EQ(slot / HOTBED_BUCKET_SLOTS, OPEN);
+        for (uint32_t w = 0; w < WIDTHS; w++) {
+            t->width = widths[w];
+            CHECK_EQ(find(t, key), slot);
+            for (uint32_t lane = 0; lane < t->width; lane++) {
+                t->ranges[lane] = range;
+                t->sought[lane] = key;
+            }
+            find_each(t);
+        }
+        t->keys[slot] = empty;
+        t->metas[slot] = 0;
+    }
+}
+
+/* A full table has keys at every candidate number; then keys are erased. A search that skips a candidate, or that
+ * ends at an erased slot, misses keys. */
+static void keys_are_found_at_every_candidate(hotbed_backend backend) {
+    enum { FULL = 800, PASSES = 3 };
+    const hotbed_index_range range = {.buckets = MAX_BUCKETS, .choices = MAX_BUCKETS - 4};
+    table *first = &tables[0];
+    (void)backend;
+    make_keys(FULL + range.choices);
+    clear(first, range, widths[0]);
+    for (uint32_t i = 0; i < FULL; i++) {
+        hotbed_index_result r = claim(first, model[i].key, HOTBED_SCORE_ASSIGN, 1, 0);
+        model_claim(&r, model[i].key, 1, 0);
+    }
+    for (uint32_t choice = 0; choice < range.choices; choice++) {
+        model_key *erased = &model[hotbed_test_below(FULL)], *placed = &model[FULL + choice];
+        while (!erased->there)
+            erased = &model[hotbed_test_below(FULL)];
+        placed->key = key_of_candidate(range, choice, erased->slot / HOTBED_BUCKET_SLOTS);
+        CHECK(erase(first, erased->key));
+        erased->there = false;
+        hotbed_index_result r = claim(first, placed->key, HOTBED_SCORE_ASSIGN, 1, 0);
+        model_claim(&r, placed->key, 1, 0);
+        CHECK_EQ(r.slot, erased->slot); /* no other slot is free */
+    }
+    for (uint32_t i = 0; i < FULL; i++) {
+        if (!model[i].there || hotbed_test_below(4) != 0)
+            continue;
+        CHECK(erase(first, model[i].key));
+        model[i].there = false;
+    }
+    for (uint32_t w = 0; w < WIDTHS; w++) {
+        table *t = &tables[w];
+        if (w > 0)
+            *t = *first;
+        t->view.keys = t->keys;
+        t->view.metas = t->metas;
+        t->width = widths[w];
+        check_table(t);
+        for (uint32_t i = 0; i < PASSES * num_keys; i += t->width) {
+            for (uint32_t lane = 0; lane < t->width; lane++) {
+                t->ranges[lane] = range;
+                t->sought[lane] = model[(i + lane) % num_keys].key;
+            }
+            find_each(t);
+        }
+    }
+}
+
 /* Rules keep, assign and add; scores saturate at 52 bits. */
 static void scores_follow_their_rule(hotbed_backend backend) {
     (void)backend;
@@ -859,6 +951,9 @@ const hotbed_test hotbed_tests[] = {
      a_table_in_separate_memory_is_the_same_at_every_width},
     {"tables_of_one_index_do_not_touch_each_other", tables_of_one_index_do_not_touch_each_other},
     {"lanes_search_in_tables_of_their_own", lanes_search_in_tables_of_their_own},
+    {"a_key_is_found_in_a_bucket_that_was_never_full",
+     a_key_is_found_in_a_bucket_that_was_never_full},
+    {"keys_are_found_at_every_candidate", keys_are_found_at_every_candidate},
     {"most_keys_are_in_their_first_bucket", most_keys_are_in_their_first_bucket},
     {"times_decide_between_equal_scores", times_decide_between_equal_scores},
     {"scores_follow_their_rule", scores_follow_their_rule},

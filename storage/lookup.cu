@@ -18,6 +18,11 @@ enum {
     LAYOUT_BLOCK = 1024,
 };
 
+/* Lanes that search a key together within a tile of `width` lanes that reads rows. */
+HOTBED_HD constexpr uint32_t find_width(uint32_t width) {
+    return width < TILE ? width : TILE;
+}
+
 /* Resident blocks per SM of kernels that search, which bound their registers: more keys in flight are
  * worth a few spills. Kernels with code for segments need more registers. */
 static constexpr unsigned resident(bool grows, unsigned blocks) {
@@ -153,7 +158,7 @@ static __global__ void __launch_bounds__(BLOCK, resident(GROWS, TIERS ? 3 : 4))
         uint64_t left = n - i;
         hotbed_eval_rows(
             &s, (uint32_t)i, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, TIERS, &epoch,
-            TILE, WIDTH);
+            find_width(WIDTH), WIDTH);
     }
 }
 
@@ -172,7 +177,8 @@ static __global__ void __launch_bounds__(BLOCK)
     const uint32_t n = s.eval.sort.bins[0], turn = BELOW_TURN;
     for (uint32_t first; n != 0 && (first = hotbed_bins_take(&s.eval.sort, turn, WIDTH)) < n;)
         hotbed_eval_below(
-            &s, first, n - first < turn ? n - first : turn, output, stride, TILE, WIDTH);
+            &s, first, n - first < turn ? n - first : turn, output, stride, find_width(WIDTH),
+            WIDTH);
 }
 
 template <uint32_t WIDTH, bool GROWS>

@@ -20,7 +20,7 @@ enum {
 
 /* Lanes that search a key together within a tile of `width` lanes that reads rows. */
 HOTBED_HD constexpr uint32_t find_width(uint32_t width) {
-    return width < TILE ? width : TILE;
+    return width < TILE ? width : (uint32_t)TILE;
 }
 
 /* Resident blocks per SM of kernels that search, which bound their registers: more keys in flight are

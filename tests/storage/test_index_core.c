@@ -463,7 +463,8 @@ static void a_key_is_found_in_a_bucket_that_was_never_full(hotbed_backend backen
 /* A full table has keys at every candidate number; then keys are erased. A search that skips a candidate, or that
  * ends at an erased slot, misses keys. */
 static void keys_are_found_at_every_candidate(hotbed_backend backend) {
-    enum { FULL = 800, PASSES = 3 };
+    enum { FULL = 800 };
+    const uint32_t passes = hotbed_test_is_small() ? 1 : 3;
     const hotbed_index_range range = {.buckets = MAX_BUCKETS, .choices = MAX_BUCKETS - 4};
     table *first = &tables[0];
     (void)backend;
@@ -498,7 +499,7 @@ static void keys_are_found_at_every_candidate(hotbed_backend backend) {
         t->view.metas = t->metas;
         t->width = widths[w];
         check_table(t);
-        for (uint32_t i = 0; i < PASSES * num_keys; i += t->width) {
+        for (uint32_t i = 0; i < passes * num_keys; i += t->width) {
             for (uint32_t lane = 0; lane < t->width; lane++) {
                 t->ranges[lane] = range;
                 t->sought[lane] = model[(i + lane) % num_keys].key;

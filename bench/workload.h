@@ -256,7 +256,8 @@ typedef struct workload_limits {
 } workload_limits;
 
 hotbed_status workload_measure_limits(workload_run *run, workload_limits *out);
-hotbed_status workload_measure_copy(hotbed_stream *stream, double *bytes_per_second);
+/* *rate is in bytes per second. */
+hotbed_status workload_measure_copy(hotbed_stream *stream, double *rate);
 
 /* The rates of the link between the tiers, bytes per second: pinned host memory on CUDA; on the
  * host backend both tiers are DRAM. */

@@ -114,6 +114,7 @@ typedef struct search_code {
     void (*walk)(hotbed_search *, uint64_t *slots);
 } search_code;
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): `target` is an attribute */
 #define SEARCH_CODE(set, target)                                                                   \
     target static void start_##set(hotbed_search *q) {                                             \
         start_as(q);                                                                               \
@@ -127,6 +128,7 @@ typedef struct search_code {
     target static void walk_##set(hotbed_search *q, uint64_t *slots) {                             \
         walk_as(q, slots, match_##set);                                                            \
     }
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 static inline uint32_t match_plain(const uint64_t *line, uint64_t word) {
     return hotbed_match16(line, word);

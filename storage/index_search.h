@@ -31,13 +31,13 @@ typedef struct hotbed_search {
 
 /* Begin to search for n keys, at most HOTBED_SEARCH_KEYS, with the instructions of `set`. */
 void hotbed_search_start(
-    hotbed_search *search, hotbed_host_set set, hotbed_index_view index, hotbed_index_range range,
+    hotbed_search *q, hotbed_host_set set, hotbed_index_view index, hotbed_index_range range,
     const uint64_t *keys, uint32_t n);
 
 /* Search the first candidates. slots[k] is undefined for keys that are not there. */
-void hotbed_search_first(hotbed_search *search, uint64_t *slots);
+void hotbed_search_first(hotbed_search *q, uint64_t *slots);
 
 /* Search the other candidates. All of slots[0 .. n-1] is then defined. */
-void hotbed_search_second(hotbed_search *search, uint64_t *slots);
+void hotbed_search_second(hotbed_search *q, uint64_t *slots);
 
 #endif

@@ -301,7 +301,7 @@ static int usage(const char *format, ...) {
 /* The values that an option takes, for messages. */
 static const char *values_of(int option) {
     static const char *const values[] = {
-        [OPT_DATA - OPT_DATA] = "a file, or - for the standard input",
+        [0] = "a file, or - for the standard input",
         [OPT_EVAL - OPT_DATA] = "a file, not the standard input",
         [OPT_DIM - OPT_DATA] = "1 to 256",
         [OPT_OPTIMIZER - OPT_DATA] = "sgd, adam, adagrad or rowwise-adagrad",

@@ -503,8 +503,9 @@ HOTBED_HD uint32_t hotbed_defer_lower(
     return deferred ? lanes : 0;
 }
 
-/* eval: find keys with tiles of `find_width` lanes, at most `width`, and write their rows. `tiers` is true if
- * tables may have a lower tier. *epoch starts as hotbed_eval_epoch() and is updated here. */
+/* eval: find keys with tiles of `find_width` lanes, at most `width`, and write their rows. `tiers`
+ * is true if tables may have a lower tier. *epoch starts as hotbed_eval_epoch() and is updated
+ * here. */
 HOTBED_HD void hotbed_eval_rows(
     const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
     bool tiers, uint64_t *epoch, uint32_t find_width, uint32_t width) {

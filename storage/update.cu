@@ -250,8 +250,9 @@ static __global__ void __launch_bounds__(BLOCK, PLAIN ? (KIND == HOTBED_OPT_SGD 
 /* Rows in registers; the numbers were measured with W1, W2 and W9 to W12 on an H200. A row with
  * more than FEW occurrences is updated by one lane per group of four elements, another row by
  * `lanes` lanes. The limit is the number of registers: optimizers with a state for each element use
- * 16 lanes and load two gradients at once, other optimizers use 8 lanes and load one. The kernels'
- * minimum numbers of resident blocks (5, 4 and 3) cost hardly any registers. */
+ * 16 lanes and load two gradients at once, other optimizers use 8 lanes and load one. Blocks of
+ * FEW_BLOCK threads leave update_few_kernel 96 registers: with 80 it spilled rows that it had just
+ * loaded, and waited for them. */
 enum {
     LEAF_AHEAD = 4,
     LEAF_BLOCKS = 5,

@@ -36,6 +36,10 @@ typedef struct hotbed_backend_ops {
     hotbed_status (*stream_call)(
         hotbed_stream *stream, void (*function)(void *argument), void *argument);
 
+    /* NULL if the backend has no branches. */
+    hotbed_status (*stream_branch)(hotbed_stream *stream, hotbed_stream **branch);
+    hotbed_status (*stream_join)(hotbed_stream *stream);
+
     hotbed_status (*event_create)(hotbed_stream *stream, hotbed_event **out);
     void (*event_destroy)(hotbed_event *event);
     hotbed_status (*event_record)(hotbed_event *event, hotbed_stream *stream);

@@ -10,6 +10,8 @@ typedef struct cuda_stream {
     hotbed_stream base;
     cudaStream_t native;
     bool owned;
+    struct cuda_stream *branch; /* NULL before the first hotbed_stream_branch() */
+    cudaEvent_t forked, joined; /* the order of work between the stream and its branch */
     unsigned processors;
     int shared; /* the most bytes that a block can have */
 } cuda_stream;
@@ -146,7 +148,22 @@ static hotbed_status check_device(int device) {
     return hotbed_cuda_check(error, "cudaFuncGetAttributes");
 }
 
+static void free_branch(cuda_stream *stream) {
+    if (stream->forked != NULL)
+        (void)cudaEventDestroy(stream->forked);
+    if (stream->joined != NULL)
+        (void)cudaEventDestroy(stream->joined);
+    stream->forked = stream->joined = NULL;
+    if (stream->branch == NULL)
+        return;
+    if (stream->branch->native != NULL)
+        (void)cudaStreamDestroy(stream->branch->native);
+    hotbed_delete(stream->branch); /* its faults are the stream's */
+    stream->branch = NULL;
+}
+
 static void free_stream(cuda_stream *stream) {
+    free_branch(stream);
     if (stream->base.fault != NULL)
         (void)cudaFreeHost(stream->base.fault);
     if (stream->owned && stream->native != NULL)
@@ -212,6 +229,69 @@ static hotbed_status stream_create(const hotbed_stream_spec *spec, hotbed_stream
 static void stream_destroy(hotbed_stream *stream) {
     hotbed_cuda_device here(stream->device);
     free_stream(cuda(stream));
+}
+
+/* Create the stream's branch. It has the greatest priority, because its kernels are short and depend
+ * on each other, and would otherwise start only when the blocks of the kernels beside them run out.
+ */
+static cudaError_t open_branch(cuda_stream *stream, cuda_stream *branch) {
+    int least = 0, greatest = 0;
+    cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithPriority(&branch->native, cudaStreamNonBlocking, greatest);
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&stream->forked, cudaEventDisableTiming);
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&stream->joined, cudaEventDisableTiming);
+    return error;
+}
+
+static void create_branch(cuda_stream *stream) {
+    cuda_stream *branch = (cuda_stream *)hotbed_new(sizeof *branch);
+    if (branch == NULL)
+        return;
+    branch->base.ops = stream->base.ops;
+    branch->base.backend = stream->base.backend;
+    branch->base.device = stream->base.device;
+    branch->base.fault = stream->base.fault;
+    branch->processors = stream->processors;
+    branch->shared = stream->shared;
+    stream->branch = branch;
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    swap_capture_mode(&mode);
+    if (open_branch(stream, branch) != cudaSuccess) {
+        (void)cudaGetLastError();
+        free_branch(stream);
+    }
+    swap_capture_mode(&mode);
+}
+
+/* Work of `after` that is enqueued from now on follows the work of `before`. */
+static hotbed_status follow(cuda_stream *after, const cuda_stream *before, cudaEvent_t event) {
+    HOTBED_TRY(hotbed_cuda_check(cudaEventRecord(event, before->native), "cudaEventRecord"));
+    return hotbed_cuda_check(
+        cudaStreamWaitEvent(after->native, event, cudaEventWaitDefault), "cudaStreamWaitEvent");
+}
+
+static hotbed_status stream_branch(hotbed_stream *base, hotbed_stream **branch) {
+    cuda_stream *stream = cuda(base);
+    hotbed_cuda_device here(base->device);
+    HOTBED_TRY(here.status);
+    if (stream->branch == NULL)
+        create_branch(stream);
+    if (stream->branch == NULL)
+        return HOTBED_OK;
+    stream->branch->base.recording = base->recording;
+    HOTBED_TRY(follow(stream->branch, stream, stream->forked));
+    *branch = &stream->branch->base;
+    return HOTBED_OK;
+}
+
+static hotbed_status stream_join(hotbed_stream *base) {
+    cuda_stream *stream = cuda(base);
+    hotbed_cuda_device here(base->device);
+    HOTBED_TRY(here.status);
+    return stream->branch == NULL ? HOTBED_OK : follow(stream, stream->branch, stream->joined);
 }
 
 static void *stream_native(const hotbed_stream *stream) {
@@ -477,6 +557,8 @@ const hotbed_backend_ops hotbed_cuda_ops = {
     .stream_captured = stream_captured,
     .stream_sync = stream_sync,
     .stream_call = stream_call,
+    .stream_branch = stream_branch,
+    .stream_join = stream_join,
     .event_create = event_create,
     .event_destroy = event_destroy,
     .event_record = event_record,

@@ -144,6 +144,16 @@ bool hotbed_stream_recording(const hotbed_stream *stream) {
     return stream->recording || stream->ops->stream_captured(stream);
 }
 
+hotbed_status hotbed_stream_branch(hotbed_stream *stream, hotbed_stream **branch) {
+    *branch = stream;
+    return stream->ops->stream_branch == NULL ? HOTBED_OK
+                                              : stream->ops->stream_branch(stream, branch);
+}
+
+hotbed_status hotbed_stream_join(hotbed_stream *stream) {
+    return stream->ops->stream_join == NULL ? HOTBED_OK : stream->ops->stream_join(stream);
+}
+
 hotbed_status hotbed_stream_may_wait(const hotbed_stream *stream) {
     if (hotbed_stream_recording(stream))
         return hotbed_fail(HOTBED_ERR_STATE, "cannot wait for the stream while it records a graph");

@@ -39,6 +39,18 @@ hotbed_status hotbed_stream_finish(hotbed_stream *stream);
  * True for host memory, unless it is pinned for a GPU or comes from a caller's allocator. */
 bool hotbed_memory_is_fresh_zero(const hotbed_memory *memory);
 
+/* Branches: work that runs beside the caller's next work on `stream`.
+ *
+ * hotbed_stream_branch() sets *branch to a stream whose next work follows all work that is enqueued
+ * on `stream` now; a second call makes it follow the work enqueued since. Work that is enqueued on
+ * `stream` after hotbed_stream_join() follows the branch. A graph that is being recorded contains
+ * both. Callers join after errors too. Each stream has one branch, which is created on first use.
+ * *branch is `stream` itself on the host backend, and if no branch can be created.
+ *
+ * Errors: DEVICE. */
+hotbed_status hotbed_stream_branch(hotbed_stream *stream, hotbed_stream **branch);
+hotbed_status hotbed_stream_join(hotbed_stream *stream);
+
 /* Name of a memory kind for messages ("pinned"); NULL: there is no such kind. */
 const char *hotbed_memory_name(hotbed_memory_kind kind);
 

@@ -24,7 +24,9 @@ static void unique(bench_state *state) {
         ok = bench_step_batch(state, &step, numbers);
         bench_flush_cache(step.stream);
         bench_start(step.stream);
-        ok = ok && bench_ok(state, step.unique->unique(&step.view, scratch, bytes, step.stream));
+        ok = ok &&
+             bench_ok(
+                 state, step.unique->unique(&step.view, scratch, bytes, step.stream, step.stream));
         bench_stop(step.stream, state);
     }
     if (ok)

@@ -293,8 +293,8 @@ static hotbed_status stages_step(pass *p, hotbed_event **marks, uint64_t step) {
     if (t->step.batch.bags)
         HOTBED_TRY(s->kernels.lookup->bags(&t->step, stream));
     HOTBED_TRY(mark(p, marks[1]));
-    HOTBED_TRY(
-        s->kernels.unique->unique(&t->step, t->unique_scratch, t->unique_scratch_bytes, stream));
+    HOTBED_TRY(s->kernels.unique->unique(
+        &t->step, t->unique_scratch, t->unique_scratch_bytes, stream, stream));
     HOTBED_TRY(mark(p, marks[2]));
     HOTBED_TRY(s->kernels.lookup->find(&t->step, stream));
     HOTBED_TRY(mark(p, marks[3]));

@@ -122,8 +122,8 @@ hotbed_batch workload_batch_of(const workload_run *run, const void *keys) {
 
 hotbed_status workload_forward(workload_run *run, const void *keys) {
     hotbed_batch batch = workload_batch_of(run, keys);
-    HOTBED_TRY(hotbed_storage_prefetch(run->storage, &batch, run->ticket, run->stream));
-    return hotbed_storage_forward(run->storage, run->ticket, run->output.data, 0, run->stream);
+    return hotbed_storage_prefetch_forward(
+        run->storage, &batch, run->ticket, run->output.data, 0, run->stream);
 }
 
 hotbed_status workload_backward(workload_run *run) {

@@ -89,6 +89,10 @@ static __global__ void __launch_bounds__(BLOCK) bags_kernel(hotbed_step_view s) 
     for (uint64_t b = hotbed_cuda_thread() / WIDTH * MOST; b < bags;
          b += hotbed_cuda_threads() / WIDTH * MOST)
         hotbed_fill_bags(&s, b, bags - b < MOST ? (uint32_t)(bags - b) : MOST, MOST, WIDTH);
+    /* dedup sorts all of the array */
+    for (uint64_t i = s.batch.feature_starts[s.storage.num_features] + hotbed_cuda_thread();
+         i < s.batch.bound; i += hotbed_cuda_threads())
+        s.batch.bags[i] = HOTBED_NO_BAG;
 }
 
 /* find_kernel for storages without an index. */

@@ -123,8 +123,9 @@ struct hotbed_storage {
     bool keys_leave; /* at least one table evicts or has two tiers, so keys may leave their slots */
     bool timed;      /* at least one table has timestamps for scores */
     bool admits;     /* a table has admission */
-    uint32_t tickets; /* number of tickets; atomic */
-    uint32_t held;    /* number of tickets that hold pins; atomic */
+    bool counts_score; /* a table's scores or admission need the occurrences of each key */
+    uint32_t tickets;  /* number of tickets; atomic */
+    uint32_t held;     /* number of tickets that hold pins; atomic */
     /* list of tickets given to hotbed_ticket_release() and not reused yet; atomic */
     hotbed_ticket *released;
     hotbed_table *tables;     /* [num_tables] */

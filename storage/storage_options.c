@@ -208,6 +208,8 @@ static void make_table(
     storage->timed = storage->timed || o->score == HOTBED_SCORE_TIMESTAMP ||
                      o->score == HOTBED_SCORE_TIMESTAMP_LFU;
     storage->admits = storage->admits || o->admission != HOTBED_ADMIT_ALL;
+    storage->counts_score = storage->counts_score || o->admission != HOTBED_ADMIT_ALL ||
+                            o->score == HOTBED_SCORE_LFU || o->score == HOTBED_SCORE_TIMESTAMP_LFU;
 }
 
 static hotbed_rows_form form_of(const hotbed_table *table) {

@@ -276,18 +276,26 @@ static hotbed_status check_own(
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_storage_prefetch(
-    hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket,
-    hotbed_stream *stream) {
-    hotbed_batch b;
+static hotbed_status read_prefetch(
+    const hotbed_storage *storage, const hotbed_batch *from, const hotbed_ticket *ticket,
+    const hotbed_stream *stream, hotbed_batch *batch) {
     HOTBED_TRY(check_own(storage, ticket, stream));
-    HOTBED_TRY(read_batch(storage, batch, &b));
-    if (b.num_keys > ticket->max_keys || b.batch_size > ticket->max_batch_size)
+    HOTBED_TRY(read_batch(storage, from, batch));
+    if (batch->num_keys > ticket->max_keys || batch->batch_size > ticket->max_batch_size)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT,
             "batch: %llu keys, %u samples; the ticket takes up to %llu keys, %u samples",
-            (unsigned long long)b.num_keys, b.batch_size, (unsigned long long)ticket->max_keys,
-            ticket->max_batch_size);
+            (unsigned long long)batch->num_keys, batch->batch_size,
+            (unsigned long long)ticket->max_keys, ticket->max_batch_size);
+    return HOTBED_OK;
+}
+
+/* Enqueue a prefetch. With `branched`, the caller joins the stream's branch, which groups the
+ * occurrences for backward. Pooling computes the slots of static tables from the keys, so then the
+ * branch does all of the dedup. */
+static hotbed_status enqueue_prefetch(
+    hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket, bool branched,
+    hotbed_stream *stream) {
     hotbed_step_view *s = &ticket->step;
     /* Before unpin(), which reads `recorded`: a launched graph may have pinned another batch. */
     use_on(ticket, stream);
@@ -297,16 +305,22 @@ hotbed_status hotbed_storage_prefetch(
         set_holds(ticket, false);
     }
     HOTBED_TRY(forget(ticket, stream));
-    put_batch(storage, s, &b, stream);
+    put_batch(storage, s, batch, stream);
     bool pooled = storage->pooling != HOTBED_POOL_NONE;
-    s->batch.bags = pooled && b.offsets != NULL ? ticket->bags : NULL;
-    s->unique.by_bag = s->batch.bags != NULL && b.weights == NULL && b.counts == NULL ? 1 : 0;
+    s->batch.bags = pooled && batch->offsets != NULL ? ticket->bags : NULL;
+    s->unique.by_bag =
+        s->batch.bags != NULL && batch->weights == NULL && batch->counts == NULL ? 1 : 0;
     HOTBED_TRY(storage->kernels.lookup->layout(s, stream));
+    hotbed_stream *branch = stream;
+    if (branched)
+        HOTBED_TRY(hotbed_stream_branch(stream, &branch));
+    hotbed_stream *dedup = pooled && !storage->indexed ? branch : stream;
     if (s->batch.bags != NULL)
-        HOTBED_TRY(storage->kernels.lookup->bags(s, stream));
+        HOTBED_TRY(storage->kernels.lookup->bags(s, branch));
     HOTBED_TRY(storage->kernels.unique->unique(
-        s, ticket->unique_scratch, ticket->unique_scratch_bytes, stream));
-    HOTBED_TRY(storage->kernels.lookup->find(s, stream));
+        s, ticket->unique_scratch, ticket->unique_scratch_bytes, dedup,
+        storage->counts_score ? dedup : branch));
+    HOTBED_TRY(storage->kernels.lookup->find(s, dedup));
     set_holds(ticket, true);
     if (!storage->indexed) /* static tables have all their rows */
         return HOTBED_OK;
@@ -319,6 +333,14 @@ hotbed_status hotbed_storage_prefetch(
         HOTBED_TRY(storage->kernels.score->admit(s, stream));
     return moves ? storage->kernels.tier->move(s, stream)
                  : storage->kernels.lookup->place(s, stream);
+}
+
+hotbed_status hotbed_storage_prefetch(
+    hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket,
+    hotbed_stream *stream) {
+    hotbed_batch b;
+    HOTBED_TRY(read_prefetch(storage, batch, ticket, stream, &b));
+    return enqueue_prefetch(storage, &b, ticket, false, stream);
 }
 
 static uint64_t least_stride(const hotbed_storage *storage) {
@@ -342,8 +364,13 @@ static hotbed_status check_output(
     return HOTBED_OK;
 }
 
+static uint64_t rows_of_output(
+    const hotbed_storage *storage, uint64_t num_keys, uint32_t batch_size) {
+    return storage->pooling == HOTBED_POOL_NONE ? num_keys : batch_size;
+}
+
 static uint64_t output_rows(const hotbed_storage *storage, const hotbed_step_view *step) {
-    return storage->pooling == HOTBED_POOL_NONE ? step->batch.bound : step->batch.size;
+    return rows_of_output(storage, step->batch.bound, step->batch.size);
 }
 
 static hotbed_status check_ticket(
@@ -363,6 +390,21 @@ hotbed_status hotbed_storage_forward(
     use_on(ticket, stream);
     return storage->kernels.lookup->forward(
         &ticket->step, output, stride, storage->max_dim, stream);
+}
+
+hotbed_status hotbed_storage_prefetch_forward(
+    hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket, void *output,
+    uint64_t stride, hotbed_stream *stream) {
+    hotbed_batch b;
+    HOTBED_TRY(read_prefetch(storage, batch, ticket, stream, &b));
+    HOTBED_TRY(check_output(
+        storage, output, "output", rows_of_output(storage, b.num_keys, b.batch_size), &stride));
+    hotbed_status status = enqueue_prefetch(storage, &b, ticket, true, stream);
+    if (status == HOTBED_OK)
+        status = storage->kernels.lookup->forward(
+            &ticket->step, output, stride, storage->max_dim, stream);
+    hotbed_status joined = hotbed_stream_join(stream);
+    return status != HOTBED_OK ? status : joined;
 }
 
 /* Argument checks of backward, reduce and apply. */

@@ -8,6 +8,7 @@
  */
 #include "base/cuda_launch.h"
 #include "base/sort.h"
+#include "base/stream.h"
 #include "storage/hash_core.h"
 #include "storage/unique_kernels.h"
 
@@ -20,7 +21,7 @@ typedef struct unique_scratch {
     uint32_t *places;  /* [bound] entry of each key */
     uint32_t *firsts;  /* [words] one bit per key: whether it is a first occurrence */
     uint32_t *before;  /* [words] number of first occurrences before each word of 32 keys */
-    uint32_t *order;   /* [bound] 0, 1, 2, ... */
+    uint32_t *order;   /* [bound] 0, 1, 2, ...; not used if bags are sorted instead */
     uint32_t *sorted;  /* [bound] numbers of unique keys, sorted */
     void *memory;      /* scratch memory of scan and sort */
     size_t memory_bytes;
@@ -102,7 +103,8 @@ static __global__ void __launch_bounds__(BLOCK)
     number_kernel(hotbed_step_view s, unique_scratch scratch) {
     uint32_t n = s.batch.table_starts[s.storage.num_tables];
     for (uint64_t i = hotbed_cuda_thread(); i < s.batch.bound; i += hotbed_cuda_threads()) {
-        scratch.order[i] = s.unique.by_bag != 0 && i < n ? s.batch.bags[i] : (uint32_t)i;
+        if (s.unique.by_bag == 0)
+            scratch.order[i] = (uint32_t)i;
         if (i >= n) {
             s.unique.inverse[i] = UINT32_MAX;
             continue;
@@ -169,15 +171,40 @@ static size_t scratch_bytes_of(uint64_t bound, uint32_t num_tables) {
     return carve(bound, NULL, &scratch);
 }
 
-static hotbed_status unique(
-    const hotbed_step_view *step, void *memory, size_t scratch_bytes, hotbed_stream *stream) {
-    unique_scratch scratch;
+/* Group the occurrences by unique key. */
+static hotbed_status group(
+    const hotbed_step_view *step, const unique_scratch &scratch, hotbed_stream *stream) {
     uint64_t bound = step->batch.bound;
     uint32_t bits = 1;
-    (void)scratch_bytes;
-    (void)carve(bound, (uint8_t *)memory, &scratch);
     while (bits < 31 && (uint64_t)1 << bits <= bound)
         bits++;
+    unsigned blocks = hotbed_cuda_blocks(stream, bound + 1, BLOCK, WAVES);
+    const hotbed_cuda_native native(stream);
+    if (bound > 0)
+        HOTBED_TRY(hotbed_sort_pairs(
+            bound, step->unique.inverse,
+            step->unique.by_bag != 0 ? step->batch.bags : scratch.order, scratch.sorted,
+            step->unique.positions, bits, scratch.memory, scratch.memory_bytes, stream));
+    start_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
+    HOTBED_TRY(hotbed_cuda_launched("start_kernel"));
+    if (step->batch.counts == NULL) {
+        count_kernel<<<blocks, BLOCK, 0, native>>>(*step);
+        return hotbed_cuda_launched("count_kernel");
+    }
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaMemsetAsync(step->unique.counts, 0, (size_t)bound * sizeof(uint64_t), native),
+        "cudaMemsetAsync"));
+    sum_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
+    return hotbed_cuda_launched("sum_kernel");
+}
+
+static hotbed_status unique(
+    const hotbed_step_view *step, void *memory, size_t scratch_bytes, hotbed_stream *stream,
+    hotbed_stream *grouping) {
+    unique_scratch scratch;
+    uint64_t bound = step->batch.bound;
+    (void)scratch_bytes;
+    (void)carve(bound, (uint8_t *)memory, &scratch);
     unsigned blocks = hotbed_cuda_blocks(stream, bound + 1, BLOCK, WAVES);
     const hotbed_cuda_native native(stream);
     HOTBED_TRY(hotbed_cuda_check(
@@ -192,21 +219,9 @@ static hotbed_status unique(
         stream));
     number_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
     HOTBED_TRY(hotbed_cuda_launched("number_kernel"));
-    if (bound > 0)
-        HOTBED_TRY(hotbed_sort_pairs(
-            bound, step->unique.inverse, scratch.order, scratch.sorted, step->unique.positions,
-            bits, scratch.memory, scratch.memory_bytes, stream));
-    start_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
-    HOTBED_TRY(hotbed_cuda_launched("start_kernel"));
-    if (step->batch.counts == NULL) {
-        count_kernel<<<blocks, BLOCK, 0, native>>>(*step);
-        return hotbed_cuda_launched("count_kernel");
-    }
-    HOTBED_TRY(hotbed_cuda_check(
-        cudaMemsetAsync(step->unique.counts, 0, (size_t)bound * sizeof(uint64_t), native),
-        "cudaMemsetAsync"));
-    sum_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
-    return hotbed_cuda_launched("sum_kernel");
+    if (grouping != stream)
+        HOTBED_TRY(hotbed_stream_branch(stream, &grouping));
+    return group(step, scratch, grouping);
 }
 
 const hotbed_unique_kernels hotbed_unique_kernels_cuda = {scratch_bytes_of, unique};

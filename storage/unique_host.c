@@ -91,8 +91,9 @@ static size_t scratch(uint64_t bound, uint32_t num_tables) {
 }
 
 static hotbed_status unique(
-    const hotbed_step_view *step, void *memory, size_t scratch_bytes, hotbed_stream *stream) {
-    (void)scratch_bytes;
+    const hotbed_step_view *step, void *memory, size_t scratch_bytes, hotbed_stream *stream,
+    hotbed_stream *grouping) {
+    (void)scratch_bytes, (void)grouping; /* the host has no branches */
     uint32_t *words = memory;
     unique_args args = {
         .s = *step,

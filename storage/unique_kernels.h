@@ -23,8 +23,11 @@ typedef struct hotbed_unique_kernels {
     /* Bytes of device memory that unique() needs for batches of `bound` keys and `num_tables`
      * tables. */
     size_t (*scratch)(uint64_t bound, uint32_t num_tables);
+    /* starts, positions and counts are computed on `grouping`: `stream`, or a branch of it that the
+     * caller joins. */
     hotbed_status (*unique)(
-        const hotbed_step_view *step, void *scratch, size_t scratch_bytes, hotbed_stream *stream);
+        const hotbed_step_view *step, void *scratch, size_t scratch_bytes, hotbed_stream *stream,
+        hotbed_stream *grouping);
 } hotbed_unique_kernels;
 
 extern const hotbed_unique_kernels hotbed_unique_kernels_host;

@@ -407,6 +407,15 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_forward(
     hotbed_storage *storage, hotbed_ticket *ticket, void *output, uint64_t stride,
     hotbed_stream *stream);
 
+/* Prefetch a batch and read its rows into `output`: hotbed_storage_prefetch() and
+ * hotbed_storage_forward() in one call, with the same bytes. Asynchronous. On CUDA it takes less
+ * time than the two calls, because the occurrences of each key are grouped for the backward beside
+ * the forward. Parameters, errors and faults are those of the two calls; an ARGUMENT error leaves
+ * the ticket unchanged. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_prefetch_forward(
+    hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket, void *output,
+    uint64_t stride, hotbed_stream *stream);
+
 /* Sum the gradients of each distinct row, apply the optimizer to the row, and unpin it.
  * Asynchronous. The ticket is empty afterwards.
  *

@@ -594,9 +594,23 @@ void test_ticket_upload(test_ticket *l) {
             l->r, (void *)l->device.counts, l->host.counts, l->num_keys * sizeof(uint32_t));
 }
 
+static void guard_outputs(test_ticket *l) {
+    uint64_t bytes = array_bytes(l, output_rows(l));
+    memset(l->scratch[1], GUARD, (size_t)bytes);
+    CHECK_OK(hotbed_fill(l->output, GUARD, (size_t)bytes, l->r->stream));
+}
+
+/* Every second call also reads the rows. */
 static void prefetch_library(test_ticket *l) {
     const hotbed_batch batch = test_ticket_batch(l);
-    CHECK_OK(hotbed_storage_prefetch(l->r->storage, &batch, l->ticket, l->r->stream));
+    l->forwarded = !l->forwarded;
+    if (l->forwarded) {
+        guard_outputs(l);
+        CHECK_OK(hotbed_storage_prefetch_forward(
+            l->r->storage, &batch, l->ticket, l->output, l->stride, l->r->stream));
+    } else {
+        CHECK_OK(hotbed_storage_prefetch(l->r->storage, &batch, l->ticket, l->r->stream));
+    }
 }
 
 void test_ticket_prefetch(test_ticket *l) {
@@ -641,12 +655,6 @@ static void compare_outputs(test_ticket *l) {
             (double)oracle_load(l->r->model->options.output_dtype, l->scratch[1], element));
     }
     CHECK_EQ(at, compared);
-}
-
-static void guard_outputs(test_ticket *l) {
-    uint64_t bytes = array_bytes(l, output_rows(l));
-    memset(l->scratch[1], GUARD, (size_t)bytes);
-    CHECK_OK(hotbed_fill(l->output, GUARD, (size_t)bytes, l->r->stream));
 }
 
 void test_ticket_forward(test_ticket *l) {
@@ -734,6 +742,10 @@ void test_ticket_step(test_ticket *l, rng *random, const batch_shape *how) {
     test_ticket_fill(l, random, how);
     test_ticket_prefetch(l);
     test_ticket_check(l);
+    if (l->forwarded) {
+        oracle_forward(l->model, l->scratch[1], l->stride);
+        compare_outputs(l);
+    }
     test_ticket_forward(l);
     test_ticket_backward(l, random);
     CHECK_OK(hotbed_stream_sync(l->r->stream));

@@ -124,6 +124,7 @@ typedef struct test_ticket {
     hotbed_batch host;   /* host arrays, and the sizes of this batch */
     hotbed_batch device; /* device arrays */
     bool use_offsets, use_weights, use_counts;
+    bool forwarded; /* the last prefetch was hotbed_storage_prefetch_forward() */
     void *output;   /* device */
     void *gradient; /* device */
     void *scratch[2];

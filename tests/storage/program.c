@@ -443,8 +443,11 @@ static void call_ticket(runner *p, test_ticket *l, operation_kind which, uint32_
     hotbed_graph *graph = NULL;
     if (record)
         CHECK_OK(hotbed_graph_begin(stream));
-    if (which == PREFETCH)
+    if (which == PREFETCH && !l->forwarded)
         CHECK_OK(hotbed_storage_prefetch(p->r.storage, &batch, l->ticket, stream));
+    else if (which == PREFETCH)
+        CHECK_OK(hotbed_storage_prefetch_forward(
+            p->r.storage, &batch, l->ticket, l->output, l->stride, stream));
     else if (which == BACKWARD)
         CHECK_OK(hotbed_storage_backward(p->r.storage, l->ticket, l->gradient, l->stride, stream));
     else
@@ -477,6 +480,7 @@ static void prefetch(runner *p, uint32_t l, rng *random) {
             .weights = mine->use_weights ? mine->host.weights : NULL,
             .counts = mine->use_counts ? mine->host.counts : NULL,
         };
+        mine->forwarded = !mine->forwarded;
         call_ticket(p, mine, PREFETCH, launches);
         for (uint32_t i = 0; i < launches || i == 0; i++)
             oracle_prefetch(m, &batch, mine->model, NULL);

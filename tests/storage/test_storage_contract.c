@@ -518,6 +518,23 @@ static void forward_and_backward_refuse_bad_arguments(hotbed_backend backend) {
         test_ticket_backward(&v.good, &v.random);
         CHECK_STATUS(hotbed_storage_forward(t, k, out, 0, s), HOTBED_ERR_STATE);
         CHECK_STATUS(hotbed_storage_backward(t, k, grad, 0, s), HOTBED_ERR_STATE);
+        const hotbed_batch batch = test_ticket_batch(&v.good);
+        hotbed_batch bad = batch;
+        bad.keys = NULL;
+        CHECK_STATUS(
+            hotbed_storage_prefetch_forward(NULL, &batch, k, out, 0, s), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_storage_prefetch_forward(t, NULL, k, out, 0, s), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(hotbed_storage_prefetch_forward(t, &bad, k, out, 0, s), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(
+            hotbed_storage_prefetch_forward(t, &batch, NULL, out, 0, s), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(
+            hotbed_storage_prefetch_forward(t, &batch, k, NULL, 0, s), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(
+            hotbed_storage_prefetch_forward(t, &batch, k, out, 0, NULL), HOTBED_ERR_ARGUMENT);
+        CHECK_STATUS(
+            hotbed_storage_prefetch_forward(t, &batch, k, out, below, s), HOTBED_ERR_ARGUMENT);
+        check_message("stride");
+        CHECK_STATUS(hotbed_storage_forward(t, k, out, 0, s), HOTBED_ERR_STATE); /* unchanged */
         subject_close(&v);
     }
 }

@@ -428,13 +428,20 @@ class Storage:
         samples: int,
         stream: Any,
         counts: Optional[torch.Tensor] = None,
+        output: Any = None,
     ) -> int:
+        """Look a batch up, and read its rows into ``output`` unless it is None; return the batch's slot."""
         self.check_batch(keys, offsets, weights, samples)
         number = self._take_slot(keys.shape[0], samples, stream)
         slot = self.slots[number]
         batch = self._batch(slot.batch, keys, offsets, weights, samples)
         batch.counts = ffi.NULL if counts is None else ffi.cast("uint32_t *", counts.data_ptr())
-        self.check(lib.hotbed_storage_prefetch(self._c, batch, slot.ticket, stream))
+        if output is None:
+            self.check(lib.hotbed_storage_prefetch(self._c, batch, slot.ticket, stream))
+        else:
+            self.check(
+                lib.hotbed_storage_prefetch_forward(self._c, batch, slot.ticket, output, self.columns, stream)
+            )
         slot.held = True
         slot.generation += 1
         slot.tensors = (keys, offsets, weights, counts)
@@ -535,10 +542,12 @@ class Storage:
             number = self._prefetched(keys, offsets, samples)
             if number is None:
                 self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
-                number = self._prefetch(keys, offsets, weights, samples, stream)
-            slot = self.slots[number]
+                number = self._prefetch(keys, offsets, weights, samples, stream, output=target)
+                slot = self.slots[number]
+            else:
+                slot = self.slots[number]
+                self.check(lib.hotbed_storage_forward(self._c, slot.ticket, target, stride, stream))
             slot.key, slot.shape = None, (out.shape[0], out.shape[1])
-            self.check(lib.hotbed_storage_forward(self._c, slot.ticket, target, stride, stream))
             return slot.generation * _SLOTS_MOST + number
 
     def backward(self, token: int, gradient: torch.Tensor) -> None:

@@ -510,7 +510,8 @@ static hotbed_status graph_begin(hotbed_stream *stream) {
 
 static hotbed_status instantiate(cudaGraph_t recorded, cuda_graph *graph, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_cuda_check(
-        cudaGraphInstantiate(&graph->executable, recorded, 0), "cudaGraphInstantiate"));
+        cudaGraphInstantiate(&graph->executable, recorded, cudaGraphInstantiateFlagUseNodePriority),
+        "cudaGraphInstantiate"));
     return hotbed_cuda_check(
         cudaGraphUpload(graph->executable, cuda(stream)->native), "cudaGraphUpload");
 }

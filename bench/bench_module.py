@@ -94,9 +94,7 @@ class Tables:
     def by_c(self, batch):
         stream, storage = self.stream(), self.storage.pointer
         out, gradient = (ffi.cast("void *", t.data_ptr()) for t in (self.out, self.gradient))
-        check(
-            lib.hotbed_storage_prefetch_forward(storage, self.structs[id(batch)], self.ticket, out, DIM, stream)
-        )
+        check(lib.hotbed_storage_prefetch_forward(storage, self.structs[id(batch)], self.ticket, out, DIM, stream))
         check(lib.hotbed_storage_backward(storage, self.ticket, gradient, DIM, stream))
 
     def by_module(self, batch):

@@ -8,6 +8,7 @@ void hotbed_dedup_init(const hotbed_storage *storage, hotbed_step_view *view) {
     view->storage = hotbed_storage_step(storage).storage;
     view->storage.pooling = HOTBED_POOL_NONE;
     view->storage.tallies = tallies;
+    view->storage.row_bits = 0; /* the keys may be rows of other ranks */
 }
 
 size_t hotbed_dedup_scratch(const hotbed_storage *storage, uint64_t bound, uint32_t dim) {

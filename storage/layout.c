@@ -138,6 +138,19 @@ static uint32_t bulk_bytes(const hotbed_storage *storage) {
     return (uint32_t)most;
 }
 
+/* Bits of hotbed_row_number(), with one number to spare. 0 if a table has an index, or if the number
+ * does not fit. */
+static uint32_t row_bits(const hotbed_storage *storage) {
+    uint64_t numbers = storage->num_tables + 1U;
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        numbers +=
+            storage->tables[t].capacity < UINT32_MAX ? storage->tables[t].capacity : UINT32_MAX;
+    uint32_t bits = 1;
+    while (numbers >> bits != 0)
+        bits++;
+    return storage->indexed || bits > 31 ? 0 : bits;
+}
+
 void hotbed_storage_lay_out(hotbed_storage *storage) {
     for (uint32_t t = 0; t < storage->num_tables; t++)
         lay_out_upper(storage, &storage->tables[t]);
@@ -162,6 +175,7 @@ void hotbed_storage_lay_out(hotbed_storage *storage) {
         view->slots = view->capacity;
         next += view->slots;
     }
+    storage->row_bits = row_bits(storage);
     lay_out_segments(storage);
     lay_out_bins(storage);
     storage->bulk_bytes = bulk_bytes(storage);

@@ -69,6 +69,7 @@ typedef struct hotbed_storage_view {
     uint32_t output_dtype; /* hotbed_dtype */
     uint32_t indexed;      /* whether at least one table has its keys in the index */
     uint32_t rows_form;    /* hotbed_rows_form, of all tables */
+    uint32_t row_bits; /* bits of hotbed_row_number(), by which keys are deduplicated; 0: by hash */
 } hotbed_storage_view;
 
 /* The batch. Its number of keys is table_starts[num_tables], which the host does not know. */
@@ -208,6 +209,14 @@ HOTBED_HD uint32_t hotbed_part_after(const uint32_t *starts, uint32_t part, uint
 /* The table of unique key u. */
 HOTBED_HD uint32_t hotbed_table_of_unique(const hotbed_step_view *s, uint32_t u) {
     return hotbed_part_of(s->unique.offsets, s->storage.num_tables, u);
+}
+
+/* Number of a key's row in a storage whose tables are all static: by table, then by key. The keys
+ * that a table does not have share the number after its last row. */
+HOTBED_HD uint32_t hotbed_row_number(const hotbed_step_view *s, uint32_t t, uint64_t key) {
+    const hotbed_table_view *table = &s->storage.tables[t];
+    const uint64_t row = key < table->capacity ? key : table->capacity;
+    return (uint32_t)(table->first_slot - HOTBED_SLOT_UNINDEXED + t + row);
 }
 
 /* First key and end of bag b, within its feature. `good` is false if its offsets are invalid. */

@@ -119,7 +119,8 @@ struct hotbed_storage {
     uint32_t move_sms; /* of hotbed_storage_options */
     hotbed_check check;
     hotbed_rows_form rows_form;
-    bool indexed;    /* at least one table has its keys in the index */
+    uint32_t row_bits; /* see hotbed_storage_view */
+    bool indexed;      /* at least one table has its keys in the index */
     bool keys_leave; /* at least one table evicts or has two tiers, so keys may leave their slots */
     bool timed;      /* at least one table has timestamps for scores */
     bool admits;     /* a table has admission */

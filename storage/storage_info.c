@@ -66,6 +66,7 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
                 .output_dtype = (uint32_t)storage->output_dtype,
                 .indexed = storage->indexed,
                 .rows_form = storage->rows_form,
+                .row_bits = storage->row_bits,
             },
         .moves = {.bulk_bytes = storage->bulk_bytes, .sms = storage->move_sms},
         .eval = {.below = storage->below, .below_from = below_from(storage)},

@@ -1,5 +1,5 @@
-/* storage/unique.cu - dedup on CUDA: a hash of first occurrences, then a sort by unique key. Host
- * counterpart: unique_host.c.
+/* storage/unique.cu - dedup on CUDA: a hash of first occurrences, then a sort by unique key; in
+ * storages of static tables a sort by row alone. Host counterpart: unique_host.c.
  *
  * Each table's keys have a part of one scratch hash table. An entry is the position of an
  * occurrence, and atomicMin makes it the first one. Bits mark the first occurrences, and prefix
@@ -22,7 +22,7 @@ typedef struct unique_scratch {
     uint32_t *firsts;  /* [words] one bit per key: whether it is a first occurrence */
     uint32_t *before;  /* [words] number of first occurrences before each word of 32 keys */
     uint32_t *order;   /* [bound] 0, 1, 2, ...; not used if bags are sorted instead */
-    uint32_t *sorted;  /* [bound] numbers of unique keys, sorted */
+    uint32_t *sorted;  /* [bound] numbers of unique keys, or of rows, sorted */
     void *memory;      /* scratch memory of scan and sort */
     size_t memory_bytes;
 } unique_scratch;
@@ -99,6 +99,18 @@ static __device__ uint32_t number_of(const unique_scratch &scratch, uint64_t i) 
     return scratch.before[i / 32] + hotbed_bits_set(scratch.firsts[i / 32] & below);
 }
 
+/* Write the first unique key of table t, and add to its tally. */
+static __device__ void put_offset(
+    const hotbed_step_view &s, const unique_scratch &scratch, uint32_t t) {
+    uint32_t start = s.batch.table_starts[t], before = number_of(scratch, start);
+    s.unique.offsets[t] = before;
+    if (t < s.storage.num_tables) {
+        uint32_t next = s.batch.table_starts[t + 1];
+        s.storage.tallies[t].keys += next - start;
+        s.storage.tallies[t].uniques += number_of(scratch, next) - before;
+    }
+}
+
 static __global__ void __launch_bounds__(BLOCK)
     number_kernel(hotbed_step_view s, unique_scratch scratch) {
     uint32_t n = s.batch.table_starts[s.storage.num_tables];
@@ -115,15 +127,8 @@ static __global__ void __launch_bounds__(BLOCK)
         if (first == i)
             s.unique.keys[unique] = s.batch.keys[i];
     }
-    for (uint64_t t = hotbed_cuda_thread(); t <= s.storage.num_tables; t += hotbed_cuda_threads()) {
-        uint32_t start = s.batch.table_starts[t], before = number_of(scratch, start);
-        s.unique.offsets[t] = before;
-        if (t < s.storage.num_tables) {
-            uint32_t next = s.batch.table_starts[t + 1];
-            s.storage.tallies[t].keys += next - start;
-            s.storage.tallies[t].uniques += number_of(scratch, next) - before;
-        }
-    }
+    for (uint64_t t = hotbed_cuda_thread(); t <= s.storage.num_tables; t += hotbed_cuda_threads())
+        put_offset(s, scratch, (uint32_t)t);
 }
 
 /* Find where each unique key's occurrences begin in the sorted order. */
@@ -147,12 +152,12 @@ static __global__ void __launch_bounds__(BLOCK) count_kernel(hotbed_step_view s)
 
 /* Add key_counts to `counts`, which are 0. Occurrences of a unique key are adjacent in the sorted
  * order, so a warp sums its own and adds once. */
-static __global__ void __launch_bounds__(BLOCK)
-    sum_kernel(hotbed_step_view s, unique_scratch scratch) {
+static __global__ void __launch_bounds__(BLOCK) sum_kernel(hotbed_step_view s) {
     uint32_t n = s.batch.table_starts[s.storage.num_tables], lane = threadIdx.x % 32;
     for (uint64_t j = hotbed_cuda_thread(); j - lane < n; j += hotbed_cuda_threads()) {
-        uint32_t unique = j < n ? scratch.sorted[j] : UINT32_MAX;
-        uint64_t count = j < n ? s.batch.counts[s.unique.positions[j]] : 0;
+        uint32_t position = j < n ? s.unique.positions[j] : 0;
+        uint32_t unique = j < n ? s.unique.inverse[position] : UINT32_MAX;
+        uint64_t count = j < n ? s.batch.counts[position] : 0;
         for (uint32_t apart = 1; apart < 32; apart *= 2) {
             uint32_t other = __shfl_down_sync(0xffffffffU, unique, apart);
             uint64_t more = __shfl_down_sync(0xffffffffU, count, apart);
@@ -171,6 +176,22 @@ static size_t scratch_bytes_of(uint64_t bound, uint32_t num_tables) {
     return carve(bound, NULL, &scratch);
 }
 
+/* Count the occurrences of each unique key. */
+static hotbed_status count(const hotbed_step_view *step, hotbed_stream *stream) {
+    const uint64_t bound = step->batch.bound;
+    const unsigned blocks = hotbed_cuda_blocks(stream, bound + 1, BLOCK, WAVES);
+    const hotbed_cuda_native native(stream);
+    if (step->batch.counts == NULL) {
+        count_kernel<<<blocks, BLOCK, 0, native>>>(*step);
+        return hotbed_cuda_launched("count_kernel");
+    }
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaMemsetAsync(step->unique.counts, 0, (size_t)bound * sizeof(uint64_t), native),
+        "cudaMemsetAsync"));
+    sum_kernel<<<blocks, BLOCK, 0, native>>>(*step);
+    return hotbed_cuda_launched("sum_kernel");
+}
+
 /* Group the occurrences by unique key. */
 static hotbed_status group(
     const hotbed_step_view *step, const unique_scratch &scratch, hotbed_stream *stream) {
@@ -187,15 +208,83 @@ static hotbed_status group(
             step->unique.positions, bits, scratch.memory, scratch.memory_bytes, stream));
     start_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
     HOTBED_TRY(hotbed_cuda_launched("start_kernel"));
-    if (step->batch.counts == NULL) {
-        count_kernel<<<blocks, BLOCK, 0, native>>>(*step);
-        return hotbed_cuda_launched("count_kernel");
+    return count(step, stream);
+}
+
+/* --- storages of static tables ---------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(BLOCK)
+    row_kernel(hotbed_step_view s, uint32_t *rows, uint32_t *order) {
+    uint32_t n = s.batch.table_starts[s.storage.num_tables];
+    for (uint64_t i = hotbed_cuda_thread(); i < s.batch.bound; i += hotbed_cuda_threads()) {
+        uint32_t t =
+            i < n ? hotbed_part_of(s.batch.table_starts, s.storage.num_tables, (uint32_t)i) : 0;
+        rows[i] = i < n ? hotbed_row_number(&s, t, s.batch.keys[i]) : UINT32_MAX; /* sorted last */
+        order[i] = (uint32_t)i;
     }
-    HOTBED_TRY(hotbed_cuda_check(
-        cudaMemsetAsync(step->unique.counts, 0, (size_t)bound * sizeof(uint64_t), native),
-        "cudaMemsetAsync"));
-    sum_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
-    return hotbed_cuda_launched("sum_kernel");
+}
+
+/* Mark and count the first occurrences in the sorted order; a warp handles a word of 32. */
+static __global__ void __launch_bounds__(BLOCK)
+    mark_kernel(hotbed_step_view s, unique_scratch scratch) {
+    uint32_t n = s.batch.table_starts[s.storage.num_tables];
+    for (uint64_t word = hotbed_cuda_thread() / 32; word <= s.batch.bound / 32;
+         word += hotbed_cuda_threads() / 32) {
+        uint64_t j = word * 32 + threadIdx.x % 32;
+        bool first = j < n && (j == 0 || scratch.sorted[j - 1] != scratch.sorted[j]);
+        uint32_t bits = __ballot_sync(0xffffffffU, first);
+        if (threadIdx.x % 32 == 0) {
+            scratch.firsts[word] = bits;
+            scratch.before[word] = hotbed_bits_set(bits);
+        }
+    }
+}
+
+/* Number the unique keys; a table's occurrences are at its positions in the sorted order, too. */
+static __global__ void __launch_bounds__(BLOCK)
+    number_rows_kernel(hotbed_step_view s, unique_scratch scratch) {
+    uint32_t n = s.batch.table_starts[s.storage.num_tables];
+    for (uint64_t j = hotbed_cuda_thread(); j < s.batch.bound; j += hotbed_cuda_threads()) {
+        if (j >= n) {
+            s.unique.inverse[j] = UINT32_MAX;
+            continue;
+        }
+        uint32_t position = s.unique.positions[j];
+        bool first = (scratch.firsts[j / 32] >> (j % 32) & 1U) != 0;
+        uint32_t unique = number_of(scratch, j) - (first ? 0 : 1);
+        s.unique.inverse[position] = unique;
+        if (s.unique.by_bag != 0)
+            s.unique.positions[j] = s.batch.bags[position];
+        if (first) {
+            s.unique.starts[unique] = (uint32_t)j;
+            s.unique.keys[unique] = s.batch.keys[position];
+        }
+    }
+    for (uint64_t t = hotbed_cuda_thread(); t <= s.storage.num_tables; t += hotbed_cuda_threads())
+        put_offset(s, scratch, (uint32_t)t);
+    if (hotbed_cuda_thread() == 0)
+        s.unique.starts[number_of(scratch, n)] = n;
+}
+
+static hotbed_status unique_rows(
+    const hotbed_step_view *step, const unique_scratch &scratch, hotbed_stream *stream) {
+    const uint64_t bound = step->batch.bound;
+    const unsigned blocks = hotbed_cuda_blocks(stream, bound + 1, BLOCK, WAVES);
+    const hotbed_cuda_native native(stream);
+    row_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch.entries, scratch.order);
+    HOTBED_TRY(hotbed_cuda_launched("row_kernel"));
+    if (bound > 0)
+        HOTBED_TRY(hotbed_sort_pairs(
+            bound, scratch.entries, scratch.order, scratch.sorted, step->unique.positions,
+            step->storage.row_bits, scratch.memory, scratch.memory_bytes, stream));
+    mark_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
+    HOTBED_TRY(hotbed_cuda_launched("mark_kernel"));
+    HOTBED_TRY(hotbed_scan(
+        bound / 32 + 1, scratch.before, scratch.before, scratch.memory, scratch.memory_bytes,
+        stream));
+    number_rows_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
+    HOTBED_TRY(hotbed_cuda_launched("number_rows_kernel"));
+    return count(step, stream);
 }
 
 static hotbed_status unique(
@@ -205,6 +294,8 @@ static hotbed_status unique(
     uint64_t bound = step->batch.bound;
     (void)scratch_bytes;
     (void)carve(bound, (uint8_t *)memory, &scratch);
+    if (step->storage.row_bits != 0)
+        return unique_rows(step, scratch, stream);
     unsigned blocks = hotbed_cuda_blocks(stream, bound + 1, BLOCK, WAVES);
     const hotbed_cuda_native native(stream);
     HOTBED_TRY(hotbed_cuda_check(

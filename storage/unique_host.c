@@ -11,23 +11,74 @@ typedef struct unique_args {
     /* [bound] first occurrence of each unique key; a table's begin at its start */
     uint32_t *firsts;
     uint32_t *number; /* [num_tables] unique keys of each table */
+    uint64_t *items;  /* [bound] to sort with; a table's begin at its start */
 } unique_args;
 
 #define NO_HEAD UINT32_MAX
+
+/* Sort n items by the `bits` bits from bit 32 on, with as much scratch memory. Stable. */
+static void sort_items(uint64_t *items, uint64_t *scratch, uint32_t n, uint32_t bits) {
+    enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
+    uint64_t *from = items, *to = scratch;
+    for (uint32_t shift = 32; shift < 32 + bits; shift += DIGIT_BITS) {
+        uint32_t places[DIGITS] = {0}, place = 0;
+        for (uint32_t i = 0; i < n; i++)
+            places[from[i] >> shift & (DIGITS - 1)]++;
+        for (uint32_t d = 0; d < DIGITS; d++) {
+            uint32_t count = places[d];
+            places[d] = place;
+            place += count;
+        }
+        for (uint32_t i = 0; i < n; i++)
+            to[places[from[i] >> shift & (DIGITS - 1)]++] = from[i];
+        uint64_t *other = from;
+        from = to;
+        to = other;
+    }
+    if (from != items)
+        memcpy(items, from, n * sizeof *items);
+}
+
+/* Renumber the n distinct keys of table t by row. `heads`, of 2 * n words, is not needed any more. */
+static void order_by_row(const unique_args *a, uint32_t t, uint32_t n) {
+    uint32_t start = a->s.batch.table_starts[t], stop = a->s.batch.table_starts[t + 1];
+    uint32_t *heads = a->heads + 2 * (size_t)start, *firsts = a->firsts + start;
+    uint64_t *items = a->items + start;
+    for (uint32_t u = 0; u < n; u++)
+        items[u] = (uint64_t)hotbed_row_number(&a->s, t, a->s.batch.keys[firsts[u]]) << 32 | u;
+    sort_items(items, (uint64_t *)(void *)heads, n, a->s.storage.row_bits);
+    uint32_t *numbers = heads, *ordered = heads + n;
+    for (uint32_t k = 0; k < n; k++) {
+        numbers[(uint32_t)items[k]] = k;
+        ordered[k] = firsts[(uint32_t)items[k]];
+    }
+    memcpy(firsts, ordered, n * sizeof *firsts);
+    for (uint32_t i = start; i < stop; i++)
+        a->s.unique.inverse[i] = numbers[a->s.unique.inverse[i]];
+}
+
+/* Key i, of table t; keys without a row are equal if keys are ordered by row. */
+static uint64_t key_of(const unique_args *a, uint64_t t, uint32_t i) {
+    const uint64_t key = a->s.batch.keys[i];
+    if (a->s.storage.row_bits == 0)
+        return key;
+    const uint64_t capacity = a->s.storage.tables[t].capacity;
+    return key < capacity ? key : capacity;
+}
 
 /* Number the distinct keys of tables begin .. end-1. `inverse` and `counts` are relative to the
  * table until group_body(). */
 static void number_body(const void *args, uint64_t begin, uint64_t end) {
     const unique_args *a = args;
-    const uint64_t *keys = a->s.batch.keys;
     for (uint64_t t = begin; t < end; t++) {
         uint32_t start = a->s.batch.table_starts[t], stop = a->s.batch.table_starts[t + 1], n = 0;
         uint32_t capacity = 2 * (stop - start);
         uint32_t *heads = a->heads + 2 * (size_t)start, *firsts = a->firsts + start;
         memset(heads, 0xff, capacity * sizeof *heads);
         for (uint32_t i = start; i < stop; i++) {
-            uint32_t at = hotbed_scale_u32((uint32_t)(hotbed_hash_u64(keys[i]) >> 32), capacity);
-            while (heads[at] != NO_HEAD && keys[firsts[heads[at]]] != keys[i])
+            const uint64_t key = key_of(a, t, i);
+            uint32_t at = hotbed_scale_u32((uint32_t)(hotbed_hash_u64(key) >> 32), capacity);
+            while (heads[at] != NO_HEAD && key_of(a, t, firsts[heads[at]]) != key)
                 at = at + 1 == capacity ? 0 : at + 1;
             if (heads[at] == NO_HEAD) {
                 heads[at] = n;
@@ -35,6 +86,8 @@ static void number_body(const void *args, uint64_t begin, uint64_t end) {
             }
             a->s.unique.inverse[i] = heads[at];
         }
+        if (a->s.storage.row_bits != 0)
+            order_by_row(a, (uint32_t)t, n);
         a->number[t] = n;
     }
 }
@@ -87,16 +140,18 @@ static void group_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static size_t scratch(uint64_t bound, uint32_t num_tables) {
-    return (3 * (size_t)bound + num_tables) * sizeof(uint32_t);
+    return bound * sizeof(uint64_t) + (3 * (size_t)bound + num_tables) * sizeof(uint32_t);
 }
 
 static hotbed_status unique(
     const hotbed_step_view *step, void *memory, size_t scratch_bytes, hotbed_stream *stream,
     hotbed_stream *grouping) {
     (void)scratch_bytes, (void)grouping; /* the host has no branches */
-    uint32_t *words = memory;
+    uint64_t *items = memory;
+    uint32_t *words = (uint32_t *)(void *)(items + step->batch.bound);
     unique_args args = {
         .s = *step,
+        .items = items,
         .heads = words,
         .firsts = words + 2 * step->batch.bound,
         .number = words + 3 * step->batch.bound,

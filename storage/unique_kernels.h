@@ -1,13 +1,14 @@
 /* storage/unique_kernels.h - dedup of a batch, table by table: the contract of both backends.
  *
  * Reads keys, key_counts and table_starts of the step; writes
- *   unique_keys, unique_offsets  the distinct keys of each table, in order of first occurrence
+ *   unique_keys, unique_offsets  the distinct keys of each table, in order of first occurrence; if
+ *                                row_bits is set, ascending, and keys without a row count as one
  *   inverse                      index in unique_keys of each key; UINT32_MAX past the last key
  *   starts, positions            occurrences of each unique key, ascending; starts[unique keys] = n
  *   counts                       their number, or the sum of their key_counts, at most 2^62
  * and adds keys and unique keys to the tallies. Equal keys of different tables stay separate. The
- * backends use different algorithms (a parallel hash and a radix sort; one hash per table) and
- * write the same bytes.
+ * backends use different algorithms (a radix sort, with a parallel hash before it unless row_bits is
+ * set; one hash per table) and write the same bytes.
  */
 #ifndef HOTBED_STORAGE_UNIQUE_KERNELS_H
 #define HOTBED_STORAGE_UNIQUE_KERNELS_H

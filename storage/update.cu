@@ -6,6 +6,7 @@
  * key of a power law has thousands of occurrences.
  */
 #include "base/cuda_launch.h"
+#include "base/stream.h"
 #include "storage/update_kernels.h"
 
 enum {
@@ -531,17 +532,23 @@ static update_form form_of(
     return f32 ? FORM_BAGS : FORM_BAGS_HALF;
 }
 
-static unsigned blocks_of(const hotbed_stream *stream, uint64_t rows, uint32_t width) {
-    return hotbed_cuda_blocks(stream, rows * width, BLOCK, WAVES);
+/* The share of the GPU's threads that a kernel takes: all, or a quarter if it runs beside another. */
+typedef enum update_share { WHOLE = 1, PART = 4 } update_share;
+
+static unsigned blocks_of(
+    const hotbed_stream *stream, uint64_t rows, uint32_t width, update_share share) {
+    const unsigned blocks = hotbed_cuda_blocks(stream, rows * width, BLOCK, WAVES);
+    const unsigned most = hotbed_cuda_blocks(stream, UINT64_MAX / 2, BLOCK, WAVES) / share;
+    return blocks < most ? blocks : most;
 }
 
 /* Sum the parts of rows with more than 32 occurrences. scratch.used must be 0. */
 static hotbed_status sum_parts(
     const update_launches *launch, const hotbed_step_view *step,
     const hotbed_optimizer_view *optimizer, hotbed_gradient_view gradient, update_scratch scratch,
-    hotbed_stream *stream) {
+    update_share share, hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
-    unsigned blocks = blocks_of(stream, step->batch.bound, launch->width);
+    unsigned blocks = blocks_of(stream, step->batch.bound, launch->width, share);
     split_kernel<<<
         hotbed_cuda_blocks(stream, step->batch.bound, SPLIT_BLOCK, WAVES), SPLIT_BLOCK, 0,
         native>>>(*step, scratch);
@@ -560,6 +567,20 @@ static hotbed_status step_clock(
     return hotbed_cuda_launched("step_kernel");
 }
 
+/* Update the rows with more than FEW occurrences. */
+static hotbed_status update_some(
+    const update_launches *launch, const hotbed_step_view *step,
+    const hotbed_optimizer_view *optimizer, hotbed_gradient_view gradient, update_scratch scratch,
+    hotbed_stream *stream) {
+    HOTBED_TRY(sum_parts(launch, step, optimizer, gradient, scratch, PART, stream));
+    launch->some<<<
+        blocks_of(stream, step->batch.bound, launch->width, PART), BLOCK, 0,
+        hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
+    return hotbed_cuda_launched("update_some_kernel");
+}
+
+/* Rows in registers: the rows with few occurrences, which are most, are updated while the branch sums
+ * the parts of the others. */
 static hotbed_status update(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
     hotbed_gradient_view gradient, uint32_t max_dim, void *memory, size_t scratch_bytes,
@@ -570,18 +591,25 @@ static hotbed_status update(
     update_launches launch =
         choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer->kind);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
-    HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, stream));
-    if (launch.some != NULL) {
-        launch.some<<<
-            hotbed_cuda_blocks(stream, step->batch.bound * launch.width, BLOCK, 1), BLOCK, 0,
-            hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
-        HOTBED_TRY(hotbed_cuda_launched("update_some_kernel"));
+    if (launch.some == NULL) {
+        HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, WHOLE, stream));
+        launch.update<<<
+            hotbed_cuda_blocks(stream, step->batch.bound * launch.update_width, BLOCK, FEW_WAVES),
+            BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
+        return hotbed_cuda_launched("update_kernel");
     }
-    const unsigned block = launch.some != NULL ? (unsigned)FEW_BLOCK : (unsigned)BLOCK;
-    launch.update<<<
-        hotbed_cuda_blocks(stream, step->batch.bound * launch.update_width, block, FEW_WAVES),
-        block, 0, hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
-    return hotbed_cuda_launched("update_kernel");
+    hotbed_stream *branch;
+    HOTBED_TRY(hotbed_stream_branch(stream, &branch));
+    hotbed_status status = update_some(&launch, step, optimizer, gradient, scratch, branch);
+    if (status == HOTBED_OK) {
+        launch.update<<<
+            hotbed_cuda_blocks(
+                stream, step->batch.bound * launch.update_width, FEW_BLOCK, FEW_WAVES),
+            FEW_BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
+        status = hotbed_cuda_launched("update_few_kernel");
+    }
+    hotbed_status joined = hotbed_stream_join(stream);
+    return status != HOTBED_OK ? status : joined;
 }
 
 static hotbed_status reduce(
@@ -595,8 +623,8 @@ static hotbed_status reduce(
         choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer->kind);
     HOTBED_TRY(hotbed_cuda_check(
         cudaMemsetAsync(scratch.used, 0, 4 * sizeof(uint32_t), native), "cudaMemsetAsync"));
-    HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, stream));
-    launch.reduce<<<blocks_of(stream, step->batch.bound, launch.width), BLOCK, 0, native>>>(
+    HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, WHOLE, stream));
+    launch.reduce<<<blocks_of(stream, step->batch.bound, launch.width, WHOLE), BLOCK, 0, native>>>(
         *step, *optimizer, gradient, scratch, sums);
     return hotbed_cuda_launched("reduce_kernel");
 }
@@ -610,8 +638,8 @@ static hotbed_status apply(
     update_launches launch = choose(max_dim, plain ? FORM_PLAIN : FORM_ANY, optimizer->kind);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
     launch.apply<<<
-        blocks_of(stream, step->batch.bound, launch.width), BLOCK, 0, hotbed_cuda_native(stream)>>>(
-        *step, *optimizer, sums, scratch);
+        blocks_of(stream, step->batch.bound, launch.width, WHOLE), BLOCK, 0,
+        hotbed_cuda_native(stream)>>>(*step, *optimizer, sums, scratch);
     return hotbed_cuda_launched("update_kernel");
 }
 
@@ -625,7 +653,8 @@ static hotbed_status count_step(
 static hotbed_status update_rows(const hotbed_update_rows_args *args, hotbed_stream *stream) {
     update_launches launch = choose(args->row.dim, FORM_ANY, args->o.kind);
     launch.update_rows<<<
-        blocks_of(stream, args->n, launch.width), BLOCK, 0, hotbed_cuda_native(stream)>>>(*args);
+        blocks_of(stream, args->n, launch.width, WHOLE), BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *args);
     return hotbed_cuda_launched("update_rows_kernel");
 }
 

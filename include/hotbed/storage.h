@@ -13,7 +13,9 @@
  *   hotbed_storage_prefetch   dedup the keys, find or insert each distinct key, pin its row
  *   hotbed_storage_forward    read the rows and pool the bags
  *   hotbed_storage_backward   sum the gradients of each row, apply the optimizer, unpin
- * hotbed_storage_reduce() and hotbed_storage_apply() do the work of backward in two calls.
+ * hotbed_storage_prefetch_forward() does the first two in one call, in less time; separate calls let
+ * a prefetch run ahead, beside the previous step. hotbed_storage_reduce() and
+ * hotbed_storage_apply() do the work of backward in two calls.
  * hotbed_storage_eval() is the lookup for evaluation: one call, which changes nothing.
  *
  *       hotbed_table_options table;
@@ -410,8 +412,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_forward(
 /* Prefetch a batch and read its rows into `output`: hotbed_storage_prefetch() and
  * hotbed_storage_forward() in one call, with the same bytes. Asynchronous. On CUDA it takes less
  * time than the two calls, because the occurrences of each key are grouped for the backward beside
- * the forward. Parameters, errors and faults are those of the two calls; an ARGUMENT error leaves
- * the ticket unchanged. */
+ * the forward. The two calls describe parameters, errors and faults. An ARGUMENT error leaves the
+ * ticket unchanged. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_prefetch_forward(
     hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket, void *output,
     uint64_t stride, hotbed_stream *stream);
@@ -533,7 +535,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_score(
  * prefetch. The counts are in device memory; the host does not know them. */
 typedef struct hotbed_ticket_view {
     uint32_t size; /* set by the caller: sizeof(hotbed_ticket_view) */
-    /* [unique_offsets[T]] distinct keys, table by table, in order of first occurrence */
+    /* [unique_offsets[T]] distinct keys, table by table, in order of first occurrence. In a storage
+     * of static tables in mode HBM_DIRECT, with fewer than 2^31 rows: ascending, and the keys that a
+     * table does not have count as one. */
     const uint64_t *unique_keys;
     const uint32_t *inverse; /* [num_keys] position of each key in unique_keys */
     /* [num_tables + 1] the distinct keys of table t are [t] up to [t + 1] */

@@ -226,10 +226,21 @@ bool fixture_moves(const fixture *r) {
     return hotbed_storage_mode(r->storage) != HOTBED_MODE_HBM_DIRECT;
 }
 
+bool fixture_by_row(const fixture *r) {
+    bool by_row = hotbed_storage_mode(r->storage) == HOTBED_MODE_HBM_DIRECT;
+    for (uint32_t t = 0; t < hotbed_storage_num_tables(r->storage); t++) {
+        hotbed_table_info info = {.size = sizeof info};
+        CHECK_OK(hotbed_storage_table(r->storage, t, &info));
+        by_row = by_row && info.kind == HOTBED_TABLE_STATIC;
+    }
+    return by_row;
+}
+
 void fixture_open(fixture *r, hotbed_backend backend, const hotbed_storage_options *options) {
     fixture_open_bare(r, backend, options);
     open_initial(r, options);
     r->model = oracle_create(options, fixture_initial, r);
+    r->model->by_row = fixture_by_row(r);
 }
 
 uint64_t fixture_size(fixture *r, uint32_t table) {

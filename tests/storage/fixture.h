@@ -77,8 +77,9 @@ void fixture_store(const hotbed_storage_options *options, hotbed_external **out)
 /* Create a storage, with its model or without it (bare). */
 void fixture_open(fixture *r, hotbed_backend backend, const hotbed_storage_options *options);
 void fixture_open_bare(fixture *r, hotbed_backend backend, const hotbed_storage_options *options);
-bool fixture_moves(const fixture *r); /* whether the storage has two tiers */
-void fixture_close(fixture *r);       /* checks that no pins are left, if there is a model */
+bool fixture_moves(const fixture *r);  /* whether the storage has two tiers */
+bool fixture_by_row(const fixture *r); /* see oracle.by_row */
+void fixture_close(fixture *r);        /* checks that no pins are left, if there is a model */
 
 /* Device memory, freed by fixture_close(). */
 void *fixture_alloc(fixture *r, uint64_t bytes);

@@ -290,6 +290,7 @@ static void runner_open(runner *p, hotbed_backend backend, uint64_t seed) {
     fixture_open_bare(&p->r, backend, &p->s.options);
     p->r.store = store;
     p->r.model = oracle_create(&p->s.options, initial, p);
+    p->r.model->by_row = fixture_by_row(&p->r);
     p->ahead = p->training = p->r.stream;
     if (p->shape.two_streams)
         CHECK_OK(hotbed_stream_create(backend, 0, &p->training));

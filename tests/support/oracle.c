@@ -420,8 +420,24 @@ static void copy_batch(oracle_ticket *ticket, const hotbed_batch *batch) {
             ticket->bags[i] = (uint32_t)b;
 }
 
-/* Find the distinct keys of each table, in the order of their first occurrence, by a hash table that is emptied for
- * each table: equal keys of two tables are distinct. */
+/* The key that dedup compares. */
+static uint64_t compared(const oracle *model, uint32_t table, uint64_t key) {
+    const uint64_t rows = model->tables[table].options.capacity;
+    return model->by_row && key > rows ? rows : key;
+}
+
+typedef struct occurrence {
+    uint64_t key; /* as compared() */
+    uint64_t i;
+} occurrence;
+
+static int by_key(const void *one, const void *other) {
+    const occurrence *a = one, *b = other;
+    return a->key != b->key ? (a->key < b->key ? -1 : 1) : a->i < b->i ? -1 : a->i > b->i;
+}
+
+/* Find the distinct keys of each table, in the order of their first occurrence or by row, by a hash table that is
+ * emptied for each table: equal keys of two tables are distinct. */
 static void find_uniques(oracle_ticket *ticket) {
     const oracle *model = ticket->model;
     const uint64_t *keys = ticket->batch.keys;
@@ -434,13 +450,21 @@ static void find_uniques(oracle_ticket *ticket) {
     ticket->counts = allocate(ticket->num_keys, sizeof(uint64_t));
     ticket->occurrences = allocate(ticket->num_keys, sizeof(uint32_t));
     ticket->inverse = allocate(ticket->num_keys, sizeof(uint32_t));
+    occurrence *order = allocate(ticket->num_keys, sizeof *order);
     uint32_t uniques = 0;
-    uint64_t i = 0; /* positions are ordered by table, because features are */
+    uint64_t start = 0; /* positions are ordered by table, because features are */
     for (uint32_t t = 0; t < model->num_tables; t++) {
+        uint64_t n = 0;
+        for (uint64_t i = start; i < ticket->num_keys && table_of(ticket, i) == t; i++)
+            order[n++] = (occurrence){compared(model, t, keys[i]), i};
+        start += n;
+        if (model->by_row)
+            qsort(order, n, sizeof *order, by_key);
         memset(seen, 0, (size_t)places * sizeof *seen);
-        for (; i < ticket->num_keys && table_of(ticket, i) == t; i++) {
-            uint64_t at = (keys[i] * 0x9E3779B97F4A7C15U >> 17) & (places - 1);
-            while (seen[at] != 0 && ticket->unique_keys[seen[at] - 1] != keys[i])
+        for (uint64_t k = 0; k < n; k++) {
+            const uint64_t i = order[k].i, key = order[k].key;
+            uint64_t at = (key * 0x9E3779B97F4A7C15U >> 17) & (places - 1);
+            while (seen[at] != 0 && compared(model, t, ticket->unique_keys[seen[at] - 1]) != key)
                 at = (at + 1) & (places - 1);
             if (seen[at] == 0) {
                 ticket->unique_keys[uniques] = keys[i];
@@ -453,6 +477,7 @@ static void find_uniques(oracle_ticket *ticket) {
         }
         ticket->unique_offsets[t + 1] = uniques;
     }
+    free(order);
     free(seen);
 }
 

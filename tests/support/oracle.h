@@ -60,6 +60,9 @@ typedef struct oracle {
     uint32_t max_dim;
     hotbed_storage_state state;
     uint64_t time; /* of the last prefetch */
+    /* The library orders distinct keys by row and counts keys without a row as one: all its tables are static and have
+     * no index.  Set by the caller. */
+    bool by_row;
     oracle_initial initial;
     void *self;
 } oracle;

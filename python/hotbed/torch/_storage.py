@@ -439,9 +439,7 @@ class Storage:
         if output is None:
             self.check(lib.hotbed_storage_prefetch(self._c, batch, slot.ticket, stream))
         else:
-            self.check(
-                lib.hotbed_storage_prefetch_forward(self._c, batch, slot.ticket, output, self.columns, stream)
-            )
+            self.check(lib.hotbed_storage_prefetch_forward(self._c, batch, slot.ticket, output, self.columns, stream))
         slot.held = True
         slot.generation += 1
         slot.tensors = (keys, offsets, weights, counts)

@@ -8,10 +8,10 @@
 # python/tests/dynamicemb_runner.py provides; it records the result of each case. Nothing in the checkout is changed.
 # PYTHON (python3) has torch, fbgemm-gpu, torchrec, pytest, click and this package installed. Without a GPU the tests run on
 # the CPU; tests of more ranks than GPUs share the first GPU; see python/tests/dynamicemb_plugin.py. Each rank has one
-# thread. Cases with more than DYNAMICEMB_RANKS ranks are left out.
+# thread. Cases with more than DYNAMICEMB_RANKS ranks are left out, and cases that load what these would have written.
 #
-# Prints passed, failed and skipped by file, and each reason of python/tests/dynamicemb_known.txt with its cases. Exits with
-# 1 if a case failed that the list does not have.
+# Prints the end of a failed case's log, then passed, failed and skipped by file, and each reason of
+# python/tests/dynamicemb_known.txt with its cases. Exits with 1 if a case failed that the list does not have.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=$(command -v "${PYTHON:-python3}")

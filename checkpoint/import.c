@@ -5,7 +5,7 @@
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
 #include "checkpoint/shard_writer.h"
-#include "storage/index_core.h"
+#include "storage/index_layout_core.h"
 
 #include <inttypes.h>
 #include <stdio.h>

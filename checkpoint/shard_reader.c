@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
-#include "storage/index_core.h"
+#include "storage/index_layout_core.h"
 
 #include <inttypes.h>
 #include <string.h>

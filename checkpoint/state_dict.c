@@ -7,7 +7,7 @@
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
 #include "checkpoint/state_view.h"
-#include "storage/index_core.h"
+#include "storage/index_layout_core.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -7,6 +7,8 @@
 #ifndef HOTBED_STORAGE_EXPORT_CORE_H
 #define HOTBED_STORAGE_EXPORT_CORE_H
 
+#include "storage/index_find_core.h"
+#include "storage/index_meta_core.h"
 #include "storage/rows_core.h"
 
 enum { HOTBED_EXPORT_GROUP = 32 };

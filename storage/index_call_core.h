@@ -3,7 +3,7 @@
 #define HOTBED_STORAGE_INDEX_CALL_CORE_H
 
 #include "base/fault.h"
-#include "storage/index_core.h"
+#include "storage/index_place_each_core.h"
 
 /* Arguments of a call. Arrays are device memory; hotbed/index.h has their meaning. */
 typedef struct hotbed_index_args {

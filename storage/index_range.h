@@ -2,7 +2,7 @@
 #ifndef HOTBED_STORAGE_INDEX_RANGE_H
 #define HOTBED_STORAGE_INDEX_RANGE_H
 
-#include "storage/index_core.h"
+#include "storage/index_layout_core.h"
 
 #define HOTBED_CAPACITY_MOST ((uint64_t)1 << 35)
 

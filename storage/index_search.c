@@ -1,5 +1,6 @@
 /* storage/index_search.c - the host's search for many keys; see index_search.h. */
 #include "storage/index_search.h"
+#include "storage/index_find_core.h"
 
 enum { KEYS = HOTBED_SEARCH_KEYS };
 

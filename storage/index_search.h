@@ -14,7 +14,7 @@
 #define HOTBED_STORAGE_INDEX_SEARCH_H
 
 #include "base/host_set.h"
-#include "storage/index_core.h"
+#include "storage/index_layout_core.h"
 
 enum { HOTBED_SEARCH_KEYS = 64 }; /* tuned with benchmark index/alone_find */
 

@@ -4,6 +4,7 @@
 #define HOTBED_STORAGE_LOOKUP_CORE_H
 
 #include "base/fault.h"
+#include "storage/index_place_each_core.h"
 #include "storage/score_core.h"
 #include "storage/step_core.h"
 

@@ -4,9 +4,10 @@
 
 #include "base/float.h"
 #include "base/port.h"
+#include "base/tile.h"
 #include "hotbed/storage.h"
 #include "hotbed/types.h"
-#include "storage/index_core.h"
+#include "storage/index_layout_core.h"
 #include "storage/init_core.h"
 
 /* How a table's rows are spread over the tiers. */

@@ -5,6 +5,7 @@
 
 #include "base/fault.h"
 #include "storage/index_call_core.h"
+#include "storage/index_place_core.h"
 #include "storage/row_core.h"
 #include "storage/score_core.h"
 #include "storage/step_core.h"

@@ -3,6 +3,7 @@
 #define HOTBED_STORAGE_SCORE_CORE_H
 
 #include "base/philox.h"
+#include "storage/index_place_core.h"
 #include "storage/step_core.h"
 
 /* --- time ------------------------------------------------------------------------------------- */

@@ -9,7 +9,7 @@
 #define HOTBED_STORAGE_STAGE_CORE_H
 
 #include "base/port.h"
-#include "storage/index_core.h"
+#include "hotbed/types.h"
 
 enum { HOTBED_STAGE_PARTS = 3 }; /* embedding and two optimizer states */
 

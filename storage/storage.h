@@ -65,7 +65,7 @@ typedef struct hotbed_table {
     hotbed_memory rows, lower_rows;
     hotbed_memory times; /* TIMESTAMP_LFU: for all slots of this table in the storage's index */
     /* keys, metas and times of a lower tier with memory of its own; its range is then a segment,
-     * see index_core.h */
+     * see index_layout_core.h */
     hotbed_memory lower_index;
 } hotbed_table;
 

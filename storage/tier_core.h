@@ -25,6 +25,7 @@
 #define HOTBED_STORAGE_TIER_CORE_H
 
 #include "base/fault.h"
+#include "storage/index_place_core.h"
 #include "storage/score_core.h"
 #include "storage/step_core.h"
 

@@ -20,6 +20,7 @@
 #ifndef HOTBED_STORAGE_TIER_EXTERNAL_CORE_H
 #define HOTBED_STORAGE_TIER_EXTERNAL_CORE_H
 
+#include "storage/index_place_core.h"
 #include "storage/lookup_core.h"
 #include "storage/rows_core.h"
 #include "storage/tier_core.h"

@@ -8,6 +8,7 @@
 #ifndef HOTBED_STORAGE_UPDATE_CORE_H
 #define HOTBED_STORAGE_UPDATE_CORE_H
 
+#include "storage/index_meta_core.h"
 #include "storage/optimizer_core.h"
 #include "storage/step_core.h"
 

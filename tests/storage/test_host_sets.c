@@ -1,5 +1,6 @@
 /* tests/storage/test_host_sets.c - loops of the host backend give the same results with every
  * instruction set: searches of the index, sums of rows. */
+#include "storage/index_place_core.h"
 #include "storage/index_range.h"
 #include "storage/index_search.h"
 #include "storage/pool_host.h"

@@ -1,4 +1,4 @@
-/* tests/storage/test_index_core.c - storage/index_core.h against a model, at every tile width.
+/* tests/storage/test_index_core.c - the index of storage/index_*_core.h against a model, at every tile width.
  *
  * Random claims, finds, erases, pins and unpins run with tiles of 1, 2, 8 and 32 emulated lanes.  Results and the whole
  * table must be equal at all widths, and the table must equal a list of the expected keys.  Other tests show
@@ -7,7 +7,7 @@
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
-#include "storage/index_core.h"
+#include "storage/index_place_each_core.h"
 #include "storage/index_range.h"
 #include "tests/support/emulate.h"
 #include "tests/support/harness.h"

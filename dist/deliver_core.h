@@ -137,28 +137,28 @@ HOTBED_HD uint8_t *hotbed_give_sum_to(const hotbed_deliver_view *d, uint32_t u) 
 /* --- one rank -------------------------------------------------------------------------------------- */
 
 /* Rows from one array to another. Row i of the first is row at[i] of the second. */
-typedef struct hotbed_rows_view {
+typedef struct hotbed_copies_view {
     const uint8_t *from;
     uint8_t *to;
     uint64_t from_stride, to_stride; /* in bytes; multiples of 2 */
     const uint32_t *at;              /* [bound]; NULL: row i */
     const int64_t *num_rows;         /* one word; NULL: bound */
     uint64_t bound, bytes;           /* rows; bytes of a row, a multiple of 2 */
-    bool plain;                      /* hotbed_rows_are_plain() */
-} hotbed_rows_view;
+    bool plain;                      /* hotbed_copies_are_plain() */
+} hotbed_copies_view;
 
 /* Whether rows can be copied 16 bytes at a time. */
-HOTBED_HD bool hotbed_rows_are_plain(const hotbed_rows_view *v) {
+HOTBED_HD bool hotbed_copies_are_plain(const hotbed_copies_view *v) {
     return ((uintptr_t)v->from | (uintptr_t)v->to | v->from_stride | v->to_stride | v->bytes) %
                16 ==
            0;
 }
 
-HOTBED_HD uint64_t hotbed_rows_count(const hotbed_rows_view *v) {
+HOTBED_HD uint64_t hotbed_copies_count(const hotbed_copies_view *v) {
     return v->num_rows == NULL ? v->bound : (uint64_t)*v->num_rows;
 }
 
-HOTBED_HD void hotbed_rows_copy(const hotbed_rows_view *v, uint64_t i, uint32_t width) {
+HOTBED_HD void hotbed_copies_row(const hotbed_copies_view *v, uint64_t i, uint32_t width) {
     hotbed_copy_row(
         v->to + (v->at == NULL ? i : v->at[i]) * v->to_stride, v->from + i * v->from_stride,
         v->bytes, v->plain, width);

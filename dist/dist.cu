@@ -240,10 +240,10 @@ static hotbed_status pool_start(
 
 /* --- one rank -------------------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(BLOCK) copy_rows_kernel(hotbed_rows_view v) {
-    uint64_t n = hotbed_rows_count(&v);
+static __global__ void __launch_bounds__(BLOCK) copy_rows_kernel(hotbed_copies_view v) {
+    uint64_t n = hotbed_copies_count(&v);
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
-        hotbed_rows_copy(&v, i, TILE);
+        hotbed_copies_row(&v, i, TILE);
 }
 
 static __global__ void __launch_bounds__(BLOCK) finish_sums_kernel(hotbed_sent_view v) {
@@ -252,7 +252,7 @@ static __global__ void __launch_bounds__(BLOCK) finish_sums_kernel(hotbed_sent_v
         hotbed_sent_row(&v, i, TILE);
 }
 
-static hotbed_status copy_rows(const hotbed_rows_view *v, hotbed_stream *stream) {
+static hotbed_status copy_rows(const hotbed_copies_view *v, hotbed_stream *stream) {
     copy_rows_kernel<<<row_blocks(stream, v->bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
     return hotbed_cuda_launched("copy_rows_kernel");
 }

@@ -277,9 +277,9 @@ static hotbed_status pool_start(
 /* --- one rank -------------------------------------------------------------------------------------- */
 
 static void copy_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_rows_view *v = args;
-    for (uint64_t i = begin; i < least(end, hotbed_rows_count(v)); i++)
-        hotbed_rows_copy(v, i, 1);
+    const hotbed_copies_view *v = args;
+    for (uint64_t i = begin; i < least(end, hotbed_copies_count(v)); i++)
+        hotbed_copies_row(v, i, 1);
 }
 
 static void sums_body(const void *args, uint64_t begin, uint64_t end) {
@@ -288,7 +288,7 @@ static void sums_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_sent_row(v, i, 1);
 }
 
-static hotbed_status copy_rows(const hotbed_rows_view *v, hotbed_stream *stream) {
+static hotbed_status copy_rows(const hotbed_copies_view *v, hotbed_stream *stream) {
     return hotbed_host_launch(stream, v->bound, ROWS_GRAIN, copy_body, v, sizeof *v);
 }
 

@@ -55,7 +55,7 @@ typedef struct hotbed_dist_kernels {
         const hotbed_pool_view *p, uint64_t columns, const void *gradient, uint64_t stride,
         float *sums, hotbed_stream *stream);
     /* --- one rank */
-    hotbed_status (*copy_rows)(const hotbed_rows_view *v, hotbed_stream *stream);
+    hotbed_status (*copy_rows)(const hotbed_copies_view *v, hotbed_stream *stream);
     hotbed_status (*finish_sums)(const hotbed_sent_view *v, hotbed_stream *stream);
 } hotbed_dist_kernels;
 

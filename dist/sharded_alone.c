@@ -121,11 +121,11 @@ bool hotbed_alone_takes_gradients(const hotbed_part *part) {
 }
 
 /* The rows of the lookup's output or gradients; the caller sets where they come from and go to. */
-static hotbed_rows_view rows_of(const hotbed_part *part) {
+static hotbed_copies_view rows_of(const hotbed_part *part) {
     const hotbed_sharded *c = part->sharded;
     const hotbed_batch *batch = &part->batch;
     uint64_t element = hotbed_dtype_bytes(c->output_dtype);
-    hotbed_rows_view view = {.bound = batch->batch_size, .bytes = part->group->columns * element};
+    hotbed_copies_view view = {.bound = batch->batch_size, .bytes = part->group->columns * element};
     if (part->row_bytes == 0)
         return view;
     view.at = part->sources;
@@ -136,8 +136,8 @@ static hotbed_rows_view rows_of(const hotbed_part *part) {
     return view;
 }
 
-static hotbed_status copy_rows(hotbed_rows_view *view, hotbed_stream *stream) {
-    view->plain = hotbed_rows_are_plain(view);
+static hotbed_status copy_rows(hotbed_copies_view *view, hotbed_stream *stream) {
+    view->plain = hotbed_copies_are_plain(view);
     return hotbed_dist_kernels_of(stream)->copy_rows(view, stream);
 }
 
@@ -151,7 +151,7 @@ hotbed_status hotbed_alone_wait_output(
         return hotbed_dist_kernels_of(stream)->pool_finish(
             &p, part->group->columns, part->pooled, output, stride, stream);
     }
-    hotbed_rows_view rows = rows_of(part);
+    hotbed_copies_view rows = rows_of(part);
     rows.from = hotbed_part_local(part, &rows.from_stride);
     rows.to = output;
     rows.from_stride *= element;
@@ -187,7 +187,7 @@ hotbed_status hotbed_alone_start_backward(
         return kernels->pool_start(
             &p, part->group->columns, gradient, stride, part->pooled, stream);
     }
-    hotbed_rows_view rows = rows_of(part);
+    hotbed_copies_view rows = rows_of(part);
     rows.from = gradient;
     rows.from_stride = stride * sizeof(float);
     rows.to = hotbed_part_local(part, &rows.to_stride);

@@ -92,10 +92,6 @@ hotbed_status hotbed_stream_create_with(const hotbed_stream_options *options, ho
     return create(o.backend, &spec, out);
 }
 
-hotbed_priority hotbed_stream_priority(const hotbed_stream *stream) {
-    return stream->priority;
-}
-
 hotbed_status hotbed_stream_wrap_cuda(int device, void *native, hotbed_stream **out) {
     if (out == NULL)
         return fail_null("hotbed_stream_wrap_cuda", "out");

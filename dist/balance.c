@@ -182,24 +182,6 @@ void hotbed_balance_destroy(hotbed_balance *balance) {
 
 /* --- the partition ------------------------------------------------------------------------------------- */
 
-hotbed_status hotbed_balance_partition(
-    uint32_t sets, uint32_t items_a_set, const uint64_t *workloads, uint32_t *items) {
-    if (workloads == NULL || items == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s is NULL", workloads == NULL ? "workloads" : "items");
-    if (sets < 1 || items_a_set < 1 || (uint64_t)sets * items_a_set > (uint64_t)1 << 31)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%u sets of %u items are not in [1, 2^31] items", sets,
-            items_a_set);
-    void *scratch = hotbed_new(hotbed_partition_scratch(sets, items_a_set));
-    if (scratch == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory to partition %u sets of %u items", sets, items_a_set);
-    hotbed_partition(sets, items_a_set, workloads, items, scratch);
-    hotbed_delete(scratch);
-    return HOTBED_OK;
-}
-
 /* On a callback thread of the stream: choose this rank's set, real samples first. */
 static void partition_call(void *argument) {
     const plan *p = argument;

@@ -7,6 +7,7 @@
 #ifndef HOTBED_DIST_COMM_H
 #define HOTBED_DIST_COMM_H
 
+#include "dist/comm_window.h"
 #include "hotbed/comm.h"
 
 #include <pthread.h>

@@ -139,11 +139,6 @@ hotbed_status hotbed_comm_bare_all_to_all(
     return hotbed_copy(recv, send, comm->size * bytes, stream);
 }
 
-hotbed_status hotbed_comm_all_to_all_v(
-    hotbed_comm *comm, const hotbed_exchange *exchange, hotbed_stream *stream) {
-    return enqueue_exchanges("hotbed_comm_all_to_all_v", comm, 1, exchange, false, stream);
-}
-
 hotbed_status hotbed_comm_exchange(
     hotbed_comm *comm, uint32_t n, const hotbed_exchange *exchanges, hotbed_stream *stream) {
     return enqueue_exchanges("hotbed_comm_exchange", comm, n, exchanges, false, stream);

@@ -482,7 +482,6 @@ hotbed_status hotbed_sharded_create(
         hotbed_sharded_destroy(c);
         return status;
     }
-    (void)!hotbed_sharded_set_forward(c, NULL, NULL);
     *out = c;
     return HOTBED_OK;
 }

@@ -12,6 +12,7 @@
 #include "base/carve.h"
 #include "base/error.h"
 #include "base/stream.h"
+#include "dist/comm_window.h"
 #include "dist/dist.h"
 #include "dist/kjt.h"
 #include "hotbed/sharded.h"
@@ -71,8 +72,6 @@ struct hotbed_sharded {
     pthread_mutex_t growth_lock;
     hotbed_event *searched; /* recorded after the last growth or eval */
     uint32_t unpolled;      /* prefetches since the last poll of growth */
-    hotbed_sharded_forward_function forward;
-    void *forward_self;
 };
 
 /* Growth (sharded_growth.c): create and destroy the lock and the event that order it with evals. */
@@ -302,6 +301,14 @@ static inline bool hotbed_part_has_order_of(const hotbed_part *part, const hotbe
         f++;
     return f == kjt->num_features;
 }
+
+/* Return the batch that lookup number `lookup` of a collection received: keys by (feature, rank,
+ * sample). Device arrays, valid until the next wait_input. With pooling NONE batch_size is 1, and
+ * offsets are per feature, or per table after dedup; otherwise bags of all samples, max_batch_size
+ * per rank. With one rank it is the caller's batch, without dedup; offsets are NULL if each bag has
+ * one key. For tests. Errors: ARGUMENT, STATE (before wait_input). */
+hotbed_status hotbed_sharded_received(
+    const hotbed_sharded_context *context, uint32_t number, uint32_t lookup, hotbed_batch *out);
 
 /* --- one rank (sharded_alone.c) ---------------------------------------------------------------------- */
 

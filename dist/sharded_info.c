@@ -31,24 +31,12 @@ hotbed_status hotbed_sharded_set_learning_rate(
     return HOTBED_OK;
 }
 
-uint32_t hotbed_sharded_num_tables(const hotbed_sharded *sharded) {
-    return sharded->num_tables;
-}
-
-uint32_t hotbed_sharded_num_features(const hotbed_sharded *sharded) {
-    return sharded->num_features;
-}
-
 uint32_t hotbed_sharded_num_lookups(const hotbed_sharded *sharded) {
     return sharded->num_groups;
 }
 
 hotbed_storage *hotbed_sharded_lookup(const hotbed_sharded *sharded, uint32_t lookup) {
     return lookup < sharded->num_groups ? sharded->groups[lookup].lookup : NULL;
-}
-
-hotbed_comm *hotbed_sharded_comm(const hotbed_sharded *sharded) {
-    return sharded->comm;
 }
 
 uint64_t hotbed_sharded_column(const hotbed_sharded *sharded, uint32_t feature) {
@@ -68,13 +56,6 @@ hotbed_status hotbed_sharded_table_read(
             HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, sharded->num_tables);
     hotbed_output_write(out, &sharded->table_info[table], sizeof *sharded->table_info);
     return HOTBED_OK;
-}
-
-uint32_t hotbed_sharded_find_table(const hotbed_sharded *sharded, const char *name) {
-    uint32_t t = 0;
-    while (t < sharded->num_tables && strcmp(sharded->tables[t].name, name) != 0)
-        t++;
-    return t;
 }
 
 /* A text that is cut to fit, and the length of the whole text. */

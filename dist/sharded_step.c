@@ -141,12 +141,6 @@ hotbed_status hotbed_sharded_output_dist(
     return leave(context, m, HOTBED_STAGE_DELIVERING, stream);
 }
 
-hotbed_status hotbed_sharded_compute_and_output_dist(
-    hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_sharded_compute(context, number, stream));
-    return hotbed_sharded_output_dist(context, number, stream);
-}
-
 hotbed_status hotbed_sharded_wait_output(
     hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
     hotbed_stream *stream) {
@@ -201,7 +195,8 @@ hotbed_status hotbed_sharded_read(
         HOTBED_TRY(enter_compute(context, number, stream, "read", &m));
         return read_alone(context, m, output, stride, stream);
     }
-    HOTBED_TRY(hotbed_sharded_compute_and_output_dist(context, number, stream));
+    HOTBED_TRY(hotbed_sharded_compute(context, number, stream));
+    HOTBED_TRY(hotbed_sharded_output_dist(context, number, stream));
     return hotbed_sharded_wait_output(context, number, output, stride, stream);
 }
 
@@ -318,7 +313,7 @@ hotbed_status hotbed_sharded_backward(
     return hotbed_sharded_update(context, number, stream);
 }
 
-/* --- received keys, and the forward slot ---------------------------------------------------------------------- */
+/* --- received keys, and forward as one call ------------------------------------------------------------------- */
 
 hotbed_status hotbed_sharded_received(
     const hotbed_sharded_context *context, uint32_t number, uint32_t lookup, hotbed_batch *out) {
@@ -333,10 +328,12 @@ hotbed_status hotbed_sharded_received(
     return HOTBED_OK;
 }
 
-static hotbed_status all_stages(
-    void *self, hotbed_sharded_context *context, uint32_t number, const hotbed_kjt *kjt,
-    void *output, uint64_t stride, hotbed_stream *stream) {
-    (void)self;
+hotbed_status hotbed_sharded_forward(
+    hotbed_sharded_context *context, uint32_t number, const hotbed_kjt *kjt, void *output,
+    uint64_t stride, hotbed_stream *stream) {
+    if (context == NULL || number >= context->num_members)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "forward: context is NULL, or has no collection %u", number);
     if (context->num_members != 1)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "forward: the context is of %u collections, not one",
@@ -345,29 +342,4 @@ static hotbed_status all_stages(
     HOTBED_TRY(hotbed_sharded_wait_splits(context, stream));
     HOTBED_TRY(hotbed_sharded_wait_input(context, stream));
     return hotbed_sharded_read(context, number, output, stride, stream);
-}
-
-hotbed_status hotbed_sharded_set_forward(
-    hotbed_sharded *sharded, hotbed_sharded_forward_function function, void *self) {
-    if (sharded == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "sharded is NULL");
-    sharded->forward = function == NULL ? all_stages : function;
-    sharded->forward_self = function == NULL ? NULL : self;
-    return HOTBED_OK;
-}
-
-void hotbed_sharded_get_forward(
-    const hotbed_sharded *sharded, hotbed_sharded_forward_function *function, void **self) {
-    *function = sharded->forward;
-    *self = sharded->forward_self;
-}
-
-hotbed_status hotbed_sharded_forward(
-    hotbed_sharded_context *context, uint32_t number, const hotbed_kjt *kjt, void *output,
-    uint64_t stride, hotbed_stream *stream) {
-    if (context == NULL || number >= context->num_members)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "forward: context is NULL, or has no collection %u", number);
-    const hotbed_sharded *c = context->members[number].sharded;
-    return c->forward(c->forward_self, context, number, kjt, output, stride, stream);
 }

@@ -6,6 +6,18 @@
 #include "hotbed/forward.h"
 #include "pipeline/ref.h"
 
+typedef enum hotbed_cell_state {
+    HOTBED_CELL_EMPTY = 0,
+    HOTBED_CELL_STARTED = 1,
+    HOTBED_CELL_TENSORS = 2,
+    HOTBED_CELL_PREFETCHED = 3,
+    HOTBED_CELL_CONSUMED = 4,
+    HOTBED_CELL_BACKWARD = 5,
+} hotbed_cell_state;
+
+/* Return "EMPTY", ...; "UNKNOWN" for other numbers. */
+const char *hotbed_cell_state_name(hotbed_cell_state state);
+
 /* The state of one module in one context. */
 typedef struct hotbed_dist_cell {
     hotbed_cell_state state;
@@ -58,6 +70,11 @@ struct hotbed_rewrite {
 hotbed_status hotbed_context_in_state(
     const hotbed_rewrite *rewrite, uint32_t number, const char *call, hotbed_cell_state wanted,
     hotbed_dist_context **context);
+
+/* Return the state of the cell of module number `module` (see hotbed_rewrite_modules()). For tests.
+ * Errors: ARGUMENT (NULL; number; no such module, or a module that is not pipelined). */
+hotbed_status hotbed_context_state(
+    const hotbed_rewrite *rewrite, uint32_t number, uint32_t module, hotbed_cell_state *state);
 
 /* Return the number of first exchanges that were started, after fusing, since the rewrite was
  * created; for tests. */

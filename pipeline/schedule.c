@@ -1,9 +1,10 @@
 /* pipeline/schedule.c - predict the time of a plan with a model of streams, and find the division
  * of a serial plan into stages that is fastest in the model. */
+#include "pipeline/schedule.h"
+
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
-#include "hotbed/profile.h"
 #include "pipeline/program.h"
 
 #include <math.h>

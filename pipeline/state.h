@@ -152,4 +152,8 @@ void hotbed_mark_harvest(hotbed_pipeline *pipeline, hotbed_mark *mark, bool wait
 /* Reset the iteration's values and flags for a new batch. */
 void hotbed_iteration_begin(hotbed_iteration *iteration, uint64_t number, void *batch);
 
+/* Return a hash of the sequence of (iteration, task) of all ordered tasks since the start: equal on
+ * all ranks that ran the same sequence. For tests. */
+uint64_t hotbed_pipeline_order_hash(hotbed_pipeline *pipeline);
+
 #endif

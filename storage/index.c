@@ -331,7 +331,3 @@ hotbed_status hotbed_index_table(
     hotbed_output_write(out, &info, sizeof info);
     return HOTBED_OK;
 }
-
-uint32_t hotbed_index_num_tables(const hotbed_index *index) {
-    return index->num_tables;
-}

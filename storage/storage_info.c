@@ -119,10 +119,6 @@ uint32_t hotbed_storage_num_tables(const hotbed_storage *storage) {
     return storage->num_tables;
 }
 
-uint32_t hotbed_storage_num_features(const hotbed_storage *storage) {
-    return storage->num_features;
-}
-
 hotbed_key_type hotbed_storage_key_type(const hotbed_storage *storage) {
     return storage->key_type;
 }

@@ -119,16 +119,6 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_balance_rows(
     hotbed_balance *balance, uint64_t row_bytes, const void *rows, void *new_rows,
     hotbed_stream *stream);
 
-/* Compute the partition only, in host memory: items 0 .. sets * items_a_set - 1 into `sets` sets.
- * Synchronous; needs no stream.
- *
- *   workloads  in   [sets * items_a_set]
- *   items      out  [sets * items_a_set] set s has items[s * items_a_set] and so on, ascending
- *
- * Errors: ARGUMENT (NULL; sizes of 0; over 2^31 items), MEMORY. */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_balance_partition(
-    uint32_t sets, uint32_t items_a_set, const uint64_t *workloads, uint32_t *items);
-
 #ifdef __cplusplus
 }
 #endif

@@ -76,8 +76,7 @@
 extern "C" {
 #endif
 
-typedef struct hotbed_comm hotbed_comm;     /* opaque; owned by the creator */
-typedef struct hotbed_window hotbed_window; /* opaque; owned by the creator */
+typedef struct hotbed_comm hotbed_comm; /* opaque; owned by the creator */
 
 typedef enum hotbed_transport {
     HOTBED_TRANSPORT_SELF = 1,
@@ -246,20 +245,15 @@ typedef struct hotbed_exchange {
     uint64_t bound;
 } hotbed_exchange;
 
-/* Perform one such exchange. Asynchronous. Other errors: ARGUMENT (a sum of sizes is over 2^64;
- * bound is exceeded). */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_comm_all_to_all_v(hotbed_comm *comm, const hotbed_exchange *exchange, hotbed_stream *stream);
-
 enum { HOTBED_EXCHANGES_MAX = 6 };
 
-/* Perform up to HOTBED_EXCHANGES_MAX exchanges in one submission, which takes about as long as one
+/* Perform one to HOTBED_EXCHANGES_MAX exchanges in one submission, which takes about as long as one
  * exchange. Asynchronous.
  *
  *   n          the same on all ranks; 1 .. HOTBED_EXCHANGES_MAX
  *   exchanges  [n] in   copied; the arrays that they point to are not copied
  *
- * Other errors: as hotbed_comm_all_to_all_v(), ARGUMENT (n). */
+ * Other errors: ARGUMENT (n; a sum of sizes is over 2^64; bound is exceeded). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_comm_exchange(
     hotbed_comm *comm, uint32_t n, const hotbed_exchange *exchanges, hotbed_stream *stream);
 
@@ -347,7 +341,7 @@ HOTBED_API void hotbed_comm_abort(hotbed_comm *comm, const char *why);
 typedef enum hotbed_comm_operation {
     HOTBED_COMM_ALL_GATHER = 1,
     HOTBED_COMM_ALL_TO_ALL = 2,
-    HOTBED_COMM_EXCHANGE = 3, /* all_to_all_v counts as one exchange */
+    HOTBED_COMM_EXCHANGE = 3,
     HOTBED_COMM_BROADCAST = 4,
     HOTBED_COMM_BARRIER = 5,
     HOTBED_COMM_ALL_REDUCE = 6,
@@ -384,44 +378,6 @@ hotbed_comm_log_digest(const hotbed_comm *comm, uint64_t *calls, uint64_t *diges
  * log_records). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_comm_log_read(const hotbed_comm *comm, uint64_t first, uint64_t n, hotbed_comm_record *out);
-
-/* --- windows: memory that the kernels of other ranks write ------------------------------------ */
-/* For exchanges without counts on the host: a kernel of one rank stores directly into another
- * rank's memory, and a barrier on the stream orders later work after the stores of all ranks. self
- * and threads: ordinary memory. NCCL: memory that is mapped on all GPUs of an NVLink domain. MPI:
- * UNSUPPORTED. */
-
-/* Allocate `bytes` of zeroed memory on every rank, which all ranks can address. Synchronous: all
- * ranks call it together.
- *
- *   bytes   of each rank; the same on all ranks; above 0
- *   stream  the memory is on its device; the zeros are visible to work enqueued on it afterwards
- *
- * Errors: ARGUMENT, UNSUPPORTED (the transport, or the GPUs are not all in one NVLink domain),
- * COMM, MEMORY, DEVICE. */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_window_create(hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, hotbed_window **out);
-
-/* Free a window. This rank's streams must have completed their work with it, and all other ranks
- * must have passed a barrier since they last wrote into it. Synchronous; does not wait for other
- * ranks. Memory that another rank still maps is freed with the communicator. NULL is allowed. */
-HOTBED_API void hotbed_window_destroy(hotbed_window *window);
-
-/* Return this rank's part: device memory, 256-byte aligned. */
-HOTBED_API void *hotbed_window_data(const hotbed_window *window);
-
-/* Return the parts of all ranks: [size] pointers in device memory, for kernels. Entry p is rank p's
- * part at the address that this rank uses. */
-HOTBED_API void *const *hotbed_window_parts(const hotbed_window *window);
-
-/* Make stores visible between ranks. Stores into any part by this rank's earlier work on `stream`
- * are visible to work that the part's owner enqueues after its own barrier. In the other direction,
- * work after the barrier may overwrite data that the owner's work before the barrier has read.
- * Asynchronous, also in a recorded graph. A barrier is an operation like the others: one at a time,
- * in the same order on all ranks, with the same deadline.
- * Errors: ARGUMENT, COMM, DEVICE. */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_window_barrier(hotbed_window *window, hotbed_stream *stream);
 
 #ifdef __cplusplus
 }

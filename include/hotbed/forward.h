@@ -359,18 +359,6 @@ hotbed_rewrite_module(const hotbed_rewrite *rewrite, uint32_t module, hotbed_rew
  * stream, the caller orders the two (the engine of hotbed/pipeline.h does so). Nothing is
  * allocated. One context is used by one thread at a time, different contexts by several threads. */
 
-typedef enum hotbed_cell_state {
-    HOTBED_CELL_EMPTY = 0,
-    HOTBED_CELL_STARTED = 1,
-    HOTBED_CELL_TENSORS = 2,
-    HOTBED_CELL_PREFETCHED = 3,
-    HOTBED_CELL_CONSUMED = 4,
-    HOTBED_CELL_BACKWARD = 5,
-} hotbed_cell_state;
-
-/* Return "EMPTY", ...; "UNKNOWN" for other numbers. */
-HOTBED_API const char *hotbed_cell_state_name(hotbed_cell_state state);
-
 /* Errors of all functions of contexts: ARGUMENT (NULL; number), STATE (a cell is in another state),
  * those returned by the module. */
 
@@ -437,12 +425,6 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_restore(
 
 /* Free a snapshot. None of its work may be in flight on other streams. NULL is allowed. */
 HOTBED_API void hotbed_context_drop(hotbed_context_snapshot *snapshot, hotbed_stream *stream);
-
-/* Return the state of the cell of module number `module` (see hotbed_rewrite_modules()). Never
- * waits.
- * Errors: ARGUMENT (NULL; number; no such module, or a module that is not pipelined). */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_state(
-    const hotbed_rewrite *rewrite, uint32_t number, uint32_t module, hotbed_cell_state *state);
 
 #ifdef __cplusplus
 }

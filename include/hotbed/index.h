@@ -194,8 +194,6 @@ typedef struct hotbed_index_info {
  * Errors: ARGUMENT (table number out of range). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_index_table(const hotbed_index *index, uint32_t table, hotbed_index_info *out);
-/* Return the number of tables that the index was created with. */
-HOTBED_API uint32_t hotbed_index_num_tables(const hotbed_index *index);
 
 #ifdef __cplusplus
 }

@@ -426,10 +426,6 @@ typedef struct hotbed_log_entry {
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_pipeline_log(
     hotbed_pipeline *pipeline, uint64_t capacity, hotbed_log_entry *entries, uint64_t *n);
 
-/* Return a hash of the sequence of (iteration, task) of all ordered tasks since the start: equal on
- * all ranks that ran the same sequence. Never waits. */
-HOTBED_API uint64_t hotbed_pipeline_order_hash(hotbed_pipeline *pipeline);
-
 /* Counters since the pipeline was created. */
 typedef struct hotbed_pipeline_stats {
     uint32_t size;       /* set by the caller: sizeof(hotbed_pipeline_stats) */

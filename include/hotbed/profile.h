@@ -102,14 +102,6 @@ hotbed_profile_print(const hotbed_profile *profile, char *text, size_t capacity,
 
 /* --- schedules -------------------------------------------------------------------------------- */
 
-/* Predict the seconds per iteration of a plan in the steady state, by the model. Never waits.
- *
- *   costs  in  [plan->num_steps] seconds of each step, not below 0
- *
- * Errors: ARGUMENT (the plan, a cost), MEMORY. */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_schedule_predict(const hotbed_pipeline_plan *plan, const double *costs, double *seconds);
-
 enum { HOTBED_SCHEDULE_CANDIDATES_MOST = 16 };
 
 /* Options of a search. Call hotbed_schedule_options_init(), then set fields; the default of a field

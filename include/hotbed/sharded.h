@@ -20,8 +20,7 @@
  *     hotbed_sharded_wait_splits(context, stream);
  *     hotbed_sharded_wait_input(context, stream);
  *     hotbed_sharded_prefetch(context, 0, stream);
- *     hotbed_sharded_compute_and_output_dist(context, 0, stream);
- *     hotbed_sharded_wait_output(context, 0, output, 0, stream);
+ *     hotbed_sharded_read(context, 0, output, 0, stream);
  *     hotbed_sharded_backward(context, 0, gradient, 0, stream);
  *
  * A *context* carries one batch of one or several collections through its stages:
@@ -50,7 +49,7 @@
  *
  *   FIXED       messages have space for `capacity` keys and carry their count: no host wait
  *   TWO_PHASE   sizes first, then exact messages; the host waits once per batch. Accepts any batch
- *   ONE_SIDED   as FIXED, but kernels write into other ranks' memory (hotbed_window): no host wait
+ *   ONE_SIDED   as FIXED, but kernels write into other ranks' memory: no host wait
  *
  * A rank alone sends nothing: its lookups get its batches themselves, whatever the plan, so that it
  * has no sizes to wait for, and no batch overflows.
@@ -186,7 +185,8 @@ typedef struct hotbed_sharded_context hotbed_sharded_context; /* opaque; owned b
 typedef enum hotbed_plan {
     HOTBED_PLAN_FIXED = 0,
     HOTBED_PLAN_TWO_PHASE = 1,
-    HOTBED_PLAN_ONE_SIDED = 2, /* needs windows: see hotbed_window_create() */
+    /* self, threads, or NCCL on GPUs that are all in one NVLink domain */
+    HOTBED_PLAN_ONE_SIDED = 2,
 } hotbed_plan;
 
 typedef enum hotbed_overflow {
@@ -319,10 +319,6 @@ hotbed_sharded_compute(hotbed_sharded_context *context, uint32_t number, hotbed_
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_output_dist(hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream);
 
-/* Call hotbed_sharded_compute(), then hotbed_sharded_output_dist(). Asynchronous. */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_compute_and_output_dist(
-    hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream);
-
 /* Await the rows. Asynchronous.
  *
  *   output  out  pooling NONE: [num_keys of the kjt, stride], row i belongs to keys[i]; rows of
@@ -375,32 +371,12 @@ hotbed_sharded_overflowed(hotbed_sharded_context *context, bool *out);
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_ready(hotbed_sharded_context *context, bool *out);
 
-/* Return the batch that lookup number `lookup` of a collection received: keys by (feature, rank,
- * sample). Device arrays, valid until the next wait_input. With pooling NONE batch_size is 1, and
- * offsets are per feature, or per table after dedup; otherwise bags of all samples, max_batch_size
- * per rank. With one rank it is the caller's batch, without dedup; offsets are NULL if each bag has
- * one key. Errors: ARGUMENT, STATE (before wait_input). */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_received(
-    const hotbed_sharded_context *context, uint32_t number, uint32_t lookup, hotbed_batch *out);
-
 /* --- forward as one call ---------------------------------------------------------------------- */
 
-/* The function that hotbed_sharded_forward() calls: the collection's *forward hook*, a function and
- * its `self`. A pipeline replaces the hook by its own function, which finds the batch already in
- * flight, and restores it later. */
-typedef hotbed_status (*hotbed_sharded_forward_function)(
-    void *self, hotbed_sharded_context *context, uint32_t number, const hotbed_kjt *kjt,
-    void *output, uint64_t stride, hotbed_stream *stream);
-
-/* Set the forward hook. NULL restores the collection's own function, which performs all stages up
- * to wait_output, for a context of one collection. Never waits. Errors: ARGUMENT. */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_set_forward(
-    hotbed_sharded *sharded, hotbed_sharded_forward_function function, void *self);
-HOTBED_API void hotbed_sharded_get_forward(
-    const hotbed_sharded *sharded, hotbed_sharded_forward_function *function,
-    void **self); /* read the hook */
-
-/* Call the forward hook. Asynchronous. Errors: those returned by the hook. */
+/* Perform all stages from input_dist to wait_output, for a context of one collection. Asynchronous,
+ * except for the wait of hotbed_sharded_wait_splits(). `output` and `stride` as in
+ * hotbed_sharded_wait_output(). Errors: ARGUMENT (a context of several collections), the stages'
+ * errors. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_forward(
     hotbed_sharded_context *context, uint32_t number, const hotbed_kjt *kjt, void *output,
     uint64_t stride, hotbed_stream *stream);
@@ -428,13 +404,10 @@ hotbed_sharded_poll_growth(hotbed_sharded *sharded, hotbed_stream *stream, uint3
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_set_learning_rate(
     hotbed_sharded *sharded, float learning_rate, hotbed_stream *stream);
 
-/* Return the numbers of tables, features and lookups, or a lookup (TorchRec's _lookups). Lookups
- * are borrowed, and have this rank's rows. */
-HOTBED_API uint32_t hotbed_sharded_num_tables(const hotbed_sharded *sharded);
-HOTBED_API uint32_t hotbed_sharded_num_features(const hotbed_sharded *sharded);
+/* Return the number of lookups, or a lookup (TorchRec's _lookups). Lookups are borrowed, and have
+ * this rank's rows. */
 HOTBED_API uint32_t hotbed_sharded_num_lookups(const hotbed_sharded *sharded);
 HOTBED_API hotbed_storage *hotbed_sharded_lookup(const hotbed_sharded *sharded, uint32_t lookup);
-HOTBED_API hotbed_comm *hotbed_sharded_comm(const hotbed_sharded *sharded); /* borrowed */
 
 /* Return the first output column of a feature, and the number of columns. For SUM and MEAN. */
 HOTBED_API uint64_t hotbed_sharded_column(const hotbed_sharded *sharded, uint32_t feature);
@@ -457,9 +430,6 @@ typedef struct hotbed_sharded_table {
 /* Read the properties of a table. Errors: ARGUMENT (table number out of range). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_table_read(const hotbed_sharded *sharded, uint32_t table, hotbed_sharded_table *out);
-
-/* Return the number of the table called `name`, or num_tables. */
-HOTBED_API uint32_t hotbed_sharded_find_table(const hotbed_sharded *sharded, const char *name);
 
 /* Describe the collection as text: lookups, tables, dists. Never waits.
  *

@@ -727,7 +727,6 @@ hotbed_storage_table(const hotbed_storage *storage, uint32_t table, hotbed_table
 /* Return a property that the storage was created with. If the mode was AUTO, hotbed_storage_mode()
  * returns the mode that was chosen. */
 HOTBED_API uint32_t hotbed_storage_num_tables(const hotbed_storage *storage);
-HOTBED_API uint32_t hotbed_storage_num_features(const hotbed_storage *storage);
 HOTBED_API hotbed_key_type hotbed_storage_key_type(const hotbed_storage *storage);
 HOTBED_API const hotbed_optimizer *hotbed_storage_optimizer(const hotbed_storage *storage);
 HOTBED_API uint64_t hotbed_storage_seed(const hotbed_storage *storage);

@@ -105,10 +105,6 @@ static inline void hotbed_stream_options_init(hotbed_stream_options *options) {
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_stream_create_with(const hotbed_stream_options *options, hotbed_stream **out);
 
-/* Return the priority that the stream was created with; NORMAL for a wrapped stream, whatever
- * priority its owner gave it. */
-HOTBED_API hotbed_priority hotbed_stream_priority(const hotbed_stream *stream);
-
 /* Use a caller's cudaStream_t of GPU `device` as a stream. Synchronous.
  *
  *   native  in  the cudaStream_t. NULL is the default stream, which PyTorch uses and which

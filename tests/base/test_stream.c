@@ -3,6 +3,7 @@
  * Work is enqueued behind a gate (tests/base/cases.h), which keeps the stream blocked while the test checks its state.
  * Where the order of calls matters, the calls append to a list.  Each documented error is provoked.
  */
+#include "base/backend.h"
 #include "tests/base/cases.h"
 #include "tests/support/harness.h"
 
@@ -120,14 +121,14 @@ static void streams_keep_their_priority(hotbed_backend backend) {
     for (int i = 0; i < 2; i++) {
         options.priority = priorities[i];
         CHECK_OK(hotbed_stream_create_with(&options, &stream));
-        CHECK_EQ(hotbed_stream_priority(stream), priorities[i]);
+        CHECK_EQ(stream->priority, priorities[i]);
         CHECK_OK(hotbed_stream_call(stream, add_one, &data));
         CHECK_OK(hotbed_stream_sync(stream));
         CHECK_EQ(data, i + 1);
         hotbed_stream_destroy(stream);
     }
     stream = cases_stream(backend);
-    CHECK_EQ(hotbed_stream_priority(stream), HOTBED_PRIORITY_NORMAL);
+    CHECK_EQ(stream->priority, HOTBED_PRIORITY_NORMAL);
     hotbed_stream_destroy(stream);
     CHECK_STATUS(hotbed_stream_create_with(&options, NULL), HOTBED_ERR_ARGUMENT);
     options.priority = (hotbed_priority)2;
@@ -938,7 +939,7 @@ static void options_of_a_stream_are_checked(hotbed_backend backend) {
         CHECK_STATUS(hotbed_stream_create_with(&options, &stream), HOTBED_ERR_UNSUPPORTED);
     options.run_inline = false;
     CHECK_OK(hotbed_stream_create_with(&options, &stream));
-    CHECK_EQ(hotbed_stream_priority(stream), HOTBED_PRIORITY_HIGH);
+    CHECK_EQ(stream->priority, HOTBED_PRIORITY_HIGH);
     hotbed_stream_destroy(stream);
     CHECK_STATUS(hotbed_stream_create_with(NULL, &stream), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_stream_create_with(&options, NULL), HOTBED_ERR_ARGUMENT);

@@ -406,7 +406,8 @@ void sharded_fixture_step(sharded_fixture *r, int step) {
     CHECK_OK(hotbed_sharded_wait_splits(r->context, s));
     CHECK_OK(hotbed_sharded_wait_input(r->context, s));
     CHECK_OK(hotbed_sharded_prefetch(r->context, 0, s));
-    CHECK_OK(hotbed_sharded_compute_and_output_dist(r->context, 0, s));
+    CHECK_OK(hotbed_sharded_compute(r->context, 0, s));
+    CHECK_OK(hotbed_sharded_output_dist(r->context, 0, s));
     CHECK_OK(hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 0, s));
     CHECK_OK(hotbed_stream_sync(s));
     sharded_fixture_model_forward(r);

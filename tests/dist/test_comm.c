@@ -228,25 +228,25 @@ static void draw_matrix(uint64_t *state, uint32_t size, uint64_t *matrix) {
     }
 }
 
-static void all_to_all_v_body(world_rank *me) {
+static void parts_body(world_rank *me) {
     uint64_t state = hotbed_test_seed();
     uint64_t *matrix = malloc(me->size * me->size * sizeof *matrix);
     CHECK(matrix != NULL);
     for (uint32_t round = 0; round < 12; round++) {
         draw_matrix(&state, me->size, matrix);
         ragged r = make_ragged(me, matrix, round % 2 == 0, round);
-        CHECK_OK(hotbed_comm_all_to_all_v(me->comm, &r.x, me->stream));
+        CHECK_OK(hotbed_comm_exchange(me->comm, 1, &r.x, me->stream));
         check_ragged(me, &r, round);
     }
     memset(matrix, 0, me->size * me->size * sizeof *matrix); /* no rank sends */
     ragged r = make_ragged(me, matrix, true, 0);
-    CHECK_OK(hotbed_comm_all_to_all_v(me->comm, &r.x, me->stream));
+    CHECK_OK(hotbed_comm_exchange(me->comm, 1, &r.x, me->stream));
     check_ragged(me, &r, 0);
     if (me->size <= 4) { /* more than a transport moves at once */
         for (uint32_t i = 0; i < me->size * me->size; i++)
             matrix[i] = 1500001 + 10 * i;
         r = make_ragged(me, matrix, false, 7);
-        CHECK_OK(hotbed_comm_all_to_all_v(me->comm, &r.x, me->stream));
+        CHECK_OK(hotbed_comm_exchange(me->comm, 1, &r.x, me->stream));
         check_ragged(me, &r, 7);
     }
     free(matrix);
@@ -254,7 +254,7 @@ static void all_to_all_v_body(world_rank *me) {
 
 static void parts_have_sizes_of_their_own(hotbed_backend backend) {
     (void)backend;
-    world_run_all(NULL, all_to_all_v_body, NULL);
+    world_run_all(NULL, parts_body, NULL);
 }
 
 static void exchange_body(world_rank *me) {
@@ -566,7 +566,7 @@ static void log_body(world_rank *me) {
         ragged r = make_ragged(me, matrix, true, i);
         r.x.bound = (uint64_t)1 << 20;
         hotbed_comm_set_tag(me->comm, i);
-        CHECK_OK(hotbed_comm_all_to_all_v(me->comm, &r.x, me->stream));
+        CHECK_OK(hotbed_comm_exchange(me->comm, 1, &r.x, me->stream));
         check_ragged(me, &r, i);
     }
     CHECK_STATUS(
@@ -647,20 +647,20 @@ static void arguments_body(world_rank *me) {
     CHECK_STATUS(hotbed_comm_all_to_all(comm, 4, NULL, &x, s), bad);
     if (me->size > 1)
         CHECK_STATUS(hotbed_comm_all_to_all(comm, UINT64_MAX, &x, &x, s), bad);
-    CHECK_STATUS(hotbed_comm_all_to_all_v(comm, NULL, s), bad);
+    CHECK_STATUS(hotbed_comm_exchange(comm, 1, NULL, s), bad);
     hotbed_exchange e = {.send_bytes = counts};
-    CHECK_STATUS(hotbed_comm_all_to_all_v(comm, &e, s), bad);
+    CHECK_STATUS(hotbed_comm_exchange(comm, 1, &e, s), bad);
     e = (hotbed_exchange){.recv_bytes = counts};
-    CHECK_STATUS(hotbed_comm_all_to_all_v(comm, &e, s), bad);
+    CHECK_STATUS(hotbed_comm_exchange(comm, 1, &e, s), bad);
     e = (hotbed_exchange){.send = &x, .send_bytes = big, .recv = &x, .recv_bytes = counts};
     if (me->size > 1)
-        CHECK_STATUS(hotbed_comm_all_to_all_v(comm, &e, s), bad);
+        CHECK_STATUS(hotbed_comm_exchange(comm, 1, &e, s), bad);
     counts[0] = 4;
     e = (hotbed_exchange){.send_bytes = counts, .recv = &x, .recv_bytes = counts};
-    CHECK_STATUS(hotbed_comm_all_to_all_v(comm, &e, s), bad);
+    CHECK_STATUS(hotbed_comm_exchange(comm, 1, &e, s), bad);
     e = (hotbed_exchange){
         .send = &x, .send_bytes = counts, .recv = &x, .recv_bytes = counts, .bound = 3};
-    CHECK_STATUS(hotbed_comm_all_to_all_v(comm, &e, s), bad);
+    CHECK_STATUS(hotbed_comm_exchange(comm, 1, &e, s), bad);
     CHECK_STATUS(hotbed_comm_exchange(comm, 0, &e, s), bad);
     CHECK_STATUS(hotbed_comm_exchange(comm, HOTBED_EXCHANGES_MAX + 1, &e, s), bad);
     CHECK_STATUS(hotbed_comm_broadcast(comm, 0, 1, NULL, s), bad);

@@ -332,7 +332,7 @@ static void other_sizes_body(world_rank *me) {
         .recv_bytes = recv_bytes,
     };
     if (status == HOTBED_OK)
-        status = hotbed_comm_all_to_all_v(me->comm, &x, me->stream);
+        status = hotbed_comm_exchange(me->comm, 1, &x, me->stream);
     check_mismatch(me, status);
     world_free(&data);
     world_free(&got);

@@ -1,5 +1,6 @@
 /* tests/dist/test_sharded_context.c - exchange contexts: overflow, host waits, order of calls,
  * several collections, graphs. */
+#include "dist/sharded.h"
 #include "tests/dist/sharded_fixture.h"
 
 #include <sched.h>
@@ -36,7 +37,8 @@ static void arrive(sharded_fixture *r) {
 }
 
 static void finish(sharded_fixture *r) {
-    CHECK_OK(hotbed_sharded_compute_and_output_dist(r->context, 0, r->me->stream));
+    CHECK_OK(hotbed_sharded_compute(r->context, 0, r->me->stream));
+    CHECK_OK(hotbed_sharded_output_dist(r->context, 0, r->me->stream));
     CHECK_OK(hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 0, r->me->stream));
 }
 
@@ -264,7 +266,8 @@ static void several_body(world_rank *me) {
         CHECK_OK(hotbed_sharded_wait_splits(context, me->stream));
         CHECK_OK(hotbed_sharded_wait_input(context, me->stream));
         for (uint32_t i = 0; i < 3; i++) {
-            CHECK_OK(hotbed_sharded_compute_and_output_dist(context, i, me->stream));
+            CHECK_OK(hotbed_sharded_compute(context, i, me->stream));
+            CHECK_OK(hotbed_sharded_output_dist(context, i, me->stream));
             CHECK_OK(hotbed_sharded_wait_output(
                 context, i, fixtures[i].output.device.data, 0, me->stream));
         }
@@ -314,7 +317,8 @@ static void two_streams_body(world_rank *me) {
         if (step > 0) {
             CHECK_OK(hotbed_sharded_wait_input(now, early));
             CHECK_OK(hotbed_sharded_prefetch(now, 0, early));
-            CHECK_OK(hotbed_sharded_compute_and_output_dist(now, 0, me->stream));
+            CHECK_OK(hotbed_sharded_compute(now, 0, me->stream));
+            CHECK_OK(hotbed_sharded_output_dist(now, 0, me->stream));
             CHECK_OK(hotbed_sharded_wait_output(now, 0, w->output.device.data, 0, me->stream));
             /* Both fixtures use the first one's model, because batches are trained in order. */
             hotbed_storage *model = w->model;

@@ -145,7 +145,8 @@ static void ahead_body(world_rank *me) {
             }
         }
         if (step > 0) {
-            CHECK_OK(hotbed_sharded_compute_and_output_dist(now, 0, me->stream));
+            CHECK_OK(hotbed_sharded_compute(now, 0, me->stream));
+            CHECK_OK(hotbed_sharded_output_dist(now, 0, me->stream));
             CHECK_OK(hotbed_sharded_wait_output(now, 0, w->output.device.data, 0, me->stream));
             sharded_fixture_model_forward(w);
             sharded_fixture_check_output(w);
@@ -196,7 +197,8 @@ static void eval_body(world_rank *me) {
         CHECK_OK(hotbed_sharded_input_dist(r.context, &r.kjt, me->stream));
         CHECK_OK(hotbed_sharded_wait_splits(r.context, me->stream));
         CHECK_OK(hotbed_sharded_wait_input(r.context, me->stream));
-        CHECK_OK(hotbed_sharded_compute_and_output_dist(eval, 0, aside));
+        CHECK_OK(hotbed_sharded_compute(eval, 0, aside));
+        CHECK_OK(hotbed_sharded_output_dist(eval, 0, aside));
         CHECK_OK(hotbed_sharded_prefetch(r.context, 0, me->stream));
         CHECK_OK(hotbed_sharded_wait_output(eval, 0, e.output.device.data, 0, aside));
         CHECK_OK(hotbed_stream_sync(aside));
@@ -234,7 +236,8 @@ static void graph_body(world_rank *me) {
     CHECK_OK(hotbed_sharded_wait_input(r.context, s));
     CHECK_STATUS(hotbed_sharded_poll_growth(r.sharded, s, &grown), HOTBED_ERR_STATE);
     CHECK_EQ(grown, 0);
-    CHECK_OK(hotbed_sharded_compute_and_output_dist(r.context, 0, s));
+    CHECK_OK(hotbed_sharded_compute(r.context, 0, s));
+    CHECK_OK(hotbed_sharded_output_dist(r.context, 0, s));
     CHECK_OK(hotbed_sharded_wait_output(r.context, 0, r.output.device.data, 0, s));
     CHECK_OK(hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, s));
     CHECK_OK(hotbed_graph_end(s, &graph));
@@ -289,7 +292,8 @@ static void no_memory_body(world_rank *me) {
             failures++;
         }
         CHECK_OK(status);
-        CHECK_OK(hotbed_sharded_compute_and_output_dist(r.context, 0, me->stream));
+        CHECK_OK(hotbed_sharded_compute(r.context, 0, me->stream));
+        CHECK_OK(hotbed_sharded_output_dist(r.context, 0, me->stream));
         CHECK_OK(hotbed_sharded_wait_output(r.context, 0, r.output.device.data, 0, me->stream));
         CHECK_OK(hotbed_stream_sync(me->stream));
         sharded_fixture_model_forward(&r);

@@ -5,7 +5,7 @@
  * takes them; floats are hexadecimal, so that no bit is lost.  The case runs with each plan, with a
  * thread for each rank.  Rank r writes TORCHREC_RESULT.<plan>.<r>: lines with a name, the step, and
  * the values. */
-#include "hotbed/sharded.h"
+#include "dist/sharded.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
 
@@ -263,7 +263,8 @@ static void run_step(
     CHECK_OK(hotbed_sharded_wait_splits(context, me->stream));
     CHECK_OK(hotbed_sharded_wait_input(context, me->stream));
     write_received(c, me, context, step, to);
-    CHECK_OK(hotbed_sharded_compute_and_output_dist(context, 0, me->stream));
+    CHECK_OK(hotbed_sharded_compute(context, 0, me->stream));
+    CHECK_OK(hotbed_sharded_output_dist(context, 0, me->stream));
     CHECK_OK(hotbed_sharded_wait_output(context, 0, output.device.data, 0, me->stream));
     CHECK_OK(hotbed_sharded_backward(context, 0, gradient.device.data, 0, me->stream));
     CHECK_OK(hotbed_stream_sync(me->stream));

@@ -6,6 +6,7 @@
 #include "tests/pipeline/fake_plan.h"
 
 #include "hotbed/profile.h"
+#include "pipeline/schedule.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* tests/pipeline/test_train.c - train pipelines on one rank: the bytes of the plain loop, and the
  * order and streams of the pipelines of TorchRec and recsys-examples ("the reference"). */
+#include "base/backend.h"
 #include "pipeline/rewrite.h"
 #include "tests/pipeline/example.h"
 
@@ -497,7 +498,7 @@ static void streams_that_run_ahead_have_priority(hotbed_backend backend) {
         CHECK_OK(hotbed_train_create(&s.trainer, &options, &train));
         for (int i = 0; i < 4; i++)
             CHECK_EQ(
-                hotbed_stream_priority(hotbed_train_stream(train, names[i])),
+                hotbed_train_stream(train, names[i])->priority,
                 i < 3 && same == 0 ? HOTBED_PRIORITY_HIGH : HOTBED_PRIORITY_NORMAL);
         hotbed_train_destroy(train);
         example_close(&s);

@@ -1,6 +1,7 @@
 /* tests/pipeline/test_train_ranks.c - sharded collections with every plan, on 1, 2 and 4 ranks.
  *
  * On each rank every plan gives the bytes of the plain loop. */
+#include "pipeline/state.h"
 #include "tests/pipeline/ranks.h"
 
 #include <pthread.h>

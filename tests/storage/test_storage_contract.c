@@ -724,7 +724,6 @@ static void descriptions_equal_the_options(hotbed_backend backend) {
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
     fixture_open_bare(&r, backend, &s.options);
     CHECK_EQ(hotbed_storage_num_tables(r.storage), 3);
-    CHECK_EQ(hotbed_storage_num_features(r.storage), 4);
     CHECK_EQ(hotbed_storage_key_type(r.storage), HOTBED_KEY_U64);
     CHECK_EQ(hotbed_storage_seed(r.storage), s.options.seed);
     CHECK_EQ(hotbed_storage_mode(r.storage), HOTBED_MODE_HBM_DIRECT);

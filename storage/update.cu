@@ -336,7 +336,7 @@ static __global__ void __launch_bounds__(BLOCK, SOME_BLOCKS) update_some_kernel(
         update_many<WIDTH>(&s, o, gradient, scratch, scratch.many[m]);
 }
 
-/* A row of update_few_kernel. A tile looks up its next row while it updates one. */
+/* A row of update_few_kernel. A tile looks up its next two rows while it updates one. */
 typedef struct few_row {
     uint64_t slot; /* HOTBED_SLOT_NONE: the row is not updated here */
     uint32_t begin, end;
@@ -372,18 +372,25 @@ static __global__ void __launch_bounds__(FEW_BLOCK, FEW_BLOCKS) update_few_kerne
     const uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     const uint64_t step = hotbed_cuda_threads() / WIDTH;
     uint64_t u = hotbed_cuda_thread() / WIDTH;
-    few_row next = few_row_at(s, u, uniques);
-    uint32_t i = few_occurrence<WIDTH>(s, next);
+    if (u >= uniques)
+        return;
+    few_row row = few_row_at(s, u, uniques), next = few_row_at(s, u + step, uniques);
+    uint32_t i = few_occurrence<WIDTH>(s, row), t = hotbed_table_of_unique(&s, (uint32_t)u);
     o.kind = KIND;
-    for (; u < uniques; u += step) {
-        const few_row row = next;
-        next = few_row_at(s, u + step, uniques);
-        const uint32_t t = hotbed_table_of_unique(&s, (uint32_t)u);
+    for (;;) {
+        const uint32_t next_i = few_occurrence<WIDTH>(s, next);
+        const few_row after = few_row_at(s, u + 2 * step, uniques);
         const hotbed_sum_source source = {row.begin, row.end, NULL, 0};
         if (row.slot != HOTBED_SLOT_NONE)
             hotbed_update_in_registers(
                 &s, &o, gradient, &s.storage.tables[t], row.slot, source, i, shape, WIDTH);
-        i = few_occurrence<WIDTH>(s, next);
+        u += step;
+        if (u >= uniques)
+            break;
+        t = hotbed_part_after(s.unique.offsets, t, (uint32_t)u);
+        row = next;
+        next = after;
+        i = next_i;
     }
 }
 

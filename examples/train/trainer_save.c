@@ -88,15 +88,28 @@ static bool load(hotbed_run *t, const char *path, hotbed_status *status) {
     return true;
 }
 
+/* What to do after a failed load whose message is `text`, or "". */
+static void advise(hotbed_status status, const char *text, char *advice, size_t bytes) {
+    static const char phrase[] = ": dim is ";
+    const char *dim = strstr(text, phrase);
+    advice[0] = '\0';
+    if (status == HOTBED_ERR_FULL)
+        (void)snprintf(advice, bytes, ": give a larger --capacity or --max-capacity");
+    else if (dim != NULL)
+        (void)snprintf(
+            advice, bytes, ": it was saved with --dim %lu",
+            strtoul(dim + strlen(phrase), NULL, 10) - 1);
+}
+
 /* Fail if a checkpoint was not loaded. Unlike in training, a full table is a failure too. */
 static bool check_load(hotbed_run *t, const char *option, const char *path, hotbed_status status) {
-    char text[HOTBED_RUN_TEXT];
+    char text[HOTBED_RUN_TEXT], advice[64];
     if (status == HOTBED_OK)
         return true;
     hotbed_run_name_table(text, hotbed_last_error());
+    advise(status, text, advice, sizeof advice);
     return hotbed_run_fail(
-        t, "%s: %s: %s: %s%s", option, path, hotbed_status_name(status), text,
-        status == HOTBED_ERR_FULL ? ": give a larger --capacity or --max-capacity" : "");
+        t, "%s: %s: %s: %s%s", option, path, hotbed_status_name(status), text, advice);
 }
 
 /* Continue from the loaded position. */

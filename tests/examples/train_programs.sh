@@ -394,7 +394,7 @@ rm -rf ck3 && mkdir ck3 && cp -r ck/step-0000000014 ck3
 says 1 "ck3 has step-0000000014 of an earlier run" --data train.tsv --load ck/step-0000000014 --save ck3
 says 1 "neither a checkpoint nor a directory of them" --data train.tsv --load .
 says 1 "cannot read none: No such file" --data train.tsv --load none
-says 1 "--load" --data train.tsv --load ck --dim 9
+says 1 "it was saved with --dim 4" --data train.tsv --load ck --dim 9
 says 1 "--load: ck/step-0000000048: FULL: table c" --data train.tsv --load ck --capacity 20
 says 1 "give a larger --capacity or --max-capacity" --data train.tsv --save ck --resume --capacity 20
 says 2 "--resume needs --save" --data train.tsv --resume

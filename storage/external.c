@@ -690,6 +690,20 @@ hotbed_status hotbed_external_table_read(
     return HOTBED_OK;
 }
 
+hotbed_status hotbed_external_enqueue(
+    const hotbed_external *external, hotbed_stream *stream, void (*function)(void *argument),
+    void *argument) {
+    if (!external->calls.on_callers_thread)
+        return hotbed_stream_call(stream, function, argument);
+    if (hotbed_stream_recording(stream))
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "store %s is called on the caller's thread, not by a recorded graph",
+            external->calls.name);
+    HOTBED_TRY(hotbed_stream_finish(stream));
+    function(argument);
+    return HOTBED_OK;
+}
+
 void hotbed_external_count_stream_wait(hotbed_external *external, uint64_t nanoseconds) {
     pthread_mutex_lock(&external->tally);
     external->stats.stream_waits++;

@@ -23,6 +23,13 @@ hotbed_status hotbed_external_check_table(const hotbed_external *external, uint3
 /* Record `status` and the last error text for hotbed_external_failure(). Returns `status`. */
 hotbed_status hotbed_external_failed(hotbed_external *external, hotbed_status status);
 
+/* Call `function` in the order of `stream`: on a thread of the stream, or on this thread after a
+ * wait if the plug-in wants that. Errors: STATE (this thread would wait, but the stream records a
+ * graph). */
+hotbed_status hotbed_external_enqueue(
+    const hotbed_external *external, hotbed_stream *stream, void (*function)(void *argument),
+    void *argument);
+
 void hotbed_external_count_stream_wait(hotbed_external *external, uint64_t nanoseconds);
 
 /* CLOCK_MONOTONIC in nanoseconds. */

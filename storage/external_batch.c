@@ -77,7 +77,7 @@ void hotbed_external_batch_destroy(hotbed_external_batch *batch) {
     hotbed_memory_free(&batch->memory);
 }
 
-/* --- callbacks, on a thread of the stream ----------------------------------------------------- */
+/* --- callbacks, on a thread of the stream or of the caller ------------------------------------ */
 
 typedef hotbed_status (*call_function)(
     hotbed_external *external, const hotbed_store_view *v, uint32_t t, uint64_t at, uint64_t n);
@@ -130,13 +130,13 @@ static void run_erase(void *argument) {
 }
 
 hotbed_status hotbed_external_batch_find(hotbed_external_batch *batch, hotbed_stream *stream) {
-    return hotbed_stream_call(stream, run_find, batch);
+    return hotbed_external_enqueue(batch->external, stream, run_find, batch);
 }
 
 hotbed_status hotbed_external_batch_insert(hotbed_external_batch *batch, hotbed_stream *stream) {
-    return hotbed_stream_call(stream, run_insert, batch);
+    return hotbed_external_enqueue(batch->external, stream, run_insert, batch);
 }
 
 hotbed_status hotbed_external_batch_erase(hotbed_external_batch *batch, hotbed_stream *stream) {
-    return hotbed_stream_call(stream, run_erase, batch);
+    return hotbed_external_enqueue(batch->external, stream, run_erase, batch);
 }

@@ -38,7 +38,8 @@ hotbed_status hotbed_external_batch_borrow(
 void hotbed_external_batch_destroy(hotbed_external_batch *batch);
 
 /* Call the store for each table that has keys, one after the other. The results are in `status`;
- * kernels turn errors into faults. An insert skips tables whose status is not OK. Async. */
+ * kernels turn errors into faults. An insert skips tables whose status is not OK. Async, unless
+ * hotbed_external_enqueue() waits. */
 hotbed_status hotbed_external_batch_find(hotbed_external_batch *batch, hotbed_stream *stream);
 hotbed_status hotbed_external_batch_insert(hotbed_external_batch *batch, hotbed_stream *stream);
 hotbed_status hotbed_external_batch_erase(hotbed_external_batch *batch, hotbed_stream *stream);

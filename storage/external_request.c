@@ -17,7 +17,7 @@ struct hotbed_external_request {
 
 typedef enum operation { FIND, INSERT, ERASE } operation;
 
-/* --- callbacks, on a thread of the stream ----------------------------------------------------- */
+/* --- callbacks, on a thread of the stream or of the caller ------------------------------------ */
 
 static hotbed_status call_store(const hotbed_external_request *r, operation what, uint64_t n) {
     const hotbed_external_request_view *v = &r->view;
@@ -150,7 +150,7 @@ static hotbed_status enqueue(
             HOTBED_ERR_ARGUMENT, "%s is NULL", request == NULL ? "request" : "stream");
     if (stream != request->stream)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "the request was made on another stream");
-    return hotbed_stream_call(stream, function, request);
+    return hotbed_external_enqueue(request->external, stream, function, request);
 }
 
 hotbed_status hotbed_external_find_async(hotbed_external_request *request, hotbed_stream *stream) {

@@ -113,8 +113,8 @@ typedef struct hotbed_external_call {
 
 /* A plug-in. The functions return HOTBED_OK or a class of error: IO (the store cannot be reached,
  * read or written, or the deadline has passed), CORRUPT, MEMORY, FULL, UNSUPPORTED. They may block.
- * They run on a thread of the caller or of the library, must not call Hotbed, and are called one at
- * a time. n is at least 1. Tables are numbered as in the options that open() receives. */
+ * They run on a thread of the caller or of the library, must not call Hotbed or CUDA (but see
+ * on_callers_thread), and are called one at a time. n is at least 1. Tables are numbered as in the options that open() receives. */
 typedef struct hotbed_external_calls {
     uint32_t size;    /* sizeof(hotbed_external_calls) */
     const char *name; /* for messages: "rocksdb" */
@@ -164,6 +164,11 @@ typedef struct hotbed_external_calls {
 
     /* Free everything, `self` included. Called once, after all other functions. */
     void (*close)(void *self);
+
+    /* Make calls in stream order on the thread that enqueues them, which first waits for the
+     * stream. For plug-ins that call CUDA, which CUDA forbids to functions that a stream runs.
+     * Such calls cannot be recorded in a graph (STATE). */
+    bool on_callers_thread;
 } hotbed_external_calls;
 
 /* --- stores ------------------------------------------------------------------------------------- */

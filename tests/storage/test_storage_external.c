@@ -9,6 +9,7 @@
 #include "tests/support/bad_store.h"
 
 #include <malloc.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,7 +32,7 @@ static void cached_start(cached_storage *b, uint32_t num_tables, uint32_t dim, u
     b->s.options.mode = HOTBED_MODE_CACHE;
 }
 
-static void open_store(cached_storage *b) {
+static void open_store_by(cached_storage *b, const hotbed_external_calls *calls) {
     hotbed_external_table tables[FIXTURE_TABLES];
     hotbed_external_options o;
     hotbed_external_options_init(&o);
@@ -39,8 +40,12 @@ static void open_store(cached_storage *b) {
     o.num_tables = b->s.options.num_tables;
     o.tables = tables;
     bad_store_start(&b->bad);
-    CHECK_OK(hotbed_external_create(&o, &bad_store_calls, &b->bad, &b->external));
+    CHECK_OK(hotbed_external_create(&o, calls, &b->bad, &b->external));
     b->s.options.external = b->external;
+}
+
+static void open_store(cached_storage *b) {
+    open_store_by(b, &bad_store_calls);
 }
 
 static void cached_open(cached_storage *b, hotbed_backend backend) {
@@ -609,8 +614,6 @@ static void a_slow_store_blocks_the_stream_but_not_the_caller(hotbed_backend bac
     cached_close(&b);
 }
 
-/* --- RocksDB --------------------------------------------------------------------------------- */
-
 static void train(fixture *r, test_ticket *l, rng *random, int steps) {
     const batch_shape how = {.batch_size = 12, .key_space = 100};
     for (int step = 0; step < steps; step++)
@@ -618,6 +621,60 @@ static void train(fixture *r, test_ticket *l, rng *random, int steps) {
     CHECK_OK(hotbed_storage_flush(r->storage, r->stream));
     CHECK_OK(hotbed_stream_sync(r->stream));
 }
+
+static pthread_t caller;
+
+static void check_thread(void) {
+    CHECK(pthread_equal(pthread_self(), caller));
+}
+
+static hotbed_status find_on_caller(
+    void *self, uint32_t table, uint64_t n, const uint64_t *keys, uint8_t *found, void *rows,
+    hotbed_external_metadata *metadata, hotbed_external_call *call) {
+    check_thread();
+    return bad_store_calls.find(self, table, n, keys, found, rows, metadata, call);
+}
+
+static hotbed_status insert_on_caller(
+    void *self, uint32_t table, uint64_t n, const uint64_t *keys, const void *rows,
+    const hotbed_external_metadata *metadata, hotbed_external_call *call) {
+    check_thread();
+    return bad_store_calls.insert(self, table, n, keys, rows, metadata, call);
+}
+
+/* A store that calls CUDA must not run on a thread of the stream. */
+static void a_store_is_called_on_the_callers_thread_if_it_wants(hotbed_backend backend) {
+    cached_storage b;
+    test_ticket l;
+    rng random = rng_start(3);
+    hotbed_external_calls calls = bad_store_calls;
+    calls.find = find_on_caller;
+    calls.insert = insert_on_caller;
+    calls.on_callers_thread = true;
+    caller = pthread_self();
+    cached_start(&b, 2, 8, 500);
+    open_store_by(&b, &calls);
+    fixture_open(&b.r, backend, &b.s.options);
+    test_ticket_open(&b.r, &l, 24, 12);
+    train(&b.r, &l, &random, 20);
+    CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
+    fixture_check(&b.r);
+    CHECK(store_stats(&b).inserts > 0);
+    CHECK(store_stats(&b).hits > 0);
+
+    hotbed_graph *graph = NULL;
+    const hotbed_batch batch = test_ticket_batch(&l);
+    CHECK_OK(hotbed_graph_begin(b.r.stream));
+    CHECK_STATUS(
+        hotbed_storage_prefetch(b.r.storage, &batch, l.ticket, b.r.stream), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "called on the caller's thread") != NULL);
+    CHECK_OK(hotbed_graph_end(b.r.stream, &graph));
+    hotbed_graph_destroy(graph);
+    test_ticket_close(&l);
+    cached_close(&b);
+}
+
+/* --- RocksDB --------------------------------------------------------------------------------- */
 
 /* A database is closed and opened by another storage, which finds the trained rows. */
 static void rows_persist_when_the_store_is_opened_again(hotbed_backend backend) {
@@ -753,6 +810,8 @@ const hotbed_test hotbed_tests[] = {
     {"a_damaged_row_is_never_served", a_damaged_row_is_never_served},
     {"a_slow_store_blocks_the_stream_but_not_the_caller",
      a_slow_store_blocks_the_stream_but_not_the_caller},
+    {"a_store_is_called_on_the_callers_thread_if_it_wants",
+     a_store_is_called_on_the_callers_thread_if_it_wants},
     {"rows_persist_when_the_store_is_opened_again", rows_persist_when_the_store_is_opened_again},
     {NULL, NULL},
 };

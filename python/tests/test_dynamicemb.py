@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import traceback
 
 import pytest
@@ -23,8 +24,9 @@ from hotbed.compat.dynamicemb import (
     EmbOptimType,
     KVCounter,
 )
+from hotbed.compat.dynamicemb.types import CopyMode, Storage
 from hotbed.compat.dynamicemb.utils import ranks_of_keys
-from hotbed.errors import StateError, UnsupportedError
+from hotbed.errors import FileError, StateError, UnsupportedError
 
 DIM, STEPS, SAMPLES = 4, 3, 8
 TABLES = ("t0", "t1")
@@ -112,6 +114,105 @@ def test_admission_counts_keys_until_the_threshold():
         (k.tolist(), s["frequency"].tolist()) for k, s, _ in counter.table_._batched_export_keys_scores([], "cpu", 0)
     ]
     assert counts == [([3], [1])] and counter.table_.size() == 1
+
+
+# --- a storage in Python --------------------------------------------------------------------------
+
+
+class DictStorage(Storage):
+    """Keeps rows in a dict, as tensors on the device on which they come; ``failure`` is raised by the next find."""
+
+    failure = None
+
+    def __init__(self, options, optimizer):
+        self.rows, self.threads, self.devices = {}, set(), set()
+        self.dim = max(o.dim for o in options)
+        self.width = self.dim + max(optimizer.get_state_dim(o.dim) for o in options)
+
+    def _called(self, *tensors):
+        self.threads.add(threading.get_ident())
+        self.devices |= {t.device.type for t in tensors}
+
+    def find(self, unique_keys, table_ids, copy_mode, lfu_accumulated_frequency=None):
+        self._called(unique_keys, table_ids)
+        if self.failure is not None:
+            raise self.failure
+        names = list(zip(table_ids.tolist(), unique_keys.tolist()))
+        width = self.dim if copy_mode == CopyMode.EMBEDDING else self.width
+        values = torch.zeros(len(names), width, device=unique_keys.device)
+        found = torch.tensor([n in self.rows for n in names], device=unique_keys.device)
+        if bool(found.any()):
+            values[found] = torch.stack([self.rows[n][:width] for n in names if n in self.rows])
+        missing = found.logical_not().nonzero().flatten()
+        return (len(missing), unique_keys[missing], missing, table_ids[missing], None, found, None, values)
+
+    def insert(self, keys, table_ids, values, scores=None, preserve_existing=False):
+        self._called(keys, table_ids, values, scores)
+        for i, name in enumerate(zip(table_ids.tolist(), keys.tolist())):
+            self.rows[name] = values[i].clone()
+
+    def export_keys_values(self, device, batch_size=65536, table_id=0):
+        return iter(())
+
+
+def over_storage(device="cpu"):
+    each = [
+        options(dim=DIM, max_capacity=1 << 14, caching=True, local_hbm_for_values=1024, external_storage=DictStorage)
+        for _ in TABLES
+    ]
+    return dynamicemb.BatchedDynamicEmbeddingTablesV2(
+        each,
+        list(TABLES),
+        pooling_mode=DynamicEmbPoolingMode.NONE,
+        optimizer=EmbOptimType.EXACT_ADAGRAD,
+        learning_rate=1.0,
+        device=device,
+    )
+
+
+def trained(tables, device, steps=12):
+    for step in range(steps):
+        keys = (torch.arange(600) * 7 + step % 3 * 1500).to(device)
+        tables(keys, torch.arange(601, device=device)).sum().backward()
+    tables.flush()
+    out = tables.eval()(keys, torch.arange(601, device=device))
+    tables.train()
+    return out
+
+
+def check_storage(device):
+    tables = over_storage(device)
+    out = trained(tables, device)
+    # Each row was trained in four steps with gradients of 1: in step i Adagrad subtracts 1 / sqrt(i).
+    keys = torch.arange(600) * 7 + 11 % 3 * 1500
+    expected = (keys % 100_000).float() - sum(i**-0.5 for i in range(1, 5))
+    torch.testing.assert_close(out.cpu(), expected.repeat(DIM, 1).T)
+    store = tables.tables
+    assert len(store.rows) > 1000
+    assert store.threads == {threading.get_ident()} and store.devices == {torch.device(device).type}
+
+
+def test_a_storage_is_called_on_the_thread_of_the_forward():
+    check_storage("cpu")
+
+
+def check_failure(device):
+    tables = over_storage(device)
+    trained(tables, device, 1)
+    keys, offsets = torch.arange(50_000, 50_004, device=device), torch.arange(5, device=device)
+    tables.tables.failure = ConnectionError("the database is away")
+    with pytest.raises(FileError, match=r"find of 2 rows, table t[01], failed: ConnectionError: the data") as raised:
+        tables(keys, offsets)
+    assert raised.value.__cause__ is tables.tables.failure
+    tables.tables.failure = None
+    tables(keys, offsets).sum().backward()
+    tables.tables.failure = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        tables(keys + 100, offsets)
+
+
+def test_an_error_of_a_storage_is_the_cause_of_the_exception():
+    check_failure("cpu")
 
 
 # --- keys and ranks -------------------------------------------------------------------------------

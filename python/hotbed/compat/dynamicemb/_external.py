@@ -8,10 +8,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy
 import torch
 
-from hotbed._c import check, ffi, lib, new
+from hotbed._c import check, ffi, lib, new, text
 from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
 from hotbed.compat.dynamicemb.types import CopyMode
-from hotbed.errors import UnsupportedError
+from hotbed.errors import HotbedError, UnsupportedError
 from hotbed.torch.config import Table
 
 #: Score, stamp and checksum of a row, which Hotbed reads back; None: the key was erased.
@@ -23,17 +23,21 @@ class Bridge:
 
     The storage keeps float32 rows in the layout of ``CopyMode.VALUE``.  This object keeps Hotbed's metadata of rows,
     so rows can be used only as long as the tables exist.  It is an error to find a row that these tables did not write.
+    Batches call the storage on the thread of the forward, with tensors on the tables' device.
 
     Args:
         storage: a :class:`.Storage`.
         tables: the module's tables.
         optimizer: the module's optimizer.
+        device: device of the tables.
 
     Raises:
         UnsupportedError: rows are not float32, or scores are (TIMESTAMP, LFU).
     """
 
-    def __init__(self, storage: Any, tables: Sequence[Table], optimizer: BaseDynamicEmbeddingOptimizer) -> None:
+    def __init__(
+        self, storage: Any, tables: Sequence[Table], optimizer: BaseDynamicEmbeddingOptimizer, device: torch.device
+    ) -> None:
         """See the class."""
         for table in tables:
             if table.dtype != torch.float32 or table.extra["score"] == lib.HOTBED_SCORE_TIMESTAMP_LFU:
@@ -42,6 +46,8 @@ class Bridge:
                 )
         self._storage = storage
         self._tables = list(tables)
+        self._device = device
+        self._external: Any = ffi.NULL
         self._widest = max(t.dim for t in tables)
         self._width = self._widest + max(optimizer.get_state_dim(t.dim) for t in tables)
         #: For each table and part of a row: its offset in Hotbed's row and in the storage's, and its length, in floats.
@@ -52,6 +58,7 @@ class Bridge:
         self._cursors: Dict[int, List[int]] = {}
         self._next_cursor = 1
         self._callbacks: Any = None
+        #: What the storage last raised, until :meth:`raised` takes it.
         self.failure: Optional[BaseException] = None
 
     def open(self, options: Any) -> Any:
@@ -65,12 +72,31 @@ class Bridge:
             self._callbacks[name] = self._callback(calls, name)
         for name, callback in self._callbacks.items():
             setattr(calls, name, callback)
+        calls.on_callers_thread = True  # CUDA allows no calls, thus no tensors, on a stream's own thread
         self._callbacks["name"] = calls.name = ffi.new("char[]", type(self._storage).__name__.encode())
         out = ffi.new("hotbed_external **")
         store = new("external_options", num_tables=len(self._tables), tables=described)
         check(lib.hotbed_external_create(store, calls, ffi.NULL, out))
         weakref.finalize(self, _destroy, out[0], self._callbacks)
+        self._external = out[0]
         return out[0]
+
+    def raised(self, error: HotbedError) -> HotbedError:
+        """Return an error of the C library with the failed call in its text and the storage's exception as its cause.
+
+        Raises:
+            BaseException: the storage's own exception, if it is no Exception, such as KeyboardInterrupt.
+        """
+        failure, self.failure = self.failure, None
+        if failure is None:
+            return error
+        if not isinstance(failure, Exception):
+            raise failure
+        reason = ffi.new("char[]", 512)
+        lib.hotbed_external_failure(self._external, reason, 512)
+        with_reason = type(error)(text(reason) if "hotbed_external_failure() says why" in str(error) else str(error))
+        with_reason.__cause__ = failure
+        return with_reason
 
     def _callback(self, calls: Any, name: str) -> Any:
         """Wrap a method as a C callback that holds only a weak reference to this object."""
@@ -84,16 +110,16 @@ class Bridge:
                 return lib.HOTBED_OK if fails else None
             try:
                 getattr(bridge, f"_{name}")(*args[1:])
-            except Exception as error:
+            except BaseException as error:  # cffi would print it and go on
                 bridge.failure = error
                 if fails:
-                    text = f"{type(error).__name__}: {error}".replace("\n", " ").encode()[:255]
-                    ffi.memmove(args[-1].reason, text + b"\0", len(text) + 1)
+                    said = f"{type(error).__name__}: {error}".replace("\n", " ").encode()[:255]
+                    ffi.memmove(args[-1].reason, said + b"\0", len(said) + 1)
                     return lib.HOTBED_ERR_IO
             return lib.HOTBED_OK if fails else None
 
         function: Callable[..., Any] = call
-        return ffi.callback(kind, function)
+        return ffi.callback(kind, function, error=lib.HOTBED_ERR_IO) if fails else ffi.callback(kind, function)
 
     # --- rows -----------------------------------------------------------------------------------
 
@@ -105,10 +131,14 @@ class Bridge:
             parts += [(info.state_offsets[s] // 4, self._widest + s * width, width) for s in range(states)]
             self._columns.append(parts)
 
+    def _named(self, table: int, keys: List[int]) -> Tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and their table ids, ``[n]`` int64 on the tables' device."""
+        signed = torch.from_numpy(numpy.array(keys, numpy.uint64).view(numpy.int64)).to(self._device)
+        return signed, torch.full_like(signed, table)
+
     def _lookup(self, table: int, keys: List[int]) -> torch.Tensor:
         """Return the rows of keys that the storage must have, ``[n, width]`` float32."""
-        ids = torch.full((len(keys),), table, dtype=torch.int64)
-        answer = self._storage.find(_signed(keys), ids, CopyMode.VALUE)
+        answer = self._storage.find(*self._named(table, keys), CopyMode.VALUE)
         if int(answer[0]) > 0:
             raise LookupError(
                 f"table {self._tables[table].name!r}: find() lacks {int(answer[0])} keys that it was given"
@@ -121,8 +151,7 @@ class Bridge:
         kept = self._metadata[table]
         strange = [k for k in keys if k not in kept]
         if strange:
-            ids = torch.full((len(strange),), table, dtype=torch.int64)
-            found = self._storage.find(_signed(strange), ids, CopyMode.EMBEDDING)[-3]
+            found = self._storage.find(*self._named(table, strange), CopyMode.EMBEDDING)[-3]
             if bool(found.any()):
                 raise NotImplementedError(
                     f"table {self._tables[table].name!r}: the storage has rows that these tables did not write"
@@ -161,8 +190,8 @@ class Bridge:
             values[:, to : to + width] = given[:, of : of + width]
         names = ffi.unpack(keys, n)
         scores = torch.tensor([metadata[i].score for i in range(n)], dtype=torch.int64)
-        ids = torch.full((n,), table, dtype=torch.int64)
-        self._storage.insert(_signed(names), ids, torch.from_numpy(values), scores)
+        rows_of_all = torch.from_numpy(values).to(self._device)
+        self._storage.insert(*self._named(table, names), rows_of_all, scores.to(self._device))
         for i, key in enumerate(names):
             self._metadata[table][key] = (metadata[i].score, metadata[i].stamp, metadata[i].checksum)
 
@@ -198,10 +227,6 @@ class Bridge:
 
     def _close(self) -> None:
         self._metadata = []
-
-
-def _signed(keys: List[int]) -> torch.Tensor:
-    return torch.from_numpy(numpy.array(keys, numpy.uint64).view(numpy.int64))
 
 
 def _destroy(external: Any, callbacks: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import torch
 
-from hotbed._c import check, ffi, lib, new
+from hotbed._c import ffi, lib, new
 from hotbed.compat.dynamicemb._external import Bridge
 from hotbed.compat.dynamicemb.dynamicemb_config import (
     DynamicEmbPoolingMode,
@@ -20,7 +20,7 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
 from hotbed.compat.dynamicemb.embedding_admission import FrequencyAdmissionStrategy
 from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
 from hotbed.compat.dynamicemb.types import DynamicEmbInitializerArgs, DynamicEmbInitializerMode
-from hotbed.errors import ArgumentError, StateError, UnsupportedError
+from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError
 from hotbed.torch._storage import Storage
 from hotbed.torch.config import Evict, PoolingType, Score, Table
 
@@ -178,7 +178,22 @@ class Tables(Storage):
         if self._bridge is not None:
             options.external = self._bridge.open(options)
 
+    def check(self, status: int) -> None:
+        """Raise the exception of a status; of a store that failed, with its reason, from the storage's exception."""
+        try:
+            super().check(status)
+        except (FileError, CorruptError) as error:
+            if self._bridge is None:
+                raise
+            raise self._bridge.raised(error)  # noqa: B904 - it has a cause
+
     # --- batches --------------------------------------------------------------------------------
+
+    def _faults(self, stream: Any) -> None:
+        if self._bridge is not None and self._bridge.failure is not None:
+            self.check(lib.hotbed_stream_sync(stream))  # kernels report the failure later
+            self._bridge.failure = None
+        super()._faults(stream)
 
     def _load(self, table: int) -> float:
         return self.options[table].max_load_factor if self.tables[table].evict is Evict.LOWEST else 1.0
@@ -241,28 +256,28 @@ class Tables(Storage):
         """Return the latest score of a TIMESTAMP, (TIMESTAMP, LFU) or STEP table."""
         value = ffi.new("uint64_t *")
         with self.lock:
-            check(lib.hotbed_storage_now(self._c, table, value, self.streams.current()))
+            self.check(lib.hotbed_storage_now(self._c, table, value, self.streams.current()))
         return int(value[0])
 
     def set_score(self, table: int, value: int) -> None:
         """Set the score of later prefetches of a CUSTOMIZED table."""
         with self.lock:
-            check(lib.hotbed_storage_set_score(self._c, table, value, self.streams.current()))
+            self.check(lib.hotbed_storage_set_score(self._c, table, value, self.streams.current()))
 
     def flush(self) -> None:
         """Write changed rows of the upper tier back."""
         with self.lock:
             stream = self.streams.current()
-            check(lib.hotbed_storage_flush(self._c, stream))
-            check(lib.hotbed_stream_sync(stream))
+            self.check(lib.hotbed_storage_flush(self._c, stream))
+            self.check(lib.hotbed_stream_sync(stream))
 
     def reset(self) -> None:
         """Flush and empty the upper tier, and drop all batches."""
         with self.lock:
             self.cancel()
             stream = self.streams.current()
-            check(lib.hotbed_storage_reset(self._c, stream))
-            check(lib.hotbed_stream_sync(stream))
+            self.check(lib.hotbed_storage_reset(self._c, stream))
+            self.check(lib.hotbed_stream_sync(stream))
 
     def offer(self, table: int, keys: torch.Tensor) -> None:
         """Insert ``[n]`` distinct keys with initial rows; a table that evicts may keep only some of them."""
@@ -270,8 +285,8 @@ class Tables(Storage):
         with self.lock:
             stream = self.streams.current()
             data = ffi.cast("void *", keys.data_ptr())
-            check(lib.hotbed_storage_offer_rows(self._c, table, keys.shape[0], data, ffi.NULL, stream))
-            check(lib.hotbed_stream_sync(stream))
+            self.check(lib.hotbed_storage_offer_rows(self._c, table, keys.shape[0], data, ffi.NULL, stream))
+            self.check(lib.hotbed_stream_sync(stream))
 
     def found(self, table: int, keys: torch.Tensor) -> torch.Tensor:
         """Return a mask ``[n]`` of the keys that have a row."""
@@ -280,8 +295,8 @@ class Tables(Storage):
         with self.lock:
             stream = self.streams.current()
             data, out = ffi.cast("void *", keys.data_ptr()), ffi.cast("uint8_t *", mask.data_ptr())
-            check(lib.hotbed_storage_get_rows(self._c, table, keys.shape[0], data, ffi.NULL, out, stream))
-            check(lib.hotbed_stream_sync(stream))
+            self.check(lib.hotbed_storage_get_rows(self._c, table, keys.shape[0], data, ffi.NULL, out, stream))
+            self.check(lib.hotbed_stream_sync(stream))
         return mask == 1
 
     def parts(self, table: int) -> List[str]:
@@ -307,7 +322,7 @@ class Tables(Storage):
         """
         last = ffi.new("uint64_t *")
         with self.lock:
-            check(lib.hotbed_storage_export_end(self._c, table, last, self.streams.current()))
+            self.check(lib.hotbed_storage_export_end(self._c, table, last, self.streams.current()))
         stop = int(last[0]) if end is None else min(end, int(last[0]))
         for begin in range(first, stop, window):
             n = min(window, stop - begin)
@@ -327,8 +342,8 @@ class Tables(Storage):
             )
             with self.lock:
                 stream = self.streams.current()
-                check(lib.hotbed_storage_export(self._c, batch, stream))
-                check(lib.hotbed_stream_sync(stream))
+                self.check(lib.hotbed_storage_export(self._c, batch, stream))
+                self.check(lib.hotbed_stream_sync(stream))
             got = int(count.item())
             if got > 0:
                 yield keys[:got], {name: part[:got] for name, part in parts.items()}
@@ -340,7 +355,7 @@ class Tables(Storage):
             stream = self.streams.current()
             lib.hotbed_storage_export_counts(self._c, table, 0, ffi.NULL, ffi.NULL, n, stream)
             keys, counts = torch.empty(n[0], dtype=torch.int64), torch.empty(n[0], dtype=torch.int64)
-            check(
+            self.check(
                 lib.hotbed_storage_export_counts(
                     self._c,
                     table,
@@ -359,7 +374,7 @@ class Tables(Storage):
         counts = counts.to(device=self.device, dtype=torch.int64).contiguous()
         with self.lock:
             stream = self.streams.current()
-            check(
+            self.check(
                 lib.hotbed_storage_import_counts(
                     self._c,
                     table,
@@ -369,4 +384,4 @@ class Tables(Storage):
                     stream,
                 )
             )
-            check(lib.hotbed_stream_sync(stream))
+            self.check(lib.hotbed_stream_sync(stream))

@@ -267,7 +267,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         bridge = None
         if over:
             self._external = external(copy.deepcopy(options), self._optimizer)  # type: ignore[misc]
-            bridge = Bridge(self._external, tables, self._optimizer)
+            bridge = Bridge(self._external, tables, self._optimizer, self.device)
         self._hotbed = Tables(
             tables, options, POOLING[self.pooling_mode], self._optimizer, self.device, self.output_dtype, mode, bridge
         )

@@ -440,7 +440,7 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
             stream = storage.streams.current()
             storage.check(lib.hotbed_checkpoint_load(place, storage.pointer, options, step, buffer, size, stream))
             storage.learning_rate = float(storage.clock()["learning_rate"])
-            storage.space = [0] * len(storage.tables)  # the next training batch counts the loaded keys
+            storage.count_again()
         if number == 0:
             result = Loaded(int(step[0]), bytes(ffi.buffer(buffer, size[0])))
     return result

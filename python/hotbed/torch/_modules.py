@@ -132,7 +132,7 @@ class _Collection(torch.nn.Module):
         """Give the batch with the storage's features, in its order."""
         if not isinstance(features, KeyedJaggedTensor) and not _is_torchrecs(features):
             raise ArgumentError(f"features: {described(features)} is not a KeyedJaggedTensor")
-        wanted = [f for _, f in storage.features]
+        wanted = storage.feature_names
         given = features.keys()
         if given != wanted:
             missing = [f for f in wanted if f not in given]

@@ -110,27 +110,25 @@ lookup.register_autograd(_backward, setup_context=_setup_context)
 
 
 class _Rows(torch.autograd.Function):
-    """``hotbed::lookup`` in training and ``hotbed::update``, without their dispatch."""
+    """``hotbed::lookup`` in training and ``hotbed::update``, without their dispatch.
+
+    The batch is one argument that is no tensor, because autograd examines each tensor.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        anchor: Tensor,
-        keys: Tensor,
-        offsets: Tensor,
-        weights: Optional[Tensor],
-        storage: _storage.Storage,
-        samples: int,
+        ctx: Any, anchor: Tensor, batch: Tuple[_storage.Storage, Tensor, Tensor, Optional[Tensor], int]
     ) -> Tensor:
+        storage, keys, offsets, weights, samples = batch
         out = storage.empty(keys, samples)
-        ctx.token = storage.forward(keys, offsets, weights, samples, True, out)
-        ctx.storage = storage
+        ctx.held = storage, storage.forward(keys, offsets, weights, samples, True, out)
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tuple[None, ...]:
-        ctx.storage.backward(ctx.token, gradient.contiguous())
-        return (None,) * 6
+    def backward(ctx: Any, gradient: Tensor) -> Tuple[None, None]:
+        storage, token = ctx.held
+        storage.backward(token, gradient if gradient.is_contiguous() else gradient.contiguous())
+        return None, None
 
 
 def rows_of(
@@ -153,7 +151,7 @@ def rows_of(
         out, _ = lookup(of, keys, offsets, weights, storage.handle, samples, *made, training, storage.output_dtype)
         return out
     if training:
-        return _Rows.apply(anchor, keys, offsets, weights, storage, samples)  # type: ignore[no-any-return]
+        return _Rows.apply(anchor, (storage, keys, offsets, weights, samples))  # type: ignore[no-any-return]
     out = storage.empty(keys, samples)
     storage.forward(keys, offsets, weights, samples, False, out)
     return out

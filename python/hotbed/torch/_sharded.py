@@ -240,7 +240,9 @@ class ShardedStorage(Storage):
         samples: int,
         stream: Any,
         counts: Optional[torch.Tensor] = None,
+        output: Any = None,
     ) -> int:
+        assert output is None  # forward() reads the rows
         if counts is not None:
             raise UnsupportedError("a key of a collection of several ranks stands for one occurrence")
         self.check_batch(keys, offsets, weights, samples)
@@ -307,7 +309,7 @@ class ShardedStorage(Storage):
             if number is None:
                 number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
-            slot.key, slot.shape = None, (out.shape[0], out.shape[1])
+            slot.key, slot.shape = None, out.shape
             self.check(lib.hotbed_sharded_read(slot.ticket, 0, target, stride, stream))
             self._last = slot
             self._faults(stream)

@@ -27,6 +27,8 @@ _POOLING = {
 _SCORES = {"STEP": lib.HOTBED_SCORE_STEP, "TIMESTAMP": lib.HOTBED_SCORE_TIMESTAMP, "LFU": lib.HOTBED_SCORE_LFU}
 _CHECKS = {"error": lib.HOTBED_CHECK_ERROR, "warn": lib.HOTBED_CHECK_WARN, "ignore": lib.HOTBED_CHECK_IGNORE}
 _SLOTS_MOST = 64
+_INT64 = torch.int64
+_VOID, _INT64S, _FLOATS = ffi.typeof("void *"), ffi.typeof("int64_t *"), ffi.typeof("float *")
 
 #: What C's texts say, and what a caller of this package reads instead.
 _WORDS = (
@@ -88,10 +90,10 @@ def indices(name: str, given: Any) -> torch.Tensor:
     """
     if not isinstance(given, torch.Tensor) or given.dim() != 1:
         raise ArgumentError(f"{name}: {described(given)} is not a vector")
+    if given.dtype is _INT64 and given.is_contiguous():
+        return given
     if given.dtype not in (torch.int64, torch.int32):
         raise ArgumentError(f"{name}: dtype {given.dtype} is not torch.int64 or torch.int32")
-    if given.dtype is torch.int64 and given.is_contiguous():
-        return given
     return given.to(torch.int64).contiguous()
 
 
@@ -133,7 +135,7 @@ class _Slot:
     held: bool = False  # prefetched, and not yet followed by a backward
     order: int = 0
     batch: Any = None
-    shape: Tuple[int, int] = (0, 0)  # of the output
+    shape: Tuple[int, ...] = (0, 0)  # of the output
     tensors: Tuple[Optional[torch.Tensor], ...] = ()
     key: Optional[Tuple[int, int, int]] = None  # identifies a batch that was prefetched ahead
 
@@ -190,6 +192,10 @@ class Storage:
         self.output_dtype = output_dtype
         self.features = [(t, f) for t, table in enumerate(self.tables) for f in table.features]
         self.is_pooled = pooling is not PoolingType.NONE  # an output has one row per sample; otherwise one per key
+        self.feature_names = [f for _, f in self.features]
+        self.num_features = len(self.features)
+        #: Makes outputs, which have its dtype and device.
+        self.like = torch.empty(0, dtype=output_dtype, device=device)
         #: Columns of an output row.
         self.columns = max(t.dim for t in self.tables)
         if pooling is not PoolingType.NONE:
@@ -200,7 +206,8 @@ class Storage:
         self.ahead: Dict[Tuple[int, int, int], int] = {}
         self.turn = 0
         self.group: Optional[Dict[str, Any]] = None  # the parameter group that has the learning rate
-        self.space = [0] * len(self.tables)  # tables that grow: new keys that surely fit before the next growth
+        self.space: Dict[int, int] = {}
+        self.count_again()
         self.estimates = [sys.maxsize] * len(self.tables)  # twice the keys of a table in the batch last counted
         keep: List[Any] = []
         self._create(self._options(seed, options, check_keys, keep))
@@ -314,7 +321,7 @@ class Storage:
 
     def empty(self, keys: torch.Tensor, samples: int) -> torch.Tensor:
         """Allocate the output of a batch."""
-        return keys.new_empty((samples if self.is_pooled else keys.numel(), self.columns), dtype=self.output_dtype)
+        return self.like.new_empty((samples if self.is_pooled else keys.numel(), self.columns))
 
     def check_batch(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
@@ -324,22 +331,25 @@ class Storage:
         Raises:
             ArgumentError: dtype, device, shape or layout, with the value.
         """
-        n, device = keys.numel(), self.device
+        device = self.device
         is_right = (
-            keys.dtype is torch.int64
-            and offsets.dtype is torch.int64
+            weights is None
+            and keys.dtype is _INT64
+            and offsets.dtype is _INT64
             and keys.dim() == 1
             and offsets.dim() == 1
-            and offsets.numel() == len(self.features) * samples + 1
+            and offsets.numel() == self.num_features * samples + 1
             and keys.is_contiguous()
             and offsets.is_contiguous()
             and keys.device == device
             and offsets.device == device
         )
-        if not is_right or weights is not None:
+        if not is_right:
             self._check_each(keys, offsets, weights, samples)
-        if device.type == "cpu" and offsets[-1].item() < n:  # on a GPU, it would wait for the device
-            raise KeyRangeError(f"offsets: the last one is {int(offsets[-1])}, but there are {n} keys")
+        if self.streams.number < 0:  # on a GPU, reading it would wait for the device
+            last = ffi.cast(_INT64S, offsets.data_ptr())[self.num_features * samples]
+            if last < keys.numel():
+                raise KeyRangeError(f"offsets: the last one is {last}, but there are {keys.numel()} keys")
 
     def _check_each(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
@@ -374,17 +384,16 @@ class Storage:
     ) -> Any:
         to.batch_size = samples
         to.num_keys = keys.numel()
-        to.keys = ffi.cast("void *", keys.data_ptr())
-        to.offsets = ffi.cast("int64_t *", offsets.data_ptr())
-        to.weights = ffi.NULL if weights is None else ffi.cast("float *", weights.data_ptr())
+        to.keys = ffi.cast(_VOID, keys.data_ptr())
+        to.offsets = ffi.cast(_INT64S, offsets.data_ptr())
+        to.weights = ffi.NULL if weights is None else ffi.cast(_FLOATS, weights.data_ptr())
         return to
 
     def _faults(self, stream: Any) -> None:
-        """Raise a fault that kernels have found: at once on the CPU, some calls later on a GPU."""
-        if self.device.type == "cpu":
-            self.check(lib.hotbed_stream_sync(stream))
-        elif not torch.cuda.is_current_stream_capturing():
-            self.check(lib.hotbed_stream_fault(stream))
+        """Raise a fault that kernels have found: at once on the CPU, some calls later on a GPU.  Never waits."""
+        status = lib.hotbed_stream_fault(stream)
+        if status != 0:
+            self.check(status)
 
     # --- tickets --------------------------------------------------------------------------------
 
@@ -437,9 +446,11 @@ class Storage:
         batch = self._batch(slot.batch, keys, offsets, weights, samples)
         batch.counts = ffi.NULL if counts is None else ffi.cast("uint32_t *", counts.data_ptr())
         if output is None:
-            self.check(lib.hotbed_storage_prefetch(self._c, batch, slot.ticket, stream))
+            status = lib.hotbed_storage_prefetch(self._c, batch, slot.ticket, stream)
         else:
-            self.check(lib.hotbed_storage_prefetch_forward(self._c, batch, slot.ticket, output, self.columns, stream))
+            status = lib.hotbed_storage_prefetch_forward(self._c, batch, slot.ticket, output, self.columns, stream)
+        if status != 0:
+            self.check(status)
         slot.held = True
         slot.generation += 1
         slot.tensors = (keys, offsets, weights, counts)
@@ -447,10 +458,15 @@ class Storage:
         slot.order = self.turn
         try:
             self._faults(stream)
-        except Exception:
+        except BaseException:
             self._release(number, stream)
             raise
         return number
+
+    def count_again(self) -> None:
+        """Have the next batch count the keys of tables that grow."""
+        #: By table that can still grow: new keys that surely fit before its next growth.
+        self.space = {t: 0 for t, table in enumerate(self.tables) if table.most_rows != 0}
 
     def _load(self, table: int) -> float:
         """Return the load, relative to the capacity, above which a table grows."""
@@ -479,14 +495,10 @@ class Storage:
             stream: of the batch.
             by_table: returns the keys of the batch by table; may wait for the stream.
         """
-        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if not self.space or (self.streams.number >= 0 and torch.cuda.is_current_stream_capturing()):
             return
-        found: Optional[Sequence[int]] = None
-        for t, table in enumerate(self.tables):
-            if table.most_rows == 0 or self.space[t] == sys.maxsize:
-                continue
-            if found is None and self.device.type == "cpu":
-                found = by_table()
+        found = by_table() if self.streams.number < 0 else None
+        for t in list(self.space):
             need = self._arriving(min(keys, self.estimates[t]) if found is None else found[t])
             if self.space[t] < need:
                 found = by_table() if found is None else found
@@ -498,9 +510,11 @@ class Storage:
                 if capacity < needed:
                     capacity = min(max(2 * capacity, needed), most)
                     self.check(lib.hotbed_storage_grow(self._c, t, capacity, stream))
-                self.space[t] = int(load * capacity) - size if capacity < most else sys.maxsize
-            if self.space[t] != sys.maxsize:
-                self.space[t] -= need
+                if capacity >= most:
+                    del self.space[t]
+                    continue
+                self.space[t] = int(load * capacity) - size
+            self.space[t] -= need
 
     def prefetch(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
@@ -516,6 +530,8 @@ class Storage:
 
     def _prefetched(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> Optional[int]:
         """Remove a prefetched batch from ``ahead`` and return its slot; None if it was not prefetched."""
+        if not self.ahead:
+            return None
         return self.ahead.pop((keys.data_ptr(), offsets.data_ptr(), keys.shape[0]), None)
 
     def forward(
@@ -528,7 +544,7 @@ class Storage:
         out: torch.Tensor,
     ) -> int:
         """Fill ``out``, and return the batch's number for the backward; -1 without training."""
-        target, stride = ffi.cast("void *", out.data_ptr()), self.columns
+        target, stride = ffi.cast(_VOID, out.data_ptr()), self.columns
         with self.lock:
             stream = self.streams.current()
             if not training:
@@ -539,13 +555,14 @@ class Storage:
                 return -1
             number = self._prefetched(keys, offsets, samples)
             if number is None:
-                self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
+                if self.space:
+                    self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
                 number = self._prefetch(keys, offsets, weights, samples, stream, output=target)
                 slot = self.slots[number]
             else:
                 slot = self.slots[number]
                 self.check(lib.hotbed_storage_forward(self._c, slot.ticket, target, stride, stream))
-            slot.key, slot.shape = None, (out.shape[0], out.shape[1])
+            slot.key, slot.shape = None, out.shape
             return slot.generation * _SLOTS_MOST + number
 
     def backward(self, token: int, gradient: torch.Tensor) -> None:
@@ -554,31 +571,32 @@ class Storage:
         Raises:
             StateError: the batch has had its backward, or was dropped for a later batch.
         """
-        number, generation = token % _SLOTS_MOST, token // _SLOTS_MOST
+        generation, number = divmod(token, _SLOTS_MOST)
         with self.lock:
-            slot = self.slots[number] if 0 <= number < len(self.slots) else _Slot()
+            slot = self.slots[number] if number < len(self.slots) else _Slot()
             if token < 0 or not slot.held or slot.generation != generation:
                 raise StateError(
                     "backward: the batch had its backward already, or more than "
                     f"max_in_flight={len(self.slots)} forwards came after it"
                 )
-            if gradient.dtype != self.output_dtype or gradient.device != self.device:
+            if gradient.dtype is not self.output_dtype or gradient.device != self.device:
                 raise ArgumentError(
                     f"gradient: {gradient.dtype} on {gradient.device}, not {self.output_dtype} on {self.device}"
                 )
-            if gradient.dim() != 2 or gradient.shape != slot.shape or not gradient.is_contiguous():
-                raise ArgumentError(f"gradient: shape {tuple(gradient.shape)} is not {slot.shape}, dense")
+            if gradient.shape != slot.shape or not gradient.is_contiguous():
+                raise ArgumentError(f"gradient: shape {tuple(gradient.shape)} is not {tuple(slot.shape)}, dense")
             stream = self.streams.current()
             self._set_learning_rate(stream)
-            data = ffi.cast("void *", gradient.data_ptr())
-            self._backward(slot, data, gradient.shape[1], stream)
+            self._backward(slot, ffi.cast(_VOID, gradient.data_ptr()), self.columns, stream)
             slot.held = False
             slot.tensors = ()
             slot.generation += 1
             self._faults(stream)
 
     def _backward(self, slot: _Slot, data: Any, stride: int, stream: Any) -> None:
-        self.check(lib.hotbed_storage_backward(self._c, slot.ticket, data, stride, stream))
+        status = lib.hotbed_storage_backward(self._c, slot.ticket, data, stride, stream)
+        if status != 0:
+            self.check(status)
 
     def _set_learning_rate(self, stream: Any) -> None:
         if self.group is None:

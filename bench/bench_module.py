@@ -4,10 +4,13 @@
 A step is a lookup of a batch and the update of its rows, without a model.  The C calls and the module work on one
 storage and on the same batches, in turn.  Measured, with the limit in brackets:
 
-  host      time in which the host enqueues a step, above the C calls (40 us); also of a forward that returns
-            a dict, which has no limit
+  host      time in which the host enqueues a step, above the C calls (40 us).  Printed beside it, without a limit:
+            the time of an empty step, an autograd function without content and with the same output and gradient,
+            which is PyTorch's part; both with the backward in the caller's thread, where PyTorch starts no work on
+            its thread of the GPU; and a forward that returns a dict
   graph     device time of a step that torch.cuda.graph captured, above the C library's graph (2 %)
-  waits     times the library waited for the device, and PyTorch's synchronizations, in all steps (0)
+  waits     times the library waited for the device, and PyTorch's synchronizations, in all steps (0) after the first
+            forwards: a forward that waits for its backward has a ticket, which is allocated once
   bytes     rows after steps by the C calls, by the module, compiled by torch.compile, and captured (equal)
   memory    growth of the device's and the host's memory in forwards without a backward (0, and 4 MiB)
 
@@ -37,7 +40,28 @@ from hotbed._c import check, ffi, lib, new
 
 CHUNK = 20  # steps whose host time is taken at once: too few to fill the device's queue
 HOST_US, GRAPH, GROWTH = 40.0, 0.02, 4 << 20
+#: Kinds of steps: a method of Tables, whether PyTorch may run the backward on its own thread, and what is printed.
+KINDS = {
+    "c": ("by_c", True, "C calls"),
+    "module": ("by_module", True, "module"),
+    "empty": ("by_nothing", True, "empty step"),
+    "module_inline": ("by_module", False, "module, backward in the caller's thread"),
+    "empty_inline": ("by_nothing", False, "empty step, likewise"),
+    "dict": ("by_dict", True, "module, dict of features"),
+}
 OPTIMIZERS = {"W1": ht.Adam(lr=0.01), "W2": ht.SGD(lr=0.01)}
+
+
+class Empty(torch.autograd.Function):
+    """An autograd function without content: the part of a step that is PyTorch's own."""
+
+    @staticmethod
+    def forward(ctx, anchor, out):
+        return out.new_empty(out.shape)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, None
 
 
 class Tables:
@@ -72,6 +96,7 @@ class Tables:
         self.parts = torch.split(self.gradient, samples)
         self.samples = samples
         self.out = torch.empty_like(self.gradient)
+        self.anchor = torch.zeros(0, device=self.device, requires_grad=True)
         out = ffi.new("hotbed_ticket **")
         check(lib.hotbed_ticket_create(self.storage.pointer, keys.shape[1], samples, self.stream(), out))
         self.ticket = out[0]
@@ -99,6 +124,15 @@ class Tables:
 
     def by_module(self, batch):
         self.module.flat(batch).backward(self.gradient)
+
+    def by_nothing(self, batch):
+        Empty.apply(self.anchor, self.out).backward(self.gradient)
+
+    def fill_tickets(self):
+        """Allocate what forwards without a backward need."""
+        for _ in self.storage.slots:
+            self.module.flat(self.fixed)
+        self.module.cancel()
 
     def by_dict(self, batch):
         rows = [jagged.values() for jagged in self.module(batch).values()]
@@ -164,13 +198,13 @@ def no_synchronization(device):
 
 def host_times(tables, steps):
     """Microseconds in which the host enqueues a step, by kind of step: the least and the median of the chunks."""
-    kinds = {"c": tables.by_c, "module": tables.by_module, "dict": tables.by_dict}
-    found = {kind: [] for kind in kinds}
+    found = {kind: [] for kind in KINDS}
     for at in range(-1, max(3, steps // CHUNK)):  # the first to warm up
-        for kind, step in kinds.items():
+        for kind, (step, on_own_thread, _) in KINDS.items():
+            step = getattr(tables, step)
             batches = [tables.batches[(at * CHUNK + i) % len(tables.batches)] for i in range(CHUNK)]
             tables.sync()
-            with no_synchronization(tables.device):
+            with no_synchronization(tables.device), torch.autograd.set_multithreading_enabled(on_own_thread):
                 start = time.perf_counter()
                 for batch in batches:
                     step(batch)
@@ -259,6 +293,7 @@ def measure(name, args):
     for batch in tables.batches:  # every key has its row
         tables.by_module(batch)
     tables.by_dict(tables.batches[0])
+    tables.fill_tickets()
     tables.sync()
     before = waits()
     least, median = host_times(tables, args.steps)
@@ -270,16 +305,20 @@ def measure(name, args):
     del tables
     differ = bytes_agree(name, args.scale, args.device, "inductor" if on_gpu else "aot_eager")
     extra = median["module"] - median["c"]
+    steps = (max(3, args.steps // CHUNK) + 1) * CHUNK * len(KINDS) + args.forwards + 100
     print(f"{name}, {count} keys a step, scale {args.scale}")
-    for kind, text in (("c", "C calls"), ("module", "module"), ("dict", "module, dict of features")):
-        print(f"  host, {text:<24} {median[kind]:9.1f} us a step, least {least[kind]:9.1f}")
+    for kind, (_, _, text) in KINDS.items():
+        print(f"  host, {text:<39} {median[kind]:9.1f} us a step, least {least[kind]:9.1f}")
+    for suffix, text in (("", ""), ("_inline", ", backward in the caller's thread")):
+        own = median["module" + suffix] - median["c"] - median["empty" + suffix]
+        print(f"  host time above the C calls and the empty step{text}: {own:.1f} us")
     checks = [(f"host time above the C calls {extra:.1f} us, limit {HOST_US:.0f}", not on_gpu or extra <= HOST_US)]
     if on_gpu:
         print(f"  graph: C library {graphs['c']:.4f} ms, module {graphs['module']:.4f} ms")
         more = graphs["module"] / graphs["c"] - 1
         checks.append((f"device time of the graph {more:+.2%}, limit {GRAPH:.0%}", more <= GRAPH))
     checks += [
-        (f"host waits {waited}, limit 0", waited == 0),
+        (f"host waits {waited} in {steps} steps, limit 0", waited == 0),
         (f"other bytes than by the C calls: {', '.join(differ) or 'none'}", not differ),
         (f"device memory {grown[0]:+} bytes over {args.forwards} forwards, limit 0", grown[0] <= 0),
         (f"host memory {grown[1]:+} bytes over {args.forwards} forwards, limit {GROWTH}", grown[1] <= GROWTH),

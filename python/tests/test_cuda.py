@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import test_dynamicemb
 import test_sharded
 import torch
 from conftest import batch
@@ -150,6 +151,14 @@ def host_waits():
     return counters.host_waits
 
 
+def test_a_storage_in_python_may_use_the_gpu():
+    test_dynamicemb.check_storage("cuda")
+
+
+def test_an_error_of_a_storage_in_python_is_the_cause_of_the_exception():
+    test_dynamicemb.check_failure("cuda")
+
+
 def test_memory_is_flat_over_ten_thousand_forwards_without_backward():
     device, kjt = collection("cuda"), batch(["f", "g", "h"], SAMPLES, ROWS).to(torch.device("cuda"))
 
@@ -160,7 +169,9 @@ def test_memory_is_flat_over_ten_thousand_forwards_without_backward():
         free, total = torch.cuda.mem_get_info()
         return total - free
 
-    assert used(100) == used(10_000)
+    before = used(100)  # allocates
+    waits = host_waits()
+    assert used(10_000) == before and host_waits() == waits
 
 
 # --- ranks ------------------------------------------------------------------------------------------

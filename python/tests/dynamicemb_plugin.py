@@ -11,6 +11,7 @@ With GPUs, nothing is replaced in tests of as many ranks.  In tests of more rank
 
 import copyreg
 import gc
+import os
 import subprocess
 import sys
 
@@ -257,8 +258,20 @@ def _share_gpu():
     _replace_devices()
 
 
+def _at_own_port(init):
+    """Replace the port that a test chose by the runner's, so that tests can run side by side."""
+
+    def call(*args, init_method=None, **kwargs):
+        if init_method is not None and init_method.startswith("tcp://127.0.0.1:"):
+            init_method = f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}"
+        return init(*args, init_method=init_method, **kwargs)
+
+    return call
+
+
 def start_rank(rank, ranks):
     """Prepare this process, which is a fork, for a test's rank."""
+    torch.distributed.init_process_group = _at_own_port(torch.distributed.init_process_group)
     if GPUS == 0:
         torch.cuda.current_device = lambda: rank
     elif ranks > GPUS:

@@ -88,7 +88,7 @@ static bool load(hotbed_run *t, const char *path, hotbed_status *status) {
     return true;
 }
 
-/* What to do after a failed load whose message is `text`, or "". */
+/* The advice to give after a failed load with the message `text`, or "". */
 static void advise(hotbed_status status, const char *text, char *advice, size_t bytes) {
     static const char phrase[] = ": dim is ";
     const char *dim = strstr(text, phrase);

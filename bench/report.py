@@ -596,10 +596,15 @@ def host_figure(kinds):
     return None, " ".join(lines) + "\n\n" + sources(kinds["host"]) if lines else "No results yet."
 
 
+def by_date(documents):
+    """The oldest first, so that newer results replace older ones."""
+    return sorted(documents, key=lambda document: document["date"])
+
+
 def default_results(kinds, backend):
     """{workload: (document, result)} with the default insertion policy; static and hash tables are different workloads."""
     found = {}
-    for document in kinds["workloads"]:
+    for document in by_date(kinds["workloads"]):
         if document["backend"] != backend:
             continue
         for result in document["results"]:
@@ -626,7 +631,7 @@ def sources(documents):
 
 def peers_figure(kinds):
     found = default_results(kinds, "cuda")
-    plain = {r["workload"]: r for d in kinds["workloads"] if d["backend"] == "cuda" for r in d["results"]}
+    plain = {r["workload"]: r for d in by_date(kinds["workloads"]) if d["backend"] == "cuda" for r in d["results"]}
     groups, wins, losses = [], [], []
     for name, (_, result) in found.items():
         for phase in ("train", "eval"):

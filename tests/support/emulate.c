@@ -1,7 +1,11 @@
-/* tests/support/emulate.c - the tile emulator: each lane is a ucontext fibre.
+/* tests/support/emulate.c - the tile emulator: each lane is a fibre.
  *
  * A scheduler runs each lane until its next tile call.  When all lanes of a tile wait at the same call, it computes the
  * call's result and lets them go on.
+ *
+ * makecontext() and swapcontext() start a fibre once; its later runs and all other switches are jumps, because
+ * swapcontext() makes a system call, and under ASan clears the shadow of a whole stack.  A fibre that has ended waits
+ * for the next run.
  */
 #define _XOPEN_SOURCE 700
 #include "tests/support/emulate.h"
@@ -26,9 +30,18 @@ typedef enum lane_state {
     LANE_ENDED,
 } lane_state;
 
-typedef struct lane {
+/* A fibre, or the scheduler, while another one runs. */
+typedef void *place[5]; /* as __builtin_setjmp() wants it */
+
+typedef struct fibre {
+    place at;
+    bool started; /* it goes on at `at` */
     ucontext_t context;
-    void *stack;
+    unsigned char stack[STACK_BYTES];
+} fibre;
+
+typedef struct lane {
+    fibre *fibre;
     lane_state state;
     call_kind call; /* the call in which the lane waits */
     uint32_t width;
@@ -39,7 +52,7 @@ typedef struct lane {
 
 /* The current run of this thread; NULL outside of a run. */
 typedef struct run {
-    ucontext_t scheduler;
+    place scheduler;
     lane lanes[MAX_LANES];
     uint32_t count;
     uint32_t current;
@@ -50,16 +63,62 @@ typedef struct run {
 } run;
 
 static _Thread_local run *active;
+static _Thread_local fibre *fibres; /* [MAX_LANES], kept for the next run */
 static _Thread_local char report[256];
 
 static const char *call_name(call_kind call) {
     return call == CALL_BALLOT ? "ballot or sync" : call == CALL_SHUFFLE ? "shuffle" : "no call";
 }
 
+/* Under ASan, a call that does not return would clear the shadow of the stack that is left, and later errors there
+ * would not be seen. */
+#define JUMPS __attribute__((noinline, no_sanitize("address")))
+
+JUMPS static void leave(place to) {
+    __builtin_longjmp(to, 1);
+}
+
+/* Go on at `to`, until something jumps to `from`. */
+JUMPS static void jump_now(place from, place to) {
+    if (__builtin_setjmp(from) == 0)
+        leave(to);
+}
+
+JUMPS static void start_now(place from, fibre *f) {
+    ucontext_t unused;
+    if (__builtin_setjmp(from) == 0)
+        (void)swapcontext(&unused, &f->context);
+}
+
+/* volatile: the compiler must not conclude from the functions which registers and memory they leave alone. */
+static void (*const volatile jump)(place from, place to) = jump_now;
+static void (*const volatile start)(place from, fibre *f) = start_now;
+
 static void lane_main(void) {
-    active->function(active->arg);
-    active->lanes[active->current].state = LANE_ENDED;
-    /* returns to the scheduler, through uc_link */
+    for (;;) {
+        run *r = active;
+        lane *self = &r->lanes[r->current];
+        r->function(r->arg);
+        self->state = LANE_ENDED;
+        jump(self->fibre->at, r->scheduler);
+    }
+}
+
+/* Run a lane until its next call, its next switch at a HOTBED_POINT(), or its end. */
+static void run_lane(run *r, uint32_t number) {
+    fibre *f = r->lanes[number].fibre;
+    r->current = number;
+    if (f->started) {
+        jump(r->scheduler, f->at);
+        return;
+    }
+    f->started = true;
+    CHECK(getcontext(&f->context) == 0);
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = STACK_BYTES;
+    f->context.uc_link = NULL;
+    makecontext(&f->context, lane_main, 0);
+    start(r->scheduler, f);
 }
 
 /* Wait until all lanes of the tile have made this call.  Returns its result for this lane. */
@@ -77,7 +136,7 @@ static uint64_t wait_for_tile(call_kind call, uint32_t width, uint64_t value, ui
     self->source = source;
     self->state = LANE_WAITING;
     self->calls++;
-    swapcontext(&self->context, &r->scheduler);
+    jump(self->fibre->at, r->scheduler);
     return self->value;
 }
 
@@ -85,7 +144,7 @@ void hotbed_emulate_point(void) {
     run *r = active;
     if (r == NULL || !r->interleaved || --r->left > 0)
         return;
-    swapcontext(&r->lanes[r->current].context, &r->scheduler);
+    jump(r->lanes[r->current].fibre->at, r->scheduler);
 }
 
 uint32_t hotbed_emulate_lane(void) {
@@ -168,18 +227,6 @@ static void describe(const run *r) {
             call_name(x->call), x->width, call_name(y->call), y->width);
 }
 
-static void start_lane(run *r, uint32_t number) {
-    lane *l = &r->lanes[number];
-    l->state = LANE_READY;
-    l->stack = malloc(STACK_BYTES);
-    CHECK(l->stack != NULL);
-    CHECK(getcontext(&l->context) == 0);
-    l->context.uc_stack.ss_sp = l->stack;
-    l->context.uc_stack.ss_size = STACK_BYTES;
-    l->context.uc_link = &r->scheduler;
-    makecontext(&l->context, lane_main, 0);
-}
-
 /* Run each ready lane until its next call or its end.  Returns whether a lane was ready. */
 static bool run_ready(run *r, bool falling) {
     bool any = false;
@@ -188,8 +235,7 @@ static bool run_ready(run *r, bool falling) {
         if (r->lanes[number].state != LANE_READY)
             continue;
         any = true;
-        r->current = number;
-        swapcontext(&r->scheduler, &r->lanes[number].context);
+        run_lane(r, number);
     }
     return any;
 }
@@ -210,15 +256,22 @@ static run *start_run(uint32_t lanes, void (*function)(void *arg), void *arg) {
     r->function = function;
     r->arg = arg;
     active = r;
+    if (fibres == NULL) {
+        fibres = malloc(MAX_LANES * sizeof *fibres);
+        CHECK(fibres != NULL);
+        for (uint32_t i = 0; i < MAX_LANES; i++)
+            fibres[i].started = false;
+    }
     for (uint32_t i = 0; i < lanes; i++)
-        start_lane(r, i);
+        r->lanes[i].fibre = &fibres[i];
     return r;
 }
 
 static void end_run(run *r) {
     active = NULL;
     for (uint32_t i = 0; i < r->count; i++)
-        free(r->lanes[i].stack);
+        if (r->lanes[i].state != LANE_ENDED)
+            r->lanes[i].fibre->started = false; /* in the middle of a function: start it anew */
     free(r);
 }
 
@@ -253,8 +306,7 @@ static void run_tile(run *r, uint32_t first, uint32_t width) {
             if (r->lanes[i].state != LANE_READY)
                 continue;
             any = true;
-            r->current = i;
-            swapcontext(&r->scheduler, &r->lanes[i].context);
+            run_lane(r, i);
         }
         if (any)
             continue;

@@ -427,7 +427,10 @@ static void each_byte_is_read_once(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
     sample_directory();
     bool whole = ranks_whole();
-    for (uint32_t i = 0; i < (whole ? sizeof all / sizeof *all : sizeof some / sizeof *some); i++)
+    const size_t count = whole                    ? sizeof all / sizeof *all
+                         : hotbed_test_is_small() ? 1
+                                                  : sizeof some / sizeof *some;
+    for (size_t i = 0; i < count; i++)
         read_pair(whole ? all[i][0] : some[i][0], whole ? all[i][1] : some[i][1], whole, stream);
     hotbed_stream_destroy(stream);
 }

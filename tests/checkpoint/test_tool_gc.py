@@ -3,8 +3,8 @@
 usage: test_tool_gc.py SAMPLE_PROGRAM HOTBED_CKPT
 
 A directory has checkpoints and increments from a pool, whole or damaged, copies of them, links of all kinds, leftovers
-of saves and removals, and unrelated files and directories.  HOTBED_TEST_SEED is the seed, HOTBED_TEST_ROUNDS (60) the
-number of directories.
+of saves and removals, and unrelated files and directories.  HOTBED_TEST_SEED is the seed, HOTBED_TEST_ROUNDS the
+number of directories (60, or 15 if HOTBED_TEST_SMALL is set).
 """
 import json
 import os
@@ -17,7 +17,7 @@ import tempfile
 PROGRAM = os.path.abspath(sys.argv[1])
 TOOL = os.path.abspath(sys.argv[2])
 SEED = int(os.environ.get("HOTBED_TEST_SEED", "1"))
-ROUNDS = int(os.environ.get("HOTBED_TEST_ROUNDS", "60"))
+ROUNDS = int(os.environ.get("HOTBED_TEST_ROUNDS", "15" if "HOTBED_TEST_SMALL" in os.environ else "60"))
 
 # Name, step, and parent of each checkpoint; d1 is newer than the full checkpoints after d.
 POOL = [

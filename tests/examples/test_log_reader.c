@@ -431,7 +431,7 @@ static void chunks_may_end_anywhere(hotbed_backend backend) {
     size_t length = make_damaged(text, 6, false);
     const char *path = in_directory("chunks.tsv");
     write_file(path, text, length);
-    for (uint32_t bytes = 1; bytes <= length + 2; bytes++) {
+    for (uint32_t bytes = 1; bytes <= length + 2; bytes += hotbed_test_is_small() ? 11 : 1) {
         hotbed_reader_options options = options_of(&the_ring, path);
         options.batch_size = 1 + bytes % 4;
         options.skip_bad = bytes % 5 == 0 ? 0 : 100;
@@ -473,7 +473,7 @@ static void random_logs_are_read_as_by_a_simple_reader(hotbed_backend backend) {
     (void)backend;
     static char log[MODEL_LINES * HOTBED_PLANT_LINE + 40 * 40000];
     const char *path = in_directory("random.tsv");
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < (hotbed_test_is_small() ? 12 : 60); round++) {
         bool wild = round % 4 == 0;
         size_t length = make_damaged(log, 1 + (uint32_t)hotbed_test_below(wild ? 40 : 300), wild);
         hotbed_reader_options options = options_of(&the_ring, path);

@@ -31,7 +31,12 @@ TREE = WORK / "tree"
 BUILDS = ("host", "host-asan", "host-tsan")
 LEAST = 60  # patches
 # What `./run test` leaves out of each build.
-SHORT = {"host": [], "host-asan": ["-LE", "once|compiler"], "host-tsan": ["-LE", "once|compiler", "-E", r"\.(hash|[a-z]+_pinned)\.host$"]}
+SHORT = {
+    "host": [],
+    "host-asan": ["-LE", "once|compiler", "-E", r"\.(mpi[24]|tcp2)$"],
+    "host-tsan": ["-LE", "once|compiler|serial", "-E",
+                  r"\.(hash|([a-z]+_)?pinned)\.host$|^test_storage_(init|unique|accumulate|optimizer)\.[a-z]+\.host$|\.tcp2$"],
+}
 PROGRAMS = {  # of entries that are not named after their program
     "train_programs": ["hotbed-train", "hotbed-datagen"],
     "demo": ["hotbed-train", "hotbed-datagen"],

@@ -87,7 +87,7 @@ static void invalid_sizes_and_names_are_found(hotbed_backend backend) {
     p.plan.steps = p.steps;
     p.tasks[1].name = p.steps[1].task = "di st";
     check_fault(&p, HOTBED_PIPELINE_NAME, "di st");
-    p.tasks[1].name = p.steps[1].task = "a_name_that_is_longer_than_the_most_that_is_allowed";
+    p.tasks[1].name = p.steps[1].task = "a_task_name_that_has_one_byte_more_than_is_legal"; /* 48 */
     check_fault(&p, HOTBED_PIPELINE_NAME, "47 bytes");
     p.tasks[1].name = p.steps[1].task = "dist";
     p.steps[2].after = "dist backward-17";

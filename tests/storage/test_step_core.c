@@ -519,7 +519,7 @@ static void plain_rows_are_the_same_at_every_width(hotbed_backend backend) {
  * summed in registers. */
 static void rows_in_registers_are_the_same_at_every_width(hotbed_backend backend) {
     (void)backend;
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 12; i += hotbed_test_is_small() ? 5 : 1) {
         const int form = i / 4; /* sequences, bags, bags of two-byte elements */
         setup s;
         three_tables(

@@ -113,8 +113,9 @@ typedef struct hotbed_external_call {
 
 /* A plug-in. The functions return HOTBED_OK or a class of error: IO (the store cannot be reached,
  * read or written, or the deadline has passed), CORRUPT, MEMORY, FULL, UNSUPPORTED. They may block.
- * They run on a thread of the caller or of the library, must not call Hotbed or CUDA (but see
- * on_callers_thread), and are called one at a time. n is at least 1. Tables are numbered as in the options that open() receives. */
+ * They run on a thread of the caller or of the library, and are called one at a time. They must not
+ * call Hotbed, and may call CUDA only with on_callers_thread. n is at least 1. Tables are numbered
+ * as in the options that open() receives. */
 typedef struct hotbed_external_calls {
     uint32_t size;    /* sizeof(hotbed_external_calls) */
     const char *name; /* for messages: "rocksdb" */

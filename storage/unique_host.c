@@ -39,14 +39,26 @@ static void sort_items(uint64_t *items, uint64_t *scratch, uint32_t n, uint32_t 
         memcpy(items, from, n * sizeof *items);
 }
 
+/* Key i, of table t; keys without a row are equal if keys are ordered by row. */
+static uint64_t key_of(const unique_args *a, uint64_t t, uint32_t i) {
+    const uint64_t key = a->s.batch.keys[i];
+    if (a->s.storage.row_bits == 0)
+        return key;
+    const uint64_t capacity = a->s.storage.tables[t].capacity;
+    return key < capacity ? key : capacity;
+}
+
 /* Renumber the n distinct keys of table t by row. `heads`, of 2 * n words, is not needed any more. */
 static void order_by_row(const unique_args *a, uint32_t t, uint32_t n) {
     uint32_t start = a->s.batch.table_starts[t], stop = a->s.batch.table_starts[t + 1];
     uint32_t *heads = a->heads + 2 * (size_t)start, *firsts = a->firsts + start;
     uint64_t *items = a->items + start;
+    uint32_t bits = 1;
+    while (a->s.storage.tables[t].capacity >> bits != 0)
+        bits++;
     for (uint32_t u = 0; u < n; u++)
-        items[u] = (uint64_t)hotbed_row_number(&a->s, t, a->s.batch.keys[firsts[u]]) << 32 | u;
-    sort_items(items, (uint64_t *)(void *)heads, n, a->s.storage.row_bits);
+        items[u] = key_of(a, t, firsts[u]) << 32 | u;
+    sort_items(items, (uint64_t *)(void *)heads, n, bits);
     uint32_t *numbers = heads, *ordered = heads + n;
     for (uint32_t k = 0; k < n; k++) {
         numbers[(uint32_t)items[k]] = k;
@@ -55,15 +67,6 @@ static void order_by_row(const unique_args *a, uint32_t t, uint32_t n) {
     memcpy(firsts, ordered, n * sizeof *firsts);
     for (uint32_t i = start; i < stop; i++)
         a->s.unique.inverse[i] = numbers[a->s.unique.inverse[i]];
-}
-
-/* Key i, of table t; keys without a row are equal if keys are ordered by row. */
-static uint64_t key_of(const unique_args *a, uint64_t t, uint32_t i) {
-    const uint64_t key = a->s.batch.keys[i];
-    if (a->s.storage.row_bits == 0)
-        return key;
-    const uint64_t capacity = a->s.storage.tables[t].capacity;
-    return key < capacity ? key : capacity;
 }
 
 /* Number the distinct keys of tables begin .. end-1. `inverse` and `counts` are relative to the

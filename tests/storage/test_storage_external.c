@@ -728,7 +728,7 @@ static void rows_persist_when_the_store_is_opened_again(hotbed_backend backend) 
  * its own. */
 static void memory_of_a_stream_is_freed_with_it(hotbed_backend backend) {
     enum {
-        /* 18 MB for each stream, and 5 of the stream itself */
+        /* 18 MB for each stream */
         KEYS = 40000,
         STREAMS = 4,
         ROUNDS = 2

@@ -12,6 +12,7 @@ typedef struct cuda_stream {
     bool owned;
     struct cuda_stream *branch; /* NULL before the first hotbed_stream_branch() */
     cudaEvent_t forked, joined; /* the order of work between the stream and its branch */
+    bool branched;              /* work on the branch may not be joined yet */
     unsigned processors;
     int shared; /* the most bytes that a block can have */
 } cuda_stream;
@@ -283,15 +284,19 @@ static hotbed_status stream_branch(hotbed_stream *base, hotbed_stream **branch) 
         return HOTBED_OK;
     stream->branch->base.recording = base->recording;
     HOTBED_TRY(follow(stream->branch, stream, stream->forked));
+    stream->branched = true;
     *branch = &stream->branch->base;
     return HOTBED_OK;
 }
 
 static hotbed_status stream_join(hotbed_stream *base) {
     cuda_stream *stream = cuda(base);
+    if (!stream->branched)
+        return HOTBED_OK;
     hotbed_cuda_device here(base->device);
     HOTBED_TRY(here.status);
-    return stream->branch == NULL ? HOTBED_OK : follow(stream, stream->branch, stream->joined);
+    stream->branched = false;
+    return follow(stream, stream->branch, stream->joined);
 }
 
 static void *stream_native(const hotbed_stream *stream) {

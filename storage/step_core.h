@@ -211,12 +211,17 @@ HOTBED_HD uint32_t hotbed_table_of_unique(const hotbed_step_view *s, uint32_t u)
     return hotbed_part_of(s->unique.offsets, s->storage.num_tables, u);
 }
 
-/* Number of a key's row in a storage whose tables are all static: by table, then by key. The keys
- * that a table does not have share the number after its last row. */
+/* Row of a key of a static table. The keys that the table does not have share the row after its
+ * last one. */
+HOTBED_HD uint64_t hotbed_static_row(const hotbed_table_view *table, uint64_t key) {
+    return key < table->capacity ? key : table->capacity;
+}
+
+/* Number of a key's row in a storage whose tables are all static: by table, then by row. */
 HOTBED_HD uint32_t hotbed_row_number(const hotbed_step_view *s, uint32_t t, uint64_t key) {
     const hotbed_table_view *table = &s->storage.tables[t];
-    const uint64_t row = key < table->capacity ? key : table->capacity;
-    return (uint32_t)(table->first_slot - HOTBED_SLOT_UNINDEXED + t + row);
+    const uint64_t first = table->first_slot - HOTBED_SLOT_UNINDEXED + t;
+    return (uint32_t)(first + hotbed_static_row(table, key));
 }
 
 /* First key and end of bag b, within its feature. `good` is false if its offsets are invalid. */

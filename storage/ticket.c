@@ -312,7 +312,7 @@ static hotbed_status enqueue_prefetch(
         s->batch.bags != NULL && batch->weights == NULL && batch->counts == NULL ? 1 : 0;
     HOTBED_TRY(storage->kernels.lookup->layout(s, stream));
     hotbed_stream *branch = stream;
-    if (branched)
+    if (branched && (pooled || storage->indexed))
         HOTBED_TRY(hotbed_stream_branch(stream, &branch));
     hotbed_stream *dedup = pooled && !storage->indexed ? branch : stream;
     if (s->batch.bags != NULL)

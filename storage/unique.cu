@@ -77,6 +77,15 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
+/* Write a word of `firsts` and its count. A warp calls it together, with `first` of its 32 bits. */
+static __device__ void mark_word(const unique_scratch &scratch, uint64_t word, bool first) {
+    uint32_t bits = __ballot_sync(0xffffffffU, first);
+    if (threadIdx.x % 32 == 0) {
+        scratch.firsts[word] = bits;
+        scratch.before[word] = hotbed_bits_set(bits);
+    }
+}
+
 /* Mark and count first occurrences; a warp handles a word of 32 keys. */
 static __global__ void __launch_bounds__(BLOCK)
     first_kernel(hotbed_step_view s, unique_scratch scratch) {
@@ -84,12 +93,7 @@ static __global__ void __launch_bounds__(BLOCK)
     for (uint64_t word = hotbed_cuda_thread() / 32; word <= s.batch.bound / 32;
          word += hotbed_cuda_threads() / 32) {
         uint64_t i = word * 32 + threadIdx.x % 32;
-        bool first = i < n && scratch.entries[scratch.places[i]] == i;
-        uint32_t bits = __ballot_sync(0xffffffffU, first);
-        if (threadIdx.x % 32 == 0) {
-            scratch.firsts[word] = bits;
-            scratch.before[word] = hotbed_bits_set(bits);
-        }
+        mark_word(scratch, word, i < n && scratch.entries[scratch.places[i]] == i);
     }
 }
 
@@ -231,12 +235,7 @@ static __global__ void __launch_bounds__(BLOCK)
     for (uint64_t word = hotbed_cuda_thread() / 32; word <= s.batch.bound / 32;
          word += hotbed_cuda_threads() / 32) {
         uint64_t j = word * 32 + threadIdx.x % 32;
-        bool first = j < n && (j == 0 || scratch.sorted[j - 1] != scratch.sorted[j]);
-        uint32_t bits = __ballot_sync(0xffffffffU, first);
-        if (threadIdx.x % 32 == 0) {
-            scratch.firsts[word] = bits;
-            scratch.before[word] = hotbed_bits_set(bits);
-        }
+        mark_word(scratch, word, j < n && (j == 0 || scratch.sorted[j - 1] != scratch.sorted[j]));
     }
 }
 

@@ -39,13 +39,10 @@ static void sort_items(uint64_t *items, uint64_t *scratch, uint32_t n, uint32_t 
         memcpy(items, from, n * sizeof *items);
 }
 
-/* Key i, of table t; keys without a row are equal if keys are ordered by row. */
+/* Key i, of table t, or its row if keys are ordered by row. */
 static uint64_t key_of(const unique_args *a, uint64_t t, uint32_t i) {
     const uint64_t key = a->s.batch.keys[i];
-    if (a->s.storage.row_bits == 0)
-        return key;
-    const uint64_t capacity = a->s.storage.tables[t].capacity;
-    return key < capacity ? key : capacity;
+    return a->s.storage.row_bits == 0 ? key : hotbed_static_row(&a->s.storage.tables[t], key);
 }
 
 /* Renumber the n distinct keys of table t by row. `heads`, of 2 * n words, is not needed any more. */

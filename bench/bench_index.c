@@ -76,6 +76,7 @@ static void insert(bench_state *state, bool evicts) {
             if (numbers[i] >= fresh)
                 numbers[added++] = numbers[i];
         }
+        ok = ok && bench_step_missed(state, &step, added);
         if (ok && added > 0)
             ok = bench_step_erase(state, &step, numbers, added);
     }

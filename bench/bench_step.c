@@ -7,6 +7,7 @@
 #include "storage/types.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 uint64_t bench_key(uint64_t i) {
@@ -103,16 +104,26 @@ static bool create_table(bench_state *state, const bench_step_options *o, bench_
            step->view.storage.tables;
 }
 
+static hotbed_rows_form rows_form_of(hotbed_dtype dtype, uint32_t dim) {
+    if (dtype == HOTBED_F32)
+        return HOTBED_ROWS_F32;
+    return dim % 8 == 0 ? HOTBED_ROWS_HALF : HOTBED_ROWS_ANY;
+}
+
 static bool create_batch(bench_state *state, const bench_step_options *o, bench_step *step) {
     hotbed_step_view *v = &step->view;
     const uint32_t zero = 0;
     const uint64_t columns[2] = {0, o->dim};
+    const float zeros[HOTBED_REGISTER_DIM_MOST] = {0};
     v->batch.bound = o->bound;
     v->storage.num_tables = 1;
     v->storage.num_features = 1;
     v->batch.size = (uint32_t)(o->bag > 0 ? o->bound / o->bag : o->bound);
     v->storage.pooling = o->bag > 0 ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
     v->storage.output_dtype = HOTBED_F32;
+    v->storage.indexed = 1;
+    v->storage.rows_form = rows_form_of(step->table.dtype, o->dim);
+    v->storage.zeros = bench_upload(state, zeros, sizeof zeros);
     v->batch.faults = hotbed_stream_faults(step->stream);
     step->keys = bench_alloc(state, o->bound * sizeof(uint64_t));
     v->batch.keys = step->keys;
@@ -129,7 +140,7 @@ static bool create_batch(bench_state *state, const bench_step_options *o, bench_
     v->unique.counts = bench_alloc(state, o->bound * sizeof(uint64_t));
     v->unique.missing = bench_alloc(state, o->bound * sizeof(uint32_t));
     v->unique.num_missing = bench_upload(state, &zero, sizeof zero);
-    return step->keys && v->storage.feature_tables && v->storage.columns &&
+    return step->keys && v->storage.zeros && v->storage.feature_tables && v->storage.columns &&
            v->batch.feature_starts && v->batch.table_starts && v->unique.offsets &&
            v->unique.inverse && v->unique.keys && v->unique.slots && v->unique.starts &&
            v->unique.positions && v->unique.counts && v->unique.missing && v->unique.num_missing;
@@ -240,6 +251,23 @@ bool bench_step_fill(bench_state *state, bench_step *step, uint64_t first, uint6
     }
     free(numbers);
     return ok;
+}
+
+bool bench_step_missed(bench_state *state, const bench_step *step, uint64_t expected) {
+    uint32_t missed = 0;
+    char text[80];
+    if (!bench_ok(
+            state,
+            hotbed_copy(&missed, step->view.unique.num_missing, sizeof missed, step->stream)) ||
+        !bench_ok(state, hotbed_stream_sync(step->stream)))
+        return false;
+    if (missed == expected)
+        return true;
+    (void)snprintf(
+        text, sizeof text, "%u keys were not found, not %llu", missed,
+        (unsigned long long)expected);
+    bench_skip(state, text);
+    return false;
 }
 
 bool bench_step_erase(bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n) {

@@ -47,6 +47,10 @@ bool bench_step_batch(bench_state *state, bench_step *step, const uint64_t *numb
 /* Set the unique keys to the keys of n distinct `numbers`, as dedup would. */
 bool bench_step_uniques(bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n);
 
+/* After a find of the unique keys: whether `expected` of them were missing. If not, the case is
+ * skipped. Synchronous. */
+bool bench_step_missed(bench_state *state, const bench_step *step, uint64_t expected);
+
 /* Remove the keys of these numbers. */
 bool bench_step_erase(bench_state *state, bench_step *step, const uint64_t *numbers, uint64_t n);
 

@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "base/stream.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -217,33 +218,82 @@ static void a_late_fault_is_returned_at_the_end(hotbed_backend backend) {
     fake_plan_close(&p);
 }
 
+/* A plan whose task a fails at iteration 2, while b of iteration 0 is held, and the work of a at
+ * iteration 1 is not done before the test says so. */
+static struct beside {
+    fake_plan *p;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool done; /* whether a's work may end */
+    bool read; /* whether the log has been read */
+} beside = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+/* Runs on the stream's own thread. */
+static void wait_until_done(void *unused) {
+    (void)unused;
+    (void)pthread_mutex_lock(&beside.lock);
+    while (!beside.done)
+        (void)pthread_cond_wait(&beside.changed, &beside.lock);
+    (void)pthread_mutex_unlock(&beside.lock);
+}
+
 static hotbed_status fail_beside_b(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
-    (void)stream;
+    if (hotbed_iteration_number(iteration) == 1)
+        return hotbed_stream_call(stream, wait_until_done, NULL);
     if (hotbed_iteration_number(iteration) < 2)
         return HOTBED_OK;
     fake_plan_await_waiting(((fake_task_state *)self)->all, 1);
     return hotbed_fail(HOTBED_ERR_FULL, "b is still running");
 }
 
+static uint64_t host_waits(void) {
+    hotbed_counters counters = {.size = sizeof counters};
+    CHECK_OK(hotbed_counters_read(&counters));
+    return counters.host_waits;
+}
+
+/* If the log waits for the marks of a, it has passed those of b, which come before them: let b end
+ * meanwhile, and then a. */
+static void *end_b_in_the_middle(void *waits) {
+    hotbed_pipeline_stats stats = {.size = sizeof stats};
+    hotbed_pipeline_stats_read(beside.p->pipeline, &stats);
+    const uint64_t tasks = stats.tasks;
+    while (host_waits() == *(uint64_t *)waits && !__atomic_load_n(&beside.read, __ATOMIC_RELAXED))
+        (void)sched_yield();
+    fake_plan_release(beside.p);
+    while (stats.tasks == tasks)
+        hotbed_pipeline_stats_read(beside.p->pipeline, &stats);
+    (void)pthread_mutex_lock(&beside.lock);
+    beside.done = true;
+    (void)pthread_cond_broadcast(&beside.changed);
+    (void)pthread_mutex_unlock(&beside.lock);
+    return NULL;
+}
+
 /* One task fails while another still runs on another thread: the entry of the latter appears when
- * it has ended. */
+ * it has ended, and reading the log does not touch its marks. */
 static void the_log_of_a_failed_pipeline_is_read_beside_a_running_task(hotbed_backend backend) {
     fake_plan p;
     hotbed_log_entry log[64];
     const hotbed_iteration *iteration;
     uint64_t n = 0, before = 0;
+    pthread_t other;
     fake_plan_open(&p, backend, three);
+    beside.p = &p;
+    beside.done = beside.read = false;
     p.options.log_entries = 64;
     p.options.timed = true;
     p.selves[0].work = fail_beside_b;
     fake_plan_hold(&p, "b", 0);
     fake_plan_start(&p, 8);
     CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_FULL);
+    uint64_t waits = host_waits();
+    CHECK_EQ(pthread_create(&other, NULL, end_b_in_the_middle, &waits), 0);
     CHECK_OK(hotbed_pipeline_log(p.pipeline, 64, log, &before));
     CHECK(before > 0);
-    fake_plan_release(&p);
-    while (n <= before)
-        CHECK_OK(hotbed_pipeline_log(p.pipeline, 64, log, &n));
+    __atomic_store_n(&beside.read, true, __ATOMIC_RELAXED);
+    CHECK_EQ(pthread_join(other, NULL), 0);
+    CHECK_OK(hotbed_pipeline_log(p.pipeline, 64, log, &n));
     CHECK_EQ(n, before + 1);
     CHECK_EQ(log[before].task, fake_plan_find(&p, "b"));
     CHECK_EQ(log[before].iteration, 0);

@@ -252,7 +252,7 @@ static uint64_t host_waits(void) {
     return counters.host_waits;
 }
 
-/* If the log waits for the marks of a, it has passed those of b, which come before them: let b end
+/* A log that waits for the marks of a has passed the marks of b, which come first: let b end
  * meanwhile, and then a. */
 static void *end_b_in_the_middle(void *waits) {
     hotbed_pipeline_stats stats = {.size = sizeof stats};

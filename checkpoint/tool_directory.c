@@ -123,6 +123,29 @@ static void describe_link(const hotbed_io_file *in, tool_entry *e) {
     e->text[n < 0 ? 0 : n] = '\0';
 }
 
+/* Whether the name ends in ".damaged" or ".damaged-<number>". hotbed-train --resume renames a
+ * checkpoint so after a load of it found wrong bytes. */
+static bool is_named_damaged(const char *name) {
+    static const char word[] = ".damaged";
+    const char *end = strrchr(name, '.');
+    if (end == NULL || strncmp(end, word, sizeof word - 1) != 0)
+        return false;
+    end += sizeof word - 1;
+    return *end == '\0' ||
+           (*end == '-' && end[1] != '\0' && end[1 + strspn(end + 1, "0123456789")] == '\0');
+}
+
+/* Count a checkpoint with such a name as damaged, even if its files have the right sizes. */
+static void believe_name(tool_entry *e) {
+    if (e->state != TOOL_WHOLE || !is_named_damaged(e->name))
+        return;
+    e->good = false;
+    e->state = TOOL_DAMAGED;
+    snprintf(
+        e->text, sizeof e->text,
+        "a load found damage and renamed it; 'hotbed-ckpt verify' shows where");
+}
+
 /* Read an entry. Returns false for a plain file, or if it was removed meanwhile. */
 static bool read_entry(const hotbed_io_file *in, const char *name, tool_entry *e) {
     struct stat stat;
@@ -144,10 +167,12 @@ static bool read_entry(const hotbed_io_file *in, const char *name, tool_entry *e
         return false;
     e->device = stat.st_dev;
     e->inode = stat.st_ino;
-    if (strncmp(name, ".tmp-", 5) == 0)
+    if (strncmp(name, ".tmp-", 5) == 0) {
         e->state = TOOL_UNFINISHED;
-    else
+    } else {
         describe(in, name, e);
+        believe_name(e);
+    }
     return true;
 }
 

@@ -175,23 +175,23 @@ static hotbed_status remove_entry(int directory, const tool_entry *e) {
 
 /* Fail if anything is damaged, after printing each damaged entry. */
 static hotbed_status check_broken(const tool_options *o, const tool_entry *entries, size_t n) {
-    size_t broken = 0;
+    bool broken = false;
     for (size_t i = 0; i < n; i++) {
         if (!tool_is_broken(&entries[i]))
             continue;
-        broken++;
+        broken = true;
         if (!o->leave_damaged)
             fprintf(
                 stderr, "hotbed-ckpt: %s is %s: %s\n", entries[i].name,
                 tool_state_name(entries[i].state), entries[i].text);
     }
-    if (broken == 0 || o->leave_damaged)
+    if (!broken || o->leave_damaged)
         return HOTBED_OK;
     return hotbed_fail(
         HOTBED_ERR_CORRUPT,
-        "%s: nothing was removed, because %zu checkpoints are damaged or unreadable; remove them, "
-        "or keep them with --leave-damaged",
-        o->paths[0], broken);
+        "%s: nothing was removed, because some checkpoints are damaged or unreadable: restore or "
+        "remove them, or keep them with --leave-damaged",
+        o->paths[0]);
 }
 
 /* Whether an entry is or was a checkpoint. Links and other directories are always kept. */

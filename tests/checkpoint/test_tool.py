@@ -677,6 +677,28 @@ def check_gc(root):
     shutil.rmtree(place)
 
 
+def check_renamed(root):
+    """A checkpoint that hotbed-train --resume has renamed is not the newest whole one."""
+    place = os.path.join(root, "renamed")
+    os.mkdir(place)
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="step-0:0 step-1:1 step-2:2 step-3:3:step-2 step-4:4")
+    shard = os.path.join(place, "step-2", "shard-00000-of-00001.h5")
+    flip(shard, os.path.getsize(shard) - 4)
+    for name, new in (("step-2", "step-2.damaged"), ("step-4", "step-4.damaged-12")):
+        os.rename(os.path.join(place, name), os.path.join(place, new))
+    states = {e["name"]: e["state"] for e in tool_json("list", place, status=1)}
+    check(states == {"step-0": "whole", "step-1": "whole", "step-2.damaged": "damaged", "step-3": "orphaned",
+                     "step-4.damaged-12": "damaged"}, "states after a renaming: %s" % states)
+    done = tool_run("gc", place, "--keep", "1")
+    check(done.returncode == 1 and "step-2.damaged is damaged: a load found damage" in done.stderr, done.stderr)
+    check(tool_json("gc", place, "--keep", "1", "--leave-damaged") == ["step-0"], "the newest whole one stays")
+    for name in ("a.damage", "a.damaged-", "a.damaged-x", "a.damaged.b"):
+        os.rename(os.path.join(place, "step-1"), os.path.join(place, name))
+        check([e["state"] for e in tool_json("list", place, status=1) if e["name"] == name] == ["whole"], name)
+        os.rename(os.path.join(place, name), os.path.join(place, "step-1"))
+    shutil.rmtree(place)
+
+
 def check_names(root):
     """The output is valid JSON for every file name."""
     place = os.path.join(root, "names")
@@ -708,6 +730,7 @@ def main():
         check_cut_short(root)
         check_long_chain(root)
         check_gc(root)
+        check_renamed(root)
         check_names(root)
         print("ok   hotbed-ckpt")
 

@@ -9,6 +9,7 @@ number of directories (60, or 15 if HOTBED_TEST_SMALL is set).
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,7 @@ class Entry:
         self.good = good  # all files are correct
         self.described = described  # its MANIFEST can be read
         self.state = state  # of its own files, whatever its parents are
+        self.renamed = False  # its name says that it is damaged, while its files are correct
         self.nested = False  # it contains a directory
         self.link = False
         self.target = None  # of a link: the entry that it leads to or into
@@ -73,7 +75,7 @@ class Round:
 
     def name_for(self, member):
         name = self.random.choice(
-            [b"%s", b"%s", b"%s", b"step-%s", b".%s", b"%s \xff\xc3", "%s-\u00e9\"\\".encode(), b"%s" + b"x" * 250])
+            [b"%s", b"%s", b"%s", b"step-%s", b".%s", b"%s.damaged", b"%s.damaged-2", b"%s \xff\xc3", "%s-\u00e9\"\\".encode(), b"%s" + b"x" * 250])
         name = (name % member.encode())[:255]
         while name in self.entries:
             name = (name + b"'")[-255:]
@@ -128,6 +130,8 @@ class Round:
             os.mkdir(self.path(name, b"sub"))
             open(self.path(name, b"sub", b"file"), "w").write("of somebody")
             entry.nested = True
+        if entry.state == "whole" and re.search(rb"\.damaged(-[0-9]+)?$", name):
+            entry.renamed, entry.good, entry.state = True, False, "damaged"
 
     def add_link(self, name, target, entry=None):
         if os.path.lexists(self.path(name)):
@@ -155,7 +159,7 @@ class Round:
             if how <= 3 and names:
                 to = self.random.choice(names)
                 entry = self.entries[to]
-                copied = Entry(entry.member, entry.good, entry.described)
+                copied = Entry(entry.member, entry.good or entry.renamed, entry.described)
                 copied.target = to
                 text = [to, self.path(to), os.path.join(b"..", b"place", to), os.path.join(to, b"index.h5")][how]
                 if how == 3:

@@ -400,8 +400,9 @@ static void check_version(hotbed_codec *c) {
          (major == HOTBED_FORMAT_MAJOR && minor > HOTBED_FORMAT_MINOR)))
         ahead.status = hotbed_fail(
             HOTBED_ERR_UNSUPPORTED,
-            "%s: format %" PRIu32 ".%" PRIu32 "; this library reads up to %d.%d", c->name, major,
-            minor, HOTBED_FORMAT_MAJOR, HOTBED_FORMAT_MINOR);
+            "%s has format %" PRIu32 ".%" PRIu32
+            ", and this library reads formats up to %d.%d: use a newer version of Hotbed",
+            c->name, major, minor, HOTBED_FORMAT_MAJOR, HOTBED_FORMAT_MINOR);
     c->status = ahead.status;
 }
 

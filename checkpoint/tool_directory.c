@@ -255,21 +255,39 @@ static void add_roots(walk *w, size_t n, bool good, bool links) {
     }
 }
 
+/* Set the reason why an increment cannot be used, which is its parent. */
+static void blame_parent(tool_entry *e, const tool_entry *parent) {
+    if (parent->state == TOOL_LINK)
+        snprintf(
+            e->text, sizeof e->text,
+            "it follows %.200s, a link to a checkpoint that cannot be used", parent->name);
+    else
+        snprintf(
+            e->text, sizeof e->text, "it follows %.200s, which is %s", parent->name,
+            tool_state_name(parent->state));
+}
+
 /* Set the reason why an increment cannot be used, for increments that were not reached, or only
  * through a damaged checkpoint. */
-static void set_orphans(const walk *w) {
+static void set_orphans(const walk *w, size_t n) {
     for (size_t i = 0; i < w->num_increments; i++) {
         tool_entry *e = w->increments[i];
         char id[HOTBED_DIGEST_DIGITS + 1];
         hotbed_digest_text(e->parent, id);
         if (e->state == TOOL_ORPHANED && e->before == TOOL_NONE)
-            snprintf(
-                e->text, sizeof e->text,
-                "its parent %s, or a checkpoint that the parent follows, was not found", id);
+            snprintf(e->text, sizeof e->text, "its parent %s was not found in this directory", id);
         else if (e->state == TOOL_ORPHANED)
-            snprintf(
-                e->text, sizeof e->text, "it follows %.200s, which is %s",
-                w->entries[e->before].name, tool_state_name(w->entries[e->before].state));
+            blame_parent(e, &w->entries[e->before]);
+    }
+    for (size_t at = 0; at < n; at++) { /* parents that were not reached either */
+        const tool_entry *p = &w->entries[at];
+        for (size_t i = p->described ? first_after(w, p->id) : w->num_increments;
+             i < w->num_increments && hotbed_digest_equal(w->increments[i]->parent, p->id); i++) {
+            tool_entry *e = w->increments[i];
+            if (e->state == TOOL_ORPHANED && e->before == TOOL_NONE &&
+                hotbed_digest_equal(e->parent_digest, p->digest))
+                blame_parent(e, p);
+        }
     }
 }
 
@@ -291,7 +309,7 @@ static void walk_chains(walk *w, size_t n) {
     add_roots(w, n, false, false);
     add_roots(w, n, false, true);
     reach(w, 0, false);
-    set_orphans(w);
+    set_orphans(w, n);
 }
 
 static hotbed_status find_chains(tool_entry *entries, size_t n) {

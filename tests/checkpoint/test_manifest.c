@@ -150,7 +150,9 @@ typedef struct edit {
 } edit;
 
 static const edit edits[] = {
-    {"hotbed-checkpoint 1 3", "hotbed-checkpoint 1 4", "1.4", HOTBED_ERR_UNSUPPORTED},
+    {"hotbed-checkpoint 1 3", "hotbed-checkpoint 1 4",
+     "has format 1.4, and this library reads formats up to 1.3: use a newer version",
+     HOTBED_ERR_UNSUPPORTED},
     {"hotbed-checkpoint 1 3", "hotbed-checkpoint 1 1", NULL, HOTBED_ERR_CORRUPT},
     {"hotbed-checkpoint 1 3", "hotbed-checkpoint 2 0", "2.0", HOTBED_ERR_UNSUPPORTED},
     {"hotbed-checkpoint 1 3", "hotbed-checkpoint 0 9", "line 1", HOTBED_ERR_CORRUPT},

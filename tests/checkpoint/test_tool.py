@@ -640,6 +640,22 @@ def check_increments(root):
     tool("compact", one, out, status=1)
     check(not os.path.exists(out), "nothing without the parent")
     shutil.rmtree(place)
+    os.mkdir(place)
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="a:1 b:2:a c:3:b d:4:c")
+    parent = tool_json("inspect", os.path.join(place, "a"))["id"]
+    os.rename(os.path.join(place, "a"), elsewhere)
+    orphans = {
+        "b": "its parent %s was not found in this directory" % parent,
+        "c": "it follows b, which is orphaned", "d": "it follows c, which is orphaned"}
+    check({e["name"]: e["error"] for e in tool_json("list", place, status=1)} == orphans, "orphans name their parents")
+    check(orphans["b"] in tool_run("compact", os.path.join(place, "c"), out).stderr, "a parent that is missing")
+    os.remove(os.path.join(elsewhere, "index.h5"))
+    os.symlink(elsewhere, os.path.join(place, "a"))
+    orphans["b"] = "it follows a, a link to a checkpoint that cannot be used"
+    errors = {e["name"]: e["error"] for e in tool_json("list", place, status=1) if "error" in e}
+    check(errors == orphans, "a link to a damaged parent: %s" % errors)
+    shutil.rmtree(place)
+    shutil.rmtree(elsewhere)
 
 
 def check_long_chain(root):

@@ -95,6 +95,8 @@ static void advise(hotbed_status status, const char *text, char *advice, size_t 
     advice[0] = '\0';
     if (status == HOTBED_ERR_FULL)
         (void)snprintf(advice, bytes, ": give a larger --capacity or --max-capacity");
+    else if (status == HOTBED_ERR_CORRUPT)
+        (void)snprintf(advice, bytes, ": restore the file, or load an older checkpoint");
     else if (dim != NULL)
         (void)snprintf(
             advice, bytes, ": it was saved with --dim %lu",
@@ -115,7 +117,11 @@ static bool check_load(hotbed_run *t, const char *option, const char *path, hotb
 /* Continue from the loaded position. */
 static bool place_loaded(hotbed_run *t, const char *path) {
     if (memcmp(t->loaded.magic, t->place.magic, sizeof t->place.magic) != 0)
-        return hotbed_run_fail(t, "%s: was not saved by this hotbed-train", path);
+        return hotbed_run_fail(
+            t,
+            "%s has no position in the data: it was converted, or saved by another program or "
+            "version",
+            path);
     t->place = t->loaded;
     if (t->options.learning_rate > 0) {
         t->place.learning_rate = t->options.learning_rate;
@@ -132,11 +138,23 @@ static bool place_loaded(hotbed_run *t, const char *path) {
     return copy_dense(t, true);
 }
 
+static bool is_checkpoint(const char *path) {
+    char manifest[PATH_BYTES + 16];
+    snprintf(manifest, sizeof manifest, "%s/MANIFEST", path);
+    return access(manifest, F_OK) == 0;
+}
+
 bool hotbed_run_lock_save(hotbed_run *t) {
     const char *directory = t->options.save;
     char why[sizeof t->error];
     bool ok = true;
-    if (t->rank == 0 && mkdir(directory, 0777) != 0 && errno != EEXIST)
+    if (t->rank == 0 && is_checkpoint(directory))
+        ok = hotbed_run_fail(
+            t,
+            "--save %s: is a checkpoint, not a directory of checkpoints: give the directory that "
+            "contains it",
+            directory);
+    else if (t->rank == 0 && mkdir(directory, 0777) != 0 && errno != EEXIST)
         ok = hotbed_run_fail(
             t, "--save %s: cannot make the directory: %s", directory, strerror(errno));
     else if (t->rank == 0 && !hotbed_save_lock_take(&t->save_lock, directory, why, sizeof why))
@@ -165,8 +183,10 @@ static bool check_newest(hotbed_run *t) {
     t->saved = step == t->place.steps && is_same_file(path, t->loaded_path);
     return t->saved ||
            hotbed_run_fail(
-               t, "%s has %s of an earlier run: --load it, or save to another directory", directory,
-               name);
+               t,
+               "%s has %s of an earlier run: continue from it with --resume or --load, or save to "
+               "another directory",
+               directory, name);
 }
 
 bool hotbed_run_prepare_save(hotbed_run *t) {
@@ -180,11 +200,9 @@ bool hotbed_run_load(hotbed_run *t) {
     char name[256];
     bool found;
     uint64_t step = 0;
-    struct stat file;
     hotbed_status status = HOTBED_OK;
     const char *directory = t->options.load;
-    snprintf(path, sizeof path, "%s/MANIFEST", directory);
-    if (stat(path, &file) == 0) {
+    if (is_checkpoint(directory)) {
         snprintf(path, sizeof path, "%s", directory);
     } else {
         if (!newest(t, directory, &found, &step, name))
@@ -240,29 +258,39 @@ static bool is_damaged(hotbed_run *t, const char *path, hotbed_status status, bo
     return true;
 }
 
-/* Rename a damaged checkpoint. Rank 0 does it, while the others wait for the next name. */
+/* Rename a damaged checkpoint; hotbed-ckpt knows these names. Rank 0 does it, while the others wait
+ * for the next name. */
 static bool put_aside(hotbed_run *t, const char *path, hotbed_status status) {
     char aside[PATH_BYTES + 32];
     struct stat file;
     if (t->rank > 0)
         return true;
-    hotbed_train_say(
-        "%s is damaged, and put aside: %s", path,
-        status == HOTBED_OK ? "another rank cannot load it" : hotbed_last_error());
+    const char *why = status == HOTBED_OK ? "another rank cannot load it" : hotbed_last_error();
     snprintf(aside, sizeof aside, "%s.damaged", path);
     for (unsigned number = 2; stat(aside, &file) == 0; number++)
         snprintf(aside, sizeof aside, "%s.damaged-%u", path, number);
-    return rename(path, aside) == 0 || hotbed_run_fail(t, "%s: %s", aside, strerror(errno));
+    if (rename(path, aside) != 0)
+        return hotbed_run_fail(
+            t, "%s is damaged (%s), and cannot be renamed to %s: %s", path, why, aside,
+            strerror(errno));
+    hotbed_train_say("%s is damaged, and was renamed to %s: %s", path, aside, why);
+    return true;
 }
 
 bool hotbed_run_resume(hotbed_run *t) {
     char path[PATH_BYTES], name[256];
     const char *directory = t->options.save;
+    bool renamed = false;
     while (newest_of_all(t, directory, name)) {
         hotbed_status status = HOTBED_OK;
         bool damaged;
-        if (name[0] == '\0')
+        if (name[0] == '\0') {
+            if (t->rank == 0 && (renamed || !t->options.quiet))
+                hotbed_train_say(
+                    "%s has no %scheckpoint: training begins at step 0", directory,
+                    renamed ? "other " : "");
             return true;
+        }
         snprintf(path, sizeof path, "%.3800s/%s", directory, name);
         if (!load(t, path, &status) || !is_damaged(t, path, status, &damaged))
             return false;
@@ -271,6 +299,7 @@ bool hotbed_run_resume(hotbed_run *t) {
                    place_loaded(t, path);
         if (!put_aside(t, path, status))
             return false;
+        renamed = true;
     }
     return false;
 }

@@ -389,7 +389,9 @@ done
 train --data train.tsv --load ck --epochs 2 --eval eval.tsv --json part.json --quiet || die "--load of the newest"
 [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC of the loaded tables differs"
 [ "$(number part.json steps)" = 0 ] || die "nothing was left to train"
-says 1 "of an earlier run" --data train.tsv --save ck
+says 1 "ck has step-0000000048 of an earlier run: continue from it with --resume or --load, or save to another directory" \
+    --data train.tsv --save ck
+refuses "--save ck/step-0000000048/: is a checkpoint, not a directory of checkpoints" --data train.tsv --save ck/step-0000000048/
 rm -rf ck3 && mkdir ck3 && cp -r ck/step-0000000014 ck3
 says 1 "ck3 has step-0000000014 of an earlier run" --data train.tsv --load ck/step-0000000014 --save ck3
 says 1 "neither a checkpoint nor a directory of them" --data train.tsv --load .
@@ -399,10 +401,17 @@ says 1 "--load: ck/step-0000000048: FULL: table c" --data train.tsv --load ck --
 says 1 "give a larger --capacity or --max-capacity" --data train.tsv --save ck --resume --capacity 20
 says 2 "--resume needs --save" --data train.tsv --resume
 train --data train.tsv --save fresh --resume --quiet || die "--resume without a checkpoint"
+[ ! -s err ] || die "--resume without a checkpoint is not quiet"
+printf x >>fresh/step-0000000024/MANIFEST
+says 1 "restore the file, or load an older checkpoint" --data train.tsv --load fresh
+says 0 "fresh has no other checkpoint: training begins at step 0" --data train.tsv --save fresh --resume --quiet
+rm -r fresh
+says 0 "fresh has no checkpoint: training begins at step 0" --data train.tsv --save fresh --resume
 rm -r ck/step-0000000048
 printf x >>ck/step-0000000042/MANIFEST
 train --data train.tsv --save ck --resume --epochs 2 --eval eval.tsv --json part.json || die "--resume"
-grep -q "step-0000000042 is damaged" err || die "--resume does not say what is damaged"
+grep -q "ck/step-0000000042 is damaged, and was renamed to ck/step-0000000042.damaged: ck/step-0000000042/MANIFEST" err ||
+    die "--resume does not say what is damaged"
 [ "$(number part.json first_step)" = 28 ] || die "--resume: first step $(number part.json first_step)"
 [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after --resume differs"
 [ -d ck/step-0000000048 ] && [ -d ck/step-0000000042.damaged ] || die "after --resume: $(ls ck)"
@@ -412,7 +421,7 @@ cp ck/step-0000000048/*.h5 ck/step-0000000050
 rm ck/step-0000000048/*.h5
 cp -r ck/step-0000000042.damaged ck/step-0000000042
 train --data train.tsv --save ck --resume --epochs 2 --eval eval.tsv --json part.json || die "--resume beside incomplete checkpoints"
-[ "$(grep -c 'is damaged, and put aside' err)" = 4 ] || die "--resume does not name four damaged checkpoints"
+[ "$(grep -c 'is damaged, and was renamed to' err)" = 4 ] || die "--resume does not name four damaged checkpoints"
 [ "$(number part.json first_step)" = 28 ] || die "--resume beside incomplete checkpoints: first step $(number part.json first_step)"
 [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after --resume beside incomplete checkpoints differs"
 [ -d ck/step-0000000042.damaged-2 ] || die "after --resume beside incomplete checkpoints: $(ls ck)"

@@ -58,6 +58,7 @@ static const char help[] =
     "searched for in its own directory.\n"
     "\n"
     "Exit status: 0 success; 1 the two differ, or something is damaged; 2 the command failed.\n"
+    "diff of a damaged checkpoint returns 2, because 1 would mean that the two differ.\n"
     "Digests detect damage. They do not detect forgery: XXH3 is not cryptographic.\n";
 
 int tool_fail(hotbed_status status) {

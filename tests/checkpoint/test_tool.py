@@ -226,6 +226,7 @@ def check_show(root):
     result = tool_json("verify", path, bad, status=1)
     check([r["status"] for r in result] == ["OK", "CORRUPT"], "verify of a damaged one")
     check("shard-00001" in result[1]["error"], "name of the damaged file")
+    tool("diff", path, bad, status=2)  # 1 would mean that they differ
     flip(os.path.join(bad, "MANIFEST"), 100)
     check("damaged" in [e["state"] for e in tool_json("list", root, status=1)], "damaged in list")
     shutil.rmtree(bad)

@@ -275,7 +275,7 @@ hotbed_status hotbed_extent_check_root(const hotbed_extent_stream *s) {
     hotbed_digest_text(found, a);
     hotbed_digest_text(s->extent.root, b);
     return hotbed_fail(
-        HOTBED_ERR_CORRUPT, "%s: %s/%s: its blocks' digests give root %s, expected %s",
+        HOTBED_ERR_CORRUPT, "%s: %s/%s is damaged: its blocks' digests give root %s, expected %s",
         s->file->name, s->table, s->column, a, b);
 }
 
@@ -306,5 +306,6 @@ hotbed_status hotbed_extent_check_bytes(
     char a[HOTBED_DIGEST_DIGITS + 1], b[HOTBED_DIGEST_DIGITS + 1];
     hotbed_digest_text(found, a);
     hotbed_digest_text(root, b);
-    return hotbed_fail(HOTBED_ERR_CORRUPT, "%s: %s: root %s, expected %s", file->name, what, a, b);
+    return hotbed_fail(
+        HOTBED_ERR_CORRUPT, "%s: %s is damaged: digest %s, expected %s", file->name, what, a, b);
 }

@@ -252,7 +252,10 @@ static void balance_body(world_rank *me) {
             arrays[i][0] = upload(me, own->keys, sizeof own->keys);
             arrays[i][1] = upload(me, own->lengths, sizeof own->lengths);
             arrays[i][2] = upload(me, own->weights, sizeof own->weights);
-            arrays[i][3] = upload(me, own->workloads, sizeof own->workloads);
+            uint64_t given[BATCH]; /* the library reads none past the last sample */
+            for (uint32_t b = 0; b < BATCH; b++)
+                given[b] = b < own->samples ? own->workloads[b] : 1000;
+            arrays[i][3] = upload(me, given, sizeof given);
             arrays[i][4] = upload(me, own->rows, sizeof own->rows);
             new_rows[i] = world_alloc(me, sizeof own->rows);
         }

@@ -5,6 +5,7 @@ import gc
 import os
 import pickle
 import threading
+import warnings
 
 import pytest
 import torch
@@ -394,6 +395,32 @@ def test_errors_name_tables_of_two_poolings():
 def test_an_operator_of_a_module_that_is_gone():
     ebc = collection()
     kjt, handle = batch(["f", "g"], SAMPLES, ROWS), ebc.storages[0].handle
+def test_refused_keys_cause_a_warning_per_table():
+    tables = [
+        ht.EmbeddingBagConfig(16, DIM, name, feature_names=[name], use_virtual_table=name == "hash")
+        for name in ("static", "hash")
+    ]
+    ebc = ht.EmbeddingBagCollection(tables, check="warn")
+
+    def step(statics, hashes):
+        lengths = torch.tensor([statics.shape[0], hashes.shape[0]])
+        ebc(
+            ht.KeyedJaggedTensor(["static", "hash"], torch.cat([statics, hashes]), lengths=lengths)
+        ).values().sum().backward()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(torch.arange(16), torch.arange(16))
+    with pytest.warns(UserWarning, match=r"^table 'hash' is full: .*num_embeddings.*stats\(\)"):
+        step(torch.arange(16), torch.arange(200))
+    with pytest.warns(UserWarning, match=r"^table 'static': key 16 is not in \[0, 16\)"):
+        step(torch.arange(17), torch.arange(16))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(torch.arange(17), torch.arange(400))
+    assert ebc.stats("static")["refused"] == 2
+
+
     del ebc
     gc.collect()
     with pytest.raises(hotbed.StateError, match="does not exist"):

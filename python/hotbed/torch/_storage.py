@@ -7,8 +7,9 @@ import math
 import re
 import sys
 import threading
+import warnings
 import weakref
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -217,6 +218,8 @@ class Storage:
         _by_handle[self.handle] = self
 
     def _options(self, seed: int, extra: Mapping[str, Any], check_keys: str, keep: List[Any]) -> Any:
+        self.text: Any = ffi.new("char[]", 512) if check_keys == "warn" else None  # of hotbed_storage_warning()
+        self.warned: Set[str] = set()  # tables about which a warning has been issued
         """Create the ``hotbed_storage_options``, which points to objects appended to ``keep``."""
         tables = ffi.new("hotbed_table_options[]", len(self.tables))
         for i, table in enumerate(self.tables):
@@ -402,10 +405,22 @@ class Storage:
         for i, slot in enumerate(self.slots):
             if not slot.held and slot.max_keys >= keys and slot.max_samples >= samples and slot.ticket is not None:
                 return i
+        if self.text is not None:
+            self._warn()
         free = [i for i, s in enumerate(self.slots) if not s.held]
         number = free[0] if free else min(range(len(self.slots)), key=lambda i: self.slots[i].order)
         slot = self.slots[number]
         if slot.held:
+    def _warn(self) -> None:
+        """Issue a warning about the first key that a table has refused, once for each table."""
+        self.check(lib.hotbed_storage_warning(self._c, self.text, len(self.text)))
+        refused = ffi.string(self.text).decode(errors="replace")
+        found = re.match(r"table \d+", refused)
+        if found and found[0] not in self.warned:
+            self.warned.add(found[0])
+            said = self._said(FullError(refused))
+            warnings.warn(f"{said}; further refused keys of this table are only counted, see stats()", stacklevel=2)
+
             self._release(number, stream)
         if slot.ticket is None or slot.max_keys < keys or slot.max_samples < samples:
             most_keys = max(1024, 1 << (keys - 1).bit_length() if keys > 0 else 1, slot.max_keys)

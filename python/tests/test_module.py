@@ -157,6 +157,18 @@ def test_the_host_reads_offsets_once_and_again_after_a_change():
     assert moved.offset_per_key() == [0, 3, 4]  # a meta tensor has no values that could be read
 
 
+@pytest.mark.parametrize("why", ["eval", "no_grad", "no optimizer"])
+def test_a_prefetch_outside_of_training_creates_no_rows(why):
+    ebc = collection(hashed=True, optimizer=None if why == "no optimizer" else ht.SGD())
+    ebc.train(why != "eval")
+    kjt = batch(["f", "g"], SAMPLES, ROWS)
+    with torch.set_grad_enabled(why != "no_grad"):
+        ebc.prefetch(kjt)
+        assert not ebc(kjt).values().any()
+    assert ebc.keys("a").numel() == 0
+    assert not any(slot.held for slot in ebc.storages[0].slots)
+
+
 def test_rows_of_features_have_one_gradient():
     """A slice for each feature would have a gradient as large as all rows."""
     tables = [ht.EmbeddingConfig(ROWS, DIM, name, feature_names=[name]) for name in "ab"]

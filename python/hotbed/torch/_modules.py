@@ -170,14 +170,18 @@ class _Collection(torch.nn.Module):
     def _read(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, Any]:
         features = self._arranged(features, storage)
         keys, offsets, weights, samples = self._inputs(features)
-        training = self.training and self._fused is not None and torch.is_grad_enabled()
-        return rows_of(storage, self._anchor, keys, offsets, weights, samples, training), features
+        return rows_of(storage, self._anchor, keys, offsets, weights, samples, self._trains()), features
+
+    def _trains(self) -> bool:
+        """Whether a forward of this thread creates rows and expects a backward."""
+        return self.training and self._fused is not None and torch.is_grad_enabled()
 
     def prefetch(self, features: Any) -> None:
         """Look a batch up ahead of its forward: find or create its rows, and fetch them into device memory.
 
         The next forward with the same key and offset tensors uses the prefetched rows.  On a GPU the work goes to
-        PyTorch's current stream; if the forward runs on another stream, order the two with events.
+        PyTorch's current stream; if the forward runs on another stream, order the two with events.  Where a forward
+        would only read (in eval mode, under ``torch.no_grad()``, without an optimizer), a prefetch does nothing.
 
         Args:
             features: as in the forward.  Keys and offsets must be int64, contiguous and in the order of the tables;
@@ -186,6 +190,8 @@ class _Collection(torch.nn.Module):
         Raises:
             StateError: keys or offsets would be copied.
         """
+        if not self._trains():
+            return  # a forward that only reads would not use the batch, and the batch would hold its rows
         with contextlib.nullcontext() if self._comm is None else self._comm.calls(0):
             self._prefetch(features)
 

@@ -102,7 +102,7 @@ class _Sharded(ShardedModule, FusedOptimizerModule):  # type: ignore[misc]
         with self.comm.calls(0):
             if features.variable_stride_per_key():
                 raise UnsupportedError("features: all features of a batch must have the same number of samples")
-            training = self.training and self._fused is not None and torch.is_grad_enabled()
+            training = self._trains()
             batches = []
             for storage in self._storages:
                 keys, offsets, weights, samples = self._inputs(self._arranged(features, storage))

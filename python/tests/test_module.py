@@ -98,7 +98,7 @@ def test_forwards_without_backward_leave_nothing_behind():
     out = ebc(kjt).values()
     for _ in range(4):
         ebc(kjt)
-    with pytest.raises(hotbed.StateError, match="max_in_flight=4"):
+    with pytest.raises(hotbed.StateError, match=r"the last max_in_flight=4 forwards .*; pass a larger max_in_flight"):
         out.sum().backward()
 
 
@@ -234,6 +234,13 @@ def test_strict_loading_names_what_is_missing():
         ebc.load_state_dict({"embedding_bags.a.weight": torch.zeros(3, 3)})
 
 
+def test_freezing_a_collection_says_how():
+    ebc = collection()
+    with pytest.raises(hotbed.UnsupportedError, match=r"torch\.no_grad\(\), or create it with optimizer=None"):
+        ebc.requires_grad_(False)
+    assert ebc.requires_grad_() is ebc
+
+
 def test_modules_are_not_pickled_copied_or_moved():
     ebc = collection()
     for attempt in (pickle.dumps, copy.deepcopy):
@@ -274,10 +281,14 @@ def test_bad_batches_are_errors_with_the_values():
     out.sum().backward()
     with pytest.raises(hotbed.ArgumentError, match="3 bags"):
         ht.KeyedJaggedTensor(["f", "g"], good, lengths=torch.tensor([1, 1, 0]))
-    with pytest.raises(hotbed.ArgumentError, match=r"values: shape \(1, 2\) is not a vector"):
+    with pytest.raises(hotbed.ArgumentError, match=r"values: shape \(1, 2\) is not a 1-D tensor"):
         kjt_of(torch.tensor([[1, 2]]))
     with pytest.raises(hotbed.ArgumentError, match="features: 'f' is not a KeyedJaggedTensor"):
         ebc("f")
+    with pytest.raises(hotbed.ArgumentError, match=r"values: \[1, 2\] is not a 1-D tensor"):
+        kjt_of([1, 2])
+    with pytest.raises(hotbed.ArgumentError, match=r"keys: \[1, 2\] is not a 1-D tensor"):
+        ebc.rows("a", [1, 2])
 
 
 def test_bad_rows_change_nothing():
@@ -321,6 +332,8 @@ def test_weights_are_checked():
         ({"name": "no blanks"}, "no blanks"),
         ({"feature_names": []}, r"feature_names \[\]"),
         ({"data_type": torch.int32}, "int32"),
+        ({"data_type": "float16"}, r"data_type 'float16' is not torch\.float32, torch\.float16"),
+        ({"data_type": ["f"]}, r"data_type \['f'\] is not torch\.float32"),
         ({"use_virtual_table": True, "init_fn": torch.nn.init.zeros_}, "init_fn"),
         ({"pooling": "sum"}, r"pooling 'sum' is not one of PoolingType\.SUM"),
         ({"use_virtual_table": True, "evict": "lowest"}, r"evict 'lowest' is not one of Evict\.NEVER, Evict\.LOWEST"),
@@ -345,6 +358,14 @@ def test_bad_options_are_errors():
         ({"device": "gpu"}, "'gpu' is not cpu or cuda"),
         ({"device": True}, "device True is not a torch.device"),
         ({"optimizer": ht.Adam(lr=-0.1)}, "the learning rate is negative"),
+        ({"optimizer": ht.Adam(lr="0.1")}, r"optimizer Adam\(lr='0\.1'.* must be real number, not str"),
+        ({"optimizer": ht.Adam(betas=(0.9,))}, r"betas=\(0\.9,\).* not enough values"),
+        ({"optimizer": ht.Adam}, r"config\.Adam'> is not an instance of SGD, .* example hotbed\.torch\.Adam\(lr="),
+        ({"optimizer": "adam"}, "'adam' is not an instance of SGD"),
+        (
+            {"optimizer": torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)},
+            r"<class 'torch\.optim\.sgd\.SGD'> is not an instance of SGD",
+        ),
         ({"output_dtype": torch.int64}, "int64"),
         ({"max_in_flight": 0}, "max_in_flight 0"),
         ({"check": "maybe"}, "maybe"),
@@ -372,6 +393,32 @@ def test_a_full_table_says_so_or_not():
     with pytest.raises(hotbed.FullError, match=r"table 'a' is full: .*; use a larger num_embeddings"):
         run("error")
     run("ignore").sum().backward()
+
+
+def test_refused_keys_cause_a_warning_per_table():
+    tables = [
+        ht.EmbeddingBagConfig(16, DIM, name, feature_names=[name], use_virtual_table=name == "hash")
+        for name in ("static", "hash")
+    ]
+    ebc = ht.EmbeddingBagCollection(tables, check="warn")
+
+    def step(statics, hashes):
+        lengths = torch.tensor([statics.shape[0], hashes.shape[0]])
+        ebc(
+            ht.KeyedJaggedTensor(["static", "hash"], torch.cat([statics, hashes]), lengths=lengths)
+        ).values().sum().backward()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(torch.arange(16), torch.arange(16))
+    with pytest.warns(UserWarning, match=r"^table 'hash' is full: .*num_embeddings.*stats\(\)"):
+        step(torch.arange(16), torch.arange(200))
+    with pytest.warns(UserWarning, match=r"^table 'static': key 16 is not in \[0, 16\)"):
+        step(torch.arange(17), torch.arange(16))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(torch.arange(17), torch.arange(400))
+    assert ebc.stats("static")["refused"] == 2
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
@@ -407,32 +454,6 @@ def test_errors_name_tables_of_two_poolings():
 def test_an_operator_of_a_module_that_is_gone():
     ebc = collection()
     kjt, handle = batch(["f", "g"], SAMPLES, ROWS), ebc.storages[0].handle
-def test_refused_keys_cause_a_warning_per_table():
-    tables = [
-        ht.EmbeddingBagConfig(16, DIM, name, feature_names=[name], use_virtual_table=name == "hash")
-        for name in ("static", "hash")
-    ]
-    ebc = ht.EmbeddingBagCollection(tables, check="warn")
-
-    def step(statics, hashes):
-        lengths = torch.tensor([statics.shape[0], hashes.shape[0]])
-        ebc(
-            ht.KeyedJaggedTensor(["static", "hash"], torch.cat([statics, hashes]), lengths=lengths)
-        ).values().sum().backward()
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        step(torch.arange(16), torch.arange(16))
-    with pytest.warns(UserWarning, match=r"^table 'hash' is full: .*num_embeddings.*stats\(\)"):
-        step(torch.arange(16), torch.arange(200))
-    with pytest.warns(UserWarning, match=r"^table 'static': key 16 is not in \[0, 16\)"):
-        step(torch.arange(17), torch.arange(16))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        step(torch.arange(17), torch.arange(400))
-    assert ebc.stats("static")["refused"] == 2
-
-
     del ebc
     gc.collect()
     with pytest.raises(hotbed.StateError, match="does not exist"):

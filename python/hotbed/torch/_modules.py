@@ -357,6 +357,19 @@ class _Collection(torch.nn.Module):
             )
         return self
 
+    def requires_grad_(self, requires_grad: bool = True) -> _Collection:
+        """Refuse to freeze the tables: they are not parameters.
+
+        Raises:
+            UnsupportedError: ``requires_grad`` is False.
+        """
+        if not requires_grad:
+            raise UnsupportedError(
+                f"{type(self).__name__}: requires_grad_(False) does not freeze tables, which are not parameters; call "
+                "the collection under torch.no_grad(), or create it with optimizer=None and load the rows"
+            )
+        return self
+
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse to be pickled or deep-copied: rows are in the library's memory."""
         raise UnsupportedError(

@@ -64,9 +64,20 @@ def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
     if optimizer is None:
         return
     if not isinstance(optimizer, (SGD, Adam, Adagrad)):
-        raise ArgumentError(f"optimizer {optimizer!r} is not SGD, Adam, Adagrad or RowWiseAdagrad of hotbed.torch")
+        given = optimizer if isinstance(optimizer, (str, type)) else type(optimizer)
+        raise ArgumentError(
+            f"optimizer: {given!r} is not an instance of SGD, Adam, Adagrad or RowWiseAdagrad of hotbed.torch; pass "
+            "one, for example hotbed.torch.Adam(lr=0.001)"
+        )
+    try:
+        _fill_fields(to, optimizer)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"optimizer {optimizer!r}: {error}") from None
     if optimizer.lr < 0:
         raise ArgumentError(f"optimizer {optimizer!r}: the learning rate is negative")
+
+
+def _fill_fields(to: Any, optimizer: Optimizer) -> None:
     to.learning_rate = optimizer.lr
     to.weight_decay = optimizer.weight_decay
     to.max_gradient = optimizer.max_gradient
@@ -90,7 +101,7 @@ def indices(name: str, given: Any) -> torch.Tensor:
         ArgumentError: not a vector of int32 or int64, with its type or shape.
     """
     if not isinstance(given, torch.Tensor) or given.dim() != 1:
-        raise ArgumentError(f"{name}: {described(given)} is not a vector")
+        raise ArgumentError(f"{name}: {described(given)} is not a 1-D tensor")
     if given.dtype is _INT64 and given.is_contiguous():
         return given
     if given.dtype not in (torch.int64, torch.int32):
@@ -207,6 +218,8 @@ class Storage:
         self.ahead: Dict[Tuple[int, int, int], int] = {}
         self.turn = 0
         self.group: Optional[Dict[str, Any]] = None  # the parameter group that has the learning rate
+        self.text: Any = ffi.new("char[]", 512) if check_keys == "warn" else None  # of hotbed_storage_warning()
+        self.warned: Set[str] = set()  # tables about which a warning has been issued
         self.space: Dict[int, int] = {}
         self.count_again()
         self.estimates = [sys.maxsize] * len(self.tables)  # twice the keys of a table in the batch last counted
@@ -218,8 +231,6 @@ class Storage:
         _by_handle[self.handle] = self
 
     def _options(self, seed: int, extra: Mapping[str, Any], check_keys: str, keep: List[Any]) -> Any:
-        self.text: Any = ffi.new("char[]", 512) if check_keys == "warn" else None  # of hotbed_storage_warning()
-        self.warned: Set[str] = set()  # tables about which a warning has been issued
         """Create the ``hotbed_storage_options``, which points to objects appended to ``keep``."""
         tables = ffi.new("hotbed_table_options[]", len(self.tables))
         for i, table in enumerate(self.tables):
@@ -394,23 +405,12 @@ class Storage:
 
     def _faults(self, stream: Any) -> None:
         """Raise a fault that kernels have found: at once on the CPU, some calls later on a GPU.  Never waits."""
+        if self.text is not None:
+            self._warn()
         status = lib.hotbed_stream_fault(stream)
         if status != 0:
             self.check(status)
 
-    # --- tickets --------------------------------------------------------------------------------
-
-    def _take_slot(self, keys: int, samples: int, stream: Any) -> int:
-        """Find a free ticket and make it large enough; if none is free, drop the oldest forward."""
-        for i, slot in enumerate(self.slots):
-            if not slot.held and slot.max_keys >= keys and slot.max_samples >= samples and slot.ticket is not None:
-                return i
-        if self.text is not None:
-            self._warn()
-        free = [i for i, s in enumerate(self.slots) if not s.held]
-        number = free[0] if free else min(range(len(self.slots)), key=lambda i: self.slots[i].order)
-        slot = self.slots[number]
-        if slot.held:
     def _warn(self) -> None:
         """Issue a warning about the first key that a table has refused, once for each table."""
         self.check(lib.hotbed_storage_warning(self._c, self.text, len(self.text)))
@@ -421,6 +421,17 @@ class Storage:
             said = self._said(FullError(refused))
             warnings.warn(f"{said}; further refused keys of this table are only counted, see stats()", stacklevel=2)
 
+    # --- tickets --------------------------------------------------------------------------------
+
+    def _take_slot(self, keys: int, samples: int, stream: Any) -> int:
+        """Find a free ticket and make it large enough; if none is free, drop the oldest forward."""
+        for i, slot in enumerate(self.slots):
+            if not slot.held and slot.max_keys >= keys and slot.max_samples >= samples and slot.ticket is not None:
+                return i
+        free = [i for i, s in enumerate(self.slots) if not s.held]
+        number = free[0] if free else min(range(len(self.slots)), key=lambda i: self.slots[i].order)
+        slot = self.slots[number]
+        if slot.held:
             self._release(number, stream)
         if slot.ticket is None or slot.max_keys < keys or slot.max_samples < samples:
             most_keys = max(1024, 1 << (keys - 1).bit_length() if keys > 0 else 1, slot.max_keys)
@@ -591,8 +602,9 @@ class Storage:
             slot = self.slots[number] if number < len(self.slots) else _Slot()
             if token < 0 or not slot.held or slot.generation != generation:
                 raise StateError(
-                    "backward: the batch had its backward already, or more than "
-                    f"max_in_flight={len(self.slots)} forwards came after it"
+                    "backward: the batch had its backward already, or was dropped: only the last "
+                    f"max_in_flight={len(self.slots)} forwards may wait for their backward; pass a larger "
+                    "max_in_flight, and run forwards without backward under torch.no_grad()"
                 )
             if gradient.dtype is not self.output_dtype or gradient.device != self.device:
                 raise ArgumentError(

@@ -299,9 +299,11 @@ def read(config: Any, pooled: bool) -> Table:
     if not features or isinstance(features, str) or not all(isinstance(feature, str) for feature in features):
         raise ArgumentError(f"table {name!r}: feature_names {features!r} is not a list of names")
     kind = getattr(config.data_type, "name", config.data_type)
-    dtype = _DTYPES.get(kind)
+    dtype = _DTYPES.get(kind) if isinstance(kind, (str, torch.dtype)) else None
     if dtype is None:
-        raise ArgumentError(f"table {name!r}: data_type {config.data_type} is not float32, float16 or bfloat16")
+        raise ArgumentError(
+            f"table {name!r}: data_type {config.data_type!r} is not torch.float32, torch.float16 or torch.bfloat16"
+        )
     pooling = _member(name, config, "pooling", PoolingType.SUM) if pooled else PoolingType.NONE
     if pooled and pooling is PoolingType.NONE:
         raise ArgumentError(f"table {name!r}: pooling NONE is for an EmbeddingCollection")

@@ -105,7 +105,7 @@ class KeyedJaggedTensor:
         given = {"values": values, "weights": weights, "lengths": lengths, "offsets": offsets}
         for name, tensor in given.items():
             if tensor is not None and (not isinstance(tensor, torch.Tensor) or tensor.dim() != 1):
-                raise ArgumentError(f"{name}: {described(tensor)} is not a vector")
+                raise ArgumentError(f"{name}: {described(tensor)} is not a 1-D tensor")
         bags = lengths.shape[0] if lengths is not None else offsets.shape[0] - 1  # type: ignore[union-attr]
         if not self._keys or bags < 0 or bags % len(self._keys) != 0:
             raise ArgumentError(f"{bags} bags are no multiple of {len(self._keys)} features: {self._keys}")

@@ -319,6 +319,8 @@ def read(config: Any, pooled: bool) -> Table:
     lower = -bound if config.weight_init_min is None else float(config.weight_init_min)
     if _is_default_init(init_fn):
         init_fn = None
+    if init_fn is None and not lower <= upper:
+        raise ArgumentError(f"table {name!r}: weight_init_min {lower} is not at most weight_init_max {upper}")
     if is_hash and init_fn is not None:
         raise ArgumentError(
             f"table {name!r}: init_fn is for tables whose rows exist; a hash table makes rows from weight_init_min and "

@@ -386,6 +386,20 @@ def test_bad_options_are_errors():
         ht.EmbeddingCollection([ht.EmbeddingConfig(5, d, f"t{d}", feature_names=[f"f{d}"]) for d in (4, 8)])
 
 
+def test_tables_that_ranks_do_not_share_cause_a_warning(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.warns(
+        UserWarning, match="without comm=: each of the 2 ranks trains .* pass comm= and sharded="
+    ) as seen:
+        table = ht.EmbeddingBagConfig(ROWS, DIM, "a", feature_names=["f"])
+        ht.EmbeddingBagCollection([table])
+    assert seen[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        collection(optimizer=None)
+
+
 def test_a_full_table_says_so_or_not():
     def run(check):
         table = ht.EmbeddingBagConfig(16, DIM, "a", feature_names=["f"], use_virtual_table=True)

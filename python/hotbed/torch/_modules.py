@@ -49,6 +49,12 @@ class _Collection(torch.nn.Module):
                 f"{given}= needs {missing}=: a collection of several ranks has a Comm, and ShardedOptions with "
                 "max_batch_size and max_keys"
             )
+        if comm is None and optimizer is not None and _ranks() > 1:
+            warnings.warn(
+                f"{type(self).__name__} without comm=: each of the {_ranks()} ranks trains tables of its own, which "
+                "DistributedDataParallel does not synchronize; pass comm= and sharded= to share the tables",
+                stacklevel=3,
+            )
         with contextlib.nullcontext() if comm is None else comm.calls(0):
             self._make(
                 tables,
@@ -396,6 +402,12 @@ def _device(given: Any) -> torch.device:
     if given is not None:
         raise ArgumentError(f"device {given!r} is not a torch.device or its name")
     return torch.device("cpu")
+
+
+def _ranks() -> int:
+    """Return the number of ranks of PyTorch's default process group; 1 without one."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if distributed else 1
 
 
 def _is_torchrecs(features: Any) -> bool:

@@ -75,6 +75,24 @@ def test_compiled_models_of_one_class_have_rows_of_their_own():
     assert not torch.equal(models[0].ebc.weight("a"), untrained)
 
 
+def test_a_compiler_may_reuse_the_memory_of_the_operators_inputs():
+    """Inductor writes to buffers that no later operator reads; the backward needs keys, offsets and weights."""
+    weights = []
+    for reused in (False, True):
+        ebc = collection(optimizer=ht.SGD(lr=1.0), is_weighted=True, seed=3)
+        torch.manual_seed(4)
+        kjt = batch(["f", "g"], SAMPLES, ROWS, weighted=True)
+        inputs = [x.clone() for x in (kjt.values(), kjt.offsets(), kjt.weights())]
+        fixed = (ebc.storages[0].handle, SAMPLES, 2 * DIM, True, True, torch.float32)
+        out, _ = _ops.lookup(torch.zeros(0, requires_grad=True), *inputs, *fixed)
+        if reused:
+            for x in inputs:
+                x.zero_()
+        out.square().sum().backward()
+        weights.append(ebc.weight("a").clone())
+    assert torch.equal(*weights)
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_operators_pass_opcheck(training):
     ebc = collection(optimizer=ht.SGD(lr=0.0), max_in_flight=16)

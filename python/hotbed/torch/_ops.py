@@ -50,6 +50,10 @@ def lookup(
     """
     storage = _storage.of_handle(handle)
     out = storage.output(keys, samples, columns, pooled, dtype)
+    if training and not storage.is_ahead(keys, offsets):
+        # The backward reads them again, but a compiler may reuse the memory of an operator's inputs after the call.
+        keys, offsets = keys.clone(), offsets.clone()
+        weights = None if weights is None else weights.clone()
     token = storage.forward(keys, offsets, weights, samples, training, out)
     return out, torch.tensor([token], dtype=torch.int64)
 

@@ -554,6 +554,10 @@ class Storage:
             slot.key = (keys.data_ptr(), offsets.data_ptr(), keys.shape[0])
             self.ahead[slot.key] = number
 
+    def is_ahead(self, keys: torch.Tensor, offsets: torch.Tensor) -> bool:
+        """Whether the batch was prefetched, and has had no forward."""
+        return bool(self.ahead) and (keys.data_ptr(), offsets.data_ptr(), keys.shape[0]) in self.ahead
+
     def _prefetched(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> Optional[int]:
         """Remove a prefetched batch from ``ahead`` and return its slot; None if it was not prefetched."""
         if not self.ahead:

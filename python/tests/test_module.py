@@ -164,6 +164,29 @@ def test_lookups_are_the_same_with_and_without_the_operators():
     assert torch.equal(direct.weight("a"), traced.weight("a"))
 
 
+@pytest.mark.parametrize("changed", ["values", "offsets", "weights"])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_batch_may_not_change_before_its_backward(changed, ahead):
+    ebc = collection(is_weighted=True)
+    kjt = batch(["f", "g"], SAMPLES, ROWS, weighted=True)
+    before = ebc.weight("a").clone()
+    if ahead:
+        ebc.prefetch(kjt)
+        getattr(kjt, changed)().zero_()
+        with pytest.raises(hotbed.StateError, match=r"forward of a prefetched batch: .* changed in place"):
+            ebc(kjt)
+    else:
+        out = ebc(kjt).values()
+        getattr(kjt, changed)().zero_()
+        with pytest.raises(hotbed.StateError, match=r"backward: .* changed in place"):
+            out.sum().backward()
+    assert torch.equal(ebc.weight("a"), before)
+    with torch.inference_mode():
+        kjt = batch(["f", "g"], SAMPLES, ROWS, weighted=True)
+    ebc(kjt).values().sum().backward()  # PyTorch does not count writes to such tensors
+    assert not torch.equal(ebc.weight("a"), before)
+
+
 def test_the_host_reads_offsets_once_and_again_after_a_change():
     lengths = torch.tensor([1, 2, 0, 1])
     kjt = ht.KeyedJaggedTensor(["f", "g"], torch.arange(4), offsets=torch.tensor([0, 1, 3, 3, 4]))

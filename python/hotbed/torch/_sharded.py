@@ -17,7 +17,7 @@ import torch
 from hotbed._c import check, ffi, lib, new
 from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, CommError, HotbedError, KeyRangeError, StateError, UnsupportedError
-from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot, indices
+from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot, indices, versions
 from hotbed.torch.config import Optimizer, PoolingType, Route, ShardedOptions, Table
 
 _TEXT_BYTES = 480
@@ -254,6 +254,7 @@ class ShardedStorage(Storage):
         slot.held = True
         slot.generation += 1
         slot.tensors = (keys, offsets, weights, counts)
+        slot.versions = versions(slot.tensors)
         self.turn += 1
         slot.order = self.turn
         return number
@@ -309,6 +310,7 @@ class ShardedStorage(Storage):
             if number is None:
                 number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
+            self._check_unchanged(slot, "forward of a prefetched batch")
             slot.key, slot.shape = None, out.shape
             self.check(lib.hotbed_sharded_read(slot.ticket, 0, target, stride, stream))
             self._last = slot

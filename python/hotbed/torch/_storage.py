@@ -149,7 +149,16 @@ class _Slot:
     batch: Any = None
     shape: Tuple[int, ...] = (0, 0)  # of the output
     tensors: Tuple[Optional[torch.Tensor], ...] = ()
+    versions: Optional[List[int]] = None  # of the tensors
     key: Optional[Tuple[int, int, int]] = None  # identifies a batch that was prefetched ahead
+
+
+def versions(tensors: Sequence[Optional[torch.Tensor]]) -> Optional[List[int]]:
+    """Return how often each tensor was written in place; None if PyTorch does not count it."""
+    try:
+        return [t._version for t in tensors if t is not None]
+    except RuntimeError:  # an inference tensor
+        return None
 
 
 def _destroy(storage: Any, streams: Dict[int, Any], slots: List[_Slot]) -> None:
@@ -480,6 +489,7 @@ class Storage:
         slot.held = True
         slot.generation += 1
         slot.tensors = (keys, offsets, weights, counts)
+        slot.versions = versions(slot.tensors)
         self.turn += 1
         slot.order = self.turn
         try:
@@ -554,6 +564,18 @@ class Storage:
             slot.key = (keys.data_ptr(), offsets.data_ptr(), keys.shape[0])
             self.ahead[slot.key] = number
 
+    def _check_unchanged(self, slot: _Slot, since: str) -> None:
+        """Check that a batch, which the library reads until the backward, is as it was at its lookup.
+
+        Raises:
+            StateError: a tensor was written in place.
+        """
+        if slot.versions is not None and versions(slot.tensors) != slot.versions:
+            raise StateError(
+                f"{since}: keys, offsets or weights of the batch were changed in place; leave them unchanged until the "
+                "backward, or pass a copy"
+            )
+
     def is_ahead(self, keys: torch.Tensor, offsets: torch.Tensor) -> bool:
         """Whether the batch was prefetched, and has had no forward."""
         return bool(self.ahead) and (keys.data_ptr(), offsets.data_ptr(), keys.shape[0]) in self.ahead
@@ -591,6 +613,7 @@ class Storage:
                 slot = self.slots[number]
             else:
                 slot = self.slots[number]
+                self._check_unchanged(slot, "forward of a prefetched batch")
                 self.check(lib.hotbed_storage_forward(self._c, slot.ticket, target, stride, stream))
             slot.key, slot.shape = None, out.shape
             return slot.generation * _SLOTS_MOST + number
@@ -616,6 +639,7 @@ class Storage:
                 )
             if gradient.shape != slot.shape or not gradient.is_contiguous():
                 raise ArgumentError(f"gradient: shape {tuple(gradient.shape)} is not {tuple(slot.shape)}, dense")
+            self._check_unchanged(slot, "backward")
             stream = self.streams.current()
             self._set_learning_rate(stream)
             self._backward(slot, ffi.cast(_VOID, gradient.data_ptr()), self.columns, stream)

@@ -692,6 +692,12 @@ def check_gc(root):
     check(done.returncode == 1 and "step-3 is damaged" in done.stderr and "CORRUPT" in done.stderr, "gc of damage")
     check("--leave-damaged" in done.stderr and done.stdout == "", "what can be done about it")
     shutil.rmtree(place)
+    os.mkdir(place)
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="step-0:0 step-1:1:step-0 step-2:2 step-3:3 step-4:4")
+    os.remove(os.path.join(place, "step-1", "index.h5"))
+    gone = tool_json("gc", place, "--keep", "1", "--leave-damaged")
+    check(gone == ["step-2", "step-3"], "a damaged increment keeps what it follows: %s" % gone)
+    shutil.rmtree(place)
 
 
 def check_renamed(root):

@@ -62,6 +62,10 @@ static void known_partitions(hotbed_backend backend) {
     CHECK_EQ(check_partition(3, 2, zeros, items), 0);
     partition(3, 2, one_large, items);
     CHECK_EQ(check_partition(3, 2, one_large, items), 99);
+    /* The pairs differ by 10, 1 and 5: 10 - 5 - 1 if the largest differences are joined first. */
+    const uint64_t uneven[] = {20, 10, 9, 8, 7, 2};
+    partition(2, 3, uneven, items);
+    CHECK_EQ(check_partition(2, 3, uneven, items), 4);
     partition(1, 8, eight, items);
     CHECK_EQ(check_partition(1, 8, eight, items), 0);
     partition(8, 1, eight, items);

@@ -277,7 +277,7 @@ hotbed_status hotbed_stream_sync(hotbed_stream *stream) {
 
 hotbed_status hotbed_stream_finish(hotbed_stream *stream) {
     if (hotbed_stream_recording(stream))
-        return fail_recording("a call that waits", "waits");
+        return hotbed_stream_may_wait(stream);
     HOTBED_TRY(hotbed_fork_check());
     count_stream_wait(stream);
     return stream->ops->stream_sync(stream);

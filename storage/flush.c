@@ -29,7 +29,11 @@ hotbed_status hotbed_storage_reset(hotbed_storage *storage, hotbed_stream *strea
         hotbed_storage_take_back(storage, stream);
     uint32_t held = __atomic_load_n(&storage->held, __ATOMIC_RELAXED);
     if (held > 0)
-        return hotbed_fail(HOTBED_ERR_STATE, "%u tickets hold rows", held);
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "%u tickets hold rows: end each batch by backward or hotbed_ticket_cancel(), and "
+            "forget tickets that are kept",
+            held);
     for (uint32_t t = 0; t < storage->num_tables; t++)
         HOTBED_TRY(hotbed_storage_flush_table(storage, t, true, stream));
     return HOTBED_OK;

@@ -108,7 +108,11 @@ static hotbed_status check_free(hotbed_storage *storage, hotbed_stream *stream) 
         HOTBED_TRY(hotbed_stream_finish(stream));
     }
     if (held > 0)
-        return hotbed_fail(HOTBED_ERR_STATE, "%u tickets hold rows", held);
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "%u tickets hold rows: end each batch by backward or hotbed_ticket_cancel(), and "
+            "forget tickets that are kept",
+            held);
     return HOTBED_OK;
 }
 

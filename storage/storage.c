@@ -34,11 +34,12 @@ static hotbed_status allocate_tier(
     hotbed_stream *stream, hotbed_memory *rows) {
     uint64_t bytes = slots * table->view.row_bytes;
     hotbed_status status = hotbed_memory_alloc(stream, kind, bytes, directory, rows);
-    if (status != HOTBED_OK)
+    if (status == HOTBED_ERR_MEMORY) /* the text of an IO error has the path and the reason */
         return hotbed_fail(
             status, "table %s: no memory for %llu rows of %llu bytes in the %s tier", table->name,
             (unsigned long long)slots, (unsigned long long)table->view.row_bytes,
             rows == &table->rows ? "upper" : "lower");
+    HOTBED_TRY(status);
     return hotbed_row_has_gaps(&table->view) && !hotbed_memory_is_fresh_zero(rows)
                ? hotbed_fill(rows->data, 0, bytes, stream)
                : HOTBED_OK;
@@ -71,10 +72,11 @@ static hotbed_status allocate_lower_index(
     size_t bytes = view->lower_slots * (timed ? 3 : 2) * sizeof(uint64_t);
     hotbed_status status = hotbed_memory_alloc(
         stream, storage->lower_index_memory, bytes, storage->lower_directory, &table->lower_index);
-    if (status != HOTBED_OK)
+    if (status == HOTBED_ERR_MEMORY)
         return hotbed_fail(
             status, "table %s: no %s memory for %llu bytes of the lower tier's index", table->name,
             hotbed_memory_name(storage->lower_index_memory), (unsigned long long)bytes);
+    HOTBED_TRY(status);
     if (timed)
         view->lower.times = (uint64_t *)table->lower_index.data + 2 * view->lower_slots;
     return HOTBED_OK;
@@ -243,6 +245,7 @@ hotbed_status hotbed_storage_create(
     *out = NULL;
     if (stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream is NULL");
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(hotbed_storage_read_options(options, &o));
     hotbed_storage *storage = hotbed_new(sizeof *storage);
     if (storage == NULL)

@@ -41,7 +41,8 @@ hotbed_status hotbed_storage_set_state(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "clock %llu is over 2^52 - 1", (unsigned long long)s.clock);
     if (!isfinite(s.learning_rate))
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "learning_rate is not finite");
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "learning_rate %g is not finite", (double)s.learning_rate);
     hotbed_clock clock = {
         .prefetches = s.clock,
         .optimizer =

@@ -205,8 +205,9 @@ hotbed_status hotbed_ticket_create(
             HOTBED_ERR_ARGUMENT, "max_keys %llu is not in [1, 2^30]", (unsigned long long)max_keys);
     if (max_batch_size < 1 || (uint64_t)max_batch_size * storage->num_features > KEYS_MOST)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "max_batch_size %u of %u features: bags are not in [1, 2^30]",
-            max_batch_size, storage->num_features);
+            HOTBED_ERR_ARGUMENT, "max_batch_size %u * %u features = %llu bags is not in [1, 2^30]",
+            max_batch_size, storage->num_features,
+            (unsigned long long)max_batch_size * storage->num_features);
     if (hotbed_stream_recording(stream))
         return hotbed_fail(
             HOTBED_ERR_STATE, "cannot allocate a ticket while the stream records a graph");

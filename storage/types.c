@@ -145,7 +145,9 @@ hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
     if (o->kind < HOTBED_OPT_SGD || o->kind > HOTBED_OPT_LAST)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "optimizer: unknown kind %d", (int)o->kind);
     if (!isfinite(o->learning_rate))
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "optimizer: learning_rate is not finite");
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "optimizer: learning_rate %g is not finite",
+            (double)o->learning_rate);
     const float beta[2] = {o->beta1, o->beta2};
     for (int b = 0; b < 2; b++)
         if (!(beta[b] >= 0.0F && beta[b] < 1.0F))
@@ -156,7 +158,9 @@ hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "optimizer: eps %g is not at least 0", (double)o->eps);
     if (!isfinite(o->weight_decay))
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "optimizer: weight_decay is not finite");
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "optimizer: weight_decay %g is not finite",
+            (double)o->weight_decay);
     if (!(o->initial_accumulator >= 0.0F) || !isfinite(o->initial_accumulator))
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "optimizer: initial_accumulator %g is not at least 0",

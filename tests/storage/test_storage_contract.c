@@ -166,6 +166,29 @@ static void create_refuses_bad_tiers(hotbed_backend backend) {
     s.options.lower_index_memory = HOTBED_MEMORY_FILE;
     if (backend == HOTBED_BACKEND_CUDA)
         refuse(backend, &s, HOTBED_ERR_UNSUPPORTED, "lower_index_memory 4");
+    if (backend != HOTBED_BACKEND_HOST)
+        return;
+    s.options.lower_directory = "/no/such";
+    refuse(backend, &s, HOTBED_ERR_IO, "/no/such: No such file");
+    s.options.lower_index_memory = (hotbed_memory_kind)0;
+    s.options.lower_memory = HOTBED_MEMORY_FILE;
+    refuse(backend, &s, HOTBED_ERR_IO, "/no/such: No such file");
+}
+
+static void create_refuses_a_recording_stream(hotbed_backend backend) {
+    setup s;
+    hotbed_stream *stream;
+    hotbed_storage *storage = NULL;
+    hotbed_graph *graph;
+    setup_start(&s, 1, DIM, CAPACITY);
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    CHECK_OK(hotbed_graph_begin(stream));
+    CHECK_STATUS(hotbed_storage_create(&s.options, stream, &storage), HOTBED_ERR_STATE);
+    check_message("cannot wait for the stream while it records a graph");
+    CHECK(storage == NULL);
+    CHECK_OK(hotbed_graph_end(stream, &graph)); /* the recording goes on */
+    hotbed_graph_destroy(graph);
+    hotbed_stream_destroy(stream);
 }
 
 static void create_refuses_bad_initializers(hotbed_backend backend) {
@@ -219,7 +242,9 @@ static void create_refuses_bad_optimizers(hotbed_backend backend) {
                 continue;
             /* betas must be below 1 */
             *fields[field] = i < 3 ? bad_anywhere[i] : i == 3 ? -0.5F : 1.0F;
-            refuse_argument(backend, &s, "");
+            char value[32];
+            (void)snprintf(value, sizeof value, " %g is not ", (double)*fields[field]);
+            refuse_argument(backend, &s, value);
         }
     }
 }
@@ -408,6 +433,8 @@ static void ticket_create_refuses_bad_arguments(hotbed_backend backend) {
     check_message("2147483648");
     CHECK_STATUS(
         hotbed_ticket_create(storage, UINT64_MAX, 8, stream, &ticket), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_ticket_create(storage, 8, 0, stream, &ticket), HOTBED_ERR_ARGUMENT);
+    check_message("max_batch_size 0 * 3 features = 0 bags is not in [1, 2^30]");
     subject_close(&v);
 }
 
@@ -656,6 +683,9 @@ static void erase_and_clear_refuse_bad_arguments(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_clear(t, 0, NULL), HOTBED_ERR_ARGUMENT);
     test_ticket_prefetch(&v.good);
     CHECK_STATUS(hotbed_storage_clear(t, 0, s), HOTBED_ERR_STATE);
+    check_message("1 tickets hold rows: end each batch by backward or hotbed_ticket_cancel()");
+    CHECK_STATUS(hotbed_storage_reset(t, s), HOTBED_ERR_STATE);
+    check_message("1 tickets hold rows: end each batch by backward or hotbed_ticket_cancel()");
     test_ticket_backward(&v.good, &v.random);
     subject_close(&v);
 }
@@ -826,6 +856,7 @@ const hotbed_test hotbed_tests[] = {
     {"create_refuses_bad_names", create_refuses_bad_names},
     {"create_refuses_bad_enums", create_refuses_bad_enums},
     {"create_refuses_bad_tiers", create_refuses_bad_tiers},
+    {"create_refuses_a_recording_stream", create_refuses_a_recording_stream},
     {"create_refuses_bad_initializers", create_refuses_bad_initializers},
     {"create_refuses_bad_optimizers", create_refuses_bad_optimizers},
     {"create_refuses_bad_features", create_refuses_bad_features},

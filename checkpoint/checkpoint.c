@@ -17,6 +17,11 @@ static const hotbed_checkpoint_config config = {
 
 static const uint64_t extra_most = (uint64_t)1 << 30;
 
+static hotbed_status check_given(const char *call, const char *name, const void *argument) {
+    return argument != NULL ? HOTBED_OK
+                            : hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: %s is NULL", call, name);
+}
+
 static hotbed_status read_options(
     const hotbed_checkpoint_options *options, hotbed_checkpoint_options *out) {
     HOTBED_TRY(hotbed_options_read(
@@ -55,9 +60,10 @@ hotbed_status hotbed_checkpoint_save(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
     hotbed_stream *stream) {
     hotbed_checkpoint_options read;
-    if (path == NULL || storage == NULL || options == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint_save: path, storage, options or stream is NULL");
+    HOTBED_TRY(check_given("checkpoint_save", "path", path));
+    HOTBED_TRY(check_given("checkpoint_save", "storage", storage));
+    HOTBED_TRY(check_given("checkpoint_save", "options", options));
+    HOTBED_TRY(check_given("checkpoint_save", "stream", stream));
     HOTBED_TRY(read_options(options, &read));
     HOTBED_TRY(check_comm(read.comm, &read.share, stream));
     if (read.comm == NULL && read.share.world > 1)
@@ -70,8 +76,8 @@ hotbed_status hotbed_checkpoint_save(
 }
 
 hotbed_status hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id) {
-    if (path == NULL || id == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_begin: path or id is NULL");
+    HOTBED_TRY(check_given("checkpoint_begin", "path", path));
+    HOTBED_TRY(check_given("checkpoint_begin", "id", id));
     return hotbed_save_begin(&config, path, id);
 }
 
@@ -79,9 +85,10 @@ hotbed_status hotbed_checkpoint_put(
     const char *path, hotbed_checkpoint_id id, hotbed_storage *storage,
     const hotbed_checkpoint_options *options, hotbed_stream *stream) {
     hotbed_checkpoint_options read;
-    if (path == NULL || storage == NULL || options == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint_put: path, storage, options or stream is NULL");
+    HOTBED_TRY(check_given("checkpoint_put", "path", path));
+    HOTBED_TRY(check_given("checkpoint_put", "storage", storage));
+    HOTBED_TRY(check_given("checkpoint_put", "options", options));
+    HOTBED_TRY(check_given("checkpoint_put", "stream", stream));
     HOTBED_TRY(read_options(options, &read));
     return hotbed_save_shard(&config, path, id, storage, &read, stream);
 }
@@ -113,9 +120,9 @@ hotbed_status hotbed_checkpoint_snapshot_take(
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_take: out is NULL");
     *out = NULL;
-    if (storage == NULL || options == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "snapshot_take: storage, options or stream is NULL");
+    HOTBED_TRY(check_given("snapshot_take", "storage", storage));
+    HOTBED_TRY(check_given("snapshot_take", "options", options));
+    HOTBED_TRY(check_given("snapshot_take", "stream", stream));
     HOTBED_TRY(read_options(options, &read));
     if (read.comm != NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_take: a communicator is set");
@@ -130,15 +137,15 @@ hotbed_status hotbed_checkpoint_snapshot_take(
 
 hotbed_status hotbed_checkpoint_snapshot_write(
     hotbed_checkpoint_snapshot *snapshot, const char *path) {
-    if (snapshot == NULL || path == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_write: snapshot or path is NULL");
+    HOTBED_TRY(check_given("snapshot_write", "snapshot", snapshot));
+    HOTBED_TRY(check_given("snapshot_write", "path", path));
     return hotbed_snapshot_write(&config, path, snapshot);
 }
 
 hotbed_status hotbed_checkpoint_snapshot_put(
     hotbed_checkpoint_snapshot *snapshot, const char *path, hotbed_checkpoint_id id) {
-    if (snapshot == NULL || path == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_put: snapshot or path is NULL");
+    HOTBED_TRY(check_given("snapshot_put", "snapshot", snapshot));
+    HOTBED_TRY(check_given("snapshot_put", "path", path));
     return hotbed_snapshot_put(&config, path, id, snapshot);
 }
 
@@ -147,8 +154,9 @@ hotbed_status hotbed_checkpoint_load(
     uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream) {
     enum { INCREMENTS_MOST = 65535 };
     hotbed_checkpoint_load_options read;
-    if (path == NULL || storage == NULL || stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_load: path, storage or stream is NULL");
+    HOTBED_TRY(check_given("checkpoint_load", "path", path));
+    HOTBED_TRY(check_given("checkpoint_load", "storage", storage));
+    HOTBED_TRY(check_given("checkpoint_load", "stream", stream));
     if (extra != NULL && extra_bytes == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint_load: extra needs extra_bytes, its capacity");

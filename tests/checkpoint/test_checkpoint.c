@@ -216,9 +216,13 @@ static void refuses_wrong_arguments(hotbed_backend backend) {
     const char *path = sample_path("never");
     hotbed_checkpoint_options_init(&options);
     CHECK_STATUS(hotbed_checkpoint_save(NULL, storage, &options, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "checkpoint_save: path is NULL");
     CHECK_STATUS(hotbed_checkpoint_save(path, NULL, &options, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "checkpoint_save: storage is NULL");
     CHECK_STATUS(hotbed_checkpoint_save(path, storage, NULL, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "checkpoint_save: options is NULL");
     CHECK_STATUS(hotbed_checkpoint_save(path, storage, &options, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "checkpoint_save: stream is NULL");
     options.extra_bytes = 1;
     CHECK_STATUS(hotbed_checkpoint_save(path, storage, &options, stream), HOTBED_ERR_ARGUMENT);
     options.extra = "";
@@ -234,10 +238,13 @@ static void refuses_wrong_arguments(hotbed_backend backend) {
     char extra[4];
     CHECK_STATUS(
         hotbed_checkpoint_load(NULL, storage, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "checkpoint_load: path is NULL");
     CHECK_STATUS(
         hotbed_checkpoint_load(path, NULL, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "checkpoint_load: storage is NULL");
     CHECK_STATUS(
         hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, NULL, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "checkpoint_load: stream is NULL");
     CHECK_STATUS(
         hotbed_checkpoint_load(path, storage, NULL, NULL, extra, NULL, stream),
         HOTBED_ERR_ARGUMENT);

@@ -172,8 +172,10 @@ void hotbed_draft_remove(hotbed_draft *draft) {
     for (int i = 0; i < TRIES_MOST && (removed == -ENOTEMPTY || removed == -EEXIST); i++) {
         int handle =
             calls->open(calls->self, draft->parent.handle, draft->name, HOTBED_IO_DIRECTORY);
-        if (handle < 0)
+        if (handle < 0) { /* for example too many open files: an empty directory can still go */
+            (void)calls->remove(calls->self, draft->parent.handle, draft->name, true);
             return;
+        }
         draft->directory.calls = calls;
         draft->directory.handle = handle;
         (void)calls->list(calls->self, handle, remove_file, draft);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -112,6 +113,35 @@ static void save_survives_an_error_at_any_call(hotbed_backend backend) {
 /* Interrupted transfers continue; an interrupted sync or reservation may be an error. */
 static void save_survives_an_interrupt_at_any_call(hotbed_backend backend) {
     save_with(backend, SAMPLE_FAULT_EINTR, EINTR);
+}
+
+/* With too few file descriptors a save fails, and still removes what it made. */
+static void save_survives_a_lack_of_descriptors(hotbed_backend backend) {
+    if (backend != HOTBED_BACKEND_HOST)
+        return; /* a CUDA driver may need descriptors, too */
+    fixture b = set_up(backend);
+    const char *parent = sample_directory(), *path = sample_path("checkpoint");
+    struct rlimit all;
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &all), 0);
+    int lowest = dup(STDERR_FILENO);
+    CHECK(lowest >= 0);
+    (void)close(lowest);
+    hotbed_status status = HOTBED_ERR_IO;
+    int spare = 0;
+    for (; status != HOTBED_OK && spare < 64; spare++) {
+        const struct rlimit few = {(rlim_t)(lowest + spare), all.rlim_max};
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+        status = save(&b, &hotbed_io_system, path);
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &all), 0);
+        if (status == HOTBED_OK)
+            continue;
+        CHECK_STATUS(status, HOTBED_ERR_IO);
+        check_reason(EMFILE);
+        CHECK_EQ(sample_count_names(parent), 0);
+    }
+    CHECK_OK(status);
+    CHECK(spare > 2);
+    tear_down(&b);
 }
 
 static void short_transfers_are_continued(hotbed_backend backend) {
@@ -525,6 +555,7 @@ const hotbed_test hotbed_tests[] = {
     {"save_survives_no_space_at_any_call", save_survives_no_space_at_any_call},
     {"save_survives_an_error_at_any_call", save_survives_an_error_at_any_call},
     {"save_survives_an_interrupt_at_any_call", save_survives_an_interrupt_at_any_call},
+    {"save_survives_a_lack_of_descriptors", save_survives_a_lack_of_descriptors},
     {"short_transfers_are_continued", short_transfers_are_continued},
     {"file_systems_without_direct_transfers_work", file_systems_without_direct_transfers_work},
     {"a_save_whose_files_are_removed_fails", a_save_whose_files_are_removed_fails},

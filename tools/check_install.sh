@@ -62,5 +62,15 @@ if [ "$got" != "$said" ]; then
     echo "README.md: its program prints '$got', not '$said'"
     exit 1
 fi
+
+# The line of the page that compiles it, with the library in ~/hotbed, makes a program that runs.
+ln -s "$prefix" "$work/hotbed"
+cp "$work/readme.c" "$work/program.c"
+line=$(grep '^cc -std=c11 program.c ' README.md)
+got=$(cd "$work" && HOME=$work sh -c "$line && ./a.out" 2>&1) || true
+if [ "$got" != "$said" ]; then
+    echo "README.md: the program that its line compiles prints '$got', not '$said'"
+    exit 1
+fi
 echo "$(wc -l <"$work/exported") functions exported; find_package and pkg-config programs ran:"
 sed 's/^/    /' "$work/out"

@@ -116,11 +116,11 @@ static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *opt
  * Synchronous: returns when the checkpoint is on disk under its name. On any error nothing named
  * `path` exists, and the storage is unchanged. (One exception: if the new name cannot be synced to
  * disk and cannot be removed either; the error text then says so.)
- * Errors: ARGUMENT, STATE (`path` exists; tickets hold pins; the mark does not describe the parent,
- * or the parent has other ranks or routes; a table has a key that its route assigns to another
- * rank, with table, key and both ranks), IO (for example no space, with path and reason), CORRUPT
- * (the parent), MEMORY, UNSUPPORTED (a build without HDF5). With a communicator all ranks fail if
- * one does, with its error text, and COMM is possible (a rank is gone). */
+ * Errors: ARGUMENT (also: `options` is NULL), STATE (`path` exists; tickets hold pins; the mark does
+ * not describe the parent, or the parent has other ranks or routes; a table has a key that its route
+ * assigns to another rank, with table, key and both ranks), IO (for example no space, with path and
+ * reason), CORRUPT (the parent), MEMORY, UNSUPPORTED (a build without HDF5). With a communicator
+ * all ranks fail if one does, with its error text, and COMM is possible (a rank is gone). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
     hotbed_stream *stream);

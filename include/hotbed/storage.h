@@ -48,8 +48,27 @@
  *
  * Order: several streams may use one storage if the caller orders, with events, all prefetches one
  * after another, and all forwards and backwards one after another and each after its own prefetch.
- * A prefetch may overlap the forward and backward of another ticket. Calls that set or remove rows
- * must not overlap any other call.
+ * A prefetch may overlap the forward and backward of another ticket, but must run after the
+ * backward of its own ticket's previous batch. Calls that set or remove rows must not overlap any other call. This loop
+ * prefetches the next batch on stream `ahead`, beside the present step on `stream`:
+ *
+ *       // tickets[2], batches[2] with arrays of their own, and events fetched[2] and trained[2]
+ *       hotbed_storage_prefetch(storage, &batches[0], tickets[0], ahead);
+ *       hotbed_event_record(fetched[0], ahead);
+ *       for (int step = 0; step < steps; step++) {
+ *           int now = step % 2, next = 1 - now;
+ *           if (step + 1 < steps) {
+ *               hotbed_stream_wait(ahead, trained[next]); // the ticket's previous backward
+ *               fill(&batches[next], ahead); // yours: enqueues the keys of batch step + 1
+ *               hotbed_storage_prefetch(storage, &batches[next], tickets[next], ahead);
+ *               hotbed_event_record(fetched[next], ahead);
+ *           }
+ *           hotbed_stream_wait(stream, fetched[now]);
+ *           hotbed_storage_forward(storage, tickets[now], output, 0, stream);
+ *           model(output, gradient, stream);
+ *           hotbed_storage_backward(storage, tickets[now], gradient, 0, stream);
+ *           hotbed_event_record(trained[now], stream);
+ *       }
  *
  * Faults: a kernel may find that a table is full, or that a key lies outside of a static table. The
  * affected key then reads as a defined row and trains nothing, and all other keys are served. The
@@ -57,7 +76,9 @@
  * hotbed_storage_options.check selects another reaction. The storage stays usable.
  *
  * Results: sums run in a fixed order, so two runs, both backends and any prefetch depth give the
- * same bytes; see hotbed_storage_backward().
+ * same bytes; see hotbed_storage_backward(). This holds while no key is evicted or refused. A pinned
+ * row is not evicted, so which key makes way for a new one depends on the prefetch depth, the mode,
+ * and the time at which a backward on another stream unpins its rows.
  *
  * Origins: fusion and fused backward are from FBGEMM's table-batched embeddings; hash tables that
  * grow by key, prefetch state and counters from dynamicemb; scored buckets from HierarchicalKV. */

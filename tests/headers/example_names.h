@@ -55,7 +55,15 @@ extern int64_t *keys;
 extern int64_t *lengths;
 extern uint64_t *slots, *count;
 extern float *weights, *output, *gradient, *gradients, *labels, *new_labels;
+#ifdef EXAMPLE_OF_storage
+extern hotbed_batch batches[2];
+extern hotbed_ticket *tickets[2];
+extern hotbed_event *fetched[2], *trained[2];
+extern hotbed_stream *ahead;
+void fill(hotbed_batch *batch, hotbed_stream *stream);
+#else
 extern void *const *batches;
+#endif
 extern char text[4096];
 #ifdef EXAMPLE_OF_optimizer
 #define clock optimizer_clock /* not the one of time.h */

@@ -64,7 +64,8 @@ hotbed_status hotbed_checkpoint_check(const char *path) {
 }
 
 hotbed_status hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out) {
-    *out = NULL;
+    if (out != NULL)
+        *out = NULL;
     return unsupported();
 }
 
@@ -78,7 +79,8 @@ hotbed_status hotbed_checkpoint_arena_create(
     (void)device_bytes;
     (void)pinned_bytes;
     (void)stream;
-    *out = NULL;
+    if (out != NULL)
+        *out = NULL;
     return unsupported();
 }
 
@@ -92,7 +94,8 @@ hotbed_status hotbed_checkpoint_snapshot_take(
     (void)storage;
     (void)options;
     (void)stream;
-    *out = NULL;
+    if (out != NULL)
+        *out = NULL;
     return unsupported();
 }
 

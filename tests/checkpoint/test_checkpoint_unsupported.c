@@ -10,6 +10,10 @@ static void calls_are_unsupported(hotbed_backend backend) {
     CHECK_STATUS(
         hotbed_checkpoint_load("path", NULL, NULL, NULL, NULL, NULL, NULL), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(hotbed_checkpoint_check("path"), HOTBED_ERR_UNSUPPORTED);
+    CHECK_STATUS(hotbed_checkpoint_mark_create(NULL), HOTBED_ERR_UNSUPPORTED);
+    CHECK_STATUS(hotbed_checkpoint_arena_create(1, 1, NULL, NULL), HOTBED_ERR_UNSUPPORTED);
+    CHECK_STATUS(
+        hotbed_checkpoint_snapshot_take(NULL, &options, NULL, NULL), HOTBED_ERR_UNSUPPORTED);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -10,6 +10,7 @@ Ranks can also be threads of one process, or processes that share a ``torch.dist
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
@@ -37,8 +38,20 @@ _FAILURES = {
 #: What some reasons mean for a training program.
 _MEANINGS = {
     "LEFT": "; its program ended or raised, or made fewer calls: see its log",
+    "DEADLINE": "; it is slow, waits for something else, or makes fewer calls: all ranks train, evaluate, save and "
+    "load together",
     "MISMATCH": "; the ranks make different calls, or in another order",
 }
+
+#: Parts of a tag, from the lowest bits: a storage's number, what it does, and the number of the batch.
+_STORAGE_BITS, _BATCH_BITS = 14, 16
+_STAGES = ("creation", "forward", "evaluation", "backward")
+
+
+def tag_of(storage: int, stage: str, batch: int = 0) -> int:
+    """Return the tag of a storage's calls, which ranks compare; ``stage`` is one of ``_STAGES``."""
+    number = batch % (1 << _BATCH_BITS) * len(_STAGES) + _STAGES.index(stage)
+    return number << _STORAGE_BITS | storage % (1 << _STORAGE_BITS)
 
 
 class Comm:
@@ -62,7 +75,7 @@ class Comm:
     def _own(self, pointer: Any) -> None:
         self._c = pointer
         self.lock = threading.RLock()
-        self._collections = 0
+        self._storages: List[str] = []  # names of their tables
         #: The last error that all ranks raised together; after it the ranks still agree.
         self.agreed: Optional[BaseException] = None
         weakref.finalize(self, lib.hotbed_comm_destroy, pointer)
@@ -215,7 +228,17 @@ class Comm:
         if fault.reason == lib.HOTBED_COMM_WELL:
             return None
         reason = _FAILURES[fault.reason]
-        return {"reason": reason, "rank": int(fault.rank), "text": text(fault.text) + _MEANINGS.get(reason, "")}
+        said = re.sub(r"with tag (\d+)", lambda tag: self._stage(int(tag[1])), text(fault.text))
+        return {"reason": reason, "rank": int(fault.rank), "text": said + _MEANINGS.get(reason, "")}
+
+    def _stage(self, tag: int) -> str:
+        """Describe the calls that have a tag."""
+        if tag == 0:
+            return "in a save, a load or the creation of a collection"
+        number, storage = tag >> _STORAGE_BITS, tag % (1 << _STORAGE_BITS)
+        batch, stage = divmod(number, len(_STAGES))
+        tables = self._storages[storage - 1] if 0 < storage <= len(self._storages) else "another collection"
+        return f"in the {_STAGES[stage]} of {f'batch {batch} of ' if batch else ''}{tables}"
 
     def reason(self) -> str:
         """Return this rank and the text of the failure, for an exception."""
@@ -241,16 +264,16 @@ class Comm:
 
     # --- for the package ------------------------------------------------------------------------
 
-    def next_collection(self) -> int:
+    def next_storage(self, tables: List[str]) -> int:
         """Return a number for the next storage; equal on all ranks, because they create storages in the same order."""
-        self._collections += 1
-        return self._collections
+        self._storages.append(f"tables {', '.join(tables)} (storage {len(self._storages) + 1})")
+        return len(self._storages)
 
     def calls(self, tag: int) -> _Calls:
         """Return a context manager for collective calls.
 
-        It takes the lock and tags the calls, so that ranks can tell the calls of different collections apart.  If the
-        block raises, the communicator is aborted, because the other ranks make the same calls.
+        It takes the lock and tags the calls, so that ranks can tell the calls of different collections, stages and
+        batches apart.  If the block raises, the communicator is aborted, because the other ranks make the same calls.
         An error that all ranks raise together (``agreed``) does not abort it.
         """
         return _Calls(self, tag)
@@ -265,6 +288,7 @@ class _Calls:
         lib.hotbed_comm_set_tag(self.comm.pointer, self.tag)
 
     def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        lib.hotbed_comm_set_tag(self.comm.pointer, 0)
         self.comm.lock.release()
         if error is None or error is self.comm.agreed or self.comm.size == 1:
             return

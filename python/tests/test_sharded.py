@@ -514,6 +514,32 @@ def test_ranks_that_make_different_calls(tmp_path, needs_hdf5):
         assert isinstance(result, hotbed.CommError) and "; the ranks make different calls" in str(result)
 
 
+def test_ranks_that_call_backward_in_another_order():
+    """The messages have the same sizes, so without a check the gradients would go to the rows of another batch."""
+
+    def body(comm):
+        ebc = pooled(comm, configs=tables()[:1])
+        first, second = (ebc(bags(seed, features=("f", "g"))).values().sum() for seed in (0, 1))
+        for loss in (first, second) if comm.rank == 0 else (second, first):
+            loss.backward()
+
+    for result in on_threads(body):
+        assert isinstance(result, hotbed.CommError)
+        assert "in the backward of batch 1 of tables item (storage 1)" in str(result)
+        assert "in the backward of batch 2 of tables item (storage 1)" in str(result)
+
+
+def test_a_rank_that_evaluates_while_another_trains():
+    def body(comm):
+        ebc = pooled(comm, configs=tables()[:1])
+        with torch.set_grad_enabled(comm.rank == 1):
+            ebc(bags(0, features=("f", "g")))
+
+    for result in on_threads(body):
+        assert isinstance(result, hotbed.CommError)
+        assert "rank 0 does all_to_all of 1 parts in the evaluation of tables item (storage 1)" in str(result)
+
+
 def test_calls_after_a_rank_has_left():
     comms = hotbed.Comm.threads(2)
 
@@ -551,7 +577,7 @@ def test_a_rank_that_does_not_come_is_named():
             ebc(bags(0))
 
     results = on_threads(body, deadline_ms=200)
-    assert isinstance(results[0], hotbed.CommError) and "rank 1 did not come within 200 ms" in str(results[0])
+    assert isinstance(results[0], hotbed.CommError) and "rank 1 did not come within 200 ms; it is" in str(results[0])
 
 
 def test_ranks_with_different_arguments():

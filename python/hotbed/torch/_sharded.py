@@ -10,12 +10,12 @@ import hashlib
 import re
 import threading
 import weakref
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
 from hotbed._c import check, ffi, lib, new
-from hotbed.comm import Comm
+from hotbed.comm import Comm, tag_of
 from hotbed.errors import ArgumentError, CommError, HotbedError, KeyRangeError, StateError, UnsupportedError
 from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot, indices, versions
 from hotbed.torch.config import Optimizer, PoolingType, Route, ShardedOptions, Table
@@ -105,7 +105,7 @@ class ShardedStorage(Storage):
     ) -> None:
         """See the class."""
         self.comm, self.sharded, self._label, self._is_weighted = comm, sharded, label, is_weighted
-        self._tag = comm.next_collection()
+        self._number = comm.next_storage([t.name for t in tables])
         self._last: Optional[_Slot] = None
         self._eval = _Slot()
         self._thread = 0  # of the last forward
@@ -126,7 +126,7 @@ class ShardedStorage(Storage):
         }
         self._compare(described)
         error: Optional[Exception] = None
-        with comm.calls(self._tag):  # with ONE_SIDED creating a context is a collective call
+        with comm.calls(tag_of(self._number, "creation")):  # with ONE_SIDED creating a context is a collective call
             try:
                 self._fill(self.slots[0])
             except UnsupportedError as raised:  # raised on all ranks alike
@@ -186,6 +186,15 @@ class ShardedStorage(Storage):
         keep.append(self._routes)
 
     # --- batches --------------------------------------------------------------------------------
+
+    def _calls(self, stage: str, batch: int) -> Any:
+        """Return the context manager of a stage's collective calls; ranks compare the stage and the batch's number."""
+        return self.comm.calls(tag_of(self._number, stage, batch))
+
+    def _turn_of(self, key: Tuple[int, int, int]) -> int:
+        """Return the number of a batch that begins its forward; a prefetched one has it already."""
+        number = self.ahead.get(key)
+        return self.turn + 1 if number is None else self.slots[number].order
 
     def _fill(self, slot: _Slot) -> None:
         if slot.ticket is not None:
@@ -281,7 +290,7 @@ class ShardedStorage(Storage):
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
     ) -> None:
         """Look a batch up ahead of its forward, which must get the same tensors."""
-        with self.comm.calls(self._tag):
+        with self.lock, self._calls("forward", self.turn + 1):
             stream = self.streams.current()
             number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
@@ -300,13 +309,14 @@ class ShardedStorage(Storage):
     ) -> int:
         """Fill ``out``, and return the batch's number for the backward; -1 without training."""
         target, stride = ffi.cast("void *", out.data_ptr()), self.columns
-        with self.comm.calls(self._tag):
+        key = (keys.data_ptr(), offsets.data_ptr(), keys.shape[0])
+        with self.lock, self._calls("forward" if training else "evaluation", self._turn_of(key) if training else 0):
             stream = self.streams.current()
             if not training:
                 self._evaluate(keys, offsets, weights, samples, target, stream)
                 return -1
             self._thread = threading.get_ident()
-            number = self.ahead.pop((keys.data_ptr(), offsets.data_ptr(), keys.shape[0]), None)
+            number = self.ahead.pop(key, None)
             if number is None:
                 number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
@@ -353,7 +363,8 @@ class ShardedStorage(Storage):
                 "threads would wait for each other for ever; call backward() under "
                 "torch.autograd.set_multithreading_enabled(False)"
             )
-        with self.comm.calls(self._tag):
+        slot = self.slots[token % _SLOTS_MOST % len(self.slots)]
+        with self.lock, self._calls("backward", slot.order):
             super().backward(token, gradient)
 
     def _backward(self, slot: _Slot, data: Any, stride: int, stream: Any) -> None:

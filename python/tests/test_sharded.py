@@ -274,6 +274,24 @@ def test_a_state_dict_has_the_rows_of_its_rank():
     assert sorted(key for r in results for key in r[1]) == one.keys("user").tolist()
 
 
+def test_a_state_dict_of_another_rank_is_refused(tmp_path):
+    """Parts of a static table have equal shapes on all ranks, if their number divides the table's rows."""
+    configs = [ht.EmbeddingBagConfig(40, DIM, "item", feature_names=["f"])]
+
+    def save(comm):
+        model = torch.nn.Sequential(pooled(comm, configs=configs))
+        torch.save(model.state_dict(), tmp_path / str(comm.rank))
+        model.load_state_dict(torch.load(tmp_path / str(comm.rank)))
+
+    def load(comm):
+        with pytest.raises(RuntimeError, match=f"rows of rank 0 of 2, but this is rank {comm.rank} of {comm.size}"):
+            torch.nn.Sequential(pooled(comm, configs=configs)).load_state_dict(torch.load(tmp_path / "0"))
+
+    well(on_threads(save))
+    well(on_threads(lambda comm: load(comm) if comm.rank == 1 else pooled(comm, configs=configs)))
+    well(on_threads(load, 1))
+
+
 def test_rows_by_key_are_those_of_this_rank():
     def body(comm):
         ebc, keys = pooled(comm), torch.arange(ROWS)

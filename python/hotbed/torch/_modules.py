@@ -291,8 +291,15 @@ class _Collection(torch.nn.Module):
 
     # --- as a module of PyTorch -----------------------------------------------------------------
 
+    def _share(self) -> Tuple[int, int]:
+        """Return this rank and the number of ranks that share the rows."""
+        return (0, 1) if self._comm is None else (self._comm.rank, self._comm.size)
+
     def _save_to_state_dict(self, destination: Dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        about = getattr(destination, "_metadata", {}).get(prefix[:-1])
+        if about is not None and self._share()[1] > 1:
+            about["share"] = self._share()
         for table in self._tables:
             storage, number = self._place[table.name]
             name = f"{prefix}{self._state_name}.{table.name}.weight"
@@ -317,6 +324,14 @@ class _Collection(torch.nn.Module):
         unexpected_keys: List[str],
         error_msgs: List[str],
     ) -> None:
+        rank, world = local_metadata.get("share", (0, 1))
+        if world > 1 and (rank, world) != self._share():
+            here = "{} of {}".format(*self._share())
+            error_msgs.append(
+                f"{prefix}{self._state_name}: rows of rank {rank} of {world}, but this is rank {here}; load the state "
+                "dict that this rank saved, or use hotbed.checkpoint, which loads on any number of ranks"
+            )
+            return
         used = set()
         for table in self._tables:
             storage, number = self._place[table.name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import os
 import pathlib
@@ -420,7 +421,8 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
 
     Raises:
         CorruptError: a file is damaged.
-        StateError: the tables differ from the checkpoint's, or the increments do not follow each other.
+        StateError: the tables differ from the checkpoint's, the increments do not follow each other, or the ranks load
+            different checkpoints.
         FullError: a table that does not evict is full.
     """
     _check(module, increments=increments)
@@ -433,6 +435,8 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
         step, size = ffi.new("uint64_t *"), ffi.new("uint64_t *")
         with _together(module):
             size[0] = _extra_bytes(os.fsdecode(place), increments, number, module)
+            ids = [_id(_storages(module, p)[number][1]) for p in (path, *increments)]
+        _compare(module, path, ids)
         buffer = ffi.new("char[]", max(1, size[0]))
         keep: List[Any] = []
         storage.join(options, keep)
@@ -444,6 +448,28 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
         if number == 0:
             result = Loaded(int(step[0]), bytes(ffi.buffer(buffer, size[0])))
     return result
+
+
+def _id(place: bytes) -> str:
+    """Return the id of a checkpoint, from its MANIFEST."""
+    return next((words[1] for words in _manifest(os.fsdecode(place)) if words[0] == "id" and len(words) > 1), "")
+
+
+def _compare(module: Any, path: Path, ids: List[str]) -> None:
+    """Raise on all ranks if two ranks load different checkpoints or increments."""
+    if module.comm is None:
+        return
+    from hotbed.torch._sharded import gather
+
+    first = module.storages[0]
+    mine = hashlib.sha256(" ".join(ids).encode()).digest()
+    every = gather(module.comm, first.device, first.streams.current(), mine)
+    for rank, theirs in enumerate(every):
+        if theirs != every[0]:
+            raise StateError(
+                f"ranks 0 and {rank} load different checkpoints or increments; here it is {os.fspath(path)!r} and "
+                f"{len(ids) - 1} increments"
+            )
 
 
 def _extra_bytes(path: str, increments: Sequence[Path], number: int, module: Any) -> int:

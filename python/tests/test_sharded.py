@@ -342,6 +342,24 @@ def test_checkpoints_are_loaded_by_other_numbers_of_ranks(saving, loading, tmp_p
         assert all(torch.equal(found[name][key], row) for key, row in expected[name].items())
 
 
+def test_ranks_that_load_different_checkpoints(tmp_path, needs_hdf5):
+    """As when each rank looks for the newest one itself, or reads a disk of its own."""
+
+    def body(comm):
+        ebc, saved = pooled(comm, configs=tables()[:1]), checkpoint.Increments()
+        for i in range(2):
+            ebc(bags(comm.rank, features=("f", "g"))).values().sum().backward()
+            saved.save(tmp_path / str(i), ebc, step=i)
+            checkpoint.save(tmp_path / f"full{i}", ebc, step=i)
+        with pytest.raises(hotbed.StateError, match=f"0 and 1 load different .* here it is '.*full{comm.rank}'"):
+            checkpoint.load(tmp_path / f"full{comm.rank}", ebc)
+        with pytest.raises(hotbed.StateError, match=f"different checkpoints or increments; .* and {comm.rank} incr"):
+            checkpoint.load(tmp_path / "0", ebc, [tmp_path / "1"][: comm.rank])
+        assert checkpoint.load(tmp_path / "full1", ebc).step == 1  # the communicator goes on
+
+    well(on_threads(body))
+
+
 def test_ranks_save_together_while_they_train(tmp_path, needs_hdf5):
     def save(comm):
         ebc, saved = pooled(comm), checkpoint.Increments()

@@ -136,7 +136,7 @@ static bool is_named_damaged(const char *name) {
 }
 
 /* Count a checkpoint with such a name as damaged, even if its files have the right sizes. */
-static void believe_name(tool_entry *e) {
+static void mark_by_name(tool_entry *e) {
     if (e->state != TOOL_WHOLE || !is_named_damaged(e->name))
         return;
     e->good = false;
@@ -171,7 +171,7 @@ static bool read_entry(const hotbed_io_file *in, const char *name, tool_entry *e
         e->state = TOOL_UNFINISHED;
     } else {
         describe(in, name, e);
-        believe_name(e);
+        mark_by_name(e);
     }
     return true;
 }

@@ -27,13 +27,7 @@ hotbed_status hotbed_storage_reset(hotbed_storage *storage, hotbed_stream *strea
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     if (!hotbed_stream_recording(stream))
         hotbed_storage_take_back(storage, stream);
-    uint32_t held = __atomic_load_n(&storage->held, __ATOMIC_RELAXED);
-    if (held > 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
-            "%u tickets hold rows: end each batch by backward or hotbed_ticket_cancel(), and "
-            "forget tickets that are kept",
-            held);
+    HOTBED_TRY(hotbed_storage_check_held(__atomic_load_n(&storage->held, __ATOMIC_RELAXED)));
     for (uint32_t t = 0; t < storage->num_tables; t++)
         HOTBED_TRY(hotbed_storage_flush_table(storage, t, true, stream));
     return HOTBED_OK;

@@ -262,6 +262,9 @@ hotbed_status hotbed_storage_same_device(
 hotbed_status hotbed_storage_check_table(
     const hotbed_storage *storage, uint32_t table, const hotbed_stream *stream);
 
+/* STATE unless `held`, the number of tickets that hold rows, is 0. */
+hotbed_status hotbed_storage_check_held(uint32_t held);
+
 /* Convert `rows` for kernels; NULL gives an empty view. Errors: ARGUMENT (states or times that the
  * rows do not have). */
 hotbed_status hotbed_storage_rows_view(

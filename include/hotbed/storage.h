@@ -49,8 +49,9 @@
  * Order: several streams may use one storage if the caller orders, with events, all prefetches one
  * after another, and all forwards and backwards one after another and each after its own prefetch.
  * A prefetch may overlap the forward and backward of another ticket, but must run after the
- * backward of its own ticket's previous batch. Calls that set or remove rows must not overlap any other call. This loop
- * prefetches the next batch on stream `ahead`, beside the present step on `stream`:
+ * backward of its own ticket's previous batch. Calls that set or remove rows must not overlap any
+ * other call. This loop prefetches the next batch on stream `ahead`, beside the present step on
+ * `stream`:
  *
  *       // tickets[2], batches[2] with arrays of their own, and events fetched[2] and trained[2]
  *       hotbed_storage_prefetch(storage, &batches[0], tickets[0], ahead);

@@ -98,16 +98,6 @@ hotbed_status hotbed_storage_erase(
     return n == 0 ? HOTBED_OK : storage->kernels.rows->erase(&args, stream);
 }
 
-hotbed_status hotbed_storage_check_held(uint32_t held) {
-    if (held > 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
-            "%u tickets hold rows: end each batch by backward or hotbed_ticket_cancel(), and "
-            "forget tickets that are kept",
-            held);
-    return HOTBED_OK;
-}
-
 /* STATE if tickets hold pins, taken by enqueued calls or by launched graphs. Synchronous. */
 static hotbed_status check_free(hotbed_storage *storage, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_stream_may_wait(stream));

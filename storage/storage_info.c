@@ -21,6 +21,16 @@ hotbed_status hotbed_storage_same_device(
     return HOTBED_OK;
 }
 
+hotbed_status hotbed_storage_check_held(uint32_t held) {
+    if (held > 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "%u tickets hold rows: end each batch by backward or hotbed_ticket_cancel(), and "
+            "forget tickets that are kept",
+            held);
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_storage_check_table(
     const hotbed_storage *storage, uint32_t table, const hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));

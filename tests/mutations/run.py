@@ -162,6 +162,9 @@ def baseline(patches, jobs):
         if not tests:
             continue
         configure(build)
+        listed = subprocess.run(["ctest", "--preset", build, "-N"], cwd=TREE, capture_output=True, text=True).stdout
+        if missing := set(tests) - set(re.findall(r"^ *Test +#\d+: (\S+)$", listed, re.M)):
+            sys.exit(f"{build} has no entry {', '.join(sorted(missing))}")
         built = compile_targets(build, programs(tests), jobs)
         if built.returncode:
             sys.exit(f"{build} cannot be built without a fault:\n{built.stdout[-3000:]}")

@@ -130,9 +130,11 @@ static int run_world(exchange_program *p, uint32_t size) {
         status = workload_input_for(&workloads[0], p->scale, &p->input);
     if (status == HOTBED_OK)
         status = p->transport == HOTBED_TRANSPORT_MPI ? run_mpi(p) : run_threads(p, size);
+    const char *reason = hotbed_last_error(); /* empty if a thread failed, which printed it */
     if (status != HOTBED_OK)
         (void)fprintf(
-            stderr, "hotbed-exchange: %s: %s\n", hotbed_status_name(status), hotbed_last_error());
+            stderr, "hotbed-exchange: %s%s%s\n", hotbed_status_name(status),
+            *reason == '\0' ? "" : ": ", reason);
     workload_input_destroy(&p->input);
     return status == HOTBED_OK ? 0 : 1;
 }

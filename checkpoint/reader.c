@@ -8,7 +8,7 @@
 #include "checkpoint/redistribute.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"
-#include "hotbed/storage.h"
+#include "storage/storage.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -360,15 +360,12 @@ static hotbed_status clear(reader *r) {
     return HOTBED_OK;
 }
 
-/* Grow a table before its rows are loaded. A rank of a routed table has about an equal share; six
- * standard deviations above the mean bound it. */
+/* Grow a table before its rows are loaded, so far that the first batches after the load find space
+ * for their new keys. A rank of a routed table has about an equal share; six standard deviations
+ * above the mean bound it. */
 static hotbed_status grow_table(reader *r, uint32_t table) {
-    hotbed_table_info info = {.size = sizeof info};
-    uint32_t number = r->numbers[table];
+    const uint32_t number = r->numbers[table];
     uint64_t rows = 0;
-    HOTBED_TRY(hotbed_storage_table(r->storage, number, &info));
-    if (info.capacity == info.max_capacity)
-        return HOTBED_OK;
     for (uint32_t i = 0; i < r->num_links; i++)
         rows += r->links[i].manifest.tables[table].rows;
     if (r->share.routes != NULL && r->share.routes[number].world > 1) {
@@ -376,8 +373,7 @@ static hotbed_status grow_table(reader *r, uint32_t table) {
         uint64_t most = mean + (uint64_t)(6.0 * sqrt((double)mean)) + 1;
         rows = most < rows ? most : rows;
     }
-    return hotbed_storage_grow(
-        r->storage, number, rows < info.max_capacity ? rows : info.max_capacity, r->stream);
+    return hotbed_growth_reserve(r->storage, number, rows, r->stream);
 }
 
 static hotbed_status grow_tables(reader *r) {

@@ -135,6 +135,19 @@ hotbed_status hotbed_storage_grow(
     return grow(storage, t, capacity, stream);
 }
 
+hotbed_status hotbed_growth_reserve(
+    hotbed_storage *storage, uint32_t table, uint64_t keys, hotbed_stream *stream) {
+    const hotbed_table *t = &storage->tables[table];
+    if (!hotbed_table_grows(t))
+        return HOTBED_OK;
+    const double wanted = (double)keys / (double)t->growth_load;
+    const uint64_t spacious = wanted < (double)t->most ? (uint64_t)wanted + 1 : t->most;
+    const hotbed_status status = hotbed_storage_grow(storage, table, spacious, stream);
+    return status == HOTBED_OK
+               ? HOTBED_OK
+               : hotbed_storage_grow(storage, table, keys < t->most ? keys : t->most, stream);
+}
+
 hotbed_status hotbed_storage_segment(
     const hotbed_storage *storage, uint32_t table, uint32_t segment, hotbed_segment_info *out) {
     if (storage == NULL)

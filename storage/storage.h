@@ -235,6 +235,12 @@ hotbed_index_bytes hotbed_table_index_bytes(const hotbed_table *table);
 
 void hotbed_growth_free(hotbed_table *table);
 
+/* Grow a table so far that it holds `keys` keys and is below growth_load; without the memory for
+ * that, so far that it holds them. max_capacity limits both. Does not wait.
+ * Errors: as hotbed_storage_grow(). */
+hotbed_status hotbed_growth_reserve(
+    hotbed_storage *storage, uint32_t table, uint64_t keys, hotbed_stream *stream);
+
 /* Allocate what polls need if a table grows; does nothing otherwise. */
 hotbed_status hotbed_growth_create(hotbed_storage *storage, hotbed_stream *stream);
 void hotbed_growth_destroy(hotbed_storage *storage);

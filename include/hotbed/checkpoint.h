@@ -256,12 +256,14 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  * The storage may have other capacities, eviction, scores and backend than the saved one; dim,
  * dtype, key type and kind of optimizer must be the same. A storage without optimizer loads every
  * checkpoint, without the optimizer's states. Times of TIMESTAMP_LFU tables are loaded only into
- * such tables; if the checkpoint has none, rows get the times of new rows. If not all rows fit, a
- * table that evicts keeps those with the highest scores, and a table that does not evict fails with
- * FULL. A table that evicts can be filled to its last slot, which is 3 % more rows than its
- * capacity. A table of the same size then cannot place every row, since rows arrive in another
- * order (it kept 98.8 % of a million, which is more than its capacity; with 5 % more capacity
- * 99.94 %).
+ * such tables; if the checkpoint has none, rows get the times of new rows.
+ *
+ * A table with max_capacity first grows so far that the rows fill less than growth_load of it. If
+ * not all rows fit, a table that evicts keeps those with the highest scores, and a table that does
+ * not evict fails with FULL. A table that evicts can be filled to its last slot, which is 3 % more
+ * rows than its capacity. A table of the same size then cannot place every row, since rows arrive
+ * in another order (it kept 98.8 % of a million, which is more than its capacity; with 5 % more
+ * capacity 99.94 %).
  *
  * If the checkpoint has the same number of ranks and the same routes, each rank reads its own
  * shard. Otherwise, with a communicator, each rank reads a share, cut where blocks of the files

@@ -93,6 +93,33 @@ static void loads_into_a_table_that_grows(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* After a load a table has the space that polls leave for new keys: polls lag behind, so a table that is full to its last
+ * slot would refuse the keys of the first batches. */
+static void a_loaded_table_has_space_for_new_keys(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    sample from = {.rows = 5000, .capacity = 6000};
+    sample to = {.rows = 90, .capacity = 100, .max_capacity = 60000};
+    hotbed_storage *a = sample_create(&from, stream), *b = sample_create(&to, stream);
+    const char *path = sample_path("checkpoint");
+    hotbed_table_info info = {.size = sizeof info};
+    sample_fill(&from, a, stream);
+    save(path, a, stream);
+    CHECK_OK(hotbed_checkpoint_load(path, b, NULL, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_storage_table(b, 0, &info));
+    CHECK_EQ(info.capacity, 5556); /* of which 5,000 are less than 0.9 */
+    CHECK_EQ(info.segments, 1);
+    for (int i = 0; i < 2; i++) { /* the second poll has the count of the first */
+        uint32_t grown;
+        CHECK_OK(hotbed_storage_poll_growth(b, stream, &grown));
+        CHECK_EQ(grown, 0);
+        CHECK_OK(hotbed_stream_sync(stream));
+    }
+    sample_check_same(a, b, stream);
+    hotbed_storage_destroy(a);
+    hotbed_storage_destroy(b);
+    hotbed_stream_destroy(stream);
+}
+
 /* Each column has more bytes than a chunk and than a block. */
 static void loads_a_table_of_many_blocks(hotbed_backend backend) {
     sample s = {
@@ -536,6 +563,7 @@ const hotbed_test hotbed_tests[] = {
     {"loads_what_was_saved_with_rowwise_adagrad", loads_what_was_saved_with_rowwise_adagrad},
     {"loads_into_another_capacity", loads_into_another_capacity},
     {"loads_into_a_table_that_grows", loads_into_a_table_that_grows},
+    {"a_loaded_table_has_space_for_new_keys", a_loaded_table_has_space_for_new_keys},
     {"loads_a_table_of_many_blocks", loads_a_table_of_many_blocks},
     {"a_table_that_is_full_is_loaded", a_table_that_is_full_is_loaded},
     {"extra_bytes_come_back", extra_bytes_come_back},

@@ -3,6 +3,7 @@
 
 #include "base/float.h"
 #include "checkpoint/checkpoint.h"
+#include "storage/types.h"
 #include "tests/support/harness.h"
 
 #include <dirent.h>
@@ -245,7 +246,7 @@ void sample_fill_formula(const sample *s, hotbed_storage *storage, hotbed_stream
 
 static sample formula_sample(const char *optimizer) {
     sample s = {.seed = 42};
-    for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_ROWWISE_ADAGRAD; kind++)
+    for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_LAST; kind++)
         if (strcmp(optimizer, hotbed_optimizer_name((hotbed_optimizer_kind)kind)) == 0)
             s.optimizer = (hotbed_optimizer_kind)kind;
     CHECK(s.optimizer != 0);

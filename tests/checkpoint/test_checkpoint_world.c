@@ -1,5 +1,6 @@
 /* tests/checkpoint/test_checkpoint_world.c - ranks save and load together over every transport, as threads
  * and as processes. */
+#include "storage/types.h"
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/dist/world.h"
@@ -86,7 +87,7 @@ static void save_and_load(world_rank *me) {
     share_directory(me, directory);
     name_in(full, directory, "full");
     name_in(one, directory, "increment");
-    for (uint32_t kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_ROWWISE_ADAGRAD; kind++) {
+    for (uint32_t kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_LAST; kind++) {
         make(me, &from, (hotbed_optimizer_kind)kind, HOTBED_ROUTE_HASH_ROUND_ROBIN);
         make(me, &same, (hotbed_optimizer_kind)kind, HOTBED_ROUTE_HASH_ROUND_ROBIN);
         make(me, &other, (hotbed_optimizer_kind)kind, HOTBED_ROUTE_ROUND_ROBIN);

@@ -3,6 +3,7 @@
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
 #include "checkpoint/manifest.h"
+#include "storage/types.h"
 #include "tests/checkpoint/manifest_text.h"
 #include "tests/support/harness.h"
 
@@ -333,7 +334,7 @@ static void random_changes_do_no_harm(hotbed_backend backend) {
 
 static void column_names_are_the_optimizers(hotbed_backend backend) {
     (void)backend;
-    for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_ROWWISE_ADAGRAD; kind++)
+    for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_LAST; kind++)
         for (uint32_t i = 0; i < hotbed_optimizer_states((hotbed_optimizer_kind)kind); i++) {
             const char *column =
                 hotbed_manifest_column_name((hotbed_optimizer_kind)kind, HOTBED_COLUMN_STATE + i);

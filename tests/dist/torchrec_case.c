@@ -6,6 +6,7 @@
  * thread for each rank.  Rank r writes TORCHREC_RESULT.<plan>.<r>: lines with a name, the step, and
  * the values. */
 #include "dist/sharded.h"
+#include "storage/types.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
 
@@ -90,7 +91,7 @@ static void read_case(FILE *from, torchrec_case *c) {
     c->steps = (uint32_t)read_number(from, MOST);
     c->pooled = (uint32_t)read_number(from, 1);
     c->dedup = (uint32_t)read_number(from, 1);
-    c->optimizer = (uint32_t)read_number(from, HOTBED_OPT_ROWWISE_ADAGRAD);
+    c->optimizer = (uint32_t)read_number(from, HOTBED_OPT_LAST);
     c->rate = read_float(from);
     c->eps = read_float(from);
     c->scale = read_float(from);

@@ -8,6 +8,7 @@
  * Tolerances, relative to max(1, |w|): F32 50 steps of 4 roundings of 2^-24, F16 2^-9 and BF16 2^-6, which is two
  * units in the last place.  Of states: 2^-18, relative to max(1, |state|).
  */
+#include "storage/types.h"
 #include "tests/storage/fixture.h"
 
 #include <math.h>
@@ -328,7 +329,7 @@ static void graphs_and_rates(hotbed_backend backend, hotbed_optimizer_kind kind)
 }
 
 static void learning_rates_can_be_set_inside_and_outside_of_graphs(hotbed_backend backend) {
-    for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_ROWWISE_ADAGRAD; kind++)
+    for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_LAST; kind++)
         graphs_and_rates(backend, (hotbed_optimizer_kind)kind);
 }
 

@@ -438,7 +438,7 @@ static hotbed_status memory_alloc(int device, hotbed_memory_kind kind, size_t by
     swap_capture_mode(&mode);
     if (error == cudaErrorMemoryAllocation || error == cudaErrorInvalidValue) {
         (void)cudaGetLastError();
-        *out = NULL; /* the caller reports the request */
+        *out = NULL; /* the caller fails, and names the size */
         return HOTBED_OK;
     }
     return hotbed_cuda_check(error, kind == HOTBED_MEMORY_DEVICE ? "cudaMalloc" : "cudaHostAlloc");

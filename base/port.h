@@ -151,7 +151,7 @@ HOTBED_HD bool hotbed_cas_pass_u64(uint64_t *p, uint64_t expected, uint64_t desi
 #endif
 }
 
-/* hotbed_load_acquire_u64() for such callers. */
+/* hotbed_load_acquire_u64() for callers of hotbed_cas_pass_u64(). */
 HOTBED_HD uint64_t hotbed_load_pass_u64(const uint64_t *p) {
 #if defined(__CUDA_ARCH__)
     return hotbed_load_relaxed_u64(p);

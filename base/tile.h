@@ -83,7 +83,7 @@ HOTBED_HD float hotbed_tile_shuffle_f32(uint32_t width, float value, uint32_t so
 /* Bitwise OR over the lanes. */
 HOTBED_HD uint32_t hotbed_tile_or(uint32_t width, uint32_t bits) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    if (width == 32) /* tiles of one warp would take turns */
+    if (width == 32) /* narrower tiles of a warp would run it one by one */
         return __reduce_or_sync(0xffffffffU, bits);
 #endif
     for (uint32_t step = 1; step < width; step *= 2)

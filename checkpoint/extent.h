@@ -78,8 +78,8 @@ void hotbed_extent_stop(hotbed_extent_stream *stream);
 /* Read the extent's next bytes. Errors: IO, CORRUPT (with file, extent and block). */
 hotbed_status hotbed_extent_take(hotbed_extent_stream *stream, void *data, size_t bytes);
 
-/* Make the stream return bytes from `all`, the whole extent in memory, already checked, from its
- * first byte on. */
+/* Read from memory instead of the file, from the first byte on. `all` is the whole extent, and the
+ * caller has checked its digests. */
 void hotbed_extent_hold(hotbed_extent_stream *stream, unsigned char *all);
 
 /* Read the next 8 bytes without consuming them. A number never crosses the end of a block. Errors:

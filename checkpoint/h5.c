@@ -261,7 +261,7 @@ static herr_t memory_truncate(H5FD_t *base, hid_t transfer, hbool_t closing) {
 static const H5FD_class_t memory_driver = {
 #if defined(H5FD_CLASS_VERSION)
     .version = H5FD_CLASS_VERSION,
-    .value = H5_VFD_RESERVED + 104, /* between the registered drivers and H5_VFD_MAX */
+    .value = H5_VFD_RESERVED + 104, /* above the numbers that HDF5 keeps for itself */
 #endif
     .name = "hotbed-memory",
     .maxaddr = INT64_MAX,

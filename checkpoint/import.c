@@ -22,10 +22,11 @@ typedef struct place {
     uint32_t unused;
 } place;
 
-/* Scores and times of all rows of a table, as they are written. NULL: the table has none. */
-typedef struct marks {
+/* Scores and times of all rows of a table, with the values that the shards get. NULL: the table has
+ * none. */
+typedef struct score_columns {
     uint64_t *scores, *times; /* [rows], part after part */
-} marks;
+} score_columns;
 
 typedef struct importer {
     const hotbed_import *import;
@@ -169,28 +170,28 @@ static hotbed_status read_column(
     return status;
 }
 
-static void free_marks(marks *m) {
+static void free_scores(score_columns *m) {
     hotbed_delete(m->scores);
     hotbed_delete(m->times);
-    *m = (marks){.scores = NULL};
+    *m = (score_columns){.scores = NULL};
 }
 
-static hotbed_status read_marks(const hotbed_import_table *t, marks *out) {
-    *out = (marks){.scores = NULL};
+static hotbed_status read_scores(const hotbed_import_table *t, score_columns *out) {
+    *out = (score_columns){.scores = NULL};
     if (t->kind == HOTBED_TABLE_STATIC)
         return HOTBED_OK;
     hotbed_status status = read_column(t, HOTBED_COLUMN_SCORES, t->ages, &out->scores);
     if (status == HOTBED_OK)
         status = read_column(t, HOTBED_COLUMN_TIMES, false, &out->times);
     if (status != HOTBED_OK)
-        free_marks(out);
+        free_scores(out);
     return status;
 }
 
 /* --- writing ------------------------------------------------------------------------------------------------ */
 
 static hotbed_status read_row(
-    const hotbed_import_table *t, const place *at, const marks *words,
+    const hotbed_import_table *t, const place *at, const score_columns *words,
     const size_t row_bytes[HOTBED_ROW_COLUMNS], void *const columns[HOTBED_ROW_COLUMNS],
     uint64_t to) {
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
@@ -217,11 +218,11 @@ static hotbed_status read_row(
 static hotbed_status write_rows(
     importer *w, const hotbed_import_table *t, const place *places, uint64_t n) {
     hotbed_chunk chunk;
-    marks words;
-    HOTBED_TRY(read_marks(t, &words));
+    score_columns words;
+    HOTBED_TRY(read_scores(t, &words));
     hotbed_status status = hotbed_chunk_create(w->shard.row_bytes, &chunk);
     if (status != HOTBED_OK) {
-        free_marks(&words);
+        free_scores(&words);
         return status;
     }
     for (uint64_t first = 0; first < n && status == HOTBED_OK; first += chunk.capacity) {
@@ -234,7 +235,7 @@ static hotbed_status write_rows(
         hotbed_progress_report(w->import->progress, w->done, w->total);
     }
     hotbed_chunk_destroy(&chunk);
-    free_marks(&words);
+    free_scores(&words);
     return status;
 }
 
@@ -301,11 +302,11 @@ static hotbed_status plan_clock(importer *w) {
     for (uint32_t i = 0; i < w->import->num_tables; i++) {
         const hotbed_import_table *t = &w->import->tables[i];
         uint64_t most = 0;
-        marks words;
-        HOTBED_TRY(read_marks(t, &words));
+        score_columns words;
+        HOTBED_TRY(read_scores(t, &words));
         if (words.scores != NULL)
             most = largest(w->manifest.tables[i].rows, words.scores);
-        free_marks(&words);
+        free_scores(&words);
         if (most > w->manifest.state.clock)
             w->manifest.state.clock = most;
     }

@@ -31,8 +31,8 @@ enum {
 #define HOTBED_INDEX_NAME    "index.h5"
 
 /* Bytes [offset, offset + bytes) of a shard file. `root` is the digest of the digests of its
- * blocks. The shard's blocks extent has these, from number `first_block` on. An empty extent has
- * offset 0. All digests of more than a row are such roots (hotbed_digest_root()), so files are
+ * blocks. The blocks' digests are in the shard's `blocks` extent, from entry `first_block` on. An
+ * empty extent has offset 0. All digests of more than a row are such roots (hotbed_digest_root()), so files are
  * checked through a buffer of one block. */
 typedef struct hotbed_extent {
     uint64_t offset, bytes;

@@ -1,4 +1,4 @@
-/* checkpoint/rewrite.c - write checkpoints from checkpoints. */
+/* checkpoint/rewrite.c - write checkpoints for another number of ranks, and merge increments. */
 #include "checkpoint/rewrite.h"
 
 #include "base/error.h"

@@ -14,8 +14,8 @@ enum { WINDOW = 1 << 16 }; /* slots that one export reads */
 
 /* --- memory ------------------------------------------------------------------------------------------------ */
 
-/* Return the memories that a table has from the start: its tiers that are backing locations of
- * rows. */
+/* Describe the memory that a table has at creation, a piece for each tier that is a backing
+ * location of rows. Returns the number of pieces. */
 static uint32_t first_pieces(
     const hotbed_storage *storage, const hotbed_table_info *info, hotbed_state_piece pieces[2]) {
     hotbed_mode mode = hotbed_storage_mode(storage);

@@ -12,7 +12,7 @@ typedef struct hotbed_balance_view {
     uint32_t num_features, batch_size, world;
     const uint32_t *samples; /* [batch_size] of the new batch: rank * batch_size + sample */
     uint32_t *starts;        /* [num_features * batch_size + 1] */
-    int64_t *offsets;        /* the same array, for the caller */
+    int64_t *offsets;        /* `starts` as int64, for the caller */
     uint64_t *keys;          /* [bound] */
     float *weights;          /* [bound], or NULL */
     uint64_t bound;

@@ -54,9 +54,10 @@ hotbed_status hotbed_link_open(
  * whether a rank was seen to have died. */
 bool hotbed_link_close(hotbed_link *link, const hotbed_comm *comm, uint64_t runs);
 
-/* Return the connection to rank p, for a link that carries other data than news; -1: none. The link
- * keeps it. hotbed_link_drop() closes such a link without a goodbye; NULL is allowed. */
+/* Return the socket to rank p, to send data other than news; -1: there is none. The link keeps it. */
 int hotbed_link_socket(const hotbed_link *link, uint32_t p);
+
+/* Close a link without a goodbye. NULL is allowed. */
 void hotbed_link_drop(hotbed_link *link);
 
 /* Tell all ranks why `comm` has failed. */

@@ -1,4 +1,5 @@
-/* dist/kjt.cu - rows of a batch and features of it on CUDA.  Host counterpart: kjt_host.c. */
+/* dist/kjt.cu - starts of a KJT's rows, and picking its features, on CUDA. Host counterpart:
+ * kjt_host.c. */
 #include "base/cuda_launch.h"
 #include "dist/kjt_kernels.h"
 

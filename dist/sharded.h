@@ -109,7 +109,7 @@ typedef struct hotbed_path {
     /* Rows that travel; one-sided: `owner_rows` is in the window. Gradients arrive in `owner_rows`,
      * rank by rank; they include rows that the rank requests from itself. */
     uint8_t *owner_rows, *requester_rows;
-    uint8_t *local; /* [bound] rows of row_bytes by feature and rank; one rank: as in the batch */
+    uint8_t *local; /* [bound] rows of row_bytes by feature, then rank; one rank: as in the batch */
     hotbed_gather_view gather;
     /* exact: sizes for the communicator, the four parts of `sizes` in this order */
     /* [4 * world] host: bytes of messages out and in, of rows requested and owned */

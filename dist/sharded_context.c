@@ -423,7 +423,8 @@ hotbed_status hotbed_sharded_rewind(
     context->replayed = mark->replayed;
     for (uint32_t i = 0; i < context->num_members; i++)
         context->members[i].stage = mark->members[i];
-    /* The sizes are written again: wait until the exchanges that read them are done. */
+    /* The sizes will be written again. The next wait for `arrived` must cover the exchanges that
+     * still read them. */
     if (context->plan == HOTBED_PLAN_TWO_PHASE && mark->stage == HOTBED_STAGE_STARTED)
         HOTBED_TRY(hotbed_event_record(context->arrived, stream));
     return hotbed_sharded_context_leave(context, stream);

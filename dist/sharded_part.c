@@ -465,8 +465,9 @@ static hotbed_status read_sizes(hotbed_sharded_context *context, uint32_t number
     return HOTBED_OK;
 }
 
-/* Compute where received messages begin, and rows on both sides. The rank's message to itself
- * stays in `send`, where it is written, and its rows and gradients in `owner_rows`. */
+/* Compute where received messages begin, and where rows begin at the owner and at the requester. The
+ * rank's message to itself stays in `send`, where it is written, and its rows and gradients in
+ * `owner_rows`. */
 static hotbed_status aim_received(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);

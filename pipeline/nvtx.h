@@ -2,8 +2,8 @@
 #ifndef HOTBED_PIPELINE_NVTX_H
 #define HOTBED_PIPELINE_NVTX_H
 
-/* Call before any thread begins a range: NVTX looks for a tool at its first call, and does not
- * guard the result. */
+/* Call before any thread begins a range: NVTX looks for a tool at its first call, which is
+ * not thread-safe. */
 void hotbed_nvtx_start(void);
 
 /* Begin a range on this thread. hotbed_nvtx_pop() ends the latest one. */

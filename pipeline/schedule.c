@@ -14,7 +14,7 @@ enum {
     DEPTH_MOST = 6,
     AFTER_BYTES = 1024,
     RACES_MOST = 256,
-    CANDIDATES_MOST = HOTBED_SCHEDULE_CANDIDATES_MOST /* written plans included */
+    CANDIDATES_MOST = HOTBED_SCHEDULE_CANDIDATES_MOST /* hand-written plans included */
 };
 
 /* A plan, and the names that its steps point to. */
@@ -337,7 +337,7 @@ static hotbed_status check_serial(hotbed_program *serial) {
     return HOTBED_OK;
 }
 
-/* Evaluate the serial plan and the written plans, which always stay in the list. */
+/* Evaluate the serial plan and the hand-written plans, which always stay in the list. */
 static hotbed_status add_plan(search *f, const hotbed_program *p, bool own_groups) {
     double costs[HOTBED_PIPELINE_TASKS_MOST];
     bool same = p->num_steps == f->serial->num_steps;

@@ -1,4 +1,4 @@
-/* pipeline/train_io.c - what the tasks of train pipelines change beside their values, for
+/* pipeline/train_io.c - what the tasks of train pipelines change besides their values, for
  * shortcuts.
  *
  * A task calls functions of the trainer, whose effects the trainer declares, and changes cells of a

@@ -245,7 +245,7 @@ static __device__ bool find_share(const hotbed_step_view *s, pool_share *share) 
             first += w < warp ? warps[w] : 0;
             all += warps[w];
         }
-        if (blockIdx.x - first < blocks) /* false too if the block comes before */
+        if (blockIdx.x - first < blocks) /* if blockIdx.x < first, it wraps around: false */
             *share = {f, bags, blockIdx.x - first};
         before += all;
         if (blockIdx.x < before) {

@@ -202,8 +202,8 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
 /* Assign slots to all tables, those in the index first, and numbers to their segments. */
 void hotbed_storage_lay_out(hotbed_storage *storage);
 
-/* Keys, of a table of `capacity`, for which the growing tier is sized: the lower tier's if there
- * are two. */
+/* The number of keys for which the tier that grows is sized in a table of `capacity`. With two tiers,
+ * the lower one grows. */
 uint64_t hotbed_layout_growing_keys(
     const hotbed_storage *storage, const hotbed_table *table, uint64_t capacity);
 

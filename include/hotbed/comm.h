@@ -312,7 +312,7 @@ typedef enum hotbed_comm_reason {
     HOTBED_COMM_LEFT = 2,      /* `rank` died, or destroyed its communicator */
     HOTBED_COMM_DEADLINE = 3,  /* `rank`, or some rank, did not arrive in time */
     HOTBED_COMM_MISMATCH = 4,  /* `rank` performed another operation, or used other sizes */
-    HOTBED_COMM_TRANSPORT = 5, /* MPI or NCCL reported an error */
+    HOTBED_COMM_TRANSPORT = 5, /* the transport reported an error: MPI, NCCL, a socket */
 } hotbed_comm_reason;
 
 /* Why a communicator failed. Plain data. Frozen: it has no size field. */

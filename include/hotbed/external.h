@@ -246,13 +246,13 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_find(
     hotbed_external *external, uint32_t table, uint64_t n, const uint64_t *keys, uint8_t *found,
     void *rows, uint64_t *scores);
 
-/* Insert or overwrite n distinct keys. After an error, either all rows of the batch are as before,
- * or all are new because the store failed only to report its success: repeat the call.
+/* Insert or overwrite n distinct keys. After an error other than CORRUPT, the batch was
+ * written as a whole or not at all: repeat the call.
  *
  *   rows    in  [n, row_bytes]
  *   scores  in  [n]; NULL: 0
  *
- * Errors: see above; CORRUPT if only a part of the batch was written. */
+ * Errors: the store's; CORRUPT if only a part of the batch was written. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_insert(
     hotbed_external *external, uint32_t table, uint64_t n, const uint64_t *keys, const void *rows,
     const uint64_t *scores);

@@ -154,7 +154,7 @@ typedef struct hotbed_pipeline_plan_stream {
 
 /* Which task of a period comes first where `after` of the steps leaves it open. */
 typedef enum hotbed_pipeline_plan_order {
-    /* Task of the oldest iteration (highest stage) first, then as listed. */
+    /* tasks of the oldest iteration, the highest stage, first; within an iteration, as listed */
     HOTBED_ORDER_OLDEST = 0,
     HOTBED_ORDER_LISTED = 1, /* as listed in `steps`: a plan reads like the body of a loop */
 } hotbed_pipeline_plan_order;

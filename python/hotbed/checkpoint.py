@@ -101,7 +101,6 @@ class Arena:
     """
 
     def __init__(self, module: Any, device_bytes: int = 0, pinned_bytes: int = 0) -> None:
-        """See the class."""
         out = ffi.new("hotbed_checkpoint_arena **")
         stream = module.storages[0].streams.current()
         check(lib.hotbed_checkpoint_arena_create(device_bytes, pinned_bytes, stream, out))
@@ -234,7 +233,6 @@ class Increments:
     """
 
     def __init__(self) -> None:
-        """See the class."""
         self._marks: Dict[int, Any] = {}
         self._saving: Optional[Saving] = None
         self.paths: List[str] = []

@@ -67,7 +67,6 @@ class Comm:
     """
 
     def __init__(self, deadline_ms: int = 0) -> None:
-        """See the class."""
         out = ffi.new("hotbed_comm **")
         check(lib.hotbed_comm_create_self(new("comm_options", deadline_ms=deadline_ms), out))
         self._own(out[0])

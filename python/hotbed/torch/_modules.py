@@ -468,7 +468,6 @@ class EmbeddingBagCollection(_Collection):
         comm: Optional[Comm] = None,
         sharded: Optional[_config.ShardedOptions] = None,
     ) -> None:
-        """See the class."""
         super().__init__(
             tables,
             True,
@@ -567,7 +566,6 @@ class EmbeddingCollection(_Collection):
         comm: Optional[Comm] = None,
         sharded: Optional[_config.ShardedOptions] = None,
     ) -> None:
-        """See the class."""
         dims = sorted({_config.read(t, False).dim for t in tables})
         if len(dims) > 1:
             raise ArgumentError(f"tables of an embedding collection have one embedding_dim, not {dims}")

@@ -46,7 +46,6 @@ class FusedOptimizer(torch.optim.Optimizer):
     """
 
     def __init__(self, anchor: torch.Tensor, storages: List[Storage], lr: float) -> None:
-        """See the class."""
         self._storages = storages
         super().__init__([anchor], {"lr": lr})
         for storage in storages:

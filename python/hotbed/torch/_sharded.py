@@ -103,7 +103,6 @@ class ShardedStorage(Storage):
         options: Mapping[str, Any],
         check_keys: str,
     ) -> None:
-        """See the class."""
         self.comm, self.sharded, self._label, self._is_weighted = comm, sharded, label, is_weighted
         self._number = comm.next_storage([t.name for t in tables])
         self._last: Optional[_Slot] = None

@@ -199,7 +199,6 @@ class Storage:
         options: Mapping[str, Any],
         check_keys: str,
     ) -> None:
-        """See the class."""
         if not 1 <= max_in_flight <= _SLOTS_MOST:
             raise ArgumentError(f"max_in_flight {max_in_flight} is not in [1, {_SLOTS_MOST}]")
         if output_dtype not in _DTYPES:
@@ -215,7 +214,7 @@ class Storage:
         self.is_pooled = pooling is not PoolingType.NONE  # an output has one row per sample; otherwise one per key
         self.feature_names = [f for _, f in self.features]
         self.num_features = len(self.features)
-        #: Makes outputs, which have its dtype and device.
+        #: An empty tensor, whose dtype and device outputs get.
         self.like = torch.empty(0, dtype=output_dtype, device=device)
         #: Columns of an output row.
         self.columns = max(t.dim for t in self.tables)

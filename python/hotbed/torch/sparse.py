@@ -44,7 +44,6 @@ class JaggedTensor:
         offsets: Optional[torch.Tensor] = None,
         weights: Optional[torch.Tensor] = None,
     ) -> None:
-        """See the class."""
         if lengths is None and offsets is None:
             raise ArgumentError("a jagged tensor needs lengths or offsets")
         self._values, self._lengths, self._offsets, self._weights = values, lengths, offsets, weights
@@ -72,7 +71,7 @@ class JaggedTensor:
         return self._weights
 
     def to_dense(self) -> List[torch.Tensor]:
-        """Return a tensor for each row."""
+        """Return the values of each row, as a list of tensors."""
         bounds = self.offsets().tolist()
         return [self._values[a:b] for a, b in zip(bounds[:-1], bounds[1:])]
 
@@ -99,7 +98,6 @@ class KeyedJaggedTensor:
         lengths: Optional[torch.Tensor] = None,
         offsets: Optional[torch.Tensor] = None,
     ) -> None:
-        """See the class."""
         self._keys = list(keys)
         self._jagged = JaggedTensor(values, lengths, offsets, weights)
         given = {"values": values, "weights": weights, "lengths": lengths, "offsets": offsets}
@@ -222,7 +220,6 @@ class KeyedTensor:
     """
 
     def __init__(self, keys: Sequence[str], length_per_key: Sequence[int], values: torch.Tensor) -> None:
-        """See the class."""
         self._keys, self._lengths, self._values = list(keys), list(length_per_key), values
 
     def keys(self) -> List[str]:

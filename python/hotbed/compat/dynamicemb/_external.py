@@ -38,7 +38,6 @@ class Bridge:
     def __init__(
         self, storage: Any, tables: Sequence[Table], optimizer: BaseDynamicEmbeddingOptimizer, device: torch.device
     ) -> None:
-        """See the class."""
         for table in tables:
             if table.dtype != torch.float32 or table.extra["score"] == lib.HOTBED_SCORE_TIMESTAMP_LFU:
                 raise UnsupportedError(

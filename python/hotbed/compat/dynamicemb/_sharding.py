@@ -42,7 +42,6 @@ class LearningRate(FusedOptimizer):  # type: ignore[misc]
     """A lookup's optimizer for TorchRec: the backward updates the rows, and ``step()`` sets the learning rate."""
 
     def __init__(self, tables: BatchedDynamicEmbeddingTablesV2) -> None:
-        """See the class."""
         self._tables = [tables]  # in a list, so that it is not registered as part of the optimizer's state
         super().__init__({}, {}, [{"params": [], "lr": tables.optimizer.group["lr"]}])
 
@@ -152,7 +151,6 @@ class RowsLookup(_Lookup, BaseBatchedEmbedding):  # type: ignore[misc]
     """A rank's lookup of rows."""
 
     def __init__(self, config: Any, pg: Optional[dist.ProcessGroup], device: Optional[torch.device]) -> None:
-        """See the class."""
         super().__init__(config, pg, device)
         self._open(device, self._feature_table_map)
 
@@ -163,7 +161,6 @@ class BagsLookup(_Lookup, BaseBatchedEmbeddingBag):  # type: ignore[misc]
     counted = False
 
     def __init__(self, config: Any, pg: Optional[dist.ProcessGroup], device: Optional[torch.device]) -> None:
-        """See the class."""
         super().__init__(config, pg, device)
         self._open(device, self._feature_table_map)
 
@@ -220,7 +217,6 @@ class KeysDist(RwSparseFeaturesDist):  # type: ignore[misc]
     """
 
     def __init__(self, features: List[str], dist_types: List[str], hash_sizes: List[int], **options: Any) -> None:
-        """See the class."""
         super().__init__(feature_hash_sizes=hash_sizes, **options)
         self._dist_type_per_feature = dict(zip(features, dist_types))
         self._dist_types = dist_types

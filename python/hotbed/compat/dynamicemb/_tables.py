@@ -160,7 +160,6 @@ class Tables(Storage):
         mode: Mapping[str, Any],
         bridge: Optional[Bridge],
     ) -> None:
-        """See the class."""
         unsigned = options[0].index_type == torch.uint64
         fields = {**mode, "key_type": lib.HOTBED_KEY_U64 if unsigned else lib.HOTBED_KEY_I64}
         self._bridge = bridge

@@ -162,7 +162,6 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """See the class."""
         super().__init__()
         if not table_options or any(o != table_options[0] for o in table_options):
             raise ArgumentError(

@@ -81,7 +81,6 @@ class ConstructTwinModule:
         world_size: int = 1,
         scale_factor: int = 2,
     ) -> None:
-        """See the class."""
         self._params = copy.deepcopy(optimizer_kwargs or {"optimizer": "sgd"})
         if self._params["optimizer"] not in _OPTIMIZERS:
             raise ArgumentError(f"optimizer {self._params['optimizer']!r} is not one of {sorted(_OPTIMIZERS)}")

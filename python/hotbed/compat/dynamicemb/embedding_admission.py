@@ -23,7 +23,6 @@ class KVCounter(Counter):
     """
 
     def __init__(self, capacity: int, bucket_capacity: int = 1024, key_type: torch.dtype = torch.int64) -> None:
-        """See the class."""
         self.capacity = capacity
         self.bucket_capacity = bucket_capacity
         self.key_type = key_type
@@ -40,7 +39,6 @@ class AdmissionCounts:
     score_names_ = (score_name_,)
 
     def __init__(self, tables: Tables) -> None:
-        """See the class."""
         self._tables = tables
 
     @property
@@ -88,7 +86,6 @@ class FrequencyAdmissionStrategy(AdmissionStrategy):
     """
 
     def __init__(self, threshold: int, initializer_args: Optional[DynamicEmbInitializerArgs] = None) -> None:
-        """See the class."""
         if threshold < 0:
             raise ValueError(f"threshold {threshold} is negative")
         self.threshold = threshold

@@ -162,7 +162,6 @@ class DynamicEmbCache(_View, Cache):
     _tier = "upper"
 
     def __init__(self, tables: Tables, optimizer: BaseDynamicEmbeddingOptimizer) -> None:
-        """See the class."""
         super().__init__(tables, optimizer)
         self._metrics: Optional[torch.Tensor] = None
 

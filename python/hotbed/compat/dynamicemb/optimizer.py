@@ -104,7 +104,6 @@ class BaseDynamicEmbeddingOptimizer:
     _fields: Tuple[Tuple[str, str], ...] = (("lr", "learning_rate"),)
 
     def __init__(self, opt_args: OptimizerArgs, table_dtype: torch.dtype = torch.float32) -> None:
-        """See the class."""
         self._opt_args = dataclasses.replace(opt_args)
         self._dtype = table_dtype
         self._iterations: Optional[Callable[[], int]] = None
@@ -168,7 +167,7 @@ class SGDDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
     kind = EmbOptimType.SGD
 
     def hotbed(self) -> Optional[Optimizer]:
-        """Return Hotbed's."""
+        """Return the optimizer as a config of ``hotbed.torch``."""
         return SGD(lr=self._opt_args.learning_rate, max_gradient=self._limit())
 
 
@@ -185,7 +184,7 @@ class AdamDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
     )
 
     def hotbed(self) -> Optional[Optimizer]:
-        """Return Hotbed's."""
+        """Return the optimizer as a config of ``hotbed.torch``."""
         a = self._opt_args
         return Adam(a.learning_rate, (a.beta1, a.beta2), a.eps, a.weight_decay, self._limit())
 
@@ -205,7 +204,7 @@ class AdaGradDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
     )
 
     def hotbed(self) -> Optional[Optimizer]:
-        """Return Hotbed's."""
+        """Return the optimizer as a config of ``hotbed.torch``."""
         a = self._opt_args
         return Adagrad(a.learning_rate, a.eps, a.initial_accumulator_value, max_gradient=self._limit())
 
@@ -216,7 +215,7 @@ class RowWiseAdaGradDynamicEmbeddingOptimizer(AdaGradDynamicEmbeddingOptimizer):
     kind = EmbOptimType.EXACT_ROWWISE_ADAGRAD
 
     def hotbed(self) -> Optional[Optimizer]:
-        """Return Hotbed's."""
+        """Return the optimizer as a config of ``hotbed.torch``."""
         a = self._opt_args
         return RowWiseAdagrad(a.learning_rate, a.eps, a.initial_accumulator_value, max_gradient=self._limit())
 

@@ -89,7 +89,6 @@ class DynamicEmbeddingEnumerator(EmbeddingEnumerator):  # type: ignore[misc]
         estimator: Optional[Any] = None,
         use_exact_enumerate_order: Optional[bool] = False,
     ) -> None:
-        """See the class."""
         super().__init__(topology, batch_size, constraints, estimator, use_exact_enumerate_order)
 
     def enumerate(self, module: torch.nn.Module, sharders: List[Any]) -> List[Any]:
@@ -164,7 +163,6 @@ class DynamicEmbeddingShardingPlanner:
         constraints: Optional[Mapping[str, ParameterConstraints]] = None,
         debug: bool = True,
     ) -> None:
-        """See the class."""
         constraints = constraints or {}
         names = [config.name for config in eb_configs or []]
         if len(set(names)) != len(names) or set(names) != set(constraints):

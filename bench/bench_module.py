@@ -96,7 +96,7 @@ class Tables:
         self.parts = torch.split(self.gradient, samples)
         self.samples = samples
         self.out = torch.empty_like(self.gradient)
-        self.anchor = torch.zeros(0, device=self.device, requires_grad=True)
+        self.anchor = torch.zeros(1, device=self.device, requires_grad=True)
         out = ffi.new("hotbed_ticket **")
         check(lib.hotbed_ticket_create(self.storage.pointer, keys.shape[1], samples, self.stream(), out))
         self.ticket = out[0]

@@ -2,6 +2,8 @@
 
 import copy
 import gc
+import importlib
+import inspect
 import os
 import pickle
 import threading
@@ -84,7 +86,7 @@ def test_a_compiler_may_reuse_the_memory_of_the_operators_inputs():
         kjt = batch(["f", "g"], SAMPLES, ROWS, weighted=True)
         inputs = [x.clone() for x in (kjt.values(), kjt.offsets(), kjt.weights())]
         fixed = (ebc.storages[0].handle, SAMPLES, 2 * DIM, True, True, torch.float32)
-        out, _ = _ops.lookup(torch.zeros(0, requires_grad=True), *inputs, *fixed)
+        out, _ = _ops.lookup(torch.zeros(1, requires_grad=True), *inputs, *fixed)
         if reused:
             for x in inputs:
                 x.zero_()
@@ -93,11 +95,65 @@ def test_a_compiler_may_reuse_the_memory_of_the_operators_inputs():
     assert torch.equal(*weights)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_compiled_model_of_several_storages_trains_them_all(backend):
+    torch.compiler.reset()
+    moved = []
+    for compiled in (False, True):
+        tables = [
+            ht.EmbeddingBagConfig(ROWS, DIM, name, feature_names=[name], pooling=pooling)
+            for name, pooling in (("a", ht.PoolingType.SUM), ("b", ht.PoolingType.MEAN))
+        ]
+        module = ht.EmbeddingBagCollection(tables, optimizer=ht.SGD(lr=1.0))
+        before = [module.weight(name).clone() for name in ("a", "b")]
+
+        def run(values, lengths, module=module):
+            return module(ht.KeyedJaggedTensor(["a", "b"], values, lengths=lengths)).values()
+
+        call = torch.compile(run, fullgraph=True, backend=backend) if compiled else run
+        for _ in range(3):
+            call(torch.tensor([1, 2]), torch.tensor([1, 1])).sum().backward()
+        moved.append([was - module.weight(name) for was, name in zip(before, ("a", "b"))])
+    for eager, compiled in zip(*moved):
+        torch.testing.assert_close(eager.max(), torch.tensor(3.0))
+        torch.testing.assert_close(eager, compiled)
+
+
+def test_two_compiled_calls_with_one_batch_are_two_lookups():
+    if "is_impure" not in inspect.getsource(importlib.import_module("torch._functorch.compile_utils")):
+        pytest.skip("this PyTorch merges equal calls of operators with side effects")
+    torch.compiler.reset()
+    module = collection(optimizer=ht.SGD(lr=1.0))
+    before = module.weight("a").clone()
+
+    def run(values, lengths):
+        kjt = ht.KeyedJaggedTensor(["f", "g"], values, lengths=lengths)
+        return module(kjt).values().sum() + module(kjt).values().sum()
+
+    torch.compile(run, fullgraph=True)(torch.tensor([1, 2]), torch.tensor([1, 1])).backward()
+    torch.testing.assert_close((before - module.weight("a")).max(), torch.tensor(2.0))
+
+
+def test_export_and_trace_are_refused():
+    ebc = collection(optimizer=None)
+    if not hasattr(torch.compiler, "is_exporting"):
+        pytest.skip("this PyTorch does not say whether it exports")
+
+    class Net(torch.nn.Module):
+        def forward(self, values, lengths):
+            return ebc(ht.KeyedJaggedTensor(["f", "g"], values, lengths=lengths)).values()
+
+    with pytest.raises(Exception, match=r"torch\.export: the tables are not in the program"):
+        torch.export.export(Net(), (torch.tensor([1, 2]), torch.tensor([1, 1])))
+    with pytest.raises(hotbed.UnsupportedError, match=r"torch\.jit\.trace: .*; use torch\.compile"):
+        torch.jit.trace(Net(), (torch.tensor([1, 2]), torch.tensor([1, 1])))
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_operators_pass_opcheck(training):
     ebc = collection(optimizer=ht.SGD(lr=0.0), max_in_flight=16)
     kjt, storage = batch(["f", "g"], SAMPLES, ROWS), ebc.storages[0]
-    anchor = torch.zeros(0, requires_grad=training)
+    anchor = torch.zeros(1, requires_grad=training)
     arguments = (anchor, kjt.values(), kjt.offsets(), None, storage.handle, SAMPLES, 2 * DIM, True)
     # The second output is the number of a ticket, and differs from call to call.
     utils = ("test_schema", "test_autograd_registration", "test_faketensor")
@@ -105,6 +161,24 @@ def test_operators_pass_opcheck(training):
 
 
 # --- rows beyond the step ---------------------------------------------------------------------------
+
+
+def test_only_the_forward_of_the_same_batch_takes_a_prefetch():
+    ebc = collection(optimizer=ht.SGD(lr=0.0))
+    values = torch.tensor([1, 2, 3, 4])
+    offsets = torch.tensor([0, 1, 2, 3] + [4] * 4001)
+    long = ht.KeyedJaggedTensor(["f", "g"], values, offsets=offsets)
+    short = ht.KeyedJaggedTensor(["f", "g"], values, offsets=offsets[:5])  # the same memory, two samples
+    want = ebc(short).values()
+    ebc.prefetch(long)
+    assert torch.equal(ebc(short).values(), want)
+    weighted = collection(optimizer=ht.SGD(lr=0.0), is_weighted=True)
+    once, twice = (
+        ht.KeyedJaggedTensor(["f", "g"], values, torch.full((4,), weight), offsets=offsets[:5]) for weight in (1.0, 2.0)
+    )
+    want = weighted(once).values()
+    weighted.prefetch(once)
+    assert torch.equal(weighted(twice).values(), 2 * want)
 
 
 def test_forwards_without_backward_leave_nothing_behind():

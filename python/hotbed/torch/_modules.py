@@ -94,7 +94,7 @@ class _Collection(torch.nn.Module):
             raise ArgumentError(f"device {self.device} is not cpu or cuda")
         self._tables = [_config.read(c, pooled) for c in tables]
         self._check_names()
-        self._anchor = torch.zeros(0, device=self.device, requires_grad=True)
+        self._anchor = torch.zeros(1, device=self.device, requires_grad=True)  # not empty: see _ops
         self._storages: List[Storage] = []
         self._output_dtype = output_dtype
         common = (optimizer, self.device, seed, output_dtype, max_in_flight, options, check)

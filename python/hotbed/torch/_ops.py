@@ -2,7 +2,8 @@
 
 ``hotbed::lookup`` reads rows; in training it also creates rows for new keys and keeps a ticket.  ``hotbed::update``
 applies the gradient and frees the ticket.  Both change a storage that PyTorch does not see.  The result of
-``hotbed::update`` is the gradient of ``anchor``, an empty leaf of the module, so autograd always runs the update.
+``hotbed::update`` is the gradient of ``anchor``, a leaf of the module, so autograd always runs the update.  The anchor
+has one element: a compiler drops sums of empty gradients, and with them the updates of modules with several storages.
 
 Where PyTorch does not trace, :func:`rows_of` does the same without the operators, whose dispatch takes the host longer
 than the lookup.
@@ -14,7 +15,7 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
-from hotbed.errors import ArgumentError
+from hotbed.errors import ArgumentError, UnsupportedError
 from hotbed.torch import _storage
 
 
@@ -34,7 +35,7 @@ def lookup(
     """Read the rows of a batch.
 
     Args:
-        anchor: an empty tensor; it requires a gradient if the batch is trained.
+        anchor: ``[1]``; it requires a gradient if the batch is trained.
         keys: ``[n]`` int64 on the tables' device.
         offsets: ``[features * samples + 1]`` int64.
         weights: ``[n]`` float32, or None.
@@ -50,7 +51,7 @@ def lookup(
     """
     storage = _storage.of_handle(handle)
     out = storage.output(keys, samples, columns, pooled, dtype)
-    if training and not storage.is_ahead(keys, offsets):
+    if training and not storage.is_ahead(keys, offsets, weights):
         # The backward reads them again, but a compiler may reuse the memory of an operator's inputs after the call.
         keys, offsets = keys.clone(), offsets.clone()
         weights = None if weights is None else weights.clone()
@@ -87,15 +88,15 @@ def update(gradient: Tensor, token: Tensor, handle: int) -> Tensor:
         handle: the storage's handle.
 
     Returns:
-        The anchor's gradient, ``[0]`` float32.
+        The anchor's gradient, ``[1]`` float32: zero.
     """
     _storage.of_handle(handle).backward(int(token.item()), gradient.contiguous())
-    return gradient.new_zeros(0, dtype=torch.float32)
+    return gradient.new_zeros(1, dtype=torch.float32)
 
 
 @update.register_fake
 def _(gradient: Tensor, token: Tensor, handle: int) -> Tensor:
-    return gradient.new_zeros(0, dtype=torch.float32)
+    return gradient.new_zeros(1, dtype=torch.float32)
 
 
 def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor]) -> None:
@@ -111,6 +112,10 @@ def _backward(ctx: Any, gradient: Tensor, _: Optional[Tensor]) -> Tuple[Optional
 
 
 lookup.register_autograd(_backward, setup_context=_setup_context)
+
+# Two calls with the same arguments are two lookups, and two updates.
+for _operator in (torch.ops.hotbed.lookup.default, torch.ops.hotbed.update.default):
+    torch.fx.node.has_side_effect(_operator)
 
 
 class _Rows(torch.autograd.Function):
@@ -150,10 +155,14 @@ def rows_of(
         ``[samples, columns]`` or ``[n, columns]``; in training, its backward updates the rows.
     """
     if torch.compiler.is_compiling() or type(keys) is not Tensor or torch._C._len_torch_dispatch_stack() > 0:
+        if getattr(torch.compiler, "is_exporting", bool)():  # PyTorch 2.7
+            raise UnsupportedError("torch.export: the tables are not in the program; use torch.compile")
         of, made = anchor if training else anchor.detach(), (storage.columns, storage.is_pooled)
         out: Tensor
         out, _ = lookup(of, keys, offsets, weights, storage.handle, samples, *made, training, storage.output_dtype)
         return out
+    if torch._C._get_tracing_state() is not None:  # torch.jit.trace
+        raise UnsupportedError("torch.jit.trace: the lookup is no operator of TorchScript; use torch.compile")
     if training:
         return _Rows.apply(anchor, (storage, keys, offsets, weights, samples))  # type: ignore[no-any-return]
     out = storage.empty(keys, samples)

@@ -17,7 +17,7 @@ import torch
 from hotbed._c import check, ffi, lib, new
 from hotbed.comm import Comm, tag_of
 from hotbed.errors import ArgumentError, CommError, HotbedError, KeyRangeError, StateError, UnsupportedError
-from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot, indices, versions
+from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot, identity, indices, versions
 from hotbed.torch.config import Optimizer, PoolingType, Route, ShardedOptions, Table
 
 _TEXT_BYTES = 480
@@ -190,7 +190,7 @@ class ShardedStorage(Storage):
         """Return the context manager of a stage's collective calls; ranks compare the stage and the batch's number."""
         return self.comm.calls(tag_of(self._number, stage, batch))
 
-    def _turn_of(self, key: Tuple[int, int, int]) -> int:
+    def _turn_of(self, key: Tuple[int, ...]) -> int:
         """Return the number of a batch that begins its forward; a prefetched one has it already."""
         number = self.ahead.get(key)
         return self.turn + 1 if number is None else self.slots[number].order
@@ -298,7 +298,7 @@ class ShardedStorage(Storage):
             stream = self.streams.current()
             number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
-            slot.key = (keys.data_ptr(), offsets.data_ptr(), keys.shape[0])
+            slot.key = identity(keys, offsets, weights)
             self.ahead[slot.key] = number
             self._faults(stream)
 
@@ -313,7 +313,7 @@ class ShardedStorage(Storage):
     ) -> int:
         """Fill ``out``, and return the batch's number for the backward; -1 without training."""
         target, stride = ffi.cast("void *", out.data_ptr()), self.columns
-        key = (keys.data_ptr(), offsets.data_ptr(), keys.shape[0])
+        key = identity(keys, offsets, weights)
         with self.lock, self._calls("forward" if training else "evaluation", self._turn_of(key) if training else 0):
             stream = self.streams.current()
             if not training:

@@ -150,7 +150,13 @@ class _Slot:
     shape: Tuple[int, ...] = (0, 0)  # of the output
     tensors: Tuple[Optional[torch.Tensor], ...] = ()
     versions: Optional[List[int]] = None  # of the tensors
-    key: Optional[Tuple[int, int, int]] = None  # identifies a batch that was prefetched ahead
+    key: Optional[Tuple[int, ...]] = None  # identifies a batch that was prefetched ahead
+
+
+def identity(keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor]) -> Tuple[int, ...]:
+    """Return what the forward of a prefetched batch must have in common with its prefetch: memory and lengths."""
+    place = 0 if weights is None else weights.data_ptr()
+    return keys.data_ptr(), offsets.data_ptr(), place, keys.numel(), offsets.numel()
 
 
 def versions(tensors: Sequence[Optional[torch.Tensor]]) -> Optional[List[int]]:
@@ -223,7 +229,7 @@ class Storage:
         self.lock = threading.RLock()
         self.streams = _Streams(device)
         self.slots = [_Slot() for _ in range(max_in_flight)]
-        self.ahead: Dict[Tuple[int, int, int], int] = {}
+        self.ahead: Dict[Tuple[int, ...], int] = {}
         self.turn = 0
         self.group: Optional[Dict[str, Any]] = None  # the parameter group that has the learning rate
         self.text: Any = ffi.new("char[]", 512) if check_keys == "warn" else None  # of hotbed_storage_warning()
@@ -560,7 +566,7 @@ class Storage:
             self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
             number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
-            slot.key = (keys.data_ptr(), offsets.data_ptr(), keys.shape[0])
+            slot.key = identity(keys, offsets, weights)
             self.ahead[slot.key] = number
 
     def _check_unchanged(self, slot: _Slot, since: str) -> None:
@@ -575,15 +581,15 @@ class Storage:
                 "backward, or pass a copy"
             )
 
-    def is_ahead(self, keys: torch.Tensor, offsets: torch.Tensor) -> bool:
+    def is_ahead(self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor]) -> bool:
         """Whether the batch was prefetched, and has had no forward."""
-        return bool(self.ahead) and (keys.data_ptr(), offsets.data_ptr(), keys.shape[0]) in self.ahead
+        return bool(self.ahead) and identity(keys, offsets, weights) in self.ahead
 
-    def _prefetched(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> Optional[int]:
+    def _prefetched(
+        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
+    ) -> Optional[int]:
         """Remove a prefetched batch from ``ahead`` and return its slot; None if it was not prefetched."""
-        if not self.ahead:
-            return None
-        return self.ahead.pop((keys.data_ptr(), offsets.data_ptr(), keys.shape[0]), None)
+        return self.ahead.pop(identity(keys, offsets, weights), None) if self.ahead else None
 
     def forward(
         self,
@@ -604,7 +610,7 @@ class Storage:
                 self.check(lib.hotbed_storage_eval(self._c, batch, target, stride, stream))
                 self._faults(stream)
                 return -1
-            number = self._prefetched(keys, offsets, samples)
+            number = self._prefetched(keys, offsets, weights, samples)
             if number is None:
                 if self.space:
                     self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))

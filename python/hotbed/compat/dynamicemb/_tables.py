@@ -224,7 +224,9 @@ class Tables(Storage):
             self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
             self.queue.append(self._prefetch(keys, offsets, weights, samples, stream, counts))
 
-    def _prefetched(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> Optional[int]:
+    def _prefetched(
+        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
+    ) -> Optional[int]:
         if not self.queue:
             return None
         number = self.queue[0]

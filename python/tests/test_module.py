@@ -179,6 +179,8 @@ def test_only_the_forward_of_the_same_batch_takes_a_prefetch():
     want = weighted(once).values()
     weighted.prefetch(once)
     assert torch.equal(weighted(twice).values(), 2 * want)
+    with pytest.raises(hotbed.StateError, match="weights float32"):
+        weighted.prefetch(ht.KeyedJaggedTensor(["f", "g"], values, torch.ones(4).double(), offsets=offsets[:5]))
 
 
 def test_forwards_without_backward_leave_nothing_behind():

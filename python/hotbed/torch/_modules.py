@@ -185,16 +185,16 @@ class _Collection(torch.nn.Module):
     def prefetch(self, features: Any) -> None:
         """Look a batch up ahead of its forward: find or create its rows, and fetch them into device memory.
 
-        The next forward with the same key and offset tensors uses the prefetched rows.  On a GPU the work goes to
+        The next forward with the same keys, offsets and weights uses the prefetched rows.  On a GPU the work goes to
         PyTorch's current stream; if the forward runs on another stream, order the two with events.  Where a forward
         would only read (in eval mode, under ``torch.no_grad()``, without an optimizer), a prefetch does nothing.
 
         Args:
-            features: as in the forward.  Keys and offsets must be int64, contiguous and in the order of the tables;
-                otherwise the forward would copy them and could not recognize the batch.
+            features: as in the forward.  Keys and offsets must be int64, weights float32, all contiguous and in the
+                order of the tables; otherwise the forward would copy them and could not recognize the batch.
 
         Raises:
-            StateError: keys or offsets would be copied.
+            StateError: keys, offsets or weights would be copied.
         """
         if not self._trains():
             return  # a forward that only reads would not use the batch, and the batch would hold its rows
@@ -205,9 +205,10 @@ class _Collection(torch.nn.Module):
         for storage in self._storages:
             arranged = self._arranged(features, storage)
             keys, offsets, weights, samples = self._inputs(arranged)
-            if keys is not features.values() or offsets.data_ptr() != features.offsets().data_ptr():
+            copied = weights is not None and weights.data_ptr() != features.weights().data_ptr()
+            if copied or keys is not features.values() or offsets.data_ptr() != features.offsets().data_ptr():
                 raise StateError(
-                    "prefetch: keys and offsets have to be int64, contiguous, and of the features "
+                    "prefetch: keys and offsets have to be int64, weights float32, all contiguous, and of the features "
                     f"{[f for _, f in storage.features]}, in that order"
                 )
             storage.prefetch(keys, offsets, weights, samples)

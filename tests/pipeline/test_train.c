@@ -2,6 +2,7 @@
  * order and streams of the pipelines of TorchRec and recsys-examples ("the reference"). */
 #include "base/backend.h"
 #include "pipeline/rewrite.h"
+#include "pipeline/train.h"
 #include "tests/pipeline/example.h"
 
 #include <stdio.h>
@@ -505,7 +506,15 @@ static void streams_that_run_ahead_have_priority(hotbed_backend backend) {
     }
 }
 
+static void every_plan_fits_into_its_array(hotbed_backend backend) {
+    const hotbed_train_plan *plan;
+    (void)backend;
+    for (uint32_t p = 0; (plan = hotbed_train_plan_at(p)) != NULL; p++)
+        CHECK(plan->num_steps <= HOTBED_TRAIN_TASKS_MOST); /* hotbed_train.io */
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"every_plan_fits_into_its_array", every_plan_fits_into_its_array},
     {"every_plan_trains_to_the_bytes_of_the_plain_loop",
      every_plan_trains_to_the_bytes_of_the_plain_loop},
     {"fewer_batches_than_the_depth_are_trained", fewer_batches_than_the_depth_are_trained},

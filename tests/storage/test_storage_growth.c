@@ -7,6 +7,7 @@
 
 #include "hotbed/export.h"
 #include "hotbed/stats.h"
+#include "storage/storage.h"
 #include "tests/storage/fixture.h"
 #include "tests/support/fault.h"
 
@@ -338,6 +339,21 @@ static void a_growth_without_memory_leaves_the_table_unchanged(hotbed_backend ba
     fixture_check(&r);
     test_ticket_close(&outstanding);
     test_ticket_close(&l);
+    fixture_close(&r);
+}
+
+/* Space for keys to come is optional. */
+static void a_reservation_without_memory_holds_its_keys(hotbed_backend backend) {
+    setup s;
+    fixture r;
+    growing(&s, 1);
+    fixture_open(&r, backend, &s.options);
+    fault_arm(1);
+    CHECK_OK(hotbed_growth_reserve(r.storage, 0, 2 * FIRST, r.stream));
+    CHECK(fault_disarm());
+    CHECK_EQ(info_of(&r, 0).capacity, 2 * FIRST);
+    CHECK_OK(hotbed_growth_reserve(r.storage, 0, 2 * FIRST, r.stream));
+    CHECK(info_of(&r, 0).capacity > 2 * FIRST);
     fixture_close(&r);
 }
 
@@ -675,6 +691,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_growth_allocates_the_memory_of_its_segment", a_growth_allocates_the_memory_of_its_segment},
     {"a_growth_without_memory_leaves_the_table_unchanged",
      a_growth_without_memory_leaves_the_table_unchanged},
+    {"a_reservation_without_memory_holds_its_keys", a_reservation_without_memory_holds_its_keys},
     {"polls_grow_tables_that_are_nearly_full", polls_grow_tables_that_are_nearly_full},
     {"polls_end_at_max_capacity", polls_end_at_max_capacity},
     {"calls_by_key_reach_all_segments", calls_by_key_reach_all_segments},

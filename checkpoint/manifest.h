@@ -32,8 +32,8 @@ enum {
 
 /* Bytes [offset, offset + bytes) of a shard file. `root` is the digest of the digests of its
  * blocks. The blocks' digests are in the shard's `blocks` extent, from entry `first_block` on. An
- * empty extent has offset 0. All digests of more than a row are such roots (hotbed_digest_root()), so files are
- * checked through a buffer of one block. */
+ * empty extent has offset 0. All digests of more than a row are such roots (hotbed_digest_root()),
+ * so files are checked through a buffer of one block. */
 typedef struct hotbed_extent {
     uint64_t offset, bytes;
     uint64_t first_block; /* not in the text: blocks are in the order of the extents' lines */

@@ -49,11 +49,11 @@ typedef struct summary {
 
 static int fail(int code, const char *format, ...) {
     va_list arguments;
-    fputs("hotbed-datagen: ", stderr);
+    char message[2048];
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    (void)vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    fputc('\n', stderr);
+    (void)fprintf(stderr, "hotbed-datagen: %s\n", message); /* one write */
     return code;
 }
 

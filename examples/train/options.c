@@ -77,11 +77,12 @@ static const char usage_text[] =
 
 void hotbed_train_say(const char *format, ...) {
     va_list arguments;
-    fputs("hotbed-train: ", stderr);
+    char message[2048];
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    (void)vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    fputc('\n', stderr);
+    /* one write, because a message of mpirun or of another rank may come between two */
+    (void)fprintf(stderr, "hotbed-train: %s\n", message);
 }
 
 /* Chosen on rows of hotbed-datagen, one epoch of 400,000 in batches of 4096, by the AUC on fresh

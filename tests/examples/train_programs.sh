@@ -116,6 +116,18 @@ for program in hotbed-train hotbed-datagen; do
     done
 done
 ok "options: each message names the values that are accepted"
+if command -v python3 >/dev/null; then
+    # A pipe with O_DIRECT keeps writes apart.
+    python3 - "$programs/hotbed-train" "$programs/hotbed-datagen" <<'PY' || die "a message is more than one write"
+import os, subprocess, sys
+for program in sys.argv[1:]:
+    ours, theirs = os.pipe2(os.O_DIRECT)
+    subprocess.run([program, "--seed=x"], stderr=theirs)
+    said = os.read(ours, 4096)
+    assert said.startswith(b"hotbed-") and said.endswith(b"\n"), said
+PY
+    ok "messages are one write, so messages of other ranks do not mix with them"
+fi
 says_backend=$("$programs/hotbed-train" --backend "$backend" --data train.tsv --quiet --batch 12000 --capacity 4000 2>&1) ||
     case $says_backend in
     *UNSUPPORTED*) echo "skipped: $says_backend" && exit 77 ;;

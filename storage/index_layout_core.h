@@ -4,13 +4,14 @@
  *
  * A table's slots form buckets of 16. The keys of a bucket are one 128-byte line, its metas
  * another. A key has an ordered list of candidate buckets: two by hash, then a probe sequence
- * through the buckets after the second. Tests check that no key is refused below a load of 0.97,
- * and that 98.5 % of the keys are in one of their first two buckets at that load.
+ * from the second on, whose step also depends on the hash in large tables that refuse keys. Tests
+ * check that no key is refused below a load of 0.97, and that 98.5 % of the keys are in one of
+ * their first two buckets at that load.
  *
  * A meta is [score:52 | marked | locked | occupied | probation | pins:8]; 0 is a free slot. Metas
  * decide who owns a slot. A find reads keys only, so free slots need a key that no find can match,
  * although every key can be stored: the free slots of bucket b hold a key for which b is not a
- * candidate. Each bucket has two such keys. EMPTY marks slots of buckets that were never full and
+ * candidate. Each bucket has two such keys, its markers. EMPTY marks slots of buckets that were never full and
  * ends a probe sequence; ERASED marks other free slots.
  *
  * A table that has grown has several parts: its first range, and segments with their own memory,
@@ -31,7 +32,7 @@ enum {
     /* With fewer spare slots more keys are in their first bucket, but the first key is refused at a
      * lower load: docs/design/index.md has the figures. */
     HOTBED_BUCKET_SPARE = 6,
-    HOTBED_WALK_MOST = 128, /* most candidates of a key in a table that refuses keys */
+    HOTBED_WALK_MOST = 128, /* candidates of a key in a large table that refuses keys */
     /* Buckets of a probe sequence between two tests whether it has ended. A test takes as many hashes
      * as a small table has buckets, because EMPTY is hard to find there. */
     HOTBED_WALK_STRIDE = 8,
@@ -171,11 +172,26 @@ HOTBED_HD hotbed_candidates hotbed_index_candidates(hotbed_index_range range, ui
     return c;
 }
 
-/* Candidate number `choice` (>= 2): the buckets after the second, leaving out the first. */
+/* Whether the buckets are so many that the steps of probe sequences differ between keys. With equal
+ * steps, a run of full buckets as long as a probe sequence would refuse keys, and such runs form
+ * when many keys are placed at the same time. */
+HOTBED_HD bool hotbed_index_strides(hotbed_index_range range) {
+    return range.choices == HOTBED_WALK_MOST && range.buckets > 2 * HOTBED_WALK_MOST;
+}
+
+/* Buckets between two candidates of a probe sequence: at most buckets / HOTBED_WALK_MOST, so that no
+ * bucket is visited twice; 1 if `second` follows `first`. */
+HOTBED_HD uint32_t hotbed_index_step(hotbed_index_range range, hotbed_candidates c) {
+    return 1 + hotbed_scale_u32(
+                   (c.second - c.first - 1) * 0x9e3779b1U,
+                   hotbed_index_strides(range) ? range.buckets / HOTBED_WALK_MOST : 1);
+}
+
+/* Candidate number `choice` (>= 2). A probe sequence of step 1 leaves out the first bucket. */
 HOTBED_HD uint32_t
 hotbed_index_walk(hotbed_index_range range, hotbed_candidates c, uint32_t choice) {
-    uint64_t bucket = (uint64_t)c.second + (choice - 1);
-    if (choice - 1 >= c.gap)
+    uint64_t bucket = c.second + (uint64_t)(choice - 1) * hotbed_index_step(range, c);
+    if (choice - 1 >= c.gap && !hotbed_index_strides(range))
         bucket++;
     return (uint32_t)(bucket < range.buckets ? bucket : bucket - range.buckets);
 }
@@ -191,12 +207,21 @@ HOTBED_HD bool hotbed_index_may_hold(hotbed_index_range range, uint64_t key, uin
     hotbed_candidates c = hotbed_index_candidates(range, key);
     if (bucket == c.first)
         return true;
-    uint32_t steps = bucket >= c.second ? bucket - c.second : bucket + (range.buckets - c.second);
-    uint32_t choice = 1 + steps - (steps > c.gap ? 1U : 0U);
+    const uint32_t step = hotbed_index_step(range, c);
+    uint32_t distance =
+        bucket >= c.second ? bucket - c.second : bucket + (range.buckets - c.second);
+    if (distance % step != 0)
+        return false;
+    uint32_t choice = 1 + distance / step;
+    if (distance > c.gap && !hotbed_index_strides(range))
+        choice--;
     return choice < range.choices;
 }
 
-/* hotbed_index_marker() for buckets that may hold key 0, and for ERASED. */
+/* --- markers ---------------------------------------------------------------------------------- */
+
+/* The smallest key that may not be stored in a bucket, or, with `erased`, the next one. Both take a
+ * few dozen hashes. */
 HOTBED_COLD uint64_t
 hotbed_index_marker_search(hotbed_index_range range, uint32_t bucket, bool erased) {
     uint64_t key = 0;
@@ -209,11 +234,23 @@ hotbed_index_marker_search(hotbed_index_range range, uint32_t bucket, bool erase
     }
 }
 
-/* The key of free slots of a bucket: EMPTY is the smallest key that may not be stored there, ERASED
- * the next. Key 0 has hash 0, so its candidates are the first buckets. */
+/* Keys whose candidates are the first buckets of any table, and keys whose candidates are those from
+ * its middle on: hotbed_index_candidates() multiplies their hashes to words with equal halves, 0, 1,
+ * 1 << 31 and 1 << 31 | 1. */
+#define HOTBED_KEY_FRONT   ((uint64_t)0)
+#define HOTBED_KEY_FRONT2  ((uint64_t)0x2ad4a697fd997847)
+#define HOTBED_KEY_MIDDLE  ((uint64_t)0x11edfb7866c5d27a)
+#define HOTBED_KEY_MIDDLE2 ((uint64_t)0x3e1f395c7562c02c)
+
+/* The key of free slots of a bucket: EMPTY, or ERASED. Both take equally long for all buckets of a
+ * table that strides: if keys of some buckets were placed later than others, these buckets would
+ * fill up first. */
 HOTBED_HD uint64_t hotbed_index_marker(hotbed_index_range range, uint32_t bucket, bool erased) {
-    return !erased && bucket >= range.choices ? 0
-                                              : hotbed_index_marker_search(range, bucket, erased);
+    if (range.buckets <= 2 * range.choices)
+        return hotbed_index_marker_search(range, bucket, erased);
+    if (bucket < range.choices)
+        return erased ? HOTBED_KEY_MIDDLE2 : HOTBED_KEY_MIDDLE;
+    return erased ? HOTBED_KEY_FRONT2 : HOTBED_KEY_FRONT;
 }
 
 HOTBED_HD uint64_t hotbed_index_slot(hotbed_index_range range, uint32_t bucket) {
@@ -225,10 +262,10 @@ HOTBED_HD uint64_t *hotbed_index_time(hotbed_index_range range, uint64_t slot) {
     return range.times + (slot - hotbed_index_slot(range, 0));
 }
 
-/* One lane: free all slots of a range whose words are 0. Key 0 then marks free slots, except in
- * its own candidate buckets. */
+/* One lane: free all slots of a range whose words are 0. HOTBED_KEY_FRONT then marks free slots,
+ * except in its own candidate buckets. */
 HOTBED_HD void hotbed_index_start(hotbed_index_view index, hotbed_index_range range) {
-    hotbed_candidates c = hotbed_index_candidates(range, 0);
+    hotbed_candidates c = hotbed_index_candidates(range, HOTBED_KEY_FRONT);
     for (uint32_t choice = 0; choice < range.choices; choice++) {
         uint32_t bucket = hotbed_index_candidate(range, c, choice);
         uint64_t marker = hotbed_index_marker(range, bucket, false);

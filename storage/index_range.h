@@ -8,7 +8,7 @@
 
 /* A range for `capacity` keys from bucket `first` on, sized for a load of 0.97.
  *
- * In tables of up to 131 buckets, 97 % of the buckets are candidates of each key; at least one is
+ * In tables of up to 256 buckets, 97 % of the buckets are candidates of each key; at least one is
  * not, because the markers of free slots need it. The slots of any key's candidates then suffice
  * for the whole capacity, so such a table refuses no key, however the keys hash. Larger tables rely
  * on the hash.
@@ -21,9 +21,10 @@ static inline hotbed_index_range hotbed_index_range_make(
     range.buckets = (uint32_t)(loaded > full + 1 ? loaded : full + 1);
     uint32_t others = (uint32_t)((uint64_t)range.buckets * 3 / 100);
     range.choices = range.buckets - (others > 1 ? others : 1);
-    uint32_t most = evicts ? HOTBED_WALK_EVICT : HOTBED_WALK_MOST;
-    if (range.choices > most)
-        range.choices = most;
+    if (evicts && range.choices > HOTBED_WALK_EVICT)
+        range.choices = HOTBED_WALK_EVICT;
+    if (range.buckets > 2 * HOTBED_WALK_MOST && range.choices > HOTBED_WALK_MOST)
+        range.choices = HOTBED_WALK_MOST;
     return range;
 }
 

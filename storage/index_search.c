@@ -69,10 +69,10 @@ HOTBED_HD bool never_full(const hotbed_search *q, uint32_t bucket, match_line *m
 
 /* The bucket after `bucket` in the probe sequence of key number k. */
 HOTBED_HD uint32_t bucket_after(const hotbed_search *q, uint32_t k, uint32_t bucket) {
-    const uint32_t buckets = q->range.buckets;
-    bucket = bucket + 1 == buckets ? 0 : bucket + 1;
-    if (bucket == q->first[k])
-        bucket = bucket + 1 == buckets ? 0 : bucket + 1;
+    const uint32_t left = q->range.buckets - bucket;
+    bucket = q->step[k] < left ? bucket + q->step[k] : q->step[k] - left;
+    if (bucket == q->first[k] && !hotbed_index_strides(q->range))
+        bucket = bucket + 1 == q->range.buckets ? 0 : bucket + 1;
     return bucket;
 }
 
@@ -82,6 +82,8 @@ HOTBED_HD void walk_as(hotbed_search *q, uint64_t *slots, match_line *match) {
     uint32_t left = 0;
     for (uint32_t j = 0; j < q->num_left; j++) {
         const uint32_t k = q->left[j];
+        const hotbed_candidates c = {q->first[k], q->second[k], 0};
+        q->step[k] = hotbed_index_step(q->range, c);
         slots[k] = HOTBED_SLOT_NONE;
         q->left[left] = k;
         left +=

@@ -26,6 +26,7 @@ typedef struct hotbed_search {
     uint32_t n, num_left;
     uint64_t keys[HOTBED_SEARCH_KEYS];
     uint32_t first[HOTBED_SEARCH_KEYS], second[HOTBED_SEARCH_KEYS]; /* candidate buckets */
+    uint32_t step[HOTBED_SEARCH_KEYS];                              /* of probe sequences */
     uint32_t left[HOTBED_SEARCH_KEYS]; /* [num_left] numbers of the keys that are not found yet */
 } hotbed_search;
 

@@ -558,6 +558,52 @@ static void candidates_are_distinct(hotbed_backend backend) {
     }
 }
 
+/* In tables whose probe sequences have steps of their own, too; only the first bucket may come twice. */
+static void candidates_of_large_tables_are_distinct(hotbed_backend backend) {
+    (void)backend;
+    enum { BUCKETS_MOST = 1500 };
+    for (int i = 0; i < 3000; i++) {
+        const uint32_t buckets = 2 * HOTBED_WALK_MOST + 1 +
+                                 (uint32_t)hotbed_test_below(BUCKETS_MOST - 2 * HOTBED_WALK_MOST);
+        const hotbed_index_range range = {.buckets = buckets, .choices = HOTBED_WALK_MOST};
+        const uint64_t key = hotbed_test_random();
+        const hotbed_candidates c = hotbed_index_candidates(range, key);
+        bool seen[BUCKETS_MOST] = {false};
+        for (uint32_t choice = 1; choice < range.choices; choice++) {
+            const uint32_t bucket = hotbed_index_candidate(range, c, choice);
+            CHECK(bucket < buckets && !seen[bucket]);
+            seen[bucket] = true;
+        }
+        seen[c.first] = true;
+        for (uint32_t b = 0; b < buckets; b++)
+            CHECK_EQ(hotbed_index_may_hold(range, key, b), seen[b]);
+    }
+}
+
+/* The two keys that mark free slots of a bucket differ, and the bucket is a candidate of neither. */
+static void markers_may_not_be_stored(hotbed_backend backend) {
+    (void)backend;
+    static const uint64_t capacities[] = {
+        1, 16, 140, 1000, 3950, 3990, 4000, 8000, 70000, 1000003, 1 << 25, HOTBED_CAPACITY_MOST};
+    for (uint32_t i = 0; i < 2 * sizeof capacities / sizeof capacities[0]; i++) {
+        hotbed_index_range range = hotbed_index_range_make(capacities[i / 2], i % 2 != 0, 0);
+        hotbed_index_range_regions(&range);
+        for (uint32_t n = 0; n < 1000; n++) {
+            const uint32_t middle = range.buckets / 2 - (n < range.buckets / 2 ? n : 0);
+            const uint32_t of[] = {
+                n % range.buckets, middle, range.buckets - 1 - n % range.buckets,
+                (uint32_t)hotbed_test_below(range.buckets)};
+            for (uint32_t b = 0; b < 4; b++) {
+                const uint64_t empty = hotbed_index_marker(range, of[b], false);
+                const uint64_t erased = hotbed_index_marker(range, of[b], true);
+                CHECK(empty != erased);
+                CHECK(!hotbed_index_may_hold(range, empty, of[b]));
+                CHECK(!hotbed_index_may_hold(range, erased, of[b]));
+            }
+        }
+    }
+}
+
 /* With regions, both candidates of a key are near one point, which is at the same fraction of tables of all sizes. */
 static void candidates_of_tables_with_regions_are_near(hotbed_backend backend) {
     (void)backend;
@@ -629,6 +675,125 @@ static void most_keys_are_in_their_first_bucket(hotbed_backend backend) {
     CHECK(first * 100 > placed * 78);
     CHECK((first + second) * 1000 > placed * 985);
     free(words);
+}
+
+/* A table with many buckets, and keys to place in it. */
+typedef struct large_table {
+    hotbed_index_view view;
+    hotbed_index_range range;
+    uint64_t *words;
+} large_table;
+
+static void large_open(large_table *t, uint64_t capacity) {
+    t->range = hotbed_index_range_make(capacity, false, 0);
+    CHECK(hotbed_index_strides(t->range));
+    const uint64_t slots = hotbed_index_range_slots(t->range);
+    t->words = aligned_alloc(128, 2 * slots * sizeof *t->words);
+    CHECK(t->words != NULL);
+    memset(t->words, 0, 2 * slots * sizeof *t->words);
+    t->view = (hotbed_index_view){t->words, t->words + slots, NULL};
+    hotbed_index_start(t->view, t->range);
+}
+
+/* Keys far along their probe sequences are found at every width. */
+static void keys_are_found_along_steps_of_their_own(hotbed_backend backend) {
+    (void)backend;
+    enum { CAPACITY = 6000 };
+    large_table large;
+    uint32_t far = 0, sought = 0;
+    large_open(&large, CAPACITY);
+    table *t = &tables[0];
+    memset(t, 0, sizeof *t);
+    t->view = large.view;
+    t->range = large.range;
+    for (uint64_t key = 0; far < 40; key++) { /* beyond the capacity, for long probe sequences */
+        const hotbed_index_result r =
+            hotbed_index_place(large.view, large.range, key, hotbed_meta_new(1, 0), 1);
+        if (r.slot == HOTBED_SLOT_NONE)
+            break;
+        hotbed_index_publish(large.view, r.slot, key);
+        const hotbed_candidates c = hotbed_index_candidates(large.range, key);
+        const uint32_t bucket = (uint32_t)(r.slot / HOTBED_BUCKET_SLOTS);
+        if (bucket == c.first || bucket == c.second)
+            continue;
+        far++;
+        for (uint32_t w = 0; w < WIDTHS; w++) {
+            t->width = widths[w];
+            CHECK_EQ(find(t, key), r.slot);
+            for (uint32_t lane = 0; lane < t->width; lane++) {
+                t->ranges[lane] = large.range;
+                t->sought[lane] = key - lane;
+            }
+            find_each(t);
+            sought++;
+        }
+    }
+    CHECK(sought == 40 * WIDTHS);
+    free(large.words);
+}
+
+/* Most candidates that a key looks at if many tiles place keys at once: each looks at one bucket in turn, then claims a
+ * slot of the best one, which another may have claimed. */
+static uint32_t place_at_once(const large_table *t, uint64_t keys) {
+    typedef struct walker {
+        hotbed_candidates c;
+        uint64_t slots; /* the first one of the best bucket */
+        uint32_t choice, free, from;
+        bool claims;
+    } walker;
+    walker *walkers = calloc(keys, sizeof *walkers);
+    uint32_t *left = malloc(keys * sizeof *left), most = 0;
+    CHECK(walkers != NULL && left != NULL);
+    for (uint32_t i = 0; i < keys; i++) {
+        left[i] = i;
+        walkers[i].c = hotbed_index_candidates(t->range, i);
+        walkers[i].from = (uint32_t)hotbed_test_below(HOTBED_BUCKET_SLOTS);
+    }
+    for (uint64_t n = keys; n > 0;) {
+        const uint64_t at = hotbed_test_below(n);
+        walker *w = &walkers[left[at]];
+        if (!w->claims) {
+            const uint64_t slots =
+                hotbed_index_slot(t->range, hotbed_index_candidate(t->range, w->c, w->choice));
+            const uint32_t free = hotbed_line_match(t->view.metas + slots, 0, 1);
+            if (hotbed_bits_set(free) > hotbed_bits_set(w->free)) {
+                w->free = free;
+                w->slots = slots;
+            }
+            w->claims =
+                w->choice == 0 ? hotbed_bits_set(w->free) > HOTBED_BUCKET_SPARE : w->free != 0;
+            most = w->choice > most ? w->choice : most;
+            w->choice++;
+            CHECK(w->claims || w->choice < t->range.choices); /* otherwise the key is refused */
+            continue;
+        }
+        const uint32_t after = w->free >> w->from << w->from;
+        uint64_t *meta = &t->view.metas[w->slots + hotbed_lowest_bit(after != 0 ? after : w->free)];
+        if (*meta == 0) {
+            *meta = HOTBED_META_OCCUPIED;
+            left[at] = left[--n];
+            continue;
+        }
+        w->claims = false;
+        w->choice = w->free = 0;
+    }
+    free(walkers);
+    free(left);
+    return most;
+}
+
+/* Keys that are placed at the same time do not see each other, so they fill the buckets less evenly than keys that are
+ * placed one by one. Still none comes near the end of its probe sequence. With equal steps, keys of the large table
+ * look at 85 candidates and more. */
+static void keys_placed_at_once_find_slots_early(hotbed_backend backend) {
+    (void)backend;
+    static const uint64_t capacities[] = {4000, 6000, 20000, 524288};
+    for (uint32_t i = 0; i < (hotbed_test_is_small() ? 3 : 4); i++) {
+        large_table t;
+        large_open(&t, capacities[i]);
+        CHECK(place_at_once(&t, capacities[i]) < (i < 3 ? HOTBED_WALK_MOST : HOTBED_WALK_MOST / 2));
+        free(t.words);
+    }
 }
 
 /* In a range with times, the key with the lowest score is evicted; among equal scores the lowest time, then the
@@ -959,6 +1124,10 @@ const hotbed_test hotbed_tests[] = {
     {"times_decide_between_equal_scores", times_decide_between_equal_scores},
     {"scores_follow_their_rule", scores_follow_their_rule},
     {"candidates_are_distinct", candidates_are_distinct},
+    {"candidates_of_large_tables_are_distinct", candidates_of_large_tables_are_distinct},
+    {"markers_may_not_be_stored", markers_may_not_be_stored},
+    {"keys_are_found_along_steps_of_their_own", keys_are_found_along_steps_of_their_own},
+    {"keys_placed_at_once_find_slots_early", keys_placed_at_once_find_slots_early},
     {"candidates_of_tables_with_regions_are_near", candidates_of_tables_with_regions_are_near},
     {"tables_with_regions_hold_as_many_keys_as_their_capacity",
      tables_with_regions_hold_as_many_keys_as_their_capacity},

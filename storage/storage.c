@@ -40,9 +40,11 @@ static hotbed_status allocate_tier(
             (unsigned long long)slots, (unsigned long long)table->view.row_bytes,
             rows == &table->rows ? "upper" : "lower");
     HOTBED_TRY(status);
-    return hotbed_row_has_gaps(&table->view) && !hotbed_memory_is_fresh_zero(rows)
-               ? hotbed_fill(rows->data, 0, bytes, stream)
-               : HOTBED_OK;
+    if (hotbed_memory_is_fresh_zero(rows) || slots == 0)
+        return HOTBED_OK;
+    /* Lanes without a key read the first row, and drop what they have read. */
+    return hotbed_fill(
+        rows->data, 0, hotbed_row_has_gaps(&table->view) ? bytes : table->view.row_bytes, stream);
 }
 
 /* TIMESTAMP_LFU: allocate a time for each slot. `apart`: the lower tier's index, with its times,

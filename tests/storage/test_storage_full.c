@@ -502,7 +502,8 @@ static void a_fault_names_the_bag_with_the_bad_offset(hotbed_backend backend) {
         for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
             const batch_shape how = {.batch_size = 3, .max_bag = 1, .key_space = 20};
             test_ticket_fill(&l, &random, &how);
-            l.host.num_keys = 8;
+            memset((uint64_t *)l.host.keys + l.num_keys, 0, (8 - l.num_keys) * sizeof(uint64_t));
+            l.num_keys = l.host.num_keys = 8;
             memcpy((void *)l.host.offsets, bad[i].offsets, sizeof bad[i].offsets);
             test_ticket_upload(&l);
             const hotbed_batch batch = test_ticket_batch(&l);

@@ -389,6 +389,7 @@ static void halves_open(halves *h, hotbed_backend backend) {
     test_ticket_fill(&h->l, &h->random, &how);
     const hotbed_batch batch = test_ticket_batch(&h->l);
     hotbed_stream *stream = h->r.stream;
+    CHECK_OK(hotbed_fill(h->l.gradient, 0, h->l.output_bytes, stream));
     CHECK_OK(hotbed_graph_begin(stream));
     CHECK_OK(hotbed_storage_prefetch(h->r.storage, &batch, h->l.ticket, stream));
     CHECK_OK(hotbed_storage_forward(h->r.storage, h->l.ticket, h->l.output, h->l.stride, stream));

@@ -500,6 +500,7 @@ static void full_read(
     full_table *f, uint64_t n, const uint64_t *keys, uint8_t *found, float *weights) {
     const hotbed_rows rows = {.weights = f->weights};
     fixture_upload(&f->r, f->device, keys, n * sizeof *keys);
+    CHECK_OK(hotbed_fill(f->weights, 0, n * sizeof *weights, f->r.stream)); /* of absent keys */
     CHECK_OK(hotbed_storage_get_rows(f->r.storage, 0, n, f->device, &rows, f->found, f->r.stream));
     fixture_download(&f->r, found, f->found, n);
     fixture_download(&f->r, weights, f->weights, n * sizeof *weights);

@@ -766,7 +766,7 @@ static void now_separates_earlier_and_later_keys(hotbed_backend backend) {
         CHECK_OK(hotbed_storage_export(b.r.storage, &e, stream));
         fixture_download(&b.r, &count, counted, sizeof count);
         CHECK_EQ(count, 2);
-        fixture_download(&b.r, keys, device, sizeof keys);
+        fixture_download(&b.r, keys, device, count * sizeof *keys);
         CHECK(keys[0] + keys[1] == 6 && (keys[0] == 2 || keys[0] == 4));
         CHECK_STATUS(hotbed_storage_now(b.r.storage, 0, NULL, stream), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_storage_now(b.r.storage, 1, &now, stream), HOTBED_ERR_ARGUMENT);

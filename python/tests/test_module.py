@@ -15,6 +15,7 @@ from conftest import batch
 
 import hotbed
 import hotbed.torch as ht
+from hotbed import checkpoint
 from hotbed.torch import _ops
 
 ROWS, DIM, SAMPLES = 40, 8, 6
@@ -188,10 +189,8 @@ def test_forwards_without_backward_leave_nothing_behind():
     kjt = batch(["f", "g"], SAMPLES, ROWS)
     for _ in range(1000):
         ebc(kjt)
-    assert sum(slot.held for slot in ebc.storages[0].slots) <= 4
-    out = ebc(kjt).values()
-    for _ in range(4):
-        ebc(kjt)
+    assert sum(slot.held for slot in ebc.storages[0].slots) <= 1
+    out, *_later = (ebc(kjt).values() for _ in range(5))
     with pytest.raises(hotbed.StateError, match=r"the last max_in_flight=4 forwards .*; pass a larger max_in_flight"):
         out.sum().backward()
 
@@ -298,8 +297,68 @@ def test_a_second_backward_is_refused():
     ebc = collection()
     out = ebc(batch(["f", "g"], SAMPLES, ROWS)).values().sum()
     out.backward(retain_graph=True)
-    with pytest.raises(hotbed.StateError, match="already"):
+    with pytest.raises(hotbed.StateError, match=r"had its backward.*; for several losses .* add them up"):
         out.backward()
+
+
+@pytest.mark.parametrize("skipped", ["the loss", "the second pooling"])
+def test_a_forward_without_backward_does_not_keep_a_checkpoint_from_being_saved(skipped, tmp_path):
+    tables = [
+        ht.EmbeddingBagConfig(ROWS, DIM, name, feature_names=[name], pooling=pooling, use_virtual_table=hashed)
+        for name, pooling, hashed in (("a", ht.PoolingType.SUM, True), ("b", ht.PoolingType.MEAN, False))
+    ]
+    ebc = ht.EmbeddingBagCollection(tables)
+
+    def forward(b):
+        return ebc(ht.KeyedJaggedTensor(["a", "b"], torch.tensor([3, b]), lengths=torch.tensor([1, 1]))).values()
+
+    if skipped == "the loss":
+        out = forward(1)
+        with pytest.raises(hotbed.StateError, match="forwards without backward hold"):
+            checkpoint.save(tmp_path / "held", ebc)
+        del out
+    else:
+        with pytest.raises(hotbed.KeyRangeError):
+            forward(ROWS)
+    checkpoint.save(tmp_path / "saved", ebc)
+    forward(1).sum().backward()
+
+
+@pytest.mark.parametrize("kind", ["static", "hash", "two tiers"])
+def test_the_optimizers_state_dict_may_be_loaded_first(kind):
+    options = {"hbm_bytes": 3000, "caching": True} if kind == "two tiers" else None
+    first, second = (collection(kind == "hash", optimizer=ht.Adam(lr=0.1), options=options) for _ in range(2))
+    kjt = batch(["f", "g"], SAMPLES, ROWS)
+    for _ in range(3):
+        first(kjt).values().sum().backward()
+    saved = {k: v.clone() for k, v in first.state_dict().items()}
+    second.fused_optimizer.load_state_dict(copy.deepcopy(first.fused_optimizer.state_dict()))
+    second.load_state_dict(saved)
+    states = [ebc.fused_optimizer.state_dict()["state"]["a"] for ebc in (first, second)]
+    assert all(torch.equal(states[1][name], state) for name, state in states[0].items())
+    for ebc in (first, second):
+        ebc(kjt).values().square().sum().backward()
+    keys = torch.arange(ROWS)
+    assert torch.equal(first.rows("a", keys), second.rows("a", keys))
+
+
+def test_a_collection_without_optimizer_lacks_the_attribute():
+    ebc = collection(optimizer=None)
+    assert not hasattr(ebc, "fused_optimizer") and hasattr(collection(), "fused_optimizer")
+    with pytest.raises(hotbed.StateError, match="made without an optimizer"):
+        _ = ebc.fused_optimizer
+    with pytest.raises(AttributeError, match="no attribute 'fused'"):
+        _ = ebc.fused
+
+
+def test_a_scheduler_does_not_miss_the_optimizers_step():
+    ebc = collection(optimizer=ht.SGD(lr=1.0))
+    scheduler = torch.optim.lr_scheduler.StepLR(ebc.fused_optimizer, 1, 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ebc(batch(["f", "g"], SAMPLES, ROWS)).values().sum().backward()
+        scheduler.step()
+    assert ebc.fused_optimizer.param_groups[0]["lr"] == 0.5
 
 
 @pytest.mark.parametrize("hashed", [False, True])
@@ -448,6 +507,7 @@ def test_weights_are_checked():
         ({"embedding_dim": 5000}, "5000 elements"),
         ({"name": "no blanks"}, "no blanks"),
         ({"feature_names": []}, r"feature_names \[\]"),
+        ({"feature_names": ["f", "f"]}, r"feature_names \['f', 'f'\] has a name twice"),
         ({"data_type": torch.int32}, "int32"),
         ({"data_type": "float16"}, r"data_type 'float16' is not torch\.float32, torch\.float16"),
         ({"data_type": ["f"]}, r"data_type \['f'\] is not torch\.float32"),
@@ -565,8 +625,9 @@ def test_a_table_that_cannot_evict_says_what_to_do(forgotten):
 
     text = r"table 'a': no slot for key .* use a num_embeddings larger than .* call cancel\(\)"
     with pytest.raises(hotbed.FullError, match=text):
-        for step in range(4 if forgotten else 1):
-            forward(torch.arange(50) + 50 * step if forgotten else torch.arange(200))
+        if forgotten:
+            _ = [forward(torch.arange(50) + 50 * step) for step in range(4)]
+        forward(torch.arange(200))
     ebc.cancel()
     for step in range(8):
         with torch.no_grad():
@@ -583,6 +644,8 @@ def test_errors_name_tables_of_two_poolings():
     ebc = ht.EmbeddingBagCollection(tables)
     with pytest.raises(hotbed.KeyRangeError, match=r"table 'means': key 7 is not in \[0, 5\)"):
         ebc(ht.KeyedJaggedTensor(["sums", "means"], torch.tensor([7, 7]), lengths=torch.tensor([1, 1])))
+    with pytest.raises(hotbed.UnsupportedError, match=r"in 2 parts, \['sum', 'mean'\].*make a collection of each"):
+        ebc.prefetch(ht.KeyedJaggedTensor(["sums", "means"], torch.tensor([1, 1]), lengths=torch.tensor([1, 1])))
 
 
 def test_an_operator_of_a_module_that_is_gone():
@@ -624,6 +687,8 @@ def test_a_forked_child_gets_an_exception():
     child = os.fork()
     if child == 0:
         try:
+            with pytest.raises(hotbed.StateError, match="was forked"):
+                ebc.weight("a")
             ebc(kjt)
             os._exit(1)
         except hotbed.StateError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import warnings
 from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
 
@@ -19,6 +20,10 @@ from hotbed.torch._storage import Storage, indices
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, described
 
 _log = logging.getLogger("hotbed")
+
+
+class _NoOptimizerError(StateError, AttributeError):
+    """There is no ``fused_optimizer``; ``hasattr()`` says so."""
 
 
 class _Collection(torch.nn.Module):
@@ -42,6 +47,7 @@ class _Collection(torch.nn.Module):
         sharded: Optional[_config.ShardedOptions],
     ) -> None:
         super().__init__()
+        self._process = os.getpid()
         self._comm = comm
         if (comm is None) != (sharded is None):
             given, missing = ("comm", "sharded") if sharded is None else ("sharded", "comm")
@@ -195,9 +201,16 @@ class _Collection(torch.nn.Module):
 
         Raises:
             StateError: keys, offsets or weights would be copied.
+            UnsupportedError: the tables have several poolings or routing rules.
         """
         if not self._trains():
             return  # a forward that only reads would not use the batch, and the batch would hold its rows
+        if len(self._storages) > 1:
+            labels = [storage.label for storage in self._storages]
+            raise UnsupportedError(
+                f"prefetch: the tables are looked up in {len(labels)} parts, {labels}, and each permutes the features; "
+                "make a collection of each"
+            )
         with contextlib.nullcontext() if self._comm is None else self._comm.calls(0):
             self._prefetch(features)
 
@@ -267,6 +280,11 @@ class _Collection(torch.nn.Module):
     def _find(self, table: str) -> Tuple[Storage, int]:
         if table not in self._place:
             raise ArgumentError(f"there is no table {table!r}; there are {sorted(self._place)}")
+        if os.getpid() != self._process:
+            raise StateError(
+                f"process {os.getpid()} was forked from process {self._process}, which made the tables; make the "
+                "collection in the process that uses it"
+            )
         return self._place[table]
 
     @property
@@ -277,8 +295,14 @@ class _Collection(torch.nn.Module):
             StateError: the collection was created without an optimizer.
         """
         if self._fused is None:
-            raise StateError("the collection was made without an optimizer")
+            raise _NoOptimizerError("the collection was made without an optimizer")
         return self._fused
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the module; called for attributes that Python does not find."""
+        if name == "fused_optimizer":  # Module's own text would hide the reason
+            raise _NoOptimizerError("the collection was made without an optimizer")
+        return super().__getattr__(name)
 
     @property
     def storages(self) -> List[Storage]:

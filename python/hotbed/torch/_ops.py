@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional, Tuple
 import torch
 from torch import Tensor
 
-from hotbed.errors import ArgumentError, UnsupportedError
+from hotbed.errors import ArgumentError, StateError, UnsupportedError
 from hotbed.torch import _storage
 
 
@@ -122,6 +122,19 @@ for _operator in (torch.ops.hotbed.lookup.default, torch.ops.hotbed.update.defau
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
+class _Forward:
+    """A forward that waits for its backward; freed without one, it returns its ticket."""
+
+    __slots__ = ("done", "storage", "token")
+
+    def __init__(self, storage: _storage.Storage, token: int) -> None:
+        self.storage, self.token, self.done = storage, token, False
+
+    def __del__(self) -> None:
+        if not self.done:
+            self.storage.drop(self.token)
+
+
 class _Rows(torch.autograd.Function):
     """``hotbed::lookup`` in training and ``hotbed::update``, without their dispatch.
 
@@ -134,13 +147,19 @@ class _Rows(torch.autograd.Function):
     ) -> Tensor:
         storage, keys, offsets, weights, samples = batch
         out = storage.empty(keys, samples)
-        ctx.held = storage, storage.forward(keys, offsets, weights, samples, True, out)
+        ctx.held = _Forward(storage, storage.forward(keys, offsets, weights, samples, True, out))
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tuple[None, None]:
-        storage, token = ctx.held
-        storage.backward(token, gradient if gradient.is_contiguous() else gradient.contiguous())
+        held: _Forward = ctx.held
+        if held.done:
+            raise StateError(
+                "backward: this forward had its backward, which has updated the rows; for several losses of one "
+                "forward, add them up and call backward() once"
+            )
+        held.storage.backward(held.token, gradient if gradient.is_contiguous() else gradient.contiguous())
+        held.done = True
         return None, None
 
 

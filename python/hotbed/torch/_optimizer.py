@@ -50,6 +50,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         super().__init__([anchor], {"lr": lr})
         for storage in storages:
             storage.group = self.param_groups[0]
+        self._opt_called = True  # backwards update, so a scheduler need not warn that step() was not called
 
     def step(self, closure: Optional[Callable[[], float]] = None) -> Optional[float]:  # type: ignore[override]
         """Do nothing but call ``closure``: the backward has updated the rows."""

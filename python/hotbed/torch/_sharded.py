@@ -221,6 +221,9 @@ class ShardedStorage(Storage):
             self.ahead.pop(slot.key, None)
             slot.key = None
 
+    def drop(self, token: int) -> None:
+        """Do nothing: ranks return tickets together, but each frees its graphs when it likes."""
+
     def _start(
         self,
         slot: _Slot,

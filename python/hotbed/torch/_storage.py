@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import re
@@ -231,6 +232,7 @@ class Storage:
         self.slots = [_Slot() for _ in range(max_in_flight)]
         self.ahead: Dict[Tuple[int, ...], int] = {}
         self.turn = 0
+        self.dropped: collections.deque[int] = collections.deque()  # tokens of forwards that get no backward
         self.group: Optional[Dict[str, Any]] = None  # the parameter group that has the learning rate
         self.text: Any = ffi.new("char[]", 512) if check_keys == "warn" else None  # of hotbed_storage_warning()
         self.warned: Set[str] = set()  # tables about which a warning has been issued
@@ -321,7 +323,8 @@ class Storage:
 
     @property
     def pointer(self) -> Any:
-        """The ``hotbed_storage *``."""
+        """The ``hotbed_storage *``, after forwards that get no backward have returned their tickets."""
+        self.release_dropped()
         return self._c
 
     @property
@@ -439,6 +442,7 @@ class Storage:
 
     def _take_slot(self, keys: int, samples: int, stream: Any) -> int:
         """Find a free ticket and make it large enough; if none is free, drop the oldest forward."""
+        self.release_dropped()
         for i, slot in enumerate(self.slots):
             if not slot.held and slot.max_keys >= keys and slot.max_samples >= samples and slot.ticket is not None:
                 return i
@@ -468,6 +472,26 @@ class Storage:
         if slot.key is not None:
             self.ahead.pop(slot.key, None)
             slot.key = None
+
+    def drop(self, token: int) -> None:
+        """Take note that a forward gets no backward; PyTorch frees graphs in any thread, at any time."""
+        self.dropped.append(token)
+
+    def release_dropped(self) -> None:
+        """Release the tickets of forwards whose graph was freed without a backward."""
+        if not self.dropped or self._captures():
+            return
+        with self.lock:
+            stream = self.streams.current()
+            while self.dropped:
+                generation, number = divmod(self.dropped.popleft(), _SLOTS_MOST)
+                slot = self.slots[number]
+                if slot.held and slot.generation == generation:
+                    self._release(number, stream)
+
+    def _captures(self) -> bool:
+        """Whether calls of this thread go to a CUDA graph."""
+        return self.streams.number >= 0 and torch.cuda.is_current_stream_capturing()
 
     def _prefetch(
         self,
@@ -536,7 +560,7 @@ class Storage:
             stream: of the batch.
             by_table: returns the keys of the batch by table; may wait for the stream.
         """
-        if not self.space or (self.streams.number >= 0 and torch.cuda.is_current_stream_capturing()):
+        if not self.space or self._captures():
             return
         found = by_table() if self.streams.number < 0 else None
         for t in list(self.space):
@@ -634,9 +658,9 @@ class Storage:
             slot = self.slots[number] if number < len(self.slots) else _Slot()
             if token < 0 or not slot.held or slot.generation != generation:
                 raise StateError(
-                    "backward: the batch had its backward already, or was dropped: only the last "
-                    f"max_in_flight={len(self.slots)} forwards may wait for their backward; pass a larger "
-                    "max_in_flight, and run forwards without backward under torch.no_grad()"
+                    f"backward: the batch was dropped: only the last max_in_flight={len(self.slots)} forwards may wait "
+                    "for their backward; pass a larger max_in_flight, and run forwards without backward under "
+                    "torch.no_grad(); or it had its backward already"
                 )
             if gradient.dtype is not self.output_dtype or gradient.device != self.device:
                 raise ArgumentError(
@@ -804,14 +828,22 @@ class Storage:
         )
 
     def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
-        """Replace a table's rows by the rows of a state dict."""
+        """Replace a table's rows by the rows of a state dict; keys that stay keep their optimizer states."""
         if self.is_direct(table):
             with torch.no_grad():
                 self.view(table).copy_(given["weight"])
             return
         self.check_rows(table, keys, given)
+        names = self.state_names()
+        kept, states = torch.empty(0, dtype=torch.int64), {}
+        if names:
+            kept = self.keys(table)
+            kept = kept[torch.isin(kept, indices("keys", keys).cpu())]
+            states = self.rows(table, kept, names)
         self.clear(table)
         self.set_rows(table, keys, given)
+        if kept.numel() > 0:
+            self.set_rows(table, kept, states)
 
     def rows(self, table: int, keys: torch.Tensor, wanted: Sequence[str]) -> Dict[str, torch.Tensor]:
         """Return the wanted parts of rows ("weight", names of states, "scores", "times"); zeros for absent keys."""

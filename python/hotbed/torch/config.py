@@ -298,6 +298,8 @@ def read(config: Any, pooled: bool) -> Table:
     features = config.feature_names
     if not features or isinstance(features, str) or not all(isinstance(feature, str) for feature in features):
         raise ArgumentError(f"table {name!r}: feature_names {features!r} is not a list of names")
+    if len(set(features)) < len(features):
+        raise ArgumentError(f"table {name!r}: feature_names {list(features)!r} has a name twice")
     kind = getattr(config.data_type, "name", config.data_type)
     dtype = _DTYPES.get(kind) if isinstance(kind, (str, torch.dtype)) else None
     if dtype is None:

@@ -10,7 +10,7 @@ than the lookup.
 """
 
 # Annotations are types here, not strings: PyTorch 2.4 makes the operators' schemas from them as they are.
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -118,10 +118,6 @@ for _operator in (torch.ops.hotbed.lookup.default, torch.ops.hotbed.update.defau
     torch.fx.node.has_side_effect(_operator)
 
 
-#: Older PyTorch than 2.7 does not say whether it exports.
-_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
-
-
 class _Forward:
     """A forward that waits for its backward; freed without one, it returns its ticket."""
 
@@ -178,7 +174,8 @@ def rows_of(
         ``[samples, columns]`` or ``[n, columns]``; in training, its backward updates the rows.
     """
     if torch.compiler.is_compiling() or type(keys) is not Tensor or torch._C._len_torch_dispatch_stack() > 0:
-        if _is_exporting():
+        # Not is_exporting(), which is true in a function that PyTorch 2.11 compiles.  Before 2.7 there is neither.
+        if getattr(torch.compiler, "_is_exporting_flag", False):
             raise UnsupportedError("torch.export: the tables are not in the program; use torch.compile")
         of, made = anchor if training else anchor.detach(), (storage.columns, storage.is_pooled)
         out: Tensor

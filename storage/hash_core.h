@@ -16,6 +16,16 @@ HOTBED_HD uint64_t hotbed_hash_u64(uint64_t key) {
     return key;
 }
 
+/* The key with that hash. */
+HOTBED_HD uint64_t hotbed_unhash_u64(uint64_t hash) {
+    hash ^= hash >> 33;
+    hash *= 0x9cb4b2f8129337dbU;
+    hash ^= hash >> 33;
+    hash *= 0x4f74430c22a54005U;
+    hash ^= hash >> 33;
+    return hash;
+}
+
 /* Scale `word` from [0, 2^32) to [0, n). */
 HOTBED_HD uint32_t hotbed_scale_u32(uint32_t word, uint32_t n) {
     return (uint32_t)(((uint64_t)word * n) >> 32);

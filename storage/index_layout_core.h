@@ -220,34 +220,33 @@ HOTBED_HD bool hotbed_index_may_hold(hotbed_index_range range, uint64_t key, uin
 
 /* --- markers ---------------------------------------------------------------------------------- */
 
-/* The smallest key that may not be stored in a bucket, or, with `erased`, the next one. Both take a
- * few dozen hashes. */
+/* The key for which hotbed_index_candidates() gets a word with two equal halves. Its candidates are
+ * the bucket to which `half` scales, and those after it. */
+HOTBED_HD uint64_t hotbed_index_key_from(uint32_t half) {
+    return hotbed_unhash_u64(((uint64_t)half << 32 | half) * 0xf1de83e19937733dU);
+}
+
+/* hotbed_index_marker() in a small table: a key whose candidates begin with the next bucket. */
 HOTBED_COLD uint64_t
-hotbed_index_marker_search(hotbed_index_range range, uint32_t bucket, bool erased) {
-    uint64_t key = 0;
-    for (uint32_t found = 0;; key++) {
-        if (hotbed_index_may_hold(range, key, bucket))
-            continue;
-        if (found == (erased ? 1U : 0U))
-            return key;
-        found++;
-    }
+hotbed_index_marker_near(hotbed_index_range range, uint32_t bucket, bool erased) {
+    const uint64_t next = bucket + 1 == range.buckets ? 0 : bucket + 1;
+    const uint64_t half = ((next << 32) + range.buckets - 1) / range.buckets;
+    return hotbed_index_key_from((uint32_t)half + (erased ? 1U : 0U));
 }
 
 /* Keys whose candidates are the first buckets of any table, and keys whose candidates are those from
- * its middle on: hotbed_index_candidates() multiplies their hashes to words with equal halves, 0, 1,
- * 1 << 31 and 1 << 31 | 1. */
+ * its middle on: hotbed_index_key_from() of 0, 1, 1 << 31 and 1 << 31 | 1. */
 #define HOTBED_KEY_FRONT   ((uint64_t)0)
 #define HOTBED_KEY_FRONT2  ((uint64_t)0x2ad4a697fd997847)
 #define HOTBED_KEY_MIDDLE  ((uint64_t)0x11edfb7866c5d27a)
 #define HOTBED_KEY_MIDDLE2 ((uint64_t)0x3e1f395c7562c02c)
 
-/* The key of free slots of a bucket: EMPTY, or ERASED. Both take equally long for all buckets of a
- * table that strides: if keys of some buckets were placed later than others, these buckets would
- * fill up first. */
+/* The key of free slots of a bucket: EMPTY, or ERASED. It takes equally long for all buckets of a
+ * table: if keys of some buckets were placed later than others, these buckets would fill up
+ * first. In most buckets of large tables EMPTY is 0, as in new memory. */
 HOTBED_HD uint64_t hotbed_index_marker(hotbed_index_range range, uint32_t bucket, bool erased) {
     if (range.buckets <= 2 * range.choices)
-        return hotbed_index_marker_search(range, bucket, erased);
+        return hotbed_index_marker_near(range, bucket, erased);
     if (bucket < range.choices)
         return erased ? HOTBED_KEY_MIDDLE2 : HOTBED_KEY_MIDDLE;
     return erased ? HOTBED_KEY_FRONT2 : HOTBED_KEY_FRONT;
@@ -262,13 +261,12 @@ HOTBED_HD uint64_t *hotbed_index_time(hotbed_index_range range, uint64_t slot) {
     return range.times + (slot - hotbed_index_slot(range, 0));
 }
 
-/* One lane: free all slots of a range whose words are 0. HOTBED_KEY_FRONT then marks free slots,
- * except in its own candidate buckets. */
+/* One lane: free all slots of a range whose words are 0, which is EMPTY in large tables, but for the
+ * first buckets. */
 HOTBED_HD void hotbed_index_start(hotbed_index_view index, hotbed_index_range range) {
-    hotbed_candidates c = hotbed_index_candidates(range, HOTBED_KEY_FRONT);
-    for (uint32_t choice = 0; choice < range.choices; choice++) {
-        uint32_t bucket = hotbed_index_candidate(range, c, choice);
-        uint64_t marker = hotbed_index_marker(range, bucket, false);
+    const uint32_t other = range.buckets <= 2 * range.choices ? range.buckets : range.choices;
+    for (uint32_t bucket = 0; bucket < other; bucket++) {
+        const uint64_t marker = hotbed_index_marker(range, bucket, false);
         for (uint32_t i = 0; i < HOTBED_BUCKET_SLOTS; i++)
             index.keys[hotbed_index_slot(range, bucket) + i] = marker;
     }

@@ -1,7 +1,7 @@
 /* tests/storage/index_fixture.c - calls on an index with a batch that is kept in host memory. */
 #include "tests/storage/index_fixture.h"
 
-#include "storage/hash_core.h"
+#include "storage/index_range.h"
 #include "tests/support/harness.h"
 
 #include <stdlib.h>
@@ -120,9 +120,20 @@ void index_fixture_number_keys(index_fixture *b, uint64_t first, uint64_t n) {
 }
 
 uint64_t index_fixture_edge_keys(uint64_t *keys) {
+    static const uint64_t capacities[] = {210, 1000, 50000};
     uint64_t n = 0;
-    for (uint64_t i = 0; i < 150; i++)
+    for (uint64_t i = 0; i < 50; i++)
         keys[n++] = i;
+    for (uint32_t i = 0; n < 150; i++) { /* the keys of free slots in tables of these capacities */
+        const hotbed_index_range range =
+            hotbed_index_range_make(capacities[i % 3], i / 3 % 2 != 0, 0);
+        const uint64_t key = hotbed_index_marker(range, i / 12 % range.buckets, i / 6 % 2 != 0);
+        bool fresh = true;
+        for (uint64_t k = 0; k < n; k++)
+            fresh = fresh && keys[k] != key;
+        if (fresh)
+            keys[n++] = key;
+    }
     for (uint64_t i = 0; i < 20; i++) {
         keys[n++] = UINT64_MAX - i;
         keys[n++] = (uint64_t)INT64_MAX - i;

@@ -61,7 +61,7 @@ uint64_t index_fixture_outcomes(const index_fixture *b, hotbed_index_outcome wha
 
 /* Make a batch of n distinct pseudorandom keys of table 0, numbers first .. first + n - 1, with score 1. */
 void index_fixture_number_keys(index_fixture *b, uint64_t first, uint64_t n);
-/* Write the edges of both key types, and the small numbers that mark free slots in the index; returns how many. */
+/* Write the edges of both key types, and keys that mark free slots in the index; returns how many. */
 uint64_t index_fixture_edge_keys(uint64_t *keys);
 
 #endif

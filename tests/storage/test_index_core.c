@@ -188,15 +188,22 @@ static model_key *entry(uint64_t key) {
     return NULL;
 }
 
-/* Make a model of n keys: edges of the key types, small keys that are markers of free slots, random keys. */
-static void make_keys(uint32_t n) {
+/* Make a model of n keys: edges of the key types, keys that mark free slots of the range, random keys. */
+static void make_keys(hotbed_index_range range, uint32_t n) {
     static const uint64_t edges[] = {
         0, 1, 2, 3, UINT64_MAX, UINT64_MAX - 1, INT64_MAX, (uint64_t)INT64_MAX + 1};
     CHECK(n <= MAX_KEYS);
     memset(model, 0, sizeof model);
     num_keys = n;
     for (uint32_t i = 0; i < n; i++)
-        model[i].key = i < 8 ? edges[i] : i < 40 ? i : hotbed_test_random();
+        model[i].key = i < 8 ? edges[i] : hotbed_test_random();
+    for (uint32_t i = 8; i < 40 && i < n; i++) {
+        const uint64_t key = hotbed_index_marker(range, (i - 8) / 2 % range.buckets, i % 2 != 0);
+        bool fresh = true;
+        for (uint32_t k = 0; k < i; k++)
+            fresh = fresh && model[k].key != key;
+        model[i].key = fresh ? key : model[i].key;
+    }
 }
 
 /* Check that the table has the keys of the model, in the model's slots, and no others. */
@@ -303,7 +310,7 @@ static void compare_widths(void) {
  * none. */
 static void trace_in(hotbed_index_range range, uint32_t number, uint32_t keys, uint32_t steps) {
     static hotbed_index_segment segments[WIDTHS][4];
-    make_keys(keys);
+    make_keys(range, keys);
     for (uint32_t w = 0; w < WIDTHS; w++) {
         clear(&tables[w], range, widths[w]);
         if (number != 0)
@@ -358,7 +365,7 @@ static void tables_of_one_index_do_not_touch_each_other(hotbed_backend backend) 
     (void)backend;
     static table t;
     const hotbed_index_range range = {.first_bucket = 7, .buckets = 6, .choices = 4};
-    make_keys(300);
+    make_keys(range, 300);
     clear(&t, range, 8);
     const uint64_t from = 7 * HOTBED_BUCKET_SLOTS, to = 13 * HOTBED_BUCKET_SLOTS;
     for (uint64_t s = 0; s < MAX_SLOTS; s++)
@@ -387,7 +394,7 @@ static void lanes_search_in_tables_of_their_own(hotbed_backend backend) {
     for (uint32_t w = 0; w < WIDTHS; w++) {
         table *t = &tables[w];
         uint32_t far[TABLES] = {0};
-        make_keys(240);
+        make_keys(ranges[0], 240);
         clear(t, ranges[0], widths[w]);
         for (uint32_t r = 0; r < TABLES; r++) {
             for (uint32_t b = 0; b < ranges[r].buckets; b++)
@@ -468,7 +475,7 @@ static void keys_are_found_at_every_candidate(hotbed_backend backend) {
     const hotbed_index_range range = {.buckets = MAX_BUCKETS, .choices = MAX_BUCKETS - 4};
     table *first = &tables[0];
     (void)backend;
-    make_keys(FULL + range.choices);
+    make_keys(range, FULL + range.choices);
     clear(first, range, widths[0]);
     for (uint32_t i = 0; i < FULL; i++) {
         hotbed_index_result r = claim(first, model[i].key, HOTBED_SCORE_ASSIGN, 1, 0);
@@ -514,7 +521,7 @@ static void scores_follow_their_rule(hotbed_backend backend) {
     (void)backend;
     static table t;
     const hotbed_index_range range = {.buckets = 4, .choices = 3};
-    make_keys(10);
+    make_keys(range, 10);
     for (uint32_t w = 0; w < WIDTHS; w++) {
         clear(&t, range, widths[w]);
         uint64_t slot = claim(&t, 5, HOTBED_SCORE_KEEP, 10, 1).slot;
@@ -952,7 +959,7 @@ static void tables_that_grow_are_the_same_at_every_width(hotbed_backend backend)
     (void)backend;
     for (int way = 0; way < 3; way++) {
         bool evicts = way > 0, apart = way == 2;
-        make_keys(MAX_KEYS);
+        make_keys(hotbed_index_range_make(PART_KEYS, evicts, 0), MAX_KEYS);
         memset(first, 0, sizeof first);
         run_parts(0, evicts, apart, first, slots);
         for (uint32_t w = 1; w < WIDTHS; w++) {

@@ -98,6 +98,8 @@ def test_a_compiler_may_reuse_the_memory_of_the_operators_inputs():
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_compiled_model_of_several_storages_trains_them_all(backend):
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11):
+        pytest.skip("this PyTorch does not compile slices whose bounds are data")
     torch.compiler.reset()
     moved = []
     for compiled in (False, True):

@@ -100,7 +100,7 @@ if [ -x $datagen ]; then
 fi
 
 if [ -n "${HOTBED_PYTHON_FULL:-}" ]; then
-    for version in 2.4.1 2.11.0; do
+    for version in 2.4.1 2.11.0 2.15.0; do
         # shellcheck disable=SC2086
         environment "$environments/torch-$version" torch==$version $most "numpy<2.3"
         tests "$environments/torch-$version" build/python/release/hotbed-*.whl python/tests

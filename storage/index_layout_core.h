@@ -187,7 +187,8 @@ HOTBED_HD uint32_t hotbed_index_step(hotbed_index_range range, hotbed_candidates
                    hotbed_index_strides(range) ? range.buckets / HOTBED_WALK_MOST : 1);
 }
 
-/* Candidate number `choice` (>= 2). A probe sequence of step 1 leaves out the first bucket. */
+/* Candidate number `choice` (>= 2). Where all steps are 1, a probe sequence leaves out the first
+ * bucket. */
 HOTBED_HD uint32_t
 hotbed_index_walk(hotbed_index_range range, hotbed_candidates c, uint32_t choice) {
     uint64_t bucket = c.second + (uint64_t)(choice - 1) * hotbed_index_step(range, c);

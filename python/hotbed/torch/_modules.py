@@ -295,7 +295,7 @@ class _Collection(torch.nn.Module):
             StateError: the collection was created without an optimizer.
         """
         if self._fused is None:
-            raise _NoOptimizerError("the collection was made without an optimizer")
+            raise AttributeError("fused_optimizer")  # which calls __getattr__()
         return self._fused
 
     def __getattr__(self, name: str) -> Any:

@@ -11,8 +11,8 @@
  * A meta is [score:52 | marked | locked | occupied | probation | pins:8]; 0 is a free slot. Metas
  * decide who owns a slot. A find reads keys only, so free slots need a key that no find can match,
  * although every key can be stored: the free slots of bucket b hold a key for which b is not a
- * candidate. Each bucket has two such keys, its markers. EMPTY marks slots of buckets that were never full and
- * ends a probe sequence; ERASED marks other free slots.
+ * candidate. Each bucket has two such keys, its markers. EMPTY marks slots of buckets that were
+ * never full and ends a probe sequence; ERASED marks other free slots.
  *
  * A table that has grown has several parts: its first range, and segments with their own memory,
  * buckets and candidates. A key stays in its part. A first range in memory of its own, such as a
@@ -33,8 +33,8 @@ enum {
      * lower load: docs/design/index.md has the figures. */
     HOTBED_BUCKET_SPARE = 6,
     HOTBED_WALK_MOST = 128, /* candidates of a key in a large table that refuses keys */
-    /* Buckets of a probe sequence between two tests whether it has ended. A test takes as many hashes
-     * as a small table has buckets, because EMPTY is hard to find there. */
+    /* Buckets of a probe sequence between two tests whether it has ended. A test computes the bucket's
+     * EMPTY and compares it with the keys. */
     HOTBED_WALK_STRIDE = 8,
     HOTBED_WALK_EVICT = 4, /* candidates in a table that evicts; the evicted row is one of theirs */
     HOTBED_PINS_MOST = 255,
@@ -175,7 +175,7 @@ HOTBED_HD hotbed_candidates hotbed_index_candidates(hotbed_index_range range, ui
 /* Whether the buckets are so many that the steps of probe sequences differ between keys. With equal
  * steps, a run of full buckets as long as a probe sequence would refuse keys, and such runs form
  * when many keys are placed at the same time. */
-HOTBED_HD bool hotbed_index_strides(hotbed_index_range range) {
+HOTBED_HD bool hotbed_index_steps_differ(hotbed_index_range range) {
     return range.choices == HOTBED_WALK_MOST && range.buckets > 2 * HOTBED_WALK_MOST;
 }
 
@@ -184,7 +184,7 @@ HOTBED_HD bool hotbed_index_strides(hotbed_index_range range) {
 HOTBED_HD uint32_t hotbed_index_step(hotbed_index_range range, hotbed_candidates c) {
     return 1 + hotbed_scale_u32(
                    (c.second - c.first - 1) * 0x9e3779b1U,
-                   hotbed_index_strides(range) ? range.buckets / HOTBED_WALK_MOST : 1);
+                   hotbed_index_steps_differ(range) ? range.buckets / HOTBED_WALK_MOST : 1);
 }
 
 /* Candidate number `choice` (>= 2). Where all steps are 1, a probe sequence leaves out the first
@@ -192,7 +192,7 @@ HOTBED_HD uint32_t hotbed_index_step(hotbed_index_range range, hotbed_candidates
 HOTBED_HD uint32_t
 hotbed_index_walk(hotbed_index_range range, hotbed_candidates c, uint32_t choice) {
     uint64_t bucket = c.second + (uint64_t)(choice - 1) * hotbed_index_step(range, c);
-    if (choice - 1 >= c.gap && !hotbed_index_strides(range))
+    if (choice - 1 >= c.gap && !hotbed_index_steps_differ(range))
         bucket++;
     return (uint32_t)(bucket < range.buckets ? bucket : bucket - range.buckets);
 }
@@ -214,7 +214,7 @@ HOTBED_HD bool hotbed_index_may_hold(hotbed_index_range range, uint64_t key, uin
     if (distance % step != 0)
         return false;
     uint32_t choice = 1 + distance / step;
-    if (distance > c.gap && !hotbed_index_strides(range))
+    if (distance > c.gap && !hotbed_index_steps_differ(range))
         choice--;
     return choice < range.choices;
 }
@@ -235,22 +235,17 @@ hotbed_index_marker_near(hotbed_index_range range, uint32_t bucket, bool erased)
     return hotbed_index_key_from((uint32_t)half + (erased ? 1U : 0U));
 }
 
-/* Keys whose candidates are the first buckets of any table, and keys whose candidates are those from
- * its middle on: hotbed_index_key_from() of 0, 1, 1 << 31 and 1 << 31 | 1. */
-#define HOTBED_KEY_FRONT   ((uint64_t)0)
-#define HOTBED_KEY_FRONT2  ((uint64_t)0x2ad4a697fd997847)
-#define HOTBED_KEY_MIDDLE  ((uint64_t)0x11edfb7866c5d27a)
-#define HOTBED_KEY_MIDDLE2 ((uint64_t)0x3e1f395c7562c02c)
-
-/* The key of free slots of a bucket: EMPTY, or ERASED. It takes equally long for all buckets of a
- * table: if keys of some buckets were placed later than others, these buckets would fill up
- * first. In most buckets of large tables EMPTY is 0, as in new memory. */
+/* The key of free slots of a bucket: EMPTY, or, with `erased`, a literal, ERASED. It takes equally
+ * long for all buckets of a table: if keys of some buckets were placed later than others, these
+ * buckets would fill up first. In a large table the markers of the first buckets have their
+ * candidates in the middle, and the others' are the first buckets. Their EMPTY is 0, as in new
+ * memory. */
 HOTBED_HD uint64_t hotbed_index_marker(hotbed_index_range range, uint32_t bucket, bool erased) {
     if (range.buckets <= 2 * range.choices)
         return hotbed_index_marker_near(range, bucket, erased);
-    if (bucket < range.choices)
-        return erased ? HOTBED_KEY_MIDDLE2 : HOTBED_KEY_MIDDLE;
-    return erased ? HOTBED_KEY_FRONT2 : HOTBED_KEY_FRONT;
+    const uint32_t second = erased ? 1U : 0U;
+    return bucket < range.choices ? hotbed_index_key_from((1U << 31) + second)
+                                  : hotbed_index_key_from(second);
 }
 
 HOTBED_HD uint64_t hotbed_index_slot(hotbed_index_range range, uint32_t bucket) {

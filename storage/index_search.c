@@ -71,7 +71,7 @@ HOTBED_HD bool never_full(const hotbed_search *q, uint32_t bucket, match_line *m
 HOTBED_HD uint32_t bucket_after(const hotbed_search *q, uint32_t k, uint32_t bucket) {
     const uint32_t left = q->range.buckets - bucket;
     bucket = q->step[k] < left ? bucket + q->step[k] : q->step[k] - left;
-    if (bucket == q->first[k] && !hotbed_index_strides(q->range))
+    if (bucket == q->first[k] && !hotbed_index_steps_differ(q->range))
         bucket = bucket + 1 == q->range.buckets ? 0 : bucket + 1;
     return bucket;
 }

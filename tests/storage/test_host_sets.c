@@ -88,7 +88,7 @@ static void searches_find_what_single_finds_find(hotbed_backend backend) {
         CHECK(slots + 3 * HOTBED_BUCKET_SLOTS <= MAX_SLOTS);
         const uint32_t parts = round % 5 == 4 ? PARTS : 1;
         make_table(range, parts);
-        CHECK(!strides || hotbed_index_strides(range));
+        CHECK(!strides || hotbed_index_steps_differ(range));
         uint64_t n = strides ? parts * slots : hotbed_test_below(parts * slots * 5 / 4);
         for (uint64_t i = 0; i < n; i++)
             insert(key_of(i));

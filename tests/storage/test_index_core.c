@@ -693,7 +693,7 @@ typedef struct large_table {
 
 static void large_open(large_table *t, uint64_t capacity) {
     t->range = hotbed_index_range_make(capacity, false, 0);
-    CHECK(hotbed_index_strides(t->range));
+    CHECK(hotbed_index_steps_differ(t->range));
     const uint64_t slots = hotbed_index_range_slots(t->range);
     t->words = aligned_alloc(128, 2 * slots * sizeof *t->words);
     CHECK(t->words != NULL);

@@ -74,9 +74,9 @@ static bool upload(bench_state *state, fixture *f, uint64_t n) {
            bench_ok(state, hotbed_stream_sync(f->stream));
 }
 
-/* Insert keys 0 .. size-1, growing the table when the next batch does not fit. */
-static bool fill(bench_state *state, fixture *f, uint64_t capacity) {
-    for (uint64_t first = 0, n; first < f->size; first += n) {
+/* Insert keys 0 .. keys-1, growing the table when the next batch does not fit, and then to its size. */
+static bool fill(bench_state *state, fixture *f, uint64_t capacity, uint64_t keys) {
+    for (uint64_t first = 0, n; first < keys; first += n) {
         if (first == capacity) {
             capacity *= 2;
             if (!bench_ok(state, hotbed_storage_grow(f->storage, 0, capacity, f->stream)))
@@ -89,10 +89,14 @@ static bool fill(bench_state *state, fixture *f, uint64_t capacity) {
             !bench_ok(state, hotbed_storage_prefetch(f->storage, &f->batch, f->ticket, f->stream)))
             return false;
     }
+    if (capacity < f->size &&
+        !bench_ok(state, hotbed_storage_grow(f->storage, 0, f->size, f->stream)))
+        return false;
     return bench_ok(state, hotbed_stream_sync(f->stream)); /* no key was refused */
 }
 
-static bool prepare(bench_state *state, fixture *f) {
+/* Create the storage and insert its keys: half of them with `halves` 1, all with 2. */
+static bool prepare(bench_state *state, fixture *f, uint64_t halves) {
     *f = (fixture){
         .stream = bench_stream(state),
         .n = (uint64_t)bench_arg(state, 0),
@@ -114,7 +118,7 @@ static bool prepare(bench_state *state, fixture *f) {
            bench_ok(
                state,
                hotbed_ticket_create(f->storage, f->n, (uint32_t)f->n, f->stream, &f->ticket)) &&
-           fill(state, f, capacity);
+           fill(state, f, capacity, f->size / 2 * halves);
 }
 
 static hotbed_status prefetch(fixture *f) {
@@ -140,7 +144,7 @@ static void time_call(
     bench_state *state, hotbed_status (*call)(fixture *f), bool absent, uint64_t rows) {
     fixture f;
     processor used = {0};
-    bool ok = prepare(state, &f);
+    bool ok = prepare(state, &f, 2);
     for (uint64_t round = 0; ok && bench_next(state); round++) {
         uint64_t first = bench_random(round, f.size);
         for (uint64_t i = 0; i < f.n;
@@ -168,6 +172,35 @@ static void time_call(
 
 static void run_prefetch(bench_state *state) {
     time_call(state, prefetch, false, 0);
+}
+
+/* Insert keys into a table that is half full, and erase them. The last growth was before them, so the
+ * newest part is empty. */
+static void run_insert(bench_state *state) {
+    fixture f;
+    processor used = {0};
+    bool ok = prepare(state, &f, 1);
+    for (uint64_t round = 0; ok && bench_next(state); round++) {
+        for (uint64_t i = 0; i < f.n; i++)
+            f.numbers[i] = f.size * (round + 1) + i;
+        ok = upload(state, &f, f.n);
+        bench_flush_cache(f.stream);
+        ok = ok && bench_ok(state, hotbed_stream_sync(f.stream));
+        processor_start(&used);
+        bench_start(f.stream);
+        ok = ok && bench_ok(state, prefetch(&f));
+        bench_stop(f.stream, state);
+        processor_stop(&used);
+        ok = ok && bench_ok(state, hotbed_ticket_cancel(f.ticket, f.stream)) &&
+             bench_ok(state, hotbed_storage_erase(f.storage, 0, f.n, f.keys, NULL, f.stream)) &&
+             bench_ok(state, hotbed_stream_sync(f.stream)); /* no key was refused */
+    }
+    processor_report(state, &used);
+    bench_items(state, (int64_t)f.n);
+    bench_bytes(state, (int64_t)(f.n * (sizeof *f.keys + 256 + DIM * sizeof(float))));
+    hotbed_ticket_destroy(f.ticket);
+    hotbed_storage_destroy(f.storage);
+    free(f.numbers);
 }
 
 /* Reads and writes the row in forward; reads the gradient, reads and writes the row in backward. */
@@ -251,6 +284,7 @@ const bench_case bench_growth_cases[] = {
     {"growth/grow", run_grow, names, host_tables, cuda_tables},
     {"growth/poll", run_poll, names, host_tables, cuda_tables},
     {"growth/prefetch", run_prefetch, step_names, host_steps, cuda_steps},
+    {"growth/insert", run_insert, step_names, host_steps, cuda_steps},
     {"growth/step", run_step, step_names, host_steps, cuda_steps},
     {"growth/eval_absent", run_eval_absent, step_names, host_steps, cuda_steps},
     {NULL, NULL, NULL, NULL, NULL},

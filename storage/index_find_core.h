@@ -222,26 +222,20 @@ hotbed_index_range_of(hotbed_index_range mine, uint32_t lane, uint32_t width) {
     return range;
 }
 
-/* Find the key of each lane in `wanted` (a bit each). Each lane hashes its own key; then all lanes
- * read the lines of several keys at a time: first the first bucket of each key, then the second
- * buckets of the keys not found, and so on. `cached`, equal on all lanes: lines may come from the L1
- * cache, so a search may miss a key that was inserted since the start of the kernel, and find a
- * key that was removed since then. */
-HOTBED_HD uint64_t hotbed_index_find_each(
+/* hotbed_index_find_each() within a part of each lane's table. The slots are counted in that part. */
+HOTBED_HD uint64_t hotbed_index_find_each_in(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t wanted, bool cached,
     uint32_t width) {
-    const uint32_t rank = hotbed_tile_rank(width);
-    const bool mine = (wanted >> rank & 1U) != 0;
+    const bool mine = (wanted >> hotbed_tile_rank(width) & 1U) != 0;
     hotbed_candidates c = {0, 0, 0};
     if (mine)
         c = hotbed_index_candidates(range, key);
-    else
-        range.first_bucket = range.segment = 0;
     uint32_t bucket = c.first;
-    uint64_t line = hotbed_index_slot(range, bucket), found = HOTBED_SLOT_NONE;
+    uint64_t line = hotbed_index_slot(range, bucket);
     bool looks = mine; /* the search has not ended */
     uint32_t equal = hotbed_line_match_each(
         hotbed_index_key(index, line), key, wanted, HOTBED_LINES_AHEAD, cached, width);
+    uint64_t found = HOTBED_SLOT_NONE;
     for (uint32_t choice = 1;; choice++) {
         if (equal != 0)
             found = line + hotbed_lowest_bit(equal);
@@ -259,7 +253,7 @@ HOTBED_HD uint64_t hotbed_index_find_each(
         }
         const uint32_t left = hotbed_tile_ballot(width, looks);
         if (left == 0)
-            break;
+            return found;
         if (looks) {
             bucket = hotbed_index_candidate(range, c, choice);
             line = hotbed_index_slot(range, bucket);
@@ -267,18 +261,35 @@ HOTBED_HD uint64_t hotbed_index_find_each(
         equal = hotbed_line_match_each(
             hotbed_index_key(index, line), key, left, HOTBED_LINES_AHEAD / 2, cached, width);
     }
-    if (index.segments == NULL)
-        return found;
-    const bool lacks = mine && found == HOTBED_SLOT_NONE && hotbed_index_grows(index, range);
-    for (uint32_t left = hotbed_tile_ballot(width, lacks); left != 0; left &= left - 1) {
-        const uint32_t lane = hotbed_lowest_bit(left);
-        const uint64_t slot = hotbed_index_find_grown(
-            index, hotbed_index_range_of(range, lane, width),
-            hotbed_tile_shuffle_u64(width, key, lane), width);
-        if (rank == lane)
-            found = slot;
+}
+
+/* Find the key of each lane in `wanted` (a bit each). Each lane hashes its own key; then all lanes
+ * read the lines of several keys at a time: first the first bucket of each key, then the second
+ * buckets of the keys not found, and so on, and then the next parts of the tables that have grown.
+ * `cached`, equal on all lanes: lines may come from the L1 cache, so a search may miss a key that was
+ * inserted since the start of the kernel, and find a key that was removed since then. */
+HOTBED_HD uint64_t hotbed_index_find_each(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint32_t wanted, bool cached,
+    uint32_t width) {
+    if ((wanted >> hotbed_tile_rank(width) & 1U) == 0)
+        range.first_bucket = range.segment = 0;
+    hotbed_index_part part = hotbed_index_part_at(index, range, 0);
+    uint64_t found = HOTBED_SLOT_NONE;
+    for (uint32_t grown = 0;; grown++) {
+        const uint64_t slot =
+            hotbed_index_find_each_in(part.index, part.range, key, wanted, cached, width);
+        if (slot != HOTBED_SLOT_NONE)
+            found = part.first + slot;
+        if (index.segments == NULL)
+            return found;
+        const bool goes_on = found == HOTBED_SLOT_NONE && hotbed_index_grows(index, range) &&
+                             hotbed_index_grown(index, range, grown) != 0;
+        wanted = hotbed_tile_ballot(width, goes_on);
+        if (wanted == 0)
+            return found;
+        if (goes_on)
+            part = hotbed_index_part_at(index, range, grown + 1);
     }
-    return found;
 }
 
 #endif

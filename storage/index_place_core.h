@@ -222,21 +222,44 @@ HOTBED_HD uint32_t hotbed_index_drawn_part(
     return part;
 }
 
+/* How many times a table has grown. */
+HOTBED_HD uint32_t hotbed_index_growths(hotbed_index_view index, hotbed_index_range range) {
+    uint32_t grown = 0;
+    while (hotbed_index_grows(index, range) && hotbed_index_grown(index, range, grown) != 0)
+        grown++;
+    return grown;
+}
+
+/* Number of parts in which a new key looks for a slot, one after the other. */
+HOTBED_HD uint32_t hotbed_index_turns(hotbed_index_range range, uint32_t grown) {
+    return range.evicts != 0 && grown > 0 ? 2 * (grown + 1) : grown + 1;
+}
+
+/* The part in which a new key looks for a slot at its turn number `turn`, in a table that has grown
+ * `grown` times: for a free slot from the newest part to the oldest; then for a row to evict. */
+HOTBED_HD hotbed_index_part hotbed_index_part_in_turn(
+    hotbed_index_view index, hotbed_index_range range, uint32_t grown, uint64_t key,
+    uint32_t turn) {
+    if (grown == 0)
+        return hotbed_index_part_at(index, range, 0);
+    const bool evicts = turn > grown;
+    hotbed_index_part part = hotbed_index_part_at(
+        index, range,
+        evicts ? (hotbed_index_drawn_part(index, range, grown, key) + turn) % (grown + 1)
+               : grown - turn);
+    part.range.evicts = evicts ? 1 : 0;
+    return part;
+}
+
 /* hotbed_index_place_over() for a table that has grown: take a free slot in the newest part that
  * has one, else evict. */
 HOTBED_COLD hotbed_index_result hotbed_index_place_grown(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
     uint32_t width) {
-    uint32_t grown = 1;
-    while (hotbed_index_grown(index, range, grown) != 0)
-        grown++;
-    uint32_t drawn = hotbed_index_drawn_part(index, range, grown, key);
+    const uint32_t grown = hotbed_index_growths(index, range);
     hotbed_index_result result = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FULL};
-    for (uint32_t i = 0; i < (range.evicts != 0 ? 2 : 1) * (grown + 1); i++) {
-        bool over = i > grown;
-        hotbed_index_part part =
-            hotbed_index_part_at(index, range, over ? (drawn + i) % (grown + 1) : grown - i);
-        part.range.evicts = over ? 1 : 0;
+    for (uint32_t turn = 0; turn < hotbed_index_turns(range, grown); turn++) {
+        const hotbed_index_part part = hotbed_index_part_in_turn(index, range, grown, key, turn);
         result = hotbed_index_place_in(part.index, part.range, key, meta, stay, width);
         if (result.slot == HOTBED_SLOT_NONE)
             continue;

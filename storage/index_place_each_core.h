@@ -214,57 +214,66 @@ HOTBED_HD hotbed_index_result hotbed_index_place_each(
     hotbed_candidates c = {0, 0, 0};
     if (width == 1)
         return wants ? hotbed_index_place(index, range, key, meta, 1) : result;
-    if (wants)
-        c = hotbed_index_candidates(range, key);
-    else
+    if (!wants)
         range.first_bucket = range.segment = range.evicts = 0;
+    const uint32_t grown = hotbed_index_growths(index, range);
+    hotbed_index_part part = hotbed_index_part_in_turn(index, range, grown, key, 0);
+    if (wants)
+        c = hotbed_index_candidates(part.range, key);
     const uint32_t from = (uint32_t)(hotbed_hash_u64(key) >> 16) % HOTBED_BUCKET_SLOTS;
-    const bool evicts = kind != HOTBED_PLACE_FREE && range.evicts != 0;
-    const bool alone = wants && (hotbed_index_grows(index, range) ||
-                                 (kind == HOTBED_PLACE_EVICT && range.times != NULL));
-    for (;;) {
-        const bool looks = wants && !alone;
+    const bool alone = wants && kind == HOTBED_PLACE_EVICT && range.times != NULL;
+    for (uint32_t turn = 0;;) {
+        const bool looks = wants && !alone,
+                   evicts = kind != HOTBED_PLACE_FREE && part.range.evicts != 0;
         if (hotbed_tile_ballot(width, looks) == 0)
             break;
         hotbed_choice choice = {HOTBED_SLOT_NONE, 0, false};
         uint32_t lanes = hotbed_tile_ballot(width, looks && !evicts);
         if (lanes != 0)
-            choice = hotbed_index_choose_free(index, range, c, from, lanes, width);
+            choice = hotbed_index_choose_free(part.index, part.range, c, from, lanes, width);
         lanes = kind == HOTBED_PLACE_FREE ? 0 : hotbed_tile_ballot(width, looks && evicts);
         if (lanes != 0) {
             const hotbed_choice slot =
-                hotbed_index_choose_slot(index, range, c, from, lanes, width);
+                hotbed_index_choose_slot(part.index, part.range, c, from, lanes, width);
             choice = evicts ? slot : choice;
         }
         if (!looks)
             continue;
         if (choice.slot == HOTBED_SLOT_NONE) {
-            wants = choice.busy;
+            if (choice.busy)
+                continue;
             result.outcome = evicts ? HOTBED_INDEX_PINNED : HOTBED_INDEX_FULL;
+            wants = ++turn < hotbed_index_turns(range, grown);
+            if (wants) {
+                part = hotbed_index_part_in_turn(index, range, grown, key, turn);
+                c = hotbed_index_candidates(part.range, key);
+            }
             continue;
         }
         /* Slots are freed by earlier passes only. */
-        if (!hotbed_cas_pass_u64(hotbed_index_meta(index, choice.slot), choice.meta, meta))
+        if (!hotbed_cas_pass_u64(hotbed_index_meta(part.index, choice.slot), choice.meta, meta))
             continue;
         wants = false;
-        result.slot = choice.slot;
+        result.slot = part.first + choice.slot;
         result.outcome = HOTBED_INDEX_INSERTED;
         if (choice.meta == 0)
             continue;
         result.outcome = HOTBED_INDEX_EVICTED;
         result.evicted_meta = choice.meta;
+        uint64_t *old = hotbed_index_key(part.index, choice.slot);
         if (kind == HOTBED_PLACE_REPORT)
-            result.evicted_key = hotbed_load_relaxed_u64(hotbed_index_key(index, choice.slot));
+            result.evicted_key = hotbed_load_relaxed_u64(old);
         /* The fence orders what the caller writes to the row after the accesses of the ticket that
          * released the last pin, and after the old key is gone, as in hotbed_index_forget(). */
         hotbed_store_relaxed_u64(
-            hotbed_index_key(index, choice.slot),
+            old,
             hotbed_index_marker(
-                range, (uint32_t)(choice.slot / HOTBED_BUCKET_SLOTS - range.first_bucket), true));
+                part.range, (uint32_t)(choice.slot / HOTBED_BUCKET_SLOTS - part.range.first_bucket),
+                true));
         hotbed_fence();
     }
     uint32_t left = 0;
-    if (index.segments != NULL || kind == HOTBED_PLACE_EVICT)
+    if (kind == HOTBED_PLACE_EVICT)
         left = hotbed_tile_ballot(width, wants && alone);
     for (; left != 0; left &= left - 1) {
         const uint32_t lane = hotbed_lowest_bit(left);

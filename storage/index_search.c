@@ -188,17 +188,38 @@ void hotbed_search_first(hotbed_search *q, uint64_t *slots) {
     codes[q->set].first(q, slots);
 }
 
-void hotbed_search_second(hotbed_search *q, uint64_t *slots) {
+/* Search the second candidates and probe sequences within the range. */
+static void search_rest(hotbed_search *q, uint64_t *slots) {
     codes[q->set].second(q, slots);
-    if (q->num_left == 0)
-        return;
-    const bool grows = hotbed_index_grows(q->index, q->range);
-    uint32_t left[KEYS], n = grows ? q->num_left : 0;
-    memcpy(left, q->left, n * sizeof *left);
-    codes[q->set].walk(q, slots);
-    for (uint32_t j = 0; j < n; j++) {
-        const uint32_t k = left[j];
-        if (slots[k] == HOTBED_SLOT_NONE)
-            slots[k] = hotbed_index_find_grown(q->index, q->range, q->keys[k], 1);
+    if (q->num_left > 0)
+        codes[q->set].walk(q, slots);
+}
+
+/* Search the segments of a table that has grown for the keys that have no slot. */
+static void search_grown(const hotbed_search *q, uint64_t *slots) {
+    for (uint32_t grown = 0; hotbed_index_grown(q->index, q->range, grown) != 0; grown++) {
+        const hotbed_index_part part = hotbed_index_part_at(q->index, q->range, grown + 1);
+        hotbed_search in;
+        uint32_t left[KEYS], n = 0;
+        uint64_t keys[KEYS], found[KEYS];
+        for (uint32_t k = 0; k < q->n; k++) {
+            left[n] = k;
+            keys[n] = q->keys[k];
+            n += slots[k] == HOTBED_SLOT_NONE;
+        }
+        if (n == 0)
+            return;
+        hotbed_search_start(&in, q->set, part.index, part.range, keys, n);
+        hotbed_search_first(&in, found);
+        search_rest(&in, found);
+        for (uint32_t j = 0; j < n; j++)
+            if (found[j] != HOTBED_SLOT_NONE)
+                slots[left[j]] = part.first + found[j];
     }
+}
+
+void hotbed_search_second(hotbed_search *q, uint64_t *slots) {
+    search_rest(q, slots);
+    if (hotbed_index_grows(q->index, q->range))
+        search_grown(q, slots);
 }

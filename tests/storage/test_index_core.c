@@ -975,6 +975,103 @@ static void tables_that_grow_are_the_same_at_every_width(hotbed_backend backend)
     }
 }
 
+/* What the lanes of a tile place at once. */
+static struct {
+    uint64_t keys[MAX_WIDTH];
+    hotbed_index_range ranges[MAX_WIDTH];
+    uint64_t score;
+    hotbed_index_result results[MAX_WIDTH];
+} placing;
+
+static void place_lane(void *argument) {
+    table *t = argument;
+    const uint32_t lane = hotbed_emulate_lane();
+    const bool wants = (t->wanted >> lane & 1U) != 0;
+    placing.results[lane] = hotbed_index_place_each(
+        t->view, placing.ranges[lane], placing.keys[lane], hotbed_meta_new(placing.score, 0), wants,
+        HOTBED_PLACE_REPORT, t->width);
+    hotbed_tile_sync(t->width);
+    if (wants && placing.results[lane].slot != HOTBED_SLOT_NONE)
+        hotbed_index_publish_held(t->view, placing.results[lane].slot, placing.keys[lane]);
+}
+
+/* Check the result of lane `lane`, and make it in the model. Its key is number n of the model. A lane whose range
+ * has no segments places its key in the first part. Returns whether a key was evicted. */
+static bool check_placed(uint32_t lane, uint32_t n, bool evicts, bool apart, uint32_t *refused) {
+    const hotbed_index_result *r = &placing.results[lane];
+    if (r->slot == HOTBED_SLOT_NONE) {
+        CHECK_EQ(r->outcome, HOTBED_INDEX_FULL);
+        CHECK(!evicts);
+        ++*refused;
+        return false;
+    }
+    if (placing.ranges[lane].segment == 0)
+        CHECK_EQ(part_of(apart, r->slot), 0);
+    CHECK(r->outcome == HOTBED_INDEX_INSERTED || r->outcome == HOTBED_INDEX_EVICTED);
+    if (r->outcome == HOTBED_INDEX_EVICTED) {
+        model_key *old = entry(r->evicted_key);
+        CHECK(evicts && old->there);
+        CHECK_EQ(old->slot, r->slot);
+        CHECK_EQ(old->score, hotbed_meta_score(r->evicted_meta));
+        old->there = false;
+    }
+    for (uint32_t i = 0; i < num_keys; i++)
+        CHECK(!model[i].there || model[i].slot != r->slot);
+    model[n] = (model_key){placing.keys[lane], r->slot, placing.score, 0, true};
+    return r->outcome == HOTBED_INDEX_EVICTED;
+}
+
+/* The lanes of a tile place a key each in a table that has grown, or in one that has not. */
+static void lanes_place_in_all_parts(hotbed_backend backend) {
+    (void)backend;
+    for (uint32_t w = 1; w < WIDTHS; w++) {
+        for (int way = 0; way < 4; way++) {
+            const bool evicts = way % 2 != 0, apart = way / 2 != 0;
+            table *t = &tables[w];
+            uint32_t evictions[PARTS] = {0}, parts[PARTS] = {0}, refused = 0;
+            make_keys(hotbed_index_range_make(PART_KEYS, evicts, 0), MAX_KEYS);
+            clear_parts(w, evicts, apart);
+            for (uint32_t part = 1; part < PARTS; part++)
+                grow(w, part);
+            for (uint32_t n = 0; n < PARTS_RUN;) {
+                const uint32_t first = n;
+                t->wanted = 0;
+                placing.score = n + 1;
+                for (uint32_t lane = 0; lane < t->width; lane++) {
+                    placing.ranges[lane] = t->range;
+                    if (hotbed_test_below(8) == 0)
+                        placing.ranges[lane].segment = 0;
+                    if (hotbed_test_below(4) != 0 && n < PARTS_RUN) {
+                        placing.keys[lane] = model[n++].key;
+                        t->wanted |= 1U << lane;
+                    }
+                }
+                hotbed_emulate_run(t->width, place_lane, t);
+                n = first;
+                for (uint32_t lane = 0; lane < t->width; lane++) {
+                    if ((t->wanted >> lane & 1U) == 0)
+                        CHECK_EQ(placing.results[lane].slot, HOTBED_SLOT_NONE);
+                    else if (check_placed(lane, n++, evicts, apart, &refused))
+                        evictions[part_of(apart, placing.results[lane].slot)]++;
+                }
+                if (first < PART_KEYS / 2 && n >= PART_KEYS / 2) /* the newest part comes first */
+                    for (uint32_t i = 0; i < n; i++)
+                        CHECK(part_of(apart, model[i].slot) % (PARTS - 1) == 0);
+            }
+            for (uint32_t i = 0; i < PARTS_RUN; i++) {
+                CHECK_EQ(find(t, model[i].key), model[i].there ? model[i].slot : HOTBED_SLOT_NONE);
+                if (model[i].there)
+                    parts[part_of(apart, model[i].slot)]++;
+            }
+            for (uint32_t part = 0; part < PARTS; part++) {
+                CHECK(parts[part] >= PART_KEYS);
+                CHECK((evictions[part] > 0) == evicts);
+            }
+            CHECK((refused > 0) == !evicts);
+        }
+    }
+}
+
 /* Creation, which writes into zeroed memory, leaves the same words as clearing. */
 static void creation_marks_all_slots_as_free(hotbed_backend backend) {
     (void)backend;
@@ -1139,5 +1236,6 @@ const hotbed_test hotbed_tests[] = {
     {"tables_with_regions_hold_as_many_keys_as_their_capacity",
      tables_with_regions_hold_as_many_keys_as_their_capacity},
     {"tables_that_grow_are_the_same_at_every_width", tables_that_grow_are_the_same_at_every_width},
+    {"lanes_place_in_all_parts", lanes_place_in_all_parts},
     {NULL, NULL},
 };

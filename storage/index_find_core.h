@@ -32,14 +32,18 @@ enum { HOTBED_LINES_AHEAD = 4 }; /* lines that a tile reads at most before it lo
 
 /* Which words of each lane's own line equal the lane's word, one bit each, for the lanes in `wanted`
  * (a bit each); 0 for others. The lanes read the lines together, `ahead` at a time, a literal: 2 or
- * 4. `cached`, equal on all lanes: read as by hotbed_load_cached_u64x2(). */
-HOTBED_HD uint32_t hotbed_line_match_each(
-    const uint64_t *line, uint64_t word, uint32_t wanted, uint32_t ahead, bool cached,
-    uint32_t width) {
+ * 4. `cached`, equal on all lanes: read as by hotbed_load_cached_u64x2(). With `ending`, which is
+ * NULL as a literal or a word of each lane: *ends says whether a word of the lane's line equals it. */
+HOTBED_HD uint32_t hotbed_line_match_each_or(
+    const uint64_t *line, uint64_t word, const uint64_t *ending, bool *ends, uint32_t wanted,
+    uint32_t ahead, bool cached, uint32_t width) {
     const uint32_t rank = hotbed_tile_rank(width);
     uint32_t equal = 0;
-    if (width == 1)
+    if (width == 1) {
+        if (ending != NULL)
+            *ends = wanted != 0 && hotbed_match16(line, *ending) != 0;
         return wanted != 0 ? hotbed_match16(line, word) : 0;
+    }
     for (uint32_t left = wanted; left != 0;) {
         uint32_t lane[HOTBED_LINES_AHEAD]; /* whose line it is; UINT32_MAX: there are no more */
         hotbed_u64x2 words[HOTBED_LINES_AHEAD][HOTBED_BUCKET_SLOTS / 4];
@@ -68,6 +72,10 @@ HOTBED_HD uint32_t hotbed_line_match_each(
             if (k >= ahead || k >= width)
                 continue;
             const uint64_t sought = hotbed_tile_shuffle_u64(width, word, lane[k] % width);
+            uint64_t last = 0;
+            bool has = false;
+            if (ending != NULL)
+                last = hotbed_tile_shuffle_u64(width, *ending, lane[k] % width);
             HOTBED_UNROLL
             for (uint32_t j = 0; j < HOTBED_BUCKET_SLOTS / 4; j++) {
                 const hotbed_u64x2 pair = words[k][j];
@@ -79,6 +87,11 @@ HOTBED_HD uint32_t hotbed_line_match_each(
                     bits[k / 2] |= 1U << shift;
                 if (pair.b == sought)
                     bits[k / 2] |= 2U << shift;
+                has = has || pair.a == last || pair.b == last;
+            }
+            if (ending != NULL) {
+                has = hotbed_tile_ballot(width, has) != 0;
+                *ends = rank == lane[k] ? has : *ends;
             }
         }
         HOTBED_UNROLL
@@ -92,6 +105,13 @@ HOTBED_HD uint32_t hotbed_line_match_each(
         }
     }
     return equal;
+}
+
+/* The same without an ending word. */
+HOTBED_HD uint32_t hotbed_line_match_each(
+    const uint64_t *line, uint64_t word, uint32_t wanted, uint32_t ahead, bool cached,
+    uint32_t width) {
+    return hotbed_line_match_each_or(line, word, NULL, NULL, wanted, ahead, cached, width);
 }
 
 /* --- find ------------------------------------------------------------------------------------- */
@@ -132,16 +152,16 @@ hotbed_index_probe_slot(hotbed_index_view index, hotbed_probe probe, uint32_t wi
         width);
 }
 
-/* Which slots of a bucket were never used; each lane returns the bits of the words that it reads.
- * A search ends at such a bucket. For short probe sequences the test costs more than it saves, so
- * it is skipped. */
-HOTBED_HD uint32_t hotbed_index_walk_ends(
+/* Whether a slot of the bucket was never used. A search ends at such a bucket. For short probe
+ * sequences the test costs more than it saves, so it is skipped. */
+HOTBED_HD bool hotbed_index_walk_ends(
     hotbed_index_view index, hotbed_index_range range, uint32_t bucket, uint32_t width) {
     if (range.choices <= HOTBED_WALK_EVICT)
-        return 0;
-    return hotbed_line_match(
+        return false;
+    const uint32_t bits = hotbed_line_match(
         hotbed_index_key(index, hotbed_index_slot(range, bucket)),
         hotbed_index_marker(range, bucket, false), width);
+    return hotbed_tile_ballot(width, bits != 0) != 0;
 }
 
 /* Search the probe sequence of a key that is in neither of its first two candidates. */
@@ -150,19 +170,18 @@ HOTBED_HD uint64_t hotbed_index_find_walk(
     if (range.choices <= 2)
         return HOTBED_SLOT_NONE;
     hotbed_candidates c = hotbed_index_candidates(range, key);
-    uint32_t bits = hotbed_index_walk_ends(index, range, c.first, width) |
-                    hotbed_index_walk_ends(index, range, c.second, width);
+    uint32_t bucket = c.second;
+    if (hotbed_index_walk_ends(index, range, c.first, width))
+        return HOTBED_SLOT_NONE;
     for (uint32_t choice = 2; choice < range.choices; choice++) {
-        if (choice % HOTBED_WALK_STRIDE == 2 && hotbed_tile_ballot(width, bits != 0) != 0)
-            return HOTBED_SLOT_NONE; /* an earlier candidate was never full */
-        uint32_t bucket = hotbed_index_walk(range, c, choice);
+        if (hotbed_index_walk_ends(index, range, bucket, width))
+            return HOTBED_SLOT_NONE;
+        bucket = hotbed_index_walk(range, c, choice);
         uint64_t slot = hotbed_index_slot(range, bucket);
         slot = hotbed_line_slot(
             slot, hotbed_line_match(hotbed_index_key(index, slot), key, width), width);
         if (slot != HOTBED_SLOT_NONE)
             return slot;
-        if ((choice + 1) % HOTBED_WALK_STRIDE == 2)
-            bits = hotbed_index_walk_ends(index, range, bucket, width);
     }
     return HOTBED_SLOT_NONE;
 }
@@ -240,26 +259,21 @@ HOTBED_HD uint64_t hotbed_index_find_each_in(
         if (equal != 0)
             found = line + hotbed_lowest_bit(equal);
         looks = looks && found == HOTBED_SLOT_NONE && choice < range.choices;
-        if (choice % HOTBED_WALK_STRIDE == 2) { /* the bucket read last may end the search */
-            const bool tests = looks && range.choices > HOTBED_WALK_EVICT;
-            const uint32_t testing = hotbed_tile_ballot(width, tests);
-            if (testing != 0) {
-                const uint64_t empty = tests ? hotbed_index_marker(range, bucket, false) : 0;
-                equal = hotbed_line_match_each(
-                    hotbed_index_key(index, line), empty, testing, HOTBED_LINES_AHEAD / 2, cached,
-                    width);
-                looks = looks && equal == 0;
-            }
-        }
         const uint32_t left = hotbed_tile_ballot(width, looks);
         if (left == 0)
             return found;
+        uint64_t empty = key; /* short probe sequences are read to their end */
         if (looks) {
             bucket = hotbed_index_candidate(range, c, choice);
             line = hotbed_index_slot(range, bucket);
+            if (range.choices > HOTBED_WALK_EVICT)
+                empty = hotbed_index_marker(range, bucket, false);
         }
-        equal = hotbed_line_match_each(
-            hotbed_index_key(index, line), key, left, HOTBED_LINES_AHEAD / 2, cached, width);
+        bool ends = false;
+        equal = hotbed_line_match_each_or(
+            hotbed_index_key(index, line), key, &empty, &ends, left, HOTBED_LINES_AHEAD / 2, cached,
+            width);
+        looks = looks && !ends;
     }
 }
 

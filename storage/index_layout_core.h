@@ -33,9 +33,6 @@ enum {
      * lower load: docs/design/index.md has the figures. */
     HOTBED_BUCKET_SPARE = 6,
     HOTBED_WALK_MOST = 128, /* candidates of a key in a large table that refuses keys */
-    /* Buckets of a probe sequence between two tests whether it has ended. A test computes the bucket's
-     * EMPTY and compares it with the keys. */
-    HOTBED_WALK_STRIDE = 8,
     HOTBED_WALK_EVICT = 4, /* candidates in a table that evicts; the evicted row is one of theirs */
     HOTBED_PINS_MOST = 255,
 };

@@ -8,6 +8,7 @@
 #include "pipeline/engine.h"
 #include "pipeline/rewrite.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 enum { STREAMS = HOTBED_TRAIN_STREAMS, CANDIDATES = 6 /* of a schedule */, OTHERS_MOST = 2 };
@@ -288,6 +289,7 @@ static void take_backward(const hotbed_train_plan *plan, hotbed_task *to) {
 /* Collect the tasks of the plan. If the plan lacks a task, another task does its work. */
 static hotbed_status take_tasks(hotbed_train *train, hotbed_task *to) {
     const hotbed_train_plan *plan = train->plan;
+    assert(plan->num_steps <= HOTBED_TRAIN_TASKS_MOST);
     for (uint32_t s = 0; s < plan->num_steps; s++) {
         uint32_t num_io = 0;
         HOTBED_TRY(hotbed_train_declare(train, plan->steps[s].task, train->io[s], &num_io));

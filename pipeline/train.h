@@ -56,8 +56,8 @@ struct hotbed_train {
  * reverse). */
 hotbed_status hotbed_train_check_io(const hotbed_trainer *trainer);
 
-/* Write the declared io of a task to io[0 .. *num_io - 1]. Errors: ARGUMENT (no plan has the
- * task). */
+/* Write the declared io of a task to io[0 .. *num_io - 1], at most HOTBED_TRAIN_IO_MOST. Errors:
+ * ARGUMENT (no plan has the task). */
 hotbed_status hotbed_train_declare(
     hotbed_train *train, const char *task, hotbed_declared_io *io, uint32_t *num_io);
 

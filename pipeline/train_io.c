@@ -5,6 +5,8 @@
  * context, which hotbed_context_capture() and hotbed_context_restore() can repeat. */
 #include "pipeline/train.h"
 
+#include <assert.h>
+
 typedef struct task_effects {
     const char *task;
     const char *functions; /* function of the trainer; NULL: none */
@@ -142,6 +144,12 @@ static void release_cells(void *self, void *snapshot) {
 
 /* --- tasks ------------------------------------------------------------------------------------ */
 
+/* The rows of `effects` bound the number of a task's io, so more is a bug in that table. */
+static void add_io(hotbed_declared_io *io, uint32_t *num_io, hotbed_declared_io added) {
+    assert(*num_io < HOTBED_TRAIN_IO_MOST);
+    io[(*num_io)++] = added;
+}
+
 hotbed_status hotbed_train_declare(
     hotbed_train *train, const char *task, hotbed_declared_io *io, uint32_t *num_io) {
     const task_effects *e = NULL;
@@ -152,10 +160,10 @@ hotbed_status hotbed_train_declare(
     for (size_t l = hotbed_next_word(&list, &word); l > 0; l = hotbed_next_word(&list, &word)) {
         const hotbed_trainer_io *declared = find_io(&train->trainer, word, l);
         if (declared != NULL && declared->io.capture != NULL)
-            io[n++] = declared->io;
+            add_io(io, &n, declared->io);
     }
     if (e->cells)
-        io[n++] = (hotbed_declared_io){capture_cells, restore_cells, release_cells, train};
+        add_io(io, &n, (hotbed_declared_io){capture_cells, restore_cells, release_cells, train});
     *num_io = n;
     return HOTBED_OK;
 }

@@ -119,15 +119,15 @@ void hotbed_stream_destroy(hotbed_stream *stream) {
 }
 
 hotbed_backend hotbed_stream_backend(const hotbed_stream *stream) {
-    return stream->backend;
+    return stream == NULL ? (hotbed_backend)0 : stream->backend;
 }
 
 int hotbed_stream_device(const hotbed_stream *stream) {
-    return stream->device;
+    return stream == NULL ? 0 : stream->device;
 }
 
 void *hotbed_stream_native(const hotbed_stream *stream) {
-    return stream->ops->stream_native(stream);
+    return stream == NULL ? NULL : stream->ops->stream_native(stream);
 }
 
 hotbed_fault *hotbed_stream_faults(hotbed_stream *stream) {

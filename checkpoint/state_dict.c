@@ -146,7 +146,7 @@ void hotbed_state_dict_destroy(hotbed_state_dict *d) {
 }
 
 uint32_t hotbed_state_dict_size(const hotbed_state_dict *d) {
-    return d->num_entries;
+    return d == NULL ? 0 : d->num_entries;
 }
 
 hotbed_status hotbed_state_dict_tensor(

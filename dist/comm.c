@@ -137,15 +137,15 @@ void hotbed_comm_destroy(hotbed_comm *comm) {
 }
 
 uint32_t hotbed_comm_rank(const hotbed_comm *comm) {
-    return comm->rank;
+    return comm == NULL ? 0 : comm->rank;
 }
 
 uint32_t hotbed_comm_size(const hotbed_comm *comm) {
-    return comm->size;
+    return comm == NULL ? 0 : comm->size;
 }
 
 hotbed_transport hotbed_comm_transport(const hotbed_comm *comm) {
-    return comm->ops->transport;
+    return comm == NULL ? (hotbed_transport)0 : comm->ops->transport;
 }
 
 hotbed_status hotbed_comm_check_host_stream(const hotbed_comm *comm, const hotbed_stream *stream) {
@@ -228,7 +228,8 @@ void hotbed_comm_abort(hotbed_comm *comm, const char *why) {
 /* --- order log ------------------------------------------------------------------------------ */
 
 void hotbed_comm_set_tag(hotbed_comm *comm, uint32_t tag) {
-    comm->tag = tag;
+    if (comm != NULL)
+        comm->tag = tag;
 }
 
 void hotbed_comm_write_log(hotbed_comm *comm, hotbed_comm_operation operation, uint64_t bytes) {

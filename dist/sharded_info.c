@@ -19,7 +19,7 @@ hotbed_status hotbed_sharded_set_training(hotbed_sharded *sharded, bool training
 }
 
 bool hotbed_sharded_training(const hotbed_sharded *sharded) {
-    return sharded->training;
+    return sharded != NULL && sharded->training;
 }
 
 hotbed_status hotbed_sharded_set_learning_rate(
@@ -32,19 +32,24 @@ hotbed_status hotbed_sharded_set_learning_rate(
 }
 
 uint32_t hotbed_sharded_num_lookups(const hotbed_sharded *sharded) {
-    return sharded->num_groups;
+    return sharded == NULL ? 0 : sharded->num_groups;
 }
 
 hotbed_storage *hotbed_sharded_lookup(const hotbed_sharded *sharded, uint32_t lookup) {
-    return lookup < sharded->num_groups ? sharded->groups[lookup].lookup : NULL;
+    if (sharded == NULL || lookup >= sharded->num_groups)
+        return NULL;
+    return sharded->groups[lookup].lookup;
 }
 
 uint64_t hotbed_sharded_column(const hotbed_sharded *sharded, uint32_t feature) {
-    return sharded->feature_columns[feature];
+    if (sharded == NULL)
+        return 0;
+    const uint32_t last = sharded->num_features;
+    return sharded->feature_columns[feature < last ? feature : last];
 }
 
 uint64_t hotbed_sharded_columns(const hotbed_sharded *sharded) {
-    return sharded->feature_columns[sharded->num_features];
+    return sharded == NULL ? 0 : sharded->feature_columns[sharded->num_features];
 }
 
 hotbed_status hotbed_sharded_table_read(

@@ -418,9 +418,9 @@ hotbed_status hotbed_pipeline_run_watched(
 /* --- asking ----------------------------------------------------------------------------------- */
 
 hotbed_stream *hotbed_pipeline_stream(const hotbed_pipeline *pipeline) {
-    return pipeline->stream;
+    return pipeline == NULL ? NULL : pipeline->stream;
 }
 
 uint32_t hotbed_pipeline_depth(const hotbed_pipeline *pipeline) {
-    return pipeline->program->depth;
+    return pipeline == NULL ? 0 : pipeline->program->depth;
 }

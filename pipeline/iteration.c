@@ -2,19 +2,21 @@
 #include "pipeline/state.h"
 
 uint64_t hotbed_iteration_number(const hotbed_iteration *iteration) {
-    return iteration->number;
+    return iteration == NULL ? 0 : iteration->number;
 }
 
 uint32_t hotbed_iteration_buffer_set(const hotbed_iteration *iteration) {
-    return iteration->buffer_set;
+    return iteration == NULL ? 0 : iteration->buffer_set;
 }
 
 void *hotbed_iteration_batch(const hotbed_iteration *iteration) {
-    return iteration->batch;
+    return iteration == NULL ? NULL : iteration->batch;
 }
 
 void *hotbed_iteration_value(const hotbed_iteration *iteration, uint32_t value) {
-    return value < iteration->pipeline->program->num_values ? iteration->cells[value].data : NULL;
+    if (iteration == NULL || value >= iteration->pipeline->program->num_values)
+        return NULL;
+    return iteration->cells[value].data;
 }
 
 static hotbed_status check_value(const hotbed_iteration *iteration, uint32_t value) {

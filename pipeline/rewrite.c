@@ -331,7 +331,7 @@ void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {
 /* --- report ----------------------------------------------------------------------------------- */
 
 uint32_t hotbed_rewrite_modules(const hotbed_rewrite *rewrite) {
-    return rewrite->num_modules;
+    return rewrite == NULL ? 0 : rewrite->num_modules;
 }
 
 hotbed_status hotbed_rewrite_module(

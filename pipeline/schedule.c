@@ -439,11 +439,11 @@ void hotbed_schedule_destroy(hotbed_schedule *schedule) {
 }
 
 uint32_t hotbed_schedule_candidates(const hotbed_schedule *schedule) {
-    return schedule->num_candidates;
+    return schedule == NULL ? 0 : schedule->num_candidates;
 }
 
 uint32_t hotbed_schedule_taken(const hotbed_schedule *schedule) {
-    return schedule->taken;
+    return schedule == NULL ? 0 : schedule->taken;
 }
 
 hotbed_status hotbed_schedule_take(hotbed_schedule *schedule, uint32_t number) {
@@ -454,15 +454,16 @@ hotbed_status hotbed_schedule_take(hotbed_schedule *schedule, uint32_t number) {
 }
 
 const hotbed_step *hotbed_schedule_steps(const hotbed_schedule *schedule, uint32_t *num_steps) {
-    const candidate *c = schedule->candidates[schedule->taken];
-    *num_steps = c->num_steps;
-    return c->steps;
+    const candidate *c = schedule == NULL ? NULL : schedule->candidates[schedule->taken];
+    if (num_steps != NULL)
+        *num_steps = c == NULL ? 0 : c->num_steps;
+    return c == NULL ? NULL : c->steps;
 }
 
 double hotbed_schedule_seconds(const hotbed_schedule *schedule) {
-    return schedule->candidates[schedule->taken]->seconds;
+    return schedule == NULL ? 0 : schedule->candidates[schedule->taken]->seconds;
 }
 
 double hotbed_schedule_serial_seconds(const hotbed_schedule *schedule) {
-    return schedule->serial_seconds;
+    return schedule == NULL ? 0 : schedule->serial_seconds;
 }

@@ -352,7 +352,7 @@ void hotbed_sharded_modules_destroy(hotbed_sharded_modules *modules) {
 }
 
 hotbed_module *hotbed_sharded_modules_get(hotbed_sharded_modules *modules, uint32_t module) {
-    return module < modules->n ? &modules->members[module].module : NULL;
+    return modules != NULL && module < modules->n ? &modules->members[module].module : NULL;
 }
 
 /* --- agreement -------------------------------------------------------------------------------- */
@@ -395,6 +395,8 @@ void hotbed_comm_agreement_destroy(hotbed_comm_agreement *agreement) {
 
 static hotbed_status least_word(void *self, uint64_t word, uint64_t *least) {
     hotbed_comm_agreement *agreement = self;
+    if (agreement == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "agreement is NULL");
     uint64_t *words = agreement->memory.data;
     uint32_t n = hotbed_comm_size(agreement->comm);
     words[0] = word;

@@ -484,15 +484,15 @@ void hotbed_train_destroy(hotbed_train *train) {
 }
 
 hotbed_pipeline *hotbed_train_pipeline(hotbed_train *train) {
-    return train->pipeline;
+    return train == NULL ? NULL : train->pipeline;
 }
 
 hotbed_rewrite *hotbed_train_rewrite(hotbed_train *train) {
-    return train->plan->pipelined ? train->rewrite : NULL;
+    return train != NULL && train->plan->pipelined ? train->rewrite : NULL;
 }
 
 hotbed_stream *hotbed_train_stream(hotbed_train *train, const char *name) {
-    for (uint32_t s = 0; name != NULL && s < STREAMS; s++)
+    for (uint32_t s = 0; train != NULL && name != NULL && s < STREAMS; s++)
         if (strcmp(stream_names[s], name) == 0)
             return train->streams[s];
     return NULL;

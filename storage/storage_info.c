@@ -126,31 +126,33 @@ hotbed_status hotbed_storage_table(
 }
 
 uint32_t hotbed_storage_num_tables(const hotbed_storage *storage) {
-    return storage->num_tables;
+    return storage == NULL ? 0 : storage->num_tables;
 }
 
 hotbed_key_type hotbed_storage_key_type(const hotbed_storage *storage) {
-    return storage->key_type;
+    return storage == NULL ? (hotbed_key_type)0 : storage->key_type;
 }
 
 const hotbed_optimizer *hotbed_storage_optimizer(const hotbed_storage *storage) {
-    return &storage->optimizer;
+    return storage == NULL ? NULL : &storage->optimizer;
 }
 
 uint64_t hotbed_storage_seed(const hotbed_storage *storage) {
-    return storage->seed;
+    return storage == NULL ? 0 : storage->seed;
 }
 
 hotbed_mode hotbed_storage_mode(const hotbed_storage *storage) {
-    return storage->mode;
+    return storage == NULL ? (hotbed_mode)0 : storage->mode;
 }
 
 uint64_t hotbed_storage_column(const hotbed_storage *storage, uint32_t feature) {
+    if (storage == NULL)
+        return 0;
     return storage->columns[feature < storage->num_features ? feature : storage->num_features];
 }
 
 uint64_t hotbed_storage_columns(const hotbed_storage *storage) {
-    return storage->columns[storage->num_features];
+    return storage == NULL ? 0 : storage->columns[storage->num_features];
 }
 
 hotbed_status hotbed_storage_warning(hotbed_storage *storage, char *text, size_t capacity) {

@@ -4,6 +4,10 @@
  * A call that fails has had no effect unless its comment says otherwise; its outputs are unchanged,
  * or NULL for **out. The library never prints, exits or aborts.
  *
+ * If an object is NULL, a call that returns a status returns ARGUMENT, and a call that returns
+ * something else returns 0, false or NULL. Options and other plain structs of the caller must
+ * exist where a call does not return a status.
+ *
  * A kernel can find an error (a key out of range, a full table) after the call that enqueued it has
  * returned. Such a *fault* is latched on the stream, and the stream's next hotbed_stream_sync()
  * returns it; see hotbed/stream.h.

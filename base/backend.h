@@ -8,6 +8,7 @@
 #define HOTBED_BASE_BACKEND_H
 
 #include "base/error.h"
+#include "base/fault_text.h"
 #include "base/stream.h"
 
 #ifdef __cplusplus
@@ -86,6 +87,7 @@ struct hotbed_stream {
     bool recording;
     bool run_inline;
     hotbed_fault *fault;
+    hotbed_fault_sources sources; /* of `fault` */
     hotbed_workspace device_workspace, pinned_workspace;
 };
 

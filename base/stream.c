@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FAULT_TEXT_BYTES = 512 };
-
 /* --- backends ------------------------------------------------------------------------------- */
 
 /* Find a backend's operations. Only this function knows which backends are built. *out is set if
@@ -115,6 +113,7 @@ void hotbed_stream_destroy(hotbed_stream *stream) {
     (void)!stream->ops->stream_sync(stream);
     free_workspace(&stream->device_workspace);
     free_workspace(&stream->pinned_workspace);
+    hotbed_fault_sources_clear(&stream->sources);
     stream->ops->stream_destroy(stream);
 }
 
@@ -131,6 +130,11 @@ void *hotbed_stream_native(const hotbed_stream *stream) {
 }
 
 hotbed_fault *hotbed_stream_faults(hotbed_stream *stream) {
+    return stream->fault;
+}
+
+hotbed_fault *hotbed_stream_table_faults(hotbed_stream *stream, hotbed_table_names *names) {
+    hotbed_fault_sources_add(&stream->sources, names, hotbed_stream_recording(stream));
     return stream->fault;
 }
 
@@ -156,80 +160,6 @@ hotbed_status hotbed_stream_may_wait(const hotbed_stream *stream) {
     return HOTBED_OK;
 }
 
-/* The text of a communicator's fault. Reasons are as in hotbed/comm.h. */
-static void comm_text(hotbed_fault fault, char *text, size_t capacity) {
-    static const char *const reasons[] = {
-        "was not done",
-        "was aborted",
-        "lost a rank",
-        "passed its deadline",
-        "did not match another rank's",
-        "failed in the transport",
-    };
-    uint64_t known = sizeof reasons / sizeof reasons[0];
-    const char *reason = reasons[fault.bound < known ? fault.bound : 0];
-    char blamed[32] = "";
-    if (fault.table != UINT32_MAX)
-        (void)snprintf(blamed, sizeof blamed, " (rank %u)", fault.table);
-    (void)snprintf(
-        text, capacity, "communicator: operation %" PRIu64 " %s%s; hotbed_comm_failure() says more",
-        fault.key, reason, blamed);
-}
-
-/* The text of a fault, with its values. */
-static void fault_text(hotbed_fault fault, char *text, size_t capacity) {
-    char key[64]; /* a key above 2^63 may have been meant as a negative one */
-    if (fault.key >> 63 != 0)
-        snprintf(
-            key, sizeof key, "%" PRIu64 " (as int64 %" PRId64 ")", fault.key, (int64_t)fault.key);
-    else
-        snprintf(key, sizeof key, "%" PRIu64, fault.key);
-    switch ((hotbed_fault_what)fault.what) {
-    case HOTBED_FAULT_TABLE_FULL:
-        snprintf(
-            text, capacity, "table %u is full: no slot for key %s, the table has %" PRIu64 " slots",
-            fault.table, key, fault.bound);
-        return;
-    case HOTBED_FAULT_KEY_RANGE:
-        snprintf(
-            text, capacity, "table %u: key %s is not in [0, %" PRIu64 ")", fault.table, key,
-            fault.bound);
-        return;
-    case HOTBED_FAULT_OFFSET:
-        snprintf(
-            text, capacity,
-            "offsets: bag %" PRIu64 " ends at %" PRId64 ", before its start or after the last key",
-            fault.key, (int64_t)fault.bound);
-        return;
-    case HOTBED_FAULT_FIRST_OFFSET:
-        snprintf(text, capacity, "offsets: the first is %" PRId64 ", not 0", (int64_t)fault.bound);
-        return;
-    case HOTBED_FAULT_ALL_PINNED:
-        snprintf(
-            text, capacity, "table %u: no slot for key %s, all rows it could replace are in use",
-            fault.table, key);
-        return;
-    case HOTBED_FAULT_TABLE_NUMBER:
-        snprintf(
-            text, capacity, "table %u of key %s is not below %" PRIu64, fault.table, key,
-            fault.bound);
-        return;
-    case HOTBED_FAULT_EXTERNAL:
-        snprintf(
-            text, capacity,
-            "external store: a call for %" PRIu64
-            " rows of table %u failed; hotbed_external_failure() says why",
-            fault.key, fault.table);
-        return;
-    case HOTBED_FAULT_COMM:
-        comm_text(fault, text, capacity);
-        return;
-    }
-    snprintf(
-        text, capacity, "fault %u: table %u, key %s, bound %" PRIu64, fault.what, fault.table, key,
-        fault.bound);
-}
-
 /* Take the latched fault and clear it. The status of the result is OK if no fault is latched. */
 static hotbed_fault take_latched(hotbed_fault *fault) {
     /* Pairs with the release in hotbed_fault_latch(): if status is set, the values are complete. */
@@ -247,21 +177,25 @@ static hotbed_fault take_latched(hotbed_fault *fault) {
     return copy;
 }
 
-/* Fail with the latched fault, if there is one. */
-static hotbed_status take_fault(hotbed_fault *fault) {
-    char text[FAULT_TEXT_BYTES];
-    hotbed_fault taken = take_latched(fault);
+/* Fail with the latched fault, if there is one. `done`: all work of the stream is done. */
+static hotbed_status take_fault(hotbed_stream *stream, bool done) {
+    char text[HOTBED_FAULT_TEXT_BYTES];
+    hotbed_fault taken = take_latched(stream->fault);
+    if (taken.status != HOTBED_OK)
+        hotbed_fault_describe(taken, &stream->sources, text, sizeof text);
+    hotbed_fault_sources_passed(&stream->sources, done);
     if (taken.status == HOTBED_OK)
         return HOTBED_OK;
-    fault_text(taken, text, sizeof text);
     return hotbed_fail((hotbed_status)taken.status, "%s", text);
 }
 
-void hotbed_fault_text(hotbed_fault *fault, char *text, size_t capacity) {
+void hotbed_fault_text(
+    hotbed_fault *fault, hotbed_table_names *names, char *text, size_t capacity) {
+    const hotbed_fault_sources sources = {.names = {names}, .num = 1};
     hotbed_fault taken = take_latched(fault);
     text[0] = '\0';
     if (taken.status != HOTBED_OK)
-        fault_text(taken, text, capacity);
+        hotbed_fault_describe(taken, &sources, text, capacity);
 }
 
 hotbed_status hotbed_stream_sync(hotbed_stream *stream) {
@@ -272,7 +206,7 @@ hotbed_status hotbed_stream_sync(hotbed_stream *stream) {
     HOTBED_TRY(hotbed_fork_check());
     count_stream_wait(stream);
     HOTBED_TRY(stream->ops->stream_sync(stream));
-    return take_fault(stream->fault);
+    return take_fault(stream, true);
 }
 
 hotbed_status hotbed_stream_finish(hotbed_stream *stream) {
@@ -286,7 +220,7 @@ hotbed_status hotbed_stream_finish(hotbed_stream *stream) {
 hotbed_status hotbed_stream_fault(hotbed_stream *stream) {
     if (stream == NULL)
         return fail_null("hotbed_stream_fault", "stream");
-    return take_fault(stream->fault);
+    return take_fault(stream, stream->run_inline);
 }
 
 hotbed_status hotbed_stream_call(

@@ -3,6 +3,7 @@
 #define HOTBED_BASE_STREAM_H
 
 #include "base/fault.h"
+#include "base/fault_text.h"
 #include "base/port.h"
 #include "hotbed/stream.h"
 
@@ -10,12 +11,17 @@
 extern "C" {
 #endif
 
-/* The place where kernels on `stream` latch faults. */
+/* The place where kernels on `stream` latch faults without a table. */
 hotbed_fault *hotbed_stream_faults(hotbed_stream *stream);
 
+/* The same, for work that is enqueued next and whose faults have numbers of tables. `names` are the
+ * tables' names, NULL if they have none. */
+hotbed_fault *hotbed_stream_table_faults(hotbed_stream *stream, hotbed_table_names *names);
+
 /* Clear a latched fault, and write the text that hotbed_stream_sync() would report to `text`; "" if
- * no fault is latched. Keeps the thread's last error. Never blocks. One thread at a time. */
-void hotbed_fault_text(hotbed_fault *fault, char *text, size_t capacity);
+ * no fault is latched. `names`: of the tables. Keeps the thread's last error. Never blocks. One
+ * thread at a time. */
+void hotbed_fault_text(hotbed_fault *fault, hotbed_table_names *names, char *text, size_t capacity);
 
 /* Get at least `bytes` of device memory, 256-byte aligned, for the work that the caller enqueues on
  * `stream` next.

@@ -150,6 +150,7 @@ static hotbed_status enqueue(
             HOTBED_ERR_ARGUMENT, "%s is NULL", request == NULL ? "request" : "stream");
     if (stream != request->stream)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "the request was made on another stream");
+    (void)hotbed_stream_table_faults(stream, NULL); /* `faults`, before they may be latched */
     return hotbed_external_enqueue(request->external, stream, function, request);
 }
 

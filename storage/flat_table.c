@@ -170,7 +170,7 @@ static hotbed_status make_args(
                 table->view.states);
     hotbed_rows_args args = {
         .table = table->view,
-        .faults = hotbed_stream_faults(stream),
+        .faults = hotbed_stream_table_faults(stream, NULL),
         .keys = slots,
         .rows = {.weights = rows->weights, .states = {rows->states[0], rows->states[1]}},
         .n = n,

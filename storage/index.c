@@ -170,7 +170,7 @@ static hotbed_index_args args_of(
         .index = index->view,
         .range = index->ranges[table],
         .ranges = index->device_ranges,
-        .faults = hotbed_stream_faults(stream),
+        .faults = hotbed_stream_table_faults(stream, NULL),
         .n = n,
         .index_slots = index->slots,
         .num_tables = index->num_tables,

@@ -39,7 +39,7 @@ static hotbed_status make_args(
         .clock = storage->clock,
         .timer = storage->timer,
         .custom_scores = storage->custom_scores,
-        .faults = hotbed_stream_faults(stream),
+        .faults = hotbed_stream_table_faults(stream, storage->names),
         .keys = keys,
         .flags = flags,
         .n = n,

@@ -222,6 +222,11 @@ static hotbed_status create(
             HOTBED_ERR_MEMORY, "no memory to describe %u tables and %u features",
             storage->num_tables, storage->num_features);
     HOTBED_TRY(hotbed_storage_read_tables(storage, options));
+    storage->names =
+        hotbed_table_names_create(storage->tables, storage->num_tables, sizeof *storage->tables);
+    if (storage->names == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory for the names of %u tables", storage->num_tables);
     if (storage->external != NULL)
         HOTBED_TRY(hotbed_storage_check_external(storage));
     HOTBED_TRY(hotbed_mode_choose(storage, options));
@@ -281,6 +286,7 @@ void hotbed_storage_destroy(hotbed_storage *storage) {
     hotbed_memory_free(&storage->index_metas);
     hotbed_memory_free(&storage->described);
     hotbed_memory_free(&storage->warning);
+    hotbed_table_names_release(storage->names);
     hotbed_delete(storage->tables);
     hotbed_delete(storage->feature_tables);
     hotbed_delete(storage->columns);

@@ -129,9 +129,10 @@ struct hotbed_storage {
     uint32_t held;     /* number of tickets that hold pins; atomic */
     /* list of tickets given to hotbed_ticket_release() and not reused yet; atomic */
     hotbed_ticket *released;
-    hotbed_table *tables;     /* [num_tables] */
-    uint32_t *feature_tables; /* [num_features] */
-    uint64_t *columns;        /* [num_features + 1] */
+    hotbed_table *tables;      /* [num_tables] */
+    hotbed_table_names *names; /* of the tables, for the texts of faults */
+    uint32_t *feature_tables;  /* [num_features] */
+    uint64_t *columns;         /* [num_features + 1] */
     hotbed_index_view index;
     uint64_t index_slots; /* of the tables' first ranges in `index` */
     /* largest number of segments of the tables, plus 1 for the unused number 0; 0: no segments */
@@ -280,8 +281,9 @@ hotbed_status hotbed_storage_rows_view(
  * hotbed_ticket_create(), and their pins are released on `stream` without waiting. */
 void hotbed_storage_take_back(hotbed_storage *storage, hotbed_stream *stream);
 
-/* Where kernels on `stream` latch faults of keys; NULL: faults are not latched. */
-hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_stream *stream);
+/* Where kernels latch faults of keys, on a stream with the faults `of_stream`; NULL: faults are not
+ * latched. */
+hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_fault *of_stream);
 
 /* A step view with the storage's members set. */
 hotbed_step_view hotbed_storage_step(const hotbed_storage *storage);

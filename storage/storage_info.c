@@ -40,10 +40,9 @@ hotbed_status hotbed_storage_check_table(
     return HOTBED_OK;
 }
 
-hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_stream *stream) {
-    if (storage->check == HOTBED_CHECK_ERROR)
-        return hotbed_stream_faults(stream);
-    return storage->warning.data; /* NULL unless WARN */
+hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_fault *of_stream) {
+    return storage->check == HOTBED_CHECK_ERROR ? of_stream
+                                                : storage->warning.data; /* NULL unless WARN */
 }
 
 /* Number of lower-tier rows from which reading them by address pays: four per 2 MiB page, so that
@@ -162,6 +161,6 @@ hotbed_status hotbed_storage_warning(hotbed_storage *storage, char *text, size_t
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacity is 0");
     text[0] = 0;
     if (storage->warning.data != NULL)
-        hotbed_fault_text(storage->warning.data, text, capacity);
+        hotbed_fault_text(storage->warning.data, storage->names, text, capacity);
     return HOTBED_OK;
 }

@@ -263,8 +263,9 @@ static void put_batch(
     step->batch.counts = batch->counts;
     step->batch.bound = batch->num_keys;
     step->batch.size = batch->batch_size;
-    step->batch.faults = hotbed_storage_faults(storage, stream);
-    step->batch.offset_faults = hotbed_stream_faults(stream);
+    hotbed_fault *faults = hotbed_stream_table_faults(stream, storage->names);
+    step->batch.faults = hotbed_storage_faults(storage, faults);
+    step->batch.offset_faults = faults; /* and faults of the external store */
 }
 
 static hotbed_status check_own(

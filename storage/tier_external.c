@@ -209,7 +209,7 @@ hotbed_status hotbed_storage_flush_external(
             .table = *view,
             .index = storage->index,
             .tally = storage->tallies + table,
-            .faults = hotbed_stream_faults(stream),
+            .faults = hotbed_stream_table_faults(stream, storage->names),
             .leaving = {batch->view, scratch.ranks},
             .first = view->first_slot + first,
             .count = (uint32_t)(left < window ? left : window),

@@ -26,23 +26,8 @@ bool hotbed_run_fail(hotbed_run *trainer, const char *format, ...) {
     return false;
 }
 
-void hotbed_run_name_table(char text[HOTBED_RUN_TEXT], const char *message) {
-    static const char table[] = "table ";
-    char *rest = NULL;
-    unsigned long number = HOTBED_CRITEO_FIELDS;
-    if (strncmp(message, table, sizeof table - 1) == 0)
-        number = strtoul(message + sizeof table - 1, &rest, 10);
-    if (number < HOTBED_CRITEO_FIELDS && rest > message + sizeof table - 1)
-        snprintf(
-            text, HOTBED_RUN_TEXT, "%s%s%s", table, hotbed_criteo_field_name((uint32_t)number),
-            rest);
-    else
-        snprintf(text, HOTBED_RUN_TEXT, "%s", message);
-}
-
 bool hotbed_run_tolerate(void *self, hotbed_status fault) {
     hotbed_run *trainer = self;
-    char text[HOTBED_RUN_TEXT];
     if (fault != HOTBED_ERR_FULL)
         return false;
     pthread_mutex_lock(&trainer->mutex);
@@ -50,9 +35,8 @@ bool hotbed_run_tolerate(void *self, hotbed_status fault) {
     pthread_mutex_unlock(&trainer->mutex);
     if (!first)
         return true;
-    hotbed_run_name_table(text, hotbed_last_error());
     hotbed_train_say(
-        "warning: %s; keys without a slot are not trained: give a larger %s", text,
+        "warning: %s; keys without a slot are not trained: give a larger %s", hotbed_last_error(),
         trainer->options.store != NULL ? "--hbm-mb" : "--capacity or --max-capacity");
     return true;
 }

@@ -17,8 +17,7 @@
 enum {
     HOTBED_TRAIN_BUFFER_SETS = 6,  /* batches: three in a pipeline, one waiting, two being filled */
     HOTBED_TRAIN_TIMED_STEPS = 12, /* steps whose times sw-auto's schedule is based on */
-    HOTBED_TRAIN_CURVE_STEPS = 10, /* a point of the loss curve is the mean of so many steps */
-    HOTBED_RUN_TEXT = 512          /* longest message of the library, in bytes */
+    HOTBED_TRAIN_CURVE_STEPS = 10  /* a point of the loss curve is the mean of so many steps */
 };
 
 /* The data that a checkpoint carries besides the tables: plain numbers, written as they are in
@@ -217,9 +216,6 @@ bool hotbed_run_ok(hotbed_run *trainer, hotbed_status status, const char *what);
 /* hotbed_run_ok() for a step. The message begins with the rank that is gone, or with the batch that
  * is too large. */
 bool hotbed_run_fail_step(hotbed_run *trainer, hotbed_status status);
-
-/* Copy a message of the library. A table number at its start is replaced by the table's name. */
-void hotbed_run_name_table(char text[HOTBED_RUN_TEXT], const char *message);
 
 /* Whether a fault is only a full table. A full table is counted, reported the first time, and not a
  * failure. */

@@ -105,13 +105,13 @@ static void advise(hotbed_status status, const char *text, char *advice, size_t 
 
 /* Fail if a checkpoint was not loaded. Unlike in training, a full table is a failure too. */
 static bool check_load(hotbed_run *t, const char *option, const char *path, hotbed_status status) {
-    char text[HOTBED_RUN_TEXT], advice[64];
+    char advice[64];
     if (status == HOTBED_OK)
         return true;
-    hotbed_run_name_table(text, hotbed_last_error());
-    advise(status, text, advice, sizeof advice);
+    advise(status, hotbed_last_error(), advice, sizeof advice);
     return hotbed_run_fail(
-        t, "%s: %s: %s: %s%s", option, path, hotbed_status_name(status), text, advice);
+        t, "%s: %s: %s: %s%s", option, path, hotbed_status_name(status), hotbed_last_error(),
+        advice);
 }
 
 /* Continue from the loaded position. */

@@ -73,7 +73,7 @@
  *
  * Faults: a kernel may find that a table is full, or that a key lies outside of a static table. The
  * affected key then reads as a defined row and trains nothing, and all other keys are served. The
- * stream's next hotbed_stream_sync() returns FULL or RANGE with table and key, unless
+ * stream's next hotbed_stream_sync() returns FULL or RANGE with the table's name and the key, unless
  * hotbed_storage_options.check selects another reaction. The storage stays usable.
  *
  * Results: sums run in a fixed order, so two runs, both backends and any prefetch depth give the

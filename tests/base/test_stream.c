@@ -453,12 +453,15 @@ static void faults_are_reported_with_their_values(hotbed_backend backend) {
         fault_case fault;
         const char *words[4];
     } cases[] = {
-        {{HOTBED_ERR_FULL, HOTBED_FAULT_TABLE_FULL, 3, 41, 128}, {"table 3", "key 41", "128"}},
-        {{HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, 7, 99, 50}, {"table 7", "key 99", "50)"}},
+        {{HOTBED_ERR_FULL, HOTBED_FAULT_TABLE_FULL, 3, 41, 128},
+         {"table number 3", "key 41", "128"}},
+        {{HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, 7, 99, 50},
+         {"table number 7", "key 99", "50)"}},
         {{HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, 0, UINT64_MAX - 4, 50},
          {"18446744073709551611", "-5"}},
         {{HOTBED_ERR_ARGUMENT, HOTBED_FAULT_OFFSET, 0, 12, (uint64_t)-3}, {"bag 12", "-3"}},
-        {{HOTBED_ERR_FULL, HOTBED_FAULT_ALL_PINNED, 2, 5, 0}, {"table 2", "key 5", "in use"}},
+        {{HOTBED_ERR_FULL, HOTBED_FAULT_ALL_PINNED, 2, 5, 0},
+         {"table number 2", "key 5", "in use"}},
         {{HOTBED_ERR_STATE, 77, 2, 5, 9}, {"fault 77", "table 2", "5", "9"}},
     };
     hotbed_stream *stream = cases_stream(backend);

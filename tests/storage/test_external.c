@@ -339,7 +339,7 @@ static void a_failed_request_is_a_fault_of_the_stream(hotbed_backend backend) {
         bad_store_next(&b->bad, BAD_FAIL, 1);
         CHECK_OK(hotbed_external_find_async(r, stream));
         CHECK_STATUS(hotbed_stream_sync(stream), HOTBED_ERR_IO);
-        CHECK(store_error_has("a call for 12 rows of table 0 failed"));
+        CHECK(store_error_has("a call for 12 rows of table number 0 failed"));
         CHECK_EQ(*v.status, HOTBED_ERR_IO);
         for (int k = 0; k < 12; k++)
             CHECK_EQ(v.found[k], HOTBED_EXTERNAL_UNKNOWN);

@@ -114,7 +114,7 @@ static void eval_out_of_range_is_a_fault(hotbed_backend backend) {
     const hotbed_batch batch = test_ticket_batch(&l);
     CHECK_OK(hotbed_storage_eval(r.storage, &batch, l.output, 0, r.stream));
     CHECK_STATUS(hotbed_stream_sync(r.stream), HOTBED_ERR_RANGE);
-    CHECK(strstr(hotbed_last_error(), "table 2") != NULL);
+    CHECK(strstr(hotbed_last_error(), "table table-2") != NULL);
     CHECK(strstr(hotbed_last_error(), "40") != NULL);
     float rows[48 * 5];
     fixture_download(&r, rows, l.output, sizeof rows);

@@ -497,6 +497,7 @@ static void calls_on_rows_return_errors_of_the_store(hotbed_backend backend) {
     bad_store_next(&b.bad, BAD_FAIL, 2);
     CHECK_OK(hotbed_storage_flush(b.r.storage, b.r.stream));
     CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_IO);
+    CHECK(strstr(hotbed_last_error(), " rows of table table-") != NULL);
     fixture_check(&b.r);
     bad_store_next(&b.bad, BAD_FAIL, 1); /* a key in the upper tier is not erased */
     CHECK_OK(hotbed_storage_erase(b.r.storage, 0, 1, l.device.keys, NULL, b.r.stream));

@@ -48,7 +48,7 @@ static void a_full_table_refuses_and_serves_the_rest(hotbed_backend backend) {
             /* fixture_check() fails if keys other than new ones of table 1 were refused */
             test_ticket_check(&l);
             if (refused(&l) != 0)
-                check_fault(fault, HOTBED_ERR_FULL, "table 1");
+                check_fault(fault, HOTBED_ERR_FULL, "table table-1");
             else
                 CHECK_EQ(fault, HOTBED_OK);
             refusals += refused(&l);
@@ -85,7 +85,7 @@ static void a_refused_key_is_named(hotbed_backend backend) {
         test_ticket_fill(&l, &random, &one);
         *(uint64_t *)l.host.keys = (uint64_t)-4242;
         test_ticket_upload(&l);
-        check_fault(test_ticket_prefetch_with_slots(&l), HOTBED_ERR_FULL, "table 0");
+        check_fault(test_ticket_prefetch_with_slots(&l), HOTBED_ERR_FULL, "table table-0");
         check_fault(HOTBED_ERR_FULL, HOTBED_ERR_FULL, names[type - HOTBED_KEY_I64]);
         test_ticket_forward(&l);
         test_ticket_backward(&l, &random);
@@ -342,14 +342,14 @@ static void pinned_rows_stay_and_new_keys_are_refused(hotbed_backend backend) {
         keys[i] = i;
     batch_of(&holder, &random, slots + 64, keys);
     hotbed_status fault = test_ticket_prefetch_with_slots(&holder);
-    check_fault(fault, HOTBED_ERR_FULL, "table 0");
+    check_fault(fault, HOTBED_ERR_FULL, "table table-0");
     CHECK_EQ(fixture_size(&r, 0), fixture_pinned(&r));
     uint64_t size = fixture_size(&r, 0);
     CHECK(size >= 4);
     const uint64_t more[] = {5000, 0, 5001, 5000};
     batch_of(&l, &random, 4, more);
     fault = test_ticket_prefetch_with_slots(&l);
-    check_fault(fault, HOTBED_ERR_FULL, "table 0");
+    check_fault(fault, HOTBED_ERR_FULL, "table table-0");
     CHECK(refused(&l) >= 2);
     test_ticket_check(&l);
     test_ticket_forward(&l); /* refused keys read as initial rows */
@@ -421,7 +421,7 @@ static void keys_outside_of_a_static_table_are_faults(hotbed_backend backend) {
             test_ticket_upload(&l);
             test_ticket_prefetch(&l);
             hotbed_status fault = hotbed_stream_sync(r.stream);
-            check_fault(fault, HOTBED_ERR_RANGE, "table 1");
+            check_fault(fault, HOTBED_ERR_RANGE, "table table-1");
             if (i < 2)
                 CHECK(strstr(hotbed_last_error(), i == 0 ? "10" : "-1") != NULL);
             test_ticket_check(&l);

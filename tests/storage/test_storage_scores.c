@@ -672,19 +672,19 @@ static void keys_without_a_slot_can_be_warnings(hotbed_backend backend) {
     check_mode_open(&c, backend, HOTBED_CHECK_WARN);
     warning_is(&c, NULL, NULL);
     CHECK_EQ(check_mode_batch(&c, false, 4242), HOTBED_OK);
-    warning_is(&c, "table 1", "4242");
+    warning_is(&c, "table table-1", "4242");
     warning_is(&c, NULL, NULL); /* a warning is returned once */
     CHECK_EQ(check_mode_batch(&c, true, 9), HOTBED_OK);
     char text[8] = "unset";
     CHECK_OK(hotbed_storage_warning(c.r.storage, text, sizeof text));
-    CHECK_STRING(text, "table 0"); /* truncated */
+    CHECK_STRING(text, "table t"); /* truncated */
     const batch_shape one = {.batch_size = 1, .key_space = 1};
     test_ticket_fill(&c.l, &c.random, &one);
     ((uint64_t *)c.l.host.keys)[1] = 77;
     test_ticket_upload(&c.l);
     test_ticket_eval(&c.l);
     CHECK_OK(hotbed_stream_sync(c.r.stream));
-    warning_is(&c, "table 1", "77");
+    warning_is(&c, "table table-1", "77");
     /* Rows that the caller sets are always errors. */
     const hotbed_rows nothing = {0};
     CHECK_OK(hotbed_storage_set_rows(

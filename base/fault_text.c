@@ -1,0 +1,179 @@
+/* base/fault_text.c - the texts of faults, with the names of tables. */
+#include "base/fault_text.h"
+
+#include "base/stream.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* --- names ---------------------------------------------------------------------------------- */
+
+struct hotbed_table_names {
+    uint32_t references; /* atomic */
+    uint32_t num;
+    const char *names[]; /* [num]; their text follows */
+};
+
+hotbed_table_names *hotbed_table_names_create(const void *structs, uint32_t n, size_t stride) {
+    size_t bytes = 0;
+    for (uint32_t t = 0; t < n; t++)
+        bytes += strlen((const char *)structs + t * stride) + 1;
+    hotbed_table_names *names = hotbed_new(sizeof *names + n * sizeof *names->names + bytes);
+    if (names == NULL)
+        return NULL;
+    names->references = 1;
+    names->num = n;
+    char *text = (char *)(void *)(names->names + n);
+    for (uint32_t t = 0; t < n; t++) {
+        const char *name = (const char *)structs + t * stride;
+        names->names[t] = strcpy(text, name);
+        text += strlen(name) + 1;
+    }
+    return names;
+}
+
+void hotbed_table_names_release(hotbed_table_names *names) {
+    if (names != NULL && __atomic_sub_fetch(&names->references, 1, __ATOMIC_ACQ_REL) == 0)
+        hotbed_delete(names);
+}
+
+/* --- sources -------------------------------------------------------------------------------- */
+
+void hotbed_fault_sources_add(
+    hotbed_fault_sources *sources, hotbed_table_names *names, bool recorded) {
+    uint32_t at = 0;
+    sources->recorded = sources->recorded || recorded;
+    while (at < sources->num && sources->names[at] != names)
+        at++;
+    if (names == NULL || at == HOTBED_FAULT_SOURCES_MOST) {
+        sources->unnamed = true;
+    } else if (at == sources->num) {
+        /* Relaxed: the caller has a reference, so the count does not reach 0 meanwhile. */
+        (void)__atomic_add_fetch(&names->references, 1, __ATOMIC_RELAXED);
+        sources->names[sources->num++] = names;
+    }
+}
+
+void hotbed_fault_sources_passed(hotbed_fault_sources *sources, bool done) {
+    uint32_t kept = 0;
+    const bool all = done && !sources->recorded;
+    for (uint32_t i = 0; i < sources->num; i++) {
+        /* Acquires the storage's release of the names: only this stream has them now. */
+        bool last = __atomic_load_n(&sources->names[i]->references, __ATOMIC_ACQUIRE) == 1;
+        if (all || last)
+            hotbed_table_names_release(sources->names[i]);
+        else
+            sources->names[kept++] = sources->names[i];
+    }
+    sources->num = kept;
+    if (all)
+        sources->unnamed = false;
+}
+
+void hotbed_fault_sources_clear(hotbed_fault_sources *sources) {
+    for (uint32_t i = 0; i < sources->num; i++)
+        hotbed_table_names_release(sources->names[i]);
+    *sources = (hotbed_fault_sources){.num = 0};
+}
+
+/* --- texts ---------------------------------------------------------------------------------- */
+
+/* The text of a communicator's fault. Reasons are as in hotbed/comm.h. */
+static void comm_text(hotbed_fault fault, char *text, size_t capacity) {
+    static const char *const reasons[] = {
+        "was not done",
+        "was aborted",
+        "lost a rank",
+        "passed its deadline",
+        "did not match another rank's",
+        "failed in the transport",
+    };
+    uint64_t known = sizeof reasons / sizeof reasons[0];
+    const char *reason = reasons[fault.bound < known ? fault.bound : 0];
+    char blamed[32] = "";
+    if (fault.table != UINT32_MAX)
+        (void)snprintf(blamed, sizeof blamed, " (rank %u)", fault.table);
+    (void)snprintf(
+        text, capacity, "communicator: operation %" PRIu64 " %s%s; hotbed_comm_failure() says more",
+        fault.key, reason, blamed);
+}
+
+/* The table of a fault: "table user" or, if several storages may have latched it, "table number 0
+ * (user or item)". */
+static void table_text(
+    const hotbed_fault_sources *sources, uint32_t table, char *text, size_t capacity) {
+    const char *found[HOTBED_FAULT_SOURCES_MOST];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < sources->num && !sources->unnamed; i++) {
+        const hotbed_table_names *names = sources->names[i];
+        bool fresh = table < names->num;
+        for (uint32_t k = 0; k < n && fresh; k++)
+            fresh = strcmp(found[k], names->names[table]) != 0;
+        if (fresh)
+            found[n++] = names->names[table];
+    }
+    size_t at = (size_t)snprintf(text, capacity, "table ");
+    if (n == 1)
+        snprintf(text + at, capacity - at, "%s", found[0]);
+    else
+        at += (size_t)snprintf(text + at, capacity - at, "number %" PRIu32, table);
+    for (uint32_t k = 0; k < n && n > 1 && at < capacity; k++)
+        at += (size_t)snprintf(
+            text + at, capacity - at, "%s%s%s", k == 0 ? " (" : " or ", found[k],
+            k == n - 1 ? ")" : "");
+}
+
+void hotbed_fault_describe(
+    hotbed_fault fault, const hotbed_fault_sources *sources, char *text, size_t capacity) {
+    char table[HOTBED_FAULT_TEXT_BYTES / 2];
+    char key[64]; /* a key above 2^63 may have been meant as a negative one */
+    table_text(sources, fault.table, table, sizeof table);
+    if (fault.key >> 63 != 0)
+        snprintf(
+            key, sizeof key, "%" PRIu64 " (as int64 %" PRId64 ")", fault.key, (int64_t)fault.key);
+    else
+        snprintf(key, sizeof key, "%" PRIu64, fault.key);
+    switch ((hotbed_fault_what)fault.what) {
+    case HOTBED_FAULT_TABLE_FULL:
+        snprintf(
+            text, capacity, "%s is full: no slot for key %s, the table has %" PRIu64 " slots",
+            table, key, fault.bound);
+        return;
+    case HOTBED_FAULT_KEY_RANGE:
+        snprintf(text, capacity, "%s: key %s is not in [0, %" PRIu64 ")", table, key, fault.bound);
+        return;
+    case HOTBED_FAULT_OFFSET:
+        snprintf(
+            text, capacity,
+            "offsets: bag %" PRIu64 " ends at %" PRId64 ", before its start or after the last key",
+            fault.key, (int64_t)fault.bound);
+        return;
+    case HOTBED_FAULT_FIRST_OFFSET:
+        snprintf(text, capacity, "offsets: the first is %" PRId64 ", not 0", (int64_t)fault.bound);
+        return;
+    case HOTBED_FAULT_ALL_PINNED:
+        snprintf(
+            text, capacity, "%s: no slot for key %s, all rows it could replace are in use", table,
+            key);
+        return;
+    case HOTBED_FAULT_TABLE_NUMBER:
+        snprintf(
+            text, capacity, "table %u of key %s is not below %" PRIu64, fault.table, key,
+            fault.bound);
+        return;
+    case HOTBED_FAULT_EXTERNAL:
+        snprintf(
+            text, capacity,
+            "external store: a call for %" PRIu64
+            " rows of %s failed; hotbed_external_failure() says why",
+            fault.key, table);
+        return;
+    case HOTBED_FAULT_COMM:
+        comm_text(fault, text, capacity);
+        return;
+    }
+    snprintf(
+        text, capacity, "fault %u: table %u, key %s, bound %" PRIu64, fault.what, fault.table, key,
+        fault.bound);
+}

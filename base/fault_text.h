@@ -1,0 +1,55 @@
+/* base/fault_text.h - the texts of faults, with the names of tables.
+ *
+ * A fault has the number of a table. Streams remember which storages had work on them, so that the
+ * text can have the table's name. */
+#ifndef HOTBED_BASE_FAULT_TEXT_H
+#define HOTBED_BASE_FAULT_TEXT_H
+
+#include "base/fault.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The names of a storage's tables. Shared, because a fault can outlive its storage. */
+typedef struct hotbed_table_names hotbed_table_names;
+
+/* Copy the names of n tables. Each of the `structs`, which are `stride` bytes apart, begins with a
+ * name. The caller releases the result. NULL: out of memory. */
+hotbed_table_names *hotbed_table_names_create(const void *structs, uint32_t n, size_t stride);
+void hotbed_table_names_release(hotbed_table_names *names); /* NULL is allowed */
+
+enum { HOTBED_FAULT_SOURCES_MOST = 8 };
+
+/* The work on a stream that may latch its next fault. Zeros: none. */
+typedef struct hotbed_fault_sources {
+    hotbed_table_names *names[HOTBED_FAULT_SOURCES_MOST];
+    uint32_t num;
+    bool unnamed;  /* also work whose tables have no names, or of too many storages */
+    bool recorded; /* some work is in a graph, which may repeat it at any time */
+} hotbed_fault_sources;
+
+/* Add work of a storage with these names; NULL: work whose tables have no names. Keeps a reference
+ * to the names. Never allocates. */
+void hotbed_fault_sources_add(
+    hotbed_fault_sources *sources, hotbed_table_names *names, bool recorded);
+
+/* Remove the sources that can latch no fault any more: all that are not in a graph if all work is
+ * `done`; otherwise storages that were destroyed, since their work was done before. */
+void hotbed_fault_sources_passed(hotbed_fault_sources *sources, bool done);
+void hotbed_fault_sources_clear(hotbed_fault_sources *sources);
+
+enum { HOTBED_FAULT_TEXT_BYTES = 1024 };
+
+/* Write the text of a fault, with its values, to `text`. The table has its name if only one name is
+ * possible, and otherwise its number and the possible names. */
+void hotbed_fault_describe(
+    hotbed_fault fault, const hotbed_fault_sources *sources, char *text, size_t capacity);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

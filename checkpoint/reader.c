@@ -501,6 +501,9 @@ hotbed_status hotbed_checkpoint_read(
         status = agree(&r, read_rows_of_all(&r));
     if (status != HOTBED_OK && r.touched)
         status = clear_after(&r, status);
+    /* Conversions of other formats have no steps, and no seed. */
+    if (status == HOTBED_OK && last_of(&r)->state.optimizer_steps > 0)
+        hotbed_storage_warn_of_seed(storage, last_of(&r)->seed);
     if (status == HOTBED_OK && step != NULL)
         *step = last_of(&r)->step;
     if (status == HOTBED_OK && extra != NULL && last_of(&r)->shards[0].extra.bytes > 0)

@@ -122,11 +122,11 @@ static void inspect_json(const hotbed_manifest *m) {
         "{\"format\": \"%d.%" PRIu32 "\", \"id\": \"%s\", \"kind\": \"%s\", \"parent\": \"%s\", "
         "\"step\": %" PRIu64 ", \"created_unix_ns\": %" PRIu64 ", \"writer\": \"%s\", "
         "\"ranks\": %" PRIu32 ", \"block_bytes\": %" PRIu32 ", \"key_type\": \"%s\", "
-        "\"optimizer\": \"%s\", \"optimizer_steps\": %" PRIu64 ", \"extra_bytes\": %" PRIu64
-        ", \"tables\": [",
+        "\"seed\": %" PRIu64 ", \"optimizer\": \"%s\", \"optimizer_steps\": %" PRIu64
+        ", \"extra_bytes\": %" PRIu64 ", \"tables\": [",
         HOTBED_FORMAT_MAJOR, m->minor, id, m->increment ? "delta" : "full",
         m->increment ? parent : "", m->step, m->created_ns, m->writer, m->world, m->block_bytes,
-        m->key_type == HOTBED_KEY_I64 ? "i64" : "u64",
+        m->key_type == HOTBED_KEY_I64 ? "i64" : "u64", m->seed,
         m->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(m->optimizer.kind),
         m->state.optimizer_steps, m->shards[0].extra.bytes);
     for (uint32_t t = 0; t < m->num_tables; t++) {
@@ -148,10 +148,10 @@ static void inspect_text(const hotbed_manifest *m) {
         printf("parent %s\n", parent);
     printf(
         "step %" PRIu64 ", created %s by %s\n%" PRIu32 " ranks, blocks of %" PRIu32
-        " bytes, keys %s\noptimizer %s, %" PRIu64 " steps, learning rate %g\n%" PRIu64
-        " extra bytes\n",
+        " bytes, keys %s, seed %" PRIu64 "\noptimizer %s, %" PRIu64
+        " steps, learning rate %g\n%" PRIu64 " extra bytes\n",
         m->step, when, m->writer, m->world, m->block_bytes,
-        m->key_type == HOTBED_KEY_I64 ? "i64" : "u64",
+        m->key_type == HOTBED_KEY_I64 ? "i64" : "u64", m->seed,
         m->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(m->optimizer.kind),
         m->state.optimizer_steps, (double)m->state.learning_rate, m->shards[0].extra.bytes);
     for (uint32_t t = 0; t < m->num_tables; t++)

@@ -156,6 +156,8 @@ struct hotbed_storage {
     hotbed_timer *timer; /* NULL unless `timed` */
     uint64_t *custom_scores;
     hotbed_memory warning;     /* pinned: a hotbed_fault, for CHECK_WARN */
+    char load_warning[256];    /* for hotbed_storage_warning() */
+    uint32_t load_warned;      /* atomic: load_warning has a text */
     hotbed_external *external; /* the store that has all rows; or NULL */
     pthread_mutex_t call_batches_lock;
     hotbed_call_batch *call_batches;
@@ -284,6 +286,10 @@ void hotbed_storage_take_back(hotbed_storage *storage, hotbed_stream *stream);
 /* Where kernels latch faults of keys, on a stream with the faults `of_stream`; NULL: faults are not
  * latched. */
 hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_fault *of_stream);
+
+/* Keep a text for hotbed_storage_warning() if the loaded checkpoint was `saved` with another seed
+ * than the storage's, and new keys depend on the seed; but not if an earlier one was not read. */
+void hotbed_storage_warn_of_seed(hotbed_storage *storage, uint64_t saved);
 
 /* A step view with the storage's members set. */
 hotbed_step_view hotbed_storage_step(const hotbed_storage *storage);

@@ -4,6 +4,8 @@
 
 #include "base/options.h"
 
+#include <stdio.h>
+
 /* --- checks and views for other files --------------------------------------------------------- */
 
 hotbed_status hotbed_storage_same_device(
@@ -154,12 +156,44 @@ uint64_t hotbed_storage_columns(const hotbed_storage *storage) {
     return storage == NULL ? 0 : storage->columns[storage->num_features];
 }
 
+/* Whether rows or admissions of new keys depend on the seed. */
+static bool draws(const hotbed_storage *storage) {
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        const hotbed_table_view *view = &storage->tables[t].view;
+        bool random =
+            view->init.kind != HOTBED_INIT_CONSTANT && view->init.kind != HOTBED_INIT_DEBUG;
+        if (storage->tables[t].kind == HOTBED_TABLE_HASH &&
+            (random || view->admission == HOTBED_ADMIT_PROBABILISTIC))
+            return true;
+    }
+    return false;
+}
+
+void hotbed_storage_warn_of_seed(hotbed_storage *storage, uint64_t saved) {
+    /* Acquires the reader's release: it no longer reads the text. */
+    bool unread = __atomic_load_n(&storage->load_warned, __ATOMIC_ACQUIRE) != 0;
+    if (saved == storage->seed || !draws(storage) || unread)
+        return;
+    (void)snprintf(
+        storage->load_warning, sizeof storage->load_warning,
+        "the checkpoint was saved with seed %llu, but the storage has seed %llu: new keys get "
+        "other "
+        "initial rows than in the run that saved it",
+        (unsigned long long)saved, (unsigned long long)storage->seed);
+    __atomic_store_n(&storage->load_warned, 1, __ATOMIC_RELEASE);
+}
+
 hotbed_status hotbed_storage_warning(hotbed_storage *storage, char *text, size_t capacity) {
     if (storage == NULL || text == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", storage == NULL ? "storage" : "text");
     if (capacity == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacity is 0");
     text[0] = 0;
+    if (__atomic_load_n(&storage->load_warned, __ATOMIC_ACQUIRE) != 0) {
+        (void)snprintf(text, capacity, "%s", storage->load_warning);
+        __atomic_store_n(&storage->load_warned, 0, __ATOMIC_RELEASE);
+        return HOTBED_OK;
+    }
     if (storage->warning.data != NULL)
         hotbed_fault_text(storage->warning.data, storage->names, text, capacity);
     return HOTBED_OK;

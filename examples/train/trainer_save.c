@@ -114,6 +114,16 @@ static bool check_load(hotbed_run *t, const char *option, const char *path, hotb
         advice);
 }
 
+/* Print what the library warns of, on rank 0: the ranks have the same seed. */
+static bool warn_of_load(hotbed_run *t, const char *path) {
+    char text[256];
+    if (!hotbed_run_ok(t, hotbed_storage_warning(t->storage, text, sizeof text), "warning"))
+        return false;
+    if (t->rank == 0 && text[0] != '\0')
+        hotbed_train_say("warning: %s: %s; to continue that run, give its --seed", path, text);
+    return true;
+}
+
 /* Continue from the loaded position. */
 static bool place_loaded(hotbed_run *t, const char *path) {
     if (memcmp(t->loaded.magic, t->place.magic, sizeof t->place.magic) != 0)
@@ -135,7 +145,7 @@ static bool place_loaded(hotbed_run *t, const char *path) {
             "loaded %s: step %llu, %llu rows", path, (unsigned long long)t->place.steps,
             (unsigned long long)t->place.rows);
     snprintf(t->loaded_path, sizeof t->loaded_path, "%s", path);
-    return copy_dense(t, true);
+    return warn_of_load(t, path) && copy_dense(t, true);
 }
 
 static bool is_checkpoint(const char *path) {

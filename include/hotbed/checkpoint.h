@@ -258,6 +258,10 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  * checkpoint, without the optimizer's states. Times of TIMESTAMP_LFU tables are loaded only into
  * such tables; if the checkpoint has none, rows get the times of new rows.
  *
+ * The storage keeps its seed. If the checkpoint was trained with another one, and hash tables have
+ * random initializers or admission, new keys get other rows than in the run that saved it; then
+ * hotbed_storage_warning() returns a text with both seeds.
+ *
  * A table with max_capacity first grows so far that the rows fill less than growth_load of it. If
  * not all rows fit, a table that evicts keeps those with the highest scores, and a table that does
  * not evict fails with FULL. A table that evicts can be filled to its last slot, which is 3 % more

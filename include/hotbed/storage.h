@@ -801,9 +801,12 @@ typedef struct hotbed_table_stats {
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_stats(
     hotbed_storage *storage, uint32_t table, hotbed_table_stats *out, hotbed_stream *stream);
 
-/* Get the text about the first key since the last call that got no slot, in a storage with
- * CHECK_WARN: table, key and reason, as in the text of the fault. The text is "" if all keys got
- * slots, and with other checks. The thread's last error is left unchanged. Never blocks: the text
+/* Get a warning that was not returned before:
+ *   - after a load of a checkpoint that was trained with another seed, both seeds
+ *     (hotbed_checkpoint_load());
+ *   - in a storage with CHECK_WARN, the first key since the last call that got no slot: table, key
+ *     and reason, as in the text of the fault.
+ * The text is "" if there is none. The thread's last error is left unchanged. Never blocks: the text
  * covers all finished work, and perhaps work still running.
  *
  *   text      out  truncated to fit, always terminated by 0

@@ -15,6 +15,7 @@ import os
 import pathlib
 import shutil
 import threading
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
@@ -408,7 +409,8 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
     """Replace the rows of a collection by the rows of a checkpoint.  Blocks are checked against their digests.
 
     With several ranks, all call it, and each gets the rows of its keys.  The checkpoint may have been saved by another
-    number of ranks.
+    number of ranks.  The collection keeps its seed; a ``UserWarning`` is issued if the checkpoint was trained with
+    another one, because keys that are new after the load then get other initial rows than in that run.
 
     Args:
         path: a full checkpoint.
@@ -443,6 +445,10 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
             storage.check(lib.hotbed_checkpoint_load(place, storage.pointer, options, step, buffer, size, stream))
             storage.learning_rate = float(storage.clock()["learning_rate"])
             storage.count_again()
+            text = ffi.new("char[]", 256)
+            storage.check(lib.hotbed_storage_warning(storage.pointer, text, len(text)))
+        if text[0] != b"\0":
+            warnings.warn(f"{os.fspath(path)}: {ffi.string(text).decode(errors='replace')}", stacklevel=2)
         if number == 0:
             result = Loaded(int(step[0]), bytes(ffi.buffer(buffer, size[0])))
     return result

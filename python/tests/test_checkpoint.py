@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ import hotbed.torch as ht
 from hotbed import checkpoint
 
 ROWS, DIM, SAMPLES = 40, 8, 6
+
+# Collections of two seeds show that a load replaces all rows.
+pytestmark = pytest.mark.filterwarnings("ignore:.*was saved with seed")
 
 
 def collection(seed=0):
@@ -67,6 +71,17 @@ def test_threads_save_at_the_same_time(tmp_path):
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         assert list(pool.map(save, range(4))) == [0, 1, 2, 3]
+
+
+def test_another_seed_is_reported(tmp_path):
+    first = collection(1)
+    step(first)
+    checkpoint.save(tmp_path / "c", first)
+    with pytest.warns(UserWarning, match=r"c: the checkpoint was saved with seed 1, but the storage has seed 2"):
+        checkpoint.load(tmp_path / "c", collection(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        checkpoint.load(tmp_path / "c", collection(1))
 
 
 def test_increments_follow_a_checkpoint(tmp_path):

@@ -556,7 +556,83 @@ static void a_check_finds_damage(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* A storage of one table whose initializer and admission may draw random numbers. */
+typedef struct drawing {
+    hotbed_table_kind kind;
+    hotbed_initializer_kind initializer;
+    hotbed_admission admission;
+} drawing;
+
+static hotbed_storage *create_drawing(const drawing *d, uint64_t seed, hotbed_stream *stream) {
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    hotbed_storage *storage;
+    hotbed_table_options_init(&table);
+    table.name = "t";
+    table.dim = 4;
+    table.capacity = 20;
+    table.kind = d->kind;
+    table.initializer =
+        (hotbed_initializer){.kind = d->initializer, .lower = -1, .upper = 1, .std = 1};
+    table.admission = d->admission;
+    table.admission_probability = d->admission == HOTBED_ADMIT_PROBABILISTIC ? 0.5F : 0;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1;
+    options.tables = &table;
+    options.optimizer.kind = HOTBED_OPT_SGD;
+    options.seed = seed;
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    return storage;
+}
+
+/* New keys then get other rows than in the run that saved the checkpoint, if a hash table draws random numbers and the
+ * checkpoint is of a training run. */
+static void another_seed_is_reported(hotbed_backend backend) {
+    static const drawing draws = {HOTBED_TABLE_HASH, HOTBED_INIT_UNIFORM, HOTBED_ADMIT_ALL};
+    static const struct {
+        drawing storage;
+        uint64_t seed, steps;
+        bool reported;
+    } cases[] = {
+        {draws, 2, 5, true},
+        {draws, 1, 5, false},
+        {draws, 2, 0, false},
+        {{HOTBED_TABLE_HASH, HOTBED_INIT_NORMAL, HOTBED_ADMIT_ALL}, 2, 5, true},
+        {{HOTBED_TABLE_HASH, HOTBED_INIT_TRUNCATED_NORMAL, HOTBED_ADMIT_ALL}, 2, 5, true},
+        {{HOTBED_TABLE_HASH, HOTBED_INIT_CONSTANT, HOTBED_ADMIT_ALL}, 2, 5, false},
+        {{HOTBED_TABLE_HASH, HOTBED_INIT_DEBUG, HOTBED_ADMIT_ALL}, 2, 5, false},
+        {{HOTBED_TABLE_HASH, HOTBED_INIT_CONSTANT, HOTBED_ADMIT_PROBABILISTIC}, 2, 5, true},
+        {{HOTBED_TABLE_STATIC, HOTBED_INIT_UNIFORM, HOTBED_ADMIT_ALL}, 2, 5, false},
+    };
+    hotbed_stream *stream = sample_stream(backend);
+    char name[16], text[256];
+    for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        hotbed_storage_state state = {.size = sizeof state};
+        hotbed_storage *from = create_drawing(&cases[i].storage, 1, stream);
+        hotbed_storage *to = create_drawing(&cases[i].storage, cases[i].seed, stream);
+        (void)snprintf(name, sizeof name, "seed-%u", i);
+        CHECK_OK(hotbed_storage_get_state(from, &state, stream));
+        state.optimizer_steps = cases[i].steps;
+        CHECK_OK(hotbed_storage_set_state(from, &state, stream));
+        save(sample_path(name), from, stream);
+        CHECK_OK(hotbed_checkpoint_load(sample_path(name), to, NULL, NULL, NULL, NULL, stream));
+        CHECK_EQ(hotbed_storage_seed(to), cases[i].seed);
+        CHECK_OK(hotbed_storage_warning(to, text, sizeof text));
+        CHECK_STRING(
+            text, cases[i].reported ? "the checkpoint was saved with seed 1, but the storage has "
+                                      "seed 2: new keys get other initial "
+                                      "rows than in the run that saved it"
+                                    : "");
+        CHECK_OK(hotbed_storage_warning(to, text, sizeof text));
+        CHECK_STRING(text, ""); /* a warning is returned once */
+        hotbed_storage_destroy(from);
+        hotbed_storage_destroy(to);
+    }
+    hotbed_stream_destroy(stream);
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"another_seed_is_reported", another_seed_is_reported},
     {"loads_what_was_saved_with_sgd", loads_what_was_saved_with_sgd},
     {"loads_what_was_saved_with_adam", loads_what_was_saved_with_adam},
     {"loads_what_was_saved_with_adagrad", loads_what_was_saved_with_adagrad},

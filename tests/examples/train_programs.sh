@@ -412,6 +412,8 @@ says 1 "it was saved with --dim 4" --data train.tsv --load ck --dim 9
 says 1 "--load: ck/step-0000000048: FULL: table c" --data train.tsv --load ck --capacity 20
 says 1 "give a larger --capacity or --max-capacity" --data train.tsv --save ck --resume --capacity 20
 says 2 "--resume needs --save" --data train.tsv --resume
+says 0 "was saved with seed 1, but the storage has seed 9" \
+    --data train.tsv --load ck/step-0000000028 --epochs 2 --seed 9 --quiet
 train --data train.tsv --save fresh --resume --quiet || die "--resume without a checkpoint"
 [ ! -s err ] || die "--resume without a checkpoint is not quiet"
 printf x >>fresh/step-0000000024/MANIFEST

@@ -27,8 +27,9 @@ hotbed_table_names *hotbed_table_names_create(const void *structs, uint32_t n, s
     char *text = (char *)(void *)(names->names + n);
     for (uint32_t t = 0; t < n; t++) {
         const char *name = (const char *)structs + t * stride;
-        names->names[t] = strcpy(text, name);
-        text += strlen(name) + 1;
+        const size_t length = strlen(name) + 1;
+        names->names[t] = memcpy(text, name, length);
+        text += length;
     }
     return names;
 }

@@ -588,21 +588,20 @@ static hotbed_storage *create_drawing(const drawing *d, uint64_t seed, hotbed_st
 /* New keys then get other rows than in the run that saved the checkpoint, if a hash table draws random numbers and the
  * checkpoint is of a training run. */
 static void another_seed_is_reported(hotbed_backend backend) {
-    static const drawing draws = {HOTBED_TABLE_HASH, HOTBED_INIT_UNIFORM, HOTBED_ADMIT_ALL};
     static const struct {
-        drawing storage;
         uint64_t seed, steps;
+        drawing storage;
         bool reported;
     } cases[] = {
-        {draws, 2, 5, true},
-        {draws, 1, 5, false},
-        {draws, 2, 0, false},
-        {{HOTBED_TABLE_HASH, HOTBED_INIT_NORMAL, HOTBED_ADMIT_ALL}, 2, 5, true},
-        {{HOTBED_TABLE_HASH, HOTBED_INIT_TRUNCATED_NORMAL, HOTBED_ADMIT_ALL}, 2, 5, true},
-        {{HOTBED_TABLE_HASH, HOTBED_INIT_CONSTANT, HOTBED_ADMIT_ALL}, 2, 5, false},
-        {{HOTBED_TABLE_HASH, HOTBED_INIT_DEBUG, HOTBED_ADMIT_ALL}, 2, 5, false},
-        {{HOTBED_TABLE_HASH, HOTBED_INIT_CONSTANT, HOTBED_ADMIT_PROBABILISTIC}, 2, 5, true},
-        {{HOTBED_TABLE_STATIC, HOTBED_INIT_UNIFORM, HOTBED_ADMIT_ALL}, 2, 5, false},
+        {2, 5, {HOTBED_TABLE_HASH, HOTBED_INIT_UNIFORM, HOTBED_ADMIT_ALL}, true},
+        {1, 5, {HOTBED_TABLE_HASH, HOTBED_INIT_UNIFORM, HOTBED_ADMIT_ALL}, false},
+        {2, 0, {HOTBED_TABLE_HASH, HOTBED_INIT_UNIFORM, HOTBED_ADMIT_ALL}, false},
+        {2, 5, {HOTBED_TABLE_HASH, HOTBED_INIT_NORMAL, HOTBED_ADMIT_ALL}, true},
+        {2, 5, {HOTBED_TABLE_HASH, HOTBED_INIT_TRUNCATED_NORMAL, HOTBED_ADMIT_ALL}, true},
+        {2, 5, {HOTBED_TABLE_HASH, HOTBED_INIT_CONSTANT, HOTBED_ADMIT_ALL}, false},
+        {2, 5, {HOTBED_TABLE_HASH, HOTBED_INIT_DEBUG, HOTBED_ADMIT_ALL}, false},
+        {2, 5, {HOTBED_TABLE_HASH, HOTBED_INIT_CONSTANT, HOTBED_ADMIT_PROBABILISTIC}, true},
+        {2, 5, {HOTBED_TABLE_STATIC, HOTBED_INIT_UNIFORM, HOTBED_ADMIT_ALL}, false},
     };
     hotbed_stream *stream = sample_stream(backend);
     char name[16], text[256];

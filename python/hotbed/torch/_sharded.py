@@ -281,15 +281,16 @@ class ShardedStorage(Storage):
 
     def _said(self, error: HotbedError) -> str:
         """Replace a static table's local row number in the text of a fault by the key."""
-        found = re.match(r"table (\d+): key (\d+) is not in", str(error))
-        if found is None or self.tables[int(found[1])].is_hash:
+        found = re.match(r"table ([\w.-]+): key (\d+) is not in", str(error))
+        numbers = [n for n, table in enumerate(self.tables) if found and table.name == found[1] and not table.is_hash]
+        if found is None or not numbers:
             said = super()._said(error)
             if "the collection takes up to" in said:
                 said += ": raise max_batch_size and max_keys of ShardedOptions on all ranks"
             if "have no windows" in said:
                 said += ", which Plan.ONE_SIDED needs: use Plan.FIXED"
             return said
-        t = int(found[1])
+        t = numbers[0]
         key = int(lib.hotbed_route_key(self._route(t), self.comm.rank, int(found[2])))
         return f"table {self.tables[t].name!r}: key {key} is not in [0, {self.tables[t].rows})"
 

@@ -310,9 +310,8 @@ class Storage:
     def _said(self, error: HotbedError) -> str:
         """Replace names and numbers of the C library in an error's text by names of this package."""
         said = str(error)
-        found = re.match(r"table (\d+)(?=:| is full)", said)
-        if isinstance(error, (FullError, KeyRangeError)) and found and int(found[1]) < len(self.tables):
-            said = f"table {self.tables[int(found[1])].name!r}{said[found.end() :]}"
+        if isinstance(error, (FullError, KeyRangeError)):
+            said = re.sub(r"^table ([\w.-]+)(?=:| is full)", r"table '\1'", said)
             if " is full:" in said:
                 said += "; use a larger num_embeddings or max_embeddings, or evict=Evict.LOWEST"
         for theirs, ours in _WORDS:
@@ -432,7 +431,7 @@ class Storage:
         """Issue a warning about the first key that a table has refused, once for each table."""
         self.check(lib.hotbed_storage_warning(self._c, self.text, len(self.text)))
         refused = ffi.string(self.text).decode(errors="replace")
-        found = re.match(r"table \d+", refused)
+        found = re.match(r"table [\w.-]+", refused)
         if found and found[0] not in self.warned:
             self.warned.add(found[0])
             said = self._said(FullError(refused))

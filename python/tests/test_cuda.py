@@ -60,6 +60,21 @@ def test_work_goes_to_the_current_stream():
         assert torch.equal(a, b)
 
 
+def test_a_backward_runs_on_the_stream_of_its_forward():
+    batches = [batch(["f", "g", "h"], SAMPLES, ROWS) for _ in range(6)]
+    host, device, side = collection("cpu"), collection("cuda"), torch.cuda.Stream()
+    train(host, batches)
+    moved = [kjt.to(torch.device("cuda")) for kjt in batches]
+    side.wait_stream(torch.cuda.current_stream())
+    for kjt in moved:
+        with torch.cuda.stream(side):
+            loss = device(kjt).values().square().sum()
+        loss.backward()  # called while another stream is current
+    torch.cuda.synchronize()
+    for a, b in zip(rows_of(host), rows_of(device)):
+        assert torch.equal(a, b)
+
+
 def test_a_captured_step_gives_the_same_bytes():
     samples = 16
     lengths = torch.ones(3 * samples, dtype=torch.int64)

@@ -303,6 +303,45 @@ def test_a_second_backward_is_refused():
         out.backward()
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out: (2 * out).sum() + out.sum(),
+        lambda out: out.mul_(3).sum(),
+        lambda out: (out.t() * torch.arange(4.0 * DIM).view(2 * DIM, 2)).sum(),
+    ],
+    ids=["two uses", "in place", "a gradient that is not contiguous"],
+)
+def test_a_backward_gets_the_gradient_of_the_output(loss):
+    ebc = collection(optimizer=ht.SGD(lr=1.0))
+    before = ebc.weight("a").clone()
+    out = ebc(ht.KeyedJaggedTensor(["f", "g"], torch.arange(4), lengths=torch.ones(4, dtype=torch.int64))).values()
+    leaf = out.detach().clone().requires_grad_()
+    loss(leaf.clone()).backward()
+    loss(out).backward()
+    want = torch.cat(leaf.grad.split(DIM, dim=1))  # f's two samples have the keys 0 and 1, g's 2 and 3
+    torch.testing.assert_close((before - ebc.weight("a"))[:4], want)
+
+
+def test_hooks_of_the_output_come_before_the_update():
+    ebc = collection(optimizer=ht.SGD(lr=1.0))
+    before = ebc.weight("a").clone()
+    out = ebc(ht.KeyedJaggedTensor(["f", "g"], torch.tensor([1, 2]), lengths=torch.tensor([1, 1]))).values()
+    out.register_hook(lambda gradient: 2 * gradient)
+    (gradient,) = torch.autograd.grad(out.sum(), out, retain_graph=True)  # which updates nothing
+    assert gradient.unique().tolist() == [2.0]
+    assert torch.equal(ebc.weight("a"), before)
+    out.sum().backward()
+    assert (before - ebc.weight("a")).max() == 2.0
+
+
+def test_transforms_of_functions_are_refused():
+    ebc = collection()
+    with pytest.raises(RuntimeError, match=r"autograd\.Function with functorch transforms"):
+        torch.func.grad(lambda x: (ebc(batch(["f", "g"], SAMPLES, ROWS)).values() * x).sum())(torch.tensor(1.0))
+    ebc(batch(["f", "g"], SAMPLES, ROWS)).values().sum().backward()
+
+
 @pytest.mark.parametrize("skipped", ["the loss", "the second pooling"])
 def test_a_forward_without_backward_does_not_keep_a_checkpoint_from_being_saved(skipped, tmp_path):
     tables = [

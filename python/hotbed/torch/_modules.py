@@ -20,6 +20,7 @@ from hotbed.torch._storage import Storage, indices
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, described
 
 _log = logging.getLogger("hotbed")
+_INT64 = torch.int64
 
 
 class _NoOptimizerError(StateError, AttributeError):
@@ -140,38 +141,6 @@ class _Collection(torch.nn.Module):
 
     # --- lookups --------------------------------------------------------------------------------
 
-    def _arranged(self, features: Any, storage: Storage) -> Any:
-        """Give the batch with the storage's features, in its order."""
-        if not isinstance(features, KeyedJaggedTensor) and not _is_torchrecs(features):
-            raise ArgumentError(f"features: {described(features)} is not a KeyedJaggedTensor")
-        wanted = storage.feature_names
-        given = features.keys()
-        if given != wanted:
-            missing = [f for f in wanted if f not in given]
-            if missing:
-                raise ArgumentError(f"features {missing} are not in the batch, which has {list(given)}")
-            features = features.permute([given.index(f) for f in wanted])
-        return features
-
-    def _inputs(self, features: Any) -> Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], int]:
-        """Keys, offsets, weights and samples of a batch that :meth:`_arranged` returned."""
-        keys = features.values()
-        if keys.device != self.device:
-            raise ArgumentError(f"keys: on {keys.device}, but the tables are on {self.device}")
-        weights = features.weights() if self._is_weighted else None
-        if weights is not None:
-            if weights.requires_grad:
-                raise UnsupportedError("weights: Hotbed gives no gradient of per-sample weights; detach() them")
-            if not weights.is_floating_point():
-                raise ArgumentError(f"weights: dtype {weights.dtype} is not a floating-point type")
-            weights = weights.to(torch.float32).contiguous()
-        return (
-            indices("keys", keys),
-            indices("offsets", features.offsets()),
-            weights,
-            features.stride(),
-        )
-
     def _lookup(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, Any]:
         """Give the rows of a storage's features, and its batch."""
         if self._comm is None or torch.compiler.is_compiling():
@@ -180,8 +149,7 @@ class _Collection(torch.nn.Module):
             return self._read(features, storage)
 
     def _read(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, Any]:
-        features = self._arranged(features, storage)
-        keys, offsets, weights, samples = self._inputs(features)
+        features, keys, offsets, weights, samples = inputs(features, storage, self._is_weighted)
         return rows_of(storage, self._anchor, keys, offsets, weights, samples, self._trains()), features
 
     def _trains(self) -> bool:
@@ -216,8 +184,7 @@ class _Collection(torch.nn.Module):
 
     def _prefetch(self, features: Any) -> None:
         for storage in self._storages:
-            arranged = self._arranged(features, storage)
-            keys, offsets, weights, samples = self._inputs(arranged)
+            _, keys, offsets, weights, samples = inputs(features, storage, self._is_weighted)
             copied = weights is not None and weights.data_ptr() != features.weights().data_ptr()
             if copied or keys is not features.values() or offsets.data_ptr() != features.offsets().data_ptr():
                 raise StateError(
@@ -448,6 +415,39 @@ def _ranks() -> int:
     """Return the number of ranks of PyTorch's default process group; 1 without one."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_world_size() if distributed else 1
+
+
+def inputs(
+    features: Any, storage: Storage, is_weighted: bool
+) -> Tuple[Any, torch.Tensor, torch.Tensor, Optional[torch.Tensor], int]:
+    """Return the batch with the storage's features, in its order, and its keys, offsets, weights and samples.
+
+    Raises:
+        ArgumentError: not a batch; a feature is missing; a tensor has a wrong type, or the keys are on another device.
+        UnsupportedError: the weights require a gradient.
+    """
+    if not isinstance(features, KeyedJaggedTensor) and not _is_torchrecs(features):
+        raise ArgumentError(f"features: {described(features)} is not a KeyedJaggedTensor")
+    wanted, given = storage.feature_names, features.keys()
+    if given != wanted:
+        missing = [f for f in wanted if f not in given]
+        if missing:
+            raise ArgumentError(f"features {missing} are not in the batch, which has {list(given)}")
+        features = features.permute([given.index(f) for f in wanted])
+    keys, offsets, weights = features.values(), features.offsets(), None
+    if keys.device != storage.device:
+        raise ArgumentError(f"keys: on {keys.device}, but the tables are on {storage.device}")
+    if is_weighted:
+        weights = features.weights()
+        if weights.requires_grad:
+            raise UnsupportedError("weights: Hotbed gives no gradient of per-sample weights; detach() them")
+        if not weights.is_floating_point():
+            raise ArgumentError(f"weights: dtype {weights.dtype} is not a floating-point type")
+        weights = weights.to(torch.float32).contiguous()
+    is_right = keys.dtype is _INT64 and offsets.dtype is _INT64 and keys.is_contiguous() and offsets.is_contiguous()
+    if not is_right:  # Storage.check_batch() checks the shapes
+        keys, offsets = indices("keys", keys), indices("offsets", offsets)
+    return features, keys, offsets, weights, features.stride()
 
 
 def _is_torchrecs(features: Any) -> bool:

@@ -90,7 +90,7 @@ def update(gradient: Tensor, token: Tensor, handle: int) -> Tensor:
     Returns:
         The anchor's gradient, ``[1]`` float32: zero.
     """
-    _storage.of_handle(handle).backward(int(token.item()), gradient.contiguous())
+    _storage.of_handle(handle).backward(int(token.item()), gradient)
     return gradient.new_zeros(1, dtype=torch.float32)
 
 
@@ -154,9 +154,13 @@ class _Rows(torch.autograd.Function):
                 "backward: this forward had its backward, which has updated the rows; for several losses of one "
                 "forward, add them up and call backward() once"
             )
-        held.storage.backward(held.token, gradient if gradient.is_contiguous() else gradient.contiguous())
+        held.storage.backward(held.token, gradient)
         held.done = True
         return None, None
+
+
+#: ``_Rows.apply`` without its preparations for the transforms of ``torch.func``, which take PyTorch 2.11 1.4 us.
+_apply: Any = super(torch.autograd.Function, _Rows).apply
 
 
 def rows_of(
@@ -184,7 +188,8 @@ def rows_of(
     if torch._C._get_tracing_state() is not None:  # torch.jit.trace
         raise UnsupportedError("torch.jit.trace: the lookup is no operator of TorchScript; use torch.compile")
     if training:
-        return _Rows.apply(anchor, (storage, keys, offsets, weights, samples))  # type: ignore[no-any-return]
+        call = _Rows.apply if torch._C._are_functorch_transforms_active() else _apply  # the former raises RuntimeError
+        return call(anchor, (storage, keys, offsets, weights, samples))  # type: ignore[no-any-return]
     out = storage.empty(keys, samples)
     storage.forward(keys, offsets, weights, samples, False, out)
     return out

@@ -449,10 +449,6 @@ class ShardedStorage(Storage):
         with torch.no_grad():
             self.view(table).copy_(weight[self._mine(table, keys).to(weight.device)])
 
-    def _set_learning_rate(self, stream: Any) -> None:
-        if self.group is None:
-            return
-        rate = float(self.group["lr"])
-        if rate != self.learning_rate:
-            self.check(lib.hotbed_sharded_set_learning_rate(self._sharded, rate, stream))
-            self.learning_rate = rate
+    def _set_learning_rate(self, rate: float, stream: Any) -> None:
+        self.check(lib.hotbed_sharded_set_learning_rate(self._sharded, rate, stream))
+        self.learning_rate = rate

@@ -103,8 +103,6 @@ def indices(name: str, given: Any) -> torch.Tensor:
     """
     if not isinstance(given, torch.Tensor) or given.dim() != 1:
         raise ArgumentError(f"{name}: {described(given)} is not a 1-D tensor")
-    if given.dtype is _INT64 and given.is_contiguous():
-        return given
     if given.dtype not in (torch.int64, torch.int32):
         raise ArgumentError(f"{name}: dtype {given.dtype} is not torch.int64 or torch.int32")
     return given.to(torch.int64).contiguous()
@@ -149,8 +147,8 @@ class _Slot:
     order: int = 0
     batch: Any = None
     shape: Tuple[int, ...] = (0, 0)  # of the output
-    tensors: Tuple[Optional[torch.Tensor], ...] = ()
-    versions: Optional[List[int]] = None  # of the tensors
+    tensors: Tuple[Optional[torch.Tensor], ...] = ()  # keys, offsets, weights, counts
+    versions: Optional[Tuple[int, ...]] = None  # of the tensors
     key: Optional[Tuple[int, ...]] = None  # identifies a batch that was prefetched ahead
 
 
@@ -160,10 +158,13 @@ def identity(keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.
     return keys.data_ptr(), offsets.data_ptr(), place, keys.numel(), offsets.numel()
 
 
-def versions(tensors: Sequence[Optional[torch.Tensor]]) -> Optional[List[int]]:
-    """Return how often each tensor was written in place; None if PyTorch does not count it."""
+def versions(tensors: Sequence[Optional[torch.Tensor]]) -> Optional[Tuple[int, ...]]:
+    """Return how often each tensor of a slot was written in place; None if PyTorch does not count it."""
+    keys, offsets, weights, counts = tensors
     try:
-        return [t._version for t in tensors if t is not None]
+        if weights is None and counts is None:
+            return keys._version, offsets._version  # type: ignore[union-attr]
+        return tuple([t._version for t in tensors if t is not None])
     except RuntimeError:  # an inference tensor
         return None
 
@@ -361,14 +362,14 @@ class Storage:
         Raises:
             ArgumentError: dtype, device, shape or layout, with the value.
         """
-        device = self.device
+        device, bags = self.device, self.num_features * samples
         is_right = (
             weights is None
             and keys.dtype is _INT64
             and offsets.dtype is _INT64
             and keys.dim() == 1
             and offsets.dim() == 1
-            and offsets.numel() == self.num_features * samples + 1
+            and offsets.numel() == bags + 1
             and keys.is_contiguous()
             and offsets.is_contiguous()
             and keys.device == device
@@ -377,7 +378,7 @@ class Storage:
         if not is_right:
             self._check_each(keys, offsets, weights, samples)
         if self.streams.number < 0:  # on a GPU, reading it would wait for the device
-            last = ffi.cast(_INT64S, offsets.data_ptr())[self.num_features * samples]
+            last = ffi.cast(_INT64S, offsets.data_ptr())[bags]
             if last < keys.numel():
                 raise KeyRangeError(f"offsets: the last one is {last}, but there are {keys.numel()} keys")
 
@@ -441,7 +442,8 @@ class Storage:
 
     def _take_slot(self, keys: int, samples: int, stream: Any) -> int:
         """Find a free ticket and make it large enough; if none is free, drop the oldest forward."""
-        self.release_dropped()
+        if self.dropped:
+            self.release_dropped()
         for i, slot in enumerate(self.slots):
             if not slot.held and slot.max_keys >= keys and slot.max_samples >= samples and slot.ticket is not None:
                 return i
@@ -504,7 +506,7 @@ class Storage:
     ) -> int:
         """Look a batch up, and read its rows into ``output`` unless it is None; return the batch's slot."""
         self.check_batch(keys, offsets, weights, samples)
-        number = self._take_slot(keys.shape[0], samples, stream)
+        number = self._take_slot(keys.numel(), samples, stream)
         slot = self.slots[number]
         batch = self._batch(slot.batch, keys, offsets, weights, samples)
         batch.counts = ffi.NULL if counts is None else ffi.cast("uint32_t *", counts.data_ptr())
@@ -598,7 +600,7 @@ class Storage:
         Raises:
             StateError: a tensor was written in place.
         """
-        if slot.versions is not None and versions(slot.tensors) != slot.versions:
+        if slot.versions != versions(slot.tensors):
             raise StateError(
                 f"{since}: keys, offsets or weights of the batch were changed in place; leave them unchanged until the "
                 "backward, or pass a copy"
@@ -665,11 +667,14 @@ class Storage:
                 raise ArgumentError(
                     f"gradient: {gradient.dtype} on {gradient.device}, not {self.output_dtype} on {self.device}"
                 )
-            if gradient.shape != slot.shape or not gradient.is_contiguous():
-                raise ArgumentError(f"gradient: shape {tuple(gradient.shape)} is not {tuple(slot.shape)}, dense")
+            if gradient.shape != slot.shape:
+                raise ArgumentError(f"gradient: shape {tuple(gradient.shape)} is not {tuple(slot.shape)}")
             self._check_unchanged(slot, "backward")
+            if not gradient.is_contiguous():
+                gradient = gradient.contiguous()
             stream = self.streams.current()
-            self._set_learning_rate(stream)
+            if self.group is not None and self.group["lr"] != self.learning_rate:
+                self._set_learning_rate(float(self.group["lr"]), stream)
             self._backward(slot, ffi.cast(_VOID, gradient.data_ptr()), self.columns, stream)
             slot.held = False
             slot.tensors = ()
@@ -681,13 +686,9 @@ class Storage:
         if status != 0:
             self.check(status)
 
-    def _set_learning_rate(self, stream: Any) -> None:
-        if self.group is None:
-            return
-        rate = float(self.group["lr"])
-        if rate != self.learning_rate:
-            self.check(lib.hotbed_storage_set_learning_rate(self._c, rate, stream))
-            self.learning_rate = rate
+    def _set_learning_rate(self, rate: float, stream: Any) -> None:
+        self.check(lib.hotbed_storage_set_learning_rate(self._c, rate, stream))
+        self.learning_rate = rate
 
     def cancel(self) -> None:
         """Drop all batches that still wait for their backward."""

@@ -76,7 +76,7 @@ class JaggedTensor:
         return [self._values[a:b] for a, b in zip(bounds[:-1], bounds[1:])]
 
 
-class KeyedJaggedTensor:
+class KeyedJaggedTensor(JaggedTensor):
     """One bag of keys for each feature and sample, feature-major: TorchRec's ``KeyedJaggedTensor``.
 
     Args:
@@ -99,7 +99,7 @@ class KeyedJaggedTensor:
         offsets: Optional[torch.Tensor] = None,
     ) -> None:
         self._keys = list(keys)
-        self._jagged = JaggedTensor(values, lengths, offsets, weights)
+        super().__init__(values, lengths, offsets, weights)
         given = {"values": values, "weights": weights, "lengths": lengths, "offsets": offsets}
         for name, tensor in given.items():
             if tensor is not None and (not isinstance(tensor, torch.Tensor) or tensor.dim() != 1):
@@ -128,32 +128,15 @@ class KeyedJaggedTensor:
         """Return the names of the features."""
         return self._keys
 
-    def values(self) -> torch.Tensor:
-        """Return the keys of all bags, ``[n]``."""
-        return self._jagged.values()
-
-    def lengths(self) -> torch.Tensor:
-        """Return the number of keys of each bag, ``[features * samples]``."""
-        return self._jagged.lengths()
-
-    def offsets(self) -> torch.Tensor:
-        """Return where each bag begins, and where the last one ends, ``[features * samples + 1]``."""
-        return self._jagged.offsets()
-
-    def weights_or_none(self) -> Optional[torch.Tensor]:
-        """Return the weights of the keys, ``[n]``, or None."""
-        return self._jagged.weights_or_none()
-
     def weights(self) -> torch.Tensor:
         """Return the weights of the keys, ``[n]``.
 
         Raises:
             ArgumentError: it has no weights.
         """
-        weights = self._jagged.weights_or_none()
-        if weights is None:
+        if self._weights is None:
             raise ArgumentError("the jagged tensor has no weights")
-        return weights
+        return self._weights
 
     def stride(self) -> int:
         """Return the number of samples."""

@@ -35,7 +35,7 @@ from torchrec.optim.keyed import KeyedOptimizer
 
 from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, UnsupportedError
-from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection
+from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection, inputs
 from hotbed.torch._optimizer import load_table_state, table_state
 from hotbed.torch._storage import Storage
 from hotbed.torch.config import SGD, Optimizer, ShardedOptions
@@ -105,7 +105,7 @@ class _Sharded(ShardedModule, FusedOptimizerModule):  # type: ignore[misc]
             training = self._trains()
             batches = []
             for storage in self._storages:
-                keys, offsets, weights, samples = self._inputs(self._arranged(features, storage))
+                _, keys, offsets, weights, samples = inputs(features, storage, self._is_weighted)
                 if training:
                     storage.prefetch(keys, offsets, weights, samples)
                 names = [feature for _, feature in storage.features]

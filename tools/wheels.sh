@@ -118,7 +118,7 @@ if nm -D --defined-only "$library" | awk '$2 != "A" { print $3 }' | grep -v '^ho
     exit 1
 fi
 if readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
-    grep -vE "^(ld-linux-x86-64|lib(c|m|gcc_s|stdc\+\+${cuda:+|cudart|nccl}))\.so"; then
+    grep -vE "^(ld-linux-x86-64|lib(c|m|gcc_s|stdc\+\+${cuda:+|nccl}))\.so${cuda:+|^libcudart\.so\.$cuda\$}"; then
     echo "needed by $wheel, but on no list: see above"
     exit 1
 fi

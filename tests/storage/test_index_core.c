@@ -753,7 +753,7 @@ static void tables_that_grow_are_the_same_at_every_width(hotbed_backend backend)
     }
 }
 
-/* What the lanes of a tile place at once. */
+/* Keys that the lanes of a tile place at the same time, and the results. */
 static struct {
     uint64_t keys[MAX_WIDTH];
     hotbed_index_range ranges[MAX_WIDTH];
@@ -799,7 +799,7 @@ static bool check_placed(uint32_t lane, uint32_t n, bool evicts, bool apart, uin
     return r->outcome == HOTBED_INDEX_EVICTED;
 }
 
-/* The lanes of a tile place a key each in a table that has grown, or in one that has not. */
+/* The lanes of a tile place a key each: most in a table with segments, some in a table without. */
 static void lanes_place_in_all_parts(hotbed_backend backend) {
     (void)backend;
     for (uint32_t w = 1; w < WIDTHS; w++) {

@@ -32,9 +32,9 @@ enum { HOTBED_LINES_AHEAD = 4 }; /* lines that a tile reads at most before it lo
 
 /* Which words of each lane's own line equal the lane's word, one bit each, for the lanes in `wanted`
  * (a bit each); 0 for others. The lanes read the lines together, `ahead` at a time, a literal: 2 or
- * 4. `cached`, equal on all lanes: read as by hotbed_load_cached_u64x2(). With `ending`, which is
- * NULL as a literal or a word of each lane: *ends says whether a word of the lane's line equals it. */
-HOTBED_HD uint32_t hotbed_line_match_each_or(
+ * 4. `cached`, equal on all lanes: read as by hotbed_load_cached_u64x2(). `ending`: a second word of
+ * each lane, or a literal NULL; *ends is whether the lane's line has that word. */
+HOTBED_HD uint32_t hotbed_line_match_each_ending(
     const uint64_t *line, uint64_t word, const uint64_t *ending, bool *ends, uint32_t wanted,
     uint32_t ahead, bool cached, uint32_t width) {
     const uint32_t rank = hotbed_tile_rank(width);
@@ -111,7 +111,7 @@ HOTBED_HD uint32_t hotbed_line_match_each_or(
 HOTBED_HD uint32_t hotbed_line_match_each(
     const uint64_t *line, uint64_t word, uint32_t wanted, uint32_t ahead, bool cached,
     uint32_t width) {
-    return hotbed_line_match_each_or(line, word, NULL, NULL, wanted, ahead, cached, width);
+    return hotbed_line_match_each_ending(line, word, NULL, NULL, wanted, ahead, cached, width);
 }
 
 /* --- find ------------------------------------------------------------------------------------- */
@@ -270,7 +270,7 @@ HOTBED_HD uint64_t hotbed_index_find_each_in(
                 empty = hotbed_index_marker(range, bucket, false);
         }
         bool ends = false;
-        equal = hotbed_line_match_each_or(
+        equal = hotbed_line_match_each_ending(
             hotbed_index_key(index, line), key, &empty, &ends, left, HOTBED_LINES_AHEAD / 2, cached,
             width);
         looks = looks && !ends;

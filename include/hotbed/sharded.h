@@ -409,7 +409,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_set_learning_rate(
 HOTBED_API uint32_t hotbed_sharded_num_lookups(const hotbed_sharded *sharded);
 HOTBED_API hotbed_storage *hotbed_sharded_lookup(const hotbed_sharded *sharded, uint32_t lookup);
 
-/* Return the first output column of a feature, and the number of columns. For SUM and MEAN. */
+/* Return the first output column of a feature, and the number of columns, which is also the result
+ * for a feature that does not exist. For SUM and MEAN. */
 HOTBED_API uint64_t hotbed_sharded_column(const hotbed_sharded *sharded, uint32_t feature);
 HOTBED_API uint64_t hotbed_sharded_columns(const hotbed_sharded *sharded);
 

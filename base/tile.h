@@ -36,21 +36,6 @@ HOTBED_HD uint32_t hotbed_tile_rank(uint32_t width) {
 #endif
 }
 
-/* Bit r is lane r's predicate. */
-HOTBED_HD uint32_t hotbed_tile_ballot(uint32_t width, bool predicate) {
-#if defined(__CUDA_ARCH__)
-    if (width == 1)
-        return predicate ? 1U : 0U;
-    uint32_t mask = hotbed_tile_mask(width);
-    return __ballot_sync(mask, predicate) >> hotbed_lowest_bit(mask);
-#elif defined(HOTBED_TILE_EMULATE)
-    return hotbed_emulate_ballot(width, predicate);
-#else
-    (void)width;
-    return predicate ? 1U : 0U;
-#endif
-}
-
 /* The value of lane `source`. */
 HOTBED_HD uint64_t hotbed_tile_shuffle_u64(uint32_t width, uint64_t value, uint32_t source) {
 #if defined(__CUDA_ARCH__)
@@ -83,12 +68,39 @@ HOTBED_HD float hotbed_tile_shuffle_f32(uint32_t width, float value, uint32_t so
 /* Bitwise OR over the lanes. */
 HOTBED_HD uint32_t hotbed_tile_or(uint32_t width, uint32_t bits) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    if (width == 32) /* narrower tiles of a warp would run it one by one */
+    if (width == 32) /* narrower tiles of a warp would run it one after another */
         return __reduce_or_sync(0xffffffffU, bits);
 #endif
     for (uint32_t step = 1; step < width; step *= 2)
         bits |= hotbed_tile_shuffle_u32(width, bits, hotbed_tile_rank(width) ^ step);
     return bits;
+}
+
+/* Bit r is lane r's predicate. */
+HOTBED_HD uint32_t hotbed_tile_ballot(uint32_t width, bool predicate) {
+#if defined(__CUDA_ARCH__)
+    if (width == 32)
+        return __ballot_sync(0xffffffffU, predicate);
+    /* not by a vote, which the tiles of a warp would do one after another */
+    return hotbed_tile_or(width, (predicate ? 1U : 0U) << hotbed_tile_rank(width));
+#elif defined(HOTBED_TILE_EMULATE)
+    return hotbed_emulate_ballot(width, predicate);
+#else
+    (void)width;
+    return predicate ? 1U : 0U;
+#endif
+}
+
+/* The same by a vote, for the condition of a loop that the tiles of a warp leave at different times.
+ * The vote takes longer, but more tiles of the warp are together after the loop. */
+HOTBED_HD uint32_t hotbed_tile_vote(uint32_t width, bool predicate) {
+#if defined(__CUDA_ARCH__)
+    if (width > 1) {
+        const uint32_t mask = hotbed_tile_mask(width);
+        return __ballot_sync(mask, predicate) >> hotbed_lowest_bit(mask);
+    }
+#endif
+    return hotbed_tile_ballot(width, predicate);
 }
 
 /* Make the earlier stores of each lane visible to all lanes of the tile. */

@@ -133,8 +133,7 @@ HOTBED_HD void hotbed_call_claim(const hotbed_index_args *a, uint64_t first, uin
     const bool lacks = k.good && slot == HOTBED_SLOT_NONE;
     if (hotbed_tile_ballot(width, lacks) != 0) {
         const hotbed_index_result r = hotbed_index_place_each(
-            index, k.range, k.key, hotbed_meta_new(score, a->pins), lacks, HOTBED_PLACE_FREE,
-            width);
+            index, k.range, k.key, hotbed_meta_new(score, a->pins), lacks, false, width);
         if (lacks) {
             slot = r.slot;
             outcome = r.outcome;
@@ -173,8 +172,8 @@ hotbed_call_place(const hotbed_index_args *a, uint64_t first, uint32_t width) {
     if (hotbed_tile_ballot(width, lacks) == 0)
         return r;
     const uint64_t key = lacks ? a->keys[i] : 0, score = lacks ? hotbed_call_score(a, i) : 0;
-    const hotbed_index_result placed = hotbed_index_place_each(
-        index, range, key, hotbed_meta_new(score, 1), lacks, HOTBED_PLACE_REPORT, width);
+    const hotbed_index_result placed =
+        hotbed_index_place_each(index, range, key, hotbed_meta_new(score, 1), lacks, true, width);
     if (!lacks)
         return r;
     if (placed.slot != HOTBED_SLOT_NONE)

@@ -48,6 +48,7 @@ HOTBED_HD uint32_t hotbed_line_match_each_ending(
         uint32_t lane[HOTBED_LINES_AHEAD]; /* whose line it is; UINT32_MAX: there are no more */
         hotbed_u64x2 words[HOTBED_LINES_AHEAD][HOTBED_BUCKET_SLOTS / 4];
         uint32_t bits[HOTBED_LINES_AHEAD / 2] = {0}; /* 16 for each line, two lines to a word */
+        uint32_t ended = 0;                          /* a bit for each line */
         HOTBED_UNROLL
         for (uint32_t k = 0; k < HOTBED_LINES_AHEAD; k++) {
             if (k >= ahead || k >= width)
@@ -89,19 +90,21 @@ HOTBED_HD uint32_t hotbed_line_match_each_ending(
                     bits[k / 2] |= 2U << shift;
                 has = has || pair.a == last || pair.b == last;
             }
-            if (ending != NULL) {
-                has = hotbed_tile_ballot(width, has) != 0;
-                *ends = rank == lane[k] ? has : *ends;
-            }
+            ended |= (has ? 1U : 0U) << k;
         }
+        if (ending != NULL)
+            ended = hotbed_tile_or(width, ended);
         HOTBED_UNROLL
         for (uint32_t k = 0; k < HOTBED_LINES_AHEAD; k++) {
             if (k >= ahead || k >= width)
                 continue;
             if (k % 2 == 0)
                 bits[k / 2] = hotbed_tile_or(width, bits[k / 2] << 2 * (rank % 8));
-            if (rank == lane[k])
-                equal = bits[k / 2] >> 16 * (k % 2) & 0xffffU;
+            if (rank != lane[k])
+                continue;
+            equal = bits[k / 2] >> 16 * (k % 2) & 0xffffU;
+            if (ending != NULL)
+                *ends = (ended >> k & 1U) != 0;
         }
     }
     return equal;
@@ -259,7 +262,7 @@ HOTBED_HD uint64_t hotbed_index_find_each_in(
         if (equal != 0)
             found = line + hotbed_lowest_bit(equal);
         looks = looks && found == HOTBED_SLOT_NONE && choice < range.choices;
-        const uint32_t left = hotbed_tile_ballot(width, looks);
+        const uint32_t left = hotbed_tile_vote(width, looks);
         if (left == 0)
             return found;
         uint64_t empty = key; /* short probe sequences are read to their end */

@@ -189,27 +189,12 @@ HOTBED_HD hotbed_choice hotbed_index_choose_free(
     return choice;
 }
 
-/* The ways in which hotbed_index_place_each() may find a slot. */
-typedef enum hotbed_place_kind {
-    HOTBED_PLACE_FREE = 0,   /* no table evicts or has times */
-    HOTBED_PLACE_EVICT = 1,  /* the caller needs no evicted keys */
-    HOTBED_PLACE_REPORT = 2, /* the caller needs the evicted keys; no table has times */
-} hotbed_place_kind;
-
-/* hotbed_index_place() for the rare keys that hotbed_index_place_each() places one by one; not
- * inlined. */
-HOTBED_COLD hotbed_index_result hotbed_index_place_rarely(
-    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta,
-    uint32_t width) {
-    return hotbed_index_place(index, range, key, meta, width);
-}
-
 /* hotbed_index_place() for a key of each lane with `wants`; others get HOTBED_SLOT_NONE. Lanes
- * choose and claim slots at the same time. `kind` is a literal. */
+ * choose and claim slots at the same time. No table has times. `may_evict` is a literal,
+ * false if no table evicts. */
 HOTBED_HD hotbed_index_result hotbed_index_place_each(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool wants,
-    hotbed_place_kind kind, uint32_t width) {
-    const uint32_t rank = hotbed_tile_rank(width);
+    bool may_evict, uint32_t width) {
     hotbed_index_result result = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FULL};
     hotbed_candidates c = {0, 0, 0};
     if (width == 1)
@@ -221,35 +206,37 @@ HOTBED_HD hotbed_index_result hotbed_index_place_each(
     if (wants)
         c = hotbed_index_candidates(part.range, key);
     const uint32_t from = (uint32_t)(hotbed_hash_u64(key) >> 16) % HOTBED_BUCKET_SLOTS;
-    const bool alone = wants && kind == HOTBED_PLACE_EVICT && range.times != NULL;
     for (uint32_t turn = 0;;) {
-        const bool looks = wants && !alone,
-                   evicts = kind != HOTBED_PLACE_FREE && part.range.evicts != 0;
-        if (hotbed_tile_ballot(width, looks) == 0)
-            break;
+        const bool evicts = may_evict && part.range.evicts != 0;
+        if (hotbed_tile_ballot(width, wants) == 0)
+            return result;
         hotbed_choice choice = {HOTBED_SLOT_NONE, 0, false};
-        uint32_t lanes = hotbed_tile_ballot(width, looks && !evicts);
+        uint32_t lanes = hotbed_tile_ballot(width, wants && !evicts);
         if (lanes != 0)
             choice = hotbed_index_choose_free(part.index, part.range, c, from, lanes, width);
-        lanes = kind == HOTBED_PLACE_FREE ? 0 : hotbed_tile_ballot(width, looks && evicts);
+        lanes = may_evict ? hotbed_tile_ballot(width, wants && evicts) : 0;
         if (lanes != 0) {
             const hotbed_choice slot =
                 hotbed_index_choose_slot(part.index, part.range, c, from, lanes, width);
             choice = evicts ? slot : choice;
         }
-        if (!looks)
+        if (!wants)
             continue;
         if (choice.slot == HOTBED_SLOT_NONE) {
             if (choice.busy)
                 continue;
             result.outcome = evicts ? HOTBED_INDEX_PINNED : HOTBED_INDEX_FULL;
-            wants = ++turn < hotbed_index_turns(range, grown);
+            wants = hotbed_index_grows(index, range) && ++turn < hotbed_index_turns(range, grown);
             if (wants) {
                 part = hotbed_index_part_in_turn(index, range, grown, key, turn);
                 c = hotbed_index_candidates(part.range, key);
             }
             continue;
         }
+        /* The claim and the old key's load overlap. ERASED is stored after the load: a GPU takes
+         * several times as long to store to a part of a line that it is still loading. */
+        uint64_t *stored = hotbed_index_key(part.index, choice.slot);
+        const uint64_t old = choice.meta != 0 ? hotbed_load_relaxed_u64(stored) : 0;
         /* Slots are freed by earlier passes only. */
         if (!hotbed_cas_pass_u64(hotbed_index_meta(part.index, choice.slot), choice.meta, meta))
             continue;
@@ -259,29 +246,41 @@ HOTBED_HD hotbed_index_result hotbed_index_place_each(
         if (choice.meta == 0)
             continue;
         result.outcome = HOTBED_INDEX_EVICTED;
+        result.evicted_key = old;
         result.evicted_meta = choice.meta;
-        uint64_t *old = hotbed_index_key(part.index, choice.slot);
-        if (kind == HOTBED_PLACE_REPORT)
-            result.evicted_key = hotbed_load_relaxed_u64(old);
+        const uint64_t erased = hotbed_index_marker(
+            part.range, (uint32_t)(choice.slot / HOTBED_BUCKET_SLOTS - part.range.first_bucket),
+            true);
+        if (old != erased) /* always; so the store waits for `old` */
+            hotbed_store_relaxed_u64(stored, erased);
         /* The fence orders what the caller writes to the row after the accesses of the ticket that
          * released the last pin, and after the old key is gone, as in hotbed_index_forget(). */
-        hotbed_store_relaxed_u64(
-            old,
-            hotbed_index_marker(
-                part.range, (uint32_t)(choice.slot / HOTBED_BUCKET_SLOTS - part.range.first_bucket),
-                true));
         hotbed_fence();
     }
-    uint32_t left = 0;
-    if (kind == HOTBED_PLACE_EVICT)
-        left = hotbed_tile_ballot(width, wants && alone);
-    for (; left != 0; left &= left - 1) {
+}
+
+/* hotbed_index_place(), not inlined. */
+HOTBED_COLD hotbed_index_result hotbed_index_place_rarely(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta,
+    uint32_t width) {
+    return hotbed_index_place(index, range, key, meta, width);
+}
+
+/* hotbed_index_place_each() for tables that may evict and may have times. Keys of tables with times,
+ * which are rare, are placed one after the other. */
+HOTBED_HD hotbed_index_result hotbed_index_place_each_timed(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool wants,
+    uint32_t width) {
+    const bool timed = wants && range.times != NULL;
+    hotbed_index_result result =
+        hotbed_index_place_each(index, range, key, meta, wants && !timed, true, width);
+    for (uint32_t left = hotbed_tile_ballot(width, timed); left != 0; left &= left - 1) {
         const uint32_t lane = hotbed_lowest_bit(left);
         const hotbed_index_result its = hotbed_index_place_rarely(
             index, hotbed_index_range_of(range, lane, width),
             hotbed_tile_shuffle_u64(width, key, lane), hotbed_tile_shuffle_u64(width, meta, lane),
             width);
-        if (rank == lane)
+        if (hotbed_tile_rank(width) == lane)
             result = its;
     }
     return result;

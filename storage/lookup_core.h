@@ -168,9 +168,8 @@ hotbed_place_uniques(const hotbed_step_view *s, uint32_t first, uint32_t count, 
     uint64_t meta = hotbed_meta_new(hotbed_unique_score(s, table, p.t, u), 1);
     if (table->probation != 0)
         meta |= HOTBED_META_PROBATION;
-    p.r = hotbed_index_place_each(
-        s->storage.index, hotbed_table_range(table, p.key), p.key, meta, p.mine, HOTBED_PLACE_EVICT,
-        width);
+    p.r = hotbed_index_place_each_timed(
+        s->storage.index, hotbed_table_range(table, p.key), p.key, meta, p.mine, width);
     const bool placed = p.r.slot != HOTBED_SLOT_NONE;
     if (p.mine)
         s->unique.slots[u] = p.r.slot;

@@ -103,15 +103,14 @@ static void find_each(table *t) {
                                  : hotbed_index_find(t->view, t->ranges[lane], t->sought[lane], 1));
 }
 
-/* hotbed_index_claim(), but a new key is placed by one of the lanes with hotbed_index_place_each(). */
+/* hotbed_index_claim(), but a new key is placed by one of the lanes. */
 static hotbed_index_result claim_by_lane(table *t) {
     const uint32_t lane = (uint32_t)(t->key >> 1) % t->width;
     if (hotbed_index_find(t->view, t->range, t->key, t->width) != HOTBED_SLOT_NONE)
         return hotbed_index_claim(t->view, t->range, t->key, t->rule, t->score, t->pins, t->width);
-    hotbed_index_result result = hotbed_index_place_each(
+    hotbed_index_result result = hotbed_index_place_each_timed(
         t->view, t->range, t->key, hotbed_meta_new(t->score, t->pins),
-        hotbed_tile_rank(t->width) == lane,
-        t->range.times != NULL ? HOTBED_PLACE_EVICT : HOTBED_PLACE_REPORT, t->width);
+        hotbed_tile_rank(t->width) == lane, t->width);
     result.slot = hotbed_tile_shuffle_u64(t->width, result.slot, lane);
     result.evicted_key = hotbed_tile_shuffle_u64(t->width, result.evicted_key, lane);
     result.evicted_meta = hotbed_tile_shuffle_u64(t->width, result.evicted_meta, lane);
@@ -767,7 +766,7 @@ static void place_lane(void *argument) {
     const bool wants = (t->wanted >> lane & 1U) != 0;
     placing.results[lane] = hotbed_index_place_each(
         t->view, placing.ranges[lane], placing.keys[lane], hotbed_meta_new(placing.score, 0), wants,
-        HOTBED_PLACE_REPORT, t->width);
+        true, t->width);
     hotbed_tile_sync(t->width);
     if (wants && placing.results[lane].slot != HOTBED_SLOT_NONE)
         hotbed_index_publish_held(t->view, placing.results[lane].slot, placing.keys[lane]);

@@ -4,9 +4,9 @@
 usage: sanitize.py BUILD TOOL... [--rows REGEX] [--only REGEX] [--modes] [--apart] [--gpus N] [--jobs N]
                    [--seconds N] [--within N] [--logs DIR] [--results FILE]
 
-The tests of an entry run in one process, since a process takes longer to start than most of its tests take.  It gets
-the entry's environment, HOTBED_TEST_SMALL and HOTBED_TEST_TOOL.  If that process does not end well, its tests run one
-by one; with --apart they do so from the start, for tests that take long.
+Several tests of an entry run in one process, since a process takes longer to start than most tests take.  It gets the
+entry's environment, HOTBED_TEST_SMALL and HOTBED_TEST_TOOL.  If it does not end well, its tests run one by one; with
+--apart they do so from the start.
 
 Order: tests run in the order ORDER of the rows of docs/features.md that name the program, under all tools.  Entries
 with a mode come last, and only with --modes.  Racecheck leaves out CUB's kernels, which use shared memory most and are
@@ -53,6 +53,8 @@ OPTIONS = {
     "initcheck": ["--force-blocking-launches"],
     "synccheck": ["--num-cuda-barriers", "1024"],
 }
+SHARE = 30  # seconds of a process; when the time of --within is up, what running processes have done is lost
+GUESS = 5  # seconds of a test without a result
 CLEAN = ["clean", "no CUDA", "skipped"]
 RESULTS = CLEAN + ["did not end", "not begun", "tool failed", "FAILED"]
 # Rows, the kernels of one storage first.
@@ -169,12 +171,17 @@ class Run:
                 return "did not end" if left > seconds else "not begun"
 
 
-def make_runs(tests):
-    """Group tests, which are in order, by their entry."""
-    groups = {}
+def make_runs(tests, took):
+    """Group tests, which are in order, by their entry, about SHARE seconds to a process."""
+    runs, last, spent = [], {}, {}
     for test in tests:
-        groups.setdefault((test.tool, test.entry), []).append(test)
-    return [Run(group) for group in groups.values()]
+        group, seconds = (test.tool, test.entry), took.get(test.name, GUESS)
+        if group not in last or spent[group] + seconds > SHARE:
+            last[group], spent[group] = Run([]), 0
+            runs.append(last[group])
+        last[group].tests.append(test)
+        spent[group] += seconds
+    return runs
 
 
 @functools.lru_cache(maxsize=None)
@@ -237,7 +244,7 @@ def main():
         for tool, name, seconds, result in (line.split(maxsplit=3) for line in o.results.read_text().splitlines()):
             before[tool, name] = result
             took[name] = max(took[name], float(seconds))
-    tests = sorted(find_tests(entries, rows, o.tools, o.only, o.modes), key=lambda test: (test.place, -took[test.name]))
+    tests = sorted(find_tests(entries, rows, o.tools, o.only, o.modes), key=lambda test: (test.place, -took.get(test.name, GUESS)))
     gpus, lock = Gpus(o.gpus), threading.Lock()
 
     def one(run, last):
@@ -265,7 +272,8 @@ def main():
     for last, jobs in (False, o.jobs or 2 * len(gpus.tests)), (True, len(gpus.tests)):
         left = [t for t in tests if t.result == "not begun"]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(one, [Run([t]) for t in left] if last or o.apart else make_runs(left), [last] * len(left)))
+            runs = [Run([t]) for t in left] if last or o.apart else make_runs(left, took)
+            list(pool.map(one, runs, [last] * len(runs)))
     report(tests, rows)
     results = {t.result for t in tests}
     return 1 if "FAILED" in results or not results & {"clean", "no CUDA"} else 0

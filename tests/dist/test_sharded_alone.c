@@ -423,7 +423,7 @@ static void run_case(const options_case *how, hotbed_backend backend) {
 }
 
 static void every_form_gives_the_bytes_of_the_storage(hotbed_backend backend) {
-    for (uint32_t i = 0; i < (hotbed_test_is_small() ? 24 : 96); i++) {
+    for (uint32_t i = 0; i < 96; i += hotbed_test_is_small() ? 7 : 1) {
         options_case how = {
             .pooling = (hotbed_pooling)(i % 3),
             .dtype = i / 3 % 4 == 3 ? HOTBED_BF16 : HOTBED_F32,

@@ -145,6 +145,8 @@ static void results_do_not_depend_on_the_memory_of_the_index(hotbed_backend back
         run(backend, mode, HOTBED_MEMORY_DEVICE, &device);
         CHECK(device.stats[3].rejected > 100 && device.keys[3] > 200);
         for (int k = 1; k < num_kinds(backend); k++) {
+            if (hotbed_test_is_small() && (mode + k) % 2 == 0)
+                continue;
             run(backend, mode, kinds[k], &other);
             CHECK_BYTES(other.outputs, device.outputs, sizeof device.outputs);
             CHECK_BYTES(other.found, device.found, sizeof device.found);

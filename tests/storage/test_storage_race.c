@@ -141,7 +141,7 @@ static void one_thread_may_use_two_streams(hotbed_backend backend) {
  * and steps do not change them, so outputs are the same whichever keys are evicted. */
 static void eviction_runs_beside_a_forward(hotbed_backend backend) {
     static overlap d;
-    for (uint64_t seed = 3; seed < 8; seed++) {
+    for (uint64_t seed = 3; seed < (hotbed_test_is_small() ? 5 : 8); seed++) {
         hotbed_table_stats stats = {.size = sizeof stats};
         memset(&d, 0, sizeof d);
         overlap_open(&d, backend, seed, true);
@@ -250,7 +250,7 @@ typedef struct evaluator {
 
 static void *evaluate(void *argument) {
     const evaluator *e = argument;
-    for (int i = 0; i < (hotbed_test_is_small() ? 40 : 200); i++)
+    for (int i = 0; i < (hotbed_test_is_small() ? 15 : 200); i++)
         CHECK_OK(hotbed_storage_eval(e->storage, &e->batch, e->output, e->stride, e->stream));
     CHECK_OK(hotbed_stream_sync(e->stream));
     return NULL;
@@ -366,7 +366,7 @@ static void train_watched(watch *w, bool grows) {
     batch.num_keys = TRAINED;
     batch.batch_size = TRAINED;
     CHECK_OK(hotbed_ticket_create(w->r.storage, TRAINED, TRAINED, w->r.stream, &ticket));
-    for (uint32_t step = 0; step < (hotbed_test_is_small() ? 30 : 600); step++) {
+    for (uint32_t step = 0; step < (hotbed_test_is_small() ? 15 : 600); step++) {
         uint64_t first = hotbed_test_below(WATCHED), stride = 1 + 2 * hotbed_test_below(6);
         for (uint32_t i = 0; i < TRAINED; i++) {
             keys[i] = (first + i * stride) % WATCHED;

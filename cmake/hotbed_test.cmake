@@ -55,18 +55,12 @@ function(hotbed_add_test name)
     add_test(NAME ${entry} COMMAND ${name} --backend ${backend})
     set_tests_properties(
       ${entry} PROPERTIES SKIP_RETURN_CODE 77 LABELS "${labels}")
-    if(backend STREQUAL cuda)
-      set_tests_properties(${entry} PROPERTIES RESOURCE_LOCK gpu)
-    endif()
     foreach(mode IN LISTS test_MODES)
       set(entry ${name}.${mode}.${backend})
       add_test(NAME ${entry} COMMAND ${name} --backend ${backend})
       set_tests_properties(
         ${entry} PROPERTIES SKIP_RETURN_CODE 77 LABELS "${labels};modes"
                             ENVIRONMENT "HOTBED_TEST_MODE=${mode}")
-      if(backend STREQUAL cuda)
-        set_tests_properties(${entry} PROPERTIES RESOURCE_LOCK gpu)
-      endif()
     endforeach()
   endforeach()
 endfunction()

@@ -11,9 +11,6 @@ function(add_ranks_test entry labels environment)
   set_tests_properties(
     ${entry} PROPERTIES LABELS "${labels}" SKIP_RETURN_CODE 77
                         SKIP_REGULAR_EXPRESSION "[^0-9]0 passed, [0-9]+ skipped")
-  if("gpu" IN_LIST labels)
-    set_tests_properties(${entry} PROPERTIES RESOURCE_LOCK gpu)
-  endif()
 endfunction()
 
 set(checkpoints)

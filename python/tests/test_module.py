@@ -339,6 +339,11 @@ def test_transforms_of_functions_are_refused():
     ebc = collection()
     with pytest.raises(RuntimeError, match=r"autograd\.Function with functorch transforms"):
         torch.func.grad(lambda x: (ebc(batch(["f", "g"], SAMPLES, ROWS)).values() * x).sum())(torch.tensor(1.0))
+    ones = torch.ones(2 * SAMPLES, dtype=torch.int64)
+    given = ht.KeyedJaggedTensor(["f", "g"], torch.arange(2 * SAMPLES), lengths=ones)
+    with pytest.raises(RuntimeError, match=r"autograd\.Function with functorch transforms"):
+        torch.func.grad(lambda x: (ebc(given).values() * x).sum())(torch.tensor(1.0))
+    ebc(given).values().sum().backward()  # the offsets are not of the transform
     ebc(batch(["f", "g"], SAMPLES, ROWS)).values().sum().backward()
 
 

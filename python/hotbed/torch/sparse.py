@@ -22,6 +22,11 @@ def _version(tensor: torch.Tensor) -> int:
     return -1 if torch.compiler.is_compiling() or tensor.is_inference() else tensor._version
 
 
+def _is_transforming() -> bool:
+    """Whether a transform of ``torch.func`` is active; tensors made in it are of no use after it."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
 def described(value: Any) -> str:
     """Describe the object that was passed as a tensor, for a message."""
     return f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r:.40}"
@@ -56,14 +61,20 @@ class JaggedTensor:
         """Return the number of items of each row, ``[rows]``."""
         if self._lengths is None:
             assert self._offsets is not None
-            self._lengths = _lengths_of(self._offsets)
+            lengths = _lengths_of(self._offsets)
+            if _is_transforming():
+                return lengths
+            self._lengths = lengths
         return self._lengths
 
     def offsets(self) -> torch.Tensor:
         """Return where each row begins, and where the last one ends, ``[rows + 1]``."""
         if self._offsets is None:
             assert self._lengths is not None
-            self._offsets = _offsets_of(self._lengths)
+            offsets = _offsets_of(self._lengths)
+            if _is_transforming():
+                return offsets
+            self._offsets = offsets
         return self._offsets
 
     def weights_or_none(self) -> Optional[torch.Tensor]:

@@ -442,6 +442,38 @@ static void keys_outside_of_a_static_table_are_faults(hotbed_backend backend) {
     }
 }
 
+/* Also where they count as one distinct key: in a storage of static tables. */
+static void keys_outside_of_static_tables_read_as_their_initial_rows(hotbed_backend backend) {
+    for (int pooling = 0; pooling < 3; pooling++) {
+        setup s;
+        fixture r;
+        test_ticket l;
+        rng random = rng_start(13);
+        setup_start(&s, 2, 4, 10);
+        s.tables[0].kind = s.tables[1].kind = HOTBED_TABLE_STATIC;
+        s.tables[0].initializer.kind = s.tables[1].initializer.kind = HOTBED_INIT_DEBUG;
+        s.options.pooling = (hotbed_pooling)pooling;
+        s.options.check = HOTBED_CHECK_IGNORE;
+        fixture_open(&r, backend, &s.options);
+        test_ticket_open(&r, &l, 32, 16);
+        for (int i = 0; i < 4; i++) {
+            const batch_shape how = {.batch_size = 16, .key_space = 10};
+            test_ticket_fill(&l, &random, &how);
+            uint64_t *keys = (uint64_t *)l.host.keys;
+            for (uint64_t k = 15; k < 22; k++) /* the last key of one table, six of the other */
+                keys[k] = 10 + rng_below(&random, 5);
+            test_ticket_upload(&l);
+            test_ticket_prefetch(&l);
+            test_ticket_check(&l);
+            test_ticket_forward(&l);
+            test_ticket_backward(&l, &random);
+            fixture_check(&r);
+        }
+        test_ticket_close(&l);
+        fixture_close(&r);
+    }
+}
+
 static void bad_offsets_are_a_fault(hotbed_backend backend) {
     setup s;
     fixture r;
@@ -590,6 +622,8 @@ const hotbed_test hotbed_tests[] = {
     {"pinned_rows_stay_and_new_keys_are_refused", pinned_rows_stay_and_new_keys_are_refused},
     {"pinned_rows_survive_eviction", pinned_rows_survive_eviction},
     {"keys_outside_of_a_static_table_are_faults", keys_outside_of_a_static_table_are_faults},
+    {"keys_outside_of_static_tables_read_as_their_initial_rows",
+     keys_outside_of_static_tables_read_as_their_initial_rows},
     {"bad_offsets_are_a_fault", bad_offsets_are_a_fault},
     {"a_fault_names_the_bag_with_the_bad_offset", a_fault_names_the_bag_with_the_bad_offset},
     {"offsets_that_break_the_rules_are_faults", offsets_that_break_the_rules_are_faults},

@@ -629,14 +629,26 @@ static void pool(
 }
 
 void oracle_forward(const oracle_ticket *ticket, void *output, uint64_t stride) {
-    const oracle *model = ticket->model;
+    oracle *model = ticket->model;
     const float **rows = allocate(ticket->num_keys, sizeof *rows);
+    float **own = allocate(
+        ticket->num_keys, sizeof *own); /* keys that count as one differ in their initial rows */
     for (uint64_t i = 0; i < ticket->num_keys; i++) {
-        uint32_t unique = ticket->inverse[i], row = ticket->rows[unique];
-        rows[i] = row == NONE ? ticket->initials[unique]
-                              : model->tables[table_of(ticket, i)].rows[row].weights;
+        uint32_t unique = ticket->inverse[i], row = ticket->rows[unique], t = table_of(ticket, i);
+        const uint64_t *key = (const uint64_t *)ticket->batch.keys + i;
+        if (row == NONE && *key != ticket->unique_keys[unique]) {
+            void *block = initial_block(model, t, 1, key);
+            own[i] = initial_weights(&model->tables[t], block, 0);
+            free(block);
+        }
+        rows[i] = row != NONE      ? model->tables[t].rows[row].weights
+                  : own[i] != NULL ? own[i]
+                                   : ticket->initials[unique];
     }
     pool(model, &ticket->batch, ticket->offsets, rows, output, stride);
+    for (uint64_t i = 0; i < ticket->num_keys; i++)
+        free(own[i]);
+    free(own);
     free(rows);
 }
 

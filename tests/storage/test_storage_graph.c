@@ -331,9 +331,12 @@ static void admission_and_counts_are_recorded(hotbed_backend backend) {
     CHECK_OK(hotbed_graph_end(r.stream, &graph));
     for (int launch = 0; launch < LAUNCHES; launch++) {
         uint64_t host[MAX_KEYS], counts[KEYS] = {0};
-        uint64_t space = 1 + rng_below(&random, KEYS); /* low keys are frequent, high keys rare */
+        /* low keys are frequent, high keys rare; the last one occurs once */
+        uint64_t space = 1 + rng_below(&random, KEYS - 1);
         for (int i = 0; i < MAX_KEYS; i++) {
             host[i] = space - 1 - (i > 4 ? 0 : rng_below(&random, space));
+            if (launch == 0 && i == 0)
+                host[i] = KEYS - 1;
             counts[host[i]]++;
         }
         fixture_upload(&r, keys, host, sizeof host);

@@ -352,7 +352,10 @@ def spoil(random, directory):
                 os.rename(os.path.join(directory, name), os.path.join(directory, to + name[len(table):]))
     elif how == 6:
         name = random.choice(["notes.txt", ".hidden", "x.weight", "sub", "x.exp_avg.npy", "x_emb_keys.rank_1.world_size_2"])
-        open(os.path.join(directory, name), "w").close() if name != "sub" else os.mkdir(os.path.join(directory, name))
+        if name == "sub":
+            os.makedirs(os.path.join(directory, name), exist_ok=True)
+        else:
+            open(os.path.join(directory, name), "w").close()
     elif how == 7:
         data = open(path, "rb").read()
         open(path, "wb").write(data[: random.randrange(len(data) + 1)])

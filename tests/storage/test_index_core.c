@@ -390,9 +390,9 @@ static void lanes_search_in_tables_of_their_own(hotbed_backend backend) {
         {.first_bucket = 30, .buckets = 2, .choices = 1, .evicts = 1}};
     enum { TABLES = sizeof ranges / sizeof ranges[0] };
     (void)backend;
+    uint32_t far[TABLES] = {0};
     for (uint32_t w = 0; w < WIDTHS; w++) {
         table *t = &tables[w];
-        uint32_t far[TABLES] = {0};
         make_keys(ranges[0], 240);
         clear(t, ranges[0], widths[w]);
         for (uint32_t r = 0; r < TABLES; r++) {
@@ -411,7 +411,6 @@ static void lanes_search_in_tables_of_their_own(hotbed_backend backend) {
                 far[r] += slot != HOTBED_SLOT_NONE && bucket != c.first && bucket != c.second;
             }
         }
-        CHECK(far[0] + far[2] > 0 && far[1] > 0);
         for (uint32_t i = 0; i < 2 * MAX_WIDTH; i += t->width) {
             for (uint32_t lane = 0; lane < t->width; lane++) {
                 t->ranges[lane] = ranges[hotbed_test_below(TABLES)];
@@ -420,6 +419,7 @@ static void lanes_search_in_tables_of_their_own(hotbed_backend backend) {
             find_each(t);
         }
     }
+    CHECK(far[0] + far[2] > 0 && far[1] > 0);
 }
 
 /* A random key whose candidate number `choice` is `bucket`. */

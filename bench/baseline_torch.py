@@ -9,6 +9,7 @@ the JSON are the same as in hotbed-workloads.
     bench/baseline_torch.py [--library torch|fbgemm] [--workload W1,...] [--scale 0.1] [--steps 20]
                             [--threads N] [--json FILE]
 """
+
 import argparse
 import datetime
 import json

@@ -4,10 +4,12 @@
 usage: compare.py [OUT]
 
 Compares each JSON file of OUT (bench/results) with the committed file of the same name, figure by figure: times, and
-rates of moving bytes.  Prints the figures that are more than 3 % slower, and how many are faster.  Limits, goals and other
-libraries' figures are not compared, but the machine's own rate of copying is printed for both runs: a machine that is
-slower itself explains slower figures.  Status 0, also if something is slower: one run on a busy machine proves nothing.
+rates of moving bytes.  Prints the figures that are more than 3 % slower, and how many are faster.  Limits, goals and
+other libraries' figures are not compared, but the machine's own rate of copying is printed for both runs: a machine
+that is slower itself explains slower figures.  Status 0, also if something is slower: one run on a busy machine proves
+nothing.
 """
+
 import json
 import pathlib
 import re
@@ -16,10 +18,25 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOLERANCE = 0.03
-NAMES = ("name", "workload", "plan", "way", "engine", "warps", "sms", "row_bytes", "ranks", "curve", "value")  # of an entry of a list
+# Of an entry of a list.
+NAMES = (
+    "name",
+    "workload",
+    "plan",
+    "way",
+    "engine",
+    "warps",
+    "sms",
+    "row_bytes",
+    "ranks",
+    "curve",
+    "value",
+)
 TIME, RATE = re.compile(r"_(ms|us)$"), re.compile(r"_gb_per_s$")
 # Figures of the machine, of models and of other libraries.
-OTHERS = re.compile(r"^(limit|floor|goal|predicted|dynamicemb|tbe|torch|baseline|copy|probe|huge_probe|cuda_copy)_|_own_ms$")
+OTHERS = re.compile(
+    r"^(limit|floor|goal|predicted|dynamicemb|tbe|torch|baseline|copy|probe|huge_probe|cuda_copy)_|_own_ms$"
+)
 
 
 def figures(value, place=()):
@@ -84,8 +101,9 @@ def main():
         slower, compared, faster = compare(new, old)
         rates = " and ".join(f"{rate:.0f} GB/s" if rate else "unknown" for rate in (limits(old), limits(new)))
         print(
-            f"{path.name}: of {compared} figures {len(slower)} are slower than {old.get('commit', 'the committed ones')} "
-            f"by more than {TOLERANCE:.0%}, {faster} faster; the machine copied {rates}"
+            f"{path.name}: of {compared} figures {len(slower)} are slower than "
+            f"{old.get('commit', 'the committed ones')} by more than {TOLERANCE:.0%}, {faster} faster; the machine "
+            f"copied {rates}"
         )
         for place, field, then, now, times in slower:
             print(f"  {times:6.2f} times slower: {place} {field} {then:g} -> {now:g}")

@@ -8,6 +8,7 @@ the machine disturb single runs.  bench/report.py makes bench/results/host.md of
     bench/host.py --build build/host --python PYTHON --json FILE [--workload W1,...] [--scale 0.02]
                   [--steps 10] [--finds REGEX] [--rounds 5] [--cores 0] [--commit TEXT]
 """
+
 import argparse
 import datetime
 import json
@@ -23,9 +24,7 @@ def run(args, command, path):
     """Run a program on the chosen cores, and return the JSON that it wrote to `path`."""
     threads = str(len(args.cores.split(",")))
     environment = dict(os.environ, HOTBED_THREADS=threads, OMP_NUM_THREADS=threads)
-    subprocess.run(
-        ["taskset", "-c", args.cores] + command, env=environment, stdout=subprocess.DEVNULL, check=True
-    )
+    subprocess.run(["taskset", "-c", args.cores, *command], env=environment, stdout=subprocess.DEVNULL, check=True)
     with open(path, encoding="utf-8") as file:
         return json.load(file)
 
@@ -46,7 +45,7 @@ def steps(args, folder, cases):
     path = os.path.join(folder, "steps.json")
     which = ["--workload", args.workload, "--scale", str(args.scale), "--steps", str(args.steps), "--json", path]
     program = os.path.join(args.build, "bench", "hotbed-workloads")
-    document = run(args, [program, "--backend", "host"] + which, path)
+    document = run(args, [program, "--backend", "host", *which], path)
     for result in document["results"]:
         name, _, kind = result["workload"].partition(" ")
         keep(cases.setdefault(name, {}), f"Hotbed {kind or 'hash'}", phases(result))
@@ -54,7 +53,7 @@ def steps(args, folder, cases):
     for library in ("torch", "fbgemm"):
         baseline = os.path.join(HERE, "baseline_torch.py")
         threads = str(len(args.cores.split(",")))
-        other = run(args, [args.python, baseline, "--library", library, "--threads", threads] + which, path)
+        other = run(args, [args.python, baseline, "--library", library, "--threads", threads, *which], path)
         names[library] = other["name"]
         for result in other["results"]:
             keep(cases[result["workload"]], library, phases(result))
@@ -66,7 +65,7 @@ def finds(args, folder, cases):
     path = os.path.join(folder, "finds.json")
     program = os.path.join(args.build, "bench", "hotbed-bench")
     command = [program, "--backend", "host", "--iterations", "10", f"--benchmark_out={path}"]
-    document = run(args, command + [f"--benchmark_filter={args.finds}"], path)
+    document = run(args, [*command, f"--benchmark_filter={args.finds}"], path)
     for entry in document["benchmarks"]:
         parts = entry["name"].split("/")
         sizes = " ".join(p for p in parts[3:] if p.split(":")[0] in ("n", "slots", "load", "hits"))

@@ -1,4 +1,5 @@
 """bench/plots.py - bar charts and curves as SVG, with Python's own library only."""
+
 import html
 import math
 from typing import Optional, Sequence, Tuple
@@ -39,7 +40,7 @@ def bars(title: str, groups: Sequence[Group], log: bool = False, line: Optional[
         share = math.log(value / low) / math.log(high / low) if log else value / high
         return LEFT + max(0.0, share) * (WIDTH - LEFT - RIGHT)
 
-    names: "list[str]" = []
+    names: list[str] = []
     for _, group in groups:
         names += [name for name, value, _ in group if value is not None and name not in names]
     out = legend(title, names)
@@ -68,7 +69,7 @@ def bars(title: str, groups: Sequence[Group], log: bool = False, line: Optional[
     return document(y + 24, out)
 
 
-def legend(title: str, names: Sequence[str]) -> "list[str]":
+def legend(title: str, names: Sequence[str]) -> list[str]:
     """The title, and below it the names of the colours."""
     out = [f'<text x="12" y="22" class="title">{html.escape(title)}</text>']
     at = 12
@@ -82,41 +83,54 @@ def legend(title: str, names: Sequence[str]) -> "list[str]":
 def document(tall: int, parts: Sequence[str]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{tall}" viewBox="0 0 {WIDTH} {tall}">\n'
-        f'<style>{STYLE}</style>\n<rect width="{WIDTH}" height="{tall}" fill="#ffffff"/>\n' + "\n".join(parts) + "\n</svg>\n"
+        f'<style>{STYLE}</style>\n<rect width="{WIDTH}" height="{tall}" fill="#ffffff"/>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
     )
 
 
 COLUMNS, PANEL_WIDTH, PANEL_HEIGHT, PANEL_LEFT = 3, 248, 190, 48  # of small multiples, in pixels
 
 
+def panel(of: Panel, left: int, top: int, low: float, high: float) -> list[str]:
+    """One of the small multiples: its grid, its marks and its curves."""
+    label, log, lines = of
+    out = []
+    wide, tall = PANEL_WIDTH - PANEL_LEFT - 12, PANEL_HEIGHT - 52
+    xs = [x for points in lines for x, _ in points]
+
+    def across(value: float) -> float:
+        first, last, at = (math.log(v) if log else v for v in (min(xs), max(xs), value))
+        return left + (at - first) / ((last - first) or 1) * wide
+
+    def down(value: float) -> float:
+        return top + math.log(high / value) / math.log(high / low) * tall
+
+    for mark in ticks(low, high, True):
+        y = down(mark)
+        out.append(f'<line x1="{left}" x2="{left + wide}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>')
+        if f"{mark:e}"[0] == "1":
+            out.append(f'<text x="{left - 5}" y="{y + 4:.1f}" class="tick" style="text-anchor:end">{mark:g}</text>')
+    shown = [x for x, _ in lines[0]]
+    for x in (shown[0], shown[len(shown) // 2], shown[-1]):
+        out.append(f'<text x="{across(x):.1f}" y="{top + tall + 14}" class="tick">{x:g}</text>')
+    out.append(f'<text x="{left + wide / 2}" y="{top + tall + 30}" class="tick">{html.escape(label)}</text>')
+    for i, points in enumerate(lines):
+        path = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in points)
+        dash = ' stroke-dasharray="4 3"' if i % 2 else ""
+        out.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[i // 2]}" stroke-width="1.6"{dash}/>')
+    return out
+
+
 def curves(title: str, names: Sequence[str], panels: Sequence[Panel]) -> str:
-    """Small multiples on one logarithmic y axis.  Every second curve is the limit of the curve before, dashed in its colour."""
+    """Small multiples on one logarithmic y axis.  Every second curve is the limit of the curve before, dashed in its
+    colour.
+    """
     values = [y for _, _, lines in panels for points in lines for _, y in points]
     low, high = min(values) / 1.3, max(values) * 1.3
     out = legend(title + "; dashed: the limit", names)
-    for number, (label, log, lines) in enumerate(panels):
+    for number, of in enumerate(panels):
         left = number % COLUMNS * PANEL_WIDTH + PANEL_LEFT
         top = 66 + number // COLUMNS * PANEL_HEIGHT
-        wide, tall = PANEL_WIDTH - PANEL_LEFT - 12, PANEL_HEIGHT - 52
-        xs = [x for points in lines for x, _ in points]
-
-        def across(value: float) -> float:
-            first, last, at = (math.log(v) if log else v for v in (min(xs), max(xs), value))
-            return left + (at - first) / ((last - first) or 1) * wide
-
-        def down(value: float) -> float:
-            return top + math.log(high / value) / math.log(high / low) * tall
-
-        for mark in ticks(low, high, True):
-            out.append(f'<line x1="{left}" x2="{left + wide}" y1="{down(mark):.1f}" y2="{down(mark):.1f}" class="grid"/>')
-            if f"{mark:e}"[0] == "1":
-                out.append(f'<text x="{left - 5}" y="{down(mark) + 4:.1f}" class="tick" style="text-anchor:end">{mark:g}</text>')
-        shown = [x for x, _ in lines[0]]
-        for x in (shown[0], shown[len(shown) // 2], shown[-1]):
-            out.append(f'<text x="{across(x):.1f}" y="{top + tall + 14}" class="tick">{x:g}</text>')
-        out.append(f'<text x="{left + wide / 2}" y="{top + tall + 30}" class="tick">{html.escape(label)}</text>')
-        for i, points in enumerate(lines):
-            path = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in points)
-            dash = ' stroke-dasharray="4 3"' if i % 2 else ""
-            out.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[i // 2]}" stroke-width="1.6"{dash}/>')
+        out += panel(of, left, top, low, high)
     return document(66 + (len(panels) + COLUMNS - 1) // COLUMNS * PANEL_HEIGHT, out)

@@ -6,6 +6,7 @@
 Long tables go to bench/results/*.md, plots to docs/figures/*.svg, sentences into docs/performance.md, and the runs on
 GPUs (bench/results/verification/*.json) to docs/verification.md.  Needs only Python's standard library.
 """
+
 import glob
 import json
 import os
@@ -43,7 +44,17 @@ def stages_of(result):
 
 def load():
     """All result files by kind, each kind ordered by device."""
-    kinds = {"workloads": [], "baseline": [], "exchange": [], "checkpoint": [], "micro": [], "plans": [], "link": [], "curves": [], "host": []}
+    kinds = {
+        "workloads": [],
+        "baseline": [],
+        "exchange": [],
+        "checkpoint": [],
+        "micro": [],
+        "plans": [],
+        "link": [],
+        "curves": [],
+        "host": [],
+    }
     for path in sorted(glob.glob(os.path.join(RESULTS, "*.json"))):
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -114,9 +125,7 @@ def references(kinds, document, result):
     ]
     for key, name in (("floor", "floor"), ("goal", "goal"), ("tbe", "TBE"), ("dynamicemb", "dynamicemb")):
         if f"{key}_train_ms" in result:
-            columns.append(
-                (name, {p: result.get(f"{key}_{p}_ms") for p in ("forward", "backward", "train", "eval")})
-            )
+            columns.append((name, {p: result.get(f"{key}_{p}_ms") for p in ("forward", "backward", "train", "eval")}))
     name, other = baseline_of(kinds, document, result)
     if other:
         columns.append(
@@ -128,9 +137,7 @@ def references(kinds, document, result):
 def phase_table(kinds, document, result):
     """Time of each phase, its limit, the times of other libraries, and ratios."""
     columns = references(kinds, document, result)
-    header = ["ms", "eager", "graph"] + [name for name, _ in columns] + [
-        f"graph / {name}" for name, _ in columns
-    ]
+    header = ["ms", "eager", "graph"] + [name for name, _ in columns] + [f"graph / {name}" for name, _ in columns]
     rows = []
     for phase, label in (("forward", "fwd"), ("backward", "bwd"), ("train", "train"), ("eval", "eval")):
         ours = result[f"graph_{phase}_ms"]
@@ -213,7 +220,11 @@ def tier_table(document):
                 result["mode"],
                 f"{result['upper_rows']:,} of {result['keys']:,}",
                 f"{result['fetched_a_step']:,.0f}",
-                ", ".join(f"{result[f'{p}_rows_a_step']:,.0f}" for p in ("lru", "lfu", "optimal") if f"{p}_rows_a_step" in result),
+                ", ".join(
+                    f"{result[f'{p}_rows_a_step']:,.0f}"
+                    for p in ("lru", "lfu", "optimal")
+                    if f"{p}_rows_a_step" in result
+                ),
                 f"{result['in_place_a_step']:,.0f}",
                 f"{result['written_a_step']:,.0f}",
                 f"{result['link_read_mb_a_step']:.1f}, {result['link_write_mb_a_step']:.1f}",
@@ -253,11 +264,10 @@ def workload_section(kinds):
             checked = result["rows_checked"]
             parts.append(
                 f"**{result['workload']}**, {result['optimizer']}, scale {result['scale']:g}: "
-                f"{result['keys_a_step']:,} keys a step, {result['unique_a_step']:,} distinct, "
-                f"{result['rows']:,} rows a table, {'full to' if 'mode' in result else 'load'} {result['load']:.2f}; copy "
-                f"{result['limit_copy_gb_per_s']:,.0f} GB/s, gather "
-                f"{result['limit_gather_gb_per_s']:,.0f} GB/s; host waits a step "
-                f"{result['host_waits_a_step']:g}, allocations {result['allocations_a_step']:g}; "
+                f"{result['keys_a_step']:,} keys a step, {result['unique_a_step']:,} distinct, {result['rows']:,} rows "
+                f"a table, {'full to' if 'mode' in result else 'load'} {result['load']:.2f}; copy "
+                f"{result['limit_copy_gb_per_s']:,.0f} GB/s, gather {result['limit_gather_gb_per_s']:,.0f} GB/s; host "
+                f"waits a step {result['host_waits_a_step']:g}, allocations {result['allocations_a_step']:g}; "
                 + (f"{checked} rows compared bit for bit." if checked else "not checked.")
             )
             parts.append(phase_table(kinds, document, result))
@@ -313,7 +323,7 @@ def map_table(document):
         for arguments, rate in rates.items()
     ]
     names = [p[len("peer/") : -len("_find")] for p in peers]
-    return table(["find, M keys/s", "index"] + names + ["to the best map"], rows)
+    return table(["find, M keys/s", "index", *names, "to the best map"], rows)
 
 
 def micro_section(kinds):
@@ -333,7 +343,8 @@ def micro_section(kinds):
             mean = entry["real_time"] * 1e-6
             items = entry.get("items_per_second", 0) * mean / median if median else 0
             moved = entry.get("bytes_per_second", 0) * mean / median if median else 0
-            share = entry.get("of_copy") or (1 / entry["to_limit"] if entry.get("to_limit") else None)  # older files have of_copy
+            # Older files have of_copy.
+            share = entry.get("of_copy") or (1 / entry["to_limit"] if entry.get("to_limit") else None)
             rows.append(
                 [
                     operation,
@@ -379,8 +390,14 @@ def checkpoint_section(kinds):
             moved = entry["bytes_per_second"] * entry["real_time"] * 1e-6 / 1e9
             probes = [("probe_gb_per_s", "of_probe"), ("huge_probe_gb_per_s", "of_huge_probe")]
             rows.append(
-                [operation[len("checkpoint/") :], backend, f"{count:,}", f"{moved:.2f}", f"{median * 1e3:,.{0 if median >= 0.01 else 2}f}"]
-                + [f"{moved / median:.2f}"]
+                [
+                    operation[len("checkpoint/") :],
+                    backend,
+                    f"{count:,}",
+                    f"{moved:.2f}",
+                    f"{median * 1e3:,.{0 if median >= 0.01 else 2}f}",
+                    f"{moved / median:.2f}",
+                ]
                 + [
                     f"{entry[rate_of]:.2f}, **{entry[share]:.2f}**" if share in entry else ""
                     for rate_of, share in probes
@@ -395,7 +412,9 @@ def checkpoint_section(kinds):
         )
         header = ["", "backend", "rows", "GB", "median ms", "GB/s", "probe: GB/s, share", "huge pages", "others"]
         parts.append(table(header, rows))
-    return "\n\n".join(parts) if parts else "No results yet: `./run bench`, or `./run gpu bench` on a machine with a GPU."
+    if not parts:
+        parts.append("No results yet: `./run bench`, or `./run gpu bench` on a machine with a GPU.")
+    return "\n\n".join(parts)
 
 
 # --- ranks -----------------------------------------------------------------------------------------
@@ -413,16 +432,20 @@ def exchange_table(document):
             times = [result["exchange"].get(plan, {}).get(f"{phase}_ms") for plan in plans]
             rows.append(
                 [str(result["ranks"]), phase, f"{result[f'{beside}_bytes'] / 1e6:.2f}", ms(own)]
-                + [f"{ms(t)} ({ratio(t, own)})" if t else "" for t in [result[f"{beside}_comm_ms"]] + times]
+                + [f"{ms(t)} ({ratio(t, own)})" if t else "" for t in [result[f"{beside}_comm_ms"], *times]]
             )
     names = [plan.replace("_eager", "").replace("_graph", ", graph") for plan in plans]
-    return table(["ranks", "phase", "MB a rank", document["own"], "communicator"] + names, rows)
+    return table(["ranks", "phase", "MB a rank", document["own"], "communicator", *names], rows)
 
 
 def scaling_table(document):
     """Steps of W1 with each plan: ms, and the speed of each rank relative to a single rank."""
-    alone = {plan: times["step_ms"] for result in document["results"] if result["ranks"] == 1
-             for plan, times in result["scaling"].items()}
+    alone = {
+        plan: times["step_ms"]
+        for result in document["results"]
+        if result["ranks"] == 1
+        for plan, times in result["scaling"].items()
+    }
     plans = sorted({plan for result in document["results"] for plan in result["scaling"]})
     rows = []
     for result in document["results"]:
@@ -431,9 +454,9 @@ def scaling_table(document):
             step = result["scaling"].get(plan, {}).get("step_ms")
             share = alone[plan] / step if step and plan in alone and result["ranks"] > 1 else None
             cells.append("" if not step else ms(step) + (f" ({share:.2f})" if share else ""))
-        rows.append([str(result["ranks"]), ms(result["single_ms"]) if result["single_ms"] else ""] + cells)
+        rows.append([str(result["ranks"]), ms(result["single_ms"]) if result["single_ms"] else "", *cells])
     names = [plan.replace("_eager", "").replace("_graph", ", graph") for plan in plans]
-    return table(["ranks", "a storage alone"] + names, rows)
+    return table(["ranks", "a storage alone", *names], rows)
 
 
 def exchange_section(kinds):
@@ -478,19 +501,17 @@ def plans_section(kinds):
         parts.append(f"### {document['workload']}, {document['device']} ({document['backend']}){sms}")
         parts.append(
             f"Scale {document['scale']}, {document['insertion']}, {document['rounds']} rounds of {document['steps']} "
-            f"steps, commit {document['commit']}, {document['date']} "
-            f"([{document['file']}]({document['file']})): exchange and prefetch "
-            f"{ms(document['ahead_ms'])} ms, dense model {ms(document['dense_ms'])} ms, floor {ms(document['floor_ms'])} ms; "
-            f"sw-auto / prefetch {document['auto_over_prefetch']:.3f}{spread_of_ratio(document)}."
+            f"steps, commit {document['commit']}, {document['date']} ([{document['file']}]({document['file']})): "
+            f"exchange and prefetch {ms(document['ahead_ms'])} ms, dense model {ms(document['dense_ms'])} ms, floor "
+            f"{ms(document['floor_ms'])} ms; sw-auto / prefetch "
+            f"{document['auto_over_prefetch']:.3f}{spread_of_ratio(document)}."
         )
         rows = [
             [plan["plan"], ms(plan["step_ms"]), ms(plan["exposed_ms"]), f"{100 * plan['hidden']:.0f} %"]
             for plan in document["plans"]
         ]
         parts.append(table(["plan", "step, ms", "exposed, ms", "hidden"], rows))
-        tried = ", ".join(
-            f"{ms(c['predicted_ms'])} and {ms(c['measured_ms'])}" for c in document.get("candidates", [])
-        )
+        tried = ", ".join(f"{ms(c['predicted_ms'])} and {ms(c['measured_ms'])}" for c in document.get("candidates", []))
         if tried:
             parts.append(f"Candidates, ms predicted and measured: {tried}.")
         parts.append(f"Schedule found (task:stage): {document['schedule']}.")
@@ -503,8 +524,8 @@ def moves_section(kinds):
     for document in kinds["link"]:
         parts.append(f"### Ways to move rows, {document['device']}")
         parts.append(
-            f"{document['rows']:,} rows each way of {document['gib']:g} GiB, a model of {document['layers']} layers, priority: "
-            f"{document['priority']}; commit {document['commit']}, {document['date']} "
+            f"{document['rows']:,} rows each way of {document['gib']:g} GiB, a model of {document['layers']} layers, "
+            f"priority: {document['priority']}; commit {document['commit']}, {document['date']} "
             f"([{document['file']}]({document['file']})): `{document['command']}`"
         )
         rows = []
@@ -517,8 +538,17 @@ def moves_section(kinds):
             )
         parts.append(
             table(
-                ["rows, bytes", "way", "each way", "read, GB/s", "write", "both"]
-                + ["the model's time beside reads (GB/s meanwhile)", "beside writes", "beside both"],
+                [
+                    "rows, bytes",
+                    "way",
+                    "each way",
+                    "read, GB/s",
+                    "write",
+                    "both",
+                    "the model's time beside reads (GB/s meanwhile)",
+                    "beside writes",
+                    "beside both",
+                ],
                 rows,
             )
         )
@@ -568,7 +598,7 @@ def host_section(kinds):
             + [f"{min(others.values()) / ours:.2f}x"]
             for workload, phase, kind, ours, others in host_steps(document)
         ]
-        parts.append(table(["step, ms", "tables", "Hotbed"] + labels + ["faster than the better one"], rows))
+        parts.append(table(["step, ms", "tables", "Hotbed", *labels, "faster than the better one"], rows))
         finds = list(host_finds(document))
         if not finds:
             continue
@@ -577,7 +607,7 @@ def host_section(kinds):
             [sizes, f"{ours:,.0f}"] + [f"{others[n]:,.0f}" for n in names] + [f"{min(others.values()) / ours:.2f}x"]
             for sizes, ours, others in finds
         ]
-        parts.append(table(["find, us"] + ["index"] + names + ["faster than the better one"], rows))
+        parts.append(table(["find, us", "index", *names, "faster than the better one"], rows))
     return "\n\n".join(parts) if parts else "No results yet: `bench/host.py`."
 
 
@@ -590,7 +620,11 @@ def host_figure(kinds):
             ratios.setdefault(phase, []).append(min(others.values()) / ours)
         spread = "; ".join(f"{phase} {min(r):.1f} to {max(r):.1f} times" for phase, r in ratios.items())
         finds = [min(others.values()) / ours for _, ours, others in host_finds(document)]
-        more = f"; a find in the index {min(finds):.1f} to {max(finds):.1f} times the better hash map's speed" if finds else ""
+        more = (
+            f"; a find in the index {min(finds):.1f} to {max(finds):.1f} times the better hash map's speed"
+            if finds
+            else ""
+        )
         threads = "one thread" if document["threads"] == 1 else f"{document['threads']} threads"
         lines.append(f"With {threads}, Hotbed's speed relative to the better library: {spread}{more}.")
     return None, " ".join(lines) + "\n\n" + sources(kinds["host"]) if lines else "No results yet."
@@ -602,7 +636,9 @@ def by_date(documents):
 
 
 def default_results(kinds, backend):
-    """{workload: (document, result)} with the default insertion policy; static and hash tables are different workloads."""
+    """{workload: (document, result)} with the default insertion policy; static and hash tables are different
+    workloads.
+    """
     found = {}
     for document in by_date(kinds["workloads"]):
         if document["backend"] != backend:
@@ -655,13 +691,16 @@ def peers_figure(kinds):
     if losses:
         text += "; it is slower in " + ", ".join(f"{name} ({1 / r:.2f} times)" for r, name in sorted(losses))
     unchecked = [name for name, (_, result) in found.items() if not result["rows_checked"]]
-    text += ". Rows were compared bit for bit with a plain model in the same runs" + (f", except for {', '.join(unchecked)}" if unchecked else "")
+    text += ". Rows were compared bit for bit with a plain model in the same runs" + (
+        f", except for {', '.join(unchecked)}" if unchecked else ""
+    )
     text += (
-        ". W3 to W8 are with the default insertion policy, probation, which the repeating batches of these workloads favour; the bars of "
-        "plain insertion show them without it. * published for an H100.\n\n"
+        ". W3 to W8 are with the default insertion policy, probation, which the repeating batches of these workloads "
+        "favour; the bars of plain insertion show them without it. * published for an H100.\n\n"
     )
     text += sources([document for document, _ in found.values()])
-    return plots.bars("Time of a step, ms (log scale); in brackets: the peer's time over Hotbed's", groups, log=True), text
+    title = "Time of a step, ms (log scale); in brackets: the peer's time over Hotbed's"
+    return plots.bars(title, groups, log=True), text
 
 
 def limits_figure(kinds):
@@ -670,19 +709,21 @@ def limits_figure(kinds):
     for name, (_, result) in found.items():
         limit = result["limit_forward_ms"] + result.get("limit_link_ms", 0) + result["limit_backward_ms"]
         train, evaluation = result["graph_train_ms"] / limit, result["graph_eval_ms"] / result["limit_eval_ms"]
-        if "upper_rows" in result and result["upper_rows"] < result["keys"]:  # the limit ignores rows that eval reads in the lower tier
+        # The limit ignores rows that eval reads in the lower tier.
+        if "upper_rows" in result and result["upper_rows"] < result["keys"]:
             evaluation = None
         groups.append(
             (name, [("train", train, f"{train:.2f}"), ("eval", evaluation, f"{evaluation:.2f}" if evaluation else "")])
         )
     nearest = min((g[1][0][1], g[0]) for g in groups)
     text = (
-        f"Training is closest to the reference in {nearest[1]} ({nearest[0]:.2f} times). The reference is the time in which the copy rate of "
-        "the same run moves each byte of the step once, and the link the rows that this run fetched; it is not a strict bound, since sorted "
-        "moves use the link better than its probe. Eval of W5 to W8 is left out, because its reference does not count the rows that it "
-        "reads in host memory."
+        f"Training is closest to the reference in {nearest[1]} ({nearest[0]:.2f} times). The reference is the time in "
+        "which the copy rate of the same run moves each byte of the step once, and the link the rows that this run "
+        "fetched; it is not a strict bound, since sorted moves use the link better than its probe. Eval of W5 to W8 is "
+        "left out, because its reference does not count the rows that it reads in host memory."
     )
-    return plots.bars("Time of a step over the reference time of the same run (dashed: 1; shorter is better)", groups, line=1.0), text
+    title = "Time of a step over the reference time of the same run (dashed: 1; shorter is better)"
+    return plots.bars(title, groups, line=1.0), text
 
 
 def scaling_figure(kinds):
@@ -706,8 +747,9 @@ def scaling_figure(kinds):
     single = next((r["single_ms"] for r in document["results"] if r["single_ms"]), None)
     last = document["results"][-1]["ranks"]
     text = (
-        f"A storage without a collection takes {ms(single)} ms for a step of W1; a collection on one GPU takes longer, and from there to {last} "
-        f"GPUs a rank keeps {best:.2f} of its speed with the ONE_SIDED plan. The dashed line is the goal, 0.9.\n\n" + sources([document])
+        f"A storage without a collection takes {ms(single)} ms for a step of W1; a collection on one GPU takes longer, "
+        f"and from there to {last} GPUs a rank keeps {best:.2f} of its speed with the ONE_SIDED plan. The dashed line "
+        "is the goal, 0.9.\n\n" + sources([document])
     )
     return plots.bars("Weak scaling of W1: share of one GPU's speed", groups, line=0.9), text
 
@@ -727,9 +769,10 @@ def plans_figure(kinds):
     document = documents[0]
     exposed = next(p for p in document["plans"] if p["plan"] == "prefetch")["exposed_ms"]
     text = (
-        f"Beside a dense model of the same length, the plan with prefetch leaves {exposed:.1f} of {document['ahead_ms']:.1f} ms exposed when "
-        f"{document.get('move_sms') or 8} SMs move rows. With fewer SMs exchange and prefetch take longer, and so does the dense model beside "
-        "them: the shares of different numbers of SMs do not compare directly.\n\n"
+        f"Beside a dense model of the same length, the plan with prefetch leaves {exposed:.1f} of "
+        f"{document['ahead_ms']:.1f} ms exposed when {document.get('move_sms') or 8} SMs move rows. With fewer SMs "
+        "exchange and prefetch take longer, and so does the dense model beside them: the shares of different numbers "
+        "of SMs do not compare directly.\n\n"
         + "\n".join(
             f"- {d['device']}, commit {d['commit'][:7]}: `hotbed-plans --backend cuda --insertion {d['insertion']}"
             + (f" --move-sms {d['move_sms']}`" if d.get("move_sms") else "`")
@@ -746,13 +789,13 @@ def checkpoint_figure(kinds):
         for entry in document["benchmarks"]:
             if entry.get("error_occurred") or "median_us" not in entry or "of_probe" not in entry:
                 continue
-            operation, arguments = micro_name(entry["name"])
+            operation, _ = micro_name(entry["name"])
             moved = entry["bytes_per_second"] * entry["real_time"] * 1e-6 / 1e9
             rate_of = moved / (entry["median_us"] * 1e-6)
             where = "H200" if "H200" in device else "host"
             groups.append(
                 (
-                    f"{operation[len('checkpoint/'):].replace('_', ' ')}, {where}, {moved:.1f} GB",
+                    f"{operation[len('checkpoint/') :].replace('_', ' ')}, {where}, {moved:.1f} GB",
                     [
                         ("Hotbed", rate_of, f"{rate_of:.2f}"),
                         ("O_DIRECT probe", entry["probe_gb_per_s"], f"{entry['probe_gb_per_s']:.2f}"),
@@ -763,8 +806,9 @@ def checkpoint_figure(kinds):
     if not groups:
         return None, "No results yet: `hotbed-bench --benchmark_filter=checkpoint/`."
     text = (
-        f"Saves and loads with checksums reach {min(rates):.2f} to {max(rates):.2f} of a raw O_DIRECT probe of the same bytes, measured just before "
-        "each of them; the probe moves 4 MiB at a time from one thread, a save has four writers."
+        f"Saves and loads with checksums reach {min(rates):.2f} to {max(rates):.2f} of a raw O_DIRECT probe of the "
+        "same bytes, measured just before each of them; the probe moves 4 MiB at a time from one thread, a save has "
+        "four writers."
     )
     return plots.bars("Checkpoints, GB/s", groups), text
 
@@ -795,12 +839,13 @@ def curves_figure(kinds):
         for phase, texts in parts.items():
             least, most = (f(points, key=lambda r: r[f"{phase}_to_limit"]) for f in (min, max))
             texts.append(
-                f"{name} {least[f'{phase}_to_limit']:.1f} (at {least['value']:g}) to {most[f'{phase}_to_limit']:.1f} ({most['value']:g})"
+                f"{name} {least[f'{phase}_to_limit']:.1f} (at {least['value']:g}) to "
+                f"{most[f'{phase}_to_limit']:.1f} ({most['value']:g})"
             )
     text = (
         "![Time for each key while one parameter varies](figures/curves.svg)\n\n"
-        f"Time over the limit, lowest and highest: train {', '.join(parts['train'])}; eval {', '.join(parts['eval'])}. The limit moves "
-        "each byte of the step once at the copy rate of the same run.\n\n" + sources([document])
+        f"Time over the limit, lowest and highest: train {', '.join(parts['train'])}; eval {', '.join(parts['eval'])}. "
+        "The limit moves each byte of the step once at the copy rate of the same run.\n\n" + sources([document])
     )
     return plots.curves("Time for each key of a step, ns", ["train", "eval"], panels), text
 
@@ -818,7 +863,8 @@ def verification():
     rows = [[r["date"][:10], f"`{r['commit'][:7]}`", r["device"], r["what"], r["seen"]] for r in records]
     return (
         "# Verification on GPUs\n\n"
-        "For maintainers: which tests and tools ran on a GPU, at which commit, and what they reported. Written by `./run report` from\n"
+        "For maintainers: which tests and tools ran on a GPU, at which commit, and what they reported. Written by "
+        "`./run report` from\n"
         "`bench/results/verification/*.json`, to which `./run gpu` adds a file; do not edit.\n\n"
         + table(["date", "commit", "device", "what", "result"], rows)
         + "\n"
@@ -828,13 +874,47 @@ def verification():
 # --- pages -----------------------------------------------------------------------------------------------
 
 LONG = {
-    "workloads": ("Workloads", workload_section, "`hotbed-workloads` measures them; docs/performance.md describes them."),
-    "exchange": ("Exchanges between ranks", exchange_section, "`hotbed-exchange` measures them. *Efficiency*, in brackets, is the same plan's step on one rank over this one's."),
-    "plans": ("Exchange and prefetch beside the model", plans_section, "`hotbed-plans` measures them: steps of W5 beside a dense model as long as exchange and prefetch together."),
-    "link": ("Ways to move rows over the link", moves_section, "`hotbed-link` measures them, alone and beside a dense model."),
-    "checkpoint": ("Checkpoints", checkpoint_section, "`hotbed-bench --benchmark_filter=checkpoint/` measures them. *Share* is the probe's time over Hotbed's; *others* the share of the processors that other programs used."),
-    "host": ("The host backend beside other libraries", host_section, "`bench/host.py` measures them: the fastest of many steps, on the same cores. *EmbeddingBag* is PyTorch's, with sparse gradients (its AdaGrad has a state for each element; the others' is row-wise); *TBE* is FBGEMM's for processors, which has no Adam. Both are static: they do no hashing. The hash maps are looped over, without prefetching, and hold their keys in two to four times the memory of the index."),
-    "micro": ("Kernels one by one", micro_section, "`hotbed-bench` measures them. *Of limit* is the least time over the median: for the index the time in which plain code reads as many random lines, for others that in which a large copy moves the bytes."),
+    "workloads": (
+        "Workloads",
+        workload_section,
+        "`hotbed-workloads` measures them; docs/performance.md describes them.",
+    ),
+    "exchange": (
+        "Exchanges between ranks",
+        exchange_section,
+        "`hotbed-exchange` measures them. *Efficiency*, in brackets, is the same plan's step on one rank over this "
+        "one's.",
+    ),
+    "plans": (
+        "Exchange and prefetch beside the model",
+        plans_section,
+        "`hotbed-plans` measures them: steps of W5 beside a dense model as long as exchange and prefetch together.",
+    ),
+    "link": (
+        "Ways to move rows over the link",
+        moves_section,
+        "`hotbed-link` measures them, alone and beside a dense model.",
+    ),
+    "checkpoint": (
+        "Checkpoints",
+        checkpoint_section,
+        "`hotbed-bench --benchmark_filter=checkpoint/` measures them. *Share* is the probe's time over Hotbed's; "
+        "*others* the share of the processors that other programs used.",
+    ),
+    "host": (
+        "The host backend beside other libraries",
+        host_section,
+        "`bench/host.py` measures them: the fastest of many steps, on the same cores. *EmbeddingBag* is PyTorch's, "
+        "with sparse gradients (its AdaGrad has a state for each element; the others' is row-wise); *TBE* is FBGEMM's "
+        "for processors, which has no Adam. Both are static: they do no hashing. The hash maps are looped over, "
+        "without prefetching, and hold their keys in two to four times the memory of the index.",
+    ),
+    "micro": (
+        "Kernels one by one",
+        micro_section,
+        "`hotbed-bench` measures them. *Of limit* is the least time over the median: for the index the time in which "
+        "plain code reads as many random lines, for others that in which a large copy moves the bytes.",
+    ),
 }
 FIGURE_OF = {
     "peers": peers_figure,
@@ -870,7 +950,8 @@ def main():
     files = {}
     for name, (title, section, text) in LONG.items():
         files[os.path.join(RESULTS, name + ".md")] = (
-            f"# {title}\n\nWritten by `./run report` from the JSON files beside it; do not edit. {text}\n\n{section(kinds)}\n"
+            f"# {title}\n\nWritten by `./run report` from the JSON files beside it; do not edit. {text}\n\n"
+            f"{section(kinds)}\n"
         )
     page = read(PAGE)
     for name, figure in FIGURE_OF.items():

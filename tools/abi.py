@@ -45,17 +45,30 @@ def debug_information(cc: str) -> list[Entry]:
         source, made = pathlib.Path(folder, "abi.c"), pathlib.Path(folder, "abi.o")
         source.write_text('#include "hotbed/hotbed.h"\n')
         subprocess.run(
-            [cc, "-std=c11", "-g", "-gdwarf-4", "-fno-eliminate-unused-debug-types", f"-I{ROOT / 'include'}", "-c",
-             str(source), "-o", str(made)], check=True)
+            [
+                cc,
+                "-std=c11",
+                "-g",
+                "-gdwarf-4",
+                "-fno-eliminate-unused-debug-types",
+                f"-I{ROOT / 'include'}",
+                "-c",
+                str(source),
+                "-o",
+                str(made),
+            ],
+            check=True,
+        )
         text = subprocess.run(
-            ["readelf", "--wide", "--debug-dump=info", str(made)], check=True, capture_output=True, text=True).stdout
+            ["readelf", "--wide", "--debug-dump=info", str(made)], check=True, capture_output=True, text=True
+        ).stdout
     entries, stack = [], []
     for line in text.split("\n"):
         tag = re.match(r" *<(\d+)><([0-9a-f]+)>: Abbrev Number: \d+ \((DW_TAG_\w+)\)", line)
         if tag:
             entry = Entry(int(tag[1]), tag[3][7:])
             entries.append(entry)
-            del stack[entry.depth:]
+            del stack[entry.depth :]
             if stack:
                 stack[-1].children.append(entry)
             stack.append(entry)
@@ -74,18 +87,23 @@ def types(cc: str) -> list[str]:
         name = entry.values.get("name", "")
         if entry.tag == "structure_type" and name.startswith("hotbed_") and "byte_size" in entry.values:
             lines.append(f"struct {name} {entry.values['byte_size']}")
-            lines += [f"struct {name} {field.values['data_member_location']} {field.values['name']}"
-                      for field in entry.children if field.tag == "member"]
+            lines += [
+                f"struct {name} {field.values['data_member_location']} {field.values['name']}"
+                for field in entry.children
+                if field.tag == "member"
+            ]
         elif entry.tag == "enumeration_type":
-            lines += [f"enum {name or '-'} {value.values['name']} {value.values['const_value']}"
-                      for value in entry.children if value.values["name"].startswith("HOTBED_")]
+            lines += [
+                f"enum {name or '-'} {value.values['name']} {value.values['const_value']}"
+                for value in entry.children
+                if value.values["name"].startswith("HOTBED_")
+            ]
     return lines
 
 
 def exported(library: str) -> set[str]:
     """The functions that the library exports."""
-    text = subprocess.run(
-        ["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
     return {line.split()[-1] for line in text.split("\n") if " T " in line}
 
 
@@ -104,8 +122,10 @@ def main() -> int:
     if hidden:
         print("exported, but not declared in a public header:", *hidden, sep="\n  ")
         return 1
-    lines = ["# The ABI of Hotbed on x86-64, written by tools/abi.py --write.",
-             "# struct NAME BYTES; struct NAME OFFSET FIELD; enum NAME ENUMERATOR VALUE; function PROTOTYPE"]
+    lines = [
+        "# The ABI of Hotbed on x86-64, written by tools/abi.py --write.",
+        "# struct NAME BYTES; struct NAME OFFSET FIELD; enum NAME ENUMERATOR VALUE; function PROTOTYPE",
+    ]
     lines += types(cc) + [f"function {declared[name]}" for name in sorted(declared)]
     if "--write" in sys.argv:
         TABLE.parent.mkdir(exist_ok=True)
@@ -116,8 +136,10 @@ def main() -> int:
     differences = list(difflib.unified_diff(before, lines, *names, n=0, lineterm=""))
     if differences:
         print(*differences, sep="\n")
-        print("\nThe ABI has changed.  Fields of sized structs, enumerators and functions may be appended; nothing "
-              "else may change after a release.  tools/abi.py --write LIBRARY accepts the change.")
+        print(
+            "\nThe ABI has changed.  Fields of sized structs, enumerators and functions may be appended; nothing "
+            "else may change after a release.  tools/abi.py --write LIBRARY accepts the change."
+        )
     return 1 if differences else 0
 
 

@@ -6,6 +6,7 @@
 A file uses another if its object needs a symbol that the other one defines.  Prints each circle with a symbol for every
 arrow; exits with status 1 if there is one.
 """
+
 import collections
 import os
 import subprocess
@@ -57,7 +58,8 @@ def main() -> int:
                 continue
             path = os.path.join(where, name)
             source = os.path.relpath(path, objects)[: -len(".o")]
-            for line in subprocess.run(["nm", "-P", path], capture_output=True, text=True, check=True).stdout.split("\n"):
+            listed = subprocess.run(["nm", "-P", path], capture_output=True, text=True, check=True).stdout
+            for line in listed.split("\n"):
                 parts = line.split()
                 if len(parts) < 2 or not parts[0].startswith("hotbed_"):
                     continue

@@ -3,10 +3,11 @@
 
 In README.md, docs/ and bench/results/*.md: each relative link leads to a file, and to a heading if it names one; each
 hotbed_... identifier is declared in include/ or used in the sources; each path of a source exists; each option that a
-command passes to one of the project's programs occurs in the program's sources; each step of ./run exists; and the table
-of docs/guide/api.md names functions of its headers, as many as it says.  Prints each finding; exits with status 1 if
-there is one.
+command passes to one of the project's programs occurs in the program's sources; each step of ./run exists; and the
+table of docs/guide/api.md names functions of its headers, as many as it says.  Prints each finding; exits with status 1
+if there is one.
 """
+
 import glob
 import os
 import re
@@ -50,7 +51,9 @@ def sources(patterns: List[str]) -> str:
 
 
 def check_table_of_calls() -> List[str]:
-    """Findings in docs/guide/api.md.  `_name` is the name before it with another verb: `hotbed_stream_create`, `_sync`."""
+    """Findings in docs/guide/api.md.  `_name` is the name before it with another verb: `hotbed_stream_create`,
+    `_sync`.
+    """
     page = "docs/guide/api.md"
     rows = re.findall(r"^\| `(\w+\.h)` \| (`hotbed_.*?) \|", read(os.path.join(ROOT, page)), re.M)
     found: List[str] = []
@@ -63,10 +66,11 @@ def check_table_of_calls() -> List[str]:
                 declared = read(os.path.join(ROOT, "include/hotbed", name))
                 continue
             words = before.split("_")
-            names = [name] if name.startswith("hotbed_") else ["_".join(words[:n]) + name for n in range(len(words), 1, -1)]
+            whole = name.startswith("hotbed_")
+            names = [name] if whole else ["_".join(words[:n]) + name for n in range(len(words), 1, -1)]
             known = [n for n in names if re.search(rf"\b{n}\(", declared)]
             if known:
-                before = name if name.startswith("hotbed_") else before
+                before = name if whole else before
                 calls += 1
             else:
                 found.append(f"{page}: {header} does not declare {name}")
@@ -76,12 +80,20 @@ def check_table_of_calls() -> List[str]:
 
 
 def main() -> int:
-    pages = [os.path.join(ROOT, "README.md")] + sorted(
-        glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=True)
-        + glob.glob(os.path.join(ROOT, "bench", "results", "*.md"))
+    pages = [
+        os.path.join(ROOT, "README.md"),
+        *sorted(
+            glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=True)
+            + glob.glob(os.path.join(ROOT, "bench", "results", "*.md"))
+        ),
+    ]
+    code = sources(["include/**/*.h"]) + sources(
+        [
+            f"{m}/**/*.{e}"
+            for m in ("base", "storage", "dist", "pipeline", "checkpoint", "tests", "bench", "examples", "python")
+            for e in ("c", "h", "cu", "cc", "cmake", "txt", "py")
+        ]
     )
-    code = sources(["include/**/*.h"]) + sources([f"{m}/**/*.{e}" for m in ("base", "storage", "dist", "pipeline",
-                   "checkpoint", "tests", "bench", "examples", "python") for e in ("c", "h", "cu", "cc", "cmake", "txt", "py")])
     known = set(re.findall(r"\bhotbed_\w+", code))
     run = read(os.path.join(ROOT, "run"))
     options: Dict[str, str] = {program: sources([where]) for program, where in PROGRAMS.items()}
@@ -106,7 +118,9 @@ def main() -> int:
                 report(f"{target or name} has no heading #{anchor}", match.start())
         for match in re.finditer(r"\bhotbed_\w*\w(?!\w|\.cmake)", text):
             identifier = match.group()
-            if identifier.rstrip("_") in known or any(k.startswith(identifier) for k in known if identifier.endswith("_")):
+            if identifier.rstrip("_") in known or any(
+                k.startswith(identifier) for k in known if identifier.endswith("_")
+            ):
                 continue
             report(f"{identifier} does not exist", match.start())
         for match in re.finditer(rf"`((?:{MODULES})/[\w./-]+\.(?:c|h|cu|py|sh|md|json))`", text):

@@ -3,11 +3,12 @@
 
     check_prose.py [PATH...]      files or folders; the default is everything that must be free of findings
 
-Reads comments and string literals of C, CUDA and Python, comments and quoted strings of shell and CMake, and the text of
-Markdown outside of code.  A phrase is found across line ends and at the beginning of a sentence too.  Names of files and
-identifiers are searched for words that the project does not use.  Prints each finding with its place; exits with status 1
-if there is one.  docs/glossary.md and docs/decisions/ may define or quote any word.
+Reads comments and string literals of C, CUDA and Python, comments and quoted strings of shell and CMake, and the text
+of Markdown outside of code.  A phrase is found across line ends and at the beginning of a sentence too.  Names of files
+and identifiers are searched for words that the project does not use.  Prints each finding with its place; exits with
+status 1 if there is one.  docs/glossary.md and docs/decisions/ may define or quote any word.
 """
+
 import io
 import os
 import re
@@ -18,8 +19,23 @@ from typing import Iterator, List, Tuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Paths that must be free of findings.
-CLEAN = ["README.md", "docs", "include", "base", "checkpoint", "dist", "pipeline", "storage", "examples", "python", "tests",
-         "bench", "tools", "cmake", "run"]
+CLEAN = [
+    "README.md",
+    "docs",
+    "include",
+    "base",
+    "checkpoint",
+    "dist",
+    "pipeline",
+    "storage",
+    "examples",
+    "python",
+    "tests",
+    "bench",
+    "tools",
+    "cmake",
+    "run",
+]
 EXEMPT = ("docs/glossary.md", "docs/decisions/", "tools/check_prose.py", "tests/support/test_check_prose.py")
 
 # (pattern, what to write instead); case does not matter
@@ -30,7 +46,10 @@ PATTERNS = [
     (r"\b(that|those) of\b(?! the same\b)", "repeat the noun"),
     (r"\bthose (that|which|who)\b", "repeat the noun"),
     (r"\bone that (is|was|has|does|can)\b", "repeat the noun"),
-    (r"\bwho (has|is|asks|can|sees|reads|waits|finds|wants|would|knows|needs)\b(?! Hotbed)", "name the thread, rank or caller"),
+    (
+        r"\bwho (has|is|asks|can|sees|reads|waits|finds|wants|would|knows|needs)\b(?! Hotbed)",
+        "name the thread, rank or caller",
+    ),
     (r"(^|[.;] )(?-i:Who) (?![^.]*\?)", "name the thread, rank or caller"),
     (r"\btold\b", "receives, is reported"),
     (r"\b(is|are|was|were) there\b(?! (a|an|any|no)\b)", "exists"),
@@ -53,7 +72,10 @@ PATTERNS = [
     (r"\bseal(s|ed|ing)?\b", "checksum"),
     (r"\bnotes? of (a|an|the|each) (row|key)\b", "metadata"),
     (r"\bforgiv(e|es|en|ing)\b", "tolerate"),
-    (r"\b(haul|nursery|victim|team|rig|road)s?\b", "the plain description (transfer, new rows, evicted row, ranks, fixture, path)"),
+    (
+        r"\b(haul|nursery|victim|team|rig|road)s?\b",
+        "the plain description (transfer, new rows, evicted row, ranks, fixture, path)",
+    ),
     (r"\bmeetings?\b|\bcomes? together\b", "rendezvous"),
     (r"\brooms?\b", "capacity, space"),
     (r"\bbox(es)?\b", "the plain description (bucket, rectangle, machine)"),
@@ -165,8 +187,11 @@ def findings_of(path: str, text: str) -> Iterator[Tuple[int, str, str]]:
 
 def files_of(paths: List[str]) -> List[str]:
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--"] + paths,
-        cwd=ROOT, capture_output=True, text=True, check=True,
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *paths],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return [p for p in listed.stdout.split("\n") if p and not p.startswith(EXEMPT)]
 
@@ -187,7 +212,7 @@ def main() -> int:
         except UnicodeDecodeError:
             continue
         for number, phrase, instead in findings_of(path, text):
-            print(f"{path}:{number}: \"{phrase}\": {instead}")
+            print(f'{path}:{number}: "{phrase}": {instead}')
             found += 1
     print(f"{len(files)} files, {found} findings")
     return 1 if found else 0

@@ -18,7 +18,10 @@ def preprocessed(cc: str) -> str:
     """The declarations of the public headers, without other headers."""
     text = subprocess.run(
         [cc, "-E", "-std=c11", f"-I{ROOT / 'include'}", str(ROOT / "include/hotbed/hotbed.h")],
-        check=True, capture_output=True, text=True).stdout
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     ours, lines = False, []
     for line in text.split("\n"):
         marker = re.match(r'# \d+ "([^"]*)"', line)

@@ -26,6 +26,7 @@ CUDA"): the tool reports that as an error.  If the tool itself fails, and report
 alone on its GPU, and then counts neither as clean nor as a finding ("tool failed").
 Exit status 1: a finding, or a test that failed.
 """
+
 import argparse
 import collections
 import concurrent.futures
@@ -45,8 +46,8 @@ FOUND = 99  # exit status of the tool for findings
 SKIPPED = 77
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 # Memcheck: tests make CUDA calls fail on purpose, and check the outcome.  If several threads launch, initcheck misses
-# writes unless launches block, and racecheck hangs: its threads wait for a lock of the driver.  Synccheck determines by itself
-# how many mbarriers a block has, and fails a launch that has more: bulk copies use two per thread.
+# writes unless launches block, and racecheck hangs: its threads wait for a lock of the driver.  Synccheck determines by
+# itself how many mbarriers a block has, and fails a launch that has more: bulk copies use two per thread.
 OPTIONS = {
     "memcheck": ["--report-api-errors", "no"],
     "racecheck": ["--kernel-name-exclude", "kns=3cub", "--force-blocking-launches"],
@@ -56,7 +57,7 @@ OPTIONS = {
 SHARE = 30  # seconds of a process; when the time of --within is up, what running processes have done is lost
 GUESS = 5  # seconds of a test without a result
 CLEAN = ["clean", "no CUDA", "skipped"]
-RESULTS = CLEAN + ["did not end", "not begun", "tool failed", "FAILED"]
+RESULTS = [*CLEAN, "did not end", "not begun", "tool failed", "FAILED"]
 # Rows, the kernels of one storage first.
 ORDER = ["S([12489]|1[0357]|2[123])", "S.*", "D.*", "C.*", "P.*", ".*"]
 PASSED = re.compile(r"^[1-9]\d* passed, ", re.M)
@@ -81,7 +82,10 @@ def read_entries(build):
     """(name, command, environment) of the programs that run on one GPU, or on several threads of it."""
     shown = subprocess.run(
         ["ctest", "--test-dir", build, "-L", "gpu", "-LE", "slow", "-R", "^test_", "--show-only=json-v1"],
-        check=True, capture_output=True, text=True).stdout
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     for test in json.loads(shown)["tests"]:
         command = test.get("command", [])
         environment = dict(os.environ)
@@ -155,14 +159,31 @@ class Run:
         first, left = self.tests[0], until - time.monotonic()
         if left <= 0:
             return "not begun"
-        full = ["compute-sanitizer", "--tool", first.tool, *OPTIONS.get(first.tool, []),
-                "--error-exitcode", str(FOUND), *first.command, *(t.test for t in self.tests)]
+        full = [
+            "compute-sanitizer",
+            "--tool",
+            first.tool,
+            *OPTIONS.get(first.tool, []),
+            "--error-exitcode",
+            str(FOUND),
+            *first.command,
+            *(t.test for t in self.tests),
+        ]
         self.log = logs / f"{first.tool}-{first.name}.log"
         with open(self.log, "w") as out:
             process = subprocess.Popen(
-                full, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-                env={**first.environment, "CUDA_VISIBLE_DEVICES": gpu, "HOTBED_TEST_SMALL": "1",
-                     "HOTBED_TEST_TOOL": first.tool})
+                full,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={
+                    **first.environment,
+                    "CUDA_VISIBLE_DEVICES": gpu,
+                    "HOTBED_TEST_SMALL": "1",
+                    "HOTBED_TEST_TOOL": first.tool,
+                },
+            )
             try:
                 return judge(process.wait(min(seconds, left)), self.log.read_text(errors="replace"))
             except subprocess.TimeoutExpired:
@@ -184,7 +205,7 @@ def make_runs(tests, took):
     return runs
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def list_tests(program):
     return subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
 
@@ -193,8 +214,12 @@ def find_tests(entries, rows, tools, only, modes):
     for name, command, environment in entries:
         if name.count(".") > 1 and not modes:
             continue
-        places = [i for i, regex in enumerate(ORDER) for row, programs in rows.items()
-                  if re.fullmatch(regex, row) and name.split(".")[0] in programs]
+        places = [
+            i
+            for i, regex in enumerate(ORDER)
+            for row, programs in rows.items()
+            if re.fullmatch(regex, row) and name.split(".")[0] in programs
+        ]
         place = name.count(".") > 1, min(places, default=len(ORDER))
         for tool in tools:
             for test in list_tests(command[0]):
@@ -211,8 +236,7 @@ def report(tests, rows):
     for row, programs in rows.items():
         parts = []
         for tool in dict.fromkeys(t.tool for t in tests):
-            of = [t.result in CLEAN for t in tests
-                  if t.tool == tool and t.entry.split(".")[0] in programs]
+            of = [t.result in CLEAN for t in tests if t.tool == tool and t.entry.split(".")[0] in programs]
             if of:
                 parts.append(f"{tool} whole, {len(of)}" if all(of) else f"{tool} {sum(of)} of {len(of)}")
         if parts:
@@ -244,7 +268,9 @@ def main():
         for tool, name, seconds, result in (line.split(maxsplit=3) for line in o.results.read_text().splitlines()):
             before[tool, name] = result
             took[name] = max(took[name], float(seconds))
-    tests = sorted(find_tests(entries, rows, o.tools, o.only, o.modes), key=lambda test: (test.place, -took.get(test.name, GUESS)))
+    tests = sorted(
+        find_tests(entries, rows, o.tools, o.only, o.modes), key=lambda test: (test.place, -took.get(test.name, GUESS))
+    )
     gpus, lock = Gpus(o.gpus), threading.Lock()
 
     def one(run, last):

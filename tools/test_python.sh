@@ -51,8 +51,8 @@ environment "$main" torch==2.14.1 $torchrecs $most $checkers
 rm -rf build/python/dist build/python/release
 "$main"/bin/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w build/python/dist .
 ls -l build/python/dist
-"$main"/bin/ruff check python examples/python docs/site tests/headers tools/abi.py tools/declarations.py bench/bench_module.py
-"$main"/bin/ruff format --check python bench/bench_module.py
+"$main"/bin/ruff check .
+"$main"/bin/ruff format --check .
 "$main"/bin/mypy
 tests "$main" build/python/dist/hotbed-*.whl python/tests
 (cd build/python && "$main/bin/python" "$root/bench/bench_module.py" --device cpu --scale 0.0002 --steps 20 --batches 4 \

@@ -83,8 +83,12 @@ def stage(source: pathlib.Path) -> None:
             (source / name).write_text(text)
     reference.write(ROOT / "include/hotbed", source / "reference")
     index = INDEX
-    for word, folder in (("GUIDES", "docs/guide"), ("DESIGN", "docs/design"), ("DECISIONS", "docs/decisions"),
-                         ("RESULTS", "bench/results")):
+    for word, folder in (
+        ("GUIDES", "docs/guide"),
+        ("DESIGN", "docs/design"),
+        ("DECISIONS", "docs/decisions"),
+        ("RESULTS", "bench/results"),
+    ):
         pages = sorted(p for p in ROOT.glob(folder + "/*.md") if p.name != "README.md")
         index = index.replace(word, "\n".join(str(p.relative_to(ROOT).with_suffix("")) for p in pages))
     (source / "index.md").write_text(index)
@@ -97,8 +101,21 @@ def main() -> int:
     out = pathlib.Path(sys.argv[1]).resolve()
     stage(out / "source")
     return subprocess.call(
-        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", str(HERE), "-d", str(out / "doctrees"),
-         str(out / "source"), str(out / "html")])
+        [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-q",
+            "-W",
+            "--keep-going",
+            "-c",
+            str(HERE),
+            "-d",
+            str(out / "doctrees"),
+            str(out / "source"),
+            str(out / "html"),
+        ]
+    )
 
 
 if __name__ == "__main__":

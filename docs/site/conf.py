@@ -7,7 +7,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
 
-
 project = "Hotbed"
 author = "The Hotbed authors"
 copyright = author

@@ -113,7 +113,7 @@ def page(header: pathlib.Path) -> str:
     head = title.split(":")[0]
     lines = [head, "=" * len(head), "", inline(title.partition(": ")[2].strip()) + ".", ""]
     lines += ["``#include <hotbed/" + header.name + ">``", "", *prose(rest.strip("\n"))]
-    body = text[top.end():]
+    body = text[top.end() :]
     body = body[: body.rfind("#endif")]
     seen = set()
     for comment, declaration in declarations(body):
@@ -126,7 +126,8 @@ def page(header: pathlib.Path) -> str:
             lines += prose(said)
             continue
         compound = re.match(r"typedef (struct|enum|union) (\w+) \{", declaration) or re.match(
-            r"(struct|enum) (\w+) \{", declaration)
+            r"(struct|enum) (\w+) \{", declaration
+        )
         if compound:
             kind, name = compound[1], compound[2]
             lines += [f".. c:{kind}:: {name}", ""]
@@ -138,10 +139,11 @@ def page(header: pathlib.Path) -> str:
             lines += [f".. c:macro:: {name}", ""]
             content = prose(said)
         elif re.match(r"typedef (struct|enum) (\w+) \2;", declaration) and re.search(
-                rf"^(typedef )?(struct|enum) {declaration.split()[2].rstrip(';')} \{{", body, re.M):
+            rf"^(typedef )?(struct|enum) {declaration.split()[2].rstrip(';')} \{{", body, re.M
+        ):
             continue  # its members follow
         elif declaration.startswith("typedef"):
-            lines += [f".. c:type:: {signature(declaration)[len('typedef '):]}", ""]
+            lines += [f".. c:type:: {signature(declaration)[len('typedef ') :]}", ""]
             note = re.search(r"/\*(.*?)\*/\s*$", declaration, re.S)
             content = prose(said) + (prose(comment_text(note.group())) if note else [])
         elif re.match(r"enum \{", declaration):
@@ -165,6 +167,14 @@ def write(include: pathlib.Path, out: pathlib.Path) -> None:
     for header in headers:
         (out / f"{header.stem}.rst").write_text(page(header))
     title = "C reference"
-    lines = [title, "=" * len(title), "", "One page for each public header; ``hotbed/hotbed.h`` includes them all.", "",
-             ".. toctree::", "   :maxdepth: 1", ""] + [f"   {header.stem}" for header in headers]
+    lines = [
+        title,
+        "=" * len(title),
+        "",
+        "One page for each public header; ``hotbed/hotbed.h`` includes them all.",
+        "",
+        ".. toctree::",
+        "   :maxdepth: 1",
+        "",
+    ] + [f"   {header.stem}" for header in headers]
     (out / "contents.rst").write_text("\n".join(lines) + "\n")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """tests/bench/test_compare.py - bench/compare.py lists exactly the figures that are slower, in files of every kind."""
+
 import copy
 import json
 import pathlib
@@ -29,7 +30,9 @@ for path in files:
     all_figures = list(compare.figures(document))
     kinds.add(document.get("format", "benchmark"))
     assert all_figures, path
-    assert len({(place, field) for place, field, _ in all_figures}) == len(all_figures), f"{path}: two figures of a name"
+    assert len({(place, field) for place, field, _ in all_figures}) == len(all_figures), (
+        f"{path}: two figures of a name"
+    )
     slower, compared, faster = compare.compare(document, document)
     assert (slower, faster) == ([], 0) and 0 < compared <= len(all_figures), path
     values = [number for _, _, number in all_figures]

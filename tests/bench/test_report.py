@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""tests/bench/test_report.py - bench/report.py writes the committed pages and figures; curves are drawn and compared."""
+"""tests/bench/test_report.py - bench/report.py writes the committed pages and figures; curves are drawn and
+compared.
+"""
+
 import pathlib
 import subprocess
 import sys
@@ -17,16 +20,31 @@ assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def curves(backend, train_ms):
-    """A result of hotbed-workloads --curves with two points a curve, of which the second is twice as far from its limit."""
+    """A result of hotbed-workloads --curves with two points a curve, of which the second is twice as far from its
+    limit.
+    """
     results = [
         {
-            "curve": name, "value": value, "keys_a_step": 1000, "train_ms": train_ms * value, "limit_train_ms": 1.0,
-            "train_to_limit": train_ms * value, "eval_ms": value, "limit_eval_ms": 0.5, "eval_to_limit": 2.0 * value,
+            "curve": name,
+            "value": value,
+            "keys_a_step": 1000,
+            "train_ms": train_ms * value,
+            "limit_train_ms": 1.0,
+            "train_to_limit": train_ms * value,
+            "eval_ms": value,
+            "limit_eval_ms": 0.5,
+            "eval_to_limit": 2.0 * value,
         }
         for name in report.PARAMETERS
         for value in (1, 2)
     ]
-    return {"backend": backend, "device": backend, "commit": "0123456789", "command": "hotbed-workloads --curves", "results": results}
+    return {
+        "backend": backend,
+        "device": backend,
+        "commit": "0123456789",
+        "command": "hotbed-workloads --curves",
+        "results": results,
+    }
 
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -6,6 +6,7 @@ Parses MANIFEST from its description in docs/formats.md alone, and compares the 
 by which the sample program fills its tables.  The lines for pandas are taken from docs/formats.md.
 Exit status 77: Python has no h5py.
 """
+
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ try:
 except ImportError:
     system = "/usr/bin/python3"  # only the distribution's Python finds the distribution's h5py
     if os.path.exists(system) and os.path.realpath(sys.executable) != os.path.realpath(system):
-        os.execv(system, [system] + sys.argv)
+        os.execv(system, [system, *sys.argv])
     print("skipped: Python has no h5py")
     sys.exit(77)
 try:
@@ -91,7 +92,7 @@ def check_content(path, optimizer):
     lines = open(os.path.join(path, "MANIFEST")).read().splitlines()
     found = dict(line.split(" ")[1:] for line in lines if line.startswith("content "))
     with h5py.File(os.path.join(path, "shard-00000-of-00001.h5"), "r") as shard:
-        for name, group, is_hash, dim, rows in TABLES:
+        for name, group, is_hash, _, rows in TABLES:
             table = shard["tables/" + group]
             columns = [table["keys"][:] if is_hash else np.arange(rows, dtype=np.int64)]
             values = table["values"]
@@ -117,7 +118,7 @@ def check_extents(path, extents):
         for (table, column), (offset, length, root) in extents.items():
             group = "+" if table == "." else table
             name = {"blocks": "/integrity/blocks", "extra": "/extra"}.get(column)
-            dataset = shard[name or "/tables/%s/%s" % (group, column)]
+            dataset = shard[name or f"/tables/{group}/{column}"]
             check(dataset.size * dataset.id.get_type().get_size() == length, "length of " + dataset.name)
             check(length == 0 or dataset.id.get_offset() == offset, "place of " + dataset.name)
             check(dataset.chunks is None and dataset.compression is None, "layout of " + dataset.name)
@@ -131,18 +132,18 @@ def check_extents(path, extents):
 
 def check_table(index, number, optimizer):
     name, group, is_hash, dim, rows = TABLES[number]
-    weight = index["state_dict/embeddings.%s.weight" % name]
-    check(weight == index["embeddings/%s/weight" % group], "link of " + name)
+    weight = index[f"state_dict/embeddings.{name}.weight"]
+    check(weight == index[f"embeddings/{group}/weight"], "link of " + name)
     check(weight.shape == (rows, dim), "shape of " + name)
     keys = np.arange(rows)
     if is_hash:
-        keys = index["state_dict/embeddings.%s.weight_id" % name][:]
-        scores = index["state_dict/embeddings.%s.metadata" % name][:]
+        keys = index[f"state_dict/embeddings.{name}.weight_id"][:]
+        scores = index[f"state_dict/embeddings.{name}.metadata"][:]
         check(sorted(keys) == [i * 7919 + 3 for i in range(rows)], "keys of " + name)
         check((scores == keys % 100000).all(), "scores of " + name)
         order = [(bucket_of(int(k)), int(k)) for k in keys]
         check(order == sorted(order), "order of " + name)
-        counts = index["state_dict"].get("embeddings.%s.bucket" % name)
+        counts = index["state_dict"].get(f"embeddings.{name}.bucket")
         check((counts is None) == (rows < 1 << BITS), "whether there are buckets of " + name)
         if counts is not None:
             check(
@@ -150,12 +151,12 @@ def check_table(index, number, optimizer):
                 "buckets of " + name,
             )
     else:
-        check("embeddings.%s.weight_id" % name not in index["state_dict"], "keys of " + name)
+        check(f"embeddings.{name}.weight_id" not in index["state_dict"], "keys of " + name)
     elements = np.arange(dim)
     wanted = (keys[:, None] % 32 + number + elements[None, :]) / 2
     check((weight[:].astype(np.float64) == wanted).all(), "weights of " + name)
     for c, state in enumerate(STATES[optimizer]):
-        data = index["optimizer/embeddings.%s.weight/%s.%s" % (name, name, state)]
+        data = index[f"optimizer/embeddings.{name}.weight/{name}.{state}"]
         wanted = ((keys % 1000 + 10 * number) / 8)[:, None] + c + elements[None, :]
         if optimizer == "rowwise_adagrad":
             wanted = wanted[:, 0]
@@ -189,9 +190,7 @@ def check_h5dump(path):
     if shutil.which("h5dump") is None:
         return
     for name in ("index.h5", "shard-00000-of-00001.h5"):
-        done = subprocess.run(
-            ["h5dump", os.path.join(path, name)], capture_output=True, cwd=tempfile.gettempdir()
-        )
+        done = subprocess.run(["h5dump", os.path.join(path, name)], capture_output=True, cwd=tempfile.gettempdir())
         check(done.returncode == 0 and len(done.stdout) > 10000, "h5dump of " + name)
 
 
@@ -230,13 +229,11 @@ def check_ranks(path):
     if shutil.which("h5dump") is not None:
         for name in names:
             if name != "MANIFEST":
-                subprocess.run(
-                    ["h5dump", os.path.join(path, name)], check=True, stdout=subprocess.DEVNULL
-                )
+                subprocess.run(["h5dump", os.path.join(path, name)], check=True, stdout=subprocess.DEVNULL)
 
 
 def print_versions():
-    print("h5py %s, HDF5 %s, numpy %s" % (h5py.version.version, h5py.version.hdf5_version, np.__version__))
+    print(f"h5py {h5py.version.version}, HDF5 {h5py.version.hdf5_version}, numpy {np.__version__}")
     try:
         import pandas
 

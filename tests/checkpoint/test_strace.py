@@ -9,6 +9,7 @@ calls of one name in one thread, so only calls of the saving thread are chosen; 
 calls of the write-behind thread.
 Exit status 77: strace is missing or may not trace.
 """
+
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ import sys
 import tempfile
 
 FILES = "openat,mkdirat,pwrite64,pread64,fsync,close,renameat,unlinkat,fallocate,newfstatat"
-DRAFT = '.tmp-'
+DRAFT = ".tmp-"
 
 
 def check(condition, what):
@@ -33,14 +34,19 @@ class Fixture:
     def save(self, path, version, wrap=()):
         environment = dict(os.environ, HOTBED_SAMPLE_PATH=path, HOTBED_SAMPLE_RANKS="4", HOTBED_SAMPLE_VERSION=version)
         environment["ASAN_OPTIONS"] = environment.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
-        return subprocess.run(list(wrap) + [self.program], env=environment, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+        return subprocess.run(
+            [*wrap, self.program],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=120,
+        )
 
     def strace(self, calls, options=()):
         """Save under strace; return the exit status and the calls of the first thread."""
         log = os.path.join(self.root, "log")
-        ran = self.save(self.new, "2", ["strace", "-f", "-q", "-s", "256", "-o", log, "-e", "trace=" + calls] +
-                        list(options))
+        ran = self.save(self.new, "2", ["strace", "-f", "-q", "-s", "256", "-o", log, "-e", "trace=" + calls, *options])
         lines = [line.split(None, 1) for line in open(log, errors="replace").read().splitlines()]
         first = lines[0][0] if lines else ""
         return ran.returncode, [text for pid, text in lines if pid == first and re.match(r"\w+\(", text)]
@@ -58,16 +64,20 @@ class Fixture:
         shutil.rmtree(self.new, ignore_errors=True)
 
     def window(self, calls):
-        """The first thread's calls from the creation of the draft on: name, and number among calls of the name, from 1."""
+        """The first thread's calls from the creation of the draft on: name, and number among calls of the name,
+        from 1.
+        """
         status, lines = self.strace(calls)
         check(status == 0 and self.good(self.new), "a save under strace")
         self.clear()
         seen, window, made = {}, [], False
         for line in lines:
             made_file = re.search(r'openat\(.*?"(.*?)".*O_CREAT', line)
-            check(not made_file or re.fullmatch(r"MANIFEST|index\.h5|shard-\S+", made_file.group(1)),
-                  "a save creates a file outside of its draft, which a kill would leave: " + line)
-            name = line[:line.index("(")]
+            check(
+                not made_file or re.fullmatch(r"MANIFEST|index\.h5|shard-\S+", made_file.group(1)),
+                "a save creates a file outside of its draft, which a kill would leave: " + line,
+            )
+            name = line[: line.index("(")]
             seen[name] = seen.get(name, 0) + 1
             made = made or ("mkdirat(" in line and DRAFT in line)
             if made and name != "exit_group":
@@ -80,14 +90,16 @@ def kill(fixture, every):
     window = fixture.window("all")
     left = {"nothing": 0, "all": 0}
     for name, n in window[::every]:
-        fixture.strace("all", ["-e", "inject=%s:signal=KILL:when=%d" % (name, n)])
+        fixture.strace("all", ["-e", f"inject={name}:signal=KILL:when={n}"])
         there = os.path.exists(fixture.new)
-        check(not there or fixture.good(fixture.new), "killed at %s %d: the new checkpoint is not whole" % (name, n))
-        check(fixture.good(fixture.old), "killed at %s %d: the old checkpoint is not whole" % (name, n))
+        check(not there or fixture.good(fixture.new), f"killed at {name} {n}: the new checkpoint is not whole")
+        check(fixture.good(fixture.old), f"killed at {name} {n}: the old checkpoint is not whole")
         left["all" if there else "nothing"] += 1
         fixture.clear()
-    print("killed at %d of %d calls: %d times no new checkpoint existed, %d times a whole one" %
-          (sum(left.values()), len(window), left["nothing"], left["all"]))
+    print(
+        f"killed at {sum(left.values())} of {len(window)} calls: {left['nothing']} times no new checkpoint existed, "
+        f"{left['all']} times a whole one"
+    )
     check(left["nothing"] > 0, "no kill came before the end")
 
 
@@ -95,17 +107,19 @@ def fail(fixture, every, error, sticky):
     window = fixture.window(FILES)
     failed = 0
     for name, n in window[::every]:
-        status, _ = fixture.strace(FILES, ["-e", "inject=%s:error=%s:when=%d%s" % (name, error, n, "+" if sticky else "")])
-        where = "%s at %s %d" % (error, name, n)
-        check(status in (0, 1), where + ": exit status %d" % status)
+        status, _ = fixture.strace(FILES, ["-e", f"inject={name}:error={error}:when={n}{'+' if sticky else ''}"])
+        where = f"{error} at {name} {n}"
+        check(status in (0, 1), where + f": exit status {status}")
         there = os.path.exists(fixture.new)
         check(there or status != 0, where + ": the save succeeded, but the checkpoint does not exist")
         check(not there or fixture.good(fixture.new), where + ": the new checkpoint is not whole")
         check(fixture.good(fixture.old), where + ": the old checkpoint is not whole")
         failed += status != 0
         fixture.clear()
-    print("%s%s at %d of %d calls on files: %d saves failed" %
-          (error, " from then on" if sticky else "", len(window[::every]), len(window), failed))
+    print(
+        f"{error}{' from then on' if sticky else ''} at {len(window[::every])} of {len(window)} calls on files: "
+        f"{failed} saves failed"
+    )
     check(failed > 0, "no save failed")
 
 
@@ -113,8 +127,10 @@ def main():
     if shutil.which("strace") is None:
         print("skipped: no strace")
         return 77
-    if subprocess.run(["strace", "-f", "-o", os.devnull, "true"], stdout=subprocess.DEVNULL,
-                      stderr=subprocess.DEVNULL).returncode != 0:
+    tried = subprocess.run(
+        ["strace", "-f", "-o", os.devnull, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    if tried.returncode != 0:
         print("skipped: strace may not trace here")
         return 77
     every = int(sys.argv[3]) if len(sys.argv) > 3 else 37

@@ -4,6 +4,7 @@ usage: test_tool.py SAMPLE_PROGRAM HOTBED_CKPT
 
 Exit status 77: Python has no numpy.
 """
+
 import itertools
 import json
 import os
@@ -19,7 +20,7 @@ try:
 except ImportError:
     system = "/usr/bin/python3"  # only the distribution's Python finds the distribution's numpy
     if os.path.exists(system) and os.path.realpath(sys.executable) != os.path.realpath(system):
-        os.execv(system, [system] + sys.argv)
+        os.execv(system, [system, *sys.argv])
     print("skipped: Python has no numpy")
     sys.exit(77)
 try:
@@ -46,7 +47,7 @@ def sample(path, **variables):
 
 def tool_run(*words, **options):
     """Run the tool, and check that each line of an error has a text, not only a status."""
-    done = subprocess.run([TOOL] + list(words), capture_output=True, text=True, errors="surrogateescape", **options)
+    done = subprocess.run([TOOL, *words], capture_output=True, text=True, errors="surrogateescape", **options)
     for line in [] if "--progress" in words else done.stderr.splitlines():
         check(line.startswith("hotbed-ckpt: ") and not line.rstrip().endswith(":"), "error line: " + repr(line))
     return done
@@ -56,9 +57,9 @@ def tool(*words, status=0, **options):
     done = tool_run(*words, **options)
     check(
         done.returncode == status,
-        "%s returned %d, not %d: %s" % (" ".join(words), done.returncode, status, done.stderr),
+        f"{' '.join(words)} returned {done.returncode}, not {status}: {done.stderr}",
     )
-    check(done.returncode == 0 or done.stderr or words[0] in ("list", "verify", "diff"), "%s: no text" % (words,))
+    check(done.returncode == 0 or done.stderr or words[0] in ("list", "verify", "diff"), f"{words}: no text")
     return done.stdout
 
 
@@ -140,7 +141,7 @@ def check_mistakes(root):
         (["diff", path, root], root + " is damaged, or is not a checkpoint"),
     ):
         lines = tool_run(*words).stderr.splitlines()
-        check(len(lines) == 1 and expected in lines[0], "%s: %s" % (words, lines))
+        check(len(lines) == 1 and expected in lines[0], f"{words}: {lines}")
     check(tool("gc", place, "--keep=1") == "", "gc mentions what is no checkpoint")
     os.remove(os.path.join(path, "MANIFEST"))
     check("is a checkpoint, not" in tool_run("list", path).stderr, "list of a damaged checkpoint")
@@ -154,7 +155,14 @@ def check_mistakes(root):
 
 
 COMMANDS = {  # with the number of paths
-    "list": 1, "inspect": 1, "verify": 1, "diff": 2, "reshard": 2, "compact": 2, "convert": 2, "gc": 1,
+    "list": 1,
+    "inspect": 1,
+    "verify": 1,
+    "diff": 2,
+    "reshard": 2,
+    "compact": 2,
+    "convert": 2,
+    "gc": 1,
 }
 WITH_BAR = "verify diff reshard compact convert"
 OPTIONS = {  # the commands that take an option, and a value
@@ -190,16 +198,16 @@ def check_options(root):
             check(message in tool_run("convert", *paths, "--to", "npy", *words).stderr, message)
             needed = ["--from", "npy"]
         done = tool_run(command, *paths[:n], *needed, *words)
-        check(done.returncode == 2 or command == "verify", "%s %s returns %d" % (command, option, done.returncode))
-        message = "%s does not take %s, which is an option of %s (see" % (command, option, ", ".join(takers.split()))
+        check(done.returncode == 2 or command == "verify", f"{command} {option} returns {done.returncode}")
+        message = f"{command} does not take {option}, which is an option of {', '.join(takers.split())} (see"
         if command not in takers.split():
-            check(message in done.stderr, "%s %s: %s" % (command, option, done.stderr))
+            check(message in done.stderr, f"{command} {option}: {done.stderr}")
             also = tool_run(command, *paths[:n], option + "=1")
-            check(also.returncode == 2 and message in also.stderr, "%s %s=1: %s" % (command, option, also.stderr))
+            check(also.returncode == 2 and message in also.stderr, f"{command} {option}=1: {also.stderr}")
         else:  # it is about the path
-            check("absent" in done.stderr + done.stdout and "--help" not in done.stderr, "%s %s" % (command, option))
+            check("absent" in done.stderr + done.stdout and "--help" not in done.stderr, f"{command} {option}")
     text = tool("--help")
-    for option, (takers, _) in OPTIONS.items():
+    for option in OPTIONS:
         check(option in text, "the help lacks " + option)
 
 
@@ -241,7 +249,7 @@ def check_show(root):
         check("index.h5 is missing" in tool("verify", bad, *words, status=1), "verify without index.h5")
     os.remove(os.path.join(bad, "MANIFEST"))
     states = {e["name"]: e["state"] for e in tool_json("list", root, status=1)}
-    check(states == {"ranks": "whole", "bad": "damaged", ".tmp-0123": "unfinished"}, "the list has %s" % states)
+    check(states == {"ranks": "whole", "bad": "damaged", ".tmp-0123": "unfinished"}, f"the list has {states}")
     check("MANIFEST is missing" in tool("list", root, status=1), "the same as text")
     shutil.rmtree(bad)
     shutil.rmtree(os.path.join(root, ".tmp-0123"))
@@ -284,7 +292,7 @@ def check_diff(root):
             tool("diff", x, y, status=1)
             found = {r["field"] for r in items if "field" in r}
             found |= {k for r in items for k, v in r.items() if v and k.startswith(("counts_", "times_"))}
-            check(found == set(expect), "%s: diff says %s" % (what, items))
+            check(found == set(expect), f"{what}: diff says {items}")
             differs.append(items)
         shutil.rmtree(b)
 
@@ -309,8 +317,16 @@ def check_diff(root):
     for keys, path in (([1, 2, 3], a), ([2, 3, 4], b)):
         raw = os.path.join(root, "raw")
         os.mkdir(raw)
-        write_raw(raw, "t", 0, 1, emb_keys=np.arange(9), emb_values=np.zeros((9, 4), np.float32),
-                  counter_keys=np.array(keys) + 100, counter_frequencies=np.array(keys) % 3)
+        write_raw(
+            raw,
+            "t",
+            0,
+            1,
+            emb_keys=np.arange(9),
+            emb_values=np.zeros((9, 4), np.float32),
+            counter_keys=np.array(keys) + 100,
+            counter_frequencies=np.array(keys) % 3,
+        )
         tool("convert", raw, path, "--from", "dynamicemb", "--optimizer=" + ("adam" if path == a else "sgd"))
         shutil.rmtree(raw)
     both_ways("counts, and the optimizer", "counts_added", "counts_removed", "optimizer")
@@ -321,7 +337,7 @@ def check_diff(root):
 def write_raw(directory, table, rank, world, **parts):
     for part, data in parts.items():
         data = data.astype(np.int64) if data.dtype.kind == "i" else data
-        data.tofile(os.path.join(directory, "%s_%s.rank_%d.world_size_%d" % (table, part, rank, world)))
+        data.tofile(os.path.join(directory, f"{table}_{part}.rank_{rank}.world_size_{world}"))
 
 
 def read_rows(path):
@@ -349,9 +365,11 @@ def spoil(random, directory):
         to = random.choice([".", ".hid", "_", "x y", "a" * 80, "t\u00e9"])
         for name in names:
             if name.startswith(table):
-                os.rename(os.path.join(directory, name), os.path.join(directory, to + name[len(table):]))
+                os.rename(os.path.join(directory, name), os.path.join(directory, to + name[len(table) :]))
     elif how == 6:
-        name = random.choice(["notes.txt", ".hidden", "x.weight", "sub", "x.exp_avg.npy", "x_emb_keys.rank_1.world_size_2"])
+        name = random.choice(
+            ["notes.txt", ".hidden", "x.weight", "sub", "x.exp_avg.npy", "x_emb_keys.rank_1.world_size_2"]
+        )
         if name == "sub":
             os.makedirs(os.path.join(directory, name), exist_ok=True)
         else:
@@ -378,19 +396,25 @@ def check_whole(root, source, kind, expected_rows):
         if done.returncode == 0:
             found, right = read_rows(out), expected_rows(work)
             taken += 1
-            check(sorted(found) == sorted(right), "tables %s, not %s" % (sorted(found), sorted(right)))
+            check(sorted(found) == sorted(right), f"tables {sorted(found)}, not {sorted(right)}")
             for table, columns in right.items():
                 made = set(found[table]) - set(columns) - {"metadata"}
-                check(not made, "%s has %s, which is in no file of %s" % (table, made, sorted(os.listdir(work))))
+                check(not made, f"{table} has {made}, which is in no file of {sorted(os.listdir(work))}")
                 for column, data in columns.items():
-                    check(found[table][column].tobytes() == data.tobytes(), "%s.%s differs from the file: %s" % (table, column, sorted(os.listdir(work))))
+                    check(
+                        found[table][column].tobytes() == data.tobytes(),
+                        f"{table}.{column} differs from the file: {sorted(os.listdir(work))}",
+                    )
             shutil.rmtree(out)
         else:
-            check(done.returncode in (1, 2) and done.stderr, "import returned %d: %s" % (done.returncode, done.stderr))
-            check(sorted(os.listdir(root)) == sorted(set(os.listdir(root)) - {"imported"}), "a failed import leaves something")
+            check(done.returncode in (1, 2) and done.stderr, f"import returned {done.returncode}: {done.stderr}")
+            check(
+                sorted(os.listdir(root)) == sorted(set(os.listdir(root)) - {"imported"}),
+                "a failed import leaves something",
+            )
             check(not [n for n in os.listdir(root) if n.startswith(".tmp-")], "a failed import leaves a draft")
         shutil.rmtree(work)
-    check(IMPORTS < 40 or 1 <= taken <= 35, "seed %d: %d of %d were imported" % (SEED, taken, IMPORTS))
+    check(IMPORTS < 40 or 1 <= taken <= 35, f"seed {SEED}: {taken} of {IMPORTS} were imported")
 
 
 def rows_of_npy(directory):
@@ -407,8 +431,14 @@ def rows_of_npy(directory):
 
 
 def rows_of_raw(directory):
-    types = {"emb_keys": np.int64, "emb_values": np.float32, "emb_scores": np.uint64, "opt_values": np.float32,
-             "counter_keys": np.int64, "counter_frequencies": np.int64}
+    types = {
+        "emb_keys": np.int64,
+        "emb_values": np.float32,
+        "emb_scores": np.uint64,
+        "opt_values": np.float32,
+        "counter_keys": np.int64,
+        "counter_frequencies": np.int64,
+    }
     tables = {}
     for name in sorted(os.listdir(directory)):
         if name.endswith("_opt_args.json"):
@@ -438,15 +468,24 @@ def check_imports(root):
     tool("convert", path, npy, "--to", "npy")
     os.rename(os.path.join(npy, "static.weight.npy"), os.path.join(npy, "..weight.npy"))  # a table named "."
     for state in ("exp_avg", "exp_avg_sq"):
-        os.rename(os.path.join(npy, "static.%s.npy" % state), os.path.join(npy, "..%s.npy" % state))
+        os.rename(os.path.join(npy, f"static.{state}.npy"), os.path.join(npy, f"..{state}.npy"))
     check_whole(root, npy, "npy", rows_of_npy)
     os.mkdir(raw)
     chance = np.random.default_rng(3)
     for table, rank in itertools.product(("u", ".hid"), range(2)):
         keys = np.arange(20) * 2 + rank
-        write_raw(raw, table, rank, 2, emb_keys=keys, emb_values=chance.random((20, 4), np.float32),
-                  emb_scores=keys + 5, opt_values=chance.random((20, 8), np.float32),
-                  counter_keys=keys + 1000, counter_frequencies=keys + 1)
+        write_raw(
+            raw,
+            table,
+            rank,
+            2,
+            emb_keys=keys,
+            emb_values=chance.random((20, 4), np.float32),
+            emb_scores=keys + 5,
+            opt_values=chance.random((20, 8), np.float32),
+            counter_keys=keys + 1000,
+            counter_frequencies=keys + 1,
+        )
         open(os.path.join(raw, table + "_opt_args.json"), "w").write("{}")
     check_whole(root, raw, "dynamicemb", rows_of_raw)
     # States of different widths on two ranks, though each file fits its keys.
@@ -454,7 +493,7 @@ def check_imports(root):
     tool("convert", raw, os.path.join(root, "out"), "--from", "dynamicemb", status=1)
     for name in (path, npy, raw):
         shutil.rmtree(name)
-    check(not os.listdir(root) or os.listdir(root) == ["ranks"], "imports leave %s" % os.listdir(root))
+    check(not os.listdir(root) or os.listdir(root) == ["ranks"], f"imports leave {os.listdir(root)}")
 
 
 def check_cut_short(root):
@@ -467,7 +506,7 @@ def check_cut_short(root):
         killed = tool_run("convert", path, out, "--to", "npy", **limited(resource.RLIMIT_FSIZE, size))
         check(killed.returncode < 0, "SIGXFSZ did not kill the export")
         left = set(os.listdir(root)) - before
-        check(all(n.startswith(".tmp-") for n in left) and len(left) == 1, "a killed export leaves %s" % left)
+        check(all(n.startswith(".tmp-") for n in left) and len(left) == 1, f"a killed export leaves {left}")
         tool("convert", os.path.join(root, *left), out + "-back", "--from", "npy", status=2)
         shutil.rmtree(os.path.join(root, *left))
 
@@ -507,7 +546,8 @@ def check_npy(root):
 
 def check_times(root):
     path, increment, full, wide, npy, back, one = (
-        os.path.join(root, name) for name in ("pairs", "more", "full", "wide", "npy", "back", "one.h5"))
+        os.path.join(root, name) for name in ("pairs", "more", "full", "wide", "npy", "back", "one.h5")
+    )
     sample(path, HOTBED_SAMPLE_RANKS="2", HOTBED_SAMPLE_TIMES="1", HOTBED_SAMPLE_INCREMENT=increment)
     tool("compact", increment, full)
     tool("reshard", path, wide, "--ranks", "3")
@@ -536,7 +576,7 @@ def check_no_times(path):
 
     def see(name, found):
         del found
-        check(h5py.h5g.get_objinfo(file.id, name.encode()).mtime == 0, "%s: %s has a time" % (path, name))
+        check(h5py.h5g.get_objinfo(file.id, name.encode()).mtime == 0, f"{path}: {name} has a time")
 
     with h5py.File(path, "r") as file:
         file.visititems(see)
@@ -556,8 +596,7 @@ def check_h5(root):
             name = "optimizer/embeddings.hash.weight/hash.exp_avg"
             check(one[name][:][x].tobytes() == index[name][:][y].tobytes(), "states in one file")
             check(
-                one["embeddings/static/weight"][:].tobytes()
-                == index["embeddings/static/weight"][:].tobytes(),
+                one["embeddings/static/weight"][:].tobytes() == index["embeddings/static/weight"][:].tobytes(),
                 "static rows in one file",
             )
     os.remove(out)
@@ -574,10 +613,10 @@ def check_dynamicemb(root):
     for r in range(2):
         mine = keys % 2 == r
         for part, data in (("emb_keys", keys), ("emb_values", values), ("emb_scores", scores), ("opt_values", states)):
-            data[mine].tofile(os.path.join(raw, "user.id_%s.rank_%d.world_size_2" % (part, r)))
+            data[mine].tofile(os.path.join(raw, f"user.id_{part}.rank_{r}.world_size_2"))
         for part in ("counter_keys", "counter_frequencies"):
             data = np.arange(5 * r + 1, 5 * r + 6, dtype=np.int64)
-            data.tofile(os.path.join(raw, "user.id_%s.rank_%d.world_size_2" % (part, r)))
+            data.tofile(os.path.join(raw, f"user.id_{part}.rank_{r}.world_size_2"))
     open(os.path.join(raw, "user.id_opt_args.json"), "w").write("{}")
     tool("convert", raw, out, "--from", "dynamicemb")
     tool("verify", out)
@@ -588,8 +627,13 @@ def check_dynamicemb(root):
     order = {key: i for i, key in enumerate(keys)}
     ids = np.load(os.path.join(npy, "user.id.weight_id.npy"))
     rows = [order[key] for key in ids]
-    for name, data in (("weight", values), ("metadata", scores.astype(np.uint64)), ("exp_avg", states[:, :8]), ("exp_avg_sq", states[:, 8:])):
-        check((np.load(os.path.join(npy, "user.id.%s.npy" % name)) == data[rows]).all(), "imported " + name)
+    for name, data in (
+        ("weight", values),
+        ("metadata", scores.astype(np.uint64)),
+        ("exp_avg", states[:, :8]),
+        ("exp_avg_sq", states[:, 8:]),
+    ):
+        check((np.load(os.path.join(npy, f"user.id.{name}.npy")) == data[rows]).all(), "imported " + name)
     shutil.rmtree(npy)
     shutil.rmtree(out)
     tool("convert", raw, out, "--from", "dynamicemb", "--ages")
@@ -651,15 +695,17 @@ def check_increments(root):
     parent = tool_json("inspect", os.path.join(place, "a"))["id"]
     os.rename(os.path.join(place, "a"), elsewhere)
     orphans = {
-        "b": "its parent %s was not found in this directory" % parent,
-        "c": "it follows b, which is orphaned", "d": "it follows c, which is orphaned"}
+        "b": f"its parent {parent} was not found in this directory",
+        "c": "it follows b, which is orphaned",
+        "d": "it follows c, which is orphaned",
+    }
     check({e["name"]: e["error"] for e in tool_json("list", place, status=1)} == orphans, "orphans name their parents")
     check(orphans["b"] in tool_run("compact", os.path.join(place, "c"), out).stderr, "a parent that is missing")
     os.remove(os.path.join(elsewhere, "index.h5"))
     os.symlink(elsewhere, os.path.join(place, "a"))
     orphans["b"] = "it follows a, a link to a checkpoint that cannot be used"
     errors = {e["name"]: e["error"] for e in tool_json("list", place, status=1) if "error" in e}
-    check(errors == orphans, "a link to a damaged parent: %s" % errors)
+    check(errors == orphans, f"a link to a damaged parent: {errors}")
     shutil.rmtree(place)
     shutil.rmtree(elsewhere)
 
@@ -668,7 +714,7 @@ def check_long_chain(root):
     """compact reads a chain that has more files than may be open."""
     place = os.path.join(root, "long")
     os.mkdir(place)
-    saves = ["s0:0"] + ["s%d:%d:s%d" % (i, i, i - 1) for i in range(1, 70)]
+    saves = ["s0:0"] + [f"s{i}:{i}:s{i - 1}" for i in range(1, 70)]
     sample(place, HOTBED_SAMPLE_RANKS="5", HOTBED_SAMPLE_SAVES=" ".join(saves))
     last, out = os.path.join(place, "s69"), os.path.join(place, "out")
     tool("compact", last, out, **limited(resource.RLIMIT_NOFILE, 380))
@@ -701,7 +747,7 @@ def check_gc(root):
     sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="step-0:0 step-1:1:step-0 step-2:2 step-3:3 step-4:4")
     os.remove(os.path.join(place, "step-1", "index.h5"))
     gone = tool_json("gc", place, "--keep", "1", "--leave-damaged")
-    check(gone == ["step-2", "step-3"], "a damaged increment keeps what it follows: %s" % gone)
+    check(gone == ["step-2", "step-3"], f"a damaged increment keeps what it follows: {gone}")
     shutil.rmtree(place)
 
 
@@ -715,8 +761,17 @@ def check_renamed(root):
     for name, new in (("step-2", "step-2.damaged"), ("step-4", "step-4.damaged-12")):
         os.rename(os.path.join(place, name), os.path.join(place, new))
     states = {e["name"]: e["state"] for e in tool_json("list", place, status=1)}
-    check(states == {"step-0": "whole", "step-1": "whole", "step-2.damaged": "damaged", "step-3": "orphaned",
-                     "step-4.damaged-12": "damaged"}, "states after a renaming: %s" % states)
+    check(
+        states
+        == {
+            "step-0": "whole",
+            "step-1": "whole",
+            "step-2.damaged": "damaged",
+            "step-3": "orphaned",
+            "step-4.damaged-12": "damaged",
+        },
+        f"states after a renaming: {states}",
+    )
     done = tool_run("gc", place, "--keep", "1")
     check(done.returncode == 1 and "step-2.damaged is damaged: a load found damage" in done.stderr, done.stderr)
     check(tool_json("gc", place, "--keep", "1", "--leave-damaged") == ["step-0"], "the newest whole one stays")
@@ -730,14 +785,28 @@ def check_renamed(root):
 def check_names(root):
     """The output is valid JSON for every file name."""
     place = os.path.join(root, "names")
-    names = [b"\xff", b"a\xc3", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf", "\u00e9\U0001f600".encode(), b'"\\\n\x7f', b"\xe2\x82"]
+    names = [
+        b"\xff",
+        b"a\xc3",
+        b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xc0\xaf",
+        "\u00e9\U0001f600".encode(),
+        b'"\\\n\x7f',
+        b"\xe2\x82",
+    ]
     os.mkdir(place)
     for name in names:
         os.mkdir(os.path.join(place.encode(), name))
     found = subprocess.run([TOOL, "list", place, "--json"], capture_output=True).stdout
-    right = ["".join("\\x%02x" % (ord(c) - 0xdc00) if 0xdc80 <= ord(c) <= 0xdcff else c
-                     for c in name.decode("utf-8", "surrogateescape")) for name in names]
-    check(sorted(e["name"] for e in json.loads(found.decode("utf-8"))) == sorted(right), "names: %r" % found)
+    right = [
+        "".join(
+            "\\x%02x" % (ord(c) - 0xDC00) if 0xDC80 <= ord(c) <= 0xDCFF else c
+            for c in name.decode("utf-8", "surrogateescape")
+        )
+        for name in names
+    ]
+    check(sorted(e["name"] for e in json.loads(found.decode("utf-8"))) == sorted(right), f"names: {found!r}")
     shutil.rmtree(place)
 
 

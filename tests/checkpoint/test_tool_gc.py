@@ -6,6 +6,7 @@ A directory has checkpoints and increments from a pool, whole or damaged, copies
 of saves and removals, and unrelated files and directories.  HOTBED_TEST_SEED is the seed, HOTBED_TEST_ROUNDS the
 number of directories (60, or 15 if HOTBED_TEST_SMALL is set).
 """
+
 import json
 import os
 import random
@@ -22,8 +23,17 @@ ROUNDS = int(os.environ.get("HOTBED_TEST_ROUNDS", "15" if "HOTBED_TEST_SMALL" in
 
 # Name, step, and parent of each checkpoint; d1 is newer than the full checkpoints after d.
 POOL = [
-    ("a", 10, None), ("a1", 20, "a"), ("a2", 30, "a1"), ("b", 40, None), ("b1", 50, "b"), ("b2", 60, "b"),
-    ("c", 70, None), ("d", 80, None), ("d1", 200, "d"), ("e", 90, None), ("e1", 95, "e"),
+    ("a", 10, None),
+    ("a1", 20, "a"),
+    ("a2", 30, "a1"),
+    ("b", 40, None),
+    ("b1", 50, "b"),
+    ("b2", 60, "b"),
+    ("c", 70, None),
+    ("d", 80, None),
+    ("d1", 200, "d"),
+    ("e", 90, None),
+    ("e1", 95, "e"),
 ]
 STEP = {name: step for name, step, _ in POOL}
 PARENT = {name: parent for name, _, parent in POOL}
@@ -34,7 +44,7 @@ def root_of(member):
 
 
 def ancestors(member):
-    return [] if PARENT[member] is None else [PARENT[member]] + ancestors(PARENT[member])
+    return [] if PARENT[member] is None else [PARENT[member], *ancestors(PARENT[member])]
 
 
 class Entry:
@@ -75,7 +85,19 @@ class Round:
 
     def name_for(self, member):
         name = self.random.choice(
-            [b"%s", b"%s", b"%s", b"step-%s", b".%s", b"%s.damaged", b"%s.damaged-2", b"%s \xff\xc3", "%s-\u00e9\"\\".encode(), b"%s" + b"x" * 250])
+            [
+                b"%s",
+                b"%s",
+                b"%s",
+                b"step-%s",
+                b".%s",
+                b"%s.damaged",
+                b"%s.damaged-2",
+                b"%s \xff\xc3",
+                '%s-\u00e9"\\'.encode(),
+                b"%s" + b"x" * 250,
+            ]
+        )
         name = (name % member.encode())[:255]
         while name in self.entries:
             name = (name + b"'")[-255:]
@@ -221,8 +243,7 @@ class Round:
         return parent is None or any(e.member == parent and self.whole(e) for e in self.entries.values())
 
     def states(self):
-        return {
-            n: "orphaned" if e.state == "whole" and not self.whole(e) else e.state for n, e in self.entries.items()}
+        return {n: "orphaned" if e.state == "whole" and not self.whole(e) else e.state for n, e in self.entries.items()}
 
     def snapshot(self, top):
         found = {}
@@ -256,19 +277,19 @@ class Round:
     # --- runs of the tool ---
 
     def run(self, *words, status=None):
-        done = subprocess.run([TOOL] + list(words), capture_output=True)
-        self.check(status is None or done.returncode in status, "%s returned %d: %s" % (words, done.returncode, done.stderr))
+        done = subprocess.run([TOOL, *words], capture_output=True)
+        self.check(status is None or done.returncode in status, f"{words} returned {done.returncode}: {done.stderr}")
         self.check(done.returncode == 0 or b": " in done.stderr or words[0] == "list", "an error without a text")
         return done
 
     def check(self, condition, what):
         if not condition:
-            sys.exit("failed: seed %d: %s\n%s" % (SEED, what, "\n".join(
-                "%r %s" % (n, vars(e)) for n, e in sorted(self.entries.items()))))
+            entries = "\n".join(f"{n!r} {vars(e)}" for n, e in sorted(self.entries.items()))
+            sys.exit(f"failed: seed {SEED}: {what}\n{entries}")
 
     def json_name(self, name):
         text = name.decode("utf-8", "surrogateescape")
-        return "".join("\\x%02x" % (ord(c) - 0xdc00) if 0xdc80 <= ord(c) <= 0xdcff else c for c in text)
+        return "".join("\\x%02x" % (ord(c) - 0xDC00) if 0xDC80 <= ord(c) <= 0xDCFF else c for c in text)
 
     def check_list(self):
         states = self.states()
@@ -276,7 +297,8 @@ class Round:
         listed = json.loads(self.run("list", self.place, "--json", status=[1 if broken else 0]).stdout.decode())
         self.check(
             {e["name"]: e["state"] for e in listed} == {self.json_name(n): s for n, s in states.items()},
-            "list shows %s" % listed)
+            f"list shows {listed}",
+        )
         steps = [e["step"] for e in listed if "step" in e]
         self.check(steps == sorted(steps), "list is not in order")
         return broken
@@ -285,7 +307,7 @@ class Round:
         broken = self.check_list()
         keep = self.random.choice([1, 1, 2, 3])
         unfinished, leave = self.random.random() < 0.4, self.random.random() < 0.7
-        words = ["gc", self.place, "--json", "--keep=%d" % keep]
+        words = ["gc", self.place, "--json", f"--keep={keep}"]
         words += ["--unfinished"] * unfinished + ["--leave-damaged"] * leave
         place, outside, pool = self.snapshot(self.place), self.snapshot(self.outside), self.snapshot(self.pool)
         dry = self.run(*words, "--dry-run", status=[0, 1])
@@ -298,31 +320,34 @@ class Round:
             for n, s in self.states().items():
                 self.check(
                     s not in ("damaged", "orphaned", "unreadable") or n + b" is " + s.encode() in done.stderr,
-                    "%r is not named" % n)
+                    f"{n!r} is not named",
+                )
             self.check(self.snapshot(self.place) == place, "a gc that refused changed something")
             return
         names = {self.json_name(n): n for n in self.entries}
         removed = [names[n] for n in json.loads(done.stdout.decode())]
         tried = [names[n] for n in json.loads(dry.stdout.decode())]
         failed = any(self.entries[n].nested for n in tried)
-        self.check(done.returncode == (2 if failed else 0), "gc returned %d: %s" % (done.returncode, done.stderr))
-        self.check(failed or removed == tried, "a dry run says %s, gc %s" % (tried, removed))
+        self.check(done.returncode == (2 if failed else 0), f"gc returned {done.returncode}: {done.stderr}")
+        self.check(failed or removed == tried, f"a dry run says {tried}, gc {removed}")
         self.check_after(place, keep, unfinished, removed, tried)
 
     def check_after(self, place, keep, unfinished, removed, tried):
         expected = self.expected(keep, unfinished)
-        self.check(expected is None or set(tried) == expected, "%s would go, expected %s" % (tried, expected))
+        self.check(expected is None or set(tried) == expected, f"{tried} would go, expected {expected}")
         gone = tuple(self.path(n) + b"/" for n in removed)
         left = {p: s for p, s in place.items() if not (p + b"/").startswith(gone)}
         self.check(self.snapshot(self.place) == left, "the remaining files have changed")
         whole = {n for n, s in self.states().items() if s == "whole"}
         for n in removed:
-            self.check(n in whole or (unfinished and self.entries[n].state == "unfinished"), "%r was removed" % n)
-            later = {self.entries[m].member for m in removed[removed.index(n) + 1:]}
+            self.check(n in whole or (unfinished and self.entries[n].state == "unfinished"), f"{n!r} was removed")
+            later = {self.entries[m].member for m in removed[removed.index(n) + 1 :]}
             self.check(
-                not any(self.entries[n].member in ancestors(m) for m in later if m), "%r was removed before its increments" % n)
+                not any(self.entries[n].member in ancestors(m) for m in later if m),
+                f"{n!r} was removed before its increments",
+            )
         for n, e in self.entries.items():
-            self.check(e.target is None or e.target not in removed, "%r, to which %r leads, was removed" % (e.target, n))
+            self.check(e.target is None or e.target not in removed, f"{e.target!r}, to which {n!r} leads, was removed")
         # The remaining checkpoints are as whole as before: none lost a parent.
         newest = max((self.entries[n].member for n in whole), key=STEP.get, default=None)
         fulls = sorted({self.entries[n].member for n in whole if PARENT[self.entries[n].member] is None}, key=STEP.get)
@@ -342,16 +367,21 @@ def main():
         root = root.encode()
         pool = os.path.join(root, b"pool")
         os.mkdir(pool)
-        saves = " ".join("%s:%d%s" % (n, s, ":" + p if p else "") for n, s, p in POOL)
+        saves = " ".join(f"{n}:{s}{':' + p if p else ''}" for n, s, p in POOL)
         subprocess.run(
-            [PROGRAM], check=True, stdout=subprocess.DEVNULL,
-            env=dict(os.environ, HOTBED_SAMPLE_PATH=os.fsdecode(pool), HOTBED_SAMPLE_RANKS="2", HOTBED_SAMPLE_SAVES=saves))
+            [PROGRAM],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env=dict(
+                os.environ, HOTBED_SAMPLE_PATH=os.fsdecode(pool), HOTBED_SAMPLE_RANKS="2", HOTBED_SAMPLE_SAVES=saves
+            ),
+        )
         for number in range(ROUNDS):
             place = os.path.join(root, b"%d" % number)
             os.mkdir(place)
             Round(number, place, pool).gc()
             shutil.rmtree(place)
-        print("ok   hotbed-ckpt gc, %d directories, seed %d" % (ROUNDS, SEED))
+        print(f"ok   hotbed-ckpt gc, {ROUNDS} directories, seed {SEED}")
 
 
 main()

@@ -15,6 +15,7 @@ change by the gradients, so this compares gradients too.  Two differences are in
 
 Exit status 77: Python lacks PyTorch, TorchRec or FBGEMM.
 """
+
 import itertools
 import logging
 import os
@@ -26,10 +27,10 @@ import warnings
 warnings.filterwarnings("ignore")
 logging.disable(logging.WARNING)
 try:
+    import fbgemm_gpu
     import torch
     import torch.distributed
     import torch.multiprocessing
-    import fbgemm_gpu
     import torchrec
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from torchrec.distributed import comm_ops
@@ -46,8 +47,11 @@ ROWS = [11, 40, 7]  # of the tables; for two of them the last rank owns fewer ro
 TABLES = [0, 0, 1, 2, 2]  # the table of each feature
 FEATURES = [f"f{f}" for f in range(len(TABLES))]
 PLANS = ["fixed", "two_phase", "one_sided"]
-KINDS = {"sgd": (1, EmbOptimType.EXACT_SGD), "adagrad": (3, EmbOptimType.EXACT_ADAGRAD),
-         "rowwise_adagrad": (4, EmbOptimType.EXACT_ROWWISE_ADAGRAD)}
+KINDS = {
+    "sgd": (1, EmbOptimType.EXACT_SGD),
+    "adagrad": (3, EmbOptimType.EXACT_ADAGRAD),
+    "rowwise_adagrad": (4, EmbOptimType.EXACT_ROWWISE_ADAGRAD),
+}
 # name: pooled, dedup, optimizer, rate, whether gradients are divided by the number of ranks (TorchRec's default)
 CASES = {
     "sequence, sgd": (False, False, "sgd", 1.0, True),
@@ -74,8 +78,9 @@ def batch_of(step, rank, pooled):
     lengths[(step + rank) % len(TABLES)] = 0
     if step == 2 and rank == 1:
         lengths[:] = 0
-    keys = torch.cat([torch.randint(0, ROWS[table], (int(lengths[f].sum()),), generator=random)
-                      for f, table in enumerate(TABLES)])
+    keys = torch.cat(
+        [torch.randint(0, ROWS[table], (int(lengths[f].sum()),), generator=random) for f, table in enumerate(TABLES)]
+    )
     rows = samples if pooled else len(keys)
     width = DIM * len(TABLES) if pooled else DIM
     return samples, lengths.flatten(), keys, torch.rand(rows, width, generator=random) * 2 - 1
@@ -108,9 +113,15 @@ def jagged_unique_indices(hash_size_cumsum, hash_size_offsets, offsets, keys):
 
 def make_collection(pooled, dedup, optimizer, rate):
     config = torchrec.EmbeddingBagConfig if pooled else torchrec.EmbeddingConfig
-    tables = [config(num_embeddings=rows, embedding_dim=DIM, name=f"t{t}",
-                     feature_names=[name for name, table in zip(FEATURES, TABLES) if table == t])
-              for t, rows in enumerate(ROWS)]
+    tables = [
+        config(
+            num_embeddings=rows,
+            embedding_dim=DIM,
+            name=f"t{t}",
+            feature_names=[name for name, table in zip(FEATURES, TABLES) if table == t],
+        )
+        for t, rows in enumerate(ROWS)
+    ]
     fused = {"optimizer": KINDS[optimizer][1], "learning_rate": rate, "eps": EPS}
     if pooled:
         module = torchrec.EmbeddingBagCollection(device=torch.device("cpu"), tables=tables)
@@ -119,14 +130,19 @@ def make_collection(pooled, dedup, optimizer, rate):
         module = torchrec.EmbeddingCollection(device=torch.device("cpu"), tables=tables)
         sharder = EmbeddingCollectionSharder(fused_params=fused, use_index_dedup=dedup)
     plan = construct_module_sharding_plan(
-        module, {f"t{t}": row_wise(compute_kernel="fused") for t in range(len(ROWS))}, sharder,
-        local_size=WORLD, world_size=WORLD, device_type="cpu")
+        module,
+        {f"t{t}": row_wise(compute_kernel="fused") for t in range(len(ROWS))},
+        sharder,
+        local_size=WORLD,
+        world_size=WORLD,
+        device_type="cpu",
+    )
     env = ShardingEnv.from_process_group(torch.distributed.group.WORLD)
     sharded = sharder.shard(module, plan, env, torch.device("cpu"))
     with torch.no_grad():
         for t, shard in enumerate(shards_of(sharded)):
             first, n = shard.metadata.shard_offsets[0], shard.metadata.shard_sizes[0]
-            shard.tensor.copy_(weights_of(t)[first:first + n])
+            shard.tensor.copy_(weights_of(t)[first : first + n])
     return sharded
 
 
@@ -159,8 +175,7 @@ def train_case(rank, pooled, dedup, optimizer, rate, divided):
 
 def torchrec_rank(rank, folder):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the host name may resolve to an address that is not local
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
     name = "fbgemm::jagged_unique_indices"
     if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU"):
         library = torch.library.Library("fbgemm", "IMPL")
@@ -174,8 +189,18 @@ def torchrec_rank(rank, folder):
 
 
 def write_case(path, pooled, dedup, optimizer, rate, divided):
-    words = [WORLD, STEPS, int(pooled), int(dedup), KINDS[optimizer][0], rate, EPS, 1 / WORLD if divided else 1.0,
-             DIM, len(ROWS)]
+    words = [
+        WORLD,
+        STEPS,
+        int(pooled),
+        int(dedup),
+        KINDS[optimizer][0],
+        rate,
+        EPS,
+        1 / WORLD if divided else 1.0,
+        DIM,
+        len(ROWS),
+    ]
     for t, rows in enumerate(ROWS):
         words += [rows, *weights_of(t).flatten().tolist()]
     words += [len(TABLES), *TABLES]
@@ -200,8 +225,11 @@ def read_result(path):
         for line in file:
             name, number, *values = line.split()
             floats = name in ("output", "rows")
-            result[name, int(number)] = (torch.tensor([float.fromhex(v) for v in values]) if floats else
-                                         torch.tensor([int(v) for v in values], dtype=torch.int64))
+            result[name, int(number)] = (
+                torch.tensor([float.fromhex(v) for v in values])
+                if floats
+                else torch.tensor([int(v) for v in values], dtype=torch.int64)
+            )
     return result
 
 
@@ -231,13 +259,17 @@ def check_received(result, step, values, lengths, pooled, dedup):
     else:  # the same set of keys for each table and rank; the order differs
         by_row = values.split(lengths.tolist())
         for t in range(len(ROWS)):
-            ours = keys[offsets[t]:offsets[t + 1]]
+            ours = keys[offsets[t] : offsets[t + 1]]
             begin = 0
             for rank in range(WORLD):
-                theirs = [by_row[f * rows + sum(samples[:rank]) + s] for f, table in enumerate(TABLES) if table == t
-                          for s in range(samples[rank])]
+                theirs = [
+                    by_row[f * rows + sum(samples[:rank]) + s]
+                    for f, table in enumerate(TABLES)
+                    if table == t
+                    for s in range(samples[rank])
+                ]
                 theirs = torch.cat(theirs)
-                mine = ours[begin:begin + len(theirs)]
+                mine = ours[begin : begin + len(theirs)]
                 assert torch.equal(mine.sort().values, theirs.sort().values)
                 begin += len(theirs)
             assert begin == len(ours)

@@ -58,10 +58,22 @@ def main() -> int:
                 source = pathlib.Path(folder, "example.c")
                 source.write_text(program(header.stem, block))
                 made = subprocess.run(
-                    [sys.argv[1], "-std=c11", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused-result",
-                     "-Wno-unused-variable", "-Wno-unused-value", "-Wno-unused-but-set-variable", f"-I{INCLUDE}",
-                     str(source)],
-                    capture_output=True, text=True)
+                    [
+                        sys.argv[1],
+                        "-std=c11",
+                        "-fsyntax-only",
+                        "-Wall",
+                        "-Werror",
+                        "-Wno-unused-result",
+                        "-Wno-unused-variable",
+                        "-Wno-unused-value",
+                        "-Wno-unused-but-set-variable",
+                        f"-I{INCLUDE}",
+                        str(source),
+                    ],
+                    capture_output=True,
+                    text=True,
+                )
                 if made.returncode != 0:
                     failed.append(f"{header.name}:\n{made.stderr.replace(folder, '')}")
     print(*failed, sep="\n")

@@ -12,9 +12,11 @@ A patch begins with three lines:
 
 The entries of the patch are built and run first.  Where none of them fails, everything that `./run test` runs in that
 build follows, then in the other two, and with --full everything that `./run test full` runs in the three.  With --first
-nothing follows.  A compiler that refuses the fault has found it.  The copy and its builds stay in build/mutations; a second run is faster.
+nothing follows.  A compiler that refuses the fault has found it.  The copy and its builds stay in build/mutations; a
+second run is faster.
 Status 0: the shorter run finds every fault; 1: it does not; 2: no patch has such a name, or one does not apply.
 """
+
 import argparse
 import json
 import os
@@ -33,10 +35,18 @@ LEAST = 60  # patches
 # What `./run test` leaves out of each build.
 SHORT = {
     "host": [],
-    "host-asan": ["-LE", "once|compiler", "-E",
-                  r"^test_storage_(init|unique|accumulate|optimizer)\.[a-z]+\.host$|\.(mpi[24]|tcp2)$|^comm_death\.[a-z]+$"],
-    "host-tsan": ["-LE", "once|compiler|serial", "-E",
-                  r"\.(hash|([a-z]+_)?pinned)\.host$|^test_storage_(init|unique|accumulate|optimizer)\.[a-z]+\.host$|\.tcp2$"],
+    "host-asan": [
+        "-LE",
+        "once|compiler",
+        "-E",
+        r"^test_storage_(init|unique|accumulate|optimizer)\.[a-z]+\.host$|\.(mpi[24]|tcp2)$|^comm_death\.[a-z]+$",
+    ],
+    "host-tsan": [
+        "-LE",
+        "once|compiler|serial",
+        "-E",
+        r"\.(hash|([a-z]+_)?pinned)\.host$|^test_storage_(init|unique|accumulate|optimizer)\.[a-z]+\.host$|\.tcp2$",
+    ],
 }
 PROGRAMS = {  # of entries that are not named after their program
     "train_programs": ["hotbed-train", "hotbed-datagen"],
@@ -52,13 +62,20 @@ class Patch:
     def __init__(self, path):
         self.path, self.name = path, path.stem
         text = path.read_text()
-        field = lambda name: (re.search(rf"^{name}: (.+)$", text, re.M) or [None, ""])[1]
+
+        def field(name):
+            return (re.search(rf"^{name}: (.+)$", text, re.M) or [None, ""])[1]
+
         self.fault, self.tests, self.build = field("Fault"), field("Tests").split(), field("Build")
         self.files = re.findall(r"^\+\+\+ b/(\S+)", text, re.M)
 
     def apply(self, tree, *options):
-        return subprocess.run(["patch", "-p1", "-s", "-N", "-F2", "--no-backup-if-mismatch", *options, "-i", str(self.path)],
-                              cwd=tree, capture_output=True, text=True)
+        return subprocess.run(
+            ["patch", "-p1", "-s", "-N", "-F2", "--no-backup-if-mismatch", *options, "-i", str(self.path)],
+            cwd=tree,
+            capture_output=True,
+            text=True,
+        )
 
     def problem(self):
         if not self.fault or not self.tests or not self.files:
@@ -83,9 +100,9 @@ def check(patches):
 def copy_tree():
     """Bring the copy up to date; files that did not change keep their times, so that builds stay warm."""
     TREE.mkdir(parents=True, exist_ok=True)
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
-                            capture_output=True, check=True).stdout.decode().split("\0")
-    for name in filter(None, listed):
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    for name in filter(None, listed.split("\0")):
         source, target = ROOT / name, TREE / name
         if not source.is_file():
             continue
@@ -99,8 +116,11 @@ def copy_tree():
 def configure(build):
     if (TREE / "build" / build / "build.ninja").exists():
         return
-    options = ["-DHOTBED_BENCH=OFF", "-DCMAKE_COMPILE_WARNING_AS_ERROR=OFF",
-               "-DCMAKE_C_FLAGS_RELWITHDEBINFO=-O1"]  # most of the time is the compiler's
+    options = [
+        "-DHOTBED_BENCH=OFF",
+        "-DCMAKE_COMPILE_WARNING_AS_ERROR=OFF",
+        "-DCMAKE_C_FLAGS_RELWITHDEBINFO=-O1",  # most of the time is the compiler's
+    ]
     for python in ("python3", "/usr/bin/python3"):
         if subprocess.run([python, "-c", "import h5py"], capture_output=True).returncode == 0:
             options.append(f"-DPython3_EXECUTABLE={python}")
@@ -113,8 +133,9 @@ def programs(tests):
 
 
 def compile_targets(build, targets, jobs):
-    return subprocess.run(["ninja", "-C", f"build/{build}", f"-j{jobs}", *targets], cwd=TREE, capture_output=True,
-                          text=True)
+    return subprocess.run(
+        ["ninja", "-C", f"build/{build}", f"-j{jobs}", *targets], cwd=TREE, capture_output=True, text=True
+    )
 
 
 def run_tests(build, options, jobs, small):
@@ -125,8 +146,11 @@ def run_tests(build, options, jobs, small):
     environment = dict(os.environ, **({"HOTBED_TEST_SMALL": "1"} if small else {}))
     done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, errors="replace", env=environment)
     text = done.stdout + done.stderr
-    return re.findall(r"^\s*\d+ - (\S+) \(", text.split("The following tests FAILED:")[-1], re.M) \
-        if "tests FAILED" in text else ([] if done.returncode == 0 else [f"ctest: {text.strip()[-200:]}"])
+    return (
+        re.findall(r"^\s*\d+ - (\S+) \(", text.split("The following tests FAILED:")[-1], re.M)
+        if "tests FAILED" in text
+        else ([] if done.returncode == 0 else [f"ctest: {text.strip()[-200:]}"])
+    )
 
 
 def named(tests):
@@ -202,12 +226,17 @@ def main():
             for name, data in before.items():
                 (TREE / name).write_bytes(data)
         results.append({"fault": patch.name, "run": run, "by": by})
-        print(f"{patch.name}: {'found by ' + by if run else 'NOT FOUND'}"
-              f"{'' if run in ('first', None) else ', by the ' + run + ' run'} ({time.monotonic() - begin:.0f} s)", flush=True)
+        print(
+            f"{patch.name}: {'found by ' + by if run else 'NOT FOUND'}"
+            f"{'' if run in ('first', None) else ', by the ' + run + ' run'} ({time.monotonic() - begin:.0f} s)",
+            flush=True,
+        )
     (WORK / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     missed = [r["fault"] for r in results if r["run"] not in ("first", "short")]
-    print(f"{len(results) - len(missed)} of {len(results)} faults found by the shorter run, "
-          f"in {time.monotonic() - start:.0f} s" + (f"; not: {' '.join(missed)}" if missed else ""))
+    print(
+        f"{len(results) - len(missed)} of {len(results)} faults found by the shorter run, "
+        f"in {time.monotonic() - start:.0f} s" + (f"; not: {' '.join(missed)}" if missed else "")
+    )
     return 1 if missed else 0
 
 

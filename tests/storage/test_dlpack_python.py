@@ -4,12 +4,12 @@ usage: test_dlpack_python.py LIBHOTBED
 
 Host memory only.  Exit status 77: Python has neither PyTorch nor NumPy.
 """
+
 import ctypes
 import gc
 import os
 import sys
-from ctypes import byref, c_bool, c_char_p, c_int, c_uint32, c_uint64
-from ctypes import c_void_p, py_object, sizeof
+from ctypes import byref, c_bool, c_char_p, c_int, c_uint32, c_uint64, c_void_p, py_object, sizeof
 
 try:
     import torch
@@ -22,7 +22,7 @@ except ImportError:
 if torch is None and numpy is None:
     system = "/usr/bin/python3"  # a distribution's NumPy is installed for its own Python
     if os.path.exists(system) and os.path.realpath(sys.executable) != os.path.realpath(system):
-        os.execv(system, [system] + sys.argv)
+        os.execv(system, [system, *sys.argv])
     print("skipped: Python has neither PyTorch nor NumPy")
     sys.exit(77)
 
@@ -38,8 +38,16 @@ api.PyCapsule_GetPointer.argtypes = [py_object, c_char_p]
 
 
 class Want(ctypes.Structure):
-    _fields_ = [("size", c_uint32), ("element", c_int), ("rank", c_uint32), ("writable", c_bool),
-                ("dense", c_bool), ("rows", c_uint64), ("columns", c_uint64), ("name", c_char_p)]
+    _fields_ = [
+        ("size", c_uint32),
+        ("element", c_int),
+        ("rank", c_uint32),
+        ("writable", c_bool),
+        ("dense", c_bool),
+        ("rows", c_uint64),
+        ("columns", c_uint64),
+        ("name", c_char_p),
+    ]
 
 
 class Array(ctypes.Structure):
@@ -50,9 +58,19 @@ RELEASE = ctypes.CFUNCTYPE(None, c_void_p)
 
 
 class View(ctypes.Structure):
-    _fields_ = [("size", c_uint32), ("element", c_int), ("rank", c_uint32), ("memory", c_int),
-                ("data", c_void_p), ("rows", c_uint64), ("columns", c_uint64), ("stride", c_uint64),
-                ("read_only", c_bool), ("release", RELEASE), ("argument", c_void_p)]
+    _fields_ = [
+        ("size", c_uint32),
+        ("element", c_int),
+        ("rank", c_uint32),
+        ("memory", c_int),
+        ("data", c_void_p),
+        ("rows", c_uint64),
+        ("columns", c_uint64),
+        ("stride", c_uint64),
+        ("read_only", c_bool),
+        ("release", RELEASE),
+        ("argument", c_void_p),
+    ]
 
 
 def check(status, expected=0):
@@ -70,8 +88,9 @@ class Lent:
         self.released = 0
         self.callback = RELEASE(self.release)
         self.versioned = versioned
-        view = View(sizeof(View), element, 2, 0, ctypes.addressof(data), rows, columns, stride, False,
-                    self.callback, None)
+        view = View(
+            sizeof(View), element, 2, 0, ctypes.addressof(data), rows, columns, stride, False, self.callback, None
+        )
         self.tensor = c_void_p()
         export = hotbed.hotbed_dl_export_versioned if versioned else hotbed.hotbed_dl_export
         check(export(byref(view), stream, byref(self.tensor)))
@@ -127,8 +146,13 @@ def with_torch():
     output = torch.zeros(4, 12)[:, 3:9]  # a slice, with its own address and stride
     array = read(output, F32, 2, writable=True, columns=6)
     assert (array.data, array.rows, array.columns, array.stride) == (output.data_ptr(), 4, 6, 12)
-    for dtype, element in [(torch.float16, F16), (torch.bfloat16, BF16), (torch.bool, U8),
-                           (torch.uint8, U8), (torch.int64, I64)]:
+    for dtype, element in [
+        (torch.float16, F16),
+        (torch.bfloat16, BF16),
+        (torch.bool, U8),
+        (torch.uint8, U8),
+        (torch.int64, I64),
+    ]:
         assert read(torch.zeros(3, dtype=dtype), element, 1).rows == 3
     assert read(torch.zeros(0, dtype=torch.int64), KEY, 1).rows == 0
     read(keys.int(), KEY, 1, ARGUMENT)

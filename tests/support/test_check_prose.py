@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """tests/support/test_check_prose.py - tools/check_prose.py finds each phrase that it should, wherever it stands."""
+
 import os
 import sys
 
@@ -56,8 +57,17 @@ a compare-and-swap on the meta
 in what order they add numbers
 """.strip().split("\n")
 # Where prose stands in files: (name, before each line, after it).
-PLACES = [("x.md", "", ""), ("x.c", "/* ", " */"), ("x.h", "// ", ""), ("x.cu", 'fail("', '");'), ("x.py", "# ", ""),
-          ("x.py", 'print("', '")'), ("x.sh", "# ", ""), ("x.sh", 'echo "', '"'), ("x.cmake", "# ", "")]
+PLACES = [
+    ("x.md", "", ""),
+    ("x.c", "/* ", " */"),
+    ("x.h", "// ", ""),
+    ("x.cu", 'fail("', '");'),
+    ("x.py", "# ", ""),
+    ("x.py", 'print("', '")'),
+    ("x.sh", "# ", ""),
+    ("x.sh", 'echo "', '"'),
+    ("x.cmake", "# ", ""),
+]
 
 
 def main() -> int:

@@ -148,6 +148,16 @@ hotbed_status hotbed_growth_reserve(
                : hotbed_storage_grow(storage, table, keys < t->most ? keys : t->most, stream);
 }
 
+hotbed_status hotbed_growth_exceed(
+    hotbed_storage *storage, uint32_t table, uint64_t keys, hotbed_stream *stream, bool *grown) {
+    enum { SLOTS_PER_GROWTH = 2 * HOTBED_BUCKET_SLOTS }; /* by which a growth may round up */
+    hotbed_table *t = &storage->tables[table];
+    *grown = hotbed_table_grows(t) && hotbed_table_growing(&t->view).evicts == 0 &&
+             t->capacity >= t->most && t->num_grown < HOTBED_GROWTHS_MOST &&
+             t->capacity - t->most + keys <= (uint64_t)HOTBED_GROWTHS_MOST * SLOTS_PER_GROWTH;
+    return *grown ? grow(storage, t, t->capacity + keys, stream) : HOTBED_OK;
+}
+
 hotbed_status hotbed_storage_segment(
     const hotbed_storage *storage, uint32_t table, uint32_t segment, hotbed_segment_info *out) {
     if (storage == NULL)

@@ -26,7 +26,7 @@ hotbed_status hotbed_storage_rows_view(
     return HOTBED_OK;
 }
 
-static hotbed_status make_args(
+hotbed_status hotbed_storage_rows_args(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     uint8_t *flags, hotbed_stream *stream, hotbed_rows_args *out) {
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
@@ -55,40 +55,27 @@ hotbed_status hotbed_storage_get_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     uint8_t *found, hotbed_stream *stream) {
     hotbed_rows_args args;
-    HOTBED_TRY(make_args(storage, table, n, keys, rows, found, stream, &args));
+    HOTBED_TRY(hotbed_storage_rows_args(storage, table, n, keys, rows, found, stream, &args));
     if (storage->external != NULL)
         return hotbed_storage_rows_external(storage, &args, HOTBED_PASS_GET, stream);
     return n == 0 ? HOTBED_OK : storage->kernels.rows->get(&args, stream);
 }
 
-static hotbed_status set_rows(
-    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
-    bool offered, hotbed_stream *stream) {
-    hotbed_rows_args args;
-    HOTBED_TRY(make_args(storage, table, n, keys, rows, NULL, stream, &args));
-    args.offered = offered;
-    if (storage->external != NULL)
-        return hotbed_storage_rows_external(storage, &args, HOTBED_PASS_SET, stream);
-    return n == 0 ? HOTBED_OK : storage->kernels.rows->set(&args, stream);
-}
-
 hotbed_status hotbed_storage_set_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     hotbed_stream *stream) {
-    return set_rows(storage, table, n, keys, rows, false, stream);
-}
-
-hotbed_status hotbed_storage_offer_rows(
-    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
-    hotbed_stream *stream) {
-    return set_rows(storage, table, n, keys, rows, true, stream);
+    hotbed_rows_args args;
+    HOTBED_TRY(hotbed_storage_rows_args(storage, table, n, keys, rows, NULL, stream, &args));
+    if (storage->external != NULL)
+        return hotbed_storage_rows_external(storage, &args, HOTBED_PASS_SET, stream);
+    return n == 0 ? HOTBED_OK : storage->kernels.rows->set(&args, stream);
 }
 
 hotbed_status hotbed_storage_erase(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, uint8_t *erased,
     hotbed_stream *stream) {
     hotbed_rows_args args;
-    HOTBED_TRY(make_args(storage, table, n, keys, NULL, erased, stream, &args));
+    HOTBED_TRY(hotbed_storage_rows_args(storage, table, n, keys, NULL, erased, stream, &args));
     if (args.table.is_static != 0)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %s is static: its rows cannot be erased",
@@ -112,7 +99,7 @@ static hotbed_status check_free(hotbed_storage *storage, hotbed_stream *stream) 
 
 hotbed_status hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotbed_stream *stream) {
     hotbed_rows_args args;
-    HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
+    HOTBED_TRY(hotbed_storage_rows_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     HOTBED_TRY(check_free(storage, stream));
     /* check_free() has waited for the stream, so no earlier step still writes to the store. */
     if (storage->external != NULL)
@@ -146,7 +133,7 @@ hotbed_status hotbed_storage_empty_table(
     bool zero = fresh && hotbed_memory_is_fresh_zero(&storage->described);
     hotbed_rows_args args;
     hotbed_index_part at;
-    HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
+    HOTBED_TRY(hotbed_storage_rows_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     for (uint32_t part = 0; hotbed_table_part(storage, &storage->tables[table], part, &at);
          part++) {
         hotbed_rows_args one = args;
@@ -205,7 +192,7 @@ hotbed_status hotbed_storage_size(
     hotbed_stream *stream) {
     hotbed_rows_args args;
     uint64_t counts[2] = {0, 0};
-    HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
+    HOTBED_TRY(hotbed_storage_rows_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     if (!hotbed_table_indexed(&args.table))
         counts[0] = args.table.capacity;
     else if (storage->external != NULL)
@@ -271,7 +258,7 @@ hotbed_status hotbed_storage_export_keys(
     hotbed_rows_args args;
     if (n == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "n is NULL");
-    HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
+    HOTBED_TRY(hotbed_storage_rows_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     if (args.table.is_static != 0)
         return export_static(args.table.capacity, capacity, keys, scores, n);
     if (storage->external != NULL)
@@ -287,7 +274,7 @@ hotbed_status hotbed_storage_export_counts(
     hotbed_rows_args args;
     if (n == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "n is NULL");
-    HOTBED_TRY(make_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
+    HOTBED_TRY(hotbed_storage_rows_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     if (args.table.counter.buckets == 0) {
         *n = 0;
         return HOTBED_OK;
@@ -301,7 +288,7 @@ hotbed_status hotbed_storage_import_counts(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const uint64_t *counts,
     hotbed_stream *stream) {
     hotbed_rows_args args;
-    HOTBED_TRY(make_args(storage, table, n, keys, NULL, NULL, stream, &args));
+    HOTBED_TRY(hotbed_storage_rows_args(storage, table, n, keys, NULL, NULL, stream, &args));
     if (n > 0 && counts == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "counts is NULL");
     if (n == 0 || args.table.counter.buckets == 0)

@@ -83,7 +83,7 @@ typedef struct hotbed_rows_args {
     uint64_t n;
     hotbed_tally *tally;   /* of the table */
     uint32_t table_number; /* for fault messages */
-    /* set(): new keys may evict each other, and a key without a slot is no fault */
+    /* set(): keys of the call may evict each other, and a key without a slot is no fault */
     uint32_t offered;
 } hotbed_rows_args;
 
@@ -299,7 +299,7 @@ HOTBED_HD void hotbed_rows_set(
     if (pass == HOTBED_ROWS_RELEASE || pass == HOTBED_ROWS_PLACE)
         return;
     if (hotbed_table_indexed(&a->table) && hotbed_tile_rank(width) == 0)
-        hotbed_rows_touch(a, i, slot, pass == HOTBED_ROWS_HOLD);
+        hotbed_rows_touch(a, i, slot, pass == HOTBED_ROWS_HOLD && a->offered == 0);
     hotbed_rows_write(a, i, slot, false, width);
 }
 

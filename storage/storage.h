@@ -244,6 +244,13 @@ void hotbed_growth_free(hotbed_table *table);
 hotbed_status hotbed_growth_reserve(
     hotbed_storage *storage, uint32_t table, uint64_t keys, hotbed_stream *stream);
 
+/* Grow a table that has reached max_capacity for `keys` more keys. A table that has grown in many
+ * small steps has more slots than a table that has grown in few, and its rows have to fit into the
+ * latter. *grown is false, and nothing has happened, if the table evicts or does not grow, or if
+ * they are too many. Errors: MEMORY, DEVICE. */
+hotbed_status hotbed_growth_exceed(
+    hotbed_storage *storage, uint32_t table, uint64_t keys, hotbed_stream *stream, bool *grown);
+
 /* Allocate what polls need if a table grows; does nothing otherwise. */
 hotbed_status hotbed_growth_create(hotbed_storage *storage, hotbed_stream *stream);
 void hotbed_growth_destroy(hotbed_storage *storage);
@@ -278,6 +285,11 @@ hotbed_status hotbed_storage_check_held(uint32_t held);
  * rows do not have). */
 hotbed_status hotbed_storage_rows_view(
     const hotbed_storage *storage, uint32_t table, const hotbed_rows *rows, hotbed_rows_view *out);
+
+/* Arguments of kernels for a call on n rows by key. Errors: ARGUMENT, as of the call. */
+hotbed_status hotbed_storage_rows_args(
+    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
+    uint8_t *flags, hotbed_stream *stream, hotbed_rows_args *out);
 
 /* Destroy the released tickets, except those whose latest call was on `stream`: these stay for
  * hotbed_ticket_create(), and their pins are released on `stream` without waiting. */

@@ -264,10 +264,11 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  *
  * A table with max_capacity first grows so far that the rows fill less than growth_load of it. If
  * not all rows fit, a table that evicts keeps those with the highest scores, and a table that does
- * not evict fails with FULL. A table that evicts can be filled to its last slot, which is 3 % more
- * rows than its capacity. A table of the same size then cannot place every row, since rows arrive
- * in another order (it kept 98.8 % of a million, which is more than its capacity; with 5 % more
- * capacity 99.94 %).
+ * not evict fails with FULL. The rows of a full table fit into a table of the same size, as
+ * hotbed_storage_offer_rows() fills it, but not if rows are in two tiers and the table evicts: then
+ * it kept 98.8 % of a million, which is more than its capacity, and with 5 % more capacity 99.94 %.
+ * A table that has grown in many steps has more slots than max_capacity needs; a table that does not
+ * evict grows beyond max_capacity for such rows, by 1,280 at most.
  *
  * If the checkpoint has the same number of ranks and the same routes, each rank reads its own
  * shard. Otherwise, with a communicator, each rank reads a share, cut where blocks of the files

@@ -612,12 +612,18 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     hotbed_stream *stream);
 
-/* Set rows like hotbed_storage_set_rows(), but for more rows than an evicting table may hold, for
- * example to load a larger table. Asynchronous. New keys of the call may evict each other, and a
- * key that finds nothing to evict is skipped without a fault. The rows with the highest scores
- * therefore stay, as far as the candidate slots allow. In mode DEFAULT by score, rows of the upper
- * tier stay whatever their score. For tables that do not evict, it is hotbed_storage_set_rows().
- * Errors: ARGUMENT.
+/* Set rows like hotbed_storage_set_rows(), but to fill a table, for example from a checkpoint. While
+ * no ticket holds rows, a hash table in mode HBM_DIRECT takes as many rows as it has slots: rows
+ * move to other slots where a new key would find none. The other calls of this header refuse or
+ * evict keys before a table is full.
+ *
+ * There may be more rows than an evicting table can hold. Keys of the call may evict each other
+ * then, and a key that finds nothing to evict is skipped without a fault. The rows with the highest
+ * scores therefore stay, as far as the candidate slots allow. In mode DEFAULT by score, rows of the
+ * upper tier stay whatever their score.
+ *
+ * Waits for the stream. No other call on the rows of the table may run meanwhile.
+ * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), DEVICE.
  * Faults: FULL (the table does not evict), RANGE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_offer_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,

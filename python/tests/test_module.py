@@ -347,6 +347,37 @@ def test_transforms_of_functions_are_refused():
     ebc(batch(["f", "g"], SAMPLES, ROWS)).values().sum().backward()
 
 
+@pytest.mark.parametrize("kind", ["evicting", "growing", "fixed"])
+def test_the_rows_of_a_full_table_are_loaded_again(kind, tmp_path):
+    size = {"evicting": 1000, "growing": 100, "fixed": 10000}[kind]
+    how = {"evicting": {"evict": ht.Evict.LOWEST}, "growing": {"max_embeddings": 1000}, "fixed": {}}[kind]
+
+    def make():
+        config = ht.EmbeddingBagConfig(size, DIM, "a", feature_names=["f"], use_virtual_table=True, **how)
+        return ht.EmbeddingBagCollection([config], optimizer=ht.Adagrad(lr=0.1), check="ignore")
+
+    ebc = make()
+    for keys in torch.arange(12 * size).split(max(7, size // 50)):
+        lengths = torch.ones(keys.numel(), dtype=torch.int64)
+        ebc(ht.KeyedJaggedTensor(["f"], keys, lengths=lengths)).values().sum().backward()
+        if len(ebc.keys("a")) > 1.1 * max(size, how.get("max_embeddings", 0)):
+            break
+    rows, states = ebc.state_dict(), ebc.fused_optimizer.state_dict()
+    count = len(ebc.keys("a"))
+    assert count > 1.02 * max(size, how.get("max_embeddings", 0))
+    checkpoint.save(tmp_path / "full", ebc)
+    for load in ("checkpoint", "state dict", "itself"):
+        other = ebc if load == "itself" else make()
+        if load == "checkpoint":
+            checkpoint.load(tmp_path / "full", other)
+        else:
+            other.load_state_dict(rows)
+            other.fused_optimizer.load_state_dict(states)
+        assert len(other.keys("a")) == count
+        keys = ebc.keys("a")
+        assert torch.equal(other.rows("a", keys), ebc.rows("a", keys))
+
+
 @pytest.mark.parametrize("skipped", ["the loss", "the second pooling"])
 def test_a_forward_without_backward_does_not_keep_a_checkpoint_from_being_saved(skipped, tmp_path):
     tables = [

@@ -605,6 +605,95 @@ static void offered_rows_are_kept_by_score(hotbed_backend backend) {
     fixture_close(&f.r);
 }
 
+/* A table takes as many rows as it has slots, so the rows of a full table fit into another one. */
+static void full_tables_are_filled_again(hotbed_backend backend) {
+    enum { MOST = 3000 };
+    for (int way = 0; way < 4; way++) {
+        const bool evicts = way % 2 == 0, grown = way >= 2;
+        setup s;
+        fixture r[2];
+        static uint64_t keys[MOST], scores[MOST];
+        static float weights[2][2 * MOST], moments[2][2 * MOST];
+        uint8_t found[MOST];
+        rng random = rng_start((uint64_t)way);
+        setup_start(&s, 1, 2, grown ? 200 : 1000);
+        s.tables[0].score = HOTBED_SCORE_CUSTOM;
+        s.tables[0].evict = evicts ? HOTBED_EVICT_LOWEST : HOTBED_EVICT_NEVER;
+        s.tables[0].max_capacity = grown ? 1000 : 0;
+        s.options.mode = HOTBED_MODE_HBM_DIRECT;
+        s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
+        uint64_t n = MOST, slots = 0;
+        for (int copy = 0; copy < 2; copy++) {
+            fixture *f = &r[copy];
+            hotbed_table_info info = {.size = sizeof info};
+            fixture_open_bare(f, backend, &s.options);
+            /* in three steps; or in one, after which the table has fewer slots */
+            const uint64_t first_step = copy == 0 || evicts ? 400 : 1000;
+            for (uint64_t capacity = first_step; grown && capacity <= 1000; capacity += 300)
+                CHECK_OK(hotbed_storage_grow(f->storage, 0, capacity, f->stream));
+            for (uint64_t i = 0; i < MOST && copy == 0; i++) {
+                keys[i] = rng_next(&random);
+                scores[i] = 1 + rng_below(&random, 100);
+                for (uint64_t e = 0; e < 2; e++) {
+                    weights[0][2 * i + e] = rng_float(&random);
+                    moments[0][2 * i + e] = rng_float(&random);
+                }
+            }
+            const uint64_t *device = fixture_copy(f, keys, sizeof keys);
+            hotbed_rows rows = {
+                .weights = fixture_copy(f, weights[0], sizeof weights[0]),
+                .states = {fixture_copy(f, moments[0], sizeof moments[0])},
+                .scores = fixture_copy(f, scores, sizeof scores)};
+            for (uint64_t first = 0; first < n; first += 700) { /* several calls */
+                hotbed_rows some = {
+                    .weights = (float *)rows.weights + 2 * first,
+                    .states = {rows.states[0] + 2 * first},
+                    .scores = rows.scores + first};
+                const uint64_t count = n - first < 700 ? n - first : 700;
+                /* set_rows() does not grow the table */
+                CHECK_OK(
+                    copy == 0 && grown && !evicts
+                        ? hotbed_storage_set_rows(
+                              f->storage, 0, count, device + first, &some, f->stream)
+                        : hotbed_storage_offer_rows(
+                              f->storage, 0, count, device + first, &some, f->stream));
+            }
+            const hotbed_status fault = hotbed_stream_sync(f->stream);
+            CHECK(fault == HOTBED_OK || (copy == 0 && !evicts && fault == HOTBED_ERR_FULL));
+            CHECK_OK(hotbed_storage_table(f->storage, 0, &info));
+            uint8_t *flags = fixture_alloc(f, MOST);
+            rows.scores = NULL;
+            if (copy == 1) {
+                CHECK_EQ(fixture_size(f, 0), n);
+                CHECK_OK(
+                    hotbed_storage_get_rows(f->storage, 0, n, device, &rows, flags, f->stream));
+                fixture_download(f, found, flags, n);
+                fixture_download(f, weights[1], rows.weights, 2 * n * sizeof(float));
+                fixture_download(f, moments[1], rows.states[0], 2 * n * sizeof(float));
+                for (uint64_t i = 0; i < n; i++)
+                    CHECK_EQ(found[i], 1);
+                CHECK_BYTES(weights[1], weights[0], 2 * n * sizeof(float));
+                CHECK_BYTES(moments[1], moments[0], 2 * n * sizeof(float));
+                continue;
+            }
+            CHECK_OK(hotbed_storage_export_keys(f->storage, 0, MOST, keys, scores, &n, f->stream));
+            slots = info.slots;
+            for (uint32_t g = 0; g < info.segments; g++) {
+                hotbed_segment_info segment = {.size = sizeof segment};
+                CHECK_OK(hotbed_storage_segment(f->storage, 0, g, &segment));
+                slots += segment.slots;
+            }
+            CHECK(evicts || !grown ? n == slots : n <= slots && n > slots - slots / 50);
+            fixture_upload(f, (void *)device, keys, n * sizeof *keys);
+            CHECK_OK(hotbed_storage_get_rows(f->storage, 0, n, device, &rows, NULL, f->stream));
+            fixture_download(f, weights[0], rows.weights, 2 * n * sizeof(float));
+            fixture_download(f, moments[0], rows.states[0], 2 * n * sizeof(float));
+        }
+        fixture_close(&r[0]);
+        fixture_close(&r[1]);
+    }
+}
+
 /* Admission counts only keys without rows. */
 static void admission_does_not_count_keys_that_are_set(hotbed_backend backend) {
     enum { KEYS = 40 };
@@ -644,6 +733,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_call_does_not_evict_its_own_keys", a_call_does_not_evict_its_own_keys},
     {"keys_that_do_not_fit_are_faults", keys_that_do_not_fit_are_faults},
     {"offered_rows_are_kept_by_score", offered_rows_are_kept_by_score},
+    {"full_tables_are_filled_again", full_tables_are_filled_again},
     {"admission_does_not_count_keys_that_are_set", admission_does_not_count_keys_that_are_set},
     {NULL, NULL},
 };

@@ -35,7 +35,7 @@ def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str,
         raise ArgumentError(f"table {table.name!r}: the state dict has no states {wanted}")
     if names:
         keys = given["keys"] if table.is_hash else storage.keys_of(number, table.name, given[names[0]])
-        storage.set_rows(number, keys, {name: given[name] for name in names})
+        storage.set_rows(number, keys, {name: given[name] for name in names}, fill=True)
 
 
 class FusedOptimizer(torch.optim.Optimizer):

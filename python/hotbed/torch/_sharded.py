@@ -433,12 +433,12 @@ class ShardedStorage(Storage):
             part[mine.to(part.device)] = found[name]
         return parts
 
-    def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
+    def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor], fill: bool = False) -> None:
         """Insert or overwrite rows of this rank; keys of other ranks are skipped."""
         self.check_rows(table, keys, given)
         mine = self._mine(table, keys)
         parts = {name: part[mine.to(part.device)] for name, part in given.items()}
-        super().set_rows(table, self._local(table, keys.cpu()[mine]), parts)
+        super().set_rows(table, self._local(table, keys.cpu()[mine]), parts, fill)
 
     def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
         """Replace this rank's rows by the rows of a state dict, which has this rank's rows or all rows."""

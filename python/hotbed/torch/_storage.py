@@ -841,7 +841,7 @@ class Storage:
             kept = kept[torch.isin(kept, indices("keys", keys).cpu())]
             states = self.rows(table, kept, names)
         self.clear(table)
-        self.set_rows(table, keys, given)
+        self.set_rows(table, keys, given, fill=True)
         if kept.numel() > 0:
             self.set_rows(table, kept, states)
 
@@ -875,8 +875,15 @@ class Storage:
                     f"table {self.tables[table].name!r}: {name} is {described(part)}{dtype}, not shape {shape}"
                 )
 
-    def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
-        """Insert or overwrite rows, growing if needed; absent parts keep their values, or the initial ones."""
+    def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor], fill: bool = False) -> None:
+        """Insert or overwrite rows, growing if needed; absent parts keep their values, or the initial ones.
+
+        Args:
+            table: number of the table.
+            keys: ``[n]``, distinct.
+            given: the parts to set, by name.
+            fill: use each slot, so that the rows of a full table fit; warn of rows that a table which evicts drops.
+        """
         self.check_rows(table, keys, given)
         keys = indices("keys", keys).to(self.device)
         rows, parts = self._parts(table, keys.shape[0], list(given))
@@ -888,7 +895,17 @@ class Storage:
             given_keys = [0] * len(self.tables)
             given_keys[table] = keys.shape[0]
             self._grow(keys.shape[0], stream, lambda: given_keys)
-            self.check(lib.hotbed_storage_set_rows(self._c, table, keys.shape[0], data, rows, stream))
+            call = lib.hotbed_storage_offer_rows if fill else lib.hotbed_storage_set_rows
+            self.check(call(self._c, table, keys.shape[0], data, rows, stream))
+            if fill and self.tables[table].is_hash and self.tables[table].evict is Evict.LOWEST:
+                found = torch.zeros(keys.shape[0], dtype=torch.uint8, device=self.device)
+                flags = ffi.cast("uint8_t *", found.data_ptr())
+                self.check(lib.hotbed_storage_get_rows(self._c, table, keys.shape[0], data, ffi.NULL, flags, stream))
+                self.check(lib.hotbed_stream_sync(stream))
+                kept = int(found.sum().item())
+                if kept < keys.shape[0]:
+                    name = self.tables[table].name
+                    warnings.warn(f"table {name!r}: {kept} of {keys.shape[0]} rows fit", stacklevel=2)
             self.check(lib.hotbed_stream_sync(stream))
 
     def clock(self) -> Dict[str, Any]:

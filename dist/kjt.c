@@ -36,7 +36,7 @@ uint64_t hotbed_kjt_rows(const hotbed_kjt *kjt) {
 
 uint32_t hotbed_kjt_find(const hotbed_kjt *kjt, const char *name) {
     uint32_t f = 0;
-    if (kjt->features == NULL)
+    if (kjt->features == NULL || name == NULL)
         return kjt->num_features;
     while (f < kjt->num_features && strcmp(kjt->features[f], name) != 0)
         f++;

@@ -119,7 +119,7 @@ static hotbed_status next_batch(hotbed_pipeline *pipeline, void **batch, bool *e
     const hotbed_agreement *agreement = &pipeline->options.agreement;
     uint64_t least = 0;
     *batch = NULL;
-    *end = true;
+    *end = !pipeline->bound;
     if (pipeline->bound)
         HOTBED_TRY(loader->next(loader->self, batch, end));
     if (*end) {

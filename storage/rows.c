@@ -33,6 +33,8 @@ hotbed_status hotbed_storage_rows_args(
     if (n > 0 && keys == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "n is %llu, but keys is NULL", (unsigned long long)n);
+    if (n >> 48 != 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "n %llu is over 2^48", (unsigned long long)n);
     hotbed_rows_args args = {
         .table = storage->tables[table].view,
         .index = storage->index,

@@ -363,6 +363,10 @@ static hotbed_status check_output(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "stride %llu is below %llu", (unsigned long long)*stride,
             (unsigned long long)least);
+    if (rows > 0 && *stride > INT64_MAX / sizeof(float) / rows)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "stride %llu: %llu rows have more than 2^63 bytes",
+            (unsigned long long)*stride, (unsigned long long)rows);
     return HOTBED_OK;
 }
 

@@ -101,10 +101,12 @@ hotbed_status hotbed_names_check(const void *structs, uint32_t n, size_t stride)
 
 hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, const char *what) {
     const hotbed_initializer *i = initializer;
-    bool finite = isfinite(i->value) && isfinite(i->mean) && isfinite(i->std) &&
-                  isfinite(i->lower) && isfinite(i->upper);
-    if (!finite)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: a number is not finite", what);
+    static const char *const names[] = {"value", "mean", "std", "lower", "upper"};
+    const float numbers[] = {i->value, i->mean, i->std, i->lower, i->upper};
+    for (int n = 0; n < 5; n++)
+        if (!isfinite(numbers[n]))
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "%s: %s %g is not finite", what, names[n], (double)numbers[n]);
     switch (i->kind) {
     case HOTBED_INIT_CONSTANT:
     case HOTBED_INIT_DEBUG:

@@ -232,11 +232,11 @@ hotbed_pipeline_plan_check(const hotbed_pipeline_plan *plan, hotbed_pipeline_pla
 /* Where batches come from. Called on the thread that calls fill and progress. Frozen: it has no
  * size field. */
 typedef struct hotbed_loader {
-    /* Return the next batch, or set *end. The batch must not change until `done`. An error stops
-     * the pipeline. */
+    /* Return the next batch, or set *end, which is false before. The batch must not change until
+     * `done`. An error stops the pipeline. */
     hotbed_status (*next)(void *self, void **batch, bool *end);
-    /* The pipeline has finished with the batch once `event` has passed (do not record it). NULL:
-     * not called. */
+    /* The pipeline has finished with the batch once `event` has passed (do not record it); at once
+     * if `event` is NULL. NULL: not called. */
     void (*done)(void *self, void *batch, hotbed_event *event);
     void *self;
 } hotbed_loader;

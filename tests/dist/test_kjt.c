@@ -250,6 +250,7 @@ static void refusals_name_the_feature(hotbed_backend backend) {
     CHECK_OK(hotbed_kjt_check(&kjt));
     CHECK_EQ(hotbed_kjt_find(&kjt, "shop"), 2);
     CHECK_EQ(hotbed_kjt_find(&kjt, "house"), 3);
+    CHECK_EQ(hotbed_kjt_find(&kjt, NULL), 3);
     kjt.strides = strides;
     CHECK_STATUS(hotbed_kjt_check(&kjt), HOTBED_ERR_ARGUMENT);
     CHECK_STRING(hotbed_last_error(), "kjt: feature 2 (shop) has 3 samples, over batch_size 2");

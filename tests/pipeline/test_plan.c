@@ -92,6 +92,8 @@ static void invalid_sizes_and_names_are_found(hotbed_backend backend) {
     p.tasks[1].name = p.steps[1].task = "dist";
     p.steps[2].after = "dist backward-17";
     check_fault(&p, HOTBED_PIPELINE_NAME, "backward-17");
+    p.steps[2].after = "dist backward-99999999999999999999";
+    check_fault(&p, HOTBED_PIPELINE_NAME, "backward-99999999999999999999");
     p.steps[2].after = "dist backward-0";
     check_fault(&p, HOTBED_PIPELINE_NAME, "backward-0");
     p.steps[2].after = "dist backward-2";

@@ -215,6 +215,9 @@ static void create_refuses_bad_initializers(hotbed_backend backend) {
         refuse_argument(backend, &s, "initializer");
     }
     setup_start(&s, 1, DIM, CAPACITY);
+    s.tables[0].initializer.upper = INFINITY;
+    refuse_argument(backend, &s, "upper inf is not finite");
+    setup_start(&s, 1, DIM, CAPACITY);
     s.tables[0].eval_initializer.kind = HOTBED_INIT_NORMAL; /* must be CONSTANT */
     s.tables[0].eval_initializer.std = 1.0F;
     refuse_argument(backend, &s, "eval_initializer");
@@ -534,12 +537,17 @@ static void forward_and_backward_refuse_bad_arguments(hotbed_backend backend) {
         CHECK_STATUS(hotbed_storage_forward(t, k, out, 0, NULL), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_storage_forward(t, k, out, below, s), HOTBED_ERR_ARGUMENT);
         check_message("stride");
+        CHECK_STATUS(hotbed_storage_forward(t, k, out, (uint64_t)1 << 62, s), HOTBED_ERR_ARGUMENT);
+        check_message("more than 2^63 bytes");
         CHECK_STATUS(hotbed_storage_backward(NULL, k, grad, 0, s), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_storage_backward(t, NULL, grad, 0, s), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_storage_backward(t, k, NULL, 0, s), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_storage_backward(t, k, grad, 0, NULL), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_storage_backward(t, k, grad, below, s), HOTBED_ERR_ARGUMENT);
         check_message("stride");
+        CHECK_STATUS(
+            hotbed_storage_backward(t, k, grad, (uint64_t)1 << 62, s), HOTBED_ERR_ARGUMENT);
+        check_message("more than 2^63 bytes");
         test_ticket_forward(&v.good); /* still prefetched */
         test_ticket_forward(&v.good);
         test_ticket_backward(&v.good, &v.random);

@@ -349,7 +349,8 @@ HOTBED_API void hotbed_storage_destroy(hotbed_storage *storage);
 /* --- the training step ---------------------------------------------------------------------- */
 
 /* The keys of one batch, feature by feature: bag b = feature * batch_size + sample. The same layout
- * as TorchRec's KJT, whose values are `keys` here. */
+ * as TorchRec's KJT, whose values are `keys` here. Arrays are aligned to their elements, as in all
+ * calls of this header. */
 typedef struct hotbed_batch {
     uint32_t size;       /* sizeof(hotbed_batch), set by init */
     uint32_t batch_size; /* samples per feature; 0 is an empty batch */

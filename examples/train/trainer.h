@@ -228,6 +228,9 @@ bool hotbed_run_gather(hotbed_run *trainer, size_t bytes, const void *mine, void
 /* Copy rank 0's bytes to all ranks. */
 bool hotbed_run_share(hotbed_run *trainer, size_t bytes, void *data);
 
+/* Set *first to the lowest rank whose flag is set, or to the number of ranks. */
+bool hotbed_run_find(hotbed_run *trainer, bool flag, uint32_t *first);
+
 /* Whether all ranks are well. A rank that is not has reported why. */
 bool hotbed_run_agree(hotbed_run *trainer, bool well);
 

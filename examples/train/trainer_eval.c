@@ -41,18 +41,18 @@ void hotbed_run_scores_done(void *argument) {
     hotbed_reader_give(b->reader);
 }
 
-/* Gather the scores of all ranks, in rank order. The AUC does not depend on the order. */
-static bool join_scores(hotbed_run *t) {
+/* The number of rows and the loss of one rank. */
+typedef struct scores_summary {
+    uint64_t rows;
+    double loss;
+} scores_summary;
+
+/* Gather the scores of all ranks, whose numbers of rows are in `all`, in rank order. */
+static bool gather_scores(hotbed_run *t, const scores_summary *all) {
     hotbed_eval_scores *scores = &t->scores;
-    uint64_t counts[64], most = 0, rows = 0;
-    double losses[64];
-    if (t->ranks == 1)
-        return true;
-    if (!hotbed_run_gather(t, sizeof scores->rows, &scores->rows, counts) ||
-        !hotbed_run_gather(t, sizeof scores->loss, &scores->loss, losses))
-        return false;
+    uint64_t most = 0, rows = 0;
     for (uint32_t r = 0; r < t->ranks; r++)
-        most = counts[r] > most ? counts[r] : most;
+        most = all[r].rows > most ? all[r].rows : most;
     float *logits = calloc(most * t->ranks + 1, sizeof *logits);
     uint8_t *labels = calloc(most * t->ranks + 1, sizeof *labels);
     bool enough = logits != NULL && labels != NULL && reserve(scores, most * t->ranks + 1);
@@ -62,14 +62,27 @@ static bool join_scores(hotbed_run *t) {
              hotbed_run_gather(t, most, scores->labels, labels);
     scores->loss = 0;
     for (uint32_t r = 0; enough && ok && r < t->ranks; r++) {
-        memcpy(scores->logits + rows, logits + r * most, counts[r] * sizeof *logits);
-        memcpy(scores->labels + rows, labels + r * most, counts[r]);
-        scores->loss += losses[r];
-        rows += counts[r];
+        memcpy(scores->logits + rows, logits + r * most, all[r].rows * sizeof *logits);
+        memcpy(scores->labels + rows, labels + r * most, all[r].rows);
+        scores->loss += all[r].loss;
+        rows += all[r].rows;
     }
     scores->rows = rows;
     free(logits);
     free(labels);
+    return ok;
+}
+
+/* Join the scores of all ranks. The AUC does not depend on their order. */
+static bool join_scores(hotbed_run *t) {
+    scores_summary mine = {.rows = t->scores.rows, .loss = t->scores.loss};
+    if (t->ranks == 1)
+        return true;
+    scores_summary *all = calloc(t->ranks, sizeof *all);
+    if (all == NULL)
+        return hotbed_run_fail(t, "no memory for %u ranks", t->ranks);
+    bool ok = hotbed_run_gather(t, sizeof mine, &mine, all) && gather_scores(t, all);
+    free(all);
     return ok;
 }
 

@@ -34,15 +34,26 @@ bool hotbed_run_share(hotbed_run *t, size_t bytes, void *data) {
     return ok;
 }
 
+bool hotbed_run_find(hotbed_run *t, bool flag, uint32_t *first) {
+    uint8_t mine = flag ? 1 : 0, *all = malloc(t->ranks);
+    *first = 0;
+    if (all == NULL)
+        return hotbed_run_fail(t, "no memory for %u ranks", t->ranks);
+    bool ok = hotbed_run_gather(t, sizeof mine, &mine, all);
+    while (ok && *first < t->ranks && all[*first] == 0)
+        ++*first;
+    free(all);
+    return ok;
+}
+
 bool hotbed_run_agree(hotbed_run *t, bool well) {
-    uint8_t mine = well ? 1 : 0, all[64];
     char error[sizeof t->error];
+    uint32_t first = 0;
     memcpy(error, t->error, sizeof error); /* keep an earlier error apart */
     t->error[0] = '\0';
-    bool ok = hotbed_run_gather(t, sizeof mine, &mine, all);
-    for (uint32_t r = 0; ok && well && r < t->ranks; r++)
-        if (all[r] == 0)
-            return hotbed_run_fail(t, "rank %u has failed", r);
+    bool ok = hotbed_run_find(t, !well, &first);
+    if (ok && well && first < t->ranks)
+        return hotbed_run_fail(t, "rank %u has failed", first);
     if (!well)
         memcpy(t->error, error, sizeof error);
     return ok && well;

@@ -257,14 +257,11 @@ static bool is_incomplete(const char *path) {
 
 /* Whether any rank found the checkpoint damaged; the other ranks may have other errors. */
 static bool is_damaged(hotbed_run *t, const char *path, hotbed_status status, bool *damaged) {
-    uint8_t mine = status == HOTBED_ERR_CORRUPT, all[64];
-    if (status == HOTBED_ERR_IO)
-        mine = is_incomplete(path) ? 1 : 0;
-    if (!hotbed_run_gather(t, sizeof mine, &mine, all))
+    bool mine = status == HOTBED_ERR_CORRUPT || (status == HOTBED_ERR_IO && is_incomplete(path));
+    uint32_t first;
+    if (!hotbed_run_find(t, mine, &first))
         return false;
-    *damaged = false;
-    for (uint32_t r = 0; r < t->ranks; r++)
-        *damaged = *damaged || all[r] != 0;
+    *damaged = first < t->ranks;
     return true;
 }
 

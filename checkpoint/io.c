@@ -163,6 +163,32 @@ hotbed_status hotbed_io_fail(const char *what, const char *name, int error) {
     return hotbed_fail(HOTBED_ERR_IO, "%s %s: %s", what, name, hotbed_reason(-error, reason));
 }
 
+/* Copy the end of `text` to the `*space` bytes before out[*space], and shorten *space. Returns false
+ * if the beginning of `text` has no space. */
+static bool put_end(char *out, size_t *space, const char *text) {
+    size_t length = strlen(text), n = length < *space ? length : *space;
+    *space -= n;
+    memcpy(out + *space, text + length - n, n);
+    return n == length;
+}
+
+void hotbed_io_name(char out[HOTBED_IO_NAME_BYTES], const char *directory, const char *name) {
+    static const char dots[] = "...";
+    size_t begin = HOTBED_IO_NAME_BYTES - 1;
+    out[begin] = '\0';
+    bool whole =
+        put_end(out, &begin, name) &&
+        (directory == NULL || (put_end(out, &begin, "/") && put_end(out, &begin, directory)));
+    if (!whole) {
+        begin = sizeof dots - 1;
+        while (((unsigned char)out[begin] & 0xc0) == 0x80)
+            begin++;
+        begin -= sizeof dots - 1;
+        memcpy(out + begin, dots, sizeof dots - 1);
+    }
+    memmove(out, out + begin, HOTBED_IO_NAME_BYTES - begin);
+}
+
 /* Open a file. Returns a handle, or a negative errno. */
 static int open_any(
     const hotbed_io_calls *calls, const hotbed_io_file *directory, const char *name,
@@ -178,10 +204,7 @@ static int open_any(
 static int open_named(
     const hotbed_io_calls *calls, const hotbed_io_file *directory, const char *name,
     hotbed_io_open_kind kind, hotbed_io_file *out) {
-    if (directory == NULL)
-        snprintf(out->name, sizeof out->name, "%s", name);
-    else
-        snprintf(out->name, sizeof out->name, "%.160s/%.80s", directory->name, name);
+    hotbed_io_name(out->name, directory == NULL ? NULL : directory->name, name);
     int handle = open_any(calls, directory, name, kind);
     out->calls = calls;
     out->handle = handle < 0 ? -1 : handle;

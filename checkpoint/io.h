@@ -68,16 +68,23 @@ typedef struct hotbed_io_calls {
 /* The calls of the operating system. */
 extern const hotbed_io_calls hotbed_io_system;
 
+/* Bytes of a name for messages. The text of an error, of 1024 bytes, has space for more words. */
+enum { HOTBED_IO_NAME_BYTES = 800 };
+
 /* An open file or directory, with the name that messages use. */
 typedef struct hotbed_io_file {
     const hotbed_io_calls *calls;
     int handle; /* below 0: closed */
     int direct; /* bypasses the page cache; below 0: there is none */
-    char name[256];
+    char name[HOTBED_IO_NAME_BYTES];
 } hotbed_io_file;
 
 #define HOTBED_IO_CLOSED                                                                           \
     { .calls = NULL, .handle = -1, .direct = -1 }
+
+/* Write "directory/name", or `name` if `directory` is NULL, to `out`. If it is too long, "..."
+ * replaces its beginning, up to the end of a UTF-8 character. */
+void hotbed_io_name(char out[HOTBED_IO_NAME_BYTES], const char *directory, const char *name);
 
 /* Fail with IO: "`what` `name`: reason of -error". */
 hotbed_status hotbed_io_fail(const char *what, const char *name, int error);

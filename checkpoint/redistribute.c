@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-    BALLOT_BYTES = 256,
+    BALLOT_BYTES = 1280, /* a multiple of ALIGNMENT; holds any error text */
     VOTE_BYTES = 64,
     ROUND_BYTES =
         32 << 20, /* the most that a rank receives in a round, whatever the other ranks send */
@@ -66,7 +66,7 @@ hotbed_status hotbed_vote_with(
     char text[1024] = "";
     if (status != HOTBED_OK) {
         snprintf(text, sizeof text, "%s", hotbed_last_error());
-        snprintf(own.text, sizeof own.text, "%.*s", (int)sizeof own.text - 1, text);
+        snprintf(own.text, sizeof own.text, "%s", text);
     }
     if (bytes > 0)
         memcpy(own.data, data, bytes);
@@ -84,7 +84,7 @@ hotbed_status hotbed_vote_with(
         status = gathered;
     else if (first < size)
         status = hotbed_fail(
-            (hotbed_status)all[first].status, "rank %" PRIu32 ": %.180s", first, all[first].text);
+            (hotbed_status)all[first].status, "rank %" PRIu32 ": %s", first, all[first].text);
     else if (bytes > 0)
         memcpy(data, all[0].data, bytes);
     hotbed_delete(all);

@@ -56,7 +56,7 @@ typedef enum tool_state {
 typedef struct tool_entry {
     char name[TOOL_NAME_BYTES];
     tool_state state;
-    char text[256];         /* the error; for a link, its target path */
+    char text[1024];        /* the error; for a link, its target path */
     uint64_t device, inode; /* of the directory; not set for links */
     bool described; /* MANIFEST was read, and all fields below are set. Links: of the target */
     bool good;      /* its own files are right */

@@ -259,11 +259,11 @@ static void add_roots(walk *w, size_t n, bool good, bool links) {
 static void blame_parent(tool_entry *e, const tool_entry *parent) {
     if (parent->state == TOOL_LINK)
         snprintf(
-            e->text, sizeof e->text,
-            "it follows %.200s, a link to a checkpoint that cannot be used", parent->name);
+            e->text, sizeof e->text, "it follows %s, a link to a checkpoint that cannot be used",
+            parent->name);
     else
         snprintf(
-            e->text, sizeof e->text, "it follows %.200s, which is %s", parent->name,
+            e->text, sizeof e->text, "it follows %s, which is %s", parent->name,
             tool_state_name(parent->state));
 }
 
@@ -380,7 +380,7 @@ static hotbed_status find_targets(const char *path, tool_entry *entries, size_t 
 static hotbed_status read_entries(DIR *list, const char *path, tool_entry **out, size_t *n) {
     hotbed_io_file in = {.calls = &hotbed_io_system, .handle = dirfd(list), .direct = -1};
     size_t capacity = 0;
-    snprintf(in.name, sizeof in.name, "%s", path);
+    hotbed_io_name(in.name, NULL, path);
     for (;;) {
         errno = 0;
         struct dirent *item = readdir(list);

@@ -84,7 +84,7 @@ struct hotbed_reader {
     uint64_t num_batches; /* total; UINT64_MAX: not known yet */
     filling *fillings;    /* [options.num_batches] */
     bool stopping;
-    char error[512];
+    char error[4096 + 512];
     hotbed_reader_times times;
     hotbed_log_source *source; /* from here on used by read_log() only */
     bool at_end;               /* the source has no more bytes */

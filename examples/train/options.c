@@ -77,7 +77,7 @@ static const char usage_text[] =
 
 void hotbed_train_say(const char *format, ...) {
     va_list arguments;
-    char message[2048];
+    char message[3 * 4096];
     va_start(arguments, format);
     (void)vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);

@@ -288,7 +288,7 @@ hotbed_reader *hotbed_run_open(
         .first_line = from != NULL ? from->lines : 0,
         .first_bad = from != NULL ? from->bad : 0,
         .threads = trainer->options.parse_threads};
-    char message[512];
+    char message[HOTBED_TRAIN_ERROR_BYTES];
     hotbed_reader *reader = hotbed_reader_start(&options, message, sizeof message);
     if (reader == NULL)
         hotbed_run_fail(trainer, "%s", message);

@@ -82,6 +82,9 @@ typedef struct hotbed_eval_scores {
     bool no_memory;
 } hotbed_eval_scores;
 
+/* A message holds two paths and a text of the library. */
+enum { HOTBED_TRAIN_ERROR_BYTES = 2 * 4096 + 2048 };
+
 typedef struct hotbed_run {
     hotbed_run_options options;
     hotbed_comm *joined; /* threads or MPI; created by the caller; NULL: one rank */
@@ -144,7 +147,7 @@ typedef struct hotbed_run {
     uint64_t full_faults; /* steps in which a table was full */
     double auc;
     double logloss;
-    char error[1024];
+    char error[HOTBED_TRAIN_ERROR_BYTES];
 } hotbed_run;
 
 /* Create everything that the options ask for. `joined` has the ranks, or is NULL. Call destroy

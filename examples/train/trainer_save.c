@@ -189,7 +189,7 @@ static bool check_newest(hotbed_run *t) {
         return false;
     if (!found || step < t->place.steps)
         return true;
-    snprintf(path, sizeof path, "%.3800s/%s", directory, name);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
     t->saved = step == t->place.steps && is_same_file(path, t->loaded_path);
     return t->saved ||
            hotbed_run_fail(
@@ -298,7 +298,7 @@ bool hotbed_run_resume(hotbed_run *t) {
                     renamed ? "other " : "");
             return true;
         }
-        snprintf(path, sizeof path, "%.3800s/%s", directory, name);
+        snprintf(path, sizeof path, "%s/%s", directory, name);
         if (!load(t, path, &status) || !is_damaged(t, path, status, &damaged))
             return false;
         if (!damaged)

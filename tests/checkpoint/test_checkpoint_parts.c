@@ -482,6 +482,32 @@ static void layouts_need_no_disk_space(hotbed_backend backend) {
 }
 
 /* Exit with an HDF5 file open: libhdf5 flushes it at exit, whatever this library did before. */
+static void long_names_keep_their_end(hotbed_backend backend) {
+    (void)backend;
+    enum { MOST = HOTBED_IO_NAME_BYTES - 1 };
+    char name[HOTBED_IO_NAME_BYTES], directory[MOST + 1] = "";
+    hotbed_io_name(name, NULL, "a");
+    CHECK_STRING(name, "a");
+    hotbed_io_name(name, "d", "a");
+    CHECK_STRING(name, "d/a");
+    memset(directory, 'd', MOST - 2);
+    hotbed_io_name(name, directory, "a"); /* just fits */
+    CHECK_EQ(strlen(name), MOST);
+    CHECK(name[0] == 'd' && strcmp(name + MOST - 3, "d/a") == 0);
+    hotbed_io_name(name, directory, "ab");
+    CHECK_EQ(strlen(name), MOST);
+    CHECK(strncmp(name, "...d", 4) == 0 && strcmp(name + MOST - 4, "d/ab") == 0);
+    /* One of the four cuts is before a character of four bytes, and three are inside of one. */
+    for (size_t cut = 0; cut < 4; cut++) {
+        char text[2 * MOST] = "xxx";
+        for (size_t i = cut; i < sizeof text - 5; i += 4)
+            memcpy(text + i, "\xf0\x9f\x98\x80", 4);
+        hotbed_io_name(name, text, "b");
+        CHECK(strncmp(name, "...\xf0\x9f", 5) == 0 && strlen(name) > MOST - 4);
+        CHECK_STRING(name + strlen(name) - 4, "\x98\x80/b");
+    }
+}
+
 static void end_with_open_file(hotbed_backend backend, const char *path) {
     sample_save_formula(sample_path("saved"), "adam", 5, backend);
     hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
@@ -519,6 +545,7 @@ const hotbed_test hotbed_tests[] = {
     {"keys_are_sorted_by_bucket_then_key", keys_are_sorted_by_bucket_then_key},
     {"the_bucket_hash_is_frozen", the_bucket_hash_is_frozen},
     {"digests_are_xxh3_128", digests_are_xxh3_128},
+    {"long_names_keep_their_end", long_names_keep_their_end},
     {"files_are_written_whole", files_are_written_whole},
     {NULL, NULL},
 };

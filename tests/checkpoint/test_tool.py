@@ -710,6 +710,19 @@ def check_increments(root):
     shutil.rmtree(elsewhere)
 
 
+def check_long_paths(root):
+    """Messages name a file by its whole path."""
+    place = os.path.join(root, *("d" * 120 + str(i) for i in range(5)))
+    os.makedirs(place)
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="a:1")
+    path = os.path.join(place, "a")
+    os.remove(os.path.join(path, "index.h5"))
+    expected = path + "/index.h5 is missing"
+    check(expected in tool("verify", path, status=1), "verify of a long path")
+    check(expected in tool("list", place, status=1), "list of a long path")
+    shutil.rmtree(os.path.join(root, "d" * 120 + "0"))
+
+
 def check_long_chain(root):
     """compact reads a chain that has more files than may be open."""
     place = os.path.join(root, "long")
@@ -826,6 +839,7 @@ def main():
         check_imports(root)
         check_cut_short(root)
         check_long_chain(root)
+        check_long_paths(root)
         check_gc(root)
         check_renamed(root)
         check_names(root)

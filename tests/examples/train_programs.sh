@@ -408,6 +408,13 @@ rm -rf ck3 && mkdir ck3 && cp -r ck/step-0000000014 ck3
 says 1 "ck3 has step-0000000014 of an earlier run" --data train.tsv --load ck/step-0000000014 --save ck3
 says 1 "neither a checkpoint nor a directory of them" --data train.tsv --load .
 says 1 "cannot read none: No such file" --data train.tsv --load none
+deep=$(printf "%0200d/" {1..10})
+mkdir -p "$deep/step-0000000005" && : >"$deep/step-0000000005/MANIFEST"
+says 1 "--load: ${deep}step-0000000005: CORRUPT: ..." --data train.tsv --load "${deep%/}"
+grep -q '0010/step-0000000005/MANIFEST[ :].*: restore the file' err || die "a long path hides the reason"
+mkdir deep && mv "${deep%%/*}" deep && cd deep
+says 0 "${deep}step-0000000005 is damaged, and was renamed to ${deep}step-0000000005.damaged: ..." --data ../train.tsv --save "${deep%/}" --resume
+cd .. && rm -r deep
 says 1 "it was saved with --dim 4" --data train.tsv --load ck --dim 9
 says 1 "--load: ck/step-0000000048: FULL: table c" --data train.tsv --load ck --capacity 20
 says 1 "give a larger --capacity or --max-capacity" --data train.tsv --save ck --resume --capacity 20

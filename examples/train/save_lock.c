@@ -57,14 +57,14 @@ static bool write_owner(int file) {
 /* Whether the path still names the open file: its last owner may have removed it meanwhile. */
 static bool is_named(const hotbed_save_lock *lock) {
     struct stat named, opened;
-    return stat(lock->path, &named) == 0 && fstat(lock->file, &opened) == 0 &&
+    return lstat(lock->path, &named) == 0 && fstat(lock->file, &opened) == 0 &&
            named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
 }
 
 /* Open and lock the file at the path. On failure errno has the reason. */
 static bool open_locked(hotbed_save_lock *lock) {
     for (;;) {
-        lock->file = open(lock->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        lock->file = open(lock->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (lock->file < 0)
             return false;
         if (flock(lock->file, LOCK_EX | LOCK_NB) != 0)
@@ -99,6 +99,10 @@ bool hotbed_save_lock_take(
             directory, before.process, before.host);
         return refuse(lock);
     }
+    if (!locked && why == ELOOP) {
+        snprintf(message, bytes, "%s: is a symbolic link, not a lock: remove it", lock->path);
+        return refuse(lock);
+    }
     if (!locked) {
         snprintf(message, bytes, "%s: cannot make the lock: %s", lock->path, strerror(why));
         return refuse(lock);
@@ -118,10 +122,22 @@ bool hotbed_save_lock_take(
     return true;
 }
 
+bool hotbed_save_lock_check(const hotbed_save_lock *lock, char *message, size_t bytes) {
+    if (is_named(lock))
+        return true;
+    snprintf(
+        message, bytes,
+        "%s is not this run's lock any more: the directory was renamed or replaced, or the lock "
+        "was removed, during the run",
+        lock->path);
+    return false;
+}
+
 void hotbed_save_lock_release(hotbed_save_lock *lock) {
     if (!lock->held)
         return;
-    (void)unlink(lock->path); /* still locked, so the file belongs to this process */
+    if (is_named(lock)) /* otherwise the file is another run's */
+        (void)unlink(lock->path);
     close(lock->file);
     lock->held = false;
 }

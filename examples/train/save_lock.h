@@ -16,12 +16,16 @@ typedef struct hotbed_save_lock {
 } hotbed_save_lock;
 
 /* Lock an existing directory. The lock of a process of this host that has died is taken over. A
- * lock of another host is an error, since this host cannot know whether the owner still runs. On
- * failure returns false, with the reason in message[bytes]. */
+ * lock of another host is an error, since this host cannot know whether the owner still runs. So is
+ * a symbolic link in place of the lock. On failure returns false, with the reason in message[bytes]. */
 bool hotbed_save_lock_take(
     hotbed_save_lock *lock, const char *directory, char *message, size_t bytes);
 
-/* Unlock, and remove the file. Does nothing if the lock is not held. */
+/* Whether the path still names the lock that is held. It does not if the directory was renamed or
+ * replaced, or the lock removed; then the reason is in message[bytes]. */
+bool hotbed_save_lock_check(const hotbed_save_lock *lock, char *message, size_t bytes);
+
+/* Unlock, and remove the file, unless another file has its path. Does nothing if the lock is not held. */
 void hotbed_save_lock_release(hotbed_save_lock *lock);
 
 #endif

@@ -324,6 +324,16 @@ static bool save(hotbed_run *t, const char *path) {
                t, hotbed_checkpoint_save(path, t->storage, &options, t->stream), "--save");
 }
 
+/* Check on rank 0, for all ranks, that no other run may save to the directory. */
+static bool check_lock(hotbed_run *t) {
+    char why[sizeof t->error];
+    bool ok =
+        t->rank > 0 || hotbed_save_lock_check(&t->save_lock, why, sizeof why) ||
+        hotbed_run_fail(
+            t, "--save: step %llu was not saved: %s", (unsigned long long)t->place.steps, why);
+    return hotbed_run_agree(t, ok);
+}
+
 bool hotbed_run_save(hotbed_run *t) {
     char path[PATH_BYTES];
     if (!hotbed_run_sync(t)) /* all steps so far are done and counted in `place` */
@@ -334,6 +344,8 @@ bool hotbed_run_save(hotbed_run *t) {
         path, sizeof path, "%s/step-%010llu", t->options.save, (unsigned long long)t->place.steps);
     if (n < 0 || (size_t)n >= sizeof path)
         return hotbed_run_fail(t, "%s: the name is too long", t->options.save);
+    if (!check_lock(t))
+        return false;
     t->saved = copy_dense(t, false) && save(t, path);
     t->saved_step = t->place.steps;
     return t->saved;

@@ -477,6 +477,33 @@ train --data train.tsv --save shared --quiet || die "a dead run's lock is not ta
 [ -e shared/.hotbed-train.lock ] && die "a run leaves its lock"
 echo 'process 1 on elsewhere' >shared/.hotbed-train.lock
 refuses "process 1 on elsewhere may be saving there: if it has ended, remove that file" --data train.tsv --save shared --resume
+echo precious >precious
+ln -sf ../precious shared/.hotbed-train.lock
+refuses "--save shared/.hotbed-train.lock: is a symbolic link, not a lock: remove it" --data train.tsv --save shared
+[ "$(cat precious)" = precious ] || die "a link in place of the lock destroys its target"
+rm shared/.hotbed-train.lock
+# lost COMMAND: a run whose lock is lost by COMMAND saves nothing, and leaves the lock of another run
+lost() {
+    rm -rf renamed
+    begin env
+    eval "$1"
+    cat train.tsv >&3
+    exec 3>&-
+    wait $first && die "a run saves after: $1"
+    grep -qF "step 24 was not saved: shared/.hotbed-train.lock is not this run's lock any more" first ||
+        die "after $1: $(cat first)"
+    [ "$(ls -A shared renamed 2>/dev/null | grep -c step)" = 0 ] || die "after $1: $(ls -A shared renamed)"
+}
+other="echo 'process 1 on elsewhere' >shared/.hotbed-train.lock"
+lost "rm shared/.hotbed-train.lock"
+lost "mv shared renamed"
+[ ! -e shared ] || die "a run makes a directory that was renamed"
+for how in "mv shared renamed && mkdir shared" "rm shared/.hotbed-train.lock"; do
+    lost "$how && $other"
+    [ "$(cat shared/.hotbed-train.lock)" = 'process 1 on elsewhere' ] || die "after $how: the other run's lock is gone"
+    rm -r shared
+done
+mkdir shared
 : >shared/.hotbed-train.lock # truncated by a crash of the machine
 train --data train.tsv --save shared --resume --quiet || die "an empty lock is not taken over"
 ok "one run at a time in a directory of checkpoints"

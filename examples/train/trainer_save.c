@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -88,8 +89,30 @@ static bool load(hotbed_run *t, const char *path, hotbed_status *status) {
     return true;
 }
 
-/* The advice to give after a failed load with the message `text`, or "". */
-static void advise(hotbed_status status, const char *text, char *advice, size_t bytes) {
+/* Say what `path` is if it is not a directory; advice[bytes] becomes "" if it is one. */
+static void describe(const char *path, char *advice, size_t bytes) {
+    char target[PATH_BYTES];
+    struct stat file;
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    bool found = stat(path, &file) == 0;
+    advice[0] = '\0';
+    if (n >= 0 && !found)
+        (void)snprintf(
+            advice, bytes,
+            ": it is a symbolic link to %.*s: mount the file system of that path, or remove the "
+            "link",
+            (int)n, target);
+    else if (found && !S_ISDIR(file.st_mode))
+        (void)snprintf(
+            advice, bytes, ": it is a %s, not a checkpoint: rename or remove it",
+            S_ISREG(file.st_mode)    ? "plain file"
+            : S_ISFIFO(file.st_mode) ? "pipe"
+                                     : "special file");
+}
+
+/* The advice to give after a failed load of `path` with the message `text`, or "". */
+static void advise(
+    hotbed_status status, const char *path, const char *text, char *advice, size_t bytes) {
     static const char phrase[] = ": dim is ";
     const char *dim = strstr(text, phrase);
     advice[0] = '\0';
@@ -97,6 +120,8 @@ static void advise(hotbed_status status, const char *text, char *advice, size_t 
         (void)snprintf(advice, bytes, ": give a larger --capacity or --max-capacity");
     else if (status == HOTBED_ERR_CORRUPT)
         (void)snprintf(advice, bytes, ": restore the file, or load an older checkpoint");
+    else if (status == HOTBED_ERR_IO)
+        describe(path, advice, bytes);
     else if (dim != NULL)
         (void)snprintf(
             advice, bytes, ": it was saved with --dim %lu",
@@ -105,13 +130,18 @@ static void advise(hotbed_status status, const char *text, char *advice, size_t 
 
 /* Fail if a checkpoint was not loaded. Unlike in training, a full table is a failure too. */
 static bool check_load(hotbed_run *t, const char *option, const char *path, hotbed_status status) {
-    char advice[64];
+    static const char increment[] = " is an increment";
+    char advice[PATH_BYTES + 128];
+    const char *text = hotbed_last_error(), *cut = strstr(text, increment);
     if (status == HOTBED_OK)
         return true;
-    advise(status, hotbed_last_error(), advice, sizeof advice);
+    if (status == HOTBED_ERR_STATE && cut != NULL) /* the advice after it is for programmers */
+        return hotbed_run_fail(
+            t, "%s: %s: %.*s: make it a full checkpoint with 'hotbed-ckpt compact'", option,
+            hotbed_status_name(status), (int)(cut - text + (ptrdiff_t)sizeof increment - 1), text);
+    advise(status, path, text, advice, sizeof advice);
     return hotbed_run_fail(
-        t, "%s: %s: %s: %s%s", option, path, hotbed_status_name(status), hotbed_last_error(),
-        advice);
+        t, "%s: %s: %s: %s%s", option, path, hotbed_status_name(status), text, advice);
 }
 
 /* Print what the library warns of, on rank 0: the ranks have the same seed. */
@@ -190,7 +220,15 @@ static bool check_newest(hotbed_run *t) {
     if (!found || step < t->place.steps)
         return true;
     snprintf(path, sizeof path, "%s/%s", directory, name);
-    t->saved = step == t->place.steps && is_same_file(path, t->loaded_path);
+    bool loaded = is_same_file(path, t->loaded_path);
+    if (loaded && step != t->place.steps)
+        return hotbed_run_fail(
+            t,
+            "%s has the number %llu in its name, but it was saved at step %llu: rename it to "
+            "step-%010llu",
+            path, (unsigned long long)step, (unsigned long long)t->place.steps,
+            (unsigned long long)t->place.steps);
+    t->saved = loaded;
     return t->saved ||
            hotbed_run_fail(
                t,
@@ -234,11 +272,15 @@ static bool newest_of_all(hotbed_run *t, const char *directory, char name[256]) 
            hotbed_run_share(t, 256, name);
 }
 
-/* Whether the MANIFEST or a shard of a checkpoint is missing. */
+/* Whether the MANIFEST or a shard of a checkpoint is missing. False if the directory itself cannot
+ * be reached: a link's file system may not be mounted. */
 static bool is_incomplete(const char *path) {
     static const char key[] = "world ";
     char name[PATH_BYTES + 64], line[256];
     unsigned long world = 0;
+    struct stat directory;
+    if (stat(path, &directory) != 0)
+        return false;
     snprintf(name, sizeof name, "%s/MANIFEST", path);
     FILE *file = fopen(name, "r");
     if (file == NULL)

@@ -448,6 +448,37 @@ train --data train.tsv --save ck --resume --epochs 2 --eval eval.tsv --json part
 [ -d ck/step-0000000042.damaged-2 ] || die "after --resume beside incomplete checkpoints: $(ls ck)"
 ok "save and load: the same loss and AUC, bit for bit, from every checkpoint"
 
+# --- names step-N that --resume cannot use ---------------------------------------------------------------
+mkdir odd
+cp -r ck/step-0000000014 odd/step-0000000200
+for how in "--resume" "--load odd"; do
+    # shellcheck disable=SC2086 # words
+    refuses "odd/step-0000000200 has the number 200 in its name, but it was saved at step 14: rename it to step-0000000014" \
+        --data train.tsv --save odd $how
+done
+mv odd/step-0000000200 odd/step-0000000014
+ln -s /nonexistent/there odd/step-0000000300
+refuses "odd/step-0000000300: No such file or directory: it is a symbolic link to /nonexistent/there: mount" \
+    --data train.tsv --save odd --resume
+refuses "it is a symbolic link to /nonexistent/there: mount" --data train.tsv --load odd
+[ -L odd/step-0000000300 ] || die "--resume renames a dangling link: $(ls odd)"
+rm odd/step-0000000300
+mkfifo odd/step-0000000300
+refuses "it is a pipe, not a checkpoint: rename or remove it" --data train.tsv --save odd --resume
+refuses "it is a pipe, not a checkpoint: rename or remove it" --data train.tsv --load odd
+rm odd/step-0000000300
+: >odd/step-0000000300
+refuses "it is a plain file, not a checkpoint: rename or remove it" --data train.tsv --save odd --resume
+[ -f odd/step-0000000300 ] || die "--resume renames a plain file: $(ls odd)"
+rm odd/step-0000000300
+cp -r "$tests/golden/checkpoint-1.3-delta" odd/step-0000000300
+for how in "--resume --save odd" "--load odd/step-0000000300"; do
+    # shellcheck disable=SC2086 # words
+    refuses "odd/step-0000000300 is an increment: make it a full checkpoint with 'hotbed-ckpt compact'" --data train.tsv $how
+    grep -q '`' err && die "$how: a name of the C interface: $(cat err)"
+done
+ok "--resume names what it finds in place of a checkpoint"
+
 # --- one run at a time in a directory ------------------------------------------------------------------
 # begin COMMAND...: start a run that has locked the directory, and waits for rows from file descriptor 3
 begin() {

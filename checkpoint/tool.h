@@ -46,7 +46,7 @@ typedef enum tool_state {
     TOOL_ORPHANED,   /* an increment with all its files, whose chain is damaged or missing */
     TOOL_DAMAGED,    /* a file is missing or has another size, or MANIFEST is wrong */
     TOOL_UNREADABLE, /* the system refuses to read it, or its format is newer */
-    TOOL_UNFINISHED, /* .tmp-*: a save or a removal that is running or was interrupted */
+    TOOL_UNFINISHED, /* .tmp-*: a save, export or removal that is running or was interrupted */
     TOOL_LINK,       /* a symbolic link */
     TOOL_OTHER,      /* a directory without files of a checkpoint */
 } tool_state;
@@ -57,7 +57,8 @@ typedef struct tool_entry {
     char name[TOOL_NAME_BYTES];
     tool_state state;
     char text[1024];        /* the error; for a link, its target path */
-    uint64_t device, inode; /* of the directory; not set for links */
+    uint64_t device, inode; /* of the directory or file; not set for links */
+    bool file;              /* a plain file: an unfinished export */
     bool described; /* MANIFEST was read, and all fields below are set. Links: of the target */
     bool good;      /* its own files are right */
     bool increment;
@@ -81,7 +82,7 @@ const char *tool_state_name(tool_state state);
 bool tool_is_broken(const tool_entry *entry);
 
 /* Read all entries of a directory: first the checkpoints, in order of step, time and name, then
- * everything else, by name. Plain files are left out. A link is followed only to find the
+ * everything else, by name. Plain files are left out, except unfinished exports. A link is followed only to find the
  * checkpoint that it leads to. The caller frees *out with free(). Errors: IO, MEMORY. */
 hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n);
 

@@ -146,7 +146,14 @@ static void mark_by_name(tool_entry *e) {
         "a load found damage and renamed it; 'hotbed-ckpt verify' shows where");
 }
 
-/* Read an entry. Returns false for a plain file, or if it was removed meanwhile. */
+/* Whether a plain file has the name of an unfinished export, ".tmp-<id>". */
+static bool is_named_unfinished(const char *name) {
+    return strncmp(name, ".tmp-", 5) == 0 && strlen(name + 5) == HOTBED_DIGEST_DIGITS &&
+           strspn(name + 5, "0123456789abcdef") == HOTBED_DIGEST_DIGITS;
+}
+
+/* Read an entry. Returns false for a plain file that no command wrote, or if the entry was removed
+ * meanwhile. */
 static bool read_entry(const hotbed_io_file *in, const char *name, tool_entry *e) {
     struct stat stat;
     *e =
@@ -163,7 +170,8 @@ static bool read_entry(const hotbed_io_file *in, const char *name, tool_entry *e
         describe_link(in, e);
         return true;
     }
-    if (!S_ISDIR(stat.st_mode))
+    e->file = S_ISREG(stat.st_mode) && is_named_unfinished(name);
+    if (!S_ISDIR(stat.st_mode) && !e->file)
         return false;
     e->device = stat.st_dev;
     e->inode = stat.st_ino;

@@ -157,7 +157,20 @@ static hotbed_status remove_open(int directory, const tool_entry *e, DIR *files)
                : hotbed_io_fail("cannot remove", gone, -errno);
 }
 
+/* Remove an unfinished export that is a plain file. */
+static hotbed_status remove_file(int directory, const tool_entry *e) {
+    struct stat stat;
+    if (fstatat(directory, e->name, &stat, AT_SYMLINK_NOFOLLOW) != 0)
+        return hotbed_io_fail("cannot look at", e->name, -errno);
+    if (stat.st_dev != e->device || stat.st_ino != e->inode)
+        return hotbed_fail(HOTBED_ERR_STATE, "%s was replaced meanwhile", e->name);
+    return unlinkat(directory, e->name, 0) == 0 ? HOTBED_OK
+                                                : hotbed_io_fail("cannot remove", e->name, -errno);
+}
+
 static hotbed_status remove_entry(int directory, const tool_entry *e) {
+    if (e->file)
+        return remove_file(directory, e);
     int handle = openat(directory, e->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (handle < 0)
         return hotbed_io_fail("cannot open", e->name, -errno);

@@ -793,6 +793,15 @@ def check_renamed(root):
         check([e["state"] for e in tool_json("list", place, status=1) if e["name"] == name] == ["whole"], name)
         os.rename(os.path.join(place, name), os.path.join(place, "step-1"))
     shutil.rmtree(place)
+    export = ".tmp-0123456789abcdef0123456789abcdef"  # of a killed convert --to h5
+    for name in (export, ".tmp-notes"):
+        open(os.path.join(place, name), "w").close()
+    listed = {e["name"]: e["state"] for e in tool_json("list", place)}
+    check(listed.get(export) == "unfinished" and ".tmp-notes" not in listed, f"unfinished exports: {listed}")
+    check(tool_json("gc", place, "--keep", "5") == [], "an unfinished export stays")
+    check(tool_json("gc", place, "--keep", "5", "--unfinished") == [export], "an unfinished export")
+    check(not os.path.exists(os.path.join(place, export)), "an unfinished export is removed")
+    os.remove(os.path.join(place, ".tmp-notes"))
 
 
 def check_names(root):

@@ -91,8 +91,8 @@ hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *
 
 /* Open `path` and, if it is an increment, its parents. Parents are looked up in the directory of
  * `path`, and then, if `path` leads through links, in the directory of its target. The caller must
- * call hotbed_chain_close() even after an error. Errors: STATE (a parent was not found), and the
- * errors of hotbed_chain_open(). */
+ * call hotbed_chain_close() even after an error. Errors: STATE (a member of the chain was not found),
+ * CORRUPT (one is damaged), and the errors of hotbed_chain_open(). */
 hotbed_status tool_open_chain(const char *path, hotbed_chain *out);
 
 /* --- commands -------------------------------------------------------------------------------------------- */

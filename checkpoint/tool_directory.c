@@ -488,27 +488,48 @@ static hotbed_status open_entries(
     return status;
 }
 
-/* Open the chain of `path`, an increment described by `last`, if its parent is an entry of
- * `directory`. *found says whether the parent was found with a whole chain. Errors: CORRUPT (the
- * parent was found, but its chain is not whole), and the errors of opening. */
-static hotbed_status open_beside(
-    const char *directory, const char *path, const tool_entry *last, bool *found,
-    hotbed_chain *out) {
-    tool_entry *entries = NULL;
-    size_t n = 0, at = TOOL_NONE;
-    HOTBED_TRY(tool_read_directory(directory, &entries, &n));
+/* Return the entry that an increment follows, preferably a whole copy, or TOOL_NONE. */
+static size_t find_parent(const tool_entry *entries, size_t n, const tool_entry *increment) {
+    size_t at = TOOL_NONE;
     for (size_t i = 0; i < n; i++)
-        if (entries[i].described && hotbed_digest_equal(entries[i].id, last->parent) &&
-            hotbed_digest_equal(entries[i].digest, last->parent_digest) &&
+        if (entries[i].described && hotbed_digest_equal(entries[i].id, increment->parent) &&
+            hotbed_digest_equal(entries[i].digest, increment->parent_digest) &&
             (at == TOOL_NONE || entries[i].whole))
             at = i;
+    return at;
+}
+
+/* Return why the chain of an entry is not whole: CORRUPT (a member is damaged), IO (unreadable) or
+ * STATE (not found). */
+static hotbed_status broken_by(const tool_entry *entries, size_t n, size_t at) {
+    for (size_t steps = 0; at != TOOL_NONE && steps < n; steps++) {
+        const tool_entry *e = &entries[at];
+        if (e->state == TOOL_DAMAGED || (e->state == TOOL_LINK && !e->good))
+            return HOTBED_ERR_CORRUPT;
+        if (e->state == TOOL_UNREADABLE)
+            return HOTBED_ERR_IO;
+        at = e->increment ? find_parent(entries, n, e) : TOOL_NONE;
+    }
+    return HOTBED_ERR_STATE;
+}
+
+/* Open the chain of `path`, an increment described by `last`, if its parent is an entry of
+ * `directory` with a whole chain, which *found says. If the parent was found with a broken chain,
+ * *broken says why, with the error text. Errors: as hotbed_chain_open(). */
+static hotbed_status open_beside(
+    const char *directory, const char *path, const tool_entry *last, bool *found,
+    hotbed_status *broken, hotbed_chain *out) {
+    tool_entry *entries = NULL;
+    size_t n = 0;
+    HOTBED_TRY(tool_read_directory(directory, &entries, &n));
+    size_t at = find_parent(entries, n, last);
     *found = at != TOOL_NONE && entries[at].whole;
     hotbed_status status = HOTBED_OK;
     if (*found)
         status = open_entries(directory, entries, at, path, out);
     else if (at != TOOL_NONE)
-        status = hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s follows %s, which is %s: %s", path, entries[at].name,
+        *broken = hotbed_fail(
+            broken_by(entries, n, at), "%s follows %s, which is %s: %s", path, entries[at].name,
             tool_state_name(entries[at].state), entries[at].text);
     free(entries);
     return status;
@@ -523,14 +544,21 @@ hotbed_status tool_open_chain(const char *path, hotbed_chain *out) {
         return hotbed_chain_open(tool_files(), &path, 1, out); /* the call reports what is wrong */
     char *real = realpath(path, NULL);
     char *named = directory_of(path), *led = real == NULL ? NULL : directory_of(real);
-    hotbed_status status = HOTBED_OK;
+    hotbed_status status = HOTBED_OK, broken[2] = {HOTBED_OK, HOTBED_OK};
+    char text[1024] = "";
     if (named == NULL || led == NULL)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the path of %s", path);
     if (status == HOTBED_OK)
-        status = open_beside(named, path, &last, &found, out);
-    if (status == HOTBED_OK && !found)
-        status = open_beside(led, path, &last, &found, out);
-    if (status == HOTBED_OK && !found) {
+        status = open_beside(named, path, &last, &found, &broken[0], out);
+    if (broken[0] != HOTBED_OK)
+        snprintf(text, sizeof text, "%s", hotbed_last_error());
+    if (status == HOTBED_OK && !found && strcmp(named, led) != 0)
+        status = open_beside(led, path, &last, &found, &broken[1], out);
+    if (status == HOTBED_OK && !found && broken[0] != HOTBED_OK) {
+        status = hotbed_fail(broken[0], "%s", text);
+    } else if (status == HOTBED_OK && !found && broken[1] != HOTBED_OK) {
+        status = broken[1];
+    } else if (status == HOTBED_OK && !found) {
         char id[HOTBED_DIGEST_DIGITS + 1];
         hotbed_digest_text(last.parent, id);
         status =

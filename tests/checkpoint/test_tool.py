@@ -723,6 +723,35 @@ def check_long_paths(root):
     shutil.rmtree(os.path.join(root, "d" * 120 + "0"))
 
 
+    os.remove(os.path.join(place, "a"))
+    for name in "bcd":  # however far away the missing parent is
+        for words in (["compact", out], ["convert", out, "--to", "h5"], ["diff", os.path.join(place, name)]):
+            done = tool_run(words[0], os.path.join(place, name), *words[1:])
+            check(done.returncode == 2 and "STATE" in done.stderr, f"{words} of {name}: {done.stderr}")
+    shutil.rmtree(place)
+
+
+def check_links_to_increments(root):
+    """Parents are searched for beside the link, then beside its target."""
+    place, beside, out = (os.path.join(root, name) for name in ("chain", "beside", "out"))
+    os.mkdir(place)
+    os.mkdir(beside)
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="a:1 b:2:a")
+    link = os.path.join(beside, "b")
+    os.symlink(os.path.join(place, "b"), link)
+    shutil.copytree(os.path.join(place, "a"), os.path.join(beside, "a"))
+    os.remove(os.path.join(beside, "a", "index.h5"))
+    same(link, os.path.join(place, "b"))
+    os.remove(os.path.join(place, "a", "index.h5"))
+    check("follows a, which is damaged" in tool_run("compact", link, out).stderr, "two damaged parents")
+    tool("compact", link, out, status=1)
+    os.rename(os.path.join(place, "a"), os.path.join(place, ".tmp-a"))
+    os.mkdir(os.path.join(place, "c"))
+    open(os.path.join(place, "c", "MANIFEST"), "w").close()
+    done = tool_run("compact", link, out)
+    check(done.returncode == 1 and "follows a, which is damaged" in done.stderr, f"a damaged parent: {done.stderr}")
+    shutil.rmtree(place)
+    shutil.rmtree(beside)
 def check_long_chain(root):
     """compact reads a chain that has more files than may be open."""
     place = os.path.join(root, "long")
@@ -733,7 +762,6 @@ def check_long_chain(root):
     tool("compact", last, out, **limited(resource.RLIMIT_NOFILE, 380))
     tool("verify", out)
     same(last, out)
-    shutil.rmtree(place)
 
 
 def check_gc(root):
@@ -857,3 +885,4 @@ def main():
 
 if __name__ == "__main__":
     main()
+        check_links_to_increments(root)

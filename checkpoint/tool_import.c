@@ -201,8 +201,12 @@ static hotbed_status open_keys_column(source *s, hotbed_import_table *t) {
     t->kind = keys->file == NULL ? HOTBED_TABLE_STATIC : HOTBED_TABLE_HASH;
     if (keys->file == NULL)
         return HOTBED_OK;
-    if (npy.rows != t->parts[0].rows || npy.width != 1 || npy.type == 'f' || npy.bytes != 8)
+    if (npy.width != 1 || npy.type == 'f' || npy.bytes != 8)
         return wrong(keys->file, "there must be one key, <i8 or <u8, for each row of the weights");
+    if (npy.rows != t->parts[0].rows)
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " keys for %" PRIu64 " rows of the weights",
+            keys->file->name, npy.rows, t->parts[0].rows);
     hotbed_key_type seen = npy.type == 'u' ? HOTBED_KEY_U64 : HOTBED_KEY_I64;
     if (s->options->key_type != 0)
         return HOTBED_OK;
@@ -264,6 +268,21 @@ static hotbed_status add_npy(source *s) {
 
 /* --- dynamicemb ------------------------------------------------------------------------------------------------ */
 
+static void raw_name(
+    char name[NAME_BYTES], const char *table, const char *part, uint32_t rank, uint32_t world) {
+    snprintf(
+        name, NAME_BYTES, "%.63s_%s.rank_%" PRIu32 ".world_size_%" PRIu32, table, part, rank,
+        world);
+}
+
+/* Fail: a part that the others need has no file. */
+static hotbed_status missing(
+    const source *s, const char *table, const char *part, uint32_t rank, uint32_t world) {
+    char name[NAME_BYTES];
+    raw_name(name, table, part, rank, world);
+    return hotbed_fail(HOTBED_ERR_CORRUPT, "%s/%s is missing", s->directory.name, name);
+}
+
 /* Open <table>_<part>.rank_<r>.world_size_<W>, if it exists. It has `rows` rows; *stride is set to
  * the bytes of each. */
 static hotbed_status open_raw(
@@ -272,9 +291,7 @@ static hotbed_status open_raw(
     char name[NAME_BYTES];
     hotbed_io_file *file = NULL;
     uint64_t bytes = 0;
-    snprintf(
-        name, sizeof name, "%.63s_%s.rank_%" PRIu32 ".world_size_%" PRIu32, table, part, rank,
-        world);
+    raw_name(name, table, part, rank, world);
     *stride = 0;
     HOTBED_TRY(open_file(s, name, &file));
     if (file == NULL)
@@ -339,13 +356,11 @@ static hotbed_status add_raw_part(
     HOTBED_TRY(
         open_keys(s, t->name, "emb_keys", rank, world, &part->rows, &columns[HOTBED_COLUMN_KEYS]));
     if (columns[HOTBED_COLUMN_KEYS].file == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "table '%s': keys of rank %" PRIu32 " of %" PRIu32 " are missing",
-            t->name, rank, world);
+        return missing(s, t->name, "emb_keys", rank, world);
     HOTBED_TRY(open_raw(
         s, t->name, "emb_values", rank, world, part->rows, &width, &columns[HOTBED_COLUMN_VALUES]));
     if (columns[HOTBED_COLUMN_VALUES].file == NULL)
-        return wrong(columns[HOTBED_COLUMN_KEYS].file, "the values beside it are missing");
+        return missing(s, t->name, "emb_values", rank, world);
     if (part->rows > 0) {
         bool good = width % 4 == 0 && width >= 4 && width <= 4 * 4096 &&
                     (t->dim == 0 || width == (uint64_t)4 * t->dim);
@@ -375,7 +390,12 @@ static hotbed_status add_raw_part(
     HOTBED_TRY(
         open_keys(s, t->name, "counter_keys", rank, world, &part->counted, &part->counted_keys));
     HOTBED_TRY(open_raw(
-        s, t->name, "counter_frequencies", rank, world, part->counted, &counts, &part->counts));
+        s, t->name, "counter_frequencies", rank, world,
+        part->counted_keys.file == NULL ? 1 : part->counted, &counts, &part->counts));
+    if ((part->counted_keys.file == NULL) != (part->counts.file == NULL))
+        return missing(
+            s, t->name, part->counts.file == NULL ? "counter_frequencies" : "counter_keys", rank,
+            world);
     if (part->counted > 0 && counts != sizeof(uint64_t))
         return hotbed_fail(
             HOTBED_ERR_CORRUPT,
@@ -385,7 +405,7 @@ static hotbed_status add_raw_part(
 }
 
 /* Check that each optional file exists for all ranks or for none. */
-static hotbed_status check_ranks(const hotbed_import_table *t) {
+static hotbed_status check_ranks(const source *s, const hotbed_import_table *t) {
     enum { SCORES, STATES, COUNTED, COUNTS, PARTS };
     static const char *const names[] = {
         "emb_scores", "opt_values", "counter_keys", "counter_frequencies"};
@@ -400,15 +420,9 @@ static hotbed_status check_ranks(const hotbed_import_table *t) {
             if (r == 0)
                 first[i] = here;
             if (here != first[i])
-                return hotbed_fail(
-                    HOTBED_ERR_CORRUPT, "table '%s': %s of rank %" PRIu32 " is missing", t->name,
-                    names[i], here ? 0 : r);
+                return missing(s, t->name, names[i], here ? 0 : r, t->num_parts);
         }
     }
-    if (first[COUNTED] != first[COUNTS])
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "table '%s' has %s without %s", t->name,
-            names[first[COUNTED] ? COUNTED : COUNTS], names[first[COUNTED] ? COUNTS : COUNTED]);
     return HOTBED_OK;
 }
 
@@ -421,7 +435,7 @@ static hotbed_status add_raw_table(source *s, const char *name, uint32_t world) 
     t->dtype = HOTBED_F32;
     for (uint32_t r = 0; r < world; r++)
         HOTBED_TRY(add_raw_part(s, t, r, &state_bytes));
-    HOTBED_TRY(check_ranks(t));
+    HOTBED_TRY(check_ranks(s, t));
     snprintf(arguments, sizeof arguments, "%.63s_opt_args.json", t->name);
     if (find_name(s, arguments) !=
         NULL) /* not used: a trainer has its own arguments, and no row depends on them */

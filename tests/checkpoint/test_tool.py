@@ -544,6 +544,9 @@ def check_npy(root):
     shutil.rmtree(out)
 
 
+    np.save(ids, np.arange(399))
+    done = tool_run("convert", out, back, "--from", "npy")
+    check(ids + " has 399 keys for 400 rows of the weights" in done.stderr, f"too few keys: {done.stderr}")
 def check_times(root):
     path, increment, full, wide, npy, back, one = (
         os.path.join(root, name) for name in ("pairs", "more", "full", "wide", "npy", "back", "one.h5")
@@ -654,6 +657,12 @@ def check_dynamicemb(root):
     check(not os.path.exists(out), "nothing after a failed import")
     shutil.rmtree(raw)
 
+    for part in ("counter_frequencies", "counter_keys", "emb_scores", "emb_values"):
+        for name in (os.path.join(raw, f"user.id_{part}.rank_{r}.world_size_2") for r in range(2)):
+            os.rename(name, name + ".away")
+            done = tool_run("convert", raw, out, "--from", "dynamicemb")
+            check(done.returncode == 1 and name + " is missing" in done.stderr, f"without {name}: {done.stderr}")
+            os.rename(name + ".away", name)
 
 def check_increments(root):
     place = os.path.join(root, "chain")

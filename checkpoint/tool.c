@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -374,6 +375,7 @@ static bool print_about(int argc, char **argv) {
 int main(int argc, char **argv) {
     tool_options options = {.json = false};
     raise_limit();
+    (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails with a message */
     if (print_about(argc, argv))
         return flush_output(TOOL_SAME);
     if (argc < 2)

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,6 +191,7 @@ static bool run_process(const hotbed_run_options *options) {
 
 int main(int argc, char **argv) {
     hotbed_run_options options;
+    (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails with a message */
     int code = hotbed_run_options_parse(argc, argv, &options);
     if (code >= 0)
         return code;

@@ -497,18 +497,25 @@ def check_imports(root):
 
 
 def check_cut_short(root):
-    """A killed export leaves no directory of its name; its draft is refused as an input."""
+    """A limit of the size of files is an error with a message. The draft of a killed export is no input."""
     path, out = os.path.join(root, "ranks"), os.path.join(root, "npy")
     if tool_run("--version", **limited(resource.RLIMIT_FSIZE, 0)).returncode < 0:
         return  # TSan's runtime writes files itself
     for size in (0, 64, 3000):
         before = set(os.listdir(root))
-        killed = tool_run("convert", path, out, "--to", "npy", **limited(resource.RLIMIT_FSIZE, size))
-        check(killed.returncode < 0, "SIGXFSZ did not kill the export")
-        left = set(os.listdir(root)) - before
-        check(all(n.startswith(".tmp-") for n in left) and len(left) == 1, f"a killed export leaves {left}")
-        tool("convert", os.path.join(root, *left), out + "-back", "--from", "npy", status=2)
-        shutil.rmtree(os.path.join(root, *left))
+        for words in (
+            ["convert", path, out, "--to", "npy"],
+            ["convert", path, out, "--to", "h5"],
+            ["compact", path, out],
+        ):
+            done = tool_run(*words, **limited(resource.RLIMIT_FSIZE, size))
+            check(done.returncode == 2 and "File too large" in done.stderr, f"a limit of {size} bytes: {done}")
+        check(set(os.listdir(root)) == before, "a command over the limit leaves files")
+    unfinished = os.path.join(root, ".tmp-00")
+    tool("convert", path, out, "--to", "npy")
+    os.rename(out, unfinished)
+    tool("convert", unfinished, out + "-back", "--from", "npy", status=2)
+    shutil.rmtree(unfinished)
 
 
 def check_npy(root):
@@ -537,6 +544,9 @@ def check_npy(root):
     np.save(os.path.join(out, "hash.exp_avg.npy"), np.zeros((400, 6), np.float64))
     tool("convert", out, back, "--from", "npy", status=1)
     ids = os.path.join(out, "hash.weight_id.npy")
+    np.save(ids, np.arange(399))
+    done = tool_run("convert", out, back, "--from", "npy")
+    check(ids + " has 399 keys for 400 rows of the weights" in done.stderr, f"too few keys: {done.stderr}")
     np.save(ids, np.zeros(400, np.int64))
     np.save(os.path.join(out, "hash.exp_avg.npy"), np.zeros((400, 6), np.float32))
     tool("convert", out, back, "--from", "npy", status=2)  # a key twice
@@ -544,9 +554,6 @@ def check_npy(root):
     shutil.rmtree(out)
 
 
-    np.save(ids, np.arange(399))
-    done = tool_run("convert", out, back, "--from", "npy")
-    check(ids + " has 399 keys for 400 rows of the weights" in done.stderr, f"too few keys: {done.stderr}")
 def check_times(root):
     path, increment, full, wide, npy, back, one = (
         os.path.join(root, name) for name in ("pairs", "more", "full", "wide", "npy", "back", "one.h5")
@@ -650,6 +657,12 @@ def check_dynamicemb(root):
     shutil.rmtree(out)
     tool("convert", raw, out, "--from", "dynamicemb", "--optimizer", "adagrad", status=1)
     tool("convert", raw, out, "--from", "dynamicemb", "--optimizer", "what", status=2)
+    for part in ("counter_frequencies", "counter_keys", "emb_scores", "emb_values"):
+        for name in (os.path.join(raw, f"user.id_{part}.rank_{r}.world_size_2") for r in range(2)):
+            os.rename(name, name + ".away")
+            done = tool_run("convert", raw, out, "--from", "dynamicemb")
+            check(done.returncode == 1 and name + " is missing" in done.stderr, f"without {name}: {done.stderr}")
+            os.rename(name + ".away", name)
     os.truncate(os.path.join(raw, "user.id_emb_values.rank_1.world_size_2"), 33)
     tool("convert", raw, out, "--from", "dynamicemb", status=1)
     os.remove(os.path.join(raw, "user.id_emb_keys.rank_1.world_size_2"))
@@ -657,12 +670,6 @@ def check_dynamicemb(root):
     check(not os.path.exists(out), "nothing after a failed import")
     shutil.rmtree(raw)
 
-    for part in ("counter_frequencies", "counter_keys", "emb_scores", "emb_values"):
-        for name in (os.path.join(raw, f"user.id_{part}.rank_{r}.world_size_2") for r in range(2)):
-            os.rename(name, name + ".away")
-            done = tool_run("convert", raw, out, "--from", "dynamicemb")
-            check(done.returncode == 1 and name + " is missing" in done.stderr, f"without {name}: {done.stderr}")
-            os.rename(name + ".away", name)
 
 def check_increments(root):
     place = os.path.join(root, "chain")
@@ -715,23 +722,7 @@ def check_increments(root):
     orphans["b"] = "it follows a, a link to a checkpoint that cannot be used"
     errors = {e["name"]: e["error"] for e in tool_json("list", place, status=1) if "error" in e}
     check(errors == orphans, f"a link to a damaged parent: {errors}")
-    shutil.rmtree(place)
     shutil.rmtree(elsewhere)
-
-
-def check_long_paths(root):
-    """Messages name a file by its whole path."""
-    place = os.path.join(root, *("d" * 120 + str(i) for i in range(5)))
-    os.makedirs(place)
-    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="a:1")
-    path = os.path.join(place, "a")
-    os.remove(os.path.join(path, "index.h5"))
-    expected = path + "/index.h5 is missing"
-    check(expected in tool("verify", path, status=1), "verify of a long path")
-    check(expected in tool("list", place, status=1), "list of a long path")
-    shutil.rmtree(os.path.join(root, "d" * 120 + "0"))
-
-
     os.remove(os.path.join(place, "a"))
     for name in "bcd":  # however far away the missing parent is
         for words in (["compact", out], ["convert", out, "--to", "h5"], ["diff", os.path.join(place, name)]):
@@ -761,6 +752,21 @@ def check_links_to_increments(root):
     check(done.returncode == 1 and "follows a, which is damaged" in done.stderr, f"a damaged parent: {done.stderr}")
     shutil.rmtree(place)
     shutil.rmtree(beside)
+
+
+def check_long_paths(root):
+    """Messages name a file by its whole path."""
+    place = os.path.join(root, *("d" * 120 + str(i) for i in range(5)))
+    os.makedirs(place)
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="a:1")
+    path = os.path.join(place, "a")
+    os.remove(os.path.join(path, "index.h5"))
+    expected = path + "/index.h5 is missing"
+    check(expected in tool("verify", path, status=1), "verify of a long path")
+    check(expected in tool("list", place, status=1), "list of a long path")
+    shutil.rmtree(os.path.join(root, "d" * 120 + "0"))
+
+
 def check_long_chain(root):
     """compact reads a chain that has more files than may be open."""
     place = os.path.join(root, "long")
@@ -771,6 +777,7 @@ def check_long_chain(root):
     tool("compact", last, out, **limited(resource.RLIMIT_NOFILE, 380))
     tool("verify", out)
     same(last, out)
+    shutil.rmtree(place)
 
 
 def check_gc(root):
@@ -786,6 +793,15 @@ def check_gc(root):
     check(sorted(os.listdir(place)) == [".tmp-00", "not-a-checkpoint", "step-2", "step-3"], "kept")
     tool("gc", place, "--keep", "5", "--unfinished")
     check(sorted(os.listdir(place)) == ["not-a-checkpoint", "step-2", "step-3"], "unfinished")
+    export = ".tmp-0123456789abcdef0123456789abcdef"  # of a killed convert --to h5
+    for name in (export, ".tmp-notes"):
+        open(os.path.join(place, name), "w").close()
+    listed = {e["name"]: e["state"] for e in tool_json("list", place)}
+    check(listed.get(export) == "unfinished" and ".tmp-notes" not in listed, f"unfinished exports: {listed}")
+    check(tool_json("gc", place, "--keep", "5") == [], "an unfinished export stays")
+    check(tool_json("gc", place, "--keep", "5", "--unfinished") == [export], "an unfinished export")
+    check(not os.path.exists(os.path.join(place, export)), "an unfinished export is removed")
+    os.remove(os.path.join(place, ".tmp-notes"))
     os.symlink("step-2", os.path.join(place, "best"))
     check("kept step-2: best leads to it" in tool("gc", place, "--keep", "1"), "why it is kept")
     os.remove(os.path.join(place, "step-3", "index.h5"))
@@ -830,15 +846,6 @@ def check_renamed(root):
         check([e["state"] for e in tool_json("list", place, status=1) if e["name"] == name] == ["whole"], name)
         os.rename(os.path.join(place, name), os.path.join(place, "step-1"))
     shutil.rmtree(place)
-    export = ".tmp-0123456789abcdef0123456789abcdef"  # of a killed convert --to h5
-    for name in (export, ".tmp-notes"):
-        open(os.path.join(place, name), "w").close()
-    listed = {e["name"]: e["state"] for e in tool_json("list", place)}
-    check(listed.get(export) == "unfinished" and ".tmp-notes" not in listed, f"unfinished exports: {listed}")
-    check(tool_json("gc", place, "--keep", "5") == [], "an unfinished export stays")
-    check(tool_json("gc", place, "--keep", "5", "--unfinished") == [export], "an unfinished export")
-    check(not os.path.exists(os.path.join(place, export)), "an unfinished export is removed")
-    os.remove(os.path.join(place, ".tmp-notes"))
 
 
 def check_names(root):
@@ -886,6 +893,7 @@ def main():
         check_cut_short(root)
         check_long_chain(root)
         check_long_paths(root)
+        check_links_to_increments(root)
         check_gc(root)
         check_renamed(root)
         check_names(root)
@@ -894,4 +902,3 @@ def main():
 
 if __name__ == "__main__":
     main()
-        check_links_to_increments(root)

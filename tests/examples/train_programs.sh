@@ -455,6 +455,11 @@ for how in "--resume" "--load odd"; do
     # shellcheck disable=SC2086 # words
     refuses "odd/step-0000000200 has the number 200 in its name, but it was saved at step 14: rename it to step-0000000014" \
         --data train.tsv --save odd $how
+# --- a limit of the size of files ------------------------------------------------------------------------
+(ulimit -f 100 && says 1 "File too large" --data train.tsv --save small --quiet) || exit 1
+[ -z "$(ls -A small)" ] || die "a save that fails leaves files: $(ls -A small)"
+ok "a file over the limit of the shell: a message, and no files"
+
 done
 mv odd/step-0000000200 odd/step-0000000014
 ln -s /nonexistent/there odd/step-0000000300

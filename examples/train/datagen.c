@@ -72,6 +72,13 @@ static bool parse_real(const char *text, double *value) {
     return end != text && *end == '\0' && isfinite(*value);
 }
 
+/* Flush the output. Returns the exit status. */
+static int flush_output(void) {
+    if (fflush(stdout) == 0 && ferror(stdout) == 0)
+        return EXIT_SUCCESS;
+    return fail(EXIT_USAGE, "cannot write to the standard output");
+}
+
 /* Returns -1 to go on, or the program's exit code. */
 static int parse_options(int argc, char **argv, settings *s) {
     enum { ROWS = 256, SKIP, SEED, ALPHA, VOCAB, THREADS, JSON, HELP, VERSION };
@@ -122,10 +129,10 @@ static int parse_options(int argc, char **argv, settings *s) {
             break;
         case HELP:
             fputs(usage_text, stdout);
-            return EXIT_SUCCESS;
+            return flush_output();
         case VERSION:
             puts("hotbed-datagen " HOTBED_VERSION);
-            return EXIT_SUCCESS;
+            return flush_output();
         default:
             return EXIT_USAGE; /* getopt_long() has printed why */
         }

@@ -299,6 +299,14 @@ static int usage(const char *format, ...) {
     return HOTBED_EXIT_USAGE;
 }
 
+/* Flush the output. Returns the exit status. */
+static int flush_output(void) {
+    if (fflush(stdout) == 0 && ferror(stdout) == 0)
+        return HOTBED_EXIT_OK;
+    hotbed_train_say("cannot write to the standard output");
+    return HOTBED_EXIT_USAGE;
+}
+
 /* The values that an option takes, for messages. */
 static const char *values_of(int option) {
     static const char *const values[] = {
@@ -392,11 +400,11 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
     while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
         if (option == OPT_HELP) {
             fputs(usage_text, stdout);
-            return HOTBED_EXIT_OK;
+            return flush_output();
         }
         if (option == OPT_VERSION) {
             printf("hotbed-train %s (library %s)\n", HOTBED_VERSION, hotbed_version());
-            return HOTBED_EXIT_OK;
+            return flush_output();
         }
         if (option == '?' || option == ':')
             return HOTBED_EXIT_USAGE; /* getopt_long() has printed why */

@@ -88,6 +88,13 @@ says 2 "goes without --lower-index" --data train.tsv --mode cache --store db --l
 says 2 "'pinned' is not a value of --lower-index" --data train.tsv --lower-index pinned
 "$programs/hotbed-train" --help | grep -q -- '--skip-bad N' || die "--help"
 "$programs/hotbed-train" --version | grep -q '^hotbed-train [0-9]' || die "--version"
+for program in hotbed-train hotbed-datagen; do
+    for about in --help --version; do
+        "$programs/$program" $about >/dev/full 2>err
+        [ $? -eq 2 ] || die "$program $about on a full disk"
+        grep -q "^$program: cannot write to the standard output" err || die "$program $about: no message"
+    done
+done
 # Of every option, the values that a message names are accepted, and the numbers beside them are not.
 # refused PROGRAM OPTION VALUE: the message says what the option takes; --nonsense ends the program if the value is accepted
 refused() {
@@ -448,6 +455,11 @@ train --data train.tsv --save ck --resume --epochs 2 --eval eval.tsv --json part
 [ -d ck/step-0000000042.damaged-2 ] || die "after --resume beside incomplete checkpoints: $(ls ck)"
 ok "save and load: the same loss and AUC, bit for bit, from every checkpoint"
 
+# --- a limit of the size of files ------------------------------------------------------------------------
+(ulimit -f 100 && says 1 "File too large" --data train.tsv --save small --quiet) || exit 1
+[ -z "$(ls -A small)" ] || die "a save that fails leaves files: $(ls -A small)"
+ok "a file over the limit of the shell: a message, and no files"
+
 # --- names step-N that --resume cannot use ---------------------------------------------------------------
 mkdir odd
 cp -r ck/step-0000000014 odd/step-0000000200
@@ -455,11 +467,6 @@ for how in "--resume" "--load odd"; do
     # shellcheck disable=SC2086 # words
     refuses "odd/step-0000000200 has the number 200 in its name, but it was saved at step 14: rename it to step-0000000014" \
         --data train.tsv --save odd $how
-# --- a limit of the size of files ------------------------------------------------------------------------
-(ulimit -f 100 && says 1 "File too large" --data train.tsv --save small --quiet) || exit 1
-[ -z "$(ls -A small)" ] || die "a save that fails leaves files: $(ls -A small)"
-ok "a file over the limit of the shell: a message, and no files"
-
 done
 mv odd/step-0000000200 odd/step-0000000014
 ln -s /nonexistent/there odd/step-0000000300

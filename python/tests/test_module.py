@@ -122,6 +122,31 @@ def test_a_compiled_model_of_several_storages_trains_them_all(backend):
         torch.testing.assert_close(eager, compiled)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("features", [["f"], ["f", "g"]])
+def test_a_compiled_embedding_collection_gives_the_same_rows(features, backend):
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11):
+        pytest.skip("this PyTorch does not compile slices whose bounds are data")
+    torch.compiler.reset()
+    results = []
+    for compiled in (False, True):
+        tables = [ht.EmbeddingConfig(ROWS, DIM, name, feature_names=[name]) for name in features]
+        module = ht.EmbeddingCollection(tables, optimizer=ht.SGD(lr=1.0), seed=3)
+
+        def run(values, lengths, module=module):
+            out = module(ht.KeyedJaggedTensor(features, values, lengths=lengths))
+            return sum((i + 1) * part.values().square().sum() for i, part in enumerate(out.values()))
+
+        call = torch.compile(run, fullgraph=True, backend=backend) if compiled else run
+        losses = []
+        for lengths in ([3, 1], [0, 2], [4, 4]):
+            loss = call(torch.arange(sum(lengths) * len(features)), torch.tensor(lengths * len(features)))
+            loss.backward()
+            losses.append(loss.detach())
+        results.append([*losses, *(module.weight(name).clone() for name in features)])
+    torch.testing.assert_close(*results)
+
+
 def test_two_compiled_calls_with_one_batch_are_two_lookups():
     if "is_impure" not in inspect.getsource(importlib.import_module("torch._functorch.compile_utils")):
         pytest.skip("this PyTorch merges equal calls of operators with side effects")

@@ -646,7 +646,10 @@ class EmbeddingCollection(_Collection):
             rows, features = self._lookup(given, storage)
             bounds, offsets = features.offset_per_key(), features.offsets()
             sizes = [end - begin for begin, end in zip(bounds, bounds[1:])]
-            if min(sizes) < 0 or bounds[-1] > rows.shape[0]:
+            if torch.compiler.is_compiling():
+                for size in (*sizes, rows.shape[0] - bounds[-1]):
+                    torch._check(size >= 0)
+            elif min(sizes) < 0 or bounds[-1] > rows.shape[0]:
                 raise KeyRangeError(f"offsets: features begin at {bounds} of {rows.shape[0]} keys")
             # One split: each slice would have a gradient as large as all rows.
             parts = torch.split(rows, [*sizes, rows.shape[0] - bounds[-1]])

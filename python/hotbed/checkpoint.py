@@ -226,6 +226,8 @@ class Saving:
 class Increments:
     """Saves a full checkpoint first, and then increments: what changed since the previous save.
 
+    All saves are of one collection; make an ``Increments`` for each.
+
     Keeps a digest of each row, which takes 24 bytes of host memory per row.  To load, pass the first of ``paths`` to
     ``load()``, and the others as its ``increments``.
 
@@ -236,6 +238,7 @@ class Increments:
     def __init__(self) -> None:
         self._marks: Dict[int, Any] = {}
         self._saving: Optional[Saving] = None
+        self._saved: Any = None  # a weak reference to the first storage of the collection
         self.paths: List[str] = []
 
     def mark(self, number: int) -> Any:
@@ -247,8 +250,12 @@ class Increments:
         return self._marks[number]
 
     def save(self, path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
-        """Save everything the first time, and later what changed since the last save.  Arguments as in ``save()``."""
-        self._settle()
+        """Save everything the first time, and later what changed since the last save.  Arguments as in ``save()``.
+
+        Raises:
+            ArgumentError: ``module`` is not the collection of the first save.
+        """
+        self._settle(module)
         error: Optional[Exception] = None
         try:
             _save(path, module, step, extra, self)
@@ -265,13 +272,20 @@ class Increments:
 
         First waits for the previous save, and raises its error unless a call of its ``wait()`` has done so.
         """
-        self._settle()
+        self._settle(module)
         self._saving = Saving(path, module, step, extra, self, arena)
         return self._saving
 
-    def _settle(self) -> None:
+    def _settle(self, module: Any) -> None:
+        """Wait for the previous save, and check that the next one is of the same collection."""
         if self._saving is not None:
             self._saving.wait()
+        _check(module)
+        if self.paths and self._saved() is not module.storages[0]:
+            raise ArgumentError(
+                f"module: {self.paths[0]} is a checkpoint of another collection; make an Increments() for each "
+                "collection"
+            )
 
     def ended(self, path: str, module: Any, error: Optional[Exception]) -> None:
         """Record the result of a save.
@@ -281,6 +295,7 @@ class Increments:
         """
         self._saving = None
         if error is None:
+            self._saved = weakref.ref(module.storages[0])
             self.paths.append(path)
         elif len(module.storages) > 1:
             self._marks.clear()

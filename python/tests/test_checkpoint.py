@@ -97,6 +97,26 @@ def test_increments_follow_a_checkpoint(tmp_path):
         checkpoint.load(saved.paths[0], second, saved.paths[2:])
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_increments_belong_to_one_collection(is_async, tmp_path):
+    first, second, saved = collection(1), collection(2), checkpoint.Increments()
+
+    save = saved.async_save if is_async else saved.save
+    save(tmp_path / "0", first)
+    with pytest.raises(hotbed.ArgumentError, match=f"{tmp_path}/0 is a checkpoint of another collection; make an Incr"):
+        save(tmp_path / "1", second)
+    with pytest.raises(hotbed.ArgumentError, match="module: ReLU is not a collection"):
+        save(tmp_path / "1", torch.nn.ReLU())
+    step(first)
+    saving = save(tmp_path / "1", first)
+    if saving is not None:
+        saving.wait()
+    checkpoint.Increments().save(tmp_path / "2", second)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
+    checkpoint.load(saved.paths[0], second, [tmp_path / "1"])
+    assert torch.equal(first.weight("item"), second.weight("item"))
+
+
 def test_a_table_grows_after_a_load(tmp_path):
     def make():
         table = ht.EmbeddingConfig(1000, DIM, "t", feature_names=["f"], use_virtual_table=True, max_embeddings=3000)

@@ -512,6 +512,27 @@ def test_strict_loading_names_what_is_missing():
         ebc.load_state_dict({"embedding_bags.a.weight": torch.zeros(3, 3)})
 
 
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("kind", ["static", "hash", "two tiers"])
+@pytest.mark.parametrize("shape", [(ROWS, 1), (ROWS, DIM + 2), (ROWS,)])
+def test_loading_rows_of_another_dim_changes_nothing(shape, kind, several):
+    ranks = {}
+    if several:
+        sharded = ht.ShardedOptions(max_batch_size=SAMPLES, max_keys=ROWS)
+        ranks = {"comm": hotbed.Comm(), "sharded": sharded}
+    options = {"hbm_bytes": 3000, "caching": True} if kind == "two tiers" else None
+    ebc = collection(kind == "hash", optimizer=ht.Adam(), options=options, **ranks)
+    assert ebc.storages[0].is_direct(0) == (kind == "static")
+    keys = torch.arange(ROWS)
+    ebc.set_rows("a", keys, torch.rand(ROWS, DIM))
+    before = ebc.rows("a", keys)
+    state = {**ebc.state_dict(), "embedding_bags.a.weight": torch.ones(shape)}
+    size = ", ".join(map(str, shape))
+    with pytest.raises(RuntimeError, match=rf"table 'a': weight is shape \({size},?\) .* not shape \({ROWS}, {DIM}\)"):
+        ebc.load_state_dict(state)
+    assert torch.equal(ebc.rows("a", keys), before)
+
+
 def test_freezing_a_collection_says_how():
     ebc = collection()
     with pytest.raises(hotbed.UnsupportedError, match=r"torch\.no_grad\(\), or create it with optimizer=None"):

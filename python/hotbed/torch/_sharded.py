@@ -445,9 +445,10 @@ class ShardedStorage(Storage):
         if not self.is_direct(table):
             super().load_rows(table, keys, given)
             return
-        weight = given["weight"]
+        self.check_rows(table, keys, given)
+        weight, view = given["weight"], self.view(table)
         with torch.no_grad():
-            self.view(table).copy_(weight[self._mine(table, keys).to(weight.device)])
+            view.copy_(weight[self._mine(table, keys).to(weight.device)].reshape(view.shape))
 
     def _set_learning_rate(self, rate: float, stream: Any) -> None:
         self.check(lib.hotbed_sharded_set_learning_rate(self._sharded, rate, stream))

@@ -829,11 +829,12 @@ class Storage:
 
     def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
         """Replace a table's rows by the rows of a state dict; keys that stay keep their optimizer states."""
-        if self.is_direct(table):
-            with torch.no_grad():
-                self.view(table).copy_(given["weight"])
-            return
         self.check_rows(table, keys, given)
+        if self.is_direct(table):
+            view = self.view(table)
+            with torch.no_grad():
+                view.copy_(given["weight"].reshape(view.shape))
+            return
         names = self.state_names()
         kept, states = torch.empty(0, dtype=torch.int64), {}
         if names:

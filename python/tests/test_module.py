@@ -552,6 +552,16 @@ def test_modules_are_not_pickled_copied_or_moved():
         ebc.half()
 
 
+def test_the_fused_optimizer_is_not_pickled_copied_or_extended(tmp_path):
+    optimizer = collection().fused_optimizer
+    for attempt in (pickle.dumps, copy.deepcopy, copy.copy, lambda o: torch.save(o, tmp_path / "o")):
+        with pytest.raises(hotbed.UnsupportedError, match=r"cannot be pickled or copied, .* save its state_dict\(\)"):
+            attempt(optimizer)
+    with pytest.raises(hotbed.UnsupportedError, match="updates only the tables; pass other parameters to an optimizer"):
+        optimizer.add_param_group({"params": [torch.zeros(1, requires_grad=True)]})
+    assert len(optimizer.param_groups) == 1
+
+
 # --- bad input --------------------------------------------------------------------------------------
 
 

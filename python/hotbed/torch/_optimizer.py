@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 import torch
 
-from hotbed.errors import ArgumentError
+from hotbed.errors import ArgumentError, UnsupportedError
 from hotbed.torch._storage import Storage
 
 
@@ -58,6 +58,26 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: gradients are not kept."""
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """Refuse other parameters.
+
+        Raises:
+            UnsupportedError: always, after the constructor of PyTorch has added the only group.
+        """
+        if self.param_groups:
+            raise UnsupportedError(
+                "fused_optimizer: add_param_group() is not supported, since this optimizer updates only the tables; "
+                "pass other parameters to an optimizer of PyTorch"
+            )
+        super().add_param_group(param_group)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse to be pickled or deep-copied: the states are in the library's memory."""
+        raise UnsupportedError(
+            "fused_optimizer cannot be pickled or copied, since its states are in Hotbed's memory; save its "
+            "state_dict()"
+        )
 
     def state_dict(self) -> Dict[str, Any]:
         """Return the states of all rows by table, and the step counts of each storage.

@@ -134,7 +134,8 @@ def load_state(ebc, r, folder):
 def load_optimizer(ebc, r, folder):
     state = ebc.fused_optimizer.state_dict()
     tables = state["state"]["a"]
-    tables[r.one(*tables, "other")] = r.one(*VECTORS, *MATRICES, *OTHERS)
+    if r.one(True, False):
+        tables[r.one(*tables, "other")] = r.one(*VECTORS, *MATRICES, *OTHERS)
     ebc.fused_optimizer.load_state_dict(r.near(state, OTHERS))
 
 

@@ -552,6 +552,30 @@ def test_modules_are_not_pickled_copied_or_moved():
         ebc.half()
 
 
+@pytest.mark.parametrize("rate", [-0.5, float("nan"), float("inf"), "fast"])
+def test_bad_learning_rates_are_errors(rate):
+    ebc = collection(optimizer=ht.SGD(lr=1.0))
+    before = ebc.weight("a").clone()
+    out = ebc(batch(["f", "g"], SAMPLES, ROWS)).values()
+    ebc.fused_optimizer.param_groups[0]["lr"] = rate
+    with pytest.raises(hotbed.ArgumentError, match=f"the learning rate {rate!r} is not a finite number of at least 0"):
+        out.sum().backward()
+    assert torch.equal(ebc.weight("a"), before)
+    ebc.fused_optimizer.param_groups[0]["lr"] = torch.tensor(0.5)
+    ebc(batch(["f", "g"], SAMPLES, ROWS)).values().sum().backward()
+    assert not torch.equal(ebc.weight("a"), before)
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_states_of_another_optimizer_are_refused(hashed):
+    given = collection(hashed, optimizer=ht.Adam()).fused_optimizer.state_dict()
+    text = r"table 'a': the state dict has \['exp_avg', 'exp_avg_sq'\] of another optimizer; SGD has the states \[\]"
+    with pytest.raises(hotbed.ArgumentError, match=text):
+        collection(hashed, optimizer=ht.SGD()).fused_optimizer.load_state_dict(given)
+    with pytest.raises(hotbed.ArgumentError, match=r"table 'a': the state dict has no states \['sum'"):
+        collection(hashed, optimizer=ht.Adagrad()).fused_optimizer.load_state_dict(given)
+
+
 def test_the_fused_optimizer_is_not_pickled_copied_or_extended(tmp_path):
     optimizer = collection().fused_optimizer
     for attempt in (pickle.dumps, copy.deepcopy, copy.copy, lambda o: torch.save(o, tmp_path / "o")):
@@ -671,6 +695,7 @@ def test_bad_options_are_errors():
         ({"device": "gpu"}, "'gpu' is not cpu or cuda"),
         ({"device": True}, "device True is not a torch.device"),
         ({"optimizer": ht.Adam(lr=-0.1)}, "the learning rate is negative"),
+        ({"optimizer": ht.Adam(weight_decay=-0.1)}, r"weight_decay=-0\.1.*: weight_decay is negative"),
         ({"optimizer": ht.Adam(lr="0.1")}, r"optimizer Adam\(lr='0\.1'.* must be real number, not str"),
         ({"optimizer": ht.Adam(betas=(0.9,))}, r"betas=\(0\.9,\).* not enough values"),
         ({"optimizer": ht.Adam}, r"config\.Adam'> is not an instance of SGD, .* example hotbed\.torch\.Adam\(lr="),

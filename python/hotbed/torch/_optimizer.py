@@ -27,12 +27,18 @@ def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str,
     """Restore the states that :func:`table_state` returned.
 
     Raises:
-        ArgumentError: a state is missing, or has another shape.
+        ArgumentError: a state is missing, has another shape, or belongs to another optimizer.
     """
     names, table = storage.state_names(), storage.tables[number]
     wanted = [*names, "keys"] if names and table.is_hash else names
     if not isinstance(given, Mapping) or any(name not in given for name in wanted):
         raise ArgumentError(f"table {table.name!r}: the state dict has no states {wanted}")
+    others = sorted(str(name) for name in given if name not in (*names, "keys", "clock"))
+    if others:
+        raise ArgumentError(
+            f"table {table.name!r}: the state dict has {others} of another optimizer; "
+            f"{type(storage.optimizer).__name__} has the states {names}"
+        )
     if names:
         keys = given["keys"] if table.is_hash else storage.keys_of(number, table.name, given[names[0]])
         storage.set_rows(number, keys, {name: given[name] for name in names}, fill=True)

@@ -76,6 +76,8 @@ def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
         raise ArgumentError(f"optimizer {optimizer!r}: {error}") from None
     if optimizer.lr < 0:
         raise ArgumentError(f"optimizer {optimizer!r}: the learning rate is negative")
+    if optimizer.weight_decay < 0:
+        raise ArgumentError(f"optimizer {optimizer!r}: weight_decay is negative")
 
 
 def _fill_fields(to: Any, optimizer: Optimizer) -> None:
@@ -93,6 +95,21 @@ def _fill_fields(to: Any, optimizer: Optimizer) -> None:
         to.kind = lib.HOTBED_OPT_ROWWISE_ADAGRAD if rowwise else lib.HOTBED_OPT_ADAGRAD
         to.eps = optimizer.eps
         to.initial_accumulator = optimizer.initial_accumulator_value
+
+
+def _rate(given: Any) -> float:
+    """Return the learning rate of a parameter group.
+
+    Raises:
+        ArgumentError: it is not a number, negative or not finite.
+    """
+    try:
+        rate = float(given)
+    except (TypeError, ValueError, RuntimeError):
+        rate = math.nan
+    if not 0 <= rate < math.inf:
+        raise ArgumentError(f"fused_optimizer: the learning rate {given!r} is not a finite number of at least 0")
+    return rate
 
 
 def indices(name: str, given: Any) -> torch.Tensor:
@@ -674,7 +691,7 @@ class Storage:
                 gradient = gradient.contiguous()
             stream = self.streams.current()
             if self.group is not None and self.group["lr"] != self.learning_rate:
-                self._set_learning_rate(float(self.group["lr"]), stream)
+                self._set_learning_rate(_rate(self.group["lr"]), stream)
             self._backward(slot, ffi.cast(_VOID, gradient.data_ptr()), self.columns, stream)
             slot.held = False
             slot.tensors = ()

@@ -300,6 +300,17 @@ def test_the_host_reads_offsets_once_and_again_after_a_change():
     assert moved.offset_per_key() == [0, 3, 4]  # a meta tensor has no values that could be read
 
 
+def test_offsets_count_where_lengths_are_given_too():
+    lengths, offsets = torch.tensor([2, 0]), torch.tensor([0, 1, 2])
+    kjt = ht.KeyedJaggedTensor(["g", "f"], torch.tensor([1, 2]), lengths=lengths, offsets=offsets)
+    assert kjt.lengths().tolist() == [1, 1] and kjt["g"].values().tolist() == [1]
+    ebc = collection()
+    right = ht.KeyedJaggedTensor(["f", "g"], torch.tensor([2, 1]), lengths=torch.tensor([1, 1]))
+    assert torch.equal(ebc(kjt).values(), ebc(right).values())  # the first one is permuted
+    with pytest.raises(hotbed.ArgumentError, match="3 bags"):
+        ht.KeyedJaggedTensor(["f", "g"], torch.tensor([1]), lengths=lengths, offsets=torch.tensor([0, 1, 1, 1]))
+
+
 @pytest.mark.parametrize("why", ["eval", "no_grad", "no optimizer"])
 def test_a_prefetch_outside_of_training_creates_no_rows(why):
     ebc = collection(hashed=True, optimizer=None if why == "no optimizer" else ht.SGD())

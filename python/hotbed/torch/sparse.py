@@ -38,7 +38,8 @@ class JaggedTensor:
     Args:
         values: the items of all rows, ``[n, ...]``.
         lengths: the number of items of each row, ``[rows]`` int32 or int64; or pass ``offsets``.
-        offsets: where each row begins, and where the last one ends, ``[rows + 1]``.
+        offsets: where each row begins, and where the last one ends, ``[rows + 1]``.  If both are given, ``lengths`` is
+            ignored.
         weights: the weights of the items, ``[n]`` float32.
     """
 
@@ -51,7 +52,8 @@ class JaggedTensor:
     ) -> None:
         if lengths is None and offsets is None:
             raise ArgumentError("a jagged tensor needs lengths or offsets")
-        self._values, self._lengths, self._offsets, self._weights = values, lengths, offsets, weights
+        self._values, self._offsets, self._weights = values, offsets, weights
+        self._lengths = lengths if offsets is None else None  # never two answers
 
     def values(self) -> torch.Tensor:
         """Return the items of all rows, ``[n, ...]``."""
@@ -95,7 +97,8 @@ class KeyedJaggedTensor(JaggedTensor):
         values: the keys, ``[n]`` int32 or int64: the bags of the first feature, sample by sample, then the second's.
         weights: the weights of the keys, ``[n]`` float32, or None.
         lengths: the number of keys in each bag, ``[features * samples]`` int32 or int64; or pass ``offsets``.
-        offsets: where each bag begins, and where the last one ends, ``[features * samples + 1]``.
+        offsets: where each bag begins, and where the last one ends, ``[features * samples + 1]``.  If both are given,
+            ``lengths`` is ignored.
 
     Raises:
         ArgumentError: both lengths and offsets are missing, or their number is not a multiple of the features.
@@ -115,7 +118,7 @@ class KeyedJaggedTensor(JaggedTensor):
         for name, tensor in given.items():
             if tensor is not None and (not isinstance(tensor, torch.Tensor) or tensor.dim() != 1):
                 raise ArgumentError(f"{name}: {described(tensor)} is not a 1-D tensor")
-        bags = lengths.shape[0] if lengths is not None else offsets.shape[0] - 1  # type: ignore[union-attr]
+        bags = offsets.shape[0] - 1 if offsets is not None else lengths.shape[0]  # type: ignore[union-attr]
         if not self._keys or bags < 0 or bags % len(self._keys) != 0:
             raise ArgumentError(f"{bags} bags are no multiple of {len(self._keys)} features: {self._keys}")
         self._stride = bags // len(self._keys)

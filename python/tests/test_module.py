@@ -653,6 +653,31 @@ def test_bad_rows_change_nothing():
     assert torch.equal(ebc.keys("a"), keys) and bool((ebc.rows("a", keys) == 1).all())
 
 
+def test_a_wrong_entry_is_reported_once_and_other_tables_are_loaded():
+    tables = [
+        ht.EmbeddingBagConfig(ROWS, DIM, name, feature_names=[name], use_virtual_table=name == "b") for name in "abc"
+    ]
+    ebc = ht.EmbeddingBagCollection(tables)
+    keys = torch.tensor([3, -7, 5])
+    state = {
+        **ebc.state_dict(),
+        "embedding_bags.a.weight": [1.0],
+        "embedding_bags.b.weight": torch.ones(3, DIM),
+        "embedding_bags.b.weight_id": keys,
+        "embedding_bags.b.metadata": torch.ones(3, dtype=torch.int64),
+        "embedding_bags.c.weight": torch.ones(ROWS, DIM),
+    }
+    with pytest.raises(RuntimeError, match="is not a tensor") as caught:
+        ebc.load_state_dict(state)
+    assert str(caught.value).count("embedding_bags.a.weight: [1.0] is not a tensor") == 1
+    assert torch.equal(ebc.keys("b"), keys.sort().values) and bool((ebc.weight("c") == 1).all())
+    before = ebc.rows("b", keys)
+    twice = {**state, "embedding_bags.a.weight": ebc.weight("a"), "embedding_bags.b.weight": torch.rand(3, DIM)}
+    with pytest.raises(RuntimeError, match="table 'b': key -7 occurs more than once"):
+        ebc.load_state_dict({**twice, "embedding_bags.b.weight_id": torch.tensor([-7, 3, -7])})
+    assert torch.equal(ebc.keys("b"), keys.sort().values) and torch.equal(ebc.rows("b", keys), before)
+
+
 def test_weights_are_checked():
     ebc = collection(is_weighted=True)
     good = torch.tensor([1, 2])

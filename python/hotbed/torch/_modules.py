@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import warnings
-from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union
 
 import torch
 
@@ -324,18 +324,19 @@ class _Collection(torch.nn.Module):
                 "dict that this rank saved, or use hotbed.checkpoint, which loads on any number of ranks"
             )
             return
-        used = set()
+        used: Set[str] = set()
         for table in self._tables:
             storage, number = self._place[table.name]
             name = f"{prefix}{self._state_name}.{table.name}.weight"
             metadata = name[: -len("weight")] + "metadata"
-            used |= {name, f"{name}_id", metadata} if table.is_hash else {name}
+            own = [name, f"{name}_id", metadata] if table.is_hash else [name]
+            used.update(own)
             if name not in state_dict:
                 if not table.is_hash:  # a hash table may be absent: hotbed.checkpoint loads its rows
                     missing_keys.append(name)
                 continue
             parts = {"weight": state_dict[name]}
-            wrong = [n for n in sorted(used) if not isinstance(state_dict.get(n, self._anchor), torch.Tensor)]
+            wrong = [n for n in own if not isinstance(state_dict.get(n, self._anchor), torch.Tensor)]
             if wrong:
                 error_msgs += [f"{n}: {described(state_dict[n])} is not a tensor" for n in wrong]
                 continue

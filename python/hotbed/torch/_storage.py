@@ -852,6 +852,10 @@ class Storage:
             with torch.no_grad():
                 view.copy_(given["weight"].reshape(view.shape))
             return
+        distinct, counts = torch.unique(indices("keys", keys), return_counts=True)
+        if distinct.numel() < counts.sum():
+            twice = int(distinct[counts > 1][0])
+            raise ArgumentError(f"table {self.tables[table].name!r}: key {twice} occurs more than once")
         names = self.state_names()
         kept, states = torch.empty(0, dtype=torch.int64), {}
         if names:

@@ -586,6 +586,8 @@ def read(
         ArgumentError: the checkpoint is an increment, or lacks one of the tables.
         UnsupportedError: ``verify``, and the library was built without HDF5.
     """
+    if isinstance(names, str):
+        raise ArgumentError(f"names: {names!r} is one name, not a list of names")
     manifest = list(_manifest(path))
     if verify:
         try:

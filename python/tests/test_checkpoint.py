@@ -284,6 +284,8 @@ def test_what_cannot_be_done_is_said(tmp_path):
         checkpoint.tables(tmp_path / "none")
     with pytest.raises(hotbed.ArgumentError, match="no table 'other'"):
         checkpoint.read(tmp_path / "c", ["other"])
+    with pytest.raises(hotbed.ArgumentError, match="names: 'item' is one name"):
+        checkpoint.read(tmp_path / "c", "item")
     out = ebc(batch(["f", "g"], SAMPLES, ROWS)).values()
     with pytest.raises(hotbed.StateError, match=r"run their backwards, or call the collection's cancel\(\)"):
         checkpoint.save(tmp_path / "d", ebc)

@@ -177,6 +177,12 @@ def test_export_and_trace_are_refused():
         torch.jit.trace(Net(), (torch.tensor([1, 2]), torch.tensor([1, 1])))
 
 
+def test_scripts_are_refused():
+    for module in (collection(), torch.nn.Sequential(collection())):
+        with pytest.raises(hotbed.UnsupportedError, match=r"torch\.jit\.script: .*; use torch\.compile"):
+            torch.jit.script(module)
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_operators_pass_opcheck(training):
     ebc = collection(optimizer=ht.SGD(lr=0.0), max_in_flight=16)
@@ -629,6 +635,14 @@ def test_bad_batches_are_errors_with_the_values():
         kjt_of(torch.tensor([[1, 2]]))
     with pytest.raises(hotbed.ArgumentError, match="features: 'f' is not a KeyedJaggedTensor"):
         ebc("f")
+    rows = ht.EmbeddingCollection([ht.EmbeddingConfig(ROWS, DIM, "a", feature_names=["f"])])
+    for wrong, text in ((None, "None"), ({}, r"\{\}")):
+        with pytest.raises(hotbed.ArgumentError, match=f"features: {text} is not a KeyedJaggedTensor"):
+            rows(wrong)
+    with pytest.raises(hotbed.ArgumentError, match="keys: 'item' is one name, not a list of names"):
+        ht.KeyedJaggedTensor("item", good, lengths=torch.tensor([1, 1, 0, 0]))
+    with pytest.raises(KeyError, match=r"no feature 'zz'; there are \['f', 'g'\]"):
+        kjt_of(good)["zz"]
     with pytest.raises(hotbed.ArgumentError, match=r"values: \[1, 2\] is not a 1-D tensor"):
         kjt_of([1, 2])
     with pytest.raises(hotbed.ArgumentError, match=r"keys: \[1, 2\] is not a 1-D tensor"):
@@ -697,6 +711,8 @@ def test_weights_are_checked():
     "change, text",
     [
         ({"num_embeddings": 0}, "0 rows"),
+        ({"num_embeddings": 2**70}, f"table 'a': num_embeddings {2**70} does not fit into int64"),
+        ({"use_virtual_table": True, "max_embeddings": 2**70}, f"'a': max_embeddings {2**70} does not fit into int64"),
         ({"embedding_dim": 5000}, "5000 elements"),
         ({"name": "no blanks"}, "no blanks"),
         ({"feature_names": []}, r"feature_names \[\]"),

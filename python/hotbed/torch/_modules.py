@@ -391,6 +391,10 @@ class _Collection(torch.nn.Module):
             "state_dict(), or use hotbed.checkpoint.save()"
         )
 
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Refuse ``torch.jit.script()``, which calls it."""
+        raise UnsupportedError("torch.jit.script: the lookup is no operator of TorchScript; use torch.compile")
+
     def extra_repr(self) -> str:
         """Describe the tables."""
         return ", ".join(f"{t.name}=({t.rows}, {t.dim}){' hash' if t.is_hash else ''}" for t in self._tables)
@@ -641,11 +645,10 @@ class EmbeddingCollection(_Collection):
             from torchrec.sparse.jagged_tensor import JaggedTensor as TorchRecs
 
             make = TorchRecs
-        samples = batches[0].stride()
         found = {}
         for given, storage in zip(batches, self._storages):
             rows, features = self._lookup(given, storage)
-            bounds, offsets = features.offset_per_key(), features.offsets()
+            bounds, offsets, samples = features.offset_per_key(), features.offsets(), features.stride()
             sizes = [end - begin for begin, end in zip(bounds, bounds[1:])]
             if torch.compiler.is_compiling():
                 for size in (*sizes, rows.shape[0] - bounds[-1]):

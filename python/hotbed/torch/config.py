@@ -247,6 +247,8 @@ def _whole(name: str, config: Any, field: str, default: Any = None) -> int:
     value = getattr(config, field, default)
     if not isinstance(value, numbers.Integral):
         raise ArgumentError(f"table {name!r}: {field} {value!r} is not an integer")
+    if not -(2**63) <= value < 2**63:  # type: ignore[operator]
+        raise ArgumentError(f"table {name!r}: {field} {value} does not fit into int64")
     return int(value)
 
 

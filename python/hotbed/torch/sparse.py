@@ -101,7 +101,8 @@ class KeyedJaggedTensor(JaggedTensor):
             ``lengths`` is ignored.
 
     Raises:
-        ArgumentError: both lengths and offsets are missing, or their number is not a multiple of the features.
+        ArgumentError: ``keys`` is a string; both lengths and offsets are missing, or their number is not a multiple of
+            the features.
     """
 
     def __init__(
@@ -112,6 +113,8 @@ class KeyedJaggedTensor(JaggedTensor):
         lengths: Optional[torch.Tensor] = None,
         offsets: Optional[torch.Tensor] = None,
     ) -> None:
+        if isinstance(keys, str):
+            raise ArgumentError(f"keys: {keys!r} is one name, not a list of names")
         self._keys = list(keys)
         super().__init__(values, lengths, offsets, weights)
         given = {"values": values, "weights": weights, "lengths": lengths, "offsets": offsets}
@@ -197,9 +200,14 @@ class KeyedJaggedTensor(JaggedTensor):
         return moved
 
     def __getitem__(self, key: str) -> JaggedTensor:
-        """Return the bags of one feature."""
-        at = self._keys.index(key)
-        one = self.permute([at])
+        """Return the bags of one feature.
+
+        Raises:
+            KeyError: there is no such feature.
+        """
+        if key not in self._keys:
+            raise KeyError(f"there is no feature {key!r}; there are {self._keys}")
+        one = self.permute([self._keys.index(key)])
         return JaggedTensor(one.values(), one.lengths(), None, one.weights_or_none())
 
     def __repr__(self) -> str:

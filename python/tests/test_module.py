@@ -565,8 +565,9 @@ def test_modules_are_not_pickled_copied_or_moved():
     with pytest.raises(hotbed.StateError, match=r"do not move to meta$"):
         ebc.to("meta")
     assert ebc.to("cpu") is ebc
-    with pytest.warns(UserWarning, match="data types"):
-        ebc.half()
+    with pytest.warns(UserWarning, match="data types") as seen:
+        torch.nn.Sequential(ebc).half()
+    assert seen[0].filename == __file__
 
 
 @pytest.mark.parametrize("rate", [-0.5, float("nan"), float("inf"), "fast"])
@@ -815,8 +816,9 @@ def test_refused_keys_cause_a_warning_per_table():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         step(torch.arange(16), torch.arange(16))
-    with pytest.warns(UserWarning, match=r"^table 'hash' is full: .*num_embeddings.*stats\(\)"):
+    with pytest.warns(UserWarning, match=r"^table 'hash' is full: .*num_embeddings.*stats\(\)") as seen:
         step(torch.arange(16), torch.arange(200))
+    assert (seen[0].filename, seen[0].lineno) == (__file__, inspect.getsourcelines(step)[1] + 2)
     with pytest.warns(UserWarning, match=r"^table 'static': key 16 is not in \[0, 16\)"):
         step(torch.arange(17), torch.arange(16))
     with warnings.catch_warnings():

@@ -16,7 +16,7 @@ from hotbed.torch import config as _config
 from hotbed.torch._ops import rows_of
 from hotbed.torch._optimizer import FusedOptimizer
 from hotbed.torch._sharded import ShardedStorage, route_of
-from hotbed.torch._storage import Storage, indices
+from hotbed.torch._storage import Storage, indices, stack_level
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, described
 
 _log = logging.getLogger("hotbed")
@@ -367,7 +367,7 @@ class _Collection(torch.nn.Module):
         if to.dtype != torch.float32:
             warnings.warn(
                 f"{type(self).__name__} keeps its data types; set data_type of its tables and output_dtype",
-                stacklevel=2,
+                stacklevel=stack_level(),
             )
         return self
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import os
 import re
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 
 import torch
 
+import hotbed
 from hotbed._c import check, ffi, lib, new
 from hotbed.errors import ArgumentError, FullError, HotbedError, KeyRangeError, StateError
 from hotbed.torch.config import SGD, Adagrad, Adam, Evict, Optimizer, PoolingType, RowWiseAdagrad, Table
@@ -44,6 +46,9 @@ _WORDS = (
     ),
 )
 
+#: Folders of this package and of PyTorch, whose lines say nothing to a reader of a warning.
+_INSIDE = tuple(os.path.dirname(path) + os.sep for path in (hotbed.__file__, torch.__file__))
+
 #: Storages by the handle that custom operators receive.
 _by_handle: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
 _next_handle = [1]
@@ -59,6 +64,16 @@ def of_handle(handle: int) -> Storage:
     if storage is None:
         raise StateError(f"the embedding collection with handle {handle} does not exist any more")
     return storage
+
+
+def stack_level() -> int:
+    """Return the ``stacklevel`` with which the caller's warning names the first line outside of hotbed and PyTorch."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_INSIDE):
+        if frame.f_back is None:  # a thread of PyTorch
+            return 1
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
@@ -453,7 +468,8 @@ class Storage:
         if found and found[0] not in self.warned:
             self.warned.add(found[0])
             said = self._said(FullError(refused))
-            warnings.warn(f"{said}; further refused keys of this table are only counted, see stats()", stacklevel=2)
+            said += "; further refused keys of this table are only counted, see stats()"
+            warnings.warn(said, stacklevel=stack_level())
 
     # --- tickets --------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import pathlib
+import re
 import shutil
 import threading
 import warnings
@@ -508,6 +509,11 @@ def _manifest(path: Path) -> Iterable[List[str]]:
         text = (pathlib.Path(path) / "MANIFEST").read_text("ascii")
     except OSError as error:
         parts = sorted(found.parent.name for found in pathlib.Path(path).glob("*/MANIFEST"))
+        if parts and not all(re.match("(sum|mean|none)(-|$)", part) for part in parts):
+            raise FileError(
+                f"{os.fspath(path)} is no checkpoint, but contains {len(parts)}: pass one of them, "
+                f"{'..., ' if len(parts) > 5 else ''}{', '.join(parts[-5:])}"
+            ) from error
         if parts:
             raise StateError(
                 f"{os.fspath(path)} has a checkpoint for each of {parts}: read() one of them, or load() all into a "

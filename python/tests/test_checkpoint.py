@@ -297,6 +297,29 @@ def test_what_cannot_be_done_is_said(tmp_path):
         checkpoint.load(tmp_path / "c", ebc)
 
 
+def test_a_folder_of_checkpoints_is_no_checkpoint(tmp_path):
+    ebc = collection()
+    for number in (100, 200):
+        checkpoint.save(tmp_path / f"step-{number}", ebc)
+    text = f"{tmp_path} is no checkpoint, but contains 2: pass one of them, step-100, step-200$"
+    for call in (lambda: checkpoint.load(tmp_path, ebc), lambda: checkpoint.read(tmp_path)):
+        with pytest.raises(hotbed.FileError, match=text):
+            call()
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_a_load_while_a_forward_waits_says_what_to_do(hashed, tmp_path):
+    table = ht.EmbeddingConfig(ROWS, DIM, "t", feature_names=["f"], use_virtual_table=hashed)
+    embeddings = ht.EmbeddingCollection([table])
+    checkpoint.save(tmp_path / "c", embeddings)
+    out = embeddings.flat(batch(["f"], SAMPLES, ROWS))
+    with pytest.raises(hotbed.StateError, match=r"hold .*rows[:;] run their backwards, or call the .* cancel\(\)$"):
+        checkpoint.load(tmp_path / "c", embeddings)
+    embeddings.cancel()
+    checkpoint.load(tmp_path / "c", embeddings)
+    del out
+
+
 def test_a_damaged_checkpoint_is_an_error(tmp_path):
     pytest.importorskip("h5py")
     ebc, random = collection(), torch.Generator().manual_seed(6)

@@ -39,6 +39,10 @@ _WORDS = (
     ("tickets hold", "forwards without backward hold"),
     ("finish or cancel them", "run their backwards, or call the collection's cancel()"),
     (
+        "end each batch by backward or hotbed_ticket_cancel(), and forget tickets that are kept",
+        "run their backwards, or call the collection's cancel()",
+    ),
+    (
         "all rows it could replace are in use",
         "all rows it could replace are in use by forwards that wait for their backward; use a num_embeddings larger "
         "than the distinct keys of these batches, and call cancel() after forwards without backward, or run them under "

@@ -388,7 +388,8 @@ def save(path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
 
     Args:
         path: path of a directory that does not exist; it appears under this name only when it is complete and on disk.
-        module: an ``EmbeddingBagCollection`` or ``EmbeddingCollection``; no forward may wait for its backward.
+        module: an ``EmbeddingBagCollection`` or ``EmbeddingCollection``; no forward may wait for its backward, except
+            in static tables in one tier.
         step: the training step, which ``load()`` returns.
         extra: the caller's bytes, at most 1 GiB, for example the dense model.  With several ranks, rank 0's are saved.
 

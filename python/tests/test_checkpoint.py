@@ -320,6 +320,17 @@ def test_a_load_while_a_forward_waits_says_what_to_do(hashed, tmp_path):
     del out
 
 
+def test_static_tables_are_saved_while_a_forward_waits(tmp_path):
+    table = ht.EmbeddingConfig(ROWS, DIM, "t", feature_names=["f"])
+    first, second = ht.EmbeddingCollection([table], seed=1), ht.EmbeddingCollection([table], seed=2)
+    before = first.weight("t").clone()
+    out = first.flat(batch(["f"], SAMPLES, ROWS))
+    checkpoint.save(tmp_path / "c", first)
+    out.sum().backward()
+    checkpoint.load(tmp_path / "c", second)
+    assert torch.equal(second.weight("t"), before)
+
+
 def test_a_damaged_checkpoint_is_an_error(tmp_path):
     pytest.importorskip("h5py")
     ebc, random = collection(), torch.Generator().manual_seed(6)

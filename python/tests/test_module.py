@@ -345,6 +345,28 @@ def test_a_second_backward_is_refused():
         out.backward()
 
 
+def test_parts_of_an_output_accumulate_into_one_step():
+    first, second = (collection(optimizer=ht.Adam(lr=0.1), seed=2) for _ in range(2))
+    kjt = batch(["f", "g"], SAMPLES, ROWS)
+    first(kjt).values().square().sum().backward()
+    pooled = second(kjt).values()
+    rows = pooled.detach().requires_grad_()
+    for part in rows.split(2):
+        part.square().sum().backward()
+    pooled.backward(rows.grad)
+    assert torch.equal(first.weight("a"), second.weight("a"))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_keys_outside_of_a_static_table_are_ignored(training):
+    table = ht.EmbeddingConfig(ROWS, DIM, "a", feature_names=["f"], init_fn=lambda weight: weight.fill_(3.0))
+    module = ht.EmbeddingCollection([table], check="ignore").train(training)
+    rows = module.flat(ht.KeyedJaggedTensor(["f"], torch.tensor([ROWS, 1]), lengths=torch.tensor([2]))).detach()
+    assert bool((rows[1] == 3).all())
+    assert bool((rows[0] != 0).any()) == training and bool((rows[0].abs() <= ROWS**-0.5).all())
+    assert module.stats("a")["refused"] == training
+
+
 @pytest.mark.parametrize(
     "loss",
     [

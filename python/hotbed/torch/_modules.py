@@ -471,7 +471,8 @@ class EmbeddingBagCollection(_Collection):
         output_dtype: dtype of the pooled rows and of their gradient.
         max_in_flight: number of forwards that may wait for their backward; one more drops the oldest.
         check: what happens when a key is refused, because a hash table is full or because the key is outside of a
-            static table: "error"; "warn", a warning for the first such key of each table; or "ignore".
+            static table: "error"; "warn", a warning for the first such key of each table; or "ignore".  Unless it is
+            an error, the key reads as a new row in training and as zeros in evaluation.
         options: further fields of ``hotbed_storage_options``, such as ``hbm_bytes``.
         comm: the ranks that share the tables' rows; None: this process has all rows.  All ranks create the collection
             with the same arguments and call it together, each with its own batches.

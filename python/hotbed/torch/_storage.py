@@ -947,7 +947,7 @@ class Storage:
                 kept = int(found.sum().item())
                 if kept < keys.shape[0]:
                     name = self.tables[table].name
-                    warnings.warn(f"table {name!r}: {kept} of {keys.shape[0]} rows fit", stacklevel=2)
+                    warnings.warn(f"table {name!r}: {kept} of {keys.shape[0]} rows fit", stacklevel=stack_level())
             self.check(lib.hotbed_stream_sync(stream))
 
     def clock(self) -> Dict[str, Any]:

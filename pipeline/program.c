@@ -286,8 +286,7 @@ static hotbed_status read_edge(
     (void)snprintf(text, sizeof text, "%.*s", (int)length, word);
     size_t name = strcspn(text, "+-");
     long offset = text[name] == '\0' ? 0 : strtol(text + name, &rest, 10);
-    const long most =
-        HOTBED_PIPELINE_DEPTH_MOST; /* strtol() returns the limits of long beyond them */
+    const long most = HOTBED_PIPELINE_DEPTH_MOST; /* not labs(): strtol() may return LONG_MIN */
     if (rest != NULL && (*rest != '\0' || offset == 0 || offset < -most || offset > most))
         return hotbed_pipeline_plan_fail(
             report, HOTBED_PIPELINE_NAME, "step '%s' after '%s': the distance is not in [-%d, %d]",

@@ -34,7 +34,7 @@ typedef struct step {
 
 typedef struct offer {
     hotbed_storage *storage;
-    const hotbed_table *table;
+    hotbed_table *table;
     uint32_t number;      /* of the table */
     const uint64_t *keys; /* device, as given */
     const hotbed_rows *rows;
@@ -179,7 +179,7 @@ static bool add_buckets(offer *o, uint64_t key, uint32_t from, uint32_t slot) {
 }
 
 /* Find the keys that have to move so that `key` gets a slot, the one that moves to a free slot
- * first. Returns their number, or NONE. Each is removed from the copy. */
+ * first. Returns their number, or NONE. */
 static uint32_t find_moves(offer *o, uint64_t key, uint64_t moves[MOVES_MOST]) {
     o->num_steps = 0;
     bool found = add_buckets(o, key, NONE, 0);
@@ -242,21 +242,24 @@ static hotbed_status place_by_moves(offer *o, uint64_t i, uint64_t key, bool *pl
         HOTBED_TRY(find(o, n, o->moved_keys, o->flags + 1));
     HOTBED_TRY(hotbed_copy(flags, o->flags, n + 1, o->stream));
     HOTBED_TRY(hotbed_stream_finish(o->stream));
-    for (uint32_t m = 0; m < n; m++)
-        if (flags[m + 1] == 0) { /* another call has taken its slot */
-            const hotbed_rows row = rows_from(o, &o->moved, m);
-            HOTBED_TRY(hotbed_storage_set_rows(
-                o->storage, o->number, 1, o->moved_keys + m, &row, o->stream));
-            HOTBED_TRY(copy_index(o));
-        }
     *placed = flags[0] != 0;
-    return HOTBED_OK;
+    bool as_planned = *placed; /* unless another call has taken a slot */
+    for (uint32_t m = 0; m < n; m++) {
+        if (flags[m + 1] != 0)
+            continue;
+        const hotbed_rows row = rows_from(o, &o->moved, m);
+        HOTBED_TRY(
+            hotbed_storage_set_rows(o->storage, o->number, 1, o->moved_keys + m, &row, o->stream));
+        as_planned = false;
+    }
+    return as_planned ? HOTBED_OK : copy_index(o);
 }
 
 /* Give slots to keys without one, as long as the table has free slots. *missing is the number of
  * keys that have none at the end. */
 static hotbed_status place_missing(
     offer *o, uint64_t n, const uint64_t *keys, uint8_t *found, uint64_t *missing) {
+    bool all = true;
     HOTBED_TRY(copy_index(o));
     for (uint64_t i = 0; i < n && o->free > 0; i++) {
         if (found[i] != 0)
@@ -264,7 +267,9 @@ static hotbed_status place_missing(
         bool placed;
         HOTBED_TRY(place_by_moves(o, i, keys[i], &placed));
         *missing -= placed;
+        all = all && placed;
     }
+    __atomic_store_n(&o->table->filled, o->free == 0 || !all, __ATOMIC_RELAXED);
     return HOTBED_OK;
 }
 
@@ -334,6 +339,18 @@ static hotbed_status place_free(offer *o, uint64_t n, uint64_t *missing) {
     return status;
 }
 
+/* Whether n more keys leave a tenth of the slots free, so that each finds a slot. */
+static bool is_spacious(const hotbed_storage *storage, hotbed_table *table, uint64_t n) {
+    enum { SLOTS_LEAST = 1024 }; /* smaller tables may be uneven */
+    hotbed_index_part at;
+    uint64_t slots = 0;
+    for (uint32_t p = 0; hotbed_table_part(storage, table, p, &at); p++)
+        slots += hotbed_index_range_slots(at.range);
+    table->offered = n < UINT64_MAX - table->offered ? table->offered + n : UINT64_MAX;
+    return table->emptied == __atomic_load_n(&storage->inserts, __ATOMIC_RELAXED) &&
+           slots >= SLOTS_LEAST && table->offered <= slots - slots / 10;
+}
+
 hotbed_status hotbed_storage_offer_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     hotbed_stream *stream) {
@@ -341,6 +358,7 @@ hotbed_status hotbed_storage_offer_rows(
     hotbed_rows_args args;
     HOTBED_TRY(hotbed_storage_rows_args(storage, table, n, keys, rows, NULL, stream, &args));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
+    hotbed_table *t = &storage->tables[table];
     args.offered = 1;
     if (storage->external != NULL)
         return hotbed_storage_rows_external(storage, &args, HOTBED_PASS_SET, stream);
@@ -349,12 +367,13 @@ hotbed_status hotbed_storage_offer_rows(
     uint64_t missing = n;
     /* Rows that tickets hold do not move, nor do rows of two tiers. */
     if (hotbed_table_indexed(&args.table) && args.table.tiers == HOTBED_TIERS_ONE &&
+        !is_spacious(storage, t, n) && !__atomic_load_n(&t->filled, __ATOMIC_RELAXED) &&
         __atomic_load_n(&storage->held, __ATOMIC_RELAXED) == 0) {
         offer *o = hotbed_new(sizeof *o);
         if (o == NULL)
             return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the search of free slots");
         o->storage = storage;
-        o->table = &storage->tables[table];
+        o->table = t;
         o->number = table;
         o->keys = keys;
         o->rows = rows == NULL ? &no_rows : rows;

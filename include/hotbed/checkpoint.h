@@ -268,7 +268,7 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  * hotbed_storage_offer_rows() fills it, but not if rows are in two tiers and the table evicts: then
  * it kept 98.8 % of a million, which is more than its capacity, and with 5 % more capacity 99.94 %.
  * A table that has grown in many steps has more slots than max_capacity needs; a table that does not
- * evict grows beyond max_capacity for such rows, by 1,280 at most.
+ * evict grows beyond max_capacity for such rows, by 1,280 keys at most.
  *
  * If the checkpoint has the same number of ranks and the same routes, each rank reads its own
  * shard. Otherwise, with a communicator, each rank reads a share, cut where blocks of the files

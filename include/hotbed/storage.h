@@ -623,7 +623,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
  * scores therefore stay, as far as the candidate slots allow. In mode DEFAULT by score, rows of the
  * upper tier stay whatever their score.
  *
- * Waits for the stream. No other call on the rows of the table may run meanwhile.
+ * Waits for the stream when the table may be nearly full. No other call on the rows of the table
+ * may run meanwhile.
  * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), DEVICE.
  * Faults: FULL (the table does not evict), RANGE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_offer_rows(

@@ -57,9 +57,9 @@ typedef struct hotbed_table {
     float growth_load; /* keys / capacity from which a poll grows the table */
     uint32_t num_grown;
     hotbed_grown *grown; /* oldest first */
-    /* What hotbed_storage_offer_rows() knows of the table without asking the device: keys offered
-     * since it was emptied, which are all of its keys while storage->inserts is `emptied`; and
-     * whether a search has found no free slot since. */
+    /* For hotbed_storage_offer_rows(), which does not ask the device: the keys offered since the
+     * table was emptied, which are all of its keys while storage->inserts is `emptied`; and whether
+     * a search has found no free slot since. */
     uint64_t offered;
     uint32_t emptied;
     bool filled;             /* atomic */

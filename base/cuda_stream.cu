@@ -465,10 +465,14 @@ static hotbed_status is_pageable(const void *data, bool *pageable) {
     return HOTBED_OK;
 }
 
-static hotbed_status fail_pageable(const char *function) {
-    return hotbed_fail(
-        HOTBED_ERR_STATE, "%s: the stream records a graph, and pageable memory would make it wait",
-        function);
+/* Count the wait for pageable memory, unless the stream records. */
+static hotbed_status wait_for_pageable(const char *function, const hotbed_stream *stream) {
+    if (stream->recording || stream_captured(stream))
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "%s: the stream records a graph, and pageable memory would make it wait", function);
+    hotbed_count_wait();
+    return HOTBED_OK;
 }
 
 static hotbed_status copy(void *to, const void *from, size_t bytes, hotbed_stream *stream) {
@@ -477,11 +481,8 @@ static hotbed_status copy(void *to, const void *from, size_t bytes, hotbed_strea
     bool pageable_to, pageable_from;
     HOTBED_TRY(is_pageable(to, &pageable_to));
     HOTBED_TRY(is_pageable(from, &pageable_from));
-    if (pageable_to || pageable_from) {
-        if (hotbed_stream_recording(stream))
-            return fail_pageable("hotbed_copy");
-        hotbed_count_wait();
-    }
+    if (pageable_to || pageable_from)
+        HOTBED_TRY(wait_for_pageable("hotbed_copy", stream));
     return hotbed_cuda_check(
         cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda(stream)->native),
         "cudaMemcpyAsync");
@@ -495,9 +496,8 @@ static hotbed_status fill(void *to, int value, size_t bytes, hotbed_stream *stre
     if (!pageable)
         return hotbed_cuda_check(
             cudaMemsetAsync(to, value, bytes, cuda(stream)->native), "cudaMemsetAsync");
-    if (hotbed_stream_recording(stream))
-        return fail_pageable("hotbed_fill");
-    hotbed_count_wait(); /* the GPU cannot access `to`: the host fills it after the stream's work */
+    /* The GPU cannot access `to`: the host fills it after the stream's work. */
+    HOTBED_TRY(wait_for_pageable("hotbed_fill", stream));
     HOTBED_TRY(stream_sync(stream));
     memset(to, value, bytes);
     return HOTBED_OK;

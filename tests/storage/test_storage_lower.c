@@ -111,10 +111,6 @@ static void run(hotbed_backend backend, int mode, hotbed_memory_kind kind, image
     memset(out, 0, sizeof *out);
     mixture(&s, mode, kind);
     fixture_open_bare(&r, backend, &s.options);
-    /* initcheck considers only the first 32 bytes of a bulk copy as written, and some static rows are written by bulk
-     * copies only. */
-    if (hotbed_test_is_under("initcheck"))
-        r.storage->bulk_bytes = 0;
     hotbed_batch_init(&batch);
     batch.num_keys = TABLES * SAMPLES;
     batch.batch_size = SAMPLES;

@@ -28,6 +28,17 @@ typedef struct hotbed_index_result {
     hotbed_index_outcome outcome;
 } hotbed_index_result;
 
+/* Which rows a new key may evict: those of a lower rank than `rank`, or of the same rank and an
+ * older time than `time`. UINT64_MAX: any row. */
+typedef struct hotbed_evict_limit {
+    uint64_t rank, time;
+} hotbed_evict_limit;
+
+HOTBED_HD hotbed_evict_limit hotbed_evict_any(void) {
+    hotbed_evict_limit limit = {UINT64_MAX, UINT64_MAX};
+    return limit;
+}
+
 /* Free slots of candidate buckets, and the row with the lowest rank among the metas that this lane
  * reads. */
 typedef struct hotbed_bucket_scan {
@@ -102,6 +113,12 @@ HOTBED_HD void hotbed_index_forget(
     hotbed_fence(); /* an eval that reads the new row also sees that the old key is gone */
 }
 
+/* Whether the lowest row of the scan is within `limit`. */
+HOTBED_HD bool hotbed_evicts_within(const hotbed_bucket_scan *scan, hotbed_evict_limit limit) {
+    return limit.rank == UINT64_MAX || scan->lowest_rank < limit.rank ||
+           (scan->lowest_rank == limit.rank && scan->lowest_time < limit.time);
+}
+
 /* Claim a free slot of a line, the first at or after `from`; HOTBED_SLOT_NONE if another tile
  * claimed it. */
 HOTBED_HD uint64_t hotbed_index_take(
@@ -114,10 +131,10 @@ HOTBED_HD uint64_t hotbed_index_take(
     return hotbed_tile_ballot(width, won) != 0 ? slot : HOTBED_SLOT_NONE;
 }
 
-/* hotbed_index_place_over() within one part of a table. */
+/* Claim a locked slot in one part of a table for a key that it lacks; `stay` and `limit` as below. */
 HOTBED_HD hotbed_index_result hotbed_index_place_in(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
-    uint32_t width) {
+    hotbed_evict_limit limit, uint32_t width) {
     hotbed_candidates c = hotbed_index_candidates(range, key);
     hotbed_index_result result = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_INSERTED};
     /* Start at different slots of a bucket, so that tiles that place keys at once do not all try
@@ -180,7 +197,7 @@ HOTBED_HD hotbed_index_result hotbed_index_place_in(
                 scan.lowest_meta = old;
             }
         }
-        if (scan.lowest_rank == UINT64_MAX) {
+        if (scan.lowest_rank == UINT64_MAX || !hotbed_evicts_within(&scan, limit)) {
             if (hotbed_tile_ballot(width, scan.busy) != 0)
                 continue; /* another tile is about to publish its row */
             result.outcome = HOTBED_INDEX_PINNED;
@@ -251,16 +268,16 @@ HOTBED_HD hotbed_index_part hotbed_index_part_in_turn(
     return part;
 }
 
-/* hotbed_index_place_over() for a table that has grown: take a free slot in the newest part that
- * has one, else evict. */
-HOTBED_COLD hotbed_index_result hotbed_index_place_grown(
+/* The same in a table that has grown: take a free slot in the newest part that has one, else
+ * evict. */
+HOTBED_HD hotbed_index_result hotbed_index_place_by_turns(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
-    uint32_t width) {
+    hotbed_evict_limit limit, uint32_t width) {
     const uint32_t grown = hotbed_index_growths(index, range);
     hotbed_index_result result = {HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FULL};
     for (uint32_t turn = 0; turn < hotbed_index_turns(range, grown); turn++) {
         const hotbed_index_part part = hotbed_index_part_in_turn(index, range, grown, key, turn);
-        result = hotbed_index_place_in(part.index, part.range, key, meta, stay, width);
+        result = hotbed_index_place_in(part.index, part.range, key, meta, stay, limit, width);
         if (result.slot == HOTBED_SLOT_NONE)
             continue;
         result.slot += part.first;
@@ -269,15 +286,36 @@ HOTBED_COLD hotbed_index_result hotbed_index_place_grown(
     return result;
 }
 
+/* The same, not inlined, for a key that may evict any row. */
+HOTBED_COLD hotbed_index_result hotbed_index_place_grown(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
+    uint32_t width) {
+    return hotbed_index_place_by_turns(index, range, key, meta, stay, hotbed_evict_any(), width);
+}
+
+HOTBED_HD bool hotbed_index_has_grown(hotbed_index_view index, hotbed_index_range range) {
+    return hotbed_index_grows(index, range) && hotbed_index_grown(index, range, 0) != 0;
+}
+
 /* Claim a locked slot for a key that is not in the table. All lanes get the same result. With
  * `stay` the evicted key can still be found, because its row has yet to be moved; the caller then
  * calls hotbed_index_forget() after the move. */
 HOTBED_HD hotbed_index_result hotbed_index_place_over(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
     uint32_t width) {
-    return hotbed_index_grows(index, range) && hotbed_index_grown(index, range, 0) != 0
+    return hotbed_index_has_grown(index, range)
                ? hotbed_index_place_grown(index, range, key, meta, stay, width)
-               : hotbed_index_place_in(index, range, key, meta, stay, width);
+               : hotbed_index_place_in(index, range, key, meta, stay, hotbed_evict_any(), width);
+}
+
+/* The same for a key that evicts only within `limit`. The outcome is PINNED if there is neither a
+ * free slot nor such a row. */
+HOTBED_HD hotbed_index_result hotbed_index_place_within(
+    hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta,
+    hotbed_evict_limit limit, uint32_t width) {
+    return hotbed_index_has_grown(index, range)
+               ? hotbed_index_place_by_turns(index, range, key, meta, false, limit, width)
+               : hotbed_index_place_in(index, range, key, meta, false, limit, width);
 }
 
 HOTBED_HD hotbed_index_result hotbed_index_place(

@@ -136,8 +136,8 @@ static hotbed_status copy_index(offer *o) {
 static void place_copy(offer *o, uint64_t key) {
     for (uint32_t p = o->num_parts; p-- > 0;) {
         part_copy *part = &o->parts[p];
-        const hotbed_index_result r =
-            hotbed_index_place_in(part->index, part->range, key, HOTBED_META_OCCUPIED, false, 1);
+        const hotbed_index_result r = hotbed_index_place_in(
+            part->index, part->range, key, HOTBED_META_OCCUPIED, false, hotbed_evict_any(), 1);
         if (r.slot == HOTBED_SLOT_NONE)
             continue;
         part->index.keys[r.slot] = key;

@@ -156,6 +156,22 @@ HOTBED_HD bool hotbed_rows_contested(const hotbed_rows_args *a, uint64_t slot) {
            (!hotbed_table_moves(&a->table) || hotbed_slot_below(&a->table, slot));
 }
 
+/* The time of key number i: the given one, or the last prefetch's. */
+HOTBED_HD uint64_t hotbed_rows_given_time(const hotbed_rows_args *a, uint64_t i) {
+    const uint64_t time = a->rows.times == NULL ? a->timer->now : a->rows.times[i];
+    return time < HOTBED_SCORE_MOST ? time : HOTBED_SCORE_MOST;
+}
+
+/* Which rows key number i may evict: in set_rows() any, in offer_rows() those before it. */
+HOTBED_HD hotbed_evict_limit
+hotbed_rows_limit(const hotbed_rows_args *a, uint64_t i, hotbed_index_range range, uint64_t meta) {
+    if (a->offered == 0)
+        return hotbed_evict_any();
+    hotbed_evict_limit limit = {
+        hotbed_meta_rank(meta), range.times == NULL ? 0 : hotbed_rows_given_time(a, i)};
+    return limit;
+}
+
 /* Claim a slot for key number i, which the table lacks. `pins` (0 or 1) are added if set() evicts.
  * If each row is in one tier only, free slots of the upper tier are used first. */
 HOTBED_HD hotbed_index_result
@@ -173,7 +189,9 @@ hotbed_rows_claim(const hotbed_rows_args *a, uint64_t i, uint64_t pins, uint32_t
         range = a->table.lower;
     if (range.evicts == 0)
         pins = 0;
-    return hotbed_index_place(a->index, range, key, hotbed_meta_new(score, pins), width);
+    const uint64_t meta = hotbed_meta_new(score, pins);
+    return hotbed_index_place_within(
+        a->index, range, key, meta, hotbed_rows_limit(a, i, range, meta), width);
 }
 
 /* One lane: report that key number i got no slot. */
@@ -190,11 +208,9 @@ HOTBED_HD void hotbed_rows_refused(
             a->table_number, hotbed_rows_key(a, i), hotbed_table_slots(a->index, &a->table));
 }
 
-/* One lane: the time to store for key number i: the given one, or the last prefetch's. */
+/* One lane: the time to store for key number i; the timer does not fall behind it. */
 HOTBED_HD uint64_t hotbed_rows_time(const hotbed_rows_args *a, uint64_t i) {
-    uint64_t time = a->rows.times == NULL ? a->timer->now : a->rows.times[i];
-    if (time > HOTBED_SCORE_MOST)
-        time = HOTBED_SCORE_MOST;
+    const uint64_t time = hotbed_rows_given_time(a, i);
     if (a->rows.times != NULL)
         hotbed_timer_raise(a->timer, time);
     return time;

@@ -618,10 +618,10 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
  * move to other slots where a new key would find none. The other calls of this header refuse or
  * evict keys before a table is full.
  *
- * There may be more rows than an evicting table can hold. Keys of the call may evict each other
- * then, and a key that finds nothing to evict is skipped without a fault. The rows with the highest
- * scores therefore stay, as far as the candidate slots allow. In mode DEFAULT by score, rows of the
- * upper tier stay whatever their score.
+ * There may be more rows than an evicting table can hold. A key then evicts only a lower score than
+ * its own, or an equal one with an older time, also of a key of the same call; if its candidate
+ * slots have none, it is skipped without a fault. So the highest scores stay, whatever the order of
+ * the keys. In mode DEFAULT by score, rows of the upper tier stay whatever their score.
  *
  * Waits for the stream when the table may be nearly full. No other call on the rows of the table
  * may run meanwhile.

@@ -576,7 +576,7 @@ static void keys_that_do_not_fit_are_faults(hotbed_backend backend) {
     fixture_close(&f.r);
 }
 
-/* offer_rows with the same keys: no fault, and nine tenths of the highest scores are in the table. */
+/* offer_rows with the same keys: no fault, and all rows of the table are of the higher half of scores. */
 static void offered_rows_are_kept_by_score(hotbed_backend backend) {
     full_table f;
     uint8_t found[FULL_OF];
@@ -595,12 +595,13 @@ static void offered_rows_are_kept_by_score(hotbed_backend backend) {
     uint64_t size = fixture_size(&f.r, 0), high = 0;
     for (uint64_t i = 0; i < FULL_OF; i++)
         high += found[i] == 1 && scores[i] > FULL_OF / 2;
-    CHECK_EQ(full_evictions(&f) - evicted, FULL_OF - size);
+    /* A key that is evicted before its turn in the call evicts another one. */
+    CHECK(full_evictions(&f) > evicted);
     /* In mode DEFAULT, the first rows stay in the upper tier, whatever their scores. */
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(f.r.storage, 0, &info));
     bool apart = hotbed_storage_mode(f.r.storage) == HOTBED_MODE_DEFAULT;
-    CHECK(high * 10 >= (size - (apart ? info.slots : 0)) * 9);
+    CHECK(high >= size - (apart ? info.slots : 0));
     CHECK_EQ(fixture_pinned(&f.r), 0);
     fixture_close(&f.r);
 }

@@ -8,6 +8,7 @@
 #include "checkpoint/bucket.h"
 #include "checkpoint/state_view.h"
 #include "storage/index_layout_core.h"
+#include "storage/storage.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -537,6 +538,13 @@ static hotbed_status check_sources(
             return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_load: '%s' occurs twice", s->name);
         if (e == NULL || e->tensor.kind == HOTBED_STATE_BUCKET)
             continue;
+        const uint64_t stride = s->row_bytes == 0 ? row_bytes_of(s) : s->row_bytes;
+        if (s->rows > PTRDIFF_MAX / (stride == 0 ? 1 : stride))
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT,
+                "state_dict_load: '%s' has %" PRIu64 " rows of %" PRIu64
+                " bytes, more than memory can hold",
+                s->name, s->rows, stride);
         if (s->row_bytes != 0 && s->row_bytes < row_bytes_of(s))
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT,
@@ -552,8 +560,6 @@ static hotbed_status check_sources(
                 "state_dict_load: '%s' has element %d and %" PRIu64
                 " columns, expected %d and %" PRIu64,
                 s->name, (int)s->element, s->columns, (int)e->tensor.element, e->tensor.columns);
-        if (e->tensor.kind == HOTBED_STATE_METADATA)
-            HOTBED_TRY(check_scores(s));
     }
     return HOTBED_OK;
 }
@@ -678,12 +684,17 @@ hotbed_status hotbed_state_dict_load(
             found.num_unexpected == 0 ? "" : found.unexpected[0]);
     uint32_t tables = hotbed_storage_num_tables(d->storage);
     table_sources s;
-    for (uint32_t t = 0; t < tables; t++) /* check all of them before anything changes */
+    for (uint32_t t = 0; t < tables; t++) { /* check all of them before anything changes */
         HOTBED_TRY(find_sources(d, t, n, sources, &s));
+        if (s.scores != NULL)
+            HOTBED_TRY(check_scores(s.scores));
+    }
     for (uint32_t t = 0; t < tables; t++) {
         HOTBED_TRY(find_sources(d, t, n, sources, &s));
-        if (s.rows > 0)
-            HOTBED_TRY(copy_table(d, t, &s, stream));
+        if (s.rows == 0)
+            continue;
+        HOTBED_TRY(hotbed_growth_reserve(d->storage, t, s.rows, stream));
+        HOTBED_TRY(copy_table(d, t, &s, stream));
     }
     return call(d, HOTBED_STATE_AFTER_LOAD, stream);
 }

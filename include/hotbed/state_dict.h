@@ -187,14 +187,15 @@ typedef struct hotbed_state_report {
  *   sources  in   [n]. STATIC tables: [capacity, dim]. HASH tables: weight and weight_id with equal
  *                 numbers of rows, and metadata and states if available. Rows are set by key; other
  *                 rows do not change. A table without weight_id is not changed, since its rows come
- *                 from a checkpoint. bucket is not needed
+ *                 from a checkpoint. bucket is not needed. A table with max_capacity grows so that
+ *                 it holds the rows of weight_id, not counting other keys that it has
  *   strict   in   fail with STATE if names are missing or unexpected; nothing is copied then
  *   report   out  set in any case; may be NULL
  *
  * Names of HASH tables are never missing. Shapes and elements are checked before anything is
  * copied.
  * Errors: those returned by a hook, ARGUMENT (shape, element or row_bytes, with name and both
- * values; a score over 2^52 - 1; a name twice), STATE (strict), FULL, MEMORY, DEVICE. */
+ * values; more rows than memory can hold; a score over 2^52 - 1; a name twice), STATE (strict), FULL, MEMORY, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_load(
     hotbed_state_dict *dict, uint32_t n, const hotbed_state_source *sources, bool strict,
     hotbed_state_report *report, hotbed_stream *stream);

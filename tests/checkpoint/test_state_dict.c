@@ -494,6 +494,50 @@ static void gathered_tensors_can_be_loaded_in_every_mode(hotbed_backend backend)
     }
 }
 
+/* A table of capacity 100 grows for 1,000 rows. */
+static void tables_grow_for_loaded_rows(hotbed_backend backend) {
+    enum { ROWS = 1000 };
+    hotbed_stream *stream;
+    hotbed_storage *storage;
+    hotbed_state_dict *dict;
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    static float weights[ROWS][2];
+    static int64_t keys[ROWS];
+    uint64_t found = 0;
+    for (int i = 0; i < ROWS; i++)
+        keys[i] = 7 * i;
+    hotbed_table_options_init(&table);
+    table.name = "user";
+    table.dim = 2;
+    table.capacity = 100;
+    table.max_capacity = ROWS;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1;
+    options.tables = &table;
+    options.optimizer.kind = HOTBED_OPT_SGD;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    CHECK_OK(hotbed_state_dict_create(storage, NULL, &dict));
+    const hotbed_state_source sources[] = {
+        {.name = "embeddings.user.weight",
+         .element = HOTBED_ELEMENT_F32,
+         .rows = ROWS,
+         .columns = 2,
+         .data = weights},
+        {.name = "embeddings.user.weight_id",
+         .element = HOTBED_ELEMENT_I64,
+         .rows = ROWS,
+         .data = keys},
+    };
+    CHECK_OK(hotbed_state_dict_load(dict, 2, sources, false, NULL, stream));
+    CHECK_OK(hotbed_storage_size(storage, 0, &found, NULL, stream));
+    CHECK_EQ(found, ROWS);
+    hotbed_state_dict_destroy(dict);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
 static void unmatched_names_are_reported(hotbed_backend backend) {
     fixture b = set_up(backend);
     sample_image images[SAMPLE_TABLES];
@@ -539,6 +583,15 @@ static void unmatched_names_are_reported(hotbed_backend backend) {
         hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "row_bytes 1, but its rows have 64 bytes") != NULL);
     sources[0] = right;
+    for (uint32_t i = 0; i < n; i++) {
+        const hotbed_state_source given = sources[i];
+        sources[i].rows = (uint64_t)1 << 62;
+        sources[i].row_bytes = 0;
+        CHECK_STATUS(
+            hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
+        CHECK(strstr(hotbed_last_error(), "has 4611686018427387904 rows of") != NULL);
+        sources[i] = given;
+    }
     uint64_t *scores = images[0].scores, score = scores[3];
     scores[3] = (uint64_t)1 << 52;
     CHECK_STATUS(
@@ -572,6 +625,7 @@ const hotbed_test hotbed_tests[] = {
     {"any_prefix_is_accepted", any_prefix_is_accepted},
     {"gathered_tensors_can_be_loaded", gathered_tensors_can_be_loaded},
     {"gathered_tensors_can_be_loaded_in_every_mode", gathered_tensors_can_be_loaded_in_every_mode},
+    {"tables_grow_for_loaded_rows", tables_grow_for_loaded_rows},
     {"unmatched_names_are_reported", unmatched_names_are_reported},
     {NULL, NULL},
 };

@@ -11,6 +11,7 @@
 enum { TEXT_BYTES = 1024 };
 
 static _Thread_local char last_error[TEXT_BYTES];
+static _Thread_local uint64_t error_count;
 
 const char *hotbed_status_name(hotbed_status status) {
     switch (status) {
@@ -56,7 +57,22 @@ hotbed_status(hotbed_fail)(hotbed_status status, const char *format, ...) {
         bytes = sizeof text - 1;
     memcpy(last_error, text, bytes);
     last_error[bytes] = '\0';
+    error_count++;
     return status;
+}
+
+hotbed_status hotbed_error_set(hotbed_status status, const char *text) {
+    return hotbed_fail(status, "%s", text == NULL ? "" : text);
+}
+
+uint64_t hotbed_error_count(void) {
+    return error_count;
+}
+
+hotbed_status hotbed_callback_status(hotbed_status status, uint64_t before, const char *name) {
+    if (status == HOTBED_OK || error_count != before)
+        return status;
+    return hotbed_fail(status, "%s returned %s", name, hotbed_status_name(status));
 }
 
 /* strerror_r() returns an int (POSIX) or the text (GNU), depending on the C library and its feature macros. */

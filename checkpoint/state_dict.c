@@ -227,7 +227,7 @@ hotbed_status hotbed_state_dict_add_hook(
 
 static hotbed_status call(hotbed_state_dict *d, hotbed_state_moment moment, hotbed_stream *stream) {
     for (uint32_t i = 0; i < d->num_hooks[moment]; i++)
-        HOTBED_TRY(d->hooks[moment][i](d->selves[moment][i], d, stream));
+        HOTBED_TRY_CALLBACK("a hook", d->hooks[moment][i](d->selves[moment][i], d, stream));
     return HOTBED_OK;
 }
 

@@ -79,9 +79,10 @@ static hotbed_status run_postproc(
         for (uint32_t i = 0; i < node->n; i++)
             HOTBED_TRY(hotbed_trace_evaluate(
                 &l->rewrite->trace, node->arguments[i], batch, run_postproc, l, &arguments[i]));
-        HOTBED_TRY(node->postproc->call(
-            node->postproc->self, l->number, arguments, node->n, l->stream,
-            &l->context->served[p]));
+        HOTBED_TRY_CALLBACK(
+            "a postproc", node->postproc->call(
+                              node->postproc->self, l->number, arguments, node->n, l->stream,
+                              &l->context->served[p]));
     }
     *out = l->context->served[p];
     return HOTBED_OK;
@@ -239,8 +240,10 @@ hotbed_status hotbed_context_forward(
     if (model == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "the model has no forward");
     rewrite->bound = number;
+    const uint64_t errors = hotbed_error_count();
     hotbed_status status =
         model->forward(model->self, hotbed_ref_batch(rewrite->options.batch, batch), stream);
+    status = hotbed_callback_status(status, errors, "the model's forward");
     rewrite->bound = HOTBED_SLOT_UNBOUND;
     return status;
 }

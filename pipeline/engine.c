@@ -121,7 +121,7 @@ static hotbed_status next_batch(hotbed_pipeline *pipeline, void **batch, bool *e
     *batch = NULL;
     *end = !pipeline->bound;
     if (pipeline->bound)
-        HOTBED_TRY(loader->next(loader->self, batch, end));
+        HOTBED_TRY_CALLBACK("the loader", loader->next(loader->self, batch, end));
     if (*end) {
         pipeline->bound = false; /* the loader is not called again */
         *batch = NULL;
@@ -130,13 +130,15 @@ static hotbed_status next_batch(hotbed_pipeline *pipeline, void **batch, bool *e
     case HOTBED_END_ALONE:
         return HOTBED_OK;
     case HOTBED_END_FIRST:
-        HOTBED_TRY(agreement->least(agreement->self, *end ? 0 : 1, &least));
+        HOTBED_TRY_CALLBACK(
+            "the agreement", agreement->least(agreement->self, *end ? 0 : 1, &least));
         if (least == 0 && !*end && loader->done != NULL)
             loader->done(loader->self, *batch, NULL);
         *end = least == 0;
         return HOTBED_OK;
     case HOTBED_END_LAST:
-        HOTBED_TRY(agreement->least(agreement->self, *end ? 1 : 0, &least));
+        HOTBED_TRY_CALLBACK(
+            "the agreement", agreement->least(agreement->self, *end ? 1 : 0, &least));
         *end = least == 1;
         return HOTBED_OK;
     }

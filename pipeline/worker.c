@@ -33,7 +33,7 @@ static hotbed_status run_task(
         return hotbed_capture_replay(capture, step, iteration, stream);
     }
     if (step->run != NULL)
-        HOTBED_TRY(step->run(iteration, step->self, stream));
+        HOTBED_TRY_CALLBACK("its function", step->run(iteration, step->self, stream));
     if (capture == NULL || !capture->on)
         return HOTBED_OK;
     *mode = HOTBED_TASK_CAPTURE;

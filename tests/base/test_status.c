@@ -31,6 +31,27 @@ static void last_error_keeps_the_text_of_the_latest_failure(hotbed_backend backe
     CHECK_STRING(hotbed_last_error(), "row 7 of table");
 }
 
+static void functions_of_the_caller_set_a_text(hotbed_backend backend) {
+    (void)backend;
+    char text[] = "line 7: %s";
+    CHECK_EQ(hotbed_error_set(HOTBED_ERR_IO, text), HOTBED_ERR_IO);
+    text[0] = 'x'; /* the text was copied */
+    CHECK_STRING(hotbed_last_error(), "line 7: %s");
+    CHECK_EQ(hotbed_error_set(HOTBED_ERR_FULL, hotbed_last_error()), HOTBED_ERR_FULL);
+    CHECK_STRING(hotbed_last_error(), "line 7: %s");
+    CHECK_EQ(hotbed_error_set(HOTBED_ERR_STATE, NULL), HOTBED_ERR_STATE);
+    CHECK_STRING(hotbed_last_error(), "");
+    /* An older text is not taken for the function's. */
+    (void)hotbed_error_set(HOTBED_ERR_IO, "older");
+    const uint64_t before = hotbed_error_count();
+    CHECK_EQ(hotbed_callback_status(HOTBED_OK, before, "the loader"), HOTBED_OK);
+    CHECK_STRING(hotbed_last_error(), "older");
+    CHECK_EQ(hotbed_callback_status(HOTBED_ERR_IO, before - 1, "the loader"), HOTBED_ERR_IO);
+    CHECK_STRING(hotbed_last_error(), "older");
+    CHECK_EQ(hotbed_callback_status(HOTBED_ERR_IO, before, "the loader"), HOTBED_ERR_IO);
+    CHECK_STRING(hotbed_last_error(), "the loader returned IO");
+}
+
 static void last_error_may_be_an_argument(hotbed_backend backend) {
     (void)backend;
     (void)hotbed_fail(HOTBED_ERR_IO, "inner");
@@ -109,6 +130,7 @@ const hotbed_test hotbed_tests[] = {
     {"last_error_keeps_the_text_of_the_latest_failure",
      last_error_keeps_the_text_of_the_latest_failure}, /* first: expects that no error has occurred yet */
     {"every_status_has_its_name", every_status_has_its_name},
+    {"functions_of_the_caller_set_a_text", functions_of_the_caller_set_a_text},
     {"last_error_may_be_an_argument", last_error_may_be_an_argument},
     {"long_text_is_truncated", long_text_is_truncated},
     {"errno_values_have_the_text_of_strerror", errno_values_have_the_text_of_strerror},

@@ -339,6 +339,7 @@ static void hooks_are_called_in_order(hotbed_backend backend) {
     answer = HOTBED_ERR_STATE;
     calls[0] = '\0';
     CHECK_STATUS(hotbed_state_dict_collect(b.dict, b.stream), HOTBED_ERR_STATE);
+    CHECK_STRING(hotbed_last_error(), "no, says hook a");
     CHECK_STATUS(
         hotbed_state_dict_load_checkpoint(b.dict, path, &load, NULL, b.stream), HOTBED_ERR_STATE);
     CHECK_STRING(calls, "ac");

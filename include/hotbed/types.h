@@ -72,7 +72,9 @@ typedef enum hotbed_evict {
 typedef struct hotbed_rows {
     void *weights;    /* [n, dim] elements of the table's dtype */
     float *states[2]; /* [n, hotbed_optimizer_state_dim()] each */
-    uint64_t *scores; /* [n]; HASH tables of a storage */
+    /* [n]; of a storage. Scores over 2^52 - 1 are stored as 2^52 - 1. Keys of STATIC tables have
+     * none: 0 is read, and scores to set are ignored. */
+    uint64_t *scores;
     uint64_t *times;  /* [n]; TIMESTAMP_LFU tables of a storage: when each key was last seen */
 } hotbed_rows;
 

@@ -442,6 +442,28 @@ def test_the_rows_of_a_full_table_are_loaded_again(kind, tmp_path):
         assert torch.equal(other.rows("a", keys), ebc.rows("a", keys))
 
 
+def test_keys_of_a_state_dict_that_do_not_fit_stay_away():
+    def make(size):
+        config = ht.EmbeddingBagConfig(
+            size, DIM, "a", feature_names=["f"], use_virtual_table=True, evict=ht.Evict.LOWEST
+        )
+        return ht.EmbeddingBagCollection([config], optimizer=ht.Adagrad(lr=0.1))
+
+    def train(ebc, keys):
+        lengths = torch.ones(keys.numel(), dtype=torch.int64)
+        ebc(ht.KeyedJaggedTensor(["f"], keys, lengths=lengths)).values().sum().backward()
+
+    large, small = make(1000), make(100)
+    for keys in torch.arange(900).split(100):
+        train(large, keys)
+    train(small, torch.arange(50))  # keys with the lowest scores of the large table
+    with pytest.warns(UserWarning, match=r"table 'a': \d+ of 900 rows fit"):
+        small.load_state_dict(large.state_dict())
+    keys = small.keys("a")
+    assert keys.min() >= 450
+    assert torch.equal(small.rows("a", keys), large.rows("a", keys))
+
+
 @pytest.mark.parametrize("skipped", ["the loss", "the second pooling"])
 def test_a_forward_without_backward_does_not_keep_a_checkpoint_from_being_saved(skipped, tmp_path):
     tables = [

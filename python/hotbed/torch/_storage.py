@@ -885,7 +885,8 @@ class Storage:
         self.clear(table)
         self.set_rows(table, keys, given, fill=True)
         if kept.numel() > 0:
-            self.set_rows(table, kept, states)
+            fit = torch.isin(kept, self.keys(table))
+            self.set_rows(table, kept[fit], {name: state[fit.to(state.device)] for name, state in states.items()})
 
     def rows(self, table: int, keys: torch.Tensor, wanted: Sequence[str]) -> Dict[str, torch.Tensor]:
         """Return the wanted parts of rows ("weight", names of states, "scores", "times"); zeros for absent keys."""

@@ -28,7 +28,7 @@ typedef struct hotbed_index_result {
     hotbed_index_outcome outcome;
 } hotbed_index_result;
 
-/* Which rows a new key may evict: those of a lower rank than `rank`, or of the same rank and an
+/* Which rows a new key may evict: rows with a lower rank than `rank`, or with the same rank and an
  * older time than `time`. UINT64_MAX: any row. */
 typedef struct hotbed_evict_limit {
     uint64_t rank, time;

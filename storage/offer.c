@@ -12,8 +12,8 @@
 
 enum {
     PARTS_MOST = HOTBED_GROWTHS_MOST + 1,
-    MOVES_MOST = 6,      /* keys that move for one other key */
-    STEPS_MOST = 1 << 14 /* buckets that a search visits */
+    MOVES_MOST = 6, /* keys that move for one other key */
+    VISITS = 32     /* of each bucket on average by the searches of a call */
 };
 
 /* A part of the table on the host: slots are counted from 0. */
@@ -46,8 +46,9 @@ typedef struct offer {
     uint8_t *flags;       /* device: [n + MOVES_MOST] */
     part_copy parts[PARTS_MOST];
     uint32_t num_parts;
-    uint64_t free; /* free slots of the table */
-    step steps[STEPS_MOST];
+    uint64_t free;        /* free slots of the table */
+    uint64_t visits_left; /* of buckets by this call */
+    step *steps;          /* [buckets of all parts] */
     uint32_t num_steps;
 } offer;
 
@@ -97,12 +98,21 @@ static void drop_copy(offer *o) {
         hotbed_delete(o->parts[p].index.metas);
         hotbed_delete(o->parts[p].seen);
     }
+    hotbed_delete(o->steps);
+    o->steps = NULL;
     o->num_parts = 0;
+}
+
+static hotbed_status fail_copy(const offer *o, uint64_t slots) {
+    return hotbed_fail(
+        HOTBED_ERR_MEMORY, "table %s: no memory for a copy of %llu slots", o->table->name,
+        (unsigned long long)slots);
 }
 
 static hotbed_status copy_index(offer *o) {
     hotbed_index_part at;
     drop_copy(o);
+    uint64_t buckets = 0;
     o->free = 0;
     for (uint32_t p = 0; hotbed_table_part(o->storage, o->table, p, &at); p++) {
         part_copy *part = &o->parts[o->num_parts++];
@@ -117,15 +127,17 @@ static hotbed_status copy_index(offer *o) {
             hotbed_new(slots * sizeof(uint64_t)), hotbed_new(slots * sizeof(uint64_t)), NULL};
         part->seen = hotbed_new(at.range.buckets);
         if (part->index.keys == NULL || part->index.metas == NULL || part->seen == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_MEMORY, "table %s: no memory for a copy of %llu slots", o->table->name,
-                (unsigned long long)slots);
+            return fail_copy(o, slots);
+        buckets += at.range.buckets;
         HOTBED_TRY(hotbed_copy(
             part->index.keys, at.index.keys + first, slots * sizeof(uint64_t), o->stream));
         HOTBED_TRY(hotbed_copy(
             part->index.metas, at.index.metas + first, slots * sizeof(uint64_t), o->stream));
     }
     HOTBED_TRY(hotbed_stream_finish(o->stream));
+    o->steps = hotbed_new(buckets * sizeof *o->steps);
+    if (o->steps == NULL)
+        return fail_copy(o, buckets * HOTBED_BUCKET_SLOTS);
     for (uint32_t p = 0; p < o->num_parts; p++)
         for (uint64_t s = 0; s < hotbed_index_range_slots(o->parts[p].range); s++)
             o->free += o->parts[p].index.metas[s] == 0;
@@ -165,7 +177,7 @@ static bool add_buckets(offer *o, uint64_t key, uint32_t from, uint32_t slot) {
         const hotbed_candidates c = hotbed_index_candidates(part->range, key);
         for (uint32_t choice = 0; choice < part->range.choices; choice++) {
             const uint32_t bucket = hotbed_index_candidate(part->range, c, choice);
-            if (part->seen[bucket] != 0 || o->num_steps == STEPS_MOST)
+            if (part->seen[bucket] != 0)
                 continue;
             part->seen[bucket] = 1;
             step *at = &o->steps[o->num_steps++];
@@ -189,6 +201,7 @@ static uint32_t find_moves(offer *o, uint64_t key, uint64_t moves[MOVES_MOST]) {
                 found = add_buckets(o, key_of(o, &o->steps[at], s), at, s);
     for (uint32_t i = 0; i < o->num_steps; i++)
         o->parts[o->steps[i].part].seen[o->steps[i].bucket] = 0;
+    o->visits_left -= o->num_steps < o->visits_left ? o->num_steps : o->visits_left;
     uint32_t n = 0;
     for (uint32_t at = o->num_steps - 1; found && o->steps[at].from != NONE; n++) {
         const uint32_t slot = o->steps[at].slot;
@@ -261,11 +274,14 @@ static hotbed_status place_missing(
     offer *o, uint64_t n, const uint64_t *keys, uint8_t *found, uint64_t *missing) {
     bool all = true;
     HOTBED_TRY(copy_index(o));
+    for (uint32_t p = 0; p < o->num_parts; p++)
+        o->visits_left += (uint64_t)VISITS * o->parts[p].range.buckets;
     for (uint64_t i = 0; i < n && o->free > 0; i++) {
         if (found[i] != 0)
             continue;
-        bool placed;
-        HOTBED_TRY(place_by_moves(o, i, keys[i], &placed));
+        bool placed = false;
+        if (o->visits_left > 0)
+            HOTBED_TRY(place_by_moves(o, i, keys[i], &placed));
         *missing -= placed;
         all = all && placed;
     }
@@ -339,7 +355,8 @@ static hotbed_status place_free(offer *o, uint64_t n, uint64_t *missing) {
     return status;
 }
 
-/* Whether n more keys leave a tenth of the slots free, so that each finds a slot. */
+/* Whether n more keys leave a quarter of the slots free, so that each finds a slot. With a tenth, a
+ * few keys in a million do not. */
 static bool is_spacious(const hotbed_storage *storage, hotbed_table *table, uint64_t n) {
     enum { SLOTS_LEAST = 1024 }; /* smaller tables may be uneven */
     hotbed_index_part at;
@@ -348,7 +365,7 @@ static bool is_spacious(const hotbed_storage *storage, hotbed_table *table, uint
         slots += hotbed_index_range_slots(at.range);
     table->offered = n < UINT64_MAX - table->offered ? table->offered + n : UINT64_MAX;
     return table->emptied == __atomic_load_n(&storage->inserts, __ATOMIC_RELAXED) &&
-           slots >= SLOTS_LEAST && table->offered <= slots - slots / 10;
+           slots >= SLOTS_LEAST && table->offered <= slots - slots / 4;
 }
 
 hotbed_status hotbed_storage_offer_rows(

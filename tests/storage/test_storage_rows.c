@@ -695,6 +695,37 @@ static void full_tables_are_filled_again(hotbed_backend backend) {
     }
 }
 
+/* The same for so many rows that a few find their candidates occupied long before the table is full. */
+static void a_large_table_takes_a_row_per_slot(hotbed_backend backend) {
+    enum { N = 1 << 20, AT_ONCE = 1 << 13 };
+    setup s;
+    fixture r;
+    hotbed_table_info info = {.size = sizeof info};
+    hotbed_table_stats stats = {.size = sizeof stats};
+    rng random = rng_start(31);
+    setup_start(&s, 1, 1, hotbed_test_is_small() ? N / 16 : N);
+    s.tables[0].evict = HOTBED_EVICT_LOWEST;
+    s.tables[0].score = HOTBED_SCORE_CUSTOM;
+    s.options.mode = HOTBED_MODE_HBM_DIRECT;
+    fixture_open_bare(&r, backend, &s.options);
+    CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
+    uint64_t *keys = calloc(info.slots, sizeof *keys);
+    CHECK(keys != NULL);
+    for (uint64_t i = 0; i < info.slots; i++)
+        keys[i] = rng_next(&random);
+    const uint64_t *device = fixture_copy(&r, keys, info.slots * sizeof *keys);
+    for (uint64_t first = 0; first < info.slots; first += AT_ONCE) {
+        const uint64_t n = info.slots - first < AT_ONCE ? info.slots - first : AT_ONCE;
+        CHECK_OK(hotbed_storage_offer_rows(r.storage, 0, n, device + first, NULL, r.stream));
+    }
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    CHECK_OK(hotbed_storage_stats(r.storage, 0, &stats, r.stream));
+    CHECK_EQ(stats.evictions, 0);
+    CHECK_EQ(fixture_size(&r, 0), info.slots);
+    free(keys);
+    fixture_close(&r);
+}
+
 /* Admission counts only keys without rows. */
 static void admission_does_not_count_keys_that_are_set(hotbed_backend backend) {
     enum { KEYS = 40 };
@@ -735,6 +766,7 @@ const hotbed_test hotbed_tests[] = {
     {"keys_that_do_not_fit_are_faults", keys_that_do_not_fit_are_faults},
     {"offered_rows_are_kept_by_score", offered_rows_are_kept_by_score},
     {"full_tables_are_filled_again", full_tables_are_filled_again},
+    {"a_large_table_takes_a_row_per_slot", a_large_table_takes_a_row_per_slot},
     {"admission_does_not_count_keys_that_are_set", admission_does_not_count_keys_that_are_set},
     {NULL, NULL},
 };

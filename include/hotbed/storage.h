@@ -623,8 +623,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
  * slots have none, it is skipped without a fault. So the highest scores stay, whatever the order of
  * the keys. In mode DEFAULT by score, rows of the upper tier stay whatever their score.
  *
- * Waits for the stream when the table may be over three quarters full. No other call on the rows of the table
- * may run meanwhile.
+ * Waits for the stream when the table may be over three quarters full. No other call on the rows of
+ * the table may run meanwhile.
  * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), DEVICE.
  * Faults: FULL (the table does not evict), RANGE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_offer_rows(

@@ -465,7 +465,7 @@ static hotbed_status is_pageable(const void *data, bool *pageable) {
     return HOTBED_OK;
 }
 
-/* Count the wait for pageable memory, unless the stream records. */
+/* Count the wait for pageable memory. Errors: STATE (the stream records a graph). */
 static hotbed_status wait_for_pageable(const char *function, const hotbed_stream *stream) {
     if (stream->recording || stream_captured(stream))
         return hotbed_fail(

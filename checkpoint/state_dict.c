@@ -691,10 +691,14 @@ hotbed_status hotbed_state_dict_load(
     }
     for (uint32_t t = 0; t < tables; t++) {
         HOTBED_TRY(find_sources(d, t, n, sources, &s));
-        if (s.rows == 0)
-            continue;
-        HOTBED_TRY(hotbed_growth_reserve(d->storage, t, s.rows, stream));
-        HOTBED_TRY(copy_table(d, t, &s, stream));
+        const hotbed_status status = hotbed_growth_reserve(d->storage, t, s.rows, stream);
+        if (status != HOTBED_OK && status != HOTBED_ERR_STATE) /* STATE: it cannot grow further */
+            return status;
+    }
+    for (uint32_t t = 0; t < tables; t++) {
+        HOTBED_TRY(find_sources(d, t, n, sources, &s));
+        if (s.rows > 0)
+            HOTBED_TRY(copy_table(d, t, &s, stream));
     }
     return call(d, HOTBED_STATE_AFTER_LOAD, stream);
 }

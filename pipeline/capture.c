@@ -44,7 +44,8 @@ hotbed_status hotbed_capture_take(
             HOTBED_TRY(digest(capture->values[v].data, bytes, stream, &capture->digests[v]));
     }
     for (uint32_t i = 0; i < step->num_io; i++)
-        HOTBED_TRY(
+        HOTBED_TRY_CALLBACK(
+            "capture of an io",
             step->io[i].capture(step->io[i].self, iteration, stream, &capture->snapshots[i]));
     capture->there = true;
     return HOTBED_OK;
@@ -73,7 +74,9 @@ hotbed_status hotbed_capture_replay(
                 program->values[v].name);
     }
     for (uint32_t i = 0; i < step->num_io; i++)
-        HOTBED_TRY(step->io[i].restore(step->io[i].self, iteration, stream, capture->snapshots[i]));
+        HOTBED_TRY_CALLBACK(
+            "restore of an io",
+            step->io[i].restore(step->io[i].self, iteration, stream, capture->snapshots[i]));
     return HOTBED_OK;
 }
 

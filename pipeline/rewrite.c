@@ -251,7 +251,9 @@ static hotbed_status make_contexts(hotbed_rewrite *rewrite, hotbed_stream *strea
             if (rewrite->modules[m].report.pipelined) {
                 const hotbed_module *module = rewrite->modules[m].module;
                 hotbed_dist_cell *cell = &rewrite->contexts[number].cells[m];
-                HOTBED_TRY(module->calls->context_create(module->self, stream, &cell->own));
+                HOTBED_TRY_CALLBACK(
+                    "context_create of a module",
+                    module->calls->context_create(module->self, stream, &cell->own));
                 cell->context = cell->own;
             }
     return HOTBED_OK;

@@ -510,7 +510,8 @@ hotbed_status hotbed_train_set_training(hotbed_train *train, bool training) {
     for (uint32_t m = 0; m < train->rewrite->num_modules; m++) {
         const hotbed_module *module = train->rewrite->modules[m].module;
         if (module->calls->set_training != NULL)
-            HOTBED_TRY(module->calls->set_training(module->self, training));
+            HOTBED_TRY_CALLBACK(
+                "set_training of a module", module->calls->set_training(module->self, training));
     }
     train->training = training;
     return HOTBED_OK;

@@ -29,7 +29,8 @@ typedef struct hotbed_index_result {
 } hotbed_index_result;
 
 /* Which rows a new key may evict: rows with a lower rank than `rank`, or with the same rank and an
- * older time than `time`. UINT64_MAX: any row. */
+ * older time than `time`. If `rank` is UINT64_MAX: any row. Of keys that are placed at the same
+ * time, one may evict an equal rank with a newer time. */
 typedef struct hotbed_evict_limit {
     uint64_t rank, time;
 } hotbed_evict_limit;
@@ -308,8 +309,8 @@ HOTBED_HD hotbed_index_result hotbed_index_place_over(
                : hotbed_index_place_in(index, range, key, meta, stay, hotbed_evict_any(), width);
 }
 
-/* The same for a key that evicts only within `limit`. The outcome is PINNED if there is neither a
- * free slot nor such a row. */
+/* The same for a key that evicts only within `limit`. In a table that evicts, the outcome is
+ * PINNED if there is neither a free slot nor such a row. */
 HOTBED_HD hotbed_index_result hotbed_index_place_within(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta,
     hotbed_evict_limit limit, uint32_t width) {

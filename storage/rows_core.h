@@ -162,13 +162,18 @@ HOTBED_HD uint64_t hotbed_rows_given_time(const hotbed_rows_args *a, uint64_t i)
     return time < HOTBED_SCORE_MOST ? time : HOTBED_SCORE_MOST;
 }
 
-/* Which rows key number i may evict: in set_rows() any, in offer_rows() those before it. */
-HOTBED_HD hotbed_evict_limit
-hotbed_rows_limit(const hotbed_rows_args *a, uint64_t i, hotbed_index_range range, uint64_t meta) {
+/* Which rows key number i may evict: in set_rows() any, in offer_rows() rows with a lower rank, or
+ * with an equal rank and an older time. All lanes get the same limit, although clock and timer may change
+ * meanwhile. */
+HOTBED_HD hotbed_evict_limit hotbed_rows_limit(
+    const hotbed_rows_args *a, uint64_t i, hotbed_index_range range, uint64_t meta,
+    uint32_t width) {
     if (a->offered == 0)
         return hotbed_evict_any();
+    const uint64_t time = range.times == NULL ? 0 : hotbed_rows_given_time(a, i);
     hotbed_evict_limit limit = {
-        hotbed_meta_rank(meta), range.times == NULL ? 0 : hotbed_rows_given_time(a, i)};
+        hotbed_tile_shuffle_u64(width, hotbed_meta_rank(meta), 0),
+        hotbed_tile_shuffle_u64(width, time, 0)};
     return limit;
 }
 
@@ -191,7 +196,7 @@ hotbed_rows_claim(const hotbed_rows_args *a, uint64_t i, uint64_t pins, uint32_t
         pins = 0;
     const uint64_t meta = hotbed_meta_new(score, pins);
     return hotbed_index_place_within(
-        a->index, range, key, meta, hotbed_rows_limit(a, i, range, meta), width);
+        a->index, range, key, meta, hotbed_rows_limit(a, i, range, meta, width), width);
 }
 
 /* One lane: report that key number i got no slot. */

@@ -195,7 +195,8 @@ typedef struct hotbed_state_report {
  * Names of HASH tables are never missing. Shapes and elements are checked before anything is
  * copied.
  * Errors: those returned by a hook, ARGUMENT (shape, element or row_bytes, with name and both
- * values; more rows than memory can hold; a score over 2^52 - 1; a name twice), STATE (strict), FULL, MEMORY, DEVICE. */
+ * values; more rows than memory can hold; a score over 2^52 - 1; a name twice), STATE (strict; the
+ * stream records a graph), FULL, MEMORY, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_load(
     hotbed_state_dict *dict, uint32_t n, const hotbed_state_source *sources, bool strict,
     hotbed_state_report *report, hotbed_stream *stream);

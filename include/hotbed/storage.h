@@ -618,13 +618,15 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
  * move to other slots where a new key would find none. The other calls of this header refuse or
  * evict keys before a table is full.
  *
- * There may be more rows than an evicting table can hold. A key then evicts only a lower score than
- * its own, or an equal one with an older time, also of a key of the same call; if its candidate
- * slots have none, it is skipped without a fault. So the highest scores stay, whatever the order of
- * the keys. In mode DEFAULT by score, rows of the upper tier stay whatever their score.
+ * There may be more rows than an evicting table can hold. A key then evicts only a row on
+ * probation, a lower score than its own, or an equal one with an older time, also of a key of the
+ * same call; if its candidate slots have none, it is skipped without a fault. So the highest scores
+ * stay, as far as the candidate slots allow; of rows with equal scores the first ones. A key
+ * that had a row may be evicted and inserted anew within the call. In mode DEFAULT by score, rows of
+ * the upper tier stay whatever their score.
  *
- * Waits for the stream when the table may be over three quarters full. No other call on the rows of
- * the table may run meanwhile.
+ * Waits for the stream when the table may be over three quarters full or has fewer than 1,024
+ * slots. No other call on the rows of the table may run meanwhile.
  * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), DEVICE.
  * Faults: FULL (the table does not evict), RANGE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_offer_rows(

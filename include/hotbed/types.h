@@ -75,7 +75,7 @@ typedef struct hotbed_rows {
     /* [n]; of a storage. Scores over 2^52 - 1 are stored as 2^52 - 1. Keys of STATIC tables have
      * none: 0 is read, and scores to set are ignored. */
     uint64_t *scores;
-    uint64_t *times;  /* [n]; TIMESTAMP_LFU tables of a storage: when each key was last seen */
+    uint64_t *times; /* [n]; TIMESTAMP_LFU tables of a storage: when each key was last seen */
 } hotbed_rows;
 
 /* --- initializers -------------------------------------------------------------------------- */

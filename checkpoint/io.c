@@ -163,8 +163,8 @@ hotbed_status hotbed_io_fail(const char *what, const char *name, int error) {
     return hotbed_fail(HOTBED_ERR_IO, "%s %s: %s", what, name, hotbed_reason(-error, reason));
 }
 
-/* Copy the end of `text` to the `*space` bytes before out[*space], and shorten *space. Returns false
- * if the beginning of `text` has no space. */
+/* Copy the end of `text` to the `*space` bytes before out[*space], and shorten *space. Returns
+ * false if the beginning of `text` has no space. */
 static bool put_end(char *out, size_t *space, const char *text) {
     size_t length = strlen(text), n = length < *space ? length : *space;
     *space -= n;

@@ -82,8 +82,9 @@ const char *tool_state_name(tool_state state);
 bool tool_is_broken(const tool_entry *entry);
 
 /* Read all entries of a directory: first the checkpoints, in order of step, time and name, then
- * everything else, by name. Plain files are left out, except unfinished exports. A link is followed only to find the
- * checkpoint that it leads to. The caller frees *out with free(). Errors: IO, MEMORY. */
+ * everything else, by name. Plain files are left out, except unfinished exports. A link is followed
+ * only to find the checkpoint that it leads to. The caller frees *out with free().
+ * Errors: IO, MEMORY. */
 hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n);
 
 /* The same, and refuse a path that is itself a checkpoint. Errors: also ARGUMENT (it is one). */
@@ -91,8 +92,8 @@ hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *
 
 /* Open `path` and, if it is an increment, its parents. Parents are looked up in the directory of
  * `path`, and then, if `path` leads through links, in the directory of its target. The caller must
- * call hotbed_chain_close() even after an error. Errors: STATE (a member of the chain was not found),
- * CORRUPT (one is damaged), and the errors of hotbed_chain_open(). */
+ * call hotbed_chain_close() even after an error. Errors: STATE (a member of the chain was not
+ * found), CORRUPT (one is damaged), and the errors of hotbed_chain_open(). */
 hotbed_status tool_open_chain(const char *path, hotbed_chain *out);
 
 /* --- commands -------------------------------------------------------------------------------------------- */

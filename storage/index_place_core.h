@@ -132,7 +132,8 @@ HOTBED_HD uint64_t hotbed_index_take(
     return hotbed_tile_ballot(width, won) != 0 ? slot : HOTBED_SLOT_NONE;
 }
 
-/* Claim a locked slot in one part of a table for a key that it lacks; `stay` and `limit` as below. */
+/* Claim a locked slot in one part of a table for a key that it lacks; for `stay` and `limit` see
+ * hotbed_index_place_over() and hotbed_index_place_within(). */
 HOTBED_HD hotbed_index_result hotbed_index_place_in(
     hotbed_index_view index, hotbed_index_range range, uint64_t key, uint64_t meta, bool stay,
     hotbed_evict_limit limit, uint32_t width) {

@@ -163,8 +163,8 @@ HOTBED_HD uint64_t hotbed_rows_given_time(const hotbed_rows_args *a, uint64_t i)
 }
 
 /* Which rows key number i may evict: in set_rows() any, in offer_rows() rows with a lower rank, or
- * with an equal rank and an older time. All lanes get the same limit, although clock and timer may change
- * meanwhile. */
+ * with an equal rank and an older time. All lanes get the same limit, although clock and timer may
+ * change meanwhile. */
 HOTBED_HD hotbed_evict_limit hotbed_rows_limit(
     const hotbed_rows_args *a, uint64_t i, hotbed_index_range range, uint64_t meta,
     uint32_t width) {

@@ -60,8 +60,8 @@ HOTBED_API const char *hotbed_status_name(hotbed_status status);
  * until the thread's next failing call. A call that succeeds does not clear it. */
 HOTBED_API const char *hotbed_last_error(void);
 
-/* Keep a copy of the first 1,023 bytes of `text` for hotbed_last_error(), and return `status`. For functions that Hotbed calls: loaders, tasks, hooks. A failing call of Hotbed's does
- * this by itself. */
+/* Keep a copy of the first 1,023 bytes of `text` for hotbed_last_error(), and return `status`. For
+ * your functions that Hotbed calls: loaders, tasks, hooks. Hotbed's own calls do it themselves. */
 HOTBED_API hotbed_status hotbed_error_set(hotbed_status status, const char *text);
 
 #ifdef __cplusplus

@@ -613,17 +613,18 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     hotbed_stream *stream);
 
-/* Set rows like hotbed_storage_set_rows(), but to fill a table, for example from a checkpoint. While
- * no ticket holds rows, a hash table in mode HBM_DIRECT takes as many rows as it has slots: rows
- * move to other slots where a new key would find none. The other calls of this header refuse or
- * evict keys before a table is full.
+/* Set rows like hotbed_storage_set_rows(), but to fill a table, for example from a checkpoint.
+ * While no ticket holds rows, a hash table in mode HBM_DIRECT takes as many rows as it has slots:
+ * rows move to other slots where a new key would find none. The other calls of this header refuse
+ * or evict keys before a table is full.
  *
  * There may be more rows than an evicting table can hold. A key then evicts only a row on
  * probation, a lower score than its own, or an equal one with an older time, also of a key of the
  * same call; if its candidate slots have none, it is skipped without a fault. So the highest scores
- * stay, as far as the candidate slots allow; of rows with equal scores the first ones. A key
- * that had a row may be evicted and inserted anew within the call. In mode DEFAULT by score, rows of
- * the upper tier stay whatever their score.
+ * stay, as far as the candidate slots allow; of rows with equal scores the first ones. A key that
+ * had a row may be evicted and inserted anew within the call; the parts that the call does not give
+ * then have their initial values. In mode DEFAULT by score, rows of the upper tier stay whatever
+ * their score.
  *
  * Waits for the stream when the table may be over three quarters full or has fewer than 1,024
  * slots. No other call on the rows of the table may run meanwhile.

@@ -114,7 +114,8 @@ def copy_tree():
 
 
 def configure(build):
-    if (TREE / "build" / build / "build.ninja").exists():
+    if (TREE / "build" / build / "build.ninja").exists():  # new tests since the last run
+        subprocess.run(["ninja", "-C", f"build/{build}", "build.ninja"], cwd=TREE, check=True, capture_output=True)
         return
     options = [
         "-DHOTBED_BENCH=OFF",

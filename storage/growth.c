@@ -103,7 +103,7 @@ static hotbed_status grow(
         return status;
     }
     *end = grown;
-    __atomic_store_n(&table->filled, false, __ATOMIC_RELAXED);
+    __atomic_store_n(&table->search_work, 0, __ATOMIC_RELAXED);
     table->num_grown++;
     table->capacity = capacity;
     if (table->view.lower_slots > 0)

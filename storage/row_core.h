@@ -77,13 +77,16 @@ HOTBED_HD bool hotbed_table_indexed(const hotbed_table_view *table) {
     return table->range.buckets != 0;
 }
 
-/* The range in which to search a key first; in TIERS_ONE and TIERS_HASH the only one. TIERS_HASH
- * uses another hash than the index, so that a key's bucket does not depend on its tier. */
-HOTBED_HD hotbed_index_range hotbed_table_range(const hotbed_table_view *table, uint64_t key) {
+/* Whether a key belongs in the lower tier by its hash. TIERS_HASH uses another hash than the index,
+ * so that a key's bucket does not depend on its tier. */
+HOTBED_HD bool hotbed_hashed_below(const hotbed_table_view *table, uint64_t key) {
     return table->tiers == HOTBED_TIERS_HASH &&
-                   hotbed_hash_u64(key ^ 0x9e3779b97f4a7c15U) >= table->split
-               ? table->lower
-               : table->range;
+           hotbed_hash_u64(key ^ 0x9e3779b97f4a7c15U) >= table->split;
+}
+
+/* The range in which to search a key first; in TIERS_ONE and TIERS_HASH the only one. */
+HOTBED_HD hotbed_index_range hotbed_table_range(const hotbed_table_view *table, uint64_t key) {
+    return hotbed_hashed_below(table, key) ? table->lower : table->range;
 }
 
 /* Whether the upper tier has copies. Marked slots have copies that have changed. */

@@ -68,7 +68,6 @@ hotbed_status hotbed_storage_set_rows(
     hotbed_stream *stream) {
     hotbed_rows_args args;
     HOTBED_TRY(hotbed_storage_rows_args(storage, table, n, keys, rows, NULL, stream, &args));
-    (void)__atomic_add_fetch(&storage->inserts, 1, __ATOMIC_RELAXED);
     if (storage->external != NULL)
         return hotbed_storage_rows_external(storage, &args, HOTBED_PASS_SET, stream);
     return n == 0 ? HOTBED_OK : storage->kernels.rows->set(&args, stream);
@@ -85,7 +84,7 @@ hotbed_status hotbed_storage_erase(
             storage->tables[table].name);
     if (storage->external != NULL)
         return hotbed_storage_rows_external(storage, &args, HOTBED_PASS_ERASE, stream);
-    __atomic_store_n(&storage->tables[table].filled, false, __ATOMIC_RELAXED);
+    __atomic_store_n(&storage->tables[table].search_work, 0, __ATOMIC_RELAXED);
     return n == 0 ? HOTBED_OK : storage->kernels.rows->erase(&args, stream);
 }
 
@@ -139,9 +138,7 @@ hotbed_status hotbed_storage_empty_table(
     hotbed_index_part at;
     hotbed_table *t = &storage->tables[table];
     HOTBED_TRY(hotbed_storage_rows_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
-    t->offered = 0;
-    t->emptied = __atomic_load_n(&storage->inserts, __ATOMIC_RELAXED);
-    __atomic_store_n(&t->filled, false, __ATOMIC_RELAXED);
+    __atomic_store_n(&t->search_work, 0, __ATOMIC_RELAXED);
     for (uint32_t part = 0; hotbed_table_part(storage, t, part, &at); part++) {
         hotbed_rows_args one = args;
         one.table.range = at.range;

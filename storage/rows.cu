@@ -17,6 +17,16 @@ static __global__ void __launch_bounds__(BLOCK) set_kernel(hotbed_rows_args a) {
         hotbed_rows_set(&a, i, PASS, TILE);
 }
 
+static __global__ void __launch_bounds__(BLOCK) insert_shares_kernel(hotbed_offer_args a) {
+    const uint64_t share = hotbed_cuda_thread() / TILE;
+    if (share < a.shares)
+        hotbed_offer_insert_share(&a, share, TILE);
+}
+
+static __global__ void __launch_bounds__(TILE) insert_rest_kernel(hotbed_offer_args a) {
+    hotbed_offer_insert_rest(&a, TILE);
+}
+
 static __global__ void __launch_bounds__(BLOCK) erase_kernel(hotbed_rows_args a) {
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.n; i += hotbed_cuda_threads() / TILE)
         hotbed_rows_erase(&a, i, TILE);
@@ -72,6 +82,20 @@ static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
     return status;
 }
 
+static hotbed_status insert_refused(const hotbed_offer_args *args, hotbed_stream *stream) {
+    hotbed_cuda_native native(stream);
+    hotbed_status status = HOTBED_OK;
+    if (args->shares > 1) {
+        const unsigned blocks = (args->shares * TILE + BLOCK - 1) / BLOCK;
+        insert_shares_kernel<<<blocks, BLOCK, 0, native>>>(*args);
+        status = hotbed_cuda_launched("insert_shares_kernel");
+    }
+    if (status != HOTBED_OK)
+        return status;
+    insert_rest_kernel<<<1, TILE, 0, native>>>(*args);
+    return hotbed_cuda_launched("insert_rest_kernel");
+}
+
 static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) {
     if (args->table.tiers != HOTBED_TIERS_ONE || args->index.segments != NULL)
         return launch(erase_kernel, "erase_kernel", args, args->n * TILE, stream);
@@ -105,5 +129,5 @@ static hotbed_status store(const hotbed_rows_args *args, hotbed_stream *stream) 
     return launch(store_kernel, "store_kernel", args, args->n * TILE, stream);
 }
 
-const hotbed_rows_kernels hotbed_rows_kernels_cuda = {get,   set,  erase, count,
-                                                      clear, list, load,  store};
+const hotbed_rows_kernels hotbed_rows_kernels_cuda = {get,   set,  insert_refused, erase, count,
+                                                      clear, list, load,           store};

@@ -85,6 +85,7 @@ typedef struct hotbed_rows_args {
     uint32_t table_number; /* for fault messages */
     /* set(): keys of the call may evict each other, and a key without a slot is no fault */
     uint32_t offered;
+    uint64_t *refused; /* [n + 1] set(): the number of keys without a slot, then which; or NULL */
 } hotbed_rows_args;
 
 HOTBED_HD uint64_t hotbed_rows_key(const hotbed_rows_args *a, uint64_t i) {
@@ -260,29 +261,37 @@ HOTBED_HD void hotbed_rows_touch(const hotbed_rows_args *a, uint64_t i, uint64_t
         hotbed_index_mark(a->index, slot);
 }
 
-/* Insert key number i, which the table lacks. */
-HOTBED_HD void hotbed_rows_insert(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
-    uint64_t key = hotbed_rows_key(a, i);
-    hotbed_index_result r = hotbed_rows_claim(a, i, a->offered == 0 ? 1 : 0, width);
-    if (hotbed_tile_rank(width) == 0) {
-        if (r.outcome == HOTBED_INDEX_EVICTED)
-            hotbed_add_relaxed_u64(&a->tally->evictions, 1);
-        if (r.slot == HOTBED_SLOT_NONE && (a->offered == 0 || r.outcome != HOTBED_INDEX_PINNED))
-            hotbed_rows_refused(a, i, false, r.outcome);
-    }
-    if (r.slot == HOTBED_SLOT_NONE)
-        return;
+/* Write the row of key number i to a claimed slot, and publish the key. */
+HOTBED_HD void hotbed_rows_use(
+    const hotbed_rows_args *a, uint64_t i, uint64_t slot, uint32_t width) {
+    const uint64_t key = hotbed_rows_key(a, i);
     if (a->table.counter.buckets != 0) { /* admission counts only keys without a row */
         hotbed_index_view counters = {a->index.keys, a->index.metas, NULL};
         (void)hotbed_index_erase(counters, a->table.counter, key, width);
     }
-    hotbed_rows_write(a, i, r.slot, true, width);
+    hotbed_rows_write(a, i, slot, true, width);
     if (hotbed_tile_rank(width) != 0)
         return;
-    if (a->offered == 0 && hotbed_rows_contested(a, r.slot)) /* held until hotbed_rows_release() */
-        hotbed_store_release_u64(hotbed_index_key(a->index, r.slot), key);
+    if (a->offered == 0 && hotbed_rows_contested(a, slot)) /* held until hotbed_rows_release() */
+        hotbed_store_release_u64(hotbed_index_key(a->index, slot), key);
     else
-        hotbed_index_publish(a->index, r.slot, key);
+        hotbed_index_publish(a->index, slot, key);
+}
+
+/* Insert key number i, which the table lacks. */
+HOTBED_HD void hotbed_rows_insert(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
+    hotbed_index_result r = hotbed_rows_claim(a, i, a->offered == 0 ? 1 : 0, width);
+    if (hotbed_tile_rank(width) == 0) {
+        if (r.outcome == HOTBED_INDEX_EVICTED)
+            hotbed_add_relaxed_u64(&a->tally->evictions, 1);
+        if (r.slot == HOTBED_SLOT_NONE && a->refused != NULL)
+            a->refused[1 + hotbed_add_relaxed_u64(a->refused, 1)] = i;
+        else if (
+            r.slot == HOTBED_SLOT_NONE && (a->offered == 0 || r.outcome != HOTBED_INDEX_PINNED))
+            hotbed_rows_refused(a, i, false, r.outcome);
+    }
+    if (r.slot != HOTBED_SLOT_NONE)
+        hotbed_rows_use(a, i, r.slot, width);
 }
 
 /* The passes of set(). Where it evicts, there are three, as in a prefetch: existing rows are

@@ -60,6 +60,17 @@ static void release_body(const void *args, uint64_t begin, uint64_t end) {
     set_pass(args, begin, end, HOTBED_ROWS_RELEASE);
 }
 
+static void insert_shares_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t share = begin; share < end; share++)
+        hotbed_offer_insert_share(args, share, 1);
+}
+
+static void insert_rest_body(const void *args, uint64_t begin, uint64_t end) {
+    (void)begin;
+    (void)end;
+    hotbed_offer_insert_rest(args, 1);
+}
+
 static void erase_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; i++)
         hotbed_rows_erase(args, i, 1);
@@ -109,6 +120,16 @@ static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
     return HOTBED_OK;
 }
 
+static hotbed_status insert_refused(const hotbed_offer_args *args, hotbed_stream *stream) {
+    if (args->shares > 1) {
+        hotbed_status status =
+            hotbed_host_launch(stream, args->shares, 1, insert_shares_body, args, sizeof *args);
+        if (status != HOTBED_OK)
+            return status;
+    }
+    return hotbed_host_launch(stream, 1, 1, insert_rest_body, args, sizeof *args);
+}
+
 static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) {
     if (args->table.tiers != HOTBED_TIERS_ONE || args->index.segments != NULL)
         return hotbed_host_launch(stream, args->n, GRAIN, erase_body, args, sizeof *args);
@@ -143,5 +164,5 @@ static hotbed_status store(const hotbed_rows_args *args, hotbed_stream *stream) 
     return hotbed_host_launch(stream, args->n, GRAIN, store_body, args, sizeof *args);
 }
 
-const hotbed_rows_kernels hotbed_rows_kernels_host = {get,   set,  erase, count,
-                                                      clear, list, load,  store};
+const hotbed_rows_kernels hotbed_rows_kernels_host = {get,   set,  insert_refused, erase, count,
+                                                      clear, list, load,           store};

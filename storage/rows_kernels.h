@@ -7,7 +7,7 @@
 #define HOTBED_STORAGE_ROWS_KERNELS_H
 
 #include "hotbed/stream.h"
-#include "storage/rows_core.h"
+#include "storage/offer_core.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,6 +16,8 @@ extern "C" {
 typedef struct hotbed_rows_kernels {
     hotbed_status (*get)(const hotbed_rows_args *args, hotbed_stream *stream);
     hotbed_status (*set)(const hotbed_rows_args *args, hotbed_stream *stream);
+    /* After a set() that refused keys: insert them by moving other rows. */
+    hotbed_status (*insert_refused)(const hotbed_offer_args *args, hotbed_stream *stream);
     hotbed_status (*erase)(const hotbed_rows_args *args, hotbed_stream *stream);
     /* Admission: insert counts of keys that have none. table.range is the counter's. */
     hotbed_status (*count)(const hotbed_rows_args *args, hotbed_stream *stream);

@@ -56,13 +56,9 @@ typedef struct hotbed_table {
     uint64_t most;     /* limit of growth; equal to the first capacity if the table does not grow */
     float growth_load; /* keys / capacity from which a poll grows the table */
     uint32_t num_grown;
-    hotbed_grown *grown; /* oldest first */
-    /* For hotbed_storage_offer_rows(), which does not ask the device: the keys offered since the
-     * table was emptied, which are all of its keys while storage->inserts is `emptied`; and whether
-     * a search has found no free slot since. */
-    uint64_t offered;
-    uint32_t emptied;
-    bool filled;             /* atomic */
+    hotbed_grown *grown;     /* oldest first */
+    /* atomic: work of hotbed_storage_offer_rows() since slots were freed; UINT64_MAX: enough */
+    uint64_t search_work;
     uint64_t counted;        /* FREQUENCY: keys that the admission counter holds */
     uint64_t upper_capacity; /* with two tiers: keys for which the upper one is sized */
     bool evicts;
@@ -133,7 +129,6 @@ struct hotbed_storage {
     bool counts_score; /* a table's scores or admission need the occurrences of each key */
     uint32_t tickets;  /* number of tickets; atomic */
     uint32_t held;     /* number of tickets that hold pins; atomic */
-    uint32_t inserts;  /* prefetches and hotbed_storage_set_rows() so far, wrapping; atomic */
     /* list of tickets given to hotbed_ticket_release() and not reused yet; atomic */
     hotbed_ticket *released;
     hotbed_table *tables;      /* [num_tables] */

@@ -301,7 +301,6 @@ static hotbed_status enqueue_prefetch(
     hotbed_step_view *s = &ticket->step;
     /* Before unpin(), which reads `recorded`: a launched graph may have pinned another batch. */
     use_on(ticket, stream);
-    (void)__atomic_add_fetch(&storage->inserts, 1, __ATOMIC_RELAXED);
     s->unique.released = ticket->holds; /* layout() releases pins that the host does not know of */
     if (ticket->holds) {
         HOTBED_TRY(unpin(ticket, HOTBED_HELD_BATCH, stream)); /* layout() sets the word again */

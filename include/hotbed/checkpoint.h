@@ -265,8 +265,7 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  * A table with max_capacity first grows so far that the rows fill less than growth_load of it. If
  * not all rows fit, a table that evicts keeps those with the highest scores, and a table that does
  * not evict fails with FULL. The rows of a full table fit into a table of the same size, as
- * hotbed_storage_offer_rows() fills it, but not if rows are in two tiers and the table evicts: then
- * it kept 98.8 % of a million, which is more than its capacity, and with 5 % more capacity 99.94 %.
+ * hotbed_storage_offer_rows() fills it.
  * A table that has grown in many steps has more slots than max_capacity needs; a table that does not
  * evict grows beyond max_capacity for such rows, by 1,280 keys at most.
  *

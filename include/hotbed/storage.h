@@ -614,9 +614,10 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
     hotbed_stream *stream);
 
 /* Set rows like hotbed_storage_set_rows(), but to fill a table, for example from a checkpoint.
- * While no ticket holds rows, a hash table in mode HBM_DIRECT takes as many rows as it has slots:
- * rows move to other slots where a new key would find none. The other calls of this header refuse
- * or evict keys before a table is full.
+ * While no ticket holds rows, a hash table takes as many rows as it has slots: rows move to other
+ * slots where a new key would find none. A few slots may stay free in a table of more than 16 million
+ * slots, or in one whose rows move between tiers. The other calls of this header refuse or evict keys before
+ * a table is full.
  *
  * There may be more rows than an evicting table can hold. A key then evicts only a row on
  * probation, a lower score than its own, or an equal one with an older time, also of a key of the
@@ -626,8 +627,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
  * then have their initial values. In mode DEFAULT by score, rows of the upper tier stay whatever
  * their score.
  *
- * Waits for the stream when the table may be over three quarters full or has fewer than 1,024
- * slots. No other call on the rows of the table may run meanwhile.
+ * Waits for the stream. No other call on the rows of the table may run meanwhile.
  * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), DEVICE.
  * Faults: FULL (the table does not evict), RANGE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_offer_rows(

@@ -41,14 +41,14 @@ typedef struct hotbed_offer_state {
 
 typedef struct hotbed_offer_args {
     hotbed_rows_args rows; /* of the call; the keys to insert are in rows.refused */
-    uint64_t
-        slots[HOTBED_TIERS_MOST]; /* of a tier, segments included; 0: it has no rows of its own */
+    /* of a tier, segments included; 0: it has no rows of its own */
+    uint64_t slots[HOTBED_TIERS_MOST];
     uint64_t work_most;
     hotbed_offer_state *state;
-    hotbed_offer_step *steps; /* [shares * share_steps], at least [steps_most] */
+    hotbed_offer_step *steps; /* [steps_most], which is at least shares * share_steps */
+    uint32_t steps_most;      /* of a search by one tile alone; more than the lanes of a tile */
     uint32_t shares;          /* tiles that search at the same time */
-    uint32_t share_steps;     /* of each; more than the lanes of a tile */
-    uint32_t steps_most;      /* of a search by one tile alone; likewise */
+    uint32_t share_steps;     /* of each of them; likewise */
     /* [buckets of the table], all 0 at first: the number of the last search by one tile alone that
      * reached the bucket, or CLOSED: no free slot can be reached from it */
     uint32_t *seen;

@@ -149,14 +149,28 @@ hotbed_status hotbed_growth_reserve(
                : hotbed_storage_grow(storage, table, keys < t->most ? keys : t->most, stream);
 }
 
+enum { EXCESS_MOST = HOTBED_GROWTHS_MOST * 2 * HOTBED_BUCKET_SLOTS }; /* growths may round up */
+
+bool hotbed_growth_may_exceed(const hotbed_table *table) {
+    return hotbed_table_grows(table) && hotbed_table_growing(&table->view).evicts == 0 &&
+           table->capacity >= table->most && table->num_grown < HOTBED_GROWTHS_MOST &&
+           table->capacity - table->most < EXCESS_MOST;
+}
+
 hotbed_status hotbed_growth_exceed(
     hotbed_storage *storage, uint32_t table, uint64_t keys, hotbed_stream *stream, bool *grown) {
-    enum { SLOTS_PER_GROWTH = 2 * HOTBED_BUCKET_SLOTS }; /* by which a growth may round up */
     hotbed_table *t = &storage->tables[table];
-    *grown = hotbed_table_grows(t) && hotbed_table_growing(&t->view).evicts == 0 &&
-             t->capacity >= t->most && t->num_grown < HOTBED_GROWTHS_MOST &&
-             t->capacity - t->most + keys <= (uint64_t)HOTBED_GROWTHS_MOST * SLOTS_PER_GROWTH;
-    return *grown ? grow(storage, t, t->capacity + keys, stream) : HOTBED_OK;
+    *grown = hotbed_growth_may_exceed(t) && keys <= EXCESS_MOST;
+    if (!*grown)
+        return HOTBED_OK;
+    /* By hash, only a part of the capacity goes to the tier that grows. */
+    const uint64_t before = hotbed_layout_growing_keys(storage, t, t->capacity);
+    uint64_t capacity = t->capacity + keys, more = 0;
+    while (capacity - t->most <= EXCESS_MOST &&
+           (more = hotbed_layout_growing_keys(storage, t, capacity) - before) < keys)
+        capacity += keys - more;
+    *grown = capacity - t->most <= EXCESS_MOST;
+    return *grown ? grow(storage, t, capacity, stream) : HOTBED_OK;
 }
 
 hotbed_status hotbed_storage_segment(

@@ -56,7 +56,7 @@ typedef struct hotbed_table {
     uint64_t most;     /* limit of growth; equal to the first capacity if the table does not grow */
     float growth_load; /* keys / capacity from which a poll grows the table */
     uint32_t num_grown;
-    hotbed_grown *grown;     /* oldest first */
+    hotbed_grown *grown; /* oldest first */
     /* atomic: work of hotbed_storage_offer_rows() since slots were freed; UINT64_MAX: enough */
     uint64_t search_work;
     uint64_t counted;        /* FREQUENCY: keys that the admission counter holds */
@@ -245,6 +245,9 @@ void hotbed_growth_free(hotbed_table *table);
  * Errors: as hotbed_storage_grow(). */
 hotbed_status hotbed_growth_reserve(
     hotbed_storage *storage, uint32_t table, uint64_t keys, hotbed_stream *stream);
+
+/* Whether hotbed_growth_exceed() can grow the table. */
+bool hotbed_growth_may_exceed(const hotbed_table *table);
 
 /* Grow a table that has reached max_capacity for `keys` more keys. A table that has grown in many
  * small steps has more slots than a table that has grown in few, and its rows have to fit into the

@@ -3,6 +3,7 @@
  * Random calls on three tables are compared with the model.  Other tests fill and empty tables, move a storage to
  * another one, and set more rows than a table can hold.
  */
+#include "storage/storage.h"
 #include "tests/storage/fixture.h"
 #include <math.h>
 
@@ -756,7 +757,7 @@ static void large_tables_are_filled_again(hotbed_backend backend) {
 
 /* A table that does not evict takes a few rows beyond its last slot, also if a call ends with it: it grows. */
 static void full_tables_grow_a_little(hotbed_backend backend) {
-    enum { AT_ONCE = 100, MORE = 300 };
+    enum { AT_ONCE = 100, MANY = 600, MORE = 200 };
     setup s;
     fixture r;
     rng random = rng_start(32);
@@ -765,12 +766,13 @@ static void full_tables_grow_a_little(hotbed_backend backend) {
     without_store(&s);
     fixture_open_bare(&r, backend, &s.options);
     CHECK_OK(hotbed_storage_grow(r.storage, 0, 21000, r.stream));
-    uint64_t slots = full_slots(&r), set = 0, keys[AT_ONCE];
-    uint64_t *device = fixture_alloc(&r, sizeof keys);
+    uint64_t slots = full_slots(&r), set = 0, keys[MANY];
+    uint64_t *device = fixture_alloc(&r, 2 * sizeof keys);
     const char *mode = getenv("HOTBED_TEST_MODE"); /* by hash the upper tier does not grow */
     const bool by_hash = mode != NULL && strncmp(mode, "hash", 4) == 0;
-    while (set < slots + MORE) {
-        uint64_t n = set < slots && slots - set < AT_ONCE ? slots - set : AT_ONCE;
+    while (set < slots + MORE + MANY) {
+        const uint64_t most = set < slots + MORE ? AT_ONCE : MANY,
+                       n = set < slots && slots - set < most ? slots - set : most;
         for (uint64_t i = 0; i < n; i++)
             keys[i] = rng_next(&random);
         fixture_upload(&r, device, keys, n * sizeof *keys);
@@ -781,6 +783,11 @@ static void full_tables_grow_a_little(hotbed_backend backend) {
             continue;
         CHECK(by_hash); /* the upper tier is full */
         CHECK_EQ(status, HOTBED_ERR_FULL);
+        uint8_t found[MANY], *flags = (uint8_t *)(device + MANY);
+        CHECK_OK(hotbed_storage_get_rows(r.storage, 0, n, device, NULL, flags, r.stream));
+        fixture_download(&r, found, flags, n);
+        for (uint64_t i = 0; i < n; i++)
+            CHECK(found[i] == 1 || !hotbed_hashed_below(&r.storage->tables[0].view, keys[i]));
     }
     if (!by_hash)
         CHECK_EQ(fixture_size(&r, 0), set);

@@ -3,15 +3,17 @@
  * A key has few candidate slots. So a table refuses or evicts keys although some of its slots are
  * free, and the rows of a full table would not all fit into the same table again. A key whose
  * candidates are occupied therefore gets a slot by moving other rows: storage/offer_core.h. */
+#include "base/carve.h"
 #include "storage/storage.h"
 
 enum {
-    SHARES = 512, /* tiles that search at the same time, at most */
-    /* buckets that such a search may reach: usually enough while one slot in 3,000 is free */
-    SHARE_STEPS = 2048,
-    /* and the last searches: of 100 million slots, fewer than 100 stay free */
-    STEPS_MOST = SHARES * SHARE_STEPS,
-    LANES = 32, /* steps that a tile appends at once */
+    /* buckets that the searches of a round may reach in all, at most. A search of the last round
+     * may reach them all: of 100 million slots, fewer than 100 stay free. */
+    STEPS_MOST = 1 << 20,
+    FIRST_STEPS = 2048, /* for each of the tiles of the first round: usually enough while one slot
+                         * in 3,000 is free */
+    FEWER = 8,          /* tiles in each further round */
+    LANES = 32,         /* steps that a tile appends at once */
     /* candidate buckets at which searches may look until slots of the table are freed: so many, and
      * so many for each bucket of the table */
     WORK_LEAST = 1 << 24,
@@ -22,7 +24,8 @@ typedef struct offer {
     hotbed_storage *storage;
     hotbed_table *table;
     hotbed_stream *stream;
-    hotbed_rows_args rows; /* of the call; its list of refused keys is in the stream's workspace */
+    hotbed_rows_args rows; /* of the call; its list of refused keys begins the stream's workspace */
+    size_t list_bytes;     /* of that list */
     hotbed_offer_args args;
     hotbed_offer_state state; /* copy */
 } offer;
@@ -37,21 +40,15 @@ static bool has_rows(const hotbed_table *table, uint32_t part) {
     return part > 0 || table->view.tiers != HOTBED_TIERS_CACHE;
 }
 
-static size_t aligned(size_t bytes) {
-    return (bytes + 255) / 256 * 256;
-}
-
-/* Bytes of the list of refused keys, at the front of the workspace. */
-static size_t list_bytes(const offer *o) {
-    return aligned((o->rows.n + 1) * sizeof(uint64_t));
-}
-
 /* Set rows in free slots, and list the keys that find none. */
 static hotbed_status set_free(offer *o) {
+    hotbed_carve list = {NULL, 0};
     void *memory;
-    HOTBED_TRY(hotbed_stream_workspace(o->stream, list_bytes(o), &memory));
+    (void)hotbed_carve_take(&list, (o->rows.n + 1) * sizeof *o->rows.refused);
+    o->list_bytes = list.used;
+    HOTBED_TRY(hotbed_stream_workspace(o->stream, o->list_bytes, &memory));
     o->rows.refused = memory;
-    HOTBED_TRY(hotbed_fill(memory, 0, sizeof(uint64_t), o->stream));
+    HOTBED_TRY(hotbed_fill(memory, 0, sizeof *o->rows.refused, o->stream));
     hotbed_rows_args first = o->rows;
     first.table.range.evicts = first.table.lower.evicts = 0;
     return o->storage->kernels.rows->set(&first, o->stream);
@@ -61,6 +58,12 @@ static hotbed_status set_free(offer *o) {
 static hotbed_status count_refused(const offer *o, uint64_t *refused) {
     HOTBED_TRY(hotbed_copy(refused, o->rows.refused, sizeof *refused, o->stream));
     return hotbed_stream_finish(o->stream);
+}
+
+static void carve_searches(hotbed_offer_args *args, uint64_t buckets, hotbed_carve *carve) {
+    args->state = hotbed_carve_take(carve, sizeof *args->state);
+    args->steps = hotbed_carve_take(carve, args->steps_most * sizeof *args->steps);
+    args->seen = hotbed_carve_take(carve, buckets * sizeof *args->seen);
 }
 
 /* Prepare searches: write `state` and count the keys of each tier. */
@@ -75,25 +78,19 @@ static hotbed_status start_searches(offer *o) {
             args->slots[tier_of(o->table, p)] += hotbed_index_range_slots(at.range);
         buckets += at.range.buckets;
     }
-    const uint64_t most = buckets < STEPS_MOST ? buckets : STEPS_MOST;
-    args->share_steps = (uint32_t)(most < SHARE_STEPS ? most : SHARE_STEPS) + LANES;
-    args->steps_most = (uint32_t)most + LANES;
-    args->shares = args->steps_most / args->share_steps;
+    args->steps_most = (uint32_t)(buckets < STEPS_MOST ? buckets : STEPS_MOST) + LANES;
     args->work_most = WORK_LEAST + WORK_PER_BUCKET * buckets;
-    const size_t list = list_bytes(o), state = aligned(sizeof *args->state),
-                 steps = aligned(args->steps_most * sizeof *args->steps),
-                 seen = aligned(buckets * sizeof *args->seen);
+    hotbed_carve size = {NULL, o->list_bytes};
+    carve_searches(args, buckets, &size);
     /* The list stays: the workspace is the same, or has grown and the earlier one is valid. */
     void *memory;
-    HOTBED_TRY(hotbed_stream_workspace(o->stream, list + state + steps + seen, &memory));
-    uint8_t *data = (uint8_t *)memory + list;
-    args->state = (hotbed_offer_state *)(void *)data;
-    args->steps = (hotbed_offer_step *)(void *)(data + state);
-    args->seen = (uint32_t *)(void *)(data + state + steps);
+    HOTBED_TRY(hotbed_stream_workspace(o->stream, size.used, &memory));
+    hotbed_carve carve = {memory, o->list_bytes};
+    carve_searches(args, buckets, &carve);
     o->state =
         (hotbed_offer_state){.work = __atomic_load_n(&o->table->search_work, __ATOMIC_RELAXED)};
     HOTBED_TRY(hotbed_copy(args->state, &o->state, sizeof o->state, o->stream));
-    HOTBED_TRY(hotbed_fill(args->seen, 0, seen, o->stream));
+    HOTBED_TRY(hotbed_fill(args->seen, 0, buckets * sizeof *args->seen, o->stream));
     hotbed_rows_args one = o->rows;
     for (uint32_t p = 0; hotbed_table_part(o->storage, o->table, p, &at); p++) {
         if (!has_rows(o->table, p))
@@ -109,14 +106,21 @@ static hotbed_status start_searches(offer *o) {
 /* Insert the refused keys by moving other rows; *refused is the number of keys before and after. */
 static hotbed_status insert_refused(offer *o, uint64_t *refused) {
     HOTBED_TRY(start_searches(o));
-    HOTBED_TRY(o->storage->kernels.rows->insert_refused(&o->args, o->stream));
-    HOTBED_TRY(hotbed_copy(&o->state, o->args.state, sizeof o->state, o->stream));
+    hotbed_offer_args *args = &o->args;
+    for (args->shares = args->steps_most / (FIRST_STEPS + LANES); args->shares > 1;
+         args->shares /= FEWER)
+        HOTBED_TRY(o->storage->kernels.rows->insert_refused(args, o->stream));
+    args->shares = 1;
+    HOTBED_TRY(o->storage->kernels.rows->insert_refused(args, o->stream));
+    HOTBED_TRY(hotbed_copy(&o->state, args->state, sizeof o->state, o->stream));
     HOTBED_TRY(count_refused(o, refused));
     bool full = true;
     for (uint32_t tier = 0; tier < HOTBED_TIERS_MOST; tier++)
-        full = full && o->state.used[tier][0] == o->args.slots[tier];
-    const bool enough = full || o->state.work >= o->args.work_most;
-    __atomic_store_n(&o->table->search_work, enough ? UINT64_MAX : o->state.work, __ATOMIC_RELAXED);
+        full = full && o->state.used[tier][0] == args->slots[tier];
+    const bool enough = full || o->state.work >= args->work_most;
+    if (!__atomic_load_n(&o->table->graph_erases, __ATOMIC_RELAXED))
+        __atomic_store_n(
+            &o->table->search_work, enough ? UINT64_MAX : o->state.work, __ATOMIC_RELAXED);
     return HOTBED_OK;
 }
 

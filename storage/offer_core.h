@@ -2,8 +2,9 @@
  *
  * A breadth-first search over buckets finds the shortest sequence of keys of which each can move to
  * the bucket of the next, and the last one to a free slot. No other work uses the table meanwhile,
- * but several tiles search at the same time. A tile claims the free slot that it finds, and locks the
- * slot of each key before it moves the key; if another tile has moved it, the tile searches anew.
+ * but several tiles search at the same time. A tile claims the free slot that it finds, and locks
+ * the slot of each key before it moves the key; if another tile has moved it, the tile searches
+ * anew.
  *
  * Rows that tickets hold, and rows of which the upper tier has a copy, do not move. A row moves to
  * another tier only if tiers are chosen by score.
@@ -45,10 +46,10 @@ typedef struct hotbed_offer_args {
     uint64_t slots[HOTBED_TIERS_MOST];
     uint64_t work_most;
     hotbed_offer_state *state;
-    hotbed_offer_step *steps; /* [steps_most], which is at least shares * share_steps */
-    uint32_t steps_most;      /* of a search by one tile alone; more than the lanes of a tile */
-    uint32_t shares;          /* tiles that search at the same time */
-    uint32_t share_steps;     /* of each of them; likewise */
+    hotbed_offer_step *steps; /* [steps_most] */
+    uint32_t steps_most;
+    uint32_t shares; /* tiles that search at the same time, each with steps_most / shares steps;
+                      * more than a tile has lanes */
     /* [buckets of the table], all 0 at first: the number of the last search by one tile alone that
      * reached the bucket, or CLOSED: no free slot can be reached from it */
     uint32_t *seen;
@@ -77,15 +78,7 @@ HOTBED_HD uint32_t hotbed_tier_of(const hotbed_table_view *table, uint64_t slot)
 
 /* Free slots of the bucket that begins at slot `line`, a bit each. */
 HOTBED_HD uint32_t hotbed_offer_free_bits(hotbed_index_view index, uint64_t line) {
-    const uint64_t *metas = hotbed_index_meta(index, line);
-    uint32_t free = 0;
-    HOTBED_UNROLL
-    for (uint32_t pair = 0; pair < HOTBED_BUCKET_SLOTS / 2; pair++) {
-        const hotbed_u64x2 two = hotbed_load_relaxed_u64x2(metas + (size_t)2 * pair);
-        free |= (two.a == 0 ? 1U : 0U) << (2 * pair);
-        free |= (two.b == 0 ? 2U : 0U) << (2 * pair);
-    }
-    return free;
+    return hotbed_match16(hotbed_index_meta(index, line), 0);
 }
 
 /* Whether this lane is the first of this search to reach a bucket. */
@@ -121,8 +114,8 @@ HOTBED_HD bool hotbed_offer_movable(uint64_t meta) {
 }
 
 /* Append the buckets of part `at` to which the keys in the bucket of step `from` may move, or where
- * `key` may be if `from` is NONE. The lanes look at one bucket each. Claims a free slot in the first bucket that
- * has one, and returns that step; else returns NONE. */
+ * `key` may be if `from` is NONE. The lanes look at one bucket each. Claims a free slot in the first
+ * bucket that has one, and returns that step; else returns NONE. */
 HOTBED_HD uint32_t hotbed_offer_reach_part(
     const hotbed_offer_args *a, hotbed_offer_search *s, const hotbed_index_part *at,
     uint32_t first_place, uint32_t from, uint64_t key, uint32_t width) {
@@ -258,8 +251,8 @@ HOTBED_HD bool hotbed_offer_move(
     return true;
 }
 
-/* One lane: free a slot after moves from it to the slot that was claimed first. Its bucket has looked
- * full to other tiles, so its key is no longer EMPTY. */
+/* One lane: free `slot`, the claimed one, because its next key cannot be moved there. Other tiles may
+ * have seen the bucket full, so the slot's key becomes ERASED. */
 HOTBED_HD void hotbed_offer_release(
     const hotbed_offer_args *a, const hotbed_offer_search *s, uint64_t slot) {
     const hotbed_table_view *table = &a->rows.table;
@@ -270,8 +263,8 @@ HOTBED_HD void hotbed_offer_release(
     hotbed_store_release_u64(hotbed_index_meta(a->rows.index, slot), 0);
 }
 
-/* Move the keys of the steps up to `last`, the last one first. Returns the claimed slot of the first
- * step's bucket, or NONE if another tile has moved one of the keys. */
+/* Move the keys of the steps up to `last`, the last one first. Returns the claimed slot of the
+ * first step's bucket, or NONE if another tile has moved one of the keys. */
 HOTBED_HD uint64_t hotbed_offer_make_room(
     const hotbed_offer_args *a, const hotbed_offer_search *s, uint32_t last, uint32_t width) {
     hotbed_offer_step step = s->steps[last];
@@ -337,20 +330,21 @@ HOTBED_HD bool hotbed_offer_insert(
     return true;
 }
 
-/* Insert the refused keys of share number `share`, by one tile each. Inserted ones become NONE in
- * the list. */
+/* Insert the refused keys of share number `share`, by one tile each. Inserted ones become INSERTED
+ * in the list. */
 HOTBED_HD void hotbed_offer_insert_share(
     const hotbed_offer_args *a, uint64_t share, uint32_t width) {
     uint64_t *refused = a->rows.refused;
     const uint64_t n = refused[0];
     hotbed_offer_search s;
     memset(&s, 0, sizeof s);
-    s.steps = a->steps + share * a->share_steps;
-    s.steps_most = a->share_steps;
+    s.steps_most = a->steps_most / a->shares;
+    s.steps = a->steps + share * s.steps_most;
     for (uint64_t j = share; j < n; j += a->shares) {
         const uint64_t i = refused[1 + j];
         hotbed_tile_sync(width); /* all lanes have read it */
-        if (hotbed_offer_insert(a, &s, i, width) && hotbed_tile_rank(width) == 0)
+        if (i != HOTBED_INSERTED && hotbed_offer_insert(a, &s, i, width) &&
+            hotbed_tile_rank(width) == 0)
             refused[1 + j] = HOTBED_INSERTED;
     }
 }

@@ -85,6 +85,8 @@ hotbed_status hotbed_storage_erase(
     if (storage->external != NULL)
         return hotbed_storage_rows_external(storage, &args, HOTBED_PASS_ERASE, stream);
     __atomic_store_n(&storage->tables[table].search_work, 0, __ATOMIC_RELAXED);
+    if (hotbed_stream_recording(stream))
+        __atomic_store_n(&storage->tables[table].graph_erases, true, __ATOMIC_RELAXED);
     return n == 0 ? HOTBED_OK : storage->kernels.rows->erase(&args, stream);
 }
 

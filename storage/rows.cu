@@ -84,14 +84,11 @@ static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
 
 static hotbed_status insert_refused(const hotbed_offer_args *args, hotbed_stream *stream) {
     hotbed_cuda_native native(stream);
-    hotbed_status status = HOTBED_OK;
     if (args->shares > 1) {
         const unsigned blocks = (args->shares * TILE + BLOCK - 1) / BLOCK;
         insert_shares_kernel<<<blocks, BLOCK, 0, native>>>(*args);
-        status = hotbed_cuda_launched("insert_shares_kernel");
+        return hotbed_cuda_launched("insert_shares_kernel");
     }
-    if (status != HOTBED_OK)
-        return status;
     insert_rest_kernel<<<1, TILE, 0, native>>>(*args);
     return hotbed_cuda_launched("insert_rest_kernel");
 }

@@ -121,13 +121,9 @@ static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
 }
 
 static hotbed_status insert_refused(const hotbed_offer_args *args, hotbed_stream *stream) {
-    if (args->shares > 1) {
-        hotbed_status status =
-            hotbed_host_launch(stream, args->shares, 1, insert_shares_body, args, sizeof *args);
-        if (status != HOTBED_OK)
-            return status;
-    }
-    return hotbed_host_launch(stream, 1, 1, insert_rest_body, args, sizeof *args);
+    return hotbed_host_launch(
+        stream, args->shares, 1, args->shares > 1 ? insert_shares_body : insert_rest_body, args,
+        sizeof *args);
 }
 
 static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) {

@@ -59,6 +59,7 @@ typedef struct hotbed_table {
     hotbed_grown *grown; /* oldest first */
     /* atomic: work of hotbed_storage_offer_rows() since slots were freed; UINT64_MAX: enough */
     uint64_t search_work;
+    bool graph_erases;       /* atomic: a graph may free slots whenever it is launched */
     uint64_t counted;        /* FREQUENCY: keys that the admission counter holds */
     uint64_t upper_capacity; /* with two tiers: keys for which the upper one is sized */
     bool evicts;

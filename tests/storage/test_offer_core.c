@@ -116,7 +116,6 @@ static void link_up(work *w, shape kind, bool evicts) {
     w->a.steps = w->steps;
     w->a.steps_most = STEPS;
     w->a.shares = SHARES;
-    w->a.share_steps = STEPS / SHARES;
     w->a.work_most = UINT64_MAX;
     w->a.seen = w->seen;
 }

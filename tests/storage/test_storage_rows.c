@@ -755,6 +755,43 @@ static void large_tables_are_filled_again(hotbed_backend backend) {
     free(keys);
 }
 
+/* A call that finds the table full ends the searches for free slots, but not if a recorded graph erases keys. */
+static void slots_freed_by_a_graph_are_filled(hotbed_backend backend) {
+    enum { ERASED = 64, MOST = 8000 };
+    static uint64_t keys[MOST], scores[MOST];
+    setup s;
+    fixture r;
+    hotbed_graph *graph = NULL;
+    rng random = rng_start(33);
+    setup_start(&s, 1, 1, 4000);
+    s.options.mode = HOTBED_MODE_HBM_DIRECT;
+    s.tables[0].score = HOTBED_SCORE_CUSTOM;
+    s.tables[0].evict = HOTBED_EVICT_LOWEST;
+    fixture_open_bare(&r, backend, &s.options);
+    const uint64_t slots = full_slots(&r);
+    CHECK(slots + 2 * ERASED <= MOST);
+    for (uint64_t i = 0; i < MOST; i++) {
+        keys[i] = rng_next(&random);
+        scores[i] = i < slots ? 100 : 1;
+    }
+    const uint64_t *device = fixture_copy(&r, keys, sizeof keys);
+    hotbed_rows rows = {.scores = fixture_copy(&r, scores, sizeof scores)};
+    CHECK_OK(hotbed_graph_begin(r.stream));
+    CHECK_OK(hotbed_storage_erase(r.storage, 0, ERASED, device, NULL, r.stream));
+    CHECK_OK(hotbed_graph_end(r.stream, &graph));
+    CHECK_OK(hotbed_storage_offer_rows(r.storage, 0, slots + ERASED, device, &rows, r.stream));
+    CHECK_EQ(fixture_size(&r, 0), slots);
+    CHECK_OK(hotbed_graph_launch(graph, r.stream));
+    CHECK_EQ(fixture_size(&r, 0), slots - ERASED);
+    rows.scores += slots + ERASED;
+    CHECK_OK(
+        hotbed_storage_offer_rows(r.storage, 0, ERASED, device + slots + ERASED, &rows, r.stream));
+    CHECK_EQ(fixture_size(&r, 0), slots);
+    CHECK_OK(hotbed_stream_sync(r.stream));
+    hotbed_graph_destroy(graph);
+    fixture_close(&r);
+}
+
 /* A table that does not evict takes a few rows beyond its last slot, also if a call ends with it: it grows. */
 static void full_tables_grow_a_little(hotbed_backend backend) {
     enum { AT_ONCE = 100, MANY = 600, MORE = 200 };
@@ -836,6 +873,7 @@ const hotbed_test hotbed_tests[] = {
     {"full_tables_are_filled_again", full_tables_are_filled_again},
     {"full_tables_grow_a_little", full_tables_grow_a_little},
     {"large_tables_are_filled_again", large_tables_are_filled_again},
+    {"slots_freed_by_a_graph_are_filled", slots_freed_by_a_graph_are_filled},
     {"admission_does_not_count_keys_that_are_set", admission_does_not_count_keys_that_are_set},
     {NULL, NULL},
 };

@@ -8,11 +8,11 @@
 
 enum {
     /* buckets that the searches of a round may reach in all, at most. A search of the last round
-     * may reach them all: of 100 million slots, fewer than 100 stay free. */
+     * may reach them all: of 100 million slots, about 100 stay free. */
     STEPS_MOST = 1 << 20,
     FIRST_STEPS = 2048, /* for each of the tiles of the first round: usually enough while one slot
                          * in 3,000 is free */
-    FEWER = 8,          /* tiles in each further round */
+    FEWER = 4,          /* tiles in each further round */
     LANES = 32,         /* steps that a tile appends at once */
     /* candidate buckets at which searches may look until slots of the table are freed: so many, and
      * so many for each bucket of the table */

@@ -615,9 +615,10 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
 
 /* Set rows like hotbed_storage_set_rows(), but to fill a table, for example from a checkpoint.
  * While no ticket holds rows, a hash table takes as many rows as it has slots: rows move to other
- * slots where a new key would find none. A few slots may stay free in a table of more than 16
- * million slots, or in one whose rows move between tiers. The other calls of this header refuse or
- * evict keys before a table is full.
+ * slots where a new key would find none. About one slot in a million may stay free in a table of
+ * more than 16 million slots, and one in 500 in a table whose rows move between tiers; a table has
+ * more slots than its capacity, so all keys up to the capacity get one. The other calls of this
+ * header refuse or evict keys before a table is full.
  *
  * There may be more rows than an evicting table can hold. A key then evicts only a row on
  * probation, a lower score than its own, or an equal one with an older time, also of a key of the

@@ -62,6 +62,10 @@ hotbed_status hotbed_draft_make(hotbed_draft *draft) {
             HOTBED_ERR_STATE, "%s/%s exists already", draft->parent.name, draft->final_name);
     if (found != -ENOENT)
         return hotbed_io_fail("cannot check for", draft->final_name, found);
+    if (calls->exists(calls->self, draft->parent.handle, HOTBED_MANIFEST_NAME) == 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s is a checkpoint, in which nothing can be saved as %s",
+            draft->parent.name, draft->final_name);
     int made = calls->make_directory(calls->self, draft->parent.handle, draft->name);
     return made < 0 ? hotbed_io_fail("cannot make a directory in", draft->parent.name, made)
                     : HOTBED_OK;

@@ -90,6 +90,10 @@ hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n)
 /* The same, and refuse a path that is itself a checkpoint. Errors: also ARGUMENT (it is one). */
 hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *n);
 
+/* Return `status`, of a call that could not open `path`. If it is CORRUPT and `path` contains
+ * checkpoints, add that to the error's text. */
+hotbed_status tool_explain(const char *path, hotbed_status status);
+
 /* Open `path` and, if it is an increment, its parents. Parents are looked up in the directory of
  * `path`, and then, if `path` leads through links, in the directory of its target. The caller must
  * call hotbed_chain_close() even after an error. Errors: STATE (a member of the chain was not

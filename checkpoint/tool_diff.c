@@ -40,12 +40,11 @@ static void print_json(
     const char *times) {
     printf(
         "{\"table\": \"%s\", \"added\": %" PRIu64 ", \"removed\": %" PRIu64
-        ", \"changed\": %" PRIu64 ", \"weights_changed\": %" PRIu64 ", \"largest_difference\": %.9g"
-        ", \"counts_added\": %" PRIu64 ", \"counts_removed\": %" PRIu64
-        ", \"counts_changed\": %" PRIu64 ", \"times_only_in\": ",
-        table, rows->added, rows->removed, rows->changed, rows->weights,
-        rows->largest < 1e308 ? rows->largest : 1e308, counts->added, counts->removed,
-        counts->changed);
+        ", \"changed\": %" PRIu64 ", \"weights_changed\": %" PRIu64
+        ", \"largest_difference\": %.9g, \"not_finite\": %" PRIu64 ", \"counts_added\": %" PRIu64
+        ", \"counts_removed\": %" PRIu64 ", \"counts_changed\": %" PRIu64 ", \"times_only_in\": ",
+        table, rows->added, rows->removed, rows->changed, rows->weights, rows->largest,
+        rows->not_finite, counts->added, counts->removed, counts->changed);
     printf(times == NULL ? "null}" : "\"%s\"}", times);
 }
 
@@ -56,6 +55,10 @@ static void print_text(
         "table %-24s added %-10" PRIu64 " removed %-10" PRIu64 " changed %-10" PRIu64
         " weights of %-10" PRIu64 " largest difference %.9g\n",
         table, rows->added, rows->removed, rows->changed, rows->weights, rows->largest);
+    if (rows->not_finite > 0)
+        printf(
+            "table %-24s NaN or infinite in a or b: %" PRIu64 " elements\n", table,
+            rows->not_finite);
     if (!is_same(counts))
         printf(
             "table %-24s admission counts: added %" PRIu64 " removed %" PRIu64 " changed %" PRIu64

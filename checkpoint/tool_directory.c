@@ -443,6 +443,24 @@ hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *
     return tool_read_directory(path, out, n);
 }
 
+hotbed_status tool_explain(const char *path, hotbed_status status) {
+    tool_entry *entries = NULL;
+    size_t n = 0, checkpoints = 0;
+    char text[1024];
+    if (status != HOTBED_ERR_CORRUPT)
+        return status;
+    snprintf(text, sizeof text, "%s", hotbed_last_error());
+    if (tool_read_directory(path, &entries, &n) == HOTBED_OK)
+        for (size_t i = 0; i < n; i++)
+            checkpoints += entries[i].described;
+    free(entries);
+    return checkpoints == 0
+               ? hotbed_fail(status, "%s", text)
+               : hotbed_fail(
+                     status, "%s; it contains checkpoints, which 'hotbed-ckpt list %s' shows", text,
+                     path);
+}
+
 /* --- a chain -------------------------------------------------------------------------------------------------------- */
 
 /* Return the directory of `path`, as written, or NULL if there is no memory. The caller frees it
@@ -499,38 +517,84 @@ static size_t find_parent(const tool_entry *entries, size_t n, const tool_entry 
     return at;
 }
 
-/* Return why the chain of an entry is not whole: CORRUPT (a member is damaged), IO (unreadable) or
- * STATE (not found). */
-static hotbed_status broken_by(const tool_entry *entries, size_t n, size_t at) {
-    for (size_t steps = 0; at != TOOL_NONE && steps < n; steps++) {
+/* Why a chain is not whole: the entry that breaks it, or the oldest entry that was found. */
+typedef struct breach {
+    hotbed_status
+        status; /* CORRUPT (damaged), IO (unreadable) or STATE (its parent was not found) */
+    size_t at;
+} breach;
+
+static breach find_breach(const tool_entry *entries, size_t n, size_t at) {
+    for (size_t steps = 0; steps < n; steps++) {
         const tool_entry *e = &entries[at];
         if (e->state == TOOL_DAMAGED || (e->state == TOOL_LINK && !e->good))
-            return HOTBED_ERR_CORRUPT;
+            return (breach){HOTBED_ERR_CORRUPT, at};
         if (e->state == TOOL_UNREADABLE)
-            return HOTBED_ERR_IO;
-        at = e->increment ? find_parent(entries, n, e) : TOOL_NONE;
+            return (breach){HOTBED_ERR_IO, at};
+        size_t parent = e->increment ? find_parent(entries, n, e) : TOOL_NONE;
+        if (parent == TOOL_NONE)
+            break;
+        at = parent;
     }
-    return HOTBED_ERR_STATE;
+    return (breach){HOTBED_ERR_STATE, at};
+}
+
+/* Fail because the parent of `path` was not found in a directory. An entry without a valid MANIFEST
+ * may be it, and is named. */
+static hotbed_status fail_not_found(
+    const char *path, const tool_entry *increment, const char *directory, const tool_entry *entries,
+    size_t n) {
+    char id[HOTBED_DIGEST_DIGITS + 1];
+    const tool_entry *other = NULL;
+    for (size_t i = 0; i < n && other == NULL; i++)
+        if (!entries[i].described && tool_is_broken(&entries[i]))
+            other = &entries[i];
+    hotbed_digest_text(increment->parent, id);
+    return hotbed_fail(
+        HOTBED_ERR_STATE, "%s: its parent %s was not found in %s%s%s%s%s%s%s", path, id, directory,
+        other == NULL ? "" : "; it may be ", other == NULL ? "" : other->name,
+        other == NULL ? "" : ", which is ", other == NULL ? "" : tool_state_name(other->state),
+        other == NULL ? "" : ": ", other == NULL ? "" : other->text);
+}
+
+/* Fail because the chain of `path`, which follows entries[at], is not whole. */
+static hotbed_status fail_broken(
+    const char *path, const char *directory, const tool_entry *entries, size_t n, size_t at) {
+    const breach b = find_breach(entries, n, at);
+    const tool_entry *e = &entries[b.at];
+    char member[1024];
+    if (b.status == HOTBED_ERR_STATE) {
+        snprintf(member, sizeof member, "%s follows %s/%s", path, directory, e->name);
+        return fail_not_found(member, e, directory, entries, n);
+    }
+    if (e->state == TOOL_LINK)
+        return hotbed_fail(
+            b.status, "%s follows %s/%s, a link to a checkpoint that cannot be used: %s", path,
+            directory, e->name, e->text);
+    return hotbed_fail(
+        b.status, "%s follows %s/%s, which is %s: %s", path, directory, e->name,
+        tool_state_name(e->state), e->text);
 }
 
 /* Open the chain of `path`, an increment described by `last`, if its parent is an entry of
- * `directory` with a whole chain, which *found says. If the parent was found with a broken chain,
- * *broken says why, with the error text. Errors: as hotbed_chain_open(). */
+ * `directory` with a whole chain. Otherwise *why says what is wrong, and *text has the message; the
+ * parent that was found first counts most. Errors: as hotbed_chain_open(). */
 static hotbed_status open_beside(
     const char *directory, const char *path, const tool_entry *last, bool *found,
-    hotbed_status *broken, hotbed_chain *out) {
+    hotbed_status *why, char text[1024], hotbed_chain *out) {
     tool_entry *entries = NULL;
     size_t n = 0;
     HOTBED_TRY(tool_read_directory(directory, &entries, &n));
     size_t at = find_parent(entries, n, last);
-    *found = at != TOOL_NONE && entries[at].whole;
     hotbed_status status = HOTBED_OK;
-    if (*found)
+    if (at != TOOL_NONE && entries[at].whole) {
+        *found = true;
         status = open_entries(directory, entries, at, path, out);
-    else if (at != TOOL_NONE)
-        *broken = hotbed_fail(
-            broken_by(entries, n, at), "%s follows %s, which is %s: %s", path, entries[at].name,
-            tool_state_name(entries[at].state), entries[at].text);
+    } else if (*why == HOTBED_OK || (*why == HOTBED_ERR_STATE && at != TOOL_NONE)) {
+        *why = at == TOOL_NONE ? fail_not_found(path, last, directory, entries, n)
+                               : fail_broken(path, directory, entries, n, at);
+        snprintf(text, 1024, "%s", hotbed_last_error());
+    }
     free(entries);
     return status;
 }
@@ -541,29 +605,19 @@ hotbed_status tool_open_chain(const char *path, hotbed_chain *out) {
     *out = (hotbed_chain){.n = 0};
     describe(NULL, path, &last);
     if (!last.described || !last.increment)
-        return hotbed_chain_open(tool_files(), &path, 1, out); /* the call reports what is wrong */
+        return tool_explain(path, hotbed_chain_open(tool_files(), &path, 1, out));
     char *real = realpath(path, NULL);
     char *named = directory_of(path), *led = real == NULL ? NULL : directory_of(real);
-    hotbed_status status = HOTBED_OK, broken[2] = {HOTBED_OK, HOTBED_OK};
+    hotbed_status status = HOTBED_OK, why = HOTBED_OK;
     char text[1024] = "";
     if (named == NULL || led == NULL)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the path of %s", path);
     if (status == HOTBED_OK)
-        status = open_beside(named, path, &last, &found, &broken[0], out);
-    if (broken[0] != HOTBED_OK)
-        snprintf(text, sizeof text, "%s", hotbed_last_error());
+        status = open_beside(named, path, &last, &found, &why, text, out);
     if (status == HOTBED_OK && !found && strcmp(named, led) != 0)
-        status = open_beside(led, path, &last, &found, &broken[1], out);
-    if (status == HOTBED_OK && !found && broken[0] != HOTBED_OK) {
-        status = hotbed_fail(broken[0], "%s", text);
-    } else if (status == HOTBED_OK && !found && broken[1] != HOTBED_OK) {
-        status = broken[1];
-    } else if (status == HOTBED_OK && !found) {
-        char id[HOTBED_DIGEST_DIGITS + 1];
-        hotbed_digest_text(last.parent, id);
-        status =
-            hotbed_fail(HOTBED_ERR_STATE, "%s: its parent %s was not found in %s", path, id, led);
-    }
+        status = open_beside(led, path, &last, &found, &why, text, out);
+    if (status == HOTBED_OK && !found)
+        status = hotbed_fail(why, "%s", text);
     free(real);
     free(named);
     free(led);

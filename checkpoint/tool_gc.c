@@ -3,7 +3,7 @@
  * A tree is a full checkpoint and all increments that follow it. Trees are kept or removed as a
  * whole. A tree is kept if it is among the newest, if it has the newest whole checkpoint, if a link
  * leads to it, or if something in it is damaged. Links are neither followed nor removed. */
-#define _DEFAULT_SOURCE /* DT_DIR */
+#define _DEFAULT_SOURCE /* flock() */
 #include "checkpoint/tool.h"
 
 #include "base/error.h"
@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -80,106 +81,136 @@ static int by_tree(const void *a, const void *b) {
 
 /* --- removal --------------------------------------------------------------------------------------------------- */
 
+/* The directory whose entries are removed. */
+typedef struct place {
+    int handle;
+    const char *path;
+} place;
+
+/* Fail at an entry of the directory; `in` is NULL, or the entry that contains it. */
+static hotbed_status fail_at(const char *what, const place *p, const char *in, const char *name) {
+    const int error = errno;
+    char path[2048];
+    snprintf(
+        path, sizeof path, "%s/%s%s%s", p->path, in == NULL ? "" : in, in == NULL ? "" : "/", name);
+    return hotbed_io_fail(what, path, -error);
+}
+
 static bool is_dots(const char *name) {
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
 /* Refuse a checkpoint that contains a directory. No checkpoint has one, so it belongs to someone
  * else. */
-static hotbed_status check_files(DIR *files, const char *name) {
+static hotbed_status check_files(const place *p, DIR *files, const char *name) {
     struct stat stat;
     for (struct dirent *item; (item = readdir(files)) != NULL;) {
         if (is_dots(item->d_name))
             continue;
         if (fstatat(dirfd(files), item->d_name, &stat, AT_SYMLINK_NOFOLLOW) != 0)
-            return hotbed_io_fail("cannot look at", item->d_name, -errno);
+            return fail_at("cannot look at", p, name, item->d_name);
         if (S_ISDIR(stat.st_mode))
             return hotbed_fail(
-                HOTBED_ERR_STATE, "%s contains a directory, %s, and was not removed", name,
-                item->d_name);
+                HOTBED_ERR_STATE,
+                "%s/%s contains a directory, %s, and is not removed: move that elsewhere, and run "
+                "gc again",
+                p->path, name, item->d_name);
     }
     rewinddir(files);
     return HOTBED_OK;
 }
 
 /* Rename to ".tmp-gone-<name>", or to a numbered form if an earlier removal left that name. */
-static hotbed_status take_name(int directory, const char *name, char gone[TOOL_NAME_BYTES]) {
+static hotbed_status take_name(const place *p, const char *name, char gone[TOOL_NAME_BYTES]) {
     enum { TRIES = 10000 };
     for (int i = 0; i < TRIES; i++) {
         struct stat stat;
         snprintf(
             gone, TOOL_NAME_BYTES, i == 0 ? ".tmp-gone-%.200s" : ".tmp-gone-%.200s.%d", name, i);
-        if (fstatat(directory, gone, &stat, AT_SYMLINK_NOFOLLOW) == 0)
+        if (fstatat(p->handle, gone, &stat, AT_SYMLINK_NOFOLLOW) == 0)
             continue;
-        if (renameat(directory, name, directory, gone) == 0)
-            return fsync(directory) == 0 ? HOTBED_OK : hotbed_io_fail("cannot sync", ".", -errno);
+        if (renameat(p->handle, name, p->handle, gone) == 0)
+            return HOTBED_OK;
         if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR)
-            return hotbed_io_fail("cannot rename", name, -errno);
+            return fail_at("cannot rename", p, NULL, name);
     }
     return hotbed_fail(
-        HOTBED_ERR_STATE, "cannot rename %s: %s and %d more names exist", name, gone, TRIES - 1);
+        HOTBED_ERR_STATE, "cannot rename %s/%s: %s and %d more names exist", p->path, name, gone,
+        TRIES - 1);
 }
 
-/* Remove all files, and count them. */
-static hotbed_status remove_files(DIR *files, size_t *removed) {
+/* Remove all files of entry `name`, and count them. */
+static hotbed_status remove_files(const place *p, const char *name, DIR *files, size_t *removed) {
     for (struct dirent *item; (item = readdir(files)) != NULL;) {
         if (is_dots(item->d_name))
             continue;
         if (unlinkat(dirfd(files), item->d_name, 0) != 0)
-            return hotbed_io_fail("cannot remove", item->d_name, -errno);
+            return fail_at("cannot remove", p, name, item->d_name);
         ++*removed;
     }
     return HOTBED_OK;
 }
 
+/* Remove the files of directory `gone`, which was called `name`, and then the directory. */
+static hotbed_status remove_named(const place *p, const char *name, const char *gone, DIR *files) {
+    size_t removed = 0;
+    hotbed_status status = HOTBED_OK;
+    if (strcmp(name, gone) != 0 && fsync(p->handle) != 0)
+        status = hotbed_io_fail("cannot sync", p->path, -errno);
+    if (status == HOTBED_OK)
+        status = remove_files(p, gone, files, &removed);
+    if (status == HOTBED_OK && unlinkat(p->handle, gone, AT_REMOVEDIR) != 0)
+        status = fail_at("cannot remove", p, NULL, gone);
+    if (status == HOTBED_OK || strcmp(name, gone) == 0)
+        return status;
+    if (removed == 0 && renameat(p->handle, gone, p->handle, name) == 0)
+        return status; /* nothing was removed, and it has its name again */
+    return hotbed_fail(
+        status, "%s; what is left of %s is %s/%s, which gc --unfinished removes",
+        hotbed_last_error(), name, p->path, gone);
+}
+
 /* Remove a checkpoint. It is renamed first, so an interrupted removal leaves nothing that looks
- * like a checkpoint. */
-static hotbed_status remove_open(int directory, const tool_entry *e, DIR *files) {
+ * like a checkpoint. With `dry`, only check that it can be removed. */
+static hotbed_status remove_open(const place *p, const tool_entry *e, DIR *files, bool dry) {
     char gone[TOOL_NAME_BYTES];
     struct stat stat;
-    size_t removed = 0;
-    bool unfinished = e->state == TOOL_UNFINISHED;
     if (fstat(dirfd(files), &stat) != 0)
-        return hotbed_io_fail("cannot look at", e->name, -errno);
+        return fail_at("cannot look at", p, NULL, e->name);
     if (stat.st_dev != e->device || stat.st_ino != e->inode)
-        return hotbed_fail(HOTBED_ERR_STATE, "%s was replaced meanwhile", e->name);
-    HOTBED_TRY(check_files(files, e->name));
+        return hotbed_fail(HOTBED_ERR_STATE, "%s/%s was replaced meanwhile", p->path, e->name);
+    HOTBED_TRY(check_files(p, files, e->name));
+    if (dry)
+        return HOTBED_OK;
     snprintf(gone, sizeof gone, "%s", e->name);
-    if (!unfinished)
-        HOTBED_TRY(take_name(directory, e->name, gone));
-    hotbed_status status = remove_files(files, &removed);
-    if (status != HOTBED_OK && removed == 0 && !unfinished)
-        (void)renameat(
-            directory, gone, directory, e->name); /* nothing was removed: restore the name */
-    HOTBED_TRY(status);
-    return unlinkat(directory, gone, AT_REMOVEDIR) == 0
-               ? HOTBED_OK
-               : hotbed_io_fail("cannot remove", gone, -errno);
+    if (e->state != TOOL_UNFINISHED)
+        HOTBED_TRY(take_name(p, e->name, gone));
+    return remove_named(p, e->name, gone, files);
 }
 
 /* Remove an unfinished export that is a plain file. */
-static hotbed_status remove_file(int directory, const tool_entry *e) {
+static hotbed_status remove_file(const place *p, const tool_entry *e, bool dry) {
     struct stat stat;
-    if (fstatat(directory, e->name, &stat, AT_SYMLINK_NOFOLLOW) != 0)
-        return hotbed_io_fail("cannot look at", e->name, -errno);
+    if (fstatat(p->handle, e->name, &stat, AT_SYMLINK_NOFOLLOW) != 0)
+        return fail_at("cannot look at", p, NULL, e->name);
     if (stat.st_dev != e->device || stat.st_ino != e->inode)
-        return hotbed_fail(HOTBED_ERR_STATE, "%s was replaced meanwhile", e->name);
-    return unlinkat(directory, e->name, 0) == 0 ? HOTBED_OK
-                                                : hotbed_io_fail("cannot remove", e->name, -errno);
+        return hotbed_fail(HOTBED_ERR_STATE, "%s/%s was replaced meanwhile", p->path, e->name);
+    return dry || unlinkat(p->handle, e->name, 0) == 0 ? HOTBED_OK
+                                                       : fail_at("cannot remove", p, NULL, e->name);
 }
 
-static hotbed_status remove_entry(int directory, const tool_entry *e) {
+static hotbed_status remove_entry(const place *p, const tool_entry *e, bool dry) {
     if (e->file)
-        return remove_file(directory, e);
-    int handle = openat(directory, e->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        return remove_file(p, e, dry);
+    int handle = openat(p->handle, e->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (handle < 0)
-        return hotbed_io_fail("cannot open", e->name, -errno);
+        return fail_at("cannot open", p, NULL, e->name);
     DIR *files = fdopendir(handle);
     if (files == NULL) {
         close(handle);
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to read %s", e->name);
     }
-    hotbed_status status = remove_open(directory, e, files);
+    hotbed_status status = remove_open(p, e, files, dry);
     closedir(files);
     return status;
 }
@@ -207,15 +238,23 @@ static hotbed_status check_broken(const tool_options *o, const tool_entry *entri
         o->paths[0]);
 }
 
-/* Whether an entry is or was a checkpoint. Links and other directories are always kept. */
-static bool is_checkpoint(const tool_entry *e) {
-    return e->state != TOOL_LINK && e->state != TOOL_OTHER;
+/* Whether gc says why it keeps an entry: it is the first checkpoint of a tree, or a link in place
+ * of one that increments follow. Links and other directories are always kept. */
+static bool is_named_when_kept(const tool_entry *entries, size_t n, size_t at) {
+    bool followed = false;
+    if (entries[at].state != TOOL_LINK)
+        return entries[at].state != TOOL_OTHER;
+    for (size_t i = 0; i < n && !followed; i++)
+        followed = i != at && entries[i].root == at;
+    return followed;
 }
 
 /* Print why a tree is kept that is not among the newest. */
 static void print_kept(const tool_entry *entries, const tool_entry *e) {
     const tool_entry *why = &entries[e->why];
-    if (why->state == TOOL_LINK)
+    if (why == e && e->state == TOOL_LINK)
+        printf("kept the increments that follow %s, a link\n", e->name);
+    else if (why->state == TOOL_LINK)
         printf("kept %s: %s leads to it or to an increment that follows it\n", e->name, why->name);
     else if (why->state == TOOL_WHOLE)
         printf("kept %s: the newest checkpoint, %s, follows it\n", e->name, why->name);
@@ -229,14 +268,14 @@ static void print_kept(const tool_entry *entries, const tool_entry *e) {
 
 /* Remove the entries in `order`, and print their names. */
 static hotbed_status remove_all(
-    const tool_options *o, int directory, const tool_entry *const *order, size_t n) {
+    const tool_options *o, const place *p, const tool_entry *const *order, size_t n) {
     hotbed_status result = HOTBED_OK;
     size_t failed = TOOL_NONE, removed = 0;
     for (size_t i = 0; i < n; i++) {
         const tool_entry *e = order[i];
         if (e->root != TOOL_NONE && e->root == failed)
             continue; /* an increment that follows it still exists */
-        hotbed_status status = o->dry_run ? HOTBED_OK : remove_entry(directory, e);
+        hotbed_status status = remove_entry(p, e, o->dry_run);
         if (status != HOTBED_OK) {
             tool_fail(status);
             failed = e->root;
@@ -254,6 +293,24 @@ static hotbed_status remove_all(
     return result;
 }
 
+/* Refuse to remove unfinished saves while a hotbed-train of this host saves to the directory: then
+ * one of them is its own. */
+static hotbed_status check_trainer(const place *p) {
+    static const char name[] = ".hotbed-train.lock";
+    const int file = openat(p->handle, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (file < 0) /* no such run; or the file system says why nothing can be removed */
+        return HOTBED_OK;
+    const bool locked = flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(file);
+    if (!locked)
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_STATE,
+        "%s: a hotbed-train that holds %s saves here: run gc --unfinished after it has ended, or "
+        "gc without --unfinished now",
+        p->path, name);
+}
+
 static int gc(const tool_options *o, tool_entry *entries, size_t n) {
     size_t num_gone = 0;
     hotbed_status status = check_broken(o, entries, n);
@@ -266,22 +323,27 @@ static int gc(const tool_options *o, tool_entry *entries, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (!stays(o, entries, &entries[i]))
             order[num_gone++] = &entries[i];
-        else if (!o->json && entries[i].why != TOOL_NONE && is_checkpoint(&entries[i]))
+        else if (!o->json && entries[i].why != TOOL_NONE && is_named_when_kept(entries, n, i))
             print_kept(entries, &entries[i]);
     if (num_gone > 0)
         qsort(order, num_gone, sizeof *order, by_tree);
-    int directory = open(o->paths[0], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (directory < 0) {
-        status = hotbed_io_fail("cannot open", o->paths[0], -errno);
+    const place p = {open(o->paths[0], O_RDONLY | O_DIRECTORY | O_CLOEXEC), o->paths[0]};
+    if (p.handle < 0)
+        status = hotbed_io_fail("cannot open", p.path, -errno);
+    else if (o->unfinished)
+        status = check_trainer(&p);
+    if (status != HOTBED_OK) {
+        if (p.handle >= 0)
+            close(p.handle);
         hotbed_delete(order);
         return tool_fail(status);
     }
     if (o->json)
         printf("[");
-    status = remove_all(o, directory, order, num_gone);
+    status = remove_all(o, &p, order, num_gone);
     if (o->json)
         printf("]\n");
-    close(directory);
+    close(p.handle);
     hotbed_delete(order);
     return status == HOTBED_OK ? TOOL_SAME : TOOL_TROUBLE;
 }

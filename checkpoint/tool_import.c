@@ -70,15 +70,35 @@ static listed *find_name(const source *s, const char *text) {
     return bsearch(text, s->names, s->num_names, sizeof *s->names, by_name);
 }
 
-/* Check that a table uses every file. Errors: CORRUPT (a file is not used). */
+/* Whether a file has the name of an optimizer's state: <table>.<state>.npy. */
+static bool is_state(const char *name) {
+    char suffix[64];
+    for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_LAST; kind++)
+        for (uint32_t i = 0; i < hotbed_optimizer_states((hotbed_optimizer_kind)kind); i++) {
+            snprintf(
+                suffix, sizeof suffix, ".%s.npy",
+                hotbed_optimizer_state_name((hotbed_optimizer_kind)kind, i));
+            size_t n = strlen(name), m = strlen(suffix);
+            if (n > m && strcmp(name + n - m, suffix) == 0)
+                return true;
+        }
+    return false;
+}
+
+/* Check that a table uses every file. Errors: CORRUPT (a file is not used), ARGUMENT (it is a state
+ * of another optimizer than --optimizer names). */
 static hotbed_status check_taken(const source *s) {
+    const char *optimizer = s->options->optimizer;
     for (size_t i = 0; i < s->num_names; i++)
-        if (!s->names[i].taken)
+        if (!s->names[i].taken && optimizer != NULL && is_state(s->names[i].text))
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "%s/%s is a state that --optimizer %s does not have",
+                s->options->paths[0], s->names[i].text, optimizer);
+        else if (!s->names[i].taken)
             return hotbed_fail(
                 HOTBED_ERR_CORRUPT,
                 "%s/%s belongs to no table that is imported as %s: move it away, or add the "
-                "missing "
-                "files",
+                "missing files",
                 s->options->paths[0], s->names[i].text, s->options->from);
     return HOTBED_OK;
 }

@@ -170,7 +170,7 @@ static hotbed_status read_manifest(const char *path, hotbed_manifest *m) {
 
 int tool_inspect(const tool_options *o) {
     hotbed_manifest m = {.world = 0};
-    hotbed_status status = read_manifest(o->paths[0], &m);
+    hotbed_status status = tool_explain(o->paths[0], read_manifest(o->paths[0], &m));
     if (status != HOTBED_OK)
         return tool_fail(status);
     if (o->json)
@@ -201,7 +201,7 @@ int tool_verify(const tool_options *o) {
     if (o->json)
         printf("[");
     for (uint32_t i = 0; i < o->num_paths; i++) {
-        hotbed_status status = verify_one(o, o->paths[i]);
+        hotbed_status status = tool_explain(o->paths[i], verify_one(o, o->paths[i]));
         int one = status == HOTBED_OK            ? TOOL_SAME
                   : status == HOTBED_ERR_CORRUPT ? TOOL_DIFFERS
                                                  : TOOL_TROUBLE;

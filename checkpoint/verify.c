@@ -305,7 +305,9 @@ static void compare_rows(
         weights = true;
         for (uint32_t e = 0; e < t->dim; e++) {
             double d = fabs((double)element(x, t->dtype, e) - (double)element(y, t->dtype, e));
-            if (d > out->largest) /* false if a value is NaN */
+            if (!isfinite(d))
+                out->not_finite++;
+            else if (d > out->largest)
                 out->largest = d;
         }
     }

@@ -26,7 +26,8 @@ typedef struct hotbed_difference {
     uint64_t added, removed; /* keys that only b has; keys that only a has */
     uint64_t changed;        /* keys of both whose rows (or counts) differ */
     uint64_t weights;        /* rows: number of `changed` keys with different weights */
-    double largest;          /* rows: largest |difference| of two weights, NaN excluded */
+    uint64_t not_finite; /* rows: elements of these weights that are NaN or infinite on a side */
+    double largest;      /* rows: largest |difference| of the other elements */
 } hotbed_difference;
 
 /* Compare tables number `table_a` and `table_b`: their rows (kind ROWS), in the columns that both

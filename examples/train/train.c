@@ -21,7 +21,7 @@ static void print_training(const hotbed_run *t) {
     hotbed_train_say(
         "trained %llu rows in %.1f s (%.0f rows/s), %llu steps, mean loss %.5f, bound by %s", rows,
         t->seconds, t->seconds > 0 ? (double)rows / t->seconds : 0.0, steps,
-        t->place.loss / (double)t->place.rows, waits.bound);
+        (t->place.loss - t->first_loss) / (double)rows, waits.bound);
     hotbed_train_say(
         "waited: reading %.0f %% of that time, parsing %.0f %%, link %.0f %%, compute %.0f %%",
         100 * waits.reading, 100 * waits.parsing, 100 * waits.link, 100 * waits.compute);

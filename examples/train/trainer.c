@@ -410,6 +410,7 @@ bool hotbed_run_train(hotbed_run *t) {
     hotbed_progress progress;
     t->first_step = t->place.steps;
     t->first_rows = t->place.rows;
+    t->first_loss = t->place.loss;
     t->taken = t->place.steps;
     t->reader = hotbed_run_open(t, t->options.data, &t->place, t->options.epochs);
     if (t->reader == NULL)

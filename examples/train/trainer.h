@@ -138,6 +138,7 @@ typedef struct hotbed_run {
 
     uint64_t first_step; /* first step of this run, for the report */
     uint64_t first_rows;
+    double first_loss;
     uint64_t bad_lines;
     double seconds;   /* of training; set at its end */
     uint64_t counted; /* steps in which these were counted: not the first of a pipeline */

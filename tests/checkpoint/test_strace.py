@@ -123,6 +123,48 @@ def fail(fixture, every, error, sticky):
     check(failed > 0, "no save failed")
 
 
+def gc_errors(fixture):
+    """The errors of a failed removal have the path, and name the rest."""
+    place = os.path.join(fixture.root, "place")
+    old, gone, left = (os.path.join(place, name) for name in ("step-1", ".tmp-gone-step-1", "step-2"))
+    for call, when, said, stays in (
+        ("renameat", 1, f"cannot rename {old}: Input/output error\n", ["step-1", "step-2"]),
+        ("fsync", 1, f"cannot sync {place}: Input/output error\n", ["step-1", "step-2"]),
+        ("unlinkat", 1, f"cannot remove {gone}/", ["step-1", "step-2"]),
+        (
+            "unlinkat",
+            2,
+            f"; what is left of step-1 is {gone}, which gc --unfinished removes\n",
+            [".tmp-gone-step-1", "step-2"],
+        ),
+    ):
+        shutil.rmtree(place, ignore_errors=True)
+        os.mkdir(place)
+        for path, version in ((old, "1"), (left, "2")):
+            check(fixture.save(path, version).returncode == 0, "a save")
+        ran = subprocess.run(
+            [
+                "strace",
+                "-f",
+                "-o",
+                os.devnull,
+                "-e",
+                f"inject={call}:error=EIO:when={when}",
+                fixture.tool,
+                "gc",
+                place,
+                "--keep",
+                "1",
+            ],
+            capture_output=True,
+            text=True,
+        )
+        check(ran.returncode == 2 and said in ran.stderr, f"gc with {call} {when}: {ran.stderr}")
+        check(sorted(os.listdir(place)) == stays, f"gc with {call} {when} left {os.listdir(place)}")
+    shutil.rmtree(place)
+    print("gc names the paths of failed removals")
+
+
 def main():
     if shutil.which("strace") is None:
         print("skipped: no strace")
@@ -142,6 +184,7 @@ def main():
         for error in ("ENOSPC", "EIO"):
             for sticky in (False, True):
                 fail(fixture, every, error, sticky)
+        gc_errors(fixture)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     return 0

@@ -5,6 +5,7 @@ usage: test_tool.py SAMPLE_PROGRAM HOTBED_CKPT
 Exit status 77: Python has no numpy.
 """
 
+import fcntl
 import itertools
 import json
 import os
@@ -137,8 +138,14 @@ def check_mistakes(root):
         (["convert", path, place, "--to=h5", "--from=npy"], "convert takes --from or --to, not both"),
         (["list", path], path + " is a checkpoint, not a directory of checkpoints"),
         (["gc", path, "--keep", "1"], path + " is a checkpoint, not a directory of checkpoints"),
-        (["inspect", root], root + "/MANIFEST is missing: " + root + " is damaged, or is not a checkpoint"),
-        (["diff", path, root], root + " is damaged, or is not a checkpoint"),
+        (
+            ["inspect", root],
+            root + "/MANIFEST is missing: " + root + " is damaged, or is not a checkpoint; it contains",
+        ),
+        (
+            ["diff", path, root],
+            root + " is damaged, or is not a checkpoint; it contains checkpoints, which 'hotbed-ckpt",
+        ),
     ):
         lines = tool_run(*words).stderr.splitlines()
         check(len(lines) == 1 and expected in lines[0], f"{words}: {lines}")
@@ -274,6 +281,27 @@ def check_reshard(root):
     check(os.listdir(root) == ["ranks"], "nothing is left beside")
 
 
+def check_not_finite(root, a):
+    """diff counts weights that have become NaN or infinite, and has the largest difference of the others."""
+    npy, x, y = (os.path.join(root, name) for name in ("npy", "x", "y"))
+    tool("convert", a, npy, "--to", "npy")
+    tool("convert", npy, x, "--from", "npy")
+    path = os.path.join(npy, "hash.weight.npy")
+    weights = np.load(path)
+    weights[0, :2] = np.nan, np.inf
+    weights[1, 0] += 0.5
+    np.save(path, weights)
+    tool("convert", npy, y, "--from", "npy")
+    for pair in ((x, y), (y, x)):
+        row = next(r for r in tool_json("diff", *pair, status=1) if r["table"] == "hash")
+        check(row["not_finite"] == 2 and row["weights_changed"] == 2, f"NaN and infinity: {row}")
+        check(0.4 < row["largest_difference"] < 0.6, f"the other elements: {row}")
+        text = " ".join(tool("diff", *pair, status=1).split())
+        check("hash NaN or infinite in a or b: 2 elements" in text, text)
+    for name in (npy, x, y):
+        shutil.rmtree(name)
+
+
 def check_diff(root):
     a, b = os.path.join(root, "a"), os.path.join(root, "b")
     sample(a, HOTBED_SAMPLE_RANKS="2")
@@ -283,6 +311,7 @@ def check_diff(root):
     check("changed 400" in " ".join(tool("diff", a, b, status=1).split()), "diff as text")
     tool("diff", a, os.path.join(root, "c"), status=2)
     shutil.rmtree(b)
+    check_not_finite(root, a)
     differs = []
 
     def both_ways(what, *expect):
@@ -716,12 +745,21 @@ def check_increments(root):
         "d": "it follows c, which is orphaned",
     }
     check({e["name"]: e["error"] for e in tool_json("list", place, status=1)} == orphans, "orphans name their parents")
-    check(orphans["b"] in tool_run("compact", os.path.join(place, "c"), out).stderr, "a parent that is missing")
+    missing = f"{place}/d follows {place}/b: its parent {parent} was not found in {place}"
+    check(missing + "\n" in tool_run("compact", os.path.join(place, "d"), out).stderr, "a parent that is missing")
+    os.mkdir(os.path.join(place, "a"))  # it may be this one
+    open(os.path.join(place, "a", "MANIFEST"), "w").close()
+    for name in "bd":
+        said = tool_run("compact", os.path.join(place, name), out).stderr
+        check(f"was not found in {place}; it may be a, which is damaged: {place}/a/MANIFEST" in said, said)
+    shutil.rmtree(os.path.join(place, "a"))
     os.remove(os.path.join(elsewhere, "index.h5"))
     os.symlink(elsewhere, os.path.join(place, "a"))
     orphans["b"] = "it follows a, a link to a checkpoint that cannot be used"
     errors = {e["name"]: e["error"] for e in tool_json("list", place, status=1) if "error" in e}
     check(errors == orphans, f"a link to a damaged parent: {errors}")
+    said = tool_run("compact", os.path.join(place, "d"), out).stderr
+    check(f"d follows {place}/a, a link to a checkpoint that cannot be used: {elsewhere}" in said, said)
     shutil.rmtree(elsewhere)
     os.remove(os.path.join(place, "a"))
     for name in "bcd":  # however far away the missing parent is
@@ -743,13 +781,14 @@ def check_links_to_increments(root):
     os.remove(os.path.join(beside, "a", "index.h5"))
     same(link, os.path.join(place, "b"))
     os.remove(os.path.join(place, "a", "index.h5"))
-    check("follows a, which is damaged" in tool_run("compact", link, out).stderr, "two damaged parents")
+    said = tool_run("compact", link, out).stderr
+    check(f"{link} follows {beside}/a, which is damaged: {beside}/a/index.h5" in said, f"two damaged parents: {said}")
     tool("compact", link, out, status=1)
     os.rename(os.path.join(place, "a"), os.path.join(place, ".tmp-a"))
     os.mkdir(os.path.join(place, "c"))
     open(os.path.join(place, "c", "MANIFEST"), "w").close()
     done = tool_run("compact", link, out)
-    check(done.returncode == 1 and "follows a, which is damaged" in done.stderr, f"a damaged parent: {done.stderr}")
+    check(done.returncode == 1 and "/a, which is damaged" in done.stderr, f"a damaged parent: {done.stderr}")
     shutil.rmtree(place)
     shutil.rmtree(beside)
 
@@ -804,6 +843,20 @@ def check_gc(root):
     os.remove(os.path.join(place, ".tmp-notes"))
     os.symlink("step-2", os.path.join(place, "best"))
     check("kept step-2: best leads to it" in tool("gc", place, "--keep", "1"), "why it is kept")
+    inside = os.path.join(place, "step-3", "out")
+    done = tool_run("reshard", os.path.join(place, "step-2"), inside, "--ranks", "1")
+    check(done.returncode == 2 and "step-3 is a checkpoint, in which nothing can be saved as out" in done.stderr, done)
+    lock = open(os.path.join(place, ".hotbed-train.lock"), "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.mkdir(os.path.join(place, ".tmp-00"))
+    done = tool_run("gc", place, "--keep", "1", "--unfinished")
+    check(done.returncode == 2 and place + ": a hotbed-train that holds .hotbed-train.lock" in done.stderr, done)
+    check(os.path.exists(os.path.join(place, ".tmp-00")), "a save that is running")
+    tool("gc", place, "--keep", "1")
+    lock.close()
+    tool("gc", place, "--keep", "1", "--unfinished")
+    check(not os.path.exists(os.path.join(place, ".tmp-00")), "a lock without an owner")
+    os.remove(os.path.join(place, ".hotbed-train.lock"))
     os.remove(os.path.join(place, "step-3", "index.h5"))
     done = tool_run("gc", place, "--keep", "1")
     check(done.returncode == 1 and "step-3 is damaged" in done.stderr and "CORRUPT" in done.stderr, "gc of damage")
@@ -814,6 +867,24 @@ def check_gc(root):
     os.remove(os.path.join(place, "step-1", "index.h5"))
     gone = tool_json("gc", place, "--keep", "1", "--leave-damaged")
     check(gone == ["step-2", "step-3"], f"a damaged increment keeps what it follows: {gone}")
+    shutil.rmtree(place)
+    os.mkdir(place)
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="step-0:0 step-1:1:step-0 step-2:2 step-3:3")
+    moved = os.path.join(root, "moved")
+    os.rename(os.path.join(place, "step-0"), moved)
+    os.symlink(moved, os.path.join(place, "step-0"))
+    os.symlink("step-3", os.path.join(place, "latest"))
+    said = tool("gc", place, "--keep", "1")
+    check("kept the increments that follow step-0, a link\n" in said and "follow latest" not in said, said)
+    check(sorted(os.listdir(place)) == ["latest", "step-0", "step-1", "step-3"], "a link in place of a parent")
+    os.mkdir(os.path.join(place, "step-3", "logs"))
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="step-4:4")
+    os.remove(os.path.join(place, "latest"))
+    for words in (["--dry-run"], []):
+        done = tool_run("gc", place, "--keep", "1", *words)
+        check(done.returncode == 2, f"a directory in a checkpoint: {done}")
+        check(f"{place}/step-3 contains a directory, logs, and is not removed: move that" in done.stderr, done.stderr)
+    shutil.rmtree(moved)
     shutil.rmtree(place)
 
 

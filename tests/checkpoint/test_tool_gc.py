@@ -310,9 +310,10 @@ class Round:
         words = ["gc", self.place, "--json", f"--keep={keep}"]
         words += ["--unfinished"] * unfinished + ["--leave-damaged"] * leave
         place, outside, pool = self.snapshot(self.place), self.snapshot(self.outside), self.snapshot(self.pool)
-        dry = self.run(*words, "--dry-run", status=[0, 1])
+        dry = self.run(*words, "--dry-run", status=[0, 1, 2])
         self.check(self.snapshot(self.place) == place, "a dry run changed something")
         done = self.run(*words) if dry.stdout != b"[]\n" else dry
+        self.check(done.returncode == dry.returncode, f"a dry run returned {dry.returncode}, gc {done.returncode}")
         self.check(self.snapshot(self.outside) == outside, "something outside is gone")
         self.check(self.snapshot(self.pool) == pool, "something behind a link is gone")
         if broken and not leave:
@@ -326,15 +327,24 @@ class Round:
             return
         names = {self.json_name(n): n for n in self.entries}
         removed = [names[n] for n in json.loads(done.stdout.decode())]
-        tried = [names[n] for n in json.loads(dry.stdout.decode())]
-        failed = any(self.entries[n].nested for n in tried)
-        self.check(done.returncode == (2 if failed else 0), f"gc returned {done.returncode}: {done.stderr}")
-        self.check(failed or removed == tried, f"a dry run says {tried}, gc {removed}")
-        self.check_after(place, keep, unfinished, removed, tried)
+        dry_removed = [names[n] for n in json.loads(dry.stdout.decode())]
+        self.check(removed == dry_removed, f"a dry run says {dry_removed}, gc {removed}")
+        self.check_after(place, keep, unfinished, removed, done)
 
-    def check_after(self, place, keep, unfinished, removed, tried):
+    def check_after(self, place, keep, unfinished, removed, done):
         expected = self.expected(keep, unfinished)
-        self.check(expected is None or set(tried) == expected, f"{tried} would go, expected {expected}")
+        if expected is not None:
+            # A directory in a checkpoint keeps it, and what it follows.
+            nested = {n for n in expected if self.entries[n].nested}
+            trees = {root_of(self.entries[n].member) for n in nested if self.entries[n].member}
+            left = expected - set(removed)
+            self.check(set(removed) <= expected, f"{removed} are gone, expected {expected}")
+            self.check(
+                nested <= left and all(n in nested or root_of(self.entries[n].member) in trees for n in left),
+                f"{left} stayed, expected {nested} and what they follow",
+            )
+            self.check(done.returncode == (2 if nested else 0), f"gc returned {done.returncode}: {done.stderr}")
+            self.check(all(n in done.stderr for n in nested) or len(trees) < len(nested), "it is not said what stays")
         gone = tuple(self.path(n) + b"/" for n in removed)
         left = {p: s for p, s in place.items() if not (p + b"/").startswith(gone)}
         self.check(self.snapshot(self.place) == left, "the remaining files have changed")

@@ -397,6 +397,11 @@ for at in 14 28; do # an epoch has 24 steps
     [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC after a load at $at differs"
     [ "$(number part.json first_step)" = "$at" ] || die "first step: $(number part.json first_step)"
 done
+# The mean loss counts the rows of this run only, steps 29 to 48, so it is lower than the loss of steps 31 to 40, not higher.
+train --data train.tsv --load ck/step-0000000028 --epochs 2 --json part.json || die "--load at 28"
+mean=$(sed -n 's/.*steps, mean loss \([0-9.]*\),.*/\1/p' err)
+points part.json | awk -F, -v mean="$mean" '$1 == 40 { exit !(mean > 0 && mean < $2) }' ||
+    die "mean loss $mean after --load, the points are $(points part.json | tr '\n' ' ')"
 for pipeline in none sw-auto; do # from step 14; sw-auto makes its plan at step 26, between checkpoints
     rm -rf ck3
     train --data train.tsv --load ck/step-0000000014 --save ck3 --save-every 12 --epochs 2 --eval eval.tsv --json part.json \

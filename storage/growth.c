@@ -139,7 +139,7 @@ hotbed_status hotbed_storage_grow(
 hotbed_status hotbed_growth_reserve(
     hotbed_storage *storage, uint32_t table, uint64_t keys, hotbed_stream *stream) {
     const hotbed_table *t = &storage->tables[table];
-    if (!hotbed_table_grows(t))
+    if (!hotbed_table_grows(t) || t->num_grown == HOTBED_GROWTHS_MOST)
         return HOTBED_OK;
     const double wanted = (double)keys / (double)t->growth_load;
     const uint64_t spacious = wanted < (double)t->most ? (uint64_t)wanted + 1 : t->most;
@@ -170,7 +170,11 @@ hotbed_status hotbed_growth_exceed(
            (more = hotbed_layout_growing_keys(storage, t, capacity) - before) < keys)
         capacity += keys - more;
     *grown = capacity - t->most <= EXCESS_MOST;
-    return *grown ? grow(storage, t, capacity, stream) : HOTBED_OK;
+    const hotbed_status status = *grown ? grow(storage, t, capacity, stream) : HOTBED_OK;
+    if (status != HOTBED_ERR_MEMORY)
+        return status;
+    *grown = false; /* the keys are refused: the table is at max_capacity */
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_storage_segment(

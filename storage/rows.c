@@ -34,7 +34,7 @@ hotbed_status hotbed_storage_rows_args(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "n is %llu, but keys is NULL", (unsigned long long)n);
     if (n >> 48 != 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "n %llu is over 2^48", (unsigned long long)n);
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "n %llu is not below 2^48", (unsigned long long)n);
     hotbed_rows_args args = {
         .table = storage->tables[table].view,
         .index = storage->index,

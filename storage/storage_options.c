@@ -255,18 +255,37 @@ hotbed_status hotbed_storage_read_options(
     return check_storage(out);
 }
 
+/* Describe the rows of table t for an external store. */
+static hotbed_status describe_external(
+    const hotbed_storage_options *all, uint32_t t, hotbed_external_table *out) {
+    hotbed_table_options o;
+    HOTBED_TRY(read_table(all, t, &o));
+    hotbed_table_view view = {.dim = o.dim, .dtype = (uint32_t)table_dtype(&o)};
+    lay_out_row(&view, all->optimizer.kind, &o, true);
+    *out = (hotbed_external_table){o.name, view.row_bytes};
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_storage_external_tables(
     const hotbed_storage_options *options, hotbed_external_table *tables) {
     hotbed_storage_options all;
+    hotbed_external_table one;
     if (tables == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "tables is NULL");
     HOTBED_TRY(hotbed_storage_read_options(options, &all));
-    for (uint32_t t = 0; t < all.num_tables; t++) {
-        hotbed_table_options o;
-        HOTBED_TRY(read_table(&all, t, &o));
-        hotbed_table_view view = {.dim = o.dim, .dtype = (uint32_t)table_dtype(&o)};
-        lay_out_row(&view, all.optimizer.kind, &o, true);
-        tables[t] = (hotbed_external_table){o.name, view.row_bytes};
+    char(*names)[HOTBED_NAME_BYTES] = hotbed_new(all.num_tables * sizeof *names);
+    hotbed_status status = HOTBED_OK;
+    if (names == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u names", all.num_tables);
+    for (uint32_t t = 0; t < all.num_tables && status == HOTBED_OK; t++) {
+        status = describe_external(&all, t, &one);
+        if (status == HOTBED_OK)
+            (void)snprintf(names[t], sizeof names[t], "%s", one.name);
     }
-    return HOTBED_OK;
+    if (status == HOTBED_OK)
+        status = hotbed_names_check(names, all.num_tables, sizeof *names);
+    hotbed_delete(names);
+    for (uint32_t t = 0; t < all.num_tables && status == HOTBED_OK; t++)
+        status = describe_external(&all, t, &tables[t]);
+    return status;
 }

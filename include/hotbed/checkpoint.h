@@ -263,8 +263,8 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  * hotbed_storage_warning() returns a text with both seeds.
  *
  * A table with max_capacity first grows so far that the rows fill less than growth_load of it. If
- * not all rows fit, a table that evicts keeps those with the highest scores, and a table that does
- * not evict fails with FULL. The rows of a full table fit into a table of the same size, as
+ * not all rows fit, a table that evicts keeps rows with high scores, as hotbed_storage_offer_rows()
+ * chooses them, and a table that does not evict fails with FULL. The rows of a full table fit into a table of the same size, as
  * hotbed_storage_offer_rows() fills it.
  * A table that has grown in many steps has more slots than max_capacity needs; a table that does not
  * evict grows beyond max_capacity for such rows, by 1,280 keys at most.

@@ -235,8 +235,8 @@ typedef struct hotbed_table_options {
     uint32_t dim;     /* elements of an embedding, 1 .. 4096; required */
     const char *name; /* unique in the storage, [A-Za-z0-9_.-]{1,63}; copied; required */
     /* STATIC: number of rows. HASH: number of keys that are stored before one is refused. A table
-     * that evicts searches 64 slots for a new key; with more than a thousand keys, it may evict its
-     * first key when it holds 92 to 99 % of its capacity. 1 .. 2^35; required */
+     * that evicts searches 64 slots for a new key; with more than a few hundred keys, it may evict
+     * its first key when it holds 92 to 99 % of its capacity. 1 .. 2^35; required */
     uint64_t capacity;
     hotbed_table_kind kind;
     hotbed_dtype dtype; /* of the embedding; 0 is F32 */
@@ -256,7 +256,10 @@ typedef struct hotbed_table_options {
      * each; 0: capacity; at most 2^35 */
     uint64_t admission_capacity;
     /* CACHE, DEFAULT: number of the table's keys that the upper tier holds; 0: the table's share of
-     * hbm_bytes, in proportion to the bytes of its rows, but at least 16 rows */
+     * hbm_bytes, in proportion to the bytes of its rows, but at least 16 rows. More than the table's
+     * largest capacity counts as that capacity, and in a CACHE table that evicts as three fifths of
+     * it: rows that the cache has a copy of are not evicted. hotbed_table_info.upper_capacity is
+     * the number that counts. An external store sets no limit */
     uint64_t upper_capacity;
     /* HASH: the table starts with `capacity` and may grow to this capacity, see
      * hotbed_storage_poll_growth(). 0: it does not grow */
@@ -536,8 +539,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_learning_rate(
     hotbed_storage *storage, float learning_rate, hotbed_stream *stream);
 
 /* Read the present time of a table's scores. No key has a later score, and all later prefetches
- * give later scores. To find the keys that are seen from now on, call hotbed_storage_export() later
- * with min_score (TIMESTAMP_LFU: min_time) one above this value. Synchronous.
+ * give later scores. (An exception: in a STEP table, scores that are set by key may be later.) To
+ * find the keys that are seen from now on, call hotbed_storage_export() later with min_score
+ * (TIMESTAMP_LFU: min_time) one above this value. Synchronous.
  *   now  out  host. TIMESTAMP, TIMESTAMP_LFU: the time of the last prefetch, or a later time that
  *             was set by key; STEP: the number of the last prefetch. Rows that are set by key
  *             without a score get the score of the last prefetch
@@ -616,9 +620,10 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
 /* Set rows like hotbed_storage_set_rows(), but to fill a table, for example from a checkpoint.
  * While no ticket holds rows, a hash table takes as many rows as it has slots: rows move to other
  * slots where a new key would find none. About one slot in a million may stay free in a table of
- * more than 16 million slots, and one in 500 in a table whose rows move between tiers; a table has
- * more slots than its capacity, so all keys up to the capacity get one. The other calls of this
- * header refuse or evict keys before a table is full.
+ * more than 16 million slots, one in 500 in a table whose rows move between tiers, and some in one
+ * of 32 slots; a table has more slots than its capacity, so all keys up to the capacity get one. A
+ * table that does not evict and is full at max_capacity grows beyond it, by 1,280 keys at most. The
+ * other calls of this header refuse or evict keys before a table is full.
  *
  * There may be more rows than an evicting table can hold. A key then evicts only a row on
  * probation, a lower score than its own, or an equal one with an older time, also of a key of the

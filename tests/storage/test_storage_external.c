@@ -83,6 +83,19 @@ static void refuses(cached_storage *b, const char *text) {
     hotbed_stream_destroy(stream);
 }
 
+/* The store keeps all keys, so more of them than `capacity` can be in the upper tier. */
+static void upper_tiers_may_be_larger_than_the_capacity(hotbed_backend backend) {
+    cached_storage b;
+    hotbed_table_info info = {.size = sizeof info};
+    cached_start(&b, 1, 8, 100);
+    b.s.tables[0].upper_capacity = 500;
+    cached_open(&b, backend);
+    CHECK_OK(hotbed_storage_table(b.r.storage, 0, &info));
+    CHECK_EQ(info.upper_capacity, 500);
+    CHECK(info.slots >= 500);
+    cached_close(&b);
+}
+
 static void stores_must_fit_their_storage(hotbed_backend backend) {
     cached_storage b;
     char text[256];
@@ -95,6 +108,14 @@ static void stores_must_fit_their_storage(hotbed_backend backend) {
     CHECK_EQ(tables[1].row_bytes, 3 * 8 * sizeof(float));
     CHECK_STATUS(hotbed_storage_external_tables(&b.s.options, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_external_tables(NULL, tables), HOTBED_ERR_ARGUMENT);
+    const char *name = b.s.tables[1].name;
+    b.s.tables[1].name = b.s.tables[0].name;
+    memset(tables, 0, sizeof tables);
+    CHECK_STATUS(hotbed_storage_external_tables(&b.s.options, tables), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "two tables have the same name table-0") != NULL);
+    CHECK(tables[0].name == NULL);
+    b.s.tables[1].name = name;
+    CHECK_OK(hotbed_storage_external_tables(&b.s.options, tables));
     open_store(&b);
     b.s.options.mode = HOTBED_MODE_DEFAULT;
     refuses(&b, "mode 3 is not CACHE");
@@ -797,6 +818,7 @@ static void a_clear_waits_for_earlier_steps(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"a_clear_waits_for_earlier_steps", a_clear_waits_for_earlier_steps},
     {"memory_of_a_stream_is_freed_with_it", memory_of_a_stream_is_freed_with_it},
+    {"upper_tiers_may_be_larger_than_the_capacity", upper_tiers_may_be_larger_than_the_capacity},
     {"stores_must_fit_their_storage", stores_must_fit_their_storage},
     {"rows_have_the_bytes_of_the_model", rows_have_the_bytes_of_the_model},
     {"only_rows_used_since_their_last_write_are_written",

@@ -224,6 +224,49 @@ static void a_step_allocates_nothing(hotbed_backend backend) {
     subject_close(&v);
 }
 
+/* A full table at max_capacity may grow a little for offered keys.  Without memory for that, the key is refused. */
+static void a_full_table_refuses_keys_without_memory_to_grow(hotbed_backend backend) {
+    setup s;
+    fixture r;
+    rng random = rng_start(34);
+    uint64_t keys[400];
+    for (uint64_t i = 0; i < 400; i++)
+        keys[i] = rng_next(&random);
+    setup_start(&s, 1, 4, 100);
+    s.tables[0].max_capacity = 200;
+    s.options.mode = HOTBED_MODE_HBM_DIRECT;
+    bool refused = false;
+    for (uint64_t n = 1; n < MAX_N; n++) {
+        fixture_open_bare(&r, backend, &s.options);
+        CHECK_OK(hotbed_storage_grow(r.storage, 0, 200, r.stream));
+        hotbed_table_info info = {.size = sizeof info};
+        CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
+        const uint64_t slots = info.slots + info.segment_slots,
+                       *device = fixture_copy(&r, keys, sizeof keys);
+        CHECK(slots < 400);
+        CHECK_OK(hotbed_storage_offer_rows(r.storage, 0, slots, device, NULL, r.stream));
+        fault_arm(n);
+        const hotbed_status status =
+            hotbed_storage_offer_rows(r.storage, 0, 1, device + slots, NULL, r.stream);
+        const bool reached = fault_disarm();
+        const hotbed_status fault = hotbed_stream_sync(r.stream);
+        const uint64_t size = fixture_size(&r, 0);
+        if (!reached)
+            CHECK(status == HOTBED_OK && fault == HOTBED_OK && size == slots + 1);
+        else if (status == HOTBED_OK)
+            CHECK(fault == HOTBED_ERR_FULL && size == slots);
+        else
+            CHECK(
+                status == HOTBED_ERR_MEMORY && size == slots &&
+                strstr(hotbed_last_error(), "to grow") == NULL);
+        refused = refused || fault == HOTBED_ERR_FULL;
+        fixture_close(&r);
+        if (!reached)
+            break;
+    }
+    CHECK(refused);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"create_without_memory_is_an_error", create_without_memory_is_an_error},
     {"create_says_which_table_is_too_large", create_says_which_table_is_too_large},
@@ -234,5 +277,7 @@ const hotbed_test hotbed_tests[] = {
     {"reading_back_without_memory_is_an_error", reading_back_without_memory_is_an_error},
     {"clear_without_memory_is_an_error", clear_without_memory_is_an_error},
     {"a_step_allocates_nothing", a_step_allocates_nothing},
+    {"a_full_table_refuses_keys_without_memory_to_grow",
+     a_full_table_refuses_keys_without_memory_to_grow},
     {NULL, NULL},
 };

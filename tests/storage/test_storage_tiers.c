@@ -226,6 +226,25 @@ static void only_changed_rows_are_written_back(hotbed_backend backend) {
     work_close(&w);
 }
 
+/* A row with a copy in the upper tier is not evicted, so the cache of a table that evicts has a largest size: with it,
+ * every new key finds a row to evict. */
+static void a_cache_leaves_rows_to_evict(hotbed_backend backend) {
+    for (int policy = 0; policy < 2; policy++) {
+        work w;
+        hotbed_table_info info = {.size = sizeof info};
+        work_start(&w, HOTBED_MODE_CACHE, 1000, 1000, 20);
+        w.s.tables[0].evict = HOTBED_EVICT_LOWEST;
+        w.s.tables[0].insertion = policy == 0 ? HOTBED_INSERT_PLAIN : HOTBED_INSERT_PROBATION;
+        work_open(&w, backend);
+        CHECK_OK(hotbed_storage_table(w.r.storage, 0, &info));
+        CHECK_EQ(info.upper_capacity, 600);
+        for (uint64_t step = 0; step < 200; step++) /* each sync would return FULL */
+            work_step(&w, step * 20, 20, true);
+        CHECK_EQ(work_stats(&w).refused, 0);
+        work_close(&w);
+    }
+}
+
 /* Keys on probation are evicted first, so rows that were used twice stay in the upper tier. */
 static void probation_keeps_rows_that_are_used_twice(hotbed_backend backend) {
     const uint64_t n = hotbed_test_is_small() ? 200 : 100;
@@ -538,6 +557,7 @@ const hotbed_test hotbed_tests[] = {
     {"upper_tiers_share_the_budget", upper_tiers_share_the_budget},
     {"tables_whose_rows_move_have_regions", tables_whose_rows_move_have_regions},
     {"only_changed_rows_are_written_back", only_changed_rows_are_written_back},
+    {"a_cache_leaves_rows_to_evict", a_cache_leaves_rows_to_evict},
     {"probation_keeps_rows_that_are_used_twice", probation_keeps_rows_that_are_used_twice},
     {"a_cache_as_large_as_the_footprint_misses_little",
      a_cache_as_large_as_the_footprint_misses_little},

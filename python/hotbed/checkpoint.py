@@ -427,7 +427,9 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
 
     With several ranks, all call it, and each gets the rows of its keys.  The checkpoint may have been saved by another
     number of ranks.  The collection keeps its seed; a ``UserWarning`` is issued if the checkpoint was trained with
-    another one, because keys that are new after the load then get other initial rows than in that run.
+    another one, because keys that are new after the load then get other initial rows than in that run.  Another one
+    says how many rows of a table that evicts did not fit (not with several ranks or increments).  A load that fails
+    leaves the tables empty.
 
     Args:
         path: a full checkpoint.
@@ -466,9 +468,19 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
             storage.check(lib.hotbed_storage_warning(storage.pointer, text, len(text)))
         if text[0] != b"\0":
             warnings.warn(f"{os.fspath(path)}: {ffi.string(text).decode(errors='replace')}", stacklevel=2)
+        if module.comm is None and not increments:
+            _warn_of_dropped_rows(os.fsdecode(place), storage)
         if number == 0:
             result = Loaded(int(step[0]), bytes(ffi.buffer(buffer, size[0])))
     return result
+
+
+def _warn_of_dropped_rows(path: str, storage: Any) -> None:
+    saved = tables(path)
+    for number, table in enumerate(storage.tables):
+        rows, kept = saved[table.name][0], storage.size(number) if table.is_hash else 0
+        if table.is_hash and kept < rows:
+            warnings.warn(f"{path}: table {table.name!r}: {kept} of {rows} rows fit", stacklevel=3)
 
 
 def _id(place: bytes) -> str:

@@ -84,6 +84,23 @@ def test_another_seed_is_reported(tmp_path):
         checkpoint.load(tmp_path / "c", collection(1))
 
 
+def test_rows_that_do_not_fit_are_reported(tmp_path):
+    def table(rows):
+        config = ht.EmbeddingConfig(rows, 4, "h", feature_names=["f"], use_virtual_table=True, evict=ht.Evict.LOWEST)
+        return ht.EmbeddingCollection([config], optimizer=ht.SGD(lr=0.1))
+
+    first, keys = table(1000), torch.arange(900)
+    first.set_rows("h", keys, torch.zeros(900, 4))
+    checkpoint.save(tmp_path / "c", first)
+    small = table(100)
+    with pytest.warns(UserWarning, match=r"c: table 'h': (\d+) of 900 rows fit") as found:
+        checkpoint.load(tmp_path / "c", small)
+    assert f" {len(small.keys('h'))} of 900 rows fit" in str(found[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        checkpoint.load(tmp_path / "c", table(1000))
+
+
 def test_increments_follow_a_checkpoint(tmp_path):
     first, second, saved = collection(1), collection(2), checkpoint.Increments()
     for i in range(3):

@@ -524,6 +524,27 @@ def test_a_scheduler_does_not_miss_the_optimizers_step():
     assert ebc.fused_optimizer.param_groups[0]["lr"] == 0.5
 
 
+def test_keys_after_a_load_score_higher_than_the_loaded_ones():
+    def table(optimizer):
+        config = ht.EmbeddingConfig(200, 4, "h", feature_names=["f"], use_virtual_table=True, evict=ht.Evict.LOWEST)
+        return ht.EmbeddingCollection([config], optimizer=optimizer)
+
+    def step(module, keys):
+        jagged = ht.KeyedJaggedTensor(["f"], keys, lengths=torch.ones(keys.shape[0], dtype=torch.int64))
+        module(jagged)["f"].values().sum().backward()
+
+    first, second = table(ht.SGD(lr=1.0)), table(ht.Adam(lr=1.0))  # of another optimizer, whose clock is not loaded
+    for i in range(300):
+        step(first, torch.randint(0, 1000, (40,), generator=torch.Generator().manual_seed(i)))
+    second.load_state_dict(first.state_dict())
+    new = torch.arange(10**6, 10**6 + 100)
+    for _ in range(20):
+        for part in new.split(25):
+            step(second, part)
+    assert torch.isin(new, second.keys("h")).all()
+    assert (second.rows("h", new)[:, 0] < -10).all(), "rows of new keys were evicted between their updates"
+
+
 @pytest.mark.parametrize("hashed", [False, True])
 def test_state_dicts_are_loaded_again(hashed):
     def step(ebc):
@@ -879,7 +900,7 @@ def test_a_table_that_cannot_evict_says_what_to_do(forgotten):
     def forward(keys):
         return ebc(ht.KeyedJaggedTensor(["f"], keys, lengths=torch.ones_like(keys)))
 
-    text = r"table 'a': no slot for key .* use a num_embeddings larger than .* call cancel\(\)"
+    text = r"table 'a': no slot for key .* use a num_embeddings of twice .* call cancel\(\)"
     with pytest.raises(hotbed.FullError, match=text):
         if forgotten:
             _ = [forward(torch.arange(50) + 50 * step) for step in range(4)]

@@ -18,7 +18,7 @@ import torch
 import hotbed
 from hotbed._c import check, ffi, lib, new
 from hotbed.errors import ArgumentError, FullError, HotbedError, KeyRangeError, StateError
-from hotbed.torch.config import SGD, Adagrad, Adam, Evict, Optimizer, PoolingType, RowWiseAdagrad, Table
+from hotbed.torch.config import SGD, Adagrad, Adam, Evict, Optimizer, PoolingType, RowWiseAdagrad, Score, Table
 from hotbed.torch.sparse import described
 
 _DTYPES = {torch.float32: lib.HOTBED_F32, torch.float16: lib.HOTBED_F16, torch.bfloat16: lib.HOTBED_BF16}
@@ -44,9 +44,9 @@ _WORDS = (
     ),
     (
         "all rows it could replace are in use",
-        "all rows it could replace are in use by forwards that wait for their backward; use a num_embeddings larger "
-        "than the distinct keys of these batches, and call cancel() after forwards without backward, or run them under "
-        "torch.no_grad()",
+        "all rows it could replace are in use by forwards that wait for their backward, or were set by this call; use "
+        "a num_embeddings of twice the distinct keys of these batches, and call cancel() after forwards without "
+        "backward, or run them under torch.no_grad()",
     ),
 )
 
@@ -884,9 +884,17 @@ class Storage:
             states = self.rows(table, kept, names)
         self.clear(table)
         self.set_rows(table, keys, given, fill=True)
+        self._advance(table, given)
         if kept.numel() > 0:
             fit = torch.isin(kept, self.keys(table))
             self.set_rows(table, kept[fit], {name: state[fit.to(state.device)] for name, state in states.items()})
+
+    def _advance(self, table: int, given: Mapping[str, torch.Tensor]) -> None:
+        """Make STEP scores of later batches higher than the given ones."""
+        if self.tables[table].score is Score.STEP and "scores" in given and given["scores"].numel() > 0:
+            latest, clock = int(given["scores"].max().item()), self.clock()
+            if clock["clock"] < latest:
+                self.set_clock({**clock, "clock": latest})
 
     def rows(self, table: int, keys: torch.Tensor, wanted: Sequence[str]) -> Dict[str, torch.Tensor]:
         """Return the wanted parts of rows ("weight", names of states, "scores", "times"); zeros for absent keys."""

@@ -161,7 +161,7 @@ class Saving:
                 first = targets[0][0]
                 ids = ffi.buffer(self._ids)
                 ids[:] = gather(module.comm, first.device, first.streams.current(), bytes(ids))[0]
-        except Exception:
+        except BaseException:
             self._remove()
             raise
         self._thread = threading.Thread(target=self._write, args=(snapshots,), name=f"hotbed save {self.path}")
@@ -257,10 +257,10 @@ class Increments:
             ArgumentError: ``module`` is not the collection of the first save.
         """
         self._settle(module)
-        error: Optional[Exception] = None
+        error: Optional[BaseException] = None
         try:
             _save(path, module, step, extra, self)
-        except Exception as raised:
+        except BaseException as raised:
             error = raised
         self.ended(os.fspath(path), module, error)
         if error is not None:
@@ -288,17 +288,18 @@ class Increments:
                 "collection"
             )
 
-    def ended(self, path: str, module: Any, error: Optional[Exception]) -> None:
+    def ended(self, path: str, module: Any, error: Optional[BaseException]) -> None:
         """Record the result of a save.
 
         After a failure the next increment has all changes since the last complete checkpoint.  If the collection has
-        several storages, some of them may have been saved, so the next checkpoint is full.
+        several storages, some of them may have been saved, so the next checkpoint is full.  So it is after Ctrl-C,
+        which may arrive when the save is complete.
         """
         self._saving = None
         if error is None:
             self._saved = weakref.ref(module.storages[0])
             self.paths.append(path)
-        elif len(module.storages) > 1:
+        elif len(module.storages) > 1 or not isinstance(error, Exception):
             self._marks.clear()
             self.paths.clear()
 
@@ -376,7 +377,7 @@ def _save(path: Path, module: Any, step: int, extra: bytes, increments: Optional
         with _together(module):
             if _is_first(module):
                 _name(folder, path)
-    except Exception:
+    except BaseException:
         _remove(folder, path, module)
         raise
 
@@ -461,9 +462,10 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
         storage.join(options, keep)
         with storage.lock:
             stream = storage.streams.current()
+            storage.learning_rate = None  # unknown, if the load fails or Ctrl-C ends it
+            storage.count_again()
             storage.check(lib.hotbed_checkpoint_load(place, storage.pointer, options, step, buffer, size, stream))
             storage.learning_rate = float(storage.clock()["learning_rate"])
-            storage.count_again()
             text = ffi.new("char[]", 256)
             storage.check(lib.hotbed_storage_warning(storage.pointer, text, len(text)))
         if text[0] != b"\0":

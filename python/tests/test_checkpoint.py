@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from conftest import batch
+from conftest import Interrupted, batch
 
 import hotbed
 import hotbed.torch as ht
@@ -283,6 +283,39 @@ def test_sums_and_means_are_saved_both_or_not_at_all(is_async, tmp_path, monkeyp
     checkpoint.load(saved.paths[0], second, saved.paths[1:])
     for name, rows in rows_of(first).items():
         assert torch.equal(rows_of(second)[name], rows)
+
+
+def test_the_save_after_an_interrupted_one_is_full(tmp_path, monkeypatch):
+    first, second, saved = collection(1), collection(2), checkpoint.Increments()
+    saved.save(tmp_path / "0", first)
+    step(first)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "lib", Interrupted(checkpoint.lib, "hotbed_checkpoint_save"))
+        with pytest.raises(KeyboardInterrupt):
+            saved.save(tmp_path / "1", first)
+    for name in "23":
+        step(first)
+        saved.save(tmp_path / name, first)
+    assert [p[-1] for p in saved.paths] == ["2", "3"]
+    checkpoint.load(saved.paths[0], second, saved.paths[1:])
+    for name, rows in rows_of(first).items():
+        assert torch.equal(rows, rows_of(second)[name])
+
+
+def test_training_after_an_interrupted_load_has_the_groups_learning_rate(tmp_path, monkeypatch):
+    def make(rate):
+        table = ht.EmbeddingConfig(ROWS, DIM, "t", feature_names=["f"])
+        return ht.EmbeddingCollection([table], optimizer=ht.SGD(lr=rate))
+
+    checkpoint.save(tmp_path / "c", make(0.25))
+    ebc = make(1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "lib", Interrupted(checkpoint.lib, "hotbed_checkpoint_load"))
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.load(tmp_path / "c", ebc)
+    before = ebc.weight("t").clone()
+    ebc.flat(ht.KeyedJaggedTensor(["f"], torch.tensor([3]), lengths=torch.tensor([1]))).sum().backward()
+    torch.testing.assert_close(before[3] - ebc.weight("t")[3], torch.ones(DIM))
 
 
 def test_what_cannot_be_done_is_said(tmp_path):

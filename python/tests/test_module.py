@@ -11,12 +11,12 @@ import warnings
 
 import pytest
 import torch
-from conftest import batch
+from conftest import Interrupted, batch
 
 import hotbed
 import hotbed.torch as ht
 from hotbed import checkpoint
-from hotbed.torch import _ops
+from hotbed.torch import _ops, _sharded, _storage
 
 ROWS, DIM, SAMPLES = 40, 8, 6
 
@@ -594,6 +594,34 @@ def test_strict_loading_names_what_is_missing():
         ebc.load_state_dict({"embedding_bags.a.weight": torch.zeros(3, 3)})
 
 
+def test_strict_loading_also_names_what_hash_tables_miss():
+    model = torch.nn.ModuleDict({"top": torch.nn.Linear(2, 2), "ebc": collection(hashed=True)})
+    model.ebc.set_rows("a", torch.arange(3), torch.ones(3, DIM))
+    assert model.load_state_dict(model.state_dict()) == ([], [])
+    state = dict(model.state_dict())
+    weight = state.pop("ebc.embedding_bags.a.weight")
+    found = model.load_state_dict({**state, "ebc.other": weight, "ebc.a.b.weight": weight}, strict=False)
+    assert found.missing_keys == ["ebc.embedding_bags.a.weight"]
+    assert sorted(found.unexpected_keys) == ["ebc.a.b.weight", "ebc.other"]
+    with pytest.raises(RuntimeError, match=r'Missing key.*"ebc\.embedding_bags\.a\.weight"'):
+        model.load_state_dict(state)
+    assert torch.equal(model.ebc.keys("a"), torch.arange(3))
+
+
+def test_a_subclass_may_have_parameters():
+    class Scaled(ht.EmbeddingBagCollection):
+        def __init__(self):
+            super().__init__([ht.EmbeddingBagConfig(ROWS, DIM, "a", feature_names=["f"])])
+            self.scale = torch.nn.Parameter(torch.ones(1))
+            self.top = torch.nn.Linear(2, 2)
+
+    first, second = Scaled(), Scaled()
+    with torch.no_grad():
+        first.scale.fill_(3.0)
+    assert second.load_state_dict(first.state_dict()) == ([], [])
+    assert second.scale.item() == 3.0 and torch.equal(second.top.weight, first.top.weight)
+
+
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("kind", ["static", "hash", "two tiers"])
 @pytest.mark.parametrize("shape", [(ROWS, 1), (ROWS, DIM + 2), (ROWS,)])
@@ -807,6 +835,14 @@ def test_bad_configs_are_errors(change, text):
         ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(**{**fields, **change})])
 
 
+def test_configs_may_come_from_a_generator():
+    def configs(kind):
+        return (kind(ROWS, DIM, name, feature_names=[name]) for name in "ab")
+
+    assert len(ht.EmbeddingBagCollection(configs(ht.EmbeddingBagConfig)).embedding_bag_configs()) == 2
+    assert len(ht.EmbeddingCollection(configs(ht.EmbeddingConfig)).embedding_configs()) == 2
+
+
 def test_bad_options_are_errors():
     for options, text in (
         ({"device": "meta"}, "meta"),
@@ -935,6 +971,126 @@ def test_an_operator_of_a_module_that_is_gone():
         _ops.lookup(*arguments, False, torch.float32)
 
 
+# --- interruptions and forgotten batches ------------------------------------------------------------
+
+
+def one_rank():
+    return {"comm": hotbed.Comm(), "sharded": ht.ShardedOptions(max_batch_size=SAMPLES, max_keys=200)}
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("call", ["prefetch", "forward", "backward"])
+def test_an_interrupted_batch_can_be_cancelled(call, several, tmp_path, monkeypatch):
+    ebc = collection(hashed=True, **(one_rank() if several else {}))
+    kjt = batch(["f", "g"], SAMPLES, ROWS)
+    out = ebc(kjt).values() if call == "backward" else None
+    if several:
+        module, name = _sharded, "sharded_backward" if call == "backward" else "sharded_prefetch"
+    else:
+        module, name = _storage, {"forward": "storage_prefetch_forward"}.get(call, f"storage_{call}")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "lib", Interrupted(module.lib, f"hotbed_{name}"))
+        with pytest.raises(KeyboardInterrupt):
+            if out is not None:
+                out.sum().backward(retain_graph=True)
+            else:
+                (ebc.prefetch if call == "prefetch" else ebc)(kjt)
+    if out is not None:
+        with pytest.raises(hotbed.StateError, match=None if several else r"interrupted.*Ctrl-C") as caught:
+            out.sum().backward()
+        assert "ticket" not in str(caught.value)
+    ebc.cancel()
+    checkpoint.save(tmp_path / "saved", ebc)
+    ebc(kjt).values().sum().backward()
+    assert all(not slot.held for slot in ebc.storages[0].slots)
+
+
+def test_an_interrupted_forward_is_freed_in_silence():
+    _ops._Forward.__new__(_ops._Forward).__del__()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_batch_that_is_prefetched_twice_is_held_once(several, tmp_path):
+    ebc = collection(hashed=True, **(one_rank() if several else {}))
+    kjt = batch(["f", "g"], SAMPLES, ROWS)
+    for _ in range(2):
+        ebc.prefetch(kjt)
+    assert sum(slot.held for slot in ebc.storages[0].slots) == 1
+    ebc(kjt).values().sum().backward()
+    checkpoint.save(tmp_path / "saved", ebc)
+
+
+def test_a_buffer_that_is_filled_again_is_prefetched_again(tmp_path):
+    ebc = collection(hashed=True, optimizer=ht.SGD(lr=1.0))
+    kjt = ht.KeyedJaggedTensor(["f", "g"], torch.tensor([1, 2]), lengths=torch.tensor([1, 1]))
+    ebc.prefetch(kjt)
+    kjt.values().copy_(torch.tensor([5, 6]))
+    ebc.prefetch(kjt)
+    out = ebc(kjt).values()
+    assert torch.equal(out.detach().reshape(2, DIM), ebc.rows("a", kjt.values()))
+    out.sum().backward()
+    checkpoint.save(tmp_path / "saved", ebc)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_prefetched_batch_that_was_changed_is_not_held(several, tmp_path):
+    ebc = collection(hashed=True, **(one_rank() if several else {}))
+    kjt = batch(["f", "g"], SAMPLES, ROWS)
+    ebc.prefetch(kjt)
+    kjt.values().add_(1)
+    with pytest.raises(hotbed.StateError, match="changed in place"):
+        ebc(kjt)
+    checkpoint.save(tmp_path / "saved", ebc)
+    ebc(kjt).values().sum().backward()
+
+
+@pytest.mark.parametrize("ended", ["cancel", "load"])
+def test_a_backward_after_a_cancel_says_why(ended):
+    ebc = collection(hashed=True)
+    out = ebc(batch(["f", "g"], SAMPLES, ROWS)).values()
+    if ended == "cancel":
+        ebc.cancel()
+    else:
+        ebc.load_state_dict(ebc.state_dict())
+    with pytest.raises(hotbed.StateError, match=r"or cancel\(\) or a load has dropped it"):
+        out.sum().backward()
+
+
+# --- defaults of PyTorch ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("hashed", [False, True])
+def test_the_default_device_changes_nothing(hashed, several):
+    kjt, values = batch(["f", "g"], SAMPLES, ROWS), torch.arange(3)
+    with torch.device("meta"):
+        ebc = collection(hashed, device="cpu", optimizer=ht.Adam(lr=0.1), **(one_rank() if several else {}))
+        ebc(kjt).values().sum().backward()
+        ebc.set_rows("a", values, ebc.rows("a", values))
+        keys = ebc.keys("a")
+        assert keys.device.type == "cpu" and keys.numel() > 0
+        assert ebc.load_state_dict(ebc.state_dict()) == ([], [])
+        ebc.fused_optimizer.load_state_dict(ebc.fused_optimizer.state_dict())
+        assert ebc.to("cpu") is ebc
+        fixed = (ebc.storages[0].handle, SAMPLES, 2 * DIM, True, True, torch.float32)
+        anchor = ebc._anchor
+        out, token = _ops.lookup(anchor, kjt.values(), kjt.offsets(), None, *fixed)
+        assert token.device.type == "cpu"
+        out.sum().backward()
+
+
+def test_the_default_dtype_changes_nothing():
+    torch.set_default_dtype(torch.float64)
+    try:
+        ebc = collection()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ebc.to("cpu")
+            ebc(batch(["f", "g"], SAMPLES, ROWS)).values().sum().backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 # --- threads and processes --------------------------------------------------------------------------
 
 
@@ -964,7 +1120,7 @@ def test_a_forked_child_gets_an_exception():
     child = os.fork()
     if child == 0:
         try:
-            with pytest.raises(hotbed.StateError, match="was forked"):
+            with pytest.raises(hotbed.StateError, match=r"was forked .* spawn method"):
                 ebc.weight("a")
             ebc(kjt)
             os._exit(1)

@@ -93,15 +93,15 @@ class _Collection(torch.nn.Module):
     ) -> None:
         self._pooled = pooled
         self._is_weighted = is_weighted
-        self._configs = list(tables)
+        self._configs = list(tables)  # once, since it may be a generator
         self.device = _device(device)
         if self.device.type == "cuda" and self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
         if self.device.type not in ("cpu", "cuda"):
             raise ArgumentError(f"device {self.device} is not cpu or cuda")
-        self._tables = [_config.read(c, pooled) for c in tables]
+        self._tables = [_config.read(c, pooled) for c in self._configs]
         self._check_names()
-        self._anchor = torch.zeros(1, device=self.device, requires_grad=True)  # not empty: see _ops
+        self._anchor = torch.zeros(1, dtype=torch.float32, device=self.device, requires_grad=True)  # see _ops
         self._storages: List[Storage] = []
         self._output_dtype = output_dtype
         common = (optimizer, self.device, seed, output_dtype, max_in_flight, options, check)
@@ -249,8 +249,8 @@ class _Collection(torch.nn.Module):
             raise ArgumentError(f"there is no table {table!r}; there are {sorted(self._place)}")
         if os.getpid() != self._process:
             raise StateError(
-                f"process {os.getpid()} was forked from process {self._process}, which made the tables; make the "
-                "collection in the process that uses it"
+                f"process {os.getpid()} was forked from process {self._process}, which made the tables, and a forked "
+                "child cannot make others; start the process with the spawn method, and make the collection in it"
             )
         return self._place[table]
 
@@ -324,6 +324,8 @@ class _Collection(torch.nn.Module):
                 "dict that this rank saved, or use hotbed.checkpoint, which loads on any number of ranks"
             )
             return
+        others: List[str] = []  # keys under the prefix that PyTorch does not know
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, others, error_msgs)
         used: Set[str] = set()
         for table in self._tables:
             storage, number = self._place[table.name]
@@ -332,8 +334,7 @@ class _Collection(torch.nn.Module):
             own = [name, f"{name}_id", metadata] if table.is_hash else [name]
             used.update(own)
             if name not in state_dict:
-                if not table.is_hash:  # a hash table may be absent: hotbed.checkpoint loads its rows
-                    missing_keys.append(name)
+                missing_keys.append(name)
                 continue
             parts = {"weight": state_dict[name]}
             wrong = [n for n in own if not isinstance(state_dict.get(n, self._anchor), torch.Tensor)]
@@ -354,11 +355,10 @@ class _Collection(torch.nn.Module):
                 storage.load_rows(number, keys, parts)
             except ArgumentError as error:
                 error_msgs.append(f"{name}: {error}")
-        if strict:
-            unexpected_keys += [k for k in state_dict if k.startswith(prefix + self._state_name) and k not in used]
+        unexpected_keys += [k for k in others if k not in used]
 
     def _apply(self, fn: Any, recurse: bool = True) -> _Collection:
-        to = fn(torch.empty(1, device=self.device))
+        to = fn(torch.empty(1, dtype=torch.float32, device=self.device))
         if to.device != self.device:
             other = f"; make the collection with device={str(to.device)!r} and load its state dict"
             raise StateError(
@@ -597,6 +597,7 @@ class EmbeddingCollection(_Collection):
         comm: Optional[Comm] = None,
         sharded: Optional[_config.ShardedOptions] = None,
     ) -> None:
+        tables = list(tables)
         dims = sorted({_config.read(t, False).dim for t in tables})
         if len(dims) > 1:
             raise ArgumentError(f"tables of an embedding collection have one embedding_dim, not {dims}")

@@ -56,7 +56,7 @@ def lookup(
         keys, offsets = keys.clone(), offsets.clone()
         weights = None if weights is None else weights.clone()
     token = storage.forward(keys, offsets, weights, samples, training, out)
-    return out, torch.tensor([token], dtype=torch.int64)
+    return out, torch.tensor([token], dtype=torch.int64, device="cpu")
 
 
 @lookup.register_fake
@@ -127,7 +127,7 @@ class _Forward:
         self.storage, self.token, self.done = storage, token, False
 
     def __del__(self) -> None:
-        if not self.done:
+        if not getattr(self, "done", True):  # Ctrl-C may have ended __init__()
             self.storage.drop(self.token)
 
 

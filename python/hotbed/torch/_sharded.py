@@ -17,7 +17,7 @@ import torch
 from hotbed._c import check, ffi, lib, new
 from hotbed.comm import Comm, tag_of
 from hotbed.errors import ArgumentError, CommError, HotbedError, KeyRangeError, StateError, UnsupportedError
-from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot, identity, indices, versions
+from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot, identity, indices
 from hotbed.torch.config import Optimizer, PoolingType, Route, ShardedOptions, Table
 
 _TEXT_BYTES = 480
@@ -212,14 +212,12 @@ class ShardedStorage(Storage):
 
     def _release(self, number: int, stream: Any) -> None:
         slot = self.slots[number]
+        self._forget(number)
         if slot.held:
             self.check(lib.hotbed_sharded_cancel(slot.ticket, stream))
         slot.held = False
         slot.tensors = ()
         slot.generation += 1
-        if slot.key is not None:
-            self.ahead.pop(slot.key, None)
-            slot.key = None
 
     def drop(self, token: int) -> None:
         """Do nothing: ranks return tickets together, but each frees its graphs when it likes."""
@@ -261,11 +259,11 @@ class ShardedStorage(Storage):
         number = self._take_slot(keys.shape[0], samples, stream)
         slot = self.slots[number]
         self._start(slot, keys, offsets, weights, samples, stream)
-        self.check(lib.hotbed_sharded_prefetch(slot.ticket, 0, stream))
-        slot.held = True
-        slot.generation += 1
-        slot.tensors = (keys, offsets, weights, counts)
-        slot.versions = versions(slot.tensors)
+        self._hold(slot, (keys, offsets, weights, counts))
+        status = lib.hotbed_sharded_prefetch(slot.ticket, 0, stream)
+        if status != 0:
+            slot.held, slot.tensors = False, ()
+            self.check(status)
         self.turn += 1
         slot.order = self.turn
         return number
@@ -298,12 +296,16 @@ class ShardedStorage(Storage):
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
     ) -> None:
         """Look a batch up ahead of its forward, which must get the same tensors."""
+        key = identity(keys, offsets, weights)
+        with self.lock:
+            number = self.ahead.get(key)
+            if number is not None and self._is_unchanged(self.slots[number]):
+                return
         with self.lock, self._calls("forward", self.turn + 1):
             stream = self.streams.current()
             number = self._prefetch(keys, offsets, weights, samples, stream)
-            slot = self.slots[number]
-            slot.key = identity(keys, offsets, weights)
-            self.ahead[slot.key] = number
+            self.slots[number].key = key
+            self.ahead[key] = number
             self._faults(stream)
 
     def forward(
@@ -328,7 +330,11 @@ class ShardedStorage(Storage):
             if number is None:
                 number = self._prefetch(keys, offsets, weights, samples, stream)
             slot = self.slots[number]
-            self._check_unchanged(slot, "forward of a prefetched batch")
+            try:
+                self._check_unchanged(slot, "forward of a prefetched batch")
+            except StateError:
+                self._release(number, stream)
+                raise
             slot.key, slot.shape = None, out.shape
             self.check(lib.hotbed_sharded_read(slot.ticket, 0, target, stride, stream))
             self._last = slot
@@ -348,8 +354,8 @@ class ShardedStorage(Storage):
         free = [s for s in self.slots if not s.held]
         slot = free[0] if free else self._eval
         self._fill(slot)
-        self.check(lib.hotbed_sharded_set_training(self._sharded, False))
         try:
+            self.check(lib.hotbed_sharded_set_training(self._sharded, False))
             self._start(slot, keys, offsets, weights, samples, stream)
             self.check(lib.hotbed_sharded_read(slot.ticket, 0, target, self.columns, stream))
             slot.tensors = (keys, offsets, weights)
@@ -403,7 +409,7 @@ class ShardedStorage(Storage):
         """Return the keys of this rank's rows, int64 on the CPU, ascending; a hash table waits for the stream."""
         if self.tables[table].is_hash:
             return super().keys(table)
-        return torch.arange(self.num_rows(table)) + self.comm.rank * int(self._routes[table].block)
+        return torch.arange(self.num_rows(table), device="cpu") + self.comm.rank * int(self._routes[table].block)
 
     def _mine(self, table: int, keys: torch.Tensor) -> torch.Tensor:
         """Return a mask ``[n]``, bool on the CPU, of the keys that belong to this rank."""
@@ -414,7 +420,7 @@ class ShardedStorage(Storage):
                 f"table {described.name!r}: keys {int(keys.min())} to {int(keys.max())} are not in "
                 f"[0, {described.rows})"
             )
-        ranks = torch.empty(keys.shape[0], dtype=torch.int32)
+        ranks = torch.empty(keys.shape[0], dtype=torch.int32, device="cpu")
         data, out = ffi.cast("uint64_t *", keys.data_ptr()), ffi.cast("uint32_t *", ranks.data_ptr())
         lib.hotbed_route_ranks(self._route(table), keys.shape[0], data, out)
         return ranks == self.comm.rank
@@ -451,5 +457,6 @@ class ShardedStorage(Storage):
             view.copy_(weight[self._mine(table, keys).to(weight.device)].reshape(view.shape))
 
     def _set_learning_rate(self, rate: float, stream: Any) -> None:
+        self.learning_rate = None  # unknown, if Ctrl-C arrives before the end
         self.check(lib.hotbed_sharded_set_learning_rate(self._sharded, rate, stream))
         self.learning_rate = rate

@@ -36,6 +36,11 @@ _VOID, _INT64S, _FLOATS = ffi.typeof("void *"), ffi.typeof("int64_t *"), ffi.typ
 
 #: What C's texts say, and what a caller of this package reads instead.
 _WORDS = (
+    (
+        "the ticket is not prefetched",
+        "the batch no longer holds its rows: a call that was interrupted, for example by Ctrl-C, has ended it; run its "
+        "forward again",
+    ),
     ("tickets hold", "forwards without backward hold"),
     ("finish or cancel them", "run their backwards, or call the collection's cancel()"),
     (
@@ -502,14 +507,26 @@ class Storage:
 
     def _release(self, number: int, stream: Any) -> None:
         slot = self.slots[number]
+        self._forget(number)
         if slot.held:
             self.check(lib.hotbed_ticket_cancel(slot.ticket, stream))
         slot.held = False
         slot.tensors = ()
         slot.generation += 1
-        if slot.key is not None:
-            self.ahead.pop(slot.key, None)
-            slot.key = None
+
+    def _forget(self, number: int) -> None:
+        """Remove a slot from ``ahead``."""
+        slot = self.slots[number]
+        if slot.key is not None and self.ahead.get(slot.key) == number:
+            del self.ahead[slot.key]
+        slot.key = None
+
+    def _hold(self, slot: _Slot, tensors: Tuple[Optional[torch.Tensor], ...]) -> None:
+        """Note that a slot holds rows: before the call that takes them, since Ctrl-C may arrive right after it."""
+        slot.held = True
+        slot.generation += 1
+        slot.tensors = tensors
+        slot.versions = versions(tensors)
 
     def drop(self, token: int) -> None:
         """Take note that a forward gets no backward; PyTorch frees graphs in any thread, at any time."""
@@ -547,16 +564,14 @@ class Storage:
         slot = self.slots[number]
         batch = self._batch(slot.batch, keys, offsets, weights, samples)
         batch.counts = ffi.NULL if counts is None else ffi.cast("uint32_t *", counts.data_ptr())
+        self._hold(slot, (keys, offsets, weights, counts))
         if output is None:
             status = lib.hotbed_storage_prefetch(self._c, batch, slot.ticket, stream)
         else:
             status = lib.hotbed_storage_prefetch_forward(self._c, batch, slot.ticket, output, self.columns, stream)
         if status != 0:
+            slot.held, slot.tensors = False, ()
             self.check(status)
-        slot.held = True
-        slot.generation += 1
-        slot.tensors = (keys, offsets, weights, counts)
-        slot.versions = versions(slot.tensors)
         self.turn += 1
         slot.order = self.turn
         try:
@@ -623,13 +638,22 @@ class Storage:
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
     ) -> None:
         """Look a batch up ahead of its forward, which must get the same tensors."""
+        key = identity(keys, offsets, weights)
         with self.lock:
             stream = self.streams.current()
+            before = self.ahead.get(key)
+            if before is not None:
+                if self._is_unchanged(self.slots[before]):
+                    return
+                self._release(before, stream)
             self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
             number = self._prefetch(keys, offsets, weights, samples, stream)
-            slot = self.slots[number]
-            slot.key = identity(keys, offsets, weights)
-            self.ahead[slot.key] = number
+            self.slots[number].key = key
+            self.ahead[key] = number
+
+    def _is_unchanged(self, slot: _Slot) -> bool:
+        """Whether a batch is surely as it was at its lookup."""
+        return slot.versions is not None and slot.versions == versions(slot.tensors)
 
     def _check_unchanged(self, slot: _Slot, since: str) -> None:
         """Check that a batch, which the library reads until the backward, is as it was at its lookup.
@@ -680,8 +704,12 @@ class Storage:
                 slot = self.slots[number]
             else:
                 slot = self.slots[number]
-                self._check_unchanged(slot, "forward of a prefetched batch")
-                self.check(lib.hotbed_storage_forward(self._c, slot.ticket, target, stride, stream))
+                try:
+                    self._check_unchanged(slot, "forward of a prefetched batch")
+                    self.check(lib.hotbed_storage_forward(self._c, slot.ticket, target, stride, stream))
+                except BaseException:
+                    self._release(number, stream)
+                    raise
             slot.key, slot.shape = None, out.shape
             return slot.generation * _SLOTS_MOST + number
 
@@ -698,7 +726,7 @@ class Storage:
                 raise StateError(
                     f"backward: the batch was dropped: only the last max_in_flight={len(self.slots)} forwards may wait "
                     "for their backward; pass a larger max_in_flight, and run forwards without backward under "
-                    "torch.no_grad(); or it had its backward already"
+                    "torch.no_grad(); or it had its backward already, or cancel() or a load has dropped it"
                 )
             if gradient.dtype is not self.output_dtype or gradient.device != self.device:
                 raise ArgumentError(
@@ -724,6 +752,7 @@ class Storage:
             self.check(status)
 
     def _set_learning_rate(self, rate: float, stream: Any) -> None:
+        self.learning_rate = None  # unknown, if Ctrl-C arrives before the end
         self.check(lib.hotbed_storage_set_learning_rate(self._c, rate, stream))
         self.learning_rate = rate
 
@@ -813,12 +842,12 @@ class Storage:
     def keys(self, table: int) -> torch.Tensor:
         """Return a table's keys, int64 on the CPU, ascending; a hash table waits for the stream."""
         if not self.tables[table].is_hash:
-            return torch.arange(self.tables[table].rows)
+            return torch.arange(self.tables[table].rows, device="cpu")
         n = ffi.new("uint64_t *")
         with self.lock:
             stream = self.streams.current()
             lib.hotbed_storage_export_keys(self._c, table, 0, ffi.NULL, ffi.NULL, n, stream)
-            found = torch.empty(n[0], dtype=torch.int64)
+            found = torch.empty(n[0], dtype=torch.int64, device="cpu")
             self.check(
                 lib.hotbed_storage_export_keys(
                     self._c, table, n[0], ffi.cast("uint64_t *", found.data_ptr()), ffi.NULL, n, stream
@@ -857,7 +886,7 @@ class Storage:
             raise ArgumentError(f"{name}: {described(given)} is not a tensor")
         shape, rows = tuple(given.shape), self.tables[table].rows
         if shape[:1] == (rows,):
-            return torch.arange(rows)
+            return torch.arange(rows, device="cpu")
         if shape[:1] == (self.num_rows(table),):
             return self.keys(table)
         raise ArgumentError(
@@ -970,6 +999,7 @@ class Storage:
         """Restore the state that :meth:`clock` returned."""
         state = new("storage_state", **values)
         with self.lock:
+            self.learning_rate = None  # unknown, if Ctrl-C arrives before the end
             self.check(lib.hotbed_storage_set_state(self._c, state, self.streams.current()))
             self.learning_rate = float(values["learning_rate"])
 

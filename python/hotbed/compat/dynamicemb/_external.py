@@ -188,7 +188,7 @@ class Bridge:
         for of, to, width in self._columns[table]:
             values[:, to : to + width] = given[:, of : of + width]
         names = ffi.unpack(keys, n)
-        scores = torch.tensor([metadata[i].score for i in range(n)], dtype=torch.int64)
+        scores = torch.tensor([metadata[i].score for i in range(n)], dtype=torch.int64, device="cpu")
         rows_of_all = torch.from_numpy(values).to(self._device)
         self._storage.insert(*self._named(table, names), rows_of_all, scores.to(self._device))
         for i, key in enumerate(names):

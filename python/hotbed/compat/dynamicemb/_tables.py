@@ -355,7 +355,7 @@ class Tables(Storage):
         with self.lock:
             stream = self.streams.current()
             lib.hotbed_storage_export_counts(self._c, table, 0, ffi.NULL, ffi.NULL, n, stream)
-            keys, counts = torch.empty(n[0], dtype=torch.int64), torch.empty(n[0], dtype=torch.int64)
+            keys, counts = (torch.empty(n[0], dtype=torch.int64, device="cpu") for _ in range(2))
             self.check(
                 lib.hotbed_storage_export_counts(
                     self._c,

@@ -411,7 +411,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         if before is not None:
             assert self._cache is not None and self._cache.cache_metrics is not None
             after = self._cache.counts()
-            self._cache.cache_metrics.copy_(torch.tensor([a - b for a, b in zip(after, before)]))
+            self._cache.cache_metrics.copy_(torch.tensor([a - b for a, b in zip(after, before)], device="cpu"))
 
     def flush(self) -> None:
         """Write changed rows of the upper tier back; does nothing without a cache."""
@@ -631,7 +631,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
     def _owner(self, number: int, rank: int, world: int) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return a function from keys to a mask of the keys that this rank owns."""
         if world == 1:
-            return lambda keys: torch.ones(keys.shape[0], dtype=torch.bool)
+            return lambda keys: torch.ones(keys.shape[0], dtype=torch.bool, device="cpu")
         dist_type = self._dynamicemb_options[number].dist_type
         return lambda keys: ranks_of_keys(keys, dist_type, world)[0] == rank
 

@@ -176,7 +176,7 @@ class DynamicEmbCache(_View, Cache):
 
     def set_record_cache_metrics(self, record: bool) -> None:
         """Count the hits of each prefetch, which then waits for the device."""
-        self._metrics = torch.zeros(2, dtype=torch.int64) if record else None
+        self._metrics = torch.zeros(2, dtype=torch.int64, device="cpu") if record else None
 
     def counts(self) -> Tuple[int, int]:
         """Return the numbers of distinct keys that were looked up, and found in the upper tier, so far."""
@@ -295,8 +295,9 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         strategy = self.hotbed.options[table_id].score_strategy
         by_time = {"min_time": threshold} if isinstance(strategy, tuple) else {"min_score": threshold}
         found = list(self.hotbed.export(table_id, BATCH_SIZE_PER_DUMP, **by_time))
-        keys = [k.cpu() for k, _ in found] or [torch.empty(0, dtype=torch.int64)]
-        rows = [p["weight"].float().cpu() for _, p in found] or [torch.empty(0, self.embedding_dim(table_id))]
+        keys = [k.cpu() for k, _ in found] or [torch.empty(0, dtype=torch.int64, device="cpu")]
+        none = torch.empty(0, self.embedding_dim(table_id), dtype=torch.float32, device="cpu")
+        rows = [p["weight"].float().cpu() for _, p in found] or [none]
         mine = (torch.cat(keys), torch.cat(rows))
         if pg is None or not dist.is_initialized() or dist.get_world_size(group=pg) == 1:
             return mine
@@ -313,7 +314,8 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
                 if missing <= tolerance * target:
                     break
                 for n in [1 << 20] * (missing >> 20) + [missing & ((1 << 20) - 1)]:
-                    self.hotbed.offer(t, torch.unique(torch.randint(0, 2**63 - 1, (n,), dtype=torch.int64)))
+                    keys = torch.randint(0, 2**63 - 1, (n,), dtype=torch.int64, device="cpu")
+                    self.hotbed.offer(t, torch.unique(keys))
 
     # --- files ----------------------------------------------------------------------------------
 

@@ -116,11 +116,12 @@ static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *opt
  * Synchronous: returns when the checkpoint is on disk under its name. On any error nothing named
  * `path` exists, and the storage is unchanged. (One exception: if the new name cannot be synced to
  * disk and cannot be removed either; the error text then says so.)
- * Errors: ARGUMENT (also: `options` is NULL), STATE (`path` exists; tickets hold pins; the mark does
- * not describe the parent, or the parent has other ranks or routes; a table has a key that its route
- * assigns to another rank, with table, key and both ranks), IO (for example no space, with path and
- * reason), CORRUPT (the parent), MEMORY, UNSUPPORTED (a build without HDF5). With a communicator
- * all ranks fail if one does, with its error text, and COMM is possible (a rank is gone). */
+ * Errors: ARGUMENT (also: `options` is NULL; `path` is in a checkpoint), STATE (`path` exists;
+ * tickets hold pins; the mark does not describe the parent, or the parent has other ranks or
+ * routes; a table has a key that its route assigns to another rank, with table, key and both ranks;
+ * the stream records a graph), IO (for example no space, with path and reason), CORRUPT (the
+ * parent), MEMORY, UNSUPPORTED (a build without HDF5). With a communicator all ranks fail if one
+ * does, with its error text, and COMM is possible (a rank is gone). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
     hotbed_stream *stream);
@@ -256,7 +257,8 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  * The storage may have other capacities, eviction, scores and backend than the saved one; dim,
  * dtype, key type and kind of optimizer must be the same. A storage without optimizer loads every
  * checkpoint, without the optimizer's states. Times of TIMESTAMP_LFU tables are loaded only into
- * such tables; if the checkpoint has none, rows get the times of new rows.
+ * such tables; if the checkpoint has none, rows get the times of new rows. Scores keep their
+ * values, also where they now mean something else.
  *
  * The storage keeps its seed. If the checkpoint was trained with another one, and hash tables have
  * random initializers or admission, new keys get other rows than in the run that saved it; then
@@ -264,10 +266,10 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  *
  * A table with max_capacity first grows so far that the rows fill less than growth_load of it. If
  * not all rows fit, a table that evicts keeps rows with high scores, as hotbed_storage_offer_rows()
- * chooses them, and a table that does not evict fails with FULL. The rows of a full table fit into a table of the same size, as
- * hotbed_storage_offer_rows() fills it.
- * A table that has grown in many steps has more slots than max_capacity needs; a table that does not
- * evict grows beyond max_capacity for such rows, by 1,280 keys at most.
+ * chooses them, and a table that does not evict fails with FULL. The rows of a full table fit into
+ * a table of the same size, as hotbed_storage_offer_rows() fills it. A table that has grown in many
+ * steps has more slots than max_capacity needs; a table that does not evict grows beyond
+ * max_capacity for such rows, by 1,280 keys at most.
  *
  * If the checkpoint has the same number of ranks and the same routes, each rank reads its own
  * shard. Otherwise, with a communicator, each rank reads a share, cut where blocks of the files
@@ -286,7 +288,7 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  * exist; it cannot be read), CORRUPT (a file is missing, truncated or damaged, with extent and
  * block; a key is in the wrong shard, which can occur in an older checkpoint), STATE (`path` is an
  * increment; the increments do not follow each other; a table is missing or has another shape, with
- * both values; tickets hold pins), FULL, MEMORY, UNSUPPORTED.
+ * both values; tickets hold pins; the stream records a graph), FULL, MEMORY, UNSUPPORTED.
  * After an error in the middle of the rows, the storage's tables are empty. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,

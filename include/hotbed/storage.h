@@ -42,8 +42,9 @@
  * allocate nothing, except for eval's workspace. They can be recorded into a hotbed_graph, which
  * can be launched again with other keys in the same buffers. A prefetch and its backward may be
  * recorded into two graphs; pins are taken and released by launches, not by recording. Every
- * backward that is launched must follow a prefetch of its ticket. A prefetch first releases the
- * pins that its ticket still holds. Arrays are device memory of the storage's backend unless a
+ * backward that is launched must follow a prefetch of its ticket. Record all calls of a ticket or
+ * none, since a direct call does not know of launches. A prefetch first releases the pins that its
+ * ticket still holds. Arrays are device memory of the storage's backend unless a
  * comment says otherwise.
  *
  * Order: several streams may use one storage if the caller orders, with events, all prefetches one
@@ -111,7 +112,8 @@ typedef enum hotbed_score_strategy {
     HOTBED_SCORE_STEP = 0, /* number of the last prefetch that contained the key */
     /* LRU: the time of that prefetch, in microseconds since the storage's first prefetch. All keys
      * of a batch get the same time. It is later than the time of the previous batch and than every
-     * score that hotbed_storage_set_rows() has set. */
+     * score that hotbed_storage_set_rows() has set in a table with times, up to 2^52 - 1: such a
+     * score stops the clock. */
     HOTBED_SCORE_TIMESTAMP = 1,
     HOTBED_SCORE_LFU = 2,    /* occurrences so far, counted exactly, up to 2^52 - 1 */
     HOTBED_SCORE_CUSTOM = 3, /* the value set by hotbed_storage_set_score() */

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +82,33 @@ static bool refuse(hotbed_save_lock *lock) {
     return false;
 }
 
+/* Signals that end a run. With its lock left behind, a run that continues on another host, for
+ * example in a new container, would need a person. */
+static const int ending[] = {SIGHUP, SIGINT, SIGTERM};
+static const hotbed_save_lock *volatile held; /* the lock that such a signal removes */
+
+/* Remove the lock, and end the process by the signal, whose handler is reset. */
+static void end_by(int number) {
+    const hotbed_save_lock *lock = held;
+    if (lock != NULL && is_named(lock))
+        (void)unlink(lock->path);
+    (void)raise(number);
+}
+
+/* Remove `lock` when a signal ends the process; NULL: leave the signals as they were. */
+static void handle_signals(const hotbed_save_lock *lock) {
+    struct sigaction to = {.sa_handler = SIG_DFL}, from;
+    if (lock != NULL) {
+        to.sa_handler = end_by;
+        to.sa_flags = (int)SA_RESETHAND;
+    }
+    held = lock;
+    for (size_t i = 0; i < sizeof ending / sizeof *ending; i++)
+        if (sigaction(ending[i], NULL, &from) == 0 &&
+            from.sa_handler == (lock != NULL ? SIG_DFL : end_by)) /* not ignored, as by nohup */
+            (void)sigaction(ending[i], &to, NULL);
+}
+
 bool hotbed_save_lock_take(
     hotbed_save_lock *lock, const char *directory, char *message, size_t bytes) {
     int length = snprintf(lock->path, sizeof lock->path, "%s/%s", directory, HOTBED_SAVE_LOCK_NAME);
@@ -119,6 +147,7 @@ bool hotbed_save_lock_take(
         return refuse(lock);
     }
     lock->held = true;
+    handle_signals(lock);
     return true;
 }
 
@@ -136,6 +165,7 @@ bool hotbed_save_lock_check(const hotbed_save_lock *lock, char *message, size_t 
 void hotbed_save_lock_release(hotbed_save_lock *lock) {
     if (!lock->held)
         return;
+    handle_signals(NULL);
     if (is_named(lock)) /* otherwise the file is another run's */
         (void)unlink(lock->path);
     close(lock->file);

@@ -17,7 +17,10 @@ typedef struct hotbed_save_lock {
 
 /* Lock an existing directory. The lock of a process of this host that has died is taken over. A
  * lock of another host is an error, since this host cannot know whether the owner still runs. So is
- * a symbolic link in place of the lock. On failure returns false, with the reason in message[bytes]. */
+ * a symbolic link in place of the lock. On failure returns false, with the reason in message[bytes].
+ *
+ * While the lock is held, SIGHUP, SIGINT and SIGTERM remove it before they end the process, unless
+ * the program ignores or handles them. A process holds one lock at a time. */
 bool hotbed_save_lock_take(
     hotbed_save_lock *lock, const char *directory, char *message, size_t bytes);
 

@@ -524,6 +524,22 @@ exec 3>&-
 [ -e shared/.hotbed-train.lock ] || die "a run that is killed removes its lock"
 train --data train.tsv --save shared --quiet || die "a dead run's lock is not taken over"
 [ -e shared/.hotbed-train.lock ] && die "a run leaves its lock"
+for signal in HUP TERM; do
+    begin env
+    kill -$signal $first
+    wait $first 2>/dev/null
+    status=$?
+    exec 3>&-
+    [ $status = $((128 + $(kill -l $signal))) ] || die "status $status after SIG$signal"
+    [ -e shared/.hotbed-train.lock ] && die "a run leaves its lock after SIG$signal"
+done
+begin env # ... but not another run's lock
+echo 'process 1 on elsewhere' >other
+mv other shared/.hotbed-train.lock
+kill -TERM $first
+wait $first 2>/dev/null
+exec 3>&-
+[ "$(cat shared/.hotbed-train.lock)" = 'process 1 on elsewhere' ] || die "SIGTERM removes another run's lock"
 echo 'process 1 on elsewhere' >shared/.hotbed-train.lock
 refuses "process 1 on elsewhere may be saving there: if it has ended, remove that file" --data train.tsv --save shared --resume
 echo precious >precious

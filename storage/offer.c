@@ -114,11 +114,13 @@ static hotbed_status insert_refused(offer *o, uint64_t *refused) {
     HOTBED_TRY(o->storage->kernels.rows->insert_refused(args, o->stream));
     HOTBED_TRY(hotbed_copy(&o->state, args->state, sizeof o->state, o->stream));
     HOTBED_TRY(count_refused(o, refused));
-    bool full = true;
-    for (uint32_t tier = 0; tier < HOTBED_TIERS_MOST; tier++)
+    bool full = true, pinned = false; /* by launched graphs, unknown to the host */
+    for (uint32_t tier = 0; tier < HOTBED_TIERS_MOST; tier++) {
         full = full && o->state.used[tier][0] == args->slots[tier];
+        pinned = pinned || o->state.used[tier][1] > 0;
+    }
     const bool enough = full || o->state.work >= args->work_most;
-    if (!__atomic_load_n(&o->table->graph_erases, __ATOMIC_RELAXED))
+    if (!pinned && !__atomic_load_n(&o->table->graph_erases, __ATOMIC_RELAXED))
         __atomic_store_n(
             &o->table->search_work, enough ? UINT64_MAX : o->state.work, __ATOMIC_RELAXED);
     return HOTBED_OK;

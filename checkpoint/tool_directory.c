@@ -517,10 +517,10 @@ static size_t find_parent(const tool_entry *entries, size_t n, const tool_entry 
     return at;
 }
 
-/* Why a chain is not whole: the entry that breaks it, or the oldest entry that was found. */
+/* Why a chain is not whole: CORRUPT or IO with the entry that is damaged or unreadable, or STATE
+ * with the entry whose parent was not found. */
 typedef struct breach {
-    hotbed_status
-        status; /* CORRUPT (damaged), IO (unreadable) or STATE (its parent was not found) */
+    hotbed_status status;
     size_t at;
 } breach;
 
@@ -545,16 +545,15 @@ static hotbed_status fail_not_found(
     const char *path, const tool_entry *increment, const char *directory, const tool_entry *entries,
     size_t n) {
     char id[HOTBED_DIGEST_DIGITS + 1];
-    const tool_entry *other = NULL;
-    for (size_t i = 0; i < n && other == NULL; i++)
-        if (!entries[i].described && tool_is_broken(&entries[i]))
-            other = &entries[i];
     hotbed_digest_text(increment->parent, id);
+    for (size_t i = 0; i < n; i++)
+        if (!entries[i].described && tool_is_broken(&entries[i]))
+            return hotbed_fail(
+                HOTBED_ERR_STATE,
+                "%s: its parent %s was not found in %s; it may be %s, which is %s: %s", path, id,
+                directory, entries[i].name, tool_state_name(entries[i].state), entries[i].text);
     return hotbed_fail(
-        HOTBED_ERR_STATE, "%s: its parent %s was not found in %s%s%s%s%s%s%s", path, id, directory,
-        other == NULL ? "" : "; it may be ", other == NULL ? "" : other->name,
-        other == NULL ? "" : ", which is ", other == NULL ? "" : tool_state_name(other->state),
-        other == NULL ? "" : ": ", other == NULL ? "" : other->text);
+        HOTBED_ERR_STATE, "%s: its parent %s was not found in %s", path, id, directory);
 }
 
 /* Fail because the chain of `path`, which follows entries[at], is not whole. */
@@ -577,8 +576,8 @@ static hotbed_status fail_broken(
 }
 
 /* Open the chain of `path`, an increment described by `last`, if its parent is an entry of
- * `directory` with a whole chain. Otherwise *why says what is wrong, and *text has the message; the
- * parent that was found first counts most. Errors: as hotbed_chain_open(). */
+ * `directory` with a whole chain. Otherwise set *why and the message `text`, unless an earlier call
+ * has set them and this one knows no more: the parent was not found. Errors: as hotbed_chain_open(). */
 static hotbed_status open_beside(
     const char *directory, const char *path, const tool_entry *last, bool *found,
     hotbed_status *why, char text[1024], hotbed_chain *out) {

@@ -293,8 +293,8 @@ static hotbed_status remove_all(
     return result;
 }
 
-/* Refuse to remove unfinished saves while a hotbed-train of this host saves to the directory: then
- * one of them is its own. */
+/* Refuse to remove unfinished saves while a hotbed-train of this host saves to the directory: one
+ * of them may be its own. examples/train/save_lock.h makes the lock. */
 static hotbed_status check_trainer(const place *p) {
     static const char name[] = ".hotbed-train.lock";
     const int file = openat(p->handle, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);

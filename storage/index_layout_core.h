@@ -15,8 +15,8 @@
  * never full and ends a probe sequence; ERASED marks other free slots.
  *
  * A table that has grown has several parts: its first range, and segments with their own memory,
- * buckets and candidates. A first range in memory of its own, such as a
- * lower tier's, is a segment too.
+ * buckets and candidates. A first range in memory of its own, such as a lower tier's, is a segment
+ * too.
  *
  * Sources: scored buckets and in-place eviction, HierarchicalKV; two choices, Azar et al. 1999.
  */

@@ -44,8 +44,8 @@
  * recorded into two graphs; pins are taken and released by launches, not by recording. Every
  * backward that is launched must follow a prefetch of its ticket. Record all calls of a ticket or
  * none, since a direct call does not know of launches. A prefetch first releases the pins that its
- * ticket still holds. Arrays are device memory of the storage's backend unless a
- * comment says otherwise.
+ * ticket still holds. Arrays are device memory of the storage's backend unless a comment says
+ * otherwise.
  *
  * Order: several streams may use one storage if the caller orders, with events, all prefetches one
  * after another, and all forwards and backwards one after another and each after its own prefetch.
@@ -112,8 +112,8 @@ typedef enum hotbed_score_strategy {
     HOTBED_SCORE_STEP = 0, /* number of the last prefetch that contained the key */
     /* LRU: the time of that prefetch, in microseconds since the storage's first prefetch. All keys
      * of a batch get the same time. It is later than the time of the previous batch and than every
-     * score that hotbed_storage_set_rows() has set in a table with times, up to 2^52 - 1: such a
-     * score stops the clock. */
+     * time that hotbed_storage_set_rows() has set in a table of the storage. A time of 2^52 - 1, the
+     * largest, stops this clock. */
     HOTBED_SCORE_TIMESTAMP = 1,
     HOTBED_SCORE_LFU = 2,    /* occurrences so far, counted exactly, up to 2^52 - 1 */
     HOTBED_SCORE_CUSTOM = 3, /* the value set by hotbed_storage_set_score() */
@@ -259,9 +259,10 @@ typedef struct hotbed_table_options {
     uint64_t admission_capacity;
     /* CACHE, DEFAULT: number of the table's keys that the upper tier holds; 0: the table's share of
      * hbm_bytes, in proportion to the bytes of its rows, but at least 16 rows. More than the table's
-     * largest capacity counts as that capacity, and in a CACHE table that evicts as three fifths of
-     * it: rows that the cache has a copy of are not evicted. hotbed_table_info.upper_capacity is
-     * the number that counts. An external store sets no limit */
+     * largest capacity counts as that capacity. In a CACHE table that evicts, more than three
+     * fifths of it counts as three fifths, because a row with a copy in the upper tier is not
+     * evicted. Over an external store there is no limit. hotbed_table_info.upper_capacity has the
+     * number that is used */
     uint64_t upper_capacity;
     /* HASH: the table starts with `capacity` and may grow to this capacity, see
      * hotbed_storage_poll_growth(). 0: it does not grow */

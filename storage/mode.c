@@ -56,10 +56,10 @@ static const char *mode_name(const hotbed_storage *storage) {
 /* The largest number of keys for which an upper tier is sized. CACHE: a row that is also in the
  * upper tier is not evicted from the lower one, so some rows must be in the lower one alone. With
  * three fifths, 2 million new keys found a row to evict; with 0.7, two of them did not; with 0.9,
- * 6 %. An external store has no limit. */
+ * 6 %. Over an external store the capacity limits nothing. */
 static uint64_t most_above(const hotbed_storage *storage, const hotbed_table *table) {
     if (storage->external != NULL)
-        return UINT64_MAX;
+        return HOTBED_CAPACITY_MOST;
     if (storage->tiers != HOTBED_TIERS_CACHE || !table->evicts)
         return table->most;
     const uint64_t most = table->most / 5 * 3 + table->most % 5 * 3 / 5;
@@ -83,8 +83,8 @@ static hotbed_status size_uppers(
             keys = options->budget == HOTBED_BUDGET_KEYS ? keys : keys_in(keys);
             keys = keys > 0 ? keys : 1;
         }
-        table->upper_capacity =
-            keys < most_above(storage, table) ? keys : most_above(storage, table);
+        const uint64_t most = most_above(storage, table);
+        table->upper_capacity = keys < most ? keys : most;
     }
     return HOTBED_OK;
 }

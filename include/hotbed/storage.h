@@ -261,7 +261,7 @@ typedef struct hotbed_table_options {
      * hbm_bytes, in proportion to the bytes of its rows, but at least 16 rows. More than the table's
      * largest capacity counts as that capacity. In a CACHE table that evicts, more than three
      * fifths of it counts as three fifths, because a row with a copy in the upper tier is not
-     * evicted. Over an external store there is no limit. hotbed_table_info.upper_capacity has the
+     * evicted. Over an external store the limit is 2^35. hotbed_table_info.upper_capacity has the
      * number that is used */
     uint64_t upper_capacity;
     /* HASH: the table starts with `capacity` and may grow to this capacity, see

@@ -94,6 +94,17 @@ static void upper_tiers_may_be_larger_than_the_capacity(hotbed_backend backend) 
     CHECK_EQ(info.upper_capacity, 500);
     CHECK(info.slots >= 500);
     cached_close(&b);
+    hotbed_storage *storage = NULL;
+    hotbed_stream *stream;
+    cached_start(&b, 1, 4096, 100);
+    b.s.tables[0].upper_capacity = UINT64_MAX; /* counts as 2^35, for which no machine has memory */
+    open_store(&b);
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    CHECK_STATUS(hotbed_storage_create(&b.s.options, stream, &storage), HOTBED_ERR_MEMORY);
+    CHECK(storage == NULL);
+    hotbed_stream_destroy(stream);
+    hotbed_external_destroy(b.external);
+    bad_store_end(&b.bad);
 }
 
 static void stores_must_fit_their_storage(hotbed_backend backend) {

@@ -49,7 +49,7 @@ static void targets_body(const void *args, uint64_t begin, uint64_t end) {
     uint32_t row = begin < n ? hotbed_part_of(b->starts, b->shape.rows, (uint32_t)begin) : 0;
     uint64_t i = begin;
     for (; i < least(end, n); i++) {
-        row = hotbed_part_after(b->starts, row, (uint32_t)i);
+        row = hotbed_part_after(b->starts, b->shape.rows, row, (uint32_t)i);
         hotbed_bucketize_target_of(b, (uint32_t)i, row);
     }
     for (; i < end; i++)
@@ -92,7 +92,7 @@ static void keys_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint64_t j = begin; j < least(end, n); j++) {
         uint32_t i = b->sorted[j];
         if (b->sorted_targets[j] == rank)
-            row = hotbed_part_after(b->starts, row, i);
+            row = hotbed_part_after(b->starts, b->shape.rows, row, i);
         else
             row = hotbed_part_of(b->starts, b->shape.rows, i);
         rank = b->sorted_targets[j];

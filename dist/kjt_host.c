@@ -36,7 +36,7 @@ static void pick_keys_body(const void *args, uint64_t begin, uint64_t end) {
     uint32_t rows = p->num_features * p->batch_size, n = p->starts[rows];
     uint32_t row = begin < n ? hotbed_part_of(p->starts, rows, (uint32_t)begin) : 0;
     for (uint64_t i = begin; i < end && i < n; i++) {
-        row = hotbed_part_after(p->starts, row, (uint32_t)i);
+        row = hotbed_part_after(p->starts, rows, row, (uint32_t)i);
         hotbed_pick_key_of(p, (uint32_t)i, row);
     }
 }

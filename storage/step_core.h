@@ -199,11 +199,13 @@ HOTBED_HD uint32_t hotbed_part_of(const uint32_t *starts, uint32_t n, uint32_t a
 }
 
 /* The same, for callers that visit positions in ascending order: `part` is the result for an
- * earlier position. */
-HOTBED_HD uint32_t hotbed_part_after(const uint32_t *starts, uint32_t part, uint32_t at) {
-    while (starts[part + 1] <= at)
-        part++;
-    return part;
+ * earlier position. It is mostly the same part or one of the next. */
+HOTBED_HD uint32_t
+hotbed_part_after(const uint32_t *starts, uint32_t n, uint32_t part, uint32_t at) {
+    for (uint32_t i = 0; i < 4; i++, part++)
+        if (starts[part + 1] > at)
+            return part;
+    return part + hotbed_part_of(starts + part, n - part, at);
 }
 
 /* The table of unique key u. */

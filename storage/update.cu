@@ -387,7 +387,7 @@ static __global__ void __launch_bounds__(FEW_BLOCK, FEW_BLOCKS) update_few_kerne
         u += step;
         if (u >= uniques)
             break;
-        t = hotbed_part_after(s.unique.offsets, t, (uint32_t)u);
+        t = hotbed_part_after(s.unique.offsets, s.storage.num_tables, t, (uint32_t)u);
         row = next;
         next = after;
         i = next_i;

@@ -716,6 +716,24 @@ static void initial_values_are_the_same_at_every_width(hotbed_backend backend) {
     }
 }
 
+static void a_part_is_found_from_the_part_of_any_earlier_position(hotbed_backend backend) {
+    (void)backend;
+    enum { RANGES = 40 };
+    for (int round = 0; round < 200; round++) {
+        uint32_t starts[RANGES + 1] = {0};
+        for (uint32_t i = 0; i < RANGES; i++) /* half of the parts are empty */
+            starts[i + 1] = starts[i] + (uint32_t)(hotbed_test_random() % 4 / 2);
+        uint32_t part = 0;
+        for (uint32_t at = 0; at < starts[RANGES]; at++) {
+            while (starts[part + 1] <= at)
+                part++;
+            CHECK_EQ(hotbed_part_of(starts, RANGES, at), part);
+            for (uint32_t earlier = 0; earlier <= part; earlier++)
+                CHECK_EQ(hotbed_part_after(starts, RANGES, earlier, at), part);
+        }
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"every_optimizer_and_pooling_is_the_same_at_every_width",
      every_optimizer_and_pooling_is_the_same_at_every_width},
@@ -724,5 +742,7 @@ const hotbed_test hotbed_tests[] = {
      rows_in_registers_are_the_same_at_every_width},
     {"eval_by_address_is_the_same_at_every_width", eval_by_address_is_the_same_at_every_width},
     {"initial_values_are_the_same_at_every_width", initial_values_are_the_same_at_every_width},
+    {"a_part_is_found_from_the_part_of_any_earlier_position",
+     a_part_is_found_from_the_part_of_any_earlier_position},
     {NULL, NULL},
 };

@@ -160,10 +160,12 @@ hotbed_status hotbed_storage_empty_table(
 }
 
 /* Count keys and pinned slots of `table`, or of the range of *args if `table` is NULL; also list
- * the keys if `keys` is not NULL. With CACHE, scores are as of the last flush. */
+ * the keys, at most `capacity` of them, if `keys` is not NULL. With CACHE, scores are as of the last
+ * flush. */
 static hotbed_status list(
     const hotbed_storage *storage, const hotbed_table *table, const hotbed_rows_args *args,
-    uint64_t *keys, uint64_t *scores, uint64_t counts[2], hotbed_stream *stream) {
+    uint64_t capacity, uint64_t *keys, uint64_t *scores, uint64_t counts[2],
+    hotbed_stream *stream) {
     uint64_t *device;
     uint64_t host[4];
     void *memory;
@@ -174,10 +176,9 @@ static hotbed_status list(
     /* With CACHE the upper tier has copies only: count its pins, but not its keys. */
     bool copies = args->table.tiers == HOTBED_TIERS_CACHE;
     hotbed_rows_args one = *args;
+    one.n = capacity;
     if (table == NULL)
         HOTBED_TRY(storage->kernels.rows->list(&one, keys, scores, device, stream));
-    else /* the arrays hold the keys of all parts */
-        one.table.slots = hotbed_table_all_slots(table);
     hotbed_index_part at;
     for (uint32_t part = 0; table != NULL && hotbed_table_part(storage, table, part, &at); part++) {
         bool skip = copies && part == 0;
@@ -204,7 +205,7 @@ hotbed_status hotbed_storage_size(
     else if (storage->external != NULL)
         HOTBED_TRY(hotbed_storage_size_external(storage, &args, counts, stream));
     else
-        HOTBED_TRY(list(storage, &storage->tables[table], &args, NULL, NULL, counts, stream));
+        HOTBED_TRY(list(storage, &storage->tables[table], &args, 0, NULL, NULL, counts, stream));
     if (keys != NULL)
         *keys = counts[0];
     if (pinned != NULL)
@@ -230,32 +231,40 @@ static hotbed_status export_static(
     return HOTBED_OK;
 }
 
-/* Export the keys and scores that list() finds. */
+/* Export the keys and scores that list() finds. Other streams may insert keys meanwhile. */
 static hotbed_status export_listed(
     hotbed_storage *storage, const hotbed_table *table, const hotbed_rows_args *args,
     uint64_t capacity, uint64_t *keys, uint64_t *scores, uint64_t *n, hotbed_stream *stream) {
     uint64_t counts[2];
-    HOTBED_TRY(list(storage, table, args, NULL, NULL, counts, stream));
-    *n = counts[0];
-    if (*n == 0 || (keys == NULL && scores == NULL))
-        return HOTBED_OK;
-    if (capacity < *n)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "capacity %llu is below the table's %llu keys",
-            (unsigned long long)capacity, (unsigned long long)*n);
-    hotbed_memory memory;
-    size_t bytes = *n * sizeof(uint64_t);
-    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 2 * bytes, NULL, &memory));
-    uint64_t *device = memory.data;
-    hotbed_status status = list(storage, table, args, device, device + *n, counts, stream);
-    if (status == HOTBED_OK && keys != NULL)
-        status = hotbed_copy(keys, device, bytes, stream);
-    if (status == HOTBED_OK && scores != NULL)
-        status = hotbed_copy(scores, device + *n, bytes, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_stream_finish(stream);
-    hotbed_memory_free(&memory);
-    return status;
+    HOTBED_TRY(list(storage, table, args, 0, NULL, NULL, counts, stream));
+    for (;;) {
+        const uint64_t room = *n = counts[0];
+        if (room == 0 || (keys == NULL && scores == NULL))
+            return HOTBED_OK;
+        if (capacity < room)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "capacity %llu is below the table's %llu keys",
+                (unsigned long long)capacity, (unsigned long long)room);
+        hotbed_memory memory;
+        HOTBED_TRY(hotbed_memory_alloc(
+            stream, HOTBED_MEMORY_DEVICE, 2 * room * sizeof(uint64_t), NULL, &memory));
+        uint64_t *device = memory.data;
+        hotbed_status status =
+            list(storage, table, args, room, device, device + room, counts, stream);
+        const bool all = status == HOTBED_OK && counts[0] <= room;
+        if (all) {
+            *n = counts[0];
+            if (keys != NULL)
+                status = hotbed_copy(keys, device, *n * sizeof(uint64_t), stream);
+            if (status == HOTBED_OK && scores != NULL)
+                status = hotbed_copy(scores, device + room, *n * sizeof(uint64_t), stream);
+            if (status == HOTBED_OK)
+                status = hotbed_stream_finish(stream);
+        }
+        hotbed_memory_free(&memory);
+        if (all || status != HOTBED_OK)
+            return status;
+    }
 }
 
 hotbed_status hotbed_storage_export_keys(

@@ -373,11 +373,11 @@ HOTBED_HD hotbed_index_args hotbed_rows_index(const hotbed_rows_args *a) {
     return args;
 }
 
-/* The same, for `list`: write keys and scores. */
+/* The same, for `list`: write up to a->n keys and their scores. */
 HOTBED_HD hotbed_index_args
 hotbed_rows_export(const hotbed_rows_args *a, uint64_t *keys, uint64_t *scores, uint64_t *counts) {
     hotbed_index_args args = hotbed_rows_index(a);
-    args.capacity = a->table.slots;
+    args.capacity = a->n;
     args.export_keys = keys;
     args.export_scores = scores;
     args.export_counts = counts;

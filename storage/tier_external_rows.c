@@ -145,7 +145,9 @@ static hotbed_status copy_upper(
 static hotbed_status read_upper(
     const hotbed_storage *storage, const hotbed_rows_args *args, upper_keys *out,
     hotbed_stream *stream) {
-    uint64_t slots = args->table.slots;
+    const uint64_t slots = args->table.slots;
+    hotbed_rows_args all = *args;
+    all.n = slots;
     hotbed_memory memory;
     memset(out, 0, sizeof *out);
     HOTBED_TRY(hotbed_stream_may_wait(stream));
@@ -155,7 +157,7 @@ static hotbed_status read_upper(
     hotbed_status status = hotbed_fill(device + 2 * slots, 0, 2 * sizeof *device, stream);
     if (status == HOTBED_OK)
         status =
-            storage->kernels.rows->list(args, device, device + slots, device + 2 * slots, stream);
+            storage->kernels.rows->list(&all, device, device + slots, device + 2 * slots, stream);
     if (status == HOTBED_OK)
         status = copy_upper(device, slots, out, stream);
     hotbed_memory_free(&memory);

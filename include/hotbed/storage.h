@@ -658,7 +658,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_erase(
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotbed_stream *stream);
 
-/* Copy all keys of a table, in no particular order, to *host* arrays. Synchronous.
+/* Copy all keys of a table, in no particular order, to *host* arrays. Synchronous. Prefetches on
+ * other streams may run meanwhile; their new keys may be missing.
  *
  *   capacity  in   length of keys and scores
  *   keys      out  may be NULL to query the number only

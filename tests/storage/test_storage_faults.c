@@ -184,6 +184,68 @@ static void reading_back_without_memory_is_an_error(hotbed_backend backend) {
     subject_close(&v);
 }
 
+/* Another stream, and the first key of its next batch. */
+typedef struct inserter {
+    fixture *r;
+    hotbed_stream *stream;
+    uint64_t next;
+} inserter;
+
+static void insert_keys(void *argument) {
+    inserter *i = argument;
+    uint64_t keys[64];
+    hotbed_ticket *ticket;
+    for (int k = 0; k < 64; k++)
+        keys[k] = i->next++;
+    const hotbed_batch batch = {
+        .size = sizeof batch,
+        .batch_size = 64,
+        .num_keys = 64,
+        .keys = fixture_copy(i->r, keys, sizeof keys)};
+    CHECK_OK(hotbed_ticket_create(i->r->storage, 64, 64, i->stream, &ticket));
+    CHECK_OK(hotbed_storage_prefetch(i->r->storage, &batch, ticket, i->stream));
+    hotbed_ticket_destroy(ticket);
+}
+
+/* Insert keys before any allocation of an export: its memory is for the keys that it counted before. */
+static void an_export_has_all_keys_that_were_there_before(hotbed_backend backend) {
+    enum { MOST = 20000 };
+    setup s;
+    fixture r;
+    static uint64_t keys[MOST], scores[MOST];
+    hotbed_stream *other;
+    setup_start(&s, 1, 4, MOST);
+    s.tables[0].admission = HOTBED_ADMIT_FREQUENCY;
+    for (int way = 0; way < 2; way++) { /* the table's keys, the counter's */
+        s.tables[0].admission_threshold = way == 0 ? 1 : 2;
+        fixture_open_bare(&r, backend, &s.options);
+        CHECK_OK(hotbed_stream_create(backend, 0, &other));
+        inserter i = {&r, other, 0};
+        insert_keys(&i);
+        for (uint64_t n = 0;; n++) { /* 0: none; later calls have the stream's workspace */
+            const uint64_t before = i.next;
+            uint64_t found = 0, exported = 0;
+            fault_arm_call(n, insert_keys, &i);
+            hotbed_status status =
+                (way == 0 ? hotbed_storage_export_keys : hotbed_storage_export_counts)(
+                    r.storage, 0, MOST, keys, scores, &exported, r.stream);
+            const bool reached = fault_disarm();
+            CHECK_OK(status);
+            CHECK(exported >= before && exported <= i.next);
+            for (uint64_t k = 0; k < exported; k++) {
+                CHECK(keys[k] < i.next && scores[k] <= n + 2);
+                found += keys[k] < before ? 1 : 0;
+            }
+            CHECK_EQ(found, before);
+            if (n > 0 && !reached)
+                break;
+            CHECK(n == 0 || i.next > before);
+        }
+        fixture_close(&r);
+        hotbed_stream_destroy(other);
+    }
+}
+
 static void clear_without_memory_is_an_error(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend);
@@ -275,6 +337,8 @@ const hotbed_test hotbed_tests[] = {
      failed_tickets_do_not_count_against_the_limit},
     {"eval_without_memory_is_an_error", eval_without_memory_is_an_error},
     {"reading_back_without_memory_is_an_error", reading_back_without_memory_is_an_error},
+    {"an_export_has_all_keys_that_were_there_before",
+     an_export_has_all_keys_that_were_there_before},
     {"clear_without_memory_is_an_error", clear_without_memory_is_an_error},
     {"a_step_allocates_nothing", a_step_allocates_nothing},
     {"a_full_table_refuses_keys_without_memory_to_grow",

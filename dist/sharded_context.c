@@ -207,7 +207,7 @@ static hotbed_status dedup(hotbed_part *part, const hotbed_member *m, hotbed_str
         view.bad = view.starts == NULL ? NULL : m->bad;
     }
     HOTBED_TRY(kernels->table_starts(&view, stream));
-    HOTBED_TRY(hotbed_dedup_keys(g->lookup, d, part->scratch, part->scratch_bytes, stream));
+    HOTBED_TRY(hotbed_dedup_keys(g->lookup, d, part->scratch, stream));
     if (part->sources == NULL)
         return HOTBED_OK;
     return kernels->follow(

@@ -19,7 +19,7 @@ size_t hotbed_dedup_scratch(const hotbed_storage *storage, uint64_t bound, uint3
 /* Find the distinct keys of each table and their occurrences, as unique_kernels.h says. Async. */
 hotbed_status hotbed_dedup_keys(
     const hotbed_storage *storage, const hotbed_step_view *view, void *scratch,
-    size_t scratch_bytes, hotbed_stream *stream);
+    hotbed_stream *stream);
 
 /* Occurrences of the distinct keys of a prefetched batch. */
 typedef struct hotbed_dedup_occurrences {

@@ -2,6 +2,7 @@
  * order. */
 #include "storage/external_batch.h"
 
+#include "base/carve.h"
 #include "base/error.h"
 #include "base/stream.h"
 #include "storage/external.h"
@@ -11,29 +12,19 @@
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* Place the arrays one after the other, each aligned to 256 bytes. If `base` is NULL, only compute
- * the size. */
-static size_t lay_out(hotbed_external_batch *batch, uint8_t *base) {
+/* Returns the size. */
+static size_t carve_batch(hotbed_external_batch *batch, void *base) {
     const size_t tables = batch->num_tables, keys = batch->capacity;
-    const size_t bytes[] = {tables * sizeof(uint64_t), tables * sizeof(uint64_t),
-                            tables * sizeof(uint32_t), keys * sizeof(uint64_t),
-                            keys * sizeof(uint64_t),   keys,
-                            keys * batch->view.stride};
-    uint8_t *at[sizeof bytes / sizeof bytes[0]] = {0};
-    size_t offset = 0;
-    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
-        if (base != NULL)
-            at[i] = base + offset;
-        offset += hotbed_round_up(bytes[i], 256);
-    }
-    batch->view.starts = (uint64_t *)(void *)at[0];
-    batch->view.counts = (uint64_t *)(void *)at[1];
-    batch->view.status = (uint32_t *)(void *)at[2];
-    batch->view.keys = (uint64_t *)(void *)at[3];
-    batch->view.scores = (uint64_t *)(void *)at[4];
-    batch->view.found = at[5];
-    batch->view.rows = at[6];
-    return offset;
+    hotbed_store_view *view = &batch->view;
+    hotbed_carve carve = {base, 0};
+    view->starts = hotbed_carve_take(&carve, tables * sizeof *view->starts);
+    view->counts = hotbed_carve_take(&carve, tables * sizeof *view->counts);
+    view->status = hotbed_carve_take(&carve, tables * sizeof *view->status);
+    view->keys = hotbed_carve_take(&carve, keys * sizeof *view->keys);
+    view->scores = hotbed_carve_take(&carve, keys * sizeof *view->scores);
+    view->found = hotbed_carve_take(&carve, keys);
+    view->rows = hotbed_carve_take(&carve, keys * view->stride);
+    return carve.used;
 }
 
 static hotbed_status describe(
@@ -57,9 +48,9 @@ hotbed_status hotbed_external_batch_create(
     hotbed_stream *stream) {
     HOTBED_TRY(describe(batch, external, capacity));
     HOTBED_TRY(hotbed_memory_alloc(
-        stream, HOTBED_MEMORY_PINNED, lay_out(batch, NULL), NULL, &batch->memory));
+        stream, HOTBED_MEMORY_PINNED, carve_batch(batch, NULL), NULL, &batch->memory));
     memset(batch->memory.data, 0, batch->memory.bytes);
-    (void)lay_out(batch, batch->memory.data);
+    (void)carve_batch(batch, batch->memory.data);
     return HOTBED_OK;
 }
 
@@ -68,8 +59,8 @@ hotbed_status hotbed_external_batch_borrow(
     hotbed_stream *stream) {
     void *memory;
     HOTBED_TRY(describe(batch, external, capacity));
-    HOTBED_TRY(hotbed_stream_pinned_workspace(stream, lay_out(batch, NULL), &memory));
-    (void)lay_out(batch, memory);
+    HOTBED_TRY(hotbed_stream_pinned_workspace(stream, carve_batch(batch, NULL), &memory));
+    (void)carve_batch(batch, memory);
     return HOTBED_OK;
 }
 

@@ -2,6 +2,7 @@
  * for one table. */
 #include "storage/external.h"
 
+#include "base/carve.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -67,28 +68,16 @@ static void run_erase(void *argument) {
 
 /* --- requests --------------------------------------------------------------------------------- */
 
-/* Place the arrays one after the other, each aligned to 256 bytes. If `base` is NULL, only compute
- * the size. */
-static uint64_t lay_out(hotbed_external_request_view *view, uint8_t *base) {
-    uint64_t bytes[] = {
-        sizeof(uint64_t) + sizeof(uint32_t), view->capacity * sizeof(uint64_t),
-        view->capacity * view->row_bytes, view->capacity * sizeof(uint64_t), view->capacity};
-    uint8_t *at[sizeof bytes / sizeof bytes[0]] = {0};
-    uint64_t offset = 0;
-    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
-        if (base != NULL)
-            at[i] = base + offset;
-        offset += hotbed_round_up(bytes[i], 256);
-    }
-    if (base != NULL) {
-        view->n = (uint64_t *)(void *)at[0];
-        view->status = (uint32_t *)(void *)(at[0] + sizeof(uint64_t));
-        view->keys = (uint64_t *)(void *)at[1];
-        view->rows = at[2];
-        view->scores = (uint64_t *)(void *)at[3];
-        view->found = at[4];
-    }
-    return offset;
+/* Returns the size. */
+static size_t carve_request(hotbed_external_request_view *view, void *base) {
+    hotbed_carve carve = {base, 0};
+    view->n = hotbed_carve_take(&carve, sizeof *view->n);
+    view->status = hotbed_carve_take(&carve, sizeof *view->status);
+    view->keys = hotbed_carve_take(&carve, view->capacity * sizeof *view->keys);
+    view->rows = hotbed_carve_take(&carve, view->capacity * view->row_bytes);
+    view->scores = hotbed_carve_take(&carve, view->capacity * sizeof *view->scores);
+    view->found = hotbed_carve_take(&carve, view->capacity);
+    return carve.used;
 }
 
 hotbed_status hotbed_external_request_create(
@@ -115,12 +104,12 @@ hotbed_status hotbed_external_request_create(
     r->view.capacity = capacity;
     r->view.row_bytes = of.row_bytes;
     hotbed_status status = hotbed_memory_alloc(
-        stream, HOTBED_MEMORY_PINNED, lay_out(&r->view, NULL), NULL, &r->memory);
+        stream, HOTBED_MEMORY_PINNED, carve_request(&r->view, NULL), NULL, &r->memory);
     if (status != HOTBED_OK) {
         hotbed_delete(r);
         return status;
     }
-    (void)lay_out(&r->view, r->memory.data);
+    (void)carve_request(&r->view, r->memory.data);
     *r->view.n = 0;
     *r->view.status = HOTBED_OK;
     *out = r;

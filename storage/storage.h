@@ -179,11 +179,8 @@ struct hotbed_ticket {
     bool kept;          /* has second pins, which remain after its backward */
     hotbed_step_view step;
     hotbed_memory memory;
-    void *unique_scratch;
-    size_t unique_scratch_bytes;
-    void *update_scratch;
-    size_t update_scratch_bytes;
-    uint32_t *bags; /* storage for step.bags, used if the batch has offsets and is pooled */
+    void *unique_scratch, *update_scratch;
+    uint32_t *bags; /* storage for step.batch.bags, used if the batch has offsets and is pooled */
     /* Only with an external store: */
     hotbed_external_batch asked, leaving;
     uint32_t *asked_ranks, *leaving_ranks; /* [max_keys + 1] */

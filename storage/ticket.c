@@ -38,8 +38,11 @@ static size_t carve_ticket(hotbed_ticket *ticket, uint8_t *base) {
     if (storage->external != NULL)
         hotbed_ticket_carve_external(ticket, &carve);
     ticket->bags = hotbed_carve_take(&carve, storage->pooling == HOTBED_POOL_NONE ? 0 : words);
-    ticket->unique_scratch = hotbed_carve_take(&carve, ticket->unique_scratch_bytes);
-    ticket->update_scratch = hotbed_carve_take(&carve, ticket->update_scratch_bytes);
+    ticket->unique_scratch = hotbed_carve_take(
+        &carve, storage->kernels.unique->scratch(ticket->max_keys, storage->num_tables));
+    if (storage->optimizer.kind != 0)
+        ticket->update_scratch = hotbed_carve_take(
+            &carve, storage->kernels.update->scratch(ticket->max_keys, storage->max_dim));
     return carve.used;
 }
 
@@ -49,9 +52,6 @@ static hotbed_status make_ticket(
     ticket->max_keys = max_keys;
     ticket->max_batch_size = max_batch_size;
     ticket->last = stream;
-    ticket->unique_scratch_bytes = storage->kernels.unique->scratch(max_keys, storage->num_tables);
-    if (storage->optimizer.kind != 0)
-        ticket->update_scratch_bytes = storage->kernels.update->scratch(max_keys, storage->max_dim);
     ticket->step = hotbed_storage_step(storage);
     size_t bytes = carve_ticket(ticket, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &ticket->memory));
@@ -320,8 +320,7 @@ static hotbed_status enqueue_prefetch(
     if (s->batch.bags != NULL)
         HOTBED_TRY(storage->kernels.lookup->bags(s, branch));
     HOTBED_TRY(storage->kernels.unique->unique(
-        s, ticket->unique_scratch, ticket->unique_scratch_bytes, dedup,
-        storage->counts_score ? dedup : branch));
+        s, ticket->unique_scratch, dedup, storage->counts_score ? dedup : branch));
     HOTBED_TRY(storage->kernels.lookup->find(s, dedup));
     set_holds(ticket, true);
     if (!storage->indexed) /* static tables have all their rows */
@@ -438,7 +437,7 @@ hotbed_status hotbed_storage_backward(
     hotbed_gradient_view view = {gradient, stride};
     HOTBED_TRY(storage->kernels.update->update(
         &ticket->step, &storage->optimizer_view, view, storage->max_dim, ticket->update_scratch,
-        ticket->update_scratch_bytes, stream));
+        stream));
     set_holds(ticket, false);
     return HOTBED_OK;
 }

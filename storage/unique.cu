@@ -6,6 +6,7 @@
  * sums over their words number the unique keys in that order. A stable radix sort of (unique key,
  * position) groups the occurrences.
  */
+#include "base/carve.h"
 #include "base/cuda_launch.h"
 #include "base/sort.h"
 #include "base/stream.h"
@@ -27,25 +28,19 @@ typedef struct unique_scratch {
     size_t memory_bytes;
 } unique_scratch;
 
-static size_t round_up(size_t bytes) {
-    return (bytes + 255) / 256 * 256;
-}
-
-static size_t carve(uint64_t bound, uint8_t *base, unique_scratch *scratch) {
+static size_t lay_out(uint64_t bound, void *base, unique_scratch *scratch) {
     size_t marks = bound / 32 + 1; /* words for `bound` keys and one more */
     size_t scan = hotbed_scan_scratch(HOTBED_BACKEND_CUDA, marks);
     size_t sort = hotbed_sort_pairs_scratch(HOTBED_BACKEND_CUDA, bound);
     const size_t words[6] = {2 * (size_t)bound, bound, marks, marks, bound, bound};
     uint32_t **const parts[6] = {&scratch->entries, &scratch->places, &scratch->firsts,
                                  &scratch->before,  &scratch->order,  &scratch->sorted};
-    size_t used = 0;
-    for (int p = 0; p < 6; p++) {
-        *parts[p] = (uint32_t *)(void *)(base + used);
-        used += round_up(words[p] * sizeof(uint32_t));
-    }
-    scratch->memory = base + used;
+    hotbed_carve carve = {(uint8_t *)base, 0};
+    for (int p = 0; p < 6; p++)
+        *parts[p] = (uint32_t *)hotbed_carve_take(&carve, words[p] * sizeof(uint32_t));
     scratch->memory_bytes = scan > sort ? scan : sort;
-    return used + scratch->memory_bytes;
+    scratch->memory = hotbed_carve_take(&carve, scratch->memory_bytes);
+    return carve.used;
 }
 
 /* Insert each key into its table's part of the hash; the entry becomes the key's first position. */
@@ -154,7 +149,7 @@ static __global__ void __launch_bounds__(BLOCK) count_kernel(hotbed_step_view s)
         s.unique.counts[u] = s.unique.starts[u + 1] - s.unique.starts[u];
 }
 
-/* Add key_counts to `counts`, which are 0. Occurrences of a unique key are adjacent in the sorted
+/* Add batch.counts to unique.counts, which are 0. Occurrences of a unique key are adjacent in the sorted
  * order, so a warp sums its own and adds once. */
 static __global__ void __launch_bounds__(BLOCK) sum_kernel(hotbed_step_view s) {
     uint32_t n = s.batch.table_starts[s.storage.num_tables], lane = threadIdx.x % 32;
@@ -177,7 +172,7 @@ static __global__ void __launch_bounds__(BLOCK) sum_kernel(hotbed_step_view s) {
 static size_t scratch_bytes_of(uint64_t bound, uint32_t num_tables) {
     unique_scratch scratch;
     (void)num_tables;
-    return carve(bound, NULL, &scratch);
+    return lay_out(bound, NULL, &scratch);
 }
 
 /* Count the occurrences of each unique key. */
@@ -287,12 +282,10 @@ static hotbed_status unique_rows(
 }
 
 static hotbed_status unique(
-    const hotbed_step_view *step, void *memory, size_t scratch_bytes, hotbed_stream *stream,
-    hotbed_stream *grouping) {
+    const hotbed_step_view *step, void *memory, hotbed_stream *stream, hotbed_stream *grouping) {
     unique_scratch scratch;
     uint64_t bound = step->batch.bound;
-    (void)scratch_bytes;
-    (void)carve(bound, (uint8_t *)memory, &scratch);
+    (void)lay_out(bound, memory, &scratch);
     if (step->storage.row_bits != 0)
         return unique_rows(step, scratch, stream);
     unsigned blocks = hotbed_cuda_blocks(stream, bound + 1, BLOCK, WAVES);

@@ -144,9 +144,8 @@ static size_t scratch(uint64_t bound, uint32_t num_tables) {
 }
 
 static hotbed_status unique(
-    const hotbed_step_view *step, void *memory, size_t scratch_bytes, hotbed_stream *stream,
-    hotbed_stream *grouping) {
-    (void)scratch_bytes, (void)grouping; /* the host has no branches */
+    const hotbed_step_view *step, void *memory, hotbed_stream *stream, hotbed_stream *grouping) {
+    (void)grouping; /* the host has no branches */
     uint64_t *items = memory;
     uint32_t *words = (uint32_t *)(void *)(items + step->batch.bound);
     unique_args args = {

@@ -1,11 +1,11 @@
 /* storage/unique_kernels.h - dedup of a batch, table by table: the contract of both backends.
  *
- * Reads keys, key_counts and table_starts of the step; writes
- *   unique_keys, unique_offsets  the distinct keys of each table, in order of first occurrence; if
- *                                row_bits is set, ascending, and keys without a row count as one
- *   inverse                      index in unique_keys of each key; UINT32_MAX past the last key
- *   starts, positions            occurrences of each unique key, ascending; starts[unique keys] = n
- *   counts                       their number, or the sum of their key_counts, at most 2^62
+ * Reads keys, counts and table_starts of step.batch; writes to step.unique
+ *   keys, offsets      the distinct keys of each table, in order of first occurrence; if row_bits is
+ *                      set, ascending, and keys without a row count as one
+ *   inverse            index in `keys` of each key of the batch; UINT32_MAX past the last key
+ *   starts, positions  occurrences of each unique key, ascending; starts[unique keys] = n
+ *   counts             their number, or the sum of the batch's counts, at most 2^62
  * and adds keys and unique keys to the tallies. Equal keys of different tables stay separate. The
  * backends use different algorithms (a radix sort, with a parallel hash before it unless row_bits is
  * set; one hash per table) and write the same bytes.
@@ -27,7 +27,7 @@ typedef struct hotbed_unique_kernels {
     /* starts, positions and counts are computed on `grouping`: `stream`, or a branch of it that the
      * caller joins. */
     hotbed_status (*unique)(
-        const hotbed_step_view *step, void *scratch, size_t scratch_bytes, hotbed_stream *stream,
+        const hotbed_step_view *step, void *scratch, hotbed_stream *stream,
         hotbed_stream *grouping);
 } hotbed_unique_kernels;
 

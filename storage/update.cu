@@ -5,6 +5,7 @@
  * of 32 occurrences (leaves), and, for more than 1024 occurrences, groups of 32 leaves: the hottest
  * key of a power law has thousands of occurrences.
  */
+#include "base/carve.h"
 #include "base/cuda_launch.h"
 #include "base/stream.h"
 #include "storage/update_kernels.h"
@@ -32,30 +33,23 @@ typedef struct update_scratch {
     uint64_t row;      /* stride in floats: the largest dim, rounded up to 4 */
 } update_scratch;
 
-static size_t round_up(size_t bytes) {
-    return (bytes + 255) / 256 * 256;
-}
-
 /* A row with n > 32 occurrences has at most n/32 + 1 <= n/16 leaves; with n > 1024, at most n/256
  * groups. */
-static size_t carve(uint64_t bound, uint32_t max_dim, uint8_t *base, update_scratch *scratch) {
+static size_t lay_out(uint64_t bound, uint32_t max_dim, void *base, update_scratch *scratch) {
     size_t leaves = bound / 16 + 1, groups = bound / 256 + 1;
     const size_t many = bound / (HOTBED_SUM_GROUP * HOTBED_SUM_GROUP * HOTBED_SUM_GROUP) + 1;
     const size_t words[9] = {4, bound, bound, leaves, leaves, groups, groups, many, bound};
     uint32_t **const parts[9] = {&scratch->used,       &scratch->first_leaf, &scratch->first_group,
                                  &scratch->leaf_begin, &scratch->leaf_end,   &scratch->group_begin,
                                  &scratch->group_end,  &scratch->many,       &scratch->some};
-    size_t used = 0;
-    for (int p = 0; p < 9; p++) {
-        *parts[p] = (uint32_t *)(void *)(base + used);
-        used += round_up(words[p] * sizeof(uint32_t));
-    }
+    hotbed_carve carve = {(uint8_t *)base, 0};
+    for (int p = 0; p < 9; p++)
+        *parts[p] = (uint32_t *)hotbed_carve_take(&carve, words[p] * sizeof(uint32_t));
     scratch->row = (max_dim + 3) / 4 * 4;
-    scratch->leaf_sums = (float *)(void *)(base + used);
-    used += round_up(leaves * scratch->row * sizeof(float));
-    scratch->group_sums = (float *)(void *)(base + used);
-    used += round_up(groups * scratch->row * sizeof(float));
-    return used;
+    const size_t row_bytes = scratch->row * sizeof(float);
+    scratch->leaf_sums = (float *)hotbed_carve_take(&carve, leaves * row_bytes);
+    scratch->group_sums = (float *)hotbed_carve_take(&carve, groups * row_bytes);
+    return carve.used;
 }
 
 static __global__ void step_kernel(hotbed_step_view s, float beta1, float beta2, uint32_t *used) {
@@ -427,7 +421,7 @@ static __global__ void rate_kernel(hotbed_clock *clock, float learning_rate) {
 
 static size_t scratch_bytes_of(uint64_t bound, uint32_t max_dim) {
     update_scratch scratch;
-    return carve(bound, max_dim, NULL, &scratch);
+    return lay_out(bound, max_dim, NULL, &scratch);
 }
 
 typedef void (*update_launch)(
@@ -590,11 +584,9 @@ static hotbed_status update_some(
  * the parts of the others. */
 static hotbed_status update(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
-    hotbed_gradient_view gradient, uint32_t max_dim, void *memory, size_t scratch_bytes,
-    hotbed_stream *stream) {
+    hotbed_gradient_view gradient, uint32_t max_dim, void *memory, hotbed_stream *stream) {
     update_scratch scratch;
-    (void)scratch_bytes;
-    (void)carve(step->batch.bound, max_dim, (uint8_t *)memory, &scratch);
+    (void)lay_out(step->batch.bound, max_dim, memory, &scratch);
     update_launches launch =
         choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer->kind);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
@@ -625,7 +617,7 @@ static hotbed_status reduce(
     hotbed_stream *stream) {
     update_scratch scratch;
     const hotbed_cuda_native native(stream);
-    (void)carve(step->batch.bound, max_dim, (uint8_t *)memory, &scratch);
+    (void)lay_out(step->batch.bound, max_dim, memory, &scratch);
     update_launches launch =
         choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer->kind);
     HOTBED_TRY(hotbed_cuda_check(
@@ -640,7 +632,7 @@ static hotbed_status apply(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer, hotbed_gradient_view sums,
     uint32_t max_dim, void *memory, hotbed_stream *stream) {
     update_scratch scratch;
-    (void)carve(step->batch.bound, max_dim, (uint8_t *)memory, &scratch);
+    (void)lay_out(step->batch.bound, max_dim, memory, &scratch);
     bool plain = step->storage.rows_form == HOTBED_ROWS_F32 && ((uintptr_t)sums.data & 15U) == 0;
     update_launches launch = choose(max_dim, plain ? FORM_PLAIN : FORM_ANY, optimizer->kind);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));

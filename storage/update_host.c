@@ -335,10 +335,9 @@ static hotbed_status step_rows(
 
 static hotbed_status update(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
-    hotbed_gradient_view gradient, uint32_t max_dim, void *memory, size_t scratch_bytes,
-    hotbed_stream *stream) {
+    hotbed_gradient_view gradient, uint32_t max_dim, void *memory, hotbed_stream *stream) {
     update_args args = {.s = *step, .o = *optimizer, .gradient = gradient};
-    (void)max_dim, (void)memory, (void)scratch_bytes;
+    (void)max_dim, (void)memory;
     return step_rows(&args, update_body, stream);
 }
 

@@ -16,8 +16,7 @@ typedef struct hotbed_update_kernels {
      * row and unpin it. */
     hotbed_status (*update)(
         const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
-        hotbed_gradient_view gradient, uint32_t max_dim, void *scratch, size_t scratch_bytes,
-        hotbed_stream *stream);
+        hotbed_gradient_view gradient, uint32_t max_dim, void *scratch, hotbed_stream *stream);
     /* Only the sums, for each unique key. Scratch memory as for update(). */
     hotbed_status (*reduce)(
         const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,

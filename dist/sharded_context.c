@@ -221,8 +221,10 @@ static hotbed_status start_part(
     p->bases = m->kjt.strides == NULL ? NULL : m->bases;
     p->stride = m->kjt.batch_size;
     part->sources = dedups_in_place(part, &m->kjt) ? NULL : p->sources;
-    if (part->sources != NULL)
+    if (part->sources != NULL) {
+        HOTBED_TRY(hotbed_part_put_features(part, stream));
         HOTBED_TRY(hotbed_kjt_pick(p, part->scratch, part->scratch_bytes, stream));
+    }
     part->dedup.batch.bound = part->bucketize.bound = kjt->bound;
     part->bucketize.capacity = part->group->capacity;
     if (part->group->dedup)
@@ -235,7 +237,7 @@ static hotbed_status start_member(
     hotbed_part *parts = &context->parts[m->first_part];
     hotbed_kjt_view view = hotbed_kjt_view_of(&m->kjt, m->starts, m->bad, stream);
     for (uint32_t g = 0; g < m->sharded->num_groups; g++)
-        HOTBED_TRY(hotbed_part_map_features(&parts[g], &m->kjt, stream));
+        hotbed_part_map_features(&parts[g], &m->kjt);
     /* A batch in the order of a part has no other parts. */
     if (!has_one_key_a_row(&m->kjt) || !dedups_in_place(parts, &m->kjt)) {
         if (m->kjt.strides != NULL)

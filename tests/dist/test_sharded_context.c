@@ -395,6 +395,90 @@ static void a_step_is_launched_with_other_keys(hotbed_backend backend) {
         }
 }
 
+/* A batch whose features are in one of two orders, and its output. */
+typedef struct ordered {
+    const char *names[FIXTURE_FEATURES + 1];
+    hotbed_kjt kjt;
+    hotbed_graph *graph;
+    uint8_t *want;
+} ordered;
+
+/* Enqueue or record a forward, whose rows are released again. */
+static void forward_ordered(sharded_fixture *r, const ordered *o) {
+    hotbed_stream *s = r->me->stream;
+    r->kjt = o->kjt;
+    CHECK_OK(hotbed_fill(r->output.device.data, 0, r->output.bytes, s));
+    arrive(r);
+    finish(r);
+    CHECK_OK(hotbed_sharded_cancel(r->context, s));
+}
+
+static void record_ordered(sharded_fixture *r, ordered *o) {
+    hotbed_graph_destroy(o->graph);
+    CHECK_OK(hotbed_graph_begin(r->me->stream));
+    forward_ordered(r, o);
+    CHECK_OK(hotbed_graph_end(r->me->stream, &o->graph));
+}
+
+static void check_ordered(sharded_fixture *r, const ordered *o, bool launch) {
+    if (launch)
+        CHECK_OK(hotbed_graph_launch(o->graph, r->me->stream));
+    else
+        forward_ordered(r, o);
+    world_download(r->me, &r->output);
+    CHECK_BYTES(r->output.host, o->want, r->output.bytes);
+}
+
+static void orders_body(world_rank *me) {
+    if (!world_records(me))
+        return;
+    sharded_fixture r;
+    ordered o[2] = {{.graph = NULL}, {.graph = NULL}};
+    sharded_fixture_open(&r, me, me->argument);
+    sharded_fixture_fill(&r, 0);
+    const uint32_t n = r.kjt.num_features;
+    for (uint32_t i = 0; i < 2; i++) {
+        o[i].kjt = r.kjt;
+        for (uint32_t f = 0; f < n; f++)
+            o[i].names[f] = r.batches[me->rank].names[(f + i) % n];
+        o[i].kjt.features = o[i].names;
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        forward_ordered(&r, &o[i]);
+        world_download(me, &r.output);
+        o[i].want = malloc(r.output.bytes);
+        CHECK(o[i].want != NULL);
+        memcpy(o[i].want, r.output.host, r.output.bytes);
+    }
+    CHECK(memcmp(o[0].want, o[1].want, r.output.bytes) != 0);
+    check_ordered(&r, &o[0], false);
+    record_ordered(&r, &o[1]); /* is not launched, so the device keeps the first order */
+    check_ordered(&r, &o[1], false);
+    check_ordered(&r, &o[0], false);
+    record_ordered(&r, &o[0]);
+    record_ordered(&r, &o[1]);
+    check_ordered(&r, &o[1], true);
+    check_ordered(&r, &o[0], true);
+    check_ordered(&r, &o[1], false);
+    check_ordered(&r, &o[0], true); /* between two batches of the other order */
+    check_ordered(&r, &o[1], false);
+    for (int i = 0; i < 2; i++) {
+        hotbed_graph_destroy(o[i].graph);
+        free(o[i].want);
+    }
+    sharded_fixture_free(&r);
+}
+
+static void graphs_of_several_orders_of_features_keep_theirs(hotbed_backend backend) {
+    (void)backend;
+    for (int pooled = 0; pooled < 2; pooled++) {
+        sharded_case c = base;
+        c.steady = true;
+        c.pooling = pooled == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
+        sharded_fixture_run(hotbed_test_is_small() ? 1 : 4, orders_body, &c);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"an_overflow_is_replayed_whole", an_overflow_is_replayed_whole},
     {"a_reported_overflow_is_empty_everywhere", a_reported_overflow_is_empty_everywhere},
@@ -404,5 +488,7 @@ const hotbed_test hotbed_tests[] = {
      splits_of_several_collections_are_one_exchange},
     {"stages_run_on_several_streams", stages_run_on_several_streams},
     {"a_step_is_launched_with_other_keys", a_step_is_launched_with_other_keys},
+    {"graphs_of_several_orders_of_features_keep_theirs",
+     graphs_of_several_orders_of_features_keep_theirs},
     {NULL, NULL},
 };

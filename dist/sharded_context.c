@@ -177,6 +177,23 @@ static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
     return HOTBED_OK;
 }
 
+/* Read the caller's structs. The size of the first one is the stride of the array. */
+static hotbed_status read_kjts(
+    const hotbed_sharded_context *context, const hotbed_kjt *kjts, hotbed_kjt *read) {
+    uint32_t stride, size;
+    memcpy(&stride, kjts, sizeof stride);
+    for (uint32_t i = 0; i < context->num_members; i++) {
+        const void *from = (const unsigned char *)kjts + (size_t)i * stride;
+        memcpy(&size, from, sizeof size);
+        if (size != stride)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "kjt %u: size %u is not the first kjt's %u", i, size, stride);
+        HOTBED_TRY(hotbed_kjt_read(from, &read[i]));
+        HOTBED_TRY(check_kjt(&context->members[i], &read[i]));
+    }
+    return HOTBED_OK;
+}
+
 /* Whether the part removes the duplicates of the caller's keys where they are. */
 static bool dedups_in_place(const hotbed_part *part, const hotbed_kjt *kjt) {
     return part->group->dedup && hotbed_part_has_order_of(part, kjt);
@@ -266,10 +283,7 @@ hotbed_status hotbed_sharded_input_dist(
     hotbed_kjt read[HOTBED_MEMBERS_MOST];
     if (context == NULL || kjts == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", context == NULL ? "context" : "kjts");
-    for (uint32_t i = 0; i < context->num_members; i++) {
-        HOTBED_TRY(hotbed_kjt_read(&kjts[i], &read[i]));
-        HOTBED_TRY(check_kjt(&context->members[i], &read[i]));
-    }
+    HOTBED_TRY(read_kjts(context, kjts, read));
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "input_dist"));
     HOTBED_TRY(release(context, stream));
     context->watched = context->settled = context->replayed = false;

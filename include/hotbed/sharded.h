@@ -286,8 +286,8 @@ HOTBED_API void hotbed_sharded_context_destroy(hotbed_sharded_context *context);
  *                 call only. Features are found by name, or by number if the batch has no names;
  *                 other features are ignored.
  *
- * Other errors: ARGUMENT (a feature is missing, or has more samples or keys than the options
- * allow).
+ * Other errors: ARGUMENT (a feature is missing, or has more samples or keys than the options allow;
+ * the kjts have different sizes).
  * Faults: RANGE (invalid lengths or offsets: this rank's batch then counts as empty). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_input_dist(
     hotbed_sharded_context *context, const hotbed_kjt *kjts, hotbed_stream *stream);

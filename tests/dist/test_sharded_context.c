@@ -233,6 +233,33 @@ static void all_ranks_make_the_same_calls(hotbed_backend backend) {
 
 /* --- several collections, several contexts ---------------------------------------------------- */
 
+/* A newer caller's struct: it has a field that the library does not know. */
+typedef struct newer_kjt {
+    hotbed_kjt kjt;
+    uint64_t unknown;
+} newer_kjt;
+
+/* Start the batches, once in an array of the library's structs and once in one of a newer caller's. */
+static void start_several(
+    hotbed_sharded_context *context, const sharded_fixture *fixtures, bool newer,
+    hotbed_stream *stream) {
+    hotbed_kjt kjts[3];
+    newer_kjt larger[3];
+    memset(larger, 0, sizeof larger);
+    for (int i = 0; i < 3; i++) {
+        kjts[i] = larger[i].kjt = fixtures[i].kjt;
+        larger[i].kjt.size = sizeof larger[i];
+    }
+    CHECK_OK(hotbed_sharded_input_dist(context, newer ? &larger[0].kjt : kjts, stream));
+    char text[100];
+    (void)snprintf(
+        text, sizeof text, "kjt 2: size %zu is not the first kjt's %zu", sizeof *kjts - 8,
+        sizeof *kjts);
+    kjts[2].size -= 8;
+    CHECK_STATUS(hotbed_sharded_input_dist(context, kjts, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), text);
+}
+
 static void several_body(world_rank *me) {
     const hotbed_plan *plan = me->argument;
     sharded_case cases[3] = {base, base, base};
@@ -252,14 +279,11 @@ static void several_body(world_rank *me) {
     CHECK_OK(hotbed_sharded_create_context(3, collections, me->stream, &context));
     const int steps = hotbed_test_is_small() ? 2 : 4;
     for (int step = 0; step < steps; step++) {
-        hotbed_kjt kjts[3];
         uint64_t calls, calls_after;
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 3; i++)
             sharded_fixture_fill(&fixtures[i], step);
-            kjts[i] = fixtures[i].kjt;
-        }
         CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, NULL));
-        CHECK_OK(hotbed_sharded_input_dist(context, kjts, me->stream));
+        start_several(context, fixtures, step % 2 == 1, me->stream);
         CHECK_OK(hotbed_comm_log_digest(me->comm, &calls_after, NULL));
         uint64_t exchanges = *plan == HOTBED_PLAN_ONE_SIDED ? 2 : 1;
         CHECK_EQ(calls_after - calls, me->size > 1 ? exchanges : 0);

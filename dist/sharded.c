@@ -148,14 +148,13 @@ static hotbed_status make_groups(hotbed_sharded *c) {
         g->first_feature = placed;
         g->tables = hotbed_new(c->num_tables * sizeof *g->tables);
         g->counts = hotbed_new(c->world * sizeof *g->counts);
-        if (g->tables == NULL || g->counts == NULL) {
-            c->num_groups++; /* set before it can fail, so that it is freed */
+        c->num_groups++; /* before the first error, so that the group is freed */
+        if (g->tables == NULL || g->counts == NULL)
             return fail_memory(c);
-        }
         for (uint32_t t = 0; t < c->num_tables; t++) {
             if (c->table_info[t].route.kind != g->kind)
                 continue;
-            c->table_info[t].lookup = c->num_groups;
+            c->table_info[t].lookup = c->num_groups - 1;
             c->table_info[t].table = g->num_tables;
             g->tables[g->num_tables++] = t;
             for (uint32_t f = 0; f < c->num_features; f++)
@@ -165,16 +164,15 @@ static hotbed_status make_groups(hotbed_sharded *c) {
                 }
         }
         g->num_features = placed - g->first_feature;
-        if (g->num_features > 0)
-            c->num_groups++;
-        else if (g->num_tables > 0)
+        if (g->num_tables > 0 && g->num_features == 0)
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "tables routed %s, as %s, have no feature",
                 hotbed_route_name(g->kind), c->tables[g->tables[0]].name);
-        else {
+        if (g->num_tables == 0) { /* no table has the rule: the next rule gets the place */
             hotbed_delete(g->tables);
             hotbed_delete(g->counts);
             memset(g, 0, sizeof *g);
+            c->num_groups--;
         }
     }
     for (uint32_t f = 0; f < c->num_features; f++)

@@ -227,9 +227,11 @@ typedef struct hotbed_sharded_options {
     hotbed_plan plan;
     hotbed_overflow overflow;
     hotbed_dedup dedup;
-    float gradient_scale;    /* set to 1 by init */
-    uint32_t max_batch_size; /* samples per feature on a rank; required */
-    uint64_t max_keys;       /* keys of a rank's batch; required */
+    float gradient_scale; /* set to 1 by init */
+    /* Samples per feature on a rank; required. Times the features it is at most 2^30; for pooled
+     * tables of one rule, times their features and the ranks. */
+    uint32_t max_batch_size;
+    uint64_t max_keys; /* keys of a rank's batch; required */
     /* FIXED, ONE_SIDED: keys per message, which is for one rank and group; 0: 1.25 times a rank's
      * share of max_keys, plus 64. */
     uint64_t capacity;

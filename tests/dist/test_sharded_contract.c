@@ -153,6 +153,15 @@ static void refused_groups(const sharded_fixture *r, const hotbed_route_kind *ro
     storage.feature_tables = without_static;
     o.features = names;
     refuse(r, &o, "tables routed continuous, as shop, have no feature");
+    storage = r->storage_options;
+    storage.pooling = HOTBED_POOL_SUM;
+    o.features = r->options.features;
+    o.max_batch_size = (1U << 30) / FIXTURE_FEATURES;
+    if (r->me->size == 2)
+        refuse(
+            r, &o,
+            "max_batch_size 214748364: a lookup of 4 features on 2 ranks has 1717986912 bags, over "
+            "2^30");
 }
 
 static void refused_options(sharded_fixture *r) {

@@ -124,10 +124,12 @@ static hotbed_status share(
                 "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p,
                 notices[p].bytes, comm->rank, bytes);
     }
-    for (uint32_t p = 0; p < comm->size; p++)
-        HOTBED_TRY(
-            hotbed_copy(&window->base.parts[p], &notices[p].data, sizeof notices[p].data, stream));
-    return hotbed_stream_finish(stream);
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t p = 0; p < comm->size && status == HOTBED_OK; p++)
+        status =
+            hotbed_copy(&window->base.parts[p], &notices[p].data, sizeof notices[p].data, stream);
+    hotbed_status finished = hotbed_stream_finish(stream); /* also if a copy failed: others run */
+    return status != HOTBED_OK ? status : finished;
 }
 
 hotbed_status hotbed_comm_local_window_create(

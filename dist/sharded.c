@@ -369,6 +369,8 @@ static hotbed_status init_static(
         if (status == HOTBED_OK)
             status = hotbed_storage_clear(initial, 0, stream); /* waits: `at` can be reused */
     }
+    if (status != HOTBED_OK)
+        (void)!hotbed_stream_finish(stream); /* enqueued work still uses the memory */
     hotbed_memory_free(&host);
     for (int i = 0; i < 3; i++)
         hotbed_memory_free(memories[i]);

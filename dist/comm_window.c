@@ -30,11 +30,11 @@ void hotbed_window_destroy(hotbed_window *window) {
 }
 
 void *hotbed_window_data(const hotbed_window *window) {
-    return window->data;
+    return window == NULL ? NULL : window->data;
 }
 
 void *const *hotbed_window_parts(const hotbed_window *window) {
-    return window->parts;
+    return window == NULL ? NULL : window->parts;
 }
 
 hotbed_status hotbed_window_barrier(hotbed_window *window, hotbed_stream *stream) {

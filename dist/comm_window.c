@@ -63,7 +63,7 @@ void hotbed_comm_local_window_destroy(hotbed_window *base) {
     hotbed_delete(window);
 }
 
-/* Free everything but the other ranks' addresses. */
+/* Allocate everything; the addresses of the other ranks are not known yet. */
 static hotbed_status alloc(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, local_window **out) {
     local_window *window = hotbed_new(sizeof *window);
@@ -134,10 +134,10 @@ static hotbed_status share(
 
 hotbed_status hotbed_comm_local_window_create(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, hotbed_window **out) {
-    notice notices
-        [HOTBED_COMM_RANKS_MAX]; /* allocation failed; the other ranks still wait for this rank's message */
+    notice notices[HOTBED_COMM_RANKS_MAX];
     local_window *window = NULL;
     hotbed_status status = alloc(comm, bytes, stream, &window);
+    /* Also if the allocation failed: the other ranks still wait for this rank's message. */
     hotbed_status shared = share(comm, bytes, window, notices, stream);
     if (status == HOTBED_OK)
         status = shared;

@@ -99,7 +99,7 @@ typedef struct hotbed_path {
     uint64_t capacity; /* capacity of a message in keys; 0: exact */
     uint64_t bound;    /* upper bound of the keys received */
     uint64_t num_keys; /* keys of this batch: `bound` unless the host knows the number */
-    hotbed_memory memory, pooled_memory;
+    hotbed_memory memory;
     hotbed_ticket *ticket;
     hotbed_ends to, from;            /* messages */
     hotbed_ends owner_out, owner_in; /* the owner's rows that go out, gradients that come in */

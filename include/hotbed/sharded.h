@@ -51,8 +51,8 @@
  *   TWO_PHASE   sizes first, then exact messages; the host waits once per batch. Accepts any batch
  *   ONE_SIDED   as FIXED, but kernels write into other ranks' memory: no host wait
  *
- * A rank alone sends nothing: its lookups get its batches themselves, whatever the plan, so that it
- * has no sizes to wait for, and no batch overflows.
+ * With one rank nothing is sent: the lookups read the caller's batch, whatever the plan. There are
+ * no sizes to wait for, and no batch overflows.
  *
  * A batch overflows if it has more keys for some rank than a message holds. All ranks see the
  * overflow in the same batch, and none uses any part of it. With HOTBED_OVERFLOW_REPLAY, prefetch

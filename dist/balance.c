@@ -13,6 +13,8 @@
 #include "dist/partition.h"
 
 #define ITEMS_MOST ((uint64_t)1 << 30)
+#define ROW_BYTES_MOST                                                                             \
+    ((uint64_t)1 << 30) /* so that the rows of ITEMS_MOST samples are 2^60 bytes */
 
 /* Memory that a callback of the stream reads and writes: all of it pinned. */
 typedef struct plan {
@@ -31,6 +33,7 @@ struct hotbed_balance {
     hotbed_balance_options options;
     uint32_t rank, world;
     hotbed_backend backend;
+    int device;
     const hotbed_balance_kernels *kernels;
     hotbed_memory memory, pinned;
     plan plan;
@@ -61,6 +64,10 @@ static hotbed_status check_options(const hotbed_balance_options *o, uint32_t wor
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "balance: max_keys %llu, max_new_keys %llu are not in [1, 2^30]",
             (unsigned long long)o->max_keys, (unsigned long long)o->max_new_keys);
+    if (o->max_row_bytes > ROW_BYTES_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "balance: max_row_bytes %llu is over 2^30",
+            (unsigned long long)o->max_row_bytes);
     return HOTBED_OK;
 }
 
@@ -158,9 +165,11 @@ hotbed_status hotbed_balance_create(
     b->options = o;
     b->rank = hotbed_comm_rank(comm);
     b->world = hotbed_comm_size(comm);
+    b->backend = hotbed_stream_backend(stream);
+    b->device = hotbed_stream_device(stream);
     b->kernels = &hotbed_balance_kernels_host;
 #if defined(HOTBED_WITH_CUDA)
-    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
+    if (b->backend == HOTBED_BACKEND_CUDA)
         b->kernels = &hotbed_balance_kernels_cuda;
 #endif
     hotbed_status status = create(b, stream);
@@ -209,6 +218,17 @@ static void partition_call(void *argument) {
 
 /* --- start and finish ------------------------------------------------------------------------------------- */
 
+/* The communicator may accept streams of several backends and devices, but the memory is of one. */
+static hotbed_status check_stream(const hotbed_balance *b, const hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_comm_check_stream(b->comm, stream));
+    if (hotbed_stream_backend(stream) == b->backend && hotbed_stream_device(stream) == b->device)
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the balance of %s %d",
+        hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
+        hotbed_backend_name(b->backend), b->device);
+}
+
 static hotbed_status check_kjt(const hotbed_balance *b, const hotbed_kjt *kjt) {
     const hotbed_balance_options *o = &b->options;
     if (kjt->num_features != o->num_features || kjt->batch_size > o->batch_size ||
@@ -253,7 +273,7 @@ hotbed_status hotbed_balance_start(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "%s is NULL", balance == NULL ? "balance" : "stream");
     hotbed_balance *b = balance;
-    HOTBED_TRY(hotbed_comm_check_stream(b->comm, stream));
+    HOTBED_TRY(check_stream(b, stream));
     HOTBED_TRY(hotbed_kjt_read(kjt, &k));
     HOTBED_TRY(check_kjt(b, &k));
     size_t bytes = ((size_t)b->options.batch_size + 1) * sizeof(uint64_t);
@@ -289,10 +309,10 @@ hotbed_status hotbed_balance_finish(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "balance or stream is NULL");
     HOTBED_TRY(hotbed_output_check(out, "hotbed_balanced"));
     hotbed_balance *b = balance;
+    HOTBED_TRY(check_stream(b, stream));
     if (!b->started)
         return hotbed_fail(HOTBED_ERR_STATE, "the balance was not started");
     hotbed_balance_view *v = &b->view;
-    HOTBED_TRY(hotbed_comm_check_stream(b->comm, stream));
     HOTBED_TRY(b->kernels->lengths(v, stream));
     HOTBED_TRY(hotbed_scan(
         (uint64_t)v->shape.rows + 1, v->starts, v->starts, b->scratch, b->scratch_bytes, stream));
@@ -324,6 +344,7 @@ hotbed_status hotbed_balance_rows(
     if (balance == NULL || rows == NULL || new_rows == NULL || stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "balance, rows, new_rows or stream is NULL");
     hotbed_balance *b = balance;
+    HOTBED_TRY(check_stream(b, stream));
     if (row_bytes < 1 || row_bytes > b->options.max_row_bytes)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "rows of %llu bytes are not in [1, %llu]",

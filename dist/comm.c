@@ -59,7 +59,7 @@ const char *hotbed_comm_operation_name(hotbed_comm_operation operation) {
     return "unknown";
 }
 
-static hotbed_status fail_null(const char *function, const char *argument) {
+hotbed_status hotbed_comm_fail_null(const char *function, const char *argument) {
     return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: %s is NULL", function, argument);
 }
 
@@ -159,9 +159,9 @@ hotbed_status hotbed_comm_check_host_stream(const hotbed_comm *comm, const hotbe
 
 hotbed_status hotbed_comm_check_stream(const hotbed_comm *comm, const hotbed_stream *stream) {
     if (comm == NULL)
-        return fail_null("hotbed_comm_check_stream", "comm");
+        return hotbed_comm_fail_null("hotbed_comm_check_stream", "comm");
     if (stream == NULL)
-        return fail_null("hotbed_comm_check_stream", "stream");
+        return hotbed_comm_fail_null("hotbed_comm_check_stream", "stream");
     return comm->ops->check_stream(comm, stream);
 }
 
@@ -204,9 +204,9 @@ static void poll(hotbed_comm *comm) {
 
 hotbed_status hotbed_comm_failure(hotbed_comm *comm, hotbed_comm_fault *out) {
     if (comm == NULL)
-        return fail_null("hotbed_comm_failure", "comm");
+        return hotbed_comm_fail_null("hotbed_comm_failure", "comm");
     if (out == NULL)
-        return fail_null("hotbed_comm_failure", "out");
+        return hotbed_comm_fail_null("hotbed_comm_failure", "out");
     HOTBED_TRY(hotbed_fork_check());
     poll(comm);
     if (hotbed_comm_has_failed(comm))
@@ -246,7 +246,7 @@ void hotbed_comm_write_log(hotbed_comm *comm, hotbed_comm_operation operation, u
 
 hotbed_status hotbed_comm_log_digest(const hotbed_comm *comm, uint64_t *calls, uint64_t *digest) {
     if (comm == NULL)
-        return fail_null("hotbed_comm_log_digest", "comm");
+        return hotbed_comm_fail_null("hotbed_comm_log_digest", "comm");
     if (calls != NULL)
         *calls = comm->calls;
     if (digest != NULL)
@@ -257,9 +257,9 @@ hotbed_status hotbed_comm_log_digest(const hotbed_comm *comm, uint64_t *calls, u
 hotbed_status hotbed_comm_log_read(
     const hotbed_comm *comm, uint64_t first, uint64_t n, hotbed_comm_record *out) {
     if (comm == NULL)
-        return fail_null("hotbed_comm_log_read", "comm");
+        return hotbed_comm_fail_null("hotbed_comm_log_read", "comm");
     if (out == NULL && n > 0)
-        return fail_null("hotbed_comm_log_read", "out");
+        return hotbed_comm_fail_null("hotbed_comm_log_read", "out");
     if (first > comm->calls || n > comm->calls - first)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT,
@@ -373,9 +373,9 @@ hotbed_comm_batch hotbed_comm_batch_of(
 hotbed_status hotbed_comm_check_call(
     const char *function, hotbed_comm *comm, const hotbed_stream *stream) {
     if (comm == NULL)
-        return fail_null(function, "comm");
+        return hotbed_comm_fail_null(function, "comm");
     if (stream == NULL)
-        return fail_null(function, "stream");
+        return hotbed_comm_fail_null(function, "stream");
     HOTBED_TRY(comm->ops->check_stream(comm, stream));
     poll(comm);
     return hotbed_comm_has_failed(comm) ? hotbed_comm_fail(comm) : HOTBED_OK;

@@ -7,10 +7,6 @@
 
 #include <inttypes.h>
 
-static hotbed_status fail_null(const char *function, const char *argument) {
-    return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: %s is NULL", function, argument);
-}
-
 static hotbed_status check_data(const char *function, const void *data, uint64_t bytes) {
     if (data == NULL && bytes > 0)
         return hotbed_fail(
@@ -86,9 +82,9 @@ static hotbed_status add_counts(
 static hotbed_status check_exchange(
     const char *function, const hotbed_comm *comm, const hotbed_exchange *x) {
     if (x->send_bytes == NULL)
-        return fail_null(function, "send_bytes");
+        return hotbed_comm_fail_null(function, "send_bytes");
     if (x->recv_bytes == NULL)
-        return fail_null(function, "recv_bytes");
+        return hotbed_comm_fail_null(function, "recv_bytes");
     uint64_t sent, received;
     HOTBED_TRY(add_counts(function, x->send_bytes, comm->size, UINT64_MAX, &sent));
     HOTBED_TRY(add_counts(function, x->recv_bytes, comm->size, UINT64_MAX, &received));
@@ -106,7 +102,7 @@ static hotbed_status enqueue_exchanges(
     bool own_stays, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_comm_check_call(function, comm, stream));
     if (exchanges == NULL)
-        return fail_null(function, "exchanges");
+        return hotbed_comm_fail_null(function, "exchanges");
     if (n < 1 || n > HOTBED_EXCHANGES_MAX)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "%s: %u exchanges are not in [1, %d]", function, n,
@@ -185,10 +181,11 @@ static hotbed_status add_up(const hotbed_comm_sum_args *args, hotbed_stream *str
     return hotbed_comm_sum_kernels_host.sum(args, stream);
 }
 
-/* Send each rank its range of `send`, and add up the received ranges into `to`. */
+/* Send each rank its range of `send`, and add up the received ranges into `to`. The sum is
+ * logged, with the bytes of all ranges, when it has its scratch memory. */
 static hotbed_status enqueue_sum(
-    hotbed_comm *comm, hotbed_comm_operation operation, hotbed_comm_part part, float scale,
-    float *to, hotbed_stream *stream) {
+    hotbed_comm *comm, hotbed_comm_operation operation, hotbed_comm_part part, uint64_t all_bytes,
+    float scale, float *to, hotbed_stream *stream) {
     uint64_t bytes = hotbed_comm_range(&part, comm->size, comm->rank).bytes;
     HOTBED_TRY(check_product("a sum over ranks", comm->size, bytes, SIZE_MAX));
     void *scratch = NULL;
@@ -196,6 +193,7 @@ static hotbed_status enqueue_sum(
     hotbed_comm_batch batch = hotbed_comm_batch_of(comm, operation, 1);
     batch.parts[0] = part;
     batch.parts[0].recv = scratch;
+    hotbed_comm_write_log(comm, operation, all_bytes);
     HOTBED_TRY(hotbed_comm_enqueue(comm, &batch, stream));
     hotbed_comm_sum_args args = {
         .parts = scratch,
@@ -224,8 +222,7 @@ hotbed_status hotbed_comm_all_reduce(
     float *own = recv;
     if (n > 0)
         own += hotbed_comm_range(&part, comm->size, comm->rank).offset / sizeof(float);
-    hotbed_comm_write_log(comm, HOTBED_COMM_ALL_REDUCE, bytes);
-    HOTBED_TRY(enqueue_sum(comm, HOTBED_COMM_ALL_REDUCE, part, scale, own, stream));
+    HOTBED_TRY(enqueue_sum(comm, HOTBED_COMM_ALL_REDUCE, part, bytes, scale, own, stream));
     hotbed_comm_batch batch = hotbed_comm_batch_of(comm, HOTBED_COMM_ALL_REDUCE, 1);
     batch.parts[0] = (hotbed_comm_part){
         .kind = HOTBED_PART_COLLECT,
@@ -241,16 +238,16 @@ hotbed_status hotbed_comm_reduce_scatter(
     const char *function = "hotbed_comm_reduce_scatter";
     HOTBED_TRY(hotbed_comm_check_call(function, comm, stream));
     if (counts == NULL)
-        return fail_null(function, "counts");
+        return hotbed_comm_fail_null(function, "counts");
     uint64_t sum;
     HOTBED_TRY(add_counts(function, counts, comm->size, (uint64_t)1 << 61, &sum));
-    HOTBED_TRY(check_data(function, send, sum));
-    HOTBED_TRY(check_data(function, recv, counts[comm->rank]));
+    HOTBED_TRY(check_data(function, send, sum * sizeof(float)));
+    HOTBED_TRY(check_data(function, recv, counts[comm->rank] * sizeof(float)));
     hotbed_comm_part part = {
         .kind = HOTBED_PART_SCATTER,
         .send = (const uint8_t *)send,
         .counts = counts,
     };
-    hotbed_comm_write_log(comm, HOTBED_COMM_REDUCE_SCATTER, sum * sizeof(float));
-    return enqueue_sum(comm, HOTBED_COMM_REDUCE_SCATTER, part, scale, recv, stream);
+    return enqueue_sum(
+        comm, HOTBED_COMM_REDUCE_SCATTER, part, sum * sizeof(float), scale, recv, stream);
 }

@@ -113,12 +113,12 @@ static hotbed_status fail_mpi(const char *call, int error) {
 
 /* Make sure that MPI is initialized with threads, by us or by the program. */
 static hotbed_status start_mpi(void) {
-    int initialised = 0, finalized = 0, threads = MPI_THREAD_SINGLE;
-    (void)MPI_Initialized(&initialised);
+    int initialized = 0, finalized = 0, threads = MPI_THREAD_SINGLE;
+    (void)MPI_Initialized(&initialized);
     (void)MPI_Finalized(&finalized);
     if (finalized)
-        return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "MPI was finalised in this process");
-    if (initialised) {
+        return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "MPI was finalized in this process");
+    if (initialized) {
         (void)MPI_Query_thread(&threads);
     } else {
         int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &threads);
@@ -130,7 +130,7 @@ static hotbed_status start_mpi(void) {
     if (threads < MPI_THREAD_MULTIPLE)
         return hotbed_fail(
             HOTBED_ERR_UNSUPPORTED,
-            "MPI was initialised with thread level %d, but streams need MPI_THREAD_MULTIPLE",
+            "MPI was initialized with thread level %d, but streams need MPI_THREAD_MULTIPLE",
             threads);
     return HOTBED_OK;
 }

@@ -19,7 +19,7 @@ hotbed_comm_span hotbed_comm_range(const hotbed_comm_part *part, uint32_t size, 
         return (hotbed_comm_span){
             offset_of(NULL, part->counts, p) * sizeof(float), part->counts[p] * sizeof(float)};
     uint64_t floats = part->bytes / sizeof(float);
-    uint64_t most = (floats + size - 1) / size; /* bytes of one rank */
+    uint64_t most = (floats + size - 1) / size; /* floats of one rank */
     uint64_t begin = p * most < floats ? p * most : floats;
     uint64_t end = begin + most < floats ? begin + most : floats;
     return (hotbed_comm_span){begin * sizeof(float), (end - begin) * sizeof(float)};

@@ -72,10 +72,12 @@ static uint32_t first_missing(const group *g, uint64_t number, bool finished) {
     return p;
 }
 
-/* Wait until all ranks have arrived at this rank's run, or, if `finished`, have finished it. A rank
+/* Wait until all ranks have arrived at this rank's run, or, if `finished`, have finished it. Each of
+ * the two waits has the whole deadline: the last rank to arrive begins to copy only then. A rank
  * that failed may free its memory after it has arrived. Failures after all have finished do not
  * concern this run. */
-static bool meet(hotbed_comm *comm, group *g, bool finished, uint64_t until) {
+static bool meet(hotbed_comm *comm, group *g, bool finished) {
+    uint64_t until = hotbed_comm_now() + (uint64_t)comm->deadline_ms * 1000000U;
     for (bool in_time = true;;) {
         uint32_t missing = first_missing(g, comm->runs, finished);
         if (missing == g->size && (finished || g->fault.reason == HOTBED_COMM_WELL)) {
@@ -94,8 +96,8 @@ static bool meet(hotbed_comm *comm, group *g, bool finished, uint64_t until) {
         else if (!in_time)
             (void)hotbed_comm_record_fault(
                 comm, HOTBED_COMM_DEADLINE, (int32_t)missing, comm->runs,
-                "operation %" PRIu64 ": rank %u did not come within %u ms", comm->runs, missing,
-                comm->deadline_ms);
+                "operation %" PRIu64 ": rank %u did not %s within %u ms", comm->runs, missing,
+                finished ? "finish" : "come", comm->deadline_ms);
         if (hotbed_comm_has_failed(comm)) {
             fail_group(comm, g);
             return false;
@@ -156,11 +158,10 @@ static bool compare_and_copy(hotbed_comm *comm, const group *g, const hotbed_com
 static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     group *g = group_of(comm);
     member *me = &g->members[comm->rank];
-    uint64_t until = hotbed_comm_now() + (uint64_t)comm->deadline_ms * 1000000U;
     pthread_mutex_lock(&g->lock);
     me->batch = batch;
     me->arrived = comm->runs;
-    bool well = meet(comm, g, false, until);
+    bool well = meet(comm, g, false);
     if (well) {
         g->copying++;
         pthread_mutex_unlock(&g->lock);
@@ -169,7 +170,7 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
         g->copying--;
         if (well) {
             me->finished = comm->runs;
-            well = meet(comm, g, true, until);
+            well = meet(comm, g, true);
         } else {
             fail_group(comm, g);
         }

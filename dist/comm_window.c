@@ -30,11 +30,11 @@ void hotbed_window_destroy(hotbed_window *window) {
 }
 
 void *hotbed_window_data(const hotbed_window *window) {
-    return window->data;
+    return window == NULL ? NULL : window->data;
 }
 
 void *const *hotbed_window_parts(const hotbed_window *window) {
-    return window->parts;
+    return window == NULL ? NULL : window->parts;
 }
 
 hotbed_status hotbed_window_barrier(hotbed_window *window, hotbed_stream *stream) {
@@ -63,7 +63,7 @@ void hotbed_comm_local_window_destroy(hotbed_window *base) {
     hotbed_delete(window);
 }
 
-/* Free everything but the other ranks' addresses. */
+/* Allocate everything; the addresses of the other ranks are not known yet. */
 static hotbed_status alloc(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, local_window **out) {
     local_window *window = hotbed_new(sizeof *window);
@@ -124,18 +124,20 @@ static hotbed_status share(
                 "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p,
                 notices[p].bytes, comm->rank, bytes);
     }
-    for (uint32_t p = 0; p < comm->size; p++)
-        HOTBED_TRY(
-            hotbed_copy(&window->base.parts[p], &notices[p].data, sizeof notices[p].data, stream));
-    return hotbed_stream_finish(stream);
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t p = 0; p < comm->size && status == HOTBED_OK; p++)
+        status =
+            hotbed_copy(&window->base.parts[p], &notices[p].data, sizeof notices[p].data, stream);
+    hotbed_status finished = hotbed_stream_finish(stream); /* also if a copy failed: others run */
+    return status != HOTBED_OK ? status : finished;
 }
 
 hotbed_status hotbed_comm_local_window_create(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, hotbed_window **out) {
-    notice notices
-        [HOTBED_COMM_RANKS_MAX]; /* allocation failed; the other ranks still wait for this rank's message */
+    notice notices[HOTBED_COMM_RANKS_MAX];
     local_window *window = NULL;
     hotbed_status status = alloc(comm, bytes, stream, &window);
+    /* Also if the allocation failed: the other ranks still wait for this rank's message. */
     hotbed_status shared = share(comm, bytes, window, notices, stream);
     if (status == HOTBED_OK)
         status = shared;

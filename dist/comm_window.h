@@ -27,11 +27,11 @@ hotbed_status hotbed_window_create(
  * ranks. Memory that another rank still maps is freed with the communicator. NULL is allowed. */
 void hotbed_window_destroy(hotbed_window *window);
 
-/* Return this rank's part: device memory, 256-byte aligned. */
+/* Return this rank's part: device memory, 256-byte aligned. NULL if the window is. */
 void *hotbed_window_data(const hotbed_window *window);
 
 /* Return the parts of all ranks: [size] pointers in device memory, for kernels. Entry p is rank p's
- * part at the address that this rank uses. */
+ * part at the address that this rank uses. NULL if the window is. */
 void *const *hotbed_window_parts(const hotbed_window *window);
 
 /* Make stores visible between ranks. Stores into any part by this rank's earlier work on `stream`

@@ -10,12 +10,12 @@
 #include <stdlib.h>
 
 enum { KINDS = 3 };
+#define ROWS_MOST ((uint64_t)1 << 30) /* limit of rows, keys and bags: positions are 32-bit words */
 
 /* --- checks ------------------------------------------------------------------------------------------- */
 
 static hotbed_status check_options(
     const hotbed_sharded_options *o, const hotbed_storage_options *s) {
-    const uint64_t most = (uint64_t)1 << 30;
     if (s->num_tables < 1 || s->num_tables > HOTBED_TABLES_MOST || s->tables == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "num_tables %u is not in [1, %d], or tables is NULL",
@@ -38,15 +38,15 @@ static hotbed_status check_options(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "gradient_scale %g is not finite", (double)o->gradient_scale);
     uint32_t features = s->num_features == 0 ? s->num_tables : s->num_features;
-    if (o->max_batch_size < 1 || (uint64_t)o->max_batch_size * features > most)
+    if (o->max_batch_size < 1 || (uint64_t)o->max_batch_size * features > ROWS_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "max_batch_size %u of %u features: rows are not in [1, 2^30]",
             o->max_batch_size, features);
-    if (o->max_keys < 1 || o->max_keys > most)
+    if (o->max_keys < 1 || o->max_keys > ROWS_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "max_keys %llu is not in [1, 2^30]",
             (unsigned long long)o->max_keys);
-    if (o->capacity > most)
+    if (o->capacity > ROWS_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "capacity %llu is over 2^30", (unsigned long long)o->capacity);
     if (o->weighted && s->pooling == HOTBED_POOL_NONE)
@@ -138,6 +138,17 @@ static hotbed_status read_routes(hotbed_sharded *c, const hotbed_route_kind *rou
     return HOTBED_OK;
 }
 
+/* Check that a pooled lookup can number the bags of all ranks. */
+static hotbed_status check_bags(const hotbed_sharded *c, const hotbed_group *g) {
+    uint64_t rows = (uint64_t)g->num_features * c->options.max_batch_size; /* at most 2^30 */
+    if (c->pooling == HOTBED_POOL_NONE || rows * c->world <= ROWS_MOST)
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_ARGUMENT,
+        "max_batch_size %u: a lookup of %u features on %u ranks has %llu bags, over 2^30",
+        c->options.max_batch_size, g->num_features, c->world, (unsigned long long)rows * c->world);
+}
+
 /* Order features by group, and within a group by table as a storage requires; columns in the
  * caller's order. */
 static hotbed_status make_groups(hotbed_sharded *c) {
@@ -148,14 +159,13 @@ static hotbed_status make_groups(hotbed_sharded *c) {
         g->first_feature = placed;
         g->tables = hotbed_new(c->num_tables * sizeof *g->tables);
         g->counts = hotbed_new(c->world * sizeof *g->counts);
-        if (g->tables == NULL || g->counts == NULL) {
-            c->num_groups++; /* set before it can fail, so that it is freed */
+        c->num_groups++; /* before the first error, so that the group is freed */
+        if (g->tables == NULL || g->counts == NULL)
             return fail_memory(c);
-        }
         for (uint32_t t = 0; t < c->num_tables; t++) {
             if (c->table_info[t].route.kind != g->kind)
                 continue;
-            c->table_info[t].lookup = c->num_groups;
+            c->table_info[t].lookup = c->num_groups - 1;
             c->table_info[t].table = g->num_tables;
             g->tables[g->num_tables++] = t;
             for (uint32_t f = 0; f < c->num_features; f++)
@@ -165,16 +175,16 @@ static hotbed_status make_groups(hotbed_sharded *c) {
                 }
         }
         g->num_features = placed - g->first_feature;
-        if (g->num_features > 0)
-            c->num_groups++;
-        else if (g->num_tables > 0)
+        if (g->num_tables > 0 && g->num_features == 0)
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "tables routed %s, as %s, have no feature",
                 hotbed_route_name(g->kind), c->tables[g->tables[0]].name);
-        else {
+        HOTBED_TRY(check_bags(c, g));
+        if (g->num_tables == 0) { /* no table has the rule: the next rule gets the place */
             hotbed_delete(g->tables);
             hotbed_delete(g->counts);
             memset(g, 0, sizeof *g);
+            c->num_groups--;
         }
     }
     for (uint32_t f = 0; f < c->num_features; f++)
@@ -359,6 +369,8 @@ static hotbed_status init_static(
         if (status == HOTBED_OK)
             status = hotbed_storage_clear(initial, 0, stream); /* waits: `at` can be reused */
     }
+    if (status != HOTBED_OK)
+        (void)!hotbed_stream_finish(stream); /* enqueued work still uses the memory */
     hotbed_memory_free(&host);
     for (int i = 0; i < 3; i++)
         hotbed_memory_free(memories[i]);

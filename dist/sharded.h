@@ -99,7 +99,7 @@ typedef struct hotbed_path {
     uint64_t capacity; /* capacity of a message in keys; 0: exact */
     uint64_t bound;    /* upper bound of the keys received */
     uint64_t num_keys; /* keys of this batch: `bound` unless the host knows the number */
-    hotbed_memory memory, pooled_memory;
+    hotbed_memory memory;
     hotbed_ticket *ticket;
     hotbed_ends to, from;            /* messages */
     hotbed_ends owner_out, owner_in; /* the owner's rows that go out, gradients that come in */
@@ -138,7 +138,10 @@ typedef struct hotbed_part {
     hotbed_pick_view pick;
     /* Pooling NONE: where the keys of the part are in the caller's batch; NULL: in the same places. */
     const uint32_t *sources;
-    uint32_t *mapped;       /* [num_features] host copy of pick.features */
+    uint32_t *mapped;      /* [num_features] numbers of the part's features in the batch */
+    bool features_current; /* the work enqueued so far leaves `mapped` in pick.features */
+    /* A recorded graph writes pick.features, and its launches are not seen here. */
+    bool features_recorded;
     hotbed_step_view dedup; /* distinct keys, and the sums of their gradients */
     void *scratch;
     size_t scratch_bytes;
@@ -286,10 +289,13 @@ hotbed_status hotbed_part_place_gradients(
 uint32_t hotbed_part_find_feature(
     const hotbed_sharded *c, const hotbed_kjt *kjt, uint32_t feature, uint32_t guess);
 
-/* Find the part's features in the batch; copy their numbers to the device if they differ from the
- * last batch's. */
-hotbed_status hotbed_part_map_features(
-    hotbed_part *part, const hotbed_kjt *kjt, hotbed_stream *stream);
+/* Find the part's features in the batch: sets `mapped`. */
+void hotbed_part_map_features(hotbed_part *part, const hotbed_kjt *kjt);
+
+/* Copy `mapped` to pick.features, unless pick.features has it already. Called before the features
+ * are picked. A recorded graph always copies, because other graphs and batches may run between the
+ * recording and its launches; once one is recorded, every batch copies. */
+hotbed_status hotbed_part_put_features(hotbed_part *part, hotbed_stream *stream);
 
 /* Whether the batch has the part's features and no others, in their order, so that its arrays are
  * the part's. The features must have been mapped. */

@@ -61,7 +61,7 @@ static hotbed_status start_part(
     const hotbed_kjt *kjt = &m->kjt;
     hotbed_batch *batch = &part->batch;
     hotbed_pick_view pick = part->pick;
-    HOTBED_TRY(hotbed_part_map_features(part, kjt, stream));
+    hotbed_part_map_features(part, kjt);
     bool whole = hotbed_part_has_order_of(part, kjt);
     hotbed_batch_init(batch);
     batch->batch_size = kjt->batch_size;
@@ -92,6 +92,7 @@ static hotbed_status start_part(
     batch->weights = pick.weights;
     part->bag_starts = pick.starts;
     part->sources = part->row_bytes != 0 ? pick.sources : NULL;
+    HOTBED_TRY(hotbed_part_put_features(part, stream));
     HOTBED_TRY(hotbed_kjt_pick(&pick, part->scratch, part->scratch_bytes, stream));
     return hotbed_kjt_pick_offsets(&pick, part->offsets, stream);
 }

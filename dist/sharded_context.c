@@ -177,6 +177,23 @@ static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
     return HOTBED_OK;
 }
 
+/* Read the caller's structs. The size of the first one is the stride of the array. */
+static hotbed_status read_kjts(
+    const hotbed_sharded_context *context, const hotbed_kjt *kjts, hotbed_kjt *read) {
+    uint32_t stride, size;
+    memcpy(&stride, kjts, sizeof stride);
+    for (uint32_t i = 0; i < context->num_members; i++) {
+        const void *from = (const unsigned char *)kjts + (size_t)i * stride;
+        memcpy(&size, from, sizeof size);
+        if (size != stride)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "kjt %u: size %u is not the first kjt's %u", i, size, stride);
+        HOTBED_TRY(hotbed_kjt_read(from, &read[i]));
+        HOTBED_TRY(check_kjt(&context->members[i], &read[i]));
+    }
+    return HOTBED_OK;
+}
+
 /* Whether the part removes the duplicates of the caller's keys where they are. */
 static bool dedups_in_place(const hotbed_part *part, const hotbed_kjt *kjt) {
     return part->group->dedup && hotbed_part_has_order_of(part, kjt);
@@ -221,8 +238,10 @@ static hotbed_status start_part(
     p->bases = m->kjt.strides == NULL ? NULL : m->bases;
     p->stride = m->kjt.batch_size;
     part->sources = dedups_in_place(part, &m->kjt) ? NULL : p->sources;
-    if (part->sources != NULL)
+    if (part->sources != NULL) {
+        HOTBED_TRY(hotbed_part_put_features(part, stream));
         HOTBED_TRY(hotbed_kjt_pick(p, part->scratch, part->scratch_bytes, stream));
+    }
     part->dedup.batch.bound = part->bucketize.bound = kjt->bound;
     part->bucketize.capacity = part->group->capacity;
     if (part->group->dedup)
@@ -235,7 +254,7 @@ static hotbed_status start_member(
     hotbed_part *parts = &context->parts[m->first_part];
     hotbed_kjt_view view = hotbed_kjt_view_of(&m->kjt, m->starts, m->bad, stream);
     for (uint32_t g = 0; g < m->sharded->num_groups; g++)
-        HOTBED_TRY(hotbed_part_map_features(&parts[g], &m->kjt, stream));
+        hotbed_part_map_features(&parts[g], &m->kjt);
     /* A batch in the order of a part has no other parts. */
     if (!has_one_key_a_row(&m->kjt) || !dedups_in_place(parts, &m->kjt)) {
         if (m->kjt.strides != NULL)
@@ -264,10 +283,7 @@ hotbed_status hotbed_sharded_input_dist(
     hotbed_kjt read[HOTBED_MEMBERS_MOST];
     if (context == NULL || kjts == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", context == NULL ? "context" : "kjts");
-    for (uint32_t i = 0; i < context->num_members; i++) {
-        HOTBED_TRY(hotbed_kjt_read(&kjts[i], &read[i]));
-        HOTBED_TRY(check_kjt(&context->members[i], &read[i]));
-    }
+    HOTBED_TRY(read_kjts(context, kjts, read));
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "input_dist"));
     HOTBED_TRY(release(context, stream));
     context->watched = context->settled = context->replayed = false;

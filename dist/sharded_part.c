@@ -558,20 +558,28 @@ uint32_t hotbed_part_find_feature(
     return hotbed_kjt_find(kjt, c->features[feature]);
 }
 
-hotbed_status hotbed_part_map_features(
-    hotbed_part *part, const hotbed_kjt *kjt, hotbed_stream *stream) {
+void hotbed_part_map_features(hotbed_part *part, const hotbed_kjt *kjt) {
     const hotbed_group *g = part->group;
-    bool changed = false;
     for (uint32_t f = 0; f < g->num_features; f++) {
         uint32_t feature = part->sharded->order[g->first_feature + f];
         uint32_t found = hotbed_part_find_feature(part->sharded, kjt, feature, part->mapped[f]);
-        changed = changed || found != part->mapped[f];
+        if (found != part->mapped[f])
+            part->features_current = false;
         part->mapped[f] = found;
     }
-    if (!changed)
+}
+
+hotbed_status hotbed_part_put_features(hotbed_part *part, hotbed_stream *stream) {
+    bool recording = hotbed_stream_recording(stream);
+    if (part->features_current && !recording && !part->features_recorded)
         return HOTBED_OK;
-    return hotbed_kjt_put(
-        (uint32_t *)(uintptr_t)part->pick.features, part->mapped, g->num_features, stream);
+    part->features_current = false;
+    part->features_recorded = part->features_recorded || recording;
+    HOTBED_TRY(hotbed_kjt_put(
+        (uint32_t *)(uintptr_t)part->pick.features, part->mapped, part->group->num_features,
+        stream));
+    part->features_current = !recording;
+    return HOTBED_OK;
 }
 
 /* --- the exchange of rows --------------------------------------------------------------------------------- */

@@ -358,6 +358,25 @@ static hotbed_status add_plan(search *f, const hotbed_program *p, bool own_group
     return HOTBED_OK;
 }
 
+/* Evaluate the caller's plans. The size of the first one is the stride of the array. */
+static hotbed_status add_others(search *f, const hotbed_schedule_options *o) {
+    hotbed_pipeline_plan_report report = {.size = sizeof report};
+    uint32_t stride = 0, size;
+    if (o->num_also > 0)
+        memcpy(&stride, o->also, sizeof stride);
+    for (uint32_t n = 0; n < o->num_also; n++) {
+        const void *plan = (const unsigned char *)o->also + (size_t)n * stride;
+        memcpy(&size, plan, sizeof size);
+        if (size != stride)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "schedule: size %u of other plan %u is not the first one's %u",
+                size, n, stride);
+        HOTBED_TRY(hotbed_program_read(plan, f->program, &report));
+        HOTBED_TRY(add_plan(f, f->program, true));
+    }
+    return HOTBED_OK;
+}
+
 static hotbed_status find(
     const hotbed_pipeline_plan *plan, const hotbed_schedule_options *o, search *f,
     hotbed_program *serial) {
@@ -377,11 +396,7 @@ static hotbed_status find(
         try_all(f, cuts, 0, n, limit);
     if (f->no_memory)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a candidate of a schedule");
-    for (uint32_t n = 0; n < o->num_also; n++) {
-        HOTBED_TRY(hotbed_program_read(&o->also[n], f->program, &report));
-        HOTBED_TRY(add_plan(f, f->program, true));
-    }
-    return HOTBED_OK;
+    return add_others(f, o);
 }
 
 static hotbed_status read_options(

@@ -122,7 +122,8 @@ static hotbed_status input_dist(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "module '%s' takes one keyed jagged tensor, not %u arguments",
             m->name, n);
-    p->kjt = *(const hotbed_kjt *)arguments[0];
+    HOTBED_TRY(hotbed_kjt_read(arguments[0], &p->kjt));
+    p->kjt.size = sizeof p->kjt; /* of this library, also if the caller's struct has another size */
     p->output.num_rows =
         m->collection->pooling == HOTBED_POOL_NONE ? p->kjt.num_keys : p->kjt.batch_size;
     p->output.bytes = p->output.num_rows * m->columns * m->element;

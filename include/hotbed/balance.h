@@ -55,7 +55,8 @@ typedef struct hotbed_balance_options {
     uint64_t max_keys;     /* keys of a rank's original batch; required */
     /* Keys of a rank's new batch; 0: world * max_keys, which is always enough. */
     uint64_t max_new_keys;
-    uint64_t max_row_bytes; /* size of a row in hotbed_balance_rows(); 0: 64 */
+    /* Largest size of a row in hotbed_balance_rows(), at most 2^30; 0: 64. */
+    uint64_t max_row_bytes;
 } hotbed_balance_options;
 
 /* Set every field to its default. `size` is the caller's sizeof(hotbed_balance_options); C programs
@@ -82,9 +83,9 @@ HOTBED_API void hotbed_balance_destroy(hotbed_balance *balance);
  *   workloads  in  [batch_size of kjt] device, the sum over all ranks below 2^64; NULL: the number
  *                  of keys of each sample
  *
- * Errors: ARGUMENT (as hotbed_kjt_check(); more features, samples or keys than the options allow),
- * COMM, MEMORY (recording), DEVICE. Faults: RANGE (invalid lengths or offsets: the batch then
- * counts as empty). */
+ * Errors: ARGUMENT (as hotbed_kjt_check(); more features, samples or keys than the options allow; a
+ * stream of another backend or device), COMM, MEMORY (recording), DEVICE. Faults: RANGE (invalid
+ * lengths or offsets: the batch then counts as empty). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_balance_start(
     hotbed_balance *balance, const hotbed_kjt *kjt, const uint64_t *workloads,
     hotbed_stream *stream);
@@ -103,7 +104,8 @@ typedef struct hotbed_balanced {
 
 /* Return this rank's new batch. Asynchronous. A batch of more than max_new_keys keys raises a fault
  * RANGE where it is used, and none of its parts is complete.
- * Errors: ARGUMENT, STATE (not started), MEMORY, DEVICE. */
+ * Errors: ARGUMENT (NULL, a stream of another backend or device), STATE (not started), MEMORY,
+ * DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_balance_finish(hotbed_balance *balance, hotbed_balanced *out, hotbed_stream *stream);
 
@@ -113,8 +115,8 @@ hotbed_balance_finish(hotbed_balance *balance, hotbed_balanced *out, hotbed_stre
  *                  the kjt's samples are not read
  *   new_rows  out  [batch_size, row_bytes] device; zeros for samples that are not real
  *
- * Errors: ARGUMENT (NULL, row_bytes of 0 or over max_row_bytes), STATE (not finished), COMM,
- * DEVICE. */
+ * Errors: ARGUMENT (NULL, row_bytes of 0 or over max_row_bytes, a stream of another backend or
+ * device), STATE (not finished), COMM, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_balance_rows(
     hotbed_balance *balance, uint64_t row_bytes, const void *rows, void *new_rows,
     hotbed_stream *stream);

@@ -144,7 +144,8 @@ typedef struct hotbed_schedule hotbed_schedule; /* opaque; owned by the caller *
  * (to 0.1 %), the list has one.
  *
  * Errors: ARGUMENT (the plan has stages or distances, a cost is below 0 or not finite, an unknown
- * name, too many candidates, one of `also` has a fault or other tasks), MEMORY. */
+ * name, too many candidates, one of `also` has a fault, other tasks, or another size than the first
+ * one), MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_schedule_find(
     const hotbed_pipeline_plan *serial, const hotbed_schedule_options *options,
     hotbed_schedule **out);

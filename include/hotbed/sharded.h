@@ -51,8 +51,8 @@
  *   TWO_PHASE   sizes first, then exact messages; the host waits once per batch. Accepts any batch
  *   ONE_SIDED   as FIXED, but kernels write into other ranks' memory: no host wait
  *
- * A rank alone sends nothing: its lookups get its batches themselves, whatever the plan, so that it
- * has no sizes to wait for, and no batch overflows.
+ * With one rank nothing is sent: the lookups read the caller's batch, whatever the plan. There are
+ * no sizes to wait for, and no batch overflows.
  *
  * A batch overflows if it has more keys for some rank than a message holds. All ranks see the
  * overflow in the same batch, and none uses any part of it. With HOTBED_OVERFLOW_REPLAY, prefetch
@@ -227,9 +227,11 @@ typedef struct hotbed_sharded_options {
     hotbed_plan plan;
     hotbed_overflow overflow;
     hotbed_dedup dedup;
-    float gradient_scale;    /* set to 1 by init */
-    uint32_t max_batch_size; /* samples per feature on a rank; required */
-    uint64_t max_keys;       /* keys of a rank's batch; required */
+    float gradient_scale; /* set to 1 by init */
+    /* Samples per feature on a rank; required. Times the features it is at most 2^30; for pooled
+     * tables of one rule, times their features and the ranks. */
+    uint32_t max_batch_size;
+    uint64_t max_keys; /* keys of a rank's batch; required */
     /* FIXED, ONE_SIDED: keys per message, which is for one rank and group; 0: 1.25 times a rank's
      * share of max_keys, plus 64. */
     uint64_t capacity;
@@ -286,8 +288,8 @@ HOTBED_API void hotbed_sharded_context_destroy(hotbed_sharded_context *context);
  *                 call only. Features are found by name, or by number if the batch has no names;
  *                 other features are ignored.
  *
- * Other errors: ARGUMENT (a feature is missing, or has more samples or keys than the options
- * allow).
+ * Other errors: ARGUMENT (a feature is missing, or has more samples or keys than the options allow;
+ * the kjts have different sizes).
  * Faults: RANGE (invalid lengths or offsets: this rank's batch then counts as empty). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_input_dist(
     hotbed_sharded_context *context, const hotbed_kjt *kjts, hotbed_stream *stream);

@@ -315,11 +315,14 @@ static void samples_follow_the_partition(hotbed_backend backend) {
 
 /* --- refusals --------------------------------------------------------------------------------- */
 
-static void refuse(world_rank *me, const hotbed_balance_options *options) {
+/* Create a balance with one invalid option: ARGUMENT, with a message that contains `text`. */
+static void refuse(world_rank *me, const hotbed_balance_options *options, const char *text) {
     hotbed_balance *balance;
     CHECK_STATUS(
         hotbed_balance_create(options, me->comm, me->stream, &balance), HOTBED_ERR_ARGUMENT);
     CHECK(balance == NULL);
+    if (strstr(hotbed_last_error(), text) == NULL)
+        CHECK_STRING(hotbed_last_error(), text);
 }
 
 static void refusals_body(world_rank *me) {
@@ -332,16 +335,19 @@ static void refusals_body(world_rank *me) {
     good.max_keys = 6;
     good.max_new_keys = 6;
     memset(&o, 0, sizeof o);
-    refuse(me, &o);
+    refuse(me, &o, "init function");
     o = good;
     o.num_features = 0;
-    refuse(me, &o);
+    refuse(me, &o, "0 features");
     o = good;
     o.batch_size = 1U << 30;
-    refuse(me, &o);
+    refuse(me, &o, "1073741824 samples");
     o = good;
     o.max_keys = 0;
-    refuse(me, &o);
+    refuse(me, &o, "max_keys 0");
+    o = good;
+    o.max_row_bytes = ((uint64_t)1 << 63) + 1; /* times the 6 samples of two ranks: 6 bytes */
+    refuse(me, &o, "max_row_bytes 9223372036854775809 is over 2^30");
     CHECK_OK(hotbed_balance_create(&good, me->comm, me->stream, &balance));
     world_bytes keys = world_alloc(me, 64), rows = world_alloc(me, 64);
     CHECK_STATUS(hotbed_balance_finish(balance, &got, me->stream), HOTBED_ERR_STATE);
@@ -378,10 +384,47 @@ static void wrong_arguments_are_refused(hotbed_backend backend) {
     sharded_fixture_run(2, refusals_body, NULL);
 }
 
+/* A communicator of threads accepts streams of both backends, but the balance's memory is of one. */
+static void a_stream_of_another_backend_is_refused(hotbed_backend backend) {
+    (void)backend;
+    if (hotbed_backend_probe(HOTBED_BACKEND_CUDA) != HOTBED_OK)
+        SKIP(hotbed_last_error());
+    static const char text[] = "the stream is of host 0, the balance of cuda 0";
+    hotbed_comm *comm;
+    hotbed_stream *host, *cuda;
+    hotbed_balance *balance;
+    hotbed_balance_options o;
+    hotbed_balanced got = {.size = sizeof got};
+    hotbed_kjt kjt;
+    uint64_t word = 0;
+    CHECK_OK(hotbed_comm_create_threads(NULL, 1, &comm));
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &host));
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_CUDA, 0, &cuda));
+    hotbed_balance_options_init(&o);
+    o.num_features = o.batch_size = 1;
+    o.max_keys = 1;
+    CHECK_OK(hotbed_balance_create(&o, comm, cuda, &balance));
+    hotbed_kjt_init(&kjt);
+    kjt.num_features = kjt.batch_size = 1;
+    kjt.num_keys = 1;
+    kjt.keys = &word;
+    CHECK_STATUS(hotbed_balance_start(balance, &kjt, NULL, host), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), text);
+    CHECK_STATUS(hotbed_balance_finish(balance, &got, host), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), text);
+    CHECK_STATUS(hotbed_balance_rows(balance, 8, &word, &word, host), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), text);
+    hotbed_balance_destroy(balance);
+    hotbed_stream_destroy(cuda);
+    hotbed_stream_destroy(host);
+    hotbed_comm_destroy(comm);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"known_partitions", known_partitions},
     {"sums_are_nearly_equal", sums_are_nearly_equal},
     {"samples_follow_the_partition", samples_follow_the_partition},
     {"wrong_arguments_are_refused", wrong_arguments_are_refused},
+    {"a_stream_of_another_backend_is_refused", a_stream_of_another_backend_is_refused},
     {NULL, NULL},
 };

@@ -622,6 +622,35 @@ static void the_digest_of_a_log_contains_the_tags(hotbed_backend backend) {
     CHECK(digest_of(1) != digest_of(2));
 }
 
+/* Sums that need more scratch memory than a recording can have are not sent, so they are not logged. */
+static void unsent_body(world_rank *me) {
+    enum { FLOATS = 1 << 16 };
+    if (!world_records(me))
+        return;
+    world_bytes data = world_alloc(me, FLOATS * sizeof(float) * me->size);
+    float *floats = data.device.data;
+    uint64_t counts[64], calls = 0;
+    for (uint32_t p = 0; p < me->size; p++)
+        counts[p] = FLOATS;
+    hotbed_graph *graph = NULL;
+    CHECK_OK(hotbed_graph_begin(me->stream));
+    CHECK_STATUS(
+        hotbed_comm_all_reduce(me->comm, FLOATS, 1, floats, floats, me->stream), HOTBED_ERR_STATE);
+    CHECK_STATUS(
+        hotbed_comm_reduce_scatter(me->comm, counts, 1, floats, floats, me->stream),
+        HOTBED_ERR_STATE);
+    CHECK_OK(hotbed_graph_end(me->stream, &graph));
+    hotbed_graph_destroy(graph);
+    CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, NULL));
+    CHECK_EQ(calls, 0);
+    world_free(&data);
+}
+
+static void sums_that_are_not_sent_are_not_logged(hotbed_backend backend) {
+    (void)backend;
+    world_run_all(NULL, unsent_body, NULL);
+}
+
 static void logs_are_the_same_on_all_ranks(hotbed_backend backend) {
     (void)backend;
     hotbed_comm_options options;
@@ -668,6 +697,15 @@ static void arguments_body(world_rank *me) {
     CHECK_STATUS(hotbed_comm_all_reduce(comm, UINT64_MAX, 1, &x, &x, s), bad);
     CHECK_STATUS(hotbed_comm_reduce_scatter(comm, NULL, 1, &x, &x, s), bad);
     CHECK_STATUS(hotbed_comm_reduce_scatter(comm, big, 1, &x, &x, s), bad);
+    /* counts[0] is 4 floats */
+    CHECK_STATUS(hotbed_comm_reduce_scatter(comm, counts, 1, NULL, &x, s), bad);
+    CHECK_STRING(
+        hotbed_last_error(), "hotbed_comm_reduce_scatter: the data is NULL, but has 16 bytes");
+    if (me->rank == 0) {
+        CHECK_STATUS(hotbed_comm_reduce_scatter(comm, counts, 1, &x, NULL, s), bad);
+        CHECK_STRING(
+            hotbed_last_error(), "hotbed_comm_reduce_scatter: the data is NULL, but has 16 bytes");
+    }
     CHECK_STATUS(hotbed_comm_check_stream(comm, NULL), bad);
     CHECK_OK(hotbed_comm_check_stream(comm, s));
     CHECK_STATUS(hotbed_comm_failure(comm, NULL), bad);
@@ -710,6 +748,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_recorded_graph_exchanges_again", a_recorded_graph_exchanges_again},
     {"calls_neither_wait_nor_allocate", calls_neither_wait_nor_allocate},
     {"the_digest_of_a_log_contains_the_tags", the_digest_of_a_log_contains_the_tags},
+    {"sums_that_are_not_sent_are_not_logged", sums_that_are_not_sent_are_not_logged},
     {"logs_are_the_same_on_all_ranks", logs_are_the_same_on_all_ranks},
     {"arguments_are_checked", arguments_are_checked},
     {NULL, NULL},

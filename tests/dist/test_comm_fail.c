@@ -1,13 +1,16 @@
 /* tests/dist/test_comm_fail.c - ranks that abort, leave, are missing or disagree, and what the
  * other ranks report. */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "dist/comm.h"
 #include "tests/dist/world.h"
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 enum { LONG_MS = WORLD_DEADLINE_MS, SHORT_MS = 300, NCCL_MS = 15000 };
@@ -152,6 +155,10 @@ static void a_rank_that_leaves_is_noticed(hotbed_backend backend) {
 
 /* --- deadline ------------------------------------------------------------------------------- */
 
+static void sleep_ms(long ms) {
+    (void)nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
 /* The missing rank is the one that the transport blames when several ranks are late: threads blame
  * the first, MPI the last.  So the right rank is blamed even where a busy machine delays others
  * beyond the deadline. */
@@ -169,7 +176,7 @@ static void late_body(world_rank *me) {
         me->comm->deadline_ms = SHORT_MS;
     if (me->rank == absent(me)) { /* never enters the barrier, and still learns of the failure */
         while (fault.reason == HOTBED_COMM_WELL) {
-            (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+            sleep_ms(1);
             CHECK_OK(hotbed_comm_failure(me->comm, &fault));
         }
     } else {
@@ -187,6 +194,75 @@ static void late_body(world_rank *me) {
 static void a_missing_rank_runs_into_the_deadline(hotbed_backend backend) {
     (void)backend;
     run_worlds(LONG_MS, late_body);
+}
+
+/* Rank 1 arrives shortly before the deadline, and its copy ends after the time that was left: the
+ * first write to its buffer waits in a signal handler.  The library's threads block signals, so rank
+ * 1 copies on its own thread. */
+enum { SLOW_BYTES = 1 << 16, SLOW_DEADLINE_MS = 1500, SLOW_ARRIVES_MS = 1200, SLOW_COPY_MS = 500 };
+static uint8_t *slow_buffer;
+static bool slow_copies; /* atomic; rank 1 has begun to copy */
+
+static void wait_and_unlock(int number, siginfo_t *info, void *context) {
+    uintptr_t at = (uintptr_t)info->si_addr, begin = (uintptr_t)slow_buffer;
+    (void)context;
+    if (at - begin >= SLOW_BYTES) { /* the program's own fault: end it */
+        (void)signal(number, SIG_DFL);
+        return;
+    }
+    __atomic_store_n(&slow_copies, true, __ATOMIC_SEQ_CST);
+    sleep_ms(SLOW_COPY_MS);
+    (void)mprotect(slow_buffer, SLOW_BYTES, PROT_READ | PROT_WRITE);
+}
+
+static void slow_copy_body(world_rank *me) {
+    uint64_t send_bytes[2] = {0}, recv_bytes[2] = {0};
+    world_bytes data = world_alloc(me, SLOW_BYTES);
+    hotbed_exchange x = {
+        .send = data.device.data,
+        .send_bytes = send_bytes,
+        .recv = slow_buffer,
+        .recv_bytes = recv_bytes,
+    };
+    CHECK_OK(warm_up(me));
+    if (me->rank == 0) {
+        send_bytes[1] = SLOW_BYTES;
+        me->comm->deadline_ms = SLOW_DEADLINE_MS;
+    } else {
+        recv_bytes[0] = SLOW_BYTES;
+        sleep_ms(SLOW_ARRIVES_MS);
+    }
+    hotbed_stream_options options;
+    hotbed_stream *stream;
+    hotbed_stream_options_init(&options);
+    options.backend = HOTBED_BACKEND_HOST;
+    options.run_inline = true;
+    CHECK_OK(hotbed_stream_create_with(&options, &stream));
+    hotbed_status status = hotbed_comm_exchange(me->comm, 1, &x, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_stream_sync(stream);
+    hotbed_stream_destroy(stream);
+    if (__atomic_load_n(&slow_copies, __ATOMIC_SEQ_CST))
+        CHECK_OK(status);
+    else /* on a busy machine rank 1 may arrive too late */
+        CHECK_EQ(status, HOTBED_ERR_COMM);
+    if (status == HOTBED_OK && me->rank == 1)
+        CHECK_BYTES(slow_buffer, data.host, SLOW_BYTES);
+    world_free(&data);
+}
+
+static void a_copy_after_a_late_arrival_has_its_own_deadline(hotbed_backend backend) {
+    (void)backend;
+    const world two = {HOTBED_TRANSPORT_THREADS, 2};
+    if (getenv("HOTBED_TEST_TRANSPORT") != NULL)
+        SKIP("is about threads on the host");
+    struct sigaction action = {.sa_sigaction = wait_and_unlock, .sa_flags = SA_SIGINFO}, before;
+    slow_buffer = mmap(NULL, SLOW_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(slow_buffer != MAP_FAILED);
+    CHECK_EQ(sigaction(SIGSEGV, &action, &before), 0);
+    world_run(&two, NULL, slow_copy_body, NULL);
+    CHECK_EQ(sigaction(SIGSEGV, &before, NULL), 0);
+    CHECK_EQ(munmap(slow_buffer, SLOW_BYTES), 0);
 }
 
 /* --- turns ---------------------------------------------------------------------------------- */
@@ -428,6 +504,8 @@ const hotbed_test hotbed_tests[] = {
     {"an_abort_may_come_from_another_thread", an_abort_may_come_from_another_thread},
     {"a_rank_that_leaves_is_noticed", a_rank_that_leaves_is_noticed},
     {"a_missing_rank_runs_into_the_deadline", a_missing_rank_runs_into_the_deadline},
+    {"a_copy_after_a_late_arrival_has_its_own_deadline",
+     a_copy_after_a_late_arrival_has_its_own_deadline},
     {"the_deadline_does_not_run_while_an_earlier_operation_is_held_up",
      the_deadline_does_not_run_while_an_earlier_operation_is_held_up},
     {"an_abort_ends_an_operation_that_waits_for_its_turn",

@@ -105,6 +105,8 @@ static void disagree_body(world_rank *me) {
     CHECK_EQ(window == NULL, me->size > 1);
     hotbed_window_destroy(window);
     CHECK_STATUS(hotbed_window_barrier(NULL, me->stream), HOTBED_ERR_ARGUMENT);
+    CHECK(hotbed_window_data(NULL) == NULL);
+    CHECK(hotbed_window_parts(NULL) == NULL);
     /* All ranks refused, so all continue. */
     CHECK_OK(hotbed_comm_barrier(me->comm, me->stream));
     CHECK_OK(hotbed_stream_sync(me->stream));

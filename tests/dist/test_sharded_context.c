@@ -233,6 +233,33 @@ static void all_ranks_make_the_same_calls(hotbed_backend backend) {
 
 /* --- several collections, several contexts ---------------------------------------------------- */
 
+/* A newer caller's struct: it has a field that the library does not know. */
+typedef struct newer_kjt {
+    hotbed_kjt kjt;
+    uint64_t unknown;
+} newer_kjt;
+
+/* Start the batches, once in an array of the library's structs and once in one of a newer caller's. */
+static void start_several(
+    hotbed_sharded_context *context, const sharded_fixture *fixtures, bool newer,
+    hotbed_stream *stream) {
+    hotbed_kjt kjts[3];
+    newer_kjt larger[3];
+    memset(larger, 0, sizeof larger);
+    for (int i = 0; i < 3; i++) {
+        kjts[i] = larger[i].kjt = fixtures[i].kjt;
+        larger[i].kjt.size = sizeof larger[i];
+    }
+    CHECK_OK(hotbed_sharded_input_dist(context, newer ? &larger[0].kjt : kjts, stream));
+    char text[100];
+    (void)snprintf(
+        text, sizeof text, "kjt 2: size %zu is not the first kjt's %zu", sizeof *kjts - 8,
+        sizeof *kjts);
+    kjts[2].size -= 8;
+    CHECK_STATUS(hotbed_sharded_input_dist(context, kjts, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), text);
+}
+
 static void several_body(world_rank *me) {
     const hotbed_plan *plan = me->argument;
     sharded_case cases[3] = {base, base, base};
@@ -252,14 +279,11 @@ static void several_body(world_rank *me) {
     CHECK_OK(hotbed_sharded_create_context(3, collections, me->stream, &context));
     const int steps = hotbed_test_is_small() ? 2 : 4;
     for (int step = 0; step < steps; step++) {
-        hotbed_kjt kjts[3];
         uint64_t calls, calls_after;
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 3; i++)
             sharded_fixture_fill(&fixtures[i], step);
-            kjts[i] = fixtures[i].kjt;
-        }
         CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, NULL));
-        CHECK_OK(hotbed_sharded_input_dist(context, kjts, me->stream));
+        start_several(context, fixtures, step % 2 == 1, me->stream);
         CHECK_OK(hotbed_comm_log_digest(me->comm, &calls_after, NULL));
         uint64_t exchanges = *plan == HOTBED_PLAN_ONE_SIDED ? 2 : 1;
         CHECK_EQ(calls_after - calls, me->size > 1 ? exchanges : 0);
@@ -395,6 +419,90 @@ static void a_step_is_launched_with_other_keys(hotbed_backend backend) {
         }
 }
 
+/* A batch whose features are in one of two orders, and its output. */
+typedef struct ordered {
+    const char *names[FIXTURE_FEATURES + 1];
+    hotbed_kjt kjt;
+    hotbed_graph *graph;
+    uint8_t *want;
+} ordered;
+
+/* Enqueue or record a forward, whose rows are released again. */
+static void forward_ordered(sharded_fixture *r, const ordered *o) {
+    hotbed_stream *s = r->me->stream;
+    r->kjt = o->kjt;
+    CHECK_OK(hotbed_fill(r->output.device.data, 0, r->output.bytes, s));
+    arrive(r);
+    finish(r);
+    CHECK_OK(hotbed_sharded_cancel(r->context, s));
+}
+
+static void record_ordered(sharded_fixture *r, ordered *o) {
+    hotbed_graph_destroy(o->graph);
+    CHECK_OK(hotbed_graph_begin(r->me->stream));
+    forward_ordered(r, o);
+    CHECK_OK(hotbed_graph_end(r->me->stream, &o->graph));
+}
+
+static void check_ordered(sharded_fixture *r, const ordered *o, bool launch) {
+    if (launch)
+        CHECK_OK(hotbed_graph_launch(o->graph, r->me->stream));
+    else
+        forward_ordered(r, o);
+    world_download(r->me, &r->output);
+    CHECK_BYTES(r->output.host, o->want, r->output.bytes);
+}
+
+static void orders_body(world_rank *me) {
+    if (!world_records(me))
+        return;
+    sharded_fixture r;
+    ordered o[2] = {{.graph = NULL}, {.graph = NULL}};
+    sharded_fixture_open(&r, me, me->argument);
+    sharded_fixture_fill(&r, 0);
+    const uint32_t n = r.kjt.num_features;
+    for (uint32_t i = 0; i < 2; i++) {
+        o[i].kjt = r.kjt;
+        for (uint32_t f = 0; f < n; f++)
+            o[i].names[f] = r.batches[me->rank].names[(f + i) % n];
+        o[i].kjt.features = o[i].names;
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        forward_ordered(&r, &o[i]);
+        world_download(me, &r.output);
+        o[i].want = malloc(r.output.bytes);
+        CHECK(o[i].want != NULL);
+        memcpy(o[i].want, r.output.host, r.output.bytes);
+    }
+    CHECK(memcmp(o[0].want, o[1].want, r.output.bytes) != 0);
+    check_ordered(&r, &o[0], false);
+    record_ordered(&r, &o[1]); /* is not launched, so the device keeps the first order */
+    check_ordered(&r, &o[1], false);
+    check_ordered(&r, &o[0], false);
+    record_ordered(&r, &o[0]);
+    record_ordered(&r, &o[1]);
+    check_ordered(&r, &o[1], true);
+    check_ordered(&r, &o[0], true);
+    check_ordered(&r, &o[1], false);
+    check_ordered(&r, &o[0], true); /* between two batches of the other order */
+    check_ordered(&r, &o[1], false);
+    for (int i = 0; i < 2; i++) {
+        hotbed_graph_destroy(o[i].graph);
+        free(o[i].want);
+    }
+    sharded_fixture_free(&r);
+}
+
+static void graphs_of_several_orders_of_features_keep_theirs(hotbed_backend backend) {
+    (void)backend;
+    for (int pooled = 0; pooled < 2; pooled++) {
+        sharded_case c = base;
+        c.steady = true;
+        c.pooling = pooled == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
+        sharded_fixture_run(hotbed_test_is_small() ? 1 : 4, orders_body, &c);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"an_overflow_is_replayed_whole", an_overflow_is_replayed_whole},
     {"a_reported_overflow_is_empty_everywhere", a_reported_overflow_is_empty_everywhere},
@@ -404,5 +512,7 @@ const hotbed_test hotbed_tests[] = {
      splits_of_several_collections_are_one_exchange},
     {"stages_run_on_several_streams", stages_run_on_several_streams},
     {"a_step_is_launched_with_other_keys", a_step_is_launched_with_other_keys},
+    {"graphs_of_several_orders_of_features_keep_theirs",
+     graphs_of_several_orders_of_features_keep_theirs},
     {NULL, NULL},
 };

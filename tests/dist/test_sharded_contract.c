@@ -141,6 +141,29 @@ static void refuse(
         CHECK_STRING(hotbed_last_error(), text);
 }
 
+/* All tables but the static one are routed by hash. */
+static void refused_groups(const sharded_fixture *r, const hotbed_route_kind *routes) {
+    static const char *const names[] = {"user", "seen", "bought", "words"};
+    static const uint32_t without_static[] = {0, 1, 1, 3};
+    hotbed_storage_options storage = r->storage_options;
+    hotbed_sharded_options o = r->options;
+    o.storage = &storage;
+    o.routes = routes;
+    storage.num_features = 4;
+    storage.feature_tables = without_static;
+    o.features = names;
+    refuse(r, &o, "tables routed continuous, as shop, have no feature");
+    storage = r->storage_options;
+    storage.pooling = HOTBED_POOL_SUM;
+    o.features = r->options.features;
+    o.max_batch_size = (1U << 30) / FIXTURE_FEATURES;
+    if (r->me->size == 2)
+        refuse(
+            r, &o,
+            "max_batch_size 214748364: a lookup of 4 features on 2 ranks has 1717986912 bags, over "
+            "2^30");
+}
+
 static void refused_options(sharded_fixture *r) {
     hotbed_sharded *sharded;
     hotbed_sharded_options o;
@@ -179,6 +202,8 @@ static void refused_options(sharded_fixture *r) {
     o = r->options;
     o.routes = routes;
     refuse(r, &o, "table shop: a static table");
+    routes[2] = HOTBED_ROUTE_CONTINUOUS;
+    refused_groups(r, routes);
     r->tables[1].dim++;
     refuse(r, &r->options, "table item: dim");
     r->tables[1].dim--;

@@ -323,6 +323,35 @@ static void candidates_are_ranked_by_the_model(hotbed_backend backend) {
     fake_plan_close(&p);
 }
 
+/* A newer caller's plan: it has a field that the library does not know. */
+typedef struct newer_plan {
+    hotbed_pipeline_plan plan;
+    uint64_t unknown;
+} newer_plan;
+
+static void plans_of_newer_callers_are_candidates(hotbed_backend backend) {
+    fake_plan p;
+    open_chain(&p, backend);
+    add_streams(&p, names, 3);
+    newer_plan plans[2] = {{.plan = p.plan}, {.plan = p.plan}};
+    plans[0].plan.size = plans[1].plan.size = sizeof plans[0];
+    hotbed_schedule_options options = short_list(1);
+    hotbed_schedule *schedule;
+    options.num_also = 2;
+    options.also = &plans[0].plan;
+    CHECK_OK(hotbed_schedule_find(&p.plan, &options, &schedule));
+    CHECK_EQ(hotbed_schedule_candidates(schedule), 3);
+    hotbed_schedule_destroy(schedule);
+    char text[100];
+    (void)snprintf(
+        text, sizeof text, "schedule: size %u of other plan 1 is not the first one's %zu",
+        p.plan.size, sizeof plans[0]);
+    plans[1].plan.size = p.plan.size;
+    CHECK_STATUS(hotbed_schedule_find(&p.plan, &options, &schedule), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), text);
+    fake_plan_close(&p);
+}
+
 /* Prefetch of iteration i + 1 beside forward of iteration i, in two stages: the later iteration's
  * task runs first. */
 static void a_later_iteration_may_run_first(hotbed_backend backend) {
@@ -544,6 +573,7 @@ const hotbed_test hotbed_tests[] = {
     {"schedules_are_valid_and_never_slower", schedules_are_valid_and_never_slower},
     {"a_known_schedule_is_found", a_known_schedule_is_found},
     {"candidates_are_ranked_by_the_model", candidates_are_ranked_by_the_model},
+    {"plans_of_newer_callers_are_candidates", plans_of_newer_callers_are_candidates},
     {"a_later_iteration_may_run_first", a_later_iteration_may_run_first},
     {"the_fastest_candidate_is_taken", the_fastest_candidate_is_taken},
     {"tuning_fails_with_a_reason", tuning_fails_with_a_reason},

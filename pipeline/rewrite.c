@@ -112,6 +112,9 @@ static hotbed_status find_by_trace(hotbed_rewrite *rewrite, hotbed_stream *strea
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "the model has no forward to trace");
     HOTBED_TRY(model->forward(
         model->self, hotbed_trace_batch(&rewrite->trace, rewrite->options.batch), stream));
+    if (rewrite->trace.no_memory)
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory for the keys that the model's forward uses");
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         hotbed_rewritten *to = &rewrite->modules[m];
         const hotbed_traced_call *call = find_call(&rewrite->trace, to->module);
@@ -326,6 +329,7 @@ void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {
             if (cell->kept != NULL)
                 module->calls->context_destroy(module->self, cell->kept);
         }
+    hotbed_trace_close(&rewrite->trace);
     hotbed_delete(rewrite->contexts);
     hotbed_delete(rewrite);
 }

@@ -97,7 +97,7 @@ typedef struct hotbed_ref {
 HOTBED_API hotbed_ref hotbed_ref_batch(const hotbed_batch_type *type, const void *data);
 
 /* Return a field, list element or keyed element. A ref to an element that does not exist has no
- * data. */
+ * data. A trace copies `key`. */
 HOTBED_API hotbed_ref hotbed_ref_field(hotbed_ref ref, const char *name);
 HOTBED_API hotbed_ref hotbed_ref_at(hotbed_ref ref, uint64_t index);
 HOTBED_API hotbed_ref hotbed_ref_key(hotbed_ref ref, const char *key);
@@ -107,7 +107,7 @@ HOTBED_API hotbed_ref hotbed_ref_key(hotbed_ref ref, const char *key);
 HOTBED_API hotbed_ref hotbed_ref_constant(hotbed_ref like, const void *data);
 
 /* Make a ref to data that the model itself computed. Nothing derived from it can be computed ahead.
- * `why` appears in the report. */
+ * `why` appears in the report; a trace copies it. */
 HOTBED_API hotbed_ref hotbed_ref_computed(hotbed_ref like, const void *data, const char *why);
 
 /* Return the data; NULL in a trace. A model accesses traced refs only through the functions here,

@@ -2,6 +2,7 @@
  * forwards, states of module contexts. */
 #include "pipeline/rewrite.h"
 #include "tests/pipeline/example.h"
+#include "tests/support/fault.h"
 
 #include "base/error.h"
 
@@ -350,6 +351,55 @@ static void unusual_calls_are_reported(hotbed_backend backend) {
     fixture_close(&l);
 }
 
+static hotbed_status local_text_forward(fixture *l, hotbed_ref batch) {
+    char text[16] = "second";
+    hotbed_ref list = hotbed_ref_field(batch, "list"), element = hotbed_ref_key(list, text);
+    HOTBED_TRY(call(l, 0, hotbed_ref_field(element, "sparse")));
+    (void)strcpy(text, "tokens");
+    HOTBED_TRY(call(l, 1, hotbed_ref_computed(batch, &constant, text)));
+    memset(text, 'x', sizeof text - 1); /* as later calls overwrite the stack */
+    return HOTBED_OK;
+}
+
+/* Keys and reasons that a model builds in local arrays are copied. */
+static void texts_of_a_model_need_not_outlive_its_forward(hotbed_backend backend) {
+    fixture l;
+    nested_batch nested[2] = {{0}};
+    fixture_open(&l, backend, local_text_forward);
+    nested[0].list[2] = &nested[1];
+    hotbed_rewrite *r = rewrite(&l);
+    check_report(r, 0, "over.users", true, "batch.list['second'].sparse");
+    check_report(r, 1, "over.sparse.items", false, "an argument needs the model: tokens");
+    CHECK_OK(hotbed_context_start(r, 0, &nested[0], l.stream));
+    CHECK(l.arguments[0][0] == &nested[1].sparse);
+    hotbed_rewrite_destroy(r);
+    fixture_close(&l);
+}
+
+static void create_survives_any_allocation(hotbed_backend backend) {
+    fixture l;
+    fixture_open(&l, backend, local_text_forward);
+    const hotbed_rewrite_options options = options_of(&l);
+    uint64_t failures = 0;
+    for (uint64_t n = 1;; n++) {
+        hotbed_rewrite *r = NULL;
+        fault_arm(n);
+        hotbed_status status = hotbed_rewrite_create(&options, l.stream, &r);
+        bool failed = fault_disarm();
+        if (!failed)
+            CHECK_OK(status);
+        hotbed_rewrite_destroy(r);
+        if (!failed)
+            break;
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK(r == NULL);
+        CHECK(l.modules[0].owner == NULL);
+        failures++;
+    }
+    CHECK(failures > 3); /* the rewrite, two texts, the contexts */
+    fixture_close(&l);
+}
+
 /* --- finding the argument without a trace --------------------------------------------------- */
 
 static void the_only_jagged_field_is_found_without_a_trace(hotbed_backend backend) {
@@ -578,6 +628,9 @@ const hotbed_test hotbed_tests[] = {
      nested_paths_constants_and_postprocs_are_traced},
     {"arguments_that_need_the_model_are_reported", arguments_that_need_the_model_are_reported},
     {"unusual_calls_are_reported", unusual_calls_are_reported},
+    {"texts_of_a_model_need_not_outlive_its_forward",
+     texts_of_a_model_need_not_outlive_its_forward},
+    {"create_survives_any_allocation", create_survives_any_allocation},
     {"the_only_jagged_field_is_found_without_a_trace",
      the_only_jagged_field_is_found_without_a_trace},
     {"forwards_are_restored", forwards_are_restored},

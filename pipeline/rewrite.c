@@ -175,17 +175,35 @@ static bool has_hook(const hotbed_rewritten *to) {
     return forward->call == hotbed_rewrite_forward && forward->self == to;
 }
 
-hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite) {
-    if (rewrite == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite is NULL");
-    if (rewrite->attached)
-        return hotbed_fail(HOTBED_ERR_STATE, "the rewrite is attached already");
+/* Check that no other rewrite owns a module or postproc. A postproc's results are found through its
+ * owner, so with two owners a model would get results of the other one's batches. */
+static hotbed_status check_owners(const hotbed_rewrite *rewrite) {
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         const hotbed_rewritten *to = &rewrite->modules[m];
         if (to->report.pipelined && to->module->owner != NULL)
             return hotbed_fail(
                 HOTBED_ERR_STATE, "module '%s' is pipelined by another rewrite", to->report.module);
     }
+    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
+        if (rewrite->postprocs[p]->owner != NULL)
+            return hotbed_fail(
+                HOTBED_ERR_STATE, "postproc '%s' is run ahead by another rewrite",
+                rewrite->postprocs[p]->name);
+    return HOTBED_OK;
+}
+
+static void release_postprocs(const hotbed_rewrite *rewrite) {
+    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
+        if (rewrite->postprocs[p]->owner == rewrite)
+            rewrite->postprocs[p]->owner = NULL;
+}
+
+hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite) {
+    if (rewrite == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite is NULL");
+    if (rewrite->attached)
+        return hotbed_fail(HOTBED_ERR_STATE, "the rewrite is attached already");
+    HOTBED_TRY(check_owners(rewrite));
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         hotbed_rewritten *to = &rewrite->modules[m];
         if (!to->report.pipelined)
@@ -219,8 +237,7 @@ hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite) {
         to->module->forward = to->saved;
         to->module->owner = NULL;
     }
-    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
-        rewrite->postprocs[p]->owner = NULL;
+    release_postprocs(rewrite);
     rewrite->attached = false;
     return HOTBED_OK;
 }
@@ -316,9 +333,7 @@ void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {
             to->module->owner = NULL;
         }
     }
-    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
-        if (rewrite->postprocs[p]->owner == rewrite)
-            rewrite->postprocs[p]->owner = NULL;
+    release_postprocs(rewrite);
     for (uint32_t number = 0; rewrite->contexts != NULL && number < rewrite->options.depth;
          number++)
         for (uint32_t m = 0; m < rewrite->num_modules; m++) {

@@ -293,14 +293,15 @@ static inline void hotbed_rewrite_options_init(hotbed_rewrite_options *options) 
  * forwards. `stream` is used to create contexts. Synchronous; enqueues nothing of the model.
  *
  * Errors: ARGUMENT (no module; too many; DIRECT: no field, or several, with their names), STATE
- * (a module belongs to another rewrite), errors that the model's forward returns in the trace,
- * MEMORY. */
+ * (a module or postproc belongs to another rewrite), errors that the model's forward returns in the
+ * trace, MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_create(
     const hotbed_rewrite_options *options, hotbed_stream *stream, hotbed_rewrite **out);
 
 /* Restore the forward hooks, pointer-equal to their earlier values, or, with attach, replace them
  * again. Batches in flight stay in their contexts. Never waits.
- * Errors: STATE (another writer has changed or owns a hook: nothing is changed). */
+ * Errors: STATE (another writer has changed or owns a hook, or another rewrite owns a postproc:
+ * nothing is changed). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite);
 

@@ -496,6 +496,54 @@ static void forwards_are_restored(hotbed_backend backend) {
     fixture_close(&l);
 }
 
+static hotbed_status trim_users(fixture *l, hotbed_ref batch) {
+    hotbed_ref sparse = hotbed_ref_field(batch, "sparse"), trimmed;
+    HOTBED_TRY(hotbed_postproc_call(&l->trim, &sparse, 1, l->stream, &trimmed));
+    return call(l, 0, trimmed);
+}
+
+static hotbed_status trim_items(fixture *l, hotbed_ref batch) {
+    hotbed_ref sparse = hotbed_ref_field(batch, "sparse"), trimmed;
+    HOTBED_TRY(hotbed_postproc_call(&l->trim, &sparse, 1, l->stream, &trimmed));
+    return call(l, 1, trimmed);
+}
+
+/* Two models with different modules share a postproc. Only one rewrite at a time runs it ahead, because its results
+ * are found through its owner. */
+static void a_postproc_belongs_to_one_rewrite(hotbed_backend backend) {
+    static const char refused[] = "postproc 'trim' is run ahead by another rewrite";
+    fixture l;
+    nested_batch b = {0};
+    hotbed_rewrite *users, *items;
+    fixture_open(&l, backend, trim_users);
+    users = rewrite(&l);
+    l.forward = trim_items;
+    const hotbed_rewrite_options options = options_of(&l);
+    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &items), HOTBED_ERR_STATE);
+    CHECK_STRING(hotbed_last_error(), refused);
+    CHECK(items == NULL);
+    CHECK(l.trim.owner == users);
+    CHECK(l.modules[1].owner == NULL); /* nothing is attached */
+    CHECK_OK(hotbed_rewrite_detach(users));
+    CHECK(l.trim.owner == NULL);
+    items = rewrite(&l);
+    CHECK_STATUS(hotbed_rewrite_attach(users), HOTBED_ERR_STATE);
+    CHECK_STRING(hotbed_last_error(), refused);
+    CHECK(l.modules[0].owner == NULL);
+    CHECK_OK(hotbed_context_start(items, 0, &b, l.stream));
+    CHECK_EQ(l.trims, 1);
+    CHECK_OK(hotbed_context_wait(items, 0, l.stream));
+    CHECK_OK(hotbed_context_forward(items, 0, &b, l.stream));
+    CHECK_EQ(l.trims, 1); /* served from the context */
+    CHECK_OK(hotbed_context_cancel(items, 0, l.stream));
+    hotbed_rewrite_destroy(items);
+    CHECK_OK(hotbed_rewrite_attach(users));
+    CHECK(l.trim.owner == users);
+    hotbed_rewrite_destroy(users);
+    CHECK(l.trim.owner == NULL);
+    fixture_close(&l);
+}
+
 /* --- states of module contexts -------------------------------------------------------------- */
 
 static hotbed_status twice_forward(fixture *l, hotbed_ref batch) {
@@ -634,6 +682,7 @@ const hotbed_test hotbed_tests[] = {
     {"the_only_jagged_field_is_found_without_a_trace",
      the_only_jagged_field_is_found_without_a_trace},
     {"forwards_are_restored", forwards_are_restored},
+    {"a_postproc_belongs_to_one_rewrite", a_postproc_belongs_to_one_rewrite},
     {"cells_follow_their_states", cells_follow_their_states},
     {"a_forward_consumes_a_module_once", a_forward_consumes_a_module_once},
     {"bad_arguments", bad_arguments},

@@ -9,6 +9,7 @@
 #include "dist/comm.h"
 
 #include "base/error.h"
+#include "base/monotonic.h"
 #include "base/stream.h"
 
 #include <inttypes.h>
@@ -156,7 +157,7 @@ static bool compare_and_copy(hotbed_comm *comm, const group *g, const hotbed_com
 static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     group *g = group_of(comm);
     member *me = &g->members[comm->rank];
-    uint64_t until = hotbed_comm_now() + (uint64_t)comm->deadline_ms * 1000000U;
+    uint64_t until = hotbed_monotonic_now() + (uint64_t)comm->deadline_ms * 1000000U;
     pthread_mutex_lock(&g->lock);
     me->batch = batch;
     me->arrived = comm->runs;

@@ -1,6 +1,7 @@
 /* pipeline/engine.c - feed, advance and drain a pipeline, and end it when it fails. */
 #include "pipeline/engine.h"
 
+#include "base/monotonic.h"
 #include "pipeline/worker.h"
 
 #include <errno.h>
@@ -370,9 +371,9 @@ static hotbed_status run_step(
     hotbed_mark_harvest(pipeline, mark, false);
     if (mark->begin != NULL)
         HOTBED_TRY(hotbed_event_record(mark->begin, stream));
-    entry.begin = hotbed_pipeline_now() - pipeline->started;
+    entry.begin = hotbed_monotonic_seconds() - pipeline->started;
     HOTBED_TRY(hotbed_task_run(pipeline, s, iteration, stream, &entry.mode));
-    entry.end = hotbed_pipeline_now() - pipeline->started;
+    entry.end = hotbed_monotonic_seconds() - pipeline->started;
     HOTBED_TRY(hotbed_event_record(mark->end, stream));
     HOTBED_TRY(hotbed_pipeline_tolerate(pipeline, hotbed_stream_fault(stream)));
     (void)pthread_mutex_lock(&pipeline->lock);

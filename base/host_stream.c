@@ -20,12 +20,12 @@
 #include "base/backend.h"
 #include "base/host_pool.h"
 #include "base/host_race.h"
+#include "base/monotonic.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum {
     RING_TASKS = 8192,       /* 4.6 MiB; only the tasks in use occupy pages */
@@ -155,12 +155,6 @@ static void queue_await(queue *q, uint64_t number) {
     (void)queue_passed(q, number); /* acquires */
 }
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 /* `number` is the running task's number, or the number of the graph that contains the task. */
 static void run_task(const task *t, const queue *q, uint64_t number) {
     switch (t->kind) {
@@ -175,7 +169,7 @@ static void run_task(const task *t, const queue *q, uint64_t number) {
         hotbed_race_hide();
         pthread_mutex_lock(&event->lock);
         if (event->marked == q && event->number == number) /* otherwise it was recorded again */
-            event->seconds = now();
+            event->seconds = hotbed_monotonic_seconds();
         pthread_mutex_unlock(&event->lock);
         hotbed_race_show();
         break;

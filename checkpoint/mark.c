@@ -56,18 +56,17 @@ const hotbed_marked *hotbed_mark_find(const hotbed_checkpoint_mark *mark, hotbed
     return NULL;
 }
 
-void hotbed_mark_push(
-    hotbed_checkpoint_mark *mark, const hotbed_marked *base, hotbed_digest id,
-    hotbed_marked *next) {
-    if (base == &mark->before) {
+void hotbed_mark_push(hotbed_checkpoint_mark *mark, hotbed_mark_update *update) {
+    if (mark == NULL)
+        return;
+    if (update->base == &mark->before) {
         hotbed_marked_clear(&mark->last);
     } else {
         hotbed_marked_clear(&mark->before);
         mark->before = mark->last;
     }
-    mark->last = *next;
-    mark->last.id = id;
-    *next = (hotbed_marked){.num_tables = 0};
+    mark->last = update->next;
+    update->next = (hotbed_marked){.num_tables = 0};
 }
 
 void hotbed_mark_settle(hotbed_checkpoint_mark *mark) {

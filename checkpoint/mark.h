@@ -36,11 +36,20 @@ void hotbed_marked_clear(hotbed_marked *marked);
 /* Return the rows of checkpoint `id`, or NULL if the mark does not have them. */
 const hotbed_marked *hotbed_mark_find(const hotbed_checkpoint_mark *mark, hotbed_digest id);
 
-/* Record that a shard of checkpoint `id` was put. *next, which the mark takes over, becomes `last`.
- * `base`, the rows that the increment was compared with, becomes `before`. For a full checkpoint
- * `base` is NULL, and the old `last` becomes `before`. */
-void hotbed_mark_push(
-    hotbed_checkpoint_mark *mark, const hotbed_marked *base, hotbed_digest id, hotbed_marked *next);
+/* The change that a put makes to a mark. */
+typedef struct hotbed_mark_update {
+    const hotbed_marked
+        *base;          /* the rows of the mark that an increment was compared with, or NULL */
+    hotbed_marked next; /* owned; the rows of the checkpoint; {0}: there is no mark */
+} hotbed_mark_update;
+
+/* Record that a shard was put. update->next, which the mark takes over, becomes `last`.
+ * update->base becomes `before`. For a full checkpoint `base` is NULL, and the old `last` becomes
+ * `before`. Without a mark (NULL) nothing happens.
+ *
+ * A save in one call learns whether the checkpoint got its name. It calls this function after the
+ * commit, so that a failed save does not change the mark. */
+void hotbed_mark_push(hotbed_checkpoint_mark *mark, hotbed_mark_update *update);
 
 /* Record that the last checkpoint got its name, and free the rows of the checkpoint before it. NULL
  * is allowed. */

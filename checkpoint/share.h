@@ -6,7 +6,7 @@
 #include "hotbed/checkpoint.h"
 
 /* Read a share from a caller's struct. Sets *out to the share, with world at least 1. Errors:
- * ARGUMENT, as hotbed_checkpoint_load_share() says. */
+ * ARGUMENT (it breaks a rule of hotbed_checkpoint_share). */
 hotbed_status hotbed_share_read(
     const hotbed_checkpoint_share *share, const hotbed_storage *storage,
     hotbed_checkpoint_share *out);

@@ -282,9 +282,10 @@ static hotbed_status write_shard(snapshot_writer *w, hotbed_draft *draft) {
     return hotbed_draft_describe(draft, m, s->share.rank);
 }
 
-hotbed_status hotbed_snapshot_put(
+/* Put the shard. The caller clears update->next. */
+static hotbed_status put_shard(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
-    hotbed_checkpoint_snapshot *s) {
+    hotbed_checkpoint_snapshot *s, hotbed_mark_update *update) {
     snapshot_writer w = {.config = config, .s = s, .shard = {.file = HOTBED_IO_CLOSED}};
     hotbed_draft draft;
     s->manifest.id = (hotbed_digest){.low = id.low, .high = id.high};
@@ -293,33 +294,49 @@ hotbed_status hotbed_snapshot_put(
         status = hotbed_snapshot_land(config, s);
     if (status == HOTBED_OK)
         status = write_shard(&w, &draft);
-    if (status == HOTBED_OK && s->mark != NULL)
-        hotbed_mark_push(s->mark, w.base, s->manifest.id, &w.next);
+    w.next.id = s->manifest.id;
+    *update = (hotbed_mark_update){.base = w.base, .next = w.next};
     for (uint32_t t = 0; w.plans != NULL && t < s->manifest.num_tables; t++)
         free_plan(&w.plans[t]);
     hotbed_delete(w.plans);
-    hotbed_marked_clear(&w.next);
     hotbed_shard_writer_close(&w.shard);
     hotbed_draft_close(&draft);
+    return status;
+}
+
+hotbed_status hotbed_snapshot_put(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    hotbed_checkpoint_snapshot *s) {
+    hotbed_mark_update update;
+    hotbed_status status = put_shard(config, path, id, s, &update);
+    if (status == HOTBED_OK)
+        hotbed_mark_push(s->mark, &update);
+    hotbed_marked_clear(&update.next);
     return status;
 }
 
 hotbed_status hotbed_snapshot_write(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_snapshot *s) {
     hotbed_checkpoint_id id;
+    hotbed_mark_update update;
     char text[1024];
     if (s->share.world > 1)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "snapshot: %" PRIu32 " ranks need begin, put and commit",
             s->share.world);
     HOTBED_TRY(hotbed_save_begin(config, path, &id));
-    hotbed_status status = hotbed_snapshot_put(config, path, id, s);
-    if (status == HOTBED_OK) {
-        HOTBED_TRY(hotbed_save_commit(config, path, id, 1));
-        hotbed_mark_settle(s->mark);
-        return HOTBED_OK;
+    hotbed_status status = put_shard(config, path, id, s, &update);
+    if (status != HOTBED_OK) {
+        snprintf(text, sizeof text, "%s", hotbed_last_error());
+        hotbed_save_abort(config, path, id);
+        status = hotbed_fail(status, "%s", text);
+    } else {
+        status = hotbed_save_commit(config, path, id, 1);
     }
-    snprintf(text, sizeof text, "%s", hotbed_last_error());
-    hotbed_save_abort(config, path, id);
-    return hotbed_fail(status, "%s", text);
+    if (status == HOTBED_OK) {
+        hotbed_mark_push(s->mark, &update);
+        hotbed_mark_settle(s->mark);
+    }
+    hotbed_marked_clear(&update.next);
+    return status;
 }

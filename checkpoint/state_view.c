@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
+#include "checkpoint/staging.h"
 #include "hotbed/export.h"
 #include "hotbed/storage.h"
 
@@ -138,6 +139,8 @@ hotbed_status hotbed_view_rows_read(
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the rows of %" PRIu64 " keys", l.n);
     if (status == HOTBED_OK)
         status = list(&l, table, out);
+    if (status != HOTBED_OK)
+        status = hotbed_staging_settle(stream, status);
     hotbed_memory_free(&l.memory);
     hotbed_delete(l.keys);
     hotbed_delete(l.numbers);

@@ -318,9 +318,11 @@ hotbed_status hotbed_save_begin(
     return status;
 }
 
-hotbed_status hotbed_save_shard(
+/* Put the shard. The caller clears update->next. */
+static hotbed_status put_shard(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
-    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream) {
+    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_mark_update *update,
+    hotbed_stream *stream) {
     writer w = {
         .config = config,
         .storage = storage,
@@ -329,19 +331,30 @@ hotbed_status hotbed_save_shard(
         .shard = {.file = HOTBED_IO_CLOSED},
     };
     hotbed_draft draft;
+    *update = (hotbed_mark_update){.base = NULL};
     HOTBED_TRY(hotbed_share_read(&options->share, storage, &w.share));
     hotbed_status status = hotbed_draft_open(config->calls, path, id, &draft);
     if (status == HOTBED_OK)
         status = write_shard(&w, &draft, id);
-    if (status == HOTBED_OK && options->mark != NULL)
-        hotbed_mark_push(options->mark, w.base, w.manifest.id, &w.next);
+    w.next.id = w.manifest.id;
+    *update = (hotbed_mark_update){.base = w.base, .next = w.next};
     for (uint32_t i = 0; w.plans != NULL && i < w.manifest.num_tables; i++)
         free_plan(&w.plans[i]);
     hotbed_delete(w.plans);
-    hotbed_marked_clear(&w.next);
     hotbed_shard_writer_close(&w.shard);
     hotbed_draft_close(&draft);
     hotbed_manifest_free(&w.manifest);
+    return status;
+}
+
+hotbed_status hotbed_save_shard(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream) {
+    hotbed_mark_update update;
+    hotbed_status status = put_shard(config, path, id, storage, options, &update, stream);
+    if (status == HOTBED_OK)
+        hotbed_mark_push(options->mark, &update);
+    hotbed_marked_clear(&update.next);
     return status;
 }
 
@@ -379,7 +392,7 @@ hotbed_status hotbed_save_commit(
 /* Save with all ranks of a communicator: rank 0 begins, all ranks write, and rank 0 commits. */
 static hotbed_status write_together(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
-    const hotbed_checkpoint_options *options, hotbed_stream *stream) {
+    const hotbed_checkpoint_options *options, hotbed_mark_update *update, hotbed_stream *stream) {
     hotbed_comm *comm = options->comm;
     bool first = hotbed_comm_rank(comm) == 0;
     uint32_t world = hotbed_comm_size(comm);
@@ -388,30 +401,37 @@ static hotbed_status write_together(
     bool begun = first && status == HOTBED_OK;
     status = hotbed_vote_with(comm, status, &id, sizeof id, stream);
     if (status == HOTBED_OK) {
-        status = hotbed_save_shard(config, path, id, storage, options, stream);
+        status = put_shard(config, path, id, storage, options, update, stream);
         status = hotbed_vote(comm, status, stream);
     }
     if (status != HOTBED_OK)
         return begun ? abort_after(config, path, id, status) : status;
     if (first)
         status = hotbed_save_commit(config, path, id, world);
-    status = hotbed_vote(comm, status, stream);
-    if (status == HOTBED_OK)
-        hotbed_mark_settle(options->mark);
-    return status;
+    return hotbed_vote(comm, status, stream);
+}
+
+static hotbed_status write_alone(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
+    const hotbed_checkpoint_options *options, hotbed_mark_update *update, hotbed_stream *stream) {
+    hotbed_checkpoint_id id;
+    HOTBED_TRY(hotbed_save_begin(config, path, &id));
+    hotbed_status status = put_shard(config, path, id, storage, options, update, stream);
+    return status == HOTBED_OK ? hotbed_save_commit(config, path, id, 1)
+                               : abort_after(config, path, id, status);
 }
 
 hotbed_status hotbed_checkpoint_write(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
     const hotbed_checkpoint_options *options, hotbed_stream *stream) {
-    hotbed_checkpoint_id id;
-    if (options->comm != NULL)
-        return write_together(config, path, storage, options, stream);
-    HOTBED_TRY(hotbed_save_begin(config, path, &id));
-    hotbed_status status = hotbed_save_shard(config, path, id, storage, options, stream);
-    if (status != HOTBED_OK)
-        return abort_after(config, path, id, status);
-    HOTBED_TRY(hotbed_save_commit(config, path, id, 1));
-    hotbed_mark_settle(options->mark);
-    return HOTBED_OK;
+    hotbed_mark_update update = {.base = NULL};
+    hotbed_status status = options->comm != NULL
+                               ? write_together(config, path, storage, options, &update, stream)
+                               : write_alone(config, path, storage, options, &update, stream);
+    if (status == HOTBED_OK) {
+        hotbed_mark_push(options->mark, &update);
+        hotbed_mark_settle(options->mark);
+    }
+    hotbed_marked_clear(&update.next);
+    return status;
 }

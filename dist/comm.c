@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/host_launch.h"
+#include "base/monotonic.h"
 #include "base/options.h"
 #include "base/stream.h"
 #include "storage/hash_core.h"
@@ -63,13 +64,7 @@ hotbed_status hotbed_comm_fail_null(const char *function, const char *argument) 
     return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: %s is NULL", function, argument);
 }
 
-/* --- clock ---------------------------------------------------------------------------------- */
-
-uint64_t hotbed_comm_now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000U + (uint64_t)time.tv_nsec;
-}
+/* --- waiting with a deadline ---------------------------------------------------------------- */
 
 void hotbed_comm_cond_init(pthread_cond_t *condition) {
     pthread_condattr_t attributes;
@@ -291,7 +286,7 @@ static bool take_turn(hotbed_comm *comm, uint64_t ticket) {
             continue;
         }
         (void)hotbed_comm_cond_wait(
-            &comm->turn, &comm->lock, hotbed_comm_now() + LOOK_MS * UINT64_C(1000000));
+            &comm->turn, &comm->lock, hotbed_monotonic_now() + LOOK_MS * UINT64_C(1000000));
         pthread_mutex_unlock(&comm->lock);
         poll(comm);
         pthread_mutex_lock(&comm->lock);

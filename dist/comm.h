@@ -220,9 +220,8 @@ hotbed_status hotbed_comm_bare_all_to_all(
 hotbed_status hotbed_comm_probe_mpi(void);
 hotbed_status hotbed_comm_probe_nccl(void);
 
-/* Nanoseconds of the monotonic clock. */
-uint64_t hotbed_comm_now(void);
-/* A condition variable of that clock, and a wait on it: false once `until` has passed. */
+/* A condition variable of the clock of hotbed_monotonic_now(), and a wait on it: false once `until`
+ * has passed. */
 void hotbed_comm_cond_init(pthread_cond_t *condition);
 bool hotbed_comm_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until);
 

@@ -4,6 +4,7 @@
 #include "dist/comm_link.h"
 
 #include "base/error.h"
+#include "base/monotonic.h"
 #include "base/stream.h"
 
 #include <errno.h>
@@ -71,7 +72,7 @@ struct hotbed_link {
 /* --- sockets with a deadline ------------------------------------------------------------------ */
 
 static int left_ms(uint64_t until) {
-    uint64_t now = hotbed_comm_now();
+    uint64_t now = hotbed_monotonic_now();
     uint64_t ms = until > now ? (until - now) / 1000000U : 0;
     return ms > 1000 ? 1000 : (int)ms;
 }
@@ -79,7 +80,7 @@ static int left_ms(uint64_t until) {
 /* Wait until the socket can be read or written; false once `until` has passed. */
 static bool ready(int socket, short events, uint64_t until) {
     struct pollfd fd = {.fd = socket, .events = events};
-    while (hotbed_comm_now() < until)
+    while (hotbed_monotonic_now() < until)
         if (poll(&fd, 1, left_ms(until) + 1) > 0)
             return true;
     return false;
@@ -159,7 +160,7 @@ static int try_host(const char *host, uint32_t port, uint64_t until) {
         return -1;
     int s = -1;
     for (const struct addrinfo *a = found; a != NULL && s < 0; a = a->ai_next) {
-        uint64_t soon = hotbed_comm_now() + (uint64_t)STRANGER_MS * 1000000U;
+        uint64_t soon = hotbed_monotonic_now() + (uint64_t)STRANGER_MS * 1000000U;
         s = try_address(a, soon < until ? soon : until);
     }
     freeaddrinfo(found);
@@ -189,7 +190,7 @@ static int try_place(const hotbed_link_place *place, uint64_t until) {
 /* Connect to the place, retry until a rank listens there or `until` passes, and send the hello. */
 static int connect_to(const hotbed_link_place *place, const hello *own, uint64_t until) {
     const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000L};
-    while (hotbed_comm_now() < until) {
+    while (hotbed_monotonic_now() < until) {
         int s = try_place(place, until);
         if (s >= 0 && send_all(s, own, sizeof *own, until))
             return s;
@@ -206,7 +207,7 @@ static int accept_from(int listener, const hello *own, hello *theirs, uint64_t u
         if (s < 0)
             continue;
         set_options(s);
-        uint64_t soon = hotbed_comm_now() + (uint64_t)STRANGER_MS * 1000000U;
+        uint64_t soon = hotbed_monotonic_now() + (uint64_t)STRANGER_MS * 1000000U;
         if (recv_all(s, theirs, sizeof *theirs, soon < until ? soon : until) &&
             theirs->magic == MAGIC && theirs->cookie == own->cookie && theirs->size == own->size &&
             theirs->to == own->rank && theirs->rank > own->rank && theirs->rank < own->size)
@@ -270,7 +271,7 @@ hotbed_status hotbed_link_listen(uint32_t port, int *listener, hotbed_link_place
     memset(place, 0, sizeof *place);
     list_hosts(place);
     place->port = ntohs(((const struct sockaddr_in *)&address)->sin_port);
-    place->cookie = hotbed_comm_now() ^ (uint64_t)getpid() << 48;
+    place->cookie = hotbed_monotonic_now() ^ (uint64_t)getpid() << 48;
     *listener = s;
     return HOTBED_OK;
 }
@@ -331,7 +332,7 @@ static hotbed_status visit_host(
             recv_all(*s, payload, bytes, until))
             return HOTBED_OK;
         close_socket(s);
-        if (hotbed_comm_now() >= until)
+        if (hotbed_monotonic_now() >= until)
             return fail_rendezvous(own, "not all ranks reached rank 0");
     }
 }

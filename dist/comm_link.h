@@ -43,7 +43,7 @@ void hotbed_link_unlisten(int listener);
 /* The rendezvous: connect all ranks with each other. Synchronous.
  *
  * listener: rank 0's; -1 on the others. payload [bytes]: rank 0's, copied to the others; NULL with
- * 0. until: when to stop trying, by hotbed_comm_now().
+ * 0. until: when to stop trying, by hotbed_monotonic_now().
  *
  * Errors: COMM (a rank did not come in time), MEMORY. */
 hotbed_status hotbed_link_open(

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/host_launch.h"
+#include "base/monotonic.h"
 #include "base/stream.h"
 
 #include <inttypes.h>
@@ -80,14 +81,14 @@ static void finalize(void) {
     uint32_t how = __atomic_load_n(&worst, __ATOMIC_RELAXED);
     if (how == ENDING_DEAD || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized)
         return;
-    uint64_t until =
-        hotbed_comm_now() + __atomic_load_n(&patience_ms, __ATOMIC_RELAXED) * (uint64_t)1000000U;
+    uint64_t until = hotbed_monotonic_now() +
+                     __atomic_load_n(&patience_ms, __ATOMIC_RELAXED) * (uint64_t)1000000U;
     MPI_Request request = MPI_REQUEST_NULL;
     if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS)
         return;
     while (!here) {
         if (MPI_Test(&request, &here, MPI_STATUS_IGNORE) != MPI_SUCCESS ||
-            (how == ENDING_DOUBTFUL && hotbed_comm_now() > until))
+            (how == ENDING_DOUBTFUL && hotbed_monotonic_now() > until))
             return;
         sched_yield();
     }
@@ -142,7 +143,7 @@ hotbed_status hotbed_comm_probe_mpi(void) {
 /* Wait until the request is done. */
 static hotbed_status finish(const char *call, int error, MPI_Request *request, uint64_t until) {
     int done = 0;
-    while (error == MPI_SUCCESS && !done && hotbed_comm_now() < until) {
+    while (error == MPI_SUCCESS && !done && hotbed_monotonic_now() < until) {
         error = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         sched_yield();
     }
@@ -286,7 +287,7 @@ static bool look_around(hotbed_comm *comm, uint64_t until) {
     }
     if (hotbed_comm_has_failed(comm))
         return false;
-    if (hotbed_comm_now() < until)
+    if (hotbed_monotonic_now() < until)
         return true;
     (void)hotbed_comm_record_fault(
         comm, HOTBED_COMM_DEADLINE, (int32_t)waits_for, comm->runs,
@@ -299,7 +300,7 @@ static bool look_around(hotbed_comm *comm, uint64_t until) {
 static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     mpi_comm *m = mpi_of(comm);
     const uint64_t patience = (uint64_t)comm->deadline_ms * 1000000U;
-    uint64_t until = hotbed_comm_now() + patience;
+    uint64_t until = hotbed_monotonic_now() + patience;
     for (uint32_t k = 1; k < comm->size; k++) /* so that not all ranks send to the same one first */
         if (!start_peer(comm, batch, (comm->rank + k) % comm->size))
             return false;
@@ -320,7 +321,7 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
         }
         if (moved) {
             idle = 0;
-            until = hotbed_comm_now() + patience;
+            until = hotbed_monotonic_now() + patience;
         } else if (busy) {
             if (++idle % IDLE_LOOKS == 0 && !look_around(comm, until))
                 return false;
@@ -470,7 +471,7 @@ hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_
         return status;
     }
     m->buffers = all;
-    status = fill(m, hotbed_comm_now() + (uint64_t)known.deadline_ms * 1000000U);
+    status = fill(m, hotbed_monotonic_now() + (uint64_t)known.deadline_ms * 1000000U);
     if (status == HOTBED_OK)
         *out = &m->base;
     else /* MPI may still write to its buffers, so none of them is freed */

@@ -12,6 +12,7 @@
 #include "dist/comm_nccl_kernels.h"
 
 #include "base/error.h"
+#include "base/monotonic.h"
 #include "base/stream.h"
 
 #include <assert.h>
@@ -83,9 +84,9 @@ static bool start_thread(pthread_t *thread, void *(*function)(void *argument), v
 /* --- the watching thread -------------------------------------------------------------------- */
 
 static bool wait_for_lock(pthread_mutex_t *lock, uint32_t milliseconds) {
-    uint64_t until = hotbed_comm_now() + (uint64_t)milliseconds * 1000000U;
+    uint64_t until = hotbed_monotonic_now() + (uint64_t)milliseconds * 1000000U;
     int error = pthread_mutex_trylock(lock);
-    while (error == EBUSY && hotbed_comm_now() < until) {
+    while (error == EBUSY && hotbed_monotonic_now() < until) {
         sched_yield();
         error = pthread_mutex_trylock(lock);
     }
@@ -116,7 +117,7 @@ static void look_at_marks(nccl_comm *n, progress *last) {
     hotbed_comm *comm = &n->base;
     uint64_t completed = __atomic_load_n(&n->gpu.words->completed, __ATOMIC_ACQUIRE);
     uint64_t started = __atomic_load_n(&n->gpu.words->started, __ATOMIC_ACQUIRE);
-    uint64_t now = hotbed_comm_now();
+    uint64_t now = hotbed_monotonic_now();
     if (started != last->started || completed != last->completed)
         *last = (progress){started, completed, now};
     if (started <= completed)
@@ -521,9 +522,9 @@ static hotbed_status start_nccl(nccl_comm *n, const ncclUniqueId *id, uint64_t u
     }
     (void)pthread_detach(thread);
     pthread_mutex_lock(&i->lock);
-    while (!i->done && hotbed_comm_now() < until && !hotbed_comm_has_failed(&n->base)) {
+    while (!i->done && hotbed_monotonic_now() < until && !hotbed_comm_has_failed(&n->base)) {
         hotbed_link_poll(n->link, &n->base, 0); /* a rank may die at this point */
-        uint64_t soon = hotbed_comm_now() + (uint64_t)LOOK_MS * 1000000U;
+        uint64_t soon = hotbed_monotonic_now() + (uint64_t)LOOK_MS * 1000000U;
         (void)hotbed_comm_cond_wait(&i->done_or_left, &i->lock, soon);
     }
     bool done = i->done;
@@ -583,7 +584,7 @@ static hotbed_status create(
     }
     pthread_mutex_init(&n->submit, NULL);
     n->device = device;
-    uint64_t until = hotbed_comm_now() + (uint64_t)n->base.deadline_ms * 1000000U;
+    uint64_t until = hotbed_monotonic_now() + (uint64_t)n->base.deadline_ms * 1000000U;
     ncclUniqueId id;
     memset(&id, 0, sizeof id);
     int listener = -1;

@@ -8,6 +8,7 @@
 #include "dist/comm_link.h"
 
 #include "base/error.h"
+#include "base/monotonic.h"
 #include "base/options.h"
 #include "base/stream.h"
 
@@ -51,9 +52,9 @@ static sockets_comm *sockets_of(hotbed_comm *comm) {
 
 static bool fail_socket(hotbed_comm *comm, uint32_t p, const char *what, int error) {
     hotbed_link *link = sockets_of(comm)->link;
-    uint64_t until = hotbed_comm_now() + DYING_MS * UINT64_C(1000000);
+    uint64_t until = hotbed_monotonic_now() + DYING_MS * UINT64_C(1000000);
     char reason[HOTBED_REASON_BYTES];
-    while (hotbed_comm_now() < until) {
+    while (hotbed_monotonic_now() < until) {
         hotbed_link_poll(link, comm, LOOK_MS);
         if (hotbed_link_left(link, comm, p, comm->runs) || hotbed_comm_has_failed(comm))
             return false;
@@ -167,7 +168,7 @@ static bool look_around(hotbed_comm *comm, uint64_t until) {
     }
     if (hotbed_comm_has_failed(comm))
         return false;
-    if (hotbed_comm_now() < until)
+    if (hotbed_monotonic_now() < until)
         return true;
     (void)hotbed_comm_record_fault(
         comm, HOTBED_COMM_DEADLINE, (int32_t)waits_for, comm->runs,
@@ -208,7 +209,7 @@ static void wait_for_data(hotbed_comm *comm) {
 
 static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     const uint64_t patience = (uint64_t)comm->deadline_ms * 1000000U;
-    uint64_t now = hotbed_comm_now(), until = now + patience;
+    uint64_t now = hotbed_monotonic_now(), until = now + patience;
     uint64_t look = now + LOOK_MS * UINT64_C(1000000);
     for (uint32_t p = 0; p < comm->size; p++) {
         peer *with = &sockets_of(comm)->peers[p];
@@ -222,7 +223,7 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
             return false;
         if (!busy)
             return true;
-        now = hotbed_comm_now();
+        now = hotbed_monotonic_now();
         if (moved)
             until = now + patience;
         else
@@ -347,7 +348,7 @@ hotbed_status hotbed_comm_create_sockets(
         hotbed_delete(s);
         return status;
     }
-    uint64_t until = hotbed_comm_now() + (uint64_t)known.deadline_ms * 1000000U;
+    uint64_t until = hotbed_monotonic_now() + (uint64_t)known.deadline_ms * 1000000U;
     status = meet(s, rendezvous == NULL ? NULL : &by, places, until);
     if (status != HOTBED_OK)
         hotbed_comm_destroy(&s->base);

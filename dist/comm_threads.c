@@ -9,6 +9,7 @@
 #include "dist/comm.h"
 
 #include "base/error.h"
+#include "base/monotonic.h"
 #include "base/stream.h"
 
 #include <inttypes.h>
@@ -77,7 +78,7 @@ static uint32_t first_missing(const group *g, uint64_t number, bool finished) {
  * that failed may free its memory after it has arrived. Failures after all have finished do not
  * concern this run. */
 static bool meet(hotbed_comm *comm, group *g, bool finished) {
-    uint64_t until = hotbed_comm_now() + (uint64_t)comm->deadline_ms * 1000000U;
+    uint64_t until = hotbed_monotonic_now() + (uint64_t)comm->deadline_ms * 1000000U;
     for (bool in_time = true;;) {
         uint32_t missing = first_missing(g, comm->runs, finished);
         if (missing == g->size && (finished || g->fault.reason == HOTBED_COMM_WELL)) {

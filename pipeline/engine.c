@@ -1,6 +1,7 @@
 /* pipeline/engine.c - feed, advance and drain a pipeline, and end it when it fails. */
 #include "pipeline/engine.h"
 
+#include "base/monotonic.h"
 #include "pipeline/worker.h"
 
 #include <errno.h>
@@ -113,11 +114,31 @@ hotbed_status hotbed_pipeline_idle(hotbed_pipeline *pipeline, const char *functi
     return release_held(pipeline);
 }
 
-/* Get the next batch. The end policy decides whether training goes on, for all ranks together. */
-static hotbed_status next_batch(hotbed_pipeline *pipeline, void **batch, bool *end) {
-    const hotbed_loader *loader = &pipeline->loader;
+/* Apply the end policy, which decides for all ranks together whether training ends. On entry, *end
+ * tells whether this rank has no batch. */
+static hotbed_status agree(const hotbed_pipeline *pipeline, bool *end) {
     const hotbed_agreement *agreement = &pipeline->options.agreement;
     uint64_t least = 0;
+    switch (pipeline->options.end) {
+    case HOTBED_END_ALONE:
+        break;
+    case HOTBED_END_FIRST:
+        HOTBED_TRY_CALLBACK(
+            "the agreement", agreement->least(agreement->self, *end ? 0 : 1, &least));
+        *end = least == 0;
+        break;
+    case HOTBED_END_LAST:
+        HOTBED_TRY_CALLBACK(
+            "the agreement", agreement->least(agreement->self, *end ? 1 : 0, &least));
+        *end = least == 1;
+        break;
+    }
+    return HOTBED_OK;
+}
+
+/* Get the next batch, unless the ranks end. */
+static hotbed_status next_batch(hotbed_pipeline *pipeline, void **batch, bool *end) {
+    const hotbed_loader *loader = &pipeline->loader;
     *batch = NULL;
     *end = !pipeline->bound;
     if (pipeline->bound)
@@ -126,23 +147,12 @@ static hotbed_status next_batch(hotbed_pipeline *pipeline, void **batch, bool *e
         pipeline->bound = false; /* the loader is not called again */
         *batch = NULL;
     }
-    switch (pipeline->options.end) {
-    case HOTBED_END_ALONE:
-        return HOTBED_OK;
-    case HOTBED_END_FIRST:
-        HOTBED_TRY_CALLBACK(
-            "the agreement", agreement->least(agreement->self, *end ? 0 : 1, &least));
-        if (least == 0 && !*end && loader->done != NULL)
-            loader->done(loader->self, *batch, NULL);
-        *end = least == 0;
-        return HOTBED_OK;
-    case HOTBED_END_LAST:
-        HOTBED_TRY_CALLBACK(
-            "the agreement", agreement->least(agreement->self, *end ? 1 : 0, &least));
-        *end = least == 1;
-        return HOTBED_OK;
-    }
-    return HOTBED_OK;
+    const bool given = !*end;
+    hotbed_status status = agree(pipeline, end);
+    /* No task has seen a batch that is not used. */
+    if (given && (status != HOTBED_OK || *end) && loader->done != NULL)
+        loader->done(loader->self, *batch, NULL);
+    return status;
 }
 
 static hotbed_status pull(hotbed_pipeline *pipeline) {
@@ -361,9 +371,9 @@ static hotbed_status run_step(
     hotbed_mark_harvest(pipeline, mark, false);
     if (mark->begin != NULL)
         HOTBED_TRY(hotbed_event_record(mark->begin, stream));
-    entry.begin = hotbed_pipeline_now() - pipeline->started;
+    entry.begin = hotbed_monotonic_seconds() - pipeline->started;
     HOTBED_TRY(hotbed_task_run(pipeline, s, iteration, stream, &entry.mode));
-    entry.end = hotbed_pipeline_now() - pipeline->started;
+    entry.end = hotbed_monotonic_seconds() - pipeline->started;
     HOTBED_TRY(hotbed_event_record(mark->end, stream));
     HOTBED_TRY(hotbed_pipeline_tolerate(pipeline, hotbed_stream_fault(stream)));
     (void)pthread_mutex_lock(&pipeline->lock);

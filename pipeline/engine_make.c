@@ -4,6 +4,7 @@
 #include "pipeline/nvtx.h"
 #include "pipeline/worker.h"
 
+#include "base/monotonic.h"
 #include "base/options.h"
 
 #include <signal.h>
@@ -126,7 +127,7 @@ static hotbed_status make(hotbed_pipeline *pipeline) {
         &pipeline->stream));
     HOTBED_TRY(make_values(pipeline));
     HOTBED_TRY(make_events(pipeline));
-    pipeline->started = hotbed_pipeline_now();
+    pipeline->started = hotbed_monotonic_seconds();
     for (uint32_t g = 0; g < program->num_groups; g++)
         HOTBED_TRY(start_group(pipeline, g));
     return HOTBED_OK;

@@ -4,6 +4,7 @@
  * that gets slower or faster over time therefore affects all variants alike. */
 #include "hotbed/profile.h"
 
+#include "base/monotonic.h"
 #include "base/options.h"
 #include "pipeline/engine.h"
 
@@ -14,7 +15,7 @@ enum { ROUNDS_MOST = 64 };
 
 static double machine_now(void *self) {
     (void)self;
-    return hotbed_pipeline_now();
+    return hotbed_monotonic_seconds();
 }
 
 static hotbed_status read_options(

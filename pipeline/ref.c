@@ -3,6 +3,7 @@
 #include "pipeline/ref.h"
 
 #include "base/error.h"
+#include "base/stream.h"
 
 #include <stdio.h>
 
@@ -19,15 +20,30 @@ static bool same_node(const hotbed_node *a, const hotbed_node *b) {
            (a->text != NULL && b->text != NULL && strcmp(a->text, b->text) == 0);
 }
 
+/* Copy the text of the node that will be added next: a model may build it in a local array. */
+static bool copy_text(hotbed_trace *trace, const char *text) {
+    if (text == NULL)
+        return true;
+    const size_t bytes = strlen(text) + 1;
+    char *copy = hotbed_new(bytes);
+    trace->no_memory = trace->no_memory || copy == NULL;
+    if (copy == NULL)
+        return false;
+    memcpy(copy, text, bytes);
+    trace->texts[trace->num_nodes] = copy;
+    return true;
+}
+
 /* Return the number of the node equal to this one, and add it if it is new. Equal paths are one
  * node. */
 static uint32_t find_node(hotbed_trace *trace, const hotbed_node *node) {
     for (uint32_t i = 0; i < trace->num_nodes; i++)
         if (same_node(&trace->nodes[i], node))
             return i;
-    if (trace->num_nodes == HOTBED_NODES_MOST)
+    if (trace->num_nodes == HOTBED_NODES_MOST || !copy_text(trace, node->text))
         return HOTBED_NODE_NONE;
     trace->nodes[trace->num_nodes] = *node;
+    trace->nodes[trace->num_nodes].text = trace->texts[trace->num_nodes];
     return trace->num_nodes++;
 }
 
@@ -40,6 +56,11 @@ static hotbed_ref computed(hotbed_trace *trace, const char *why) {
     const hotbed_node node = {
         .kind = HOTBED_NODE_COMPUTED, .parent = HOTBED_NODE_NONE, .text = why};
     return traced(trace, &node, NULL);
+}
+
+void hotbed_trace_close(hotbed_trace *trace) {
+    for (uint32_t i = 0; i < trace->num_nodes; i++)
+        hotbed_delete(trace->texts[i]);
 }
 
 hotbed_ref hotbed_trace_batch(hotbed_trace *trace, const hotbed_batch_type *type) {

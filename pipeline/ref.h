@@ -26,7 +26,7 @@ typedef struct hotbed_node {
     const hotbed_field *field;
     uint64_t index;
     const void *data; /* CONSTANT */
-    const char *text; /* KEY: the key; COMPUTED: the reason */
+    const char *text; /* KEY: the key; COMPUTED: the reason. In a trace: its own copy */
     hotbed_postproc *postproc;
     uint32_t arguments[HOTBED_ARGUMENTS_MOST], n;
 } hotbed_node;
@@ -43,7 +43,12 @@ struct hotbed_trace {
     hotbed_traced_call calls[HOTBED_MODULES_MOST];
     uint32_t num_calls;
     const hotbed_batch_type *type;
+    char *texts[HOTBED_NODES_MOST]; /* the nodes' texts, owned; NULL: the node has none */
+    bool no_memory;                 /* a node is missing because its text could not be copied */
 };
+
+/* Free the texts. {0} is allowed. */
+void hotbed_trace_close(hotbed_trace *trace);
 
 /* Begin or continue a trace: return a ref to its batch. */
 hotbed_ref hotbed_trace_batch(hotbed_trace *trace, const hotbed_batch_type *type);

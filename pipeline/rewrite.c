@@ -112,6 +112,9 @@ static hotbed_status find_by_trace(hotbed_rewrite *rewrite, hotbed_stream *strea
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "the model has no forward to trace");
     HOTBED_TRY(model->forward(
         model->self, hotbed_trace_batch(&rewrite->trace, rewrite->options.batch), stream));
+    if (rewrite->trace.no_memory)
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory for the keys that the model's forward uses");
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         hotbed_rewritten *to = &rewrite->modules[m];
         const hotbed_traced_call *call = find_call(&rewrite->trace, to->module);
@@ -172,17 +175,35 @@ static bool has_hook(const hotbed_rewritten *to) {
     return forward->call == hotbed_rewrite_forward && forward->self == to;
 }
 
-hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite) {
-    if (rewrite == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite is NULL");
-    if (rewrite->attached)
-        return hotbed_fail(HOTBED_ERR_STATE, "the rewrite is attached already");
+/* Check that no other rewrite owns a module or postproc. A postproc's results are found through its
+ * owner, so with two owners a model would get results of the other one's batches. */
+static hotbed_status check_owners(const hotbed_rewrite *rewrite) {
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         const hotbed_rewritten *to = &rewrite->modules[m];
         if (to->report.pipelined && to->module->owner != NULL)
             return hotbed_fail(
                 HOTBED_ERR_STATE, "module '%s' is pipelined by another rewrite", to->report.module);
     }
+    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
+        if (rewrite->postprocs[p]->owner != NULL)
+            return hotbed_fail(
+                HOTBED_ERR_STATE, "postproc '%s' is run ahead by another rewrite",
+                rewrite->postprocs[p]->name);
+    return HOTBED_OK;
+}
+
+static void release_postprocs(const hotbed_rewrite *rewrite) {
+    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
+        if (rewrite->postprocs[p]->owner == rewrite)
+            rewrite->postprocs[p]->owner = NULL;
+}
+
+hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite) {
+    if (rewrite == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite is NULL");
+    if (rewrite->attached)
+        return hotbed_fail(HOTBED_ERR_STATE, "the rewrite is attached already");
+    HOTBED_TRY(check_owners(rewrite));
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         hotbed_rewritten *to = &rewrite->modules[m];
         if (!to->report.pipelined)
@@ -216,8 +237,7 @@ hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite) {
         to->module->forward = to->saved;
         to->module->owner = NULL;
     }
-    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
-        rewrite->postprocs[p]->owner = NULL;
+    release_postprocs(rewrite);
     rewrite->attached = false;
     return HOTBED_OK;
 }
@@ -313,9 +333,7 @@ void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {
             to->module->owner = NULL;
         }
     }
-    for (uint32_t p = 0; p < rewrite->num_postprocs; p++)
-        if (rewrite->postprocs[p]->owner == rewrite)
-            rewrite->postprocs[p]->owner = NULL;
+    release_postprocs(rewrite);
     for (uint32_t number = 0; rewrite->contexts != NULL && number < rewrite->options.depth;
          number++)
         for (uint32_t m = 0; m < rewrite->num_modules; m++) {
@@ -326,6 +344,7 @@ void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {
             if (cell->kept != NULL)
                 module->calls->context_destroy(module->self, cell->kept);
         }
+    hotbed_trace_close(&rewrite->trace);
     hotbed_delete(rewrite->contexts);
     hotbed_delete(rewrite);
 }

@@ -7,12 +7,16 @@
 #include "base/stream.h"
 #include "pipeline/program.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 
 enum {
     DEPTH_MOST = 6,
-    AFTER_BYTES = 1024,
+    /* lists of all edges of a plan: for each edge a name, up to 3 characters of a distance, and a
+     * space or 0; for a step without edges a 0 */
+    AFTER_BYTES =
+        HOTBED_PIPELINE_EDGES_MOST * (HOTBED_PIPELINE_NAME_BYTES + 3) + HOTBED_PIPELINE_TASKS_MOST,
     RACES_MOST = 256,
     CANDIDATES_MOST = HOTBED_SCHEDULE_CANDIDATES_MOST /* hand-written plans included */
 };
@@ -24,7 +28,7 @@ typedef struct candidate {
     hotbed_pipeline_plan_name tasks[HOTBED_PIPELINE_TASKS_MOST];
     hotbed_pipeline_plan_name streams[HOTBED_PIPELINE_TASKS_MOST];
     hotbed_pipeline_plan_name groups[HOTBED_PIPELINE_TASKS_MOST];
-    char after[HOTBED_PIPELINE_TASKS_MOST][AFTER_BYTES];
+    char after[AFTER_BYTES]; /* the lists of all steps */
     double seconds;
 } candidate;
 
@@ -185,34 +189,44 @@ static uint32_t stage_of(uint32_t at, const uint32_t *cuts, uint32_t num_cuts) {
     return stage;
 }
 
+/* Write the list of a step's edges at offset `at` of the candidate's lists, and return the offset
+ * after it. */
+static size_t write_after(
+    const hotbed_program *p, const hotbed_program_step *step, size_t at, candidate *to) {
+    for (uint32_t e = 0; e < step->num_edges; e++) {
+        const hotbed_program_edge *edge = &p->edges[step->first_edge + e];
+        char distance[16] = "";
+        if (edge->distance != 0)
+            (void)snprintf(distance, sizeof distance, "%+d", -edge->distance);
+        at += (size_t)snprintf(
+            to->after + at, AFTER_BYTES - at, "%s%s%s", e == 0 ? "" : " ", p->steps[edge->on].name,
+            distance);
+        assert(at < AFTER_BYTES);
+    }
+    to->after[at] = '\0';
+    return at + 1;
+}
+
 /* Write the steps of the candidate, in the order of a period. */
 static void write_steps(const hotbed_program *p, bool own_groups, candidate *to) {
+    size_t after = 0;
     to->num_steps = p->num_steps;
     to->stages = p->max_stage + 1;
     for (uint32_t n = 0; n < p->num_steps; n++) {
         const hotbed_program_step *step = &p->steps[p->order[n]];
-        size_t used = 0;
         memcpy(to->tasks[n], step->name, sizeof to->tasks[n]);
         memcpy(to->streams[n], p->stream_names[step->stream], sizeof to->streams[n]);
         memcpy(
             to->groups[n], own_groups ? p->groups[step->group] : p->stream_names[step->stream],
             sizeof to->groups[n]);
-        for (uint32_t e = 0; e < step->num_edges && used < AFTER_BYTES; e++) {
-            const hotbed_program_edge *edge = &p->edges[step->first_edge + e];
-            char distance[16] = "";
-            if (edge->distance != 0)
-                (void)snprintf(distance, sizeof distance, "%+d", -edge->distance);
-            used += (size_t)snprintf(
-                to->after[n] + used, AFTER_BYTES - used, "%s%s%s", used == 0 ? "" : " ",
-                p->steps[edge->on].name, distance);
-        }
         to->steps[n] = (hotbed_step){
             .task = to->tasks[n],
             .stage = step->stage,
             .ordered = step->ordered,
             .stream = to->streams[n],
             .group = to->groups[n],
-            .after = to->after[n]};
+            .after = to->after + after};
+        after = write_after(p, step, after, to);
     }
 }
 

@@ -113,8 +113,6 @@ struct hotbed_pipeline {
     double started;
 };
 
-double hotbed_pipeline_now(void); /* monotonic seconds */
-
 static inline hotbed_mark *hotbed_pipeline_mark(
     const hotbed_pipeline *pipeline, uint64_t iteration, uint32_t step) {
     size_t row = (size_t)(iteration % pipeline->num_marks);

@@ -159,9 +159,8 @@ static void put_pipeline(writer *w, const lines *l, bool first) {
         put_name(w, rank, STREAM_THREADS + s, "stream", program->stream_names[s]);
     for (uint64_t i = 0; i < l->n; i++) {
         const hotbed_log_entry *entry = &l->entries[i];
-        put_slice(
-            w, l, entry, entry->group + 1, entry->begin,
-            entry->end); /* 0 if the tasks ran on the caller's thread */
+        /* group + 1 is 0 for tasks that ran on the caller's thread */
+        put_slice(w, l, entry, entry->group + 1, entry->begin, entry->end);
         if (on_device(entry))
             put_slice(
                 w, l, entry, STREAM_THREADS + program->steps[entry->task].stream,
@@ -222,7 +221,7 @@ static bool shown(const lines *l, const hotbed_log_entry *entry, uint64_t iterat
     return iterations == 0 || entry->iteration + iterations > l->latest;
 }
 
-/* Horizontal position of a time in pixels. */
+/* Draw a task at `x`, with its name if that fits. */
 static void put_rectangle(
     writer *w, const lines *l, const hotbed_log_entry *entry, double seconds, double x,
     double width, uint32_t line) {

@@ -1,5 +1,6 @@
 /* pipeline/train_tune.c - time the candidates of a schedule by training with them. */
 #include "base/error.h"
+#include "base/monotonic.h"
 #include "base/options.h"
 #include "pipeline/engine.h"
 #include "pipeline/train.h"
@@ -14,7 +15,7 @@ typedef struct tuning {
 
 static double machine_now(void *self) {
     (void)self;
-    return hotbed_pipeline_now();
+    return hotbed_monotonic_seconds();
 }
 
 static hotbed_status read_options(

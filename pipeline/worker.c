@@ -2,17 +2,11 @@
  * submitted. */
 #include "pipeline/worker.h"
 
+#include "base/monotonic.h"
 #include "pipeline/capture.h"
 #include "pipeline/nvtx.h"
 
 #include <stdio.h>
-#include <time.h>
-
-double hotbed_pipeline_now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 /* --- one task --------------------------------------------------------------------------------- */
 
@@ -123,9 +117,9 @@ static hotbed_status submit(
     hotbed_mark_harvest(pipeline, mark, false);
     HOTBED_TRY(wait_events(pipeline, queued, stream, &did->waits));
     HOTBED_TRY(record(mark->begin, stream, &did->events));
-    entry->begin = hotbed_pipeline_now() - pipeline->started;
+    entry->begin = hotbed_monotonic_seconds() - pipeline->started;
     hotbed_status status = hotbed_task_run(pipeline, queued->step, iteration, stream, &entry->mode);
-    entry->end = hotbed_pipeline_now() - pipeline->started;
+    entry->end = hotbed_monotonic_seconds() - pipeline->started;
     HOTBED_TRY(status);
     HOTBED_TRY(record(mark->end, stream, &did->events));
     return check_fault(pipeline, step->stream);

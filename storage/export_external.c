@@ -18,7 +18,7 @@ typedef struct exporter {
     uint64_t chunk;    /* keys */
     uint64_t given;    /* rows written to the batch so far */
     uint64_t refused;  /* rows that did not fit into the batch */
-    uint64_t *keys;    /* [chunk] in host memory, as are the next six */
+    uint64_t *keys;    /* [chunk] in host memory, as are the next five */
     uint64_t *numbers; /* [chunk] */
     uint64_t *scores;  /* [chunk] */
     uint64_t *times;   /* [chunk] */

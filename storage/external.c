@@ -3,6 +3,7 @@
 #include "storage/external.h"
 
 #include "base/error.h"
+#include "base/monotonic.h"
 #include "base/options.h"
 #include "base/stream.h"
 #include "storage/hash_core.h"
@@ -62,12 +63,6 @@ struct hotbed_external_cursor {
     bool damaged; /* the plug-in returned a bad row and its cursor has moved past it */
     void *inner;
 };
-
-uint64_t hotbed_external_now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000U + (uint64_t)time.tv_nsec;
-}
 
 /* --- checksums -------------------------------------------------------------------------------- */
 
@@ -172,7 +167,7 @@ static hotbed_status read_calls(hotbed_external *external, const hotbed_external
 /* --- calls of the plug-in --------------------------------------------------------------------- */
 
 static uint64_t begin(hotbed_external *external) {
-    uint64_t start = hotbed_external_now();
+    uint64_t start = hotbed_monotonic_now();
     external->call.deadline_ns =
         external->deadline_ns == 0 ? UINT64_MAX : start + external->deadline_ns;
     external->call.size = sizeof external->call;
@@ -185,7 +180,7 @@ static uint64_t begin(hotbed_external *external) {
 static hotbed_status end(
     hotbed_external *external, uint64_t start, hotbed_status status, const char *what, uint64_t n,
     const char *name) {
-    uint64_t now = hotbed_external_now();
+    uint64_t now = hotbed_monotonic_now();
     pthread_mutex_lock(&external->tally);
     external->stats.calls++;
     external->stats.late += status == HOTBED_OK && now > external->call.deadline_ns;

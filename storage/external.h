@@ -32,9 +32,6 @@ hotbed_status hotbed_external_enqueue(
 
 void hotbed_external_count_stream_wait(hotbed_external *external, uint64_t nanoseconds);
 
-/* CLOCK_MONOTONIC in nanoseconds. */
-uint64_t hotbed_external_now(void);
-
 /* The plug-in that keeps rows in memory. */
 extern const hotbed_external_calls hotbed_external_memory_calls;
 void *hotbed_external_memory_new(void);

@@ -4,6 +4,7 @@
 
 #include "base/carve.h"
 #include "base/error.h"
+#include "base/monotonic.h"
 #include "base/stream.h"
 #include "storage/external.h"
 #include "storage/row_layout.h"
@@ -94,7 +95,7 @@ static hotbed_status call_erase(
 
 static void run(const hotbed_external_batch *batch, call_function call) {
     const hotbed_store_view *v = &batch->view;
-    uint64_t start = hotbed_external_now();
+    uint64_t start = hotbed_monotonic_now();
     bool waited = false;
     for (uint32_t t = 0; t < batch->num_tables; t++) {
         hotbed_status status = HOTBED_OK;
@@ -105,7 +106,7 @@ static void run(const hotbed_external_batch *batch, call_function call) {
         v->status[t] = (uint32_t)status;
     }
     if (waited)
-        hotbed_external_count_stream_wait(batch->external, hotbed_external_now() - start);
+        hotbed_external_count_stream_wait(batch->external, hotbed_monotonic_now() - start);
 }
 
 static void run_find(void *argument) {

@@ -4,6 +4,7 @@
 
 #include "base/carve.h"
 #include "base/error.h"
+#include "base/monotonic.h"
 #include "base/options.h"
 #include "base/stream.h"
 #include "storage/row_layout.h"
@@ -36,7 +37,7 @@ static hotbed_status call_store(const hotbed_external_request *r, operation what
 
 static void run(const hotbed_external_request *r, operation what) {
     const hotbed_external_request_view *v = &r->view;
-    uint64_t start = hotbed_external_now(), n = *v->n;
+    uint64_t start = hotbed_monotonic_now(), n = *v->n;
     hotbed_status status;
     if (n > v->capacity) {
         memset(v->found, HOTBED_EXTERNAL_UNKNOWN, v->capacity);
@@ -47,7 +48,7 @@ static void run(const hotbed_external_request *r, operation what) {
     } else {
         status = call_store(r, what, n);
     }
-    hotbed_external_count_stream_wait(r->external, hotbed_external_now() - start);
+    hotbed_external_count_stream_wait(r->external, hotbed_monotonic_now() - start);
     *v->status = (uint32_t)status;
     if (status != HOTBED_OK)
         hotbed_fault_latch(

@@ -6,12 +6,11 @@
 #include "storage/lookup_kernels.h"
 
 #include "base/host_launch.h"
+#include "base/monotonic.h"
 #include "base/stream.h"
 #include "storage/index_search.h"
 #include "storage/pool_host.h"
 #include "storage/row_layout.h"
-
-#include <time.h>
 
 enum { KEYS_GRAIN = 1024, ROWS_GRAIN = 256 };
 /* items prefetched before the current one is used */
@@ -53,12 +52,8 @@ static void layout_body(const void *args, uint64_t begin, uint64_t end) {
     }
     if (s->eval.on == 0) {
         hotbed_count_prefetch(s->storage.clock);
-        if (s->storage.timer != NULL) {
-            struct timespec now;
-            (void)clock_gettime(CLOCK_MONOTONIC, &now);
-            hotbed_timer_tick(
-                s->storage.timer, (uint64_t)now.tv_sec * 1000000U + (uint64_t)now.tv_nsec / 1000U);
-        }
+        if (s->storage.timer != NULL)
+            hotbed_timer_tick(s->storage.timer, hotbed_monotonic_now() / 1000U);
         *s->unique.num_missing = 0;
     } else {
         hotbed_eval_begin(s);

@@ -69,7 +69,8 @@ typedef struct hotbed_checkpoint_share {
  * If a save or a snapshot's write fails, the mark does not change: the next increment holds
  * everything since the same parent. A mark does not learn whether the commit after a put succeeds.
  * After a put it therefore also keeps the state of the checkpoint before, which doubles its memory,
- * and either of the two can be the parent of the next increment. */
+ * and either of the two can be the parent of the next increment. If two full puts in a row are not
+ * committed, the mark describes no checkpoint that exists: save a full one next. */
 typedef struct hotbed_checkpoint_mark hotbed_checkpoint_mark;
 
 /* Create an empty mark.

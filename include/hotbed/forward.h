@@ -97,7 +97,7 @@ typedef struct hotbed_ref {
 HOTBED_API hotbed_ref hotbed_ref_batch(const hotbed_batch_type *type, const void *data);
 
 /* Return a field, list element or keyed element. A ref to an element that does not exist has no
- * data. */
+ * data. A trace copies `key`. */
 HOTBED_API hotbed_ref hotbed_ref_field(hotbed_ref ref, const char *name);
 HOTBED_API hotbed_ref hotbed_ref_at(hotbed_ref ref, uint64_t index);
 HOTBED_API hotbed_ref hotbed_ref_key(hotbed_ref ref, const char *key);
@@ -107,7 +107,7 @@ HOTBED_API hotbed_ref hotbed_ref_key(hotbed_ref ref, const char *key);
 HOTBED_API hotbed_ref hotbed_ref_constant(hotbed_ref like, const void *data);
 
 /* Make a ref to data that the model itself computed. Nothing derived from it can be computed ahead.
- * `why` appears in the report. */
+ * `why` appears in the report; a trace copies it. */
 HOTBED_API hotbed_ref hotbed_ref_computed(hotbed_ref like, const void *data, const char *why);
 
 /* Return the data; NULL in a trace. A model accesses traced refs only through the functions here,
@@ -293,14 +293,15 @@ static inline void hotbed_rewrite_options_init(hotbed_rewrite_options *options) 
  * forwards. `stream` is used to create contexts. Synchronous; enqueues nothing of the model.
  *
  * Errors: ARGUMENT (no module; too many; DIRECT: no field, or several, with their names), STATE
- * (a module belongs to another rewrite), errors that the model's forward returns in the trace,
- * MEMORY. */
+ * (a module or postproc belongs to another rewrite), errors that the model's forward returns in the
+ * trace, MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_create(
     const hotbed_rewrite_options *options, hotbed_stream *stream, hotbed_rewrite **out);
 
 /* Restore the forward hooks, pointer-equal to their earlier values, or, with attach, replace them
  * again. Batches in flight stay in their contexts. Never waits.
- * Errors: STATE (another writer has changed or owns a hook: nothing is changed). */
+ * Errors: STATE (another writer has changed or owns a hook, or another rewrite owns a postproc:
+ * nothing is changed). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite);
 

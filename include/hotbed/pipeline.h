@@ -236,7 +236,8 @@ typedef struct hotbed_loader {
      * `done`. An error stops the pipeline. */
     hotbed_status (*next)(void *self, void **batch, bool *end);
     /* The pipeline has finished with the batch once `event` has passed (do not record it); at once
-     * if `event` is NULL. NULL: not called. */
+     * if `event` is NULL. Not called for iterations that a failure or hotbed_pipeline_destroy()
+     * drops. NULL: not called at all. */
     void (*done)(void *self, void *batch, hotbed_event *event);
     void *self;
 } hotbed_loader;

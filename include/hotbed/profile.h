@@ -79,10 +79,10 @@ typedef struct hotbed_profile {
 } hotbed_profile;
 
 /* Measure a pipeline's tasks by serial iterations; nothing may be in flight. The iterations train:
- * they change the state that tasks change. Runs rounds * (warmup + iterations) * (tasks + 2)
- * iterations, more if warmup is below the depth. Synchronous. All ranks of the pipeline's agreement
- * must make the same call. Each time in *out is the longest of all ranks' times, so all ranks find
- * the same schedule.
+ * they change the state that tasks change. Runs at most rounds * (w + iterations) * (tasks + 2)
+ * iterations, where w is the larger of warmup and the depth. Synchronous. All ranks of the
+ * pipeline's agreement must make the same call. Each time in *out is the longest of all ranks'
+ * times, so all ranks find the same schedule.
  * Errors: ARGUMENT, MEMORY, STATE, those returned by tasks. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_profile_run(
     hotbed_pipeline *pipeline, const hotbed_profile_options *options, hotbed_profile *out);

@@ -268,6 +268,46 @@ static void changes_of_a_failed_increment_are_in_the_next(hotbed_backend backend
     hotbed_stream_destroy(stream);
 }
 
+/* Two writes of a full snapshot fail at any call, their commits included: an increment can still follow the
+ * checkpoint before them. */
+static void failed_full_writes_do_not_change_the_mark(hotbed_backend backend) {
+    static ranks r;
+    hotbed_stream *stream = sample_stream(backend);
+    sample_disk disk;
+    ranks_create(&r, &shape, 1, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    uint64_t n = 0;
+    do {
+        const char *base = sample_path("base"), *full = sample_path("full"),
+                   *one = sample_path("one");
+        hotbed_status status = HOTBED_ERR_IO;
+        n++;
+        ranks_save(&r, base);
+        ranks_change(&r, 2 + (uint32_t)n, 0, 7);
+        hotbed_checkpoint_snapshot *snapshot = take(&r, 0, NULL);
+        for (int i = 0; i < 2 && status != HOTBED_OK; i++) {
+            sample_disk_init(&disk, SAMPLE_FAULT_ENOSPC, n);
+            hotbed_checkpoint_config config = ranks_config(&disk.calls);
+            status = hotbed_snapshot_write(&config, full, snapshot);
+        }
+        hotbed_checkpoint_snapshot_destroy(snapshot);
+        if (status == HOTBED_OK) {
+            sample_remove(full);
+        } else {
+            CHECK_STATUS(status, HOTBED_ERR_IO);
+            snapshot = take(&r, 0, base);
+            CHECK_OK(ranks_write(snapshot, one));
+            hotbed_checkpoint_snapshot_destroy(snapshot);
+            sample_remove(one);
+        }
+        sample_remove(base);
+    } while (disk.count >= n);
+    CHECK(n > 20);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
 static void no_memory_at_any_allocation(hotbed_backend backend) {
     static ranks r, to;
     hotbed_stream *stream = sample_stream(backend);
@@ -458,6 +498,7 @@ const hotbed_test hotbed_tests[] = {
     {"evicted_keys_are_erased", evicted_keys_are_erased},
     {"changes_of_a_failed_increment_are_in_the_next",
      changes_of_a_failed_increment_are_in_the_next},
+    {"failed_full_writes_do_not_change_the_mark", failed_full_writes_do_not_change_the_mark},
     {"no_memory_at_any_allocation", no_memory_at_any_allocation},
     {"ranks_write_increments", ranks_write_increments},
     {"snapshots_that_do_not_follow_their_parent_are_refused",

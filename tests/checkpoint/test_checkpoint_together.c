@@ -479,6 +479,44 @@ static void a_failing_rank_fails_all(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* Two full saves fail at any call of rank 0's disk, their commits included: no rank's mark changes. */
+static void failed_saves_change_no_ranks_mark(hotbed_backend backend) {
+    (void)backend;
+    hotbed_stream *stream = NULL;
+    static ranks r;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAGRAD};
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    sample_directory();
+    ranks_create(&r, &shape, 2, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    uint64_t n = 0, count = 0;
+    do {
+        const char *base = sample_path("base"), *full = sample_path("full"),
+                   *one = sample_path("one");
+        rank_call model = {.path = full, .disk = {.fault = SAMPLE_FAULT_ENOSPC, .at = ++n}};
+        hotbed_status status = HOTBED_ERR_IO;
+        all_good(&r, &(rank_call){.path = base});
+        for (int i = 0; i < 2 && status != HOTBED_OK; i++) {
+            const rank_call *calls = together(&r, &model);
+            status = calls[0].status;
+            count = calls[0].disk.count;
+            CHECK_EQ(calls[1].status, status);
+        }
+        if (status == HOTBED_OK) {
+            sample_remove(full);
+        } else {
+            CHECK_EQ(status, HOTBED_ERR_IO);
+            all_good(&r, &(rank_call){.path = one, .parent = base});
+            sample_remove(one);
+        }
+        sample_remove(base);
+    } while (count >= n);
+    CHECK(n > 20);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
 /* The n-th allocation fails on one rank: all ranks fail or none does, and none waits until the deadline for a
  * rank that has left. */
 static bool without_memory(ranks *r, rank_call model, uint64_t n) {
@@ -553,6 +591,7 @@ const hotbed_test hotbed_tests[] = {
     {"ranks_without_optimizer_load_the_weights", ranks_without_optimizer_load_the_weights},
     {"each_byte_is_read_once", each_byte_is_read_once},
     {"a_failing_rank_fails_all", a_failing_rank_fails_all},
+    {"failed_saves_change_no_ranks_mark", failed_saves_change_no_ranks_mark},
     {"a_rank_without_memory_fails_all_at_once", a_rank_without_memory_fails_all_at_once},
     {"a_rank_that_differs_from_the_communicators_is_refused",
      a_rank_that_differs_from_the_communicators_is_refused},

@@ -5,10 +5,12 @@
 #include "hotbed/state_dict.h"
 #include "hotbed/storage.h"
 #include "tests/checkpoint/sample.h"
+#include "tests/support/fault.h"
 #include "tests/support/harness.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static const sample shape = {.optimizer = HOTBED_OPT_ADAM};
 
@@ -539,6 +541,76 @@ static void tables_grow_for_loaded_rows(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+static void finish_late(void *argument) {
+    const struct timespec time = {.tv_nsec = 20000000};
+    (void)nanosleep(&time, NULL);
+    __atomic_store_n((bool *)argument, true, __ATOMIC_RELEASE);
+}
+
+/* The stream of a load is behind, and an allocation fails: the load waits for the copies that it has enqueued,
+ * because they use memory that it frees. The rows are in an external store, for which a load allocates between its
+ * copies. */
+static void a_failing_load_waits_for_its_copies(hotbed_backend backend) {
+    enum { ROWS = 40, DIM = 4 };
+    int64_t keys[ROWS];
+    float rows[ROWS * DIM];
+    const hotbed_state_source sources[] = {
+        {.name = "embeddings.t.weight_id",
+         .element = HOTBED_ELEMENT_I64,
+         .rows = ROWS,
+         .data = keys},
+        {.name = "embeddings.t.weight",
+         .element = HOTBED_ELEMENT_F32,
+         .rows = ROWS,
+         .columns = DIM,
+         .data = rows}};
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    hotbed_external_options store;
+    hotbed_external_table stored;
+    uint64_t failures = 0;
+    for (int i = 0; i < ROWS * DIM; i++) {
+        keys[i / DIM] = i / DIM;
+        rows[i] = (float)i;
+    }
+    hotbed_table_options_init(&table);
+    table.name = "t";
+    table.dim = DIM;
+    table.capacity = 2 * (uint64_t)ROWS;
+    table.upper_capacity = 24;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1;
+    options.tables = &table;
+    options.mode = HOTBED_MODE_CACHE;
+    CHECK_OK(hotbed_storage_external_tables(&options, &stored));
+    hotbed_external_options_init(&store);
+    store.num_tables = 1;
+    store.tables = &stored;
+    for (uint64_t n = 1;; n++) {
+        fixture b = {.stream = NULL};
+        bool finished = false;
+        CHECK_OK(hotbed_stream_create(backend, 0, &b.stream));
+        CHECK_OK(hotbed_external_create_memory(&store, &options.external));
+        CHECK_OK(hotbed_storage_create(&options, b.stream, &b.storage));
+        CHECK_OK(hotbed_state_dict_create(b.storage, NULL, &b.dict));
+        CHECK_OK(hotbed_stream_call(b.stream, finish_late, &finished));
+        fault_arm(n);
+        hotbed_status status = hotbed_state_dict_load(b.dict, 2, sources, false, NULL, b.stream);
+        bool failed = fault_disarm();
+        if (status != HOTBED_OK) {
+            CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+            failures++;
+        }
+        CHECK(__atomic_load_n(&finished, __ATOMIC_ACQUIRE));
+        CHECK_OK(hotbed_stream_sync(b.stream));
+        tear_down(&b);
+        hotbed_external_destroy(options.external);
+        if (!failed)
+            break;
+    }
+    CHECK(failures > 0);
+}
+
 static void unmatched_names_are_reported(hotbed_backend backend) {
     fixture b = set_up(backend);
     sample_image images[SAMPLE_TABLES];
@@ -627,6 +699,7 @@ const hotbed_test hotbed_tests[] = {
     {"gathered_tensors_can_be_loaded", gathered_tensors_can_be_loaded},
     {"gathered_tensors_can_be_loaded_in_every_mode", gathered_tensors_can_be_loaded_in_every_mode},
     {"tables_grow_for_loaded_rows", tables_grow_for_loaded_rows},
+    {"a_failing_load_waits_for_its_copies", a_failing_load_waits_for_its_copies},
     {"unmatched_names_are_reported", unmatched_names_are_reported},
     {NULL, NULL},
 };

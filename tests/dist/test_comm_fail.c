@@ -1,6 +1,7 @@
 /* tests/dist/test_comm_fail.c - ranks that abort, leave, are missing or disagree, and what the
  * other ranks report. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#include "base/monotonic.h"
 #include "dist/comm.h"
 #include "tests/dist/world.h"
 #include "tests/support/fault.h"
@@ -312,8 +313,8 @@ static void turn_body(world_rank *me) {
     CHECK_OK(warm_up(me));
     me->comm->deadline_ms = 1;
     CHECK_OK(hold_up(me, &g, &second));
-    uint64_t until = hotbed_comm_now() + 30 * UINT64_C(1000000);
-    while (hotbed_comm_now() < until && fault.reason == HOTBED_COMM_WELL)
+    uint64_t until = hotbed_monotonic_now() + 30 * UINT64_C(1000000);
+    while (hotbed_monotonic_now() < until && fault.reason == HOTBED_COMM_WELL)
         CHECK_OK(hotbed_comm_failure(me->comm, &fault));
     CHECK_EQ(fault.reason, HOTBED_COMM_WELL);
     me->comm->deadline_ms = deadline_ms;

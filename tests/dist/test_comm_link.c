@@ -1,6 +1,7 @@
 /* tests/dist/test_comm_link.c - sockets between ranks: rendezvous, closing, deaths, and the
  * environment variables. */
 #define _DEFAULT_SOURCE 1 /* setenv */
+#include "base/monotonic.h"
 #include "dist/comm_link.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
@@ -19,7 +20,7 @@
 enum { RANKS = 5 };
 
 static uint64_t in_seconds(uint64_t seconds) {
-    return hotbed_comm_now() + seconds * 1000000000U;
+    return hotbed_monotonic_now() + seconds * 1000000000U;
 }
 
 /* Each rank connects to the others, then runs `body`. */
@@ -75,7 +76,7 @@ static void run_ranks(uint32_t size, void (*body)(rank *me)) {
 static hotbed_comm_fault wait_for_fault(rank *me) {
     hotbed_comm_fault fault;
     uint64_t until = in_seconds(20);
-    while (!hotbed_comm_has_failed(me->comm) && hotbed_comm_now() < until)
+    while (!hotbed_comm_has_failed(me->comm) && hotbed_monotonic_now() < until)
         hotbed_link_poll(me->link, me->comm, 10);
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
     return fault;
@@ -88,7 +89,7 @@ static void meet_body(rank *me) {
         return;
     }
     uint64_t until = in_seconds(20);
-    while (!hotbed_link_left(me->link, me->comm, last, 8) && hotbed_comm_now() < until)
+    while (!hotbed_link_left(me->link, me->comm, last, 8) && hotbed_monotonic_now() < until)
         hotbed_link_poll(me->link, me->comm, 10);
     hotbed_comm_fault fault;
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
@@ -124,7 +125,7 @@ static void *watch_main(void *argument) {
     rank *me = argument;
     uint64_t until = in_seconds(20);
     bool left = false;
-    while (!left && hotbed_comm_now() < until) {
+    while (!left && hotbed_monotonic_now() < until) {
         hotbed_link_poll(me->link, me->comm, 1);
         left = true;
         for (uint32_t p = 1; p < me->size; p++)
@@ -142,7 +143,8 @@ static void two_threads_body(rank *me) {
             hotbed_link_poll(me->link, me->comm, 0);
         (void)pthread_barrier_wait(&all_know);
         uint64_t until = in_seconds(20);
-        while (!hotbed_link_left(me->link, me->comm, me->size - 1, 1) && hotbed_comm_now() < until)
+        while (!hotbed_link_left(me->link, me->comm, me->size - 1, 1) &&
+               hotbed_monotonic_now() < until)
             hotbed_link_poll(me->link, me->comm, 0);
         CHECK_EQ(pthread_join(watcher, NULL), 0);
     } else {
@@ -190,7 +192,7 @@ static void pass_on_body(rank *me) {
         return;
     }
     uint64_t until = in_seconds(20);
-    while (!hotbed_comm_has_failed(me->comm) && hotbed_comm_now() < until) {
+    while (!hotbed_comm_has_failed(me->comm) && hotbed_monotonic_now() < until) {
         hotbed_link_poll(me->link, me->comm, 10);
         (void)hotbed_link_left(me->link, me->comm, 1, 42);
     }
@@ -214,9 +216,9 @@ static void a_rendezvous_has_a_deadline(hotbed_backend backend) {
     int listener = -1;
     hotbed_link *link = NULL;
     CHECK_OK(hotbed_link_listen(0, &listener, &place));
-    uint64_t soon = hotbed_comm_now() + 50000000U;
+    uint64_t soon = hotbed_monotonic_now() + 50000000U;
     CHECK_STATUS(hotbed_link_open(0, 2, &place, listener, NULL, 0, soon, &link), HOTBED_ERR_COMM);
-    soon = hotbed_comm_now() + 50000000U; /* no rank listens there any more */
+    soon = hotbed_monotonic_now() + 50000000U; /* no rank listens there any more */
     CHECK_STATUS(hotbed_link_open(1, 2, &place, -1, NULL, 0, soon, &link), HOTBED_ERR_COMM);
     CHECK(link == NULL);
 }

@@ -124,6 +124,35 @@ static void a_failing_loader_is_named(hotbed_backend backend) {
     }
 }
 
+static hotbed_status least_fails(void *self, uint64_t word, uint64_t *least) {
+    uint64_t *good = self;
+    *least = word;
+    return (*good)-- == 0 ? hotbed_error_set(HOTBED_ERR_COMM, "a rank is gone") : HOTBED_OK;
+}
+
+/* The batch that ranks failed to agree on is returned through `done`; no task has seen it. */
+static void a_failing_agreement_returns_the_batch(hotbed_backend backend) {
+    static const hotbed_end_policy ends[] = {HOTBED_END_FIRST, HOTBED_END_LAST};
+    for (int e = 0; e < 2; e++)
+        for (uint64_t at = 0; at < 6; at++) {
+            fake_plan p;
+            const hotbed_iteration *iteration;
+            uint64_t good = at;
+            fake_plan_open(&p, backend, three);
+            p.options.end = ends[e];
+            p.options.agreement = (hotbed_agreement){least_fails, &good};
+            fake_plan_start(&p, 5);
+            hotbed_status status = HOTBED_OK;
+            while (status == HOTBED_OK)
+                status = hotbed_pipeline_progress(p.pipeline, &iteration);
+            CHECK_EQ(status, HOTBED_ERR_COMM);
+            CHECK(strstr(hotbed_last_error(), "a rank is gone") != NULL);
+            CHECK_EQ(p.next, at < 5 ? at + 1 : 5);
+            CHECK_EQ(p.unused, at < 5); /* in the last round the loader had ended */
+            fake_plan_close(&p);
+        }
+}
+
 static hotbed_status latch(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
     (void)self;
     if (hotbed_iteration_number(iteration) == 2) { /* as a kernel would latch it */
@@ -381,6 +410,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_failing_task_is_named_and_ends_all", a_failing_task_is_named_and_ends_all},
     {"a_stall_lists_what_is_not_done", a_stall_lists_what_is_not_done},
     {"a_failing_loader_is_named", a_failing_loader_is_named},
+    {"a_failing_agreement_returns_the_batch", a_failing_agreement_returns_the_batch},
     {"a_fault_of_a_kernel_stops_the_pipeline", a_fault_of_a_kernel_stops_the_pipeline},
     {"a_tolerated_fault_stops_nothing", a_tolerated_fault_stops_nothing},
     {"a_late_fault_is_returned_at_the_end", a_late_fault_is_returned_at_the_end},

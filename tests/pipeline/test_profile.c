@@ -269,6 +269,57 @@ static void a_known_schedule_is_found(hotbed_backend backend) {
     fake_plan_close(&p);
 }
 
+/* The last task waits for all others and for its own last run: 64 edges to names of 47 characters. The steps of a
+ * schedule keep all edges. */
+static void schedules_keep_every_edge(hotbed_backend backend) {
+    enum { TASKS = HOTBED_PIPELINE_TASKS_MOST, LETTERS = HOTBED_PIPELINE_NAME_BYTES - 1 };
+    static char names_of[TASKS][LETTERS + 1], after[TASKS * (LETTERS + 4)];
+    static hotbed_task tasks[TASKS];
+    static hotbed_step steps[TASKS], late[TASKS];
+    static const double seconds[TASKS] = {0.0};
+    hotbed_pipeline_plan_stream stream = {.name = "default"};
+    hotbed_pipeline_plan plan, also;
+    hotbed_schedule *schedule;
+    hotbed_schedule_options options;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream.stream));
+    char *end = after;
+    for (int t = 0; t < TASKS; t++) {
+        (void)snprintf(names_of[t], sizeof names_of[t], "t%0*d", LETTERS - 1, t);
+        tasks[t] = (hotbed_task){.name = names_of[t]};
+        late[t] = steps[t] = (hotbed_step){.task = names_of[t], .stream = stream.name};
+        end += sprintf(end, "%s%s-16", t == 0 ? "" : " ", names_of[t]);
+    }
+    late[TASKS - 1].after = after;
+    hotbed_pipeline_plan_init(&plan);
+    plan.tasks = tasks;
+    plan.steps = steps;
+    plan.streams = &stream;
+    plan.num_tasks = plan.num_steps = TASKS;
+    plan.num_streams = 1;
+    also = plan;
+    also.steps = late;
+    also.depth = HOTBED_PIPELINE_DEPTH_MOST;
+    hotbed_schedule_options_init(&options);
+    options.costs = seconds;
+    options.also = &also;
+    options.num_also = 1;
+    CHECK_OK(hotbed_schedule_find(&plan, &options, &schedule));
+    CHECK_EQ(hotbed_schedule_candidates(schedule), 2);
+    uint32_t found = 0, n;
+    for (uint32_t c = 0; c < 2; c++) {
+        CHECK_OK(hotbed_schedule_take(schedule, c));
+        const hotbed_step *taken = hotbed_schedule_steps(schedule, &n);
+        CHECK_EQ(n, TASKS);
+        if (taken[TASKS - 1].after[0] == '\0')
+            continue;
+        CHECK_STRING(taken[TASKS - 1].after, after);
+        found++;
+    }
+    CHECK_EQ(found, 1);
+    hotbed_schedule_destroy(schedule);
+    hotbed_stream_destroy(stream.stream);
+}
+
 static hotbed_schedule_options short_list(uint32_t candidates) {
     hotbed_schedule_options options;
     hotbed_schedule_options_init(&options);
@@ -572,6 +623,7 @@ const hotbed_test hotbed_tests[] = {
     {"predictions_follow_the_model", predictions_follow_the_model},
     {"schedules_are_valid_and_never_slower", schedules_are_valid_and_never_slower},
     {"a_known_schedule_is_found", a_known_schedule_is_found},
+    {"schedules_keep_every_edge", schedules_keep_every_edge},
     {"candidates_are_ranked_by_the_model", candidates_are_ranked_by_the_model},
     {"plans_of_newer_callers_are_candidates", plans_of_newer_callers_are_candidates},
     {"a_later_iteration_may_run_first", a_later_iteration_may_run_first},

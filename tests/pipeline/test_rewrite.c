@@ -2,6 +2,7 @@
  * forwards, states of module contexts. */
 #include "pipeline/rewrite.h"
 #include "tests/pipeline/example.h"
+#include "tests/support/fault.h"
 
 #include "base/error.h"
 
@@ -350,6 +351,55 @@ static void unusual_calls_are_reported(hotbed_backend backend) {
     fixture_close(&l);
 }
 
+static hotbed_status local_text_forward(fixture *l, hotbed_ref batch) {
+    char text[16] = "second";
+    hotbed_ref list = hotbed_ref_field(batch, "list"), element = hotbed_ref_key(list, text);
+    HOTBED_TRY(call(l, 0, hotbed_ref_field(element, "sparse")));
+    (void)strcpy(text, "tokens");
+    HOTBED_TRY(call(l, 1, hotbed_ref_computed(batch, &constant, text)));
+    memset(text, 'x', sizeof text - 1); /* as later calls overwrite the stack */
+    return HOTBED_OK;
+}
+
+/* Keys and reasons that a model builds in local arrays are copied. */
+static void texts_of_a_model_need_not_outlive_its_forward(hotbed_backend backend) {
+    fixture l;
+    nested_batch nested[2] = {{0}};
+    fixture_open(&l, backend, local_text_forward);
+    nested[0].list[2] = &nested[1];
+    hotbed_rewrite *r = rewrite(&l);
+    check_report(r, 0, "over.users", true, "batch.list['second'].sparse");
+    check_report(r, 1, "over.sparse.items", false, "an argument needs the model: tokens");
+    CHECK_OK(hotbed_context_start(r, 0, &nested[0], l.stream));
+    CHECK(l.arguments[0][0] == &nested[1].sparse);
+    hotbed_rewrite_destroy(r);
+    fixture_close(&l);
+}
+
+static void create_survives_any_allocation(hotbed_backend backend) {
+    fixture l;
+    fixture_open(&l, backend, local_text_forward);
+    const hotbed_rewrite_options options = options_of(&l);
+    uint64_t failures = 0;
+    for (uint64_t n = 1;; n++) {
+        hotbed_rewrite *r = NULL;
+        fault_arm(n);
+        hotbed_status status = hotbed_rewrite_create(&options, l.stream, &r);
+        bool failed = fault_disarm();
+        if (!failed)
+            CHECK_OK(status);
+        hotbed_rewrite_destroy(r);
+        if (!failed)
+            break;
+        CHECK_STATUS(status, HOTBED_ERR_MEMORY);
+        CHECK(r == NULL);
+        CHECK(l.modules[0].owner == NULL);
+        failures++;
+    }
+    CHECK(failures > 3); /* the rewrite, two texts, the contexts */
+    fixture_close(&l);
+}
+
 /* --- finding the argument without a trace --------------------------------------------------- */
 
 static void the_only_jagged_field_is_found_without_a_trace(hotbed_backend backend) {
@@ -443,6 +493,54 @@ static void forwards_are_restored(hotbed_backend backend) {
     for (int m = 0; m < MODULES; m++)
         CHECK(same_forward(l.modules[m].forward, before[m]));
     hotbed_rewrite_destroy(NULL);
+    fixture_close(&l);
+}
+
+static hotbed_status trim_users(fixture *l, hotbed_ref batch) {
+    hotbed_ref sparse = hotbed_ref_field(batch, "sparse"), trimmed;
+    HOTBED_TRY(hotbed_postproc_call(&l->trim, &sparse, 1, l->stream, &trimmed));
+    return call(l, 0, trimmed);
+}
+
+static hotbed_status trim_items(fixture *l, hotbed_ref batch) {
+    hotbed_ref sparse = hotbed_ref_field(batch, "sparse"), trimmed;
+    HOTBED_TRY(hotbed_postproc_call(&l->trim, &sparse, 1, l->stream, &trimmed));
+    return call(l, 1, trimmed);
+}
+
+/* Two models with different modules share a postproc. Only one rewrite at a time runs it ahead, because its results
+ * are found through its owner. */
+static void a_postproc_belongs_to_one_rewrite(hotbed_backend backend) {
+    static const char refused[] = "postproc 'trim' is run ahead by another rewrite";
+    fixture l;
+    nested_batch b = {0};
+    hotbed_rewrite *users, *items;
+    fixture_open(&l, backend, trim_users);
+    users = rewrite(&l);
+    l.forward = trim_items;
+    const hotbed_rewrite_options options = options_of(&l);
+    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &items), HOTBED_ERR_STATE);
+    CHECK_STRING(hotbed_last_error(), refused);
+    CHECK(items == NULL);
+    CHECK(l.trim.owner == users);
+    CHECK(l.modules[1].owner == NULL); /* nothing is attached */
+    CHECK_OK(hotbed_rewrite_detach(users));
+    CHECK(l.trim.owner == NULL);
+    items = rewrite(&l);
+    CHECK_STATUS(hotbed_rewrite_attach(users), HOTBED_ERR_STATE);
+    CHECK_STRING(hotbed_last_error(), refused);
+    CHECK(l.modules[0].owner == NULL);
+    CHECK_OK(hotbed_context_start(items, 0, &b, l.stream));
+    CHECK_EQ(l.trims, 1);
+    CHECK_OK(hotbed_context_wait(items, 0, l.stream));
+    CHECK_OK(hotbed_context_forward(items, 0, &b, l.stream));
+    CHECK_EQ(l.trims, 1); /* served from the context */
+    CHECK_OK(hotbed_context_cancel(items, 0, l.stream));
+    hotbed_rewrite_destroy(items);
+    CHECK_OK(hotbed_rewrite_attach(users));
+    CHECK(l.trim.owner == users);
+    hotbed_rewrite_destroy(users);
+    CHECK(l.trim.owner == NULL);
     fixture_close(&l);
 }
 
@@ -578,9 +676,13 @@ const hotbed_test hotbed_tests[] = {
      nested_paths_constants_and_postprocs_are_traced},
     {"arguments_that_need_the_model_are_reported", arguments_that_need_the_model_are_reported},
     {"unusual_calls_are_reported", unusual_calls_are_reported},
+    {"texts_of_a_model_need_not_outlive_its_forward",
+     texts_of_a_model_need_not_outlive_its_forward},
+    {"create_survives_any_allocation", create_survives_any_allocation},
     {"the_only_jagged_field_is_found_without_a_trace",
      the_only_jagged_field_is_found_without_a_trace},
     {"forwards_are_restored", forwards_are_restored},
+    {"a_postproc_belongs_to_one_rewrite", a_postproc_belongs_to_one_rewrite},
     {"cells_follow_their_states", cells_follow_their_states},
     {"a_forward_consumes_a_module_once", a_forward_consumes_a_module_once},
     {"bad_arguments", bad_arguments},

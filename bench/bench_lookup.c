@@ -20,8 +20,8 @@ static bool draw(bench_state *state, bench_step *step, uint64_t range, uint64_t 
 
 /* Draw a batch and find its rows, which stay unpinned. */
 static bool draw_and_find(
-    bench_state *state, bench_step *step, uint64_t n, uint64_t round, void *scratch, size_t bytes) {
-    return draw(state, step, n, round) && bench_step_prefetch(state, step, scratch, bytes) &&
+    bench_state *state, bench_step *step, uint64_t n, uint64_t round, void *scratch) {
+    return draw(state, step, n, round) && bench_step_prefetch(state, step, scratch) &&
            bench_ok(state, step->lookup->unpin(&step->view, HOTBED_HELD_BATCH, step->stream));
 }
 
@@ -33,8 +33,7 @@ static void account(bench_state *state, const bench_step *step, uint64_t n, uint
 }
 
 /* Arguments: n, dim, bag (0: NONE), dtype. */
-static bool prepare(
-    bench_state *state, bench_step *step, void **output, void **scratch, size_t *bytes) {
+static bool prepare(bench_state *state, bench_step *step, void **output, void **scratch) {
     uint64_t n = (uint64_t)bench_arg(state, 0);
     bench_step_options options = {.slots = 2 * n, .bound = n};
     options.dim = (uint32_t)bench_arg(state, 1);
@@ -42,8 +41,7 @@ static bool prepare(
     options.dtype = (hotbed_dtype)bench_arg(state, 3);
     if (!bench_step_create(state, &options, step))
         return false;
-    *bytes = step->unique->scratch(n, 1);
-    *scratch = bench_alloc(state, *bytes);
+    *scratch = bench_alloc(state, step->unique->scratch(n, 1));
     *output = bench_alloc(state, n * options.dim * sizeof(float));
     return *scratch && *output;
 }
@@ -52,11 +50,10 @@ static void forward(bench_state *state) {
     bench_step step;
     void *output = NULL;
     void *scratch = NULL;
-    size_t bytes = 0;
     uint64_t n = (uint64_t)bench_arg(state, 0);
-    bool ok = prepare(state, &step, &output, &scratch, &bytes);
+    bool ok = prepare(state, &step, &output, &scratch);
     for (uint64_t round = 0; ok && bench_next(state); round++) {
-        ok = draw_and_find(state, &step, n, round, scratch, bytes);
+        ok = draw_and_find(state, &step, n, round, scratch);
         if (!ok)
             return;
         bench_flush_cache(step.stream);
@@ -130,12 +127,11 @@ static void eval(bench_state *state) {
     bench_step step;
     void *output = NULL;
     void *scratch = NULL;
-    size_t bytes = 0;
     uint64_t n = (uint64_t)bench_arg(state, 0);
-    bool ok = prepare(state, &step, &output, &scratch, &bytes);
+    bool ok = prepare(state, &step, &output, &scratch);
     for (uint64_t round = 0; ok && bench_next(state); round++) {
         const hotbed_step_view view = bench_step_eval(&step);
-        ok = draw_and_find(state, &step, n, round, scratch, bytes) &&
+        ok = draw_and_find(state, &step, n, round, scratch) &&
              bench_ok(state, step.lookup->layout(&view, step.stream));
         if (!ok)
             return;

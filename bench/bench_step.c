@@ -279,13 +279,10 @@ bool bench_step_erase(bench_state *state, bench_step *step, const uint64_t *numb
            bench_ok(state, hotbed_stream_sync(step->stream));
 }
 
-bool bench_step_prefetch(
-    bench_state *state, bench_step *step, void *scratch, size_t scratch_bytes) {
+bool bench_step_prefetch(bench_state *state, bench_step *step, void *scratch) {
     const hotbed_step_view *v = &step->view;
     return bench_ok(state, step->lookup->layout(v, step->stream)) &&
-           bench_ok(
-               state,
-               step->unique->unique(v, scratch, scratch_bytes, step->stream, step->stream)) &&
+           bench_ok(state, step->unique->unique(v, scratch, step->stream, step->stream)) &&
            bench_ok(state, step->lookup->find(v, step->stream)) &&
            bench_ok(state, step->lookup->place(v, step->stream)) &&
            bench_ok(state, hotbed_stream_sync(step->stream));

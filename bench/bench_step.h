@@ -58,7 +58,7 @@ bool bench_step_erase(bench_state *state, bench_step *step, const uint64_t *numb
 uint32_t bench_step_num_uniques(bench_state *state, const bench_step *step);
 
 /* Dedup the batch, insert new keys, and pin. */
-bool bench_step_prefetch(bench_state *state, bench_step *step, void *scratch, size_t scratch_bytes);
+bool bench_step_prefetch(bench_state *state, bench_step *step, void *scratch);
 
 /* The view of an eval of the same batch, in memory of the training step. */
 hotbed_step_view bench_step_eval(const bench_step *step);

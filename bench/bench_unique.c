@@ -11,8 +11,7 @@ static void unique(bench_state *state) {
     bench_step_options options = {.slots = 64, .bound = n, .dim = 4};
     if (!bench_step_create(state, &options, &step))
         return;
-    size_t bytes = step.unique->scratch(n, 1);
-    void *scratch = bench_alloc(state, bytes);
+    void *scratch = bench_alloc(state, step.unique->scratch(n, 1));
     uint64_t *numbers = malloc(n * sizeof *numbers);
     bool ok = scratch && numbers;
     uint32_t uniques = 0;
@@ -25,8 +24,7 @@ static void unique(bench_state *state) {
         bench_flush_cache(step.stream);
         bench_start(step.stream);
         ok = ok &&
-             bench_ok(
-                 state, step.unique->unique(&step.view, scratch, bytes, step.stream, step.stream));
+             bench_ok(state, step.unique->unique(&step.view, scratch, step.stream, step.stream));
         bench_stop(step.stream, state);
     }
     if (ok)

@@ -19,7 +19,7 @@ static float *gradients(bench_state *state, uint64_t elements) {
 /* The inputs of an update besides the table. */
 typedef struct update_buffers {
     void *dedup, *sums;
-    size_t dedup_bytes, sums_bytes;
+    size_t sums_bytes;
     float *gradient;
     float *unique_gradient; /* not for a fused update */
     uint64_t *numbers;
@@ -32,9 +32,8 @@ static bool make_buffers(
     bench_state *state, const bench_step *step, update_part part, update_buffers *buffers) {
     uint64_t n = step->view.batch.bound;
     *buffers = (update_buffers){0};
-    buffers->dedup_bytes = step->unique->scratch(n, 1);
     buffers->sums_bytes = step->update->scratch(n, step->table.dim);
-    buffers->dedup = bench_alloc(state, buffers->dedup_bytes);
+    buffers->dedup = bench_alloc(state, step->unique->scratch(n, 1));
     buffers->sums = bench_alloc(state, buffers->sums_bytes);
     buffers->gradient = gradients(state, n * step->table.dim);
     if (part != IN_ONE)
@@ -50,8 +49,7 @@ static hotbed_status update_in_one(
     const bench_step *step, const hotbed_optimizer_view *optimizer, const update_buffers *buffers) {
     hotbed_gradient_view gradient = {buffers->gradient, step->table.dim};
     return step->update->update(
-        &step->view, optimizer, gradient, step->table.dim, buffers->sums, buffers->sums_bytes,
-        step->stream);
+        &step->view, optimizer, gradient, step->table.dim, buffers->sums, step->stream);
 }
 
 static hotbed_status reduce(
@@ -76,7 +74,7 @@ static bool iterate(
     double alpha = (double)bench_arg(state, 2) * 0.01;
     bench_zipf(alpha, step->view.batch.bound, step->view.batch.bound, round, buffers->numbers);
     if (!bench_step_batch(state, step, buffers->numbers) ||
-        !bench_step_prefetch(state, step, buffers->dedup, buffers->dedup_bytes))
+        !bench_step_prefetch(state, step, buffers->dedup))
         return false;
     bool ok = part != APPLY || bench_ok(state, reduce(step, optimizer, buffers));
     bench_flush_cache(step->stream);

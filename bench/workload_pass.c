@@ -293,8 +293,7 @@ static hotbed_status stages_step(pass *p, hotbed_event **marks, uint64_t step) {
     if (t->step.batch.bags)
         HOTBED_TRY(s->kernels.lookup->bags(&t->step, stream));
     HOTBED_TRY(mark(p, marks[1]));
-    HOTBED_TRY(s->kernels.unique->unique(
-        &t->step, t->unique_scratch, t->unique_scratch_bytes, stream, stream));
+    HOTBED_TRY(s->kernels.unique->unique(&t->step, t->unique_scratch, stream, stream));
     HOTBED_TRY(mark(p, marks[2]));
     HOTBED_TRY(s->kernels.lookup->find(&t->step, stream));
     HOTBED_TRY(mark(p, marks[3]));
@@ -304,8 +303,7 @@ static hotbed_status stages_step(pass *p, hotbed_event **marks, uint64_t step) {
         s->kernels.lookup->forward(&t->step, p->run->output.data, stride, s->max_dim, stream));
     HOTBED_TRY(mark(p, marks[5]));
     HOTBED_TRY(s->kernels.update->update(
-        &t->step, &s->optimizer_view, gradient, s->max_dim, t->update_scratch,
-        t->update_scratch_bytes, stream));
+        &t->step, &s->optimizer_view, gradient, s->max_dim, t->update_scratch, stream));
     return mark(p, marks[6]);
 }
 

@@ -472,7 +472,6 @@ static hotbed_status prepare(
     reader *r, const hotbed_io_calls *calls, const char *path,
     const hotbed_checkpoint_load_options *options, const uint64_t *capacity, void **held) {
     HOTBED_TRY(hotbed_share_read(&options->share, r->storage, &r->share));
-    HOTBED_TRY(hotbed_stream_sync(r->stream)); /* drain faults left by earlier work first */
     HOTBED_TRY(read_links(r, calls, path, options));
     uint64_t saved = last_of(r)->shards[0].extra.bytes;
     if (capacity != NULL && *capacity < saved)
@@ -486,7 +485,7 @@ static hotbed_status prepare(
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for extra", saved);
     for (uint32_t i = 0; i < r->num_links; i++)
         HOTBED_TRY(check_shards(r, &r->links[i], *held));
-    return HOTBED_OK;
+    return hotbed_stream_sync(r->stream); /* a fault of earlier work must not end the load later */
 }
 
 hotbed_status hotbed_checkpoint_read(

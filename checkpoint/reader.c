@@ -488,6 +488,46 @@ static hotbed_status prepare(
     return hotbed_stream_sync(r->stream); /* a fault of earlier work must not end the load later */
 }
 
+/* What a rank loads. */
+typedef struct chain_name {
+    uint64_t num_links;
+    hotbed_digest first, all; /* digest of the full checkpoint, and of the digests of all links */
+} chain_name;
+
+/* Check that all ranks load the same chain as rank 0. Identical copies of a checkpoint are equal. */
+static hotbed_status compare_links(const reader *r) {
+    if (r->comm == NULL)
+        return HOTBED_OK;
+    chain_name own = {.num_links = r->num_links}, first;
+    hotbed_digest *digests = hotbed_new(r->num_links * sizeof *digests);
+    hotbed_status status = HOTBED_OK;
+    if (digests == NULL)
+        status =
+            hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " checkpoints", r->num_links);
+    for (uint32_t i = 0; status == HOTBED_OK && i < r->num_links; i++)
+        digests[i] = r->links[i].manifest.digest;
+    if (status == HOTBED_OK) {
+        own.first = digests[0];
+        own.all = hotbed_digest_of(digests, r->num_links * sizeof *digests);
+    }
+    hotbed_delete(digests);
+    first = own;
+    HOTBED_TRY(hotbed_vote_with(r->comm, status, &first, sizeof first, r->stream));
+    const uint32_t rank = hotbed_comm_rank(r->comm);
+    if (!hotbed_digest_equal(own.first, first.first))
+        status = hotbed_fail(
+            HOTBED_ERR_STATE, "rank %" PRIu32 " loads another checkpoint than rank 0: %s", rank,
+            r->links[0].directory.name);
+    else if (own.num_links != first.num_links)
+        status = hotbed_fail(
+            HOTBED_ERR_STATE, "rank %" PRIu32 " loads %" PRIu64 " increments, rank 0 %" PRIu64,
+            rank, own.num_links - 1, first.num_links - 1);
+    else if (!hotbed_digest_equal(own.all, first.all))
+        status = hotbed_fail(
+            HOTBED_ERR_STATE, "rank %" PRIu32 " loads other increments than rank 0", rank);
+    return hotbed_vote(r->comm, status, r->stream);
+}
+
 hotbed_status hotbed_checkpoint_read(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
     const hotbed_checkpoint_load_options *options, uint64_t *step, void *extra,
@@ -496,6 +536,8 @@ hotbed_status hotbed_checkpoint_read(
     void *held = NULL;
     hotbed_status status = agree(
         &r, prepare(&r, config->calls, path, options, extra == NULL ? NULL : extra_bytes, &held));
+    if (status == HOTBED_OK)
+        status = compare_links(&r);
     if (status == HOTBED_OK)
         status = agree(&r, read_rows_of_all(&r));
     if (status != HOTBED_OK && r.touched)

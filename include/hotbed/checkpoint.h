@@ -240,7 +240,8 @@ typedef struct hotbed_checkpoint_load_options {
      * increment after the one before. */
     const char *const *increments;
     hotbed_checkpoint_share share;
-    /* All its ranks load together, and `share` has its rank and size; NULL: this rank alone. */
+    /* All its ranks load together, and `share` has its rank and size; NULL: this rank alone. The
+     * paths must lead to the same checkpoint and increments on all ranks; a copy is the same. */
     hotbed_comm *comm;
 } hotbed_checkpoint_load_options;
 
@@ -290,7 +291,8 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  * routes of other worlds, a static table that is not CONTINUOUS), IO (the directory `path` does not
  * exist; it cannot be read), CORRUPT (a file is missing, truncated or damaged, with extent and
  * block; a key is in the wrong shard, which can occur in an older checkpoint), STATE (`path` is an
- * increment; the increments do not follow each other; a table is missing or has another shape, with
+ * increment; the increments do not follow each other; a rank of
+ * the communicator loads another checkpoint than rank 0; a table is missing or has another shape, with
  * both values; tickets hold pins; the stream records a graph), FULL, MEMORY, UNSUPPORTED, and the fault of an
  * earlier call on the stream; nothing was loaded then.
  * After an error in the middle of the rows, the storage's tables are empty. */

@@ -19,6 +19,7 @@ typedef struct rank_call {
     ranks *r;
     hotbed_comm *comm;
     const char *path, *parent;
+    const char *odd_path; /* of the call of rank `rank`, without increments; NULL: `path` */
     const char *const *increments;
     uint32_t rank;
     uint32_t num_increments;
@@ -103,6 +104,10 @@ static rank_call *together(ranks *r, const rank_call *model) {
         calls[i].r = r;
         calls[i].rank = i;
         calls[i].comm = comms[i];
+        if (i == model->rank && model->odd_path != NULL) {
+            calls[i].path = model->odd_path;
+            calls[i].num_increments = 0;
+        }
         bool fails = i == model->rank;
         sample_disk_init(
             &calls[i].disk, fails ? model->disk.fault : SAMPLE_FAULT_NONE, model->disk.at);
@@ -559,6 +564,41 @@ static void a_rank_without_memory_fails_all_at_once(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* Rank 1 loads another checkpoint than the others, or fewer increments: no rank loads anything. */
+static void ranks_that_load_different_checkpoints_are_refused(hotbed_backend backend) {
+    (void)backend;
+    hotbed_stream *stream = NULL;
+    static ranks r;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    sample_directory();
+    ranks_create(&r, &shape, 2, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    const char *full = sample_path("full"), *one = sample_path("one"), *two = sample_path("two");
+    all_good(&r, &(rank_call){.path = two});
+    all_good(&r, &(rank_call){.path = full});
+    all_good(&r, &(rank_call){.path = one, .parent = full});
+    const rank_call model = {
+        .load = true, .path = full, .increments = &one, .num_increments = 1, .rank = 1};
+    for (int i = 0; i < 2; i++) {
+        rank_call odd = model;
+        odd.odd_path = i == 0 ? two : full;
+        const rank_call *calls = together(&r, &odd);
+        for (uint32_t k = 0; k < r.world; k++) {
+            CHECK_EQ(calls[k].status, HOTBED_ERR_STATE);
+            CHECK(
+                strstr(
+                    calls[k].text, i == 0 ? "rank 1 loads another checkpoint than rank 0"
+                                          : "rank 1 loads 0 increments, rank 0 1") != NULL);
+        }
+    }
+    ranks_check(&r, &r);
+    all_good(&r, &model);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
 /* The share and the communicator must name the same rank. */
 static void a_rank_that_differs_from_the_communicators_is_refused(hotbed_backend backend) {
     (void)backend;
@@ -593,6 +633,8 @@ const hotbed_test hotbed_tests[] = {
     {"a_failing_rank_fails_all", a_failing_rank_fails_all},
     {"failed_saves_change_no_ranks_mark", failed_saves_change_no_ranks_mark},
     {"a_rank_without_memory_fails_all_at_once", a_rank_without_memory_fails_all_at_once},
+    {"ranks_that_load_different_checkpoints_are_refused",
+     ranks_that_load_different_checkpoints_are_refused},
     {"a_rank_that_differs_from_the_communicators_is_refused",
      a_rank_that_differs_from_the_communicators_is_refused},
     {NULL, NULL},

@@ -681,6 +681,8 @@ hotbed_status hotbed_state_dict_load(
     hotbed_state_dict *d, uint32_t n, const hotbed_state_source *sources, bool strict,
     hotbed_state_report *report, hotbed_stream *stream) {
     hotbed_state_report found = {.num_missing = 0};
+    if (report != NULL)
+        *report = found;
     if (d == NULL || stream == NULL || (n > 0 && sources == NULL))
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_load: dict, sources or stream is NULL");
     HOTBED_TRY(call(d, HOTBED_STATE_BEFORE_LOAD, stream));

@@ -739,8 +739,10 @@ static void unmatched_names_are_reported(hotbed_backend backend) {
         hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
     sources[0] = right;
     sources[0].element = HOTBED_ELEMENT_F16;
+    memset(&report, 0xEE, sizeof report);
     CHECK_STATUS(
-        hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
+        hotbed_state_dict_load(dict, n, sources, false, &report, b.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_EQ(report.num_missing + report.num_unexpected, 0);
     sources[0] = right;
     sources[0].row_bytes = 1; /* rows that overlap */
     CHECK_STATUS(

@@ -480,6 +480,7 @@ static hotbed_status prepare(
             "extra has capacity for %" PRIu64 " bytes, but %" PRIu64 " were saved", *capacity,
             saved);
     HOTBED_TRY(match(r));
+    HOTBED_TRY(hotbed_storage_check_state(&last_of(r)->state));
     *held = hotbed_new(saved);
     if (*held == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for extra", saved);

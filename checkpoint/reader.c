@@ -489,7 +489,7 @@ static hotbed_status prepare(
     return hotbed_stream_sync(r->stream); /* a fault of earlier work must not end the load later */
 }
 
-/* What a rank loads. */
+/* The chain that a rank loads. */
 typedef struct chain_name {
     uint64_t num_links;
     hotbed_digest first, all; /* digest of the full checkpoint, and of the digests of all links */

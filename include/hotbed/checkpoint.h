@@ -112,7 +112,8 @@ static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *opt
 }
 
 /* Write the storage to the new directory `path`. With options->parent, write only what changed
- * since then.
+ * since then. With a communicator, rank 0 names the checkpoint; on the other ranks only the directory
+ * that contains `path` is used, and must be the same.
  *
  * Synchronous: returns when the checkpoint is on disk under its name. On any error nothing named
  * `path` exists, and the storage is unchanged. (One exception: if the new name cannot be synced to
@@ -291,10 +292,10 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  * routes of other worlds, a static table that is not CONTINUOUS), IO (the directory `path` does not
  * exist; it cannot be read), CORRUPT (a file is missing, truncated or damaged, with extent and
  * block; a key is in the wrong shard, which can occur in an older checkpoint), STATE (`path` is an
- * increment; the increments do not follow each other; a rank of
- * the communicator loads another checkpoint than rank 0; a table is missing or has another shape, with
- * both values; tickets hold pins; the stream records a graph), FULL, MEMORY, UNSUPPORTED, and the fault of an
- * earlier call on the stream; nothing was loaded then.
+ * increment; the increments do not follow each other; a rank of the communicator loads another
+ * checkpoint than rank 0; a table is missing or has another shape, with both values; tickets hold
+ * pins; the stream records a graph), FULL, MEMORY, UNSUPPORTED, and the fault of an earlier call on
+ * the stream; nothing was loaded then.
  * After an error in the middle of the rows, the storage's tables are empty. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,

@@ -26,8 +26,10 @@ typedef struct rank_call {
     sample_disk disk;
     hotbed_status status;
     bool load;
-    bool large; /* blocks and buckets of the public calls' size */
-    bool vote;  /* run the vote alone */
+    bool large;  /* blocks and buckets of the public calls' size */
+    bool vote;   /* run the vote alone */
+    bool public; /* make the public call */
+    enum { ALL_RIGHT, NO_MARK, OTHER_SHARE } wrong; /* with the options of rank `rank` */
     /* The number, counted over all ranks, of the allocation that fails; 0: none. */
     uint64_t no_memory;
     pthread_barrier_t *ready;
@@ -42,6 +44,9 @@ static hotbed_status do_call(
     uint64_t step = 0;
     if (c->vote)
         return hotbed_vote_with(c->comm, HOTBED_OK, &step, sizeof step, stream);
+    if (c->public)
+        return c->load ? hotbed_checkpoint_load(c->path, storage, load, &step, NULL, NULL, stream)
+                       : hotbed_checkpoint_save(c->path, storage, save, stream);
     return c->load
                ? hotbed_checkpoint_read(config, c->path, storage, load, &step, NULL, NULL, stream)
                : hotbed_checkpoint_write(config, c->path, storage, save, stream);
@@ -72,6 +77,10 @@ static void run(rank_call *c) {
     load.num_increments = c->num_increments;
     save.mark = c->r->marks[c->rank];
     save.parent = c->parent;
+    if (c->wrong == NO_MARK)
+        save.mark = NULL;
+    if (c->wrong == OTHER_SHARE)
+        load.share.rank = save.share.rank = 0;
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
     arm(c);
     c->status = do_call(c, &config, &save, &load, stream);
@@ -109,6 +118,8 @@ static rank_call *together(ranks *r, const rank_call *model) {
             calls[i].num_increments = 0;
         }
         bool fails = i == model->rank;
+        if (!fails)
+            calls[i].wrong = ALL_RIGHT;
         sample_disk_init(
             &calls[i].disk, fails ? model->disk.fault : SAMPLE_FAULT_NONE, model->disk.at);
         CHECK(pthread_create(&threads[i], NULL, run_thread, &calls[i]) == 0);
@@ -599,6 +610,45 @@ static void ranks_that_load_different_checkpoints_are_refused(hotbed_backend bac
     hotbed_stream_destroy(stream);
 }
 
+/* The checks of a rank's options fail all ranks, with its text, and the communicator stays usable. */
+static void wrong_options_of_a_rank_fail_all(hotbed_backend backend) {
+    (void)backend;
+    hotbed_stream *stream = NULL;
+    static ranks r;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    sample_directory();
+    ranks_create(&r, &shape, 2, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    const char *full = sample_path("full"), *next = sample_path("next");
+    all_good(&r, &(rank_call){.path = full, .public = true});
+    const rank_call models[] = {
+        {.path = next, .parent = full, .wrong = NO_MARK},
+        {.path = next, .wrong = OTHER_SHARE},
+        {.path = full, .load = true, .wrong = OTHER_SHARE},
+    };
+    for (uint32_t i = 0; i < 3; i++) {
+        rank_call odd = models[i];
+        odd.rank = 1;
+        odd.public = true;
+        const rank_call *calls = together(&r, &odd);
+        for (uint32_t k = 0; k < r.world; k++) {
+            CHECK_EQ(calls[k].status, HOTBED_ERR_ARGUMENT);
+            CHECK_EQ(calls[k].reason, HOTBED_COMM_WELL);
+            CHECK(
+                strstr(
+                    calls[k].text, odd.wrong == NO_MARK
+                                       ? "needs a mark"
+                                       : "share says rank 0 of 2, the communicator 1 of 2") !=
+                NULL);
+        }
+    }
+    all_good(&r, &(rank_call){.path = next, .parent = full, .public = true});
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
 /* The share and the communicator must name the same rank. */
 static void a_rank_that_differs_from_the_communicators_is_refused(hotbed_backend backend) {
     (void)backend;
@@ -635,6 +685,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_rank_without_memory_fails_all_at_once", a_rank_without_memory_fails_all_at_once},
     {"ranks_that_load_different_checkpoints_are_refused",
      ranks_that_load_different_checkpoints_are_refused},
+    {"wrong_options_of_a_rank_fail_all", wrong_options_of_a_rank_fail_all},
     {"a_rank_that_differs_from_the_communicators_is_refused",
      a_rank_that_differs_from_the_communicators_is_refused},
     {NULL, NULL},

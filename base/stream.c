@@ -217,6 +217,34 @@ hotbed_status hotbed_stream_finish(hotbed_stream *stream) {
     return stream->ops->stream_sync(stream);
 }
 
+static void add_sources(hotbed_fault_sources *to, const hotbed_fault_sources *from) {
+    for (uint32_t i = 0; i < from->num; i++)
+        hotbed_fault_sources_add(to, from->names[i], false);
+    if (from->unnamed)
+        hotbed_fault_sources_add(to, NULL, false);
+}
+
+hotbed_status hotbed_stream_hold_fault(hotbed_stream *stream, hotbed_held_fault *held) {
+    *held = (hotbed_held_fault){.fault = {.status = HOTBED_OK}};
+    HOTBED_TRY(hotbed_stream_finish(stream));
+    held->fault = take_latched(stream->fault);
+    if (held->fault.status != HOTBED_OK)
+        add_sources(&held->sources, &stream->sources);
+    hotbed_fault_sources_passed(&stream->sources, true);
+    return HOTBED_OK;
+}
+
+void hotbed_stream_return_fault(hotbed_stream *stream, hotbed_held_fault *held) {
+    const hotbed_fault f = held->fault;
+    if (f.status == HOTBED_OK)
+        return;
+    (void)stream->ops->stream_sync(stream);
+    (void)take_latched(stream->fault);
+    add_sources(&stream->sources, &held->sources);
+    hotbed_fault_sources_clear(&held->sources);
+    hotbed_fault_latch(stream->fault, f.status, f.what, f.table, f.key, f.bound);
+}
+
 hotbed_status hotbed_stream_fault(hotbed_stream *stream) {
     if (stream == NULL)
         return fail_null("hotbed_stream_fault", "stream");

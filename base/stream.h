@@ -41,6 +41,21 @@ hotbed_status hotbed_stream_pinned_workspace(hotbed_stream *stream, size_t bytes
  * Errors: DEVICE; STATE (a graph is being recorded). */
 hotbed_status hotbed_stream_finish(hotbed_stream *stream);
 
+/* A latched fault that was taken from a stream, with the work that it may come from. */
+typedef struct hotbed_held_fault {
+    hotbed_fault fault; /* status 0: no fault was latched */
+    hotbed_fault_sources sources;
+} hotbed_held_fault;
+
+/* Wait for the stream's work, and move its latched fault, if any, to *held. Between this call and
+ * hotbed_stream_return_fault(), hotbed_stream_sync() returns only faults of work that is enqueued
+ * in between. After an error, *held has no fault. Errors: as hotbed_stream_finish(). */
+hotbed_status hotbed_stream_hold_fault(hotbed_stream *stream, hotbed_held_fault *held);
+
+/* Wait for the stream's work, and latch the fault in *held again, in place of a later fault. Keeps
+ * the thread's last error, unless the device fails. */
+void hotbed_stream_return_fault(hotbed_stream *stream, hotbed_held_fault *held);
+
 /* Whether memory from hotbed_memory_alloc() starts as zeros and uses no pages until it is accessed.
  * True for host memory, unless it is pinned for a GPU or comes from a caller's allocator. */
 bool hotbed_memory_is_fresh_zero(const hotbed_memory *memory);

@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "checkpoint/arena.h"
 #include "checkpoint/bucket_core.h"
+#include "checkpoint/redistribute.h"
 #include "checkpoint/verify.h"
 #include "dist/comm.h"
 
@@ -22,28 +23,36 @@ static hotbed_status check_given(const char *call, const char *name, const void 
                             : hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: %s is NULL", call, name);
 }
 
-static hotbed_status read_options(
+static hotbed_status copy_options(
     const hotbed_checkpoint_options *options, hotbed_checkpoint_options *out) {
-    HOTBED_TRY(hotbed_options_read(
+    return hotbed_options_read(
         out, sizeof *out, offsetof(hotbed_checkpoint_options, step), options,
-        "hotbed_checkpoint_options"));
-    if (out->extra == NULL && out->extra_bytes > 0)
+        "hotbed_checkpoint_options");
+}
+
+static hotbed_status check_options(const hotbed_checkpoint_options *o) {
+    if (o->extra == NULL && o->extra_bytes > 0)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint: extra is NULL, but extra_bytes is %" PRIu64,
-            out->extra_bytes);
-    if (out->parent != NULL && out->mark == NULL)
+            o->extra_bytes);
+    if (o->parent != NULL && o->mark == NULL)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint: an increment of %s needs a mark", out->parent);
-    if (out->extra_bytes > extra_most)
+            HOTBED_ERR_ARGUMENT, "checkpoint: an increment of %s needs a mark", o->parent);
+    if (o->extra_bytes > extra_most)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint: extra has %" PRIu64 " bytes, at most %" PRIu64,
-            out->extra_bytes, extra_most);
+            o->extra_bytes, extra_most);
     return HOTBED_OK;
 }
 
+static hotbed_status read_options(
+    const hotbed_checkpoint_options *options, hotbed_checkpoint_options *out) {
+    HOTBED_TRY(copy_options(options, out));
+    return check_options(out);
+}
+
 /* Check that the share has the rank and size of the communicator. */
-static hotbed_status check_comm(
-    const hotbed_comm *comm, const hotbed_checkpoint_share *share, const hotbed_stream *stream) {
+static hotbed_status check_comm(const hotbed_comm *comm, const hotbed_checkpoint_share *share) {
     if (comm == NULL)
         return HOTBED_OK;
     uint32_t world = share->world == 0 ? 1 : share->world;
@@ -53,7 +62,15 @@ static hotbed_status check_comm(
             "checkpoint: share says rank %" PRIu32 " of %" PRIu32 ", the communicator %" PRIu32
             " of %" PRIu32,
             share->rank, world, hotbed_comm_rank(comm), hotbed_comm_size(comm));
-    return hotbed_comm_check_stream(comm, stream);
+    return HOTBED_OK;
+}
+
+/* Report the result of a rank's checks to all ranks of the communicator, if it is valid. */
+static hotbed_status agree(hotbed_comm *comm, hotbed_status status, hotbed_stream *stream) {
+    if (comm == NULL)
+        return status;
+    HOTBED_TRY(hotbed_comm_check_stream(comm, stream));
+    return hotbed_vote(comm, status, stream);
 }
 
 hotbed_status hotbed_checkpoint_save(
@@ -64,8 +81,11 @@ hotbed_status hotbed_checkpoint_save(
     HOTBED_TRY(check_given("checkpoint_save", "storage", storage));
     HOTBED_TRY(check_given("checkpoint_save", "options", options));
     HOTBED_TRY(check_given("checkpoint_save", "stream", stream));
-    HOTBED_TRY(read_options(options, &read));
-    HOTBED_TRY(check_comm(read.comm, &read.share, stream));
+    HOTBED_TRY(copy_options(options, &read));
+    hotbed_status status = check_options(&read);
+    if (status == HOTBED_OK)
+        status = check_comm(read.comm, &read.share);
+    HOTBED_TRY(agree(read.comm, status, stream));
     if (read.comm == NULL && read.share.world > 1)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT,
@@ -165,7 +185,7 @@ hotbed_status hotbed_checkpoint_load(
         HOTBED_TRY(hotbed_options_read(
             &read, sizeof read, offsetof(hotbed_checkpoint_load_options, num_increments), options,
             "hotbed_checkpoint_load_options"));
-    HOTBED_TRY(check_comm(read.comm, &read.share, stream));
+    HOTBED_TRY(agree(read.comm, check_comm(read.comm, &read.share), stream));
     if (read.num_increments > INCREMENTS_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint_load: %" PRIu32 " increments", read.num_increments);

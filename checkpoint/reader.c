@@ -472,7 +472,6 @@ static hotbed_status prepare(
     reader *r, const hotbed_io_calls *calls, const char *path,
     const hotbed_checkpoint_load_options *options, const uint64_t *capacity, void **held) {
     HOTBED_TRY(hotbed_share_read(&options->share, r->storage, &r->share));
-    HOTBED_TRY(hotbed_stream_sync(r->stream)); /* drain faults left by earlier work first */
     HOTBED_TRY(read_links(r, calls, path, options));
     uint64_t saved = last_of(r)->shards[0].extra.bytes;
     if (capacity != NULL && *capacity < saved)
@@ -481,12 +480,53 @@ static hotbed_status prepare(
             "extra has capacity for %" PRIu64 " bytes, but %" PRIu64 " were saved", *capacity,
             saved);
     HOTBED_TRY(match(r));
+    HOTBED_TRY(hotbed_storage_check_state(&last_of(r)->state));
     *held = hotbed_new(saved);
     if (*held == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for extra", saved);
     for (uint32_t i = 0; i < r->num_links; i++)
         HOTBED_TRY(check_shards(r, &r->links[i], *held));
-    return HOTBED_OK;
+    return hotbed_stream_sync(r->stream); /* a fault of earlier work must not end the load later */
+}
+
+/* The chain that a rank loads. */
+typedef struct chain_name {
+    uint64_t num_links;
+    hotbed_digest first, all; /* digest of the full checkpoint, and of the digests of all links */
+} chain_name;
+
+/* Check that all ranks load the same chain as rank 0. Identical copies of a checkpoint are equal. */
+static hotbed_status compare_links(const reader *r) {
+    if (r->comm == NULL)
+        return HOTBED_OK;
+    chain_name own = {.num_links = r->num_links}, first;
+    hotbed_digest *digests = hotbed_new(r->num_links * sizeof *digests);
+    hotbed_status status = HOTBED_OK;
+    if (digests == NULL)
+        status =
+            hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " checkpoints", r->num_links);
+    for (uint32_t i = 0; status == HOTBED_OK && i < r->num_links; i++)
+        digests[i] = r->links[i].manifest.digest;
+    if (status == HOTBED_OK) {
+        own.first = digests[0];
+        own.all = hotbed_digest_of(digests, r->num_links * sizeof *digests);
+    }
+    hotbed_delete(digests);
+    first = own;
+    HOTBED_TRY(hotbed_vote_with(r->comm, status, &first, sizeof first, r->stream));
+    const uint32_t rank = hotbed_comm_rank(r->comm);
+    if (!hotbed_digest_equal(own.first, first.first))
+        status = hotbed_fail(
+            HOTBED_ERR_STATE, "rank %" PRIu32 " loads another checkpoint than rank 0: %s", rank,
+            r->links[0].directory.name);
+    else if (own.num_links != first.num_links)
+        status = hotbed_fail(
+            HOTBED_ERR_STATE, "rank %" PRIu32 " loads %" PRIu64 " increments, rank 0 %" PRIu64,
+            rank, own.num_links - 1, first.num_links - 1);
+    else if (!hotbed_digest_equal(own.all, first.all))
+        status = hotbed_fail(
+            HOTBED_ERR_STATE, "rank %" PRIu32 " loads other increments than rank 0", rank);
+    return hotbed_vote(r->comm, status, r->stream);
 }
 
 hotbed_status hotbed_checkpoint_read(
@@ -497,6 +537,8 @@ hotbed_status hotbed_checkpoint_read(
     void *held = NULL;
     hotbed_status status = agree(
         &r, prepare(&r, config->calls, path, options, extra == NULL ? NULL : extra_bytes, &held));
+    if (status == HOTBED_OK)
+        status = compare_links(&r);
     if (status == HOTBED_OK)
         status = agree(&r, read_rows_of_all(&r));
     if (status != HOTBED_OK && r.touched)

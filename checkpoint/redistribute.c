@@ -39,7 +39,7 @@ typedef struct ballot {
     char text[BALLOT_BYTES - VOTE_BYTES - 4];
 } ballot;
 
-static hotbed_status gather(
+static hotbed_status gather_ballots(
     hotbed_comm *comm, const ballot *own, ballot *all, hotbed_stream *stream) {
     uint32_t size = hotbed_comm_size(comm);
     hotbed_memory memory;
@@ -56,6 +56,17 @@ static hotbed_status gather(
     if (status != HOTBED_OK) /* enqueued work uses the memory */
         status = hotbed_staging_settle(stream, status);
     hotbed_memory_free(&memory);
+    return status;
+}
+
+/* Gather the ballots of all ranks. A fault that the caller's earlier work has latched stays latched:
+ * it is no failure of the vote. */
+static hotbed_status gather(
+    hotbed_comm *comm, const ballot *own, ballot *all, hotbed_stream *stream) {
+    hotbed_held_fault held;
+    HOTBED_TRY(hotbed_stream_hold_fault(stream, &held));
+    const hotbed_status status = gather_ballots(comm, own, all, stream);
+    hotbed_stream_return_fault(stream, &held);
     return status;
 }
 

@@ -325,14 +325,16 @@ hotbed_status hotbed_snapshot_take(
     const hotbed_checkpoint_config *config, hotbed_storage *storage,
     const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out) {
+    hotbed_held_fault held; /* of earlier work: stays for the caller's own hotbed_stream_sync() */
     *out = NULL;
+    HOTBED_TRY(hotbed_stream_hold_fault(stream, &held));
     hotbed_checkpoint_snapshot *s = hotbed_new(sizeof *s);
-    if (s == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a snapshot");
     taker t = {.config = config, .s = s, .storage = storage, .stream = stream};
-    hotbed_status status = take(&t, options);
+    hotbed_status status =
+        s != NULL ? take(&t, options) : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a snapshot");
     if (status != HOTBED_OK) /* exports to the arena may be in flight */
         status = hotbed_staging_settle(stream, status);
+    hotbed_stream_return_fault(stream, &held);
     hotbed_stream_destroy(t.copier);
     hotbed_memory_free(&t.counts);
     if (status == HOTBED_OK)

@@ -433,8 +433,7 @@ static hotbed_status gather_tables(hotbed_state_dict *d, hotbed_stream *stream) 
     return status;
 }
 
-static hotbed_status collect(hotbed_state_dict *d, bool rows_too, hotbed_stream *stream) {
-    HOTBED_TRY(call(d, HOTBED_STATE_BEFORE_COLLECT, stream));
+static hotbed_status collect_tensors(hotbed_state_dict *d, bool rows_too, hotbed_stream *stream) {
     drop_rows(d);
     HOTBED_TRY(hotbed_storage_flush(d->storage, stream));
     HOTBED_TRY(hotbed_stream_sync(stream));
@@ -448,8 +447,16 @@ static hotbed_status collect(hotbed_state_dict *d, bool rows_too, hotbed_stream 
         d->rows[t] = rows;
     }
     d->collected = true;
-    if (rows_too)
-        HOTBED_TRY(gather_tables(d, stream));
+    return rows_too ? gather_tables(d, stream) : HOTBED_OK;
+}
+
+static hotbed_status collect(hotbed_state_dict *d, bool rows_too, hotbed_stream *stream) {
+    hotbed_held_fault held; /* of earlier work: stays for the caller's own hotbed_stream_sync() */
+    HOTBED_TRY(call(d, HOTBED_STATE_BEFORE_COLLECT, stream));
+    HOTBED_TRY(hotbed_stream_hold_fault(stream, &held));
+    const hotbed_status status = collect_tensors(d, rows_too, stream);
+    hotbed_stream_return_fault(stream, &held);
+    HOTBED_TRY(status);
     return call(d, HOTBED_STATE_AFTER_COLLECT, stream);
 }
 
@@ -674,6 +681,8 @@ hotbed_status hotbed_state_dict_load(
     hotbed_state_dict *d, uint32_t n, const hotbed_state_source *sources, bool strict,
     hotbed_state_report *report, hotbed_stream *stream) {
     hotbed_state_report found = {.num_missing = 0};
+    if (report != NULL)
+        *report = found;
     if (d == NULL || stream == NULL || (n > 0 && sources == NULL))
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_load: dict, sources or stream is NULL");
     HOTBED_TRY(call(d, HOTBED_STATE_BEFORE_LOAD, stream));
@@ -694,6 +703,8 @@ hotbed_status hotbed_state_dict_load(
         if (s.scores != NULL)
             HOTBED_TRY(check_scores(s.scores));
     }
+    HOTBED_TRY(
+        hotbed_stream_sync(stream)); /* a fault of earlier work must not end the load later */
     for (uint32_t t = 0; t < tables; t++) {
         HOTBED_TRY(find_sources(d, t, n, sources, &s));
         const hotbed_status status = hotbed_growth_reserve(d->storage, t, s.rows, stream);

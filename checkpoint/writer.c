@@ -331,8 +331,10 @@ static hotbed_status put_shard(
         .shard = {.file = HOTBED_IO_CLOSED},
     };
     hotbed_draft draft;
+    hotbed_held_fault held;
     *update = (hotbed_mark_update){.base = NULL};
     HOTBED_TRY(hotbed_share_read(&options->share, storage, &w.share));
+    HOTBED_TRY(hotbed_stream_hold_fault(stream, &held)); /* a fault of earlier work is not ours */
     hotbed_status status = hotbed_draft_open(config->calls, path, id, &draft);
     if (status == HOTBED_OK)
         status = write_shard(&w, &draft, id);
@@ -344,6 +346,7 @@ static hotbed_status put_shard(
     hotbed_shard_writer_close(&w.shard);
     hotbed_draft_close(&draft);
     hotbed_manifest_free(&w.manifest);
+    hotbed_stream_return_fault(stream, &held);
     return status;
 }
 

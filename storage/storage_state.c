@@ -6,6 +6,12 @@
 
 #include <math.h>
 
+/* The count of prefetches, as scores and states have it. The count itself must not stop at the
+ * limit, because evals detect prefetches by its changes. */
+static uint64_t clock_of(const hotbed_clock *clock) {
+    return clock->prefetches < HOTBED_SCORE_MOST ? clock->prefetches : HOTBED_SCORE_MOST;
+}
+
 hotbed_status hotbed_storage_get_state(
     hotbed_storage *storage, hotbed_storage_state *out, hotbed_stream *stream) {
     hotbed_clock clock;
@@ -16,12 +22,27 @@ hotbed_status hotbed_storage_get_state(
     HOTBED_TRY(hotbed_stream_finish(stream));
     hotbed_storage_state state = {
         .optimizer_steps = clock.optimizer.steps,
-        .clock = clock.prefetches,
+        .clock = clock_of(&clock),
         .beta1_power = clock.optimizer.beta1_power,
         .beta2_power = clock.optimizer.beta2_power,
         .learning_rate = clock.optimizer.learning_rate,
     };
     hotbed_output_write(out, &state, sizeof state);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_check_state(const hotbed_storage_state *s) {
+    const double power[2] = {s->beta1_power, s->beta2_power};
+    for (int b = 0; b < 2; b++)
+        if (!(power[b] >= 0.0 && power[b] <= 1.0))
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "beta%d_power %g is not in [0, 1]", b + 1, power[b]);
+    if (s->clock > HOTBED_SCORE_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "clock %llu is over 2^52 - 1", (unsigned long long)s->clock);
+    if (!isfinite(s->learning_rate))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "learning_rate %g is not finite", (double)s->learning_rate);
     return HOTBED_OK;
 }
 
@@ -32,17 +53,7 @@ hotbed_status hotbed_storage_set_state(
     HOTBED_TRY(hotbed_options_read(
         &s, sizeof s, offsetof(hotbed_storage_state, learning_rate) + sizeof s.learning_rate, state,
         "hotbed_storage_state"));
-    const double power[2] = {s.beta1_power, s.beta2_power};
-    for (int b = 0; b < 2; b++)
-        if (!(power[b] >= 0.0 && power[b] <= 1.0))
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "beta%d_power %g is not in [0, 1]", b + 1, power[b]);
-    if (s.clock > HOTBED_SCORE_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "clock %llu is over 2^52 - 1", (unsigned long long)s.clock);
-    if (!isfinite(s.learning_rate))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "learning_rate %g is not finite", (double)s.learning_rate);
+    HOTBED_TRY(hotbed_storage_check_state(&s));
     hotbed_clock clock = {
         .prefetches = s.clock,
         .optimizer =
@@ -79,7 +90,7 @@ hotbed_status hotbed_storage_now(
         HOTBED_TRY(hotbed_copy(&clock, storage->clock, sizeof clock, stream));
     HOTBED_TRY(hotbed_stream_finish(stream));
     uint64_t time = timer.now > timer.newest ? timer.now : timer.newest;
-    *now = timed ? time : clock.prefetches;
+    *now = timed ? time : clock_of(&clock);
     return HOTBED_OK;
 }
 

@@ -112,7 +112,8 @@ static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *opt
 }
 
 /* Write the storage to the new directory `path`. With options->parent, write only what changed
- * since then.
+ * since then. With a communicator, rank 0 names the checkpoint; on the other ranks only the directory
+ * that contains `path` is used, and must be the same.
  *
  * Synchronous: returns when the checkpoint is on disk under its name. On any error nothing named
  * `path` exists, and the storage is unchanged. (One exception: if the new name cannot be synced to
@@ -122,7 +123,8 @@ static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *opt
  * routes; a table has a key that its route assigns to another rank, with table, key and both ranks;
  * the stream records a graph), IO (for example no space, with path and reason), CORRUPT (the
  * parent), MEMORY, UNSUPPORTED (a build without HDF5). With a communicator all ranks fail if one
- * does, with its error text, and COMM is possible (a rank is gone). */
+ * does, with its error text, and COMM is possible (a rank is gone). A fault of an earlier call stays
+ * latched on the stream; the save does not fail for it. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
     hotbed_stream *stream);
@@ -205,7 +207,8 @@ HOTBED_API void hotbed_checkpoint_arena_destroy(
  * With an arena it uses the stream's workspace: half a byte per slot of the largest table, at most
  * 32 MiB. The first call on a stream allocates.
  * Errors: ARGUMENT (an arena of another backend or device; a communicator), STATE (tickets hold
- * pins; rows entered or left a table during the call), MEMORY, DEVICE, UNSUPPORTED. */
+ * pins; rows entered or left a table during the call), MEMORY, DEVICE, UNSUPPORTED. A fault of an
+ * earlier call stays latched on the stream; the snapshot does not fail for it. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_take(
     hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out);
@@ -238,7 +241,8 @@ typedef struct hotbed_checkpoint_load_options {
      * increment after the one before. */
     const char *const *increments;
     hotbed_checkpoint_share share;
-    /* All its ranks load together, and `share` has its rank and size; NULL: this rank alone. */
+    /* All its ranks load together, and `share` has its rank and size; NULL: this rank alone. The
+     * paths must lead to the same checkpoint and increments on all ranks; a copy is the same. */
     hotbed_comm *comm;
 } hotbed_checkpoint_load_options;
 
@@ -288,8 +292,10 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  * routes of other worlds, a static table that is not CONTINUOUS), IO (the directory `path` does not
  * exist; it cannot be read), CORRUPT (a file is missing, truncated or damaged, with extent and
  * block; a key is in the wrong shard, which can occur in an older checkpoint), STATE (`path` is an
- * increment; the increments do not follow each other; a table is missing or has another shape, with
- * both values; tickets hold pins; the stream records a graph), FULL, MEMORY, UNSUPPORTED.
+ * increment; the increments do not follow each other; a rank of the communicator loads another
+ * checkpoint than rank 0; a table is missing or has another shape, with both values; tickets hold
+ * pins; the stream records a graph), FULL, MEMORY, UNSUPPORTED, and the fault of an earlier call on
+ * the stream; nothing was loaded then.
  * After an error in the middle of the rows, the storage's tables are empty. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,

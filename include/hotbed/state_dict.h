@@ -150,7 +150,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_add_hook(
 
 /* Flush caches, and write the made tensors. Synchronous: afterwards, views have the newest bytes
  * of every row. Errors: those returned by a hook, MEMORY, STATE (the stream records a graph),
- * DEVICE. */
+ * DEVICE. A fault of an earlier call stays latched on the stream; the call does not fail for it. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_state_dict_collect(hotbed_state_dict *dict, hotbed_stream *stream);
 
@@ -196,7 +196,8 @@ typedef struct hotbed_state_report {
  * copied.
  * Errors: those returned by a hook, ARGUMENT (shape, element or row_bytes, with name and both
  * values; more rows than memory can hold; a score over 2^52 - 1; a name twice), STATE (strict; the
- * stream records a graph), FULL, MEMORY, DEVICE. */
+ * stream records a graph), FULL, MEMORY, DEVICE, and the fault of an earlier call on the stream;
+ * nothing was copied then. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_load(
     hotbed_state_dict *dict, uint32_t n, const hotbed_state_source *sources, bool strict,
     hotbed_state_report *report, hotbed_stream *stream);

@@ -19,14 +19,17 @@ typedef struct rank_call {
     ranks *r;
     hotbed_comm *comm;
     const char *path, *parent;
+    const char *odd_path; /* of the call of rank `rank`, without increments; NULL: `path` */
     const char *const *increments;
     uint32_t rank;
     uint32_t num_increments;
     sample_disk disk;
     hotbed_status status;
     bool load;
-    bool large; /* blocks and buckets of the public calls' size */
-    bool vote;  /* run the vote alone */
+    bool large;  /* blocks and buckets of the public calls' size */
+    bool vote;   /* run the vote alone */
+    bool public; /* make the public call */
+    enum { ALL_RIGHT, NO_MARK, OTHER_SHARE } wrong; /* with the options of rank `rank` */
     /* The number, counted over all ranks, of the allocation that fails; 0: none. */
     uint64_t no_memory;
     pthread_barrier_t *ready;
@@ -41,6 +44,9 @@ static hotbed_status do_call(
     uint64_t step = 0;
     if (c->vote)
         return hotbed_vote_with(c->comm, HOTBED_OK, &step, sizeof step, stream);
+    if (c->public)
+        return c->load ? hotbed_checkpoint_load(c->path, storage, load, &step, NULL, NULL, stream)
+                       : hotbed_checkpoint_save(c->path, storage, save, stream);
     return c->load
                ? hotbed_checkpoint_read(config, c->path, storage, load, &step, NULL, NULL, stream)
                : hotbed_checkpoint_write(config, c->path, storage, save, stream);
@@ -71,6 +77,10 @@ static void run(rank_call *c) {
     load.num_increments = c->num_increments;
     save.mark = c->r->marks[c->rank];
     save.parent = c->parent;
+    if (c->wrong == NO_MARK)
+        save.mark = NULL;
+    if (c->wrong == OTHER_SHARE)
+        load.share.rank = save.share.rank = 0;
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
     arm(c);
     c->status = do_call(c, &config, &save, &load, stream);
@@ -103,7 +113,13 @@ static rank_call *together(ranks *r, const rank_call *model) {
         calls[i].r = r;
         calls[i].rank = i;
         calls[i].comm = comms[i];
+        if (i == model->rank && model->odd_path != NULL) {
+            calls[i].path = model->odd_path;
+            calls[i].num_increments = 0;
+        }
         bool fails = i == model->rank;
+        if (!fails)
+            calls[i].wrong = ALL_RIGHT;
         sample_disk_init(
             &calls[i].disk, fails ? model->disk.fault : SAMPLE_FAULT_NONE, model->disk.at);
         CHECK(pthread_create(&threads[i], NULL, run_thread, &calls[i]) == 0);
@@ -559,6 +575,80 @@ static void a_rank_without_memory_fails_all_at_once(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* Rank 1 loads another checkpoint than the others, or fewer increments: no rank loads anything. */
+static void ranks_that_load_different_checkpoints_are_refused(hotbed_backend backend) {
+    (void)backend;
+    hotbed_stream *stream = NULL;
+    static ranks r;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    sample_directory();
+    ranks_create(&r, &shape, 2, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    const char *full = sample_path("full"), *one = sample_path("one"), *two = sample_path("two");
+    all_good(&r, &(rank_call){.path = two});
+    all_good(&r, &(rank_call){.path = full});
+    all_good(&r, &(rank_call){.path = one, .parent = full});
+    const rank_call model = {
+        .load = true, .path = full, .increments = &one, .num_increments = 1, .rank = 1};
+    for (int i = 0; i < 2; i++) {
+        rank_call odd = model;
+        odd.odd_path = i == 0 ? two : full;
+        const rank_call *calls = together(&r, &odd);
+        for (uint32_t k = 0; k < r.world; k++) {
+            CHECK_EQ(calls[k].status, HOTBED_ERR_STATE);
+            CHECK(
+                strstr(
+                    calls[k].text, i == 0 ? "rank 1 loads another checkpoint than rank 0"
+                                          : "rank 1 loads 0 increments, rank 0 1") != NULL);
+        }
+    }
+    ranks_check(&r, &r);
+    all_good(&r, &model);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
+/* The checks of a rank's options fail all ranks, with its text, and the communicator stays usable. */
+static void wrong_options_of_a_rank_fail_all(hotbed_backend backend) {
+    (void)backend;
+    hotbed_stream *stream = NULL;
+    static ranks r;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    sample_directory();
+    ranks_create(&r, &shape, 2, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    const char *full = sample_path("full"), *next = sample_path("next");
+    all_good(&r, &(rank_call){.path = full, .public = true});
+    const rank_call models[] = {
+        {.path = next, .parent = full, .wrong = NO_MARK},
+        {.path = next, .wrong = OTHER_SHARE},
+        {.path = full, .load = true, .wrong = OTHER_SHARE},
+    };
+    for (uint32_t i = 0; i < 3; i++) {
+        rank_call odd = models[i];
+        odd.rank = 1;
+        odd.public = true;
+        const rank_call *calls = together(&r, &odd);
+        for (uint32_t k = 0; k < r.world; k++) {
+            CHECK_EQ(calls[k].status, HOTBED_ERR_ARGUMENT);
+            CHECK_EQ(calls[k].reason, HOTBED_COMM_WELL);
+            CHECK(
+                strstr(
+                    calls[k].text, odd.wrong == NO_MARK
+                                       ? "needs a mark"
+                                       : "share says rank 0 of 2, the communicator 1 of 2") !=
+                NULL);
+        }
+    }
+    all_good(&r, &(rank_call){.path = next, .parent = full, .public = true});
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
 /* The share and the communicator must name the same rank. */
 static void a_rank_that_differs_from_the_communicators_is_refused(hotbed_backend backend) {
     (void)backend;
@@ -593,6 +683,9 @@ const hotbed_test hotbed_tests[] = {
     {"a_failing_rank_fails_all", a_failing_rank_fails_all},
     {"failed_saves_change_no_ranks_mark", failed_saves_change_no_ranks_mark},
     {"a_rank_without_memory_fails_all_at_once", a_rank_without_memory_fails_all_at_once},
+    {"ranks_that_load_different_checkpoints_are_refused",
+     ranks_that_load_different_checkpoints_are_refused},
+    {"wrong_options_of_a_rank_fail_all", wrong_options_of_a_rank_fail_all},
     {"a_rank_that_differs_from_the_communicators_is_refused",
      a_rank_that_differs_from_the_communicators_is_refused},
     {NULL, NULL},

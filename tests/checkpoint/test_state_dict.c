@@ -611,6 +611,97 @@ static void a_failing_load_waits_for_its_copies(hotbed_backend backend) {
     CHECK(failures > 0);
 }
 
+/* Latch RANGE: prefetch a row number that the static table "geo-x" does not have. */
+static void latch_fault(hotbed_storage *storage, hotbed_stream *stream) {
+    hotbed_ticket *ticket = NULL;
+    hotbed_batch batch;
+    hotbed_memory keys;
+    CHECK_OK(hotbed_ticket_create(storage, SAMPLE_TABLES, 1, stream, &ticket));
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, SAMPLE_TABLES * 8, NULL, &keys));
+    CHECK_OK(hotbed_fill(keys.data, 0x11, SAMPLE_TABLES * 8, stream));
+    hotbed_batch_init(&batch);
+    batch.batch_size = 1;
+    batch.num_keys = SAMPLE_TABLES;
+    batch.keys = keys.data;
+    CHECK_OK(hotbed_storage_prefetch(storage, &batch, ticket, stream));
+    CHECK_OK(hotbed_ticket_cancel(ticket, stream));
+    hotbed_ticket_destroy(ticket);
+    hotbed_memory_free(&keys);
+}
+
+/* The stream's fault is still latched, with the name of its table. */
+static void check_latched(hotbed_stream *stream) {
+    CHECK_STATUS(hotbed_stream_sync(stream), HOTBED_ERR_RANGE);
+    CHECK(strstr(hotbed_last_error(), "geo-x") != NULL);
+    CHECK_OK(hotbed_stream_sync(stream));
+}
+
+/* Collect, gather, snapshot and save succeed, and leave an earlier call's fault latched. */
+static void a_fault_of_earlier_work_stays_latched(hotbed_backend backend) {
+    fixture b = set_up(backend);
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_snapshot *snapshot = NULL;
+    hotbed_checkpoint_options_init(&options);
+    latch_fault(b.storage, b.stream);
+    CHECK_OK(hotbed_state_dict_collect(b.dict, b.stream));
+    check_latched(b.stream);
+    latch_fault(b.storage, b.stream);
+    CHECK_OK(hotbed_state_dict_gather(b.dict, b.stream));
+    check_latched(b.stream);
+    latch_fault(b.storage, b.stream);
+    CHECK_OK(hotbed_checkpoint_snapshot_take(b.storage, &options, b.stream, &snapshot));
+    check_latched(b.stream);
+    hotbed_checkpoint_snapshot_destroy(snapshot);
+    latch_fault(b.storage, b.stream);
+    CHECK_OK(hotbed_checkpoint_save(sample_path("full"), b.storage, &options, b.stream));
+    check_latched(b.stream);
+    latch_fault(b.storage, b.stream);
+    CHECK_STATUS(
+        hotbed_checkpoint_save(sample_path("full"), b.storage, &options, b.stream),
+        HOTBED_ERR_STATE);
+    check_latched(b.stream);
+    tear_down(&b);
+}
+
+/* A load returns an earlier call's fault before it changes anything; the next load succeeds. */
+static void a_load_returns_a_fault_of_earlier_work_first(hotbed_backend backend) {
+    fixture b = set_up(backend), to = set_up(backend);
+    hotbed_checkpoint_options options;
+    hotbed_state_source sources[40];
+    hotbed_checkpoint_options_init(&options);
+    const char *path = sample_path("full");
+    CHECK_OK(hotbed_checkpoint_save(path, b.storage, &options, b.stream));
+    sample_image images[SAMPLE_TABLES];
+    for (uint32_t t = 0; t < SAMPLE_TABLES; t++)
+        images[t] = sample_read(b.storage, t, b.stream);
+    const uint32_t n = make_sources(&b, images, sources);
+    hotbed_storage *other = sample_create(&shape, b.stream);
+    hotbed_state_dict *dict = NULL;
+    CHECK_OK(hotbed_state_dict_create(other, "sparse.embeddings.", &dict));
+    latch_fault(other, b.stream);
+    for (uint32_t t = 0; t < SAMPLE_TABLES; t++)
+        CHECK_OK(hotbed_storage_clear(other, t, b.stream));
+    CHECK_STATUS(hotbed_state_dict_load(dict, n, sources, true, NULL, b.stream), HOTBED_ERR_RANGE);
+    sample_check_empty(other, b.stream);
+    CHECK_OK(hotbed_state_dict_load(dict, n, sources, true, NULL, b.stream));
+
+    /* A load that fails for its arguments leaves the fault latched. */
+    latch_fault(to.storage, to.stream);
+    CHECK_STATUS(
+        hotbed_checkpoint_load(sample_path("none"), to.storage, NULL, NULL, NULL, NULL, to.stream),
+        HOTBED_ERR_IO);
+    CHECK_STATUS(
+        hotbed_checkpoint_load(path, to.storage, NULL, NULL, NULL, NULL, to.stream),
+        HOTBED_ERR_RANGE);
+    CHECK_OK(hotbed_checkpoint_load(path, to.storage, NULL, NULL, NULL, NULL, to.stream));
+    for (uint32_t t = 0; t < SAMPLE_TABLES; t++)
+        sample_free(&images[t]);
+    hotbed_state_dict_destroy(dict);
+    hotbed_storage_destroy(other);
+    tear_down(&to);
+    tear_down(&b);
+}
+
 static void unmatched_names_are_reported(hotbed_backend backend) {
     fixture b = set_up(backend);
     sample_image images[SAMPLE_TABLES];
@@ -648,8 +739,10 @@ static void unmatched_names_are_reported(hotbed_backend backend) {
         hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
     sources[0] = right;
     sources[0].element = HOTBED_ELEMENT_F16;
+    memset(&report, 0xEE, sizeof report);
     CHECK_STATUS(
-        hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
+        hotbed_state_dict_load(dict, n, sources, false, &report, b.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_EQ(report.num_missing + report.num_unexpected, 0);
     sources[0] = right;
     sources[0].row_bytes = 1; /* rows that overlap */
     CHECK_STATUS(
@@ -700,6 +793,8 @@ const hotbed_test hotbed_tests[] = {
     {"gathered_tensors_can_be_loaded_in_every_mode", gathered_tensors_can_be_loaded_in_every_mode},
     {"tables_grow_for_loaded_rows", tables_grow_for_loaded_rows},
     {"a_failing_load_waits_for_its_copies", a_failing_load_waits_for_its_copies},
+    {"a_fault_of_earlier_work_stays_latched", a_fault_of_earlier_work_stays_latched},
+    {"a_load_returns_a_fault_of_earlier_work_first", a_load_returns_a_fault_of_earlier_work_first},
     {"unmatched_names_are_reported", unmatched_names_are_reported},
     {NULL, NULL},
 };

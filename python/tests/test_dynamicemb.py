@@ -3,6 +3,7 @@
 Started as a script, the file trains a sharded model in a fork per rank: ``RANKS DIRECTORY``.
 """
 
+import gc
 import importlib.util
 import os
 import random
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 import hotbed.compat.dynamicemb as dynamicemb
+from hotbed._c import lib
 from hotbed.compat.dynamicemb import (
     DynamicEmbInitializerArgs,
     DynamicEmbInitializerMode,
@@ -23,10 +25,12 @@ from hotbed.compat.dynamicemb import (
     DynamicEmbTableOptions,
     EmbOptimType,
     KVCounter,
+    _external,
 )
 from hotbed.compat.dynamicemb.types import CopyMode, Storage
 from hotbed.compat.dynamicemb.utils import ranks_of_keys
 from hotbed.errors import FileError, StateError, UnsupportedError
+from hotbed.torch import _storage
 
 DIM, STEPS, SAMPLES = 4, 3, 8
 TABLES = ("t0", "t1")
@@ -213,6 +217,26 @@ def check_failure(device):
 
 def test_an_error_of_a_storage_is_the_cause_of_the_exception():
     check_failure("cpu")
+
+
+def test_garbage_collection_destroys_the_tables_before_their_storage(monkeypatch):
+    destroyed = []
+
+    class Recorded:
+        def __getattr__(self, name):
+            if name in ("hotbed_storage_destroy", "hotbed_external_destroy"):
+                destroyed.append(name)
+            return getattr(lib, name)
+
+    monkeypatch.setattr(_storage, "lib", Recorded())
+    monkeypatch.setattr(_external, "lib", Recorded())
+    for _ in range(3):
+        tables = over_storage()
+        trained(tables, "cpu", 1)
+        tables.itself = tables  # a cycle, in which Python orders finalizers as it likes
+        del tables
+        gc.collect()
+    assert destroyed == ["hotbed_storage_destroy", "hotbed_external_destroy"] * 3
 
 
 # --- keys and ranks -------------------------------------------------------------------------------

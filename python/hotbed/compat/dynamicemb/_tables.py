@@ -176,6 +176,7 @@ class Tables(Storage):
     def _complete(self, options: Any) -> None:
         if self._bridge is not None:
             options.external = self._bridge.open(options)
+            self.after.append(self._bridge.closer())
 
     def check(self, status: int) -> None:
         """Raise the exception of a status; of a store that failed, with its reason, from the storage's exception."""

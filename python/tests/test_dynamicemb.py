@@ -98,6 +98,16 @@ def test_a_dump_is_loaded_with_states_and_scores(tmp_path):
         dynamicemb.DynamicEmbDump(str(tmp_path / "dump"), saved)
 
 
+def test_a_dump_of_a_full_table_is_loaded(tmp_path):
+    saved, loaded = (module(score_strategy=DynamicEmbScoreStrategy.STEP) for _ in range(2))
+    for _ in range(6):
+        keys = torch.randint(0, 2**62, (512,))
+        saved(keys, torch.arange(513)).sum().backward()
+    dynamicemb.DynamicEmbDump(str(tmp_path), saved)
+    dynamicemb.DynamicEmbLoad(str(tmp_path), loaded)
+    assert len(rows(saved)) > 1000 and rows(loaded) == rows(saved)
+
+
 def test_an_incremental_dump_has_what_was_trained_since():
     tables = module(score_strategy=DynamicEmbScoreStrategy.STEP)
     tables(torch.tensor([1, 2]), torch.arange(3)).sum().backward()

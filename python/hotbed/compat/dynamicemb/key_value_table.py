@@ -447,7 +447,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
             mask = None if keep is None else keep(keys)
             if mask is not None:
                 keys, given = keys[mask], {name: part[mask] for name, part in given.items()}
-            self.hotbed.set_rows(table_id, keys, given)
+            self.hotbed.set_rows(table_id, keys, given, fill=True)
         if states_path is not None:
             self._optimizer.set_opt_args(meta)
             self._set_steps(int(meta.get("iters", 0)))

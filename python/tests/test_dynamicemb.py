@@ -108,6 +108,26 @@ def test_a_dump_of_a_full_table_is_loaded(tmp_path):
     assert len(rows(saved)) > 1000 and rows(loaded) == rows(saved)
 
 
+@pytest.mark.parametrize("dist_type", ["continuous", "roundrobin"])
+def test_a_dump_of_two_ranks_is_loaded_by_one_if_keys_are_global(tmp_path, dist_type):
+    saved, loaded = (module(dist_type=dist_type) for _ in range(2))
+    saved(torch.tensor([1, 2]), torch.arange(3)).sum().backward()
+    saved.dump(str(tmp_path))
+    for file in tmp_path.glob("*.rank_0.world_size_1"):
+        for rank in range(2):
+            (tmp_path / file.name.replace("rank_0.world_size_1", f"rank_{rank}.world_size_2")).write_bytes(
+                file.read_bytes()
+            )
+        file.unlink()
+    if dist_type == "roundrobin":
+        loaded.load(str(tmp_path))
+        assert rows(loaded) == rows(saved)
+        return
+    with pytest.raises(UnsupportedError, match="table 't': the dump is of 2 ranks, and here are 1; with dist_type"):
+        loaded.load(str(tmp_path))
+    assert not rows(loaded)
+
+
 def test_an_incremental_dump_has_what_was_trained_since():
     tables = module(score_strategy=DynamicEmbScoreStrategy.STEP)
     tables(torch.tensor([1, 2]), torch.arange(3)).sum().backward()

@@ -511,7 +511,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             pg: process group whose ranks' rows are gathered.
 
         Returns:
-            Keys and float32 rows by table, on the CPU; and the thresholds for the next dump.
+            Keys and float32 rows by table, on the CPU; and the thresholds for the next dump.  With ``dist_type``
+            ``continuous`` the keys are positions in their rank's block, which may be equal on two ranks.
         """
         self.flush()
         rows: Dict[str, Tuple[torch.Tensor, torch.Tensor]] = {}
@@ -602,6 +603,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         Raises:
             ValueError: the dump has another order of eviction or ``dist_type``, or its files' lengths do not match.
             RuntimeError: files of some ranks are missing.
+            UnsupportedError: the dump was written by another number of ranks, and ``dist_type`` is ``continuous``.
         """
         rank, world = _rank(pg)
         for number, name in enumerate(self._table_names):
@@ -610,7 +612,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             written = _ranks_of(save_dir, name)
             if written == 0:
                 continue
-            keep = None if written == world else self._owner(number, rank, world)
+            keep = None if written == world else self._owner(number, rank, world, written)
             for part in [rank] if written == world else range(written):
                 paths = [encode_checkpoint_file_path(save_dir, name, part, written, item) for item in _ITEMS]
                 keys, values, scores, states = [p if os.path.exists(p) else None for p in paths]
@@ -628,11 +630,19 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 if counter:
                     self._load_counts(save_dir, name, number, part, written, keep)
 
-    def _owner(self, number: int, rank: int, world: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return a function from keys to a mask of the keys that this rank owns."""
-        if world == 1:
-            return lambda keys: torch.ones(keys.shape[0], dtype=torch.bool, device="cpu")
+    def _owner(self, number: int, rank: int, world: int, written: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return a function from keys to a mask of the keys that this rank owns.
+
+        Raises:
+            UnsupportedError: ``dist_type`` is ``continuous``, with which ranks store other keys than the model's.
+        """
         dist_type = self._dynamicemb_options[number].dist_type
+        if dist_type == "continuous":
+            raise UnsupportedError(
+                f"table {self._table_names[number]!r}: the dump is of {written} ranks, and here are {world}; with "
+                "dist_type 'continuous' a rank stores positions in its block of keys, so load the dump on as many "
+                "ranks, or train with dist_type 'roundrobin'"
+            )
         return lambda keys: ranks_of_keys(keys, dist_type, world)[0] == rank
 
     def _set_step(self, number: int, step: Optional[int]) -> None:

@@ -82,6 +82,22 @@ def test_a_step_of_sgd_subtracts_the_gradient(pooling):
     assert 11 not in rows(tables)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_compiled_model_trains_as_an_eager_one(ahead):
+    def step(tables, keys, offsets):
+        if ahead:
+            tables.prefetch(keys, offsets)
+        return tables(keys, offsets) * 2
+
+    results = []
+    for call in (step, torch.compile(step, backend="eager")):
+        tables = module(optimizer=EmbOptimType.ADAM)
+        for _ in range(3):
+            call(tables, torch.arange(5), torch.arange(6)).sum().backward()
+        results.append(rows(tables))
+    assert results[0] == results[1]
+
+
 def test_a_dump_is_loaded_with_states_and_scores(tmp_path):
     saved = module(optimizer=EmbOptimType.EXACT_ADAGRAD, score_strategy=DynamicEmbScoreStrategy.LFU)
     loaded = module(optimizer=EmbOptimType.EXACT_ADAGRAD, score_strategy=DynamicEmbScoreStrategy.LFU)

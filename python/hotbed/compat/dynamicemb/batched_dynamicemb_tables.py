@@ -344,7 +344,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
 
         In training mode new keys get rows, and the backward of the result updates them.  If batches have been
         prefetched, the forward uses the oldest one.  In evaluation mode nothing changes, and missing keys read as
-        ``eval_initializer_args`` says.
+        ``eval_initializer_args`` says.  ``torch.compile`` breaks the graph here.
 
         Args:
             indices: the keys, ``[n]``: the bags of the first feature, sample by sample, then the second's.
@@ -362,6 +362,11 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             ArgumentError: a wrong dtype, device or shape.
             StateError: the tables were created with ``training=False``, or the batch is not the oldest prefetched one.
         """
+        if torch.compiler.is_compiling():
+            out: torch.Tensor = _forward_eagerly(
+                self, indices, offsets, per_sample_weights, None, batch_size_per_feature_per_rank
+            )
+            return out
         if batch_size_per_feature_per_rank is not None:
             raise UnsupportedError("batch_size_per_feature_per_rank: all features have the same number of samples")
         if self.training and not self._dynamicemb_options[0].training:
@@ -391,6 +396,11 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             frequency_counters: ``per_sample_weights`` of :meth:`forward`.
         """
         if not self.training:
+            return
+        if torch.compiler.is_compiling():
+            _prefetch_eagerly(
+                self, indices, offsets, forward_stream, batch_size_per_feature_per_rank, frequency_counters
+            )
             return
         keys, ends, samples = self._batch(indices, offsets)
         if forward_stream is not None and keys.device.type == "cuda":
@@ -669,6 +679,12 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             mask = keep(keys)
             keys, counts = keys[mask], counts[mask]
         self._hotbed.set_counts(number, keys, counts)
+
+
+#: Outside of a compiled graph: PyTorch cannot trace calls of the C library.
+_eagerly: Any = torch.compiler.disable
+_forward_eagerly = _eagerly(BatchedDynamicEmbeddingTablesV2.forward)
+_prefetch_eagerly = _eagerly(BatchedDynamicEmbeddingTablesV2.prefetch)
 
 
 def _rank(pg: Optional[Any]) -> Tuple[int, int]:

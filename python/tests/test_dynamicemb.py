@@ -114,6 +114,21 @@ def test_a_dump_is_loaded_with_states_and_scores(tmp_path):
         dynamicemb.DynamicEmbDump(str(tmp_path / "dump"), saved)
 
 
+def test_adam_continues_from_a_dump_exactly(tmp_path):
+    saved, loaded = (module(optimizer=EmbOptimType.ADAM) for _ in range(2))
+    keys, offsets = torch.arange(50), torch.arange(51)
+    for _ in range(5):
+        saved(keys, offsets).sum().backward()
+    dynamicemb.DynamicEmbDump(str(tmp_path), saved, optim=True)
+    dynamicemb.DynamicEmbLoad(str(tmp_path), loaded, optim=True)
+    clocks = [{n: v for n, v in m._hotbed.clock().items() if "power" in n} for m in (saved, loaded)]
+    assert clocks[0] == clocks[1]
+    for _ in range(20):
+        for tables in (saved, loaded):
+            tables(keys, offsets).sum().backward()
+    assert rows(loaded) == rows(saved)
+
+
 def test_a_dump_of_a_full_table_is_loaded(tmp_path):
     saved, loaded = (module(score_strategy=DynamicEmbScoreStrategy.STEP) for _ in range(2))
     for _ in range(6):

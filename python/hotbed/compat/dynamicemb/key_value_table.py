@@ -476,11 +476,16 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         adam = self.hotbed.optimizer
         if not isinstance(adam, Adam):
             return
+        powers = [1.0, 1.0]
+        for i, beta in enumerate(adam.betas):  # as the library does, step by step with betas in float32
+            rounded = float(numpy.float32(beta))
+            for _ in range(steps):
+                powers[i] *= rounded
         clock = self.hotbed.clock()
         clock.update(
             optimizer_steps=steps,
-            beta1_power=adam.betas[0] ** steps,
-            beta2_power=adam.betas[1] ** steps,
+            beta1_power=powers[0],
+            beta2_power=powers[1],
             learning_rate=self._optimizer.group["lr"],
         )
         self.hotbed.set_clock(clock)

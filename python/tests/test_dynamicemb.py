@@ -98,6 +98,21 @@ def test_a_compiled_model_trains_as_an_eager_one(ahead):
     assert results[0] == results[1]
 
 
+def test_a_forward_uses_only_the_batch_that_was_prefetched():
+    tables, expected = module(), module()
+    one, other, offsets = torch.arange(4), torch.arange(4) + 9, torch.arange(5)
+    tables.prefetch(one, offsets)
+    tables.prefetch(other.int(), offsets)
+    with pytest.raises(StateError, match="4 keys or their offsets are not the oldest prefetch's"):
+        tables(other, offsets)
+    with pytest.raises(StateError, match="3 keys of 4 samples, not the oldest prefetch's 4 of 4"):
+        tables(other[:3], torch.tensor([0, 1, 2, 3, 3]))
+    for keys, again in ((one, one.view(2, 2).view(4)), (other, other.int())):  # a view, a copy
+        tables(again, offsets.clone()).sum().backward()
+        expected(keys, offsets).sum().backward()
+    assert rows(tables) == rows(expected)
+
+
 def test_a_dump_is_loaded_with_states_and_scores(tmp_path):
     saved = module(optimizer=EmbOptimType.EXACT_ADAGRAD, score_strategy=DynamicEmbScoreStrategy.LFU)
     loaded = module(optimizer=EmbOptimType.EXACT_ADAGRAD, score_strategy=DynamicEmbScoreStrategy.LFU)

@@ -232,12 +232,19 @@ class Tables(Storage):
             return None
         number = self.queue[0]
         slot = self.slots[number]
-        ahead = slot.tensors[0]
-        assert ahead is not None
+        ahead, ends = slot.tensors[:2]
+        assert ahead is not None and ends is not None
         if ahead.shape != keys.shape or slot.batch.batch_size != samples:
             raise StateError(
                 f"the forward has {keys.shape[0]} keys of {samples} samples, not the oldest prefetch's "
                 f"{ahead.shape[0]} of {slot.batch.batch_size}"
+            )
+        # The offsets of a part of a KeyedJaggedTensor are computed at each use, so only the keys' memory tells.
+        is_same = ahead.data_ptr() == keys.data_ptr() or self._captures()
+        if not is_same and not (torch.equal(ahead, keys) and torch.equal(ends, offsets)):  # waits for a GPU
+            raise StateError(
+                f"the forward's {keys.shape[0]} keys or their offsets are not the oldest prefetch's; call forwards in "
+                "the order of their prefetches, with the same tensors"
             )
         self.queue.popleft()
         return number

@@ -386,7 +386,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
     ) -> None:
         """Find or create the rows of a batch, and fetch them into device memory; forwards use batches in this order.
 
-        The work goes to PyTorch's current stream; the forward's stream must wait for it.
+        The work goes to PyTorch's current stream; the forward's stream must wait for it.  Pass the same int64 tensors
+        to the forward: if the keys are in other memory, it compares them, and for that waits for the GPU.
 
         Args:
             indices: as in :meth:`forward`.

@@ -18,6 +18,7 @@ import torch
 import hotbed.compat.dynamicemb as dynamicemb
 from hotbed._c import lib
 from hotbed.compat.dynamicemb import (
+    DynamicEmbCheckMode,
     DynamicEmbInitializerArgs,
     DynamicEmbInitializerMode,
     DynamicEmbPoolingMode,
@@ -29,7 +30,7 @@ from hotbed.compat.dynamicemb import (
 )
 from hotbed.compat.dynamicemb.types import CopyMode, Storage
 from hotbed.compat.dynamicemb.utils import ranks_of_keys
-from hotbed.errors import FileError, StateError, UnsupportedError
+from hotbed.errors import FileError, FullError, StateError, UnsupportedError
 from hotbed.torch import _storage
 
 DIM, STEPS, SAMPLES = 4, 3, 8
@@ -111,6 +112,17 @@ def test_a_forward_uses_only_the_batch_that_was_prefetched():
         tables(again, offsets.clone()).sum().backward()
         expected(keys, offsets).sum().backward()
     assert rows(tables) == rows(expected)
+
+
+@pytest.mark.parametrize("other", [DynamicEmbCheckMode.IGNORE, DynamicEmbCheckMode.WARNING])
+def test_the_strictest_check_of_a_modules_tables_applies(other):
+    each = [
+        options(dim=DIM, max_capacity=16, local_hbm_for_values=1 << 20, safe_check_mode=mode)
+        for mode in (DynamicEmbCheckMode.ERROR, other)
+    ]
+    tables = dynamicemb.BatchedDynamicEmbeddingTablesV2(each, list(TABLES), device="cpu")
+    with pytest.raises(FullError, match="table 't0'"):
+        tables(torch.arange(1000), torch.tensor([0, 1000, 1000]))
 
 
 def test_a_dump_is_loaded_with_states_and_scores(tmp_path):

@@ -163,7 +163,7 @@ class Tables(Storage):
         unsigned = options[0].index_type == torch.uint64
         fields = {**mode, "key_type": lib.HOTBED_KEY_U64 if unsigned else lib.HOTBED_KEY_I64}
         self._bridge = bridge
-        checks = _CHECKS[max(int(o.safe_check_mode) for o in options)]
+        checks = _CHECKS[min(int(o.safe_check_mode) for o in options)]  # the strictest
         super().__init__(tables, pooling, optimizer.hotbed(), device, 0, output_dtype, MAX_IN_FLIGHT, fields, checks)
         self.options = list(options)
         if bridge is not None:

@@ -125,6 +125,12 @@ def test_the_strictest_check_of_a_modules_tables_applies(other):
         tables(torch.arange(1000), torch.tensor([0, 1000, 1000]))
 
 
+def test_a_load_warns_of_tables_without_files(tmp_path):
+    module().dump(str(tmp_path))
+    with pytest.warns(UserWarning, match=rf"^{tmp_path} has no files of the tables \['other'\], which keep their rows"):
+        module(("t", "other")).load(str(tmp_path))
+
+
 def test_a_dump_is_loaded_with_states_and_scores(tmp_path):
     saved = module(optimizer=EmbOptimType.EXACT_ADAGRAD, score_strategy=DynamicEmbScoreStrategy.LFU)
     loaded = module(optimizer=EmbOptimType.EXACT_ADAGRAD, score_strategy=DynamicEmbScoreStrategy.LFU)

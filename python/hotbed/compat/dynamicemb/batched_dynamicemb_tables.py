@@ -599,7 +599,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         table_names: Optional[Sequence[str]] = None,
         pg: Optional[Any] = None,
     ) -> None:
-        """Read tables from dynamicemb's files; rows of other keys stay.
+        """Read tables from dynamicemb's files; rows of other keys stay.  Warn of tables without files.
 
         If the dump was written by as many ranks, each rank reads its own file.  Otherwise it reads all files and keeps
         the keys that ``dist_type`` assigns to it.
@@ -617,11 +617,13 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             UnsupportedError: the dump was written by another number of ranks, and ``dist_type`` is ``continuous``.
         """
         rank, world = _rank(pg)
+        absent: List[str] = []
         for number, name in enumerate(self._table_names):
             if table_names is not None and name not in table_names:
                 continue
             written = _ranks_of(save_dir, name)
             if written == 0:
+                absent.append(name)
                 continue
             keep = None if written == world else self._owner(number, rank, world, written)
             for part in [rank] if written == world else range(written):
@@ -640,6 +642,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 self._set_step(number, step)
                 if counter:
                     self._load_counts(save_dir, name, number, part, written, keep)
+        if absent:
+            warnings.warn(f"{save_dir} has no files of the tables {absent}, which keep their rows", stacklevel=2)
 
     def _owner(self, number: int, rank: int, world: int, written: int) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return a function from keys to a mask of the keys that this rank owns.

@@ -3,9 +3,11 @@
 Started as a script, the file trains a sharded model in a fork per rank: ``RANKS DIRECTORY``.
 """
 
+import copy
 import gc
 import importlib.util
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -212,6 +214,40 @@ def test_admission_counts_keys_until_the_threshold():
         (k.tolist(), s["frequency"].tolist()) for k, s, _ in counter.table_._batched_export_keys_scores([], "cpu", 0)
     ]
     assert counts == [([3], [1])] and counter.table_.size() == 1
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score", [-3, 0, 2**64, 1.5])
+def test_a_bad_score_is_refused_before_any_is_set(score):
+    tables = module(("t", "bad"), score_strategy=DynamicEmbScoreStrategy.CUSTOMIZED)
+    with pytest.raises(ValueError, match=rf"table 'bad': score {score} is not an integer in \[1, 2\*\*64 - 1\]"):
+        tables.set_score({"t": 7, "bad": score})
+    assert tables.get_score() == {"t": 0, "bad": 0}
+
+
+def test_a_bad_dtype_is_refused_with_those_allowed():
+    with pytest.raises(ValueError, match=r"table 't': embedding_dtype torch.int8 is not one of \[torch.float32, "):
+        module(embedding_dtype=torch.int8)
+
+
+@pytest.mark.parametrize("attempt", [pickle.dumps, copy.deepcopy])
+def test_modules_are_not_pickled_or_copied(attempt):
+    with pytest.raises(UnsupportedError, match=r"cannot be pickled or copied, .* DynamicEmbDump\(\)"):
+        attempt(module())
+
+
+def test_errors_name_what_the_module_has():
+    tables = module()
+    outs = [tables(torch.arange(4), torch.arange(5)) for _ in range(17)]
+    with pytest.raises(StateError, match="only the last 16 forwards may wait for their backward; run each") as raised:
+        outs[0].sum().backward()
+    assert "max_in_flight" not in str(raised.value)
+    full = module(safe_check_mode=DynamicEmbCheckMode.ERROR)
+    with pytest.raises(FullError, match="use a max_capacity of twice") as raised:
+        full(torch.arange(5000), torch.tensor([0, 5000]))
+    assert not any(name in str(raised.value) for name in ("num_embeddings", "max_embeddings", "cancel()"))
 
 
 # --- a storage in Python --------------------------------------------------------------------------

@@ -732,11 +732,7 @@ class Storage:
         with self.lock:
             slot = self.slots[number] if number < len(self.slots) else _Slot()
             if token < 0 or not slot.held or slot.generation != generation:
-                raise StateError(
-                    f"backward: the batch was dropped: only the last max_in_flight={len(self.slots)} forwards may wait "
-                    "for their backward; pass a larger max_in_flight, and run forwards without backward under "
-                    "torch.no_grad(); or it had its backward already, or cancel() or a load has dropped it"
-                )
+                raise StateError(self._batch_is_dropped())
             if gradient.dtype is not self.output_dtype or gradient.device != self.device:
                 raise ArgumentError(
                     f"gradient: {gradient.dtype} on {gradient.device}, not {self.output_dtype} on {self.device}"
@@ -754,6 +750,14 @@ class Storage:
             slot.tensors = ()
             slot.generation += 1
             self._faults(stream)
+
+    def _batch_is_dropped(self) -> str:
+        """Return the text of the error of a backward whose batch no longer exists; for subclasses."""
+        return (
+            f"backward: the batch was dropped: only the last max_in_flight={len(self.slots)} forwards may wait for "
+            "their backward; pass a larger max_in_flight, and run forwards without backward under torch.no_grad(); or "
+            "it had its backward already, or cancel() or a load has dropped it"
+        )
 
     def _backward(self, slot: _Slot, data: Any, stride: int, stream: Any) -> None:
         status = lib.hotbed_storage_backward(self._c, slot.ticket, data, stride, stream)

@@ -20,7 +20,7 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
 from hotbed.compat.dynamicemb.embedding_admission import FrequencyAdmissionStrategy
 from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
 from hotbed.compat.dynamicemb.types import DynamicEmbInitializerArgs, DynamicEmbInitializerMode
-from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError
+from hotbed.errors import ArgumentError, CorruptError, FileError, HotbedError, StateError, UnsupportedError
 from hotbed.torch._storage import Storage
 from hotbed.torch.config import Evict, PoolingType, Score, Table
 
@@ -44,6 +44,16 @@ _SCORES = {
     DynamicEmbScoreStrategy.NO_EVICTION: lib.HOTBED_SCORE_STEP,
 }
 _CHECKS = ("error", "warn", "ignore")  # by DynamicEmbCheckMode
+#: What hotbed.torch's texts say, and what a caller of dynamicemb's API reads instead.
+_WORDS = (
+    ("a larger num_embeddings or max_embeddings, or evict=Evict.LOWEST", "a larger max_capacity"),
+    ("a num_embeddings of twice", "a max_capacity of twice"),
+    (
+        "call cancel() after forwards without backward, or run them under torch.no_grad()",
+        "call eval() for forwards without backward",
+    ),
+    (", or call the collection's cancel()", ""),
+)
 #: Capacity limit of tables that never evict: above any memory size, so that only memory limits growth.
 _NO_LIMIT = 2**35
 #: Number of forwards and prefetches that may wait for their backward.
@@ -186,6 +196,19 @@ class Tables(Storage):
             if self._bridge is None:
                 raise
             raise self._bridge.raised(error)  # noqa: B904 - it has a cause
+
+    def _said(self, error: HotbedError) -> str:
+        said = super()._said(error)
+        for theirs, ours in _WORDS:
+            said = said.replace(theirs, ours)
+        return said
+
+    def _batch_is_dropped(self) -> str:
+        return (
+            f"backward: the batch was dropped: only the last {len(self.slots)} forwards may wait for their backward; "
+            "run each forward's backward before later forwards, and call eval() for forwards without backward; or it "
+            "had its backward already, or reset_cache_states() has dropped it"
+        )
 
     # --- batches --------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import copy
 import glob
 import os
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy
 import torch
@@ -191,6 +191,11 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         self.enable_prefetch = prefetch_pipeline
         self.index_type = first.index_type or torch.int64
         self.embedding_dtype = first.embedding_dtype or torch.float32
+        for name, option in zip(self._table_names, table_options):
+            if option.embedding_dtype is not None and option.embedding_dtype not in DTYPE_NUM_BYTES:
+                raise ArgumentError(
+                    f"table {name!r}: embedding_dtype {option.embedding_dtype} is not one of {list(DTYPE_NUM_BYTES)}"
+                )
         self.device = _device(device, first)
         for option in table_options:
             self._complete(option)
@@ -277,6 +282,13 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         )
         if mode["mode"] == lib.HOTBED_MODE_CACHE:
             self._cache = DynamicEmbCache(self._hotbed, self._optimizer)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse to be pickled or deep-copied: rows are in the library's memory."""
+        raise UnsupportedError(
+            f"{type(self).__name__} cannot be pickled or copied, since its rows are in Hotbed's memory; save them with "
+            "DynamicEmbDump()"
+        )
 
     # --- description ----------------------------------------------------------------------------
 
@@ -457,18 +469,19 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             named_score: score by table, at least 1.
 
         Raises:
-            ValueError: a score is not an integer or is 0, or a table has another strategy.
+            ValueError: a score is not an integer in [1, 2**64 - 1], or a table has another strategy; no score is set.
         """
         for name, score in named_score.items():
-            if not isinstance(score, int) or score == 0:
-                raise ValueError(f"table {name!r}: score {score!r} is no integer above 0")
+            if not isinstance(score, int) or not 1 <= score < 2**64:
+                raise ValueError(f"table {name!r}: score {score!r} is not an integer in [1, 2**64 - 1]")
             number = self._number(name)
             if self._dynamicemb_options[number].score_strategy != DynamicEmbScoreStrategy.CUSTOMIZED:
                 raise ArgumentError(f"table {name!r}: scores are set for CUSTOMIZED tables only")
+        for name, score in named_score.items():
             if self._scores.get(name, 0) > score and warning_for_cstm_score():
                 warnings.warn(f"table {name!r}: score {score} is below {self._scores[name]}", stacklevel=2)
+            self._hotbed.set_score(self._number(name), score)
             self._scores[name] = score
-            self._hotbed.set_score(number, score)
 
     def _score(self, number: int) -> int:
         strategy = self._dynamicemb_options[number].score_strategy

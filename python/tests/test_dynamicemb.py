@@ -3,8 +3,11 @@
 Started as a script, the file trains a sharded model in a fork per rank: ``RANKS DIRECTORY``.
 """
 
+import copy
+import gc
 import importlib.util
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -15,7 +18,9 @@ import pytest
 import torch
 
 import hotbed.compat.dynamicemb as dynamicemb
+from hotbed._c import lib
 from hotbed.compat.dynamicemb import (
+    DynamicEmbCheckMode,
     DynamicEmbInitializerArgs,
     DynamicEmbInitializerMode,
     DynamicEmbPoolingMode,
@@ -23,10 +28,12 @@ from hotbed.compat.dynamicemb import (
     DynamicEmbTableOptions,
     EmbOptimType,
     KVCounter,
+    _external,
 )
 from hotbed.compat.dynamicemb.types import CopyMode, Storage
 from hotbed.compat.dynamicemb.utils import ranks_of_keys
-from hotbed.errors import FileError, StateError, UnsupportedError
+from hotbed.errors import FileError, FullError, StateError, UnsupportedError
+from hotbed.torch import _storage
 
 DIM, STEPS, SAMPLES = 4, 3, 8
 TABLES = ("t0", "t1")
@@ -78,6 +85,54 @@ def test_a_step_of_sgd_subtracts_the_gradient(pooling):
     assert 11 not in rows(tables)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_compiled_model_trains_as_an_eager_one(ahead):
+    def step(tables, keys, offsets):
+        if ahead:
+            tables.prefetch(keys, offsets)
+        return tables(keys, offsets) * 2
+
+    results = []
+    for call in (step, torch.compile(step, backend="eager")):
+        tables = module(optimizer=EmbOptimType.ADAM)
+        for _ in range(3):
+            call(tables, torch.arange(5), torch.arange(6)).sum().backward()
+        results.append(rows(tables))
+    assert results[0] == results[1]
+
+
+def test_a_forward_uses_only_the_batch_that_was_prefetched():
+    tables, expected = module(), module()
+    one, other, offsets = torch.arange(4), torch.arange(4) + 9, torch.arange(5)
+    tables.prefetch(one, offsets)
+    tables.prefetch(other.int(), offsets)
+    with pytest.raises(StateError, match="4 keys or their offsets are not the oldest prefetch's"):
+        tables(other, offsets)
+    with pytest.raises(StateError, match="3 keys of 4 samples, not the oldest prefetch's 4 of 4"):
+        tables(other[:3], torch.tensor([0, 1, 2, 3, 3]))
+    for keys, again in ((one, one.view(2, 2).view(4)), (other, other.int())):  # a view, a copy
+        tables(again, offsets.clone()).sum().backward()
+        expected(keys, offsets).sum().backward()
+    assert rows(tables) == rows(expected)
+
+
+@pytest.mark.parametrize("other", [DynamicEmbCheckMode.IGNORE, DynamicEmbCheckMode.WARNING])
+def test_the_strictest_check_of_a_modules_tables_applies(other):
+    each = [
+        options(dim=DIM, max_capacity=16, local_hbm_for_values=1 << 20, safe_check_mode=mode)
+        for mode in (DynamicEmbCheckMode.ERROR, other)
+    ]
+    tables = dynamicemb.BatchedDynamicEmbeddingTablesV2(each, list(TABLES), device="cpu")
+    with pytest.raises(FullError, match="table 't0'"):
+        tables(torch.arange(1000), torch.tensor([0, 1000, 1000]))
+
+
+def test_a_load_warns_of_tables_without_files(tmp_path):
+    module().dump(str(tmp_path))
+    with pytest.warns(UserWarning, match=rf"^{tmp_path} has no files of the tables \['other'\], which keep their rows"):
+        module(("t", "other")).load(str(tmp_path))
+
+
 def test_a_dump_is_loaded_with_states_and_scores(tmp_path):
     saved = module(optimizer=EmbOptimType.EXACT_ADAGRAD, score_strategy=DynamicEmbScoreStrategy.LFU)
     loaded = module(optimizer=EmbOptimType.EXACT_ADAGRAD, score_strategy=DynamicEmbScoreStrategy.LFU)
@@ -92,6 +147,51 @@ def test_a_dump_is_loaded_with_states_and_scores(tmp_path):
     assert scores == {key: 2 if key in KEYS[:3] else 1 for key in KEYS}
     with pytest.raises(StateError, match="has files"):
         dynamicemb.DynamicEmbDump(str(tmp_path / "dump"), saved)
+
+
+def test_adam_continues_from_a_dump_exactly(tmp_path):
+    saved, loaded = (module(optimizer=EmbOptimType.ADAM) for _ in range(2))
+    keys, offsets = torch.arange(50), torch.arange(51)
+    for _ in range(5):
+        saved(keys, offsets).sum().backward()
+    dynamicemb.DynamicEmbDump(str(tmp_path), saved, optim=True)
+    dynamicemb.DynamicEmbLoad(str(tmp_path), loaded, optim=True)
+    clocks = [{n: v for n, v in m._hotbed.clock().items() if "power" in n} for m in (saved, loaded)]
+    assert clocks[0] == clocks[1]
+    for _ in range(20):
+        for tables in (saved, loaded):
+            tables(keys, offsets).sum().backward()
+    assert rows(loaded) == rows(saved)
+
+
+def test_a_dump_of_a_full_table_is_loaded(tmp_path):
+    saved, loaded = (module(score_strategy=DynamicEmbScoreStrategy.STEP) for _ in range(2))
+    for _ in range(6):
+        keys = torch.randint(0, 2**62, (512,))
+        saved(keys, torch.arange(513)).sum().backward()
+    dynamicemb.DynamicEmbDump(str(tmp_path), saved)
+    dynamicemb.DynamicEmbLoad(str(tmp_path), loaded)
+    assert len(rows(saved)) > 1000 and rows(loaded) == rows(saved)
+
+
+@pytest.mark.parametrize("dist_type", ["continuous", "roundrobin"])
+def test_a_dump_of_two_ranks_is_loaded_by_one_if_keys_are_global(tmp_path, dist_type):
+    saved, loaded = (module(dist_type=dist_type) for _ in range(2))
+    saved(torch.tensor([1, 2]), torch.arange(3)).sum().backward()
+    saved.dump(str(tmp_path))
+    for file in tmp_path.glob("*.rank_0.world_size_1"):
+        for rank in range(2):
+            (tmp_path / file.name.replace("rank_0.world_size_1", f"rank_{rank}.world_size_2")).write_bytes(
+                file.read_bytes()
+            )
+        file.unlink()
+    if dist_type == "roundrobin":
+        loaded.load(str(tmp_path))
+        assert rows(loaded) == rows(saved)
+        return
+    with pytest.raises(UnsupportedError, match="table 't': the dump is of 2 ranks, and here are 1; with dist_type"):
+        loaded.load(str(tmp_path))
+    assert not rows(loaded)
 
 
 def test_an_incremental_dump_has_what_was_trained_since():
@@ -114,6 +214,40 @@ def test_admission_counts_keys_until_the_threshold():
         (k.tolist(), s["frequency"].tolist()) for k, s, _ in counter.table_._batched_export_keys_scores([], "cpu", 0)
     ]
     assert counts == [([3], [1])] and counter.table_.size() == 1
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score", [-3, 0, 2**64, 1.5])
+def test_a_bad_score_is_refused_before_any_is_set(score):
+    tables = module(("t", "bad"), score_strategy=DynamicEmbScoreStrategy.CUSTOMIZED)
+    with pytest.raises(ValueError, match=rf"table 'bad': score {score} is not an integer in \[1, 2\*\*64 - 1\]"):
+        tables.set_score({"t": 7, "bad": score})
+    assert tables.get_score() == {"t": 0, "bad": 0}
+
+
+def test_a_bad_dtype_is_refused_with_those_allowed():
+    with pytest.raises(ValueError, match=r"table 't': embedding_dtype torch.int8 is not one of \[torch.float32, "):
+        module(embedding_dtype=torch.int8)
+
+
+@pytest.mark.parametrize("attempt", [pickle.dumps, copy.deepcopy])
+def test_modules_are_not_pickled_or_copied(attempt):
+    with pytest.raises(UnsupportedError, match=r"cannot be pickled or copied, .* DynamicEmbDump\(\)"):
+        attempt(module())
+
+
+def test_errors_name_what_the_module_has():
+    tables = module()
+    outs = [tables(torch.arange(4), torch.arange(5)) for _ in range(17)]
+    with pytest.raises(StateError, match="only the last 16 forwards may wait for their backward; run each") as raised:
+        outs[0].sum().backward()
+    assert "max_in_flight" not in str(raised.value)
+    full = module(safe_check_mode=DynamicEmbCheckMode.ERROR)
+    with pytest.raises(FullError, match="use a max_capacity of twice") as raised:
+        full(torch.arange(5000), torch.tensor([0, 5000]))
+    assert not any(name in str(raised.value) for name in ("num_embeddings", "max_embeddings", "cancel()"))
 
 
 # --- a storage in Python --------------------------------------------------------------------------
@@ -215,6 +349,26 @@ def test_an_error_of_a_storage_is_the_cause_of_the_exception():
     check_failure("cpu")
 
 
+def test_garbage_collection_destroys_the_tables_before_their_storage(monkeypatch):
+    destroyed = []
+
+    class Recorded:
+        def __getattr__(self, name):
+            if name in ("hotbed_storage_destroy", "hotbed_external_destroy"):
+                destroyed.append(name)
+            return getattr(lib, name)
+
+    monkeypatch.setattr(_storage, "lib", Recorded())
+    monkeypatch.setattr(_external, "lib", Recorded())
+    for _ in range(3):
+        tables = over_storage()
+        trained(tables, "cpu", 1)
+        tables.itself = tables  # a cycle, in which Python orders finalizers as it likes
+        del tables
+        gc.collect()
+    assert destroyed == ["hotbed_storage_destroy", "hotbed_external_destroy"] * 3
+
+
 # --- keys and ranks -------------------------------------------------------------------------------
 
 
@@ -256,17 +410,19 @@ def batch(rank, step):
     )
 
 
-def sharded(bags, dist_type, dedup):
-    """Give a sharded model; t1 is a table of TorchRec's."""
+def sharded(pooling, dist_type, dedup):
+    """Give a sharded model of bags, or of rows without pooling; t1 is a table of TorchRec's."""
     import torchrec
     from torchrec.distributed.model_parallel import DistributedModelParallel
 
     from hotbed.compat.dynamicemb.get_planner import get_planner
     from hotbed.compat.dynamicemb.shard import DynamicEmbeddingBagCollectionSharder, DynamicEmbeddingCollectionSharder
 
-    kind = torchrec.EmbeddingBagConfig if bags else torchrec.EmbeddingConfig
+    kind = torchrec.EmbeddingBagConfig if pooling else torchrec.EmbeddingConfig
+    more = {"pooling": torchrec.PoolingType[pooling]} if pooling else {}
     configs = [
-        kind(name=t, embedding_dim=DIM, num_embeddings=512, feature_names=[f"f{i}"]) for i, t in enumerate(TABLES)
+        kind(name=t, embedding_dim=DIM, num_embeddings=512, feature_names=[f"f{i}"], **more)
+        for i, t in enumerate(TABLES)
     ]
     each = options(
         global_hbm_for_values=1 << 20,
@@ -275,7 +431,7 @@ def sharded(bags, dist_type, dedup):
         bucket_capacity=16,
     )
     params = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": 1.0}
-    if bags:
+    if pooling:
         model = torchrec.EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
         sharder = DynamicEmbeddingBagCollectionSharder(fused_params=params)
     else:
@@ -287,9 +443,9 @@ def sharded(bags, dist_type, dedup):
     return DistributedModelParallel(model, device=device, sharders=[sharder], plan=plan)
 
 
-def train(rank, ranks, bags, dist_type, dedup):
+def train(rank, ranks, pooling, dist_type, dedup):
     """Train a model, comparing its outputs with rows kept in a dictionary."""
-    model = sharded(bags, dist_type, dedup)
+    model = sharded(pooling, dist_type, dedup)
     kept, counts = {}, {}
     for step in range(STEPS):
         everyone = [batch(r, step) for r in range(ranks)]
@@ -299,16 +455,19 @@ def train(rank, ranks, bags, dist_type, dedup):
         out = model(mine)
         keys, lengths = mine["f0"].values().tolist(), mine["f0"].lengths()
         expected = torch.tensor([float(kept.get(k, k % 100_000)) for k in keys])
-        if bags:
+        if pooling:
             expected = torch.segment_reduce(expected, "sum", lengths=lengths)
+            if pooling == "MEAN":
+                expected /= lengths.clamp(min=1)
             got, loss = out["f0"], out.values().sum()
         else:
             got, loss = out["f0"].values(), torch.cat([v.values() for v in out.values()]).sum()
         torch.testing.assert_close(got.detach(), expected.repeat(DIM, 1).T)
         (loss * ranks).backward()
         for kjt in everyone:
-            for key in kjt["f0"].values().tolist():
-                kept[key] = kept.get(key, key % 100_000) - 1
+            of_keys = kjt["f0"].lengths().repeat_interleave(kjt["f0"].lengths()).tolist()
+            for key, length in zip(kjt["f0"].values().tolist(), of_keys):
+                kept[key] = kept.get(key, key % 100_000) - (1 / length if pooling == "MEAN" else 1)
                 counts[key] = counts.get(key, 0) + 1
     return model, kept, counts
 
@@ -321,12 +480,13 @@ def check_rank(rank, ranks, folder):
     from dynamicemb.dump_load import get_dynamic_emb_module
 
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=ranks)
-    for bags, dist_type, dedup in (
-        (True, "roundrobin", False),
-        (False, "roundrobin", True),
-        (False, "hash_roundrobin", 0),
+    for pooling, dist_type, dedup in (
+        ("SUM", "roundrobin", False),
+        ("MEAN", "roundrobin", False),
+        (None, "roundrobin", True),
+        (None, "hash_roundrobin", False),
     ):
-        model, kept, counts = train(rank, ranks, bags, dist_type, bool(dedup))
+        model, kept, counts = train(rank, ranks, pooling, dist_type, dedup)
         (tables,) = get_dynamic_emb_module(model)
         mine = {key for key in kept if int(ranks_of_keys(torch.tensor([key]), dist_type, ranks)[0]) == rank}
         found = {
@@ -334,7 +494,9 @@ def check_rank(rank, ranks, folder):
             for keys, values, _, scores in tables.tables.export_keys_values(torch.device("cpu"))
             for k, v, s in zip(keys, values, scores)
         }
-        assert found == {key: (kept[key], counts[key]) for key in mine}
+        assert {key: count for key, (_, count) in found.items()} == {key: counts[key] for key in mine}
+        for key in mine:  # TorchRec's means are not exact
+            assert found[key][0] == (pytest.approx(kept[key], abs=0.05) if pooling == "MEAN" else kept[key])
         model.fused_optimizer.param_groups[0]["lr"] = 0.5
         model.fused_optimizer.step()
         assert tables.optimizer.group["lr"] == 0.5

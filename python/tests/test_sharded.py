@@ -292,6 +292,28 @@ def test_a_state_dict_of_another_rank_is_refused(tmp_path):
     well(on_threads(load, 1))
 
 
+def test_states_of_another_rank_are_refused(tmp_path):
+    configs = [ht.EmbeddingBagConfig(40, DIM, "item", feature_names=["f"])]
+
+    def save(comm):
+        optimizer = pooled(comm, configs=configs).fused_optimizer
+        torch.save(optimizer.state_dict(), tmp_path / str(comm.rank))
+        optimizer.load_state_dict(torch.load(tmp_path / str(comm.rank)))
+
+    def load(comm):
+        states = torch.load(tmp_path / "0")
+        optimizer = pooled(comm, configs=configs).fused_optimizer
+        if (comm.rank, comm.size) == (0, 2):
+            optimizer.load_state_dict(states)
+            return
+        with pytest.raises(RuntimeError, match=f"of rank 0 of 2, but this is rank {comm.rank} of {comm.size}; load"):
+            optimizer.load_state_dict(states)
+
+    well(on_threads(save))
+    well(on_threads(load))
+    well(on_threads(load, 1))
+
+
 def test_rows_by_key_are_those_of_this_rank():
     def body(comm):
         ebc, keys = pooled(comm), torch.arange(ROWS)

@@ -119,7 +119,9 @@ class _Collection(torch.nn.Module):
         for table in self._tables:
             if table.init_fn is not None:
                 table.init_fn(self.weight(table.name))
-        self._fused = None if optimizer is None else FusedOptimizer(self._anchor, self._storages, float(optimizer.lr))
+        self._fused: Optional[FusedOptimizer] = None
+        if optimizer is not None:
+            self._fused = FusedOptimizer(self._anchor, self._storages, float(optimizer.lr), self._share())
         counts: Dict[str, int] = {}
         for table in self._tables:
             for feature in table.features:

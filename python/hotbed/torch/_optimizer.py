@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Callable, Dict, List, NoReturn, Optional
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 import torch
 
@@ -51,8 +51,9 @@ class FusedOptimizer(torch.optim.Optimizer):
     it, or pass the optimizer to a scheduler of ``torch.optim.lr_scheduler``.
     """
 
-    def __init__(self, anchor: torch.Tensor, storages: List[Storage], lr: float) -> None:
+    def __init__(self, anchor: torch.Tensor, storages: List[Storage], lr: float, share: Tuple[int, int]) -> None:
         self._storages = storages
+        self._share = share  # this rank, and the number of ranks that share the rows
         super().__init__([anchor], {"lr": lr})
         for storage in storages:
             storage.group = self.param_groups[0]
@@ -90,22 +91,31 @@ class FusedOptimizer(torch.optim.Optimizer):
 
         Returns:
             A dict with ``state``: for each table a dict of tensors ``[rows, width]`` by the state's name, and for a
-            hash table ``keys``, int64 ``[rows]``; with ``clocks``, one for each storage; and with ``param_groups``.
+            hash table ``keys``, int64 ``[rows]``; with ``clocks``, one for each storage; with ``param_groups``; and, of
+            several ranks, with ``share``, this rank and their number.
             States of static tables in device memory are views of the memory that trains.
         """
         state = {table.name: table_state(s, t) for s in self._storages for t, table in enumerate(s.tables)}
         groups = [{k: v for k, v in g.items() if k != "params"} for g in self.param_groups]
-        return {"state": state, "clocks": [s.clock() for s in self._storages], "param_groups": groups}
+        share = {"share": self._share} if self._share[1] > 1 else {}
+        return {"state": state, "clocks": [s.clock() for s in self._storages], "param_groups": groups, **share}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Restore the states that ``state_dict()`` returned.
 
         Raises:
-            ArgumentError: a table or state is missing, or has another shape.
+            ArgumentError: a table or state is missing, or has another shape, or the states are of another rank.
         """
         for name, kind in (("state", Mapping), ("clocks", list), ("param_groups", list)):
             if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get(name), kind):
                 raise ArgumentError(f"the state dict of the optimizer has no {kind.__name__} {name!r}")
+        rank, world = state_dict.get("share", (0, 1))
+        if world > 1 and (rank, world) != self._share:
+            raise ArgumentError(
+                f"the optimizer's states are of rank {rank} of {world}, but this is rank {self._share[0]} of "
+                f"{self._share[1]}; load the state dict that this rank saved, or use hotbed.checkpoint, which loads on "
+                "any number of ranks"
+            )
         clocks = state_dict["clocks"]
         if len(clocks) != len(self._storages):
             raise ArgumentError(f"the optimizer has {len(self._storages)} clocks, the state dict {len(clocks)}")

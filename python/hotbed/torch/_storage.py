@@ -210,7 +210,7 @@ def versions(tensors: Sequence[Optional[torch.Tensor]]) -> Optional[Tuple[int, .
         return None
 
 
-def _destroy(storage: Any, streams: Dict[int, Any], slots: List[_Slot]) -> None:
+def _destroy(storage: Any, streams: Dict[int, Any], slots: List[_Slot], after: Sequence[Callable[[], None]]) -> None:
     for slot in slots:
         if slot.ticket is not None:
             lib.hotbed_ticket_destroy(slot.ticket)
@@ -219,6 +219,8 @@ def _destroy(storage: Any, streams: Dict[int, Any], slots: List[_Slot]) -> None:
     lib.hotbed_storage_destroy(storage)
     for stream in streams.values():
         lib.hotbed_stream_destroy(stream)
+    for call in after:
+        call()
 
 
 class Storage:
@@ -281,6 +283,8 @@ class Storage:
         self.space: Dict[int, int] = {}
         self.count_again()
         self.estimates = [sys.maxsize] * len(self.tables)  # twice the keys of a table in the batch last counted
+        #: Called after the storage is destroyed; must not refer to it.
+        self.after: List[Callable[[], None]] = []
         keep: List[Any] = []
         self._create(self._options(seed, options, check_keys, keep))
         self.learning_rate = None if optimizer is None else float(optimizer.lr)
@@ -329,9 +333,14 @@ class Storage:
 
     def _create(self, options: Any) -> None:
         out = ffi.new("hotbed_storage **")
-        self.check(lib.hotbed_storage_create(options, self.streams.current(), out))
+        try:
+            self.check(lib.hotbed_storage_create(options, self.streams.current(), out))
+        except BaseException:
+            for call in self.after:
+                call()
+            raise
         self._c = out[0]
-        weakref.finalize(self, _destroy, self._c, self.streams.known, self.slots)
+        weakref.finalize(self, _destroy, self._c, self.streams.known, self.slots, self.after)
 
     def _complete(self, options: Any) -> None:
         """Set further fields of the ``hotbed_storage_options *``; for subclasses."""
@@ -723,11 +732,7 @@ class Storage:
         with self.lock:
             slot = self.slots[number] if number < len(self.slots) else _Slot()
             if token < 0 or not slot.held or slot.generation != generation:
-                raise StateError(
-                    f"backward: the batch was dropped: only the last max_in_flight={len(self.slots)} forwards may wait "
-                    "for their backward; pass a larger max_in_flight, and run forwards without backward under "
-                    "torch.no_grad(); or it had its backward already, or cancel() or a load has dropped it"
-                )
+                raise StateError(self._batch_is_dropped())
             if gradient.dtype is not self.output_dtype or gradient.device != self.device:
                 raise ArgumentError(
                     f"gradient: {gradient.dtype} on {gradient.device}, not {self.output_dtype} on {self.device}"
@@ -745,6 +750,14 @@ class Storage:
             slot.tensors = ()
             slot.generation += 1
             self._faults(stream)
+
+    def _batch_is_dropped(self) -> str:
+        """Return the text of the error of a backward whose batch no longer exists; for subclasses."""
+        return (
+            f"backward: the batch was dropped: only the last max_in_flight={len(self.slots)} forwards may wait for "
+            "their backward; pass a larger max_in_flight, and run forwards without backward under torch.no_grad(); or "
+            "it had its backward already, or cancel() or a load has dropped it"
+        )
 
     def _backward(self, slot: _Slot, data: Any, stride: int, stream: Any) -> None:
         status = lib.hotbed_storage_backward(self._c, slot.ticket, data, stride, stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -76,9 +77,15 @@ class Bridge:
         out = ffi.new("hotbed_external **")
         store = new("external_options", num_tables=len(self._tables), tables=described)
         check(lib.hotbed_external_create(store, calls, ffi.NULL, out))
-        weakref.finalize(self, _destroy, out[0], self._callbacks)
         self._external = out[0]
         return out[0]
+
+    def closer(self) -> Callable[[], None]:
+        """Return a function that destroys the ``hotbed_external *``: to be called after its storage is destroyed.
+
+        It does not refer to this object, which the garbage collector may free before the storage or after it.
+        """
+        return functools.partial(_destroy, self._external, self._callbacks)
 
     def raised(self, error: HotbedError) -> HotbedError:
         """Return an error of the C library with the failed call in its text and the storage's exception as its cause.

@@ -23,9 +23,10 @@ from hotbed.compat.dynamicemb.planner import PLANNED
 from hotbed.compat.dynamicemb.utils import ranks_of_keys
 from hotbed.errors import UnsupportedError
 
+#: Pooling of a rank's tables.  A rank has only some keys of a bag, so TorchRec divides the sum of all ranks.
 _POOLING = {
     PoolingType.SUM: DynamicEmbPoolingMode.SUM,
-    PoolingType.MEAN: DynamicEmbPoolingMode.MEAN,
+    PoolingType.MEAN: DynamicEmbPoolingMode.SUM,
     PoolingType.NONE: DynamicEmbPoolingMode.NONE,
 }
 

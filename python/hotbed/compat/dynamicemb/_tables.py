@@ -20,7 +20,7 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
 from hotbed.compat.dynamicemb.embedding_admission import FrequencyAdmissionStrategy
 from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
 from hotbed.compat.dynamicemb.types import DynamicEmbInitializerArgs, DynamicEmbInitializerMode
-from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError
+from hotbed.errors import ArgumentError, CorruptError, FileError, HotbedError, StateError, UnsupportedError
 from hotbed.torch._storage import Storage
 from hotbed.torch.config import Evict, PoolingType, Score, Table
 
@@ -44,6 +44,16 @@ _SCORES = {
     DynamicEmbScoreStrategy.NO_EVICTION: lib.HOTBED_SCORE_STEP,
 }
 _CHECKS = ("error", "warn", "ignore")  # by DynamicEmbCheckMode
+#: What hotbed.torch's texts say, and what a caller of dynamicemb's API reads instead.
+_WORDS = (
+    ("a larger num_embeddings or max_embeddings, or evict=Evict.LOWEST", "a larger max_capacity"),
+    ("a num_embeddings of twice", "a max_capacity of twice"),
+    (
+        "call cancel() after forwards without backward, or run them under torch.no_grad()",
+        "call eval() for forwards without backward",
+    ),
+    (", or call the collection's cancel()", ""),
+)
 #: Capacity limit of tables that never evict: above any memory size, so that only memory limits growth.
 _NO_LIMIT = 2**35
 #: Number of forwards and prefetches that may wait for their backward.
@@ -163,7 +173,7 @@ class Tables(Storage):
         unsigned = options[0].index_type == torch.uint64
         fields = {**mode, "key_type": lib.HOTBED_KEY_U64 if unsigned else lib.HOTBED_KEY_I64}
         self._bridge = bridge
-        checks = _CHECKS[max(int(o.safe_check_mode) for o in options)]
+        checks = _CHECKS[min(int(o.safe_check_mode) for o in options)]  # the strictest
         super().__init__(tables, pooling, optimizer.hotbed(), device, 0, output_dtype, MAX_IN_FLIGHT, fields, checks)
         self.options = list(options)
         if bridge is not None:
@@ -176,6 +186,7 @@ class Tables(Storage):
     def _complete(self, options: Any) -> None:
         if self._bridge is not None:
             options.external = self._bridge.open(options)
+            self.after.append(self._bridge.closer())
 
     def check(self, status: int) -> None:
         """Raise the exception of a status; of a store that failed, with its reason, from the storage's exception."""
@@ -185,6 +196,19 @@ class Tables(Storage):
             if self._bridge is None:
                 raise
             raise self._bridge.raised(error)  # noqa: B904 - it has a cause
+
+    def _said(self, error: HotbedError) -> str:
+        said = super()._said(error)
+        for theirs, ours in _WORDS:
+            said = said.replace(theirs, ours)
+        return said
+
+    def _batch_is_dropped(self) -> str:
+        return (
+            f"backward: the batch was dropped: only the last {len(self.slots)} forwards may wait for their backward; "
+            "run each forward's backward before later forwards, and call eval() for forwards without backward; or it "
+            "had its backward already, or reset_cache_states() has dropped it"
+        )
 
     # --- batches --------------------------------------------------------------------------------
 
@@ -231,12 +255,19 @@ class Tables(Storage):
             return None
         number = self.queue[0]
         slot = self.slots[number]
-        ahead = slot.tensors[0]
-        assert ahead is not None
+        ahead, ends = slot.tensors[:2]
+        assert ahead is not None and ends is not None
         if ahead.shape != keys.shape or slot.batch.batch_size != samples:
             raise StateError(
                 f"the forward has {keys.shape[0]} keys of {samples} samples, not the oldest prefetch's "
                 f"{ahead.shape[0]} of {slot.batch.batch_size}"
+            )
+        # The offsets of a part of a KeyedJaggedTensor are computed at each use, so only the keys' memory tells.
+        is_same = ahead.data_ptr() == keys.data_ptr() or self._captures()
+        if not is_same and not (torch.equal(ahead, keys) and torch.equal(ends, offsets)):  # waits for a GPU
+            raise StateError(
+                f"the forward's {keys.shape[0]} keys or their offsets are not the oldest prefetch's; call forwards in "
+                "the order of their prefetches, with the same tensors"
             )
         self.queue.popleft()
         return number

@@ -6,7 +6,7 @@ import copy
 import glob
 import os
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy
 import torch
@@ -191,6 +191,11 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         self.enable_prefetch = prefetch_pipeline
         self.index_type = first.index_type or torch.int64
         self.embedding_dtype = first.embedding_dtype or torch.float32
+        for name, option in zip(self._table_names, table_options):
+            if option.embedding_dtype is not None and option.embedding_dtype not in DTYPE_NUM_BYTES:
+                raise ArgumentError(
+                    f"table {name!r}: embedding_dtype {option.embedding_dtype} is not one of {list(DTYPE_NUM_BYTES)}"
+                )
         self.device = _device(device, first)
         for option in table_options:
             self._complete(option)
@@ -278,6 +283,13 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         if mode["mode"] == lib.HOTBED_MODE_CACHE:
             self._cache = DynamicEmbCache(self._hotbed, self._optimizer)
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse to be pickled or deep-copied: rows are in the library's memory."""
+        raise UnsupportedError(
+            f"{type(self).__name__} cannot be pickled or copied, since its rows are in Hotbed's memory; save them with "
+            "DynamicEmbDump()"
+        )
+
     # --- description ----------------------------------------------------------------------------
 
     @property
@@ -344,7 +356,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
 
         In training mode new keys get rows, and the backward of the result updates them.  If batches have been
         prefetched, the forward uses the oldest one.  In evaluation mode nothing changes, and missing keys read as
-        ``eval_initializer_args`` says.
+        ``eval_initializer_args`` says.  ``torch.compile`` breaks the graph here.
 
         Args:
             indices: the keys, ``[n]``: the bags of the first feature, sample by sample, then the second's.
@@ -362,6 +374,11 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             ArgumentError: a wrong dtype, device or shape.
             StateError: the tables were created with ``training=False``, or the batch is not the oldest prefetched one.
         """
+        if torch.compiler.is_compiling():
+            out: torch.Tensor = _forward_eagerly(
+                self, indices, offsets, per_sample_weights, None, batch_size_per_feature_per_rank
+            )
+            return out
         if batch_size_per_feature_per_rank is not None:
             raise UnsupportedError("batch_size_per_feature_per_rank: all features have the same number of samples")
         if self.training and not self._dynamicemb_options[0].training:
@@ -381,7 +398,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
     ) -> None:
         """Find or create the rows of a batch, and fetch them into device memory; forwards use batches in this order.
 
-        The work goes to PyTorch's current stream; the forward's stream must wait for it.
+        The work goes to PyTorch's current stream; the forward's stream must wait for it.  Pass the same int64 tensors
+        to the forward: if the keys are in other memory, it compares them, and for that waits for the GPU.
 
         Args:
             indices: as in :meth:`forward`.
@@ -391,6 +409,11 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             frequency_counters: ``per_sample_weights`` of :meth:`forward`.
         """
         if not self.training:
+            return
+        if torch.compiler.is_compiling():
+            _prefetch_eagerly(
+                self, indices, offsets, forward_stream, batch_size_per_feature_per_rank, frequency_counters
+            )
             return
         keys, ends, samples = self._batch(indices, offsets)
         if forward_stream is not None and keys.device.type == "cuda":
@@ -446,18 +469,19 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             named_score: score by table, at least 1.
 
         Raises:
-            ValueError: a score is not an integer or is 0, or a table has another strategy.
+            ValueError: a score is not an integer in [1, 2**64 - 1], or a table has another strategy; no score is set.
         """
         for name, score in named_score.items():
-            if not isinstance(score, int) or score == 0:
-                raise ValueError(f"table {name!r}: score {score!r} is no integer above 0")
+            if not isinstance(score, int) or not 1 <= score < 2**64:
+                raise ValueError(f"table {name!r}: score {score!r} is not an integer in [1, 2**64 - 1]")
             number = self._number(name)
             if self._dynamicemb_options[number].score_strategy != DynamicEmbScoreStrategy.CUSTOMIZED:
                 raise ArgumentError(f"table {name!r}: scores are set for CUSTOMIZED tables only")
+        for name, score in named_score.items():
             if self._scores.get(name, 0) > score and warning_for_cstm_score():
                 warnings.warn(f"table {name!r}: score {score} is below {self._scores[name]}", stacklevel=2)
+            self._hotbed.set_score(self._number(name), score)
             self._scores[name] = score
-            self._hotbed.set_score(number, score)
 
     def _score(self, number: int) -> int:
         strategy = self._dynamicemb_options[number].score_strategy
@@ -511,7 +535,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             pg: process group whose ranks' rows are gathered.
 
         Returns:
-            Keys and float32 rows by table, on the CPU; and the thresholds for the next dump.
+            Keys and float32 rows by table, on the CPU; and the thresholds for the next dump.  With ``dist_type``
+            ``continuous`` the keys are positions in their rank's block, which may be equal on two ranks.
         """
         self.flush()
         rows: Dict[str, Tuple[torch.Tensor, torch.Tensor]] = {}
@@ -587,7 +612,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         table_names: Optional[Sequence[str]] = None,
         pg: Optional[Any] = None,
     ) -> None:
-        """Read tables from dynamicemb's files; rows of other keys stay.
+        """Read tables from dynamicemb's files; rows of other keys stay.  Warn of tables without files.
 
         If the dump was written by as many ranks, each rank reads its own file.  Otherwise it reads all files and keeps
         the keys that ``dist_type`` assigns to it.
@@ -602,15 +627,18 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         Raises:
             ValueError: the dump has another order of eviction or ``dist_type``, or its files' lengths do not match.
             RuntimeError: files of some ranks are missing.
+            UnsupportedError: the dump was written by another number of ranks, and ``dist_type`` is ``continuous``.
         """
         rank, world = _rank(pg)
+        absent: List[str] = []
         for number, name in enumerate(self._table_names):
             if table_names is not None and name not in table_names:
                 continue
             written = _ranks_of(save_dir, name)
             if written == 0:
+                absent.append(name)
                 continue
-            keep = None if written == world else self._owner(number, rank, world)
+            keep = None if written == world else self._owner(number, rank, world, written)
             for part in [rank] if written == world else range(written):
                 paths = [encode_checkpoint_file_path(save_dir, name, part, written, item) for item in _ITEMS]
                 keys, values, scores, states = [p if os.path.exists(p) else None for p in paths]
@@ -627,12 +655,22 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 self._set_step(number, step)
                 if counter:
                     self._load_counts(save_dir, name, number, part, written, keep)
+        if absent:
+            warnings.warn(f"{save_dir} has no files of the tables {absent}, which keep their rows", stacklevel=2)
 
-    def _owner(self, number: int, rank: int, world: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return a function from keys to a mask of the keys that this rank owns."""
-        if world == 1:
-            return lambda keys: torch.ones(keys.shape[0], dtype=torch.bool, device="cpu")
+    def _owner(self, number: int, rank: int, world: int, written: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return a function from keys to a mask of the keys that this rank owns.
+
+        Raises:
+            UnsupportedError: ``dist_type`` is ``continuous``, with which ranks store other keys than the model's.
+        """
         dist_type = self._dynamicemb_options[number].dist_type
+        if dist_type == "continuous":
+            raise UnsupportedError(
+                f"table {self._table_names[number]!r}: the dump is of {written} ranks, and here are {world}; with "
+                "dist_type 'continuous' a rank stores positions in its block of keys, so load the dump on as many "
+                "ranks, or train with dist_type 'roundrobin'"
+            )
         return lambda keys: ranks_of_keys(keys, dist_type, world)[0] == rank
 
     def _set_step(self, number: int, step: Optional[int]) -> None:
@@ -659,6 +697,12 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             mask = keep(keys)
             keys, counts = keys[mask], counts[mask]
         self._hotbed.set_counts(number, keys, counts)
+
+
+#: Outside of a compiled graph: PyTorch cannot trace calls of the C library.
+_eagerly: Any = torch.compiler.disable
+_forward_eagerly = _eagerly(BatchedDynamicEmbeddingTablesV2.forward)
+_prefetch_eagerly = _eagerly(BatchedDynamicEmbeddingTablesV2.prefetch)
 
 
 def _rank(pg: Optional[Any]) -> Tuple[int, int]:

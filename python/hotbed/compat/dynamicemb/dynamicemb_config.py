@@ -139,7 +139,7 @@ class DynamicEmbTableOptions:
         max_load_factor: load, relative to the capacity, above which the table grows.
         score_strategy: the score, which decides which key is evicted.
         bucket_capacity: ignored: Hotbed's buckets have 16 slots, and a key has 64 candidates.
-        safe_check_mode: what happens when a key gets no slot.
+        safe_check_mode: what happens when a key gets no slot; a module uses its tables' strictest mode.
         global_hbm_for_values: read by planners only.
         external_storage: a subclass of :class:`.Storage` that keeps all rows.
         index_type: dtype of keys: int64 or uint64; None: int64.

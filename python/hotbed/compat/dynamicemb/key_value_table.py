@@ -447,7 +447,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
             mask = None if keep is None else keep(keys)
             if mask is not None:
                 keys, given = keys[mask], {name: part[mask] for name, part in given.items()}
-            self.hotbed.set_rows(table_id, keys, given)
+            self.hotbed.set_rows(table_id, keys, given, fill=True)
         if states_path is not None:
             self._optimizer.set_opt_args(meta)
             self._set_steps(int(meta.get("iters", 0)))
@@ -476,11 +476,16 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         adam = self.hotbed.optimizer
         if not isinstance(adam, Adam):
             return
+        powers = [1.0, 1.0]
+        for i, beta in enumerate(adam.betas):  # as the library does, step by step with betas in float32
+            rounded = float(numpy.float32(beta))
+            for _ in range(steps):
+                powers[i] *= rounded
         clock = self.hotbed.clock()
         clock.update(
             optimizer_steps=steps,
-            beta1_power=adam.betas[0] ** steps,
-            beta2_power=adam.betas[1] ** steps,
+            beta1_power=powers[0],
+            beta2_power=powers[1],
             learning_rate=self._optimizer.group["lr"],
         )
         self.hotbed.set_clock(clock)

@@ -350,6 +350,7 @@ def test_an_error_of_a_storage_is_the_cause_of_the_exception():
 
 
 def test_garbage_collection_destroys_the_tables_before_their_storage(monkeypatch):
+    gc.collect()  # tables of other tests
     destroyed = []
 
     class Recorded:

@@ -1,4 +1,4 @@
-/* storage/external_unsupported.c - hotbed_external_rocksdb_create() in builds without RocksDB. */
+/* storage/external_unsupported.c - hotbed_external_create_rocksdb() in builds without RocksDB. */
 #include "base/error.h"
 #include "hotbed/external.h"
 

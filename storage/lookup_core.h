@@ -825,7 +825,7 @@ HOTBED_HD bool hotbed_eval_bag_settled(
     return hotbed_tile_ballot(width, !settled) == 0;
 }
 
-/* eval: append bag b of `feature`, just read, to `missing` if it fails the check. */
+/* eval: append bag b of `feature`, just read, to `rereads` if it fails the check. */
 HOTBED_HD void hotbed_eval_check_bag(
     const hotbed_step_view *s, uint64_t b, uint32_t feature, uint32_t width) {
     bool settled = hotbed_eval_bag_settled(s, b, feature, *s->eval.begun, width);

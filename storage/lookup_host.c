@@ -328,8 +328,8 @@ typedef struct bag_walk {
     hotbed_pool_rows rows;
 } bag_walk;
 
-/* Know the rows of keys i .. i+n-1, and of those to prefetch meanwhile. n is at most
- * HOTBED_POOL_RING / 2. Returns false if one of the n keys has no row. */
+/* Look up the rows of keys i .. i+n-1, and of the later keys that are prefetched meanwhile. n is at
+ * most HOTBED_POOL_RING / 2. Returns false if one of the n keys has no row. */
 static inline bool know_rows(
     const hotbed_step_view *s, const hotbed_table_view *table, bag_walk *walk, uint32_t i,
     uint32_t n) {

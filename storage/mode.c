@@ -17,7 +17,7 @@ static uint64_t counted_rows(const hotbed_table *table, hotbed_budget budget) {
     return budget == HOTBED_BUDGET_KEYS ? table->most : direct_slots(table);
 }
 
-/* Most keys of a table that has at most `slots` slots; at least the keys of the smallest range. */
+/* Most keys of a table that has at most `slots` slots; at least 1. */
 static uint64_t keys_in(uint64_t slots) {
     uint64_t keys = slots / 100 * 97 + slots % 100 * 97 / 100;
     while (keys > 1 && hotbed_index_range_slots(hotbed_index_range_make(keys, true, 0)) > slots)

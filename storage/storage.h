@@ -124,9 +124,9 @@ struct hotbed_storage {
     hotbed_rows_form rows_form;
     uint32_t row_bits; /* see hotbed_storage_view */
     bool indexed;      /* at least one table has its keys in the index */
-    bool keys_leave; /* at least one table evicts or has two tiers, so keys may leave their slots */
-    bool timed;      /* at least one table has timestamps for scores */
-    bool admits;     /* a table has admission */
+    bool keys_leave;   /* at least one table evicts, so keys may leave their slots */
+    bool timed;        /* at least one table has timestamps for scores */
+    bool admits;       /* a table has admission */
     bool counts_score; /* a table's scores or admission need the occurrences of each key */
     uint32_t tickets;  /* number of tickets; atomic */
     uint32_t held;     /* number of tickets that hold pins; atomic */
@@ -248,8 +248,8 @@ hotbed_status hotbed_growth_reserve(
 bool hotbed_growth_may_exceed(const hotbed_table *table);
 
 /* Grow a table that has reached max_capacity for `keys` more keys. A table that has grown in many
- * small steps has more slots than a table that has grown in few, and its rows have to fit into the
- * latter. *grown is false, and nothing has happened, if the table evicts or does not grow, or if
+ * small steps has more slots than a table that has grown in few; a checkpoint of the first must
+ * load into the second. *grown is false, and nothing has happened, if the table evicts or does not grow, or if
  * they are too many. Errors: MEMORY, DEVICE. */
 hotbed_status hotbed_growth_exceed(
     hotbed_storage *storage, uint32_t table, uint64_t keys, hotbed_stream *stream, bool *grown);

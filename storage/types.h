@@ -1,5 +1,4 @@
-/* storage/types.h - checks of names, initializers and optimizers, and their form for kernels; used
- * by storage.c and flat_table.c. */
+/* storage/types.h - checks of names, initializers and optimizers, and their form for kernels. */
 #ifndef HOTBED_STORAGE_TYPES_H
 #define HOTBED_STORAGE_TYPES_H
 

@@ -129,10 +129,10 @@ typedef enum hotbed_insertion {
      * and over an external store. There the order of eviction only decides which rows are in the
      * upper tier, and no row is lost by it. PLAIN elsewhere. */
     HOTBED_INSERT_AUTO = 0,
-    /* By its score. */
+    /* Its score alone decides. */
     HOTBED_INSERT_PLAIN = 1,
-    /* Before all keys that were seen again, until a later batch contains the key. All keys on
-     * probation rank equal. A cycle through more keys than fit then keeps some of them instead of
+    /* The key is evicted before all keys that a second batch has contained, until a later batch
+     * contains it. All keys on probation rank equal. A cycle through more keys than fit then keeps some of them instead of
      * none. PLAIN may fetch fewer rows where keys are fresh and their popularity changes fast. */
     HOTBED_INSERT_PROBATION = 2,
 } hotbed_insertion;
@@ -258,7 +258,7 @@ typedef struct hotbed_table_options {
      * each; 0: capacity; at most 2^35 */
     uint64_t admission_capacity;
     /* CACHE, DEFAULT: number of the table's keys that the upper tier holds; 0: the table's share of
-     * hbm_bytes, in proportion to the bytes of its rows, but at least 16 rows. More than the table's
+     * hbm_bytes, in proportion to the bytes of its rows, but at least one row. More than the table's
      * largest capacity counts as that capacity. In a CACHE table that evicts, more than three
      * fifths of it counts as three fifths, because a row with a copy in the upper tier is not
      * evicted. Over an external store the limit is 2^35. hotbed_table_info.upper_capacity has the
@@ -405,8 +405,10 @@ HOTBED_API void hotbed_ticket_destroy(hotbed_ticket *ticket);
  * The storage reclaims the ticket in its next hotbed_ticket_create(), clear, reset or destroy, or
  * leaves it to a later one. Until then its rows stay pinned and it counts as one of the 255. A
  * create with the same stream and sizes reuses the ticket without allocating or waiting, so a
- * program may create a ticket for each forward. Released tickets of other streams are destroyed;
- * these streams must still exist and must not be recording a graph. */
+ * program may create a ticket for each forward. Released tickets of other streams or of sizes that
+ * do not fit are destroyed. Their streams must still exist and must not be recording a graph, and no
+ * other thread may be using them. Destroy all graphs that recorded a ticket before you release
+ * it. */
 HOTBED_API void hotbed_ticket_release(hotbed_ticket *ticket);
 
 /* Look up the keys of a batch and pin their rows: dedup the keys of each table, find each distinct
@@ -529,9 +531,9 @@ hotbed_ticket_forget(hotbed_ticket *ticket, hotbed_stream *stream);
  * On CUDA with two tiers and without pooling, many lower-tier rows are read faster if the previous
  * eval also found many of them; the bytes do not depend on it. Uses the stream's workspace: the
  * first call on a stream with a larger num_keys allocates. Over an external store it also allocates
- * pinned memory for num_keys rows, which is freed with the stream. Errors: ARGUMENT, MEMORY, STATE
- * (the workspace would have to grow while a graph is recorded). Faults: RANGE, the external
- * store's. */
+ * pinned memory for num_keys rows, which is freed with the stream.
+ * Errors: ARGUMENT, MEMORY, STATE (the workspace would have to grow while a graph is recorded).
+ * Faults: RANGE, the external store's. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_eval(
     hotbed_storage *storage, const hotbed_batch *batch, void *output, uint64_t stride,
     hotbed_stream *stream);

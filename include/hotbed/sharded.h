@@ -205,9 +205,9 @@ typedef enum hotbed_dedup {
     HOTBED_DEDUP_OFF = 2,
 } hotbed_dedup;
 
-/* Options of a collection; the same on all ranks. Call hotbed_sharded_options_init(), then set
- * fields. The default of a field is 0 unless its comment says otherwise. Fields are only ever
- * appended. */
+/* Options of a collection; the same on all ranks, which is not checked: options that differ may
+ * give wrong rows. Call hotbed_sharded_options_init(), then set fields. The default of a field is 0
+ * unless its comment says otherwise. Fields are only ever appended. */
 typedef struct hotbed_sharded_options {
     uint32_t size; /* set by init */
     /* Required; copied. Tables, features and all else, as for one process.

@@ -38,9 +38,8 @@ const hotbed_marked *hotbed_mark_find(const hotbed_checkpoint_mark *mark, hotbed
 
 /* The change that a put makes to a mark. */
 typedef struct hotbed_mark_update {
-    const hotbed_marked
-        *base;          /* the rows of the mark that an increment was compared with, or NULL */
-    hotbed_marked next; /* owned; the rows of the checkpoint; {0}: there is no mark */
+    const hotbed_marked *base; /* rows of the mark that an increment was compared with, or NULL */
+    hotbed_marked next;        /* owned; the rows of the checkpoint; {0}: there is no mark */
 } hotbed_mark_update;
 
 /* Record that a shard was put. update->next, which the mark takes over, becomes `last`.

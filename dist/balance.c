@@ -12,9 +12,8 @@
 #include "dist/kjt.h"
 #include "dist/partition.h"
 
-#define ITEMS_MOST ((uint64_t)1 << 30)
-#define ROW_BYTES_MOST                                                                             \
-    ((uint64_t)1 << 30) /* so that the rows of ITEMS_MOST samples are 2^60 bytes */
+#define ITEMS_MOST     ((uint64_t)1 << 30)
+#define ROW_BYTES_MOST ((uint64_t)1 << 30) /* so ITEMS_MOST samples have at most 2^60 bytes */
 
 /* Memory that a callback of the stream reads and writes: all of it pinned. */
 typedef struct plan {

@@ -149,8 +149,8 @@ static __global__ void __launch_bounds__(BLOCK) count_kernel(hotbed_step_view s)
         s.unique.counts[u] = s.unique.starts[u + 1] - s.unique.starts[u];
 }
 
-/* Add batch.counts to unique.counts, which are 0. Occurrences of a unique key are adjacent in the sorted
- * order, so a warp sums its own and adds once. */
+/* Add batch.counts to unique.counts, which are 0. Occurrences of a unique key are adjacent in the
+ * sorted order, so a warp sums its own and adds once. */
 static __global__ void __launch_bounds__(BLOCK) sum_kernel(hotbed_step_view s) {
     uint32_t n = s.batch.table_starts[s.storage.num_tables], lane = threadIdx.x % 32;
     for (uint64_t j = hotbed_cuda_thread(); j - lane < n; j += hotbed_cuda_threads()) {

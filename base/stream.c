@@ -217,6 +217,14 @@ hotbed_status hotbed_stream_finish(hotbed_stream *stream) {
     return stream->ops->stream_sync(stream);
 }
 
+hotbed_status hotbed_stream_settle(hotbed_stream *stream, hotbed_status status) {
+    char text[1024];
+    snprintf(text, sizeof text, "%s", hotbed_last_error());
+    if (hotbed_stream_sync(stream) == HOTBED_OK)
+        return status;
+    return hotbed_fail(status, "%s", text);
+}
+
 static void add_sources(hotbed_fault_sources *to, const hotbed_fault_sources *from) {
     for (uint32_t i = 0; i < from->num; i++)
         hotbed_fault_sources_add(to, from->names[i], false);

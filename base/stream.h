@@ -41,6 +41,10 @@ hotbed_status hotbed_stream_pinned_workspace(hotbed_stream *stream, size_t bytes
  * Errors: DEVICE; STATE (a graph is being recorded). */
 hotbed_status hotbed_stream_finish(hotbed_stream *stream);
 
+/* Wait for work that a failed call left enqueued. Returns `status`, the error of that call, and
+ * keeps its text; faults of the work are dropped. */
+hotbed_status hotbed_stream_settle(hotbed_stream *stream, hotbed_status status);
+
 /* A latched fault that was taken from a stream, with the work that it may come from. */
 typedef struct hotbed_held_fault {
     hotbed_fault fault; /* status 0: no fault was latched */

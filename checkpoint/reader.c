@@ -264,7 +264,7 @@ static hotbed_status read_table(
     if (status == HOTBED_OK)
         status = hotbed_stream_sync(r->stream);
     else
-        status = hotbed_staging_settle(r->stream, status);
+        status = hotbed_stream_settle(r->stream, status);
     hotbed_staging_destroy(&t.stagings[0]);
     hotbed_staging_destroy(&t.stagings[1]);
     return status;

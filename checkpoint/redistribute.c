@@ -6,7 +6,6 @@
 #include "base/stream.h"
 #include "checkpoint/chain.h"
 #include "checkpoint/share.h"
-#include "checkpoint/staging.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -54,7 +53,7 @@ static hotbed_status gather_ballots(
     if (status == HOTBED_OK)
         status = hotbed_stream_sync(stream);
     if (status != HOTBED_OK) /* enqueued work uses the memory */
-        status = hotbed_staging_settle(stream, status);
+        status = hotbed_stream_settle(stream, status);
     hotbed_memory_free(&memory);
     return status;
 }
@@ -431,7 +430,7 @@ hotbed_status hotbed_redistribute(const hotbed_redistribution *job) {
     if (status == HOTBED_OK && d.status != HOTBED_OK)
         status = hotbed_fail(d.status, "%s", d.text);
     if (status != HOTBED_OK)
-        status = hotbed_staging_settle(job->stream, status);
+        status = hotbed_stream_settle(job->stream, status);
     close_part(&d);
     hotbed_memory_free(&d.device);
     hotbed_memory_free(&d.host);

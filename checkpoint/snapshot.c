@@ -5,11 +5,9 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/plan.h"
-#include "checkpoint/staging.h"
 #include "hotbed/export.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { WINDOW_BYTES = 8 << 20 }; /* rows in one window; there are two windows */
@@ -333,7 +331,7 @@ hotbed_status hotbed_snapshot_take(
     hotbed_status status =
         s != NULL ? take(&t, options) : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a snapshot");
     if (status != HOTBED_OK) /* exports to the arena may be in flight */
-        status = hotbed_staging_settle(stream, status);
+        status = hotbed_stream_settle(stream, status);
     hotbed_stream_return_fault(stream, &held);
     hotbed_stream_destroy(t.copier);
     hotbed_memory_free(&t.counts);

@@ -3,8 +3,6 @@
 
 #include "base/error.h"
 
-#include <stdio.h>
-
 enum {
     DEVICE_CHUNK_BYTES =
         4 << 20, /* of one staging; larger chunks did not increase a disk's write rate */
@@ -141,12 +139,4 @@ hotbed_status hotbed_staging_count(
 
 hotbed_status hotbed_staging_wait(hotbed_staging *s) {
     return hotbed_event_sync(s->done);
-}
-
-hotbed_status hotbed_staging_settle(hotbed_stream *stream, hotbed_status status) {
-    char text[1024];
-    snprintf(text, sizeof text, "%s", hotbed_last_error());
-    if (hotbed_stream_sync(stream) == HOTBED_OK)
-        return status;
-    return hotbed_fail(status, "%s", text);
 }

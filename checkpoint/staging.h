@@ -53,7 +53,4 @@ hotbed_status hotbed_staging_count(
 /* Wait for the work that was enqueued last. */
 hotbed_status hotbed_staging_wait(hotbed_staging *staging);
 
-/* Wait for work that a failure left enqueued. Returns `status`, and keeps its text. */
-hotbed_status hotbed_staging_settle(hotbed_stream *stream, hotbed_status status);
-
 #endif

@@ -6,7 +6,6 @@
 #include "base/options.h"
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
-#include "checkpoint/staging.h"
 #include "checkpoint/state_view.h"
 #include "storage/index_layout_core.h"
 #include "storage/storage.h"
@@ -408,7 +407,7 @@ static hotbed_status gather_table(hotbed_state_dict *d, uint32_t table, hotbed_s
     for (uint64_t first = 0; first < g.rows && status == HOTBED_OK; first += g.chunk)
         status = gather_chunk(&g, first, g.rows - first < g.chunk ? g.rows - first : g.chunk);
     if (status != HOTBED_OK)
-        status = hotbed_staging_settle(stream, status);
+        status = hotbed_stream_settle(stream, status);
     hotbed_memory_free(&g.device);
     hotbed_memory_free(&g.host);
     HOTBED_TRY(status);
@@ -671,7 +670,7 @@ static hotbed_status copy_table(
         status = copy_chunk(d, table, s, first, n, host.data, device.data, stream);
     }
     if (status != HOTBED_OK)
-        status = hotbed_staging_settle(stream, status);
+        status = hotbed_stream_settle(stream, status);
     hotbed_memory_free(&device);
     hotbed_memory_free(&host);
     return status;

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
-#include "checkpoint/staging.h"
 #include "hotbed/export.h"
 #include "hotbed/storage.h"
 
@@ -140,7 +139,7 @@ hotbed_status hotbed_view_rows_read(
     if (status == HOTBED_OK)
         status = list(&l, table, out);
     if (status != HOTBED_OK)
-        status = hotbed_staging_settle(stream, status);
+        status = hotbed_stream_settle(stream, status);
     hotbed_memory_free(&l.memory);
     hotbed_delete(l.keys);
     hotbed_delete(l.numbers);

@@ -109,7 +109,7 @@ static hotbed_status stream_rows(row_stream *s) {
     if (status == HOTBED_OK)
         status = stream_chunks(s);
     if (status != HOTBED_OK)
-        status = hotbed_staging_settle(s->w->stream, status);
+        status = hotbed_stream_settle(s->w->stream, status);
     hotbed_staging_destroy(&s->stagings[0]);
     hotbed_staging_destroy(&s->stagings[1]);
     return status;

@@ -438,15 +438,22 @@ void hotbed_link_spread(hotbed_link *l, const hotbed_comm *comm) {
 
 /* A rank that leaves after a failure first forwards the reason. Otherwise its goodbye may arrive
  * before the failing rank's message and be taken for the cause. */
-bool hotbed_link_close(hotbed_link *l, const hotbed_comm *comm, uint64_t runs) {
+bool hotbed_link_leave(hotbed_link *l, const hotbed_comm *comm, uint64_t runs) {
     if (hotbed_comm_has_failed(comm))
         hotbed_link_spread(l, comm);
     news what;
     memset(&what, 0, sizeof what);
     what.kind = NEWS_BYE;
     what.runs = runs;
+    pthread_mutex_lock(&l->lock);
     tell_all(l, &what);
     bool lost = l->lost;
+    pthread_mutex_unlock(&l->lock);
+    return lost;
+}
+
+bool hotbed_link_close(hotbed_link *l, const hotbed_comm *comm, uint64_t runs) {
+    bool lost = hotbed_link_leave(l, comm, runs);
     free_link(l);
     return lost;
 }

@@ -50,8 +50,11 @@ hotbed_status hotbed_link_open(
     uint32_t rank, uint32_t size, const hotbed_link_place *place, int listener, void *payload,
     size_t bytes, uint64_t until, hotbed_link **out);
 
-/* Say goodbye after `runs` batches, preceded by the reason if `comm` has failed; close. Returns
- * whether a rank was seen to have died. */
+/* Say goodbye after `runs` batches, preceded by the reason if `comm` has failed. Returns whether a
+ * rank was seen to have died. The link stays open, for a process that ends. */
+bool hotbed_link_leave(hotbed_link *link, const hotbed_comm *comm, uint64_t runs);
+
+/* The same, and close the link. */
 bool hotbed_link_close(hotbed_link *link, const hotbed_comm *comm, uint64_t runs);
 
 /* Return the socket to rank p, to send data other than news; -1: there is none. The link keeps it. */

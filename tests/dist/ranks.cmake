@@ -3,6 +3,9 @@
 add_executable(comm_death comm_death.c)
 target_link_libraries(comm_death PRIVATE hotbed_test_world hotbed_testable hotbed_flags)
 set(death_phases create idle before between middle end)
+# Phases in which ranks end without destroying their communicators.
+set(leave_phases_mpi exit finalize forget)
+set(leave_phases_tcp exit)
 
 # Add an entry for a program that runs as several ranks.  The environment is part of the command, so that the command
 # can be run by hand and under a tool.
@@ -42,7 +45,7 @@ if(open_mpi)
                      $<TARGET_FILE:${program}>)
     endforeach()
   endforeach()
-  foreach(phase IN LISTS death_phases)
+  foreach(phase IN LISTS death_phases leave_phases_mpi)
     add_ranks_test(comm_death.${phase} host "${environment}" ${CMAKE_CURRENT_SOURCE_DIR}/comm_death.sh
                    ${phase} 3 300 ${mpirun} --enable-recovery -n 3 $<TARGET_FILE:comm_death>)
   endforeach()
@@ -56,7 +59,7 @@ foreach(ranks IN ITEMS 2 3)
     add_ranks_test(${program}.tcp${ranks} host "${environment}" ${launch} ${ranks} $<TARGET_FILE:${program}>)
   endforeach()
 endforeach()
-foreach(phase IN LISTS death_phases)
+foreach(phase IN LISTS death_phases leave_phases_tcp)
   add_ranks_test(comm_death.tcp.${phase} host "${environment}" ${CMAKE_CURRENT_SOURCE_DIR}/comm_death.sh
                  ${phase} 3 300 ${launch} 3 $<TARGET_FILE:comm_death>)
 endforeach()

@@ -514,13 +514,15 @@ void hotbed_link_poll(hotbed_link *l, hotbed_comm *comm, int milliseconds) {
     pthread_mutex_unlock(&l->lock);
 }
 
-bool hotbed_link_left(hotbed_link *l, hotbed_comm *comm, uint32_t p, uint64_t run) {
+bool hotbed_link_left(
+    hotbed_link *l, hotbed_comm *comm, uint32_t p, uint64_t run, const hotbed_comm_batch *batch) {
     pthread_mutex_lock(&l->lock);
     bool left = l->peers[p].bye && l->peers[p].runs < run;
     pthread_mutex_unlock(&l->lock);
     if (left)
         (void)hotbed_comm_record_fault(
             comm, HOTBED_COMM_LEFT, (int32_t)p, run,
-            "operation %" PRIu64 ": rank %u destroyed its communicator before", run, p);
+            "%s: rank %u left before: it destroyed its communicator, or its process ended",
+            hotbed_comm_title_of(run, batch).text, p);
     return left;
 }

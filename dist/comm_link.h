@@ -70,7 +70,9 @@ void hotbed_link_spread(hotbed_link *link, const hotbed_comm *comm);
  * reports, or the death of a rank. */
 void hotbed_link_poll(hotbed_link *link, hotbed_comm *comm, int milliseconds);
 
-/* Whether rank p said goodbye before its batch number `run`; if so, that is recorded. */
-bool hotbed_link_left(hotbed_link *link, hotbed_comm *comm, uint32_t p, uint64_t run);
+/* Whether rank p said goodbye before its batch number `run`; if so, that is recorded. `batch`: that
+ * batch, for the text; NULL: only its number is known. */
+bool hotbed_link_left(
+    hotbed_link *link, hotbed_comm *comm, uint32_t p, uint64_t run, const hotbed_comm_batch *batch);
 
 #endif

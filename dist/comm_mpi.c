@@ -226,14 +226,15 @@ static mpi_comm *mpi_of(hotbed_comm *comm) {
     return (mpi_comm *)comm;
 }
 
-static bool fail_call(hotbed_comm *comm, uint32_t p, const char *call, int error) {
+static bool fail_call(
+    hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, const char *call, int error) {
     hotbed_link_poll(mpi_of(comm)->link, comm, DYING_MS);
     if (hotbed_comm_has_failed(comm))
         return false;
     (void)!fail_mpi(call, error);
     (void)hotbed_comm_record_fault(
-        comm, HOTBED_COMM_TRANSPORT, (int32_t)p, comm->runs, "operation %" PRIu64 ": %s",
-        comm->runs, hotbed_last_error());
+        comm, HOTBED_COMM_TRANSPORT, (int32_t)p, comm->runs, "%s: %s",
+        hotbed_comm_title_of(comm->runs, batch).text, hotbed_last_error());
     hotbed_link_spread(mpi_of(comm)->link, comm);
     return false;
 }
@@ -288,7 +289,7 @@ static bool step_send(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_
                 with->buffers->send, (int)c->bytes, MPI_BYTE, (int)p, 0, mpi_of(comm)->mpi,
                 &c->request);
     }
-    return error == MPI_SUCCESS || fail_call(comm, p, "sending", error);
+    return error == MPI_SUCCESS || fail_call(comm, batch, p, "sending", error);
 }
 
 static bool check_header(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p) {
@@ -319,7 +320,7 @@ static bool step_recv(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_
                 with->buffers->recv, (int)c->bytes, MPI_BYTE, (int)p, 0, mpi_of(comm)->mpi,
                 &c->request);
     }
-    return error == MPI_SUCCESS || fail_call(comm, p, "receiving", error);
+    return error == MPI_SUCCESS || fail_call(comm, batch, p, "receiving", error);
 }
 
 static bool start_peer(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p) {
@@ -334,11 +335,11 @@ static bool start_peer(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32
         error = MPI_Isend(
             &with->buffers->to, (int)sizeof with->buffers->to, MPI_BYTE, (int)p, 0, m->mpi,
             &with->send.request);
-    return error == MPI_SUCCESS || fail_call(comm, p, "starting", error);
+    return error == MPI_SUCCESS || fail_call(comm, batch, p, "starting", error);
 }
 
 /* Nothing has moved for a while: check whether a rank is dead, gone or late. */
-static bool look_around(hotbed_comm *comm, uint64_t until) {
+static bool look_around(hotbed_comm *comm, const hotbed_comm_batch *batch, uint64_t until) {
     mpi_comm *m = mpi_of(comm);
     hotbed_link_poll(m->link, comm, 0);
     uint32_t waits_for = comm->size;
@@ -347,7 +348,7 @@ static bool look_around(hotbed_comm *comm, uint64_t until) {
         if (p == comm->rank || (with->send.done_all && with->recv.done_all))
             continue;
         waits_for = p;
-        (void)hotbed_link_left(m->link, comm, p, comm->runs);
+        (void)hotbed_link_left(m->link, comm, p, comm->runs, batch);
     }
     if (hotbed_comm_has_failed(comm))
         return false;
@@ -355,8 +356,8 @@ static bool look_around(hotbed_comm *comm, uint64_t until) {
         return true;
     (void)hotbed_comm_record_fault(
         comm, HOTBED_COMM_DEADLINE, (int32_t)waits_for, comm->runs,
-        "operation %" PRIu64 ": rank %u did not come within %u ms", comm->runs, waits_for,
-        comm->deadline_ms);
+        "%s: rank %u did not come within %u ms", hotbed_comm_title_of(comm->runs, batch).text,
+        waits_for, comm->deadline_ms);
     hotbed_link_spread(m->link, comm);
     return false;
 }
@@ -387,7 +388,7 @@ static bool transfer(hotbed_comm *comm, const hotbed_comm_batch *batch) {
             idle = 0;
             until = hotbed_monotonic_now() + patience;
         } else if (busy) {
-            if (++idle % IDLE_LOOKS == 0 && !look_around(comm, until))
+            if (++idle % IDLE_LOOKS == 0 && !look_around(comm, batch, until))
                 return false;
             sched_yield();
         }

@@ -123,7 +123,7 @@ static void look_at_marks(nccl_comm *n, progress *last) {
     if (started <= completed)
         return;
     for (uint32_t p = 0; p < comm->size; p++)
-        if (hotbed_link_left(n->link, comm, p, started))
+        if (hotbed_link_left(n->link, comm, p, started, NULL))
             return;
     if (now - last->since < (uint64_t)comm->deadline_ms * 1000000U)
         return;

@@ -89,8 +89,9 @@ static void live_and_die(world_rank *me, const char *phase) {
         leave(phase);
     }
     if (strcmp(phase, "middle") == 0 && dying)
-        die(NULL); /* while its stream runs the operation */
-    (void)!hotbed_stream_sync(me->stream);
+        die(NULL);                                   /* while its stream runs the operation */
+    if (hotbed_stream_sync(me->stream) != HOTBED_OK) /* operations have numbers from 1 */
+        CHECK(strstr(hotbed_last_error(), "operation 0") == NULL);
     if (strcmp(phase, "end") == 0) { /* after the communicator is destroyed */
         hotbed_comm_destroy(me->comm);
         if (dying)

@@ -89,13 +89,13 @@ static void meet_body(rank *me) {
         return;
     }
     uint64_t until = in_seconds(20);
-    while (!hotbed_link_left(me->link, me->comm, last, 8) && hotbed_monotonic_now() < until)
+    while (!hotbed_link_left(me->link, me->comm, last, 8, NULL) && hotbed_monotonic_now() < until)
         hotbed_link_poll(me->link, me->comm, 10);
     hotbed_comm_fault fault;
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
     CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
     CHECK_EQ(fault.rank, last);
-    CHECK(!hotbed_link_left(me->link, me->comm, last, 7)); /* that operation it completed */
+    CHECK(!hotbed_link_left(me->link, me->comm, last, 7, NULL)); /* that operation it completed */
     CHECK(!hotbed_link_close(me->link, me->comm, 8));
 }
 
@@ -129,7 +129,7 @@ static void *watch_main(void *argument) {
         hotbed_link_poll(me->link, me->comm, 1);
         left = true;
         for (uint32_t p = 1; p < me->size; p++)
-            left = left && hotbed_link_left(me->link, me->comm, p, 1);
+            left = left && hotbed_link_left(me->link, me->comm, p, 1, NULL);
     }
     CHECK(left);
     return NULL;
@@ -143,7 +143,7 @@ static void two_threads_body(rank *me) {
             hotbed_link_poll(me->link, me->comm, 0);
         (void)pthread_barrier_wait(&all_know);
         uint64_t until = in_seconds(20);
-        while (!hotbed_link_left(me->link, me->comm, me->size - 1, 1) &&
+        while (!hotbed_link_left(me->link, me->comm, me->size - 1, 1, NULL) &&
                hotbed_monotonic_now() < until)
             hotbed_link_poll(me->link, me->comm, 0);
         CHECK_EQ(pthread_join(watcher, NULL), 0);
@@ -194,7 +194,7 @@ static void pass_on_body(rank *me) {
     uint64_t until = in_seconds(20);
     while (!hotbed_comm_has_failed(me->comm) && hotbed_monotonic_now() < until) {
         hotbed_link_poll(me->link, me->comm, 10);
-        (void)hotbed_link_left(me->link, me->comm, 1, 42);
+        (void)hotbed_link_left(me->link, me->comm, 1, 42, NULL);
     }
     hotbed_comm_fault fault;
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));

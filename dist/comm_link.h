@@ -45,7 +45,8 @@ void hotbed_link_unlisten(int listener);
  * listener: rank 0's; -1 on the others. payload [bytes]: rank 0's, copied to the others; NULL with
  * 0. until: when to stop trying, by hotbed_monotonic_now().
  *
- * Errors: COMM (a rank did not come in time), MEMORY. */
+ * Errors: COMM (a rank did not come in time: the text says which, where, and how long this rank
+ * waited), MEMORY. */
 hotbed_status hotbed_link_open(
     uint32_t rank, uint32_t size, const hotbed_link_place *place, int listener, void *payload,
     size_t bytes, uint64_t until, hotbed_link **out);

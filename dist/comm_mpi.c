@@ -204,8 +204,9 @@ hotbed_status hotbed_comm_probe_mpi(void) {
     return HOTBED_OK;
 }
 
-/* Wait until the request is done. */
-static hotbed_status finish(const char *call, int error, MPI_Request *request, uint64_t until) {
+/* Wait until the request is done, at most until the deadline of a create, which has begun. */
+static hotbed_status finish(
+    const mpi_comm *m, const char *call, int error, MPI_Request *request, uint64_t until) {
     int done = 0;
     while (error == MPI_SUCCESS && !done && hotbed_monotonic_now() < until) {
         error = MPI_Test(request, &done, MPI_STATUS_IGNORE);
@@ -215,8 +216,10 @@ static hotbed_status finish(const char *call, int error, MPI_Request *request, u
         return fail_mpi(call, error);
     if (!done)
         return hotbed_fail(
-            HOTBED_ERR_COMM, "%s: the ranks of the MPI job did not all come within the deadline",
-            call);
+            HOTBED_ERR_COMM,
+            "%s: rank %u of %u waited up to %u ms, but not all ranks of the MPI job created a "
+            "communicator",
+            call, m->base.rank, m->base.size, m->base.deadline_ms);
     return HOTBED_OK;
 }
 
@@ -491,7 +494,7 @@ static hotbed_status meet(mpi_comm *m, uint64_t until) {
             hotbed_link_listen(0, &listener, &m->place); /* otherwise the others receive port 0 */
     MPI_Request request = MPI_REQUEST_NULL;
     int error = MPI_Ibcast(&m->place, (int)sizeof m->place, MPI_BYTE, 0, m->mpi, &request);
-    HOTBED_TRY(finish("MPI_Ibcast", error, &request, until));
+    HOTBED_TRY(finish(m, "MPI_Ibcast", error, &request, until));
     HOTBED_TRY(listening);
     if (m->place.port == 0)
         return hotbed_fail(HOTBED_ERR_COMM, "rank 0 cannot listen for the other ranks");
@@ -507,7 +510,7 @@ static hotbed_status fill(mpi_comm *m, uint64_t until) {
     }
     MPI_Request request = MPI_REQUEST_NULL;
     int error = MPI_Comm_idup(MPI_COMM_WORLD, &m->mpi, &request);
-    HOTBED_TRY(finish("MPI_Comm_idup", error, &request, until));
+    HOTBED_TRY(finish(m, "MPI_Comm_idup", error, &request, until));
     (void)MPI_Comm_set_errhandler(m->mpi, MPI_ERRORS_RETURN);
     return meet(m, until);
 }

@@ -534,7 +534,8 @@ static hotbed_status start_nccl(nccl_comm *n, const ncclUniqueId *id, uint64_t u
         return hotbed_comm_fail(&n->base);
     if (!done)
         return hotbed_fail(
-            HOTBED_ERR_COMM, "ncclCommInitRankConfig: not all ranks came within the deadline");
+            HOTBED_ERR_COMM, "ncclCommInitRankConfig: the %u ranks did not all come within %u ms",
+            n->base.size, n->base.deadline_ms);
     n->nccl = i->nccl;
     ncclResult_t result = i->result;
     init_free(i);

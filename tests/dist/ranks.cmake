@@ -39,8 +39,8 @@ if(open_mpi)
     list(APPEND environment ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0)
   endif()
   foreach(ranks IN ITEMS 2 3 4)
-    foreach(program IN ITEMS test_comm test_comm_fail test_comm_next test_sharded test_sharded_context
-                             test_sharded_growth test_balance ${checkpoints})
+    foreach(program IN ITEMS test_comm test_comm_fail test_comm_next test_sharded test_sharded_agree
+                             test_sharded_context test_sharded_growth test_balance ${checkpoints})
       add_ranks_test(${program}.mpi${ranks} host "${environment}" ${mpirun} -n ${ranks}
                      $<TARGET_FILE:${program}>)
     endforeach()
@@ -54,8 +54,8 @@ endif()
 set(environment HOTBED_TEST_TRANSPORT=sockets)
 set(launch ${CMAKE_CURRENT_SOURCE_DIR}/launch.sh)
 foreach(ranks IN ITEMS 2 3)
-  foreach(program IN ITEMS test_comm test_comm_fail test_comm_next test_sharded test_sharded_context
-                           test_balance ${checkpoints})
+  foreach(program IN ITEMS test_comm test_comm_fail test_comm_next test_sharded test_sharded_agree
+                           test_sharded_context test_balance ${checkpoints})
     add_ranks_test(${program}.tcp${ranks} host "${environment}" ${launch} ${ranks} $<TARGET_FILE:${program}>)
   endforeach()
 endforeach()

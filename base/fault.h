@@ -24,7 +24,8 @@ typedef enum hotbed_fault_what {
     HOTBED_FAULT_ALL_PINNED = 4,   /* table, key: every candidate is pinned */
     HOTBED_FAULT_TABLE_NUMBER = 5, /* table, key; bound: the number of tables */
     HOTBED_FAULT_EXTERNAL = 6,     /* table; key: number of rows of the call */
-    HOTBED_FAULT_COMM = 7, /* table: rank blamed; key: operation; bound: hotbed_comm_reason */
+    /* table: rank blamed; key: operation, 0: unknown; bound: hotbed_comm_reason */
+    HOTBED_FAULT_COMM = 7,
     HOTBED_FAULT_FIRST_OFFSET = 8, /* bound: the first offset, which is not 0 */
 } hotbed_fault_what;
 

@@ -92,12 +92,14 @@ static void comm_text(hotbed_fault fault, char *text, size_t capacity) {
     };
     uint64_t known = sizeof reasons / sizeof reasons[0];
     const char *reason = reasons[fault.bound < known ? fault.bound : 0];
-    char blamed[32] = "";
+    char operation[48] = "", blamed[32] = "";
+    if (fault.key != 0) /* else the rank was lost between operations, or the number is unknown */
+        (void)snprintf(operation, sizeof operation, ": operation %" PRIu64, fault.key);
     if (fault.table != UINT32_MAX)
         (void)snprintf(blamed, sizeof blamed, " (rank %u)", fault.table);
     (void)snprintf(
-        text, capacity, "communicator: operation %" PRIu64 " %s%s; hotbed_comm_failure() says more",
-        fault.key, reason, blamed);
+        text, capacity, "communicator%s %s%s; hotbed_comm_failure() says more", operation, reason,
+        blamed);
 }
 
 /* The table of a fault: "table user" or, if several storages may have latched it, "table number 0

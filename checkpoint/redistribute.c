@@ -26,7 +26,7 @@ static hotbed_status take_part(hotbed_comm *comm, hotbed_status status) {
     if (status == HOTBED_OK)
         return HOTBED_OK;
     snprintf(text, sizeof text, "%s", hotbed_last_error());
-    hotbed_comm_abort(comm, NULL);
+    hotbed_comm_abort(comm, text);
     return hotbed_fail(status, "%s", text);
 }
 

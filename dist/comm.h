@@ -170,6 +170,13 @@ bool hotbed_comm_compare(
     hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p,
     const hotbed_comm_outline *theirs);
 
+/* A batch's name in messages: "operation 7, all_gather with tag 5"; with `batch` NULL,
+ * "operation 7". */
+typedef struct hotbed_comm_title {
+    char text[80];
+} hotbed_comm_title;
+hotbed_comm_title hotbed_comm_title_of(uint64_t run, const hotbed_comm_batch *batch);
+
 /* A process sends it to another process before the bytes of a batch. */
 typedef struct hotbed_comm_header {
     uint64_t run;

@@ -266,8 +266,8 @@ hotbed_status hotbed_link_listen(uint32_t port, int *listener, hotbed_link_place
     char reason[HOTBED_REASON_BYTES];
     if (s < 0)
         return hotbed_fail(
-            HOTBED_ERR_COMM, "cannot listen on port %u for the other ranks: %s", port,
-            hotbed_reason(errno, reason));
+            HOTBED_ERR_COMM, "cannot listen on port %u for the other ranks: %s%s", port,
+            hotbed_reason(errno, reason), port == 0 ? "" : "; choose another MASTER_PORT");
     memset(place, 0, sizeof *place);
     list_hosts(place);
     place->port = ntohs(((const struct sockaddr_in *)&address)->sin_port);
@@ -280,20 +280,71 @@ void hotbed_link_unlisten(int listener) {
     close_socket(&listener);
 }
 
-static hotbed_status fail_rendezvous(const hello *own, const char *what) {
-    return hotbed_fail(
-        HOTBED_ERR_COMM, "rank %u of %u: %s within the deadline", own->rank, own->size, what);
+/* One rank's part in a rendezvous. */
+typedef struct rendezvous {
+    hello own;
+    const hotbed_link_place *place; /* where rank 0 listens */
+    uint64_t since, until;
+} rendezvous;
+
+/* Some ranks, for messages: "ranks 2, 3". */
+typedef struct rank_list {
+    char text[160];
+} rank_list;
+
+/* The ranks from `first` on that have not come: by the table, or, if it is NULL, those without a
+ * connection. */
+static rank_list list_missing(const hotbed_link *l, const entry *table, uint32_t first) {
+    enum { NAMED = 8 };
+    rank_list list;
+    uint32_t n = 0;
+    size_t length = 0;
+    char names[128] = "";
+    for (uint32_t p = first; p < l->size; p++)
+        if ((table != NULL ? table[p].port == 0 : l->peers[p].socket < 0) && ++n <= NAMED)
+            length +=
+                (size_t)snprintf(names + length, sizeof names - length, n == 1 ? "%u" : ", %u", p);
+    if (n > NAMED)
+        (void)snprintf(names + length, sizeof names - length, " and %u more", n - NAMED);
+    (void)snprintf(list.text, sizeof list.text, "rank%s %s", n == 1 ? "" : "s", names);
+    return list;
 }
 
-/* Rank 0: wait for all other ranks, then send the table of places to each of them. */
+static hotbed_status fail_wait(
+    const rendezvous *r, const char *whom, const char *host, uint32_t port, const char *advice) {
+    double seconds = (double)(hotbed_monotonic_now() - r->since) / 1e9;
+    return hotbed_fail(
+        HOTBED_ERR_COMM, "rank %u of %u waited %.*f s for %s at %s:%u; %s", r->own.rank,
+        r->own.size, seconds < 10 ? 1 : 0, seconds, whom, host, port, advice);
+}
+
+static const char *const check_network = "check that the other machines can reach this address";
+
+/* `whom` did not come to rank 0's place. The place has no machine if it is from the environment. */
+static hotbed_status fail_meeting(const rendezvous *r, const char *whom) {
+    const hotbed_link_place *place = r->place;
+    if (place->machine[0] != '\0')
+        return fail_wait(r, whom, place->machine, place->port, check_network);
+    return fail_wait(
+        r, whom, place->hosts[0], place->port,
+        "start all ranks, or check MASTER_ADDR and MASTER_PORT");
+}
+
+/* Rank 0: wait for all other ranks, then send the table of places to each of them. If a rank does
+ * not come, the others get the table too: it has no port for the missing ranks. */
 static hotbed_status host_rendezvous(
-    hotbed_link *l, const hello *own, int listener, const void *payload, size_t bytes, entry *table,
-    uint64_t until) {
+    hotbed_link *l, const rendezvous *r, int listener, const void *payload, size_t bytes,
+    entry *table) {
+    const size_t table_bytes = l->size * sizeof *table;
     for (uint32_t n = 1; n < l->size;) {
         hello theirs;
-        int s = accept_from(listener, own, &theirs, until);
-        if (s < 0)
-            return fail_rendezvous(own, "not all other ranks came");
+        int s = accept_from(listener, &r->own, &theirs, r->until);
+        if (s < 0) {
+            for (uint32_t p = 1; p < l->size; p++)
+                if (l->peers[p].socket >= 0)
+                    (void)send_all(l->peers[p].socket, table, table_bytes, r->until);
+            return fail_meeting(r, list_missing(l, table, 1).text);
+        }
         if (l->peers[theirs.rank].socket >= 0) {
             close_socket(&s);
             return hotbed_fail(
@@ -312,41 +363,45 @@ static hotbed_status host_rendezvous(
         n++;
     }
     for (uint32_t p = 1; p < l->size; p++)
-        if (!send_all(l->peers[p].socket, table, l->size * sizeof *table, until) ||
-            !send_all(l->peers[p].socket, payload, bytes, until))
-            return hotbed_fail(HOTBED_ERR_COMM, "rank %u left before all had met", p);
+        if (!send_all(l->peers[p].socket, table, table_bytes, r->until) ||
+            !send_all(l->peers[p].socket, payload, bytes, r->until))
+            return hotbed_fail(
+                HOTBED_ERR_COMM, "rank %u left before all %u ranks had met", p, l->size);
     return HOTBED_OK;
 }
 
 /* Connect to rank 0 and wait for the table of ranks. If the listener closes first, it belonged to
  * an earlier rendezvous on this port: retry. */
 static hotbed_status visit_host(
-    hotbed_link *l, const hello *own, const hotbed_link_place *place, void *payload, size_t bytes,
-    entry *table, uint64_t until) {
+    hotbed_link *l, const rendezvous *r, void *payload, size_t bytes, entry *table) {
     for (;;) {
         int *s = &l->peers[0].socket;
-        *s = connect_to(place, own, until);
+        *s = connect_to(r->place, &r->own, r->until);
         if (*s < 0)
-            return fail_rendezvous(own, "rank 0 could not be reached");
-        if (recv_all(*s, table, l->size * sizeof *table, until) &&
-            recv_all(*s, payload, bytes, until))
-            return HOTBED_OK;
+            return fail_meeting(r, "rank 0");
+        if (recv_all(*s, table, l->size * sizeof *table, r->until)) {
+            for (uint32_t p = 1; p < l->size; p++)
+                if (table[p].port == 0)
+                    return fail_meeting(r, list_missing(l, table, 1).text);
+            if (recv_all(*s, payload, bytes, r->until))
+                return HOTBED_OK;
+        }
         close_socket(s);
-        if (hotbed_monotonic_now() >= until)
-            return fail_rendezvous(own, "not all ranks reached rank 0");
+        if (hotbed_monotonic_now() >= r->until)
+            return fail_meeting(r, "other ranks, of which rank 0 knows the numbers,");
     }
 }
 
 /* Other ranks: connect to rank 0, receive the table, connect to ranks with smaller numbers, accept
  * the others. */
 static hotbed_status join_rendezvous(
-    hotbed_link *l, hello *own, const hotbed_link_place *place, void *payload, size_t bytes,
-    entry *table, uint64_t until) {
+    hotbed_link *l, rendezvous *r, void *payload, size_t bytes, entry *table) {
+    const hotbed_link_place *place = r->place;
     hotbed_link_place here;
     int listener = -1;
     HOTBED_TRY(hotbed_link_listen(0, &listener, &here));
-    own->port = here.port;
-    hotbed_status status = visit_host(l, own, place, payload, bytes, table, until);
+    r->own.port = here.port;
+    hotbed_status status = visit_host(l, r, payload, bytes, table);
     for (uint32_t p = 1; p < l->rank && status == HOTBED_OK; p++) {
         hotbed_link_place there = {.port = table[p].port};
         /* A rank on rank 0's machine may have registered a loopback address: also try rank 0's
@@ -354,16 +409,20 @@ static hotbed_status join_rendezvous(
         memcpy(there.machine, place->machine, sizeof there.machine);
         memcpy(there.hosts[1], place->hosts[0], sizeof there.hosts - sizeof there.hosts[0]);
         memcpy(there.hosts[0], table[p].host, sizeof there.hosts[0]);
-        own->to = p;
-        l->peers[p].socket = connect_to(&there, own, until);
-        if (l->peers[p].socket < 0)
-            status = fail_rendezvous(own, "another rank could not be reached");
+        r->own.to = p;
+        l->peers[p].socket = connect_to(&there, &r->own, r->until);
+        if (l->peers[p].socket < 0) {
+            char whom[32];
+            (void)snprintf(whom, sizeof whom, "rank %u", p);
+            status = fail_wait(r, whom, table[p].host, table[p].port, check_network);
+        }
     }
     for (uint32_t n = l->rank + 1; n < l->size && status == HOTBED_OK; n++) {
         hello theirs = {0};
-        int s = accept_from(listener, own, &theirs, until);
+        int s = accept_from(listener, &r->own, &theirs, r->until);
         if (s < 0)
-            status = fail_rendezvous(own, "not all ranks after it came");
+            status = fail_wait(
+                r, list_missing(l, NULL, l->rank + 1).text, here.machine, here.port, check_network);
         else
             l->peers[theirs.rank].socket = s;
     }
@@ -390,7 +449,12 @@ void hotbed_link_drop(hotbed_link *l) {
 hotbed_status hotbed_link_open(
     uint32_t rank, uint32_t size, const hotbed_link_place *place, int listener, void *payload,
     size_t bytes, uint64_t until, hotbed_link **out) {
-    hello own = {.magic = MAGIC, .rank = rank, .size = size, .cookie = place->cookie};
+    rendezvous r = {
+        .own = {.magic = MAGIC, .rank = rank, .size = size, .cookie = place->cookie},
+        .place = place,
+        .since = hotbed_monotonic_now(),
+        .until = until,
+    };
     hotbed_link *l = hotbed_new(sizeof *l + size * sizeof l->peers[0]);
     entry *table = hotbed_new(size * sizeof *table);
     hotbed_status status = HOTBED_OK;
@@ -404,8 +468,8 @@ hotbed_status hotbed_link_open(
         l->size = size;
         for (uint32_t p = 0; p < size; p++)
             l->peers[p].socket = -1;
-        status = rank == 0 ? host_rendezvous(l, &own, listener, payload, bytes, table, until)
-                           : join_rendezvous(l, &own, place, payload, bytes, table, until);
+        status = rank == 0 ? host_rendezvous(l, &r, listener, payload, bytes, table)
+                           : join_rendezvous(l, &r, payload, bytes, table);
     }
     close_socket(&listener);
     hotbed_delete(table);
@@ -438,15 +502,22 @@ void hotbed_link_spread(hotbed_link *l, const hotbed_comm *comm) {
 
 /* A rank that leaves after a failure first forwards the reason. Otherwise its goodbye may arrive
  * before the failing rank's message and be taken for the cause. */
-bool hotbed_link_close(hotbed_link *l, const hotbed_comm *comm, uint64_t runs) {
+bool hotbed_link_leave(hotbed_link *l, const hotbed_comm *comm, uint64_t runs) {
     if (hotbed_comm_has_failed(comm))
         hotbed_link_spread(l, comm);
     news what;
     memset(&what, 0, sizeof what);
     what.kind = NEWS_BYE;
     what.runs = runs;
+    pthread_mutex_lock(&l->lock);
     tell_all(l, &what);
     bool lost = l->lost;
+    pthread_mutex_unlock(&l->lock);
+    return lost;
+}
+
+bool hotbed_link_close(hotbed_link *l, const hotbed_comm *comm, uint64_t runs) {
+    bool lost = hotbed_link_leave(l, comm, runs);
     free_link(l);
     return lost;
 }
@@ -507,13 +578,15 @@ void hotbed_link_poll(hotbed_link *l, hotbed_comm *comm, int milliseconds) {
     pthread_mutex_unlock(&l->lock);
 }
 
-bool hotbed_link_left(hotbed_link *l, hotbed_comm *comm, uint32_t p, uint64_t run) {
+bool hotbed_link_left(
+    hotbed_link *l, hotbed_comm *comm, uint32_t p, uint64_t run, const hotbed_comm_batch *batch) {
     pthread_mutex_lock(&l->lock);
     bool left = l->peers[p].bye && l->peers[p].runs < run;
     pthread_mutex_unlock(&l->lock);
     if (left)
         (void)hotbed_comm_record_fault(
             comm, HOTBED_COMM_LEFT, (int32_t)p, run,
-            "operation %" PRIu64 ": rank %u destroyed its communicator before", run, p);
+            "%s: rank %u left before: it destroyed its communicator, or its process ended",
+            hotbed_comm_title_of(run, batch).text, p);
     return left;
 }

@@ -45,13 +45,17 @@ void hotbed_link_unlisten(int listener);
  * listener: rank 0's; -1 on the others. payload [bytes]: rank 0's, copied to the others; NULL with
  * 0. until: when to stop trying, by hotbed_monotonic_now().
  *
- * Errors: COMM (a rank did not come in time), MEMORY. */
+ * Errors: COMM (a rank did not come in time: the text says which, where, and how long this rank
+ * waited), MEMORY. */
 hotbed_status hotbed_link_open(
     uint32_t rank, uint32_t size, const hotbed_link_place *place, int listener, void *payload,
     size_t bytes, uint64_t until, hotbed_link **out);
 
-/* Say goodbye after `runs` batches, preceded by the reason if `comm` has failed; close. Returns
- * whether a rank was seen to have died. */
+/* Say goodbye after `runs` batches, preceded by the reason if `comm` has failed. Returns whether a
+ * rank was seen to have died. The link stays open, for a process that ends. */
+bool hotbed_link_leave(hotbed_link *link, const hotbed_comm *comm, uint64_t runs);
+
+/* The same, and close the link. */
 bool hotbed_link_close(hotbed_link *link, const hotbed_comm *comm, uint64_t runs);
 
 /* Return the socket to rank p, to send data other than news; -1: there is none. The link keeps it. */
@@ -67,7 +71,9 @@ void hotbed_link_spread(hotbed_link *link, const hotbed_comm *comm);
  * reports, or the death of a rank. */
 void hotbed_link_poll(hotbed_link *link, hotbed_comm *comm, int milliseconds);
 
-/* Whether rank p said goodbye before its batch number `run`; if so, that is recorded. */
-bool hotbed_link_left(hotbed_link *link, hotbed_comm *comm, uint32_t p, uint64_t run);
+/* Whether rank p said goodbye before its batch number `run`; if so, that is recorded. `batch`: that
+ * batch, for the text; NULL: only its number is known. */
+bool hotbed_link_left(
+    hotbed_link *link, hotbed_comm *comm, uint32_t p, uint64_t run, const hotbed_comm_batch *batch);
 
 #endif

@@ -48,7 +48,9 @@ typedef struct peer {
 
 typedef struct mpi_comm {
     hotbed_comm base;
-    MPI_Comm mpi; /* MPI_COMM_NULL: not created yet */
+    struct mpi_comm *next; /* in `live` */
+    uint64_t completed;    /* atomic; batches that have succeeded */
+    MPI_Comm mpi;          /* MPI_COMM_NULL: not created yet */
     hotbed_link *link;
     buffers *buffers; /* [size] */
     hotbed_link_place place;
@@ -72,14 +74,59 @@ static void note_ending(const hotbed_comm *comm, ending how) {
         __atomic_store_n(&worst, (uint32_t)how, __ATOMIC_RELAXED);
 }
 
+/* Communicators that are neither destroyed nor announced to have left. */
+static mpi_comm *live;
+static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER; /* guards `live` and `next` */
+
+static void add_live(mpi_comm *m) {
+    pthread_mutex_lock(&live_lock);
+    m->next = live;
+    live = m;
+    pthread_mutex_unlock(&live_lock);
+}
+
+static void remove_live(const mpi_comm *m) {
+    pthread_mutex_lock(&live_lock);
+    mpi_comm **at = &live;
+    while (*at != NULL && *at != m)
+        at = &(*at)->next;
+    if (*at != NULL)
+        *at = m->next;
+    pthread_mutex_unlock(&live_lock);
+}
+
+/* Note the end of a communicator that has failed. `lost`: a rank was seen to have died. */
+static void note_failure(const hotbed_comm *comm, bool lost) {
+    if (hotbed_comm_has_failed(comm))
+        note_ending(
+            comm,
+            lost || comm->fault.reason == HOTBED_COMM_TRANSPORT ? ENDING_DEAD : ENDING_DOUBTFUL);
+}
+
+/* Tell the other ranks that this process leaves the communicators that it has not destroyed. They
+ * would otherwise wait for it until their deadline while it waits for them in MPI_Finalize. */
+static void leave_all(void) {
+    pthread_mutex_lock(&live_lock);
+    for (mpi_comm *m = live; m != NULL; m = m->next) {
+        hotbed_link_poll(m->link, &m->base, 0);
+        uint64_t completed = __atomic_load_n(&m->completed, __ATOMIC_RELAXED);
+        note_failure(&m->base, hotbed_link_leave(m->link, &m->base, completed));
+    }
+    live = NULL;
+    pthread_mutex_unlock(&live_lock);
+}
+
 /* --- MPI itself ----------------------------------------------------------------------------- */
 
 /* At the end of the process. MPI_Finalize waits for all ranks, whatever has become of them; if that
  * is in doubt, first check whether they come. */
 static void finalize(void) {
     int finalized = 0, here = 0;
+    if (hotbed_forked() || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized)
+        return;
+    leave_all();
     uint32_t how = __atomic_load_n(&worst, __ATOMIC_RELAXED);
-    if (how == ENDING_DEAD || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized)
+    if (how == ENDING_DEAD)
         return;
     uint64_t until = hotbed_monotonic_now() +
                      __atomic_load_n(&patience_ms, __ATOMIC_RELAXED) * (uint64_t)1000000U;
@@ -93,6 +140,22 @@ static void finalize(void) {
         sched_yield();
     }
     (void)MPI_Finalize();
+}
+
+static int finalizing(MPI_Comm self, int key, void *value, void *extra) {
+    (void)self, (void)key, (void)value, (void)extra;
+    leave_all();
+    return MPI_SUCCESS;
+}
+
+/* Have MPI call finalizing() as MPI_Finalize begins, also if the program calls it: MPI_Finalize
+ * first deletes the attributes of MPI_COMM_SELF. */
+static void watch_finalize(void) {
+    static bool watched;
+    int key = MPI_KEYVAL_INVALID;
+    if (!watched &&
+        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, finalizing, &key, NULL) == MPI_SUCCESS)
+        watched = MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL) == MPI_SUCCESS;
 }
 
 /* MPI's own words for an error of its calls. */
@@ -133,6 +196,7 @@ static hotbed_status start_mpi(void) {
             HOTBED_ERR_UNSUPPORTED,
             "MPI was initialized with thread level %d, but streams need MPI_THREAD_MULTIPLE",
             threads);
+    watch_finalize();
     return HOTBED_OK;
 }
 
@@ -140,8 +204,9 @@ hotbed_status hotbed_comm_probe_mpi(void) {
     return HOTBED_OK;
 }
 
-/* Wait until the request is done. */
-static hotbed_status finish(const char *call, int error, MPI_Request *request, uint64_t until) {
+/* Wait until the request is done, at most until the deadline of a create, which has begun. */
+static hotbed_status finish(
+    const mpi_comm *m, const char *call, int error, MPI_Request *request, uint64_t until) {
     int done = 0;
     while (error == MPI_SUCCESS && !done && hotbed_monotonic_now() < until) {
         error = MPI_Test(request, &done, MPI_STATUS_IGNORE);
@@ -151,8 +216,10 @@ static hotbed_status finish(const char *call, int error, MPI_Request *request, u
         return fail_mpi(call, error);
     if (!done)
         return hotbed_fail(
-            HOTBED_ERR_COMM, "%s: the ranks of the MPI job did not all come within the deadline",
-            call);
+            HOTBED_ERR_COMM,
+            "%s: rank %u of %u waited up to %u ms, but not all ranks of the MPI job created a "
+            "communicator",
+            call, m->base.rank, m->base.size, m->base.deadline_ms);
     return HOTBED_OK;
 }
 
@@ -162,14 +229,15 @@ static mpi_comm *mpi_of(hotbed_comm *comm) {
     return (mpi_comm *)comm;
 }
 
-static bool fail_call(hotbed_comm *comm, uint32_t p, const char *call, int error) {
+static bool fail_call(
+    hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, const char *call, int error) {
     hotbed_link_poll(mpi_of(comm)->link, comm, DYING_MS);
     if (hotbed_comm_has_failed(comm))
         return false;
     (void)!fail_mpi(call, error);
     (void)hotbed_comm_record_fault(
-        comm, HOTBED_COMM_TRANSPORT, (int32_t)p, comm->runs, "operation %" PRIu64 ": %s",
-        comm->runs, hotbed_last_error());
+        comm, HOTBED_COMM_TRANSPORT, (int32_t)p, comm->runs, "%s: %s",
+        hotbed_comm_title_of(comm->runs, batch).text, hotbed_last_error());
     hotbed_link_spread(mpi_of(comm)->link, comm);
     return false;
 }
@@ -224,7 +292,7 @@ static bool step_send(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_
                 with->buffers->send, (int)c->bytes, MPI_BYTE, (int)p, 0, mpi_of(comm)->mpi,
                 &c->request);
     }
-    return error == MPI_SUCCESS || fail_call(comm, p, "sending", error);
+    return error == MPI_SUCCESS || fail_call(comm, batch, p, "sending", error);
 }
 
 static bool check_header(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p) {
@@ -255,7 +323,7 @@ static bool step_recv(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_
                 with->buffers->recv, (int)c->bytes, MPI_BYTE, (int)p, 0, mpi_of(comm)->mpi,
                 &c->request);
     }
-    return error == MPI_SUCCESS || fail_call(comm, p, "receiving", error);
+    return error == MPI_SUCCESS || fail_call(comm, batch, p, "receiving", error);
 }
 
 static bool start_peer(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p) {
@@ -270,11 +338,11 @@ static bool start_peer(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32
         error = MPI_Isend(
             &with->buffers->to, (int)sizeof with->buffers->to, MPI_BYTE, (int)p, 0, m->mpi,
             &with->send.request);
-    return error == MPI_SUCCESS || fail_call(comm, p, "starting", error);
+    return error == MPI_SUCCESS || fail_call(comm, batch, p, "starting", error);
 }
 
 /* Nothing has moved for a while: check whether a rank is dead, gone or late. */
-static bool look_around(hotbed_comm *comm, uint64_t until) {
+static bool look_around(hotbed_comm *comm, const hotbed_comm_batch *batch, uint64_t until) {
     mpi_comm *m = mpi_of(comm);
     hotbed_link_poll(m->link, comm, 0);
     uint32_t waits_for = comm->size;
@@ -283,7 +351,7 @@ static bool look_around(hotbed_comm *comm, uint64_t until) {
         if (p == comm->rank || (with->send.done_all && with->recv.done_all))
             continue;
         waits_for = p;
-        (void)hotbed_link_left(m->link, comm, p, comm->runs);
+        (void)hotbed_link_left(m->link, comm, p, comm->runs, batch);
     }
     if (hotbed_comm_has_failed(comm))
         return false;
@@ -291,13 +359,13 @@ static bool look_around(hotbed_comm *comm, uint64_t until) {
         return true;
     (void)hotbed_comm_record_fault(
         comm, HOTBED_COMM_DEADLINE, (int32_t)waits_for, comm->runs,
-        "operation %" PRIu64 ": rank %u did not come within %u ms", comm->runs, waits_for,
-        comm->deadline_ms);
+        "%s: rank %u did not come within %u ms", hotbed_comm_title_of(comm->runs, batch).text,
+        waits_for, comm->deadline_ms);
     hotbed_link_spread(m->link, comm);
     return false;
 }
 
-static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
+static bool transfer(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     mpi_comm *m = mpi_of(comm);
     const uint64_t patience = (uint64_t)comm->deadline_ms * 1000000U;
     uint64_t until = hotbed_monotonic_now() + patience;
@@ -323,11 +391,18 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
             idle = 0;
             until = hotbed_monotonic_now() + patience;
         } else if (busy) {
-            if (++idle % IDLE_LOOKS == 0 && !look_around(comm, until))
+            if (++idle % IDLE_LOOKS == 0 && !look_around(comm, batch, until))
                 return false;
             sched_yield();
         }
     }
+    return true;
+}
+
+static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
+    if (!transfer(comm, batch))
+        return false;
+    __atomic_store_n(&mpi_of(comm)->completed, comm->runs, __ATOMIC_RELAXED);
     return true;
 }
 
@@ -390,19 +465,13 @@ static bool withdraw(mpi_comm *m) {
 
 static void destroy(hotbed_comm *comm) {
     mpi_comm *m = mpi_of(comm);
-    bool lost = hotbed_link_close(m->link, comm, comm->runs);
+    remove_live(m);
+    note_failure(comm, hotbed_link_close(m->link, comm, comm->runs));
     /* MPI's communicator is not freed: other ranks may still send through it. Open MPI reuses its
      * number for the next communicator while that is being created, and would count such messages
-     * as messages of MPI_COMM_WORLD. */
-    if (!hotbed_comm_has_failed(comm)) {
-        hotbed_delete(m->buffers);
-        return;
-    }
-    if (comm->fault.reason == HOTBED_COMM_TRANSPORT)
-        lost = true;
-    note_ending(comm, lost ? ENDING_DEAD : ENDING_DOUBTFUL);
-    /* If MPI may still use the buffers, they and its communicator are abandoned to it. */
-    if (withdraw(m))
+     * as messages of MPI_COMM_WORLD.
+     * If MPI may still use the buffers, they are abandoned to it too. */
+    if (!hotbed_comm_has_failed(comm) || withdraw(m))
         hotbed_delete(m->buffers);
 }
 
@@ -425,7 +494,7 @@ static hotbed_status meet(mpi_comm *m, uint64_t until) {
             hotbed_link_listen(0, &listener, &m->place); /* otherwise the others receive port 0 */
     MPI_Request request = MPI_REQUEST_NULL;
     int error = MPI_Ibcast(&m->place, (int)sizeof m->place, MPI_BYTE, 0, m->mpi, &request);
-    HOTBED_TRY(finish("MPI_Ibcast", error, &request, until));
+    HOTBED_TRY(finish(m, "MPI_Ibcast", error, &request, until));
     HOTBED_TRY(listening);
     if (m->place.port == 0)
         return hotbed_fail(HOTBED_ERR_COMM, "rank 0 cannot listen for the other ranks");
@@ -441,7 +510,7 @@ static hotbed_status fill(mpi_comm *m, uint64_t until) {
     }
     MPI_Request request = MPI_REQUEST_NULL;
     int error = MPI_Comm_idup(MPI_COMM_WORLD, &m->mpi, &request);
-    HOTBED_TRY(finish("MPI_Comm_idup", error, &request, until));
+    HOTBED_TRY(finish(m, "MPI_Comm_idup", error, &request, until));
     (void)MPI_Comm_set_errhandler(m->mpi, MPI_ERRORS_RETURN);
     return meet(m, until);
 }
@@ -472,9 +541,10 @@ hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_
     }
     m->buffers = all;
     status = fill(m, hotbed_monotonic_now() + (uint64_t)known.deadline_ms * 1000000U);
-    if (status == HOTBED_OK)
+    if (status == HOTBED_OK) {
+        add_live(m);
         *out = &m->base;
-    else /* MPI may still write to its buffers, so none of them is freed */
+    } else /* MPI may still write to its buffers, so none of them is freed */
         note_ending(&m->base, ENDING_DOUBTFUL);
     return status;
 }

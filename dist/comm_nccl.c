@@ -123,7 +123,7 @@ static void look_at_marks(nccl_comm *n, progress *last) {
     if (started <= completed)
         return;
     for (uint32_t p = 0; p < comm->size; p++)
-        if (hotbed_link_left(n->link, comm, p, started))
+        if (hotbed_link_left(n->link, comm, p, started, NULL))
             return;
     if (now - last->since < (uint64_t)comm->deadline_ms * 1000000U)
         return;
@@ -534,7 +534,8 @@ static hotbed_status start_nccl(nccl_comm *n, const ncclUniqueId *id, uint64_t u
         return hotbed_comm_fail(&n->base);
     if (!done)
         return hotbed_fail(
-            HOTBED_ERR_COMM, "ncclCommInitRankConfig: not all ranks came within the deadline");
+            HOTBED_ERR_COMM, "ncclCommInitRankConfig: the %u ranks did not all come within %u ms",
+            n->base.size, n->base.deadline_ms);
     n->nccl = i->nccl;
     ncclResult_t result = i->result;
     init_free(i);

@@ -2,6 +2,7 @@
 #include "dist/comm.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Where part p begins: packed, or as `offsets` say. */
@@ -95,6 +96,16 @@ void hotbed_comm_outline_of(
     }
 }
 
+hotbed_comm_title hotbed_comm_title_of(uint64_t run, const hotbed_comm_batch *batch) {
+    hotbed_comm_title title;
+    int n = snprintf(title.text, sizeof title.text, "operation %" PRIu64, run);
+    if (batch != NULL)
+        (void)snprintf(
+            title.text + n, sizeof title.text - (size_t)n, ", %s with tag %u",
+            hotbed_comm_operation_name((hotbed_comm_operation)batch->operation), batch->tag);
+    return title;
+}
+
 bool hotbed_comm_compare(
     hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p,
     const hotbed_comm_outline *theirs) {
@@ -116,10 +127,9 @@ bool hotbed_comm_compare(
         if (bytes != theirs->bytes[i])
             return hotbed_comm_record_fault(
                 comm, HOTBED_COMM_MISMATCH, (int32_t)p, comm->runs,
-                "operation %" PRIu64 ", %s with tag %u, part %u: rank %u sends %" PRIu64
-                " bytes, rank %u expects %" PRIu64,
-                comm->runs, hotbed_comm_operation_name((hotbed_comm_operation)batch->operation),
-                batch->tag, i, p, theirs->bytes[i], comm->rank, bytes);
+                "%s, part %u: rank %u sends %" PRIu64 " bytes, rank %u expects %" PRIu64,
+                hotbed_comm_title_of(comm->runs, batch).text, i, p, theirs->bytes[i], comm->rank,
+                bytes);
     }
     return true;
 }
@@ -136,10 +146,11 @@ bool hotbed_comm_check_header(
     const hotbed_comm_header *theirs) {
     if (theirs->run == comm->runs)
         return hotbed_comm_compare(comm, batch, p, &theirs->outline);
+    hotbed_comm_batch other = {.operation = theirs->outline.operation, .tag = theirs->outline.tag};
     return hotbed_comm_record_fault(
-        comm, HOTBED_COMM_MISMATCH, (int32_t)p, comm->runs,
-        "rank %u is at operation %" PRIu64 ", rank %u at %" PRIu64, p, theirs->run, comm->rank,
-        comm->runs);
+        comm, HOTBED_COMM_MISMATCH, (int32_t)p, comm->runs, "rank %u is at %s; rank %u is at %s", p,
+        hotbed_comm_title_of(theirs->run, &other).text, comm->rank,
+        hotbed_comm_title_of(comm->runs, batch).text);
 }
 
 void hotbed_comm_copy_own(const hotbed_comm *comm, const hotbed_comm_batch *batch) {

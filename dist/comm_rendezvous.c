@@ -14,7 +14,11 @@ static const uint64_t environment_cookie =
 static hotbed_status read_number(const char *name, uint32_t least, uint32_t most, uint32_t *out) {
     const char *text = getenv(name);
     if (text == NULL || *text == '\0')
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "the environment has no %s", name);
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "the environment has no %s: a launcher such as torchrun sets RANK, WORLD_SIZE, "
+            "MASTER_ADDR and MASTER_PORT",
+            name);
     char *end = NULL;
     unsigned long value = strtoul(text, &end, 10);
     if (*end != '\0' || *text == '-' || value < least || value > most)

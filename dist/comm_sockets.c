@@ -50,18 +50,19 @@ static sockets_comm *sockets_of(hotbed_comm *comm) {
 
 /* --- batches -------------------------------------------------------------------------------- */
 
-static bool fail_socket(hotbed_comm *comm, uint32_t p, const char *what, int error) {
+static bool fail_socket(
+    hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, const char *what, int error) {
     hotbed_link *link = sockets_of(comm)->link;
     uint64_t until = hotbed_monotonic_now() + DYING_MS * UINT64_C(1000000);
     char reason[HOTBED_REASON_BYTES];
     while (hotbed_monotonic_now() < until) {
         hotbed_link_poll(link, comm, LOOK_MS);
-        if (hotbed_link_left(link, comm, p, comm->runs) || hotbed_comm_has_failed(comm))
+        if (hotbed_link_left(link, comm, p, comm->runs, batch) || hotbed_comm_has_failed(comm))
             return false;
     }
     (void)hotbed_comm_record_fault(
-        comm, HOTBED_COMM_TRANSPORT, (int32_t)p, comm->runs,
-        "operation %" PRIu64 ": %s rank %u: %s", comm->runs, what, p,
+        comm, HOTBED_COMM_TRANSPORT, (int32_t)p, comm->runs, "%s: %s rank %u: %s",
+        hotbed_comm_title_of(comm->runs, batch).text, what, p,
         error == 0 ? "the connection is closed" : hotbed_reason(error, reason));
     hotbed_link_spread(link, comm);
     return false;
@@ -108,7 +109,7 @@ static bool step_send(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_
         if (again(sent))
             return true;
         if (sent <= 0)
-            return fail_socket(comm, p, "sending to", errno);
+            return fail_socket(comm, batch, p, "sending to", errno);
         *moved = true;
         if (header)
             c->header += (size_t)sent;
@@ -137,7 +138,7 @@ static bool step_recv(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_
         if (again(got))
             return true;
         if (got <= 0)
-            return fail_socket(comm, p, "receiving from", got == 0 ? 0 : errno);
+            return fail_socket(comm, batch, p, "receiving from", got == 0 ? 0 : errno);
         *moved = true;
         if (!header) {
             c->done += (size_t)got;
@@ -155,7 +156,7 @@ static bool step_recv(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_
 
 /* Called when no data has moved for a while: check whether a rank has died, left or missed the
  * deadline. */
-static bool look_around(hotbed_comm *comm, uint64_t until) {
+static bool look_around(hotbed_comm *comm, const hotbed_comm_batch *batch, uint64_t until) {
     sockets_comm *s = sockets_of(comm);
     uint32_t waits_for = comm->size;
     hotbed_link_poll(s->link, comm, 0);
@@ -164,7 +165,7 @@ static bool look_around(hotbed_comm *comm, uint64_t until) {
         if (p == comm->rank || (with->send.done_all && with->recv.done_all))
             continue;
         waits_for = p;
-        (void)hotbed_link_left(s->link, comm, p, comm->runs);
+        (void)hotbed_link_left(s->link, comm, p, comm->runs, batch);
     }
     if (hotbed_comm_has_failed(comm))
         return false;
@@ -172,8 +173,8 @@ static bool look_around(hotbed_comm *comm, uint64_t until) {
         return true;
     (void)hotbed_comm_record_fault(
         comm, HOTBED_COMM_DEADLINE, (int32_t)waits_for, comm->runs,
-        "operation %" PRIu64 ": rank %u did not come within %u ms", comm->runs, waits_for,
-        comm->deadline_ms);
+        "%s: rank %u did not come within %u ms", hotbed_comm_title_of(comm->runs, batch).text,
+        waits_for, comm->deadline_ms);
     hotbed_link_spread(s->link, comm);
     return false;
 }
@@ -231,7 +232,7 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
         if (now < look) /* also while some ranks send without end */
             continue;
         look = now + LOOK_MS * UINT64_C(1000000);
-        if (!look_around(comm, until))
+        if (!look_around(comm, batch, until))
             return false;
     }
 }

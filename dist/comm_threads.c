@@ -89,16 +89,17 @@ static bool meet(hotbed_comm *comm, group *g, bool finished) {
             adopt(comm, g);
             return false;
         }
+        const hotbed_comm_batch *batch = g->members[comm->rank].batch;
         if (g->members[missing].left)
             (void)hotbed_comm_record_fault(
                 comm, HOTBED_COMM_LEFT, (int32_t)missing, comm->runs,
-                "operation %" PRIu64 ": rank %u destroyed its communicator before", comm->runs,
-                missing);
+                "%s: rank %u destroyed its communicator before",
+                hotbed_comm_title_of(comm->runs, batch).text, missing);
         else if (!in_time)
             (void)hotbed_comm_record_fault(
                 comm, HOTBED_COMM_DEADLINE, (int32_t)missing, comm->runs,
-                "operation %" PRIu64 ": rank %u did not %s within %u ms", comm->runs, missing,
-                finished ? "finish" : "come", comm->deadline_ms);
+                "%s: rank %u did not %s within %u ms", hotbed_comm_title_of(comm->runs, batch).text,
+                missing, finished ? "finish" : "come", comm->deadline_ms);
         if (hotbed_comm_has_failed(comm)) {
             fail_group(comm, g);
             return false;

@@ -462,25 +462,19 @@ static hotbed_status create(
     return hotbed_sharded_growth_create(c, stream);
 }
 
-hotbed_status hotbed_sharded_create(
+/* Create this rank's part, and copy the storage's options to *storage. */
+static hotbed_status create_part(
     const hotbed_sharded_options *options, hotbed_comm *comm, hotbed_stream *stream,
-    hotbed_sharded **out) {
+    hotbed_storage_options *storage, hotbed_sharded **out) {
     hotbed_sharded_options o;
-    hotbed_storage_options storage;
-    if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
-    *out = NULL;
-    if (comm == NULL || stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", comm == NULL ? "comm" : "stream");
-    HOTBED_TRY(hotbed_comm_check_stream(comm, stream));
     HOTBED_TRY(hotbed_options_read(
         &o, sizeof o, offsetof(hotbed_sharded_options, capacity), options,
         "hotbed_sharded_options"));
     HOTBED_TRY(hotbed_options_read(
-        &storage, sizeof storage, offsetof(hotbed_storage_options, num_features), o.storage,
+        storage, sizeof *storage, offsetof(hotbed_storage_options, num_features), o.storage,
         "hotbed_storage_options"));
-    storage.size = sizeof storage;
-    HOTBED_TRY(check_options(&o, &storage));
+    storage->size = sizeof *storage;
+    HOTBED_TRY(check_options(&o, storage));
     hotbed_sharded *c = hotbed_new(sizeof *c);
     if (c == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a sharded collection");
@@ -489,13 +483,33 @@ hotbed_status hotbed_sharded_create(
     c->world = hotbed_comm_size(comm);
     c->backend = hotbed_stream_backend(stream);
     c->device = hotbed_stream_device(stream);
-    hotbed_status status = create(c, &o, &storage, stream);
-    if (status != HOTBED_OK) {
+    hotbed_status status = create(c, &o, storage, stream);
+    if (status == HOTBED_OK)
+        *out = c;
+    else
         hotbed_sharded_destroy(c);
-        return status;
-    }
-    *out = c;
-    return HOTBED_OK;
+    return status;
+}
+
+hotbed_status hotbed_sharded_create(
+    const hotbed_sharded_options *options, hotbed_comm *comm, hotbed_stream *stream,
+    hotbed_sharded **out) {
+    hotbed_storage_options storage;
+    hotbed_sharded *c = NULL;
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    if (comm == NULL || stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", comm == NULL ? "comm" : "stream");
+    HOTBED_TRY(hotbed_comm_check_stream(comm, stream));
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
+    hotbed_status status = create_part(options, comm, stream, &storage, &c);
+    status = hotbed_sharded_agree(comm, c, &storage, status, stream);
+    if (status == HOTBED_OK)
+        *out = c;
+    else
+        hotbed_sharded_destroy(c);
+    return status;
 }
 
 void hotbed_sharded_destroy(hotbed_sharded *sharded) {

@@ -74,6 +74,16 @@ struct hotbed_sharded {
     uint32_t unpolled;      /* prefetches since the last poll of growth */
 };
 
+/* At creation (sharded_agree.c): report the failure of any rank, or a difference of the ranks'
+ * options, on all ranks. `status` is the result of this rank's creation of `c`, which is NULL if it
+ * failed. With one rank, returns `status`. */
+hotbed_status hotbed_sharded_agree(
+    hotbed_comm *comm, const hotbed_sharded *c, const hotbed_storage_options *storage,
+    hotbed_status status, hotbed_stream *stream);
+
+/* The name of a plan, for texts: "fixed". */
+const char *hotbed_plan_name(hotbed_plan plan);
+
 /* Growth (sharded_growth.c): create and destroy the lock and the event that order it with evals. */
 hotbed_status hotbed_sharded_growth_create(hotbed_sharded *sharded, hotbed_stream *stream);
 void hotbed_sharded_growth_destroy(hotbed_sharded *sharded);

@@ -78,7 +78,7 @@ __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *for
     w->length += n > 0 ? (size_t)n : 0;
 }
 
-static const char *plan_name(hotbed_plan plan) {
+const char *hotbed_plan_name(hotbed_plan plan) {
     switch (plan) {
     case HOTBED_PLAN_FIXED:
         return "fixed";
@@ -141,7 +141,7 @@ hotbed_status hotbed_sharded_print(
                                              : "ShardedEmbeddingBagCollection",
         poolings[sharded->pooling], sharded->rank, sharded->world,
         hotbed_transport_name(hotbed_comm_transport(sharded->comm)),
-        plan_name(sharded->options.plan),
+        hotbed_plan_name(sharded->options.plan),
         sharded->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(sharded->optimizer.kind),
         sharded->training ? "training" : "eval");
     for (uint32_t g = 0; g < sharded->num_groups; g++)

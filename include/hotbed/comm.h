@@ -48,8 +48,8 @@
  * order, then times `scale`. Every rank gets the same bits, on every transport, run after run.
  *
  * Failures are final. A communicator fails if a rank called hotbed_comm_abort(), destroyed its
- * communicator or died while other ranks needed it, performed another operation than the other
- * ranks, or did not arrive within the deadline. Then on every other rank, within the deadline and
+ * communicator or ended its process while other ranks needed it, performed another operation than
+ * the other ranks, or did not arrive within the deadline. Then on every other rank, within the deadline and
  * usually immediately:
  *   - operations in progress end, and operations enqueued behind them do nothing; their output is
  *   undefined;
@@ -139,7 +139,8 @@ hotbed_comm_create_threads(const hotbed_comm_options *options, uint32_t n, hotbe
  * each pair of ranks and reports a rank's death at once. Most MPI libraries end the whole job when
  * a process dies; Open MPI's mpirun continues with --enable-recovery. After a failure the library
  * leaves MPI unfinalized, since MPI_Finalize waits for dead processes; a surviving process that
- * called MPI_Init itself should not call MPI_Finalize either. Each call uses up one MPI
+ * called MPI_Init itself should not call MPI_Finalize either. A process that calls exit() or
+ * MPI_Finalize leaves the communicators that it has not destroyed. Each call uses up one MPI
  * communicator until MPI is finalized (Open MPI: about 8 KiB each, and 65,536 in all).
  *
  * Errors: UNSUPPORTED (not in this build; threads), COMM (MPI failed; a rank did not arrive within
@@ -309,7 +310,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_comm_reduce_scatter(
 typedef enum hotbed_comm_reason {
     HOTBED_COMM_WELL = 0,      /* it has not failed */
     HOTBED_COMM_ABORTED = 1,   /* `rank` called hotbed_comm_abort() */
-    HOTBED_COMM_LEFT = 2,      /* `rank` died, or destroyed its communicator */
+    HOTBED_COMM_LEFT = 2,      /* `rank` destroyed its communicator, or its process ended */
     HOTBED_COMM_DEADLINE = 3,  /* `rank`, or some rank, did not arrive in time */
     HOTBED_COMM_MISMATCH = 4,  /* `rank` performed another operation, or used other sizes */
     HOTBED_COMM_TRANSPORT = 5, /* the transport reported an error: MPI, NCCL, a socket */

@@ -205,9 +205,13 @@ typedef enum hotbed_dedup {
     HOTBED_DEDUP_OFF = 2,
 } hotbed_dedup;
 
-/* Options of a collection; the same on all ranks, which is not checked: options that differ may
- * give wrong rows. Call hotbed_sharded_options_init(), then set fields. The default of a field is 0
- * unless its comment says otherwise. Fields are only ever appended. */
+/* Options of a collection. Call hotbed_sharded_options_init(), then set fields. The default of a
+ * field is 0 unless its comment says otherwise. Fields are only ever appended.
+ *
+ * All ranks pass the same options, and hotbed_sharded_create() compares them. A rank may choose for
+ * itself where its rows are stored (mode, caching, placement, hbm_bytes, budget, upper_capacity,
+ * lower_memory, lower_directory, lower_index_memory, move_sms, external), kjt_features,
+ * growth_load, growth_every and check. */
 typedef struct hotbed_sharded_options {
     uint32_t size; /* set by init */
     /* Required; copied. Tables, features and all else, as for one process.
@@ -249,10 +253,18 @@ static inline void hotbed_sharded_options_init(hotbed_sharded_options *options) 
     hotbed_sharded_options_init_sized(options, sizeof *options);
 }
 
-/* Create this rank's part of a collection on the backend and device of `stream`. Synchronous; does
- * not communicate. `comm` must outlive the collection. *out is NULL on error.
- * Errors: ARGUMENT (the field and its value), as hotbed_storage_create(); UNSUPPORTED (STATIC
- * tables of several ranks over an external store). */
+/* Create this rank's part of a collection on the backend and device of `stream`. Synchronous: all
+ * ranks call it together, and no rank returns before all have called it. `comm` must outlive the
+ * collection. *out is NULL on error.
+ *
+ * If one rank fails, all ranks return its status; on the others the text names the rank and the
+ * cause. The communicator stays usable, unless a rank has no memory for this exchange. A rank that
+ * passes NULL for comm, stream or out, or a stream that `comm` does not accept or that records a
+ * graph, takes no part: the others wait until the deadline.
+ *
+ * Errors: ARGUMENT (the field and its value; an option that differs between two ranks, with both
+ * values), as hotbed_storage_create(); UNSUPPORTED (STATIC tables of several ranks over an external
+ * store); STATE (the stream records a graph); COMM. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_create(
     const hotbed_sharded_options *options, hotbed_comm *comm, hotbed_stream *stream,
     hotbed_sharded **out);

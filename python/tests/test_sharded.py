@@ -645,8 +645,19 @@ def test_ranks_with_different_arguments():
         pooled(comm)(bags(0))  # all ranks have raised, so the communicator works
         return str(caught.value)
 
+    for result in well(on_threads(body)):
+        assert "learning_rate of optimizer sgd is 1.5 on rank 1, but 0.5 on rank 0" in result
+
+
+def test_ranks_with_different_arguments_of_the_package():
+    def body(comm):
+        with pytest.raises(hotbed.ArgumentError) as caught:
+            pooled(comm, max_in_flight=2 + comm.rank)
+        pooled(comm)(bags(0))
+        return str(caught.value)
+
     for rank, result in enumerate(well(on_threads(body))):
-        assert f"ranks 0 and 1 make collections that differ in optimizer; here it is SGD(lr={0.5 + rank}" in str(result)
+        assert f"ranks 0 and 1 make collections that differ in max_in_flight; here it is {2 + rank}" in result
 
 
 def test_arguments_are_checked():

@@ -88,6 +88,8 @@ static void run(rank_call *c) {
     hotbed_comm_fault why;
     CHECK_OK(hotbed_comm_failure(c->comm, &why));
     c->reason = why.reason;
+    if (why.reason == HOTBED_COMM_ABORTED) /* all ranks learn the cause */
+        CHECK(strstr(why.text, " aborted: ") != NULL);
     hotbed_stream_destroy(stream);
 }
 

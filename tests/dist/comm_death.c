@@ -1,8 +1,9 @@
-/* tests/dist/comm_death.c - rank 1 of a job kills its process; the other ranks report the death in
- * time.
+/* tests/dist/comm_death.c - rank 1 of a job kills its process, or ends it without destroying its
+ * communicator; the other ranks report that in time.
  *
- * The environment variable PHASE names the phase in which rank 1 dies.  The others print "survivor
- * RANK: ...", or fail a check.  comm_death.sh runs this program over MPI, sockets or NCCL. */
+ * The environment variable PHASE names the phase in which rank 1 dies or leaves.  The others print
+ * "survivor RANK: ...", or fail a check.  comm_death.sh runs this program over MPI, sockets or
+ * NCCL. */
 #define _DEFAULT_SOURCE 1 /* setenv */
 #include "base/monotonic.h"
 #include "dist/comm.h"
@@ -56,11 +57,22 @@ static void check_in_time(uint64_t start) {
     CHECK(hotbed_monotonic_now() - start < (uint64_t)DEADLINE_MS / 2 * 1000000U);
 }
 
+/* A program that initialized MPI itself calls it.  NULL: this build has no MPI. */
+int MPI_Finalize(void) __attribute__((weak));
+
+/* End this process without destroying its communicator. */
+static void leave(const char *phase) {
+    if (strcmp(phase, "finalize") == 0)
+        CHECK_EQ(MPI_Finalize(), 0);
+    exit(0);
+}
+
 static void live_and_die(world_rank *me, const char *phase) {
     uint64_t start = hotbed_monotonic_now();
     bool dying = me->rank == DYING_RANK;
+    bool leaves = strcmp(phase, "exit") == 0 || strcmp(phase, "finalize") == 0;
     world_bytes send = world_alloc(me, BYTES), recv = world_alloc(me, BYTES);
-    if (strcmp(phase, "idle") == 0 && dying)
+    if ((strcmp(phase, "idle") == 0 || strcmp(phase, "forget") == 0) && dying)
         die(NULL);
     if (strcmp(phase, "before") == 0) { /* the others run an operation, rank 1 does not */
         CHECK_OK(barrier(me));
@@ -72,9 +84,14 @@ static void live_and_die(world_rank *me, const char *phase) {
             if (hotbed_comm_barrier(me->comm, me->stream) == HOTBED_OK && i == 25 && dying)
                 CHECK_OK(hotbed_stream_call(me->stream, die, NULL));
     exchange(me, &send, &recv);
+    if (dying && leaves) {
+        CHECK_OK(hotbed_stream_sync(me->stream));
+        leave(phase);
+    }
     if (strcmp(phase, "middle") == 0 && dying)
-        die(NULL); /* while its stream runs the operation */
-    (void)!hotbed_stream_sync(me->stream);
+        die(NULL);                                   /* while its stream runs the operation */
+    if (hotbed_stream_sync(me->stream) != HOTBED_OK) /* operations have numbers from 1 */
+        CHECK(strstr(hotbed_last_error(), "operation 0") == NULL);
     if (strcmp(phase, "end") == 0) { /* after the communicator is destroyed */
         hotbed_comm_destroy(me->comm);
         if (dying)
@@ -88,6 +105,13 @@ static void live_and_die(world_rank *me, const char *phase) {
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
     CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
     CHECK_EQ(fault.rank, DYING_RANK);
+    if (leaves || strcmp(phase, "forget") == 0) {
+        /* Over sockets only this passes the cause on; a process that just ends may be blamed. */
+        if (hotbed_comm_transport(me->comm) == HOTBED_TRANSPORT_SOCKETS)
+            hotbed_comm_destroy(me->comm);
+        say(me->rank, "left");
+        leave(phase); /* must end, although a rank is gone */
+    }
     hotbed_comm_destroy(me->comm);
     world_free(&send);
     world_free(&recv);

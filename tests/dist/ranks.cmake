@@ -3,6 +3,9 @@
 add_executable(comm_death comm_death.c)
 target_link_libraries(comm_death PRIVATE hotbed_test_world hotbed_testable hotbed_flags)
 set(death_phases create idle before between middle end)
+# Phases in which ranks end without destroying their communicators.
+set(leave_phases_mpi exit finalize forget)
+set(leave_phases_tcp exit)
 
 # Add an entry for a program that runs as several ranks.  The environment is part of the command, so that the command
 # can be run by hand and under a tool.
@@ -36,13 +39,13 @@ if(open_mpi)
     list(APPEND environment ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0)
   endif()
   foreach(ranks IN ITEMS 2 3 4)
-    foreach(program IN ITEMS test_comm test_comm_fail test_comm_next test_sharded test_sharded_context
-                             test_sharded_growth test_balance ${checkpoints})
+    foreach(program IN ITEMS test_comm test_comm_fail test_comm_next test_sharded test_sharded_agree
+                             test_sharded_context test_sharded_growth test_balance ${checkpoints})
       add_ranks_test(${program}.mpi${ranks} host "${environment}" ${mpirun} -n ${ranks}
                      $<TARGET_FILE:${program}>)
     endforeach()
   endforeach()
-  foreach(phase IN LISTS death_phases)
+  foreach(phase IN LISTS death_phases leave_phases_mpi)
     add_ranks_test(comm_death.${phase} host "${environment}" ${CMAKE_CURRENT_SOURCE_DIR}/comm_death.sh
                    ${phase} 3 300 ${mpirun} --enable-recovery -n 3 $<TARGET_FILE:comm_death>)
   endforeach()
@@ -51,12 +54,12 @@ endif()
 set(environment HOTBED_TEST_TRANSPORT=sockets)
 set(launch ${CMAKE_CURRENT_SOURCE_DIR}/launch.sh)
 foreach(ranks IN ITEMS 2 3)
-  foreach(program IN ITEMS test_comm test_comm_fail test_comm_next test_sharded test_sharded_context
-                           test_balance ${checkpoints})
+  foreach(program IN ITEMS test_comm test_comm_fail test_comm_next test_sharded test_sharded_agree
+                           test_sharded_context test_balance ${checkpoints})
     add_ranks_test(${program}.tcp${ranks} host "${environment}" ${launch} ${ranks} $<TARGET_FILE:${program}>)
   endforeach()
 endforeach()
-foreach(phase IN LISTS death_phases)
+foreach(phase IN LISTS death_phases leave_phases_tcp)
   add_ranks_test(comm_death.tcp.${phase} host "${environment}" ${CMAKE_CURRENT_SOURCE_DIR}/comm_death.sh
                  ${phase} 3 300 ${launch} 3 $<TARGET_FILE:comm_death>)
 endforeach()

@@ -42,6 +42,15 @@ static void check_failed(world_rank *me, hotbed_comm_reason reason, int32_t rank
     CHECK_OK(hotbed_stream_sync(me->stream)); /* the stream itself has not failed */
 }
 
+/* The failure's text names the operation, which was a barrier, and not only its number.  NCCL's marks
+ * have only the number. */
+static void check_title(const world_rank *me) {
+    hotbed_comm_fault fault = {0};
+    CHECK_OK(hotbed_comm_failure(me->comm, &fault));
+    if (hotbed_comm_transport(me->comm) != HOTBED_TRANSPORT_NCCL)
+        CHECK(strstr(fault.text, ", barrier with tag 0: rank ") != NULL);
+}
+
 /* Run a few exchanges without failures first, so that the failure comes in the middle of a job.
  * Returns COMM if another rank has already gone on and failed the communicator. */
 static hotbed_status warm_up(world_rank *me) {
@@ -147,6 +156,7 @@ static void leave_body(world_rank *me) {
         status = hotbed_stream_sync(me->stream);
     CHECK_EQ(status, HOTBED_ERR_COMM);
     check_failed(me, HOTBED_COMM_LEFT, (int32_t)culprit(me));
+    check_title(me);
 }
 
 static void a_rank_that_leaves_is_noticed(hotbed_backend backend) {
@@ -190,6 +200,7 @@ static void late_body(world_rank *me) {
         CHECK_EQ(status, HOTBED_ERR_COMM);
     }
     check_failed(me, HOTBED_COMM_DEADLINE, nccl ? -1 : (int32_t)absent(me));
+    check_title(me);
 }
 
 static void a_missing_rank_runs_into_the_deadline(hotbed_backend backend) {

@@ -89,13 +89,13 @@ static void meet_body(rank *me) {
         return;
     }
     uint64_t until = in_seconds(20);
-    while (!hotbed_link_left(me->link, me->comm, last, 8) && hotbed_monotonic_now() < until)
+    while (!hotbed_link_left(me->link, me->comm, last, 8, NULL) && hotbed_monotonic_now() < until)
         hotbed_link_poll(me->link, me->comm, 10);
     hotbed_comm_fault fault;
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
     CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
     CHECK_EQ(fault.rank, last);
-    CHECK(!hotbed_link_left(me->link, me->comm, last, 7)); /* that operation it completed */
+    CHECK(!hotbed_link_left(me->link, me->comm, last, 7, NULL)); /* that operation it completed */
     CHECK(!hotbed_link_close(me->link, me->comm, 8));
 }
 
@@ -129,7 +129,7 @@ static void *watch_main(void *argument) {
         hotbed_link_poll(me->link, me->comm, 1);
         left = true;
         for (uint32_t p = 1; p < me->size; p++)
-            left = left && hotbed_link_left(me->link, me->comm, p, 1);
+            left = left && hotbed_link_left(me->link, me->comm, p, 1, NULL);
     }
     CHECK(left);
     return NULL;
@@ -143,7 +143,7 @@ static void two_threads_body(rank *me) {
             hotbed_link_poll(me->link, me->comm, 0);
         (void)pthread_barrier_wait(&all_know);
         uint64_t until = in_seconds(20);
-        while (!hotbed_link_left(me->link, me->comm, me->size - 1, 1) &&
+        while (!hotbed_link_left(me->link, me->comm, me->size - 1, 1, NULL) &&
                hotbed_monotonic_now() < until)
             hotbed_link_poll(me->link, me->comm, 0);
         CHECK_EQ(pthread_join(watcher, NULL), 0);
@@ -194,7 +194,7 @@ static void pass_on_body(rank *me) {
     uint64_t until = in_seconds(20);
     while (!hotbed_comm_has_failed(me->comm) && hotbed_monotonic_now() < until) {
         hotbed_link_poll(me->link, me->comm, 10);
-        (void)hotbed_link_left(me->link, me->comm, 1, 42);
+        (void)hotbed_link_left(me->link, me->comm, 1, 42, NULL);
     }
     hotbed_comm_fault fault;
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
@@ -209,6 +209,12 @@ static void a_leaving_rank_passes_the_cause_on(hotbed_backend backend) {
     run_ranks(RANKS, pass_on_body);
 }
 
+static void check_says(const char *text) {
+    if (strstr(hotbed_last_error(), text) == NULL)
+        printf("%s\nlacks: %s\n", hotbed_last_error(), text);
+    CHECK(strstr(hotbed_last_error(), text) != NULL);
+}
+
 /* A missing rank is an error within the deadline, at rank 0 and at the others. */
 static void a_rendezvous_has_a_deadline(hotbed_backend backend) {
     (void)backend;
@@ -218,9 +224,64 @@ static void a_rendezvous_has_a_deadline(hotbed_backend backend) {
     CHECK_OK(hotbed_link_listen(0, &listener, &place));
     uint64_t soon = hotbed_monotonic_now() + 50000000U;
     CHECK_STATUS(hotbed_link_open(0, 2, &place, listener, NULL, 0, soon, &link), HOTBED_ERR_COMM);
+    char expected[400];
+    (void)snprintf(
+        expected, sizeof expected, " s for rank 1 at %s:%u; check that", place.machine, place.port);
+    check_says("rank 0 of 2 waited ");
+    check_says(expected);
     soon = hotbed_monotonic_now() + 50000000U; /* no rank listens there any more */
     CHECK_STATUS(hotbed_link_open(1, 2, &place, -1, NULL, 0, soon, &link), HOTBED_ERR_COMM);
+    check_says("rank 1 of 2 waited ");
+    check_says(" s for rank 0 at ");
     CHECK(link == NULL);
+}
+
+typedef struct early_rank {
+    hotbed_link_place place;
+    char text[1024];
+} early_rank;
+
+static void *early_main(void *argument) {
+    early_rank *me = argument;
+    hotbed_link *link = NULL;
+    CHECK_STATUS(
+        hotbed_link_open(1, 4, &me->place, -1, NULL, 0, in_seconds(20), &link), HOTBED_ERR_COMM);
+    (void)snprintf(me->text, sizeof me->text, "%s", hotbed_last_error());
+    return NULL;
+}
+
+/* Ranks 0 and 1 of 4 come to the place that the environment gives.  Rank 1 learns from rank 0 which
+ * ranks are missing, and does not wait for its own, later deadline. */
+static void the_missing_ranks_are_named(hotbed_backend backend) {
+    (void)backend;
+    char expected[200];
+    for (uint64_t ms = 250;; ms *= 2) { /* until rank 1 comes within rank 0's deadline */
+        early_rank one = {.text = ""};
+        hotbed_link_place place = {.hosts = {"127.0.0.1"}};
+        int listener = -1;
+        hotbed_link *link = NULL;
+        pthread_t thread;
+        CHECK_OK(hotbed_link_listen(0, &listener, &one.place));
+        place.port = one.place.port;
+        one.place = place;
+        CHECK_EQ(pthread_create(&thread, NULL, early_main, &one), 0);
+        uint64_t until = hotbed_monotonic_now() + ms * 1000000U;
+        CHECK_STATUS(
+            hotbed_link_open(0, 4, &place, listener, NULL, 0, until, &link), HOTBED_ERR_COMM);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+        (void)snprintf(
+            expected, sizeof expected,
+            " s for ranks 2, 3 at 127.0.0.1:%u; start all ranks, or check MASTER_ADDR and "
+            "MASTER_PORT",
+            place.port);
+        if (strstr(hotbed_last_error(), " ranks 1, 2, 3 at ") != NULL)
+            continue;
+        check_says("rank 0 of 4 waited ");
+        check_says(expected);
+        CHECK(strncmp(one.text, "rank 1 of 4 waited ", 19) == 0);
+        CHECK(strstr(one.text, expected) != NULL);
+        return;
+    }
 }
 
 /* A port in use is an error that names the port. */
@@ -230,7 +291,8 @@ static void a_port_in_use_is_an_error(hotbed_backend backend) {
     int listener = -1, second = -1;
     CHECK_OK(hotbed_link_listen(0, &listener, &place));
     CHECK_STATUS(hotbed_link_listen(place.port, &second, &again), HOTBED_ERR_COMM);
-    CHECK(strstr(hotbed_last_error(), strerror(EADDRINUSE)) != NULL);
+    check_says(strerror(EADDRINUSE));
+    check_says("choose another MASTER_PORT");
     CHECK_EQ(second, -1);
     hotbed_link_unlisten(listener);
 }
@@ -456,6 +518,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_failure_reaches_all_ranks", a_failure_reaches_all_ranks},
     {"a_leaving_rank_passes_the_cause_on", a_leaving_rank_passes_the_cause_on},
     {"a_rendezvous_has_a_deadline", a_rendezvous_has_a_deadline},
+    {"the_missing_ranks_are_named", the_missing_ranks_are_named},
     {"a_port_in_use_is_an_error", a_port_in_use_is_an_error},
     {"strangers_are_disconnected", strangers_are_disconnected},
     {"a_death_is_seen", a_death_is_seen},

@@ -112,18 +112,15 @@ class ShardedStorage(Storage):
         self._runs_on_threads = device.type == "cuda" and comm.transport == "threads"
         super().__init__(tables, pooling, optimizer, device, seed, output_dtype, max_in_flight, options, check_keys)
         self.lock = comm.lock
-        described = {
-            "tables": [(t.name, t.rows, t.dim, t.dtype, t.features, t.is_hash, t.lower, t.upper) for t in self.tables],
-            "growth and eviction": [(t.evict, t.score, t.most_rows) for t in self.tables],
-            "optimizer": optimizer,
-            "seed": seed,
-            "output_dtype": output_dtype,
-            "max_in_flight": max_in_flight,
-            "sharded": sharded,
-            "options": sorted(options.items()),
-            "check and is_weighted": (check_keys, is_weighted),
-        }
-        self._compare(described)
+        self._compare(
+            {  # what the C library does not compare
+                "features": [t.features for t in self.tables],
+                "max_in_flight": max_in_flight,
+                "sharded": sharded,
+                "options": sorted(options.items()),
+                "check_keys": check_keys,
+            }
+        )
         error: Optional[Exception] = None
         with comm.calls(tag_of(self._number, "creation")):  # with ONE_SIDED creating a context is a collective call
             try:
@@ -162,7 +159,14 @@ class ShardedStorage(Storage):
             growth_every=given.growth_every,
         )
         out = ffi.new("hotbed_sharded **")
-        self.check(lib.hotbed_sharded_create(sharded, self.comm.pointer, self.streams.current(), out))
+        with self.comm.calls(tag_of(self._number, "creation")):  # a collective call
+            try:
+                self.check(lib.hotbed_sharded_create(sharded, self.comm.pointer, self.streams.current(), out))
+            except CommError:
+                raise
+            except HotbedError as error:
+                self.comm.agreed = error  # raised on all ranks
+                raise
         self._sharded = out[0]
         self._c = lib.hotbed_sharded_lookup(out[0], 0)
         weakref.finalize(self, _destroy, self.comm, self._sharded, self.streams.known, [*self.slots, self._eval])

@@ -1,0 +1,343 @@
+/* dist/sharded_agree.c - at creation: whether all ranks have a collection, with equal options.
+ *
+ * A rank describes its options as a text and sends the others a digest of it. Only if digests
+ * differ are two texts exchanged, so that each rank can say which option differs. If a rank's
+ * creation failed, its text is the error. */
+#include "dist/sharded.h"
+
+#include "dist/comm.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* --- the options as a text -------------------------------------------------------------------- */
+
+/* Strings, each with its 0: the name of an option, its value, the next name, and so on. */
+typedef struct writer {
+    char *text; /* NULL: only count */
+    size_t capacity, length;
+} writer;
+
+/* Where the next string goes, and the space that is left there. */
+static char *rest_of(const writer *w, size_t *left) {
+    *left = w->text == NULL ? 0 : w->capacity - w->length;
+    return w->text == NULL ? NULL : w->text + w->length;
+}
+
+/* Write an option, or count its bytes. Its name is `name`, or "`name` of `of` `which`". */
+__attribute__((format(printf, 5, 6))) static void put(
+    writer *w, const char *name, const char *of, const char *which, const char *format, ...) {
+    va_list args;
+    size_t left;
+    char *at = rest_of(w, &left);
+    w->length += of == NULL ? (size_t)snprintf(at, left, "%s", name)
+                            : (size_t)snprintf(at, left, "%s of %s %s", name, of, which);
+    w->length++;
+    at = rest_of(w, &left);
+    va_start(args, format);
+    w->length += (size_t)vsnprintf(at, left, format, args);
+    va_end(args);
+    w->length++;
+}
+
+/* The name of an enumerator; names[] ends with NULL. */
+static const char *name_of(const char *const *names, int value) {
+    int i = 0;
+    while (i < value && names[i] != NULL)
+        i++;
+    return i == value && names[i] != NULL ? names[i] : "unknown";
+}
+
+static const char *const poolings[] = {"none", "sum", "mean", NULL};
+static const char *const overflows[] = {"replay", "report", NULL};
+static const char *const key_types[] = {"i64", "i64", "u64", NULL}; /* 0 is I64 */
+static const char *const kinds[] = {"hash", "static", NULL};
+static const char *const evictions[] = {"never", "lowest", NULL};
+static const char *const scores[] = {"step", "timestamp", "lfu", "custom", "timestamp-lfu", NULL};
+static const char *const insertions[] = {"auto", "plain", "probation", NULL};
+static const char *const admissions[] = {"all", "frequency", "probabilistic", NULL};
+static const char *const initializers[] = {"constant",         "uniform", "normal",
+                                           "truncated normal", "debug",   NULL};
+
+/* The digits that tell the value from every other float. */
+static int digits_of(float value) {
+    char text[32];
+    int digits = 6;
+    while (digits < 9) {
+        (void)snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value)
+            break;
+        digits++;
+    }
+    return digits;
+}
+
+static void put_initializer(
+    writer *w, const char *name, const char *table, const hotbed_initializer *i) {
+    const char *kind = name_of(initializers, (int)i->kind);
+    switch (i->kind) {
+    case HOTBED_INIT_CONSTANT:
+        put(w, name, "table", table, "%s %.*g", kind, digits_of(i->value), (double)i->value);
+        return;
+    case HOTBED_INIT_UNIFORM:
+        put(w, name, "table", table, "%s in [%.*g, %.*g)", kind, digits_of(i->lower),
+            (double)i->lower, digits_of(i->upper), (double)i->upper);
+        return;
+    case HOTBED_INIT_NORMAL:
+        put(w, name, "table", table, "%s, mean %.*g, std %.*g", kind, digits_of(i->mean),
+            (double)i->mean, digits_of(i->std), (double)i->std);
+        return;
+    case HOTBED_INIT_TRUNCATED_NORMAL:
+        put(w, name, "table", table, "%s in [%.*g, %.*g], mean %.*g, std %.*g", kind,
+            digits_of(i->lower), (double)i->lower, digits_of(i->upper), (double)i->upper,
+            digits_of(i->mean), (double)i->mean, digits_of(i->std), (double)i->std);
+        return;
+    case HOTBED_INIT_DEBUG:
+        break;
+    }
+    put(w, name, "table", table, "%s", kind);
+}
+
+static void put_table(writer *w, const hotbed_sharded *c, uint32_t t) {
+    const hotbed_table_options *o = &c->tables[t];
+    const hotbed_sharded_table *info = &c->table_info[t];
+    put(w, "kind", "table", o->name, "%s", name_of(kinds, (int)o->kind));
+    put(w, "dim", "table", o->name, "%u", o->dim);
+    put(w, "dtype", "table", o->name, "%s",
+        hotbed_dtype_name(o->dtype == 0 ? HOTBED_F32 : o->dtype));
+    put(w, "route", "table", o->name, "%s", hotbed_route_name(info->route.kind));
+    put(w, "capacity", "table", o->name, "%" PRIu64, o->capacity);
+    put(w, "max_capacity", "table", o->name, "%" PRIu64, info->max_capacity);
+    put(w, "evict", "table", o->name, "%s", name_of(evictions, (int)o->evict));
+    put(w, "score", "table", o->name, "%s", name_of(scores, (int)o->score));
+    put(w, "insertion", "table", o->name, "%s", name_of(insertions, (int)o->insertion));
+    put_initializer(w, "initializer", o->name, &o->initializer);
+    put_initializer(w, "eval_initializer", o->name, &o->eval_initializer);
+    put(w, "admission", "table", o->name, "%s", name_of(admissions, (int)o->admission));
+    if (o->admission == HOTBED_ADMIT_PROBABILISTIC)
+        put(w, "admission_probability", "table", o->name, "%.*g",
+            digits_of(o->admission_probability), (double)o->admission_probability);
+    if (o->admission != HOTBED_ADMIT_FREQUENCY)
+        return;
+    put(w, "admission_threshold", "table", o->name, "%" PRIu64, o->admission_threshold);
+    put(w, "admission_capacity", "table", o->name, "%" PRIu64,
+        o->admission_capacity == 0 ? o->capacity : o->admission_capacity);
+}
+
+static void put_optimizer(writer *w, const hotbed_optimizer *o) {
+    put(w, "optimizer", NULL, NULL, "%s", o->kind == 0 ? "none" : hotbed_optimizer_name(o->kind));
+    if (o->kind == 0)
+        return;
+    const struct {
+        const char *name;
+        float value;
+    } parameters[] = {
+        {"learning_rate", o->learning_rate},
+        {"beta1", o->beta1},
+        {"beta2", o->beta2},
+        {"eps", o->eps},
+        {"weight_decay", o->weight_decay},
+        {"initial_accumulator", o->initial_accumulator},
+        {"max_gradient", o->max_gradient},
+    };
+    for (size_t i = 0; i < sizeof parameters / sizeof parameters[0]; i++)
+        put(w, parameters[i].name, "optimizer", hotbed_optimizer_name(o->kind), "%.*g",
+            digits_of(parameters[i].value), (double)parameters[i].value);
+}
+
+/* Write all options that decide which rows exist, on which rank, with which values, and the
+ * messages. First come numbers and names, so that equal texts up to an option mean the same
+ * option. Options that have one meaning have one text. */
+static void put_collection(writer *w, const hotbed_sharded *c, const hotbed_storage_options *s) {
+    const hotbed_sharded_options *o = &c->options;
+    char number[16];
+    put(w, "num_tables", NULL, NULL, "%u", c->num_tables);
+    put(w, "num_features", NULL, NULL, "%u", c->num_features);
+    for (uint32_t t = 0; t < c->num_tables; t++) {
+        (void)snprintf(number, sizeof number, "%u", t);
+        put(w, "name", "table", number, "%s", c->tables[t].name);
+    }
+    for (uint32_t f = 0; f < c->num_features; f++) {
+        (void)snprintf(number, sizeof number, "%u", f);
+        put(w, "name", "feature", number, "%s", c->features == NULL ? "not given" : c->features[f]);
+        put(w, "table", "feature", number, "%s", c->tables[c->feature_tables[f]].name);
+    }
+    put(w, "pooling", NULL, NULL, "%s", name_of(poolings, (int)c->pooling));
+    put(w, "key_type", NULL, NULL, "%s", name_of(key_types, (int)s->key_type));
+    put(w, "output_dtype", NULL, NULL, "%s", hotbed_dtype_name(c->output_dtype));
+    put(w, "seed", NULL, NULL, "%" PRIu64, s->seed);
+    put(w, "plan", NULL, NULL, "%s", hotbed_plan_name(o->plan));
+    put(w, "overflow", NULL, NULL, "%s", name_of(overflows, (int)o->overflow));
+    if (c->pooling == HOTBED_POOL_NONE)
+        put(w, "dedup", NULL, NULL, "%s", o->dedup == HOTBED_DEDUP_OFF ? "off" : "on");
+    put(w, "gradient_scale", NULL, NULL, "%.*g", digits_of(o->gradient_scale),
+        (double)o->gradient_scale);
+    put(w, "max_batch_size", NULL, NULL, "%u", o->max_batch_size);
+    put(w, "max_keys", NULL, NULL, "%" PRIu64, o->max_keys);
+    put(w, "capacity", NULL, NULL, "%" PRIu64, c->groups[0].capacity); /* of every group */
+    put(w, "weighted", NULL, NULL, "%s", o->weighted ? "true" : "false");
+    put_optimizer(w, &c->optimizer);
+    for (uint32_t t = 0; t < c->num_tables; t++)
+        put_table(w, c, t);
+}
+
+/* --- the exchange ----------------------------------------------------------------------------- */
+
+/* The first message of each rank. */
+typedef struct summary {
+    int64_t status;         /* of the rank's creation */
+    uint64_t digest, bytes; /* of its text */
+} summary;
+
+/* FNV-1a (Fowler, Noll and Vo). */
+static uint64_t digest_of(const char *text, size_t bytes) {
+    uint64_t digest = 0xcbf29ce484222325U;
+    for (size_t i = 0; i < bytes; i++)
+        digest = (digest ^ (uint8_t)text[i]) * 0x100000001b3U;
+    return digest;
+}
+
+static hotbed_status gather(
+    hotbed_comm *comm, const summary *own, summary *all, hotbed_stream *stream) {
+    hotbed_memory memory;
+    HOTBED_TRY(hotbed_memory_alloc(
+        stream, HOTBED_MEMORY_DEVICE, (comm->size + 1) * sizeof *own, NULL, &memory));
+    summary *device = memory.data;
+    hotbed_status status = hotbed_copy(device, own, sizeof *own, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_comm_all_gather(comm, sizeof *own, device, device + 1, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_copy(all, device + 1, comm->size * sizeof *all, stream);
+    hotbed_status synced = hotbed_stream_sync(stream); /* enqueued work uses the memory */
+    hotbed_memory_free(&memory);
+    return status == HOTBED_OK ? synced : status;
+}
+
+/* Copy the text of rank `root` to all ranks. *out is freed by the caller, and ends with two 0. */
+static hotbed_status fetch(
+    hotbed_comm *comm, uint32_t root, const char *own, uint64_t bytes, hotbed_stream *stream,
+    char **out) {
+    *out = hotbed_new(bytes + 2);
+    if (*out == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the options of rank %u", root);
+    hotbed_memory memory;
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &memory));
+    hotbed_status status = HOTBED_OK;
+    if (comm->rank == root)
+        status = hotbed_copy(memory.data, own, bytes, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_comm_broadcast(comm, root, bytes, memory.data, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_copy(*out, memory.data, bytes, stream);
+    hotbed_status synced = hotbed_stream_sync(stream);
+    hotbed_memory_free(&memory);
+    return status == HOTBED_OK ? synced : status;
+}
+
+/* Return ARGUMENT with the first option in which the texts of ranks 0 and p differ. */
+static hotbed_status fail_difference(
+    const char *first, const char *end, const char *other, uint32_t p) {
+    const char *value = first, *others = other;
+    while (first < end) {
+        value = first + strlen(first) + 1;
+        others = other + strlen(other) + 1;
+        if (strcmp(first, other) != 0 || strcmp(value, others) != 0)
+            break;
+        first = value + strlen(value) + 1;
+        other = others + strlen(others) + 1;
+    }
+    return hotbed_fail(
+        HOTBED_ERR_ARGUMENT,
+        "%.200s is %.200s on rank %u, but %.200s on rank 0; all ranks create a collection with the "
+        "same options",
+        other, others, p, strcmp(first, other) == 0 ? value : "not set");
+}
+
+/* Exchange texts because the summaries show a failure, or different options. Sets *result on all
+ * ranks. Errors: the exchange failed. */
+static hotbed_status explain(
+    hotbed_comm *comm, const summary *all, const char *own, hotbed_stream *stream,
+    hotbed_status *result) {
+    char *texts[2] = {NULL, NULL};
+    uint32_t failed = 0, other = 0;
+    while (failed < comm->size && all[failed].status == HOTBED_OK)
+        failed++;
+    while (other < comm->size && all[other].digest == all[0].digest)
+        other++;
+    hotbed_status status = HOTBED_OK;
+    if (failed < comm->size) {
+        status = fetch(comm, failed, own, all[failed].bytes, stream, &texts[0]);
+        if (status == HOTBED_OK)
+            *result = hotbed_fail(
+                (hotbed_status)all[failed].status,
+                "rank %u cannot create its part of the collection: %s", failed, texts[0]);
+    } else if (other < comm->size) {
+        status = fetch(comm, 0, own, all[0].bytes, stream, &texts[0]);
+        if (status == HOTBED_OK)
+            status = fetch(comm, other, own, all[other].bytes, stream, &texts[1]);
+        if (status == HOTBED_OK)
+            *result = fail_difference(texts[0], texts[0] + all[0].bytes, texts[1], other);
+    }
+    hotbed_delete(texts[0]);
+    hotbed_delete(texts[1]);
+    return status;
+}
+
+static hotbed_status agree(
+    hotbed_comm *comm, const summary *own, const char *text, hotbed_stream *stream,
+    hotbed_status *result) {
+    summary *all = hotbed_new(comm->size * sizeof *all);
+    if (all == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the digests of %u ranks", comm->size);
+    hotbed_status status = gather(comm, own, all, stream);
+    if (status == HOTBED_OK)
+        status = explain(comm, all, text, stream, result);
+    hotbed_delete(all);
+    return status;
+}
+
+/* Describe the options: *out is freed by the caller. */
+static hotbed_status describe(
+    const hotbed_sharded *c, const hotbed_storage_options *storage, writer *out) {
+    put_collection(out, c, storage);
+    out->text = hotbed_new(out->length);
+    if (out->text == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory to describe the options of %u tables", c->num_tables);
+    out->capacity = out->length;
+    out->length = 0;
+    put_collection(out, c, storage);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_sharded_agree(
+    hotbed_comm *comm, const hotbed_sharded *c, const hotbed_storage_options *storage,
+    hotbed_status status, hotbed_stream *stream) {
+    char error[1024] = "";
+    writer described = {.text = NULL};
+    if (comm->size == 1)
+        return status;
+    if (status == HOTBED_OK)
+        status = describe(c, storage, &described);
+    if (status != HOTBED_OK)
+        (void)snprintf(error, sizeof error, "%s", hotbed_last_error());
+    const char *text = status == HOTBED_OK ? described.text : error;
+    const size_t bytes = status == HOTBED_OK ? described.length : strlen(error) + 1;
+    const summary own = {(int64_t)status, digest_of(text, bytes), bytes};
+    hotbed_status result = HOTBED_OK;
+    hotbed_held_fault held = {.fault = {.status = HOTBED_OK}};
+    hotbed_status exchanged = hotbed_stream_hold_fault(stream, &held);
+    if (exchanged == HOTBED_OK)
+        exchanged = agree(comm, &own, text, stream, &result);
+    if (exchanged != HOTBED_OK && hotbed_comm_has_failed(comm))
+        exchanged = hotbed_comm_fail(comm);
+    else if (exchanged != HOTBED_OK) /* the other ranks would wait for this one */
+        hotbed_comm_abort(comm, hotbed_last_error());
+    hotbed_stream_return_fault(stream, &held);
+    hotbed_delete(described.text);
+    if (status != HOTBED_OK)
+        return hotbed_fail(status, "%s", error);
+    return exchanged != HOTBED_OK ? exchanged : result;
+}

@@ -26,6 +26,11 @@ HOTBED_HD uint64_t hotbed_round16(uint64_t bytes) {
     return (bytes + 15) / 16 * 16;
 }
 
+/* Round up to whole lines of a GPU's memory: stores of parts of lines over NVLink are slow. */
+HOTBED_HD uint64_t hotbed_whole_lines(uint64_t bytes) {
+    return (bytes + 127) / 128 * 128;
+}
+
 HOTBED_HD uint64_t hotbed_message_keys_at(hotbed_message_shape shape) {
     return sizeof(hotbed_message_header) +
            hotbed_round16(((uint64_t)shape.rows + 1) * sizeof(uint32_t));

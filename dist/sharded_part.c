@@ -331,7 +331,8 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
         part->row_bytes = hotbed_part_row_bytes(part->sharded);
         part->message_at = context->message_bytes;
         if (fixed && context->world > 1)
-            context->message_bytes += hotbed_message_bytes(shape_of(part), part->group->capacity);
+            context->message_bytes +=
+                hotbed_whole_lines(hotbed_message_bytes(shape_of(part), part->group->capacity));
     }
     size_t bytes = carve_context(context, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &context->memory));

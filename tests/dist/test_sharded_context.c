@@ -503,6 +503,29 @@ static void graphs_of_several_orders_of_features_keep_theirs(hotbed_backend back
     }
 }
 
+static void lines_body(world_rank *me) {
+    sharded_fixture r;
+    sharded_fixture_open(&r, me, me->argument);
+    CHECK_EQ(r.context->message_bytes % 128, 0);
+    for (uint32_t i = 0; i < r.context->num_parts; i++) {
+        const hotbed_part *part = &r.context->parts[i];
+        CHECK_EQ(part->message_at % 128, 0);
+        if (r.context->window != NULL)
+            CHECK_EQ(part->window_asker % 128, 0);
+    }
+    sharded_fixture_close(&r);
+}
+
+static void messages_and_rows_begin_at_lines_of_memory(hotbed_backend backend) {
+    (void)backend;
+    for (uint64_t capacity = 60; capacity < 64; capacity++) {
+        sharded_case c = base;
+        c.plan = sharded_fixture_has_windows() ? HOTBED_PLAN_ONE_SIDED : HOTBED_PLAN_FIXED;
+        c.capacity = capacity;
+        sharded_fixture_run(2, lines_body, &c);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"an_overflow_is_replayed_whole", an_overflow_is_replayed_whole},
     {"a_reported_overflow_is_empty_everywhere", a_reported_overflow_is_empty_everywhere},
@@ -514,5 +537,6 @@ const hotbed_test hotbed_tests[] = {
     {"a_step_is_launched_with_other_keys", a_step_is_launched_with_other_keys},
     {"graphs_of_several_orders_of_features_keep_theirs",
      graphs_of_several_orders_of_features_keep_theirs},
+    {"messages_and_rows_begin_at_lines_of_memory", messages_and_rows_begin_at_lines_of_memory},
     {NULL, NULL},
 };

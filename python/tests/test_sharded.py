@@ -382,6 +382,30 @@ def test_ranks_that_load_different_checkpoints(tmp_path, needs_hdf5):
     well(on_threads(body))
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("routes", [1, 2])
+def test_ranks_that_save_to_different_paths(routes, is_async, tmp_path, needs_hdf5):
+    """As when each rank puts its rank or its time into the name."""
+
+    def body(comm):
+        ebc, saved = pooled(comm, configs=tables()[:routes]), checkpoint.Increments()
+        save = saved.async_save if is_async else saved.save
+        with pytest.raises(hotbed.ArgumentError, match=r"rank 1 saves to '.*/c1', rank 0 to '.*/c0'"):
+            save(tmp_path / f"c{comm.rank}", ebc)
+        with pytest.raises(hotbed.HotbedError, match=r"step.* 1 .*0|step.* 0 .*1"):
+            saving = save(tmp_path / "c", ebc, step=comm.rank)
+            saving.wait()
+        assert saved.paths == []
+        same = tmp_path / "c" if comm.rank == 0 else tmp_path / ".." / tmp_path.name / "c"
+        saving = save(same, ebc)  # the communicator goes on
+        if is_async:
+            saving.wait()
+        return len(saved.paths)
+
+    assert well(on_threads(body)) == [1, 1]
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
 def test_ranks_save_together_while_they_train(tmp_path, needs_hdf5):
     def save(comm):
         ebc, saved = pooled(comm), checkpoint.Increments()

@@ -177,6 +177,11 @@ class ShardedStorage(Storage):
         """The name of its directory in a checkpoint of several storages."""
         return self._label
 
+    @property
+    def share(self) -> Tuple[int, int]:
+        """Return this rank and the number of ranks that share the rows."""
+        return self.comm.rank, self.comm.size
+
     def join(self, options: Any, keep: List[Any]) -> None:
         """Set the communicator and the share in the options of a checkpoint."""
         options.comm = self.comm.pointer
@@ -411,8 +416,8 @@ class ShardedStorage(Storage):
             return super().keys(table)
         return torch.arange(self.num_rows(table), device="cpu") + self.comm.rank * int(self._routes[table].block)
 
-    def _mine(self, table: int, keys: torch.Tensor) -> torch.Tensor:
-        """Return a mask ``[n]``, bool on the CPU, of the keys that belong to this rank."""
+    def owners(self, table: int, keys: torch.Tensor) -> torch.Tensor:
+        """Return the ranks to which keys belong, ``[n]`` int32 on the CPU."""
         keys = keys.to(device="cpu", dtype=torch.int64).contiguous()
         described = self.tables[table]
         if not described.is_hash and keys.numel() > 0 and not 0 <= int(keys.min()) <= int(keys.max()) < described.rows:
@@ -423,7 +428,11 @@ class ShardedStorage(Storage):
         ranks = torch.empty(keys.shape[0], dtype=torch.int32, device="cpu")
         data, out = ffi.cast("uint64_t *", keys.data_ptr()), ffi.cast("uint32_t *", ranks.data_ptr())
         lib.hotbed_route_ranks(self._route(table), keys.shape[0], data, out)
-        return ranks == self.comm.rank
+        return ranks
+
+    def _mine(self, table: int, keys: torch.Tensor) -> torch.Tensor:
+        """Return a mask ``[n]``, bool on the CPU, of the keys that belong to this rank."""
+        return self.owners(table, keys) == self.comm.rank
 
     def _local(self, table: int, keys: torch.Tensor) -> torch.Tensor:
         """Return the keys as the lookup stores them."""

@@ -237,10 +237,26 @@ class _Collection(torch.nn.Module):
         storage, number = self._find(table)
         return storage.rows(number, keys, ["weight"])["weight"]
 
-    def set_rows(self, table: str, keys: torch.Tensor, rows: torch.Tensor) -> None:
-        """Insert or overwrite the rows ``[n, embedding_dim]`` of ``[n]`` distinct keys; skip keys of other ranks."""
+    def set_rows(self, table: str, keys: torch.Tensor, rows: torch.Tensor, fill: bool = False) -> None:
+        """Insert or overwrite the rows of some keys; with several ranks, skip keys of other ranks.
+
+        A new key gets the score of a key of the last batch, or a count of 1.  In a table that evicts it replaces the
+        key with the lowest score among its candidate slots, but not a key of the same call.
+
+        Args:
+            table: name of the table.
+            keys: ``[n]``, distinct.
+            rows: ``[n, embedding_dim]``.
+            fill: the call fills a table, for example with the rows of a checkpoint: it uses every slot, so the rows of
+                a full table fit into a table of the same size.  In a table that evicts, a new key then replaces only
+                keys with lower scores, and a ``UserWarning`` says how many rows did not fit.
+
+        Raises:
+            FullError: a hash table has no slot for a key; a table that evicts raises it only without ``fill``.
+            KeyRangeError: a static table has no such key.
+        """
         storage, number = self._find(table)
-        storage.set_rows(number, keys, {"weight": rows})
+        storage.set_rows(number, keys, {"weight": rows}, fill)
 
     def stats(self, table: str) -> Dict[str, int]:
         """Return this rank's counters of a table since its creation: keys, uniques, hits, inserts, evictions, ..."""

@@ -49,9 +49,9 @@ _WORDS = (
     ),
     (
         "all rows it could replace are in use",
-        "all rows it could replace are in use by forwards that wait for their backward, or were set by this call; use "
-        "a num_embeddings of twice the distinct keys of these batches, and call cancel() after forwards without "
-        "backward, or run them under torch.no_grad()",
+        "all rows it could replace are in use by forwards that wait for their backward, or were set by this call, "
+        "which then needs fill=True; use a num_embeddings of twice the distinct keys of these batches, and call "
+        "cancel() after forwards without backward, or run them under torch.no_grad()",
     ),
 )
 

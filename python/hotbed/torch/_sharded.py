@@ -7,7 +7,6 @@ thus one lookup.  Rows are handled as on a single rank, except that a static tab
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 import weakref
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -283,19 +282,13 @@ class ShardedStorage(Storage):
             raise CommError(self.comm.reason()) from None
 
     def _said(self, error: HotbedError) -> str:
-        """Replace a static table's local row number in the text of a fault by the key."""
-        found = re.match(r"table ([\w.-]+): key (\d+) is not in", str(error))
-        numbers = [n for n, table in enumerate(self.tables) if found and table.name == found[1] and not table.is_hash]
-        if found is None or not numbers:
-            said = super()._said(error)
-            if "the collection takes up to" in said:
-                said += ": raise max_batch_size and max_keys of ShardedOptions on all ranks"
-            if "have no windows" in said:
-                said += ", which Plan.ONE_SIDED needs: use Plan.FIXED"
-            return said
-        t = numbers[0]
-        key = int(lib.hotbed_route_key(self._route(t), self.comm.rank, int(found[2])))
-        return f"table {self.tables[t].name!r}: key {key} is not in [0, {self.tables[t].rows})"
+        """Replace names of the C library, also of sharded collections, in an error's text."""
+        said = super()._said(error)
+        if "the collection takes up to" in said:
+            said += ": raise max_batch_size and max_keys of ShardedOptions on all ranks"
+        if "have no windows" in said:
+            said += ", which Plan.ONE_SIDED needs: use Plan.FIXED"
+        return said
 
     def prefetch(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int

@@ -621,23 +621,21 @@ static void ranks_that_save_to_different_paths_are_refused(hotbed_backend backen
     hotbed_stream *stream = NULL;
     static ranks r;
     ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
-    char longer[1024], elsewhere[1024], same[1024];
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
     const char *directory = sample_directory(), *path = sample_path("step-1");
-    snprintf(longer, sizeof longer, "%s/step-10", directory);
-    snprintf(elsewhere, sizeof elsewhere, "%s/other/step-1", directory);
-    snprintf(same, sizeof same, "%s/.//step-1/", directory);
-    const char *other = sample_path("other");
+    const char *other = sample_path("other"), *same = sample_path(".//step-1/");
+    const char *odd[] = {
+        sample_path("step-10"), sample_path("step-2"), sample_path("other/step-1")};
     CHECK(mkdir(other, 0700) == 0);
     ranks_create(&r, &shape, 3, stream);
     ranks_fill(&r, 1);
-    for (int i = 0; i < 2; i++) {
-        rank_call odd = {.path = path, .odd_path = i == 0 ? longer : elsewhere, .rank = 1};
-        const rank_call *calls = together(&r, &odd);
+    for (int i = 0; i < 3; i++) {
+        const rank_call model = {.path = path, .odd_path = odd[i], .rank = 1};
+        const rank_call *calls = together(&r, &model);
         for (uint32_t k = 0; k < r.world; k++) {
-            CHECK_EQ(calls[k].status, i == 0 ? HOTBED_ERR_ARGUMENT : HOTBED_ERR_IO);
+            CHECK_EQ(calls[k].status, i < 2 ? HOTBED_ERR_ARGUMENT : HOTBED_ERR_IO);
             CHECK_EQ(calls[k].reason, HOTBED_COMM_WELL);
-            CHECK(strstr(calls[k].text, i == 0 ? longer : other) != NULL);
+            CHECK(strstr(calls[k].text, i < 2 ? odd[i] : other) != NULL);
             CHECK(strstr(strstr(calls[k].text, "rank 0"), path) != NULL);
         }
         CHECK_EQ(sample_count_names(directory), 1); /* "other" */

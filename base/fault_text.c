@@ -9,29 +9,39 @@
 
 /* --- names ---------------------------------------------------------------------------------- */
 
+typedef struct named_table {
+    const char *name;
+    hotbed_table_keys keys;
+} named_table;
+
 struct hotbed_table_names {
     uint32_t references; /* atomic */
     uint32_t num;
-    const char *names[]; /* [num]; their text follows */
+    named_table tables[]; /* [num]; the text of the names follows */
 };
 
 hotbed_table_names *hotbed_table_names_create(const void *structs, uint32_t n, size_t stride) {
     size_t bytes = 0;
     for (uint32_t t = 0; t < n; t++)
         bytes += strlen((const char *)structs + t * stride) + 1;
-    hotbed_table_names *names = hotbed_new(sizeof *names + n * sizeof *names->names + bytes);
+    hotbed_table_names *names = hotbed_new(sizeof *names + n * sizeof *names->tables + bytes);
     if (names == NULL)
         return NULL;
     names->references = 1;
     names->num = n;
-    char *text = (char *)(void *)(names->names + n);
+    char *text = (char *)(void *)(names->tables + n);
     for (uint32_t t = 0; t < n; t++) {
         const char *name = (const char *)structs + t * stride;
         const size_t length = strlen(name) + 1;
-        names->names[t] = memcpy(text, name, length);
+        names->tables[t].name = memcpy(text, name, length);
         text += length;
     }
     return names;
+}
+
+void hotbed_table_names_set_keys(
+    hotbed_table_names *names, uint32_t table, const hotbed_table_keys *keys) {
+    names->tables[table].keys = *keys;
 }
 
 void hotbed_table_names_release(hotbed_table_names *names) {
@@ -102,19 +112,32 @@ static void comm_text(hotbed_fault fault, char *text, size_t capacity) {
         blamed);
 }
 
-/* The table of a fault: "table user" or, if several storages may have latched it, "table number 0
- * (user or item)". */
-static void table_text(
-    const hotbed_fault_sources *sources, uint32_t table, char *text, size_t capacity) {
-    const char *found[HOTBED_FAULT_SOURCES_MOST];
+/* Find the tables that may have latched a fault; returns their number. */
+static uint32_t find_tables(
+    const hotbed_fault_sources *sources, const hotbed_fault *fault,
+    const named_table *found[HOTBED_FAULT_SOURCES_MOST]) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < sources->num && !sources->unnamed; i++) {
         const hotbed_table_names *names = sources->names[i];
-        bool fresh = table < names->num;
+        if (fault->table < names->num &&
+            !(fault->what == HOTBED_FAULT_KEY_RANGE && names->tables[fault->table].keys.any))
+            found[n++] = &names->tables[fault->table];
+    }
+    return n;
+}
+
+/* The table of a fault: "table user" or, if several storages may have latched it, "table number 0
+ * (user or item)". */
+static void table_text(
+    const named_table *const *tables, uint32_t num, uint32_t table, char *text, size_t capacity) {
+    const char *found[HOTBED_FAULT_SOURCES_MOST];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < num; i++) {
+        bool fresh = true;
         for (uint32_t k = 0; k < n && fresh; k++)
-            fresh = strcmp(found[k], names->names[table]) != 0;
+            fresh = strcmp(found[k], tables[i]->name) != 0;
         if (fresh)
-            found[n++] = names->names[table];
+            found[n++] = tables[i]->name;
     }
     size_t at = (size_t)snprintf(text, capacity, "table ");
     if (n == 1)
@@ -127,16 +150,40 @@ static void table_text(
             k == n - 1 ? ")" : "");
 }
 
+/* Write a key. One above 2^63 may have been meant as a negative one. */
+static void key_text(uint64_t key, char *text, size_t capacity) {
+    if (key >> 63 != 0)
+        snprintf(text, capacity, "%" PRIu64 " (as int64 %" PRId64 ")", key, (int64_t)key);
+    else
+        snprintf(text, capacity, "%" PRIu64, key);
+}
+
+static void range_text(
+    const hotbed_fault *fault, const hotbed_table_keys *keys, const char *table, char *text,
+    size_t capacity) {
+    const uint64_t row = fault->key;
+    char key[64];
+    if (keys == NULL || keys->world == 0) {
+        key_text(row, key, sizeof key);
+        snprintf(text, capacity, "%s: key %s is not in [0, %" PRIu64 ")", table, key, fault->bound);
+        return;
+    }
+    key_text(
+        row < keys->block ? keys->rank * keys->block + row : row * keys->world + keys->rank, key,
+        sizeof key);
+    snprintf(
+        text, capacity,
+        "%s: key %s, row %" PRIu64 " of rank %" PRIu32 ", is not in [0, %" PRIu64 ")", table, key,
+        row, keys->rank, keys->rows);
+}
+
 void hotbed_fault_describe(
     hotbed_fault fault, const hotbed_fault_sources *sources, char *text, size_t capacity) {
-    char table[HOTBED_FAULT_TEXT_BYTES / 2];
-    char key[64]; /* a key above 2^63 may have been meant as a negative one */
-    table_text(sources, fault.table, table, sizeof table);
-    if (fault.key >> 63 != 0)
-        snprintf(
-            key, sizeof key, "%" PRIu64 " (as int64 %" PRId64 ")", fault.key, (int64_t)fault.key);
-    else
-        snprintf(key, sizeof key, "%" PRIu64, fault.key);
+    const named_table *tables[HOTBED_FAULT_SOURCES_MOST];
+    char table[HOTBED_FAULT_TEXT_BYTES / 2], key[64];
+    const uint32_t n = find_tables(sources, &fault, tables);
+    table_text(tables, n, fault.table, table, sizeof table);
+    key_text(fault.key, key, sizeof key);
     switch ((hotbed_fault_what)fault.what) {
     case HOTBED_FAULT_TABLE_FULL:
         snprintf(
@@ -144,7 +191,7 @@ void hotbed_fault_describe(
             table, key, fault.bound);
         return;
     case HOTBED_FAULT_KEY_RANGE:
-        snprintf(text, capacity, "%s: key %s is not in [0, %" PRIu64 ")", table, key, fault.bound);
+        range_text(&fault, n == 1 ? &tables[0]->keys : NULL, table, text, capacity);
         return;
     case HOTBED_FAULT_OFFSET:
         snprintf(

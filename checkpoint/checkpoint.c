@@ -169,10 +169,22 @@ hotbed_status hotbed_checkpoint_snapshot_put(
     return hotbed_snapshot_put(&config, path, id, snapshot);
 }
 
+static hotbed_status check_increments(const hotbed_checkpoint_load_options *o) {
+    enum { INCREMENTS_MOST = 65535 };
+    if (o->num_increments > INCREMENTS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "checkpoint_load: %" PRIu32 " increments, at most %d",
+            o->num_increments, INCREMENTS_MOST);
+    for (uint32_t i = 0; i < o->num_increments; i++)
+        if (o->increments == NULL || o->increments[i] == NULL)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "checkpoint_load: path of increment %" PRIu32 " is NULL", i);
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
     uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream) {
-    enum { INCREMENTS_MOST = 65535 };
     hotbed_checkpoint_load_options read;
     HOTBED_TRY(check_given("checkpoint_load", "path", path));
     HOTBED_TRY(check_given("checkpoint_load", "storage", storage));
@@ -185,14 +197,10 @@ hotbed_status hotbed_checkpoint_load(
         HOTBED_TRY(hotbed_options_read(
             &read, sizeof read, offsetof(hotbed_checkpoint_load_options, num_increments), options,
             "hotbed_checkpoint_load_options"));
-    HOTBED_TRY(agree(read.comm, check_comm(read.comm, &read.share), stream));
-    if (read.num_increments > INCREMENTS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint_load: %" PRIu32 " increments", read.num_increments);
-    for (uint32_t i = 0; i < read.num_increments; i++)
-        if (read.increments == NULL || read.increments[i] == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "checkpoint_load: path of increment %" PRIu32 " is NULL", i);
+    hotbed_status status = check_increments(&read);
+    if (status == HOTBED_OK)
+        status = check_comm(read.comm, &read.share);
+    HOTBED_TRY(agree(read.comm, status, stream));
     return hotbed_checkpoint_read(&config, path, storage, &read, step, extra, extra_bytes, stream);
 }
 

@@ -69,6 +69,9 @@ typedef struct hotbed_draft {
 hotbed_status hotbed_draft_open(
     const hotbed_io_calls *calls, const char *path, hotbed_checkpoint_id id, hotbed_draft *draft);
 
+/* Return the last part of `path`, without the slashes that follow it; *bytes is its length. */
+const char *hotbed_path_name(const char *path, size_t *bytes);
+
 /* Create the draft's directory. Errors: STATE (the final name exists), IO. */
 hotbed_status hotbed_draft_make(hotbed_draft *draft);
 

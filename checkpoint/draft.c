@@ -11,15 +11,22 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Split off the last part of `path`, ignoring slashes at its end. */
-static hotbed_status split(const char *path, hotbed_draft *draft) {
+const char *hotbed_path_name(const char *path, size_t *bytes) {
     size_t n = strlen(path);
     while (n > 0 && path[n - 1] == '/')
         n--;
     size_t first = n;
     while (first > 0 && path[first - 1] != '/')
         first--;
-    size_t name_bytes = n - first;
+    *bytes = n - first;
+    return path + first;
+}
+
+/* Split off the last part of `path`. */
+static hotbed_status split(const char *path, hotbed_draft *draft) {
+    size_t name_bytes = 0;
+    const char *last = hotbed_path_name(path, &name_bytes);
+    size_t first = (size_t)(last - path), n = first + name_bytes;
     char *text = hotbed_new(n + 4);
     if (text == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a path of %zu bytes", n);
@@ -33,7 +40,7 @@ static hotbed_status split(const char *path, hotbed_draft *draft) {
     while (parent_bytes > 1 && text[parent_bytes - 1] == '/')
         text[--parent_bytes] = '\0';
     char *name = text + parent_bytes + 1;
-    memcpy(name, path + first, name_bytes);
+    memcpy(name, last, name_bytes);
     draft->final_name = name;
     if (name_bytes == 0 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "path '%s' does not end in a name", path);

@@ -12,8 +12,7 @@
 #include <string.h>
 
 enum {
-    BALLOT_BYTES = 1280, /* a multiple of ALIGNMENT; holds any error text */
-    VOTE_BYTES = 64,
+    BALLOT_BYTES = 1792, /* a multiple of ALIGNMENT; holds any error text */
     ROUND_BYTES =
         32 << 20, /* the most that a rank receives in a round, whatever the other ranks send */
     ALIGNMENT = 256,
@@ -34,8 +33,8 @@ static hotbed_status take_part(hotbed_comm *comm, hotbed_status status) {
 
 typedef struct ballot {
     int32_t status;
-    char data[VOTE_BYTES];
-    char text[BALLOT_BYTES - VOTE_BYTES - 4];
+    char data[HOTBED_VOTE_BYTES];
+    char text[BALLOT_BYTES - HOTBED_VOTE_BYTES - 4];
 } ballot;
 
 static hotbed_status gather_ballots(

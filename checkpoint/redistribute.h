@@ -15,8 +15,10 @@
  * Other errors: COMM, MEMORY, DEVICE. */
 hotbed_status hotbed_vote(hotbed_comm *comm, hotbed_status status, hotbed_stream *stream);
 
-/* Report a status as hotbed_vote() does, and copy rank 0's `bytes` bytes, at most 64, to all
- * ranks. */
+enum { HOTBED_VOTE_BYTES = 512 };
+
+/* Report a status as hotbed_vote() does, and copy rank 0's `bytes` bytes, at most HOTBED_VOTE_BYTES,
+ * to all ranks. */
 hotbed_status hotbed_vote_with(
     hotbed_comm *comm, hotbed_status status, void *data, size_t bytes, hotbed_stream *stream);
 

@@ -392,6 +392,43 @@ hotbed_status hotbed_save_commit(
     return status == HOTBED_OK ? status : abort_after(config, path, id, status);
 }
 
+/* A save that rank 0 has begun; sent to the other ranks. */
+typedef struct begun_save {
+    hotbed_checkpoint_id id;
+    char path[HOTBED_VOTE_BYTES - sizeof(hotbed_checkpoint_id)]; /* the end of a longer path */
+} begun_save;
+
+static void copy_path(const char *path, begun_save *to) {
+    size_t bytes = strlen(path), most = sizeof to->path - 1;
+    snprintf(to->path, sizeof to->path, "%s", path + (bytes > most ? bytes - most : 0));
+}
+
+/* Whether two paths end in the same name. Their directories may have different paths on different
+ * ranks. */
+static bool same_name(const char *a, const char *b) {
+    size_t a_bytes = 0, b_bytes = 0;
+    const char *a_name = hotbed_path_name(a, &a_bytes), *b_name = hotbed_path_name(b, &b_bytes);
+    return a_bytes == b_bytes && memcmp(a_name, b_name, a_bytes) == 0;
+}
+
+/* Put the shard of one of several ranks, if its path names the checkpoint that rank 0 has begun. */
+static hotbed_status put_begun(
+    const hotbed_checkpoint_config *config, const char *path, const begun_save *first,
+    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_mark_update *update,
+    hotbed_stream *stream) {
+    begun_save own;
+    copy_path(path, &own);
+    if (!same_name(own.path, first->path))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "path '%s' is not the path of rank 0, '%s'; pass the same path on all ranks", own.path,
+            first->path);
+    hotbed_status status = put_shard(config, path, first->id, storage, options, update, stream);
+    if (status != HOTBED_OK && strcmp(own.path, first->path) != 0) /* another directory? */
+        return hotbed_fail(status, "%s; rank 0 saves to '%s'", hotbed_last_error(), first->path);
+    return status;
+}
+
 /* Save with all ranks of a communicator: rank 0 begins, all ranks write, and rank 0 commits. */
 static hotbed_status write_together(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
@@ -399,18 +436,19 @@ static hotbed_status write_together(
     hotbed_comm *comm = options->comm;
     bool first = hotbed_comm_rank(comm) == 0;
     uint32_t world = hotbed_comm_size(comm);
-    hotbed_checkpoint_id id = {0};
-    hotbed_status status = first ? hotbed_save_begin(config, path, &id) : HOTBED_OK;
+    begun_save from = {.id = {0}};
+    copy_path(path, &from);
+    hotbed_status status = first ? hotbed_save_begin(config, path, &from.id) : HOTBED_OK;
     bool begun = first && status == HOTBED_OK;
-    status = hotbed_vote_with(comm, status, &id, sizeof id, stream);
+    status = hotbed_vote_with(comm, status, &from, sizeof from, stream);
     if (status == HOTBED_OK) {
-        status = put_shard(config, path, id, storage, options, update, stream);
+        status = put_begun(config, path, &from, storage, options, update, stream);
         status = hotbed_vote(comm, status, stream);
     }
     if (status != HOTBED_OK)
-        return begun ? abort_after(config, path, id, status) : status;
+        return begun ? abort_after(config, path, from.id, status) : status;
     if (first)
-        status = hotbed_save_commit(config, path, id, world);
+        status = hotbed_save_commit(config, path, from.id, world);
     return hotbed_vote(comm, status, stream);
 }
 

@@ -231,6 +231,22 @@ static uint64_t capacity_of(const hotbed_sharded *c) {
     return capacity < n ? capacity : n;
 }
 
+/* Have faults name keys, where the lookup stores row numbers. */
+static void describe_keys(const hotbed_sharded *c, const hotbed_group *g) {
+    for (uint32_t t = 0; t < g->num_tables; t++) {
+        const hotbed_sharded_table *info = &c->table_info[g->tables[t]];
+        if (info->local_ids && c->world > 1)
+            hotbed_storage_set_keys(
+                g->lookup, t,
+                &(hotbed_table_keys){
+                    .world = c->world,
+                    .rank = c->rank,
+                    .block = info->route.block,
+                    .rows = info->route.rows,
+                });
+    }
+}
+
 static hotbed_status make_lookup(
     hotbed_sharded *c, hotbed_group *g, const hotbed_storage_options *storage,
     hotbed_stream *stream) {
@@ -261,6 +277,8 @@ static hotbed_status make_lookup(
         o.output_dtype = HOTBED_F32;
     }
     status = hotbed_storage_create(&o, stream, &g->lookup);
+    if (status == HOTBED_OK)
+        describe_keys(c, g);
 done:
     hotbed_delete(tables);
     hotbed_delete(features);

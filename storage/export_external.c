@@ -192,7 +192,9 @@ hotbed_status hotbed_export_external(
         .e = batch,
         .table = &storage->tables[batch->table].view,
     };
+    hotbed_held_fault held; /* of earlier work: stays for the caller's own hotbed_stream_sync() */
     HOTBED_TRY(hotbed_stream_may_wait(stream));
+    HOTBED_TRY(hotbed_stream_hold_fault(stream, &held));
     hotbed_status status = allocate_arrays(&x);
     if (status == HOTBED_OK)
         status = x.table->is_static != 0 ? export_static(&x) : export_hash(&x);
@@ -200,6 +202,7 @@ hotbed_status hotbed_export_external(
     if (status == HOTBED_OK)
         status = hotbed_copy(batch->count, &count, sizeof count, stream);
     hotbed_status synced = hotbed_stream_sync(stream);
+    hotbed_stream_return_fault(stream, &held);
     hotbed_memory_free(&x.device);
     hotbed_delete(x.host);
     return status != HOTBED_OK ? status : synced;

@@ -227,6 +227,9 @@ static hotbed_status create(
     if (storage->names == NULL)
         return hotbed_fail(
             HOTBED_ERR_MEMORY, "no memory for the names of %u tables", storage->num_tables);
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        hotbed_table_names_set_keys(
+            storage->names, t, &(hotbed_table_keys){.any = storage->tables[t].view.is_static == 0});
     if (storage->external != NULL)
         HOTBED_TRY(hotbed_storage_check_external(storage));
     HOTBED_TRY(hotbed_mode_choose(storage, options));

@@ -183,6 +183,11 @@ void hotbed_storage_warn_of_seed(hotbed_storage *storage, uint64_t saved) {
     __atomic_store_n(&storage->load_warned, 1, __ATOMIC_RELEASE);
 }
 
+void hotbed_storage_set_keys(
+    hotbed_storage *storage, uint32_t table, const hotbed_table_keys *keys) {
+    hotbed_table_names_set_keys(storage->names, table, keys);
+}
+
 hotbed_status hotbed_storage_warning(hotbed_storage *storage, char *text, size_t capacity) {
     if (storage == NULL || text == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", storage == NULL ? "storage" : "text");

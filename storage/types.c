@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/stream.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -99,6 +100,18 @@ hotbed_status hotbed_names_check(const void *structs, uint32_t n, size_t stride)
     return status;
 }
 
+/* Values are computed from an f32 probability, which has fewer than five values for all that is more
+ * than 5 standard deviations above the mean. */
+static hotbed_status check_truncated(const hotbed_initializer *i, const char *what) {
+    const double most = 5.0, mean = (double)i->mean, std = (double)i->std;
+    if ((double)i->lower > mean + most * std || (double)i->upper < mean - most * std)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "%s: lower %g to upper %g is more than %g std %g away from mean %g", what,
+            (double)i->lower, (double)i->upper, most, std, mean);
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, const char *what) {
     const hotbed_initializer *i = initializer;
     static const char *const names[] = {"value", "mean", "std", "lower", "upper"};
@@ -116,6 +129,10 @@ hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, co
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "%s: lower %g is not below upper %g", what, (double)i->lower,
                 (double)i->upper);
+        if (!isfinite(i->upper - i->lower))
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "%s: upper %g - lower %g is above %g, the largest f32", what,
+                (double)i->upper, (double)i->lower, (double)FLT_MAX);
         return HOTBED_OK;
     case HOTBED_INIT_NORMAL:
     case HOTBED_INIT_TRUNCATED_NORMAL:
@@ -126,7 +143,7 @@ hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, co
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "%s: lower %g is not below upper %g", what, (double)i->lower,
                 (double)i->upper);
-        return HOTBED_OK;
+        return i->kind == HOTBED_INIT_TRUNCATED_NORMAL ? check_truncated(i, what) : HOTBED_OK;
     }
     return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: unknown kind %d", what, (int)i->kind);
 }

@@ -1,7 +1,10 @@
-/* storage/types.h - checks of names, initializers and optimizers, and their form for kernels. */
+/* storage/types.h - checks of names, initializers and optimizers, their form for kernels, and keys
+ * in the texts of faults. */
 #ifndef HOTBED_STORAGE_TYPES_H
 #define HOTBED_STORAGE_TYPES_H
 
+#include "base/fault_text.h"
+#include "hotbed/storage.h"
 #include "hotbed/types.h"
 #include "storage/init_core.h"
 #include "storage/optimizer_core.h"
@@ -20,6 +23,10 @@ hotbed_status hotbed_name_check(const char *name, uint32_t number);
 /* Check that the names of n structs are distinct. Each struct has `stride` bytes and begins with
  * its name. Errors: ARGUMENT, MEMORY. */
 hotbed_status hotbed_names_check(const void *structs, uint32_t n, size_t stride);
+
+/* Describe the keys of a table for the texts of faults, before any work on it is enqueued. */
+void hotbed_storage_set_keys(
+    hotbed_storage *storage, uint32_t table, const hotbed_table_keys *keys);
 
 /* Check an initializer or an optimizer. `what` names the initializer's owner in error messages.
  * Errors: ARGUMENT. */

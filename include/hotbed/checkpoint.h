@@ -112,19 +112,23 @@ static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *opt
 }
 
 /* Write the storage to the new directory `path`. With options->parent, write only what changed
- * since then. With a communicator, rank 0 names the checkpoint; on the other ranks only the directory
- * that contains `path` is used, and must be the same.
+ * since then.
+ *
+ * With a communicator, all ranks pass the same path: its last part is compared, and what is before
+ * it must lead to the same directory. Step, parent, tables, seed and optimizer must be the same,
+ * too; of `extra`, rank 0's is saved.
  *
  * Synchronous: returns when the checkpoint is on disk under its name. On any error nothing named
  * `path` exists, and the storage is unchanged. (One exception: if the new name cannot be synced to
  * disk and cannot be removed either; the error text then says so.)
- * Errors: ARGUMENT (also: `options` is NULL; `path` is in a checkpoint), STATE (`path` exists;
- * tickets hold pins; the mark does not describe the parent, or the parent has other ranks or
- * routes; a table has a key that its route assigns to another rank, with table, key and both ranks;
- * the stream records a graph), IO (for example no space, with path and reason), CORRUPT (the
- * parent), MEMORY, UNSUPPORTED (a build without HDF5). With a communicator all ranks fail if one
- * does, with its error text, and COMM is possible (a rank is gone). A fault of an earlier call stays
- * latched on the stream; the save does not fail for it. */
+ * Errors: ARGUMENT (also: `options` is NULL; `path` is in a checkpoint; a rank's path has another
+ * last part than rank 0's, with both paths), STATE (`path` exists; tickets hold pins; the mark does
+ * not describe the parent, or the parent has other ranks or routes; a table has a key that its
+ * route assigns to another rank, with table, key and both ranks; ranks differ in step, parent,
+ * tables, seed or optimizer; the stream records a graph), IO (for example no space, with path and
+ * reason), CORRUPT (the parent), MEMORY, UNSUPPORTED (a build without HDF5). With a communicator
+ * all ranks fail if one does, with its error text, and COMM is possible (a rank is gone). A fault
+ * of an earlier call stays latched on the stream; the save does not fail for it. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
     const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
     hotbed_stream *stream);
@@ -141,7 +145,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id);
 
 /* Write the rows of this rank's storage; options->share names the rank. Ranks may call it at the
- * same time. Tables, steps, seeds and optimizers must be the same on all ranks. Synchronous.
+ * same time. Tables, steps, parents, seeds and optimizers must be the same on all ranks. Of `path`,
+ * only the directory that contains it is used. Synchronous.
  * Errors: as hotbed_checkpoint_save(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_put(
     const char *path, hotbed_checkpoint_id id, hotbed_storage *storage,

@@ -80,7 +80,9 @@
  * Results: sums run in a fixed order, so two runs, both backends and any prefetch depth give the
  * same bytes; see hotbed_storage_backward(). This holds while no key is evicted or refused. A pinned
  * row is not evicted, so which key makes way for a new one depends on the prefetch depth, the mode,
- * and the time at which a backward on another stream unpins its rows.
+ * and the time at which a backward on another stream unpins its rows. The same elements are NaN in
+ * every case, but the sign and the payload of a computed NaN depend on the processor and on the
+ * order of the operands of an instruction.
  *
  * Origins: fusion and fused backward are from FBGEMM's table-batched embeddings; hash tables that
  * grow by key, prefetch state and counters from dynamicemb; scored buckets from HierarchicalKV. */

@@ -94,9 +94,11 @@ typedef enum hotbed_initializer_kind {
  * hotbed_table_options. */
 typedef struct hotbed_initializer {
     hotbed_initializer_kind kind;
-    float value;        /* CONSTANT */
-    float mean, std;    /* NORMAL, TRUNCATED_NORMAL; std > 0 */
-    float lower, upper; /* UNIFORM, TRUNCATED_NORMAL; lower < upper */
+    float value;     /* CONSTANT */
+    float mean, std; /* NORMAL, TRUNCATED_NORMAL; std > 0 */
+    /* UNIFORM, TRUNCATED_NORMAL; lower < upper. UNIFORM: upper - lower is finite. TRUNCATED_NORMAL:
+     * some of [lower, upper] is within 5 std of the mean */
+    float lower, upper;
 } hotbed_initializer;
 
 /* --- optimizers ----------------------------------------------------------------------------- */

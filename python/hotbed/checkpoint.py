@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Path = Union[str, "os.PathLike[str]"]
 
 _EXTRA_MOST = 1 << 30
+_PATH_BYTES = 480
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +90,22 @@ def _together(module: Any) -> Iterator[None]:
         raise error
 
 
+def _compare_paths(module: Any, path: Path) -> None:
+    """Raise on all ranks if two ranks save under different names; their paths to the directory may differ."""
+    if module.comm is None:
+        return
+    from hotbed.torch._sharded import gather
+
+    first = module.storages[0]
+    mine = os.fsencode(path)[-_PATH_BYTES:].ljust(_PATH_BYTES, b"\0")
+    every = [os.fsdecode(p.rstrip(b"\0")) for p in gather(module.comm, first.device, first.streams.current(), mine)]
+    for rank, theirs in enumerate(every):
+        if pathlib.Path(theirs).name != pathlib.Path(every[0]).name:
+            raise ArgumentError(
+                f"path: rank {rank} saves to {theirs!r}, rank 0 to {every[0]!r}; pass the same path on all ranks"
+            )
+
+
 class Arena:
     """Memory for the copies that ``async_save()`` makes, allocated once and used by one save at a time.
 
@@ -124,6 +141,7 @@ class Saving:
     ) -> None:
         """See ``async_save()``."""
         _check(module, extra)
+        _compare_paths(module, path)
         self.path = os.fspath(path)
         self._module, self._increments = module, increments
         self._several = module.comm is not None and module.comm.size > 1
@@ -367,6 +385,7 @@ def _options(
 
 def _save(path: Path, module: Any, step: int, extra: bytes, increments: Optional[Increments]) -> None:
     _check(module, extra)
+    _compare_paths(module, path)
     folder = _folder(path, module)
     try:
         for number, (storage, place) in enumerate(_storages(module, folder)):
@@ -389,13 +408,15 @@ def save(path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
 
     Args:
         path: path of a directory that does not exist; it appears under this name only when it is complete and on disk.
+            The same on all ranks.
         module: an ``EmbeddingBagCollection`` or ``EmbeddingCollection``; no forward may wait for its backward, except
             in static tables in one tier.
         step: the training step, which ``load()`` returns.
         extra: the caller's bytes, at most 1 GiB, for example the dense model.  With several ranks, rank 0's are saved.
 
     Raises:
-        StateError: the path exists, or a forward still waits for its backward.
+        ArgumentError: ranks save under different names.
+        StateError: the path exists, a forward still waits for its backward, or ranks save different steps.
         FileError: the files could not be written, for example for lack of space or permission.
         UnsupportedError: the library was built without HDF5.
     """
@@ -416,6 +437,7 @@ def async_save(path: Path, module: Any, step: int = 0, extra: bytes = b"", arena
         arena: memory for the copy; None: allocate as much host memory as the rows and their states take.
 
     Raises:
+        ArgumentError: ranks save under different names.
         StateError: the path exists, or a forward still waits for its backward.
         OutOfMemoryError: the memory for the copy could not be allocated.
         UnsupportedError: the library was built without HDF5.

@@ -101,6 +101,27 @@ def test_rows_that_do_not_fit_are_reported(tmp_path):
         checkpoint.load(tmp_path / "c", table(1000))
 
 
+def test_the_rows_of_a_full_table_are_copied(tmp_path):
+    def table(rows, optimizer):
+        config = ht.EmbeddingConfig(rows, 4, "h", feature_names=["f"], use_virtual_table=True, evict=ht.Evict.LOWEST)
+        return ht.EmbeddingCollection([config], optimizer=optimizer)
+
+    full, keys = table(1000, ht.SGD(lr=0.1)), torch.arange(3000)
+    with pytest.warns(UserWarning, match="of 3000 rows fit"):
+        full.set_rows("h", keys, keys[:, None].repeat(1, 4).float(), fill=True)
+    checkpoint.save(tmp_path / "c", full)
+    saved = checkpoint.read(tmp_path / "c")["h"]
+    rows = torch.from_numpy(saved.keys), torch.from_numpy(saved.weights)
+    with pytest.raises(hotbed.FullError, match="needs fill=True"):
+        table(1000, ht.Adam()).set_rows("h", *rows)
+    other = table(1000, ht.Adam())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other.set_rows("h", *rows, fill=True)
+    assert torch.equal(other.keys("h"), full.keys("h"))
+    assert torch.equal(other.rows("h", rows[0]), rows[1])
+
+
 def test_increments_follow_a_checkpoint(tmp_path):
     first, second, saved = collection(1), collection(2), checkpoint.Increments()
     for i in range(3):

@@ -101,6 +101,34 @@ def test_a_compiled_model_trains_as_an_eager_one(ahead):
     assert results[0] == results[1]
 
 
+def test_converted_keys_are_recognized_without_a_comparison(monkeypatch):
+    """A comparison waits for a GPU, and gives the same; so torch.equal() raises here."""
+
+    def compare(a, b):
+        raise AssertionError("compared")
+
+    tables, offsets = module(), torch.arange(5)
+    wide = torch.arange(8)
+    batches = torch.tensor([1, 2, 3, 4], dtype=torch.int32), torch.tensor([5, 6, 7, 8], dtype=torch.int32), wide[::2]
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "equal", compare)
+        for _ in range(2):
+            for keys in batches:
+                tables.prefetch(keys, offsets)
+            for keys in batches:
+                assert tables(keys.view_as(keys), offsets)[:, 0].tolist() == keys.tolist()
+        tables.prefetch(batches[0], offsets)
+        for other in (batches[0].clone(), batches[1], batches[0].long()):
+            with pytest.raises(AssertionError, match="compared"):
+                tables(other, offsets)
+        batches[0].add_(1)  # in the memory of the prefetch, but not its keys
+        with pytest.raises(AssertionError, match="compared"):
+            tables(batches[0], offsets)
+    with pytest.raises(StateError, match="4 keys or their offsets are not the oldest prefetch's"):
+        tables(batches[0], offsets)
+    assert tables(torch.tensor([1, 2, 3, 4]), offsets)[:, 0].tolist() == [1, 2, 3, 4]
+
+
 def test_a_forward_uses_only_the_batch_that_was_prefetched():
     tables, expected = module(), module()
     one, other, offsets = torch.arange(4), torch.arange(4) + 9, torch.arange(5)

@@ -3,6 +3,7 @@
 Run as a program, this file is one rank: ``test_sharded.py ROLE FOLDER``.
 """
 
+import copy
 import gc
 import os
 import pathlib
@@ -292,6 +293,65 @@ def test_a_state_dict_of_another_rank_is_refused(tmp_path):
     well(on_threads(load, 1))
 
 
+def halves(comm, keys=0):
+    """A static table whose parts have equal shapes, and a hash table unless it has no keys."""
+    configs = [ht.EmbeddingBagConfig(40, DIM, "item", feature_names=["f"])]
+    if keys > 0:
+        configs.append(ht.EmbeddingBagConfig(100, DIM, "user", feature_names=["h"], use_virtual_table=True))
+    ebc = pooled(comm, configs=configs)
+    if keys > 0:
+        ebc.set_rows("user", torch.arange(keys), torch.ones(keys, DIM))
+    return torch.nn.Sequential(ebc)
+
+
+@pytest.mark.parametrize("keys", [0, 64])
+def test_a_state_dict_without_metadata_names_its_rank(keys, tmp_path):
+    """As after a dict comprehension; torch.save() keeps the records of the tensors."""
+
+    def save(comm):
+        model = halves(comm, keys)
+        plain = dict(model.state_dict().items())
+        torch.save(plain, tmp_path / str(comm.rank))
+        for again in (plain, torch.load(tmp_path / str(comm.rank)), copy.deepcopy(plain)):
+            model.load_state_dict(again)
+
+    def load(comm):
+        plain = torch.load(tmp_path / "0")
+        with pytest.raises(RuntimeError, match=f"rows of rank 0 of 2, but this is rank {comm.rank} of {comm.size}; lo"):
+            halves(comm, keys).load_state_dict(plain)
+
+    well(on_threads(save))
+    well(on_threads(lambda comm: load(comm) if comm.rank == 1 else halves(comm, keys)))
+    well(on_threads(load, 1))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("keys", [0, 1, 100])
+def test_copies_of_another_ranks_rows(keys):
+    """Copies have no records: many keys of a hash table show their rank; otherwise there is a warning."""
+    saved = [None] * RANKS
+
+    def save(comm):
+        saved[comm.rank] = {name: part.clone() for name, part in halves(comm, keys).state_dict().items()}
+
+    def load(comm):
+        model, other = halves(comm, min(keys, 1)), saved[1 - comm.rank]
+        if keys == 100:
+            with pytest.raises(RuntimeError, match=f"rows of rank {1 - comm.rank} of 2, but this is rank {comm.rank}"):
+                model.load_state_dict(other)
+            model.load_state_dict(saved[comm.rank])  # its own, without a warning
+        else:
+            with pytest.warns(UserWarning, match=f"has no _metadata .* not rank {comm.rank} of 2"):
+                model.load_state_dict(other)
+
+    well(on_threads(save))
+    for rank in range(RANKS):  # one rank at a time, since threads share the filters of warnings
+        well(on_threads(lambda comm, rank=rank: load(comm) if comm.rank == rank else halves(comm, min(keys, 1))))
+    one = halves(None, max(keys, 1)).state_dict()
+    whole = {name: part.clone() for name, part in one.items()}  # of a single rank: no warning
+    well(on_threads(lambda comm: halves(comm, 1).load_state_dict(whole)))
+
+
 def test_states_of_another_rank_are_refused(tmp_path):
     configs = [ht.EmbeddingBagConfig(40, DIM, "item", feature_names=["f"])]
 
@@ -303,6 +363,9 @@ def test_states_of_another_rank_are_refused(tmp_path):
     def load(comm):
         states = torch.load(tmp_path / "0")
         optimizer = pooled(comm, configs=configs).fused_optimizer
+        if (comm.rank, comm.size) == (1, 2):
+            with pytest.raises(hotbed.ArgumentError, match="table 'item': states of rank 0 of 2, but this is rank 1 "):
+                optimizer.load_state_dict({**states, "share": (1, 2)})
         if (comm.rank, comm.size) == (0, 2):
             optimizer.load_state_dict(states)
             return
@@ -380,6 +443,30 @@ def test_ranks_that_load_different_checkpoints(tmp_path, needs_hdf5):
         assert checkpoint.load(tmp_path / "full1", ebc).step == 1  # the communicator goes on
 
     well(on_threads(body))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("routes", [1, 2])
+def test_ranks_that_save_to_different_paths(routes, is_async, tmp_path, needs_hdf5):
+    """As when each rank puts its rank or its time into the name."""
+
+    def body(comm):
+        ebc, saved = pooled(comm, configs=tables()[:routes]), checkpoint.Increments()
+        save = saved.async_save if is_async else saved.save
+        with pytest.raises(hotbed.ArgumentError, match=r"rank 1 saves to '.*/c1', rank 0 to '.*/c0'"):
+            save(tmp_path / f"c{comm.rank}", ebc)
+        with pytest.raises(hotbed.HotbedError, match=r"step.* 1 .*0|step.* 0 .*1"):
+            saving = save(tmp_path / "c", ebc, step=comm.rank)
+            saving.wait()
+        assert saved.paths == []
+        same = tmp_path / "c" if comm.rank == 0 else tmp_path / ".." / tmp_path.name / "c"
+        saving = save(same, ebc)  # the communicator goes on
+        if is_async:
+            saving.wait()
+        return len(saved.paths)
+
+    assert well(on_threads(body)) == [1, 1]
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
 
 
 def test_ranks_save_together_while_they_train(tmp_path, needs_hdf5):
@@ -516,7 +603,7 @@ def test_a_bad_key_is_named_by_the_rank_that_stores_it():
 
     results = on_threads(body)
     assert isinstance(results[0], hotbed.KeyRangeError)
-    assert str(results[0]) == f"table 'item': key {ROWS + 3} is not in [0, {ROWS})"
+    assert str(results[0]) == f"table 'item': key {ROWS + 3}, row 22 of rank 0, is not in [0, {ROWS})"
     assert isinstance(results[1], hotbed.CommError) and f"key {ROWS + 3}" in str(results[1])
 
 

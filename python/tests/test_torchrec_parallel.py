@@ -166,6 +166,10 @@ def run_mixed(rank):
     rows, states = model.state_dict(), model.fused_optimizer.state_dict()
     assert {"bags.embedding_bags.a.weight", "rows.embeddings.d.weight_id"} <= set(rows)
     assert set(states["state"]["rows.embeddings.d.weight"]["rows"]) == {"exp_avg", "exp_avg_sq", "keys", "clock"}
+    parts = [None] * RANKS
+    torch.distributed.all_gather_object(parts, rows)
+    with pytest.raises(RuntimeError, match=f"rows of rank {1 - rank} of 2, but this is rank {rank}"):
+        model.load_state_dict(parts[1 - rank])
     rows = {name: value.clone() for name, value in rows.items()}
     copied = {
         name: {"rows": {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in state["rows"].items()}}

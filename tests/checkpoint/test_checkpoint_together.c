@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* A call of one rank, on its own thread. */
 typedef struct rank_call {
@@ -29,12 +30,13 @@ typedef struct rank_call {
     bool large;  /* blocks and buckets of the public calls' size */
     bool vote;   /* run the vote alone */
     bool public; /* make the public call */
-    enum { ALL_RIGHT, NO_MARK, OTHER_SHARE } wrong; /* with the options of rank `rank` */
+    /* The error in the options of rank `rank`. */
+    enum { ALL_RIGHT, NO_MARK, OTHER_SHARE, NO_INCREMENT } wrong;
     /* The number, counted over all ranks, of the allocation that fails; 0: none. */
     uint64_t no_memory;
     pthread_barrier_t *ready;
     hotbed_comm_reason reason; /* why the communicator failed */
-    char text[256];
+    char text[1024];
 } rank_call;
 
 static hotbed_status do_call(
@@ -81,6 +83,8 @@ static void run(rank_call *c) {
         save.mark = NULL;
     if (c->wrong == OTHER_SHARE)
         load.share.rank = save.share.rank = 0;
+    if (c->wrong == NO_INCREMENT)
+        load.num_increments = 1;
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
     arm(c);
     c->status = do_call(c, &config, &save, &load, stream);
@@ -612,6 +616,38 @@ static void ranks_that_load_different_checkpoints_are_refused(hotbed_backend bac
     hotbed_stream_destroy(stream);
 }
 
+/* Rank 1 saves under another name or in another directory: all ranks fail, and name both paths. A path that is
+ * only written in another way is the same. */
+static void ranks_that_save_to_different_paths_are_refused(hotbed_backend backend) {
+    (void)backend;
+    hotbed_stream *stream = NULL;
+    static ranks r;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
+    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    const char *directory = sample_directory(), *path = sample_path("step-1");
+    const char *other = sample_path("other"), *same = sample_path(".//step-1/");
+    const char *odd[] = {
+        sample_path("step-10"), sample_path("step-2"), sample_path("other/step-1")};
+    CHECK(mkdir(other, 0700) == 0);
+    ranks_create(&r, &shape, 3, stream);
+    ranks_fill(&r, 1);
+    for (int i = 0; i < 3; i++) {
+        const rank_call model = {.path = path, .odd_path = odd[i], .rank = 1};
+        const rank_call *calls = together(&r, &model);
+        for (uint32_t k = 0; k < r.world; k++) {
+            CHECK_EQ(calls[k].status, i < 2 ? HOTBED_ERR_ARGUMENT : HOTBED_ERR_IO);
+            CHECK_EQ(calls[k].reason, HOTBED_COMM_WELL);
+            CHECK(strstr(calls[k].text, i < 2 ? odd[i] : other) != NULL);
+            CHECK(strstr(strstr(calls[k].text, "rank 0"), path) != NULL);
+        }
+        CHECK_EQ(sample_count_names(directory), 1); /* "other" */
+    }
+    all_good(&r, &(rank_call){.path = path, .odd_path = same, .rank = 1});
+    CHECK_EQ(sample_count_names(directory), 2);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
 /* The checks of a rank's options fail all ranks, with its text, and the communicator stays usable. */
 static void wrong_options_of_a_rank_fail_all(hotbed_backend backend) {
     (void)backend;
@@ -629,8 +665,14 @@ static void wrong_options_of_a_rank_fail_all(hotbed_backend backend) {
         {.path = next, .parent = full, .wrong = NO_MARK},
         {.path = next, .wrong = OTHER_SHARE},
         {.path = full, .load = true, .wrong = OTHER_SHARE},
+        {.path = full, .load = true, .wrong = NO_INCREMENT},
     };
-    for (uint32_t i = 0; i < 3; i++) {
+    static const char *const says[] = {
+        [NO_MARK] = "needs a mark",
+        [OTHER_SHARE] = "share says rank 0 of 2, the communicator 1 of 2",
+        [NO_INCREMENT] = "path of increment 0 is NULL",
+    };
+    for (uint32_t i = 0; i < sizeof models / sizeof *models; i++) {
         rank_call odd = models[i];
         odd.rank = 1;
         odd.public = true;
@@ -638,12 +680,7 @@ static void wrong_options_of_a_rank_fail_all(hotbed_backend backend) {
         for (uint32_t k = 0; k < r.world; k++) {
             CHECK_EQ(calls[k].status, HOTBED_ERR_ARGUMENT);
             CHECK_EQ(calls[k].reason, HOTBED_COMM_WELL);
-            CHECK(
-                strstr(
-                    calls[k].text, odd.wrong == NO_MARK
-                                       ? "needs a mark"
-                                       : "share says rank 0 of 2, the communicator 1 of 2") !=
-                NULL);
+            CHECK(strstr(calls[k].text, says[odd.wrong]) != NULL);
         }
     }
     all_good(&r, &(rank_call){.path = next, .parent = full, .public = true});
@@ -687,6 +724,8 @@ const hotbed_test hotbed_tests[] = {
     {"a_rank_without_memory_fails_all_at_once", a_rank_without_memory_fails_all_at_once},
     {"ranks_that_load_different_checkpoints_are_refused",
      ranks_that_load_different_checkpoints_are_refused},
+    {"ranks_that_save_to_different_paths_are_refused",
+     ranks_that_save_to_different_paths_are_refused},
     {"wrong_options_of_a_rank_fail_all", wrong_options_of_a_rank_fail_all},
     {"a_rank_that_differs_from_the_communicators_is_refused",
      a_rank_that_differs_from_the_communicators_is_refused},

@@ -6,6 +6,8 @@
 #include "storage/storage.h"
 #include "tests/support/fault.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static const sharded_case base = {
@@ -322,6 +324,62 @@ static void a_bad_batch_is_a_fault_of_its_rank(hotbed_backend backend) {
     }
 }
 
+/* Latch a fault for row `row` of a static table, after a row of a hash table of another lookup with the same
+ * number. */
+static void check_row(const sharded_fixture *r, const hotbed_sharded_table *info, uint64_t row) {
+    char expected[128], number[64];
+    world_bytes key = world_alloc(r->me, sizeof row);
+    memcpy(key.host, &row, sizeof row);
+    world_upload(r->me, &key);
+    const uint32_t other = info->lookup == 0 ? 1 : 0;
+    CHECK_OK(hotbed_storage_set_rows(
+        hotbed_sharded_lookup(r->sharded, other), info->table, 1, key.device.data, NULL,
+        r->me->stream));
+    CHECK_OK(hotbed_storage_set_rows(
+        hotbed_sharded_lookup(r->sharded, info->lookup), info->table, 1, key.device.data, NULL,
+        r->me->stream));
+    CHECK_STATUS(hotbed_stream_sync(r->me->stream), HOTBED_ERR_RANGE);
+    const uint64_t named = hotbed_route_key(&info->route, r->me->rank, row);
+    CHECK_EQ(hotbed_route_rank(&info->route, named), r->me->rank);
+    snprintf(number, sizeof number, "%" PRIu64, named);
+    if (named >> 63 != 0)
+        snprintf(
+            number, sizeof number, "%" PRIu64 " (as int64 %" PRId64 ")", named, (int64_t)named);
+    if (r->me->size == 1)
+        snprintf(expected, sizeof expected, ": key %s is not in [0, ", number);
+    else
+        snprintf(
+            expected, sizeof expected,
+            ": key %s, row %" PRIu64 " of rank %u, is not in [0, %" PRIu64 ")", number, row,
+            r->me->rank, info->route.rows);
+    CHECK(strstr(hotbed_last_error(), "table shop") == hotbed_last_error());
+    CHECK(strstr(hotbed_last_error(), expected) != NULL);
+    world_free(&key);
+}
+
+static void bad_row_body(world_rank *me) {
+    sharded_fixture r;
+    sharded_fixture_open(&r, me, me->argument);
+    CHECK_OK(hotbed_stream_sync(me->stream));
+    for (uint32_t t = 0; t < FIXTURE_TABLES; t++) {
+        hotbed_sharded_table info = {.size = sizeof info};
+        CHECK_OK(hotbed_sharded_table_read(r.sharded, t, &info));
+        if (!info.local_ids)
+            continue;
+        const uint64_t rows = hotbed_route_rows(&info.route, me->rank);
+        check_row(&r, &info, rows == 0 ? 1 : rows);
+        check_row(&r, &info, info.route.block + 5);
+        check_row(&r, &info, UINT64_MAX / me->size - 1);
+    }
+    sharded_fixture_free(&r);
+}
+
+/* The lookup stores row numbers, but the text has the key that the caller passed. */
+static void a_fault_names_the_key_of_a_numbered_row(hotbed_backend backend) {
+    (void)backend;
+    sharded_fixture_run(4, bad_row_body, (void *)(uintptr_t)&base);
+}
+
 /* --- allocations fail ----------------------------------------------------------------------- */
 
 static void failing_body(world_rank *me) {
@@ -370,6 +428,7 @@ const hotbed_test hotbed_tests[] = {
     {"views_describe_every_table", views_describe_every_table},
     {"wrong_arguments_are_refused", wrong_arguments_are_refused},
     {"a_bad_batch_is_a_fault_of_its_rank", a_bad_batch_is_a_fault_of_its_rank},
+    {"a_fault_names_the_key_of_a_numbered_row", a_fault_names_the_key_of_a_numbered_row},
     {"creation_survives_no_memory", creation_survives_no_memory},
     {NULL, NULL},
 };

@@ -207,6 +207,14 @@ static void create_refuses_bad_initializers(hotbed_backend backend) {
         {.kind = HOTBED_INIT_TRUNCATED_NORMAL, .std = 1.0F},
         {.kind = HOTBED_INIT_TRUNCATED_NORMAL, .std = 0.0F, .lower = -1.0F, .upper = 1.0F},
         {.kind = HOTBED_INIT_TRUNCATED_NORMAL, .std = 1.0F, .lower = 1.0F, .upper = -1.0F},
+        /* All keys would get one value: NaN becomes `lower`, and probabilities round to 0 or 1. */
+        {.kind = HOTBED_INIT_UNIFORM, .lower = -2e38F, .upper = 2e38F},
+        {.kind = HOTBED_INIT_TRUNCATED_NORMAL,
+         .mean = 1.0F,
+         .std = 0.1F,
+         .lower = 1.6F,
+         .upper = 2.0F},
+        {.kind = HOTBED_INIT_TRUNCATED_NORMAL, .std = 1.0F, .lower = -9.0F, .upper = -6.0F},
     };
     setup s;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -217,6 +225,9 @@ static void create_refuses_bad_initializers(hotbed_backend backend) {
     setup_start(&s, 1, DIM, CAPACITY);
     s.tables[0].initializer.upper = INFINITY;
     refuse_argument(backend, &s, "upper inf is not finite");
+    setup_start(&s, 1, DIM, CAPACITY);
+    s.tables[0].initializer = bad[sizeof bad / sizeof bad[0] - 1];
+    refuse_argument(backend, &s, "lower -9 to upper -6 is more than 5 std 1 away from mean 0");
     setup_start(&s, 1, DIM, CAPACITY);
     s.tables[0].eval_initializer.kind = HOTBED_INIT_NORMAL; /* must be CONSTANT */
     s.tables[0].eval_initializer.std = 1.0F;

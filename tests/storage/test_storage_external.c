@@ -4,6 +4,7 @@
  * tests/support/bad_store.h the store fails, tears, damages or delays each call in turn: no wrong row may be read,
  * and no row may be lost.
  */
+#include "hotbed/export.h"
 #include "storage/external.h"
 #include "tests/storage/fixture.h"
 #include "tests/support/bad_store.h"
@@ -587,6 +588,47 @@ static void calls_on_rows_return_errors_of_the_store(hotbed_backend backend) {
 }
 
 /* A key whose row arrives damaged is refused; later the undamaged row is read. */
+/* An export neither consumes nor returns the fault of an earlier call, whether it succeeds or the store fails. */
+static void an_export_leaves_an_earlier_fault_latched(hotbed_backend backend) {
+    enum { KEYS = 5 };
+    cached_storage b;
+    const uint64_t keys[KEYS] = {3, 1, 4, 15, 9}, none = 77;
+    uint64_t found[KEYS];
+    cached_start(&b, 2, 8, 500);
+    b.s.tables[1].kind = HOTBED_TABLE_STATIC;
+    b.s.tables[1].capacity = 77;
+    cached_open(&b, backend);
+    void *device = fixture_copy(&b.r, keys, sizeof keys);
+    void *bad_key = fixture_copy(&b.r, &none, sizeof none);
+    hotbed_export e;
+    hotbed_export_init(&e);
+    e.slots = KEYS;
+    e.keys = fixture_alloc(&b.r, sizeof found);
+    e.count = fixture_alloc(&b.r, sizeof *e.count);
+    for (int fails = 0; fails < 2; fails++) {
+        CHECK_OK(hotbed_storage_set_rows(b.r.storage, 0, KEYS, device, NULL, b.r.stream));
+        CHECK_OK(hotbed_stream_sync(b.r.stream));
+        CHECK_OK(hotbed_storage_set_rows(b.r.storage, 1, 1, bad_key, NULL, b.r.stream));
+        if (fails == 1)
+            bad_store_next(&b.bad, BAD_FAIL, 1);
+        CHECK_STATUS(
+            hotbed_storage_export(b.r.storage, &e, b.r.stream),
+            fails == 1 ? HOTBED_ERR_IO : HOTBED_OK);
+        CHECK_STATUS(hotbed_stream_sync(b.r.stream), HOTBED_ERR_RANGE);
+        CHECK_OK(hotbed_stream_sync(b.r.stream));
+        if (fails == 0) {
+            uint64_t count = 0;
+            fixture_download(&b.r, &count, e.count, sizeof count);
+            CHECK_EQ(count, KEYS);
+        }
+    }
+    hotbed_storage_destroy(b.r.storage);
+    b.r.storage = NULL;
+    oracle_destroy(b.r.model);
+    b.r.model = NULL;
+    cached_close(&b);
+}
+
 static void a_damaged_row_is_never_served(hotbed_backend backend) {
     cached_storage b;
     test_ticket l;
@@ -841,6 +883,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_store_may_be_unreachable_for_a_while", a_store_may_be_unreachable_for_a_while},
     {"a_torn_batch_is_never_served", a_torn_batch_is_never_served},
     {"calls_on_rows_return_errors_of_the_store", calls_on_rows_return_errors_of_the_store},
+    {"an_export_leaves_an_earlier_fault_latched", an_export_leaves_an_earlier_fault_latched},
     {"a_damaged_row_is_never_served", a_damaged_row_is_never_served},
     {"a_slow_store_blocks_the_stream_but_not_the_caller",
      a_slow_store_blocks_the_stream_but_not_the_caller},

@@ -314,6 +314,22 @@ static void truncated_normal_values_in_a_tail_stay_inside(hotbed_backend backend
     CHECK_NEAR(sum / SAMPLE, 3.1856, 0.002);
 }
 
+/* Bounds that are just accepted give several values. */
+static void the_widest_bounds_give_different_values(hotbed_backend backend) {
+    const hotbed_initializer widest[] = {
+        {.kind = HOTBED_INIT_UNIFORM, .lower = -1.7e38F, .upper = 1.7e38F},
+        {.kind = HOTBED_INIT_TRUNCATED_NORMAL, .std = 1.0F, .lower = 5.0F, .upper = 9.0F},
+        {.kind = HOTBED_INIT_TRUNCATED_NORMAL, .std = 1.0F, .lower = -9.0F, .upper = -5.0F},
+    };
+    for (size_t i = 0; i < sizeof widest / sizeof *widest; i++) {
+        double *values = sample(backend, &widest[i]);
+        qsort(values, SAMPLE, sizeof *values, ascending);
+        CHECK(values[0] >= (double)widest[i].lower);
+        CHECK(values[SAMPLE - 1] <= (double)widest[i].upper);
+        CHECK(values[SAMPLE - 1] - values[0] > 0.1);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"rows_depend_on_seed_table_key_and_element_alone",
      rows_depend_on_seed_table_key_and_element_alone},
@@ -328,5 +344,6 @@ const hotbed_test hotbed_tests[] = {
      truncated_normal_values_have_their_distribution},
     {"truncated_normal_values_in_a_tail_stay_inside",
      truncated_normal_values_in_a_tail_stay_inside},
+    {"the_widest_bounds_give_different_values", the_widest_bounds_give_different_values},
     {NULL, NULL},
 };

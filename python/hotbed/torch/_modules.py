@@ -16,11 +16,12 @@ from hotbed.torch import config as _config
 from hotbed.torch._ops import rows_of
 from hotbed.torch._optimizer import FusedOptimizer
 from hotbed.torch._sharded import ShardedStorage, route_of
-from hotbed.torch._storage import Storage, indices, stack_level
+from hotbed.torch._storage import Storage, indices, of_another_rank, sign, signed, stack_level
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, described
 
 _log = logging.getLogger("hotbed")
 _INT64 = torch.int64
+_KEYS_SURE = 32  # so many keys of a hash table do not belong to one rank by chance
 
 
 class _NoOptimizerError(StateError, AttributeError):
@@ -236,10 +237,26 @@ class _Collection(torch.nn.Module):
         storage, number = self._find(table)
         return storage.rows(number, keys, ["weight"])["weight"]
 
-    def set_rows(self, table: str, keys: torch.Tensor, rows: torch.Tensor) -> None:
-        """Insert or overwrite the rows ``[n, embedding_dim]`` of ``[n]`` distinct keys; skip keys of other ranks."""
+    def set_rows(self, table: str, keys: torch.Tensor, rows: torch.Tensor, fill: bool = False) -> None:
+        """Insert or overwrite the rows of some keys; with several ranks, skip keys of other ranks.
+
+        A new key gets the score of a key of the last batch, or a count of 1.  In a table that evicts it replaces the
+        key with the lowest score among its candidate slots, but not a key of the same call.
+
+        Args:
+            table: name of the table.
+            keys: ``[n]``, distinct.
+            rows: ``[n, embedding_dim]``.
+            fill: the call fills a table, for example with the rows of a checkpoint: it uses every slot, so the rows of
+                a full table fit into a table of the same size.  In a table that evicts, a new key then replaces only
+                keys with lower scores, and a ``UserWarning`` says how many rows did not fit.
+
+        Raises:
+            FullError: a hash table has no slot for a key; a table that evicts raises it only without ``fill``.
+            KeyRangeError: a static table has no such key.
+        """
         storage, number = self._find(table)
-        storage.set_rows(number, keys, {"weight": rows})
+        storage.set_rows(number, keys, {"weight": rows}, fill)
 
     def stats(self, table: str) -> Dict[str, int]:
         """Return this rank's counters of a table since its creation: keys, uniques, hits, inserts, evictions, ..."""
@@ -298,12 +315,12 @@ class _Collection(torch.nn.Module):
             storage, number = self._place[table.name]
             name = f"{prefix}{self._state_name}.{table.name}.weight"
             if storage.is_direct(number):
-                destination[name] = storage.view(number)
+                destination[name] = sign(storage.view(number), self._share())
                 continue
             keys = self.keys(table.name)
             wanted = ["weight", "scores"] if table.is_hash else ["weight"]
             parts = storage.rows(number, keys, wanted)
-            destination[name] = parts["weight"]
+            destination[name] = sign(parts["weight"], self._share())
             if table.is_hash:
                 destination[f"{name}_id"] = keys
                 destination[name[: -len("weight")] + "metadata"] = parts["scores"]
@@ -318,13 +335,9 @@ class _Collection(torch.nn.Module):
         unexpected_keys: List[str],
         error_msgs: List[str],
     ) -> None:
-        rank, world = local_metadata.get("share", (0, 1))
-        if world > 1 and (rank, world) != self._share():
-            here = "{} of {}".format(*self._share())
-            error_msgs.append(
-                f"{prefix}{self._state_name}: rows of rank {rank} of {world}, but this is rank {here}; load the state "
-                "dict that this rank saved, or use hotbed.checkpoint, which loads on any number of ranks"
-            )
+        other = self._find_other_rank(state_dict, prefix, local_metadata)
+        if other is not None:
+            error_msgs.append(f"{prefix}{self._state_name}: rows {of_another_rank(other, self._share())}")
             return
         others: List[str] = []  # keys under the prefix that PyTorch does not know
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, others, error_msgs)
@@ -358,6 +371,50 @@ class _Collection(torch.nn.Module):
             except ArgumentError as error:
                 error_msgs.append(f"{name}: {error}")
         unexpected_keys += [k for k in others if k not in used]
+
+    def _find_other_rank(
+        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Mapping[str, Any]
+    ) -> Optional[Tuple[int, int]]:
+        """Return the other rank that saved a state dict, and the number of ranks; None: this rank, or a single one."""
+        here, names = self._share(), [f"{prefix}{self._state_name}.{table.name}.weight" for table in self._tables]
+        shares = [local_metadata.get("share"), *(signed(state_dict.get(name)) for name in names)]
+        known = [tuple(share) for share in shares if share is not None]
+        if known or here[1] == 1 or "version" in local_metadata:  # a single rank records no share
+            return next((share for share in known if share != here), None)
+        return self._guess_other_rank(state_dict, names)
+
+    def _guess_other_rank(self, state_dict: Mapping[str, Any], names: Sequence[str]) -> Optional[Tuple[int, int]]:
+        """Do the same for a state dict without records: by the number of rows, and by the owners of many keys.
+
+        Issues a warning if the rows may be of another rank.
+        """
+        here, suspect = self._share(), None
+        for table, name in zip(self._tables, names):
+            storage, number = self._place[table.name]
+            assert isinstance(storage, ShardedStorage)
+            if not table.is_hash:
+                rows, shape = storage.num_rows(number), getattr(state_dict.get(name), "shape", ())
+                if rows != table.rows and shape[:1] == (table.rows,):
+                    return None  # all rows
+                suspect = name if rows != table.rows and shape[:1] == (rows,) else suspect
+                continue
+            try:
+                keys = indices(name, state_dict.get(f"{name}_id"))
+            except ArgumentError:  # reported later
+                continue
+            owners = torch.unique(storage.owners(number, keys)).tolist()
+            if len(owners) != 1:
+                continue
+            if keys.numel() >= _KEYS_SURE and route_of(table, storage.sharded) is _config.Route.HASH_ROUND_ROBIN:
+                return None if owners[0] == here[0] else (owners[0], here[1])
+            suspect = name if owners[0] != here[0] else suspect
+        if suspect is not None:
+            warnings.warn(
+                f"{suspect}: the state dict has no _metadata and its tensors are copies, so the rank that saved it is "
+                f"not known; if it is not rank {here[0]} of {here[1]}, wrong rows are loaded",
+                stacklevel=stack_level(),
+            )
+        return None
 
     def _apply(self, fn: Any, recurse: bool = True) -> _Collection:
         to = fn(torch.empty(1, dtype=torch.float32, device=self.device))

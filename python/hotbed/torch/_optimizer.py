@@ -8,26 +8,27 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 import torch
 
 from hotbed.errors import ArgumentError, UnsupportedError
-from hotbed.torch._storage import Storage
+from hotbed.torch._storage import Storage, of_another_rank, sign, signed
 
 
 def table_state(storage: Storage, number: int) -> Dict[str, torch.Tensor]:
     """Return the states of a table's rows by name, ``[rows, width]``, and for a hash table its ``keys``."""
     names = storage.state_names()
     if storage.is_direct(number):
-        return {name: storage.view(number, s) for s, name in enumerate(names)}
-    keys = storage.keys(number)
-    state = dict(storage.rows(number, keys, names))
-    if storage.tables[number].is_hash:
-        state["keys"] = keys
-    return state
+        state = {name: storage.view(number, s) for s, name in enumerate(names)}
+    else:
+        keys = storage.keys(number)
+        state = dict(storage.rows(number, keys, names))
+        if storage.tables[number].is_hash:
+            state["keys"] = keys
+    return {name: sign(part, storage.share) for name, part in state.items()}
 
 
 def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str, torch.Tensor]]) -> None:
     """Restore the states that :func:`table_state` returned.
 
     Raises:
-        ArgumentError: a state is missing, has another shape, or belongs to another optimizer.
+        ArgumentError: a state is missing, has another shape, or belongs to another optimizer or rank.
     """
     names, table = storage.state_names(), storage.tables[number]
     wanted = [*names, "keys"] if names and table.is_hash else names
@@ -39,6 +40,9 @@ def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str,
             f"table {table.name!r}: the state dict has {others} of another optimizer; "
             f"{type(storage.optimizer).__name__} has the states {names}"
         )
+    for share in map(signed, given.values()):
+        if share is not None and share != storage.share:
+            raise ArgumentError(f"table {table.name!r}: states {of_another_rank(share, storage.share)}")
     if names:
         keys = given["keys"] if table.is_hash else storage.keys_of(number, table.name, given[names[0]])
         storage.set_rows(number, keys, {name: given[name] for name in names}, fill=True)
@@ -111,11 +115,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                 raise ArgumentError(f"the state dict of the optimizer has no {kind.__name__} {name!r}")
         rank, world = state_dict.get("share", (0, 1))
         if world > 1 and (rank, world) != self._share:
-            raise ArgumentError(
-                f"the optimizer's states are of rank {rank} of {world}, but this is rank {self._share[0]} of "
-                f"{self._share[1]}; load the state dict that this rank saved, or use hotbed.checkpoint, which loads on "
-                "any number of ranks"
-            )
+            raise ArgumentError(f"the optimizer's states are {of_another_rank((rank, world), self._share)}")
         clocks = state_dict["clocks"]
         if len(clocks) != len(self._storages):
             raise ArgumentError(f"the optimizer has {len(self._storages)} clocks, the state dict {len(clocks)}")

@@ -7,7 +7,6 @@ thus one lookup.  Rows are handled as on a single rank, except that a static tab
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 import weakref
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -181,6 +180,11 @@ class ShardedStorage(Storage):
         """The name of its directory in a checkpoint of several storages."""
         return self._label
 
+    @property
+    def share(self) -> Tuple[int, int]:
+        """Return this rank and the number of ranks that share the rows."""
+        return self.comm.rank, self.comm.size
+
     def join(self, options: Any, keep: List[Any]) -> None:
         """Set the communicator and the share in the options of a checkpoint."""
         options.comm = self.comm.pointer
@@ -282,19 +286,13 @@ class ShardedStorage(Storage):
             raise CommError(self.comm.reason()) from None
 
     def _said(self, error: HotbedError) -> str:
-        """Replace a static table's local row number in the text of a fault by the key."""
-        found = re.match(r"table ([\w.-]+): key (\d+) is not in", str(error))
-        numbers = [n for n, table in enumerate(self.tables) if found and table.name == found[1] and not table.is_hash]
-        if found is None or not numbers:
-            said = super()._said(error)
-            if "the collection takes up to" in said:
-                said += ": raise max_batch_size and max_keys of ShardedOptions on all ranks"
-            if "have no windows" in said:
-                said += ", which Plan.ONE_SIDED needs: use Plan.FIXED"
-            return said
-        t = numbers[0]
-        key = int(lib.hotbed_route_key(self._route(t), self.comm.rank, int(found[2])))
-        return f"table {self.tables[t].name!r}: key {key} is not in [0, {self.tables[t].rows})"
+        """Replace names of the C library, also of sharded collections, in an error's text."""
+        said = super()._said(error)
+        if "the collection takes up to" in said:
+            said += ": raise max_batch_size and max_keys of ShardedOptions on all ranks"
+        if "have no windows" in said:
+            said += ", which Plan.ONE_SIDED needs: use Plan.FIXED"
+        return said
 
     def prefetch(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
@@ -415,8 +413,8 @@ class ShardedStorage(Storage):
             return super().keys(table)
         return torch.arange(self.num_rows(table), device="cpu") + self.comm.rank * int(self._routes[table].block)
 
-    def _mine(self, table: int, keys: torch.Tensor) -> torch.Tensor:
-        """Return a mask ``[n]``, bool on the CPU, of the keys that belong to this rank."""
+    def owners(self, table: int, keys: torch.Tensor) -> torch.Tensor:
+        """Return the ranks to which keys belong, ``[n]`` int32 on the CPU."""
         keys = keys.to(device="cpu", dtype=torch.int64).contiguous()
         described = self.tables[table]
         if not described.is_hash and keys.numel() > 0 and not 0 <= int(keys.min()) <= int(keys.max()) < described.rows:
@@ -427,7 +425,11 @@ class ShardedStorage(Storage):
         ranks = torch.empty(keys.shape[0], dtype=torch.int32, device="cpu")
         data, out = ffi.cast("uint64_t *", keys.data_ptr()), ffi.cast("uint32_t *", ranks.data_ptr())
         lib.hotbed_route_ranks(self._route(table), keys.shape[0], data, out)
-        return ranks == self.comm.rank
+        return ranks
+
+    def _mine(self, table: int, keys: torch.Tensor) -> torch.Tensor:
+        """Return a mask ``[n]``, bool on the CPU, of the keys that belong to this rank."""
+        return self.owners(table, keys) == self.comm.rank
 
     def _local(self, table: int, keys: torch.Tensor) -> torch.Tensor:
         """Return the keys as the lookup stores them."""

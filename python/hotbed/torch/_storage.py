@@ -49,9 +49,9 @@ _WORDS = (
     ),
     (
         "all rows it could replace are in use",
-        "all rows it could replace are in use by forwards that wait for their backward, or were set by this call; use "
-        "a num_embeddings of twice the distinct keys of these batches, and call cancel() after forwards without "
-        "backward, or run them under torch.no_grad()",
+        "all rows it could replace are in use by forwards that wait for their backward, or were set by this call, "
+        "which then needs fill=True; use a num_embeddings of twice the distinct keys of these batches, and call "
+        "cancel() after forwards without backward, or run them under torch.no_grad()",
     ),
 )
 
@@ -208,6 +208,30 @@ def versions(tensors: Sequence[Optional[torch.Tensor]]) -> Optional[Tuple[int, .
         return tuple([t._version for t in tensors if t is not None])
     except RuntimeError:  # an inference tensor
         return None
+
+
+def sign(tensor: torch.Tensor, share: Tuple[int, int]) -> torch.Tensor:
+    """Record in a tensor of a state dict which of several ranks has its rows.
+
+    PyTorch keeps attributes of a tensor in ``torch.save()`` and deep copies, but not in ``clone()``.
+    """
+    if share[1] > 1:
+        tensor._hotbed_share = share  # type: ignore[attr-defined]
+    return tensor
+
+
+def signed(tensor: Any) -> Optional[Tuple[int, int]]:
+    """Return the rank, and the number of ranks, that :func:`sign` recorded in a tensor; None: it has no record."""
+    share: Optional[Tuple[int, int]] = getattr(tensor, "_hotbed_share", None)
+    return share
+
+
+def of_another_rank(share: Tuple[int, int], here: Tuple[int, int]) -> str:
+    """Return the text of the error of a state dict that another rank has saved."""
+    return (
+        "of rank {} of {}, but this is rank {} of {}; load the state dict that this rank saved, or use "
+        "hotbed.checkpoint, which loads on any number of ranks"
+    ).format(*share, *here)
 
 
 def _destroy(storage: Any, streams: Dict[int, Any], slots: List[_Slot], after: Sequence[Callable[[], None]]) -> None:
@@ -381,6 +405,11 @@ class Storage:
     def label(self) -> str:
         """The name of its directory in a checkpoint of several storages."""
         return self.pooling.name.lower()
+
+    @property
+    def share(self) -> Tuple[int, int]:
+        """Return this rank and the number of ranks that share the rows."""
+        return 0, 1
 
     def join(self, options: Any, keep: List[Any]) -> None:
         """Set the communicator and share in options of a checkpoint; one rank has none."""

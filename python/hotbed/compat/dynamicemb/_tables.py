@@ -182,6 +182,8 @@ class Tables(Storage):
             bridge.lay_out([self.info(t) for t in range(len(tables))], lib.hotbed_optimizer_states(kind), dims)
         self.group = optimizer.group if optimizer.hotbed() is not None else None
         self.queue: Deque[int] = collections.deque()
+        #: By slot of a prefetched batch: the caller's keys, from which other int64 keys were made, and their version.
+        self._given: Dict[int, Tuple[torch.Tensor, int]] = {}
 
     def _complete(self, options: Any) -> None:
         if self._bridge is not None:
@@ -228,6 +230,7 @@ class Tables(Storage):
         weights: Optional[torch.Tensor],
         samples: int,
         counts: Optional[torch.Tensor] = None,
+        given: Optional[torch.Tensor] = None,
     ) -> None:
         """Look a batch up ahead; forwards use batches in this order.
 
@@ -237,6 +240,7 @@ class Tables(Storage):
             weights: None.
             samples: number of samples, equal for all features.
             counts: ``[n]`` int32: number of occurrences that each key counts for.
+            given: the caller's keys, of which ``keys`` are made; for :meth:`converted`.
 
         Raises:
             StateError: too many batches wait for their forward.
@@ -247,6 +251,25 @@ class Tables(Storage):
             stream = self.streams.current()
             self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
             self.queue.append(self._prefetch(keys, offsets, weights, samples, stream, counts))
+            if given is not None and given.data_ptr() != keys.data_ptr() and not given.is_inference():
+                self._given[self.queue[-1]] = given, given._version
+
+    def converted(self, keys: torch.Tensor) -> Optional[torch.Tensor]:
+        """Return the int64 keys that the oldest prefetch made of ``keys``; None: of other keys, or they have changed.
+
+        So a forward has the same keys as its prefetch without a comparison, for which it would wait for a GPU.
+        """
+        with self.lock:
+            given, version = self._given.get(self.queue[0], (None, 0)) if self.queue else (None, 0)
+            if given is None or keys.is_inference() or keys._version != version:
+                return None
+            is_same = (
+                keys.data_ptr() == given.data_ptr()
+                and keys.dtype == given.dtype
+                and keys.shape == given.shape
+                and keys.stride() == given.stride()
+            )
+            return self.slots[self.queue[0]].tensors[0] if is_same else None
 
     def _prefetched(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
@@ -270,12 +293,14 @@ class Tables(Storage):
                 "the order of their prefetches, with the same tensors"
             )
         self.queue.popleft()
+        self._given.pop(number, None)
         return number
 
     def cancel(self) -> None:
         """Drop all batches."""
         with self.lock:
             self.queue.clear()
+            self._given.clear()
             super().cancel()
 
     # --- contents -------------------------------------------------------------------------------

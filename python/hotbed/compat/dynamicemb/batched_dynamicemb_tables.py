@@ -335,12 +335,11 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         bags = offsets.numel() - 1
         if bags <= 0 or bags % self.feature_num != 0:
             raise ArgumentError(f"offsets: {bags} bags are no multiple of {self.feature_num} features")
-        if indices.dtype == torch.uint64:
-            keys = indices.view(torch.int64)
-        elif indices.dtype in (torch.int32, torch.int64):
-            keys = indices.to(torch.int64)
-        else:
+        if indices.dtype not in (torch.int32, torch.int64, torch.uint64):
             raise ArgumentError(f"indices: dtype {indices.dtype} is not int64, int32 or uint64")
+        keys = self._hotbed.converted(indices)
+        if keys is None:
+            keys = indices.view(torch.int64) if indices.dtype == torch.uint64 else indices.to(torch.int64)
         return keys.contiguous(), offsets.to(torch.int64).contiguous(), bags // self.feature_num
 
     def forward(
@@ -398,8 +397,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
     ) -> None:
         """Find or create the rows of a batch, and fetch them into device memory; forwards use batches in this order.
 
-        The work goes to PyTorch's current stream; the forward's stream must wait for it.  Pass the same int64 tensors
-        to the forward: if the keys are in other memory, it compares them, and for that waits for the GPU.
+        The work goes to PyTorch's current stream; the forward's stream must wait for it.  Pass the same tensors to the
+        forward: if the keys are in other memory, it compares them, and for that waits for the GPU.
 
         Args:
             indices: as in :meth:`forward`.
@@ -419,10 +418,15 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         if forward_stream is not None and keys.device.type == "cuda":
             keys.record_stream(forward_stream)
             ends.record_stream(forward_stream)
-        self._prefetch(keys, ends, samples, frequency_counters)
+        self._prefetch(keys, ends, samples, frequency_counters, indices)
 
     def _prefetch(
-        self, keys: torch.Tensor, offsets: torch.Tensor, samples: int, counters: Optional[torch.Tensor]
+        self,
+        keys: torch.Tensor,
+        offsets: torch.Tensor,
+        samples: int,
+        counters: Optional[torch.Tensor],
+        given: Optional[torch.Tensor] = None,
     ) -> None:
         counts = None
         if counters is not None:
@@ -430,7 +434,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 raise ArgumentError(f"per_sample_weights: shape {tuple(counters.shape)} is not {tuple(keys.shape)}")
             counts = counters.detach().to(device=keys.device, dtype=torch.int32).contiguous()
         before = self._cache.counts() if self._cache is not None and self._cache.cache_metrics is not None else None
-        self._hotbed.prefetch(keys, offsets, None, samples, counts)
+        self._hotbed.prefetch(keys, offsets, None, samples, counts, given)
         if before is not None:
             assert self._cache is not None and self._cache.cache_metrics is not None
             after = self._cache.counts()

@@ -285,6 +285,14 @@ static void spread(hotbed_comm *comm) {
     hotbed_link_spread(nccl_of(comm)->link, comm); /* the watching thread does the rest */
 }
 
+/* Make the communicator's GPU current, and return the caller's, which is set again later. */
+static int enter_gpu(const nccl_comm *n) {
+    int callers = n->device;
+    (void)cudaGetDevice(&callers);
+    (void)cudaSetDevice(n->device);
+    return callers;
+}
+
 /* --- windows -------------------------------------------------------------------------------- */
 
 static void window_destroy(hotbed_window *base) {
@@ -295,8 +303,11 @@ static void window_destroy(hotbed_window *base) {
         (void)ncclCommWindowDeregister(n->nccl, w->registered);
     pthread_mutex_unlock(&n->submit);
     hotbed_memory_free(&w->parts);
-    if (w->data != NULL)
+    if (w->data != NULL) {
+        int callers = enter_gpu(n);
         (void)ncclMemFree(w->data);
+        (void)cudaSetDevice(callers);
+    }
     hotbed_delete(w);
 }
 
@@ -343,7 +354,10 @@ static uint64_t round_up(uint64_t bytes, uint64_t to) {
 static hotbed_status window_alloc(nccl_comm *n, uint64_t total, nccl_window *w) {
     HOTBED_TRY(hotbed_memory_alloc(
         n->own, HOTBED_MEMORY_DEVICE, n->base.size * sizeof(void *), NULL, &w->parts));
-    if (ncclMemAlloc(&w->data, total) != ncclSuccess) {
+    int callers = enter_gpu(n); /* ncclMemAlloc() allocates on the current GPU */
+    ncclResult_t allocated = ncclMemAlloc(&w->data, total);
+    (void)cudaSetDevice(callers);
+    if (allocated != ncclSuccess) {
         (void)cudaGetLastError();
         w->data = NULL;
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a window of %" PRIu64 " bytes", total);
@@ -436,11 +450,9 @@ static void destroy(hotbed_comm *comm) {
             n->link, comm,
             n->gpu.words == NULL ? 0 : __atomic_load_n(&n->gpu.words->completed, __ATOMIC_ACQUIRE));
     if (n->nccl != NULL) {
-        int current = n->device; /* of the caller, which keeps it */
-        (void)cudaGetDevice(&current);
-        (void)cudaSetDevice(n->device);
+        int callers = enter_gpu(n);
         (void)(hotbed_comm_has_failed(comm) ? ncclCommAbort(n->nccl) : ncclCommDestroy(n->nccl));
-        (void)cudaSetDevice(current);
+        (void)cudaSetDevice(callers);
     }
     hotbed_event_destroy(n->passed);
     hotbed_memory_free(&n->dummy);

@@ -43,6 +43,7 @@ static void tear_down(world_rank *me, setting *s) {
 static void put_body(world_rank *me) {
     setting s = set_up(me);
     CHECK_EQ((uintptr_t)s.args.own % 256, 0);
+    CHECK_EQ(window_device(s.args.own, me->stream), hotbed_stream_device(me->stream));
     world_bytes part = world_alloc(me, (size_t)me->size * WINDOW_WORDS * sizeof(uint64_t));
     world_bytes address = world_alloc(me, sizeof(void *));
     CHECK_OK(hotbed_copy(part.device.data, s.args.own, part.bytes, me->stream));

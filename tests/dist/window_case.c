@@ -30,3 +30,13 @@ hotbed_status window_check(const window_args *args, hotbed_stream *stream) {
     return hotbed_host_launch(
         stream, (uint64_t)args->size * WINDOW_WORDS, WINDOW_WORDS, check, args, sizeof *args);
 }
+
+int window_device(const void *data, const hotbed_stream *stream) {
+#if defined(HOTBED_WITH_CUDA)
+    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
+        return window_device_cuda(data);
+#else
+    (void)data;
+#endif
+    return hotbed_stream_device(stream);
+}

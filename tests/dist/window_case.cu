@@ -19,6 +19,11 @@ hotbed_status window_put_cuda(const window_args *args, hotbed_stream *stream) {
     return hotbed_cuda_launched("put_kernel");
 }
 
+int window_device_cuda(const void *data) {
+    cudaPointerAttributes attributes;
+    return cudaPointerGetAttributes(&attributes, data) == cudaSuccess ? attributes.device : -1;
+}
+
 hotbed_status window_check_cuda(const window_args *args, hotbed_stream *stream) {
     check_kernel<<<2, 128, 0, hotbed_cuda_native(stream)>>>(*args);
     return hotbed_cuda_launched("check_kernel");

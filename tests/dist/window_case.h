@@ -43,6 +43,10 @@ hotbed_status window_check(const window_args *args, hotbed_stream *stream);
 hotbed_status window_put_cuda(const window_args *args, hotbed_stream *stream);
 hotbed_status window_check_cuda(const window_args *args, hotbed_stream *stream);
 
+/* The GPU that has the memory; on the host backend the stream's device. */
+int window_device(const void *data, const hotbed_stream *stream);
+int window_device_cuda(const void *data);
+
 #ifdef __cplusplus
 }
 #endif

@@ -727,10 +727,10 @@ def limits_figure(kinds):
 
 
 def scaling_figure(kinds):
-    documents = [d for d in kinds["exchange"] if d["transport"] == "nccl"]
+    documents = [d for d in kinds["exchange"] if d["transport"] == "nccl" and d["results"][-1]["ranks"] > 1]
     if not documents:
         return None, "No results yet: `hotbed-exchange --transport nccl`."
-    document = documents[-1]
+    document = max(documents, key=lambda d: d["date"])
     alone = next(r for r in document["results"] if r["ranks"] == 1)
     names = [("one_sided_graph", "ONE_SIDED, graph"), ("fixed_graph", "FIXED, graph"), ("two_phase_eager", "TWO_PHASE")]
     groups, best = [], None

@@ -58,7 +58,7 @@ static void check_in_time(uint64_t start) {
 }
 
 /* A program that initialized MPI itself calls it.  NULL: this build has no MPI. */
-int MPI_Finalize(void) __attribute__((weak));
+int MPI_Finalize(void) __attribute__((weak)); /* NOLINT(readability-identifier-naming) */
 
 /* End this process without destroying its communicator. */
 static void leave(const char *phase) {

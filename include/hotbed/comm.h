@@ -49,8 +49,8 @@
  *
  * Failures are final. A communicator fails if a rank called hotbed_comm_abort(), destroyed its
  * communicator or ended its process while other ranks needed it, performed another operation than
- * the other ranks, or did not arrive within the deadline. Then on every other rank, within the deadline and
- * usually immediately:
+ * the other ranks, or did not arrive within the deadline. Then on every other rank, within the
+ * deadline and usually immediately:
  *   - operations in progress end, and operations enqueued behind them do nothing; their output is
  *   undefined;
  *   - hotbed_stream_sync() of a stream with such an operation returns COMM with the reason;

@@ -1,6 +1,6 @@
 """On a GPU: the CPU's bytes, PyTorch's streams, captures, the caller's current device, ranks on one GPU."""
 
-import pathlib
+import gc
 import subprocess
 import sys
 
@@ -226,8 +226,16 @@ def test_a_backward_on_pytorchs_thread_is_refused():
 
 
 def test_one_rank_over_nccl_trains_to_the_rows_of_one_rank(tmp_path):
+    program(one_rank_over_nccl, str(tmp_path))
+
+
+def program(function, *arguments):
+    """Run a function of this file in a process of its own."""
     done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300
+        [sys.executable, __file__, function.__name__, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=300,
     )
     if b"UnsupportedError" in done.stdout:
         pytest.skip(done.stdout.decode().splitlines()[-1])
@@ -235,10 +243,10 @@ def test_one_rank_over_nccl_trains_to_the_rows_of_one_rank(tmp_path):
 
 
 def one_rank_over_nccl(folder):
-    """A program: one rank of a torch.distributed group, which has a communicator of NCCL."""
+    """One rank of a torch.distributed group, which has a communicator of NCCL."""
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 1), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 1), rank=0, world_size=1)
     comm = hotbed.Comm.from_group(device="cuda:0")
     assert (comm.rank, comm.size, comm.transport) == (0, 1, "nccl")
     one = test_sharded.pooled()
@@ -264,5 +272,35 @@ def test_the_current_device_stays():
         assert torch.cuda.current_device() == 0
 
 
+# --- PyTorch's allocator ----------------------------------------------------------------------------
+
+
+def test_tables_are_in_memory_of_pytorchs_allocator():
+    program(tables_in_pytorchs_memory)
+
+
+def tables_in_pytorchs_memory():
+    """Tables come from PyTorch's allocator, train as before, go back to it, and can exhaust it."""
+    ht.use_torch_allocator()
+    batches = [batch(["f", "g", "h"], SAMPLES, ROWS) for _ in range(10)]
+    host = collection("cpu")
+    train(host, batches)
+    before = torch.cuda.memory_allocated()
+    device = collection("cuda")
+    assert torch.cuda.memory_allocated() - before > 2 * 3 * ROWS * DIM * 4  # rows and Adam's states
+    with pytest.raises(hotbed.StateError, match="allocations of cuda memory exist"):
+        ht.use_torch_allocator()
+    train(device, batches)
+    for a, b in zip(rows_of(host), rows_of(device)):
+        assert torch.equal(a, b)
+    del device
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(0.001)
+    with pytest.raises(hotbed.OutOfMemoryError, match=r"no device memory for \d+ bytes"):
+        ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(10_000_000, DIM, "t", feature_names=["f"])], device="cuda")
+
+
 if __name__ == "__main__":
-    one_rank_over_nccl(pathlib.Path(sys.argv[1]))
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -700,6 +700,12 @@ def test_the_fused_optimizer_is_not_pickled_copied_or_extended(tmp_path):
 # --- bad input --------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif("cuda" in hotbed.backends(), reason="the library has GPUs")
+def test_pytorchs_allocator_needs_cuda():
+    with pytest.raises(hotbed.UnsupportedError, match="backend cuda is not in this build"):
+        ht.use_torch_allocator()
+
+
 def kjt_of(values, lengths=(1, 1), **more):
     return ht.KeyedJaggedTensor(["f", "g"], values, lengths=torch.tensor(lengths), **more)
 

@@ -1,5 +1,6 @@
 """PyTorch modules over Hotbed's tables, in TorchRec's words; TorchRec need not be installed."""
 
+from hotbed.torch._memory import use_torch_allocator
 from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection
 from hotbed.torch._optimizer import FusedOptimizer
 from hotbed.torch.config import (
@@ -41,4 +42,5 @@ __all__ = [
     "RowWiseAdagrad",
     "Score",
     "ShardedOptions",
+    "use_torch_allocator",
 ]

@@ -1,6 +1,6 @@
-"""Models of TorchRec under its DistributedModelParallel with Hotbed's tables, on two ranks that gloo connects.
+"""Models of TorchRec under its DistributedModelParallel with Hotbed's tables, on two ranks: CPUs with gloo, or GPUs.
 
-Run as a program, this file is both ranks: ``test_torchrec_parallel.py FOLDER``.
+Run as a program, this file is both ranks: ``test_torchrec_parallel.py FOLDER cpu|cuda``.
 """
 
 import datetime
@@ -107,7 +107,7 @@ def mixed(make_bags=torchrec.EmbeddingBagCollection, make_rows=torchrec.Embeddin
 def train_mixed(model, steps):
     losses = []
     for step in steps:
-        loss = model(batch(step, [torch.distributed.get_rank()]).sparse_features)
+        loss = model(batch(step, [torch.distributed.get_rank()]).sparse_features.to(model.device))
         loss.backward()
         losses.append(mean(loss))
         model.module.top.zero_grad()
@@ -117,18 +117,18 @@ def train_mixed(model, steps):
 # --- what both ranks do -----------------------------------------------------------------------------
 
 
-def run_dlrm(rank):
+def run_dlrm(rank, device):
     """Train with a learning rate that changes."""
     own = dlrm()
     names = list(own.state_dict())
-    model = DistributedModelParallel(own, sharders=sharders(MOST, optimizer=ht.SGD(lr=LR)))
+    model = DistributedModelParallel(own, device=device, sharders=sharders(MOST, optimizer=ht.SGD(lr=LR)))
     optimizer = CombinedOptimizer([model.fused_optimizer, dense_optimizer(model)])
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
     assert len(optimizer.param_groups) == 2
     losses = []
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss, _ = model(batch(step, [rank]))
+        loss, _ = model(batch(step, [rank]).to(device))
         loss.backward()
         optimizer.step()
         schedule.step()
@@ -140,28 +140,28 @@ def run_dlrm(rank):
     return losses, {name: value.clone() for name, value in state.items()}
 
 
-def run_pipeline(rank):
+def run_pipeline(rank, device):
     """Train and evaluate by TorchRec's pipeline."""
-    model = DistributedModelParallel(dlrm(), sharders=sharders(MOST, optimizer=ht.SGD(lr=LR)))
+    model = DistributedModelParallel(dlrm(), device=device, sharders=sharders(MOST, optimizer=ht.SGD(lr=LR)))
     optimizer = CombinedOptimizer([model.fused_optimizer, dense_optimizer(model)])
-    pipeline = TrainPipelineSparseDist(model, optimizer, torch.device("cpu"))
+    pipeline = TrainPipelineSparseDist(model, optimizer, device)
     batches = iter([batch(step, [rank]) for step in range(STEPS)])
     losses = [mean(pipeline.progress(batches)[0]) for _ in range(STEPS)]
     assert model.module.model.sparse_arch.embedding_bag_collection.is_pipelined
     model.eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    evaluation = EvalPipelineSparseDist(model, optimizer, torch.device("cpu"))
+    evaluation = EvalPipelineSparseDist(model, optimizer, device)
     with torch.no_grad():
         losses.append(mean(evaluation.progress(iter([batch(STEPS, [rank])]))[0]))
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     return losses
 
 
-def run_mixed(rank):
+def run_mixed(rank, device):
     """Save, load into another model, and train on."""
     more = {"optimizer": ht.Adam(lr=0.1), "seed": 3}
     meta = torch.device("meta")
-    model = DistributedModelParallel(mixed(device=meta), sharders=sharders(MOST, **more))
+    model = DistributedModelParallel(mixed(device=meta), device=device, sharders=sharders(MOST, **more))
     losses = train_mixed(model, range(3))
     rows, states = model.state_dict(), model.fused_optimizer.state_dict()
     assert {"bags.embedding_bags.a.weight", "rows.embeddings.d.weight_id"} <= set(rows)
@@ -176,7 +176,7 @@ def run_mixed(rank):
         for name, state in states["state"].items()
     }
     losses += train_mixed(model, range(3, STEPS))
-    again = DistributedModelParallel(mixed(device=meta), sharders=sharders(MOST, **more))
+    again = DistributedModelParallel(mixed(device=meta), device=device, sharders=sharders(MOST, **more))
     assert train_mixed(again, [0]) == losses[:1]
     missing, unexpected = again.load_state_dict(rows)  # the dense part, too
     assert not missing and not unexpected
@@ -185,36 +185,36 @@ def run_mixed(rank):
     return losses, len(model.module.bags.keys("b"))
 
 
-def run_options(rank):
+def run_options(rank, device):
     """Sharders with a given communicator, without an optimizer, and with TorchRec's sum of gradients."""
     with pytest.raises(
         hotbed.ArgumentError, match=f"comm= is rank 0 of 1, but the process group's rank is {rank} of 2"
     ):
-        DistributedModelParallel(dlrm(), sharders=sharders(MOST, comm=hotbed.Comm()))
-    comm = hotbed.Comm.from_group()
+        DistributedModelParallel(dlrm(), device=device, sharders=sharders(MOST, comm=hotbed.Comm()))
+    comm = hotbed.Comm.from_group(device=device)
     set_gradient_division(False)
-    model = DistributedModelParallel(dlrm(), sharders=sharders(MOST, optimizer=None, comm=comm))
+    model = DistributedModelParallel(dlrm(), device=device, sharders=sharders(MOST, optimizer=None, comm=comm))
     set_gradient_division(True)
     collection = model.module.model.sparse_arch.embedding_bag_collection
     assert collection.comm is comm and collection.storages[0].sharded.gradient_scale == 1
-    model(batch(0, [rank]))[0].backward()
+    model(batch(0, [rank]).to(device))[0].backward()
     assert not model.fused_optimizer.params
 
 
-def run_own(rank):
+def run_own(rank, device):
     """A model with a collection of hotbed.torch, which stays as it is."""
-    comm = hotbed.Comm.from_group()
+    comm = hotbed.Comm.from_group(device=device)
     sharded = ht.ShardedOptions(SAMPLES, 200, gradient_scale=1 / RANKS)
     tables = dlrm().model.sparse_arch.embedding_bag_collection.embedding_bag_configs()
-    own = ht.EmbeddingBagCollection(tables, optimizer=ht.SGD(lr=LR), comm=comm, sharded=sharded)
+    own = ht.EmbeddingBagCollection(tables, device=device, optimizer=ht.SGD(lr=LR), comm=comm, sharded=sharded)
     own.load_state_dict(dlrm().model.sparse_arch.embedding_bag_collection.state_dict())
-    model = DistributedModelParallel(dlrm(own), sharders=sharders(MOST))
+    model = DistributedModelParallel(dlrm(own), device=device, sharders=sharders(MOST))
     assert model.module.model.sparse_arch.embedding_bag_collection is own
     optimizer = dense_optimizer(model)
     losses = []
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss, _ = model(batch(step, [rank]))
+        loss, _ = model(batch(step, [rank]).to(device))
         loss.backward()
         optimizer.step()
         losses.append(mean(loss))
@@ -224,7 +224,7 @@ def run_own(rank):
 RUNS = {f.__name__: f for f in (run_dlrm, run_pipeline, run_mixed, run_options, run_own)}
 
 
-def main(folder):
+def main(folder, kind):
     torch.set_num_threads(1)
     children = []
     for rank in range(RANKS):
@@ -232,12 +232,16 @@ def main(folder):
         if children[-1] == 0:
             failed = True
             try:
+                device, backend = torch.device(kind), "gloo"
+                if kind == "cuda":
+                    device, backend = torch.device("cuda", rank), "nccl"
+                    torch.cuda.set_device(device)
                 for name, function in RUNS.items():
                     store = torch.distributed.FileStore(f"{folder}/{name}", RANKS)
                     torch.distributed.init_process_group(
-                        "gloo", store=store, rank=rank, world_size=RANKS, timeout=LONGEST
+                        backend, store=store, rank=rank, world_size=RANKS, timeout=LONGEST
                     )
-                    torch.save(function(rank), f"{folder}/{name}.{rank}")
+                    torch.save(function(rank, device), f"{folder}/{name}.{rank}")
                     torch.distributed.destroy_process_group()
                 failed = False
             except BaseException:
@@ -249,14 +253,19 @@ def main(folder):
 # --- what is expected of them -----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
+@pytest.fixture(scope="module", params=["cpu", "cuda"])
+def results(request, tmp_path_factory):
+    if request.param == "cuda" and ("cuda" not in hotbed.backends() or torch.cuda.device_count() < RANKS):
+        pytest.skip(f"the library or PyTorch does not have {RANKS} GPUs")
     folder = tmp_path_factory.mktemp("ranks")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", __file__, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    program = [sys.executable, "-W", "ignore", __file__, str(folder), request.param]
+    done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout.decode()[-6000:]
-    return {name: [torch.load(folder / f"{name}.{r}", weights_only=False) for r in range(RANKS)] for name in RUNS}
+
+    def saved(name, rank):
+        return torch.load(folder / f"{name}.{rank}", map_location="cpu", weights_only=False)
+
+    return {name: [saved(name, rank) for rank in range(RANKS)] for name in RUNS}
 
 
 def expected_dlrm(gamma=1.0):
@@ -355,4 +364,4 @@ def test_the_planner_counts_the_memory_where_the_rows_are():
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -271,6 +271,8 @@ def main():
     tests = sorted(
         find_tests(entries, rows, o.tools, o.only, o.modes), key=lambda test: (test.place, -took.get(test.name, GUESS))
     )
+    if not tests:
+        sys.exit(f"sanitize.py: of the entries of {o.build} for one GPU no test matches {o.rows or o.only!r}")
     gpus, lock = Gpus(o.gpus), threading.Lock()
 
     def one(run, last):

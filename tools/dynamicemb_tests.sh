@@ -9,6 +9,7 @@
 # PYTHON (python3) has torch, fbgemm-gpu, torchrec, pytest, click and this package installed. Without a GPU the tests run on
 # the CPU; tests of more ranks than GPUs share the first GPU; see python/tests/dynamicemb_plugin.py. Each rank has one
 # thread. Cases with more than DYNAMICEMB_RANKS ranks are left out, and cases that load what these would have written.
+# DYNAMICEMB_JOBS (1) cases run at once; a case that loads waits for the one that saves.
 #
 # Prints the end of a failed case's log, then passed, failed and skipped by file, and each reason of
 # python/tests/dynamicemb_known.txt with its cases. Exits with 1 if a case failed that the list does not have.
@@ -34,7 +35,7 @@ done
 touch "$work/results"
 # The server must not start CUDA's driver before it forks: PyTorch asks NVML instead.
 PYTHONPATH=$root/python/tests${PYTHONPATH:+:$PYTHONPATH} PYTORCH_NVML_BASED_CUDA_CHECK=1 OMP_NUM_THREADS=1 HOTBED_THREADS=1 \
-    "$python" -W ignore "$runner" serve "$work/socket" "$work/results" &
+    "$python" -W ignore "$runner" serve "$work/socket" "$work/results" "${DYNAMICEMB_JOBS:-1}" &
 server=$!
 trap 'kill $server 2>/dev/null || true; rm -rf "$work"' EXIT
 until [ -S "$work/socket" ]; do

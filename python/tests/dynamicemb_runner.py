@@ -1,8 +1,9 @@
 """Runs dynamicemb's unit tests for tools/dynamicemb_tests.sh.
 
-``serve SOCKET RESULTS`` imports everything once and then runs cases, each rank in a fork of its own.  ``ask SOCKET
-torchrun|pytest ARGUMENTS...`` stands in for these programs in dynamicemb's shell scripts: it has the server run the
-case and always succeeds, so that a script goes on after a failure.  ``report RESULTS`` prints the counts.
+``serve SOCKET RESULTS JOBS`` imports everything once and then runs up to JOBS cases at once, each rank in a fork of its
+own.  ``ask SOCKET torchrun|pytest ARGUMENTS...`` stands in for these programs in dynamicemb's shell scripts: it waits
+until the server has started the case, and always succeeds, so that a script goes on.  ``report RESULTS`` prints the
+counts.
 """
 
 import contextlib
@@ -26,14 +27,13 @@ ORDER = ("passed", "skipped", "failed")
 LINES = 200  # of a failed case's log, printed
 PORTS, PORTS_EACH = range(20_000, 29_000), 100  # below the ports that Linux gives to sockets without one
 ON_GPU = "on a GPU, "  # begins the reason of a case that passes on the CPU
-left_out = set()  # paths that cases with too many ranks would have written
 
 
 # --- cases ----------------------------------------------------------------------------------------
 
 
 def ask(path, program, arguments):
-    """Have the server run a case."""
+    """Have the server start a case; return when it has been started."""
     with socket.socket(socket.AF_UNIX) as to:
         to.connect(path)
         to.sendall(json.dumps([program, arguments, os.getcwd(), dict(os.environ)]).encode() + b"\n")
@@ -41,7 +41,7 @@ def ask(path, program, arguments):
             pass
 
 
-def serve(path, results):
+def serve(path, results, jobs):
     """Run cases until the connection's other end asks for "stop"."""
     import click  # noqa: F401
     import dynamicemb_plugin  # noqa: F401
@@ -52,6 +52,8 @@ def serve(path, results):
     ports = reserve_ports()
     # The tests make tables of gigabytes and touch few rows: use small pages, so that memory is zeroed for these only.
     ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    running = {}  # the save path of each process that runs a case
+    left_out = set()  # paths that cases with too many ranks would have written
     with socket.socket(socket.AF_UNIX) as at:
         at.bind(path)
         at.listen()
@@ -59,13 +61,33 @@ def serve(path, results):
             with at.accept()[0] as connection, connection.makefile() as lines:
                 program, arguments, folder, environment = json.loads(lines.readline())
                 if program == "stop":
+                    while running:
+                        running.pop(os.wait()[0])
                     return
                 os.chdir(folder)
                 os.environ.update(environment)
-                with open(results, "a") as file:
-                    for outcome, test, text in run(program, arguments, next(ports)):
-                        print(outcome, test, text, flush=True)
-                        file.write(f"{outcome}\t{test}\t{text}\n")
+                program, ranks, arguments = parsed(program, arguments)
+                save = dict(zip(arguments, arguments[1:])).get("--save-path")
+                if ranks > int(os.environ.get("DYNAMICEMB_RANKS", ranks)) or save in left_out:
+                    left_out.update([save] if save else [])
+                    continue
+                while len(running) >= int(jobs) or (save and save in running.values()):
+                    running.pop(os.wait()[0])
+                port = next(ports)
+                child = os.fork()
+                if child == 0:
+                    lines.close()
+                    connection.close()  # the other end waits for this
+                    try:
+                        found = run(program, ranks, arguments, port)
+                    except BaseException as error:
+                        found = [("failed", " ".join(arguments), repr(error))]
+                    text = "".join("\t".join(case) + "\n" for case in found)
+                    with open(results, "a") as file:
+                        file.write(text)
+                    print(text, end="", flush=True)
+                    os._exit(0)
+                running[child] = save
 
 
 def reserve_ports():
@@ -86,9 +108,9 @@ def reserve_ports():
     raise RuntimeError(f"all ports of {PORTS} are reserved")
 
 
-def run(program, arguments, port):
-    """Run a command line of torchrun or pytest, and give outcome, name and text of its tests."""
-    ranks = 1
+def parsed(program, arguments):
+    """The program that a command line of torchrun or pytest runs, its number of ranks and its arguments."""
+    ranks, arguments = 1, list(arguments)
     if program == "torchrun":
         while arguments and arguments[0].startswith("--"):
             name, _, value = arguments.pop(0).partition("=")
@@ -96,10 +118,11 @@ def run(program, arguments, port):
             ranks = int(value) if name == "--nproc_per_node" else ranks
         if arguments[:2] == ["-m", "pytest"]:
             program, arguments = "pytest", arguments[2:]
-    path = dict(zip(arguments, arguments[1:])).get("--save-path")
-    if ranks > int(os.environ.get("DYNAMICEMB_RANKS", ranks)) or path in left_out:
-        left_out.update([path] if path else [])
-        return []
+    return program, ranks, arguments
+
+
+def run(program, ranks, arguments, port):
+    """Run a program on so many ranks, and give outcome, name and text of its tests."""
     script = next(a for a in arguments if a.endswith(".py"))
     with tempfile.TemporaryDirectory() as folder:
         codes = spawn(ranks, port, program, script, arguments[arguments.index(script) + 1 :], folder)

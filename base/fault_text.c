@@ -161,20 +161,16 @@ static void key_text(uint64_t key, char *text, size_t capacity) {
 static void range_text(
     const hotbed_fault *fault, const hotbed_table_keys *keys, const char *table, char *text,
     size_t capacity) {
-    const uint64_t row = fault->key;
+    const uint64_t rows = keys == NULL || keys->rows == 0 ? fault->bound : keys->rows;
     char key[64];
-    if (keys == NULL || keys->world == 0) {
-        key_text(row, key, sizeof key);
-        snprintf(text, capacity, "%s: key %s is not in [0, %" PRIu64 ")", table, key, fault->bound);
+    if (keys != NULL && fault->key < keys->rows) { /* of a caller that uses the storage directly */
+        snprintf(
+            text, capacity, "%s: row %" PRIu64 " of rank %" PRIu32 " is not in [0, %" PRIu64 ")",
+            table, fault->key, keys->rank, fault->bound);
         return;
     }
-    key_text(
-        row < keys->block ? keys->rank * keys->block + row : row * keys->world + keys->rank, key,
-        sizeof key);
-    snprintf(
-        text, capacity,
-        "%s: key %s, row %" PRIu64 " of rank %" PRIu32 ", is not in [0, %" PRIu64 ")", table, key,
-        row, keys->rank, keys->rows);
+    key_text(fault->key, key, sizeof key);
+    snprintf(text, capacity, "%s: key %s is not in [0, %" PRIu64 ")", table, key, rows);
 }
 
 void hotbed_fault_describe(

@@ -17,14 +17,12 @@ extern "C" {
 /* The names of a storage's tables. Shared, because a fault can outlive its storage. */
 typedef struct hotbed_table_names hotbed_table_names;
 
-/* The keys of a table. A static table of one of several ranks stores row numbers: row r is key
- * rank * block + r if r is below `block`, and otherwise key r * world + rank, as CONTINUOUS of
- * hotbed/route.h. */
+/* The keys of a table. A static table of one of several ranks stores row numbers, and keys that are
+ * not in the table as they are (CONTINUOUS of hotbed/route.h). */
 typedef struct hotbed_table_keys {
-    bool any;       /* every key is valid, so no fault KEY_RANGE is of this table */
-    uint32_t world; /* 0: the table stores keys */
+    bool any; /* every key is valid, so no fault KEY_RANGE is of this table */
     uint32_t rank;
-    uint64_t block, rows; /* rows: of all ranks */
+    uint64_t rows; /* of all ranks; 0: the table stores keys */
 } hotbed_table_keys;
 
 /* Copy the names of n tables. Each of the `structs`, which are `stride` bytes apart, begins with a
@@ -60,8 +58,8 @@ void hotbed_fault_sources_clear(hotbed_fault_sources *sources);
 enum { HOTBED_FAULT_TEXT_BYTES = 1024 };
 
 /* Write the text of a fault, with its values, to `text`. The table has its name if only one name is
- * possible, and otherwise its number and the possible names. A row number is written as the key,
- * with row and rank, if only one table is possible. */
+ * possible, and otherwise its number and the possible names. A key outside of a static table of
+ * several ranks is compared with the rows of all ranks if only one table is possible. */
 void hotbed_fault_describe(
     hotbed_fault fault, const hotbed_fault_sources *sources, char *text, size_t capacity);
 

@@ -237,13 +237,7 @@ static void describe_keys(const hotbed_sharded *c, const hotbed_group *g) {
         const hotbed_sharded_table *info = &c->table_info[g->tables[t]];
         if (info->local_ids && c->world > 1)
             hotbed_storage_set_keys(
-                g->lookup, t,
-                &(hotbed_table_keys){
-                    .world = c->world,
-                    .rank = c->rank,
-                    .block = info->route.block,
-                    .rows = info->route.rows,
-                });
+                g->lookup, t, &(hotbed_table_keys){.rank = c->rank, .rows = info->route.rows});
     }
 }
 

@@ -14,14 +14,16 @@
  *
  * Keys are read as unsigned, so each of the 2^64 keys has one owner.
  *
- *   rule                    rank                        local id
- *   HASH_ROUND_ROBIN        hash(key) mod world         the key
- *   ROUND_ROBIN             key mod world               the key
- *   CONTINUOUS, inside      key / block                 key mod block
- *   CONTINUOUS, outside     key mod world               key / world
+ *   rule                                 rank                   local id
+ *   HASH_ROUND_ROBIN                     hash(key) mod world    the key
+ *   ROUND_ROBIN                          key mod world          the key
+ *   CONTINUOUS, key < rows               key / block            key mod block
+ *   CONTINUOUS, key < block * world      key / block            the key
+ *   CONTINUOUS, other keys               key mod world          the key
  *
- * Here block = rows / world, rounded up, and a key is inside if it is below block * world. A table
- * with numbered rows stores local ids; rank and local id together determine the key.
+ * Here block = rows / world, rounded up. A table with numbered rows stores local ids; rank and local
+ * id together determine the key. The local id of a key outside the table is at least `rows`, so it
+ * is the number of no row.
  * HASH_ROUND_ROBIN distributes keys evenly, whatever pattern they have; ROUND_ROBIN sends keys with
  * a common stride to few ranks.
  *
@@ -49,7 +51,7 @@ typedef enum hotbed_route_kind {
 typedef struct hotbed_route {
     hotbed_route_kind kind;
     uint32_t world; /* number of ranks, at least 1 */
-    uint64_t rows;  /* CONTINUOUS: keys 0 .. rows-1 are inside; others: 0 */
+    uint64_t rows;  /* CONTINUOUS: keys 0 .. rows-1 are in the table; others: 0 */
     uint64_t block; /* CONTINUOUS: rows per rank */
 } hotbed_route;
 
@@ -78,7 +80,7 @@ HOTBED_API uint64_t hotbed_route_local(const hotbed_route *route, uint64_t key);
  * return. */
 HOTBED_API uint64_t hotbed_route_key(const hotbed_route *route, uint32_t rank, uint64_t local);
 
-/* Return the number of inside rows that `rank` owns with CONTINUOUS; their local ids are 0 .. n-1.
+/* Return the number of the table's rows that `rank` owns with CONTINUOUS; their local ids are 0 .. n-1.
  * 0 for the last ranks of a table with few rows, and for other rules. */
 HOTBED_API uint64_t hotbed_route_rows(const hotbed_route *route, uint32_t rank);
 

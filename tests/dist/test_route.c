@@ -36,7 +36,9 @@ static void check_key(const hotbed_route *route, uint64_t key) {
     if (route->kind == HOTBED_ROUTE_CONTINUOUS && key < route->rows)
         CHECK(local < hotbed_route_rows(route, rank));
     if (route->kind == HOTBED_ROUTE_CONTINUOUS && key >= route->rows)
-        CHECK(local >= hotbed_route_rows(route, rank));
+        CHECK(local >= route->rows);
+    if (route->kind == HOTBED_ROUTE_CONTINUOUS && key >= route->block * route->world)
+        CHECK_EQ(rank, key % route->world);
     if (route->kind == HOTBED_ROUTE_ROUND_ROBIN)
         CHECK_EQ(rank, key - key / route->world * route->world);
     if (route->kind != HOTBED_ROUTE_CONTINUOUS)
@@ -96,7 +98,10 @@ static void known_owners(hotbed_backend backend) {
     }
     hotbed_route six = route_of(HOTBED_ROUTE_CONTINUOUS, 2, 6);
     CHECK_EQ(hotbed_route_rank(&six, 6), 0); /* beyond the last row */
-    CHECK_EQ(hotbed_route_local(&six, 6), 3);
+    CHECK_EQ(hotbed_route_local(&six, 6), 6);
+    hotbed_route three = route_of(HOTBED_ROUTE_CONTINUOUS, 4, 3);
+    CHECK_EQ(hotbed_route_rank(&three, 3), 3); /* which has no rows */
+    CHECK_EQ(hotbed_route_local(&three, 3), 3);
 }
 
 /* Keys with a common stride: round-robin puts all on one rank, hashing spreads them evenly. */

@@ -2,7 +2,9 @@
  * three plans. */
 #include "tests/dist/sharded_fixture.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 static void run_case(world_rank *me) {
     const sharded_case *how = me->argument;
@@ -219,6 +221,109 @@ static void outputs_as_gradients_take_world_times_scale(hotbed_backend backend) 
         sharded_fixture_run(33, outputs_as_gradients_body, &scales[i]);
 }
 
+/* --- keys beyond a static table -------------------------------------------------------------- */
+
+typedef struct exchange_mode {
+    hotbed_plan plan;
+    hotbed_dedup dedup;
+    hotbed_pooling pooling;
+} exchange_mode;
+
+enum { SMALL_ROWS = 3, SMALL_DIM = 4, SMALL_BATCH = SMALL_ROWS + 1 };
+
+static hotbed_sharded *create_small(const world_rank *me, const exchange_mode *mode) {
+    hotbed_table_options table;
+    hotbed_storage_options storage;
+    hotbed_sharded_options options;
+    hotbed_sharded *sharded = NULL;
+    hotbed_table_options_init(&table);
+    table.name = "user";
+    table.kind = HOTBED_TABLE_STATIC;
+    table.dim = SMALL_DIM;
+    table.capacity = SMALL_ROWS;
+    table.initializer.kind = HOTBED_INIT_DEBUG; /* an element's value is its key */
+    hotbed_storage_options_init(&storage);
+    storage.num_tables = 1;
+    storage.tables = &table;
+    storage.pooling = mode->pooling;
+    hotbed_sharded_options_init(&options);
+    options.storage = &storage;
+    options.plan = mode->plan;
+    options.dedup = mode->dedup;
+    options.max_batch_size = SMALL_BATCH;
+    options.max_keys = options.capacity = SMALL_BATCH;
+    CHECK_OK(hotbed_sharded_create(&options, me->comm, me->stream, &sharded));
+    return sharded;
+}
+
+/* All ranks look up all rows; the last rank also looks up `bad`, which its owner reports, and which
+ * reads as a row that does not exist. */
+static void look_beyond(
+    const world_rank *me, hotbed_sharded *sharded, hotbed_sharded_context *context, uint64_t bad,
+    bool training) {
+    world_bytes keys = world_alloc(me, SMALL_BATCH * sizeof(uint64_t));
+    world_bytes rows = world_alloc(me, (size_t)SMALL_BATCH * SMALL_DIM * sizeof(float));
+    for (uint64_t i = 0; i < SMALL_BATCH; i++) {
+        uint64_t key = i < SMALL_ROWS ? i : me->rank == me->size - 1 ? bad : 0;
+        memcpy(keys.host + i * sizeof key, &key, sizeof key);
+    }
+    world_upload(me, &keys);
+    hotbed_kjt kjt;
+    hotbed_kjt_init(&kjt);
+    kjt.num_features = 1;
+    kjt.batch_size = SMALL_BATCH;
+    kjt.num_keys = SMALL_BATCH;
+    kjt.keys = keys.device.data;
+    CHECK_OK(hotbed_sharded_forward(context, 0, &kjt, rows.device.data, 0, me->stream));
+    hotbed_sharded_table info = {.size = sizeof info};
+    CHECK_OK(hotbed_sharded_table_read(sharded, 0, &info));
+    if (hotbed_route_rank(&info.route, bad) == me->rank) {
+        char expected[100];
+        (void)snprintf(
+            expected, sizeof expected, "table user: key %" PRIu64 " is not in [0, 3)", bad);
+        CHECK_STATUS(hotbed_stream_sync(me->stream), HOTBED_ERR_RANGE);
+        CHECK_STRING(hotbed_last_error(), expected);
+    }
+    world_download(me, &rows); /* all other streams have no fault */
+    for (uint64_t i = 0; i < SMALL_BATCH * SMALL_DIM; i++) {
+        uint64_t key, absent = training ? bad % 100000 : 0;
+        memcpy(&key, keys.host + i / SMALL_DIM * sizeof key, sizeof key);
+        CHECK_NEAR(((const float *)(void *)rows.host)[i], (double)(key == bad ? absent : key), 0);
+    }
+    CHECK_OK(hotbed_sharded_cancel(context, me->stream));
+    CHECK_OK(hotbed_stream_sync(me->stream));
+    world_free(&keys);
+    world_free(&rows);
+}
+
+/* Most ranks own no row of the table, and one of them owns the first key beyond it. */
+static void beyond_body(world_rank *me) {
+    const uint64_t bad[] = {SMALL_ROWS, SMALL_ROWS + 1, 7, 8, 100, INT64_MAX};
+    hotbed_sharded *sharded = create_small(me, me->argument);
+    hotbed_sharded_context *context = NULL;
+    CHECK_OK(hotbed_sharded_create_context(1, &sharded, me->stream, &context));
+    for (int pass = 0; pass < 2; pass++) {
+        const bool training = pass == 0;
+        CHECK_OK(hotbed_sharded_set_training(sharded, training));
+        for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+            look_beyond(me, sharded, context, bad[i], training);
+    }
+    hotbed_sharded_context_destroy(context);
+    hotbed_sharded_destroy(sharded);
+}
+
+static void keys_beyond_a_static_table_are_faults(hotbed_backend backend) {
+    const hotbed_pooling poolings[] = {HOTBED_POOL_NONE, HOTBED_POOL_NONE, HOTBED_POOL_SUM};
+    const hotbed_dedup dedups[] = {HOTBED_DEDUP_ON, HOTBED_DEDUP_OFF, HOTBED_DEDUP_AUTO};
+    (void)backend;
+    for (int plan = 0; plan < 3; plan++)
+        for (int i = 0; i < 3; i++) {
+            exchange_mode mode = {(hotbed_plan)plan, dedups[i], poolings[i]};
+            if (plan != HOTBED_PLAN_ONE_SIDED || sharded_fixture_has_windows())
+                sharded_fixture_run(8, beyond_body, &mode);
+        }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"sequences_equal_one_process", sequences_equal_one_process},
     {"batches_in_order_equal_one_process", batches_in_order_equal_one_process},
@@ -229,5 +334,6 @@ const hotbed_test hotbed_tests[] = {
     {"means_equal_one_process", means_equal_one_process},
     {"gradients_are_scaled_by_world", gradients_are_scaled_by_world},
     {"outputs_as_gradients_take_world_times_scale", outputs_as_gradients_take_world_times_scale},
+    {"keys_beyond_a_static_table_are_faults", keys_beyond_a_static_table_are_faults},
     {NULL, NULL},
 };

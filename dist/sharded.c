@@ -221,7 +221,7 @@ static bool counts_keys(const hotbed_sharded *c, const hotbed_group *g) {
 /* The number of keys that a message holds; 0: exact, or there are no messages. */
 static uint64_t capacity_of(const hotbed_sharded *c) {
     uint64_t n = c->options.max_keys;
-    if (c->options.plan == HOTBED_PLAN_TWO_PHASE || c->world == 1)
+    if (c->options.plan == HOTBED_PLAN_TWO_PHASE || c->world <= 1)
         return 0;
     uint64_t capacity = c->options.capacity;
     if (capacity == 0) {

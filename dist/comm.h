@@ -103,6 +103,8 @@ struct hotbed_comm {
     uint32_t deadline_ms;
     uint32_t tag;
 
+    uint32_t collections; /* sharded collections that were created with it */
+
     uint64_t calls, digest; /* of the order log */
     uint32_t log_records;
     hotbed_comm_record *log; /* [log_records], a ring */

@@ -493,6 +493,7 @@ static hotbed_status create_part(
     c->comm = comm;
     c->rank = hotbed_comm_rank(comm);
     c->world = hotbed_comm_size(comm);
+    c->number = comm->collections;
     c->backend = hotbed_stream_backend(stream);
     c->device = hotbed_stream_device(stream);
     hotbed_status status = create(c, &o, storage, stream);
@@ -517,11 +518,13 @@ hotbed_status hotbed_sharded_create(
     HOTBED_TRY(hotbed_stream_may_wait(stream));
     hotbed_status status = create_part(options, comm, stream, &storage, &c);
     status = hotbed_sharded_agree(comm, c, &storage, status, stream);
-    if (status == HOTBED_OK)
-        *out = c;
-    else
+    if (status != HOTBED_OK) {
         hotbed_sharded_destroy(c);
-    return status;
+        return status;
+    }
+    comm->collections++; /* on all ranks, or none */
+    *out = c;
+    return HOTBED_OK;
 }
 
 void hotbed_sharded_destroy(hotbed_sharded *sharded) {

@@ -48,6 +48,7 @@ typedef struct hotbed_group {
 struct hotbed_sharded {
     hotbed_comm *comm;
     uint32_t rank, world;
+    uint32_t number; /* of the communicator's collections, by creation: the same on all ranks */
     hotbed_backend backend;
     int device;
     hotbed_sharded_options options; /* storage, routes and features are invalid after creation */
@@ -80,6 +81,11 @@ struct hotbed_sharded {
 hotbed_status hotbed_sharded_agree(
     hotbed_comm *comm, const hotbed_sharded *c, const hotbed_storage_options *storage,
     hotbed_status status, hotbed_stream *stream);
+
+/* The same for a context. `status` is the result of this rank's checks; the first collection is
+ * valid. */
+hotbed_status hotbed_sharded_agree_context(
+    uint32_t n, hotbed_sharded *const *collections, hotbed_status status, hotbed_stream *stream);
 
 /* The name of a plan, for texts: "fixed". */
 const char *hotbed_plan_name(hotbed_plan plan);

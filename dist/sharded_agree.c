@@ -1,4 +1,5 @@
-/* dist/sharded_agree.c - at creation: whether all ranks have a collection, with equal options.
+/* dist/sharded_agree.c - at creation: whether all ranks have a collection, with equal options, or a
+ * context of the same collections.
  *
  * A rank describes its options as a text and sends the others a digest of it. Only if digests
  * differ are two texts exchanged, so that each rank can say which option differs. If a rank's
@@ -183,6 +184,34 @@ static void put_collection(writer *w, const hotbed_sharded *c, const hotbed_stor
         put_table(w, c, t);
 }
 
+/* The collections of a context, by the numbers that all ranks gave them at their creation. */
+static void put_context(writer *w, uint32_t n, hotbed_sharded *const *collections) {
+    put(w, "number of collections", NULL, NULL, "%u", n);
+    for (uint32_t i = 0; i < n; i++) {
+        const hotbed_sharded *c = collections[i];
+        char name[24], more[24] = "";
+        if (c->num_tables > 1)
+            (void)snprintf(more, sizeof more, " and %u more", c->num_tables - 1);
+        (void)snprintf(name, sizeof name, "collection %u", i);
+        put(w, name, NULL, NULL, "number %u (table %s%s)", c->number, c->tables[0].name, more);
+    }
+}
+
+/* A collection or a context that is created. */
+typedef struct subject {
+    const hotbed_sharded *collection;
+    const hotbed_storage_options *storage;
+    uint32_t n; /* a context of n collections, unless `collections` is NULL */
+    hotbed_sharded *const *collections;
+} subject;
+
+static void put_subject(writer *w, const subject *what) {
+    if (what->collections == NULL)
+        put_collection(w, what->collection, what->storage);
+    else
+        put_context(w, what->n, what->collections);
+}
+
 /* --- the exchange ----------------------------------------------------------------------------- */
 
 /* The first message of each rank. */
@@ -238,7 +267,7 @@ static hotbed_status fetch(
 
 /* Return ARGUMENT with the first option in which the texts of ranks 0 and p differ. */
 static hotbed_status fail_difference(
-    const char *first, const char *end, const char *other, uint32_t p) {
+    const subject *what, const char *first, const char *end, const char *other, uint32_t p) {
     const char *value = first, *others = other;
     while (first < end) {
         value = first + strlen(first) + 1;
@@ -250,16 +279,17 @@ static hotbed_status fail_difference(
     }
     return hotbed_fail(
         HOTBED_ERR_ARGUMENT,
-        "%.200s is %.200s on rank %u, but %.200s on rank 0; all ranks create a collection with the "
-        "same options",
-        other, others, p, strcmp(first, other) == 0 ? value : "not set");
+        "%.200s is %.200s on rank %u, but %.200s on rank 0; all ranks create %s", other, others, p,
+        strcmp(first, other) == 0 ? value : "not set",
+        what->collections == NULL ? "a collection with the same options"
+                                  : "a context of the same collections, in the same order");
 }
 
 /* Exchange texts because the summaries show a failure, or different options. Sets *result on all
  * ranks. Errors: the exchange failed. */
 static hotbed_status explain(
-    hotbed_comm *comm, const summary *all, const char *own, hotbed_stream *stream,
-    hotbed_status *result) {
+    hotbed_comm *comm, const subject *what, const summary *all, const char *own,
+    hotbed_stream *stream, hotbed_status *result) {
     char *texts[2] = {NULL, NULL};
     uint32_t failed = 0, other = 0;
     while (failed < comm->size && all[failed].status == HOTBED_OK)
@@ -271,56 +301,55 @@ static hotbed_status explain(
         status = fetch(comm, failed, own, all[failed].bytes, stream, &texts[0]);
         if (status == HOTBED_OK)
             *result = hotbed_fail(
-                (hotbed_status)all[failed].status,
-                "rank %u cannot create its part of the collection: %s", failed, texts[0]);
+                (hotbed_status)all[failed].status, "rank %u cannot create its %s: %s", failed,
+                what->collections == NULL ? "part of the collection" : "context", texts[0]);
     } else if (other < comm->size) {
         status = fetch(comm, 0, own, all[0].bytes, stream, &texts[0]);
         if (status == HOTBED_OK)
             status = fetch(comm, other, own, all[other].bytes, stream, &texts[1]);
         if (status == HOTBED_OK)
-            *result = fail_difference(texts[0], texts[0] + all[0].bytes, texts[1], other);
+            *result = fail_difference(what, texts[0], texts[0] + all[0].bytes, texts[1], other);
     }
     hotbed_delete(texts[0]);
     hotbed_delete(texts[1]);
     return status;
 }
 
-static hotbed_status agree(
-    hotbed_comm *comm, const summary *own, const char *text, hotbed_stream *stream,
-    hotbed_status *result) {
+static hotbed_status compare(
+    hotbed_comm *comm, const subject *what, const summary *own, const char *text,
+    hotbed_stream *stream, hotbed_status *result) {
     summary *all = hotbed_new(comm->size * sizeof *all);
     if (all == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the digests of %u ranks", comm->size);
     hotbed_status status = gather(comm, own, all, stream);
     if (status == HOTBED_OK)
-        status = explain(comm, all, text, stream, result);
+        status = explain(comm, what, all, text, stream, result);
     hotbed_delete(all);
     return status;
 }
 
 /* Describe the options: *out is freed by the caller. */
-static hotbed_status describe(
-    const hotbed_sharded *c, const hotbed_storage_options *storage, writer *out) {
-    put_collection(out, c, storage);
+static hotbed_status describe(const subject *what, writer *out) {
+    put_subject(out, what);
     out->text = hotbed_new(out->length);
     if (out->text == NULL)
         return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory to describe the options of %u tables", c->num_tables);
+            HOTBED_ERR_MEMORY, "no memory for the %zu bytes that describe what is created",
+            out->length);
     out->capacity = out->length;
     out->length = 0;
-    put_collection(out, c, storage);
+    put_subject(out, what);
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_sharded_agree(
-    hotbed_comm *comm, const hotbed_sharded *c, const hotbed_storage_options *storage,
-    hotbed_status status, hotbed_stream *stream) {
+static hotbed_status agree(
+    hotbed_comm *comm, const subject *what, hotbed_status status, hotbed_stream *stream) {
     char error[1024] = "";
     writer described = {.text = NULL};
     if (comm->size == 1)
         return status;
     if (status == HOTBED_OK)
-        status = describe(c, storage, &described);
+        status = describe(what, &described);
     if (status != HOTBED_OK)
         (void)snprintf(error, sizeof error, "%s", hotbed_last_error());
     const char *text = status == HOTBED_OK ? described.text : error;
@@ -330,7 +359,7 @@ hotbed_status hotbed_sharded_agree(
     hotbed_held_fault held = {.fault = {.status = HOTBED_OK}};
     hotbed_status exchanged = hotbed_stream_hold_fault(stream, &held);
     if (exchanged == HOTBED_OK)
-        exchanged = agree(comm, &own, text, stream, &result);
+        exchanged = compare(comm, what, &own, text, stream, &result);
     if (exchanged != HOTBED_OK && hotbed_comm_has_failed(comm))
         exchanged = hotbed_comm_fail(comm);
     else if (exchanged != HOTBED_OK) /* the other ranks would wait for this one */
@@ -340,4 +369,16 @@ hotbed_status hotbed_sharded_agree(
     if (status != HOTBED_OK)
         return hotbed_fail(status, "%s", error);
     return exchanged != HOTBED_OK ? exchanged : result;
+}
+
+hotbed_status hotbed_sharded_agree(
+    hotbed_comm *comm, const hotbed_sharded *c, const hotbed_storage_options *storage,
+    hotbed_status status, hotbed_stream *stream) {
+    return agree(comm, &(subject){.collection = c, .storage = storage}, status, stream);
+}
+
+hotbed_status hotbed_sharded_agree_context(
+    uint32_t n, hotbed_sharded *const *collections, hotbed_status status, hotbed_stream *stream) {
+    const subject what = {.n = n, .collections = collections};
+    return agree(collections[0]->comm, &what, status, stream);
 }

@@ -5,13 +5,22 @@
 
 /* --- create and destroy ------------------------------------------------------------------------------ */
 
-static hotbed_status check_collections(
+/* Check the arguments without which a rank cannot take part in the comparison of collections. */
+static hotbed_status check_first(
     uint32_t n, hotbed_sharded *const *collections, const hotbed_stream *stream) {
-    if (n < 1 || n > HOTBED_MEMBERS_MOST || collections == NULL || stream == NULL)
+    if (n < 1 || collections == NULL || collections[0] == NULL || stream == NULL)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "a context of %u collections is not in [1, %d], or NULL was given",
-            n, HOTBED_MEMBERS_MOST);
-    for (uint32_t i = 0; i < n; i++) {
+            HOTBED_ERR_ARGUMENT,
+            "a context needs a stream and a collection; %u collections or NULL were passed", n);
+    HOTBED_TRY(hotbed_comm_check_stream(collections[0]->comm, stream));
+    return hotbed_stream_may_wait(stream);
+}
+
+static hotbed_status check_collections(uint32_t n, hotbed_sharded *const *collections) {
+    if (n > HOTBED_MEMBERS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "a context of %u collections is over %d", n, HOTBED_MEMBERS_MOST);
+    for (uint32_t i = 1; i < n; i++) {
         if (collections[i] == NULL)
             return hotbed_fail(HOTBED_ERR_ARGUMENT, "collection %u is NULL", i);
         if (collections[i]->comm != collections[0]->comm ||
@@ -21,7 +30,7 @@ static hotbed_status check_collections(
                 HOTBED_ERR_ARGUMENT,
                 "collections 0 and %u differ in communicator, plan or overflow policy", i);
     }
-    return hotbed_comm_check_stream(collections[0]->comm, stream);
+    return HOTBED_OK;
 }
 
 static hotbed_status make_member(
@@ -85,8 +94,9 @@ hotbed_status hotbed_sharded_create_context(
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
     *out = NULL;
-    HOTBED_TRY(check_collections(n, collections, stream));
-    HOTBED_TRY(hotbed_stream_may_wait(stream));
+    HOTBED_TRY(check_first(n, collections, stream));
+    HOTBED_TRY(
+        hotbed_sharded_agree_context(n, collections, check_collections(n, collections), stream));
     hotbed_sharded_context *context = hotbed_new(sizeof *context);
     if (context == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a context");

@@ -274,10 +274,17 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_create(
 HOTBED_API void hotbed_sharded_destroy(hotbed_sharded *sharded);
 
 /* Create a context for n collections of one communicator, whose key exchanges travel together
- * (TorchRec's create_context and its fused splits). Synchronous; with ONE_SIDED all ranks call it
- * together.
+ * (TorchRec's create_context and its fused splits). Synchronous: all ranks call it together, and no
+ * rank returns before all have called it.
  *
- *   collections  [n] in   of one plan and one overflow policy; n is 1 .. 64
+ *   collections  [n] in   of one plan and one overflow policy; n is 1 .. 64; the same collections, in
+ *                         the same order, on all ranks
+ *
+ * The ranks compare their collections by the order in which these were created. If they differ, or
+ * if a rank's arguments are invalid, all ranks return ARGUMENT; the text names a rank and, for
+ * collections that differ, both values. A rank that passes no collection, NULL for the first one,
+ * for stream or for out, or a stream that the communicator does not accept or that records a graph,
+ * takes no part: the others wait until the deadline.
  *
  * Errors: ARGUMENT, MEMORY, STATE, COMM, UNSUPPORTED (ONE_SIDED without windows), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_create_context(

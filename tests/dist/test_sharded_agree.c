@@ -1,4 +1,5 @@
-/* tests/dist/test_sharded_agree.c - creation of a collection whose options differ between ranks. */
+/* tests/dist/test_sharded_agree.c - creation of collections whose options differ between ranks, and of contexts whose
+ * collections differ. */
 #include "dist/sharded.h"
 #include "tests/dist/sharded_fixture.h"
 #include "tests/support/fault.h"
@@ -50,6 +51,33 @@ static hotbed_status create(const setup *s, const world_rank *me) {
     CHECK_EQ(sharded != NULL, status == HOTBED_OK);
     hotbed_sharded_destroy(sharded);
     return status;
+}
+
+/* Check the text of the last error: it says `own` of the last rank, and `others` of rank 0.  With `others` NULL the
+ * last rank cannot create `what`, for the reason `own`, and the others report that. */
+static void check_text(
+    const world_rank *me, const char *own, const char *others, const char *what) {
+    const uint32_t culprit = me->size - 1;
+    char expected[200];
+    if (others != NULL)
+        (void)snprintf(
+            expected, sizeof expected, "%s on rank %u, but %s on rank 0", own, culprit, others);
+    else if (me->rank != culprit)
+        (void)snprintf(
+            expected, sizeof expected, "rank %u cannot create its %s: %s", culprit, what, own);
+    else
+        (void)snprintf(expected, sizeof expected, "%s", own);
+    CHECK(strncmp(hotbed_last_error(), expected, strlen(expected)) == 0);
+}
+
+/* Run `body` in each world of two to four ranks. */
+static void run_worlds(world_body body) {
+    const char *missing = world_missing();
+    if (missing != NULL)
+        SKIP(missing);
+    for (const world *where = world_list(); where->size > 0; where++)
+        if (where->size > 1 && world_is_wanted(where, 4))
+            world_run(where, NULL, body, NULL);
 }
 
 /* --- options that differ ---------------------------------------------------------------------- */
@@ -197,26 +225,13 @@ enum { CHANGES = sizeof changes / sizeof changes[0] };
 
 /* One rank changes one option, and all ranks report it.  Then the communicator still works. */
 static void differences_body(world_rank *me) {
-    const uint32_t culprit = me->size - 1;
     setup s;
-    char expected[200];
     for (int i = 0; i < CHANGES; i++) {
         describe(&s);
-        if (me->rank == culprit)
+        if (me->rank == me->size - 1)
             changes[i].make(&s);
         CHECK_STATUS(create(&s, me), HOTBED_ERR_ARGUMENT);
-        const change *c = &changes[i];
-        if (c->others != NULL)
-            (void)snprintf(
-                expected, sizeof expected, "%s on rank %u, but %s on rank 0", c->own, culprit,
-                c->others);
-        else if (me->rank != culprit)
-            (void)snprintf(
-                expected, sizeof expected, "rank %u cannot create its part of the collection: %s",
-                culprit, c->own);
-        else
-            (void)snprintf(expected, sizeof expected, "%s", c->own);
-        CHECK(strncmp(hotbed_last_error(), expected, strlen(expected)) == 0);
+        check_text(me, changes[i].own, changes[i].others, "part of the collection");
     }
     describe(&s);
     CHECK_OK(create(&s, me));
@@ -224,12 +239,7 @@ static void differences_body(world_rank *me) {
 
 static void a_difference_is_reported_by_all_ranks(hotbed_backend backend) {
     (void)backend;
-    const char *missing = world_missing();
-    if (missing != NULL)
-        SKIP(missing);
-    for (const world *where = world_list(); where->size > 0; where++)
-        if (where->size > 1 && world_is_wanted(where, 4))
-            world_run(where, NULL, differences_body, NULL);
+    run_worlds(differences_body);
 }
 
 /* --- options that may differ ------------------------------------------------------------------ */
@@ -266,6 +276,55 @@ static void same_body(world_rank *me) {
 static void options_of_one_rank_are_not_compared(hotbed_backend backend) {
     (void)backend;
     sharded_fixture_run(4, same_body, NULL);
+}
+
+/* --- contexts --------------------------------------------------------------------------------- */
+
+enum { COLLECTIONS = 3 };
+
+/* Create a context of `n` collections that differ on the last rank. */
+static void fail_context(
+    const world_rank *me, uint32_t n, hotbed_sharded *const *collections, const char *own,
+    const char *others) {
+    hotbed_sharded_context *context = NULL;
+    CHECK_STATUS(
+        hotbed_sharded_create_context(n, collections, me->stream, &context), HOTBED_ERR_ARGUMENT);
+    CHECK(context == NULL);
+    check_text(me, own, others, "context");
+}
+
+/* The first two collections have the same options. */
+static void contexts_body(world_rank *me) {
+    const bool culprit = me->rank == me->size - 1;
+    hotbed_sharded *c[COLLECTIONS] = {NULL};
+    hotbed_sharded_context *context = NULL;
+    setup s;
+    describe(&s);
+    for (int i = 0; i < COLLECTIONS; i++) {
+        if (i == 2)
+            s.storage.num_tables = s.storage.num_features = 1;
+        CHECK_OK(hotbed_sharded_create(&s.options, me->comm, me->stream, &c[i]));
+    }
+    hotbed_sharded *const given[] = {c[0], c[1], c[2]}, *const swapped[] = {c[0], c[2], c[1]};
+    hotbed_sharded *const absent[] = {c[0], NULL};
+    fail_context(
+        me, 3, culprit ? swapped : given, "collection 1 is number 2 (table user)",
+        "number 1 (table user and 1 more)");
+    CHECK(strstr(hotbed_last_error(), "the same collections, in the same order") != NULL);
+    fail_context(
+        me, 1, culprit ? &c[1] : c, "collection 0 is number 1 (table user and 1 more)",
+        "number 0 (table user and 1 more)");
+    fail_context(me, culprit ? 2 : 3, given, "number of collections is 2", "3");
+    fail_context(me, 2, culprit ? absent : given, "collection 1 is NULL", NULL);
+    CHECK_OK(hotbed_sharded_create_context(3, swapped, me->stream, &context));
+    hotbed_sharded_context_destroy(context);
+    for (int i = 0; i < COLLECTIONS; i++)
+        hotbed_sharded_destroy(c[i]);
+}
+
+static void contexts_have_the_same_collections_on_all_ranks(hotbed_backend backend) {
+    (void)backend;
+    run_worlds(contexts_body);
 }
 
 /* --- allocations fail ------------------------------------------------------------------------- */
@@ -322,6 +381,8 @@ static void no_rank_waits_for_one_without_memory(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"a_difference_is_reported_by_all_ranks", a_difference_is_reported_by_all_ranks},
     {"options_of_one_rank_are_not_compared", options_of_one_rank_are_not_compared},
+    {"contexts_have_the_same_collections_on_all_ranks",
+     contexts_have_the_same_collections_on_all_ranks},
     {"no_rank_waits_for_one_without_memory", no_rank_waits_for_one_without_memory},
     {NULL, NULL},
 };

@@ -121,7 +121,7 @@ class ShardedStorage(Storage):
             }
         )
         error: Optional[Exception] = None
-        with comm.calls(tag_of(self._number, "creation")):  # with ONE_SIDED creating a context is a collective call
+        with comm.calls(tag_of(self._number, "creation")):  # creating a context is a collective call
             try:
                 self._fill(self.slots[0])
             except UnsupportedError as raised:  # raised on all ranks alike

@@ -23,8 +23,9 @@
 #include <unistd.h>
 
 enum {
-    MAGIC = 0x68424c31,
+    MAGIC = 0x68424c32,
     STRANGER_MS = 2000, /* time for a connecting peer to send its hello */
+    REFUSE_MS = 5000,   /* how long rank 0 answers ranks after it has failed the rendezvous */
     RETRY_MS = 20,      /* between attempts to connect to a rank that does not listen yet */
     PORT_BYTES = 8
 };
@@ -36,6 +37,12 @@ typedef struct hello {
     uint32_t port; /* where the sender listens */
     uint64_t cookie;
 } hello;
+
+/* Rank 0's answer to a hello. */
+typedef struct answer {
+    uint32_t size;        /* number of ranks, as rank 0 knows it */
+    uint32_t other, rank; /* `rank` says that there are `other` ranks, and all fail; 0: none does */
+} answer;
 
 /* The address at which a rank listens, as rank 0 sees it. */
 typedef struct entry {
@@ -200,7 +207,8 @@ static int connect_to(const hotbed_link_place *place, const hello *own, uint64_t
     return -1;
 }
 
-/* Accept the next connection of a rank of this rendezvous; -1 once `until` has passed. */
+/* Accept the next connection of a rank of this rendezvous, which may know another number of ranks;
+ * -1 once `until` has passed. */
 static int accept_from(int listener, const hello *own, hello *theirs, uint64_t until) {
     while (ready(listener, POLLIN, until)) {
         int s = accept(listener, NULL, NULL);
@@ -209,8 +217,8 @@ static int accept_from(int listener, const hello *own, hello *theirs, uint64_t u
         set_options(s);
         uint64_t soon = hotbed_monotonic_now() + (uint64_t)STRANGER_MS * 1000000U;
         if (recv_all(s, theirs, sizeof *theirs, soon < until ? soon : until) &&
-            theirs->magic == MAGIC && theirs->cookie == own->cookie && theirs->size == own->size &&
-            theirs->to == own->rank && theirs->rank > own->rank && theirs->rank < own->size)
+            theirs->magic == MAGIC && theirs->cookie == own->cookie && theirs->to == own->rank &&
+            theirs->rank > own->rank && theirs->rank < theirs->size)
             return s;
         close_socket(&s); /* another program, or a rank of another rendezvous */
     }
@@ -330,21 +338,69 @@ static hotbed_status fail_meeting(const rendezvous *r, const char *whom) {
         "start all ranks, or check MASTER_ADDR and MASTER_PORT");
 }
 
+static hotbed_status fail_sizes(const rendezvous *r, const answer *a) {
+    return hotbed_fail(
+        HOTBED_ERR_ARGUMENT, "rank %u: the number of ranks is %u on rank 0, but %u on rank %u; %s",
+        r->own.rank, a->size, a->other, a->rank,
+        r->place->machine[0] == '\0' ? "set WORLD_SIZE to the same number for all ranks"
+                                     : "pass the same number on all ranks");
+}
+
+/* Send an answer to all ranks that have come, and the table unless the sizes differ. Returns the
+ * first rank to which this failed; `size` if there is none. */
+static uint32_t answer_all(
+    const hotbed_link *l, const rendezvous *r, const answer *a, const entry *table) {
+    uint32_t lost = l->size;
+    for (uint32_t p = 1; p < l->size; p++) {
+        int s = l->peers[p].socket;
+        bool sent =
+            s < 0 || (send_all(s, a, sizeof *a, r->until) &&
+                      (a->other != 0 || send_all(s, table, l->size * sizeof *table, r->until)));
+        if (!sent && lost == l->size)
+            lost = p;
+    }
+    return lost;
+}
+
+/* Rank 0: the rank that sent `theirs` on `socket` knows another number of ranks. Tell the ranks that
+ * have come, and for REFUSE_MS those that come later, unless the larger of the worlds is complete. */
+static hotbed_status refuse_sizes(
+    const hotbed_link *l, const rendezvous *r, int listener, int socket, hello theirs) {
+    const answer first = {.size = l->size, .other = theirs.size, .rank = theirs.rank};
+    const uint64_t soon = hotbed_monotonic_now() + (uint64_t)REFUSE_MS * 1000000U;
+    const uint64_t until = soon < r->until ? soon : r->until;
+    uint32_t most = l->size, came = 1; /* rank 0 itself */
+    (void)answer_all(l, r, &first, NULL);
+    for (uint32_t p = 1; p < l->size; p++)
+        came += l->peers[p].socket >= 0 ? 1 : 0;
+    while (socket >= 0) {
+        answer a = first;
+        if (theirs.size != l->size)
+            a.other = theirs.size, a.rank = theirs.rank;
+        (void)send_all(socket, &a, sizeof a, r->until);
+        close_socket(&socket);
+        most = theirs.size > most ? theirs.size : most;
+        if (++came < most)
+            socket = accept_from(listener, &r->own, &theirs, until);
+    }
+    return fail_sizes(r, &first);
+}
+
 /* Rank 0: wait for all other ranks, then send the table of places to each of them. If a rank does
  * not come, the others get the table too: it has no port for the missing ranks. */
 static hotbed_status host_rendezvous(
     hotbed_link *l, const rendezvous *r, int listener, const void *payload, size_t bytes,
     entry *table) {
-    const size_t table_bytes = l->size * sizeof *table;
+    const answer well = {.size = l->size};
     for (uint32_t n = 1; n < l->size;) {
         hello theirs;
         int s = accept_from(listener, &r->own, &theirs, r->until);
         if (s < 0) {
-            for (uint32_t p = 1; p < l->size; p++)
-                if (l->peers[p].socket >= 0)
-                    (void)send_all(l->peers[p].socket, table, table_bytes, r->until);
+            (void)answer_all(l, r, &well, table);
             return fail_meeting(r, list_missing(l, table, 1).text);
         }
+        if (theirs.size != l->size)
+            return refuse_sizes(l, r, listener, s, theirs);
         if (l->peers[theirs.rank].socket >= 0) {
             close_socket(&s);
             return hotbed_fail(
@@ -362,15 +418,17 @@ static hotbed_status host_rendezvous(
         table[theirs.rank].port = theirs.port;
         n++;
     }
-    for (uint32_t p = 1; p < l->size; p++)
-        if (!send_all(l->peers[p].socket, table, table_bytes, r->until) ||
-            !send_all(l->peers[p].socket, payload, bytes, r->until))
-            return hotbed_fail(
-                HOTBED_ERR_COMM, "rank %u left before all %u ranks had met", p, l->size);
+    uint32_t lost = answer_all(l, r, &well, table);
+    for (uint32_t p = 1; p < l->size && lost == l->size; p++)
+        if (!send_all(l->peers[p].socket, payload, bytes, r->until))
+            lost = p;
+    if (lost < l->size)
+        return hotbed_fail(
+            HOTBED_ERR_COMM, "rank %u left before all %u ranks had met", lost, l->size);
     return HOTBED_OK;
 }
 
-/* Connect to rank 0 and wait for the table of ranks. If the listener closes first, it belonged to
+/* Connect to rank 0 and wait for its answer and the table of ranks. If the listener closes first, it belonged to
  * an earlier rendezvous on this port: retry. */
 static hotbed_status visit_host(
     hotbed_link *l, const rendezvous *r, void *payload, size_t bytes, entry *table) {
@@ -379,7 +437,11 @@ static hotbed_status visit_host(
         *s = connect_to(r->place, &r->own, r->until);
         if (*s < 0)
             return fail_meeting(r, "rank 0");
-        if (recv_all(*s, table, l->size * sizeof *table, r->until)) {
+        answer a = {.other = 0};
+        bool answered = recv_all(*s, &a, sizeof a, r->until);
+        if (answered && a.other != 0)
+            return fail_sizes(r, &a);
+        if (answered && recv_all(*s, table, l->size * sizeof *table, r->until)) {
             for (uint32_t p = 1; p < l->size; p++)
                 if (table[p].port == 0)
                     return fail_meeting(r, list_missing(l, table, 1).text);
@@ -420,6 +482,8 @@ static hotbed_status join_rendezvous(
     for (uint32_t n = l->rank + 1; n < l->size && status == HOTBED_OK; n++) {
         hello theirs = {0};
         int s = accept_from(listener, &r->own, &theirs, r->until);
+        if (s >= 0 && theirs.size != l->size) /* rank 0 has compared the sizes of all ranks */
+            close_socket(&s);
         if (s < 0)
             status = fail_wait(
                 r, list_missing(l, NULL, l->rank + 1).text, here.machine, here.port, check_network);

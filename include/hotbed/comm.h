@@ -170,8 +170,9 @@ typedef struct hotbed_rendezvous {
  * connections join each pair of ranks: one for data, and one that reports a rank's death or abort at
  * once. They are neither encrypted nor authenticated. Ranks must be of one architecture.
  *
- * Errors: ARGUMENT (rank or world; a variable is missing or not a number), COMM (broadcast failed; a
- * rank did not arrive within the deadline), MEMORY. */
+ * Errors: ARGUMENT (rank or world; a variable is missing or not a number; a rank passes another
+ * number of ranks than rank 0: the text has both numbers), COMM (broadcast failed; a rank did not
+ * arrive within the deadline), MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_comm_create_sockets(
     const hotbed_comm_options *options, const hotbed_rendezvous *rendezvous, hotbed_comm **out);
 
@@ -187,7 +188,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_comm_create_sockets(
  * One thread of the library watches these sockets and the deadline.
  *
  * Errors: UNSUPPORTED (not in this build; no GPU), ARGUMENT (device; bootstrap failed; a variable
- * is missing or not a number), COMM (NCCL failed, with its text; a rank did not arrive within the
+ * is missing or not a number; WORLD_SIZE of a rank is not rank 0's: the text has both), COMM (NCCL failed, with its text; a rank did not arrive within the
  * deadline), MEMORY, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_comm_create_nccl(
     const hotbed_comm_options *options, int device, hotbed_comm *bootstrap, hotbed_comm **out);

@@ -152,6 +152,10 @@ class Comm:
             world: number of ranks.
             device: as in :meth:`from_group`.
             deadline_ms: as in the class.
+
+        Raises:
+            ArgumentError: a rank passes another ``world`` than rank 0; the text has both.
+            CommError: a rank did not connect within the deadline.
         """
         number = store.add(f"hotbed/rank/{rank}", 1)
 

@@ -284,6 +284,82 @@ static void the_missing_ranks_are_named(hotbed_backend backend) {
     }
 }
 
+/* A rank that knows another number of ranks than rank 0. */
+typedef struct sized_rank {
+    pthread_t thread;
+    pthread_barrier_t *start;
+    hotbed_link_place place;
+    int listener;
+    uint32_t number, size;
+    char text[1024];
+} sized_rank;
+
+static void *sized_main(void *argument) {
+    sized_rank *me = argument;
+    hotbed_link *link = NULL;
+    (void)pthread_barrier_wait(me->start);
+    CHECK_STATUS(
+        hotbed_link_open(
+            me->number, me->size, &me->place, me->listener, NULL, 0, in_seconds(600), &link),
+        HOTBED_ERR_ARGUMENT);
+    (void)snprintf(me->text, sizeof me->text, "%s", hotbed_last_error());
+    return NULL;
+}
+
+/* Ranks whose numbers of ranks differ report both numbers and a rank with each, long before the
+ * deadline.  sizes[r] is the number that rank r knows. */
+static void check_sizes(uint32_t n, const uint32_t *sizes, bool environment) {
+    sized_rank ranks[RANKS];
+    pthread_barrier_t start;
+    hotbed_link_place place;
+    int listener = -1;
+    uint64_t began = hotbed_monotonic_now();
+    CHECK_EQ(pthread_barrier_init(&start, NULL, n), 0);
+    CHECK_OK(hotbed_link_listen(0, &listener, &place));
+    if (environment)
+        place = (hotbed_link_place){.hosts = {"127.0.0.1"}, .port = place.port};
+    for (uint32_t r = 0; r < n; r++) {
+        ranks[r] = (sized_rank){
+            .start = &start,
+            .place = place,
+            .listener = r == 0 ? listener : -1,
+            .number = r,
+            .size = sizes[r],
+        };
+        CHECK_EQ(pthread_create(&ranks[r].thread, NULL, sized_main, &ranks[r]), 0);
+    }
+    for (uint32_t r = 0; r < n; r++)
+        CHECK_EQ(pthread_join(ranks[r].thread, NULL), 0);
+    CHECK(hotbed_monotonic_now() - began < 300 * UINT64_C(1000000000));
+    for (uint32_t r = 0; r < n; r++) {
+        bool named = false;
+        for (uint32_t p = 1; p < n; p++) {
+            char expected[200];
+            (void)snprintf(
+                expected, sizeof expected,
+                "rank %u: the number of ranks is %u on rank 0, but %u on rank %u; %s", r, sizes[0],
+                sizes[p], p,
+                environment ? "set WORLD_SIZE to the same number for all ranks"
+                            : "pass the same number on all ranks");
+            named = named || (sizes[p] != sizes[0] && strcmp(ranks[r].text, expected) == 0);
+        }
+        if (!named)
+            printf("rank %u: %s\n", r, ranks[r].text);
+        CHECK(named);
+    }
+    CHECK_EQ(pthread_barrier_destroy(&start), 0);
+}
+
+static void numbers_of_ranks_are_compared(hotbed_backend backend) {
+    (void)backend;
+    const uint32_t more[] = {3, 3, 4, 4}, fewer[] = {4, 2, 3, 4}, one[] = {2, 3, 3};
+    for (int environment = 0; environment < 2; environment++) {
+        check_sizes(4, more, environment == 1);
+        check_sizes(4, fewer, environment == 1);
+        check_sizes(3, one, environment == 1);
+    }
+}
+
 /* A port in use is an error that names the port. */
 static void a_port_in_use_is_an_error(hotbed_backend backend) {
     (void)backend;
@@ -519,6 +595,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_leaving_rank_passes_the_cause_on", a_leaving_rank_passes_the_cause_on},
     {"a_rendezvous_has_a_deadline", a_rendezvous_has_a_deadline},
     {"the_missing_ranks_are_named", the_missing_ranks_are_named},
+    {"numbers_of_ranks_are_compared", numbers_of_ranks_are_compared},
     {"a_port_in_use_is_an_error", a_port_in_use_is_an_error},
     {"strangers_are_disconnected", strangers_are_disconnected},
     {"a_death_is_seen", a_death_is_seen},

@@ -178,6 +178,8 @@ bool hotbed_comm_record_fault(
         comm->fault.reason = reason;
         comm->fault.rank = rank;
         comm->fault.operation = operation;
+        if (comm->ops->announce != NULL)
+            comm->ops->announce(comm);
         /* Publishes the fault to every reader of `failed`. */
         __atomic_store_n(&comm->failed, (uint32_t)reason, __ATOMIC_RELEASE);
         pthread_cond_broadcast(&comm->turn);
@@ -217,7 +219,8 @@ void hotbed_comm_abort(hotbed_comm *comm, const char *why) {
     (void)hotbed_comm_record_fault(
         comm, HOTBED_COMM_ABORTED, (int32_t)comm->rank, 0, "rank %u aborted%s%s", comm->rank,
         why == NULL ? "" : ": ", why == NULL ? "" : why);
-    comm->ops->spread(comm);
+    if (comm->ops->spread != NULL)
+        comm->ops->spread(comm);
 }
 
 /* --- order log ------------------------------------------------------------------------------ */

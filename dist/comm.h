@@ -81,7 +81,12 @@ typedef struct hotbed_comm_ops {
      * failures by itself. Called with every collective, so it must be cheap; it synchronizes
      * nothing. */
     void (*poll)(hotbed_comm *comm);
-    /* Make all ranks fail for the reason recorded here. From any thread. */
+    /* Send comm->fault to all ranks. hotbed_comm_record_fault() calls it under comm->lock, before
+     * this rank can act on the failure, so that a process which ends because of it has announced
+     * it. NULL: the ranks share a process. */
+    void (*announce)(hotbed_comm *comm);
+    /* Make all ranks fail for the reason recorded here, after an abort. From any thread. NULL:
+     * announce has done so. */
     void (*spread)(hotbed_comm *comm);
     /* Leave the job, and free everything but the base, which hotbed_comm_finish() frees. */
     void (*destroy)(hotbed_comm *comm);
@@ -137,8 +142,8 @@ void hotbed_comm_finish(hotbed_comm *comm);
 /* Read options and fill in defaults; NULL is all defaults. Errors: ARGUMENT. */
 hotbed_status hotbed_comm_read_options(const hotbed_comm_options *from, hotbed_comm_options *to);
 
-/* Record why the communicator failed, unless it has failed before. Always returns false. From any
- * thread. */
+/* Record why the communicator failed, unless it has failed before, and announce it. Always returns
+ * false. From any thread, not under the lock of a link. */
 #if defined(__GNUC__) || defined(__clang__)
 __attribute__((format(printf, 5, 6)))
 #endif

@@ -64,6 +64,7 @@ typedef struct news {
 typedef struct peer {
     int socket; /* -1: none, or closed */
     bool bye;
+    bool gone;      /* its process ended without a word */
     uint64_t runs;  /* batches that the peer had done when it said goodbye */
     size_t partial; /* bytes of `news` received so far */
     news news;
@@ -72,7 +73,8 @@ typedef struct peer {
 struct hotbed_link {
     pthread_mutex_t lock;
     uint32_t rank, size;
-    bool lost; /* a rank has died */
+    uint32_t num_gone;
+    hotbed_comm_fault announced; /* the first failure that a rank has announced; reason 0: none */
     peer peers[];
 };
 
@@ -300,22 +302,27 @@ typedef struct rank_list {
     char text[160];
 } rank_list;
 
+/* The first ranks by name, and the number of the others. */
+static rank_list list_ranks(const uint32_t *ranks, uint32_t n) {
+    enum { NAMED = 8 };
+    rank_list list;
+    size_t length = (size_t)snprintf(list.text, sizeof list.text, "rank%s ", n == 1 ? "" : "s");
+    for (uint32_t i = 0; i < n && i < NAMED; i++)
+        length += (size_t)snprintf(
+            list.text + length, sizeof list.text - length, i == 0 ? "%u" : ", %u", ranks[i]);
+    if (n > NAMED)
+        (void)snprintf(list.text + length, sizeof list.text - length, " and %u more", n - NAMED);
+    return list;
+}
+
 /* The ranks from `first` on that have not come: by the table, or, if it is NULL, those without a
  * connection. */
 static rank_list list_missing(const hotbed_link *l, const entry *table, uint32_t first) {
-    enum { NAMED = 8 };
-    rank_list list;
-    uint32_t n = 0;
-    size_t length = 0;
-    char names[128] = "";
+    uint32_t missing[HOTBED_COMM_RANKS_MAX], n = 0;
     for (uint32_t p = first; p < l->size; p++)
-        if ((table != NULL ? table[p].port == 0 : l->peers[p].socket < 0) && ++n <= NAMED)
-            length +=
-                (size_t)snprintf(names + length, sizeof names - length, n == 1 ? "%u" : ", %u", p);
-    if (n > NAMED)
-        (void)snprintf(names + length, sizeof names - length, " and %u more", n - NAMED);
-    (void)snprintf(list.text, sizeof list.text, "rank%s %s", n == 1 ? "" : "s", names);
-    return list;
+        if (table != NULL ? table[p].port == 0 : l->peers[p].socket < 0)
+            missing[n++] = p;
+    return list_ranks(missing, n);
 }
 
 static hotbed_status fail_wait(
@@ -362,8 +369,8 @@ static uint32_t answer_all(
     return lost;
 }
 
-/* Rank 0: the rank that sent `theirs` on `socket` knows another number of ranks. Tell the ranks that
- * have come, and for REFUSE_MS those that come later, unless the larger of the worlds is complete. */
+/* Rank 0: the rank that sent `theirs` on `socket` knows another number of ranks. Answer the ranks
+ * that have come, and for REFUSE_MS ranks that come later, until the larger world is complete. */
 static hotbed_status refuse_sizes(
     const hotbed_link *l, const rendezvous *r, int listener, int socket, hello theirs) {
     const answer first = {.size = l->size, .other = theirs.size, .rank = theirs.rank};
@@ -428,8 +435,8 @@ static hotbed_status host_rendezvous(
     return HOTBED_OK;
 }
 
-/* Connect to rank 0 and wait for its answer and the table of ranks. If the listener closes first, it belonged to
- * an earlier rendezvous on this port: retry. */
+/* Connect to rank 0 and wait for its answer and the table of ranks. If the listener closes first, it
+ * belonged to an earlier rendezvous on this port: retry. */
 static hotbed_status visit_host(
     hotbed_link *l, const rendezvous *r, void *payload, size_t bytes, entry *table) {
     for (;;) {
@@ -554,7 +561,7 @@ static void tell_all(hotbed_link *l, const news *what) {
             (void)send(l->peers[p].socket, what, sizeof *what, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-void hotbed_link_spread(hotbed_link *l, const hotbed_comm *comm) {
+void hotbed_link_announce(hotbed_link *l, const hotbed_comm *comm) {
     news what;
     memset(&what, 0, sizeof what); /* clear the padding, which is sent too */
     what.kind = NEWS_FAILED;
@@ -564,44 +571,37 @@ void hotbed_link_spread(hotbed_link *l, const hotbed_comm *comm) {
     pthread_mutex_unlock(&l->lock);
 }
 
-/* A rank that leaves after a failure first forwards the reason. Otherwise its goodbye may arrive
- * before the failing rank's message and be taken for the cause. */
-bool hotbed_link_leave(hotbed_link *l, const hotbed_comm *comm, uint64_t runs) {
-    if (hotbed_comm_has_failed(comm))
-        hotbed_link_spread(l, comm);
+bool hotbed_link_leave(hotbed_link *l, uint64_t runs) {
     news what;
     memset(&what, 0, sizeof what);
     what.kind = NEWS_BYE;
     what.runs = runs;
     pthread_mutex_lock(&l->lock);
     tell_all(l, &what);
-    bool lost = l->lost;
+    bool lost = l->num_gone > 0;
     pthread_mutex_unlock(&l->lock);
     return lost;
 }
 
-bool hotbed_link_close(hotbed_link *l, const hotbed_comm *comm, uint64_t runs) {
-    bool lost = hotbed_link_leave(l, comm, runs);
+bool hotbed_link_close(hotbed_link *l, uint64_t runs) {
+    bool lost = hotbed_link_leave(l, runs);
     free_link(l);
     return lost;
 }
 
-static void take_news(hotbed_link *l, hotbed_comm *comm, uint32_t p) {
-    peer *from = &l->peers[p];
+static void take_news(hotbed_link *l, peer *from) {
     from->partial = 0;
     if (from->news.kind == NEWS_BYE) {
         from->bye = true;
         from->runs = from->news.runs;
-        return;
+    } else if (l->announced.reason == HOTBED_COMM_WELL) {
+        l->announced = from->news.fault;
+        l->announced.text[sizeof l->announced.text - 1] = '\0';
     }
-    const hotbed_comm_fault *fault = &from->news.fault;
-    (void)hotbed_comm_record_fault(
-        comm, fault->reason, fault->rank, fault->operation, "%.*s", (int)sizeof fault->text - 1,
-        fault->text);
 }
 
 /* Read what rank p has sent. */
-static void hear(hotbed_link *l, hotbed_comm *comm, uint32_t p) {
+static void hear(hotbed_link *l, uint32_t p) {
     peer *from = &l->peers[p];
     while (from->socket >= 0) {
         ssize_t got = recv(
@@ -611,18 +611,33 @@ static void hear(hotbed_link *l, hotbed_comm *comm, uint32_t p) {
             return;
         if (got <= 0) {
             close_socket(&from->socket);
-            if (from->bye)
-                return;
-            l->lost = true;
-            (void)hotbed_comm_record_fault(
-                comm, HOTBED_COMM_LEFT, (int32_t)p, 0,
-                "rank %u is gone: its process ended without a word", p);
+            from->gone = !from->bye;
+            l->num_gone += from->gone ? 1 : 0;
             return;
         }
         from->partial += (size_t)got;
         if (from->partial == sizeof from->news)
-            take_news(l, comm, p);
+            take_news(l, from);
     }
+}
+
+/* The failure that the link knows; reason WELL: none. A rank announces a failure before its process
+ * ends because of it, so announced failures come first. If several processes have ended, none is
+ * known to be the first. */
+static hotbed_comm_fault failure_of(const hotbed_link *l) {
+    uint32_t gone[HOTBED_COMM_RANKS_MAX], n = 0;
+    if (l->announced.reason != HOTBED_COMM_WELL || l->num_gone == 0)
+        return l->announced;
+    for (uint32_t p = 0; p < l->size; p++)
+        if (l->peers[p].gone)
+            gone[n++] = p;
+    hotbed_comm_fault fault = {.reason = HOTBED_COMM_LEFT, .rank = n == 1 ? (int32_t)gone[0] : -1};
+    (void)snprintf(
+        fault.text, sizeof fault.text,
+        n == 1 ? "%s is gone: its process ended without a word"
+               : "%s are gone: their processes ended, it is not known which one first",
+        list_ranks(gone, n).text);
+    return fault;
 }
 
 void hotbed_link_poll(hotbed_link *l, hotbed_comm *comm, int milliseconds) {
@@ -638,14 +653,20 @@ void hotbed_link_poll(hotbed_link *l, hotbed_comm *comm, int milliseconds) {
         pthread_mutex_lock(&l->lock);
     for (uint32_t p = 0; p < l->size; p++)
         if (fds[p].revents != 0)
-            hear(l, comm, p);
+            hear(l, p);
+    const hotbed_comm_fault fault = failure_of(l);
     pthread_mutex_unlock(&l->lock);
+    if (fault.reason != HOTBED_COMM_WELL)
+        (void)hotbed_comm_record_fault(
+            comm, fault.reason, fault.rank, fault.operation, "%s", fault.text);
 }
 
 bool hotbed_link_left(
     hotbed_link *l, hotbed_comm *comm, uint32_t p, uint64_t run, const hotbed_comm_batch *batch) {
     pthread_mutex_lock(&l->lock);
-    bool left = l->peers[p].bye && l->peers[p].runs < run;
+    /* A failure that the link knows is older, and the next poll records it. */
+    bool left = l->peers[p].bye && l->peers[p].runs < run &&
+                l->announced.reason == HOTBED_COMM_WELL && l->num_gone == 0;
     pthread_mutex_unlock(&l->lock);
     if (left)
         (void)hotbed_comm_record_fault(

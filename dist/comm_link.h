@@ -2,9 +2,9 @@
  * has failed.
  *
  * MPI and NCCL move bytes well, but report the death of a process late or never. A link keeps a TCP
- * connection between each two ranks. A rank sends on it only why it aborts, or that it leaves in
- * order; a connection that closes without either means that the process died. Functions may be
- * called from any thread. */
+ * connection between each two ranks. A rank sends on it only the first failure that it learns of, or
+ * that it leaves in order; a connection that closes without either means that the process died.
+ * Functions may be called from any thread. */
 #ifndef HOTBED_DIST_COMM_LINK_H
 #define HOTBED_DIST_COMM_LINK_H
 
@@ -52,12 +52,12 @@ hotbed_status hotbed_link_open(
     uint32_t rank, uint32_t size, const hotbed_link_place *place, int listener, void *payload,
     size_t bytes, uint64_t until, hotbed_link **out);
 
-/* Say goodbye after `runs` batches, preceded by the reason if `comm` has failed. Returns whether a
- * rank was seen to have died. The link stays open, for a process that ends. */
-bool hotbed_link_leave(hotbed_link *link, const hotbed_comm *comm, uint64_t runs);
+/* Say goodbye after `runs` batches. Returns whether a rank was seen to have died. The link stays
+ * open, for a process that ends. */
+bool hotbed_link_leave(hotbed_link *link, uint64_t runs);
 
 /* The same, and close the link. */
-bool hotbed_link_close(hotbed_link *link, const hotbed_comm *comm, uint64_t runs);
+bool hotbed_link_close(hotbed_link *link, uint64_t runs);
 
 /* Return the socket to rank p, to send data other than news; -1: there is none. The link keeps it. */
 int hotbed_link_socket(const hotbed_link *link, uint32_t p);
@@ -65,11 +65,11 @@ int hotbed_link_socket(const hotbed_link *link, uint32_t p);
 /* Close a link without a goodbye. NULL is allowed. */
 void hotbed_link_drop(hotbed_link *link);
 
-/* Tell all ranks why `comm` has failed. */
-void hotbed_link_spread(hotbed_link *link, const hotbed_comm *comm);
+/* Tell all ranks comm->fault: for a transport's `announce`. */
+void hotbed_link_announce(hotbed_link *link, const hotbed_comm *comm);
 
 /* Wait up to `milliseconds` for messages, and record a failure of `comm`: one that another rank
- * reports, or the death of a rank. */
+ * announced, or the end of processes. With several ended processes the fault has rank -1. */
 void hotbed_link_poll(hotbed_link *link, hotbed_comm *comm, int milliseconds);
 
 /* Whether rank p said goodbye before its batch number `run`; if so, that is recorded. `batch`: that

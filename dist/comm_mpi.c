@@ -110,7 +110,7 @@ static void leave_all(void) {
     for (mpi_comm *m = live; m != NULL; m = m->next) {
         hotbed_link_poll(m->link, &m->base, 0);
         uint64_t completed = __atomic_load_n(&m->completed, __ATOMIC_RELAXED);
-        note_failure(&m->base, hotbed_link_leave(m->link, &m->base, completed));
+        note_failure(&m->base, hotbed_link_leave(m->link, completed));
     }
     live = NULL;
     pthread_mutex_unlock(&live_lock);
@@ -238,7 +238,6 @@ static bool fail_call(
     (void)hotbed_comm_record_fault(
         comm, HOTBED_COMM_TRANSPORT, (int32_t)p, comm->runs, "%s: %s",
         hotbed_comm_title_of(comm->runs, batch).text, hotbed_last_error());
-    hotbed_link_spread(mpi_of(comm)->link, comm);
     return false;
 }
 
@@ -295,13 +294,6 @@ static bool step_send(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_
     return error == MPI_SUCCESS || fail_call(comm, batch, p, "sending", error);
 }
 
-static bool check_header(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p) {
-    if (hotbed_comm_check_header(comm, batch, p, &mpi_of(comm)->peers[p].buffers->from))
-        return true;
-    hotbed_link_spread(mpi_of(comm)->link, comm);
-    return false;
-}
-
 static bool step_recv(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, bool *moved) {
     peer *with = &mpi_of(comm)->peers[p];
     cursor *c = &with->recv;
@@ -310,7 +302,7 @@ static bool step_recv(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_
     if (error == MPI_SUCCESS && done) {
         *moved = true;
         if (!c->started) {
-            if (!check_header(comm, batch, p))
+            if (!hotbed_comm_check_header(comm, batch, p, &with->buffers->from))
                 return false;
             c->started = true;
         } else {
@@ -361,7 +353,6 @@ static bool look_around(hotbed_comm *comm, const hotbed_comm_batch *batch, uint6
         comm, HOTBED_COMM_DEADLINE, (int32_t)waits_for, comm->runs,
         "%s: rank %u did not come within %u ms", hotbed_comm_title_of(comm->runs, batch).text,
         waits_for, comm->deadline_ms);
-    hotbed_link_spread(m->link, comm);
     return false;
 }
 
@@ -439,8 +430,8 @@ static void look(hotbed_comm *comm) {
     hotbed_link_poll(mpi_of(comm)->link, comm, 0);
 }
 
-static void spread(hotbed_comm *comm) {
-    hotbed_link_spread(mpi_of(comm)->link, comm);
+static void announce(hotbed_comm *comm) {
+    hotbed_link_announce(mpi_of(comm)->link, comm);
 }
 
 /* --- create and destroy ----------------------------------------------------------------------- */
@@ -466,7 +457,7 @@ static bool withdraw(mpi_comm *m) {
 static void destroy(hotbed_comm *comm) {
     mpi_comm *m = mpi_of(comm);
     remove_live(m);
-    note_failure(comm, hotbed_link_close(m->link, comm, comm->runs));
+    note_failure(comm, hotbed_link_close(m->link, comm->runs));
     /* MPI's communicator is not freed: other ranks may still send through it. Open MPI reuses its
      * number for the next communicator while that is being created, and would count such messages
      * as messages of MPI_COMM_WORLD.
@@ -480,7 +471,7 @@ static const hotbed_comm_ops ops = {
     .check_stream = hotbed_comm_check_host_stream,
     .run = run,
     .poll = look,
-    .spread = spread,
+    .announce = announce,
     .destroy = destroy,
     .bare = bare,
 };

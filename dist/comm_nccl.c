@@ -131,7 +131,6 @@ static void look_at_marks(nccl_comm *n, progress *last) {
         comm, HOTBED_COMM_DEADLINE, -1, started,
         "operation %" PRIu64 ": the other ranks did not all come within %u ms", started,
         comm->deadline_ms);
-    hotbed_link_spread(n->link, comm);
 }
 
 static void look_at_nccl(nccl_comm *n) {
@@ -142,7 +141,6 @@ static void look_at_nccl(nccl_comm *n) {
     (void)hotbed_comm_record_fault(
         &n->base, HOTBED_COMM_TRANSPORT, -1, 0, "NCCL: %s",
         ncclGetErrorString(asked == ncclSuccess ? error : asked));
-    hotbed_link_spread(n->link, &n->base);
 }
 
 static void *watch(void *argument) {
@@ -253,7 +251,6 @@ static hotbed_status fail_submit(nccl_comm *n, hotbed_status status) {
         return status;
     (void)hotbed_comm_record_fault(
         &n->base, HOTBED_COMM_TRANSPORT, (int32_t)n->base.rank, 0, "%s", hotbed_last_error());
-    hotbed_link_spread(n->link, &n->base);
     return status;
 }
 
@@ -281,8 +278,8 @@ static hotbed_status bare(
     return status;
 }
 
-static void spread(hotbed_comm *comm) {
-    hotbed_link_spread(nccl_of(comm)->link, comm); /* the watching thread does the rest */
+static void announce(hotbed_comm *comm) {
+    hotbed_link_announce(nccl_of(comm)->link, comm); /* the watching thread does the rest */
 }
 
 /* Make the communicator's GPU current, and return the caller's, which is set again later. */
@@ -447,7 +444,7 @@ static void destroy(hotbed_comm *comm) {
         (void)pthread_join(n->watcher, NULL);
     if (n->link != NULL)
         (void)hotbed_link_close(
-            n->link, comm,
+            n->link,
             n->gpu.words == NULL ? 0 : __atomic_load_n(&n->gpu.words->completed, __ATOMIC_ACQUIRE));
     if (n->nccl != NULL) {
         int callers = enter_gpu(n);
@@ -466,7 +463,7 @@ static const hotbed_comm_ops ops = {
     .transport = HOTBED_TRANSPORT_NCCL,
     .check_stream = check_stream,
     .enqueue = enqueue,
-    .spread = spread,
+    .announce = announce,
     .destroy = destroy,
     .window_create = window_create,
     .window_destroy = window_destroy,

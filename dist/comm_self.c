@@ -35,7 +35,6 @@ static const hotbed_comm_ops ops = {
     .transport = HOTBED_TRANSPORT_SELF,
     .check_stream = check_stream,
     .enqueue = enqueue,
-    .spread = nothing,
     .destroy = nothing,
     .window_create = hotbed_comm_local_window_create,
     .window_destroy = hotbed_comm_local_window_destroy,

@@ -64,7 +64,6 @@ static bool fail_socket(
         comm, HOTBED_COMM_TRANSPORT, (int32_t)p, comm->runs, "%s: %s rank %u: %s",
         hotbed_comm_title_of(comm->runs, batch).text, what, p,
         error == 0 ? "the connection is closed" : hotbed_reason(error, reason));
-    hotbed_link_spread(link, comm);
     return false;
 }
 
@@ -146,10 +145,8 @@ static bool step_recv(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_
         }
         c->header += (size_t)got;
         if (c->header == sizeof with->from &&
-            !hotbed_comm_check_header(comm, batch, p, &with->from)) {
-            hotbed_link_spread(sockets_of(comm)->link, comm);
+            !hotbed_comm_check_header(comm, batch, p, &with->from))
             return false;
-        }
     }
     return true;
 }
@@ -175,7 +172,6 @@ static bool look_around(hotbed_comm *comm, const hotbed_comm_batch *batch, uint6
         comm, HOTBED_COMM_DEADLINE, (int32_t)waits_for, comm->runs,
         "%s: rank %u did not come within %u ms", hotbed_comm_title_of(comm->runs, batch).text,
         waits_for, comm->deadline_ms);
-    hotbed_link_spread(s->link, comm);
     return false;
 }
 
@@ -241,8 +237,8 @@ static void look(hotbed_comm *comm) {
     hotbed_link_poll(sockets_of(comm)->link, comm, 0);
 }
 
-static void spread(hotbed_comm *comm) {
-    hotbed_link_spread(sockets_of(comm)->link, comm);
+static void announce(hotbed_comm *comm) {
+    hotbed_link_announce(sockets_of(comm)->link, comm);
 }
 
 /* --- create and destroy ----------------------------------------------------------------------- */
@@ -250,7 +246,7 @@ static void spread(hotbed_comm *comm) {
 static void destroy(hotbed_comm *comm) {
     sockets_comm *s = sockets_of(comm);
     if (s->link != NULL) /* the goodbye first: a closed connection alone would look like a death */
-        (void)hotbed_link_close(s->link, comm, comm->runs);
+        (void)hotbed_link_close(s->link, comm->runs);
     hotbed_link_drop(s->data);
 }
 
@@ -259,7 +255,7 @@ static const hotbed_comm_ops ops = {
     .check_stream = hotbed_comm_check_host_stream,
     .run = run,
     .poll = look,
-    .spread = spread,
+    .announce = announce,
     .destroy = destroy,
 };
 

@@ -59,6 +59,14 @@
  * must not be launched again. A new communicator of the remaining ranks works; over MPI, if a
  * process has died, only if the MPI library can continue (see hotbed_comm_create_mpi()).
  *
+ * A rank announces the first failure that it learns of before its own calls return it. So a process
+ * that ends because of a failure is not named as its cause, even if it does not destroy its
+ * communicator. Two cases cannot be decided. If several processes have ended when a rank looks, and
+ * none of them announced a failure, as when a launcher ends them all, the text names them all and
+ * the fault's rank is -1; a rank that looked earlier may name one of them. And a machine that loses
+ * its power or network closes no connection: a process that ends later may be named, or the
+ * deadline passes.
+ *
  * A communicator is used by one thread at a time, but hotbed_comm_abort() may be called from any
  * thread. */
 #ifndef HOTBED_COMM_H
@@ -188,8 +196,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_comm_create_sockets(
  * One thread of the library watches these sockets and the deadline.
  *
  * Errors: UNSUPPORTED (not in this build; no GPU), ARGUMENT (device; bootstrap failed; a variable
- * is missing or not a number; WORLD_SIZE of a rank is not rank 0's: the text has both), COMM (NCCL failed, with its text; a rank did not arrive within the
- * deadline), MEMORY, DEVICE. */
+ * is missing or not a number; WORLD_SIZE of a rank is not rank 0's: the text has both), COMM (NCCL
+ * failed, with its text; a rank did not arrive within the deadline), MEMORY, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_comm_create_nccl(
     const hotbed_comm_options *options, int device, hotbed_comm *bootstrap, hotbed_comm **out);
 
@@ -320,7 +328,9 @@ typedef enum hotbed_comm_reason {
 /* Why a communicator failed. Plain data. Frozen: it has no size field. */
 typedef struct hotbed_comm_fault {
     hotbed_comm_reason reason;
-    int32_t rank; /* the rank that caused the failure, as far as this rank knows; -1: unknown */
+    /* The rank that caused the failure, as far as this rank knows; -1: unknown, or one of several
+     * whose processes ended. */
+    int32_t rank;
     uint64_t operation; /* number of the operation, from 1; 0: no operation */
     char text[240];     /* the same in words, with the values */
 } hotbed_comm_fault;

@@ -106,9 +106,6 @@ static void live_and_die(world_rank *me, const char *phase) {
     CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
     CHECK_EQ(fault.rank, DYING_RANK);
     if (leaves || strcmp(phase, "forget") == 0) {
-        /* Over sockets only this passes the cause on; a process that just ends may be blamed. */
-        if (hotbed_comm_transport(me->comm) == HOTBED_TRANSPORT_SOCKETS)
-            hotbed_comm_destroy(me->comm);
         say(me->rank, "left");
         leave(phase); /* must end, although a rank is gone */
     }

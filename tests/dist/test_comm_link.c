@@ -2,6 +2,7 @@
  * environment variables. */
 #define _DEFAULT_SOURCE 1 /* setenv */
 #include "base/monotonic.h"
+#include "base/stream.h"
 #include "dist/comm_link.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
@@ -23,6 +24,30 @@ static uint64_t in_seconds(uint64_t seconds) {
     return hotbed_monotonic_now() + seconds * 1000000000U;
 }
 
+/* A communicator that only records faults, and announces them on its link. */
+typedef struct linked_comm {
+    hotbed_comm base;
+    hotbed_link *link;
+} linked_comm;
+
+static void announce(hotbed_comm *comm) {
+    if (((const linked_comm *)comm)->link != NULL)
+        hotbed_link_announce(((const linked_comm *)comm)->link, comm);
+}
+
+static void destroy(hotbed_comm *comm) {
+    (void)comm;
+}
+
+static hotbed_comm *create_linked(uint32_t number, uint32_t size) {
+    static const hotbed_comm_ops ops = {
+        .transport = HOTBED_TRANSPORT_SOCKETS, .announce = announce, .destroy = destroy};
+    linked_comm *comm = hotbed_new(sizeof *comm);
+    CHECK(comm != NULL);
+    CHECK_OK(hotbed_comm_start(&comm->base, &ops, number, size, NULL));
+    return &comm->base;
+}
+
 /* Each rank connects to the others, then runs `body`. */
 typedef struct rank {
     pthread_t thread;
@@ -30,7 +55,7 @@ typedef struct rank {
     hotbed_link_place place;
     int listener;
     hotbed_link *link;
-    hotbed_comm *comm; /* only records faults */
+    hotbed_comm *comm;
     void (*body)(struct rank *me);
 } rank;
 
@@ -39,10 +64,11 @@ static void *rank_main(void *argument) {
     uint64_t payload[3] = {0};
     if (me->number == 0)
         payload[0] = payload[2] = 12345;
-    CHECK_OK(hotbed_comm_create_self(NULL, &me->comm));
+    me->comm = create_linked(me->number, me->size);
     CHECK_OK(hotbed_link_open(
         me->number, me->size, &me->place, me->listener, payload, sizeof payload, in_seconds(20),
         &me->link));
+    ((linked_comm *)me->comm)->link = me->link;
     CHECK_EQ(payload[0], 12345);
     CHECK_EQ(payload[1], 0);
     CHECK_EQ(payload[2], 12345);
@@ -82,21 +108,28 @@ static hotbed_comm_fault wait_for_fault(rank *me) {
     return fault;
 }
 
+/* The same for a rank whose operation `run` needs rank p. */
+static hotbed_comm_fault wait_for_departure(rank *me, uint32_t p, uint64_t run) {
+    uint64_t until = in_seconds(20);
+    while (!hotbed_comm_has_failed(me->comm) && hotbed_monotonic_now() < until) {
+        hotbed_link_poll(me->link, me->comm, 10);
+        (void)hotbed_link_left(me->link, me->comm, p, run, NULL);
+    }
+    return wait_for_fault(me);
+}
+
 static void meet_body(rank *me) {
     uint32_t last = me->size - 1;
     if (me->number == last) {
-        CHECK(!hotbed_link_close(me->link, me->comm, 7));
+        CHECK(!hotbed_link_close(me->link, 7));
         return;
     }
-    uint64_t until = in_seconds(20);
-    while (!hotbed_link_left(me->link, me->comm, last, 8, NULL) && hotbed_monotonic_now() < until)
-        hotbed_link_poll(me->link, me->comm, 10);
-    hotbed_comm_fault fault;
-    CHECK_OK(hotbed_comm_failure(me->comm, &fault));
+    hotbed_comm_fault fault = wait_for_departure(me, last, 8); /* seen here, or announced */
     CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
     CHECK_EQ(fault.rank, last);
+    CHECK_EQ(fault.operation, 8);
     CHECK(!hotbed_link_left(me->link, me->comm, last, 7, NULL)); /* that operation it completed */
-    CHECK(!hotbed_link_close(me->link, me->comm, 8));
+    CHECK(!hotbed_link_close(me->link, 8));
 }
 
 static void all_ranks_connect_and_close(hotbed_backend backend) {
@@ -108,7 +141,7 @@ static void all_ranks_connect_and_close(hotbed_backend backend) {
 static void alone_body(rank *me) {
     hotbed_link_poll(me->link, me->comm, 0);
     CHECK(!hotbed_comm_has_failed(me->comm));
-    CHECK(!hotbed_link_close(me->link, me->comm, 0));
+    CHECK(!hotbed_link_close(me->link, 0));
 }
 
 static void a_single_rank_opens_no_connection(hotbed_backend backend) {
@@ -150,7 +183,7 @@ static void two_threads_body(rank *me) {
     } else {
         (void)pthread_barrier_wait(&all_know);
     }
-    CHECK(!hotbed_link_close(me->link, me->comm, 0));
+    CHECK(!hotbed_link_close(me->link, 0));
 }
 
 static void two_threads_poll_one_link(hotbed_backend backend) {
@@ -161,18 +194,16 @@ static void two_threads_poll_one_link(hotbed_backend backend) {
 }
 
 static void spread_body(rank *me) {
-    if (me->number == 1) {
+    if (me->number == 1)
         (void)hotbed_comm_record_fault(
             me->comm, HOTBED_COMM_DEADLINE, 3, 42, "rank 3 sleeps in operation %d", 42);
-        hotbed_link_spread(me->link, me->comm);
-    }
     hotbed_comm_fault fault = wait_for_fault(me);
     CHECK_EQ(fault.reason, HOTBED_COMM_DEADLINE);
     CHECK_EQ(fault.rank, 3);
     CHECK_EQ(fault.operation, 42);
     CHECK_STRING(fault.text, "rank 3 sleeps in operation 42");
     (void)pthread_barrier_wait(&all_know);
-    CHECK(!hotbed_link_close(me->link, me->comm, 0));
+    CHECK(!hotbed_link_close(me->link, 0));
 }
 
 static void a_failure_reaches_all_ranks(hotbed_backend backend) {
@@ -188,25 +219,92 @@ static void pass_on_body(rank *me) {
     if (me->number == 1) {
         (void)hotbed_comm_record_fault(
             me->comm, HOTBED_COMM_DEADLINE, 2, 42, "rank 2 sleeps in operation %d", 42);
-        CHECK(!hotbed_link_close(me->link, me->comm, 41));
+        CHECK(!hotbed_link_close(me->link, 41));
         return;
     }
-    uint64_t until = in_seconds(20);
-    while (!hotbed_comm_has_failed(me->comm) && hotbed_monotonic_now() < until) {
-        hotbed_link_poll(me->link, me->comm, 10);
-        (void)hotbed_link_left(me->link, me->comm, 1, 42, NULL);
-    }
-    hotbed_comm_fault fault;
-    CHECK_OK(hotbed_comm_failure(me->comm, &fault));
+    hotbed_comm_fault fault = wait_for_departure(me, 1, 42);
     CHECK_EQ(fault.reason, HOTBED_COMM_DEADLINE);
     CHECK_EQ(fault.rank, 2);
     CHECK_EQ(fault.operation, 42);
-    CHECK(!hotbed_link_close(me->link, me->comm, 0));
+    CHECK(!hotbed_link_close(me->link, 0));
 }
 
 static void a_leaving_rank_passes_the_cause_on(hotbed_backend backend) {
     (void)backend;
     run_ranks(RANKS, pass_on_body);
+}
+
+/* Rank 1's process ends without a word, and so does rank 0's, as soon as it has seen that.  Ranks that look only then
+ * name rank 1. */
+static void ends_later_body(rank *me) {
+    if (me->number == 1)
+        hotbed_link_drop(me->link);
+    if (me->number == 0) {
+        CHECK_EQ(wait_for_fault(me).rank, 1);
+        hotbed_link_drop(me->link);
+    }
+    (void)pthread_barrier_wait(&all_know);
+    if (me->number < 2)
+        return;
+    hotbed_comm_fault fault = wait_for_fault(me);
+    CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
+    CHECK_EQ(fault.rank, 1);
+    CHECK_STRING(fault.text, "rank 1 is gone: its process ended without a word");
+    CHECK(hotbed_link_close(me->link, 0));
+}
+
+static void a_rank_that_ends_after_a_failure_is_not_blamed(hotbed_backend backend) {
+    (void)backend;
+    CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
+    run_ranks(RANKS, ends_later_body);
+    CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
+}
+
+/* Rank 1 leaves in order, and rank 0, which needs it, ends its process. */
+static void leaves_later_body(rank *me) {
+    if (me->number == 1)
+        CHECK(!hotbed_link_close(me->link, 7));
+    if (me->number == 0) {
+        CHECK_EQ(wait_for_departure(me, 1, 8).rank, 1);
+        hotbed_link_drop(me->link);
+    }
+    (void)pthread_barrier_wait(&all_know);
+    if (me->number < 2)
+        return;
+    hotbed_comm_fault fault = wait_for_fault(me);
+    CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
+    CHECK_EQ(fault.rank, 1);
+    CHECK_EQ(fault.operation, 8);
+    (void)hotbed_link_close(me->link, 0);
+}
+
+static void a_rank_that_ends_after_a_departure_is_not_blamed(hotbed_backend backend) {
+    (void)backend;
+    CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
+    run_ranks(RANKS, leaves_later_body);
+    CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
+}
+
+/* The processes of ranks 0 and 1 end, and neither has seen the other's end. */
+static void end_together_body(rank *me) {
+    if (me->number < 2)
+        hotbed_link_drop(me->link);
+    (void)pthread_barrier_wait(&all_know);
+    if (me->number < 2)
+        return;
+    hotbed_comm_fault fault = wait_for_fault(me);
+    CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
+    CHECK_EQ(fault.rank, -1);
+    CHECK_STRING(
+        fault.text, "ranks 0, 1 are gone: their processes ended, it is not known which one first");
+    (void)hotbed_link_close(me->link, 0);
+}
+
+static void processes_that_end_together_are_all_named(hotbed_backend backend) {
+    (void)backend;
+    CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
+    run_ranks(RANKS, end_together_body);
+    CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
 }
 
 static void check_says(const char *text) {
@@ -430,12 +528,12 @@ static void a_death_is_seen(hotbed_backend backend) {
         _exit(1);
     }
     rank me = {.number = 0, .size = 2};
-    CHECK_OK(hotbed_comm_create_self(NULL, &me.comm));
+    me.comm = create_linked(0, 2);
     CHECK_OK(hotbed_link_open(0, 2, &place, listener, NULL, 0, in_seconds(20), &me.link));
     hotbed_comm_fault fault = wait_for_fault(&me);
     CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
     CHECK_EQ(fault.rank, 1);
-    CHECK(hotbed_link_close(me.link, me.comm, 0));
+    CHECK(hotbed_link_close(me.link, 0));
     hotbed_comm_destroy(me.comm);
     int status = 0;
     CHECK_EQ(waitpid(child, &status, 0), child);
@@ -485,7 +583,7 @@ static void bootstrap_body(world_rank *me) {
     CHECK_OK(hotbed_link_find(me->comm, number, &place, &listener));
     CHECK_EQ(listener >= 0, me->rank == 0);
     CHECK_OK(hotbed_link_open(number, size, &place, listener, NULL, 0, in_seconds(20), &link));
-    CHECK(!hotbed_link_close(link, me->comm, 0));
+    CHECK(!hotbed_link_close(link, 0));
 }
 
 static void a_communicator_gives_the_rendezvous_address(hotbed_backend backend) {
@@ -593,6 +691,11 @@ const hotbed_test hotbed_tests[] = {
     {"two_threads_poll_one_link", two_threads_poll_one_link},
     {"a_failure_reaches_all_ranks", a_failure_reaches_all_ranks},
     {"a_leaving_rank_passes_the_cause_on", a_leaving_rank_passes_the_cause_on},
+    {"a_rank_that_ends_after_a_failure_is_not_blamed",
+     a_rank_that_ends_after_a_failure_is_not_blamed},
+    {"a_rank_that_ends_after_a_departure_is_not_blamed",
+     a_rank_that_ends_after_a_departure_is_not_blamed},
+    {"processes_that_end_together_are_all_named", processes_that_end_together_are_all_named},
     {"a_rendezvous_has_a_deadline", a_rendezvous_has_a_deadline},
     {"the_missing_ranks_are_named", the_missing_ranks_are_named},
     {"numbers_of_ranks_are_compared", numbers_of_ranks_are_compared},

@@ -5,6 +5,7 @@
 #include "tests/support/fault.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,146 +83,84 @@ static void run_worlds(world_body body) {
 
 /* --- options that differ ---------------------------------------------------------------------- */
 
-/* A change of one option on one rank, and what all ranks say of that rank and of rank 0.  With
- * `others` NULL the rank fails by itself, and the others say why. */
+/* A value of an option: a member of setup, and its bytes.  Enumerators and uint32_t are set as int. */
+typedef struct value {
+    size_t at, bytes;
+    const void *bits;
+} value;
+#define SET(type, member, ...)                                                                     \
+    offsetof(setup, member), sizeof(type), &(type) {                                               \
+        __VA_ARGS__                                                                                \
+    }
+
+/* One option, set by one or two members on one rank, and what all ranks say of that rank and of
+ * rank 0.  With `others` NULL the rank fails by itself, and the others say why. */
 typedef struct change {
-    void (*make)(setup *s);
     const char *own, *others;
+    value values[2];
 } change;
 
-static void tables(setup *s) {
-    s->storage.num_tables = s->storage.num_features = 1;
-}
-static void features(setup *s) {
-    s->storage.num_features = 0;
-    s->options.features = NULL;
-}
-static void table_name(setup *s) {
-    s->tables[1].name = "shop";
-}
-static void feature_name(setup *s) {
-    s->features[1] = "sold";
-}
-static void dim(setup *s) {
-    s->tables[0].dim = s->tables[1].dim = 16;
-}
-static void dtype(setup *s) {
-    s->tables[1].dtype = HOTBED_BF16;
-}
-static void kind(setup *s) {
-    s->tables[1].kind = HOTBED_TABLE_STATIC;
-    s->routes[1] = HOTBED_ROUTE_CONTINUOUS;
-}
-static void route(setup *s) {
-    s->routes[0] = HOTBED_ROUTE_ROUND_ROBIN;
-}
-static void table_capacity(setup *s) {
-    s->tables[0].capacity = 1001;
-}
-static void max_capacity(setup *s) {
-    s->tables[0].max_capacity = 2000;
-}
-static void evict(setup *s) {
-    s->tables[0].evict = HOTBED_EVICT_LOWEST;
-}
-static void score(setup *s) {
-    s->tables[1].score = HOTBED_SCORE_LFU;
-}
-static void insertion(setup *s) {
-    s->tables[1].insertion = HOTBED_INSERT_PROBATION;
-}
-static void initializer(setup *s) {
-    s->tables[1].initializer.kind = HOTBED_INIT_UNIFORM;
-    s->tables[1].initializer.upper = 0.5F;
-}
-static void eval_initializer(setup *s) {
-    s->tables[1].eval_initializer.value = 2.0F;
-}
-static void admission(setup *s) {
-    s->tables[0].admission = HOTBED_ADMIT_FREQUENCY;
-    s->tables[0].admission_threshold = 3;
-}
-static void pooling(setup *s) {
-    s->storage.pooling = HOTBED_POOL_MEAN;
-}
-static void key_type(setup *s) {
-    s->storage.key_type = HOTBED_KEY_U64;
-}
-static void output_dtype(setup *s) {
-    s->storage.output_dtype = HOTBED_F16;
-}
-static void optimizer(setup *s) {
-    s->storage.optimizer.kind = HOTBED_OPT_SGD;
-}
-static void beta2(setup *s) {
-    s->storage.optimizer.beta2 = 0.5F;
-}
-static void seed(setup *s) {
-    s->storage.seed = 7;
-}
-static void plan(setup *s) {
-    s->options.plan = HOTBED_PLAN_TWO_PHASE;
-}
-static void overflow(setup *s) {
-    s->options.overflow = HOTBED_OVERFLOW_REPORT;
-}
-static void dedup(setup *s) {
-    s->options.dedup = HOTBED_DEDUP_OFF;
-}
-static void gradient_scale(setup *s) {
-    s->options.gradient_scale = 0.25F;
-}
-static void max_batch_size(setup *s) {
-    s->options.max_batch_size = 5;
-}
-static void max_keys(setup *s) {
-    s->options.max_keys = 41;
-}
-static void capacity(setup *s) {
-    s->options.capacity = 31;
-}
-/* The last two fail on their rank alone. */
-static void no_keys(setup *s) {
-    s->options.max_keys = 0;
-}
-static void wrong_table(setup *s) {
-    s->tables[1].max_capacity = 1;
-}
-
 static const change changes[] = {
-    {tables, "num_tables is 1", "2"},
-    {features, "name of feature 0 is user", "seen"},
-    {table_name, "name of table 1 is shop", "item"},
-    {feature_name, "name of feature 1 is sold", "bought"},
-    {dim, "dim of table user is 16", "8"},
-    {dtype, "dtype of table item is bf16", "f32"},
-    {kind, "kind of table item is static", "hash"},
-    {route, "route of table user is roundrobin", "hash_roundrobin"},
-    {table_capacity, "capacity of table user is 1001", "1000"},
-    {max_capacity, "max_capacity of table user is 2000", "1000"},
-    {evict, "evict of table user is lowest", "never"},
-    {score, "score of table item is lfu", "step"},
-    {insertion, "insertion of table item is probation", "auto"},
-    {initializer, "initializer of table item is uniform in [0, 0.5)", "constant 0"},
-    {eval_initializer, "eval_initializer of table item is constant 2", "constant 0"},
-    {admission, "admission of table user is frequency", "all"},
-    {pooling, "pooling is mean", "none"},
-    {key_type, "key_type is u64", "i64"},
-    {output_dtype, "output_dtype is f16", "f32"},
-    {optimizer, "optimizer is sgd", "adam"},
-    {beta2, "beta2 of optimizer adam is 0.5", "0.999"},
-    {seed, "seed is 7", "0"},
-    {plan, "plan is two-phase", "fixed"},
-    {overflow, "overflow is report", "replay"},
-    {dedup, "dedup is off", "on"},
-    {gradient_scale, "gradient_scale is 0.25", "1"},
-    {max_batch_size, "max_batch_size is 5", "4"},
-    {max_keys, "max_keys is 41", "40"},
-    {capacity, "capacity is 31", "30"},
-    {no_keys, "max_keys 0 is not in [1, 2^30]", NULL},
-    {wrong_table, "table item: max_capacity 1", NULL},
+    {"num_tables is 1",
+     "2",
+     {{SET(int, storage.num_tables, 1)}, {SET(int, storage.num_features, 1)}}},
+    {"name of feature 0 is user",
+     "seen",
+     {{SET(int, storage.num_features, 0)}, {SET(const char *const *, options.features, NULL)}}},
+    {"name of table 1 is shop", "item", {{SET(const char *, tables[1].name, "shop")}}},
+    {"name of feature 1 is sold", "bought", {{SET(const char *, features[1], "sold")}}},
+    {"dim of table user is 16",
+     "8",
+     {{SET(int, tables[0].dim, 16)}, {SET(int, tables[1].dim, 16)}}},
+    {"dtype of table item is bf16", "f32", {{SET(int, tables[1].dtype, HOTBED_BF16)}}},
+    {"kind of table item is static",
+     "hash",
+     {{SET(int, tables[1].kind, HOTBED_TABLE_STATIC)},
+      {SET(int, routes[1], HOTBED_ROUTE_CONTINUOUS)}}},
+    {"route of table user is roundrobin",
+     "hash_roundrobin",
+     {{SET(int, routes[0], HOTBED_ROUTE_ROUND_ROBIN)}}},
+    {"capacity of table user is 1001", "1000", {{SET(uint64_t, tables[0].capacity, 1001)}}},
+    {"max_capacity of table user is 2000", "1000", {{SET(uint64_t, tables[0].max_capacity, 2000)}}},
+    {"evict of table user is lowest", "never", {{SET(int, tables[0].evict, HOTBED_EVICT_LOWEST)}}},
+    {"score of table item is lfu", "step", {{SET(int, tables[1].score, HOTBED_SCORE_LFU)}}},
+    {"insertion of table item is probation",
+     "auto",
+     {{SET(int, tables[1].insertion, HOTBED_INSERT_PROBATION)}}},
+    {"initializer of table item is uniform in [0, 0.5)",
+     "constant 0",
+     {{SET(
+         hotbed_initializer, tables[1].initializer, .kind = HOTBED_INIT_UNIFORM, .upper = 0.5F)}}},
+    {"eval_initializer of table item is constant 2",
+     "constant 0",
+     {{SET(float, tables[1].eval_initializer.value, 2)}}},
+    {"admission of table user is frequency",
+     "all",
+     {{SET(int, tables[0].admission, HOTBED_ADMIT_FREQUENCY)},
+      {SET(uint64_t, tables[0].admission_threshold, 3)}}},
+    {"pooling is mean", "none", {{SET(int, storage.pooling, HOTBED_POOL_MEAN)}}},
+    {"key_type is u64", "i64", {{SET(int, storage.key_type, HOTBED_KEY_U64)}}},
+    {"output_dtype is f16", "f32", {{SET(int, storage.output_dtype, HOTBED_F16)}}},
+    {"optimizer is sgd", "adam", {{SET(int, storage.optimizer.kind, HOTBED_OPT_SGD)}}},
+    {"beta2 of optimizer adam is 0.5", "0.999", {{SET(float, storage.optimizer.beta2, 0.5F)}}},
+    {"seed is 7", "0", {{SET(uint64_t, storage.seed, 7)}}},
+    {"plan is two-phase", "fixed", {{SET(int, options.plan, HOTBED_PLAN_TWO_PHASE)}}},
+    {"overflow is report", "replay", {{SET(int, options.overflow, HOTBED_OVERFLOW_REPORT)}}},
+    {"dedup is off", "on", {{SET(int, options.dedup, HOTBED_DEDUP_OFF)}}},
+    {"gradient_scale is 0.25", "1", {{SET(float, options.gradient_scale, 0.25F)}}},
+    {"max_batch_size is 5", "4", {{SET(int, options.max_batch_size, 5)}}},
+    {"max_keys is 41", "40", {{SET(uint64_t, options.max_keys, 41)}}},
+    {"capacity is 31", "30", {{SET(uint64_t, options.capacity, 31)}}},
+    {"max_keys 0 is not in [1, 2^30]", NULL, {{SET(uint64_t, options.max_keys, 0)}}},
+    {"table item: max_capacity 1", NULL, {{SET(uint64_t, tables[1].max_capacity, 1)}}},
 };
 enum { CHANGES = sizeof changes / sizeof changes[0] };
+
+static void apply(setup *s, const change *c) {
+    for (int i = 0; i < 2; i++)
+        if (c->values[i].bytes > 0)
+            memcpy((char *)s + c->values[i].at, c->values[i].bits, c->values[i].bytes);
+}
 
 /* One rank changes one option, and all ranks report it.  Then the communicator still works. */
 static void differences_body(world_rank *me) {
@@ -229,7 +168,7 @@ static void differences_body(world_rank *me) {
     for (int i = 0; i < CHANGES; i++) {
         describe(&s);
         if (me->rank == me->size - 1)
-            changes[i].make(&s);
+            apply(&s, &changes[i]);
         CHECK_STATUS(create(&s, me), HOTBED_ERR_ARGUMENT);
         check_text(me, changes[i].own, changes[i].others, "part of the collection");
     }
@@ -343,7 +282,7 @@ static void failing_body(world_rank *me) {
     setup s;
     describe(&s);
     if (f->differs && me->rank == 1)
-        dim(&s);
+        s.tables[0].dim = s.tables[1].dim = 16;
     if (me->rank == 0)
         fault_arm(f->n);
     (void)pthread_barrier_wait(&f->gate);

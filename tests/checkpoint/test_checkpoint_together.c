@@ -32,10 +32,10 @@ typedef struct rank_call {
     bool public; /* make the public call */
     /* The error in the options of rank `rank`. */
     enum { ALL_RIGHT, NO_MARK, OTHER_SHARE, NO_INCREMENT } wrong;
+    hotbed_comm_reason reason; /* why the communicator failed */
     /* The number, counted over all ranks, of the allocation that fails; 0: none. */
     uint64_t no_memory;
     pthread_barrier_t *ready;
-    hotbed_comm_reason reason; /* why the communicator failed */
     char text[1024];
 } rank_call;
 
@@ -146,62 +146,71 @@ static rank_call *all_good(ranks *r, const rank_call *model) {
     return calls;
 }
 
+static const ranks_shape adagrad = {.optimizer = HOTBED_OPT_ADAGRAD},
+                         sgd = {.optimizer = HOTBED_OPT_SGD};
+
+/* The ranks of a test, and its stream. */
+typedef struct sides {
+    hotbed_stream *stream;
+    ranks from, to;
+} sides;
+
+/* Create `from` ranks with rows and `to` ranks without, in an empty directory.  One test has one at a time. */
+static sides *open_sides(const ranks_shape *shape, uint32_t from, uint32_t to) {
+    static sides s;
+    s = (sides){.stream = sample_stream(HOTBED_BACKEND_HOST)};
+    ranks_create(&s.from, shape, from, s.stream);
+    if (to > 0)
+        ranks_create(&s.to, shape, to, s.stream);
+    ranks_fill(&s.from, 1);
+    return &s;
+}
+
+static void close_sides(sides *s) {
+    ranks_destroy(&s->from);
+    ranks_destroy(&s->to);
+    hotbed_stream_destroy(s->stream);
+}
+
 static const uint32_t pairs[][2] = {{1, 3}, {3, 1},  {4, 2}, {2, 5}, {7, 8},
                                     {5, 3}, {16, 4}, {3, 3}, {1, 1}, {2, 16}};
 
 static void ranks_save_and_load_together(hotbed_backend backend) {
     (void)backend;
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
-    sample_directory();
     for (uint32_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        ranks from, to;
         ranks_shape shape = {
             .optimizer = (hotbed_optimizer_kind)(HOTBED_OPT_SGD + i % 4),
             .route = (hotbed_route_kind)(i % 3),
             .score = i % 3 == 1 ? HOTBED_SCORE_TIMESTAMP_LFU : HOTBED_SCORE_STEP,
         };
+        sides *s = open_sides(&shape, pairs[i][0], pairs[i][1]);
         const char *full = sample_path("full"), *one = sample_path("one");
-        ranks_create(&from, &shape, pairs[i][0], stream);
-        ranks_create(&to, &shape, pairs[i][1], stream);
-        ranks_mark(&from);
-        ranks_fill(&from, 1);
-        all_good(&from, &(rank_call){.path = full});
-        ranks_change_some(&from);
-        all_good(&from, &(rank_call){.path = one, .parent = full});
+        ranks_mark(&s->from);
+        all_good(&s->from, &(rank_call){.path = full});
+        ranks_change_some(&s->from);
+        all_good(&s->from, &(rank_call){.path = one, .parent = full});
         CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, one, NULL));
         all_good(
-            &to, &(rank_call){.load = true, .path = full, .increments = &one, .num_increments = 1});
-        ranks_check(&to, &from);
-        sample_remove(full);
-        sample_remove(one);
-        ranks_destroy(&from);
-        ranks_destroy(&to);
+            &s->to,
+            &(rank_call){.load = true, .path = full, .increments = &one, .num_increments = 1});
+        ranks_check(&s->to, &s->from);
+        close_sides(s);
     }
-    hotbed_stream_destroy(stream);
 }
 
 /* Ranks without optimizer load what ranks with Adam saved, from their own shards and redistributed. */
 static void ranks_without_optimizer_load_the_weights(hotbed_backend backend) {
     (void)backend;
-    hotbed_stream *stream = NULL;
-    ranks from, to;
-    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .route = HOTBED_ROUTE_HASH_ROUND_ROBIN};
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
-    sample_directory();
-    const char *path = sample_path("adam");
-    ranks_create(&from, &shape, 2, stream);
-    ranks_fill(&from, 1);
-    all_good(&from, &(rank_call){.path = path});
-    shape.optimizer = (hotbed_optimizer_kind)0;
+    const ranks_shape adam = {.optimizer = HOTBED_OPT_ADAM}, none = {0};
     for (uint32_t world = 2; world <= 3; world++) {
-        ranks_create(&to, &shape, world, stream);
-        all_good(&to, &(rank_call){.load = true, .path = path});
-        ranks_check(&to, &from);
-        ranks_destroy(&to);
+        sides *s = open_sides(&adam, 2, 0);
+        const char *path = sample_path("adam");
+        all_good(&s->from, &(rank_call){.path = path});
+        ranks_create(&s->to, &none, world, s->stream);
+        all_good(&s->to, &(rank_call){.load = true, .path = path});
+        ranks_check(&s->to, &s->from);
+        close_sides(s);
     }
-    ranks_destroy(&from);
-    hotbed_stream_destroy(stream);
 }
 
 /* --- each byte is read once ----------------------------------------------------------------- */
@@ -445,9 +454,7 @@ static void each_byte_is_read_once(hotbed_backend backend) {
     static const uint32_t all[][2] = {{61, 16}, {16, 61}, {1, 4}, {4, 1},
                                       {3, 8},   {8, 3},   {5, 7}, {8, 8}};
     (void)backend;
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
-    sample_directory();
+    hotbed_stream *stream = sample_stream(HOTBED_BACKEND_HOST);
     bool whole = ranks_whole();
     const size_t count = whole                    ? sizeof all / sizeof *all
                          : hotbed_test_is_small() ? 1
@@ -461,16 +468,9 @@ static void each_byte_is_read_once(hotbed_backend backend) {
  * left. */
 static void a_failing_rank_fails_all(hotbed_backend backend) {
     (void)backend;
-    hotbed_stream *stream = NULL;
-    ranks from, to;
-    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAGRAD};
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
-    const char *parent = sample_directory();
-    ranks_create(&from, &shape, 2, stream);
-    ranks_create(&to, &shape, 3, stream);
-    ranks_fill(&from, 1);
+    sides *s = open_sides(&adagrad, 2, 3);
     const char *path = sample_path("good");
-    all_good(&from, &(rank_call){.path = path});
+    all_good(&s->from, &(rank_call){.path = path});
     for (int load = 0; load < 2; load++)
         for (uint64_t n = 1;; n += 3) {
             rank_call model = {
@@ -479,7 +479,7 @@ static void a_failing_rank_fails_all(hotbed_backend backend) {
                 .rank = 1,
                 .disk = {.fault = SAMPLE_FAULT_EIO, .at = n},
             };
-            ranks *r = load == 1 ? &to : &from;
+            ranks *r = load == 1 ? &s->to : &s->from;
             rank_call *calls = together(r, &model);
             bool good = calls[0].status == HOTBED_OK;
             for (uint32_t i = 0; i < r->world; i++) {
@@ -490,37 +490,30 @@ static void a_failing_rank_fails_all(hotbed_backend backend) {
             bool over = calls[1].disk.count < n;
             if (load == 0 && good)
                 sample_remove(sample_path("bad"));
-            CHECK_EQ(sample_count_names(parent), 1);
+            CHECK_EQ(sample_count_names(sample_path(".")), 1);
             path = sample_path("good");
             if (over)
                 break;
         }
-    ranks_check(&to, &from);
-    ranks_destroy(&from);
-    ranks_destroy(&to);
-    hotbed_stream_destroy(stream);
+    ranks_check(&s->to, &s->from);
+    close_sides(s);
 }
 
 /* Two full saves fail at any call of rank 0's disk, their commits included: no rank's mark changes. */
 static void failed_saves_change_no_ranks_mark(hotbed_backend backend) {
     (void)backend;
-    hotbed_stream *stream = NULL;
-    static ranks r;
-    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAGRAD};
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
-    sample_directory();
-    ranks_create(&r, &shape, 2, stream);
-    ranks_mark(&r);
-    ranks_fill(&r, 1);
+    sides *s = open_sides(&adagrad, 2, 0);
+    ranks *r = &s->from;
+    ranks_mark(r);
     uint64_t n = 0, count = 0;
     do {
         const char *base = sample_path("base"), *full = sample_path("full"),
                    *one = sample_path("one");
         rank_call model = {.path = full, .disk = {.fault = SAMPLE_FAULT_ENOSPC, .at = ++n}};
         hotbed_status status = HOTBED_ERR_IO;
-        all_good(&r, &(rank_call){.path = base});
+        all_good(r, &(rank_call){.path = base});
         for (int i = 0; i < 2 && status != HOTBED_OK; i++) {
-            const rank_call *calls = together(&r, &model);
+            const rank_call *calls = together(r, &model);
             status = calls[0].status;
             count = calls[0].disk.count;
             CHECK_EQ(calls[1].status, status);
@@ -529,14 +522,13 @@ static void failed_saves_change_no_ranks_mark(hotbed_backend backend) {
             sample_remove(full);
         } else {
             CHECK_EQ(status, HOTBED_ERR_IO);
-            all_good(&r, &(rank_call){.path = one, .parent = base});
+            all_good(r, &(rank_call){.path = one, .parent = base});
             sample_remove(one);
         }
         sample_remove(base);
     } while (count >= n);
     CHECK(n > 20);
-    ranks_destroy(&r);
-    hotbed_stream_destroy(stream);
+    close_sides(s);
 }
 
 /* The n-th allocation fails on one rank: all ranks fail or none does, and none waits until the deadline for a
@@ -556,53 +548,40 @@ static bool without_memory(ranks *r, rank_call model, uint64_t n) {
 
 static void a_rank_without_memory_fails_all_at_once(hotbed_backend backend) {
     (void)backend;
-    hotbed_stream *stream = NULL;
-    static ranks from, to;
-    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAGRAD};
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
-    const char *parent = sample_directory(), *path = sample_path("good"), *bad = sample_path("bad");
-    ranks_create(&from, &shape, 2, stream);
-    ranks_create(&to, &shape, 3, stream);
-    ranks_fill(&from, 1);
-    all_good(&from, &(rank_call){.path = path});
-    for (uint64_t n = 1; without_memory(&from, (rank_call){.vote = true}, n); n++)
+    sides *s = open_sides(&adagrad, 2, 3);
+    const char *parent = sample_path("."), *path = sample_path("good"), *bad = sample_path("bad");
+    all_good(&s->from, &(rank_call){.path = path});
+    for (uint64_t n = 1; without_memory(&s->from, (rank_call){.vote = true}, n); n++)
         continue;
-    for (uint64_t n = 1; without_memory(&to, (rank_call){.load = true, .path = path}, n);)
+    for (uint64_t n = 1; without_memory(&s->to, (rank_call){.load = true, .path = path}, n);)
         n += 1 + n / 8;
-    ranks_check(&to, &from);
-    for (uint64_t n = 1; without_memory(&from, (rank_call){.path = bad}, n); n += 1 + n / 8) {
+    ranks_check(&s->to, &s->from);
+    for (uint64_t n = 1; without_memory(&s->from, (rank_call){.path = bad}, n); n += 1 + n / 8) {
         /* The call succeeded without the allocation, or the last vote failed. */
         if (sample_count_names(parent) == 2)
             sample_remove(bad);
         CHECK_EQ(sample_count_names(parent), 1);
     }
-    ranks_destroy(&from);
-    ranks_destroy(&to);
-    hotbed_stream_destroy(stream);
+    close_sides(s);
 }
 
 /* Rank 1 loads another checkpoint than the others, or fewer increments: no rank loads anything. */
 static void ranks_that_load_different_checkpoints_are_refused(hotbed_backend backend) {
     (void)backend;
-    hotbed_stream *stream = NULL;
-    static ranks r;
-    ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
-    sample_directory();
-    ranks_create(&r, &shape, 2, stream);
-    ranks_mark(&r);
-    ranks_fill(&r, 1);
+    sides *s = open_sides(&sgd, 2, 0);
+    ranks *r = &s->from;
+    ranks_mark(r);
     const char *full = sample_path("full"), *one = sample_path("one"), *two = sample_path("two");
-    all_good(&r, &(rank_call){.path = two});
-    all_good(&r, &(rank_call){.path = full});
-    all_good(&r, &(rank_call){.path = one, .parent = full});
+    all_good(r, &(rank_call){.path = two});
+    all_good(r, &(rank_call){.path = full});
+    all_good(r, &(rank_call){.path = one, .parent = full});
     const rank_call model = {
         .load = true, .path = full, .increments = &one, .num_increments = 1, .rank = 1};
     for (int i = 0; i < 2; i++) {
         rank_call odd = model;
         odd.odd_path = i == 0 ? two : full;
-        const rank_call *calls = together(&r, &odd);
-        for (uint32_t k = 0; k < r.world; k++) {
+        const rank_call *calls = together(r, &odd);
+        for (uint32_t k = 0; k < r->world; k++) {
             CHECK_EQ(calls[k].status, HOTBED_ERR_STATE);
             CHECK(
                 strstr(
@@ -610,31 +589,26 @@ static void ranks_that_load_different_checkpoints_are_refused(hotbed_backend bac
                                           : "rank 1 loads 0 increments, rank 0 1") != NULL);
         }
     }
-    ranks_check(&r, &r);
-    all_good(&r, &model);
-    ranks_destroy(&r);
-    hotbed_stream_destroy(stream);
+    ranks_check(r, r);
+    all_good(r, &model);
+    close_sides(s);
 }
 
 /* Rank 1 saves under another name or in another directory: all ranks fail, and name both paths. A path that is
  * only written in another way is the same. */
 static void ranks_that_save_to_different_paths_are_refused(hotbed_backend backend) {
     (void)backend;
-    hotbed_stream *stream = NULL;
-    static ranks r;
-    ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
-    const char *directory = sample_directory(), *path = sample_path("step-1");
+    sides *s = open_sides(&sgd, 3, 0);
+    ranks *r = &s->from;
+    const char *directory = sample_path("."), *path = sample_path("step-1");
     const char *other = sample_path("other"), *same = sample_path(".//step-1/");
     const char *odd[] = {
         sample_path("step-10"), sample_path("step-2"), sample_path("other/step-1")};
     CHECK(mkdir(other, 0700) == 0);
-    ranks_create(&r, &shape, 3, stream);
-    ranks_fill(&r, 1);
     for (int i = 0; i < 3; i++) {
         const rank_call model = {.path = path, .odd_path = odd[i], .rank = 1};
-        const rank_call *calls = together(&r, &model);
-        for (uint32_t k = 0; k < r.world; k++) {
+        const rank_call *calls = together(r, &model);
+        for (uint32_t k = 0; k < r->world; k++) {
             CHECK_EQ(calls[k].status, i < 2 ? HOTBED_ERR_ARGUMENT : HOTBED_ERR_IO);
             CHECK_EQ(calls[k].reason, HOTBED_COMM_WELL);
             CHECK(strstr(calls[k].text, i < 2 ? odd[i] : other) != NULL);
@@ -642,25 +616,19 @@ static void ranks_that_save_to_different_paths_are_refused(hotbed_backend backen
         }
         CHECK_EQ(sample_count_names(directory), 1); /* "other" */
     }
-    all_good(&r, &(rank_call){.path = path, .odd_path = same, .rank = 1});
+    all_good(r, &(rank_call){.path = path, .odd_path = same, .rank = 1});
     CHECK_EQ(sample_count_names(directory), 2);
-    ranks_destroy(&r);
-    hotbed_stream_destroy(stream);
+    close_sides(s);
 }
 
 /* The checks of a rank's options fail all ranks, with its text, and the communicator stays usable. */
 static void wrong_options_of_a_rank_fail_all(hotbed_backend backend) {
     (void)backend;
-    hotbed_stream *stream = NULL;
-    static ranks r;
-    ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
-    sample_directory();
-    ranks_create(&r, &shape, 2, stream);
-    ranks_mark(&r);
-    ranks_fill(&r, 1);
+    sides *s = open_sides(&sgd, 2, 0);
+    ranks *r = &s->from;
+    ranks_mark(r);
     const char *full = sample_path("full"), *next = sample_path("next");
-    all_good(&r, &(rank_call){.path = full, .public = true});
+    all_good(r, &(rank_call){.path = full, .public = true});
     const rank_call models[] = {
         {.path = next, .parent = full, .wrong = NO_MARK},
         {.path = next, .wrong = OTHER_SHARE},
@@ -676,43 +644,37 @@ static void wrong_options_of_a_rank_fail_all(hotbed_backend backend) {
         rank_call odd = models[i];
         odd.rank = 1;
         odd.public = true;
-        const rank_call *calls = together(&r, &odd);
-        for (uint32_t k = 0; k < r.world; k++) {
+        const rank_call *calls = together(r, &odd);
+        for (uint32_t k = 0; k < r->world; k++) {
             CHECK_EQ(calls[k].status, HOTBED_ERR_ARGUMENT);
             CHECK_EQ(calls[k].reason, HOTBED_COMM_WELL);
             CHECK(strstr(calls[k].text, says[odd.wrong]) != NULL);
         }
     }
-    all_good(&r, &(rank_call){.path = next, .parent = full, .public = true});
-    ranks_destroy(&r);
-    hotbed_stream_destroy(stream);
+    all_good(r, &(rank_call){.path = next, .parent = full, .public = true});
+    close_sides(s);
 }
 
 /* The share and the communicator must name the same rank. */
 static void a_rank_that_differs_from_the_communicators_is_refused(hotbed_backend backend) {
     (void)backend;
-    hotbed_stream *stream = NULL;
+    sides *s = open_sides(&sgd, 2, 0);
     hotbed_comm *comm = NULL;
-    ranks r;
-    ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
-    sample_directory();
     CHECK_OK(hotbed_comm_create_self(NULL, &comm));
-    ranks_create(&r, &shape, 2, stream);
-    hotbed_checkpoint_options options = ranks_options(&r, 1);
+    hotbed_checkpoint_options options = ranks_options(&s->from, 1);
     hotbed_checkpoint_load_options load;
     hotbed_checkpoint_load_options_init(&load);
     load.comm = options.comm = comm;
     load.share = options.share;
     const char *path = sample_path("c");
     CHECK_STATUS(
-        hotbed_checkpoint_save(path, r.storages[1], &options, stream), HOTBED_ERR_ARGUMENT);
+        hotbed_checkpoint_save(path, s->from.storages[1], &options, s->stream),
+        HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(
-        hotbed_checkpoint_load(path, r.storages[1], &load, NULL, NULL, NULL, stream),
+        hotbed_checkpoint_load(path, s->from.storages[1], &load, NULL, NULL, NULL, s->stream),
         HOTBED_ERR_ARGUMENT);
     hotbed_comm_destroy(comm);
-    ranks_destroy(&r);
-    hotbed_stream_destroy(stream);
+    close_sides(s);
 }
 
 const hotbed_test hotbed_tests[] = {

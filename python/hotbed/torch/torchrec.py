@@ -186,6 +186,8 @@ class _Comms:
 class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
     """Replaces TorchRec's collections of one type by Hotbed's; see :func:`sharders`, which makes it."""
 
+    fused_params = None  # TorchRec 1.6's planner reads this of every sharder
+
     def __init__(
         self,
         kind: Type[torch.nn.Module],

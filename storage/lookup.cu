@@ -140,29 +140,29 @@ static __global__ void __launch_bounds__(BLOCK, resident(GROWS, 4))
         hotbed_find_keys(&s, (uint32_t)i, n - i < TILE ? (uint32_t)(n - i) : TILE, TILE);
 }
 
-template <uint32_t WIDTH, bool GROWS>
+template <uint32_t WIDTH, bool GROWS, bool SCATTERS>
 static __global__ void __launch_bounds__(BLOCK)
     forward_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
-    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), SCATTERS);
     uint64_t n = s.batch.feature_starts[s.storage.num_features];
     for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
-        uint64_t left = n - i;
+        const uint64_t first = hotbed_tile_first(&s.to, n, i, WIDTH), left = n - first;
         hotbed_forward_rows(
-            &s, (uint32_t)i, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, WIDTH);
+            &s, (uint32_t)first, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, WIDTH);
     }
 }
 
 /* Find and forward in one kernel, so that some warps search keys while others copy rows. */
-template <uint32_t WIDTH, bool GROWS, bool TIERS>
+template <uint32_t WIDTH, bool GROWS, bool TIERS, bool SCATTERS>
 static __global__ void __launch_bounds__(BLOCK, resident(GROWS, TIERS ? 3 : 4))
     eval_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
-    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), SCATTERS);
     uint64_t n = s.batch.feature_starts[s.storage.num_features], epoch = hotbed_eval_epoch(&s);
     for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
-        uint64_t left = n - i;
+        const uint64_t first = hotbed_tile_first(&s.to, n, i, WIDTH), left = n - first;
         hotbed_eval_rows(
-            &s, (uint32_t)i, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, TIERS, &epoch,
-            find_width(WIDTH), WIDTH);
+            &s, (uint32_t)first, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, TIERS,
+            &epoch, find_width(WIDTH), WIDTH);
     }
 }
 
@@ -174,10 +174,10 @@ static __global__ void __launch_bounds__(BLOCK) order_keys_kernel(hotbed_step_vi
         hotbed_order_key(&s, (uint32_t)i);
 }
 
-template <uint32_t WIDTH, bool GROWS>
+template <uint32_t WIDTH, bool GROWS, bool SCATTERS>
 static __global__ void __launch_bounds__(BLOCK)
     eval_below_kernel(hotbed_step_view view, void *output, uint64_t stride) {
-    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), SCATTERS);
     const uint32_t n = s.eval.sort.bins[0], turn = BELOW_TURN;
     for (uint32_t first; n != 0 && (first = hotbed_bins_take(&s.eval.sort, turn, WIDTH)) < n;)
         hotbed_eval_below(
@@ -302,10 +302,10 @@ static __global__ void __launch_bounds__(POOL_BLOCK, pool_resident(HALF))
         hotbed_eval_check_bag(&s, b + k, share.feature, WIDTH);
 }
 
-template <bool GROWS>
+template <bool GROWS, bool SCATTERS>
 static __global__ void __launch_bounds__(BLOCK)
     eval_again_kernel(hotbed_step_view view, void *output, uint64_t stride) {
-    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), SCATTERS);
     enum { WIDTH = 32 };
     uint32_t n = *s.eval.num_rereads;
     for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < n; i += hotbed_cuda_threads() / WIDTH)
@@ -392,9 +392,13 @@ static hotbed_status forward_as(
     const hotbed_cuda_native native(stream);
     if (step->storage.pooling == HOTBED_POOL_NONE) {
         uint64_t threads = (step->batch.bound + WIDTH - 1) / WIDTH * WIDTH;
-        forward_rows_kernel<WIDTH, GROWS>
-            <<<hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES), BLOCK, 0, native>>>(
-                *step, output, stride);
+        const unsigned blocks = hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES);
+        if (step->to.on != 0)
+            forward_rows_kernel<WIDTH, GROWS, true>
+                <<<blocks, BLOCK, 0, native>>>(*step, output, stride);
+        else
+            forward_rows_kernel<WIDTH, GROWS, false>
+                <<<blocks, BLOCK, 0, native>>>(*step, output, stride);
         return hotbed_cuda_launched("forward_rows_kernel");
     }
     const uint64_t aligned = 4 * (uint64_t)hotbed_dtype_size(step->storage.output_dtype);
@@ -411,7 +415,7 @@ static hotbed_status forward_as(
 }
 
 /* Rows of the lower tier are deferred and then read by address. */
-template <uint32_t WIDTH, bool GROWS>
+template <uint32_t WIDTH, bool GROWS, bool SCATTERS>
 static hotbed_status eval_tiers_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
@@ -420,22 +424,24 @@ static hotbed_status eval_tiers_as(
     HOTBED_TRY(hotbed_cuda_check(
         cudaMemsetAsync(step->eval.sort.bins, 0, HOTBED_BIN_WORDS * sizeof(uint32_t), native),
         "cudaMemsetAsync"));
-    eval_rows_kernel<WIDTH, GROWS, true><<<blocks, BLOCK, 0, native>>>(*step, output, stride);
+    eval_rows_kernel<WIDTH, GROWS, true, SCATTERS>
+        <<<blocks, BLOCK, 0, native>>>(*step, output, stride);
     HOTBED_TRY(hotbed_cuda_launched("eval_rows_kernel"));
     HOTBED_TRY(hotbed_bins_to_starts(&step->eval.sort, step->eval.below, stream));
     order_keys_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("order_keys_kernel"));
-    eval_below_kernel<WIDTH, GROWS><<<BELOW_BLOCKS, BLOCK, 0, native>>>(*step, output, stride);
+    eval_below_kernel<WIDTH, GROWS, SCATTERS>
+        <<<BELOW_BLOCKS, BLOCK, 0, native>>>(*step, output, stride);
     return hotbed_cuda_launched("eval_below_kernel");
 }
 
-template <uint32_t WIDTH, bool GROWS>
+template <uint32_t WIDTH, bool GROWS, bool SCATTERS>
 static hotbed_status eval_rows_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     if (step->eval.sort.order != NULL)
-        return eval_tiers_as<WIDTH, GROWS>(step, output, stride, stream);
+        return eval_tiers_as<WIDTH, GROWS, SCATTERS>(step, output, stride, stream);
     unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, FORWARD_WAVES);
-    eval_rows_kernel<WIDTH, GROWS, false>
+    eval_rows_kernel<WIDTH, GROWS, false, SCATTERS>
         <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
     return hotbed_cuda_launched("eval_rows_kernel");
 }
@@ -443,9 +449,12 @@ static hotbed_status eval_rows_as(
 template <uint32_t WIDTH>
 static hotbed_status eval_rows_width(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    return step->storage.index.segments != NULL
-               ? eval_rows_as<WIDTH, true>(step, output, stride, stream)
-               : eval_rows_as<WIDTH, false>(step, output, stride, stream);
+    const bool grows = step->storage.index.segments != NULL;
+    if (step->to.on != 0)
+        return grows ? eval_rows_as<WIDTH, true, true>(step, output, stride, stream)
+                     : eval_rows_as<WIDTH, false, true>(step, output, stride, stream);
+    return grows ? eval_rows_as<WIDTH, true, false>(step, output, stride, stream)
+                 : eval_rows_as<WIDTH, false, false>(step, output, stride, stream);
 }
 
 static hotbed_status eval_rows(
@@ -481,16 +490,24 @@ static hotbed_status forward(
     return forward_width<32>(step, output, stride, stream);
 }
 
-static hotbed_status again(
+template <bool SCATTERS>
+static hotbed_status again_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     const unsigned blocks = AGAIN_BLOCKS;
     if (step->storage.index.segments != NULL)
-        eval_again_kernel<true>
+        eval_again_kernel<true, SCATTERS>
             <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
     else
-        eval_again_kernel<false>
+        eval_again_kernel<false, SCATTERS>
             <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
     return hotbed_cuda_launched("eval_again_kernel");
+}
+
+static hotbed_status again(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    if (step->to.on != 0)
+        return again_as<true>(step, output, stride, stream);
+    return again_as<false>(step, output, stride, stream);
 }
 
 static hotbed_status unpin(const hotbed_step_view *step, uint32_t why, hotbed_stream *stream) {

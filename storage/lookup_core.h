@@ -351,6 +351,7 @@ typedef struct hotbed_tile_keys {
     bool ordered;
     uint32_t again; /* eval: one bit per key: its row has to be read again */
     uint64_t epoch; /* eval: the epoch in which this lane's slot was found */
+    uint64_t to;    /* address of the row that the lane's key gets, if rows are scattered */
 } hotbed_tile_keys;
 
 HOTBED_HD uint32_t hotbed_tile_key(const hotbed_tile_keys *keys, uint32_t k, uint32_t width) {
@@ -359,10 +360,10 @@ HOTBED_HD uint32_t hotbed_tile_key(const hotbed_tile_keys *keys, uint32_t k, uin
 
 /* Copy f32 rows of one table to a sequence output. All keys have slots, `dim` is a multiple of 4,
  * and all addresses are aligned. Lane k has the address of row k. `shared` is as in
- * hotbed_load4_as(). */
+ * hotbed_load4_as(). If rows are `scattered`, `output` and `stride` are unused. */
 HOTBED_HD void hotbed_forward_plain(
-    bool shared, const float *row, uint32_t dim, const hotbed_tile_keys *keys, float *output,
-    uint64_t stride, uint32_t width) {
+    bool shared, const float *row, uint32_t dim, const hotbed_tile_keys *keys, bool scattered,
+    float *output, uint64_t stride, uint32_t width) {
     const uint32_t count = keys->count;
     for (uint32_t begin = 0; begin < dim; begin += 4 * width) {
         uint32_t e = begin + 4 * hotbed_tile_rank(width);
@@ -381,9 +382,13 @@ HOTBED_HD void hotbed_forward_plain(
                 to[k] = keys->ordered ? hotbed_tile_shuffle_u32(width, keys->i, one) : r + k;
             }
             HOTBED_UNROLL
-            for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++)
+            for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++) {
+                float *row_to = scattered ? (float *)(uintptr_t)hotbed_tile_shuffle_u64(
+                                                width, keys->to, r + k < count ? r + k : r)
+                                          : output + to[k] * stride;
                 if (r + k < count && e < dim && (keys->deferred >> (r + k) & 1U) == 0)
-                    hotbed_store_once(output + to[k] * stride + e, v[k]);
+                    hotbed_store_once(row_to + e, v[k]);
+            }
         }
     }
 }
@@ -404,16 +409,20 @@ HOTBED_HD uint32_t hotbed_eval_unsettled(
         width, checks && !hotbed_eval_settled(s, table, s->batch.keys[keys->i], slot, keys->epoch));
 }
 
-/* Write the sequence output of a tile's keys. Each lane has the table and slot of its key; all
- * lanes copy each row. `searched`, a literal, is true if this pass has also searched for the slots,
- * while prefetches may run. */
+/* Write the sequence output of a tile's keys to s->to or, unless rows are scattered, to `output`.
+ * Each lane has the table and slot of its key; all lanes copy each row. `searched`, a literal, is
+ * true if this pass has also searched for the slots, while prefetches may run. */
 HOTBED_HD void hotbed_forward_found(
     const hotbed_step_view *s, hotbed_tile_keys *keys, uint32_t t, uint64_t slot, bool searched,
     void *output, uint64_t stride, uint32_t width) {
     const hotbed_table_view *table = &s->storage.tables[hotbed_tile_shuffle_u32(width, t, 0)];
+    const bool scattered = s->to.on != 0;
     bool plain = table == &s->storage.tables[t] && slot != HOTBED_SLOT_NONE &&
                  table->dtype == HOTBED_F32 && s->storage.output_dtype == HOTBED_F32 &&
-                 table->dim % 4 == 0 && stride % 4 == 0 && ((uintptr_t)output & 15U) == 0;
+                 table->dim % 4 == 0 &&
+                 (scattered || (stride % 4 == 0 && ((uintptr_t)output & 15U) == 0));
+    if (scattered)
+        keys->to = (uint64_t)(uintptr_t)hotbed_scatter_row(&s->to, keys->i);
     const uint32_t todo = ~keys->deferred; /* one bit per row */
     const bool all_plain = hotbed_tile_ballot(width, !plain) == 0;
     if (all_plain) {
@@ -424,11 +433,13 @@ HOTBED_HD void hotbed_forward_found(
         }
         const float *row =
             (const float *)(const void *)hotbed_row_at(s->storage.index, table, from);
-        float *to = (float *)output + (keys->ordered ? 0 : keys->first * stride);
+        float *to = (float *)output;
+        if (!scattered && !keys->ordered)
+            to += keys->first * stride;
         if (searched && hotbed_eval_shares(table))
-            hotbed_forward_plain(true, row, table->dim, keys, to, stride, width);
+            hotbed_forward_plain(true, row, table->dim, keys, scattered, to, stride, width);
         else
-            hotbed_forward_plain(false, row, table->dim, keys, to, stride, width);
+            hotbed_forward_plain(false, row, table->dim, keys, scattered, to, stride, width);
     }
     for (uint32_t r = 0; !all_plain && r < keys->count; r++) {
         if ((todo >> r & 1U) == 0)
@@ -437,10 +448,13 @@ HOTBED_HD void hotbed_forward_found(
         uint32_t i = hotbed_tile_key(keys, r, width);
         table = &s->storage.tables[hotbed_tile_shuffle_u32(width, t, r)];
         const bool shared = searched && slot_r != HOTBED_SLOT_NONE && hotbed_eval_shares(table);
+        void *to =
+            scattered ? (void *)(uintptr_t)hotbed_tile_shuffle_u64(width, keys->to, r) : output;
+        const uint64_t at = scattered ? 0 : i * stride;
         for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
             const uint32_t count = hotbed_count4(table->dim, e);
             hotbed_store4(
-                s->storage.output_dtype, output, i * stride + e, count,
+                s->storage.output_dtype, to, at + e, count,
                 shared ? hotbed_load4_as(
                              true, table->dtype, hotbed_row_at(s->storage.index, table, slot_r), e,
                              count)
@@ -461,7 +475,7 @@ HOTBED_HD void hotbed_eval_queue_rereads(
 HOTBED_HD hotbed_tile_keys
 hotbed_keys_from(uint32_t first, uint32_t count, uint64_t epoch, uint32_t width) {
     uint32_t lane = hotbed_tile_rank(width), i = first + (lane < count ? lane : count - 1);
-    hotbed_tile_keys keys = {first, count, i, 0, false, 0, epoch};
+    hotbed_tile_keys keys = {first, count, i, 0, false, 0, epoch, 0};
     return keys;
 }
 

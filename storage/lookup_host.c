@@ -258,9 +258,9 @@ static void forward_row(
     /* plain copy: nothing to convert or initialize */
     if (slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 &&
         s->storage.output_dtype == HOTBED_F32 && (s->eval.on == 0 || table->range.evicts == 0)) {
-        memcpy(
-            (float *)a->output + i * a->stride, hotbed_row_at(s->storage.index, table, slot),
-            table->dim * sizeof(float));
+        void *to = s->to.on != 0 ? (void *)hotbed_scatter_row(&s->to, i)
+                                 : (void *)((float *)a->output + i * a->stride);
+        memcpy(to, hotbed_row_at(s->storage.index, table, slot), table->dim * sizeof(float));
         return;
     }
     hotbed_tile_keys keys = hotbed_keys_from(i, 1, epoch, 1);

@@ -10,7 +10,8 @@
 extern "C" {
 #endif
 
-/* All are async, and read the number of keys from device memory. */
+/* All are async, and read the number of keys from device memory. If step->to is on, sequence output
+ * is written there, and `output` and `stride` are unused. */
 typedef struct hotbed_lookup_kernels {
     /* Compute feature_starts and table_starts from the offsets. Invalid offsets latch a fault and
      * make the batch empty. In training it also releases the pins that the ticket may still have

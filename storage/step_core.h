@@ -132,12 +132,27 @@ typedef struct hotbed_eval_view {
     uint32_t on;             /* whether the step is an eval */
 } hotbed_eval_view;
 
+/* Where forward and eval of sequences write rows, if not to one output. Consecutive keys form
+ * *runs*: the rows of run q are adjacent in array q % num_arrays. */
+typedef struct hotbed_scatter_view {
+    uint32_t on;            /* whether rows are scattered; otherwise other fields are unused */
+    uint8_t *const *arrays; /* [num_arrays] */
+    uint64_t offset;        /* bytes from the beginning of each array to its row 0 */
+    uint64_t row_bytes;     /* from one row to the next; every row is aligned to 16 bytes */
+    const uint32_t *starts; /* [num_runs + 1] first key of each run, and the number of keys */
+    const uint32_t *firsts; /* [num_runs] row of the run's first key */
+    uint32_t num_runs, num_arrays;
+    /* num_arrays writers write to the same arrays at the same time; the number of this one */
+    uint32_t writer;
+} hotbed_scatter_view;
+
 typedef struct hotbed_step_view {
     hotbed_storage_view storage;
     hotbed_batch_view batch;
     hotbed_unique_view unique;
     hotbed_moves_view moves;
     hotbed_eval_view eval;
+    hotbed_scatter_view to;
 } hotbed_step_view;
 
 /* The view in a kernel for storages whose tables do not grow: with `grows`, a literal, false, the
@@ -145,6 +160,13 @@ typedef struct hotbed_step_view {
 HOTBED_HD hotbed_step_view hotbed_step_as(hotbed_step_view s, bool grows) {
     if (!grows)
         s.storage.index.segments = NULL;
+    return s;
+}
+
+/* The view in a kernel for one kind of output: with `scatters`, a literal, the code for the other
+ * kind is not compiled. */
+HOTBED_HD hotbed_step_view hotbed_step_to(hotbed_step_view s, bool scatters) {
+    s.to.on = scatters ? 1 : 0;
     return s;
 }
 
@@ -206,6 +228,29 @@ hotbed_part_after(const uint32_t *starts, uint32_t n, uint32_t part, uint32_t at
         if (starts[part + 1] > at)
             return part;
     return part + hotbed_part_of(starts + part, n - part, at);
+}
+
+/* Where the row of key number i is written. */
+HOTBED_HD uint8_t *hotbed_scatter_row(const hotbed_scatter_view *to, uint32_t i) {
+    const uint32_t q = hotbed_part_of(to->starts, to->num_runs, i);
+    const uint64_t row = (uint64_t)to->firsts[q] + (i - to->starts[q]);
+    return to->arrays[q % to->num_arrays] + to->offset + row * to->row_bytes;
+}
+
+/* Forward and eval of sequences handle n keys in tiles of `width` neighbouring keys. Return the first
+ * key of the tile whose turn is number i / width. One output is written in the order of keys. If all
+ * writers of several arrays did that, they would write to the same array at a time and wait for its
+ * link. Therefore consecutive turns are of distant tiles, and each writer begins at another run. */
+HOTBED_HD uint64_t
+hotbed_tile_first(const hotbed_scatter_view *to, uint64_t n, uint64_t i, uint32_t width) {
+    if (to->on == 0)
+        return i;
+    const uint32_t tiles = (uint32_t)((n + width - 1) / width), turn = (uint32_t)(i / width);
+    const uint32_t each = tiles / to->num_arrays, longer = tiles % to->num_arrays;
+    const uint32_t stretch = turn % to->num_arrays; /* the first `longer` have a tile more */
+    uint64_t tile = (uint64_t)stretch * each + (stretch < longer ? stretch : longer) +
+                    turn / to->num_arrays + (uint64_t)to->writer * (tiles / to->num_runs);
+    return (tile < tiles ? tile : tile - tiles) * width;
 }
 
 /* The table of unique key u. */

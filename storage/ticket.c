@@ -2,6 +2,7 @@
 #include "storage/storage.h"
 
 #include "base/options.h"
+#include "storage/scatter.h"
 
 #include <math.h>
 
@@ -397,6 +398,16 @@ hotbed_status hotbed_storage_forward(
         &ticket->step, output, stride, storage->max_dim, stream);
 }
 
+hotbed_status hotbed_storage_forward_scattered(
+    hotbed_storage *storage, hotbed_ticket *ticket, const hotbed_scatter_view *to,
+    hotbed_stream *stream) {
+    HOTBED_TRY(check_ticket(storage, ticket, stream));
+    use_on(ticket, stream);
+    hotbed_step_view step = ticket->step;
+    step.to = *to;
+    return storage->kernels.lookup->forward(&step, NULL, 0, storage->max_dim, stream);
+}
+
 hotbed_status hotbed_storage_prefetch_forward(
     hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket, void *output,
     uint64_t stride, hotbed_stream *stream) {
@@ -545,9 +556,10 @@ hotbed_status hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view
 
 /* --- eval ------------------------------------------------------------------------------------- */
 
-hotbed_status hotbed_storage_eval(
-    hotbed_storage *storage, const hotbed_batch *batch, void *output, uint64_t stride,
-    hotbed_stream *stream) {
+/* Write the rows to `to`, or to `output` if `to` is NULL. */
+static hotbed_status eval(
+    hotbed_storage *storage, const hotbed_batch *batch, const hotbed_scatter_view *to, void *output,
+    uint64_t stride, hotbed_stream *stream) {
     hotbed_batch b;
     void *memory;
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
@@ -557,7 +569,10 @@ hotbed_status hotbed_storage_eval(
     step.eval.on = 1;
     hotbed_external_scratch scratch;
     hotbed_external_batch *missing = NULL;
-    HOTBED_TRY(check_output(storage, output, "output", output_rows(storage, &step), &stride));
+    if (to != NULL)
+        step.to = *to;
+    else
+        HOTBED_TRY(check_output(storage, output, "output", output_rows(storage, &step), &stride));
     hotbed_carve carve = {NULL, 0};
     for (int pass = 0; pass < 2; pass++) {
         carve.used = 0;
@@ -596,6 +611,18 @@ hotbed_status hotbed_storage_eval(
         HOTBED_TRY(lookup->forward(&step, output, stride, storage->max_dim, stream));
     }
     return storage->keys_leave ? lookup->again(&step, output, stride, stream) : HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_eval(
+    hotbed_storage *storage, const hotbed_batch *batch, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    return eval(storage, batch, NULL, output, stride, stream);
+}
+
+hotbed_status hotbed_storage_eval_scattered(
+    hotbed_storage *storage, const hotbed_batch *batch, const hotbed_scatter_view *to,
+    hotbed_stream *stream) {
+    return eval(storage, batch, to, NULL, 0, stream);
 }
 
 hotbed_status hotbed_storage_set_learning_rate(

@@ -672,11 +672,98 @@ static void compare_outputs(test_ticket *l) {
     CHECK_EQ(at, compared);
 }
 
+/* The bytes of all arrays: the rows of scratch[1], and guards. */
+static uint8_t *scattered_rows(const test_ticket *l, const test_scatter *s) {
+    const oracle *m = l->r->model;
+    const uint64_t element = hotbed_dtype_bytes(m->options.output_dtype);
+    const uint64_t stride = (l->stride == 0 ? oracle_least_stride(m) : l->stride) * element;
+    uint8_t *rows = take(s->rows.bytes);
+    memset(rows, GUARD, s->rows.bytes);
+    for (uint64_t i = 0, q = 0, f = 0; i < l->num_keys; i++) {
+        while (i >= s->starts[q + 1])
+            q++;
+        while (i >= (l->use_offsets ? (uint64_t)l->host.offsets[(f + 1) * l->host.batch_size]
+                                    : (f + 1) * l->host.batch_size))
+            f++;
+        const uint64_t row = 1 + s->firsts[q] + i - s->starts[q];
+        memcpy(
+            rows + q % TEST_SCATTER_ARRAYS * s->array_bytes + row * s->to.row_bytes,
+            (uint8_t *)l->scratch[1] + i * stride,
+            m->tables[m->feature_tables[f]].options.dim * element);
+    }
+    return rows;
+}
+
+void test_scatter_open(test_ticket *l, test_scatter *s) {
+    const oracle *m = l->r->model;
+    const uint64_t n = l->num_keys;
+    const uint64_t row = oracle_least_stride(m) * hotbed_dtype_bytes(m->options.output_dtype);
+    uint32_t used[TEST_SCATTER_ARRAYS] = {0};
+    uint8_t *arrays[TEST_SCATTER_ARRAYS];
+    for (uint32_t q = 0; q <= TEST_SCATTER_RUNS;
+         q++) /* the first is empty; if n is small, others too */
+        s->starts[q] = q < 2 ? 0 : (uint32_t)(n * q / TEST_SCATTER_RUNS);
+    for (uint32_t q = 0; q < TEST_SCATTER_RUNS; q++) {
+        s->firsts[q] = used[q % TEST_SCATTER_ARRAYS];
+        used[q % TEST_SCATTER_ARRAYS] += s->starts[q + 1] - s->starts[q];
+    }
+    s->to = (hotbed_scatter_view){
+        .on = 1,
+        .row_bytes = (row + 15) / 16 * 16,
+        .num_runs = TEST_SCATTER_RUNS,
+        .num_arrays = TEST_SCATTER_ARRAYS,
+        .writer = (uint32_t)(n % TEST_SCATTER_ARRAYS),
+    };
+    s->to.offset = s->to.row_bytes;
+    s->array_bytes = (n + 1) * s->to.row_bytes;
+    CHECK_OK(hotbed_memory_alloc(
+        l->r->stream, HOTBED_MEMORY_DEVICE, TEST_SCATTER_ARRAYS * s->array_bytes, NULL, &s->rows));
+    CHECK_OK(hotbed_memory_alloc(
+        l->r->stream, HOTBED_MEMORY_DEVICE, sizeof arrays + sizeof s->starts + sizeof s->firsts,
+        NULL, &s->views));
+    for (uint32_t a = 0; a < TEST_SCATTER_ARRAYS; a++)
+        arrays[a] = (uint8_t *)s->rows.data + a * s->array_bytes;
+    uint8_t **pointers = s->views.data;
+    uint32_t *starts = (uint32_t *)(pointers + TEST_SCATTER_ARRAYS);
+    uint32_t *firsts = starts + TEST_SCATTER_RUNS + 1;
+    CHECK_OK(hotbed_fill(s->rows.data, GUARD, s->rows.bytes, l->r->stream));
+    fixture_upload(l->r, pointers, arrays, sizeof arrays);
+    fixture_upload(l->r, starts, s->starts, sizeof s->starts);
+    fixture_upload(l->r, firsts, s->firsts, sizeof s->firsts);
+    s->to.arrays = pointers;
+    s->to.starts = starts;
+    s->to.firsts = firsts;
+}
+
+void test_scatter_close(test_ticket *l, test_scatter *s) {
+    uint8_t *want = scattered_rows(l, s), *seen = take(s->rows.bytes);
+    fixture_download(l->r, seen, s->rows.data, s->rows.bytes);
+    CHECK_EQ(first_difference(seen, want, s->rows.bytes), s->rows.bytes);
+    free(want);
+    free(seen);
+    hotbed_memory_free(&s->rows);
+    hotbed_memory_free(&s->views);
+}
+
+/* Write the rows again, scattered, and compare them with scratch[1]. */
+static void compare_scattered(test_ticket *l, bool eval) {
+    const hotbed_batch batch = test_ticket_batch(l);
+    test_scatter s;
+    if (l->r->model->options.pooling != HOTBED_POOL_NONE)
+        return;
+    test_scatter_open(l, &s);
+    CHECK_OK(
+        eval ? hotbed_storage_eval_scattered(l->r->storage, &batch, &s.to, l->r->stream)
+             : hotbed_storage_forward_scattered(l->r->storage, l->ticket, &s.to, l->r->stream));
+    test_scatter_close(l, &s);
+}
+
 void test_ticket_forward(test_ticket *l) {
     guard_outputs(l);
     CHECK_OK(hotbed_storage_forward(l->r->storage, l->ticket, l->output, l->stride, l->r->stream));
     oracle_forward(l->model, l->scratch[1], l->stride);
     compare_outputs(l);
+    compare_scattered(l, false);
 }
 
 void test_ticket_eval(test_ticket *l) {
@@ -685,6 +772,7 @@ void test_ticket_eval(test_ticket *l) {
     CHECK_OK(hotbed_storage_eval(l->r->storage, &device, l->output, l->stride, l->r->stream));
     oracle_eval(l->r->model, &host, l->scratch[1], l->stride);
     compare_outputs(l);
+    compare_scattered(l, true);
 }
 
 void test_ticket_backward(test_ticket *l, rng *random) {

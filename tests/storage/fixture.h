@@ -19,6 +19,7 @@
 
 #include "hotbed/external.h"
 #include "hotbed/storage.h"
+#include "storage/scatter.h"
 #include "tests/support/harness.h"
 #include "tests/support/oracle.h"
 
@@ -143,14 +144,28 @@ hotbed_batch test_ticket_batch(const test_ticket *l);
 void test_ticket_prefetch(test_ticket *l);
 /* Prefetch; the model refuses the keys that the library refused.  Synchronous; returns the status of the sync. */
 HOTBED_MUST_USE hotbed_status test_ticket_prefetch_with_slots(test_ticket *l);
-void test_ticket_forward(test_ticket *l); /* and compare the outputs; synchronous */
+/* Forward or eval, and compare the outputs; synchronous. Rows of sequences are also scattered
+ * (storage/scatter.h). */
+void test_ticket_forward(test_ticket *l);
 /* Backward with a random gradient. */
 void test_ticket_backward(test_ticket *l, rng *random);
 void test_ticket_cancel(test_ticket *l);
-void test_ticket_eval(test_ticket *l);  /* and compare the outputs; synchronous */
+void test_ticket_eval(test_ticket *l);
 void test_ticket_check(test_ticket *l); /* compare the views of both tickets; synchronous */
 /* fill, prefetch, check, forward, backward */
 void test_ticket_step(test_ticket *l, rng *random, const batch_shape *how);
+
+/* Arrays in device memory for the rows of a ticket's batch of sequences, filled with guards. close() compares all bytes
+ * with the outputs in scratch[1]. */
+enum { TEST_SCATTER_ARRAYS = 3, TEST_SCATTER_RUNS = 3 * TEST_SCATTER_ARRAYS };
+typedef struct test_scatter {
+    hotbed_memory views, rows;
+    uint64_t array_bytes;
+    uint32_t starts[TEST_SCATTER_RUNS + 1], firsts[TEST_SCATTER_RUNS];
+    hotbed_scatter_view to;
+} test_scatter;
+void test_scatter_open(test_ticket *l, test_scatter *s);
+void test_scatter_close(test_ticket *l, test_scatter *s);
 
 /* Position of the first byte that differs, or `bytes`. */
 uint64_t first_difference(const void *a, const void *b, uint64_t bytes);

@@ -108,6 +108,9 @@ typedef struct work {
         below;
     uint64_t columns[2];
     float output[EVAL_KEYS][DIM_MOST] HOTBED_ALIGN(16);
+    /* rows are scattered to `output` in every second round of all ways */
+    uint8_t *arrays[1];
+    uint32_t run_starts[2], run_firsts[1];
     eval_result results[EVALS * EVAL_KEYS];
     uint32_t num_results;
     uint64_t begun;
@@ -227,6 +230,13 @@ static void start(const layout *of, uint32_t width, uint64_t seed) {
     e->eval.sort.bins = w.eval_bins;
     e->eval.below = &w.below;
     e->eval.begun = &w.begun;
+    w.arrays[0] = (uint8_t *)w.output;
+    e->to.arrays = w.arrays;
+    w.run_starts[1] = EVAL_KEYS;
+    e->to.row_bytes = sizeof w.output[0];
+    e->to.starts = w.run_starts;
+    e->to.firsts = w.run_firsts;
+    e->to.num_runs = e->to.num_arrays = 1;
     e->eval.rereads = w.again;
     e->eval.num_rereads = &w.num_again;
 }
@@ -458,6 +468,7 @@ static void evaluate(uint32_t width) {
                 w.keys[i] = i % 2 == 0 ? draw_below(&w.random[1], w.of->keys)
                                        : w.unique_keys[draw_below(&w.random[1], BATCH)];
             w.eval.storage.pooling = e % WAYS == POOLED ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
+            w.eval.to.on = e / WAYS % 2;
             from = ++w.now;
             hotbed_eval_begin(&w.eval);
         }

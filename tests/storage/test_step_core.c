@@ -47,10 +47,13 @@ typedef struct work {
 
 static void forward_rows(void *argument) {
     const work *w = argument;
-    uint32_t n = w->s.batch.feature_starts[w->s.storage.num_features];
-    for (uint32_t i = 0; i < n; i += w->width)
+    const uint64_t n = w->s.batch.feature_starts[w->s.storage.num_features];
+    for (uint64_t i = 0; i < n; i += w->width) {
+        const uint64_t first = hotbed_tile_first(&w->s.to, n, i, w->width), left = n - first;
         hotbed_forward_rows(
-            &w->s, i, n - i < w->width ? n - i : w->width, w->output, w->stride, w->width);
+            &w->s, (uint32_t)first, left < w->width ? (uint32_t)left : w->width, w->output,
+            w->stride, w->width);
+    }
 }
 
 static void forward_bags(void *argument) {
@@ -86,12 +89,14 @@ static void fill_bags(void *argument) {
 /* the two passes of eval by address */
 static void eval_rows(void *argument) {
     const work *w = argument;
-    uint32_t n = w->s.batch.feature_starts[w->s.storage.num_features];
+    const uint64_t n = w->s.batch.feature_starts[w->s.storage.num_features];
     uint64_t epoch = hotbed_eval_epoch(&w->s);
-    for (uint32_t i = 0; i < n; i += w->width)
+    for (uint64_t i = 0; i < n; i += w->width) {
+        const uint64_t first = hotbed_tile_first(&w->s.to, n, i, w->width), left = n - first;
         hotbed_eval_rows(
-            &w->s, i, n - i < w->width ? n - i : w->width, w->output, w->stride, true, &epoch,
-            w->width < 4 ? w->width : 4, w->width);
+            &w->s, (uint32_t)first, left < w->width ? (uint32_t)left : w->width, w->output,
+            w->stride, true, &epoch, w->width < 4 ? w->width : 4, w->width);
+    }
 }
 
 static void eval_below(void *argument) {
@@ -360,6 +365,16 @@ static void update_in_halves(work *w, float *sums, uint64_t max_dim, sums_form f
     w->gradient = gradient;
 }
 
+/* Compare scattered rows at the step's width with the rows in scratch[1]. */
+static void same_scattered(test_ticket *l, work *w) {
+    test_scatter scatter;
+    test_scatter_open(l, &scatter);
+    w->s.to = scatter.to;
+    hotbed_emulate_run(w->width, forward_rows, w);
+    test_scatter_close(l, &scatter);
+    w->s.to.on = 0;
+}
+
 /* Compare bags of keys and pooled output, computed several bags at once, with the library's. */
 static void same_bags(test_ticket *l, work *w) {
     const uint32_t *bags = w->s.batch.bags;
@@ -409,6 +424,8 @@ static void same_bytes(test_ticket *l, rng *random, kernels form) {
         CHECK_BYTES(l->output, l->scratch[1], (size_t)l->output_bytes);
         if (pooled)
             same_bags(l, &w);
+        else
+            same_scattered(l, &w);
     }
     for (uint64_t i = 0; i < l->output_bytes / hotbed_dtype_bytes(dtype); i++)
         oracle_store(dtype, l->gradient, i, rng_float(random));
@@ -628,6 +645,15 @@ static void same_eval(test_ticket *l) {
         hotbed_emulate_run(w.width, eval_below, &w);
         CHECK_EQ(again, 0);
         CHECK_BYTES(l->output, l->scratch[1], (size_t)l->output_bytes);
+        test_scatter scatter;
+        test_scatter_open(l, &scatter);
+        s->to = scatter.to;
+        memset(bins, 0, sizeof bins);
+        hotbed_emulate_run(w.width, eval_rows, &w);
+        CHECK(order_keys(&w, deferred ? below : 0) == parts);
+        hotbed_emulate_run(w.width, eval_below, &w);
+        test_scatter_close(l, &scatter);
+        s->to.on = 0;
     }
 }
 
@@ -716,6 +742,43 @@ static void initial_values_are_the_same_at_every_width(hotbed_backend backend) {
     }
 }
 
+/* Each tile has one turn, for any number of keys, arrays and runs. */
+static void each_tile_of_scattered_rows_has_a_turn(hotbed_backend backend) {
+    enum { MOST = 300 };
+    (void)backend;
+    for (uint32_t k = 0; k < WIDTHS * 8 * 8; k++) {
+        const uint32_t width = widths[k / 64];
+        hotbed_scatter_view to = {.on = 1, .num_arrays = 1 + k / 8 % 8, .writer = k % 8};
+        to.num_runs = 3 * to.num_arrays;
+        for (uint64_t n = 1; n < MOST && to.writer < to.num_arrays; n += 1 + n / 8) {
+            bool seen[MOST] = {false};
+            for (uint64_t i = 0; i < n; i += width) {
+                const uint64_t first = hotbed_tile_first(&to, n, i, width);
+                CHECK(first < n && first % width == 0 && !seen[first]);
+                seen[first] = true;
+            }
+        }
+    }
+    const uint64_t most = UINT32_MAX;
+    const hotbed_scatter_view four = {.on = 1, .num_arrays = 4, .num_runs = 40, .writer = 3};
+    CHECK_EQ(hotbed_tile_first(&four, most, 0, 1), 3 * (most / 40));
+    CHECK_EQ(
+        hotbed_tile_first(&four, most, most - 1, 1),
+        2 * (most / 4) + 2 + most / 4 + 3 * (most / 40));
+}
+
+/* Consecutive turns are of distant tiles, and each writer begins with a run of its own. */
+static void writers_of_scattered_rows_begin_apart(hotbed_backend backend) {
+    enum { N = 2400, ARRAYS = 4, WIDTH = 8 };
+    (void)backend;
+    hotbed_scatter_view to = {.on = 1, .num_arrays = ARRAYS, .num_runs = 3 * ARRAYS};
+    for (to.writer = 0; to.writer < ARRAYS; to.writer++)
+        for (uint64_t turn = 0; turn < ARRAYS; turn++)
+            CHECK_EQ(
+                hotbed_tile_first(&to, N, turn * WIDTH, WIDTH),
+                (to.writer * N / to.num_runs + turn * N / ARRAYS) % N);
+}
+
 static void a_part_is_found_from_the_part_of_any_earlier_position(hotbed_backend backend) {
     (void)backend;
     enum { RANGES = 40 };
@@ -742,6 +805,8 @@ const hotbed_test hotbed_tests[] = {
      rows_in_registers_are_the_same_at_every_width},
     {"eval_by_address_is_the_same_at_every_width", eval_by_address_is_the_same_at_every_width},
     {"initial_values_are_the_same_at_every_width", initial_values_are_the_same_at_every_width},
+    {"each_tile_of_scattered_rows_has_a_turn", each_tile_of_scattered_rows_has_a_turn},
+    {"writers_of_scattered_rows_begin_apart", writers_of_scattered_rows_begin_apart},
     {"a_part_is_found_from_the_part_of_any_earlier_position",
      a_part_is_found_from_the_part_of_any_earlier_position},
     {NULL, NULL},

@@ -31,32 +31,26 @@ typedef struct hotbed_deliver_view {
     float max_gradient, scale;
 } hotbed_deliver_view;
 
-/* The number of keys received. */
-HOTBED_HD uint32_t hotbed_owner_keys(const hotbed_deliver_view *d) {
-    return *d->overflow != 0 ? 0 : d->segments[d->num_segments];
-}
-
-/* The number of turns in which n received keys are visited, and the key of turn i (n: none). Keys
- * are ordered by feature and requester. If all owners visited them in order, they would all write
- * to the same requester at a time and wait for its link. Therefore consecutive turns visit keys far
- * apart, and each owner begins at another key. */
-HOTBED_HD uint64_t hotbed_owner_turns(const hotbed_deliver_view *d, uint32_t n) {
-    return ((uint64_t)n + d->world - 1) / d->world * d->world;
-}
-
-HOTBED_HD uint32_t hotbed_owner_turn(const hotbed_deliver_view *d, uint32_t n, uint64_t i) {
-    uint64_t m = i % d->world * (hotbed_owner_turns(d, n) / d->world) + i / d->world;
-    if (m >= n)
-        return n;
-    m += (uint64_t)d->rank * (n / d->num_segments);
-    return (uint32_t)(m < n ? m : m - n);
+/* Owner: where the lookup writes the rows of received keys. A run is a segment; array p has the rows
+ * for rank p. */
+HOTBED_HD hotbed_scatter_view hotbed_owner_rows(const hotbed_deliver_view *d) {
+    hotbed_scatter_view to;
+    to.on = 1;
+    to.arrays = d->rows;
+    to.offset = d->rows_offset;
+    to.row_bytes = d->row_bytes;
+    to.starts = d->segments;
+    to.firsts = d->firsts;
+    to.num_runs = d->num_segments;
+    to.num_arrays = d->world;
+    to.writer = d->rank;
+    return to;
 }
 
 /* The row of received key m, among the rows that are exchanged with its requester. */
 HOTBED_HD uint8_t *hotbed_owner_row(const hotbed_deliver_view *d, uint32_t m) {
-    uint32_t q = hotbed_part_of(d->segments, d->num_segments, m);
-    uint64_t k = d->firsts[q] + (m - d->segments[q]);
-    return d->rows[q % d->world] + d->rows_offset + k * d->row_bytes;
+    const hotbed_scatter_view to = hotbed_owner_rows(d);
+    return hotbed_scatter_row(&to, m);
 }
 
 /* The row of sent key u, among the rows that are exchanged with its owner. */
@@ -83,12 +77,6 @@ HOTBED_HD bool hotbed_rows_plain(
     const hotbed_deliver_view *d, const void *data, uint64_t stride_bytes) {
     uint64_t bytes = (uint64_t)d->dim * hotbed_dtype_size(d->dtype);
     return ((uintptr_t)data | stride_bytes | bytes) % 16 == 0;
-}
-
-/* Owner: send the row of received key m; `local` has one every row_bytes. */
-HOTBED_HD void hotbed_owner_send(
-    const hotbed_deliver_view *d, uint32_t m, const uint8_t *local, uint32_t width) {
-    hotbed_copy_row(hotbed_owner_row(d, m), local + m * d->row_bytes, d->row_bytes, true, width);
 }
 
 /* Owner: the number of the row of received key m among all rows that arrive, the first of which is

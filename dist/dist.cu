@@ -127,17 +127,6 @@ static hotbed_status follow(
 
 /* --- rows ------------------------------------------------------------------------------------------ */
 
-static __global__ void __launch_bounds__(BLOCK)
-    send_rows_kernel(hotbed_deliver_view d, const uint8_t *local) {
-    uint32_t n = hotbed_owner_keys(&d);
-    uint64_t turns = hotbed_owner_turns(&d, n);
-    for (uint64_t i = hotbed_cuda_thread() / TILE; i < turns; i += hotbed_cuda_threads() / TILE) {
-        uint32_t m = hotbed_owner_turn(&d, n, i);
-        if (m < n)
-            hotbed_owner_send(&d, m, local, TILE);
-    }
-}
-
 static __global__ void __launch_bounds__(BLOCK) find_places_kernel(
     hotbed_deliver_view d, const uint8_t *first, const uint32_t *n, uint32_t *at) {
     for (uint64_t i = hotbed_cuda_thread(); i < *n; i += hotbed_cuda_threads())
@@ -178,14 +167,6 @@ static __global__ void __launch_bounds__(BLOCK) pool_start_kernel(
 
 static unsigned row_blocks(const hotbed_stream *stream, uint64_t rows) {
     return hotbed_cuda_blocks(stream, rows * TILE, BLOCK, ROWS_WAVES);
-}
-
-static hotbed_status send_rows(
-    const hotbed_deliver_view *d, const void *local, hotbed_stream *stream) {
-    send_rows_kernel<<<
-        row_blocks(stream, d->received_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
-        *d, (const uint8_t *)local);
-    return hotbed_cuda_launched("send_rows_kernel");
 }
 
 static hotbed_status find_places(
@@ -263,7 +244,7 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_cuda = {
-    targets,      ranks,       aim,        place,       lengths,     gather,
-    table_starts, follow,      send_rows,  find_places, take_rows,   give_gradients,
-    find_rows,    pool_finish, pool_start, copy_rows,   finish_sums,
+    targets,      ranks,      aim,         place,       lengths,        gather,
+    table_starts, follow,     find_places, take_rows,   give_gradients, find_rows,
+    pool_finish,  pool_start, copy_rows,   finish_sums,
 };

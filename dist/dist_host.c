@@ -13,7 +13,7 @@ typedef struct follow_args {
 typedef struct rows_args {
     hotbed_deliver_view d;
     void *data;
-    const void *gradient, *local;
+    const void *gradient;
     uint8_t **found;
     uint64_t stride;
     bool plain;
@@ -180,13 +180,6 @@ static hotbed_status follow(
 
 /* --- rows ------------------------------------------------------------------------------------------ */
 
-static void send_body(const void *args, uint64_t begin, uint64_t end) {
-    const rows_args *a = args;
-    uint32_t n = hotbed_owner_keys(&a->d);
-    for (uint64_t m = begin; m < least(end, n); m++)
-        hotbed_owner_send(&a->d, (uint32_t)m, a->local, 1);
-}
-
 static void places_body(const void *args, uint64_t begin, uint64_t end) {
     const places_args *a = args;
     for (uint64_t i = begin; i < least(end, *a->n); i++)
@@ -211,12 +204,6 @@ static void find_body(const void *args, uint64_t begin, uint64_t end) {
     const rows_args *a = args;
     for (uint64_t u = begin; u < least(end, *a->d.num_sent); u++)
         a->found[u] = hotbed_give_sum_to(&a->d, (uint32_t)u);
-}
-
-static hotbed_status send_rows(
-    const hotbed_deliver_view *d, const void *local, hotbed_stream *stream) {
-    rows_args args = {.d = *d, .local = local};
-    return hotbed_host_launch(stream, d->received_bound, ROWS_GRAIN, send_body, &args, sizeof args);
 }
 
 static hotbed_status find_places(
@@ -297,7 +284,7 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_host = {
-    targets,      ranks,       aim,        place,       lengths,     gather,
-    table_starts, follow,      send_rows,  find_places, take_rows,   give_gradients,
-    find_rows,    pool_finish, pool_start, copy_rows,   finish_sums,
+    targets,      ranks,      aim,         place,       lengths,        gather,
+    table_starts, follow,     find_places, take_rows,   give_gradients, find_rows,
+    pool_finish,  pool_start, copy_rows,   finish_sums,
 };

@@ -36,8 +36,6 @@ typedef struct hotbed_dist_kernels {
         uint64_t bound, const uint32_t *n, uint32_t *at, const uint32_t *from,
         hotbed_stream *stream);
     /* --- rows */
-    hotbed_status (*send_rows)(
-        const hotbed_deliver_view *d, const void *local, hotbed_stream *stream);
     /* at[i] = hotbed_owner_place(d, first, at[i]) for i < *n. */
     hotbed_status (*find_places)(
         const hotbed_deliver_view *d, const void *first, const uint32_t *n, uint32_t *at,

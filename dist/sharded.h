@@ -17,6 +17,7 @@
 #include "dist/kjt.h"
 #include "hotbed/sharded.h"
 #include "storage/dedup.h"
+#include "storage/scatter.h"
 
 #include <pthread.h>
 
@@ -122,10 +123,10 @@ typedef struct hotbed_path {
     hotbed_ends requester_in,
         requester_out;       /* the requester's rows that come in, gradients that go out */
     uint8_t *send, *receive; /* exact: messages */
-    /* Rows that travel; one-sided: `owner_rows` is in the window. Gradients arrive in `owner_rows`,
-     * rank by rank; they include rows that the rank requests from itself. */
+    /* Rows that travel, and then their gradients, rank by rank; they include rows that the rank
+     * requests from itself. One-sided: `owner_rows` is in the window, for gradients only. One rank:
+     * `owner_rows` is the lookup's output, in the order of the batch. */
     uint8_t *owner_rows, *requester_rows;
-    uint8_t *local; /* [bound] rows of row_bytes by feature, then rank; one rank: as in the batch */
     hotbed_gather_view gather;
     /* exact: sizes for the communicator, the four parts of `sizes` in this order */
     /* [4 * world] host: bytes of messages out and in, of rows requested and owned */
@@ -219,6 +220,7 @@ struct hotbed_sharded_context {
     bool watched;      /* the device writes host_overflow for this batch */
     bool settled;      /* the host has read it */
     bool replayed;
+    bool rewound; /* since the keys of the batch were sent, or since the last compute */
 };
 
 /* Begin a call: check the arguments, and make `stream` wait for the context's work so far. `call`
@@ -233,8 +235,8 @@ hotbed_status hotbed_sharded_context_fail_stage(const char *call, hotbed_stage s
 hotbed_status hotbed_sharded_context_settle(hotbed_sharded_context *context, hotbed_stream *stream);
 
 /* The stage of a batch. Shortcuts set the context back to it any number of times, also after the
- * batch is over. The results of all stages are still in the context, because each stage has arrays
- * of its own. */
+ * batch is over. The results of earlier stages are still in the context, except rows that travel:
+ * gradients overwrite them. A mark between compute and wait_output is valid until backward_dist. */
 typedef struct hotbed_sharded_mark {
     hotbed_stage stage, members[HOTBED_MEMBERS_MOST];
     bool watched, settled, replayed;
@@ -271,6 +273,13 @@ hotbed_status hotbed_exchange_start(
 hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stream *stream);
 hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_stream *stream);
 
+/* Whether rows and gradients of the path are in the ranks' windows: the kernels that make them
+ * write them there, and a barrier follows in the same call. */
+static inline bool hotbed_path_in_window(
+    const hotbed_sharded_context *context, const hotbed_path *path) {
+    return context->window != NULL && path->capacity != 0;
+}
+
 /* Send rows of one part, or their gradients, to the other side. */
 hotbed_status hotbed_exchange_rows(
     hotbed_sharded_context *context, hotbed_part *part, bool gradients, hotbed_stream *stream);
@@ -284,15 +293,15 @@ hotbed_pool_view hotbed_part_pool(
     const hotbed_sharded_context *context, const hotbed_part *part, const uint32_t *starts,
     uint32_t batch_size);
 
-/* Where the lookup writes its output: `all_pooled` or the path's `local`, and the elements from one
- * row to the next. */
+/* Where the lookup reads gradients, and, with one rank or pooled, writes its output: `all_pooled` or
+ * the path's `owner_rows`, and the elements from one row to the next. */
 static inline void *hotbed_part_local(const hotbed_part *part, uint64_t *stride) {
     if (part->row_bytes == 0) {
         *stride = part->group->columns;
         return part->all_pooled;
     }
     *stride = part->row_bytes / hotbed_dtype_bytes(part->sharded->output_dtype);
-    return part->path->local;
+    return part->path->owner_rows;
 }
 
 /* Make the occurrences of the ticket's keys refer to the rows of gradients that update() passes to

@@ -22,7 +22,7 @@ static size_t carve_part(hotbed_part *part, uint8_t *base) {
     p->weights = c->options.weighted ? hotbed_carve_take(&carve, n * sizeof(float)) : NULL;
     part->offsets = hotbed_carve_take(&carve, (rows + 1) * sizeof(int64_t));
     if (part->row_bytes != 0) {
-        part->path->local = hotbed_carve_take(&carve, n * part->row_bytes);
+        part->path->owner_rows = hotbed_carve_take(&carve, n * part->row_bytes);
         part->sums = hotbed_carve_take(&carve, n * c->dim * sizeof(float));
     } else {
         part->pooled =

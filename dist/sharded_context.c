@@ -296,7 +296,7 @@ hotbed_status hotbed_sharded_input_dist(
     HOTBED_TRY(read_kjts(context, kjts, read));
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "input_dist"));
     HOTBED_TRY(release(context, stream));
-    context->watched = context->settled = context->replayed = false;
+    context->watched = context->settled = context->replayed = context->rewound = false;
     HOTBED_TRY(hotbed_parts_clear(context, stream));
     for (uint32_t i = 0; i < context->num_members; i++) {
         hotbed_member *m = &context->members[i];
@@ -447,6 +447,7 @@ hotbed_status hotbed_sharded_rewind(
     context->watched = mark->watched;
     context->settled = mark->settled;
     context->replayed = mark->replayed;
+    context->rewound = true;
     for (uint32_t i = 0; i < context->num_members; i++)
         context->members[i].stage = mark->members[i];
     /* The sizes will be written again. The next wait for `arrived` must cover the exchanges that

@@ -143,10 +143,6 @@ static uint64_t exact_bytes(
     return context->world * (hotbed_message_bytes(shape, 0) + 32) + keys * a_key;
 }
 
-static bool in_window(const hotbed_sharded_context *context, const hotbed_path *path) {
-    return context->window != NULL && path->capacity != 0;
-}
-
 /* Lay out the path's arrays; called twice, first to count their bytes. */
 static size_t carve_path(
     const hotbed_sharded_context *context, hotbed_part *part, hotbed_path *path, uint8_t *base) {
@@ -170,12 +166,9 @@ static size_t carve_path(
     v->offsets = hotbed_carve_take(
         &carve,
         ((by_sample ? segments * g->message_batch : g->message_features) + 1) * sizeof(int64_t));
-    if (part->row_bytes != 0) {
-        path->local = hotbed_carve_take(&carve, bound * part->row_bytes);
-        if (!in_window(context, path)) {
-            path->owner_rows = hotbed_carve_take(&carve, bound * part->row_bytes);
-            path->requester_rows = hotbed_carve_take(&carve, sent * part->row_bytes);
-        }
+    if (part->row_bytes != 0 && !hotbed_path_in_window(context, path)) {
+        path->owner_rows = hotbed_carve_take(&carve, bound * part->row_bytes);
+        path->requester_rows = hotbed_carve_take(&carve, sent * part->row_bytes);
     }
     if (path->capacity == 0) {
         path->send = hotbed_carve_take(&carve, exact_bytes(context, part, sent));
@@ -654,8 +647,8 @@ hotbed_status hotbed_exchange_rows(
     hotbed_path *path = part->path;
     uint8_t *send = gradients ? path->requester_rows : path->owner_rows;
     uint8_t *receive = gradients ? path->owner_rows : path->requester_rows;
-    if (in_window(context, path))
-        return hotbed_window_barrier(context->window, stream);
+    if (hotbed_path_in_window(context, path)) /* rows: see hotbed_sharded_compute() */
+        return gradients ? hotbed_window_barrier(context->window, stream) : HOTBED_OK;
     if (path->capacity != 0)
         return hotbed_comm_all_to_others(
             context->comm, path->capacity * part->row_bytes, send, receive, stream);

@@ -97,7 +97,7 @@ static hotbed_status prepare_compute(
     return m->stage == HOTBED_STAGE_READY ? prefetch(context, m, stream) : HOTBED_OK;
 }
 
-/* Write the lookup's output. */
+/* Write the lookup's output to `output`. */
 static hotbed_status compute(
     const hotbed_member *m, const hotbed_part *part, void *output, uint64_t stride,
     hotbed_stream *stream) {
@@ -109,17 +109,55 @@ static hotbed_status compute(
     return hotbed_sharded_search_end(m->sharded, status, stream);
 }
 
+static hotbed_status compute_local(
+    const hotbed_member *m, const hotbed_part *part, hotbed_stream *stream) {
+    uint64_t stride;
+    void *local = hotbed_part_local(part, &stride);
+    return compute(m, part, local, stride, stream);
+}
+
+/* Write the rows of received keys to the messages to their requesters or, one-sided, to the
+ * requesters' windows. A requester no longer reads earlier rows there: its stream sent these keys
+ * after it had read the rows of the context's previous batch. */
+static hotbed_status compute_rows(
+    const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
+    hotbed_stream *stream) {
+    const hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_out);
+    const hotbed_scatter_view to = hotbed_owner_rows(&d);
+    hotbed_storage *lookup = part->group->lookup;
+    if (m->training)
+        return hotbed_storage_forward_scattered(lookup, part->path->ticket, &to, stream);
+    HOTBED_TRY(hotbed_sharded_search_begin(m->sharded, stream));
+    hotbed_status status = hotbed_storage_eval_scattered(lookup, &part->batch, &to, stream);
+    return hotbed_sharded_search_end(m->sharded, status, stream);
+}
+
+/* After a rewind no keys were sent, so a requester may still be reading the rows of the batch. */
+static hotbed_status wait_for_readers(hotbed_sharded_context *context, hotbed_stream *stream) {
+    if (!context->rewound || context->window == NULL)
+        return HOTBED_OK;
+    context->rewound = false;
+    return hotbed_window_barrier(context->window, stream);
+}
+
 hotbed_status hotbed_sharded_compute(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     hotbed_member *m = NULL;
+    bool in_window = false; /* whether rows are written into windows */
     HOTBED_TRY(enter_compute(context, number, stream, "compute", &m));
     HOTBED_TRY(prepare_compute(context, m, stream));
+    HOTBED_TRY(wait_for_readers(context, stream));
     for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
         const hotbed_part *part = part_of(context, m, g);
-        uint64_t stride;
-        void *local = hotbed_part_local(part, &stride);
-        HOTBED_TRY(compute(m, part, local, stride, stream));
+        if (context->world == 1 || part->row_bytes == 0) {
+            HOTBED_TRY(compute_local(m, part, stream));
+            continue;
+        }
+        HOTBED_TRY(compute_rows(context, m, part, stream));
+        in_window = in_window || hotbed_path_in_window(context, part->path);
     }
+    if (in_window)
+        HOTBED_TRY(hotbed_window_barrier(context->window, stream));
     return leave(context, m, HOTBED_STAGE_COMPUTED, stream);
 }
 
@@ -134,8 +172,6 @@ hotbed_status hotbed_sharded_output_dist(
                 context->comm, part->group->counts, 1.0F, part->all_pooled, part->pooled, stream));
             continue;
         }
-        hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_out);
-        HOTBED_TRY(hotbed_dist_kernels_of(stream)->send_rows(&d, part->path->local, stream));
         HOTBED_TRY(hotbed_exchange_rows(context, part, false, stream));
     }
     return leave(context, m, HOTBED_STAGE_DELIVERING, stream);
@@ -179,9 +215,7 @@ static hotbed_status read_alone(
             HOTBED_TRY(compute(m, part, output, stride, stream));
             continue;
         }
-        uint64_t local_stride;
-        void *local = hotbed_part_local(part, &local_stride);
-        HOTBED_TRY(compute(m, part, local, local_stride, stream));
+        HOTBED_TRY(compute_local(m, part, stream));
         HOTBED_TRY(hotbed_alone_wait_output(context, part, output, stride, stream));
     }
     return leave(context, m, HOTBED_STAGE_DELIVERED, stream);
@@ -275,9 +309,7 @@ hotbed_status hotbed_sharded_update(
             continue;
         }
         uint64_t stride;
-        void *gradient = hotbed_part_local(part, &stride);
-        if (part->row_bytes != 0)
-            gradient = part->path->owner_rows;
+        const void *gradient = hotbed_part_local(part, &stride);
         HOTBED_TRY(hotbed_storage_backward(
             part->group->lookup, part->path->ticket, gradient, stride, stream));
     }

@@ -24,7 +24,7 @@ public='hotbed/(status|stream|types|version)\.h$'
 allow include 'hotbed/'
 allow base "base/|$public|tests/support/emulate\.h$"
 allow storage "base/|storage/|$public|hotbed/(storage|index|flat_table|external|optimizer|stats|export|dlpack)\.h$"
-allow dist "base/|storage/([a-z_]*_core|dedup|types)\.h$|dist/|$public|hotbed/"
+allow dist "base/|storage/([a-z_]*_core|dedup|scatter|types)\.h$|dist/|$public|hotbed/"
 allow abi "base/options\.h$|hotbed/"
 allow pipeline "base/|storage/|dist/|pipeline/|hotbed/"
 allow checkpoint "base/|storage/|dist/(comm|route_core)\.h$|checkpoint/|hotbed/"

@@ -332,7 +332,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_prefetch(hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream);
 
 /* Read the rows. If they have not been prefetched, prefetch them first; in eval mode, find them
- * without inserting. Asynchronous. */
+ * without inserting. With ONE_SIDED and pooling NONE the rows are written into the memory of the
+ * ranks that requested them, so this call is then the exchange, and output_dist does nothing.
+ * Asynchronous. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_compute(hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream);
 

@@ -379,8 +379,9 @@ static void spoil(world *w, uint32_t to, uint32_t from, int round) {
     CHECK_OK(hotbed_stream_sync(w->a.stream));
 }
 
-/* Gather and send rows as on a stream whose exchange failed.  Arrays have the exact required size,
- * so that sanitizers see accesses outside of them.  Returns whether the batch counts as empty. */
+/* Gather keys and find their rows as on a stream whose exchange failed.  Arrays have the exact required size, so that
+ * sanitizers see accesses outside of them, and each row must be among those for its requester.  Returns whether the
+ * batch counts as empty. */
 static bool use_messages(world *w, hotbed_gather_view g) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(w->a.stream);
     uint32_t segments = hotbed_gather_segments(&g), overflow, starts[FEATURES * 3 + 1];
@@ -405,11 +406,21 @@ static bool use_messages(world *w, hotbed_gather_view g) {
     };
     CHECK_OK(hotbed_fill(g.overflow, 0, 4, w->a.stream));
     CHECK_OK(hotbed_gather(&g, arrays_alloc(&w->a, scratch_bytes), scratch_bytes, w->a.stream));
-    CHECK_OK(kernels->send_rows(&d, arrays_alloc(&w->a, g.bound * 16), w->a.stream));
     arrays_read(&w->a, &overflow, g.overflow, 4);
     arrays_read(&w->a, starts, g.segments, ((uint64_t)segments + 1) * 4);
-    CHECK(overflow != 0 || starts[segments] <= g.bound);
-    return overflow != 0;
+    if (overflow != 0)
+        return true;
+    CHECK(starts[segments] <= g.bound && g.bound <= KEYS * 3);
+    uint32_t places[KEYS * 3] = {0};
+    for (uint32_t m = 0; m < starts[segments]; m++)
+        places[m] = m;
+    uint32_t *at = arrays_copy(&w->a, places, sizeof places);
+    CHECK_OK(kernels->find_places(&d, rows, g.segments + segments, at, w->a.stream));
+    arrays_read(&w->a, places, at, sizeof places);
+    for (uint32_t q = 0; q < segments; q++)
+        for (uint32_t m = starts[q]; m < starts[q + 1]; m++)
+            CHECK_EQ(places[m] / w->capacity, q % w->size);
+    return false;
 }
 
 static void damaged_messages_do_no_harm(hotbed_backend backend) {

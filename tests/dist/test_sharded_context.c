@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 static const sharded_case base = {
     .seed = 21,
@@ -30,10 +31,15 @@ static void check_same(world_rank *me, uint64_t value) {
 }
 
 /* Run the stages of a batch up to `wait_input`. */
+static void start_batch(
+    const world_rank *me, hotbed_sharded_context *context, const hotbed_kjt *kjt) {
+    CHECK_OK(hotbed_sharded_input_dist(context, kjt, me->stream));
+    CHECK_OK(hotbed_sharded_wait_splits(context, me->stream));
+    CHECK_OK(hotbed_sharded_wait_input(context, me->stream));
+}
+
 static void arrive(sharded_fixture *r) {
-    CHECK_OK(hotbed_sharded_input_dist(r->context, &r->kjt, r->me->stream));
-    CHECK_OK(hotbed_sharded_wait_splits(r->context, r->me->stream));
-    CHECK_OK(hotbed_sharded_wait_input(r->context, r->me->stream));
+    start_batch(r->me, r->context, &r->kjt);
 }
 
 static void finish(sharded_fixture *r) {
@@ -207,6 +213,59 @@ static void steps_neither_wait_nor_allocate(hotbed_backend backend) {
             }
 }
 
+/* Between compute and wait_output, each lookup launches one kernel, and its rows are one exchange; rows
+ * in windows need one barrier. On the host an exchange or a barrier is one task. */
+static void sent_body(world_rank *me) {
+    counted_case *c = me->argument;
+    sharded_fixture r;
+    hotbed_counters counters[2];
+    bool ready = false;
+    sharded_fixture_open(&r, me, &c->how);
+    sharded_fixture_step(&r, 0);
+    sharded_fixture_fill(&r, 4);
+    arrive(&r);
+    while (!ready) {
+        CHECK_OK(hotbed_sharded_ready(r.context, &ready));
+        sched_yield();
+    }
+    CHECK_OK(hotbed_sharded_prefetch(r.context, 0, me->stream));
+    for (uint32_t i = 0; i < 2; i++) {
+        wait_for_threads(me, c, 2 * i + 1);
+        counters[i] = (hotbed_counters){.size = sizeof counters[i]};
+        hotbed_counters_read(&counters[i]);
+        wait_for_threads(me, c, 2 * i + 2);
+        if (i == 0) {
+            CHECK_OK(hotbed_sharded_compute(r.context, 0, me->stream));
+            CHECK_OK(hotbed_sharded_output_dist(r.context, 0, me->stream));
+        }
+    }
+    const uint64_t parts = hotbed_sharded_num_lookups(r.sharded);
+    const uint64_t exchanges = c->how.plan == HOTBED_PLAN_ONE_SIDED ? 1 : parts;
+    const uint64_t most = (parts + exchanges) * (c->threads ? me->size : 1);
+    if (hotbed_stream_backend(me->stream) == HOTBED_BACKEND_HOST)
+        CHECK(counters[1].launches - counters[0].launches <= most); /* a part may have no keys */
+    CHECK_OK(hotbed_sharded_wait_output(r.context, 0, r.output.device.data, 0, me->stream));
+    CHECK_OK(hotbed_stream_sync(me->stream));
+    sharded_fixture_free(&r); /* the model did not run this step */
+}
+
+static void rows_are_written_where_they_are_sent(hotbed_backend backend) {
+    (void)backend;
+    for (int plan = 0; plan < 3; plan++)
+        for (const world *w = world_list(); w->size != 0; w++) {
+            if ((plan == HOTBED_PLAN_ONE_SIDED && !sharded_fixture_has_windows()) ||
+                !world_is_wanted(w, 8) || w->size == 1)
+                continue;
+            counted_case c = {.how = base};
+            c.how.plan = (hotbed_plan)plan;
+            c.how.capacity = FIXTURE_KEYS - 1;
+            const char *transport = getenv("HOTBED_TEST_TRANSPORT");
+            c.threads = w->transport == HOTBED_TRANSPORT_THREADS ||
+                        (transport != NULL && strcmp(transport, "nccl") == 0);
+            world_run_kept(w, sent_body, &c);
+        }
+}
+
 static void order_body(world_rank *me) {
     sharded_fixture r;
     uint64_t calls, digest;
@@ -375,6 +434,91 @@ static void stages_run_on_several_streams(hotbed_backend backend) {
     }
 }
 
+/* --- rows that other ranks write -------------------------------------------------------------- */
+
+static void sleep_a_little(void *argument) {
+    (void)argument;
+    (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+}
+
+/* Read the rows of a batch whose keys have arrived. If `late`, this rank's stream sleeps before it
+ * takes them. */
+static void read_rows(
+    const world_rank *me, hotbed_sharded_context *context, const world_bytes *output, bool late) {
+    CHECK_OK(hotbed_sharded_compute(context, 0, me->stream));
+    CHECK_OK(hotbed_sharded_output_dist(context, 0, me->stream));
+    if (late)
+        CHECK_OK(hotbed_stream_call(me->stream, sleep_a_little, NULL));
+    CHECK_OK(hotbed_sharded_wait_output(context, 0, output->device.data, 0, me->stream));
+}
+
+/* A context evaluates two batches in turn, and then one of them twice, the second time without its
+ * rows. One rank is late each time, while the others go on. */
+static void late_body(world_rank *me) {
+    enum { ROUNDS = 7 };
+    sharded_fixture r[2]; /* with the first and the second batch, for the collection of the first */
+    hotbed_sharded_mark mark;
+    world_bytes want[2], got[ROUNDS + 1];
+    for (int b = 0; b < 2; b++)
+        sharded_fixture_open(&r[b], me, me->argument);
+    for (int step = 0; step < 2; step++)
+        sharded_fixture_step(&r[0], step); /* the keys get rows */
+    CHECK_OK(hotbed_sharded_set_training(r[0].sharded, false));
+    hotbed_sharded_context *context = r[0].context;
+    for (int b = 0; b < 2; b++) {
+        sharded_fixture_fill(&r[b], b);
+        want[b] = world_alloc(me, r[b].output.bytes);
+    }
+    for (int k = 0; k <= ROUNDS; k++)
+        got[k] = world_alloc(me, r[0].output.bytes);
+    for (int k = -2; k < ROUNDS; k++) {
+        start_batch(me, context, &r[k & 1].kjt);
+        if (k == ROUNDS - 1)
+            CHECK_OK(hotbed_sharded_keep(context, &mark, me->stream));
+        read_rows(
+            me, context, k < 0 ? &want[k & 1] : &got[k],
+            k >= 0 && (uint32_t)k % me->size == me->rank);
+        if (k < 0)
+            world_download(me, &want[k & 1]);
+    }
+    CHECK_OK(hotbed_sharded_rewind(context, &mark, me->stream));
+    for (uint32_t l = 0; l < hotbed_sharded_num_lookups(r[0].sharded); l++) {
+        hotbed_storage *lookup = hotbed_sharded_lookup(r[0].sharded, l);
+        for (uint32_t t = 0; t < hotbed_storage_num_tables(lookup); t++)
+            CHECK_OK(hotbed_storage_clear(lookup, t, me->stream));
+    }
+    read_rows(me, context, &got[ROUNDS], false);
+    for (int k = 0; k <= ROUNDS; k++) {
+        world_download(me, &got[k]);
+        if (k < ROUNDS)
+            CHECK_BYTES(got[k].host, want[k & 1].host, want[k & 1].bytes);
+        else
+            CHECK(
+                r[0].batches[me->rank].n == 0 ||
+                memcmp(got[k].host, want[0].host, want[0].bytes) != 0);
+        world_free(&got[k]);
+    }
+    /* Destroy the contexts after compute. Rank 0 is late to write into the windows of the others. */
+    start_batch(me, context, &r[1].kjt);
+    if (me->rank == 0)
+        CHECK_OK(hotbed_stream_call(me->stream, sleep_a_little, NULL));
+    CHECK_OK(hotbed_sharded_compute(context, 0, me->stream));
+    for (int b = 0; b < 2; b++) {
+        world_free(&want[b]);
+        sharded_fixture_free(&r[b]);
+    }
+}
+
+static void rows_stay_until_the_last_rank_has_read_them(hotbed_backend backend) {
+    (void)backend;
+    for (int plan = 0; plan < 3; plan++) {
+        sharded_case c = base;
+        c.plan = (hotbed_plan)plan;
+        if (plan != HOTBED_PLAN_ONE_SIDED || sharded_fixture_has_windows())
+            sharded_fixture_run(4, late_body, &c);
+    }
+}
+
 /* --- graphs ----------------------------------------------------------------------------------- */
 
 static void graph_body(world_rank *me) {
@@ -530,10 +674,12 @@ const hotbed_test hotbed_tests[] = {
     {"an_overflow_is_replayed_whole", an_overflow_is_replayed_whole},
     {"a_reported_overflow_is_empty_everywhere", a_reported_overflow_is_empty_everywhere},
     {"steps_neither_wait_nor_allocate", steps_neither_wait_nor_allocate},
+    {"rows_are_written_where_they_are_sent", rows_are_written_where_they_are_sent},
     {"all_ranks_make_the_same_calls", all_ranks_make_the_same_calls},
     {"splits_of_several_collections_are_one_exchange",
      splits_of_several_collections_are_one_exchange},
     {"stages_run_on_several_streams", stages_run_on_several_streams},
+    {"rows_stay_until_the_last_rank_has_read_them", rows_stay_until_the_last_rank_has_read_them},
     {"a_step_is_launched_with_other_keys", a_step_is_launched_with_other_keys},
     {"graphs_of_several_orders_of_features_keep_theirs",
      graphs_of_several_orders_of_features_keep_theirs},

@@ -104,9 +104,7 @@ def join(device, batch):
         torch.cuda.set_device(device)
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     comm = hotbed.Comm.from_group(device=device)
-    # The loss is a mean over a rank's samples, and DistributedDataParallel takes the mean over ranks.
-    sharded = ht.ShardedOptions(batch, batch * CATEGORIES, gradient_scale=1 / comm.size)
-    return comm.rank, comm.size, {"comm": comm, "sharded": sharded}
+    return comm.rank, comm.size, {"comm": comm, "sharded": ht.ShardedOptions(batch, batch * CATEGORIES)}
 
 
 def flags(description):

@@ -112,7 +112,7 @@ def train(ebc, rank, world, steps=STEPS, weighted=False):
         batches = [bags(100 * step + r, weighted=weighted) for r in range(world)]
         kjt = together(batches) if rank is None else batches[rank]
         loss = ebc(kjt.to(ebc.device)).values().square().sum()
-        loss.backward()
+        (loss if rank is None else loss * world).backward()  # gradients of ranks are averaged
         losses.append(float(loss.detach()))
     return losses
 
@@ -174,7 +174,8 @@ def test_rows_of_keys(dedup):
             batches = [bags(10 * step + r) for r in range(RANKS)]
             found = ec(together(batches) if rank is None else batches[rank])
             assert list(found) == ["f", "g", "h"]
-            torch.cat([found[f].values() for f in "fgh"]).square().sum().backward()
+            loss = torch.cat([found[f].values() for f in "fgh"]).square().sum()
+            (loss if rank is None else loss * RANKS).backward()
         return all_rows(ec)
 
     check_rows(merged(well(on_threads(lambda comm: run(comm.rank, comm)))), run(None))
@@ -194,7 +195,7 @@ def test_gradients_are_scaled_and_ranks_may_have_no_samples():
         return before - ebc.rows("item", torch.arange(ROWS))
 
     changes = sum(well(on_threads(body)))
-    torch.testing.assert_close(changes[40], torch.full((DIM,), 0.5))
+    torch.testing.assert_close(changes[40], torch.full((DIM,), 0.25))  # half of the ranks' mean
     assert torch.equal(changes[:40], torch.zeros(40, DIM))
 
 
@@ -792,9 +793,7 @@ def under_torchrun(folder):
     comm = hotbed.Comm.from_group()
     assert (comm.rank, comm.size, comm.transport) == (dist.get_rank(), 2, "sockets")
     torch.manual_seed(7)
-    # Each loss is the mean over a rank's own samples, and DistributedDataParallel takes the mean over ranks.
-    sharded = ht.ShardedOptions(SAMPLES, 200, gradient_scale=1 / comm.size)
-    ebc, top = pooled(comm, sharded), torch.nn.Linear(3 * DIM, 1)
+    ebc, top = pooled(comm, ht.ShardedOptions(SAMPLES, 200)), torch.nn.Linear(3 * DIM, 1)
     model = torch.nn.parallel.DistributedDataParallel(top)
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
     for step in range(STEPS):

@@ -194,7 +194,7 @@ def run_options(rank, device):
     model = DistributedModelParallel(dlrm(), device=device, sharders=sharders(MOST, optimizer=None, comm=comm))
     set_gradient_division(True)
     collection = model.module.model.sparse_arch.embedding_bag_collection
-    assert collection.comm is comm and collection.storages[0].sharded.gradient_scale == 1
+    assert collection.comm is comm and collection.storages[0].sharded.gradient_scale == RANKS
     model(batch(0, [rank]).to(device))[0].backward()
     assert not model.fused_optimizer.params
 
@@ -202,9 +202,8 @@ def run_options(rank, device):
 def run_own(rank, device):
     """A model with a collection of hotbed.torch, which stays as it is."""
     comm = hotbed.Comm.from_group(device=device)
-    sharded = ht.ShardedOptions(SAMPLES, 200, gradient_scale=1 / RANKS)
     tables = dlrm().model.sparse_arch.embedding_bag_collection.embedding_bag_configs()
-    own = ht.EmbeddingBagCollection(tables, device=device, optimizer=ht.SGD(lr=LR), comm=comm, sharded=sharded)
+    own = ht.EmbeddingBagCollection(tables, device=device, optimizer=ht.SGD(lr=LR), comm=comm, sharded=MOST)
     own.load_state_dict(dlrm().model.sparse_arch.embedding_bag_collection.state_dict())
     model = DistributedModelParallel(dlrm(own), device=device, sharders=sharders(MOST))
     assert model.module.model.sparse_arch.embedding_bag_collection is own

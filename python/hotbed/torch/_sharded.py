@@ -150,7 +150,7 @@ class ShardedStorage(Storage):
             plan=given.plan.value,
             overflow=given.overflow.value,
             dedup=given.dedup.value,
-            gradient_scale=given.gradient_scale,
+            gradient_scale=given.gradient_scale / self.comm.size,
             max_batch_size=given.max_batch_size,
             max_keys=given.max_keys,
             capacity=given.capacity,

@@ -255,7 +255,7 @@ class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
             raise UnsupportedError(f"{place}: need_indices=True is not supported; the keys are in the batch")
         device = torch.device("cpu") if device is None else device
         comm = self._comms.of(env, device)
-        scale = self._sharded.gradient_scale / (comm.size if get_gradient_division() else 1)
+        scale = self._sharded.gradient_scale * (1 if get_gradient_division() else comm.size)
         common = {
             "device": device,
             "optimizer": self._optimizer,

@@ -7,6 +7,7 @@ another one.
 
 from __future__ import annotations
 
+import difflib
 import os
 import pathlib
 from typing import Any, List
@@ -93,9 +94,14 @@ def new(name: str, **fields: Any) -> Any:
     else:
         struct.size = ffi.sizeof(struct[0])
     for field, value in fields.items():
+        names = [known for known, _ in ffi.typeof(struct).item.fields]
+        if field not in names:
+            near = difflib.get_close_matches(field, names)
+            also = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise errors.ArgumentError(f"{name} has no field {field!r}{also}")
         try:
             setattr(struct, field, value)
-        except (AttributeError, TypeError, OverflowError) as error:
+        except (TypeError, OverflowError) as error:
             raise errors.ArgumentError(f"{name}: {field}={value!r}: {error}") from error
     return struct
 

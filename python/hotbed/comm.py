@@ -172,6 +172,8 @@ class Comm:
     def _connect(
         cls, rank: int, world: int, broadcast: Callable[[bytes], bytes], device: Device, deadline_ms: int
     ) -> Comm:
+        if not 0 <= rank < world:
+            raise ArgumentError(f"rank {rank} is not in [0, {world}), where {world} is the number of ranks")
         raised: List[BaseException] = []
 
         def run(_: Any, data: Any, size: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import Dict, Type
 
 
@@ -52,9 +54,18 @@ class CommError(HotbedError, ConnectionError):
 
 
 class FileError(HotbedError, OSError):
-    """A file could not be opened, read or written."""
+    """A file could not be opened, read or written.
+
+    Attributes:
+        errno: the number of the system's reason that the text has, such as ``errno.ENOSPC``; None if it has none.
+    """
 
     status = "IO"
+
+    def __init__(self, text: str = "") -> None:
+        """Keep the text, and find its reason."""
+        super().__init__(text)
+        self.errno = next((code for code in errno.errorcode if f": {os.strerror(code)}" in text), None)
 
 
 class CorruptError(HotbedError):

@@ -1,6 +1,7 @@
 """The modules as PyTorch's: compile, operators, state dicts, errors, threads, fork."""
 
 import copy
+import errno
 import gc
 import importlib
 import inspect
@@ -704,6 +705,13 @@ def test_the_fused_optimizer_is_not_pickled_copied_or_extended(tmp_path):
 def test_pytorchs_allocator_needs_cuda():
     with pytest.raises(hotbed.UnsupportedError, match="backend cuda is not in this build"):
         ht.use_torch_allocator()
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EACCES, errno.ENOENT, None])
+def test_the_error_of_a_file_has_the_systems_number(reason):
+    text = "a/b is no checkpoint" if reason is None else f"cannot write a/b: {os.strerror(reason)}; 3 files left"
+    for error in (hotbed.FileError(text), pickle.loads(pickle.dumps(hotbed.FileError(text)))):
+        assert (error.errno, str(error)) == (reason, text)
 
 
 def kjt_of(values, lengths=(1, 1), **more):

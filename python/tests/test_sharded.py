@@ -763,8 +763,34 @@ def test_arguments_are_checked():
         pooled(comm, ht.ShardedOptions(SAMPLES, 10), tables()[:1])(bags(1).permute([0, 1]))
     with pytest.raises(hotbed.ArgumentError, match="0 ranks"):
         hotbed.Comm.threads(0)
+    with pytest.raises(hotbed.ArgumentError, match=r"rank -1 is not in \[0, 2\)"):
+        hotbed.Comm.from_store(torch.distributed.HashStore(), -1, 2)
+    for name, given in (("comm", "x"), ("sharded", {"max_keys": 10})):
+        with pytest.raises(hotbed.ArgumentError, match=f"{name} .* is not a {'Comm' if name == 'comm' else 'Sharded'}"):
+            ht.EmbeddingBagCollection(tables(), **{"comm": comm, "sharded": MOST, name: given})
+    with pytest.raises(hotbed.ArgumentError, match="no field 'hbm_byte'; did you mean hbm_bytes"):
+        pooled(options={"hbm_byte": 1})
     with pytest.raises(hotbed.StateError, match="made without comm="):
         pooled().overflowed()
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "text"),
+    [
+        ("plan", "TWO_PHASE", r"plan 'TWO_PHASE' is not one of Plan\.FIXED, Plan\.TWO_PHASE, Plan\.ONE_SIDED"),
+        ("overflow", 1, r"overflow 1 is not one of Overflow\.REPLAY, Overflow\.REPORT"),
+        ("dedup", ht.Plan.FIXED, r"dedup <Plan\.FIXED: 0> is not one of Dedup\.AUTO"),
+        ("max_keys", 1.5, r"max_keys 1\.5 is not an integer in \[0, 4294967296\)"),
+        ("capacity", -1, r"capacity -1 is not an integer in"),
+        ("gradient_scale", float("nan"), "gradient_scale nan is not a finite number"),
+        ("gradient_scale", "mean", "gradient_scale 'mean' is not a finite number"),
+        ("routes", "x", "routes 'x' is not a dict of table names and Routes"),
+        ("routes", {"item": 1}, r"route of table 'item' 1 is not one of Route\.HASH_ROUND_ROBIN"),
+    ],
+)
+def test_types_of_sharded_options_are_checked(field, given, text):
+    with pytest.raises(hotbed.ArgumentError, match="ShardedOptions: " + text):
+        ht.ShardedOptions(**{"max_batch_size": SAMPLES, "max_keys": 200, field: given})
 
 
 def test_a_forward_drops_the_oldest_on_all_ranks():

@@ -51,6 +51,9 @@ class _Collection(torch.nn.Module):
         super().__init__()
         self._process = os.getpid()
         self._comm = comm
+        for argument, value, kind in (("comm", comm, Comm), ("sharded", sharded, _config.ShardedOptions)):
+            if not isinstance(value, (kind, type(None))):
+                raise ArgumentError(f"{argument} {value!r:.80} is not a {kind.__name__}")
         if (comm is None) != (sharded is None):
             given, missing = ("comm", "sharded") if sharded is None else ("sharded", "comm")
             raise ArgumentError(

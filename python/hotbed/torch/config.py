@@ -176,6 +176,12 @@ class Route(enum.Enum):
     CONTINUOUS = 2  #: the first ranks have the smallest keys: static tables
 
 
+def _check_member(what: str, given: Any, kind: type[enum.Enum]) -> None:
+    if not isinstance(given, kind):
+        names = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+        raise ArgumentError(f"{what} {given!r} is not one of {names}")
+
+
 @dataclasses.dataclass(frozen=True)
 class ShardedOptions:
     """How a collection of several ranks exchanges keys and rows; all ranks pass equal options.
@@ -204,6 +210,25 @@ class ShardedOptions:
     capacity: int = 0
     growth_every: int = 0
     routes: Mapping[str, Route] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the types of the fields; the library checks the values.
+
+        Raises:
+            ArgumentError: a field has another type.
+        """
+        for field, kind in (("plan", Plan), ("overflow", Overflow), ("dedup", Dedup)):
+            _check_member(f"ShardedOptions: {field}", getattr(self, field), kind)
+        for field in ("max_batch_size", "max_keys", "capacity", "growth_every"):
+            given = getattr(self, field)
+            if not isinstance(given, numbers.Integral) or not 0 <= given < 2**32:  # type: ignore[operator]
+                raise ArgumentError(f"ShardedOptions: {field} {given!r} is not an integer in [0, {2**32})")
+        if not isinstance(self.gradient_scale, numbers.Real) or not math.isfinite(self.gradient_scale):
+            raise ArgumentError(f"ShardedOptions: gradient_scale {self.gradient_scale!r} is not a finite number")
+        if not isinstance(self.routes, Mapping):
+            raise ArgumentError(f"ShardedOptions: routes {self.routes!r} is not a dict of table names and Routes")
+        for table, route in self.routes.items():
+            _check_member(f"ShardedOptions: route of table {table!r}", route, Route)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -194,8 +194,8 @@ class ShardedOptions:
         plan: FIXED, TWO_PHASE or ONE_SIDED.
         overflow: what happens to a batch that does not fit into the messages of FIXED or ONE_SIDED.
         dedup: for an EmbeddingCollection; bags always send every key.
-        gradient_scale: the gradients of the ranks are averaged, as ``DistributedDataParallel`` averages those of dense
-            parameters, and multiplied by this factor.  For a sum over the ranks pass their number.
+        gradient_scale: the gradients of the ranks are averaged, as ``DistributedDataParallel`` averages dense ones, and
+            multiplied by this factor.  For a sum over the ranks pass their number.
         capacity: keys that a message holds; 0: 64 more than 1.25 times a rank's share of ``max_keys``.
         growth_every: number of prefetches between two checks whether tables should grow; 0: 16.
         routes: routing rules by table name, for tables that do not use the default rule.

@@ -726,9 +726,9 @@ def test_bad_batches_are_errors_with_the_values():
         (kjt_of(good, [1.0, 1.0]), hotbed.ArgumentError, r"offsets: dtype torch\.float32"),
         (kjt_of(torch.tensor([1, ROWS])), hotbed.KeyRangeError, f"key {ROWS} is not in"),
         (kjt_of(torch.tensor([-1, 2])), hotbed.KeyRangeError, "int64 -1"),
-        (kjt_of(good, [1, 5]), hotbed.KeyRangeError, "ends at 6"),
+        (kjt_of(good, [1, 5]), hotbed.KeyRangeError, "sum of the lengths, is 6, but there are 2 keys"),
         (kjt_of(good, [5, -3]), hotbed.KeyRangeError, "ends at 5"),
-        (kjt_of(torch.tensor([1, 2, 3])), hotbed.KeyRangeError, "the last one is 2, but there are 3 keys"),
+        (kjt_of(torch.tensor([1, 2, 3])), hotbed.KeyRangeError, "sum of the lengths, is 2, but there are 3 keys"),
         (ht.KeyedJaggedTensor(["f"], good, lengths=torch.tensor([2])), hotbed.ArgumentError, r"\['g'\] are not in"),
         (kjt_of(good.to("meta")), hotbed.ArgumentError, "on meta"),
     ):

@@ -458,8 +458,10 @@ class Storage:
             self._check_each(keys, offsets, weights, samples)
         if self.streams.number < 0:  # on a GPU, reading it would wait for the device
             last = ffi.cast(_INT64S, offsets.data_ptr())[bags]
-            if last < keys.numel():
-                raise KeyRangeError(f"offsets: the last one is {last}, but there are {keys.numel()} keys")
+            if last != keys.numel():
+                raise KeyRangeError(
+                    f"offsets: the last one, the sum of the lengths, is {last}, but there are {keys.numel()} keys"
+                )
 
     def _check_each(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int

@@ -31,6 +31,7 @@ Path = Union[str, "os.PathLike[str]"]
 
 _EXTRA_MOST = 1 << 30
 _PATH_BYTES = 480
+_PARTS, _PARTS_HEAD = "PARTS", "hotbed-parts 1"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,9 +336,26 @@ def _folder(path: Path, module: Any) -> pathlib.Path:
             try:
                 shutil.rmtree(folder, ignore_errors=True)  # left by a save that was killed
                 folder.mkdir()
+                _write_parts(folder, [storage.label for storage in module.storages])
             except OSError as error:
                 raise FileError(f"{folder}: {error}") from error
     return folder
+
+
+def _write_parts(folder: pathlib.Path, names: List[str]) -> None:
+    """Write the file that lists the checkpoints in a directory, so that they are kept or removed together."""
+    with (folder / _PARTS).open("x", encoding="ascii", newline="\n") as file:
+        file.write("".join(f"{line}\n" for line in (_PARTS_HEAD, *names)))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: pathlib.Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _is_first(module: Any) -> bool:
@@ -351,12 +369,13 @@ def _name(folder: pathlib.Path, path: Path) -> None:
     if os.path.lexists(path):
         raise StateError(f"{os.fspath(path)} exists")
     try:
+        _sync(folder)
         os.rename(folder, path)
-        parent = os.open(folder.parent, os.O_RDONLY)
         try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
+            _sync(folder.parent)
+        except OSError:  # the name may not survive a power failure, so the failed save removes it
+            os.rename(path, folder)
+            raise
     except OSError as error:
         raise FileError(f"{os.fspath(path)}: {error}") from error
 

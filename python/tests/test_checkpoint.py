@@ -271,15 +271,37 @@ class FailingAt:
         return found
 
 
+def both(seed):
+    """A collection of a sum and a mean, which are two storages."""
+    tables = [
+        ht.EmbeddingBagConfig(ROWS, DIM, name, feature_names=[f], pooling=pooling)
+        for name, f, pooling in (("item", "f", ht.PoolingType.SUM), ("user.id", "g", ht.PoolingType.MEAN))
+    ]
+    return ht.EmbeddingBagCollection(tables, optimizer=ht.Adam(lr=0.1), seed=seed)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_parts_are_listed_before_they_are_written(is_async, tmp_path, monkeypatch):
+    """Programs that remove checkpoints know from the list that neither part may be removed alone."""
+    listed, lib = [], checkpoint.lib
+
+    class Looking:
+        def __getattr__(self, name):
+            if name in ("hotbed_checkpoint_save", "hotbed_checkpoint_snapshot_write"):
+                listed.append((tmp_path / ".tmp-c" / "PARTS").read_text())
+            return getattr(lib, name)
+
+    monkeypatch.setattr(checkpoint, "lib", Looking())
+    if is_async:
+        checkpoint.async_save(tmp_path / "c", both(0)).wait()
+    else:
+        checkpoint.save(tmp_path / "c", both(0))
+    text = (tmp_path / "c" / "PARTS").read_text()
+    assert text == "hotbed-parts 1\nsum\nmean\n" and listed == [text, text]
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_sums_and_means_are_saved_both_or_not_at_all(is_async, tmp_path, monkeypatch):
-    def both(seed):
-        tables = [
-            ht.EmbeddingBagConfig(ROWS, DIM, name, feature_names=[f], pooling=pooling)
-            for name, f, pooling in (("item", "f", ht.PoolingType.SUM), ("user.id", "g", ht.PoolingType.MEAN))
-        ]
-        return ht.EmbeddingBagCollection(tables, optimizer=ht.Adam(lr=0.1), seed=seed)
-
     first, second, saved = both(0), both(1), checkpoint.Increments()
 
     def save(name):

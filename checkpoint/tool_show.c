@@ -2,6 +2,7 @@
 #include "checkpoint/tool.h"
 #include "checkpoint/verify.h"
 
+#include "base/error.h"
 #include "hotbed/route.h"
 
 #include <inttypes.h>
@@ -33,12 +34,16 @@ static void list_json(const tool_entry *e) {
         printf(", \"target\": ");
         tool_json_text(e->text);
     } else if (e->described) {
+        printf(", \"kind\": \"%s\"", e->increment ? "delta" : "full");
+        if (e->parts.n == 0)
+            printf(", \"id\": \"%s\", \"parent\": \"%s\"", id, e->increment ? parent : "");
+        for (uint32_t i = 0; i < e->parts.n; i++)
+            printf("%s\"%s\"", i == 0 ? ", \"parts\": [" : ", ", e->parts.names[i]);
         printf(
-            ", \"kind\": \"%s\", \"id\": \"%s\", \"parent\": \"%s\", \"step\": %" PRIu64
-            ", \"created_unix_ns\": %" PRIu64 ", \"ranks\": %" PRIu32 ", \"tables\": %" PRIu32
-            ", \"rows\": %" PRIu64 ", \"bytes\": %" PRIu64,
-            e->increment ? "delta" : "full", id, e->increment ? parent : "", e->step, e->created_ns,
-            e->world, e->tables, e->rows, e->bytes);
+            "%s, \"step\": %" PRIu64 ", \"created_unix_ns\": %" PRIu64 ", \"ranks\": %" PRIu32
+            ", \"tables\": %" PRIu32 ", \"rows\": %" PRIu64 ", \"bytes\": %" PRIu64,
+            e->parts.n == 0 ? "" : "]", e->step, e->created_ns, e->world, e->tables, e->rows,
+            e->bytes);
     }
     if (e->state != TOOL_LINK && e->text[0] != '\0') {
         printf(", \"error\": ");
@@ -48,16 +53,19 @@ static void list_json(const tool_entry *e) {
 }
 
 static void list_line(const tool_entry *e) {
-    char when[32];
+    char when[32], parts[TOOL_PARTS_TEXT_BYTES];
     time_text(e->created_ns, when);
+    tool_parts_text(&e->parts, parts);
     printf("%-32s ", e->name);
     if (e->state == TOOL_LINK)
         printf("-> %s\n", e->text);
     else if (e->state == TOOL_WHOLE)
         printf(
-            "%-5s step %-10" PRIu64 " %s %3" PRIu32 " ranks %3" PRIu32 " tables %12" PRIu64
-            " rows %14" PRIu64 " bytes\n",
-            e->increment ? "delta" : "full", e->step, when, e->world, e->tables, e->rows, e->bytes);
+            "%-5s step %-10" PRIu64 " %s %3" PRIu32 " %-5s %3" PRIu32 " %-6s %12" PRIu64
+            " rows %14" PRIu64 " bytes%s%s\n",
+            e->increment ? "delta" : "full", e->step, when, e->world,
+            e->world == 1 ? "rank" : "ranks", e->tables, e->tables == 1 ? "table" : "tables",
+            e->rows, e->bytes, e->parts.n > 0 ? "  parts " : "", parts);
     else if (e->state == TOOL_OTHER)
         printf("not a checkpoint\n");
     else
@@ -119,7 +127,7 @@ static void inspect_json(const hotbed_manifest *m) {
     hotbed_digest_text(m->id, id);
     hotbed_digest_text(m->parent, parent);
     printf(
-        "{\"format\": \"%d.%" PRIu32 "\", \"id\": \"%s\", \"kind\": \"%s\", \"parent\": \"%s\", "
+        "\"format\": \"%d.%" PRIu32 "\", \"id\": \"%s\", \"kind\": \"%s\", \"parent\": \"%s\", "
         "\"step\": %" PRIu64 ", \"created_unix_ns\": %" PRIu64 ", \"writer\": \"%s\", "
         "\"ranks\": %" PRIu32 ", \"block_bytes\": %" PRIu32 ", \"key_type\": \"%s\", "
         "\"seed\": %" PRIu64 ", \"optimizer\": \"%s\", \"optimizer_steps\": %" PRIu64
@@ -133,7 +141,7 @@ static void inspect_json(const hotbed_manifest *m) {
         printf(t == 0 ? "" : ",\n ");
         inspect_table(m, t, true);
     }
-    printf("]}\n");
+    printf("]}");
 }
 
 static void inspect_text(const hotbed_manifest *m) {
@@ -147,10 +155,10 @@ static void inspect_text(const hotbed_manifest *m) {
     if (m->increment)
         printf("parent %s\n", parent);
     printf(
-        "step %" PRIu64 ", created %s by %s\n%" PRIu32 " ranks, blocks of %" PRIu32
+        "step %" PRIu64 ", created %s by %s\n%" PRIu32 " rank%s, blocks of %" PRIu32
         " bytes, keys %s, seed %" PRIu64 "\noptimizer %s, %" PRIu64
         " steps, learning rate %g\n%" PRIu64 " extra bytes\n",
-        m->step, when, m->writer, m->world, m->block_bytes,
+        m->step, when, m->writer, m->world, m->world == 1 ? "" : "s", m->block_bytes,
         m->key_type == HOTBED_KEY_I64 ? "i64" : "u64", m->seed,
         m->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(m->optimizer.kind),
         m->state.optimizer_steps, (double)m->state.learning_rate, m->shards[0].extra.bytes);
@@ -168,17 +176,47 @@ static hotbed_status read_manifest(const char *path, hotbed_manifest *m) {
     return status;
 }
 
-int tool_inspect(const tool_options *o) {
+/* Show a checkpoint, or a part of one. */
+static hotbed_status inspect(const tool_options *o, const char *path, const char *part) {
     hotbed_manifest m = {.world = 0};
-    hotbed_status status = tool_explain(o->paths[0], read_manifest(o->paths[0], &m));
-    if (status != HOTBED_OK)
-        return tool_fail(status);
+    HOTBED_TRY(tool_explain(path, read_manifest(path, &m)));
+    if (o->json)
+        printf("{");
+    if (part != NULL)
+        printf(o->json ? "\"part\": \"%s\", " : "part %s\n", part);
     if (o->json)
         inspect_json(&m);
     else
         inspect_text(&m);
     hotbed_manifest_free(&m);
-    return TOOL_SAME;
+    return HOTBED_OK;
+}
+
+static hotbed_status inspect_parts(const tool_options *o, const tool_parts *parts) {
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < parts->n && status == HOTBED_OK; i++) {
+        char *path = tool_join(o->paths[0], parts->names[i]);
+        if (i > 0)
+            printf(o->json ? ",\n " : "\n");
+        status = path == NULL ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a path")
+                              : inspect(o, path, parts->names[i]);
+        free(path);
+    }
+    return status;
+}
+
+int tool_inspect(const tool_options *o) {
+    tool_parts parts = {.n = 0};
+    hotbed_status status = tool_find_parts(o->paths[0], &parts);
+    if (status == HOTBED_OK && parts.n > 0) {
+        printf(o->json ? "{\"parts\": [" : "");
+        status = inspect_parts(o, &parts);
+        printf(o->json ? "]}\n" : "");
+    } else if (status == HOTBED_OK) {
+        status = inspect(o, o->paths[0], NULL);
+        printf(status == HOTBED_OK && o->json ? "\n" : "");
+    }
+    return status == HOTBED_OK ? TOOL_SAME : tool_fail(status);
 }
 
 /* --- verify ------------------------------------------------------------------------------------------------ */
@@ -196,27 +234,54 @@ static void print_good(const char *path) {
     hotbed_manifest_free(&m);
 }
 
-int tool_verify(const tool_options *o) {
-    int result = TOOL_SAME;
-    if (o->json)
-        printf("[");
-    for (uint32_t i = 0; i < o->num_paths; i++) {
-        hotbed_status status = tool_explain(o->paths[i], verify_one(o, o->paths[i]));
-        int one = status == HOTBED_OK            ? TOOL_SAME
-                  : status == HOTBED_ERR_CORRUPT ? TOOL_DIFFERS
-                                                 : TOOL_TROUBLE;
-        result = one > result ? one : result;
-        if (!o->json && status == HOTBED_OK)
-            print_good(o->paths[i]);
-        else if (!o->json)
-            printf("%s: %s\n", o->paths[i], hotbed_last_error());
-        if (!o->json)
-            continue;
-        printf(i == 0 ? "{\"path\": " : ",\n {\"path\": ");
-        tool_json_text(o->paths[i]);
+/* Print the result of a path, or of a part, and return it as an exit status. *first is set until
+ * one was printed. */
+static int report(const tool_options *o, const char *path, hotbed_status status, bool *first) {
+    if (!o->json && status == HOTBED_OK)
+        print_good(path);
+    else if (!o->json)
+        printf("%s: %s\n", path, hotbed_last_error());
+    if (o->json) {
+        printf(*first ? "{\"path\": " : ",\n {\"path\": ");
+        tool_json_text(path);
         printf(", \"status\": \"%s\", \"error\": ", hotbed_status_name(status));
         tool_json_text(status == HOTBED_OK ? "" : hotbed_last_error());
         printf("}");
+    }
+    *first = false;
+    return status == HOTBED_OK            ? TOOL_SAME
+           : status == HOTBED_ERR_CORRUPT ? TOOL_DIFFERS
+                                          : TOOL_TROUBLE;
+}
+
+/* Verify a checkpoint, or each of its parts. */
+static int verify(const tool_options *o, const char *path, bool *first) {
+    tool_parts parts = {.n = 0};
+    int result = TOOL_SAME;
+    hotbed_status status = tool_find_parts(path, &parts);
+    if (status != HOTBED_OK)
+        return report(o, path, status, first);
+    if (parts.n == 0)
+        return report(o, path, tool_explain(path, verify_one(o, path)), first);
+    for (uint32_t i = 0; i < parts.n; i++) {
+        char *part = tool_join(path, parts.names[i]);
+        status = part == NULL ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the path of a part")
+                              : verify_one(o, part);
+        int one = report(o, part == NULL ? path : part, status, first);
+        result = one > result ? one : result;
+        free(part);
+    }
+    return result;
+}
+
+int tool_verify(const tool_options *o) {
+    int result = TOOL_SAME;
+    bool first = true;
+    if (o->json)
+        printf("[");
+    for (uint32_t i = 0; i < o->num_paths; i++) {
+        int one = verify(o, o->paths[i], &first);
+        result = one > result ? one : result;
     }
     if (o->json)
         printf("]\n");

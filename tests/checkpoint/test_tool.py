@@ -888,6 +888,231 @@ def check_gc(root):
     shutil.rmtree(place)
 
 
+PARTS = {"sum": "5", "mean": "1"}  # with the number of ranks
+
+
+def make_parts(place, saves, listed=True, parts=PARTS):
+    """Make checkpoints of parts, as the Python package saves them: "name:step" or "name:step:parent"."""
+    names = [save.split(":")[0] for save in saves.split()]
+    for name in names:
+        os.mkdir(os.path.join(place, name))
+        if listed:
+            with open(os.path.join(place, name, "PARTS"), "w") as file:
+                file.write("hotbed-parts 1\n" + "".join(part + "\n" for part in parts))
+    for part, ranks in parts.items():
+        words = [save.split(":") for save in saves.split()]
+        each = [":".join([f"{w[0]}/{part}", w[1], *(f"{p}/{part}" for p in w[2:])]) for w in words]
+        sample(place, HOTBED_SAMPLE_RANKS=ranks, HOTBED_SAMPLE_SAVES=" ".join(each))
+
+
+def check_parts(root):
+    """A checkpoint of parts is one checkpoint, and all its parts are kept, removed, verified and rewritten."""
+    place, out = os.path.join(root, "parts"), os.path.join(root, "out")
+    os.mkdir(place)
+    saves = "step-0:0 step-4:4 step-9:9:step-4 step-12:12:step-9 step-20:20"
+    make_parts(place, saves)
+    whole = [("step-0", "full"), ("step-4", "full"), ("step-9", "delta"), ("step-12", "delta"), ("step-20", "full")]
+    listed = tool_json("list", place)
+    check([(e["name"], e["kind"]) for e in listed] == whole, f"list of parts: {listed}")
+    check(all(e["state"] == "whole" and e["parts"] == ["mean", "sum"] and "id" not in e for e in listed), listed)
+    check(listed[0]["tables"] == 6 and listed[0]["ranks"] == 5, f"sums over parts: {listed[0]}")
+    check("bytes  parts mean, sum\n" in tool("list", place), "list of parts as text")
+    one, full = os.path.join(place, "step-12"), os.path.join(place, "step-4")
+
+    # A command that would remove one of the parts is refused.
+    before = sorted(os.listdir(full))
+    for words in (
+        ["gc", full, "--keep", "1"],
+        ["gc", full, "--keep=1", "--unfinished", "--leave-damaged"],
+        ["list", full],
+    ):
+        done = tool_run(*words)
+        said = f"{full} is one checkpoint with the parts mean, sum, not a directory of checkpoints: give the"
+        check(done.returncode == 2 and said in done.stderr, f"{words}: {done}")
+    check(sorted(os.listdir(full)) == before, "gc inside of a checkpoint of parts")
+
+    check(
+        tool("verify", one) == f"{one}/mean: good; an increment, whose parents were not read\n"
+        f"{one}/sum: good; an increment, whose parents were not read\n",
+        "verify of parts",
+    )
+    check([p["part"] for p in tool_json("inspect", one)["parts"]] == ["mean", "sum"], "inspect of parts")
+    check(tool("inspect", one).count("part ") == 2, "inspect of parts as text")
+    check(all(p["step"] == 12 for p in tool_json("inspect", one)["parts"]), "steps of parts")
+    for path in (one, os.path.join(".", "step-12"), "step-12/"):
+        tool("compact", path, out, cwd=place)
+        check(tool("verify", out) == f"{out}/mean: good\n{out}/sum: good\n", "compact of parts")
+        check(sorted(os.listdir(out)) == ["PARTS", "mean", "sum"], "files of compacted parts")
+        same(one, out)
+        shutil.rmtree(out)
+    items = tool_json("diff", full, one, status=1)
+    check({i["part"] for i in items} == {"mean", "sum"} and any(i.get("changed") for i in items), f"diff: {items}")
+    check("part mean\n" in tool("diff", full, one, status=1), "diff of parts as text")
+    tool("reshard", full, out, "--ranks", "2")
+    same(full, out)
+    check([e["ranks"] for e in tool_json("list", root) if e["name"] == "out"] == [2], "reshard of parts")
+    tool("reshard", full, out, "--ranks", "2", status=2)  # it exists
+    shutil.rmtree(out)
+    # A part finds the parts that it follows in the directories beside its own.
+    os.symlink(os.path.join(one, "sum"), os.path.join(root, "link"))
+    for part, options in (
+        (os.path.join(one, "sum"), {}),
+        (".", {"cwd": os.path.join(one, "sum")}),
+        ("sum", {"cwd": one}),
+        (os.path.join(root, "link"), {}),
+    ):
+        tool("compact", part, out, **options)
+        same(os.path.join(one, "sum"), out)
+        shutil.rmtree(out)
+    os.remove(os.path.join(root, "link"))
+    for format in ("npy", "h5"):
+        done = tool_run("convert", one, out, "--to", format)
+        said = f"{one} is a checkpoint with the parts mean, sum: give one of them, as {one}/mean\n"
+        check(done.returncode == 2 and said in done.stderr, f"convert of parts: {done}")
+    done = tool_run("diff", full, os.path.join(full, "sum"))
+    check(done.returncode == 2 and "has the parts mean, sum, " in done.stderr, f"diff with a part: {done}")
+
+    check(tool_json("gc", place, "--keep", "1", "--dry-run") == ["step-0", "step-12", "step-9", "step-4"], "dry run")
+    check(tool_json("gc", place, "--keep", "2") == ["step-0"], "gc of parts")
+    os.mkdir(os.path.join(full, "notes"))
+    done = tool_run("gc", place, "--keep", "1")
+    check(done.returncode == 2 and f"{full} contains a directory, notes, and is not removed" in done.stderr, f"{done}")
+    os.rename(os.path.join(full, "notes"), os.path.join(full, "sum", "notes"))
+    done = tool_run("gc", place, "--keep", "1")
+    check(done.returncode == 2 and f"{full}/sum contains a directory, notes, and is not" in done.stderr, f"{done}")
+    check(sorted(os.listdir(place)) == ["step-20", "step-4"], "what gc has left")
+    os.rmdir(os.path.join(full, "sum", "notes"))
+    check(tool_json("gc", place, "--keep", "1") == ["step-4"], "gc of parts")
+    shutil.rmtree(place)
+    check_damaged_parts(place, out)
+    check_parts_without_file(place)
+    check_unfinished_parts(place)
+
+
+def check_damaged_parts(place, out):
+    """Damage of a part is damage of the checkpoint."""
+    os.mkdir(place)
+    make_parts(place, "step-1:1 step-2:2:step-1 step-3:3")
+    base, last = os.path.join(place, "step-1"), os.path.join(place, "step-3")
+    moved = os.path.join(place, ".tmp-moved")
+
+    def states(*expected):
+        found = tool_json("list", place, status=1)
+        check(
+            tuple(e["state"] for e in sorted(found, key=lambda e: e["name"]) if e["name"][0] != ".") == expected, found
+        )
+        done = tool_run("gc", place, "--keep", "1")
+        check(done.returncode == 1 and "nothing was removed" in done.stderr, f"gc of damaged parts: {done}")
+        return done.stderr
+
+    os.rename(os.path.join(base, "mean"), moved)
+    for path, words in ((base, ["verify"]), (os.path.join(place, "step-2"), ["compact", out])):
+        done = tool_run(words[0], path, *words[1:])
+        check(done.returncode in (1, 2) and "mean" in done.stdout + done.stderr, f"a missing part: {done}")
+    check(
+        not [n for n in os.listdir(os.path.dirname(out)) if n == "out" or n.startswith(".tmp-")],
+        "nothing is left of a failed compact",
+    )
+    said = states("damaged", "orphaned", "whole")
+    check("step-1 is damaged: part mean: it is missing" in said, said)
+    os.symlink(moved, os.path.join(base, "mean"))
+    check("part mean: it is not a directory" in states("damaged", "orphaned", "whole"), "a link for a part")
+    os.remove(os.path.join(base, "mean"))
+    os.rename(moved, os.path.join(base, "mean"))
+    shard = os.path.join(base, "sum", "index.h5")
+    os.rename(shard, moved)
+    said = states("damaged", "orphaned", "whole")
+    check("step-1 is damaged: part sum: " in said and "index.h5 is missing" in said, said)
+    os.rename(moved, shard)
+    os.rename(os.path.join(base, "sum"), moved)
+    shutil.copytree(os.path.join(last, "sum"), os.path.join(base, "sum"))
+    said = states("damaged", "orphaned", "whole")
+    check("its parts are of different saves: mean is a full checkpoint of step 1, sum a full checkp" in said, said)
+    shutil.rmtree(os.path.join(base, "sum"))
+    os.rename(moved, os.path.join(base, "sum"))
+    check(all(e["state"] == "whole" for e in tool_json("list", place)), "restored")
+    good = open(os.path.join(base, "PARTS")).read()
+    for text, said in (
+        ("", "is damaged: it does not begin with 'hotbed-parts 1'"),
+        ("hotbed-parts 1\n", "is damaged: it has no names"),
+        ("hotbed-parts 1\nsum", "is damaged: its last line is incomplete"),
+        ("hotbed-parts 1\nsum\nsum\n", "is damaged: it has a name twice"),
+        ("hotbed-parts 1\n../x\n", "is damaged: a line is not the name of a part"),
+        ("hotbed-parts 1\n\n", "is damaged: a line is not the name of a part"),
+        ("hotbed-parts 1\n" + "x" * 64 + "\n", "is damaged: a line is not the name of a part"),
+        ("hotbed-parts 1\n" + "".join(f"x{i}\n" for i in range(17)), "is damaged: it has too many names"),
+        ("hotbed-parts 1\n" + "x\n" * 10000, "is damaged: it is too large"),
+        ("hotbed-parts 2\nsum\n", "has a format that is newer than 1"),
+    ):
+        with open(os.path.join(base, "PARTS"), "w") as file:
+            file.write(text)
+        for words in (["list", place], ["verify", base], ["inspect", base], ["gc", place, "--keep=1"]):
+            done = tool_run(*words)
+            said_all = done.stdout + done.stderr
+            check(done.returncode in (1, 2) and f"PARTS {said}" in said_all, f"{text!r}: {done}")
+        check(tool_run("gc", base, "--keep", "1").returncode == 2, f"gc inside: {text!r}")
+    with open(os.path.join(base, "PARTS"), "w") as file:
+        file.write(good)
+    check(all(e["state"] == "whole" for e in tool_json("list", place)), "restored")
+    shutil.rmtree(place)
+
+
+def check_parts_without_file(place):
+    """Older versions wrote no PARTS: the names of the parts decide, and gc refuses if it cannot know."""
+    os.mkdir(place)
+    make_parts(place, "step-1:1 step-2:2:step-1", False, {"sum-continuous": "1", "sum-hash_round_robin": "2"})
+    make_parts(place, "step-3:3", True, {"sum-continuous": "1", "sum-hash_round_robin": "2"})
+    check([e["state"] for e in tool_json("list", place)] == ["whole"] * 3, "parts without PARTS")
+    base = os.path.join(place, "step-1")
+    done = tool_run("gc", base, "--keep", "1")
+    check(done.returncode == 2 and "is one checkpoint with the parts sum-cont" in done.stderr, f"gc inside: {done}")
+    check(len(os.listdir(base)) == 2, "parts without PARTS stay")
+    other = os.path.join(base, "step-0")
+    shutil.copytree(os.path.join(base, "sum-continuous"), other)
+    done = tool_run("gc", base, "--keep", "1")
+    check(
+        done.returncode == 2 and f"{base}: nothing was removed, because it has checkpoints whose" in done.stderr, done
+    )
+    tool("list", base)
+    shutil.rmtree(other)
+    shutil.rmtree(os.path.join(base, "sum-continuous"))  # as an older gc has done
+    done = tool_run("gc", place, "--keep", "1")
+    check(done.returncode == 1 and "its only part is sum-hash_round_robin: the others are missing" in done.stderr, done)
+    shutil.rmtree(place)
+    os.mkdir(place)
+    make_parts(place, "step-1:1 step-2:2", False)
+    check(tool_json("gc", place, "--keep", "1") == ["step-1"], "gc of parts without PARTS")
+    shutil.rmtree(place)
+
+
+def check_unfinished_parts(place):
+    """gc --unfinished removes whatever a killed save or removal of parts leaves, but no other directory."""
+    draft = ".tmp-0123456789abcdef0123456789abcdef"
+    os.mkdir(place)
+    make_parts(place, "step-1:1 step-2:2")
+    for name, parts in (
+        (".tmp-step-3", ["sum", draft]),
+        (".tmp-gone-step-0", ["PARTS", "mean"]),
+        (draft, ["PARTS", "x"]),
+    ):
+        os.mkdir(os.path.join(place, name))
+        for part in parts:
+            if part == "PARTS":
+                open(os.path.join(place, name, part), "w").write("hotbed-parts 1\nx\n")
+            else:
+                shutil.copytree(os.path.join(place, "step-1", "sum"), os.path.join(place, name, part))
+    os.makedirs(os.path.join(place, ".tmp-step-4", "mean", "sub"))
+    os.makedirs(os.path.join(place, ".tmp-step-5", "other"))
+    for words in (["--dry-run"], []):
+        done = tool_run("gc", place, "--keep", "2", "--unfinished", "--json", *words)
+        check(done.returncode == 2 and len(done.stderr.splitlines()) == 2, f"unfinished parts: {done}")
+        check(f"{place}/.tmp-step-4/mean contains a directory, sub, and is not removed" in done.stderr, f"{done}")
+        check(f"{place}/.tmp-step-5 contains a directory, other, and is not removed" in done.stderr, f"{done}")
+        check(sorted(json.loads(done.stdout)) == sorted([draft, ".tmp-gone-step-0", ".tmp-step-3"]), f"{done}")
+    check(sorted(os.listdir(place)) == [".tmp-step-4", ".tmp-step-5", "step-1", "step-2"], os.listdir(place))
+    shutil.rmtree(place)
+
+
 def check_renamed(root):
     """A checkpoint that hotbed-train --resume has renamed is not the newest whole one."""
     place = os.path.join(root, "renamed")
@@ -966,6 +1191,7 @@ def main():
         check_long_paths(root)
         check_links_to_increments(root)
         check_gc(root)
+        check_parts(root)
         check_renamed(root)
         check_names(root)
         print("ok   hotbed-ckpt")

@@ -251,6 +251,10 @@ class Increments:
     Keeps a digest of each row, which takes 24 bytes of host memory per row.  To load, pass the first of ``paths`` to
     ``load()``, and the others as its ``increments``.
 
+    Before each increment, rank 0 checks that all checkpoints of ``paths`` still exist and are the saved ones.  If one
+    does not, for example because ``hotbed-ckpt gc`` has removed it, the save is a full one, ``paths`` begins with it,
+    and a ``UserWarning`` names the missing one.
+
     Attributes:
         paths: paths of the full checkpoint and its increments, in order.
     """
@@ -259,6 +263,7 @@ class Increments:
         self._marks: Dict[int, Any] = {}
         self._saving: Optional[Saving] = None
         self._saved: Any = None  # a weak reference to the first storage of the collection
+        self._ids: List[List[str]] = []  # of each checkpoint: the ids of its parts; rank 0 only
         self.paths: List[str] = []
 
     def mark(self, number: int) -> Any:
@@ -276,6 +281,7 @@ class Increments:
             ArgumentError: ``module`` is not the collection of the first save.
         """
         self._settle(module)
+        self._check_chain(module)
         error: Optional[BaseException] = None
         try:
             _save(path, module, step, extra, self)
@@ -293,6 +299,7 @@ class Increments:
         First waits for the previous save, and raises its error unless a call of its ``wait()`` has done so.
         """
         self._settle(module)
+        self._check_chain(module)
         self._saving = Saving(path, module, step, extra, self, arena)
         return self._saving
 
@@ -307,6 +314,32 @@ class Increments:
                 "collection"
             )
 
+    def _clear(self) -> None:
+        """Make the next save a full one."""
+        self._marks.clear()
+        self._ids.clear()
+        self.paths.clear()
+
+    def _check_chain(self, module: Any) -> None:
+        """Make the next save a full one if a checkpoint of the chain was removed or replaced.  Rank 0 decides."""
+        missing = b""
+        if _is_first(module):
+            found = (path for path, ids in zip(self.paths, self._ids) if _ids(module, path) != ids)
+            missing = os.fsencode(next(found, ""))[-_PATH_BYTES:]
+        if module.comm is not None:
+            from hotbed.torch._sharded import gather
+
+            first = module.storages[0]
+            padded = missing.ljust(_PATH_BYTES, b"\0")
+            missing = gather(module.comm, first.device, first.streams.current(), padded)[0].rstrip(b"\0")
+        if missing:
+            warnings.warn(
+                f"{os.fsdecode(missing)}, which the next increment would need, was removed or replaced: the next save "
+                "is a full one",
+                stacklevel=3,
+            )
+            self._clear()
+
     def ended(self, path: str, module: Any, error: Optional[BaseException]) -> None:
         """Record the result of a save.
 
@@ -318,9 +351,21 @@ class Increments:
         if error is None:
             self._saved = weakref.ref(module.storages[0])
             self.paths.append(path)
+            self._ids.append(_ids(module, path) if _is_first(module) else [])
         elif len(module.storages) > 1 or not isinstance(error, Exception):
-            self._marks.clear()
-            self.paths.clear()
+            self._clear()
+
+
+def _ids(module: Any, path: Path) -> List[str]:
+    """Return the ids of the parts of a checkpoint, from the beginning of each MANIFEST; "": it cannot be read."""
+    found = []
+    for _, place in _storages(module, path):
+        head = b""
+        with contextlib.suppress(OSError), open(os.path.join(place, b"MANIFEST"), "rb") as file:
+            head = file.read(256)
+        words = head.decode("ascii", "replace").split()
+        found.append(words[words.index("id") + 1] if "id" in words[:-1] else "")
+    return found
 
 
 def _folder(path: Path, module: Any) -> pathlib.Path:

@@ -1,6 +1,7 @@
 """Checkpoints: saved, loaded, increments, and read with h5py alone."""
 
 import concurrent.futures
+import shutil
 import threading
 import warnings
 
@@ -133,6 +134,41 @@ def test_increments_follow_a_checkpoint(tmp_path):
         assert torch.equal(rows, rows_of(second)[name])
     with pytest.raises(hotbed.StateError):
         checkpoint.load(saved.paths[0], second, saved.paths[2:])
+
+
+@pytest.mark.parametrize("gone", ["parent", "base", "replaced"])
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_save_after_a_removal_is_full(parts, is_async, gone, tmp_path):
+    """As after 'hotbed-ckpt compact' and 'gc' during the run."""
+
+    def make(seed):
+        return collection(seed) if parts == 1 else both(seed)
+
+    first, second, saved = make(1), make(2), checkpoint.Increments()
+
+    def save(name):
+        step(first)
+        if is_async:
+            saved.async_save(tmp_path / name, first).wait()
+        else:
+            saved.save(tmp_path / name, first)
+
+    for name in "012":
+        save(name)
+    removed = tmp_path / {"parent": "2", "base": "0", "replaced": "0"}[gone]
+    shutil.rmtree(removed)
+    if gone == "replaced":
+        checkpoint.save(removed, first)
+    with pytest.warns(UserWarning, match=f"^{removed}, which the next increment would need, was removed or replaced"):
+        save("3")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save("4")
+    assert [p[-1] for p in saved.paths] == ["3", "4"]
+    checkpoint.load(saved.paths[0], second, saved.paths[1:])
+    for name, rows in rows_of(first).items():
+        assert torch.equal(rows_of(second)[name], rows)
 
 
 @pytest.mark.parametrize("is_async", [False, True])

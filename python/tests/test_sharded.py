@@ -7,6 +7,7 @@ import copy
 import gc
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -426,6 +427,22 @@ def test_checkpoints_are_loaded_by_other_numbers_of_ranks(saving, loading, tmp_p
     for name in expected:
         assert set(found[name]) == set(expected[name])
         assert all(torch.equal(found[name][key], row) for key, row in expected[name].items())
+
+
+@pytest.mark.filterwarnings("ignore:.*was removed or replaced")
+@pytest.mark.parametrize("routes", [1, 2])
+def test_ranks_agree_that_an_increment_has_lost_its_chain(routes, tmp_path, needs_hdf5):
+    def save(comm):
+        ebc, saved = pooled(comm, configs=tables()[:routes]), checkpoint.Increments()
+        for name in "0123":
+            ebc(bags(comm.rank, features=("f", "g", "h")[: routes + 1])).values().sum().backward()
+            if name == "2" and comm.rank == 0:  # before rank 0 joins the save, but maybe after rank 1 has begun it
+                shutil.rmtree(tmp_path / "0")
+            saved.save(tmp_path / name, ebc)
+        return [p[-1] for p in saved.paths]
+
+    assert well(on_threads(save)) == [["2", "3"]] * 2
+    checkpoint.load(tmp_path / "2", pooled(hotbed.Comm(), configs=tables()[:routes]), [tmp_path / "3"])
 
 
 def test_ranks_that_load_different_checkpoints(tmp_path, needs_hdf5):

@@ -391,6 +391,15 @@ static hotbed_status check_trainer(const place *p) {
         p->path, name);
 }
 
+/* Print the newest whole checkpoint, which is kept. gc reads no rows, so they may be damaged. */
+static void print_newest(const tool_entry *entries, size_t n) {
+    for (size_t i = n; i-- > 0;)
+        if (entries[i].state == TOOL_WHOLE) {
+            printf("newest kept: %s (its rows were not verified)\n", entries[i].name);
+            return;
+        }
+}
+
 static int gc(const tool_options *o, tool_entry *entries, size_t n) {
     size_t num_gone = 0;
     hotbed_status status = check_broken(o, entries, n);
@@ -423,6 +432,8 @@ static int gc(const tool_options *o, tool_entry *entries, size_t n) {
     status = remove_all(o, &p, order, num_gone);
     if (o->json)
         printf("]\n");
+    else
+        print_newest(entries, n);
     close(p.handle);
     hotbed_delete(order);
     return status == HOTBED_OK ? TOOL_SAME : TOOL_TROUBLE;

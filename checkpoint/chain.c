@@ -10,17 +10,32 @@
 
 /* --- the links --------------------------------------------------------------------------------------- */
 
+/* Fail because the increment's parent is another checkpoint than the one before it. */
+static hotbed_status another_parent(
+    const char *name, const char *parent_name, const hotbed_manifest *parent,
+    const hotbed_manifest *increment) {
+    char wanted[HOTBED_DIGEST_DIGITS + 1], found[HOTBED_DIGEST_DIGITS + 1];
+    hotbed_digest_text(increment->parent, wanted);
+    hotbed_digest_text(parent->id, found);
+    return hotbed_fail(
+        HOTBED_ERR_STATE,
+        "%.400s does not follow the checkpoint before it: its parent has the id %s, but %.400s has "
+        "the id %s",
+        name, wanted, parent_name, found);
+}
+
 static hotbed_status another(const char *name, const char *what) {
     return hotbed_fail(
         HOTBED_ERR_STATE, "%s does not follow the checkpoint before it: %s", name, what);
 }
 
 hotbed_status hotbed_chain_check(
-    const char *name, const hotbed_manifest *parent, const hotbed_manifest *increment) {
+    const char *name, const char *parent_name, const hotbed_manifest *parent,
+    const hotbed_manifest *increment) {
     if (!increment->increment)
         return another(name, "it is a full one");
     if (!hotbed_digest_equal(increment->parent, parent->id))
-        return another(name, "its parent has another id");
+        return another_parent(name, parent_name, parent, increment);
     if (!hotbed_digest_equal(increment->parent_digest, parent->digest))
         return another(name, "its parent has another digest");
     if (parent->key_type != increment->key_type ||
@@ -84,7 +99,7 @@ hotbed_status hotbed_chain_open(
             return hotbed_fail(
                 HOTBED_ERR_STATE, "%s is an increment: start with the full checkpoint", paths[i]);
         if (i > 0)
-            HOTBED_TRY(hotbed_chain_check(paths[i], &out->links[i - 1].manifest, m));
+            HOTBED_TRY(hotbed_chain_check(paths[i], paths[i - 1], &out->links[i - 1].manifest, m));
     }
     return HOTBED_OK;
 }

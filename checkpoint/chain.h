@@ -44,9 +44,10 @@ hotbed_status hotbed_chain_open(
 void hotbed_chain_close(hotbed_chain *chain);
 
 /* Check that `increment` directly follows `parent` and has the same tables. `name` is the
- * increment's. Errors: STATE. */
+ * increment's, `parent_name` the parent's. Errors: STATE. */
 hotbed_status hotbed_chain_check(
-    const char *name, const hotbed_manifest *parent, const hotbed_manifest *increment);
+    const char *name, const char *parent_name, const hotbed_manifest *parent,
+    const hotbed_manifest *increment);
 
 /* Return the manifest of the last checkpoint, which has the step, state and counters of the
  * chain. */

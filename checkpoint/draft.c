@@ -58,7 +58,15 @@ hotbed_status hotbed_draft_open(
     hotbed_digest_text((hotbed_digest){.low = id.low, .high = id.high}, text);
     snprintf(draft->name, sizeof draft->name, ".tmp-%s", text);
     HOTBED_TRY(split(path, draft));
-    return hotbed_io_open(calls, NULL, draft->parent_path, HOTBED_IO_DIRECTORY, &draft->parent);
+    hotbed_status status =
+        hotbed_io_open(calls, NULL, draft->parent_path, HOTBED_IO_DIRECTORY, &draft->parent);
+    if (status != HOTBED_ERR_IO ||
+        calls->exists(calls->self, HOTBED_IO_HERE, draft->parent_path) != -ENOENT)
+        return status;
+    return hotbed_fail(
+        HOTBED_ERR_IO,
+        "the directory %.700s, in which %.255s is to be saved, does not exist: create it",
+        draft->parent_path, draft->final_name);
 }
 
 hotbed_status hotbed_draft_make(hotbed_draft *draft) {
@@ -146,8 +154,11 @@ hotbed_status hotbed_draft_commit(hotbed_draft *draft, const hotbed_manifest *m)
     int renamed = calls->rename(calls->self, draft->parent.handle, draft->name, draft->final_name);
     if (renamed == -EEXIST || renamed == -ENOTEMPTY || renamed == -ENOTDIR)
         return hotbed_fail(
-            HOTBED_ERR_STATE, "%s/%s was created by another program meanwhile", draft->parent.name,
-            draft->final_name);
+            HOTBED_ERR_STATE,
+            "%s/%s was created during the save: by another program, by another rank of this "
+            "program "
+            "without a communicator, or by another save of it",
+            draft->parent.name, draft->final_name);
     if (renamed < 0)
         return hotbed_io_fail("cannot rename the finished", draft->final_name, renamed);
     hotbed_status status = hotbed_io_sync(&draft->parent);

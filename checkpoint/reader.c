@@ -52,7 +52,8 @@ static hotbed_status match_table(reader *r, uint32_t number) {
     uint32_t found = hotbed_manifest_find(m, info.name);
     if (found == UINT32_MAX)
         return hotbed_fail(
-            HOTBED_ERR_STATE, "%s has no table '%s'", r->links[0].directory.name, info.name);
+            HOTBED_ERR_STATE, "%s has no table '%s', which the storage has",
+            r->links[0].directory.name, info.name);
     const hotbed_manifest_table *table = &m->tables[found];
     static const char *const kinds[] = {"hash", "static"};
     if (table->kind != info.kind)
@@ -82,6 +83,18 @@ static const char *optimizer_name(hotbed_optimizer_kind kind) {
     return kind == 0 ? "none" : hotbed_optimizer_name(kind);
 }
 
+/* Fail because the checkpoint has more tables than the storage, and name one of them. */
+static hotbed_status fail_extra_table(const reader *r, uint32_t num_tables) {
+    const hotbed_manifest *m = &r->links[0].manifest;
+    uint32_t extra = 0;
+    while (extra + 1 < m->num_tables && r->numbers[extra] != UINT32_MAX)
+        extra++;
+    return hotbed_fail(
+        HOTBED_ERR_STATE,
+        "%s has %" PRIu32 " tables, but the storage has %" PRIu32 ": the storage has no table '%s'",
+        r->links[0].directory.name, m->num_tables, num_tables, m->tables[extra].name);
+}
+
 /* Check that the storage has the tables of the checkpoint, with the same properties. */
 static hotbed_status match(reader *r) {
     const hotbed_manifest *m = &r->links[0].manifest;
@@ -106,15 +119,13 @@ static hotbed_status match(reader *r) {
     r->numbers = hotbed_new(m->num_tables * sizeof *r->numbers);
     if (r->numbers == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
+    for (uint32_t i = 0; i < m->num_tables; i++)
+        r->numbers[i] = UINT32_MAX;
     for (uint32_t i = 0; i < num_tables; i++)
         HOTBED_TRY(match_table(r, i));
     /* All names of the storage were found, and names are distinct: equal numbers mean equal
      * sets. */
-    if (m->num_tables != num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "%s has %" PRIu32 " tables, the storage %" PRIu32,
-            r->links[0].directory.name, m->num_tables, num_tables);
-    return HOTBED_OK;
+    return m->num_tables == num_tables ? HOTBED_OK : fail_extra_table(r, num_tables);
 }
 
 /* --- rows ------------------------------------------------------------------------------------------ */
@@ -461,7 +472,8 @@ static hotbed_status read_links(
         HOTBED_TRY(hotbed_manifest_read(&here->directory, &here->manifest));
         if (i > 0)
             HOTBED_TRY(hotbed_chain_check(
-                here->directory.name, &r->links[i - 1].manifest, &here->manifest));
+                here->directory.name, r->links[i - 1].directory.name, &r->links[i - 1].manifest,
+                &here->manifest));
     }
     return HOTBED_OK;
 }

@@ -126,7 +126,7 @@ static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *opt
  * not describe the parent, or the parent has other ranks or routes; a table has a key that its
  * route assigns to another rank, with table, key and both ranks; ranks differ in step, parent,
  * tables, seed or optimizer; the stream records a graph), IO (for example no space, with path and
- * reason), CORRUPT (the parent), MEMORY, UNSUPPORTED (a build without HDF5). With a communicator
+ * reason; the directory that will contain `path` does not exist), CORRUPT (the parent), MEMORY, UNSUPPORTED (a build without HDF5). With a communicator
  * all ranks fail if one does, with its error text, and COMM is possible (a rank is gone). A fault
  * of an earlier call stays latched on the stream; the save does not fail for it. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(

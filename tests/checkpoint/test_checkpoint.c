@@ -230,7 +230,33 @@ static void takes_paths_of_any_shape(hotbed_backend backend) {
     CHECK_STATUS(
         hotbed_checkpoint_save(sample_path("no/such/parent"), storage, &options, stream),
         HOTBED_ERR_IO);
-    CHECK(strstr(hotbed_last_error(), "no/such") != NULL);
+    CHECK(
+        strstr(
+            hotbed_last_error(),
+            "no/such, in which parent is to be saved, does not exist: create it") != NULL);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
+/* Two ranks without a communicator, for example, save to one path at the same time. */
+static void reports_a_name_that_appears_during_the_save(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    sample s = {.rows = 10};
+    hotbed_storage *storage = sample_create(&s, stream);
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_id id;
+    const char *path = sample_path("twice");
+    hotbed_checkpoint_options_init(&options);
+    CHECK_OK(hotbed_checkpoint_begin(path, &id));
+    CHECK_OK(hotbed_checkpoint_put(path, id, storage, &options, stream));
+    save(path, storage, stream);
+    CHECK_STATUS(hotbed_checkpoint_commit(path, id, 1), HOTBED_ERR_STATE);
+    CHECK(
+        strstr(
+            hotbed_last_error(),
+            "twice was created during the save: by another program, by another "
+            "rank of this program without a communicator, or by another save") != NULL);
+    CHECK_OK(hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, NULL, stream));
     hotbed_storage_destroy(storage);
     hotbed_stream_destroy(stream);
 }
@@ -337,7 +363,8 @@ static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
     others[3].capacity = 51, others[3].words[0] = "50", others[3].words[1] = "51";
     others[4].key_type = HOTBED_KEY_U64, others[4].words[0] = "i64", others[4].words[1] = "u64";
     others[5].optimizer = HOTBED_OPT_SGD, others[5].words[0] = "adam", others[5].words[1] = "sgd";
-    others[6].name = "u", others[6].words[0] = "'u'", others[6].words[1] = "no table";
+    others[6].name = "u", others[6].words[0] = "'u'",
+    others[6].words[1] = "no table 'u', which the storage has";
     others[7].num_tables = 2, others[7].words[0] = "'other'", others[7].words[1] = "no table";
     const char *path = sample_path("shape");
     hotbed_storage *storage = create_shape(&saved, stream);
@@ -359,6 +386,11 @@ static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
     storage = create_shape(&saved, stream);
     CHECK_STATUS(
         hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, NULL, stream), HOTBED_ERR_STATE);
+    CHECK(
+        strstr(
+            hotbed_last_error(),
+            "two-tables has 2 tables, but the storage has 1: the storage has no table 'other'") !=
+        NULL);
     hotbed_storage_destroy(storage);
     hotbed_stream_destroy(stream);
 }
@@ -674,6 +706,7 @@ const hotbed_test hotbed_tests[] = {
     {"extra_bytes_come_back", extra_bytes_come_back},
     {"two_saves_write_the_same_payload", two_saves_write_the_same_payload},
     {"refuses_a_name_that_exists", refuses_a_name_that_exists},
+    {"reports_a_name_that_appears_during_the_save", reports_a_name_that_appears_during_the_save},
     {"takes_paths_of_any_shape", takes_paths_of_any_shape},
     {"refuses_wrong_arguments", refuses_wrong_arguments},
     {"refuses_a_storage_of_another_shape", refuses_a_storage_of_another_shape},

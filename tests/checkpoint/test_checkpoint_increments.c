@@ -205,6 +205,18 @@ static void increments_out_of_order_are_refused(hotbed_backend backend) {
         CHECK_STATUS(open_chain(paths, cases[i].n + 1, &chain), HOTBED_ERR_STATE);
         hotbed_chain_close(&chain);
     }
+    /* The message names the parent's id, and the checkpoint before with its own. */
+    hotbed_manifest first = ranks_manifest(p[0]), second = ranks_manifest(p[1]);
+    char wanted[HOTBED_DIGEST_DIGITS + 1], found[HOTBED_DIGEST_DIGITS + 1], text_of[1024];
+    hotbed_digest_text(second.id, wanted);
+    hotbed_digest_text(first.id, found);
+    snprintf(
+        text_of, sizeof text_of, "its parent has the id %s, but %s has the id %s", wanted, p[0],
+        found);
+    CHECK_STATUS(load_all(&to, p[0], p + 2, 1), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), text_of) != NULL);
+    hotbed_manifest_free(&first);
+    hotbed_manifest_free(&second);
     const char *missing[] = {p[1], NULL};
     CHECK_STATUS(load_all(&to, p[0], missing, 2), HOTBED_ERR_ARGUMENT);
     missing[1] = "/no/such/path";

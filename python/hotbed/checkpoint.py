@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import glob
 import hashlib
 import logging
 import os
@@ -92,19 +93,31 @@ def _together(module: Any) -> Iterator[None]:
 
 
 def _compare_paths(module: Any, path: Path) -> None:
-    """Raise on all ranks if two ranks save under different names; their paths to the directory may differ."""
+    """Raise on all ranks if two ranks save under different names, or if only some of the directories exist.
+
+    The paths to the directory may differ.
+    """
     if module.comm is None:
         return
     from hotbed.torch._sharded import gather
 
     first = module.storages[0]
-    mine = os.fsencode(path)[-_PATH_BYTES:].ljust(_PATH_BYTES, b"\0")
-    every = [os.fsdecode(p.rstrip(b"\0")) for p in gather(module.comm, first.device, first.streams.current(), mine)]
+    exists = b"+" if os.path.lexists(pathlib.Path(path).parent) else b"-"
+    mine = exists + os.fsencode(path)[-_PATH_BYTES:].ljust(_PATH_BYTES, b"\0")
+    found = gather(module.comm, first.device, first.streams.current(), mine)
+    every = [os.fsdecode(p[1:].rstrip(b"\0")) for p in found]
     for rank, theirs in enumerate(every):
         if pathlib.Path(theirs).name != pathlib.Path(every[0]).name:
             raise ArgumentError(
                 f"path: rank {rank} saves to {theirs!r}, rank 0 to {every[0]!r}; pass the same path on all ranks"
             )
+    there = [p[:1] == b"+" for p in found]
+    if any(there) and not all(there):
+        without, other = there.index(False), there.index(True)
+        raise FileError(
+            f"rank {without} saves to {every[without]!r}, whose directory does not exist there, rank {other} to "
+            f"{every[other]!r}; pass a path in one directory that all ranks can reach"
+        )
 
 
 class Arena:
@@ -357,15 +370,17 @@ class Increments:
 
 
 def _ids(module: Any, path: Path) -> List[str]:
-    """Return the ids of the parts of a checkpoint, from the beginning of each MANIFEST; "": it cannot be read."""
-    found = []
-    for _, place in _storages(module, path):
-        head = b""
-        with contextlib.suppress(OSError), open(os.path.join(place, b"MANIFEST"), "rb") as file:
-            head = file.read(256)
-        words = head.decode("ascii", "replace").split()
-        found.append(words[words.index("id") + 1] if "id" in words[:-1] else "")
-    return found
+    """Return the ids of the parts of a checkpoint; "": it cannot be read."""
+    return [_head(os.fsdecode(place)).get("id", "") for _, place in _storages(module, path)]
+
+
+def _head(path: Path) -> Dict[str, str]:
+    """Return the id and the parent's id of a checkpoint, from the beginning of its MANIFEST; {}: it cannot be read."""
+    head = b""
+    with contextlib.suppress(OSError), (pathlib.Path(path) / "MANIFEST").open("rb") as file:
+        head = file.read(512)
+    lines = [line.split(" ") for line in head.decode("ascii", "replace").split("\n")[:-1]]
+    return {words[0]: words[1] for words in lines if words[0] in ("id", "parent") and len(words) > 1}
 
 
 def _folder(path: Path, module: Any) -> pathlib.Path:
@@ -382,6 +397,10 @@ def _folder(path: Path, module: Any) -> pathlib.Path:
                 shutil.rmtree(folder, ignore_errors=True)  # left by a save that was killed
                 folder.mkdir()
                 _write_parts(folder, [storage.label for storage in module.storages])
+            except FileNotFoundError as error:
+                raise FileError(
+                    f"the directory {path.parent}, in which {path.name} is to be saved, does not exist: create it"
+                ) from error
             except OSError as error:
                 raise FileError(f"{folder}: {error}") from error
     return folder
@@ -472,7 +491,7 @@ def save(path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
 
     Args:
         path: path of a directory that does not exist; it appears under this name only when it is complete and on disk.
-            The same on all ranks.
+            The directory that will contain it must exist.  The same on all ranks.
         module: an ``EmbeddingBagCollection`` or ``EmbeddingCollection``; no forward may wait for its backward, except
             in static tables in one tier.
         step: the training step, which ``load()`` returns.
@@ -481,7 +500,8 @@ def save(path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
     Raises:
         ArgumentError: ranks save under different names.
         StateError: the path exists, a forward still waits for its backward, or ranks save different steps.
-        FileError: the files could not be written, for example for lack of space or permission.
+        FileError: the files could not be written, for example for lack of space or permission, or because the directory
+            that will contain ``path`` does not exist.
         UnsupportedError: the library was built without HDF5.
     """
     _save(path, module, step, extra, None)
@@ -541,8 +561,10 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
         step, size = ffi.new("uint64_t *"), ffi.new("uint64_t *")
         with _together(module):
             size[0] = _extra_bytes(os.fsdecode(place), increments, number, module)
-            ids = [_id(_storages(module, p)[number][1]) for p in (path, *increments)]
+            chain = [_storages(module, p)[number][1] for p in (path, *increments)]
+            ids = [_id(p) for p in chain]
         _compare(module, path, ids)
+        _check_order([os.fsdecode(p) for p in chain])
         buffer = ffi.new("char[]", max(1, size[0]))
         keep: List[Any] = []
         storage.join(options, keep)
@@ -574,6 +596,22 @@ def _warn_of_dropped_rows(path: str, storage: Any) -> None:
 def _id(place: bytes) -> str:
     """Return the id of a checkpoint, from its MANIFEST."""
     return next((words[1] for words in _manifest(os.fsdecode(place)) if words[0] == "id" and len(words) > 1), "")
+
+
+def _check_order(chain: List[str]) -> None:
+    """Raise if an increment does not follow the checkpoint before it, and name its parent if it is found."""
+    for before, path in zip(chain, chain[1:]):
+        parent, found = _head(path).get("parent", "-"), _head(before).get("id", "")
+        if parent in ("-", found):
+            continue  # the library reports a full checkpoint
+        folder, part = pathlib.Path(path).parent, glob.escape(pathlib.Path(path).name)
+        # The parents of a part are in the directories beside its own.
+        beside = [*sorted(folder.glob("*/MANIFEST")), *sorted(folder.parent.glob(f"*/{part}/MANIFEST"))]
+        places = [p for p in (*chain, *(os.fspath(m.parent) for m in beside)) if _head(p).get("id") == parent]
+        name = f"{places[0]} (id {parent})" if places else f"a checkpoint with the id {parent}, which was not found"
+        raise StateError(
+            f"{path} does not follow the checkpoint before it, {before} (id {found}): its parent is {name}"
+        )
 
 
 def _compare(module: Any, path: Path, ids: List[str]) -> None:
@@ -609,11 +647,12 @@ def _manifest(path: Path) -> Iterable[List[str]]:
     try:
         text = (pathlib.Path(path) / "MANIFEST").read_text("ascii")
     except OSError as error:
-        parts = sorted(found.parent.name for found in pathlib.Path(path).glob("*/MANIFEST"))
-        if parts and not all(re.match("(sum|mean|none)(-|$)", part) for part in parts):
+        parts, inside = _parts(path), _checkpoints(path)
+        if inside and not parts:
+            others = f"; the others are {'..., ' if len(inside) > 6 else ''}{', '.join(inside[-6:-1])}"
             raise FileError(
-                f"{os.fspath(path)} is no checkpoint, but contains {len(parts)}: pass one of them, "
-                f"{'..., ' if len(parts) > 5 else ''}{', '.join(parts[-5:])}"
+                f"{os.fspath(path)} is no checkpoint, but contains {len(inside)}: pass one of them, for example the "
+                f"newest, {inside[-1]}{others if len(inside) > 1 else ''}"
             ) from error
         if parts:
             raise StateError(
@@ -624,6 +663,24 @@ def _manifest(path: Path) -> Iterable[List[str]]:
     except UnicodeDecodeError as error:
         raise CorruptError(f"{os.fspath(path)}/MANIFEST is damaged: {error}") from error
     return [line.split(" ") for line in text.splitlines() if line]
+
+
+def _parts(path: Path) -> List[str]:
+    """Return the names of the parts of a checkpoint of several storages; []: it has no parts."""
+    found = sorted(found.parent.name for found in pathlib.Path(path).glob("*/MANIFEST"))
+    if (pathlib.Path(path) / _PARTS).exists() or all(re.match("(sum|mean|none)(-|$)", name) for name in found):
+        return found
+    return []
+
+
+def _checkpoints(directory: Path) -> List[str]:
+    """Return the names of the checkpoints in a directory, in order of the numbers in them."""
+
+    def numbers(name: str) -> List[Tuple[bool, int, str]]:
+        return [(word.isdigit(), int(word) if word.isdigit() else 0, word) for word in re.split("([0-9]+)", name)]
+
+    places = [p for p in pathlib.Path(directory).glob("*") if not p.name.startswith(".tmp-")]
+    return sorted((p.name for p in places if (p / "MANIFEST").exists() or _parts(p)), key=numbers)
 
 
 def _number(path: Path, words: List[str], name: str) -> int:

@@ -132,7 +132,15 @@ def test_increments_follow_a_checkpoint(tmp_path):
     assert (loaded.step, loaded.extra) == (2, b"\x02")
     for name, rows in rows_of(first).items():
         assert torch.equal(rows, rows_of(second)[name])
-    with pytest.raises(hotbed.StateError):
+    ids = [(tmp_path / str(i) / "MANIFEST").read_text().splitlines()[1].split()[1] for i in range(3)]
+    text = f"^{tmp_path}/2 does not follow the checkpoint before it, {tmp_path}/0 .id {ids[0]}.: its parent is "
+    with pytest.raises(hotbed.StateError, match=f"{text}{tmp_path}/1 .id {ids[1]}.$"):
+        checkpoint.load(saved.paths[0], second, saved.paths[2:])
+    (tmp_path / "1").rename(tmp_path / "x")
+    with pytest.raises(hotbed.StateError, match=f"{text}{tmp_path}/x .id {ids[1]}.$"):
+        checkpoint.load(saved.paths[0], second, saved.paths[2:])
+    shutil.rmtree(tmp_path / "x")
+    with pytest.raises(hotbed.StateError, match=f"{text}a checkpoint with the id {ids[1]}, which was not found$"):
         checkpoint.load(saved.paths[0], second, saved.paths[2:])
 
 
@@ -402,6 +410,10 @@ def test_what_cannot_be_done_is_said(tmp_path):
     checkpoint.save(tmp_path / "c", ebc)
     with pytest.raises(hotbed.StateError, match=f"^{tmp_path}/c exists already"):
         checkpoint.save(tmp_path / "c", ebc)
+    for other in (ebc, both(0)):
+        text = f"the directory {tmp_path}/none, in which d is to be saved, does not exist: create it$"
+        with pytest.raises(hotbed.FileError, match=text):
+            checkpoint.save(tmp_path / "none" / "d", other)
     with pytest.raises(hotbed.ArgumentError, match=r"module: Sequential is not a collection .* it has \['1'\]"):
         checkpoint.save(tmp_path / "d", torch.nn.Sequential(torch.nn.ReLU(), ebc))
     for save in (checkpoint.save, checkpoint.async_save):
@@ -428,9 +440,14 @@ def test_what_cannot_be_done_is_said(tmp_path):
 
 def test_a_folder_of_checkpoints_is_no_checkpoint(tmp_path):
     ebc = collection()
-    for number in (100, 200):
+    for number in (8, 12, 1000):
         checkpoint.save(tmp_path / f"step-{number}", ebc)
-    text = f"{tmp_path} is no checkpoint, but contains 2: pass one of them, step-100, step-200$"
+    (tmp_path / ".tmp-step-2000").mkdir()
+    checkpoint.save(tmp_path / "step-200", both(0))
+    text = (
+        f"{tmp_path} is no checkpoint, but contains 4: pass one of them, for example the newest, step-1000; the others "
+        "are step-8, step-12, step-200$"
+    )
     for call in (lambda: checkpoint.load(tmp_path, ebc), lambda: checkpoint.read(tmp_path)):
         with pytest.raises(hotbed.FileError, match=text):
             call()

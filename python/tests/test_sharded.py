@@ -473,6 +473,10 @@ def test_ranks_that_save_to_different_paths(routes, is_async, tmp_path, needs_hd
         save = saved.async_save if is_async else saved.save
         with pytest.raises(hotbed.ArgumentError, match=r"rank 1 saves to '.*/c1', rank 0 to '.*/c0'"):
             save(tmp_path / f"c{comm.rank}", ebc)
+        with pytest.raises(
+            hotbed.FileError, match=r"rank 1 saves to 'here/none/c', whose dir.*, rank 0 to '.*/c'; pass"
+        ):
+            save(tmp_path / "c" if comm.rank == 0 else "here/none/c", ebc)
         with pytest.raises(hotbed.HotbedError, match=r"step.* 1 .*0|step.* 0 .*1"):
             saving = save(tmp_path / "c", ebc, step=comm.rank)
             saving.wait()

@@ -312,6 +312,11 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
  * version of the format; a build without HDF5). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_check(const char *path);
 
+/* Check the same except the rows, as `hotbed-ckpt verify --quick` does: MANIFEST, the sizes of all
+ * files, the metadata, the index, and the digests of the rows' blocks among themselves. Synchronous.
+ * Errors: as hotbed_checkpoint_check(). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_check_quick(const char *path);
+
 #ifdef __cplusplus
 }
 #endif

@@ -375,12 +375,16 @@ def _ids(module: Any, path: Path) -> List[str]:
 
 
 def _head(path: Path) -> Dict[str, str]:
-    """Return the id and the parent's id of a checkpoint, from the beginning of its MANIFEST; {}: it cannot be read."""
+    """Return a checkpoint's id, parent, step and time, from the beginning of its MANIFEST; {}: it cannot be read."""
     head = b""
     with contextlib.suppress(OSError), (pathlib.Path(path) / "MANIFEST").open("rb") as file:
         head = file.read(512)
     lines = [line.split(" ") for line in head.decode("ascii", "replace").split("\n")[:-1]]
-    return {words[0]: words[1] for words in lines if words[0] in ("id", "parent") and len(words) > 1}
+    found: Dict[str, str] = {}
+    for words in lines:
+        if words[0] in ("id", "parent"):
+            found.update(zip(words[::2], words[1::2]))
+    return found
 
 
 def _folder(path: Path, module: Any) -> pathlib.Path:
@@ -583,6 +587,91 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
         if number == 0:
             result = Loaded(int(step[0]), bytes(ffi.buffer(buffer, size[0])))
     return result
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A checkpoint in a directory, with or without parts, from the beginning of its MANIFEST or MANIFESTs."""
+
+    path: pathlib.Path
+    parts: Tuple[str, ...]  # their names; ("",): it has none
+    ids: Tuple[str, ...]
+    parents: Tuple[str, ...]  # "-": it is a full checkpoint
+    order: Tuple[int, int, bool]  # step, time, and whether it is no link
+
+
+def latest(directory: Path) -> List[str]:
+    """Return the paths of the newest whole checkpoint in a directory, to resume from it.
+
+    The first path is a full checkpoint; the others are the increments that lead to the newest one::
+
+        paths = checkpoint.latest("runs/a")
+        if paths:
+            loaded = checkpoint.load(paths[0], embeddings, paths[1:])
+
+    A checkpoint is whole if all its files, and the checkpoints that it follows, exist in the directory and pass the
+    check of ``hotbed-ckpt verify --quick``, which reads no rows; ``load()`` checks the rows.  The newest one has the
+    highest step, then the latest time.  Newer ones that are not whole are skipped, each with a ``UserWarning``.
+    Unfinished saves, and names that end in ``.damaged``, are ignored.  With several ranks let one rank call it, and
+    send the paths to the others.
+
+    Returns:
+        []: there is no whole checkpoint.
+
+    Raises:
+        FileError: a directory or file cannot be read.
+        UnsupportedError: a checkpoint has a newer format, or the library was built without HDF5.
+    """
+    try:
+        every = [_find(place) for place in sorted(pathlib.Path(directory).iterdir()) if _is_finished(place)]
+    except OSError as error:
+        raise FileError(f"{os.fspath(directory)}: {error}") from error
+    known = {(f.parts, f.ids): f for f in sorted(filter(None, every), key=lambda f: f.order)}
+    for newest in sorted(known.values(), key=lambda f: f.order, reverse=True):
+        chain = [newest]
+        try:
+            while set(chain[0].parents) != {"-"}:
+                before = known.get((chain[0].parts, chain[0].parents))
+                if before is None or before in chain:
+                    raise CorruptError(f"{chain[0].path} is an increment, whose parent was not found")
+                chain.insert(0, before)
+            for one in chain:
+                for part in one.parts:
+                    check(lib.hotbed_checkpoint_check_quick(os.fsencode(one.path / part)))
+            return [os.fspath(one.path) for one in chain]
+        except CorruptError as error:
+            warnings.warn(f"{newest.path} cannot be loaded: {error}", stacklevel=2)
+    return []
+
+
+def _is_finished(path: pathlib.Path) -> bool:
+    return path.is_dir() and not path.name.startswith(".tmp-") and not re.search(r"\.damaged(-[0-9]+)?$", path.name)
+
+
+def _find(path: pathlib.Path) -> Optional[_Found]:
+    """Return a checkpoint; None if it has no files of one, or, after a warning, if it is damaged."""
+    if (path / "MANIFEST").exists():
+        parts = [""]
+    elif (path / _PARTS).exists():
+        head, *parts = (path / _PARTS).read_text("ascii", "replace").splitlines() or [""]
+        parts = sorted(parts) if head == _PARTS_HEAD else [""]
+    else:
+        parts = _parts(path)
+    heads = [_head(path / part) for part in parts]
+    if not heads:
+        return None
+    number = {"step": 0, "created": 0}
+    try:
+        ids, parents = (tuple(head[name] for head in heads) for name in ("id", "parent"))
+        number = {name: max(int(head[name]) for head in heads) for name in number}
+        whole = len({head["step"] for head in heads}) == 1
+        whole = whole and (len(parts) > 1 or parts == [""] or (path / _PARTS).exists())
+    except (KeyError, ValueError):
+        whole = False
+    if not whole:
+        warnings.warn(f"{path} cannot be loaded: it is damaged, or a part of it is missing", stacklevel=3)
+        return None
+    return _Found(path, tuple(parts), ids, parents, (number["step"], number["created"], not path.is_symlink()))
 
 
 def _warn_of_dropped_rows(path: str, storage: Any) -> None:
@@ -804,4 +893,4 @@ def _bar(names: List[str]) -> Iterable[str]:
     return bar
 
 
-__all__ = ["Arena", "Increments", "Loaded", "Saving", "Table", "async_save", "load", "read", "save", "tables"]
+__all__ = ["Arena", "Increments", "Loaded", "Saving", "Table", "async_save", "latest", "load", "read", "save", "tables"]

@@ -453,6 +453,66 @@ def test_a_folder_of_checkpoints_is_no_checkpoint(tmp_path):
             call()
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_latest_whole_checkpoint_is_found(parts, tmp_path):
+    ebc, saved = collection() if parts == 1 else both(0), checkpoint.Increments()
+    assert checkpoint.latest(tmp_path) == []
+    with pytest.raises(hotbed.FileError, match="none"):
+        checkpoint.latest(tmp_path / "none")
+
+    def name(number):
+        return str(tmp_path / f"step-{number}")
+
+    def damage(number):
+        """Shorten a shard of a checkpoint, or of one of its parts."""
+        file = min((tmp_path / f"step-{number}").glob("**/shard*"))
+        file.write_bytes(file.read_bytes()[:-1])
+
+    def latest(*skipped):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            paths = checkpoint.latest(tmp_path)
+        assert [str(w.message).split(" cannot be loaded: ")[0] for w in found] == [name(number) for number in skipped]
+        if paths:
+            last = int(paths[-1].rsplit("-")[-1])
+            assert checkpoint.load(paths[0], ebc, paths[1:]).step == last
+        return paths
+
+    for number in (8, 9, 10):
+        checkpoint.save(name(number), ebc, step=number)
+    for number in (11, 12, 100):
+        step(ebc)
+        saved.save(name(number), ebc, step=number)
+    for other in (".tmp-step-200", "logs", "step-101.damaged"):
+        (tmp_path / other).mkdir()
+    (tmp_path / "newest").symlink_to(name(100))
+    assert latest() == [name(11), name(12), name(100)]
+    damage(100)
+    assert latest(100) == [name(11), name(12)]
+    shutil.rmtree(name(11))
+    assert latest(100, 12) == [name(10)]
+    head = min((tmp_path / "step-10").glob("**/MANIFEST"))
+    if parts == 2:
+        shutil.rmtree(head.parent)
+    else:
+        head.write_bytes(b"")
+    assert latest(10, 100, 12) == [name(9)]
+    damage(9)
+    damage(8)
+    assert latest(10, 100, 12, 9, 8) == []
+
+
+def test_one_of_two_parts_is_not_the_latest_checkpoint(tmp_path):
+    """As older versions left it: without PARTS, and after a removal of the other part."""
+    for name in "12":
+        checkpoint.save(tmp_path / name, both(0), step=int(name))
+        (tmp_path / name / "PARTS").unlink()
+    assert checkpoint.latest(tmp_path) == [str(tmp_path / "2")]
+    shutil.rmtree(tmp_path / "2" / "sum")
+    with pytest.warns(UserWarning, match="2 cannot be loaded: it is damaged, or a part of it is missing"):
+        assert checkpoint.latest(tmp_path) == [str(tmp_path / "1")]
+
+
 @pytest.mark.parametrize("hashed", [False, True])
 def test_a_load_while_a_forward_waits_says_what_to_do(hashed, tmp_path):
     table = ht.EmbeddingConfig(ROWS, DIM, "t", feature_names=["f"], use_virtual_table=hashed)

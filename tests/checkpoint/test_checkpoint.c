@@ -602,6 +602,7 @@ static void a_check_finds_damage(hotbed_backend backend) {
     sample_fill(&s, storage, stream);
     save(path, storage, stream);
     CHECK_OK(hotbed_checkpoint_check(path));
+    CHECK_OK(hotbed_checkpoint_check_quick(path));
     snprintf(shard, sizeof shard, "%s/shard-00000-of-00001.h5", path);
     unsigned char *data = sample_read_file(shard, &bytes);
     for (int i = 0; i < 20; i++) {
@@ -611,9 +612,17 @@ static void a_check_finds_damage(hotbed_backend backend) {
         CHECK_STATUS(hotbed_checkpoint_check(path), HOTBED_ERR_CORRUPT);
         data[at] ^= 1;
     }
+    sample_write_file(shard, data, bytes - 1);
+    CHECK_STATUS(hotbed_checkpoint_check_quick(path), HOTBED_ERR_CORRUPT);
+    sample_write_file(shard, data, bytes);
+    data[100] ^= 1; /* of the metadata */
+    sample_write_file(shard, data, bytes);
+    CHECK_STATUS(hotbed_checkpoint_check_quick(path), HOTBED_ERR_CORRUPT);
     free(data);
     CHECK_STATUS(hotbed_checkpoint_check(sample_path("none")), HOTBED_ERR_IO);
     CHECK_STATUS(hotbed_checkpoint_check(NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_checkpoint_check_quick(sample_path("none")), HOTBED_ERR_IO);
+    CHECK_STATUS(hotbed_checkpoint_check_quick(NULL), HOTBED_ERR_ARGUMENT);
     hotbed_storage_destroy(storage);
     hotbed_stream_destroy(stream);
 }

@@ -349,7 +349,7 @@ def test_the_planner_counts_the_memory_where_the_rows_are():
     for options, place in ((None, "hbm"), ({"hbm_bytes": 64}, "ddr")):
         for sharder in sharders(MOST, options=options):
             assert sharder.storage_usage(weight, "cuda", "fused") == {place: 160}
-            assert sharder.fused_params is None  # TorchRec 1.6's planner reads it
+            assert sharder.fused_params is None  # the planners of TorchRec 1.5 and 1.6 read it
 
 
 if __name__ == "__main__":

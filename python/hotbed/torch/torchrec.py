@@ -186,7 +186,7 @@ class _Comms:
 class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
     """Replaces TorchRec's collections of one type by Hotbed's; see :func:`sharders`, which makes it."""
 
-    fused_params = None  # TorchRec 1.6's planner reads this of every sharder
+    fused_params = None  # the planners of TorchRec 1.5 and 1.6 read this of every sharder
 
     def __init__(
         self,

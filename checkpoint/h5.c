@@ -21,6 +21,7 @@ typedef struct memory_file memory_file;
 
 struct hotbed_h5 {
     hid_t file;
+    hid_t driver;        /* of the file */
     uint64_t first_data; /* lowest offset of a dataset; UINT64_MAX: none yet */
     uint64_t end_data;
     /* The file as libhdf5 has written it: its metadata. The datasets are holes. */
@@ -279,15 +280,15 @@ static const H5FD_class_t memory_driver = {
     .fl_map = H5FD_FLMAP_DICHOTOMY,
 };
 
-/* Create the file with libhdf5. The driver is registered only while the file is open, so nothing of
- * this library remains in libhdf5, which the program may use too. */
+/* Create the file with libhdf5. hotbed_h5_destroy() unregisters its driver, so that nothing of this
+ * library remains in libhdf5, which the program may use too. */
 static hotbed_status create_file(hotbed_h5 *h5, size_t metadata_bytes) {
     static const char name[] = "in memory";
     driver_info info = {.h5 = h5};
-    hid_t driver = H5FDregister(&memory_driver);
+    h5->driver = H5FDregister(&memory_driver);
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     hid_t create = H5Pcreate(H5P_FILE_CREATE);
-    if (H5Pset_driver(access, driver, &info) >= 0 &&
+    if (H5Pset_driver(access, h5->driver, &info) >= 0 &&
         H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110) >= 0 &&
         H5Pset_alignment(access, ALIGNMENT, ALIGNMENT) >= 0 &&
         H5Pset_meta_block_size(access, metadata_bytes) >= 0 &&
@@ -297,7 +298,6 @@ static hotbed_status create_file(hotbed_h5 *h5, size_t metadata_bytes) {
     hotbed_status status = h5->file < 0 ? fail(h5, "create a file", name) : HOTBED_OK;
     H5Pclose(access);
     H5Pclose(create);
-    H5FDunregister(driver); /* the open file holds a reference */
     return status;
 }
 
@@ -309,7 +309,7 @@ hotbed_status hotbed_h5_create(size_t metadata_bytes, hotbed_h5 **out) {
     hotbed_h5 *h5 = hotbed_new(sizeof *h5);
     if (h5 == NULL)
         return fail_memory();
-    h5->file = H5I_INVALID_HID;
+    h5->file = h5->driver = H5I_INVALID_HID;
     h5->first_data = UINT64_MAX;
     quiet before = enter();
     hotbed_status status = create_file(h5, metadata_bytes);
@@ -327,8 +327,13 @@ void hotbed_h5_destroy(hotbed_h5 *h5) {
     quiet before = enter();
     if (h5->file >= 0)
         H5Fclose(h5->file);
+    /* Last: H5FD_close() of libhdf5 1.10 drops the file's reference to the driver, which frees the
+     * driver's table after the last reference, and then calls the table's close function. If
+     * libhdf5 could not close the file, it calls the driver again at process exit. */
     if (h5->open != NULL)
         h5->open->h5 = NULL;
+    else if (h5->driver >= 0)
+        H5FDunregister(h5->driver);
     leave(before);
     hotbed_sparse_free(&h5->bytes);
     hotbed_delete(h5);

@@ -146,7 +146,55 @@ typedef enum hotbed_stage {
     HOTBED_STAGE_DONE,
 } hotbed_stage;
 
-typedef struct hotbed_part {
+typedef struct hotbed_part hotbed_part;
+typedef struct hotbed_member hotbed_member;
+
+/* What a part does in the stages of a batch: with one rank, or with several as a sequence or
+ * pooled. Chosen when the context is created. */
+typedef struct hotbed_part_calls {
+    /* Create the part's memory and the path of the plan. */
+    hotbed_status (*create)(
+        hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream);
+    /* Called after prefetch: make the occurrences of the ticket's keys refer to the rows of
+     * gradients that update() passes to the lookup. */
+    hotbed_status (*place_gradients)(
+        const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream);
+    hotbed_status (*compute)(
+        const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
+        hotbed_stream *stream);
+    hotbed_status (*output_dist)(
+        hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream);
+    hotbed_status (*wait_output)(
+        const hotbed_sharded_context *context, const hotbed_part *part, void *output,
+        uint64_t stride, hotbed_stream *stream);
+    hotbed_status (*backward_dist)(
+        hotbed_sharded_context *context, hotbed_part *part, const void *gradient, uint64_t stride,
+        hotbed_stream *stream);
+    hotbed_status (*update)(const hotbed_part *part, hotbed_stream *stream);
+} hotbed_part_calls;
+
+/* What a context does with one rank, which sends nothing, or with several. */
+typedef struct hotbed_context_calls {
+    /* Begin a batch of the member. */
+    hotbed_status (*start)(
+        hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream);
+    /* Reset the overflow words before the keys of a batch are sent, or sent again. */
+    hotbed_status (*clear)(hotbed_sharded_context *context, hotbed_stream *stream);
+    /* Send the messages, or, with `exact`, their sizes. */
+    hotbed_status (*send)(hotbed_sharded_context *context, bool exact, hotbed_stream *stream);
+    /* Make one batch of the received messages. */
+    hotbed_status (*gather)(hotbed_sharded_context *context, hotbed_stream *stream);
+    /* hotbed_sharded_read() and hotbed_sharded_backward(). */
+    hotbed_status (*read)(
+        hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
+        hotbed_stream *stream);
+    hotbed_status (*backward)(
+        hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride,
+        hotbed_stream *stream);
+} hotbed_context_calls;
+
+struct hotbed_part {
+    const hotbed_part_calls *calls;
     hotbed_sharded *sharded;
     hotbed_group *group;
     uint32_t member; /* number of its collection in the context */
@@ -177,10 +225,10 @@ typedef struct hotbed_part {
     uint64_t window_asker, window_owner; /* one-sided: offsets of rows in the window */
     hotbed_path paths[2];                /* the plan's path, the exact path */
     hotbed_path *path;                   /* path of this batch */
-} hotbed_part;
+};
 
 /* One collection of a context. */
-typedef struct hotbed_member {
+struct hotbed_member {
     hotbed_sharded *sharded;
     uint32_t first_part;
     hotbed_memory memory;
@@ -189,7 +237,7 @@ typedef struct hotbed_member {
     hotbed_kjt kjt;
     bool training; /* the mode when the batch was started */
     hotbed_stage stage;
-} hotbed_member;
+};
 
 enum { HOTBED_MEMBERS_MOST = 64 };
 
@@ -198,6 +246,7 @@ struct hotbed_sharded_context {
     uint32_t rank, world, num_members, num_parts;
     hotbed_plan plan;
     hotbed_overflow policy;
+    const hotbed_context_calls *calls;
     hotbed_backend backend;
     int device;
     hotbed_member *members;
@@ -254,24 +303,26 @@ hotbed_status hotbed_sharded_forget(hotbed_sharded_context *context, hotbed_stre
 /* Bytes of a row that travels; a multiple of 16. */
 uint64_t hotbed_part_row_bytes(const hotbed_sharded *sharded);
 
-/* Create memory and views of all parts; with one rank, only what hotbed_alone_create() needs.
+/* Create memory and views of all parts.
  * Errors: MEMORY, DEVICE. */
 hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream *stream);
 void hotbed_parts_destroy(hotbed_sharded_context *context);
 
-/* Reset the overflow words before the keys of a batch are sent, or sent again. */
-hotbed_status hotbed_parts_clear(hotbed_sharded_context *context, hotbed_stream *stream);
-
 /* Create the exact path of every part, for a batch that overflowed. Synchronous the first time. */
 hotbed_status hotbed_parts_make_exact(hotbed_sharded_context *context, hotbed_stream *stream);
 
-/* Exchange keys. start() sends the messages; with `exact` it sends their sizes only, and sizes()
- * waits for all sizes and then sends the messages. gather() makes one batch of the received
- * messages. */
-hotbed_status hotbed_exchange_start(
+/* Create the memory, views and path of a part that exchanges messages. */
+hotbed_status hotbed_part_create(
+    hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream);
+
+/* Functions of hotbed_context_calls for several ranks. */
+hotbed_status hotbed_exchange_clear(hotbed_sharded_context *context, hotbed_stream *stream);
+hotbed_status hotbed_exchange_send(
     hotbed_sharded_context *context, bool exact, hotbed_stream *stream);
-hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stream *stream);
 hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_stream *stream);
+
+/* After `send` with `exact`: wait for the sizes of all ranks, then send the messages. */
+hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stream *stream);
 
 /* Whether rows and gradients of the path are in the ranks' windows: the kernels that make them
  * write them there, and a barrier follows in the same call. */
@@ -303,11 +354,6 @@ static inline void *hotbed_part_local(const hotbed_part *part, uint64_t *stride)
     *stride = part->row_bytes / hotbed_dtype_bytes(part->sharded->output_dtype);
     return part->path->owner_rows;
 }
-
-/* Make the occurrences of the ticket's keys refer to the rows of gradients that update() passes to
- * the lookup. Called after a prefetch. */
-hotbed_status hotbed_part_place_gradients(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream);
 
 /* The number that a feature of the collection has in the batch; num_features if the batch lacks it.
  * Tries `guess` first. */
@@ -341,28 +387,54 @@ static inline bool hotbed_part_has_order_of(const hotbed_part *part, const hotbe
 hotbed_status hotbed_sharded_received(
     const hotbed_sharded_context *context, uint32_t number, uint32_t lookup, hotbed_batch *out);
 
-/* --- one rank (sharded_alone.c) ---------------------------------------------------------------------- */
+/* --- stages (sharded_step.c, sharded_alone.c) ---------------------------------------------------------- */
 
-/* Create the memory and the only path of a part. */
-hotbed_status hotbed_alone_create(
-    const hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream);
+extern const hotbed_part_calls hotbed_sequence_calls, hotbed_pooled_calls, hotbed_alone_calls;
+extern const hotbed_context_calls hotbed_ranks_calls, hotbed_alone_context_calls;
 
-/* Make the batches of the member's lookups. */
-hotbed_status hotbed_alone_start(
+hotbed_status hotbed_ranks_read(
+    hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
+    hotbed_stream *stream);
+hotbed_status hotbed_ranks_backward(
+    hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride,
+    hotbed_stream *stream);
+
+/* Begin and end a call on collection `number`. begin() checks the call and orders the stream after
+ * the context's work; *out is the collection's member. */
+hotbed_status hotbed_step_begin(
+    hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream, const char *call,
+    hotbed_stage stage, hotbed_member **out);
+hotbed_status hotbed_step_end(
+    hotbed_sharded_context *context, hotbed_member *m, hotbed_stage stage, hotbed_stream *stream);
+
+/* Begin a call that reads rows, which may or may not have been prefetched, or one that takes
+ * gradients. A *stride of 0 becomes the least stride. */
+hotbed_status hotbed_step_begin_read(
+    hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream, const char *call,
+    hotbed_member **out);
+hotbed_status hotbed_step_begin_backward(
+    hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t *stride,
+    hotbed_stream *stream, const char *call, hotbed_member **out);
+
+/* Prefetch the member's rows if the batch trains and they have not been. */
+hotbed_status hotbed_step_prepare(
     hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream);
 
-/* Whether the lookup can write its output to the caller's rows itself, or read the caller's
- * gradients. Otherwise they pass through hotbed_part_local(). */
-bool hotbed_alone_reads_into_output(const hotbed_part *part);
-bool hotbed_alone_takes_gradients(const hotbed_part *part);
+/* Check the caller's output or gradient. */
+hotbed_status hotbed_step_check_rows(
+    const hotbed_member *m, const void *rows, const char *name, uint64_t *stride);
 
-/* Copy the lookup's output to the caller's, and prepare the gradients for update(). */
-hotbed_status hotbed_alone_wait_output(
-    const hotbed_sharded_context *context, const hotbed_part *part, void *output, uint64_t stride,
+/* Write the lookup's output to `output`, or to hotbed_part_local(). */
+hotbed_status hotbed_step_compute(
+    const hotbed_member *m, const hotbed_part *part, void *output, uint64_t stride,
     hotbed_stream *stream);
-hotbed_status hotbed_alone_start_backward(
-    const hotbed_sharded_context *context, const hotbed_part *part, const void *gradient,
-    uint64_t stride, hotbed_stream *stream);
-hotbed_status hotbed_alone_update(const hotbed_part *part, hotbed_stream *stream);
+hotbed_status hotbed_step_compute_local(
+    const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
+    hotbed_stream *stream);
+
+static inline hotbed_part *hotbed_step_part(
+    const hotbed_sharded_context *context, const hotbed_member *m, uint32_t group) {
+    return &context->parts[m->first_part + group];
+}
 
 #endif

@@ -4,6 +4,7 @@
  * Rows and gradients pass through the part's own memory only if a stage needs them later than the
  * caller has them, or in another form: if the batch has its features in another order than the
  * collection, or, with pooling, if the output is a mean, has 16 bits, or is scaled. */
+#include "dist/comm.h"
 #include "dist/sharded.h"
 
 /* --- memory ------------------------------------------------------------------------------------------- */
@@ -33,8 +34,8 @@ static size_t carve_part(hotbed_part *part, uint8_t *base) {
     return carve.used;
 }
 
-hotbed_status hotbed_alone_create(
-    const hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
+static hotbed_status create(
+    hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     const hotbed_sharded_options *o = &part->sharded->options;
     uint64_t rows = (uint64_t)g->num_features * o->max_batch_size;
@@ -97,7 +98,7 @@ static hotbed_status start_part(
     return hotbed_kjt_pick_offsets(&pick, part->offsets, stream);
 }
 
-hotbed_status hotbed_alone_start(
+static hotbed_status start(
     hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream) {
     hotbed_kjt_view view = hotbed_kjt_view_of(&m->kjt, m->starts, m->bad, stream);
     bool read = false; /* whether the starts of the batch's rows have been computed */
@@ -106,9 +107,36 @@ hotbed_status hotbed_alone_start(
     return HOTBED_OK;
 }
 
+static hotbed_status clear(hotbed_sharded_context *context, hotbed_stream *stream) {
+    (void)context, (void)stream;
+    return HOTBED_OK;
+}
+
+static hotbed_status send(hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
+    (void)exact;
+    return hotbed_comm_check_call("input_dist", context->comm, stream);
+}
+
+static hotbed_status gather(hotbed_sharded_context *context, hotbed_stream *stream) {
+    (void)context, (void)stream;
+    return HOTBED_OK;
+}
+
+static hotbed_status place_gradients(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
+    hotbed_dedup_occurrences o = hotbed_dedup_occurrences_of(part->path->ticket);
+    (void)context;
+    if (part->sources == NULL)
+        return HOTBED_OK;
+    return hotbed_dist_kernels_of(stream)->follow(
+        part->batch.num_keys, o.num_keys, o.positions, part->sources, stream);
+}
+
 /* --- rows --------------------------------------------------------------------------------------------- */
 
-bool hotbed_alone_reads_into_output(const hotbed_part *part) {
+/* Whether the lookup can write its output to the caller's rows itself, or read the caller's
+ * gradients. Otherwise they pass through hotbed_part_local(). */
+static bool reads_into_output(const hotbed_part *part) {
     return part->row_bytes != 0 ? part->sources == NULL : part->group->plain;
 }
 
@@ -117,7 +145,7 @@ static bool sums_change(const hotbed_sharded *c) {
     return c->options.gradient_scale != 1.0F || c->output_dtype != HOTBED_F32;
 }
 
-bool hotbed_alone_takes_gradients(const hotbed_part *part) {
+static bool takes_gradients(const hotbed_part *part) {
     return part->row_bytes != 0 ? !sums_change(part->sharded) : part->group->plain;
 }
 
@@ -142,7 +170,7 @@ static hotbed_status copy_rows(hotbed_copies_view *view, hotbed_stream *stream) 
     return hotbed_dist_kernels_of(stream)->copy_rows(view, stream);
 }
 
-hotbed_status hotbed_alone_wait_output(
+static hotbed_status wait_output(
     const hotbed_sharded_context *context, const hotbed_part *part, void *output, uint64_t stride,
     hotbed_stream *stream) {
     uint64_t element = hotbed_dtype_bytes(part->sharded->output_dtype);
@@ -160,9 +188,9 @@ hotbed_status hotbed_alone_wait_output(
     return copy_rows(&rows, stream);
 }
 
-hotbed_status hotbed_alone_start_backward(
-    const hotbed_sharded_context *context, const hotbed_part *part, const void *gradient,
-    uint64_t stride, hotbed_stream *stream) {
+static hotbed_status backward_dist(
+    hotbed_sharded_context *context, hotbed_part *part, const void *gradient, uint64_t stride,
+    hotbed_stream *stream) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
     const hotbed_sharded *c = part->sharded;
     if (part->row_bytes != 0) {
@@ -196,9 +224,64 @@ hotbed_status hotbed_alone_start_backward(
     return copy_rows(&rows, stream);
 }
 
-hotbed_status hotbed_alone_update(const hotbed_part *part, hotbed_stream *stream) {
+static hotbed_status update(const hotbed_part *part, hotbed_stream *stream) {
     if (part->row_bytes != 0)
         return hotbed_storage_apply(part->group->lookup, part->path->ticket, part->sums, stream);
     return hotbed_storage_backward(
         part->group->lookup, part->path->ticket, part->pooled, part->group->columns, stream);
 }
+
+static hotbed_status output_dist(
+    hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
+    (void)context, (void)part, (void)stream;
+    return HOTBED_OK;
+}
+
+const hotbed_part_calls hotbed_alone_calls = {
+    create,        place_gradients, hotbed_step_compute_local, output_dist, wait_output,
+    backward_dist, update,
+};
+
+/* --- read and backward: the lookup uses the caller's rows and gradients where it can ------------------- */
+
+static hotbed_status read(
+    hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    hotbed_member *m = NULL;
+    HOTBED_TRY(hotbed_step_begin_read(context, number, stream, "read", &m));
+    HOTBED_TRY(hotbed_step_check_rows(m, output, "output", &stride));
+    HOTBED_TRY(hotbed_step_prepare(context, m, stream));
+    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
+        const hotbed_part *part = hotbed_step_part(context, m, g);
+        if (reads_into_output(part)) {
+            HOTBED_TRY(hotbed_step_compute(m, part, output, stride, stream));
+            continue;
+        }
+        HOTBED_TRY(hotbed_step_compute_local(context, m, part, stream));
+        HOTBED_TRY(wait_output(context, part, output, stride, stream));
+    }
+    return hotbed_step_end(context, m, HOTBED_STAGE_DELIVERED, stream);
+}
+
+static hotbed_status backward(
+    hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride,
+    hotbed_stream *stream) {
+    hotbed_member *m = NULL;
+    HOTBED_TRY(
+        hotbed_step_begin_backward(context, number, gradient, &stride, stream, "backward", &m));
+    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
+        hotbed_part *part = hotbed_step_part(context, m, g);
+        if (takes_gradients(part)) {
+            HOTBED_TRY(hotbed_storage_backward(
+                part->group->lookup, part->path->ticket, gradient, stride, stream));
+            continue;
+        }
+        HOTBED_TRY(backward_dist(context, part, gradient, stride, stream));
+        HOTBED_TRY(update(part, stream));
+    }
+    return hotbed_step_end(context, m, HOTBED_STAGE_DONE, stream);
+}
+
+const hotbed_context_calls hotbed_alone_context_calls = {
+    start, clear, send, gather, read, backward,
+};

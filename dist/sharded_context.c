@@ -33,6 +33,12 @@ static hotbed_status check_collections(uint32_t n, hotbed_sharded *const *collec
     return HOTBED_OK;
 }
 
+static const hotbed_part_calls *part_calls_of(const hotbed_sharded *sharded) {
+    if (sharded->world == 1)
+        return &hotbed_alone_calls;
+    return sharded->pooling == HOTBED_POOL_NONE ? &hotbed_sequence_calls : &hotbed_pooled_calls;
+}
+
 static hotbed_status make_member(
     hotbed_sharded_context *context, uint32_t number, hotbed_sharded *sharded,
     hotbed_stream *stream) {
@@ -48,6 +54,7 @@ static hotbed_status make_member(
         part->sharded = sharded;
         part->group = &sharded->groups[g];
         part->member = number;
+        part->calls = part_calls_of(sharded);
         if (part->group->capacity != 0 && part->group->capacity < o->max_keys)
             context->may_overflow = true;
     }
@@ -82,10 +89,7 @@ static hotbed_status make_context(
         context->num_members++;
         HOTBED_TRY(make_member(context, i, collections[i], stream));
     }
-    HOTBED_TRY(hotbed_parts_create(context, stream));
-    for (uint32_t i = 0; context->world == 1 && i < parts; i++)
-        HOTBED_TRY(hotbed_alone_create(context, &context->parts[i], stream));
-    return hotbed_stream_finish(stream);
+    return hotbed_parts_create(context, stream);
 }
 
 hotbed_status hotbed_sharded_create_context(
@@ -106,6 +110,7 @@ hotbed_status hotbed_sharded_create_context(
     context->world = first->world;
     /* One rank sends nothing, so it has neither sizes to wait for nor a window. */
     context->plan = first->world == 1 ? HOTBED_PLAN_FIXED : first->options.plan;
+    context->calls = first->world == 1 ? &hotbed_alone_context_calls : &hotbed_ranks_calls;
     context->policy = first->options.overflow;
     context->backend = first->backend;
     context->device = first->device;
@@ -276,6 +281,11 @@ static hotbed_status start_member(
     return HOTBED_OK;
 }
 
+const hotbed_context_calls hotbed_ranks_calls = {
+    start_member,           hotbed_exchange_clear, hotbed_exchange_send,
+    hotbed_exchange_gather, hotbed_ranks_read,     hotbed_ranks_backward,
+};
+
 /* Release the rows of the previous batch. */
 static hotbed_status release(hotbed_sharded_context *context, hotbed_stream *stream) {
     for (uint32_t i = 0; i < context->num_parts; i++)
@@ -297,18 +307,16 @@ hotbed_status hotbed_sharded_input_dist(
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "input_dist"));
     HOTBED_TRY(release(context, stream));
     context->watched = context->settled = context->replayed = context->rewound = false;
-    HOTBED_TRY(hotbed_parts_clear(context, stream));
+    HOTBED_TRY(context->calls->clear(context, stream));
     for (uint32_t i = 0; i < context->num_members; i++) {
         hotbed_member *m = &context->members[i];
         m->kjt = read[i];
         m->training = m->sharded->training;
-        HOTBED_TRY(
-            context->world == 1 ? hotbed_alone_start(context, m, stream)
-                                : start_member(context, m, stream));
+        HOTBED_TRY(context->calls->start(context, m, stream));
         m->kjt.features = NULL; /* the caller may change the names and strides now */
         m->kjt.strides = NULL;
     }
-    HOTBED_TRY(hotbed_exchange_start(context, context->plan == HOTBED_PLAN_TWO_PHASE, stream));
+    HOTBED_TRY(context->calls->send(context, context->plan == HOTBED_PLAN_TWO_PHASE, stream));
     context->stage = HOTBED_STAGE_STARTED;
     return hotbed_sharded_context_leave(context, stream);
 }
@@ -329,7 +337,7 @@ hotbed_status hotbed_sharded_wait_input(hotbed_sharded_context *context, hotbed_
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "wait_input"));
     if (context->stage != HOTBED_STAGE_SENT)
         return hotbed_sharded_context_fail_stage("wait_input", context->stage);
-    HOTBED_TRY(hotbed_exchange_gather(context, stream));
+    HOTBED_TRY(context->calls->gather(context, stream));
     if (context->may_overflow) {
         HOTBED_TRY(hotbed_copy(
             context->host_overflow, context->overflows, sizeof *context->overflows, stream));
@@ -366,8 +374,8 @@ hotbed_status hotbed_sharded_context_settle(
     HOTBED_TRY(look(context, &overflowed));
     if (overflowed) {
         HOTBED_TRY(hotbed_parts_make_exact(context, stream));
-        HOTBED_TRY(hotbed_parts_clear(context, stream));
-        HOTBED_TRY(hotbed_exchange_start(context, true, stream));
+        HOTBED_TRY(hotbed_exchange_clear(context, stream));
+        HOTBED_TRY(hotbed_exchange_send(context, true, stream));
         HOTBED_TRY(hotbed_exchange_sizes(context, stream));
         HOTBED_TRY(hotbed_exchange_gather(context, stream));
     }

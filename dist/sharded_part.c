@@ -113,13 +113,6 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
 
 static hotbed_status make_part(
     hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
-    part->mapped = hotbed_new(part->group->num_features * sizeof *part->mapped);
-    if (part->mapped == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a part of a context");
-    for (uint32_t f = 0; f < part->group->num_features; f++)
-        part->mapped[f] = UINT32_MAX;
-    if (context->world == 1) /* hotbed_alone_create() does the rest */
-        return HOTBED_OK;
     part->scratch_bytes = scratch_of(context, part, stream);
     size_t bytes = carve_part(context, part, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &part->memory));
@@ -280,6 +273,13 @@ static hotbed_status make_path(
         &path->ticket);
 }
 
+hotbed_status hotbed_part_create(
+    hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
+    bool fixed = context->plan != HOTBED_PLAN_TWO_PHASE;
+    HOTBED_TRY(make_part(context, part, stream));
+    return make_path(context, part, part->path, fixed ? part->group->capacity : 0, stream);
+}
+
 static void free_path(hotbed_path *path) {
     hotbed_ticket_destroy(path->ticket);
     hotbed_memory_free(&path->memory);
@@ -323,7 +323,7 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
         hotbed_part *part = &context->parts[i];
         part->row_bytes = hotbed_part_row_bytes(part->sharded);
         part->message_at = context->message_bytes;
-        if (fixed && context->world > 1)
+        if (part->group->capacity != 0)
             context->message_bytes +=
                 hotbed_whole_lines(hotbed_message_bytes(shape_of(part), part->group->capacity));
     }
@@ -343,10 +343,12 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
     for (uint32_t i = 0; i < context->num_parts; i++) {
         hotbed_part *part = &context->parts[i];
         part->path = &part->paths[fixed ? 0 : 1];
-        HOTBED_TRY(make_part(context, part, stream));
-        if (context->world == 1)
-            continue;
-        HOTBED_TRY(make_path(context, part, part->path, fixed ? part->group->capacity : 0, stream));
+        part->mapped = hotbed_new(part->group->num_features * sizeof *part->mapped);
+        if (part->mapped == NULL)
+            return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a part of a context");
+        for (uint32_t f = 0; f < part->group->num_features; f++)
+            part->mapped[f] = UINT32_MAX;
+        HOTBED_TRY(part->calls->create(context, part, stream));
     }
     return hotbed_stream_finish(stream);
 }
@@ -376,9 +378,7 @@ hotbed_status hotbed_parts_make_exact(hotbed_sharded_context *context, hotbed_st
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_parts_clear(hotbed_sharded_context *context, hotbed_stream *stream) {
-    if (context->world == 1)
-        return HOTBED_OK;
+hotbed_status hotbed_exchange_clear(hotbed_sharded_context *context, hotbed_stream *stream) {
     return hotbed_fill(context->overflow, 0, (1 + context->num_parts) * sizeof(uint32_t), stream);
 }
 
@@ -409,10 +409,8 @@ static hotbed_status place_all(hotbed_sharded_context *context, hotbed_stream *s
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_exchange_start(
+hotbed_status hotbed_exchange_send(
     hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
-    if (context->world == 1)
-        return hotbed_comm_check_call("input_dist", context->comm, stream);
     for (uint32_t i = 0; i < context->num_parts; i++)
         context->parts[i].path = &context->parts[i].paths[exact ? 1 : 0];
     if (exact) {
@@ -522,8 +520,6 @@ hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stre
 }
 
 hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_stream *stream) {
-    if (context->world == 1)
-        return HOTBED_OK;
     for (uint32_t i = 0; i < context->num_parts; i++) {
         hotbed_part *part = &context->parts[i];
         hotbed_gather_view *g = &part->path->gather;
@@ -577,19 +573,6 @@ hotbed_status hotbed_part_put_features(hotbed_part *part, hotbed_stream *stream)
 }
 
 /* --- the exchange of rows --------------------------------------------------------------------------------- */
-
-hotbed_status hotbed_part_place_gradients(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
-    const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
-    hotbed_dedup_occurrences o = hotbed_dedup_occurrences_of(part->path->ticket);
-    if (part->row_bytes == 0 || (context->world == 1 && part->sources == NULL))
-        return HOTBED_OK;
-    if (context->world == 1)
-        return kernels->follow(
-            part->batch.num_keys, o.num_keys, o.positions, part->sources, stream);
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_in);
-    return kernels->find_places(&d, part->path->owner_rows, o.num_keys, o.positions, stream);
-}
 
 hotbed_pool_view hotbed_part_pool(
     const hotbed_sharded_context *context, const hotbed_part *part, const uint32_t *starts,

@@ -18,13 +18,17 @@ enum { SKIPPED = 77 };
 
 static const char usage[] =
     "usage: hotbed-exchange [--transport threads|mpi|nccl] [--ranks N,...] [--scale X]\n"
-    "                       [--steps N] [--no-scaling] [--json FILE] [--commit TEXT]\n"
+    "                       [--steps N] [--workload NAMES] [--json FILE] [--commit TEXT]\n"
     "  --transport threads: ranks are threads of the host backend; nccl: a thread and a GPU each;\n"
     "              mpi: host backend, started by mpirun (default: nccl with a GPU, else threads)\n"
     "  --ranks     numbers of ranks (1,2,4); mpi: the size of the job\n"
-    "  --scale     share of 131,072 keys for each rank, and of W1 (1 on GPUs, 0.1 on the host)\n"
+    "  --scale     share of 131,072 keys for each rank, and of the workloads (1 on GPUs, 0.1 on "
+    "the\n"
+    "              host)\n"
     "  --steps     timed steps (50)\n"
-    "  --no-scaling skip weak scaling\n"
+    "  --workload  weak scaling of W1 and of W9 to W12, W12-256, each rank with batches of its "
+    "own:\n"
+    "              names, separated by commas, or none (default: all)\n"
     "  --json      write the results of the worlds that succeeded to FILE\n"
     "  --commit    commit to write to the results (git describe when CMake ran)\n"
     "Exit status: 0; 1 a world failed or its rows are wrong; 2 invalid arguments; 77 the machine\n"
@@ -34,7 +38,9 @@ static const char usage[] =
 
 static hotbed_status measure(exchange_rank *me) {
     HOTBED_TRY(exchange_measure_keys(me));
-    return me->p->scaling ? exchange_measure_scaling(me) : HOTBED_OK;
+    if (me->p->scaling)
+        HOTBED_TRY(exchange_measure_scaling(me));
+    return exchange_measure_bags(me);
 }
 
 /* Allocations and digests between operations may take long, so the deadline is long. */
@@ -121,13 +127,29 @@ static hotbed_status run_mpi(exchange_program *p) {
     return run_rank(&me);
 }
 
+/* Make the inputs of the workloads: those of an earlier process are not in this one. */
+static hotbed_status make_inputs(exchange_program *p) {
+    p->input = (workload_input){0};
+    memset(p->bag_inputs, 0, sizeof p->bag_inputs);
+    if (p->scaling)
+        HOTBED_TRY(workload_input_for(&workloads[0], p->scale, &p->input));
+    for (uint32_t i = 0; i < p->num_bags; i++) {
+        HOTBED_TRY(workload_input_for(p->bags[i], p->scale, &p->bag_inputs[i]));
+        workload_round_gradients(&p->bag_inputs[i]);
+    }
+    return HOTBED_OK;
+}
+
+static void destroy_inputs(exchange_program *p) {
+    workload_input_destroy(&p->input);
+    for (uint32_t i = 0; i < p->num_bags; i++)
+        workload_input_destroy(&p->bag_inputs[i]);
+}
+
 /* Run the ranks of one world in this process, and return the exit status. Stores the measurements
  * in the next free result. */
 static int run_world(exchange_program *p, uint32_t size) {
-    hotbed_status status = HOTBED_OK;
-    p->input = (workload_input){0}; /* the pointers of an earlier process are invalid here */
-    if (p->scaling)
-        status = workload_input_for(&workloads[0], p->scale, &p->input);
+    hotbed_status status = make_inputs(p);
     if (status == HOTBED_OK)
         status = p->transport == HOTBED_TRANSPORT_MPI ? run_mpi(p) : run_threads(p, size);
     const char *reason = hotbed_last_error(); /* empty if a thread failed, which printed it */
@@ -135,7 +157,7 @@ static int run_world(exchange_program *p, uint32_t size) {
         (void)fprintf(
             stderr, "hotbed-exchange: %s%s%s\n", hotbed_status_name(status),
             *reason == '\0' ? "" : ": ", reason);
-    workload_input_destroy(&p->input);
+    destroy_inputs(p);
     return status == HOTBED_OK ? 0 : 1;
 }
 
@@ -208,6 +230,16 @@ static bool read_transport(const char *text, exchange_program *p) {
     return false;
 }
 
+static bool read_workloads(const char *text, exchange_program *p) {
+    const workload_program filter = {.chosen = text};
+    p->num_bags = 0;
+    p->scaling = workload_chosen(&filter, &workloads[0]);
+    for (size_t w = 0; w < WORKLOADS; w++)
+        if (workload_pooled(&workloads[w]) && workload_chosen(&filter, &workloads[w]))
+            p->bags[p->num_bags++] = &workloads[w];
+    return p->scaling || p->num_bags > 0 || strcmp(text, "none") == 0;
+}
+
 static bool take(exchange_program *p, const char *name, const char *value) {
     char *end = NULL;
     if (strcmp(name, "--transport") == 0)
@@ -222,6 +254,8 @@ static bool take(exchange_program *p, const char *name, const char *value) {
         p->steps = (uint32_t)strtoul(value, &end, 10);
         return end != value && *end == '\0' && p->steps > 0 && p->steps <= 1000;
     }
+    if (strcmp(name, "--workload") == 0)
+        return read_workloads(value, p);
     if (strcmp(name, "--json") == 0)
         p->json = value;
     else if (strcmp(name, "--commit") == 0)
@@ -232,16 +266,12 @@ static bool take(exchange_program *p, const char *name, const char *value) {
 }
 
 static bool parse(int argc, char **argv, exchange_program *p) {
-    for (int i = 1; i < argc; i++) {
+    for (int i = 1; i < argc; i += 2) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        bool alone = strcmp(name, "--no-scaling") == 0;
-        if (alone)
-            p->scaling = false;
-        else if (value == NULL || !take(p, name, value)) {
+        if (value == NULL || !take(p, name, value)) {
             (void)fprintf(stderr, "hotbed-exchange: %s\n%s", name, usage);
             return false;
         }
-        i += !alone;
     }
     return true;
 }
@@ -284,8 +314,8 @@ int main(int argc, char **argv) {
         mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return 1;
-    *p = (exchange_program){
-        .worlds = {1, 2, 4}, .num_worlds = 3, .steps = 50, .scaling = true, .reports = true};
+    *p = (exchange_program){.worlds = {1, 2, 4}, .num_worlds = 3, .steps = 50, .reports = true};
+    (void)read_workloads("all", p);
     p->machine.commit = HOTBED_BENCH_COMMIT;
     p->machine.command = command;
     workload_command("hotbed-exchange", argc, argv, command, sizeof command);

@@ -9,10 +9,17 @@
 #include "hotbed/sharded.h"
 
 enum { EXCHANGE_PLANS = 3, EXCHANGE_PHASES = 3, EXCHANGE_WORLDS = 8 };
+enum { EXCHANGE_BAGS = 10, EXCHANGE_STAGES = 8 }; /* workloads with bags; stages of their steps */
 
 /* The phases of a step: keys to their owners, rows to the requesting ranks, gradients back. */
 extern const char *const exchange_phases[EXCHANGE_PHASES];
 extern const char *const exchange_plans[EXCHANGE_PLANS]; /* by hotbed_plan */
+
+/* The stages of a step, one call each but for wait_input, which includes wait_splits. */
+extern const char *const exchange_stages[EXCHANGE_STAGES];
+
+enum { EXCHANGE_TRAIN, EXCHANGE_EVAL, EXCHANGE_STEPS };
+extern const char *const exchange_steps[EXCHANGE_STEPS];
 
 /* --- results ---------------------------------------------------------------------------------- */
 
@@ -29,6 +36,31 @@ typedef struct exchange_raw {
     double comm;  /* seconds of the communicator's call */
 } exchange_raw;
 
+/* Rows that a batch moves from other ranks, by what travels: for each feature partial sums of all
+ * bags, of the bags with a key on the sending rank, or the distinct rows. */
+typedef struct exchange_rows {
+    uint64_t sums, bags, distinct;
+    uint64_t best;      /* for each feature the fewer of `bags` and `distinct` */
+    uint64_t best_keys; /* keys that travel then, one way */
+} exchange_rows;
+
+typedef struct exchange_bag_times {
+    double eager[EXCHANGE_STEPS], graph[EXCHANGE_STEPS]; /* without barriers between steps */
+    double eager_stages[EXCHANGE_STAGES], graph_stages[EXCHANGE_STAGES]; /* of training */
+} exchange_bag_times;
+
+/* Steps of W9 to W12 in which each rank has batches of its own. */
+typedef struct exchange_bags {
+    const workload *what;
+    uint64_t keys; /* of a rank's batch */
+    uint32_t samples, row_bytes;
+    exchange_rows must;       /* of the first batch of rank 0 */
+    exchange_bag_times alone; /* a rank by itself, all ranks at once */
+    exchange_bag_times times[EXCHANGE_PLANS];
+    uint64_t checked;         /* rows compared with the oracle */
+    uint64_t rows, digest[2]; /* of all rows of all ranks after training, equal for all plans */
+} exchange_bags;
+
 typedef struct exchange_result {
     uint32_t size;
     /* An exchange of distinct keys and their rows. */
@@ -41,6 +73,7 @@ typedef struct exchange_result {
     exchange_times scaling_eager[EXCHANGE_PLANS], scaling_graph[EXCHANGE_PLANS];
     double single; /* seconds of the same steps on one rank, without a collection */
     double copy;   /* of a rank: bytes a second, read + write, of all ranks at once */
+    exchange_bags bags[EXCHANGE_BAGS];
 } exchange_result;
 
 /* --- the program ------------------------------------------------------------------------------ */
@@ -51,10 +84,13 @@ typedef struct exchange_program {
     uint32_t worlds[EXCHANGE_WORLDS], num_worlds; /* sizes to measure; MPI: only the job's size */
     double scale;
     uint32_t steps;
-    bool scaling;
+    bool scaling; /* whether to measure W1 */
+    const workload *bags[EXCHANGE_BAGS];
+    uint32_t num_bags;
     bool reports; /* this process prints and writes the results */
     const char *json;
     workload_input input; /* of W1; filled by the process of each world */
+    workload_input bag_inputs[EXCHANGE_BAGS];
     workload_machine machine;
     exchange_result results[EXCHANGE_WORLDS];
     uint32_t num_results;
@@ -125,8 +161,29 @@ hotbed_status exchange_run_forward(exchange_run *run, uint64_t step);
 hotbed_status exchange_measure_keys(const exchange_rank *me);
 /* Measure steps of W1, and check that all plans give the same rows. */
 hotbed_status exchange_measure_scaling(const exchange_rank *me);
+/* Measure steps of the chosen workloads with bags, and check them. */
+hotbed_status exchange_measure_bags(const exchange_rank *me);
+
+/* Count the rows that the first batch of `keys` moves to `rank` from the other ranks, at most 64.
+ * Errors: MEMORY. */
+hotbed_status exchange_count_rows(
+    const workload_shape *shape, const int64_t *keys, const hotbed_route *routes, uint32_t rank,
+    exchange_rows *out);
+
+/* Digest of all rows of all ranks, and of this rank's output of the last forward. */
+hotbed_status exchange_digest(const exchange_rank *me, workload_run *run, workload_digest *out);
+/* Errors: CORRUPT (the digests differ). */
+hotbed_status exchange_compare(
+    const exchange_rank *me, const char *name, const workload_digest *want,
+    const workload_digest *got);
 
 /* --- report ----------------------------------------------------------------------------------- */
+
+/* Bytes a second of one direction of a rank's link: the faster all-to-all of rows. 0: one rank. */
+double exchange_link(const exchange_result *r);
+
+/* Seconds of a rank by itself, and of the bytes that must travel over the link. */
+double exchange_bags_limit(const exchange_result *r, const exchange_bags *bags, int step);
 
 void exchange_print(FILE *to, const exchange_program *p, const exchange_result *result);
 /* Errors: IO. */

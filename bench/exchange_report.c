@@ -16,6 +16,20 @@ static const char *own_name(const exchange_program *p) {
                                                   : "copies";
 }
 
+double exchange_link(const exchange_result *r) {
+    const exchange_raw *raw = &r->raw_rows;
+    const double bytes = raw->bytes * (r->size - 1) / r->size;
+    return over(bytes, raw->comm > 0 && raw->comm < raw->own ? raw->comm : raw->own);
+}
+
+double exchange_bags_limit(const exchange_result *r, const exchange_bags *bags, int step) {
+    const double rows =
+        (double)bags->must.best * bags->row_bytes * (step == EXCHANGE_TRAIN ? 2 : 1);
+    const double keys = (double)bags->must.best_keys * sizeof(int64_t);
+    const double alone = bags->alone.graph[step];
+    return r->size == 1 ? alone : alone + over(rows + keys, exchange_link(r));
+}
+
 /* --- text ----------------------------------------------------------------------------------- */
 
 static void print_raw(
@@ -69,6 +83,49 @@ static void print_scaling(FILE *to, const exchange_program *p, const exchange_re
     }
 }
 
+static void print_bag_plan(
+    FILE *to, const exchange_result *r, const exchange_bags *b, int plan, bool graph) {
+    const exchange_bag_times *t = &b->times[plan];
+    const double *steps = graph ? t->graph : t->eager;
+    const double *stages = graph ? t->graph_stages : t->eager_stages;
+    if (steps[EXCHANGE_TRAIN] <= 0)
+        return;
+    (void)fprintf(to, "    %-10s%-6s", exchange_plans[plan], graph ? "graph" : "eager");
+    for (int step = 0; step < EXCHANGE_STEPS; step++)
+        (void)fprintf(
+            to, " %s %.3f ms (limit / this %.2f, alone / this %.2f)", exchange_steps[step],
+            steps[step] * 1e3, over(exchange_bags_limit(r, b, step), steps[step]),
+            over(graph ? b->alone.graph[step] : b->alone.eager[step], steps[step]));
+    (void)fprintf(to, "\n                    ");
+    for (int stage = 0; stage < EXCHANGE_STAGES; stage++)
+        (void)fprintf(to, " %s %.3f", exchange_stages[stage], stages[stage] * 1e3);
+    (void)fprintf(to, "\n");
+}
+
+static void print_bags(FILE *to, const exchange_result *r, const exchange_bags *b) {
+    const double mb = b->row_bytes * 1e-6;
+    (void)fprintf(
+        to,
+        "  %s%s, %u samples, %llu keys a rank and step; %llu rows right, digest %016llx%016llx\n",
+        b->what->name, workload_variant(b->what, HOTBED_INSERT_PLAIN), b->samples,
+        (unsigned long long)b->keys, (unsigned long long)b->checked,
+        (unsigned long long)b->digest[0], (unsigned long long)b->digest[1]);
+    (void)fprintf(
+        to,
+        "    MB a rank and direction: sums of all bags %.1f, of bags with a key %.1f, distinct "
+        "rows "
+        "%.1f, best of each feature %.1f; link %.1f GB/s\n"
+        "    alone: train %.3f, eval %.3f ms; limit: train %.3f, eval %.3f ms\n",
+        (double)b->must.sums * mb, (double)b->must.bags * mb, (double)b->must.distinct * mb,
+        (double)b->must.best * mb, exchange_link(r) * 1e-9, b->alone.graph[EXCHANGE_TRAIN] * 1e3,
+        b->alone.graph[EXCHANGE_EVAL] * 1e3, exchange_bags_limit(r, b, EXCHANGE_TRAIN) * 1e3,
+        exchange_bags_limit(r, b, EXCHANGE_EVAL) * 1e3);
+    for (int plan = 0; plan < EXCHANGE_PLANS; plan++) {
+        print_bag_plan(to, r, b, plan, false);
+        print_bag_plan(to, r, b, plan, true);
+    }
+}
+
 void exchange_print(FILE *to, const exchange_program *p, const exchange_result *r) {
     (void)fprintf(
         to,
@@ -82,13 +139,14 @@ void exchange_print(FILE *to, const exchange_program *p, const exchange_result *
         print_times(to, r, exchange_plans[plan], "eager", &r->eager[plan]);
         print_times(to, r, exchange_plans[plan], "graph", &r->graph[plan]);
     }
-    if (!p->scaling)
-        return;
-    (void)fprintf(
-        to, "  W1, %llu keys a rank and step, up to %llu distinct\n",
-        (unsigned long long)r->step_keys, (unsigned long long)r->step_uniques);
-    for (int plan = 0; plan < EXCHANGE_PLANS; plan++)
+    if (p->scaling)
+        (void)fprintf(
+            to, "  W1, %llu keys a rank and step, up to %llu distinct\n",
+            (unsigned long long)r->step_keys, (unsigned long long)r->step_uniques);
+    for (int plan = 0; plan < EXCHANGE_PLANS && p->scaling; plan++)
         print_scaling(to, p, r, plan);
+    for (uint32_t i = 0; i < p->num_bags; i++)
+        print_bags(to, r, &r->bags[i]);
 }
 
 /* --- JSON ------------------------------------------------------------------------------------- */
@@ -131,7 +189,50 @@ static void write_plans(
     (void)fprintf(to, "\n      }");
 }
 
-static void write_result(FILE *to, const exchange_result *r, bool scaling, bool last) {
+static void write_bag_times(FILE *to, const char *name, const double *steps, const double *stages) {
+    (void)fprintf(to, ",\n          \"%s\": {", name);
+    for (int step = 0; step < EXCHANGE_STEPS; step++)
+        (void)fprintf(
+            to, "%s\"%s_ms\": %.6f", step == 0 ? "" : ", ", exchange_steps[step],
+            steps[step] * 1e3);
+    for (int stage = 0; stage < EXCHANGE_STAGES && stages != NULL; stage++)
+        (void)fprintf(to, ", \"%s_ms\": %.6f", exchange_stages[stage], stages[stage] * 1e3);
+    (void)fprintf(to, "}");
+}
+
+static void write_bags(FILE *to, const exchange_result *r, const exchange_bags *b, bool last) {
+    (void)fprintf(
+        to,
+        "        {\"name\": \"%s%s\", \"samples\": %u, \"keys\": %llu, \"row_bytes\": %u,\n"
+        "          \"rows_all_bags\": %llu, \"rows_bags_with_keys\": %llu, "
+        "\"rows_distinct\": %llu, \"rows_best\": %llu, \"keys_best\": %llu,\n"
+        "          \"link_gb_per_s\": %.3f, \"limit_train_ms\": %.6f, \"limit_eval_ms\": %.6f,\n"
+        "          \"checked\": %llu, \"rows\": %llu, \"digest\": \"%016llx%016llx\"",
+        b->what->name, workload_variant(b->what, HOTBED_INSERT_PLAIN), b->samples,
+        (unsigned long long)b->keys, b->row_bytes, (unsigned long long)b->must.sums,
+        (unsigned long long)b->must.bags, (unsigned long long)b->must.distinct,
+        (unsigned long long)b->must.best, (unsigned long long)b->must.best_keys,
+        exchange_link(r) * 1e-9, exchange_bags_limit(r, b, EXCHANGE_TRAIN) * 1e3,
+        exchange_bags_limit(r, b, EXCHANGE_EVAL) * 1e3, (unsigned long long)b->checked,
+        (unsigned long long)b->rows, (unsigned long long)b->digest[0],
+        (unsigned long long)b->digest[1]);
+    write_bag_times(to, "alone_eager", b->alone.eager, NULL);
+    write_bag_times(to, "alone_graph", b->alone.graph, NULL);
+    for (int plan = 0; plan < EXCHANGE_PLANS; plan++) {
+        const exchange_bag_times *t = &b->times[plan];
+        char label[32];
+        (void)snprintf(label, sizeof label, "%s_eager", exchange_plans[plan]);
+        if (t->eager[EXCHANGE_TRAIN] > 0)
+            write_bag_times(to, label, t->eager, t->eager_stages);
+        (void)snprintf(label, sizeof label, "%s_graph", exchange_plans[plan]);
+        if (t->graph[EXCHANGE_TRAIN] > 0)
+            write_bag_times(to, label, t->graph, t->graph_stages);
+    }
+    (void)fprintf(to, "}%s\n", last ? "" : ",");
+}
+
+static void write_result(FILE *to, const exchange_program *p, const exchange_result *r, bool last) {
+    const bool scaling = p->scaling;
     (void)fprintf(
         to,
         "    {\n      \"ranks\": %u, \"copy_gb_per_s\": %.3f,\n"
@@ -147,7 +248,11 @@ static void write_result(FILE *to, const exchange_result *r, bool scaling, bool 
             (unsigned long long)r->step_keys, (unsigned long long)r->step_uniques, r->single * 1e3);
         write_plans(to, "scaling", r->scaling_eager, r->scaling_graph);
     }
-    (void)fprintf(to, "\n    }%s\n", last ? "" : ",");
+    if (p->num_bags > 0)
+        (void)fprintf(to, ",\n      \"bags\": [\n");
+    for (uint32_t i = 0; i < p->num_bags; i++)
+        write_bags(to, r, &r->bags[i], i + 1 == p->num_bags);
+    (void)fprintf(to, "%s\n    }%s\n", p->num_bags > 0 ? "      ]" : "", last ? "" : ",");
 }
 
 hotbed_status exchange_write_json(const exchange_program *p) {
@@ -165,7 +270,7 @@ hotbed_status exchange_write_json(const exchange_program *p) {
     write_text(to, "own", own_name(p));
     (void)fprintf(to, "  \"scale\": %g, \"steps\": %u,\n  \"results\": [\n", p->scale, p->steps);
     for (uint32_t i = 0; i < p->num_results; i++)
-        write_result(to, &p->results[i], p->scaling, i + 1 == p->num_results);
+        write_result(to, p, &p->results[i], i + 1 == p->num_results);
     (void)fprintf(to, "  ]\n}\n");
     bool written = !ferror(to);
     if (fclose(to) != 0 || !written)

@@ -33,21 +33,11 @@ static hotbed_status count_uniques(
     return HOTBED_OK;
 }
 
-/* Digest of all rows of all ranks, and of this rank's output of the last forward. */
-static hotbed_status digest(
-    const exchange_rank *me, hotbed_storage *storage, const hotbed_memory *output,
-    workload_digest *out) {
-    workload_run run = {
-        .what = &workloads[0],
-        .input = &me->p->input,
-        .stream = me->stream,
-        .storage = storage,
-        .output = *output,
-    };
+hotbed_status exchange_digest(const exchange_rank *me, workload_run *run, workload_digest *out) {
     workload_digest *all = malloc(me->size * sizeof *all);
     if (all == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "scaling: no memory for digests");
-    hotbed_status status = workload_run_digest(&run, out);
+    hotbed_status status = workload_run_digest(run, out);
     uint64_t own = out->output;
     if (status == HOTBED_OK)
         status = exchange_tell(me, out, sizeof *out, all);
@@ -61,14 +51,27 @@ static hotbed_status digest(
     return status;
 }
 
-static hotbed_status compare(
+static hotbed_status digest(
+    const exchange_rank *me, hotbed_storage *storage, const hotbed_memory *output,
+    workload_digest *out) {
+    workload_run run = {
+        .what = &workloads[0],
+        .input = &me->p->input,
+        .stream = me->stream,
+        .storage = storage,
+        .output = *output,
+    };
+    return exchange_digest(me, &run, out);
+}
+
+hotbed_status exchange_compare(
     const exchange_rank *me, const char *name, const workload_digest *want,
     const workload_digest *got) {
     if (want->rows == got->rows && want->table[0] == got->table[0] &&
         want->table[1] == got->table[1] && want->output == got->output)
         return HOTBED_OK;
     return hotbed_fail(
-        HOTBED_ERR_CORRUPT, "scaling: %s: rank %u of %u has other rows than with fixed", name,
+        HOTBED_ERR_CORRUPT, "%s: rank %u of %u has other rows or outputs than with fixed", name,
         me->rank, me->size);
 }
 
@@ -172,10 +175,10 @@ hotbed_status exchange_measure_scaling(const exchange_rank *me) {
         if (plan == HOTBED_PLAN_ONE_SIDED && me->p->transport == HOTBED_TRANSPORT_MPI)
             continue; /* the transport has no windows */
         HOTBED_TRY(measure_plan(me, (hotbed_plan)plan, &batches, &got));
-        HOTBED_TRY(compare(me, exchange_plans[plan], &want, &got));
+        HOTBED_TRY(exchange_compare(me, exchange_plans[plan], &want, &got));
     }
     if (me->size > 1)
         return HOTBED_OK;
     HOTBED_TRY(measure_single(me, &got));
-    return compare(me, "a storage", &want, &got);
+    return exchange_compare(me, "a storage", &want, &got);
 }

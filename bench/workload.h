@@ -2,6 +2,7 @@
 #ifndef HOTBED_BENCH_WORKLOAD_H
 #define HOTBED_BENCH_WORKLOAD_H
 
+#include "hotbed/route.h"
 #include "hotbed/storage.h"
 
 #include <stdio.h>
@@ -121,6 +122,10 @@ hotbed_status workload_input_create(
 void workload_bag_tables(double scale, workload_shape *shape);
 void workload_input_destroy(workload_input *input);
 
+/* Round the gradients to multiples of 2^-8, so that their sums are exact in any order: several ranks
+ * then train the same rows as one. */
+void workload_round_gradients(workload_input *input);
+
 /* A 64-bit mix (splitmix64's finalizer, Steele et al. 2014). */
 static inline uint64_t workload_mix(uint64_t x) {
     x ^= x >> 30;
@@ -145,7 +150,23 @@ typedef struct workload_run {
     hotbed_memory gradient; /* [tables * samples][dim] */
     hotbed_memory output;   /* the same */
     uint64_t steps;         /* number of training steps enqueued */
+    /* Sharded over ranks: the storage has the rows of `rank`, and in step s rank r trains batch
+     * s * ranks + r mod batches. [tables]; NULL: the storage has all rows. */
+    const hotbed_route *routes;
+    uint32_t ranks, rank; /* 0: as 1 */
 } workload_run;
+
+/* Whether the run's storage has the row of a key. */
+static inline bool workload_owns(const workload_run *run, uint32_t table, uint64_t key) {
+    return run->routes == NULL || hotbed_route_rank(&run->routes[table], key) == run->rank;
+}
+
+/* The key in the run's storage: a static table stores local ids. */
+static inline uint64_t workload_stored_key(const workload_run *run, uint32_t table, uint64_t key) {
+    return run->routes == NULL || run->what->kind != HOTBED_TABLE_STATIC
+               ? key
+               : hotbed_route_local(&run->routes[table], key);
+}
 
 /* The tables of a storage's options, which they must outlive. */
 typedef struct workload_tables {
@@ -303,8 +324,15 @@ void workload_oracle_destroy(workload_oracle *oracle);
 
 /* Advance the oracle to the run's step.  Compare the run's last output (of forward) with the
  * oracle's rows before that step, then the stored weights and states with the oracle's, bit for
- * bit. Errors: CORRUPT (with the first difference and its values). */
+ * bit. With several ranks the sums of a bag over ranks may round otherwise, so outputs are compared
+ * within the rounding of their terms; and the input's gradients must be rounded
+ * (workload_round_gradients()). Errors: CORRUPT (with the first difference and its values). */
 hotbed_status workload_oracle_check(workload_oracle *oracle, workload_run *run);
+
+/* Compare the output of an eval of batch `batch` with the oracle's rows, at the step of the last
+ * check, whose steps have used all batches. */
+hotbed_status workload_oracle_check_eval(
+    const workload_oracle *oracle, workload_run *run, uint64_t batch);
 
 /* The second half of workload_oracle_check(), at the step of the last check. */
 hotbed_status workload_oracle_check_rows(const workload_oracle *oracle, workload_run *run);

@@ -41,6 +41,7 @@ struct workload_oracle {
     uint32_t *occurrences; /* [batches][count] */
     float *weights;        /* [count][dim] */
     float *before;         /* weights before the last step */
+    float *sum;            /* [dim] scratch */
     float *states[2];      /* [count][state_dim] */
     uint64_t steps;        /* number of steps taken */
     double beta1_power, beta2_power;
@@ -257,57 +258,92 @@ static void update(const workload_oracle *o, uint32_t k, const float *gradient) 
     }
 }
 
-static void take_step(workload_oracle *o) {
+/* Where the sum of key k's gradients in a step of all ranks is; NULL: no batch has the key. `sum`
+ * has space for it. */
+static const float *sum_of_ranks(const workload_oracle *o, uint32_t k, uint32_t ranks, float *sum) {
+    const float *found = NULL;
+    const uint32_t dim = o->input->shape.dim;
+    for (uint32_t r = 0; r < ranks; r++) {
+        uint64_t at = (o->steps * ranks + r) % o->input->shape.batches * o->count + k;
+        if (o->occurrences[at] == 0)
+            continue;
+        const float *of_rank = o->sums + at * dim;
+        for (uint32_t e = 0; e < dim && found != NULL; e++)
+            sum[e] = found[e] + of_rank[e];
+        found = found == NULL ? of_rank : sum;
+    }
+    return found;
+}
+
+static void take_step(workload_oracle *o, uint32_t ranks) {
     uint32_t dim = o->input->shape.dim;
-    uint64_t batch = o->steps % o->input->shape.batches;
     memcpy(o->before, o->weights, (size_t)o->count * dim * sizeof *o->before);
     o->beta1_power *= o->optimizer.beta1;
     o->beta2_power *= o->optimizer.beta2;
     for (uint32_t k = 0; k < o->count; k++) {
-        uint64_t at = batch * o->count + k;
-        if (o->occurrences[at] == 0)
+        const float *sum = sum_of_ranks(o, k, ranks, o->sum);
+        if (sum == NULL)
             continue;
         o->seen[k] = true;
-        update(o, k, o->sums + at * dim);
+        update(o, k, sum);
     }
     o->steps++;
 }
 
 /* --- rows of the storage -------------------------------------------------------------------- */
 
-/* Read the rows of the followed keys: weights [count][dim], states [count][state_dim].  `insert`
- * creates missing rows. */
+/* Move n rows, which are together, to the places of the keys that the run has. */
+static void spread(
+    const workload_oracle *o, const workload_run *run, uint32_t first, uint32_t end, uint32_t n,
+    float *rows, uint32_t dim) {
+    for (uint32_t k = end; k > first; k--)
+        if (workload_owns(run, o->keys[k - 1].table, o->keys[k - 1].key))
+            memmove(
+                rows + (size_t)(k - 1) * dim, rows + (size_t)(first + --n) * dim,
+                dim * sizeof *rows);
+}
+
+/* Read the rows of the followed keys that the run has: weights [count][dim], states
+ * [count][state_dim].  `insert` creates missing rows. */
 static hotbed_status read_sample_with(
-    const workload_oracle *o, hotbed_storage *storage, bool insert, workload_row_buffers *b,
-    uint64_t *keys, float *weights, float *const states[2], hotbed_stream *stream) {
-    for (uint32_t first = 0, n; first < o->count; first += n) {
-        uint32_t table = o->keys[first].table;
-        for (n = 0; first + n < o->count && o->keys[first + n].table == table; n++)
-            keys[n] = o->keys[first + n].key;
+    const workload_oracle *o, const workload_run *run, bool insert, workload_row_buffers *b,
+    uint64_t *keys, float *weights, float *const states[2]) {
+    for (uint32_t first = 0, end; first < o->count; first = end) {
+        uint32_t n = 0, table = o->keys[first].table;
+        for (end = first; end < o->count && o->keys[end].table == table; end++)
+            if (workload_owns(run, table, o->keys[end].key))
+                keys[n++] = workload_stored_key(run, table, o->keys[end].key);
+        if (n == 0)
+            continue;
         size_t at = (size_t)first * o->form.state_dim;
         float *part[2] = {states[0] + at, states[1] + at};
         const hotbed_rows nothing = {0};
         if (insert) {
-            HOTBED_TRY(hotbed_copy(b->keys.data, keys, n * sizeof *keys, stream));
-            HOTBED_TRY(hotbed_storage_set_rows(storage, table, n, b->keys.data, &nothing, stream));
+            HOTBED_TRY(hotbed_copy(b->keys.data, keys, n * sizeof *keys, run->stream));
+            HOTBED_TRY(hotbed_storage_set_rows(
+                run->storage, table, n, b->keys.data, &nothing, run->stream));
         }
         HOTBED_TRY(workload_rows_read(
-            storage, table, n, keys, b, weights + (size_t)first * o->form.dim, part, stream));
+            run->storage, table, n, keys, b, weights + (size_t)first * o->form.dim, part,
+            run->stream));
+        spread(o, run, first, end, n, weights, o->form.dim);
+        for (uint32_t s = 0; s < o->form.states; s++)
+            spread(o, run, first, end, n, states[s], o->form.state_dim);
     }
     return HOTBED_OK;
 }
 
 static hotbed_status read_sample(
-    const workload_oracle *o, hotbed_storage *storage, bool insert, float *weights,
-    float *const states[2], hotbed_stream *stream) {
+    const workload_oracle *o, const workload_run *run, bool insert, float *weights,
+    float *const states[2]) {
     workload_row_buffers b;
-    HOTBED_TRY(workload_rows_alloc(o->a_table, o->form, stream, &b));
+    HOTBED_TRY(workload_rows_alloc(o->a_table, o->form, run->stream, &b));
     uint64_t *keys = malloc(o->a_table * sizeof *keys);
     hotbed_status status = HOTBED_OK;
     if (!keys)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "oracle: no memory for %u keys", o->a_table);
     else
-        status = read_sample_with(o, storage, insert, &b, keys, weights, states, stream);
+        status = read_sample_with(o, run, insert, &b, keys, weights, states);
     free(keys);
     workload_rows_free(&b);
     return status;
@@ -318,16 +354,16 @@ static hotbed_status read_sample(
 static hotbed_status read_initial(workload_oracle *o, hotbed_stream *stream) {
     workload_tables tables;
     hotbed_storage_options options;
-    hotbed_storage *storage = NULL;
+    workload_run run = {.what = o->what, .stream = stream};
     workload_storage_options(o->what, &o->input->shape, &tables, &options);
     for (uint32_t t = 0; t < o->input->shape.tables; t++) {
         tables.options[t].kind = HOTBED_TABLE_HASH;
         tables.options[t].capacity = (uint64_t)4 * o->a_table;
     }
     o->optimizer = options.optimizer;
-    HOTBED_TRY(hotbed_storage_create(&options, stream, &storage));
-    hotbed_status status = read_sample(o, storage, true, o->weights, o->states, stream);
-    hotbed_storage_destroy(storage);
+    HOTBED_TRY(hotbed_storage_create(&options, stream, &run.storage));
+    hotbed_status status = read_sample(o, &run, true, o->weights, o->states);
+    hotbed_storage_destroy(run.storage);
     return status;
 }
 
@@ -350,12 +386,13 @@ static hotbed_status fill_oracle(workload_oracle *o, hotbed_stream *stream) {
     o->seen = calloc(o->count, sizeof *o->seen);
     o->sums = calloc(shape->batches * row, sizeof *o->sums);
     o->occurrences = calloc((size_t)shape->batches * o->count, sizeof *o->occurrences);
-    o->weights = calloc(4 * row, sizeof *o->weights);
+    o->weights = calloc(4 * row + shape->dim, sizeof *o->weights);
     if (!o->seen || !o->sums || !o->occurrences || !o->weights)
         return hotbed_fail(HOTBED_ERR_MEMORY, "oracle: no memory for %u keys", o->count);
     o->before = o->weights + row;
     o->states[0] = o->weights + 2 * row;
     o->states[1] = o->weights + 3 * row;
+    o->sum = o->weights + 4 * row;
     HOTBED_TRY(read_initial(o, stream));
     return sum_all(o);
 }
@@ -422,47 +459,71 @@ static hotbed_status check_written(const float *output, uint64_t elements) {
     return HOTBED_OK;
 }
 
-/* Sum the rows, before the last step, of a bag's keys in order; false: a key is not followed. */
-static bool bag_before(
-    const workload_oracle *o, uint32_t table, const int64_t *keys, uint64_t n, float *sum) {
+/* Sum `rows` [count][dim] of a bag's keys in order, and their magnitudes; false: a key is not
+ * followed. */
+static bool sum_bag(
+    const workload_oracle *o, const float *rows, uint32_t table, const int64_t *keys, uint64_t n,
+    float *sum, float *magnitude) {
     const uint32_t dim = o->form.dim;
+    memset(magnitude, 0, dim * sizeof *magnitude);
     for (uint64_t i = 0; i < n; i++) {
         int32_t k = find(o, table, (uint64_t)keys[i]);
         if (k < 0)
             return false;
-        const float *row = o->before + (size_t)k * dim;
+        const float *row = rows + (size_t)k * dim;
         /* Otherwise the sum begins at zero. */
         const bool copied = i == 0 && !o->input->shape.pooled;
-        for (uint32_t e = 0; e < dim; e++)
+        for (uint32_t e = 0; e < dim; e++) {
             sum[e] = copied ? row[e] : (i == 0 ? 0.0F : sum[e]) + row[e];
+            magnitude[e] += fabsf(row[e]);
+        }
     }
     return true;
 }
 
-/* Compare every bag of the last step's batch whose keys are all followed. */
-static hotbed_status check_bags(const workload_oracle *o, const float *output, float *sum) {
+/* Several ranks: replace each element of `want` by the output's if that is within the rounding of a
+ * sum of n terms. */
+static void accept_rounding(
+    const float *got, const float *magnitude, uint64_t n, uint32_t dim, float *want) {
+    for (uint32_t e = 0; e < dim; e++)
+        if (fabsf(got[e] - want[e]) <= (float)n * 0x1p-23F * magnitude[e])
+            want[e] = got[e];
+}
+
+/* Compare every bag of a batch whose keys are all followed. */
+static hotbed_status check_bags(
+    const workload_oracle *o, const workload_run *run, const char *what, const float *rows,
+    uint64_t batch, const float *output, float *sum) {
     const workload_shape *shape = &o->input->shape;
-    const int64_t *keys =
-        o->input->keys + (o->steps - 1) % shape->batches * workload_keys_a_step(shape);
+    const int64_t *keys = o->input->keys + batch % shape->batches * workload_keys_a_step(shape);
     for (uint64_t b = 0; b < workload_bags_a_step(shape); b++) {
         uint32_t table = (uint32_t)(b / shape->samples);
         const int64_t *bag = keys + o->input->offsets[b];
-        if (bag_before(o, table, bag, workload_bag(shape, table), sum))
-            HOTBED_TRY(compare(
-                "output", table, (uint64_t)bag[0], output + workload_element(shape, b), sum,
-                shape->dim));
+        const float *got = output + workload_element(shape, b);
+        const uint32_t n = workload_bag(shape, table);
+        if (!sum_bag(o, rows, table, bag, n, sum, sum + shape->dim))
+            continue;
+        if (run->ranks > 1)
+            accept_rounding(got, sum + shape->dim, n, shape->dim, sum);
+        HOTBED_TRY(compare(what, table, (uint64_t)bag[0], got, sum, shape->dim));
     }
     return HOTBED_OK;
 }
 
-static hotbed_status check_output(const workload_oracle *o, const float *output) {
+static hotbed_status check_output(
+    const workload_oracle *o, workload_run *run, const char *what, const float *rows,
+    uint64_t batch) {
     const workload_shape *shape = &o->input->shape;
-    HOTBED_TRY(check_written(output, workload_bags_a_step(shape) * shape->dim));
-    float *sum = malloc(shape->dim * sizeof *sum);
+    float *output = NULL;
+    HOTBED_TRY(workload_read_output(run, &output));
+    hotbed_status status = check_written(output, workload_bags_a_step(shape) * shape->dim);
+    float *sum = malloc(2 * shape->dim * sizeof *sum);
     if (!sum)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "check: no memory for a row");
-    hotbed_status status = check_bags(o, output, sum);
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "check: no memory for a row");
+    if (status == HOTBED_OK)
+        status = check_bags(o, run, what, rows, batch, output, sum);
     free(sum);
+    free(output);
     return status;
 }
 
@@ -471,12 +532,12 @@ static hotbed_status check_rows(
     static const char *const names[2] = {"state 0", "state 1"};
     uint32_t dim = o->form.dim;
     uint32_t state_dim = o->form.state_dim;
-    HOTBED_TRY(read_sample(o, run->storage, false, weights, states, run->stream));
+    HOTBED_TRY(read_sample(o, run, false, weights, states));
     for (uint32_t k = 0; k < o->count; k++) {
-        if (!o->seen[k])
+        const sampled *key = &o->keys[k];
+        if (!o->seen[k] || !workload_owns(run, key->table, key->key))
             continue;
         size_t at = (size_t)k * dim;
-        const sampled *key = &o->keys[k];
         HOTBED_TRY(compare("weight", key->table, key->key, weights + at, o->weights + at, dim));
         at = (size_t)k * state_dim;
         for (uint32_t s = 0; s < o->form.states; s++)
@@ -487,13 +548,17 @@ static hotbed_status check_rows(
 }
 
 hotbed_status workload_oracle_check(workload_oracle *oracle, workload_run *run) {
+    const uint32_t ranks = run->ranks > 0 ? run->ranks : 1;
     while (oracle->steps < run->steps)
-        take_step(oracle);
-    float *output = NULL;
-    HOTBED_TRY(workload_read_output(run, &output));
-    hotbed_status status = check_output(oracle, output);
-    free(output);
-    return status == HOTBED_OK ? workload_oracle_check_rows(oracle, run) : status;
+        take_step(oracle, ranks);
+    HOTBED_TRY(check_output(
+        oracle, run, "output", oracle->before, (oracle->steps - 1) * ranks + run->rank));
+    return workload_oracle_check_rows(oracle, run);
+}
+
+hotbed_status workload_oracle_check_eval(
+    const workload_oracle *oracle, workload_run *run, uint64_t batch) {
+    return check_output(oracle, run, "eval output", oracle->weights, batch);
 }
 
 hotbed_status workload_oracle_check_rows(const workload_oracle *oracle, workload_run *run) {

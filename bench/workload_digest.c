@@ -29,7 +29,8 @@ typedef struct digest_buffers {
     workload_row_buffers rows;
     hotbed_stream *host; /* its threads compute the hashes */
     uint64_t *keys;
-    float *weights; /* [CHUNK][dim] */
+    uint64_t *stored; /* [CHUNK] keys in the storage */
+    float *weights;   /* [CHUNK][dim] */
     float *states[2];
 } digest_buffers;
 
@@ -63,8 +64,10 @@ static void hash_body(const void *args, uint64_t begin, uint64_t end) {
 static hotbed_status digest_chunk(
     workload_run *run, uint32_t table, const uint64_t *keys, uint64_t n, digest_buffers *buffers,
     workload_digest *out) {
+    for (uint64_t i = 0; i < n; i++)
+        buffers->stored[i] = workload_stored_key(run, table, keys[i]);
     HOTBED_TRY(workload_rows_read(
-        run->storage, table, n, keys, &buffers->rows, buffers->weights, buffers->states,
+        run->storage, table, n, buffers->stored, &buffers->rows, buffers->weights, buffers->states,
         run->stream));
     const hash_args args = {buffers, keys, buffers->rows.form, table, out->table};
     HOTBED_TRY(hotbed_host_launch(buffers->host, n, 1024, hash_body, &args, sizeof args));
@@ -72,17 +75,19 @@ static hotbed_status digest_chunk(
     return hotbed_stream_sync(buffers->host);
 }
 
-/* The distinct keys of table t in all batches that the run has trained on, in any order. */
+/* The distinct keys of table t in all batches that the run has trained on, and of its rank, in any
+ * order. */
 static hotbed_status keys_of_input(
     const workload_run *run, uint32_t t, uint64_t *keys, uint64_t *n) {
     const workload_shape *shape = &run->input->shape;
+    const uint64_t steps = run->steps * (run->ranks > 0 ? run->ranks : 1);
     uint8_t *seen = calloc(shape->table_rows[t], 1);
     if (!seen)
         return hotbed_fail(HOTBED_ERR_MEMORY, "digest: no memory");
-    for (uint64_t b = 0; b < shape->batches && b < run->steps; b++) {
+    for (uint64_t b = 0; b < shape->batches && b < steps; b++) {
         const int64_t *of = run->input->keys + b * workload_keys_a_step(shape);
         for (uint64_t i = workload_first_key(shape, t); i < workload_first_key(shape, t + 1); i++) {
-            if (!seen[of[i]])
+            if (!seen[of[i]] && workload_owns(run, t, (uint64_t)of[i]))
                 keys[(*n)++] = (uint64_t)of[i];
             seen[of[i]] = 1;
         }
@@ -123,10 +128,11 @@ hotbed_status workload_run_digest(workload_run *run, workload_digest *out) {
     const workload_shape *shape = &run->input->shape;
     size_t chunk = (size_t)CHUNK * shape->dim;
     digest_buffers buffers = {.keys = malloc(shape->rows * sizeof(uint64_t))};
+    buffers.stored = malloc(CHUNK * sizeof *buffers.stored);
     buffers.weights = malloc(3 * chunk * sizeof(float));
     *out = (workload_digest){0};
     hotbed_status status = HOTBED_OK;
-    if (!buffers.keys || !buffers.weights)
+    if (!buffers.keys || !buffers.stored || !buffers.weights)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "digest: no memory");
     else
         status = hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &buffers.host);
@@ -142,6 +148,7 @@ hotbed_status workload_run_digest(workload_run *run, workload_digest *out) {
     }
     hotbed_stream_destroy(buffers.host);
     free(buffers.keys);
+    free(buffers.stored);
     free(buffers.weights);
     return status == HOTBED_OK ? digest_output(run, out) : status;
 }

@@ -302,6 +302,12 @@ hotbed_status workload_input_for(const workload *what, double scale, workload_in
     return workload_input_create(&shape, what->stream, workload_exponent, input);
 }
 
+void workload_round_gradients(workload_input *input) {
+    uint64_t elements = workload_bags_a_step(&input->shape) * input->shape.dim;
+    for (uint64_t i = 0; i < elements; i++)
+        input->gradient[i] = rintf(input->gradient[i] * 0x1p8F) * 0x1p-8F;
+}
+
 void workload_input_destroy(workload_input *input) {
     free(input->keys);
     free(input->offsets);

@@ -28,26 +28,15 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+from test import CTEST, PRESETS  # noqa: E402
+
 WORK = ROOT / "build/mutations"
 TREE = WORK / "tree"
 BUILDS = ("host", "host-asan", "host-tsan")
 LEAST = 60  # patches
 # What `./run test` leaves out of each build.
-SHORT = {
-    "host": [],
-    "host-asan": [
-        "-LE",
-        "once|compiler",
-        "-E",
-        r"^test_storage_(init|unique|accumulate|optimizer)\.[a-z]+\.host$|\.(mpi[24]|tcp2)$|^comm_death\.[a-z]+$",
-    ],
-    "host-tsan": [
-        "-LE",
-        "once|compiler|serial",
-        "-E",
-        r"\.(hash|([a-z]+_)?pinned)\.host$|^test_storage_(init|unique|accumulate|optimizer)\.[a-z]+\.host$|\.tcp2$",
-    ],
-}
+SHORT = {preset: CTEST[name] for name, preset in PRESETS.items()}
 PROGRAMS = {  # of entries that are not named after their program
     "train_programs": ["hotbed-train", "hotbed-datagen"],
     "demo": ["hotbed-train", "hotbed-datagen"],

@@ -1,5 +1,5 @@
 /* base/host_memory.c - host memory: pageable, or mapped from an unnamed file. */
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS, madvise */
+#define _GNU_SOURCE /* NOLINT(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): mkostemp() */
 #include "base/backend.h"
 
 #include <errno.h>
@@ -69,7 +69,7 @@ static int open_unnamed(const char *directory) {
         errno = ENAMETOOLONG;
         return -1;
     }
-    int file = mkstemp(path);
+    int file = mkostemp(path, O_CLOEXEC);
     if (file >= 0)
         unlink(path);
     return file;

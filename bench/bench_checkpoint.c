@@ -123,8 +123,8 @@ static void end(fixture *f) {
 /* --- the disk by itself ----------------------------------------------------------------------- */
 
 static int open_direct(const char *path, int flags) {
-    int file = open(path, flags | O_DIRECT, 0600);
-    return file < 0 && errno == EINVAL ? open(path, flags, 0600) : file;
+    int file = open(path, flags | O_DIRECT | O_CLOEXEC, 0600);
+    return file < 0 && errno == EINVAL ? open(path, flags | O_CLOEXEC, 0600) : file;
 }
 
 /* Write or read the bytes of all rows, one block at a time. False if the disk fails. */
@@ -171,7 +171,7 @@ static void processor_time(double *busy, double *all) {
     enum { KINDS = 8, IDLE = 3, WAITING = 4 };
     unsigned long long ticks[KINDS] = {0};
     char line[256] = "";
-    FILE *file = fopen("/proc/stat", "r");
+    FILE *file = fopen("/proc/stat", "re");
     if (file != NULL) {
         if (fgets(line, sizeof line, file) == NULL)
             line[0] = '\0';
@@ -273,7 +273,7 @@ static void drop_pages(const char *path) {
     if (d == NULL)
         return;
     for (const struct dirent *entry = readdir(d); entry != NULL; entry = readdir(d)) {
-        int file = openat(dirfd(d), entry->d_name, O_RDONLY);
+        int file = openat(dirfd(d), entry->d_name, O_RDONLY | O_CLOEXEC);
         if (file < 0)
             continue;
         (void)posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);

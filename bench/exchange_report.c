@@ -257,7 +257,7 @@ static void write_result(FILE *to, const exchange_program *p, const exchange_res
 
 hotbed_status exchange_write_json(const exchange_program *p) {
     const workload_machine *m = &p->machine;
-    FILE *to = fopen(p->json, "w");
+    FILE *to = fopen(p->json, "we");
     if (to == NULL)
         return hotbed_fail(HOTBED_ERR_IO, "%s: %s", p->json, strerror(errno));
     (void)fprintf(to, "{\n  \"format\": \"hotbed-exchange 1\",\n");

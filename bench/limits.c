@@ -140,7 +140,7 @@ hotbed_status bench_run_layer(const bench_layer *layer, hotbed_stream *stream) {
 static void host_name(char *device, size_t bytes) {
     char line[256];
     char name[96] = "unknown processor";
-    FILE *file = fopen("/proc/cpuinfo", "r");
+    FILE *file = fopen("/proc/cpuinfo", "re");
     while (file && fgets(line, sizeof line, file)) {
         char *colon = strchr(line, ':');
         if (strncmp(line, "model name", 10) == 0 && colon) {

@@ -235,7 +235,7 @@ hotbed_status bench_gather_cuda(
  * that the driver supports. */
 static bool driver_version(char *driver, size_t bytes) {
     char line[512];
-    FILE *file = fopen("/proc/driver/nvidia/version", "r");
+    FILE *file = fopen("/proc/driver/nvidia/version", "re");
     if (!file)
         return false;
     bool read = fgets(line, sizeof line, file) != NULL;

@@ -398,7 +398,7 @@ static void write_result(FILE *to, const program *p, uint32_t i) {
 
 static hotbed_status write_json(const program *p) {
     const workload_machine *m = &p->machine;
-    FILE *to = fopen(p->json, "w");
+    FILE *to = fopen(p->json, "we");
     if (to == NULL)
         return hotbed_fail(HOTBED_ERR_IO, "%s: %s", p->json, strerror(errno));
     (void)fprintf(

@@ -238,7 +238,7 @@ static void write_rounds(FILE *to, const char *name, const double *seconds, uint
 }
 
 static hotbed_status write_json(const program *p, const figures *f) {
-    FILE *to = fopen(p->json, "w");
+    FILE *to = fopen(p->json, "we");
     if (to == NULL)
         return hotbed_fail(HOTBED_ERR_IO, "%s cannot be written", p->json);
     (void)fprintf(

@@ -190,7 +190,7 @@ static void write_result(
 
 hotbed_status workload_json_open(
     const char *path, const char *format, const workload_machine *machine, FILE **out) {
-    FILE *to = fopen(path, "w");
+    FILE *to = fopen(path, "we");
     if (!to)
         return hotbed_fail(HOTBED_ERR_IO, "%s: %s", path, strerror(errno));
     (void)fprintf(to, "{\n");

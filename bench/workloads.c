@@ -148,7 +148,7 @@ static bool parse(int argc, char **argv, workload_program *p) {
 }
 
 static hotbed_status run_program(workload_program *p) {
-    FILE *json = p->json ? fopen(p->json, "a")
+    FILE *json = p->json ? fopen(p->json, "ae")
                          : NULL; /* opened before the run, so that an error is found early */
     if (p->json && !json)
         return hotbed_fail(HOTBED_ERR_IO, "%s: %s", p->json, strerror(errno));

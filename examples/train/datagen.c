@@ -283,7 +283,7 @@ static bool write_rows(
 }
 
 static bool write_json(const settings *s, const summary *sum) {
-    FILE *file = fopen(s->json, "w");
+    FILE *file = fopen(s->json, "we");
     if (file == NULL)
         return false;
     fprintf(
@@ -309,7 +309,7 @@ int main(int argc, char **argv) {
     hotbed_plant_init(&plant, &s.plant);
     float *logits = malloc(s.rows * sizeof *logits + 1);
     uint8_t *labels = malloc(s.rows + 1);
-    FILE *file = s.output == NULL ? stdout : fopen(s.output, "wb");
+    FILE *file = s.output == NULL ? stdout : fopen(s.output, "wbe");
     code = EXIT_FAILURE;
     if (logits == NULL || labels == NULL)
         fail(code, "no memory for %llu rows", (unsigned long long)s.rows);

@@ -115,7 +115,7 @@ bool hotbed_run_report(hotbed_run *t, const char *path) {
         return false;
     if (t->rank > 0)
         return true;
-    FILE *file = fopen(path, "w");
+    FILE *file = fopen(path, "we");
     if (file == NULL)
         return hotbed_run_fail(t, "%s: %s", path, strerror(errno));
     fputs("{\n  \"data\": ", file);

@@ -50,7 +50,7 @@ static bool check_input(hotbed_run *t, const char *option, const char *path) {
 }
 
 static bool check_output(hotbed_run *t, const char *option, const char *path) {
-    FILE *file = path == NULL ? NULL : fopen(path, "a");
+    FILE *file = path == NULL ? NULL : fopen(path, "ae");
     if (path == NULL || (file != NULL && fclose(file) == 0))
         return true;
     return hotbed_run_fail(t, "%s %s: cannot write: %s", option, path, strerror(errno));

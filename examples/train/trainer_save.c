@@ -282,7 +282,7 @@ static bool is_incomplete(const char *path) {
     if (stat(path, &directory) != 0)
         return false;
     snprintf(name, sizeof name, "%s/MANIFEST", path);
-    FILE *file = fopen(name, "r");
+    FILE *file = fopen(name, "re");
     if (file == NULL)
         return errno == ENOENT;
     while (world == 0 && fgets(line, sizeof line, file) != NULL)

@@ -2,6 +2,7 @@
  * version. */
 #define _POSIX_C_SOURCE 200809L /* strerror_r() */
 #include "base/error.h"
+#include "base/text.h"
 #include "hotbed/version.h"
 
 #include <stdarg.h>
@@ -50,13 +51,14 @@ hotbed_status(hotbed_fail)(hotbed_status status, const char *format, ...) {
     char text[TEXT_BYTES];
     va_list args;
     va_start(args, format);
-    int length = vsnprintf(text, sizeof text, format, args);
+    int length = hotbed_vformat(text, sizeof text, format, args);
     va_end(args);
     size_t bytes = length < 0 ? 0 : (size_t)length;
     if (bytes >= sizeof text)
         bytes = sizeof text - 1;
     memcpy(last_error, text, bytes);
     last_error[bytes] = '\0';
+    hotbed_escape(last_error, sizeof last_error); /* texts have names that came from outside */
     error_count++;
     return status;
 }

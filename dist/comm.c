@@ -6,6 +6,7 @@
 #include "base/monotonic.h"
 #include "base/options.h"
 #include "base/stream.h"
+#include "base/text.h"
 #include "storage/hash_core.h"
 
 #include <assert.h>
@@ -173,8 +174,9 @@ bool hotbed_comm_record_fault(
     if (!hotbed_comm_has_failed(comm)) {
         va_list args;
         va_start(args, format);
-        (void)vsnprintf(comm->fault.text, sizeof comm->fault.text, format, args);
+        (void)hotbed_vformat(comm->fault.text, sizeof comm->fault.text, format, args);
         va_end(args);
+        hotbed_escape(comm->fault.text, sizeof comm->fault.text);
         comm->fault.reason = reason;
         comm->fault.rank = rank;
         comm->fault.operation = operation;

@@ -6,12 +6,12 @@
  * creation failed, its text is the error. */
 #include "dist/sharded.h"
 
+#include "base/text.h"
 #include "dist/comm.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 /* --- the options as a text -------------------------------------------------------------------- */
 
@@ -38,7 +38,7 @@ __attribute__((format(printf, 5, 6))) static void put(
     w->length++;
     at = rest_of(w, &left);
     va_start(args, format);
-    w->length += (size_t)vsnprintf(at, left, format, args);
+    w->length += (size_t)hotbed_vformat(at, left, format, args);
     va_end(args);
     w->length++;
 }
@@ -67,8 +67,8 @@ static int digits_of(float value) {
     char text[32];
     int digits = 6;
     while (digits < 9) {
-        (void)snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value)
+        (void)hotbed_format(text, sizeof text, "%.*g", digits, (double)value);
+        if ((float)hotbed_parse_number(text, NULL) == value)
             break;
         digits++;
     }

@@ -2,6 +2,7 @@
 #include "dist/sharded.h"
 
 #include "base/options.h"
+#include "base/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -73,7 +74,7 @@ __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *for
     va_list args;
     va_start(args, format);
     size_t left = w->length < w->capacity ? w->capacity - w->length : 0;
-    int n = vsnprintf(left > 0 ? w->text + w->length : NULL, left, format, args);
+    int n = hotbed_vformat(left > 0 ? w->text + w->length : NULL, left, format, args);
     va_end(args);
     w->length += n > 0 ? (size_t)n : 0;
 }

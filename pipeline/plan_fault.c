@@ -2,6 +2,7 @@
 #include "pipeline/program.h"
 
 #include "base/error.h"
+#include "base/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -48,7 +49,7 @@ hotbed_status hotbed_pipeline_plan_fail(
     va_list values;
     report->fault = fault;
     va_start(values, format);
-    (void)vsnprintf(report->text, sizeof report->text, format, values);
+    (void)hotbed_vformat(report->text, sizeof report->text, format, values);
     va_end(values);
     return hotbed_fail(
         HOTBED_ERR_ARGUMENT, "%s: %s", hotbed_pipeline_plan_fault_name(fault), report->text);

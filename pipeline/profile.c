@@ -6,6 +6,7 @@
 
 #include "base/monotonic.h"
 #include "base/options.h"
+#include "base/text.h"
 #include "pipeline/engine.h"
 
 #include <stdio.h>
@@ -225,7 +226,7 @@ hotbed_status hotbed_profile_print(
             .name = "iteration", .exposed = profile->baseline, .alone = profile->baseline};
         const hotbed_profile_task *task = s < profile->num_tasks ? &profile->tasks[s] : &all;
         size_t left = used < capacity ? capacity - used : 0;
-        used += (size_t)snprintf(
+        used += (size_t)hotbed_format(
             left == 0 ? NULL : text + used, left, "%-32s %12.1f %7.1f%% %12.1f\n", task->name,
             1e6 * task->exposed,
             profile->baseline > 0.0 ? 100.0 * task->exposed / profile->baseline : 0.0,

@@ -1,4 +1,5 @@
 /* pipeline/shortcut.c - choose which tasks are replayed instead of run. */
+#include "base/text.h"
 #include "pipeline/capture.h"
 #include "pipeline/engine.h"
 
@@ -51,7 +52,7 @@ void hotbed_pipeline_refuse(hotbed_pipeline *pipeline, uint32_t step, const char
     va_list args;
     va_start(args, format);
     refused_step->always = true;
-    (void)vsnprintf(refused_step->why, sizeof refused_step->why, format, args);
+    (void)hotbed_vformat(refused_step->why, sizeof refused_step->why, format, args);
     va_end(args);
 }
 

@@ -1,6 +1,7 @@
 /* pipeline/timeline.c - write the logs of pipelines as a trace and as a picture. */
 #include "hotbed/profile.h"
 
+#include "base/text.h"
 #include "pipeline/engine.h"
 
 #include <errno.h>
@@ -19,7 +20,7 @@ __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *for
     char text[1024];
     va_list values;
     va_start(values, format);
-    int length = vsnprintf(text, sizeof text, format, values);
+    int length = hotbed_vformat(text, sizeof text, format, values);
     va_end(values);
     size_t bytes = length < 0 ? 0 : (size_t)length;
     bytes = bytes < sizeof text ? bytes : sizeof text - 1; /* longest line */
@@ -29,7 +30,7 @@ __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *for
 }
 
 static hotbed_status open_file(const char *path, writer *w) {
-    *w = (writer){.file = fopen(path, "wb"), .path = path};
+    *w = (writer){.file = fopen(path, "wbe"), .path = path};
     char reason[HOTBED_REASON_BYTES];
     if (w->file == NULL)
         return hotbed_fail(

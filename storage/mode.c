@@ -1,6 +1,7 @@
 /* storage/mode.c - chooses the mode of a storage and the size of its upper tiers. */
 #include "storage/storage.h"
 
+#include "base/text.h"
 #include "storage/index_range.h"
 
 #include <stdio.h>
@@ -34,7 +35,7 @@ static const char *bytes_text(char text[32], uint64_t bytes) {
         value /= 1000.0;
         unit++;
     }
-    (void)snprintf(text, 32, unit == 0 ? "%.0f %s" : "%.3g %s", value, units[unit]);
+    (void)hotbed_format(text, 32, unit == 0 ? "%.0f %s" : "%.3g %s", value, units[unit]);
     return text;
 }
 

@@ -96,6 +96,32 @@ files base storage dist pipeline checkpoint | grep -vE '^(base/error\.c|checkpoi
         }' "$f"
 done >>"$out"
 
+# Numbers with a fraction have a decimal point in every locale: only base/text.c formats and parses them. The programs
+# never call setlocale().
+files base storage dist pipeline checkpoint | grep -vE '^(base/text\.c|checkpoint/tool)' | while read -r f; do
+    grep -HnE '(^|[^_a-zA-Z])(vsnprintf|vfprintf|strto(d|f|ld)|atof|sscanf)[[:space:]]*\(' "$f" |
+        sed 's/$/  (hotbed_vformat() and hotbed_parse_number() of base\/text.h)/'
+    awk -v RS=';' -v file="$f" '
+        { at = line + 1; line += gsub(/\n/, " ") }
+        /[^_a-z]snprintf *\(.*%[-+ #0-9.*]*[aefgAEFG]/ {
+            print file ":" at ": a number with a fraction: hotbed_format() of base/text.h"
+        }' "$f"
+done >>"$out"
+files include base storage dist pipeline checkpoint examples bench | while read -r f; do
+    grep -HnE '(^|[^_a-zA-Z])(setlocale)[[:space:]]*\(' "$f" | sed 's/$/  (changes numbers in text)/'
+done >>"$out"
+
+# No descriptor outlives an exec of another thread: all are opened with O_CLOEXEC.
+files base storage dist pipeline checkpoint examples bench | while read -r f; do
+    grep -HnE '(^|[^_a-zA-Z>.])(creat|dup|dup2|pipe|mkstemp|memfd_create|epoll_create|eventfd|popen|system|tmpfile)[[:space:]]*\(' "$f" |
+        sed 's/$/  (a form with O_CLOEXEC)/'
+    awk -v RS=';' -v file="$f" '
+        { at = line + 1; line += gsub(/\n/, " ") }
+        /[^_a-zA-Z>.]fopen *\([^)]*"[rwa]b?\+?"/ { print file ":" at ": fopen() without \"e\"" }
+        /[^_a-zA-Z>.]open(at)? *\([^)]*O_[A-Z]+/ && !/O_CLOEXEC/ { print file ":" at ": open() without O_CLOEXEC" }
+' "$f"
+done >>"$out"
+
 # The first line of a file has its path and its purpose.
 files include base storage dist pipeline checkpoint tests bench examples | while read -r f; do
     head -n 1 "$f" | grep -qF "/* ${f#include/} - " || echo "$f:1: the first line is not \"/* ${f#include/} - purpose\""

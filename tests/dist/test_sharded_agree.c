@@ -2,6 +2,7 @@
  * collections differ. */
 #include "dist/sharded.h"
 #include "tests/dist/sharded_fixture.h"
+#include "tests/support/comma.h"
 #include "tests/support/fault.h"
 
 #include <pthread.h>
@@ -266,6 +267,31 @@ static void contexts_have_the_same_collections_on_all_ranks(hotbed_backend backe
     run_worlds(contexts_body);
 }
 
+/* --- locales that differ ---------------------------------------------------------------------- */
+
+/* The last rank's program has a decimal comma. */
+static void comma_body(world_rank *me) {
+    setup s;
+    describe(&s);
+    s.storage.optimizer.learning_rate = 0.1F;
+    s.tables[0].initializer.kind = HOTBED_INIT_NORMAL;
+    s.tables[0].initializer.std = 0.25F;
+    if (me->rank == me->size - 1)
+        CHECK(comma_begin() == NULL);
+    CHECK_OK(create(&s, me));
+    if (me->rank == me->size - 1)
+        comma_end();
+}
+
+static void a_decimal_comma_is_no_difference(hotbed_backend backend) {
+    (void)backend;
+    const char *missing = comma_begin();
+    if (missing != NULL)
+        SKIP(missing);
+    comma_end();
+    run_worlds(comma_body);
+}
+
 /* --- allocations fail ------------------------------------------------------------------------- */
 
 /* Both ranks create, and one allocation of the process fails. */
@@ -322,6 +348,7 @@ const hotbed_test hotbed_tests[] = {
     {"options_of_one_rank_are_not_compared", options_of_one_rank_are_not_compared},
     {"contexts_have_the_same_collections_on_all_ranks",
      contexts_have_the_same_collections_on_all_ranks},
+    {"a_decimal_comma_is_no_difference", a_decimal_comma_is_no_difference},
     {"no_rank_waits_for_one_without_memory", no_rank_waits_for_one_without_memory},
     {NULL, NULL},
 };

@@ -2,6 +2,7 @@
  * a rectangle for every task. */
 #include "hotbed/profile.h"
 #include "tests/pipeline/example.h"
+#include "tests/support/comma.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -164,6 +165,35 @@ static void a_picture_has_a_box_for_every_task(hotbed_backend backend) {
     }
 }
 
+/* Times and coordinates have decimal points where the program's locale has a comma. */
+static void a_timeline_has_decimal_points(hotbed_backend backend) {
+    example s;
+    char json[512], svg[512];
+    (void)snprintf(json, sizeof json, "%s/comma.json", hotbed_test_directory());
+    (void)snprintf(svg, sizeof svg, "%s/comma.svg", hotbed_test_directory());
+    const char *missing = comma_begin();
+    if (missing != NULL)
+        SKIP(missing);
+    example_open(&s, backend);
+    hotbed_train *train = train_of(&s, "prefetch", true, 0);
+    hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
+    CHECK_OK(hotbed_timeline_write_trace(1, &pipeline, json));
+    CHECK_OK(hotbed_timeline_write_picture(1, &pipeline, 0, svg));
+    hotbed_train_destroy(train);
+    example_close(&s);
+    comma_end();
+    char *text = read_file(json);
+    CHECK_STRING(skip_space(read_value(text)), "");
+    free(text);
+    text = read_file(svg);
+    check_xml(text);
+    for (const char *at = text; (at = strstr(at, "<rect x=\"")) != NULL; at++) {
+        const char *number = at + strlen("<rect x=\"");
+        CHECK_EQ(number[strspn(number, "0123456789.")], '"');
+    }
+    free(text);
+}
+
 static void ranks_share_a_file(hotbed_backend backend) {
     example s;
     char path[512];
@@ -220,6 +250,7 @@ static void write_errors_are_returned(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"a_trace_is_json_with_every_task", a_trace_is_json_with_every_task},
     {"a_picture_has_a_box_for_every_task", a_picture_has_a_box_for_every_task},
+    {"a_timeline_has_decimal_points", a_timeline_has_decimal_points},
     {"ranks_share_a_file", ranks_share_a_file},
     {"write_errors_are_returned", write_errors_are_returned},
     {NULL, NULL},

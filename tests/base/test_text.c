@@ -1,0 +1,65 @@
+/* tests/base/test_text.c - text in a locale with a decimal comma, and control characters. */
+#include "base/text.h"
+
+#include "base/error.h"
+#include "tests/support/comma.h"
+#include "tests/support/harness.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void numbers_have_a_point_in_every_locale(hotbed_backend backend) {
+    (void)backend;
+    const char *missing = comma_begin();
+    if (missing != NULL)
+        SKIP(missing);
+    char text[64], *end;
+    CHECK_EQ(hotbed_format(text, sizeof text, "%g %.2f %s", 0.25, 1e3, "x"), 14);
+    CHECK_STRING(text, "0.25 1000.00 x");
+    CHECK(hotbed_parse_number("0.25,1", &end) == 0.25);
+    CHECK_STRING(end, ",1");
+    CHECK_STATUS(hotbed_fail(HOTBED_ERR_ARGUMENT, "rate %g", 0.5), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "rate 0.5");
+    (void)snprintf(text, sizeof text, "%g", 0.5); /* the caller's locale is as before */
+    CHECK_STRING(text, "0,5");
+    comma_end();
+}
+
+static void control_characters_are_escaped(hotbed_backend backend) {
+    (void)backend;
+    static const char *const cases[][2] = {
+        {"", ""},
+        {"user 7", "user 7"},
+        {"a\nb", "a\\x0ab"},
+        {"\x1b[2J\x7f\r", "\\x1b[2J\\x7f\\x0d"},
+        {"gr\xc3\xbc\xc3\x9f", "gr\xc3\xbc\xc3\x9f"}, /* UTF-8 */
+        {"\xc2\x9b"
+         "31m",
+         "\\x9b31m"}, /* U+009B begins a sequence as ESC [ does */
+        {"\xc2\xa0\xc2", "\xc2\xa0\xc2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[64];
+        (void)snprintf(text, sizeof text, "%s", cases[i][0]);
+        hotbed_escape(text, sizeof text);
+        CHECK_STRING(text, cases[i][1]);
+    }
+    /* At each capacity the text is a beginning of the whole one, without a part of an escape. */
+    for (size_t capacity = 4; capacity < 16; capacity++) {
+        char text[16] = "a\nb\n", *longer = "a\\x0ab\\x0a";
+        CHECK(capacity > strlen(text) || capacity == 4);
+        text[capacity - 1] = '\0';
+        hotbed_escape(text, capacity);
+        CHECK(strlen(text) < capacity);
+        CHECK(strncmp(text, longer, strlen(text)) == 0);
+        CHECK(text[0] == 'a' && strchr(text, '\n') == NULL);
+    }
+    (void)hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s", "a\x1b[2Jb");
+    CHECK_STRING(hotbed_last_error(), "table a\\x1b[2Jb");
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"numbers_have_a_point_in_every_locale", numbers_have_a_point_in_every_locale},
+    {"control_characters_are_escaped", control_characters_are_escaped},
+    {NULL, NULL},
+};

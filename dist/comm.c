@@ -277,15 +277,15 @@ hotbed_status hotbed_comm_log_read(
 
 /* --- batches on host streams ---------------------------------------------------------------- */
 
-/* Wait until all batches with earlier tickets have run; ticket 0, of a recorded batch, does not
+/* Wait until all batches with earlier turns have run; turn 0, of a recorded batch, does not
  * wait. False if the communicator failed.
  *
  * There is no deadline here. An earlier batch may be on a stream that is busy with other work for
  * any length of time; the batch has its own deadline once it runs. Two batches cannot wait for each
- * other: a batch waits only for tickets and events that existed before it was enqueued. */
-static bool take_turn(hotbed_comm *comm, uint64_t ticket) {
+ * other: a batch waits only for turns and events that existed before it was enqueued. */
+static bool take_turn(hotbed_comm *comm, uint64_t turn) {
     pthread_mutex_lock(&comm->lock);
-    while (ticket != 0 && comm->served + 1 != ticket && !hotbed_comm_has_failed(comm)) {
+    while (turn != 0 && comm->served + 1 != turn && !hotbed_comm_has_failed(comm)) {
         if (comm->ops->poll == NULL) {
             (void)pthread_cond_wait(&comm->turn, &comm->lock);
             continue;
@@ -300,34 +300,34 @@ static bool take_turn(hotbed_comm *comm, uint64_t ticket) {
     return !hotbed_comm_has_failed(comm);
 }
 
-static void end_turn(hotbed_comm *comm, uint64_t ticket) {
-    if (ticket == 0)
+static void end_turn(hotbed_comm *comm, uint64_t turn) {
+    if (turn == 0)
         return;
     pthread_mutex_lock(&comm->lock);
-    if (comm->served < ticket) /* after a failure, a later ticket may already have been served */
-        comm->served = ticket;
+    if (comm->served < turn) /* after a failure, a later turn may already have been served */
+        comm->served = turn;
     pthread_cond_broadcast(&comm->turn);
     pthread_mutex_unlock(&comm->lock);
 }
 
-static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch, uint64_t ticket) {
-    bool well = take_turn(comm, ticket);
+static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch, uint64_t turn) {
+    bool well = take_turn(comm, turn);
     if (well) {
         comm->runs++;
         well = comm->ops->run(comm, batch);
     }
-    end_turn(comm, ticket);
+    end_turn(comm, turn);
     return well;
 }
 
 bool hotbed_comm_run_now(hotbed_comm *comm, const hotbed_comm_batch *batch) {
-    return run(comm, batch, ++comm->tickets);
+    return run(comm, batch, ++comm->turns);
 }
 
 typedef struct batch_args {
     hotbed_comm *comm;
     hotbed_fault *fault;
-    uint64_t ticket;
+    uint64_t turn;
     hotbed_comm_batch batch;
 } batch_args;
 static_assert(
@@ -337,7 +337,7 @@ static void run_batch(const void *args, uint64_t begin, uint64_t end) {
     const batch_args *a = args;
     (void)begin;
     (void)end;
-    if (run(a->comm, &a->batch, a->ticket))
+    if (run(a->comm, &a->batch, a->turn))
         return;
     const hotbed_comm_fault *fault = &a->comm->fault;
     hotbed_fault_latch(
@@ -352,12 +352,12 @@ hotbed_status hotbed_comm_enqueue(
     batch_args args = {
         .comm = comm,
         .fault = hotbed_stream_faults(stream),
-        .ticket = hotbed_stream_recording(stream) ? 0 : comm->tickets + 1,
+        .turn = hotbed_stream_recording(stream) ? 0 : comm->turns + 1,
         .batch = *batch,
     };
     HOTBED_TRY(hotbed_host_launch(stream, 1, 0, run_batch, &args, sizeof args));
-    if (args.ticket != 0)
-        comm->tickets = args.ticket;
+    if (args.turn != 0)
+        comm->turns = args.turn;
     return HOTBED_OK;
 }
 

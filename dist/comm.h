@@ -120,9 +120,9 @@ struct hotbed_comm {
 
     /* Batches on host streams run in the order of the calls, whichever stream each is on. */
     pthread_cond_t turn;
-    uint64_t tickets; /* tickets given out; used by the caller's thread only */
-    uint64_t served;  /* under the lock */
-    uint64_t runs;    /* batches run so far, including the current one: ranks compare it */
+    uint64_t turns;  /* numbers of batches given out; used by the caller's thread only */
+    uint64_t served; /* under the lock */
+    uint64_t runs;   /* batches run so far, including the current one: ranks compare it */
 };
 
 struct hotbed_window {

@@ -1,10 +1,10 @@
 /* dist/comm_threads.c - ranks that are threads of one process: they copy from each other's memory.
  *
- * A batch has two rendezvous on the worker threads of the ranks' streams. At the first, each rank
+ * A batch has two barriers on the worker threads of the ranks' streams. At the first, each rank
  * has published its batch, and the batches are compared; then each rank copies from the memory of
  * the others. At the second, all have copied, and memory may be written again.
  *
- * On CUDA the callers have these two rendezvous instead, and between them each rank's stream waits
+ * On CUDA the callers have these two barriers instead, and between them each rank's stream waits
  * for the events of the other ranks. So several ranks can run on one GPU. */
 #include "dist/comm.h"
 
@@ -49,7 +49,7 @@ static hotbed_stream *stream_of(const hotbed_comm *comm) {
     return ((const threads_comm *)comm)->stream;
 }
 
-/* --- rendezvous: under the lock ----------------------------------------------------------------- */
+/* --- barriers: under the lock ------------------------------------------------------------------- */
 
 /* Copy the reason of the first rank that failed. */
 static void adopt(hotbed_comm *comm, const group *g) {
@@ -148,7 +148,7 @@ static hotbed_status copy_all(
     return stream == NULL ? HOTBED_OK : hotbed_event_record(g->members[comm->rank].copied, stream);
 }
 
-/* Between the two rendezvous. */
+/* Between the two barriers. */
 static bool compare_and_copy(hotbed_comm *comm, const group *g, const hotbed_comm_batch *batch) {
     return compare_all(comm, g, batch) &&
            (copy_all(comm, g, batch) == HOTBED_OK ||
@@ -186,7 +186,7 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     return well;
 }
 
-/* On CUDA: the calls of all ranks rendezvous here. */
+/* On CUDA: the calls of all ranks wait for each other here. */
 static hotbed_status enqueue(
     hotbed_comm *comm, const hotbed_comm_batch *batch, hotbed_stream *stream) {
     group *g = group_of(comm);

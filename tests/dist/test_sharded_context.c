@@ -141,7 +141,7 @@ static void a_reported_overflow_is_empty_everywhere(hotbed_backend backend) {
 
 /* --- waits and order -------------------------------------------------------------------------- */
 
-/* A case with a rendezvous for the threads of one process that makes no call to the library. */
+/* A case with a barrier for the threads of one process that makes no call to the library. */
 typedef struct counted_case {
     sharded_case how;
     uint32_t arrived; /* number of arrivals, atomic */

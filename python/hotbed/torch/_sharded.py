@@ -107,7 +107,7 @@ class ShardedStorage(Storage):
         self._last: Optional[_Slot] = None
         self._eval = _Slot()
         self._thread = 0  # of the last forward
-        #: Calls of ranks rendezvous on the threads that make them.
+        #: Calls of ranks wait for each other on the threads that make them.
         self._runs_on_threads = device.type == "cuda" and comm.transport == "threads"
         super().__init__(tables, pooling, optimizer, device, seed, output_dtype, max_in_flight, options, check_keys)
         self.lock = comm.lock

@@ -4,7 +4,7 @@
     bench/report.py [--check]     --check: write nothing; status 1 if a file is not up to date
 
 Long tables go to bench/results/*.md, plots to docs/figures/*.svg, sentences into docs/performance.md, and the runs on
-GPUs (bench/results/verification/*.json) to docs/verification.md.  Needs only Python's standard library.
+GPUs (bench/results/verification.json) to bench/results/verification.md.  Needs only Python's standard library.
 """
 
 import glob
@@ -18,7 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULTS = os.path.join(ROOT, "bench", "results")
 PAGE = os.path.join(ROOT, "docs", "performance.md")
 FIGURES = os.path.join(ROOT, "docs", "figures")
-VERIFICATION = os.path.join(ROOT, "docs", "verification.md")
+VERIFICATION = os.path.join(RESULTS, "verification")
 
 # Kernels of a step and of an eval: the name in the JSON, and the name in the tables.
 STAGES = {
@@ -56,6 +56,8 @@ def load():
         "host": [],
     }
     for path in sorted(glob.glob(os.path.join(RESULTS, "*.json"))):
+        if path == VERIFICATION + ".json":
+            continue
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
         document["file"] = os.path.basename(path)
@@ -855,17 +857,14 @@ def curves_figure(kinds):
 
 def verification():
     """The page of test runs on GPUs, newest first."""
-    records = []
-    for path in sorted(glob.glob(os.path.join(RESULTS, "verification", "*.json"))):
-        with open(path, encoding="utf-8") as file:
-            records += json.load(file)["runs"]
-    records.sort(key=lambda r: r["date"], reverse=True)
+    with open(VERIFICATION + ".json", encoding="utf-8") as file:
+        records = sorted(json.load(file)["runs"], key=lambda r: r["date"], reverse=True)
     rows = [[r["date"][:10], f"`{r['commit'][:7]}`", r["device"], r["what"], r["seen"]] for r in records]
     return (
         "# Verification on GPUs\n\n"
-        "For maintainers: which tests and tools ran on a GPU, at which commit, and what they reported. Written by "
+        "The last run of each kind of test and tool on a GPU: commit, machine and what it reported. Written by "
         "`./run report` from\n"
-        "`bench/results/verification/*.json`, to which `./run gpu` adds a file; do not edit.\n\n"
+        "`verification.json`, in which a run replaces the one before; do not edit.\n\n"
         + table(["date", "commit", "device", "what", "result"], rows)
         + "\n"
     )
@@ -960,7 +959,7 @@ def main():
             files[os.path.join(FIGURES, name + ".svg")] = svg
         page = replace(page, name, text)
     files[PAGE] = page
-    files[VERIFICATION] = verification()
+    files[VERIFICATION + ".md"] = verification()
     stale = {path: text for path, text in files.items() if read(path) != text}
     for path, text in stale.items():
         print(("stale: " if check else "wrote ") + os.path.relpath(path, ROOT))

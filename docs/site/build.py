@@ -47,7 +47,6 @@ python/hotbed/index
 docs/features
 docs/formats
 docs/performance
-docs/verification
 ```
 
 ```{toctree}

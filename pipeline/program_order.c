@@ -11,6 +11,8 @@
 #include "base/error.h"
 #include "base/stream.h"
 
+#include <stdio.h>
+
 static bool same_period(
     const hotbed_program *program, uint32_t s, const hotbed_program_edge *edge) {
     return (int64_t)program->steps[edge->on].stage - edge->distance ==
@@ -62,51 +64,41 @@ static uint32_t sort_steps(
     return program->num_steps;
 }
 
-/* Find two steps of a cycle among the steps that are not `done`, one directly after the other. */
-static void find_cycle(
-    const hotbed_program *program, edge_filter counts, uint64_t done, uint32_t *a, uint32_t *b) {
-    uint32_t at = 0;
-    while ((done >> at & 1) != 0)
-        at++;
-    for (uint32_t n = 0; n <= program->num_steps;
-         n++) { /* after this many steps, the walk is in the cycle */
-        const hotbed_program_step *step = &program->steps[at];
-        for (uint32_t e = 0; e < step->num_edges; e++) {
-            const hotbed_program_edge *edge = &program->edges[step->first_edge + e];
-            if (counts(program, at, edge) && (done >> edge->on & 1) == 0) {
-                *a = at;
-                *b = edge->on;
-                break;
-            }
-        }
-        at = *b;
-    }
+/* Return a step, not in `done`, that step s comes after. There is one, or s could be sorted. */
+static uint32_t behind(
+    const hotbed_program *program, uint32_t s, uint64_t done, edge_filter counts) {
+    const hotbed_program_edge *edge = &program->edges[program->steps[s].first_edge];
+    while (!counts(program, s, edge) || (done >> edge->on & 1) != 0)
+        edge++;
+    return edge->on;
 }
 
+/* Fail with the names of a cycle among the steps that are not `done`. */
 static hotbed_status fail_cycle(
     const hotbed_program *program, edge_filter counts, uint64_t done,
     hotbed_pipeline_plan_report *report) {
-    uint32_t a = 0, b = 0, start = 0;
+    uint32_t start = 0;
+    while ((done >> start & 1) != 0)
+        start++;
+    for (uint32_t n = 0; n < program->num_steps; n++) /* after this many, `start` is in a cycle */
+        start = behind(program, start, done, counts);
     bool stages = counts != same_iteration;
-    find_cycle(program, counts, done, &a, &b);
-    start = b;
-    for (uint32_t n = 0; n < program->num_steps; n++) { /* walk around the cycle once */
-        uint32_t from = b;
-        stages = stages || program->steps[from].stage != program->steps[start].stage;
-        for (uint32_t e = 0; e < program->steps[from].num_edges; e++) {
-            const hotbed_program_edge *edge = &program->edges[program->steps[from].first_edge + e];
-            if (counts(program, from, edge) && (done >> edge->on & 1) == 0) {
-                b = edge->on;
-                break;
-            }
-        }
-        if (b == start)
-            break;
-    }
+    char names[sizeof report->text];
+    size_t used = 0;
+    uint32_t at = start;
+    do {
+        if (used < sizeof names)
+            used += (size_t)snprintf(
+                names + used, sizeof names - used, "%s'%s'", used == 0 ? "" : ", ",
+                program->steps[at].name);
+        stages = stages || program->steps[at].stage != program->steps[start].stage;
+        at = behind(program, at, done, counts);
+    } while (at != start);
     return hotbed_pipeline_plan_fail(
         report, stages ? HOTBED_PIPELINE_STAGE_CYCLE : HOTBED_PIPELINE_CYCLE,
-        "'%s' depends on '%s', which depends on it through '%s'", program->steps[a].name,
-        program->steps[start].name, program->steps[a].name);
+        "tasks come after each other in a cycle, each after the next and the last after the first: "
+        "%s",
+        names);
 }
 
 hotbed_status hotbed_program_arrange(
@@ -138,10 +130,16 @@ hotbed_status hotbed_program_arrange(
 
 /* --- what is ordered -------------------------------------------------------------------------------
  *
- * A table of all pairs (step, iteration), with enough iterations for prologue, steady state and
- * epilogue.  Each pair has one bit for every other pair that has certainly completed on the device
- * before the pair starts.  The order follows from edges, from a common stream, and from buffer
- * sets: iteration i + depth starts after all of iteration i. */
+ * A table of all pairs (step, iteration) of one run.  Each pair has one bit for every other pair that
+ * has certainly completed on the device before the pair starts.  The order follows from edges, from
+ * a common stream, and from buffer sets: iteration i + depth starts after all of iteration i.
+ *
+ * A loader may have any number of batches.  Further iterations before or after only add order: in a
+ * shorter run some edges lead to no iteration.  So what is ordered in a run that begins with the
+ * one step's iteration and ends with the other's is ordered in every run, and such a run exists.
+ * Steps that are `depth` or more iterations apart are ordered by buffer sets.  So the runs of 1 to
+ * `depth` iterations are checked, each for pairs of a step of the first iteration and one of the last.
+ */
 
 typedef struct order_table {
     const hotbed_program *program;
@@ -221,13 +219,12 @@ static hotbed_status check_values(const order_table *table, hotbed_pipeline_plan
                     report, HOTBED_PIPELINE_UNWRITTEN,
                     "value '%s' is read by '%s' and written by none", program->values[v].name,
                     program->steps[s].name);
-            for (uint32_t i = 0; i < table->iterations; i++)
-                if (!is_before(table, writer, i, s, i))
-                    return hotbed_pipeline_plan_fail(
-                        report, HOTBED_PIPELINE_VALUE_ORDER,
-                        "'%s' reads '%s' and does not come after its writer '%s'",
-                        program->steps[s].name, program->values[v].name,
-                        program->steps[writer].name);
+            if (!is_before(table, writer, 0, s, 0))
+                return hotbed_pipeline_plan_fail(
+                    report, HOTBED_PIPELINE_VALUE_ORDER,
+                    "'%s' reads '%s' and does not come after its writer '%s' if there is only one "
+                    "batch",
+                    program->steps[s].name, program->values[v].name, program->steps[writer].name);
         }
     }
     return HOTBED_OK;
@@ -242,18 +239,17 @@ static hotbed_status check_grad_pair(
     const hotbed_program_step *first = &program->steps[a], *second = &program->steps[b];
     bool both_write = (first->writes_grad & second->writes_grad) >> v & 1;
     bool reads = (first->writes_grad & second->reads_grad) >> v & 1;
-    for (uint32_t i = 0; i < table->iterations; i++) {
-        if (both_write && !is_before(table, a, i, b, i) && !is_before(table, b, i, a, i))
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_WRITERS,
-                "'%s' and '%s' add to the gradient of '%s' in no order", first->name, second->name,
-                program->values[v].name);
-        if (reads && !is_before(table, a, i, b, i))
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_VALUE_ORDER,
-                "'%s' reads the gradient of '%s' and does not come after '%s', which adds to it",
-                second->name, program->values[v].name, first->name);
-    }
+    if (both_write && !is_before(table, a, 0, b, 0) && !is_before(table, b, 0, a, 0))
+        return hotbed_pipeline_plan_fail(
+            report, HOTBED_PIPELINE_WRITERS,
+            "'%s' and '%s' add to the gradient of '%s' in no order if there is only one batch",
+            first->name, second->name, program->values[v].name);
+    if (reads && !is_before(table, a, 0, b, 0))
+        return hotbed_pipeline_plan_fail(
+            report, HOTBED_PIPELINE_VALUE_ORDER,
+            "'%s' reads the gradient of '%s' and does not come after '%s', which adds to it, if "
+            "there is only one batch",
+            second->name, program->values[v].name, first->name);
     return HOTBED_OK;
 }
 
@@ -277,20 +273,21 @@ static hotbed_status check_grads(const order_table *table, hotbed_pipeline_plan_
     return HOTBED_OK;
 }
 
-/* Whether step a of iteration i and step b of iteration i + distance race for a state that both
- * use. *state is its number. */
+/* Whether step a of the first iteration and step b of the last one race for a state that both use.
+ * *state is its number. */
 static bool races(
-    const order_table *table, const uint32_t *serial, uint32_t a, uint32_t i, uint32_t b,
-    uint32_t distance, hotbed_program_race *race, uint32_t *state) {
+    const order_table *table, const uint32_t *serial, uint32_t a, uint32_t b,
+    hotbed_program_race *race, uint32_t *state) {
     const hotbed_program_step *first = &table->program->steps[a];
     const hotbed_program_step *second = &table->program->steps[b];
+    uint32_t distance = table->iterations - 1;
     uint64_t shared = first->states & second->states;
     uint64_t in_order = first->in_order & second->in_order;
-    if (shared == 0 || (a == b && distance == 0) || is_before(table, a, i, b, i + distance))
+    if (shared == 0 || (a == b && distance == 0) || is_before(table, a, 0, b, distance))
         return false;
     if (distance == 0 && serial[a] > serial[b])
         in_order = 0; /* b comes first */
-    if (is_before(table, b, i + distance, a, i))
+    if (is_before(table, b, distance, a, 0))
         shared = in_order;
     if (shared == 0)
         return false;
@@ -302,37 +299,41 @@ static bool races(
     return true;
 }
 
-/* Find the racing pair that is closest in time. */
 static bool find_race(const order_table *table, hotbed_program_race *race, uint32_t *state) {
     const hotbed_program *program = table->program;
     uint32_t serial[HOTBED_PIPELINE_TASKS_MOST];
     for (uint32_t n = 0; n < program->num_steps; n++)
         serial[program->serial[n]] = n;
-    for (uint32_t distance = 0; distance < program->depth; distance++)
-        for (uint32_t i = 0; i + distance < table->iterations; i++)
-            for (uint32_t a = 0; a < program->num_steps; a++)
-                for (uint32_t b = 0; b < program->num_steps; b++)
-                    if (races(table, serial, a, i, b, distance, race, state))
-                        return true;
+    for (uint32_t a = 0; a < program->num_steps; a++)
+        for (uint32_t b = 0; b < program->num_steps; b++)
+            if (races(table, serial, a, b, race, state))
+                return true;
     return false;
 }
 
 hotbed_status hotbed_program_check_order(
     const hotbed_program *program, hotbed_pipeline_plan_report *report, hotbed_program_race *race,
     bool *raced) {
-    order_table table = {
-        .program = program, .iterations = 2 * (program->depth + program->max_distance)};
-    size_t rows = (size_t)table.iterations * program->num_steps;
-    table.before = hotbed_new(rows * table.iterations * sizeof *table.before);
+    order_table table = {.program = program};
+    size_t bytes =
+        (size_t)program->depth * program->num_steps * program->depth * sizeof *table.before;
+    table.before = hotbed_new(bytes);
     if (table.before == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to check the order of a plan");
-    fill_table(&table);
-    hotbed_status status = check_values(&table, report);
-    if (status == HOTBED_OK)
-        status = check_grads(&table, report);
+    hotbed_status status = HOTBED_OK;
     hotbed_program_race found = {0, 0, 0, false};
     uint32_t state = 0;
-    bool any = status == HOTBED_OK && find_race(&table, &found, &state);
+    bool any = false;
+    while (status == HOTBED_OK && !any && table.iterations < program->depth) {
+        table.iterations++;
+        memset(table.before, 0, bytes);
+        fill_table(&table);
+        if (table.iterations == 1)
+            status = check_values(&table, report);
+        if (table.iterations == 1 && status == HOTBED_OK)
+            status = check_grads(&table, report);
+        any = status == HOTBED_OK && find_race(&table, &found, &state);
+    }
     hotbed_delete(table.before);
     if (race != NULL) {
         *race = found;
@@ -344,9 +345,9 @@ hotbed_status hotbed_program_check_order(
             report, HOTBED_PIPELINE_STATE_ORDER,
             found.in_order
                 ? "'%s' of iteration i and '%s' of iteration i+%d both use '%s', and are not "
-                  "in the order of a serial run"
+                  "in the order of a serial run if there is no other iteration"
                 : "'%s' of iteration i and '%s' of iteration i+%d both change '%s', and "
-                  "neither comes after the other",
+                  "neither comes after the other if there is no other iteration",
             program->steps[found.first].name, program->steps[found.second].name, found.distance,
             program->states[state]);
     return status;

@@ -39,9 +39,9 @@
  * its event is not recorded, and a wait for it would return at once), then its stream waits for the
  * event. There are no other waits, and nothing is allocated after the pipeline was created.
  *
- * A plan that passes hotbed_pipeline_plan_check() cannot deadlock: tasks are enqueued in an order
- * in which every task follows the tasks that it waits for, so the first unfinished task can always
- * run. Ordered tasks (tasks with collectives) run one at a time in that order, which is the same on
+ * A plan that passes hotbed_pipeline_plan_check() is ordered for loaders of any length, one batch
+ * included, and cannot deadlock: tasks are enqueued in an order in which every task follows the
+ * tasks that it waits for, so the first unfinished task can always run. Ordered tasks (tasks with collectives) run one at a time in that order, which is the same on
  * all ranks.
  *
  * Modelled on recsys-examples' SWPipeline (tasks, stages, two-phase synchronization, sequencer,

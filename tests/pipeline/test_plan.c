@@ -150,19 +150,19 @@ static void cycles_are_found(hotbed_backend backend) {
     fake_plan p;
     open_right(&p, backend);
     p.steps[3].after = "prefetch backward";
-    check_fault(&p, HOTBED_PIPELINE_CYCLE, "'forward'");
+    check_fault(&p, HOTBED_PIPELINE_CYCLE, "the first: 'backward', 'forward'");
     p.steps[3].after = "prefetch forward";
     check_fault(&p, HOTBED_PIPELINE_CYCLE, "itself");
     p.steps[3].after = "prefetch";
     p.steps[0].after = "forward"; /* through stages 0, 1 and 2 */
-    check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "depends on");
+    check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "the first: 'forward', 'prefetch', 'dist', 'h2d'");
     p.steps[0].after = NULL;
     /* dist(i) after prefetch(i+1), which is after dist(i): no period can run them */
     p.steps[2].after = "dist-1";
     p.steps[1].after = "h2d prefetch+1";
     p.steps[2].stage = 0;
     p.steps[2].stream = "default";
-    check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "depends on");
+    check_fault(&p, HOTBED_PIPELINE_STAGE_CYCLE, "'prefetch', 'dist'");
     fake_plan_close(&p);
 }
 
@@ -260,6 +260,33 @@ static void differences_from_the_serial_order_are_found(hotbed_backend backend) 
     fake_plan_close(&p);
 }
 
+/* An order that leads through the next iteration is none in the last iteration. */
+static void an_order_through_the_next_iteration_is_not_enough(hotbed_backend backend) {
+    static const fake_task sketch[] = {
+        {.name = "write", .stage = 0, .stream = "ahead", .writes = "keys"},
+        {.name = "between", .stage = 1, .stream = "ahead"},
+        {.name = "read", .stage = 2, .after = "between+1", .reads = "keys"},
+        {.name = NULL}};
+    fake_plan p;
+    fake_plan_open(&p, backend, sketch);
+    p.plan.values = values;
+    p.plan.num_values = 3;
+    check_fault(&p, HOTBED_PIPELINE_VALUE_ORDER, "'read' reads 'keys'");
+    p.tasks[0].writes = p.tasks[2].reads = NULL;
+    p.tasks[0].states = p.tasks[2].states = "tables";
+    check_fault(
+        &p, HOTBED_PIPELINE_STATE_ORDER, "'write' of iteration i and 'read' of iteration i+0");
+    p.tasks[0].states = p.tasks[2].states = NULL;
+    p.tasks[0].writes = "rows rows.grad";
+    p.tasks[2].reads = "rows.grad";
+    check_fault(&p, HOTBED_PIPELINE_VALUE_ORDER, "'read' reads the gradient of 'rows'");
+    p.tasks[0].writes = "rows";
+    p.tasks[2].reads = "rows";
+    p.steps[2].after = "between+1 between";
+    CHECK_OK(hotbed_pipeline_plan_check(&p.plan, NULL));
+    fake_plan_close(&p);
+}
+
 static void invalid_backwards_are_found(hotbed_backend backend) {
     fake_plan p;
     open_right(&p, backend);
@@ -303,6 +330,8 @@ const hotbed_test hotbed_tests[] = {
     {"unordered_values_are_found", unordered_values_are_found},
     {"unordered_uses_of_a_state_are_found", unordered_uses_of_a_state_are_found},
     {"differences_from_the_serial_order_are_found", differences_from_the_serial_order_are_found},
+    {"an_order_through_the_next_iteration_is_not_enough",
+     an_order_through_the_next_iteration_is_not_enough},
     {"invalid_backwards_are_found", invalid_backwards_are_found},
     {"head_of_line_blocking_is_reported", head_of_line_blocking_is_reported},
     {NULL, NULL},

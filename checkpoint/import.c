@@ -2,6 +2,7 @@
 #include "checkpoint/import.h"
 
 #include "base/error.h"
+#include "base/float.h"
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
 #include "checkpoint/shard_writer.h"
@@ -138,6 +139,19 @@ static uint64_t largest(uint64_t n, const uint64_t *words) {
     return most;
 }
 
+/* Replace each age by the time that it counts from. A unit of time is `unit` units of age. */
+static hotbed_status invert_ages(
+    const hotbed_import_table *t, uint64_t n, uint64_t unit, uint64_t *words) {
+    uint64_t most = largest(n, words);
+    if (most > INT64_MAX)
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "table '%s': age %" PRId64 " is negative", t->name, (int64_t)most);
+    uint64_t now = t->now > most / unit ? t->now : most / unit + 1;
+    for (uint64_t i = 0; i < n; i++)
+        words[i] = now - words[i] / unit;
+    return HOTBED_OK;
+}
+
 /* Read a column of words for all rows. Eviction compares 52 bits. If any word is larger, all words
  * are replaced by their ranks, which have the same order. */
 static hotbed_status read_column(
@@ -158,9 +172,11 @@ static hotbed_status read_column(
     hotbed_status status = HOTBED_OK;
     for (uint32_t p = 0; p < t->num_parts && status == HOTBED_OK; at += t->parts[p++].rows)
         status = read_words(&t->parts[p].columns[column], t->parts[p].rows, words + at);
-    uint64_t most = largest(n, words);
-    for (uint64_t i = 0; i < n && ages; i++)
-        words[i] = most - words[i] + 1;
+    uint64_t unit = t->nanoseconds ? 1000 : 1;
+    for (uint64_t i = 0; i < n && column == HOTBED_COLUMN_TIMES; i++)
+        words[i] /= unit;
+    if (status == HOTBED_OK && ages)
+        status = invert_ages(t, n, unit, words);
     if (status == HOTBED_OK && largest(n, words) > HOTBED_SCORE_MOST)
         status = rank_words(n, words);
     if (status == HOTBED_OK)
@@ -190,6 +206,19 @@ static hotbed_status read_scores(const hotbed_import_table *t, score_columns *ou
 
 /* --- writing ------------------------------------------------------------------------------------------------ */
 
+/* Read n elements of a state as F32. */
+static hotbed_status read_state(
+    const hotbed_import_column *column, hotbed_dtype dtype, uint64_t row, size_t n, float *out) {
+    uint16_t half[4096];
+    uint64_t offset = column->offset + row * column->stride;
+    if (dtype == HOTBED_F32)
+        return hotbed_io_read(column->file, out, n * sizeof *out, offset);
+    HOTBED_TRY(hotbed_io_read(column->file, half, n * sizeof *half, offset));
+    for (size_t i = 0; i < n; i++)
+        out[i] = dtype == HOTBED_F16 ? hotbed_f16_to_f32(half[i]) : hotbed_bf16_to_f32(half[i]);
+    return HOTBED_OK;
+}
+
 static hotbed_status read_row(
     const hotbed_import_table *t, const place *at, const score_columns *words,
     const size_t row_bytes[HOTBED_ROW_COLUMNS], void *const columns[HOTBED_ROW_COLUMNS],
@@ -208,6 +237,9 @@ static hotbed_status read_row(
             memcpy(row, &made[at->number], sizeof *made);
         else if (column->file == NULL)
             memset(row, 0, row_bytes[i]);
+        else if (i >= HOTBED_COLUMN_STATE && i <= HOTBED_COLUMN_STATE + 1)
+            HOTBED_TRY(read_state(
+                column, t->state_dtype, at->row, row_bytes[i] / sizeof(float), (float *)row));
         else
             HOTBED_TRY(hotbed_io_read(
                 column->file, row, row_bytes[i], column->offset + at->row * column->stride));
@@ -313,6 +345,18 @@ static hotbed_status plan_clock(importer *w) {
     return HOTBED_OK;
 }
 
+/* Set Adam's step count and the powers that belong to it, multiplied step by step as an update
+ * does. */
+static void set_steps(hotbed_storage_state *state, const hotbed_optimizer *optimizer, uint64_t n) {
+    state->optimizer_steps = n;
+    state->beta1_power = 1;
+    state->beta2_power = 1;
+    for (uint64_t i = 0; i < n && (state->beta1_power > 0 || state->beta2_power > 0); i++) {
+        state->beta1_power *= (double)optimizer->beta1;
+        state->beta2_power *= (double)optimizer->beta2;
+    }
+}
+
 static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
     const hotbed_import *from = w->import;
     hotbed_manifest *m = &w->manifest;
@@ -329,8 +373,7 @@ static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
     m->key_type = from->key_type;
     m->optimizer = from->optimizer;
     m->state.learning_rate = from->optimizer.learning_rate;
-    m->state.beta1_power = 1; /* as before the first step: a dump has no step count */
-    m->state.beta2_power = 1;
+    set_steps(&m->state, &from->optimizer, from->optimizer_steps);
     HOTBED_TRY(hotbed_manifest_reserve(m));
     for (uint32_t i = 0; i < m->num_tables; i++) {
         hotbed_manifest_table *t = &m->tables[i];

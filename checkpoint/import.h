@@ -26,16 +26,22 @@ typedef struct hotbed_import_table {
     char name[64];
     hotbed_table_kind kind;
     hotbed_dtype dtype;
+    hotbed_dtype state_dtype; /* of the states in the files; a checkpoint has F32 */
     uint32_t dim;
     uint32_t num_parts;
-    /* Scores are ages: the written score is the largest age minus the row's age, plus 1. */
+    /* Scores are ages: the written score is `now` minus the age. `now` is the largest age plus 1,
+     * unless it is given and later. */
     bool ages;
+    uint64_t now;
+    /* Times and ages are in nanoseconds; microseconds are written. */
+    bool nanoseconds;
     hotbed_import_part *parts; /* [num_parts] */
 } hotbed_import_table;
 
 typedef struct hotbed_import {
     hotbed_key_type key_type;
     hotbed_optimizer optimizer;
+    uint64_t optimizer_steps; /* ADAM: number of updates so far */
     uint64_t step;
     uint32_t num_tables;
     hotbed_import_table *tables; /* [num_tables] */
@@ -46,7 +52,8 @@ typedef struct hotbed_import {
  * nanoseconds do, ranks replace all of them: 1 for the lowest, equal ranks for equal values. The
  * storage's clock becomes the highest score, so keys that a table sees later score higher. Keys and
  * the order of rows are held in memory, 48 bytes for each row of the largest table. Errors: STATE
- * (`path` exists; a key occurs twice), IO, CORRUPT, UNSUPPORTED (a count over 2^52 - 1), MEMORY. */
+ * (`path` exists; a key occurs twice), IO, CORRUPT (an age over 2^63 - 1), UNSUPPORTED (a count over
+ * 2^52 - 1), MEMORY. */
 hotbed_status hotbed_checkpoint_import(
     const hotbed_io_calls *calls, const char *path, const hotbed_import *import);
 

@@ -36,9 +36,13 @@ static const char help[] =
     "                       directory must be used. --ages: the scores are ages.\n"
     "                         npy: TABLE.weight.npy, TABLE.weight_id.npy, and if present\n"
     "                              .metadata (scores), .times and optimizer states\n"
-    "                         dynamicemb: TABLE_emb_keys.rank_R.world_size_W, _emb_values, and\n"
-    "                              if present _emb_scores, _opt_values, _counter_keys with\n"
-    "                              _counter_frequencies, and TABLE_opt_args.json\n"
+    "                         dynamicemb: TABLE_emb_keys.rank_R.world_size_W, _emb_values,\n"
+    "                              TABLE_opt_args.json, and if present _emb_scores,\n"
+    "                              _emb_opt_values or _opt_values, and _counter_keys with\n"
+    "                              _counter_frequencies. Options for what\n"
+    "                              TABLE_opt_args.json does not say: --optimizer, --ages,\n"
+    "      --dtype f32|f16|bf16             the type of the rows\n"
+    "      --scores time,count|count,time   the order of two scores per key\n"
     "  gc DIR --keep N [--dry-run] [--leave-damaged] [--unfinished]\n"
     "                       remove all but the newest N full checkpoints and their increments.\n"
     "                       Refuses if a checkpoint is damaged; links are not followed, and\n"
@@ -174,6 +178,8 @@ static const option all_options[] = {
     {"--optimizer", 1 << CONVERT, "the name of an optimizer"},
     {"--keys", 1 << CONVERT, "i64 or u64"},
     {"--ages", 1 << CONVERT, NULL},
+    {"--dtype", 1 << CONVERT, "f32, f16 or bf16"},
+    {"--scores", 1 << CONVERT, "time,count or count,time"},
     {"--keep", 1 << GC, "1 to 4294967295"},
     {"--dry-run", 1 << GC, NULL},
     {"--leave-damaged", 1 << GC, NULL},
@@ -204,6 +210,13 @@ static bool read_word(const char *text, const char *one, const char *other, cons
     return strcmp(text, one) == 0 || strcmp(text, other) == 0;
 }
 
+static bool read_dtype(const char *text, hotbed_dtype *out) {
+    *out = strcmp(text, "f32") == 0   ? HOTBED_F32
+           : strcmp(text, "f16") == 0 ? HOTBED_F16
+                                      : HOTBED_BF16;
+    return *out != HOTBED_BF16 || strcmp(text, "bf16") == 0;
+}
+
 /* Read an option's value. Returns false if it is not allowed. */
 static bool read_value(tool_options *o, const char *name, const char *value) {
     uint64_t number = 0;
@@ -226,6 +239,10 @@ static bool read_value(tool_options *o, const char *name, const char *value) {
         o->key_type = strcmp(value, "u64") == 0 ? HOTBED_KEY_U64 : HOTBED_KEY_I64;
         return read_word(value, "i64", "u64", &word);
     }
+    if (strcmp(name, "--dtype") == 0)
+        return read_dtype(value, &o->dtype);
+    if (strcmp(name, "--scores") == 0)
+        return read_word(value, "time,count", "count,time", &o->scores);
     o->optimizer = value; /* --optimizer; an import checks the name */
     return true;
 }

@@ -3,14 +3,19 @@
  *   npy         <table>.weight.npy, and optionally .weight_id, .metadata, .times, and all states of
  *               one optimizer: .exp_avg and .exp_avg_sq, .sum, or .momentum1. A table without
  *               .weight_id is static.
- *   dynamicemb  <table>_emb_keys.rank_<r>.world_size_<W>, _emb_values (f32), and optionally
- *               _emb_scores, _opt_values (f32), _counter_keys with _counter_frequencies, each for
- *               all ranks; <table>_opt_args.json
+ *   dynamicemb  <table>_opt_args.json, <table>_emb_keys.rank_<r>.world_size_<W>, _emb_values, and
+ *               optionally _emb_scores, _emb_opt_values (or _opt_values, the older name),
+ *               _counter_keys with _counter_frequencies, each for all ranks
+ *
+ * A dump's other files have no header. The import takes from <table>_opt_args.json what they contain.
+ * Where it says nothing, an option must, except where older dumps had no choice: their rows and
+ * states are f32, and their ranks have keys by roundrobin.
  *
  * A directory is imported completely or not at all: a file that no table uses is an error. */
 #define _DEFAULT_SOURCE
 #include "checkpoint/import.h"
 #include "checkpoint/tool.h"
+#include "checkpoint/tool_args.h"
 
 #include "base/error.h"
 #include "base/stream.h"
@@ -22,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { FILES_MOST = 4096, TABLES_MOST = 1024, NAME_BYTES = 256 };
 
@@ -138,6 +144,7 @@ static hotbed_status add_table(
     snprintf(t->name, sizeof t->name, "%s", name);
     t->num_parts = num_parts;
     t->ages = s->options->ages;
+    t->state_dtype = HOTBED_F32;
     t->parts = hotbed_new(num_parts * sizeof *t->parts);
     if (t->parts == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " parts", num_parts);
@@ -341,37 +348,305 @@ static hotbed_status open_keys(
     return HOTBED_OK;
 }
 
-/* Determine the optimizer from the bytes of state per row. */
-static hotbed_status guess(source *s, const hotbed_import_table *t, uint64_t width) {
-    hotbed_optimizer_kind seen = HOTBED_OPT_SGD;
-    if (width > 0 && s->options->optimizer == NULL) {
-        if (t->dim == 1 && width == 4)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
-                "table '%s' has dim 1, which fits two optimizers: choose one with --optimizer",
-                t->name);
-        seen = width == 4                      ? HOTBED_OPT_ROWWISE_ADAGRAD
-               : width == (uint64_t)4 * t->dim ? HOTBED_OPT_ADAGRAD
-               : width == (uint64_t)8 * t->dim ? HOTBED_OPT_ADAM
-                                               : HOTBED_OPT_SGD;
+/* A table of a dump. */
+typedef struct dump {
+    hotbed_import_table *table;
+    tool_args args;
+    uint64_t score_bytes, state_bytes; /* per row; UINT64_MAX: no rank before had rows */
+    const char *states;                /* the name of the files of states; NULL: there are none */
+} dump;
+
+/* Fail: the file does not say something that an option can say. */
+static hotbed_status not_said(const dump *d, const char *what, const char *option) {
+    if (!d->args.there)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "table '%s' has no %s_opt_args.json, which has %s: give it with %s", d->table->name,
+            d->table->name, what, option);
+    return hotbed_fail(
+        HOTBED_ERR_ARGUMENT, "%s does not say %s: give it with %s", d->args.file, what, option);
+}
+
+/* Fail: an option contradicts the file. */
+static hotbed_status contradicts(
+    const dump *d, const char *option, const char *given, const char *what, tool_arg which) {
+    return hotbed_fail(
+        HOTBED_ERR_ARGUMENT, "%s%s%s contradicts %s, where %s is '%s'", option,
+        given[0] == '\0' ? "" : " ", given, d->args.file, what, d->args.values[which]);
+}
+
+static hotbed_status unknown_value(
+    const dump *d, const char *what, tool_arg which, const char *known) {
+    return hotbed_fail(
+        HOTBED_ERR_UNSUPPORTED, "%s: %s is '%s', not %s", d->args.file, what, d->args.values[which],
+        known);
+}
+
+/* Read a PyTorch dtype such as "torch.float16". *out stays if the file does not say it. */
+static hotbed_status read_dtype(
+    const dump *d, tool_arg which, const char *what, hotbed_dtype *out) {
+    static const char *const known[] = {
+        [HOTBED_F32] = "float32", [HOTBED_F16] = "float16", [HOTBED_BF16] = "bfloat16"};
+    const char *value = d->args.values[which];
+    if (value[0] == '\0')
+        return HOTBED_OK;
+    for (int i = HOTBED_F32; i <= HOTBED_BF16; i++)
+        if (strcmp(strncmp(value, "torch.", 6) == 0 ? value + 6 : value, known[i]) == 0) {
+            *out = (hotbed_dtype)i;
+            return HOTBED_OK;
+        }
+    return unknown_value(d, what, which, "float32, float16 or bfloat16");
+}
+
+/* Set the types of rows and states, and the dim if the file says it. */
+static hotbed_status set_types(const source *s, dump *d) {
+    uint64_t dim = 0;
+    hotbed_dtype stated = 0;
+    HOTBED_TRY(read_dtype(d, TOOL_ARG_EMBEDDING_DTYPE, "embedding_dtype", &stated));
+    HOTBED_TRY(read_dtype(d, TOOL_ARG_STATE_DTYPE, "optim_state_dtype", &d->table->state_dtype));
+    HOTBED_TRY(tool_args_integer(&d->args, TOOL_ARG_EMBEDDING_DIM, 4096, &dim));
+    d->table->dim = (uint32_t)dim;
+    hotbed_dtype given = s->options->dtype;
+    if (given != 0 && stated != 0 && given != stated)
+        return contradicts(
+            d, "--dtype", hotbed_dtype_name(given), "embedding_dtype", TOOL_ARG_EMBEDDING_DTYPE);
+    d->table->dtype = given != 0 ? given : stated != 0 ? stated : HOTBED_F32;
+    return HOTBED_OK;
+}
+
+/* Compare the end of a value such as "EvictStrategy.KLru". */
+static bool ends_with(const char *value, const char *word) {
+    const char *dot = strrchr(value, '.');
+    return strcasecmp(dot == NULL ? value : dot + 1, word) == 0;
+}
+
+/* Set what the scores are: dynamicemb writes KLru's as ages, and all times in nanoseconds. */
+static hotbed_status set_order(dump *d) {
+    static const char *const known[] = {"KLru", "KLfu", "KEpochLru", "KEpochLfu", "KCustomized"};
+    const char *value = d->args.values[TOOL_ARG_EVICT_STRATEGY];
+    bool found = value[0] == '\0';
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        found = found || ends_with(value, known[i]);
+    if (!found)
+        return unknown_value(
+            d, "evict_strategy", TOOL_ARG_EVICT_STRATEGY,
+            "KLru, KLfu, KEpochLru, KEpochLfu or KCustomized");
+    if (d->table->ages && value[0] != '\0' && !ends_with(value, "KLru"))
+        return contradicts(d, "--ages", "", "evict_strategy", TOOL_ARG_EVICT_STRATEGY);
+    d->table->ages = d->table->ages || ends_with(value, "KLru");
+    d->table->nanoseconds = true;
+    return tool_args_integer(&d->args, TOOL_ARG_TIME, HOTBED_SCORE_MOST, &d->table->now);
+}
+
+/* Two scores per key: find their order, which the files do not show. */
+static hotbed_status set_pair(const source *s, const dump *d) {
+    const char *value = d->args.values[TOOL_ARG_SCORE_STRATEGY], *given = s->options->scores;
+    const char *stated = strcmp(value, "TIMESTAMP,LFU") == 0   ? "time,count"
+                         : strcmp(value, "LFU,TIMESTAMP") == 0 ? "count,time"
+                                                               : NULL;
+    if (value[0] != '\0' && stated == NULL)
+        return unknown_value(
+            d, "score_strategy", TOOL_ARG_SCORE_STRATEGY, "TIMESTAMP,LFU or LFU,TIMESTAMP");
+    if (given != NULL && stated != NULL && strcmp(given, stated) != 0)
+        return contradicts(d, "--scores", given, "score_strategy", TOOL_ARG_SCORE_STRATEGY);
+    if (given == NULL && stated == NULL)
+        return not_said(d, "the order of the two scores of each key", "--scores");
+    if (d->table->ages)
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED, "table '%s' has two scores for each key, and they are ages",
+            d->table->name);
+    bool time_first = strcmp(given != NULL ? given : stated, "time,count") == 0;
+    for (uint32_t r = 0; r < d->table->num_parts; r++) {
+        hotbed_import_column *columns = d->table->parts[r].columns;
+        columns[HOTBED_COLUMN_TIMES] = columns[HOTBED_COLUMN_SCORES];
+        columns[time_first ? HOTBED_COLUMN_SCORES : HOTBED_COLUMN_TIMES].offset = sizeof(uint64_t);
     }
+    return HOTBED_OK;
+}
+
+static hotbed_status set_scores(const source *s, const dump *d) {
+    if (d->score_bytes == 2 * sizeof(uint64_t))
+        return set_pair(s, d);
+    if (d->score_bytes != sizeof(uint64_t) && d->score_bytes != UINT64_MAX)
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED, "table '%s': scores have %" PRIu64 " bytes, not 8 or 16",
+            d->table->name, d->score_bytes);
+    return HOTBED_OK;
+}
+
+/* Check that the keys of several ranks are keys, and not positions in a rank's block of them. Dumps
+ * that do not say which rank has which key are roundrobin, if the keys agree. */
+static hotbed_status check_owners(const dump *d) {
+    const char *value = d->args.values[TOOL_ARG_DIST_TYPE];
+    const hotbed_import_table *t = d->table;
+    if (strcmp(value, "roundrobin") == 0 || strcmp(value, "hash_roundrobin") == 0 ||
+        t->num_parts == 1)
+        return HOTBED_OK;
+    if (strcmp(value, "continuous") == 0)
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED,
+            "%s: dist_type is 'continuous', with which the files of %" PRIu32
+            " ranks have positions instead of keys: dump with 'roundrobin', or on one rank",
+            d->args.file, t->num_parts);
+    if (value[0] != '\0')
+        return unknown_value(
+            d, "dist_type", TOOL_ARG_DIST_TYPE, "roundrobin, hash_roundrobin or continuous");
+    uint64_t keys[512];
+    for (uint32_t r = 0; r < t->num_parts; r++)
+        for (uint64_t at = 0; at < t->parts[r].rows; at += 512) {
+            size_t n = t->parts[r].rows - at < 512 ? (size_t)(t->parts[r].rows - at) : 512;
+            HOTBED_TRY(hotbed_io_read(
+                t->parts[r].columns[HOTBED_COLUMN_KEYS].file, keys, n * sizeof *keys,
+                at * sizeof *keys));
+            for (size_t i = 0; i < n; i++)
+                if (keys[i] % t->num_parts != r)
+                    return hotbed_fail(
+                        HOTBED_ERR_UNSUPPORTED,
+                        "table '%s': nothing says which dist_type it has, and it is not "
+                        "roundrobin: rank %" PRIu32 " of %" PRIu32 " has key %" PRId64,
+                        t->name, r, t->num_parts, (int64_t)keys[i]);
+        }
+    return HOTBED_OK;
+}
+
+/* Determine the optimizer from the bytes of state per row. */
+static hotbed_status guess_optimizer(const dump *d, hotbed_optimizer_kind *out) {
+    uint64_t width = d->state_bytes, dim = d->table->dim;
+    if (dim == 1 && width == 4)
+        return not_said(d, "the optimizer, and dim 1 fits two", "--optimizer");
+    *out = width == 4         ? HOTBED_OPT_ROWWISE_ADAGRAD
+           : width == 4 * dim ? HOTBED_OPT_ADAGRAD
+           : width == 8 * dim ? HOTBED_OPT_ADAM
+                              : HOTBED_OPT_SGD;
+    return HOTBED_OK;
+}
+
+/* Determine which optimizer wrote the states. */
+static hotbed_status find_raw_optimizer(
+    const source *s, const dump *d, hotbed_optimizer_kind *out) {
+    static const struct {
+        const char *name;
+        hotbed_optimizer_kind kind;
+    } known[] = {
+        {"sgd", HOTBED_OPT_SGD},
+        {"exact_sgd", HOTBED_OPT_SGD},
+        {"adam", HOTBED_OPT_ADAM},
+        {"exact_adagrad", HOTBED_OPT_ADAGRAD},
+        {"exact_row_wise_adagrad", HOTBED_OPT_ROWWISE_ADAGRAD},
+    };
+    const char *value = d->args.values[TOOL_ARG_OPT_TYPE], *given = s->options->optimizer;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcasecmp(value, known[i].name) != 0)
+            continue;
+        if (given != NULL && strcmp(given, hotbed_optimizer_name(known[i].kind)) != 0)
+            return contradicts(d, "--optimizer", given, "opt_type", TOOL_ARG_OPT_TYPE);
+        *out = known[i].kind;
+        return HOTBED_OK;
+    }
+    if (value[0] != '\0')
+        return hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED,
+            "%s: opt_type is '%s', whose states cannot be imported; without the files %s the rows "
+            "can",
+            d->args.file, value, d->states);
+    if (given != NULL)
+        return HOTBED_OK;
+    if (d->args.there)
+        return not_said(d, "opt_type", "--optimizer");
+    return guess_optimizer(d, out);
+}
+
+/* Set the optimizer and its arguments, and check the width of its states. A row-wise state is one
+ * number, which older dumps pad to 16 bytes or, beside rows of 16 bits, to 32. */
+static hotbed_status set_raw_optimizer(source *s, const dump *d) {
+    hotbed_optimizer_kind seen = HOTBED_OPT_SGD;
+    const hotbed_import_table *t = d->table;
+    if (d->states != NULL)
+        HOTBED_TRY(find_raw_optimizer(s, d, &seen));
     HOTBED_TRY(set_optimizer(s, seen));
-    hotbed_optimizer_kind kind = s->import.optimizer.kind;
-    uint64_t right = (uint64_t)hotbed_optimizer_states(kind) *
-                     hotbed_optimizer_state_dim(kind, t->dim) * sizeof(float);
-    if (width == right || width == 0)
+    s->import.optimizer_steps = 0;
+    if (d->states == NULL)
+        return HOTBED_OK;
+    hotbed_optimizer *o = &s->import.optimizer;
+    HOTBED_TRY(tool_args_float(&d->args, TOOL_ARG_LR, &o->learning_rate));
+    HOTBED_TRY(tool_args_float(&d->args, TOOL_ARG_EPS, &o->eps));
+    if (o->kind == HOTBED_OPT_ADAM) {
+        HOTBED_TRY(tool_args_float(&d->args, TOOL_ARG_BETA1, &o->beta1));
+        HOTBED_TRY(tool_args_float(&d->args, TOOL_ARG_BETA2, &o->beta2));
+        HOTBED_TRY(tool_args_float(&d->args, TOOL_ARG_WEIGHT_DECAY, &o->weight_decay));
+        HOTBED_TRY(
+            tool_args_integer(&d->args, TOOL_ARG_ITERS, UINT32_MAX, &s->import.optimizer_steps));
+    } else {
+        HOTBED_TRY(
+            tool_args_float(&d->args, TOOL_ARG_INITIAL_ACCUMULATOR, &o->initial_accumulator));
+    }
+    uint64_t element = hotbed_dtype_bytes(t->state_dtype), width = d->state_bytes;
+    uint64_t right = (uint64_t)hotbed_optimizer_states(o->kind) *
+                     hotbed_optimizer_state_dim(o->kind, t->dim) * element;
+    bool padded = o->kind == HOTBED_OPT_ROWWISE_ADAGRAD && (width == 16 || width == 32);
+    if (width == right || padded || width == UINT64_MAX)
         return HOTBED_OK;
     return hotbed_fail(
         HOTBED_ERR_CORRUPT,
-        "table '%s': %" PRIu64 " bytes of optimizer state per row, but %s has %" PRIu64, t->name,
-        width, hotbed_optimizer_name(kind), right);
+        "table '%s': %" PRIu64 " bytes of optimizer state per row, but %s with dim %" PRIu32
+        " has %" PRIu64,
+        t->name, width, hotbed_optimizer_name(o->kind), t->dim, right);
 }
 
-static hotbed_status add_raw_part(
-    source *s, hotbed_import_table *t, uint32_t rank, uint64_t *state_bytes) {
+/* Check that a rank's file has as many bytes per row as the files of the ranks before it. */
+static hotbed_status check_width(
+    const hotbed_import_table *t, uint32_t rank, const char *what, uint32_t column, uint64_t *all) {
+    uint64_t width = t->parts[rank].columns[column].stride;
+    if (t->parts[rank].rows == 0 || t->parts[rank].columns[column].file == NULL)
+        return HOTBED_OK;
+    if (*all != UINT64_MAX && *all != width)
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT,
+            "table '%s': rank %" PRIu32 " has %" PRIu64
+            " bytes of %s per row, the ranks before it %" PRIu64,
+            t->name, rank, width, what, *all);
+    *all = width;
+    return HOTBED_OK;
+}
+
+static hotbed_status set_dim(const dump *d, const hotbed_io_file *file, uint64_t width) {
+    hotbed_import_table *t = d->table;
+    uint64_t element = hotbed_dtype_bytes(t->dtype), dim = width / element;
+    if (dim < 1 || dim > 4096 || width % element != 0 || (t->dim != 0 && t->dim != dim))
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT,
+            "%s: %" PRIu64 " bytes per row are not %s%" PRIu32 " elements of %s", file->name, width,
+            t->dim == 0 ? "1 to " : "", t->dim == 0 ? 4096 : t->dim, hotbed_dtype_name(t->dtype));
+    t->dim = (uint32_t)dim;
+    return HOTBED_OK;
+}
+
+static hotbed_status add_raw_counts(source *s, hotbed_import_table *t, uint32_t rank) {
     hotbed_import_part *part = &t->parts[rank];
-    hotbed_import_column *columns = part->columns, states = {.file = NULL};
-    uint64_t width = 0, counts = 0;
+    uint32_t world = t->num_parts;
+    uint64_t width = 0;
+    HOTBED_TRY(
+        open_keys(s, t->name, "counter_keys", rank, world, &part->counted, &part->counted_keys));
+    HOTBED_TRY(open_raw(
+        s, t->name, "counter_frequencies", rank, world,
+        part->counted_keys.file == NULL ? 1 : part->counted, &width, &part->counts));
+    if ((part->counted_keys.file == NULL) != (part->counts.file == NULL))
+        return missing(
+            s, t->name, part->counts.file == NULL ? "counter_frequencies" : "counter_keys", rank,
+            world);
+    if (part->counted > 0 && width != sizeof(uint64_t))
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT,
+            "table '%s': counters of rank %" PRIu32 " have %" PRIu64 " bytes, not 8", t->name, rank,
+            width);
+    return HOTBED_OK;
+}
+
+static hotbed_status add_raw_part(source *s, dump *d, uint32_t rank) {
+    hotbed_import_table *t = d->table;
+    hotbed_import_part *part = &t->parts[rank];
+    hotbed_import_column *columns = part->columns;
+    uint64_t width = 0;
     uint32_t world = t->num_parts;
     HOTBED_TRY(
         open_keys(s, t->name, "emb_keys", rank, world, &part->rows, &columns[HOTBED_COLUMN_KEYS]));
@@ -381,54 +656,54 @@ static hotbed_status add_raw_part(
         s, t->name, "emb_values", rank, world, part->rows, &width, &columns[HOTBED_COLUMN_VALUES]));
     if (columns[HOTBED_COLUMN_VALUES].file == NULL)
         return missing(s, t->name, "emb_values", rank, world);
-    if (part->rows > 0) {
-        bool good = width % 4 == 0 && width >= 4 && width <= 4 * 4096 &&
-                    (t->dim == 0 || width == (uint64_t)4 * t->dim);
-        if (!good)
-            return wrong(
-                columns[HOTBED_COLUMN_VALUES].file, "rows are not of one number of f32 elements");
-        t->dim = (uint32_t)(width / 4);
-    }
+    if (part->rows > 0)
+        HOTBED_TRY(set_dim(d, columns[HOTBED_COLUMN_VALUES].file, width));
     HOTBED_TRY(open_raw(
         s, t->name, "emb_scores", rank, world, part->rows, &width, &columns[HOTBED_COLUMN_SCORES]));
-    if (width != 0 && width != sizeof(uint64_t))
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "table '%s': scores have %" PRIu64 " bytes, not 8", t->name,
-            width);
-    HOTBED_TRY(open_raw(s, t->name, "opt_values", rank, world, part->rows, &width, &states));
-    if (part->rows > 0 && *state_bytes != UINT64_MAX && *state_bytes != width)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT,
-            "table '%s': rank %" PRIu32 " has %" PRIu64
-            " bytes of optimizer state per row, the ranks before it %" PRIu64,
-            t->name, rank, width, *state_bytes);
-    if (part->rows > 0)
-        *state_bytes = width;
-    columns[HOTBED_COLUMN_STATE] = states;
-    columns[HOTBED_COLUMN_STATE + 1] = states;
-    columns[HOTBED_COLUMN_STATE + 1].offset = (uint64_t)4 * t->dim;
-    HOTBED_TRY(
-        open_keys(s, t->name, "counter_keys", rank, world, &part->counted, &part->counted_keys));
-    HOTBED_TRY(open_raw(
-        s, t->name, "counter_frequencies", rank, world,
-        part->counted_keys.file == NULL ? 1 : part->counted, &counts, &part->counts));
-    if ((part->counted_keys.file == NULL) != (part->counts.file == NULL))
-        return missing(
-            s, t->name, part->counts.file == NULL ? "counter_frequencies" : "counter_keys", rank,
-            world);
-    if (part->counted > 0 && counts != sizeof(uint64_t))
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT,
-            "table '%s': counters of rank %" PRIu32 " have %" PRIu64 " bytes, not 8", t->name, rank,
-            counts);
+    HOTBED_TRY(check_width(t, rank, "scores", HOTBED_COLUMN_SCORES, &d->score_bytes));
+    if (d->states != NULL) {
+        HOTBED_TRY(open_raw(
+            s, t->name, d->states, rank, world, part->rows, &width, &columns[HOTBED_COLUMN_STATE]));
+        HOTBED_TRY(check_width(t, rank, "optimizer state", HOTBED_COLUMN_STATE, &d->state_bytes));
+    }
+    return add_raw_counts(s, t, rank);
+}
+
+/* Find the name of the files of states, of any rank. */
+static hotbed_status find_states(const source *s, dump *d) {
+    static const char *const parts[] = {"emb_opt_values", "opt_values"};
+    char name[NAME_BYTES];
+    for (size_t i = 0; i < 2; i++)
+        for (uint32_t r = 0; r < d->table->num_parts; r++) {
+            raw_name(name, d->table->name, parts[i], r, d->table->num_parts);
+            if (find_name(s, name) == NULL)
+                continue;
+            if (d->states != NULL && d->states != parts[i])
+                return hotbed_fail(
+                    HOTBED_ERR_CORRUPT, "%s/%s exists beside files named %s", s->directory.name,
+                    name, d->states);
+            d->states = parts[i];
+        }
     return HOTBED_OK;
 }
 
+/* The second state follows the first one in a row. */
+static void split_states(const source *s, const dump *d) {
+    hotbed_import_table *t = d->table;
+    if (hotbed_optimizer_states(s->import.optimizer.kind) != 2)
+        return;
+    for (uint32_t r = 0; r < t->num_parts; r++) {
+        hotbed_import_column *columns = t->parts[r].columns;
+        columns[HOTBED_COLUMN_STATE + 1] = columns[HOTBED_COLUMN_STATE];
+        columns[HOTBED_COLUMN_STATE + 1].offset = hotbed_dtype_bytes(t->state_dtype) * t->dim;
+    }
+}
+
 /* Check that each optional file exists for all ranks or for none. */
-static hotbed_status check_ranks(const source *s, const hotbed_import_table *t) {
+static hotbed_status check_ranks(const source *s, const dump *d) {
     enum { SCORES, STATES, COUNTED, COUNTS, PARTS };
-    static const char *const names[] = {
-        "emb_scores", "opt_values", "counter_keys", "counter_frequencies"};
+    const hotbed_import_table *t = d->table;
+    const char *const names[] = {"emb_scores", d->states, "counter_keys", "counter_frequencies"};
     bool first[PARTS] = {false};
     for (uint32_t r = 0; r < t->num_parts; r++) {
         const hotbed_import_part *part = &t->parts[r];
@@ -446,30 +721,56 @@ static hotbed_status check_ranks(const source *s, const hotbed_import_table *t) 
     return HOTBED_OK;
 }
 
+/* Report what is assumed of a table without <table>_opt_args.json. A width alone does not show the
+ * type of the rows, so there must be states with a width that fits too. */
+static hotbed_status check_assumed(const source *s, const dump *d) {
+    if (d->args.there || s->options->dtype != 0)
+        return HOTBED_OK;
+    if (d->states == NULL)
+        return not_said(d, "the type of the rows", "--dtype");
+    fprintf(
+        stderr,
+        "hotbed-ckpt: warning: table '%s' has no %s_opt_args.json: its rows are read as %" PRIu32
+        " elements of f32, its states as the states of %s before the first step, its scores as "
+        "%s\n",
+        d->table->name, d->table->name, d->table->dim,
+        hotbed_optimizer_name(s->import.optimizer.kind), d->table->ages ? "ages" : "values");
+    return HOTBED_OK;
+}
+
 static hotbed_status add_raw_table(source *s, const char *name, uint32_t world) {
-    hotbed_import_table *t = NULL;
+    dump d = {.score_bytes = UINT64_MAX, .state_bytes = UINT64_MAX};
     char arguments[NAME_BYTES];
-    uint64_t state_bytes = UINT64_MAX;
-    HOTBED_TRY(add_table(s, name, world, &t));
-    t->kind = HOTBED_TABLE_HASH;
-    t->dtype = HOTBED_F32;
+    hotbed_io_file *file = NULL;
+    HOTBED_TRY(add_table(s, name, world, &d.table));
+    d.table->kind = HOTBED_TABLE_HASH;
+    snprintf(arguments, sizeof arguments, "%.63s_opt_args.json", name);
+    HOTBED_TRY(open_file(s, arguments, &file));
+    HOTBED_TRY(tool_args_read(file, &d.args));
+    HOTBED_TRY(set_types(s, &d));
+    HOTBED_TRY(set_order(&d));
+    HOTBED_TRY(find_states(s, &d));
     for (uint32_t r = 0; r < world; r++)
-        HOTBED_TRY(add_raw_part(s, t, r, &state_bytes));
-    HOTBED_TRY(check_ranks(s, t));
-    snprintf(arguments, sizeof arguments, "%.63s_opt_args.json", t->name);
-    if (find_name(s, arguments) !=
-        NULL) /* not used: a trainer has its own arguments, and no row depends on them */
-        find_name(s, arguments)->taken = true;
-    if (t->dim == 0)
+        HOTBED_TRY(add_raw_part(s, &d, r));
+    HOTBED_TRY(check_ranks(s, &d));
+    HOTBED_TRY(check_owners(&d));
+    HOTBED_TRY(set_scores(s, &d));
+    if (d.table->dim == 0)
         return hotbed_fail(
             HOTBED_ERR_UNSUPPORTED, "table '%s' has no rows, so its dim is unknown", name);
-    hotbed_optimizer_kind before = s->import.optimizer.kind;
-    HOTBED_TRY(guess(s, t, state_bytes));
-    if (before != 0 && before != s->import.optimizer.kind)
+    const hotbed_optimizer before = s->import.optimizer;
+    uint64_t steps = s->import.optimizer_steps;
+    HOTBED_TRY(set_raw_optimizer(s, &d));
+    if (before.kind != 0 && (memcmp(&before, &s->import.optimizer, sizeof before) != 0 ||
+                             steps != s->import.optimizer_steps))
         return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "table '%s' has another optimizer than the tables before it",
-            name);
-    return HOTBED_OK;
+            HOTBED_ERR_UNSUPPORTED,
+            "table '%s' has another optimizer, or other arguments of it, than the tables before it "
+            "(%s after %" PRIu64 " steps, before %s after %" PRIu64 "): import it by itself",
+            name, hotbed_optimizer_name(s->import.optimizer.kind), s->import.optimizer_steps,
+            hotbed_optimizer_name(before.kind), steps);
+    split_states(s, &d);
+    return check_assumed(s, &d);
 }
 
 /* Add the tables, each found by its file <table>_emb_keys.rank_0.world_size_<W>. */

@@ -151,11 +151,17 @@ int tool_convert(const tool_options *o) {
             o->to == NULL ? "convert needs --from or --to"
                           : "convert takes --from or --to, not both",
             "");
+    if (o->from != NULL && strcmp(o->from, "npy") == 0 && (o->dtype != 0 || o->scores != NULL))
+        return tool_usage(
+            "convert takes this option only with --from dynamicemb: ",
+            o->dtype != 0 ? "--dtype" : "--scores");
     if (o->from != NULL)
         return tool_import(o);
     const char *unused = o->optimizer != NULL ? "--optimizer"
                          : o->key_type != 0   ? "--keys"
                          : o->ages            ? "--ages"
+                         : o->dtype != 0      ? "--dtype"
+                         : o->scores != NULL  ? "--scores"
                                               : NULL;
     if (unused != NULL)
         return tool_usage("convert takes this option only with --from: ", unused);

@@ -357,6 +357,7 @@ def check_diff(root):
             counter_keys=np.array(keys) + 100,
             counter_frequencies=np.array(keys) % 3,
         )
+        write_args(raw, "t")
         tool("convert", raw, path, "--from", "dynamicemb", "--optimizer=" + ("adam" if path == a else "sgd"))
         shutil.rmtree(raw)
     both_ways("counts, and the optimizer", "counts_added", "counts_removed", "optimizer")
@@ -368,6 +369,11 @@ def write_raw(directory, table, rank, world, **parts):
     for part, data in parts.items():
         data = data.astype(np.int64) if data.dtype.kind == "i" else data
         data.tofile(os.path.join(directory, f"{table}_{part}.rank_{rank}.world_size_{world}"))
+
+
+def write_args(directory, table, **args):
+    with open(os.path.join(directory, table + "_opt_args.json"), "w") as file:
+        json.dump(args, file)
 
 
 def read_rows(path):
@@ -387,10 +393,11 @@ def spoil(random, directory):
     how = random.randrange(9)
     if how <= 3:
         os.remove(path)
-    elif how == 4:  # an optional column of a single rank or table
-        some = [n for n in names if any(w in n for w in ("opt_values", "scores", "counter", "exp_avg", "metadata"))]
-        if some:
-            os.remove(os.path.join(directory, random.choice(some)))
+    elif how == 4:  # an optional column, of a single rank or table or of all
+        word = random.choice(("opt_values", "scores", "counter", "exp_avg", "metadata"))
+        some = [n for n in names if word in n]
+        for name in some if random.random() < 0.5 else random.sample(some, min(1, len(some))):
+            os.remove(os.path.join(directory, name))
     elif how == 5:
         to = random.choice([".", ".hid", "_", "x y", "a" * 80, "t\u00e9"])
         for name in names:
@@ -465,7 +472,7 @@ def rows_of_raw(directory):
         "emb_keys": np.int64,
         "emb_values": np.float32,
         "emb_scores": np.uint64,
-        "opt_values": np.float32,
+        "emb_opt_values": np.float32,
         "counter_keys": np.int64,
         "counter_frequencies": np.int64,
     }
@@ -485,8 +492,8 @@ def rows_of_raw(directory):
         rows[table] = {"weight_id": parts["emb_keys"][order], "weight": parts["emb_values"].reshape(n, -1)[order]}
         if "emb_scores" in parts:
             rows[table]["metadata"] = parts["emb_scores"][order]
-        if "opt_values" in parts:
-            states = parts["opt_values"].reshape(n, -1)[order]
+        if "emb_opt_values" in parts:
+            states = parts["emb_opt_values"].reshape(n, -1)[order]
             half = states.shape[1] // 2
             rows[table].update(exp_avg=states[:, :half], exp_avg_sq=states[:, half:])
     return rows
@@ -512,14 +519,14 @@ def check_imports(root):
             emb_keys=keys,
             emb_values=chance.random((20, 4), np.float32),
             emb_scores=keys + 5,
-            opt_values=chance.random((20, 8), np.float32),
+            emb_opt_values=chance.random((20, 8), np.float32),
             counter_keys=keys + 1000,
             counter_frequencies=keys + 1,
         )
-        open(os.path.join(raw, table + "_opt_args.json"), "w").write("{}")
+        write_args(raw, table, opt_type="adam")
     check_whole(root, raw, "dynamicemb", rows_of_raw)
     # States of different widths on two ranks, though each file fits its keys.
-    np.zeros((20, 4), np.float32).tofile(os.path.join(raw, "u_opt_values.rank_1.world_size_2"))
+    np.zeros((20, 4), np.float32).tofile(os.path.join(raw, "u_emb_opt_values.rank_1.world_size_2"))
     tool("convert", raw, os.path.join(root, "out"), "--from", "dynamicemb", status=1)
     for name in (path, npy, raw):
         shutil.rmtree(name)
@@ -657,12 +664,12 @@ def check_dynamicemb(root):
         for part in ("counter_keys", "counter_frequencies"):
             data = np.arange(5 * r + 1, 5 * r + 6, dtype=np.int64)
             data.tofile(os.path.join(raw, f"user.id_{part}.rank_{r}.world_size_2"))
-    open(os.path.join(raw, "user.id_opt_args.json"), "w").write("{}")
+    write_args(raw, "user.id", opt_type="adam")
     tool("convert", raw, out, "--from", "dynamicemb")
     tool("verify", out)
     table = tool_json("inspect", out)["tables"][0]
     check(table["name"] == "user.id" and table["rows"] == 100 and table["counted"] == 10, "import")
-    check(tool_json("inspect", out)["optimizer"] == "adam", "optimizer by its state's width")
+    check(tool_json("inspect", out)["optimizer"] == "adam", "the dump's optimizer")
     tool("convert", out, npy, "--to", "npy")
     order = {key: i for i, key in enumerate(keys)}
     ids = np.load(os.path.join(npy, "user.id.weight_id.npy"))
@@ -685,7 +692,7 @@ def check_dynamicemb(root):
     check(tool_json("inspect", npy)["tables"][0]["counted"] == 10, "counters are kept")
     shutil.rmtree(npy)
     shutil.rmtree(out)
-    tool("convert", raw, out, "--from", "dynamicemb", "--optimizer", "adagrad", status=1)
+    tool("convert", raw, out, "--from", "dynamicemb", "--optimizer", "adagrad", status=2)
     tool("convert", raw, out, "--from", "dynamicemb", "--optimizer", "what", status=2)
     for part in ("counter_frequencies", "counter_keys", "emb_scores", "emb_values"):
         for name in (os.path.join(raw, f"user.id_{part}.rank_{r}.world_size_2") for r in range(2)):
@@ -698,6 +705,159 @@ def check_dynamicemb(root):
     os.remove(os.path.join(raw, "user.id_emb_keys.rank_1.world_size_2"))
     tool("convert", raw, out, "--from", "dynamicemb", status=1)
     check(not os.path.exists(out), "nothing after a failed import")
+    shutil.rmtree(raw)
+
+
+def check_dump_args(root):
+    """An import reads <table>_opt_args.json, and refuses a dump of which nothing says what it contains."""
+    raw, out = os.path.join(root, "raw"), os.path.join(root, "out")
+    keys, scores = np.arange(4), np.arange(4) + 1
+    numbers = np.arange(64, dtype=np.float32)
+    states = {"emb_opt_values": numbers.reshape(4, 16)}
+
+    def dump(args, world=1, **parts):
+        shutil.rmtree(raw, ignore_errors=True)
+        os.mkdir(raw)
+        parts = {"emb_keys": keys, "emb_values": numbers[:32].reshape(4, 8), "emb_scores": scores, **parts}
+        for rank in range(world):
+            write_raw(raw, "t", rank, world, **{p: data[rank::world] for p, data in parts.items()})
+        if args is not None:
+            write_args(raw, "t", **args)
+
+    def taken(*options, warns=False):
+        done = tool_run("convert", raw, out, "--from", "dynamicemb", *options)
+        check(done.returncode == 0, f"import of a dump: {done.stderr}")
+        check(("has no t_opt_args.json" in done.stderr) == warns, f"warning: {done.stderr}")
+        rows, description = read_rows(out)["t"], tool_json("inspect", out)
+        shutil.rmtree(out)
+        return rows, description
+
+    def refused(*words, options=(), status=2):
+        done = tool_run("convert", raw, out, "--from", "dynamicemb", *options)
+        check(done.returncode == status, f"{words}: {done.returncode}, {done.stderr}")
+        check(all(word in done.stderr for word in words), f"{words}: {done.stderr}")
+        check(not os.path.exists(out), "a refused import leaves something")
+
+    # The optimizer, its arguments, and both names of its states.
+    adam = {"opt_type": "adam", "lr": 0.25, "beta1": 0.5, "beta2": 0.75, "eps": 1e-3, "iters": 3, "weight_decay": 0.5}
+    for name in ("emb_opt_values", "opt_values"):
+        dump(adam, **{name: numbers.reshape(4, 16)})
+        rows, description = taken()
+        check((rows["exp_avg"] == numbers.reshape(4, 16)[:, :8]).all(), "first state of " + name)
+        check((rows["exp_avg_sq"] == numbers.reshape(4, 16)[:, 8:]).all(), "second state of " + name)
+        check(description["optimizer"] == "adam", "the dump's optimizer")
+        check(description["optimizer_steps"] == 3, "the dump's step count")
+    dump(adam, opt_values=numbers.reshape(4, 16), **states)
+    refused("t_opt_values.rank_0.world_size_1 exists beside", status=1)
+    dump({"opt_type": "ftrl"}, **states)
+    refused("opt_type is 'ftrl'", "without the files emb_opt_values")
+    dump({"opt_type": "exact_adagrad"}, **states)
+    refused("64 bytes of optimizer state per row, but adagrad with dim 8 has 32", status=1)
+    refused("--optimizer adam contradicts", options=["--optimizer", "adam"])
+    dump({}, **states)
+    refused("does not say opt_type: give it with --optimizer")
+    check(taken("--optimizer", "adam")[1]["optimizer"] == "adam", "an optimizer that the dump does not say")
+    dump(None, **states)
+    check(taken(warns=True)[1]["optimizer"] == "adam", "an optimizer that fits the width")
+    dump({"opt_type": "exact_row_wise_adagrad"}, emb_opt_values=numbers[:16].reshape(4, 4))  # padded to 16 bytes
+    check(taken()[0]["momentum1"].ravel().tolist() == [0, 4, 8, 12], "a row-wise state with its padding")
+    dump({"opt_type": "ftrl"})
+    check("exp_avg" not in taken()[0], "rows without states, whatever their optimizer was")
+    for wrong, value in (("beta1", -1), ("iters", 0.5), ("lr", "much"), ("eps", [1])):
+        dump({**adam, wrong: value}, **states)
+        refused(wrong + " is '", status=1)
+
+    # The type of rows and states.
+    for dtype in ("float16", "torch.float16"):
+        half = numbers.astype(np.float16).reshape(4, 16)
+        dump(
+            {"opt_type": "exact_adagrad", "embedding_dtype": dtype, "embedding_dim": 16, "optim_state_dtype": dtype},
+            emb_values=half,
+            emb_opt_values=half + 1,
+        )
+        rows, _ = taken()
+        check(rows["weight"].dtype == np.float16 and (rows["weight"] == half).all(), "rows of f16")
+        check(rows["sum"].dtype == np.float32 and (rows["sum"] == half + 1).all(), "states of f16")
+    brain = (numbers.view(np.uint32) >> 16).astype(np.uint16).reshape(4, 16)
+    dump({"embedding_dtype": "bfloat16"}, emb_values=brain)
+    check((taken()[0]["weight"] == numbers.reshape(4, 16)).all(), "rows of bf16")
+    dump({"embedding_dim": 16}, emb_values=half)
+    refused("32 bytes per row are not 16 elements of f32", status=1)
+    check(taken("--dtype", "f16")[0]["weight"].shape == (4, 16), "a type that the dump does not say")
+    dump({"embedding_dtype": "float16"}, emb_values=half)
+    refused("--dtype f32 contradicts", options=["--dtype", "f32"])
+    dump({"embedding_dtype": "float8_e4m3fn"}, emb_values=half)
+    refused("embedding_dtype is 'float8_e4m3fn', not float32, float16 or bfloat16")
+    dump(None, emb_values=half)
+    refused("has no t_opt_args.json, which has the type of the rows: give it with --dtype")
+    check((taken("--dtype", "f16")[0]["weight"] == half).all(), "a type that an option gives")
+
+    # Scores: ages in nanoseconds, and pairs.
+    dump({"evict_strategy": "EvictStrategy.KLru"}, emb_scores=np.array([9000, 5000, 7000, 0]))
+    check(taken()[0]["metadata"].tolist() == [1, 5, 3, 10], "ages")
+    dump({"evict_strategy": "EvictStrategy.KLru", "hotbed_time": 100}, emb_scores=np.array([9000, 5000, 7000, 0]))
+    check(taken()[0]["metadata"].tolist() == [91, 95, 93, 100], "ages before a known time")
+    dump({"evict_strategy": "EvictStrategy.KLru"}, emb_scores=np.array([9, 5, -7, 0]))
+    refused("age -7 is negative", status=1)
+    dump({"evict_strategy": "EvictStrategy.KLfu"})
+    check(taken()[0]["metadata"].tolist() == [1, 2, 3, 4], "counts")
+    refused("--ages contradicts", "evict_strategy is 'EvictStrategy.KLfu'", options=["--ages"])
+    dump({"evict_strategy": "EvictStrategy.KClock"})
+    refused("evict_strategy is 'EvictStrategy.KClock'")
+    pairs = np.stack([scores * 1000, 9 - scores], axis=1)
+    for names, order, columns in (
+        ("TIMESTAMP,LFU", "time,count", pairs),
+        ("LFU,TIMESTAMP", "count,time", pairs[:, ::-1].copy()),
+    ):
+        for args, options in (({"score_strategy": names}, ()), ({}, ("--scores", order))):
+            dump({"evict_strategy": "EvictStrategy.KLfu", **args}, emb_scores=columns)
+            rows, _ = taken(*options)
+            check(rows["times"].tolist() == [1, 2, 3, 4], f"times of {names}")
+            check(rows["metadata"].tolist() == [8, 7, 6, 5], f"counts of {names}")
+    refused("does not say the order of the two scores of each key: give it with --scores")
+    dump({"score_strategy": "LFU,TIMESTAMP"}, emb_scores=pairs)
+    refused("--scores time,count contradicts", options=["--scores", "time,count"])
+    dump({}, emb_scores=np.ones((4, 3), np.int64))
+    refused("scores have 24 bytes, not 8 or 16")
+
+    # Keys, or positions in a rank's block of keys.
+    for dist_type in ("roundrobin", "hash_roundrobin"):
+        dump({"dist_type": dist_type}, 2)
+        check(taken()[0]["weight_id"].tolist() == [0, 1, 2, 3], "keys of two ranks")
+    dump({}, 2)
+    check(taken()[0]["weight_id"].tolist() == [0, 1, 2, 3], "an older dump, whose keys are roundrobin")
+    dump({"dist_type": "continuous"}, 2)
+    refused("dist_type is 'continuous', with which the files of 2 ranks have positions instead of keys")
+    dump({"dist_type": "continuous"})
+    check(taken()[0]["weight_id"].tolist() == [0, 1, 2, 3], "one rank's keys")
+    dump({"dist_type": "by_table"}, 2)
+    refused("dist_type is 'by_table', not roundrobin, hash_roundrobin or continuous")
+    dump({}, 2, emb_keys=np.array([0, 2, 4, 6]))
+    refused("nothing says which dist_type it has, and it is not roundrobin: rank 1 of 2 has key 2")
+
+    # The file itself, a table without rows, and two tables.
+    for text in ("", "[]", '{"lr": }', '{"lr": 1', '{"lr": 1} x', '{"a": "\n"}', '{"a": "\\q"}', "[" * 40, '{"a": 1,}'):
+        dump({})
+        with open(os.path.join(raw, "t_opt_args.json"), "w") as file:
+            file.write(text)
+        refused("t_opt_args.json is not a JSON object", status=1)
+    dump({"a": {"b": [1, {"c": None}, "\u00e9\\"], "d": {}}, "lr": None, "embedding_dim": 8})
+    taken()
+    empty = {"emb_keys": keys[:0], "emb_values": numbers[:0], "emb_scores": scores[:0]}
+    dump({"embedding_dim": 8}, **empty)
+    check(tool_json("convert", raw, out, "--from", "dynamicemb")["tables"] == 1, "a table without rows")
+    check(tool_json("inspect", out)["tables"][0]["dim"] == 8, "the dim that the dump says")
+    shutil.rmtree(out)
+    dump({}, **empty)
+    refused("has no rows, so its dim is unknown")
+    dump(adam, **states)
+    write_raw(raw, "u", 0, 1, emb_keys=keys, emb_values=numbers[:32], **states)
+    write_args(raw, "u", **{**adam, "iters": 4})
+    refused("table 'u' has another optimizer, or other arguments of it", "adam after 4 steps, before adam after 3")
+    for options in (["--dtype", "f64"], ["--scores", "age"]):
+        tool("convert", raw, out, "--from", "dynamicemb", *options, status=2)
+    for options in (["--from", "npy", "--dtype", "f16"], ["--to", "npy", "--scores", "time,count"]):
+        tool("convert", raw, out, *options, status=2)
     shutil.rmtree(raw)
 
 
@@ -1190,6 +1350,7 @@ def main():
         check_times(root)
         check_h5(root)
         check_dynamicemb(root)
+        check_dump_args(root)
         check_increments(root)
         check_imports(root)
         check_cut_short(root)

@@ -44,6 +44,7 @@ docs/tool
 :caption: Reference
 reference/contents
 python/hotbed/index
+docs/platforms
 docs/features
 docs/formats
 docs/performance

@@ -41,6 +41,7 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_dl_view),
     KNOWN(hotbed_dl_want),
     KNOWN(hotbed_exchange),
+    KNOWN(hotbed_exchange_stats),
     KNOWN(hotbed_export),
     KNOWN(hotbed_external_call),
     KNOWN(hotbed_external_calls),

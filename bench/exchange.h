@@ -36,17 +36,10 @@ typedef struct exchange_raw {
     double comm;  /* seconds of the communicator's call */
 } exchange_raw;
 
-/* Rows that a batch moves from other ranks, by what travels: for each feature partial sums of all
- * bags, of the bags with a key on the sending rank, or the distinct rows. */
-typedef struct exchange_rows {
-    uint64_t sums, bags, distinct;
-    uint64_t best;      /* for each feature the fewer of `bags` and `distinct` */
-    uint64_t best_keys; /* keys that travel then, one way */
-} exchange_rows;
-
 typedef struct exchange_bag_times {
     double eager[EXCHANGE_STEPS], graph[EXCHANGE_STEPS]; /* without barriers between steps */
     double eager_stages[EXCHANGE_STAGES], graph_stages[EXCHANGE_STAGES]; /* of training */
+    double sent[EXCHANGE_PHASES]; /* bytes that rank 0 sends in a training step, counted */
 } exchange_bag_times;
 
 /* Steps of W9 to W12 in which each rank has batches of its own. */
@@ -54,7 +47,7 @@ typedef struct exchange_bags {
     const workload *what;
     uint64_t keys; /* of a rank's batch */
     uint32_t samples, row_bytes;
-    exchange_rows must;       /* of the first batch of rank 0 */
+    workload_moved must;      /* of the first batch of rank 0 */
     exchange_bag_times alone; /* a rank by itself, all ranks at once */
     exchange_bag_times times[EXCHANGE_PLANS];
     uint64_t checked;         /* rows compared with the oracle */
@@ -163,12 +156,6 @@ hotbed_status exchange_measure_keys(const exchange_rank *me);
 hotbed_status exchange_measure_scaling(const exchange_rank *me);
 /* Measure steps of the chosen workloads with bags, and check them. */
 hotbed_status exchange_measure_bags(const exchange_rank *me);
-
-/* Count the rows that the first batch of `keys` moves to `rank` from the other ranks, at most 64.
- * Errors: MEMORY. */
-hotbed_status exchange_count_rows(
-    const workload_shape *shape, const int64_t *keys, const hotbed_route *routes, uint32_t rank,
-    exchange_rows *out);
 
 /* Digest of all rows of all ranks, and of this rank's output of the last forward. */
 hotbed_status exchange_digest(const exchange_rank *me, workload_run *run, workload_digest *out);

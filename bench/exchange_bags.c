@@ -292,10 +292,23 @@ static hotbed_status time_graph(bag_run *b, int kind) {
     return time_steps(b, kind, true);
 }
 
+/* Read what a rank has sent so far. */
+static hotbed_status read_sent(const bag_run *b, double *sent) {
+    hotbed_exchange_stats stats = {.size = sizeof stats};
+    HOTBED_TRY(hotbed_sharded_stats(b->sharded, &stats, b->me->stream));
+    sent[0] = (double)stats.keys_sent;
+    sent[1] = (double)stats.rows_sent;
+    sent[2] = (double)stats.gradients_sent;
+    return HOTBED_OK;
+}
+
 /* Time training; all plans run equally many steps, so that their rows are equal. */
 static hotbed_status time_training(bag_run *b, bool graphs, bool stages) {
-    const uint32_t n = b->me->p->steps;
-    HOTBED_TRY(run_steps(b, EXCHANGE_TRAIN, b->run.input->shape.batches));
+    const uint32_t n = b->me->p->steps, batches = b->run.input->shape.batches;
+    HOTBED_TRY(run_steps(b, EXCHANGE_TRAIN, batches));
+    HOTBED_TRY(read_sent(b, b->times->sent));
+    for (int phase = 0; phase < EXCHANGE_PHASES; phase++)
+        b->times->sent[phase] /= batches;
     HOTBED_TRY(time_steps(b, EXCHANGE_TRAIN, false));
     if (graphs)
         HOTBED_TRY(time_graph(b, EXCHANGE_TRAIN));
@@ -400,42 +413,6 @@ static hotbed_status measure_plans(
 
 /* --- what must travel --------------------------------------------------------------------------- */
 
-hotbed_status exchange_count_rows(
-    const workload_shape *shape, const int64_t *keys, const hotbed_route *routes, uint32_t rank,
-    exchange_rows *out) {
-    const uint32_t world = routes[0].world;
-    uint64_t *bits = malloc((shape->range / 64 + 1) * sizeof *bits);
-    if (bits == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "exchange: no memory to count rows");
-    *out = (exchange_rows){0};
-    for (uint32_t t = 0; t < shape->tables; t++) {
-        uint64_t distinct = 0, bags = 0, keys_sent = 0, at = workload_first_key(shape, t);
-        memset(bits, 0, (shape->range / 64 + 1) * sizeof *bits);
-        for (uint32_t s = 0; s < shape->samples; s++) {
-            uint64_t owners = 0; /* a bit for each rank with a key of the bag */
-            for (uint32_t i = 0; i < workload_bag(shape, t); i++, at++) {
-                const uint64_t key = (uint64_t)keys[at];
-                const uint32_t owner = hotbed_route_rank(&routes[t], key);
-                if (owner == rank)
-                    continue;
-                const uint64_t bit = (uint64_t)1 << (key & 63);
-                distinct += (bits[key / 64] & bit) == 0;
-                bits[key / 64] |= bit;
-                bags += (owners >> owner & 1) == 0;
-                owners |= (uint64_t)1 << owner;
-                keys_sent++;
-            }
-        }
-        out->sums += (uint64_t)shape->samples * (world - 1);
-        out->bags += bags;
-        out->distinct += distinct;
-        out->best += bags < distinct ? bags : distinct;
-        out->best_keys += bags < distinct ? keys_sent : distinct;
-    }
-    free(bits);
-    return HOTBED_OK;
-}
-
 static hotbed_status count_rows(
     const exchange_rank *me, const workload_input *input, exchange_bags *out) {
     const workload_shape *shape = &input->shape;
@@ -446,7 +423,7 @@ static hotbed_status count_rows(
     for (uint32_t t = 0; t < shape->tables; t++)
         HOTBED_TRY(
             hotbed_route_init(&routes[t], kinds[out->what->kind], me->size, shape->table_rows[t]));
-    return exchange_count_rows(shape, input->keys, routes, 0, &out->must);
+    return workload_count_moved(shape, input->keys, routes, 0, &out->must);
 }
 
 /* --- all workloads ------------------------------------------------------------------------------- */

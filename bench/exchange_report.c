@@ -121,6 +121,10 @@ static void print_bags(FILE *to, const exchange_result *r, const exchange_bags *
         b->alone.graph[EXCHANGE_EVAL] * 1e3, exchange_bags_limit(r, b, EXCHANGE_TRAIN) * 1e3,
         exchange_bags_limit(r, b, EXCHANGE_EVAL) * 1e3);
     for (int plan = 0; plan < EXCHANGE_PLANS; plan++) {
+        const double *sent = b->times[plan].sent;
+        (void)fprintf(
+            to, "    %-10ssends %.3f MB of keys, %.3f of rows or sums, %.3f of gradients a step\n",
+            exchange_plans[plan], sent[0] * 1e-6, sent[1] * 1e-6, sent[2] * 1e-6);
         print_bag_plan(to, r, b, plan, false);
         print_bag_plan(to, r, b, plan, true);
     }
@@ -221,6 +225,11 @@ static void write_bags(FILE *to, const exchange_result *r, const exchange_bags *
     for (int plan = 0; plan < EXCHANGE_PLANS; plan++) {
         const exchange_bag_times *t = &b->times[plan];
         char label[32];
+        (void)fprintf(
+            to,
+            ",\n          \"%s_sent\": {\"keys_bytes\": %.0f, \"rows_bytes\": %.0f, "
+            "\"gradients_bytes\": %.0f}",
+            exchange_plans[plan], t->sent[0], t->sent[1], t->sent[2]);
         (void)snprintf(label, sizeof label, "%s_eager", exchange_plans[plan]);
         if (t->eager[EXCHANGE_TRAIN] > 0)
             write_bag_times(to, label, t->eager, t->eager_stages);

@@ -135,6 +135,22 @@ static inline uint64_t workload_mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
+/* --- what ranks must move ----------------------------------------------------------------------- */
+
+/* Rows that a batch moves from other ranks, by what travels: for each feature partial sums of all
+ * bags, of the bags with a key on the sending rank, or the distinct rows. */
+typedef struct workload_moved {
+    uint64_t sums, bags, distinct;
+    uint64_t best;      /* for each feature the fewer of `bags` and `distinct` */
+    uint64_t best_keys; /* keys that travel then, one way */
+} workload_moved;
+
+/* Count the rows that the first batch of `keys` moves to `rank` from the other ranks, at most 64.
+ * Errors: MEMORY. */
+hotbed_status workload_count_moved(
+    const workload_shape *shape, const int64_t *keys, const hotbed_route *routes, uint32_t rank,
+    workload_moved *out);
+
 /* --- run: a storage and its buffers on one backend -------------------------------------------- */
 
 typedef struct workload_run {

@@ -7,6 +7,7 @@
 #ifndef HOTBED_DIST_DELIVER_CORE_H
 #define HOTBED_DIST_DELIVER_CORE_H
 
+#include "dist/wire_core.h"
 #include "storage/optimizer_core.h"
 #include "storage/step_core.h"
 
@@ -29,6 +30,7 @@ typedef struct hotbed_deliver_view {
     uint64_t row_bytes;
     uint32_t dim, dtype;
     float max_gradient, scale;
+    hotbed_wire_view wire; /* what moves; the kernels of the requester count it */
 } hotbed_deliver_view;
 
 /* Owner: where the lookup writes the rows of received keys. A run is a segment; array p has the rows
@@ -184,6 +186,7 @@ typedef struct hotbed_pool_view {
     uint32_t mean;
     uint32_t dtype; /* dtype of the caller's output and gradient; sums are f32 */
     float max_gradient, scale;
+    hotbed_wire_view wire; /* what moves; counted with the first element */
 } hotbed_pool_view;
 
 /* Split element number `at` of the sums [batch_size, columns] into its sample, its column of the

@@ -136,6 +136,8 @@ static __global__ void __launch_bounds__(BLOCK) find_places_kernel(
 static __global__ void __launch_bounds__(BLOCK)
     take_kernel(hotbed_deliver_view d, uint8_t *output, uint64_t stride, bool plain) {
     uint32_t n = *d.num_keys;
+    if (hotbed_cuda_thread() == 0)
+        hotbed_wire_count(&d.wire);
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         hotbed_take_row(&d, (uint32_t)i, output, stride, plain, TILE);
 }
@@ -143,24 +145,32 @@ static __global__ void __launch_bounds__(BLOCK)
 static __global__ void __launch_bounds__(BLOCK)
     give_kernel(hotbed_deliver_view d, const void *gradient, uint64_t stride) {
     uint32_t n = *d.overflow != 0 ? 0 : *d.num_sent;
+    if (hotbed_cuda_thread() == 0)
+        hotbed_wire_count(&d.wire);
     for (uint64_t u = hotbed_cuda_thread() / TILE; u < n; u += hotbed_cuda_threads() / TILE)
         hotbed_give_gradient(&d, (uint32_t)u, gradient, stride, TILE);
 }
 
 static __global__ void __launch_bounds__(BLOCK)
     find_rows_kernel(hotbed_deliver_view d, uint8_t **rows) {
+    if (hotbed_cuda_thread() == 0)
+        hotbed_wire_count(&d.wire);
     for (uint64_t u = hotbed_cuda_thread(); u < *d.num_sent; u += hotbed_cuda_threads())
         rows[u] = hotbed_give_sum_to(&d, (uint32_t)u);
 }
 
 static __global__ void __launch_bounds__(BLOCK) pool_finish_kernel(
     hotbed_pool_view p, uint64_t n, const float *sums, void *output, uint64_t stride) {
+    if (hotbed_cuda_thread() == 0)
+        hotbed_wire_count(&p.wire);
     for (uint64_t at = hotbed_cuda_thread(); at < n; at += hotbed_cuda_threads())
         hotbed_pool_finish(&p, at, sums, output, stride);
 }
 
 static __global__ void __launch_bounds__(BLOCK) pool_start_kernel(
     hotbed_pool_view p, uint64_t n, const void *gradient, uint64_t stride, float *sums) {
+    if (hotbed_cuda_thread() == 0)
+        hotbed_wire_count(&p.wire);
     for (uint64_t at = hotbed_cuda_thread(); at < n; at += hotbed_cuda_threads())
         hotbed_pool_start(&p, at, gradient, stride, sums);
 }

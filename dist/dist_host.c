@@ -32,11 +32,16 @@ typedef struct pool_args {
     const float *read_sums;
     void *output;
     const void *gradient;
-    uint64_t stride;
+    uint64_t stride, n;
 } pool_args;
 
 static inline uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
+}
+
+/* The bytes that arrive are counted with item 0, also where a rank's own batch is empty. */
+static inline uint64_t or_one(uint64_t n) {
+    return n > 0 ? n : 1;
 }
 
 /* --- before the exchange ------------------------------------------------------------------------ */
@@ -188,12 +193,16 @@ static void places_body(const void *args, uint64_t begin, uint64_t end) {
 
 static void take_body(const void *args, uint64_t begin, uint64_t end) {
     const rows_args *a = args;
+    if (begin == 0)
+        hotbed_wire_count(&a->d.wire);
     for (uint64_t i = begin; i < least(end, *a->d.num_keys); i++)
         hotbed_take_row(&a->d, (uint32_t)i, a->data, a->stride, a->plain, 1);
 }
 
 static void give_body(const void *args, uint64_t begin, uint64_t end) {
     const rows_args *a = args;
+    if (begin == 0)
+        hotbed_wire_count(&a->d.wire);
     if (*a->d.overflow != 0)
         return;
     for (uint64_t u = begin; u < least(end, *a->d.num_sent); u++)
@@ -202,6 +211,8 @@ static void give_body(const void *args, uint64_t begin, uint64_t end) {
 
 static void find_body(const void *args, uint64_t begin, uint64_t end) {
     const rows_args *a = args;
+    if (begin == 0)
+        hotbed_wire_count(&a->d.wire);
     for (uint64_t u = begin; u < least(end, *a->d.num_sent); u++)
         a->found[u] = hotbed_give_sum_to(&a->d, (uint32_t)u);
 }
@@ -218,29 +229,36 @@ static hotbed_status take_rows(
     const hotbed_deliver_view *d, void *output, uint64_t stride_bytes, hotbed_stream *stream) {
     rows_args args = {.d = *d, .data = output, .stride = stride_bytes};
     args.plain = hotbed_rows_plain(d, output, stride_bytes);
-    return hotbed_host_launch(stream, d->key_bound, ROWS_GRAIN, take_body, &args, sizeof args);
+    return hotbed_host_launch(
+        stream, or_one(d->key_bound), ROWS_GRAIN, take_body, &args, sizeof args);
 }
 
 static hotbed_status give_gradients(
     const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream) {
     rows_args args = {.d = *d, .gradient = gradient, .stride = stride};
-    return hotbed_host_launch(stream, d->sent_bound, ROWS_GRAIN, give_body, &args, sizeof args);
+    return hotbed_host_launch(
+        stream, or_one(d->sent_bound), ROWS_GRAIN, give_body, &args, sizeof args);
 }
 
 static hotbed_status find_rows(
     const hotbed_deliver_view *d, uint8_t **rows, hotbed_stream *stream) {
     rows_args args = {.d = *d, .found = rows};
-    return hotbed_host_launch(stream, d->sent_bound, KEYS_GRAIN, find_body, &args, sizeof args);
+    return hotbed_host_launch(
+        stream, or_one(d->sent_bound), KEYS_GRAIN, find_body, &args, sizeof args);
 }
 
 static void finish_body(const void *args, uint64_t begin, uint64_t end) {
     const pool_args *a = args;
-    for (uint64_t at = begin; at < end; at++)
+    if (begin == 0)
+        hotbed_wire_count(&a->p.wire);
+    for (uint64_t at = begin; at < least(end, a->n); at++)
         hotbed_pool_finish(&a->p, at, a->read_sums, a->output, a->stride);
 }
 
 static void start_body(const void *args, uint64_t begin, uint64_t end) {
     const pool_args *a = args;
+    if (begin == 0)
+        hotbed_wire_count(&a->p.wire);
     for (uint64_t at = begin; at < end; at++)
         hotbed_pool_start(&a->p, at, a->gradient, a->stride, a->sums);
 }
@@ -249,8 +267,8 @@ static hotbed_status pool_finish(
     const hotbed_pool_view *p, uint64_t columns, const float *sums, void *output, uint64_t stride,
     hotbed_stream *stream) {
     pool_args args = {.p = *p, .read_sums = sums, .output = output, .stride = stride};
-    return hotbed_host_launch(
-        stream, columns * p->samples, KEYS_GRAIN, finish_body, &args, sizeof args);
+    args.n = columns * p->samples;
+    return hotbed_host_launch(stream, or_one(args.n), KEYS_GRAIN, finish_body, &args, sizeof args);
 }
 
 static hotbed_status pool_start(

@@ -9,7 +9,7 @@
 #ifndef HOTBED_DIST_GATHER_CORE_H
 #define HOTBED_DIST_GATHER_CORE_H
 
-#include "dist/message_core.h"
+#include "dist/wire_core.h"
 #include "storage/step_core.h"
 
 typedef struct hotbed_gather_view {
@@ -34,6 +34,11 @@ typedef struct hotbed_gather_view {
     int64_t *offsets;
     uint32_t by_sample;
     uint64_t bound;
+    uint32_t *arrived;     /* [world] keys that each rank sent; NULL: not wanted */
+    hotbed_wire_view wire; /* of the keys */
+    /* Batches in a row that overflowed, in device memory and, for the host, in pinned memory; NULL:
+     * not counted, as are the batch and its overflow in wire.counts. */
+    uint64_t *repeated, *host_repeated;
 } hotbed_gather_view;
 
 HOTBED_HD uint32_t hotbed_gather_segments(const hotbed_gather_view *g) {
@@ -48,12 +53,34 @@ HOTBED_HD uint64_t hotbed_gather_capacity(const hotbed_gather_view *g, uint32_t 
     return g->capacity != 0 ? g->capacity : g->capacities[rank * g->capacity_stride];
 }
 
+/* Write `arrived`, and count the bytes of the messages. Called by one lane. */
+HOTBED_HD void hotbed_gather_arrivals(const hotbed_gather_view *g) {
+    for (uint32_t p = 0; p < g->world && g->arrived != NULL; p++) {
+        const hotbed_message_header *header = hotbed_message_header_of(hotbed_gather_message(g, p));
+        uint64_t most = hotbed_gather_capacity(g, p);
+        g->arrived[p] = header->count < most ? header->count : (uint32_t)most;
+    }
+    hotbed_wire_count(&g->wire);
+}
+
+/* Count the batch, and whether it overflowed. Called by one lane after all lengths are written. */
+HOTBED_HD void hotbed_gather_tally(const hotbed_gather_view *g) {
+    if (g->repeated == NULL)
+        return;
+    const uint32_t overflowed = *g->overflow != 0 ? 1 : 0;
+    *g->repeated = overflowed != 0 ? *g->repeated + 1 : 0;
+    hotbed_store_system_u64(g->host_repeated, *g->repeated);
+    (void)hotbed_add_relaxed_u64(&g->wire.counts->batches, 1);
+    (void)hotbed_add_relaxed_u64(&g->wire.counts->overflows, overflowed);
+}
+
 /* Write the length of segment q to segments[q], or 0 if q is past the last segment. A scan then
  * turns the lengths into positions. A segment ends where the next segment of the same rank begins,
  * so if the starts ascend, the sum of the lengths is within the message's capacity. */
 HOTBED_HD void hotbed_gather_length(const hotbed_gather_view *g, uint32_t q) {
     if (q == hotbed_gather_segments(g)) {
         g->segments[q] = 0;
+        hotbed_gather_arrivals(g);
         return;
     }
     uint32_t f = q / g->world, rank = q - f * g->world;
@@ -92,6 +119,8 @@ HOTBED_HD uint64_t hotbed_gather_offsets(const hotbed_gather_view *g) {
 
 /* Bags that are out of order are left to the lookup, which checks every offset. */
 HOTBED_HD void hotbed_gather_offset(const hotbed_gather_view *g, uint64_t r) {
+    if (r == 0)
+        hotbed_gather_tally(g);
     if (*g->overflow != 0) {
         g->offsets[r] = 0;
         return;

@@ -469,6 +469,7 @@ static hotbed_status create(
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "table %s: dim %u is not the first table's %u",
                 c->tables[t].name, c->tables[t].dim, c->dim);
+    HOTBED_TRY(hotbed_wire_create(c, stream));
     for (uint32_t g = 0; g < c->num_groups; g++)
         HOTBED_TRY(make_group(c, &c->groups[g], s, stream));
     return hotbed_sharded_growth_create(c, stream);
@@ -538,6 +539,7 @@ void hotbed_sharded_destroy(hotbed_sharded *sharded) {
         hotbed_delete(group->counts);
     }
     hotbed_sharded_growth_destroy(sharded);
+    hotbed_memory_free(&sharded->wire);
     hotbed_delete(sharded->groups);
     hotbed_delete(sharded->feature_columns);
     hotbed_delete(sharded->order);

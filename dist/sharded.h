@@ -72,6 +72,7 @@ struct hotbed_sharded {
     bool grows;    /* a table has a max_capacity; otherwise the next three fields are unused */
     /* held from a stream's wait for `searched` until the stream records it */
     pthread_mutex_t growth_lock;
+    hotbed_memory wire;     /* hotbed_wire_counts */
     hotbed_event *searched; /* recorded after the last growth or eval */
     uint32_t unpolled;      /* prefetches since the last poll of growth */
 };
@@ -123,6 +124,7 @@ typedef struct hotbed_path {
     hotbed_ends requester_in,
         requester_out;       /* the requester's rows that come in, gradients that go out */
     uint8_t *send, *receive; /* exact: messages */
+    uint32_t *arrived;       /* [world] device: keys received from each rank */
     /* Rows that travel, and then their gradients, rank by rank; they include rows that the rank
      * requests from itself. One-sided: `owner_rows` is in the window, for gradients only. One rank:
      * `owner_rows` is the lookup's output, in the order of the batch. */
@@ -262,8 +264,9 @@ struct hotbed_sharded_context {
     uint32_t *overflows;   /* [parts] whether any rank's batch overflows: the same on all ranks */
     uint32_t *host_matrix; /* pinned */
     uint32_t *host_overflow;
-    uint8_t *send, *receive; /* FIXED: [world] messages of all parts */
-    uint64_t message_bytes;  /* bytes of all parts' messages for one rank */
+    uint64_t *repeated, *host_repeated; /* device and pinned: batches in a row that overflowed */
+    uint8_t *send, *receive;            /* FIXED: [world] messages of all parts */
+    uint64_t message_bytes;             /* bytes of all parts' messages for one rank */
     hotbed_window *window;
     bool may_overflow; /* possible with the plan's capacities */
     bool watched;      /* the device writes host_overflow for this batch */
@@ -386,6 +389,17 @@ static inline bool hotbed_part_has_order_of(const hotbed_part *part, const hotbe
  * one key. For tests. Errors: ARGUMENT, STATE (before wait_input). */
 hotbed_status hotbed_sharded_received(
     const hotbed_sharded_context *context, uint32_t number, uint32_t lookup, hotbed_batch *out);
+
+/* --- statistics (sharded_wire.c) ------------------------------------------------------------- */
+
+hotbed_status hotbed_wire_create(hotbed_sharded *sharded, hotbed_stream *stream);
+
+/* The messages of the part's path, for the kernel that reads them. */
+hotbed_wire_view hotbed_wire_keys(const hotbed_sharded_context *context, const hotbed_part *part);
+
+/* What a phase of the batch moves: rows or sums, or gradients. */
+hotbed_wire_view hotbed_wire_rows(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_wire_phase phase);
 
 /* --- stages (sharded_step.c, sharded_alone.c) ---------------------------------------------------------- */
 

@@ -150,6 +150,7 @@ static size_t carve_path(
     path->from.at = hotbed_carve_take(&carve, pointers);
     path->owner_in.at = hotbed_carve_take(&carve, pointers);
     path->requester_in.at = hotbed_carve_take(&carve, pointers);
+    path->arrived = hotbed_carve_take(&carve, context->world * sizeof(uint32_t));
     v->segments = hotbed_carve_take(&carve, (segments + 1) * sizeof(uint32_t));
     v->firsts = hotbed_carve_take(&carve, segments * sizeof(uint32_t));
     v->keys = hotbed_carve_take(&carve, bound * sizeof(uint64_t));
@@ -297,6 +298,7 @@ static size_t carve_context(hotbed_sharded_context *context, uint8_t *base) {
     context->matrix = hotbed_carve_take(&carve, row * context->world);
     context->overflow = hotbed_carve_take(&carve, (1 + context->num_parts) * sizeof(uint32_t));
     context->overflows = context->overflow + 1;
+    context->repeated = hotbed_carve_take(&carve, sizeof *context->repeated);
     context->send = context->receive = NULL;
     if (context->plan == HOTBED_PLAN_FIXED) {
         context->send = hotbed_carve_take(&carve, messages);
@@ -335,8 +337,11 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
     (void)carve_context(context, context->memory.data);
     size_t matrix = (size_t)context->num_parts * context->world * context->world;
     HOTBED_TRY(hotbed_memory_alloc(
-        stream, HOTBED_MEMORY_PINNED, (matrix + 1) * sizeof(uint32_t), NULL, &context->pinned));
-    context->host_matrix = context->pinned.data;
+        stream, HOTBED_MEMORY_PINNED, sizeof(uint64_t) + (matrix + 1) * sizeof(uint32_t), NULL,
+        &context->pinned));
+    context->host_repeated = context->pinned.data;
+    *context->host_repeated = 0;
+    context->host_matrix = (uint32_t *)(context->host_repeated + 1);
     context->host_overflow = context->host_matrix + matrix;
     if (context->plan == HOTBED_PLAN_ONE_SIDED)
         HOTBED_TRY(make_window(context, stream));
@@ -523,7 +528,14 @@ hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_str
     for (uint32_t i = 0; i < context->num_parts; i++) {
         hotbed_part *part = &context->parts[i];
         hotbed_gather_view *g = &part->path->gather;
+        const bool counted = g->capacity != 0 || context->plan == HOTBED_PLAN_TWO_PHASE;
         g->bound = part->path->num_keys;
+        g->arrived = part->path->arrived;
+        g->wire = hotbed_wire_keys(context, part);
+        /* A batch is counted with the first part of its collection, and not again when it is replayed. */
+        g->repeated =
+            counted && i == context->members[part->member].first_part ? context->repeated : NULL;
+        g->host_repeated = context->host_repeated;
         HOTBED_TRY(hotbed_gather(g, part->scratch, part->scratch_bytes, stream));
         hotbed_batch_init(&part->batch);
         part->batch.batch_size =

@@ -34,6 +34,7 @@ static hotbed_status wait_output(
     const hotbed_sharded_context *context, const hotbed_part *part, void *output, uint64_t stride,
     hotbed_stream *stream) {
     hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_in);
+    d.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_ROWS);
     return hotbed_dist_kernels_of(stream)->take_rows(
         &d, output, stride * hotbed_dtype_bytes(part->sharded->output_dtype), stream);
 }
@@ -46,6 +47,7 @@ static hotbed_status backward_dist(
     const hotbed_sharded *c = part->sharded;
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
     hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_out);
+    d.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_GRADIENTS);
     if (part->group->dedup) {
         hotbed_gradient_view view = {gradient, stride};
         hotbed_sums_view sums = {

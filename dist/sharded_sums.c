@@ -22,6 +22,7 @@ static hotbed_status wait_output(
     const hotbed_sharded_context *context, const hotbed_part *part, void *output, uint64_t stride,
     hotbed_stream *stream) {
     hotbed_pool_view p = pool_of(context, part);
+    p.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_ROWS);
     return hotbed_dist_kernels_of(stream)->pool_finish(
         &p, part->group->columns, part->pooled, output, stride, stream);
 }
@@ -30,6 +31,7 @@ static hotbed_status backward_dist(
     hotbed_sharded_context *context, hotbed_part *part, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
     hotbed_pool_view p = pool_of(context, part);
+    p.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_GRADIENTS);
     uint64_t floats = part->group->columns * part->sharded->options.max_batch_size;
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->pool_start(
         &p, part->group->columns, gradient, stride, part->pooled, stream));

@@ -455,6 +455,31 @@ typedef struct hotbed_sharded_table {
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_table_read(const hotbed_sharded *sharded, uint32_t table, hotbed_sharded_table *out);
 
+/* What a rank has exchanged with the others, in bytes. All are counted where the numbers are known,
+ * so batches of recorded graphs are counted too, and nothing waits. A message of fixed size counts
+ * whole, used or not. Not counted: sizes, barriers, and what stays on the rank; with one rank all
+ * fields are 0. */
+typedef struct hotbed_exchange_stats {
+    uint32_t size;                     /* set by the caller: sizeof(hotbed_exchange_stats) */
+    uint64_t batches;                  /* batches whose keys arrived */
+    uint64_t overflows;                /* batches that overflowed, replayed or reported */
+    uint64_t keys_sent, keys_received; /* with their lengths, weights and counts */
+    uint64_t rows_sent, rows_received; /* rows, or sums of bags */
+    uint64_t gradients_sent, gradients_received;
+} hotbed_exchange_stats;
+
+/* Read the counts since the collection was created. Synchronous: waits for `stream`, on which, or
+ * before which, the counted work was enqueued.
+ * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), DEVICE. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_stats(
+    const hotbed_sharded *sharded, hotbed_exchange_stats *out, hotbed_stream *stream);
+
+/* Return how many batches of a context in a row, up to the last one whose keys arrived, have
+ * overflowed. Each was replayed, which is slow, or was empty: set a larger capacity. Never waits:
+ * for loops that launch graphs, which do not see overflows otherwise. Errors: ARGUMENT. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_sharded_repeated_overflows(const hotbed_sharded_context *context, uint32_t *out);
+
 /* Describe the collection as text: lookups, tables, dists. Never waits.
  *
  *   text      out  truncated to fit, always terminated by 0; NULL with capacity 0 to ask for the

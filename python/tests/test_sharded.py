@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 
 import pytest
 import torch
@@ -245,6 +246,40 @@ def test_reported_overflows_read_as_zeros():
         out.sum().backward()
 
     well(on_threads(body))
+
+
+def test_bytes_and_overflows_are_counted():
+    def body(comm):
+        ebc = pooled(comm, ht.ShardedOptions(SAMPLES, 200, capacity=200))
+        train(ebc, comm.rank, comm.size, steps=2)
+        return ebc.exchange_stats()
+
+    for stats in well(on_threads(body)):
+        assert stats["batches"] == 4 and stats["overflows"] == 0  # two poolings or rules, two steps
+        assert stats["rows_sent"] == stats["rows_received"] == 2 * SAMPLES * 3 * DIM * 4
+        assert stats["gradients_sent"] == stats["rows_sent"] and stats["keys_sent"] == stats["keys_received"] > 0
+    with pytest.raises(hotbed.StateError, match="without comm="):
+        pooled().exchange_stats()
+
+
+@pytest.mark.parametrize(
+    "overflow, effect", [(ht.Overflow.REPLAY, "sent again"), (ht.Overflow.REPORT, "read as zeros")]
+)
+def test_an_overflow_that_repeats_is_a_warning(overflow, effect):
+    def body(comm):
+        ebc = pooled(comm, ht.ShardedOptions(SAMPLES, 200, capacity=2, overflow=overflow))
+        for step in range(8):
+            ebc(bags(step)).values().sum().backward()
+            ebc.exchange_stats()  # waits: a warning is about batches that have arrived
+        return ebc.exchange_stats()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for stats in well(on_threads(body)):
+            assert stats["overflows"] == stats["batches"] == 16
+    texts = [str(w.message) for w in caught if "batches in a row" in str(w.message)]
+    assert len(texts) == 2 * RANKS  # of each storage
+    assert all(effect in text and "raise capacity" in text for text in texts)
 
 
 # --- state dicts and checkpoints --------------------------------------------------------------------

@@ -266,6 +266,20 @@ class _Collection(torch.nn.Module):
         storage, number = self._find(table)
         return storage.stats(number)
 
+    def exchange_stats(self) -> Dict[str, int]:
+        """Return what this rank has exchanged with the others since the collection's creation.
+
+        ``batches`` and ``overflows`` count batches; ``keys_sent``, ``keys_received``, ``rows_sent``, ``rows_received``,
+        ``gradients_sent`` and ``gradients_received`` are bytes.  All are 0 on one rank.  Waits for the device.
+
+        Raises:
+            StateError: the collection was made without ``comm=``.
+        """
+        stats = [s.exchange_stats() for s in self._storages if isinstance(s, ShardedStorage)]
+        if not stats:
+            raise StateError("exchange_stats: the collection was made without comm=")
+        return {name: sum(s[name] for s in stats) for name in stats[0]}
+
     def _find(self, table: str) -> Tuple[Storage, int]:
         if table not in self._place:
             raise ArgumentError(f"there is no table {table!r}; there are {sorted(self._place)}")

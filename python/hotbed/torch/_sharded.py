@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import warnings
 import weakref
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -17,9 +18,10 @@ from hotbed._c import check, ffi, lib, new
 from hotbed.comm import Comm, tag_of
 from hotbed.errors import ArgumentError, CommError, HotbedError, KeyRangeError, StateError, UnsupportedError
 from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot, identity, indices
-from hotbed.torch.config import Optimizer, PoolingType, Route, ShardedOptions, Table
+from hotbed.torch.config import Optimizer, Overflow, PoolingType, Route, ShardedOptions, Table
 
 _TEXT_BYTES = 480
+_OVERFLOWS = 3  #: batches in a row that overflow before a warning
 
 
 def route_of(table: Table, sharded: ShardedOptions) -> Route:
@@ -107,6 +109,7 @@ class ShardedStorage(Storage):
         self._last: Optional[_Slot] = None
         self._eval = _Slot()
         self._thread = 0  # of the last forward
+        self._warn_at = _OVERFLOWS  # overflows in a row that cause the next warning
         #: Calls of ranks wait for each other on the threads that make them.
         self._runs_on_threads = device.type == "cuda" and comm.transport == "threads"
         super().__init__(tables, pooling, optimizer, device, seed, output_dtype, max_in_flight, options, check_keys)
@@ -341,6 +344,7 @@ class ShardedStorage(Storage):
             self.check(lib.hotbed_sharded_read(slot.ticket, 0, target, stride, stream))
             self._last = slot
             self._faults(stream)
+            self._warn_of_overflows(slot)
             return slot.generation * _SLOTS_MOST + number
 
     def _evaluate(
@@ -365,6 +369,29 @@ class ShardedStorage(Storage):
             self.check(lib.hotbed_sharded_set_training(self._sharded, True))
         self._last = slot
         self._faults(stream)
+        self._warn_of_overflows(slot)
+
+    def _warn_of_overflows(self, slot: _Slot) -> None:
+        """Warn if the last batches of a slot overflowed, and again after ten times as many."""
+        out = ffi.new("uint32_t *")
+        self.check(lib.hotbed_sharded_repeated_overflows(slot.ticket, out))
+        if out[0] < self._warn_at:
+            return
+        self._warn_at *= 10
+        effect = "sent again" if self.sharded.overflow is Overflow.REPLAY else "read as zeros and not trained"
+        warnings.warn(
+            f"tables {[t.name for t in self.tables]}: {out[0]} batches in a row had more keys for a rank than "
+            f"a message holds, and were {effect}; raise capacity of ShardedOptions, or balance the keys over ranks "
+            f"(exchange_stats() counts such batches)",
+            stacklevel=2,
+        )
+
+    def exchange_stats(self) -> Dict[str, int]:
+        """Return the counts of ``hotbed_exchange_stats`` by name; waits for the stream."""
+        stats = new("exchange_stats")
+        with self.lock:
+            self.check(lib.hotbed_sharded_stats(self._sharded, stats, self.streams.current()))
+        return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats[0]).fields if name != "size"}
 
     def backward(self, token: int, gradient: torch.Tensor) -> None:
         """Apply a batch's gradient, ``[samples, columns]`` or ``[keys, dim]`` of ``output_dtype``.

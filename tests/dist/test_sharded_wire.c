@@ -1,0 +1,245 @@
+/* tests/dist/test_sharded_wire.c - the bytes that ranks exchange, counted, in batches with the bags of W9. */
+#include "bench/workload.h"
+#include "hotbed/sharded.h"
+#include "tests/dist/world.h"
+#include "tests/support/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { DIM = 4, STEPS = 2, SAMPLES = 24 };
+
+typedef struct wire_case {
+    const workload_input *input; /* batch r belongs to rank r */
+    hotbed_plan plan;
+    hotbed_pooling pooling;
+    uint64_t capacity; /* 0: chosen so that nothing overflows */
+    hotbed_exchange_stats stats[16];
+} wire_case;
+
+static void make_input(uint32_t batches, uint32_t samples, double scale, workload_input *out) {
+    workload_shape shape = {.dim = 1, .samples = samples, .batches = batches, .warm = 1};
+    workload_bag_tables(scale, &shape);
+    CHECK_OK(workload_input_create(&shape, WORKLOAD_POWER_BAGS, 1.05, out));
+}
+
+static hotbed_route route_of(const workload_shape *shape, uint32_t table, uint32_t size) {
+    hotbed_route route;
+    CHECK_OK(
+        hotbed_route_init(&route, HOTBED_ROUTE_HASH_ROUND_ROBIN, size, shape->table_rows[table]));
+    return route;
+}
+
+static void make_tables(
+    const workload_shape *shape, hotbed_table_options *tables, char (*names)[8]) {
+    for (uint32_t t = 0; t < shape->tables; t++) {
+        hotbed_table_options_init(&tables[t]);
+        (void)snprintf(names[t], sizeof names[t], "t%u", t);
+        tables[t].name = names[t];
+        tables[t].dim = DIM;
+        tables[t].capacity = 2 * shape->table_rows[t] + 64;
+    }
+}
+
+static void exchange_body(world_rank *me) {
+    wire_case *c = me->argument;
+    const workload_shape *shape = &c->input->shape;
+    const bool pooled = c->pooling != HOTBED_POOL_NONE;
+    hotbed_table_options tables[32];
+    char names[32][8];
+    hotbed_storage_options storage;
+    hotbed_sharded_options options;
+    hotbed_sharded *sharded;
+    hotbed_sharded_context *context;
+    const uint64_t n = workload_keys_a_step(shape);
+    const uint64_t rows = pooled ? workload_bags_a_step(shape) : n;
+    world_bytes keys = world_alloc(me, n * sizeof(int64_t));
+    world_bytes offsets = world_alloc(me, (workload_bags_a_step(shape) + 1) * sizeof(int64_t));
+    world_bytes output = world_alloc(me, rows * DIM * sizeof(float));
+    hotbed_kjt kjt;
+    make_tables(shape, tables, names);
+    hotbed_storage_options_init(&storage);
+    storage.num_tables = shape->tables;
+    storage.tables = tables;
+    storage.pooling = c->pooling;
+    storage.optimizer.kind = HOTBED_OPT_SGD;
+    hotbed_sharded_options_init(&options);
+    options.storage = &storage;
+    options.plan = c->plan;
+    options.max_batch_size = shape->samples;
+    options.max_keys = n;
+    options.capacity = c->capacity != 0 ? c->capacity : n;
+    CHECK_OK(hotbed_sharded_create(&options, me->comm, me->stream, &sharded));
+    CHECK_OK(hotbed_sharded_create_context(1, &sharded, me->stream, &context));
+    memcpy(keys.host, c->input->keys + me->rank * n, keys.bytes);
+    memcpy(offsets.host, c->input->offsets, offsets.bytes);
+    world_upload(me, &keys);
+    world_upload(me, &offsets);
+    hotbed_kjt_init(&kjt);
+    kjt.num_features = shape->tables;
+    kjt.batch_size = shape->samples;
+    kjt.num_keys = n;
+    kjt.keys = keys.device.data;
+    kjt.offsets = offsets.device.data;
+    for (int step = 0; step < STEPS; step++) {
+        CHECK_OK(hotbed_sharded_forward(context, 0, &kjt, output.device.data, 0, me->stream));
+        CHECK_OK(hotbed_sharded_backward(context, 0, output.device.data, 0, me->stream));
+    }
+    c->stats[me->rank].size = sizeof c->stats[me->rank];
+    CHECK_OK(hotbed_sharded_stats(sharded, &c->stats[me->rank], me->stream));
+    uint32_t repeated = 0;
+    CHECK_OK(hotbed_sharded_repeated_overflows(context, &repeated));
+    CHECK_EQ(repeated, c->stats[me->rank].overflows);
+    hotbed_sharded_context_destroy(context);
+    hotbed_sharded_destroy(sharded);
+    world_free(&keys);
+    world_free(&offsets);
+    world_free(&output);
+}
+
+/* --- the model ---------------------------------------------------------------------------------- */
+
+/* The number of distinct keys that rank `from` has for each rank. */
+static void count_distinct(
+    const workload_input *input, uint32_t size, uint32_t from, uint64_t *counts) {
+    const workload_shape *shape = &input->shape;
+    uint8_t *seen = malloc(shape->range);
+    CHECK(seen != NULL);
+    memset(counts, 0, size * sizeof *counts);
+    for (uint32_t t = 0; t < shape->tables; t++) {
+        const hotbed_route route = route_of(shape, t, size);
+        const int64_t *keys = input->keys + from * workload_keys_a_step(shape);
+        memset(seen, 0, shape->range);
+        for (uint64_t i = workload_first_key(shape, t); i < workload_first_key(shape, t + 1); i++) {
+            counts[hotbed_route_rank(&route, (uint64_t)keys[i])] += seen[keys[i]] == 0;
+            seen[keys[i]] = 1;
+        }
+    }
+    free(seen);
+}
+
+static uint64_t round16(uint64_t bytes) {
+    return (bytes + 15) / 16 * 16;
+}
+
+/* A message: a header of 16 bytes, the first key of each row, and the keys. */
+static uint64_t message_bytes(uint64_t rows, uint64_t keys) {
+    return 16 + round16((rows + 1) * sizeof(uint32_t)) + round16(keys * sizeof(uint64_t));
+}
+
+static void run_world(wire_case *c, uint32_t size) {
+    const world where = {HOTBED_TRANSPORT_THREADS, size};
+    memset(c->stats, 0, sizeof c->stats);
+    world_run(&where, NULL, exchange_body, c);
+}
+
+/* --- tests -------------------------------------------------------------------------------------- */
+
+static void sums_of_all_bags_travel(hotbed_backend backend) {
+    (void)backend;
+    workload_input input;
+    make_input(16, SAMPLES, 1.0 / 4096, &input);
+    for (uint32_t size = 2; size <= 16; size *= 2) {
+        for (int plan = 0; plan < 3; plan++) {
+            wire_case c = {.input = &input, .plan = (hotbed_plan)plan, .pooling = HOTBED_POOL_SUM};
+            run_world(&c, size);
+            const uint64_t sums =
+                (uint64_t)STEPS * SAMPLES * (size - 1) * input.shape.tables * DIM * sizeof(float);
+            for (uint32_t r = 0; r < size; r++) {
+                CHECK_EQ(c.stats[r].batches, STEPS);
+                CHECK_EQ(c.stats[r].rows_sent, sums);
+                CHECK_EQ(c.stats[r].rows_received, sums);
+                CHECK_EQ(c.stats[r].gradients_sent, sums);
+                CHECK_EQ(c.stats[r].gradients_received, sums);
+            }
+        }
+    }
+    workload_input_destroy(&input);
+}
+
+static void distinct_rows_of_sequences_travel(hotbed_backend backend) {
+    (void)backend;
+    workload_input input;
+    make_input(8, SAMPLES, 1.0 / 4096, &input);
+    const uint64_t row = DIM * sizeof(float), tables = input.shape.tables;
+    for (uint32_t size = 2; size <= 8; size *= 2) {
+        uint64_t counts[8][8];
+        for (uint32_t r = 0; r < size; r++)
+            count_distinct(&input, size, r, counts[r]);
+        for (int plan = 0; plan < 3; plan++) {
+            wire_case c = {.input = &input, .plan = (hotbed_plan)plan};
+            const uint64_t whole = workload_keys_a_step(&input.shape);
+            run_world(&c, size);
+            for (uint32_t r = 0; r < size; r++) {
+                hotbed_exchange_stats want = {.size = sizeof want, .batches = STEPS};
+                for (uint32_t p = 0; p < size; p++) {
+                    const bool fixed = plan == HOTBED_PLAN_FIXED;
+                    const uint64_t out = fixed ? whole : counts[r][p];
+                    const uint64_t in = fixed ? whole : counts[p][r];
+                    if (p == r)
+                        continue;
+                    want.keys_sent += STEPS * message_bytes(tables, out);
+                    want.keys_received += STEPS * message_bytes(tables, in);
+                    want.rows_sent += STEPS * in * row;
+                    want.rows_received += STEPS * out * row;
+                }
+                want.gradients_sent = want.rows_received;
+                want.gradients_received = want.rows_sent;
+                CHECK_BYTES(&c.stats[r], &want, sizeof want);
+            }
+        }
+    }
+    workload_input_destroy(&input);
+}
+
+static void repeated_overflows_are_counted(hotbed_backend backend) {
+    (void)backend;
+    workload_input input;
+    make_input(2, SAMPLES, 1.0 / 4096, &input);
+    for (int plan = 0; plan < 3; plan += 2) {
+        wire_case c = {.input = &input, .plan = (hotbed_plan)plan, .capacity = 16};
+        run_world(&c, 2);
+        CHECK_EQ(c.stats[0].batches, STEPS);
+        CHECK_EQ(c.stats[0].overflows, STEPS);
+        CHECK_EQ(c.stats[1].overflows, STEPS);
+        CHECK(c.stats[0].rows_received > 0); /* of the replay */
+    }
+    workload_input_destroy(&input);
+}
+
+/* What the choices of hotbed/sharded.h move in one direction for a batch of W9 with rows of 512 bytes, in MB. */
+static void choices_move_so_many_bytes(hotbed_backend backend) {
+    static const struct {
+        uint32_t size;
+        double sums, bags, distinct, best;
+    } table[] = {
+        {2, 109, 78, 112, 41},
+        {4, 327, 166, 168, 87},
+        {8, 763, 277, 196, 132},
+        {16, 1636, 375, 210, 176},
+    };
+    (void)backend;
+    workload_input input;
+    make_input(1, 8192, 1, &input);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        hotbed_route routes[32];
+        workload_moved moved;
+        for (uint32_t t = 0; t < input.shape.tables; t++)
+            routes[t] = route_of(&input.shape, t, table[i].size);
+        CHECK_OK(workload_count_moved(&input.shape, input.keys, routes, 0, &moved));
+        const double mb = 512e-6;
+        CHECK_NEAR((double)moved.sums * mb / table[i].sums, 1, 0.03);
+        CHECK_NEAR((double)moved.bags * mb / table[i].bags, 1, 0.03);
+        CHECK_NEAR((double)moved.distinct * mb / table[i].distinct, 1, 0.03);
+        CHECK_NEAR((double)moved.best * mb / table[i].best, 1, 0.03);
+    }
+    workload_input_destroy(&input);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"sums_of_all_bags_travel", sums_of_all_bags_travel},
+    {"distinct_rows_of_sequences_travel", distinct_rows_of_sequences_travel},
+    {"repeated_overflows_are_counted", repeated_overflows_are_counted},
+    {"choices_move_so_many_bytes", choices_move_so_many_bytes},
+    {NULL, NULL},
+};

@@ -12,13 +12,21 @@ static uint64_t clock_of(const hotbed_clock *clock) {
     return clock->prefetches < HOTBED_SCORE_MOST ? clock->prefetches : HOTBED_SCORE_MOST;
 }
 
+/* The time of the last prefetch, or a later time that was set. */
+static uint64_t time_of(const hotbed_timer *timer) {
+    return timer->now > timer->newest ? timer->now : timer->newest;
+}
+
 hotbed_status hotbed_storage_get_state(
     hotbed_storage *storage, hotbed_storage_state *out, hotbed_stream *stream) {
     hotbed_clock clock;
+    hotbed_timer timer = {0};
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_storage_state"));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(hotbed_copy(&clock, storage->clock, sizeof clock, stream));
+    if (storage->timer != NULL)
+        HOTBED_TRY(hotbed_copy(&timer, storage->timer, sizeof timer, stream));
     HOTBED_TRY(hotbed_stream_finish(stream));
     hotbed_storage_state state = {
         .optimizer_steps = clock.optimizer.steps,
@@ -26,6 +34,7 @@ hotbed_status hotbed_storage_get_state(
         .beta1_power = clock.optimizer.beta1_power,
         .beta2_power = clock.optimizer.beta2_power,
         .learning_rate = clock.optimizer.learning_rate,
+        .time = time_of(&timer),
     };
     hotbed_output_write(out, &state, sizeof state);
     return HOTBED_OK;
@@ -40,6 +49,9 @@ hotbed_status hotbed_storage_check_state(const hotbed_storage_state *s) {
     if (s->clock > HOTBED_SCORE_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "clock %llu is over 2^52 - 1", (unsigned long long)s->clock);
+    if (s->time > HOTBED_SCORE_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "time %llu is over 2^52 - 1", (unsigned long long)s->time);
     if (!isfinite(s->learning_rate))
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "learning_rate %g is not finite", (double)s->learning_rate);
@@ -65,6 +77,15 @@ hotbed_status hotbed_storage_set_state(
     hotbed_clock_correct(&clock);
     HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(hotbed_copy(storage->clock, &clock, sizeof clock, stream));
+    if (storage->timer == NULL || s.time == 0)
+        return hotbed_stream_finish(stream);
+    hotbed_timer timer;
+    HOTBED_TRY(hotbed_copy(&timer, storage->timer, sizeof timer, stream));
+    HOTBED_TRY(hotbed_stream_finish(stream));
+    if (s.time <= timer.newest)
+        return HOTBED_OK;
+    timer.newest = s.time;
+    HOTBED_TRY(hotbed_copy(storage->timer, &timer, sizeof timer, stream));
     return hotbed_stream_finish(stream);
 }
 
@@ -89,8 +110,7 @@ hotbed_status hotbed_storage_now(
     else
         HOTBED_TRY(hotbed_copy(&clock, storage->clock, sizeof clock, stream));
     HOTBED_TRY(hotbed_stream_finish(stream));
-    uint64_t time = timer.now > timer.newest ? timer.now : timer.newest;
-    *now = timed ? time : clock_of(&clock);
+    *now = timed ? time_of(&timer) : clock_of(&clock);
     return HOTBED_OK;
 }
 

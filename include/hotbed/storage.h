@@ -722,11 +722,14 @@ typedef struct hotbed_storage_state {
     double beta1_power; /* beta1^t and beta2^t, as running products */
     double beta2_power;
     float learning_rate;
+    /* Microseconds; what hotbed_storage_now() reads of TIMESTAMP and TIMESTAMP_LFU tables. It never
+     * goes back: a time that is set has an effect only if it is later. 0 if no table has times */
+    uint64_t time;
 } hotbed_storage_state;
 
 /* Read the state, or replace it. Synchronous.
- * Errors: ARGUMENT (a power of beta not in [0, 1], a clock over 2^52 - 1, a learning rate that is
- * not finite), STATE (the stream records a graph), DEVICE. */
+ * Errors: ARGUMENT (a power of beta not in [0, 1], a clock or time over 2^52 - 1, a learning rate that
+ * is not finite), STATE (the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_get_state(hotbed_storage *storage, hotbed_storage_state *out, hotbed_stream *stream);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_state(

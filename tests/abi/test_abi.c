@@ -149,7 +149,7 @@ static void outputs_fit_older_and_newer_callers(hotbed_backend backend) {
     } outputs[] = {
         {"hotbed_table_info", get_info, END(hotbed_table_info, insertion)},
         {"hotbed_table_stats", get_stats, END(hotbed_table_stats, link_write_bytes)},
-        {"hotbed_storage_state", get_state, END(hotbed_storage_state, learning_rate)},
+        {"hotbed_storage_state", get_state, END(hotbed_storage_state, time)},
         {"hotbed_ticket_view", get_ticket, END(hotbed_ticket_view, counts)},
         {"hotbed_segment_info", get_segment, END(hotbed_segment_info, weights)},
         {"hotbed_state_tensor", get_tensor, END(hotbed_state_tensor, pieces)},

@@ -409,8 +409,14 @@ static void the_state_of_a_storage_can_be_read_and_set(hotbed_backend backend) {
     setup s;
     fixture r;
     hotbed_storage_state state = {.size = sizeof state};
-    const hotbed_storage_state other = {sizeof other, 12345678901U, 98765432109U,
-                                        0.25,         0.5,          0.0625F};
+    const hotbed_storage_state other = {
+        .size = sizeof other,
+        .optimizer_steps = 12345678901U,
+        .clock = 98765432109U,
+        .beta1_power = 0.25,
+        .beta2_power = 0.5,
+        .learning_rate = 0.0625F,
+    };
     three_tables(&s, HOTBED_OPT_ADAM);
     fixture_open_bare(&r, backend, &s.options);
     CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));

@@ -291,6 +291,38 @@ static void times_continue_after_imported_times(hotbed_backend backend) {
     score_close(&b);
 }
 
+/* The state has the time, and a later time that is set is the past of the next prefetch. */
+static void times_continue_after_the_time_of_a_state(hotbed_backend backend) {
+    static score_fixture b;
+    score_open(&b, backend, HOTBED_SCORE_TIMESTAMP, HOTBED_INSERT_PLAIN);
+    hotbed_stream *stream = b.r.stream;
+    const uint64_t keys[] = {1}, late = UINT64_C(1) << 50;
+    hotbed_storage_state state = {.size = sizeof state};
+    prefetch(&b, 1, keys);
+    CHECK_OK(hotbed_ticket_cancel(b.ticket, stream));
+    CHECK_OK(hotbed_storage_get_state(b.r.storage, &state, stream));
+    CHECK_EQ(state.time, score_of(&b, 1));
+    for (uint64_t time = late; time <= late + 1; time++) {
+        state.time = time - late == 0 ? late : late / 2; /* an earlier time has no effect */
+        CHECK_OK(hotbed_storage_set_state(b.r.storage, &state, stream));
+        CHECK_OK(hotbed_storage_get_state(b.r.storage, &state, stream));
+        CHECK(state.time >= late && state.time < late + UINT64_C(600) * 1000 * 1000);
+        uint64_t before = state.time;
+        prefetch(&b, 1, keys);
+        CHECK_OK(hotbed_ticket_cancel(b.ticket, stream));
+        CHECK(score_of(&b, 1) > before);
+    }
+    state.time = SCORE_MOST + 1;
+    CHECK_STATUS(hotbed_storage_set_state(b.r.storage, &state, stream), HOTBED_ERR_ARGUMENT);
+    score_close(&b);
+    score_open(&b, backend, HOTBED_SCORE_STEP, HOTBED_INSERT_PLAIN); /* no table has times */
+    state.time = late;
+    CHECK_OK(hotbed_storage_set_state(b.r.storage, &state, b.r.stream));
+    CHECK_OK(hotbed_storage_get_state(b.r.storage, &state, b.r.stream));
+    CHECK_EQ(state.time, 0);
+    score_close(&b);
+}
+
 /* Scores that are exported and set in another table are unchanged there.  Keys that are set without a score get one
  * by the strategy. */
 static void scores_survive_export_and_set(hotbed_backend backend) {
@@ -852,6 +884,7 @@ const hotbed_test hotbed_tests[] = {
     {"keys_of_a_batch_share_a_time_and_times_increase",
      keys_of_a_batch_share_a_time_and_times_increase},
     {"times_continue_after_imported_times", times_continue_after_imported_times},
+    {"times_continue_after_the_time_of_a_state", times_continue_after_the_time_of_a_state},
     {"scores_survive_export_and_set", scores_survive_export_and_set},
     {"bad_options_are_refused_and_named", bad_options_are_refused_and_named},
     {"scores_are_sums_of_counts", scores_are_sums_of_counts},

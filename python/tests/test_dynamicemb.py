@@ -4,8 +4,10 @@ Started as a script, the file trains a sharded model in a fork per rank: ``RANKS
 """
 
 import copy
+import dataclasses
 import gc
 import importlib.util
+import json
 import os
 import pickle
 import random
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import warnings
 
 import pytest
 import torch
@@ -45,8 +48,8 @@ def options(**more):
     return DynamicEmbTableOptions(initializer_args=args, **more)
 
 
-def module(tables=("t",), optimizer=EmbOptimType.SGD, pooling=DynamicEmbPoolingMode.NONE, **more):
-    each = [options(dim=DIM, max_capacity=1024, local_hbm_for_values=1 << 20, **more) for _ in tables]
+def module(tables=("t",), optimizer=EmbOptimType.SGD, pooling=DynamicEmbPoolingMode.NONE, dims=DIM, **more):
+    each = [options(dim=dims, max_capacity=1024, local_hbm_for_values=1 << 20, **more) for _ in tables]
     return dynamicemb.BatchedDynamicEmbeddingTablesV2(
         each, list(tables), pooling_mode=pooling, optimizer=optimizer, learning_rate=1.0, device="cpu"
     )
@@ -210,7 +213,7 @@ def test_a_dump_of_two_ranks_is_loaded_by_one_if_keys_are_global(tmp_path, dist_
     for file in tmp_path.glob("*.rank_0.world_size_1"):
         for rank in range(2):
             (tmp_path / file.name.replace("rank_0.world_size_1", f"rank_{rank}.world_size_2")).write_bytes(
-                file.read_bytes()
+                file.read_bytes() if rank == 0 else b""
             )
         file.unlink()
     if dist_type == "roundrobin":
@@ -220,6 +223,144 @@ def test_a_dump_of_two_ranks_is_loaded_by_one_if_keys_are_global(tmp_path, dist_
     with pytest.raises(UnsupportedError, match="table 't': the dump is of 2 ranks, and here are 1; with dist_type"):
         loaded.load(str(tmp_path))
     assert not rows(loaded)
+
+
+def write_dump(folder, rank=0, world=1, meta=None, **columns):
+    folder.mkdir(exist_ok=True)
+    (folder / "t_opt_args.json").write_text(json.dumps(meta or {}))
+    for item, column in columns.items():
+        data = column.view(torch.int16) if column.dtype == torch.bfloat16 else column
+        data.numpy().tofile(folder / f"t_{item}.rank_{rank}.world_size_{world}")
+
+
+def columns_of(tables):
+    keys, *others = zip(*tables.tables.export_keys_values(torch.device("cpu")))
+    order = torch.cat(keys).argsort()
+    return [None if c[0] is None else torch.cat(c)[order] for c in (keys, *others)]
+
+
+def test_both_names_of_states_are_read(tmp_path):
+    saved, loaded = (module(optimizer=EmbOptimType.EXACT_ADAGRAD) for _ in range(2))
+    saved(torch.arange(5), torch.arange(6)).sum().backward()
+    saved.dump(str(tmp_path), optim=True)
+    newer = tmp_path / "t_emb_opt_values.rank_0.world_size_1"
+    older = newer.rename(tmp_path / "t_opt_values.rank_0.world_size_1")
+    loaded.load(str(tmp_path), optim=True)
+    assert torch.equal(columns_of(saved)[2], columns_of(loaded)[2]) and columns_of(loaded)[2].any()
+    newer.write_bytes(older.read_bytes())
+    with pytest.raises(ValueError, match="are both states of table 't'"):
+        loaded.load(str(tmp_path), optim=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["{}", "torch.{}"])
+def test_rows_and_states_have_the_type_that_a_dump_says(tmp_path, dtype, name):
+    says = name.format(str(dtype)[6:])
+    meta = {"embedding_dtype": says, "embedding_dim": DIM, "optim_state_dtype": says, "opt_type": "exact_adagrad"}
+    meta.update(lr=1.0, eps=1e-8, initial_accumulator_value=0.0)
+    values = (torch.arange(5.0 * DIM).view(5, DIM) / 8).to(dtype)
+    write_dump(tmp_path, meta=meta, emb_keys=torch.arange(5), emb_values=values, emb_opt_values=values + 1)
+    for table in (torch.float32, dtype):
+        loaded = module(optimizer=EmbOptimType.EXACT_ADAGRAD, embedding_dtype=table)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            loaded.load(str(tmp_path), optim=True)
+        _, found, states, _ = columns_of(loaded)
+        assert torch.equal(found, values.float()) and torch.equal(states, (values + 1).float())
+
+
+def test_a_dump_of_another_type_or_width_is_refused(tmp_path):
+    half = torch.arange(10.0 * DIM).view(5, 2 * DIM).half()
+    for meta, error in (
+        ({}, "80 bytes are not 5 rows of 8 elements of 4 bytes"),
+        ({"embedding_dtype": "float8_e5m2"}, "embedding_dtype is 'float8_e5m2', not one of"),
+        (
+            {"embedding_dtype": "float16", "embedding_dim": 2 * DIM},
+            f"embedding_dim is {2 * DIM}, the table's dim {DIM}",
+        ),
+        ({"embedding_dtype": "float16"}, "80 bytes are not 5 rows of 4 elements of 2 bytes"),
+    ):
+        tables = module(embedding_dtype=torch.float16, dims=2 * DIM if not meta else DIM)
+        write_dump(tmp_path, meta=meta, emb_keys=torch.arange(5), emb_values=half)
+        with pytest.raises(ValueError, match=error):
+            tables.load(str(tmp_path))
+        assert not rows(tables)
+    write_dump(tmp_path, emb_keys=torch.arange(5), emb_values=torch.full((5, DIM), 1 / 3))
+    tables = module(embedding_dtype=torch.float16)
+    with pytest.warns(UserWarning, match="table 't': 20 elements are rounded to torch.float16"):
+        tables.load(str(tmp_path))
+
+
+def test_a_row_wise_state_with_padding_is_read(tmp_path):
+    meta = {"opt_type": "exact_row_wise_adagrad", "lr": 1.0, "eps": 1e-8, "initial_accumulator_value": 0.0}
+    states = torch.tensor([[2.0, 9, 9, 9], [3.0, 9, 9, 9]])
+    write_dump(tmp_path, meta=meta, emb_keys=torch.arange(2), emb_values=torch.ones(2, DIM), emb_opt_values=states)
+    tables = module(optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD)
+    tables.load(str(tmp_path), optim=True)
+    assert columns_of(tables)[2][:, 0].tolist() == [2, 3]
+
+
+def test_states_of_another_optimizer_are_not_loaded_with_a_warning(tmp_path):
+    states = torch.ones(2, 2 * DIM)
+    meta = {"opt_type": "ftrl"}
+    write_dump(tmp_path, meta=meta, emb_keys=torch.arange(2), emb_values=torch.ones(2, DIM), emb_opt_values=states)
+    tables = module(optimizer=EmbOptimType.ADAM)
+    with pytest.warns(UserWarning, match="no optimizer states of adam are loaded; the dump's states are of ftrl"):
+        tables.load(str(tmp_path), optim=True)
+    assert not columns_of(tables)[2].any() and len(rows(tables)) == 2
+
+
+def test_a_key_that_occurs_twice_is_refused_before_any_row_is_loaded(tmp_path):
+    tables = module(admit_strategy=dynamicemb.FrequencyAdmissionStrategy(2), admission_counter=KVCounter(64))
+    keys = torch.arange(70_000)
+    write_dump(tmp_path, 0, 2, emb_keys=keys, emb_values=torch.ones(70_000, DIM))
+    write_dump(tmp_path, 1, 2, emb_keys=torch.tensor([-1, 3]), emb_values=torch.ones(2, DIM))
+    with pytest.raises(ValueError, match="table 't': key 3 occurs twice"):
+        tables.load(str(tmp_path))
+    write_dump(tmp_path, 1, 2, emb_keys=torch.tensor([-1, -3]), emb_values=torch.ones(3, DIM))
+    with pytest.raises(ValueError, match=r"rank_1\.world_size_2: 48 bytes are not 2 rows of 4 elements of 4 bytes"):
+        tables.load(str(tmp_path))
+    for rank, counted in ((0, [7, 8, 7]), (1, [])):
+        write_dump(tmp_path, rank, 2, emb_keys=torch.tensor([rank]), emb_values=torch.ones(1, DIM))
+        write_dump(tmp_path, rank, 2, counter_keys=torch.tensor(counted, dtype=torch.int64))
+        write_dump(tmp_path, rank, 2, counter_frequencies=torch.ones(len(counted), dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"counter_keys.*: key 7 occurs twice"):
+        tables.load(str(tmp_path), counter=True)
+    with pytest.raises(ValueError, match="insert: table 't': key 5 occurs twice"):
+        tables.tables.insert(torch.tensor([5, 6, 5]), torch.zeros(3, dtype=torch.int64), torch.ones(3, DIM))
+    assert not rows(tables)
+
+
+PAIR = (DynamicEmbScoreStrategy.TIMESTAMP, DynamicEmbScoreStrategy.LFU)
+
+
+@pytest.mark.parametrize("strategy", [DynamicEmbScoreStrategy.TIMESTAMP, PAIR, PAIR[::-1]])
+def test_thresholds_select_the_same_rows_after_a_load(tmp_path, strategy):
+    saved, loaded = (module(score_strategy=strategy) for _ in range(2))
+    for _ in range(3):
+        saved(torch.arange(50), torch.arange(51)).sum().backward()
+    saved._hotbed.set_time(saved._hotbed.now(0) + 10**9)  # it has run for 1000 s, and the last keys are gone
+    threshold = saved.get_score()
+    saved.dump(str(tmp_path))
+    loaded.load(str(tmp_path))
+    assert loaded.get_score() == threshold
+    assert torch.equal(columns_of(loaded)[3], columns_of(saved)[3])
+    keys = torch.tensor([3, 777, 40])
+    loaded(keys, torch.arange(4)).sum().backward()
+    dumped, _ = loaded.incremental_dump(threshold)
+    assert sorted(dumped["t"][0].tolist()) == [3, 40, 777]
+
+
+def test_a_dump_says_the_order_of_two_scores(tmp_path):
+    saved, loaded = module(score_strategy=PAIR), module(score_strategy=PAIR[::-1])
+    for n in (2, 5):
+        saved(torch.arange(n), torch.arange(n + 1)).sum().backward()
+    saved.dump(str(tmp_path))
+    loaded.load(str(tmp_path))
+    assert columns_of(loaded)[3].tolist() == [2, 2, 1, 1, 1]
+    assert loaded._hotbed.rows(0, torch.arange(5), ["times"])["times"].tolist() == (
+        saved._hotbed.rows(0, torch.arange(5), ["times"])["times"].tolist()
+    )
 
 
 def test_an_incremental_dump_has_what_was_trained_since():
@@ -242,6 +383,32 @@ def test_admission_counts_keys_until_the_threshold():
         (k.tolist(), s["frequency"].tolist()) for k, s, _ in counter.table_._batched_export_keys_scores([], "cpu", 0)
     ]
     assert counts == [([3], [1])] and counter.table_.size() == 1
+
+
+def test_options_of_the_caller_stay_as_they_are():
+    """Also what a module completes is of its own table, so tables and modules may share one object."""
+    shared = options(dim=DIM, max_capacity=64, local_hbm_for_values=1 << 20)
+    before = dataclasses.asdict(shared)
+    tables = dynamicemb.BatchedDynamicEmbeddingTablesV2([shared, shared], list(TABLES), device="cpu")
+    assert dataclasses.asdict(shared) == before
+    assert [o.init_capacity for o in tables._dynamicemb_options] == [64, 64]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="needs TorchRec")
+def test_tables_of_a_plan_may_share_options():
+    from torchrec.modules.embedding_configs import EmbeddingConfig
+
+    from hotbed.compat.dynamicemb.planner import complete_options
+
+    shared = DynamicEmbTableOptions(global_hbm_for_values=1 << 20)
+    before = dataclasses.asdict(shared)
+    sizes = {"small": (100, 8), "large": (1_000_000, 16)}
+    for name, (count, dim) in sizes.items():
+        config = EmbeddingConfig(name=name, num_embeddings=count, embedding_dim=dim, feature_names=[name])
+        made = complete_options(shared, config, 2)
+        assert made.dim == dim and made.initializer_args.upper == count**-0.5
+        assert count / 2 <= made.max_capacity == made.init_capacity < count / 2 + 128
+    assert dataclasses.asdict(shared) == before
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -316,6 +316,10 @@ class Tables(Storage):
             self.check(lib.hotbed_storage_now(self._c, table, value, self.streams.current()))
         return int(value[0])
 
+    def set_time(self, time: int) -> None:
+        """Make later prefetches give times after ``time``, in microseconds; times never go back."""
+        self.set_clock({**self.clock(), "time": time})
+
     def set_score(self, table: int, value: int) -> None:
         """Set the score of later prefetches of a CUSTOMIZED table."""
         with self.lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import glob
 import os
 import warnings
@@ -14,6 +15,7 @@ import torch.distributed as dist
 
 from hotbed import backends
 from hotbed._c import ffi, lib
+from hotbed.compat.dynamicemb._dumps import read_meta, refuse_duplicates
 from hotbed.compat.dynamicemb._external import Bridge
 from hotbed.compat.dynamicemb._tables import POOLING, Tables, describe
 from hotbed.compat.dynamicemb.dynamicemb_config import (
@@ -83,6 +85,23 @@ def _ranks_of(root_path: str, table_name: str) -> int:
             "each rank of one dump"
         )
     return world
+
+
+def _files(root_path: str, table_name: str, rank: int, world: int) -> List[Optional[str]]:
+    """Return the paths of a rank's keys, rows, scores and states.  Older dumps name the states ``<table>_opt_values``.
+
+    Raises:
+        ValueError: there are states of both names.
+    """
+    paths: List[Optional[str]] = [
+        encode_checkpoint_file_path(root_path, table_name, rank, world, item) for item in _ITEMS
+    ]
+    older = os.path.join(root_path, f"{table_name}_opt_values.rank_{rank}.world_size_{world}")
+    if os.path.exists(older):
+        if os.path.exists(str(paths[3])):
+            raise ValueError(f"{older} and {paths[3]} are both states of table {table_name!r}")
+        paths[3] = older
+    return paths
 
 
 def _device(device: Optional[Union[str, int, torch.device]], options: DynamicEmbTableOptions) -> torch.device:
@@ -168,8 +187,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 "table_options: a module has at least one table, and all have the same training, caching, "
                 "external_storage, index_type, dist_type, score_strategy and admit_strategy"
             )
-        self._dynamicemb_options = table_options
-        first = table_options[0]
+        self._dynamicemb_options = [self._completed(option) for option in table_options]
+        first = self._dynamicemb_options[0]
         self._table_names = [f"t{i}" for i in range(len(table_options))] if table_names is None else list(table_names)
         if len(self._table_names) != len(table_options):
             raise ArgumentError(f"{len(table_options)} tables have {len(self._table_names)} names")
@@ -197,8 +216,6 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                     f"table {name!r}: embedding_dtype {option.embedding_dtype} is not one of {list(DTYPE_NUM_BYTES)}"
                 )
         self.device = _device(device, first)
-        for option in table_options:
-            self._complete(option)
         self._optimizer_type = optimizer if first.training else EmbOptimType.NONE
         self._optimizer = create_optimizer(
             self._optimizer_type,
@@ -226,13 +243,15 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         self._empty_tensor = torch.zeros(0, device=self.device, requires_grad=True)
 
     @staticmethod
-    def _complete(option: DynamicEmbTableOptions) -> None:
-        """Set the options that follow from others, because dynamicemb's callers read them later."""
+    def _completed(option: DynamicEmbTableOptions) -> DynamicEmbTableOptions:
+        """Return a copy with the options that follow from others; several tables may share the caller's object."""
         assert option.score_strategy is not None
-        if option.init_capacity is None:
-            option.init_capacity = option.max_capacity
         strategy = get_eviction_score_strategy(option.score_strategy)
-        option.evict_strategy = _EVICT.get(strategy, DynamicEmbEvictStrategy.CUSTOMIZED)
+        return dataclasses.replace(
+            option,
+            init_capacity=option.max_capacity if option.init_capacity is None else option.init_capacity,
+            evict_strategy=_EVICT.get(strategy, DynamicEmbEvictStrategy.CUSTOMIZED),
+        )
 
     def _create(self) -> None:
         """Create the tables, in the mode that dynamicemb's rules choose."""
@@ -263,9 +282,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 f"more than it; they take {wanted} bytes of {budget}",
                 stacklevel=3,
             )
-            options = [copy.copy(o) for o in options]
-            for o in options:
-                o.external_storage = None
+            options = [dataclasses.replace(o, external_storage=None) for o in options]
         self._tables_of = [self.feature_table_map.count(t) for t in range(len(options))]
         tables = [describe(name, o, n, u) for name, o, n, u in zip(self._table_names, options, self._tables_of, upper)]
         bridge = None
@@ -564,7 +581,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         table_names: Optional[Sequence[str]] = None,
         pg: Optional[Any] = None,
     ) -> None:
-        """Write tables to dynamicemb's files in a directory.
+        """Write tables to dynamicemb's files in a directory.  All ranks of the group call it together.
 
         Args:
             save_dir: a directory, which must exist.
@@ -575,6 +592,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         """
         rank, world = _rank(pg)
         self.flush()
+        now = self._time(pg)
         for number, name in enumerate(self._table_names):
             if table_names is not None and name not in table_names:
                 continue
@@ -593,6 +611,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 include_optim=optim,
                 include_meta=rank == 0,
                 current_score=self._step(number),
+                now=now,
             )
             if counter and self._admission_counter is None:
                 warnings.warn(f"table {name!r} has no admission counter to dump", stacklevel=2)
@@ -600,6 +619,19 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 for item, column in zip(("keys", "frequencies"), self._hotbed.counts(number)):
                     with open(encode_counter_checkpoint_file_path(save_dir, name, rank, world, item), "wb") as file:
                         file.write(column.numpy().tobytes())
+
+    def _time(self, pg: Optional[Any]) -> int:
+        """Return the latest time of any rank; 0 if tables have no times.  All tables of a module have one clock."""
+        strategy = self._dynamicemb_options[0].score_strategy
+        assert strategy is not None
+        if not score_strategy_has_timestamp_column(strategy):
+            return 0
+        mine = self._hotbed.now(0)
+        if not dist.is_initialized():
+            return mine
+        times: List[Any] = [mine] * dist.get_world_size(group=pg)
+        dist.all_gather_object(times, mine, group=pg)
+        return int(max(times))
 
     def _step(self, number: int) -> int:
         """Return the score of a dump's JSON file: the next STEP, a set score, or dynamicemb's constant."""
@@ -619,7 +651,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         """Read tables from dynamicemb's files; rows of other keys stay.  Warn of tables without files.
 
         If the dump was written by as many ranks, each rank reads its own file.  Otherwise it reads all files and keeps
-        the keys that ``dist_type`` assigns to it.
+        the keys that ``dist_type`` assigns to it.  All files are checked before the first row is loaded.
 
         Args:
             save_dir: directory of :meth:`dump`, or of dynamicemb's.
@@ -629,12 +661,15 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             pg: as in :meth:`dump`.
 
         Raises:
-            ValueError: the dump has another order of eviction or ``dist_type``, or its files' lengths do not match.
+            FileError: a file of rows is missing.
+            ValueError: the dump has another order of eviction, ``dist_type`` or dim, or a type that Hotbed does not
+                have; its files' lengths do not match; or a key occurs twice.
             RuntimeError: files of some ranks are missing.
             UnsupportedError: the dump was written by another number of ranks, and ``dist_type`` is ``continuous``.
         """
         rank, world = _rank(pg)
         absent: List[str] = []
+        plan: List[Any] = []
         for number, name in enumerate(self._table_names):
             if table_names is not None and name not in table_names:
                 continue
@@ -643,22 +678,19 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 absent.append(name)
                 continue
             keep = None if written == world else self._owner(number, rank, world, written)
-            for part in [rank] if written == world else range(written):
-                paths = [encode_checkpoint_file_path(save_dir, name, part, written, item) for item in _ITEMS]
-                keys, values, scores, states = [p if os.path.exists(p) else None for p in paths]
-                step = self._view().load(
-                    number,
-                    encode_meta_json_file_path(save_dir, name),
-                    keys or paths[0],
-                    values or paths[1],
-                    scores,
-                    states,
-                    include_optim=optim,
-                    keep=keep,
-                )
-                self._set_step(number, step)
-                if counter:
-                    self._load_counts(save_dir, name, number, part, written, keep)
+            meta = read_meta(encode_meta_json_file_path(save_dir, name))
+            parts = [rank] if written == world else range(written)
+            dumps = [
+                self._view().open_dump(number, meta, _files(save_dir, name, part, written), optim) for part in parts
+            ]
+            self._view().check_dumps(number, dumps, keep)
+            counts = [self._read_counts(save_dir, name, p, written, keep) for p in parts] if counter else []
+            plan.append((number, meta, dumps, keep, counts))
+        for number, meta, dumps, keep, counts in plan:
+            self._set_step(number, self._view().load_dumps(number, meta, dumps, keep, optim))
+            for pair in counts:
+                if pair is not None:
+                    self._hotbed.set_counts(number, *pair)
         if absent:
             warnings.warn(f"{save_dir} has no files of the tables {absent}, which keep their rows", stacklevel=2)
 
@@ -689,18 +721,21 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             self._scores[self._table_names[number]] = step
             self._hotbed.set_score(number, step)
 
-    def _load_counts(
-        self, save_dir: str, name: str, number: int, part: int, written: int, keep: Optional[Callable[..., Any]]
-    ) -> None:
+    def _read_counts(
+        self, save_dir: str, name: str, part: int, written: int, keep: Optional[Callable[..., Any]]
+    ) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
         paths = [encode_counter_checkpoint_file_path(save_dir, name, part, written, i) for i in ("keys", "frequencies")]
         if self._admission_counter is None or not all(os.path.exists(p) for p in paths):
             warnings.warn(f"table {name!r}: no admission counter, or no counts in {save_dir}", stacklevel=3)
-            return
+            return None
         keys, counts = [torch.from_numpy(numpy.fromfile(p, numpy.int64)) for p in paths]
+        if keys.shape != counts.shape:
+            raise ValueError(f"{paths[0]}: {keys.shape[0]} keys have {counts.shape[0]} frequencies")
         if keep is not None:
             mask = keep(keys)
             keys, counts = keys[mask], counts[mask]
-        self._hotbed.set_counts(number, keys, counts)
+        refuse_duplicates(keys, paths[0])
+        return keys, counts
 
 
 #: Outside of a compiled graph: PyTorch cannot trace calls of the C library.

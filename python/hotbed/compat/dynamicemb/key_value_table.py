@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 import numpy
 import torch
 import torch.distributed as dist
 
+from hotbed.compat.dynamicemb._dumps import Dump, read_meta, refuse_duplicates
 from hotbed.compat.dynamicemb.dynamicemb_config import (
     BATCH_SIZE_PER_DUMP,
     DynamicEmbScoreStrategy,
@@ -19,7 +19,7 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
 )
 from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
 from hotbed.compat.dynamicemb.types import Cache, CopyMode, Storage
-from hotbed.errors import FileError, UnsupportedError
+from hotbed.errors import UnsupportedError
 from hotbed.torch.config import Adam, RowWiseAdagrad
 
 if TYPE_CHECKING:
@@ -255,7 +255,14 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         scores: Optional[torch.Tensor] = None,
         preserve_existing: bool = False,
     ) -> None:
-        """Insert or overwrite rows ``[n, largest value dim]``, in the layout of ``CopyMode.VALUE``."""
+        """Insert or overwrite rows ``[n, largest value dim]``, in the layout of ``CopyMode.VALUE``.
+
+        Raises:
+            ValueError: a key of a table occurs twice.  Nothing is inserted.
+        """
+        for t in range(self.num_tables):
+            name = self.hotbed.tables[t].name
+            refuse_duplicates(keys[table_ids.to(keys.device) == t], f"insert: table {name!r}")
         widest = self.max_embedding_dim()
         for t in range(self.num_tables):
             at = (table_ids.to(keys.device) == t).nonzero().squeeze(1)
@@ -331,12 +338,17 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         include_meta: bool = True,
         current_score: Optional[int] = None,
         timestamp: int = 0,
+        now: int = 0,
     ) -> None:
         """Write a table to dynamicemb's files: int64 keys, float32 rows and states, int64 scores.
 
-        A TIMESTAMP score is written as the key's age in nanoseconds, since clocks differ between runs.
+        A TIMESTAMP score is written as the key's age in nanoseconds, since clocks differ between runs; ``now`` is the
+        time from which ages count, in microseconds, the same for all ranks.  The JSON file has it as ``hotbed_time``.
         """
         options = self.hotbed.options[table_id]
+        strategy = _strategy(options)
+        timed = score_strategy_has_timestamp_column(strategy)
+        now = max(now, self.hotbed.now(table_id)) if timed else 0
         if include_meta:
             meta = {
                 **self._optimizer.get_opt_args(),
@@ -345,9 +357,12 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
             }
             if current_score is not None:
                 meta["step_score"] = current_score
+            if timed:
+                meta["hotbed_time"] = now
+            if isinstance(strategy, tuple):
+                meta["score_strategy"] = ",".join(part.name for part in strategy)
             with open(meta_json_file_path, "w") as file:
                 json.dump(meta, file)
-        now = self.hotbed.now(table_id) if score_strategy_has_timestamp_column(_strategy(options)) else 0
         width = self._optimizer.get_ckpt_state_dim(self.embedding_dim(table_id))
         files = [open(p, "wb") if p else None for p in (emb_key_path, embedding_file_path, score_file_path)]
         files.append(open(opt_file_path, "wb") if include_optim and opt_file_path else None)
@@ -357,7 +372,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
                 columns = (
                     keys,
                     parts["weight"].float(),
-                    _scores_to_file(_strategy(options), parts, now),
+                    _scores_to_file(strategy, parts, now),
                     None if states is None else states[:, :width],
                 )
                 for to, column in zip(files, columns):
@@ -384,7 +399,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
 
         Args:
             table_id: number of the table.
-            meta_json_file_path: path of the JSON file with the optimizer's arguments.
+            meta_json_file_path: path of the JSON file, which says what the other files contain.
             emb_key_path: path of the file of keys.
             embedding_file_path: path of the file of rows.
             score_file_path: path of the file of scores; None: the rows get the current score.
@@ -397,62 +412,88 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
             The dump's step, or None.
 
         Raises:
-            ValueError: the dump has another order of eviction or ``dist_type``, or its files' lengths do not match.
+            FileError: the file of keys or of rows does not exist.
+            ValueError: the dump has another order of eviction, ``dist_type`` or dim, or a type that Hotbed does not
+                have; its files' lengths do not match; or a key occurs twice.  Nothing is loaded.
         """
+        meta = read_meta(meta_json_file_path)
+        paths = (emb_key_path, embedding_file_path, score_file_path, opt_file_path)
+        dumps = [self.open_dump(table_id, meta, paths, include_optim)]
+        self.check_dumps(table_id, dumps, keep)
+        return self.load_dumps(table_id, meta, dumps, keep, include_optim)
+
+    def open_dump(
+        self,
+        table_id: int,
+        meta: Dict[str, Any],
+        paths: Sequence[Optional[str]],
+        include_optim: bool,
+    ) -> Dump:
+        """Open and check a rank's files of a table, keys, rows, scores and states; see :meth:`load`."""
         options, dim = self.hotbed.options[table_id], self.embedding_dim(table_id)
-        with open(meta_json_file_path) as file:
-            meta = json.load(file)
         self._check_meta(meta, options)
-        same = meta.get("opt_type") in (None, self._optimizer.get_opt_args()["opt_type"])
         width = self._optimizer.get_ckpt_state_dim(dim)
-        states_path = opt_file_path if include_optim and same and width > 0 else None
-        if states_path is not None and not os.path.exists(states_path):
-            states_path = None
-        if include_optim and width > 0 and states_path is None:
-            warnings.warn(f"{emb_key_path}: no optimizer states of {self._optimizer.kind} are loaded", stacklevel=3)
+        wanted = include_optim and self._has_its_states(meta) and width > 0
         words = 2 if isinstance(options.score_strategy, tuple) else 1
-        shapes = [
-            (emb_key_path, numpy.int64, 1),
-            (embedding_file_path, numpy.float32, dim),
-            (score_file_path, numpy.int64, words),
-            (states_path, numpy.float32, width),
-        ]
-        columns: List[Any] = []
-        for path, dtype, columns_wide in shapes:
-            if path is None or not os.path.exists(path):
-                columns.append(None)
-                continue
-            rows, left = divmod(os.path.getsize(path), numpy.dtype(dtype).itemsize * columns_wide)
-            if left != 0 or (columns and rows != columns[0].shape[0]):
-                raise ValueError(f"{path}: {os.path.getsize(path)} bytes are not {columns_wide} columns of the keys")
-            columns.append(
-                numpy.memmap(path, dtype, "r", shape=(rows, columns_wide))
-                if rows > 0
-                else numpy.empty((0, columns_wide), dtype)
-            )
-        if columns[0] is None or columns[1] is None:
-            raise FileError(f"{emb_key_path} or {embedding_file_path} does not exist")
-        base = self._clock_base(table_id, columns[2])
-        for begin in range(0, columns[0].shape[0], BATCH_SIZE_PER_DUMP):
-            cut = [
-                None if c is None else torch.from_numpy(numpy.array(c[begin : begin + BATCH_SIZE_PER_DUMP]))
-                for c in columns
-            ]
-            keys = cut[0].squeeze(1)  # type: ignore[union-attr]
-            given: Dict[str, torch.Tensor] = {"weight": cut[1]}  # type: ignore[dict-item]
-            if cut[2] is not None:
-                given.update(_scores_from_file(_strategy(options), cut[2], base))
-            if cut[3] is not None:
-                given.update(self._given(cut[3]))
-            mask = None if keep is None else keep(keys)
-            if mask is not None:
-                keys, given = keys[mask], {name: part[mask] for name, part in given.items()}
-            self.hotbed.set_rows(table_id, keys, given, fill=True)
-        if states_path is not None:
+        row_wise = isinstance(self.hotbed.optimizer, RowWiseAdagrad)
+        keys, values, scores, states = paths
+        return Dump(meta, str(keys), str(values), scores, states if wanted else None, dim, words, width, row_wise)
+
+    def _has_its_states(self, meta: Dict[str, Any]) -> bool:
+        return meta.get("opt_type") in (None, self._optimizer.get_opt_args()["opt_type"])
+
+    def load_dumps(
+        self,
+        table_id: int,
+        meta: Dict[str, Any],
+        dumps: List[Dump],
+        keep: Optional[Any],
+        include_optim: bool,
+    ) -> Optional[int]:
+        """Load a table from the files of one rank or of several; see :meth:`load`."""
+        strategy, table = _strategy(self.hotbed.options[table_id]), self.hotbed.tables[table_id]
+        base = self._base(table_id, meta, dumps)
+        order = _pair(meta, strategy)
+        inexact = 0
+        for dump in dumps:
+            for keys, values, scores, states in dump.batches(BATCH_SIZE_PER_DUMP):
+                rounded = values.to(table.dtype)
+                inexact += int(((rounded.float() != values.float()) & ~values.isnan()).sum())
+                given = {"weight": rounded}
+                if scores is not None:
+                    given.update(_scores_from_file(strategy, order, scores, base))
+                if states is not None:
+                    given.update(self._given(states))
+                mask = None if keep is None else keep(keys)
+                if mask is not None:
+                    keys, given = keys[mask], {name: part[mask] for name, part in given.items()}
+                self.hotbed.set_rows(table_id, keys, given, fill=True)
+        if inexact > 0:
+            warnings.warn(f"table {table.name!r}: {inexact} elements are rounded to {table.dtype}", stacklevel=3)
+        if score_strategy_has_timestamp_column(strategy):
+            self.hotbed.set_time(base)
+        if any(dump.has_states for dump in dumps):
             self._optimizer.set_opt_args(meta)
             self._set_steps(int(meta.get("iters", 0)))
+        elif include_optim and self._optimizer.get_ckpt_state_dim(table.dim) > 0:
+            of = "" if self._has_its_states(meta) else f"; the dump's states are of {meta['opt_type']}"
+            name = self._optimizer.kind.value
+            warnings.warn(f"{dumps[0].path}: no optimizer states of {name} are loaded{of}", stacklevel=3)
         step = meta.get("step_score")
         return None if step is None else int(step)
+
+    def check_dumps(self, table_id: int, dumps: List[Dump], keep: Optional[Any]) -> None:
+        """Check the files of a table together, before any is loaded.
+
+        Raises:
+            ValueError: a key occurs twice, or an optional file exists for some ranks only.
+        """
+        for what in ("has_scores", "has_states"):
+            if len({getattr(dump, what) for dump in dumps if len(dump) > 0}) > 1:
+                raise ValueError(f"{dumps[0].path}: {what[4:]} exist for some ranks only")
+        keys = torch.cat([dump.keys() for dump in dumps])
+        name = self.hotbed.tables[table_id].name
+        refuse_duplicates(keys if keep is None else keys[keep(keys)], f"{dumps[0].path}: table {name!r}")
 
     def _check_meta(self, meta: Dict[str, Any], options: DynamicEmbTableOptions) -> None:
         order = str(options.evict_strategy.value)
@@ -464,12 +505,18 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
                 f"{options.dist_type!r}; load it into tables with its dist_type"
             )
 
-    def _clock_base(self, table_id: int, scores: Optional[Any]) -> int:
-        """Return the time from which a dump's ages are subtracted; high enough that no time is negative."""
+    def _base(self, table_id: int, meta: Dict[str, Any], dumps: List[Dump]) -> int:
+        """Return the time from which a dump's ages are subtracted: not before the dump's own, nor the table's.
+
+        So thresholds of the dump's process select what is trained from now on, as they would have done there.
+        """
         strategy = _strategy(self.hotbed.options[table_id])
-        if strategy != DynamicEmbScoreStrategy.TIMESTAMP or scores is None or scores.shape[0] == 0:
+        if not score_strategy_has_timestamp_column(strategy):
             return 0
-        return max(self.hotbed.now(table_id), int(scores.max()) // _CLOCK + 1)
+        base = max(self.hotbed.now(table_id), int(meta.get("hotbed_time", 0)))
+        if isinstance(strategy, tuple):
+            return base
+        return max(base, *(dump.oldest() // _CLOCK + 1 for dump in dumps))
 
     def _set_steps(self, steps: int) -> None:
         """Set Adam's step count."""
@@ -509,11 +556,24 @@ def _scores_to_file(strategy: Any, parts: Dict[str, torch.Tensor], now: int) -> 
     return parts["scores"]
 
 
-def _scores_from_file(strategy: Any, column: torch.Tensor, base: int) -> Dict[str, torch.Tensor]:
+def _pair(meta: Dict[str, Any], strategy: Any) -> Tuple[DynamicEmbScoreStrategy, ...]:
+    """Return the order of a dump's two scores: the JSON file's, or else the table's."""
+    if not isinstance(strategy, tuple):
+        return ()
+    text = meta.get("score_strategy", ",".join(part.name for part in strategy))
+    known = {part.name: part for part in strategy}
+    if sorted(str(text).split(",")) != sorted(known):
+        raise ValueError(f"the dump's score_strategy is {text!r}, not one of {','.join(known)} in either order")
+    return tuple(known[name] for name in str(text).split(","))
+
+
+def _scores_from_file(
+    strategy: Any, order: Tuple[DynamicEmbScoreStrategy, ...], column: torch.Tensor, base: int
+) -> Dict[str, torch.Tensor]:
     if strategy == DynamicEmbScoreStrategy.TIMESTAMP:
         return {"scores": base - torch.div(column.squeeze(1), _CLOCK, rounding_mode="floor")}
     if isinstance(strategy, tuple):
-        by = {s: column[:, i] for i, s in enumerate(strategy)}
+        by = {s: column[:, i] for i, s in enumerate(order)}
         return {
             "scores": by[DynamicEmbScoreStrategy.LFU],
             "times": torch.div(by[DynamicEmbScoreStrategy.TIMESTAMP], _CLOCK, rounding_mode="floor"),

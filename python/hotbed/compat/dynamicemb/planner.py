@@ -102,34 +102,39 @@ def _world_size(topology: Optional[Topology] = None) -> int:
     return 1 if topology is None else int(topology.world_size)
 
 
-def complete_options(options: DynamicEmbTableOptions, config: Any, world_size: int) -> None:
-    """Set those options of one rank's part of a table that follow from the config and the number of ranks."""
-    options.initializer_args = complete_initializer_args(options.initializer_args, embedding_config=config)
-    buckets, options.bucket_capacity = _sharded_table_bucket_layout(config, world_size, options.bucket_capacity)
-    options.max_capacity = buckets * options.bucket_capacity
-    options.local_hbm_for_values = math.ceil(options.global_hbm_for_values / world_size)
-    options.dim = int(config.embedding_dim)
-    options.index_type = options.index_type or DEFAULT_INDEX_TYPE
-    options.embedding_dtype = options.embedding_dtype or data_type_to_dtype(config.data_type)
-    if options.init_capacity is None:
-        options.init_capacity = options.max_capacity
-        return
-    wanted = options.init_capacity
-    aligned = min(align_to_table_size(wanted, options.bucket_capacity), options.max_capacity)
+def complete_options(options: DynamicEmbTableOptions, config: Any, world_size: int) -> DynamicEmbTableOptions:
+    """Return options with those of one rank's part of a table that follow from the config and the number of ranks.
+
+    The caller's object stays as it is, so several tables and planners may share it.
+    """
+    buckets, width = _sharded_table_bucket_layout(config, world_size, options.bucket_capacity)
+    capacity = buckets * width
+    wanted = capacity if options.init_capacity is None else options.init_capacity
+    aligned = min(align_to_table_size(wanted, width), capacity)
     if aligned != wanted:
         warnings.warn(
             f"table {config.name!r}: init_capacity {wanted} becomes {aligned}: a multiple of bucket_capacity "
-            f"{options.bucket_capacity} that is at most {options.max_capacity}",
+            f"{width} that is at most {capacity}",
             stacklevel=4,
         )
-    options.init_capacity = aligned
+    return dataclasses.replace(
+        options,
+        initializer_args=complete_initializer_args(options.initializer_args, embedding_config=config),
+        bucket_capacity=width,
+        max_capacity=capacity,
+        local_hbm_for_values=math.ceil(options.global_hbm_for_values / world_size),
+        dim=int(config.embedding_dim),
+        index_type=options.index_type or DEFAULT_INDEX_TYPE,
+        embedding_dtype=options.embedding_dtype or data_type_to_dtype(config.data_type),
+        init_capacity=aligned,
+    )
 
 
 class DynamicEmbeddingShardingPlanner:
     """Plans models whose tables are partly hash tables.
 
     A hash table is sharded row-wise over all ranks by its ``dist_type``; its memory is not charged to the topology.
-    The planner fills in missing options of hash tables when it is created; see ``eb_configs``.
+    The planner completes copies of the hash tables' options when it is created; see ``eb_configs``.
 
     Args:
         eb_configs: TorchRec's configs of all tables that ``constraints`` names.  For a hash table they determine
@@ -179,8 +184,7 @@ class DynamicEmbeddingShardingPlanner:
             if not _is_dynamic(constraints, config.name):
                 continue
             options = constraints[config.name].dynamicemb_options or DynamicEmbTableOptions()
-            complete_options(options, config, world)
-            self._dynamic[config.name] = _row_wise(options, topology, world)
+            self._dynamic[config.name] = _row_wise(complete_options(options, config, world), topology, world)
         self._torchrec = EmbeddingShardingPlanner(
             topology=topology,
             batch_size=batch_size,

@@ -203,6 +203,13 @@ void hotbed_fault_describe(
             text, capacity, "%s: no slot for key %s, all rows it could replace are in use", table,
             key);
         return;
+    case HOTBED_FAULT_KEY_TWICE:
+        snprintf(
+            text, capacity,
+            "%s: key %s occurs twice, at positions %" PRIu64 " and %" PRIu64
+            " of the call, which has set nothing; pass each key once",
+            table, key, fault.bound >> 32, fault.bound & UINT32_MAX);
+        return;
     case HOTBED_FAULT_TABLE_NUMBER:
         snprintf(
             text, capacity, "table %u of key %s is not below %" PRIu64, fault.table, key,

@@ -149,6 +149,7 @@ hotbed_status hotbed_storage_offer_rows(
     hotbed_rows_args args;
     HOTBED_TRY(hotbed_storage_rows_args(storage, table, n, keys, rows, NULL, stream, &args));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
+    HOTBED_TRY(hotbed_storage_check_distinct(storage, &args, stream));
     hotbed_table *t = &storage->tables[table];
     args.offered = 1;
     if (storage->external != NULL)

@@ -63,11 +63,38 @@ hotbed_status hotbed_storage_get_rows(
     return n == 0 ? HOTBED_OK : storage->kernels.rows->get(&args, stream);
 }
 
+hotbed_status hotbed_storage_check_distinct(
+    const hotbed_storage *storage, hotbed_rows_args *args, hotbed_stream *stream) {
+    void *memory;
+    if (args->n < 2)
+        return HOTBED_OK;
+    if (args->n > (uint64_t)1 << 31)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "n %llu is over 2^31: set rows in several calls",
+            (unsigned long long)args->n);
+    hotbed_distinct_args distinct = {
+        .keys = args->keys,
+        .twice = storage->twice,
+        .faults = args->faults,
+        .n = (uint32_t)args->n,
+        .slots = (uint32_t)(args->n + args->n / 2),
+        .table_number = args->table_number,
+    };
+    const size_t bytes = distinct.slots * sizeof *distinct.places;
+    HOTBED_TRY(hotbed_stream_workspace(stream, bytes, &memory));
+    distinct.places = memory;
+    HOTBED_TRY(hotbed_fill(memory, 0xFF, bytes, stream));
+    HOTBED_TRY(hotbed_fill(storage->twice, 0xFF, sizeof *storage->twice, stream));
+    args->twice = storage->twice;
+    return storage->kernels.rows->distinct(&distinct, stream);
+}
+
 hotbed_status hotbed_storage_set_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     hotbed_stream *stream) {
     hotbed_rows_args args;
     HOTBED_TRY(hotbed_storage_rows_args(storage, table, n, keys, rows, NULL, stream, &args));
+    HOTBED_TRY(hotbed_storage_check_distinct(storage, &args, stream));
     if (storage->external != NULL)
         return hotbed_storage_rows_external(storage, &args, HOTBED_PASS_SET, stream);
     return n == 0 ? HOTBED_OK : storage->kernels.rows->set(&args, stream);
@@ -308,6 +335,7 @@ hotbed_status hotbed_storage_import_counts(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "counts is NULL");
     if (n == 0 || args.table.counter.buckets == 0)
         return HOTBED_OK;
+    HOTBED_TRY(hotbed_storage_check_distinct(storage, &args, stream));
     args.table.range = args.table.counter;
     args.rows.scores = (uint64_t *)counts; /* the kernel only reads them */
     return storage->kernels.rows->count(&args, stream);

@@ -11,8 +11,19 @@ static __global__ void __launch_bounds__(BLOCK) get_kernel(hotbed_rows_args a) {
         hotbed_rows_get(&a, i, TILE);
 }
 
+static __global__ void __launch_bounds__(BLOCK) enter_kernel(hotbed_distinct_args a) {
+    for (uint64_t i = hotbed_cuda_thread(); i < a.n; i += hotbed_cuda_threads())
+        hotbed_distinct_enter(&a, (uint32_t)i);
+}
+
+static __global__ void report_kernel(hotbed_distinct_args a) {
+    hotbed_distinct_report(&a);
+}
+
 template <hotbed_rows_pass PASS>
 static __global__ void __launch_bounds__(BLOCK) set_kernel(hotbed_rows_args a) {
+    if (hotbed_rows_barred(&a))
+        return;
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.n; i += hotbed_cuda_threads() / TILE)
         hotbed_rows_set(&a, i, PASS, TILE);
 }
@@ -33,6 +44,8 @@ static __global__ void __launch_bounds__(BLOCK) erase_kernel(hotbed_rows_args a)
 }
 
 static __global__ void __launch_bounds__(BLOCK) count_keys_kernel(hotbed_rows_args a) {
+    if (hotbed_rows_barred(&a))
+        return;
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.n; i += hotbed_cuda_threads() / TILE)
         hotbed_rows_count(&a, i, TILE);
 }
@@ -82,6 +95,17 @@ static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
     return status;
 }
 
+static hotbed_status distinct(const hotbed_distinct_args *args, hotbed_stream *stream) {
+    const hotbed_cuda_native native(stream);
+    const unsigned blocks = hotbed_cuda_blocks(stream, args->n, BLOCK, WAVES);
+    enter_kernel<<<blocks, BLOCK, 0, native>>>(*args);
+    hotbed_status status = hotbed_cuda_launched("enter_kernel");
+    if (status != HOTBED_OK)
+        return status;
+    report_kernel<<<1, 1, 0, native>>>(*args);
+    return hotbed_cuda_launched("report_kernel");
+}
+
 static hotbed_status insert_refused(const hotbed_offer_args *args, hotbed_stream *stream) {
     hotbed_cuda_native native(stream);
     if (args->shares > 1) {
@@ -126,5 +150,5 @@ static hotbed_status store(const hotbed_rows_args *args, hotbed_stream *stream) 
     return launch(store_kernel, "store_kernel", args, args->n * TILE, stream);
 }
 
-const hotbed_rows_kernels hotbed_rows_kernels_cuda = {get,   set,  insert_refused, erase, count,
-                                                      clear, list, load,           store};
+const hotbed_rows_kernels hotbed_rows_kernels_cuda = {
+    get, set, distinct, insert_refused, erase, count, clear, list, load, store};

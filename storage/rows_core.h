@@ -4,6 +4,7 @@
 #define HOTBED_STORAGE_ROWS_CORE_H
 
 #include "base/fault.h"
+#include "storage/distinct_core.h"
 #include "storage/index_call_core.h"
 #include "storage/index_place_core.h"
 #include "storage/row_core.h"
@@ -86,7 +87,14 @@ typedef struct hotbed_rows_args {
     /* set(): keys of the call may evict each other, and a key without a slot is no fault */
     uint32_t offered;
     uint64_t *refused; /* [n + 1] set(): the number of keys without a slot, then which; or NULL */
+    /* set(), count(): see hotbed_distinct_args; NULL: the caller knows that keys are distinct */
+    const uint32_t *twice;
 } hotbed_rows_args;
+
+/* Whether the call has a key twice, and so must set nothing. */
+HOTBED_HD bool hotbed_rows_barred(const hotbed_rows_args *a) {
+    return a->twice != NULL && *a->twice != HOTBED_DISTINCT_NONE;
+}
 
 HOTBED_HD uint64_t hotbed_rows_key(const hotbed_rows_args *a, uint64_t i) {
     return a->keys == NULL ? i : a->keys[i];

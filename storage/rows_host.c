@@ -5,7 +5,7 @@
 #include "base/host_launch.h"
 #include "storage/index_kernels.h"
 
-enum { GRAIN = 256, ROWS_GRAIN = 4096, AHEAD = 8 };
+enum { GRAIN = 256, ROWS_GRAIN = 4096, AHEAD = 8, PLACES_AHEAD = 32 };
 
 /* Prefetch the lines where key number i may be. */
 static void want(const hotbed_rows_args *a, uint64_t i, uint64_t end) {
@@ -39,7 +39,23 @@ static void get_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
+static void enter_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_distinct_args *a = args;
+    for (uint64_t i = begin; i < end; i++) {
+        if (i + PLACES_AHEAD < end)
+            hotbed_prefetch(a->places + hotbed_distinct_place(a, a->keys[i + PLACES_AHEAD]));
+        hotbed_distinct_enter(a, (uint32_t)i);
+    }
+}
+
+static void report_body(const void *args, uint64_t begin, uint64_t end) {
+    (void)begin, (void)end;
+    hotbed_distinct_report(args);
+}
+
 static void set_pass(const void *args, uint64_t begin, uint64_t end, hotbed_rows_pass pass) {
+    if (hotbed_rows_barred(args))
+        return;
     for (uint64_t i = begin; i < end; i++)
         hotbed_rows_set(args, i, pass, 1);
 }
@@ -77,6 +93,8 @@ static void erase_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static void count_body(const void *args, uint64_t begin, uint64_t end) {
+    if (hotbed_rows_barred(args))
+        return;
     for (uint64_t i = begin; i < end; i++)
         hotbed_rows_count(args, i, 1);
 }
@@ -120,6 +138,13 @@ static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
     return HOTBED_OK;
 }
 
+static hotbed_status distinct(const hotbed_distinct_args *args, hotbed_stream *stream) {
+    hotbed_status status =
+        hotbed_host_launch(stream, args->n, ROWS_GRAIN, enter_body, args, sizeof *args);
+    return status != HOTBED_OK ? status
+                               : hotbed_host_launch(stream, 1, 0, report_body, args, sizeof *args);
+}
+
 static hotbed_status insert_refused(const hotbed_offer_args *args, hotbed_stream *stream) {
     return hotbed_host_launch(
         stream, args->shares, 1, args->shares > 1 ? insert_shares_body : insert_rest_body, args,
@@ -160,5 +185,5 @@ static hotbed_status store(const hotbed_rows_args *args, hotbed_stream *stream) 
     return hotbed_host_launch(stream, args->n, GRAIN, store_body, args, sizeof *args);
 }
 
-const hotbed_rows_kernels hotbed_rows_kernels_host = {get,   set,  insert_refused, erase, count,
-                                                      clear, list, load,           store};
+const hotbed_rows_kernels hotbed_rows_kernels_host = {
+    get, set, distinct, insert_refused, erase, count, clear, list, load, store};

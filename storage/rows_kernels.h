@@ -16,6 +16,9 @@ extern "C" {
 typedef struct hotbed_rows_kernels {
     hotbed_status (*get)(const hotbed_rows_args *args, hotbed_stream *stream);
     hotbed_status (*set)(const hotbed_rows_args *args, hotbed_stream *stream);
+    /* Before set() or count(): enter all keys in args->places, which is free everywhere, and latch a
+     * fault if a key is there twice. */
+    hotbed_status (*distinct)(const hotbed_distinct_args *args, hotbed_stream *stream);
     /* After a set() that refused keys: insert them by moving other rows, with args->shares tiles at
      * the same time. The last call has one tile; it lists the keys that are left. */
     hotbed_status (*insert_refused)(const hotbed_offer_args *args, hotbed_stream *stream);

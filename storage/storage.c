@@ -132,6 +132,7 @@ static size_t carve_description(hotbed_storage *storage, uint8_t *base) {
     storage->custom_scores =
         hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->custom_scores);
     storage->below = hotbed_carve_take(&carve, sizeof *storage->below);
+    storage->twice = hotbed_carve_take(&carve, sizeof *storage->twice);
     storage->holding = hotbed_carve_take(&carve, sizeof *storage->holding);
     storage->zeros = hotbed_carve_take(&carve, HOTBED_REGISTER_DIM_MOST * sizeof *storage->zeros);
     storage->timer = NULL;

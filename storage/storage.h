@@ -154,6 +154,7 @@ struct hotbed_storage {
     hotbed_clock *clock;
     hotbed_tally *tallies;
     uint32_t *below;     /* see hotbed_eval_view */
+    uint32_t *twice;     /* see hotbed_distinct_args; of the latest call that sets rows */
     uint32_t *holding;   /* see hotbed_storage_view */
     float *zeros;        /* likewise */
     hotbed_timer *timer; /* NULL unless `timed` */
@@ -293,6 +294,12 @@ hotbed_status hotbed_storage_rows_view(
 hotbed_status hotbed_storage_rows_args(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     uint8_t *flags, hotbed_stream *stream, hotbed_rows_args *out);
+
+/* Enqueue a search for a key that `args` has twice, and set args->twice, so that kernels then set
+ * nothing. Uses the stream's workspace until then. Errors: ARGUMENT (n over 2^31), MEMORY, STATE (the
+ * workspace would have to grow while a graph is recorded). */
+hotbed_status hotbed_storage_check_distinct(
+    const hotbed_storage *storage, hotbed_rows_args *args, hotbed_stream *stream);
 
 /* Destroy the released tickets, except those whose latest call was on `stream`: these stay for
  * hotbed_ticket_create(), and their pins are released on `stream` without waiting. */

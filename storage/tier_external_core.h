@@ -390,9 +390,10 @@ HOTBED_HD void hotbed_get_answer(const hotbed_store_rows *a, uint32_t i, uint32_
 
 /* Set keys that the upper tier has; select the others. */
 HOTBED_HD void hotbed_set_upper(const hotbed_store_rows *a, uint32_t i, uint32_t width) {
-    bool valid = hotbed_rows_valid(a, i);
+    bool barred = hotbed_rows_barred(&a->rows);
+    bool valid = !barred && hotbed_rows_valid(a, i);
     bool above = valid && hotbed_rows_upper(a, i, width) != HOTBED_SLOT_NONE;
-    if (above || !valid)
+    if (above || (!valid && !barred))
         hotbed_rows_set(&a->rows, a->first + i, HOTBED_ROWS_SET, width);
     if (hotbed_tile_rank(width) == 0)
         a->asked.ranks[i] = valid && !above;

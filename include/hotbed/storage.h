@@ -618,8 +618,13 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_get_rows(
  * finds nothing else to evict, because the call sets a large part of the keys that the table holds
  * or because tickets have pinned the rest, it is skipped with the fault FULL. Admission forgets its
  * count of a key that gets a row.
- * Errors: ARGUMENT.
- * Faults: FULL, RANGE. */
+ *
+ * If a key occurs twice, the call sets nothing and raises the fault ARGUMENT with the key and its
+ * two positions. The search for it uses the stream's workspace: the first call on a stream with a
+ * larger n allocates up to 6 bytes for each key.
+ * Errors: ARGUMENT (also: n over 2^31), MEMORY, STATE (the workspace would have to grow while a graph
+ * is recorded).
+ * Faults: FULL, RANGE, ARGUMENT (a key twice). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     hotbed_stream *stream);
@@ -642,7 +647,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
  *
  * Waits for the stream. No other call on the rows of the table may run meanwhile.
  * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), DEVICE.
- * Faults: FULL (the table does not evict), RANGE. */
+ * Faults: FULL (the table does not evict), RANGE, ARGUMENT (a key twice). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_offer_rows(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     hotbed_stream *stream);
@@ -690,7 +695,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_export_counts(
  *
  *   keys, counts  in  [n] device
  *
- * Errors: ARGUMENT. */
+ * Errors: as hotbed_storage_set_rows().
+ * Faults: ARGUMENT (a key twice; no count is set). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_import_counts(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const uint64_t *counts,
     hotbed_stream *stream);

@@ -5,9 +5,11 @@
  */
 #include "storage/storage.h"
 #include "tests/storage/fixture.h"
+#include <inttypes.h>
 #include <math.h>
-
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MAX_N = 64, MAX_DIM = 17 };
 
@@ -462,6 +464,97 @@ static void calls_may_have_many_rows(hotbed_backend backend) {
     fixture_close(&r);
 }
 
+/* --- a key twice ------------------------------------------------------------------------------ */
+
+typedef hotbed_status set_call(
+    hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
+    hotbed_stream *stream);
+
+/* set_rows() or offer_rows() of a table with a key at two or three positions: nothing is set, and the fault has the key
+ * and its first two positions, whatever the threads do. */
+static void a_key_twice(fixture *r, uint32_t table, set_call *call) {
+    enum { N = 5000 };
+    static const uint64_t cases[][3] = {
+        {0, 1, 1}, {0, N - 1, N - 1}, {17, 2300, 4000}, {N - 2, N - 1, N - 1}};
+    uint64_t keys[N];
+    float weights[N], seen[N];
+    uint8_t found[N];
+    rng random = rng_start(40);
+    for (uint64_t i = 0; i < N; i++)
+        weights[i] = (float)i;
+    const uint64_t before = fixture_size(r, table);
+    hotbed_rows rows = {.weights = fixture_copy(r, weights, sizeof weights)};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        char text[128];
+        for (uint64_t i = 0; i < N; i++)
+            keys[i] = r->model->tables[table].options.kind == HOTBED_TABLE_STATIC
+                          ? N - 1 - i
+                          : rng_next(&random);
+        const uint64_t key = keys[cases[c][1]] = keys[cases[c][2]] = keys[cases[c][0]];
+        uint64_t *device = fixture_copy(r, keys, sizeof keys);
+        CHECK_OK(call(r->storage, table, N, device, &rows, r->stream));
+        CHECK_STATUS(hotbed_stream_sync(r->stream), HOTBED_ERR_ARGUMENT);
+        snprintf(text, sizeof text, "table table-%u: key %" PRIu64, table, key);
+        CHECK(strstr(hotbed_last_error(), text) != NULL);
+        snprintf(
+            text, sizeof text, "at positions %" PRIu64 " and %" PRIu64 " ", cases[c][0],
+            cases[c][1]);
+        CHECK(strstr(hotbed_last_error(), text) != NULL);
+        CHECK_EQ(fixture_size(r, table), before);
+        hotbed_rows out = {.weights = fixture_alloc(r, sizeof seen)};
+        uint8_t *flags = fixture_alloc(r, sizeof found);
+        CHECK_OK(hotbed_storage_get_rows(r->storage, table, N, device, &out, flags, r->stream));
+        fixture_download(r, seen, out.weights, sizeof seen);
+        fixture_download(r, found, flags, sizeof found);
+        for (uint64_t i = 0; i < N; i++)
+            CHECK(found[i] == 0 || seen[i] < 1.0F); /* the initial value of a static table's row */
+    }
+    /* the storage is usable, and remembers nothing of the fault */
+    for (uint64_t i = 0; i < N; i++)
+        keys[i] = i;
+    CHECK_OK(call(r->storage, table, N, fixture_copy(r, keys, sizeof keys), &rows, r->stream));
+    CHECK_OK(hotbed_stream_sync(r->stream));
+    CHECK_EQ(fixture_size(r, table), N);
+}
+
+static void a_call_with_a_key_twice_sets_nothing(hotbed_backend backend) {
+    static set_call *const calls[] = {hotbed_storage_set_rows, hotbed_storage_offer_rows};
+    for (int i = 0; i < 2; i++) {
+        setup s;
+        fixture r;
+        setup_start(&s, 3, 1, 5000);
+        s.tables[1].kind = HOTBED_TABLE_STATIC;
+        s.tables[2].evict = HOTBED_EVICT_LOWEST;
+        s.tables[2].capacity = 8000; /* all keys of a call fit */
+        if (getenv("HOTBED_TEST_MODE") != NULL &&
+            strcmp(getenv("HOTBED_TEST_MODE"), "external") == 0)
+            s.tables[2].evict = HOTBED_EVICT_NEVER;
+        fixture_open(&r, backend, &s.options);
+        for (uint32_t t = 0; t < 3; t++)
+            a_key_twice(&r, t, calls[i]);
+        fixture_close(&r);
+    }
+}
+
+/* One of the counts would be lost, or the key would be counted apart from itself. */
+static void imported_counts_are_of_distinct_keys(hotbed_backend backend) {
+    setup s;
+    fixture r;
+    uint64_t keys[3] = {5, 6, 5}, counts[3] = {1, 2, 3}, n = 0;
+    setup_start(&s, 1, 1, 100);
+    s.tables[0].admission = HOTBED_ADMIT_FREQUENCY;
+    s.tables[0].admission_threshold = 10;
+    fixture_open_bare(&r, backend, &s.options);
+    CHECK_OK(hotbed_storage_import_counts(
+        r.storage, 0, 3, fixture_copy(&r, keys, sizeof keys),
+        fixture_copy(&r, counts, sizeof counts), r.stream));
+    CHECK_STATUS(hotbed_stream_sync(r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "key 5 occurs twice, at positions 0 and 2") != NULL);
+    CHECK_OK(hotbed_storage_export_counts(r.storage, 0, 0, NULL, NULL, &n, r.stream));
+    CHECK_EQ(n, 0);
+    fixture_close(&r);
+}
+
 /* --- tables that evict ----------------------------------------------------------------------- */
 
 enum { FULL_OF = 3000, CALL = 96 };
@@ -873,6 +966,8 @@ const hotbed_test hotbed_tests[] = {
      a_moved_storage_trains_on_with_the_same_bytes},
     {"the_state_of_a_storage_can_be_read_and_set", the_state_of_a_storage_can_be_read_and_set},
     {"calls_may_have_many_rows", calls_may_have_many_rows},
+    {"a_call_with_a_key_twice_sets_nothing", a_call_with_a_key_twice_sets_nothing},
+    {"imported_counts_are_of_distinct_keys", imported_counts_are_of_distinct_keys},
     {"a_call_does_not_evict_its_own_keys", a_call_does_not_evict_its_own_keys},
     {"keys_that_do_not_fit_are_faults", keys_that_do_not_fit_are_faults},
     {"offered_rows_are_kept_by_score", offered_rows_are_kept_by_score},

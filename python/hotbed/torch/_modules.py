@@ -255,6 +255,7 @@ class _Collection(torch.nn.Module):
                 keys with lower scores, and a ``UserWarning`` says how many rows did not fit.
 
         Raises:
+            ArgumentError: a key occurs twice; then nothing is set.
             FullError: a hash table has no slot for a key; a table that evicts raises it only without ``fill``.
             KeyRangeError: a static table has no such key.
         """

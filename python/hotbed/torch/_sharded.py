@@ -475,6 +475,7 @@ class ShardedStorage(Storage):
     def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor], fill: bool = False) -> None:
         """Insert or overwrite rows of this rank; keys of other ranks are skipped."""
         self.check_rows(table, keys, given)
+        self.check_distinct(table, keys)  # the library would name a position among this rank's keys
         mine = self._mine(table, keys)
         parts = {name: part[mine.to(part.device)] for name, part in given.items()}
         super().set_rows(table, self._local(table, keys.cpu()[mine]), parts, fill)

@@ -47,6 +47,7 @@ _WORDS = (
         "end each batch by backward or hotbed_ticket_cancel(), and forget tickets that are kept",
         "run their backwards, or call the collection's cancel()",
     ),
+    (" of the call, which has set nothing; pass each key once", "; nothing is set; pass each key once"),
     (
         "all rows it could replace are in use",
         "all rows it could replace are in use by forwards that wait for their backward, or were set by this call, "
@@ -385,7 +386,7 @@ class Storage:
     def _said(self, error: HotbedError) -> str:
         """Replace names and numbers of the C library in an error's text by names of this package."""
         said = str(error)
-        if isinstance(error, (FullError, KeyRangeError)):
+        if isinstance(error, (FullError, KeyRangeError)) or " occurs twice, at positions " in said:
             said = re.sub(r"^table ([\w.-]+)(?=:| is full)", r"table '\1'", said)
             if " is full:" in said:
                 said += "; use a larger num_embeddings or max_embeddings, or evict=Evict.LOWEST"
@@ -945,10 +946,7 @@ class Storage:
             with torch.no_grad():
                 view.copy_(given["weight"].reshape(view.shape))
             return
-        distinct, counts = torch.unique(indices("keys", keys), return_counts=True)
-        if distinct.numel() < counts.sum():
-            twice = int(distinct[counts > 1][0])
-            raise ArgumentError(f"table {self.tables[table].name!r}: key {twice} occurs more than once")
+        self.check_distinct(table, keys)
         names = self.state_names()
         kept, states = torch.empty(0, dtype=torch.int64), {}
         if names:
@@ -998,6 +996,21 @@ class Storage:
                 raise ArgumentError(
                     f"table {self.tables[table].name!r}: {name} is {described(part)}{dtype}, not shape {shape}"
                 )
+
+    def check_distinct(self, table: int, keys: torch.Tensor) -> None:
+        """Check keys before a call that changes something else first; :meth:`set_rows` checks its own.
+
+        Raises:
+            ArgumentError: a key occurs twice, with its positions.
+        """
+        found, order = torch.sort(indices("keys", keys).cpu(), stable=True)
+        twice = torch.nonzero(found[1:] == found[:-1])
+        if twice.numel() > 0:
+            i = int(twice[0])
+            raise ArgumentError(
+                f"table {self.tables[table].name!r}: key {int(found[i])} occurs twice, at positions {int(order[i])} "
+                f"and {int(order[i + 1])}; pass each key once"
+            )
 
     def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor], fill: bool = False) -> None:
         """Insert or overwrite rows, growing if needed; absent parts keep their values, or the initial ones.

@@ -75,6 +75,9 @@ class Comm:
         self._c = pointer
         self.lock = threading.RLock()
         self._storages: List[str] = []  # names of their tables
+        #: The process group whose ranks these are; None: unknown.  And its device meshes, by type of device.
+        self.group: Any = None
+        self.meshes: Dict[str, Any] = {}
         #: The last error that all ranks raised together; after it the ranks still agree.
         self.agreed: Optional[BaseException] = None
         weakref.finalize(self, lib.hotbed_comm_destroy, pointer)
@@ -108,7 +111,8 @@ class Comm:
     ) -> Comm:
         """Create one from the ranks of a process group.  All ranks call it together.
 
-        The group carries one broadcast of the address where rank 0 listens, and is not used afterwards.
+        The group carries one broadcast of the address where rank 0 listens.  Afterwards only state dicts use it: their
+        tensors are DTensors of its ranks.
 
         Args:
             group: a ``ProcessGroup`` of ``torch.distributed``; None: the default group.
@@ -131,7 +135,9 @@ class Comm:
             dist.broadcast_object_list(objects, src=first, group=group)
             return objects[0]
 
-        return cls._connect(rank, world, broadcast, device, deadline_ms)
+        comm = cls._connect(rank, world, broadcast, device, deadline_ms)
+        comm.group = dist.group.WORLD if group is None else group
+        return comm
 
     @classmethod
     def from_store(

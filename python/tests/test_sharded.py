@@ -3,7 +3,6 @@
 Run as a program, this file is one rank: ``test_sharded.py ROLE FOLDER``.
 """
 
-import copy
 import gc
 import os
 import pathlib
@@ -285,133 +284,95 @@ def test_an_overflow_that_repeats_is_a_warning(overflow, effect):
 # --- state dicts and checkpoints --------------------------------------------------------------------
 
 
-def test_a_state_dict_has_the_rows_of_its_rank():
+def test_a_state_dict_has_all_rows_where_ranks_have_no_process_group():
     one = pooled()
     train(one, None, RANKS)
     whole, states = one.state_dict(), one.fused_optimizer.state_dict()
 
     def body(comm):
-        ebc = pooled(comm, optimizer=ht.Adam(lr=0.1))
-        ebc.load_state_dict(whole)  # of all ranks: each takes its rows
-        own, again = ebc.state_dict(), pooled(comm)
-        weight, keys = own["embedding_bags.item.weight"], ebc.keys("item")
-        assert torch.equal(weight, whole["embedding_bags.item.weight"][keys])
-        assert weight.data_ptr() == ebc.weight("item").data_ptr()  # the memory that trains
-        again.load_state_dict(own)  # a rank's own state dict
-        assert torch.equal(again.weight("item"), weight)
-        with pytest.raises(RuntimeError, match=f"shape .5, {DIM}., but the table has {ROWS} rows, {len(keys)} of them"):
-            again.load_state_dict({**own, "embedding_bags.item.weight": weight[:5]})
-        moments = ebc.fused_optimizer.state_dict()["state"]
-        ebc.fused_optimizer.load_state_dict({**ebc.fused_optimizer.state_dict(), "state": states["state"]})
-        moments = ebc.fused_optimizer.state_dict()["state"]
-        assert torch.equal(moments["item"]["exp_avg"], states["state"]["item"]["exp_avg"][keys])
-        return all_rows(ebc), moments["user"]["keys"].tolist()
+        ebc, again = pooled(comm, optimizer=ht.Adam(lr=0.1)), pooled(comm)
+        ebc.load_state_dict(whole)  # each rank takes its rows
+        ebc.fused_optimizer.load_state_dict(states)
+        again.load_state_dict(ebc.state_dict())
+        again.fused_optimizer.load_state_dict(ebc.fused_optimizer.state_dict())
+        with pytest.raises(RuntimeError, match=f"shape .5, {DIM}., but the table has {ROWS} rows"):
+            again.load_state_dict({**whole, "embedding_bags.item.weight": torch.ones(5, DIM)})
+        return all_rows(again), again.state_dict(), again.fused_optimizer.state_dict()
 
     results = well(on_threads(body, 3))
     check_rows(merged([r[0] for r in results]), all_rows(one))
-    assert sorted(key for r in results for key in r[1]) == one.keys("user").tolist()
+    for _, rows, found in results:
+        assert list(rows) == list(whole) and all(torch.equal(rows[name], whole[name]) for name in whole)
+        assert found["clocks"] == states["clocks"]
+        for table, parts in states["state"].items():
+            assert all(torch.equal(found["state"][table][name], part) for name, part in parts.items())
 
 
-def test_a_state_dict_of_another_rank_is_refused(tmp_path):
-    """Parts of a static table have equal shapes on all ranks, if their number divides the table's rows."""
-    configs = [ht.EmbeddingBagConfig(40, DIM, "item", feature_names=["f"])]
+def test_a_state_dict_of_another_rank_is_refused():
+    """Both ranks raise, and their rows stay."""
+    parts = [None] * RANKS
+
+    def own(ebc, keys):
+        names = ("weight_id", "metadata", "weight")
+        values = (keys, torch.ones(len(keys), dtype=torch.int64), ebc.rows("user", keys))
+        return {f"embedding_bags.user.{name}": value for name, value in zip(names, values)}
 
     def save(comm):
-        model = torch.nn.Sequential(pooled(comm, configs=configs))
-        torch.save(model.state_dict(), tmp_path / str(comm.rank))
-        model.load_state_dict(torch.load(tmp_path / str(comm.rank)))
+        ebc = halves(comm, 20)
+        parts[comm.rank] = own(ebc[0], ebc[0].keys("user"))
+        assert ebc[0].load_state_dict(parts[comm.rank], strict=False).missing_keys == ["embedding_bags.item.weight"]
+        assert torch.equal(ebc[0].keys("user"), parts[comm.rank]["embedding_bags.user.weight_id"])
 
     def load(comm):
-        with pytest.raises(RuntimeError, match=f"rows of rank 0 of 2, but this is rank {comm.rank} of {comm.size}"):
-            torch.nn.Sequential(pooled(comm, configs=configs)).load_state_dict(torch.load(tmp_path / "0"))
+        ebc = halves(comm, 1)[0]
+        with pytest.raises(RuntimeError, match=r"weight: \d+ rows of rank 0's state dict belong to other ranks"):
+            ebc.load_state_dict(parts[1 - comm.rank], strict=False)
+        only = parts[0] if comm.rank == 0 else {}
+        with pytest.raises(RuntimeError, match="ranks 0 and 1 load state dicts that differ in the entry"):
+            ebc.load_state_dict(only, strict=False)
+        wrong = {"embedding_bags.user.weight": torch.ones(1, DIM + 1)} if comm.rank == 1 else {}
+        said = "user.weight: not loaded, since rank 1 has an error" if comm.rank == 0 else "weight is shape"
+        with pytest.raises(RuntimeError, match=said):
+            ebc.load_state_dict({**parts[comm.rank], **wrong}, strict=False)
+        states = {"keys": parts[1 - comm.rank]["embedding_bags.user.weight_id"]}
+        states.update({name: torch.ones(len(states["keys"]), DIM) for name in ("exp_avg", "exp_avg_sq")})
+        whole = ebc.fused_optimizer.state_dict()
+        whole["state"]["user"] = states
+        with pytest.raises(hotbed.ArgumentError, match="belong to other ranks"):
+            ebc.fused_optimizer.load_state_dict(whole)
+        return ebc.keys("user").tolist()
 
     well(on_threads(save))
-    well(on_threads(lambda comm: load(comm) if comm.rank == 1 else pooled(comm, configs=configs)))
-    well(on_threads(load, 1))
+    assert sorted(well(on_threads(load)), key=len) == [[], [0]]
 
 
 def halves(comm, keys=0):
-    """A static table whose parts have equal shapes, and a hash table unless it has no keys."""
-    configs = [ht.EmbeddingBagConfig(40, DIM, "item", feature_names=["f"])]
-    if keys > 0:
-        configs.append(ht.EmbeddingBagConfig(100, DIM, "user", feature_names=["h"], use_virtual_table=True))
+    """A static table whose parts have equal shapes, and a hash table with the keys 0 to ``keys``."""
+    configs = [
+        ht.EmbeddingBagConfig(40, DIM, "item", feature_names=["f"]),
+        ht.EmbeddingBagConfig(100, DIM, "user", feature_names=["h"], use_virtual_table=True),
+    ]
     ebc = pooled(comm, configs=configs)
-    if keys > 0:
-        ebc.set_rows("user", torch.arange(keys), torch.ones(keys, DIM))
+    ebc.set_rows("user", torch.arange(keys), torch.ones(keys, DIM))
     return torch.nn.Sequential(ebc)
 
 
-@pytest.mark.parametrize("keys", [0, 64])
-def test_a_state_dict_without_metadata_names_its_rank(keys, tmp_path):
-    """As after a dict comprehension; torch.save() keeps the records of the tensors."""
+def test_rows_that_do_not_fit_are_counted_on_each_rank():
+    """Threads share the filters of warnings, so one rank sets rows at a time."""
+    configs = [
+        ht.EmbeddingBagConfig(100, DIM, "user", feature_names=["h"], use_virtual_table=True, evict=ht.Evict.LOWEST)
+    ]
+    keys = torch.arange(2000)
 
-    def save(comm):
-        model = halves(comm, keys)
-        plain = dict(model.state_dict().items())
-        torch.save(plain, tmp_path / str(comm.rank))
-        for again in (plain, torch.load(tmp_path / str(comm.rank)), copy.deepcopy(plain)):
-            model.load_state_dict(again)
+    def body(comm, rank):
+        ebc = pooled(comm, configs=configs)
+        if comm.rank == rank:
+            mine = int((ebc.storages[0].owners(0, keys) == rank).sum())
+            with pytest.warns(UserWarning, match=f"table 'user': \\d+ of {mine} rows fit"):
+                ebc.set_rows("user", keys, torch.ones(2000, DIM), fill=True)
 
-    def load(comm):
-        plain = torch.load(tmp_path / "0")
-        with pytest.raises(RuntimeError, match=f"rows of rank 0 of 2, but this is rank {comm.rank} of {comm.size}; lo"):
-            halves(comm, keys).load_state_dict(plain)
-
-    well(on_threads(save))
-    well(on_threads(lambda comm: load(comm) if comm.rank == 1 else halves(comm, keys)))
-    well(on_threads(load, 1))
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("keys", [0, 1, 100])
-def test_copies_of_another_ranks_rows(keys):
-    """Copies have no records: many keys of a hash table show their rank; otherwise there is a warning."""
-    saved = [None] * RANKS
-
-    def save(comm):
-        saved[comm.rank] = {name: part.clone() for name, part in halves(comm, keys).state_dict().items()}
-
-    def load(comm):
-        model, other = halves(comm, min(keys, 1)), saved[1 - comm.rank]
-        if keys == 100:
-            with pytest.raises(RuntimeError, match=f"rows of rank {1 - comm.rank} of 2, but this is rank {comm.rank}"):
-                model.load_state_dict(other)
-            model.load_state_dict(saved[comm.rank])  # its own, without a warning
-        else:
-            with pytest.warns(UserWarning, match=f"has no _metadata .* not rank {comm.rank} of 2"):
-                model.load_state_dict(other)
-
-    well(on_threads(save))
-    for rank in range(RANKS):  # one rank at a time, since threads share the filters of warnings
-        well(on_threads(lambda comm, rank=rank: load(comm) if comm.rank == rank else halves(comm, min(keys, 1))))
-    one = halves(None, max(keys, 1)).state_dict()
-    whole = {name: part.clone() for name, part in one.items()}  # of a single rank: no warning
-    well(on_threads(lambda comm: halves(comm, 1).load_state_dict(whole)))
-
-
-def test_states_of_another_rank_are_refused(tmp_path):
-    configs = [ht.EmbeddingBagConfig(40, DIM, "item", feature_names=["f"])]
-
-    def save(comm):
-        optimizer = pooled(comm, configs=configs).fused_optimizer
-        torch.save(optimizer.state_dict(), tmp_path / str(comm.rank))
-        optimizer.load_state_dict(torch.load(tmp_path / str(comm.rank)))
-
-    def load(comm):
-        states = torch.load(tmp_path / "0")
-        optimizer = pooled(comm, configs=configs).fused_optimizer
-        if (comm.rank, comm.size) == (1, 2):
-            with pytest.raises(hotbed.ArgumentError, match="table 'item': states of rank 0 of 2, but this is rank 1 "):
-                optimizer.load_state_dict({**states, "share": (1, 2)})
-        if (comm.rank, comm.size) == (0, 2):
-            optimizer.load_state_dict(states)
-            return
-        with pytest.raises(RuntimeError, match=f"of rank 0 of 2, but this is rank {comm.rank} of {comm.size}; load"):
-            optimizer.load_state_dict(states)
-
-    well(on_threads(save))
-    well(on_threads(load))
-    well(on_threads(load, 1))
+    for rank in range(RANKS):
+        well(on_threads(lambda comm, rank=rank: body(comm, rank)))
 
 
 def test_rows_by_key_are_those_of_this_rank():

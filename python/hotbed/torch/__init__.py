@@ -3,6 +3,7 @@
 from hotbed.torch._memory import use_torch_allocator
 from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection
 from hotbed.torch._optimizer import FusedOptimizer
+from hotbed.torch._states import full_state_dict
 from hotbed.torch.config import (
     SGD,
     Adagrad,
@@ -42,5 +43,6 @@ __all__ = [
     "RowWiseAdagrad",
     "Score",
     "ShardedOptions",
+    "full_state_dict",
     "use_torch_allocator",
 ]

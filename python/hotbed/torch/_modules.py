@@ -16,16 +16,37 @@ from hotbed.torch import config as _config
 from hotbed.torch._ops import rows_of
 from hotbed.torch._optimizer import FusedOptimizer
 from hotbed.torch._sharded import ShardedStorage, route_of
-from hotbed.torch._storage import Storage, indices, of_another_rank, sign, signed, stack_level
+from hotbed.torch._states import own_rows, parts_of
+from hotbed.torch._storage import Storage, indices, stack_level
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, described
 
 _log = logging.getLogger("hotbed")
 _INT64 = torch.int64
-_KEYS_SURE = 32  # so many keys of a hash table do not belong to one rank by chance
 
 
 class _NoOptimizerError(StateError, AttributeError):
     """There is no ``fused_optimizer``; ``hasattr()`` says so."""
+
+
+class _Names:
+    """A part of a name in a collection's state dict; ``torch.distributed.checkpoint`` follows names by attributes."""
+
+    def __init__(self, collection: _Collection, path: Tuple[str, ...]) -> None:
+        self._collection, self._path = collection, path
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the longer name.
+
+        Raises:
+            AttributeError: no name of the state dict begins so.
+        """
+        path = (*self._path, name)
+        text = ".".join(path[1:])
+        for table in self._collection._tables:
+            parts = ("weight", "weight_id", "metadata") if table.is_hash else ("weight",)
+            if any(f"{table.name}.{part}.".startswith(f"{text}.") for part in parts):
+                return _Names(self._collection, path)
+        raise AttributeError(f"there is no {'.'.join(path)} in the state dict")
 
 
 class _Collection(torch.nn.Module):
@@ -125,7 +146,7 @@ class _Collection(torch.nn.Module):
                 table.init_fn(self.weight(table.name))
         self._fused: Optional[FusedOptimizer] = None
         if optimizer is not None:
-            self._fused = FusedOptimizer(self._anchor, self._storages, float(optimizer.lr), self._share())
+            self._fused = FusedOptimizer(self._anchor, self._storages, float(optimizer.lr))
         counts: Dict[str, int] = {}
         for table in self._tables:
             for feature in table.features:
@@ -306,6 +327,8 @@ class _Collection(torch.nn.Module):
         """Return an attribute of the module; called for attributes that Python does not find."""
         if name == "fused_optimizer":  # Module's own text would hide the reason
             raise _NoOptimizerError("the collection was made without an optimizer")
+        if name == self._state_name and "_tables" in self.__dict__:
+            return _Names(self, (name,))
         return super().__getattr__(name)
 
     @property
@@ -320,27 +343,14 @@ class _Collection(torch.nn.Module):
 
     # --- as a module of PyTorch -----------------------------------------------------------------
 
-    def _share(self) -> Tuple[int, int]:
-        """Return this rank and the number of ranks that share the rows."""
-        return (0, 1) if self._comm is None else (self._comm.rank, self._comm.size)
-
     def _save_to_state_dict(self, destination: Dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        about = getattr(destination, "_metadata", {}).get(prefix[:-1])
-        if about is not None and self._share()[1] > 1:
-            about["share"] = self._share()
         for table in self._tables:
-            storage, number = self._place[table.name]
             name = f"{prefix}{self._state_name}.{table.name}.weight"
-            if storage.is_direct(number):
-                destination[name] = sign(storage.view(number), self._share())
-                continue
-            keys = self.keys(table.name)
-            wanted = ["weight", "scores"] if table.is_hash else ["weight"]
-            parts = storage.rows(number, keys, wanted)
-            destination[name] = sign(parts["weight"], self._share())
+            parts = parts_of(*self._place[table.name], ["weight", "scores"] if table.is_hash else ["weight"])
+            destination[name] = parts["weight"]
             if table.is_hash:
-                destination[f"{name}_id"] = keys
+                destination[f"{name}_id"] = parts["keys"]
                 destination[name[: -len("weight")] + "metadata"] = parts["scores"]
 
     def _load_from_state_dict(
@@ -353,12 +363,16 @@ class _Collection(torch.nn.Module):
         unexpected_keys: List[str],
         error_msgs: List[str],
     ) -> None:
-        other = self._find_other_rank(state_dict, prefix, local_metadata)
-        if other is not None:
-            error_msgs.append(f"{prefix}{self._state_name}: rows {of_another_rank(other, self._share())}")
-            return
         others: List[str] = []  # keys under the prefix that PyTorch does not know
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, others, error_msgs)
+        with contextlib.nullcontext() if self._comm is None else self._comm.calls(0):
+            used = self._load_tables(state_dict, prefix, missing_keys, error_msgs)
+        unexpected_keys += [k for k in others if k not in used]
+
+    def _load_tables(
+        self, state_dict: Mapping[str, Any], prefix: str, missing_keys: List[str], error_msgs: List[str]
+    ) -> Set[str]:
+        """Load the rows, and return the names of their entries."""
         used: Set[str] = set()
         for table in self._tables:
             storage, number = self._place[table.name]
@@ -366,73 +380,24 @@ class _Collection(torch.nn.Module):
             metadata = name[: -len("weight")] + "metadata"
             own = [name, f"{name}_id", metadata] if table.is_hash else [name]
             used.update(own)
-            if name not in state_dict:
-                missing_keys.append(name)
-                continue
-            parts = {"weight": state_dict[name]}
-            wrong = [n for n in own if not isinstance(state_dict.get(n, self._anchor), torch.Tensor)]
-            if wrong:
-                error_msgs += [f"{n}: {described(state_dict[n])} is not a tensor" for n in wrong]
-                continue
-            if table.is_hash and f"{name}_id" not in state_dict:
-                missing_keys.append(f"{name}_id")
-                continue
-            if table.is_hash and metadata in state_dict:
-                parts["scores"] = state_dict[metadata]
+            needed = {"weight": name, **({"keys": f"{name}_id"} if table.is_hash else {})}
+            missing = [key for key in needed.values() if key not in state_dict]
+            missing_keys += missing[:1]
+            given, error = None, None
+            if not missing:
+                given = {part: state_dict[key] for part, key in needed.items()}
+                if table.is_hash and metadata in state_dict:
+                    given["scores"] = state_dict[metadata]
+                wrong = [n for n in own if not isinstance(state_dict.get(n, self._anchor), torch.Tensor)]
+                if wrong:
+                    error = ArgumentError(f"{wrong[0]}: {described(state_dict[wrong[0]])} is not a tensor")
             try:
-                keys = state_dict[f"{name}_id"] if table.is_hash else storage.keys_of(number, name, parts["weight"])
-            except ArgumentError as error:
-                error_msgs.append(str(error))
-                continue
-            try:
-                storage.load_rows(number, keys, parts)
-            except ArgumentError as error:
-                error_msgs.append(f"{name}: {error}")
-        unexpected_keys += [k for k in others if k not in used]
-
-    def _find_other_rank(
-        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Mapping[str, Any]
-    ) -> Optional[Tuple[int, int]]:
-        """Return the other rank that saved a state dict, and the number of ranks; None: this rank, or a single one."""
-        here, names = self._share(), [f"{prefix}{self._state_name}.{table.name}.weight" for table in self._tables]
-        shares = [local_metadata.get("share"), *(signed(state_dict.get(name)) for name in names)]
-        known = [tuple(share) for share in shares if share is not None]
-        if known or here[1] == 1 or "version" in local_metadata:  # a single rank records no share
-            return next((share for share in known if share != here), None)
-        return self._guess_other_rank(state_dict, names)
-
-    def _guess_other_rank(self, state_dict: Mapping[str, Any], names: Sequence[str]) -> Optional[Tuple[int, int]]:
-        """Do the same for a state dict without records: by the number of rows, and by the owners of many keys.
-
-        Issues a warning if the rows may be of another rank.
-        """
-        here, suspect = self._share(), None
-        for table, name in zip(self._tables, names):
-            storage, number = self._place[table.name]
-            assert isinstance(storage, ShardedStorage)
-            if not table.is_hash:
-                rows, shape = storage.num_rows(number), getattr(state_dict.get(name), "shape", ())
-                if rows != table.rows and shape[:1] == (table.rows,):
-                    return None  # all rows
-                suspect = name if rows != table.rows and shape[:1] == (rows,) else suspect
-                continue
-            try:
-                keys = indices(name, state_dict.get(f"{name}_id"))
-            except ArgumentError:  # reported later
-                continue
-            owners = torch.unique(storage.owners(number, keys)).tolist()
-            if len(owners) != 1:
-                continue
-            if keys.numel() >= _KEYS_SURE and route_of(table, storage.sharded) is _config.Route.HASH_ROUND_ROBIN:
-                return None if owners[0] == here[0] else (owners[0], here[1])
-            suspect = name if owners[0] != here[0] else suspect
-        if suspect is not None:
-            warnings.warn(
-                f"{suspect}: the state dict has no _metadata and its tensors are copies, so the rank that saved it is "
-                f"not known; if it is not rank {here[0]} of {here[1]}, wrong rows are loaded",
-                stacklevel=stack_level(),
-            )
-        return None
+                found = own_rows(storage, number, name, given, error)
+                if found is not None:
+                    storage.load_rows(number, *found)
+            except ArgumentError as raised:
+                error_msgs.append(str(raised) if self._state_name in str(raised) else f"{name}: {raised}")
+        return used
 
     def _apply(self, fn: Any, recurse: bool = True) -> _Collection:
         to = fn(torch.empty(1, dtype=torch.float32, device=self.device))

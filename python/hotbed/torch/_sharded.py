@@ -481,7 +481,7 @@ class ShardedStorage(Storage):
         super().set_rows(table, self._local(table, keys.cpu()[mine]), parts, fill)
 
     def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
-        """Replace this rank's rows by the rows of a state dict, which has this rank's rows or all rows."""
+        """Replace this rank's rows by the rows of a state dict; rows of other ranks are skipped."""
         if not self.is_direct(table):
             super().load_rows(table, keys, given)
             return

@@ -211,30 +211,6 @@ def versions(tensors: Sequence[Optional[torch.Tensor]]) -> Optional[Tuple[int, .
         return None
 
 
-def sign(tensor: torch.Tensor, share: Tuple[int, int]) -> torch.Tensor:
-    """Record in a tensor of a state dict which of several ranks has its rows.
-
-    PyTorch keeps attributes of a tensor in ``torch.save()`` and deep copies, but not in ``clone()``.
-    """
-    if share[1] > 1:
-        tensor._hotbed_share = share  # type: ignore[attr-defined]
-    return tensor
-
-
-def signed(tensor: Any) -> Optional[Tuple[int, int]]:
-    """Return the rank, and the number of ranks, that :func:`sign` recorded in a tensor; None: it has no record."""
-    share: Optional[Tuple[int, int]] = getattr(tensor, "_hotbed_share", None)
-    return share
-
-
-def of_another_rank(share: Tuple[int, int], here: Tuple[int, int]) -> str:
-    """Return the text of the error of a state dict that another rank has saved."""
-    return (
-        "of rank {} of {}, but this is rank {} of {}; load the state dict that this rank saved, or use "
-        "hotbed.checkpoint, which loads on any number of ranks"
-    ).format(*share, *here)
-
-
 def _destroy(storage: Any, streams: Dict[int, Any], slots: List[_Slot], after: Sequence[Callable[[], None]]) -> None:
     for slot in slots:
         if slot.ticket is not None:
@@ -920,23 +896,6 @@ class Storage:
                 parts[name] = torch.zeros(n, width, dtype=torch.float32, device=self.device)
                 rows.states[s] = ffi.cast("float *", parts[name].data_ptr())
         return rows, parts
-
-    def keys_of(self, table: int, name: str, given: torch.Tensor) -> torch.Tensor:
-        """Return the keys of a static table to which the rows of a tensor of a state dict belong.
-
-        Raises:
-            ArgumentError: the table has another number of rows.
-        """
-        if not isinstance(given, torch.Tensor):
-            raise ArgumentError(f"{name}: {described(given)} is not a tensor")
-        shape, rows = tuple(given.shape), self.tables[table].rows
-        if shape[:1] == (rows,):
-            return torch.arange(rows, device="cpu")
-        if shape[:1] == (self.num_rows(table),):
-            return self.keys(table)
-        raise ArgumentError(
-            f"{name}: shape {shape}, but the table has {rows} rows, {self.num_rows(table)} of them here"
-        )
 
     def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
         """Replace a table's rows by the rows of a state dict; keys that stay keep their optimizer states."""

@@ -180,6 +180,8 @@ class _Comms:
             raise ArgumentError(
                 f"comm= is rank {found[0]} of {found[1]}, but the process group's rank is {wanted[0]} of {wanted[1]}"
             )
+        if self._given.group is None:
+            self._given.group = env.process_group
         return self._given
 
 

@@ -1,0 +1,267 @@
+"""State dicts of several ranks: torch.distributed.checkpoint from two ranks to three and one, full state dicts.
+
+Run as a program, this file is one rank: ``test_states.py ROLE FOLDER RANK WORLD``.
+"""
+
+import copy
+import io
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+
+import hotbed
+import hotbed.torch as ht
+from hotbed.torch.dcp import LoadPlanner
+
+DIM, SAMPLES, STEPS = 4, 8, 3
+MOST = ht.ShardedOptions(max_batch_size=SAMPLES, max_keys=400)
+FEATURES = ["s", "h", "m", "n", "r"]
+
+
+class Model(torch.nn.Module):
+    """Sums and means, rows, and a dense part; static and hash tables, one of them a name with dots."""
+
+    def __init__(self, comm=None, optimizer=ht.Adam, seed=1):
+        super().__init__()
+        more = {"optimizer": optimizer(lr=0.1), "seed": seed, "comm": comm, "sharded": comm and MOST}
+        mean = {"pooling": ht.PoolingType.MEAN}
+        self.bags = ht.EmbeddingBagCollection(
+            [
+                ht.EmbeddingBagConfig(41, DIM, "s", feature_names=["s"]),
+                ht.EmbeddingBagConfig(200, DIM, "h.x", feature_names=["h"], use_virtual_table=True),
+                ht.EmbeddingBagConfig(2, DIM, "m", feature_names=["m"], **mean),
+                ht.EmbeddingBagConfig(
+                    200,
+                    DIM,
+                    "n",
+                    torch.float16,
+                    feature_names=["n"],
+                    use_virtual_table=True,
+                    score=ht.Score.LFU,
+                    **mean,
+                ),
+            ],
+            **more,
+        )
+        self.rows = ht.EmbeddingCollection(
+            [
+                ht.EmbeddingConfig(41, DIM, "r", feature_names=["r"], use_virtual_table=True),
+                ht.EmbeddingConfig(7, DIM, "none", feature_names=["none"], use_virtual_table=True),
+            ],
+            **more,
+        )
+        self.top = torch.nn.Linear(4 * DIM, 1)
+
+    def step(self, seed):
+        random = torch.Generator().manual_seed(seed)
+        lengths = torch.randint(0, 5, (5 * SAMPLES,), generator=random)
+        keys = torch.randint(0, 40, (int(lengths.sum()),), generator=random)
+        keys[int(lengths[: 2 * SAMPLES].sum()) : int(lengths[: 3 * SAMPLES].sum())] %= 2
+        lengths = torch.cat([lengths, torch.zeros(SAMPLES, dtype=torch.int64)])
+        kjt = ht.KeyedJaggedTensor([*FEATURES, "none"], keys, lengths=lengths)
+        rows = self.rows(kjt)["r"].values()
+        (self.top(self.bags(kjt).values()).sum() + rows.sum()).backward()
+
+    def optimizers(self):
+        return {"bags": self.bags.fused_optimizer, "rows": self.rows.fused_optimizer}
+
+    def states(self):
+        return {"model": self.state_dict(), **{n: o.state_dict() for n, o in self.optimizers().items()}}
+
+    def load(self, states):
+        assert self.load_state_dict(states["model"]) == ([], [])
+        for name, optimizer in self.optimizers().items():
+            optimizer.load_state_dict(states[name])
+
+    def full(self, rank=None):
+        return {
+            "model": ht.full_state_dict(self, rank),
+            **{n: ht.full_state_dict(o, rank) for n, o in self.optimizers().items()},
+        }
+
+
+def by_key(states):
+    """The full states with each hash table's rows in the order of the keys."""
+    states = copy.deepcopy(states)
+    rows = states["model"]
+    for name in [name for name in rows if name.endswith("weight_id")]:
+        order = torch.argsort(rows[name])
+        for part in ("weight_id", "weight", "metadata"):
+            rows[name[: -len("weight_id")] + part] = rows[name[: -len("weight_id")] + part][order]
+    for optimizer in ("bags", "rows"):
+        for parts in states[optimizer]["state"].values():
+            if "keys" in parts:
+                order = torch.argsort(parts["keys"])
+                parts.update({name: part[order] for name, part in parts.items()})
+    return states
+
+
+def check_equal(found, wanted, path=""):
+    assert type(found) is type(wanted), path
+    if isinstance(found, dict):
+        assert list(found) == list(wanted), path
+        for name in found:
+            check_equal(found[name], wanted[name], f"{path}.{name}")
+    elif isinstance(found, torch.Tensor):
+        assert found.dtype is wanted.dtype and torch.equal(found, wanted), path
+    else:
+        assert found == wanted, path
+
+
+# --- what a rank does -------------------------------------------------------------------------------
+
+
+def save(folder, rank, world):
+    comm = hotbed.Comm.from_group()
+    torch.manual_seed(2)
+    model = Model(comm)
+    for step in range(STEPS):
+        model.step(2 * step + rank)
+    dcp.save(model.states(), checkpoint_id=f"{folder}/dcp")
+    future = dcp.async_save({"model": model.state_dict()}, checkpoint_id=f"{folder}/async")
+    future.result()  # it uses the process group, as a full state dict does
+    full = model.full()
+    first = model.full(rank=1)
+    assert all((not part) == (rank != 1) for part in first.values())
+    if rank == 1:
+        check_equal(first, full)
+        torch.save(full, f"{folder}/full")
+    state = model.state_dict()
+    weight = state["bags.embedding_bags.s.weight"]
+    assert weight.shape == (41, DIM) and weight.to_local().shape[0] == (21, 20)[rank] and weight.is_contiguous()
+    for kept in (state, copy.deepcopy(dict(state)), {n: t.detach().clone().cpu() for n, t in state.items()}):
+        with pytest.raises(hotbed.UnsupportedError, match=f"rank {rank}'s chunk of the rows, one of 2"):
+            torch.save(kept, io.BytesIO())
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    check_equal(whole, dict(full["model"]))
+    with pytest.raises(RuntimeError, match=r"ranks 0 and 1 load state dicts that differ in the entry"):
+        model.load_state_dict(state if rank == 0 else {"bags.embedding_bags.s.weight": weight}, strict=False)
+    wrong = dict(state)
+    wrong["bags.embedding_bags.s.weight"] = wrong["bags.embedding_bags.s.weight"].redistribute(
+        placements=[torch.distributed.tensor.Replicate()]
+    )
+    with pytest.raises(RuntimeError, match=r"s.weight: a DTensor with .*; the rows of this table are sharded over 2"):
+        model.load_state_dict(wrong)
+
+
+def other(rank, comm=None):
+    """A model with other rows and other keys, which a load replaces."""
+    torch.manual_seed(5)
+    model = Model(comm, seed=9)
+    model.step(50 + rank)
+    model.bags.set_rows("h.x", torch.arange(50, 90), torch.ones(40, DIM))
+    return model
+
+
+def load(folder, rank, world):
+    comm = hotbed.Comm.from_group()
+    wanted = torch.load(f"{folder}/full")
+
+    def check(model):
+        check_equal(by_key(model.full()), by_key(wanted))
+
+    model = other(rank, comm)
+    states = model.states()
+    with pytest.raises(dcp.api.CheckpointException, match="Size mismatch between saved"):
+        dcp.load(states, checkpoint_id=f"{folder}/dcp")
+    dcp.load(states, checkpoint_id=f"{folder}/dcp", planner=LoadPlanner())
+    model.load(states)
+    check(model)
+
+    model = other(rank, comm)  # as Stateful objects
+    dcp.load({"model": model, **model.optimizers()}, checkpoint_id=f"{folder}/dcp", planner=LoadPlanner())
+    check(model)
+
+    model = other(rank, comm)  # by the functions for models that are wrapped
+    state = {"model": get_model_state_dict(model)}
+    dcp.load(state, checkpoint_id=f"{folder}/async", planner=LoadPlanner())
+    set_model_state_dict(model, state["model"])
+    check_equal(by_key({**wanted, "model": ht.full_state_dict(model)}), by_key(wanted))
+
+    model = other(rank, comm)
+    model.load(wanted)
+    check(model)
+
+
+ROLES = {f.__name__: f for f in (save, load)}
+
+
+def main(role, folder, rank, world):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/{role}{world}"), rank=rank, world_size=world)
+    ROLES[role](folder, rank, world)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+# --- what is expected of them -----------------------------------------------------------------------
+
+
+def run(role, folder, world):
+    program = [sys.executable, "-W", "ignore", __file__, role, str(folder)]
+    ranks = [subprocess.Popen([*program, str(r), str(world)], stderr=subprocess.PIPE) for r in range(world)]
+    said = [rank.communicate()[1].decode() for rank in ranks]
+    assert not any(rank.returncode for rank in ranks), "\n".join(text[-3000:] for text in said)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    run("save", folder, 2)
+    return folder
+
+
+def test_two_ranks_save_by_dcp_and_three_load(saved):
+    run("load", saved, 3)
+
+
+def test_one_rank_of_a_process_group_loads_what_two_saved(saved):
+    main("load", saved, 0, 1)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_single_process_loads_what_two_ranks_saved(saved):
+    """Without a process group."""
+    wanted = torch.load(saved / "full")
+    for kind in ("dcp", "full"):
+        model = other(0)
+        states = wanted
+        if kind == "dcp":
+            states = model.states()
+            with pytest.raises(dcp.api.CheckpointException, match="Size mismatch between saved"):
+                dcp.load(states, checkpoint_id=saved / "dcp", no_dist=True)
+            dcp.load(states, checkpoint_id=saved / "dcp", no_dist=True, planner=LoadPlanner())
+        model.load(states)
+        check_equal(by_key(model.full()), by_key(wanted))
+
+
+@pytest.mark.parametrize("optimizer", [ht.SGD, ht.Adam])
+def test_tensors_of_a_state_dict_have_memory_of_their_own(optimizer):
+    model = Model(optimizer=optimizer)
+    model.step(1)
+    states = model.states()
+    for part in [*states["model"].values(), *states["bags"]["state"]["s"].values()]:
+        assert part.is_contiguous() and part.untyped_storage().nbytes() == part.numel() * part.element_size()
+    file = io.BytesIO()
+    torch.save(states["model"]["bags.embedding_bags.s.weight"], file)
+    assert len(file.getvalue()) < 41 * DIM * 4 + 2000
+
+
+def test_dcps_functions_for_models_of_one_process():
+    model, again = Model(), Model(seed=3)
+    model.step(1)
+    assert list(get_model_state_dict(model)) == list(model.state_dict())
+    again.rows.set_rows("r", torch.tensor([7]), torch.ones(1, DIM))
+    set_model_state_dict(again, get_model_state_dict(model))
+    check_equal(again.state_dict(), model.state_dict())
+    assert not hasattr(model.bags, "embeddings") and not hasattr(model.bags.embedding_bags, "t")
+    assert not hasattr(model.bags.embedding_bags.s, "weight_id")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -290,7 +290,7 @@ def functions(built: Callable[[str], bool]) -> dict[str, Callable[[Job], bool]]:
     """The function of each job."""
     simple = {
         "format": ["tools/format.sh", "--check"],
-        "layers": ["tools/check_layers.sh"],
+        "layers": ["tools/check_layers.py"],
         "apidocs": ["tools/check_api_docs.sh"],
         "mutations": ["tests/mutations/run.py", "--check"],
         "install": ["tools/check_install.sh", "build/host"],

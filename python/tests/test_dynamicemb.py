@@ -3,12 +3,14 @@
 Started as a script, the file trains a sharded model in a fork per rank: ``RANKS DIRECTORY``.
 """
 
+import ast
 import copy
 import dataclasses
 import gc
 import importlib.util
 import json
 import os
+import pathlib
 import pickle
 import random
 import subprocess
@@ -30,9 +32,14 @@ from hotbed.compat.dynamicemb import (
     DynamicEmbScoreStrategy,
     DynamicEmbTableOptions,
     EmbOptimType,
+    EvictedItemMode,
     KVCounter,
+    ReplayContent,
+    ReplayStats,
     _external,
+    batched_dynamicemb_tables,
 )
+from hotbed.compat.dynamicemb.incremental_dump import get_score, incremental_dump, replay_increment
 from hotbed.compat.dynamicemb.types import CopyMode, Storage
 from hotbed.compat.dynamicemb.utils import ranks_of_keys
 from hotbed.errors import FileError, FullError, StateError, UnsupportedError
@@ -48,8 +55,10 @@ def options(**more):
     return DynamicEmbTableOptions(initializer_args=args, **more)
 
 
-def module(tables=("t",), optimizer=EmbOptimType.SGD, pooling=DynamicEmbPoolingMode.NONE, dims=DIM, **more):
-    each = [options(dim=dims, max_capacity=1024, local_hbm_for_values=1 << 20, **more) for _ in tables]
+def module(
+    tables=("t",), optimizer=EmbOptimType.SGD, pooling=DynamicEmbPoolingMode.NONE, dims=DIM, capacity=1024, **more
+):
+    each = [options(dim=dims, max_capacity=capacity, local_hbm_for_values=1 << 20, **more) for _ in tables]
     return dynamicemb.BatchedDynamicEmbeddingTablesV2(
         each, list(tables), pooling_mode=pooling, optimizer=optimizer, learning_rate=1.0, device="cpu"
     )
@@ -65,6 +74,21 @@ def rows(tables, name="t"):
 
 def test_all_names_exist():
     assert all(hasattr(dynamicemb, name) for name in dynamicemb.__all__)
+
+
+def test_no_files_import_each_other_in_a_circle():
+    folder, package = pathlib.Path(dynamicemb.__file__).parent, dynamicemb.__name__ + "."
+    imports = {}
+    for file in folder.glob("*.py"):
+        found = [n.module for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.ImportFrom)]
+        imports[file.stem] = {m[len(package) :] for m in found if m is not None and m.startswith(package)}
+    del imports["__init__"]
+    while True:
+        leaves = {name for name, used in imports.items() if not used & set(imports)}
+        if not leaves:
+            break
+        imports = {name: used for name, used in imports.items() if name not in leaves}
+    assert not imports
 
 
 @pytest.mark.parametrize("pooling", list(DynamicEmbPoolingMode))
@@ -409,6 +433,208 @@ def test_tables_of_a_plan_may_share_options():
         assert made.dim == dim and made.initializer_args.upper == count**-0.5
         assert count / 2 <= made.max_capacity == made.init_capacity < count / 2 + 128
     assert dataclasses.asdict(shared) == before
+
+
+# --- increments -----------------------------------------------------------------------------------
+
+STRATEGIES = [*DynamicEmbScoreStrategy, PAIR]
+
+
+def scored(strategy, **more):
+    tables = module(score_strategy=strategy, optimizer=EmbOptimType.EXACT_ADAGRAD, **more)
+    if strategy == DynamicEmbScoreStrategy.CUSTOMIZED:
+        tables.set_score({"t": 7})
+    return tables
+
+
+def step(tables, keys):
+    tables(torch.tensor(keys), torch.arange(len(keys) + 1)).sum().backward()
+
+
+def test_an_incremental_dump_has_the_newer_and_the_older_form():
+    tables = module(score_strategy=PAIR[::-1], optimizer=EmbOptimType.ADAM)
+    step(tables, [1, 2, 2])
+    thresholds = get_score(tables)
+    step(tables, [2, 3])
+    deltas = incremental_dump(tables, thresholds)
+    delta = deltas["model"]
+    assert list(deltas.keys()) == ["model"] and delta.table_names == ["t"] and len(deltas) == 1
+    order = delta.keys[0].argsort()
+    assert delta.keys[0][order].tolist() == [2, 3] and delta.scores[0][order].tolist() == [[3, 1], [1, 1]]
+    assert torch.equal(delta.values[0][order], torch.tensor([rows(tables)[2], rows(tables)[3]]))
+    assert delta.optimizer_states[0].shape == (2, 2 * DIM)
+    assert delta.evicted_keys == [None] and delta.erased_keys[0].numel() == 0
+    assert delta.meta[0]["current_score"] == tables.get_score()["t"] and delta.meta[0]["num_scores"] == 2
+    older, following = deltas
+    assert older["model"]["t"] == (delta.keys[0], delta.values[0]) and following == get_score(tables)
+    assert pickle.loads(pickle.dumps(deltas))["model"].keys[0].tolist() == delta.keys[0].tolist()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_replayed_increments_give_the_tables_of_their_source(strategy):
+    """Also in a table of another capacity, with keys that were erased, and with rows that are in several increments."""
+    source = scored(strategy)
+    replica = scored(strategy)
+    replica_options = replica._dynamicemb_options[0]
+    threshold, all_scores = 0, strategy in (DynamicEmbScoreStrategy.LFU, DynamicEmbScoreStrategy.NO_EVICTION)
+    for keys, gone in (([1, 2, 3, 3], []), ([2, 4, -5], [1]), ([1, 6], [4, 99])):
+        assert source.erase("t", torch.tensor(gone, dtype=torch.int64), EvictedItemMode.RETAIN_KEY) == len(
+            [k for k in gone if k != 99]
+        )
+        step(source, keys)
+        deltas = incremental_dump(source, threshold)
+        if strategy != DynamicEmbScoreStrategy.CUSTOMIZED and not all_scores:
+            threshold = deltas["model"].meta[0]["current_score"]
+        stats = replay_increment(replica, deltas)["model"]["t"]
+        assert stats.upserted == deltas["model"].keys[0].numel() and stats.skipped == 0
+        assert stats.erased == len([k for k in gone if k != 99])
+    empty = incremental_dump(source, 2**50)["model"]
+    assert empty.keys[0].numel() == 0 and empty.scores[0].shape == (0, 2 if isinstance(strategy, tuple) else 1)
+    assert replica.replay_increment(empty)["t"] == ReplayStats()
+    for one, other in zip(columns_of(source), columns_of(replica)):
+        assert torch.equal(one, other)
+    assert source.get_score() == replica.get_score() and replica_options.score_strategy == strategy
+
+
+def test_a_replay_writes_states_and_scores_on_request():
+    source, replica = scored(DynamicEmbScoreStrategy.LFU), scored(DynamicEmbScoreStrategy.LFU)
+    for _ in range(3):
+        step(source, [1, 2])
+    step(replica, [1])
+    before = columns_of(replica)
+    deltas = incremental_dump(source, 0)
+    replay_increment(replica, deltas, ReplayContent.EMBEDDING_ONLY)
+    keys, values, states, scores = columns_of(replica)
+    assert keys.tolist() == [1, 2] and torch.equal(values, columns_of(source)[1])
+    assert torch.equal(states[0], before[2][0]) and not states[1].any() and scores.tolist() == [1, 1]
+    replay_increment(replica, deltas, ReplayContent.OPTIMIZER_STATE)
+    assert torch.equal(columns_of(replica)[2], columns_of(source)[2]) and columns_of(replica)[3].tolist() == [1, 1]
+    replay_increment(replica, deltas, ReplayContent.SCORE)
+    assert columns_of(replica)[3].tolist() == [3, 3]
+
+
+def test_a_replay_of_a_delta_that_does_not_fit_writes_nothing():
+    source = module(TABLES, optimizer=EmbOptimType.EXACT_ADAGRAD)
+    source(torch.arange(4), torch.tensor([0, 2, 4])).sum().backward()
+    other = {"dims": 2 * DIM, "score_strategy": DynamicEmbScoreStrategy.LFU, "dist_type": "hash_roundrobin"}
+    for what, error in (("dims", "dim"), ("score_strategy", "score_strategy"), ("dist_type", "dist_type")):
+        replica = module(TABLES, optimizer=EmbOptimType.EXACT_ADAGRAD, **{what: other[what]})
+        with pytest.raises(ValueError, match=f"table 't0': {error} mismatch: the delta has"):
+            replay_increment(replica, incremental_dump(source, 0))
+    replica = module(TABLES, optimizer=EmbOptimType.EXACT_ADAGRAD)
+    for what, wrong, error in (
+        ("optimizer_states", None, "table 't1': optimizer_states have the shape None, not \\(2, 4\\)"),
+        ("values", torch.ones(3, DIM), "table 't1': values have the shape \\(3, 4\\), not \\(2, 4\\)"),
+        ("scores", torch.ones(2, 2), "table 't1': scores have the shape"),
+        ("keys", torch.tensor([3, 3]), "table 't1': key 3 occurs twice"),
+        ("meta", {}, "table 't1': meta has no table_options"),
+    ):
+        deltas = incremental_dump(source, 0)
+        getattr(deltas["model"], what)[1] = wrong
+        with pytest.raises(ValueError, match=error):
+            replay_increment(replica, deltas)
+    assert not rows(replica, "t0") and not rows(replica, "t1")
+    deltas = incremental_dump(source, 0)
+    deltas["elsewhere"] = deltas["model"]
+    with pytest.warns(UserWarning, match="no collection 'elsewhere'"):
+        replay_increment(replica, deltas)
+    with pytest.warns(UserWarning, match="collection 'model' has no table 't1'"):
+        replay_increment(module(("t0",), optimizer=EmbOptimType.EXACT_ADAGRAD), incremental_dump(source, 0))
+
+
+def test_a_rank_replays_the_keys_that_it_owns(monkeypatch):
+    source, parts = module(), [module() for _ in range(3)]
+    step(source, list(range(-10, 20)))
+    source.erase("t", torch.arange(3), EvictedItemMode.RETAIN_KEY)
+    deltas = incremental_dump(source, 0)
+    for rank, part in enumerate(parts):
+        step(part, [rank, 50 + rank])
+        monkeypatch.setattr(batched_dynamicemb_tables, "_rank", lambda pg, rank=rank: (rank, 3))
+        stats = replay_increment(part, deltas)["model"]["t"]
+        owned = sum(key % 2**64 % 3 == rank for key in rows(source))
+        assert stats.upserted == owned and stats.skipped == 27 - owned and stats.erased == 1
+    merged = {}
+    for rank, part in enumerate(parts):
+        found = {key: row for key, row in rows(part).items() if key < 50}
+        assert all(key % 2**64 % 3 == rank for key in found)
+        merged.update(found)
+    assert merged == rows(source)
+
+
+@pytest.mark.parametrize("strategy", [DynamicEmbScoreStrategy.STEP, DynamicEmbScoreStrategy.LFU])
+def test_evicted_and_erased_keys_are_popped_once(strategy):
+    """Against sets: a key that had a row after any batch, and has none now, was evicted."""
+    tables = module(score_strategy=strategy, evicted_item_mode=EvictedItemMode.RETAIN_KEY, capacity=128)
+    chance, had = random.Random(5), set()
+    for i in range(12):
+        keys = chance.sample(range(600), 60)
+        out = tables(torch.tensor(keys), torch.arange(61))
+        had |= set(rows(tables))
+        out.sum().backward()
+        if i % 3 == 2:
+            gone = chance.sample(sorted(rows(tables)), 3)
+            mode = EvictedItemMode.RETAIN_KEY if i > 6 else EvictedItemMode.DISCARD
+            assert tables.erase("t", torch.tensor([*gone, 10**6]), mode) == 3
+            had -= set(gone)
+            assert tables.pop_erased_keys()["t"].tolist() == (sorted(gone) if mode else [])
+            there = set(rows(tables))
+            expected = sorted(had - there)
+            popped = tables.pop_evicted_keys()["t"] if i % 2 else incremental_dump(tables, 0)["model"].evicted_keys[0]
+            assert popped.tolist() == expected and expected
+            assert tables.tables.pop_evicted_keys(0).numel() == 0
+            had = there
+    assert module().pop_evicted_keys() == {} and list(module().pop_erased_keys()) == ["t"]
+
+
+def test_a_replica_that_is_larger_forgets_what_its_source_evicted():
+    source = module(evicted_item_mode=EvictedItemMode.RETAIN_KEY, capacity=128)
+    replica, threshold = module(), 0
+    for i in range(6):
+        step(source, list(range(i * 50, i * 50 + 60)))
+        deltas = incremental_dump(source, threshold)
+        threshold = deltas["model"].meta[0]["current_score"]
+        replay_increment(replica, deltas)
+        assert rows(replica) == rows(source)
+
+
+def test_keys_of_a_batch_in_flight_are_not_erased():
+    tables = module()
+    out = tables(torch.tensor([1, 2]), torch.arange(3))
+    with pytest.warns(UserWarning, match="table 't': 2 of 2 keys are not erased"):
+        assert tables.tables.erase_keys(0, torch.tensor([1, 2]), EvictedItemMode.RETAIN_KEY) == 0
+    out.sum().backward()
+    assert tables.erase("t", torch.tensor([1, 2, 2])) == 2
+    assert not rows(tables) and tables.pop_erased_keys()["t"].numel() == 0
+
+
+def test_a_random_share_of_new_keys_is_admitted():
+    tables = module(admit_strategy=dynamicemb.ProbabilisticAdmissionStrategy(0.25))
+    step(tables, list(range(800)))
+    first = len(rows(tables))
+    assert 120 < first < 280  # of 800, 12 standard deviations around 200
+    step(tables, list(range(800)))
+    assert first < len(rows(tables))
+    everything = module(admit_strategy=dynamicemb.ProbabilisticAdmissionStrategy(1.0))
+    step(everything, list(range(800)))
+    assert len(rows(everything)) == 800
+    for wrong in (0, -0.5, 1.5, float("nan")):
+        with pytest.raises(ValueError, match=r"is not in \(0, 1\]"):
+            dynamicemb.ProbabilisticAdmissionStrategy(wrong)
+
+
+def test_a_strategy_has_its_counter():
+    strategy = dynamicemb.FrequencyAdmissionStrategy(2, counter=KVCounter(64))
+    tables = module(("t", "u"), admit_strategy=strategy)
+    tables(torch.tensor([1, 1, 2]), torch.tensor([0, 3, 3])).sum().backward()
+    assert set(rows(tables)) == {1} and tables._admission_counter.table_.size() == 1
+    assert options(admit_strategy=strategy) == options(
+        admit_strategy=dynamicemb.FrequencyAdmissionStrategy(2, KVCounter(7))
+    )
+    assert options(admit_strategy=strategy) != options(admit_strategy=dynamicemb.FrequencyAdmissionStrategy(3))
+    args = DynamicEmbInitializerArgs()
+    assert dynamicemb.FrequencyAdmissionStrategy(2, args).get_initializer_args() is args  # the older order
+    with pytest.raises(TypeError, match="counter 64 is no KVCounter"):
+        dynamicemb.FrequencyAdmissionStrategy(2, counter=64)
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
     DynamicEmbPoolingMode,
     DynamicEmbScoreStrategy,
     DynamicEmbTableOptions,
+    EvictedItemMode,
+    ReplayContent,
     ScoreStrategy,
     align_to_table_size,
     data_type_to_dtype,
@@ -26,16 +28,23 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
     get_table_value_bytes,
     string_to_evict_strategy,
 )
-from hotbed.compat.dynamicemb.embedding_admission import FrequencyAdmissionStrategy, KVCounter
-from hotbed.compat.dynamicemb.optimizer import EmbOptimType, OptimizerArgs
+from hotbed.compat.dynamicemb.embedding_admission import (
+    FrequencyAdmissionStrategy,
+    KVCounter,
+    ProbabilisticAdmissionStrategy,
+)
+from hotbed.compat.dynamicemb.incremental_dump import pop_erased_keys, pop_evicted_keys, replay_increment
+from hotbed.compat.dynamicemb.optimizer import DynamicEmbOptimType, EmbOptimType, OptimizerArgs
 from hotbed.compat.dynamicemb.types import (
     BUCKET_ALIGNMENT,
     DEMB_TABLE_ALIGN_SIZE,
     MAX_BUCKET_CAPACITY,
     AdmissionStrategy,
     Counter,
+    DeltaDumpResult,
     DynamicEmbInitializerArgs,
     DynamicEmbInitializerMode,
+    ReplayStats,
 )
 
 _MODULES = (
@@ -84,24 +93,33 @@ __all__ = [
     "AdmissionStrategy",
     "BatchedDynamicEmbeddingTablesV2",
     "Counter",
+    "DeltaDumpResult",
     "DynamicEmbCheckMode",
     "DynamicEmbDump",
     "DynamicEmbEvictStrategy",
     "DynamicEmbInitializerArgs",
     "DynamicEmbInitializerMode",
     "DynamicEmbLoad",
+    "DynamicEmbOptimType",
     "DynamicEmbPoolingMode",
     "DynamicEmbScoreStrategy",
     "DynamicEmbTableOptions",
     "EmbOptimType",
+    "EvictedItemMode",
     "FrequencyAdmissionStrategy",
     "KVCounter",
     "OptimizerArgs",
+    "ProbabilisticAdmissionStrategy",
+    "ReplayContent",
+    "ReplayStats",
     "ScoreStrategy",
     "align_to_table_size",
     "data_type_to_dtype",
     "get_sharded_table_capacity",
     "get_table_value_bytes",
     "install",
+    "pop_erased_keys",
+    "pop_evicted_keys",
+    "replay_increment",
     "string_to_evict_strategy",
 ]

@@ -14,10 +14,11 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
     DynamicEmbPoolingMode,
     DynamicEmbScoreStrategy,
     DynamicEmbTableOptions,
+    EvictedItemMode,
     complete_initializer_args,
     get_eviction_score_strategy,
 )
-from hotbed.compat.dynamicemb.embedding_admission import FrequencyAdmissionStrategy
+from hotbed.compat.dynamicemb.embedding_admission import FrequencyAdmissionStrategy, ProbabilisticAdmissionStrategy
 from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
 from hotbed.compat.dynamicemb.types import DynamicEmbInitializerArgs, DynamicEmbInitializerMode
 from hotbed.errors import ArgumentError, CorruptError, FileError, HotbedError, StateError, UnsupportedError
@@ -74,20 +75,23 @@ def initializer(args: DynamicEmbInitializerArgs) -> Dict[str, Any]:
 
 
 def _admission(name: str, options: DynamicEmbTableOptions) -> Dict[str, Any]:
-    strategy, counter = options.admit_strategy, options.admission_counter
+    strategy, counter = options.admit_strategy, options.get_counter()
     if strategy is None:
         return {}
-    if not isinstance(strategy, FrequencyAdmissionStrategy):
+    if not isinstance(strategy, (FrequencyAdmissionStrategy, ProbabilisticAdmissionStrategy)):
         raise UnsupportedError(
-            f"table {name!r}: admit_strategy {type(strategy).__name__} is not FrequencyAdmissionStrategy; Hotbed "
-            "decides on the device and calls no Python"
+            f"table {name!r}: admit_strategy {type(strategy).__name__} is not FrequencyAdmissionStrategy or "
+            "ProbabilisticAdmissionStrategy; Hotbed decides on the device and calls no Python"
         )
     if strategy.initializer_args is not None:
         warnings.warn(
-            f"table {name!r}: FrequencyAdmissionStrategy.initializer_args has no effect; a key that is not admitted "
+            f"table {name!r}: {type(strategy).__name__}.initializer_args has no effect; a key that is not admitted "
             "reads as the row that it would get if it were admitted, by the table's initializer_args",
             stacklevel=5,
         )
+    if isinstance(strategy, ProbabilisticAdmissionStrategy):
+        chance = strategy.probability
+        return {"admission": lib.HOTBED_ADMIT_PROBABILISTIC, "admission_probability": chance} if chance < 1.0 else {}
     if strategy.threshold <= 1:
         return {}
     return {
@@ -145,6 +149,35 @@ def describe(name: str, options: DynamicEmbTableOptions, features: int, upper_ca
     )
 
 
+class Retained:
+    """The keys of a table that had a row since the last :meth:`pop`."""
+
+    def __init__(self) -> None:
+        self._had = torch.empty(0, dtype=torch.int64, device="cpu")
+        self._more: List[torch.Tensor] = []
+
+    def note(self, keys: torch.Tensor) -> None:
+        """Note keys that have a row."""
+        self._more.append(keys.cpu())
+        if sum(m.shape[0] for m in self._more) > (1 << 20) + self._had.shape[0]:
+            self._merge()
+
+    def _merge(self) -> None:
+        self._had, self._more = torch.unique(torch.cat([self._had, *self._more])), []
+
+    def forget(self, keys: torch.Tensor) -> None:
+        """Forget keys that were erased."""
+        self._merge()
+        self._had = self._had[~torch.isin(self._had, keys.cpu())]
+
+    def pop(self, there: torch.Tensor) -> torch.Tensor:
+        """Return the noted keys that have no row any more, given the keys that have one."""
+        self._merge()
+        gone: torch.Tensor = self._had[~torch.isin(self._had, there)]
+        self._had = there
+        return gone
+
+
 class Tables(Storage):
     """A storage whose forwards use the prefetched batches in order.
 
@@ -182,6 +215,13 @@ class Tables(Storage):
             bridge.lay_out([self.info(t) for t in range(len(tables))], lib.hotbed_optimizer_states(kind), dims)
         self.group = optimizer.group if optimizer.hotbed() is not None else None
         self.queue: Deque[int] = collections.deque()
+        #: The keys of tables that evict and retain them.
+        self._retained = {
+            t: Retained()
+            for t, o in enumerate(options)
+            if EvictedItemMode.RETAIN_KEY in o.evicted_item_mode and tables[t].evict is Evict.LOWEST
+        }
+        self._erased: List[List[torch.Tensor]] = [[] for _ in tables]
         #: By slot of a prefetched batch: the caller's keys, from which other int64 keys were made, and their version.
         self._given: Dict[int, Tuple[torch.Tensor, int]] = {}
 
@@ -253,6 +293,8 @@ class Tables(Storage):
             self.queue.append(self._prefetch(keys, offsets, weights, samples, stream, counts))
             if given is not None and given.data_ptr() != keys.data_ptr() and not given.is_inference():
                 self._given[self.queue[-1]] = given, given._version
+            if self._retained:
+                self._note_batch(keys, offsets, samples)
 
     def converted(self, keys: torch.Tensor) -> Optional[torch.Tensor]:
         """Return the int64 keys that the oldest prefetch made of ``keys``; None: of other keys, or they have changed.
@@ -325,6 +367,76 @@ class Tables(Storage):
         with self.lock:
             self.check(lib.hotbed_storage_set_score(self._c, table, value, self.streams.current()))
 
+    # --- keys that leave ------------------------------------------------------------------------
+
+    def _note_batch(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> None:
+        """Note which keys of a batch have a row, of tables that retain evicted keys; waits for the device."""
+        if self._captures():
+            raise UnsupportedError(
+                "evicted_item_mode RETAIN_KEY waits for the device, and cannot be captured in a graph"
+            )
+        ends = [0]
+        for n in self._keys_by_table(offsets, samples):
+            ends.append(ends[-1] + n)
+        for t in self._retained:
+            self._note(t, keys[ends[t] : ends[t + 1]])
+
+    def _note(self, table: int, keys: torch.Tensor) -> None:
+        if table in self._retained and keys.numel() > 0:
+            distinct = torch.unique(keys.to(self.device))
+            self._retained[table].note(distinct[self.found(table, distinct)])
+
+    def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor], fill: bool = False) -> None:
+        """Insert or overwrite rows; see :meth:`.Storage.set_rows`."""
+        super().set_rows(table, keys, given, fill)
+        self._note(table, keys)
+
+    def erase_rows(self, table: int, keys: torch.Tensor, retain: bool) -> int:
+        """Remove keys; keys that a batch in flight uses stay, and a warning says so.
+
+        Args:
+            table: number of the table.
+            keys: int64.
+            retain: keep the removed keys for :meth:`pop_erased`.
+
+        Returns:
+            The number of keys that were removed.
+        """
+        keys = torch.unique(keys.to(device=self.device, dtype=torch.int64))
+        erased = torch.zeros(keys.shape[0], dtype=torch.uint8, device=self.device)
+        there = self.found(table, keys)
+        with self.lock:
+            stream = self.streams.current()
+            data, flags = ffi.cast("void *", keys.data_ptr()), ffi.cast("uint8_t *", erased.data_ptr())
+            self.check(lib.hotbed_storage_erase(self._c, table, keys.shape[0], data, flags, stream))
+            self.check(lib.hotbed_stream_sync(stream))
+        gone = keys[erased == 1]
+        left = int(there.sum()) - gone.shape[0]
+        if left > 0:
+            warnings.warn(
+                f"table {self.tables[table].name!r}: {left} of {int(there.sum())} keys are not erased, because batches "
+                "that wait for their backward use them",
+                stacklevel=4,
+            )
+        if table in self._retained:
+            self._retained[table].forget(gone)
+        if retain:
+            self._erased[table].append(gone.cpu())
+        return int(gone.shape[0])
+
+    def pop_evicted(self, table: int) -> torch.Tensor:
+        """Return the keys that were evicted since the last call, ascending; empty if the table retains none."""
+        if table not in self._retained:
+            return torch.empty(0, dtype=torch.int64, device="cpu")
+        return self._retained[table].pop(self.keys(table).view(torch.int64).cpu())
+
+    def pop_erased(self, table: int) -> torch.Tensor:
+        """Return the erased keys that were to be retained since the last call, ascending."""
+        none = torch.empty(0, dtype=torch.int64, device="cpu")
+        erased: torch.Tensor = torch.unique(torch.cat([none, *self._erased[table]]))
+        self._erased[table] = []
+        return erased
+
     def flush(self) -> None:
         """Write changed rows of the upper tier back."""
         with self.lock:
@@ -348,6 +460,7 @@ class Tables(Storage):
             data = ffi.cast("void *", keys.data_ptr())
             self.check(lib.hotbed_storage_offer_rows(self._c, table, keys.shape[0], data, ffi.NULL, stream))
             self.check(lib.hotbed_stream_sync(stream))
+        self._note(table, keys)
 
     def found(self, table: int, keys: torch.Tensor) -> torch.Tensor:
         """Return a mask ``[n]`` of the keys that have a row."""

@@ -23,11 +23,13 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
     DynamicEmbPoolingMode,
     DynamicEmbScoreStrategy,
     DynamicEmbTableOptions,
+    EvictedItemMode,
+    ReplayContent,
     get_eviction_score_strategy,
     score_strategy_has_timestamp_column,
     warning_for_cstm_score,
 )
-from hotbed.compat.dynamicemb.embedding_admission import AdmissionCounts
+from hotbed.compat.dynamicemb.embedding_admission import MultiTableKVCounter
 from hotbed.compat.dynamicemb.key_value_table import DynamicEmbCache, DynamicEmbStorage, HybridStorage
 from hotbed.compat.dynamicemb.optimizer import (
     BaseDynamicEmbeddingOptimizer,
@@ -35,6 +37,7 @@ from hotbed.compat.dynamicemb.optimizer import (
     OptimizerArgs,
     create_optimizer,
 )
+from hotbed.compat.dynamicemb.types import DeltaDumpResult, ReplayStats
 from hotbed.compat.dynamicemb.utils import DTYPE_NUM_BYTES, ranks_of_keys
 from hotbed.errors import ArgumentError, StateError, UnsupportedError
 from hotbed.torch._ops import rows_of
@@ -239,7 +242,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         self._cache: Optional[DynamicEmbCache] = None
         self._external: Optional[Any] = None
         self._create()
-        self._admission_counter = AdmissionCounts(self._hotbed) if first.admission_counter is not None else None
+        self._admission_counter = self._make_counter()
         self._empty_tensor = torch.zeros(0, device=self.device, requires_grad=True)
 
     @staticmethod
@@ -252,6 +255,10 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             init_capacity=option.max_capacity if option.init_capacity is None else option.init_capacity,
             evict_strategy=_EVICT.get(strategy, DynamicEmbEvictStrategy.CUSTOMIZED),
         )
+
+    def _make_counter(self) -> Optional[MultiTableKVCounter]:
+        counted = any(o.get_counter() is not None for o in self._dynamicemb_options)
+        return MultiTableKVCounter(self._hotbed) if counted else None
 
     def _create(self) -> None:
         """Create the tables, in the mode that dynamicemb's rules choose."""
@@ -367,6 +374,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         feature_requires_grad: Optional[torch.Tensor] = None,
         batch_size_per_feature_per_rank: Optional[List[List[int]]] = None,
         total_unique_indices: Optional[int] = None,
+        frequency_counters: Optional[torch.Tensor] = None,
+        pooling_weights: Optional[torch.Tensor] = None,
     ) -> torch.Tensor:
         """Look a batch up.
 
@@ -378,10 +387,12 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             indices: the keys, ``[n]``: the bags of the first feature, sample by sample, then the second's.
             offsets: where each bag begins, and where the last one ends, ``[features * samples + 1]``.
             per_sample_weights: number of occurrences that each key counts for in LFU scores and in admission, ``[n]``,
-                as in dynamicemb; the pooling does not use it.
+                as in dynamicemb before v26.10; the pooling does not use it.
             feature_requires_grad: ignored.
             batch_size_per_feature_per_rank: None.
             total_unique_indices: ignored.
+            frequency_counters: the newer name of ``per_sample_weights``.
+            pooling_weights: None: sums have no weights.
 
         Returns:
             ``[samples, sum of dims]``, or ``[n, dim]`` without pooling.
@@ -390,6 +401,11 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             ArgumentError: a wrong dtype, device or shape.
             StateError: the tables were created with ``training=False``, or the batch is not the oldest prefetched one.
         """
+        if pooling_weights is not None:
+            raise UnsupportedError("pooling_weights: sums of hash tables have no weights")
+        if frequency_counters is not None and per_sample_weights is not None:
+            raise ArgumentError("frequency_counters and per_sample_weights are the same; pass one")
+        per_sample_weights = frequency_counters if per_sample_weights is None else per_sample_weights
         if torch.compiler.is_compiling():
             out: torch.Tensor = _forward_eagerly(
                 self, indices, offsets, per_sample_weights, None, batch_size_per_feature_per_rank
@@ -546,30 +562,161 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             return self._storage
         return DynamicEmbStorage(self._hotbed, self._optimizer)
 
-    def incremental_dump(
-        self, named_thresholds: Dict[str, int], pg: Optional[Any] = None
-    ) -> Tuple[Dict[str, Tuple[torch.Tensor, torch.Tensor]], Dict[str, int]]:
-        """Return the rows whose score, or time where keys have one, is at least a threshold.
+    def incremental_dump(self, named_thresholds: Dict[str, int], pg: Optional[Any] = None) -> DeltaDumpResult:
+        """Return the rows whose score, or time where keys have one, is at least a threshold, and the keys that left.
 
         Args:
             named_thresholds: threshold by table, from :meth:`get_score` or an earlier dump.
-            pg: process group whose ranks' rows are gathered.
+            pg: process group whose ranks' rows and keys are gathered.
 
         Returns:
-            Keys and float32 rows by table, on the CPU; and the thresholds for the next dump.  With ``dist_type``
-            ``continuous`` the keys are positions in their rank's block, which may be equal on two ranks.
+            The rows on the CPU; :meth:`pop_evicted_keys` and :meth:`pop_erased_keys` of the tables; and the thresholds
+            for the next dump.  With ``dist_type`` ``continuous`` the keys are positions in their rank's block, which
+            may be equal on two ranks.
         """
         self.flush()
-        rows: Dict[str, Tuple[torch.Tensor, torch.Tensor]] = {}
-        scores: Dict[str, int] = {}
+        result, now = DeltaDumpResult(), self._time(pg) + 1
         for name, threshold in named_thresholds.items():
             if name not in self._table_names:
                 warnings.warn(f"incremental_dump: no table {name!r}; there are {self._table_names}", stacklevel=2)
                 continue
             number = self._number(name)
-            rows[name] = self._view().incremental_dump(number, threshold, pg)
-            scores[name] = self._score(number)
-        return rows, scores
+            options = self._dynamicemb_options[number]
+            keys, values, states, scores = self._view().delta(number, threshold, pg, now)
+            retains = EvictedItemMode.RETAIN_KEY in options.evicted_item_mode
+            result.table_names.append(name)
+            result.keys.append(keys)
+            result.values.append(values)
+            result.optimizer_states.append(states)
+            result.scores.append(scores)
+            result.evicted_keys.append(gathered(self._hotbed.pop_evicted(number), pg) if retains else None)
+            result.erased_keys.append(gathered(self._hotbed.pop_erased(number), pg))
+            result.meta.append(
+                {
+                    "current_score": self._score(number),
+                    "table_options": options,
+                    "world_size": dist.get_world_size() if dist.is_initialized() else 1,
+                    "num_scores": int(scores.shape[1]),
+                    "current_capacity": self._hotbed.capacity(number),
+                }
+            )
+        return result
+
+    def replay_increment(
+        self, delta: DeltaDumpResult, content: ReplayContent = ReplayContent.ALL
+    ) -> Dict[str, ReplayStats]:
+        """Write an incremental dump into these tables: remove the keys that left, then insert or overwrite the rows.
+
+        Rows are found by key, so capacities and numbers of ranks may differ from the dump's.  Each rank takes the keys
+        that it owns.  All tables are checked before the first row is written.
+
+        Args:
+            delta: of a module whose tables have the same dim, score strategy and ``dist_type``.
+            content: which of states and scores are written; see :meth:`.DynamicEmbStorage.replay_increment`.
+
+        Returns:
+            What was done, by table.
+
+        Raises:
+            ValueError: a table does not fit, a column is missing or has another shape, or a key occurs twice.
+            UnsupportedError: ``dist_type`` is ``continuous``, on several ranks.
+        """
+        rank, world = _rank(None)
+        view, plan = self._view(), []
+        for i, name in enumerate(delta.table_names):
+            if name not in self._table_names:
+                warnings.warn(f"replay_increment: no table {name!r}; there are {self._table_names}", stacklevel=2)
+                continue
+            number = self._number(name)
+            self._check_replay(name, delta.meta[i], self._dynamicemb_options[number])
+            ordered = _reordered(delta.scores[i], delta.meta[i]["table_options"], self._dynamicemb_options[number])
+            columns = delta.keys[i], delta.values[i], delta.optimizer_states[i], ordered
+            view.check_delta(number, *columns, content)
+            keep = None if world == 1 else self._owner(number, rank, world, world)
+            plan.append((number, name, columns, (delta.erased_keys[i], delta.evicted_keys[i]), delta.meta[i], keep))
+        self.flush()
+        done: Dict[str, ReplayStats] = {}
+        for number, name, columns, (erased, evicted), meta, keep in plan:
+            mine = torch.ones_like(columns[0], dtype=torch.bool) if keep is None else keep(columns[0])
+            keys, values, states, scores = (None if c is None else c[mine] for c in columns)
+            assert keys is not None and values is not None
+            stats = ReplayStats(skipped=int((~mine).sum()))
+            stats.erased = self._remove(number, erased, keep)
+            if evicted is not None:
+                self._remove(number, evicted[~torch.isin(evicted, keys)], keep)
+            now = int(meta["current_score"])
+            timed = score_strategy_has_timestamp_column(meta["table_options"].score_strategy)
+            written = view.replay_increment(
+                number,
+                keys,
+                values,
+                states,
+                scores,
+                insert_score=max(1, self._scores.get(name, 1)),
+                content=content,
+                timestamp=now if timed else None,
+            )
+            stats.upserted = written.upserted
+            if not timed:
+                self._set_step(number, now)
+            done[name] = stats
+        return done
+
+    @staticmethod
+    def _check_replay(name: str, meta: Dict[str, Any], options: DynamicEmbTableOptions) -> None:
+        theirs = meta.get("table_options")
+        if theirs is None or "current_score" not in meta:
+            raise ValueError(f"replay_increment: table {name!r}: meta has no table_options or no current_score")
+        for what in ("dim", "dist_type", "score_strategy"):
+            pair = [getattr(o, what) for o in (theirs, options)]
+            one, other = (frozenset(v) if isinstance(v, tuple) else v for v in pair)  # in either order
+            if one != other:
+                raise ValueError(
+                    f"replay_increment: table {name!r}: {what} mismatch: the delta has {pair[0]}, the table {pair[1]}"
+                )
+
+    def _remove(self, number: int, keys: Optional[torch.Tensor], keep: Optional[Callable[..., Any]]) -> int:
+        if keys is None or keys.numel() == 0:
+            return 0
+        return self._hotbed.erase_rows(number, keys if keep is None else keys[keep(keys)], False)
+
+    def erase(self, table_name: str, keys: torch.Tensor, mode: EvictedItemMode = EvictedItemMode.DISCARD) -> int:
+        """Remove keys of a table with their rows; absent keys are skipped.
+
+        Args:
+            table_name: name of the table.
+            keys: int64.
+            mode: RETAIN_KEY keeps the removed keys for :meth:`pop_erased_keys` and :meth:`incremental_dump`.
+
+        Returns:
+            The number of keys that were removed.
+        """
+        return self._hotbed.erase_rows(self._number(table_name), keys, EvictedItemMode.RETAIN_KEY in mode)
+
+    def pop_evicted_keys(self, table_names: Optional[Sequence[str]] = None) -> Dict[str, torch.Tensor]:
+        """Return the keys that had a row since the last call and were evicted, by table, ascending, on the CPU.
+
+        Tables without ``evicted_item_mode`` RETAIN_KEY are left out.
+
+        Args:
+            table_names: of the tables; None: all.
+        """
+        wanted = [n for n in self._table_names if table_names is None or n in table_names]
+        modes = {n: self._dynamicemb_options[self._number(n)].evicted_item_mode for n in wanted}
+        return {
+            n: self._hotbed.pop_evicted(self._number(n))
+            for n, mode in modes.items()
+            if EvictedItemMode.RETAIN_KEY in mode
+        }
+
+    def pop_erased_keys(self, table_names: Optional[Sequence[str]] = None) -> Dict[str, torch.Tensor]:
+        """Return the keys that :meth:`erase` was to retain since the last call, by table, ascending, on the CPU.
+
+        Args:
+            table_names: of the tables; None: all.
+        """
+        wanted = [n for n in self._table_names if table_names is None or n in table_names]
+        return {n: self._hotbed.pop_erased(self._number(n)) for n in wanted}
 
     # --- files ----------------------------------------------------------------------------------
 
@@ -736,6 +883,24 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             keys, counts = keys[mask], counts[mask]
         refuse_duplicates(keys, paths[0])
         return keys, counts
+
+
+def _reordered(scores: torch.Tensor, of: DynamicEmbTableOptions, to: DynamicEmbTableOptions) -> torch.Tensor:
+    """Return a delta's scores in the order of another table's pair of strategies."""
+    pair, order = of.score_strategy, to.score_strategy
+    if not isinstance(pair, tuple) or not isinstance(order, tuple) or scores.dim() != 2 or scores.shape[1] != len(pair):
+        return scores
+    return scores[:, [pair.index(part) for part in order]]
+
+
+def gathered(keys: torch.Tensor, pg: Optional[Any]) -> torch.Tensor:
+    """Return the distinct keys of all ranks of a group; without a group, these keys."""
+    if pg is None or not dist.is_initialized():
+        return keys
+    everyone: List[Any] = [None] * dist.get_world_size(group=pg)
+    dist.all_gather_object(everyone, keys, group=pg)
+    distinct: torch.Tensor = torch.unique(torch.cat(everyone))
+    return distinct
 
 
 #: Outside of a compiled graph: PyTorch cannot trace calls of the C library.

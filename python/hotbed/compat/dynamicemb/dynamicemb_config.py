@@ -69,6 +69,22 @@ class DynamicEmbEvictStrategy(enum.Enum):
     CUSTOMIZED = EvictStrategy.KCustomized
 
 
+class EvictedItemMode(enum.Flag):
+    """What is kept of a key that a table evicts, or that ``erase()`` removes."""
+
+    DISCARD = 0
+    RETAIN_KEY = enum.auto()  #: the key, for ``pop_evicted_keys()`` and ``pop_erased_keys()``
+
+
+class ReplayContent(enum.Flag):
+    """What ``replay_increment()`` writes besides keys and embeddings."""
+
+    EMBEDDING_ONLY = 0
+    OPTIMIZER_STATE = enum.auto()
+    SCORE = enum.auto()
+    ALL = OPTIMIZER_STATE | SCORE
+
+
 class DynamicEmbScoreStrategy(enum.IntEnum):
     """The kind of a key's score; the key with the lowest score is evicted first."""
 
@@ -145,7 +161,9 @@ class DynamicEmbTableOptions:
         index_type: dtype of keys: int64 or uint64; None: int64.
         dist_type: which rank owns a key; written to dumps.
         admit_strategy: which new keys get a row; None: all.
-        admission_counter: :class:`.KVCounter` of keys without a row.
+        admission_counter: :class:`.KVCounter` of keys without a row; newer programs pass it to the strategy.
+        evicted_item_mode: RETAIN_KEY keeps the keys that are evicted for ``pop_evicted_keys()``.  Each batch then
+            waits for the device.
     """
 
     embedding_dtype: Optional[torch.dtype] = None
@@ -169,6 +187,7 @@ class DynamicEmbTableOptions:
     dist_type: str = "roundrobin"
     admit_strategy: Optional[AdmissionStrategy] = None
     admission_counter: Optional[Any] = None
+    evicted_item_mode: EvictedItemMode = EvictedItemMode.DISCARD
 
     def __post_init__(self) -> None:
         """Check the options that do not depend on the module."""
@@ -181,7 +200,12 @@ class DynamicEmbTableOptions:
     def get_grouped_key(self) -> Dict[str, Any]:
         """Return the options that all tables of a module have in common."""
         names = ("training", "caching", "external_storage", "index_type", "dist_type", "score_strategy")
-        return {name: getattr(self, name) for name in (*names, "admit_strategy")}
+        key = {name: getattr(self, name) for name in names}
+        return {**key, "admit_strategy": self.admit_strategy and self.admit_strategy.get_grouped_key()}
+
+    def get_counter(self) -> Optional[Any]:
+        """Return the counter of keys without a row: the strategy's, or else the table's."""
+        return getattr(self.admit_strategy, "counter", None) or self.admission_counter
 
     def __eq__(self, other: object) -> bool:
         """Compare the options that all tables of a module have in common."""

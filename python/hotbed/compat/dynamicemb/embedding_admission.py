@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple
+import math
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 import torch
 
 from hotbed.compat.dynamicemb.scored_hashtable import ScoreArg
 from hotbed.compat.dynamicemb.types import AdmissionStrategy, Counter, DynamicEmbInitializerArgs
-
-if TYPE_CHECKING:
-    from hotbed.compat.dynamicemb._tables import Tables
 
 
 class KVCounter(Counter):
@@ -28,8 +26,8 @@ class KVCounter(Counter):
         self.key_type = key_type
 
 
-class AdmissionCounts:
-    """The counts of a module's tables; :attr:`table_` has dynamicemb's methods to read them.
+class MultiTableKVCounter(Counter):
+    """The counts of a module's tables, which the module creates; :attr:`table_` has dynamicemb's methods to read them.
 
     Args:
         tables: the module's.
@@ -38,11 +36,11 @@ class AdmissionCounts:
     score_name_ = "frequency"
     score_names_ = (score_name_,)
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Any) -> None:
         self._tables = tables
 
     @property
-    def table_(self) -> AdmissionCounts:
+    def table_(self) -> MultiTableKVCounter:
         """Return this object, because dynamicemb has the counts in a separate table."""
         return self
 
@@ -78,18 +76,34 @@ class FrequencyAdmissionStrategy(AdmissionStrategy):
 
     Args:
         threshold: 0 and 1 admit every key.
+        counter: capacity of the counter of keys without a row; None: the table's ``admission_counter``, or a default.
         initializer_args: has no effect, and causes a warning: a key that is not admitted reads as the row that it would
             get if it were admitted.
 
     Raises:
         ValueError: the threshold is negative.
+        TypeError: the counter is no :class:`KVCounter`.
     """
 
-    def __init__(self, threshold: int, initializer_args: Optional[DynamicEmbInitializerArgs] = None) -> None:
+    def __init__(
+        self,
+        threshold: int,
+        counter: Union[KVCounter, DynamicEmbInitializerArgs, None] = None,
+        initializer_args: Optional[DynamicEmbInitializerArgs] = None,
+    ) -> None:
         if threshold < 0:
             raise ValueError(f"threshold {threshold} is negative")
+        if isinstance(counter, DynamicEmbInitializerArgs) and initializer_args is None:
+            counter, initializer_args = None, counter  # the second argument before v26.10
+        if counter is not None and not isinstance(counter, KVCounter):
+            raise TypeError(f"counter {counter!r} is no KVCounter")
         self.threshold = threshold
+        self.counter = counter
         self.initializer_args = initializer_args
+
+    def get_grouped_key(self) -> Any:
+        """Return what must be equal for two tables to be in one module; each may have its own counter."""
+        return type(self).__name__, self.threshold, self.initializer_args and self.initializer_args.mode
 
     def get_initializer_args(self) -> Optional[DynamicEmbInitializerArgs]:
         """Return the initializer of keys that are not admitted."""
@@ -104,3 +118,33 @@ class FrequencyAdmissionStrategy(AdmissionStrategy):
         if keys.shape[0] != frequencies.shape[0]:
             raise ValueError(f"{keys.shape[0]} keys have {frequencies.shape[0]} frequencies")
         return frequencies >= self.threshold
+
+
+class ProbabilisticAdmissionStrategy(AdmissionStrategy):
+    """Admits a random share of the new keys, drawn anew in each batch that has the key.
+
+    Args:
+        probability: in (0, 1]: the probability that a batch admits a key, however often it has it.
+        initializer_args: as of :class:`FrequencyAdmissionStrategy`.
+
+    Raises:
+        ValueError: the probability is not in (0, 1].
+    """
+
+    def __init__(self, probability: float, initializer_args: Optional[DynamicEmbInitializerArgs] = None) -> None:
+        if not 0.0 < probability <= 1.0 or math.isnan(probability):
+            raise ValueError(f"probability {probability} is not in (0, 1]")
+        self.probability = float(probability)
+        self.initializer_args = initializer_args
+
+    def get_initializer_args(self) -> Optional[DynamicEmbInitializerArgs]:
+        """Return the initializer of keys that are not admitted."""
+        return self.initializer_args
+
+    def get_grouped_key(self) -> Any:
+        """Return what must be equal for two tables to be in one module."""
+        return type(self).__name__, self.probability, self.initializer_args and self.initializer_args.mode
+
+    def admit(self, keys: torch.Tensor, frequencies: Optional[torch.Tensor] = None) -> torch.Tensor:
+        """Return a random mask ``[n]``; modules draw by another generator, from the key and the batch's number."""
+        return torch.rand(keys.shape[0], device=keys.device) < self.probability

@@ -1,17 +1,33 @@
-"""The rows of a model whose score reached a threshold, and the scores to use as thresholds."""
+"""The rows of a model whose score reached a threshold, the keys that left, and their replay into another model."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 import torch
 
-from hotbed.compat.dynamicemb.batched_dynamicemb_tables import BatchedDynamicEmbeddingTablesV2
+from hotbed.compat.dynamicemb.batched_dynamicemb_tables import BatchedDynamicEmbeddingTablesV2, gathered
 from hotbed.compat.dynamicemb.dump_load import find_sharded_modules, get_dynamic_emb_module
+from hotbed.compat.dynamicemb.dynamicemb_config import ReplayContent
+from hotbed.compat.dynamicemb.types import DeltaDumpResult, ReplayStats
 
 Scores = Dict[str, Dict[str, int]]
-Rows = Dict[str, Dict[str, Tuple[torch.Tensor, torch.Tensor]]]
+Keys = Dict[str, Dict[str, torch.Tensor]]
+
+
+class Deltas(Dict[str, DeltaDumpResult]):
+    """The results of an incremental dump by the path of their collection.
+
+    Iterating gives two dicts by collection and table, keys with rows and the next thresholds, as
+    ``rows, thresholds = incremental_dump(...)`` of dynamicemb before v26.10 expects; :meth:`items` gives the results.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the two dicts of the older form."""
+        forms = {path: tuple(delta) for path, delta in self.items()}
+        for i in range(2):
+            yield {path: form[i] for path, form in forms.items()}
 
 
 def _modules(model: torch.nn.Module, what: str) -> List[Tuple[str, str, List[BatchedDynamicEmbeddingTablesV2]]]:
@@ -85,10 +101,8 @@ def get_score(model: torch.nn.Module) -> Optional[Scores]:
     return scores
 
 
-def incremental_dump(
-    model: torch.nn.Module, score_threshold: Union[int, Scores], pg: Optional[Any] = None
-) -> Optional[Tuple[Rows, Scores]]:
-    """Return the rows of a model whose score is at least a threshold.
+def incremental_dump(model: torch.nn.Module, score_threshold: Union[int, Scores], pg: Optional[Any] = None) -> Deltas:
+    """Return the rows of a model whose score is at least a threshold, and the keys that left its tables.
 
     Args:
         model: a model with hash tables.
@@ -96,16 +110,84 @@ def incremental_dump(
         pg: process group whose ranks' rows are gathered.
 
     Returns:
-        Keys and float32 rows on the CPU, and the thresholds for the next dump, by collection and table; None if the
-        model has no tables.
+        A :class:`.DeltaDumpResult` by collection, empty if the model has no tables; see
+        :meth:`.BatchedDynamicEmbeddingTablesV2.incremental_dump`.
 
     Raises:
         ValueError: ``score_threshold`` is neither an integer nor such a dict.
     """
-    rows: Rows = {}
-    thresholds: Scores = {}
+    deltas = Deltas()
     for path, module, scores in _selected(model, score_threshold, "incremental_dump"):
-        got, following = module.incremental_dump(scores, pg)
-        rows.setdefault(path, {}).update(got)
-        thresholds.setdefault(path, {}).update(following)
-    return (rows, thresholds) if rows else None
+        deltas.setdefault(path, DeltaDumpResult()).add(module.incremental_dump(scores, pg))
+    return deltas
+
+
+def replay_increment(
+    model: torch.nn.Module, deltas: Mapping[str, DeltaDumpResult], content: ReplayContent = ReplayContent.ALL
+) -> Dict[str, Dict[str, ReplayStats]]:
+    """Write incremental dumps into the tables of a model, in the order in which they were made.
+
+    Args:
+        model: a model with hash tables at the same paths.
+        deltas: of :func:`incremental_dump`; with a group, each rank gets the same and takes the keys that it owns.
+        content: whether states and scores are written too.
+
+    Returns:
+        What was done, by collection and table; see :meth:`.BatchedDynamicEmbeddingTablesV2.replay_increment`.
+
+    Raises:
+        ValueError: a table does not fit; other modules may have been written.
+    """
+    found = {path: modules for path, _, modules in _modules(model, "replay_increment")}
+    done: Dict[str, Dict[str, ReplayStats]] = {}
+    for path, delta in deltas.items():
+        if path not in found:
+            warnings.warn(f"replay_increment: the model has no collection {path!r}", stacklevel=2)
+            continue
+        done[path] = {}
+        known = {name for module in found[path] for name in module.table_names}
+        for name in set(delta.table_names) - known:
+            warnings.warn(f"replay_increment: collection {path!r} has no table {name!r}", stacklevel=2)
+        for module in found[path]:
+            done[path].update(module.replay_increment(_part(delta, module.table_names), content))
+    return done
+
+
+def _part(delta: DeltaDumpResult, names: List[str]) -> DeltaDumpResult:
+    """Return a delta of the named tables only."""
+    chosen = [i for i, name in enumerate(delta.table_names) if name in names]
+    return DeltaDumpResult(*([column[i] for i in chosen] for column in vars(delta).values()))
+
+
+def pop_evicted_keys(
+    model: torch.nn.Module, table_names: Optional[Dict[str, List[str]]] = None, pg: Optional[Any] = None
+) -> Keys:
+    """Return the keys that were evicted since the last call, of tables with ``evicted_item_mode`` RETAIN_KEY.
+
+    Args:
+        model: a model with hash tables.
+        table_names: tables by the path of their collection; None: all.
+        pg: process group whose ranks' keys are gathered; None: this rank's.
+
+    Returns:
+        Keys on the CPU, by collection and table.
+    """
+    return _popped(model, "pop_evicted_keys", table_names, pg)
+
+
+def pop_erased_keys(
+    model: torch.nn.Module, table_names: Optional[Dict[str, List[str]]] = None, pg: Optional[Any] = None
+) -> Keys:
+    """Return the keys that ``erase()`` was to retain since the last call; see :func:`pop_evicted_keys`."""
+    return _popped(model, "pop_erased_keys", table_names, pg)
+
+
+def _popped(model: torch.nn.Module, what: str, table_names: Optional[Dict[str, List[str]]], pg: Optional[Any]) -> Keys:
+    keys: Keys = {}
+    for path, _, modules in _modules(model, what):
+        if table_names is not None and path not in table_names:
+            continue
+        for module in modules:
+            for name, popped in getattr(module, what)(None if table_names is None else table_names[path]).items():
+                keys.setdefault(path, {})[name] = gathered(popped, pg)
+    return keys

@@ -15,10 +15,12 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
     BATCH_SIZE_PER_DUMP,
     DynamicEmbScoreStrategy,
     DynamicEmbTableOptions,
+    EvictedItemMode,
+    ReplayContent,
     score_strategy_has_timestamp_column,
 )
 from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
-from hotbed.compat.dynamicemb.types import Cache, CopyMode, Storage
+from hotbed.compat.dynamicemb.types import Cache, CopyMode, ReplayStats, Storage
 from hotbed.errors import UnsupportedError
 from hotbed.torch.config import Adam, RowWiseAdagrad
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 #: A dump's TIMESTAMP scores are ages in nanoseconds; Hotbed's clock counts microseconds.
 _CLOCK = 1000
+#: Strategies whose scores are numbers of prefetches.
+_STEPS = (DynamicEmbScoreStrategy.STEP, DynamicEmbScoreStrategy.NO_EVICTION)
 
 
 class KeyIndexMap:
@@ -299,18 +303,141 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
 
         With a process group of several ranks, each rank gets the rows of all ranks.
         """
-        strategy = self.hotbed.options[table_id].score_strategy
+        keys, values, _, _ = self.delta(table_id, threshold, pg, 0)
+        return keys, values
+
+    def delta(
+        self, table_id: int, threshold: int, pg: Optional[Any], now: int
+    ) -> Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], torch.Tensor]:
+        """Return an incremental dump's keys, rows, states and scores on the CPU, as :class:`.DeltaDumpResult` has them.
+
+        Args:
+            table_id: number of the table.
+            threshold: lowest score, or time if keys have one.
+            pg: process group whose ranks' rows are gathered.
+            now: the time from which ages count.
+        """
+        strategy, dim = _strategy(self.hotbed.options[table_id]), self.embedding_dim(table_id)
         by_time = {"min_time": threshold} if isinstance(strategy, tuple) else {"min_score": threshold}
-        found = list(self.hotbed.export(table_id, BATCH_SIZE_PER_DUMP, **by_time))
-        keys = [k.cpu() for k, _ in found] or [torch.empty(0, dtype=torch.int64, device="cpu")]
-        none = torch.empty(0, self.embedding_dim(table_id), dtype=torch.float32, device="cpu")
-        rows = [p["weight"].float().cpu() for _, p in found] or [none]
-        mine = (torch.cat(keys), torch.cat(rows))
-        if pg is None or not dist.is_initialized() or dist.get_world_size(group=pg) == 1:
-            return mine
-        everyone: List[Any] = [None] * dist.get_world_size(group=pg)
-        dist.all_gather_object(everyone, mine, group=pg)
-        return torch.cat([k for k, _ in everyone]), torch.cat([r for _, r in everyone])
+        width = self._optimizer.get_ckpt_state_dim(dim)
+        cpu: Dict[str, Any] = {"device": "cpu"}
+        words = (0, len(strategy)) if isinstance(strategy, tuple) else (0,)
+        columns: List[List[torch.Tensor]] = [
+            [torch.empty(0, dtype=torch.int64, **cpu)],
+            [torch.empty(0, dim, **cpu)],
+            [torch.empty(0, width, **cpu)],
+            [torch.empty(words, dtype=torch.int64, **cpu)],
+        ]
+        for keys, parts in self.hotbed.export(table_id, BATCH_SIZE_PER_DUMP, **by_time):
+            states = self._states(table_id, parts)
+            scores = _scores_to_file(strategy, parts, now, 1, True)
+            empty = columns[2][0].new_empty(keys.shape[0], 0) if states is None else states[:, :width]
+            for column, part in zip(columns, (keys, parts["weight"].float(), empty, scores)):
+                column.append(part.cpu())
+        mine = [torch.cat(column) for column in columns]
+        if pg is not None and dist.is_initialized() and dist.get_world_size(group=pg) > 1:
+            everyone: List[Any] = [None] * dist.get_world_size(group=pg)
+            dist.all_gather_object(everyone, mine, group=pg)
+            mine = [torch.cat(column) for column in zip(*everyone)]
+        keys, values, states, scores = mine
+        return keys, values, states if width > 0 else None, scores.view(keys.shape[0], _words(strategy))
+
+    def erase_keys(self, table_id: int, keys: torch.Tensor, mode: EvictedItemMode = EvictedItemMode.DISCARD) -> int:
+        """Remove keys of a table; see :meth:`.BatchedDynamicEmbeddingTablesV2.erase`."""
+        return self.hotbed.erase_rows(table_id, keys, EvictedItemMode.RETAIN_KEY in mode)
+
+    erase = erase_keys
+
+    def pop_evicted_keys(self, table_id: int) -> torch.Tensor:
+        """Return the keys that were evicted since the last call; see :meth:`.Tables.pop_evicted`."""
+        return self.hotbed.pop_evicted(table_id)
+
+    def pop_erased_keys(self, table_id: int) -> torch.Tensor:
+        """Return the erased keys that were to be retained since the last call."""
+        return self.hotbed.pop_erased(table_id)
+
+    def check_delta(
+        self,
+        table_id: int,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        optimizer_states: Optional[torch.Tensor],
+        scores: Optional[torch.Tensor],
+        content: ReplayContent,
+    ) -> None:
+        """Check the columns of :meth:`replay_increment`.
+
+        Raises:
+            ValueError: a column has the wrong shape or is missing, or a key occurs twice.
+        """
+        name, dim = self.hotbed.tables[table_id].name, self.embedding_dim(table_id)
+        strategy = _strategy(self.hotbed.options[table_id])
+        n, width = keys.numel(), self._optimizer.get_ckpt_state_dim(dim)
+        wanted: List[Tuple[str, Optional[torch.Tensor], int]] = [("values", values, dim)]
+        if ReplayContent.OPTIMIZER_STATE in content and width > 0:
+            wanted.append(("optimizer_states", optimizer_states, width))
+        if ReplayContent.SCORE in content:
+            wanted.append(("scores", scores, _words(strategy)))
+        for what, column, columns in wanted:
+            if column is None or column.shape[:1] != (n,) or column.numel() != n * columns:
+                shape = None if column is None else tuple(column.shape)
+                raise ValueError(f"replay_increment: table {name!r}: {what} have the shape {shape}, not {(n, columns)}")
+        refuse_duplicates(keys, f"replay_increment: table {name!r}")
+
+    def replay_increment(
+        self,
+        table_id: int,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        optimizer_states: Optional[torch.Tensor] = None,
+        scores: Optional[torch.Tensor] = None,
+        slot_index: Optional[torch.Tensor] = None,
+        insert_score: int = 1,
+        content: ReplayContent = ReplayContent.ALL,
+        timestamp: Optional[int] = None,
+    ) -> ReplayStats:
+        """Insert or overwrite rows of an incremental dump by key.
+
+        Args:
+            table_id: number of the table.
+            keys: as in :class:`.DeltaDumpResult`.
+            values: likewise.
+            optimizer_states: likewise.
+            scores: likewise.
+            slot_index: ignored: rows are found by key.
+            insert_score: score of the rows of a CUSTOMIZED table without ``ReplayContent.SCORE``.
+            content: which of states and scores are written.  A row keeps its states otherwise, and a new one gets the
+                initial states; scores are those of a key that was just inserted.
+            timestamp: the time from which ages count, in microseconds; None: the table's own.
+
+        Raises:
+            ValueError: as :meth:`check_delta`.
+        """
+        self.check_delta(table_id, keys, values, optimizer_states, scores, content)
+        strategy = _strategy(self.hotbed.options[table_id])
+        timed = score_strategy_has_timestamp_column(strategy)
+        now = self.hotbed.now(table_id) if timed or strategy in _STEPS else 0
+        with_scores = ReplayContent.SCORE in content and scores is not None
+        if with_scores and timed and scores is not None:  # no age is 0: they count from the next time
+            columns = strategy if isinstance(strategy, tuple) else (strategy,)
+            ages = scores.view(-1, len(columns))[:, columns.index(DynamicEmbScoreStrategy.TIMESTAMP)]
+            now = max(now + 1, 0 if timestamp is None else timestamp, int(ages.max()) + 1 if ages.numel() > 0 else 0)
+            self.hotbed.set_time(now - 1)
+        with_states = ReplayContent.OPTIMIZER_STATE in content and optimizer_states is not None
+        for begin in range(0, keys.numel(), BATCH_SIZE_PER_DUMP):
+            cut = slice(begin, begin + BATCH_SIZE_PER_DUMP)
+            given: Dict[str, torch.Tensor] = {"weight": values[cut]}
+            if with_states and self.hotbed.state_names() and optimizer_states is not None:
+                given.update(self._given(optimizer_states[cut].float()))
+            if with_scores and scores is not None:
+                block = scores[cut].view(-1, _words(strategy))
+                given.update(
+                    _scores_from_file(strategy, strategy if isinstance(strategy, tuple) else (), block, now, 1, True)
+                )
+            else:
+                given.update(_fresh_scores(strategy, values[cut].shape[0], now, insert_score))
+            self.hotbed.set_rows(table_id, keys[cut], given, fill=True)
+        return ReplayStats(upserted=keys.numel())
 
     def fill_tables(self, load_factor: float = 0.95, tolerance: float = 1e-5) -> None:
         """Insert random keys until each table has ``load_factor`` of its capacity, at most 0.95."""
@@ -434,7 +561,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         self._check_meta(meta, options)
         width = self._optimizer.get_ckpt_state_dim(dim)
         wanted = include_optim and self._has_its_states(meta) and width > 0
-        words = 2 if isinstance(options.score_strategy, tuple) else 1
+        words = _words(options.score_strategy)
         row_wise = isinstance(self.hotbed.optimizer, RowWiseAdagrad)
         keys, values, scores, states = paths
         return Dump(meta, str(keys), str(values), scores, states if wanted else None, dim, words, width, row_wise)
@@ -543,17 +670,40 @@ def _strategy(options: DynamicEmbTableOptions) -> Any:
     return options.score_strategy
 
 
-def _scores_to_file(strategy: Any, parts: Dict[str, torch.Tensor], now: int) -> torch.Tensor:
-    """Return the score column of a dump, ``[n]``, or ``[n, 2]`` in the order of a pair of strategies."""
+def _words(strategy: Any) -> int:
+    """Return the number of scores of a key."""
+    return len(strategy) if isinstance(strategy, tuple) else 1
+
+
+def _scores_to_file(
+    strategy: Any, parts: Dict[str, torch.Tensor], now: int, unit: int = _CLOCK, ages: bool = False
+) -> torch.Tensor:
+    """Return scores ``[n]``, or ``[n, 2]`` in the order of a pair of strategies.
+
+    Args:
+        strategy: the table's.
+        parts: of the rows.
+        now: the time from which ages count.
+        unit: units of the result in a microsecond.
+        ages: whether a pair's times are ages, as a single TIMESTAMP always is.
+    """
     if strategy == DynamicEmbScoreStrategy.TIMESTAMP:
-        return (now - parts["scores"]) * _CLOCK
+        return (now - parts["scores"]) * unit
     if isinstance(strategy, tuple):
         by = {
-            DynamicEmbScoreStrategy.TIMESTAMP: parts["times"] * _CLOCK,
+            DynamicEmbScoreStrategy.TIMESTAMP: (now - parts["times"] if ages else parts["times"]) * unit,
             DynamicEmbScoreStrategy.LFU: parts["scores"],
         }
         return torch.stack([by[s] for s in strategy], dim=1)
     return parts["scores"]
+
+
+def _fresh_scores(strategy: Any, n: int, now: int, custom: int) -> Dict[str, torch.Tensor]:
+    """Return the scores of rows that count as just inserted."""
+    if isinstance(strategy, tuple):
+        return {"scores": torch.ones(n, dtype=torch.int64), "times": torch.full((n,), now, dtype=torch.int64)}
+    fresh = {DynamicEmbScoreStrategy.CUSTOMIZED: custom, DynamicEmbScoreStrategy.LFU: 1}.get(strategy, now)
+    return {"scores": torch.full((n,), fresh, dtype=torch.int64)}
 
 
 def _pair(meta: Dict[str, Any], strategy: Any) -> Tuple[DynamicEmbScoreStrategy, ...]:
@@ -568,16 +718,24 @@ def _pair(meta: Dict[str, Any], strategy: Any) -> Tuple[DynamicEmbScoreStrategy,
 
 
 def _scores_from_file(
-    strategy: Any, order: Tuple[DynamicEmbScoreStrategy, ...], column: torch.Tensor, base: int
+    strategy: Any,
+    order: Tuple[DynamicEmbScoreStrategy, ...],
+    column: torch.Tensor,
+    now: int,
+    unit: int = _CLOCK,
+    ages: bool = False,
 ) -> Dict[str, torch.Tensor]:
+    """Return the parts of rows that :func:`_scores_to_file` has written; ``order``: of a pair."""
+
+    def micro(times: torch.Tensor) -> torch.Tensor:
+        return torch.div(times, unit, rounding_mode="floor")
+
     if strategy == DynamicEmbScoreStrategy.TIMESTAMP:
-        return {"scores": base - torch.div(column.squeeze(1), _CLOCK, rounding_mode="floor")}
+        return {"scores": now - micro(column.squeeze(1))}
     if isinstance(strategy, tuple):
         by = {s: column[:, i] for i, s in enumerate(order)}
-        return {
-            "scores": by[DynamicEmbScoreStrategy.LFU],
-            "times": torch.div(by[DynamicEmbScoreStrategy.TIMESTAMP], _CLOCK, rounding_mode="floor"),
-        }
+        times = micro(by[DynamicEmbScoreStrategy.TIMESTAMP])
+        return {"scores": by[DynamicEmbScoreStrategy.LFU], "times": now - times if ages else times}
     return {"scores": column.squeeze(1)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import warnings
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple, Union
 
 import torch
 
@@ -38,6 +38,15 @@ else:
             EXACT_ADAGRAD = "exact_adagrad"
             EXACT_ROWWISE_ADAGRAD = "exact_row_wise_adagrad"
             NONE = "none"
+
+
+class DynamicEmbOptimType(enum.Enum):
+    """Optimizers that only dynamicemb has; Hotbed has none of them."""
+
+    FTRL = "ftrl"
+
+
+OptimType = Union[EmbOptimType, DynamicEmbOptimType]
 
 
 def get_optimizer_state_dim(optimizer_type: EmbOptimType, dim: int, dtype: Optional[torch.dtype] = None) -> int:

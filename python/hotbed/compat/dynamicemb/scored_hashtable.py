@@ -1,4 +1,4 @@
-"""Names of dynamicemb's key map that callers of :class:`.AdmissionCounts` pass."""
+"""Names of dynamicemb's key map that callers of :class:`.MultiTableKVCounter` pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class ScorePolicy(enum.Enum):
-    """The effect of a lookup on a score; :class:`.AdmissionCounts` only reads."""
+    """The effect of a lookup on a score; :class:`.MultiTableKVCounter` only reads."""
 
     CONST = "const"
     ASSIGN = "assign"

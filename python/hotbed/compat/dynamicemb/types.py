@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
-from typing import Any, Generic, Iterator, Optional, Tuple, TypeVar
+from typing import Any, Dict, Generic, Iterator, List, Optional, Tuple, TypeVar
 
 import torch
 
@@ -131,3 +131,61 @@ class AdmissionStrategy(abc.ABC):
     @abc.abstractmethod
     def admit(self, keys: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
         """Return a mask ``[n]`` of the keys that get a row."""
+
+    def get_grouped_key(self) -> Any:
+        """Return what must be equal for two tables to be in one module: by default the object itself."""
+        return self
+
+
+@dataclasses.dataclass
+class DeltaDumpResult:
+    """What an incremental dump found in one collection.  Element ``i`` of each list belongs to ``table_names[i]``.
+
+    Iterating gives two dicts, as dynamicemb before v26.10: keys and rows, and the next threshold, by table.
+
+    Attributes:
+        table_names: names of the tables.
+        keys: int64 keys on the CPU.
+        values: float32 rows ``[n, dim]``.
+        optimizer_states: float32 states ``[n, width]``, as wide as in a dump's file; None without states.
+        scores: int64 ``[n, number of scores]``, in the order of the score strategy.  Times are ages: microseconds
+            before ``meta[i]["current_score"]``.
+        evicted_keys: keys that were evicted since the last incremental dump; None without ``RETAIN_KEY``.
+        erased_keys: keys that ``erase()`` was to retain since the last incremental dump.
+        meta: ``current_score``, the threshold for the next dump; ``table_options``; ``world_size``, the number of
+            ranks; ``num_scores``; ``current_capacity``.
+    """
+
+    table_names: List[str] = dataclasses.field(default_factory=list)
+    keys: List[torch.Tensor] = dataclasses.field(default_factory=list)
+    values: List[torch.Tensor] = dataclasses.field(default_factory=list)
+    optimizer_states: List[Optional[torch.Tensor]] = dataclasses.field(default_factory=list)
+    scores: List[torch.Tensor] = dataclasses.field(default_factory=list)
+    evicted_keys: List[Optional[torch.Tensor]] = dataclasses.field(default_factory=list)
+    erased_keys: List[Optional[torch.Tensor]] = dataclasses.field(default_factory=list)
+    meta: List[Dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Dict[str, Any]]:
+        """Iterate over the two dicts of the older form."""
+        yield dict(zip(self.table_names, zip(self.keys, self.values)))
+        yield {name: meta["current_score"] for name, meta in zip(self.table_names, self.meta)}
+
+    def add(self, other: DeltaDumpResult) -> None:
+        """Append the tables of another result."""
+        for field in dataclasses.fields(self):
+            getattr(self, field.name).extend(getattr(other, field.name))
+
+
+@dataclasses.dataclass
+class ReplayStats:
+    """What a replay did to a table.
+
+    Attributes:
+        upserted: number of rows that were written.
+        erased: number of keys that were there and in ``erased_keys``.
+        skipped: number of keys that other ranks own.
+    """
+
+    upserted: int = 0
+    erased: int = 0
+    skipped: int = 0

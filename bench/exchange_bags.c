@@ -58,7 +58,8 @@ static hotbed_status create_routes(bag_run *b, uint32_t world) {
     const workload_shape *shape = &b->run.input->shape;
     bool hash = b->what->kind == HOTBED_TABLE_HASH;
     for (uint32_t t = 0; t < shape->tables; t++) {
-        b->kinds[t] = hash ? HOTBED_ROUTE_HASH_ROUND_ROBIN : HOTBED_ROUTE_CONTINUOUS;
+        /* Keys are numbered by frequency. */
+        b->kinds[t] = hash ? HOTBED_ROUTE_HASH_ROUND_ROBIN : HOTBED_ROUTE_ROUND_ROBIN;
         HOTBED_TRY(hotbed_route_init(&b->routes[t], b->kinds[t], world, shape->table_rows[t]));
     }
     return HOTBED_OK;
@@ -418,7 +419,7 @@ static hotbed_status count_rows(
     const workload_shape *shape = &input->shape;
     static const hotbed_route_kind kinds[] = {
         [HOTBED_TABLE_HASH] = HOTBED_ROUTE_HASH_ROUND_ROBIN,
-        [HOTBED_TABLE_STATIC] = HOTBED_ROUTE_CONTINUOUS};
+        [HOTBED_TABLE_STATIC] = HOTBED_ROUTE_ROUND_ROBIN};
     hotbed_route routes[32];
     for (uint32_t t = 0; t < shape->tables; t++)
         HOTBED_TRY(

@@ -13,14 +13,16 @@ hotbed_status hotbed_route_init(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "route kind %d is unknown", (int)kind);
     if (world < 1 || world > world_most)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "world of %u ranks is not in [1, 2^31]", world);
-    bool continuous = kind == HOTBED_ROUTE_CONTINUOUS;
-    if (continuous && (rows < 1 || rows > rows_most))
+    const bool continuous = kind == HOTBED_ROUTE_CONTINUOUS;
+    const bool numbered = kind != HOTBED_ROUTE_HASH_ROUND_ROBIN;
+    if (numbered && (rows > rows_most || (continuous && rows < 1)))
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%llu rows are not in [1, 2^62]", (unsigned long long)rows);
+            HOTBED_ERR_ARGUMENT, "%llu rows are not in [%d, 2^62]", (unsigned long long)rows,
+            continuous ? 1 : 0);
     *route = (hotbed_route){
         .kind = kind,
         .world = world,
-        .rows = continuous ? rows : 0,
+        .rows = numbered ? rows : 0,
         .block = continuous ? (rows - 1) / world + 1 : 0,
     };
     return HOTBED_OK;
@@ -45,6 +47,8 @@ uint64_t hotbed_route_key(const hotbed_route *route, uint32_t rank, uint64_t loc
 }
 
 uint64_t hotbed_route_rows(const hotbed_route *route, uint32_t rank) {
+    if (route->kind != HOTBED_ROUTE_CONTINUOUS)
+        return rank < route->rows ? (route->rows - 1 - rank) / route->world + 1 : 0;
     uint64_t first = rank * route->block;
     if (first >= route->rows)
         return 0;

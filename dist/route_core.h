@@ -18,13 +18,18 @@ HOTBED_HD uint32_t hotbed_route_rank_of(const hotbed_route *r, uint64_t key) {
 }
 
 /* Outside the table, the local id is the key. It is at least `rows`, so no rank has a row with that
- * number, and at least `block`, so it is the local id of no other key. */
+ * number, and it is the local id of no other key. */
 HOTBED_HD uint64_t hotbed_route_local_of(const hotbed_route *r, uint64_t key) {
-    return r->kind == HOTBED_ROUTE_CONTINUOUS && key < r->rows ? key % r->block : key;
+    if (key >= r->rows)
+        return key;
+    return r->kind == HOTBED_ROUTE_CONTINUOUS ? key % r->block : key / r->world;
 }
 
 HOTBED_HD uint64_t hotbed_route_key_of(const hotbed_route *r, uint32_t rank, uint64_t local) {
-    return r->kind == HOTBED_ROUTE_CONTINUOUS && local < r->block ? rank * r->block + local : local;
+    if (r->kind == HOTBED_ROUTE_CONTINUOUS)
+        return local < r->block ? rank * r->block + local : local;
+    return rank < r->rows && local <= (r->rows - 1 - rank) / r->world ? local * r->world + rank
+                                                                      : local;
 }
 
 #endif

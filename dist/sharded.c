@@ -124,15 +124,18 @@ static hotbed_status read_routes(hotbed_sharded *c, const hotbed_route_kind *rou
             is_static ? HOTBED_ROUTE_CONTINUOUS : HOTBED_ROUTE_HASH_ROUND_ROBIN;
         if (routes != NULL)
             kind = routes[t];
-        if (is_static && kind != HOTBED_ROUTE_CONTINUOUS)
+        if (is_static && kind != HOTBED_ROUTE_CONTINUOUS && kind != HOTBED_ROUTE_ROUND_ROBIN)
             return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "table %s: a static table is routed CONTINUOUS, not %s",
-                o->name, hotbed_route_name(kind) == NULL ? "so" : hotbed_route_name(kind));
+                HOTBED_ERR_ARGUMENT,
+                "table %s: a static table is routed CONTINUOUS or ROUND_ROBIN, not %s", o->name,
+                hotbed_route_name(kind) == NULL ? "so" : hotbed_route_name(kind));
         info->name = o->name;
         info->capacity = o->capacity;
         info->max_capacity = o->max_capacity > o->capacity ? o->max_capacity : o->capacity;
         /* Route by max_capacity: a key keeps its rank when the table grows. */
-        HOTBED_TRY(hotbed_route_init(&info->route, kind, c->world, info->max_capacity));
+        const bool numbered = is_static || kind == HOTBED_ROUTE_CONTINUOUS;
+        HOTBED_TRY(
+            hotbed_route_init(&info->route, kind, c->world, numbered ? info->max_capacity : 0));
         info->local_ids = is_static;
     }
     return HOTBED_OK;

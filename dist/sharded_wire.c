@@ -7,7 +7,8 @@
 hotbed_status hotbed_wire_create(hotbed_sharded *sharded, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_memory_alloc(
         stream, HOTBED_MEMORY_DEVICE, sizeof(hotbed_wire_counts), NULL, &sharded->wire));
-    return hotbed_fill(sharded->wire.data, 0, sizeof(hotbed_wire_counts), stream);
+    HOTBED_TRY(hotbed_fill(sharded->wire.data, 0, sizeof(hotbed_wire_counts), stream));
+    return hotbed_stream_finish(stream); /* a later failure frees the memory at once */
 }
 
 hotbed_wire_view hotbed_wire_keys(const hotbed_sharded_context *context, const hotbed_part *part) {

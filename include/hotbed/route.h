@@ -16,16 +16,18 @@
  *
  *   rule                                 rank                   local id
  *   HASH_ROUND_ROBIN                     hash(key) mod world    the key
- *   ROUND_ROBIN                          key mod world          the key
+ *   ROUND_ROBIN, key < rows              key mod world          key / world
+ *   ROUND_ROBIN, other keys              key mod world          the key
  *   CONTINUOUS, key < rows               key / block            key mod block
  *   CONTINUOUS, key < block * world      key / block            the key
  *   CONTINUOUS, other keys               key mod world          the key
  *
  * Here block = rows / world, rounded up. A table with numbered rows stores local ids; rank and local
  * id together determine the key. The local id of a key outside the table is at least `rows`, so it
- * is the number of no row.
+ * is the number of no row. A hash table stores keys: its ROUND_ROBIN has 0 rows.
  * HASH_ROUND_ROBIN distributes keys evenly, whatever pattern they have; ROUND_ROBIN sends keys with
- * a common stride to few ranks.
+ * a common stride to few ranks, and CONTINUOUS the most frequent keys to one rank if keys are
+ * numbered by frequency. Numbered rows have the last two to choose from.
  *
  * Modelled on FBGEMM's block bucketize (CONTINUOUS) and dynamicemb's dist types (the other two). */
 #ifndef HOTBED_ROUTE_H
@@ -51,13 +53,14 @@ typedef enum hotbed_route_kind {
 typedef struct hotbed_route {
     hotbed_route_kind kind;
     uint32_t world; /* number of ranks, at least 1 */
-    uint64_t rows;  /* CONTINUOUS: keys 0 .. rows-1 are in the table; others: 0 */
-    uint64_t block; /* CONTINUOUS: rows per rank */
+    uint64_t rows;  /* numbered rows: keys 0 .. rows-1 are in the table; otherwise 0 */
+    uint64_t block; /* CONTINUOUS: rows per rank; others: 0 */
 } hotbed_route;
 
 /* Initialize a route.
  *
- *   rows  in  CONTINUOUS: rows of the table over all ranks, 1 .. 2^62; ignored otherwise
+ *   rows  in  rows of the table over all ranks; CONTINUOUS: 1 .. 2^62; ROUND_ROBIN: 0 .. 2^62, 0 if
+ *             the table stores keys; HASH_ROUND_ROBIN: ignored
  *
  * Errors: ARGUMENT (NULL, unknown kind, world of 0 or over 2^31, rows out of range). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
@@ -80,8 +83,8 @@ HOTBED_API uint64_t hotbed_route_local(const hotbed_route *route, uint64_t key);
  * return. */
 HOTBED_API uint64_t hotbed_route_key(const hotbed_route *route, uint32_t rank, uint64_t local);
 
-/* Return the number of the table's rows that `rank` owns with CONTINUOUS; their local ids are 0 .. n-1.
- * 0 for the last ranks of a table with few rows, and for other rules. */
+/* Return the number of numbered rows that `rank` owns; their local ids are 0 .. n-1. 0 for the last
+ * ranks of a table with few rows, and if rows are not numbered. */
 HOTBED_API uint64_t hotbed_route_rows(const hotbed_route *route, uint32_t rank);
 
 /* Return "hash_roundrobin", "roundrobin" or "continuous", the names in dynamicemb and in

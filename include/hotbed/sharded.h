@@ -222,8 +222,9 @@ typedef struct hotbed_sharded_options {
      * of outputs and gradients, and of the data that ranks exchange, except pooled sums, which
      * travel as F32. */
     const hotbed_storage_options *storage;
-    /* [tables]; NULL: HASH_ROUND_ROBIN, and CONTINUOUS for STATIC tables, which allow no other
-     * rule. */
+    /* [tables]; NULL: HASH_ROUND_ROBIN, and CONTINUOUS for STATIC tables, which also allow
+     * ROUND_ROBIN: choose it if keys are numbered by frequency, because CONTINUOUS gives rank 0 the
+     * most frequent ones. */
     const hotbed_route_kind *routes;
     /* [features] distinct names; copied; NULL: the names of the tables, or no names if a table has
      * several features. */

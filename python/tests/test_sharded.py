@@ -247,6 +247,24 @@ def test_reported_overflows_read_as_zeros():
     well(on_threads(body))
 
 
+def test_rows_of_a_static_table_are_dealt_in_turn():
+    sharded = ht.ShardedOptions(2 * SAMPLES, 200, routes={"item": ht.Route.ROUND_ROBIN})
+
+    def body(comm):
+        ebc = pooled(comm, sharded)
+        losses = train(ebc, comm.rank, comm.size)
+        mine = torch.arange(comm.rank, ROWS, comm.size)
+        assert torch.equal(ebc.keys("item"), mine) and torch.equal(ebc.rows("item", mine), ebc.weight("item"))
+        return losses, all_rows(ebc)
+
+    one = pooled()
+    expected = train(one, None, RANKS)
+    results = well(on_threads(body))
+    for step, loss in enumerate(expected):
+        assert sum(losses[step] for losses, _ in results) == pytest.approx(loss, rel=1e-5)
+    check_rows(merged([rows for _, rows in results]), all_rows(one))
+
+
 def test_bytes_and_overflows_are_counted():
     def body(comm):
         ebc = pooled(comm, ht.ShardedOptions(SAMPLES, 200, capacity=200))
@@ -774,8 +792,8 @@ def test_arguments_are_checked():
         ht.EmbeddingBagCollection(tables(), sharded=MOST)
     with pytest.raises(hotbed.ArgumentError, match="max_keys 0"):
         pooled(comm, ht.ShardedOptions(SAMPLES, 0))
-    with pytest.raises(hotbed.ArgumentError, match="static table is routed CONTINUOUS, not roundrobin"):
-        pooled(comm, ht.ShardedOptions(SAMPLES, 10, routes={"item": ht.Route.ROUND_ROBIN}))
+    with pytest.raises(hotbed.ArgumentError, match="static table is routed CONTINUOUS or ROUND_ROBIN, not hash"):
+        pooled(comm, ht.ShardedOptions(SAMPLES, 10, routes={"item": ht.Route.HASH_ROUND_ROBIN}))
     with pytest.raises(hotbed.ArgumentError, match=r"32 keys; .* up to 6 samples, 10 keys: raise max_batch_size"):
         pooled(comm, ht.ShardedOptions(SAMPLES, 10), tables()[:1])(bags(1).permute([0, 1]))
     with pytest.raises(hotbed.ArgumentError, match="0 ranks"):

@@ -67,7 +67,7 @@ static void describe(sharded_fixture *r) {
         if (t == 2 && how->statics) {
             o->kind = HOTBED_TABLE_STATIC;
             o->capacity = how->key_space;
-            r->routes[t] = HOTBED_ROUTE_CONTINUOUS;
+            r->routes[t] = how->dealt ? HOTBED_ROUTE_ROUND_ROBIN : HOTBED_ROUTE_CONTINUOUS;
         }
     }
     hotbed_storage_options *s = &r->storage_options;

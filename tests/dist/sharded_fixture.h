@@ -36,6 +36,7 @@ typedef struct sharded_case {
     uint64_t key_space; /* all but a few extreme keys are below it */
     int steps;
     bool statics; /* one table is static */
+    bool dealt;   /* its rows are dealt to the ranks in turn */
     bool weighted;
     bool own_keys;       /* no key occurs on two ranks, so gradients need not be dyadic */
     bool one_rule;       /* all tables are routed by hash */

@@ -483,7 +483,9 @@ static void known_messages(hotbed_backend backend) {
         const uint64_t keys[2][6] = {{7, 1, 4, 0, 5, 2}, {9, 3, 7, 5, 5}};
         const uint32_t starts[2][5] = {{0, 2, 3, 4, 6}, {0, 0, 3, 5, 5}};
         for (uint32_t f = 0; f < 2; f++) {
-            CHECK_OK(hotbed_route_init(&w->routes[f].route, k->kind, 2, f == 0 ? 10 : 6));
+            const uint64_t rows = f == 0 ? 10 : 6;
+            CHECK_OK(hotbed_route_init(
+                &w->routes[f].route, k->kind, 2, k->kind == HOTBED_ROUTE_ROUND_ROBIN ? 0 : rows));
             w->routes[f].local = 1;
         }
         for (uint32_t r = 0; r < 2; r++) {

@@ -33,15 +33,15 @@ static void check_key(const hotbed_route *route, uint64_t key) {
     uint64_t local = hotbed_route_local(route, key);
     CHECK(rank < route->world);
     CHECK_EQ(hotbed_route_key(route, rank, local), key);
-    if (route->kind == HOTBED_ROUTE_CONTINUOUS && key < route->rows)
+    if (key < route->rows)
         CHECK(local < hotbed_route_rows(route, rank));
-    if (route->kind == HOTBED_ROUTE_CONTINUOUS && key >= route->rows)
+    else
         CHECK(local >= route->rows);
     if (route->kind == HOTBED_ROUTE_CONTINUOUS && key >= route->block * route->world)
         CHECK_EQ(rank, key % route->world);
     if (route->kind == HOTBED_ROUTE_ROUND_ROBIN)
         CHECK_EQ(rank, key - key / route->world * route->world);
-    if (route->kind != HOTBED_ROUTE_CONTINUOUS)
+    if (route->kind == HOTBED_ROUTE_HASH_ROUND_ROBIN)
         CHECK_EQ(local, key);
 }
 
@@ -80,6 +80,28 @@ static void continuous_routing_assigns_blocks_in_order(hotbed_backend backend) {
                 }
             CHECK_EQ(key, rows);
         }
+}
+
+static void round_robin_routing_deals_rows_in_turn(hotbed_backend backend) {
+    (void)backend;
+    for (uint32_t world = 1; world <= 9; world++)
+        for (uint64_t rows = 1; rows <= 40; rows++) {
+            hotbed_route route = route_of(HOTBED_ROUTE_ROUND_ROBIN, world, rows);
+            uint64_t sum = 0;
+            for (uint32_t rank = 0; rank < world; rank++) {
+                sum += hotbed_route_rows(&route, rank);
+                for (uint64_t local = 0; local < hotbed_route_rows(&route, rank); local++) {
+                    const uint64_t key = hotbed_route_key(&route, rank, local);
+                    CHECK_EQ(key, local * world + rank);
+                    CHECK_EQ(hotbed_route_rank(&route, key), rank);
+                    CHECK_EQ(hotbed_route_local(&route, key), local);
+                }
+            }
+            CHECK_EQ(sum, rows);
+        }
+    const hotbed_route keys = route_of(HOTBED_ROUTE_ROUND_ROBIN, 4, 0); /* of a hash table */
+    CHECK_EQ(hotbed_route_local(&keys, 9), 9);
+    CHECK_EQ(hotbed_route_rows(&keys, 0), 0);
 }
 
 /* Two tables of 10 and 6 rows on two ranks, worked out by hand. */
@@ -140,6 +162,7 @@ static void invalid_routes_are_refused(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"owner_and_local_id_give_the_key", owner_and_local_id_give_the_key},
     {"continuous_routing_assigns_blocks_in_order", continuous_routing_assigns_blocks_in_order},
+    {"round_robin_routing_deals_rows_in_turn", round_robin_routing_deals_rows_in_turn},
     {"known_owners", known_owners},
     {"hashed_routing_is_even_for_strided_keys", hashed_routing_is_even_for_strided_keys},
     {"invalid_routes_are_refused", invalid_routes_are_refused},

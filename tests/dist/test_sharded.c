@@ -35,6 +35,7 @@ static void run_some(int num, uint32_t most, uint32_t others, const sharded_case
             continue;
         c.plan = plans[p];
         c.seed = how->seed + hotbed_test_seed() * 100;
+        c.dealt = p > 0; /* FIXED: blocks of rows */
         sharded_fixture_run(plans[p] == HOTBED_PLAN_FIXED ? most : others, run_case, &c);
     }
 }

@@ -364,7 +364,7 @@ static void bad_row_body(world_rank *me) {
             continue;
         const uint64_t rows = hotbed_route_rows(&info.route, me->rank);
         check_row(&r, &info, rows == 0 ? 1 : rows);
-        check_row(&r, &info, info.route.block + 5);
+        check_row(&r, &info, hotbed_route_rows(&info.route, 0) + 5);
         check_row(&r, &info, info.route.rows);
         check_row(&r, &info, INT64_MAX);
     }

@@ -438,7 +438,10 @@ class ShardedStorage(Storage):
         """Return the keys of this rank's rows, int64 on the CPU, ascending; a hash table waits for the stream."""
         if self.tables[table].is_hash:
             return super().keys(table)
-        return torch.arange(self.num_rows(table), device="cpu") + self.comm.rank * int(self._routes[table].block)
+        rows, route = torch.arange(self.num_rows(table), device="cpu"), self._routes[table]
+        if route.kind == Route.ROUND_ROBIN.value:
+            return rows * self.comm.size + self.comm.rank
+        return rows + self.comm.rank * int(route.block)
 
     def owners(self, table: int, keys: torch.Tensor) -> torch.Tensor:
         """Return the ranks to which keys belong, ``[n]`` int32 on the CPU."""
@@ -460,7 +463,11 @@ class ShardedStorage(Storage):
 
     def _local(self, table: int, keys: torch.Tensor) -> torch.Tensor:
         """Return the keys as the lookup stores them."""
-        return keys if self.tables[table].is_hash else keys % int(self._routes[table].block)
+        if self.tables[table].is_hash:
+            return keys
+        if self._routes[table].kind == Route.ROUND_ROBIN.value:
+            return torch.div(keys, self.comm.size, rounding_mode="floor")
+        return keys % int(self._routes[table].block)
 
     def rows(self, table: int, keys: torch.Tensor, wanted: Sequence[str]) -> Dict[str, torch.Tensor]:
         """Return the wanted parts of rows ("weight", names of states, "scores"); zeros for keys of other ranks."""

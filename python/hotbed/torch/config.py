@@ -172,8 +172,9 @@ class Route(enum.Enum):
     """Which rank stores a key."""
 
     HASH_ROUND_ROBIN = 0  #: by the key's hash: hash tables, unless ``routes`` says otherwise
-    ROUND_ROBIN = 1  #: the key modulo the number of ranks
-    CONTINUOUS = 2  #: the first ranks have the smallest keys: static tables
+    #: the key modulo the number of ranks: static tables whose small keys are the frequent ones
+    ROUND_ROBIN = 1
+    CONTINUOUS = 2  #: the first ranks have the smallest keys: static tables, unless ``routes`` says otherwise
 
 
 def _check_member(what: str, given: Any, kind: type[enum.Enum]) -> None:

@@ -61,6 +61,18 @@ def layers(*widths):
     return nn.Sequential(*parts[:-1])
 
 
+class Loss(nn.Module):
+    """The model and its loss on a batch, which `TrainPipeline` calls."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch):
+        labels, integers, categories = batch
+        return nn.functional.binary_cross_entropy_with_logits(self.model(integers, categories), labels)
+
+
 class DLRM(nn.Module):
     """The top network receives the dot products of all pairs of embeddings, including the integers' embedding."""
 
@@ -135,13 +147,10 @@ def main():
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     batches = itertools.islice(read_batches(args.log, args.batch, device), rank, None, world)
     start, seen = time.monotonic(), []
-    for step in range(1, args.steps + 1):
-        labels, integers, categories = next(batches)
-        loss = nn.functional.binary_cross_entropy_with_logits(model(integers, categories), labels)
-        optimizer.zero_grad()
-        loss.backward()  # updates the embeddings too
-        optimizer.step()
-        seen.append(loss.detach())
+    # Its backward updates the embeddings too; the next batch's are looked up meanwhile.
+    pipeline = ht.TrainPipeline(Loss(model), optimizer)
+    for step, loss in enumerate(pipeline(itertools.islice(batches, args.steps)), 1):
+        seen.append(loss)
         if step % 30 == 0:
             loss = torch.stack(seen[-30:]).mean()
             print(f"rank {rank}, step {step}: loss {loss:.4f}, {time.monotonic() - start:.1f} s")

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import test_dynamicemb
+import test_pipeline
 import test_sharded
 import torch
 from conftest import batch
@@ -73,6 +74,18 @@ def test_a_backward_runs_on_the_stream_of_its_forward():
     torch.cuda.synchronize()
     for a, b in zip(rows_of(host), rows_of(device)):
         assert torch.equal(a, b)
+
+
+def test_a_pipeline_gives_the_bytes_of_the_plain_loop():
+    host, device = test_pipeline.Model(), test_pipeline.Model(device="cuda")
+    device.top.load_state_dict(host.top.state_dict())
+    clicks = test_pipeline.batches(steps=20)
+    plain = test_pipeline.Model(device="cuda")
+    plain.top.load_state_dict(host.top.state_dict())
+    moved = [test_pipeline.moved(click) for click in clicks]
+    expected = test_pipeline.plain(plain, moved, test_pipeline.adam(plain))
+    results = list(ht.TrainPipeline(device, test_pipeline.adam(device))(clicks))
+    test_pipeline.check_equal(results, expected, device, plain)
 
 
 def test_a_captured_step_gives_the_same_bytes():

@@ -3,6 +3,7 @@
 from hotbed.torch._memory import use_torch_allocator
 from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection
 from hotbed.torch._optimizer import FusedOptimizer
+from hotbed.torch._pipeline import TrainPipeline
 from hotbed.torch._states import full_state_dict
 from hotbed.torch.config import (
     SGD,
@@ -43,6 +44,7 @@ __all__ = [
     "RowWiseAdagrad",
     "Score",
     "ShardedOptions",
+    "TrainPipeline",
     "full_state_dict",
     "use_torch_allocator",
 ]

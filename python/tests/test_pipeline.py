@@ -1,0 +1,177 @@
+"""The train pipeline gives the bytes of the plain loop, on one rank and on several."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import test_sharded
+import torch
+from conftest import batch
+
+import hotbed
+import hotbed.torch as ht
+
+ROWS, DIM, SAMPLES, STEPS = 60, 8, 6, 7
+
+
+@dataclasses.dataclass
+class Click:
+    """A batch with the keys in a part of a part."""
+
+    inputs: Any
+    labels: torch.Tensor
+
+
+class Model(torch.nn.Module):
+    """Bags of two collections, a row for each key of a third, and a dense layer."""
+
+    def __init__(self, comm=None, device="cpu", reordered=False):
+        super().__init__()
+        sharded = None if comm is None else ht.ShardedOptions(SAMPLES, 400)
+        more = {"comm": comm, "sharded": sharded, "device": device, "optimizer": ht.Adagrad(lr=0.1)}
+        items = ht.EmbeddingBagConfig(ROWS, DIM, "item", feature_names=["f", "g"])
+        users = ht.EmbeddingBagConfig(ROWS, DIM, "user", feature_names=["h"], use_virtual_table=True)
+        words = ht.EmbeddingConfig(ROWS, DIM, "word", feature_names=["w"], use_virtual_table=True)
+        self.items = ht.EmbeddingBagCollection([items], seed=1, **more)
+        self.users = ht.EmbeddingBagCollection([users], seed=2, **more)
+        self.words = ht.EmbeddingCollection([words], seed=3, **more)
+        self.top = torch.nn.Linear(3 * DIM, 1, device=device)
+        with torch.no_grad():  # without PyTorch's random numbers, which threads share
+            self.top.weight.copy_(torch.linspace(-1, 1, 3 * DIM))
+            self.top.bias.zero_()
+        self.reordered = reordered
+
+    def forward(self, click):
+        bags, words = click.inputs["bags"], click.inputs["words"]
+        items = click.inputs["items"]
+        pooled = self.items(items.permute([1, 0]) if self.reordered else items).values()
+        hidden = torch.cat([pooled, self.users(bags).values()], 1)
+        seen = self.words(words)["w"].values().sum()
+        loss = (self.top(hidden) + seen / 100 - click.labels).square().mean()
+        return loss, hidden
+
+
+def batches(rank=0, steps=STEPS):
+    torch.manual_seed(100 + rank)
+    made = []
+    for _ in range(steps):
+        parts = {
+            "items": batch(["f", "g"], SAMPLES, ROWS),
+            "bags": batch(["h"], SAMPLES, ROWS),
+            "words": batch(["w"], SAMPLES, ROWS),
+        }
+        made.append(Click(parts, torch.rand(SAMPLES, 1)))
+    return made
+
+
+def moved(click):
+    return Click({name: kjt.to(torch.device("cuda")) for name, kjt in click.inputs.items()}, click.labels.cuda())
+
+
+def plain(model, clicks, optimizer):
+    results = []
+    for click in clicks:
+        loss, hidden = model(click)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        results.append((loss.detach(), hidden.detach()))
+    return results
+
+
+def bytes_of(model):
+    keys = torch.arange(ROWS)
+    rows = [model.items.rows("item", keys), model.users.rows("user", keys), model.words.rows("word", keys)]
+    return [r.cpu() for r in rows] + [p.detach().cpu() for p in model.top.parameters()]
+
+
+def adam(model):
+    return torch.optim.Adam(model.top.parameters(), lr=0.05)
+
+
+def check_equal(results, expected, model, other):
+    assert len(results) == len(expected)
+    for (loss, hidden), (known, shown) in zip(results, expected):
+        assert torch.equal(loss.cpu(), known.cpu()) and torch.equal(hidden.cpu(), shown.cpu())
+    for a, b in zip(bytes_of(model), bytes_of(other)):
+        assert torch.equal(a, b)
+
+
+def test_a_pipeline_gives_the_bytes_of_the_plain_loop():
+    model, other = Model(), Model()
+    expected = plain(other, batches(), adam(other))
+    pipeline = ht.TrainPipeline(model, adam(model))
+    results = list(pipeline(iter(batches()[:3])))
+    results += pipeline(batches()[3:])  # a second loop goes on
+    check_equal(results, expected, model, other)
+    assert pipeline.unprefetched == {}
+    assert model.items.storages[0].ahead == {}
+
+
+def test_ranks_give_the_bytes_of_the_plain_loop():
+    every = [batches(rank) for rank in range(test_sharded.RANKS)]
+
+    def body(comm, piped):
+        model = Model(comm)
+        clicks = every[comm.rank]
+        optimizer = adam(model)
+        results = list(ht.TrainPipeline(model, optimizer)(clicks)) if piped else plain(model, clicks, optimizer)
+        return results, bytes_of(model)
+
+    runs = [test_sharded.well(test_sharded.on_threads(lambda comm, p=p: body(comm, p))) for p in (True, False)]
+    for (results, rows), (expected, known) in zip(*runs):
+        for (loss, hidden), (other, shown) in zip(results, expected):
+            assert torch.equal(loss, other) and torch.equal(hidden, shown)
+        assert all(torch.equal(a, b) for a, b in zip(rows, known))
+
+
+def test_the_next_batch_is_looked_up_before_the_backward():
+    model, order = Model(), []
+    pipeline = ht.TrainPipeline(model, step=lambda result: order.append((len(model.users.keys("user")), result[0])))
+    clicks = batches(steps=2)
+    results = pipeline(clicks)
+    next(results)
+    known = set(clicks[0].inputs["bags"].values().tolist()) | set(clicks[1].inputs["bags"].values().tolist())
+    assert order[0][0] == len(known)  # the second batch's keys have rows already
+    results.close()  # which drops the second batch
+    assert model.users.storages[0].ahead == {}
+
+
+def test_a_collection_that_cannot_be_looked_up_ahead_is_named():
+    model, other = Model(reordered=True), Model(reordered=True)
+    expected = plain(other, batches(), adam(other))
+    pipeline = ht.TrainPipeline(model, adam(model))
+    check_equal(list(pipeline(batches())), expected, model, other)
+    assert list(pipeline.unprefetched) == ["items"]
+    assert "computes its input" in pipeline.unprefetched["items"]
+
+
+def test_no_batches_and_one_batch():
+    model = Model()
+    pipeline = ht.TrainPipeline(model, adam(model))
+    assert list(pipeline([])) == []
+    assert len(list(pipeline(batches(steps=1)))) == 1
+
+
+def test_an_error_of_the_loader_leaves_no_batch_ahead():
+    model = Model()
+
+    def broken():
+        yield from batches(steps=2)
+        raise OSError("no more")
+
+    pipeline = ht.TrainPipeline(model, adam(model))
+    with pytest.raises(OSError, match="no more"):
+        list(pipeline(broken()))
+    assert model.items.storages[0].ahead == {}
+    assert len(list(pipeline(batches(steps=2)))) == 2
+
+
+def test_arguments():
+    with pytest.raises(hotbed.ArgumentError, match="has no EmbeddingBagCollection"):
+        ht.TrainPipeline(torch.nn.Linear(1, 1))
+    one = torch.nn.ModuleDict(
+        {"e": ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(9, 4, "t", feature_names=["f"])], max_in_flight=1)}
+    )
+    with pytest.raises(hotbed.ArgumentError, match="'e' has max_in_flight=1"):
+        ht.TrainPipeline(one)

@@ -380,6 +380,11 @@ hotbed_status hotbed_event_sync(hotbed_event *event) {
     return event->ops->event_sync(event);
 }
 
+hotbed_status hotbed_event_await(hotbed_event *event) {
+    HOTBED_TRY(hotbed_fork_check());
+    return event->ops->event_sync(event);
+}
+
 /* Return STATE unless the event is recorded and has passed. */
 static hotbed_status check_passed(hotbed_event *event, const char *name) {
     bool recorded = false, done = false;

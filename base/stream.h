@@ -93,6 +93,10 @@ bool hotbed_forked(void);
 hotbed_status hotbed_fork_check(void);
 void hotbed_fork_watch(void); /* called before the first thread is started */
 
+/* Wait on the host for an event, without counting a host wait: for threads that would otherwise run
+ * ahead of the device without bound. */
+hotbed_status hotbed_event_await(hotbed_event *event);
+
 /* Allocate one of the library's own structs, counted and zeroed. NULL: out of memory. */
 void *hotbed_new(size_t bytes);
 void hotbed_delete(void *pointer); /* NULL is allowed */

@@ -168,10 +168,11 @@ static hotbed_status pull(hotbed_pipeline *pipeline) {
         pipeline->bound = false;
         return HOTBED_OK;
     }
-    hotbed_iteration_begin(
-        hotbed_pipeline_iteration(pipeline, pipeline->pulled), pipeline->pulled, batch);
+    hotbed_iteration *iteration = hotbed_pipeline_iteration(pipeline, pipeline->pulled);
     pipeline->pulled++;
     (void)pthread_mutex_lock(&pipeline->lock);
+    iteration->next_batch = batch;
+    iteration->remaining = pipeline->program->num_steps;
     pipeline->stats.pulled++;
     (void)pthread_mutex_unlock(&pipeline->lock);
     return HOTBED_OK;
@@ -404,7 +405,10 @@ hotbed_status hotbed_pipeline_run_watched(
     HOTBED_TRY(hotbed_pipeline_idle(pipeline, "hotbed_pipeline_run_serial"));
     uint64_t number = pipeline->pulled;
     hotbed_iteration *iteration = hotbed_pipeline_iteration(pipeline, number);
-    hotbed_iteration_begin(iteration, number, batch);
+    iteration->next_batch = batch;
+    hotbed_status begun = hotbed_iteration_begin(iteration, number);
+    if (begun != HOTBED_OK)
+        return fail_here(pipeline, begun, NULL, 0);
     if (number > 0) /* after the previous iteration, on whatever stream it ran */
         HOTBED_TRY(
             hotbed_stream_wait(stream, hotbed_pipeline_iteration(pipeline, number - 1)->released));

@@ -293,9 +293,12 @@ static void try_cuts(search *f, const uint32_t *cuts, uint32_t num_cuts, bool yo
     if (hotbed_program_arrange(p, HOTBED_ORDER_OLDEST, &report) != HOTBED_OK ||
         !is_better(
             f, simulate(p, f->costs, f->m),
-            find_last(f)) || /* adding order can only make it slower */
-        !order_states(p, younger, &open) ||
-        (younger && !open))
+            find_last(f))) /* adding order can only make it slower */
+        return;
+    p->depth++; /* train pipelines have one more buffer set; the model is of the least depth */
+    bool ordered = order_states(p, younger, &open);
+    p->depth--;
+    if (!ordered || (younger && !open))
         return;
     double seconds = simulate(p, f->costs, f->m);
     uint32_t worse = find_worse(f, seconds, num_cuts + 1);

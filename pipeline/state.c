@@ -4,16 +4,33 @@
 
 #include <stdio.h>
 
-void hotbed_iteration_begin(hotbed_iteration *iteration, uint64_t number, void *batch) {
+static void reset(hotbed_iteration *iteration, uint64_t number) {
     const hotbed_program *program = iteration->pipeline->program;
     iteration->number = number;
-    iteration->batch = batch;
-    iteration->remaining = program->num_steps;
+    iteration->batch = iteration->next_batch;
+    iteration->begun = number + 1;
     memset(iteration->replayed, 0, sizeof iteration->replayed);
     for (uint32_t v = 0; v < program->num_values; v++) {
         iteration->cells[v].data = iteration->cells[v].own;
         iteration->cells[v].grad_there = false;
     }
+}
+
+hotbed_status hotbed_iteration_begin(hotbed_iteration *iteration, uint64_t number) {
+    hotbed_pipeline *pipeline = iteration->pipeline;
+    bool passed = true;
+    if (iteration->used)
+        HOTBED_TRY(hotbed_event_query(iteration->released, &passed));
+    (void)pthread_mutex_lock(&pipeline->lock);
+    pipeline->stats.set_waits += !passed;
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    if (!passed)
+        HOTBED_TRY(hotbed_event_await(iteration->released));
+    (void)pthread_mutex_lock(&pipeline->lock);
+    if (iteration->begun != number + 1)
+        reset(iteration, number);
+    (void)pthread_mutex_unlock(&pipeline->lock);
+    return HOTBED_OK;
 }
 
 void hotbed_pipeline_fail(

@@ -31,10 +31,12 @@ struct hotbed_iteration {
     uint64_t number;
     uint32_t buffer_set;
     void *batch;
+    void *next_batch;   /* of the iteration that has the buffer set next */
+    uint64_t begun;     /* number + 1 of the latest iteration that has begun; under the lock */
     uint32_t remaining; /* number of tasks not submitted yet; under the lock */
     bool replayed[HOTBED_PIPELINE_TASKS_MOST];
     hotbed_cell cells[HOTBED_PIPELINE_VALUES_MOST];
-    hotbed_event *released; /* the buffer set may be used again after this event */
+    hotbed_event *released; /* the last use of the buffer set; nothing in it changes before */
     bool used;              /* `released` is recorded */
 };
 
@@ -147,8 +149,10 @@ void hotbed_task_submitted(
  * them. */
 void hotbed_mark_harvest(hotbed_pipeline *pipeline, hotbed_mark *mark, bool wait);
 
-/* Reset the iteration's values and flags for a new batch. */
-void hotbed_iteration_begin(hotbed_iteration *iteration, uint64_t number, void *batch);
+/* Let an iteration take over its buffer set, with `next_batch`: wait on the host until the device
+ * has finished the iteration that had it before, then reset values and flags. Does nothing if
+ * another thread has done so. */
+hotbed_status hotbed_iteration_begin(hotbed_iteration *iteration, uint64_t number);
 
 /* Return a hash of the sequence of (iteration, task) of all ordered tasks since the start: equal on
  * all ranks that ran the same sequence. For tests. */

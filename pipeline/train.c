@@ -340,14 +340,24 @@ static hotbed_status make_plan(hotbed_train *train, made_plan *to) {
     return take_tasks(train, to->tasks);
 }
 
+/* One buffer set more than the plan needs: with fewer, a period is enqueued only when the device has
+ * finished the period before. */
+static uint32_t depth_of(const hotbed_pipeline_plan *plan) {
+    uint32_t depth = 2;
+    for (uint32_t s = 0; s < plan->num_steps; s++)
+        while (depth < plan->steps[s].stage + 2 && depth < HOTBED_PIPELINE_DEPTH_MOST)
+            depth++;
+    return depth;
+}
+
 static hotbed_status make_pipeline(hotbed_train *train, const hotbed_train_options *options) {
     made_plan made;
     HOTBED_TRY(make_plan(train, &made));
-    made.plan.depth = options->depth;
     if (options->steps != NULL) {
         made.plan.steps = options->steps;
         made.plan.num_steps = options->num_steps;
     }
+    made.plan.depth = options->depth == 0 ? depth_of(&made.plan) : options->depth;
     return hotbed_pipeline_create(
         &made.plan, options->pipeline.size == 0 ? NULL : &options->pipeline, &train->pipeline);
 }

@@ -67,11 +67,6 @@ static hotbed_status wait_events(
     uint64_t *waits) {
     const hotbed_program *program = pipeline->program;
     const hotbed_program_step *step = &program->steps[queued->step];
-    const hotbed_iteration *iteration = hotbed_pipeline_iteration(pipeline, queued->iteration);
-    if (step->root && iteration->used) {
-        HOTBED_TRY(hotbed_stream_wait(stream, iteration->released));
-        ++*waits;
-    }
     for (uint32_t e = 0; e < step->num_edges; e++) {
         const hotbed_program_edge *edge = &program->edges[step->first_edge + e];
         if (program->steps[edge->on].stream == step->stream || (queued->edges >> e & 1) == 0)
@@ -114,6 +109,9 @@ static hotbed_status submit(
     const hotbed_program_step *step = &pipeline->program->steps[queued->step];
     hotbed_stream *stream = pipeline->program->streams[step->stream];
     hotbed_iteration *iteration = hotbed_pipeline_iteration(pipeline, queued->iteration);
+    /* Every other task of the iteration comes after a root, and so after this wait. */
+    if (step->root)
+        HOTBED_TRY(hotbed_iteration_begin(iteration, queued->iteration));
     hotbed_mark_harvest(pipeline, mark, false);
     HOTBED_TRY(wait_events(pipeline, queued, stream, &did->waits));
     HOTBED_TRY(record(mark->begin, stream, &did->events));

@@ -15,7 +15,7 @@
 #include <pthread.h>
 
 enum {
-    HOTBED_TRAIN_BUFFER_SETS = 6,  /* batches: three in a pipeline, one waiting, two being filled */
+    HOTBED_TRAIN_BUFFER_SETS = 7,  /* batches: four in a pipeline, one waiting, two being filled */
     HOTBED_TRAIN_TIMED_STEPS = 12, /* steps whose times sw-auto's schedule is based on */
     HOTBED_TRAIN_CURVE_STEPS = 10  /* a point of the loss curve is the mean of so many steps */
 };

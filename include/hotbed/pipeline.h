@@ -37,7 +37,11 @@
  * Each thread group is one thread, which runs its tasks in the order of the plan. A task waits for
  * another task in two phases: its thread waits until the other task has been submitted (until then
  * its event is not recorded, and a wait for it would return at once), then its stream waits for the
- * event. There are no other waits, and nothing is allocated after the pipeline was created.
+ * event.
+ *
+ * The first tasks of an iteration wait on the host until the device has finished the iteration that
+ * had the buffer set before, so the host is never more than `depth` iterations ahead. There are no
+ * other waits, and nothing is allocated after the pipeline was created.
  *
  * A plan that passes hotbed_pipeline_plan_check() is ordered for loaders of any length, one batch
  * included, and cannot deadlock: tasks are enqueued in an order in which every task follows the
@@ -163,8 +167,10 @@ typedef enum hotbed_pipeline_plan_order {
  * returns, and copied, except the data that `self` and `io` of tasks point to. Fields are only ever
  * appended. */
 typedef struct hotbed_pipeline_plan {
-    uint32_t size;    /* set by init */
-    uint32_t depth;   /* iterations in flight, above the highest stage; 0 is highest stage + 1 */
+    uint32_t size; /* set by init */
+    /* Iterations in flight, above the highest stage; 0 is highest stage + 1. With one more, the host
+     * enqueues a period while the device still works on the period before. */
+    uint32_t depth;
     const char *name; /* for messages and traces; NULL is "plan" */
     hotbed_pipeline_plan_order order;
     uint32_t num_tasks, num_steps, num_values, num_streams;
@@ -354,7 +360,9 @@ HOTBED_API uint32_t hotbed_pipeline_depth(const hotbed_pipeline *pipeline);
 /* Return the iteration's number, counted from 0 over the life of the pipeline. */
 HOTBED_API uint64_t hotbed_iteration_number(const hotbed_iteration *iteration);
 
-/* Return the number of the buffer set, in [0, depth): no other iteration in flight has it. */
+/* Return the number of the buffer set, in [0, depth). No other iteration has it until all work of
+ * this one has passed on the device, so tasks may use host memory of the set, too: at once, or in
+ * calls on the stream. */
 HOTBED_API uint32_t hotbed_iteration_buffer_set(const hotbed_iteration *iteration);
 
 /* Return the batch from the loader; NULL in an empty iteration (HOTBED_END_LAST). */
@@ -417,7 +425,7 @@ typedef struct hotbed_log_entry {
     hotbed_task_mode mode;
     double begin, end; /* time of its function on the host, without the wait for its turn */
     double device_begin,
-        device_end; /* time on its stream; 0 and 0 if not timed, or not known in time */
+        device_end; /* time on its stream; 0 and 0 if not timed, or if the pipeline has failed */
 } hotbed_log_entry;
 
 /* Copy up to `capacity` of the latest entries, oldest first, in the order in which tasks were
@@ -439,6 +447,8 @@ typedef struct hotbed_pipeline_stats {
     uint64_t stream_waits; /* events that streams were made to wait for */
     uint64_t events;       /* events that were recorded */
     uint32_t threads;      /* threads that are running now */
+    /* Times a thread slept until the device had finished with the buffer set of a new iteration. */
+    uint64_t set_waits;
 } hotbed_pipeline_stats;
 
 /* Read the counters. Never waits for the pipeline's work. Errors: ARGUMENT (NULL, size). */

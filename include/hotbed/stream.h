@@ -283,8 +283,9 @@ HOTBED_API void hotbed_graph_destroy(hotbed_graph *graph);
 
 /* Counts since the process started, of all threads. */
 typedef struct hotbed_counters {
-    uint32_t size;       /* set by the caller: sizeof(hotbed_counters) */
-    uint64_t host_waits; /* times a thread waited for a stream or an event */
+    uint32_t size; /* set by the caller: sizeof(hotbed_counters) */
+    /* times a thread waited for a stream or an event; hotbed_pipeline_stats.set_waits is apart */
+    uint64_t host_waits;
     /* allocations of memory of any kind, the library's own structs included */
     uint64_t allocations;
     uint64_t allocated_bytes; /* bytes of those allocations */

@@ -26,7 +26,8 @@
  *     while (status == HOTBED_OK && iteration != NULL);
  *     hotbed_train_destroy(train);
  *
- * The plans, each with the number of batches in flight and the pipeline that it reproduces:
+ * The plans, each with the number of batches that it works on at a time and the pipeline that it
+ * reproduces:
  *
  *   name                    batches  reproduces
  *   none                    1        one batch after the other, modules not pipelined
@@ -57,7 +58,8 @@ extern "C" {
 typedef struct hotbed_train hotbed_train; /* opaque; owned by the caller */
 
 /* Enqueue work for one batch on `stream`. `set` in [0, depth) selects one of the trainer's own
- * buffers. */
+ * buffers, in device or host memory. No other batch has it until all work of this one has passed:
+ * before copy_batch, the host waits for the batch that had the set before. */
 typedef hotbed_status (*hotbed_train_function)(
     void *self, uint32_t set, void *batch, hotbed_stream *stream);
 
@@ -123,8 +125,10 @@ hotbed_train_plan_steps(const char *plan, const hotbed_step **steps, uint32_t *n
 /* Options of a train pipeline. Call hotbed_train_options_init(), then set fields; 0 is each field's
  * default. */
 typedef struct hotbed_train_options {
-    uint32_t size;    /* set by init */
-    uint32_t depth;   /* iterations in flight; 0: the smallest number that the plan allows */
+    uint32_t size; /* set by init */
+    /* Iterations in flight, and buffer sets of the trainer; 0: one more than the batches of the plan
+     * (see the list above), so that the host does not wait where the device keeps up. */
+    uint32_t depth;
     const char *plan; /* required */
     /* [num_steps] run the plan's tasks by these steps instead, for example from
      * hotbed_schedule_find(); NULL: the plan's own. */

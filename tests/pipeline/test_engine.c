@@ -3,6 +3,7 @@
 #include "pipeline/state.h"
 #include "tests/pipeline/fake_plan.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -238,6 +239,122 @@ static void consumers_see_what_a_delayed_producer_made(hotbed_backend backend) {
     CHECK_EQ(fake_plan_run(&p), 0);
     free(host);
     fake_plan_close(&p);
+}
+
+/* --- host memory of a buffer set --------------------------------------------------------------- */
+
+enum { SETS = 2 };
+
+static struct {
+    fake_plan *p;
+    uint64_t owner[SETS]; /* iteration + 1 whose data is in host memory of the set */
+    uint64_t submitted, uses;
+} host_sets;
+
+static hotbed_status load(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
+    (void)self, (void)stream;
+    uint64_t *owner = &host_sets.owner[hotbed_iteration_buffer_set(iteration)];
+    __atomic_store_n(owner, hotbed_iteration_number(iteration) + 1, __ATOMIC_RELAXED);
+    return HOTBED_OK;
+}
+
+/* The first call stays on the stream until a thread sleeps until its buffer set is free, or until
+ * the set has been taken without that. */
+static uint64_t lag(void) {
+    hotbed_pipeline_stats stats = {.size = sizeof stats};
+    const uint64_t number = host_sets.uses++;
+    while (number == 0 && stats.set_waits == 0 &&
+           __atomic_load_n(&host_sets.submitted, __ATOMIC_RELAXED) <= SETS) {
+        (void)sched_yield();
+        CHECK_OK(hotbed_pipeline_stats_read(host_sets.p->pipeline, &stats));
+    }
+    return number;
+}
+
+static void use_on_stream(void *argument) {
+    const hotbed_iteration *iteration = argument;
+    const uint64_t number = lag();
+    const uint64_t *owner = &host_sets.owner[number % SETS];
+    CHECK_EQ(__atomic_load_n(owner, __ATOMIC_RELAXED), number + 1);
+    CHECK_EQ(hotbed_iteration_number(iteration), number);
+    CHECK_EQ(hotbed_iteration_buffer_set(iteration), number % SETS);
+    CHECK(hotbed_iteration_batch(iteration) == &host_sets.p->memory[number]);
+}
+
+static hotbed_status use(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
+    (void)self;
+    __atomic_add_fetch(&host_sets.submitted, 1, __ATOMIC_RELAXED);
+    return hotbed_stream_call(stream, use_on_stream, iteration);
+}
+
+static void open_host_sets(fake_plan *p, hotbed_backend backend) {
+    static const fake_task sketch[] = {
+        {.name = "load", .stage = 0, .stream = "memcpy", .group = "io"},
+        {.name = "use", .stage = 1, .after = "load"},
+        {.name = NULL}};
+    fake_plan_open(p, backend, sketch);
+    memset(&host_sets, 0, sizeof host_sets);
+    host_sets.p = p;
+    p->plan.depth = SETS;
+    p->selves[0].work = load;
+    p->selves[1].work = use;
+}
+
+/* A task works on host memory of its buffer set at once, while the device may lag behind. */
+static void host_memory_of_a_buffer_set_has_one_iteration(hotbed_backend backend) {
+    fake_plan p;
+    hotbed_pipeline_stats stats = {.size = sizeof stats};
+    open_host_sets(&p, backend);
+    fake_plan_start(&p, 8);
+    CHECK_EQ(fake_plan_run(&p), 8);
+    CHECK_EQ(host_sets.uses, 8);
+    CHECK_OK(hotbed_pipeline_stats_read(p.pipeline, &stats));
+    CHECK(stats.set_waits > 0);
+    fake_plan_close(&p);
+}
+
+static void lag_on_stream(void *argument) {
+    (void)argument;
+    (void)lag();
+}
+
+static hotbed_status use_later(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
+    (void)iteration, (void)self;
+    __atomic_add_fetch(&host_sets.submitted, 1, __ATOMIC_RELAXED);
+    return hotbed_stream_call(stream, lag_on_stream, NULL);
+}
+
+/* The events of a task are recorded again only when they have passed and the log has their times. */
+static void device_times_of_a_stream_that_lags_are_logged(hotbed_backend backend) {
+    fake_plan p;
+    hotbed_log_entry log[64];
+    uint64_t n = 0;
+    open_host_sets(&p, backend);
+    p.selves[1].work = use_later;
+    p.options.timed = true;
+    p.options.log_entries = 64;
+    fake_plan_start(&p, 16);
+    CHECK_EQ(fake_plan_run(&p), 16);
+    CHECK_OK(hotbed_pipeline_log(p.pipeline, 64, log, &n));
+    CHECK_EQ(n, 32);
+    for (uint64_t i = 0; i < n; i++)
+        CHECK(log[i].device_end > 0.0);
+    fake_plan_close(&p);
+}
+
+static void serial_runs_wait_for_their_buffer_set(hotbed_backend backend) {
+    fake_plan p;
+    hotbed_stream *stream;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    open_host_sets(&p, backend);
+    fake_plan_start(&p, 0);
+    CHECK_EQ(fake_plan_run(&p), 0);
+    for (uint64_t i = 0; i < 4; i++)
+        CHECK_OK(hotbed_pipeline_run_serial(p.pipeline, &p.memory[i], stream, NULL));
+    CHECK_OK(hotbed_stream_sync(stream));
+    CHECK_EQ(host_sets.uses, 4);
+    fake_plan_close(&p);
+    hotbed_stream_destroy(stream);
 }
 
 /* The order of turns does not depend on the timing of threads. */
@@ -476,6 +593,11 @@ const hotbed_test hotbed_tests[] = {
     {"buffer_sets_are_used_by_one_iteration_at_a_time",
      buffer_sets_are_used_by_one_iteration_at_a_time},
     {"consumers_see_what_a_delayed_producer_made", consumers_see_what_a_delayed_producer_made},
+    {"host_memory_of_a_buffer_set_has_one_iteration",
+     host_memory_of_a_buffer_set_has_one_iteration},
+    {"device_times_of_a_stream_that_lags_are_logged",
+     device_times_of_a_stream_that_lags_are_logged},
+    {"serial_runs_wait_for_their_buffer_set", serial_runs_wait_for_their_buffer_set},
     {"turns_are_the_same_in_every_run", turns_are_the_same_in_every_run},
     {"a_period_allocates_nothing_and_waits_for_no_stream",
      a_period_allocates_nothing_and_waits_for_no_stream},

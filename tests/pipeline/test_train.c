@@ -5,6 +5,7 @@
 #include "pipeline/train.h"
 #include "tests/pipeline/example.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +120,7 @@ static void fewer_batches_than_the_depth_are_trained(hotbed_backend backend) {
     }
 }
 
-/* A pipeline that is destroyed without a drain drops two batches, as the reference does with
+/* A pipeline that is destroyed without a drain drops batches, as the reference does with
  * execute_all_batches=False. */
 static void destroy_drops_batches_in_flight(hotbed_backend backend) {
     static const char *const names[] = {"sparse-dist", "prefetch", "jagged-prefetch-async"};
@@ -132,7 +133,7 @@ static void destroy_drops_batches_in_flight(hotbed_backend backend) {
             example_bind(&s, train, 0, 40);
             for (uint64_t i = 0; i < taken; i++)
                 CHECK_OK(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
-            CHECK_EQ(s.pulled, taken + 2);
+            CHECK_EQ(s.pulled, taken + hotbed_pipeline_depth(hotbed_train_pipeline(train)) - 1);
             hotbed_train_destroy(train);
             CHECK_EQ(example_pinned(&s), 0);
             example_close(&s);
@@ -447,6 +448,61 @@ static void a_step_allocates_nothing_and_waits_for_nothing(hotbed_backend backen
     }
 }
 
+/* --- host memory of a buffer set ---------------------------------------------------------------- */
+
+static struct {
+    hotbed_status (*copy)(
+        void *self, uint32_t set, void *host_batch, hotbed_stream *stream, void **batch);
+    hotbed_pipeline *pipeline;
+    uint64_t owner[EXAMPLE_DEPTH]; /* the batch + 1 whose data is in host memory of the set */
+    uint64_t copies, steps;
+} host_sets;
+
+static hotbed_status copy_to_host_set(
+    void *self, uint32_t set, void *host_batch, hotbed_stream *stream, void **batch) {
+    const uint64_t owner = __atomic_add_fetch(&host_sets.copies, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&host_sets.owner[set], owner, __ATOMIC_RELAXED);
+    return host_sets.copy(self, set, host_batch, stream, batch);
+}
+
+/* The first call stays on the stream until copy_batch waits for its buffer set, or has run. */
+static void step_on_stream(void *owner) {
+    hotbed_pipeline_stats stats = {.size = sizeof stats};
+    const uint64_t step = ++host_sets.steps;
+    while (step == 1 && stats.set_waits == 0 &&
+           __atomic_load_n(&host_sets.copies, __ATOMIC_RELAXED) <=
+               hotbed_pipeline_depth(host_sets.pipeline)) {
+        (void)sched_yield();
+        CHECK_OK(hotbed_pipeline_stats_read(host_sets.pipeline, &stats));
+    }
+    CHECK_EQ(__atomic_load_n((uint64_t *)owner, __ATOMIC_RELAXED), step);
+}
+
+static hotbed_status step_of_host_set(
+    void *self, uint32_t set, void *batch, hotbed_stream *stream) {
+    (void)self, (void)batch;
+    return hotbed_stream_call(stream, step_on_stream, &host_sets.owner[set]);
+}
+
+/* copy_batch makes a host struct, which calls on the stream read. */
+static void a_host_struct_lives_until_its_batch_has_passed(hotbed_backend backend) {
+    for (uint32_t p = 0; hotbed_train_plan_name(p) != NULL; p++) {
+        example s;
+        example_open(&s, backend);
+        memset(&host_sets, 0, sizeof host_sets);
+        host_sets.copy = s.trainer.copy_batch;
+        s.trainer.copy_batch = copy_to_host_set;
+        s.trainer.optimizer = step_of_host_set;
+        hotbed_train *train = example_train(&s, hotbed_train_plan_name(p), 0);
+        host_sets.pipeline = hotbed_train_pipeline(train);
+        example_bind(&s, train, 0, 10);
+        CHECK_EQ(example_run(train), 10);
+        CHECK_EQ(host_sets.steps, 10);
+        hotbed_train_destroy(train);
+        example_close(&s);
+    }
+}
+
 static void plans_are_found_by_name(hotbed_backend backend) {
     example s;
     hotbed_train *train;
@@ -530,6 +586,8 @@ const hotbed_test hotbed_tests[] = {
     {"everything_is_released_after_an_error", everything_is_released_after_an_error},
     {"a_step_allocates_nothing_and_waits_for_nothing",
      a_step_allocates_nothing_and_waits_for_nothing},
+    {"a_host_struct_lives_until_its_batch_has_passed",
+     a_host_struct_lives_until_its_batch_has_passed},
     {"plans_are_found_by_name", plans_are_found_by_name},
     {NULL, NULL},
 };

@@ -1,4 +1,5 @@
-/* base/fork.c - detect that this process was forked from a process that had streams or stores.
+/* base/fork.c - detect that this process was forked from a process that had streams, stores or
+ * connections to other ranks.
  *
  * fork() copies memory and one thread. The worker threads and the pool's threads are missing in the
  * child, and their locks stay locked. A handler marks the child, and its calls then fail instead of
@@ -32,7 +33,7 @@ hotbed_status hotbed_fork_check(void) {
         return HOTBED_OK;
     return hotbed_fail(
         HOTBED_ERR_STATE,
-        "this process was forked from one that had created streams or external stores, whose "
-        "threads it does not have: start processes that use Hotbed with spawn or exec, or fork "
-        "before the first stream or store is created");
+        "this process was forked from one that had created streams, communicators or external "
+        "stores, whose threads and connections it does not have: start processes that use Hotbed "
+        "with spawn or exec, or fork before the first of them is created");
 }

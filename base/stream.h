@@ -86,8 +86,8 @@ bool hotbed_stream_recording(const hotbed_stream *stream);
 /* For calls that wait for the stream. Errors: STATE if a graph is being recorded on it. */
 hotbed_status hotbed_stream_may_wait(const hotbed_stream *stream);
 
-/* Whether this process was forked from a process that had streams or external stores. The child has
- * neither their threads nor CUDA's. hotbed_fork_check() then returns STATE. Calls that would lock,
+/* Whether this process was forked from a process that had streams, sockets of a communicator or
+ * external stores. The child has neither their threads, nor their sockets, nor CUDA's threads. hotbed_fork_check() then returns STATE. Calls that would lock,
  * wait or enqueue check first. Calls that destroy objects leave everything to the system. */
 bool hotbed_forked(void);
 hotbed_status hotbed_fork_check(void);

@@ -20,15 +20,29 @@ typedef struct hotbed_link_place {
     /* Names or addresses to try; "" ends the list. */
     char hosts[HOTBED_LINK_HOSTS][HOTBED_LINK_HOST_BYTES];
     uint32_t port;
-    uint64_t cookie; /* the same on all ranks of one rendezvous */
+    /* The same on all ranks of one rendezvous: random, or from the job's word in the environment. */
+    uint64_t cookie;
 } hotbed_link_place;
 
-/* Listen on `port` of all addresses (0: any free port) as rank 0, and describe the place.
- * hotbed_link_open() closes *listener. Errors: COMM (the port is in use). */
+/* What a rank sends on a link. */
+typedef enum hotbed_news_kind {
+    HOTBED_NEWS_FAILED = 1,
+    HOTBED_NEWS_BYE = 2,
+} hotbed_news_kind;
+
+typedef struct hotbed_link_news {
+    uint32_t kind; /* hotbed_news_kind */
+    uint64_t runs; /* BYE: batches that the sender has done */
+    hotbed_comm_fault fault;
+} hotbed_link_news;
+
+/* Listen on `port` of all addresses (0: any free port) as rank 0, and describe the place,
+ * with a random cookie. hotbed_link_open() closes *listener. Errors: COMM (the port is in use). */
 hotbed_status hotbed_link_listen(uint32_t port, int *listener, hotbed_link_place *place);
 
 /* Find this rank's number: from `bootstrap`, or if that is NULL, from the environment's RANK and
- * WORLD_SIZE, with the place given by MASTER_ADDR and MASTER_PORT. Errors: ARGUMENT. */
+ * WORLD_SIZE, with the place given by MASTER_ADDR and MASTER_PORT, and the cookie by HOTBED_JOB or
+ * TORCHELASTIC_RUN_ID. Errors: ARGUMENT. */
 hotbed_status hotbed_link_read(
     const hotbed_comm *bootstrap, uint32_t *rank, uint32_t *size, hotbed_link_place *place);
 
@@ -42,11 +56,11 @@ void hotbed_link_unlisten(int listener);
 
 /* The rendezvous: connect all ranks with each other. Synchronous.
  *
- * listener: rank 0's; -1 on the others. payload [bytes]: rank 0's, copied to the others; NULL with
+ * listener: rank 0's, which the call closes; -1 on the others. payload [bytes]: rank 0's, copied to the others; NULL with
  * 0. until: when to stop trying, by hotbed_monotonic_now().
  *
- * Errors: COMM (a rank did not come in time: the text says which, where, and how long this rank
- * waited), ARGUMENT (`size` is not the same on all ranks: the text has two sizes, with a rank for
+ * Errors: COMM (a rank did not come in time: the text says which, where, how long this rank
+ * waited, and whether another program or no host answered; two processes with one number), ARGUMENT (`size` is not the same on all ranks: the text has two sizes, with a rank for
  * each; rank 0 answers so for up to five seconds after it has found this), MEMORY. */
 hotbed_status hotbed_link_open(
     uint32_t rank, uint32_t size, const hotbed_link_place *place, int listener, void *payload,

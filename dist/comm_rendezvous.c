@@ -8,8 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t environment_cookie =
-    0x6862656e76U; /* values that all ranks know beforehand */
+/* The cookie of a rendezvous by environment: a hash (FNV-1a) of the word that the launcher gives all
+ * ranks of a job, and no other job. Without a word all jobs have one cookie. */
+static uint64_t read_cookie(void) {
+    const char *word = getenv("HOTBED_JOB");
+    uint64_t hash = 0xcbf29ce484222325U;
+    if (word == NULL || *word == '\0')
+        word = getenv("TORCHELASTIC_RUN_ID"); /* torchrun's --rdzv-id */
+    for (; word != NULL && *word != '\0'; word++)
+        hash = (hash ^ (uint8_t)*word) * 0x100000001b3U;
+    return hash;
+}
 
 static hotbed_status read_number(const char *name, uint32_t least, uint32_t most, uint32_t *out) {
     const char *text = getenv(name);
@@ -39,7 +48,7 @@ static hotbed_status read_environment(uint32_t *rank, uint32_t *size, hotbed_lin
             HOTBED_ERR_ARGUMENT, "the environment has no MASTER_ADDR, or one of over %d bytes",
             HOTBED_LINK_HOST_BYTES - 1);
     (void)snprintf(place->hosts[0], HOTBED_LINK_HOST_BYTES, "%s", host);
-    place->cookie = environment_cookie;
+    place->cookie = read_cookie();
     return HOTBED_OK;
 }
 

@@ -76,8 +76,15 @@ LINES = [
     (
         LIBRARY + PROGRAMS,
         None,
-        rf"{CALL}(creat|dup|dup2|pipe|mkstemp|memfd_create|epoll_create|eventfd|popen|system|tmpfile)\s*\(",
+        rf"{CALL}(creat|dup|dup2|pipe|mkstemp|memfd_create|epoll_create|eventfd|accept|popen|system|tmpfile)\s*\(",
         "a form with O_CLOEXEC",
+    ),
+    # Sockets are opened in one file, which also closes them in forked children.
+    (
+        LIBRARY + PROGRAMS,
+        r"dist/comm_socket\.c$",
+        rf"{CALL}(socket|accept4)\s*\(",
+        "sockets belong to dist/comm_socket.c",
     ),
 ]
 
@@ -104,7 +111,7 @@ def bare_number(statement):
 def check_statements(name, text):
     library = name.split("/")[0] in LIBRARY and not name.startswith("checkpoint/tool")
     for at, statement in statements(text):
-        if library and name != "base/error.c" and "strerror" in statement:
+        if library and name != "base/error.c" and re.search(r"(?<!gai_)strerror", statement):
             yield at, "strerror() is for programs, the library has hotbed_reason()"
         if library and name != "base/error.c" and bare_number(statement):
             yield at, "a message with a bare error number: hotbed_reason()"

@@ -172,11 +172,17 @@ typedef struct hotbed_rendezvous {
  * together. `options` may be NULL.
  *
  *   rendezvous  in  used only during the call. NULL: the environment variables RANK, WORLD_SIZE,
- *                   MASTER_ADDR and MASTER_PORT, where rank 0 listens.
+ *                   MASTER_ADDR and MASTER_PORT, where rank 0 listens. HOTBED_JOB, or without it
+ *                   TORCHELASTIC_RUN_ID (torchrun's --rdzv-id), is a word that only the ranks of
+ *                   this job have; a rank with another word is refused. Without a word, ranks of
+ *                   any job with that port are taken.
  *
  * Rank 0 listens on a free port of its own, and `broadcast` tells the other ranks where. Two
  * connections join each pair of ranks: one for data, and one that reports a rank's death or abort at
- * once. They are neither encrypted nor authenticated. Ranks must be of one architecture.
+ * once. Programs that connect to the port, or listen in rank 0's place, are recognized and named;
+ * they delay no rank. The connections are neither encrypted nor authenticated: a program that knows
+ * the protocol and reads the traffic can take part. Ranks must be of one architecture. A process
+ * that this one forks closes the connections, and cannot use Hotbed (STATE).
  *
  * Errors: ARGUMENT (rank or world; a variable is missing or not a number; a rank passes another
  * number of ranks than rank 0: the text has both numbers), COMM (broadcast failed; a rank did not
@@ -190,7 +196,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_comm_create_sockets(
  *   bootstrap  in  a communicator of threads, sockets or MPI, whose ranks become the ranks of this
  *                  one; it is used only during the call, with host memory. NULL: processes find each
  *                  other through the environment variables RANK, WORLD_SIZE, MASTER_ADDR and
- *                  MASTER_PORT, where rank 0 listens.
+ *                  MASTER_PORT, where rank 0 listens, and HOTBED_JOB or TORCHELASTIC_RUN_ID, as
+ *                  hotbed_comm_create_sockets() does.
  *
  * Beside NCCL, a socket connects each pair of ranks and reports a rank's death or abort at once.
  * One thread of the library watches these sockets and the deadline.

@@ -540,6 +540,40 @@ static void a_death_is_seen(hotbed_backend backend) {
     CHECK(WIFSIGNALED(status));
 }
 
+/* Rank 1 is a child process, which forks a process of its own, such as a data loader's worker, and is killed.  That
+ * process lives until this test ends, and keeps no socket open. */
+static void a_death_is_seen_while_a_forked_process_lives(hotbed_backend backend) {
+    (void)backend;
+    hotbed_link_place place;
+    int listener = -1, lives[2];
+    CHECK_EQ(pipe(lives), 0);
+    CHECK_OK(hotbed_link_listen(0, &listener, &place));
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        hotbed_link *link = NULL;
+        (void)close(lives[1]);
+        if (hotbed_link_open(1, 2, &place, -1, NULL, 0, in_seconds(20), &link) != HOTBED_OK)
+            _exit(1);
+        if (fork() == 0) {
+            char byte;
+            _exit((int)read(lives[0], &byte, 1)); /* until the test closes the pipe */
+        }
+        (void)kill(getpid(), SIGKILL);
+    }
+    rank me = {.number = 0, .size = 2};
+    me.comm = create_linked(0, 2);
+    CHECK_OK(hotbed_link_open(0, 2, &place, listener, NULL, 0, in_seconds(20), &me.link));
+    hotbed_comm_fault fault = wait_for_fault(&me);
+    CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
+    CHECK_EQ(fault.rank, 1);
+    CHECK(hotbed_link_close(me.link, 0));
+    hotbed_comm_destroy(me.comm);
+    CHECK_EQ(waitpid(child, NULL, 0), child);
+    (void)close(lives[0]);
+    (void)close(lives[1]);
+}
+
 static void set(const char *rank_text, const char *size, const char *host, const char *port) {
     CHECK_EQ(setenv("RANK", rank_text, 1), 0);
     CHECK_EQ(setenv("WORLD_SIZE", size, 1), 0);
@@ -702,6 +736,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_port_in_use_is_an_error", a_port_in_use_is_an_error},
     {"strangers_are_disconnected", strangers_are_disconnected},
     {"a_death_is_seen", a_death_is_seen},
+    {"a_death_is_seen_while_a_forked_process_lives", a_death_is_seen_while_a_forked_process_lives},
     {"the_environment_is_checked", the_environment_is_checked},
     {"a_communicator_gives_the_rendezvous_address", a_communicator_gives_the_rendezvous_address},
     {"ranks_find_each_other_through_the_callers_broadcast",

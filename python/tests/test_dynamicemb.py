@@ -112,6 +112,13 @@ def test_a_step_of_sgd_subtracts_the_gradient(pooling):
     assert 11 not in rows(tables)
 
 
+def test_a_state_dict_without_rows_is_no_secret():
+    model = torch.nn.Sequential(module())
+    for call in (model.state_dict, lambda: model.load_state_dict({})):
+        with pytest.warns(UserWarning, match=r"no rows of the hash tables \['t'\]; save"):
+            call()
+
+
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_compiled_model_trains_as_an_eager_one(ahead):
     def step(tables, keys, offsets):
@@ -922,8 +929,11 @@ def check_rank(rank, ranks, folder):
         model.fused_optimizer.param_groups[0]["lr"] = 0.5
         model.fused_optimizer.step()
         assert tables.optimizer.group["lr"] == 0.5
-        names = [name for name in model.state_dict() if ".t0." in name]
-        assert all(model.state_dict()[name].numel() == 0 for name in names)
+        with pytest.warns(UserWarning, match=r"no rows of the hash tables \['t0'"):
+            state = model.state_dict()
+        assert all(state[name].numel() == 0 for name in state if ".t0." in name)
+        with pytest.warns(UserWarning, match=r"no rows of the hash tables \['t0'"):
+            model.load_state_dict(state)
     dynamicemb.DynamicEmbDump(os.path.join(folder, "dump"), model)
     dist.destroy_process_group()
 

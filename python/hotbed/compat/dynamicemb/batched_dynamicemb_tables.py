@@ -41,6 +41,7 @@ from hotbed.compat.dynamicemb.types import DeltaDumpResult, ReplayStats
 from hotbed.compat.dynamicemb.utils import DTYPE_NUM_BYTES, ranks_of_keys
 from hotbed.errors import ArgumentError, StateError, UnsupportedError
 from hotbed.torch._ops import rows_of
+from hotbed.torch._storage import stack_level
 
 _ITEMS = ("keys", "values", "scores", "opt_values")
 _EVICT = {
@@ -116,6 +117,15 @@ def _device(device: Optional[Union[str, int, torch.device]], options: DynamicEmb
         return device
     number = torch.cuda.current_device() if options.device_id is None else options.device_id
     return torch.device("cuda", number)
+
+
+def warn_of_rows(names: Sequence[str]) -> None:
+    """Warn that a state dict does not have the rows of hash tables."""
+    warnings.warn(
+        f"the state dict has no rows of the hash tables {list(names)}; save and load them with DynamicEmbDump() and "
+        "DynamicEmbLoad()",
+        stacklevel=stack_level(),
+    )
 
 
 class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
@@ -472,6 +482,14 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             assert self._cache is not None and self._cache.cache_metrics is not None
             after = self._cache.counts()
             self._cache.cache_metrics.copy_(torch.tensor([a - b for a, b in zip(after, before)], device="cpu"))
+
+    def _save_to_state_dict(self, *arguments: Any, **named: Any) -> None:
+        super()._save_to_state_dict(*arguments, **named)
+        warn_of_rows(self._table_names)
+
+    def _load_from_state_dict(self, *arguments: Any, **named: Any) -> None:
+        super()._load_from_state_dict(*arguments, **named)
+        warn_of_rows(self._table_names)
 
     def flush(self) -> None:
         """Write changed rows of the upper tier back; does nothing without a cache."""

@@ -6,11 +6,13 @@ from typing import Any, Dict, List, Optional
 
 import torch
 from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.types import ShardingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from hotbed.compat.dynamicemb._sharding import BagsRowWise, RowsRowWise, is_dynamic
+from hotbed.compat.dynamicemb.batched_dynamicemb_tables import warn_of_rows
 from hotbed.compat.dynamicemb.dynamicemb_config import (
     DynamicEmbScoreStrategy,
     DynamicEmbTableOptions,
@@ -25,7 +27,31 @@ def _counts(options: DynamicEmbTableOptions) -> bool:
     return lfu or options.admit_strategy is not None
 
 
-class ShardedDynamicEmbeddingCollection(ShardedEmbeddingCollection):  # type: ignore[misc]
+class _States:
+    """Warns of state dicts, in which hash tables have a tensor without elements."""
+
+    module_sharding_plan: Any
+
+    def _save_to_state_dict(self, *arguments: Any, **named: Any) -> None:
+        super()._save_to_state_dict(*arguments, **named)  # type: ignore[misc]
+        names = [
+            name
+            for name, planned in self.module_sharding_plan.items()
+            if planned.compute_kernel == EmbeddingComputeKernel.CUSTOMIZED_KERNEL.value
+        ]
+        if names:
+            warn_of_rows(names)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any, **named: Any) -> None:
+        plain = (torch.Tensor, torch.nn.Parameter)  # other tables have TorchRec's ShardedTensor
+        weights = {n: t for n, t in state_dict.items() if n.startswith(prefix) and n.endswith(".weight")}
+        empty = [name for name, weight in weights.items() if type(weight) in plain and weight.numel() == 0]
+        super()._load_from_state_dict(state_dict, prefix, *arguments, **named)  # type: ignore[misc]
+        if empty:  # the state dict of an unsharded module has rows
+            warn_of_rows([name.split(".")[-2] for name in empty])
+
+
+class ShardedDynamicEmbeddingCollection(_States, ShardedEmbeddingCollection):  # type: ignore[misc]
     """TorchRec's sharded collection of rows, with hash tables among its row-wise tables.
 
     With ``use_index_dedup`` each distinct key of a feature is sent to its rank once, with its number of occurrences if
@@ -122,7 +148,7 @@ class DynamicEmbeddingCollectionSharder(EmbeddingCollectionSharder):  # type: ig
         )
 
 
-class ShardedDynamicEmbeddingBagCollection(ShardedEmbeddingBagCollection):  # type: ignore[misc]
+class ShardedDynamicEmbeddingBagCollection(_States, ShardedEmbeddingBagCollection):  # type: ignore[misc]
     """TorchRec's sharded collection of bags, with hash tables among its row-wise tables."""
 
     @classmethod

@@ -16,6 +16,7 @@ root=$PWD
 python=${PYTHON:-python3}
 most="numpy pytest h5py pandas cffi"
 checkers="scikit-build-core ruff mypy types-cffi cmake ninja"
+frameworks="lightning==2.6.6 accelerate==1.15.0 safetensors==0.8.0" # of python/tests/test_frameworks.py, installed later
 notebook="nbclient ipykernel matplotlib" # installed later, into an environment that exists
 torchrecs="tensordict torchmetrics==1.0.3 tqdm pyre-extensions"
 datagen=build/host/examples/train/hotbed-datagen
@@ -48,6 +49,8 @@ environment "$main" torch==2.14.1 $torchrecs $most $checkers
 # shellcheck disable=SC2086 # a list
 "$main"/bin/python -c "import importlib.util as i, sys; sys.exit(None in map(i.find_spec, sys.argv[1:]))" $notebook ||
     "$main"/bin/pip install -q --disable-pip-version-check $notebook
+# shellcheck disable=SC2086 # a list
+"$main"/bin/pip install -q --disable-pip-version-check $frameworks # does nothing where they are installed
 rm -rf build/python/dist build/python/release
 "$main"/bin/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w build/python/dist .
 ls -l build/python/dist

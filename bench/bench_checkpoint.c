@@ -259,7 +259,8 @@ static void run_save(bench_state *state) {
     while (good && bench_next(state)) {
         good = begin_round(state, &f, true, &r) &&
                bench_ok(
-                   state, hotbed_checkpoint_save(f.path, f.storage, &options, bench_stream(state)));
+                   state,
+                   hotbed_checkpoint_save(f.path, &f.storage, 1, &options, bench_stream(state)));
         end_round(state, &f, &r);
         remove_directory(f.path);
     }
@@ -289,13 +290,14 @@ static void run_load(bench_state *state) {
     hotbed_checkpoint_options_init(&options);
     bool good =
         begin(state, &f) && probe(&f, PLAIN, true) >= 0 &&
-        bench_ok(state, hotbed_checkpoint_save(f.path, f.storage, &options, bench_stream(state)));
+        bench_ok(
+            state, hotbed_checkpoint_save(f.path, &f.storage, 1, &options, bench_stream(state)));
     while (good && bench_next(state)) {
         drop_pages(f.path);
         good = begin_round(state, &f, false, &r) &&
                bench_ok(
-                   state, hotbed_checkpoint_load(
-                              f.path, f.storage, NULL, NULL, NULL, NULL, bench_stream(state)));
+                   state,
+                   hotbed_checkpoint_load(f.path, &f.storage, 1, NULL, NULL, bench_stream(state)));
         end_round(state, &f, &r);
     }
     report(state, &f);
@@ -323,8 +325,8 @@ static void run_take_to(bench_state *state, hotbed_memory_kind kind) {
         hotbed_checkpoint_snapshot *snapshot = NULL;
         double start = now();
         good = bench_ok(
-            state,
-            hotbed_checkpoint_snapshot_take(f.storage, &options, bench_stream(state), &snapshot));
+            state, hotbed_checkpoint_snapshot_take(
+                       &f.storage, 1, &options, bench_stream(state), &snapshot));
         bench_seconds(state, now() - start);
         if (good && kind != 0 &&
             hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_PAGEABLE) > 0) {
@@ -356,10 +358,10 @@ static void run_write(bench_state *state) {
     hotbed_checkpoint_snapshot *snapshot = NULL;
     round r;
     hotbed_checkpoint_options_init(&options);
-    bool good =
-        begin(state, &f) && bench_ok(
-                                state, hotbed_checkpoint_snapshot_take(
-                                           f.storage, &options, bench_stream(state), &snapshot));
+    bool good = begin(state, &f) &&
+                bench_ok(
+                    state, hotbed_checkpoint_snapshot_take(
+                               &f.storage, 1, &options, bench_stream(state), &snapshot));
     while (good && bench_next(state)) {
         good = begin_round(state, &f, true, &r) &&
                bench_ok(state, hotbed_checkpoint_snapshot_write(snapshot, f.path));

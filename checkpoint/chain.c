@@ -38,15 +38,16 @@ hotbed_status hotbed_chain_check(
         return another_parent(name, parent_name, parent, increment);
     if (!hotbed_digest_equal(increment->parent_digest, parent->digest))
         return another(name, "its parent has another digest");
-    if (parent->key_type != increment->key_type ||
-        parent->optimizer.kind != increment->optimizer.kind ||
-        parent->num_tables != increment->num_tables || parent->world != increment->world)
-        return another(name, "key type, optimizer, number of tables or number of ranks differ");
+    if (parent->num_tables != increment->num_tables || parent->world != increment->world)
+        return another(name, "numbers of tables or ranks differ");
     for (uint32_t i = 0; i < parent->num_tables; i++) {
         const hotbed_manifest_table *x = &parent->tables[i], *y = &increment->tables[i];
+        const hotbed_manifest_storage *s = hotbed_manifest_origin(parent, x);
+        const hotbed_manifest_storage *t = hotbed_manifest_origin(increment, y);
         if (strcmp(x->name, y->name) != 0 || x->kind != y->kind || x->dtype != y->dtype ||
             x->dim != y->dim || x->bucket_bits != y->bucket_bits || x->times != y->times ||
-            x->capacity != y->capacity ||
+            x->capacity != y->capacity || s->key_type != t->key_type ||
+            s->optimizer.kind != t->optimizer.kind ||
             (parent->world > 1 && (x->route != y->route || x->route_rows != y->route_rows)))
             return another(name, y->name);
     }

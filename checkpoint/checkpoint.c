@@ -6,17 +6,17 @@
 #include "base/options.h"
 #include "checkpoint/arena.h"
 #include "checkpoint/bucket_core.h"
+#include "checkpoint/codec.h"
 #include "checkpoint/redistribute.h"
 #include "checkpoint/verify.h"
 #include "dist/comm.h"
 
 #include <inttypes.h>
 #include <stddef.h>
+#include <string.h>
 
 static const hotbed_checkpoint_config config = {
     .calls = &hotbed_io_system, .bucket_bits = HOTBED_BUCKET_BITS};
-
-static const uint64_t extra_most = (uint64_t)1 << 30;
 
 static hotbed_status check_given(const char *call, const char *name, const void *argument) {
     return argument != NULL ? HOTBED_OK
@@ -26,22 +26,50 @@ static hotbed_status check_given(const char *call, const char *name, const void 
 static hotbed_status copy_options(
     const hotbed_checkpoint_options *options, hotbed_checkpoint_options *out) {
     return hotbed_options_read(
-        out, sizeof *out, offsetof(hotbed_checkpoint_options, step), options,
+        out, sizeof *out, offsetof(hotbed_checkpoint_options, num_blobs), options,
         "hotbed_checkpoint_options");
 }
 
+static hotbed_status check_name(const char *what, uint32_t number, const char *name) {
+    return name != NULL && hotbed_codec_is_name(name)
+               ? HOTBED_OK
+               : hotbed_fail(
+                     HOTBED_ERR_ARGUMENT,
+                     "checkpoint: %s[%" PRIu32 "]: '%.80s' is not a name of 1 to 63 characters "
+                     "A-Z a-z 0-9 _ . -",
+                     what, number, name == NULL ? "(NULL)" : name);
+}
+
 static hotbed_status check_options(const hotbed_checkpoint_options *o) {
-    if (o->extra == NULL && o->extra_bytes > 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint: extra is NULL, but extra_bytes is %" PRIu64,
-            o->extra_bytes);
     if (o->parent != NULL && o->mark == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "checkpoint: an increment of %s needs a mark", o->parent);
-    if (o->extra_bytes > extra_most)
+    if (o->num_blobs > HOTBED_BLOBS_MAX || (o->num_blobs > 0 && o->blobs == NULL))
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint: extra has %" PRIu64 " bytes, at most %" PRIu64,
-            o->extra_bytes, extra_most);
+            HOTBED_ERR_ARGUMENT, "checkpoint: %" PRIu32 " blobs, at most %d", o->num_blobs,
+            o->blobs == NULL ? 0 : HOTBED_BLOBS_MAX);
+    for (uint32_t i = 0; i < o->num_blobs; i++) {
+        const hotbed_checkpoint_blob *blob = &o->blobs[i];
+        HOTBED_TRY(check_name("blobs", i, blob->name));
+        if (blob->data == NULL && blob->bytes > 0)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT,
+                "checkpoint: the data of blob '%s' is NULL, but it has %" PRIu64 " bytes",
+                blob->name, blob->bytes);
+        for (uint32_t k = 0; k < i; k++)
+            if (strcmp(blob->name, o->blobs[k].name) == 0)
+                return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint: two blobs '%s'", blob->name);
+    }
+    return HOTBED_OK;
+}
+
+/* Check the options of storages, and list their tables. The caller closes *out. */
+static hotbed_status open_storages(
+    const char *call, hotbed_storage *const *storages, uint32_t n, const char *const *names,
+    hotbed_storages *out) {
+    HOTBED_TRY(hotbed_storages_open(call, storages, n, out));
+    for (uint32_t i = 0; names != NULL && i < n; i++)
+        HOTBED_TRY(check_name("names", i, names[i]));
     return HOTBED_OK;
 }
 
@@ -74,25 +102,30 @@ static hotbed_status agree(hotbed_comm *comm, hotbed_status status, hotbed_strea
 }
 
 hotbed_status hotbed_checkpoint_save(
-    const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
-    hotbed_stream *stream) {
+    const char *path, hotbed_storage *const *storages, uint32_t num_storages,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream) {
     hotbed_checkpoint_options read;
+    hotbed_storages all = {.n = 0};
     HOTBED_TRY(check_given("checkpoint_save", "path", path));
-    HOTBED_TRY(check_given("checkpoint_save", "storage", storage));
     HOTBED_TRY(check_given("checkpoint_save", "options", options));
     HOTBED_TRY(check_given("checkpoint_save", "stream", stream));
     HOTBED_TRY(copy_options(options, &read));
     hotbed_status status = check_options(&read);
     if (status == HOTBED_OK)
         status = check_comm(read.comm, &read.share);
-    HOTBED_TRY(agree(read.comm, status, stream));
-    if (read.comm == NULL && read.share.world > 1)
-        return hotbed_fail(
+    if (status == HOTBED_OK)
+        status = open_storages("checkpoint_save", storages, num_storages, read.names, &all);
+    status = agree(read.comm, status, stream);
+    if (status == HOTBED_OK && read.comm == NULL && read.share.world > 1)
+        status = hotbed_fail(
             HOTBED_ERR_ARGUMENT,
             "checkpoint_save: %" PRIu32 " ranks need a communicator, or begin, put and "
             "commit",
             read.share.world);
-    return hotbed_checkpoint_write(&config, path, storage, &read, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_checkpoint_write(&config, path, &all, &read, stream);
+    hotbed_storages_close(&all);
+    return status;
 }
 
 hotbed_status hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id) {
@@ -102,15 +135,20 @@ hotbed_status hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id
 }
 
 hotbed_status hotbed_checkpoint_put(
-    const char *path, hotbed_checkpoint_id id, hotbed_storage *storage,
-    const hotbed_checkpoint_options *options, hotbed_stream *stream) {
+    const char *path, hotbed_checkpoint_id id, hotbed_storage *const *storages,
+    uint32_t num_storages, const hotbed_checkpoint_options *options, hotbed_stream *stream) {
     hotbed_checkpoint_options read;
+    hotbed_storages all = {.n = 0};
     HOTBED_TRY(check_given("checkpoint_put", "path", path));
-    HOTBED_TRY(check_given("checkpoint_put", "storage", storage));
     HOTBED_TRY(check_given("checkpoint_put", "options", options));
     HOTBED_TRY(check_given("checkpoint_put", "stream", stream));
     HOTBED_TRY(read_options(options, &read));
-    return hotbed_save_shard(&config, path, id, storage, &read, stream);
+    hotbed_status status =
+        open_storages("checkpoint_put", storages, num_storages, read.names, &all);
+    if (status == HOTBED_OK)
+        status = hotbed_save_shard(&config, path, id, &all, &read, stream);
+    hotbed_storages_close(&all);
+    return status;
 }
 
 static hotbed_status check_world(uint32_t world) {
@@ -134,13 +172,14 @@ void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id) {
 }
 
 hotbed_status hotbed_checkpoint_snapshot_take(
-    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream,
+    hotbed_storage *const *storages, uint32_t num_storages,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out) {
     hotbed_checkpoint_options read;
+    hotbed_storages all = {.n = 0};
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_take: out is NULL");
     *out = NULL;
-    HOTBED_TRY(check_given("snapshot_take", "storage", storage));
     HOTBED_TRY(check_given("snapshot_take", "options", options));
     HOTBED_TRY(check_given("snapshot_take", "stream", stream));
     HOTBED_TRY(read_options(options, &read));
@@ -152,7 +191,11 @@ hotbed_status hotbed_checkpoint_snapshot_take(
             HOTBED_ERR_ARGUMENT, "snapshot_take: the arena is on %s %d, the stream on %s %d",
             hotbed_backend_name(hotbed_arena_backend(read.arena)), hotbed_arena_device(read.arena),
             hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream));
-    return hotbed_snapshot_take(&config, storage, &read, stream, out);
+    hotbed_status status = open_storages("snapshot_take", storages, num_storages, read.names, &all);
+    if (status == HOTBED_OK)
+        status = hotbed_snapshot_take(&config, &all, &read, stream, out);
+    hotbed_storages_close(&all);
+    return status;
 }
 
 hotbed_status hotbed_checkpoint_snapshot_write(
@@ -182,16 +225,28 @@ static hotbed_status check_increments(const hotbed_checkpoint_load_options *o) {
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_checkpoint_load(
-    const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
-    uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream) {
-    hotbed_checkpoint_load_options read;
-    HOTBED_TRY(check_given("checkpoint_load", "path", path));
-    HOTBED_TRY(check_given("checkpoint_load", "storage", storage));
-    HOTBED_TRY(check_given("checkpoint_load", "stream", stream));
-    if (extra != NULL && extra_bytes == NULL)
+/* Read the inputs of the caller's report. */
+static hotbed_status read_report(
+    const hotbed_checkpoint_report *report, hotbed_checkpoint_report *out) {
+    HOTBED_TRY(hotbed_options_read(
+        out, sizeof *out, offsetof(hotbed_checkpoint_report, step), report,
+        "hotbed_checkpoint_report"));
+    if (out->tables == NULL && out->capacity > 0)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint_load: extra needs extra_bytes, its capacity");
+            HOTBED_ERR_ARGUMENT,
+            "checkpoint_load: report: tables is NULL, but capacity is %" PRIu32, out->capacity);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_checkpoint_load(
+    const char *path, hotbed_storage *const *storages, uint32_t num_storages,
+    const hotbed_checkpoint_load_options *options, hotbed_checkpoint_report *report,
+    hotbed_stream *stream) {
+    hotbed_checkpoint_load_options read;
+    hotbed_checkpoint_report out = {.num_tables = 0};
+    hotbed_storages all = {.n = 0};
+    HOTBED_TRY(check_given("checkpoint_load", "path", path));
+    HOTBED_TRY(check_given("checkpoint_load", "stream", stream));
     hotbed_checkpoint_load_options_init(&read);
     if (options != NULL)
         HOTBED_TRY(hotbed_options_read(
@@ -200,8 +255,26 @@ hotbed_status hotbed_checkpoint_load(
     hotbed_status status = check_increments(&read);
     if (status == HOTBED_OK)
         status = check_comm(read.comm, &read.share);
-    HOTBED_TRY(agree(read.comm, status, stream));
-    return hotbed_checkpoint_read(&config, path, storage, &read, step, extra, extra_bytes, stream);
+    if (status == HOTBED_OK && report != NULL)
+        status = read_report(report, &out);
+    if (status == HOTBED_OK)
+        status = open_storages("checkpoint_load", storages, num_storages, NULL, &all);
+    status = agree(read.comm, status, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_checkpoint_read(
+            &config, path, &all, &read, report == NULL ? NULL : &out, stream);
+    if (status == HOTBED_OK && report != NULL)
+        hotbed_output_write(report, &out, sizeof out);
+    hotbed_storages_close(&all);
+    return status;
+}
+
+hotbed_status hotbed_checkpoint_read_blob(
+    const char *path, const char *name, void *data, uint64_t *bytes) {
+    HOTBED_TRY(check_given("checkpoint_read_blob", "path", path));
+    HOTBED_TRY(check_given("checkpoint_read_blob", "name", name));
+    HOTBED_TRY(check_given("checkpoint_read_blob", "bytes", bytes));
+    return hotbed_blob_read(config.calls, path, name, data, bytes);
 }
 
 hotbed_status hotbed_checkpoint_check(const char *path) {

@@ -6,6 +6,7 @@
 #include "checkpoint/h5.h"
 #include "checkpoint/io.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/storages.h"
 #include "hotbed/checkpoint.h"
 
 /* Settings that tests change. */
@@ -17,10 +18,14 @@ typedef struct hotbed_checkpoint_config {
     size_t window_bytes;   /* bytes that are copied from device memory at a time; 0: 16 MiB */
 } hotbed_checkpoint_config;
 
+/* Return the addresses of the blobs, which the caller frees with hotbed_delete(), or NULL: no
+ * memory. */
+const void **hotbed_blobs_data(uint32_t n, const hotbed_checkpoint_blob *blobs);
+
 /* Save a whole checkpoint, by one rank or by all ranks of options->comm: begin, put the shards,
  * commit, and abort if one of these fails. */
 hotbed_status hotbed_checkpoint_write(
-    const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
+    const hotbed_checkpoint_config *config, const char *path, const hotbed_storages *storages,
     const hotbed_checkpoint_options *options, hotbed_stream *stream);
 
 /* The public calls of the same names, after their arguments were checked. */
@@ -28,20 +33,32 @@ hotbed_status hotbed_save_begin(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id *id);
 hotbed_status hotbed_save_shard(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
-    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream);
+    const hotbed_storages *storages, const hotbed_checkpoint_options *options,
+    hotbed_stream *stream);
 hotbed_status hotbed_save_commit(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
     uint32_t world);
 void hotbed_save_abort(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id);
 hotbed_status hotbed_checkpoint_read(
-    const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
-    const hotbed_checkpoint_load_options *options, uint64_t *step, void *extra,
-    uint64_t *extra_bytes, hotbed_stream *stream);
+    const hotbed_checkpoint_config *config, const char *path, const hotbed_storages *storages,
+    const hotbed_checkpoint_load_options *options, hotbed_checkpoint_report *report,
+    hotbed_stream *stream);
+
+/* hotbed_checkpoint_read_blob(), after its arguments were checked. */
+hotbed_status hotbed_blob_read(
+    const hotbed_io_calls *calls, const char *path, const char *name, void *data, uint64_t *bytes);
+
+/* Set *mark to the rows of the storages, as the rows of checkpoint `id`. The mark becomes empty
+ * after an error. Errors: as a save without files. */
+hotbed_status hotbed_save_mark(
+    const hotbed_checkpoint_config *config, const hotbed_storages *storages,
+    const hotbed_checkpoint_share *share, hotbed_checkpoint_id id, hotbed_checkpoint_mark *mark,
+    hotbed_stream *stream);
 
 /* The public calls on snapshots, after their arguments were checked. */
 hotbed_status hotbed_snapshot_take(
-    const hotbed_checkpoint_config *config, hotbed_storage *storage,
+    const hotbed_checkpoint_config *config, const hotbed_storages *storages,
     const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out);
 hotbed_status hotbed_snapshot_put(

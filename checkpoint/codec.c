@@ -172,6 +172,13 @@ void hotbed_codec_name(hotbed_codec *c, char value[HOTBED_CODEC_NAME_BYTES]) {
     c->at += n;
 }
 
+bool hotbed_codec_is_name(const char *text) {
+    size_t n = 0;
+    while (n < HOTBED_CODEC_NAME_BYTES && name_character(text[n]))
+        n++;
+    return n > 0 && n < HOTBED_CODEC_NAME_BYTES && text[n] == '\0';
+}
+
 void hotbed_codec_choice(
     hotbed_codec *c, uint32_t *value, const char *const *words, uint32_t num_words) {
     if (c->writing) {

@@ -41,6 +41,9 @@ void hotbed_codec_double(hotbed_codec *codec, double *value);
 /* Print or read a name: 1 to 63 characters of [A-Za-z0-9_.-]. */
 void hotbed_codec_name(hotbed_codec *codec, char value[HOTBED_CODEC_NAME_BYTES]);
 
+/* Whether a text is such a name. */
+bool hotbed_codec_is_name(const char *text);
+
 /* Print or read one of the words. *value is its index. */
 void hotbed_codec_choice(
     hotbed_codec *codec, uint32_t *value, const char *const *words, uint32_t num_words);

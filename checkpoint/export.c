@@ -23,12 +23,14 @@ typedef struct target {
 
 static const char *const part_names[] = {"weight_id", "weight", "metadata", ""};
 
-static const char *column_title(const hotbed_manifest *m, uint32_t column) {
+static const char *column_title(
+    const hotbed_manifest *m, const hotbed_manifest_table *t, uint32_t column) {
     if (column == HOTBED_COLUMN_TIMES)
         return "times";
     return column < HOTBED_COLUMN_STATE
                ? part_names[column]
-               : hotbed_manifest_column_name(m->optimizer.kind, column) + strlen("opt/");
+               : hotbed_manifest_column_name(hotbed_manifest_optimizer(m, t), column) +
+                     strlen("opt/");
 }
 
 static bool is_out(const hotbed_manifest *m, const hotbed_manifest_table *t, uint32_t column) {
@@ -120,7 +122,7 @@ static uint64_t total_rows(const hotbed_chain *chain) {
 static const char *npy_type(
     const hotbed_manifest *m, const hotbed_manifest_table *t, uint32_t column) {
     if (column == HOTBED_COLUMN_KEYS)
-        return m->key_type == HOTBED_KEY_I64 ? "<i8" : "<u8";
+        return hotbed_manifest_origin(m, t)->key_type == HOTBED_KEY_I64 ? "<i8" : "<u8";
     if (column == HOTBED_COLUMN_SCORES || column == HOTBED_COLUMN_TIMES)
         return "<u8";
     return column == HOTBED_COLUMN_VALUES && t->dtype == HOTBED_F16 ? "<f2" : "<f4";
@@ -148,7 +150,7 @@ static void npy_header(
 static void npy_name(
     const hotbed_manifest *m, const hotbed_manifest_table *t, uint32_t column,
     char name[PATH_BYTES]) {
-    snprintf(name, PATH_BYTES, "%s.%s.npy", t->name, column_title(m, column));
+    snprintf(name, PATH_BYTES, "%s.%s.npy", t->name, column_title(m, t, column));
 }
 
 static hotbed_status open_npy(
@@ -163,7 +165,8 @@ static hotbed_status open_npy(
         out->row_bytes *= 2;
     bool flat = column == HOTBED_COLUMN_KEYS || column == HOTBED_COLUMN_SCORES ||
                 column == HOTBED_COLUMN_TIMES ||
-                (column >= HOTBED_COLUMN_STATE && m->optimizer.kind == HOTBED_OPT_ROWWISE_ADAGRAD);
+                (column >= HOTBED_COLUMN_STATE &&
+                 hotbed_manifest_optimizer(m, t) == HOTBED_OPT_ROWWISE_ADAGRAD);
     npy_header(header, type, rows, out->row_bytes / (size_t)(type[2] - '0'), flat);
     npy_name(m, t, column, name);
     HOTBED_TRY(hotbed_io_open(directory->calls, directory, name, HOTBED_IO_CREATE, file));
@@ -260,11 +263,11 @@ static hotbed_status put_datasets(h5_export *e, hotbed_h5 *h5) {
             if (i < HOTBED_COLUMN_STATE || i == HOTBED_COLUMN_TIMES)
                 snprintf(
                     path, sizeof path, "/embeddings/%s/%s",
-                    strcmp(table->name, ".") == 0 ? "+" : table->name, column_title(m, i));
+                    strcmp(table->name, ".") == 0 ? "+" : table->name, column_title(m, table, i));
             else
                 snprintf(
                     path, sizeof path, "/optimizer/embeddings.%s.weight/%s.%s", table->name,
-                    table->name, column_title(m, i));
+                    table->name, column_title(m, table, i));
             HOTBED_TRY(hotbed_h5_dataset(
                 h5, path, hotbed_layout_shape(m, table, i, e->rows[t]),
                 &e->offsets[(size_t)t * HOTBED_ROW_COLUMNS + i]));

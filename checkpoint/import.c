@@ -339,8 +339,8 @@ static hotbed_status plan_clock(importer *w) {
         if (words.scores != NULL)
             most = largest(w->manifest.tables[i].rows, words.scores);
         free_scores(&words);
-        if (most > w->manifest.state.clock)
-            w->manifest.state.clock = most;
+        if (most > w->manifest.storages[0].state.clock)
+            w->manifest.storages[0].state.clock = most;
     }
     return HOTBED_OK;
 }
@@ -362,19 +362,22 @@ static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
     hotbed_manifest *m = &w->manifest;
     struct timespec now = {.tv_sec = 0};
     clock_gettime(CLOCK_REALTIME, &now);
-    m->minor = HOTBED_FORMAT_MINOR;
     m->id = (hotbed_digest){.low = id.low, .high = id.high};
     m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
     m->step = from->step;
     hotbed_layout_writer(m->writer);
     m->world = 1;
     m->block_bytes = HOTBED_BLOCK_BYTES;
+    m->num_storages = 1;
     m->num_tables = from->num_tables;
-    m->key_type = from->key_type;
-    m->optimizer = from->optimizer;
-    m->state.learning_rate = from->optimizer.learning_rate;
-    set_steps(&m->state, &from->optimizer, from->optimizer_steps);
     HOTBED_TRY(hotbed_manifest_reserve(m));
+    m->storages[0] = (hotbed_manifest_storage){
+        .name = "0",
+        .key_type = from->key_type,
+        .optimizer = from->optimizer,
+        .state = {.learning_rate = from->optimizer.learning_rate},
+    };
+    set_steps(&m->storages[0].state, &from->optimizer, from->optimizer_steps);
     for (uint32_t i = 0; i < m->num_tables; i++) {
         hotbed_manifest_table *t = &m->tables[i];
         snprintf(t->name, sizeof t->name, "%s", from->tables[i].name);
@@ -389,6 +392,7 @@ static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
             m->parts[i].counted += from->tables[i].parts[p].counted;
         }
         t->capacity = t->kind == HOTBED_TABLE_STATIC ? t->rows : 0;
+        t->keys = t->kind == HOTBED_TABLE_HASH ? t->rows : 0;
         m->parts[i].rows = t->rows;
         m->parts[i].end = hotbed_manifest_range(t);
         w->total += t->rows;

@@ -11,17 +11,24 @@
 
 enum { PATH_BYTES = 256, TRIES = 8 };
 
-/* Bytes reserved for the metadata of a shard, and for the metadata of each of its tables. A table
+/* Bytes reserved for the metadata of a shard, and of each of its tables, storages and blobs. A table
  * with every column uses slightly less. In an index nothing follows the metadata, so libhdf5
  * allocates as much as it needs, in steps. */
-enum { METADATA_BYTES = 4 << 10, METADATA_BYTES_TABLE = 4 << 10, INDEX_STEP = 2 << 10 };
-enum { LAYOUT = 3 }; /* incremented when the same manifest gets other bytes */
+enum {
+    METADATA_BYTES = 4 << 10,
+    METADATA_BYTES_TABLE = 4 << 10,
+    METADATA_BYTES_STORAGE = 2 << 10,
+    METADATA_BYTES_BLOB = 1 << 9,
+    INDEX_STEP = 2 << 10,
+};
+enum { LAYOUT = 4 }; /* incremented when the same manifest gets other bytes */
 
 static const char *const key_types[] = {"", "i64", "u64"};
+static const char *const poolings[] = {"none", "sum", "mean"};
 
-/* Return a table's name as a part of an HDF5 path, where "." alone would mean the group itself. */
-static const char *part_name(const hotbed_manifest_table *table) {
-    return strcmp(table->name, ".") == 0 ? "+" : table->name;
+/* Return a name as a part of an HDF5 path, where "." alone would mean the group itself. */
+static const char *part_name(const char *name) {
+    return strcmp(name, ".") == 0 ? "+" : name;
 }
 
 static const char *optimizer_name(hotbed_optimizer_kind kind) {
@@ -35,22 +42,22 @@ static const char *state_name(hotbed_optimizer_kind optimizer, uint32_t column) 
 
 hotbed_h5_shape hotbed_layout_shape(
     const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t column, uint64_t rows) {
+    const hotbed_manifest_storage *origin = hotbed_manifest_origin(m, table);
     hotbed_h5_shape shape = {.type = HOTBED_H5_U64, .rows = rows, .width = 0};
-    if (column == HOTBED_COLUMN_KEYS && m->key_type == HOTBED_KEY_I64)
-        shape.type = HOTBED_H5_I64;
     if (column == HOTBED_COLUMN_VALUES) {
         shape.type = table->dtype == HOTBED_F16    ? HOTBED_H5_F16
                      : table->dtype == HOTBED_BF16 ? HOTBED_H5_BF16
                                                    : HOTBED_H5_F32;
         shape.width = table->dim;
     }
-    bool keys = column == HOTBED_COLUMN_COUNTED || column == HOTBED_COLUMN_ERASED;
-    if (keys && m->key_type == HOTBED_KEY_I64)
+    bool keys = column == HOTBED_COLUMN_KEYS || column == HOTBED_COLUMN_COUNTED ||
+                column == HOTBED_COLUMN_ERASED;
+    if (keys && origin->key_type == HOTBED_KEY_I64)
         shape.type = HOTBED_H5_I64;
     if (column >= HOTBED_COLUMN_STATE && column < HOTBED_COLUMN_TIMES) {
         shape.type = HOTBED_H5_F32;
         /* One number per row is a vector, as in TorchRec. */
-        if (m->optimizer.kind != HOTBED_OPT_ROWWISE_ADAGRAD)
+        if (origin->optimizer.kind != HOTBED_OPT_ROWWISE_ADAGRAD)
             shape.width = table->dim;
     }
     return shape;
@@ -79,8 +86,7 @@ static hotbed_status put_head(
     char id[HOTBED_DIGEST_DIGITS + 1];
     hotbed_digest_text(m->id, id);
     HOTBED_TRY(hotbed_h5_text(h5, "/", "format", "hotbed-checkpoint"));
-    HOTBED_TRY(hotbed_h5_number(h5, "/", "version_major", HOTBED_FORMAT_MAJOR));
-    HOTBED_TRY(hotbed_h5_number(h5, "/", "version_minor", m->minor));
+    HOTBED_TRY(hotbed_h5_number(h5, "/", "version", HOTBED_FORMAT));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "kind", m->increment ? "delta" : "full"));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "role", role));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "writer", m->writer));
@@ -91,9 +97,13 @@ static hotbed_status put_head(
     return hotbed_h5_number(h5, "/", "world", m->world);
 }
 
-static hotbed_status put_storage(hotbed_h5 *h5, const hotbed_manifest *m, bool first) {
-    static const char at[] = "/storage";
+static hotbed_status put_storage(
+    hotbed_h5 *h5, const hotbed_manifest_storage *m, uint32_t number, bool first) {
+    char at[PATH_BYTES];
+    snprintf(at, sizeof at, "/storages/%" PRIu32, number);
     HOTBED_TRY(hotbed_h5_group(h5, at));
+    HOTBED_TRY(hotbed_h5_text(h5, at, "name", m->name));
+    HOTBED_TRY(hotbed_h5_text(h5, at, "pooling", poolings[m->pooling]));
     HOTBED_TRY(hotbed_h5_text(h5, at, "key_type", key_types[m->key_type]));
     HOTBED_TRY(hotbed_h5_number(h5, at, "seed", m->seed));
     HOTBED_TRY(hotbed_h5_text(h5, at, "optimizer", optimizer_name(m->optimizer.kind)));
@@ -112,14 +122,35 @@ static hotbed_status put_storage(hotbed_h5 *h5, const hotbed_manifest *m, bool f
     return hotbed_h5_real(h5, at, "beta2_power", m->state.beta2_power);
 }
 
+static hotbed_status put_storages(hotbed_h5 *h5, const hotbed_manifest *m, bool first) {
+    HOTBED_TRY(hotbed_h5_group(h5, "/storages"));
+    for (uint32_t i = 0; i < m->num_storages; i++)
+        HOTBED_TRY(put_storage(h5, &m->storages[i], i, first));
+    return HOTBED_OK;
+}
+
+static hotbed_status put_blobs(hotbed_h5 *h5, hotbed_manifest *m) {
+    HOTBED_TRY(hotbed_h5_group(h5, "/blobs"));
+    for (uint32_t i = 0; i < m->num_blobs; i++) {
+        hotbed_extent *extent = &m->blobs[i].extent;
+        hotbed_h5_shape shape = {.type = HOTBED_H5_U8, .rows = extent->bytes};
+        char path[PATH_BYTES];
+        snprintf(path, sizeof path, "/blobs/%s", part_name(m->blobs[i].name));
+        HOTBED_TRY(hotbed_h5_dataset(h5, path, shape, &extent->offset));
+        HOTBED_TRY(hotbed_h5_number(h5, path, "first_block", extent->first_block));
+    }
+    return HOTBED_OK;
+}
+
 static hotbed_status put_table(
     hotbed_h5 *h5, const hotbed_manifest *m, const hotbed_manifest_table *table,
     hotbed_manifest_part *part) {
     char at[PATH_BYTES / 2], fqn[PATH_BYTES], path[PATH_BYTES];
-    snprintf(at, sizeof at, "/tables/%s", part_name(table));
+    snprintf(at, sizeof at, "/tables/%s", part_name(table->name));
     snprintf(fqn, sizeof fqn, "embeddings.%s.weight", table->name);
     HOTBED_TRY(hotbed_h5_group(h5, at));
     HOTBED_TRY(hotbed_h5_text(h5, at, "fqn", fqn));
+    HOTBED_TRY(hotbed_h5_number(h5, at, "storage", table->storage));
     HOTBED_TRY(hotbed_h5_number(h5, at, "rows", part->rows));
     HOTBED_TRY(hotbed_h5_number(h5, at, "dim", table->dim));
     HOTBED_TRY(hotbed_h5_text(h5, at, "dtype", hotbed_dtype_name(table->dtype)));
@@ -149,7 +180,9 @@ static hotbed_status put_table(
         if (!hotbed_manifest_has(m, table, i))
             continue;
         hotbed_extent *extent = &part->columns[i];
-        snprintf(path, sizeof path, "%s/%s", at, hotbed_manifest_column_name(m->optimizer.kind, i));
+        snprintf(
+            path, sizeof path, "%s/%s", at,
+            hotbed_manifest_column_name(hotbed_manifest_optimizer(m, table), i));
         HOTBED_TRY(hotbed_h5_dataset(
             h5, path, hotbed_layout_shape(m, table, i, rows_of(part, i)), &extent->offset));
         HOTBED_TRY(hotbed_h5_number(h5, path, "first_block", extent->first_block));
@@ -162,16 +195,13 @@ static hotbed_status put_shard(hotbed_h5 *h5, hotbed_manifest *m, uint32_t numbe
     HOTBED_TRY(put_head(h5, m, "shard", number == 0));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "byte_order", "little"));
     HOTBED_TRY(hotbed_h5_number(h5, "/", "shard", number));
-    HOTBED_TRY(put_storage(h5, m, number == 0));
+    HOTBED_TRY(put_storages(h5, m, number == 0));
+    if (number == 0)
+        HOTBED_TRY(put_blobs(h5, m));
     HOTBED_TRY(hotbed_h5_group(h5, "/tables"));
     for (uint32_t t = 0; t < m->num_tables; t++)
         HOTBED_TRY(put_table(h5, m, &m->tables[t], &m->parts[(uint64_t)t * m->world + number]));
-    hotbed_h5_shape extra = {.type = HOTBED_H5_U8, .rows = shard->extra.bytes};
     hotbed_h5_shape blocks = {.type = HOTBED_H5_U64, .rows = shard->num_blocks, .width = 2};
-    if (number == 0) {
-        HOTBED_TRY(hotbed_h5_dataset(h5, "/extra", extra, &shard->extra.offset));
-        HOTBED_TRY(hotbed_h5_number(h5, "/extra", "first_block", shard->extra.first_block));
-    }
     HOTBED_TRY(hotbed_h5_group(h5, "/integrity"));
     HOTBED_TRY(hotbed_h5_dataset(h5, "/integrity/blocks", blocks, &shard->blocks.offset));
     HOTBED_TRY(hotbed_h5_text(h5, "/integrity", "algorithm", "xxh3_128"));
@@ -179,7 +209,9 @@ static hotbed_status put_shard(hotbed_h5 *h5, hotbed_manifest *m, uint32_t numbe
 }
 
 hotbed_status hotbed_layout_shard(hotbed_manifest *m, uint32_t number, void **metadata) {
-    size_t bytes = METADATA_BYTES + (size_t)m->num_tables * METADATA_BYTES_TABLE;
+    size_t bytes = METADATA_BYTES + (size_t)m->num_tables * METADATA_BYTES_TABLE +
+                   (size_t)m->num_storages * METADATA_BYTES_STORAGE +
+                   (number == 0 ? (size_t)m->num_blobs * METADATA_BYTES_BLOB : 0);
     for (int i = 0; i < TRIES; i++, bytes *= 2) {
         hotbed_h5 *h5;
         hotbed_h5_image image = {.metadata = NULL};
@@ -213,6 +245,8 @@ void hotbed_layout_writer(char name[64]) {
 static hotbed_status copy_manifest(const hotbed_manifest *m, hotbed_manifest *out) {
     *out = *m;
     HOTBED_TRY(hotbed_manifest_reserve(out));
+    memcpy(out->storages, m->storages, m->num_storages * sizeof *m->storages);
+    memcpy(out->blobs, m->blobs, m->num_blobs * sizeof *m->blobs);
     memcpy(out->shards, m->shards, m->world * sizeof *m->shards);
     memcpy(out->tables, m->tables, m->num_tables * sizeof *m->tables);
     memcpy(out->parts, m->parts, (size_t)m->num_tables * m->world * sizeof *m->parts);
@@ -290,8 +324,8 @@ static hotbed_status put_view(
     const hotbed_manifest_table *table = &m->tables[number];
     char source[PATH_BYTES];
     snprintf(
-        source, sizeof source, "/tables/%s/%s", part_name(table),
-        hotbed_manifest_column_name(m->optimizer.kind, column));
+        source, sizeof source, "/tables/%s/%s", part_name(table->name),
+        hotbed_manifest_column_name(hotbed_manifest_optimizer(m, table), column));
     uint64_t rows = 0;
     for (uint32_t i = 0; i < m->world; i++) {
         const hotbed_manifest_part *part = &m->parts[(uint64_t)number * m->world + i];
@@ -317,7 +351,7 @@ static hotbed_status put_views(
     static const char *const names[] = {"weight_id", "weight", "metadata", "bucket"};
     const hotbed_manifest_table *table = &m->tables[number];
     char path[PATH_BYTES], link[PATH_BYTES];
-    snprintf(path, sizeof path, "/embeddings/%s", part_name(table));
+    snprintf(path, sizeof path, "/embeddings/%s", part_name(table->name));
     HOTBED_TRY(hotbed_h5_group(h5, path));
     snprintf(path, sizeof path, "/optimizer/embeddings.%s.weight", table->name);
     if (hotbed_manifest_has(m, table, HOTBED_COLUMN_STATE))
@@ -328,12 +362,12 @@ static hotbed_status put_views(
             continue;
         if (i < HOTBED_COLUMN_STATE || i == HOTBED_COLUMN_TIMES)
             snprintf(
-                path, sizeof path, "/embeddings/%s/%s", part_name(table),
+                path, sizeof path, "/embeddings/%s/%s", part_name(table->name),
                 i == HOTBED_COLUMN_TIMES ? "times" : names[i]);
         else
             snprintf(
                 path, sizeof path, "/optimizer/embeddings.%s.weight/%s.%s", table->name,
-                table->name, state_name(m->optimizer.kind, i));
+                table->name, state_name(hotbed_manifest_optimizer(m, table), i));
         HOTBED_TRY(put_view(h5, m, number, i, path, sources, files));
         if (i >= HOTBED_COLUMN_STATE)
             continue;
@@ -346,12 +380,15 @@ static hotbed_status put_views(
 static hotbed_status put_index(hotbed_h5 *h5, const hotbed_manifest *m) {
     HOTBED_TRY(put_head(h5, m, "index", true));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "README", how_to_read));
-    HOTBED_TRY(put_storage(h5, m, true));
+    HOTBED_TRY(put_storages(h5, m, true));
     /* Create these groups explicitly: groups that libhdf5 creates implicitly contain the time, and
      * the index would differ each time. */
     HOTBED_TRY(hotbed_h5_group(h5, "/embeddings"));
     HOTBED_TRY(hotbed_h5_group(h5, "/state_dict"));
-    if (hotbed_optimizer_states(m->optimizer.kind) > 0)
+    uint32_t states = 0;
+    for (uint32_t i = 0; i < m->num_storages; i++)
+        states += hotbed_optimizer_states(m->storages[i].optimizer.kind);
+    if (states > 0)
         HOTBED_TRY(hotbed_h5_group(h5, "/optimizer"));
     hotbed_h5_source *sources = hotbed_new(m->world * sizeof *sources);
     char(*files)[32] = hotbed_new(m->world * sizeof *files);

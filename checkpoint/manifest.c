@@ -37,6 +37,7 @@ static const char *const route_words[] = {"none", "hash_roundrobin", "roundrobin
 static const char *const spread_words[] = {"bucket", "any"};
 static const char *const full_words[] = {"full", "delta"};
 static const char *const times_words[] = {"no", "yes"};
+static const char *const pooling_words[] = {"none", "sum", "mean"};
 
 /* The subject of a text. */
 typedef struct scope {
@@ -49,14 +50,12 @@ static void describe_head(hotbed_codec *c, hotbed_manifest *m, const scope *s) {
     uint32_t increment = m->increment ? 1 : 0;
     uint64_t block = m->block_bytes;
     snprintf(
-        written, sizeof written, "hotbed-%s %d ", s->whole ? "checkpoint" : "shard",
-        HOTBED_FORMAT_MAJOR);
+        written, sizeof written, "hotbed-%s %d\nid ", s->whole ? "checkpoint" : "shard",
+        HOTBED_FORMAT);
     hotbed_codec_literal(c, written);
-    hotbed_codec_number32(c, &m->minor, 0, HOTBED_FORMAT_MINOR);
-    hotbed_codec_literal(c, "\nid ");
     hotbed_codec_digest(c, &m->id);
     hotbed_codec_literal(c, " kind ");
-    hotbed_codec_choice(c, &increment, full_words, m->minor == 0 ? 1 : 2);
+    hotbed_codec_choice(c, &increment, full_words, 2);
     m->increment = increment == 1;
     hotbed_codec_literal(c, " step ");
     hotbed_codec_number(c, &m->step, 0, UINT64_MAX);
@@ -75,24 +74,31 @@ static void describe_head(hotbed_codec *c, hotbed_manifest *m, const scope *s) {
     hotbed_codec_literal(c, "\nworld ");
     hotbed_codec_number32(c, &m->world, 1, HOTBED_WORLD_MAX);
     hotbed_codec_literal(c, " block ");
-    hotbed_codec_number(
-        c, &block, m->minor == 0 ? HOTBED_BLOCK_BYTES_MOST : HOTBED_BLOCK_BYTES_LEAST,
-        HOTBED_BLOCK_BYTES_MOST);
+    hotbed_codec_number(c, &block, HOTBED_BLOCK_BYTES_LEAST, HOTBED_BLOCK_BYTES_MOST);
     if ((block & (block - 1)) != 0)
         hotbed_codec_expected(c, "a power of two");
     m->block_bytes = (uint32_t)block;
-    hotbed_codec_literal(c, " digest xxh3_128\n");
+    hotbed_codec_literal(c, " digest xxh3_128\nstorages ");
+    hotbed_codec_number32(c, &m->num_storages, 1, HOTBED_STORAGES_MAX);
+    hotbed_codec_literal(c, " tables ");
+    hotbed_codec_number32(c, &m->num_tables, 1, TABLES_MAX);
+    hotbed_codec_literal(c, " blobs ");
+    hotbed_codec_number32(c, &m->num_blobs, 0, s->whole || s->first == 0 ? HOTBED_BLOBS_MAX : 0);
+    hotbed_codec_literal(c, "\n");
 }
 
-static void describe_storage(hotbed_codec *c, hotbed_manifest *m) {
-    uint32_t key = (uint32_t)m->key_type - HOTBED_KEY_I64;
-    hotbed_codec_literal(c, "storage key ");
+static void describe_storage(hotbed_codec *c, hotbed_manifest_storage *m) {
+    uint32_t key = (uint32_t)m->key_type - HOTBED_KEY_I64, pooling = (uint32_t)m->pooling;
+    hotbed_codec_literal(c, "storage ");
+    hotbed_codec_name(c, m->name);
+    hotbed_codec_literal(c, " pooling ");
+    hotbed_codec_choice(c, &pooling, pooling_words, 3);
+    m->pooling = (hotbed_pooling)pooling;
+    hotbed_codec_literal(c, " key ");
     hotbed_codec_choice(c, &key, key_words, 2);
     m->key_type = (hotbed_key_type)(key + HOTBED_KEY_I64);
     hotbed_codec_literal(c, " seed ");
     hotbed_codec_number(c, &m->seed, 0, UINT64_MAX);
-    hotbed_codec_literal(c, " tables ");
-    hotbed_codec_number32(c, &m->num_tables, 1, TABLES_MAX);
 
     uint32_t kind = (uint32_t)m->optimizer.kind;
     hotbed_codec_literal(c, "\noptimizer ");
@@ -114,6 +120,7 @@ static void describe_storage(hotbed_codec *c, hotbed_manifest *m) {
     hotbed_codec_literal(c, " max_gradient ");
     hotbed_codec_float(c, &m->optimizer.max_gradient);
 
+    m->state.size = sizeof m->state;
     hotbed_codec_literal(c, "\nstate optimizer_steps ");
     hotbed_codec_number(c, &m->state.optimizer_steps, 0, UINT64_MAX);
     hotbed_codec_literal(c, " clock ");
@@ -157,27 +164,11 @@ static void describe_shard(hotbed_codec *c, hotbed_manifest *m, uint32_t number_
     hotbed_codec_literal(c, "\nblocks ");
     shard_number(c, number_of);
     describe_extent(c, &shard->blocks);
-    if (number_of == 0) {
-        hotbed_codec_literal(c, "extra 0");
-        describe_extent(c, &shard->extra);
+    for (uint32_t i = 0; number_of == 0 && i < m->num_blobs && c->status == HOTBED_OK; i++) {
+        hotbed_codec_literal(c, "blob ");
+        hotbed_codec_name(c, m->blobs[i].name);
+        describe_extent(c, &m->blobs[i].extent);
     }
-}
-
-/* Describe the range of a part. Format 1.0 has no row range for a part of a static table: the range
- * follows from first_row and rows. */
-static void describe_range(
-    hotbed_codec *c, hotbed_manifest *m, hotbed_manifest_table *table, hotbed_manifest_part *part) {
-    hotbed_codec_literal(c, " buckets ");
-    if (m->minor == 0 && table->kind == HOTBED_TABLE_STATIC) {
-        hotbed_codec_literal(c, "0 0");
-        part->first = part->first_row;
-        part->end = part->first_row + part->rows;
-        return;
-    }
-    uint64_t most = table->kind == HOTBED_TABLE_HASH ? hotbed_manifest_range(table) : ROWS_MAX;
-    hotbed_codec_number(c, &part->first, 0, most);
-    hotbed_codec_literal(c, " ");
-    hotbed_codec_number(c, &part->end, part->first, most);
 }
 
 static void describe_part(
@@ -191,14 +182,16 @@ static void describe_part(
     hotbed_codec_number(c, &part->rows, 0, table->rows);
     hotbed_codec_literal(c, " first ");
     hotbed_codec_number(c, &part->first_row, 0, table->rows);
-    describe_range(c, m, table, part);
-    if (m->minor > 0) {
-        hotbed_codec_literal(c, " counted ");
-        hotbed_codec_number(c, &part->counted, 0, table->kind == HOTBED_TABLE_HASH ? ROWS_MAX : 0);
-        hotbed_codec_literal(c, " erased ");
-        hotbed_codec_number(
-            c, &part->erased, 0, m->increment && table->kind == HOTBED_TABLE_HASH ? ROWS_MAX : 0);
-    }
+    const bool hash = table->kind == HOTBED_TABLE_HASH;
+    const uint64_t most = hash ? hotbed_manifest_range(table) : ROWS_MAX;
+    hotbed_codec_literal(c, " buckets ");
+    hotbed_codec_number(c, &part->first, 0, most);
+    hotbed_codec_literal(c, " ");
+    hotbed_codec_number(c, &part->end, part->first, most);
+    hotbed_codec_literal(c, " counted ");
+    hotbed_codec_number(c, &part->counted, 0, hash ? ROWS_MAX : 0);
+    hotbed_codec_literal(c, " erased ");
+    hotbed_codec_number(c, &part->erased, 0, m->increment && hash ? ROWS_MAX : 0);
     hotbed_codec_literal(c, "\n");
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
         if (!hotbed_manifest_has(m, table, i))
@@ -208,7 +201,8 @@ static void describe_part(
         hotbed_codec_literal(c, " ");
         shard_number(c, shard);
         hotbed_codec_literal(c, " ");
-        hotbed_codec_literal(c, hotbed_manifest_column_name(m->optimizer.kind, i));
+        hotbed_codec_literal(
+            c, hotbed_manifest_column_name(hotbed_manifest_optimizer(m, table), i));
         describe_extent(c, &part->columns[i]);
     }
 }
@@ -221,35 +215,27 @@ static void describe_route(hotbed_codec *c, hotbed_manifest_table *table) {
     hotbed_codec_number(c, &table->route_rows, 0, continuous ? UINT64_MAX : 0);
 }
 
-static void describe_hash(hotbed_codec *c, hotbed_manifest *m, hotbed_manifest_table *table) {
-    uint32_t spread = (uint32_t)table->spread;
+static void describe_hash(hotbed_codec *c, hotbed_manifest_table *table) {
+    uint32_t spread = (uint32_t)table->spread, times = table->times ? 1 : 0;
+    hotbed_codec_literal(c, " keys ");
+    hotbed_codec_number(c, &table->keys, table->rows, ROWS_MAX);
     hotbed_codec_literal(c, " bucket_bits ");
     hotbed_codec_number32(c, &table->bucket_bits, 0, HOTBED_BUCKET_BITS_MAX);
     hotbed_codec_literal(c, " hash fmix64 order bucket,key");
-    if (m->minor > 0) {
-        hotbed_codec_literal(c, " spread ");
-        hotbed_codec_choice(c, &spread, spread_words, 2);
-        table->spread = (hotbed_spread)spread;
-        describe_route(c, table);
-    }
-    if (m->minor >= HOTBED_FORMAT_MINOR_TIMES) {
-        uint32_t times = table->times ? 1 : 0;
-        hotbed_codec_literal(c, " times ");
-        hotbed_codec_choice(c, &times, times_words, 2);
-        table->times = times == 1;
-    }
+    hotbed_codec_literal(c, " spread ");
+    hotbed_codec_choice(c, &spread, spread_words, 2);
+    table->spread = (hotbed_spread)spread;
+    describe_route(c, table);
+    hotbed_codec_literal(c, " times ");
+    hotbed_codec_choice(c, &times, times_words, 2);
+    table->times = times == 1;
     hotbed_codec_literal(c, "\n");
 }
 
-static void describe_static(hotbed_codec *c, hotbed_manifest *m, hotbed_manifest_table *table) {
-    hotbed_codec_literal(c, " order row");
-    if (m->minor > 0) {
-        hotbed_codec_literal(c, " of ");
-        hotbed_codec_number(c, &table->capacity, table->rows, ROWS_MAX);
-        describe_route(c, table);
-    } else {
-        table->capacity = table->rows;
-    }
+static void describe_static(hotbed_codec *c, hotbed_manifest_table *table) {
+    hotbed_codec_literal(c, " order row of ");
+    hotbed_codec_number(c, &table->capacity, table->rows, ROWS_MAX);
+    describe_route(c, table);
     hotbed_codec_literal(c, "\n");
 }
 
@@ -260,6 +246,8 @@ static void describe_table(
     uint32_t dtype = (uint32_t)table->dtype - HOTBED_F32;
     hotbed_codec_literal(c, "table ");
     hotbed_codec_name(c, table->name);
+    hotbed_codec_literal(c, " storage ");
+    hotbed_codec_number32(c, &table->storage, 0, m->num_storages - 1);
     hotbed_codec_literal(c, " kind ");
     hotbed_codec_choice(c, &kind, kind_words, 2);
     table->kind = (hotbed_table_kind)kind;
@@ -271,9 +259,9 @@ static void describe_table(
     hotbed_codec_literal(c, " rows ");
     hotbed_codec_number(c, &table->rows, 0, ROWS_MAX);
     if (table->kind == HOTBED_TABLE_HASH)
-        describe_hash(c, m, table);
+        describe_hash(c, table);
     else
-        describe_static(c, m, table);
+        describe_static(c, table);
     for (uint32_t shard = s->first; shard < s->end && c->status == HOTBED_OK; shard++)
         describe_part(c, m, table, &m->parts[(uint64_t)number_of * m->world + shard], shard);
     hotbed_codec_literal(c, "content ");
@@ -283,32 +271,34 @@ static void describe_table(
     hotbed_codec_literal(c, "\n");
 }
 
-/* Refuse a number of tables or shards that the rest of the text cannot hold, even with the shortest
- * lines, before memory is allocated for it. */
-static void check_counts(hotbed_codec *c, const hotbed_manifest *m) {
-    enum { SHARD_LINE = 60, PART_LINE = 40 };
-    uint64_t left = (uint64_t)(c->end - c->at);
-    uint64_t parts = (uint64_t)m->num_tables * m->world;
-    if (c->status == HOTBED_OK && parts * PART_LINE + (uint64_t)m->world * SHARD_LINE > left)
+/* Refuse numbers of storages, blobs, tables or shards that the rest of the text cannot hold, even
+ * with the shortest lines, before memory is allocated for them. */
+static void check_counts(hotbed_codec *c, const hotbed_manifest *m, bool whole) {
+    enum { STORAGE_LINES = 200, SHARD_LINE = 60, PART_LINE = 40, BLOB_LINE = 40 };
+    uint64_t left = (uint64_t)(c->end - c->at), shards = whole ? m->world : 1;
+    uint64_t bytes = (uint64_t)m->num_storages * STORAGE_LINES +
+                     (uint64_t)m->num_blobs * BLOB_LINE + shards * SHARD_LINE +
+                     m->num_tables * shards * PART_LINE;
+    if (c->status == HOTBED_OK && bytes > left)
         c->status = hotbed_fail(
             HOTBED_ERR_CORRUPT,
-            "%s: %" PRIu32 " tables of %" PRIu32 " shards do not fit in the %" PRIu64
-            " bytes that are left",
-            c->name, m->num_tables, m->world, left);
+            "%s: %" PRIu32 " storages, %" PRIu32 " blobs and %" PRIu32 " tables of %" PRIu32
+            " shards do not fit in the %" PRIu64 " bytes that are left",
+            c->name, m->num_storages, m->num_blobs, m->num_tables, m->world, left);
 }
 
 /* Describe a manifest. Allocates the shards and tables of *m if it has none. */
 static void describe(hotbed_codec *c, hotbed_manifest *m, scope s) {
     describe_head(c, m, &s);
-    describe_storage(c, m);
     if (s.whole)
         s.end = m->world;
     if (!c->writing && m->shards == NULL) {
-        if (s.whole)
-            check_counts(c, m);
+        check_counts(c, m, s.whole);
         if (c->status == HOTBED_OK)
             c->status = hotbed_manifest_reserve(m);
     }
+    for (uint32_t i = 0; c->status == HOTBED_OK && i < m->num_storages; i++)
+        describe_storage(c, &m->storages[i]);
     for (uint32_t i = s.first; c->status == HOTBED_OK && i < s.end; i++)
         describe_shard(c, m, i);
     if (s.whole) {
@@ -326,11 +316,14 @@ static void describe(hotbed_codec *c, hotbed_manifest *m, scope s) {
 
 hotbed_status hotbed_manifest_reserve(hotbed_manifest *m) {
     uint64_t parts = (uint64_t)m->num_tables * m->world;
+    m->storages = hotbed_new(m->num_storages * sizeof *m->storages);
+    m->blobs = hotbed_new(m->num_blobs * sizeof *m->blobs);
     m->shards = hotbed_new(m->world * sizeof *m->shards);
     m->tables = hotbed_new(m->num_tables * sizeof *m->tables);
     m->parts = hotbed_new(parts * sizeof *m->parts);
     m->by_name = hotbed_new(m->num_tables * sizeof *m->by_name);
-    if (m->shards == NULL || m->tables == NULL || m->parts == NULL || m->by_name == NULL) {
+    if (m->storages == NULL || m->blobs == NULL || m->shards == NULL || m->tables == NULL ||
+        m->parts == NULL || m->by_name == NULL) {
         hotbed_manifest_free(m);
         return hotbed_fail(
             HOTBED_ERR_MEMORY, "no memory to describe %" PRIu32 " tables in %" PRIu32 " shards",
@@ -342,6 +335,8 @@ hotbed_status hotbed_manifest_reserve(hotbed_manifest *m) {
 void hotbed_manifest_free(hotbed_manifest *m) {
     if (m == NULL)
         return;
+    hotbed_delete(m->storages);
+    hotbed_delete(m->blobs);
     hotbed_delete(m->shards);
     hotbed_delete(m->tables);
     hotbed_delete(m->parts);
@@ -387,22 +382,18 @@ hotbed_status hotbed_manifest_print_shard(
     return print_scope(m, s, "description", text, bytes);
 }
 
-/* Refuse a format that this library does not know, with both versions in the message. */
+/* Refuse a format that this library does not know, with both numbers in the message. */
 static void check_version(hotbed_codec *c) {
     hotbed_codec ahead = *c;
-    uint32_t major = 0, minor = 0;
+    uint32_t format = 0;
     hotbed_codec_literal(&ahead, "hotbed-checkpoint ");
-    hotbed_codec_number32(&ahead, &major, 0, UINT32_MAX);
-    hotbed_codec_literal(&ahead, " ");
-    hotbed_codec_number32(&ahead, &minor, 0, UINT32_MAX);
-    if (ahead.status == HOTBED_OK &&
-        (major > HOTBED_FORMAT_MAJOR ||
-         (major == HOTBED_FORMAT_MAJOR && minor > HOTBED_FORMAT_MINOR)))
+    hotbed_codec_number32(&ahead, &format, 0, UINT32_MAX);
+    if (ahead.status == HOTBED_OK && format > HOTBED_FORMAT)
         ahead.status = hotbed_fail(
             HOTBED_ERR_UNSUPPORTED,
-            "%s has format %" PRIu32 ".%" PRIu32
-            ", and this library reads formats up to %d.%d: use a newer version of Hotbed",
-            c->name, major, minor, HOTBED_FORMAT_MAJOR, HOTBED_FORMAT_MINOR);
+            "%s has format %" PRIu32
+            ", and this library reads formats up to %d: use a newer version of Hotbed",
+            c->name, format, HOTBED_FORMAT);
     c->status = ahead.status;
 }
 
@@ -477,6 +468,8 @@ static hotbed_status same_table(
         return differs("the dtype", a->name, a->dtype, shard, b->dtype);
     if (a->dim != b->dim)
         return differs("dim", a->name, a->dim, shard, b->dim);
+    if (a->storage != b->storage)
+        return differs("the storage", a->name, a->storage, shard, b->storage);
     if (a->route != b->route)
         return differs("the route", a->name, a->route, shard, b->route);
     if (a->route_rows != b->route_rows)
@@ -494,22 +487,12 @@ static bool same_arguments(const hotbed_optimizer *a, const hotbed_optimizer *b)
            a->initial_accumulator == b->initial_accumulator && a->max_gradient == b->max_gradient;
 }
 
-static hotbed_status same_head(const hotbed_manifest *a, const hotbed_manifest *b, uint32_t shard) {
-    if (!hotbed_digest_equal(a->id, b->id) || a->minor != b->minor)
+static hotbed_status same_storage(
+    const hotbed_manifest_storage *a, const hotbed_manifest_storage *b, uint32_t shard) {
+    if (strcmp(a->name, b->name) != 0)
         return hotbed_fail(
-            HOTBED_ERR_STATE, "rank %" PRIu32 " wrote to another checkpoint than rank 0", shard);
-    if (a->increment != b->increment || !hotbed_digest_equal(a->parent, b->parent) ||
-        !hotbed_digest_equal(a->parent_digest, b->parent_digest))
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "rank %" PRIu32 " has another parent than rank 0", shard);
-    if (a->world != b->world)
-        return differs("world", "", a->world, shard, b->world);
-    if (a->step != b->step)
-        return differs("step", "", a->step, shard, b->step);
-    if (a->num_tables != b->num_tables)
-        return differs("the number of tables", "", a->num_tables, shard, b->num_tables);
-    if (a->block_bytes != b->block_bytes)
-        return differs("block", "", a->block_bytes, shard, b->block_bytes);
+            HOTBED_ERR_STATE, "rank %" PRIu32 " has storage '%s' where rank 0 has '%s'", shard,
+            a->name, b->name);
     if (a->key_type != b->key_type)
         return differs("the key type", "", a->key_type, shard, b->key_type);
     if (a->optimizer.kind != b->optimizer.kind)
@@ -523,11 +506,34 @@ static hotbed_status same_head(const hotbed_manifest *a, const hotbed_manifest *
     return HOTBED_OK;
 }
 
+static hotbed_status same_head(const hotbed_manifest *a, const hotbed_manifest *b, uint32_t shard) {
+    if (!hotbed_digest_equal(a->id, b->id))
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "rank %" PRIu32 " wrote to another checkpoint than rank 0", shard);
+    if (a->increment != b->increment || !hotbed_digest_equal(a->parent, b->parent) ||
+        !hotbed_digest_equal(a->parent_digest, b->parent_digest))
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "rank %" PRIu32 " has another parent than rank 0", shard);
+    if (a->world != b->world)
+        return differs("world", "", a->world, shard, b->world);
+    if (a->step != b->step)
+        return differs("step", "", a->step, shard, b->step);
+    if (a->num_storages != b->num_storages)
+        return differs("the number of storages", "", a->num_storages, shard, b->num_storages);
+    if (a->num_tables != b->num_tables)
+        return differs("the number of tables", "", a->num_tables, shard, b->num_tables);
+    if (a->block_bytes != b->block_bytes)
+        return differs("block", "", a->block_bytes, shard, b->block_bytes);
+    return HOTBED_OK;
+}
+
 static hotbed_status add_tables(hotbed_manifest *m, const hotbed_manifest *read, uint32_t shard) {
-    HOTBED_TRY(same_head(read, m, shard));
+    for (uint32_t i = 0; i < m->num_storages; i++)
+        HOTBED_TRY(same_storage(&read->storages[i], &m->storages[i], shard));
     for (uint32_t i = 0; i < m->num_tables; i++) {
         HOTBED_TRY(same_table(&read->tables[i], &m->tables[i], shard));
         m->tables[i].rows += read->tables[i].rows;
+        m->tables[i].keys += read->tables[i].keys;
         m->tables[i].capacity += read->tables[i].capacity;
         if (read->tables[i].spread == HOTBED_SPREAD_ANY)
             m->tables[i].spread = HOTBED_SPREAD_ANY;
@@ -543,25 +549,24 @@ hotbed_status hotbed_manifest_add_shard(
     HOTBED_TRY(open_text(name_of, text, bytes, &c));
     if (shard == 0)
         return read_scope(&c, m, s);
-    /* Read the head and the tables beside the tables of shard 0, the shard and its parts into the
-     * arrays of *m. */
-    hotbed_manifest read = *m;
-    read.tables = hotbed_new(m->num_tables * sizeof *read.tables);
-    if (read.tables == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
-    hotbed_status status = HOTBED_OK;
     hotbed_codec ahead = c;
     hotbed_manifest head = {.world = 0};
-    describe_head(
-        &ahead, &head, &s); /* check the counts first: they determine what read_scope() writes to */
-    describe_storage(&ahead, &head);
-    status = ahead.status;
-    if (status == HOTBED_OK)
-        status = same_head(&head, m, shard);
+    describe_head(&ahead, &head, &s); /* its counts determine what read_scope() writes to */
+    HOTBED_TRY(ahead.status);
+    HOTBED_TRY(same_head(&head, m, shard));
+    /* Read the head, the storages and the tables beside the ones of shard 0, the shard and its parts
+     * into the arrays of *m. */
+    hotbed_manifest read = *m;
+    read.storages = hotbed_new(m->num_storages * sizeof *read.storages);
+    read.tables = hotbed_new(m->num_tables * sizeof *read.tables);
+    hotbed_status status = HOTBED_OK;
+    if (read.storages == NULL || read.tables == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
     if (status == HOTBED_OK)
         status = read_scope(&c, &read, s);
     if (status == HOTBED_OK)
         status = add_tables(m, &read, shard);
+    hotbed_delete(read.storages);
     hotbed_delete(read.tables);
     return status;
 }
@@ -591,6 +596,14 @@ uint32_t hotbed_manifest_find(const hotbed_manifest *m, const char *name_of) {
             high = middle;
     }
     return UINT32_MAX;
+}
+
+const hotbed_manifest_blob *hotbed_manifest_find_blob(
+    const hotbed_manifest *m, const char *name_of) {
+    for (uint32_t i = 0; i < m->num_blobs; i++)
+        if (strcmp(m->blobs[i].name, name_of) == 0)
+            return &m->blobs[i];
+    return NULL;
 }
 
 void hotbed_shard_name(uint32_t shard, uint32_t world, char name_of[32]) {

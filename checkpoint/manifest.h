@@ -16,14 +16,13 @@
 #include "hotbed/storage.h"
 
 enum {
-    HOTBED_FORMAT_MAJOR = 1,       /* another layout: older readers refuse it */
-    HOTBED_FORMAT_MINOR = 3,       /* an addition that older readers must not ignore */
-    HOTBED_FORMAT_MINOR_TIMES = 2, /* tables may have times */
-    HOTBED_FORMAT_MINOR_FEW = 3,   /* parts with few rows do not count them by bucket */
-    HOTBED_BLOCK_BYTES = 1 << 20,  /* default size of a block; each block has its own digest */
+    HOTBED_FORMAT = 1,            /* readers refuse a higher one */
+    HOTBED_BLOCK_BYTES = 1 << 20, /* default size of a block; each block has its own digest */
     HOTBED_BLOCK_BYTES_LEAST = 4 << 10,
-    HOTBED_BLOCK_BYTES_MOST = 4 << 20, /* the only size in format 1.0 */
+    HOTBED_BLOCK_BYTES_MOST = 4 << 20,
     HOTBED_MANIFEST_BYTES_MAX = 64 << 20,
+    HOTBED_STORAGES_MAX = 65535,
+    HOTBED_BLOBS_MAX = 1024,
     HOTBED_WORLD_MAX = 65536,
 };
 
@@ -45,13 +44,13 @@ typedef enum hotbed_column {
     HOTBED_COLUMN_KEYS = 0,   /* i64 or u64 [rows]; HASH, and in an increment every table */
     HOTBED_COLUMN_VALUES = 1, /* the table's dtype [rows, dim] */
     HOTBED_COLUMN_SCORES = 2, /* u64 [rows]; HASH */
-    /* u64 [buckets of the part], rows in each; HASH. From format 1.3 on, empty in a part that has
-     * fewer rows than buckets. */
+    /* u64 [buckets of the part], rows in each; HASH. Empty in a part that has fewer rows than
+     * buckets. */
     HOTBED_COLUMN_BUCKET = 3,
     HOTBED_COLUMN_STATE = 4, /* f32 [rows, state dim]; also column 5 */
-    HOTBED_COLUMN_TIMES = 6, /* u64 [rows]; HASH with times, from format 1.2 on */
+    HOTBED_COLUMN_TIMES = 6, /* u64 [rows]; HASH with times */
     HOTBED_ROW_COLUMNS = 7,  /* the columns before, except BUCKET, have one entry per row */
-    /* i64 or u64 [counted] keys that admission counts; HASH, from format 1.1 on */
+    /* i64 or u64 [counted] keys that admission counts; HASH */
     HOTBED_COLUMN_COUNTED = 7,
     HOTBED_COLUMN_COUNTS = 8, /* u64 [counted] */
     /* i64 or u64 [erased] keys without a row since the parent; HASH in an increment */
@@ -65,11 +64,26 @@ typedef enum hotbed_spread {
     HOTBED_SPREAD_ANY = 1,    /* by another rule: several ranks have rows of a bucket */
 } hotbed_spread;
 
+/* A storage that was saved: what its tables have in common. */
+typedef struct hotbed_manifest_storage {
+    char name[64];
+    hotbed_pooling pooling; /* information: no loader compares it */
+    hotbed_key_type key_type;
+    uint64_t seed;
+    hotbed_optimizer optimizer; /* kind 0: none */
+    hotbed_storage_state state;
+} hotbed_manifest_storage;
+
+/* Bytes of the caller. They are in shard 0. */
+typedef struct hotbed_manifest_blob {
+    char name[64];
+    hotbed_extent extent;
+} hotbed_manifest_blob;
+
 typedef struct hotbed_manifest_shard {
     uint64_t bytes;          /* of the file */
     uint64_t metadata_bytes; /* HDF5 metadata, at the start of the file */
     hotbed_digest metadata;  /* root of the metadata */
-    hotbed_extent extra;     /* the caller's bytes; shard 0 */
     hotbed_extent blocks;    /* u64 [number of blocks, 2]: low, high */
     uint64_t num_blocks;     /* of all other extents; not in the text */
 } hotbed_manifest_shard;
@@ -86,6 +100,7 @@ typedef struct hotbed_manifest_part {
 
 typedef struct hotbed_manifest_table {
     char name[64];
+    uint32_t storage; /* number of the storage that it was saved from */
     hotbed_table_kind kind;
     hotbed_dtype dtype;
     uint32_t dim;
@@ -96,12 +111,12 @@ typedef struct hotbed_manifest_table {
     uint32_t route;
     uint64_t route_rows;   /* CONTINUOUS: hotbed_route.rows; others: 0 */
     uint64_t rows;         /* in this checkpoint */
+    uint64_t keys;         /* HASH: that the table had; a full checkpoint has a row for each */
     uint64_t capacity;     /* STATIC: rows of the table; a full checkpoint has all of them */
     hotbed_digest content; /* sum of the rows' digests, see docs/formats.md */
 } hotbed_manifest_table;
 
 typedef struct hotbed_manifest {
-    uint32_t minor; /* of the format; HOTBED_FORMAT_MINOR when writing */
     bool increment; /* has only the rows that changed since the parent */
     hotbed_digest id;
     hotbed_digest parent;        /* increments: id of the parent */
@@ -112,20 +127,32 @@ typedef struct hotbed_manifest {
     char writer[64];
     uint32_t world;       /* number of ranks, and of shards */
     uint32_t block_bytes; /* a power of two */
-    uint32_t num_tables;
-    hotbed_key_type key_type;
-    uint64_t seed;
-    hotbed_optimizer optimizer; /* kind 0: none */
-    hotbed_storage_state state;
+    uint32_t num_storages;
+    uint32_t num_tables; /* of all storages */
+    uint32_t num_blobs;
     uint64_t index_bytes;
-    hotbed_digest index;           /* root of index.h5 */
-    hotbed_manifest_shard *shards; /* [world] */
-    hotbed_manifest_table *tables; /* [num_tables] */
-    hotbed_manifest_part *parts;   /* [num_tables * world], by table, then shard */
-    uint32_t *by_name;             /* [num_tables] table numbers in order of name; parse sets it */
+    hotbed_digest index;               /* root of index.h5 */
+    hotbed_manifest_storage *storages; /* [num_storages] */
+    hotbed_manifest_blob *blobs;       /* [num_blobs] */
+    hotbed_manifest_shard *shards;     /* [world] */
+    hotbed_manifest_table *tables;     /* [num_tables] */
+    hotbed_manifest_part *parts;       /* [num_tables * world], by table, then shard */
+    uint32_t *by_name; /* [num_tables] table numbers in order of name; parse sets it */
 } hotbed_manifest;
 
-/* Allocate the arrays of *manifest, zeroed. world and num_tables must be set. Errors: MEMORY. */
+/* Return the storage of a table, and the kind of its optimizer. */
+static inline const hotbed_manifest_storage *hotbed_manifest_origin(
+    const hotbed_manifest *manifest, const hotbed_manifest_table *table) {
+    return &manifest->storages[table->storage];
+}
+
+static inline hotbed_optimizer_kind hotbed_manifest_optimizer(
+    const hotbed_manifest *manifest, const hotbed_manifest_table *table) {
+    return hotbed_manifest_origin(manifest, table)->optimizer.kind;
+}
+
+/* Allocate the arrays of *manifest, zeroed. world and the numbers of storages, blobs and tables
+ * must be set. Errors: MEMORY. */
 hotbed_status hotbed_manifest_reserve(hotbed_manifest *manifest);
 
 /* Free the arrays. NULL and {0} are allowed. */
@@ -171,7 +198,7 @@ hotbed_status hotbed_manifest_print_shard(
     const hotbed_manifest *manifest, uint32_t shard, char **text, size_t *bytes);
 
 /* Add the description of one shard. Call it for shards 0, 1, ... in order, with *manifest {0} for
- * shard 0, whose head and tables all other shards must have. The caller frees *manifest even after
+ * shard 0, whose head, storages and tables all other shards must have. The caller frees *manifest even after
  * an error. Errors: CORRUPT, STATE (a table or the step differs from shard 0's; the message has
  * both values), MEMORY. */
 hotbed_status hotbed_manifest_add_shard(
@@ -187,6 +214,10 @@ hotbed_status hotbed_manifest_check(const char *file, hotbed_manifest *manifest)
 
 /* Return the number of the table with this name, or UINT32_MAX. Call after parse. */
 uint32_t hotbed_manifest_find(const hotbed_manifest *manifest, const char *name);
+
+/* Return the blob with this name, or NULL. */
+const hotbed_manifest_blob *hotbed_manifest_find_blob(
+    const hotbed_manifest *manifest, const char *name);
 
 /* Write the file name of a shard, "shard-00000-of-00001.h5", or of its description,
  * "shard-00000-of-00001.part". */

@@ -47,12 +47,15 @@ static hotbed_status check_table(const char *file, const hotbed_manifest *m, uin
             uint64_t bytes = hotbed_manifest_column_bytes(m, table, part, i);
             if (part->columns[i].bytes != bytes)
                 return wrong(
-                    file, table->name, hotbed_manifest_column_name(m->optimizer.kind, i),
+                    file, table->name,
+                    hotbed_manifest_column_name(hotbed_manifest_optimizer(m, table), i),
                     part->columns[i].bytes, bytes);
         }
     }
     if (row != table->rows)
         return wrong(file, table->name, "the parts' sum of rows", row, table->rows);
+    if (table->kind == HOTBED_TABLE_HASH && !m->increment && table->keys != row)
+        return wrong(file, table->name, "the number of keys", table->keys, row);
     if (next != range)
         return wrong(file, table->name, "the parts' last bucket", next, range);
     return HOTBED_OK;
@@ -78,14 +81,13 @@ static hotbed_status check_shard(
     const char *file, const hotbed_manifest *m, uint32_t number_of, span *spans) {
     const hotbed_manifest_shard *shard = &m->shards[number_of];
     size_t n = 0;
-    if (shard->extra.bytes > (uint64_t)1 << 30)
-        return wrong(file, "extra", "length", shard->extra.bytes, (uint64_t)1 << 30);
     if (shard->blocks.bytes != shard->num_blocks * sizeof(hotbed_digest))
         return wrong(
             file, "blocks", "length", shard->blocks.bytes,
             shard->num_blocks * sizeof(hotbed_digest));
     spans[n++] = span_of(&shard->blocks);
-    spans[n++] = span_of(&shard->extra);
+    for (uint32_t i = 0; number_of == 0 && i < m->num_blobs; i++)
+        spans[n++] = span_of(&m->blobs[i].extent);
     for (uint32_t t = 0; t < m->num_tables; t++)
         for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
             spans[n++] = span_of(&m->parts[(uint64_t)t * m->world + number_of].columns[i]);
@@ -134,12 +136,22 @@ static hotbed_status sort_names(const char *file, hotbed_manifest *m) {
     return status;
 }
 
+static hotbed_status check_blobs(const char *file, const hotbed_manifest *m) {
+    for (uint32_t i = 0; i < m->num_blobs; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (strcmp(m->blobs[i].name, m->blobs[k].name) == 0)
+                return hotbed_fail(
+                    HOTBED_ERR_CORRUPT, "%s: two blobs '%s'", file, m->blobs[i].name);
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_manifest_check(const char *file, hotbed_manifest *m) {
     HOTBED_TRY(sort_names(file, m));
+    HOTBED_TRY(check_blobs(file, m));
     for (uint32_t i = 0; i < m->num_tables; i++)
         HOTBED_TRY(check_table(file, m, i));
     hotbed_manifest_number_blocks(m);
-    size_t most = (size_t)m->num_tables * HOTBED_COLUMNS + 2;
+    size_t most = (size_t)m->num_tables * HOTBED_COLUMNS + m->num_blobs + 1;
     span *spans = hotbed_new(most * sizeof *spans);
     if (spans == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu extents", most);

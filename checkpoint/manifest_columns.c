@@ -16,11 +16,12 @@ bool hotbed_manifest_has(
         return hash && table->times;
     case HOTBED_COLUMN_COUNTED:
     case HOTBED_COLUMN_COUNTS:
-        return hash && m->minor > 0;
+        return hash;
     case HOTBED_COLUMN_ERASED:
         return hash && m->increment;
     default:
-        return column - HOTBED_COLUMN_STATE < hotbed_optimizer_states(m->optimizer.kind);
+        return column - HOTBED_COLUMN_STATE <
+               hotbed_optimizer_states(hotbed_manifest_optimizer(m, table));
     }
 }
 
@@ -38,7 +39,8 @@ size_t hotbed_manifest_row_bytes(
         return table->dim * hotbed_dtype_bytes(table->dtype);
     if (column == HOTBED_COLUMN_SCORES || column == HOTBED_COLUMN_TIMES)
         return sizeof(uint64_t);
-    return hotbed_optimizer_state_dim(m->optimizer.kind, table->dim) * sizeof(float);
+    return hotbed_optimizer_state_dim(hotbed_manifest_optimizer(m, table), table->dim) *
+           sizeof(float);
 }
 
 uint64_t hotbed_manifest_column_bytes(
@@ -49,9 +51,7 @@ uint64_t hotbed_manifest_column_bytes(
     uint64_t buckets = part->end - part->first;
     switch (column) {
     case HOTBED_COLUMN_BUCKET: /* no counts if the part has fewer rows than buckets */
-        return m->minor >= HOTBED_FORMAT_MINOR_FEW && part->rows < buckets
-                   ? 0
-                   : buckets * sizeof(uint64_t);
+        return part->rows < buckets ? 0 : buckets * sizeof(uint64_t);
     case HOTBED_COLUMN_COUNTED:
     case HOTBED_COLUMN_COUNTS:
         return part->counted * sizeof(uint64_t);
@@ -91,7 +91,9 @@ static uint64_t number_extent(hotbed_extent *extent, uint64_t first, uint64_t bl
 
 void hotbed_manifest_number_blocks(hotbed_manifest *m) {
     for (uint32_t shard = 0; shard < m->world; shard++) {
-        uint64_t next = number_extent(&m->shards[shard].extra, 0, m->block_bytes);
+        uint64_t next = 0;
+        for (uint32_t i = 0; shard == 0 && i < m->num_blobs; i++)
+            next = number_extent(&m->blobs[i].extent, next, m->block_bytes);
         for (uint32_t t = 0; t < m->num_tables; t++)
             for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
                 next = number_extent(

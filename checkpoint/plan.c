@@ -5,49 +5,63 @@
 #include "base/stream.h"
 #include "checkpoint/bucket.h"
 #include "checkpoint/shard_reader.h"
+#include "storage/storage.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 hotbed_status hotbed_plan_head(
-    const hotbed_checkpoint_config *config, hotbed_storage *storage,
+    const hotbed_checkpoint_config *config, const hotbed_storages *storages,
     const hotbed_checkpoint_share *share, const hotbed_checkpoint_options *options,
     hotbed_manifest *m, hotbed_stream *stream) {
     struct timespec now = {.tv_sec = 0};
     clock_gettime(CLOCK_REALTIME, &now);
-    m->minor = HOTBED_FORMAT_MINOR;
     m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
     m->step = options->step;
     hotbed_layout_writer(m->writer);
     m->world = share->world;
     m->block_bytes = config->block_bytes == 0 ? HOTBED_BLOCK_BYTES : config->block_bytes;
-    m->num_tables = hotbed_storage_num_tables(storage);
-    m->key_type = hotbed_storage_key_type(storage);
-    m->seed = hotbed_storage_seed(storage);
-    m->optimizer = *hotbed_storage_optimizer(storage);
-    m->state.size = sizeof m->state;
-    HOTBED_TRY(hotbed_storage_get_state(storage, &m->state, stream));
+    m->num_storages = storages->n;
+    m->num_tables = storages->num_tables;
+    m->num_blobs = share->rank == 0 ? options->num_blobs : 0;
     HOTBED_TRY(hotbed_manifest_reserve(m));
-    m->shards[share->rank].extra.bytes = share->rank == 0 ? options->extra_bytes : 0;
+    for (uint32_t i = 0; i < m->num_blobs; i++) {
+        snprintf(m->blobs[i].name, sizeof m->blobs[i].name, "%s", options->blobs[i].name);
+        m->blobs[i].extent.bytes = options->blobs[i].bytes;
+    }
+    for (uint32_t i = 0; i < m->num_storages; i++) {
+        const hotbed_storage *storage = storages->all[i];
+        hotbed_manifest_storage *out = &m->storages[i];
+        if (options->names != NULL)
+            snprintf(out->name, sizeof out->name, "%s", options->names[i]);
+        else
+            snprintf(out->name, sizeof out->name, "%" PRIu32, i);
+        out->pooling = storage->pooling;
+        out->key_type = hotbed_storage_key_type(storage);
+        out->seed = hotbed_storage_seed(storage);
+        out->optimizer = *hotbed_storage_optimizer(storage);
+        out->state.size = sizeof out->state;
+        HOTBED_TRY(hotbed_storage_get_state(storages->all[i], &out->state, stream));
+    }
     return HOTBED_OK;
 }
 
 hotbed_status hotbed_plan_table(
-    const hotbed_checkpoint_config *config, hotbed_storage *storage,
-    const hotbed_checkpoint_share *share, uint32_t number, hotbed_manifest *m, uint64_t *rows,
+    const hotbed_checkpoint_config *config, const hotbed_storages *storages,
+    const hotbed_checkpoint_share *share, uint32_t number, hotbed_manifest *m,
     hotbed_stream *stream) {
-    hotbed_table_info info = {.size = sizeof info};
-    uint64_t keys = 0, pinned = 0;
-    HOTBED_TRY(hotbed_storage_table(storage, number, &info));
-    HOTBED_TRY(hotbed_storage_size(storage, number, &keys, &pinned, stream));
-    if (pinned > 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "table '%s': tickets hold %" PRIu64 " rows; finish or cancel them",
-            info.name, pinned);
+    hotbed_table_info info;
+    uint64_t keys = 0;
+    HOTBED_TRY(hotbed_storages_info(storages, number, &info));
+    HOTBED_TRY(hotbed_storage_size(
+        hotbed_storages_of(storages, number), hotbed_storages_number(storages, number), &keys, NULL,
+        stream));
     hotbed_manifest_table *table = &m->tables[number];
     hotbed_manifest_part *part = &m->parts[(uint64_t)number * m->world + share->rank];
     snprintf(table->name, sizeof table->name, "%s", info.name);
+    table->storage = storages->tables[number].storage;
     table->kind = info.kind;
     table->dtype = info.dtype;
     table->dim = info.dim;
@@ -58,29 +72,23 @@ hotbed_status hotbed_plan_table(
         part->end = (uint64_t)1 << table->bucket_bits;
         /* Routes assign single keys, so every rank has rows of all buckets. */
         table->spread = share->world == 1 ? HOTBED_SPREAD_BUCKET : HOTBED_SPREAD_ANY;
-        *rows = keys;
+        table->keys = keys;
     } else {
         hotbed_share_rows(share, number, info.capacity, &part->first, &part->end);
         table->capacity = part->end - part->first;
-        *rows = table->capacity;
     }
     return HOTBED_OK;
 }
 
-static hotbed_status sort_counted(
-    hotbed_storage *storage, uint32_t number, uint32_t bits, uint64_t n, uint64_t *keys,
-    uint64_t *counts, uint64_t *pairs, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_storage_export_counts(storage, number, n, keys, counts, &n, stream));
-    return hotbed_bucket_sort_pairs(n, keys, counts, bits, pairs);
-}
-
 hotbed_status hotbed_plan_counted(
-    hotbed_storage *storage, const hotbed_checkpoint_share *share, uint32_t number,
+    const hotbed_storages *storages, const hotbed_checkpoint_share *share, uint32_t number,
     hotbed_manifest *m, uint64_t **out, hotbed_stream *stream) {
     const hotbed_manifest_table *table = &m->tables[number];
+    hotbed_storage *storage = hotbed_storages_of(storages, number);
+    uint32_t local = hotbed_storages_number(storages, number);
     uint64_t n = 0;
     *out = NULL;
-    HOTBED_TRY(hotbed_storage_export_counts(storage, number, 0, NULL, NULL, &n, stream));
+    HOTBED_TRY(hotbed_storage_export_counts(storage, local, 0, NULL, NULL, &n, stream));
     if (n == 0)
         return HOTBED_OK;
     uint64_t *keys = hotbed_new(n * sizeof *keys), *counts = hotbed_new(n * sizeof *counts);
@@ -91,7 +99,9 @@ hotbed_status hotbed_plan_counted(
             HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " counted keys of table '%s'", n,
             table->name);
     if (status == HOTBED_OK)
-        status = sort_counted(storage, number, table->bucket_bits, n, keys, counts, pairs, stream);
+        status = hotbed_storage_export_counts(storage, local, n, keys, counts, &n, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_bucket_sort_pairs(n, keys, counts, table->bucket_bits, pairs);
     if (status == HOTBED_OK)
         status = hotbed_share_check_keys(share, number, table->name, n, pairs);
     hotbed_delete(keys);
@@ -105,18 +115,34 @@ hotbed_status hotbed_plan_counted(
     return HOTBED_OK;
 }
 
-/* Check that rows are assigned to ranks as in the parent: the rank that had a key lists it as
- * erased. */
-static hotbed_status same_shares(
-    const char *path, const hotbed_manifest *parent, const hotbed_checkpoint_share *share) {
-    for (uint32_t t = 0; t < parent->num_tables; t++)
-        if (!hotbed_share_is(share, t, parent, &parent->tables[t]))
+/* Check that the parent has the same tables, and that their rows are assigned to ranks in the same
+ * way: the rank that had a key lists it as erased. *m has all tables of the rank. */
+static hotbed_status same_tables(
+    const char *path, const hotbed_manifest *parent, const hotbed_checkpoint_share *share,
+    const hotbed_manifest *m) {
+    if (parent->num_tables != m->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "%s has %" PRIu32 " tables, not %" PRIu32 ": save a full checkpoint",
+            path, parent->num_tables, m->num_tables);
+    for (uint32_t t = 0; t < m->num_tables; t++) {
+        const hotbed_manifest_table *x = &parent->tables[t], *y = &m->tables[t];
+        if (strcmp(x->name, y->name) != 0 || x->kind != y->kind || x->dtype != y->dtype ||
+            x->dim != y->dim || x->bucket_bits != y->bucket_bits || x->times != y->times ||
+            hotbed_manifest_optimizer(parent, x) != hotbed_manifest_optimizer(m, y) ||
+            (share->world == 1 && x->capacity != y->capacity))
+            return hotbed_fail(
+                HOTBED_ERR_STATE,
+                "table '%s' is another one than in %s, or has another place: save a full "
+                "checkpoint",
+                y->name, path);
+        if (!hotbed_share_is(share, t, parent, x))
             return hotbed_fail(
                 HOTBED_ERR_STATE,
                 "the rows of table '%s' are assigned to %" PRIu32
                 " ranks in another way than in %s, which has %" PRIu32
                 " ranks: save a full checkpoint",
-                parent->tables[t].name, share->world, path, parent->world);
+                x->name, share->world, path, parent->world);
+    }
     return HOTBED_OK;
 }
 
@@ -132,7 +158,7 @@ hotbed_status hotbed_plan_parent(
         status = hotbed_manifest_read(&directory, &parent);
     if (status == HOTBED_OK) {
         *base = hotbed_mark_find(mark, parent.id);
-        if (*base == NULL || (*base)->num_tables != m->num_tables)
+        if (*base == NULL)
             status = hotbed_fail(
                 HOTBED_ERR_STATE,
                 "the mark does not belong to %s, so the changes since then are unknown: save a "
@@ -140,7 +166,7 @@ hotbed_status hotbed_plan_parent(
                 path);
     }
     if (status == HOTBED_OK)
-        status = same_shares(path, &parent, share);
+        status = same_tables(path, &parent, share, m);
     m->increment = true;
     m->parent = parent.id;
     m->parent_digest = parent.digest;

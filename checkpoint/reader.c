@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/chain.h"
+#include "checkpoint/mark.h"
 #include "checkpoint/redistribute.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"
@@ -23,18 +24,27 @@ typedef struct link {
 
 /* The state of a load. */
 typedef struct reader {
-    hotbed_storage *storage;
+    const hotbed_checkpoint_config *config;
+    const hotbed_storages *storages;
     hotbed_stream *stream;
     hotbed_checkpoint_share share;
     hotbed_comm *comm; /* NULL: this rank loads alone */
+    bool strict;       /* all tables must fit */
     uint32_t num_links;
-    link *links;       /* the full checkpoint, then the increments */
-    uint32_t *numbers; /* [num_tables] number in the storage of each table of the manifests */
-    bool touched;      /* tables have been cleared */
+    link *links; /* the full checkpoint, then the increments */
+    /* [num_tables] number in `storages` of each table of the manifests; UINT32_MAX: it is not loaded */
+    uint32_t *numbers;
+    hotbed_checkpoint_taken *taken; /* [num_tables] */
+    bool *is_new;              /* [storages->num_tables] the checkpoint does not have the table */
+    bool touched;              /* tables have been cleared */
     hotbed_io_workers workers; /* num 0: none */
 } reader;
 
-/* --- MANIFEST and the storage ----------------------------------------------------------------------- */
+static const hotbed_manifest *last_of(const reader *r) {
+    return &r->links[r->num_links - 1].manifest;
+}
+
+/* --- MANIFEST and the storages ---------------------------------------------------------------------- */
 
 static hotbed_status differs(
     const char *table, const char *what, const char *saved, const char *here) {
@@ -43,89 +53,150 @@ static hotbed_status differs(
         saved, here);
 }
 
-static hotbed_status match_table(reader *r, uint32_t number) {
-    hotbed_table_info info = {.size = sizeof info};
-    uint64_t keys = 0, pinned = 0;
-    char saved[24], here[24];
-    HOTBED_TRY(hotbed_storage_table(r->storage, number, &info));
-    const hotbed_manifest *m = &r->links[0].manifest;
-    uint32_t found = hotbed_manifest_find(m, info.name);
-    if (found == UINT32_MAX)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "%s has no table '%s', which the storage has",
-            r->links[0].directory.name, info.name);
-    const hotbed_manifest_table *table = &m->tables[found];
-    static const char *const kinds[] = {"hash", "static"};
-    if (table->kind != info.kind)
-        return differs(info.name, "the kind", kinds[table->kind], kinds[info.kind]);
-    snprintf(saved, sizeof saved, "%" PRIu32, table->dim);
-    snprintf(here, sizeof here, "%" PRIu32, info.dim);
-    if (table->dim != info.dim)
-        return differs(info.name, "dim", saved, here);
-    if (table->dtype != info.dtype)
-        return differs(
-            info.name, "dtype", hotbed_dtype_name(table->dtype), hotbed_dtype_name(info.dtype));
-    uint64_t rows = r->share.routes == NULL ? info.capacity : r->share.routes[number].rows;
-    snprintf(saved, sizeof saved, "%" PRIu64, table->capacity);
-    snprintf(here, sizeof here, "%" PRIu64, rows);
-    if (info.kind == HOTBED_TABLE_STATIC && table->capacity != rows)
-        return differs(info.name, "the number of rows", saved, here);
-    HOTBED_TRY(hotbed_storage_size(r->storage, number, &keys, &pinned, r->stream));
-    if (pinned > 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "table '%s': tickets hold %" PRIu64 " rows; finish or cancel them",
-            info.name, pinned);
-    r->numbers[found] = number;
-    return HOTBED_OK;
-}
-
 static const char *optimizer_name(hotbed_optimizer_kind kind) {
     return kind == 0 ? "none" : hotbed_optimizer_name(kind);
 }
 
-/* Fail because the checkpoint has more tables than the storage, and name one of them. */
-static hotbed_status fail_extra_table(const reader *r, uint32_t num_tables) {
-    const hotbed_manifest *m = &r->links[0].manifest;
-    uint32_t extra = 0;
-    while (extra + 1 < m->num_tables && r->numbers[extra] != UINT32_MAX)
-        extra++;
-    return hotbed_fail(
-        HOTBED_ERR_STATE,
-        "%s has %" PRIu32 " tables, but the storage has %" PRIu32 ": the storage has no table '%s'",
-        r->links[0].directory.name, m->num_tables, num_tables, m->tables[extra].name);
+/* Return the number of rows of a STATIC table on all ranks. */
+static uint64_t rows_of(const reader *r, uint32_t number, const hotbed_table_info *info) {
+    return r->share.routes == NULL ? info->capacity : r->share.routes[number].rows;
 }
 
-/* Check that the storage has the tables of the checkpoint, with the same properties. */
+/* Compare what must be equal for any load of a table. */
+static hotbed_status match_storage(
+    const reader *r, uint32_t number, const hotbed_table_info *info,
+    const hotbed_manifest_storage *origin) {
+    hotbed_storage *storage = hotbed_storages_of(r->storages, number);
+    hotbed_key_type key_type = hotbed_storage_key_type(storage);
+    hotbed_optimizer_kind kind = hotbed_storage_optimizer(storage)->kind;
+    uint64_t keys = 0, pinned = 0;
+    if (origin->key_type != key_type)
+        return differs(
+            info->name, "the key type", origin->key_type == HOTBED_KEY_I64 ? "i64" : "u64",
+            key_type == HOTBED_KEY_I64 ? "i64" : "u64");
+    if (origin->optimizer.kind != kind && kind != 0) /* without optimizer: weights only */
+        return differs(
+            info->name, "the optimizer", optimizer_name(origin->optimizer.kind),
+            optimizer_name(kind));
+    HOTBED_TRY(hotbed_storage_size(
+        storage, hotbed_storages_number(r->storages, number), &keys, &pinned, r->stream));
+    if (pinned > 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "table '%s': tickets hold %" PRIu64 " rows; finish or cancel them",
+            info->name, pinned);
+    return HOTBED_OK;
+}
+
+/* Find the table in the checkpoint, and decide whether its rows are loaded. */
+static hotbed_status match_table(reader *r, uint32_t number) {
+    static const char *const kinds[] = {"hash", "static"};
+    hotbed_table_info info;
+    char saved[24], here[24];
+    HOTBED_TRY(hotbed_storages_info(r->storages, number, &info));
+    const hotbed_manifest *m = &r->links[0].manifest;
+    uint32_t found = hotbed_manifest_find(m, info.name);
+    r->is_new[number] = found == UINT32_MAX;
+    if (found == UINT32_MAX)
+        return !r->strict ? HOTBED_OK
+                          : hotbed_fail(
+                                HOTBED_ERR_STATE, "%s has no table '%s', which the storage has",
+                                r->links[0].directory.name, info.name);
+    const hotbed_manifest_table *table = &m->tables[found];
+    if (table->kind != info.kind) {
+        r->taken[found] = HOTBED_TAKEN_KIND;
+        return r->strict ? differs(info.name, "the kind", kinds[table->kind], kinds[info.kind])
+                         : HOTBED_OK;
+    }
+    snprintf(saved, sizeof saved, "%" PRIu32, table->dim);
+    snprintf(here, sizeof here, "%" PRIu32, info.dim);
+    if (table->dim != info.dim) {
+        r->taken[found] = HOTBED_TAKEN_DIM;
+        return r->strict ? differs(info.name, "dim", saved, here) : HOTBED_OK;
+    }
+    if (r->strict && table->dtype != info.dtype)
+        return differs(
+            info.name, "dtype", hotbed_dtype_name(table->dtype), hotbed_dtype_name(info.dtype));
+    uint64_t rows = rows_of(r, number, &info);
+    snprintf(saved, sizeof saved, "%" PRIu64, table->capacity);
+    snprintf(here, sizeof here, "%" PRIu64, rows);
+    if (r->strict && info.kind == HOTBED_TABLE_STATIC && table->capacity != rows)
+        return differs(info.name, "the number of rows", saved, here);
+    HOTBED_TRY(match_storage(r, number, &info, hotbed_manifest_origin(m, table)));
+    r->taken[found] = HOTBED_TAKEN;
+    r->numbers[found] = number;
+    return HOTBED_OK;
+}
+
+/* Find the tables of the storages in the checkpoint. */
 static hotbed_status match(reader *r) {
     const hotbed_manifest *m = &r->links[0].manifest;
-    hotbed_key_type key_type = hotbed_storage_key_type(r->storage);
-    hotbed_optimizer_kind kind = hotbed_storage_optimizer(r->storage)->kind;
-    uint32_t num_tables = hotbed_storage_num_tables(r->storage);
+    uint32_t left = 0, loaded = 0;
     if (m->increment)
         return hotbed_fail(
             HOTBED_ERR_STATE,
             "%s is an increment: load the full checkpoint at the start of its chain, with this one "
             "in `increments`",
             r->links[0].directory.name);
-    if (m->key_type != key_type)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "keys are %s in the checkpoint, %s in the storage",
-            m->key_type == HOTBED_KEY_I64 ? "i64" : "u64",
-            key_type == HOTBED_KEY_I64 ? "i64" : "u64");
-    if (m->optimizer.kind != kind && kind != 0) /* a storage without optimizer takes weights only */
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "the optimizer is %s in the checkpoint, %s in the storage",
-            optimizer_name(m->optimizer.kind), optimizer_name(kind));
     r->numbers = hotbed_new(m->num_tables * sizeof *r->numbers);
-    if (r->numbers == NULL)
+    r->taken = hotbed_new(m->num_tables * sizeof *r->taken);
+    r->is_new = hotbed_new(r->storages->num_tables * sizeof *r->is_new);
+    if (r->numbers == NULL || r->taken == NULL || r->is_new == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
-    for (uint32_t i = 0; i < m->num_tables; i++)
+    for (uint32_t i = 0; i < m->num_tables; i++) {
         r->numbers[i] = UINT32_MAX;
-    for (uint32_t i = 0; i < num_tables; i++)
+        r->taken[i] = HOTBED_TAKEN_DROPPED;
+    }
+    for (uint32_t i = 0; i < r->storages->num_tables; i++)
         HOTBED_TRY(match_table(r, i));
-    /* All names of the storage were found, and names are distinct: equal numbers mean equal
-     * sets. */
-    return m->num_tables == num_tables ? HOTBED_OK : fail_extra_table(r, num_tables);
+    for (uint32_t i = 0; i < m->num_tables; i++) {
+        loaded += r->numbers[i] != UINT32_MAX;
+        left = r->numbers[i] == UINT32_MAX ? i : left;
+    }
+    if (loaded == 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "%s has no rows for any table of the storages; it has table '%s'",
+            r->links[0].directory.name, m->tables[0].name);
+    if (r->strict && loaded < m->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "%s has %" PRIu32 " tables, but the storages have %" PRIu32
+            ": the storages have no table '%s'",
+            r->links[0].directory.name, m->num_tables, r->storages->num_tables,
+            m->tables[left].name);
+    return HOTBED_OK;
+}
+
+/* Return the storage of a table that is loaded, and the table's number there. */
+static hotbed_storage *storage_of(const reader *r, uint32_t table) {
+    return hotbed_storages_of(r->storages, r->numbers[table]);
+}
+
+static uint32_t number_of(const reader *r, uint32_t table) {
+    return hotbed_storages_number(r->storages, r->numbers[table]);
+}
+
+/* Set the state that a storage gets: of the origin of its first loaded table, with the highest clock
+ * of all origins. Returns this origin, or NULL: no table of the storage is loaded. */
+static const hotbed_manifest_storage *state_of(
+    const reader *r, uint32_t storage, hotbed_storage_state *out) {
+    const hotbed_manifest *m = last_of(r);
+    const hotbed_manifest_storage *first = NULL;
+    uint32_t least = UINT32_MAX;
+    uint64_t clock = 0;
+    for (uint32_t t = 0; t < m->num_tables; t++) {
+        const hotbed_manifest_storage *origin = hotbed_manifest_origin(m, &m->tables[t]);
+        if (r->numbers[t] == UINT32_MAX || r->storages->tables[r->numbers[t]].storage != storage)
+            continue;
+        clock = origin->state.clock > clock ? origin->state.clock : clock;
+        first = r->numbers[t] < least ? origin : first;
+        least = r->numbers[t] < least ? r->numbers[t] : least;
+    }
+    if (first != NULL) {
+        *out = first->state;
+        out->size = sizeof *out;
+        out->clock = clock;
+    }
+    return first;
 }
 
 /* --- rows ------------------------------------------------------------------------------------------ */
@@ -134,8 +205,9 @@ static hotbed_status match(reader *r) {
 typedef struct table_reader {
     reader *r;
     const hotbed_manifest *m;
-    uint32_t number; /* in the storage */
+    uint32_t number; /* in the storages */
     uint32_t table;  /* in the manifest */
+    uint64_t rows;   /* STATIC: of the table on all ranks */
     uint32_t turn;   /* counts the stagings that were used */
     hotbed_staging stagings[2];
 } table_reader;
@@ -145,10 +217,10 @@ static uint64_t keep(table_reader *t, hotbed_staging *staging, uint64_t n) {
     const hotbed_checkpoint_share *share = &t->r->share;
     uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS], kept = 0;
     bool is_static = t->m->tables[t->table].kind == HOTBED_TABLE_STATIC;
-    if (share->routes == NULL)
+    if (share->routes == NULL && !is_static)
         return n;
     for (uint64_t i = 0; i < n; i++) {
-        if (!hotbed_share_has(share, t->number, keys[i]))
+        if ((is_static && keys[i] >= t->rows) || !hotbed_share_has(share, t->number, keys[i]))
             continue;
         keys[kept] = hotbed_share_local(share, t->number, is_static, keys[i]);
         for (uint32_t c = HOTBED_COLUMN_VALUES; c < HOTBED_ROW_COLUMNS && kept < i; c++)
@@ -176,7 +248,8 @@ static hotbed_status read_rows(table_reader *t, hotbed_part_reader *part) {
         uint64_t n = left < staging->capacity ? left : staging->capacity;
         HOTBED_TRY(hotbed_part_reader_take(part, n, staging->columns));
         n = keep(t, staging, n);
-        HOTBED_TRY(hotbed_staging_store(staging, t->r->storage, t->number, n, t->r->stream));
+        HOTBED_TRY(hotbed_staging_store(
+            staging, storage_of(t->r, t->table), number_of(t->r, t->table), n, t->r->stream));
     }
     return HOTBED_OK;
 }
@@ -191,7 +264,8 @@ static hotbed_status read_erased(table_reader *t, hotbed_part_reader *part) {
             part, HOTBED_COLUMN_ERASED, n, staging->columns[HOTBED_COLUMN_KEYS]));
         left -= n;
         n = keep(t, staging, n);
-        HOTBED_TRY(hotbed_staging_erase(staging, t->r->storage, t->number, n, t->r->stream));
+        HOTBED_TRY(hotbed_staging_erase(
+            staging, storage_of(t->r, t->table), number_of(t->r, t->table), n, t->r->stream));
     }
     return HOTBED_OK;
 }
@@ -207,14 +281,15 @@ static hotbed_status read_counted(table_reader *t, hotbed_part_reader *part) {
         HOTBED_TRY(hotbed_part_reader_counts(part, n, staging->columns[HOTBED_COLUMN_SCORES]));
         left -= n;
         n = keep(t, staging, n);
-        HOTBED_TRY(hotbed_staging_count(staging, t->r->storage, t->number, n, t->r->stream));
+        HOTBED_TRY(hotbed_staging_count(
+            staging, storage_of(t->r, t->table), number_of(t->r, t->table), n, t->r->stream));
     }
     return HOTBED_OK;
 }
 
 /* Whether the ranks read the rows of a table for each other, and redistribute them. */
 static bool redistributed(const reader *r, const hotbed_manifest *m, uint32_t table) {
-    return r->comm != NULL && r->share.world > 1 &&
+    return r->comm != NULL && r->share.world > 1 && r->numbers[table] != UINT32_MAX &&
            !hotbed_share_is(&r->share, r->numbers[table], m, &m->tables[table]);
 }
 
@@ -251,6 +326,8 @@ static hotbed_status read_part(table_reader *t, hotbed_shard_reader *shard, bool
 /* Whether a part may have rows of this rank. */
 static bool needs(const reader *r, const hotbed_manifest *m, uint32_t table, uint32_t shard) {
     const hotbed_manifest_part *part = &m->parts[(uint64_t)table * m->world + shard];
+    if (r->numbers[table] == UINT32_MAX)
+        return false;
     if (redistributed(r, m, table))
         return part->erased > 0 || part->counted > 0;
     if (m->tables[table].kind == HOTBED_TABLE_HASH)
@@ -264,12 +341,16 @@ static bool needs(const reader *r, const hotbed_manifest *m, uint32_t table, uin
 static hotbed_status read_table(
     reader *r, const hotbed_manifest *m, hotbed_shard_reader *shard, uint32_t table, bool last) {
     table_reader t = {.r = r, .m = m, .number = r->numbers[table], .table = table};
+    hotbed_table_info info;
+    HOTBED_TRY(hotbed_storages_info(r->storages, t.number, &info));
+    t.rows = rows_of(r, t.number, &info);
     const hotbed_manifest_part *part = &m->parts[(uint64_t)table * m->world + shard->number];
     uint64_t rows = part->rows > part->counted ? part->rows : part->counted;
     rows = rows > part->erased ? rows : part->erased;
     hotbed_status status = HOTBED_OK;
     for (uint32_t i = 0; i < 2 && status == HOTBED_OK; i++)
-        status = hotbed_staging_create(m, &m->tables[table], rows, r->stream, &t.stagings[i]);
+        status = hotbed_staging_create(
+            m, &m->tables[table], info.dtype, rows, r->stream, &t.stagings[i]);
     if (status == HOTBED_OK)
         status = read_part(&t, shard, last);
     if (status == HOTBED_OK)
@@ -324,48 +405,58 @@ static hotbed_status read_shard(reader *r, uint32_t number_of, uint32_t number) 
 }
 
 /* Check what can be checked before any effect: every shard exists and has the right size, metadata
- * and roots. The ranks of a communicator divide the shards. Also reads the caller's bytes, which
- * are in the last checkpoint. */
-static hotbed_status check_shards(const reader *r, const link *from, void *extra) {
+ * and roots. The ranks of a communicator divide the shards. */
+static hotbed_status check_shards(const reader *r, const link *from) {
     const hotbed_manifest *m = &from->manifest;
     uint32_t ranks = r->comm == NULL ? 1 : r->share.world;
     for (uint32_t i = 0; i < m->world; i++) {
-        bool mine = i % ranks == (r->comm == NULL ? 0 : r->share.rank);
-        bool extra_here = i == 0 && from == &r->links[r->num_links - 1];
-        if (!mine && (!extra_here || m->shards[i].extra.bytes == 0))
-            continue;
         hotbed_shard_reader shard;
+        if (i % ranks != (r->comm == NULL ? 0 : r->share.rank))
+            continue;
         hotbed_status status = hotbed_shard_reader_open(&shard, &from->directory, m, i);
-        if (status == HOTBED_OK && mine)
+        if (status == HOTBED_OK)
             status = hotbed_shard_reader_check(&shard);
-        if (status == HOTBED_OK && extra_here)
-            status = hotbed_shard_reader_extra(&shard, extra);
         hotbed_shard_reader_close(&shard);
         HOTBED_TRY(status);
     }
     return HOTBED_OK;
 }
 
-/* Check that nothing but this load has inserted rows. A table may have fewer keys than the
- * checkpoint: if rows do not fit, eviction keeps the highest scores. */
-static hotbed_status check_size(reader *r, uint32_t table) {
-    uint64_t keys = 0, most = 0;
-    HOTBED_TRY(hotbed_storage_size(r->storage, r->numbers[table], &keys, NULL, r->stream));
+/* Count the rows of a table on this rank after the load, and check that nothing but this load has
+ * inserted rows. A table may have fewer keys than the checkpoint: if rows do not fit, eviction keeps
+ * the highest scores. */
+static hotbed_status count_table(reader *r, uint32_t table, uint64_t *rows) {
     const hotbed_manifest_table *saved = &r->links[0].manifest.tables[table];
+    uint64_t most = 0;
+    *rows = 0;
+    if (r->numbers[table] == UINT32_MAX)
+        return HOTBED_OK;
+    if (saved->kind == HOTBED_TABLE_STATIC) {
+        hotbed_table_info info;
+        uint64_t first = 0, end = 0;
+        HOTBED_TRY(hotbed_storages_info(r->storages, r->numbers[table], &info));
+        hotbed_share_rows(&r->share, r->numbers[table], info.capacity, &first, &end);
+        end = end < saved->capacity ? end : saved->capacity;
+        *rows = first < end ? end - first : 0;
+        return HOTBED_OK;
+    }
+    HOTBED_TRY(
+        hotbed_storage_size(storage_of(r, table), number_of(r, table), rows, NULL, r->stream));
     for (uint32_t i = 0; i < r->num_links; i++)
         most += r->links[i].manifest.tables[table].rows;
-    if (saved->kind == HOTBED_TABLE_HASH && keys > most)
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
-            "table '%s' was changed while it was loaded: %" PRIu64 " keys, expected %" PRIu64,
-            saved->name, keys, most);
-    return HOTBED_OK;
+    return *rows <= most ? HOTBED_OK
+                         : hotbed_fail(
+                               HOTBED_ERR_STATE,
+                               "table '%s' was changed while it was loaded: %" PRIu64
+                               " keys, expected %" PRIu64,
+                               saved->name, *rows, most);
 }
 
 static hotbed_status clear(reader *r) {
-    uint32_t n = hotbed_storage_num_tables(r->storage);
-    for (uint32_t i = 0; i < n; i++) {
-        HOTBED_TRY(hotbed_storage_clear(r->storage, i, r->stream));
+    for (uint32_t i = 0; i < r->links[0].manifest.num_tables; i++) {
+        if (r->numbers[i] == UINT32_MAX)
+            continue;
+        HOTBED_TRY(hotbed_storage_clear(storage_of(r, i), number_of(r, i), r->stream));
         r->touched = true;
     }
     return HOTBED_OK;
@@ -377,6 +468,8 @@ static hotbed_status clear(reader *r) {
 static hotbed_status grow_table(reader *r, uint32_t table) {
     const uint32_t number = r->numbers[table];
     uint64_t rows = 0;
+    if (number == UINT32_MAX)
+        return HOTBED_OK;
     for (uint32_t i = 0; i < r->num_links; i++)
         rows += r->links[i].manifest.tables[table].rows;
     if (r->share.routes != NULL && r->share.routes[number].world > 1) {
@@ -384,7 +477,7 @@ static hotbed_status grow_table(reader *r, uint32_t table) {
         uint64_t most = mean + (uint64_t)(6.0 * sqrt((double)mean)) + 1;
         rows = most < rows ? most : rows;
     }
-    return hotbed_growth_reserve(r->storage, number, rows, r->stream);
+    return hotbed_growth_reserve(storage_of(r, table), number_of(r, table), rows, r->stream);
 }
 
 static hotbed_status grow_tables(reader *r) {
@@ -393,7 +486,7 @@ static hotbed_status grow_tables(reader *r) {
     return HOTBED_OK;
 }
 
-/* Clear all tables after a failure, so that no part of the rows remains. */
+/* Clear the loaded tables after a failure, so that no part of the rows remains. */
 static hotbed_status clear_after(reader *r, hotbed_status status) {
     char text[1024];
     snprintf(text, sizeof text, "%s", hotbed_last_error());
@@ -402,26 +495,28 @@ static hotbed_status clear_after(reader *r, hotbed_status status) {
     return hotbed_fail(status, "%s; the tables could not be cleared", text);
 }
 
-static const hotbed_manifest *last_of(const reader *r) {
-    return &r->links[r->num_links - 1].manifest;
-}
-
 /* Load the tables whose rows the ranks redistribute. */
 static hotbed_status read_redistributed(reader *r, const link *from) {
     for (uint32_t t = 0; t < from->manifest.num_tables; t++) {
+        hotbed_table_info info;
+        if (!redistributed(r, &from->manifest, t))
+            continue;
+        HOTBED_TRY(hotbed_storages_info(r->storages, r->numbers[t], &info));
         hotbed_redistribution job = {
             .comm = r->comm,
             .stream = r->stream,
-            .storage = r->storage,
+            .storage = storage_of(r, t),
+            .number = number_of(r, t),
             .share = &r->share,
-            .number = r->numbers[t],
+            .route = r->numbers[t],
             .directory = &from->directory,
             .manifest = &from->manifest,
             .table = t,
+            .dtype = info.dtype,
+            .rows = rows_of(r, r->numbers[t], &info),
             .workers = workers_of(r),
         };
-        if (redistributed(r, &from->manifest, t))
-            HOTBED_TRY(hotbed_vote(r->comm, hotbed_redistribute(&job), r->stream));
+        HOTBED_TRY(hotbed_vote(r->comm, hotbed_redistribute(&job), r->stream));
     }
     return HOTBED_OK;
 }
@@ -445,11 +540,12 @@ static hotbed_status read_rows_of_all(reader *r) {
         HOTBED_TRY(agree(r, read_link(r, k)));
         HOTBED_TRY(read_redistributed(r, &r->links[k]));
     }
-    for (uint32_t i = 0; i < r->links[0].manifest.num_tables; i++)
-        HOTBED_TRY(check_size(r, i));
-    hotbed_storage_state state = last_of(r)->state;
-    state.size = sizeof state;
-    return hotbed_storage_set_state(r->storage, &state, r->stream);
+    for (uint32_t i = 0; i < r->storages->n; i++) {
+        hotbed_storage_state state;
+        if (state_of(r, i, &state) != NULL)
+            HOTBED_TRY(hotbed_storage_set_state(r->storages->all[i], &state, r->stream));
+    }
+    return HOTBED_OK;
 }
 
 /* Read the MANIFEST of the checkpoint and of its increments, and check that each follows the one
@@ -478,40 +574,34 @@ static hotbed_status read_links(
     return HOTBED_OK;
 }
 
-/* Do everything that can fail before anything changes. *held gets the caller's bytes. A failed load
- * must not change its outputs, so these are copied at the end of the load. */
+/* Do everything that can fail before anything changes. */
 static hotbed_status prepare(
-    reader *r, const hotbed_io_calls *calls, const char *path,
-    const hotbed_checkpoint_load_options *options, const uint64_t *capacity, void **held) {
-    HOTBED_TRY(hotbed_share_read(&options->share, r->storage, &r->share));
-    HOTBED_TRY(read_links(r, calls, path, options));
-    uint64_t saved = last_of(r)->shards[0].extra.bytes;
-    if (capacity != NULL && *capacity < saved)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "extra has capacity for %" PRIu64 " bytes, but %" PRIu64 " were saved", *capacity,
-            saved);
+    reader *r, const char *path, const hotbed_checkpoint_load_options *options) {
+    HOTBED_TRY(hotbed_share_read(&options->share, r->storages, &r->share));
+    HOTBED_TRY(read_links(r, r->config->calls, path, options));
     HOTBED_TRY(match(r));
-    HOTBED_TRY(hotbed_storage_check_state(&last_of(r)->state));
-    *held = hotbed_new(saved);
-    if (*held == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for extra", saved);
+    for (uint32_t i = 0; i < r->storages->n; i++) {
+        hotbed_storage_state state;
+        if (state_of(r, i, &state) != NULL)
+            HOTBED_TRY(hotbed_storage_check_state(&state));
+    }
     for (uint32_t i = 0; i < r->num_links; i++)
-        HOTBED_TRY(check_shards(r, &r->links[i], *held));
+        HOTBED_TRY(check_shards(r, &r->links[i]));
     return hotbed_stream_sync(r->stream); /* a fault of earlier work must not end the load later */
 }
 
-/* The chain that a rank loads. */
+/* The chain that a rank loads, and the tables that it loads of it. */
 typedef struct chain_name {
-    uint64_t num_links;
+    uint64_t num_links, strict;
+    hotbed_digest taken;
     hotbed_digest first, all; /* digest of the full checkpoint, and of the digests of all links */
 } chain_name;
 
-/* Check that all ranks load the same chain as rank 0. Identical copies of a checkpoint are equal. */
+/* Check that all ranks load the same tables of the same chain as rank 0. Identical copies of a checkpoint are equal. */
 static hotbed_status compare_links(const reader *r) {
     if (r->comm == NULL)
         return HOTBED_OK;
-    chain_name own = {.num_links = r->num_links}, first;
+    chain_name own = {.num_links = r->num_links, .strict = r->strict}, first;
     hotbed_digest *digests = hotbed_new(r->num_links * sizeof *digests);
     hotbed_status status = HOTBED_OK;
     if (digests == NULL)
@@ -522,6 +612,7 @@ static hotbed_status compare_links(const reader *r) {
     if (status == HOTBED_OK) {
         own.first = digests[0];
         own.all = hotbed_digest_of(digests, r->num_links * sizeof *digests);
+        own.taken = hotbed_digest_of(r->taken, r->links[0].manifest.num_tables * sizeof *r->taken);
     }
     hotbed_delete(digests);
     first = own;
@@ -538,33 +629,154 @@ static hotbed_status compare_links(const reader *r) {
     else if (!hotbed_digest_equal(own.all, first.all))
         status = hotbed_fail(
             HOTBED_ERR_STATE, "rank %" PRIu32 " loads other increments than rank 0", rank);
+    else if (!hotbed_digest_equal(own.taken, first.taken) || own.strict != first.strict)
+        status = hotbed_fail(
+            HOTBED_ERR_STATE,
+            "rank %" PRIu32 " has other tables than rank 0, or only one of the two "
+            "asks for a report",
+            rank);
     return hotbed_vote(r->comm, status, r->stream);
 }
 
+/* --- the result -------------------------------------------------------------------------------------- */
+
+/* Count the rows of every table of the checkpoint: on all ranks of the communicator, or on this
+ * rank. */
+static hotbed_status count_rows(reader *r, uint64_t *loaded) {
+    const hotbed_manifest *m = last_of(r);
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < m->num_tables && status == HOTBED_OK; i++)
+        status = count_table(r, i, &loaded[i]);
+    return r->comm == NULL ? status
+                           : hotbed_vote_sum(r->comm, status, loaded, m->num_tables, r->stream);
+}
+
+static uint64_t saved_rows(const hotbed_manifest_table *table) {
+    return table->kind == HOTBED_TABLE_HASH ? table->keys : table->capacity;
+}
+
+/* Whether rows of a table were not loaded. Without a communicator, a rank does not know what others
+ * have loaded. */
+static bool is_lossy(const reader *r, uint32_t table, uint64_t loaded) {
+    const bool known = r->comm != NULL || r->share.world == 1 || r->taken[table] != HOTBED_TAKEN;
+    return known && loaded < saved_rows(&last_of(r)->tables[table]);
+}
+
+static void add_to_report(hotbed_checkpoint_report *report, const hotbed_checkpoint_table *table) {
+    if (report->num_tables < report->capacity)
+        report->tables[report->num_tables] = *table;
+    report->num_tables++;
+}
+
+static hotbed_status describe(
+    const reader *r, const uint64_t *loaded, hotbed_checkpoint_report *report) {
+    const hotbed_manifest *m = last_of(r);
+    report->step = m->step;
+    report->num_tables = report->num_lossy = 0;
+    for (uint32_t i = 0; i < m->num_tables; i++) {
+        hotbed_checkpoint_table table = {
+            .taken = r->taken[i],
+            .dim = m->tables[i].dim,
+            .saved = saved_rows(&m->tables[i]),
+            .loaded = loaded[i],
+        };
+        snprintf(table.name, sizeof table.name, "%s", m->tables[i].name);
+        add_to_report(report, &table);
+        report->num_lossy += is_lossy(r, i, loaded[i]);
+    }
+    for (uint32_t i = 0; i < r->storages->num_tables; i++) {
+        hotbed_table_info info;
+        HOTBED_TRY(hotbed_storages_info(r->storages, i, &info));
+        hotbed_checkpoint_table table = {.taken = HOTBED_TAKEN_NEW, .dim = info.dim};
+        snprintf(table.name, sizeof table.name, "%s", info.name);
+        if (r->is_new[i])
+            add_to_report(report, &table);
+    }
+    return HOTBED_OK;
+}
+
+/* Whether the storages now have the rows of the last checkpoint, all and unchanged, so that an
+ * increment can follow it. The next save compares tables and ranks with the parent's. */
+static bool is_exact(const reader *r, const uint64_t *loaded) {
+    const hotbed_manifest *m = last_of(r);
+    if (r->storages->num_tables != m->num_tables)
+        return false;
+    for (uint32_t i = 0; i < m->num_tables; i++) {
+        hotbed_table_info info;
+        if (r->numbers[i] != i || is_lossy(r, i, loaded[i]) ||
+            (r->comm == NULL && r->share.world > 1) || /* what others lost is unknown */
+            hotbed_storages_info(r->storages, i, &info) != HOTBED_OK ||
+            info.dtype != m->tables[i].dtype ||
+            (info.kind == HOTBED_TABLE_STATIC && rows_of(r, i, &info) != m->tables[i].capacity))
+            return false;
+    }
+    return true;
+}
+
+static hotbed_status fill_mark(
+    const reader *r, const uint64_t *loaded, hotbed_checkpoint_mark *mark) {
+    const hotbed_digest id = last_of(r)->id;
+    if (mark == NULL)
+        return HOTBED_OK;
+    if (is_exact(r, loaded))
+        return hotbed_save_mark(
+            r->config, r->storages, &r->share,
+            (hotbed_checkpoint_id){.low = id.low, .high = id.high}, mark, r->stream);
+    hotbed_marked_clear(&mark->last);
+    hotbed_marked_clear(&mark->before);
+    return HOTBED_OK;
+}
+
+static hotbed_status load(
+    reader *r, const hotbed_checkpoint_load_options *options, hotbed_checkpoint_report *report) {
+    HOTBED_TRY(agree(r, read_rows_of_all(r)));
+    const uint32_t n = last_of(r)->num_tables;
+    uint64_t *loaded = hotbed_new(n * sizeof *loaded);
+    hotbed_status status =
+        loaded != NULL ? HOTBED_OK
+                       : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", n);
+    status = agree(r, status);
+    if (status == HOTBED_OK)
+        status = count_rows(r, loaded);
+    if (status == HOTBED_OK)
+        status = agree(r, fill_mark(r, loaded, options->mark));
+    if (status == HOTBED_OK && report != NULL)
+        status = describe(r, loaded, report);
+    hotbed_delete(loaded);
+    return status;
+}
+
+/* Note in the storages whose seeds differ from the checkpoint's that this matters. Conversions of
+ * other formats have no steps, and no seed. */
+static void warn_of_seeds(const reader *r) {
+    for (uint32_t i = 0; i < r->storages->n; i++) {
+        hotbed_storage_state state;
+        const hotbed_manifest_storage *origin = state_of(r, i, &state);
+        if (origin != NULL && origin->state.optimizer_steps > 0)
+            hotbed_storage_warn_of_seed(r->storages->all[i], origin->seed);
+    }
+}
+
 hotbed_status hotbed_checkpoint_read(
-    const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
-    const hotbed_checkpoint_load_options *options, uint64_t *step, void *extra,
-    uint64_t *extra_bytes, hotbed_stream *stream) {
-    reader r = {.storage = storage, .stream = stream, .comm = options->comm};
-    void *held = NULL;
-    hotbed_status status = agree(
-        &r, prepare(&r, config->calls, path, options, extra == NULL ? NULL : extra_bytes, &held));
+    const hotbed_checkpoint_config *config, const char *path, const hotbed_storages *storages,
+    const hotbed_checkpoint_load_options *options, hotbed_checkpoint_report *report,
+    hotbed_stream *stream) {
+    reader r = {
+        .config = config,
+        .storages = storages,
+        .stream = stream,
+        .comm = options->comm,
+        .strict = report == NULL,
+    };
+    hotbed_status status = agree(&r, prepare(&r, path, options));
     if (status == HOTBED_OK)
         status = compare_links(&r);
     if (status == HOTBED_OK)
-        status = agree(&r, read_rows_of_all(&r));
+        status = load(&r, options, report);
     if (status != HOTBED_OK && r.touched)
         status = clear_after(&r, status);
-    /* Conversions of other formats have no steps, and no seed. */
-    if (status == HOTBED_OK && last_of(&r)->state.optimizer_steps > 0)
-        hotbed_storage_warn_of_seed(storage, last_of(&r)->seed);
-    if (status == HOTBED_OK && step != NULL)
-        *step = last_of(&r)->step;
-    if (status == HOTBED_OK && extra != NULL && last_of(&r)->shards[0].extra.bytes > 0)
-        memcpy(extra, held, last_of(&r)->shards[0].extra.bytes);
-    if (status == HOTBED_OK && extra_bytes != NULL)
-        *extra_bytes = last_of(&r)->shards[0].extra.bytes;
-    hotbed_delete(held);
+    if (status == HOTBED_OK)
+        warn_of_seeds(&r);
     hotbed_io_workers_close(&r.workers);
     for (uint32_t i = 0; i < r.num_links; i++) {
         hotbed_io_drop(&r.links[i].directory);
@@ -572,5 +784,49 @@ hotbed_status hotbed_checkpoint_read(
     }
     hotbed_delete(r.links);
     hotbed_delete(r.numbers);
+    hotbed_delete(r.taken);
+    hotbed_delete(r.is_new);
+    return status;
+}
+
+/* --- blobs ------------------------------------------------------------------------------------------- */
+
+static hotbed_status read_blob(
+    const hotbed_io_file *directory, const hotbed_manifest *m, const char *name, void *data,
+    uint64_t *bytes) {
+    const hotbed_manifest_blob *blob = hotbed_manifest_find_blob(m, name);
+    if (blob == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s has no blob '%.80s'; it has %" PRIu32 "%s%s", directory->name,
+            name, m->num_blobs, m->num_blobs == 0 ? "" : ", the first is ",
+            m->num_blobs == 0 ? "" : m->blobs[0].name);
+    if (data != NULL && *bytes < blob->extent.bytes)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s: blob '%s' has %" PRIu64 " bytes, but the buffer has %" PRIu64,
+            directory->name, name, blob->extent.bytes, *bytes);
+    hotbed_shard_reader shard;
+    hotbed_status status = HOTBED_OK;
+    if (data != NULL) {
+        status = hotbed_shard_reader_open(&shard, directory, m, 0);
+        if (status == HOTBED_OK)
+            status = hotbed_shard_reader_blob(&shard, (uint32_t)(blob - m->blobs), data);
+        hotbed_shard_reader_close(&shard);
+    }
+    if (status == HOTBED_OK)
+        *bytes = blob->extent.bytes;
+    return status;
+}
+
+hotbed_status hotbed_blob_read(
+    const hotbed_io_calls *calls, const char *path, const char *name, void *data, uint64_t *bytes) {
+    hotbed_io_file directory = HOTBED_IO_CLOSED;
+    hotbed_manifest m = {.world = 0};
+    hotbed_status status = hotbed_io_open(calls, NULL, path, HOTBED_IO_DIRECTORY, &directory);
+    if (status == HOTBED_OK)
+        status = hotbed_manifest_read(&directory, &m);
+    if (status == HOTBED_OK)
+        status = read_blob(&directory, &m, name, data, bytes);
+    hotbed_io_drop(&directory);
+    hotbed_manifest_free(&m);
     return status;
 }

@@ -6,6 +6,7 @@
 #include "base/stream.h"
 #include "checkpoint/chain.h"
 #include "checkpoint/share.h"
+#include "checkpoint/staging.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -68,9 +69,13 @@ static hotbed_status gather(
     return status;
 }
 
-hotbed_status hotbed_vote_with(
-    hotbed_comm *comm, hotbed_status status, void *data, size_t bytes, hotbed_stream *stream) {
+/* Report a status and data to all ranks. If all report OK, the caller frees *out, the ballots;
+ * otherwise it is NULL. */
+static hotbed_status vote(
+    hotbed_comm *comm, hotbed_status status, const void *data, size_t bytes, ballot **out,
+    hotbed_stream *stream) {
     uint32_t size = hotbed_comm_size(comm);
+    *out = NULL;
     ballot own = {.status = (int32_t)status};
     char text[1024] = "";
     if (status != HOTBED_OK) {
@@ -94,10 +99,42 @@ hotbed_status hotbed_vote_with(
     else if (first < size)
         status = hotbed_fail(
             (hotbed_status)all[first].status, "rank %" PRIu32 ": %s", first, all[first].text);
-    else if (bytes > 0)
+    else
+        *out = all;
+    if (*out == NULL)
+        hotbed_delete(all);
+    return status;
+}
+
+hotbed_status hotbed_vote_with(
+    hotbed_comm *comm, hotbed_status status, void *data, size_t bytes, hotbed_stream *stream) {
+    ballot *all = NULL;
+    status = vote(comm, status, data, bytes, &all, stream);
+    if (status == HOTBED_OK && bytes > 0)
         memcpy(data, all[0].data, bytes);
     hotbed_delete(all);
     return status;
+}
+
+hotbed_status hotbed_vote_sum(
+    hotbed_comm *comm, hotbed_status status, uint64_t *counts, uint32_t n, hotbed_stream *stream) {
+    enum { MOST = HOTBED_VOTE_BYTES / sizeof(uint64_t) };
+    for (uint32_t first = 0, some; first < n; first += some) {
+        ballot *all = NULL;
+        some = n - first < MOST ? n - first : MOST;
+        status = vote(comm, status, counts + first, some * sizeof *counts, &all, stream);
+        if (status == HOTBED_OK)
+            memset(counts + first, 0, some * sizeof *counts);
+        for (uint32_t r = 0; status == HOTBED_OK && r < hotbed_comm_size(comm); r++)
+            for (uint32_t i = 0; i < some; i++) {
+                uint64_t count;
+                memcpy(&count, all[r].data + i * sizeof count, sizeof count);
+                counts[first + i] += count;
+            }
+        hotbed_delete(all);
+        HOTBED_TRY(status);
+    }
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_vote(hotbed_comm *comm, hotbed_status status, hotbed_stream *stream) {
@@ -116,8 +153,9 @@ typedef struct notice {
 typedef struct rounds {
     const hotbed_redistribution *job;
     uint32_t world;
-    uint64_t rows; /* the most that a rank sends in a round */
-    size_t row_bytes[HOTBED_ROW_COLUMNS];
+    uint64_t rows;                         /* the most that a rank sends in a round */
+    size_t read_bytes[HOTBED_ROW_COLUMNS]; /* of a row in the file */
+    size_t row_bytes[HOTBED_ROW_COLUMNS];  /* of a row in the storage */
     hotbed_memory host, device;
     void *taken[HOTBED_ROW_COLUMNS];  /* host, [rows]: in the order of reading */
     void *packed[HOTBED_ROW_COLUMNS]; /* host, [rows]: grouped by rank */
@@ -154,7 +192,7 @@ static void place(rounds *d, size_t *host_bytes, size_t *device_bytes) {
     *device_bytes = 0;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         size_t bytes = d->rows * d->row_bytes[i];
-        d->taken[i] = carve(host, host_bytes, bytes);
+        d->taken[i] = carve(host, host_bytes, d->rows * d->read_bytes[i]);
         d->packed[i] = carve(host, host_bytes, bytes);
         d->send[i] = carve(device, device_bytes, bytes);
         d->recv[i] = carve(device, device_bytes, bytes * d->world);
@@ -173,7 +211,9 @@ static hotbed_status allocate(rounds *d) {
     const hotbed_manifest_table *table = &job->manifest->tables[job->table];
     size_t row = 0, host_bytes = 0, device_bytes = 0;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
-        d->row_bytes[i] = hotbed_manifest_row_bytes(job->manifest, table, i);
+        d->read_bytes[i] = d->row_bytes[i] = hotbed_manifest_row_bytes(job->manifest, table, i);
+        if (i == HOTBED_COLUMN_VALUES)
+            d->row_bytes[i] = table->dim * hotbed_dtype_bytes(job->dtype);
         row += d->row_bytes[i];
     }
     d->rows = ROUND_BYTES / row / d->world;
@@ -207,7 +247,7 @@ static uint64_t rows_apart(const rounds *d) {
         m->block_bytes; /* its lowest set bit is the largest power of two that divides all widths */
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         if (hotbed_manifest_has(m, &m->tables[d->job->table], i))
-            widths |= d->row_bytes[i];
+            widths |= d->read_bytes[i];
     return m->block_bytes / (widths & (~widths + 1));
 }
 
@@ -232,7 +272,7 @@ static uint64_t begin_of(const rounds *d, uint32_t rank) {
     const hotbed_manifest_table *table = &job->manifest->tables[job->table];
     if (rank == d->world)
         return table->rows;
-    uint64_t own = rank * job->share->routes[job->number].block;
+    uint64_t own = rank * job->share->routes[job->route].block;
     bool all = table->kind == HOTBED_TABLE_STATIC && !job->manifest->increment;
     if (all)
         return cut(d, own < table->rows ? own : table->rows);
@@ -265,7 +305,7 @@ static hotbed_status take(rounds *d, uint64_t *n) {
             HOTBED_TRY(open_part(d));
         void *columns[HOTBED_ROW_COLUMNS];
         for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
-            columns[i] = (char *)d->taken[i] + *n * d->row_bytes[i];
+            columns[i] = (char *)d->taken[i] + *n * d->read_bytes[i];
         uint64_t left = hotbed_part_reader_left(&d->part), space = d->rows - *n;
         uint64_t rows = left < space ? left : space;
         HOTBED_TRY(hotbed_part_reader_take(&d->part, rows, columns));
@@ -286,15 +326,19 @@ static void choose(rounds *d) {
 /* Group the rows by the ranks that store them. */
 static void pack(rounds *d, uint64_t n) {
     const hotbed_redistribution *job = d->job;
-    const hotbed_route *route = &job->share->routes[job->number];
-    bool is_static = job->manifest->tables[job->table].kind == HOTBED_TABLE_STATIC;
+    const hotbed_route *route = &job->share->routes[job->route];
+    const hotbed_manifest_table *table = &job->manifest->tables[job->table];
+    bool is_static = table->kind == HOTBED_TABLE_STATIC;
     uint64_t *keys = d->taken[HOTBED_COLUMN_KEYS];
     uint64_t *next = d->bytes; /* free until the sizes are set */
     memset(next, 0, d->world * sizeof *next);
     for (uint64_t i = 0; i < n; i++) {
-        d->owners[i] = hotbed_route_rank(route, keys[i]);
+        const bool dropped = is_static && keys[i] >= job->rows;
+        d->owners[i] = dropped ? d->world : hotbed_route_rank(route, keys[i]);
+        if (dropped)
+            continue;
         next[d->owners[i]]++;
-        keys[i] = hotbed_share_local(job->share, job->number, is_static, keys[i]);
+        keys[i] = hotbed_share_local(job->share, job->route, is_static, keys[i]);
     }
     for (uint64_t p = 0, first = 0; p < d->world; p++) {
         uint64_t rows = next[p];
@@ -303,12 +347,17 @@ static void pack(rounds *d, uint64_t n) {
         first += rows;
     }
     for (uint64_t i = 0; i < n; i++) {
+        if (d->owners[i] == d->world)
+            continue;
         uint64_t to = next[d->owners[i]]++;
-        for (uint32_t c = 0; c < HOTBED_ROW_COLUMNS; c++)
-            if (d->row_bytes[c] > 0)
-                memcpy(
-                    (char *)d->packed[c] + to * d->row_bytes[c],
-                    (const char *)d->taken[c] + i * d->row_bytes[c], d->row_bytes[c]);
+        for (uint32_t c = 0; c < HOTBED_ROW_COLUMNS; c++) {
+            char *row = (char *)d->packed[c] + to * d->row_bytes[c];
+            const char *taken = (const char *)d->taken[c] + i * d->read_bytes[c];
+            if (c == HOTBED_COLUMN_VALUES && table->dtype != job->dtype)
+                hotbed_convert_values(taken, table->dtype, row, job->dtype, table->dim);
+            else if (d->row_bytes[c] > 0)
+                memcpy(row, taken, d->row_bytes[c]);
+        }
     }
 }
 

@@ -22,16 +22,23 @@ enum { HOTBED_VOTE_BYTES = 512 };
 hotbed_status hotbed_vote_with(
     hotbed_comm *comm, hotbed_status status, void *data, size_t bytes, hotbed_stream *stream);
 
+/* Replace n counts by their sums over all ranks, if all ranks report OK. */
+hotbed_status hotbed_vote_sum(
+    hotbed_comm *comm, hotbed_status status, uint64_t *counts, uint32_t n, hotbed_stream *stream);
+
 /* One table of a checkpoint. */
 typedef struct hotbed_redistribution {
     hotbed_comm *comm;
     hotbed_stream *stream;
     hotbed_storage *storage;
-    const hotbed_checkpoint_share *share;
     uint32_t number; /* of the table in the storage */
+    const hotbed_checkpoint_share *share;
+    uint32_t route; /* number of the table's route in the share */
     const hotbed_io_file *directory;
     const hotbed_manifest *manifest;
     uint32_t table;             /* in the manifest */
+    hotbed_dtype dtype;         /* of the table in the storage */
+    uint64_t rows;              /* STATIC: of the table on all ranks; later rows are dropped */
     hotbed_io_workers *workers; /* may be NULL */
 } hotbed_redistribution;
 

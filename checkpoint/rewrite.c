@@ -114,7 +114,6 @@ static hotbed_status plan(rewriter *w, hotbed_checkpoint_id id) {
     hotbed_manifest *m = &w->manifest;
     struct timespec now = {.tv_sec = 0};
     clock_gettime(CLOCK_REALTIME, &now);
-    m->minor = HOTBED_FORMAT_MINOR;
     m->id = (hotbed_digest){.low = id.low, .high = id.high};
     m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
     m->step = last->step;
@@ -122,14 +121,16 @@ static hotbed_status plan(rewriter *w, hotbed_checkpoint_id id) {
     m->world = w->options->world;
     m->block_bytes = block_bytes(w->options);
     m->num_tables = last->num_tables;
-    m->key_type = last->key_type;
-    m->seed = last->seed;
-    m->optimizer = last->optimizer;
-    m->state = last->state;
+    m->num_storages = last->num_storages;
+    m->num_blobs = last->num_blobs;
     HOTBED_TRY(hotbed_manifest_reserve(m));
+    memcpy(m->storages, last->storages, m->num_storages * sizeof *m->storages);
+    for (uint32_t i = 0; i < m->num_blobs; i++) {
+        m->blobs[i] = last->blobs[i];
+        m->blobs[i].extent = (hotbed_extent){.bytes = last->blobs[i].extent.bytes};
+    }
     for (uint32_t i = 0; i < m->num_tables; i++)
         plan_table(w, i);
-    m->shards[0].extra.bytes = last->shards[0].extra.bytes;
     for (uint32_t i = 0; i < w->chain->n; i++)
         for (uint32_t t = 0; t < m->num_tables; t++)
             w->total += 2 * w->chain->links[i].manifest.tables[t].rows;
@@ -147,8 +148,10 @@ static hotbed_status count_rows(
     rewriter *w, uint32_t table, uint32_t rank, uint64_t n,
     void *const columns[HOTBED_ROW_COLUMNS]) {
     (void)columns;
+    hotbed_manifest_table *t = &w->manifest.tables[table];
     part_of(w, table, rank)->rows += n;
-    w->manifest.tables[table].rows += n;
+    t->rows += n;
+    t->keys = t->kind == HOTBED_TABLE_HASH ? t->rows : 0;
     return HOTBED_OK;
 }
 
@@ -282,17 +285,33 @@ static hotbed_status allocate_arrays(rewriter *w) {
     return HOTBED_OK;
 }
 
+/* Read the blobs of the chain's last checkpoint. The caller frees them. */
+static hotbed_status read_blobs(rewriter *w, void **blobs) {
+    for (uint32_t i = 0; i < w->manifest.num_blobs; i++) {
+        uint64_t bytes = w->manifest.blobs[i].extent.bytes;
+        blobs[i] = hotbed_new(bytes);
+        if (blobs[i] == NULL)
+            return hotbed_fail(
+                HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for blob '%s'", bytes,
+                w->manifest.blobs[i].name);
+        HOTBED_TRY(
+            hotbed_shard_reader_blob(&w->chain->links[w->chain->n - 1].shards[0], i, blobs[i]));
+    }
+    return HOTBED_OK;
+}
+
 static hotbed_status write_shards(rewriter *w, hotbed_draft *draft) {
     uint32_t world = w->manifest.world;
-    void *extra = hotbed_new(w->manifest.shards[0].extra.bytes);
-    hotbed_status status = HOTBED_OK;
-    if (extra == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the caller's bytes");
-    if (status == HOTBED_OK)
-        status = hotbed_shard_reader_extra(&w->chain->links[w->chain->n - 1].shards[0], extra);
+    void **blobs = hotbed_new(w->manifest.num_blobs * sizeof *blobs);
+    hotbed_status status = blobs != NULL
+                               ? read_blobs(w, blobs)
+                               : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the blobs");
     for (uint32_t r = 0; r < world && status == HOTBED_OK; r++)
-        status = hotbed_shard_writer_open(&w->shards[r], &draft->directory, &w->manifest, r, extra);
-    hotbed_delete(extra);
+        status = hotbed_shard_writer_open(
+            &w->shards[r], &draft->directory, &w->manifest, r, (const void *const *)blobs);
+    for (uint32_t i = 0; blobs != NULL && i < w->manifest.num_blobs; i++)
+        hotbed_delete(blobs[i]);
+    hotbed_delete(blobs);
     HOTBED_TRY(status);
     for (uint32_t t = 0; t < w->manifest.num_tables; t++)
         HOTBED_TRY(write_table(w, t));
@@ -324,7 +343,8 @@ static uint64_t digits(uint64_t value) {
  * shards. */
 uint64_t hotbed_rewrite_manifest_bytes(
     const hotbed_chain *chain, const hotbed_rewrite_options *options) {
-    enum { HEAD = 2048, TABLE = 512, SHARD = 123, PART = 52, EXTENT = 63 };
+    enum { HEAD = 1024, STORAGE = 1024, BLOB = 192, TABLE = 512, SHARD = 123, PART = 52 };
+    enum { EXTENT = 63 };
     hotbed_manifest m = *hotbed_chain_last(chain);
     uint64_t bytes = block_bytes(options);
     for (uint32_t i = 0; i < chain->n; i++)
@@ -332,16 +352,17 @@ uint64_t hotbed_rewrite_manifest_bytes(
             bytes += chain->links[i].manifest.shards[s].bytes;
     uint64_t number = digits(2 * bytes), shard = SHARD + 4 * number;
     m.increment = false;
-    m.minor = HOTBED_FORMAT_MINOR;
     for (uint32_t t = 0; t < m.num_tables; t++) {
         uint64_t name = strlen(m.tables[t].name);
         shard += PART + name + 4 * number + 2 * digits(hotbed_manifest_range(&m.tables[t]));
         for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
             if (hotbed_manifest_has(&m, &m.tables[t], i))
                 shard += EXTENT + name + 2 * number +
-                         strlen(hotbed_manifest_column_name(m.optimizer.kind, i));
+                         strlen(hotbed_manifest_column_name(
+                             hotbed_manifest_optimizer(&m, &m.tables[t]), i));
     }
-    return HEAD + m.num_tables * (uint64_t)TABLE + options->world * shard;
+    return HEAD + m.num_storages * (uint64_t)STORAGE + m.num_blobs * (uint64_t)BLOB +
+           m.num_tables * (uint64_t)TABLE + options->world * shard;
 }
 
 static hotbed_status check_options(const hotbed_chain *chain, const hotbed_rewrite_options *o) {

@@ -28,8 +28,8 @@ typedef struct hotbed_rewrite_options {
 uint64_t hotbed_rewrite_manifest_bytes(
     const hotbed_chain *chain, const hotbed_rewrite_options *options);
 
-/* Write the rows of a chain as a new full checkpoint at `path`, with the step, state, counters and
- * caller's bytes of the chain's last checkpoint.
+/* Write the rows of a chain as a new full checkpoint at `path`, with the step, storages, counters and
+ * blobs of the chain's last checkpoint.
  *
  * The first pass reads the keys, the second pass everything. Keys that exceed chain->keep_bytes are
  * read in both passes. Whatever the number of shards, the rewrite uses at most 128 MiB for shards

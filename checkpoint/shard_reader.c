@@ -92,12 +92,13 @@ void hotbed_shard_reader_close(hotbed_shard_reader *r) {
 }
 
 static hotbed_extent_stream open_column(
-    hotbed_shard_reader *r, const char *table, uint32_t column, hotbed_extent extent,
-    unsigned char *buffer) {
+    hotbed_shard_reader *r, const hotbed_manifest_table *table, uint32_t column,
+    hotbed_extent extent, unsigned char *buffer) {
     return (hotbed_extent_stream){
         .file = &r->file,
-        .table = table,
-        .column = hotbed_manifest_column_name(r->manifest->optimizer.kind, column),
+        .table = table->name,
+        .column =
+            hotbed_manifest_column_name(hotbed_manifest_optimizer(r->manifest, table), column),
         .extent = extent,
         .blocks = r->blocks,
         .block_bytes = r->manifest->block_bytes,
@@ -115,21 +116,21 @@ hotbed_status hotbed_shard_reader_check(hotbed_shard_reader *r) {
             if (!hotbed_manifest_has(m, &m->tables[t], i))
                 continue;
             hotbed_extent_stream column = open_column(
-                r, m->tables[t].name, i, m->parts[(uint64_t)t * m->world + r->number].columns[i],
-                NULL);
+                r, &m->tables[t], i, m->parts[(uint64_t)t * m->world + r->number].columns[i], NULL);
             HOTBED_TRY(hotbed_extent_check_root(&column));
         }
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_shard_reader_extra(hotbed_shard_reader *r, void *extra) {
-    const hotbed_extent *extent = &r->manifest->shards[r->number].extra;
-    HOTBED_TRY(hotbed_io_read(&r->file, extra, extent->bytes, extent->offset));
-    hotbed_digest root = hotbed_digest_root(extra, extent->bytes, r->manifest->block_bytes);
-    if (hotbed_digest_equal(root, extent->root))
+hotbed_status hotbed_shard_reader_blob(hotbed_shard_reader *r, uint32_t number, void *out) {
+    const hotbed_manifest_blob *blob = &r->manifest->blobs[number];
+    HOTBED_TRY(hotbed_io_read(&r->file, out, blob->extent.bytes, blob->extent.offset));
+    hotbed_digest root = hotbed_digest_root(out, blob->extent.bytes, r->manifest->block_bytes);
+    if (hotbed_digest_equal(root, blob->extent.root))
         return HOTBED_OK;
     return hotbed_fail(
-        HOTBED_ERR_CORRUPT, "%s: extra is damaged at %" PRIu64, r->file.name, extent->offset);
+        HOTBED_ERR_CORRUPT, "%s: blob '%s' is damaged at %" PRIu64, r->file.name, blob->name,
+        blob->extent.offset);
 }
 
 /* --- a part ------------------------------------------------------------------------------------------ */
@@ -228,7 +229,7 @@ static hotbed_status open_columns(hotbed_part_reader *p) {
     unsigned char *at = NULL;
     size_t bytes = 0;
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-        p->columns[i] = open_column(shard, p->table->name, i, p->part->columns[i], NULL);
+        p->columns[i] = open_column(shard, p->table, i, p->part->columns[i], NULL);
         bytes += buffer_bytes(p, i) * (is_ahead(p, i) ? 1 + HOTBED_EXTENT_AHEAD : 1);
         if (hotbed_manifest_has(m, p->table, i))
             HOTBED_TRY(hotbed_extent_check_root(&p->columns[i]));
@@ -361,7 +362,9 @@ static hotbed_status check_words(
             return hotbed_fail(
                 HOTBED_ERR_UNSUPPORTED, "%s: %s/%s: %" PRIu64 " is over 2^52 - 1",
                 p->shard->file.name, p->table->name,
-                hotbed_manifest_column_name(p->shard->manifest->optimizer.kind, column), word);
+                hotbed_manifest_column_name(
+                    hotbed_manifest_optimizer(p->shard->manifest, p->table), column),
+                word);
     }
     return HOTBED_OK;
 }

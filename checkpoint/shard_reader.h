@@ -49,8 +49,8 @@ void hotbed_shard_reader_close(hotbed_shard_reader *reader);
  * the extents. Errors: IO, CORRUPT, MEMORY. */
 hotbed_status hotbed_shard_reader_check(hotbed_shard_reader *reader);
 
-/* Copy the caller's bytes to `extra`, [shards[0].extra.bytes], and check them. Shard 0 only. */
-hotbed_status hotbed_shard_reader_extra(hotbed_shard_reader *reader, void *extra);
+/* Copy blob `number` to `out`, [its extent.bytes], and check it. Shard 0 only. */
+hotbed_status hotbed_shard_reader_blob(hotbed_shard_reader *reader, uint32_t number, void *out);
 
 /* The previous key of a column whose keys are in canonical order. */
 typedef struct hotbed_last_key {

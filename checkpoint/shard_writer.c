@@ -23,15 +23,18 @@ static hotbed_extent_stream open_column(
     };
 }
 
-static hotbed_status write_extra(hotbed_shard_writer *w, const void *extra) {
-    hotbed_manifest_shard *shard = &w->manifest->shards[w->number];
-    hotbed_extent_stream column = open_column(w, "", "extra", shard->extra, NULL);
-    return hotbed_extent_write(&column, extra, &shard->extra.root);
+static hotbed_status write_blobs(hotbed_shard_writer *w, const void *const *blobs) {
+    for (uint32_t i = 0; w->number == 0 && i < w->manifest->num_blobs; i++) {
+        hotbed_manifest_blob *blob = &w->manifest->blobs[i];
+        hotbed_extent_stream column = open_column(w, "", blob->name, blob->extent, NULL);
+        HOTBED_TRY(hotbed_extent_write(&column, blobs[i], &blob->extent.root));
+    }
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_shard_writer_open(
     hotbed_shard_writer *w, const hotbed_io_file *directory, hotbed_manifest *m, uint32_t number,
-    const void *extra) {
+    const void *const *blobs) {
     *w = (hotbed_shard_writer){.manifest = m, .number = number, .file = HOTBED_IO_CLOSED};
     hotbed_manifest_shard *shard = &m->shards[number];
     char name[32];
@@ -51,7 +54,7 @@ hotbed_status hotbed_shard_writer_open(
     HOTBED_TRY(hotbed_io_open(directory->calls, directory, name, HOTBED_IO_CREATE, &w->file));
     HOTBED_TRY(hotbed_io_allocate(&w->file, shard->bytes));
     HOTBED_TRY(hotbed_io_write(&w->file, w->metadata, shard->metadata_bytes, 0));
-    return write_extra(w, extra);
+    return write_blobs(w, blobs);
 }
 
 hotbed_status hotbed_shard_writer_behind(hotbed_shard_writer *w, const hotbed_io_file *directory) {
@@ -80,7 +83,8 @@ hotbed_status hotbed_shard_writer_begin(hotbed_shard_writer *w, uint32_t table) 
          * buffers. */
         unsigned char *buffer = w->behind.file == NULL ? NULL : w->columns[i].buffer;
         w->columns[i] = open_column(
-            w, w->table->name, hotbed_manifest_column_name(m->optimizer.kind, i),
+            w, w->table->name,
+            hotbed_manifest_column_name(hotbed_manifest_optimizer(m, w->table), i),
             w->part->columns[i], buffer);
         w->columns[i].behind = w->behind.file == NULL ? NULL : &w->behind;
     }

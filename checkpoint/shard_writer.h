@@ -24,12 +24,12 @@ typedef struct hotbed_shard_writer {
 } hotbed_shard_writer;
 
 /* Lay out the shard, and create its file in `directory`. The row and key counts of its parts must
- * be set. `extra` has shards[number].extra.bytes bytes. The caller must call
- * hotbed_shard_writer_close() even after an error. Errors: IO, MEMORY, UNSUPPORTED (too many
- * tables). */
+ * be set. Shard 0 also gets the blobs: blobs[i] has manifest->blobs[i].extent.bytes bytes. The
+ * caller must call hotbed_shard_writer_close() even after an error. Errors: IO, MEMORY, UNSUPPORTED
+ * (too many tables). */
 hotbed_status hotbed_shard_writer_open(
     hotbed_shard_writer *writer, const hotbed_io_file *directory, hotbed_manifest *manifest,
-    uint32_t number, const void *extra);
+    uint32_t number, const void *const *blobs);
 
 /* Let other threads write everything that follows while the caller continues, bypassing the page
  * cache where possible. Does nothing for small shards. Write errors are reported by later calls.

@@ -6,10 +6,10 @@
 #include <inttypes.h>
 
 static hotbed_status check_route(
-    const hotbed_checkpoint_share *share, const hotbed_storage *storage, uint32_t table) {
+    const hotbed_checkpoint_share *share, const hotbed_storages *storages, uint32_t table) {
     const hotbed_route *route = &share->routes[table];
-    hotbed_table_info info = {.size = sizeof info};
-    HOTBED_TRY(hotbed_storage_table(storage, table, &info));
+    hotbed_table_info info;
+    HOTBED_TRY(hotbed_storages_info(storages, table, &info));
     if (route->world != share->world)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT,
@@ -30,7 +30,7 @@ static hotbed_status check_route(
 }
 
 hotbed_status hotbed_share_read(
-    const hotbed_checkpoint_share *share, const hotbed_storage *storage,
+    const hotbed_checkpoint_share *share, const hotbed_storages *storages,
     hotbed_checkpoint_share *out) {
     hotbed_checkpoint_share s = *share;
     if (s.world == 0)
@@ -41,8 +41,8 @@ hotbed_status hotbed_share_read(
             s.world, HOTBED_WORLD_MAX);
     if (s.world > 1 && s.routes == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "share: %" PRIu32 " ranks without routes", s.world);
-    for (uint32_t i = 0; s.routes != NULL && i < hotbed_storage_num_tables(storage); i++)
-        HOTBED_TRY(check_route(&s, storage, i));
+    for (uint32_t i = 0; s.routes != NULL && i < storages->num_tables; i++)
+        HOTBED_TRY(check_route(&s, storages, i));
     *out = s;
     return HOTBED_OK;
 }

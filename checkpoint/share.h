@@ -3,12 +3,13 @@
 #define HOTBED_CHECKPOINT_SHARE_H
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/storages.h"
 #include "hotbed/checkpoint.h"
 
 /* Read a share from a caller's struct. Sets *out to the share, with world at least 1. Errors:
  * ARGUMENT (it breaks a rule of hotbed_checkpoint_share). */
 hotbed_status hotbed_share_read(
-    const hotbed_checkpoint_share *share, const hotbed_storage *storage,
+    const hotbed_checkpoint_share *share, const hotbed_storages *storages,
     hotbed_checkpoint_share *out);
 
 /* Return the key that the storage uses for `key`: the local id in a STATIC table of several

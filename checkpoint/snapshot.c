@@ -28,7 +28,7 @@ typedef struct window {
 typedef struct taker {
     const hotbed_checkpoint_config *config;
     hotbed_checkpoint_snapshot *s;
-    hotbed_storage *storage;
+    const hotbed_storages *storages;
     hotbed_stream *stream;
     /* Host stream that copies to new memory with several threads; created on first use. */
     hotbed_stream *copier;
@@ -42,7 +42,8 @@ typedef struct table_taker {
     hotbed_snapshot_table *to;
     const char *name;                     /* of the table */
     size_t row_bytes[HOTBED_ROW_COLUMNS]; /* 0: not through windows */
-    uint64_t rows;                        /* rows in the image so far */
+    hotbed_storage *storage;
+    uint64_t rows; /* rows in the image so far */
     window windows[2];
 } table_taker;
 
@@ -105,7 +106,7 @@ static void close_window(window *w) {
 static hotbed_status ask(const table_taker *t, window *w, uint64_t first) {
     HOTBED_TRY(hotbed_event_sync(w->kept));
     w->batch.first = first;
-    HOTBED_TRY(hotbed_storage_export(t->t->storage, &w->batch, t->t->stream));
+    HOTBED_TRY(hotbed_storage_export(t->storage, &w->batch, t->t->stream));
     return hotbed_event_record(w->done, t->t->stream);
 }
 
@@ -141,6 +142,7 @@ static hotbed_status copy_table(taker *all, uint32_t number, uint64_t slots) {
     hotbed_snapshot_table *to = &all->s->tables[number];
     size_t row = 0;
     table_taker t = {.t = all, .to = to, .name = all->s->manifest.tables[number].name};
+    t.storage = hotbed_storages_of(all->storages, number);
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         t.row_bytes[i] = to->kinds[i] == HOTBED_MEMORY_PAGEABLE ? to->row_bytes[i] : 0;
         row += t.row_bytes[i];
@@ -149,9 +151,10 @@ static hotbed_status copy_table(taker *all, uint32_t number, uint64_t slots) {
         HOTBED_TRY(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &all->copier));
     uint64_t step = WINDOW_BYTES / row + 1;
     step = step < slots ? step : slots;
-    hotbed_status status = open_window(&t, &t.windows[0], number, step);
+    uint32_t local = hotbed_storages_number(all->storages, number);
+    hotbed_status status = open_window(&t, &t.windows[0], local, step);
     if (status == HOTBED_OK)
-        status = open_window(&t, &t.windows[1], number, step);
+        status = open_window(&t, &t.windows[1], local, step);
     if (status == HOTBED_OK)
         status = copy_windows(&t, slots);
     hotbed_status synced =
@@ -175,7 +178,7 @@ static hotbed_status export_table(taker *t, uint32_t number, uint64_t slots) {
     uint64_t most = t->config->window_slots == 0 ? ARENA_SLOTS : t->config->window_slots;
     hotbed_export batch;
     hotbed_export_init(&batch);
-    batch.table = number;
+    batch.table = hotbed_storages_number(t->storages, number);
     batch.count = count;
     for (; batch.first < slots; batch.first += batch.slots) {
         if (batch.first > 0) {
@@ -191,14 +194,35 @@ static hotbed_status export_table(taker *t, uint32_t number, uint64_t slots) {
         point(&batch, columns);
         batch.capacity = to->capacity - to->rows; /* if 0, all columns are NULL */
         batch.slots = slots - batch.first < most ? slots - batch.first : most;
-        HOTBED_TRY(hotbed_storage_export(t->storage, &batch, t->stream));
+        HOTBED_TRY(
+            hotbed_storage_export(hotbed_storages_of(t->storages, number), &batch, t->stream));
     }
     return HOTBED_OK;
 }
 
-/* --- a whole storage ------------------------------------------------------------------------------------ */
+/* --- all storages --------------------------------------------------------------------------------------- */
 
-/* Copy the caller's routes, bytes and path. */
+static hotbed_status copy_blobs(
+    hotbed_checkpoint_snapshot *s, const hotbed_checkpoint_options *options) {
+    const uint32_t n = s->manifest.num_blobs;
+    s->blobs = hotbed_new(n * sizeof *s->blobs);
+    if (s->blobs == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " blobs", n);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bytes = options->blobs[i].bytes;
+        void *data = hotbed_new(bytes);
+        if (data == NULL)
+            return hotbed_fail(
+                HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for blob '%s'", bytes,
+                options->blobs[i].name);
+        if (bytes > 0)
+            memcpy(data, options->blobs[i].data, bytes);
+        s->blobs[i].data = data;
+    }
+    return HOTBED_OK;
+}
+
+/* Copy the caller's routes and path. */
 static hotbed_status copy_options(
     hotbed_checkpoint_snapshot *s, const hotbed_checkpoint_options *options, uint32_t tables) {
     if (s->share.routes != NULL) {
@@ -209,12 +233,6 @@ static hotbed_status copy_options(
         if (routes == NULL)
             return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " routes", tables);
     }
-    s->extra = hotbed_new(options->extra_bytes);
-    if (s->extra == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " bytes of extra", options->extra_bytes);
-    if (options->extra_bytes > 0)
-        memcpy(s->extra, options->extra, options->extra_bytes);
     s->mark = options->mark;
     if (options->parent != NULL) {
         size_t bytes = strlen(options->parent) + 1;
@@ -233,9 +251,10 @@ static hotbed_status copy_options(
 static hotbed_status place_table(taker *t, uint32_t number) {
     hotbed_checkpoint_snapshot *s = t->s;
     hotbed_snapshot_table *to = &s->tables[number];
-    hotbed_table_info info = {.size = sizeof info};
-    HOTBED_TRY(hotbed_storage_table(t->storage, number, &info));
-    bool one_tier = hotbed_storage_mode(t->storage) == HOTBED_MODE_HBM_DIRECT;
+    hotbed_table_info info;
+    HOTBED_TRY(hotbed_storages_info(t->storages, number, &info));
+    bool one_tier =
+        hotbed_storage_mode(hotbed_storages_of(t->storages, number)) == HOTBED_MODE_HBM_DIRECT;
     bool external = !one_tier && info.lower_slots == 0;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         to->row_bytes[i] = hotbed_manifest_row_bytes(&s->manifest, &s->manifest.tables[number], i);
@@ -263,15 +282,15 @@ static hotbed_status place_table(taker *t, uint32_t number) {
 static hotbed_status plan_table(taker *t, uint32_t number) {
     hotbed_checkpoint_snapshot *s = t->s;
     hotbed_snapshot_table *to = &s->tables[number];
-    hotbed_table_info info = {.size = sizeof info};
-    HOTBED_TRY(hotbed_plan_table(
-        t->config, t->storage, &s->share, number, &s->manifest, &to->capacity, t->stream));
-    HOTBED_TRY(hotbed_storage_table(t->storage, number, &info));
-    if (info.kind == HOTBED_TABLE_STATIC)
-        to->capacity =
-            info.capacity; /* rows of other ranks are left out when the snapshot is written */
+    hotbed_table_info info;
     HOTBED_TRY(
-        hotbed_plan_counted(t->storage, &s->share, number, &s->manifest, &to->counted, t->stream));
+        hotbed_plan_table(t->config, t->storages, &s->share, number, &s->manifest, t->stream));
+    HOTBED_TRY(hotbed_storages_info(t->storages, number, &info));
+    /* rows of other ranks of a static table are left out when the snapshot is written */
+    to->capacity =
+        info.kind == HOTBED_TABLE_STATIC ? info.capacity : s->manifest.tables[number].keys;
+    HOTBED_TRY(
+        hotbed_plan_counted(t->storages, &s->share, number, &s->manifest, &to->counted, t->stream));
     return place_table(t, number);
 }
 
@@ -287,7 +306,9 @@ static hotbed_status copy_tables(taker *t, uint32_t tables) {
         for (uint32_t i = 0; i < tables; i++) {
             if (!has_columns(&s->tables[i], arena == 1))
                 continue;
-            HOTBED_TRY(hotbed_storage_export_end(t->storage, i, &slots, t->stream));
+            HOTBED_TRY(hotbed_storage_export_end(
+                hotbed_storages_of(t->storages, i), hotbed_storages_number(t->storages, i), &slots,
+                t->stream));
             HOTBED_TRY(arena == 1 ? export_table(t, i, slots) : copy_table(t, i, slots));
         }
     HOTBED_TRY(hotbed_stream_sync(t->stream));
@@ -303,14 +324,15 @@ static hotbed_status copy_tables(taker *t, uint32_t tables) {
 
 static hotbed_status take(taker *t, const hotbed_checkpoint_options *options) {
     hotbed_checkpoint_snapshot *s = t->s;
-    uint32_t tables = hotbed_storage_num_tables(t->storage);
+    uint32_t tables = t->storages->num_tables;
     hotbed_checkpoint_share share;
-    HOTBED_TRY(hotbed_share_read(&options->share, t->storage, &share));
+    HOTBED_TRY(hotbed_share_read(&options->share, t->storages, &share));
     s->share = share;
     s->lease.arena = options->arena;
     HOTBED_TRY(copy_options(s, options, tables));
     HOTBED_TRY(
-        hotbed_plan_head(t->config, t->storage, &s->share, options, &s->manifest, t->stream));
+        hotbed_plan_head(t->config, t->storages, &s->share, options, &s->manifest, t->stream));
+    HOTBED_TRY(copy_blobs(s, options));
     s->tables = hotbed_new(tables * sizeof *s->tables);
     if (s->tables == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", tables);
@@ -320,14 +342,14 @@ static hotbed_status take(taker *t, const hotbed_checkpoint_options *options) {
 }
 
 hotbed_status hotbed_snapshot_take(
-    const hotbed_checkpoint_config *config, hotbed_storage *storage,
+    const hotbed_checkpoint_config *config, const hotbed_storages *storages,
     const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out) {
     hotbed_held_fault held; /* of earlier work: stays for the caller's own hotbed_stream_sync() */
     *out = NULL;
     HOTBED_TRY(hotbed_stream_hold_fault(stream, &held));
     hotbed_checkpoint_snapshot *s = hotbed_new(sizeof *s);
-    taker t = {.config = config, .s = s, .storage = storage, .stream = stream};
+    taker t = {.config = config, .s = s, .storages = storages, .stream = stream};
     hotbed_status status =
         s != NULL ? take(&t, options) : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a snapshot");
     if (status != HOTBED_OK) /* exports to the arena may be in flight */
@@ -363,7 +385,9 @@ void hotbed_checkpoint_snapshot_destroy(hotbed_checkpoint_snapshot *s) {
     hotbed_arena_give_back(&s->lease, HOTBED_MEMORY_DEVICE);
     hotbed_arena_give_back(&s->lease, HOTBED_MEMORY_PINNED);
     hotbed_delete(s->tables);
-    hotbed_delete(s->extra);
+    for (uint32_t i = 0; s->blobs != NULL && i < s->manifest.num_blobs; i++)
+        hotbed_delete((void *)s->blobs[i].data); /* copied by copy_blobs() */
+    hotbed_delete(s->blobs);
     hotbed_delete(s->parent);
     hotbed_delete((void *)s->share.routes); /* copied by copy_options() */
     hotbed_manifest_free(&s->manifest);

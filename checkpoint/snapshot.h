@@ -19,7 +19,7 @@ typedef struct hotbed_snapshot_table {
 struct hotbed_checkpoint_snapshot {
     hotbed_checkpoint_share share; /* with its own copy of the routes */
     hotbed_manifest manifest;
-    void *extra;
+    hotbed_checkpoint_blob *blobs; /* [manifest.num_blobs] with their own data */
     hotbed_checkpoint_mark
         *mark;    /* NULL: none. Borrowed, and used only while the snapshot is written */
     char *parent; /* path; NULL: a full checkpoint */

@@ -2,6 +2,9 @@
 #include "checkpoint/staging.h"
 
 #include "base/error.h"
+#include "base/float.h"
+
+#include <string.h>
 
 enum {
     DEVICE_CHUNK_BYTES =
@@ -19,20 +22,24 @@ static uint64_t place(const hotbed_staging *s, char *base, void **columns, uint8
     uint64_t at = 0;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         columns[i] = s->row_bytes[i] == 0 || base == NULL ? NULL : base + at;
-        at += align(s->row_bytes[i] * s->capacity);
+        at += align(s->width[i] * s->capacity);
     }
     *found = base == NULL ? NULL : (uint8_t *)base + at;
     return at + align(s->capacity);
 }
 
 hotbed_status hotbed_staging_create(
-    const hotbed_manifest *m, const hotbed_manifest_table *table, uint64_t rows,
+    const hotbed_manifest *m, const hotbed_manifest_table *table, hotbed_dtype to, uint64_t rows,
     hotbed_stream *stream, hotbed_staging *out) {
-    hotbed_staging s = {.capacity = 0};
+    hotbed_staging s = {.from = table->dtype, .to = to};
     uint64_t row = 1; /* found */
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
-        s.row_bytes[i] = hotbed_manifest_row_bytes(m, table, i);
-        row += s.row_bytes[i];
+        s.row_bytes[i] = s.width[i] = hotbed_manifest_row_bytes(m, table, i);
+        if (i == HOTBED_COLUMN_VALUES) /* enough for both */
+            s.width[i] = table->dim * (hotbed_dtype_bytes(to) > hotbed_dtype_bytes(s.from)
+                                           ? hotbed_dtype_bytes(to)
+                                           : hotbed_dtype_bytes(s.from));
+        row += s.width[i];
     }
     bool apart = hotbed_stream_backend(stream) != HOTBED_BACKEND_HOST;
     s.capacity = (apart ? DEVICE_CHUNK_BYTES : HOST_CHUNK_BYTES) / row;
@@ -106,13 +113,41 @@ hotbed_status hotbed_staging_fetch(
 static hotbed_status upload(hotbed_staging *s, uint64_t n, uint32_t end, hotbed_stream *stream) {
     for (uint32_t i = 0; i < end; i++)
         if (s->row_bytes[i] > 0)
-            HOTBED_TRY(copy(s->device_columns[i], s->columns[i], n * s->row_bytes[i], stream));
+            HOTBED_TRY(copy(s->device_columns[i], s->columns[i], n * s->width[i], stream));
     return HOTBED_OK;
+}
+
+void hotbed_convert_values(
+    const void *from, hotbed_dtype from_dtype, void *to, hotbed_dtype to_dtype, uint64_t n) {
+    const bool wider =
+        to_dtype == HOTBED_F32; /* backwards, so that no value is overwritten unread */
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at = wider ? n - 1 - i : i;
+        uint16_t half = 0;
+        float value = 0;
+        if (from_dtype == HOTBED_F32) {
+            memcpy(&value, (const char *)from + at * sizeof value, sizeof value);
+        } else {
+            memcpy(&half, (const char *)from + at * sizeof half, sizeof half);
+            value = from_dtype == HOTBED_F16 ? hotbed_f16_to_f32(half) : hotbed_bf16_to_f32(half);
+        }
+        if (to_dtype == HOTBED_F32) {
+            memcpy((char *)to + at * sizeof value, &value, sizeof value);
+        } else {
+            half = to_dtype == HOTBED_F16 ? hotbed_f32_to_f16(value) : hotbed_f32_to_bf16(value);
+            memcpy((char *)to + at * sizeof half, &half, sizeof half);
+        }
+    }
 }
 
 hotbed_status hotbed_staging_store(
     hotbed_staging *s, hotbed_storage *storage, uint32_t table, uint64_t n, hotbed_stream *stream) {
     hotbed_rows rows;
+    if (s->from != s->to) {
+        void *values = s->columns[HOTBED_COLUMN_VALUES];
+        uint64_t dim = s->row_bytes[HOTBED_COLUMN_VALUES] / hotbed_dtype_bytes(s->from);
+        hotbed_convert_values(values, s->from, values, s->to, n * dim);
+    }
     HOTBED_TRY(device_rows(s, storage, table, &rows));
     HOTBED_TRY(upload(s, n, HOTBED_ROW_COLUMNS, stream));
     HOTBED_TRY(hotbed_storage_offer_rows(

@@ -12,7 +12,9 @@
 
 typedef struct hotbed_staging {
     uint64_t capacity;                        /* rows */
-    size_t row_bytes[HOTBED_ROW_COLUMNS];     /* of one row; 0: no such column */
+    size_t row_bytes[HOTBED_ROW_COLUMNS];     /* of one row in the file; 0: no such column */
+    size_t width[HOTBED_ROW_COLUMNS];         /* of one row in the storage */
+    hotbed_dtype from, to;                    /* of values: in the file, in the storage */
     void *columns[HOTBED_ROW_COLUMNS];        /* host, [capacity]; keys exist for every table */
     uint8_t *found;                           /* host, [capacity] */
     void *device_columns[HOTBED_ROW_COLUMNS]; /* the same columns on the device */
@@ -21,10 +23,16 @@ typedef struct hotbed_staging {
     hotbed_event *done; /* end of the chunk's device work */
 } hotbed_staging;
 
-/* Create a staging for `rows` rows of `table`, or fewer at a time. Errors: MEMORY, DEVICE. */
+/* Create a staging for `rows` rows of `table`, or fewer at a time, for a storage whose table has the
+ * dtype `to`. Only hotbed_staging_store() converts values. Errors: MEMORY, DEVICE. */
 hotbed_status hotbed_staging_create(
-    const hotbed_manifest *manifest, const hotbed_manifest_table *table, uint64_t rows,
-    hotbed_stream *stream, hotbed_staging *out);
+    const hotbed_manifest *manifest, const hotbed_manifest_table *table, hotbed_dtype to,
+    uint64_t rows, hotbed_stream *stream, hotbed_staging *out);
+
+/* Convert n values, rounded to the nearest. Both arrays may be the same memory if `to` is not
+ * wider, or if the values to convert are at its end. */
+void hotbed_convert_values(
+    const void *from, hotbed_dtype from_dtype, void *to, hotbed_dtype to_dtype, uint64_t n);
 
 /* Destroy a staging. All its work must be done. {0} is allowed. */
 void hotbed_staging_destroy(hotbed_staging *staging);

@@ -722,16 +722,16 @@ hotbed_status hotbed_state_dict_save_checkpoint(
     hotbed_state_dict *d, const char *path, const hotbed_checkpoint_options *options,
     hotbed_stream *stream) {
     HOTBED_TRY(hotbed_state_dict_collect(d, stream));
-    return hotbed_checkpoint_save(path, d->storage, options, stream);
+    return hotbed_checkpoint_save(path, &d->storage, 1, options, stream);
 }
 
 hotbed_status hotbed_state_dict_load_checkpoint(
     hotbed_state_dict *d, const char *path, const hotbed_checkpoint_load_options *options,
-    uint64_t *step, hotbed_stream *stream) {
+    hotbed_checkpoint_report *report, hotbed_stream *stream) {
     if (d == NULL || stream == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "state_dict_load_checkpoint: dict or stream is NULL");
     HOTBED_TRY(call(d, HOTBED_STATE_BEFORE_LOAD, stream));
-    HOTBED_TRY(hotbed_checkpoint_load(path, d->storage, options, step, NULL, NULL, stream));
+    HOTBED_TRY(hotbed_checkpoint_load(path, &d->storage, 1, options, report, stream));
     return call(d, HOTBED_STATE_AFTER_LOAD, stream);
 }

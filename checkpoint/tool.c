@@ -22,7 +22,7 @@ static const char help[] =
     "  inspect PATH         show the content of a checkpoint, from its MANIFEST alone\n"
     "  verify PATH... [--quick]\n"
     "                       read and check every byte; --quick: everything except the rows\n"
-    "  diff A B             compare tables row by row, admission counts, state and extra bytes\n"
+    "  diff A B             compare tables row by row, admission counts, state and blobs\n"
     "  reshard IN OUT --ranks N [--route RULE]\n"
     "                       write the same rows in N shards: by ranges of buckets, or by RULE\n"
     "                       (hash_roundrobin or roundrobin), which assigns keys to ranks\n"
@@ -381,9 +381,7 @@ static bool print_about(int argc, char **argv) {
             return true;
         }
         if (strcmp(argv[i], "--version") == 0) {
-            printf(
-                "hotbed-ckpt %s, formats to %d.%d\n", hotbed_version(), HOTBED_FORMAT_MAJOR,
-                HOTBED_FORMAT_MINOR);
+            printf("hotbed-ckpt %s, formats to %d\n", hotbed_version(), HOTBED_FORMAT);
             return true;
         }
     }

@@ -159,9 +159,8 @@ static void diff_optimizer(differ *d, const hotbed_optimizer *x, const hotbed_op
     diff_real(d, "optimizer.max_gradient", x->max_gradient, y->max_gradient);
 }
 
-static void diff_state(differ *d) {
-    const hotbed_manifest *x = hotbed_chain_last(&d->a), *y = hotbed_chain_last(&d->b);
-    diff_number(d, "step", x->step, y->step);
+static void diff_storage(
+    differ *d, const hotbed_manifest_storage *x, const hotbed_manifest_storage *y) {
     if (x->key_type != y->key_type)
         print_field(
             d, "key_type", x->key_type == HOTBED_KEY_I64 ? "i64" : "u64",
@@ -175,31 +174,60 @@ static void diff_state(differ *d) {
     diff_real(d, "state.learning_rate", x->state.learning_rate, y->state.learning_rate);
 }
 
-/* Read the caller's bytes of the last checkpoint of a chain. The caller frees *out with
- * hotbed_delete(). */
-static hotbed_status read_extra(hotbed_chain *chain, void **out, uint64_t *bytes) {
-    *bytes = hotbed_chain_last(chain)->shards[0].extra.bytes;
-    *out = hotbed_new(*bytes);
-    if (*out == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for the caller's bytes", *bytes);
-    return hotbed_shard_reader_extra(&chain->links[chain->n - 1].shards[0], *out);
+/* Compare the step and the storages. They are found by number: their names are information. */
+static void diff_state(differ *d) {
+    const hotbed_manifest *x = hotbed_chain_last(&d->a), *y = hotbed_chain_last(&d->b);
+    diff_number(d, "step", x->step, y->step);
+    diff_number(d, "storages", x->num_storages, y->num_storages);
+    for (uint32_t i = 0; i < x->num_storages && i < y->num_storages; i++)
+        diff_storage(d, &x->storages[i], &y->storages[i]);
 }
 
-static hotbed_status diff_extra(differ *d) {
+/* Read blob `name` of the last checkpoint of a chain; *out is NULL if it has none. The caller frees
+ * *out with hotbed_delete(). */
+static hotbed_status read_blob(hotbed_chain *chain, const char *name, void **out, uint64_t *bytes) {
+    const hotbed_manifest *m = hotbed_chain_last(chain);
+    const hotbed_manifest_blob *blob = hotbed_manifest_find_blob(m, name);
+    *out = NULL;
+    *bytes = 0;
+    if (blob == NULL)
+        return HOTBED_OK;
+    *bytes = blob->extent.bytes;
+    *out = hotbed_new(*bytes);
+    if (*out == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for blob '%s'", *bytes, name);
+    return hotbed_shard_reader_blob(
+        &chain->links[chain->n - 1].shards[0], (uint32_t)(blob - m->blobs), *out);
+}
+
+static hotbed_status diff_blob(differ *d, const char *name) {
     void *a = NULL, *b = NULL;
     uint64_t m = 0, n = 0;
-    char x[40], y[40];
-    hotbed_status status = read_extra(&d->a, &a, &m);
+    char field[80], x[40] = "absent", y[40] = "absent";
+    hotbed_status status = read_blob(&d->a, name, &a, &m);
     if (status == HOTBED_OK)
-        status = read_extra(&d->b, &b, &n);
-    snprintf(x, sizeof x, "%" PRIu64 " bytes", m);
-    snprintf(y, sizeof y, "%" PRIu64 " %s", n, m == n ? "other bytes" : "bytes");
-    if (status == HOTBED_OK && (m != n || memcmp(a, b, m) != 0))
-        print_field(d, "extra", x, y);
+        status = read_blob(&d->b, name, &b, &n);
+    if (a != NULL)
+        snprintf(x, sizeof x, "%" PRIu64 " bytes", m);
+    if (b != NULL)
+        snprintf(y, sizeof y, "%" PRIu64 " %s", n, a != NULL && m == n ? "other bytes" : "bytes");
+    snprintf(field, sizeof field, "blob.%s", name);
+    if (status == HOTBED_OK &&
+        ((a == NULL) != (b == NULL) || m != n || (m > 0 && memcmp(a, b, m) != 0)))
+        print_field(d, field, x, y);
     hotbed_delete(a);
     hotbed_delete(b);
     return status;
+}
+
+static hotbed_status diff_blobs(differ *d) {
+    const hotbed_manifest *x = hotbed_chain_last(&d->a), *y = hotbed_chain_last(&d->b);
+    for (uint32_t i = 0; i < x->num_blobs; i++)
+        HOTBED_TRY(diff_blob(d, x->blobs[i].name));
+    for (uint32_t i = 0; i < y->num_blobs; i++)
+        if (hotbed_manifest_find_blob(x, y->blobs[i].name) == NULL)
+            HOTBED_TRY(diff_blob(d, y->blobs[i].name));
+    return HOTBED_OK;
 }
 
 /* --- the command ------------------------------------------------------------------------------------------------ */
@@ -212,7 +240,7 @@ static hotbed_status diff_plain(differ *d, const char *a, const char *b) {
     if (status == HOTBED_OK)
         status = diff_tables(d);
     if (status == HOTBED_OK)
-        status = diff_extra(d);
+        status = diff_blobs(d);
     if (status == HOTBED_OK)
         diff_state(d);
     hotbed_chain_close(&d->a);

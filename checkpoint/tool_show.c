@@ -115,11 +115,25 @@ static void inspect_table(const hotbed_manifest *m, uint32_t number, bool json) 
     printf(
         json ? "{\"name\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", \"dim\": %" PRIu32
                ", \"rows\": %" PRIu64 ", \"counted\": %" PRIu64 ", \"erased\": %" PRIu64
-               ", \"bytes\": %" PRIu64 ", \"route\": \"%s\", \"content\": \"%s\"}"
+               ", \"bytes\": %" PRIu64
+               ", \"route\": \"%s\", \"storage\": \"%s\", \"content\": \"%s\"}"
              : "table %-24s %-6s %-4s dim %-4" PRIu32 " rows %-12" PRIu64 " counted %" PRIu64
-               " erased %" PRIu64 " bytes %" PRIu64 " route %s content %s\n",
+               " erased %" PRIu64 " bytes %" PRIu64 " route %s storage %s content %s\n",
         t->name, kinds[t->kind], hotbed_dtype_name(t->dtype), t->dim, t->rows, counted, erased,
-        bytes, route, content);
+        bytes, route, hotbed_manifest_origin(m, t)->name, content);
+}
+
+static const char *const poolings[] = {"none", "sum", "mean"};
+
+static void inspect_storage(const hotbed_manifest_storage *s, bool json) {
+    printf(
+        json ? "{\"name\": \"%s\", \"pooling\": \"%s\", \"key_type\": \"%s\", \"seed\": %" PRIu64
+               ", \"optimizer\": \"%s\", \"optimizer_steps\": %" PRIu64 ", \"learning_rate\": %.9g}"
+             : "storage %s: pooling %s, keys %s, seed %" PRIu64 ", optimizer %s, %" PRIu64
+               " steps, learning rate %g\n",
+        s->name, poolings[s->pooling], s->key_type == HOTBED_KEY_I64 ? "i64" : "u64", s->seed,
+        s->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(s->optimizer.kind),
+        s->state.optimizer_steps, (double)s->state.learning_rate);
 }
 
 static void inspect_json(const hotbed_manifest *m) {
@@ -127,16 +141,20 @@ static void inspect_json(const hotbed_manifest *m) {
     hotbed_digest_text(m->id, id);
     hotbed_digest_text(m->parent, parent);
     printf(
-        "\"format\": \"%d.%" PRIu32 "\", \"id\": \"%s\", \"kind\": \"%s\", \"parent\": \"%s\", "
+        "\"format\": %d, \"id\": \"%s\", \"kind\": \"%s\", \"parent\": \"%s\", "
         "\"step\": %" PRIu64 ", \"created_unix_ns\": %" PRIu64 ", \"writer\": \"%s\", "
-        "\"ranks\": %" PRIu32 ", \"block_bytes\": %" PRIu32 ", \"key_type\": \"%s\", "
-        "\"seed\": %" PRIu64 ", \"optimizer\": \"%s\", \"optimizer_steps\": %" PRIu64
-        ", \"extra_bytes\": %" PRIu64 ", \"tables\": [",
-        HOTBED_FORMAT_MAJOR, m->minor, id, m->increment ? "delta" : "full",
-        m->increment ? parent : "", m->step, m->created_ns, m->writer, m->world, m->block_bytes,
-        m->key_type == HOTBED_KEY_I64 ? "i64" : "u64", m->seed,
-        m->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(m->optimizer.kind),
-        m->state.optimizer_steps, m->shards[0].extra.bytes);
+        "\"ranks\": %" PRIu32 ", \"block_bytes\": %" PRIu32 ", \"storages\": [",
+        HOTBED_FORMAT, id, m->increment ? "delta" : "full", m->increment ? parent : "", m->step,
+        m->created_ns, m->writer, m->world, m->block_bytes);
+    for (uint32_t i = 0; i < m->num_storages; i++) {
+        printf(i == 0 ? "" : ",\n ");
+        inspect_storage(&m->storages[i], true);
+    }
+    printf("], \"blobs\": {");
+    for (uint32_t i = 0; i < m->num_blobs; i++)
+        printf(
+            "%s\"%s\": %" PRIu64, i == 0 ? "" : ", ", m->blobs[i].name, m->blobs[i].extent.bytes);
+    printf("}, \"tables\": [");
     for (uint32_t t = 0; t < m->num_tables; t++) {
         printf(t == 0 ? "" : ",\n ");
         inspect_table(m, t, true);
@@ -149,19 +167,16 @@ static void inspect_text(const hotbed_manifest *m) {
     hotbed_digest_text(m->id, id);
     hotbed_digest_text(m->parent, parent);
     time_text(m->created_ns, when);
-    printf(
-        "format %d.%" PRIu32 ", %s, id %s\n", HOTBED_FORMAT_MAJOR, m->minor,
-        m->increment ? "delta" : "full", id);
+    printf("format %d, %s, id %s\n", HOTBED_FORMAT, m->increment ? "delta" : "full", id);
     if (m->increment)
         printf("parent %s\n", parent);
     printf(
-        "step %" PRIu64 ", created %s by %s\n%" PRIu32 " rank%s, blocks of %" PRIu32
-        " bytes, keys %s, seed %" PRIu64 "\noptimizer %s, %" PRIu64
-        " steps, learning rate %g\n%" PRIu64 " extra bytes\n",
-        m->step, when, m->writer, m->world, m->world == 1 ? "" : "s", m->block_bytes,
-        m->key_type == HOTBED_KEY_I64 ? "i64" : "u64", m->seed,
-        m->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(m->optimizer.kind),
-        m->state.optimizer_steps, (double)m->state.learning_rate, m->shards[0].extra.bytes);
+        "step %" PRIu64 ", created %s by %s\n%" PRIu32 " rank%s, blocks of %" PRIu32 " bytes\n",
+        m->step, when, m->writer, m->world, m->world == 1 ? "" : "s", m->block_bytes);
+    for (uint32_t i = 0; i < m->num_storages; i++)
+        inspect_storage(&m->storages[i], false);
+    for (uint32_t i = 0; i < m->num_blobs; i++)
+        printf("blob %s bytes %" PRIu64 "\n", m->blobs[i].name, m->blobs[i].extent.bytes);
     for (uint32_t t = 0; t < m->num_tables; t++)
         inspect_table(m, t, false);
 }

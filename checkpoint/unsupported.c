@@ -7,10 +7,11 @@ static hotbed_status unsupported(void) {
 }
 
 hotbed_status hotbed_checkpoint_save(
-    const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
-    hotbed_stream *stream) {
+    const char *path, hotbed_storage *const *storages, uint32_t num_storages,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream) {
     (void)path;
-    (void)storage;
+    (void)storages;
+    (void)num_storages;
     (void)options;
     (void)stream;
     return unsupported();
@@ -23,11 +24,12 @@ hotbed_status hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id
 }
 
 hotbed_status hotbed_checkpoint_put(
-    const char *path, hotbed_checkpoint_id id, hotbed_storage *storage,
-    const hotbed_checkpoint_options *options, hotbed_stream *stream) {
+    const char *path, hotbed_checkpoint_id id, hotbed_storage *const *storages,
+    uint32_t num_storages, const hotbed_checkpoint_options *options, hotbed_stream *stream) {
     (void)path;
     (void)id;
-    (void)storage;
+    (void)storages;
+    (void)num_storages;
     (void)options;
     (void)stream;
     return unsupported();
@@ -46,16 +48,35 @@ void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id) {
 }
 
 hotbed_status hotbed_checkpoint_load(
-    const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
-    uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream) {
+    const char *path, hotbed_storage *const *storages, uint32_t num_storages,
+    const hotbed_checkpoint_load_options *options, hotbed_checkpoint_report *report,
+    hotbed_stream *stream) {
     (void)path;
-    (void)storage;
+    (void)storages;
+    (void)num_storages;
     (void)options;
-    (void)step;
-    (void)extra;
-    (void)extra_bytes;
+    (void)report;
     (void)stream;
     return unsupported();
+}
+
+hotbed_status hotbed_checkpoint_read_blob(
+    const char *path, const char *name, void *data, uint64_t *bytes) {
+    (void)path;
+    (void)name;
+    (void)data;
+    (void)bytes;
+    return unsupported();
+}
+
+hotbed_status hotbed_checkpoint_latest(const char *directory, hotbed_checkpoint_found *found) {
+    (void)directory;
+    (void)found;
+    return unsupported();
+}
+
+void hotbed_checkpoint_found_free(hotbed_checkpoint_found *found) {
+    (void)found;
 }
 
 hotbed_status hotbed_checkpoint_check(const char *path) {
@@ -94,9 +115,11 @@ void hotbed_checkpoint_arena_destroy(hotbed_checkpoint_arena *arena) {
 }
 
 hotbed_status hotbed_checkpoint_snapshot_take(
-    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream,
+    hotbed_storage *const *storages, uint32_t num_storages,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out) {
-    (void)storage;
+    (void)storages;
+    (void)num_storages;
     (void)options;
     (void)stream;
     if (out != NULL)

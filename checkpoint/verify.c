@@ -164,13 +164,15 @@ static hotbed_status only_zeros(hotbed_io_file *file, uint64_t from, uint64_t en
 static hotbed_status verify_gaps(verifier *v, uint32_t number) {
     const hotbed_manifest *m = &v->link.manifest;
     const hotbed_manifest_shard *shard = &m->shards[number];
-    size_t n = 0, most = (size_t)m->num_tables * HOTBED_COLUMNS + 2;
+    size_t n = 0, most = (size_t)m->num_tables * HOTBED_COLUMNS + m->num_blobs + 1;
     span *spans = hotbed_new(most * sizeof *spans);
     if (spans == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu extents", most);
-    const hotbed_extent *first[] = {&shard->blocks, &shard->extra};
-    for (int i = 0; i < 2; i++)
-        spans[n++] = (span){first[i]->offset, first[i]->offset + first[i]->bytes};
+    spans[n++] = (span){shard->blocks.offset, shard->blocks.offset + shard->blocks.bytes};
+    for (uint32_t i = 0; number == 0 && i < m->num_blobs; i++) {
+        const hotbed_extent *e = &m->blobs[i].extent;
+        spans[n++] = (span){e->offset, e->offset + e->bytes};
+    }
     for (uint32_t t = 0; t < m->num_tables; t++)
         for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
             const hotbed_extent *e = &m->parts[(uint64_t)t * m->world + number].columns[i];
@@ -213,10 +215,12 @@ static hotbed_status verify(verifier *v) {
         HOTBED_TRY(verify_gaps(v, s));
         HOTBED_TRY(verify_layout(v, s));
     }
-    const hotbed_extent *extra = &m->shards[0].extra;
-    HOTBED_TRY(hotbed_extent_check_bytes(
-        &v->link.shards[0].file, "extra", extra->offset, extra->bytes, extra->root,
-        m->block_bytes));
+    for (uint32_t i = 0; i < m->num_blobs; i++) {
+        const hotbed_extent *blob = &m->blobs[i].extent;
+        HOTBED_TRY(hotbed_extent_check_bytes(
+            &v->link.shards[0].file, m->blobs[i].name, blob->offset, blob->bytes, blob->root,
+            m->block_bytes));
+    }
     for (uint32_t t = 0; t < m->num_tables; t++)
         HOTBED_TRY(verify_table(v, t));
     return HOTBED_OK;
@@ -343,7 +347,8 @@ static hotbed_status compare(
 
 static hotbed_status open_side(
     hotbed_chain *chain, uint32_t table, hotbed_chain_kind kind, side *out) {
-    out->optimizer = hotbed_chain_last(chain)->optimizer.kind;
+    const hotbed_manifest *m = hotbed_chain_last(chain);
+    out->optimizer = hotbed_manifest_optimizer(m, &m->tables[table]);
     HOTBED_TRY(hotbed_chain_table_open(chain, table, kind, &out->table));
     return hotbed_chunk_create(out->table.row_bytes, &out->chunk);
 }

@@ -26,7 +26,7 @@ typedef struct table_plan {
 /* The state of a save. */
 typedef struct writer {
     const hotbed_checkpoint_config *config;
-    hotbed_storage *storage;
+    const hotbed_storages *storages;
     hotbed_stream *stream;
     const hotbed_checkpoint_options *options;
     hotbed_checkpoint_share share;
@@ -67,7 +67,9 @@ static hotbed_status fetch(row_stream *s, hotbed_staging *staging, uint64_t firs
     bool is_static = s->w->manifest.tables[s->number].kind == HOTBED_TABLE_STATIC;
     for (uint64_t i = 0; i < n; i++)
         ids[i] = hotbed_share_local(&s->w->share, s->number, is_static, key_of(s, first + i));
-    return hotbed_staging_fetch(staging, s->w->storage, s->number, n, s->w->stream);
+    return hotbed_staging_fetch(
+        staging, hotbed_storages_of(s->w->storages, s->number),
+        hotbed_storages_number(s->w->storages, s->number), n, s->w->stream);
 }
 
 /* Wait for the copy of rows [first, first + n), and pass them to `take` under their keys. */
@@ -105,7 +107,7 @@ static hotbed_status stream_rows(row_stream *s) {
     hotbed_status status = HOTBED_OK;
     for (uint32_t i = 0; i < 2 && status == HOTBED_OK; i++)
         status = hotbed_staging_create(
-            &s->w->manifest, s->table, s->rows, s->w->stream, &s->stagings[i]);
+            &s->w->manifest, s->table, s->table->dtype, s->rows, s->w->stream, &s->stagings[i]);
     if (status == HOTBED_OK)
         status = stream_chunks(s);
     if (status != HOTBED_OK)
@@ -131,8 +133,9 @@ static hotbed_status sorted_keys(writer *w, uint32_t number, uint64_t rows, uint
             HOTBED_ERR_MEMORY, "no memory to sort the %" PRIu64 " keys of table '%s'", rows,
             table->name);
     if (status == HOTBED_OK)
-        status =
-            hotbed_storage_export_keys(w->storage, number, rows, unsorted, NULL, &found, w->stream);
+        status = hotbed_storage_export_keys(
+            hotbed_storages_of(w->storages, number), hotbed_storages_number(w->storages, number),
+            rows, unsorted, NULL, &found, w->stream);
     if (status == HOTBED_OK && found != rows)
         status = hotbed_fail(
             HOTBED_ERR_STATE,
@@ -160,14 +163,17 @@ static hotbed_status take_digests(
     return HOTBED_OK;
 }
 
-/* Compute the digests of all rows, and from them what changed since the mark. */
-static hotbed_status plan_changes(writer *w, uint32_t number, uint64_t rows) {
-    hotbed_manifest_table *table = &w->manifest.tables[number];
-    hotbed_manifest_part *part = part_of(w, number);
+/* Return the rows that the rank has of a table. */
+static uint64_t rows_of(const hotbed_manifest_table *table) {
+    return table->kind == HOTBED_TABLE_HASH ? table->keys : table->capacity;
+}
+
+/* Compute the keys and digests of all rows of a table. */
+static hotbed_status digest_table(writer *w, uint32_t number) {
+    const hotbed_manifest_table *table = &w->manifest.tables[number];
     hotbed_mark_table *now = &w->next.tables[number];
-    bool hash = table->kind == HOTBED_TABLE_HASH;
-    uint64_t *keys = NULL;
-    if (hash)
+    uint64_t *keys = NULL, rows = rows_of(table);
+    if (table->kind == HOTBED_TABLE_HASH)
         HOTBED_TRY(sorted_keys(w, number, rows, &keys));
     HOTBED_TRY(hotbed_mark_rows(now, rows, keys));
     size_t row_bytes = 0;
@@ -177,7 +183,7 @@ static hotbed_status plan_changes(writer *w, uint32_t number, uint64_t rows) {
         .w = w,
         .number = number,
         .table = table,
-        .part = part,
+        .part = part_of(w, number),
         .rows = rows,
         .keys = keys,
         .take = take_digests,
@@ -189,10 +195,18 @@ static hotbed_status plan_changes(writer *w, uint32_t number, uint64_t rows) {
     if (status == HOTBED_OK)
         status = stream_rows(&s);
     hotbed_delete(s.context);
-    HOTBED_TRY(status);
+    return status;
+}
+
+/* Find what changed since the mark. */
+static hotbed_status plan_changes(writer *w, uint32_t number) {
+    hotbed_manifest_table *table = &w->manifest.tables[number];
+    hotbed_manifest_part *part = part_of(w, number);
     hotbed_mark_changes changes;
+    HOTBED_TRY(digest_table(w, number));
     HOTBED_TRY(hotbed_mark_compare(
-        &w->base->tables[number], now, table->bucket_bits, part->first, &changes));
+        &w->base->tables[number], &w->next.tables[number], table->bucket_bits, part->first,
+        &changes));
     w->plans[number].keys = changes.changed;
     w->plans[number].erased = changes.erased;
     table->rows = changes.num_changed;
@@ -202,23 +216,30 @@ static hotbed_status plan_changes(writer *w, uint32_t number, uint64_t rows) {
 }
 
 static hotbed_status plan_table(writer *w, uint32_t number) {
-    uint64_t rows = 0;
-    HOTBED_TRY(hotbed_plan_table(
-        w->config, w->storage, &w->share, number, &w->manifest, &rows, w->stream));
+    hotbed_manifest_table *table = &w->manifest.tables[number];
     HOTBED_TRY(hotbed_plan_counted(
-        w->storage, &w->share, number, &w->manifest, &w->plans[number].counted, w->stream));
+        w->storages, &w->share, number, &w->manifest, &w->plans[number].counted, w->stream));
     if (w->manifest.increment)
-        return plan_changes(w, number, rows);
-    w->manifest.tables[number].rows = rows;
-    part_of(w, number)->rows = rows;
+        return plan_changes(w, number);
+    table->rows = rows_of(table);
+    part_of(w, number)->rows = table->rows;
+    return HOTBED_OK;
+}
+
+/* Describe all tables, without their rows. */
+static hotbed_status plan_head(writer *w, hotbed_checkpoint_id id) {
+    hotbed_manifest *m = &w->manifest;
+    HOTBED_TRY(hotbed_plan_head(w->config, w->storages, &w->share, w->options, m, w->stream));
+    m->id = (hotbed_digest){.low = id.low, .high = id.high};
+    for (uint32_t i = 0; i < m->num_tables; i++)
+        HOTBED_TRY(hotbed_plan_table(w->config, w->storages, &w->share, i, m, w->stream));
     return HOTBED_OK;
 }
 
 static hotbed_status plan(writer *w, hotbed_checkpoint_id id) {
     hotbed_manifest *m = &w->manifest;
     const hotbed_checkpoint_options *options = w->options;
-    HOTBED_TRY(hotbed_plan_head(w->config, w->storage, &w->share, options, m, w->stream));
-    m->id = (hotbed_digest){.low = id.low, .high = id.high};
+    HOTBED_TRY(plan_head(w, id));
     if (options->parent != NULL)
         HOTBED_TRY(
             hotbed_plan_parent(w->config, options->parent, options->mark, &w->share, m, &w->base));
@@ -293,8 +314,13 @@ static hotbed_status write_table(writer *w, uint32_t number) {
 static hotbed_status write_shard(writer *w, hotbed_draft *draft, hotbed_checkpoint_id id) {
     HOTBED_TRY(plan(w, id));
     HOTBED_TRY(hotbed_draft_enter(draft));
-    HOTBED_TRY(hotbed_shard_writer_open(
-        &w->shard, &draft->directory, &w->manifest, w->share.rank, w->options->extra));
+    const void **blobs = hotbed_blobs_data(w->manifest.num_blobs, w->options->blobs);
+    hotbed_status status =
+        blobs == NULL ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the blobs")
+                      : hotbed_shard_writer_open(
+                            &w->shard, &draft->directory, &w->manifest, w->share.rank, blobs);
+    hotbed_delete(blobs);
+    HOTBED_TRY(status);
     HOTBED_TRY(hotbed_shard_writer_behind(&w->shard, &draft->directory));
     for (uint32_t i = 0; i < w->manifest.num_tables; i++)
         HOTBED_TRY(write_table(w, i));
@@ -321,11 +347,11 @@ hotbed_status hotbed_save_begin(
 /* Put the shard. The caller clears update->next. */
 static hotbed_status put_shard(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
-    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_mark_update *update,
-    hotbed_stream *stream) {
+    const hotbed_storages *storages, const hotbed_checkpoint_options *options,
+    hotbed_mark_update *update, hotbed_stream *stream) {
     writer w = {
         .config = config,
-        .storage = storage,
+        .storages = storages,
         .stream = stream,
         .options = options,
         .shard = {.file = HOTBED_IO_CLOSED},
@@ -333,7 +359,7 @@ static hotbed_status put_shard(
     hotbed_draft draft;
     hotbed_held_fault held;
     *update = (hotbed_mark_update){.base = NULL};
-    HOTBED_TRY(hotbed_share_read(&options->share, storage, &w.share));
+    HOTBED_TRY(hotbed_share_read(&options->share, storages, &w.share));
     HOTBED_TRY(hotbed_stream_hold_fault(stream, &held)); /* a fault of earlier work is not ours */
     hotbed_status status = hotbed_draft_open(config->calls, path, id, &draft);
     if (status == HOTBED_OK)
@@ -352,13 +378,46 @@ static hotbed_status put_shard(
 
 hotbed_status hotbed_save_shard(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
-    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream) {
+    const hotbed_storages *storages, const hotbed_checkpoint_options *options,
+    hotbed_stream *stream) {
     hotbed_mark_update update;
-    hotbed_status status = put_shard(config, path, id, storage, options, &update, stream);
+    hotbed_status status = put_shard(config, path, id, storages, options, &update, stream);
     if (status == HOTBED_OK)
         hotbed_mark_push(options->mark, &update);
     hotbed_marked_clear(&update.next);
     return status;
+}
+
+hotbed_status hotbed_save_mark(
+    const hotbed_checkpoint_config *config, const hotbed_storages *storages,
+    const hotbed_checkpoint_share *share, hotbed_checkpoint_id id, hotbed_checkpoint_mark *mark,
+    hotbed_stream *stream) {
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options_init(&options);
+    writer w = {.config = config, .storages = storages, .stream = stream, .options = &options};
+    hotbed_status status = hotbed_share_read(share, storages, &w.share);
+    if (status == HOTBED_OK)
+        status = plan_head(&w, id);
+    if (status == HOTBED_OK)
+        status = hotbed_marked_reserve(w.manifest.num_tables, &w.next);
+    for (uint32_t i = 0; status == HOTBED_OK && i < w.manifest.num_tables; i++)
+        status = digest_table(&w, i);
+    w.next.id = w.manifest.id;
+    hotbed_marked_clear(&mark->last);
+    hotbed_marked_clear(&mark->before);
+    if (status == HOTBED_OK)
+        mark->last = w.next;
+    else
+        hotbed_marked_clear(&w.next);
+    hotbed_manifest_free(&w.manifest);
+    return status;
+}
+
+const void **hotbed_blobs_data(uint32_t n, const hotbed_checkpoint_blob *blobs) {
+    const void **data = hotbed_new(n * sizeof *data);
+    for (uint32_t i = 0; data != NULL && i < n; i++)
+        data[i] = blobs[i].data;
+    return data;
 }
 
 void hotbed_save_abort(
@@ -414,8 +473,8 @@ static bool same_name(const char *a, const char *b) {
 /* Put the shard of one of several ranks, if its path names the checkpoint that rank 0 has begun. */
 static hotbed_status put_begun(
     const hotbed_checkpoint_config *config, const char *path, const begun_save *first,
-    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_mark_update *update,
-    hotbed_stream *stream) {
+    const hotbed_storages *storages, const hotbed_checkpoint_options *options,
+    hotbed_mark_update *update, hotbed_stream *stream) {
     begun_save own;
     copy_path(path, &own);
     if (!same_name(own.path, first->path))
@@ -423,7 +482,7 @@ static hotbed_status put_begun(
             HOTBED_ERR_ARGUMENT,
             "path '%s' is not the path of rank 0, '%s'; pass the same path on all ranks", own.path,
             first->path);
-    hotbed_status status = put_shard(config, path, first->id, storage, options, update, stream);
+    hotbed_status status = put_shard(config, path, first->id, storages, options, update, stream);
     if (status != HOTBED_OK && strcmp(own.path, first->path) != 0) /* another directory? */
         return hotbed_fail(status, "%s; rank 0 saves to '%s'", hotbed_last_error(), first->path);
     return status;
@@ -431,7 +490,7 @@ static hotbed_status put_begun(
 
 /* Save with all ranks of a communicator: rank 0 begins, all ranks write, and rank 0 commits. */
 static hotbed_status write_together(
-    const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
+    const hotbed_checkpoint_config *config, const char *path, const hotbed_storages *storages,
     const hotbed_checkpoint_options *options, hotbed_mark_update *update, hotbed_stream *stream) {
     hotbed_comm *comm = options->comm;
     bool first = hotbed_comm_rank(comm) == 0;
@@ -442,7 +501,7 @@ static hotbed_status write_together(
     bool begun = first && status == HOTBED_OK;
     status = hotbed_vote_with(comm, status, &from, sizeof from, stream);
     if (status == HOTBED_OK) {
-        status = put_begun(config, path, &from, storage, options, update, stream);
+        status = put_begun(config, path, &from, storages, options, update, stream);
         status = hotbed_vote(comm, status, stream);
     }
     if (status != HOTBED_OK)
@@ -453,22 +512,22 @@ static hotbed_status write_together(
 }
 
 static hotbed_status write_alone(
-    const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
+    const hotbed_checkpoint_config *config, const char *path, const hotbed_storages *storages,
     const hotbed_checkpoint_options *options, hotbed_mark_update *update, hotbed_stream *stream) {
     hotbed_checkpoint_id id;
     HOTBED_TRY(hotbed_save_begin(config, path, &id));
-    hotbed_status status = put_shard(config, path, id, storage, options, update, stream);
+    hotbed_status status = put_shard(config, path, id, storages, options, update, stream);
     return status == HOTBED_OK ? hotbed_save_commit(config, path, id, 1)
                                : abort_after(config, path, id, status);
 }
 
 hotbed_status hotbed_checkpoint_write(
-    const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
+    const hotbed_checkpoint_config *config, const char *path, const hotbed_storages *storages,
     const hotbed_checkpoint_options *options, hotbed_stream *stream) {
     hotbed_mark_update update = {.base = NULL};
     hotbed_status status = options->comm != NULL
-                               ? write_together(config, path, storage, options, &update, stream)
-                               : write_alone(config, path, storage, options, &update, stream);
+                               ? write_together(config, path, storages, options, &update, stream)
+                               : write_alone(config, path, storages, options, &update, stream);
     if (status == HOTBED_OK) {
         hotbed_mark_push(options->mark, &update);
         hotbed_mark_settle(options->mark);

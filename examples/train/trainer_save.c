@@ -12,6 +12,8 @@
 
 enum { PATH_BYTES = 4096 };
 
+static const char place_name[] = "place"; /* of the blob with bias, dense part and position */
+
 /* Parse the step of a name like "step-0000000010". False for any other name. */
 static bool parse_step(const char *name, uint64_t *step) {
     char *end;
@@ -74,7 +76,7 @@ static bool share_of(
 
 /* Load the tables and the position on all ranks together; *status is the result. */
 static bool load(hotbed_run *t, const char *path, hotbed_status *status) {
-    uint64_t step = 0, bytes = sizeof t->loaded;
+    uint64_t bytes = sizeof t->loaded;
     hotbed_route routes[HOTBED_CRITEO_FIELDS];
     hotbed_checkpoint_load_options options;
     hotbed_checkpoint_load_options_init(&options);
@@ -82,9 +84,11 @@ static bool load(hotbed_run *t, const char *path, hotbed_status *status) {
     if (!share_of(t, routes, &options.share))
         return false;
     memset(&t->loaded, 0, sizeof t->loaded);
-    *status =
-        hotbed_checkpoint_load(path, t->storage, &options, &step, &t->loaded, &bytes, t->stream);
-    if (bytes != sizeof t->loaded)
+    *status = hotbed_checkpoint_load(path, &t->storage, 1, &options, NULL, t->stream);
+    /* Without this blob there is no position; place_loaded() says so. */
+    if (*status == HOTBED_OK &&
+        (hotbed_checkpoint_read_blob(path, place_name, &t->loaded, &bytes) != HOTBED_OK ||
+         bytes != sizeof t->loaded))
         t->loaded.magic[0] = 0;
     return true;
 }
@@ -358,12 +362,13 @@ static bool save(hotbed_run *t, const char *path) {
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
     options.step = t->place.steps;
-    options.extra = &t->place;
-    options.extra_bytes = sizeof t->place;
+    const hotbed_checkpoint_blob place = {place_name, &t->place, sizeof t->place};
+    options.blobs = &place;
+    options.num_blobs = 1;
     options.comm = t->comm;
     return share_of(t, routes, &options.share) &&
            hotbed_run_ok(
-               t, hotbed_checkpoint_save(path, t->storage, &options, t->stream), "--save");
+               t, hotbed_checkpoint_save(path, &t->storage, 1, &options, t->stream), "--save");
 }
 
 /* Check on rank 0, for all ranks, that no other run may save to the directory. */

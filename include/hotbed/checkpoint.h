@@ -1,8 +1,9 @@
-/* hotbed/checkpoint.h - save storages in HDF5 files, and load them, on any number of ranks.
+/* hotbed/checkpoint.h - save a model's storages in HDF5 files, and load them, on any number of ranks.
  *
  * Programs that train or serve tables need it to stop and go on later. A checkpoint is a directory.
- * It is written under a temporary name, and renamed when it is complete and on disk, so a name that
- * exists is a complete checkpoint. Inside, one HDF5 file per rank holds that rank's rows in
+ * It has the tables of any number of storages, and blobs: named bytes of the caller, for example
+ * the dense part of the model. It is written under a temporary name, and renamed when it is complete
+ * and on disk, so a name that exists is a complete checkpoint of all of them. Inside, one HDF5 file per rank holds that rank's rows in
  * canonical order (logical bucket, then key). MANIFEST, which is written last, lists every extent
  * with its digest. docs/formats.md describes the bytes; h5py and h5dump read the files directly.
  *
@@ -12,17 +13,17 @@
  *     hotbed_checkpoint_options_init(&options);
  *     status = hotbed_checkpoint_mark_create(&options.mark);
  *     options.step = 1000;
- *     status = hotbed_checkpoint_save("run/1000", storage, &options, stream);
+ *     status = hotbed_checkpoint_save("run/1000", &storage, 1, &options, stream);
  *     options.step = 2000;
  *     options.parent = "run/1000";
- *     status = hotbed_checkpoint_save("run/2000", storage, &options, stream);
+ *     status = hotbed_checkpoint_save("run/2000", &storage, 1, &options, stream);
  *
  *     const char *increments[] = {"run/2000"};
  *     hotbed_checkpoint_load_options load;
  *     hotbed_checkpoint_load_options_init(&load);
  *     load.num_increments = 1;
  *     load.increments = increments;
- *     status = hotbed_checkpoint_load("run/1000", storage, &load, &step, NULL, NULL, stream);
+ *     status = hotbed_checkpoint_load("run/1000", &storage, 1, &load, NULL, stream);
  *
  * Several ranks save together if all of them call hotbed_checkpoint_save() with a communicator. All
  * ranks must see the directory in their file system. Ranks that communicate by other means save in
@@ -57,7 +58,7 @@ extern "C" {
 typedef struct hotbed_checkpoint_share {
     uint32_t rank;
     uint32_t world; /* 0 means 1 */
-    /* [tables of the storage], each for `world` ranks; NULL: one rank. */
+    /* [tables of all storages, in order], each for `world` ranks; NULL: one rank. */
     const hotbed_route *routes;
 } hotbed_checkpoint_share;
 
@@ -82,14 +83,23 @@ HOTBED_API void hotbed_checkpoint_mark_destroy(hotbed_checkpoint_mark *mark); /*
 /* Opaque; see hotbed_checkpoint_arena_create(). */
 typedef struct hotbed_checkpoint_arena hotbed_checkpoint_arena;
 
+/* Bytes of the caller, for example the dense model or the reader's position, that are stored and
+ * returned unchanged. Frozen: it has no size field, since it is an element of an array. */
+typedef struct hotbed_checkpoint_blob {
+    const char *name; /* as a table's name; no two of a checkpoint are equal */
+    const void *data; /* [bytes] host memory */
+    uint64_t bytes;
+} hotbed_checkpoint_blob;
+
 /* Options of a save or a snapshot. Call hotbed_checkpoint_options_init(), then set fields. */
 typedef struct hotbed_checkpoint_options {
-    uint32_t size; /* set by init */
-    uint64_t step; /* recorded: the caller's count of training steps */
-    /* [extra_bytes] host memory, the caller's own data, for example the dense model or the reader's
-     * position; stored and returned unchanged. */
-    const void *extra;
-    uint64_t extra_bytes; /* at most 1 GiB; rank 0's bytes are stored */
+    uint32_t size;                       /* set by init */
+    uint32_t num_blobs;                  /* at most 1024 */
+    uint64_t step;                       /* recorded: the caller's count of training steps */
+    const hotbed_checkpoint_blob *blobs; /* [num_blobs]; rank 0's are stored */
+    /* [storages] names of the storages, as names of tables: information for people and tools. NULL:
+     * "0", "1" and so on. */
+    const char *const *names;
     hotbed_checkpoint_share share;
     hotbed_checkpoint_mark *mark; /* remembers what is saved; NULL: no mark is kept */
     /* Path of the checkpoint that `mark` describes: save an increment, which has the rows that
@@ -111,27 +121,35 @@ static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *opt
     hotbed_checkpoint_options_init_sized(options, sizeof *options);
 }
 
-/* Write the storage to the new directory `path`. With options->parent, write only what changed
- * since then.
+/* Write the storages to the new directory `path`, all or none. With options->parent, write only what
+ * changed since then.
+ *
+ * Rows are written as the stream's work so far has left them. Tickets may hold pins, for example of
+ * the next batch: new keys of its prefetch are then saved with their initial rows, and scores as the
+ * prefetch has set them.
  *
  * With a communicator, all ranks pass the same path: its last part is compared, and what is before
- * it must lead to the same directory. Step, parent, tables, seed and optimizer must be the same,
- * too; of `extra`, rank 0's is saved.
+ * it must lead to the same directory. Step, parent, names, tables, seeds and optimizers must be the
+ * same, too; of the blobs, rank 0's are saved.
  *
  * Synchronous: returns when the checkpoint is on disk under its name. On any error nothing named
- * `path` exists, and the storage is unchanged. (One exception: if the new name cannot be synced to
+ * `path` exists, and the storages are unchanged. (One exception: if the new name cannot be synced to
  * disk and cannot be removed either; the error text then says so.)
+ *
+ *   storages  in  [num_storages], of the stream's backend and device. The names of all their tables
+ *                 are distinct.
+ *
  * Errors: ARGUMENT (also: `options` is NULL; `path` is in a checkpoint; a rank's path has another
- * last part than rank 0's, with both paths), STATE (`path` exists; tickets hold pins; the mark does
- * not describe the parent, or the parent has other ranks or routes; a table has a key that its
- * route assigns to another rank, with table, key and both ranks; ranks differ in step, parent,
- * tables, seed or optimizer; the stream records a graph), IO (for example no space, with path and
+ * last part than rank 0's, with both paths), STATE (`path` exists; the mark does not describe the
+ * parent, or the parent has other tables, ranks or routes; a table has a key that its route assigns
+ * to another rank, with table, key and both ranks; ranks differ in step, parent, tables, seed or
+ * optimizer; the stream records a graph), IO (for example no space, with path and
  * reason; the directory that will contain `path` does not exist), CORRUPT (the parent), MEMORY, UNSUPPORTED (a build without HDF5). With a communicator
  * all ranks fail if one does, with its error text, and COMM is possible (a rank is gone). A fault
  * of an earlier call stays latched on the stream; the save does not fail for it. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
-    const char *path, hotbed_storage *storage, const hotbed_checkpoint_options *options,
-    hotbed_stream *stream);
+    const char *path, hotbed_storage *const *storages, uint32_t num_storages,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream);
 
 /* Identifies one save by several ranks. Plain numbers, which can be sent as bytes. Frozen: it has
  * no size field. */
@@ -144,13 +162,13 @@ typedef struct hotbed_checkpoint_id {
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id);
 
-/* Write the rows of this rank's storage; options->share names the rank. Ranks may call it at the
- * same time. Tables, steps, parents, seeds and optimizers must be the same on all ranks. Of `path`,
+/* Write the rows of this rank's storages; options->share names the rank. Ranks may call it at the
+ * same time. Names, tables, steps, parents, seeds and optimizers must be the same on all ranks. Of `path`,
  * only the directory that contains it is used. Synchronous.
  * Errors: as hotbed_checkpoint_save(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_put(
-    const char *path, hotbed_checkpoint_id id, hotbed_storage *storage,
-    const hotbed_checkpoint_options *options, hotbed_stream *stream);
+    const char *path, hotbed_checkpoint_id id, hotbed_storage *const *storages,
+    uint32_t num_storages, const hotbed_checkpoint_options *options, hotbed_stream *stream);
 
 /* Complete the checkpoint and give it its name, after all `world` ranks have put their rows. On any
  * error the name does not exist, and the files that the ranks wrote are removed, also if more or
@@ -166,7 +184,7 @@ HOTBED_API void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id i
 
 /* --- snapshots -------------------------------------------------------------------------------- */
 
-/* A copy of a rank's storage at one point in time. Opaque; owned by the caller. */
+/* A copy of a rank's storages at one point in time. Opaque; owned by the caller. */
 typedef struct hotbed_checkpoint_snapshot hotbed_checkpoint_snapshot;
 
 /* Create memory for snapshot images. It is allocated and touched once, and used by one snapshot
@@ -182,8 +200,8 @@ typedef struct hotbed_checkpoint_snapshot hotbed_checkpoint_snapshot;
  * The columns of the tables (keys, weights, each state, ...) are placed in order, each as a whole,
  * in the memory that is left. A column that does not fit goes to host memory of the snapshot's own,
  * as without an arena, and so does a column whose part of the arena is used by another snapshot; a
- * snapshot never fails for this reason. hotbed_checkpoint_snapshot_bytes() reports how much a
- * storage needs.
+ * snapshot never fails for this reason. hotbed_checkpoint_snapshot_bytes() reports how much is
+ * needed.
  *
  * An arena serves snapshots of any storage on the stream's backend and device, and must outlive
  * them. Synchronous.
@@ -199,8 +217,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_arena_create(
 HOTBED_API void hotbed_checkpoint_arena_destroy(
     hotbed_checkpoint_arena *arena); /* NULL is allowed */
 
-/* Take a snapshot: copy all rows, scores, counts and state to options->arena, or to as much host
- * memory as they need.
+/* Take a snapshot of the storages: copy all rows, scores, counts and state to options->arena, or to
+ * as much host memory as they need.
  *
  * Synchronous. The caller orders it like a save, and may train on when it returns: training waits
  * for this copy, not for the disk. options->mark and options->parent are used when the snapshot is
@@ -211,11 +229,12 @@ HOTBED_API void hotbed_checkpoint_arena_destroy(
  * options->comm must be NULL.
  * With an arena it uses the stream's workspace: half a byte per slot of the largest table, at most
  * 32 MiB. The first call on a stream allocates.
- * Errors: ARGUMENT (an arena of another backend or device; a communicator), STATE (tickets hold
- * pins; rows entered or left a table during the call), MEMORY, DEVICE, UNSUPPORTED. A fault of an
+ * Errors: ARGUMENT (an arena of another backend or device; a communicator), STATE (rows entered or
+ * left a table during the call), MEMORY, DEVICE, UNSUPPORTED. A fault of an
  * earlier call stays latched on the stream; the snapshot does not fail for it. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_take(
-    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream,
+    hotbed_storage *const *storages, uint32_t num_storages,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream,
     hotbed_checkpoint_snapshot **out);
 HOTBED_API void hotbed_checkpoint_snapshot_destroy(
     hotbed_checkpoint_snapshot *snapshot); /* NULL is allowed */
@@ -227,7 +246,7 @@ HOTBED_API uint64_t hotbed_checkpoint_snapshot_bytes(
     const hotbed_checkpoint_snapshot *snapshot, hotbed_memory_kind kind);
 
 /* Write a snapshot to disk: the first function like hotbed_checkpoint_save(), the second, for one
- * of several ranks, like hotbed_checkpoint_put(). Synchronous. Needs neither storage nor stream, so
+ * of several ranks, like hotbed_checkpoint_put(). Synchronous. Needs neither storages nor stream, so
  * any thread may call it, one at a time. A snapshot can be written again, but an increment only
  * after a failure, because a successful write updates the mark.
  * Errors: as those functions. */
@@ -249,6 +268,9 @@ typedef struct hotbed_checkpoint_load_options {
     /* All its ranks load together, and `share` has its rank and size; NULL: this rank alone. The
      * paths must lead to the same checkpoint and increments on all ranks; a copy is the same. */
     hotbed_comm *comm;
+    /* Set to the rows that were loaded, so that the next save can be an increment of the last path.
+     * It becomes empty if not all rows of the checkpoint were loaded as they are. NULL: none. */
+    hotbed_checkpoint_mark *mark;
 } hotbed_checkpoint_load_options;
 
 /* Set every field to its default. `size` is the caller's sizeof(hotbed_checkpoint_load_options); C
@@ -260,17 +282,57 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
     hotbed_checkpoint_load_options_init_sized(options, sizeof *options);
 }
 
-/* Load the checkpoint at `path`, and its increments if `options` lists any, into the storage.
- * Tables are matched by name, and the digest of every block is checked before its rows are used.
- * Keys that the storage had are removed first. Synchronous.
+/* The result of a load for a table. */
+typedef enum hotbed_checkpoint_taken {
+    HOTBED_TAKEN = 0,
+    HOTBED_TAKEN_NEW = 1,     /* the checkpoint does not have the table, which keeps its rows */
+    HOTBED_TAKEN_DROPPED = 2, /* no storage has the table */
+    HOTBED_TAKEN_KIND = 3,    /* one is HASH, the other STATIC: the table keeps its rows */
+    HOTBED_TAKEN_DIM = 4,     /* dims differ: the table keeps its rows */
+} hotbed_checkpoint_taken;
+
+/* A table of a load. Frozen: it has no size field, since it is an element of an array. */
+typedef struct hotbed_checkpoint_table {
+    char name[64];
+    hotbed_checkpoint_taken taken;
+    uint32_t dim;   /* in the checkpoint; TAKEN_NEW: in the storage */
+    uint64_t saved; /* rows in the checkpoint */
+    uint64_t
+        loaded; /* of them in the storages of all ranks; without a communicator, of this rank */
+} hotbed_checkpoint_table;
+
+/* The result of a load. Set the first three fields. */
+typedef struct hotbed_checkpoint_report {
+    uint32_t size;                   /* in: sizeof(hotbed_checkpoint_report) */
+    uint32_t capacity;               /* in: of `tables` */
+    hotbed_checkpoint_table *tables; /* in: [capacity], filled; may be NULL if capacity is 0 */
+    uint64_t step;                   /* out: of the last checkpoint that was loaded */
+    /* out: tables of the checkpoint, in its order, and then new ones. Tables beyond `capacity` are
+     * not described. */
+    uint32_t num_tables;
+    uint32_t num_lossy; /* out: tables of the checkpoint of which rows were not loaded */
+} hotbed_checkpoint_report;
+
+/* Load the checkpoint at `path`, and its increments if `options` lists any, into the storages.
+ * Each table gets the rows of the table of its name, whichever storage that was saved from: pooling,
+ * routes and ranks may differ. The digest of every block is checked before its rows are used. Keys
+ * that the tables had are removed first. Synchronous.
  *
- * The storage may have other capacities, eviction, scores and backend than the saved one; dim,
- * dtype, key type and kind of optimizer must be the same. A storage without optimizer loads every
- * checkpoint, without the optimizer's states. Times of TIMESTAMP_LFU tables are loaded only into
- * such tables; if the checkpoint has none, rows get the times of new rows. Scores keep their
- * values, also where they now mean something else.
+ * The tables may have other capacities, eviction, scores, dtype and backend than the saved ones;
+ * values are rounded to the nearest. A STATIC table may have fewer or more rows: it loads the rows
+ * that both have, and further ones keep their initial values. Key type and kind of optimizer must be the
+ * same. A storage without optimizer loads every checkpoint, without the optimizer's states. Times of
+ * TIMESTAMP_LFU tables are loaded only into such tables; if the checkpoint has none, rows get the
+ * times of new rows. Scores keep their values, also where they now mean something else. A storage
+ * gets the clock, the learning rate and the count of optimizer steps of the storage that its first
+ * table was saved from; if its tables come from several ones, the highest clock.
  *
- * The storage keeps its seed. If the checkpoint was trained with another one, and hash tables have
+ * With a report, what cannot be loaded is left out and reported by table: a table that only one of
+ * checkpoint and storages has, one of another kind or dim, rows of a STATIC table that has become
+ * smaller. Tables that get no rows are unchanged. Without a report all this is STATE. A checkpoint
+ * that has none of the tables is STATE always.
+ *
+ * The storages keep their seeds. If a storage was trained with another one, and hash tables have
  * random initializers or admission, new keys get other rows than in the run that saved it; then
  * hotbed_storage_warning() returns a text with both seeds.
  *
@@ -288,23 +350,58 @@ static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_op
  * the rows of other ranks. An increment that is missing, listed twice, or belongs to another
  * checkpoint is refused before anything changes.
  *
- *   options      in      NULL: no increments, and this rank alone
- *   step         out     may be NULL
- *   extra        out     host buffer of extra_bytes; may be NULL
- *   extra_bytes  in/out  in: size of `extra`; out: bytes saved. May be NULL
+ *   storages  in   [num_storages], of the stream's backend and device
+ *   options   in   NULL: no increments, and this rank alone
+ *   report    out  NULL: everything must fit. With a communicator, NULL on all ranks or on none.
  *
- * Errors: ARGUMENT (`extra` is too small, with the bytes needed; `share`: rank not below world,
- * routes of other worlds, a static table that is not CONTINUOUS), IO (the directory `path` does not
- * exist; it cannot be read), CORRUPT (a file is missing, truncated or damaged, with extent and
- * block; a key is in the wrong shard, which can occur in an older checkpoint), STATE (`path` is an
- * increment; the increments do not follow each other; a rank of the communicator loads another
- * checkpoint than rank 0; a table is missing or has another shape, with both values; tickets hold
- * pins; the stream records a graph), FULL, MEMORY, UNSUPPORTED, and the fault of an earlier call on
- * the stream; nothing was loaded then.
- * After an error in the middle of the rows, the storage's tables are empty. */
+ * Errors: ARGUMENT (`share`: rank not below world, routes of other worlds, a static table that is
+ * not CONTINUOUS), IO (the directory `path` does not exist; it cannot be read), CORRUPT (a file is
+ * missing, truncated or damaged, with extent and block; a key is in the wrong shard), STATE (`path`
+ * is an increment; the increments do not follow each other; a rank of the communicator loads another
+ * checkpoint than rank 0; key types or kinds of optimizer differ; without a report, a table is
+ * missing or has another shape, with both values; tickets hold pins; the stream records a graph),
+ * FULL, MEMORY, UNSUPPORTED, and the fault of an earlier call on the stream; nothing was loaded then.
+ * After an error in the middle of the rows, the tables are empty. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
-    const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
-    uint64_t *step, void *extra, uint64_t *extra_bytes, hotbed_stream *stream);
+    const char *path, hotbed_storage *const *storages, uint32_t num_storages,
+    const hotbed_checkpoint_load_options *options, hotbed_checkpoint_report *report,
+    hotbed_stream *stream);
+
+/* Read a blob of the checkpoint or increment at `path`, and check its digest. Synchronous.
+ *
+ *   data   out     host buffer of *bytes; NULL: return the size only
+ *   bytes  in/out  in: size of `data`; out: bytes of the blob
+ *
+ * Errors: ARGUMENT (there is no blob `name`; `data` is too small, with the bytes needed), IO,
+ * CORRUPT, MEMORY, UNSUPPORTED. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_checkpoint_read_blob(const char *path, const char *name, void *data, uint64_t *bytes);
+
+/* The newest whole checkpoint of a directory. */
+typedef struct hotbed_checkpoint_found {
+    uint32_t size;      /* set by the caller: sizeof(hotbed_checkpoint_found) */
+    uint32_t num_paths; /* 0: there is none */
+    /* [num_paths] a full checkpoint, and the increments that lead to the newest one, in order */
+    char **paths;
+    /* [num_skipped] newer checkpoints that are not whole, and damaged ones whose age is unknown:
+     * "path: why" */
+    char **skipped;
+    uint32_t num_skipped;
+} hotbed_checkpoint_found;
+
+/* Find the newest whole checkpoint of a directory, to resume from it. A checkpoint is whole if it
+ * and the checkpoints before it in its chain exist in the directory and pass hotbed_checkpoint_check_quick(), which
+ * reads no rows. The newest one has the highest step, then the latest time. Unfinished saves and
+ * names that end in ".damaged" are ignored. With several ranks one calls it, and sends the paths to
+ * the others. Synchronous.
+ *
+ *   found  out  the caller frees its texts with hotbed_checkpoint_found_free()
+ *
+ * Errors: ARGUMENT, IO (a directory or file cannot be read), UNSUPPORTED (a checkpoint has a newer
+ * format; a build without HDF5), MEMORY. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_checkpoint_latest(const char *directory, hotbed_checkpoint_found *found);
+HOTBED_API void hotbed_checkpoint_found_free(hotbed_checkpoint_found *found); /* NULL is allowed */
 
 /* Read every byte of the checkpoint or increment at `path` and check it, as `hotbed-ckpt verify`
  * does: digests, the order of keys, counts, metadata, and the index. Needs no storage. Synchronous.

@@ -210,7 +210,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_save_checkpoint(
     hotbed_stream *stream);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_load_checkpoint(
     hotbed_state_dict *dict, const char *path, const hotbed_checkpoint_load_options *options,
-    uint64_t *step, hotbed_stream *stream);
+    hotbed_checkpoint_report *report, hotbed_stream *stream);
 
 #ifdef __cplusplus
 }

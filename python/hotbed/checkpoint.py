@@ -179,7 +179,11 @@ class Saving:
                     with storage.lock:
                         storage.check(
                             lib.hotbed_checkpoint_snapshot_take(
-                                storage.pointer, options, storage.streams.current(), out
+                                ffi.new("hotbed_storage *[]", [storage.pointer]),
+                                1,
+                                options,
+                                storage.streams.current(),
+                                out,
                             )
                         )
                     # The default argument keeps the arena alive until the snapshot is destroyed.
@@ -458,9 +462,11 @@ def _options(
 ) -> Any:
     """Create the ``hotbed_checkpoint_options *`` of a storage, which points to objects appended to ``keep``."""
     data = ffi.from_buffer(extra)
-    options = new("checkpoint_options", step=step, extra_bytes=len(extra))
-    options.extra = ffi.cast("void *", data) if extra else ffi.NULL
-    keep.append(data)
+    options = new("checkpoint_options", step=step, num_blobs=1)
+    name, blob = ffi.new("char[]", b"extra"), ffi.new("hotbed_checkpoint_blob *")
+    blob.name, blob.data, blob.bytes = name, ffi.cast("void *", data), len(extra)
+    options.blobs = blob
+    keep += [data, name, blob]
     if increments is not None:
         options.mark = increments.mark(number)
         if increments.paths:
@@ -479,7 +485,8 @@ def _save(path: Path, module: Any, step: int, extra: bytes, increments: Optional
             keep: List[Any] = []
             options = _options(module, number, step, extra, increments, keep)
             with storage.lock:
-                storage.check(lib.hotbed_checkpoint_save(place, storage.pointer, options, storage.streams.current()))
+                one = ffi.new("hotbed_storage *[]", [storage.pointer])
+                storage.check(lib.hotbed_checkpoint_save(place, one, 1, options, storage.streams.current()))
         with _together(module):
             if _is_first(module):
                 _name(folder, path)
@@ -562,7 +569,7 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
         array = ffi.new("char *[]", parts)
         options = new("checkpoint_load_options", num_increments=len(parts))
         options.increments = ffi.cast("char **", array) if parts else ffi.NULL
-        step, size = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        size = ffi.new("uint64_t *")
         with _together(module):
             size[0] = _extra_bytes(os.fsdecode(place), increments, number, module)
             chain = [_storages(module, p)[number][1] for p in (path, *increments)]
@@ -576,7 +583,8 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
             stream = storage.streams.current()
             storage.learning_rate = None  # unknown, if the load fails or Ctrl-C ends it
             storage.count_again()
-            storage.check(lib.hotbed_checkpoint_load(place, storage.pointer, options, step, buffer, size, stream))
+            one = ffi.new("hotbed_storage *[]", [storage.pointer])
+            storage.check(lib.hotbed_checkpoint_load(place, one, 1, options, ffi.NULL, stream))
             storage.learning_rate = float(storage.clock()["learning_rate"])
             text = ffi.new("char[]", 256)
             storage.check(lib.hotbed_storage_warning(storage.pointer, text, len(text)))
@@ -585,7 +593,10 @@ def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
         if module.comm is None and not increments:
             _warn_of_dropped_rows(os.fsdecode(place), storage)
         if number == 0:
-            result = Loaded(int(step[0]), bytes(ffi.buffer(buffer, size[0])))
+            last = chain[-1]
+            if size[0] > 0:
+                check(lib.hotbed_checkpoint_read_blob(last, b"extra", buffer, size))
+            result = Loaded(int(_head(os.fsdecode(last))["step"]), bytes(ffi.buffer(buffer, size[0])))
     return result
 
 
@@ -724,7 +735,7 @@ def _extra_bytes(path: str, increments: Sequence[Path], number: int, module: Any
     """Return the size of the caller's bytes in the last checkpoint, from its MANIFEST."""
     last = os.fsdecode(_storages(module, increments[-1])[number][1]) if increments else path
     for words in _manifest(last):
-        if words[0] == "extra":
+        if words[:2] == ["blob", "extra"]:
             size = _number(last, words, "len")
             if not 0 <= size <= _EXTRA_MOST:
                 raise CorruptError(f"{last}/MANIFEST is damaged: extra has {size} bytes")

@@ -109,12 +109,16 @@ static void save(
     for (uint32_t i = 0; i < WORLD; i++) {
         hotbed_checkpoint_options options;
         hotbed_checkpoint_options_init(&options);
-        options.extra = "extra";
-        options.extra_bytes = i == 0 ? 5 : 0;
+        const hotbed_checkpoint_blob blob = {"extra", "extra", 5};
+        options.blobs = &blob;
+        options.num_blobs = 1;
         options.share = (hotbed_checkpoint_share){.rank = i, .world = WORLD, .routes = routes};
         options.mark = ranks[i].mark;
         options.parent = parent;
-        need(hotbed_save_shard(&config, path, id, ranks[i].storage, &options, stream) == HOTBED_OK);
+        hotbed_storages storages;
+        need(hotbed_storages_open("fuzz", &ranks[i].storage, 1, &storages) == HOTBED_OK);
+        need(hotbed_save_shard(&config, path, id, &storages, &options, stream) == HOTBED_OK);
+        hotbed_storages_close(&storages);
     }
     need(hotbed_save_commit(&config, path, id, WORLD) == HOTBED_OK);
 }
@@ -329,7 +333,8 @@ static void forge_shard(files *f, hotbed_manifest *m, uint32_t number) {
     hotbed_manifest_shard *shard = &m->shards[number];
     const unsigned char *data = f->data[SHARDS + number];
     shard->metadata = hotbed_digest_root(data, shard->metadata_bytes, m->block_bytes);
-    forge_extent(f, m, number, &shard->extra);
+    for (uint32_t i = 0; number == 0 && i < m->num_blobs; i++)
+        forge_extent(f, m, number, &m->blobs[i].extent);
     for (uint32_t t = 0; t < m->num_tables; t++) {
         for (uint32_t c = 0; c < HOTBED_COLUMNS; c++)
             forge_extent(f, m, number, &m->parts[t * m->world + number].columns[c]);

@@ -203,8 +203,7 @@ hotbed_checkpoint_options ranks_options(const ranks *r, uint32_t rank) {
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
     options.step = r->step;
-    options.extra = r->extra;
-    options.extra_bytes = r->extra == NULL ? 0 : strlen(r->extra);
+    sample_extra(&options, r->extra);
     options.share = (hotbed_checkpoint_share){.rank = rank, .world = r->world, .routes = r->routes};
     return options;
 }
@@ -251,7 +250,7 @@ void ranks_save_after(ranks *r, const char *path, const char *parent) {
         hotbed_checkpoint_options options = ranks_options(r, rank);
         options.mark = r->marks[rank];
         options.parent = parent;
-        CHECK_OK(hotbed_save_shard(&config, path, id, r->storages[rank], &options, r->stream));
+        CHECK_OK(sample_save_shard(&config, path, id, r->storages[rank], &options, r->stream));
     }
     CHECK_OK(hotbed_save_commit(&config, path, id, r->world));
 }
@@ -271,8 +270,7 @@ void ranks_load_chain(
         options.share = ranks_options(r, rank).share;
         options.num_increments = n;
         options.increments = increments;
-        CHECK_OK(hotbed_checkpoint_read(
-            &config, path, r->storages[rank], &options, &step, NULL, NULL, r->stream));
+        CHECK_OK(sample_load_with(&config, path, r->storages[rank], &options, &step, r->stream));
         CHECK_EQ(step, 5);
     }
 }
@@ -302,7 +300,7 @@ hotbed_checkpoint_snapshot *ranks_take(
     options.mark = r->marks[rank];
     options.parent = parent;
     options.arena = arena;
-    CHECK_OK(hotbed_snapshot_take(&config, r->storages[rank], &options, r->stream, &snapshot));
+    CHECK_OK(sample_snapshot_take(&config, r->storages[rank], &options, r->stream, &snapshot));
     return snapshot;
 }
 

@@ -253,6 +253,72 @@ static sample formula_sample(const char *optimizer) {
     return s;
 }
 
+hotbed_status sample_load(
+    const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
+    uint64_t *step, hotbed_stream *stream) {
+    hotbed_checkpoint_report report = {.size = sizeof report};
+    hotbed_status status = hotbed_checkpoint_load(path, &storage, 1, options, &report, stream);
+    if (status == HOTBED_OK)
+        *step = report.step;
+    return status;
+}
+
+hotbed_status sample_write(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream) {
+    hotbed_storages storages;
+    hotbed_status status = hotbed_storages_open("sample", &storage, 1, &storages);
+    if (status == HOTBED_OK)
+        status = hotbed_checkpoint_write(config, path, &storages, options, stream);
+    hotbed_storages_close(&storages);
+    return status;
+}
+
+hotbed_status sample_save_shard(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream) {
+    hotbed_storages storages;
+    hotbed_status status = hotbed_storages_open("sample", &storage, 1, &storages);
+    if (status == HOTBED_OK)
+        status = hotbed_save_shard(config, path, id, &storages, options, stream);
+    hotbed_storages_close(&storages);
+    return status;
+}
+
+hotbed_status sample_snapshot_take(
+    const hotbed_checkpoint_config *config, hotbed_storage *storage,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream,
+    hotbed_checkpoint_snapshot **out) {
+    hotbed_storages storages;
+    hotbed_status status = hotbed_storages_open("sample", &storage, 1, &storages);
+    if (status == HOTBED_OK)
+        status = hotbed_snapshot_take(config, &storages, options, stream, out);
+    hotbed_storages_close(&storages);
+    return status;
+}
+
+hotbed_status sample_load_with(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
+    const hotbed_checkpoint_load_options *options, uint64_t *step, hotbed_stream *stream) {
+    hotbed_storages storages;
+    hotbed_checkpoint_report report = {.size = sizeof report};
+    hotbed_status status = hotbed_storages_open("sample", &storage, 1, &storages);
+    if (status == HOTBED_OK)
+        status = hotbed_checkpoint_read(
+            config, path, &storages, options, step == NULL ? NULL : &report, stream);
+    if (status == HOTBED_OK && step != NULL)
+        *step = report.step;
+    hotbed_storages_close(&storages);
+    return status;
+}
+
+void sample_extra(hotbed_checkpoint_options *options, const char *text) {
+    static _Thread_local hotbed_checkpoint_blob blob;
+    blob = (hotbed_checkpoint_blob){"extra", text, text == NULL ? 0 : strlen(text)};
+    options->blobs = &blob;
+    options->num_blobs = text != NULL;
+}
+
 void sample_save_formula(
     const char *path, const char *optimizer, uint32_t bucket_bits, hotbed_backend backend) {
     hotbed_checkpoint_config config = {.calls = &hotbed_io_system, .bucket_bits = bucket_bits};
@@ -264,9 +330,8 @@ void sample_save_formula(
     sample_fill_formula(&s, storage, stream);
     hotbed_checkpoint_options_init(&options);
     options.step = 1234;
-    options.extra = SAMPLE_EXTRA;
-    options.extra_bytes = strlen(SAMPLE_EXTRA);
-    CHECK_OK(hotbed_checkpoint_write(&config, path, storage, &options, stream));
+    sample_extra(&options, SAMPLE_EXTRA);
+    CHECK_OK(sample_write(&config, path, storage, &options, stream));
     hotbed_storage_destroy(storage);
     hotbed_stream_destroy(stream);
 }
@@ -279,7 +344,9 @@ void sample_check_formula(const char *path, const char *optimizer, hotbed_backen
     uint64_t step = 0, bytes = 100;
     char extra[100] = "";
     sample_fill_formula(&s, a, stream);
-    CHECK_OK(hotbed_checkpoint_load(path, b, NULL, &step, extra, &bytes, stream));
+    CHECK_OK(hotbed_checkpoint_load(path, &b, 1, NULL, NULL, stream));
+    CHECK_OK(sample_load(path, b, NULL, &step, stream));
+    CHECK_OK(hotbed_checkpoint_read_blob(path, "extra", extra, &bytes));
     CHECK_EQ(step, 1234);
     CHECK_EQ(bytes, strlen(SAMPLE_EXTRA));
     CHECK_STRING(extra, SAMPLE_EXTRA);

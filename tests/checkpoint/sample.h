@@ -3,8 +3,7 @@
 #ifndef HOTBED_TESTS_CHECKPOINT_SAMPLE_H
 #define HOTBED_TESTS_CHECKPOINT_SAMPLE_H
 
-#include "checkpoint/io.h"
-#include "hotbed/storage.h"
+#include "checkpoint/checkpoint.h"
 
 #include <pthread.h>
 
@@ -34,7 +33,31 @@ void sample_fill(const sample *s, hotbed_storage *storage, hotbed_stream *stream
  * + c) / 8 + e, small enough to be exact in every type; scores are k mod 100000. */
 void sample_fill_formula(const sample *s, hotbed_storage *storage, hotbed_stream *stream);
 
-/* Save a storage filled by sample_fill_formula(), with step 1234 and SAMPLE_EXTRA as extra. */
+/* Load a checkpoint into one storage, whether or not it fits, and return its step. */
+hotbed_status sample_load(
+    const char *path, hotbed_storage *storage, const hotbed_checkpoint_load_options *options,
+    uint64_t *step, hotbed_stream *stream);
+
+/* The functions of checkpoint/checkpoint.h for one storage. */
+hotbed_status sample_write(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream);
+hotbed_status sample_save_shard(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    hotbed_storage *storage, const hotbed_checkpoint_options *options, hotbed_stream *stream);
+hotbed_status sample_snapshot_take(
+    const hotbed_checkpoint_config *config, hotbed_storage *storage,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream,
+    hotbed_checkpoint_snapshot **out);
+hotbed_status sample_load_with(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
+    const hotbed_checkpoint_load_options *options, uint64_t *step, hotbed_stream *stream);
+
+/* Set the options' only blob, "extra", to a text; NULL: none. The options point to static memory of
+ * the thread. */
+void sample_extra(hotbed_checkpoint_options *options, const char *text);
+
+/* Save a storage filled by sample_fill_formula(), with step 1234 and SAMPLE_EXTRA as blob "extra". */
 void sample_save_formula(
     const char *path, const char *optimizer, uint32_t bucket_bits, hotbed_backend backend);
 

@@ -1,6 +1,9 @@
 /* tests/checkpoint/sample_program.c - saves checkpoints that tests in other languages read.
  *
- * The environment selects one of three forms:
+ * The environment selects one of four forms:
+ * - HOTBED_SAMPLE_PATH and HOTBED_SAMPLE_MODEL, a number of ranks: the model of model.h with rows of version
+ *   HOTBED_SAMPLE_VERSION (1 if unset).  If HOTBED_SAMPLE_INCREMENT is set, it is the path of an increment with
+ *   some rows of the version after.
  * - HOTBED_SAMPLE_PATH, HOTBED_SAMPLE_OPTIMIZER ("adam", ...) and HOTBED_SAMPLE_BITS, the logarithm of the
  *   number of buckets: rows of sample_fill_formula().
  * - HOTBED_SAMPLE_PATH and HOTBED_SAMPLE_RANKS, a number of ranks: rows of ranks_fill() with version
@@ -10,6 +13,7 @@
  * - HOTBED_SAMPLE_PATH, a directory, HOTBED_SAMPLE_RANKS, and HOTBED_SAMPLE_SAVES, the checkpoints to save in
  *   it, separated by blanks: "name:step", or "name:step:parent" for an increment.  A few rows change before
  *   each save. */
+#include "tests/checkpoint/model.h"
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
@@ -37,6 +41,25 @@ static void save_ranks(hotbed_backend backend, const char *path, uint32_t world)
         ranks_save_after(&r, increment, path);
     }
     ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
+static void save_model(hotbed_backend backend, const char *path, uint32_t world) {
+    static const model_shape usual;
+    hotbed_stream *stream = NULL;
+    model m;
+    const char *version = getenv("HOTBED_SAMPLE_VERSION");
+    const char *increment = getenv("HOTBED_SAMPLE_INCREMENT");
+    uint32_t first = version == NULL ? 1 : (uint32_t)strtoul(version, NULL, 10);
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    model_create(&m, &usual, world, stream);
+    model_fill(&m, first, false);
+    CHECK_OK(model_save(&m, path, NULL, &hotbed_io_system));
+    if (increment != NULL) {
+        model_fill(&m, first + 1, true);
+        CHECK_OK(model_save(&m, increment, path, &hotbed_io_system));
+    }
+    model_destroy(&m);
     hotbed_stream_destroy(stream);
 }
 
@@ -78,7 +101,12 @@ static void save(hotbed_backend backend) {
     const char *path = getenv("HOTBED_SAMPLE_PATH");
     const char *optimizer = getenv("HOTBED_SAMPLE_OPTIMIZER");
     const char *bits = getenv("HOTBED_SAMPLE_BITS"), *world = getenv("HOTBED_SAMPLE_RANKS");
-    const char *saves = getenv("HOTBED_SAMPLE_SAVES");
+    const char *saves = getenv("HOTBED_SAMPLE_SAVES"),
+               *ranks_of_model = getenv("HOTBED_SAMPLE_MODEL");
+    if (path != NULL && ranks_of_model != NULL) {
+        save_model(backend, path, (uint32_t)strtoul(ranks_of_model, NULL, 10));
+        return;
+    }
     if (path != NULL && world != NULL && saves != NULL) {
         save_all(backend, path, (uint32_t)strtoul(world, NULL, 10), saves);
         return;

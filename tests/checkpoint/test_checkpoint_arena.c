@@ -140,8 +140,8 @@ static void check_image(
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
     options.arena = new_arena(1 << 20, 1 << 20, stream);
-    CHECK_OK(hotbed_checkpoint_write(&config, saved, storage, &options, stream));
-    CHECK_OK(hotbed_snapshot_take(&config, storage, &options, stream, &snapshot));
+    CHECK_OK(sample_write(&config, saved, storage, &options, stream));
+    CHECK_OK(sample_snapshot_take(&config, storage, &options, stream, &snapshot));
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(snapshot, kind), bytes_of(snapshot));
     CHECK_OK(hotbed_snapshot_write(&config, path, snapshot));
     same_bytes(saved, path);
@@ -165,7 +165,7 @@ static void the_copy_has_all_tiers_and_segments(hotbed_backend backend) {
         const char *saved = sample_path(names[i]);
         sample_fill(&cases[i], storage, stream);
         check_image(storage, saved, HOTBED_MEMORY_PINNED, stream);
-        CHECK_OK(hotbed_checkpoint_load(saved, grown, NULL, NULL, NULL, NULL, stream));
+        CHECK_OK(hotbed_checkpoint_load(saved, &grown, 1, NULL, NULL, stream));
         sample_check_same(storage, grown, stream);
         sample_remove(sample_path("image"));
         hotbed_storage_destroy(storage);
@@ -289,7 +289,7 @@ static void no_memory_at_any_allocation(hotbed_backend backend) {
     for (uint64_t n = 1;; n++) {
         fault_arm(n);
         hotbed_status status =
-            hotbed_snapshot_take(&config, r.storages[0], &options, stream, &snapshot);
+            sample_snapshot_take(&config, r.storages[0], &options, stream, &snapshot);
         bool failed = fault_disarm();
         CHECK((status == HOTBED_OK) == (snapshot != NULL));
         if (status == HOTBED_OK && !failed)
@@ -336,7 +336,7 @@ static void wrong_arenas_are_refused(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &host));
     options.arena = new_arena(4096, 4096, host);
     hotbed_status status =
-        hotbed_checkpoint_snapshot_take(r.storages[0], &options, stream, &snapshot);
+        hotbed_checkpoint_snapshot_take(&r.storages[0], 1, &options, stream, &snapshot);
     CHECK_STATUS(status, backend == HOTBED_BACKEND_HOST ? HOTBED_OK : HOTBED_ERR_ARGUMENT);
     hotbed_checkpoint_snapshot_destroy(snapshot);
     hotbed_checkpoint_arena_destroy(options.arena);
@@ -377,7 +377,7 @@ static void a_table_that_changes_meanwhile_is_refused(hotbed_backend backend) {
             ranks_change(&r, 1, 0, 2);
             fault_arm_call(n, way % 2 == 0 ? keys_come : keys_leave, &r);
             hotbed_status status =
-                hotbed_snapshot_take(&config, r.storages[0], &options, stream, &snapshot);
+                sample_snapshot_take(&config, r.storages[0], &options, stream, &snapshot);
             bool changed = fault_disarm();
             CHECK((status == HOTBED_OK) == (snapshot != NULL));
             if (status != HOTBED_OK) {

@@ -152,7 +152,7 @@ static void load_chain(fixture *b, const char *full, const char *const *incremen
     hotbed_checkpoint_load_options_init(&options);
     options.increments = increments;
     options.num_increments = n;
-    CHECK_OK(hotbed_checkpoint_load(full, b->storage, &options, NULL, NULL, NULL, b->stream));
+    CHECK_OK(hotbed_checkpoint_load(full, &b->storage, 1, &options, NULL, b->stream));
 }
 
 /* Save a storage over a store, and load it into memory and into another store; the same with increments and
@@ -173,20 +173,20 @@ static void check_round_trips(hotbed_backend backend, store_kind kind) {
     fill(&from, 0, 2);
     train(&from);
     hotbed_checkpoint_options options = options_of(mark, NULL);
-    CHECK_OK(hotbed_checkpoint_save(full, from.storage, &options, from.stream));
+    CHECK_OK(hotbed_checkpoint_save(full, &from.storage, 1, &options, from.stream));
     fill(&from, 1, 3); /* some rows are cached, some new, some only stored */
     train(&from);
     options = options_of(mark, full);
-    CHECK_OK(hotbed_checkpoint_save(more[0], from.storage, &options, from.stream));
+    CHECK_OK(hotbed_checkpoint_save(more[0], &from.storage, 1, &options, from.stream));
     erase(&from, 0, 4);
     fill(&from, 1, 5);
     options = options_of(mark, more[0]);
-    CHECK_OK(hotbed_checkpoint_snapshot_take(from.storage, &options, from.stream, &snapshot));
+    CHECK_OK(hotbed_checkpoint_snapshot_take(&from.storage, 1, &options, from.stream, &snapshot));
     CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, more[1]));
     hotbed_checkpoint_snapshot_destroy(snapshot);
     options = options_of(NULL, NULL);
     CHECK_OK(hotbed_checkpoint_arena_create(1 << 20, 1 << 20, from.stream, &options.arena));
-    CHECK_OK(hotbed_checkpoint_snapshot_take(from.storage, &options, from.stream, &snapshot));
+    CHECK_OK(hotbed_checkpoint_snapshot_take(&from.storage, 1, &options, from.stream, &snapshot));
     CHECK(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_PAGEABLE) > 0);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_DEVICE), 0);
     CHECK_EQ(hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_PINNED), 0);
@@ -201,7 +201,7 @@ static void check_round_trips(hotbed_backend backend, store_kind kind) {
     load_chain(&memory, full, more, 2);
     load_chain(&other, full, more, 2);
     sample_check_same(memory.storage, other.storage, memory.stream);
-    CHECK_OK(hotbed_checkpoint_load(cut, from.storage, NULL, NULL, NULL, NULL, from.stream));
+    CHECK_OK(hotbed_checkpoint_load(cut, &from.storage, 1, NULL, NULL, from.stream));
     sample_check_same(memory.storage, from.storage, memory.stream);
     hotbed_checkpoint_mark_destroy(mark);
     close_fixture(&from);

@@ -46,9 +46,8 @@ static hotbed_status save(fixture *b, const hotbed_io_calls *calls, const char *
         .calls = calls, .bucket_bits = BITS, .block_bytes = BLOCK_BYTES};
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
-    options.extra = "extra";
-    options.extra_bytes = 5;
-    return hotbed_checkpoint_write(&config, path, b->storage, &options, b->stream);
+    sample_extra(&options, "extra");
+    return sample_write(&config, path, b->storage, &options, b->stream);
 }
 
 static hotbed_status load(fixture *b, const hotbed_io_calls *calls, const char *path) {
@@ -56,7 +55,7 @@ static hotbed_status load(fixture *b, const hotbed_io_calls *calls, const char *
         .calls = calls, .bucket_bits = BITS, .block_bytes = BLOCK_BYTES};
     hotbed_checkpoint_load_options all;
     hotbed_checkpoint_load_options_init(&all);
-    return hotbed_checkpoint_read(&config, path, b->other, &all, NULL, NULL, NULL, b->stream);
+    return sample_load_with(&config, path, b->other, &all, NULL, b->stream);
 }
 
 /* --- the n-th system call fails ------------------------------------------------------------- */
@@ -384,7 +383,7 @@ static void a_flipped_bit_of_the_shard_is_found(hotbed_backend backend) {
         check_flip(&b, &file, path, hotbed_test_below(m.shards[0].metadata_bytes * 8));
     const hotbed_extent *extents[SAMPLE_TABLES * HOTBED_COLUMNS + 2];
     size_t n = 0;
-    extents[n++] = &m.shards[0].extra;
+    extents[n++] = &m.blobs[0].extent;
     extents[n++] = &m.shards[0].blocks;
     for (uint32_t t = 0; t < m.num_tables; t++)
         for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)

@@ -171,7 +171,7 @@ static hotbed_status load_all(
     options.share = ranks_options(r, 0).share;
     options.num_increments = n;
     options.increments = increments;
-    return hotbed_checkpoint_load(path, r->storages[0], &options, NULL, NULL, NULL, r->stream);
+    return hotbed_checkpoint_load(path, &r->storages[0], 1, &options, NULL, r->stream);
 }
 
 /* Chains with gaps, repeats or a wrong order are refused, and the storage is unchanged. */
@@ -254,13 +254,13 @@ static void a_mark_belongs_to_one_checkpoint(hotbed_backend backend) {
     const char *full = sample_path("full"), *one = sample_path("one"), *two;
     hotbed_checkpoint_options_init(&options);
     options.parent = full;
-    CHECK_STATUS(hotbed_checkpoint_save(one, storage, &options, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_checkpoint_save(one, &storage, 1, &options, stream), HOTBED_ERR_ARGUMENT);
     options.mark = r.marks[0];
-    CHECK_STATUS(hotbed_checkpoint_save(one, storage, &options, stream), HOTBED_ERR_IO);
+    CHECK_STATUS(hotbed_checkpoint_save(one, &storage, 1, &options, stream), HOTBED_ERR_IO);
     ranks_save(&r, full);
     ranks_save(&r, sample_path("other"));
     ranks_save(&r, sample_path("last")); /* the mark now belongs to "last" */
-    CHECK_STATUS(hotbed_checkpoint_save(one, storage, &options, stream), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_checkpoint_save(one, &storage, 1, &options, stream), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "full checkpoint") != NULL);
     /* A failing increment leaves nothing, and the next one has the changes since the last successful save. */
     sample_disk disk;
@@ -273,7 +273,7 @@ static void a_mark_belongs_to_one_checkpoint(hotbed_backend backend) {
         options.parent = base;
         options.step = 5;
         one = sample_path("one");
-        hotbed_status status = hotbed_checkpoint_write(&config, one, storage, &options, stream);
+        hotbed_status status = sample_write(&config, one, storage, &options, stream);
         if (disk.count < n) {
             CHECK_OK(status);
             break;
@@ -324,7 +324,7 @@ static void failed_full_saves_do_not_change_the_mark(hotbed_backend backend) {
         for (int i = 0; i < 2 && status != HOTBED_OK; i++) {
             sample_disk_init(&disk, SAMPLE_FAULT_ENOSPC, n);
             hotbed_checkpoint_config config = ranks_config(&disk.calls);
-            status = hotbed_checkpoint_write(&config, full, r.storages[0], &options, stream);
+            status = sample_write(&config, full, r.storages[0], &options, stream);
         }
         if (status == HOTBED_OK) {
             sample_remove(full);
@@ -369,14 +369,14 @@ static void a_small_increment_is_small(hotbed_backend backend) {
     sample_fill(&shape, storage, stream);
     hotbed_checkpoint_options_init(&options);
     CHECK_OK(hotbed_checkpoint_mark_create(&options.mark));
-    CHECK_OK(hotbed_checkpoint_save(full, storage, &options, stream));
+    CHECK_OK(hotbed_checkpoint_save(full, &storage, 1, &options, stream));
     sample_image image = sample_new(storage, 0, 5);
     for (uint64_t i = 0; i < image.rows; i++)
         image.keys[i] = i;
     sample_store(storage, 0, &image, stream);
     sample_free(&image);
     options.parent = full;
-    CHECK_OK(hotbed_checkpoint_save(five, storage, &options, stream));
+    CHECK_OK(hotbed_checkpoint_save(five, &storage, 1, &options, stream));
     hotbed_manifest m = ranks_manifest(five);
     CHECK(m.tables[0].rows <= 5);
     hotbed_manifest_free(&m);
@@ -448,17 +448,17 @@ static void admission_counts_survive_a_load(hotbed_backend backend) {
     hotbed_checkpoint_load_options_init(&load);
     CHECK_OK(hotbed_checkpoint_mark_create(&options.mark));
     see(a, stream);
-    CHECK_OK(hotbed_checkpoint_save(full, a, &options, stream));
+    CHECK_OK(hotbed_checkpoint_save(full, &a, 1, &options, stream));
     see(a, stream);
     options.parent = full;
-    CHECK_OK(hotbed_checkpoint_save(one, a, &options, stream));
+    CHECK_OK(hotbed_checkpoint_save(one, &a, 1, &options, stream));
     see(b, stream);
-    CHECK_OK(hotbed_checkpoint_load(full, b, NULL, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(full, &b, 1, NULL, NULL, stream));
     see(b, stream);
     CHECK_EQ(size_of(b, stream), 0); /* seen twice: the load replaced the counts of b */
     load.increments = &one;
     load.num_increments = 1;
-    CHECK_OK(hotbed_checkpoint_load(full, b, &load, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(full, &b, 1, &load, NULL, stream));
     uint64_t keys[COUNTED], counts[COUNTED], n = 0;
     CHECK_OK(hotbed_storage_export_counts(b, 0, COUNTED, keys, counts, &n, stream));
     CHECK_EQ(n, COUNTED);

@@ -362,7 +362,7 @@ static hotbed_storage *load_scores(
     options.tables = &table;
     options.optimizer.kind = HOTBED_OPT_SGD;
     CHECK_OK(hotbed_storage_create(&options, stream, &storage));
-    CHECK_OK(hotbed_checkpoint_load(path, storage, NULL, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(path, &storage, 1, NULL, NULL, stream));
     return storage;
 }
 

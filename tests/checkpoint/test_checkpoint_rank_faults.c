@@ -48,7 +48,7 @@ static hotbed_status save(ranks *r, const char *path, const hotbed_io_calls *cal
         return status;
     for (uint32_t rank = 0; rank < r->world && status == HOTBED_OK; rank++) {
         hotbed_checkpoint_options options = ranks_options(r, rank);
-        status = hotbed_save_shard(&config, path, id, r->storages[rank], &options, r->stream);
+        status = sample_save_shard(&config, path, id, r->storages[rank], &options, r->stream);
     }
     if (status == HOTBED_OK)
         return hotbed_save_commit(&config, path, id, r->world);

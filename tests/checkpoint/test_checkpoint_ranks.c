@@ -163,7 +163,7 @@ static void ranks_that_differ_are_refused(hotbed_backend backend) {
     CHECK_OK(hotbed_checkpoint_begin(path, &id));
     for (uint32_t r = 0; r < 2; r++) {
         options = ranks_options(&a, r);
-        CHECK_OK(hotbed_checkpoint_put(path, id, a.storages[r], &options, stream));
+        CHECK_OK(hotbed_checkpoint_put(path, id, &a.storages[r], 1, &options, stream));
     }
     CHECK_EQ(sample_count_names(parent), 1); /* the draft */
     CHECK_STATUS(hotbed_checkpoint_commit(path, id, 3), HOTBED_ERR_STATE);
@@ -175,7 +175,7 @@ static void ranks_that_differ_are_refused(hotbed_backend backend) {
         CHECK_OK(hotbed_checkpoint_begin(path, &id));
         for (uint32_t r = 0; r < 3; r++) {
             options = ranks_options(&a, r);
-            CHECK_OK(hotbed_checkpoint_put(path, id, a.storages[r], &options, stream));
+            CHECK_OK(hotbed_checkpoint_put(path, id, &a.storages[r], 1, &options, stream));
         }
         CHECK_STATUS(hotbed_checkpoint_commit(path, id, world), HOTBED_ERR_STATE);
         CHECK_EQ(sample_count_names(parent), 0);
@@ -192,7 +192,7 @@ static void ranks_that_differ_are_refused(hotbed_backend backend) {
             options = ranks_options(r == 2 ? cases[i].from : &a, r);
             options.step = r == 2 ? cases[i].step : 5;
             CHECK_OK(hotbed_checkpoint_put(
-                path, id, (r == 2 ? cases[i].from : &a)->storages[r], &options, stream));
+                path, id, &(r == 2 ? cases[i].from : &a)->storages[r], 1, &options, stream));
         }
         hotbed_status status = hotbed_checkpoint_commit(path, id, 3);
         CHECK_STATUS(status, cases[i].word == NULL ? HOTBED_OK : HOTBED_ERR_STATE);
@@ -256,9 +256,9 @@ static void keys_of_another_rank_are_not_saved(hotbed_backend backend) {
             hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
             hotbed_status status;
             if (way % 2 == 0) {
-                status = hotbed_save_shard(&config, path, id, r.storages[0], &options, stream);
+                status = sample_save_shard(&config, path, id, r.storages[0], &options, stream);
             } else {
-                CHECK_OK(hotbed_snapshot_take(&config, r.storages[0], &options, stream, &snapshot));
+                CHECK_OK(sample_snapshot_take(&config, r.storages[0], &options, stream, &snapshot));
                 status = hotbed_snapshot_put(&config, path, id, snapshot);
             }
             CHECK_STATUS(status, HOTBED_ERR_STATE);
@@ -306,7 +306,8 @@ static void counts_of_another_rank_are_not_saved(hotbed_backend backend) {
     options.share = (hotbed_checkpoint_share){.rank = 0, .world = 2, .routes = &route};
     CHECK_OK(hotbed_checkpoint_begin(sample_path("c"), &id));
     CHECK_STATUS(
-        hotbed_checkpoint_put(sample_path("c"), id, storage, &options, stream), HOTBED_ERR_STATE);
+        hotbed_checkpoint_put(sample_path("c"), id, &storage, 1, &options, stream),
+        HOTBED_ERR_STATE);
     check_says("table 't': key 7 is on rank 0, but its route (roundrobin) gives it to rank 1");
     hotbed_checkpoint_abort(sample_path("c"), id);
     hotbed_memory_free(&memory);
@@ -322,7 +323,7 @@ static void check_misplaced(const char *path, ranks *loaders) {
         options.share = ranks_options(loaders, rank).share;
         CHECK_STATUS(
             hotbed_checkpoint_load(
-                path, loaders->storages[rank], &options, NULL, NULL, NULL, loaders->stream),
+                path, &loaders->storages[rank], 1, &options, NULL, loaders->stream),
             HOTBED_ERR_CORRUPT);
         check_says("is in the wrong shard: the route");
     }
@@ -388,7 +389,7 @@ static void a_key_in_two_shards_is_found(hotbed_backend backend) {
         uint64_t block = r.routes[0].block;
         if (rank == 1)
             r.routes[0].block = 49; /* a program that built its own route */
-        CHECK_OK(hotbed_checkpoint_put(path, id, r.storages[rank], &options, stream));
+        CHECK_OK(hotbed_checkpoint_put(path, id, &r.storages[rank], 1, &options, stream));
         r.routes[0].block = block;
     }
     CHECK_OK(hotbed_checkpoint_commit(path, id, 2));
@@ -414,7 +415,7 @@ static void increments_keep_ranks_and_routes(hotbed_backend backend) {
     options.parent = path;
     CHECK_OK(hotbed_checkpoint_begin(sample_path("d"), &id));
     CHECK_STATUS(
-        hotbed_checkpoint_put(sample_path("d"), id, r.storages[0], &options, stream),
+        hotbed_checkpoint_put(sample_path("d"), id, &r.storages[0], 1, &options, stream),
         HOTBED_ERR_STATE);
     check_says("the rows of table 'hash' are assigned to 2 ranks in another way");
     hotbed_checkpoint_abort(sample_path("d"), id);
@@ -437,29 +438,25 @@ static void wrong_shares_are_refused(hotbed_backend backend) {
     hotbed_checkpoint_share *share = &load.share;
     *share = options.share;
     CHECK_STATUS(
-        hotbed_checkpoint_save(sample_path("d"), a.storages[0], &options, stream),
+        hotbed_checkpoint_save(sample_path("d"), &a.storages[0], 1, &options, stream),
         HOTBED_ERR_ARGUMENT);
     share->rank = 2;
     CHECK_STATUS(
-        hotbed_checkpoint_load(path, a.storages[0], &load, NULL, NULL, NULL, stream),
-        HOTBED_ERR_ARGUMENT);
+        hotbed_checkpoint_load(path, &a.storages[0], 1, &load, NULL, stream), HOTBED_ERR_ARGUMENT);
     share->rank = 0;
     share->world = 3;
     CHECK_STATUS(
-        hotbed_checkpoint_load(path, a.storages[0], &load, NULL, NULL, NULL, stream),
-        HOTBED_ERR_ARGUMENT);
+        hotbed_checkpoint_load(path, &a.storages[0], 1, &load, NULL, stream), HOTBED_ERR_ARGUMENT);
     share->routes = NULL;
     CHECK_STATUS(
-        hotbed_checkpoint_load(path, a.storages[0], &load, NULL, NULL, NULL, stream),
-        HOTBED_ERR_ARGUMENT);
+        hotbed_checkpoint_load(path, &a.storages[0], 1, &load, NULL, stream), HOTBED_ERR_ARGUMENT);
     hotbed_route routes[RANKS_TABLES];
     share->world = 2;
     share->routes = routes;
     for (int t = 0; t < RANKS_TABLES; t++)
         CHECK_OK(hotbed_route_init(&routes[t], HOTBED_ROUTE_ROUND_ROBIN, 2, 0));
     CHECK_STATUS(
-        hotbed_checkpoint_load(path, a.storages[0], &load, NULL, NULL, NULL, stream),
-        HOTBED_ERR_ARGUMENT);
+        hotbed_checkpoint_load(path, &a.storages[0], 1, &load, NULL, stream), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "static") != NULL);
     hotbed_checkpoint_id id = {.low = 1};
     CHECK_STATUS(hotbed_checkpoint_commit(path, id, 0), HOTBED_ERR_ARGUMENT);

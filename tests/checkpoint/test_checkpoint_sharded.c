@@ -38,10 +38,10 @@ static void save_body(world_rank *me) {
     hotbed_checkpoint_options_init(&options);
     options.comm = me->comm;
     hotbed_storage *lookup = lookup_of(&r, routes, &options.share);
-    CHECK_OK(hotbed_checkpoint_save(c->path, lookup, &options, me->stream));
+    CHECK_OK(hotbed_checkpoint_save(c->path, &lookup, 1, &options, me->stream));
     hotbed_checkpoint_options_init(&options);
     if (me->rank == 0)
-        CHECK_OK(hotbed_checkpoint_save(c->model, r.model, &options, me->stream));
+        CHECK_OK(hotbed_checkpoint_save(c->model, &r.model, 1, &options, me->stream));
     sharded_fixture_close(&r);
 }
 
@@ -56,8 +56,8 @@ static void load_body(world_rank *me) {
     hotbed_checkpoint_load_options_init(&options);
     options.comm = me->comm;
     hotbed_storage *lookup = lookup_of(&r, routes, &options.share);
-    CHECK_OK(hotbed_checkpoint_load(c->path, lookup, &options, NULL, NULL, NULL, me->stream));
-    CHECK_OK(hotbed_checkpoint_load(c->model, r.model, NULL, NULL, NULL, NULL, me->stream));
+    CHECK_OK(hotbed_checkpoint_load(c->path, &lookup, 1, &options, NULL, me->stream));
+    CHECK_OK(hotbed_checkpoint_load(c->model, &r.model, 1, NULL, NULL, me->stream));
     CHECK(
         me->size > 1 ||
         sharded_fixture_growths(&r) > 0); /* the table of a single rank begins too small */

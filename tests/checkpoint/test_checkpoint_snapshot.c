@@ -29,7 +29,8 @@ static void same_content(const char *a, const char *b) {
         CHECK_EQ(x.tables[t].rows, y.tables[t].rows);
         CHECK_BYTES(&x.tables[t].content, &y.tables[t].content, sizeof x.tables[t].content);
     }
-    CHECK_BYTES(&x.state.clock, &y.state.clock, sizeof x.state.clock);
+    CHECK_BYTES(
+        &x.storages[0].state.clock, &y.storages[0].state.clock, sizeof x.storages[0].state.clock);
     hotbed_manifest_free(&x);
     hotbed_manifest_free(&y);
 }
@@ -51,11 +52,10 @@ static void a_snapshot_has_the_rows_of_one_moment(hotbed_backend backend) {
     b.path = sample_path("snapshot");
     hotbed_checkpoint_options_init(&options);
     options.step = 5;
-    options.extra = "extra";
-    options.extra_bytes = 5;
-    CHECK_OK(hotbed_checkpoint_save(saved, r.storages[0], &options, stream));
-    CHECK_OK(hotbed_checkpoint_snapshot_take(r.storages[0], &options, stream, &b.snapshot));
-    options.extra = NULL;
+    sample_extra(&options, "extra");
+    CHECK_OK(hotbed_checkpoint_save(saved, &r.storages[0], 1, &options, stream));
+    CHECK_OK(hotbed_checkpoint_snapshot_take(&r.storages[0], 1, &options, stream, &b.snapshot));
+    sample_extra(&options, NULL);
     CHECK(pthread_create(&thread, NULL, write_it, &b) == 0);
     for (uint32_t v = 2; v < 12; v++)
         ranks_change(&r, v, v % 3, 2);
@@ -70,7 +70,8 @@ static void a_snapshot_has_the_rows_of_one_moment(hotbed_backend backend) {
     CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, b.path, NULL));
     char extra[8] = "";
     uint64_t bytes = sizeof extra;
-    CHECK_OK(hotbed_checkpoint_load(again, to.storages[0], NULL, NULL, extra, &bytes, stream));
+    CHECK_OK(hotbed_checkpoint_load(again, &to.storages[0], 1, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_read_blob(again, "extra", extra, &bytes));
     CHECK_EQ(bytes, 5);
     CHECK_BYTES(extra, "extra", 5);
     ranks_fill(&r, 1);
@@ -94,7 +95,8 @@ static void ranks_write_their_snapshots(hotbed_backend backend) {
     const char *path = sample_path("c");
     for (uint32_t i = 0; i < 3; i++) {
         hotbed_checkpoint_options options = ranks_options(&r, i);
-        CHECK_OK(hotbed_checkpoint_snapshot_take(r.storages[i], &options, stream, &snapshots[i]));
+        CHECK_OK(
+            hotbed_checkpoint_snapshot_take(&r.storages[i], 1, &options, stream, &snapshots[i]));
     }
     CHECK_STATUS(hotbed_checkpoint_snapshot_write(snapshots[0], path), HOTBED_ERR_ARGUMENT);
     CHECK_OK(hotbed_checkpoint_begin(path, &id));
@@ -121,7 +123,7 @@ static void a_snapshot_outlives_a_failing_disk(hotbed_backend backend) {
     hotbed_checkpoint_snapshot *snapshot = NULL;
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
-    CHECK_OK(hotbed_checkpoint_snapshot_take(r.storages[0], &options, stream, &snapshot));
+    CHECK_OK(hotbed_checkpoint_snapshot_take(&r.storages[0], 1, &options, stream, &snapshot));
     sample_disk disk;
     for (uint64_t n = 1;; n++) {
         sample_disk_init(&disk, SAMPLE_FAULT_ENOSPC, n);
@@ -155,12 +157,12 @@ static void snapshots_of_a_wrong_kind_are_refused(hotbed_backend backend) {
     hotbed_checkpoint_options_init(&options);
     CHECK_OK(hotbed_comm_create_self(NULL, &options.comm));
     CHECK_STATUS(
-        hotbed_checkpoint_snapshot_take(r.storages[0], &options, stream, &snapshot),
+        hotbed_checkpoint_snapshot_take(&r.storages[0], 1, &options, stream, &snapshot),
         HOTBED_ERR_ARGUMENT);
     hotbed_comm_destroy(options.comm);
     options.comm = NULL;
     CHECK_STATUS(
-        hotbed_checkpoint_snapshot_take(NULL, &options, stream, &snapshot), HOTBED_ERR_ARGUMENT);
+        hotbed_checkpoint_snapshot_take(NULL, 0, &options, stream, &snapshot), HOTBED_ERR_ARGUMENT);
     CHECK(snapshot == NULL);
     CHECK_STATUS(hotbed_checkpoint_snapshot_write(NULL, "x"), HOTBED_ERR_ARGUMENT);
     hotbed_checkpoint_snapshot_destroy(NULL);

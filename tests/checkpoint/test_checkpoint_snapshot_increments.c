@@ -110,7 +110,7 @@ static void a_snapshot_has_the_rows_of_a_save(hotbed_backend backend) {
     options.parent = sample_path("same");
     /* After a put without its commit, the mark knows both checkpoints. */
     CHECK_OK(hotbed_save_begin(&config, saved, &id));
-    CHECK_OK(hotbed_save_shard(&config, saved, id, r.storages[0], &options, stream));
+    CHECK_OK(sample_save_shard(&config, saved, id, r.storages[0], &options, stream));
     hotbed_checkpoint_id id_2;
     CHECK_OK(hotbed_save_begin(&config, cut, &id_2));
     CHECK_OK(hotbed_snapshot_put(&config, cut, id_2, snapshot));
@@ -184,12 +184,12 @@ static void evicted_keys_are_erased(hotbed_backend backend) {
     CHECK_OK(hotbed_checkpoint_mark_create(&options.mark));
     see(storage, 0, stream);
     see(storage, BATCH, stream);
-    CHECK_OK(hotbed_checkpoint_save(full, storage, &options, stream));
+    CHECK_OK(hotbed_checkpoint_save(full, &storage, 1, &options, stream));
     sample_image before = sample_read(storage, 0, stream);
     for (uint64_t i = 2; i < 6; i++)
         see(storage, i * BATCH, stream);
     options.parent = full;
-    CHECK_OK(hotbed_checkpoint_snapshot_take(storage, &options, stream, &snapshot));
+    CHECK_OK(hotbed_checkpoint_snapshot_take(&storage, 1, &options, stream, &snapshot));
     CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, one));
     sample_image after = sample_read(storage, 0, stream);
     uint64_t gone = 0;
@@ -205,7 +205,7 @@ static void evicted_keys_are_erased(hotbed_backend backend) {
     hotbed_checkpoint_load_options_init(&load);
     load.increments = &one;
     load.num_increments = 1;
-    CHECK_OK(hotbed_checkpoint_load(full, to, &load, NULL, NULL, NULL, stream));
+    CHECK_OK(hotbed_checkpoint_load(full, &to, 1, &load, NULL, stream));
     sample_check_same(storage, to, stream);
     sample_free(&before);
     sample_free(&after);
@@ -327,7 +327,7 @@ static void no_memory_at_any_allocation(hotbed_backend backend) {
         for (uint64_t n = 1;; n++) {
             fault_arm(n);
             hotbed_status status =
-                hotbed_snapshot_take(&config, r.storages[0], &options, stream, &snapshot);
+                sample_snapshot_take(&config, r.storages[0], &options, stream, &snapshot);
             bool failed = fault_disarm();
             if (status == HOTBED_OK && !failed)
                 break;
@@ -388,7 +388,7 @@ static void put_all(
             status = hotbed_snapshot_put(&config, path, id, snapshot);
             hotbed_checkpoint_snapshot_destroy(snapshot);
         } else {
-            status = hotbed_save_shard(&config, path, id, r->storages[i], &options, r->stream);
+            status = sample_save_shard(&config, path, id, r->storages[i], &options, r->stream);
         }
         CHECK_STATUS(status, i == fails ? HOTBED_ERR_IO : HOTBED_OK);
     }
@@ -440,7 +440,7 @@ static void snapshots_that_do_not_follow_their_parent_are_refused(hotbed_backend
     hotbed_checkpoint_snapshot *snapshot = NULL;
     options.parent = full;
     CHECK_STATUS(
-        hotbed_checkpoint_snapshot_take(r.storages[0], &options, stream, &snapshot),
+        hotbed_checkpoint_snapshot_take(&r.storages[0], 1, &options, stream, &snapshot),
         HOTBED_ERR_ARGUMENT); /* without a mark */
     CHECK(snapshot == NULL);
     ranks_mark(&r);
@@ -482,8 +482,8 @@ static void snapshots_that_do_not_follow_their_parent_are_refused(hotbed_backend
     options.mark = r.marks[0];
     options.parent = one;
     const char *three = sample_path("three");
-    CHECK_STATUS(hotbed_checkpoint_save(three, stranger, &options, stream), HOTBED_ERR_STATE);
-    CHECK_OK(hotbed_checkpoint_snapshot_take(stranger, &options, stream, &snapshot));
+    CHECK_STATUS(hotbed_checkpoint_save(three, &stranger, 1, &options, stream), HOTBED_ERR_STATE);
+    CHECK_OK(hotbed_checkpoint_snapshot_take(&stranger, 1, &options, stream, &snapshot));
     CHECK_STATUS(hotbed_checkpoint_snapshot_write(snapshot, three), HOTBED_ERR_STATE);
     hotbed_checkpoint_snapshot_destroy(snapshot);
     hotbed_storage_destroy(stranger);

@@ -47,11 +47,10 @@ static hotbed_status do_call(
     if (c->vote)
         return hotbed_vote_with(c->comm, HOTBED_OK, &step, sizeof step, stream);
     if (c->public)
-        return c->load ? hotbed_checkpoint_load(c->path, storage, load, &step, NULL, NULL, stream)
-                       : hotbed_checkpoint_save(c->path, storage, save, stream);
-    return c->load
-               ? hotbed_checkpoint_read(config, c->path, storage, load, &step, NULL, NULL, stream)
-               : hotbed_checkpoint_write(config, c->path, storage, save, stream);
+        return c->load ? sample_load(c->path, storage, load, &step, stream)
+                       : hotbed_checkpoint_save(c->path, &storage, 1, save, stream);
+    return c->load ? sample_load_with(config, c->path, storage, load, &step, stream)
+                   : sample_write(config, c->path, storage, save, stream);
 }
 
 /* Make the requested allocation fail, once all ranks are about to start. */
@@ -359,7 +358,7 @@ static uint64_t payload_of(const char *path) {
     snprintf(name, sizeof name, "%s/MANIFEST", path);
     free(sample_read_file(name, &bytes));
     for (uint32_t s = 0; s < m.world; s++)
-        bytes += m.shards[s].metadata_bytes + m.shards[s].blocks.bytes + m.shards[s].extra.bytes;
+        bytes += m.shards[s].metadata_bytes + m.shards[s].blocks.bytes;
     for (uint32_t p = 0; p < m.num_tables * m.world; p++)
         for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
             bytes += m.parts[p].columns[i].bytes;
@@ -668,10 +667,10 @@ static void a_rank_that_differs_from_the_communicators_is_refused(hotbed_backend
     load.share = options.share;
     const char *path = sample_path("c");
     CHECK_STATUS(
-        hotbed_checkpoint_save(path, s->from.storages[1], &options, s->stream),
+        hotbed_checkpoint_save(path, &s->from.storages[1], 1, &options, s->stream),
         HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(
-        hotbed_checkpoint_load(path, s->from.storages[1], &load, NULL, NULL, NULL, s->stream),
+        hotbed_checkpoint_load(path, &s->from.storages[1], 1, &load, NULL, s->stream),
         HOTBED_ERR_ARGUMENT);
     hotbed_comm_destroy(comm);
     close_sides(s);

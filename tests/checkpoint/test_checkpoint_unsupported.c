@@ -6,15 +6,14 @@ static void calls_are_unsupported(hotbed_backend backend) {
     (void)backend;
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
-    CHECK_STATUS(hotbed_checkpoint_save("path", NULL, &options, NULL), HOTBED_ERR_UNSUPPORTED);
-    CHECK_STATUS(
-        hotbed_checkpoint_load("path", NULL, NULL, NULL, NULL, NULL, NULL), HOTBED_ERR_UNSUPPORTED);
+    CHECK_STATUS(hotbed_checkpoint_save("path", NULL, 0, &options, NULL), HOTBED_ERR_UNSUPPORTED);
+    CHECK_STATUS(hotbed_checkpoint_load("path", NULL, 0, NULL, NULL, NULL), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(hotbed_checkpoint_check("path"), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(hotbed_checkpoint_check_quick("path"), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(hotbed_checkpoint_mark_create(NULL), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(hotbed_checkpoint_arena_create(1, 1, NULL, NULL), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(
-        hotbed_checkpoint_snapshot_take(NULL, &options, NULL, NULL), HOTBED_ERR_UNSUPPORTED);
+        hotbed_checkpoint_snapshot_take(NULL, 0, &options, NULL, NULL), HOTBED_ERR_UNSUPPORTED);
 }
 
 const hotbed_test hotbed_tests[] = {

@@ -52,7 +52,7 @@ static hotbed_status save(
     options.comm = me->comm;
     options.mark = r->marks[me->rank];
     options.parent = parent;
-    return hotbed_checkpoint_write(&config, path, r->storages[me->rank], &options, me->stream);
+    return sample_write(&config, path, r->storages[me->rank], &options, me->stream);
 }
 
 static hotbed_status load(
@@ -66,8 +66,8 @@ static hotbed_status load(
     options.comm = me->comm;
     options.increments = &increment;
     options.num_increments = increment == NULL ? 0 : 1;
-    hotbed_status status = hotbed_checkpoint_read(
-        &config, path, r->storages[me->rank], &options, &step, NULL, NULL, me->stream);
+    hotbed_status status =
+        sample_load_with(&config, path, r->storages[me->rank], &options, &step, me->stream);
     CHECK(status != HOTBED_OK || step == 5);
     return status;
 }

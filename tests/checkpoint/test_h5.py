@@ -64,13 +64,13 @@ def read_manifest(path):
     """Extents by (table, column): offset, length, root."""
     extents = {}
     lines = open(os.path.join(path, "MANIFEST"), "rb").read().decode().splitlines()
-    check(lines[0] == "hotbed-checkpoint 1 3", "first line")
+    check(lines[0] == "hotbed-checkpoint 1", "first line")
     check(lines[-1].startswith("end "), "last line")
     for line in lines:
         words = line.split(" ")
         if words[0] == "extent":
             extents[words[1], words[3]] = (int(words[5]), int(words[7]), words[9])
-        if words[0] in ("blocks", "extra"):
+        if words[0] in ("blocks", "blob"):
             extents["", words[0]] = (int(words[3]), int(words[5]), words[7])
     if xxhash is not None:
         text = "\n".join(lines[:-1]) + "\n"
@@ -117,14 +117,14 @@ def check_extents(path, extents):
     with h5py.File(shard_path, "r") as shard:
         for (table, column), (offset, length, root) in extents.items():
             group = "+" if table == "." else table
-            name = {"blocks": "/integrity/blocks", "extra": "/extra"}.get(column)
+            name = {"blocks": "/integrity/blocks", "blob": "/blobs/extra"}.get(column)
             dataset = shard[name or f"/tables/{group}/{column}"]
             check(dataset.size * dataset.id.get_type().get_size() == length, "length of " + dataset.name)
             check(length == 0 or dataset.id.get_offset() == offset, "place of " + dataset.name)
             check(dataset.chunks is None and dataset.compression is None, "layout of " + dataset.name)
             if xxhash is not None:
                 check(root_of(data[offset : offset + length]) == root, "root of " + dataset.name)
-        check(bytes(shard["extra"][:]) == b"extra bytes of the caller", "extra")
+        check(bytes(shard["blobs/extra"][:]) == b"extra bytes of the caller", "extra")
         check(shard.attrs["step"] == 1234 and shard.attrs["byte_order"] == b"little", "attributes")
         check(shard["tables/item"].attrs["dtype"] == b"bf16", "dtype of item")
         check(shard["tables/item"].attrs["fqn"] == b"embeddings.item.weight", "fqn of item")

@@ -11,24 +11,33 @@
 
 enum { TEXT_BYTES = 1 << 16 };
 
-/* Create a manifest of two tables in `world` shards, with consecutive extents. */
+/* Create a manifest of two tables in two storages and two blobs in `world` shards, with consecutive
+ * extents. */
 static hotbed_manifest make(uint32_t world) {
     hotbed_manifest m = {
-        .minor = HOTBED_FORMAT_MINOR,
         .block_bytes = HOTBED_BLOCK_BYTES,
         .id = {.low = 0x0123456789abcdef, .high = 0xfedcba9876543210},
         .step = 5,
         .created_ns = 1700000000000000000,
         .writer = "hotbed-0.1.0",
         .world = world,
+        .num_storages = 2,
         .num_tables = 2,
+        .num_blobs = 2,
+        .index_bytes = 4096,
+    };
+    CHECK_OK(hotbed_manifest_reserve(&m));
+    m.storages[0] = (hotbed_manifest_storage){
+        .name = "sums",
+        .pooling = HOTBED_POOL_SUM,
         .key_type = HOTBED_KEY_U64,
         .seed = UINT64_MAX,
         .optimizer = {.kind = HOTBED_OPT_ADAM, .learning_rate = 0.5F, .beta1 = 0.9F},
         .state = {.optimizer_steps = 9, .clock = 10, .beta1_power = 0.3, .learning_rate = 0.25F},
-        .index_bytes = 4096,
     };
-    CHECK_OK(hotbed_manifest_reserve(&m));
+    m.storages[1] = (hotbed_manifest_storage){
+        .name = "rest", .key_type = HOTBED_KEY_I64, .optimizer = {.kind = HOTBED_OPT_SGD}};
+    m.tables[1].storage = 1;
     strcpy(m.tables[0].name, "zeta");
     strcpy(m.tables[1].name, "a.b-c_D");
     m.tables[0].kind = HOTBED_TABLE_HASH;
@@ -39,6 +48,7 @@ static hotbed_manifest make(uint32_t world) {
         m.tables[t].dim = 4 + t;
         m.tables[t].dtype = t == 0 ? HOTBED_F32 : HOTBED_BF16;
         m.tables[t].rows = (uint64_t)10 * world;
+        m.tables[t].keys = t == 0 ? m.tables[t].rows : 0;
         m.tables[t].capacity = t == 0 ? 0 : m.tables[t].rows;
         for (uint32_t s = 0; s < world; s++) {
             hotbed_manifest_part *part = &m.parts[(uint64_t)t * world + s];
@@ -55,7 +65,9 @@ static hotbed_manifest make(uint32_t world) {
             }
         }
     }
-    m.shards[0].extra = (hotbed_extent){.offset = 300000, .bytes = 77};
+    strcpy(m.blobs[0].name, "dense");
+    strcpy(m.blobs[1].name, "empty");
+    m.blobs[0].extent = (hotbed_extent){.offset = 300000, .bytes = 77};
     hotbed_manifest_number_blocks(&m);
     for (uint32_t s = 0; s < world; s++) {
         m.shards[s].bytes = 1000000;
@@ -104,7 +116,13 @@ static void a_written_manifest_is_read_back(hotbed_backend backend) {
         char *printed = NULL;
         CHECK_OK(hotbed_manifest_parse("MANIFEST", text, bytes, &m));
         CHECK_EQ(m.world, world);
-        CHECK_EQ(m.seed, UINT64_MAX);
+        CHECK_EQ(m.num_storages, 2);
+        CHECK_STRING(m.storages[1].name, "rest");
+        CHECK_EQ(m.storages[0].seed, UINT64_MAX);
+        CHECK_EQ(hotbed_manifest_optimizer(&m, &m.tables[0]), HOTBED_OPT_ADAM);
+        CHECK_EQ(hotbed_manifest_optimizer(&m, &m.tables[1]), HOTBED_OPT_SGD);
+        CHECK(hotbed_manifest_find_blob(&m, "empty") == &m.blobs[1]);
+        CHECK(hotbed_manifest_find_blob(&m, "other") == NULL);
         CHECK_EQ(m.tables[1].dtype, HOTBED_BF16);
         CHECK_EQ(hotbed_manifest_find(&m, "zeta"), 0);
         CHECK_EQ(hotbed_manifest_find(&m, "a.b-c_D"), 1);
@@ -151,12 +169,11 @@ typedef struct edit {
 } edit;
 
 static const edit edits[] = {
-    {"hotbed-checkpoint 1 3", "hotbed-checkpoint 1 4",
-     "has format 1.4, and this library reads formats up to 1.3: use a newer version",
+    {"hotbed-checkpoint 1", "hotbed-checkpoint 2",
+     "has format 2, and this library reads formats up to 1: use a newer version",
      HOTBED_ERR_UNSUPPORTED},
-    {"hotbed-checkpoint 1 3", "hotbed-checkpoint 1 1", NULL, HOTBED_ERR_CORRUPT},
-    {"hotbed-checkpoint 1 3", "hotbed-checkpoint 2 0", "2.0", HOTBED_ERR_UNSUPPORTED},
-    {"hotbed-checkpoint 1 3", "hotbed-checkpoint 0 9", "line 1", HOTBED_ERR_CORRUPT},
+    {"hotbed-checkpoint 1", "hotbed-checkpoint 0", "line 1", HOTBED_ERR_CORRUPT},
+    {"hotbed-checkpoint 1", "hotbed-checkpoint 1 3", "line 1", HOTBED_ERR_CORRUPT},
     {"hotbed-checkpoint", "Hotbed-checkpoint", "line 1", HOTBED_ERR_CORRUPT},
     {"kind full", "kind delta", "line 4", HOTBED_ERR_CORRUPT},
     {"step 5", "step 05", "line 2", HOTBED_ERR_CORRUPT},
@@ -181,6 +198,19 @@ static const edit edits[] = {
     {"tables 2", "tables 3", NULL, HOTBED_ERR_CORRUPT},
     {"tables 2", "tables 65535", "do not fit", HOTBED_ERR_CORRUPT},
     {"tables 2", "tables 1000000", NULL, HOTBED_ERR_CORRUPT},
+    {"storages 2", "storages 0", NULL, HOTBED_ERR_CORRUPT},
+    {"storages 2", "storages 1", NULL, HOTBED_ERR_CORRUPT},
+    {"storages 2", "storages 3", NULL, HOTBED_ERR_CORRUPT},
+    {"storages 2", "storages 65535", "do not fit", HOTBED_ERR_CORRUPT},
+    {"blobs 2", "blobs 1", NULL, HOTBED_ERR_CORRUPT},
+    {"blobs 2", "blobs 3", NULL, HOTBED_ERR_CORRUPT},
+    {"blobs 2", "blobs 1024", "do not fit", HOTBED_ERR_CORRUPT},
+    {"blobs 2", "blobs 1025", NULL, HOTBED_ERR_CORRUPT},
+    {"pooling sum", "pooling max", NULL, HOTBED_ERR_CORRUPT},
+    {"zeta storage 0", "zeta storage 1", NULL, HOTBED_ERR_CORRUPT},
+    {"zeta storage 0", "zeta storage 2", NULL, HOTBED_ERR_CORRUPT},
+    {"keys 20", "keys 19", NULL, HOTBED_ERR_CORRUPT},
+    {"keys 20", "keys 21", "the number of keys", HOTBED_ERR_CORRUPT},
     {"optimizer adam", "optimizer sgd", NULL, HOTBED_ERR_CORRUPT},
     {"optimizer adam", "optimizer none", NULL, HOTBED_ERR_CORRUPT},
     {"optimizer adam", "optimizer adamw", NULL, HOTBED_ERR_CORRUPT},
@@ -193,11 +223,14 @@ static const edit edits[] = {
     {"meta 4096", "meta 4097", "not within the free bytes", HOTBED_ERR_CORRUPT},
     {"blocks 0 off 500000", "blocks 0 off 4097", "not within the free bytes", HOTBED_ERR_CORRUPT},
     {"blocks 0 off 500000", "blocks 0 off 999999", "not within the free bytes", HOTBED_ERR_CORRUPT},
-    {"blocks 0 off 500000 len 192", "blocks 0 off 500000 len 208", "blocks", HOTBED_ERR_CORRUPT},
-    {"extra 0 off 300000 len 77", "extra 0 off 300000 len 1073741825", NULL, HOTBED_ERR_CORRUPT},
-    {"extra 0 off 300000", "extra 0 off 9223372036854775807", NULL, HOTBED_ERR_CORRUPT},
-    {"extra 0 off 300000 len 77", "extra 0 off 300000 len 9223372036854775807", NULL,
+    {"blocks 0 off 500000 len 160", "blocks 0 off 500000 len 176", "blocks", HOTBED_ERR_CORRUPT},
+    {"blob dense off 300000 len 77", "blob dense off 300000 len 1073741825", NULL,
      HOTBED_ERR_CORRUPT},
+    {"blob dense off 300000", "blob dense off 9223372036854775807", NULL, HOTBED_ERR_CORRUPT},
+    {"blob dense off 300000 len 77", "blob dense off 300000 len 9223372036854775807", NULL,
+     HOTBED_ERR_CORRUPT},
+    {"blob empty", "blob dense", "two blobs 'dense'", HOTBED_ERR_CORRUPT},
+    {"blob empty", "blob em/ty", NULL, HOTBED_ERR_CORRUPT},
     {"table zeta", "table ../zeta", NULL, HOTBED_ERR_CORRUPT},
     {"table zeta", "table /etc", NULL, HOTBED_ERR_CORRUPT},
     {"table zeta", "table ze ta", NULL, HOTBED_ERR_CORRUPT},
@@ -215,9 +248,9 @@ static const edit edits[] = {
     {"dim 4", "dim 2147483648", NULL, HOTBED_ERR_CORRUPT},
     {"value f32", "value f16", "values", HOTBED_ERR_CORRUPT},
     {"value f32", "value f64", NULL, HOTBED_ERR_CORRUPT},
-    {"rows 20 bucket", "rows 21 bucket", "rows", HOTBED_ERR_CORRUPT},
-    {"rows 20 bucket", "rows 281474976710657 bucket", NULL, HOTBED_ERR_CORRUPT},
-    {"rows 20 bucket", "rows 18446744073709551615 bucket", NULL, HOTBED_ERR_CORRUPT},
+    {"rows 20 keys", "rows 21 keys", NULL, HOTBED_ERR_CORRUPT},
+    {"rows 20 keys", "rows 281474976710657 keys", NULL, HOTBED_ERR_CORRUPT},
+    {"rows 20 keys", "rows 18446744073709551615 keys", NULL, HOTBED_ERR_CORRUPT},
     {"bucket_bits 8", "bucket_bits 7", NULL, HOTBED_ERR_CORRUPT},
     {"bucket_bits 8", "bucket_bits 64", NULL, HOTBED_ERR_CORRUPT},
     {"times yes", "times no", NULL, HOTBED_ERR_CORRUPT},

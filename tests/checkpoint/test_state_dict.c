@@ -322,7 +322,7 @@ static void hooks_are_called_in_order(hotbed_backend backend) {
     char words[4][2] = {"a", "b", "c", "d"}, second[] = "e";
     hotbed_checkpoint_options options;
     hotbed_checkpoint_load_options load;
-    uint64_t step = 0;
+    hotbed_checkpoint_report report = {.size = sizeof report};
     calls[0] = '\0';
     answer = HOTBED_OK;
     for (int m = 0; m < 4; m++)
@@ -333,9 +333,9 @@ static void hooks_are_called_in_order(hotbed_backend backend) {
     options.step = 3;
     CHECK_OK(hotbed_state_dict_save_checkpoint(b.dict, path, &options, b.stream));
     CHECK_STRING(calls, "ab");
-    CHECK_OK(hotbed_state_dict_load_checkpoint(b.dict, path, &load, &step, b.stream));
+    CHECK_OK(hotbed_state_dict_load_checkpoint(b.dict, path, &load, &report, b.stream));
     CHECK_STRING(calls, "abced");
-    CHECK_EQ(step, 3);
+    CHECK_EQ(report.step, 3);
     CHECK_OK(hotbed_state_dict_load(b.dict, 0, NULL, false, NULL, b.stream));
     CHECK_STRING(calls, "abcedced");
     answer = HOTBED_ERR_STATE;
@@ -343,7 +343,8 @@ static void hooks_are_called_in_order(hotbed_backend backend) {
     CHECK_STATUS(hotbed_state_dict_collect(b.dict, b.stream), HOTBED_ERR_STATE);
     CHECK_STRING(hotbed_last_error(), "no, says hook a");
     CHECK_STATUS(
-        hotbed_state_dict_load_checkpoint(b.dict, path, &load, NULL, b.stream), HOTBED_ERR_STATE);
+        hotbed_state_dict_load_checkpoint(b.dict, path, &load, &report, b.stream),
+        HOTBED_ERR_STATE);
     CHECK_STRING(calls, "ac");
     CHECK_STATUS(
         hotbed_state_dict_add_hook(b.dict, (hotbed_state_moment)4, record_call, NULL),
@@ -649,15 +650,15 @@ static void a_fault_of_earlier_work_stays_latched(hotbed_backend backend) {
     CHECK_OK(hotbed_state_dict_gather(b.dict, b.stream));
     check_latched(b.stream);
     latch_fault(b.storage, b.stream);
-    CHECK_OK(hotbed_checkpoint_snapshot_take(b.storage, &options, b.stream, &snapshot));
+    CHECK_OK(hotbed_checkpoint_snapshot_take(&b.storage, 1, &options, b.stream, &snapshot));
     check_latched(b.stream);
     hotbed_checkpoint_snapshot_destroy(snapshot);
     latch_fault(b.storage, b.stream);
-    CHECK_OK(hotbed_checkpoint_save(sample_path("full"), b.storage, &options, b.stream));
+    CHECK_OK(hotbed_checkpoint_save(sample_path("full"), &b.storage, 1, &options, b.stream));
     check_latched(b.stream);
     latch_fault(b.storage, b.stream);
     CHECK_STATUS(
-        hotbed_checkpoint_save(sample_path("full"), b.storage, &options, b.stream),
+        hotbed_checkpoint_save(sample_path("full"), &b.storage, 1, &options, b.stream),
         HOTBED_ERR_STATE);
     check_latched(b.stream);
     tear_down(&b);
@@ -670,7 +671,7 @@ static void a_load_returns_a_fault_of_earlier_work_first(hotbed_backend backend)
     hotbed_state_source sources[40];
     hotbed_checkpoint_options_init(&options);
     const char *path = sample_path("full");
-    CHECK_OK(hotbed_checkpoint_save(path, b.storage, &options, b.stream));
+    CHECK_OK(hotbed_checkpoint_save(path, &b.storage, 1, &options, b.stream));
     sample_image images[SAMPLE_TABLES];
     for (uint32_t t = 0; t < SAMPLE_TABLES; t++)
         images[t] = sample_read(b.storage, t, b.stream);
@@ -688,12 +689,11 @@ static void a_load_returns_a_fault_of_earlier_work_first(hotbed_backend backend)
     /* A load that fails for its arguments leaves the fault latched. */
     latch_fault(to.storage, to.stream);
     CHECK_STATUS(
-        hotbed_checkpoint_load(sample_path("none"), to.storage, NULL, NULL, NULL, NULL, to.stream),
+        hotbed_checkpoint_load(sample_path("none"), &to.storage, 1, NULL, NULL, to.stream),
         HOTBED_ERR_IO);
     CHECK_STATUS(
-        hotbed_checkpoint_load(path, to.storage, NULL, NULL, NULL, NULL, to.stream),
-        HOTBED_ERR_RANGE);
-    CHECK_OK(hotbed_checkpoint_load(path, to.storage, NULL, NULL, NULL, NULL, to.stream));
+        hotbed_checkpoint_load(path, &to.storage, 1, NULL, NULL, to.stream), HOTBED_ERR_RANGE);
+    CHECK_OK(hotbed_checkpoint_load(path, &to.storage, 1, NULL, NULL, to.stream));
     for (uint32_t t = 0; t < SAMPLE_TABLES; t++)
         sample_free(&images[t]);
     hotbed_state_dict_destroy(dict);

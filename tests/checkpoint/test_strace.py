@@ -2,9 +2,9 @@
 
 usage: test_strace.py SAMPLE_PROGRAM HOTBED_CKPT [EVERY]
 
-A program saves three tables of four ranks beside an older checkpoint.  It is killed at each EVERY-th system call of
-the save, and each EVERY-th call on a file fails with ENOSPC and EIO, once and from then on (the default is 37; 1
-takes minutes).  The older checkpoint stays unchanged, and the new one is whole or does not exist.  strace counts the
+A program saves three storages of three ranks, and two blobs, beside an older checkpoint.  It is killed at each
+EVERY-th system call of the save, and each EVERY-th call on a file fails with ENOSPC and EIO, once and from then on (the
+default is 37; 1 takes minutes).  The older checkpoint stays unchanged, and the new one is whole or does not exist.  strace counts the
 calls of one name in one thread, so only calls of the saving thread are chosen; test_checkpoint_faults.c tests the
 calls of the write-behind thread.
 Exit status 77: strace is missing or may not trace.
@@ -33,7 +33,7 @@ class Fixture:
         self.old, self.new = os.path.join(root, "old"), os.path.join(root, "new")
 
     def save(self, path, version, wrap=()):
-        environment = dict(os.environ, HOTBED_SAMPLE_PATH=path, HOTBED_SAMPLE_RANKS="4", HOTBED_SAMPLE_VERSION=version)
+        environment = dict(os.environ, HOTBED_SAMPLE_PATH=path, HOTBED_SAMPLE_MODEL="3", HOTBED_SAMPLE_VERSION=version)
         environment["ASAN_OPTIONS"] = environment.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
         return subprocess.run(
             [*wrap, self.program],

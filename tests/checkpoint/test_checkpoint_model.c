@@ -1,0 +1,286 @@
+/* tests/checkpoint/test_checkpoint_model.c - a checkpoint of several storages: all or nothing, on other ranks, in
+ * other storages, in parts. */
+#include "checkpoint/verify.h"
+#include "tests/checkpoint/model.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/support/harness.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const model_shape usual;
+
+static bool exists(const char *path) {
+    return access(path, F_OK) == 0;
+}
+
+static hotbed_status save(model *m, const char *path, const char *parent) {
+    return model_save(m, path, parent, &hotbed_io_system);
+}
+
+/* Three ranks save; one to five ranks load into storages of other tables, dtypes, poolings and sizes. */
+static void a_model_is_loaded_on_other_ranks_and_in_other_storages(hotbed_backend backend) {
+    static const model_shape shapes[] = {
+        {.regrouped = false}, {.regrouped = true}, {.wide = true}, {.more = {0, 5, 0, 0, 21}}};
+    hotbed_stream *stream = sample_stream(backend);
+    model from, to;
+    const char *path = sample_path("model");
+    model_create(&from, &usual, 3, stream);
+    model_fill(&from, 1, false);
+    CHECK_OK(save(&from, path, NULL));
+    CHECK_OK(hotbed_checkpoint_check(path));
+    model_check_blobs(path);
+    for (uint32_t world = 1; world <= MODEL_WORLD; world += 2)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            hotbed_checkpoint_report report = {.size = sizeof report};
+            model_create(&to, &shapes[s], world, stream);
+            CHECK_OK(model_load(&to, path, NULL, &report));
+            CHECK_EQ(report.step, 7);
+            CHECK_EQ(report.num_tables, MODEL_TABLES);
+            CHECK_EQ(report.num_lossy, 0);
+            model_check(&to, 1, 0);
+            model_destroy(&to);
+        }
+    model_destroy(&from);
+    hotbed_stream_destroy(stream);
+}
+
+/* Three storages, three ranks, two blobs, a kill at every call: the checkpoint does not exist, or has all of
+ * them. */
+static void a_kill_at_any_call_leaves_nothing_or_the_whole_model(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    model from, to;
+    const char *path = sample_path("model");
+    const uint64_t step = hotbed_test_is_small() ? 11 : 3; /* test_strace kills at other calls */
+    uint64_t absent = 0, whole = 0;
+    sample_disk disk;
+    model_create(&from, &usual, 3, stream);
+    model_create(&to, &usual, 1, stream);
+    model_fill(&from, 2, false);
+    for (uint64_t n = 1;; n += step) {
+        sample_disk_init(&disk, SAMPLE_FAULT_DEAD, n);
+        hotbed_status status = model_save(&from, path, NULL, &disk.calls);
+        if (exists(path)) {
+            CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, path, NULL));
+            if (whole++ == 0) {
+                CHECK_OK(model_load(&to, path, NULL, NULL));
+                model_check(&to, 2, 0);
+                model_check_blobs(path);
+            }
+            sample_remove(path);
+        } else {
+            CHECK(status != HOTBED_OK);
+            absent++;
+        }
+        if (disk.count < n)
+            break;
+    }
+    CHECK(absent > 0 && whole > 0);
+    model_destroy(&to);
+    model_destroy(&from);
+    hotbed_stream_destroy(stream);
+}
+
+/* The save after a load is an increment: a load fills the mark. */
+static void a_save_after_a_load_is_an_increment(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    model from, to;
+    const char *full = sample_path("full"), *more = sample_path("more"),
+               *last = sample_path("last");
+    model_create(&from, &usual, 3, stream);
+    model_fill(&from, 1, false);
+    CHECK_OK(save(&from, full, NULL));
+    model_destroy(&from);
+    model_create(&from, &usual, 3, stream);
+    CHECK_OK(model_load(&from, full, NULL, NULL));
+    CHECK_STATUS(save(&from, more, full), HOTBED_ERR_STATE); /* what other ranks lost is unknown */
+    model_destroy(&from);
+    model_create(&from, &usual, 1, stream);
+    CHECK_OK(model_load(&from, full, NULL, NULL));
+    CHECK_STATUS(save(&from, more, full), HOTBED_ERR_STATE); /* the parent has three ranks */
+    CHECK_OK(save(&from, more, NULL));
+    CHECK_OK(model_load(&from, more, NULL, NULL));
+    model_fill(&from, 2, true);
+    CHECK_OK(save(&from, last, more));
+    CHECK_OK(hotbed_checkpoint_check(last));
+    for (int chain = 0; chain < 2; chain++) { /* the mark of a chain continues it, too */
+        model_create(&to, &usual, 1, stream);
+        CHECK_OK(model_load(&to, more, last, NULL));
+        model_check(&to, 1, 2);
+        model_destroy(&to);
+    }
+    /* A mark of a load that did not take everything is empty. */
+    static const model_shape fewer = {.capacity = 40};
+    hotbed_checkpoint_report report = {.size = sizeof report};
+    model_create(&to, &fewer, 1, stream);
+    CHECK_OK(model_load(&to, more, NULL, &report));
+    CHECK_EQ(report.num_lossy, 1);
+    CHECK_STATUS(save(&to, sample_path("none"), more), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "the mark does not belong to") != NULL);
+    model_destroy(&to);
+    model_destroy(&from);
+    hotbed_stream_destroy(stream);
+}
+
+static void snapshots_have_all_storages(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    model from, to;
+    const char *path = sample_path("model"), *more[] = {sample_path("a"), sample_path("b")};
+    hotbed_checkpoint_arena *arena = NULL;
+    CHECK_OK(hotbed_checkpoint_arena_create(1 << 16, 1 << 16, stream, &arena));
+    for (int with = 0; with < 2; with++) {
+        hotbed_checkpoint_snapshot *snapshot = NULL;
+        model_create(&from, &usual, 1, stream);
+        model_create(&to, &usual, 1, stream);
+        model_fill(&from, 1, false);
+        hotbed_checkpoint_options options = model_options(&from, 0);
+        options.arena = with == 0 ? NULL : arena;
+        CHECK_OK(hotbed_checkpoint_snapshot_take(
+            from.storages[0], MODEL_STORAGES, &options, stream, &snapshot));
+        model_fill(&from, 2, true);
+        CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, path));
+        CHECK_OK(hotbed_checkpoint_check(path));
+        CHECK_OK(model_load(&to, path, NULL, NULL));
+        model_check(&to, 1, 0);
+        model_check_blobs(path);
+        hotbed_checkpoint_snapshot_destroy(snapshot);
+        options.parent = path;
+        CHECK_OK(
+            hotbed_checkpoint_save(more[with], from.storages[0], MODEL_STORAGES, &options, stream));
+        CHECK_OK(model_load(&to, path, more[with], NULL));
+        model_check(&to, 1, 2);
+        sample_remove(path);
+        model_destroy(&to);
+        model_destroy(&from);
+    }
+    hotbed_checkpoint_arena_destroy(arena);
+    hotbed_stream_destroy(stream);
+}
+
+static void what_is_not_loaded_is_reported(hotbed_backend backend) {
+    /* users lose rows, items are smaller, tags have another dim, words are new under another name */
+    static const model_shape other = {
+        .regrouped = true,
+        .more = {0, -20, 0, 0, 3},
+        .dim = {0, 0, 5},
+        .names = {NULL, NULL, NULL, "sentences"},
+        .capacity = 40,
+    };
+    static const struct {
+        const char *name;
+        hotbed_checkpoint_taken taken;
+        uint64_t saved, loaded; /* loaded UINT64_MAX: fewer than saved */
+    } right[] = {
+        {"users", HOTBED_TAKEN, 300, UINT64_MAX}, {"items", HOTBED_TAKEN, 60, 40},
+        {"tags", HOTBED_TAKEN_DIM, 150, 0},       {"words", HOTBED_TAKEN_DROPPED, 100, 0},
+        {"places", HOTBED_TAKEN, 20, 20},         {"sentences", HOTBED_TAKEN_NEW, 0, 0},
+    };
+    hotbed_stream *stream = sample_stream(backend);
+    model from, to;
+    const char *path = sample_path("model");
+    hotbed_checkpoint_table tables[MODEL_TABLES + 1];
+    hotbed_checkpoint_report report = {
+        .size = sizeof report, .capacity = MODEL_TABLES + 1, .tables = tables};
+    model_create(&from, &usual, 3, stream);
+    model_fill(&from, 1, false);
+    CHECK_OK(save(&from, path, NULL));
+    model_create(&to, &other, 1, stream);
+    CHECK_STATUS(model_load(&to, path, NULL, NULL), HOTBED_ERR_STATE);
+    model_fill(&to, 3, false);
+    CHECK_OK(model_load(&to, path, NULL, &report));
+    CHECK_EQ(report.num_tables, MODEL_TABLES + 1);
+    CHECK_EQ(report.num_lossy, 4);
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        const hotbed_checkpoint_table *t = model_find(&report, right[i].name);
+        CHECK_EQ(t->taken, right[i].taken);
+        CHECK_EQ(t->saved, right[i].saved);
+        CHECK(
+            right[i].loaded == UINT64_MAX ? t->loaded < t->saved && t->loaded > 0
+                                          : t->loaded == right[i].loaded);
+    }
+    model_check_table(&to, 1, 1, 0);
+    model_check_table(&to, 2, 3, 0); /* unchanged: tags and sentences */
+    model_check_table(&to, 3, 3, 0);
+    model_check_table(&to, 4, 1, 0);
+    model_destroy(&to);
+    static const model_shape stranger = {.names = {"a", "b", "c", "d", "e"}};
+    model_create(&to, &stranger, 1, stream);
+    CHECK_STATUS(model_load(&to, path, NULL, &report), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "has no rows for any table of the storages") != NULL);
+    model_destroy(&to);
+    model_destroy(&from);
+    hotbed_stream_destroy(stream);
+}
+
+/* Storages that are saved together have distinct names of tables. */
+static void two_tables_of_one_name_are_refused(hotbed_backend backend) {
+    static const model_shape same = {.names = {NULL, NULL, "users"}};
+    hotbed_stream *stream = sample_stream(backend);
+    model m;
+    model_create(&m, &same, 1, stream);
+    CHECK_STATUS(save(&m, sample_path("model"), NULL), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "two tables have the name 'users'") != NULL);
+    model_destroy(&m);
+    hotbed_stream_destroy(stream);
+}
+
+/* Check that the newest whole checkpoint of the directory has these paths; NULL: fewer. */
+static void check_latest(const char *directory, const char *first, const char *second) {
+    hotbed_checkpoint_found found = {.size = sizeof found};
+    CHECK_OK(hotbed_checkpoint_latest(directory, &found));
+    CHECK_EQ(found.num_paths, (uint32_t)(first != NULL) + (second != NULL));
+    if (first != NULL)
+        CHECK_STRING(found.paths[0], first);
+    if (second != NULL)
+        CHECK_STRING(found.paths[1], second);
+    hotbed_checkpoint_found_free(&found);
+    CHECK(found.paths == NULL);
+}
+
+static void the_newest_whole_checkpoint_is_found(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    const char *directory = sample_directory();
+    const char *full = sample_path("b"), *more = sample_path("a"), *broken = sample_path("c");
+    char text[300];
+    model m;
+    hotbed_checkpoint_found found = {.size = sizeof found};
+    check_latest(directory, NULL, NULL);
+    CHECK_STATUS(hotbed_checkpoint_latest(sample_path("none"), &found), HOTBED_ERR_IO);
+    CHECK_STATUS(hotbed_checkpoint_latest(NULL, &found), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_checkpoint_latest(directory, NULL), HOTBED_ERR_ARGUMENT);
+    model_create(&m, &usual, 1, stream);
+    model_fill(&m, 1, false);
+    CHECK_OK(save(&m, full, NULL));
+    check_latest(directory, full, NULL);
+    model_fill(&m, 2, true);
+    CHECK_OK(save(&m, more, full));
+    check_latest(directory, full, more);
+    /* A newer one without one of its files is skipped, with the reason. */
+    CHECK_OK(save(&m, broken, NULL));
+    snprintf(text, sizeof text, "%s/shard-00000-of-00001.h5", broken);
+    CHECK_EQ(unlink(text), 0);
+    CHECK_OK(hotbed_checkpoint_latest(directory, &found));
+    CHECK_EQ(found.num_paths, 2);
+    CHECK_EQ(found.num_skipped, 1);
+    CHECK(strncmp(found.skipped[0], broken, strlen(broken)) == 0);
+    hotbed_checkpoint_found_free(&found);
+    /* An increment without its parent is no checkpoint. */
+    sample_remove(full);
+    check_latest(directory, NULL, NULL);
+    model_destroy(&m);
+    hotbed_stream_destroy(stream);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"a_model_is_loaded_on_other_ranks_and_in_other_storages",
+     a_model_is_loaded_on_other_ranks_and_in_other_storages},
+    {"a_kill_at_any_call_leaves_nothing_or_the_whole_model",
+     a_kill_at_any_call_leaves_nothing_or_the_whole_model},
+    {"a_save_after_a_load_is_an_increment", a_save_after_a_load_is_an_increment},
+    {"snapshots_have_all_storages", snapshots_have_all_storages},
+    {"what_is_not_loaded_is_reported", what_is_not_loaded_is_reported},
+    {"two_tables_of_one_name_are_refused", two_tables_of_one_name_are_refused},
+    {"the_newest_whole_checkpoint_is_found", the_newest_whole_checkpoint_is_found},
+    {NULL, NULL},
+};

@@ -342,9 +342,13 @@ typedef struct whole_file {
     size_t bytes;
 } whole_file;
 
-/* A load of the damaged checkpoint reports it; then the file is restored. */
+/* A load of the damaged checkpoint, or of its blob, reports it; then the file is restored. */
 static void check_damaged(fixture *b, const whole_file *file, const char *path) {
+    char extra[8];
+    uint64_t bytes = sizeof extra;
     hotbed_status status = load(b, &hotbed_io_system, path);
+    if (status == HOTBED_OK)
+        status = hotbed_checkpoint_read_blob(path, "extra", extra, &bytes);
     CHECK_STATUS(status, HOTBED_ERR_CORRUPT);
     sample_write_file(file->path, file->data, file->bytes);
 }

@@ -118,6 +118,7 @@ static hotbed_status put_storage(
     HOTBED_TRY(hotbed_h5_real(h5, at, "learning_rate", m->state.learning_rate));
     HOTBED_TRY(hotbed_h5_number(h5, at, "optimizer_steps", m->state.optimizer_steps));
     HOTBED_TRY(hotbed_h5_number(h5, at, "clock", m->state.clock));
+    HOTBED_TRY(hotbed_h5_number(h5, at, "time", m->state.time));
     HOTBED_TRY(hotbed_h5_real(h5, at, "beta1_power", m->state.beta1_power));
     return hotbed_h5_real(h5, at, "beta2_power", m->state.beta2_power);
 }

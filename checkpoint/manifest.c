@@ -131,6 +131,8 @@ static void describe_storage(hotbed_codec *c, hotbed_manifest_storage *m) {
     hotbed_codec_double(c, &m->state.beta2_power);
     hotbed_codec_literal(c, " learning_rate ");
     hotbed_codec_float(c, &m->state.learning_rate);
+    hotbed_codec_literal(c, " time ");
+    hotbed_codec_number(c, &m->state.time, 0, UINT64_MAX);
     hotbed_codec_literal(c, "\n");
 }
 

@@ -176,18 +176,19 @@ static uint32_t number_of(const reader *r, uint32_t table) {
 }
 
 /* Set the state that a storage gets: of the origin of its first loaded table, with the highest clock
- * of all origins. Returns this origin, or NULL: no table of the storage is loaded. */
+ * and time of all origins. Returns this origin, or NULL: no table of the storage is loaded. */
 static const hotbed_manifest_storage *state_of(
     const reader *r, uint32_t storage, hotbed_storage_state *out) {
     const hotbed_manifest *m = last_of(r);
     const hotbed_manifest_storage *first = NULL;
     uint32_t least = UINT32_MAX;
-    uint64_t clock = 0;
+    uint64_t clock = 0, time = 0;
     for (uint32_t t = 0; t < m->num_tables; t++) {
         const hotbed_manifest_storage *origin = hotbed_manifest_origin(m, &m->tables[t]);
         if (r->numbers[t] == UINT32_MAX || r->storages->tables[r->numbers[t]].storage != storage)
             continue;
         clock = origin->state.clock > clock ? origin->state.clock : clock;
+        time = origin->state.time > time ? origin->state.time : time;
         first = r->numbers[t] < least ? origin : first;
         least = r->numbers[t] < least ? r->numbers[t] : least;
     }
@@ -195,6 +196,7 @@ static const hotbed_manifest_storage *state_of(
         *out = first->state;
         out->size = sizeof *out;
         out->clock = clock;
+        out->time = time;
     }
     return first;
 }

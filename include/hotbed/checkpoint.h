@@ -325,7 +325,7 @@ typedef struct hotbed_checkpoint_report {
  * TIMESTAMP_LFU tables are loaded only into such tables; if the checkpoint has none, rows get the
  * times of new rows. Scores keep their values, also where they now mean something else. A storage
  * gets the clock, the learning rate and the count of optimizer steps of the storage that its first
- * table was saved from; if its tables come from several ones, the highest clock.
+ * table was saved from; if its tables come from several ones, the highest clock and time.
  *
  * With a report, what cannot be loaded is left out and reported by table: a table that only one of
  * checkpoint and storages has, one of another kind or dim, rows of a STATIC table that has become

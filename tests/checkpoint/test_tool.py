@@ -756,7 +756,9 @@ def check_dump_args(root):
     refused("--optimizer adam contradicts", options=["--optimizer", "adam"])
     dump({}, **states)
     refused("does not say opt_type: give it with --optimizer")
-    check(taken("--optimizer", "adam")[1]["storages"][0]["optimizer"] == "adam", "an optimizer that the dump does not say")
+    check(
+        taken("--optimizer", "adam")[1]["storages"][0]["optimizer"] == "adam", "an optimizer that the dump does not say"
+    )
     dump(None, **states)
     check(taken(warns=True)[1]["storages"][0]["optimizer"] == "adam", "an optimizer that fits the width")
     dump({"opt_type": "exact_row_wise_adagrad"}, emb_opt_values=numbers[:16].reshape(4, 4))  # padded to 16 bytes

@@ -4,9 +4,9 @@ usage: test_strace.py SAMPLE_PROGRAM HOTBED_CKPT [EVERY]
 
 A program saves three storages of three ranks, and two blobs, beside an older checkpoint.  It is killed at each
 EVERY-th system call of the save, and each EVERY-th call on a file fails with ENOSPC and EIO, once and from then on (the
-default is 37; 1 takes minutes).  The older checkpoint stays unchanged, and the new one is whole or does not exist.  strace counts the
-calls of one name in one thread, so only calls of the saving thread are chosen; test_checkpoint_faults.c tests the
-calls of the write-behind thread.
+default is 37; 1 takes minutes).  The older checkpoint stays unchanged, and the new one is whole or does not
+exist.  strace counts the calls of one name in one thread, so only calls of the saving thread are chosen;
+test_checkpoint_faults.c tests the calls of the write-behind thread.
 Exit status 77: strace is missing or may not trace.
 """
 

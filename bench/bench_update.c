@@ -62,7 +62,7 @@ static hotbed_status reduce(
 
 static hotbed_status apply(
     const bench_step *step, const hotbed_optimizer_view *optimizer, const update_buffers *buffers) {
-    hotbed_gradient_view sums = {buffers->unique_gradient, step->table.dim};
+    hotbed_gradient_view sums = {buffers->unique_gradient, step->table.dim, HOTBED_F32, NULL};
     return step->update->apply(
         &step->view, optimizer, sums, step->table.dim, buffers->sums, step->stream);
 }

@@ -170,7 +170,19 @@ typedef struct workload_run {
      * s * ranks + r mod batches. [tables]; NULL: the storage has all rows. */
     const hotbed_route *routes;
     uint32_t ranks, rank; /* 0: as 1 */
+    /* [tables] the storage and the number there of each table; NULL: `storage`, with all tables */
+    const struct workload_place *places;
 } workload_run;
+
+typedef struct workload_place {
+    hotbed_storage *storage;
+    uint32_t table;
+} workload_place;
+
+static inline workload_place workload_place_of(const workload_run *run, uint32_t table) {
+    const workload_place whole = {run->storage, table};
+    return run->places == NULL ? whole : run->places[table];
+}
 
 /* Whether the run's storage has the row of a key. */
 static inline bool workload_owns(const workload_run *run, uint32_t table, uint64_t key) {

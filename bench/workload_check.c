@@ -318,13 +318,14 @@ static hotbed_status read_sample_with(
         size_t at = (size_t)first * o->form.state_dim;
         float *part[2] = {states[0] + at, states[1] + at};
         const hotbed_rows nothing = {0};
+        const workload_place place = workload_place_of(run, table);
         if (insert) {
             HOTBED_TRY(hotbed_copy(b->keys.data, keys, n * sizeof *keys, run->stream));
             HOTBED_TRY(hotbed_storage_set_rows(
-                run->storage, table, n, b->keys.data, &nothing, run->stream));
+                place.storage, place.table, n, b->keys.data, &nothing, run->stream));
         }
         HOTBED_TRY(workload_rows_read(
-            run->storage, table, n, keys, b, weights + (size_t)first * o->form.dim, part,
+            place.storage, place.table, n, keys, b, weights + (size_t)first * o->form.dim, part,
             run->stream));
         spread(o, run, first, end, n, weights, o->form.dim);
         for (uint32_t s = 0; s < o->form.states; s++)
@@ -594,8 +595,9 @@ static hotbed_status check_eval_table(
         for (uint32_t k = 0; k < length; k++)
             wanted[i * length + k] = (uint64_t)keys[run->input->offsets[numbers[i]] + k];
     }
+    const workload_place place = workload_place_of(run, table);
     HOTBED_TRY(workload_rows_read(
-        run->storage, table, (uint64_t)bags * length, wanted, b, rows, NULL, run->stream));
+        place.storage, place.table, (uint64_t)bags * length, wanted, b, rows, NULL, run->stream));
     for (uint32_t i = 0; i < bags; i++) {
         float *sum = rows + (size_t)i * length * dim;
         for (uint32_t e = 0; e < dim && shape->pooled; e++)

@@ -66,9 +66,10 @@ static hotbed_status digest_chunk(
     workload_digest *out) {
     for (uint64_t i = 0; i < n; i++)
         buffers->stored[i] = workload_stored_key(run, table, keys[i]);
+    const workload_place place = workload_place_of(run, table);
     HOTBED_TRY(workload_rows_read(
-        run->storage, table, n, buffers->stored, &buffers->rows, buffers->weights, buffers->states,
-        run->stream));
+        place.storage, place.table, n, buffers->stored, &buffers->rows, buffers->weights,
+        buffers->states, run->stream));
     const hash_args args = {buffers, keys, buffers->rows.form, table, out->table};
     HOTBED_TRY(hotbed_host_launch(buffers->host, n, 1024, hash_body, &args, sizeof args));
     out->rows += n;

@@ -6,6 +6,7 @@
 #ifndef HOTBED_DIST_BUCKETIZE_CORE_H
 #define HOTBED_DIST_BUCKETIZE_CORE_H
 
+#include "dist/kjt_core.h"
 #include "dist/message_core.h"
 #include "dist/route_core.h"
 #include "storage/step_core.h"
@@ -39,6 +40,8 @@ typedef struct hotbed_bucketize_view {
     uint8_t *const *to; /* [world] */
     uint64_t to_offset; /* offset in bytes */
     uint64_t capacity;  /* capacity of each message; 0: the number of its keys */
+    /* [world][shape.rows + 1] where each row begins in each message, for the sender; or NULL */
+    uint32_t *row_starts;
     hotbed_message_shape shape;
 } hotbed_bucketize_view;
 
@@ -55,11 +58,15 @@ HOTBED_HD uint32_t hotbed_first_at_least(const uint32_t *values, uint32_t n, uin
     return low;
 }
 
-/* Set the target rank of key i, which belongs to `row`. */
-HOTBED_HD void hotbed_bucketize_target_of(
-    const hotbed_bucketize_view *b, uint32_t i, uint32_t row) {
+/* Set the target rank of key i, which belongs to feature f. */
+HOTBED_HD void hotbed_bucketize_target_of(const hotbed_bucketize_view *b, uint32_t i, uint32_t f) {
     b->numbers[i] = i;
-    b->targets[i] = hotbed_route_rank_of(&b->routes[row / b->batch_size].route, b->keys[i]);
+    b->targets[i] = hotbed_route_rank_of(&b->routes[f].route, b->keys[i]);
+}
+
+/* The feature of key i. */
+HOTBED_HD uint32_t hotbed_bucketize_feature(const hotbed_bucketize_view *b, uint32_t i) {
+    return hotbed_feature_of(b->starts, b->shape.rows / b->batch_size, b->batch_size, i);
 }
 
 HOTBED_HD void hotbed_bucketize_no_target(const hotbed_bucketize_view *b, uint32_t i) {
@@ -69,7 +76,7 @@ HOTBED_HD void hotbed_bucketize_no_target(const hotbed_bucketize_view *b, uint32
 
 HOTBED_HD void hotbed_bucketize_target(const hotbed_bucketize_view *b, uint32_t i) {
     if (i < b->starts[b->shape.rows])
-        hotbed_bucketize_target_of(b, i, hotbed_part_of(b->starts, b->shape.rows, i));
+        hotbed_bucketize_target_of(b, i, hotbed_bucketize_feature(b, i));
     else
         hotbed_bucketize_no_target(b, i);
 }
@@ -96,18 +103,21 @@ HOTBED_HD void hotbed_bucketize_header(const hotbed_bucketize_view *b, uint32_t 
 
 /* The position at which row r begins in the message for rank p; r may be the number of rows. */
 HOTBED_HD void hotbed_bucketize_start(const hotbed_bucketize_view *b, uint32_t p, uint32_t r) {
-    hotbed_message_starts(hotbed_bucketize_message(b, p))[r] =
+    const uint32_t start =
         hotbed_first_at_least(b->sorted + b->ranks[p], b->counts[p], b->starts[r]);
+    hotbed_message_starts(hotbed_bucketize_message(b, p))[r] = start;
+    if (b->row_starts != NULL)
+        b->row_starts[(uint64_t)p * (b->shape.rows + 1) + r] = start;
 }
 
-/* Write the j-th key in order of rank into its message. The key belongs to `row`. */
-HOTBED_HD void hotbed_bucketize_key_of(const hotbed_bucketize_view *b, uint32_t j, uint32_t row) {
+/* Write the j-th key in order of rank into its message. The key belongs to feature f. */
+HOTBED_HD void hotbed_bucketize_key_of(const hotbed_bucketize_view *b, uint32_t j, uint32_t f) {
     uint32_t p = b->sorted_targets[j], i = b->sorted[j], k = j - b->ranks[p];
     uint64_t capacity = b->capacity != 0 ? b->capacity : b->counts[p];
     b->places[i] = j;
     if (k >= capacity)
         return;
-    const hotbed_feature_route *r = &b->routes[row / b->batch_size];
+    const hotbed_feature_route *r = &b->routes[f];
     uint8_t *message = hotbed_bucketize_message(b, p);
     uint64_t key = b->keys[i];
     hotbed_message_keys(message, b->shape)[k] =
@@ -119,7 +129,7 @@ HOTBED_HD void hotbed_bucketize_key_of(const hotbed_bucketize_view *b, uint32_t 
 }
 
 HOTBED_HD void hotbed_bucketize_key(const hotbed_bucketize_view *b, uint32_t j) {
-    hotbed_bucketize_key_of(b, j, hotbed_part_of(b->starts, b->shape.rows, b->sorted[j]));
+    hotbed_bucketize_key_of(b, j, hotbed_bucketize_feature(b, b->sorted[j]));
 }
 
 #endif

@@ -3,7 +3,7 @@
 #include "dist/dist_kernels.h"
 
 /* A tile of 8 lanes moves a row: 128 bytes at a time. */
-enum { TILE = 8, BLOCK = 256, WAVES = 1, ROWS_WAVES = 4 };
+enum { TILE = 8, WARP = 32, BLOCK = 256, WAVES = 1, ROWS_WAVES = 4 };
 
 /* --- before the exchange ------------------------------------------------------------------------ */
 
@@ -229,6 +229,103 @@ static hotbed_status pool_start(
     return hotbed_cuda_launched("pool_start_kernel");
 }
 
+/* --- bags whose sums travel ------------------------------------------------------------------------ */
+
+static __global__ void __launch_bounds__(BLOCK) bag_flags_kernel(hotbed_bags_view v) {
+    const uint64_t n = (uint64_t)hotbed_bags_rows(&v) * v.world;
+    for (uint64_t i = hotbed_cuda_thread(); i <= n; i += hotbed_cuda_threads())
+        hotbed_bag_flag(&v, i);
+}
+
+static __global__ void bag_counts_kernel(hotbed_bags_view v, uint32_t *counts) {
+    for (uint32_t p = threadIdx.x; p < v.world; p += BLOCK)
+        counts[p] = hotbed_bag_count(&v, p);
+}
+
+/* Count the bags that move; each thread counts some. */
+static __device__ void count_bags(const hotbed_bags_view &v) {
+    const uint32_t rows = v.moved == NULL ? 0 : hotbed_bags_rows(&v);
+    uint32_t bags = 0;
+    for (uint64_t r = hotbed_cuda_thread(); r < rows; r += hotbed_cuda_threads())
+        bags += hotbed_bag_moves(&v, (uint32_t)r);
+    if (v.moved != NULL)
+        hotbed_bags_count(&v, bags, WARP);
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    bag_addresses_kernel(hotbed_bags_view v, uint8_t **at) {
+    const uint64_t n = (uint64_t)hotbed_bags_rows(&v) * v.world;
+    for (uint64_t b = hotbed_cuda_thread(); b < n; b += hotbed_cuda_threads())
+        at[b] = hotbed_bag_address(&v, b);
+    count_bags(v);
+}
+
+template <uint32_t WIDTH>
+static __global__ void __launch_bounds__(BLOCK)
+    finish_bags_kernel(hotbed_bags_view v, void *output, uint64_t stride) {
+    const uint32_t rows = hotbed_bags_rows(&v);
+    for (uint64_t r = hotbed_cuda_thread() / WIDTH; r < rows; r += hotbed_cuda_threads() / WIDTH)
+        hotbed_bag_finish_sums(&v, (uint32_t)r, output, stride, WIDTH);
+    count_bags(v);
+}
+
+template <uint32_t WIDTH>
+static __global__ void __launch_bounds__(BLOCK)
+    give_bags_kernel(hotbed_bags_view v, const void *gradient, uint64_t stride) {
+    const uint32_t rows = hotbed_bags_rows(&v);
+    for (uint64_t r = hotbed_cuda_thread() / WIDTH; r < rows; r += hotbed_cuda_threads() / WIDTH)
+        hotbed_bag_give(&v, (uint32_t)r, gradient, stride, WIDTH);
+    count_bags(v);
+}
+
+static unsigned bag_blocks(const hotbed_stream *stream, const hotbed_bags_view *v, uint64_t each) {
+    const uint64_t bags = (uint64_t)hotbed_bags_rows(v) * each;
+    return hotbed_cuda_blocks(stream, bags, BLOCK, ROWS_WAVES);
+}
+
+static hotbed_status bag_flags(const hotbed_bags_view *v, hotbed_stream *stream) {
+    bag_flags_kernel<<<bag_blocks(stream, v, v->world), BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
+    return hotbed_cuda_launched("bag_flags_kernel");
+}
+
+static hotbed_status bag_counts(
+    const hotbed_bags_view *v, uint32_t *counts, hotbed_stream *stream) {
+    bag_counts_kernel<<<1, BLOCK, 0, hotbed_cuda_native(stream)>>>(*v, counts);
+    return hotbed_cuda_launched("bag_counts_kernel");
+}
+
+static hotbed_status bag_addresses(const hotbed_bags_view *v, uint8_t **at, hotbed_stream *stream) {
+    bag_addresses_kernel<<<bag_blocks(stream, v, v->world), BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *v, at);
+    return hotbed_cuda_launched("bag_addresses_kernel");
+}
+
+static hotbed_status finish_bags(
+    const hotbed_bags_view *v, uint32_t max_dim, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    const hotbed_cuda_native native(stream);
+    if (max_dim <= 4 * TILE)
+        finish_bags_kernel<TILE>
+            <<<bag_blocks(stream, v, TILE), BLOCK, 0, native>>>(*v, output, stride);
+    else
+        finish_bags_kernel<WARP>
+            <<<bag_blocks(stream, v, WARP), BLOCK, 0, native>>>(*v, output, stride);
+    return hotbed_cuda_launched("finish_bags_kernel");
+}
+
+static hotbed_status give_bags(
+    const hotbed_bags_view *v, uint32_t max_dim, const void *gradient, uint64_t stride,
+    hotbed_stream *stream) {
+    const hotbed_cuda_native native(stream);
+    if (max_dim <= 4 * TILE)
+        give_bags_kernel<TILE>
+            <<<bag_blocks(stream, v, TILE), BLOCK, 0, native>>>(*v, gradient, stride);
+    else
+        give_bags_kernel<WARP>
+            <<<bag_blocks(stream, v, WARP), BLOCK, 0, native>>>(*v, gradient, stride);
+    return hotbed_cuda_launched("give_bags_kernel");
+}
+
 /* --- one rank -------------------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(BLOCK) copy_rows_kernel(hotbed_copies_view v) {
@@ -254,7 +351,7 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_cuda = {
-    targets,      ranks,      aim,         place,       lengths,        gather,
-    table_starts, follow,     find_places, take_rows,   give_gradients, find_rows,
-    pool_finish,  pool_start, copy_rows,   finish_sums,
+    targets,   ranks,       aim,           place,          lengths,   gather,      table_starts,
+    follow,    find_places, take_rows,     give_gradients, find_rows, pool_finish, pool_start,
+    bag_flags, bag_counts,  bag_addresses, finish_bags,    give_bags, copy_rows,   finish_sums,
 };

@@ -26,6 +26,15 @@ typedef struct places_args {
     uint32_t *at;
 } places_args;
 
+typedef struct bags_args {
+    hotbed_bags_view v;
+    uint32_t *counts;
+    uint8_t **at;
+    void *output;
+    const void *gradient;
+    uint64_t stride;
+} bags_args;
+
 typedef struct pool_args {
     hotbed_pool_view p;
     float *sums;
@@ -46,16 +55,20 @@ static inline uint64_t or_one(uint64_t n) {
 
 /* --- before the exchange ------------------------------------------------------------------------ */
 
-/* Walks keys and rows in order. A search for each key's row would take longer than all other work
- * here. */
+/* The feature of key i, which is in feature f or a later one. */
+static inline uint32_t feature_after(const hotbed_bucketize_view *b, uint32_t f, uint64_t i) {
+    while (b->starts[(f + 1) * (uint64_t)b->batch_size] <= i)
+        f++;
+    return f;
+}
+
 static void targets_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_bucketize_view *b = args;
-    uint32_t n = b->starts[b->shape.rows];
-    uint32_t row = begin < n ? hotbed_part_of(b->starts, b->shape.rows, (uint32_t)begin) : 0;
+    uint32_t n = b->starts[b->shape.rows], f = 0;
     uint64_t i = begin;
     for (; i < least(end, n); i++) {
-        row = hotbed_part_after(b->starts, b->shape.rows, row, (uint32_t)i);
-        hotbed_bucketize_target_of(b, (uint32_t)i, row);
+        f = feature_after(b, f, i);
+        hotbed_bucketize_target_of(b, (uint32_t)i, f);
     }
     for (; i < end; i++)
         hotbed_bucketize_no_target(b, (uint32_t)i);
@@ -86,22 +99,21 @@ static void starts_body(const void *args, uint64_t begin, uint64_t end) {
             while (place < b->counts[p] && sorted[place] < b->starts[r])
                 place++;
             starts[r] = place;
+            if (b->row_starts != NULL)
+                b->row_starts[at] = place;
         }
     }
 }
 
-/* Keys for one rank are in the order of the batch, so their rows are walked in order. */
+/* Keys for one rank are in the order of the batch, so their features are walked in order. */
 static void keys_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_bucketize_view *b = args;
-    uint32_t n = b->starts[b->shape.rows], row = 0, rank = b->world;
+    uint32_t n = b->starts[b->shape.rows], f = 0, rank = b->world;
     for (uint64_t j = begin; j < least(end, n); j++) {
         uint32_t i = b->sorted[j];
-        if (b->sorted_targets[j] == rank)
-            row = hotbed_part_after(b->starts, b->shape.rows, row, i);
-        else
-            row = hotbed_part_of(b->starts, b->shape.rows, i);
+        f = feature_after(b, b->sorted_targets[j] == rank ? f : 0, i);
         rank = b->sorted_targets[j];
-        hotbed_bucketize_key_of(b, (uint32_t)j, row);
+        hotbed_bucketize_key_of(b, (uint32_t)j, f);
     }
 }
 
@@ -279,6 +291,86 @@ static hotbed_status pool_start(
         stream, columns * p->batch_size, KEYS_GRAIN, start_body, &args, sizeof args);
 }
 
+/* --- bags whose sums travel ------------------------------------------------------------------------ */
+
+static void bag_flags_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_bag_flag(args, i);
+}
+
+static void bag_counts_body(const void *args, uint64_t begin, uint64_t end) {
+    const bags_args *a = args;
+    for (uint64_t p = begin; p < end; p++)
+        a->counts[p] = hotbed_bag_count(&a->v, (uint32_t)p);
+}
+
+static void count_bags(const hotbed_bags_view *v) {
+    uint32_t bags = 0;
+    for (uint32_t r = 0; v->moved != NULL && r < hotbed_bags_rows(v); r++)
+        bags += hotbed_bag_moves(v, r);
+    if (v->moved != NULL)
+        hotbed_bags_count(v, bags, 1);
+}
+
+static void bag_addresses_body(const void *args, uint64_t begin, uint64_t end) {
+    const bags_args *a = args;
+    for (uint64_t b = begin; b < end; b++)
+        a->at[b] = hotbed_bag_address(&a->v, b);
+    if (begin == 0)
+        count_bags(&a->v);
+}
+
+static void finish_bags_body(const void *args, uint64_t begin, uint64_t end) {
+    const bags_args *a = args;
+    for (uint64_t r = begin; r < end; r++)
+        hotbed_bag_finish_sums(&a->v, (uint32_t)r, a->output, a->stride, 1);
+    if (begin == 0)
+        count_bags(&a->v);
+}
+
+static void give_bags_body(const void *args, uint64_t begin, uint64_t end) {
+    const bags_args *a = args;
+    for (uint64_t r = begin; r < end; r++)
+        hotbed_bag_give(&a->v, (uint32_t)r, a->gradient, a->stride, 1);
+    if (begin == 0)
+        count_bags(&a->v);
+}
+
+static hotbed_status bag_flags(const hotbed_bags_view *v, hotbed_stream *stream) {
+    uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world + 1;
+    return hotbed_host_launch(stream, n, KEYS_GRAIN, bag_flags_body, v, sizeof *v);
+}
+
+static hotbed_status bag_counts(
+    const hotbed_bags_view *v, uint32_t *counts, hotbed_stream *stream) {
+    bags_args args = {.v = *v, .counts = counts};
+    return hotbed_host_launch(stream, v->world, 0, bag_counts_body, &args, sizeof args);
+}
+
+static hotbed_status bag_addresses(const hotbed_bags_view *v, uint8_t **at, hotbed_stream *stream) {
+    bags_args args = {.v = *v, .at = at};
+    uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
+    return hotbed_host_launch(stream, n, KEYS_GRAIN, bag_addresses_body, &args, sizeof args);
+}
+
+static hotbed_status finish_bags(
+    const hotbed_bags_view *v, uint32_t max_dim, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    bags_args args = {.v = *v, .output = output, .stride = stride};
+    (void)max_dim;
+    return hotbed_host_launch(
+        stream, hotbed_bags_rows(v), ROWS_GRAIN, finish_bags_body, &args, sizeof args);
+}
+
+static hotbed_status give_bags(
+    const hotbed_bags_view *v, uint32_t max_dim, const void *gradient, uint64_t stride,
+    hotbed_stream *stream) {
+    bags_args args = {.v = *v, .gradient = gradient, .stride = stride};
+    (void)max_dim;
+    return hotbed_host_launch(
+        stream, hotbed_bags_rows(v), ROWS_GRAIN, give_bags_body, &args, sizeof args);
+}
+
 /* --- one rank -------------------------------------------------------------------------------------- */
 
 static void copy_body(const void *args, uint64_t begin, uint64_t end) {
@@ -302,7 +394,7 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_host = {
-    targets,      ranks,      aim,         place,       lengths,        gather,
-    table_starts, follow,     find_places, take_rows,   give_gradients, find_rows,
-    pool_finish,  pool_start, copy_rows,   finish_sums,
+    targets,   ranks,       aim,           place,          lengths,   gather,      table_starts,
+    follow,    find_places, take_rows,     give_gradients, find_rows, pool_finish, pool_start,
+    bag_flags, bag_counts,  bag_addresses, finish_bags,    give_bags, copy_rows,   finish_sums,
 };

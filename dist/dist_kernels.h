@@ -4,6 +4,7 @@
 #ifndef HOTBED_DIST_DIST_KERNELS_H
 #define HOTBED_DIST_DIST_KERNELS_H
 
+#include "dist/bags_core.h"
 #include "dist/bucketize_core.h"
 #include "dist/deliver_core.h"
 #include "dist/gather_core.h"
@@ -52,6 +53,19 @@ typedef struct hotbed_dist_kernels {
     hotbed_status (*pool_start)(
         const hotbed_pool_view *p, uint64_t columns, const void *gradient, uint64_t stride,
         float *sums, hotbed_stream *stream);
+    /* --- bags whose sums travel; max_dim is the largest dim */
+    /* Write flags into places; a scan then gives places. */
+    hotbed_status (*bag_flags)(const hotbed_bags_view *v, hotbed_stream *stream);
+    /* counts[p] = hotbed_bag_count(v, p) */
+    hotbed_status (*bag_counts)(const hotbed_bags_view *v, uint32_t *counts, hotbed_stream *stream);
+    /* at[b] = hotbed_bag_address(v, b). This and the next two count what moves. */
+    hotbed_status (*bag_addresses)(const hotbed_bags_view *v, uint8_t **at, hotbed_stream *stream);
+    hotbed_status (*finish_bags)(
+        const hotbed_bags_view *v, uint32_t max_dim, void *output, uint64_t stride,
+        hotbed_stream *stream);
+    hotbed_status (*give_bags)(
+        const hotbed_bags_view *v, uint32_t max_dim, const void *gradient, uint64_t stride,
+        hotbed_stream *stream);
     /* --- one rank */
     hotbed_status (*copy_rows)(const hotbed_copies_view *v, hotbed_stream *stream);
     hotbed_status (*finish_sums)(const hotbed_sent_view *v, hotbed_stream *stream);

@@ -50,6 +50,21 @@ HOTBED_HD void hotbed_table_start(const hotbed_table_starts_view *v, uint64_t t)
         v->table_starts[t] = v->starts == NULL ? row : v->starts[row];
 }
 
+/* The feature of key number `at`, among features of `batch_size` rows each: hotbed_part_of() for
+ * every batch_size-th start. */
+HOTBED_HD uint32_t
+hotbed_feature_of(const uint32_t *starts, uint32_t features, uint32_t batch_size, uint32_t at) {
+    uint32_t low = 0, high = features;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (starts[(uint64_t)middle * batch_size] <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 #define HOTBED_NO_ROW UINT32_MAX
 
 HOTBED_HD void hotbed_kjt_bad(
@@ -113,9 +128,11 @@ HOTBED_HD void hotbed_pick_length(const hotbed_pick_view *p, uint32_t r) {
     p->starts[r] = row == HOTBED_NO_ROW ? 0 : p->kjt.starts[row + 1] - p->kjt.starts[row];
 }
 
-/* Write picked key number i, which belongs to picked row r. */
-HOTBED_HD void hotbed_pick_key_of(const hotbed_pick_view *p, uint32_t i, uint32_t r) {
-    uint32_t source = p->kjt.starts[hotbed_pick_row(p, r)] + (i - p->starts[r]);
+/* Write picked key number i, which belongs to picked feature f. The keys of a feature are adjacent,
+ * in the batch too. */
+HOTBED_HD void hotbed_pick_key_of(const hotbed_pick_view *p, uint32_t i, uint32_t f) {
+    const uint32_t base = hotbed_pick_base(p, p->features == NULL ? f : p->features[f]);
+    const uint32_t source = p->kjt.starts[base] + (i - p->starts[(uint64_t)f * p->batch_size]);
     p->keys[i] = p->kjt.keys[source];
     p->sources[i] = source;
     if (p->weights != NULL)
@@ -123,7 +140,7 @@ HOTBED_HD void hotbed_pick_key_of(const hotbed_pick_view *p, uint32_t i, uint32_
 }
 
 HOTBED_HD void hotbed_pick_key(const hotbed_pick_view *p, uint32_t i) {
-    hotbed_pick_key_of(p, i, hotbed_part_of(p->starts, p->num_features * p->batch_size, i));
+    hotbed_pick_key_of(p, i, hotbed_feature_of(p->starts, p->num_features, p->batch_size, i));
 }
 
 /* Where picked row r begins among the picked keys or, if all features were picked in order and

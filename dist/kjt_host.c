@@ -33,11 +33,13 @@ static void pick_lengths_body(const void *args, uint64_t begin, uint64_t end) {
 
 static void pick_keys_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_pick_view *p = args;
-    uint32_t rows = p->num_features * p->batch_size, n = p->starts[rows];
-    uint32_t row = begin < n ? hotbed_part_of(p->starts, rows, (uint32_t)begin) : 0;
+    const uint64_t batch = p->batch_size;
+    const uint32_t n = p->starts[p->num_features * batch];
+    uint32_t f = 0;
     for (uint64_t i = begin; i < end && i < n; i++) {
-        row = hotbed_part_after(p->starts, rows, row, (uint32_t)i);
-        hotbed_pick_key_of(p, (uint32_t)i, row);
+        while (p->starts[(f + 1) * batch] <= i)
+            f++;
+        hotbed_pick_key_of(p, (uint32_t)i, f);
     }
 }
 

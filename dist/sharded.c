@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { KINDS = 3 };
+/* routing rules; and what travels: sequences or sums, or pooled rows of one of three types */
+enum { KINDS = 3, EXCHANGES = 4 };
 #define ROWS_MOST ((uint64_t)1 << 30) /* limit of rows, keys and bags: positions are 32-bit words */
 
 /* --- checks ------------------------------------------------------------------------------------------- */
@@ -144,7 +145,7 @@ static hotbed_status read_routes(hotbed_sharded *c, const hotbed_route_kind *rou
 /* Check that a pooled lookup can number the bags of all ranks. */
 static hotbed_status check_bags(const hotbed_sharded *c, const hotbed_group *g) {
     uint64_t rows = (uint64_t)g->num_features * c->options.max_batch_size; /* at most 2^30 */
-    if (c->pooling == HOTBED_POOL_NONE || rows * c->world <= ROWS_MOST)
+    if (!g->sums || rows * c->world <= ROWS_MOST)
         return HOTBED_OK;
     return hotbed_fail(
         HOTBED_ERR_ARGUMENT,
@@ -152,22 +153,101 @@ static hotbed_status check_bags(const hotbed_sharded *c, const hotbed_group *g) 
         c->options.max_batch_size, g->num_features, c->world, (unsigned long long)rows * c->world);
 }
 
+/* The keys of a feature in a batch of the largest size, on average. */
+static double keys_of_feature(const hotbed_sharded *c, uint32_t f) {
+    const hotbed_sharded_options *o = &c->options;
+    if (o->pooling_factors == NULL)
+        return (double)o->max_keys / c->num_features;
+    return (double)o->pooling_factors[f] * o->max_batch_size;
+}
+
+/* Choose what travels for a pooled table; see hotbed_pooled_exchange. */
+static hotbed_status choose_exchange(hotbed_sharded *c, uint32_t t) {
+    const hotbed_sharded_options *o = &c->options;
+    const hotbed_table_options *table = &c->tables[t];
+    const double batch = o->max_batch_size, others = c->world - 1.0;
+    hotbed_pooled_exchange chosen = HOTBED_POOLED_AUTO;
+    double keys = 0.0, sums = 0.0;
+    uint32_t first = c->num_features;
+    for (uint32_t f = 0; f < c->num_features; f++) {
+        if (c->feature_tables[f] != t)
+            continue;
+        const hotbed_pooled_exchange given =
+            o->exchanges == NULL ? HOTBED_POOLED_AUTO : o->exchanges[f];
+        if ((int)given < HOTBED_POOLED_AUTO || given > HOTBED_POOLED_SUMS)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "feature %u: unknown exchange %d", f, (int)given);
+        if (first < c->num_features && given != chosen)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT,
+                "features %u and %u of table %s have exchanges %d and %d; features of a table have "
+                "one",
+                first, f, table->name, (int)chosen, (int)given);
+        if (first == c->num_features)
+            first = f;
+        chosen = given;
+        const double of_feature = keys_of_feature(c, f);
+        keys += of_feature;
+        sums += others * batch * (1.0 - pow(others / c->world, of_feature / batch));
+    }
+    if (chosen == HOTBED_POOLED_AUTO && (c->external || o->plan == HOTBED_PLAN_FIXED))
+        chosen = HOTBED_POOLED_SUMS;
+    if (chosen != HOTBED_POOLED_AUTO) {
+        c->by_rows[t] = chosen == HOTBED_POOLED_ROWS;
+        return HOTBED_OK;
+    }
+    const double distinct = fmin((double)table->capacity, keys / 3.0);
+    const double row = (double)hotbed_dtype_bytes(table->dtype == 0 ? HOTBED_F32 : table->dtype);
+    const double output = (double)hotbed_dtype_bytes(c->output_dtype);
+    const double gradient = hotbed_part_gives_plainly(c) ? output : 4.0;
+    c->by_rows[t] = distinct * others / c->world * (row + output) <= sums * (4.0 + gradient);
+    return HOTBED_OK;
+}
+
+static hotbed_status choose_exchanges(hotbed_sharded *c) {
+    const float *factors = c->options.pooling_factors;
+    if (c->pooling == HOTBED_POOL_NONE && (factors != NULL || c->options.exchanges != NULL))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s is given, but pooling is NONE",
+            factors != NULL ? "pooling_factors" : "exchanges");
+    for (uint32_t f = 0; factors != NULL && f < c->num_features; f++)
+        if (!isfinite(factors[f]) || factors[f] < 0.0F)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "feature %u: pooling factor %g is negative or not finite", f,
+                (double)factors[f]);
+    for (uint32_t t = 0; c->pooling != HOTBED_POOL_NONE && t < c->num_tables; t++)
+        HOTBED_TRY(choose_exchange(c, t));
+    for (uint32_t t = 0; c->world == 1 && t < c->num_tables; t++)
+        c->by_rows[t] = false; /* nothing travels */
+    return HOTBED_OK;
+}
+
+/* What travels for a table, as a number: sequences and sums, or pooled rows of one type. */
+static int exchange_of(const hotbed_sharded *c, uint32_t t) {
+    if (!c->by_rows[t])
+        return 0;
+    return (int)(c->tables[t].dtype == 0 ? HOTBED_F32 : c->tables[t].dtype);
+}
+
 /* Order features by group, and within a group by table as a storage requires; columns in the
  * caller's order. */
 static hotbed_status make_groups(hotbed_sharded *c) {
     uint32_t placed = 0;
-    for (int kind = 0; kind < KINDS; kind++) {
+    for (int number = 0; number < KINDS * EXCHANGES; number++) {
+        const int kind = number / EXCHANGES, exchange = number % EXCHANGES;
         hotbed_group *g = &c->groups[c->num_groups];
         g->kind = (hotbed_route_kind)kind;
+        g->sums = c->pooling != HOTBED_POOL_NONE && exchange == 0;
         g->first_feature = placed;
         g->tables = hotbed_new(c->num_tables * sizeof *g->tables);
-        g->counts = hotbed_new(c->world * sizeof *g->counts);
         c->num_groups++; /* before the first error, so that the group is freed */
-        if (g->tables == NULL || g->counts == NULL)
+        if (g->tables == NULL)
             return fail_memory(c);
         for (uint32_t t = 0; t < c->num_tables; t++) {
-            if (c->table_info[t].route.kind != g->kind)
+            if (c->table_info[t].route.kind != g->kind || exchange_of(c, t) != exchange)
                 continue;
+            if (c->tables[t].dim > g->max_dim)
+                g->max_dim = c->tables[t].dim;
             c->table_info[t].lookup = c->num_groups - 1;
             c->table_info[t].table = g->num_tables;
             g->tables[g->num_tables++] = t;
@@ -185,7 +265,6 @@ static hotbed_status make_groups(hotbed_sharded *c) {
         HOTBED_TRY(check_bags(c, g));
         if (g->num_tables == 0) { /* no table has the rule: the next rule gets the place */
             hotbed_delete(g->tables);
-            hotbed_delete(g->counts);
             memset(g, 0, sizeof *g);
             c->num_groups--;
         }
@@ -222,14 +301,20 @@ static bool counts_keys(const hotbed_sharded *c, const hotbed_group *g) {
 }
 
 /* The number of keys that a message holds; 0: exact, or there are no messages. */
-static uint64_t capacity_of(const hotbed_sharded *c) {
+static uint64_t capacity_of(const hotbed_sharded *c, const hotbed_group *g) {
     uint64_t n = c->options.max_keys;
+    double expected = 0.0;
     if (c->options.plan == HOTBED_PLAN_TWO_PHASE || c->world <= 1)
         return 0;
     uint64_t capacity = c->options.capacity;
+    for (uint32_t f = 0; f < g->num_features; f++)
+        expected += 1.25 * keys_of_feature(c, c->order[g->first_feature + f]);
     if (capacity == 0) {
+        if (c->options.pooling_factors != NULL && expected < (double)n)
+            n = (uint64_t)expected + 1;
         uint64_t share = (n - 1) / c->world + 1;
         capacity = share + share / 4 + 64;
+        n = c->options.max_keys;
     }
     return capacity < n ? capacity : n;
 }
@@ -249,7 +334,9 @@ static hotbed_status make_lookup(
     hotbed_stream *stream) {
     hotbed_storage_options o = *storage;
     hotbed_table_options *tables = hotbed_new(g->num_tables * sizeof *tables);
-    uint32_t *features = hotbed_new(g->num_features * sizeof *features);
+    /* By sums, bags of different ranks are of different features of the lookup. */
+    const uint32_t each = g->sums ? c->world : 1;
+    uint32_t *features = hotbed_new((size_t)g->num_features * each * sizeof *features);
     hotbed_status status = HOTBED_OK;
     if (tables == NULL || features == NULL) {
         status = fail_memory(c);
@@ -260,18 +347,21 @@ static hotbed_status make_lookup(
         tables[t].capacity = share_of(c, g->tables[t], tables[t].capacity);
         tables[t].max_capacity = share_of(c, g->tables[t], tables[t].max_capacity);
     }
-    for (uint32_t f = 0; f < g->num_features; f++)
-        features[f] = c->table_info[c->feature_tables[c->order[g->first_feature + f]]].table;
+    for (uint32_t f = 0; f < g->num_features * each; f++)
+        features[f] = c->table_info[c->feature_tables[c->order[g->first_feature + f / each]]].table;
     o.num_tables = g->num_tables;
     o.tables = tables;
-    o.num_features = g->dedup ? 0 : g->num_features;
+    o.num_features = g->dedup ? 0 : g->num_features * each;
     o.feature_tables = g->dedup ? NULL : features;
     /* The rank that has the batch clamps gradients, before it sums or scales them. */
     if (c->world > 1 || c->pooling != HOTBED_POOL_NONE)
         o.optimizer.max_gradient = 0.0F;
-    if (c->pooling != HOTBED_POOL_NONE) { /* means are computed where the sums of all ranks are */
+    if (g->sums) { /* means are computed where the sums of all ranks are */
         o.pooling = HOTBED_POOL_SUM;
         o.output_dtype = HOTBED_F32;
+    } else if (c->pooling != HOTBED_POOL_NONE) {
+        o.pooling = HOTBED_POOL_NONE; /* the requester pools */
+        o.output_dtype = g->row_dtype;
     }
     status = hotbed_storage_create(&o, stream, &g->lookup);
     if (status == HOTBED_OK)
@@ -289,6 +379,10 @@ static size_t carve_group(hotbed_group *g, uint8_t *base) {
     g->table_features = hotbed_carve_take(&carve, ((size_t)g->num_tables + 1) * sizeof(uint32_t));
     g->columns32 = hotbed_carve_take(&carve, ((size_t)g->num_features + 1) * sizeof(uint32_t));
     g->output_columns = hotbed_carve_take(&carve, g->num_features * sizeof(uint32_t));
+    g->columns64 = hotbed_carve_take(&carve, g->num_features * sizeof(uint64_t));
+    g->dims = hotbed_carve_take(&carve, g->num_features * sizeof(uint32_t));
+    g->feature_tables = hotbed_carve_take(&carve, g->num_features * sizeof(uint32_t));
+    g->numbers = hotbed_carve_take(&carve, ((size_t)g->num_features + 1) * sizeof(uint32_t));
     return carve.used;
 }
 
@@ -306,12 +400,17 @@ static void describe_group(const hotbed_sharded *c, const hotbed_group *g, hotbe
             if (!g->dedup)
                 host->routes[f] = route;
             host->columns32[f] = column;
-            host->output_columns[f] = (uint32_t)c->feature_columns[c->order[g->first_feature + f]];
+            host->columns64[f] = c->feature_columns[c->order[g->first_feature + f]];
+            host->output_columns[f] = (uint32_t)host->columns64[f];
+            host->dims[f] = c->tables[g->tables[t]].dim;
+            host->feature_tables[f] = t;
+            host->numbers[f] = f;
             column += c->tables[g->tables[t]].dim;
         }
     }
     host->table_features[g->num_tables] = f;
     host->columns32[g->num_features] = column;
+    host->numbers[g->num_features] = g->num_features;
 }
 
 static hotbed_status upload_group(hotbed_sharded *c, hotbed_group *g, hotbed_stream *stream) {
@@ -404,17 +503,24 @@ static bool has_output_columns(const hotbed_sharded *c) {
 static hotbed_status make_group(
     hotbed_sharded *c, hotbed_group *g, const hotbed_storage_options *storage,
     hotbed_stream *stream) {
-    g->dedup =
-        c->world > 1 && c->pooling == HOTBED_POOL_NONE && c->options.dedup != HOTBED_DEDUP_OFF;
+    const bool sequence = c->pooling == HOTBED_POOL_NONE;
+    g->dedup = c->world > 1 && !g->sums && (!sequence || c->options.dedup != HOTBED_DEDUP_OFF);
     g->plain = c->world == 1 && c->pooling == HOTBED_POOL_SUM && c->output_dtype == HOTBED_F32 &&
                c->options.gradient_scale == 1.0F && c->optimizer_view.max_gradient <= 0.0F &&
                has_output_columns(c);
     g->counted = g->dedup && counts_keys(c, g);
     g->message_features = g->dedup ? g->num_tables : g->num_features;
     g->message_batch = g->dedup ? 1 : c->options.max_batch_size;
-    g->capacity = capacity_of(c);
-    for (uint32_t r = 0; r < c->world; r++)
-        g->counts[r] = g->columns * c->options.max_batch_size;
+    g->capacity = capacity_of(c, g);
+    g->row_dtype = sequence  ? c->output_dtype
+                   : g->sums ? HOTBED_F32
+                             : (hotbed_dtype)exchange_of(c, g->tables[0]);
+    g->gradient_dtype = g->sums && !hotbed_part_gives_plainly(c) ? HOTBED_F32 : c->output_dtype;
+    g->row_bytes = hotbed_round16(g->max_dim * hotbed_dtype_bytes(g->row_dtype));
+    g->gradient_bytes = hotbed_round16(g->max_dim * hotbed_dtype_bytes(g->gradient_dtype));
+    g->aligned = true;
+    for (uint32_t f = 0; f < g->num_features; f++)
+        g->aligned = g->aligned && c->feature_columns[c->order[g->first_feature + f]] % 4 == 0;
     HOTBED_TRY(make_lookup(c, g, storage, stream));
     HOTBED_TRY(upload_group(c, g, stream));
     for (uint32_t t = 0; t < g->num_tables; t++) {
@@ -452,9 +558,11 @@ static hotbed_status create(
     c->features = hotbed_new(c->num_features * sizeof *c->features);
     c->order = hotbed_new(c->num_features * sizeof *c->order);
     c->feature_columns = hotbed_new(((size_t)c->num_features + 1) * sizeof *c->feature_columns);
-    c->groups = hotbed_new((KINDS + 1) * sizeof *c->groups);
+    c->by_rows = hotbed_new(c->num_tables * sizeof *c->by_rows);
+    c->groups = hotbed_new((KINDS * EXCHANGES + 1) * sizeof *c->groups);
     if (c->tables == NULL || c->table_info == NULL || c->feature_tables == NULL ||
-        c->features == NULL || c->order == NULL || c->feature_columns == NULL || c->groups == NULL)
+        c->features == NULL || c->order == NULL || c->feature_columns == NULL ||
+        c->groups == NULL || c->by_rows == NULL)
         return fail_memory(c);
     HOTBED_TRY(read_tables(c, s));
     for (uint32_t f = 0; f < c->num_features; f++)
@@ -465,6 +573,7 @@ static hotbed_status create(
         c->features = NULL;
     }
     HOTBED_TRY(read_routes(c, options->routes));
+    HOTBED_TRY(choose_exchanges(c));
     HOTBED_TRY(make_groups(c));
     c->dim = c->tables[0].dim;
     for (uint32_t t = 1; c->pooling == HOTBED_POOL_NONE && t < c->num_tables; t++)
@@ -539,11 +648,11 @@ void hotbed_sharded_destroy(hotbed_sharded *sharded) {
         hotbed_storage_destroy(group->lookup);
         hotbed_memory_free(&group->described);
         hotbed_delete(group->tables);
-        hotbed_delete(group->counts);
     }
     hotbed_sharded_growth_destroy(sharded);
     hotbed_memory_free(&sharded->wire);
     hotbed_delete(sharded->groups);
+    hotbed_delete(sharded->by_rows);
     hotbed_delete(sharded->feature_columns);
     hotbed_delete(sharded->order);
     hotbed_delete(sharded->features);

@@ -1,6 +1,7 @@
 /* dist/sharded.h - the inside of sharded collections and of their contexts.
  *
- * A collection has groups: the tables of one routing rule, with one lookup. A context has a *part*
+ * A collection has groups, each with one lookup: the tables of one routing rule, of which rows travel
+ * or, if they are pooled, of which rows of one type or sums travel. A context has a *part*
  * for each group of each collection: the views and buffers for one exchange of that group. Buffers
  * whose sizes depend on messages are in a *path* of the part. There are two: the path of the plan,
  * and the exact one, which a TWO_PHASE plan has from the start and other plans create when a batch
@@ -29,21 +30,31 @@ typedef struct hotbed_group {
         first_feature; /* first_feature: position in the collection's `order` */
     uint32_t *tables;  /* [num_tables] of the collection */
     hotbed_storage *lookup;
+    bool sums; /* pooled: the sums of bags travel, otherwise rows */
     bool dedup;
     bool counted; /* dedup: a table counts occurrences, so they travel with the keys */
+    /* Several ranks: the elements of rows or sums that travel, and of gradients; and the bytes from
+     * one to the next, multiples of 16. */
+    hotbed_dtype row_dtype, gradient_dtype;
+    uint64_t row_bytes, gradient_bytes;
+    uint32_t max_dim;
+    bool aligned; /* pooled: all features begin at columns that are multiples of 4 */
     /* Rows of a message: one per feature and sample; after dedup, one per table. */
     uint32_t message_features, message_batch;
     /* One rank, pooled: the lookup's outputs and gradients have the caller's form, so they need not
      * pass through `pooled` in f32. */
     bool plain;
     uint64_t columns;             /* pooled */
-    uint64_t *counts;             /* [world] pooled: number of floats in each rank's sums */
     uint64_t capacity;            /* capacity of a message in keys; 0: exact, or one rank */
     hotbed_memory described;      /* device: the arrays below */
     hotbed_feature_route *routes; /* [message_features] */
     uint32_t *table_features;     /* [num_tables + 1] dedup: first feature of each table */
     uint32_t *columns32;          /* [num_features + 1] pooled */
     uint32_t *output_columns;     /* [num_features] pooled */
+    uint64_t *columns64;          /* [num_features] the same */
+    uint32_t *dims;               /* [num_features] */
+    uint32_t *feature_tables;     /* [num_features] of the lookup */
+    uint32_t *numbers;            /* [num_features + 1] 0, 1, 2, ... */
 } hotbed_group;
 
 struct hotbed_sharded {
@@ -60,6 +71,7 @@ struct hotbed_sharded {
     uint32_t num_tables, num_features, num_groups;
     hotbed_table_options *tables; /* [num_tables] as given; names point into `texts` */
     uint32_t *feature_tables;     /* [num_features] */
+    bool *by_rows;                /* [num_tables] several ranks, pooled: rows travel */
     const char **features;        /* [num_features] names, or NULL: known by number */
     char *texts;
     hotbed_sharded_table *table_info; /* [num_tables] */
@@ -119,10 +131,10 @@ typedef struct hotbed_path {
     uint64_t num_keys; /* keys of this batch: `bound` unless the host knows the number */
     hotbed_memory memory;
     hotbed_ticket *ticket;
-    hotbed_ends to, from;            /* messages */
-    hotbed_ends owner_out, owner_in; /* the owner's rows that go out, gradients that come in */
-    hotbed_ends requester_in,
-        requester_out;       /* the requester's rows that come in, gradients that go out */
+    hotbed_ends to, from; /* messages */
+    /* Rows or sums that the owner sends and the requester receives, gradients the other way. */
+    hotbed_ends owner_out, owner_in, requester_in, requester_out;
+    uint64_t items;          /* rows or sums for which there is space per rank; 0: exact */
     uint8_t *send, *receive; /* exact: messages */
     uint32_t *arrived;       /* [world] device: keys received from each rank */
     /* Rows that travel, and then their gradients, rank by rank; they include rows that the rank
@@ -130,8 +142,10 @@ typedef struct hotbed_path {
      * `owner_rows` is the lookup's output, in the order of the batch. */
     uint8_t *owner_rows, *requester_rows;
     hotbed_gather_view gather;
-    /* exact: sizes for the communicator, the four parts of `sizes` in this order */
-    /* [4 * world] host: bytes of messages out and in, of rows requested and owned */
+    /* exact, sums: the places of bags between this rank and others, as requester and as owner */
+    uint32_t *requester_places, *owner_places;
+    /* exact: [6 * world] host, bytes for the communicator: of messages out and in, of rows requested
+     * and owned, of gradients requested and owned */
     uint64_t *sizes;
 } hotbed_path;
 
@@ -172,7 +186,8 @@ typedef struct hotbed_part_calls {
     hotbed_status (*backward_dist)(
         hotbed_sharded_context *context, hotbed_part *part, const void *gradient, uint64_t stride,
         hotbed_stream *stream);
-    hotbed_status (*update)(const hotbed_part *part, hotbed_stream *stream);
+    hotbed_status (*update)(
+        const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream);
 } hotbed_part_calls;
 
 /* What a context does with one rank, which sends nothing, or with several. */
@@ -195,6 +210,14 @@ typedef struct hotbed_context_calls {
         hotbed_stream *stream);
 } hotbed_context_calls;
 
+/* A part of a collection of one rank. */
+typedef struct hotbed_alone_part {
+    uint64_t row_bytes;         /* of the rows in path->owner_rows; 0: pooled */
+    const uint32_t *bag_starts; /* the first key of each bag of `batch`, if it was computed */
+    float *sums;                /* pooling NONE: [max_keys, dim] f32 */
+    float *pooled;              /* [max_batch_size, columns] */
+} hotbed_alone_part;
+
 struct hotbed_part {
     const hotbed_part_calls *calls;
     hotbed_sharded *sharded;
@@ -214,15 +237,16 @@ struct hotbed_part {
     size_t scratch_bytes;
     uint32_t *num_keys; /* device: number of keys of the batch, and of sent keys */
     const uint32_t *num_sent;
-    uint8_t **sum_rows; /* dedup: [max_keys] where the sum of each distinct key goes */
-    float *sums;        /* one rank, pooling NONE: [max_keys, dim] f32 */
-    float *pooled;      /* [max_batch_size, columns] */
-    float *all_pooled;  /* [world * max_batch_size, columns]; one rank: `pooled` */
-    /* One rank: offsets of `batch`, and the first key of each bag, if it was computed. */
-    int64_t *offsets;
-    const uint32_t *bag_starts;
+    /* dedup: [max_keys] where the row of each distinct key is, or the sum of its gradients goes;
+     * sums: [bags of all ranks] where the owner's sum of a bag goes, or its gradient is */
+    uint8_t **addresses;
+    int64_t *offsets; /* one rank: of `batch`; pooled, rows: of the requester's bags */
+    uint32_t *bags;   /* pooled, rows: [max_keys] for the dedup */
+    hotbed_alone_part alone;
     hotbed_bucketize_view bucketize;
-    uint64_t row_bytes;                  /* bytes of a row in the exchange; 0: pooled */
+    /* hotbed_sharded_backward(), during the call: the caller's gradient */
+    const void *gradient;
+    uint64_t gradient_stride;
     uint64_t message_at;                 /* offset of the part in the bytes for one rank */
     uint64_t window_asker, window_owner; /* one-sided: offsets of rows in the window */
     hotbed_path paths[2];                /* the plan's path, the exact path */
@@ -258,8 +282,9 @@ struct hotbed_sharded_context {
     hotbed_event *arrived; /* recorded after the copies to `pinned`, which the host reads */
     hotbed_memory memory;  /* device: counts, matrix, overflow words, fixed messages */
     hotbed_memory pinned;
-    uint32_t *counts;      /* [parts][world] keys for each rank */
-    uint32_t *matrix;      /* [world][parts][world] the counts of all ranks */
+    /* [parts][2][world] keys for each rank; exact: bags that travel between it and this rank */
+    uint32_t *counts;
+    uint32_t *matrix;      /* [world][parts][2][world] the counts of all ranks */
     uint32_t *overflow;    /* one word: whether this rank's batch overflows */
     uint32_t *overflows;   /* [parts] whether any rank's batch overflows: the same on all ranks */
     uint32_t *host_matrix; /* pinned */
@@ -303,9 +328,6 @@ hotbed_status hotbed_sharded_rewind(
     hotbed_sharded_context *context, const hotbed_sharded_mark *mark, hotbed_stream *stream);
 hotbed_status hotbed_sharded_forget(hotbed_sharded_context *context, hotbed_stream *stream);
 
-/* Bytes of a row that travels; a multiple of 16. */
-uint64_t hotbed_part_row_bytes(const hotbed_sharded *sharded);
-
 /* Create memory and views of all parts.
  * Errors: MEMORY, DEVICE. */
 hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream *stream);
@@ -338,25 +360,24 @@ static inline bool hotbed_path_in_window(
 hotbed_status hotbed_exchange_rows(
     hotbed_sharded_context *context, hotbed_part *part, bool gradients, hotbed_stream *stream);
 
-/* The part's rows as kernels see them, with these ends. */
+/* The part's rows, or gradients, as kernels see them, with these ends. */
 hotbed_deliver_view hotbed_part_deliver(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends);
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends,
+    bool gradients);
+
+/* The part's bags as kernels see them, with these ends: the requester's or, with `owner`, the
+ * owner's. */
+hotbed_bags_view hotbed_part_bags(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends,
+    bool gradients, bool owner);
+
+/* Whether the caller's gradients travel as they are. */
+bool hotbed_part_gives_plainly(const hotbed_sharded *sharded);
 
 /* The part's sums and bags as kernels see them, for bags that begin at `starts`. */
 hotbed_pool_view hotbed_part_pool(
     const hotbed_sharded_context *context, const hotbed_part *part, const uint32_t *starts,
     uint32_t batch_size);
-
-/* Where the lookup reads gradients, and, with one rank or pooled, writes its output: `all_pooled` or
- * the path's `owner_rows`, and the elements from one row to the next. */
-static inline void *hotbed_part_local(const hotbed_part *part, uint64_t *stride) {
-    if (part->row_bytes == 0) {
-        *stride = part->group->columns;
-        return part->all_pooled;
-    }
-    *stride = part->row_bytes / hotbed_dtype_bytes(part->sharded->output_dtype);
-    return part->path->owner_rows;
-}
 
 /* The number that a feature of the collection has in the batch; num_features if the batch lacks it.
  * Tries `guess` first. */
@@ -403,7 +424,8 @@ hotbed_wire_view hotbed_wire_rows(
 
 /* --- stages (sharded_step.c, sharded_alone.c) ---------------------------------------------------------- */
 
-extern const hotbed_part_calls hotbed_sequence_calls, hotbed_pooled_calls, hotbed_alone_calls;
+extern const hotbed_part_calls hotbed_alone_calls, hotbed_sequence_calls, hotbed_pooled_rows_calls,
+    hotbed_pooled_sums_calls;
 extern const hotbed_context_calls hotbed_ranks_calls, hotbed_alone_context_calls;
 
 hotbed_status hotbed_ranks_read(
@@ -438,12 +460,12 @@ hotbed_status hotbed_step_prepare(
 hotbed_status hotbed_step_check_rows(
     const hotbed_member *m, const void *rows, const char *name, uint64_t *stride);
 
-/* Write the lookup's output to `output`, or to hotbed_part_local(). */
+/* Write the lookup's output to `output`, or where `to` says. */
 hotbed_status hotbed_step_compute(
     const hotbed_member *m, const hotbed_part *part, void *output, uint64_t stride,
     hotbed_stream *stream);
-hotbed_status hotbed_step_compute_local(
-    const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
+hotbed_status hotbed_step_compute_to(
+    const hotbed_member *m, const hotbed_part *part, const hotbed_scatter_view *to,
     hotbed_stream *stream);
 
 static inline hotbed_part *hotbed_step_part(

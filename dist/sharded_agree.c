@@ -177,11 +177,18 @@ static void put_collection(writer *w, const hotbed_sharded *c, const hotbed_stor
         (double)o->gradient_scale);
     put(w, "max_batch_size", NULL, NULL, "%u", o->max_batch_size);
     put(w, "max_keys", NULL, NULL, "%" PRIu64, o->max_keys);
-    put(w, "capacity", NULL, NULL, "%" PRIu64, c->groups[0].capacity); /* of every group */
+    for (uint32_t t = 0; t < c->num_tables && c->pooling != HOTBED_POOL_NONE; t++)
+        put(w, "exchange", "table", c->tables[t].name, "by %s", c->by_rows[t] ? "rows" : "sums");
+    put(w, "capacity", NULL, NULL, "%" PRIu64, c->groups[0].capacity);
     put(w, "weighted", NULL, NULL, "%s", o->weighted ? "true" : "false");
     put_optimizer(w, &c->optimizer);
     for (uint32_t t = 0; t < c->num_tables; t++)
         put_table(w, c, t);
+    /* Last, because lookups follow from the options of tables. */
+    for (uint32_t g = 1; g < c->num_groups; g++) {
+        (void)snprintf(number, sizeof number, "%u", g);
+        put(w, "capacity", "lookup", number, "%" PRIu64, c->groups[g].capacity);
+    }
 }
 
 /* The collections of a context, by the numbers that all ranks gave them at their creation. */

@@ -22,13 +22,12 @@ static size_t carve_part(hotbed_part *part, uint8_t *base) {
     p->sources = hotbed_carve_take(&carve, n * sizeof(uint32_t));
     p->weights = c->options.weighted ? hotbed_carve_take(&carve, n * sizeof(float)) : NULL;
     part->offsets = hotbed_carve_take(&carve, (rows + 1) * sizeof(int64_t));
-    if (part->row_bytes != 0) {
-        part->path->owner_rows = hotbed_carve_take(&carve, n * part->row_bytes);
-        part->sums = hotbed_carve_take(&carve, n * c->dim * sizeof(float));
+    if (part->alone.row_bytes != 0) {
+        part->path->owner_rows = hotbed_carve_take(&carve, n * part->alone.row_bytes);
+        part->alone.sums = hotbed_carve_take(&carve, n * c->dim * sizeof(float));
     } else {
-        part->pooled =
+        part->alone.pooled =
             hotbed_carve_take(&carve, g->columns * c->options.max_batch_size * sizeof(float));
-        part->all_pooled = part->pooled;
     }
     part->scratch = hotbed_carve_take(&carve, part->scratch_bytes);
     return carve.used;
@@ -42,6 +41,9 @@ static hotbed_status create(
     uint64_t batch_rows = context->members[part->member].rows_most;
     part->scratch_bytes = hotbed_kjt_scratch(stream, rows > batch_rows ? rows : batch_rows);
     part->pick.num_features = g->num_features;
+    if (part->sharded->pooling == HOTBED_POOL_NONE)
+        part->alone.row_bytes =
+            hotbed_round16(g->max_dim * hotbed_dtype_bytes(part->sharded->output_dtype));
     size_t bytes = carve_part(part, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &part->memory));
     (void)carve_part(part, part->memory.data);
@@ -53,7 +55,7 @@ static hotbed_status create(
 
 /* Whether the part needs the first key of each bag: pooled outputs in another form do. */
 static bool needs_bags(const hotbed_part *part) {
-    return part->row_bytes == 0 && !part->group->plain;
+    return part->alone.row_bytes == 0 && !part->group->plain;
 }
 
 static hotbed_status start_part(
@@ -69,7 +71,7 @@ static hotbed_status start_part(
     batch->num_keys = kjt->num_keys;
     batch->keys = kjt->keys;
     batch->weights = part->sharded->options.weighted ? kjt->weights : NULL;
-    part->bag_starts = m->starts;
+    part->alone.bag_starts = m->starts;
     part->sources = NULL;
     if (whole && kjt->offsets == NULL && kjt->lengths == NULL && !needs_bags(part))
         return HOTBED_OK;
@@ -91,8 +93,8 @@ static hotbed_status start_part(
     }
     batch->keys = pick.keys;
     batch->weights = pick.weights;
-    part->bag_starts = pick.starts;
-    part->sources = part->row_bytes != 0 ? pick.sources : NULL;
+    part->alone.bag_starts = pick.starts;
+    part->sources = part->alone.row_bytes != 0 ? pick.sources : NULL;
     HOTBED_TRY(hotbed_part_put_features(part, stream));
     HOTBED_TRY(hotbed_kjt_pick(&pick, part->scratch, part->scratch_bytes, stream));
     return hotbed_kjt_pick_offsets(&pick, part->offsets, stream);
@@ -134,10 +136,30 @@ static hotbed_status place_gradients(
 
 /* --- rows --------------------------------------------------------------------------------------------- */
 
+/* Where rows and gradients are that the caller's memory does not hold: the path's rows or `pooled`,
+ * and the elements from one row to the next. */
+static void *local_rows(const hotbed_part *part, uint64_t *stride) {
+    if (part->alone.row_bytes == 0) {
+        *stride = part->group->columns;
+        return part->alone.pooled;
+    }
+    *stride = part->alone.row_bytes / hotbed_dtype_bytes(part->sharded->output_dtype);
+    return part->path->owner_rows;
+}
+
+static hotbed_status compute_local(
+    const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
+    hotbed_stream *stream) {
+    uint64_t stride;
+    void *local = local_rows(part, &stride);
+    (void)context;
+    return hotbed_step_compute(m, part, local, stride, stream);
+}
+
 /* Whether the lookup can write its output to the caller's rows itself, or read the caller's
- * gradients. Otherwise they pass through hotbed_part_local(). */
+ * gradients. Otherwise they pass through local_rows(). */
 static bool reads_into_output(const hotbed_part *part) {
-    return part->row_bytes != 0 ? part->sources == NULL : part->group->plain;
+    return part->alone.row_bytes != 0 ? part->sources == NULL : part->group->plain;
 }
 
 /* Sums that travel are scaled and have the caller's data type. */
@@ -146,7 +168,7 @@ static bool sums_change(const hotbed_sharded *c) {
 }
 
 static bool takes_gradients(const hotbed_part *part) {
-    return part->row_bytes != 0 ? !sums_change(part->sharded) : part->group->plain;
+    return part->alone.row_bytes != 0 ? !sums_change(part->sharded) : part->group->plain;
 }
 
 /* The rows of the lookup's output or gradients; the caller sets where they come from and go to. */
@@ -155,7 +177,7 @@ static hotbed_copies_view rows_of(const hotbed_part *part) {
     const hotbed_batch *batch = &part->batch;
     uint64_t element = hotbed_dtype_bytes(c->output_dtype);
     hotbed_copies_view view = {.bound = batch->batch_size, .bytes = part->group->columns * element};
-    if (part->row_bytes == 0)
+    if (part->alone.row_bytes == 0)
         return view;
     view.at = part->sources;
     view.bound = batch->num_keys;
@@ -176,12 +198,12 @@ static hotbed_status wait_output(
     uint64_t element = hotbed_dtype_bytes(part->sharded->output_dtype);
     if (needs_bags(part)) {
         hotbed_pool_view p =
-            hotbed_part_pool(context, part, part->bag_starts, part->batch.batch_size);
+            hotbed_part_pool(context, part, part->alone.bag_starts, part->batch.batch_size);
         return hotbed_dist_kernels_of(stream)->pool_finish(
-            &p, part->group->columns, part->pooled, output, stride, stream);
+            &p, part->group->columns, part->alone.pooled, output, stride, stream);
     }
     hotbed_copies_view rows = rows_of(part);
-    rows.from = hotbed_part_local(part, &rows.from_stride);
+    rows.from = local_rows(part, &rows.from_stride);
     rows.to = output;
     rows.from_stride *= element;
     rows.to_stride = stride * element;
@@ -193,15 +215,16 @@ static hotbed_status backward_dist(
     hotbed_stream *stream) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
     const hotbed_sharded *c = part->sharded;
-    if (part->row_bytes != 0) {
+    if (part->alone.row_bytes != 0) {
         HOTBED_TRY(hotbed_storage_reduce(
-            part->group->lookup, part->path->ticket, gradient, stride, false, part->sums, stream));
+            part->group->lookup, part->path->ticket, gradient, stride, false, part->alone.sums,
+            stream));
         if (!sums_change(c))
             return HOTBED_OK;
         hotbed_ticket_view ticket = {.size = sizeof ticket};
         HOTBED_TRY(hotbed_ticket_read(part->path->ticket, &ticket));
         hotbed_sent_view sums = {
-            .sums = part->sums,
+            .sums = part->alone.sums,
             .num_rows = ticket.unique_offsets + part->group->num_tables,
             .bound = part->batch.num_keys,
             .dim = c->dim,
@@ -212,23 +235,26 @@ static hotbed_status backward_dist(
     }
     if (needs_bags(part)) {
         hotbed_pool_view p =
-            hotbed_part_pool(context, part, part->bag_starts, part->batch.batch_size);
+            hotbed_part_pool(context, part, part->alone.bag_starts, part->batch.batch_size);
         return kernels->pool_start(
-            &p, part->group->columns, gradient, stride, part->pooled, stream);
+            &p, part->group->columns, gradient, stride, part->alone.pooled, stream);
     }
     hotbed_copies_view rows = rows_of(part);
     rows.from = gradient;
     rows.from_stride = stride * sizeof(float);
-    rows.to = hotbed_part_local(part, &rows.to_stride);
+    rows.to = local_rows(part, &rows.to_stride);
     rows.to_stride *= sizeof(float);
     return copy_rows(&rows, stream);
 }
 
-static hotbed_status update(const hotbed_part *part, hotbed_stream *stream) {
-    if (part->row_bytes != 0)
-        return hotbed_storage_apply(part->group->lookup, part->path->ticket, part->sums, stream);
+static hotbed_status update(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
+    (void)context;
+    if (part->alone.row_bytes != 0)
+        return hotbed_storage_apply(
+            part->group->lookup, part->path->ticket, part->alone.sums, stream);
     return hotbed_storage_backward(
-        part->group->lookup, part->path->ticket, part->pooled, part->group->columns, stream);
+        part->group->lookup, part->path->ticket, part->alone.pooled, part->group->columns, stream);
 }
 
 static hotbed_status output_dist(
@@ -238,8 +264,7 @@ static hotbed_status output_dist(
 }
 
 const hotbed_part_calls hotbed_alone_calls = {
-    create,        place_gradients, hotbed_step_compute_local, output_dist, wait_output,
-    backward_dist, update,
+    create, place_gradients, compute_local, output_dist, wait_output, backward_dist, update,
 };
 
 /* --- read and backward: the lookup uses the caller's rows and gradients where it can ------------------- */
@@ -257,7 +282,7 @@ static hotbed_status read(
             HOTBED_TRY(hotbed_step_compute(m, part, output, stride, stream));
             continue;
         }
-        HOTBED_TRY(hotbed_step_compute_local(context, m, part, stream));
+        HOTBED_TRY(compute_local(context, m, part, stream));
         HOTBED_TRY(wait_output(context, part, output, stride, stream));
     }
     return hotbed_step_end(context, m, HOTBED_STAGE_DELIVERED, stream);
@@ -277,7 +302,7 @@ static hotbed_status backward(
             continue;
         }
         HOTBED_TRY(backward_dist(context, part, gradient, stride, stream));
-        HOTBED_TRY(update(part, stream));
+        HOTBED_TRY(update(context, part, stream));
     }
     return hotbed_step_end(context, m, HOTBED_STAGE_DONE, stream);
 }

@@ -33,10 +33,13 @@ static hotbed_status check_collections(uint32_t n, hotbed_sharded *const *collec
     return HOTBED_OK;
 }
 
-static const hotbed_part_calls *part_calls_of(const hotbed_sharded *sharded) {
+static const hotbed_part_calls *part_calls_of(
+    const hotbed_sharded *sharded, const hotbed_group *group) {
     if (sharded->world == 1)
         return &hotbed_alone_calls;
-    return sharded->pooling == HOTBED_POOL_NONE ? &hotbed_sequence_calls : &hotbed_pooled_calls;
+    if (sharded->pooling == HOTBED_POOL_NONE)
+        return &hotbed_sequence_calls;
+    return group->sums ? &hotbed_pooled_sums_calls : &hotbed_pooled_rows_calls;
 }
 
 static hotbed_status make_member(
@@ -54,7 +57,7 @@ static hotbed_status make_member(
         part->sharded = sharded;
         part->group = &sharded->groups[g];
         part->member = number;
-        part->calls = part_calls_of(sharded);
+        part->calls = part_calls_of(sharded, part->group);
         if (part->group->capacity != 0 && part->group->capacity < o->max_keys)
             context->may_overflow = true;
     }
@@ -218,29 +221,54 @@ static bool has_one_key_a_row(const hotbed_kjt *kjt) {
     return kjt->offsets == NULL && kjt->lengths == NULL;
 }
 
+/* Pooled, by rows: describe the bags of the batch, which has offsets unless each bag has one key. */
+static hotbed_status make_bags(
+    hotbed_part *part, const hotbed_member *m, bool has_offsets, hotbed_stream *stream) {
+    hotbed_step_view *d = &part->dedup;
+    hotbed_pick_view pick = part->pick;
+    d->batch.size = m->kjt.batch_size;
+    d->batch.offsets = NULL;
+    if (has_offsets) {
+        if (part->sources == NULL)
+            pick.features = NULL, pick.starts = NULL;
+        d->batch.offsets = part->offsets;
+        HOTBED_TRY(hotbed_kjt_pick_offsets(&pick, part->offsets, stream));
+    }
+    return hotbed_dedup_bags(part->group->lookup, d, part->bags, stream);
+}
+
 /* Find the distinct keys of each table, and the occurrences of each by position in the caller's
- * batch. */
+ * batch or, pooled, by bag. */
 static hotbed_status dedup(hotbed_part *part, const hotbed_member *m, hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
     hotbed_step_view *d = &part->dedup;
     hotbed_table_starts_view view = {
         .starts = part->pick.starts,
-        .batch_size = part->sharded->options.max_batch_size,
+        .batch_size = part->pick.batch_size,
         .features = g->table_features,
         .num_tables = g->num_tables,
         .table_starts = d->batch.table_starts,
     };
     d->batch.keys = part->pick.keys;
+    d->batch.weights = part->pick.weights;
     if (part->sources == NULL) {
+        d->batch.weights = part->pick.weights == NULL ? NULL : m->kjt.weights;
         d->batch.keys = m->kjt.keys;
         view.batch_size = m->kjt.batch_size;
         view.starts = has_one_key_a_row(&m->kjt) ? NULL : m->starts;
         view.bad = view.starts == NULL ? NULL : m->bad;
     }
     HOTBED_TRY(kernels->table_starts(&view, stream));
+    if (part->sharded->pooling != HOTBED_POOL_NONE) {
+        view.features = g->numbers;
+        view.num_tables = g->num_features;
+        view.table_starts = d->batch.feature_starts;
+        HOTBED_TRY(kernels->table_starts(&view, stream));
+        HOTBED_TRY(make_bags(part, m, view.starts != NULL, stream));
+    }
     HOTBED_TRY(hotbed_dedup_keys(g->lookup, d, part->scratch, stream));
-    if (part->sources == NULL)
+    if (part->sources == NULL || part->sharded->pooling != HOTBED_POOL_NONE)
         return HOTBED_OK;
     return kernels->follow(
         d->batch.bound, part->num_keys, d->unique.positions, part->sources, stream);
@@ -252,6 +280,8 @@ static hotbed_status start_part(
     p->kjt = *kjt;
     p->bases = m->kjt.strides == NULL ? NULL : m->bases;
     p->stride = m->kjt.batch_size;
+    /* Messages by sample have a row for each sample of the largest batch. */
+    p->batch_size = part->group->dedup ? m->kjt.batch_size : part->sharded->options.max_batch_size;
     part->sources = dedups_in_place(part, &m->kjt) ? NULL : p->sources;
     if (part->sources != NULL) {
         HOTBED_TRY(hotbed_part_put_features(part, stream));

@@ -124,8 +124,15 @@ static void put_group(writer *w, const hotbed_sharded *c, uint32_t number) {
     }
     if (c->pooling == HOTBED_POOL_NONE)
         put(w, "  (output_dists): rows of %u elements\n", c->dim);
+    else if (!g->sums)
+        put(w, "  (output_dists): by rows, %llu columns, rows of %s, gradients of %s\n",
+            (unsigned long long)g->columns, hotbed_dtype_name(g->row_dtype),
+            hotbed_dtype_name(g->gradient_dtype));
+    else if (c->world > 1)
+        put(w, "  (output_dists): by sums, %llu columns, gradients of %s\n",
+            (unsigned long long)g->columns, hotbed_dtype_name(g->gradient_dtype));
     else
-        put(w, "  (output_dists): sums of %llu columns\n", (unsigned long long)g->columns);
+        put(w, "  (output_dists): %llu columns\n", (unsigned long long)g->columns);
 }
 
 hotbed_status hotbed_sharded_print(

@@ -1,4 +1,5 @@
 /* dist/sharded_part.c - the parts of a context: their memory, and their exchanges by each plan. */
+#include "base/sort.h"
 #include "dist/comm.h"
 #include "dist/sharded.h"
 
@@ -6,17 +7,26 @@
 
 #define KEYS_MOST ((uint64_t)1 << 30)
 
-uint64_t hotbed_part_row_bytes(const hotbed_sharded *sharded) {
-    if (sharded->pooling != HOTBED_POOL_NONE)
-        return 0;
-    return hotbed_round16(sharded->dim * hotbed_dtype_bytes(sharded->output_dtype));
-}
-
 static hotbed_message_shape shape_of(const hotbed_part *part) {
     hotbed_message_shape shape = {
         part->group->message_features * part->group->message_batch,
-        part->sharded->options.weighted ? 1 : 0, part->group->counted ? 1 : 0};
+        part->group->sums && part->sharded->options.weighted ? 1 : 0, part->group->counted ? 1 : 0};
     return shape;
+}
+
+/* Rows of a message, each of which is a bag, of a part by sums. */
+static uint64_t bags_of(const hotbed_part *part) {
+    return (uint64_t)part->group->message_features * part->group->message_batch;
+}
+
+/* In the counts of a rank: keys for each rank, or bags. */
+static uint64_t counts_at(
+    const hotbed_sharded_context *context, const hotbed_part *part, bool bags) {
+    return (2 * (uint64_t)(part - context->parts) + (bags ? 1 : 0)) * context->world;
+}
+
+static uint64_t counts_each(const hotbed_sharded_context *context) {
+    return 2 * (uint64_t)context->num_parts * context->world;
 }
 
 static size_t larger(size_t a, size_t b) {
@@ -35,7 +45,9 @@ static size_t scratch_of(
     bytes = larger(
         bytes, hotbed_dist_scratch(stream, keys, (uint64_t)g->message_features * context->world));
     if (g->dedup)
-        bytes = larger(bytes, hotbed_dedup_scratch(g->lookup, keys, part->sharded->dim));
+        bytes = larger(bytes, hotbed_dedup_scratch(g->lookup, keys, g->max_dim));
+    if (g->sums)
+        bytes = larger(bytes, hotbed_dist_scratch(stream, 0, bags_of(part) * context->world));
     return bytes;
 }
 
@@ -69,12 +81,18 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
         d->unique.starts = hotbed_carve_take(&carve, words + sizeof(uint32_t));
         d->unique.positions = hotbed_carve_take(&carve, words);
         d->unique.counts = hotbed_carve_take(&carve, n * sizeof(uint64_t));
-        part->sum_rows = hotbed_carve_take(&carve, n * sizeof(uint8_t *));
+        part->addresses = hotbed_carve_take(&carve, n * sizeof(uint8_t *));
     }
-    if (part->row_bytes == 0) {
-        size_t sums = g->columns * o->max_batch_size * sizeof(float);
-        part->pooled = hotbed_carve_take(&carve, sums);
-        part->all_pooled = hotbed_carve_take(&carve, sums * context->world);
+    if (g->dedup && part->sharded->pooling != HOTBED_POOL_NONE) {
+        d->batch.feature_starts =
+            hotbed_carve_take(&carve, ((size_t)g->num_features + 1) * sizeof(uint32_t));
+        part->offsets = hotbed_carve_take(&carve, (rows + 1) * sizeof(int64_t));
+        part->bags = hotbed_carve_take(&carve, words);
+    }
+    if (g->sums) {
+        const size_t bags = bags_of(part) * context->world;
+        part->addresses = hotbed_carve_take(&carve, bags * sizeof(uint8_t *));
+        b->row_starts = hotbed_carve_take(&carve, (bags + context->world) * sizeof(uint32_t));
     }
     part->scratch = hotbed_carve_take(&carve, part->scratch_bytes);
     return carve.used;
@@ -104,11 +122,22 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
         .sorted = part->bucketize.sorted,
         .places = part->bucketize.places,
         .ranks = part->bucketize.ranks,
-        .counts = context->counts + (size_t)(part - context->parts) * context->world,
+        .row_starts = part->bucketize.row_starts,
+        .counts = context->counts + counts_at(context, part, false),
         .overflow = context->overflow,
         .shape = shape_of(part),
     };
     hotbed_dedup_init(g->lookup, d);
+    const hotbed_dedup_features features = {
+        .pooling = part->sharded->pooling,
+        .output_dtype = part->sharded->output_dtype,
+        .num_features = g->num_features,
+        .tables = g->feature_tables,
+        .columns = g->columns64,
+        .aligned = g->aligned,
+    };
+    if (g->dedup && features.pooling != HOTBED_POOL_NONE)
+        hotbed_dedup_pooled(&features, d);
 }
 
 static hotbed_status make_part(
@@ -145,24 +174,31 @@ static size_t carve_path(
     size_t pointers = context->world * sizeof(uint8_t *), bound = path->bound;
     size_t segments = (size_t)g->message_features * context->world;
     uint64_t sent = path->capacity == 0 ? part->sharded->options.max_keys : bound;
-    bool by_sample = part->row_bytes == 0;
+    const uint64_t bags = bags_of(part) * context->world;
+    const uint64_t row = g->row_bytes > g->gradient_bytes ? g->row_bytes : g->gradient_bytes;
     path->to.at = hotbed_carve_take(&carve, pointers);
     path->from.at = hotbed_carve_take(&carve, pointers);
+    path->owner_out.at = hotbed_carve_take(&carve, pointers);
     path->owner_in.at = hotbed_carve_take(&carve, pointers);
     path->requester_in.at = hotbed_carve_take(&carve, pointers);
+    path->requester_out.at = hotbed_carve_take(&carve, pointers);
     path->arrived = hotbed_carve_take(&carve, context->world * sizeof(uint32_t));
     v->segments = hotbed_carve_take(&carve, (segments + 1) * sizeof(uint32_t));
     v->firsts = hotbed_carve_take(&carve, segments * sizeof(uint32_t));
     v->keys = hotbed_carve_take(&carve, bound * sizeof(uint64_t));
     v->weights =
-        part->pick.weights == NULL ? NULL : hotbed_carve_take(&carve, bound * sizeof(float));
+        shape_of(part).weighted == 0 ? NULL : hotbed_carve_take(&carve, bound * sizeof(float));
     v->counts = g->counted ? hotbed_carve_take(&carve, bound * sizeof(uint32_t)) : NULL;
     v->offsets = hotbed_carve_take(
         &carve,
-        ((by_sample ? segments * g->message_batch : g->message_features) + 1) * sizeof(int64_t));
-    if (part->row_bytes != 0 && !hotbed_path_in_window(context, path)) {
-        path->owner_rows = hotbed_carve_take(&carve, bound * part->row_bytes);
-        path->requester_rows = hotbed_carve_take(&carve, sent * part->row_bytes);
+        ((g->sums ? segments * g->message_batch : g->message_features) + 1) * sizeof(int64_t));
+    if (!hotbed_path_in_window(context, path)) {
+        path->owner_rows = hotbed_carve_take(&carve, (g->sums ? bags : bound) * row);
+        path->requester_rows = hotbed_carve_take(&carve, (g->sums ? bags : sent) * row);
+    }
+    if (path->capacity == 0 && g->sums) {
+        path->requester_places = hotbed_carve_take(&carve, (bags + 1) * sizeof(uint32_t));
+        path->owner_places = hotbed_carve_take(&carve, (bags + 1) * sizeof(uint32_t));
     }
     if (path->capacity == 0) {
         path->send = hotbed_carve_take(&carve, exact_bytes(context, part, sent));
@@ -171,55 +207,70 @@ static size_t carve_path(
     return carve.used;
 }
 
-/* Set where fixed messages and rows are; exact ones are set for each batch. */
+/* What is between this rank and each rank, in the order of the ends of a path. */
+enum { ENDS = 6 };
+
+/* Set where fixed messages and rows are; exact ones are set for each batch. `at` has world pointers
+ * for each of to, from, owner_out, owner_in, requester_in, requester_out. */
 static void point_path(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_path *path, uint8_t **to,
-    uint8_t **from, uint8_t **owner, uint8_t **asker) {
-    uint64_t rows = path->capacity * part->row_bytes, messages = context->message_bytes;
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_path *path,
+    uint8_t **at) {
+    const hotbed_group *g = part->group;
+    const size_t world = context->world;
+    const uint64_t rows = path->items * g->row_bytes, gradients = path->items * g->gradient_bytes,
+                   messages = context->message_bytes;
     uint8_t *window = context->window == NULL ? NULL : hotbed_window_data(context->window);
-    for (uint32_t p = 0; p < context->world; p++) {
+    uint8_t *asked = window == NULL ? path->requester_rows : window + part->window_asker;
+    uint8_t **to = at, **from = at + world, **owner_out = at + 2 * world,
+            **owner_in = at + 3 * world, **requester_in = at + 4 * world,
+            **requester_out = at + 5 * world;
+    for (size_t p = 0; p < world; p++) {
         to[p] = context->send + p * messages;
         from[p] = (window == NULL ? context->receive : window) + p * messages;
-        owner[p] = path->owner_rows + p * rows;
-        asker[p] = (window == NULL ? path->requester_rows : window + part->window_asker) + p * rows;
+        owner_out[p] = path->owner_rows + p * rows;
+        owner_in[p] = path->owner_rows + p * gradients;
+        requester_in[p] = asked + p * rows;
+        requester_out[p] = path->requester_rows + p * gradients;
     }
     path->to.offset = path->from.offset = part->message_at;
     if (window == NULL) { /* what a rank sends itself stays where it is written */
         from[context->rank] = to[context->rank];
-        asker[context->rank] = owner[context->rank];
+        requester_in[context->rank] = owner_out[context->rank];
+        requester_out[context->rank] = owner_in[context->rank];
         return;
     }
     /* Set this rank's buffers in the others' windows; the window's pointers do not change. */
     uint8_t **parts = (uint8_t **)(uintptr_t)hotbed_window_parts(context->window);
     path->to = (hotbed_ends){parts, context->rank * messages + part->message_at};
     path->owner_out = (hotbed_ends){parts, part->window_asker + context->rank * rows};
-    path->requester_out = (hotbed_ends){parts, part->window_owner + context->rank * rows};
+    path->requester_out = (hotbed_ends){parts, part->window_owner + context->rank * gradients};
 }
 
 static hotbed_status upload_pointers(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_path *path,
     hotbed_stream *stream) {
-    size_t bytes = context->world * sizeof(uint8_t *), n = context->world;
+    size_t bytes = context->world * sizeof(uint8_t *);
     hotbed_memory staging;
-    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, 4 * bytes, NULL, &staging));
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, ENDS * bytes, NULL, &staging));
     uint8_t **host = staging.data;
     if (context->window != NULL)
         path->owner_rows = (uint8_t *)hotbed_window_data(context->window) + part->window_owner;
-    uint8_t **const device[4] = {
-        path->to.at, path->from.at, path->owner_in.at, path->requester_in.at};
-    point_path(context, part, path, host, host + n, host + 2 * n, host + 3 * n);
+    uint8_t **const device[ENDS] = {path->to.at,           path->from.at,
+                                    path->owner_out.at,    path->owner_in.at,
+                                    path->requester_in.at, path->requester_out.at};
+    point_path(context, part, path, host);
     hotbed_status status = HOTBED_OK;
-    for (size_t i = 0; i < 4 && status == HOTBED_OK; i++)
-        status = hotbed_copy(device[i], host + i * n, bytes, stream);
+    for (size_t i = 0; i < ENDS && status == HOTBED_OK; i++)
+        status = hotbed_copy(device[i], host + i * context->world, bytes, stream);
     hotbed_status finished = hotbed_stream_finish(stream);
     hotbed_memory_free(&staging);
     return status != HOTBED_OK ? status : finished;
 }
 
-/* In the matrix: keys from each rank, parts * world words apart. */
+/* In the matrix: keys from each rank, or bags, counts_each() words apart. */
 static const uint32_t *received_counts(
-    const hotbed_sharded_context *context, const hotbed_part *part) {
-    return context->matrix + (size_t)(part - context->parts) * context->world + context->rank;
+    const hotbed_sharded_context *context, const hotbed_part *part, bool bags) {
+    return context->matrix + counts_at(context, part, bags) + context->rank;
 }
 
 static hotbed_status make_path(
@@ -228,21 +279,19 @@ static hotbed_status make_path(
     const hotbed_group *g = part->group;
     uint64_t keys = part->sharded->options.max_keys;
     uint64_t bound = context->world * (capacity != 0 ? capacity : keys);
-    bool by_sample = part->row_bytes == 0;
     if (capacity != 0 && bound > KEYS_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "%u ranks with messages of %llu keys are over 2^30 keys",
             context->world, (unsigned long long)capacity);
     path->capacity = capacity;
+    path->items = capacity == 0 ? 0 : g->sums ? bags_of(part) : capacity;
     path->bound = path->num_keys = bound < KEYS_MOST ? bound : KEYS_MOST;
     size_t bytes = carve_path(context, part, path, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &path->memory));
     HOTBED_TRY(hotbed_fill(path->memory.data, 0, bytes, stream)); /* the context's stream */
     (void)carve_path(context, part, path, path->memory.data);
-    path->owner_out = path->owner_in;
-    path->requester_out = path->requester_in;
     if (capacity == 0) {
-        path->sizes = hotbed_new(4 * (size_t)context->world * sizeof *path->sizes);
+        path->sizes = hotbed_new(6 * (size_t)context->world * sizeof *path->sizes);
         if (path->sizes == NULL)
             return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the sizes of an exchange");
     } else {
@@ -252,8 +301,8 @@ static hotbed_status make_path(
         .from = path->from.at,
         .from_offset = path->from.offset,
         .capacity = capacity,
-        .capacities = received_counts(context, part),
-        .capacity_stride = (uint64_t)context->num_parts * context->world,
+        .capacities = received_counts(context, part, false),
+        .capacity_stride = counts_each(context),
         .shape = shape_of(part),
         .num_features = g->message_features,
         .batch_size = g->message_batch,
@@ -265,12 +314,11 @@ static hotbed_status make_path(
         .weights = path->gather.weights,
         .counts = path->gather.counts,
         .offsets = path->gather.offsets,
-        .by_sample = by_sample ? 1 : 0,
+        .by_sample = g->sums ? 1 : 0,
         .bound = path->bound,
     };
     return hotbed_ticket_create(
-        g->lookup, path->bound,
-        by_sample ? context->world * part->sharded->options.max_batch_size : 1, stream,
+        g->lookup, path->bound, g->sums ? part->sharded->options.max_batch_size : 1, stream,
         &path->ticket);
 }
 
@@ -292,7 +340,7 @@ static void free_path(hotbed_path *path) {
 /* Lay out the context's arrays; called twice, first to count their bytes. */
 static size_t carve_context(hotbed_sharded_context *context, uint8_t *base) {
     hotbed_carve carve = {base, 0};
-    size_t row = (size_t)context->num_parts * context->world * sizeof(uint32_t);
+    size_t row = counts_each(context) * sizeof(uint32_t);
     size_t messages = context->world * context->message_bytes;
     context->counts = hotbed_carve_take(&carve, row);
     context->matrix = hotbed_carve_take(&carve, row * context->world);
@@ -311,10 +359,11 @@ static hotbed_status make_window(hotbed_sharded_context *context, hotbed_stream 
     uint64_t at = context->world * context->message_bytes;
     for (uint32_t i = 0; i < context->num_parts; i++) {
         hotbed_part *part = &context->parts[i];
-        uint64_t rows = context->world * part->group->capacity * part->row_bytes;
+        const hotbed_group *g = part->group;
+        const uint64_t items = context->world * (g->sums ? bags_of(part) : g->capacity);
         part->window_asker = at;
-        part->window_owner = at + rows;
-        at += 2 * rows;
+        part->window_owner = hotbed_whole_lines(at + items * g->row_bytes);
+        at = hotbed_whole_lines(part->window_owner + items * g->gradient_bytes);
     }
     return hotbed_window_create(context->comm, at, stream, &context->window);
 }
@@ -323,7 +372,6 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
     bool fixed = context->plan != HOTBED_PLAN_TWO_PHASE;
     for (uint32_t i = 0; i < context->num_parts; i++) {
         hotbed_part *part = &context->parts[i];
-        part->row_bytes = hotbed_part_row_bytes(part->sharded);
         part->message_at = context->message_bytes;
         if (part->group->capacity != 0)
             context->message_bytes +=
@@ -335,7 +383,7 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
      * sent. */
     HOTBED_TRY(hotbed_fill(context->memory.data, 0, bytes, stream));
     (void)carve_context(context, context->memory.data);
-    size_t matrix = (size_t)context->num_parts * context->world * context->world;
+    size_t matrix = counts_each(context) * context->world;
     HOTBED_TRY(hotbed_memory_alloc(
         stream, HOTBED_MEMORY_PINNED, sizeof(uint64_t) + (matrix + 1) * sizeof(uint32_t), NULL,
         &context->pinned));
@@ -414,19 +462,44 @@ static hotbed_status place_all(hotbed_sharded_context *context, hotbed_stream *s
     return HOTBED_OK;
 }
 
+/* Number the bags of a part by sums that travel between this rank, as requester or owner, and each
+ * rank. */
+static hotbed_status number_bags(
+    const hotbed_sharded_context *context, const hotbed_part *part, bool owner,
+    hotbed_stream *stream) {
+    const hotbed_bags_view v = hotbed_part_bags(context, part, part->path->owner_out, false, owner);
+    HOTBED_TRY(hotbed_dist_kernels_of(stream)->bag_flags(&v, stream));
+    return hotbed_scan(
+        bags_of(part) * context->world + 1, v.places, v.places, part->scratch, part->scratch_bytes,
+        stream);
+}
+
+/* Write the messages, and exchange the numbers of keys and bags. */
+static hotbed_status send_sizes(hotbed_sharded_context *context, hotbed_stream *stream) {
+    size_t row = counts_each(context) * sizeof(uint32_t);
+    HOTBED_TRY(place_all(context, stream));
+    for (uint32_t i = 0; i < context->num_parts; i++) {
+        const hotbed_part *part = &context->parts[i];
+        if (!part->group->sums)
+            continue;
+        HOTBED_TRY(number_bags(context, part, false, stream));
+        const hotbed_bags_view v =
+            hotbed_part_bags(context, part, part->path->requester_in, false, false);
+        HOTBED_TRY(hotbed_dist_kernels_of(stream)->bag_counts(
+            &v, context->counts + counts_at(context, part, true), stream));
+    }
+    HOTBED_TRY(
+        hotbed_comm_all_gather(context->comm, row, context->counts, context->matrix, stream));
+    HOTBED_TRY(hotbed_copy(context->host_matrix, context->matrix, row * context->world, stream));
+    return hotbed_event_record(context->arrived, stream);
+}
+
 hotbed_status hotbed_exchange_send(
     hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
     for (uint32_t i = 0; i < context->num_parts; i++)
         context->parts[i].path = &context->parts[i].paths[exact ? 1 : 0];
-    if (exact) {
-        size_t row = (size_t)context->num_parts * context->world * sizeof(uint32_t);
-        HOTBED_TRY(
-            hotbed_comm_all_gather(context->comm, row, context->counts, context->matrix, stream));
-        HOTBED_TRY(
-            hotbed_copy(context->host_matrix, context->matrix, row * context->world, stream));
-        HOTBED_TRY(hotbed_event_record(context->arrived, stream));
-        return place_all(context, stream);
-    }
+    if (exact)
+        return send_sizes(context, stream);
     if (context->window == NULL) {
         HOTBED_TRY(place_all(context, stream));
         return hotbed_comm_all_to_others(
@@ -442,16 +515,23 @@ hotbed_status hotbed_exchange_send(
 static hotbed_status read_sizes(hotbed_sharded_context *context, uint32_t number) {
     hotbed_part *part = &context->parts[number];
     hotbed_path *path = part->path;
+    const hotbed_group *g = part->group;
     hotbed_message_shape shape = shape_of(part);
-    size_t world = context->world, row = (size_t)context->num_parts * world;
+    const size_t world = context->world, row = counts_each(context);
+    const uint64_t keys_at = counts_at(context, part, false),
+                   items_at = counts_at(context, part, g->sums);
+    const uint32_t *own = context->host_matrix + context->rank * row;
     uint64_t keys = 0;
     for (size_t p = 0; p < world; p++) {
-        uint64_t out = context->host_matrix[context->rank * row + number * world + p];
-        uint64_t in = context->host_matrix[p * row + number * world + context->rank];
-        path->sizes[p] = hotbed_message_bytes(shape, out);
+        const uint32_t *others = context->host_matrix + p * row;
+        const uint64_t in = others[keys_at + context->rank];
+        const uint64_t requested = own[items_at + p], owned = others[items_at + context->rank];
+        path->sizes[p] = hotbed_message_bytes(shape, own[keys_at + p]);
         path->sizes[world + p] = hotbed_message_bytes(shape, in);
-        path->sizes[2 * world + p] = out * part->row_bytes;
-        path->sizes[3 * world + p] = in * part->row_bytes;
+        path->sizes[2 * world + p] = requested * g->row_bytes;
+        path->sizes[3 * world + p] = owned * g->row_bytes;
+        path->sizes[4 * world + p] = requested * g->gradient_bytes;
+        path->sizes[5 * world + p] = owned * g->gradient_bytes;
         keys += in;
     }
     if (keys > path->bound)
@@ -481,19 +561,25 @@ static hotbed_status aim_received(
         .world = context->world,
     };
     HOTBED_TRY(kernels->aim(&aim, stream));
-    if (part->row_bytes == 0)
-        return HOTBED_OK;
-    aim.base = path->owner_rows;
-    aim.to = path->owner_in.at;
-    aim.own = NULL;
-    aim.row_bytes = part->row_bytes;
-    HOTBED_TRY(kernels->aim(&aim, stream));
-    aim.base = path->requester_rows;
-    aim.to = path->requester_in.at;
-    aim.own = path->owner_in.at;
-    aim.counts = part->bucketize.counts;
-    aim.stride = 1;
-    return kernels->aim(&aim, stream);
+    const hotbed_group *g = part->group;
+    for (int gradients = 0; gradients < 2; gradients++) {
+        hotbed_ends *owner = gradients == 1 ? &path->owner_in : &path->owner_out;
+        hotbed_ends *requester = gradients == 1 ? &path->requester_out : &path->requester_in;
+        aim.row_bytes = gradients == 1 ? g->gradient_bytes : g->row_bytes;
+        aim.base = path->owner_rows;
+        aim.counts = received_counts(context, part, g->sums);
+        aim.stride = counts_each(context);
+        aim.to = owner->at;
+        aim.own = NULL;
+        HOTBED_TRY(kernels->aim(&aim, stream));
+        aim.base = path->requester_rows;
+        aim.counts = context->counts + counts_at(context, part, g->sums);
+        aim.stride = 1;
+        aim.to = requester->at;
+        aim.own = owner->at;
+        HOTBED_TRY(kernels->aim(&aim, stream));
+    }
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stream *stream) {
@@ -538,8 +624,9 @@ hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_str
         g->host_repeated = context->host_repeated;
         HOTBED_TRY(hotbed_gather(g, part->scratch, part->scratch_bytes, stream));
         hotbed_batch_init(&part->batch);
-        part->batch.batch_size =
-            part->row_bytes != 0 ? 1 : context->world * part->sharded->options.max_batch_size;
+        part->batch.batch_size = part->group->sums ? part->sharded->options.max_batch_size : 1;
+        if (part->group->sums && part->path->capacity == 0)
+            HOTBED_TRY(number_bags(context, part, true, stream));
         part->batch.num_keys = part->path->num_keys;
         part->batch.keys = g->keys;
         part->batch.offsets = g->offsets;
@@ -606,7 +693,8 @@ hotbed_pool_view hotbed_part_pool(
 }
 
 hotbed_deliver_view hotbed_part_deliver(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends) {
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends,
+    bool gradients) {
     const hotbed_path *path = part->path;
     const hotbed_sharded *c = part->sharded;
     uint64_t keys = context->members[part->member].kjt.num_keys;
@@ -628,8 +716,8 @@ hotbed_deliver_view hotbed_part_deliver(
         .rank = context->rank,
         .rows = ends.at,
         .rows_offset = ends.offset,
-        .row_bytes = part->row_bytes,
-        .dim = c->dim,
+        .row_bytes = gradients ? part->group->gradient_bytes : part->group->row_bytes,
+        .dim = part->group->max_dim,
         .dtype = (uint32_t)c->output_dtype,
         .max_gradient = c->optimizer_view.max_gradient,
         .scale = c->options.gradient_scale,
@@ -642,19 +730,20 @@ hotbed_status hotbed_exchange_rows(
     hotbed_path *path = part->path;
     uint8_t *send = gradients ? path->requester_rows : path->owner_rows;
     uint8_t *receive = gradients ? path->owner_rows : path->requester_rows;
-    if (hotbed_path_in_window(context, path)) /* rows: see hotbed_sharded_compute() */
-        return gradients ? hotbed_window_barrier(context->window, stream) : HOTBED_OK;
+    const hotbed_group *g = part->group;
+    if (hotbed_path_in_window(context, path)) /* the caller passes a barrier */
+        return HOTBED_OK;
+    const uint64_t row = gradients ? g->gradient_bytes : g->row_bytes;
     if (path->capacity != 0)
-        return hotbed_comm_all_to_others(
-            context->comm, path->capacity * part->row_bytes, send, receive, stream);
+        return hotbed_comm_all_to_others(context->comm, path->items * row, send, receive, stream);
     size_t world = context->world;
     uint64_t keys = gradients ? part->sharded->options.max_keys : path->bound;
     hotbed_exchange exchange = {
         .send = send,
-        .send_bytes = path->sizes + (gradients ? 2 : 3) * world,
+        .send_bytes = path->sizes + (gradients ? 4 : 3) * world,
         .recv = receive,
-        .recv_bytes = path->sizes + (gradients ? 3 : 2) * world,
-        .bound = keys * part->row_bytes,
+        .recv_bytes = path->sizes + (gradients ? 5 : 2) * world,
+        .bound = (g->sums ? bags_of(part) * world : keys) * row,
     };
     return hotbed_comm_exchange_others(context->comm, 1, &exchange, stream);
 }

@@ -1,10 +1,13 @@
-/* dist/sharded_rows.c - parts whose rows travel: sequences. */
+/* dist/sharded_rows.c - parts whose rows travel: sequences, and pooled features by rows.
+ *
+ * A sequence's rows are copied to the caller's output. Pooled, the requester's step view describes a
+ * batch that is pooled, of rows that are where they arrived. */
 #include "dist/sharded.h"
 
 static hotbed_status place_gradients(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
     hotbed_dedup_occurrences o = hotbed_dedup_occurrences_of(part->path->ticket);
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_in);
+    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_in, true);
     return hotbed_dist_kernels_of(stream)->find_places(
         &d, part->path->owner_rows, o.num_keys, o.positions, stream);
 }
@@ -15,14 +18,9 @@ static hotbed_status place_gradients(
 static hotbed_status compute(
     const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
     hotbed_stream *stream) {
-    const hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_out);
+    const hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_out, false);
     const hotbed_scatter_view to = hotbed_owner_rows(&d);
-    hotbed_storage *lookup = part->group->lookup;
-    if (m->training)
-        return hotbed_storage_forward_scattered(lookup, part->path->ticket, &to, stream);
-    HOTBED_TRY(hotbed_sharded_search_begin(m->sharded, stream));
-    hotbed_status status = hotbed_storage_eval_scattered(lookup, &part->batch, &to, stream);
-    return hotbed_sharded_search_end(m->sharded, status, stream);
+    return hotbed_step_compute_to(m, part, &to, stream);
 }
 
 static hotbed_status output_dist(
@@ -33,45 +31,67 @@ static hotbed_status output_dist(
 static hotbed_status wait_output(
     const hotbed_sharded_context *context, const hotbed_part *part, void *output, uint64_t stride,
     hotbed_stream *stream) {
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_in);
+    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_in, false);
     d.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_ROWS);
     return hotbed_dist_kernels_of(stream)->take_rows(
         &d, output, stride * hotbed_dtype_bytes(part->sharded->output_dtype), stream);
 }
 
-/* Send the gradients of a sequence to their owners; the gradients of keys that occur several times
- * are summed first. */
+static hotbed_status wait_pooled(
+    const hotbed_sharded_context *context, const hotbed_part *part, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_in, false);
+    d.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_ROWS);
+    HOTBED_TRY(hotbed_dist_kernels_of(stream)->find_rows(&d, part->addresses, stream));
+    return hotbed_dedup_pool(
+        part->group->lookup, &part->dedup, part->addresses, output, stride, stream);
+}
+
+/* Write the sums of gradients of the distinct keys to their messages or windows. */
+static hotbed_status give_sums(
+    const hotbed_part *part, const hotbed_deliver_view *d, const void *gradient, uint64_t stride,
+    hotbed_stream *stream) {
+    const hotbed_sharded *c = part->sharded;
+    hotbed_gradient_view view = {gradient, stride, (uint32_t)c->output_dtype, NULL};
+    hotbed_sums_view sums = {
+        .rows = part->addresses,
+        .dtype = (uint32_t)part->group->gradient_dtype,
+        .scale = c->options.gradient_scale,
+    };
+    HOTBED_TRY(hotbed_dist_kernels_of(stream)->find_rows(d, part->addresses, stream));
+    return hotbed_dedup_sums(
+        part->group->lookup, &part->dedup, &c->optimizer_view, view, sums, part->group->max_dim,
+        part->scratch, stream);
+}
+
+/* Send the gradients to their owners; the gradients of keys that occur several times are summed
+ * first. */
 static hotbed_status backward_dist(
     hotbed_sharded_context *context, hotbed_part *part, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
-    const hotbed_sharded *c = part->sharded;
-    const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_out);
+    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_out, true);
     d.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_GRADIENTS);
-    if (part->group->dedup) {
-        hotbed_gradient_view view = {gradient, stride};
-        hotbed_sums_view sums = {
-            .rows = part->sum_rows,
-            .dtype = (uint32_t)c->output_dtype,
-            .scale = c->options.gradient_scale,
-        };
-        HOTBED_TRY(kernels->find_rows(&d, part->sum_rows, stream));
-        HOTBED_TRY(hotbed_dedup_sums(
-            part->group->lookup, &part->dedup, &c->optimizer_view, view, sums, c->dim,
-            part->scratch, stream));
-    } else {
-        HOTBED_TRY(kernels->give_gradients(&d, gradient, stride, stream));
-    }
+    if (part->group->dedup)
+        HOTBED_TRY(give_sums(part, &d, gradient, stride, stream));
+    else
+        HOTBED_TRY(hotbed_dist_kernels_of(stream)->give_gradients(&d, gradient, stride, stream));
     return hotbed_exchange_rows(context, part, true, stream);
 }
 
-static hotbed_status update(const hotbed_part *part, hotbed_stream *stream) {
-    uint64_t stride;
-    const void *gradient = hotbed_part_local(part, &stride);
-    return hotbed_storage_backward(
-        part->group->lookup, part->path->ticket, gradient, stride, stream);
+static hotbed_status update(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
+    const hotbed_group *g = part->group;
+    const hotbed_gradient_view gradient = {
+        part->path->owner_rows, g->gradient_bytes / hotbed_dtype_bytes(g->gradient_dtype),
+        (uint32_t)g->gradient_dtype, NULL};
+    (void)context;
+    return hotbed_storage_backward_from(g->lookup, part->path->ticket, &gradient, stream);
 }
 
 const hotbed_part_calls hotbed_sequence_calls = {
     hotbed_part_create, place_gradients, compute, output_dist, wait_output, backward_dist, update,
+};
+
+const hotbed_part_calls hotbed_pooled_rows_calls = {
+    hotbed_part_create, place_gradients, compute, output_dist, wait_pooled, backward_dist, update,
 };

@@ -96,13 +96,15 @@ hotbed_status hotbed_step_compute(
     return hotbed_sharded_search_end(m->sharded, status, stream);
 }
 
-hotbed_status hotbed_step_compute_local(
-    const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
+hotbed_status hotbed_step_compute_to(
+    const hotbed_member *m, const hotbed_part *part, const hotbed_scatter_view *to,
     hotbed_stream *stream) {
-    uint64_t stride;
-    void *local = hotbed_part_local(part, &stride);
-    (void)context;
-    return hotbed_step_compute(m, part, local, stride, stream);
+    hotbed_storage *lookup = part->group->lookup;
+    if (m->training)
+        return hotbed_storage_forward_scattered(lookup, part->path->ticket, to, stream);
+    HOTBED_TRY(hotbed_sharded_search_begin(m->sharded, stream));
+    hotbed_status status = hotbed_storage_eval_scattered(lookup, &part->batch, to, stream);
+    return hotbed_sharded_search_end(m->sharded, status, stream);
 }
 
 /* After a rewind no keys were sent, so a requester may still be reading the rows of the batch. */
@@ -123,8 +125,7 @@ hotbed_status hotbed_sharded_compute(
     for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
         const hotbed_part *part = hotbed_step_part(context, m, g);
         HOTBED_TRY(part->calls->compute(context, m, part, stream));
-        in_window =
-            in_window || (part->row_bytes != 0 && hotbed_path_in_window(context, part->path));
+        in_window = in_window || hotbed_path_in_window(context, part->path);
     }
     if (in_window)
         HOTBED_TRY(hotbed_window_barrier(context->window, stream));
@@ -196,10 +197,14 @@ hotbed_status hotbed_sharded_backward_dist(
     hotbed_member *m = NULL;
     HOTBED_TRY(hotbed_step_begin_backward(
         context, number, gradient, &stride, stream, "backward_dist", &m));
+    bool in_window = false; /* whether gradients are written into windows */
     for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
         hotbed_part *part = hotbed_step_part(context, m, g);
         HOTBED_TRY(part->calls->backward_dist(context, part, gradient, stride, stream));
+        in_window = in_window || hotbed_path_in_window(context, part->path);
     }
+    if (in_window)
+        HOTBED_TRY(hotbed_window_barrier(context->window, stream));
     return hotbed_step_end(context, m, HOTBED_STAGE_RETURNING, stream);
 }
 
@@ -209,16 +214,33 @@ hotbed_status hotbed_sharded_update(
     HOTBED_TRY(hotbed_step_begin(context, number, stream, "update", HOTBED_STAGE_RETURNING, &m));
     for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
         const hotbed_part *part = hotbed_step_part(context, m, g);
-        HOTBED_TRY(part->calls->update(part, stream));
+        HOTBED_TRY(part->calls->update(context, part, stream));
     }
     return hotbed_step_end(context, m, HOTBED_STAGE_DONE, stream);
+}
+
+/* The owner may read this rank's gradients where the caller has them. */
+static void keep_gradient(
+    const hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride) {
+    const hotbed_member *m = &context->members[number];
+    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
+        hotbed_part *part = hotbed_step_part(context, m, g);
+        part->gradient = gradient;
+        part->gradient_stride = stride == 0 ? least_stride(m->sharded) : stride;
+    }
 }
 
 hotbed_status hotbed_ranks_backward(
     hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_sharded_backward_dist(context, number, gradient, stride, stream));
-    return hotbed_sharded_update(context, number, stream);
+    if (number < context->num_members)
+        keep_gradient(context, number, gradient, stride);
+    hotbed_status status = hotbed_sharded_backward_dist(context, number, gradient, stride, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_sharded_update(context, number, stream);
+    if (number < context->num_members)
+        keep_gradient(context, number, NULL, 0);
+    return status;
 }
 
 hotbed_status hotbed_sharded_backward(

@@ -33,18 +33,12 @@ hotbed_wire_view hotbed_wire_rows(
     const bool gradients = phase == HOTBED_WIRE_GRADIENTS;
     hotbed_wire_view view = hotbed_wire_keys(context, part);
     view.phase = phase;
-    if (part->row_bytes == 0) { /* sums of all bags */
-        view.sent = view.received = NULL;
-        view.most = part->sharded->options.max_batch_size;
-        view.row_bytes = part->group->columns * sizeof(float);
-    } else {
-        view.row_bytes = part->row_bytes;
-        view.overflow = view.sent == NULL ? NULL : part->path->gather.overflow;
-        if (!gradients) { /* the rows of the keys that came */
-            const uint32_t *sent = view.sent;
-            view.sent = view.received;
-            view.received = sent;
-        }
+    view.row_bytes = gradients ? part->group->gradient_bytes : part->group->row_bytes;
+    view.overflow = view.sent == NULL ? NULL : part->path->gather.overflow;
+    if (!gradients) { /* the rows of the keys that came */
+        const uint32_t *sent = view.sent;
+        view.sent = view.received;
+        view.received = sent;
     }
     return view;
 }

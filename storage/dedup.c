@@ -11,6 +11,32 @@ void hotbed_dedup_init(const hotbed_storage *storage, hotbed_step_view *view) {
     view->storage.row_bits = 0; /* the keys may be rows of other ranks */
 }
 
+void hotbed_dedup_pooled(const hotbed_dedup_features *features, hotbed_step_view *view) {
+    view->storage.pooling = (uint32_t)features->pooling;
+    view->storage.output_dtype = (uint32_t)features->output_dtype;
+    view->storage.num_features = features->num_features;
+    view->storage.feature_tables = features->tables;
+    view->storage.columns = features->columns;
+    if (!features->aligned)
+        view->storage.rows_form = HOTBED_ROWS_ANY;
+}
+
+hotbed_status hotbed_dedup_bags(
+    const hotbed_storage *storage, hotbed_step_view *view, uint32_t *bags, hotbed_stream *stream) {
+    view->batch.bags = view->batch.offsets == NULL ? NULL : bags;
+    view->unique.by_bag = view->batch.bags != NULL && view->batch.weights == NULL ? 1 : 0;
+    view->batch.offset_faults = hotbed_stream_table_faults(stream, storage->names);
+    return view->batch.bags == NULL ? HOTBED_OK : storage->kernels.lookup->bags(view, stream);
+}
+
+hotbed_status hotbed_dedup_pool(
+    const hotbed_storage *storage, const hotbed_step_view *view, uint8_t *const *rows, void *output,
+    uint64_t stride, hotbed_stream *stream) {
+    hotbed_step_view step = *view;
+    step.unique.rows = rows;
+    return storage->kernels.lookup->forward(&step, output, stride, storage->max_dim, stream);
+}
+
 size_t hotbed_dedup_scratch(const hotbed_storage *storage, uint64_t bound, uint32_t dim) {
     size_t keys = storage->kernels.unique->scratch(bound, storage->num_tables);
     size_t sums = storage->kernels.update->scratch(bound, dim);

@@ -12,6 +12,30 @@
  * and the arrays that unique_kernels.h names. */
 void hotbed_dedup_init(const hotbed_storage *storage, hotbed_step_view *view);
 
+/* The features of a batch that is pooled. The arrays are in device memory. */
+typedef struct hotbed_dedup_features {
+    hotbed_pooling pooling;
+    hotbed_dtype output_dtype;
+    uint32_t num_features;
+    const uint32_t *tables;  /* [num_features] */
+    const uint64_t *columns; /* [num_features] first output column of each */
+    bool aligned;            /* all columns are multiples of 4 */
+} hotbed_dedup_features;
+
+/* Called after hotbed_dedup_init(): the batches are pooled, although the storage's are not. */
+void hotbed_dedup_pooled(const hotbed_dedup_features *features, hotbed_step_view *view);
+
+/* Pooled: compute which bag each key of the batch is in, in `bags`; before hotbed_dedup_keys(). The
+ * caller has set feature_starts. Async. */
+hotbed_status hotbed_dedup_bags(
+    const hotbed_storage *storage, hotbed_step_view *view, uint32_t *bags, hotbed_stream *stream);
+
+/* Pool the rows at rows[u] of the distinct keys, which are of the tables' types and aligned to 16
+ * bytes; NULL: zeros. Async. */
+hotbed_status hotbed_dedup_pool(
+    const hotbed_storage *storage, const hotbed_step_view *view, uint8_t *const *rows, void *output,
+    uint64_t stride, hotbed_stream *stream);
+
 /* Bytes of device memory that the next two calls need for batches of `bound` keys and rows of `dim`
  * elements. */
 size_t hotbed_dedup_scratch(const hotbed_storage *storage, uint64_t bound, uint32_t dim);

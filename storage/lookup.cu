@@ -266,6 +266,10 @@ template <uint32_t WIDTH> static uint64_t pool_blocks(const hotbed_step_view *st
     return (used < bags ? used : bags) / tiles + 2 * (uint64_t)step->storage.num_features;
 }
 
+/* Where pooling reads and writes: the tables and one output; the tables and s.to.bags; or the rows
+ * of s.unique.rows and one output. Each has kernels of its own. */
+typedef enum pool_ends { POOL_PLAIN, POOL_SCATTERS, POOL_GIVEN_ROWS } pool_ends;
+
 /* One bag, if the tile's bags cannot be pooled together. This is rare. It is not inlined, because
  * the kernel would then need more registers. */
 template <uint32_t WIDTH>
@@ -276,10 +280,12 @@ static __device__ __noinline__ void pool_apart(
 
 /* The feature's table is read from shared memory, because rows displace everything else in the L1
  * cache. */
-template <uint32_t WIDTH, bool GROWS, bool HALF>
+template <uint32_t WIDTH, bool GROWS, bool HALF, pool_ends ENDS>
 static __global__ void __launch_bounds__(POOL_BLOCK, pool_resident(HALF))
     pool_bags_kernel(const __grid_constant__ hotbed_step_view view, void *output, uint64_t stride) {
-    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), ENDS == POOL_SCATTERS);
+    if (ENDS != POOL_GIVEN_ROWS)
+        s.unique.rows = NULL;
     __shared__ hotbed_table_view table;
     __shared__ pool_share share;
     if (!find_share<WIDTH>(&s, &share))
@@ -377,13 +383,23 @@ static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stre
     return hotbed_cuda_launched("find_keys_kernel");
 }
 
-template <uint32_t WIDTH, bool GROWS, bool HALF>
-static hotbed_status forward_bags_as(
+template <uint32_t WIDTH, bool GROWS, bool HALF, pool_ends ENDS>
+static hotbed_status forward_bags_ends(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    pool_bags_kernel<WIDTH, GROWS, HALF>
+    pool_bags_kernel<WIDTH, GROWS, HALF, ENDS>
         <<<(unsigned)pool_blocks<WIDTH>(step), POOL_BLOCK, 0, hotbed_cuda_native(stream)>>>(
             *step, output, stride);
     return hotbed_cuda_launched("pool_bags_kernel");
+}
+
+template <uint32_t WIDTH, bool GROWS, bool HALF>
+static hotbed_status forward_bags_as(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    if (step->to.on != 0)
+        return forward_bags_ends<WIDTH, GROWS, HALF, POOL_SCATTERS>(step, output, stride, stream);
+    if (step->unique.rows != NULL)
+        return forward_bags_ends<WIDTH, false, HALF, POOL_GIVEN_ROWS>(step, output, stride, stream);
+    return forward_bags_ends<WIDTH, GROWS, HALF, POOL_PLAIN>(step, output, stride, stream);
 }
 
 template <uint32_t WIDTH, bool GROWS>

@@ -570,6 +570,8 @@ HOTBED_HD void hotbed_eval_below(
  * First step: load what leads to the slot of key number i of a table. */
 HOTBED_HD uint64_t
 hotbed_pooled_word(const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i) {
+    if (s->unique.rows != NULL)
+        return s->unique.inverse[i];
     if (!hotbed_table_indexed(table))
         return s->batch.keys[i];
     return s->unique.inverse == NULL ? s->unique.slots[i] : s->unique.inverse[i];
@@ -594,6 +596,16 @@ hotbed_pooled_slot(const hotbed_step_view *s, const hotbed_table_view *table, ui
         s, table, (uint32_t)(table - s->storage.tables), hotbed_pooled_word(s, table, i));
 }
 
+/* Elements e .. e+3 of the row of key number i, for pooling. */
+HOTBED_HD hotbed_f32x4 hotbed_pooled_row4(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i, uint32_t e) {
+    if (s->unique.rows == NULL)
+        return hotbed_forward_row4(s, table, i, hotbed_pooled_slot(s, table, i), e);
+    const uint8_t *row = s->unique.rows[s->unique.inverse[i]];
+    return row == NULL ? hotbed_f32x4_of(0.0F)
+                       : hotbed_load4(table->dtype, row, e, hotbed_count4(table->dim, e));
+}
+
 /* The sum of a bag of n keys becomes its output. */
 HOTBED_HD hotbed_f32x4 hotbed_bag_finish(const hotbed_step_view *s, hotbed_f32x4 sum, uint32_t n) {
     if (s->storage.pooling != HOTBED_POOL_MEAN || n == 0)
@@ -609,6 +621,14 @@ HOTBED_HD hotbed_f32x4 hotbed_bag_finish(const hotbed_step_view *s, hotbed_f32x4
 HOTBED_HD void hotbed_bag_write(
     const hotbed_step_view *s, uint32_t dim, uint32_t feature, uint64_t sample, uint32_t n,
     uint32_t e, hotbed_f32x4 sum, void *output, uint64_t stride) {
+    if (s->to.on != 0) {
+        uint8_t *to = s->to.bags[(uint64_t)feature * s->batch.size + sample];
+        if (to != NULL)
+            hotbed_store4(
+                s->storage.output_dtype, to, e, hotbed_count4(dim, e),
+                hotbed_bag_finish(s, sum, n));
+        return;
+    }
     hotbed_store4(
         s->storage.output_dtype, output, sample * stride + s->storage.columns[feature] + e,
         hotbed_count4(dim, e), hotbed_bag_finish(s, sum, n));
@@ -626,7 +646,7 @@ HOTBED_HD void hotbed_forward_bag(
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
         hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
         for (uint32_t i = bag.begin; i < bag.end; i++) {
-            hotbed_f32x4 row = hotbed_forward_row4(s, table, i, hotbed_pooled_slot(s, table, i), e);
+            hotbed_f32x4 row = hotbed_pooled_row4(s, table, i, e);
             sum = hotbed_add4(
                 sum, s->batch.weights == NULL ? row : hotbed_scale4(row, s->batch.weights[i]));
         }
@@ -652,6 +672,8 @@ typedef struct hotbed_bags {
     uint32_t count;
     uint32_t left;   /* one bit per bag that has keys, until its sum is written */
     uint64_t output; /* element of the output at which the lane's part of lane 0's bag begins */
+    uint64_t to;     /* scattered: address of the output of the lane's bag, or 0 */
+    uint32_t e;      /* first element of the lane's part */
     bool idle;       /* the row is too short for the lane to have a part */
 } hotbed_bags;
 
@@ -675,14 +697,19 @@ HOTBED_HD hotbed_bag_keys hotbed_bag_keys_at(
     uint32_t width) {
     const uint32_t lane = hotbed_tile_rank(width), last = bags->bag.end - 1 - first;
     const bool ends = lane < bags->count && bags->bag.begin != bags->bag.end && last < width;
-    uint64_t slot = 0;
-    if (lane < n)
-        slot = hotbed_pooled_slot_of(s, bags->table, bags->t, word);
-    const bool absent = lane < n && slot == HOTBED_SLOT_NONE;
     hotbed_bag_keys k;
+    bool absent = false;
     k.row = (uint64_t)(uintptr_t)bags->table->rows;
-    if (lane < n && !absent)
-        k.row = (uint64_t)(uintptr_t)hotbed_row_at(s->storage.index, bags->table, slot);
+    if (lane < n && s->unique.rows != NULL) {
+        const uint64_t row = (uint64_t)(uintptr_t)s->unique.rows[word];
+        absent = row == 0;
+        k.row = absent ? k.row : row;
+    } else if (lane < n) {
+        const uint64_t slot = hotbed_pooled_slot_of(s, bags->table, bags->t, word);
+        absent = slot == HOTBED_SLOT_NONE;
+        if (!absent)
+            k.row = (uint64_t)(uintptr_t)hotbed_row_at(s->storage.index, bags->table, slot);
+    }
     k.absent = hotbed_tile_ballot(width, absent);
     k.ends = hotbed_tile_or(width, ends ? 1U << last : 0);
     k.first = first;
@@ -692,8 +719,14 @@ HOTBED_HD hotbed_bag_keys hotbed_bag_keys_at(
 /* Write a lane's part of the output of bag number b, which has n keys. */
 HOTBED_HD void hotbed_pool_write(
     const hotbed_step_view *s, const hotbed_bags *bags, uint32_t b, uint32_t n,
-    const hotbed_bag_sum *sum, void *output, uint64_t stride, bool half) {
-    const uint64_t at = bags->output + b * stride;
+    const hotbed_bag_sum *sum, void *output, uint64_t stride, bool half, uint32_t width) {
+    uint64_t at = bags->output + b * stride;
+    if (s->to.on != 0) {
+        output = (void *)(uintptr_t)hotbed_tile_shuffle_u64(width, bags->to, b);
+        at = bags->e;
+        if (output == NULL)
+            return;
+    }
     if (bags->idle)
         return;
     HOTBED_UNROLL
@@ -731,7 +764,7 @@ HOTBED_HD void hotbed_pool_row(
     uint32_t n = 0;
     if (s->storage.pooling == HOTBED_POOL_MEAN)
         n = hotbed_tile_shuffle_u32(width, bags->bag.end - bags->bag.begin, b);
-    hotbed_pool_write(s, bags, b, n, sum, output, stride, half);
+    hotbed_pool_write(s, bags, b, n, sum, output, stride, half, width);
     bags->left &= bags->left - 1;
     sum->v[0] = sum->v[1] = hotbed_f32x4_of(0.0F);
 }
@@ -784,8 +817,11 @@ HOTBED_HD bool hotbed_forward_bags(
     bags.count = count;
     if (hotbed_tile_ballot(width, !bags.bag.good) != 0)
         return false;
-    const uint64_t at =
-        (b - (uint64_t)feature * s->batch.size) * stride + s->storage.columns[feature];
+    const uint64_t at = s->to.on != 0 ? 0
+                                      : (b - (uint64_t)feature * s->batch.size) * stride +
+                                            s->storage.columns[feature];
+    bags.to =
+        s->to.on != 0 ? (uint64_t)(uintptr_t)s->to.bags[b + (lane < count ? lane : count - 1)] : 0;
     const uint32_t dim = table->dim, dtype = table->dtype;
     /* With valid offsets, the keys of neighbouring bags are adjacent. */
     const uint32_t end = hotbed_tile_shuffle_u32(width, bags.bag.end, count - 1);
@@ -793,11 +829,12 @@ HOTBED_HD bool hotbed_forward_bags(
         hotbed_bag_sum sum = {{hotbed_f32x4_of(0.0F), hotbed_f32x4_of(0.0F)}};
         bags.idle = e >= dim;
         bags.output = at + e;
+        bags.e = e;
         bags.left = hotbed_tile_ballot(width, lane < count && bags.bag.begin != bags.bag.end);
         if (hotbed_bits_set(bags.left) < count)
             for (uint32_t k = 0; k < count; k++)
                 if ((bags.left >> k & 1U) == 0)
-                    hotbed_pool_write(s, &bags, k, 0, &sum, output, stride, half);
+                    hotbed_pool_write(s, &bags, k, 0, &sum, output, stride, half, width);
         uint32_t first = hotbed_tile_shuffle_u32(width, bags.bag.begin, 0);
         uint64_t word = 0;
         if (first + lane < end)

@@ -314,6 +314,8 @@ static void eval_rows_body(const void *args, uint64_t begin, uint64_t end) {
 static inline const uint8_t *pooled_row(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i) {
     uint64_t slot = HOTBED_SLOT_NONE;
+    if (s->unique.rows != NULL)
+        return s->unique.rows[s->unique.inverse[i]];
     if (hotbed_table_indexed(table))
         slot = hotbed_forward_slot(s, i);
     else if (s->batch.keys[i] < table->capacity)
@@ -364,10 +366,12 @@ static bool pool_bag(const forward_args *a, uint64_t b, uint32_t feature, bag_wa
     if (!bag.good)
         return false;
     /* The output of a sum is the sum itself if it has the same type. */
-    const bool direct =
-        s->storage.output_dtype == HOTBED_F32 && s->storage.pooling == HOTBED_POOL_SUM;
+    const bool direct = s->storage.output_dtype == HOTBED_F32 &&
+                        s->storage.pooling == HOTBED_POOL_SUM && s->to.on == 0;
     float *sum =
         direct ? (float *)a->output + sample * a->stride + s->storage.columns[feature] : scratch;
+    if (s->to.on != 0 && s->to.bags[b] == NULL)
+        return true;
     memset(
         sum, 0, direct ? table->dim * sizeof *sum : (table->dim + 3U) / 4 * sizeof(hotbed_f32x4));
     for (uint32_t first = bag.begin; first < bag.end;) {

@@ -94,6 +94,9 @@ typedef struct hotbed_unique_view {
     uint64_t *keys;    /* [bound] */
     uint32_t *offsets; /* [num_tables + 1] first unique key of each table */
     uint64_t *slots;   /* [bound] HOTBED_SLOT_NONE: no row */
+    /* [unique keys] where the rows are, instead of in slots: rows that another rank has sent, of the
+     * tables' types. NULL, for a key: the row is zeros. Pooling only. */
+    uint8_t *const *rows;
     /* [bound + 1] unique key u occurs at positions[starts[u]] .. positions[starts[u + 1] - 1] */
     uint32_t *starts;
     uint32_t *positions; /* [bound] ascending within each unique key */
@@ -132,10 +135,13 @@ typedef struct hotbed_eval_view {
     uint32_t on;             /* whether the step is an eval */
 } hotbed_eval_view;
 
-/* Where forward and eval of sequences write rows, if not to one output. Consecutive keys form
- * *runs*: the rows of run q are adjacent in array q % num_arrays. */
+/* Where forward and eval write rows, if not to one output.
+ *
+ * Sequences: consecutive keys form *runs*; the rows of run q are adjacent in array q % num_arrays.
+ * Pooling: only `bags` is used. */
 typedef struct hotbed_scatter_view {
     uint32_t on;            /* whether rows are scattered; otherwise other fields are unused */
+    uint8_t *const *bags;   /* [bags] where the output of each bag goes; NULL: nowhere */
     uint8_t *const *arrays; /* [num_arrays] */
     uint64_t offset;        /* bytes from the beginning of each array to its row 0 */
     uint64_t row_bytes;     /* from one row to the next; every row is aligned to 16 bytes */

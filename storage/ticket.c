@@ -438,6 +438,22 @@ static hotbed_status check_sums(const hotbed_ticket *ticket, const float *unique
     return HOTBED_OK;
 }
 
+static hotbed_gradient_view gradient_view(
+    const hotbed_storage *storage, const void *gradient, uint64_t stride) {
+    hotbed_gradient_view view = {gradient, stride, (uint32_t)storage->output_dtype, NULL};
+    return view;
+}
+
+static hotbed_status enqueue_update(
+    hotbed_storage *storage, hotbed_ticket *ticket, const hotbed_gradient_view *gradient,
+    hotbed_stream *stream) {
+    HOTBED_TRY(storage->kernels.update->update(
+        &ticket->step, &storage->optimizer_view, *gradient, storage->max_dim,
+        ticket->update_scratch, stream));
+    set_holds(ticket, false);
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_storage_backward(
     hotbed_storage *storage, hotbed_ticket *ticket, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
@@ -445,12 +461,16 @@ hotbed_status hotbed_storage_backward(
     HOTBED_TRY(
         check_output(storage, gradient, "gradient", output_rows(storage, &ticket->step), &stride));
     use_on(ticket, stream);
-    hotbed_gradient_view view = {gradient, stride};
-    HOTBED_TRY(storage->kernels.update->update(
-        &ticket->step, &storage->optimizer_view, view, storage->max_dim, ticket->update_scratch,
-        stream));
-    set_holds(ticket, false);
-    return HOTBED_OK;
+    const hotbed_gradient_view view = gradient_view(storage, gradient, stride);
+    return enqueue_update(storage, ticket, &view, stream);
+}
+
+hotbed_status hotbed_storage_backward_from(
+    hotbed_storage *storage, hotbed_ticket *ticket, const hotbed_gradient_view *gradient,
+    hotbed_stream *stream) {
+    HOTBED_TRY(check_update(storage, ticket, stream));
+    use_on(ticket, stream);
+    return enqueue_update(storage, ticket, gradient, stream);
 }
 
 hotbed_status hotbed_storage_reduce(
@@ -461,7 +481,7 @@ hotbed_status hotbed_storage_reduce(
         check_output(storage, gradient, "gradient", output_rows(storage, &ticket->step), &stride));
     HOTBED_TRY(check_sums(ticket, unique_gradients));
     use_on(ticket, stream);
-    hotbed_gradient_view view = {gradient, stride};
+    const hotbed_gradient_view view = gradient_view(storage, gradient, stride);
     hotbed_sums_view sums = {.data = unique_gradients, .stride = storage->max_dim, .add = add};
     return storage->kernels.update->reduce(
         &ticket->step, &storage->optimizer_view, view, sums, storage->max_dim,
@@ -474,7 +494,7 @@ hotbed_status hotbed_storage_apply(
     HOTBED_TRY(check_update(storage, ticket, stream));
     HOTBED_TRY(check_sums(ticket, unique_gradients));
     use_on(ticket, stream);
-    hotbed_gradient_view sums = {unique_gradients, storage->max_dim};
+    hotbed_gradient_view sums = {unique_gradients, storage->max_dim, HOTBED_F32, NULL};
     HOTBED_TRY(storage->kernels.update->apply(
         &ticket->step, &storage->optimizer_view, sums, storage->max_dim, ticket->update_scratch,
         stream));

@@ -520,7 +520,7 @@ static update_launches choose(uint32_t max_dim, update_form form, uint32_t kind)
 static update_form form_of(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
     hotbed_gradient_view gradient, uint32_t max_dim) {
-    if (step->storage.rows_form == HOTBED_ROWS_ANY || step->storage.output_dtype != HOTBED_F32 ||
+    if (step->storage.rows_form == HOTBED_ROWS_ANY || gradient.dtype != HOTBED_F32 ||
         optimizer->max_gradient != 0.0F || gradient.stride % 4 != 0 ||
         ((uintptr_t)gradient.data & 15U) != 0)
         return FORM_ANY;

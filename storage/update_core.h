@@ -17,6 +17,10 @@ enum { HOTBED_SUM_GROUP = 32, HOTBED_SUM_LEVELS = 6 }; /* 32^6 = 2^30 groups of 
 typedef struct hotbed_gradient_view {
     const void *data;
     uint64_t stride; /* in elements */
+    uint32_t dtype;  /* hotbed_dtype */
+    /* Pooling: [bags] where the gradient of each bag is, instead of in `data`; NULL, for a bag: it
+     * has none. Four elements are aligned to their size if `data` and `stride` are so. */
+    const uint8_t *const *bags;
 } hotbed_gradient_view;
 
 /* Properties for which a kernel is compiled. They are literals, so that the compiler removes the
@@ -31,26 +35,31 @@ typedef struct hotbed_update_shape {
 
 /* Where the gradient of an occurrence begins, and the factors of pooling. */
 typedef struct hotbed_occurrence {
-    uint64_t at; /* in elements; HOTBED_NO_GRADIENT: the key is in no bag */
+    uint64_t at; /* address; 0: there is none, since the key is in no bag */
     float mean;  /* MEAN: 1 / number of keys of the bag */
     float weight;
 } hotbed_occurrence;
 
-#define HOTBED_NO_GRADIENT UINT64_MAX
-
 /* Occurrence i of unique.positions. */
 HOTBED_HD hotbed_occurrence
 hotbed_occurrence_of(const hotbed_step_view *s, hotbed_gradient_view gradient, uint32_t i) {
-    hotbed_occurrence o = {i * gradient.stride, 1.0F, 1.0F};
-    if (s->storage.pooling == HOTBED_POOL_NONE)
-        return o;
-    uint32_t b = hotbed_occurrence_bag(s, i);
-    if (b == HOTBED_NO_BAG) {
-        o.at = HOTBED_NO_GRADIENT;
+    const uint64_t size = hotbed_dtype_size(gradient.dtype);
+    hotbed_occurrence o = {0, 1.0F, 1.0F};
+    if (s->storage.pooling == HOTBED_POOL_NONE) {
+        o.at = (uint64_t)(uintptr_t)gradient.data + i * gradient.stride * size;
         return o;
     }
+    uint32_t b = hotbed_occurrence_bag(s, i);
+    if (b == HOTBED_NO_BAG)
+        return o;
     uint32_t feature = b / s->batch.size;
-    o.at = (uint64_t)(b - feature * s->batch.size) * gradient.stride + s->storage.columns[feature];
+    if (gradient.bags != NULL)
+        o.at = (uint64_t)(uintptr_t)gradient.bags[b];
+    else
+        o.at = (uint64_t)(uintptr_t)gradient.data +
+               ((uint64_t)(b - feature * s->batch.size) * gradient.stride +
+                s->storage.columns[feature]) *
+                   size;
     if (s->storage.pooling == HOTBED_POOL_MEAN) {
         hotbed_bag bag = hotbed_bag_at(s, b, feature);
         o.mean = 1.0F / (float)(bag.end - bag.begin);
@@ -115,11 +124,11 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_group(
             uint64_t at = hotbed_tile_shuffle_u64(width, mine.at, k);
             float mean = hotbed_tile_shuffle_f32(width, mine.mean, k);
             float weight = hotbed_tile_shuffle_f32(width, mine.weight, k);
-            if (count > 0 && at != HOTBED_NO_GRADIENT)
+            if (count > 0 && at != 0)
                 sum = hotbed_add4(
                     sum,
                     hotbed_gradient_scaled(
-                        s, o, hotbed_load4(s->storage.output_dtype, gradient.data, at + e, count),
+                        s, o, hotbed_load4(gradient.dtype, (const void *)(uintptr_t)at, e, count),
                         mean, weight));
         }
     }
@@ -399,9 +408,10 @@ HOTBED_HD uint64_t hotbed_addend_at(
     uint32_t j, uint32_t i) {
     if (source.partials != NULL)
         return (uint64_t)(uintptr_t)(source.partials + j * source.partial_stride);
-    uint64_t at = pooled ? hotbed_occurrence_of(s, gradient, i).at : i * gradient.stride;
-    return at == HOTBED_NO_GRADIENT ? (uint64_t)(uintptr_t)s->storage.zeros
-                                    : (uint64_t)(uintptr_t)((const float *)gradient.data + at);
+    if (!pooled)
+        return (uint64_t)(uintptr_t)((const float *)gradient.data + i * gradient.stride);
+    const uint64_t at = hotbed_occurrence_of(s, gradient, i).at;
+    return at == 0 ? (uint64_t)(uintptr_t)s->storage.zeros : at;
 }
 
 /* Add the addend at `at` to *sum. */
@@ -581,7 +591,8 @@ typedef struct hotbed_update_rows_args {
 HOTBED_HD void hotbed_update_given_row(
     const hotbed_update_rows_args *a, uint64_t i, uint32_t width) {
     const hotbed_update_shape shape = {false, false, true};
-    const hotbed_gradient_view gradient = {a->gradients + i * a->row.dim, a->row.dim};
+    const hotbed_gradient_view gradient = {
+        a->gradients + i * a->row.dim, a->row.dim, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 0, NULL, 0};
     float *state0 = (float *)(void *)(a->states[0] + i * a->state_bytes);
     float *state1 = (float *)(void *)(a->states[1] + i * a->state_bytes);

@@ -55,7 +55,7 @@ static inline uint64_t uniques_up_to(const hotbed_step_view *s, uint64_t end) {
 
 /* Whether gradients are added without scaling. */
 static inline bool sums_plainly(const update_args *a) {
-    return a->s.storage.output_dtype == HOTBED_F32 && a->o.max_gradient == 0.0F;
+    return a->gradient.dtype == HOTBED_F32 && a->o.max_gradient == 0.0F;
 }
 
 /* The gradient of key number i; NULL: zeros. */
@@ -67,6 +67,8 @@ static inline const float *gradient_of(const update_args *a, uint32_t i) {
     uint32_t b = hotbed_occurrence_bag(s, i);
     if (b == HOTBED_NO_BAG)
         return NULL;
+    if (a->gradient.bags != NULL)
+        return (const float *)(const void *)a->gradient.bags[b];
     uint32_t feature = b / s->batch.size;
     return data + (uint64_t)(b - feature * s->batch.size) * a->gradient.stride +
            s->storage.columns[feature];
@@ -192,7 +194,7 @@ HOTBED_HD void update_as(
     hotbed_optimizer_view o = a->o;
     o.kind = kind;
     const hotbed_update_shape shape = {false, plain, true};
-    const hotbed_gradient_view view = {gradient, 0};
+    const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 0, NULL, 0};
     uint8_t *row = hotbed_row_at(a->s.storage.index, table, slot);
     hotbed_update_parts(

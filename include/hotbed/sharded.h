@@ -4,7 +4,9 @@
  * TorchRec's ShardedEmbeddingCollection (pooling NONE: a row for each key) and
  * ShardedEmbeddingBagCollection (SUM, MEAN: a row for each sample). Every rank has a part of every
  * table's rows, by the rules of hotbed/route.h, and looks up a batch of its own. The tables of one
- * rule form a group with one input dist, one *lookup* (a hotbed_storage) and one output dist.
+ * rule form a group with one input dist, one *lookup* (a hotbed_storage) and one output dist. Pooled
+ * tables of which rows travel, and those of which sums travel (hotbed_pooled_exchange), form
+ * separate groups, the former by the type of their elements.
  *
  * Every rank creates its part and trains, here without checks of the status:
  *
@@ -29,9 +31,9 @@
  *   wait_splits             TWO_PHASE: its one host wait, for the sizes; exchange #2 is enqueued
  *   wait_input              the keys of all ranks as one batch by (feature, rank, sample)
  *   prefetch                find or insert the rows, pin them
- *   compute                 read the rows, pool this rank's part
- *   output_dist             exchange #3: rows to the ranks that requested them
- *   wait_output             rows in the order of the caller's batch; pooled: sums over ranks
+ *   compute                 read the rows; by SUMS: pool this rank's part
+ *   output_dist             exchange #3: rows or sums to the ranks that requested them
+ *   wait_output             rows in the order of the caller's batch, or pooled
  *   backward_dist           gradients of duplicates summed, scaled; exchange #4
  *   update                  the optimizer step; the rows are unpinned
  *
@@ -45,7 +47,7 @@
  * All ranks make the same calls in the same order, and perform the same operations whatever their
  * counts are, also a rank without samples, without keys, or without keys of a feature.
  *
- * The three plans give the same bytes:
+ * The three plans give the same bytes, if pooled features travel in the same way:
  *
  *   FIXED       messages have space for `capacity` keys and carry their count: no host wait
  *   TWO_PHASE   sizes first, then exact messages; the host waits once per batch. Accepts any batch
@@ -196,7 +198,8 @@ typedef enum hotbed_overflow {
     HOTBED_OVERFLOW_REPORT = 1,
 } hotbed_overflow;
 
-/* Whether a rank sends each distinct key of a table once. Pooled collections always send every key.
+/* Whether a rank sends each distinct key of a table once. Pooled features by ROWS always do, by SUMS
+ * never.
  * If a table counts occurrences (LFU, TIMESTAMP_LFU, FREQUENCY), a count of 4 bytes travels with
  * each key, so the owner counts the same occurrences. */
 typedef enum hotbed_dedup {
@@ -204,6 +207,29 @@ typedef enum hotbed_dedup {
     HOTBED_DEDUP_ON = 1,
     HOTBED_DEDUP_OFF = 2,
 } hotbed_dedup;
+
+/* What travels for a pooled feature. The features of a table have one value, since a row gets one
+ * update per step.
+ *
+ *   ROWS  Each distinct row that a rank's batch needs travels to the rank once, as it is stored: a
+ *         16-bit row as 16 bits. The rank pools its bags itself, in the order of their keys, so the
+ *         output has the same bytes as in one process. Sums of gradients travel back, one for each
+ *         distinct row, of type output_dtype: as in sequences, gradients of duplicates are first
+ *         summed on the rank that has the batch.
+ *   SUMS  Each owner sends its sum for each bag with a key there, in f32. The rank adds the sums in
+ *         the order of ranks, so the last bits of an output depend on the number of ranks. The
+ *         gradients of such bags travel back: as the caller passes them, or in f32 if they are
+ *         clamped, scaled or divided (MEAN). The owner adds the gradients of a row in the order of
+ *         one process.
+ *   AUTO  ROWS if the expected bytes are not more than with SUMS. Expected is, for each rank and
+ *         table, that a third of a batch's keys are distinct, but not more than the table's rows;
+ *         and that keys are spread evenly over the ranks. With FIXED, whose messages travel whole,
+ *         and over an external store it is SUMS. hotbed_sharded_print() prints the choice. */
+typedef enum hotbed_pooled_exchange {
+    HOTBED_POOLED_AUTO = 0,
+    HOTBED_POOLED_ROWS = 1,
+    HOTBED_POOLED_SUMS = 2,
+} hotbed_pooled_exchange;
 
 /* Options of a collection. Call hotbed_sharded_options_init(), then set fields. The default of a
  * field is 0 unless its comment says otherwise. Fields are only ever appended.
@@ -218,9 +244,9 @@ typedef struct hotbed_sharded_options {
      * A table's capacity and max_capacity count rows over all ranks. A rank's share of a HASH
      * table is a little larger than 1/world, since routing is not exactly even. hbm_bytes is per
      * rank. `external` is also per rank, a store of its own, and is for collections whose tables
-     * form one lookup. With pooling NONE all tables have the same dim. output_dtype is the type
-     * of outputs and gradients, and of the data that ranks exchange, except pooled sums, which
-     * travel as F32. */
+     * form one lookup. With pooling NONE all tables have the same
+     * dim. output_dtype is the type of outputs and gradients, and, with pooling NONE, of the data
+     * that ranks exchange. */
     const hotbed_storage_options *storage;
     /* [tables]; NULL: HASH_ROUND_ROBIN, and CONTINUOUS for STATIC tables, which also allow
      * ROUND_ROBIN: choose it if keys are numbered by frequency, because CONTINUOUS gives rank 0 the
@@ -237,13 +263,18 @@ typedef struct hotbed_sharded_options {
      * tables of one rule, times their features and the ranks. */
     uint32_t max_batch_size;
     uint64_t max_keys; /* keys of a rank's batch; required */
-    /* FIXED, ONE_SIDED: keys per message, which is for one rank and group; 0: 1.25 times a rank's
-     * share of max_keys, plus 64. */
+    /* FIXED, ONE_SIDED: keys per message, which is for one rank and lookup; 0: 1.25 times a rank's
+     * share of the lookup's keys, plus 64. These are max_keys, or, with pooling_factors, 1.25 times
+     * the keys expected if that is less. */
     uint64_t capacity;
     /* Features of the largest batch that is passed; 0: the features of the collection. */
     uint32_t kjt_features;
     bool weighted;         /* pooled: keys have weights */
     uint32_t growth_every; /* tables that grow are polled after so many prefetches; 0: 16 */
+    const hotbed_pooled_exchange *exchanges; /* [features] SUM, MEAN: what travels; NULL: AUTO */
+    /* [features] keys of a bag, on average, for AUTO and for the default of `capacity`; NULL:
+     * max_keys / (max_batch_size * features) */
+    const float *pooling_factors;
 } hotbed_sharded_options;
 
 /* Set every field to its default. `size` is the caller's sizeof(hotbed_sharded_options); C programs
@@ -333,8 +364,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_prefetch(hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream);
 
 /* Read the rows. If they have not been prefetched, prefetch them first; in eval mode, find them
- * without inserting. With ONE_SIDED and pooling NONE the rows are written into the memory of the
- * ranks that requested them, so this call is then the exchange, and output_dist does nothing.
+ * without inserting. With ONE_SIDED the rows or sums are written into the memory of the ranks that
+ * requested them, so this call is then the exchange, and output_dist does nothing.
  * Asynchronous. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_compute(hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream);

@@ -98,6 +98,13 @@ static void describe(sharded_fixture *r) {
     o->capacity = how->capacity;
     o->kjt_features = FIXTURE_FEATURES + 1;
     o->weighted = how->weighted;
+    for (uint32_t f = 0; f < FIXTURE_FEATURES; f++) {
+        const bool rows = how->exchange == FIXTURE_BY_ROWS ||
+                          (how->exchange == FIXTURE_BY_BOTH && feature_tables[f] % 2 == 1);
+        r->exchanges[f] = rows ? HOTBED_POOLED_ROWS : HOTBED_POOLED_SUMS;
+    }
+    if (how->pooling != HOTBED_POOL_NONE && how->exchange != FIXTURE_BY_RULE)
+        o->exchanges = r->exchanges;
     if (how->grows || how->cached)
         describe_own(r);
 }
@@ -111,13 +118,19 @@ static bool sums_first(const sharded_case *how) {
     return how->pooling == HOTBED_POOL_NONE && how->dedup != HOTBED_DEDUP_OFF;
 }
 
+/* Whether each rank first sums its gradients of a mean, which are no dyadic numbers. */
+static bool sums_means_by_rank(const sharded_case *how) {
+    return how->pooling == HOTBED_POOL_MEAN && how->exchange != FIXTURE_BY_SUMS;
+}
+
 void sharded_fixture_open(sharded_fixture *r, world_rank *me, const sharded_case *how) {
     memset(r, 0, sizeof *r);
     r->how = how;
     r->me = me;
     describe(r);
-    r->rounds = how->scale_by_world && how->dedup != HOTBED_DEDUP_OFF && !how->own_keys &&
-                (me->size & (me->size - 1)) != 0;
+    r->rounds = (how->scale_by_world || sums_means_by_rank(how)) &&
+                how->dedup != HOTBED_DEDUP_OFF && !how->own_keys &&
+                (sums_means_by_rank(how) || (me->size & (me->size - 1)) != 0);
     CHECK_OK(hotbed_sharded_create(&r->options, me->comm, me->stream, &r->sharded));
     CHECK_OK(hotbed_sharded_create_context(1, &r->sharded, me->stream, &r->context));
     uint64_t all = (uint64_t)me->size * FIXTURE_KEYS, samples = (uint64_t)me->size * FIXTURE_BATCH;
@@ -317,9 +330,10 @@ static void check_floats(const void *got, const void *want, uint64_t n, bool rou
 
 void sharded_fixture_check_output(sharded_fixture *r) {
     hotbed_pooling pooling = r->how->pooling;
+    bool exact = r->how->exchange == FIXTURE_BY_ROWS && !r->rounds;
     bool sums = pooling == HOTBED_POOL_MEAN || /* sums of rows that are no longer dyadic numbers */
                 (pooling == HOTBED_POOL_SUM && r->how->scale_by_world);
-    bool round = r->moved && (r->rounds || sums);
+    bool round = r->moved && !exact && (r->rounds || sums);
     uint64_t row = width_of(r) * hotbed_dtype_bytes(
                                      r->how->output_dtype == 0 ? HOTBED_F32 : r->how->output_dtype);
     world_download(r->me, &r->output);
@@ -406,14 +420,23 @@ void sharded_fixture_step(sharded_fixture *r, int step) {
     CHECK_OK(hotbed_sharded_wait_splits(r->context, s));
     CHECK_OK(hotbed_sharded_wait_input(r->context, s));
     CHECK_OK(hotbed_sharded_prefetch(r->context, 0, s));
-    CHECK_OK(hotbed_sharded_compute(r->context, 0, s));
-    CHECK_OK(hotbed_sharded_output_dist(r->context, 0, s));
-    CHECK_OK(hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 0, s));
+    if (step % 2 == 0) {
+        CHECK_OK(hotbed_sharded_read(r->context, 0, r->output.device.data, 0, s));
+    } else {
+        CHECK_OK(hotbed_sharded_compute(r->context, 0, s));
+        CHECK_OK(hotbed_sharded_output_dist(r->context, 0, s));
+        CHECK_OK(hotbed_sharded_wait_output(r->context, 0, r->output.device.data, 0, s));
+    }
     CHECK_OK(hotbed_stream_sync(s));
     sharded_fixture_model_forward(r);
     sharded_fixture_check_output(r);
     sharded_fixture_model_backward(r);
-    CHECK_OK(hotbed_sharded_backward(r->context, 0, r->gradient.device.data, 0, s));
+    if (step / 2 % 2 == 0) {
+        CHECK_OK(hotbed_sharded_backward(r->context, 0, r->gradient.device.data, 0, s));
+    } else {
+        CHECK_OK(hotbed_sharded_backward_dist(r->context, 0, r->gradient.device.data, 0, s));
+        CHECK_OK(hotbed_sharded_update(r->context, 0, s));
+    }
     CHECK_OK(hotbed_stream_sync(s));
 }
 

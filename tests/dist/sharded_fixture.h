@@ -23,6 +23,14 @@ enum {
     FIXTURE_CAPACITY = 4000,
 };
 
+/* What travels for pooled features. BY_BOTH: rows of the tables "item" and "word", otherwise sums. */
+typedef enum fixture_exchange {
+    FIXTURE_BY_RULE,
+    FIXTURE_BY_ROWS,
+    FIXTURE_BY_SUMS,
+    FIXTURE_BY_BOTH
+} fixture_exchange;
+
 typedef struct sharded_case {
     uint64_t seed;
     hotbed_pooling pooling;
@@ -49,6 +57,7 @@ typedef struct sharded_case {
     /* batches have the collection's features in its order, and no others; in some, each row has one
      * key */
     bool in_order;
+    fixture_exchange exchange; /* pooled */
 } sharded_case;
 
 /* The batch of one rank in host memory. */
@@ -69,6 +78,7 @@ typedef struct sharded_fixture {
     world_rank *me;
     hotbed_table_options tables[FIXTURE_TABLES];
     hotbed_route_kind routes[FIXTURE_TABLES];
+    hotbed_pooled_exchange exchanges[FIXTURE_FEATURES];
     hotbed_storage_options storage_options;
     hotbed_table_options
         own_tables[FIXTURE_TABLES]; /* of the collection, where they differ from the model's */

@@ -3,6 +3,7 @@
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
+#include "dist/bags_core.h"
 #include "dist/balance_core.h"
 #include "dist/deliver_core.h"
 #include "tests/support/emulate.h"
@@ -150,6 +151,112 @@ static void rows_reach_the_requesting_rank(hotbed_backend backend) {
     free(w);
 }
 
+/* --- bags ------------------------------------------------------------------------------------- */
+
+enum { BAGS = 6, BAG_FEATURES = 2, BATCH = BAGS / BAG_FEATURES, COLUMNS = 300 };
+
+/* The sums or gradients of bags between this rank and WORLD ranks. */
+typedef struct bag_work {
+    hotbed_bags_view v;
+    uint32_t row_starts[WORLD * (BAGS + 1)], places[WORLD * BAGS + 1], starts[BAGS + 1];
+    uint32_t dims[BAG_FEATURES], columns[BAG_FEATURES], overflow, width;
+    uint8_t *rows[WORLD];
+    HOTBED_ALIGN(16) uint8_t travelling[WORLD][BAGS * ROW];
+    HOTBED_ALIGN(16) float values[BATCH * COLUMNS];
+    uint64_t moved;
+} bag_work;
+
+static void finish_all(void *argument) {
+    bag_work *w = argument;
+    for (uint32_t r = 0; r < BAGS; r++)
+        hotbed_bag_finish_sums(&w->v, r, w->values, COLUMNS, w->width);
+}
+
+static void give_all(void *argument) {
+    bag_work *w = argument;
+    for (uint32_t r = 0; r < BAGS; r++)
+        hotbed_bag_give(&w->v, r, w->values, COLUMNS, w->width);
+    hotbed_bags_count(&w->v, hotbed_tile_rank(w->width) == 0 ? 5 : 0, w->width);
+}
+
+static void bag_work_point(bag_work *w) {
+    w->v.row_starts = w->row_starts;
+    w->v.places = w->v.places == NULL ? NULL : w->places;
+    w->v.starts = w->starts;
+    w->v.dims = w->dims;
+    w->v.output_columns = w->columns;
+    w->v.overflow = &w->overflow;
+    w->v.rows = w->rows;
+    w->v.moved = &w->moved;
+    for (uint32_t p = 0; p < WORLD; p++)
+        w->rows[p] = w->travelling[p];
+}
+
+static void bag_work_make(bag_work *w, uint32_t dim, bool exact, bool mean) {
+    memset(w, 0, sizeof *w);
+    w->v = (hotbed_bags_view){
+        .places = exact ? w->places : NULL,
+        .num_features = BAG_FEATURES,
+        .batch_size = BATCH,
+        .world = WORLD,
+        .rank = 1,
+        .row_bytes = ROW,
+        .travel = HOTBED_F32,
+        .samples = BATCH - 1,
+        .dtype = HOTBED_F32,
+        .mean = mean ? 1 : 0,
+        .max_gradient = 0.25F,
+        .scale = 0.5F,
+    };
+    bag_work_point(w);
+    w->dims[0] = dim;
+    w->dims[1] = dim / 2 + 1;
+    w->columns[1] = dim;
+    for (uint32_t p = 0; p < WORLD; p++)
+        for (uint32_t r = 0; r < BAGS; r++) {
+            uint32_t *start = w->row_starts + p * (BAGS + 1) + r;
+            start[1] = start[0] + (uint32_t)hotbed_test_below(3);
+            w->starts[r + 1] += start[1] - start[0];
+        }
+    for (uint32_t r = 0; r < BAGS; r++)
+        w->starts[r + 1] += w->starts[r];
+    for (size_t i = 0; i < sizeof w->travelling / sizeof(float); i++)
+        ((float *)(void *)w->travelling)[i] = (float)hotbed_test_below(1000) * 0.3F;
+    for (size_t i = 0; i < BATCH * COLUMNS; i++)
+        w->values[i] = (float)hotbed_test_below(1000) * 0.001F - 0.5F;
+    uint32_t sum = 0;
+    for (uint64_t i = 0; exact && i <= (uint64_t)WORLD * BAGS; i++) {
+        hotbed_bag_flag(&w->v, i);
+        const uint32_t flag = w->places[i];
+        w->places[i] = sum;
+        sum += flag;
+    }
+}
+
+static void bags_are_the_same_at_every_width(hotbed_backend backend) {
+    static const uint32_t dims[] = {1, 4, 7, 64, 126};
+    static void (*const steps[])(void *) = {finish_all, give_all, finish_all, finish_all};
+    static bag_work start, want, got;
+    (void)backend;
+    for (int i = 0; i < 4 * (int)(sizeof dims / sizeof dims[0]); i++) {
+        bag_work_make(&start, dims[i / 4], i % 2 == 1, (i / 2) % 2 == 1);
+        for (int s = 0; s < WIDTHS; s++) {
+            got = start;
+            got.width = widths[s];
+            bag_work_point(&got);
+            for (int k = 0; k < 4; k++) {
+                got.overflow = k == 3; /* the last step writes zeros */
+                hotbed_emulate_run(got.width, steps[k], &got);
+            }
+            if (s == 0)
+                want = got;
+            CHECK_BYTES(got.values, want.values, sizeof got.values);
+            CHECK_BYTES(got.travelling, want.travelling, sizeof got.travelling);
+            CHECK_EQ(got.moved, 5 * ROW);
+        }
+    }
+}
+
 /* Messages have arbitrary bytes, as after a failed exchange.  Keys must be read only within the messages, and written
  * only within the new batch.  Each array is allocated separately, so that sanitizers see out-of-bounds accesses. */
 static void balance_survives_damaged_messages(hotbed_backend backend) {
@@ -198,6 +305,7 @@ static void balance_survives_damaged_messages(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"rows_are_the_same_at_every_width", rows_are_the_same_at_every_width},
     {"rows_reach_the_requesting_rank", rows_reach_the_requesting_rank},
+    {"bags_are_the_same_at_every_width", bags_are_the_same_at_every_width},
     {"balance_survives_damaged_messages", balance_survives_damaged_messages},
     {NULL, NULL},
 };

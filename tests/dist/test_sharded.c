@@ -129,6 +129,50 @@ static void sums_equal_one_process(hotbed_backend backend) {
     run_more(8, 8, &c);
 }
 
+/* By rows, a bag is summed in one place, in the order of its keys: whatever the values, outputs have
+ * the bytes of one process, and so have the rows of keys that only one rank has. */
+static void pooled_rows_give_the_bytes_of_one_process(hotbed_backend backend) {
+    (void)backend;
+    for (int i = 0; i < 8; i++) {
+        sharded_case c = base;
+        c.pooling = i % 2 == 0 ? HOTBED_POOL_SUM : HOTBED_POOL_MEAN;
+        c.exchange = FIXTURE_BY_ROWS;
+        c.optimizer = HOTBED_OPT_ADAM;
+        c.own_keys = true;
+        c.key_space = 8;
+        c.seed = 31 + (uint64_t)i;
+        c.weighted = (i / 2) % 2 == 1;
+        c.in_order = i >= 4;
+        c.one_rule = i >= 4;
+        if (i < 2)
+            run_plans(33, 8, &c);
+        else
+            run_more(4, 4, &c);
+    }
+}
+
+static void pooled_exchanges_equal_one_process(hotbed_backend backend) {
+    static const fixture_exchange exchanges[] = {
+        FIXTURE_BY_SUMS, FIXTURE_BY_ROWS, FIXTURE_BY_BOTH, FIXTURE_BY_RULE};
+    (void)backend;
+    for (int i = 0; i < 16; i++) {
+        sharded_case c = base;
+        c.pooling = HOTBED_POOL_SUM;
+        c.exchange = exchanges[i % 4];
+        c.seed = 40 + (uint64_t)i;
+        c.statics = i % 3 == 0;
+        c.weighted = (i / 4) % 2 == 1;
+        c.counted = i / 4 == 3;
+        c.max_gradient = i / 4 == 2 ? 0.5F : 0.0F;
+        c.gradient_scale = i / 4 == 1 ? 0.5F : 1.0F;
+        c.capacity = i / 4 == 3 ? 5 : FIXTURE_KEYS; /* batches overflow and are sent again */
+        if (i < 4)
+            run_plans(8, 4, &c);
+        else
+            run_more(4, 4, &c);
+    }
+}
+
 static void means_equal_one_process(hotbed_backend backend) {
     (void)backend;
     sharded_case c = base;
@@ -153,6 +197,7 @@ static void gradients_are_scaled_by_world(hotbed_backend backend) {
     c.dedup = HOTBED_DEDUP_OFF; /* gradients are scaled one by one, as in one process */
     run_more(8, 8, &c);
     c.pooling = HOTBED_POOL_SUM;
+    c.exchange = FIXTURE_BY_SUMS; /* by rows, sums are scaled */
     run_more(33, 8, &c);
 }
 
@@ -332,6 +377,8 @@ const hotbed_test hotbed_tests[] = {
     {"adam_equals_one_process", adam_equals_one_process},
     {"keys_of_one_rank_get_the_same_bytes", keys_of_one_rank_get_the_same_bytes},
     {"sums_equal_one_process", sums_equal_one_process},
+    {"pooled_rows_give_the_bytes_of_one_process", pooled_rows_give_the_bytes_of_one_process},
+    {"pooled_exchanges_equal_one_process", pooled_exchanges_equal_one_process},
     {"means_equal_one_process", means_equal_one_process},
     {"gradients_are_scaled_by_world", gradients_are_scaled_by_world},
     {"outputs_as_gradients_take_world_times_scale", outputs_as_gradients_take_world_times_scale},

@@ -143,6 +143,27 @@ static void refuse(
         CHECK_STRING(hotbed_last_error(), text);
 }
 
+/* Invalid exchanges and pooling factors of pooled features. */
+static void refuse_exchanges(
+    const sharded_fixture *r, const hotbed_sharded_options *options,
+    hotbed_pooled_exchange *exchanges) {
+    hotbed_sharded_options o = *options;
+    float factors[FIXTURE_FEATURES] = {1.0F, 1.0F, 1.0F, -2.0F, 1.0F};
+    exchanges[2] = HOTBED_POOLED_ROWS; /* features 1 and 2 are of one table */
+    refuse(r, &o, "features 1 and 2 of table item have exchanges 2 and 1");
+    exchanges[2] = (hotbed_pooled_exchange)7;
+    refuse(r, &o, "feature 2: unknown exchange 7");
+    exchanges[2] = HOTBED_POOLED_SUMS;
+    o.pooling_factors = factors;
+    refuse(r, &o, "feature 3: pooling factor -2 is negative or not finite");
+    hotbed_storage_options storage = *o.storage;
+    storage.pooling = HOTBED_POOL_NONE;
+    o.storage = &storage;
+    refuse(r, &o, "pooling_factors is given, but pooling is NONE");
+    o.pooling_factors = NULL;
+    refuse(r, &o, "exchanges is given, but pooling is NONE");
+}
+
 /* All tables but the static one are routed by hash. */
 static void refused_groups(const sharded_fixture *r, const hotbed_route_kind *routes) {
     static const char *const names[] = {"user", "seen", "bought", "words"};
@@ -158,6 +179,11 @@ static void refused_groups(const sharded_fixture *r, const hotbed_route_kind *ro
     storage = r->storage_options;
     storage.pooling = HOTBED_POOL_SUM;
     o.features = r->options.features;
+    hotbed_pooled_exchange exchanges[FIXTURE_FEATURES];
+    for (uint32_t f = 0; f < FIXTURE_FEATURES; f++)
+        exchanges[f] = HOTBED_POOLED_SUMS;
+    o.exchanges = exchanges;
+    refuse_exchanges(r, &o, exchanges);
     o.max_batch_size = (1U << 30) / FIXTURE_FEATURES;
     if (r->me->size == 2)
         refuse(

@@ -391,6 +391,8 @@ def _gathered(value: Any, rank: Optional[int]) -> Optional[torch.Tensor]:
     """Return the tensor with the chunks of all ranks; None on a rank that does not get it."""
     local, mesh = value.to_local(), value.device_mesh
     group, world, rows = mesh.get_group(), mesh.size(), value.shape[0]
+    if dist.get_backend(group) == "gloo":  # it gathers only memory of the CPU
+        local = local.cpu()
     padded = local.new_zeros((_chunk(rows, world), *local.shape[1:]))
     padded[: local.shape[0]] = local
     is_wanted = rank is None or dist.get_rank() == rank

@@ -10,6 +10,9 @@ A checkpoint determines the number of keys of a hash table, so the load needs a 
     state = {"model": model.state_dict()}
     dcp.load(state, checkpoint_id=path, planner=LoadPlanner())
     model.load_state_dict(state["model"])
+
+Without the planner, PyTorch 2.6 and later raise an error if a hash table has another number of keys.  Earlier versions
+do not compare the numbers: with them, always pass the planner.
 """
 
 from __future__ import annotations

@@ -16,7 +16,9 @@ from hotbed import errors
 
 try:
     from hotbed._declarations import ffi as _ffi
-except ImportError as error:  # pragma: no cover
+except ModuleNotFoundError as error:
+    if error.name != "hotbed._declarations":  # cffi, which the declarations import
+        raise ImportError(f"hotbed needs the module {error.name}, which is not installed: pip install cffi") from error
     raise ImportError(
         "hotbed is not built: hotbed/_declarations.py is missing; run `pip install .` in the checkout, and import "
         "hotbed from elsewhere than its python folder"

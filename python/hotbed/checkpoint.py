@@ -898,7 +898,7 @@ def _read_tables(path: Path, wanted: Dict[str, int], progress: bool) -> Dict[str
 def _bar(names: List[str]) -> Iterable[str]:
     try:
         from tqdm import tqdm
-    except ImportError:
+    except ModuleNotFoundError:
         return names
     bar: Iterable[str] = tqdm(names, unit="table")
     return bar

@@ -7,6 +7,8 @@ import importlib
 import inspect
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -1185,3 +1187,10 @@ def test_a_hash_table_grows_up_to_max_embeddings(evict, ahead):
         with pytest.raises(hotbed.FullError, match="table 't' is full"):
             train(second, torch.arange(3000, 6000) << 40)
     assert capacity(second) == 3000
+
+
+def test_a_missing_module_is_named():
+    program = "import sys; sys.modules['_cffi_backend'] = None; sys.modules['cffi'] = None; import hotbed"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "hotbed needs the module _cffi_backend, which is not installed: pip install cffi" in run.stderr
+    assert "not built" not in run.stderr

@@ -630,6 +630,25 @@ def test_an_error_on_one_rank_is_raised_on_all():
         )
 
 
+class Uncounted(ht.KeyedJaggedTensor):
+    """A batch that raises when an output is made, after the ranks have exchanged its keys."""
+
+    def offset_per_key(self):
+        raise ValueError("cannot count")
+
+
+def test_an_error_after_the_lookup_is_raised_on_all_ranks():
+    def body(comm):
+        configs = [ht.EmbeddingConfig(ROWS, DIM, name="item", feature_names=["f"])]
+        ec = ht.EmbeddingCollection(configs, optimizer=ht.SGD(lr=1.0), comm=comm, sharded=MOST)
+        kind = Uncounted if comm.rank == 1 else ht.KeyedJaggedTensor
+        ec(kind(["f"], torch.arange(3), lengths=torch.ones(3, dtype=torch.int64)))["f"].values().sum().backward()
+
+    results = on_threads(body)
+    assert str(results[1]) == "cannot count"
+    assert isinstance(results[0], hotbed.CommError) and "rank 1 aborted: ValueError: cannot count" in str(results[0])
+
+
 def test_a_bad_key_is_named_by_the_rank_that_stores_it():
     def body(comm):
         ebc = pooled(comm)

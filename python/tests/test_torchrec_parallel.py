@@ -226,7 +226,19 @@ def run_own(rank, device):
     return losses, ht.full_state_dict(model)
 
 
-RUNS = {f.__name__: f for f in (run_dlrm, run_pipeline, run_mixed, run_options, run_own)}
+def run_without_samples(rank, device):
+    """One rank has a batch without samples."""
+    more = {"optimizer": ht.SGD(lr=LR), "seed": 3}
+    model = DistributedModelParallel(mixed(device=torch.device("meta")), device=device, sharders=sharders(MOST, **more))
+    kjt = batch(0, [0]).sparse_features.to(device)
+    if rank == 1:
+        none = torch.zeros(0, dtype=torch.int64, device=device)
+        kjt = torchrec.KeyedJaggedTensor(FEATURES, none, lengths=none.int())
+    model(kjt).backward()
+    return len(model.module.bags.keys("b"))
+
+
+RUNS = {f.__name__: f for f in (run_dlrm, run_pipeline, run_mixed, run_options, run_own, run_without_samples)}
 
 
 def main(folder, kind, rank):
@@ -322,6 +334,11 @@ def test_collections_of_hotbed_stay_as_they_are(results):
     for found, _ in results["run_own"]:
         assert found == pytest.approx(losses, rel=1e-5)
     check_state(results["run_own"], state)
+
+
+def test_a_rank_may_have_no_samples(results):
+    keys = batch(0, [0]).sparse_features["g"].values()
+    assert sum(results["run_without_samples"]) == len(keys.unique())
 
 
 def test_wrong_uses_are_named():

@@ -168,6 +168,19 @@ class _Collection(torch.nn.Module):
 
     # --- lookups --------------------------------------------------------------------------------
 
+    def _together(self, batches: Sequence[Any]) -> Any:
+        """Give the outputs of ``batches``: one for each storage, with the features of that storage.
+
+        An error is reported to the other ranks, which would wait for this rank's backward.
+        """
+        if self._comm is None or torch.compiler.is_compiling():
+            return self._outputs(batches)
+        with self._comm.calls(0):
+            return self._outputs(batches)
+
+    def _outputs(self, batches: Sequence[Any]) -> Any:
+        raise NotImplementedError
+
     def _lookup(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, Any]:
         """Give the rows of a storage's features, and its batch."""
         if self._comm is None or torch.compiler.is_compiling():
@@ -582,7 +595,7 @@ class EmbeddingBagCollection(_Collection):
             KeyRangeError: a key outside of a static table.  On a GPU a later call raises it.
             FullError: a full hash table refused a key.
         """
-        return self._outputs([features] * len(self._storages))
+        return self._together([features] * len(self._storages))
 
     def _outputs(self, batches: Sequence[Any]) -> Any:
         """Pool ``batches``: one for each storage, with the features of that storage."""
@@ -680,7 +693,7 @@ class EmbeddingCollection(_Collection):
         Raises:
             HotbedError: as :class:`EmbeddingBagCollection`.
         """
-        return self._outputs([features] * len(self._storages))
+        return self._together([features] * len(self._storages))
 
     def _outputs(self, batches: Sequence[Any]) -> Dict[str, Any]:
         """Read the rows of ``batches``: one for each storage, with the features of that storage."""

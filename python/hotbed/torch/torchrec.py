@@ -109,13 +109,17 @@ class _Sharded(ShardedModule, FusedOptimizerModule):  # type: ignore[misc]
                 if training:
                     storage.prefetch(keys, offsets, weights, samples)
                 names = [feature for _, feature in storage.features]
-                kjt = torchrec.KeyedJaggedTensor(names, keys, weights, offsets=offsets, stride=samples)
+                # Without samples, TorchRec cannot compute the number of keys of each feature.
+                sizes = [0] * len(names) if samples == 0 else None
+                kjt = torchrec.KeyedJaggedTensor(
+                    names, keys, weights, offsets=offsets, stride=samples, length_per_key=sizes
+                )
                 batches.append(NoWait(NoWait(kjt)))
         return KJTListSplitsAwaitable(batches, ctx)
 
     def compute(self, ctx: Any, dist_input: KJTList) -> Any:
         """Return the outputs of a batch."""
-        return self._outputs(dist_input.features)
+        return self._together(dist_input.features)
 
     def output_dist(self, ctx: Any, output: Any) -> LazyNoWait[Any]:
         """Return the result of ``compute()`` unchanged, because it already has this rank's outputs."""

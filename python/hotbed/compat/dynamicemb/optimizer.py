@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 else:
     try:
         from fbgemm_gpu.split_embedding_configs import EmbOptimType
-    except ImportError:
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").split(".")[0] != "fbgemm_gpu":
+            raise  # fbgemm_gpu is there, and lacks a module
 
         class EmbOptimType(enum.Enum):
             """Kinds of optimizers, by FBGEMM's names."""

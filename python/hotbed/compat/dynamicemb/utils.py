@@ -16,8 +16,9 @@ try:
     from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
     TORCHREC_TYPES |= {EmbeddingBagCollection, EmbeddingCollection}
-except ImportError:
-    pass
+except ModuleNotFoundError as missing:
+    if (missing.name or "").split(".")[0] != "torchrec":
+        raise  # TorchRec is there, and lacks a module
 
 _MURMUR = (0xFF51AFD7ED558CCD - 2**64, 0xC4CEB9FE1A85EC53 - 2**64)
 

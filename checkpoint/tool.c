@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -22,7 +23,10 @@ static const char help[] =
     "  inspect PATH         show the content of a checkpoint, from its MANIFEST alone\n"
     "  verify PATH... [--quick]\n"
     "                       read and check every byte; --quick: everything except the rows\n"
-    "  diff A B             compare tables row by row, admission counts, state and blobs\n"
+    "  diff A B [--ignore-scores]\n"
+    "                       compare tables row by row, admission counts, state and blobs,\n"
+    "                       and say of how many rows weights, optimizer states and scores differ.\n"
+    "                       Scores of equal runs differ if they are times (LRU)\n"
     "  reshard IN OUT --ranks N [--route RULE]\n"
     "                       write the same rows in N shards: by ranges of buckets, or by RULE\n"
     "                       (hash_roundrobin or roundrobin), which assigns keys to ranks\n"
@@ -43,6 +47,9 @@ static const char help[] =
     "                              TABLE_opt_args.json does not say: --optimizer, --ages,\n"
     "      --dtype f32|f16|bf16             the type of the rows\n"
     "      --scores time,count|count,time   the order of two scores per key\n"
+    "  gc DIR --unfinished [--dry-run]\n"
+    "                       remove what interrupted saves left, and nothing else. Run it while\n"
+    "                       nothing saves to DIR\n"
     "  gc DIR --keep N [--dry-run] [--leave-damaged] [--unfinished]\n"
     "                       remove all but the newest N full checkpoints and their increments.\n"
     "                       Refuses if a checkpoint is damaged; links are not followed, and\n"
@@ -120,17 +127,30 @@ void tool_json_text(const char *text) {
 
 /* --- progress ------------------------------------------------------------------------------------------ */
 
+/* The columns of the terminal, or 80. */
+static int columns(void) {
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/* A line that is longer than the terminal would not be overwritten by the next one. */
 static void show_progress(void *self, uint64_t done, uint64_t total) {
     static const char bar[] = "########################################";
-    enum { WIDTH = sizeof bar - 1 };
+    enum {
+        MOST = sizeof bar - 1,
+        OTHERS = 12
+    }; /* brackets and "100.0 %", and a column that stays free */
     int *last = self;
     int part = total == 0 || done > total ? 1000 : (int)(done * 1000 / total);
     if (part == *last)
         return;
     *last = part;
-    fprintf(
-        stderr, "\r[%-*.*s] %3d.%d %%%s", WIDTH, part * WIDTH / 1000, bar, part / 10, part % 10,
-        part == 1000 ? "\n" : "");
+    int width = columns() - OTHERS;
+    width = width > MOST ? MOST : width;
+    fputc('\r', stderr);
+    if (width > 0)
+        fprintf(stderr, "[%-*.*s] ", width, part * width / 1000, bar);
+    fprintf(stderr, "%3d.%d %%%s", part / 10, part % 10, part == 1000 ? "\n" : "");
     fflush(stderr);
 }
 
@@ -181,6 +201,7 @@ static const option all_options[] = {
     {"--dtype", 1 << CONVERT, "f32, f16 or bf16"},
     {"--scores", 1 << CONVERT, "time,count or count,time"},
     {"--keep", 1 << GC, "1 to 4294967295"},
+    {"--ignore-scores", 1 << DIFF, NULL},
     {"--dry-run", 1 << GC, NULL},
     {"--leave-damaged", 1 << GC, NULL},
     {"--unfinished", 1 << GC, NULL},
@@ -258,6 +279,8 @@ static void read_flag(tool_options *o, const char *name, bool *bar) {
         o->unfinished = true;
     else if (strcmp(name, "--leave-damaged") == 0)
         o->leave_damaged = true;
+    else if (strcmp(name, "--ignore-scores") == 0)
+        o->ignore_scores = true;
     else if (strcmp(name, "--ages") == 0)
         o->ages = true;
     else

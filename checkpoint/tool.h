@@ -17,10 +17,10 @@ enum {
 };
 
 typedef struct tool_options {
-    bool json, quick, dry_run, unfinished, leave_damaged, ages;
+    bool json, quick, dry_run, unfinished, leave_damaged, ages, ignore_scores;
     uint32_t ranks;           /* reshard; 0: not given */
     uint32_t route;           /* as hotbed_rewrite_options.route */
-    uint64_t keep;            /* gc; 0: not given */
+    uint64_t keep;            /* gc; 0: all complete checkpoints */
     const char *from, *to;    /* convert */
     const char *optimizer;    /* convert --from; NULL: determined by the files */
     hotbed_key_type key_type; /* convert --from; 0: determined by the files */

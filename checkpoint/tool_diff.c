@@ -44,11 +44,12 @@ static void print_json(
     const char *times) {
     printf(
         "\"table\": \"%s\", \"added\": %" PRIu64 ", \"removed\": %" PRIu64 ", \"changed\": %" PRIu64
-        ", \"weights_changed\": %" PRIu64 ", \"largest_difference\": %.9g, \"not_finite\": %" PRIu64
+        ", \"weights_changed\": %" PRIu64 ", \"states_changed\": %" PRIu64
+        ", \"scores_changed\": %" PRIu64 ", \"largest_difference\": %.9g, \"not_finite\": %" PRIu64
         ", \"counts_added\": %" PRIu64 ", \"counts_removed\": %" PRIu64
         ", \"counts_changed\": %" PRIu64 ", \"times_only_in\": ",
-        table, rows->added, rows->removed, rows->changed, rows->weights, rows->largest,
-        rows->not_finite, counts->added, counts->removed, counts->changed);
+        table, rows->added, rows->removed, rows->changed, rows->weights, rows->states, rows->scores,
+        rows->largest, rows->not_finite, counts->added, counts->removed, counts->changed);
     printf(times == NULL ? "null}" : "\"%s\"}", times);
 }
 
@@ -56,9 +57,11 @@ static void print_text(
     const char *table, const hotbed_difference *rows, const hotbed_difference *counts,
     const char *times) {
     printf(
-        "table %-24s added %-10" PRIu64 " removed %-10" PRIu64 " changed %-10" PRIu64
-        " weights of %-10" PRIu64 " largest difference %.9g\n",
-        table, rows->added, rows->removed, rows->changed, rows->weights, rows->largest);
+        "table %-24s added %-10" PRIu64 " removed %-10" PRIu64 " changed %" PRIu64
+        ": weights of %" PRIu64 ", states of %" PRIu64 ", scores of %" PRIu64
+        "; largest difference of weights %.9g\n",
+        table, rows->added, rows->removed, rows->changed, rows->weights, rows->states, rows->scores,
+        rows->largest);
     if (rows->not_finite > 0)
         printf(
             "table %-24s NaN or infinite in a or b: %" PRIu64 " elements\n", table,
@@ -77,12 +80,12 @@ static hotbed_status diff_table(differ *d, uint32_t table, uint32_t other) {
     const hotbed_manifest_table *y = &hotbed_chain_last(&d->b)->tables[other];
     const hotbed_progress *progress = &d->options->progress;
     hotbed_difference rows, counts = {.added = 0};
-    HOTBED_TRY(
-        hotbed_checkpoint_diff(&d->a, table, &d->b, other, HOTBED_CHAIN_ROWS, progress, &rows));
+    HOTBED_TRY(hotbed_checkpoint_diff(
+        &d->a, table, &d->b, other, HOTBED_CHAIN_ROWS, d->options->ignore_scores, progress, &rows));
     if (x->kind == HOTBED_TABLE_HASH)
         HOTBED_TRY(hotbed_checkpoint_diff(
-            &d->a, table, &d->b, other, HOTBED_CHAIN_COUNTED, progress, &counts));
-    const char *times = times_only_in(x, y);
+            &d->a, table, &d->b, other, HOTBED_CHAIN_COUNTED, false, progress, &counts));
+    const char *times = d->options->ignore_scores ? NULL : times_only_in(x, y);
     d->same = d->same && is_same(&rows) && is_same(&counts) && times == NULL;
     begin_item(d);
     (d->options->json ? print_json : print_text)(x->name, &rows, &counts, times);
@@ -168,7 +171,8 @@ static void diff_storage(
     diff_number(d, "seed", x->seed, y->seed);
     diff_optimizer(d, &x->optimizer, &y->optimizer);
     diff_number(d, "state.optimizer_steps", x->state.optimizer_steps, y->state.optimizer_steps);
-    diff_number(d, "state.clock", x->state.clock, y->state.clock);
+    if (!d->options->ignore_scores) /* it is the latest score */
+        diff_number(d, "state.clock", x->state.clock, y->state.clock);
     diff_real(d, "state.beta1_power", x->state.beta1_power, y->state.beta1_power);
     diff_real(d, "state.beta2_power", x->state.beta2_power, y->state.beta2_power);
     diff_real(d, "state.learning_rate", x->state.learning_rate, y->state.learning_rate);

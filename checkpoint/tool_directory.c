@@ -548,27 +548,55 @@ static hotbed_status read_entries(
     }
 }
 
-/* Read the entries of a directory, or, with `part`, the parts of this name in its entries. */
-static hotbed_status read_directory(
-    const char *path, const char *part, tool_entry **out, size_t *n) {
+/* Whether an entry that seems damaged was removed while the directory was read, by a gc that runs
+ * beside this command: it is not damaged, it is gone. */
+static bool is_gone(int directory, const tool_entry *e) {
+    struct stat stat;
+    if (!tool_is_broken(e))
+        return false;
+    if (fstatat(directory, e->name, &stat, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT;
+    return e->inode != 0 && (stat.st_dev != e->device || stat.st_ino != e->inode);
+}
+
+/* Read the entries of a directory once, or, with `part`, the parts of this name in its entries.
+ * *changed: an entry was removed meanwhile. */
+static hotbed_status read_once(
+    const char *path, const char *part, tool_entry **out, size_t *n, bool *changed) {
+    *changed = false;
     *out = NULL;
     *n = 0;
     DIR *list = opendir(path);
     if (list == NULL)
         return hotbed_io_fail("cannot read", path, -errno);
     hotbed_status status = read_entries(list, path, part, out, n);
-    closedir(list);
     if (*n > 0)
         qsort(*out, *n, sizeof **out, by_step);
     if (status == HOTBED_OK)
         status = find_chains(*out, *n);
     if (status == HOTBED_OK)
         status = find_targets(path, *out, *n);
+    for (size_t i = 0; i < *n && status == HOTBED_OK; i++)
+        *changed = *changed || is_gone(dirfd(list), &(*out)[i]);
+    closedir(list);
     if (status == HOTBED_OK)
         return HOTBED_OK;
     free(*out);
     *out = NULL;
     *n = 0;
+    return status;
+}
+
+/* The same, again while a gc removes entries. */
+static hotbed_status read_directory(
+    const char *path, const char *part, tool_entry **out, size_t *n) {
+    enum { MOST = 100 }; /* a gc ends */
+    bool changed;
+    hotbed_status status = read_once(path, part, out, n, &changed);
+    for (int i = 0; i < MOST && status == HOTBED_OK && changed; i++) {
+        free(*out);
+        status = read_once(path, part, out, n, &changed);
+    }
     return status;
 }
 

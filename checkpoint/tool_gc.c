@@ -64,7 +64,7 @@ static void choose(tool_entry *entries, size_t n, uint64_t keep) {
 static bool stays(const tool_options *o, const tool_entry *entries, const tool_entry *e) {
     if (e->state == TOOL_UNFINISHED)
         return !o->unfinished || e->kept;
-    return e->state != TOOL_WHOLE || e->kept || entries[e->root].kept;
+    return o->keep == 0 || e->state != TOOL_WHOLE || e->kept || entries[e->root].kept;
 }
 
 /* Sort entries for removal: the oldest tree first, and in a tree each increment before the
@@ -402,7 +402,7 @@ static void print_newest(const tool_entry *entries, size_t n) {
 
 static int gc(const tool_options *o, tool_entry *entries, size_t n) {
     size_t num_gone = 0;
-    hotbed_status status = check_broken(o, entries, n);
+    hotbed_status status = o->keep == 0 ? HOTBED_OK : check_broken(o, entries, n);
     if (status != HOTBED_OK)
         return tool_fail(status);
     const tool_entry **order = hotbed_new(n * sizeof *order);
@@ -412,7 +412,9 @@ static int gc(const tool_options *o, tool_entry *entries, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (!stays(o, entries, &entries[i]))
             order[num_gone++] = &entries[i];
-        else if (!o->json && entries[i].why != TOOL_NONE && is_named_when_kept(entries, n, i))
+        else if (
+            o->keep > 0 && !o->json && entries[i].why != TOOL_NONE &&
+            is_named_when_kept(entries, n, i))
             print_kept(entries, &entries[i]);
     if (num_gone > 0)
         qsort(order, num_gone, sizeof *order, by_tree);
@@ -432,7 +434,7 @@ static int gc(const tool_options *o, tool_entry *entries, size_t n) {
     status = remove_all(o, &p, order, num_gone);
     if (o->json)
         printf("]\n");
-    else
+    else if (o->keep > 0)
         print_newest(entries, n);
     close(p.handle);
     hotbed_delete(order);
@@ -460,8 +462,8 @@ static hotbed_status check_mixed(const char *path) {
 int tool_gc(const tool_options *o) {
     tool_entry *entries = NULL;
     size_t n = 0;
-    if (o->keep == 0)
-        return tool_usage("gc needs --keep", "");
+    if (o->keep == 0 && !o->unfinished)
+        return tool_usage("gc needs --keep or --unfinished", "");
     hotbed_status status = check_mixed(o->paths[0]);
     if (status == HOTBED_OK)
         status = tool_read_checkpoints(o->paths[0], &entries, &n);

@@ -282,28 +282,38 @@ static float element(const void *row, hotbed_dtype dtype, uint32_t e) {
     return dtype == HOTBED_F16 ? hotbed_f16_to_f32(half) : hotbed_bf16_to_f32(half);
 }
 
+static bool is_state(uint32_t column) {
+    return column == HOTBED_COLUMN_STATE || column == HOTBED_COLUMN_STATE + 1;
+}
+
+static bool is_score(uint32_t column) {
+    return column != HOTBED_COLUMN_VALUES && !is_state(column);
+}
+
 /* Whether a column is compared: both chains must have it, with the same meaning. Times may exist on
  * one side only, and states depend on the optimizer. */
 static bool is_compared(const side *a, const side *b, uint32_t column) {
-    bool is_state = column == HOTBED_COLUMN_STATE || column == HOTBED_COLUMN_STATE + 1;
     if (a->table.kind == HOTBED_CHAIN_COUNTED)
         return column == HOTBED_COLUMN_SCORES; /* the counts are in this column */
     return a->table.row_bytes[column] > 0 && b->table.row_bytes[column] > 0 &&
-           (!is_state || a->optimizer == b->optimizer);
+           (!is_state(column) || a->optimizer == b->optimizer);
 }
 
 static void compare_rows(
-    const side *a, const side *b, const hotbed_manifest_table *t, hotbed_difference *out) {
-    bool differs = false, weights = false;
+    const side *a, const side *b, const hotbed_manifest_table *t, bool ignore_scores,
+    hotbed_difference *out) {
+    bool weights = false, states = false, scores = false;
     for (uint32_t i = HOTBED_COLUMN_VALUES; i < HOTBED_ROW_COLUMNS; i++) {
         size_t width = a->table.row_bytes[i];
-        if (!is_compared(a, b, i))
+        const bool is_row = a->table.kind != HOTBED_CHAIN_COUNTED;
+        if (!is_compared(a, b, i) || (is_row && ignore_scores && is_score(i)))
             continue;
         const char *x = (const char *)a->chunk.columns[i] + a->at * width;
         const char *y = (const char *)b->chunk.columns[i] + b->at * width;
         if (memcmp(x, y, width) == 0)
             continue;
-        differs = true;
+        states = states || is_state(i);
+        scores = scores || is_score(i);
         if (i != HOTBED_COLUMN_VALUES)
             continue;
         weights = true;
@@ -315,12 +325,14 @@ static void compare_rows(
                 out->largest = d;
         }
     }
-    out->changed += differs;
+    out->changed += weights || states || scores;
     out->weights += weights;
+    out->states += states;
+    out->scores += scores;
 }
 
 static hotbed_status compare(
-    side *a, side *b, const hotbed_manifest_table *t, uint64_t total,
+    side *a, side *b, const hotbed_manifest_table *t, bool ignore_scores, uint64_t total,
     const hotbed_progress *progress, hotbed_difference *out) {
     HOTBED_TRY(look(a));
     HOTBED_TRY(look(b));
@@ -330,7 +342,7 @@ static hotbed_status compare(
             b->n == 0 ||
             (a->n > 0 && (a->bucket < b->bucket || (a->bucket == b->bucket && a->key < b->key)));
         if (same)
-            compare_rows(a, b, t, out);
+            compare_rows(a, b, t, ignore_scores, out);
         else if (of_a)
             out->removed++;
         else
@@ -360,7 +372,7 @@ static void close_side(side *s) {
 
 hotbed_status hotbed_checkpoint_diff(
     hotbed_chain *a, uint32_t table_a, hotbed_chain *b, uint32_t table_b, hotbed_chain_kind kind,
-    const hotbed_progress *progress, hotbed_difference *out) {
+    bool ignore_scores, const hotbed_progress *progress, hotbed_difference *out) {
     const hotbed_manifest *x = hotbed_chain_last(a), *y = hotbed_chain_last(b);
     const hotbed_manifest_table *t = &x->tables[table_a], *u = &y->tables[table_b];
     *out = (hotbed_difference){.added = 0};
@@ -377,7 +389,8 @@ hotbed_status hotbed_checkpoint_diff(
     if (status == HOTBED_OK)
         status = open_side(b, table_b, kind, &s[1]);
     if (status == HOTBED_OK)
-        status = compare(&s[0], &s[1], t, t->rows > u->rows ? t->rows : u->rows, progress, out);
+        status = compare(
+            &s[0], &s[1], t, ignore_scores, t->rows > u->rows ? t->rows : u->rows, progress, out);
     close_side(&s[0]);
     close_side(&s[1]);
     return status;

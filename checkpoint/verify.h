@@ -25,16 +25,19 @@ hotbed_status hotbed_checkpoint_check_files(
 typedef struct hotbed_difference {
     uint64_t added, removed; /* keys that only b has; keys that only a has */
     uint64_t changed;        /* keys of both whose rows (or counts) differ */
-    uint64_t weights;        /* rows: number of `changed` keys with different weights */
+    /* Rows: `changed` keys with different weights, optimizer states, and scores or times. A key can
+     * be in several. */
+    uint64_t weights, states, scores;
     uint64_t not_finite; /* rows: elements of these weights that are NaN or infinite on a side */
     double largest;      /* rows: largest |difference| of the other elements */
 } hotbed_difference;
 
 /* Compare tables number `table_a` and `table_b`: their rows (kind ROWS), in the columns that both
- * have, or their admission counts (COUNTED). Blocking. Errors: STATE (kind, dtype, dim or number of
+ * have, or their admission counts (COUNTED). With `ignore_scores` the scores and times of rows are
+ * not compared. Blocking. Errors: STATE (kind, dtype, dim or number of
  * buckets differ), IO, CORRUPT, MEMORY. */
 hotbed_status hotbed_checkpoint_diff(
     hotbed_chain *a, uint32_t table_a, hotbed_chain *b, uint32_t table_b, hotbed_chain_kind kind,
-    const hotbed_progress *progress, hotbed_difference *out);
+    bool ignore_scores, const hotbed_progress *progress, hotbed_difference *out);
 
 #endif

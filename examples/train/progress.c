@@ -1,8 +1,10 @@
 /* examples/train/progress.c - a progress bar on a terminal, otherwise a line from time to time. */
+#define _DEFAULT_SOURCE /* struct winsize */
 #include "examples/train/progress.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,6 +24,12 @@ void hotbed_progress_begin(hotbed_progress *progress, const char *what, bool qui
     progress->start = hotbed_progress_clock();
     progress->last = progress->start;
     progress->first_fraction = -1;
+}
+
+/* The columns of the terminal, or 80. */
+static size_t columns(void) {
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 static void format_time(double seconds, char *text, size_t bytes) {
@@ -61,10 +69,20 @@ void hotbed_progress_show(hotbed_progress *progress, uint64_t rows, double fract
     char percent[16] = "";
     if (fraction >= 0)
         snprintf(percent, sizeof percent, " %3.0f %%", fraction * 100);
-    fprintf(
-        stderr, "%s%s %s%s  %llu rows  %.0f rows/s%s%s%s", progress->terminal ? "\r" : "",
-        progress->what, bar, percent, (unsigned long long)rows, (double)rows / seconds, loss_text,
-        left, progress->terminal ? "\033[K" : "\n");
+    char line[256], brief[160];
+    (void)snprintf(
+        brief, sizeof brief, "%s%s  %llu rows  %.0f rows/s%s%s", progress->what, percent,
+        (unsigned long long)rows, (double)rows / seconds, loss_text, left);
+    (void)snprintf(
+        line, sizeof line, "%s %s%s", progress->what, bar, brief + strlen(progress->what));
+    if (!progress->terminal) {
+        fprintf(stderr, "%s\n", line);
+        return;
+    }
+    /* A line that is longer than the terminal would not be overwritten by the next one: the bar
+     * goes first, then the end of the line. */
+    const size_t width = columns();
+    fprintf(stderr, "\r%.*s\033[K", (int)width - 1, strlen(line) < width ? line : brief);
     progress->shown = progress->terminal;
     fflush(stderr);
 }

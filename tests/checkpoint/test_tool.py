@@ -1,6 +1,6 @@
 """tests/checkpoint/test_tool.py - hotbed-ckpt as a program: its output, files and exit status.
 
-usage: test_tool.py SAMPLE_PROGRAM HOTBED_CKPT
+usage: test_tool.py SAMPLE_PROGRAM HOTBED_CKPT [GC_BESIDE]
 
 Exit status 77: Python has no numpy.
 """
@@ -32,6 +32,7 @@ except ImportError:
 
 PROGRAM = os.path.abspath(sys.argv[1])
 TOOL = os.path.abspath(sys.argv[2])
+GC_BESIDE = os.path.abspath(sys.argv[3]) if len(sys.argv) > 3 else None
 SEED = int(os.environ.get("HOTBED_TEST_SEED", "1"))
 IMPORTS = 8 if "HOTBED_TEST_SMALL" in os.environ else 40  # of damaged directories
 
@@ -303,6 +304,35 @@ def check_not_finite(root, a):
         shutil.rmtree(name)
 
 
+def check_scores(root, a):
+    """diff says of how many rows weights, states and scores differ, and can ignore scores."""
+    npy, x, y = (os.path.join(root, name) for name in ("npy", "x", "y"))
+    tool("convert", a, npy, "--to", "npy")
+    tool("convert", npy, x, "--from", "npy")
+    scores, state = (os.path.join(npy, f"hash.{column}.npy") for column in ("metadata", "exp_avg"))
+    changed = np.load(scores)
+    changed[:3] += 1
+    np.save(scores, changed)
+    tool("convert", npy, y, "--from", "npy")
+    for pair in ((x, y), (y, x)):
+        row = next(r for r in tool_json("diff", *pair, status=1) if r["table"] == "hash")
+        found = [row[f"{what}_changed"] for what in ("weights", "states", "scores")]
+        check(row["changed"] == 3 and found == [0, 0, 3], f"scores: {row}")
+        text = " ".join(tool("diff", *pair, status=1).split())
+        check("changed 3: weights of 0, states of 0, scores of 3; largest difference of weights 0" in text, text)
+        rows = tool_json("diff", "--ignore-scores", *pair)
+        check(all(r["changed"] == r["scores_changed"] == 0 for r in rows), f"scores are ignored: {rows}")
+    shutil.rmtree(y)
+    changed = np.load(state)
+    changed[:2] += 1
+    np.save(state, changed)
+    tool("convert", npy, y, "--from", "npy")
+    row = next(r for r in tool_json("diff", "--ignore-scores", x, y, status=1) if r["table"] == "hash")
+    check(row["changed"] == row["states_changed"] == 2 and row["weights_changed"] == 0, f"states: {row}")
+    for name in (npy, x, y):
+        shutil.rmtree(name)
+
+
 def check_diff(root):
     a, b = os.path.join(root, "a"), os.path.join(root, "b")
     sample(a, HOTBED_SAMPLE_RANKS="2")
@@ -313,6 +343,7 @@ def check_diff(root):
     tool("diff", a, os.path.join(root, "c"), status=2)
     shutil.rmtree(b)
     check_not_finite(root, a)
+    check_scores(root, a)
     differs = []
 
     def both_ways(what, *expect):
@@ -1056,6 +1087,38 @@ def check_gc(root):
     shutil.rmtree(place)
 
 
+def check_unfinished_alone(root):
+    """Without --keep, gc --unfinished removes only what interrupted saves left, beside damaged checkpoints too."""
+    place = os.path.join(root, "unfinished")
+    os.mkdir(place)
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="step-0:0 step-1:1 step-2:2")
+    os.remove(os.path.join(place, "step-1", "index.h5"))
+    os.mkdir(os.path.join(place, ".tmp-00"))
+    check(tool_json("gc", place, "--unfinished", "--dry-run") == [".tmp-00"], "a dry run")
+    check(tool_json("gc", place, "--unfinished") == [".tmp-00"], "what an interrupted save left")
+    check(sorted(os.listdir(place)) == ["step-0", "step-1", "step-2"], "nothing else")
+    done = tool_run("gc", place)
+    check(done.returncode == 2 and "gc needs --keep or --unfinished" in done.stderr, done)
+    shutil.rmtree(place)
+
+
+def check_list_beside_gc(root):
+    """A checkpoint that gc removes while list reads it is gone, not damaged."""
+    if GC_BESIDE is None:
+        return
+    place = os.path.join(root, "beside")
+    for victim, left in (("step-0", ["step-2"]), ("step-2", ["step-0", "step-1"])):
+        os.mkdir(place)
+        sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="step-0:0 step-1:1:step-0 step-2:2")
+        if victim == "step-0":  # gc removes increments first
+            shutil.rmtree(os.path.join(place, "step-1"))
+        environment = dict(os.environ, LD_PRELOAD=GC_BESIDE, GC_VICTIM=victim)
+        listed = json.loads(tool("list", place, "--json", env=environment))
+        found = sorted(e["name"] for e in listed if e["state"] == "whole")
+        check(found == left and not os.path.exists(os.path.join(place, victim)), f"list beside gc: {listed}")
+        shutil.rmtree(place)
+
+
 PARTS = {"sum": "5", "mean": "1"}  # with the number of ranks
 
 
@@ -1360,6 +1423,8 @@ def main():
         check_long_paths(root)
         check_links_to_increments(root)
         check_gc(root)
+        check_unfinished_alone(root)
+        check_list_beside_gc(root)
         check_parts(root)
         check_renamed(root)
         check_names(root)

@@ -693,7 +693,8 @@ class EmbeddingCollection(_Collection):
         Raises:
             HotbedError: as :class:`EmbeddingBagCollection`.
         """
-        return self._together([features] * len(self._storages))
+        found: Dict[str, Any] = self._together([features] * len(self._storages))
+        return found
 
     def _outputs(self, batches: Sequence[Any]) -> Dict[str, Any]:
         """Read the rows of ``batches``: one for each storage, with the features of that storage."""

@@ -329,7 +329,7 @@ static hotbed_status write_table(importer *w, uint32_t number) {
 }
 
 /* Set the clock to the highest score, so that keys which a STEP table sees next are evicted after
- * the imported keys. */
+ * the imported keys, and the time to the time of the files. */
 static hotbed_status plan_clock(importer *w) {
     for (uint32_t i = 0; i < w->import->num_tables; i++) {
         const hotbed_import_table *t = &w->import->tables[i];
@@ -339,8 +339,11 @@ static hotbed_status plan_clock(importer *w) {
         if (words.scores != NULL)
             most = largest(w->manifest.tables[i].rows, words.scores);
         free_scores(&words);
-        if (most > w->manifest.storages[0].state.clock)
-            w->manifest.storages[0].state.clock = most;
+        hotbed_storage_state *state = &w->manifest.storages[0].state;
+        if (most > state->clock)
+            state->clock = most;
+        if (t->now > state->time)
+            state->time = t->now;
     }
     return HOTBED_OK;
 }

@@ -442,6 +442,37 @@ def test_tables_of_a_plan_may_share_options():
     assert dataclasses.asdict(shared) == before
 
 
+@pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="needs TorchRec")
+def test_a_planner_takes_configs_from_the_module_unless_it_has_them():
+    import torchrec
+    from torchrec.distributed.planner import Topology
+
+    from hotbed.compat.dynamicemb.planner import DynamicEmbeddingShardingPlanner, DynamicEmbParameterConstraints
+    from hotbed.compat.dynamicemb.shard import DynamicEmbeddingCollectionSharder
+    from hotbed.errors import ArgumentError
+
+    sizes = {"small": (100, 8), "large": (1000, 8)}
+    configs = [
+        torchrec.EmbeddingConfig(name=name, num_embeddings=count, embedding_dim=dim, feature_names=[name])
+        for name, (count, dim) in sizes.items()
+    ]
+    model = torchrec.EmbeddingCollection(tables=configs, device=torch.device("meta"))
+    shared = DynamicEmbTableOptions(global_hbm_for_values=1 << 20)
+    limits = {n: DynamicEmbParameterConstraints(use_dynamicemb=True, dynamicemb_options=shared) for n in sizes}
+    sharders = [DynamicEmbeddingCollectionSharder(fused_params={"optimizer": EmbOptimType.EXACT_SGD})]
+
+    def plan(**given):
+        topology = Topology(world_size=1, local_world_size=1, compute_device="cpu")
+        return DynamicEmbeddingShardingPlanner(topology=topology, debug=False, **given).plan(model, sharders).plan[""]
+
+    made = [plan(constraints=limits), plan(constraints=limits, eb_configs=configs)]
+    for tables in made:
+        assert {n: t.dynamicemb_options.max_capacity for n, t in tables.items()} == {"small": 128, "large": 1024}
+        assert {n: t.dynamicemb_options.dim for n, t in tables.items()} == {"small": 8, "large": 8}
+    with pytest.raises(ArgumentError, match=r"the module has the tables \['large', 'small'\], constraints \['small"):
+        plan(constraints={"small": limits["small"]})
+
+
 # --- increments -----------------------------------------------------------------------------------
 
 STRATEGIES = [*DynamicEmbScoreStrategy, PAIR]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -134,11 +134,12 @@ class DynamicEmbeddingShardingPlanner:
     """Plans models whose tables are partly hash tables.
 
     A hash table is sharded row-wise over all ranks by its ``dist_type``; its memory is not charged to the topology.
-    The planner completes copies of the hash tables' options when it is created; see ``eb_configs``.
+    The planner completes copies of the hash tables' options; see ``eb_configs``.
 
     Args:
-        eb_configs: TorchRec's configs of all tables that ``constraints`` names.  For a hash table they determine
-            ``dim``, the bounds of a UNIFORM initializer, and ``max_capacity``: a rank's share of ``num_embeddings``.
+        eb_configs: TorchRec's configs of all tables that ``constraints`` names; None, as since dynamicemb v26.10: the
+            configs of the module that is planned.  For a hash table they determine ``dim``, the bounds of a UNIFORM
+            initializer, and ``max_capacity``: a rank's share of ``num_embeddings``.
         topology: topology of the ranks; None: TorchRec's default for the available device.
         batch_size: batch size of one rank.
         enumerator: None: :class:`DynamicEmbeddingEnumerator`.
@@ -156,7 +157,7 @@ class DynamicEmbeddingShardingPlanner:
 
     def __init__(
         self,
-        eb_configs: List[Any],
+        eb_configs: Optional[List[Any]] = None,
         topology: Optional[Topology] = None,
         batch_size: Optional[int] = None,
         enumerator: Optional[Any] = None,
@@ -169,22 +170,15 @@ class DynamicEmbeddingShardingPlanner:
         debug: bool = True,
     ) -> None:
         constraints = constraints or {}
-        names = [config.name for config in eb_configs or []]
-        if len(set(names)) != len(names) or set(names) != set(constraints):
-            raise ArgumentError(
-                f"eb_configs has the tables {sorted(names)}, constraints {sorted(constraints)}; both must have "
-                "the same names, each once"
-            )
-        world = _world_size(topology)
+        self._world = _world_size(topology)
         if topology is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-            topology = Topology(world_size=world, local_world_size=get_local_size(), compute_device=device)
+            topology = Topology(world_size=self._world, local_world_size=get_local_size(), compute_device=device)
+        self._constraints, self._topology = constraints, topology
         self._dynamic: Dict[str, DynamicEmbParameterSharding] = {}
-        for config in eb_configs:
-            if not _is_dynamic(constraints, config.name):
-                continue
-            options = constraints[config.name].dynamicemb_options or DynamicEmbTableOptions()
-            self._dynamic[config.name] = _row_wise(complete_options(options, config, world), topology, world)
+        self._has_configs = eb_configs is not None
+        if eb_configs is not None:
+            self._use(eb_configs, "eb_configs")
         self._torchrec = EmbeddingShardingPlanner(
             topology=topology,
             batch_size=batch_size,
@@ -197,6 +191,24 @@ class DynamicEmbeddingShardingPlanner:
             constraints={k: c for k, c in constraints.items() if not _is_dynamic(constraints, k)},
             debug=debug,
         )
+
+    def _use(self, configs: List[Any], what: str) -> None:
+        """Plan the hash tables from TorchRec's configs.
+
+        Raises:
+            ArgumentError: the configs' names are not the constraints', each once.
+        """
+        names = [config.name for config in configs]
+        if len(set(names)) != len(names) or set(names) != set(self._constraints):
+            raise ArgumentError(
+                f"{what} has the tables {sorted(names)}, constraints {sorted(self._constraints)}; both must have "
+                "the same names, each once"
+            )
+        for config in configs:
+            if _is_dynamic(self._constraints, config.name):
+                options = self._constraints[config.name].dynamicemb_options or DynamicEmbTableOptions()
+                completed = complete_options(options, config, self._world)
+                self._dynamic[config.name] = _row_wise(completed, self._topology, self._world)
 
     def collective_plan(
         self, module: torch.nn.Module, sharders: List[Any], pg: Optional[dist.ProcessGroup] = None
@@ -216,19 +228,34 @@ class DynamicEmbeddingShardingPlanner:
 
     def _complete(self, plan: ShardingPlan, module: torch.nn.Module, sharders: List[Any]) -> ShardingPlan:
         """Add the hash tables to TorchRec's plan."""
-        by_type = {sharder.module_type: sharder for sharder in sharders}
-        stack = [("", module)]
-        while stack:
-            path, current = stack.pop()
-            sharder = by_type.get(type(current))
-            if sharder is None:
-                stack += [(f"{path}.{name}" if path else name, child) for name, child in current.named_children()]
-                continue
+        found = _sharded_by(module, {sharder.module_type: sharder for sharder in sharders})
+        if not self._has_configs:
+            self._use([config for _, current, _ in found for config in _configs(current)], "the module")
+        for path, current, sharder in found:
             tables = [name for name in sharder.shardable_parameters(current) if name in self._dynamic]
             if tables:
                 entry = plan.plan.setdefault(path, EmbeddingModuleShardingPlan())
                 entry.update((name, self._dynamic[name]) for name in tables)
         return plan
+
+
+def _sharded_by(module: torch.nn.Module, by_type: Mapping[Any, Any]) -> List[Tuple[str, torch.nn.Module, Any]]:
+    """Return path, module and sharder of the modules inside a module that have a sharder."""
+    found, stack = [], [("", module)]
+    while stack:
+        path, current = stack.pop()
+        sharder = by_type.get(type(current))
+        if sharder is not None:
+            found.append((path, current, sharder))
+        else:
+            stack += [(f"{path}.{name}" if path else name, child) for name, child in current.named_children()]
+    return found
+
+
+def _configs(module: Any) -> List[Any]:
+    """Return TorchRec's configs of a collection's tables."""
+    read = getattr(module, "embedding_bag_configs", None) or getattr(module, "embedding_configs", None)
+    return [] if read is None else list(read())
 
 
 def _row_wise(options: DynamicEmbTableOptions, topology: Topology, world: int) -> DynamicEmbParameterSharding:

@@ -148,7 +148,8 @@ def _exchange(
     comm, stream = storage.comm, storage.streams.current()
     order, counts = None, [parts["keys"].shape[0]] * comm.size
     if to is not None:
-        order = torch.argsort(to, stable=True).to(storage.device)
+        if not bool((to[1:] >= to[:-1]).all()):
+            order = torch.argsort(to, stable=True).to(storage.device)
         counts = torch.bincount(to, minlength=comm.size).tolist()
     record = struct.Struct(f"{comm.size}Q")
     every = gather(comm, storage.device, stream, record.pack(*counts))
@@ -167,7 +168,7 @@ def _exchange(
             at = ffi.new("uint64_t[]", comm.size)  # zeros: every rank gets the same rows
             exchange.send, exchange.recv = (ffi.cast("void *", t.data_ptr()) for t in (send, out))
             exchange.send_bytes, exchange.recv_bytes = sent, got
-            exchange.send_offsets = at if order is None else ffi.NULL
+            exchange.send_offsets = at if to is None else ffi.NULL
             kept.append((send, exchange, sent, got, at))
             check(lib.hotbed_comm_exchange(comm.pointer, 1, exchange, stream))
         check(lib.hotbed_stream_sync(stream))

@@ -232,7 +232,7 @@ def measure(library, name, scale, steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--library", choices=["torch", "fbgemm"], default="torch")
     parser.add_argument("--workload", default="W1,W2")
     parser.add_argument("--scale", type=float, default=0.1)

@@ -386,7 +386,7 @@ def measure(name, args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.split("\n", maxsplit=1)[0])
     on_gpu = "cuda" in hotbed.backends() and torch.cuda.is_available()
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--workload", choices=["W1", "W2", "all"], default="all")

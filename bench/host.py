@@ -74,7 +74,7 @@ def finds(args, folder, cases):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--build", default="build/host")
     parser.add_argument("--python", default="python3", help="a Python with torch, numpy and fbgemm-gpu-cpu")
     parser.add_argument("--workload", default="W1,W2,W9,W10,W11,W12")

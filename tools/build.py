@@ -163,7 +163,9 @@ def build(preset: str, targets: list[str], jobs: int, skips: list[str], shown: T
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-j", type=int, default=JOBS)
     parser.add_argument("preset")
     parser.add_argument("targets", nargs="*")

@@ -244,7 +244,7 @@ def report(tests, rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(usage="\n".join(__doc__.split("\n")[2:4])[7:])
+    parser = argparse.ArgumentParser(allow_abbrev=False, usage="\n".join(__doc__.split("\n")[2:4])[7:])
     parser.add_argument("build")
     parser.add_argument("tools", nargs="+", choices=TOOLS)
     parser.add_argument("--rows", default="")

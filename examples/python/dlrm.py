@@ -121,7 +121,7 @@ def join(device, batch):
 
 def flags(description):
     """Return a parser with the flags that examples on click logs share."""
-    parser = argparse.ArgumentParser(description=description.split("\n")[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=description.split("\n")[0])
     parser.add_argument("log", help="click log in Criteo's format")
     parser.add_argument("--batch", type=int, default=1024, help="samples of a rank")
     parser.add_argument("--steps", type=int, default=90)

@@ -99,10 +99,6 @@ bool hotbed_criteo_parse(
         const char *stop = p;
         while (stop < end && *stop != '\t')
             stop++;
-        if (stop == end && column < HOTBED_CRITEO_COLUMNS)
-            return fail(fault, column, "the line ends here, after %u of 40 fields", column);
-        if (stop < end && column == HOTBED_CRITEO_COLUMNS)
-            return fail(fault, column + 1, "the line has more than 40 fields");
         if (column == 1) {
             if (stop - p != 1 || (*p != '0' && *p != '1'))
                 return fail(fault, column, "label '%s' is not 0 or 1", show(p, stop).text);
@@ -119,6 +115,10 @@ bool hotbed_criteo_parse(
             }
             keys[field * stride] = key;
         }
+        if (stop == end && column < HOTBED_CRITEO_COLUMNS)
+            return fail(fault, column + 1, "it is missing: the line has %u of 40 fields", column);
+        if (stop < end && column == HOTBED_CRITEO_COLUMNS)
+            return fail(fault, 0, "the line has more than 40 fields");
         p = stop + 1;
     }
     return true;

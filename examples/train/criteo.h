@@ -30,7 +30,7 @@ int64_t hotbed_criteo_bucket(int64_t value);
 
 /* Where a line is malformed, and why. */
 typedef struct hotbed_criteo_fault {
-    uint32_t column; /* 1 .. 40 */
+    uint32_t column; /* 1 .. 40; 0: the whole line */
     char text[96];
 } hotbed_criteo_fault;
 

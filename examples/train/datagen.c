@@ -5,6 +5,7 @@
 #include "examples/train/auc.h"
 #include "examples/train/log_reader.h"
 #include "examples/train/model_core.h"
+#include "examples/train/options.h"
 #include "examples/train/plant.h"
 #include "hotbed/version.h"
 
@@ -94,6 +95,8 @@ static int parse_options(int argc, char **argv, settings *s) {
     int index = 0;
     argv[0] = program;
     while ((option = getopt_long(argc, argv, "o:", options, &index)) != -1) {
+        if (option >= ROWS && hotbed_option_is_abbreviated(argv, options[index].name))
+            return EXIT_USAGE;
         bool ok = true;
         const char *values = "0 to 18446744073709551615";
         switch (option) {

@@ -272,7 +272,7 @@ static bool parse_line(
     const char *line, size_t length, int64_t *keys, size_t stride, float *label,
     hotbed_criteo_fault *fault) {
     if (length > HOTBED_READER_LINE_BYTES) {
-        *fault = (hotbed_criteo_fault){1, "the line is too long"};
+        *fault = (hotbed_criteo_fault){0, "the line is too long"};
         return false;
     }
     return hotbed_criteo_parse(line, length, keys, stride, label, fault);
@@ -328,12 +328,14 @@ static void fail_line(hotbed_reader *reader, const chunk *c, uint32_t number, ui
         newline = memchr(p, '\n', c->length - (size_t)(p - c->text));
     }
     (void)parse_line(p, (size_t)(newline - p), keys, 1, &label, &fault);
-    const char *name = fault.column < 2 ? "label" : "too many fields";
-    if (fault.column >= 2 && fault.column <= HOTBED_CRITEO_COLUMNS)
-        name = hotbed_criteo_field_name(fault.column - 2);
+    char field[32] = "";
+    if (fault.column > 0)
+        (void)snprintf(
+            field, sizeof field, "field %u (%s): ", fault.column,
+            fault.column == 1 ? "label" : hotbed_criteo_field_name(fault.column - 2));
     fail(
-        reader, "%s:%llu: field %u (%s): %s%s", hotbed_log_source_name(reader->options.path),
-        (unsigned long long)line + 1, fault.column, name, fault.text,
+        reader, "%s:%llu: %s%s%s", hotbed_log_source_name(reader->options.path),
+        (unsigned long long)line + 1, field, fault.text,
         reader->options.skip_bad > 0 ? " (more bad lines than --skip-bad allows)" : "");
 }
 

@@ -348,6 +348,19 @@ static const char *values_of(int option) {
     return plans;
 }
 
+bool hotbed_option_is_abbreviated(char **argv, const char *name) {
+    const char *word = argv[optind - 1];
+    if (word == optarg) /* the value is a word of its own */
+        word = argv[optind - 2];
+    const size_t length = strlen(name);
+    if (strncmp(word, "--", 2) != 0 || (strncmp(word + 2, name, length) == 0 &&
+                                        (word[length + 2] == '\0' || word[length + 2] == '=')))
+        return false;
+    (void)fprintf(
+        stderr, "%s: unrecognized option '%s': did you mean --%s?\n", argv[0], word, name);
+    return true;
+}
+
 int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
     static const struct option options[] = {
         {"data", required_argument, NULL, OPT_DATA},
@@ -398,6 +411,9 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
     static char program[] = "hotbed-train"; /* begins messages of getopt_long() */
     argv[0] = program;
     while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
+        if (option != '?' && option != ':' &&
+            hotbed_option_is_abbreviated(argv, options[index].name))
+            return HOTBED_EXIT_USAGE;
         if (option == OPT_HELP) {
             fputs(usage_text, stdout);
             return flush_output();

@@ -52,4 +52,8 @@ __attribute__((format(printf, 1, 2)))
 void
 hotbed_train_say(const char *format, ...);
 
+/* Whether the option that getopt_long() has just returned was given by a part of its `name`, which
+ * hotbed-ckpt does not accept either; it is then reported. */
+bool hotbed_option_is_abbreviated(char **argv, const char *name);
+
 #endif

@@ -143,15 +143,15 @@ static void refuses_too_few_and_too_many_columns(hotbed_backend backend) {
         if (line[i] != '\t')
             continue;
         CHECK(!hotbed_criteo_parse(line, i, keys, 1, &label, &fault));
-        CHECK_EQ(fault.column, column);
         column++;
+        CHECK_EQ(fault.column, column); /* the first that is missing */
     }
     CHECK_EQ(column, 40);
     CHECK(!hotbed_criteo_parse(line, 0, keys, 1, &label, &fault));
     CHECK_EQ(fault.column, 1);
     line[length] = '\t';
     CHECK(!hotbed_criteo_parse(line, length + 1, keys, 1, &label, &fault));
-    CHECK_EQ(fault.column, 41);
+    CHECK_EQ(fault.column, 0); /* the line, not one of its fields */
 }
 
 static void random_bytes_never_crash(hotbed_backend backend) {
@@ -166,7 +166,7 @@ static void random_bytes_never_crash(hotbed_backend backend) {
         for (size_t i = 0; i < length; i++)
             line[i] = some[hotbed_test_below(sizeof some)];
         if (!hotbed_criteo_parse(line, length, keys, 1, &label, &fault))
-            CHECK(fault.column >= 1 && fault.column <= 41);
+            CHECK(fault.column <= 40);
     }
 }
 

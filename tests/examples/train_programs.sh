@@ -87,6 +87,10 @@ OMPI_COMM_WORLD_SIZE=2 says 2 "--ranks 2 makes threads of one process the ranks"
 says 2 "goes without --lower-index" --data train.tsv --mode cache --store db --lower-index host
 says 2 "'pinned' is not a value of --lower-index" --data train.tsv --lower-index pinned
 "$programs/hotbed-train" --help | grep -q -- '--skip-bad N' || die "--help"
+for words in "hotbed-train --dat=x" "hotbed-train --data x --epo 2" "hotbed-datagen --row 5"; do
+    said=$("$programs/"$words 2>&1) && die "$words: an abbreviation was accepted"
+    echo "$said" | grep -q "unrecognized option '--[a-z]*.*did you mean --" || die "$words: $said"
+done
 "$programs/hotbed-train" --version | grep -q '^hotbed-train [0-9]' || die "--version"
 for program in hotbed-train hotbed-datagen; do
     for about in --help --version; do

@@ -30,10 +30,12 @@ HOTBED_HD uint64_t *hotbed_meter_record(const hotbed_meter_view *m, uint64_t num
     return m->records + number % HOTBED_METER_RECORDS * (1 + 2 * m->words);
 }
 
-/* Write count w of request `number`. Its mark has been written before. */
+/* Write count w of request `number`. Its mark has been written before. Relaxed: a prefetch on
+ * another stream may add to the counts meanwhile, and is then counted in part. */
 HOTBED_HD void hotbed_meter_word(const hotbed_meter_view *m, uint64_t number, uint64_t w) {
     uint64_t *record = hotbed_meter_record(m, number);
-    uint64_t now = w == 0 ? m->clock->prefetches : ((const uint64_t *)m->tallies)[w - 1];
+    uint64_t now = hotbed_load_relaxed_u64(
+        w == 0 ? &m->clock->prefetches : (const uint64_t *)m->tallies + (w - 1));
     hotbed_store_system_u64(&record[1 + w], now);
     hotbed_store_system_u64(&record[1 + m->words + w], now - m->before[w]);
     m->before[w] = now;

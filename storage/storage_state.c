@@ -128,11 +128,13 @@ hotbed_status hotbed_storage_stats(
 }
 
 hotbed_table_stats hotbed_stats_of(hotbed_tally tally, uint64_t row_bytes) {
+    /* A meter that runs beside a prefetch may know the keys' outcomes and not yet their number. */
+    const uint64_t missed = tally.inserts + tally.refused + tally.rejected;
     hotbed_table_stats stats = {
         .size = sizeof stats,
         .keys = tally.keys,
         .uniques = tally.uniques,
-        .hits = tally.uniques - tally.inserts - tally.refused - tally.rejected,
+        .hits = tally.uniques > missed ? tally.uniques - missed : 0,
         .inserts = tally.inserts,
         .evictions = tally.evictions,
         .refused = tally.refused,

@@ -105,8 +105,9 @@ static __device__ void put_offset(
     s.unique.offsets[t] = before;
     if (t < s.storage.num_tables) {
         uint32_t next = s.batch.table_starts[t + 1];
-        s.storage.tallies[t].keys += next - start;
-        s.storage.tallies[t].uniques += number_of(scratch, next) - before;
+        hotbed_tally *tally = &s.storage.tallies[t]; /* a meter may read it meanwhile */
+        (void)hotbed_add_relaxed_u64(&tally->keys, next - start);
+        (void)hotbed_add_relaxed_u64(&tally->uniques, number_of(scratch, next) - before);
     }
 }
 

@@ -99,8 +99,10 @@ static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint32_t t = 0; t < a->s.storage.num_tables; t++) {
         a->s.unique.offsets[t] = total;
         total += a->number[t];
-        a->s.storage.tallies[t].keys += a->s.batch.table_starts[t + 1] - a->s.batch.table_starts[t];
-        a->s.storage.tallies[t].uniques += a->number[t];
+        hotbed_tally *tally = &a->s.storage.tallies[t]; /* a meter may read it meanwhile */
+        (void)hotbed_add_relaxed_u64(
+            &tally->keys, a->s.batch.table_starts[t + 1] - a->s.batch.table_starts[t]);
+        (void)hotbed_add_relaxed_u64(&tally->uniques, a->number[t]);
     }
     uint32_t n = a->s.batch.table_starts[a->s.storage.num_tables];
     a->s.unique.offsets[a->s.storage.num_tables] = total;

@@ -40,7 +40,7 @@ typedef struct hotbed_reading {
     uint64_t step_prefetches; /* prefetches since the previous request; 1 if each step requests */
 } hotbed_reading;
 
-/* Create a meter for a storage, which must outlive it. Synchronous.
+/* Create a meter for a storage, which must outlive it. Synchronous. No prefetch runs meanwhile.
  * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_meter_create(hotbed_storage *storage, hotbed_stream *stream, hotbed_meter **out);
@@ -49,8 +49,9 @@ hotbed_meter_create(hotbed_storage *storage, hotbed_stream *stream, hotbed_meter
 HOTBED_API void hotbed_meter_destroy(hotbed_meter *meter);
 
 /* Copy the counts when the stream reaches this point. Asynchronous; allocates nothing. In a
- * recorded graph, each launch is a request. The caller orders the call after the prefetches to be
- * counted and, like them, one after another with other requests and prefetches.
+ * recorded graph, each launch is a request. The caller orders the requests of one meter one after
+ * another, and each one after the prefetches that it counts. A prefetch on another stream may run
+ * meanwhile: what it has not counted yet is in the next request.
  * Errors: ARGUMENT, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_meter_request(hotbed_meter *meter, hotbed_stream *stream);

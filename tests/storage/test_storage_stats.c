@@ -203,6 +203,39 @@ static void requests_can_be_recorded(hotbed_backend backend) {
     meter_close(&d);
 }
 
+/* Requests on a stream that is not ordered with the prefetches, whose counts TSan checks. Each prefetch is counted
+ * once, and a reading never has more hits than keys. */
+static void requests_run_beside_prefetches(hotbed_backend backend) {
+    enum { STEPS = 100 };
+    meter_fixture d;
+    hotbed_stream *beside;
+    hotbed_reading reading = {.size = sizeof reading};
+    hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
+    uint64_t keys = 0, prefetches = 0, last = 0;
+    meter_open(&d, backend);
+    CHECK_OK(hotbed_stream_create(backend, 0, &beside));
+    for (uint64_t i = 0; i <= STEPS; i++) {
+        if (i < STEPS)
+            CHECK_OK(hotbed_storage_prefetch(d.r.storage, &d.batch, d.ticket, d.r.stream));
+        else
+            CHECK_OK(hotbed_stream_sync(d.r.stream)); /* the last request counts all */
+        CHECK_OK(hotbed_meter_request(d.meter, beside));
+        CHECK_OK(hotbed_stream_sync(beside));
+        CHECK_OK(hotbed_meter_read(d.meter, 1, &reading, &total, &step));
+        CHECK_EQ(reading.request, ++last);
+        CHECK(total.hits <= total.uniques && step.hits <= BATCH * STEPS);
+        keys += step.keys;
+        prefetches += reading.step_prefetches;
+        CHECK_EQ(total.keys, keys);
+        CHECK_EQ(reading.prefetches, prefetches);
+    }
+    CHECK_EQ(keys, STEPS * BATCH);
+    CHECK_EQ(prefetches, STEPS);
+    CHECK_OK(hotbed_stream_sync(d.r.stream));
+    hotbed_stream_destroy(beside);
+    meter_close(&d);
+}
+
 static void requests_and_readings_neither_wait_nor_allocate(hotbed_backend backend) {
     meter_fixture d;
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
@@ -389,6 +422,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_reading_equals_the_counts_of_the_model", a_reading_equals_the_counts_of_the_model},
     {"every_count_is_read", every_count_is_read},
     {"requests_can_be_recorded", requests_can_be_recorded},
+    {"requests_run_beside_prefetches", requests_run_beside_prefetches},
     {"requests_and_readings_neither_wait_nor_allocate",
      requests_and_readings_neither_wait_nor_allocate},
     {"concurrent_readings_are_of_one_request", concurrent_readings_are_of_one_request},

@@ -599,6 +599,27 @@ def test_a_rank_replays_the_keys_that_it_owns(monkeypatch):
     assert merged == rows(source)
 
 
+def test_only_a_dump_with_a_group_communicates(monkeypatch):
+    """Else a rank that dumps by itself would wait for the others; the time of a group is its latest."""
+    tables = module()
+    step(tables, [1, 2])
+    calls = []
+
+    def gather(out, mine, group):
+        calls.append(mine)
+        out[:] = [10**6, mine] if isinstance(mine, int) else [mine, mine[:0] if torch.is_tensor(mine) else mine]
+
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    alone = incremental_dump(tables, 0)["model"]
+    assert not calls and alone.scores[0].tolist() == [[1], [1]]
+    together = incremental_dump(tables, 0, "group")["model"]
+    assert len(calls) == 3 and together.meta[0]["hotbed_time"] == 10**6 + 1
+    assert together.scores[0].tolist() == [[10**6 + 1 - tables._hotbed.now(0)]] * 4
+    assert together.meta[0]["current_score"] == alone.meta[0]["current_score"]
+
+
 @pytest.mark.parametrize("strategy", [DynamicEmbScoreStrategy.STEP, DynamicEmbScoreStrategy.LFU])
 def test_evicted_and_erased_keys_are_popped_once(strategy):
     """Against sets: a key that had a row after any batch, and has none now, was evicted."""

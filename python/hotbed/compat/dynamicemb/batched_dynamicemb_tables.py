@@ -593,7 +593,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             may be equal on two ranks.
         """
         self.flush()
-        result, now = DeltaDumpResult(), self._time(pg) + 1
+        result, now = DeltaDumpResult(), self._time(pg, local=pg is None) + 1
         for name, threshold in named_thresholds.items():
             if name not in self._table_names:
                 warnings.warn(f"incremental_dump: no table {name!r}; there are {self._table_names}", stacklevel=2)
@@ -612,6 +612,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             result.meta.append(
                 {
                     "current_score": self._score(number),
+                    "hotbed_time": now,
                     "table_options": options,
                     "world_size": dist.get_world_size() if dist.is_initialized() else 1,
                     "num_scores": int(scores.shape[1]),
@@ -662,7 +663,6 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             stats.erased = self._remove(number, erased, keep)
             if evicted is not None:
                 self._remove(number, evicted[~torch.isin(evicted, keys)], keep)
-            now = int(meta["current_score"])
             timed = score_strategy_has_timestamp_column(meta["table_options"].score_strategy)
             written = view.replay_increment(
                 number,
@@ -672,11 +672,11 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 scores,
                 insert_score=max(1, self._scores.get(name, 1)),
                 content=content,
-                timestamp=now if timed else None,
+                timestamp=meta.get("hotbed_time") if timed else None,
             )
             stats.upserted = written.upserted
             if not timed:
-                self._set_step(number, now)
+                self._set_step(number, int(meta["current_score"]))
             done[name] = stats
         return done
 
@@ -785,14 +785,19 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                     with open(encode_counter_checkpoint_file_path(save_dir, name, rank, world, item), "wb") as file:
                         file.write(column.numpy().tobytes())
 
-    def _time(self, pg: Optional[Any]) -> int:
-        """Return the latest time of any rank; 0 if tables have no times.  All tables of a module have one clock."""
+    def _time(self, pg: Optional[Any], local: bool = False) -> int:
+        """Return the latest time of any rank; 0 if tables have no times.  All tables of a module have one clock.
+
+        Args:
+            pg: process group; None: the default one.  Its ranks call this together.
+            local: return the time of this rank, without communication.
+        """
         strategy = self._dynamicemb_options[0].score_strategy
         assert strategy is not None
         if not score_strategy_has_timestamp_column(strategy):
             return 0
         mine = self._hotbed.now(0)
-        if not dist.is_initialized():
+        if local or not dist.is_initialized():
             return mine
         times: List[Any] = [mine] * dist.get_world_size(group=pg)
         dist.all_gather_object(times, mine, group=pg)

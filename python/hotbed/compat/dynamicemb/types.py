@@ -149,11 +149,11 @@ class DeltaDumpResult:
         values: float32 rows ``[n, dim]``.
         optimizer_states: float32 states ``[n, width]``, as wide as in a dump's file; None without states.
         scores: int64 ``[n, number of scores]``, in the order of the score strategy.  Times are ages: microseconds
-            before ``meta[i]["current_score"]``.
+            before ``meta[i]["hotbed_time"]``, the same for all ranks of the group.
         evicted_keys: keys that were evicted since the last incremental dump; None without ``RETAIN_KEY``.
         erased_keys: keys that ``erase()`` was to retain since the last incremental dump.
-        meta: ``current_score``, the threshold for the next dump; ``table_options``; ``world_size``, the number of
-            ranks; ``num_scores``; ``current_capacity``.
+        meta: ``current_score``, this rank's threshold for its next dump; ``hotbed_time``; ``table_options``;
+            ``world_size``, the number of ranks; ``num_scores``; ``current_capacity``.
     """
 
     table_names: List[str] = dataclasses.field(default_factory=list)

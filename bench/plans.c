@@ -25,6 +25,10 @@ static const char usage[] =
     "  --rounds    number of rounds; each round times every plan once (5)\n"
     "  --steps     steps of one timing (as many as the workload has batches)\n"
     "  --pictures  write PREFIX.serial.svg, PREFIX.prefetch.svg, and .trace files for Perfetto\n"
+    "Output: \"exposed\" is the time of exchange and prefetch that a plan does not hide under the "
+    "dense\n"
+    "model, \"hidden\" the share that it hides; \"floor\" is the fastest step in which they are\n"
+    "left out. sw-auto / prefetch below 1: the searched plan is faster than the plan prefetch.\n"
     "Exit status: 0; 1 a run failed; 2 invalid arguments; 77 the machine lacks the backend.\n";
 
 typedef struct program {
@@ -365,6 +369,8 @@ static hotbed_status run(program *p) {
 }
 
 int main(int argc, char **argv) {
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        return fputs(usage, stdout) < 0 ? 2 : 0;
     bool cuda = hotbed_backend_probe(HOTBED_BACKEND_CUDA) == HOTBED_OK;
     program p = {
         .what = &workloads[4],

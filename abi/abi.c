@@ -160,6 +160,8 @@ void hotbed_storage_options_init_sized(hotbed_storage_options *options, size_t s
 
 void hotbed_sharded_options_init_sized(hotbed_sharded_options *options, size_t size) {
     hotbed_options_init(options, size);
+    if (size >= offsetof(hotbed_sharded_options, plan) + sizeof options->plan)
+        options->plan = HOTBED_PLAN_AUTO;
     if (size >= offsetof(hotbed_sharded_options, gradient_scale) + sizeof options->gradient_scale)
         options->gradient_scale = 1.0F;
 }

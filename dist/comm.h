@@ -109,6 +109,7 @@ struct hotbed_comm {
     uint32_t tag;
 
     uint32_t collections; /* sharded collections that were created with it */
+    enum { HOTBED_WINDOWS_UNKNOWN, HOTBED_WINDOWS_WORK, HOTBED_WINDOWS_FAIL } windows;
 
     uint64_t calls, digest; /* of the order log */
     uint32_t log_records;

@@ -15,6 +15,21 @@ enum { KINDS = 3, EXCHANGES = 4 };
 
 /* --- checks ------------------------------------------------------------------------------------------- */
 
+static hotbed_status check_sizes(
+    uint32_t features, uint32_t max_batch_size, uint64_t max_keys, uint64_t capacity) {
+    if (max_batch_size < 1 || (uint64_t)max_batch_size * features > ROWS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "max_batch_size %u of %u features: rows are not in [1, 2^30]",
+            max_batch_size, features);
+    if (max_keys < 1 || max_keys > ROWS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "max_keys %llu is not in [1, 2^30]", (unsigned long long)max_keys);
+    if (capacity > ROWS_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "capacity %llu is over 2^30", (unsigned long long)capacity);
+    return HOTBED_OK;
+}
+
 static hotbed_status check_options(
     const hotbed_sharded_options *o, const hotbed_storage_options *s) {
     if (s->num_tables < 1 || s->num_tables > HOTBED_TABLES_MOST || s->tables == NULL)
@@ -29,7 +44,7 @@ static hotbed_status check_options(
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "feature %u: table %u is not below %u", f,
                 s->feature_tables[f], s->num_tables);
-    if ((int)o->plan < HOTBED_PLAN_FIXED || o->plan > HOTBED_PLAN_ONE_SIDED)
+    if ((int)o->plan < HOTBED_PLAN_FIXED || o->plan > HOTBED_PLAN_AUTO)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown plan %d", (int)o->plan);
     if ((int)o->overflow < HOTBED_OVERFLOW_REPLAY || o->overflow > HOTBED_OVERFLOW_REPORT)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown overflow %d", (int)o->overflow);
@@ -39,17 +54,12 @@ static hotbed_status check_options(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "gradient_scale %g is not finite", (double)o->gradient_scale);
     uint32_t features = s->num_features == 0 ? s->num_tables : s->num_features;
-    if (o->max_batch_size < 1 || (uint64_t)o->max_batch_size * features > ROWS_MOST)
+    HOTBED_TRY(check_sizes(features, o->max_batch_size, o->max_keys, o->capacity));
+    if (o->large_overflows &&
+        (o->overflow != HOTBED_OVERFLOW_REPORT || o->plan == HOTBED_PLAN_TWO_PHASE))
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "max_batch_size %u of %u features: rows are not in [1, 2^30]",
-            o->max_batch_size, features);
-    if (o->max_keys < 1 || o->max_keys > ROWS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "max_keys %llu is not in [1, 2^30]",
-            (unsigned long long)o->max_keys);
-    if (o->capacity > ROWS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "capacity %llu is over 2^30", (unsigned long long)o->capacity);
+            HOTBED_ERR_ARGUMENT, "large_overflows needs HOTBED_OVERFLOW_REPORT, and a plan other "
+                                 "than TWO_PHASE");
     if (o->weighted && s->pooling == HOTBED_POOL_NONE)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "weighted, but pooling is NONE");
     return HOTBED_OK;
@@ -500,6 +510,29 @@ static bool has_output_columns(const hotbed_sharded *c) {
     return c->num_groups == 1 && f == c->num_features;
 }
 
+/* Set what follows from the sizes; what travels for a pooled table was chosen at creation. */
+static void size_group(const hotbed_sharded *c, hotbed_group *g) {
+    g->message_batch = g->dedup ? 1 : c->options.max_batch_size;
+    g->capacity = capacity_of(c, g);
+}
+
+hotbed_status hotbed_sharded_set_sizes(
+    hotbed_sharded *sharded, uint32_t max_batch_size, uint64_t max_keys, uint64_t capacity) {
+    const hotbed_sharded_options before = sharded->options;
+    HOTBED_TRY(check_sizes(sharded->num_features, max_batch_size, max_keys, capacity));
+    sharded->options.max_batch_size = max_batch_size;
+    sharded->options.max_keys = max_keys;
+    sharded->options.capacity = capacity;
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t g = 0; g < sharded->num_groups && status == HOTBED_OK; g++)
+        status = check_bags(sharded, &sharded->groups[g]);
+    if (status != HOTBED_OK)
+        sharded->options = before;
+    for (uint32_t g = 0; g < sharded->num_groups; g++)
+        size_group(sharded, &sharded->groups[g]);
+    return status;
+}
+
 static hotbed_status make_group(
     hotbed_sharded *c, hotbed_group *g, const hotbed_storage_options *storage,
     hotbed_stream *stream) {
@@ -510,8 +543,7 @@ static hotbed_status make_group(
                has_output_columns(c);
     g->counted = g->dedup && counts_keys(c, g);
     g->message_features = g->dedup ? g->num_tables : g->num_features;
-    g->message_batch = g->dedup ? 1 : c->options.max_batch_size;
-    g->capacity = capacity_of(c, g);
+    size_group(c, g);
     g->row_dtype = sequence  ? c->output_dtype
                    : g->sums ? HOTBED_F32
                              : (hotbed_dtype)exchange_of(c, g->tables[0]);
@@ -595,6 +627,8 @@ static hotbed_status create_part(
     HOTBED_TRY(hotbed_options_read(
         &o, sizeof o, offsetof(hotbed_sharded_options, capacity), options,
         "hotbed_sharded_options"));
+    if (o.plan == HOTBED_PLAN_AUTO) /* chosen before anything that depends on it */
+        o.plan = comm->windows == HOTBED_WINDOWS_WORK ? HOTBED_PLAN_ONE_SIDED : HOTBED_PLAN_FIXED;
     HOTBED_TRY(hotbed_options_read(
         storage, sizeof *storage, offsetof(hotbed_storage_options, num_features), o.storage,
         "hotbed_storage_options"));
@@ -629,6 +663,7 @@ hotbed_status hotbed_sharded_create(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", comm == NULL ? "comm" : "stream");
     HOTBED_TRY(hotbed_comm_check_stream(comm, stream));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
+    HOTBED_TRY(hotbed_sharded_probe_windows(comm, stream));
     hotbed_status status = create_part(options, comm, stream, &storage, &c);
     status = hotbed_sharded_agree(comm, c, &storage, status, stream);
     if (status != HOTBED_OK) {

@@ -85,6 +85,7 @@ struct hotbed_sharded {
     /* held from a stream's wait for `searched` until the stream records it */
     pthread_mutex_t growth_lock;
     hotbed_memory wire;     /* hotbed_wire_counts */
+    uint32_t num_contexts;  /* that exist */
     hotbed_event *searched; /* recorded after the last growth or eval */
     uint32_t unpolled;      /* prefetches since the last poll of growth */
 };
@@ -95,6 +96,14 @@ struct hotbed_sharded {
 hotbed_status hotbed_sharded_agree(
     hotbed_comm *comm, const hotbed_sharded *c, const hotbed_storage_options *storage,
     hotbed_status status, hotbed_stream *stream);
+
+/* Find out whether windows work between all ranks, for the plan AUTO. All ranks call it together,
+ * whatever their plans; only the first call on a communicator sends. Errors: COMM, MEMORY, DEVICE. */
+hotbed_status hotbed_sharded_probe_windows(hotbed_comm *comm, hotbed_stream *stream);
+
+/* Check and set the sizes of contexts that are created later. Errors: ARGUMENT. */
+hotbed_status hotbed_sharded_set_sizes(
+    hotbed_sharded *sharded, uint32_t max_batch_size, uint64_t max_keys, uint64_t capacity);
 
 /* The same for a context. `status` is the result of this rank's checks; the first collection is
  * valid. */

@@ -181,6 +181,7 @@ static void put_collection(writer *w, const hotbed_sharded *c, const hotbed_stor
         put(w, "exchange", "table", c->tables[t].name, "by %s", c->by_rows[t] ? "rows" : "sums");
     put(w, "capacity", NULL, NULL, "%" PRIu64, c->groups[0].capacity);
     put(w, "weighted", NULL, NULL, "%s", o->weighted ? "true" : "false");
+    put(w, "large_overflows", NULL, NULL, "%s", o->large_overflows ? "true" : "false");
     put_optimizer(w, &c->optimizer);
     for (uint32_t t = 0; t < c->num_tables; t++)
         put_table(w, c, t);

@@ -50,6 +50,7 @@ static hotbed_status make_member(
     uint32_t features =
         o->kjt_features > sharded->num_features ? o->kjt_features : sharded->num_features;
     m->sharded = sharded;
+    sharded->num_contexts++;
     m->first_part = context->num_parts;
     m->rows_most = (uint64_t)features * o->max_batch_size;
     for (uint32_t g = 0; g < sharded->num_groups; g++) {
@@ -58,7 +59,8 @@ static hotbed_status make_member(
         part->group = &sharded->groups[g];
         part->member = number;
         part->calls = part_calls_of(sharded, part->group);
-        if (part->group->capacity != 0 && part->group->capacity < o->max_keys)
+        if (part->group->capacity != 0 &&
+            (part->group->capacity < o->max_keys || o->large_overflows))
             context->may_overflow = true;
     }
     hotbed_carve carve = {NULL, 0};
@@ -135,6 +137,9 @@ void hotbed_sharded_context_destroy(hotbed_sharded_context *context) {
     hotbed_parts_destroy(context);
     for (uint32_t i = 0; i < context->num_members; i++)
         hotbed_memory_free(&context->members[i].memory);
+    for (uint32_t i = 0; i < context->num_members; i++)
+        if (context->members[i].sharded != NULL)
+            context->members[i].sharded->num_contexts--;
     hotbed_event_destroy(context->event);
     hotbed_event_destroy(context->arrived);
     hotbed_delete(context->parts);
@@ -171,6 +176,20 @@ hotbed_status hotbed_sharded_context_leave(hotbed_sharded_context *context, hotb
 
 /* --- input_dist --------------------------------------------------------------------------------------------- */
 
+/* Replace a batch that is over the sizes by one without samples, if it may overflow instead. */
+static bool put_off(const hotbed_member *m, hotbed_kjt *kjt) {
+    const hotbed_sharded_options *o = &m->sharded->options;
+    if (!o->large_overflows ||
+        (kjt->batch_size <= o->max_batch_size && kjt->num_keys <= o->max_keys))
+        return false;
+    kjt->batch_size = 0;
+    kjt->num_keys = 0;
+    kjt->strides = NULL;
+    kjt->lengths = kjt->offsets = NULL;
+    kjt->weights = NULL;
+    return true;
+}
+
 static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
     const hotbed_sharded *c = m->sharded;
     const hotbed_sharded_options *o = &c->options;
@@ -197,7 +216,7 @@ static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
 
 /* Read the caller's structs. The size of the first one is the stride of the array. */
 static hotbed_status read_kjts(
-    const hotbed_sharded_context *context, const hotbed_kjt *kjts, hotbed_kjt *read) {
+    const hotbed_sharded_context *context, const hotbed_kjt *kjts, hotbed_kjt *read, bool *late) {
     uint32_t stride, size;
     memcpy(&stride, kjts, sizeof stride);
     for (uint32_t i = 0; i < context->num_members; i++) {
@@ -207,6 +226,8 @@ static hotbed_status read_kjts(
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "kjt %u: size %u is not the first kjt's %u", i, size, stride);
         HOTBED_TRY(hotbed_kjt_read(from, &read[i]));
+        if (context->world > 1)
+            *late = put_off(&context->members[i], &read[i]) || *late;
         HOTBED_TRY(check_kjt(&context->members[i], &read[i]));
     }
     return HOTBED_OK;
@@ -333,11 +354,14 @@ hotbed_status hotbed_sharded_input_dist(
     hotbed_kjt read[HOTBED_MEMBERS_MOST];
     if (context == NULL || kjts == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", context == NULL ? "context" : "kjts");
-    HOTBED_TRY(read_kjts(context, kjts, read));
+    bool late = false; /* a batch is over the sizes */
+    HOTBED_TRY(read_kjts(context, kjts, read, &late));
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "input_dist"));
     HOTBED_TRY(release(context, stream));
     context->watched = context->settled = context->replayed = context->rewound = false;
     HOTBED_TRY(context->calls->clear(context, stream));
+    if (late) /* not 0 */
+        HOTBED_TRY(hotbed_fill(context->overflow, 1, sizeof *context->overflow, stream));
     for (uint32_t i = 0; i < context->num_members; i++) {
         hotbed_member *m = &context->members[i];
         m->kjt = read[i];

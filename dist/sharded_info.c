@@ -87,6 +87,8 @@ const char *hotbed_plan_name(hotbed_plan plan) {
         return "two-phase";
     case HOTBED_PLAN_ONE_SIDED:
         return "one-sided";
+    case HOTBED_PLAN_AUTO:
+        return "auto";
     }
     return "unknown";
 }

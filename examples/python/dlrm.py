@@ -108,7 +108,7 @@ class DLRM(nn.Module):
         return self.top(torch.cat([dense, dots], dim=1))
 
 
-def join(device, batch):
+def join(device):
     """Return rank, number of ranks, and the collection's arguments for the ranks that torchrun has started."""
     if "RANK" not in os.environ:
         return 0, 1, {}
@@ -116,7 +116,7 @@ def join(device, batch):
         torch.cuda.set_device(device)
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     comm = hotbed.Comm.from_group(device=device)
-    return comm.rank, comm.size, {"comm": comm, "sharded": ht.ShardedOptions(batch, batch * CATEGORIES)}
+    return comm.rank, comm.size, {"comm": comm, "sharded": ht.ShardedOptions()}
 
 
 def flags(description):
@@ -138,7 +138,7 @@ def main():
     parser.add_argument("--checkpoint", help="directory to write the embeddings to")
     args = parser.parse_args()
     device = torch.device(args.device)
-    rank, world, ranks = join(device, args.batch)
+    rank, world, ranks = join(device)
     torch.manual_seed(1)
     model = DLRM(args.dim, args.rows, args.lr, device, ranks)
     embeddings = model.embeddings

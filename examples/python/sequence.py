@@ -100,7 +100,7 @@ def main():
     parser.set_defaults(batch=256, dim=32, lr=0.01)
     args = parser.parse_args()
     device = torch.device(args.device)
-    rank, world, ranks = join(device, args.batch)
+    rank, world, ranks = join(device)
     torch.manual_seed(1)
     model = NextItem(args.dim, args.rows, args.lr, device, ranks)
     items = model.items

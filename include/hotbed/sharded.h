@@ -189,6 +189,9 @@ typedef enum hotbed_plan {
     HOTBED_PLAN_TWO_PHASE = 1,
     /* self, threads, or NCCL on GPUs that are all in one NVLink domain */
     HOTBED_PLAN_ONE_SIDED = 2,
+    /* ONE_SIDED if windows work between all ranks, otherwise FIXED: chosen when the collection is
+     * created, the same on all ranks; hotbed_sharded_print() says which. */
+    HOTBED_PLAN_AUTO = 3,
 } hotbed_plan;
 
 typedef enum hotbed_overflow {
@@ -255,7 +258,7 @@ typedef struct hotbed_sharded_options {
     /* [features] distinct names; copied; NULL: the names of the tables, or no names if a table has
      * several features. */
     const char *const *features;
-    hotbed_plan plan;
+    hotbed_plan plan; /* set to AUTO by init */
     hotbed_overflow overflow;
     hotbed_dedup dedup;
     float gradient_scale; /* set to 1 by init */
@@ -269,7 +272,11 @@ typedef struct hotbed_sharded_options {
     uint64_t capacity;
     /* Features of the largest batch that is passed; 0: the features of the collection. */
     uint32_t kjt_features;
-    bool weighted;         /* pooled: keys have weights */
+    bool weighted; /* pooled: keys have weights */
+    /* With REPORT, and not with TWO_PHASE: a batch of more samples or keys than max_batch_size and
+     * max_keys overflows on all ranks, and is no error. All ranks then call
+     * hotbed_sharded_resize(). */
+    bool large_overflows;
     uint32_t growth_every; /* tables that grow are polled after so many prefetches; 0: 16 */
     const hotbed_pooled_exchange *exchanges; /* [features] SUM, MEAN: what travels; NULL: AUTO */
     /* [features] keys of a bag, on average, for AUTO and for the default of `capacity`; NULL:
@@ -304,6 +311,12 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_create(
 /* Free a collection. Its contexts must have been destroyed, and all its work must be complete. NULL
  * is allowed. */
 HOTBED_API void hotbed_sharded_destroy(hotbed_sharded *sharded);
+
+/* Change the sizes of contexts that are created later. No context of the collection may exist. All
+ * ranks call it with equal arguments, as options of hotbed_sharded_options; nothing is sent.
+ * Errors: ARGUMENT (as hotbed_sharded_create()), STATE (a context exists). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_resize(
+    hotbed_sharded *sharded, uint32_t max_batch_size, uint64_t max_keys, uint64_t capacity);
 
 /* Create a context for n collections of one communicator, whose key exchanges travel together
  * (TorchRec's create_context and its fused splits). Synchronous: all ranks call it together, and no

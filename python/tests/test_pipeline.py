@@ -27,7 +27,7 @@ class Model(torch.nn.Module):
 
     def __init__(self, comm=None, device="cpu", reordered=False):
         super().__init__()
-        sharded = None if comm is None else ht.ShardedOptions(SAMPLES, 400)
+        sharded = None if comm is None else ht.ShardedOptions()
         more = {"comm": comm, "sharded": sharded, "device": device, "optimizer": ht.Adagrad(lr=0.1)}
         items = ht.EmbeddingBagConfig(ROWS, DIM, "item", feature_names=["f", "g"])
         users = ht.EmbeddingBagConfig(ROWS, DIM, "user", feature_names=["h"], use_virtual_table=True)

@@ -101,6 +101,84 @@ static void exchange_body(world_rank *me) {
     world_free(&output);
 }
 
+/* A batch over the sizes overflows on all ranks; after a resize it is exchanged. */
+static void resize_body(world_rank *me) {
+    const uint64_t keys_most = 8;
+    hotbed_table_options table;
+    hotbed_storage_options storage;
+    hotbed_sharded_options options;
+    hotbed_sharded *sharded;
+    hotbed_sharded_context *context;
+    hotbed_kjt kjt;
+    bool overflowed = false;
+    char text[512];
+    world_bytes keys = world_alloc(me, 2 * keys_most * sizeof(int64_t));
+    world_bytes output = world_alloc(me, 2 * keys_most * DIM * sizeof(float));
+    hotbed_table_options_init(&table);
+    table.name = "t";
+    table.dim = DIM;
+    table.capacity = 1000;
+    table.initializer.value = 2.0F;
+    hotbed_storage_options_init(&storage);
+    storage.num_tables = 1;
+    storage.tables = &table;
+    storage.optimizer.kind = HOTBED_OPT_SGD;
+    hotbed_sharded_options_init(&options);
+    CHECK_EQ(options.plan, HOTBED_PLAN_AUTO);
+    options.storage = &storage;
+    options.overflow = HOTBED_OVERFLOW_REPORT;
+    options.large_overflows = true;
+    options.max_batch_size = (uint32_t)keys_most;
+    options.max_keys = keys_most;
+    options.capacity = keys_most;
+    CHECK_OK(hotbed_sharded_create(&options, me->comm, me->stream, &sharded));
+    CHECK_OK(hotbed_sharded_print(sharded, text, sizeof text, NULL));
+    CHECK(strstr(text, "plan one-sided") != NULL);
+    CHECK_OK(hotbed_sharded_create_context(1, &sharded, me->stream, &context));
+    for (uint64_t i = 0; i < 2 * keys_most; i++)
+        ((int64_t *)(void *)keys.host)[i] = (int64_t)(100 * me->rank + i);
+    world_upload(me, &keys);
+    hotbed_kjt_init(&kjt);
+    kjt.num_features = 1;
+    kjt.keys = keys.device.data;
+    for (int pass = 0; pass < 2; pass++) {
+        /* Only rank 0 has too many keys. */
+        kjt.num_keys = me->rank == 0 ? 2 * keys_most : keys_most;
+        kjt.batch_size = (uint32_t)kjt.num_keys;
+        CHECK_OK(hotbed_sharded_input_dist(context, &kjt, me->stream));
+        CHECK_OK(hotbed_sharded_wait_splits(context, me->stream));
+        CHECK_OK(hotbed_sharded_wait_input(context, me->stream));
+        CHECK_OK(hotbed_sharded_overflowed(context, &overflowed));
+        CHECK_EQ(overflowed, pass == 0);
+        if (pass == 1)
+            break;
+        CHECK_OK(hotbed_sharded_cancel(context, me->stream));
+        CHECK_STATUS(hotbed_sharded_resize(sharded, 64, 64, 64), HOTBED_ERR_STATE);
+        hotbed_sharded_context_destroy(context);
+        CHECK_STATUS(hotbed_sharded_resize(sharded, 0, 64, 64), HOTBED_ERR_ARGUMENT);
+        CHECK_OK(hotbed_sharded_resize(
+            sharded, (uint32_t)(2 * keys_most), 2 * keys_most, 2 * keys_most));
+        CHECK_OK(hotbed_sharded_create_context(1, &sharded, me->stream, &context));
+    }
+    CHECK_OK(hotbed_sharded_prefetch(context, 0, me->stream));
+    CHECK_OK(hotbed_sharded_read(context, 0, output.device.data, 0, me->stream));
+    world_download(me, &output);
+    for (uint64_t i = 0; i < kjt.num_keys * DIM; i++)
+        CHECK_EQ(((float *)(void *)output.host)[i] == 2.0F, true);
+    CHECK_OK(hotbed_sharded_cancel(context, me->stream));
+    CHECK_OK(hotbed_stream_sync(me->stream));
+    hotbed_sharded_context_destroy(context);
+    hotbed_sharded_destroy(sharded);
+    world_free(&keys);
+    world_free(&output);
+}
+
+static void a_batch_over_the_sizes_overflows_everywhere(hotbed_backend backend) {
+    (void)backend;
+    const world where = {HOTBED_TRANSPORT_THREADS, 3};
+    world_run(&where, NULL, resize_body, NULL);
+}
+
 /* --- the model ---------------------------------------------------------------------------------- */
 
 /* The number of distinct keys that rank `from` has for each rank. */
@@ -309,6 +387,7 @@ const hotbed_test hotbed_tests[] = {
     {"bags_or_distinct_rows_travel", bags_or_distinct_rows_travel},
     {"distinct_rows_of_sequences_travel", distinct_rows_of_sequences_travel},
     {"repeated_overflows_are_counted", repeated_overflows_are_counted},
+    {"a_batch_over_the_sizes_overflows_everywhere", a_batch_over_the_sizes_overflows_everywhere},
     {"choices_move_so_many_bytes", choices_move_so_many_bytes},
     {NULL, NULL},
 };

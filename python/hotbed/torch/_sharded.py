@@ -7,10 +7,11 @@ thus one lookup.  Rows are handled as on a single rank, except that a static tab
 from __future__ import annotations
 
 import hashlib
+import struct
 import threading
 import warnings
 import weakref
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -18,7 +19,7 @@ from hotbed._c import check, ffi, lib, new
 from hotbed.comm import Comm, tag_of
 from hotbed.errors import ArgumentError, CommError, HotbedError, KeyRangeError, StateError, UnsupportedError
 from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot, identity, indices
-from hotbed.torch.config import Optimizer, Overflow, PoolingType, Route, ShardedOptions, Table
+from hotbed.torch.config import Dedup, Optimizer, Overflow, Plan, PoolingType, Route, ShardedOptions, Table
 
 _TEXT_BYTES = 480
 _OVERFLOWS = 3  #: batches in a row that overflow before a warning
@@ -31,12 +32,16 @@ def route_of(table: Table, sharded: ShardedOptions) -> Route:
 
 def gather(comm: Comm, device: torch.device, stream: Any, mine: bytes) -> List[bytes]:
     """Return the bytes of every rank; ``mine`` has the same length on all ranks.  Waits for all ranks."""
+    with comm.calls(0):
+        return _gather(comm, device, stream, mine)
+
+
+def _gather(comm: Comm, device: torch.device, stream: Any, mine: bytes) -> List[bytes]:
     send = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
     found = torch.empty(comm.size * len(mine), dtype=torch.uint8, device=device)
-    with comm.calls(0):
-        data, out = ffi.cast("void *", send.data_ptr()), ffi.cast("void *", found.data_ptr())
-        check(lib.hotbed_comm_all_gather(comm.pointer, len(mine), data, out, stream))
-        check(lib.hotbed_stream_sync(stream))
+    data, out = ffi.cast("void *", send.data_ptr()), ffi.cast("void *", found.data_ptr())
+    check(lib.hotbed_comm_all_gather(comm.pointer, len(mine), data, out, stream))
+    check(lib.hotbed_stream_sync(stream))
     received = bytes(found.cpu().tolist())
     return [received[r : r + len(mine)] for r in range(0, len(received), len(mine))]
 
@@ -110,6 +115,11 @@ class ShardedStorage(Storage):
         self._eval = _Slot()
         self._thread = 0  # of the last forward
         self._warn_at = _OVERFLOWS  # overflows in a row that cause the next warning
+        sizes = (sharded.max_batch_size, sharded.max_keys, sharded.capacity)
+        #: Whether sizes follow the batches: of TWO_PHASE's only those of a batch matter.
+        self._follows = sharded.overflow is Overflow.REPLAY and 0 in sizes[: 2 if self._is_exact() else 3]
+        self._sizes = tuple(size or 1 for size in sizes)
+        self._is_small = self._follows  # whether sizes are to be measured: the same on all ranks
         #: Calls of ranks wait for each other on the threads that make them.
         self._runs_on_threads = device.type == "cuda" and comm.transport == "threads"
         super().__init__(tables, pooling, optimizer, device, seed, output_dtype, max_in_flight, options, check_keys)
@@ -146,17 +156,22 @@ class ShardedStorage(Storage):
     def _create(self, options: Any) -> None:
         given = self.sharded
         routes = ffi.new("hotbed_route_kind[]", [route_of(t, given).value for t in self.tables])
+        exchanges = ffi.NULL
+        if self.is_pooled:  # one exchange, thus one lookup
+            exchanges = ffi.new("hotbed_pooled_exchange[]", [lib.HOTBED_POOLED_SUMS] * len(self.features))
         sharded = new(
             "sharded_options",
             storage=options,
             routes=routes,
             plan=given.plan.value,
-            overflow=given.overflow.value,
+            overflow=(Overflow.REPORT if self._follows and not self._is_exact() else given.overflow).value,
+            large_overflows=self._follows and not self._is_exact(),
             dedup=given.dedup.value,
             gradient_scale=given.gradient_scale / self.comm.size,
-            max_batch_size=given.max_batch_size,
-            max_keys=given.max_keys,
-            capacity=given.capacity,
+            max_batch_size=self._sizes[0] if self._follows else given.max_batch_size,
+            max_keys=self._sizes[1] if self._follows else given.max_keys,
+            capacity=self._sizes[2] if self._follows else given.capacity,
+            exchanges=exchanges,
             weighted=self._is_weighted,
             growth_every=given.growth_every,
         )
@@ -248,6 +263,110 @@ class ShardedStorage(Storage):
         self.check(lib.hotbed_sharded_wait_splits(slot.ticket, stream))
         self.check(lib.hotbed_sharded_wait_input(slot.ticket, stream))
 
+    # --- sizes ----------------------------------------------------------------------------------
+
+    def _is_exact(self) -> bool:
+        return self.sharded.plan is Plan.TWO_PHASE
+
+    def _most_for_a_rank(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> int:
+        """Return how many keys a batch has for one rank at most, after dedup; waits for the stream."""
+        counts = torch.zeros(self.comm.size, dtype=torch.int64)
+        dedups = not self.is_pooled and self.sharded.dedup is not Dedup.OFF
+        bounds = offsets[::samples].tolist() if samples > 0 else [0] * (len(self.features) + 1)
+        by_table: Dict[int, List[torch.Tensor]] = {}
+        found = keys.cpu()
+        for i, (t, _) in enumerate(self.features):
+            by_table.setdefault(t, []).append(found[max(0, bounds[i]) : max(0, bounds[i + 1])])
+        for t, parts in by_table.items():
+            mine = torch.cat(parts)
+            mine = torch.unique(mine) if dedups else mine.contiguous()
+            ranks = torch.empty(mine.shape[0], dtype=torch.int32)
+            data, out = ffi.cast("uint64_t *", mine.data_ptr()), ffi.cast("uint32_t *", ranks.data_ptr())
+            lib.hotbed_route_ranks(self._route(t), mine.shape[0], data, out)
+            counts += torch.bincount(ranks.to(torch.int64), minlength=self.comm.size)
+        return int(counts.max())
+
+    def _fit(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int, stream: Any, ahead: bool) -> bool:
+        """Make the sizes fit a batch, if they are to be measured; all ranks call it together.
+
+        Returns:
+            False: a batch that is looked up ahead does not fit, and others that wait for their backward hold contexts.
+
+        Raises:
+            StateError: the same for a forward; or the stream records a graph.
+        """
+        if not self._follows:
+            return True
+        if self._captures():
+            raise StateError(
+                "a CUDA graph cannot follow the sizes of batches: give max_batch_size, max_keys and capacity of "
+                "ShardedOptions, and overflow=Overflow.REPORT"
+            )
+        alone = self.comm.size == 1
+        small = samples > self._sizes[0] or keys.shape[0] > self._sizes[1]
+        if not (self._is_small or self._is_exact() or (alone and small)):
+            return True
+        most = 1 if alone or self._is_exact() else self._most_for_a_rank(keys, offsets, samples)
+        mine = struct.pack("<3Q", samples, keys.shape[0], most)
+        every = [mine] if alone else _gather(self.comm, self.device, stream, mine)
+        needs = [max(column) for column in zip(*[struct.unpack("<3Q", one) for one in every])]
+        if all(need <= size for need, size in zip(needs, self._sizes)):
+            self._is_small = False
+            return True
+        if any(s.held for s in self.slots):
+            if ahead:
+                return False
+            self.comm.agreed = StateError(
+                f"a batch of {needs[0]} samples and {needs[1]} keys needs larger messages while another forward waits "
+                "for its backward; call its backward first, or give max_batch_size, max_keys and capacity of "
+                "ShardedOptions"
+            )
+            raise self.comm.agreed
+        self._resize(needs)
+        return True
+
+    def _resize(self, needs: Sequence[int]) -> None:
+        spare = [needs[0] if self._sizes[0] == 1 else needs[0] + needs[0] // 4, *[n + n // 4 + 64 for n in needs[1:]]]
+        given = (self.sharded.max_batch_size, self.sharded.max_keys)
+        if any(fixed and need > fixed for fixed, need in zip(given, needs)):
+            self.comm.agreed = ArgumentError(
+                f"a rank's batch has {needs[0]} samples, one has {needs[1]} keys; ShardedOptions allow "
+                f"max_batch_size={given[0]} and max_keys={given[1]} (0: any number)"
+            )
+            raise self.comm.agreed
+        sizes = [fixed or max(size, now) for fixed, size, now in zip((*given, 0), spare, self._sizes)]
+        for slot in [*self.slots, self._eval]:
+            if slot.ticket is not None:
+                lib.hotbed_sharded_context_destroy(slot.ticket)
+                slot.ticket = None
+        self._last = None
+        self.check(lib.hotbed_sharded_resize(self._sharded, *sizes))
+        self._sizes, self._is_small = tuple(sizes), False
+
+    def _begin(
+        self,
+        take: Callable[[], _Slot],
+        keys: torch.Tensor,
+        offsets: torch.Tensor,
+        weights: Optional[torch.Tensor],
+        samples: int,
+        stream: Any,
+        ahead: bool,
+    ) -> Optional[_Slot]:
+        """Exchange the keys of a batch; None if it does not fit, and is looked up in its forward."""
+        while self._fit(keys, offsets, samples, stream, ahead):
+            slot = take()
+            self._start(slot, keys, offsets, weights, samples, stream)
+            if not self._follows or self._is_exact() or self.comm.size == 1:
+                return slot
+            out = ffi.new("bool *")
+            self.check(lib.hotbed_sharded_overflowed(slot.ticket, out))
+            if not out[0]:
+                return slot
+            self.check(lib.hotbed_sharded_cancel(slot.ticket, stream))
+            self._is_small = True
+        return None
+
     def _arriving(self, keys: int) -> int:
         # The keys of all ranks' batches are spread over the ranks, with some imbalance.
         return keys + keys // 4 + 64
@@ -261,15 +380,21 @@ class ShardedStorage(Storage):
         stream: Any,
         counts: Optional[torch.Tensor] = None,
         output: Any = None,
+        ahead: bool = False,
     ) -> int:
         assert output is None  # forward() reads the rows
         if counts is not None:
             raise UnsupportedError("a key of a collection of several ranks stands for one occurrence")
         self.check_batch(keys, offsets, weights, samples)
         self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
-        number = self._take_slot(keys.shape[0], samples, stream)
-        slot = self.slots[number]
-        self._start(slot, keys, offsets, weights, samples, stream)
+
+        def take() -> _Slot:
+            return self.slots[self._take_slot(keys.shape[0], samples, stream)]
+
+        slot = self._begin(take, keys, offsets, weights, samples, stream, ahead)
+        if slot is None:
+            return -1
+        number = next(i for i, s in enumerate(self.slots) if s is slot)
         self._hold(slot, (keys, offsets, weights, counts))
         status = lib.hotbed_sharded_prefetch(slot.ticket, 0, stream)
         if status != 0:
@@ -308,7 +433,9 @@ class ShardedStorage(Storage):
                 return
         with self.lock, self._calls("forward", self.turn + 1):
             stream = self.streams.current()
-            number = self._prefetch(keys, offsets, weights, samples, stream)
+            number = self._prefetch(keys, offsets, weights, samples, stream, ahead=True)
+            if number < 0:
+                return
             self.slots[number].key = key
             self.ahead[key] = number
             self._faults(stream)
@@ -357,12 +484,17 @@ class ShardedStorage(Storage):
         stream: Any,
     ) -> None:
         self.check_batch(keys, offsets, weights, samples)
-        free = [s for s in self.slots if not s.held]
-        slot = free[0] if free else self._eval
-        self._fill(slot)
+
+        def take() -> _Slot:
+            free = [s for s in self.slots if not s.held]
+            slot = free[0] if free else self._eval
+            self._fill(slot)
+            return slot
+
         try:
             self.check(lib.hotbed_sharded_set_training(self._sharded, False))
-            self._start(slot, keys, offsets, weights, samples, stream)
+            slot = self._begin(take, keys, offsets, weights, samples, stream, ahead=False)
+            assert slot is not None
             self.check(lib.hotbed_sharded_read(slot.ticket, 0, target, self.columns, stream))
             slot.tensors = (keys, offsets, weights)
         finally:
@@ -385,6 +517,12 @@ class ShardedStorage(Storage):
             f"(exchange_stats() counts such batches)",
             stacklevel=2,
         )
+
+    def describe(self) -> str:
+        """Return the plan, routes, sizes and tables as text."""
+        text = ffi.new("char[]", 65536)
+        self.check(lib.hotbed_sharded_print(self._sharded, text, 65536, ffi.NULL))
+        return str(ffi.string(text).decode())
 
     def exchange_stats(self) -> Dict[str, int]:
         """Return the counts of ``hotbed_exchange_stats`` by name; waits for the stream."""

@@ -151,6 +151,7 @@ class Plan(enum.Enum):
     FIXED = 0  #: messages hold up to ``capacity`` keys: no host wait
     TWO_PHASE = 1  #: sizes first, then exact messages: one host wait per batch
     ONE_SIDED = 2  #: as FIXED, but ranks write into each other's memory: NCCL within one NVLink domain, or threads
+    AUTO = 3  #: ONE_SIDED where it works between all ranks, otherwise FIXED
 
 
 class Overflow(enum.Enum):
@@ -190,21 +191,25 @@ class ShardedOptions:
     The fields have the names of ``hotbed_sharded_options``, which ``include/hotbed/sharded.h`` explains.
 
     Attributes:
-        max_batch_size: samples of a rank's largest batch.
-        max_keys: keys of a rank's largest batch, over all features of the tables.
-        plan: FIXED, TWO_PHASE or ONE_SIDED.
+        max_batch_size: samples of a rank's largest batch; 0: follows the batches.
+        max_keys: keys of a rank's largest batch, over all features of the tables; 0: follows the batches.
+        plan: AUTO, FIXED, TWO_PHASE or ONE_SIDED.
         overflow: what happens to a batch that does not fit into the messages of FIXED or ONE_SIDED.
         dedup: for an EmbeddingCollection; bags always send every key.
         gradient_scale: the gradients of the ranks are averaged, as ``DistributedDataParallel`` averages dense ones, and
             multiplied by this factor.  For a sum over the ranks pass their number.
-        capacity: keys that a message holds; 0: 64 more than 1.25 times a rank's share of ``max_keys``.
+        capacity: keys that a message holds; 0: follows the batches or, with ``Overflow.REPORT``, 64 more than 1.25
+            times a rank's share of ``max_keys``.
         growth_every: number of prefetches between two checks whether tables should grow; 0: 16.
         routes: routing rules by table name, for tables that do not use the default rule.
+
+    A size that follows the batches is measured in the first one, on all ranks, with a quarter to spare.  All ranks see
+    a batch that does not fit, measure again and send it again.  Give all three for CUDA graphs.
     """
 
-    max_batch_size: int
-    max_keys: int
-    plan: Plan = Plan.FIXED
+    max_batch_size: int = 0
+    max_keys: int = 0
+    plan: Plan = Plan.AUTO
     overflow: Overflow = Overflow.REPLAY
     dedup: Dedup = Dedup.AUTO
     gradient_scale: float = 1.0
@@ -224,6 +229,11 @@ class ShardedOptions:
             given = getattr(self, field)
             if not isinstance(given, numbers.Integral) or not 0 <= given < 2**32:  # type: ignore[operator]
                 raise ArgumentError(f"ShardedOptions: {field} {given!r} is not an integer in [0, {2**32})")
+        if self.overflow is Overflow.REPORT and 0 in (self.max_batch_size, self.max_keys):
+            raise ArgumentError(
+                f"ShardedOptions: max_batch_size {self.max_batch_size} and max_keys {self.max_keys} cannot follow the "
+                "batches with Overflow.REPORT, which never sends a batch again; give both"
+            )
         if not isinstance(self.gradient_scale, numbers.Real) or not math.isfinite(self.gradient_scale):
             raise ArgumentError(f"ShardedOptions: gradient_scale {self.gradient_scale!r} is not a finite number")
         if not isinstance(self.routes, Mapping):

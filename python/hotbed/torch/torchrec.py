@@ -5,7 +5,7 @@ A model keeps TorchRec's modules; :func:`sharders` replaces them when the model 
     model = DistributedModelParallel(
         model,  # with torchrec.EmbeddingBagCollection or torchrec.EmbeddingCollection inside
         device=device,
-        sharders=sharders(ShardedOptions(max_batch_size=1024, max_keys=32768), optimizer=Adam(lr=0.01)),
+        sharders=sharders(ShardedOptions(), optimizer=Adam(lr=0.01)),
     )
 """
 

@@ -27,6 +27,7 @@ typedef enum hotbed_fault_what {
     /* table: rank blamed; key: operation, 0: unknown; bound: hotbed_comm_reason */
     HOTBED_FAULT_COMM = 7,
     HOTBED_FAULT_FIRST_OFFSET = 8, /* bound: the first offset, which is not 0 */
+    HOTBED_FAULT_GRADIENT = 10,    /* table, key: its gradient is NaN or infinite */
     HOTBED_FAULT_KEY_TWICE = 9, /* table, key; bound: its two positions in the call, 32 bits each */
 } hotbed_fault_what;
 

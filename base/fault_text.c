@@ -173,6 +173,19 @@ static void range_text(
     snprintf(text, capacity, "%s: key %s is not in [0, %" PRIu64 ")", table, key, rows);
 }
 
+static void gradient_text(
+    const hotbed_fault *fault, const hotbed_table_keys *keys, const char *table, const char *key,
+    char *text, size_t capacity) {
+    char row[64];
+    if (keys != NULL && keys->rows != 0)
+        snprintf(row, sizeof row, "row %" PRIu64 " of rank %" PRIu32, fault->key, keys->rank);
+    else
+        snprintf(row, sizeof row, "key %.56s", key);
+    snprintf(
+        text, capacity, "%s: the gradient of %s is NaN or infinite; its row was not updated", table,
+        row);
+}
+
 void hotbed_fault_describe(
     hotbed_fault fault, const hotbed_fault_sources *sources, char *text, size_t capacity) {
     const named_table *tables[HOTBED_FAULT_SOURCES_MOST];
@@ -209,6 +222,9 @@ void hotbed_fault_describe(
             "%s: key %s occurs twice, at positions %" PRIu64 " and %" PRIu64
             " of the call, which has set nothing; pass each key once",
             table, key, fault.bound >> 32, fault.bound & UINT32_MAX);
+        return;
+    case HOTBED_FAULT_GRADIENT:
+        gradient_text(&fault, n == 1 ? &tables[0]->keys : NULL, table, key, text, capacity);
         return;
     case HOTBED_FAULT_TABLE_NUMBER:
         snprintf(

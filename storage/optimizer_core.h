@@ -47,12 +47,26 @@ HOTBED_HD void hotbed_clock_step(hotbed_clock *clock, float beta1, float beta2) 
     hotbed_clock_correct(clock);
 }
 
-/* Fixed hyper-parameters. */
+struct hotbed_fault; /* base/fault.h */
+
+/* Fixed hyper-parameters, and what a call does with a gradient that is not finite. */
 typedef struct hotbed_optimizer_view {
     uint32_t kind; /* hotbed_optimizer_kind */
     float beta1, beta2, eps, weight_decay;
-    float max_gradient; /* 0: no clamping */
+    float max_gradient;     /* 0: no clamping */
+    uint32_t checks_finite; /* rows whose gradient is NaN or infinite are counted and not updated */
+    struct hotbed_fault *faults; /* where they are latched; or NULL */
 } hotbed_optimizer_view;
+
+/* Whether an element is neither NaN nor infinite; their bits are no less than infinity's. */
+HOTBED_HD bool hotbed_is_finite(float v) {
+    return (hotbed_float_bits(v) & 0x7F800000U) != 0x7F800000U;
+}
+
+HOTBED_HD bool hotbed_is_finite4(hotbed_f32x4 v) {
+    return hotbed_is_finite(v.x) && hotbed_is_finite(v.y) && hotbed_is_finite(v.z) &&
+           hotbed_is_finite(v.w);
+}
 
 HOTBED_HD float hotbed_clamp(float g, float most) {
     g = g < -most ? -most : g;

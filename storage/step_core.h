@@ -14,6 +14,7 @@ typedef struct hotbed_tally {
     uint64_t fetches;     /* rows promoted or fetched */
     uint64_t write_backs; /* rows demoted or written back */
     uint64_t in_place;    /* unique keys whose rows were used in the lower tier */
+    uint64_t nonfinite;   /* rows that were not updated, because the gradient was not finite */
 } hotbed_tally;
 
 /* In tables whose rows move between tiers: what a prefetch does for a unique key that the upper

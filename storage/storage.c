@@ -106,10 +106,12 @@ static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *strea
         hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &storage->index_keys));
     HOTBED_TRY(
         hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &storage->index_metas));
-    if (storage->check == HOTBED_CHECK_WARN) {
+    if (storage->check == HOTBED_CHECK_WARN || storage->nonfinite == HOTBED_NONFINITE_SKIP) {
         HOTBED_TRY(hotbed_memory_alloc(
             stream, HOTBED_MEMORY_PINNED, sizeof(hotbed_fault), NULL, &storage->warning));
         memset(storage->warning.data, 0, sizeof(hotbed_fault));
+        if (storage->nonfinite == HOTBED_NONFINITE_SKIP)
+            storage->optimizer_view.faults = storage->warning.data;
     }
     storage->index.keys = storage->index_keys.data;
     storage->index.metas = storage->index_metas.data;
@@ -203,6 +205,8 @@ static hotbed_status create(
     storage->optimizer_view = hotbed_optimizer_make(&options->optimizer);
     storage->seed = options->seed;
     storage->check = options->check;
+    storage->nonfinite = options->nonfinite;
+    storage->optimizer_view.checks_finite = options->nonfinite != HOTBED_NONFINITE_PASS;
     storage->external = options->external;
     if (storage->external != NULL)
         pthread_mutex_init(&storage->call_batches_lock, NULL);

@@ -121,6 +121,7 @@ struct hotbed_storage {
     uint32_t bulk_bytes;
     uint32_t move_sms; /* of hotbed_storage_options */
     hotbed_check check;
+    hotbed_nonfinite nonfinite;
     hotbed_rows_form rows_form;
     uint32_t row_bits; /* see hotbed_storage_view */
     bool indexed;      /* at least one table has its keys in the index */
@@ -159,7 +160,7 @@ struct hotbed_storage {
     float *zeros;        /* likewise */
     hotbed_timer *timer; /* NULL unless `timed` */
     uint64_t *custom_scores;
-    hotbed_memory warning;     /* pinned: a hotbed_fault, for CHECK_WARN */
+    hotbed_memory warning;     /* pinned: a hotbed_fault, for CHECK_WARN and NONFINITE_SKIP */
     char load_warning[256];    /* for hotbed_storage_warning() */
     uint32_t load_warned;      /* atomic: load_warning has a text */
     hotbed_external *external; /* the store that has all rows; or NULL */

@@ -159,6 +159,8 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
     HOTBED_TRY(check_lower_tier(o));
     if ((int)o->check < HOTBED_CHECK_ERROR || o->check > HOTBED_CHECK_IGNORE)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown check %d", (int)o->check);
+    if ((int)o->nonfinite < HOTBED_NONFINITE_PASS || o->nonfinite > HOTBED_NONFINITE_ERROR)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown nonfinite %d", (int)o->nonfinite);
     return HOTBED_OK;
 }
 

@@ -432,6 +432,14 @@ static hotbed_status check_update(
     return HOTBED_OK;
 }
 
+/* The optimizer for a call on `stream`. */
+static hotbed_optimizer_view optimizer_on(const hotbed_storage *storage, hotbed_stream *stream) {
+    hotbed_optimizer_view view = storage->optimizer_view;
+    if (storage->nonfinite == HOTBED_NONFINITE_ERROR)
+        view.faults = hotbed_stream_table_faults(stream, storage->names);
+    return view;
+}
+
 static hotbed_status check_sums(const hotbed_ticket *ticket, const float *unique_gradients) {
     if (unique_gradients == NULL && ticket->step.batch.bound > 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "unique_gradients is NULL");
@@ -447,9 +455,9 @@ static hotbed_gradient_view gradient_view(
 static hotbed_status enqueue_update(
     hotbed_storage *storage, hotbed_ticket *ticket, const hotbed_gradient_view *gradient,
     hotbed_stream *stream) {
+    const hotbed_optimizer_view optimizer = optimizer_on(storage, stream);
     HOTBED_TRY(storage->kernels.update->update(
-        &ticket->step, &storage->optimizer_view, *gradient, storage->max_dim,
-        ticket->update_scratch, stream));
+        &ticket->step, &optimizer, *gradient, storage->max_dim, ticket->update_scratch, stream));
     set_holds(ticket, false);
     return HOTBED_OK;
 }
@@ -495,9 +503,9 @@ hotbed_status hotbed_storage_apply(
     HOTBED_TRY(check_sums(ticket, unique_gradients));
     use_on(ticket, stream);
     hotbed_gradient_view sums = {unique_gradients, storage->max_dim, HOTBED_F32, NULL};
+    const hotbed_optimizer_view optimizer = optimizer_on(storage, stream);
     HOTBED_TRY(storage->kernels.update->apply(
-        &ticket->step, &storage->optimizer_view, sums, storage->max_dim, ticket->update_scratch,
-        stream));
+        &ticket->step, &optimizer, sums, storage->max_dim, ticket->update_scratch, stream));
     set_holds(ticket, false);
     return HOTBED_OK;
 }

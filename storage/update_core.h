@@ -8,6 +8,8 @@
 #ifndef HOTBED_STORAGE_UPDATE_CORE_H
 #define HOTBED_STORAGE_UPDATE_CORE_H
 
+#include "base/fault.h"
+#include "hotbed/status.h"
 #include "storage/index_meta_core.h"
 #include "storage/optimizer_core.h"
 #include "storage/step_core.h"
@@ -317,6 +319,32 @@ HOTBED_HD void hotbed_update_parts(
     }
 }
 
+/* One lane: count that the row in `slot` is not updated, because its gradient is not finite. */
+HOTBED_HD void hotbed_gradient_refused(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_table_view *table,
+    uint64_t slot) {
+    const uint32_t t = (uint32_t)(table - s->storage.tables);
+    const uint64_t key = hotbed_table_indexed(table)
+                             ? hotbed_load_relaxed_u64(hotbed_index_key(s->storage.index, slot))
+                             : slot - table->first_slot;
+    hotbed_add_relaxed_u64(&s->storage.tallies[t].nonfinite, 1);
+    hotbed_fault_latch(o->faults, HOTBED_ERR_ARGUMENT, HOTBED_FAULT_GRADIENT, t, key, 0);
+}
+
+/* Whether all elements of the row's gradient are finite. All lanes get the answer. */
+HOTBED_HD bool hotbed_gradient_is_finite(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
+    uint32_t dim, hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
+    bool finite = true;
+    for (uint32_t first = 0; first < dim; first += 4 * width) {
+        uint32_t e = first + 4 * hotbed_tile_rank(width);
+        uint32_t count = e < dim ? hotbed_count4(dim, e) : 0;
+        hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
+        finite = finite && (count == 0 || hotbed_is_finite4(g));
+    }
+    return hotbed_tile_ballot(width, !finite) == 0;
+}
+
 /* Unpin the row in `slot` after its update. */
 HOTBED_HD void hotbed_unpin_updated(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot, uint32_t width) {
@@ -340,8 +368,12 @@ HOTBED_HD void hotbed_update_row(
     uint8_t *row = hotbed_row_at(s->storage.index, table, slot);
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
-    hotbed_update_parts(
-        s, o, s->storage.clock, gradient, table, row, state0, state1, source, shape, width);
+    if (o->checks_finite == 0 ||
+        hotbed_gradient_is_finite(s, o, gradient, table->dim, source, shape, width))
+        hotbed_update_parts(
+            s, o, s->storage.clock, gradient, table, row, state0, state1, source, shape, width);
+    else if (hotbed_tile_rank(width) == 0)
+        hotbed_gradient_refused(s, o, table, slot);
     hotbed_unpin_updated(s, table, slot, width);
 }
 
@@ -461,6 +493,16 @@ HOTBED_HD hotbed_quads hotbed_sum_addends(
     return sum;
 }
 
+/* Whether all elements of the row's gradient are finite. All lanes get the answer. */
+HOTBED_HD bool hotbed_quads_are_finite(
+    const hotbed_quads *g, uint32_t dim, uint32_t quads, uint32_t width) {
+    bool finite = true;
+    HOTBED_UNROLL
+    for (uint32_t q = 0; q < quads; q++)
+        finite = finite && (hotbed_quad_at(q, width) >= dim || hotbed_is_finite4(g->q[q]));
+    return hotbed_tile_ballot(width, !finite) == 0;
+}
+
 /* Row-wise AdaGrad: add the mean square of g to *state, which all lanes have loaded. */
 HOTBED_HD float hotbed_rowwise_add(
     float *state, float loaded, const hotbed_quads *g, uint32_t dim, uint32_t quads,
@@ -516,6 +558,12 @@ HOTBED_HD void hotbed_update_in_registers(
             b.q[q] = *(const hotbed_f32x4 *)(const void *)(state1 + e);
     }
     const hotbed_quads g = hotbed_sum_addends(s, gradient, source, i, dim, shape, width);
+    if (o->checks_finite != 0 && !hotbed_quads_are_finite(&g, dim, shape.quads, width)) {
+        if (hotbed_tile_rank(width) == 0)
+            hotbed_gradient_refused(s, o, table, slot);
+        hotbed_unpin_updated(s, table, slot, width);
+        return;
+    }
     if (rowwise)
         row_sum = hotbed_rowwise_add(state0, row_sum, &g, dim, shape.quads, width);
     HOTBED_UNROLL

@@ -218,6 +218,16 @@ static void update_with(
         update_as(a, table, slot, gradient, a->o.kind, false);
 }
 
+/* Whether the `dim` elements of a sum are finite; compiled to vectors, which && would prevent. */
+static bool is_finite(const float *sum, uint32_t dim) {
+    uint32_t most = 0;
+    for (uint32_t e = 0; e < dim; e++) {
+        const uint32_t bits = hotbed_float_bits(sum[e]) & 0x7FFFFFFFU;
+        most = bits > most ? bits : most;
+    }
+    return most < 0x7F800000U;
+}
+
 static inline void prefetch_meta(const hotbed_step_view *s, uint64_t u, uint64_t end) {
     if (u < end && s->unique.slots[u] < s->storage.index_slots)
         hotbed_prefetch(hotbed_index_meta(s->storage.index, s->unique.slots[u]));
@@ -262,7 +272,10 @@ static void update_range(const update_args *a, uint64_t begin, uint64_t end, boo
             gradient = (const float *)a->gradient.data + u * a->gradient.stride;
         else
             sum_row(a, u, s->storage.tables[t].dim, scratch);
-        update_with(a, &s->storage.tables[t], slot, gradient);
+        if (a->o.checks_finite != 0 && !is_finite(gradient, s->storage.tables[t].dim))
+            hotbed_gradient_refused(s, &a->o, &s->storage.tables[t], slot);
+        else
+            update_with(a, &s->storage.tables[t], slot, gradient);
     }
     unpin_range(s, first_table, begin, end);
 }

@@ -160,6 +160,17 @@ typedef enum hotbed_check {
     HOTBED_CHECK_IGNORE = 2, /* do nothing else */
 } hotbed_check;
 
+/* What backward and apply do with a row whose gradient is NaN or infinite in some element: the sum
+ * over its occurrences, after max_gradient. With SKIP and ERROR the row and its optimizer state stay as
+ * they are, all other rows are updated, and hotbed_table_stats.nonfinite counts it; the step
+ * counts. The call never waits, and rows with finite gradients get the same bytes with each value. */
+typedef enum hotbed_nonfinite {
+    HOTBED_NONFINITE_PASS = 0, /* update it: its elements become NaN or infinite */
+    /* skip it, and keep a text for hotbed_storage_warning() */
+    HOTBED_NONFINITE_SKIP = 1,
+    HOTBED_NONFINITE_ERROR = 2, /* skip it, and raise the fault ARGUMENT */
+} hotbed_nonfinite;
+
 /* Where rows are stored (dynamicemb's StorageMode). The *upper tier* is device memory, the *lower
  * tier* host memory (hotbed_storage_options.lower_memory). The bytes of a row do not depend on the
  * mode.
@@ -320,7 +331,8 @@ typedef struct hotbed_storage_options {
      * longer and leaves more of the GPU to concurrent kernels. Fewer SMs help if a dense model runs
      * long enough to hide the prefetch, and hurt if the model waits for the rows. */
     uint32_t move_sms;
-    hotbed_budget budget; /* what hbm_bytes counts; 0 is SLOTS */
+    hotbed_budget budget;       /* what hbm_bytes counts; 0 is SLOTS */
+    hotbed_nonfinite nonfinite; /* gradients that are NaN or infinite; 0 is PASS */
 } hotbed_storage_options;
 
 /* Set every field to its default. `size` is sizeof(hotbed_storage_options) in the calling program;
@@ -460,7 +472,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_prefetch_forward(
  * after another from zero; the sums of the groups are added in groups of 32 in the same way; and so
  * on. With MEAN, each key of a bag receives g * (1 / keys of the bag), then multiplied by its
  * weight.
- * Errors: ARGUMENT, STATE (the ticket is not prefetched; the storage has no optimizer). */
+ * Errors: ARGUMENT, STATE (the ticket is not prefetched; the storage has no optimizer).
+ * Faults: ARGUMENT (a gradient that is NaN or infinite, with HOTBED_NONFINITE_ERROR). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_backward(
     hotbed_storage *storage, hotbed_ticket *ticket, const void *gradient, uint64_t stride,
     hotbed_stream *stream);
@@ -488,7 +501,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_reduce(
  *
  *   unique_gradients  in  as written by hotbed_storage_reduce(), possibly changed since; not clamped
  *
- * Errors: ARGUMENT, STATE (the ticket is not prefetched; the storage has no optimizer). */
+ * Errors: ARGUMENT, STATE (the ticket is not prefetched; the storage has no optimizer).
+ * Faults: as hotbed_storage_backward(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_apply(
     hotbed_storage *storage, hotbed_ticket *ticket, const float *unique_gradients,
     hotbed_stream *stream);
@@ -828,6 +842,9 @@ typedef struct hotbed_table_stats {
     uint64_t write_backs;      /* rows written back or demoted, by flushes too */
     uint64_t link_read_bytes;  /* bytes of the fetches */
     uint64_t link_write_bytes; /* bytes of the write-backs */
+    /* updates that were skipped because of a gradient that is NaN or infinite; see
+     * hotbed_nonfinite */
+    uint64_t nonfinite;
 } hotbed_table_stats;
 
 /* Read the cumulative counts of a table, up to the work that `stream` has passed. Synchronous.
@@ -838,8 +855,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_stats(
 /* Get a warning that was not returned before:
  *   - after a load of a checkpoint that was trained with another seed, both seeds
  *     (hotbed_checkpoint_load());
- *   - in a storage with CHECK_WARN, the first key since the last call that got no slot: table, key
- *     and reason, as in the text of the fault.
+ *   - in a storage with CHECK_WARN, the first key since the last call that got no slot; in one with
+ *     NONFINITE_SKIP, the first row whose update was skipped; of both, the first: table, key and
+ *     reason, as in the text of the fault.
  * The text is "" if there is none. The thread's last error is left unchanged. Never blocks: the text
  * covers all finished work, and perhaps work still running.
  *

@@ -71,3 +71,72 @@ def test_ranks_name_the_positions_of_the_callers_keys():
         return len(made.keys("t"))
 
     assert well(on_threads(body)) == [0, 0]
+
+
+# --- erase --------------------------------------------------------------------------------------------
+
+
+def lookup(made, keys):
+    kjt = ht.KeyedJaggedTensor(["f"], keys, lengths=torch.ones(keys.shape[0], dtype=torch.int64))
+    return made(kjt)["f"].values()
+
+
+def test_erased_keys_are_gone_and_counted():
+    made = collection()
+    made.set_rows("t", torch.arange(10), each(10))
+    assert made.erase("t", torch.tensor([3, 3, 99, 4])) == 2
+    assert made.erase("t", torch.tensor([3, 99])) == 0 and made.erase("t", torch.empty(0, dtype=torch.int64)) == 0
+    assert made.keys("t").tolist() == [0, 1, 2, 5, 6, 7, 8, 9]
+    lookup(made, torch.tensor([3])).sum().backward()  # a new row, with a new state
+    assert made.fused_optimizer.state_dict()["state"]["t"]["keys"].tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_rows_of_a_static_table_are_not_erased():
+    with pytest.raises(hotbed.ArgumentError, match="table t is static"):
+        collection(hashed=False).erase("t", torch.tensor([1]))
+
+
+def test_keys_in_use_are_not_erased():
+    made = collection()
+    made.set_rows("t", torch.arange(10), each(10))
+    held = lookup(made, torch.tensor([4, 6]))
+    with pytest.raises(hotbed.StateError, match=r"2 of 3 keys were not erased, the first is 4: .* cancel\(\)"):
+        made.erase("t", torch.tensor([4, 5, 6]))
+    assert 5 not in made.keys("t") and {4, 6} <= set(made.keys("t").tolist())
+    held.sum().backward()
+    lookup(made, torch.tensor([6]))  # without a backward, and freed
+    assert made.erase("t", torch.tensor([4, 6])) == 2
+
+
+def test_ranks_erase_their_own_keys():
+    most = ht.ShardedOptions(max_batch_size=4, max_keys=16)
+
+    def body(comm):
+        made = collection(comm=comm, sharded=most)
+        made.set_rows("t", torch.arange(40), each(40))
+        saved = made.fused_optimizer.state_dict()
+        erased = made.erase("t", torch.arange(20, 60))
+        made.fused_optimizer.load_state_dict(saved)
+        return erased, made.keys("t")
+
+    with pytest.warns(UserWarning, match="keys of the optimizer's state dict have rows"):
+        found = well(on_threads(body))
+    assert sum(n for n, _ in found) == 20 and all(n > 0 for n, _ in found)
+    assert sorted(torch.cat([keys for _, keys in found]).tolist()) == list(range(20))
+
+
+@pytest.mark.parametrize("left", [0, 5])
+@pytest.mark.parametrize("by", ["erase", "state dict"])
+def test_states_do_not_bring_erased_keys_back(by, left):
+    made = collection()
+    lookup(made, torch.arange(10)).sum().backward()
+    saved = made.fused_optimizer.state_dict()
+    if by == "erase":
+        assert made.erase("t", torch.arange(left, 10)) == 10 - left
+    else:
+        made.load_state_dict({name: part[:left].clone() for name, part in made.state_dict().items()})
+    with pytest.warns(UserWarning, match=f"table 't': {left} of 10 keys of the optimizer's state dict have rows"):
+        made.fused_optimizer.load_state_dict(saved)
+    assert made.keys("t").tolist() == list(range(left))
+    states = made.fused_optimizer.state_dict()["state"]["t"]
+    assert torch.equal(states["exp_avg"], saved["state"]["t"]["exp_avg"][:left])

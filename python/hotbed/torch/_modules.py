@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, 
 
 import torch
 
+from hotbed._c import lib
 from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, KeyRangeError, StateError, UnsupportedError
 from hotbed.torch import config as _config
@@ -22,6 +23,11 @@ from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, de
 
 _log = logging.getLogger("hotbed")
 _INT64 = torch.int64
+_NONFINITE = {
+    "pass": lib.HOTBED_NONFINITE_PASS,
+    "skip": lib.HOTBED_NONFINITE_SKIP,
+    "raise": lib.HOTBED_NONFINITE_ERROR,
+}
 
 
 class _NoOptimizerError(StateError, AttributeError):
@@ -68,8 +74,11 @@ class _Collection(torch.nn.Module):
         options: Optional[Mapping[str, Any]],
         comm: Optional[Comm],
         sharded: Optional[_config.ShardedOptions],
+        nonfinite: str,
     ) -> None:
         super().__init__()
+        if nonfinite not in _NONFINITE:
+            raise ArgumentError(f"nonfinite {nonfinite!r} is not one of {sorted(_NONFINITE)}")
         self._process = os.getpid()
         self._comm = comm
         for argument, value, kind in (("comm", comm, Comm), ("sharded", sharded, _config.ShardedOptions)):
@@ -97,7 +106,7 @@ class _Collection(torch.nn.Module):
                 output_dtype,
                 max_in_flight,
                 check,
-                {} if options is None else options,
+                {"nonfinite": _NONFINITE[nonfinite], **(options or {})},
                 sharded,
             )
 
@@ -294,6 +303,26 @@ class _Collection(torch.nn.Module):
         """
         storage, number = self._find(table)
         storage.set_rows(number, keys, {"weight": rows}, fill)
+
+    def erase(self, table: str, keys: torch.Tensor) -> int:
+        """Remove some keys and their rows from a hash table; a later training forward makes new rows for them.
+
+        A load of the optimizer's state dict does not bring the keys back.
+
+        Args:
+            table: name of the table.
+            keys: ``[n]``; a key may occur twice.  With several ranks, keys of other ranks are skipped, so call it on
+                all ranks, each with all keys.
+
+        Returns:
+            How many of the keys had a row, here: the sum over the ranks is the number of all.
+
+        Raises:
+            ArgumentError: a static table, which has all its rows.
+            StateError: forwards that wait for their backward use some of the keys; the others are gone.
+        """
+        storage, number = self._find(table)
+        return storage.erase(number, keys)
 
     def stats(self, table: str) -> Dict[str, int]:
         """Return this rank's counters of a table since its creation: keys, uniques, hits, inserts, evictions, ..."""
@@ -531,6 +560,9 @@ class EmbeddingBagCollection(_Collection):
         comm: the ranks that share the tables' rows; None: this process has all rows.  All ranks create the collection
             with the same arguments and call it together, each with its own batches.
         sharded: with ``comm``: the largest batch, and how ranks exchange keys and rows.
+        nonfinite: what a backward does with a row whose gradient is NaN or infinite in some element: "skip", the row
+            and its state stay as they are, :meth:`stats` counts it, and the first one of each table causes a warning;
+            "raise", the same with an ``ArgumentError``; or "pass", the row becomes NaN.
 
     Raises:
         ArgumentError: a config or an option; the text has the value.
@@ -552,6 +584,7 @@ class EmbeddingBagCollection(_Collection):
         options: Optional[Mapping[str, Any]] = None,
         comm: Optional[Comm] = None,
         sharded: Optional[_config.ShardedOptions] = None,
+        nonfinite: str = "skip",
     ) -> None:
         super().__init__(
             tables,
@@ -566,6 +599,7 @@ class EmbeddingBagCollection(_Collection):
             options,
             comm,
             sharded,
+            nonfinite,
         )
         self._names = [self._name(t, f) for t in self._tables for f in t.features]
         self._widths = [t.dim for t in self._tables for _ in t.features]
@@ -630,6 +664,7 @@ class EmbeddingCollection(_Collection):
         options: further fields of ``hotbed_storage_options``.
         comm: as in :class:`EmbeddingBagCollection`.
         sharded: as in :class:`EmbeddingBagCollection`.
+        nonfinite: as in :class:`EmbeddingBagCollection`.
 
     Raises:
         ArgumentError: a config or an option; the text has the value.
@@ -650,6 +685,7 @@ class EmbeddingCollection(_Collection):
         options: Optional[Mapping[str, Any]] = None,
         comm: Optional[Comm] = None,
         sharded: Optional[_config.ShardedOptions] = None,
+        nonfinite: str = "skip",
     ) -> None:
         tables = list(tables)
         dims = sorted({_config.read(t, False).dim for t in tables})
@@ -668,6 +704,7 @@ class EmbeddingCollection(_Collection):
             options,
             comm,
             sharded,
+            nonfinite,
         )
 
     def embedding_configs(self) -> List[Any]:

@@ -38,7 +38,7 @@ def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str,
     parts = None if given is None or error is not None else {name: given[name] for name in wanted}
     found = own_rows(storage, number, f"table {table.name!r}", parts or None, error)
     if found is not None:
-        storage.set_rows(number, *found, fill=True)
+        storage.set_states(number, *found)
 
 
 class FusedOptimizer(torch.optim.Optimizer):

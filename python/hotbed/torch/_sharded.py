@@ -625,6 +625,16 @@ class ShardedStorage(Storage):
         parts = {name: part[mine.to(part.device)] for name, part in given.items()}
         super().set_rows(table, self._local(table, keys.cpu()[mine]), parts, fill)
 
+    def has(self, table: int, keys: torch.Tensor) -> torch.Tensor:
+        """Return a mask ``[n]``, bool on the CPU, of the keys that have a row on this rank."""
+        mine = self._mine(table, keys)
+        mine[mine.clone()] = super().has(table, self._local(table, keys.cpu()[mine]))
+        return mine
+
+    def erase(self, table: int, keys: torch.Tensor) -> int:
+        """Remove this rank's keys; keys of other ranks are skipped."""
+        return super().erase(table, keys.cpu()[self._mine(table, indices("keys", keys))])
+
     def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
         """Replace this rank's rows by the rows of a state dict; rows of other ranks are skipped."""
         if not self.is_direct(table):

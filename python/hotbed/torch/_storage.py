@@ -279,8 +279,12 @@ class Storage:
         self.turn = 0
         self.dropped: collections.deque[int] = collections.deque()  # tokens of forwards that get no backward
         self.group: Optional[Dict[str, Any]] = None  # the parameter group that has the learning rate
-        self.text: Any = ffi.new("char[]", 512) if check_keys == "warn" else None  # of hotbed_storage_warning()
+        self.warns_of_keys = check_keys == "warn"
+        skips = options.get("nonfinite") == lib.HOTBED_NONFINITE_SKIP
+        #: Of hotbed_storage_warning().
+        self.text: Any = ffi.new("char[]", 512) if self.warns_of_keys or skips else None
         self.warned: Set[str] = set()  # tables about which a warning has been issued
+        self._settled: Set[int] = set()  # tables whose keys a load or an erase has decided
         self.space: Dict[int, int] = {}
         self.count_again()
         self.estimates = [sys.maxsize] * len(self.tables)  # twice the keys of a table in the batch last counted
@@ -362,7 +366,9 @@ class Storage:
     def _said(self, error: HotbedError) -> str:
         """Replace names and numbers of the C library in an error's text by names of this package."""
         said = str(error)
-        if isinstance(error, (FullError, KeyRangeError)) or " occurs twice, at positions " in said:
+        if isinstance(error, (FullError, KeyRangeError)) or re.search(
+            " occurs twice, at positions |: the gradient of ", said
+        ):
             said = re.sub(r"^table ([\w.-]+)(?=:| is full)", r"table '\1'", said)
             if " is full:" in said:
                 said += "; use a larger num_embeddings or max_embeddings, or evict=Evict.LOWEST"
@@ -478,23 +484,27 @@ class Storage:
         to.weights = ffi.NULL if weights is None else ffi.cast(_FLOATS, weights.data_ptr())
         return to
 
-    def _faults(self, stream: Any) -> None:
+    def _faults(self, stream: Any, trained: bool = False) -> None:
         """Raise a fault that kernels have found: at once on the CPU, some calls later on a GPU.  Never waits."""
-        if self.text is not None:
+        if self.text is not None and (trained or self.warns_of_keys):
             self._warn()
         status = lib.hotbed_stream_fault(stream)
         if status != 0:
             self.check(status)
 
     def _warn(self) -> None:
-        """Issue a warning about the first key that a table has refused, once for each table."""
+        """Issue a warning about the first key that a table has refused, or not updated, once for each table."""
         self.check(lib.hotbed_storage_warning(self._c, self.text, len(self.text)))
-        refused = ffi.string(self.text).decode(errors="replace")
-        found = re.match(r"table [\w.-]+", refused)
+        if self.text[0] == b"\0":
+            return
+        text = ffi.string(self.text).decode(errors="replace")
+        found = re.match(r"table [\w.-]+(: the gradient)?", text)
         if found and found[0] not in self.warned:
             self.warned.add(found[0])
-            said = self._said(FullError(refused))
-            said += "; further refused keys of this table are only counted, see stats()"
+            said = self._said(FullError(text))
+            said += (
+                f"; further {'gradients' if found[1] else 'refused keys'} of this table are only counted, see stats()"
+            )
             warnings.warn(said, stacklevel=stack_level())
 
     # --- tickets --------------------------------------------------------------------------------
@@ -757,7 +767,7 @@ class Storage:
             slot.held = False
             slot.tensors = ()
             slot.generation += 1
-            self._faults(stream)
+            self._faults(stream, trained=True)
 
     def _batch_is_dropped(self) -> str:
         """Return the text of the error of a backward whose batch no longer exists; for subclasses."""
@@ -912,6 +922,7 @@ class Storage:
             kept = self.keys(table)
             kept = kept[torch.isin(kept, indices("keys", keys).cpu())]
             states = self.rows(table, kept, names)
+        self._settled.add(table)
         self.clear(table)
         self.set_rows(table, keys, given, fill=True)
         self._advance(table, given)
@@ -1003,6 +1014,60 @@ class Storage:
                     name = self.tables[table].name
                     warnings.warn(f"table {name!r}: {kept} of {keys.shape[0]} rows fit", stacklevel=stack_level())
             self.check(lib.hotbed_stream_sync(stream))
+
+    def has(self, table: int, keys: torch.Tensor) -> torch.Tensor:
+        """Return a mask ``[n]``, bool on the CPU, of the keys that have a row here; waits for the stream."""
+        keys = indices("keys", keys).to(self.device)
+        found = torch.zeros(keys.shape[0], dtype=torch.uint8, device=self.device)
+        data, flags = ffi.cast("void *", keys.data_ptr()), ffi.cast("uint8_t *", found.data_ptr())
+        with self.lock:
+            stream = self.streams.current()
+            self.check(lib.hotbed_storage_get_rows(self._c, table, keys.shape[0], data, ffi.NULL, flags, stream))
+            self.check(lib.hotbed_stream_sync(stream))
+        return found.cpu() == 1
+
+    def erase(self, table: int, keys: torch.Tensor) -> int:
+        """Remove keys and their rows from a hash table, and return how many of them were there.
+
+        Raises:
+            ArgumentError: a static table.
+            StateError: batches that wait for their backward use some of the keys; all others are gone.
+        """
+        self._settled.add(table)
+        keys = torch.unique(indices("keys", keys)).to(self.device)
+        gone = torch.zeros(keys.shape[0], dtype=torch.uint8, device=self.device)
+        data, flags = ffi.cast("void *", keys.data_ptr()), ffi.cast("uint8_t *", gone.data_ptr())
+        with self.lock:
+            self.release_dropped()
+            stream = self.streams.current()
+            self.check(lib.hotbed_storage_erase(self._c, table, keys.shape[0], data, flags, stream))
+            self.check(lib.hotbed_stream_sync(stream))
+            left = Storage.has(self, table, keys)
+        if left.any():
+            raise StateError(
+                f"table {self.tables[table].name!r}: {int(left.sum())} of {keys.shape[0]} keys were not erased, the "
+                f"first is {int(keys.cpu()[left][0])}: forwards that wait for their backward use their rows; run their "
+                "backwards, or call the collection's cancel()"
+            )
+        return int(gone.sum())
+
+    def set_states(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
+        """Set optimizer states of keys that have rows, and skip the others with a warning.
+
+        A table that has had no rows yet gets rows with initial weights: a load of the module's state dict, which may
+        come second, then replaces the weights.
+        """
+        if self.tables[table].is_hash and (table in self._settled or self.size(table) > 0):
+            self.check_rows(table, keys, given)
+            found = self.has(table, keys)
+            if not found.all():
+                keys, given = keys.cpu()[found], {name: part[found.to(part.device)] for name, part in given.items()}
+                warnings.warn(
+                    f"table {self.tables[table].name!r}: {int(found.sum())} of {found.shape[0]} keys of the "
+                    "optimizer's state dict have rows; the states of the others were skipped",
+                    stacklevel=stack_level(),
+                )
+        self.set_rows(table, keys, given, fill=True)
 
     def clock(self) -> Dict[str, Any]:
         """Return the training state beside rows: step counts, powers of beta, learning rate."""

@@ -1,4 +1,5 @@
 /* checkpoint/latest.c - the newest whole checkpoint of a directory. */
+#define _DEFAULT_SOURCE /* readlink() */
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -11,11 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A checkpoint of the directory. */
 typedef struct entry {
     char *path; /* owned */
-    bool increment, used;
+    bool increment;
+    bool link; /* a symbolic link, perhaps to another checkpoint of the directory */
     hotbed_digest id, digest, parent, parent_digest;
     uint64_t step, created_ns;
 } entry;
@@ -104,9 +107,11 @@ static void add(search *s, char *path, const hotbed_manifest *m) {
         fail_memory(s);
         return;
     }
+    char target;
     s->entries = entries;
     s->entries[s->n++] = (entry){
         .path = path,
+        .link = readlink(path, &target, 1) >= 0,
         .increment = m->increment,
         .id = m->id,
         .digest = m->digest,
@@ -141,13 +146,15 @@ static void look_at(void *context, const char *name) {
     hotbed_manifest_free(&m);
 }
 
-/* The newest first. */
+/* The newest first, and a checkpoint before links to it. */
 static int by_age(const void *a, const void *b) {
     const entry *x = a, *y = b;
     if (x->step != y->step)
         return x->step > y->step ? -1 : 1;
     if (x->created_ns != y->created_ns)
         return x->created_ns > y->created_ns ? -1 : 1;
+    if (x->link != y->link)
+        return x->link ? 1 : -1;
     return strcmp(x->path, y->path);
 }
 
@@ -216,6 +223,10 @@ static hotbed_status find(search *s, hotbed_checkpoint_found *out) {
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " checkpoints", s->n);
     hotbed_status status = HOTBED_OK;
     for (uint32_t i = 0; i < s->n && n == 0 && status == HOTBED_OK; i++) {
+        const bool again = i > 0 && s->entries[i].link &&
+                           hotbed_digest_equal(s->entries[i].digest, s->entries[i - 1].digest);
+        if (again) /* a link to a checkpoint that was skipped */
+            continue;
         status = find_chain(s, &s->entries[i], chain, &n);
         if (status == HOTBED_ERR_CORRUPT) {
             skip(s, s->entries[i].path);

@@ -697,8 +697,8 @@ static hotbed_status describe(
     return HOTBED_OK;
 }
 
-/* Whether the storages now have the rows of the last checkpoint, all and unchanged, so that an
- * increment can follow it. The next save compares tables and ranks with the parent's. */
+/* Whether the storages now have the rows of the last checkpoint, all and unchanged, in the same
+ * tables and on the same ranks, so that an increment can follow it. */
 static bool is_exact(const reader *r, const uint64_t *loaded) {
     const hotbed_manifest *m = last_of(r);
     if (r->storages->num_tables != m->num_tables)
@@ -708,7 +708,12 @@ static bool is_exact(const reader *r, const uint64_t *loaded) {
         if (r->numbers[i] != i || is_lossy(r, i, loaded[i]) ||
             (r->comm == NULL && r->share.world > 1) || /* what others lost is unknown */
             hotbed_storages_info(r->storages, i, &info) != HOTBED_OK ||
-            info.dtype != m->tables[i].dtype ||
+            info.dtype != m->tables[i].dtype || !hotbed_share_is(&r->share, i, m, &m->tables[i]) ||
+            hotbed_storage_optimizer(hotbed_storages_of(r->storages, i))->kind !=
+                hotbed_manifest_optimizer(m, &m->tables[i]) ||
+            (info.score == HOTBED_SCORE_TIMESTAMP_LFU) != m->tables[i].times ||
+            (info.kind == HOTBED_TABLE_HASH &&
+             m->tables[i].bucket_bits != r->config->bucket_bits) ||
             (info.kind == HOTBED_TABLE_STATIC && rows_of(r, i, &info) != m->tables[i].capacity))
             return false;
     }
@@ -716,11 +721,12 @@ static bool is_exact(const reader *r, const uint64_t *loaded) {
 }
 
 static hotbed_status fill_mark(
-    const reader *r, const uint64_t *loaded, hotbed_checkpoint_mark *mark) {
+    const reader *r, const uint64_t *loaded, hotbed_checkpoint_mark *mark, bool *marked) {
     const hotbed_digest id = last_of(r)->id;
+    *marked = mark != NULL && is_exact(r, loaded);
     if (mark == NULL)
         return HOTBED_OK;
-    if (is_exact(r, loaded))
+    if (*marked)
         return hotbed_save_mark(
             r->config, r->storages, &r->share,
             (hotbed_checkpoint_id){.low = id.low, .high = id.high}, mark, r->stream);
@@ -733,6 +739,7 @@ static hotbed_status load(
     reader *r, const hotbed_checkpoint_load_options *options, hotbed_checkpoint_report *report) {
     HOTBED_TRY(agree(r, read_rows_of_all(r)));
     const uint32_t n = last_of(r)->num_tables;
+    bool marked = false;
     uint64_t *loaded = hotbed_new(n * sizeof *loaded);
     hotbed_status status =
         loaded != NULL ? HOTBED_OK
@@ -741,9 +748,11 @@ static hotbed_status load(
     if (status == HOTBED_OK)
         status = count_rows(r, loaded);
     if (status == HOTBED_OK)
-        status = agree(r, fill_mark(r, loaded, options->mark));
-    if (status == HOTBED_OK && report != NULL)
+        status = agree(r, fill_mark(r, loaded, options->mark, &marked));
+    if (status == HOTBED_OK && report != NULL) {
         status = describe(r, loaded, report);
+        report->marked = marked;
+    }
     hotbed_delete(loaded);
     return status;
 }

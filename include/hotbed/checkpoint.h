@@ -269,7 +269,8 @@ typedef struct hotbed_checkpoint_load_options {
      * paths must lead to the same checkpoint and increments on all ranks; a copy is the same. */
     hotbed_comm *comm;
     /* Set to the rows that were loaded, so that the next save can be an increment of the last path.
-     * It becomes empty if not all rows of the checkpoint were loaded as they are. NULL: none. */
+     * It becomes empty if not all rows of the checkpoint were loaded as they are, or if its tables,
+     * ranks or routes differ from the storages'. NULL: none. */
     hotbed_checkpoint_mark *mark;
 } hotbed_checkpoint_load_options;
 
@@ -311,6 +312,8 @@ typedef struct hotbed_checkpoint_report {
      * not described. */
     uint32_t num_tables;
     uint32_t num_lossy; /* out: tables of the checkpoint of which rows were not loaded */
+    uint32_t marked;    /* out: 1 if the load has set the mark, so that an increment can follow */
+    uint32_t reserved;
 } hotbed_checkpoint_report;
 
 /* Load the checkpoint at `path`, and its increments if `options` lists any, into the storages.

@@ -1,5 +1,6 @@
-"""Checkpoints: save and load the tables of a collection, and read a checkpoint without the library's backends.
+"""Checkpoints: save and load the tables of a model with its dense part, and read a checkpoint without the library.
 
+A checkpoint has all collections of a model, its dense state dict and its optimizer; it is complete or does not exist.
 ``save()``, ``load()`` and the check of digests in ``read()`` need a library that was built with HDF5
 (``UnsupportedError`` otherwise).  ``read(verify=False)`` needs only h5py and numpy.  A checkpoint of a GPU's tables is
 read on any machine.  ``docs/formats.md`` has the bytes.
@@ -9,19 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import glob
 import hashlib
+import io
 import logging
 import os
 import pathlib
 import re
-import shutil
 import threading
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
-from hotbed._c import check, ffi, lib, new
+from hotbed._c import check, ffi, lib, new, text
 from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -30,9 +30,32 @@ if TYPE_CHECKING:
 
 Path = Union[str, "os.PathLike[str]"]
 
-_EXTRA_MOST = 1 << 30
 _PATH_BYTES = 480
-_PARTS, _PARTS_HEAD = "PARTS", "hotbed-parts 1"
+_DENSE, _EXTRA = "dense", "extra"  # names of blobs
+#: Modules that contain a model and add their own part to its names.
+_WRAPPERS = {
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "DistributedModelParallel": "_dmp_wrapped_module",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedTable:
+    """What a load did with a table.
+
+    Attributes:
+        name: the table's name.
+        saved: rows in the checkpoint; 0 for a table that it does not have.
+        loaded: rows of them that the model has now, on all ranks.
+        taken: "yes"; "new": the checkpoint does not have it; "dropped": the model does not have it; "kind" or "dim":
+            the model's table is of another kind or dim.  Except for "yes", the model's table is unchanged.
+    """
+
+    name: str
+    saved: int
+    loaded: int
+    taken: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,69 +65,169 @@ class Loaded:
     Attributes:
         step: the step that was passed to the save.
         extra: the caller's bytes.
+        tables: what was loaded, by table.
     """
 
     step: int
     extra: bytes
+    tables: Tuple[LoadedTable, ...] = ()
 
 
-def _check(module: Any, extra: Any = b"", increments: Any = ()) -> None:
+class _Model:
+    """The collections of a model, or one collection, and the rest of the model."""
+
+    def __init__(self, model: Any) -> None:
+        """Find the collections.
+
+        Raises:
+            ArgumentError: there is none, or some have a communicator and others have not.
+        """
+        self.storages: List[Any] = []
+        self.names: List[str] = []  # of the storages
+        self.dense: List[Tuple[str, Any]] = []  # modules outside of collections, with the prefixes of their names
+        comms: List[Any] = []
+        self._walk(model, "", comms, set())
+        if not self.storages:
+            raise ArgumentError(f"model: {type(model).__name__} is not a collection of hotbed.torch, and contains none")
+        self.comm = next((comm for comm in comms if comm is not None), None)
+        if self.comm is not None and self.comm.size > 1 and None in comms:
+            raise ArgumentError(
+                "model: some of its collections have a communicator, and others have not; pass comm= to all of them"
+            )
+
+    def _walk(self, module: Any, name: str, comms: List[Any], seen: set[int]) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        inner = getattr(module, "_hotbed", None)  # of dynamicemb's layer
+        found = module.storages if isinstance(getattr(module, "storages", None), list) else None
+        if found is None and hasattr(inner, "streams"):
+            found = [inner]
+        if found is not None:
+            comms.append(getattr(module, "comm", None))
+            for storage in found:
+                whole = ".".join(part for part in (name, storage.label) if part)
+                self.names.append(re.sub("[^A-Za-z0-9_.-]", "_", whole)[-63:])
+                self.storages.append(storage)
+        elif hasattr(module, "named_children"):
+            inside = _WRAPPERS.get(type(module).__name__)
+            if inside is None:
+                self.dense.append((f"{name}." if name else "", module))
+            for child, part in module.named_children():
+                self._walk(part, name if child == inside else ".".join(filter(None, (name, child))), comms, seen)
+
+    @property
+    def stream(self) -> Any:
+        """The Hotbed stream of the current stream of the device."""
+        return self.storages[0].streams.current()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0."""
+        return self.comm is None or bool(self.comm.rank == 0)
+
+    @contextlib.contextmanager
+    def locks(self) -> Iterator[Any]:
+        """Hold the locks of all storages; returns the ``hotbed_storage *[]``."""
+        with contextlib.ExitStack() as stack:
+            for storage in self.storages:
+                stack.enter_context(storage.lock)
+            yield ffi.new("hotbed_storage *[]", [storage.pointer for storage in self.storages])
+
+    def join(self, options: Any, keep: List[Any]) -> None:
+        """Set the communicator and the share in options of a save or load."""
+        if self.comm is None:
+            return
+        options.comm = self.comm.pointer
+        options.share.rank, options.share.world = self.comm.rank, self.comm.size
+        if self.comm.size == 1:
+            return
+        routes = ffi.new("hotbed_route[]", sum(len(storage.tables) for storage in self.storages))
+        at = 0
+        for storage in self.storages:
+            own = new("checkpoint_options")
+            storage.join(own, keep)
+            for number in range(len(storage.tables)):
+                routes[at] = own.share.routes[number]
+                at += 1
+        options.share.routes = routes
+        keep.append(routes)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Run a block that does not communicate; if it raises on one rank, all ranks raise."""
+        error: Optional[Exception] = None
+        try:
+            yield
+        except Exception as raised:
+            error = raised
+        if self.comm is not None:
+            from hotbed.torch._sharded import agree
+
+            agree(self.comm, self.storages[0].device, self.stream, error)
+        elif error is not None:
+            raise error
+
+    def gather(self, mine: bytes) -> List[bytes]:
+        """Return the bytes of every rank, which have one length."""
+        if self.comm is None:
+            return [mine]
+        from hotbed.torch._sharded import gather
+
+        return gather(self.comm, self.storages[0].device, self.stream, mine)
+
+    def dense_state(self) -> Dict[str, Any]:
+        """Return the state dict of the modules outside of collections."""
+        state: Dict[str, Any] = {}
+        for prefix, module in self.dense:
+            module._save_to_state_dict(state, prefix, False)
+        return state
+
+    def load_dense(self, state: Dict[str, Any]) -> None:
+        """Load a state dict that ``check_dense()`` accepted."""
+        for prefix, module in self.dense:
+            errors: List[str] = []
+            module._load_from_state_dict(state, prefix, {}, True, [], [], errors)
+            if errors:
+                raise StateError(f"the dense part: {errors[0]}")
+
+    def check_dense(self, path: str, state: Dict[str, Any]) -> None:
+        """Raise if a state dict is of another dense part."""
+        own = self.dense_state()
+        missing, more = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+        shapes = [
+            f"{name} is {tuple(state[name].shape)} there, {tuple(own[name].shape)} here"
+            for name in own
+            if hasattr(own[name], "shape") and name in state and own[name].shape != state[name].shape
+        ]
+        if missing or more or shapes:
+            raise StateError(
+                f"{path} has another dense part: missing there {missing[:5]}, missing here {more[:5]}, other shapes "
+                f"{shapes[:5]}; load() a collection of the model alone"
+            )
+
+
+def _check(extra: Any = b"", increments: Any = (), path: Path = "") -> None:
     """Check the arguments of a save or load.
 
     Raises:
         ArgumentError: one has another type.
     """
-    if not isinstance(getattr(module, "storages", None), list):
-        inside = module.named_modules() if hasattr(module, "named_modules") else ()
-        found = [name for name, part in inside if isinstance(getattr(part, "storages", None), list)]
-        hint = f"; it has {found}: save and load these" if found else ""
-        raise ArgumentError(f"module: {type(module).__name__} is not a collection of hotbed.torch{hint}")
     if not isinstance(extra, (bytes, bytearray, memoryview)):
         raise ArgumentError(f"extra: {extra!r:.40} is not bytes")
     if isinstance(increments, (str, bytes, os.PathLike)):
         raise ArgumentError(f"increments: {increments!r} is one path, not a list of paths")
-
-
-def _storages(module: Any, path: Path) -> List[Tuple[Any, bytes]]:
-    """Return the storages of a collection, each with its path: sums and means have a directory each."""
-    storages = list(module.storages)
     if b"\0" in os.fsencode(path):
         raise ArgumentError(f"path {path!r} has a null character")
-    if len(storages) == 1:
-        return [(storages[0], os.fsencode(path))]
-    return [(s, os.fsencode(pathlib.Path(path) / s.label)) for s in storages]
 
 
-@contextlib.contextmanager
-def _together(module: Any) -> Iterator[None]:
-    """Run a block that does not communicate; if it raises on one rank, all ranks raise."""
-    error: Optional[Exception] = None
-    try:
-        yield
-    except Exception as raised:
-        error = raised
-    if module.comm is not None:
-        from hotbed.torch._sharded import agree
-
-        storage = module.storages[0]
-        agree(module.comm, storage.device, storage.streams.current(), error)
-    elif error is not None:
-        raise error
-
-
-def _compare_paths(module: Any, path: Path) -> None:
+def _compare_paths(model: _Model, path: Path) -> None:
     """Raise on all ranks if two ranks save under different names, or if only some of the directories exist.
 
     The paths to the directory may differ.
     """
-    if module.comm is None:
-        return
-    from hotbed.torch._sharded import gather
-
-    first = module.storages[0]
     exists = b"+" if os.path.lexists(pathlib.Path(path).parent) else b"-"
-    mine = exists + os.fsencode(path)[-_PATH_BYTES:].ljust(_PATH_BYTES, b"\0")
-    found = gather(module.comm, first.device, first.streams.current(), mine)
+    found = model.gather(exists + os.fsencode(path)[-_PATH_BYTES:].ljust(_PATH_BYTES, b"\0"))
     every = [os.fsdecode(p[1:].rstrip(b"\0")) for p in found]
     for rank, theirs in enumerate(every):
         if pathlib.Path(theirs).name != pathlib.Path(every[0]).name:
@@ -120,6 +243,34 @@ def _compare_paths(module: Any, path: Path) -> None:
         )
 
 
+def _options(
+    model: _Model, optimizer: Any, step: int, extra: bytes, increments: Optional[Increments], keep: List[Any]
+) -> Any:
+    """Create the ``hotbed_checkpoint_options *`` of a save, which points to objects appended to ``keep``."""
+    blobs = {_EXTRA: extra} if extra else {}
+    if model.is_first and (model.dense or optimizer is not None):
+        import torch
+
+        file = io.BytesIO()
+        torch.save({"model": model.dense_state(), "optimizer": optimizer and optimizer.state_dict()}, file)
+        blobs[_DENSE] = file.getvalue()
+    options = new("checkpoint_options", step=step, num_blobs=len(blobs))
+    options.blobs = array = ffi.new("hotbed_checkpoint_blob[]", len(blobs))
+    for blob, (name, data) in zip(array, blobs.items()):
+        keep += [ffi.new("char[]", name.encode()), ffi.from_buffer(data)]
+        blob.name, blob.data, blob.bytes = keep[-2], ffi.cast("void *", keep[-1]), len(data)
+    names = [ffi.new("char[]", name.encode()) for name in model.names]
+    options.names = pointers = ffi.new("char *[]", names)
+    keep += [array, names, pointers]
+    if increments is not None:
+        options.mark = increments.mark
+        if increments.paths:
+            keep.append(ffi.new("char[]", os.fsencode(increments.paths[-1])))
+            options.parent = keep[-1]
+    model.join(options, keep)
+    return options
+
+
 class Arena:
     """Memory for the copies that ``async_save()`` makes, allocated once and used by one save at a time.
 
@@ -128,15 +279,14 @@ class Arena:
     the arena go to host memory.
 
     Args:
-        module: a collection on the device.
+        model: a model or collection on the device.
         device_bytes: bytes of device memory.
         pinned_bytes: bytes of pinned host memory.
     """
 
-    def __init__(self, module: Any, device_bytes: int = 0, pinned_bytes: int = 0) -> None:
+    def __init__(self, model: Any, device_bytes: int = 0, pinned_bytes: int = 0) -> None:
         out = ffi.new("hotbed_checkpoint_arena **")
-        stream = module.storages[0].streams.current()
-        check(lib.hotbed_checkpoint_arena_create(device_bytes, pinned_bytes, stream, out))
+        check(lib.hotbed_checkpoint_arena_create(device_bytes, pinned_bytes, _Model(model).stream, out))
         self.pointer = out[0]
         weakref.finalize(self, lib.hotbed_checkpoint_arena_destroy, self.pointer)
 
@@ -147,84 +297,67 @@ class Saving:
     def __init__(
         self,
         path: Path,
-        module: Any,
+        model: Any,
+        optimizer: Any,
         step: int,
         extra: bytes,
         increments: Optional[Increments],
         arena: Optional[Arena],
     ) -> None:
         """See ``async_save()``."""
-        _check(module, extra)
-        _compare_paths(module, path)
-        self.path = os.fspath(path)
-        self._module, self._increments = module, increments
-        self._several = module.comm is not None and module.comm.size > 1
-        self._folder = _folder(path, module)
+        _check(extra, path=path)
+        self._model, self._increments = _Model(model), increments
+        _compare_paths(self._model, path)
+        self.path, self._place = os.fspath(path), os.fsencode(path)
+        self._comm: Any = self._model.comm
+        self._several = self._comm is not None and self._comm.size > 1
         self._error: Optional[Exception] = None
-        self._waited = False
-        targets = _storages(module, self._folder)
-        self._ids = ffi.new("hotbed_checkpoint_id[]", len(targets))
-        self._begun = 0
-        snapshots: List[Any] = []
+        self._waited = self._begun = False
+        self._id = ffi.new("hotbed_checkpoint_id *")
         try:
-            with _together(module):
+            with self._model.together():
                 if os.path.lexists(path):
                     raise StateError(f"{self.path} exists")
-                for number, (storage, place) in enumerate(targets):
-                    keep: List[Any] = []
-                    options = _options(module, number, step, extra, increments, keep)
-                    options.comm = ffi.NULL  # a snapshot has this rank's rows only
-                    options.arena = ffi.NULL if arena is None else arena.pointer
-                    out = ffi.new("hotbed_checkpoint_snapshot **")
-                    with storage.lock:
-                        storage.check(
-                            lib.hotbed_checkpoint_snapshot_take(
-                                ffi.new("hotbed_storage *[]", [storage.pointer]),
-                                1,
-                                options,
-                                storage.streams.current(),
-                                out,
-                            )
-                        )
-                    # The default argument keeps the arena alive until the snapshot is destroyed.
-                    snapshots.append(ffi.gc(out[0], lambda s, _=arena: lib.hotbed_checkpoint_snapshot_destroy(s)))
-                    if self._several and module.comm.rank == 0:
-                        check(lib.hotbed_checkpoint_begin(place, self._ids + number))
-                        self._begun += 1
+                keep: List[Any] = []
+                options = _options(self._model, optimizer, step, extra, increments, keep)
+                options.comm = ffi.NULL  # a snapshot has this rank's rows only
+                options.arena = ffi.NULL if arena is None else arena.pointer
+                out = ffi.new("hotbed_checkpoint_snapshot **")
+                with self._model.locks() as storages:
+                    taken = lib.hotbed_checkpoint_snapshot_take(
+                        storages, len(storages), options, self._model.stream, out
+                    )
+                    self._model.storages[0].check(taken)
+                # The default argument keeps the arena alive until the snapshot is destroyed.
+                snapshot = ffi.gc(out[0], lambda s, _=arena: lib.hotbed_checkpoint_snapshot_destroy(s))
+                if self._several and self._model.is_first:
+                    check(lib.hotbed_checkpoint_begin(self._place, self._id))
+                    self._begun = True
             if self._several:
-                from hotbed.torch._sharded import gather
-
-                first = targets[0][0]
-                ids = ffi.buffer(self._ids)
-                ids[:] = gather(module.comm, first.device, first.streams.current(), bytes(ids))[0]
+                number = ffi.buffer(self._id)
+                number[:] = self._model.gather(bytes(number))[0]
         except BaseException:
-            self._remove()
+            self._abort()
             raise
-        self._thread = threading.Thread(target=self._write, args=(snapshots,), name=f"hotbed save {self.path}")
+        self._thread = threading.Thread(target=self._write, args=([snapshot],), name=f"hotbed save {self.path}")
         self._thread.start()
 
     def _write(self, snapshots: List[Any]) -> None:
+        snapshot = snapshots.pop()
         try:
-            for number, (_, place) in enumerate(_storages(self._module, self._folder)):
-                snapshot = snapshots.pop(0)
-                if self._several:
-                    check(lib.hotbed_checkpoint_snapshot_put(snapshot, place, self._ids[number]))
-                else:
-                    check(lib.hotbed_checkpoint_snapshot_write(snapshot, place))
-                ffi.release(snapshot)
-            if not self._several:
-                _name(self._folder, self.path)
+            if self._several:
+                check(lib.hotbed_checkpoint_snapshot_put(snapshot, self._place, self._id[0]))
+            else:
+                check(lib.hotbed_checkpoint_snapshot_write(snapshot, self._place))
         except Exception as error:
             logging.getLogger("hotbed").error("the save to %s failed: %s", self.path, error)
             self._error = error
         finally:
-            snapshots.clear()
+            ffi.release(snapshot)
 
-    def _remove(self) -> None:
-        for number in range(self._begun):
-            place = _storages(self._module, self._folder)[number][1]
-            lib.hotbed_checkpoint_abort(place, self._ids[number])
-        _remove(self._folder, self.path, self._module)
+    def _abort(self) -> None:
+        if self._begun:
+            lib.hotbed_checkpoint_abort(self._place, self._id[0])
 
     def done(self) -> bool:
         """Return whether the thread has ended: this rank's rows are on disk, or it has failed."""
@@ -240,22 +373,19 @@ class Saving:
         if not self._waited:
             self._thread.join()
             try:
-                with _together(self._module):
+                with self._model.together():
                     if self._error is not None:
                         raise self._error
                 if self._several:
-                    with _together(self._module):
-                        if self._module.comm.rank == 0:
-                            for number, (_, place) in enumerate(_storages(self._module, self._folder)):
-                                world = self._module.comm.size
-                                check(lib.hotbed_checkpoint_commit(place, self._ids[number], world))
-                            _name(self._folder, self.path)
+                    with self._model.together():
+                        if self._model.is_first:
+                            check(lib.hotbed_checkpoint_commit(self._place, self._id[0], self._comm.size))
             except Exception as error:
                 self._error = error
-                self._remove()
+                self._abort()
             self._waited = True
             if self._increments is not None:
-                self._increments.ended(self.path, self._module, self._error)
+                self._increments.ended(self.path, self._model, self._error)
         if self._error is not None:
             raise self._error
 
@@ -263,10 +393,11 @@ class Saving:
 class Increments:
     """Saves a full checkpoint first, and then increments: what changed since the previous save.
 
-    All saves are of one collection; make an ``Increments`` for each.
+    All saves are of one model; make an ``Increments`` for each.
 
     Keeps a digest of each row, which takes 24 bytes of host memory per row.  To load, pass the first of ``paths`` to
-    ``load()``, and the others as its ``increments``.
+    ``load()``, and the others as its ``increments``; or call ``load()`` of a new ``Increments``, whose next save is
+    then an increment.
 
     Before each increment, rank 0 checks that all checkpoints of ``paths`` still exist and are the saved ones.  If one
     does not, for example because ``hotbed-ckpt gc`` has removed it, the save is a full one, ``paths`` begins with it,
@@ -277,78 +408,89 @@ class Increments:
     """
 
     def __init__(self) -> None:
-        self._marks: Dict[int, Any] = {}
+        out = ffi.new("hotbed_checkpoint_mark **")
+        check(lib.hotbed_checkpoint_mark_create(out))
+        self.mark = ffi.gc(out[0], lib.hotbed_checkpoint_mark_destroy)
         self._saving: Optional[Saving] = None
-        self._saved: Any = None  # a weak reference to the first storage of the collection
-        self._ids: List[List[str]] = []  # of each checkpoint: the ids of its parts; rank 0 only
+        self._saved: Any = None  # a weak reference to the first storage of the model
+        self._ids: List[str] = []  # of each checkpoint; rank 0 only
         self.paths: List[str] = []
 
-    def mark(self, number: int) -> Any:
-        """Return the ``hotbed_checkpoint_mark *`` of a storage."""
-        if number not in self._marks:
-            out = ffi.new("hotbed_checkpoint_mark **")
-            check(lib.hotbed_checkpoint_mark_create(out))
-            self._marks[number] = ffi.gc(out[0], lib.hotbed_checkpoint_mark_destroy)
-        return self._marks[number]
-
-    def save(self, path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
+    def save(self, path: Path, model: Any, optimizer: Any = None, step: int = 0, extra: bytes = b"") -> None:
         """Save everything the first time, and later what changed since the last save.  Arguments as in ``save()``.
 
         Raises:
-            ArgumentError: ``module`` is not the collection of the first save.
+            ArgumentError: ``model`` is not the model of the first save.
         """
-        self._settle(module)
-        self._check_chain(module)
+        found = self._settle(model)
+        self._check_chain(found)
         error: Optional[BaseException] = None
         try:
-            _save(path, module, step, extra, self)
+            _save(path, found, optimizer, step, extra, self)
         except BaseException as raised:
             error = raised
-        self.ended(os.fspath(path), module, error)
+        self.ended(os.fspath(path), found, error)
         if error is not None:
             raise error
 
     def async_save(
-        self, path: Path, module: Any, step: int = 0, extra: bytes = b"", arena: Optional[Arena] = None
+        self,
+        path: Path,
+        model: Any,
+        optimizer: Any = None,
+        step: int = 0,
+        extra: bytes = b"",
+        arena: Optional[Arena] = None,
     ) -> Saving:
         """Save like ``save()``, in a thread.  Arguments as in ``async_save()``.
 
         First waits for the previous save, and raises its error unless a call of its ``wait()`` has done so.
         """
-        self._settle(module)
-        self._check_chain(module)
-        self._saving = Saving(path, module, step, extra, self, arena)
+        self._check_chain(self._settle(model))
+        self._saving = Saving(path, model, optimizer, step, extra, self, arena)
         return self._saving
 
-    def _settle(self, module: Any) -> None:
-        """Wait for the previous save, and check that the next one is of the same collection."""
+    def load(self, paths: Sequence[Path], model: Any, optimizer: Any = None) -> Loaded:
+        """Load a chain, for example of ``latest()``, as ``load()`` does, and continue it.
+
+        The next save is an increment if the model then has all rows of the chain, in the same tables and on as many
+        ranks; otherwise it is a full one.
+        """
+        _check(increments=paths)
+        chain = [os.fspath(path) for path in paths]
+        if not chain:
+            raise ArgumentError("paths: it has no path of a checkpoint")
+        found = self._settle(model, other=True)
+        self._clear()
+        loaded, marked = _load(chain[0], found, optimizer, chain[1:], self.mark)
+        if marked:
+            self._saved = weakref.ref(found.storages[0])
+            self.paths = chain
+            self._ids = [_id(path) if found.is_first else "" for path in chain]
+        return loaded
+
+    def _settle(self, model: Any, other: bool = False) -> _Model:
+        """Wait for the previous save, and check that the next one is of the same model, unless ``other``."""
         if self._saving is not None:
             self._saving.wait()
-        _check(module)
-        if self.paths and self._saved() is not module.storages[0]:
+        found = _Model(model)
+        if self.paths and not other and self._saved() is not found.storages[0]:
             raise ArgumentError(
-                f"module: {self.paths[0]} is a checkpoint of another collection; make an Increments() for each "
-                "collection"
+                f"model: {self.paths[0]} is a checkpoint of another model; make an Increments() for each model"
             )
+        return found
 
     def _clear(self) -> None:
         """Make the next save a full one."""
-        self._marks.clear()
-        self._ids.clear()
-        self.paths.clear()
+        self._ids, self.paths = [], []
 
-    def _check_chain(self, module: Any) -> None:
+    def _check_chain(self, model: _Model) -> None:
         """Make the next save a full one if a checkpoint of the chain was removed or replaced.  Rank 0 decides."""
         missing = b""
-        if _is_first(module):
-            found = (path for path, ids in zip(self.paths, self._ids) if _ids(module, path) != ids)
+        if model.is_first:
+            found = (path for path, known in zip(self.paths, self._ids) if _id(path) != known)
             missing = os.fsencode(next(found, ""))[-_PATH_BYTES:]
-        if module.comm is not None:
-            from hotbed.torch._sharded import gather
-
-            first = module.storages[0]
-            padded = missing.ljust(_PATH_BYTES, b"\0")
-            missing = gather(module.comm, first.device, first.streams.current(), padded)[0].rstrip(b"\0")
+        missing = model.gather(missing.ljust(_PATH_BYTES, b"\0"))[0].rstrip(b"\0")
         if missing:
             warnings.warn(
                 f"{os.fsdecode(missing)}, which the next increment would need, was removed or replaced: the next save "
@@ -357,25 +499,19 @@ class Increments:
             )
             self._clear()
 
-    def ended(self, path: str, module: Any, error: Optional[BaseException]) -> None:
+    def ended(self, path: str, model: _Model, error: Optional[BaseException]) -> None:
         """Record the result of a save.
 
-        After a failure the next increment has all changes since the last complete checkpoint.  If the collection has
-        several storages, some of them may have been saved, so the next checkpoint is full.  So it is after Ctrl-C,
-        which may arrive when the save is complete.
+        After a failure the next increment has all changes since the last complete checkpoint.  After Ctrl-C, which may
+        arrive when the save is complete, the next checkpoint is full.
         """
         self._saving = None
         if error is None:
-            self._saved = weakref.ref(module.storages[0])
+            self._saved = weakref.ref(model.storages[0])
             self.paths.append(path)
-            self._ids.append(_ids(module, path) if _is_first(module) else [])
-        elif len(module.storages) > 1 or not isinstance(error, Exception):
+            self._ids.append(_id(path) if model.is_first else "")
+        elif not isinstance(error, Exception):
             self._clear()
-
-
-def _ids(module: Any, path: Path) -> List[str]:
-    """Return the ids of the parts of a checkpoint; "": it cannot be read."""
-    return [_head(os.fsdecode(place)).get("id", "") for _, place in _storages(module, path)]
 
 
 def _head(path: Path) -> Dict[str, str]:
@@ -391,224 +527,202 @@ def _head(path: Path) -> Dict[str, str]:
     return found
 
 
-def _folder(path: Path, module: Any) -> pathlib.Path:
-    """Return the directory to save to; for several storages a new one, which is renamed when all are saved."""
-    path = pathlib.Path(path)
-    if len(module.storages) == 1:
-        return path
-    folder = path.with_name(f".tmp-{path.name}")
-    with _together(module):
-        if _is_first(module):
-            if os.path.lexists(path):
-                raise StateError(f"{path} exists")
-            try:
-                shutil.rmtree(folder, ignore_errors=True)  # left by a save that was killed
-                folder.mkdir()
-                _write_parts(folder, [storage.label for storage in module.storages])
-            except FileNotFoundError as error:
-                raise FileError(
-                    f"the directory {path.parent}, in which {path.name} is to be saved, does not exist: create it"
-                ) from error
-            except OSError as error:
-                raise FileError(f"{folder}: {error}") from error
-    return folder
+def _id(path: Path) -> str:
+    """Return the id of a checkpoint; "": it cannot be read."""
+    return _head(path).get("id", "")
 
 
-def _write_parts(folder: pathlib.Path, names: List[str]) -> None:
-    """Write the file that lists the checkpoints in a directory, so that they are kept or removed together."""
-    with (folder / _PARTS).open("x", encoding="ascii", newline="\n") as file:
-        file.write("".join(f"{line}\n" for line in (_PARTS_HEAD, *names)))
-        file.flush()
-        os.fsync(file.fileno())
+def _save(path: Path, model: _Model, optimizer: Any, step: int, extra: bytes, increments: Optional[Increments]) -> None:
+    _check(extra, path=path)
+    _compare_paths(model, path)
+    keep: List[Any] = []
+    with model.together():
+        options = _options(model, optimizer, step, extra, increments, keep)
+    with model.locks() as storages:
+        saved = lib.hotbed_checkpoint_save(os.fsencode(path), storages, len(storages), options, model.stream)
+        model.storages[0].check(saved)
 
 
-def _sync(folder: pathlib.Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def save(path: Path, model: Any, optimizer: Any = None, step: int = 0, extra: bytes = b"") -> None:
+    """Write a model to a new directory: the rows, scores and optimizer states of its collections, and its dense part.
 
-
-def _is_first(module: Any) -> bool:
-    return module.comm is None or module.comm.rank == 0
-
-
-def _name(folder: pathlib.Path, path: Path) -> None:
-    """Rename a directory of several checkpoints to its final name."""
-    if folder == pathlib.Path(path):
-        return
-    if os.path.lexists(path):
-        raise StateError(f"{os.fspath(path)} exists")
-    try:
-        _sync(folder)
-        os.rename(folder, path)
-        try:
-            _sync(folder.parent)
-        except OSError:  # the name may not survive a power failure, so the failed save removes it
-            os.rename(path, folder)
-            raise
-    except OSError as error:
-        raise FileError(f"{os.fspath(path)}: {error}") from error
-
-
-def _remove(folder: pathlib.Path, path: Path, module: Any) -> None:
-    if folder != pathlib.Path(path) and _is_first(module):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _options(
-    module: Any, number: int, step: int, extra: bytes, increments: Optional[Increments], keep: List[Any]
-) -> Any:
-    """Create the ``hotbed_checkpoint_options *`` of a storage, which points to objects appended to ``keep``."""
-    data = ffi.from_buffer(extra)
-    options = new("checkpoint_options", step=step, num_blobs=1)
-    name, blob = ffi.new("char[]", b"extra"), ffi.new("hotbed_checkpoint_blob *")
-    blob.name, blob.data, blob.bytes = name, ffi.cast("void *", data), len(extra)
-    options.blobs = blob
-    keep += [data, name, blob]
-    if increments is not None:
-        options.mark = increments.mark(number)
-        if increments.paths:
-            keep.append(ffi.new("char[]", _storages(module, increments.paths[-1])[number][1]))
-            options.parent = keep[-1]
-    list(module.storages)[number].join(options, keep)
-    return options
-
-
-def _save(path: Path, module: Any, step: int, extra: bytes, increments: Optional[Increments]) -> None:
-    _check(module, extra)
-    _compare_paths(module, path)
-    folder = _folder(path, module)
-    try:
-        for number, (storage, place) in enumerate(_storages(module, folder)):
-            keep: List[Any] = []
-            options = _options(module, number, step, extra, increments, keep)
-            with storage.lock:
-                one = ffi.new("hotbed_storage *[]", [storage.pointer])
-                storage.check(lib.hotbed_checkpoint_save(place, one, 1, options, storage.streams.current()))
-        with _together(module):
-            if _is_first(module):
-                _name(folder, path)
-    except BaseException:
-        _remove(folder, path, module)
-        raise
-
-
-def save(path: Path, module: Any, step: int = 0, extra: bytes = b"") -> None:
-    """Write the rows, scores and optimizer states of a collection to a new directory.  Waits for the disk.
-
-    With several ranks, all call it and each writes its rows; all ranks must see the directory's file system.
+    Everything is saved at once or not at all.  Waits for the disk.  With several ranks, all call it, and each writes
+    its rows; all ranks must see the directory's file system.
 
     Args:
         path: path of a directory that does not exist; it appears under this name only when it is complete and on disk.
             The directory that will contain it must exist.  The same on all ranks.
-        module: an ``EmbeddingBagCollection`` or ``EmbeddingCollection``; no forward may wait for its backward, except
-            in static tables in one tier.
+        model: a module that contains collections of ``hotbed.torch``, also those of ``sharders()`` under
+            ``DistributedModelParallel``, or layers of ``hotbed.compat.dynamicemb``; or one collection.  The names of
+            all tables are distinct.  The rest of the module is its dense part, of which rank 0's state dict is saved.
+        optimizer: the optimizer of the dense part, whose state dict is saved too; None: none.
         step: the training step, which ``load()`` returns.
-        extra: the caller's bytes, at most 1 GiB, for example the dense model.  With several ranks, rank 0's are saved.
+        extra: the caller's bytes, for example the position in the data.  With several ranks, rank 0's are saved.
 
     Raises:
-        ArgumentError: ranks save under different names.
-        StateError: the path exists, a forward still waits for its backward, or ranks save different steps.
+        ArgumentError: ``model`` has no collection, or two tables of one name; ranks save under different names.
+        StateError: the path exists, or ranks save different steps.
         FileError: the files could not be written, for example for lack of space or permission, or because the directory
             that will contain ``path`` does not exist.
         UnsupportedError: the library was built without HDF5.
     """
-    _save(path, module, step, extra, None)
+    _save(path, _Model(model), optimizer, step, extra, None)
 
 
-def async_save(path: Path, module: Any, step: int = 0, extra: bytes = b"", arena: Optional[Arena] = None) -> Saving:
-    """Copy a collection, and write the copy in a thread.  Returns as soon as the copy is made.
+def async_save(
+    path: Path,
+    model: Any,
+    optimizer: Any = None,
+    step: int = 0,
+    extra: bytes = b"",
+    arena: Optional[Arena] = None,
+) -> Saving:
+    """Copy a model, and write the copy in a thread.  Returns as soon as the copy is made.
 
-    The checkpoint has the rows as they are during the call.  ``wait()`` of the result waits for the disk and raises the
+    The checkpoint has the model as it is during the call.  ``wait()`` of the result waits for the disk and raises the
     errors of the write, which are also logged.  With several ranks, all call ``async_save()``, and later ``wait()``.
 
     Args:
         path: as in ``save()``.
-        module: as in ``save()``.
+        model: as in ``save()``.
+        optimizer: as in ``save()``.
         step: as in ``save()``.
         extra: as in ``save()``.
         arena: memory for the copy; None: allocate as much host memory as the rows and their states take.
 
     Raises:
-        ArgumentError: ranks save under different names.
-        StateError: the path exists, or a forward still waits for its backward.
+        ArgumentError: as of ``save()``.
+        StateError: the path exists.
         OutOfMemoryError: the memory for the copy could not be allocated.
         UnsupportedError: the library was built without HDF5.
     """
-    return Saving(path, module, step, extra, None, arena)
+    return Saving(path, model, optimizer, step, extra, None, arena)
 
 
-def load(path: Path, module: Any, increments: Sequence[Path] = ()) -> Loaded:
-    """Replace the rows of a collection by the rows of a checkpoint.  Blocks are checked against their digests.
+def load(path: Path, model: Any, increments: Sequence[Path] = (), optimizer: Any = None) -> Loaded:
+    """Replace the rows of a model, and its dense part, by a checkpoint's.  Blocks are checked against their digests.
 
     With several ranks, all call it, and each gets the rows of its keys.  The checkpoint may have been saved by another
-    number of ranks.  The collection keeps its seed; a ``UserWarning`` is issued if the checkpoint was trained with
-    another one, because keys that are new after the load then get other initial rows than in that run.  Another one
-    says how many rows of a table that evicts did not fit (not with several ranks or increments).  A load that fails
-    leaves the tables empty.
+    number of ranks, and by collections of other poolings and routes: tables are found by name.  A table may have
+    another dtype, capacity, device or eviction.  What does not fit is left out: a table that only one of both has, one
+    of another dim or kind, rows beyond a table's capacity.  The result has the numbers of rows by table, and a
+    ``UserWarning`` names each table of which rows were not loaded.
+
+    The collections keep their seeds; a ``UserWarning`` is issued if the checkpoint was trained with another one,
+    because keys that are new after the load then get other initial rows than in that run.  A load that fails while it
+    reads rows leaves the tables empty, and the dense part unchanged.
 
     Args:
         path: a full checkpoint.
-        module: a collection with the same table names, dims, data types and kind of optimizer; ``optimizer=None`` loads
-            every checkpoint without the optimizer's states.  Static tables have the same ``num_embeddings``; the
-            capacity of hash tables, eviction and device may differ.
+        model: as in ``save()``; optimizers of collections are of the saved kind, or None, which loads rows without the
+            optimizer's states.  For a single collection, a dense part in the checkpoint is ignored.
         increments: paths of the increments that follow it, in order.
+        optimizer: the optimizer of the dense part, whose state is loaded too; None: none.
 
     Raises:
         CorruptError: a file is damaged.
-        StateError: the tables differ from the checkpoint's, the increments do not follow each other, or the ranks load
-            different checkpoints.
+        StateError: no table of the model is in the checkpoint, a key type or an optimizer is of another kind, or the
+            dense part is another; the increments do not follow each other; or the ranks load different checkpoints.
         FullError: a table that does not evict is full.
     """
-    _check(module, increments=increments)
-    result = Loaded(0, b"")
-    for number, (storage, place) in enumerate(_storages(module, path)):
-        parts = [ffi.new("char[]", _storages(module, p)[number][1]) for p in increments]
-        array = ffi.new("char *[]", parts)
-        options = new("checkpoint_load_options", num_increments=len(parts))
-        options.increments = ffi.cast("char **", array) if parts else ffi.NULL
-        size = ffi.new("uint64_t *")
-        with _together(module):
-            size[0] = _extra_bytes(os.fsdecode(place), increments, number, module)
-            chain = [_storages(module, p)[number][1] for p in (path, *increments)]
-            ids = [_id(p) for p in chain]
-        _compare(module, path, ids)
-        _check_order([os.fsdecode(p) for p in chain])
-        buffer = ffi.new("char[]", max(1, size[0]))
-        keep: List[Any] = []
-        storage.join(options, keep)
-        with storage.lock:
-            stream = storage.streams.current()
+    return _load(path, _Model(model), optimizer, increments, ffi.NULL)[0]
+
+
+def _load(path: Path, model: _Model, optimizer: Any, increments: Sequence[Path], mark: Any) -> Tuple[Loaded, bool]:
+    """Load, and return also whether the mark was set."""
+    _check(increments=increments)
+    chain = [os.fspath(p) for p in (path, *increments)]
+    with model.together():
+        _check(path=path)
+        known = tables(path)  # also explains what is no checkpoint
+        blobs = _blobs(chain[-1])
+        dense = _dense(chain[-1], model, optimizer, blobs)
+    _compare(model, chain)
+    _check_order(chain)
+    keep: List[Any] = [ffi.new("char[]", os.fsencode(p)) for p in chain[1:]]
+    paths = ffi.new("char *[]", keep)
+    options = new("checkpoint_load_options", num_increments=len(chain) - 1, mark=mark)
+    options.increments = ffi.cast("char **", paths) if keep else ffi.NULL
+    model.join(options, keep)
+    report = new("checkpoint_report", capacity=len(known) + sum(len(s.tables) for s in model.storages))
+    report.tables = array = ffi.new("hotbed_checkpoint_table[]", report.capacity)
+    with model.locks() as storages:
+        for storage in model.storages:
             storage.learning_rate = None  # unknown, if the load fails or Ctrl-C ends it
             storage.count_again()
-            one = ffi.new("hotbed_storage *[]", [storage.pointer])
-            storage.check(lib.hotbed_checkpoint_load(place, one, 1, options, ffi.NULL, stream))
-            storage.learning_rate = float(storage.clock()["learning_rate"])
-            text = ffi.new("char[]", 256)
-            storage.check(lib.hotbed_storage_warning(storage.pointer, text, len(text)))
-        if text[0] != b"\0":
-            warnings.warn(f"{os.fspath(path)}: {ffi.string(text).decode(errors='replace')}", stacklevel=2)
-        if module.comm is None and not increments:
-            _warn_of_dropped_rows(os.fsdecode(place), storage)
-        if number == 0:
-            last = chain[-1]
-            if size[0] > 0:
-                check(lib.hotbed_checkpoint_read_blob(last, b"extra", buffer, size))
-            result = Loaded(int(_head(os.fsdecode(last))["step"]), bytes(ffi.buffer(buffer, size[0])))
-    return result
+        model.storages[0].check(
+            lib.hotbed_checkpoint_load(os.fsencode(path), storages, len(storages), options, report, model.stream)
+        )
+        words = {_warning(storage): None for storage in model.storages}
+    for warning in filter(None, words):
+        warnings.warn(f"{chain[0]}: {warning}", stacklevel=3)
+    found = tuple(_loaded(array[i]) for i in range(report.num_tables))
+    for table in found:
+        if table.loaded < table.saved:
+            warnings.warn(f"{chain[0]}: table {table.name!r}: {_why(table)}", stacklevel=3)
+    if dense is not None:
+        model.load_dense(dense["model"])
+        if optimizer is not None:
+            optimizer.load_state_dict(dense["optimizer"])
+    return Loaded(int(report.step), blobs.get(_EXTRA, b""), found), bool(report.marked)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Found:
-    """A checkpoint in a directory, with or without parts, from the beginning of its MANIFEST or MANIFESTs."""
+def _warning(storage: Any) -> str:
+    """Set the learning rate of a storage after a load, and return what it warns of."""
+    storage.learning_rate = float(storage.clock()["learning_rate"])
+    said = ffi.new("char[]", 256)
+    storage.check(lib.hotbed_storage_warning(storage.pointer, said, len(said)))
+    return text(said)
 
-    path: pathlib.Path
-    parts: Tuple[str, ...]  # their names; ("",): it has none
-    ids: Tuple[str, ...]
-    parents: Tuple[str, ...]  # "-": it is a full checkpoint
-    order: Tuple[int, int, bool]  # step, time, and whether it is no link
+
+def _loaded(table: Any) -> LoadedTable:
+    words = {
+        lib.HOTBED_TAKEN: "yes",
+        lib.HOTBED_TAKEN_NEW: "new",
+        lib.HOTBED_TAKEN_DROPPED: "dropped",
+        lib.HOTBED_TAKEN_KIND: "kind",
+        lib.HOTBED_TAKEN_DIM: "dim",
+    }
+    return LoadedTable(text(table.name), int(table.saved), int(table.loaded), words[table.taken])
+
+
+def _why(table: LoadedTable) -> str:
+    """Say why rows of a table were not loaded."""
+    if table.taken == "yes":
+        return f"{table.loaded} of {table.saved} rows fit"
+    reason = {
+        "dropped": "the model does not have it",
+        "kind": "the model's is of another kind, hash or static",
+        "dim": "the model's has another dim",
+    }[table.taken]
+    return f"{reason}; its {table.saved} rows were not loaded"
+
+
+def _blobs(path: str) -> Dict[str, bytes]:
+    """Read the blobs of a checkpoint."""
+    found = {}
+    for words in _manifest(path):
+        if words[0] == "blob" and len(words) > 1:
+            size = ffi.new("uint64_t *")
+            name = words[1].encode()
+            check(lib.hotbed_checkpoint_read_blob(os.fsencode(path), name, ffi.NULL, size))
+            data = ffi.new("char[]", max(1, size[0]))
+            check(lib.hotbed_checkpoint_read_blob(os.fsencode(path), name, data, size))
+            found[words[1]] = bytes(ffi.buffer(data, size[0]))
+    return found
+
+
+def _dense(path: str, model: _Model, optimizer: Any, blobs: Dict[str, bytes]) -> Optional[Dict[str, Any]]:
+    """Return the dense part of a checkpoint, after a check against the model's; None: it is not to be loaded."""
+    if not model.dense and optimizer is None:
+        return None
+    import torch
+
+    state = torch.load(io.BytesIO(blobs[_DENSE]), "cpu", weights_only=True) if _DENSE in blobs else {"model": {}}
+    model.check_dense(path, state["model"])
+    if optimizer is not None and state.get("optimizer") is None:
+        raise StateError(f"{path} has no optimizer of a dense part: it was saved without optimizer=")
+    return dict(state)
 
 
 def latest(directory: Path) -> List[str]:
@@ -618,7 +732,7 @@ def latest(directory: Path) -> List[str]:
 
         paths = checkpoint.latest("runs/a")
         if paths:
-            loaded = checkpoint.load(paths[0], embeddings, paths[1:])
+            loaded = checkpoint.load(paths[0], model, paths[1:], optimizer=optimizer)
 
     A checkpoint is whole if all its files, and the checkpoints that it follows, exist in the directory and pass the
     check of ``hotbed-ckpt verify --quick``, which reads no rows; ``load()`` checks the rows.  The newest one has the
@@ -633,144 +747,56 @@ def latest(directory: Path) -> List[str]:
         FileError: a directory or file cannot be read.
         UnsupportedError: a checkpoint has a newer format, or the library was built without HDF5.
     """
+    found = new("checkpoint_found")
+    check(lib.hotbed_checkpoint_latest(os.fsencode(directory), found))
     try:
-        every = [_find(place) for place in sorted(pathlib.Path(directory).iterdir()) if _is_finished(place)]
-    except OSError as error:
-        raise FileError(f"{os.fspath(directory)}: {error}") from error
-    known = {(f.parts, f.ids): f for f in sorted(filter(None, every), key=lambda f: f.order)}
-    for newest in sorted(known.values(), key=lambda f: f.order, reverse=True):
-        chain = [newest]
-        try:
-            while set(chain[0].parents) != {"-"}:
-                before = known.get((chain[0].parts, chain[0].parents))
-                if before is None or before in chain:
-                    raise CorruptError(f"{chain[0].path} is an increment, whose parent was not found")
-                chain.insert(0, before)
-            for one in chain:
-                for part in one.parts:
-                    check(lib.hotbed_checkpoint_check_quick(os.fsencode(one.path / part)))
-            return [os.fspath(one.path) for one in chain]
-        except CorruptError as error:
-            warnings.warn(f"{newest.path} cannot be loaded: {error}", stacklevel=2)
-    return []
-
-
-def _is_finished(path: pathlib.Path) -> bool:
-    return path.is_dir() and not path.name.startswith(".tmp-") and not re.search(r"\.damaged(-[0-9]+)?$", path.name)
-
-
-def _find(path: pathlib.Path) -> Optional[_Found]:
-    """Return a checkpoint; None if it has no files of one, or, after a warning, if it is damaged."""
-    if (path / "MANIFEST").exists():
-        parts = [""]
-    elif (path / _PARTS).exists():
-        head, *parts = (path / _PARTS).read_text("ascii", "replace").splitlines() or [""]
-        parts = sorted(parts) if head == _PARTS_HEAD else [""]
-    else:
-        parts = _parts(path)
-    heads = [_head(path / part) for part in parts]
-    if not heads:
-        return None
-    number = {"step": 0, "created": 0}
-    try:
-        ids, parents = (tuple(head[name] for head in heads) for name in ("id", "parent"))
-        number = {name: max(int(head[name]) for head in heads) for name in number}
-        whole = len({head["step"] for head in heads}) == 1
-        whole = whole and (len(parts) > 1 or parts == [""] or (path / _PARTS).exists())
-    except (KeyError, ValueError):
-        whole = False
-    if not whole:
-        warnings.warn(f"{path} cannot be loaded: it is damaged, or a part of it is missing", stacklevel=3)
-        return None
-    return _Found(path, tuple(parts), ids, parents, (number["step"], number["created"], not path.is_symlink()))
-
-
-def _warn_of_dropped_rows(path: str, storage: Any) -> None:
-    saved = tables(path)
-    for number, table in enumerate(storage.tables):
-        rows, kept = saved[table.name][0], storage.size(number) if table.is_hash else 0
-        if table.is_hash and kept < rows:
-            warnings.warn(f"{path}: table {table.name!r}: {kept} of {rows} rows fit", stacklevel=3)
-
-
-def _id(place: bytes) -> str:
-    """Return the id of a checkpoint, from its MANIFEST."""
-    return next((words[1] for words in _manifest(os.fsdecode(place)) if words[0] == "id" and len(words) > 1), "")
+        for i in range(found.num_skipped):
+            warnings.warn(f"skipped {text(found.skipped[i])}", stacklevel=2)
+        return [os.fsdecode(ffi.string(found.paths[i])) for i in range(found.num_paths)]
+    finally:
+        lib.hotbed_checkpoint_found_free(found)
 
 
 def _check_order(chain: List[str]) -> None:
     """Raise if an increment does not follow the checkpoint before it, and name its parent if it is found."""
     for before, path in zip(chain, chain[1:]):
-        parent, found = _head(path).get("parent", "-"), _head(before).get("id", "")
+        parent, found = _head(path).get("parent", "-"), _id(before)
         if parent in ("-", found):
             continue  # the library reports a full checkpoint
-        folder, part = pathlib.Path(path).parent, glob.escape(pathlib.Path(path).name)
-        # The parents of a part are in the directories beside its own.
-        beside = [*sorted(folder.glob("*/MANIFEST")), *sorted(folder.parent.glob(f"*/{part}/MANIFEST"))]
-        places = [p for p in (*chain, *(os.fspath(m.parent) for m in beside)) if _head(p).get("id") == parent]
+        beside = sorted(pathlib.Path(path).parent.glob("*/MANIFEST"))
+        places = [p for p in (*chain, *(os.fspath(m.parent) for m in beside)) if _id(p) == parent]
         name = f"{places[0]} (id {parent})" if places else f"a checkpoint with the id {parent}, which was not found"
         raise StateError(
             f"{path} does not follow the checkpoint before it, {before} (id {found}): its parent is {name}"
         )
 
 
-def _compare(module: Any, path: Path, ids: List[str]) -> None:
+def _compare(model: _Model, chain: List[str]) -> None:
     """Raise on all ranks if two ranks load different checkpoints or increments."""
-    if module.comm is None:
-        return
-    from hotbed.torch._sharded import gather
-
-    first = module.storages[0]
-    mine = hashlib.sha256(" ".join(ids).encode()).digest()
-    every = gather(module.comm, first.device, first.streams.current(), mine)
+    every = model.gather(hashlib.sha256(" ".join(map(_id, chain)).encode()).digest())
     for rank, theirs in enumerate(every):
         if theirs != every[0]:
             raise StateError(
-                f"ranks 0 and {rank} load different checkpoints or increments; here it is {os.fspath(path)!r} and "
-                f"{len(ids) - 1} increments"
+                f"ranks 0 and {rank} load different checkpoints or increments; here it is {chain[0]!r} and "
+                f"{len(chain) - 1} increments"
             )
-
-
-def _extra_bytes(path: str, increments: Sequence[Path], number: int, module: Any) -> int:
-    """Return the size of the caller's bytes in the last checkpoint, from its MANIFEST."""
-    last = os.fsdecode(_storages(module, increments[-1])[number][1]) if increments else path
-    for words in _manifest(last):
-        if words[:2] == ["blob", "extra"]:
-            size = _number(last, words, "len")
-            if not 0 <= size <= _EXTRA_MOST:
-                raise CorruptError(f"{last}/MANIFEST is damaged: extra has {size} bytes")
-            return size
-    return 0
 
 
 def _manifest(path: Path) -> Iterable[List[str]]:
     try:
-        text = (pathlib.Path(path) / "MANIFEST").read_text("ascii")
+        lines = (pathlib.Path(path) / "MANIFEST").read_text("ascii")
     except OSError as error:
-        parts, inside = _parts(path), _checkpoints(path)
-        if inside and not parts:
+        inside = _checkpoints(path)
+        if inside:
             others = f"; the others are {'..., ' if len(inside) > 6 else ''}{', '.join(inside[-6:-1])}"
             raise FileError(
                 f"{os.fspath(path)} is no checkpoint, but contains {len(inside)}: pass one of them, for example the "
                 f"newest, {inside[-1]}{others if len(inside) > 1 else ''}"
             ) from error
-        if parts:
-            raise StateError(
-                f"{os.fspath(path)} has a checkpoint for each of {parts}: read() one of them, or load() all into a "
-                "collection with these poolings and routes; hotbed.Comm() is a communicator of one rank"
-            ) from error
         raise FileError(f"{os.fspath(path)} is no checkpoint: {error}") from error
     except UnicodeDecodeError as error:
         raise CorruptError(f"{os.fspath(path)}/MANIFEST is damaged: {error}") from error
-    return [line.split(" ") for line in text.splitlines() if line]
-
-
-def _parts(path: Path) -> List[str]:
-    """Return the names of the parts of a checkpoint of several storages; []: it has no parts."""
-    found = sorted(found.parent.name for found in pathlib.Path(path).glob("*/MANIFEST"))
-    if (pathlib.Path(path) / _PARTS).exists() or all(re.match("(sum|mean|none)(-|$)", name) for name in found):
-        return found
-    return []
+    return [line.split(" ") for line in lines.splitlines() if line]
 
 
 def _checkpoints(directory: Path) -> List[str]:
@@ -779,8 +805,8 @@ def _checkpoints(directory: Path) -> List[str]:
     def numbers(name: str) -> List[Tuple[bool, int, str]]:
         return [(word.isdigit(), int(word) if word.isdigit() else 0, word) for word in re.split("([0-9]+)", name)]
 
-    places = [p for p in pathlib.Path(directory).glob("*") if not p.name.startswith(".tmp-")]
-    return sorted((p.name for p in places if (p / "MANIFEST").exists() or _parts(p)), key=numbers)
+    places = [p.parent.name for p in pathlib.Path(directory).glob("*/MANIFEST")]
+    return sorted((name for name in places if not name.startswith(".tmp-")), key=numbers)
 
 
 def _number(path: Path, words: List[str], name: str) -> int:
@@ -904,4 +930,17 @@ def _bar(names: List[str]) -> Iterable[str]:
     return bar
 
 
-__all__ = ["Arena", "Increments", "Loaded", "Saving", "Table", "async_save", "latest", "load", "read", "save", "tables"]
+__all__ = [
+    "Arena",
+    "Increments",
+    "Loaded",
+    "LoadedTable",
+    "Saving",
+    "Table",
+    "async_save",
+    "latest",
+    "load",
+    "read",
+    "save",
+    "tables",
+]

@@ -80,7 +80,7 @@ class ShardedStorage(Storage):
     Args:
         comm: the ranks.
         sharded: the exchange.
-        label: the name of its directory in a checkpoint of several storages.
+        label: its name in a checkpoint, after the name of its collection.
         is_weighted: batches have per-sample weights.
         tables: as in :class:`Storage`.
         pooling: as in :class:`Storage`.
@@ -195,7 +195,7 @@ class ShardedStorage(Storage):
 
     @property
     def label(self) -> str:
-        """The name of its directory in a checkpoint of several storages."""
+        """Its name in a checkpoint, after the name of its collection."""
         return self._label
 
     @property

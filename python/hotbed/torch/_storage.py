@@ -386,7 +386,7 @@ class Storage:
 
     @property
     def label(self) -> str:
-        """The name of its directory in a checkpoint of several storages."""
+        """Its name in a checkpoint, after the name of its collection."""
         return self.pooling.name.lower()
 
     @property

@@ -1,0 +1,348 @@
+#!/usr/bin/env python3
+"""bench/bench_overlap.py - how much of the lookup and the exchange a train pipeline hides, on several ranks.
+
+A step trains a model with the tables and bags of MLPerf's DLRM-DCNv2 and a dense part.  Measured, in milliseconds of
+the slowest rank:
+
+  dense        the dense part alone, with embeddings that are there already
+  loop         TorchRec's DistributedModelParallel over Hotbed's sharders, one batch after the other
+  sparse_dist  the same under TorchRec's TrainPipelineSparseDist
+  prefetch     the same under TorchRec's PrefetchTrainPipelineSparseDist; left out on the CPU
+  own_loop     a collection of hotbed.torch, one batch after the other
+  own          the same under hotbed.torch.TrainPipeline
+
+*Exposed* is a step less the dense part.  All ways have to give the same losses; exit status 1 if they do not.
+--picture draws the kernels and copies of two steps of each way, by stream, as SVG; it needs a GPU.
+
+    torchrun --standalone --nproc-per-node 2 bench/bench_overlap.py [--device cuda|cpu] [--samples 8192] [--scale 1]
+             [--width 1024] [--layers 6] [--steps 50] [--ways NAMES] [--json FILE] [--picture FILE]
+"""
+
+import argparse
+import datetime
+import html
+import json
+import math
+import os
+import pathlib
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torchrec
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.train_pipeline import PrefetchTrainPipelineSparseDist, TrainPipelineSparseDist
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
+from torchrec.optim.optimizers import in_backward_optimizer_filter
+from torchrec.streamable import Pipelineable
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import plots
+
+import hotbed
+import hotbed.torch as ht
+from hotbed.torch.torchrec import sharders
+
+DIM = 128
+ROWS = [
+    *(4000000, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 4000000, 3067956, 405282, 10),
+    *(2209, 11938, 155, 4, 976, 14, 4000000, 4000000, 4000000, 590152, 12973, 108, 36),
+]
+BAGS = [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1]
+FEATURES = [f"f{i}" for i in range(len(ROWS))]
+WAYS = ["dense", "loop", "sparse_dist", "prefetch", "own_loop", "own"]
+BATCHES = 8
+
+
+class Batch(Pipelineable):
+    """Keys and labels, as TorchRec's pipelines take them."""
+
+    def __init__(self, features, labels):
+        self.features, self.labels = features, labels
+
+    def to(self, device, non_blocking=False):
+        return Batch(self.features.to(device, non_blocking), self.labels.to(device, non_blocking=non_blocking))
+
+    def record_stream(self, stream):
+        self.features.record_stream(stream)
+        self.labels.record_stream(stream)
+
+    def pin_memory(self):
+        return Batch(self.features.pin_memory(), self.labels.pin_memory())
+
+
+class Dense(torch.nn.Module):
+    """A multilayer perceptron over the pooled rows; the same on all ranks."""
+
+    def __init__(self, width, layers, device):
+        super().__init__()
+        torch.manual_seed(1)
+        sizes = [len(FEATURES) * DIM] + [width] * layers + [1]
+        parts = []
+        for wide, narrow in zip(sizes, sizes[1:]):
+            parts += [torch.nn.Linear(wide, narrow, device=device), torch.nn.ReLU()]
+        self.layers = torch.nn.Sequential(*parts[:-1])
+
+    def forward(self, pooled, labels):
+        return (self.layers(pooled) - labels).square().mean()
+
+
+class Model(torch.nn.Module):
+    """The tables and the dense part; its result is what TorchRec's pipelines expect."""
+
+    def __init__(self, tables, dense):
+        super().__init__()
+        self.tables, self.dense = tables, dense
+
+    def forward(self, batch):
+        loss = self.dense(self.tables(batch.features).values(), batch.labels)
+        return loss, loss.detach()
+
+
+def configs(kind, scale):
+    return [
+        kind(
+            num_embeddings=max(1, math.ceil(rows * scale)), embedding_dim=DIM, name=f"t{i}", feature_names=[FEATURES[i]]
+        )
+        for i, rows in enumerate(ROWS)
+    ]
+
+
+def make_batches(kjt, args, rank):
+    """Make batches whose keys follow a power law, hot keys first, in pinned memory if there is a GPU."""
+    random = torch.Generator().manual_seed(10 + rank)
+    made = []
+    for _ in range(BATCHES):
+        keys = []
+        for rows, bag in zip(ROWS, BAGS):
+            n = max(1, math.ceil(rows * args.scale))
+            u = torch.rand(args.samples * bag, generator=random, dtype=torch.float64)
+            drawn = ((u * (n**-0.05 - 1) + 1) ** (1 / -0.05)).floor() - 1
+            keys.append(drawn.clamp(0, n - 1).to(torch.int64))
+        lengths = torch.tensor(BAGS).repeat_interleave(args.samples)
+        batch = Batch(kjt(FEATURES, torch.cat(keys), lengths=lengths), torch.rand(args.samples, 1, generator=random))
+        made.append(batch.pin_memory() if args.device == "cuda" and kjt is torchrec.KeyedJaggedTensor else batch)
+    return made
+
+
+# --- ways: each yields a loss a step ------------------------------------------------------------------
+
+
+def plain(model, optimizer, batches, device):
+    for batch in batches:
+        optimizer.zero_grad()
+        loss, shown = model(batch.to(device, non_blocking=True))
+        loss.backward()
+        optimizer.step()
+        yield shown
+
+
+def piped(pipeline, batches):
+    while True:
+        try:
+            yield pipeline.progress(batches)
+        except StopIteration:
+            return
+
+
+def dense_alone(dense, optimizer, batches, device):
+    pooled = None
+    for batch in batches:
+        if pooled is None:
+            pooled = torch.rand(batch.labels.shape[0], len(FEATURES) * DIM, device=device, requires_grad=True)
+        optimizer.zero_grad()
+        pooled.grad = None
+        loss = dense(pooled, batch.labels.to(device, non_blocking=True))
+        loss.backward()
+        optimizer.step()
+        yield loss.detach()
+
+
+def averaged(dense, device, world):
+    """Wrap the dense part so that its gradients are averaged."""
+    if world == 1:
+        return dense
+    return torch.nn.parallel.DistributedDataParallel(
+        dense, device_ids=[device.index] if device.type == "cuda" else None
+    )
+
+
+def prepare(way, args, device, rank, world):
+    """Return a function that trains on an iterator of batches, and the batches."""
+    dense = Dense(args.width, args.layers, device)
+    optimizer = ht.RowWiseAdagrad(lr=0.01)
+    if way == "dense":
+        dense = averaged(dense, device, world)
+        adam = torch.optim.Adam(dense.parameters(), lr=1e-3)
+        batches = make_batches(ht.KeyedJaggedTensor, args, rank)
+        return lambda source: dense_alone(dense, adam, source, device), batches
+    if way.startswith("own"):
+        comm = hotbed.Comm.from_group(device=device)
+        tables = ht.EmbeddingBagCollection(
+            configs(ht.EmbeddingBagConfig, args.scale),
+            device=device,
+            optimizer=optimizer,
+            comm=comm,
+            sharded=ht.ShardedOptions(),
+        )
+        model = Model(tables, averaged(dense, device, world))
+        adam = torch.optim.Adam(dense.parameters(), lr=1e-3)
+        batches = make_batches(ht.KeyedJaggedTensor, args, rank)
+        if way == "own":
+            pipeline = ht.TrainPipeline(model, adam)
+            return lambda source: (shown for _, shown in pipeline(source)), batches
+        return lambda source: plain(model, adam, source, device), batches
+    tables = torchrec.EmbeddingBagCollection(
+        tables=configs(torchrec.EmbeddingBagConfig, args.scale), device=torch.device("meta")
+    )
+    model = DistributedModelParallel(
+        Model(tables, dense), device=device, sharders=sharders(ht.ShardedOptions(), optimizer=optimizer)
+    )
+    dense_part = KeyedOptimizerWrapper(
+        dict(in_backward_optimizer_filter(model.named_parameters())), lambda p: torch.optim.Adam(p, lr=1e-3)
+    )
+    both = CombinedOptimizer([model.fused_optimizer, dense_part])
+    batches = make_batches(torchrec.KeyedJaggedTensor, args, rank)
+    if way == "loop":
+        return lambda source: plain(model, both, source, device), batches
+    kind = TrainPipelineSparseDist if way == "sparse_dist" else PrefetchTrainPipelineSparseDist
+    pipeline = kind(model, both, device, execute_all_batches=True)
+    return lambda source: piped(pipeline, source), batches
+
+
+# --- time ---------------------------------------------------------------------------------------------
+
+
+def wait(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def again(batches, steps):
+    return iter([batches[i % len(batches)] for i in range(steps)])
+
+
+def measure(way, args, device, rank, world, pictures):
+    """Return milliseconds a step of the slowest rank, and the losses of all steps."""
+    train, batches = prepare(way, args, device, rank, world)
+    losses = list(train(again(batches, BATCHES)))  # which warms up
+    wait(device)
+    dist.barrier()
+    start = time.monotonic()
+    losses += train(again(batches, args.steps))
+    wait(device)
+    spent = torch.tensor([(time.monotonic() - start) / args.steps * 1e3], device=device)
+    dist.all_reduce(spent, dist.ReduceOp.MAX)
+    if args.picture and device.type == "cuda":
+        pictures[way] = profile(train, batches, device)
+    return float(spent), [float(loss) for loss in losses]
+
+
+def profile(train, batches, device):
+    """Return what ran on each stream in two steps in the middle of six: (stream, begin, length, name)."""
+    activity = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as profiler:
+        for step, _ in enumerate(train(again(batches, 6))):
+            if step in (2, 4):
+                wait(device)
+    spans = [
+        (event.device_resource_id(), event.start_ns() / 1e6, event.duration_ns() / 1e6, event.name())
+        for event in profiler.profiler.kineto_results.events()
+        if event.device_type() == torch.autograd.DeviceType.CUDA and event.duration_ns() > 0
+    ]
+    first, last = min(s[1] for s in spans), max(s[1] + s[2] for s in spans)
+    begin, end = first + (last - first) / 3, first + 2 * (last - first) / 3
+    return [(stream, at - begin, length, name) for stream, at, length, name in spans if begin <= at < end]
+
+
+def colour(name):
+    if "hotbed" in name.lower() or "_kernel" in name:
+        return plots.COLOURS[0]
+    if "nccl" in name.lower():
+        return plots.COLOURS[2]
+    return plots.COLOURS[1] if "gemm" in name.lower() or "cutlass" in name.lower() else plots.COLOURS[5]
+
+
+def draw(pictures):
+    """Draw the streams of each way below each other, on one axis of time."""
+    longest = max((at + length for spans in pictures.values() for _, at, length, _ in spans), default=1.0)
+    wide, row, y, body = plots.WIDTH - plots.LEFT - 20, 16, 50, []
+    for way, spans in pictures.items():
+        body.append(f'<text x="10" y="{y}" class="title">{html.escape(way)}</text>')
+        y += 8
+        for stream in sorted({s[0] for s in spans}):
+            body.append(f'<text x="{plots.LEFT - 10}" y="{y + 11}" class="name">stream {stream}</text>')
+            for _, at, length, name in (s for s in spans if s[0] == stream):
+                body.append(
+                    f'<rect x="{plots.LEFT + at / longest * wide:.1f}" y="{y}" '
+                    f'width="{max(0.3, length / longest * wide):.1f}" height="{row - 4}" fill="{colour(name)}">'
+                    f"<title>{html.escape(name)}: {length:.3f} ms</title></rect>"
+                )
+            y += row
+        y += 24
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{plots.WIDTH}" height="{y}"><style>{plots.STYLE}</style>'
+        f'<text x="10" y="20">{longest:.2f} ms; Hotbed\'s kernels, NCCL\'s, products of matrices, others</text>'
+    )
+    for i, c in enumerate((0, 2, 1, 5)):
+        head += f'<rect x="{10 + 14 * i}" y="26" width="12" height="8" fill="{plots.COLOURS[c]}"/>'
+    return head + "".join(body) + "</svg>\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cuda", "cpu"])
+    parser.add_argument("--samples", type=int, default=8192)
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the tables' rows")
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--json")
+    parser.add_argument("--picture")
+    args = parser.parse_args()
+    device = (
+        torch.device(args.device, int(os.environ.get("LOCAL_RANK", 0)))
+        if args.device == "cuda"
+        else torch.device("cpu")
+    )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=datetime.timedelta(seconds=300)
+    )
+    rank, world = dist.get_rank(), dist.get_world_size()
+    times, losses, pictures = {}, {}, {}
+    ways = args.ways.split(",")
+    if device.type == "cpu" and "prefetch" in ways:
+        ways.remove("prefetch")  # TorchRec's pipeline needs streams of a GPU
+    for way in ways:
+        times[way], losses[way] = measure(way, args, device, rank, world, pictures)
+        if rank == 0:
+            exposed = f", exposed {times[way] - times['dense']:.3f} ms" if "dense" in times and way != "dense" else ""
+            print(f"{world} ranks, {way}: step {times[way]:.3f} ms{exposed}", flush=True)
+    trained = {way: given for way, given in losses.items() if way != "dense"}
+    same = len({tuple(given) for given in trained.values()}) <= 1
+    if rank == 0 and not same:
+        print("the losses differ: " + ", ".join(f"{way} ends at {given[-1]!r}" for way, given in trained.items()))
+    if rank == 0 and args.json:
+        document = {
+            "format": "hotbed-overlap 1",
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "ranks": world,
+            "command": " ".join(sys.argv),
+            "step_ms": times,
+            "exposed_ms": {way: ms - times["dense"] for way, ms in times.items() if way != "dense"}
+            if "dense" in times
+            else {},
+        }
+        pathlib.Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
+    if rank == 0 and pictures:
+        pathlib.Path(args.picture).write_text(draw(pictures))
+    dist.destroy_process_group()
+    sys.exit(0 if same else 1)
+
+
+if __name__ == "__main__":
+    main()

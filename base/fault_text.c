@@ -2,6 +2,7 @@
 #include "base/fault_text.h"
 
 #include "base/stream.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 
 typedef struct named_table {
     const char *name;
+    hotbed_key_type type;
     hotbed_table_keys keys;
 } named_table;
 
@@ -20,7 +22,8 @@ struct hotbed_table_names {
     named_table tables[]; /* [num]; the text of the names follows */
 };
 
-hotbed_table_names *hotbed_table_names_create(const void *structs, uint32_t n, size_t stride) {
+hotbed_table_names *hotbed_table_names_create(
+    const void *structs, uint32_t n, size_t stride, hotbed_key_type type) {
     size_t bytes = 0;
     for (uint32_t t = 0; t < n; t++)
         bytes += strlen((const char *)structs + t * stride) + 1;
@@ -34,6 +37,7 @@ hotbed_table_names *hotbed_table_names_create(const void *structs, uint32_t n, s
         const char *name = (const char *)structs + t * stride;
         const size_t length = strlen(name) + 1;
         names->tables[t].name = memcpy(text, name, length);
+        names->tables[t].type = type;
         text += length;
     }
     return names;
@@ -150,26 +154,24 @@ static void table_text(
             k == n - 1 ? ")" : "");
 }
 
-/* Write a key. One above 2^63 may have been meant as a negative one. */
-static void key_text(uint64_t key, char *text, size_t capacity) {
-    if (key >> 63 != 0)
-        snprintf(text, capacity, "%" PRIu64 " (as int64 %" PRId64 ")", key, (int64_t)key);
-    else
-        snprintf(text, capacity, "%" PRIu64, key);
+/* The type of the tables' keys; 0: it is not the same, or not known. */
+static hotbed_key_type key_type(const named_table *const *tables, uint32_t n) {
+    hotbed_key_type type = n == 0 ? (hotbed_key_type)0 : tables[0]->type;
+    for (uint32_t i = 1; i < n; i++)
+        type = tables[i]->type == type ? type : (hotbed_key_type)0;
+    return type;
 }
 
 static void range_text(
-    const hotbed_fault *fault, const hotbed_table_keys *keys, const char *table, char *text,
-    size_t capacity) {
+    const hotbed_fault *fault, const hotbed_table_keys *keys, const char *table, const char *key,
+    char *text, size_t capacity) {
     const uint64_t rows = keys == NULL || keys->rows == 0 ? fault->bound : keys->rows;
-    char key[64];
     if (keys != NULL && fault->key < keys->rows) { /* of a caller that uses the storage directly */
         snprintf(
             text, capacity, "%s: row %" PRIu64 " of rank %" PRIu32 " is not in [0, %" PRIu64 ")",
             table, fault->key, keys->rank, fault->bound);
         return;
     }
-    key_text(fault->key, key, sizeof key);
     snprintf(text, capacity, "%s: key %s is not in [0, %" PRIu64 ")", table, key, rows);
 }
 
@@ -189,10 +191,10 @@ static void gradient_text(
 void hotbed_fault_describe(
     hotbed_fault fault, const hotbed_fault_sources *sources, char *text, size_t capacity) {
     const named_table *tables[HOTBED_FAULT_SOURCES_MOST];
-    char table[HOTBED_FAULT_TEXT_BYTES / 2], key[64];
+    char table[HOTBED_FAULT_TEXT_BYTES / 2], key[HOTBED_KEY_TEXT_BYTES];
     const uint32_t n = find_tables(sources, &fault, tables);
     table_text(tables, n, fault.table, table, sizeof table);
-    key_text(fault.key, key, sizeof key);
+    (void)hotbed_key_text(fault.key, key_type(tables, n), key);
     switch ((hotbed_fault_what)fault.what) {
     case HOTBED_FAULT_TABLE_FULL:
         snprintf(
@@ -200,7 +202,7 @@ void hotbed_fault_describe(
             table, key, fault.bound);
         return;
     case HOTBED_FAULT_KEY_RANGE:
-        range_text(&fault, n == 1 ? &tables[0]->keys : NULL, table, text, capacity);
+        range_text(&fault, n == 1 ? &tables[0]->keys : NULL, table, key, text, capacity);
         return;
     case HOTBED_FAULT_OFFSET:
         snprintf(

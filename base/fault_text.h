@@ -6,6 +6,7 @@
 #define HOTBED_BASE_FAULT_TEXT_H
 
 #include "base/fault.h"
+#include "hotbed/types.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,9 +26,10 @@ typedef struct hotbed_table_keys {
     uint64_t rows; /* of all ranks; 0: the table stores keys */
 } hotbed_table_keys;
 
-/* Copy the names of n tables. Each of the `structs`, which are `stride` bytes apart, begins with a
+/* Copy the names of n tables, whose keys have this type. Each of the `structs`, which are `stride` bytes apart, begins with a
  * name. The caller releases the result. NULL: out of memory. */
-hotbed_table_names *hotbed_table_names_create(const void *structs, uint32_t n, size_t stride);
+hotbed_table_names *hotbed_table_names_create(
+    const void *structs, uint32_t n, size_t stride, hotbed_key_type type);
 
 /* Describe the keys of a table; before any work on it is enqueued. Without this call, the table
  * stores keys, and some keys are invalid. */

@@ -1,8 +1,8 @@
 /* base/text.c - text that is the same in every locale, and names without control characters. */
 #include "base/text.h"
 
+#include <inttypes.h>
 #include <locale.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,4 +72,15 @@ void hotbed_escape(char *text, size_t capacity) {
         length = i + rest;
         text[length] = '\0';
     }
+}
+
+const char *hotbed_key_text(uint64_t key, hotbed_key_type type, char text[HOTBED_KEY_TEXT_BYTES]) {
+    if (type == HOTBED_KEY_I64)
+        (void)snprintf(text, HOTBED_KEY_TEXT_BYTES, "%" PRId64, (int64_t)key);
+    else if (type == HOTBED_KEY_U64 || key >> 63 == 0)
+        (void)snprintf(text, HOTBED_KEY_TEXT_BYTES, "%" PRIu64, key);
+    else
+        (void)snprintf(
+            text, HOTBED_KEY_TEXT_BYTES, "%" PRIu64 " (as int64 %" PRId64 ")", key, (int64_t)key);
+    return text;
 }

@@ -1,4 +1,4 @@
-/* base/text.h - text that is the same in every locale, and names without control characters.
+/* base/text.h - text that is the same in every locale, names without control characters, keys.
  *
  * A program that calls setlocale changes how the C library writes and reads numbers in the whole
  * process: with a decimal comma, "%g" is 0,5. The library writes and reads numbers that have a
@@ -6,8 +6,11 @@
 #ifndef HOTBED_BASE_TEXT_H
 #define HOTBED_BASE_TEXT_H
 
+#include "hotbed/types.h"
+
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,6 +27,11 @@ double hotbed_parse_number(const char *text, char **end);
 /* Replace each control character, which could move a terminal's cursor or forge a line of a log, by
  * \xNN, in place. The text is cut to fit into `capacity` bytes. UTF-8 stays as it is. */
 void hotbed_escape(char *text, size_t capacity);
+
+/* Write a key as its caller wrote it, and return `text`. If the type is 0, it is not known: a key
+ * from 2^63 on, which may have been meant as a negative one, is written both ways. */
+enum { HOTBED_KEY_TEXT_BYTES = 56 };
+const char *hotbed_key_text(uint64_t key, hotbed_key_type type, char text[HOTBED_KEY_TEXT_BYTES]);
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -43,12 +44,14 @@ hotbed_status hotbed_bucket_sort(
         sorted[next[hotbed_logical_bucket(keys[i], bits)]++] = keys[i];
     hotbed_delete(next);
     uint64_t first = 0;
+    char key[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t b = 0; b < buckets; b++) {
         sort_bucket(sorted + first, counts[b]);
         for (uint64_t i = 1; i < counts[b]; i++)
             if (sorted[first + i] == sorted[first + i - 1])
                 return hotbed_fail(
-                    HOTBED_ERR_STATE, "key %" PRIu64 " is in the table twice", sorted[first + i]);
+                    HOTBED_ERR_STATE, "key %s is in the table twice",
+                    hotbed_key_text(sorted[first + i], (hotbed_key_type)0, key));
         first += counts[b];
     }
     return HOTBED_OK;

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "base/text.h"
 #include "checkpoint/bucket_core.h"
 
 #include <inttypes.h>
@@ -307,9 +308,13 @@ static hotbed_chain_head *least(hotbed_chain_table *t) {
 
 /* Fail with CORRUPT: two shards of one checkpoint have the same key. */
 static hotbed_status twice(const hotbed_chain_head *head) {
+    const hotbed_part_reader *part = head->part;
+    const hotbed_manifest *m = part->shard->manifest;
+    char text[HOTBED_KEY_TEXT_BYTES];
     return hotbed_fail(
-        HOTBED_ERR_CORRUPT, "%s: %s: key %" PRIu64 " is in two shards",
-        head->part->shard->file.name, head->part->table->name, head->key);
+        HOTBED_ERR_CORRUPT, "%s: %s: key %s is in two shards", part->shard->file.name,
+        part->table->name,
+        hotbed_key_text(head->key, hotbed_manifest_origin(m, part->table)->key_type, text));
 }
 
 /* Skip the key in all other heads that are at (bucket, key). */

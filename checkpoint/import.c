@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/float.h"
 #include "base/stream.h"
+#include "base/text.h"
 #include "checkpoint/bucket_core.h"
 #include "checkpoint/shard_writer.h"
 #include "storage/index_layout_core.h"
@@ -70,7 +71,7 @@ static hotbed_status read_words(const hotbed_import_column *column, uint64_t n, 
 /* Sort the positions of a table's rows (with `counted`: of its counted keys) into canonical
  * order. */
 static hotbed_status find_places(
-    const hotbed_import_table *t, bool counted, uint64_t *n, place **out) {
+    const importer *w, const hotbed_import_table *t, bool counted, uint64_t *n, place **out) {
     *n = 0;
     for (uint32_t p = 0; p < t->num_parts; p++)
         *n += counted ? t->parts[p].counted : t->parts[p].rows;
@@ -92,13 +93,14 @@ static hotbed_status find_places(
             places[at] = (place){.key = hash ? keys[i] : at, .row = i, .number = at, .part = p};
     }
     hotbed_delete(keys);
+    char text[HOTBED_KEY_TEXT_BYTES];
     if (status == HOTBED_OK)
         qsort(places, *n, sizeof *places, hash ? by_bucket_then_key : by_key);
     for (uint64_t i = 1; i < *n && status == HOTBED_OK; i++)
         if (places[i].key == places[i - 1].key)
             status = hotbed_fail(
-                HOTBED_ERR_STATE, "table '%s': key %" PRIu64 " occurs twice", t->name,
-                places[i].key);
+                HOTBED_ERR_STATE, "table '%s': key %s occurs twice", t->name,
+                hotbed_key_text(places[i].key, w->import->key_type, text));
     if (status != HOTBED_OK) {
         hotbed_delete(places);
         return status;
@@ -289,7 +291,8 @@ static hotbed_status write_buckets(importer *w, const place *places, uint64_t n)
 static hotbed_status write_counted(importer *w, const hotbed_import_table *t) {
     uint64_t n = 0;
     place *places = NULL;
-    HOTBED_TRY(find_places(t, true, &n, &places));
+    char text[HOTBED_KEY_TEXT_BYTES];
+    HOTBED_TRY(find_places(w, t, true, &n, &places));
     hotbed_status status = HOTBED_OK;
     for (uint64_t i = 0; i < n && status == HOTBED_OK; i++) {
         const hotbed_import_column *counts = &t->parts[places[i].part].counts;
@@ -299,8 +302,8 @@ static hotbed_status write_counted(importer *w, const hotbed_import_table *t) {
         if (status == HOTBED_OK && count > HOTBED_SCORE_MOST)
             status = hotbed_fail(
                 HOTBED_ERR_UNSUPPORTED,
-                "table '%s': key %" PRIu64 " is counted %" PRIu64 " times, at most 2^52 - 1",
-                t->name, places[i].key, count);
+                "table '%s': key %s is counted %" PRIu64 " times, at most 2^52 - 1", t->name,
+                hotbed_key_text(places[i].key, w->import->key_type, text), count);
         if (status == HOTBED_OK)
             status = hotbed_shard_writer_column(
                 &w->shard, HOTBED_COLUMN_COUNTED, &places[i].key, sizeof places[i].key);
@@ -317,7 +320,7 @@ static hotbed_status write_table(importer *w, uint32_t number) {
     place *places = NULL;
     uint64_t n = 0;
     HOTBED_TRY(hotbed_shard_writer_begin(&w->shard, number));
-    HOTBED_TRY(find_places(t, false, &n, &places));
+    HOTBED_TRY(find_places(w, t, false, &n, &places));
     hotbed_status status = write_rows(w, t, places, n);
     if (status == HOTBED_OK && t->kind == HOTBED_TABLE_HASH)
         status = write_buckets(w, places, n);

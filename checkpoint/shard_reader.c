@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "base/text.h"
 #include "checkpoint/bucket_core.h"
 #include "storage/index_layout_core.h"
 
@@ -298,21 +299,30 @@ void hotbed_part_reader_range(hotbed_part_reader *p, uint64_t first, uint64_t en
     seek_columns(p);
 }
 
+static const char *text_of(
+    const hotbed_part_reader *p, uint64_t key, char text[HOTBED_KEY_TEXT_BYTES]) {
+    return hotbed_key_text(
+        key, hotbed_manifest_origin(p->shard->manifest, p->table)->key_type, text);
+}
+
 /* Check that a key is in the shard of the rank that the table's route assigns it to. A loading rank
  * looks for it only there. */
 static hotbed_status check_owner(const hotbed_part_reader *p, const char *column, uint64_t key) {
     uint32_t owner = p->routed ? hotbed_route_rank(&p->route, key) : 0;
+    char text[HOTBED_KEY_TEXT_BYTES];
     if (!p->routed || owner == p->shard->number)
         return HOTBED_OK;
     return hotbed_fail(
         HOTBED_ERR_CORRUPT,
-        "%s: %s%s: key %" PRIu64 " is in the wrong shard: the route %s gives it to rank %" PRIu32,
-        p->shard->file.name, p->table->name, column, key, hotbed_route_name(p->route.kind), owner);
+        "%s: %s%s: key %s is in the wrong shard: the route %s gives it to rank %" PRIu32,
+        p->shard->file.name, p->table->name, column, text_of(p, key, text),
+        hotbed_route_name(p->route.kind), owner);
 }
 
 /* Check that keys are in canonical order without duplicates, and that each bucket has as many as
  * the bucket column states. */
 static hotbed_status check_keys(hotbed_part_reader *p, const uint64_t *keys, uint64_t n) {
+    char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++) {
         uint64_t bucket = hotbed_logical_bucket(keys[i], p->table->bucket_bits);
         bool ascends = !p->any || bucket > p->last_bucket ||
@@ -320,8 +330,8 @@ static hotbed_status check_keys(hotbed_part_reader *p, const uint64_t *keys, uin
         if (!ascends || bucket < p->part->first || bucket >= p->part->end)
             return hotbed_fail(
                 HOTBED_ERR_CORRUPT,
-                "%s: %s: key %" PRIu64 " of bucket %" PRIu64 " is out of order or not of this part",
-                p->shard->file.name, p->table->name, keys[i], bucket);
+                "%s: %s: key %s of bucket %" PRIu64 " is out of order or not of this part",
+                p->shard->file.name, p->table->name, text_of(p, keys[i], text), bucket);
         HOTBED_TRY(check_owner(p, "", keys[i]));
         if (p->counts) {
             HOTBED_TRY(count_to(p, bucket - p->part->first));
@@ -419,6 +429,7 @@ hotbed_status hotbed_part_reader_skip(hotbed_part_reader *p) {
 hotbed_status hotbed_part_reader_keys(
     hotbed_part_reader *p, uint32_t column, uint64_t n, uint64_t *keys) {
     hotbed_last_key *last = &p->last_alone[column];
+    char text[HOTBED_KEY_TEXT_BYTES];
     const char *name = column == HOTBED_COLUMN_ERASED ? "/erased" : "/admission/keys";
     HOTBED_TRY(hotbed_extent_take(&p->columns[column], keys, n * sizeof *keys));
     for (uint64_t i = 0; i < n; i++) {
@@ -427,8 +438,8 @@ hotbed_status hotbed_part_reader_keys(
             !last->any || bucket > last->bucket || (bucket == last->bucket && keys[i] > last->key);
         if (!ascends || bucket < p->part->first || bucket >= p->part->end)
             return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "%s: %s%s: key %" PRIu64 " is out of order or not of this part",
-                p->shard->file.name, p->table->name, name, keys[i]);
+                HOTBED_ERR_CORRUPT, "%s: %s%s: key %s is out of order or not of this part",
+                p->shard->file.name, p->table->name, name, text_of(p, keys[i], text));
         HOTBED_TRY(check_owner(p, name, keys[i]));
         *last = (hotbed_last_key){.any = true, .bucket = bucket, .key = keys[i]};
     }

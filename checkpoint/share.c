@@ -2,6 +2,7 @@
 #include "checkpoint/share.h"
 
 #include "base/error.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 
@@ -50,14 +51,16 @@ hotbed_status hotbed_share_read(
 hotbed_status hotbed_share_check_keys(
     const hotbed_checkpoint_share *share, uint32_t table, const char *name, uint64_t n,
     const uint64_t *keys) {
+    char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n && share->routes != NULL; i++) {
         uint32_t owner = hotbed_route_rank(&share->routes[table], keys[i]);
         if (owner != share->rank)
             return hotbed_fail(
                 HOTBED_ERR_STATE,
-                "table '%s': key %" PRIu64 " is on rank %" PRIu32 ", but its route (%s) gives it "
+                "table '%s': key %s is on rank %" PRIu32 ", but its route (%s) gives it "
                 "to rank %" PRIu32,
-                name, keys[i], share->rank, hotbed_route_name(share->routes[table].kind), owner);
+                name, hotbed_key_text(keys[i], (hotbed_key_type)0, text), share->rank,
+                hotbed_route_name(share->routes[table].kind), owner);
     }
     return HOTBED_OK;
 }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
+#include "base/text.h"
 #include "checkpoint/bucket.h"
 #include "checkpoint/state_view.h"
 #include "storage/index_layout_core.h"
@@ -386,12 +387,13 @@ static hotbed_status gather_chunk(gatherer *g, uint64_t first, uint64_t n) {
         if (g->columns[c] != NULL)
             HOTBED_TRY(hotbed_copy(host + places[c], parts[c], n * g->widths[c], g->stream));
     HOTBED_TRY(hotbed_stream_sync(g->stream));
+    char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++)
         if (host[found + i] != 1)
             return hotbed_fail(
                 HOTBED_ERR_STATE,
-                "table %" PRIu32 " was changed while it was gathered: key %" PRIu64 " is gone",
-                g->table, keys[i]);
+                "table %" PRIu32 " was changed while it was gathered: key %s is gone", g->table,
+                hotbed_key_text(keys[i], hotbed_storage_key_type(g->d->storage), text));
     for (int c = 0; c < 3; c++)
         if (g->columns[c] != NULL)
             memcpy(

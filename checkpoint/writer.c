@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "base/text.h"
 #include "checkpoint/bucket.h"
 #include "checkpoint/mark.h"
 #include "checkpoint/plan.h"
@@ -76,12 +77,15 @@ static hotbed_status fetch(row_stream *s, hotbed_staging *staging, uint64_t firs
 static hotbed_status hand_on(row_stream *s, hotbed_staging *staging, uint64_t first, uint64_t n) {
     HOTBED_TRY(hotbed_staging_wait(staging));
     uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS];
+    char key[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++) {
         if (staging->found[i] == 0)
             return hotbed_fail(
-                HOTBED_ERR_STATE,
-                "table '%s' was changed while it was saved: key %" PRIu64 " is gone",
-                s->table->name, keys[i]);
+                HOTBED_ERR_STATE, "table '%s' was changed while it was saved: key %s is gone",
+                s->table->name,
+                hotbed_key_text(
+                    key_of(s, first + i),
+                    hotbed_manifest_origin(&s->w->manifest, s->table)->key_type, key));
         keys[i] = key_of(s, first + i);
     }
     return s->take(s, first, n, staging->columns);

@@ -6,6 +6,7 @@
 #include "base/monotonic.h"
 #include "base/options.h"
 #include "base/stream.h"
+#include "base/text.h"
 #include "storage/hash_core.h"
 #include "storage/types.h"
 
@@ -205,12 +206,13 @@ static hotbed_status end(
 static hotbed_status check_flags(
     const hotbed_external *external, uint32_t t, uint64_t n, const uint64_t *keys,
     const uint8_t *flags) {
+    char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++)
         if (flags[i] > 1)
             return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "store %s: table %s, key %llu: flag %u is not 0 or 1",
-                external->calls.name, external->tables[t].name, (unsigned long long)keys[i],
-                flags[i]);
+                HOTBED_ERR_CORRUPT, "store %s: table %s, key %s: flag %u is not 0 or 1",
+                external->calls.name, external->tables[t].name,
+                hotbed_key_text(keys[i], (hotbed_key_type)0, text), flags[i]);
     return HOTBED_OK;
 }
 
@@ -218,6 +220,7 @@ static hotbed_status check_checksums(
     const hotbed_external *external, uint32_t number, uint64_t n, const uint64_t *keys,
     const uint8_t *found, const void *rows) {
     const own_table *t = &external->tables[number];
+    char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++) {
         if (found != NULL && found[i] == 0)
             continue;
@@ -225,8 +228,8 @@ static hotbed_status check_checksums(
         const hotbed_external_metadata *one = &external->metadata[i];
         if (row_checksum(t, keys[i], row, one->score, one->stamp) != one->checksum)
             return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "store %s: table %s, key %llu: the row is damaged",
-                external->calls.name, t->name, (unsigned long long)keys[i]);
+                HOTBED_ERR_CORRUPT, "store %s: table %s, key %s: the row is damaged",
+                external->calls.name, t->name, hotbed_key_text(keys[i], (hotbed_key_type)0, text));
     }
     return HOTBED_OK;
 }

@@ -227,8 +227,8 @@ static hotbed_status create(
             HOTBED_ERR_MEMORY, "no memory to describe %u tables and %u features",
             storage->num_tables, storage->num_features);
     HOTBED_TRY(hotbed_storage_read_tables(storage, options));
-    storage->names =
-        hotbed_table_names_create(storage->tables, storage->num_tables, sizeof *storage->tables);
+    storage->names = hotbed_table_names_create(
+        storage->tables, storage->num_tables, sizeof *storage->tables, storage->key_type);
     if (storage->names == NULL)
         return hotbed_fail(
             HOTBED_ERR_MEMORY, "no memory for the names of %u tables", storage->num_tables);

@@ -2,6 +2,7 @@
 #include "base/text.h"
 
 #include "base/error.h"
+#include "base/fault_text.h"
 #include "tests/support/comma.h"
 #include "tests/support/harness.h"
 
@@ -58,8 +59,43 @@ static void control_characters_are_escaped(hotbed_backend backend) {
     CHECK_STRING(hotbed_last_error(), "table a\\x1b[2Jb");
 }
 
+/* Messages have a key as its caller wrote it. */
+static void keys_have_their_own_sign(hotbed_backend backend) {
+    (void)backend;
+    static const struct {
+        hotbed_key_type type;
+        uint64_t key;
+        const char *text;
+    } cases[] = {
+        {HOTBED_KEY_I64, UINT64_MAX, "-1"},
+        {HOTBED_KEY_I64, 7, "7"},
+        {HOTBED_KEY_U64, UINT64_MAX, "18446744073709551615"},
+        {(hotbed_key_type)0, 7, "7"},
+        {(hotbed_key_type)0, UINT64_MAX - 1, "18446744073709551614 (as int64 -2)"},
+        {(hotbed_key_type)0, UINT64_C(1) << 63,
+         "9223372036854775808 (as int64 -9223372036854775808)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char key[HOTBED_KEY_TEXT_BYTES], text[HOTBED_FAULT_TEXT_BYTES], expected[128];
+        CHECK_STRING(hotbed_key_text(cases[i].key, cases[i].type, key), cases[i].text);
+        hotbed_table_names *names = hotbed_table_names_create("user", 1, 0, cases[i].type);
+        hotbed_fault_sources sources = {.num = 0};
+        hotbed_fault_sources_add(&sources, names, false);
+        const hotbed_fault fault = {
+            .what = HOTBED_FAULT_TABLE_FULL, .key = cases[i].key, .bound = 64};
+        hotbed_fault_describe(fault, &sources, text, sizeof text);
+        (void)snprintf(
+            expected, sizeof expected,
+            "table user is full: no slot for key %s, the table has 64 slots", cases[i].text);
+        CHECK_STRING(text, expected);
+        hotbed_fault_sources_clear(&sources);
+        hotbed_table_names_release(names);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"numbers_have_a_point_in_every_locale", numbers_have_a_point_in_every_locale},
     {"control_characters_are_escaped", control_characters_are_escaped},
+    {"keys_have_their_own_sign", keys_have_their_own_sign},
     {NULL, NULL},
 };

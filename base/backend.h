@@ -106,6 +106,12 @@ struct hotbed_graph {
 void *hotbed_host_alloc(size_t bytes);
 void hotbed_host_free(void *data, size_t bytes); /* NULL is allowed */
 
+/* Let memory of hotbed_host_alloc() have small pages until it is used densely. Call it before the
+ * first access. hotbed_host_look_at_pages(), which threads of host streams call after each task,
+ * gives dense memory huge pages. */
+void hotbed_host_start_small(void *data, size_t bytes);
+void hotbed_host_look_at_pages(void);
+
 /* Map `bytes` of an unnamed file in `directory`. The disk blocks are allocated now, so that a full
  * disk is an error of this call and not a signal at the first access. Errors: IO, MEMORY (no
  * address space). */

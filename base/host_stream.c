@@ -235,6 +235,7 @@ static void *queue_main(void *argument) {
         run_task(t, q, ++number);
         release_task(t);
         queue_complete(q, number);
+        hotbed_host_look_at_pages();
     }
     return NULL;
 }
@@ -459,6 +460,7 @@ static void queue_run(queue *q, const task *t, uint64_t number) {
     }
     pthread_mutex_unlock(&q->lock);
     hotbed_race_show();
+    hotbed_host_look_at_pages();
 }
 
 /* Enqueue or record a task without arguments to copy. */

@@ -554,6 +554,12 @@ bool hotbed_memory_is_fresh_zero(const hotbed_memory *memory) {
     return memory->backend == HOTBED_BACKEND_HOST && !given;
 }
 
+void hotbed_memory_start_small(const hotbed_memory *memory) {
+    if (memory->backend == HOTBED_BACKEND_HOST && memory->kind != HOTBED_MEMORY_FILE &&
+        hotbed_memory_is_fresh_zero(memory))
+        hotbed_host_start_small(memory->data, memory->bytes);
+}
+
 hotbed_status hotbed_copy(void *to, const void *from, size_t bytes, hotbed_stream *stream) {
     if (stream == NULL)
         return fail_null("hotbed_copy", "stream");

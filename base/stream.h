@@ -64,6 +64,10 @@ void hotbed_stream_return_fault(hotbed_stream *stream, hotbed_held_fault *held);
  * True for host memory, unless it is pinned for a GPU or comes from a caller's allocator. */
 bool hotbed_memory_is_fresh_zero(const hotbed_memory *memory);
 
+/* Let memory of hashed slots on the host backend have small pages until it is used densely. Call it
+ * before the first access; it does nothing for other memory. */
+void hotbed_memory_start_small(const hotbed_memory *memory);
+
 /* Branches: work that runs beside the caller's next work on `stream`.
  *
  * hotbed_stream_branch() sets *branch to a stream whose next work follows all work that is enqueued

@@ -49,6 +49,8 @@ static hotbed_status allocate(
         return hotbed_fail(
             status, "table %s: no memory to grow by %llu slots, %llu bytes of rows", table->name,
             (unsigned long long)slots, (unsigned long long)bytes);
+    hotbed_memory_start_small(&grown->rows);
+    hotbed_memory_start_small(&grown->index);
     hotbed_index_segment *segment = &grown->segment;
     segment->rows = grown->rows.data;
     segment->keys = grown->index.data;

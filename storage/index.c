@@ -93,6 +93,8 @@ static hotbed_status create(
     HOTBED_TRY(hotbed_memory_alloc(
         stream, HOTBED_MEMORY_DEVICE, index->num_tables * sizeof *index->ranges, NULL,
         &index->described));
+    hotbed_memory_start_small(&index->keys);
+    hotbed_memory_start_small(&index->metas);
     index->view.keys = index->keys.data;
     index->view.metas = index->metas.data;
     index->device_ranges = index->described.data;

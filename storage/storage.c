@@ -40,6 +40,8 @@ static hotbed_status allocate_tier(
             (unsigned long long)slots, (unsigned long long)table->view.row_bytes,
             rows == &table->rows ? "upper" : "lower");
     HOTBED_TRY(status);
+    if (table->kind == HOTBED_TABLE_HASH)
+        hotbed_memory_start_small(rows);
     if (hotbed_memory_is_fresh_zero(rows) || slots == 0)
         return HOTBED_OK;
     /* Lanes without a key read the first row, and drop what they have read. */
@@ -60,6 +62,7 @@ static hotbed_status allocate_times(hotbed_table *table, bool apart, hotbed_stre
         return hotbed_fail(
             status, "table %s: no memory for the times of %llu slots", table->name,
             (unsigned long long)slots);
+    hotbed_memory_start_small(&table->times);
     view->range.times = table->times.data;
     if (view->lower_slots > 0 && !apart)
         view->lower.times = view->range.times + view->slots;
@@ -79,6 +82,7 @@ static hotbed_status allocate_lower_index(
             status, "table %s: no %s memory for %llu bytes of the lower tier's index", table->name,
             hotbed_memory_name(storage->lower_index_memory), (unsigned long long)bytes);
     HOTBED_TRY(status);
+    hotbed_memory_start_small(&table->lower_index);
     if (timed)
         view->lower.times = (uint64_t *)table->lower_index.data + 2 * view->lower_slots;
     return HOTBED_OK;
@@ -113,6 +117,8 @@ static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *strea
         if (storage->nonfinite == HOTBED_NONFINITE_SKIP)
             storage->optimizer_view.faults = storage->warning.data;
     }
+    hotbed_memory_start_small(&storage->index_keys);
+    hotbed_memory_start_small(&storage->index_metas);
     storage->index.keys = storage->index_keys.data;
     storage->index.metas = storage->index_metas.data;
     return HOTBED_OK;

@@ -353,7 +353,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_external_tables(
 /* Create a storage on the backend and device of `stream`. Synchronous. The rows of static tables
  * are initialized. On the host backend nothing else is written: pages of rows and indexes are
  * allocated by the operating system when keys first use them, so a system that overcommits memory
- * may run out of it later. *out is NULL on error.
+ * may run out of it later. Hash tables have small pages until half of the pages around the used
+ * ones are there; then they get huge pages, and take at most twice as much. *out is NULL on error.
  * Errors: ARGUMENT (the field and its value; CACHE or DEFAULT with a table that has no
  * upper_capacity while hbm_bytes is 0; an external store whose tables differ from
  * hotbed_storage_external_tables(), or that is combined with a lower tier, a mode other than CACHE,

@@ -3,13 +3,17 @@
  * Contents survive copies between all kinds; impossible sizes, failing allocations (tests/support/fault.h) and failing
  * files give the documented errors and leave nothing; a caller's allocator supplies device memory.
  */
+#define _GNU_SOURCE /* NOLINT(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): madvise() */
+#include "base/stream.h"
 #include "tests/base/cases.h"
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static const hotbed_memory_kind kinds[] = {
@@ -125,6 +129,95 @@ static void an_impossible_size_is_refused_and_named(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* --- pages of host memory ------------------------------------------------------------------------ */
+
+enum { HUGE_PAGE = 2 << 20, COLLAPSE = 25 /* MADV_COLLAPSE of Linux 6.1 */ };
+
+static void ignore(void *argument) {
+    (void)argument;
+}
+
+/* A number of kB that /proc/self/smaps has for the mapping of an address. */
+static uint64_t kilobytes(const void *address, const char *name) {
+    char line[512];
+    bool inside = false;
+    uint64_t found = 0;
+    FILE *file = fopen("/proc/self/smaps", "r");
+    CHECK(file != NULL);
+    while (fgets(line, sizeof line, file) != NULL) {
+        char *end;
+        const uint64_t first = strtoull(line, &end, 16);
+        if (*end == '-') {
+            const uint64_t last = strtoull(end + 1, NULL, 16);
+            inside = first <= (uintptr_t)address && (uintptr_t)address < last;
+        } else if (inside && strncmp(line, name, strlen(name)) == 0) {
+            found = strtoull(line + strlen(name), NULL, 10);
+        }
+    }
+    (void)fclose(file);
+    return found;
+}
+
+/* Run so many tasks that a thread of the stream looks at the pages. */
+static void run_tasks(hotbed_stream *stream) {
+    for (int i = 0; i < 64; i++)
+        CHECK_OK(hotbed_stream_call(stream, ignore, NULL));
+    CHECK_OK(hotbed_stream_sync(stream));
+}
+
+static bool system_has_huge_pages(void) {
+    unsigned char *map =
+        mmap(NULL, 2 * HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(map != MAP_FAILED);
+    unsigned char *part = map + (HUGE_PAGE - (uintptr_t)map % HUGE_PAGE) % HUGE_PAGE;
+    memset(part, 1, HUGE_PAGE);
+    const bool has = madvise(part, HUGE_PAGE, COLLAPSE) == 0;
+    CHECK_EQ(munmap(map, 2 * HUGE_PAGE), 0);
+    return has;
+}
+
+/* A table that is nearly empty has its few keys at random places. */
+static void memory_that_is_used_in_few_places_has_small_pages(hotbed_backend backend) {
+    static const size_t bytes = 256U << 20, step = 128U << 10;
+    hotbed_stream *stream;
+    hotbed_memory memory;
+    if (backend != HOTBED_BACKEND_HOST)
+        SKIP("a property of the host backend");
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &memory));
+    hotbed_memory_start_small(&memory);
+    for (size_t at = 0; at < bytes; at += step)
+        ((unsigned char *)memory.data)[at] = 1;
+    run_tasks(stream);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    CHECK(kilobytes(memory.data, "Rss:") < 2 * (bytes / step) * page / 1024);
+    hotbed_memory_free(&memory);
+    hotbed_stream_destroy(stream);
+}
+
+static void memory_that_is_used_densely_gets_huge_pages(hotbed_backend backend) {
+    static const size_t bytes = 32U << 20, page = 4096;
+    hotbed_stream *stream;
+    hotbed_memory memory;
+    if (backend != HOTBED_BACKEND_HOST)
+        SKIP("a property of the host backend");
+    if (!system_has_huge_pages())
+        SKIP("the system gives no huge pages");
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &memory));
+    hotbed_memory_start_small(&memory);
+    for (size_t at = 0; at < bytes; at += page)
+        ((unsigned char *)memory.data)[at] = (unsigned char)(at / page);
+    /* the thread looks after it has completed a task */
+    for (int i = 0; i < 100 && kilobytes(memory.data, "AnonHugePages:") == 0; i++)
+        run_tasks(stream);
+    CHECK(kilobytes(memory.data, "AnonHugePages:") > 0);
+    for (size_t at = 0; at < bytes; at += page)
+        CHECK_EQ(((unsigned char *)memory.data)[at], (unsigned char)(at / page));
+    hotbed_memory_free(&memory);
+    hotbed_stream_destroy(stream);
+}
+
 static void bad_arguments_are_refused(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend);
     hotbed_memory memory = {.data = stream};
@@ -226,10 +319,6 @@ static void an_event_without_memory_is_an_error(hotbed_backend backend) {
     CHECK_STATUS(status, HOTBED_ERR_MEMORY);
     CHECK(event == NULL);
     hotbed_stream_destroy(stream);
-}
-
-static void ignore(void *argument) {
-    (void)argument;
 }
 
 /* Whichever call of the recording runs out of memory: no graph is created, and the recording has ended. */
@@ -350,6 +439,9 @@ const hotbed_test hotbed_tests[] = {
     {"kernels_use_pinned_memory", kernels_use_pinned_memory},
     {"zero_bytes_give_empty_memory", zero_bytes_give_empty_memory},
     {"an_impossible_size_is_refused_and_named", an_impossible_size_is_refused_and_named},
+    {"memory_that_is_used_in_few_places_has_small_pages",
+     memory_that_is_used_in_few_places_has_small_pages},
+    {"memory_that_is_used_densely_gets_huge_pages", memory_that_is_used_densely_gets_huge_pages},
     {"bad_arguments_are_refused", bad_arguments_are_refused},
     {"a_file_is_unlinked_and_zeroed", a_file_is_unlinked_and_zeroed},
     {"a_file_too_large_for_the_disk_is_an_error", a_file_too_large_for_the_disk_is_an_error},

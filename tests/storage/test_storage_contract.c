@@ -332,8 +332,7 @@ static void creation_touches_no_memory(hotbed_backend backend) {
         s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
         uint64_t before = fixture_resident();
         fixture_open_bare(&r, backend, &s.options);
-        /* one or two huge pages of each array */
-        CHECK(fixture_resident() < before + (UINT64_C(96) << 20));
+        CHECK(fixture_resident() < before + (UINT64_C(16) << 20));
         CHECK_EQ(fixture_pinned(&r), 0);
         fixture_close(&r);
     }

@@ -7,7 +7,6 @@
 #include "tests/support/harness.h"
 
 #include <stdlib.h>
-#include <sys/prctl.h>
 
 enum { DIM = 4096, KEYS = 2000, HIGH = 5 };
 
@@ -145,8 +144,6 @@ static void step(wide *w) {
 
 static void rows_beyond_2_to_the_31_elements_are_addressed(hotbed_backend backend) {
     static wide w;
-    /* In huge pages, the few rows that are used would fill gigabytes. */
-    CHECK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0);
     hotbed_status status = allocate(&w, backend);
     if (status == HOTBED_OK) {
         fill(&w);

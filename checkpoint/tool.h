@@ -9,11 +9,8 @@ enum {
     TOOL_SAME = 0,         /* success; nothing differs or is damaged */
     TOOL_DIFFERS = 1,      /* the two differ, or something is damaged */
     TOOL_TROUBLE = 2,      /* the command failed */
-    TOOL_NAME_BYTES = 320, /* of an entry, or of a part of one: "entry/part" */
-    TOOL_PARTS = 16,       /* the most parts of a checkpoint */
-    TOOL_PART_BYTES = 64,
-    TOOL_PARTS_TEXT_BYTES = TOOL_PARTS * (TOOL_PART_BYTES + 2),
-    TOOL_FILES = 256, /* the most files that tool_files() has open for reading */
+    TOOL_NAME_BYTES = 320, /* of an entry */
+    TOOL_FILES = 256,      /* the most files that tool_files() has open for reading */
 };
 
 typedef struct tool_options {
@@ -44,36 +41,6 @@ void tool_json_text(const char *text);
  * ESTALE. For one thread only. Implemented in checkpoint/tool_files.c. */
 const hotbed_io_calls *tool_files(void);
 
-/* --- checkpoints of parts: checkpoint/tool_parts.c ---------------------------------------------------------- */
-
-#define TOOL_PARTS_NAME "PARTS"
-
-/* The parts of a checkpoint: directories, each of which is a checkpoint of one storage. */
-typedef struct tool_parts {
-    uint32_t n;  /* 0: the directory is no checkpoint of parts */
-    bool listed; /* the directory has the file PARTS; otherwise they were found by their names */
-    bool mixed;  /* it has no PARTS, checkpoints with names of parts, and other ones */
-    char names[TOOL_PARTS][TOOL_PART_BYTES]; /* in order */
-} tool_parts;
-
-/* Return the parts of a directory that is not a plain checkpoint. Whether they exist and are good
- * is not checked. Errors: CORRUPT, UNSUPPORTED (PARTS; out->listed is set), IO. */
-hotbed_status tool_read_parts(const hotbed_io_file *directory, tool_parts *out);
-
-/* Write and sync the file PARTS. Errors: IO. */
-hotbed_status tool_write_parts(const hotbed_io_file *directory, const tool_parts *parts);
-
-bool tool_has_part(const tool_parts *parts, const char *name);
-
-/* Whether the Python package gives a part this name. */
-bool tool_is_part_name(const char *name);
-
-/* Whether a checkpoint has files of this name. */
-bool tool_is_checkpoint_file(const char *name);
-
-/* Write the names, separated by commas. */
-void tool_parts_text(const tool_parts *parts, char text[TOOL_PARTS_TEXT_BYTES]);
-
 /* --- a directory of checkpoints: checkpoint/tool_directory.c -------------------------------------------- */
 
 typedef enum tool_state {
@@ -98,17 +65,15 @@ typedef struct tool_entry {
     bool good;      /* its own files are right */
     bool increment;
     hotbed_digest id, digest, parent, parent_digest; /* digest: the last line of MANIFEST */
-    tool_parts parts;        /* if it has parts, the four digests are digests of the parts' */
-    hotbed_digest parent_id; /* an increment's parent, or the parent of its first part */
     uint64_t step, created_ns, rows, bytes;
-    uint32_t world, tables; /* of parts: the largest world, and the sum of the tables */
-    bool whole;             /* good, and so are all checkpoints that it follows */
-    size_t before;          /* the entry that an increment follows, or TOOL_NONE */
-    size_t root;            /* the full checkpoint at the start of its chain, or TOOL_NONE */
-    size_t depth;           /* number of checkpoints that it follows; 0 for the root */
-    size_t target;          /* of a link: the entry that it leads to or into, or TOOL_NONE */
-    bool kept;              /* gc */
-    size_t why; /* gc: the entry that is the reason, or TOOL_NONE if it is among the newest */
+    uint32_t world, tables;
+    bool whole;    /* good, and so are all checkpoints that it follows */
+    size_t before; /* the entry that an increment follows, or TOOL_NONE */
+    size_t root;   /* the full checkpoint at the start of its chain, or TOOL_NONE */
+    size_t depth;  /* number of checkpoints that it follows; 0 for the root */
+    size_t target; /* of a link: the entry that it leads to or into, or TOOL_NONE */
+    bool kept;     /* gc */
+    size_t why;    /* gc: the entry that is the reason, or TOOL_NONE if it is among the newest */
 } tool_entry;
 
 /* Return the name of a state, as `list` prints it. */
@@ -124,14 +89,8 @@ bool tool_is_broken(const tool_entry *entry);
  * Errors: IO, MEMORY. */
 hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n);
 
-/* The same, and refuse a path that is itself a checkpoint, with or without parts. Errors: also
- * ARGUMENT (it is one). */
+/* The same, and refuse a path that is itself a checkpoint. Errors: also ARGUMENT (it is one). */
 hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *n);
-
-/* Return the parts of the checkpoint at `path`; none if it is a plain checkpoint, or if there is no
- * checkpoint. Checks everything that `list` checks. Errors: CORRUPT, UNSUPPORTED, IO (a part is
- * damaged, missing or unreadable). */
-hotbed_status tool_find_parts(const char *path, tool_parts *out);
 
 /* Return "directory/name", or NULL if there is no memory. The caller frees it with free(). */
 char *tool_join(const char *directory, const char *name);
@@ -140,13 +99,11 @@ char *tool_join(const char *directory, const char *name);
 bool tool_is_draft_name(const char *name);
 
 /* Return `status`, of a call that could not open `path`. If it is CORRUPT and `path` contains
- * checkpoints, add that to the error's text. If they are parts, fail with ARGUMENT and their
- * names. */
+ * checkpoints, add that to the error's text. */
 hotbed_status tool_explain(const char *path, hotbed_status status);
 
 /* Open `path` and, if it is an increment, its parents. Parents are looked up in the directory of
- * `path`, and then, if `path` leads through links, in the directory of its target. The parents of a
- * part are the parts of its name in the directories beside its own. The caller must
+ * `path`, and then, if `path` leads through links, in the directory of its target. The caller must
  * call hotbed_chain_close() even after an error. Errors: STATE (a member of the chain was not
  * found), CORRUPT (one is damaged), and the errors of hotbed_chain_open(). */
 hotbed_status tool_open_chain(const char *path, hotbed_chain *out);

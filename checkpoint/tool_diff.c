@@ -15,16 +15,13 @@ typedef struct differ {
     const tool_options *options;
     hotbed_chain a, b;
     bool same;
-    bool any;         /* something was printed */
-    const char *part; /* that is compared, or NULL */
+    bool any; /* something was printed */
 } differ;
 
 /* Start the next element of the JSON array. */
 static void begin_item(differ *d) {
     if (d->options->json)
         printf("%s{", d->any ? ",\n " : "[");
-    if (d->options->json && d->part != NULL)
-        printf("\"part\": \"%s\", ", d->part);
     d->any = true;
 }
 
@@ -236,8 +233,7 @@ static hotbed_status diff_blobs(differ *d) {
 
 /* --- the command ------------------------------------------------------------------------------------------------ */
 
-/* Compare two checkpoints without parts. */
-static hotbed_status diff_plain(differ *d, const char *a, const char *b) {
+static hotbed_status diff(differ *d, const char *a, const char *b) {
     hotbed_status status = tool_open_chain(a, &d->a);
     if (status == HOTBED_OK)
         status = tool_open_chain(b, &d->b);
@@ -252,48 +248,9 @@ static hotbed_status diff_plain(differ *d, const char *a, const char *b) {
     return status;
 }
 
-static hotbed_status diff_parts(differ *d, const char *a, const char *b, const tool_parts *parts) {
-    hotbed_status status = HOTBED_OK;
-    for (uint32_t i = 0; i < parts->n && status == HOTBED_OK; i++) {
-        char *x = tool_join(a, parts->names[i]), *y = tool_join(b, parts->names[i]);
-        d->part = parts->names[i];
-        if (!d->options->json)
-            printf("part %s\n", d->part);
-        status = x == NULL || y == NULL
-                     ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the path of a part")
-                     : diff_plain(d, x, y);
-        free(x);
-        free(y);
-    }
-    return status;
-}
-
-/* Check that both checkpoints have the same parts, or none. Errors: ARGUMENT. */
-static hotbed_status compare_parts(const char *const paths[2], const tool_parts parts[2]) {
-    char text[2][TOOL_PARTS_TEXT_BYTES];
-    for (int i = 0; i < 2; i++)
-        tool_parts_text(&parts[i], text[i]);
-    if (strcmp(text[0], text[1]) == 0)
-        return HOTBED_OK;
-    return hotbed_fail(
-        HOTBED_ERR_ARGUMENT, "%s has %s%s, %s has %s%s: they cannot be compared", paths[0],
-        parts[0].n > 0 ? "the parts " : "no parts", text[0], paths[1],
-        parts[1].n > 0 ? "the parts " : "no parts", text[1]);
-}
-
-static hotbed_status diff(differ *d, char *const paths[2]) {
-    const char *const names[2] = {paths[0], paths[1]};
-    tool_parts parts[2] = {{.n = 0}, {.n = 0}};
-    for (int i = 0; i < 2; i++)
-        HOTBED_TRY(tool_find_parts(names[i], &parts[i]));
-    HOTBED_TRY(compare_parts(names, parts));
-    return parts[0].n > 0 ? diff_parts(d, names[0], names[1], &parts[0])
-                          : diff_plain(d, names[0], names[1]);
-}
-
 int tool_diff(const tool_options *o) {
     differ d = {.options = o, .same = true};
-    hotbed_status status = diff(&d, o->paths);
+    hotbed_status status = diff(&d, o->paths[0], o->paths[1]);
     if (o->json && (status == HOTBED_OK || d.any))
         printf("%s]\n", d.any ? "" : "[");
     if (status != HOTBED_OK) {

@@ -33,6 +33,13 @@ static void set_error(tool_entry *e, tool_state state) {
     snprintf(e->text, sizeof e->text, "%s", hotbed_last_error());
 }
 
+/* Whether a checkpoint has files of this name. */
+static bool is_checkpoint_file(const char *name) {
+    const char *end = strrchr(name, '.');
+    return strcmp(name, HOTBED_MANIFEST_NAME) == 0 || strcmp(name, HOTBED_INDEX_NAME) == 0 ||
+           (strncmp(name, "shard-", 6) == 0 && end != NULL && strcmp(end, ".h5") == 0);
+}
+
 /* Whether a directory without MANIFEST has a shard or an index. Errors: IO. */
 static hotbed_status has_files(const hotbed_io_file *directory, bool *out) {
     int handle = openat(directory->handle, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -45,7 +52,7 @@ static hotbed_status has_files(const hotbed_io_file *directory, bool *out) {
         return hotbed_io_fail("cannot read", directory->name, -error);
     }
     for (struct dirent *item; !*out && (item = readdir(list)) != NULL;)
-        *out = tool_is_checkpoint_file(item->d_name);
+        *out = is_checkpoint_file(item->d_name);
     closedir(list);
     return HOTBED_OK;
 }
@@ -55,7 +62,7 @@ static void copy_manifest(const hotbed_manifest *m, tool_entry *e) {
     e->increment = m->increment;
     e->id = m->id;
     e->digest = m->digest;
-    e->parent = e->parent_id = m->parent;
+    e->parent = m->parent;
     e->parent_digest = m->parent_digest;
     e->step = m->step;
     e->created_ns = m->created_ns;
@@ -83,9 +90,8 @@ static void describe_rest(const hotbed_io_file *directory, tool_entry *e) {
     }
 }
 
-/* Describe a directory that is no checkpoint of parts: read MANIFEST, and compare it with the
- * files. */
-static void describe_plain(const hotbed_io_file *directory, tool_entry *e) {
+/* Describe a directory: read MANIFEST, and compare it with the files. */
+static void describe_open(const hotbed_io_file *directory, tool_entry *e) {
     hotbed_manifest m = {.world = 0};
     const hotbed_io_calls *calls = directory->calls;
     if (calls->exists(calls->self, directory->handle, HOTBED_MANIFEST_NAME) == -ENOENT) {
@@ -103,131 +109,6 @@ static void describe_plain(const hotbed_io_file *directory, tool_entry *e) {
         e->state = TOOL_WHOLE;
     e->good = status == HOTBED_OK;
     hotbed_manifest_free(&m);
-}
-
-/* Describe a part. A part that is missing, or a link, is damage. */
-static void describe_part(const hotbed_io_file *in, const char *name, tool_entry *part) {
-    hotbed_io_file directory = HOTBED_IO_CLOSED;
-    struct stat stat;
-    *part = (tool_entry){.state = TOOL_DAMAGED};
-    if (fstatat(in->handle, name, &stat, AT_SYMLINK_NOFOLLOW) != 0) {
-        const bool missing = errno == ENOENT;
-        hotbed_io_fail("cannot examine", name, -errno);
-        set_error(part, missing ? TOOL_DAMAGED : TOOL_UNREADABLE);
-        if (missing)
-            snprintf(part->text, sizeof part->text, "it is missing");
-    } else if (!S_ISDIR(stat.st_mode)) {
-        snprintf(part->text, sizeof part->text, "it is not a directory");
-    } else if (
-        hotbed_io_open(&hotbed_io_system, in, name, HOTBED_IO_DIRECTORY, &directory) != HOTBED_OK) {
-        set_error(part, TOOL_UNREADABLE);
-    } else {
-        describe_plain(&directory, part);
-        if (part->state == TOOL_OTHER) {
-            part->state = TOOL_DAMAGED;
-            snprintf(part->text, sizeof part->text, "it is not a checkpoint");
-        }
-    }
-    hotbed_io_drop(&directory);
-}
-
-/* The digests of a checkpoint of parts: the digest of an increment's parents equals the digest of
- * the ids of the checkpoint that it follows, if every part follows the part of its name. */
-typedef struct named_digest {
-    char name[TOOL_PART_BYTES];
-    hotbed_digest digest;
-} named_digest;
-
-enum { ID, DIGEST, PARENT, PARENT_DIGEST, DIGESTS };
-
-static void add_part(
-    const tool_entry *part, const char *name, named_digest to[DIGESTS], tool_entry *e) {
-    const hotbed_digest from[DIGESTS] = {
-        [ID] = part->id,
-        [DIGEST] = part->digest,
-        [PARENT] = part->parent,
-        [PARENT_DIGEST] = part->parent_digest,
-    };
-    for (int i = 0; i < DIGESTS; i++) {
-        snprintf(to[i].name, sizeof to[i].name, "%s", name);
-        to[i].digest = from[i];
-    }
-    e->described = e->described && part->described;
-    e->increment = e->increment || part->increment;
-    e->created_ns = part->created_ns > e->created_ns ? part->created_ns : e->created_ns;
-    e->world = part->world > e->world ? part->world : e->world;
-    e->tables += part->tables;
-    e->rows += part->rows;
-    e->bytes += part->bytes;
-    if (!part->good && e->good) { /* the first reason is the entry's */
-        e->good = false;
-        e->state = part->state;
-        snprintf(e->text, sizeof e->text, "part %s: %.900s", name, part->text);
-    }
-}
-
-/* Check that the parts may be of one save. */
-static void compare_part(
-    const tool_entry *first, const char *first_name, const tool_entry *part, const char *name,
-    tool_entry *e) {
-    if (!e->good || (part->step == first->step && part->increment == first->increment))
-        return;
-    e->good = false;
-    e->state = TOOL_DAMAGED;
-    snprintf(
-        e->text, sizeof e->text,
-        "its parts are of different saves: %s is %s of step %" PRIu64 ", %s %s of step %" PRIu64,
-        first_name, first->increment ? "an increment" : "a full checkpoint", first->step, name,
-        part->increment ? "an increment" : "a full checkpoint", part->step);
-}
-
-static void describe_parts(const hotbed_io_file *directory, tool_entry *e) {
-    named_digest digests[DIGESTS][TOOL_PARTS] = {0};
-    tool_entry *found = hotbed_new(2 * sizeof *found), *first = found, *part = found + 1;
-    e->state = TOOL_WHOLE;
-    e->described = e->good = true;
-    if (found == NULL) {
-        hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the parts of %s", directory->name);
-        e->described = e->good = false;
-        set_error(e, TOOL_UNREADABLE);
-        return;
-    }
-    for (uint32_t i = 0; i < e->parts.n; i++) {
-        named_digest added[DIGESTS] = {0};
-        describe_part(directory, e->parts.names[i], part);
-        add_part(part, e->parts.names[i], added, e);
-        for (int d = 0; d < DIGESTS; d++)
-            digests[d][i] = added[d];
-        if (i == 0)
-            *first = *part;
-        compare_part(first, e->parts.names[0], part, e->parts.names[i], e);
-    }
-    if (e->good && e->parts.n == 1 && !e->parts.listed) {
-        e->good = false;
-        e->state = TOOL_DAMAGED;
-        snprintf(
-            e->text, sizeof e->text, "its only part is %s: the others are missing",
-            e->parts.names[0]);
-    }
-    e->step = first->step;
-    e->parent_id = first->parent;
-    e->id = hotbed_digest_of(digests[ID], e->parts.n * sizeof(named_digest));
-    e->digest = hotbed_digest_of(digests[DIGEST], e->parts.n * sizeof(named_digest));
-    e->parent = hotbed_digest_of(digests[PARENT], e->parts.n * sizeof(named_digest));
-    e->parent_digest = hotbed_digest_of(digests[PARENT_DIGEST], e->parts.n * sizeof(named_digest));
-    hotbed_delete(found);
-}
-
-/* Describe a checkpoint, with or without parts. */
-static void describe_open(const hotbed_io_file *directory, tool_entry *e) {
-    describe_plain(directory, e);
-    if (e->state != TOOL_OTHER)
-        return;
-    hotbed_status status = tool_read_parts(directory, &e->parts);
-    if (status != HOTBED_OK)
-        set_error(e, state_of(status));
-    else if (e->parts.n > 0)
-        describe_parts(directory, e);
 }
 
 /* Describe an entry of directory `in`; NULL: the current directory. */
@@ -407,12 +288,9 @@ static void set_orphans(const walk *w, size_t n) {
     for (size_t i = 0; i < w->num_increments; i++) {
         tool_entry *e = w->increments[i];
         char id[HOTBED_DIGEST_DIGITS + 1];
-        hotbed_digest_text(e->parent_id, id);
+        hotbed_digest_text(e->parent, id);
         if (e->state == TOOL_ORPHANED && e->before == TOOL_NONE)
-            snprintf(
-                e->text, sizeof e->text, "%s%s%s parent %s was not found in this directory",
-                e->parts.n > 0 ? "part " : "its", e->parts.n > 0 ? e->parts.names[0] : "",
-                e->parts.n > 0 ? "'s" : "", id);
+            snprintf(e->text, sizeof e->text, "its parent %s was not found in this directory", id);
         else if (e->state == TOOL_ORPHANED)
             blame_parent(e, &w->entries[e->before]);
     }
@@ -513,19 +391,7 @@ static hotbed_status find_targets(const char *path, tool_entry *entries, size_t 
 
 /* --- the directory ------------------------------------------------------------------------------------------------ */
 
-/* Read the part `part` of a checkpoint of parts. Returns false if there is none. */
-static bool read_part(const hotbed_io_file *in, const char *name, const char *part, tool_entry *e) {
-    struct stat stat;
-    char path[TOOL_NAME_BYTES];
-    snprintf(
-        path, sizeof path, "%.*s/%.*s", TOOL_NAME_BYTES - TOOL_PART_BYTES - 1, name,
-        TOOL_PART_BYTES - 1, part);
-    return strncmp(name, ".tmp-", 5) != 0 && fstatat(in->handle, path, &stat, 0) == 0 &&
-           read_entry(in, path, e);
-}
-
-static hotbed_status read_entries(
-    DIR *list, const char *path, const char *part, tool_entry **out, size_t *n) {
+static hotbed_status read_entries(DIR *list, const char *path, tool_entry **out, size_t *n) {
     hotbed_io_file in = {.calls = &hotbed_io_system, .handle = dirfd(list), .direct = -1};
     size_t capacity = 0;
     hotbed_io_name(in.name, NULL, path);
@@ -543,8 +409,7 @@ static hotbed_status read_entries(
                 return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu names", capacity);
             *out = grown;
         }
-        *n += part == NULL ? read_entry(&in, item->d_name, &(*out)[*n])
-                           : read_part(&in, item->d_name, part, &(*out)[*n]);
+        *n += read_entry(&in, item->d_name, &(*out)[*n]);
     }
 }
 
@@ -559,17 +424,15 @@ static bool is_gone(int directory, const tool_entry *e) {
     return e->inode != 0 && (stat.st_dev != e->device || stat.st_ino != e->inode);
 }
 
-/* Read the entries of a directory once, or, with `part`, the parts of this name in its entries.
- * *changed: an entry was removed meanwhile. */
-static hotbed_status read_once(
-    const char *path, const char *part, tool_entry **out, size_t *n, bool *changed) {
+/* Read the entries of a directory once. *changed: an entry was removed meanwhile. */
+static hotbed_status read_once(const char *path, tool_entry **out, size_t *n, bool *changed) {
     *changed = false;
     *out = NULL;
     *n = 0;
     DIR *list = opendir(path);
     if (list == NULL)
         return hotbed_io_fail("cannot read", path, -errno);
-    hotbed_status status = read_entries(list, path, part, out, n);
+    hotbed_status status = read_entries(list, path, out, n);
     if (*n > 0)
         qsort(*out, *n, sizeof **out, by_step);
     if (status == HOTBED_OK)
@@ -587,37 +450,24 @@ static hotbed_status read_once(
     return status;
 }
 
-/* The same, again while a gc removes entries. */
-static hotbed_status read_directory(
-    const char *path, const char *part, tool_entry **out, size_t *n) {
+/* Reads again while a gc removes entries. */
+hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n) {
     enum { MOST = 100 }; /* a gc ends */
     bool changed;
-    hotbed_status status = read_once(path, part, out, n, &changed);
+    hotbed_status status = read_once(path, out, n, &changed);
     for (int i = 0; i < MOST && status == HOTBED_OK && changed; i++) {
         free(*out);
-        status = read_once(path, part, out, n, &changed);
+        status = read_once(path, out, n, &changed);
     }
     return status;
 }
 
-hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n) {
-    return read_directory(path, NULL, out, n);
-}
-
 hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *n) {
     tool_entry itself = {.described = false};
-    char parts[TOOL_PARTS_TEXT_BYTES];
     *out = NULL;
     *n = 0;
     describe(NULL, path, &itself);
-    tool_parts_text(&itself.parts, parts);
-    if (itself.parts.n > 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "%s is one checkpoint with the parts %s, not a directory of checkpoints: give the "
-            "directory that contains it",
-            path, parts);
-    if (itself.described || itself.state == TOOL_DAMAGED || itself.parts.listed)
+    if (itself.described || itself.state == TOOL_DAMAGED)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT,
             "%s is a checkpoint, not a directory of checkpoints: give the directory that contains "
@@ -626,31 +476,13 @@ hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *
     return tool_read_directory(path, out, n);
 }
 
-hotbed_status tool_find_parts(const char *path, tool_parts *out) {
-    tool_entry e = {.described = false};
-    describe(NULL, path, &e);
-    *out = e.parts;
-    if (out->n == 0 && !out->listed)
-        return HOTBED_OK; /* the caller reports the reason */
-    return e.good ? HOTBED_OK
-                  : hotbed_fail(
-                        e.state == TOOL_DAMAGED ? HOTBED_ERR_CORRUPT : HOTBED_ERR_IO, "%s: %s",
-                        path, e.text);
-}
-
 hotbed_status tool_explain(const char *path, hotbed_status status) {
-    tool_entry *entries = NULL, itself = {.described = false};
+    tool_entry *entries = NULL;
     size_t n = 0, checkpoints = 0;
-    char text[1024], parts[TOOL_PARTS_TEXT_BYTES];
+    char text[1024];
     if (status != HOTBED_ERR_CORRUPT)
         return status;
     snprintf(text, sizeof text, "%s", hotbed_last_error());
-    describe(NULL, path, &itself);
-    tool_parts_text(&itself.parts, parts);
-    if (itself.parts.n > 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s is a checkpoint with the parts %s: give one of them, as %s/%s",
-            path, parts, path, itself.parts.names[0]);
     if (tool_read_directory(path, &entries, &n) == HOTBED_OK)
         for (size_t i = 0; i < n; i++)
             checkpoints += entries[i].described;
@@ -777,14 +609,14 @@ static hotbed_status fail_broken(
 }
 
 /* Open the chain of `path`, an increment described by `last`, if its parent is an entry of
- * `directory`, or the part `part` of one, with a whole chain. Otherwise set *why and the message `text`, unless an earlier call
+ * `directory` with a whole chain. Otherwise set *why and the message `text`, unless an earlier call
  * has set them and this one knows no more: the parent was not found. Errors: as hotbed_chain_open(). */
 static hotbed_status open_beside(
-    const char *directory, const char *part, const char *path, const tool_entry *last, bool *found,
+    const char *directory, const char *path, const tool_entry *last, bool *found,
     hotbed_status *why, char text[1024], hotbed_chain *out) {
     tool_entry *entries = NULL;
     size_t n = 0;
-    HOTBED_TRY(read_directory(directory, part, &entries, &n));
+    HOTBED_TRY(tool_read_directory(directory, &entries, &n));
     size_t at = find_parent(entries, n, last);
     hotbed_status status = HOTBED_OK;
     if (at != TOOL_NONE && entries[at].whole) {
@@ -799,33 +631,12 @@ static hotbed_status open_beside(
     return status;
 }
 
-/* Do the same for an increment that is `name` in `directory`. If this is a checkpoint of parts, the
- * parents are in the directories beside it. */
-static hotbed_status open_from(
-    const char *directory, const char *name, const char *path, const tool_entry *last, bool *found,
-    hotbed_status *why, char text[1024], hotbed_chain *out) {
-    tool_entry in = {.described = false};
-    char part[TOOL_PART_BYTES];
-    size_t bytes = 0;
-    const char *at = hotbed_path_name(name, &bytes);
-    describe(NULL, directory, &in);
-    if (in.parts.n == 0 || bytes >= sizeof part)
-        return open_beside(directory, NULL, path, last, found, why, text, out);
-    snprintf(part, sizeof part, "%.*s", (int)bytes, at);
-    char *above = directory_of(directory);
-    if (above == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the path of %s", path);
-    hotbed_status status = open_beside(above, part, path, last, found, why, text, out);
-    free(above);
-    return status;
-}
-
 hotbed_status tool_open_chain(const char *path, hotbed_chain *out) {
     tool_entry last = {.described = false};
     bool found = false;
     *out = (hotbed_chain){.n = 0};
     describe(NULL, path, &last);
-    if (!last.described || !last.increment || last.parts.n > 0)
+    if (!last.described || !last.increment)
         return tool_explain(path, hotbed_chain_open(tool_files(), &path, 1, out));
     char *real = realpath(path, NULL);
     char *named = directory_of(path), *led = real == NULL ? NULL : directory_of(real);
@@ -834,9 +645,9 @@ hotbed_status tool_open_chain(const char *path, hotbed_chain *out) {
     if (named == NULL || led == NULL)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the path of %s", path);
     if (status == HOTBED_OK)
-        status = open_from(named, path, path, &last, &found, &why, text, out);
+        status = open_beside(named, path, &last, &found, &why, text, out);
     if (status == HOTBED_OK && !found && strcmp(named, led) != 0)
-        status = open_from(led, real, path, &last, &found, &why, text, out);
+        status = open_beside(led, path, &last, &found, &why, text, out);
     if (status == HOTBED_OK && !found)
         status = hotbed_fail(why, "%s", text);
     free(real);

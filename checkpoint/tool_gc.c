@@ -100,17 +100,6 @@ static bool is_dots(const char *name) {
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-/* The directories that a removed entry may contain. */
-typedef struct contents {
-    tool_parts parts;
-    bool unfinished; /* also the directories of a save that was killed */
-} contents;
-
-static bool may_contain(const contents *c, const char *name) {
-    return tool_has_part(&c->parts, name) ||
-           (c->unfinished && (tool_is_part_name(name) || tool_is_draft_name(name)));
-}
-
 /* Open a directory in directory `in`, for its names. Errors: IO, MEMORY. */
 static hotbed_status open_list(
     const place *p, int in, const char *parent, const char *name, DIR **out) {
@@ -125,63 +114,24 @@ static hotbed_status open_list(
     return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to read %s", name);
 }
 
-static hotbed_status refuse_directory(const place *p, const char *in, const char *name) {
-    return hotbed_fail(
-        HOTBED_ERR_STATE,
-        "%s/%s contains a directory, %s, and is not removed: move that elsewhere, and run gc again",
-        p->path, in, name);
-}
-
-/* Refuse a checkpoint that contains a directory that is not a part of it. No checkpoint has one, so
- * it belongs to someone else. `may` is NULL for a part. */
-static hotbed_status check_files(
-    const place *p, DIR *files, const char *name, const contents *may, bool *directories) {
+/* Refuse a checkpoint that contains a directory. No checkpoint has one, so it belongs to someone
+ * else. */
+static hotbed_status check_files(const place *p, DIR *files, const char *name) {
     struct stat stat;
-    *directories = false;
     for (struct dirent *item; (item = readdir(files)) != NULL;) {
         if (is_dots(item->d_name))
             continue;
         if (fstatat(dirfd(files), item->d_name, &stat, AT_SYMLINK_NOFOLLOW) != 0)
             return fail_at("cannot look at", p, name, item->d_name);
-        if (!S_ISDIR(stat.st_mode))
-            continue;
-        if (may == NULL || !may_contain(may, item->d_name))
-            return refuse_directory(p, name, item->d_name);
-        *directories = true;
+        if (S_ISDIR(stat.st_mode))
+            return hotbed_fail(
+                HOTBED_ERR_STATE,
+                "%s/%s contains a directory, %s, and is not removed: move that elsewhere, and run "
+                "gc again",
+                p->path, name, item->d_name);
     }
     rewinddir(files);
     return HOTBED_OK;
-}
-
-/* Call one(), for each directory in an entry; these are its parts. */
-static hotbed_status for_each_part(
-    const place *p, DIR *files, const char *name,
-    hotbed_status (*one)(
-        const place *p, int in, DIR *part, const char *path, const char *name, size_t *removed),
-    size_t *removed) {
-    struct stat stat;
-    char path[2 * TOOL_NAME_BYTES];
-    hotbed_status status = HOTBED_OK;
-    for (struct dirent *item; status == HOTBED_OK && (item = readdir(files)) != NULL;) {
-        DIR *part = NULL;
-        if (is_dots(item->d_name) ||
-            fstatat(dirfd(files), item->d_name, &stat, AT_SYMLINK_NOFOLLOW) != 0 ||
-            !S_ISDIR(stat.st_mode))
-            continue;
-        snprintf(path, sizeof path, "%s/%s", name, item->d_name);
-        HOTBED_TRY(open_list(p, dirfd(files), name, item->d_name, &part));
-        status = one(p, dirfd(files), part, path, item->d_name, removed);
-        closedir(part);
-    }
-    rewinddir(files);
-    return status;
-}
-
-static hotbed_status check_part(
-    const place *p, int in, DIR *part, const char *path, const char *name, size_t *removed) {
-    bool directories = false;
-    (void)in, (void)name, (void)removed;
-    return check_files(p, part, path, NULL, &directories);
 }
 
 /* Rename to ".tmp-gone-<name>", or to a numbered form if an earlier removal left that name. */
@@ -215,25 +165,12 @@ static hotbed_status remove_files(const place *p, const char *name, DIR *files, 
     return HOTBED_OK;
 }
 
-static hotbed_status remove_part(
-    const place *p, int in, DIR *part, const char *path, const char *name, size_t *removed) {
-    HOTBED_TRY(remove_files(p, path, part, removed));
-    if (unlinkat(in, name, AT_REMOVEDIR) != 0)
-        return fail_at("cannot remove", p, NULL, path);
-    ++*removed;
-    return HOTBED_OK;
-}
-
-/* Remove the files of directory `gone`, which was called `name`, and then the directory. Parts are
- * removed before PARTS, which names them. */
-static hotbed_status remove_named(
-    const place *p, const char *name, const char *gone, DIR *files, bool parts) {
+/* Remove the files of directory `gone`, which was called `name`, and then the directory. */
+static hotbed_status remove_named(const place *p, const char *name, const char *gone, DIR *files) {
     size_t removed = 0;
     hotbed_status status = HOTBED_OK;
     if (strcmp(name, gone) != 0 && fsync(p->handle) != 0)
         status = hotbed_io_fail("cannot sync", p->path, -errno);
-    if (status == HOTBED_OK && parts)
-        status = for_each_part(p, files, gone, remove_part, &removed);
     if (status == HOTBED_OK)
         status = remove_files(p, gone, files, &removed);
     if (status == HOTBED_OK && unlinkat(p->handle, gone, AT_REMOVEDIR) != 0)
@@ -251,27 +188,18 @@ static hotbed_status remove_named(
  * like a checkpoint. With `dry`, only check that it can be removed. */
 static hotbed_status remove_open(const place *p, const tool_entry *e, DIR *files, bool dry) {
     char gone[TOOL_NAME_BYTES];
-    contents may = {.parts = e->parts, .unfinished = e->state == TOOL_UNFINISHED};
-    bool parts = false;
     struct stat stat;
     if (fstat(dirfd(files), &stat) != 0)
         return fail_at("cannot look at", p, NULL, e->name);
     if (stat.st_dev != e->device || stat.st_ino != e->inode)
         return hotbed_fail(HOTBED_ERR_STATE, "%s/%s was replaced meanwhile", p->path, e->name);
-    if (may.unfinished) { /* without PARTS, the names of directories decide */
-        hotbed_io_file in = {.calls = &hotbed_io_system, .handle = dirfd(files), .direct = -1};
-        if (tool_read_parts(&in, &may.parts) != HOTBED_OK)
-            may.parts.n = 0;
-    }
-    HOTBED_TRY(check_files(p, files, e->name, &may, &parts));
-    if (parts)
-        HOTBED_TRY(for_each_part(p, files, e->name, check_part, NULL));
+    HOTBED_TRY(check_files(p, files, e->name));
     if (dry)
         return HOTBED_OK;
     snprintf(gone, sizeof gone, "%s", e->name);
     if (e->state != TOOL_UNFINISHED)
         HOTBED_TRY(take_name(p, e->name, gone));
-    return remove_named(p, e->name, gone, files, parts);
+    return remove_named(p, e->name, gone, files);
 }
 
 /* Remove an unfinished export that is a plain file. */
@@ -441,32 +369,12 @@ static int gc(const tool_options *o, tool_entry *entries, size_t n) {
     return status == HOTBED_OK ? TOOL_SAME : TOOL_TROUBLE;
 }
 
-/* Refuse a directory without PARTS that has checkpoints with names of parts, and other ones: they
- * may be parts of one checkpoint. Errors: STATE. Other errors are left to the caller's next call. */
-static hotbed_status check_mixed(const char *path) {
-    hotbed_io_file directory = HOTBED_IO_CLOSED;
-    tool_parts parts = {.n = 0};
-    if (hotbed_io_open(&hotbed_io_system, NULL, path, HOTBED_IO_DIRECTORY, &directory) == HOTBED_OK)
-        (void)tool_read_parts(&directory, &parts);
-    hotbed_io_drop(&directory);
-    return !parts.mixed
-               ? HOTBED_OK
-               : hotbed_fail(
-                     HOTBED_ERR_STATE,
-                     "%s: nothing was removed, because it has checkpoints whose names (sum, mean, "
-                     "...) are names of parts of one checkpoint, beside others: move either of "
-                     "them to another directory, or rename them",
-                     path);
-}
-
 int tool_gc(const tool_options *o) {
     tool_entry *entries = NULL;
     size_t n = 0;
     if (o->keep == 0 && !o->unfinished)
         return tool_usage("gc needs --keep or --unfinished", "");
-    hotbed_status status = check_mixed(o->paths[0]);
-    if (status == HOTBED_OK)
-        status = tool_read_checkpoints(o->paths[0], &entries, &n);
+    hotbed_status status = tool_read_checkpoints(o->paths[0], &entries, &n);
     if (status != HOTBED_OK)
         return tool_fail(status);
     int result = gc(o, entries, n);

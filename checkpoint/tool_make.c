@@ -26,7 +26,7 @@ static hotbed_status check_open_files(uint32_t world) {
         world, (uint64_t)world + TOOL_FILES, (uint64_t)limit.rlim_cur);
 }
 
-static hotbed_status rewrite_plain(
+static hotbed_status rewrite_chain(
     const char *from, const char *to, const hotbed_rewrite_options *options) {
     hotbed_chain chain = {.n = 0};
     hotbed_status status = tool_open_chain(from, &chain);
@@ -36,89 +36,10 @@ static hotbed_status rewrite_plain(
     return status;
 }
 
-/* Rewrite the parts of `from` into the directory `draft`. */
-static hotbed_status rewrite_each(
-    const char *from, const tool_parts *parts, const char *draft,
-    const hotbed_rewrite_options *options) {
-    hotbed_status status = HOTBED_OK;
-    for (uint32_t i = 0; i < parts->n && status == HOTBED_OK; i++) {
-        char *in = tool_join(from, parts->names[i]), *out = tool_join(draft, parts->names[i]);
-        status = in == NULL || out == NULL
-                     ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a path in %s", from)
-                     : rewrite_plain(in, out, options);
-        free(in);
-        free(out);
-    }
-    return status;
-}
-
-/* The directory of a part that is removed. */
-typedef struct part_list {
-    const hotbed_io_calls *calls;
-    int handle;
-} part_list;
-
-static void remove_file(void *context, const char *name) {
-    const part_list *part = context;
-    (void)part->calls->remove(part->calls->self, part->handle, name, false);
-}
-
-/* Remove the draft of a checkpoint of parts after an error. Keeps the error text. */
-static void remove_draft(hotbed_draft *draft, const tool_parts *parts) {
-    const hotbed_io_calls *calls = draft->parent.calls;
-    const int in = draft->directory.handle;
-    for (uint32_t i = 0; in >= 0 && i < parts->n; i++) {
-        part_list part = {
-            calls, calls->open(calls->self, in, parts->names[i], HOTBED_IO_DIRECTORY)};
-        if (part.handle < 0)
-            continue;
-        (void)calls->list(calls->self, part.handle, remove_file, &part);
-        (void)calls->close(calls->self, part.handle);
-        (void)calls->remove(calls->self, in, parts->names[i], true);
-    }
-    if (in >= 0)
-        (void)calls->remove(calls->self, in, TOOL_PARTS_NAME, false);
-    hotbed_draft_remove(draft);
-}
-
-/* Rewrite every part. The directory of the new parts gets its name when all of them are on disk. */
-static hotbed_status rewrite_parts(
-    const char *from, const tool_parts *parts, const char *to,
-    const hotbed_rewrite_options *options) {
-    hotbed_checkpoint_id id;
-    hotbed_draft draft;
-    char *path = NULL;
-    HOTBED_TRY(hotbed_new_id(&id));
-    hotbed_status status = hotbed_draft_open(&hotbed_io_system, to, id, &draft);
-    if (status == HOTBED_OK)
-        status = hotbed_draft_make(&draft);
-    const bool made = status == HOTBED_OK;
-    if (made)
-        status = hotbed_draft_enter(&draft);
-    if (status == HOTBED_OK)
-        status = tool_write_parts(&draft.directory, parts);
-    if (status == HOTBED_OK) {
-        path = tool_join(draft.parent_path, draft.name);
-        status = path == NULL ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the path of %s", to)
-                              : rewrite_each(from, parts, path, options);
-    }
-    if (status == HOTBED_OK)
-        status = hotbed_draft_commit(&draft, NULL);
-    if (made && status != HOTBED_OK)
-        remove_draft(&draft, parts);
-    free(path);
-    hotbed_draft_close(&draft);
-    return status;
-}
-
 static int rewrite(const tool_options *o, const hotbed_rewrite_options *options) {
-    tool_parts parts = {.n = 0};
     hotbed_status status = check_open_files(options->world);
     if (status == HOTBED_OK)
-        status = tool_find_parts(o->paths[0], &parts);
-    if (status == HOTBED_OK)
-        status = parts.n > 0 ? rewrite_parts(o->paths[0], &parts, o->paths[1], options)
-                             : rewrite_plain(o->paths[0], o->paths[1], options);
+        status = rewrite_chain(o->paths[0], o->paths[1], options);
     if (status != HOTBED_OK)
         return tool_fail(status);
     if (o->json) {

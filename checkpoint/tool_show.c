@@ -35,15 +35,11 @@ static void list_json(const tool_entry *e) {
         tool_json_text(e->text);
     } else if (e->described) {
         printf(", \"kind\": \"%s\"", e->increment ? "delta" : "full");
-        if (e->parts.n == 0)
-            printf(", \"id\": \"%s\", \"parent\": \"%s\"", id, e->increment ? parent : "");
-        for (uint32_t i = 0; i < e->parts.n; i++)
-            printf("%s\"%s\"", i == 0 ? ", \"parts\": [" : ", ", e->parts.names[i]);
+        printf(", \"id\": \"%s\", \"parent\": \"%s\"", id, e->increment ? parent : "");
         printf(
-            "%s, \"step\": %" PRIu64 ", \"created_unix_ns\": %" PRIu64 ", \"ranks\": %" PRIu32
+            ", \"step\": %" PRIu64 ", \"created_unix_ns\": %" PRIu64 ", \"ranks\": %" PRIu32
             ", \"tables\": %" PRIu32 ", \"rows\": %" PRIu64 ", \"bytes\": %" PRIu64,
-            e->parts.n == 0 ? "" : "]", e->step, e->created_ns, e->world, e->tables, e->rows,
-            e->bytes);
+            e->step, e->created_ns, e->world, e->tables, e->rows, e->bytes);
     }
     if (e->state != TOOL_LINK && e->text[0] != '\0') {
         printf(", \"error\": ");
@@ -53,19 +49,18 @@ static void list_json(const tool_entry *e) {
 }
 
 static void list_line(const tool_entry *e) {
-    char when[32], parts[TOOL_PARTS_TEXT_BYTES];
+    char when[32];
     time_text(e->created_ns, when);
-    tool_parts_text(&e->parts, parts);
     printf("%-32s ", e->name);
     if (e->state == TOOL_LINK)
         printf("-> %s\n", e->text);
     else if (e->state == TOOL_WHOLE)
         printf(
             "%-5s step %-10" PRIu64 " %s %3" PRIu32 " %-5s %3" PRIu32 " %-6s %12" PRIu64
-            " rows %14" PRIu64 " bytes%s%s\n",
+            " rows %14" PRIu64 " bytes\n",
             e->increment ? "delta" : "full", e->step, when, e->world,
             e->world == 1 ? "rank" : "ranks", e->tables, e->tables == 1 ? "table" : "tables",
-            e->rows, e->bytes, e->parts.n > 0 ? "  parts " : "", parts);
+            e->rows, e->bytes);
     else if (e->state == TOOL_OTHER)
         printf("not a checkpoint\n");
     else
@@ -191,14 +186,11 @@ static hotbed_status read_manifest(const char *path, hotbed_manifest *m) {
     return status;
 }
 
-/* Show a checkpoint, or a part of one. */
-static hotbed_status inspect(const tool_options *o, const char *path, const char *part) {
+static hotbed_status inspect(const tool_options *o, const char *path) {
     hotbed_manifest m = {.world = 0};
     HOTBED_TRY(tool_explain(path, read_manifest(path, &m)));
     if (o->json)
         printf("{");
-    if (part != NULL)
-        printf(o->json ? "\"part\": \"%s\", " : "part %s\n", part);
     if (o->json)
         inspect_json(&m);
     else
@@ -207,30 +199,9 @@ static hotbed_status inspect(const tool_options *o, const char *path, const char
     return HOTBED_OK;
 }
 
-static hotbed_status inspect_parts(const tool_options *o, const tool_parts *parts) {
-    hotbed_status status = HOTBED_OK;
-    for (uint32_t i = 0; i < parts->n && status == HOTBED_OK; i++) {
-        char *path = tool_join(o->paths[0], parts->names[i]);
-        if (i > 0)
-            printf(o->json ? ",\n " : "\n");
-        status = path == NULL ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a path")
-                              : inspect(o, path, parts->names[i]);
-        free(path);
-    }
-    return status;
-}
-
 int tool_inspect(const tool_options *o) {
-    tool_parts parts = {.n = 0};
-    hotbed_status status = tool_find_parts(o->paths[0], &parts);
-    if (status == HOTBED_OK && parts.n > 0) {
-        printf(o->json ? "{\"parts\": [" : "");
-        status = inspect_parts(o, &parts);
-        printf(o->json ? "]}\n" : "");
-    } else if (status == HOTBED_OK) {
-        status = inspect(o, o->paths[0], NULL);
-        printf(status == HOTBED_OK && o->json ? "\n" : "");
-    }
+    const hotbed_status status = inspect(o, o->paths[0]);
+    printf(status == HOTBED_OK && o->json ? "\n" : "");
     return status == HOTBED_OK ? TOOL_SAME : tool_fail(status);
 }
 
@@ -249,7 +220,7 @@ static void print_good(const char *path) {
     hotbed_manifest_free(&m);
 }
 
-/* Print the result of a path, or of a part, and return it as an exit status. *first is set until
+/* Print the result of a path, and return it as an exit status. *first is set until
  * one was printed. */
 static int report(const tool_options *o, const char *path, hotbed_status status, bool *first) {
     if (!o->json && status == HOTBED_OK)
@@ -269,33 +240,14 @@ static int report(const tool_options *o, const char *path, hotbed_status status,
                                           : TOOL_TROUBLE;
 }
 
-/* Verify a checkpoint, or each of its parts. */
-static int verify(const tool_options *o, const char *path, bool *first) {
-    tool_parts parts = {.n = 0};
-    int result = TOOL_SAME;
-    hotbed_status status = tool_find_parts(path, &parts);
-    if (status != HOTBED_OK)
-        return report(o, path, status, first);
-    if (parts.n == 0)
-        return report(o, path, tool_explain(path, verify_one(o, path)), first);
-    for (uint32_t i = 0; i < parts.n; i++) {
-        char *part = tool_join(path, parts.names[i]);
-        status = part == NULL ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the path of a part")
-                              : verify_one(o, part);
-        int one = report(o, part == NULL ? path : part, status, first);
-        result = one > result ? one : result;
-        free(part);
-    }
-    return result;
-}
-
 int tool_verify(const tool_options *o) {
     int result = TOOL_SAME;
     bool first = true;
     if (o->json)
         printf("[");
     for (uint32_t i = 0; i < o->num_paths; i++) {
-        int one = verify(o, o->paths[i], &first);
+        const char *path = o->paths[i];
+        int one = report(o, path, tool_explain(path, verify_one(o, path)), &first);
         result = one > result ? one : result;
     }
     if (o->json)

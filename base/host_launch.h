@@ -8,7 +8,7 @@
 /* Process items [begin, end). Runs on several threads at once, with ranges that do not overlap. */
 typedef void (*hotbed_host_body)(const void *args, uint64_t begin, uint64_t end);
 
-enum { HOTBED_HOST_ARGS_BYTES = 640 }; /* largest size of `args` */
+enum { HOTBED_HOST_ARGS_BYTES = 768 }; /* largest size of `args` */
 
 /* Enqueue `body` over [0, n), cut into ranges of `grain` items (0: one range).
  *

@@ -110,6 +110,7 @@ typedef struct work {
     float output[EVAL_KEYS][DIM_MOST] HOTBED_ALIGN(16);
     /* rows are scattered to `output` in every second round of all ways */
     uint8_t *arrays[1];
+    uint8_t *bags[EVAL_KEYS];
     uint32_t run_starts[2], run_firsts[1];
     eval_result results[EVALS * EVAL_KEYS];
     uint32_t num_results;
@@ -232,6 +233,9 @@ static void start(const layout *of, uint32_t width, uint64_t seed) {
     e->eval.begun = &w.begun;
     w.arrays[0] = (uint8_t *)w.output;
     e->to.arrays = w.arrays;
+    for (uint32_t b = 0; b < EVAL_KEYS; b++)
+        w.bags[b] = (uint8_t *)w.output[b];
+    e->to.bags = w.bags;
     w.run_starts[1] = EVAL_KEYS;
     e->to.row_bytes = sizeof w.output[0];
     e->to.starts = w.run_starts;

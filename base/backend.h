@@ -38,8 +38,9 @@ typedef struct hotbed_backend_ops {
         hotbed_stream *stream, void (*function)(void *argument), void *argument);
 
     /* NULL if the backend has no branches. */
-    hotbed_status (*stream_branch)(hotbed_stream *stream, hotbed_stream **branch);
-    hotbed_status (*stream_join)(hotbed_stream *stream);
+    /* `which`: 0 for the branch, 1 for the stream beside */
+    hotbed_status (*stream_branch)(hotbed_stream *stream, int which, hotbed_stream **branch);
+    hotbed_status (*stream_join)(hotbed_stream *stream, int which);
 
     hotbed_status (*event_create)(hotbed_stream *stream, hotbed_event **out);
     void (*event_destroy)(hotbed_event *event);
@@ -86,6 +87,8 @@ struct hotbed_stream {
     hotbed_priority priority;
     bool recording;
     bool run_inline;
+    hotbed_stream
+        *parent; /* of a branch, and of a stream beside; it has their fault and its sources */
     hotbed_fault *fault;
     hotbed_fault_sources sources; /* of `fault` */
     hotbed_workspace device_workspace, pinned_workspace;

@@ -6,16 +6,23 @@
 #include "base/backend.h"
 #include "base/cuda_launch.h"
 
-typedef struct cuda_stream {
+typedef struct cuda_stream cuda_stream;
+
+/* A branch of a stream, or the stream beside it. */
+typedef struct cuda_branch {
+    cuda_stream *stream;        /* NULL before the first use */
+    cudaEvent_t forked, joined; /* the order of work between it and its parent */
+    bool open;                  /* its work may not be joined yet */
+} cuda_branch;
+
+struct cuda_stream {
     hotbed_stream base;
     cudaStream_t native;
     bool owned;
-    struct cuda_stream *branch; /* NULL before the first hotbed_stream_branch() */
-    cudaEvent_t forked, joined; /* the order of work between the stream and its branch */
-    bool branched;              /* work on the branch may not be joined yet */
+    cuda_branch branches[2]; /* hotbed_stream_branch(), hotbed_stream_beside() */
     unsigned processors;
     int shared; /* the most bytes that a block can have */
-} cuda_stream;
+};
 
 typedef struct cuda_event {
     hotbed_event base;
@@ -149,22 +156,25 @@ static hotbed_status check_device(int device) {
     return hotbed_cuda_check(error, "cudaFuncGetAttributes");
 }
 
-static void free_branch(cuda_stream *stream) {
-    if (stream->forked != NULL)
-        (void)cudaEventDestroy(stream->forked);
-    if (stream->joined != NULL)
-        (void)cudaEventDestroy(stream->joined);
-    stream->forked = stream->joined = NULL;
-    if (stream->branch == NULL)
+static void free_branch(cuda_branch *branch) {
+    if (branch->forked != NULL)
+        (void)cudaEventDestroy(branch->forked);
+    if (branch->joined != NULL)
+        (void)cudaEventDestroy(branch->joined);
+    branch->forked = branch->joined = NULL;
+    if (branch->stream == NULL)
         return;
-    if (stream->branch->native != NULL)
-        (void)cudaStreamDestroy(stream->branch->native);
-    hotbed_delete(stream->branch); /* its faults are the stream's */
-    stream->branch = NULL;
+    for (int which = 0; which < 2; which++)
+        free_branch(&branch->stream->branches[which]);
+    if (branch->stream->native != NULL)
+        (void)cudaStreamDestroy(branch->stream->native);
+    hotbed_delete(branch->stream); /* its faults are its parent's */
+    branch->stream = NULL;
 }
 
 static void free_stream(cuda_stream *stream) {
-    free_branch(stream);
+    for (int which = 0; which < 2; which++)
+        free_branch(&stream->branches[which]);
     if (stream->base.fault != NULL)
         (void)cudaFreeHost(stream->base.fault);
     if (stream->owned && stream->native != NULL)
@@ -232,22 +242,23 @@ static void stream_destroy(hotbed_stream *stream) {
     free_stream(cuda(stream));
 }
 
-/* Create the stream's branch. It has the greatest priority, because its kernels are short and depend
- * on each other, and would otherwise start only when the blocks of the kernels beside them run out.
- */
-static cudaError_t open_branch(cuda_stream *stream, cuda_stream *branch) {
+/* Open a branch or, if `which` is 1, a stream beside. A branch has the greatest priority, because its
+ * kernels are short and depend on each other, and would otherwise start only when the blocks of the
+ * kernels beside them run out. */
+static cudaError_t open_branch(cuda_branch *branch, int which) {
     int least = 0, greatest = 0;
     cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
     if (error == cudaSuccess)
-        error = cudaStreamCreateWithPriority(&branch->native, cudaStreamNonBlocking, greatest);
+        error = cudaStreamCreateWithPriority(
+            &branch->stream->native, cudaStreamNonBlocking, which == 0 ? greatest : 0);
     if (error == cudaSuccess)
-        error = cudaEventCreateWithFlags(&stream->forked, cudaEventDisableTiming);
+        error = cudaEventCreateWithFlags(&branch->forked, cudaEventDisableTiming);
     if (error == cudaSuccess)
-        error = cudaEventCreateWithFlags(&stream->joined, cudaEventDisableTiming);
+        error = cudaEventCreateWithFlags(&branch->joined, cudaEventDisableTiming);
     return error;
 }
 
-static void create_branch(cuda_stream *stream) {
+static void create_branch(cuda_stream *stream, int which) {
     cuda_stream *branch = (cuda_stream *)hotbed_new(sizeof *branch);
     if (branch == NULL)
         return;
@@ -255,14 +266,15 @@ static void create_branch(cuda_stream *stream) {
     branch->base.backend = stream->base.backend;
     branch->base.device = stream->base.device;
     branch->base.fault = stream->base.fault;
+    branch->base.parent = &stream->base;
     branch->processors = stream->processors;
     branch->shared = stream->shared;
-    stream->branch = branch;
+    stream->branches[which].stream = branch;
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     swap_capture_mode(&mode);
-    if (open_branch(stream, branch) != cudaSuccess) {
+    if (open_branch(&stream->branches[which], which) != cudaSuccess) {
         (void)cudaGetLastError();
-        free_branch(stream);
+        free_branch(&stream->branches[which]);
     }
     swap_capture_mode(&mode);
 }
@@ -274,29 +286,31 @@ static hotbed_status follow(cuda_stream *after, const cuda_stream *before, cudaE
         cudaStreamWaitEvent(after->native, event, cudaEventWaitDefault), "cudaStreamWaitEvent");
 }
 
-static hotbed_status stream_branch(hotbed_stream *base, hotbed_stream **branch) {
+static hotbed_status stream_branch(hotbed_stream *base, int which, hotbed_stream **out) {
     cuda_stream *stream = cuda(base);
+    cuda_branch *branch = &stream->branches[which];
     hotbed_cuda_device here(base->device);
     HOTBED_TRY(here.status);
-    if (stream->branch == NULL)
-        create_branch(stream);
-    if (stream->branch == NULL)
+    if (branch->stream == NULL)
+        create_branch(stream, which);
+    if (branch->stream == NULL)
         return HOTBED_OK;
-    stream->branch->base.recording = base->recording;
-    HOTBED_TRY(follow(stream->branch, stream, stream->forked));
-    stream->branched = true;
-    *branch = &stream->branch->base;
+    branch->stream->base.recording = base->recording;
+    HOTBED_TRY(follow(branch->stream, stream, branch->forked));
+    branch->open = true;
+    *out = &branch->stream->base;
     return HOTBED_OK;
 }
 
-static hotbed_status stream_join(hotbed_stream *base) {
+static hotbed_status stream_join(hotbed_stream *base, int which) {
     cuda_stream *stream = cuda(base);
-    if (!stream->branched)
+    cuda_branch *branch = &stream->branches[which];
+    if (!branch->open)
         return HOTBED_OK;
     hotbed_cuda_device here(base->device);
     HOTBED_TRY(here.status);
-    stream->branched = false;
-    return follow(stream, stream->branch, stream->joined);
+    branch->open = false;
+    return follow(stream, branch->stream, branch->joined);
 }
 
 static void *stream_native(const hotbed_stream *stream) {

@@ -134,7 +134,10 @@ hotbed_fault *hotbed_stream_faults(hotbed_stream *stream) {
 }
 
 hotbed_fault *hotbed_stream_table_faults(hotbed_stream *stream, hotbed_table_names *names) {
-    hotbed_fault_sources_add(&stream->sources, names, hotbed_stream_recording(stream));
+    const bool recording = hotbed_stream_recording(stream);
+    while (stream->parent != NULL)
+        stream = stream->parent;
+    hotbed_fault_sources_add(&stream->sources, names, recording);
     return stream->fault;
 }
 
@@ -144,14 +147,30 @@ bool hotbed_stream_recording(const hotbed_stream *stream) {
     return stream->recording || stream->ops->stream_captured(stream);
 }
 
-hotbed_status hotbed_stream_branch(hotbed_stream *stream, hotbed_stream **branch) {
-    *branch = stream;
+static hotbed_status fork_off(hotbed_stream *stream, int which, hotbed_stream **out) {
+    *out = stream;
     return stream->ops->stream_branch == NULL ? HOTBED_OK
-                                              : stream->ops->stream_branch(stream, branch);
+                                              : stream->ops->stream_branch(stream, which, out);
+}
+
+static hotbed_status join_in(hotbed_stream *stream, int which) {
+    return stream->ops->stream_join == NULL ? HOTBED_OK : stream->ops->stream_join(stream, which);
+}
+
+hotbed_status hotbed_stream_branch(hotbed_stream *stream, hotbed_stream **branch) {
+    return fork_off(stream, 0, branch);
 }
 
 hotbed_status hotbed_stream_join(hotbed_stream *stream) {
-    return stream->ops->stream_join == NULL ? HOTBED_OK : stream->ops->stream_join(stream);
+    return join_in(stream, 0);
+}
+
+hotbed_status hotbed_stream_beside(hotbed_stream *stream, hotbed_stream **beside) {
+    return fork_off(stream, 1, beside);
+}
+
+hotbed_status hotbed_stream_join_beside(hotbed_stream *stream) {
+    return join_in(stream, 1);
 }
 
 hotbed_status hotbed_stream_may_wait(const hotbed_stream *stream) {

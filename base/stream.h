@@ -80,6 +80,11 @@ void hotbed_memory_start_small(const hotbed_memory *memory);
 hotbed_status hotbed_stream_branch(hotbed_stream *stream, hotbed_stream **branch);
 hotbed_status hotbed_stream_join(hotbed_stream *stream);
 
+/* The same for a second stream, which has the default priority and a branch of its own: for work that
+ * has branches, beside other work that has. It has no workspace. */
+hotbed_status hotbed_stream_beside(hotbed_stream *stream, hotbed_stream **beside);
+hotbed_status hotbed_stream_join_beside(hotbed_stream *stream);
+
 /* Name of a memory kind for messages ("pinned"); NULL: there is no such kind. */
 const char *hotbed_memory_name(hotbed_memory_kind kind);
 

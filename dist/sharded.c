@@ -11,7 +11,9 @@
 
 /* routing rules; and what travels: sequences or sums, or pooled rows of one of three types */
 enum { KINDS = 3, EXCHANGES = 4 };
-#define ROWS_MOST ((uint64_t)1 << 30) /* limit of rows, keys and bags: positions are 32-bit words */
+/* Bytes that two H200s exchange over NVLink in the time that a second exchange takes. */
+#define SECOND_BYTES ((double)(16 << 20))
+#define ROWS_MOST    ((uint64_t)1 << 30) /* limit of rows, keys and bags: positions are 32-bit words */
 
 /* --- checks ------------------------------------------------------------------------------------------- */
 
@@ -171,8 +173,10 @@ static double keys_of_feature(const hotbed_sharded *c, uint32_t f) {
     return (double)o->pooling_factors[f] * o->max_batch_size;
 }
 
-/* Choose what travels for a pooled table; see hotbed_pooled_exchange. */
-static hotbed_status choose_exchange(hotbed_sharded *c, uint32_t t) {
+/* Choose what travels for a pooled table; see hotbed_pooled_exchange. Add to *saved the bytes that a
+ * rank is expected to receive less by rows. */
+static hotbed_status choose_exchange(
+    hotbed_sharded *c, uint32_t t, double *saved, bool *chosen_by_rule) {
     const hotbed_sharded_options *o = &c->options;
     const hotbed_table_options *table = &c->tables[t];
     const double batch = o->max_batch_size, others = c->world - 1.0;
@@ -210,7 +214,11 @@ static hotbed_status choose_exchange(hotbed_sharded *c, uint32_t t) {
     const double row = (double)hotbed_dtype_bytes(table->dtype == 0 ? HOTBED_F32 : table->dtype);
     const double output = (double)hotbed_dtype_bytes(c->output_dtype);
     const double gradient = hotbed_part_gives_plainly(c) ? output : 4.0;
-    c->by_rows[t] = distinct * others / c->world * (row + output) <= sums * (4.0 + gradient);
+    const double by_rows = distinct * others / c->world * (row + output) * table->dim;
+    const double by_sums = sums * (4.0 + gradient) * table->dim;
+    c->by_rows[t] = by_rows <= by_sums;
+    *saved += c->by_rows[t] ? by_sums - by_rows : 0.0;
+    *chosen_by_rule = true;
     return HOTBED_OK;
 }
 
@@ -225,10 +233,19 @@ static hotbed_status choose_exchanges(hotbed_sharded *c) {
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "feature %u: pooling factor %g is negative or not finite", f,
                 (double)factors[f]);
-    for (uint32_t t = 0; c->pooling != HOTBED_POOL_NONE && t < c->num_tables; t++)
-        HOTBED_TRY(choose_exchange(c, t));
-    for (uint32_t t = 0; c->world == 1 && t < c->num_tables; t++)
-        c->by_rows[t] = false; /* nothing travels */
+    double saved = 0.0;
+    uint32_t rows = 0, ruled = 0;
+    for (uint32_t t = 0; c->pooling != HOTBED_POOL_NONE && t < c->num_tables; t++) {
+        bool by_rule = false;
+        HOTBED_TRY(choose_exchange(c, t, &saved, &by_rule));
+        rows += c->by_rows[t] ? 1 : 0;
+        ruled += by_rule ? 1 : 0;
+    }
+    /* One exchange, unless the second one saves more than it costs. */
+    const bool all_sums = ruled == c->num_tables && rows < c->num_tables && saved < SECOND_BYTES;
+    for (uint32_t t = 0; t < c->num_tables; t++)
+        if (c->world == 1 || all_sums)
+            c->by_rows[t] = false; /* with one rank nothing travels */
     return HOTBED_OK;
 }
 

@@ -244,7 +244,8 @@ struct hotbed_part {
     hotbed_step_view dedup; /* distinct keys, and the sums of their gradients */
     void *scratch;
     size_t scratch_bytes;
-    uint32_t *num_keys; /* device: number of keys of the batch, and of sent keys */
+    void *dedup_scratch; /* dedup: of the keys and of the sums of gradients */
+    uint32_t *num_keys;  /* device: number of keys of the batch, and of sent keys */
     const uint32_t *num_sent;
     /* dedup: [max_keys] where the row of each distinct key is, or the sum of its gradients goes;
      * sums: [bags of all ranks] where the owner's sum of a bag goes, or its gradient is */
@@ -443,6 +444,20 @@ hotbed_status hotbed_ranks_read(
 hotbed_status hotbed_ranks_backward(
     hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride,
     hotbed_stream *stream);
+
+/* The parts of a collection, and of a context, do not depend on each other. Work of the first one is
+ * enqueued on `stream`, of the others on *beside, between these two calls. Collectives are not, as
+ * their order must be the same on all ranks. */
+static inline hotbed_status hotbed_parts_fork(
+    uint32_t parts, hotbed_stream *stream, hotbed_stream **beside) {
+    *beside = stream;
+    return parts > 1 ? hotbed_stream_beside(stream, beside) : HOTBED_OK;
+}
+
+static inline hotbed_status hotbed_parts_join(hotbed_status status, hotbed_stream *stream) {
+    hotbed_status joined = hotbed_stream_join_beside(stream);
+    return status != HOTBED_OK ? status : joined;
+}
 
 /* Begin and end a call on collection `number`. begin() checks the call and orders the stream after
  * the context's work; *out is the collection's member. */

@@ -288,11 +288,15 @@ static hotbed_status dedup(hotbed_part *part, const hotbed_member *m, hotbed_str
         HOTBED_TRY(kernels->table_starts(&view, stream));
         HOTBED_TRY(make_bags(part, m, view.starts != NULL, stream));
     }
-    HOTBED_TRY(hotbed_dedup_keys(g->lookup, d, part->scratch, stream));
+    /* Backward needs the occurrences of the keys, and messages need their counts. */
+    hotbed_stream *branch = stream;
+    if (!g->counted)
+        HOTBED_TRY(hotbed_stream_branch(stream, &branch));
+    HOTBED_TRY(hotbed_dedup_keys(g->lookup, d, part->dedup_scratch, stream, branch));
     if (part->sources == NULL || part->sharded->pooling != HOTBED_POOL_NONE)
         return HOTBED_OK;
     return kernels->follow(
-        d->batch.bound, part->num_keys, d->unique.positions, part->sources, stream);
+        d->batch.bound, part->num_keys, d->unique.positions, part->sources, branch);
 }
 
 static hotbed_status start_part(
@@ -310,9 +314,11 @@ static hotbed_status start_part(
     }
     part->dedup.batch.bound = part->bucketize.bound = kjt->bound;
     part->bucketize.capacity = part->group->capacity;
-    if (part->group->dedup)
-        HOTBED_TRY(dedup(part, m, stream));
-    return hotbed_bucketize(&part->bucketize, part->scratch, part->scratch_bytes, stream);
+    hotbed_status status = part->group->dedup ? dedup(part, m, stream) : HOTBED_OK;
+    if (status == HOTBED_OK)
+        status = hotbed_bucketize(&part->bucketize, part->scratch, part->scratch_bytes, stream);
+    hotbed_status joined = hotbed_stream_join(stream);
+    return status != HOTBED_OK ? status : joined;
 }
 
 static hotbed_status start_member(
@@ -327,9 +333,12 @@ static hotbed_status start_member(
             HOTBED_TRY(hotbed_kjt_put_bases(&m->kjt, m->bases, stream));
         HOTBED_TRY(hotbed_kjt_start(&view, parts->scratch, parts->scratch_bytes, stream));
     }
-    for (uint32_t g = 0; g < m->sharded->num_groups; g++)
-        HOTBED_TRY(start_part(&parts[g], m, &view, stream));
-    return HOTBED_OK;
+    hotbed_stream *beside;
+    HOTBED_TRY(hotbed_parts_fork(m->sharded->num_groups, stream, &beside));
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t g = 0; g < m->sharded->num_groups && status == HOTBED_OK; g++)
+        status = start_part(&parts[g], m, &view, g == 0 ? stream : beside);
+    return hotbed_parts_join(status, stream);
 }
 
 const hotbed_context_calls hotbed_ranks_calls = {

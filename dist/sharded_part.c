@@ -44,8 +44,6 @@ static size_t scratch_of(
     size_t bytes = hotbed_kjt_scratch(stream, rows > batch_rows ? rows : batch_rows);
     bytes = larger(
         bytes, hotbed_dist_scratch(stream, keys, (uint64_t)g->message_features * context->world));
-    if (g->dedup)
-        bytes = larger(bytes, hotbed_dedup_scratch(g->lookup, keys, g->max_dim));
     if (g->sums)
         bytes = larger(bytes, hotbed_dist_scratch(stream, 0, bags_of(part) * context->world));
     return bytes;
@@ -82,6 +80,8 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
         d->unique.positions = hotbed_carve_take(&carve, words);
         d->unique.counts = hotbed_carve_take(&carve, n * sizeof(uint64_t));
         part->addresses = hotbed_carve_take(&carve, n * sizeof(uint8_t *));
+        part->dedup_scratch =
+            hotbed_carve_take(&carve, hotbed_dedup_scratch(g->lookup, n, g->max_dim));
     }
     if (g->dedup && part->sharded->pooling != HOTBED_POOL_NONE) {
         d->batch.feature_starts =
@@ -437,29 +437,35 @@ hotbed_status hotbed_exchange_clear(hotbed_sharded_context *context, hotbed_stre
 
 /* --- the exchange of keys ------------------------------------------------------------------------------- */
 
-static hotbed_status place_all(hotbed_sharded_context *context, hotbed_stream *stream) {
+static hotbed_status place(
+    const hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
-    for (uint32_t i = 0; i < context->num_parts; i++) {
-        hotbed_part *part = &context->parts[i];
-        hotbed_path *path = part->path;
-        hotbed_bucketize_view *b = &part->bucketize;
-        b->to = path->to.at;
-        b->to_offset = path->to.offset;
-        b->capacity = path->capacity;
-        if (path->capacity == 0) {
-            hotbed_aim_view aim = {
-                .base = path->send,
-                .counts = b->counts,
-                .stride = 1,
-                .to = path->to.at,
-                .shape = b->shape,
-                .world = context->world,
-            };
-            HOTBED_TRY(kernels->aim(&aim, stream));
-        }
-        HOTBED_TRY(kernels->place(b, stream));
+    hotbed_path *path = part->path;
+    hotbed_bucketize_view *b = &part->bucketize;
+    b->to = path->to.at;
+    b->to_offset = path->to.offset;
+    b->capacity = path->capacity;
+    if (path->capacity == 0) {
+        hotbed_aim_view aim = {
+            .base = path->send,
+            .counts = b->counts,
+            .stride = 1,
+            .to = path->to.at,
+            .shape = b->shape,
+            .world = context->world,
+        };
+        HOTBED_TRY(kernels->aim(&aim, stream));
     }
-    return HOTBED_OK;
+    return kernels->place(b, stream);
+}
+
+static hotbed_status place_all(hotbed_sharded_context *context, hotbed_stream *stream) {
+    hotbed_stream *beside;
+    HOTBED_TRY(hotbed_parts_fork(context->num_parts, stream, &beside));
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < context->num_parts && status == HOTBED_OK; i++)
+        status = place(context, &context->parts[i], i == 0 ? stream : beside);
+    return hotbed_parts_join(status, stream);
 }
 
 /* Number the bags of a part by sums that travel between this rank, as requester or owner, and each
@@ -610,30 +616,39 @@ hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stre
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_stream *stream) {
-    for (uint32_t i = 0; i < context->num_parts; i++) {
-        hotbed_part *part = &context->parts[i];
-        hotbed_gather_view *g = &part->path->gather;
-        const bool counted = g->capacity != 0 || context->plan == HOTBED_PLAN_TWO_PHASE;
-        g->bound = part->path->num_keys;
-        g->arrived = part->path->arrived;
-        g->wire = hotbed_wire_keys(context, part);
-        /* A batch is counted with the first part of its collection, and not again when it is replayed. */
-        g->repeated =
-            counted && i == context->members[part->member].first_part ? context->repeated : NULL;
-        g->host_repeated = context->host_repeated;
-        HOTBED_TRY(hotbed_gather(g, part->scratch, part->scratch_bytes, stream));
-        hotbed_batch_init(&part->batch);
-        part->batch.batch_size = part->group->sums ? part->sharded->options.max_batch_size : 1;
-        if (part->group->sums && part->path->capacity == 0)
-            HOTBED_TRY(number_bags(context, part, true, stream));
-        part->batch.num_keys = part->path->num_keys;
-        part->batch.keys = g->keys;
-        part->batch.offsets = g->offsets;
-        part->batch.weights = g->weights;
-        part->batch.counts = g->counts;
-    }
+static hotbed_status gather(hotbed_sharded_context *context, uint32_t i, hotbed_stream *stream) {
+    hotbed_part *part = &context->parts[i];
+    hotbed_gather_view *g = &part->path->gather;
+    const bool counted = g->capacity != 0 || context->plan == HOTBED_PLAN_TWO_PHASE;
+    g->bound = part->path->num_keys;
+    g->arrived = part->path->arrived;
+    g->wire = hotbed_wire_keys(context, part);
+    /* A batch is counted with the first part of its collection, and not again when it is replayed. */
+    g->repeated =
+        counted && i == context->members[part->member].first_part ? context->repeated : NULL;
+    g->host_repeated = context->host_repeated;
+    HOTBED_TRY(hotbed_gather(g, part->scratch, part->scratch_bytes, stream));
+    hotbed_batch_init(&part->batch);
+    part->batch.batch_size = part->group->sums ? part->sharded->options.max_batch_size : 1;
+    if (part->group->sums && part->path->capacity == 0)
+        HOTBED_TRY(number_bags(context, part, true, stream));
+    part->batch.num_keys = part->path->num_keys;
+    part->batch.keys = g->keys;
+    part->batch.offsets = g->offsets;
+    part->batch.weights = g->weights;
+    part->batch.counts = g->counts;
     return HOTBED_OK;
+}
+
+hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_stream *stream) {
+    hotbed_stream *beside;
+    /* Members count their batches in one word. */
+    const uint32_t n = context->num_members == 1 ? context->num_parts : 1;
+    HOTBED_TRY(hotbed_parts_fork(n, stream, &beside));
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t i = 0; i < context->num_parts && status == HOTBED_OK; i++)
+        status = gather(context, i, i == 0 ? stream : beside);
+    return hotbed_parts_join(status, stream);
 }
 
 /* --- features of a batch ---------------------------------------------------------------------------------- */

@@ -61,7 +61,7 @@ static hotbed_status give_sums(
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->find_rows(d, part->addresses, stream));
     return hotbed_dedup_sums(
         part->group->lookup, &part->dedup, &c->optimizer_view, view, sums, part->group->max_dim,
-        part->scratch, stream);
+        part->dedup_scratch, stream);
 }
 
 /* Send the gradients to their owners; the gradients of keys that occur several times are summed

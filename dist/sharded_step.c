@@ -45,16 +45,54 @@ hotbed_status hotbed_step_check_rows(
 
 /* --- forward ------------------------------------------------------------------------------------------------ */
 
+/* What a stage of all parts gets. */
+typedef struct call_args {
+    void *output;
+    const void *gradient;
+    uint64_t stride;
+} call_args;
+
+typedef hotbed_status (*part_stage)(
+    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
+    const call_args *args, hotbed_stream *stream);
+
+/* Perform a stage of all parts; with `beside`, those after the first on the stream beside. */
+static hotbed_status for_parts(
+    hotbed_sharded_context *context, const hotbed_member *m, bool beside, part_stage stage,
+    const call_args *args, hotbed_stream *stream) {
+    const uint32_t n = m->sharded->num_groups;
+    hotbed_stream *other;
+    HOTBED_TRY(hotbed_parts_fork(beside ? n : 1, stream, &other));
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t g = 0; g < n && status == HOTBED_OK; g++)
+        status = stage(context, m, hotbed_step_part(context, m, g), args, g == 0 ? stream : other);
+    return hotbed_parts_join(status, stream);
+}
+
+/* Whether all parts of the member exchange rows by windows, so that their stages have no
+ * collectives. */
+static bool in_windows(const hotbed_sharded_context *context, const hotbed_member *m) {
+    bool all = true;
+    for (uint32_t g = 0; g < m->sharded->num_groups; g++)
+        all = all && hotbed_path_in_window(context, hotbed_step_part(context, m, g)->path);
+    return all;
+}
+
+static hotbed_status prefetch_part(
+    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
+    const call_args *args, hotbed_stream *stream) {
+    (void)m, (void)args;
+    HOTBED_TRY(hotbed_storage_prefetch_branched(
+        part->group->lookup, &part->batch, part->path->ticket, stream));
+    return part->calls->place_gradients(context, part, stream);
+}
+
 static hotbed_status prefetch(
     hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_sharded_context_settle(context, stream));
     HOTBED_TRY(hotbed_sharded_growth_due(m->sharded, stream));
-    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
-        const hotbed_part *part = hotbed_step_part(context, m, g);
-        hotbed_ticket *ticket = part->path->ticket;
-        HOTBED_TRY(hotbed_storage_prefetch(part->group->lookup, &part->batch, ticket, stream));
-        HOTBED_TRY(part->calls->place_gradients(context, part, stream));
-    }
+    const call_args args = {NULL, NULL, 0};
+    HOTBED_TRY(for_parts(context, m, true, prefetch_part, &args, stream));
     m->stage = HOTBED_STAGE_PREFETCHED;
     return HOTBED_OK;
 }
@@ -115,19 +153,23 @@ static hotbed_status wait_for_readers(hotbed_sharded_context *context, hotbed_st
     return hotbed_window_barrier(context->window, stream);
 }
 
+static hotbed_status compute_part(
+    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
+    const call_args *args, hotbed_stream *stream) {
+    (void)args;
+    return part->calls->compute(context, m, part, stream);
+}
+
 hotbed_status hotbed_sharded_compute(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     hotbed_member *m = NULL;
-    bool in_window = false; /* whether rows are written into windows */
     HOTBED_TRY(hotbed_step_begin_read(context, number, stream, "compute", &m));
     HOTBED_TRY(hotbed_step_prepare(context, m, stream));
     HOTBED_TRY(wait_for_readers(context, stream));
-    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
-        const hotbed_part *part = hotbed_step_part(context, m, g);
-        HOTBED_TRY(part->calls->compute(context, m, part, stream));
-        in_window = in_window || hotbed_path_in_window(context, part->path);
-    }
-    if (in_window)
+    /* Evals use the stream's workspace. */
+    const call_args args = {NULL, NULL, 0};
+    HOTBED_TRY(for_parts(context, m, m->training, compute_part, &args, stream));
+    if (in_windows(context, m))
         HOTBED_TRY(hotbed_window_barrier(context->window, stream));
     return hotbed_step_end(context, m, HOTBED_STAGE_COMPUTED, stream);
 }
@@ -144,6 +186,13 @@ hotbed_status hotbed_sharded_output_dist(
     return hotbed_step_end(context, m, HOTBED_STAGE_DELIVERING, stream);
 }
 
+static hotbed_status wait_part(
+    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
+    const call_args *args, hotbed_stream *stream) {
+    (void)m;
+    return part->calls->wait_output(context, part, args->output, args->stride, stream);
+}
+
 hotbed_status hotbed_sharded_wait_output(
     hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
     hotbed_stream *stream) {
@@ -151,10 +200,8 @@ hotbed_status hotbed_sharded_wait_output(
     HOTBED_TRY(
         hotbed_step_begin(context, number, stream, "wait_output", HOTBED_STAGE_DELIVERING, &m));
     HOTBED_TRY(hotbed_step_check_rows(m, output, "output", &stride));
-    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
-        const hotbed_part *part = hotbed_step_part(context, m, g);
-        HOTBED_TRY(part->calls->wait_output(context, part, output, stride, stream));
-    }
+    const call_args args = {output, NULL, stride};
+    HOTBED_TRY(for_parts(context, m, true, wait_part, &args, stream));
     return hotbed_step_end(context, m, HOTBED_STAGE_DELIVERED, stream);
 }
 
@@ -191,31 +238,40 @@ hotbed_status hotbed_step_begin_backward(
     return hotbed_step_check_rows(*out, gradient, "gradient", stride);
 }
 
+static hotbed_status give_part(
+    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
+    const call_args *args, hotbed_stream *stream) {
+    (void)m;
+    return part->calls->backward_dist(context, part, args->gradient, args->stride, stream);
+}
+
 hotbed_status hotbed_sharded_backward_dist(
     hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
     hotbed_member *m = NULL;
     HOTBED_TRY(hotbed_step_begin_backward(
         context, number, gradient, &stride, stream, "backward_dist", &m));
-    bool in_window = false; /* whether gradients are written into windows */
-    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
-        hotbed_part *part = hotbed_step_part(context, m, g);
-        HOTBED_TRY(part->calls->backward_dist(context, part, gradient, stride, stream));
-        in_window = in_window || hotbed_path_in_window(context, part->path);
-    }
-    if (in_window)
+    const bool windows = in_windows(context, m);
+    const call_args args = {NULL, gradient, stride};
+    HOTBED_TRY(for_parts(context, m, windows, give_part, &args, stream));
+    if (windows)
         HOTBED_TRY(hotbed_window_barrier(context->window, stream));
     return hotbed_step_end(context, m, HOTBED_STAGE_RETURNING, stream);
+}
+
+static hotbed_status update_part(
+    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
+    const call_args *args, hotbed_stream *stream) {
+    (void)m, (void)args;
+    return part->calls->update(context, part, stream);
 }
 
 hotbed_status hotbed_sharded_update(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     hotbed_member *m = NULL;
     HOTBED_TRY(hotbed_step_begin(context, number, stream, "update", HOTBED_STAGE_RETURNING, &m));
-    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
-        const hotbed_part *part = hotbed_step_part(context, m, g);
-        HOTBED_TRY(part->calls->update(context, part, stream));
-    }
+    const call_args args = {NULL, NULL, 0};
+    HOTBED_TRY(for_parts(context, m, true, update_part, &args, stream));
     return hotbed_step_end(context, m, HOTBED_STAGE_DONE, stream);
 }
 

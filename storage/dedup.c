@@ -45,8 +45,8 @@ size_t hotbed_dedup_scratch(const hotbed_storage *storage, uint64_t bound, uint3
 
 hotbed_status hotbed_dedup_keys(
     const hotbed_storage *storage, const hotbed_step_view *view, void *scratch,
-    hotbed_stream *stream) {
-    return storage->kernels.unique->unique(view, scratch, stream, stream);
+    hotbed_stream *stream, hotbed_stream *grouping) {
+    return storage->kernels.unique->unique(view, scratch, stream, grouping);
 }
 
 hotbed_dedup_occurrences hotbed_dedup_occurrences_of(const hotbed_ticket *ticket) {

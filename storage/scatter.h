@@ -22,6 +22,11 @@ hotbed_status hotbed_storage_eval_scattered(
     hotbed_storage *storage, const hotbed_batch *batch, const hotbed_scatter_view *to,
     hotbed_stream *stream);
 
+/* hotbed_storage_prefetch(), whose grouping of occurrences runs on a branch beside the search. */
+hotbed_status hotbed_storage_prefetch_branched(
+    hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket,
+    hotbed_stream *stream);
+
 /* hotbed_storage_backward() for gradients that are in several arrays, or not of the output's type.
  * Asynchronous. Errors: as hotbed_storage_backward(). */
 hotbed_status hotbed_storage_backward_from(

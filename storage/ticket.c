@@ -345,6 +345,16 @@ hotbed_status hotbed_storage_prefetch(
     return enqueue_prefetch(storage, &b, ticket, false, stream);
 }
 
+hotbed_status hotbed_storage_prefetch_branched(
+    hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket,
+    hotbed_stream *stream) {
+    hotbed_batch b;
+    HOTBED_TRY(read_prefetch(storage, batch, ticket, stream, &b));
+    hotbed_status status = enqueue_prefetch(storage, &b, ticket, storage->external == NULL, stream);
+    hotbed_status joined = hotbed_stream_join(stream);
+    return status != HOTBED_OK ? status : joined;
+}
+
 static uint64_t least_stride(const hotbed_storage *storage) {
     return storage->pooling == HOTBED_POOL_NONE ? storage->max_dim
                                                 : storage->columns[storage->num_features];

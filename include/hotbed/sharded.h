@@ -226,7 +226,9 @@ typedef enum hotbed_dedup {
  *         one process.
  *   AUTO  ROWS if the expected bytes are not more than with SUMS. Expected is, for each rank and
  *         table, that a third of a batch's keys are distinct, but not more than the table's rows;
- *         and that keys are spread evenly over the ranks. With FIXED, whose messages travel whole,
+ *         and that keys are spread evenly over the ranks. If some tables are better by SUMS, and
+ *         ROWS of the others save less than 16 MiB a step, all are SUMS, because a second exchange
+ *         takes as long. With FIXED, whose messages travel whole,
  *         and over an external store it is SUMS. hotbed_sharded_print() prints the choice. */
 typedef enum hotbed_pooled_exchange {
     HOTBED_POOLED_AUTO = 0,

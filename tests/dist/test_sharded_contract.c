@@ -130,6 +130,50 @@ static void views_describe_every_table(hotbed_backend backend) {
     sharded_fixture_run(4, views_body, (void *)(uintptr_t)&base);
 }
 
+/* --- the rule for pooled features ----------------------------------------------------------------- */
+
+/* A small table with short bags, of `dim`, and a large one with long bags. */
+static void rule_body(world_rank *me) {
+    static const float factors[2] = {1.0F, 100.0F};
+    const uint32_t dims[2] = {64, 1};
+    for (int i = 0; i < 4; i++) {
+        hotbed_table_options tables[2];
+        hotbed_storage_options storage;
+        hotbed_sharded_options options;
+        hotbed_sharded *sharded = NULL;
+        char text[4096];
+        hotbed_storage_options_init(&storage);
+        hotbed_sharded_options_init(&options);
+        for (uint32_t t = 0; t < 2; t++) {
+            hotbed_table_options_init(&tables[t]);
+            tables[t].name = t == 0 ? "small" : "large";
+            tables[t].dim =
+                i == 1 ? 1 : dims[t]; /* 1: rows save too little for a second exchange */
+            tables[t].capacity = t == 0 ? 100 : 400000;
+        }
+        storage.num_tables = 2;
+        storage.tables = tables;
+        storage.pooling = HOTBED_POOL_SUM;
+        options.storage = &storage;
+        options.plan = i == 2 ? HOTBED_PLAN_FIXED : HOTBED_PLAN_TWO_PHASE;
+        options.max_batch_size = 1U << 17;
+        options.max_keys = (uint64_t)101 << 17;
+        options.pooling_factors = i == 3 ? NULL : factors; /* 50 keys a bag in both tables */
+        CHECK_OK(hotbed_sharded_create(&options, me->comm, me->stream, &sharded));
+        CHECK_OK(hotbed_sharded_print(sharded, text, sizeof text, NULL));
+        const bool rows = me->size > 1 && (i == 0 || i == 3);
+        CHECK_EQ(strstr(text, "by rows") != NULL, rows);
+        CHECK_EQ(strstr(text, "by sums") != NULL, me->size > 1);
+        CHECK_EQ(hotbed_sharded_num_lookups(sharded), rows ? 2 : 1);
+        hotbed_sharded_destroy(sharded);
+    }
+}
+
+static void the_rule_chooses_rows_or_sums(hotbed_backend backend) {
+    (void)backend;
+    sharded_fixture_run(2, rule_body, NULL);
+}
+
 /* --- refusals --------------------------------------------------------------------------------- */
 
 /* Create a collection with one invalid option: ARGUMENT, with a message that names it. */
@@ -449,6 +493,7 @@ const hotbed_test hotbed_tests[] = {
     {"eval_changes_nothing", eval_changes_nothing},
     {"one_call_performs_all_stages", one_call_performs_all_stages},
     {"views_describe_every_table", views_describe_every_table},
+    {"the_rule_chooses_rows_or_sums", the_rule_chooses_rows_or_sums},
     {"wrong_arguments_are_refused", wrong_arguments_are_refused},
     {"a_bad_batch_is_a_fault_of_its_rank", a_bad_batch_is_a_fault_of_its_rank},
     {"a_fault_names_the_key_of_a_numbered_row", a_fault_names_the_key_of_a_numbered_row},

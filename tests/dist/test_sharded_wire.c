@@ -215,14 +215,6 @@ static void run_world(wire_case *c, uint32_t size) {
     world_run(&where, NULL, exchange_body, c);
 }
 
-/* The rule of hotbed_pooled_exchange, for rows and gradients of one type. */
-static bool by_rows(const workload_shape *shape, uint32_t t, float factor, uint32_t size) {
-    const double keys = (double)factor * shape->samples, others = size - 1.0;
-    const double distinct = fmin(2.0 * (double)shape->table_rows[t] + 64.0, keys / 3.0);
-    const double sums = shape->samples * (1.0 - pow(others / size, (double)factor));
-    return distinct / size <= sums;
-}
-
 /* --- tests -------------------------------------------------------------------------------------- */
 
 /* Count for each table what rank `from` requests of rank `to`: bags with a key there, and distinct
@@ -255,7 +247,7 @@ static void count_requests(
 }
 
 /* By sums only bags with a key on the owner travel, by rows only distinct rows; a message of fixed
- * size travels whole. The rule chooses what the expected bytes say. */
+ * size travels whole. The rule chooses sums for batches so small. */
 static void bags_or_distinct_rows_travel(hotbed_backend backend) {
     enum { TABLES = 32, WAYS = 3 };
     hotbed_pooled_exchange exchanges[2][TABLES];
@@ -287,8 +279,7 @@ static void bags_or_distinct_rows_travel(hotbed_backend backend) {
                         count_requests(&input, size, r, p, bags[0], distinct[0]);
                         count_requests(&input, size, p, r, bags[1], distinct[1]);
                         for (uint32_t t = 0; t < shape->tables; t++) {
-                            const bool rows =
-                                way == 1 || (way == 2 && by_rows(shape, t, factors[t], size));
+                            const bool rows = way == 1;
                             requested += rows ? distinct[0][t] : bags[0][t];
                             owned += rows ? distinct[1][t] : bags[1][t];
                         }

@@ -2,6 +2,7 @@
 #define _DEFAULT_SOURCE /* isatty() */
 #include "checkpoint/tool.h"
 
+#include "base/text.h"
 #include "hotbed/route.h"
 #include "hotbed/version.h"
 
@@ -123,6 +124,13 @@ void tool_json_text(const char *text) {
         p += n == 0 ? 1 : n;
     }
     putchar('"');
+}
+
+tool_shown tool_show(const char *name) {
+    tool_shown shown;
+    snprintf(shown.text, sizeof shown.text, "%s", name);
+    hotbed_escape(shown.text, sizeof shown.text);
+    return shown;
 }
 
 /* --- progress ------------------------------------------------------------------------------------------ */

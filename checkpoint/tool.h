@@ -36,6 +36,12 @@ int tool_usage(const char *text, const char *value);
 /* Print text as a JSON string. A byte that is not UTF-8 becomes the four characters \xNN. */
 void tool_json_text(const char *text);
 
+/* A name for a person to read: control characters, which a terminal would obey, are escaped. */
+typedef struct tool_shown {
+    char text[4 * 1024];
+} tool_shown;
+tool_shown tool_show(const char *name);
+
 /* Return the system's calls, except that files for reading are closed and reopened as needed, so
  * that a command can read from any number of files. A file that was replaced meanwhile is an error,
  * ESTALE. For one thread only. Implemented in checkpoint/tool_files.c. */

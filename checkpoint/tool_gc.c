@@ -234,7 +234,7 @@ static hotbed_status check_broken(const tool_options *o, const tool_entry *entri
         broken = true;
         if (!o->leave_damaged)
             fprintf(
-                stderr, "hotbed-ckpt: %s is %s: %s\n", entries[i].name,
+                stderr, "hotbed-ckpt: %s is %s: %s\n", tool_show(entries[i].name).text,
                 tool_state_name(entries[i].state), entries[i].text);
     }
     if (!broken || o->leave_damaged)
@@ -261,17 +261,21 @@ static bool is_named_when_kept(const tool_entry *entries, size_t n, size_t at) {
 static void print_kept(const tool_entry *entries, const tool_entry *e) {
     const tool_entry *why = &entries[e->why];
     if (why == e && e->state == TOOL_LINK)
-        printf("kept the increments that follow %s, a link\n", e->name);
+        printf("kept the increments that follow %s, a link\n", tool_show(e->name).text);
     else if (why->state == TOOL_LINK)
-        printf("kept %s: %s leads to it or to an increment that follows it\n", e->name, why->name);
+        printf(
+            "kept %s: %s leads to it or to an increment that follows it\n", tool_show(e->name).text,
+            tool_show(why->name).text);
     else if (why->state == TOOL_WHOLE)
-        printf("kept %s: the newest checkpoint, %s, follows it\n", e->name, why->name);
+        printf(
+            "kept %s: the newest checkpoint, %s, follows it\n", tool_show(e->name).text,
+            tool_show(why->name).text);
     else if (why != e)
         printf(
-            "kept %s: %s, which follows it, is %s\n", e->name, why->name,
-            tool_state_name(why->state));
+            "kept %s: %s, which follows it, is %s\n", tool_show(e->name).text,
+            tool_show(why->name).text, tool_state_name(why->state));
     else
-        printf("kept %s: it is %s\n", e->name, tool_state_name(e->state));
+        printf("kept %s: it is %s\n", tool_show(e->name).text, tool_state_name(e->state));
 }
 
 /* Remove the entries in `order`, and print their names. */
@@ -294,7 +298,7 @@ static hotbed_status remove_all(
             printf("%s", removed == 0 ? "" : ", ");
             tool_json_text(e->name);
         } else {
-            printf("%s%s\n", o->dry_run ? "would remove " : "removed ", e->name);
+            printf("%s%s\n", o->dry_run ? "would remove " : "removed ", tool_show(e->name).text);
         }
         removed++;
     }
@@ -323,7 +327,8 @@ static hotbed_status check_trainer(const place *p) {
 static void print_newest(const tool_entry *entries, size_t n) {
     for (size_t i = n; i-- > 0;)
         if (entries[i].state == TOOL_WHOLE) {
-            printf("newest kept: %s (its rows were not verified)\n", entries[i].name);
+            printf(
+                "newest kept: %s (its rows were not verified)\n", tool_show(entries[i].name).text);
             return;
         }
 }

@@ -51,9 +51,9 @@ static void list_json(const tool_entry *e) {
 static void list_line(const tool_entry *e) {
     char when[32];
     time_text(e->created_ns, when);
-    printf("%-32s ", e->name);
+    printf("%-32s ", tool_show(e->name).text);
     if (e->state == TOOL_LINK)
-        printf("-> %s\n", e->text);
+        printf("-> %s\n", tool_show(e->text).text);
     else if (e->state == TOOL_WHOLE)
         printf(
             "%-5s step %-10" PRIu64 " %s %3" PRIu32 " %-5s %3" PRIu32 " %-6s %12" PRIu64

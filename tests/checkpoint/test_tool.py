@@ -1179,6 +1179,10 @@ def check_names(root):
         for name in names
     ]
     check(sorted(e["name"] for e in json.loads(found.decode("utf-8"))) == sorted(right), f"names: {found!r}")
+    os.mkdir(os.path.join(place.encode(), b"\x1b[2J\r"))
+    lines = subprocess.run([TOOL, "list", place], capture_output=True).stdout.splitlines()
+    check(len(lines) == len(names) + 1 and any(b"\\x1b[2J\\x0d" in line for line in lines), f"a terminal's: {lines}")
+    check(not any(c < 0x20 for line in lines for c in line), f"control characters: {lines}")
     shutil.rmtree(place)
 
 

@@ -67,3 +67,167 @@ def test_a_bad_gradient_may_be_an_error_or_pass():
     assert made.stats("h")["nonfinite"] == 0
     with pytest.raises(hotbed.ArgumentError, match=r"nonfinite 'stop' is not one of \['pass', 'raise', 'skip'\]"):
         collection(nonfinite="stop")
+
+
+# --- freezing ---------------------------------------------------------------------------------------------
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tables = collection()
+        self.top = torch.nn.Linear(8, 1)
+
+    def forward(self):
+        return self.top(pooled(self.tables).values()).sum()
+
+
+def changes(model):
+    """Whether a training step changes the static table."""
+    before = model.tables.weight("s").clone()
+    model().backward()
+    return not torch.equal(before, model.tables.weight("s"))
+
+
+def test_freezing_an_outer_module_freezes_the_tables():
+    model = Model()
+    assert changes(model)
+    model.requires_grad_(False)
+    model.top.requires_grad_(True)
+    assert not changes(model) and model.top.weight.grad is not None
+    model.requires_grad_(True)
+    assert changes(model)
+    model.tables.requires_grad_(False)
+    assert not changes(model)
+    model.tables.requires_grad_()
+    for part in model.modules():  # as Lightning's BaseFinetuning.freeze() does
+        for parameter in part.parameters(recurse=False):
+            parameter.requires_grad = False
+    assert not pooled(model.tables).values().requires_grad
+
+
+def test_nothing_else_sees_a_parameter():
+    model = Model()
+    names = ["top.weight", "top.bias"]
+    for frozen in (False, True):
+        model.tables.requires_grad_(not frozen)
+        assert [name for name, _ in model.named_parameters()] == names and len(list(model.parameters())) == 2
+        assert list(model.tables.parameters()) == [] and len(list(model.modules())) == 3
+        assert [name for name in model.state_dict() if "tables" not in name] == names
+        assert all(name.startswith("tables.embedding_bags.") for name in model.state_dict() if name not in names)
+
+
+def test_lightning_freezes_the_tables():
+    callbacks = pytest.importorskip("lightning.pytorch.callbacks")
+    model = Model()
+    callbacks.BaseFinetuning.freeze(model)
+    assert not pooled(model.tables).values().requires_grad
+    callbacks.BaseFinetuning.make_trainable(model)
+    assert changes(model)
+
+
+# --- the fused optimizer ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["weight_decay", "momentum", "betas", "eps", "maximize"])
+def test_hyper_parameters_that_cannot_change_are_refused(name):
+    group = collection().fused_optimizer.param_groups[0]
+    for change in (group.__setitem__, lambda k, v: group.update({k: v})):
+        with pytest.raises(hotbed.UnsupportedError, match=f"{name} cannot be set to 0.5: .*; only lr can change"):
+            change(name, 0.5)
+    group["lr"] = 0.25
+    assert group["weight_decay"] == 0 and group["eps"] == ht.Adagrad().eps and group["lr"] == 0.25
+
+
+def test_schedulers_and_state_dicts_may_use_the_group():
+    made, other = collection(), collection()
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(made.fused_optimizer, 0.5, total_steps=4, cycle_momentum=False)
+    scheduler.step()
+    other.fused_optimizer.load_state_dict(made.fused_optimizer.state_dict())
+    assert other.fused_optimizer.param_groups[0]["lr"] == made.fused_optimizer.param_groups[0]["lr"]
+    with pytest.raises(hotbed.UnsupportedError, match="eps cannot be set"):
+        collection(optimizer=ht.Adagrad(lr=0.1, eps=0.5)).fused_optimizer.load_state_dict(
+            made.fused_optimizer.state_dict()
+        )
+
+
+def test_a_grad_scaler_does_not_step_the_tables():
+    made = collection()
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(pooled(made).values().sum()).backward()
+    with pytest.raises(hotbed.UnsupportedError, match="with the scaled gradient"):
+        scaler.step(made.fused_optimizer)
+
+
+def test_the_step_count_can_be_set():
+    made = collection(optimizer=ht.Adam(lr=0.1))
+    for _ in range(5):
+        pooled(made).values().sum().backward()
+    assert made.fused_optimizer.steps == 5
+    saved = made.fused_optimizer.state_dict()
+    for state in saved["state"].values():
+        for name in ("exp_avg", "exp_avg_sq"):
+            state[name] = torch.zeros_like(state[name])
+    made.fused_optimizer.load_state_dict(saved)
+    made.fused_optimizer.steps = 0
+    before = made.rows("h", torch.arange(4))
+    pooled(made).values().sum().backward()
+    assert torch.allclose(before - made.rows("h", torch.arange(4)), torch.tensor(0.1), atol=1e-5)
+    assert made.fused_optimizer.steps == 1
+    with pytest.raises(hotbed.ArgumentError, match="steps: -1 is not a whole number"):
+        made.fused_optimizer.steps = -1
+
+
+def test_a_resume_keeps_every_bit_of_the_powers():
+    made, other = collection(optimizer=ht.Adam(lr=0.1)), collection(optimizer=ht.Adam(lr=0.1))
+    for _ in range(7):
+        pooled(made).values().sum().backward()
+    pooled(other)
+    other.load_state_dict(made.state_dict())
+    other.fused_optimizer.load_state_dict(made.fused_optimizer.state_dict())
+    for each in (made, other):
+        pooled(each).values().square().sum().backward()
+    assert torch.equal(made.weight("s"), other.weight("s"))
+
+
+# --- what a user is told ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_rows_cause_a_warning(dtype):
+    config = ht.EmbeddingBagConfig(64, 4, "n", feature_names=["n"], data_type=dtype)
+    with pytest.warns(UserWarning, match=rf"tables 'n' \({str(dtype)[6:]}\): rows are rounded to the nearest value"):
+        ht.EmbeddingBagCollection([config])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ht.EmbeddingBagCollection([config], optimizer=None)
+
+
+def test_counters_of_a_step():
+    made = collection()
+    pooled(made).values().sum().backward()
+    before = made.stats("h")
+    assert before["inserts"] == 4 and not any(made.stats("h", since=before).values())
+    pooled(made, 6).values().sum().backward()
+    step = made.stats("h", since=before)
+    assert (step["keys"], step["hits"], step["inserts"]) == (6, 4, 2)
+
+
+def test_a_profile_names_lookup_and_update():
+    made = collection()
+    with torch.profiler.profile() as profile:
+        pooled(made).values().sum().backward()
+    assert {"hotbed::lookup", "hotbed::update"} <= {event.key for event in profile.key_averages()}
+
+
+@pytest.mark.parametrize("length", [None, 0, 2, 5])
+@pytest.mark.parametrize("lengths", [[2, 0, 3], [0, 0], []])
+def test_rows_are_padded(lengths, length):
+    n = sum(lengths)
+    for values in (torch.arange(1.0, n + 1), torch.arange(1.0, 2 * n + 1).view(n, 2)):
+        jagged = ht.JaggedTensor(values, torch.tensor(lengths, dtype=torch.int64))
+        longest = max(lengths, default=0) if length is None else length
+        wanted = torch.full((len(lengths), longest, *values.shape[1:]), -1.0)
+        for row, part in zip(wanted, jagged.to_dense()):
+            row[: part.shape[0]] = part[:longest]
+        assert torch.equal(jagged.to_padded_dense(length, -1.0), wanted)

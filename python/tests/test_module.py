@@ -646,13 +646,6 @@ def test_loading_rows_of_another_dim_changes_nothing(shape, kind, several):
     assert torch.equal(ebc.rows("a", keys), before)
 
 
-def test_freezing_a_collection_says_how():
-    ebc = collection()
-    with pytest.raises(hotbed.UnsupportedError, match=r"torch\.no_grad\(\), or create it with optimizer=None"):
-        ebc.requires_grad_(False)
-    assert ebc.requires_grad_() is ebc
-
-
 def test_modules_are_not_pickled_copied_or_moved():
     ebc = collection()
     for attempt in (pickle.dumps, copy.deepcopy):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import warnings
-from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union
+import weakref
+from typing import Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union
 
 import torch
 
@@ -32,6 +34,34 @@ _NONFINITE = {
 
 class _NoOptimizerError(StateError, AttributeError):
     """There is no ``fused_optimizer``; ``hasattr()`` says so."""
+
+
+class _Switch(torch.nn.Parameter):
+    """An empty parameter whose ``requires_grad`` says whether a collection trains its tables."""
+
+    def __new__(cls, collection: _Collection) -> _Switch:
+        switch: _Switch = torch.Tensor._make_subclass(cls, torch.empty(0), False)
+        switch._collection = weakref.ref(collection)
+        return switch
+
+    def __init__(self, collection: _Collection) -> None:
+        pass
+
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override]
+        collection = self._collection()
+        return collection is not None and not collection._frozen
+
+    @requires_grad.setter
+    def requires_grad(self, requires_grad: bool) -> None:
+        self.requires_grad_(requires_grad)
+
+    def requires_grad_(self, requires_grad: bool = True) -> _Switch:
+        """Freeze the tables, or train them again."""
+        collection = self._collection()
+        if collection is not None:
+            collection._frozen = not requires_grad
+        return self
 
 
 class _Names:
@@ -81,6 +111,8 @@ class _Collection(torch.nn.Module):
             raise ArgumentError(f"nonfinite {nonfinite!r} is not one of {sorted(_NONFINITE)}")
         self._process = os.getpid()
         self._comm = comm
+        self._frozen = False
+        self.__dict__["_switch"] = _Switch(self)  # no parameter
         for argument, value, kind in (("comm", comm, Comm), ("sharded", sharded, _config.ShardedOptions)):
             if not isinstance(value, (kind, type(None))):
                 raise ArgumentError(f"{argument} {value!r:.80} is not a {kind.__name__}")
@@ -202,7 +234,7 @@ class _Collection(torch.nn.Module):
 
     def _trains(self) -> bool:
         """Whether a forward of this thread creates rows and expects a backward."""
-        return self.training and self._fused is not None and torch.is_grad_enabled()
+        return self.training and not self._frozen and self._fused is not None and torch.is_grad_enabled()
 
     def prefetch(self, features: Any) -> None:
         """Look a batch up ahead of its forward: find or create its rows, and fetch them into device memory.
@@ -324,10 +356,15 @@ class _Collection(torch.nn.Module):
         storage, number = self._find(table)
         return storage.erase(number, keys)
 
-    def stats(self, table: str) -> Dict[str, int]:
-        """Return this rank's counters of a table since its creation: keys, uniques, hits, inserts, evictions, ..."""
+    def stats(self, table: str, since: Optional[Mapping[str, int]] = None) -> Dict[str, int]:
+        """Return this rank's counters of a table: keys, uniques, hits, inserts, evictions, ...  Waits for the device.
+
+        Args:
+            table: name of the table.
+            since: an earlier result; the counters since then, for example of one step.  None: since the creation.
+        """
         storage, number = self._find(table)
-        return storage.stats(number)
+        return {name: count - (since or {}).get(name, 0) for name, count in storage.stats(number).items()}
 
     def exchange_stats(self) -> Dict[str, int]:
         """Return what this rank has exchanged with the others since the collection's creation.
@@ -454,18 +491,31 @@ class _Collection(torch.nn.Module):
             )
         return self
 
-    def requires_grad_(self, requires_grad: bool = True) -> _Collection:
-        """Refuse to freeze the tables: they are not parameters.
+    def named_modules(
+        self, memo: Optional[Set[torch.nn.Module]] = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[Tuple[str, torch.nn.Module]]:
+        """Return the module and its children; ``requires_grad_()`` of any outer module also finds a switch there.
 
-        Raises:
-            UnsupportedError: ``requires_grad`` is False.
+        Tables are no parameters: an optimizer, DistributedDataParallel or a state dict could do nothing with one.  But
+        ``requires_grad_()`` reaches modules only through their parameters.
         """
-        if not requires_grad:
-            raise UnsupportedError(
-                f"{type(self).__name__}: requires_grad_(False) does not freeze tables, which are not parameters; call "
-                "the collection under torch.no_grad(), or create it with optimizer=None and load the rows"
-            )
-        return self
+        yield from super().named_modules(memo, prefix, remove_duplicate)
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code is not torch.nn.Module.requires_grad_.__code__:
+            frame = frame.f_back
+        if frame is not None:
+            holder = torch.nn.Module()
+            holder._parameters["tables"] = self._switch
+            yield f"{prefix}.tables", holder
+
+    def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
+        """Return parameters of a subclass; of this module alone also the switch, which freezes the tables.
+
+        Lightning's ``BaseFinetuning.freeze()`` asks each module for its own parameters.
+        """
+        yield from super().parameters(recurse)
+        if not recurse:
+            yield self._switch
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse to be pickled or deep-copied: rows are in the library's memory."""

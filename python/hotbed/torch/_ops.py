@@ -154,7 +154,11 @@ class _Rows(torch.autograd.Function):
                 "backward: this forward had its backward, which has updated the rows; for several losses of one "
                 "forward, add them up and call backward() once"
             )
-        held.storage.backward(held.token, gradient)
+        if torch.autograd._profiler_enabled():
+            with torch.autograd.profiler.record_function("hotbed::update"):
+                held.storage.backward(held.token, gradient)
+        else:
+            held.storage.backward(held.token, gradient)
         held.done = True
         return None, None
 
@@ -187,6 +191,21 @@ def rows_of(
         return out
     if torch._C._get_tracing_state() is not None:  # torch.jit.trace
         raise UnsupportedError("torch.jit.trace: the lookup is no operator of TorchScript; use torch.compile")
+    if torch.autograd._profiler_enabled():
+        with torch.autograd.profiler.record_function("hotbed::lookup"):
+            return _eager_rows(storage, anchor, keys, offsets, weights, samples, training)
+    return _eager_rows(storage, anchor, keys, offsets, weights, samples, training)
+
+
+def _eager_rows(
+    storage: _storage.Storage,
+    anchor: Tensor,
+    keys: Tensor,
+    offsets: Tensor,
+    weights: Optional[Tensor],
+    samples: int,
+    training: bool,
+) -> Tensor:
     if training:
         call = _Rows.apply if torch._C._are_functorch_transforms_active() else _apply  # the former raises RuntimeError
         return call(anchor, (storage, keys, offsets, weights, samples))  # type: ignore[no-any-return]

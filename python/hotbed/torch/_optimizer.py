@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Callable, Dict, List, NoReturn, Optional
 
@@ -41,6 +42,36 @@ def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str,
         storage.set_states(number, *found)
 
 
+#: Hyper-parameters of PyTorch's optimizers, and of Hotbed's, that a collection cannot change.
+_FIXED = frozenset(
+    "weight_decay momentum dampening nesterov betas eps lr_decay alpha rho centered amsgrad maximize max_gradient "
+    "initial_accumulator_value decoupled_weight_decay".split()
+)
+
+
+class _Group(Dict[str, Any]):
+    """The parameter group: its learning rate may be set, other hyper-parameters are those of the collection."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        given = tuple(value) if isinstance(value, list) else value
+        if name in _FIXED and (name not in self or self[name] != given):
+            has = f"the collection was made with {self[name]!r}" if name in self else "its optimizer has none"
+            raise UnsupportedError(
+                f"fused_optimizer: {name} cannot be set to {value!r}: {has}; only lr can change, so make the "
+                "collection with another optimizer"
+            )
+        super().__setitem__(name, given)
+
+    def update(self, *others: Any, **more: Any) -> None:  # type: ignore[override]
+        for name, value in dict(*others, **more).items():
+            self[name] = value
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        if name not in self:
+            self[name] = default
+        return self[name]
+
+
 class FusedOptimizer(torch.optim.Optimizer):
     """Holds the learning rate and the optimizer states; the backward updates the rows.
 
@@ -51,12 +82,43 @@ class FusedOptimizer(torch.optim.Optimizer):
     def __init__(self, anchor: torch.Tensor, storages: List[Storage], lr: float) -> None:
         self._storages = storages
         super().__init__([anchor], {"lr": lr})
+        fixed = dataclasses.asdict(storages[0].optimizer)  # type: ignore[call-overload]
+        group = self.param_groups[0] = _Group({**fixed, **self.param_groups[0]})
         for storage in storages:
-            storage.group = self.param_groups[0]
+            storage.group = group
         self._opt_called = True  # backwards update, so a scheduler need not warn that step() was not called
 
+    @property
+    def steps(self) -> int:
+        """The number of optimizer steps so far, Adam's ``t``; set it to 0 for a new bias correction.
+
+        The states of rows stay; :meth:`load_state_dict` sets them.  Tables that are looked up apart count apart: it is
+        the largest of their numbers.
+        """
+        return max(int(storage.clock()["optimizer_steps"]) for storage in self._storages)
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        if not isinstance(steps, int) or steps < 0:
+            raise ArgumentError(f"fused_optimizer.steps: {steps!r} is not a whole number of at least 0")
+        for storage in self._storages:
+            storage.set_clock({**storage.clock(), "optimizer_steps": steps})
+
+    #: ``GradScaler.step()`` sets ``found_inf`` in optimizers with this attribute, and calls their ``step()``.
+    _step_supports_amp_scaling = True
+
     def step(self, closure: Optional[Callable[[], float]] = None) -> Optional[float]:  # type: ignore[override]
-        """Do nothing but call ``closure``: the backward has updated the rows."""
+        """Do nothing but call ``closure``: the backward has updated the rows.
+
+        Raises:
+            UnsupportedError: called by ``GradScaler.step()``: the rows were updated with the scaled gradient.
+        """
+        if self.__dict__.pop("found_inf", None) is not None:
+            raise UnsupportedError(
+                "GradScaler: the backward has updated the tables already, with the scaled gradient; divide the "
+                "gradient of the collection's output by the scale in a hook, and leave fused_optimizer to itself, "
+                "or use bfloat16, which needs no scaler"
+            )
         return None if closure is None else closure()
 
     def zero_grad(self, set_to_none: bool = True) -> None:

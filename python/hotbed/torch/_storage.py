@@ -137,6 +137,18 @@ def _rate(given: Any) -> float:
     return rate
 
 
+def _power(beta: float, steps: int) -> float:
+    """Return ``beta**steps`` as the library computes it, one product for each step, so that a resume changes no bit."""
+    power = 1.0
+    if 0 < beta < 1:
+        for _ in range(steps):
+            power *= beta
+            if power == 0:
+                break
+        return power
+    return float(beta**steps)
+
+
 def indices(name: str, given: Any) -> torch.Tensor:
     """Return keys or offsets as int64, contiguous.
 
@@ -293,9 +305,21 @@ class Storage:
         keep: List[Any] = []
         self._create(self._options(seed, options, check_keys, keep))
         self.learning_rate = None if optimizer is None else float(optimizer.lr)
+        self._warn_of_rounding()
         self.handle = _next_handle[0]
         _next_handle[0] += 1
         _by_handle[self.handle] = self
+
+    def _warn_of_rounding(self) -> None:
+        """Say that rows of 16 bits do not move by small updates: they are rounded to the nearest value."""
+        narrow = [f"{t.name!r} ({str(t.dtype)[6:]})" for t in self.tables if _BYTES[t.dtype] < 4]
+        if narrow and self.optimizer is not None:
+            warnings.warn(
+                f"tables {', '.join(narrow)}: rows are rounded to the nearest value after each update, so an update "
+                "below half of an element's last place (of 1.0: 0.002 in bfloat16, 0.0002 in float16) is lost; use a "
+                "larger learning rate, or data_type=torch.float32",
+                stacklevel=stack_level(),
+            )
 
     def _options(self, seed: int, extra: Mapping[str, Any], check_keys: str, keep: List[Any]) -> Any:
         """Create the ``hotbed_storage_options``, which points to objects appended to ``keep``."""
@@ -484,9 +508,9 @@ class Storage:
         to.weights = ffi.NULL if weights is None else ffi.cast(_FLOATS, weights.data_ptr())
         return to
 
-    def _faults(self, stream: Any, trained: bool = False) -> None:
+    def _faults(self, stream: Any) -> None:
         """Raise a fault that kernels have found: at once on the CPU, some calls later on a GPU.  Never waits."""
-        if self.text is not None and (trained or self.warns_of_keys):
+        if self.warns_of_keys:
             self._warn()
         status = lib.hotbed_stream_fault(stream)
         if status != 0:
@@ -767,7 +791,9 @@ class Storage:
             slot.held = False
             slot.tensors = ()
             slot.generation += 1
-            self._faults(stream, trained=True)
+            if self.text is not None:
+                self._warn()
+            self._faults(stream)
 
     def _batch_is_dropped(self) -> str:
         """Return the text of the error of a backward whose batch no longer exists; for subclasses."""
@@ -1070,15 +1096,21 @@ class Storage:
         self.set_rows(table, keys, given, fill=True)
 
     def clock(self) -> Dict[str, Any]:
-        """Return the training state beside rows: step counts, powers of beta, learning rate."""
+        """Return the training state beside rows: step counts, learning rate, time.
+
+        Adam's powers of beta follow from ``optimizer_steps``.
+        """
         state = new("storage_state")
         with self.lock:
             self.check(lib.hotbed_storage_get_state(self._c, state, self.streams.current()))
-        return {name: getattr(state, name) for name, _ in ffi.typeof(state[0]).fields if name != "size"}
+        names = [name for name, _ in ffi.typeof(state[0]).fields if name != "size" and not name.endswith("_power")]
+        return {name: getattr(state, name) for name in names}
 
     def set_clock(self, values: Mapping[str, Any]) -> None:
         """Restore the state that :meth:`clock` returned."""
-        state = new("storage_state", **values)
+        optimizer, steps = lib.hotbed_storage_optimizer(self._c), int(values["optimizer_steps"])
+        powers = {"beta1_power": _power(optimizer.beta1, steps), "beta2_power": _power(optimizer.beta2, steps)}
+        state = new("storage_state", **{**values, **powers})
         with self.lock:
             self.learning_rate = None  # unknown, if Ctrl-C arrives before the end
             self.check(lib.hotbed_storage_set_state(self._c, state, self.streams.current()))

@@ -83,6 +83,24 @@ class JaggedTensor:
         """Return the weights of the items, ``[n]``, or None."""
         return self._weights
 
+    def to_padded_dense(self, desired_length: Optional[int] = None, padding_value: float = 0.0) -> torch.Tensor:
+        """Return the rows as one tensor, ``[rows, length, ...]``: short rows are filled up, long ones cut off.
+
+        Args:
+            desired_length: the length; None: the longest row's, for which the host waits for a GPU.
+            padding_value: fills short rows.
+        """
+        lengths, offsets = self.lengths(), self.offsets()
+        if desired_length is None:
+            desired_length = int(lengths.max()) if lengths.numel() > 0 else 0
+        place = torch.arange(desired_length, device=offsets.device)[None, :]
+        inside = place < lengths[:, None]
+        if self._values.shape[0] == 0:
+            return self._values.new_full((*inside.shape, *self._values.shape[1:]), padding_value)
+        at = torch.where(inside, offsets[:-1, None] + place, 0)
+        mask = inside.reshape(*inside.shape, *[1] * (self._values.dim() - 1))
+        return torch.where(mask, self._values[at], padding_value).to(self._values.dtype)
+
     def to_dense(self) -> List[torch.Tensor]:
         """Return the values of each row, as a list of tensors."""
         bounds = self.offsets().tolist()
@@ -198,6 +216,19 @@ class KeyedJaggedTensor(JaggedTensor):
         if version >= 0 and (self._bounds is not None or not self.values().is_cuda):
             moved._bounds = (version, self.offset_per_key())
         return moved
+
+    def pin_memory(self) -> KeyedJaggedTensor:
+        """Copy it to pinned memory, from which :meth:`to` copies with ``non_blocking``; DataLoader calls it."""
+        weights = self.weights_or_none()
+        pinned = KeyedJaggedTensor(
+            self._keys,
+            self.values().pin_memory(),
+            None if weights is None else weights.pin_memory(),
+            offsets=self.offsets().pin_memory(),
+        )
+        if _version(pinned.offsets()) >= 0:
+            pinned._bounds = (_version(pinned.offsets()), self.offset_per_key())
+        return pinned
 
     def __getitem__(self, key: str) -> JaggedTensor:
         """Return the bags of one feature.

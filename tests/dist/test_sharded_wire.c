@@ -33,7 +33,7 @@ static hotbed_route route_of(const workload_shape *shape, uint32_t table, uint32
 }
 
 static void make_tables(
-    const workload_shape *shape, hotbed_table_options *tables, char (*names)[8]) {
+    const workload_shape *shape, hotbed_table_options *tables, char (*names)[16]) {
     for (uint32_t t = 0; t < shape->tables; t++) {
         hotbed_table_options_init(&tables[t]);
         (void)snprintf(names[t], sizeof names[t], "t%u", t);
@@ -48,7 +48,7 @@ static void exchange_body(world_rank *me) {
     const workload_shape *shape = &c->input->shape;
     const bool pooled = c->pooling != HOTBED_POOL_NONE;
     hotbed_table_options tables[32];
-    char names[32][8];
+    char names[32][16];
     hotbed_storage_options storage;
     hotbed_sharded_options options;
     hotbed_sharded *sharded;

@@ -76,11 +76,18 @@ static hotbed_status publish(
         stream);
 }
 
+/* Keys by which the part of a table that grows is larger at capacity `to` than at `from`. */
+static uint64_t growing_keys(
+    const hotbed_storage *storage, const hotbed_table *table, uint64_t from, uint64_t to) {
+    return hotbed_layout_growing_keys(storage, table, to) -
+           hotbed_layout_growing_keys(storage, table, from);
+}
+
+/* Grow to `capacity` by a segment for `keys` keys. */
 static hotbed_status grow(
-    hotbed_storage *storage, hotbed_table *table, uint64_t capacity, hotbed_stream *stream) {
+    hotbed_storage *storage, hotbed_table *table, uint64_t capacity, uint64_t keys,
+    hotbed_stream *stream) {
     const hotbed_index_range first = hotbed_table_growing(&table->view);
-    uint64_t keys = hotbed_layout_growing_keys(storage, table, capacity) -
-                    hotbed_layout_growing_keys(storage, table, table->capacity);
     hotbed_grown *grown = hotbed_new(sizeof *grown), **end = &table->grown;
     if (grown == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "table %s: no memory for a segment", table->name);
@@ -135,7 +142,7 @@ hotbed_status hotbed_storage_grow(
         return hotbed_fail(
             HOTBED_ERR_STATE, "table %s has grown %d times, and cannot grow again", t->name,
             HOTBED_GROWTHS_MOST);
-    return grow(storage, t, capacity, stream);
+    return grow(storage, t, capacity, growing_keys(storage, t, t->capacity, capacity), stream);
 }
 
 hotbed_status hotbed_growth_reserve(
@@ -151,28 +158,43 @@ hotbed_status hotbed_growth_reserve(
                : hotbed_storage_grow(storage, table, keys < t->most ? keys : t->most, stream);
 }
 
-enum { EXCESS_MOST = HOTBED_GROWTHS_MOST * 2 * HOTBED_BUCKET_SLOTS }; /* growths may round up */
+/* A table that has grown in many steps has more slots than one that grows at once, because growths
+ * round up, and its rows must fit into that one. */
+enum { EXCESS_MOST = HOTBED_GROWTHS_MOST * 2 * HOTBED_BUCKET_SLOTS };
 
-bool hotbed_growth_may_exceed(const hotbed_table *table) {
+/* Slots that may be added beyond max_capacity: all that a table that grows at once lacks to
+ * EXCESS_MOST more than it has at max_capacity. So that table can add as many rows as this one. */
+static uint64_t excess_left(const hotbed_storage *storage, const hotbed_table *table) {
+    const uint64_t keys = growing_keys(storage, table, table->first, table->most);
+    const uint64_t most =
+        hotbed_index_range_slots(hotbed_index_range_make(keys > 0 ? keys : 1, false, 0)) +
+        EXCESS_MOST;
+    uint64_t slots = 0;
+    for (const hotbed_grown *g = table->grown; g != NULL; g = g->next)
+        slots += hotbed_index_range_slots(g->segment.range);
+    return slots < most ? most - slots : 0;
+}
+
+bool hotbed_growth_may_exceed(const hotbed_storage *storage, const hotbed_table *table) {
     return hotbed_table_grows(table) && hotbed_table_growing(&table->view).evicts == 0 &&
            table->capacity >= table->most && table->num_grown < HOTBED_GROWTHS_MOST &&
-           table->capacity - table->most < EXCESS_MOST;
+           excess_left(storage, table) >= 2 * HOTBED_BUCKET_SLOTS;
 }
 
 hotbed_status hotbed_growth_exceed(
     hotbed_storage *storage, uint32_t table, uint64_t keys, hotbed_stream *stream, bool *grown) {
     hotbed_table *t = &storage->tables[table];
-    *grown = hotbed_growth_may_exceed(t) && keys <= EXCESS_MOST;
+    /* The fewest slots, because rows may take each of them. A range has two buckets at least. */
+    uint64_t buckets = (keys + HOTBED_BUCKET_SLOTS - 1) / HOTBED_BUCKET_SLOTS;
+    buckets = buckets < 2 ? 2 : buckets;
+    *grown = hotbed_growth_may_exceed(storage, t) &&
+             buckets * HOTBED_BUCKET_SLOTS <= excess_left(storage, t);
     if (!*grown)
         return HOTBED_OK;
-    /* By hash, only a part of the capacity goes to the tier that grows. */
-    const uint64_t before = hotbed_layout_growing_keys(storage, t, t->capacity);
-    uint64_t capacity = t->capacity + keys, more = 0;
-    while (capacity - t->most <= EXCESS_MOST &&
-           (more = hotbed_layout_growing_keys(storage, t, capacity) - before) < keys)
-        capacity += keys - more;
-    *grown = capacity - t->most <= EXCESS_MOST;
-    const hotbed_status status = *grown ? grow(storage, t, capacity, stream) : HOTBED_OK;
+    uint64_t fewer = buckets * HOTBED_BUCKET_SLOTS;
+    while (hotbed_index_range_make(fewer, false, 0).buckets > buckets)
+        fewer--;
+    const hotbed_status status = grow(storage, t, t->capacity + keys, fewer, stream);
     if (status != HOTBED_ERR_MEMORY)
         return status;
     *grown = false; /* the keys are refused: the table is at max_capacity */

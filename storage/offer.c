@@ -158,7 +158,7 @@ hotbed_status hotbed_storage_offer_rows(
         return HOTBED_OK;
     uint64_t refused = n;
     if (hotbed_table_indexed(&args.table) &&
-        (hotbed_growth_may_exceed(t) ||
+        (hotbed_growth_may_exceed(storage, t) ||
          __atomic_load_n(&t->search_work, __ATOMIC_RELAXED) != UINT64_MAX) &&
         __atomic_load_n(&storage->held, __ATOMIC_RELAXED) == 0) {
         offer o = {.storage = storage, .table = t, .stream = stream, .rows = args};

@@ -53,6 +53,7 @@ typedef struct hotbed_table {
     hotbed_table_kind kind;
     hotbed_dtype dtype;
     uint64_t capacity; /* current */
+    uint64_t first;    /* capacity at creation */
     uint64_t most;     /* limit of growth; equal to the first capacity if the table does not grow */
     float growth_load; /* keys / capacity from which a poll grows the table */
     uint32_t num_grown;
@@ -247,7 +248,7 @@ hotbed_status hotbed_growth_reserve(
     hotbed_storage *storage, uint32_t table, uint64_t keys, hotbed_stream *stream);
 
 /* Whether hotbed_growth_exceed() can grow the table. */
-bool hotbed_growth_may_exceed(const hotbed_table *table);
+bool hotbed_growth_may_exceed(const hotbed_storage *storage, const hotbed_table *table);
 
 /* Grow a table that has reached max_capacity for `keys` more keys. A table that has grown in many
  * small steps has more slots than a table that has grown in few; a checkpoint of the first must

@@ -186,7 +186,7 @@ static void make_table(
     memcpy(table->name, o->name, strlen(o->name) + 1);
     table->kind = o->kind;
     table->dtype = table_dtype(o);
-    table->capacity = o->capacity;
+    table->capacity = table->first = o->capacity;
     table->most = o->max_capacity == 0 ? o->capacity : o->max_capacity;
     table->growth_load = o->growth_load == 0.0F ? 0.9F : o->growth_load;
     table->counted = o->admission_capacity == 0 ? o->capacity : o->admission_capacity;

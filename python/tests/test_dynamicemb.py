@@ -657,11 +657,13 @@ def test_a_replica_that_is_larger_forgets_what_its_source_evicted():
 
 
 def test_keys_of_a_batch_in_flight_are_not_erased():
-    tables = module()
+    tables = module(evicted_item_mode=EvictedItemMode.RETAIN_KEY)
+    step(tables, [3])
     out = tables(torch.tensor([1, 2]), torch.arange(3))
-    with pytest.warns(UserWarning, match="table 't': 2 of 2 keys are not erased"):
-        assert tables.tables.erase_keys(0, torch.tensor([1, 2]), EvictedItemMode.RETAIN_KEY) == 0
+    with pytest.raises(StateError, match="table 't': 2 of 3 keys were not erased, the first is 1"):
+        tables.tables.erase_keys(0, torch.tensor([1, 2, 3]), EvictedItemMode.RETAIN_KEY)
     out.sum().backward()
+    assert tables.pop_erased_keys()["t"].tolist() == [3] and tables.pop_evicted_keys()["t"].numel() == 0
     assert tables.erase("t", torch.tensor([1, 2, 2])) == 2
     assert not rows(tables) and tables.pop_erased_keys()["t"].numel() == 0
 

@@ -254,11 +254,11 @@ class Tables(Storage):
 
     # --- batches --------------------------------------------------------------------------------
 
-    def _faults(self, stream: Any) -> None:
+    def _faults(self, stream: Any, trained: bool = False) -> None:
         if self._bridge is not None and self._bridge.failure is not None:
             self.check(lib.hotbed_stream_sync(stream))  # kernels report the failure later
             self._bridge.failure = None
-        super()._faults(stream)
+        super()._faults(stream, trained)
 
     def _load(self, table: int) -> float:
         return self.options[table].max_load_factor if self.tables[table].evict is Evict.LOWEST else 1.0
@@ -392,7 +392,7 @@ class Tables(Storage):
         self._note(table, keys)
 
     def erase_rows(self, table: int, keys: torch.Tensor, retain: bool) -> int:
-        """Remove keys; keys that a batch in flight uses stay, and a warning says so.
+        """Remove keys and their rows.
 
         Args:
             table: number of the table.
@@ -401,28 +401,20 @@ class Tables(Storage):
 
         Returns:
             The number of keys that were removed.
+
+        Raises:
+            StateError: batches that wait for their backward use some of the keys; all others are removed.
         """
         keys = torch.unique(keys.to(device=self.device, dtype=torch.int64))
-        erased = torch.zeros(keys.shape[0], dtype=torch.uint8, device=self.device)
-        there = self.found(table, keys)
-        with self.lock:
-            stream = self.streams.current()
-            data, flags = ffi.cast("void *", keys.data_ptr()), ffi.cast("uint8_t *", erased.data_ptr())
-            self.check(lib.hotbed_storage_erase(self._c, table, keys.shape[0], data, flags, stream))
-            self.check(lib.hotbed_stream_sync(stream))
-        gone = keys[erased == 1]
-        left = int(there.sum()) - gone.shape[0]
-        if left > 0:
-            warnings.warn(
-                f"table {self.tables[table].name!r}: {left} of {int(there.sum())} keys are not erased, because batches "
-                "that wait for their backward use them",
-                stacklevel=4,
-            )
-        if table in self._retained:
-            self._retained[table].forget(gone)
-        if retain:
-            self._erased[table].append(gone.cpu())
-        return int(gone.shape[0])
+        there = keys[self.found(table, keys)]
+        try:
+            return self.erase(table, there)
+        finally:
+            gone = there[~self.found(table, there)]
+            if table in self._retained:
+                self._retained[table].forget(gone)
+            if retain:
+                self._erased[table].append(gone.cpu())
 
     def pop_evicted(self, table: int) -> torch.Tensor:
         """Return the keys that were evicted since the last call, ascending; empty if the table retains none."""

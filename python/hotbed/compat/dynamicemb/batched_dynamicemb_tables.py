@@ -708,6 +708,9 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
 
         Returns:
             The number of keys that were removed.
+
+        Raises:
+            StateError: batches that wait for their backward use some of the keys; all others are removed.
         """
         return self._hotbed.erase_rows(self._number(table_name), keys, EvictedItemMode.RETAIN_KEY in mode)
 

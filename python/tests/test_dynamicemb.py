@@ -23,6 +23,7 @@ import pytest
 import torch
 
 import hotbed.compat.dynamicemb as dynamicemb
+from hotbed import checkpoint
 from hotbed._c import lib
 from hotbed.compat.dynamicemb import (
     DynamicEmbCheckMode,
@@ -1025,3 +1026,23 @@ def main(ranks, folder):
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), sys.argv[2])
+
+
+def test_a_layer_is_saved_with_its_model(tmp_path):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tables, self.top = module(), torch.nn.Linear(DIM, 1)
+
+    first, second = Model(), Model()
+    try:
+        checkpoint.save(tmp_path / "probe", first)
+    except UnsupportedError:
+        pytest.skip("the library was built without HDF5")
+    keys = torch.tensor(KEYS)
+    first.tables(keys, torch.arange(len(KEYS) + 1)).sum().backward()
+    checkpoint.save(tmp_path / "c", first, step=3)
+    loaded = checkpoint.load(tmp_path / "c", second)
+    assert loaded.step == 3 and loaded.tables[0].loaded == len(KEYS)
+    assert rows(second.tables) == rows(first.tables) != {}
+    assert torch.equal(first.top.weight, second.top.weight)

@@ -254,11 +254,11 @@ class Tables(Storage):
 
     # --- batches --------------------------------------------------------------------------------
 
-    def _faults(self, stream: Any, trained: bool = False) -> None:
+    def _faults(self, stream: Any) -> None:
         if self._bridge is not None and self._bridge.failure is not None:
             self.check(lib.hotbed_stream_sync(stream))  # kernels report the failure later
             self._bridge.failure = None
-        super()._faults(stream, trained)
+        super()._faults(stream)
 
     def _load(self, table: int) -> float:
         return self.options[table].max_load_factor if self.tables[table].evict is Evict.LOWEST else 1.0

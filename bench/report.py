@@ -56,12 +56,12 @@ def load():
         "host": [],
     }
     for path in sorted(glob.glob(os.path.join(RESULTS, "*.json"))):
-        if path == VERIFICATION + ".json":
-            continue
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
         document["file"] = os.path.basename(path)
         form = document.get("format", "")
+        if form.startswith("hotbed-verification"):
+            continue
         if form.startswith("hotbed-workloads"):
             kinds["workloads"].append(document)
         elif form.startswith("hotbed-baseline"):

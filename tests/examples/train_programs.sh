@@ -492,7 +492,7 @@ rm odd/step-0000000300
 refuses "it is a plain file, not a checkpoint: rename or remove it" --data train.tsv --save odd --resume
 [ -f odd/step-0000000300 ] || die "--resume renames a plain file: $(ls odd)"
 rm odd/step-0000000300
-cp -r "$tests/golden/checkpoint-1.3-delta" odd/step-0000000300
+cp -r "$tests/golden/checkpoint-1-delta" odd/step-0000000300
 for how in "--resume --save odd" "--load odd/step-0000000300"; do
     # shellcheck disable=SC2086 # words
     refuses "odd/step-0000000300 is an increment: make it a full checkpoint with 'hotbed-ckpt compact'" --data train.tsv $how

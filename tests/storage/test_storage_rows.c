@@ -494,7 +494,10 @@ static void a_key_twice(fixture *r, uint32_t table, set_call *call) {
         uint64_t *device = fixture_copy(r, keys, sizeof keys);
         CHECK_OK(call(r->storage, table, N, device, &rows, r->stream));
         CHECK_STATUS(hotbed_stream_sync(r->stream), HOTBED_ERR_ARGUMENT);
-        snprintf(text, sizeof text, "table table-%u: key %" PRIu64, table, key);
+        if (hotbed_storage_key_type(r->storage) == HOTBED_KEY_I64)
+            snprintf(text, sizeof text, "table table-%u: key %" PRId64, table, (int64_t)key);
+        else
+            snprintf(text, sizeof text, "table table-%u: key %" PRIu64, table, key);
         CHECK(strstr(hotbed_last_error(), text) != NULL);
         snprintf(
             text, sizeof text, "at positions %" PRIu64 " and %" PRIu64 " ", cases[c][0],

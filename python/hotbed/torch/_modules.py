@@ -39,6 +39,8 @@ class _NoOptimizerError(StateError, AttributeError):
 class _Switch(torch.nn.Parameter):
     """An empty parameter whose ``requires_grad`` says whether a collection trains its tables."""
 
+    _collection: weakref.ref[_Collection]
+
     def __new__(cls, collection: _Collection) -> _Switch:
         switch: _Switch = torch.Tensor._make_subclass(cls, torch.empty(0), False)
         switch._collection = weakref.ref(collection)
@@ -48,7 +50,7 @@ class _Switch(torch.nn.Parameter):
         pass
 
     @property
-    def requires_grad(self) -> bool:  # type: ignore[override]
+    def requires_grad(self) -> bool:
         collection = self._collection()
         return collection is not None and not collection._frozen
 

@@ -154,7 +154,7 @@ class _Rows(torch.autograd.Function):
                 "backward: this forward had its backward, which has updated the rows; for several losses of one "
                 "forward, add them up and call backward() once"
             )
-        if torch.autograd._profiler_enabled():
+        if torch._C._autograd._profiler_enabled():
             with torch.autograd.profiler.record_function("hotbed::update"):
                 held.storage.backward(held.token, gradient)
         else:
@@ -191,7 +191,7 @@ def rows_of(
         return out
     if torch._C._get_tracing_state() is not None:  # torch.jit.trace
         raise UnsupportedError("torch.jit.trace: the lookup is no operator of TorchScript; use torch.compile")
-    if torch.autograd._profiler_enabled():
+    if torch._C._autograd._profiler_enabled():
         with torch.autograd.profiler.record_function("hotbed::lookup"):
             return _eager_rows(storage, anchor, keys, offsets, weights, samples, training)
     return _eager_rows(storage, anchor, keys, offsets, weights, samples, training)

@@ -62,7 +62,7 @@ class _Group(Dict[str, Any]):
             )
         super().__setitem__(name, given)
 
-    def update(self, *others: Any, **more: Any) -> None:  # type: ignore[override]
+    def update(self, *others: Any, **more: Any) -> None:
         for name, value in dict(*others, **more).items():
             self[name] = value
 
@@ -82,7 +82,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     def __init__(self, anchor: torch.Tensor, storages: List[Storage], lr: float) -> None:
         self._storages = storages
         super().__init__([anchor], {"lr": lr})
-        fixed = dataclasses.asdict(storages[0].optimizer)  # type: ignore[call-overload]
+        fixed = dataclasses.asdict(storages[0].optimizer)  # type: ignore[arg-type] # not None
         group = self.param_groups[0] = _Group({**fixed, **self.param_groups[0]})
         for storage in storages:
             storage.group = group

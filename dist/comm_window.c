@@ -49,6 +49,23 @@ hotbed_status hotbed_window_barrier(hotbed_window *window, hotbed_stream *stream
     return hotbed_comm_enqueue(comm, &batch, stream);
 }
 
+hotbed_status hotbed_window_probe(hotbed_comm *comm, hotbed_stream *stream) {
+    hotbed_window *window = NULL;
+    if (comm->windows != HOTBED_WINDOWS_UNKNOWN)
+        return HOTBED_OK;
+    if (comm->size == 1 || comm->ops->window_create == NULL) {
+        comm->windows = HOTBED_WINDOWS_FAIL;
+        return HOTBED_OK;
+    }
+    /* All ranks get the same result: a window cannot reach a rank outside of the domain. */
+    hotbed_status status = hotbed_window_create(comm, 16, stream, &window);
+    hotbed_window_destroy(window);
+    if (status != HOTBED_OK && status != HOTBED_ERR_UNSUPPORTED)
+        return status;
+    comm->windows = status == HOTBED_OK ? HOTBED_WINDOWS_WORK : HOTBED_WINDOWS_FAIL;
+    return HOTBED_OK;
+}
+
 /* --- of ordinary memory ----------------------------------------------------------------------- */
 
 typedef struct local_window {

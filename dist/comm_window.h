@@ -42,4 +42,8 @@ void *const *hotbed_window_parts(const hotbed_window *window);
  * Errors: ARGUMENT, COMM, DEVICE. */
 hotbed_status hotbed_window_barrier(hotbed_window *window, hotbed_stream *stream);
 
+/* Find out whether windows work between all ranks: sets comm->windows. All ranks call it together;
+ * only the first call on a communicator sends. Errors: COMM, MEMORY, DEVICE. */
+hotbed_status hotbed_window_probe(hotbed_comm *comm, hotbed_stream *stream);
+
 #endif

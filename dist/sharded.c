@@ -533,8 +533,14 @@ static void size_group(const hotbed_sharded *c, hotbed_group *g) {
     g->capacity = capacity_of(c, g);
 }
 
-hotbed_status hotbed_sharded_set_sizes(
+hotbed_status hotbed_sharded_resize(
     hotbed_sharded *sharded, uint32_t max_batch_size, uint64_t max_keys, uint64_t capacity) {
+    if (sharded == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "sharded is NULL");
+    if (sharded->num_contexts > 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "the collection has %u contexts; destroy them before it is resized",
+            sharded->num_contexts);
     const hotbed_sharded_options before = sharded->options;
     HOTBED_TRY(check_sizes(sharded->num_features, max_batch_size, max_keys, capacity));
     sharded->options.max_batch_size = max_batch_size;
@@ -680,7 +686,7 @@ hotbed_status hotbed_sharded_create(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", comm == NULL ? "comm" : "stream");
     HOTBED_TRY(hotbed_comm_check_stream(comm, stream));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
-    HOTBED_TRY(hotbed_sharded_probe_windows(comm, stream));
+    HOTBED_TRY(hotbed_window_probe(comm, stream));
     hotbed_status status = create_part(options, comm, stream, &storage, &c);
     status = hotbed_sharded_agree(comm, c, &storage, status, stream);
     if (status != HOTBED_OK) {

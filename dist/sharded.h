@@ -97,14 +97,6 @@ hotbed_status hotbed_sharded_agree(
     hotbed_comm *comm, const hotbed_sharded *c, const hotbed_storage_options *storage,
     hotbed_status status, hotbed_stream *stream);
 
-/* Find out whether windows work between all ranks, for the plan AUTO. All ranks call it together,
- * whatever their plans; only the first call on a communicator sends. Errors: COMM, MEMORY, DEVICE. */
-hotbed_status hotbed_sharded_probe_windows(hotbed_comm *comm, hotbed_stream *stream);
-
-/* Check and set the sizes of contexts that are created later. Errors: ARGUMENT. */
-hotbed_status hotbed_sharded_set_sizes(
-    hotbed_sharded *sharded, uint32_t max_batch_size, uint64_t max_keys, uint64_t capacity);
-
 /* The same for a context. `status` is the result of this rank's checks; the first collection is
  * valid. */
 hotbed_status hotbed_sharded_agree_context(
@@ -432,18 +424,11 @@ hotbed_wire_view hotbed_wire_keys(const hotbed_sharded_context *context, const h
 hotbed_wire_view hotbed_wire_rows(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_wire_phase phase);
 
-/* --- stages (sharded_step.c, sharded_alone.c) ---------------------------------------------------------- */
+/* --- stages (sharded_step.c; sharded_alone.c, sharded_ranks.c) ----------------------------------------- */
 
 extern const hotbed_part_calls hotbed_alone_calls, hotbed_sequence_calls, hotbed_pooled_rows_calls,
     hotbed_pooled_sums_calls;
 extern const hotbed_context_calls hotbed_ranks_calls, hotbed_alone_context_calls;
-
-hotbed_status hotbed_ranks_read(
-    hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
-    hotbed_stream *stream);
-hotbed_status hotbed_ranks_backward(
-    hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride,
-    hotbed_stream *stream);
 
 /* The parts of a collection, and of a context, do not depend on each other. Work of the first one is
  * enqueued on `stream`, of the others on *beside, between these two calls. Collectives are not, as
@@ -479,6 +464,11 @@ hotbed_status hotbed_step_begin_backward(
 /* Prefetch the member's rows if the batch trains and they have not been. */
 hotbed_status hotbed_step_prepare(
     hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream);
+
+/* The stride of the caller's rows without gaps. */
+static inline uint64_t hotbed_step_least_stride(const hotbed_sharded *c) {
+    return c->pooling == HOTBED_POOL_NONE ? c->dim : hotbed_sharded_columns(c);
+}
 
 /* Check the caller's output or gradient. */
 hotbed_status hotbed_step_check_rows(

@@ -24,13 +24,9 @@ hotbed_status hotbed_step_end(
     return hotbed_sharded_context_leave(context, stream);
 }
 
-static uint64_t least_stride(const hotbed_sharded *c) {
-    return c->pooling == HOTBED_POOL_NONE ? c->dim : hotbed_sharded_columns(c);
-}
-
 hotbed_status hotbed_step_check_rows(
     const hotbed_member *m, const void *rows, const char *name, uint64_t *stride) {
-    uint64_t least = least_stride(m->sharded);
+    uint64_t least = hotbed_step_least_stride(m->sharded);
     uint64_t n = m->sharded->pooling == HOTBED_POOL_NONE ? m->kjt.num_keys : m->kjt.batch_size;
     if (rows == NULL && n > 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", name);
@@ -205,14 +201,6 @@ hotbed_status hotbed_sharded_wait_output(
     return hotbed_step_end(context, m, HOTBED_STAGE_DELIVERED, stream);
 }
 
-hotbed_status hotbed_ranks_read(
-    hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
-    hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_sharded_compute(context, number, stream));
-    HOTBED_TRY(hotbed_sharded_output_dist(context, number, stream));
-    return hotbed_sharded_wait_output(context, number, output, stride, stream);
-}
-
 static hotbed_status fail_no_context(const char *call) {
     return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: context is NULL", call);
 }
@@ -273,30 +261,6 @@ hotbed_status hotbed_sharded_update(
     const call_args args = {NULL, NULL, 0};
     HOTBED_TRY(for_parts(context, m, true, update_part, &args, stream));
     return hotbed_step_end(context, m, HOTBED_STAGE_DONE, stream);
-}
-
-/* The owner may read this rank's gradients where the caller has them. */
-static void keep_gradient(
-    const hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride) {
-    const hotbed_member *m = &context->members[number];
-    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
-        hotbed_part *part = hotbed_step_part(context, m, g);
-        part->gradient = gradient;
-        part->gradient_stride = stride == 0 ? least_stride(m->sharded) : stride;
-    }
-}
-
-hotbed_status hotbed_ranks_backward(
-    hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride,
-    hotbed_stream *stream) {
-    if (number < context->num_members)
-        keep_gradient(context, number, gradient, stride);
-    hotbed_status status = hotbed_sharded_backward_dist(context, number, gradient, stride, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_sharded_update(context, number, stream);
-    if (number < context->num_members)
-        keep_gradient(context, number, NULL, 0);
-    return status;
 }
 
 hotbed_status hotbed_sharded_backward(

@@ -2,49 +2,6 @@
  * and the requester adds the sums of all owners. */
 #include "dist/sharded.h"
 
-bool hotbed_part_gives_plainly(const hotbed_sharded *sharded) {
-    return sharded->pooling == HOTBED_POOL_SUM && sharded->options.gradient_scale == 1.0F &&
-           sharded->optimizer_view.max_gradient <= 0.0F;
-}
-
-hotbed_bags_view hotbed_part_bags(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends,
-    bool gradients, bool owner) {
-    const hotbed_sharded *c = part->sharded;
-    const hotbed_group *g = part->group;
-    const hotbed_path *path = part->path;
-    hotbed_bags_view view = {
-        .messages = owner ? path->from.at : NULL,
-        .messages_offset = path->from.offset,
-        .row_starts = part->bucketize.row_starts,
-        .places = owner ? path->owner_places : path->requester_places,
-        .overflow = path->gather.overflow,
-        .num_features = g->num_features,
-        .batch_size = c->options.max_batch_size,
-        .world = context->world,
-        .rank = context->rank,
-        .rows = ends.at,
-        .rows_offset = ends.offset,
-        .row_bytes = gradients ? g->gradient_bytes : g->row_bytes,
-        .travel = (uint32_t)(gradients ? g->gradient_dtype : g->row_dtype),
-        .starts = part->pick.starts,
-        .dims = g->dims,
-        .output_columns = g->output_columns,
-        .samples = context->members[part->member].kjt.batch_size,
-        .dtype = (uint32_t)c->output_dtype,
-        .mean = c->pooling == HOTBED_POOL_MEAN ? 1 : 0,
-        .max_gradient = c->optimizer_view.max_gradient,
-        .scale = c->options.gradient_scale,
-    };
-    /* In hotbed_sharded_backward(), gradients that travel as they are need not be copied to this
-     * rank itself. */
-    if (gradients && part->gradient != NULL && g->aligned && hotbed_part_gives_plainly(c)) {
-        view.own = part->gradient;
-        view.own_stride = part->gradient_stride * hotbed_dtype_bytes(c->output_dtype);
-    }
-    return view;
-}
-
 /* Count what the kernel that gets the view moves. Messages of fixed size travel whole, unless kernels
  * write them where they are read. */
 static void count(

@@ -140,3 +140,36 @@ def test_states_do_not_bring_erased_keys_back(by, left):
     assert made.keys("t").tolist() == list(range(left))
     states = made.fused_optimizer.state_dict()["state"]["t"]
     assert torch.equal(states["exp_avg"], saved["state"]["t"]["exp_avg"][:left])
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_states_of_keys_without_rows_wait_for_a_load_of_the_rows(trained):
+    """In this order torch.distributed.checkpoint loads stateful objects whose optimizer is first in the alphabet."""
+    made, other = collection(), collection()
+    lookup(made, torch.arange(10)).sum().backward()
+    lookup(other, torch.arange(5, 20)).sum().backward()
+    with pytest.warns(
+        UserWarning, match=r"'t': 5 of 10 keys .*; the states of the others are set only if the module's"
+    ):
+        other.fused_optimizer.load_state_dict(made.fused_optimizer.state_dict())
+    assert other.keys("t").min() == 5
+    if trained:
+        lookup(other, torch.arange(15, 20)).sum().backward()
+    other.load_state_dict(made.state_dict())
+    states = [ebc.fused_optimizer.state_dict()["state"]["t"] for ebc in (made, other)]
+    order = [torch.argsort(state.pop("keys")) for state in states]
+    for name, state in states[0].items():
+        found, wanted = states[1][name][order[1]], state[order[0]]
+        assert torch.equal(found[5:], wanted[5:]) and torch.equal(found[:5], wanted[:5]) != trained
+
+
+@pytest.mark.filterwarnings("error")
+def test_ranks_load_full_states_of_the_rows_they_have():
+    def body(comm):
+        made = collection(comm=comm, sharded=ht.ShardedOptions(max_batch_size=4, max_keys=16))
+        made.set_rows("t", torch.arange(40), each(40))
+        saved = ht.full_state_dict(made.fused_optimizer)
+        made.fused_optimizer.load_state_dict(saved)
+        return made.keys("t")
+
+    assert sorted(torch.cat(well(on_threads(body))).tolist()) == list(range(40))

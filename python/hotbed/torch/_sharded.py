@@ -631,6 +631,12 @@ class ShardedStorage(Storage):
         mine[mine.clone()] = super().has(table, self._local(table, keys.cpu()[mine]))
         return mine
 
+    def set_states(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
+        """Set optimizer states of this rank's keys; keys of other ranks are skipped."""
+        self.check_rows(table, keys, given)
+        mine, keys = self._mine(table, indices("keys", keys)), indices("keys", keys).cpu()
+        super().set_states(table, keys[mine], {name: part[mine.to(part.device)] for name, part in given.items()})
+
     def erase(self, table: int, keys: torch.Tensor) -> int:
         """Remove this rank's keys; keys of other ranks are skipped."""
         return super().erase(table, keys.cpu()[self._mine(table, indices("keys", keys))])

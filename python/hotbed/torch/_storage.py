@@ -297,6 +297,8 @@ class Storage:
         self.text: Any = ffi.new("char[]", 512) if self.warns_of_keys or skips else None
         self.warned: Set[str] = set()  # tables about which a warning has been issued
         self._settled: Set[int] = set()  # tables whose keys a load or an erase has decided
+        #: By table, keys and optimizer states that wait for a load of the keys' rows, until the next backward.
+        self._waiting: Dict[int, Tuple[torch.Tensor, Dict[str, torch.Tensor]]] = {}
         self.space: Dict[int, int] = {}
         self.count_again()
         self.estimates = [sys.maxsize] * len(self.tables)  # twice the keys of a table in the batch last counted
@@ -782,6 +784,7 @@ class Storage:
             if gradient.shape != slot.shape:
                 raise ArgumentError(f"gradient: shape {tuple(gradient.shape)} is not {tuple(slot.shape)}")
             self._check_unchanged(slot, "backward")
+            self._waiting.clear()
             if not gradient.is_contiguous():
                 gradient = gradient.contiguous()
             stream = self.streams.current()
@@ -955,6 +958,10 @@ class Storage:
         if kept.numel() > 0:
             fit = torch.isin(kept, self.keys(table))
             self.set_rows(table, kept[fit], {name: state[fit.to(state.device)] for name, state in states.items()})
+        if table in self._waiting:
+            kept, states = self._waiting.pop(table)
+            fit = self.has(table, kept)
+            self.set_rows(table, kept[fit], {name: state[fit.to(state.device)] for name, state in states.items()})
 
     def _advance(self, table: int, given: Mapping[str, torch.Tensor]) -> None:
         """Make STEP scores of later batches higher than the given ones."""
@@ -1078,19 +1085,23 @@ class Storage:
         return int(gone.sum())
 
     def set_states(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
-        """Set optimizer states of keys that have rows, and skip the others with a warning.
+        """Set optimizer states of keys that have rows.
 
-        A table that has had no rows yet gets rows with initial weights: a load of the module's state dict, which may
-        come second, then replaces the weights.
+        A load of the module's state dict may come second.  So the states of other keys wait for it, with a warning,
+        until the next backward.  A table that has had no rows yet gets rows with initial weights, and no warning.
         """
+        self._waiting.pop(table, None)
         if self.tables[table].is_hash and (table in self._settled or self.size(table) > 0):
             self.check_rows(table, keys, given)
-            found = self.has(table, keys)
+            keys, found = indices("keys", keys).cpu(), self.has(table, keys)
             if not found.all():
-                keys, given = keys.cpu()[found], {name: part[found.to(part.device)] for name, part in given.items()}
+                rest = {name: part[~found.to(part.device)] for name, part in given.items()}
+                self._waiting[table] = keys[~found], rest
+                keys, given = keys[found], {name: part[found.to(part.device)] for name, part in given.items()}
                 warnings.warn(
                     f"table {self.tables[table].name!r}: {int(found.sum())} of {found.shape[0]} keys of the "
-                    "optimizer's state dict have rows; the states of the others were skipped",
+                    "optimizer's state dict have rows; the states of the others are set only if the module's state "
+                    "dict, loaded before the next backward, has the keys",
                     stacklevel=stack_level(),
                 )
         self.set_rows(table, keys, given, fill=True)

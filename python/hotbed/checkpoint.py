@@ -622,7 +622,8 @@ def load(path: Path, model: Any, increments: Sequence[Path] = (), optimizer: Any
     Raises:
         CorruptError: a file is damaged.
         StateError: no table of the model is in the checkpoint, a key type or an optimizer is of another kind, or the
-            dense part is another; the increments do not follow each other; or the ranks load different checkpoints.
+            dense part is another; the increments do not follow each other; the ranks load different checkpoints; or
+            forwards that wait for their backward hold rows.
         FullError: a table that does not evict is full.
     """
     return _load(path, _Model(model), optimizer, increments, ffi.NULL)[0]

@@ -16,6 +16,12 @@ static hotbed_status check_route(
             HOTBED_ERR_ARGUMENT,
             "share: the route of table '%s' has %" PRIu32 " ranks, expected %" PRIu32, info.name,
             route->world, share->world);
+    if (info.kind == HOTBED_TABLE_HASH && route->kind == HOTBED_ROUTE_ROUND_ROBIN &&
+        route->rows != 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "share: table '%s' stores keys, but its route numbers %" PRIu64 " rows", info.name,
+            route->rows);
     if (info.kind != HOTBED_TABLE_STATIC)
         return HOTBED_OK;
     if (route->kind != HOTBED_ROUTE_CONTINUOUS)

@@ -413,9 +413,10 @@ static void increments_keep_ranks_and_routes(hotbed_backend backend) {
     hotbed_checkpoint_options options = ranks_options(&r, 0);
     options.mark = r.marks[0];
     options.parent = path;
+    hotbed_checkpoint_config config = ranks_config(&hotbed_io_system); /* as the parent's */
     CHECK_OK(hotbed_checkpoint_begin(sample_path("d"), &id));
     CHECK_STATUS(
-        hotbed_checkpoint_put(sample_path("d"), id, &r.storages[0], 1, &options, stream),
+        sample_save_shard(&config, sample_path("d"), id, r.storages[0], &options, stream),
         HOTBED_ERR_STATE);
     check_says("the rows of table 'hash' are assigned to 2 ranks in another way");
     hotbed_checkpoint_abort(sample_path("d"), id);
@@ -458,6 +459,10 @@ static void wrong_shares_are_refused(hotbed_backend backend) {
     CHECK_STATUS(
         hotbed_checkpoint_load(path, &a.storages[0], 1, &load, NULL, stream), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "static") != NULL);
+    CHECK_OK(hotbed_route_init(&routes[0], HOTBED_ROUTE_ROUND_ROBIN, 2, 400));
+    CHECK_STATUS(
+        hotbed_checkpoint_load(path, &a.storages[0], 1, &load, NULL, stream), HOTBED_ERR_ARGUMENT);
+    check_says("share: table 'hash' stores keys, but its route numbers 400 rows");
     hotbed_checkpoint_id id = {.low = 1};
     CHECK_STATUS(hotbed_checkpoint_commit(path, id, 0), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_checkpoint_commit(NULL, id, 1), HOTBED_ERR_ARGUMENT);

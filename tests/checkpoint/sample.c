@@ -3,6 +3,7 @@
 
 #include "base/float.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/redistribute.h"
 #include "storage/types.h"
 #include "tests/support/harness.h"
 
@@ -263,11 +264,19 @@ hotbed_status sample_load(
     return status;
 }
 
+/* List the storage; with a communicator all ranks fail if one does, as in the public calls. */
+static hotbed_status open_together(
+    hotbed_storage *const *storage, hotbed_comm *comm, hotbed_stream *stream,
+    hotbed_storages *out) {
+    hotbed_status status = hotbed_storages_open("sample", storage, 1, out);
+    return comm == NULL ? status : hotbed_vote(comm, status, stream);
+}
+
 hotbed_status sample_write(
     const hotbed_checkpoint_config *config, const char *path, hotbed_storage *storage,
     const hotbed_checkpoint_options *options, hotbed_stream *stream) {
     hotbed_storages storages;
-    hotbed_status status = hotbed_storages_open("sample", &storage, 1, &storages);
+    hotbed_status status = open_together(&storage, options->comm, stream, &storages);
     if (status == HOTBED_OK)
         status = hotbed_checkpoint_write(config, path, &storages, options, stream);
     hotbed_storages_close(&storages);
@@ -302,7 +311,7 @@ hotbed_status sample_load_with(
     const hotbed_checkpoint_load_options *options, uint64_t *step, hotbed_stream *stream) {
     hotbed_storages storages;
     hotbed_checkpoint_report report = {.size = sizeof report};
-    hotbed_status status = hotbed_storages_open("sample", &storage, 1, &storages);
+    hotbed_status status = open_together(&storage, options->comm, stream, &storages);
     if (status == HOTBED_OK)
         status = hotbed_checkpoint_read(
             config, path, &storages, options, step == NULL ? NULL : &report, stream);

@@ -318,10 +318,11 @@ static hotbed_status enqueue_prefetch(
     if (branched && (pooled || storage->indexed))
         HOTBED_TRY(hotbed_stream_branch(stream, &branch));
     hotbed_stream *dedup = pooled && !storage->indexed ? branch : stream;
-    if (s->batch.bags != NULL)
-        HOTBED_TRY(storage->kernels.lookup->bags(s, branch));
-    HOTBED_TRY(storage->kernels.unique->unique(
-        s, ticket->unique_scratch, dedup, storage->counts_score ? dedup : branch));
+    /* A score that counts occurrences needs their groups before the search. */
+    hotbed_stream *grouping = storage->counts_score ? dedup : branch;
+    if (s->batch.bags != NULL) /* groups are made of bags */
+        HOTBED_TRY(storage->kernels.lookup->bags(s, grouping));
+    HOTBED_TRY(storage->kernels.unique->unique(s, ticket->unique_scratch, dedup, grouping));
     HOTBED_TRY(storage->kernels.lookup->find(s, dedup));
     set_holds(ticket, true);
     if (!storage->indexed) /* static tables have all their rows */

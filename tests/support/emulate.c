@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <ucontext.h>
 
-enum { MAX_LANES = 32, STACK_BYTES = 256 << 10 };
+enum { MAX_LANES = 32, STACK_BYTES = 512 << 10 };
 
 typedef enum call_kind {
     CALL_NONE,

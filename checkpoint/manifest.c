@@ -483,7 +483,7 @@ static hotbed_status same_table(
     return HOTBED_OK;
 }
 
-static bool same_arguments(const hotbed_optimizer *a, const hotbed_optimizer *b) {
+bool hotbed_manifest_same_arguments(const hotbed_optimizer *a, const hotbed_optimizer *b) {
     return a->learning_rate == b->learning_rate && a->beta1 == b->beta1 && a->beta2 == b->beta2 &&
            a->eps == b->eps && a->weight_decay == b->weight_decay &&
            a->initial_accumulator == b->initial_accumulator && a->max_gradient == b->max_gradient;
@@ -499,7 +499,7 @@ static hotbed_status same_storage(
         return differs("the key type", "", a->key_type, shard, b->key_type);
     if (a->optimizer.kind != b->optimizer.kind)
         return differs("the kind of optimizer", "", a->optimizer.kind, shard, b->optimizer.kind);
-    if (!same_arguments(&a->optimizer, &b->optimizer))
+    if (!hotbed_manifest_same_arguments(&a->optimizer, &b->optimizer))
         return hotbed_fail(
             HOTBED_ERR_STATE, "the optimizer's arguments at rank %" PRIu32 " differ from rank 0",
             shard);

@@ -182,6 +182,9 @@ const char *hotbed_manifest_column_name(hotbed_optimizer_kind optimizer, uint32_
 /* Number the blocks of each shard's extents: sets first_block and num_blocks. */
 void hotbed_manifest_number_blocks(hotbed_manifest *manifest);
 
+/* Return whether two optimizers of one kind have the same arguments. */
+bool hotbed_manifest_same_arguments(const hotbed_optimizer *a, const hotbed_optimizer *b);
+
 /* Print *manifest as text, without a final NUL. The caller frees *text with hotbed_delete().
  * Errors: MEMORY, UNSUPPORTED (the text would exceed HOTBED_MANIFEST_BYTES_MAX). */
 hotbed_status hotbed_manifest_print(const hotbed_manifest *manifest, char **text, size_t *bytes);

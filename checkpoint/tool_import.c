@@ -14,6 +14,7 @@
  * A directory is imported completely or not at all: a file that no table uses is an error. */
 #define _DEFAULT_SOURCE
 #include "checkpoint/import.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/tool.h"
 #include "checkpoint/tool_args.h"
 
@@ -761,7 +762,8 @@ static hotbed_status add_raw_table(source *s, const char *name, uint32_t world) 
     const hotbed_optimizer before = s->import.optimizer;
     uint64_t steps = s->import.optimizer_steps;
     HOTBED_TRY(set_raw_optimizer(s, &d));
-    if (before.kind != 0 && (memcmp(&before, &s->import.optimizer, sizeof before) != 0 ||
+    if (before.kind != 0 && (before.kind != s->import.optimizer.kind ||
+                             !hotbed_manifest_same_arguments(&before, &s->import.optimizer) ||
                              steps != s->import.optimizer_steps))
         return hotbed_fail(
             HOTBED_ERR_UNSUPPORTED,

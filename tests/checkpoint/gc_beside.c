@@ -31,18 +31,18 @@ static int open_then_remove(int directory, const char *name, int flags, unsigned
     return file;
 }
 
-int openat(int directory, const char *name, int flags, ...) {
+int openat(int fd, const char *file, int oflag, ...) {
     va_list args;
-    va_start(args, flags);
-    const unsigned mode = (flags & O_CREAT) != 0 ? va_arg(args, unsigned) : 0;
+    va_start(args, oflag);
+    const unsigned mode = (oflag & O_CREAT) != 0 ? va_arg(args, unsigned) : 0;
     va_end(args);
-    return open_then_remove(directory, name, flags, mode);
+    return open_then_remove(fd, file, oflag, mode);
 }
 
-int openat64(int directory, const char *name, int flags, ...) {
+int openat64(int fd, const char *file, int oflag, ...) {
     va_list args;
-    va_start(args, flags);
-    const unsigned mode = (flags & O_CREAT) != 0 ? va_arg(args, unsigned) : 0;
+    va_start(args, oflag);
+    const unsigned mode = (oflag & O_CREAT) != 0 ? va_arg(args, unsigned) : 0;
     va_end(args);
-    return open_then_remove(directory, name, flags, mode);
+    return open_then_remove(fd, file, oflag, mode);
 }

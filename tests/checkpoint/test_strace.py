@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -166,51 +167,48 @@ def gc_errors(fixture):
     print("gc names the paths of failed removals")
 
 
-def make_parts(fixture, place):
-    """Make a full checkpoint of two parts, an increment of it, and a newer full one."""
-    saves = (("step-1", "1", ""), ("step-2", "2", "step-1"), ("step-3", "3", ""))
-    for name, _, _ in saves:
-        os.makedirs(os.path.join(place, name))
-        with open(os.path.join(place, name, "PARTS"), "w") as file:
-            file.write("hotbed-parts 1\nsum\nmean\n")
-    for part in ("sum", "mean"):
-        words = [f"{name}/{part}:{step}" + (f":{parent}/{part}" if parent else "") for name, step, parent in saves]
-        env = dict(os.environ, HOTBED_SAMPLE_PATH=place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES=" ".join(words))
-        subprocess.run([fixture.program], env=env, check=True, stdout=subprocess.DEVNULL)
+def make_chain(fixture, place):
+    """Save a full checkpoint of one rank, an increment of it, and a newer full one."""
+    os.mkdir(place)
+    env = dict(os.environ, HOTBED_SAMPLE_PATH=place, HOTBED_SAMPLE_RANKS="1")
+    env["HOTBED_SAMPLE_SAVES"] = "step-1:1 step-2:2:step-1 step-3:3"
+    subprocess.run([fixture.program], env=env, check=True, stdout=subprocess.DEVNULL)
 
 
 def killed(fixture, calls, number, *words):
-    """Kill the tool at its n-th of these calls; return whether it ended before."""
+    """Kill the tool at its n-th of these calls; return whether it was killed, and not done before."""
     inject = ["strace", "-f", "-o", os.devnull, "-e", f"inject={calls}:signal=KILL:when={number}"]
-    return subprocess.run([*inject, fixture.tool, *words], capture_output=True).returncode == 0
+    ran = subprocess.run([*inject, fixture.tool, *words], capture_output=True, text=True)
+    check(ran.returncode in (0, -signal.SIGKILL), f"{words}: exit status {ran.returncode}: {ran.stderr}")
+    return ran.returncode != 0
 
 
-def kill_parts(fixture, every):
-    """A killed compact or gc of parts leaves whole checkpoints, and directories that gc --unfinished removes."""
-    place, out = os.path.join(fixture.root, "parts"), os.path.join(fixture.root, "parts", "out")
-    make_parts(fixture, place)
+def kill_tool(fixture, every):
+    """A killed compact or gc leaves whole checkpoints, and directories that gc --unfinished removes."""
+    place, out = os.path.join(fixture.root, "chain"), os.path.join(fixture.root, "chain", "out")
+    make_chain(fixture, place)
 
     def tool(*words):
         done = subprocess.run([fixture.tool, *words], capture_output=True, text=True)
         check(done.returncode == 0, f"{words}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    number, ended = 1, False
-    while not ended:
-        ended = killed(
-            fixture, "mkdirat,openat,pwrite64,fsync,renameat,renameat2", number, "compact", place + "/step-2", out
-        )
-        number += max(1, every // 5)
+    number, kills = 1, 0
+    calls = "mkdirat,openat,pwrite64,fsync,renameat,renameat2"
+    while killed(fixture, calls, number, "compact", place + "/step-2", out):
         if os.path.exists(out):
             tool("diff", place + "/step-2", out)
             shutil.rmtree(out)
         tool("gc", place, "--keep", "9", "--unfinished")
         check(sorted(os.listdir(place)) == ["step-1", "step-2", "step-3"], f"{number}: {os.listdir(place)}")
-    kills, number, ended = number // max(1, every // 5), 1, False
-    while not ended:
-        copy = os.path.join(fixture.root, "copy")
+        number, kills = number + max(1, every // 5), kills + 1
+    tool("diff", place + "/step-2", out)
+    shutil.rmtree(out)
+    number, left, copy = 0, True, os.path.join(fixture.root, "copy")
+    while left:
+        number += 1
         shutil.copytree(place, copy)
-        ended = killed(fixture, "unlinkat,renameat,renameat2,fsync", number, "gc", copy, "--keep", "1")
+        left = killed(fixture, "unlinkat,renameat,renameat2,fsync", number, "gc", copy, "--keep", "1")
         states = {e["name"]: e["state"] for e in json.loads(tool("list", copy, "--json"))}
         check(
             set(states.values()) <= {"whole", "unfinished"} and "step-3" in states, f"gc killed at {number}: {states}"
@@ -218,9 +216,9 @@ def kill_parts(fixture, every):
         tool("gc", copy, "--keep", "1", "--unfinished")
         check(os.listdir(copy) == ["step-3"], f"gc killed at {number} left {os.listdir(copy)}")
         shutil.rmtree(copy)
-        number += 1
     shutil.rmtree(place)
-    print(f"compact of parts killed at {kills} calls, gc of parts at {number - 1}")
+    check(kills > 0 and number > 1, "compact or gc was not killed")
+    print(f"compact killed at {kills} calls, gc at {number - 1}")
 
 
 def main():
@@ -243,7 +241,7 @@ def main():
             for sticky in (False, True):
                 fail(fixture, every, error, sticky)
         gc_errors(fixture)
-        kill_parts(fixture, every)
+        kill_tool(fixture, every)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     return 0

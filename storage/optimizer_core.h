@@ -83,59 +83,39 @@ HOTBED_HD hotbed_f32x4 hotbed_clamp4(hotbed_f32x4 g, float most) {
     return g;
 }
 
-HOTBED_HD float hotbed_sgd(const hotbed_optimizer_view *o, float lr, float w, float g) {
-    return o->weight_decay == 0.0F ? w - lr * g : w - lr * (g + o->weight_decay * w);
-}
-
 /* New value of w after a step along `direction`, with decoupled weight decay. */
 HOTBED_HD float hotbed_descend(const hotbed_optimizer_view *o, float lr, float w, float direction) {
     return o->weight_decay == 0.0F ? w - lr * direction
                                    : w - lr * (direction + o->weight_decay * w);
 }
 
-HOTBED_HD float hotbed_adam(
-    const hotbed_optimizer_view *o, const hotbed_clock *clock, float w, float g, float *m,
-    float *v) {
-    *m = o->beta1 * *m + (1.0F - o->beta1) * g;
-    *v = o->beta2 * *v + (1.0F - o->beta2) * (g * g);
-    float direction = (*m / clock->correction1) / (sqrtf(*v / clock->correction2) + o->eps);
+/* New value of the element w with gradient g; *state0 and *state1 are its optimizer states.
+ * ROWWISE_ADAGRAD: *state0 is the sum over the row, which includes this step's mean square. */
+HOTBED_HD float hotbed_optimize(
+    const hotbed_optimizer_view *o, const hotbed_clock *clock, float w, float g, float *state0,
+    float *state1) {
+    float direction = g; /* SGD */
+    if (o->kind == HOTBED_OPT_ADAM) {
+        *state0 = o->beta1 * *state0 + (1.0F - o->beta1) * g;
+        *state1 = o->beta2 * *state1 + (1.0F - o->beta2) * (g * g);
+        direction = (*state0 / clock->correction1) / (sqrtf(*state1 / clock->correction2) + o->eps);
+    } else if (o->kind == HOTBED_OPT_ADAGRAD) {
+        *state0 = *state0 + g * g;
+        direction = g / (sqrtf(*state0) + o->eps);
+    } else if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
+        direction = g / (sqrtf(*state0) + o->eps);
+    }
     return hotbed_descend(o, clock->optimizer.learning_rate, w, direction);
 }
 
-HOTBED_HD float hotbed_adagrad(
-    const hotbed_optimizer_view *o, const hotbed_clock *clock, float w, float g, float *sum) {
-    *sum = *sum + g * g;
-    return hotbed_descend(o, clock->optimizer.learning_rate, w, g / (sqrtf(*sum) + o->eps));
-}
-
-/* Update elements of w with gradient g; state0 and state1 are the optimizer states of the same
- * elements. */
+/* The same for four elements. */
 HOTBED_HD hotbed_f32x4 hotbed_optimize4(
     const hotbed_optimizer_view *o, const hotbed_clock *clock, hotbed_f32x4 w, hotbed_f32x4 g,
     hotbed_f32x4 *state0, hotbed_f32x4 *state1) {
-    if (o->kind == HOTBED_OPT_ADAM) {
-        w.x = hotbed_adam(o, clock, w.x, g.x, &state0->x, &state1->x);
-        w.y = hotbed_adam(o, clock, w.y, g.y, &state0->y, &state1->y);
-        w.z = hotbed_adam(o, clock, w.z, g.z, &state0->z, &state1->z);
-        w.w = hotbed_adam(o, clock, w.w, g.w, &state0->w, &state1->w);
-    } else if (o->kind == HOTBED_OPT_ADAGRAD) {
-        w.x = hotbed_adagrad(o, clock, w.x, g.x, &state0->x);
-        w.y = hotbed_adagrad(o, clock, w.y, g.y, &state0->y);
-        w.z = hotbed_adagrad(o, clock, w.z, g.z, &state0->z);
-        w.w = hotbed_adagrad(o, clock, w.w, g.w, &state0->w);
-    } else if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
-        float under =
-            sqrtf(state0->x) + o->eps; /* the sum over the row includes this step's mean square */
-        w.x = hotbed_descend(o, clock->optimizer.learning_rate, w.x, g.x / under);
-        w.y = hotbed_descend(o, clock->optimizer.learning_rate, w.y, g.y / under);
-        w.z = hotbed_descend(o, clock->optimizer.learning_rate, w.z, g.z / under);
-        w.w = hotbed_descend(o, clock->optimizer.learning_rate, w.w, g.w / under);
-    } else {
-        w.x = hotbed_sgd(o, clock->optimizer.learning_rate, w.x, g.x);
-        w.y = hotbed_sgd(o, clock->optimizer.learning_rate, w.y, g.y);
-        w.z = hotbed_sgd(o, clock->optimizer.learning_rate, w.z, g.z);
-        w.w = hotbed_sgd(o, clock->optimizer.learning_rate, w.w, g.w);
-    }
+    w.x = hotbed_optimize(o, clock, w.x, g.x, &state0->x, &state1->x);
+    w.y = hotbed_optimize(o, clock, w.y, g.y, &state0->y, &state1->y);
+    w.z = hotbed_optimize(o, clock, w.z, g.z, &state0->z, &state1->z);
+    w.w = hotbed_optimize(o, clock, w.w, g.w, &state0->w, &state1->w);
     return w;
 }
 

@@ -184,38 +184,56 @@ static void sum_row(const update_args *a, uint32_t u, uint32_t dim, float *sum) 
 
 /* --- rows ------------------------------------------------------------------------------------- */
 
-/* Compiled for each `kind` and `plain`, which are literals. */
-HOTBED_HD void update_as(
-    const update_args *a, const hotbed_table_view *table, uint64_t slot, const float *gradient,
-    uint32_t kind, bool plain) {
-    /* Copies: the compiler knows that stores to the row do not change them, and keeps them in
-     * registers. */
-    const hotbed_clock clock = *a->s.storage.clock;
+/* One step of `dim` floats. A loop over elements, which the compiler turns into vectors; `kind` is a
+ * literal. */
+HOTBED_HD void update_floats(
+    const update_args *a, const hotbed_clock *clock, uint32_t kind, uint32_t dim,
+    float *restrict row, float *restrict state0, float *restrict state1,
+    const float *restrict gradient) {
     hotbed_optimizer_view o = a->o;
     o.kind = kind;
-    const hotbed_update_shape shape = {false, plain, true};
-    const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL};
-    const hotbed_sum_source source = {0, 0, NULL, 0};
-    uint8_t *row = hotbed_row_at(a->s.storage.index, table, slot);
-    hotbed_update_parts(
-        NULL, &o, &clock, view, table, row, (float *)(void *)(row + table->state_offset[0]),
-        (float *)(void *)(row + table->state_offset[1]), source, shape, 1);
+    const bool has0 = kind == HOTBED_OPT_ADAM || kind == HOTBED_OPT_ADAGRAD;
+    const bool has1 = kind == HOTBED_OPT_ADAM;
+    const float row_sum = kind == HOTBED_OPT_ROWWISE_ADAGRAD ? *state0 : 0.0F;
+    for (uint32_t e = 0; e < dim; e++) {
+        float first = has0 ? state0[e] : row_sum, second = has1 ? state1[e] : 0.0F;
+        row[e] = hotbed_optimize(&o, clock, row[e], gradient[e], &first, &second);
+        if (has0)
+            state0[e] = first;
+        if (has1)
+            state1[e] = second;
+    }
 }
 
-static void update_with(
+/* Update the row in `slot` with the sum of its gradients. A function of its own, because what it is
+ * compiled to must not depend on its caller. */
+__attribute__((noinline)) static void update_with(
     const update_args *a, const hotbed_table_view *table, uint64_t slot, const float *gradient) {
-    bool plain =
-        table->dtype == HOTBED_F32 && table->dim % 4 == 0 && ((uintptr_t)gradient & 15U) == 0;
-    if (plain && a->o.kind == HOTBED_OPT_ADAM)
-        update_as(a, table, slot, gradient, HOTBED_OPT_ADAM, true);
-    else if (plain && a->o.kind == HOTBED_OPT_SGD)
-        update_as(a, table, slot, gradient, HOTBED_OPT_SGD, true);
-    else if (plain && a->o.kind == HOTBED_OPT_ADAGRAD)
-        update_as(a, table, slot, gradient, HOTBED_OPT_ADAGRAD, true);
-    else if (plain && a->o.kind == HOTBED_OPT_ROWWISE_ADAGRAD)
-        update_as(a, table, slot, gradient, HOTBED_OPT_ROWWISE_ADAGRAD, true);
-    else
-        update_as(a, table, slot, gradient, a->o.kind, false);
+    const hotbed_clock clock = *a->s.storage.clock; /* not changed by stores to the row */
+    uint8_t *row = hotbed_row_at(a->s.storage.index, table, slot);
+    float *weights = (float *)(void *)row;
+    float *state0 = (float *)(void *)(row + table->state_offset[0]);
+    float *state1 = (float *)(void *)(row + table->state_offset[1]);
+    const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL};
+    const hotbed_sum_source source = {0, 0, NULL, 0};
+    const hotbed_update_shape shape = {false, false, true}, plain = {false, true, true};
+    if (table->dtype != HOTBED_F32) {
+        hotbed_update_parts(
+            NULL, &a->o, &clock, view, table, row, state0, state1, source, shape, 1);
+    } else if (a->o.kind == HOTBED_OPT_ADAM) {
+        update_floats(a, &clock, HOTBED_OPT_ADAM, table->dim, weights, state0, state1, gradient);
+    } else if (a->o.kind == HOTBED_OPT_ADAGRAD) {
+        update_floats(a, &clock, HOTBED_OPT_ADAGRAD, table->dim, weights, state0, state1, gradient);
+    } else if (a->o.kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
+        if (table->dim % 4 == 0 && ((uintptr_t)gradient & 15U) == 0)
+            hotbed_rowwise_sum(NULL, &a->o, view, table, state0, source, plain, 1);
+        else
+            hotbed_rowwise_sum(NULL, &a->o, view, table, state0, source, shape, 1);
+        update_floats(
+            a, &clock, HOTBED_OPT_ROWWISE_ADAGRAD, table->dim, weights, state0, state1, gradient);
+    } else {
+        update_floats(a, &clock, HOTBED_OPT_SGD, table->dim, weights, state0, state1, gradient);
+    }
 }
 
 /* Whether the `dim` elements of a sum are finite; compiled to vectors, which && would prevent. */

@@ -445,9 +445,8 @@ static hotbed_status compare(
         return HOTBED_OK;
     return hotbed_fail(
         HOTBED_ERR_CORRUPT,
-        "check: %s of table %u, key %llu, element %u is %.9g (%a), not %.9g (%a)", what, table,
-        (unsigned long long)key, e, (double)got[e], (double)got[e], (double)want[e],
-        (double)want[e]);
+        "check: %s of table %u, key %lld, element %u is %.9g (%a), not %.9g (%a)", what, table,
+        (long long)key, e, (double)got[e], (double)got[e], (double)want[e], (double)want[e]);
 }
 
 static hotbed_status check_written(const float *output, uint64_t elements) {

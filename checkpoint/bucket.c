@@ -29,7 +29,8 @@ static void sort_bucket(uint64_t *keys, uint64_t n) {
 }
 
 hotbed_status hotbed_bucket_sort(
-    uint64_t n, const uint64_t *keys, uint32_t bits, uint64_t *sorted, uint64_t *counts) {
+    uint64_t n, const uint64_t *keys, hotbed_key_type type, uint32_t bits, uint64_t *sorted,
+    uint64_t *counts) {
     uint64_t buckets = (uint64_t)1 << bits;
     uint64_t *next = hotbed_new(buckets * sizeof *next);
     if (next == NULL)
@@ -51,7 +52,7 @@ hotbed_status hotbed_bucket_sort(
             if (sorted[first + i] == sorted[first + i - 1])
                 return hotbed_fail(
                     HOTBED_ERR_STATE, "key %s is in the table twice",
-                    hotbed_key_text(sorted[first + i], (hotbed_key_type)0, key));
+                    hotbed_key_text(sorted[first + i], type, key));
         first += counts[b];
     }
     return HOTBED_OK;
@@ -70,12 +71,13 @@ static uint64_t place_of(const uint64_t *sorted, uint64_t low, uint64_t high, ui
 }
 
 hotbed_status hotbed_bucket_sort_pairs(
-    uint64_t n, const uint64_t *keys, const uint64_t *numbers, uint32_t bits, uint64_t *pairs) {
+    uint64_t n, const uint64_t *keys, hotbed_key_type type, const uint64_t *numbers, uint32_t bits,
+    uint64_t *pairs) {
     uint64_t buckets = (uint64_t)1 << bits;
     uint64_t *ends = hotbed_new(buckets * sizeof *ends); /* first count the keys of each bucket */
     if (ends == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for 2^%" PRIu32 " buckets", bits);
-    hotbed_status status = hotbed_bucket_sort(n, keys, bits, pairs, ends);
+    hotbed_status status = hotbed_bucket_sort(n, keys, type, bits, pairs, ends);
     for (uint64_t b = 1; b < buckets; b++)
         ends[b] += ends[b - 1];
     for (uint64_t i = 0; status == HOTBED_OK && i < n; i++) {

@@ -86,6 +86,7 @@ hotbed_status hotbed_plan_counted(
     const hotbed_manifest_table *table = &m->tables[number];
     hotbed_storage *storage = hotbed_storages_of(storages, number);
     uint32_t local = hotbed_storages_number(storages, number);
+    hotbed_key_type type = hotbed_storage_key_type(storage);
     uint64_t n = 0;
     *out = NULL;
     HOTBED_TRY(hotbed_storage_export_counts(storage, local, 0, NULL, NULL, &n, stream));
@@ -101,9 +102,9 @@ hotbed_status hotbed_plan_counted(
     if (status == HOTBED_OK)
         status = hotbed_storage_export_counts(storage, local, n, keys, counts, &n, stream);
     if (status == HOTBED_OK)
-        status = hotbed_bucket_sort_pairs(n, keys, counts, table->bucket_bits, pairs);
+        status = hotbed_bucket_sort_pairs(n, keys, type, counts, table->bucket_bits, pairs);
     if (status == HOTBED_OK)
-        status = hotbed_share_check_keys(share, number, table->name, n, pairs);
+        status = hotbed_share_check_keys(share, m, number, n, pairs);
     hotbed_delete(keys);
     hotbed_delete(counts);
     if (status != HOTBED_OK) {

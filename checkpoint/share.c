@@ -55,8 +55,10 @@ hotbed_status hotbed_share_read(
 }
 
 hotbed_status hotbed_share_check_keys(
-    const hotbed_checkpoint_share *share, uint32_t table, const char *name, uint64_t n,
-    const uint64_t *keys) {
+    const hotbed_checkpoint_share *share, const hotbed_manifest *manifest, uint32_t table,
+    uint64_t n, const uint64_t *keys) {
+    const hotbed_manifest_table *t = &manifest->tables[table];
+    hotbed_key_type type = hotbed_manifest_origin(manifest, t)->key_type;
     char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n && share->routes != NULL; i++) {
         uint32_t owner = hotbed_route_rank(&share->routes[table], keys[i]);
@@ -65,7 +67,7 @@ hotbed_status hotbed_share_check_keys(
                 HOTBED_ERR_STATE,
                 "table '%s': key %s is on rank %" PRIu32 ", but its route (%s) gives it "
                 "to rank %" PRIu32,
-                name, hotbed_key_text(keys[i], (hotbed_key_type)0, text), share->rank,
+                t->name, hotbed_key_text(keys[i], type, text), share->rank,
                 hotbed_route_name(share->routes[table].kind), owner);
     }
     return HOTBED_OK;

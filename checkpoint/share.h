@@ -30,8 +30,8 @@ static inline bool hotbed_share_has(
  * rank, that rank would not find it when the checkpoint is loaded. Errors: STATE (the first such
  * key, with both ranks). */
 hotbed_status hotbed_share_check_keys(
-    const hotbed_checkpoint_share *share, uint32_t table, const char *name, uint64_t n,
-    const uint64_t *keys);
+    const hotbed_checkpoint_share *share, const hotbed_manifest *manifest, uint32_t table,
+    uint64_t n, const uint64_t *keys);
 
 /* Set the rows [*first, *end) of a STATIC table that belong to the rank. `capacity` is the
  * storage's. */

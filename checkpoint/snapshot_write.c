@@ -45,7 +45,9 @@ static hotbed_manifest_part *part_of(snapshot_writer *w, uint32_t table) {
 /* Sort the rows of the image into the order of the file. Rows of a static table that belong to
  * other ranks are left out. */
 static hotbed_status order_rows(snapshot_writer *w, uint32_t number, order *out) {
-    const hotbed_manifest_table *table = &w->s->manifest.tables[number];
+    const hotbed_manifest *m = &w->s->manifest;
+    const hotbed_manifest_table *table = &m->tables[number];
+    hotbed_key_type type = hotbed_manifest_origin(m, table)->key_type;
     const hotbed_snapshot_table *from = &w->s->tables[number];
     const uint64_t *ids = from->columns[HOTBED_COLUMN_KEYS];
     const hotbed_manifest_part *part = part_of(w, number);
@@ -67,9 +69,9 @@ static hotbed_status order_rows(snapshot_writer *w, uint32_t number, order *out)
         }
     }
     if (status == HOTBED_OK && hash)
-        status = hotbed_share_check_keys(&w->s->share, number, table->name, n, keys);
+        status = hotbed_share_check_keys(&w->s->share, m, number, n, keys);
     if (status == HOTBED_OK && hash)
-        status = hotbed_bucket_sort_pairs(n, keys, numbers, table->bucket_bits, pairs);
+        status = hotbed_bucket_sort_pairs(n, keys, type, numbers, table->bucket_bits, pairs);
     hotbed_delete(keys);
     hotbed_delete(numbers);
     if (status != HOTBED_OK)

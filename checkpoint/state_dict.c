@@ -263,6 +263,7 @@ static void give(entry *e, void *data, uint64_t rows) {
 static hotbed_status make(hotbed_state_dict *d, entry *e, hotbed_stream *stream) {
     uint32_t table = e->tensor.table;
     uint64_t n = 0, buckets = (uint64_t)1 << HOTBED_BUCKET_BITS;
+    hotbed_key_type type = hotbed_storage_key_type(d->storage);
     HOTBED_TRY(hotbed_storage_export_keys(d->storage, table, 0, NULL, NULL, &n, stream));
     size_t bytes = n * sizeof(uint64_t);
     uint64_t *keys = hotbed_new(bytes), *scores = hotbed_new(bytes), *pairs = hotbed_new(2 * bytes);
@@ -273,9 +274,9 @@ static hotbed_status make(hotbed_state_dict *d, entry *e, hotbed_stream *stream)
     if (status == HOTBED_OK)
         status = hotbed_storage_export_keys(d->storage, table, n, keys, scores, &n, stream);
     if (status == HOTBED_OK)
-        status = hotbed_bucket_sort(n, keys, HOTBED_BUCKET_BITS, sorted, counts);
+        status = hotbed_bucket_sort(n, keys, type, HOTBED_BUCKET_BITS, sorted, counts);
     if (status == HOTBED_OK)
-        status = hotbed_bucket_sort_pairs(n, keys, scores, HOTBED_BUCKET_BITS, pairs);
+        status = hotbed_bucket_sort_pairs(n, keys, type, scores, HOTBED_BUCKET_BITS, pairs);
     if (status == HOTBED_OK) {
         memcpy(scores, pairs + n, bytes);
         give(e, sorted, n);

@@ -113,7 +113,9 @@ static hotbed_status list(lister *l, uint32_t table, hotbed_view_rows *out) {
     if (l->at < l->n)
         return hotbed_fail(
             HOTBED_ERR_STATE, "table '%s' was changed while it was collected", l->info.name);
-    HOTBED_TRY(hotbed_bucket_sort_pairs(l->n, l->keys, l->numbers, HOTBED_BUCKET_BITS, out->pairs));
+    HOTBED_TRY(hotbed_bucket_sort_pairs(
+        l->n, l->keys, hotbed_storage_key_type(l->storage), l->numbers, HOTBED_BUCKET_BITS,
+        out->pairs));
     out->n = l->n;
     return HOTBED_OK;
 }

@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "base/text.h"
 #include "storage/types.h"
 
 #include <dirent.h>
@@ -477,7 +478,7 @@ static hotbed_status set_scores(const source *s, const dump *d) {
 
 /* Check that the keys of several ranks are keys, and not positions in a rank's block of them. Dumps
  * that do not say which rank has which key are roundrobin, if the keys agree. */
-static hotbed_status check_owners(const dump *d) {
+static hotbed_status check_owners(const dump *d, hotbed_key_type type) {
     const char *value = d->args.values[TOOL_ARG_DIST_TYPE];
     const hotbed_import_table *t = d->table;
     if (strcmp(value, "roundrobin") == 0 || strcmp(value, "hash_roundrobin") == 0 ||
@@ -493,6 +494,7 @@ static hotbed_status check_owners(const dump *d) {
         return unknown_value(
             d, "dist_type", TOOL_ARG_DIST_TYPE, "roundrobin, hash_roundrobin or continuous");
     uint64_t keys[512];
+    char text[HOTBED_KEY_TEXT_BYTES];
     for (uint32_t r = 0; r < t->num_parts; r++)
         for (uint64_t at = 0; at < t->parts[r].rows; at += 512) {
             size_t n = t->parts[r].rows - at < 512 ? (size_t)(t->parts[r].rows - at) : 512;
@@ -504,8 +506,8 @@ static hotbed_status check_owners(const dump *d) {
                     return hotbed_fail(
                         HOTBED_ERR_UNSUPPORTED,
                         "table '%s': nothing says which dist_type it has, and it is not "
-                        "roundrobin: rank %" PRIu32 " of %" PRIu32 " has key %" PRId64,
-                        t->name, r, t->num_parts, (int64_t)keys[i]);
+                        "roundrobin: rank %" PRIu32 " of %" PRIu32 " has key %s",
+                        t->name, r, t->num_parts, hotbed_key_text(keys[i], type, text));
         }
     return HOTBED_OK;
 }
@@ -754,7 +756,7 @@ static hotbed_status add_raw_table(source *s, const char *name, uint32_t world) 
     for (uint32_t r = 0; r < world; r++)
         HOTBED_TRY(add_raw_part(s, &d, r));
     HOTBED_TRY(check_ranks(s, &d));
-    HOTBED_TRY(check_owners(&d));
+    HOTBED_TRY(check_owners(&d, s->import.key_type == 0 ? HOTBED_KEY_I64 : s->import.key_type));
     HOTBED_TRY(set_scores(s, &d));
     if (d.table->dim == 0)
         return hotbed_fail(

@@ -127,6 +127,7 @@ static hotbed_status stream_rows(row_stream *s) {
  * *out. */
 static hotbed_status sorted_keys(writer *w, uint32_t number, uint64_t rows, uint64_t **out) {
     const hotbed_manifest_table *table = &w->manifest.tables[number];
+    hotbed_key_type type = hotbed_manifest_origin(&w->manifest, table)->key_type;
     uint64_t found = 0;
     uint64_t *unsorted = hotbed_new(rows * sizeof *unsorted);
     uint64_t *keys = hotbed_new(rows * sizeof *keys);
@@ -146,9 +147,9 @@ static hotbed_status sorted_keys(writer *w, uint32_t number, uint64_t rows, uint
             "table '%s' was changed while it was saved: it had %" PRIu64 " keys, now %" PRIu64,
             table->name, rows, found);
     if (status == HOTBED_OK)
-        status = hotbed_share_check_keys(&w->share, number, table->name, rows, unsorted);
+        status = hotbed_share_check_keys(&w->share, &w->manifest, number, rows, unsorted);
     if (status == HOTBED_OK)
-        status = hotbed_bucket_sort(rows, unsorted, table->bucket_bits, keys, counts);
+        status = hotbed_bucket_sort(rows, unsorted, type, table->bucket_bits, keys, counts);
     hotbed_delete(unsorted);
     hotbed_delete(counts);
     if (status == HOTBED_OK)

@@ -41,7 +41,8 @@ struct hotbed_external {
     /* Held from the start to the end of a call. Guards the members up to `tally`. */
     pthread_mutex_t turn;
     hotbed_external_call call;
-    uint64_t stamp; /* of the newest batch */
+    uint64_t stamp;           /* of the newest batch */
+    hotbed_key_type key_type; /* for error texts; 0: not known */
     pending pending;
     char broken[TEXT_BYTES]; /* reason; empty while the store works */
     /* Scratch arrays of one batch: */
@@ -212,7 +213,7 @@ static hotbed_status check_flags(
             return hotbed_fail(
                 HOTBED_ERR_CORRUPT, "store %s: table %s, key %s: flag %u is not 0 or 1",
                 external->calls.name, external->tables[t].name,
-                hotbed_key_text(keys[i], (hotbed_key_type)0, text), flags[i]);
+                hotbed_key_text(keys[i], external->key_type, text), flags[i]);
     return HOTBED_OK;
 }
 
@@ -229,7 +230,7 @@ static hotbed_status check_checksums(
         if (row_checksum(t, keys[i], row, one->score, one->stamp) != one->checksum)
             return hotbed_fail(
                 HOTBED_ERR_CORRUPT, "store %s: table %s, key %s: the row is damaged",
-                external->calls.name, t->name, hotbed_key_text(keys[i], (hotbed_key_type)0, text));
+                external->calls.name, t->name, hotbed_key_text(keys[i], external->key_type, text));
     }
     return HOTBED_OK;
 }
@@ -332,6 +333,12 @@ static hotbed_status leave(hotbed_external *external, hotbed_status status) {
 
 hotbed_status hotbed_external_reserve(hotbed_external *external, uint64_t n) {
     return leave(external, enter(external, n));
+}
+
+void hotbed_external_set_key_type(hotbed_external *external, hotbed_key_type type) {
+    pthread_mutex_lock(&external->turn);
+    external->key_type = type;
+    pthread_mutex_unlock(&external->turn);
 }
 
 /* --- create and destroy ----------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #define HOTBED_STORAGE_EXTERNAL_H
 
 #include "hotbed/external.h"
+#include "hotbed/types.h"
 
 #define HOTBED_EXTERNAL_BATCH_MOST ((uint64_t)1 << 30)
 
@@ -16,6 +17,9 @@ uint32_t hotbed_external_num_tables(const hotbed_external *external);
  * Errors: ARGUMENT (table number). */
 HOTBED_MUST_USE hotbed_status hotbed_external_table_read(
     const hotbed_external *external, uint32_t table, hotbed_external_table *out);
+
+/* Set the type of the keys, for error texts: a storage that uses the store knows it. */
+void hotbed_external_set_key_type(hotbed_external *external, hotbed_key_type type);
 
 /* Errors: ARGUMENT if the table number is out of range. */
 hotbed_status hotbed_external_check_table(const hotbed_external *external, uint32_t table);

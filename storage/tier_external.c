@@ -26,6 +26,7 @@ hotbed_status hotbed_storage_check_external(const hotbed_storage *storage) {
                 HOTBED_ERR_ARGUMENT,
                 "table %s: evict is LOWEST, but an external store keeps all keys", table->name);
     }
+    hotbed_external_set_key_type(storage->external, storage->key_type);
     return HOTBED_OK;
 }
 

@@ -35,7 +35,7 @@ static void keys_are_sorted_by_bucket_then_key(hotbed_backend backend) {
     }
     for (int b = 0; b < 4; b++) {
         uint64_t sorted_sum = 0, counted = 0;
-        CHECK_OK(hotbed_bucket_sort(KEYS, keys, bits[b], sorted, counts));
+        CHECK_OK(hotbed_bucket_sort(KEYS, keys, HOTBED_KEY_U64, bits[b], sorted, counts));
         for (uint64_t i = 0; i < KEYS; i++) {
             sorted_sum += sorted[i];
             uint64_t bucket = hotbed_logical_bucket(sorted[i], bits[b]);
@@ -50,9 +50,16 @@ static void keys_are_sorted_by_bucket_then_key(hotbed_backend backend) {
         CHECK_EQ(counted, (uint64_t)1 << bits[b]);
         CHECK_EQ(sorted_sum, sum);
     }
-    keys[KEYS - 1] = keys[7];
-    CHECK_STATUS(hotbed_bucket_sort(KEYS, keys, 16, sorted, counts), HOTBED_ERR_STATE);
-    CHECK_OK(hotbed_bucket_sort(0, keys, 16, sorted, counts));
+    static const hotbed_key_type types[] = {HOTBED_KEY_I64, HOTBED_KEY_U64};
+    static const char *const texts[] = {
+        "key -5 is in the table twice", "key 18446744073709551611 is in the table twice"};
+    keys[7] = keys[KEYS - 1] = (uint64_t)-5;
+    for (int t = 0; t < 2; t++) {
+        CHECK_STATUS(
+            hotbed_bucket_sort(KEYS, keys, types[t], 16, sorted, counts), HOTBED_ERR_STATE);
+        CHECK_STRING(hotbed_last_error(), texts[t]);
+    }
+    CHECK_OK(hotbed_bucket_sort(0, keys, HOTBED_KEY_U64, 16, sorted, counts));
 }
 
 /* Known answers of the format's hash, on which existing files depend. */

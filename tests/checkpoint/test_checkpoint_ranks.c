@@ -296,7 +296,7 @@ static void counts_of_another_rank_are_not_saved(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_create(&create, stream, &storage));
     CHECK_OK(hotbed_route_init(&route, HOTBED_ROUTE_ROUND_ROBIN, 2, 0));
     hotbed_memory memory;
-    uint64_t words[] = {7, 1}; /* a key and its count */
+    uint64_t words[] = {(uint64_t)-7, 1}; /* a key and its count */
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, sizeof words, NULL, &memory));
     CHECK_OK(hotbed_copy(memory.data, words, sizeof words, stream));
     const uint64_t *device = memory.data;
@@ -308,7 +308,7 @@ static void counts_of_another_rank_are_not_saved(hotbed_backend backend) {
     CHECK_STATUS(
         hotbed_checkpoint_put(sample_path("c"), id, &storage, 1, &options, stream),
         HOTBED_ERR_STATE);
-    check_says("table 't': key 7 is on rank 0, but its route (roundrobin) gives it to rank 1");
+    check_says("table 't': key -7 is on rank 0, but its route (roundrobin) gives it to rank 1");
     hotbed_checkpoint_abort(sample_path("c"), id);
     hotbed_memory_free(&memory);
     hotbed_storage_destroy(storage);

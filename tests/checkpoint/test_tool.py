@@ -871,6 +871,9 @@ def check_dump_args(root):
     refused("dist_type is 'by_table', not roundrobin, hash_roundrobin or continuous")
     dump({}, 2, emb_keys=np.array([0, 2, 4, 6]))
     refused("nothing says which dist_type it has, and it is not roundrobin: rank 1 of 2 has key 2")
+    dump({}, 2, emb_keys=np.array([-5, -3, -1, 1]))
+    refused("rank 0 of 2 has key -5")
+    refused("rank 0 of 2 has key 18446744073709551611", options=["--keys", "u64"])
 
     # The file itself, a table without rows, and two tables.
     for text in ("", "[]", '{"lr": }', '{"lr": 1', '{"lr": 1} x', '{"a": "\n"}', '{"a": "\\q"}', "[" * 40, '{"a": 1,}'):

@@ -84,6 +84,39 @@ static void refuses(cached_storage *b, const char *text) {
     hotbed_stream_destroy(stream);
 }
 
+/* A store does not know the type of its keys until a storage uses it. */
+static void keys_are_named_in_their_own_sign(hotbed_backend backend) {
+    static const struct {
+        hotbed_key_type type;
+        const char *key;
+    } cases[] = {{HOTBED_KEY_I64, "key -5:"}, {HOTBED_KEY_U64, "key 18446744073709551611:"}};
+    const uint64_t key = (uint64_t)-5;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        cached_storage b;
+        uint8_t found;
+        static uint8_t row[4096];
+        cached_start(&b, 1, 8, 100);
+        b.s.options.key_type = cases[c].type;
+        open_store(&b);
+        CHECK(b.bad.row_bytes[0] <= sizeof row);
+        CHECK_OK(hotbed_external_insert(b.external, 0, 1, &key, row, NULL));
+        bad_store_next(&b.bad, BAD_BYTE, 1);
+        CHECK_STATUS(
+            hotbed_external_find(b.external, 0, 1, &key, &found, row, NULL), HOTBED_ERR_CORRUPT);
+        CHECK(strstr(hotbed_last_error(), "key 18446744073709551611 (as int64 -5):") != NULL);
+        fixture_open(&b.r, backend, &b.s.options);
+        bad_store_next(&b.bad, BAD_BYTE, 1);
+        CHECK_STATUS(
+            hotbed_external_find(b.external, 0, 1, &key, &found, row, NULL), HOTBED_ERR_CORRUPT);
+        CHECK(strstr(hotbed_last_error(), cases[c].key) != NULL);
+        bad_store_next(&b.bad, BAD_FLAG, 1);
+        CHECK_STATUS(
+            hotbed_external_find(b.external, 0, 1, &key, &found, row, NULL), HOTBED_ERR_CORRUPT);
+        CHECK(strstr(hotbed_last_error(), cases[c].key) != NULL);
+        cached_close(&b);
+    }
+}
+
 /* The store keeps all keys, so more of them than `capacity` can be in the upper tier. */
 static void upper_tiers_may_be_larger_than_the_capacity(hotbed_backend backend) {
     cached_storage b;
@@ -871,6 +904,7 @@ static void a_clear_waits_for_earlier_steps(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"a_clear_waits_for_earlier_steps", a_clear_waits_for_earlier_steps},
     {"memory_of_a_stream_is_freed_with_it", memory_of_a_stream_is_freed_with_it},
+    {"keys_are_named_in_their_own_sign", keys_are_named_in_their_own_sign},
     {"upper_tiers_may_be_larger_than_the_capacity", upper_tiers_may_be_larger_than_the_capacity},
     {"stores_must_fit_their_storage", stores_must_fit_their_storage},
     {"rows_have_the_bytes_of_the_model", rows_have_the_bytes_of_the_model},

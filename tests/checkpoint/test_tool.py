@@ -9,12 +9,15 @@ import fcntl
 import itertools
 import json
 import os
+import pty
 import random
 import resource
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 
 try:
     import numpy as np
@@ -281,6 +284,36 @@ def check_reshard(root):
     few = limited(resource.RLIMIT_NOFILE, 300)
     check("ulimit -n" in tool_run("reshard", path, out, "--ranks=60", **few).stderr, "limit of open files")
     check(os.listdir(root) == ["ranks"], "nothing is left beside")
+
+
+def on_terminal(columns, *words):
+    """Run the tool with a terminal of so many columns (0: unknown) as standard error, and return what it gets."""
+    control, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 25, columns, 0, 0))
+    with subprocess.Popen([TOOL, *words], stdout=subprocess.DEVNULL, stderr=terminal) as process:
+        os.close(terminal)
+        text = b""
+        while True:
+            try:
+                part = os.read(control, 4096)
+            except OSError:  # the tool has ended
+                break
+            text += part
+        check(process.wait() == 0, f"{words} on a terminal: {text}")
+    os.close(control)
+    return text.decode()
+
+
+def check_progress(root):
+    """A bar leaves the last column free: a line that is longer would not be overwritten by the next one."""
+    path = os.path.join(root, "ranks")
+    for columns in (0, 1, 7, 8, 12, 13, 20, 52, 53, 300):
+        lines = on_terminal(columns, "verify", path).replace("\n", "\r").split("\r")
+        check("100.0 %" in lines[-3] or "100.0 %" in lines[-2], f"the end of the bar: {lines}")
+        check(max(map(len, lines)) < max(columns or 80, 8), f"{columns} columns: {lines}")
+        check(("[" in lines[1]) == (columns == 0 or columns > 12), f"{columns} columns: {lines}")
+    check("" == on_terminal(80, "verify", path, "--quiet"), "--quiet")
+    check("#" in on_terminal(80, "verify", path, "--progress"), "--progress")
 
 
 def check_not_finite(root, a):
@@ -1196,6 +1229,7 @@ def main():
         check_mistakes(root)
         check_show(root)
         check_reshard(root)
+        check_progress(root)
         check_diff(root)
         check_npy(root)
         check_times(root)

@@ -28,8 +28,20 @@ INDEX = """# Hotbed
 :caption: Start
 docs/getting-started
 docs/concepts
-docs/python
 docs/glossary
+```
+
+```{toctree}
+:hidden:
+:caption: Python
+docs/python/install
+docs/python/train
+docs/python/ranks
+docs/python/checkpoints
+docs/python/torchrec
+docs/python/dynamicemb
+docs/python/errors
+python/hotbed/index
 ```
 
 ```{toctree}
@@ -43,7 +55,6 @@ docs/tool
 :hidden:
 :caption: Reference
 reference/contents
-python/hotbed/index
 docs/platforms
 docs/features
 docs/formats

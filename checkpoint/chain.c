@@ -229,7 +229,8 @@ hotbed_status hotbed_chain_table_open(
         .hash = description->kind == HOTBED_TABLE_HASH,
     };
     out->sequential = chain->n == 1 && kind != HOTBED_CHAIN_COUNTED &&
-                      (!out->hash || description->spread == HOTBED_SPREAD_BUCKET);
+                      (out->hash ? description->spread == HOTBED_SPREAD_BUCKET
+                                 : !hotbed_manifest_deals(m, description));
     for (uint32_t i = kind == HOTBED_CHAIN_COUNTED ? chain->n - 1 : 0; i < chain->n; i++)
         out->num_parts += chain->links[i].manifest.world;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)

@@ -415,9 +415,10 @@ static int set_fill(hid_t list, hotbed_h5_type type) {
 static int add_source(
     hid_t list, hid_t space, hotbed_h5_shape shape, const hotbed_h5_source *source) {
     hsize_t start[2] = {source->first, 0}, count[2] = {source->rows, shape.width};
+    hsize_t step[2] = {source->step, 1};
     hid_t from = open_space(source->rows, shape.width);
     int added = -1;
-    if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0)
+    if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start, step, count, NULL) >= 0)
         added = H5Pset_virtual(list, space, source->file, source->path, from);
     H5Sclose(from);
     return added;

@@ -53,12 +53,12 @@ hotbed_status hotbed_h5_group(hotbed_h5 *h5, const char *path);
 hotbed_status hotbed_h5_dataset(
     hotbed_h5 *h5, const char *path, hotbed_h5_shape shape, uint64_t *offset);
 
-/* Add a view (an HDF5 virtual dataset). Rows [first, first + rows) of the view are the rows of
- * dataset `path` in `file`, which is looked up beside this file. */
+/* Add a view (an HDF5 virtual dataset). Row k of dataset `path` in `file`, which is looked up beside
+ * this file, is row first + k * step of the view. */
 typedef struct hotbed_h5_source {
     const char *file;
     const char *path;
-    uint64_t first, rows;
+    uint64_t first, step, rows;
 } hotbed_h5_source;
 
 hotbed_status hotbed_h5_view(

@@ -144,8 +144,8 @@ static hotbed_status put_blobs(hotbed_h5 *h5, hotbed_manifest *m) {
 }
 
 static hotbed_status put_table(
-    hotbed_h5 *h5, const hotbed_manifest *m, const hotbed_manifest_table *table,
-    hotbed_manifest_part *part) {
+    hotbed_h5 *h5, const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t shard) {
+    hotbed_manifest_part *part = &m->parts[(uint64_t)(table - m->tables) * m->world + shard];
     char at[PATH_BYTES / 2], fqn[PATH_BYTES], path[PATH_BYTES];
     snprintf(at, sizeof at, "/tables/%s", part_name(table->name));
     snprintf(fqn, sizeof fqn, "embeddings.%s.weight", table->name);
@@ -164,9 +164,13 @@ static hotbed_status put_table(
         HOTBED_TRY(hotbed_h5_number(h5, at, "end_bucket", part->end));
     } else {
         HOTBED_TRY(hotbed_h5_text(h5, at, "table_kind", "static"));
+        const bool deals = hotbed_manifest_deals(m, table);
+        const hotbed_row_numbers numbers = hotbed_manifest_numbers(m, table, shard);
         HOTBED_TRY(hotbed_h5_text(h5, at, "row_order", "row"));
-        HOTBED_TRY(hotbed_h5_number(h5, at, "first_row", part->first));
-        HOTBED_TRY(hotbed_h5_number(h5, at, "end_row", part->end));
+        HOTBED_TRY(hotbed_h5_number(h5, at, "first_row", numbers.first));
+        HOTBED_TRY(hotbed_h5_number(h5, at, "end_row", deals ? table->route_rows : part->end));
+        if (deals)
+            HOTBED_TRY(hotbed_h5_number(h5, at, "row_step", numbers.step));
     }
     static const char *const groups[] = {"opt", "admission"};
     const bool has[] = {
@@ -201,7 +205,7 @@ static hotbed_status put_shard(hotbed_h5 *h5, hotbed_manifest *m, uint32_t numbe
         HOTBED_TRY(put_blobs(h5, m));
     HOTBED_TRY(hotbed_h5_group(h5, "/tables"));
     for (uint32_t t = 0; t < m->num_tables; t++)
-        HOTBED_TRY(put_table(h5, m, &m->tables[t], &m->parts[(uint64_t)t * m->world + number]));
+        HOTBED_TRY(put_table(h5, m, &m->tables[t], number));
     hotbed_h5_shape blocks = {.type = HOTBED_H5_U64, .rows = shard->num_blocks, .width = 2};
     HOTBED_TRY(hotbed_h5_group(h5, "/integrity"));
     HOTBED_TRY(hotbed_h5_dataset(h5, "/integrity/blocks", blocks, &shard->blocks.offset));
@@ -318,7 +322,8 @@ static const char how_to_read[] =
     "as NaN (weight_id: the "
     "least number). MANIFEST names every file and its digest.";
 
-/* Add a view of a column: its parts, one after the other. */
+/* Add a view of a column: its parts, one after the other, or its rows in the order of their
+ * numbers. */
 static hotbed_status put_view(
     hotbed_h5 *h5, const hotbed_manifest *m, uint32_t number, uint32_t column, const char *path,
     hotbed_h5_source *sources, char (*files)[32]) {
@@ -331,8 +336,17 @@ static hotbed_status put_view(
     for (uint32_t i = 0; i < m->world; i++) {
         const hotbed_manifest_part *part = &m->parts[(uint64_t)number * m->world + i];
         sources[i] = (hotbed_h5_source){
-            .file = files[i], .path = source, .first = rows, .rows = rows_of(part, column)};
+            .file = files[i],
+            .path = source,
+            .first = rows,
+            .step = 1,
+            .rows = rows_of(part, column)};
         rows += sources[i].rows;
+        if (m->increment || !hotbed_manifest_deals(m, table))
+            continue; /* the parts follow each other */
+        const hotbed_row_numbers numbers = hotbed_manifest_numbers(m, table, i);
+        sources[i].first = numbers.first;
+        sources[i].step = numbers.step;
     }
     return hotbed_h5_view(h5, path, hotbed_layout_shape(m, table, column, rows), sources, m->world);
 }

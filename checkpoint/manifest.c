@@ -212,9 +212,11 @@ static void describe_part(
 static void describe_route(hotbed_codec *c, hotbed_manifest_table *table) {
     hotbed_codec_literal(c, " route ");
     hotbed_codec_choice(c, &table->route, route_words, 4);
-    bool continuous = table->route == HOTBED_ROUTE_CONTINUOUS + 1;
+    bool numbered =
+        table->route == HOTBED_ROUTE_CONTINUOUS + 1 ||
+        (table->kind == HOTBED_TABLE_STATIC && table->route == HOTBED_ROUTE_ROUND_ROBIN + 1);
     hotbed_codec_literal(c, " ");
-    hotbed_codec_number(c, &table->route_rows, 0, continuous ? UINT64_MAX : 0);
+    hotbed_codec_number(c, &table->route_rows, 0, numbered ? UINT64_MAX : 0);
 }
 
 static void describe_hash(hotbed_codec *c, hotbed_manifest_table *table) {

@@ -91,10 +91,12 @@ typedef struct hotbed_manifest_shard {
 /* The rows of a table in one shard. */
 typedef struct hotbed_manifest_part {
     uint64_t rows;
-    uint64_t first_row;  /* in the column of all parts */
-    uint64_t first, end; /* HASH: has buckets [first, end); STATIC: has rows [first, end) */
-    uint64_t counted;    /* keys that admission counts */
-    uint64_t erased;     /* increments: keys that left since the parent */
+    uint64_t first_row; /* in the column of all parts */
+    /* HASH: has buckets [first, end). STATIC: has the places [first, end) of a list of all rows, one
+     * rank's after another's; hotbed_manifest_numbers() has the numbers of these rows. */
+    uint64_t first, end;
+    uint64_t counted;                      /* keys that admission counts */
+    uint64_t erased;                       /* increments: keys that left since the parent */
     hotbed_extent columns[HOTBED_COLUMNS]; /* zero for columns that the table does not have */
 } hotbed_manifest_part;
 
@@ -109,7 +111,7 @@ typedef struct hotbed_manifest_table {
     hotbed_spread spread; /* HASH */
     /* routing rule that assigned rows to ranks; 0: none, else its hotbed_route_kind + 1 */
     uint32_t route;
-    uint64_t route_rows;   /* CONTINUOUS: hotbed_route.rows; others: 0 */
+    uint64_t route_rows;   /* hotbed_route.rows; 0 if the route numbers no rows */
     uint64_t rows;         /* in this checkpoint */
     uint64_t keys;         /* HASH: that the table had; a full checkpoint has a row for each */
     uint64_t capacity;     /* STATIC: rows of the table; a full checkpoint has all of them */
@@ -164,6 +166,24 @@ bool hotbed_manifest_has(
 
 /* Return the number of logical buckets of a HASH table, or of rows of a STATIC table. */
 uint64_t hotbed_manifest_range(const hotbed_manifest_table *table);
+
+/* Whether the rows of a STATIC table are dealt to the ranks in turn, by ROUND_ROBIN. Otherwise each
+ * rank has a block of rows. */
+bool hotbed_manifest_deals(const hotbed_manifest *manifest, const hotbed_manifest_table *table);
+
+/* The numbers of the rows of a STATIC table in one shard: row k of the part is row
+ * first + k * step of the table. */
+typedef struct hotbed_row_numbers {
+    uint64_t first, step;
+} hotbed_row_numbers;
+
+static inline uint64_t hotbed_numbers_at(hotbed_row_numbers numbers, uint64_t row) {
+    return numbers.first + row * numbers.step;
+}
+
+/* Return the numbers of the rows in shard `shard`. `table` is one of *manifest's. */
+hotbed_row_numbers hotbed_manifest_numbers(
+    const hotbed_manifest *manifest, const hotbed_manifest_table *table, uint32_t shard);
 
 /* Return the bytes per row of a column below HOTBED_ROW_COLUMNS, in memory. A key always has 8. 0:
  * the table has no such column. */

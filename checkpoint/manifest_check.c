@@ -16,6 +16,14 @@ static hotbed_status wrong(
         found, right);
 }
 
+/* Return the rows that ROUND_ROBIN gives a rank of all rows of a STATIC table. */
+static uint64_t rows_dealt(
+    const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t rank) {
+    hotbed_route route = {
+        .kind = HOTBED_ROUTE_ROUND_ROBIN, .world = m->world, .rows = table->capacity};
+    return hotbed_route_rows(&route, rank);
+}
+
 /* Check that the parts of a table follow each other without gap or overlap, and that their columns
  * have the bytes that their rows need. */
 static hotbed_status check_table(const char *file, const hotbed_manifest *m, uint32_t number_of) {
@@ -29,6 +37,9 @@ static hotbed_status check_table(const char *file, const hotbed_manifest *m, uin
     if (table->route == HOTBED_ROUTE_CONTINUOUS + 1 &&
         (table->route_rows < 1 || table->route_rows > (uint64_t)1 << 62))
         return wrong(file, table->name, "the route's rows", table->route_rows, range);
+    if (table->kind == HOTBED_TABLE_STATIC && table->route == HOTBED_ROUTE_ROUND_ROBIN + 1 &&
+        table->route_rows != range)
+        return wrong(file, table->name, "the route's rows", table->route_rows, range);
     for (uint32_t shard = 0; shard < m->world; shard++) {
         const hotbed_manifest_part *part = &m->parts[(uint64_t)number_of * m->world + shard];
         if (part->first_row != row)
@@ -41,6 +52,10 @@ static hotbed_status check_table(const char *file, const hotbed_manifest *m, uin
             (m->increment ? part->rows > part->end - part->first
                           : part->rows != part->end - part->first))
             return wrong(file, table->name, "a part's rows", part->rows, part->end - part->first);
+        const uint64_t dealt = rows_dealt(m, table, shard);
+        if (hotbed_manifest_deals(m, table) && part->end - part->first != dealt)
+            return wrong(
+                file, table->name, "a part's range of rows", part->end - part->first, dealt);
         row += part->rows; /* at most 2^16 parts of 2^48 rows */
         next = shared ? range : part->end;
         for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {

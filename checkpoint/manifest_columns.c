@@ -1,6 +1,8 @@
 /* checkpoint/manifest_columns.c - the columns of a table in a checkpoint: names, sizes and blocks. */
 #include "checkpoint/manifest.h"
 
+#include "hotbed/route.h"
+
 bool hotbed_manifest_has(
     const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t column) {
     bool hash = table->kind == HOTBED_TABLE_HASH;
@@ -27,6 +29,19 @@ bool hotbed_manifest_has(
 
 uint64_t hotbed_manifest_range(const hotbed_manifest_table *table) {
     return table->kind == HOTBED_TABLE_HASH ? (uint64_t)1 << table->bucket_bits : table->capacity;
+}
+
+bool hotbed_manifest_deals(const hotbed_manifest *m, const hotbed_manifest_table *table) {
+    return table->kind == HOTBED_TABLE_STATIC && m->world > 1 &&
+           table->route == HOTBED_ROUTE_ROUND_ROBIN + 1;
+}
+
+hotbed_row_numbers hotbed_manifest_numbers(
+    const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t shard) {
+    if (hotbed_manifest_deals(m, table))
+        return (hotbed_row_numbers){.first = shard, .step = m->world};
+    const uint64_t part = (uint64_t)(table - m->tables) * m->world + shard;
+    return (hotbed_row_numbers){.first = m->parts[part].first, .step = 1};
 }
 
 size_t hotbed_manifest_row_bytes(

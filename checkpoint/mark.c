@@ -106,7 +106,7 @@ static void compare_keys(
 
 hotbed_status hotbed_mark_compare(
     const hotbed_mark_table *then, const hotbed_mark_table *now, uint32_t bucket_bits,
-    uint64_t first_row, hotbed_mark_changes *out) {
+    hotbed_row_numbers numbers, hotbed_mark_changes *out) {
     *out = (hotbed_mark_changes){.num_changed = 0};
     if ((then->keys == NULL) != (now->keys == NULL))
         return hotbed_fail(
@@ -126,6 +126,6 @@ hotbed_status hotbed_mark_compare(
     }
     for (uint64_t i = 0; i < now->rows; i++)
         if (i >= then->rows || !hotbed_digest_equal(then->digests[i], now->digests[i]))
-            out->changed[out->num_changed++] = first_row + i;
+            out->changed[out->num_changed++] = hotbed_numbers_at(numbers, i);
     return HOTBED_OK;
 }

@@ -59,8 +59,8 @@ void hotbed_mark_settle(hotbed_checkpoint_mark *mark);
 hotbed_status hotbed_mark_rows(hotbed_mark_table *table, uint64_t rows, uint64_t *keys);
 
 /* Compare two marks of a table. `changed` has the keys of `now` that are new or whose rows changed,
- * `erased` the keys of `then` that are gone, both in order. For static tables these are row numbers
- * from `first_row` on. The caller frees both with hotbed_delete(). Errors: MEMORY, STATE (one table
+ * `erased` the keys of `then` that are gone, both in order. For static tables these are row numbers,
+ * of which the part has `numbers`. The caller frees both with hotbed_delete(). Errors: MEMORY, STATE (one table
  * is static, the other is not). */
 typedef struct hotbed_mark_changes {
     uint64_t num_changed, num_erased;
@@ -69,6 +69,6 @@ typedef struct hotbed_mark_changes {
 
 hotbed_status hotbed_mark_compare(
     const hotbed_mark_table *then, const hotbed_mark_table *now, uint32_t bucket_bits,
-    uint64_t first_row, hotbed_mark_changes *out);
+    hotbed_row_numbers numbers, hotbed_mark_changes *out);
 
 #endif

@@ -295,11 +295,18 @@ static bool redistributed(const reader *r, const hotbed_manifest *m, uint32_t ta
            !hotbed_share_is(&r->share, r->numbers[table], m, &m->tables[table]);
 }
 
+/* Whether the rows of a rank, here or in the checkpoint, are not a block of rows. */
+static bool is_scattered(const reader *r, const hotbed_manifest *m, uint32_t table) {
+    return m->tables[table].kind == HOTBED_TABLE_HASH ||
+           hotbed_manifest_deals(m, &m->tables[table]) ||
+           hotbed_share_deals(&r->share, r->numbers[table]);
+}
+
 /* Limit a part of a static table to the rows of this rank. An increment may have any of them, so it
  * is not limited. */
 static void narrow(const table_reader *t, hotbed_part_reader *part) {
     uint64_t least = part->part->first, most = part->part->end, first = 0, end = 0;
-    if (t->m->increment)
+    if (t->m->increment || is_scattered(t->r, t->m, t->table))
         return;
     hotbed_share_rows(&t->r->share, t->number, part->table->capacity, &first, &end);
     first = first < least ? least : first > most ? most : first;
@@ -332,7 +339,7 @@ static bool needs(const reader *r, const hotbed_manifest *m, uint32_t table, uin
         return false;
     if (redistributed(r, m, table))
         return part->erased > 0 || part->counted > 0;
-    if (m->tables[table].kind == HOTBED_TABLE_HASH)
+    if (is_scattered(r, m, table))
         return !hotbed_share_is(&r->share, r->numbers[table], m, &m->tables[table]) ||
                shard == r->share.rank;
     uint64_t first = 0, end = 0;
@@ -435,11 +442,8 @@ static hotbed_status count_table(reader *r, uint32_t table, uint64_t *rows) {
         return HOTBED_OK;
     if (saved->kind == HOTBED_TABLE_STATIC) {
         hotbed_table_info info;
-        uint64_t first = 0, end = 0;
         HOTBED_TRY(hotbed_storages_info(r->storages, r->numbers[table], &info));
-        hotbed_share_rows(&r->share, r->numbers[table], info.capacity, &first, &end);
-        end = end < saved->capacity ? end : saved->capacity;
-        *rows = first < end ? end - first : 0;
+        *rows = hotbed_share_count(&r->share, r->numbers[table], info.capacity, saved->capacity);
         return HOTBED_OK;
     }
     HOTBED_TRY(

@@ -265,16 +265,18 @@ static uint64_t cut(const rounds *d, uint64_t target) {
 }
 
 /* Return the first row that rank `rank` reads. In a full checkpoint of a static table, a rank reads
- * its own rows. The keys of a hash table, and of an increment, may be anywhere, so each rank reads
- * an equal share. */
+ * its own block of rows. The keys of a hash table, of an increment, and rows that are dealt in turn
+ * may be anywhere, so each rank reads an equal share. */
 static uint64_t begin_of(const rounds *d, uint32_t rank) {
     const hotbed_redistribution *job = d->job;
     const hotbed_manifest_table *table = &job->manifest->tables[job->table];
     if (rank == d->world)
         return table->rows;
     uint64_t own = rank * job->share->routes[job->route].block;
-    bool all = table->kind == HOTBED_TABLE_STATIC && !job->manifest->increment;
-    if (all)
+    bool blocks = table->kind == HOTBED_TABLE_STATIC && !job->manifest->increment &&
+                  !hotbed_manifest_deals(job->manifest, table) &&
+                  !hotbed_share_deals(job->share, job->route);
+    if (blocks)
         return cut(d, own < table->rows ? own : table->rows);
     return cut(d, table->rows / d->world * rank + table->rows % d->world * rank / d->world);
 }

@@ -269,6 +269,7 @@ hotbed_status hotbed_part_reader_open(
     HOTBED_TRY(open_columns(p));
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         p->row_bytes[i] = hotbed_manifest_row_bytes(m, p->table, i);
+    p->numbers = hotbed_manifest_numbers(m, p->table, shard->number);
     p->end_row = p->part->rows;
     p->counts = counts && p->part->columns[HOTBED_COLUMN_BUCKET].bytes > 0;
     p->routed = p->table->kind == HOTBED_TABLE_HASH && p->table->route != 0 && m->world > 1;
@@ -346,11 +347,12 @@ static hotbed_status check_keys(hotbed_part_reader *p, const uint64_t *keys, uin
     return HOTBED_OK;
 }
 
-/* Check that the numbers of changed rows ascend and are in the range of the part. */
+/* Check that the numbers of changed rows ascend and are of the part. */
 static hotbed_status check_rows(hotbed_part_reader *p, const uint64_t *keys, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
-        if ((p->any && keys[i] <= p->last_key) || keys[i] < p->part->first ||
-            keys[i] >= p->part->end)
+        const uint64_t from = keys[i] - p->numbers.first; /* huge where the key is below */
+        if ((p->any && keys[i] <= p->last_key) || keys[i] < p->numbers.first ||
+            from % p->numbers.step != 0 || from / p->numbers.step >= p->part->end - p->part->first)
             return hotbed_fail(
                 HOTBED_ERR_CORRUPT, "%s: %s: row %" PRIu64 " is out of order or not of this shard",
                 p->shard->file.name, p->table->name, keys[i]);
@@ -398,7 +400,7 @@ hotbed_status hotbed_part_reader_take(
             HOTBED_TRY(hotbed_extent_take(&p->columns[i], columns[i], n * p->row_bytes[i]));
     if (p->part->columns[HOTBED_COLUMN_KEYS].bytes == 0)
         for (uint64_t i = 0; i < n; i++)
-            keys[i] = p->part->first + p->row + i;
+            keys[i] = hotbed_numbers_at(p->numbers, p->row + i);
     HOTBED_TRY(check(p, keys, n));
     static const uint32_t bounded[] = {HOTBED_COLUMN_SCORES, HOTBED_COLUMN_TIMES};
     for (int i = 0; i < 2; i++)
@@ -410,7 +412,7 @@ hotbed_status hotbed_part_reader_take(
 
 hotbed_status hotbed_part_reader_key(hotbed_part_reader *p, uint64_t *key) {
     if (p->part->columns[HOTBED_COLUMN_KEYS].bytes == 0) {
-        *key = p->part->first + p->row;
+        *key = hotbed_numbers_at(p->numbers, p->row);
         return HOTBED_OK;
     }
     hotbed_extent_seek(&p->columns[HOTBED_COLUMN_KEYS], p->row * sizeof *key);

@@ -65,13 +65,14 @@ typedef struct hotbed_part_reader {
     const hotbed_manifest_part *part;
     hotbed_extent_stream columns[HOTBED_COLUMNS];
     size_t row_bytes[HOTBED_ROW_COLUMNS];
-    unsigned char *buffers; /* without workers */
-    hotbed_memory memory;   /* with workers: blocks of all columns */
-    bool counts;            /* HASH: rows are compared with the bucket counts */
-    uint64_t buckets;       /* number of bucket counts that were read */
-    uint64_t count;         /* rows of the current bucket that have not been read */
-    uint64_t row;           /* the next row, in the part */
-    uint64_t end_row;       /* end of the range */
+    unsigned char *buffers;     /* without workers */
+    hotbed_memory memory;       /* with workers: blocks of all columns */
+    hotbed_row_numbers numbers; /* STATIC: of the part's rows */
+    bool counts;                /* HASH: rows are compared with the bucket counts */
+    uint64_t buckets;           /* number of bucket counts that were read */
+    uint64_t count;             /* rows of the current bucket that have not been read */
+    uint64_t row;               /* the next row, in the part */
+    uint64_t end_row;           /* end of the range */
     uint64_t last_bucket, last_key;
     bool skipped; /* rows were skipped: the columns are at earlier rows */
     bool any;     /* a key was returned since the range was set */

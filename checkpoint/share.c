@@ -24,9 +24,14 @@ static hotbed_status check_route(
             route->rows);
     if (info.kind != HOTBED_TABLE_STATIC)
         return HOTBED_OK;
-    if (route->kind != HOTBED_ROUTE_CONTINUOUS)
+    if (route->kind != HOTBED_ROUTE_CONTINUOUS && route->kind != HOTBED_ROUTE_ROUND_ROBIN)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "share: table '%s' is static, but its route is not continuous",
+            HOTBED_ERR_ARGUMENT,
+            "share: table '%s' is static, but its route is %s, not continuous or roundrobin",
+            info.name, hotbed_route_name(route->kind));
+    if (route->rows == 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "share: table '%s' is static, but its route numbers no rows",
             info.name);
     if (hotbed_route_rows(route, share->rank) > info.capacity)
         return hotbed_fail(
@@ -82,9 +87,27 @@ void hotbed_share_rows(
         return;
     const hotbed_route *route = &share->routes[table];
     uint64_t rows = hotbed_route_rows(route, share->rank);
-    /* The range of a rank without rows is empty and at the end. */
-    *first = rows == 0 ? route->rows : share->rank * route->block;
+    if (route->kind == HOTBED_ROUTE_ROUND_ROBIN) { /* the first ranks have one row more */
+        const uint64_t more = route->rows % route->world;
+        *first = share->rank * (route->rows / route->world);
+        *first += share->rank < more ? share->rank : more;
+    } else { /* the range of a rank without rows is empty and at the end */
+        *first = rows == 0 ? route->rows : share->rank * route->block;
+    }
     *end = *first + rows;
+}
+
+bool hotbed_share_deals(const hotbed_checkpoint_share *share, uint32_t table) {
+    return share->world > 1 && share->routes[table].kind == HOTBED_ROUTE_ROUND_ROBIN;
+}
+
+uint64_t hotbed_share_count(
+    const hotbed_checkpoint_share *share, uint32_t table, uint64_t capacity, uint64_t most) {
+    if (share->routes == NULL)
+        return capacity < most ? capacity : most;
+    hotbed_route route = share->routes[table];
+    route.rows = route.rows < most ? route.rows : most; /* the block stays */
+    return hotbed_route_rows(&route, share->rank);
 }
 
 void hotbed_share_describe(

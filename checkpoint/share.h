@@ -33,11 +33,20 @@ hotbed_status hotbed_share_check_keys(
     const hotbed_checkpoint_share *share, const hotbed_manifest *manifest, uint32_t table,
     uint64_t n, const uint64_t *keys);
 
-/* Set the rows [*first, *end) of a STATIC table that belong to the rank. `capacity` is the
- * storage's. */
+/* Set the places [*first, *end) that the rank's rows of a STATIC table have in a list of all rows,
+ * one rank's after another's. They are the numbers of the rows unless the route deals them.
+ * `capacity` is the storage's. */
 void hotbed_share_rows(
     const hotbed_checkpoint_share *share, uint32_t table, uint64_t capacity, uint64_t *first,
     uint64_t *end);
+
+/* Whether the rows of a STATIC table are dealt to several ranks in turn. */
+bool hotbed_share_deals(const hotbed_checkpoint_share *share, uint32_t table);
+
+/* Return how many of the rows 0 .. most-1 of a STATIC table belong to the rank. `capacity` is the
+ * storage's. */
+uint64_t hotbed_share_count(
+    const hotbed_checkpoint_share *share, uint32_t table, uint64_t capacity, uint64_t most);
 
 /* Set the route of a table in a manifest; and return whether a saved table has the share's route
  * and world. */

@@ -51,6 +51,8 @@ static hotbed_status order_rows(snapshot_writer *w, uint32_t number, order *out)
     const hotbed_snapshot_table *from = &w->s->tables[number];
     const uint64_t *ids = from->columns[HOTBED_COLUMN_KEYS];
     const hotbed_manifest_part *part = part_of(w, number);
+    const hotbed_row_numbers of_rank =
+        hotbed_manifest_numbers(&w->s->manifest, table, w->s->share.rank);
     bool hash = table->kind == HOTBED_TABLE_HASH;
     uint64_t n = from->rows, rows = hash ? n : part->end - part->first;
     uint64_t *keys = hotbed_new(n * sizeof *keys), *numbers = hotbed_new(n * sizeof *numbers);
@@ -64,7 +66,7 @@ static hotbed_status order_rows(snapshot_writer *w, uint32_t number, order *out)
         numbers[i] = i;
         keys[i] = ids[i];
         if (!hash && ids[i] < rows) { /* by number: a static table has each row once */
-            pairs[ids[i]] = part->first + ids[i];
+            pairs[ids[i]] = hotbed_numbers_at(of_rank, ids[i]);
             pairs[rows + ids[i]] = i;
         }
     }
@@ -189,7 +191,9 @@ static hotbed_status plan_changes(snapshot_writer *w, uint32_t number, const ord
     HOTBED_TRY(digest_rows(w, number, all));
     HOTBED_TRY(hotbed_mark_compare(
         &w->base->tables[number], &w->next.tables[number],
-        w->s->manifest.tables[number].bucket_bits, part->first, &changes));
+        w->s->manifest.tables[number].bucket_bits,
+        hotbed_manifest_numbers(&w->s->manifest, &w->s->manifest.tables[number], w->s->share.rank),
+        &changes));
     p->erased = changes.erased;
     part->erased = changes.num_erased;
     hotbed_status status = choose(all, changes.changed, changes.num_changed, &p->rows);

@@ -49,9 +49,9 @@ typedef struct row_stream {
     writer *w;
     uint32_t number;
     const hotbed_manifest_table *table;
-    const hotbed_manifest_part *part;
     uint64_t rows;
     const uint64_t *keys; /* [rows], or NULL: the part's row numbers in order */
+    hotbed_row_numbers numbers;
     hotbed_staging stagings[2];
     hotbed_status (*take)(
         struct row_stream *s, uint64_t first, uint64_t n, void *const columns[HOTBED_ROW_COLUMNS]);
@@ -59,7 +59,7 @@ typedef struct row_stream {
 } row_stream;
 
 static uint64_t key_of(const row_stream *s, uint64_t row) {
-    return s->keys == NULL ? s->part->first + row : s->keys[row];
+    return s->keys == NULL ? hotbed_numbers_at(s->numbers, row) : s->keys[row];
 }
 
 /* Enqueue the copy of rows [first, first + n). */
@@ -188,9 +188,9 @@ static hotbed_status digest_table(writer *w, uint32_t number) {
         .w = w,
         .number = number,
         .table = table,
-        .part = part_of(w, number),
         .rows = rows,
         .keys = keys,
+        .numbers = hotbed_manifest_numbers(&w->manifest, table, w->share.rank),
         .take = take_digests,
         .context = hotbed_new(row_bytes),
     };
@@ -210,8 +210,8 @@ static hotbed_status plan_changes(writer *w, uint32_t number) {
     hotbed_mark_changes changes;
     HOTBED_TRY(digest_table(w, number));
     HOTBED_TRY(hotbed_mark_compare(
-        &w->base->tables[number], &w->next.tables[number], table->bucket_bits, part->first,
-        &changes));
+        &w->base->tables[number], &w->next.tables[number], table->bucket_bits,
+        hotbed_manifest_numbers(&w->manifest, table, w->share.rank), &changes));
     w->plans[number].keys = changes.changed;
     w->plans[number].erased = changes.erased;
     table->rows = changes.num_changed;
@@ -290,9 +290,9 @@ static hotbed_status write_columns(writer *w, uint32_t number) {
         .w = w,
         .number = number,
         .table = table,
-        .part = part_of(w, number),
         .rows = table->rows,
         .keys = w->plans[number].keys,
+        .numbers = hotbed_manifest_numbers(&w->manifest, table, w->share.rank),
         .take = take_rows,
         .context = marks ? w->next.tables[number].digests : NULL,
     };

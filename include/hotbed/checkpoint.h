@@ -50,8 +50,8 @@ extern "C" {
 /* The rows of a rank: the keys that the tables' routes assign to it. {0}: a single rank, which has
  * all rows.
  *
- * With several ranks, STATIC tables are routed CONTINUOUS, have a capacity of hotbed_route_rows()
- * rows or more, and store local ids (hotbed_route_local()); the files contain the keys. HASH tables
+ * With several ranks, STATIC tables are routed CONTINUOUS or ROUND_ROBIN with the table's rows, have
+ * a capacity of hotbed_route_rows() rows or more, and store local ids (hotbed_route_local()); the files contain the keys. HASH tables
  * store keys, whatever the rule. They must not contain a key that the route assigns to another
  * rank, because loaders would not look for it in this rank's shard.
  * Frozen: it has no size field, since it is a member of options. */
@@ -357,8 +357,8 @@ typedef struct hotbed_checkpoint_report {
  *   options   in   NULL: no increments, and this rank alone
  *   report    out  NULL: everything must fit. With a communicator, NULL on all ranks or on none.
  *
- * Errors: ARGUMENT (`share`: rank not below world, routes of other worlds, a static table that is
- * not CONTINUOUS), IO (the directory `path` does not exist; it cannot be read), CORRUPT (a file is
+ * Errors: ARGUMENT (`share`: rank not below world, routes of other worlds, a static table whose
+ * route numbers no rows), IO (the directory `path` does not exist; it cannot be read), CORRUPT (a file is
  * missing, truncated or damaged, with extent and block; a key is in the wrong shard), STATE (`path`
  * is an increment; the increments do not follow each other; a rank of the communicator loads another
  * checkpoint than rank 0; key types or kinds of optimizer differ; without a report, a table is

@@ -603,6 +603,33 @@ def test_a_rank_that_cannot_write_ends_the_save_of_all(routes, tmp_path, needs_h
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "2"]
 
 
+@pytest.mark.parametrize(("saving", "loading"), [("ROUND_ROBIN", "ROUND_ROBIN"), ("ROUND_ROBIN", "CONTINUOUS")])
+def test_static_rows_that_are_dealt_are_loaded_by_any_ranks(saving, loading, tmp_path, needs_hdf5):
+    def dealing(route):
+        return ht.ShardedOptions(2 * SAMPLES, 200, routes={"item": ht.Route[route]})
+
+    def save(comm):
+        ebc = pooled(comm, dealing(saving))
+        train(ebc, comm.rank, comm.size)
+        checkpoint.save(tmp_path / "c", ebc)
+        return all_rows(ebc)
+
+    def load(comm):
+        ebc = pooled(comm, dealing(loading))
+        assert all(t.loaded == t.saved for t in checkpoint.load(tmp_path / "c", ebc).tables)
+        return all_rows(ebc)
+
+    expected = merged(well(on_threads(save)))
+    for n in (3, 2, 1):
+        found = merged(well(on_threads(load, n)))
+        for name in expected:
+            assert set(found[name]) == set(expected[name])
+            assert all(torch.equal(found[name][key], row) for key, row in expected[name].items())
+    alone = pooled()  # without a communicator
+    checkpoint.load(tmp_path / "c", alone)
+    assert all(torch.equal(all_rows(alone)["item"][key], row) for key, row in expected["item"].items())
+
+
 def test_one_rank_loads_a_checkpoint_of_two(tmp_path, needs_hdf5):
     def configs():  # of one routing rule, so that the checkpoint is one directory
         return tables()[:1]

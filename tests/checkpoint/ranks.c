@@ -47,8 +47,10 @@ void ranks_create(ranks *r, const ranks_shape *shape, uint32_t world, hotbed_str
     hotbed_storage_options storage;
     for (uint32_t t = 0; t < RANKS_TABLES; t++) {
         bool hash = tables[t].kind == HOTBED_TABLE_HASH;
-        hotbed_route_kind kind = hash ? shape->route : HOTBED_ROUTE_CONTINUOUS;
-        uint64_t rows = kind != HOTBED_ROUTE_CONTINUOUS ? 0 : hash ? 100 : rows_of(r, t);
+        hotbed_route_kind kind = shape->route;
+        if (!hash && kind == HOTBED_ROUTE_HASH_ROUND_ROBIN)
+            kind = HOTBED_ROUTE_CONTINUOUS;
+        uint64_t rows = !hash ? rows_of(r, t) : kind == HOTBED_ROUTE_CONTINUOUS ? 100 : 0;
         CHECK_OK(hotbed_route_init(&r->routes[t], kind, world, rows));
         hotbed_table_options_init(&options[t]);
         options[t].name = tables[t].name;

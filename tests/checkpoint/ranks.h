@@ -16,7 +16,7 @@ extern const uint32_t ranks_worlds[RANKS_WORLDS]; /* 1, 2, 3, 4, 5, 7, 8, 16, 61
 /* "hash": 400 keys, f32, dim 6; "static": `rows` rows, bf16, dim 3; "small": 5 keys, f32, dim 1. */
 typedef struct ranks_shape {
     hotbed_optimizer_kind optimizer;
-    hotbed_route_kind route;     /* of the hash tables */
+    hotbed_route_kind route;     /* of a static table HASH_ROUND_ROBIN means CONTINUOUS */
     uint64_t rows;               /* 0: 90 */
     hotbed_score_strategy score; /* of table "hash" */
 } ranks_shape;

@@ -7,9 +7,9 @@
  * - HOTBED_SAMPLE_PATH, HOTBED_SAMPLE_OPTIMIZER ("adam", ...) and HOTBED_SAMPLE_BITS, the logarithm of the
  *   number of buckets: rows of sample_fill_formula().
  * - HOTBED_SAMPLE_PATH and HOTBED_SAMPLE_RANKS, a number of ranks: rows of ranks_fill() with version
- *   HOTBED_SAMPLE_VERSION (1 if unset), with times if HOTBED_SAMPLE_TIMES is set.  If HOTBED_SAMPLE_INCREMENT
- *   is set, it is the path of an increment with the changes of ranks_change_some().  HOTBED_SAMPLE_EXTRA has
- *   the caller's bytes.
+ *   HOTBED_SAMPLE_VERSION (1 if unset), with times if HOTBED_SAMPLE_TIMES is set, and routed by ROUND_ROBIN if
+ *   HOTBED_SAMPLE_DEALT is set.  If HOTBED_SAMPLE_INCREMENT is set, it is the path of an increment with the
+ *   changes of ranks_change_some().  HOTBED_SAMPLE_EXTRA has the caller's bytes.
  * - HOTBED_SAMPLE_PATH, a directory, HOTBED_SAMPLE_RANKS, and HOTBED_SAMPLE_SAVES, the checkpoints to save in
  *   it, separated by blanks: "name:step", or "name:step:parent" for an increment.  A few rows change before
  *   each save. */
@@ -28,6 +28,8 @@ static void save_ranks(hotbed_backend backend, const char *path, uint32_t world)
     ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM};
     if (getenv("HOTBED_SAMPLE_TIMES") != NULL)
         shape.score = HOTBED_SCORE_TIMESTAMP_LFU;
+    if (getenv("HOTBED_SAMPLE_DEALT") != NULL)
+        shape.route = HOTBED_ROUTE_ROUND_ROBIN;
     CHECK_OK(hotbed_stream_create(backend, 0, &stream));
     ranks_create(&r, &shape, world, stream);
     ranks_mark(&r);

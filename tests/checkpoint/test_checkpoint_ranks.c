@@ -147,6 +147,46 @@ static void times_are_loaded_where_tables_keep_them(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* Rows that were dealt to 2 ranks in turn go to 3 ranks and to 1, in turn and in blocks, and blocks go to
+ * ranks that deal; the rows of an increment too. */
+static void dealt_rows_go_to_any_ranks(hotbed_backend backend) {
+    static const struct {
+        uint32_t from, to;
+        bool was_dealt, is_dealt;
+    } cases[] = {{2, 3, true, true},  {2, 1, true, true},  {2, 3, true, false}, {2, 1, true, false},
+                 {2, 3, false, true}, {1, 3, true, true},  {7, 3, true, true},  {3, 3, true, false},
+                 {3, 3, false, true}, {61, 2, true, true}, {2, 61, true, true}, {3, 3, true, true}};
+    hotbed_stream *stream = sample_stream(backend);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static ranks from, to;
+        ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .rows = i % 2 == 0 ? 0 : 31};
+        const char *full = sample_path("full"), *more = sample_path("more");
+        shape.route = cases[i].was_dealt ? HOTBED_ROUTE_ROUND_ROBIN : HOTBED_ROUTE_CONTINUOUS;
+        ranks_create(&from, &shape, cases[i].from, stream);
+        shape.route = cases[i].is_dealt ? HOTBED_ROUTE_ROUND_ROBIN : HOTBED_ROUTE_CONTINUOUS;
+        ranks_create(&to, &shape, cases[i].to, stream);
+        ranks_mark(&from);
+        ranks_fill(&from, 1);
+        ranks_save(&from, full);
+        ranks_load(&to, full, &hotbed_io_system);
+        ranks_check(&to, &from);
+        ranks_change(&from, 2, 1, 4);
+        ranks_save_after(&from, more, full);
+        for (int k = 0; k < 2; k++)
+            CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, k == 0 ? full : more, NULL));
+        hotbed_manifest m = ranks_manifest(more);
+        CHECK_EQ(m.tables[1].rows, shape.rows == 0 ? 23 : 8); /* the rows 1, 5, 9, ... */
+        hotbed_manifest_free(&m);
+        ranks_load_chain(&to, full, &more, 1, &hotbed_io_system);
+        ranks_check(&to, &from);
+        sample_remove(full);
+        sample_remove(more);
+        ranks_destroy(&from);
+        ranks_destroy(&to);
+    }
+    hotbed_stream_destroy(stream);
+}
+
 /* If a rank is missing, or its share differs, no checkpoint is created. */
 static void ranks_that_differ_are_refused(hotbed_backend backend) {
     hotbed_stream *stream = NULL;
@@ -331,17 +371,56 @@ static void check_misplaced(const char *path, ranks *loaders) {
     check_says("is in the wrong shard: the route");
 }
 
-/* Change the route of table 0 in MANIFEST. */
-static void reroute(const char *path, hotbed_route_kind route) {
-    hotbed_manifest m = ranks_manifest(path);
+/* Write the MANIFEST of a checkpoint, and free *m. */
+static void write_manifest(const char *path, hotbed_manifest *m) {
     char name[600], *text = NULL;
     size_t bytes = 0;
-    m.tables[0].route = (uint32_t)route + 1;
-    CHECK_OK(hotbed_manifest_print(&m, &text, &bytes));
+    CHECK_OK(hotbed_manifest_print(m, &text, &bytes));
     snprintf(name, sizeof name, "%s/MANIFEST", path);
     sample_write_file(name, text, bytes);
     hotbed_delete(text);
-    hotbed_manifest_free(&m);
+    hotbed_manifest_free(m);
+}
+
+/* Change the route of table 0 in MANIFEST. */
+static void reroute(const char *path, hotbed_route_kind route) {
+    hotbed_manifest m = ranks_manifest(path);
+    m.tables[0].route = (uint32_t)route + 1;
+    write_manifest(path, &m);
+}
+
+/* An increment has row 1 in the shard of rank 0, but its rows are dealt, so row 1 is of rank 1. */
+static void a_dealt_row_in_the_wrong_shard_is_found(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    static ranks r, to;
+    ranks_shape shape = {.route = HOTBED_ROUTE_CONTINUOUS, .optimizer = HOTBED_OPT_SGD};
+    const char *full = sample_path("full"), *more = sample_path("more");
+    ranks_create(&r, &shape, 2, stream);
+    ranks_create(&to, &shape, 1, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    ranks_save(&r, full);
+    ranks_change(&r, 2, 1, 90);
+    ranks_save_after(&r, more, full);
+    for (int k = 0; k < 2; k++) { /* both routes give each rank 45 of 90 rows */
+        hotbed_manifest first = ranks_manifest(full), m = ranks_manifest(k == 0 ? full : more);
+        m.tables[1].route = HOTBED_ROUTE_ROUND_ROBIN + 1;
+        if (k == 1)
+            m.parent_digest = first.digest;
+        write_manifest(k == 0 ? full : more, &m);
+        hotbed_manifest_free(&first);
+    }
+    hotbed_checkpoint_load_options options;
+    hotbed_checkpoint_load_options_init(&options);
+    options.share = ranks_options(&to, 0).share;
+    options.num_increments = 1;
+    options.increments = &more;
+    CHECK_STATUS(
+        hotbed_checkpoint_load(full, to.storages, 1, &options, NULL, stream), HOTBED_ERR_CORRUPT);
+    check_says("static: row 1 is out of order or not of this shard");
+    ranks_destroy(&r);
+    ranks_destroy(&to);
+    hotbed_stream_destroy(stream);
 }
 
 /* Keys in the shard of a rank that does not own them: a rank that loads by the route would not find them. */
@@ -458,7 +537,11 @@ static void wrong_shares_are_refused(hotbed_backend backend) {
         CHECK_OK(hotbed_route_init(&routes[t], HOTBED_ROUTE_ROUND_ROBIN, 2, 0));
     CHECK_STATUS(
         hotbed_checkpoint_load(path, &a.storages[0], 1, &load, NULL, stream), HOTBED_ERR_ARGUMENT);
-    CHECK(strstr(hotbed_last_error(), "static") != NULL);
+    check_says("share: table 'static' is static, but its route numbers no rows");
+    CHECK_OK(hotbed_route_init(&routes[1], HOTBED_ROUTE_HASH_ROUND_ROBIN, 2, 0));
+    CHECK_STATUS(
+        hotbed_checkpoint_load(path, &a.storages[0], 1, &load, NULL, stream), HOTBED_ERR_ARGUMENT);
+    check_says("is static, but its route is hash_roundrobin, not continuous or roundrobin");
     CHECK_OK(hotbed_route_init(&routes[0], HOTBED_ROUTE_ROUND_ROBIN, 2, 400));
     CHECK_STATUS(
         hotbed_checkpoint_load(path, &a.storages[0], 1, &load, NULL, stream), HOTBED_ERR_ARGUMENT);
@@ -486,6 +569,8 @@ const hotbed_test hotbed_tests[] = {
     {"the_same_ranks_read_their_own_shards", the_same_ranks_read_their_own_shards},
     {"times_are_loaded_where_tables_keep_them", times_are_loaded_where_tables_keep_them},
     {"ranks_that_differ_are_refused", ranks_that_differ_are_refused},
+    {"dealt_rows_go_to_any_ranks", dealt_rows_go_to_any_ranks},
+    {"a_dealt_row_in_the_wrong_shard_is_found", a_dealt_row_in_the_wrong_shard_is_found},
     {"wrong_shares_are_refused", wrong_shares_are_refused},
     {"keys_of_another_rank_are_not_saved", keys_of_another_rank_are_not_saved},
     {"counts_of_another_rank_are_not_saved", counts_of_another_rank_are_not_saved},

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 static const ranks_shape shape = {
-    .optimizer = HOTBED_OPT_ADAM, .score = HOTBED_SCORE_TIMESTAMP_LFU};
+    .optimizer = HOTBED_OPT_ADAM,
+    .route = HOTBED_ROUTE_ROUND_ROBIN,
+    .score = HOTBED_SCORE_TIMESTAMP_LFU};
 
 typedef struct background {
     hotbed_checkpoint_snapshot *snapshot;

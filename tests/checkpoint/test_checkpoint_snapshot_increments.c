@@ -9,7 +9,9 @@
 #include <string.h>
 
 static const ranks_shape shape = {
-    .optimizer = HOTBED_OPT_ADAM, .score = HOTBED_SCORE_TIMESTAMP_LFU};
+    .optimizer = HOTBED_OPT_ADAM,
+    .route = HOTBED_ROUTE_ROUND_ROBIN,
+    .score = HOTBED_SCORE_TIMESTAMP_LFU};
 
 /* Take a snapshot of rank `rank`, as an increment of `parent` unless that is NULL. */
 static hotbed_checkpoint_snapshot *take(ranks *r, uint32_t rank, const char *parent) {

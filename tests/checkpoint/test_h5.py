@@ -232,6 +232,24 @@ def check_ranks(path):
                 subprocess.run(["h5dump", os.path.join(path, name)], check=True, stdout=subprocess.DEVNULL)
 
 
+def check_dealt(path, blocks):
+    """Rows that are dealt to three ranks in turn: the view has them in the order of their numbers."""
+    names = ["weight", "static.exp_avg", "static.exp_avg_sq"]
+    parts = ["values", "opt/exp_avg", "opt/exp_avg_sq"]
+    group = "optimizer/embeddings.static.weight/"
+    with h5py.File(os.path.join(path, "index.h5")) as dealt, h5py.File(os.path.join(blocks, "index.h5")) as right:
+        for name, part in zip(names, parts, strict=True):
+            where = "embeddings/static/weight" if name == "weight" else group + name
+            view = dealt[where][:]
+            check(view.shape == (90, 3) and view.tobytes() == right[where][:].tobytes(), "rows by number: " + where)
+            for rank in range(3):
+                with h5py.File(os.path.join(path, f"shard-{rank:05}-of-00003.h5")) as shard:
+                    table = shard["tables/static"]
+                    first, end, step = (table.attrs[w] for w in ("first_row", "end_row", "row_step"))
+                    check((first, end, step) == (rank, 90, 3), "numbers of a rank's rows")
+                    check(table[part][:].tobytes() == view[first:end:step].tobytes(), "rows of a rank: " + part)
+
+
 def print_versions():
     print(f"h5py {h5py.version.version}, HDF5 {h5py.version.hdf5_version}, numpy {np.__version__}")
     try:
@@ -279,6 +297,10 @@ def main():
         environment = dict(os.environ, HOTBED_SAMPLE_PATH=path, HOTBED_SAMPLE_RANKS="3")
         subprocess.run([program], env=environment, check=True, stdout=subprocess.DEVNULL)
         check_ranks(path)
+        dealt = os.path.join(root, "dealt")
+        environment = dict(environment, HOTBED_SAMPLE_PATH=dealt, HOTBED_SAMPLE_DEALT="1")
+        subprocess.run([program], env=environment, check=True, stdout=subprocess.DEVNULL)
+        check_dealt(dealt, path)
         print("ok   ranks")
 
 

@@ -3,6 +3,7 @@
 #include "base/stream.h"
 #include "checkpoint/bucket_core.h"
 #include "checkpoint/manifest.h"
+#include "hotbed/route.h"
 #include "storage/types.h"
 #include "tests/checkpoint/manifest_text.h"
 #include "tests/support/harness.h"
@@ -193,6 +194,10 @@ static const edit edits[] = {
     {"block 1048576", "block 8388608", NULL, HOTBED_ERR_CORRUPT},
     {"key u64", "key u640", NULL, HOTBED_ERR_CORRUPT},
     {"key u64", "key f32", NULL, HOTBED_ERR_CORRUPT},
+    {"of 20 route none 0", "of 20 route roundrobin 0", "the route's rows", HOTBED_ERR_CORRUPT},
+    {"of 20 route none 0", "of 20 route roundrobin 21", "the route's rows", HOTBED_ERR_CORRUPT},
+    {"of 20 route none 0", "of 20 route hash_roundrobin 20", NULL, HOTBED_ERR_CORRUPT},
+    {"bucket route none 0", "bucket route roundrobin 20", NULL, HOTBED_ERR_CORRUPT},
     {"tables 2", "tables 0", NULL, HOTBED_ERR_CORRUPT},
     {"tables 2", "tables 1", NULL, HOTBED_ERR_CORRUPT},
     {"tables 2", "tables 3", NULL, HOTBED_ERR_CORRUPT},
@@ -305,6 +310,28 @@ static void a_hostile_manifest_is_refused(hotbed_backend backend) {
 }
 
 /* Two tables of one name, though each line is valid. */
+/* Each rank has the rows that its number and the number of ranks give, neither more nor fewer. */
+static void a_rank_has_the_rows_that_are_dealt_to_it(hotbed_backend backend) {
+    (void)backend;
+    for (uint64_t own = 9; own <= 11; own++) {
+        hotbed_manifest m = make(2);
+        hotbed_manifest_table *table = &m.tables[1];
+        table->route = HOTBED_ROUTE_ROUND_ROBIN + 1;
+        table->route_rows = table->capacity;
+        for (uint32_t s = 0; s < 2; s++) {
+            hotbed_manifest_part *part = &m.parts[2 + s];
+            part->first = part->first_row = s * own;
+            part->end = s == 0 ? own : table->rows;
+            part->rows = part->end - part->first;
+            for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+                part->columns[i].bytes = hotbed_manifest_column_bytes(&m, table, part, i);
+        }
+        CHECK_STATUS(hotbed_manifest_check("m", &m), own == 10 ? HOTBED_OK : HOTBED_ERR_CORRUPT);
+        CHECK(own == 10 || strstr(hotbed_last_error(), "a part's range of rows") != NULL);
+        hotbed_manifest_free(&m);
+    }
+}
+
 static void two_tables_of_one_name_are_refused(hotbed_backend backend) {
     (void)backend;
     hotbed_manifest m = make(1);
@@ -380,6 +407,7 @@ const hotbed_test hotbed_tests[] = {
     {"every_flipped_bit_is_found", every_flipped_bit_is_found},
     {"every_shorter_text_is_refused", every_shorter_text_is_refused},
     {"a_hostile_manifest_is_refused", a_hostile_manifest_is_refused},
+    {"a_rank_has_the_rows_that_are_dealt_to_it", a_rank_has_the_rows_that_are_dealt_to_it},
     {"two_tables_of_one_name_are_refused", two_tables_of_one_name_are_refused},
     {"overlapping_extents_are_refused", overlapping_extents_are_refused},
     {"random_changes_do_no_harm", random_changes_do_no_harm},

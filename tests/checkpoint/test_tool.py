@@ -366,6 +366,30 @@ def check_scores(root, a):
         shutil.rmtree(name)
 
 
+def check_dealt(root):
+    """A static table whose rows were dealt to ranks in turn has the same rows as one in blocks, in every form."""
+    place = os.path.join(root, "place")
+    os.mkdir(place)
+    dealt, more, blocks, out = (os.path.join(place, name) for name in ("dealt", "more", "blocks", "out"))
+    sample(dealt, HOTBED_SAMPLE_RANKS="3", HOTBED_SAMPLE_DEALT="1", HOTBED_SAMPLE_INCREMENT=more)
+    sample(blocks, HOTBED_SAMPLE_RANKS="2")
+    tool("verify", dealt, more)
+    check(tool_json("inspect", dealt)["tables"][1]["route"] == "roundrobin", "the route of a static table")
+    same(dealt, blocks)
+    for words in (["--ranks", "1"], ["--ranks", "4"], ["--ranks", "4", "--route", "roundrobin"]):
+        tool("reshard", dealt, out, *words)
+        tool("verify", out)
+        same(out, blocks)
+        shutil.rmtree(out)
+    tool("compact", more, out)
+    same(out, more)
+    for path in (out, more):
+        tool("convert", path, path + ".npy", "--to", "npy")
+    npy = [np.load(os.path.join(path + ".npy", "static.weight.npy")) for path in (out, more)]
+    check(npy[0].shape == (90, 3) and npy[0].tobytes() == npy[1].tobytes(), "rows of a static table as npy")
+    shutil.rmtree(place)
+
+
 def check_diff(root):
     a, b = os.path.join(root, "a"), os.path.join(root, "b")
     sample(a, HOTBED_SAMPLE_RANKS="2")
@@ -1231,6 +1255,7 @@ def main():
         check_reshard(root)
         check_progress(root)
         check_diff(root)
+        check_dealt(root)
         check_npy(root)
         check_times(root)
         check_h5(root)

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
-#include "storage/index_range.h"
+#include "storage/index/index_range.h"
 #include "storage/types.h"
 
 #include <math.h>

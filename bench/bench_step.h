@@ -4,11 +4,11 @@
 #define HOTBED_BENCH_BENCH_STEP_H
 
 #include "bench/bench.h"
-#include "storage/lookup_kernels.h"
-#include "storage/rows_kernels.h"
-#include "storage/score_kernels.h"
-#include "storage/unique_kernels.h"
-#include "storage/update_kernels.h"
+#include "storage/rows/rows_kernels.h"
+#include "storage/step/lookup_kernels.h"
+#include "storage/step/score_kernels.h"
+#include "storage/step/unique_kernels.h"
+#include "storage/step/update_kernels.h"
 
 typedef struct bench_step_options {
     uint64_t slots;

@@ -5,7 +5,7 @@
 #include "bench/exchange.h"
 
 #include "base/error.h"
-#include "storage/row_core.h"
+#include "storage/step/row_core.h"
 
 #include <stdlib.h>
 

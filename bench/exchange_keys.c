@@ -3,7 +3,7 @@
 #include "bench/exchange.h"
 
 #include "base/error.h"
-#include "dist/comm.h"
+#include "dist/comm/comm.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "bench/link.h"
 
 #include "base/cuda_launch.h"
-#include "storage/tier_kernels.h"
+#include "storage/tiers/tier_kernels.h"
 
 namespace {
 
@@ -23,7 +23,7 @@ __device__ uint8_t *to_of(const bench_link &l, bench_link_row row) {
                     : l.device + (uint64_t)row.device * l.bytes;
 }
 
-/* --- loads and stores in turn, as in exchange_kernel of storage/tier.cu --------------------- */
+/* --- loads and stores in turn, as in exchange_kernel of storage/tiers/tier.cu --------------------- */
 
 enum { TURN = 8 };
 

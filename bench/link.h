@@ -30,7 +30,7 @@ enum { BENCH_LINK_BYTES_MOST = 64 << 10, BENCH_LINK_WARPS = 4, BENCH_LINK_OWN_WA
 hotbed_status bench_link_spread(const bench_link *link, uint32_t warps, hotbed_stream *stream);
 
 /* Move the rows with BENCH_LINK_OWN_WARPS warps on each of `sms` SMs, which run nothing else
- * meanwhile, as storage/tier.cu does. Asynchronous. */
+ * meanwhile, as storage/tiers/tier.cu does. Asynchronous. */
 hotbed_status bench_link_own(const bench_link *link, uint32_t sms, hotbed_stream *stream);
 
 /* Word w (8 bytes) of the row with number `row` in host memory: the known content of rows. */

@@ -2,7 +2,7 @@
 #include "bench/workload_rows.h"
 
 #include "base/error.h"
-#include "storage/row_core.h"
+#include "storage/step/row_core.h"
 
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "base/text.h"
-#include "checkpoint/bucket_core.h"
+#include "checkpoint/format/bucket_core.h"
 
 #include <inttypes.h>
 #include <string.h>

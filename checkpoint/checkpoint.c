@@ -4,12 +4,12 @@
 
 #include "base/error.h"
 #include "base/options.h"
-#include "checkpoint/arena.h"
-#include "checkpoint/bucket_core.h"
-#include "checkpoint/codec.h"
+#include "checkpoint/format/arena.h"
+#include "checkpoint/format/bucket_core.h"
+#include "checkpoint/format/codec.h"
 #include "checkpoint/redistribute.h"
 #include "checkpoint/verify.h"
-#include "dist/comm.h"
+#include "dist/comm/comm.h"
 
 #include <inttypes.h>
 #include <stddef.h>

@@ -3,9 +3,9 @@
 #ifndef HOTBED_CHECKPOINT_CHECKPOINT_H
 #define HOTBED_CHECKPOINT_CHECKPOINT_H
 
-#include "checkpoint/h5.h"
-#include "checkpoint/io.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/h5.h"
+#include "checkpoint/format/io.h"
+#include "checkpoint/format/manifest.h"
 #include "checkpoint/storages.h"
 #include "hotbed/checkpoint.h"
 

@@ -1,5 +1,5 @@
 /* checkpoint/export.c - write tables of a checkpoint as files for other programs. */
-#include "checkpoint/h5.h"
+#include "checkpoint/format/h5.h"
 #include "checkpoint/import.h"
 
 #include "base/error.h"

@@ -10,9 +10,9 @@
 #ifndef HOTBED_CHECKPOINT_EXTENT_H
 #define HOTBED_CHECKPOINT_EXTENT_H
 
-#include "checkpoint/io.h"
-#include "checkpoint/manifest.h"
-#include "checkpoint/write_behind.h"
+#include "checkpoint/format/io.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/format/write_behind.h"
 
 enum { HOTBED_EXTENT_AHEAD = 3 }; /* blocks that are read ahead */
 

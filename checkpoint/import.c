@@ -5,9 +5,9 @@
 #include "base/float.h"
 #include "base/stream.h"
 #include "base/text.h"
-#include "checkpoint/bucket_core.h"
+#include "checkpoint/format/bucket_core.h"
 #include "checkpoint/shard_writer.h"
-#include "storage/index_layout_core.h"
+#include "storage/index/index_layout_core.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #ifndef HOTBED_CHECKPOINT_MARK_H
 #define HOTBED_CHECKPOINT_MARK_H
 
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
 #include "hotbed/checkpoint.h"
 
 /* A table's rows, in the order in which they are saved. */

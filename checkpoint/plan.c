@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
-#include "checkpoint/bucket.h"
+#include "checkpoint/format/bucket.h"
 #include "checkpoint/shard_reader.h"
 #include "storage/storage.h"
 

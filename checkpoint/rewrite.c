@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
-#include "checkpoint/bucket_core.h"
+#include "checkpoint/format/bucket_core.h"
 #include "checkpoint/shard_writer.h"
 #include "hotbed/route.h"
 

@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "base/text.h"
-#include "checkpoint/bucket_core.h"
-#include "storage/index_layout_core.h"
+#include "checkpoint/format/bucket_core.h"
+#include "storage/index/index_layout_core.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 
 #include "base/error.h"
 #include "base/stream.h"
-#include "checkpoint/bucket_core.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/format/bucket_core.h"
 
 #include <inttypes.h>
 #include <string.h>

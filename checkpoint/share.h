@@ -2,7 +2,7 @@
 #ifndef HOTBED_CHECKPOINT_SHARE_H
 #define HOTBED_CHECKPOINT_SHARE_H
 
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
 #include "checkpoint/storages.h"
 #include "hotbed/checkpoint.h"
 

@@ -2,8 +2,8 @@
 #ifndef HOTBED_CHECKPOINT_SNAPSHOT_H
 #define HOTBED_CHECKPOINT_SNAPSHOT_H
 
-#include "checkpoint/arena.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/format/arena.h"
 
 /* A table's rows, in slot order. */
 typedef struct hotbed_snapshot_table {

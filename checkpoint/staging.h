@@ -7,7 +7,7 @@
 #ifndef HOTBED_CHECKPOINT_STAGING_H
 #define HOTBED_CHECKPOINT_STAGING_H
 
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
 #include "hotbed/storage.h"
 
 typedef struct hotbed_staging {

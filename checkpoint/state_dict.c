@@ -6,9 +6,9 @@
 #include "base/options.h"
 #include "base/stream.h"
 #include "base/text.h"
-#include "checkpoint/bucket.h"
+#include "checkpoint/format/bucket.h"
 #include "checkpoint/state_view.h"
-#include "storage/index_layout_core.h"
+#include "storage/index/index_layout_core.h"
 #include "storage/storage.h"
 
 #include <inttypes.h>

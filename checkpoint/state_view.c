@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
-#include "checkpoint/bucket.h"
+#include "checkpoint/format/bucket.h"
 #include "hotbed/export.h"
 #include "hotbed/storage.h"
 

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

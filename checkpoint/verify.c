@@ -4,8 +4,8 @@
 #include "base/error.h"
 #include "base/float.h"
 #include "base/stream.h"
-#include "checkpoint/bucket_core.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/format/bucket_core.h"
 #include "checkpoint/shard_writer.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "base/text.h"
-#include "checkpoint/bucket.h"
+#include "checkpoint/format/bucket.h"
 #include "checkpoint/mark.h"
 #include "checkpoint/plan.h"
 #include "checkpoint/redistribute.h"

@@ -8,9 +8,9 @@
 #include "base/sort.h"
 #include "base/stream.h"
 #include "dist/balance_kernels.h"
-#include "dist/comm.h"
-#include "dist/kjt.h"
-#include "dist/partition.h"
+#include "dist/comm/comm.h"
+#include "dist/exchange/kjt.h"
+#include "dist/exchange/partition.h"
 
 #define ITEMS_MOST     ((uint64_t)1 << 30)
 #define ROW_BYTES_MOST ((uint64_t)1 << 30) /* so ITEMS_MOST samples have at most 2^60 bytes */

@@ -2,8 +2,8 @@
 #ifndef HOTBED_DIST_BALANCE_CORE_H
 #define HOTBED_DIST_BALANCE_CORE_H
 
-#include "dist/message_core.h"
-#include "storage/step_core.h"
+#include "dist/exchange/message_core.h"
+#include "storage/step/step_core.h"
 
 typedef struct hotbed_balance_view {
     uint8_t *messages; /* [world] of message_bytes: the features of all ranks */

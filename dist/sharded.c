@@ -2,7 +2,7 @@
 #include "dist/sharded.h"
 
 #include "base/options.h"
-#include "dist/comm.h"
+#include "dist/comm/comm.h"
 #include "storage/types.h"
 
 #include <math.h>

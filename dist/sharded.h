@@ -13,12 +13,12 @@
 #include "base/carve.h"
 #include "base/error.h"
 #include "base/stream.h"
-#include "dist/comm_window.h"
-#include "dist/dist.h"
-#include "dist/kjt.h"
+#include "dist/comm/comm_window.h"
+#include "dist/exchange/dist.h"
+#include "dist/exchange/kjt.h"
 #include "hotbed/sharded.h"
 #include "storage/dedup.h"
-#include "storage/scatter.h"
+#include "storage/step/scatter.h"
 
 #include <pthread.h>
 

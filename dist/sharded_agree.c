@@ -7,7 +7,7 @@
 #include "dist/sharded.h"
 
 #include "base/text.h"
-#include "dist/comm.h"
+#include "dist/comm/comm.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
  * Rows and gradients pass through the part's own memory only if a stage needs them later than the
  * caller has them, or in another form: if the batch has its features in another order than the
  * collection, or, with pooling, if the output is a mean, has 16 bits, or is scaled. */
-#include "dist/comm.h"
+#include "dist/comm/comm.h"
 #include "dist/sharded.h"
 
 /* --- memory ------------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* dist/sharded_context.c - exchange contexts: the keys of a batch to their owners. */
 #include "dist/sharded.h"
 
-#include "dist/comm.h"
+#include "dist/comm/comm.h"
 
 /* --- stages ---------------------------------------------------------------------------------------------- */
 

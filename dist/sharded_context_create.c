@@ -1,5 +1,5 @@
 /* dist/sharded_context_create.c - create and destroy exchange contexts. */
-#include "dist/comm.h"
+#include "dist/comm/comm.h"
 #include "dist/sharded.h"
 
 /* Check the arguments without which a rank cannot take part in the comparison of collections. */

@@ -1,6 +1,6 @@
 /* dist/sharded_part.c - the parts of a context: their memory, and their exchanges by each plan. */
 #include "base/sort.h"
-#include "dist/comm.h"
+#include "dist/comm/comm.h"
 #include "dist/sharded.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "dist/sharded.h"
 
 #include "base/options.h"
-#include "dist/comm.h"
+#include "dist/comm/comm.h"
 
 hotbed_status hotbed_wire_create(hotbed_sharded *sharded, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_memory_alloc(

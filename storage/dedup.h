@@ -6,7 +6,7 @@
 #define HOTBED_STORAGE_DEDUP_H
 
 #include "hotbed/storage.h"
-#include "storage/update_core.h"
+#include "storage/step/update_core.h"
 
 /* Set view->storage, except for its tallies, for batches without pooling. The caller sets the batch,
  * and the arrays that unique_kernels.h names. */

@@ -3,8 +3,8 @@
 
 #include "base/options.h"
 
-#include "storage/index_range.h"
-#include "storage/row_layout.h"
+#include "storage/index/index_range.h"
+#include "storage/step/row_layout.h"
 #include "storage/storage.h"
 
 /* --- segments --------------------------------------------------------------------------------- */

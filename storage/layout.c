@@ -2,7 +2,7 @@
 #include "storage/storage.h"
 
 #include "hotbed/storage.h"
-#include "storage/index_range.h"
+#include "storage/index/index_range.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 #include "storage/storage.h"
 
 #include "base/text.h"
-#include "storage/index_range.h"
+#include "storage/index/index_range.h"
 
 #include <stdio.h>
 

@@ -4,9 +4,9 @@
 
 #include "base/error.h"
 #include "base/options.h"
-#include "storage/row_layout.h"
+#include "storage/step/row_layout.h"
+#include "storage/step/update_kernels.h"
 #include "storage/types.h"
-#include "storage/update_kernels.h"
 
 static const hotbed_update_kernels *kernels_of(const hotbed_stream *stream) {
 #if defined(HOTBED_WITH_CUDA)

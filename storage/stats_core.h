@@ -7,7 +7,7 @@
 #ifndef HOTBED_STORAGE_STATS_CORE_H
 #define HOTBED_STORAGE_STATS_CORE_H
 
-#include "storage/step_core.h"
+#include "storage/step/step_core.h"
 
 enum {
     HOTBED_METER_RECORDS = 4,

@@ -2,8 +2,8 @@
 #include "storage/storage.h"
 
 #include "base/options.h"
-#include "storage/index_range.h"
-#include "storage/row_layout.h"
+#include "storage/index/index_range.h"
+#include "storage/step/row_layout.h"
 #include "storage/types.h"
 
 #include <math.h>

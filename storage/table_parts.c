@@ -1,5 +1,5 @@
 /* storage/table_parts.c - the parts of a table's index: upper tier, lower tier, and segments. */
-#include "storage/index_range.h"
+#include "storage/index/index_range.h"
 #include "storage/storage.h"
 
 uint64_t hotbed_table_all_slots(const hotbed_table *table) {

@@ -2,7 +2,7 @@
 #include "storage/storage.h"
 
 #include "base/options.h"
-#include "storage/scatter.h"
+#include "storage/step/scatter.h"
 
 #include <math.h>
 

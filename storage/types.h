@@ -6,8 +6,8 @@
 #include "base/fault_text.h"
 #include "hotbed/storage.h"
 #include "hotbed/types.h"
-#include "storage/init_core.h"
-#include "storage/optimizer_core.h"
+#include "storage/step/init_core.h"
+#include "storage/step/optimizer_core.h"
 
 enum {
     HOTBED_TABLES_MOST = 65535,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/check_circles.py - check that no source files of one folder depend on each other in a circle.
+"""tools/check_circles.py - check that no source files of one module depend on each other in a circle.
 
     check_circles.py BUILD      BUILD/libhotbed_testable.a has the object of each source
 
@@ -70,10 +70,10 @@ def main() -> int:
     folders: Dict[str, Dict[str, Set[str]]] = collections.defaultdict(lambda: collections.defaultdict(set))
     why: Dict[str, str] = {}
     for source, symbols in needed.items():
-        folder = os.path.dirname(source)
+        folder = source.split("/")[0]
         for symbol in sorted(symbols):
             to = defined.get(symbol)
-            if to and to != source and os.path.dirname(to) == folder:
+            if to and to != source and to.split("/")[0] == folder:
                 folders[folder][source].add(to)
                 folders[folder].setdefault(to, set())
                 why.setdefault(f"{source} {to}", symbol)

@@ -2,6 +2,8 @@
 """tools/check_layers.py - which files may include which, and which calls belong to which file.
 
 include/hotbed <- base <- storage <- dist <- pipeline; checkpoint uses base, storage and dist; abi describes include.
+In storage: index <- step <- rows <- tiers, external <- tiers.  In dist, comm and exchange do not know each other, nor the
+sharded collections above them.  In checkpoint, format does not know tables, and nobody knows the tool.
 A third-party header is included only by the file named below.  A core (x_core.h) includes only what both compilers
 understand.  Prints each violation; exit status 1: there is one.
 """
@@ -15,35 +17,43 @@ LIBRARY = ["base", "storage", "dist", "pipeline", "checkpoint"]
 PROGRAMS = ["examples", "bench"]
 SUFFIXES = {".c", ".h", ".cc", ".cu", ".cuh"}
 
-# Every #include "..." of a folder begins with one of these.
+# Every #include "..." of a folder begins with one of these; a folder inside another obeys both.
 PUBLIC = r"hotbed/(status|stream|types|version)\.h$"
 MAY_INCLUDE = {
     "include": r"hotbed/",
     "base": rf"base/|{PUBLIC}|tests/support/emulate\.h$",
     "storage": rf"base/|storage/|{PUBLIC}|hotbed/(storage|index|flat_table|external|optimizer|stats|export|dlpack)\.h$",
-    "dist": rf"base/|storage/([a-z_]*_core|dedup|scatter|types)\.h$|dist/|{PUBLIC}|hotbed/",
+    "storage/index": r"base/|storage/(index/|types\.h$)|hotbed/",
+    "storage/step": r"base/|storage/(index|step)/|hotbed/",
+    "storage/rows": r"base/|storage/(index/|step/|rows/|storage\.h$|types\.h$)|hotbed/",
+    "storage/external": r"base/|storage/(external/|types\.h$)|hotbed/",
+    "storage/tiers": r"base/|storage/(index/|step/|rows/|external/|tiers/|storage\.h$)|hotbed/",
+    "dist": rf"base/|storage/(step/[a-z_]*_core|step/scatter|dedup|types)\.h$|dist/|{PUBLIC}|hotbed/",
+    "dist/comm": r"base/|dist/comm/|hotbed/",
+    "dist/exchange": r"base/|storage/|dist/exchange/|hotbed/",
     "abi": r"base/options\.h$|hotbed/",
     "pipeline": r"base/|storage/|dist/|pipeline/|hotbed/",
-    "checkpoint": r"base/|storage/|dist/(comm|route_core)\.h$|checkpoint/|hotbed/",
+    "checkpoint": r"base/|storage/|dist/(comm/comm|exchange/route_core)\.h$|checkpoint/|hotbed/",
+    "checkpoint/format": r"base/|storage/types\.h$|checkpoint/format/|hotbed/",
     "examples/consumer": r"$^",
     "examples": r"hotbed/|examples/",
 }
 # One file includes each third-party header; the files of base/ that wrap the CUDA runtime include it.
 THIRD_PARTY = {
     "CUB": (r"cub/|thrust/", r"base/sort\.cu$"),
-    "HDF5": (r"hdf5", r"checkpoint/h5\.c$"),
-    "MPI": (r"mpi\.h", r"dist/comm_mpi\.c$"),
-    "NCCL": (r"nccl", r"dist/comm_nccl\.(c|cu)$"),
+    "HDF5": (r"hdf5", r"checkpoint/format/h5\.c$"),
+    "MPI": (r"mpi\.h", r"dist/comm/comm_mpi\.c$"),
+    "NCCL": (r"nccl", r"dist/comm/comm_nccl\.(c|cu)$"),
     "NVTX": (r"nvtx", r"pipeline/nvtx\.c$"),
-    "RocksDB": (r"rocksdb", r"storage/external_rocksdb\.c$"),
+    "RocksDB": (r"rocksdb", r"storage/external/external_rocksdb\.c$"),
     "Abseil": (r"absl/", r"bench/bench_peer\.cc$"),
     "tsl": (r"tsl/", r"bench/bench_peer\.cc$"),
-    "xxHash": (r"xxhash", r"checkpoint/digest\.[ch]$"),
+    "xxHash": (r"xxhash", r"checkpoint/format/digest\.[ch]$"),
     "CUDA": (r"cuda|cooperative_groups", r"base/.*cuda.*\.(c|h|cu)$|base/sort\.cu$"),
 }
 # Cores: the common subset of C11 and C++17.
 CORE = (
-    r'<(math|stdbool|stddef|stdint|string)\.h>|"(base/(port|tile|float|philox|fault)\.h|[a-z]+/[a-z0-9_]+_core\.h'
+    r'<(math|stdbool|stddef|stdint|string)\.h>|"(base/(port|tile|float|philox|fault)\.h|[a-z]+/([a-z]+/)?[a-z0-9_]+_core\.h'
     r'|hotbed/(types|status|storage|index|optimizer|route)\.h)"'
 )
 # Patterns of a line: folders, files that may have it, why the others may not.
@@ -60,14 +70,14 @@ LINES = [
     ),
     (
         LIBRARY,
-        r"checkpoint/tool",
+        r"checkpoint/tool/",
         rf"^(?!.*format\(printf).*{WORD}(printf|fprintf|puts|fputs|perror|exit|_Exit|abort)\s*\(",
         "the library never prints, exits or aborts",
     ),
     # Numbers with a fraction have a decimal point in every locale; the programs never change theirs.
     (
         LIBRARY,
-        r"base/text\.c$|checkpoint/tool",
+        r"base/text\.c$|checkpoint/tool/",
         rf"{WORD}(vsnprintf|vfprintf|strto(d|f|ld)|atof|sscanf)\s*\(",
         "hotbed_vformat() and hotbed_parse_number() of base/text.h",
     ),
@@ -82,9 +92,9 @@ LINES = [
     # Sockets are opened in one file, which also closes them in forked children.
     (
         LIBRARY + PROGRAMS,
-        r"dist/comm_socket\.c$",
+        r"dist/comm/comm_socket\.c$",
         rf"{CALL}(socket|accept4)\s*\(",
-        "sockets belong to dist/comm_socket.c",
+        "sockets belong to dist/comm/comm_socket.c",
     ),
 ]
 
@@ -109,7 +119,7 @@ def bare_number(statement):
 
 
 def check_statements(name, text):
-    library = name.split("/")[0] in LIBRARY and not name.startswith("checkpoint/tool")
+    library = name.split("/")[0] in LIBRARY and not name.startswith("checkpoint/tool/")
     for at, statement in statements(text):
         if library and name != "base/error.c" and re.search(r"(?<!gai_)strerror", statement):
             yield at, "strerror() is for programs, the library has hotbed_reason()"

@@ -183,7 +183,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_create(
     hotbed_external **out);
 
 /* Create a store in this process's memory, which is lost with the store. For tests, and as the
- * first plug-in to read (storage/external_memory.c). Synchronous.
+ * first plug-in to read (storage/external/external_memory.c). Synchronous.
  * Errors: ARGUMENT, MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_external_create_memory(const hotbed_external_options *options, hotbed_external **out);

@@ -4,7 +4,7 @@
  * tests/checkpoint/corpus/manifest, with -dict=tests/checkpoint/manifest.dict.  test_fuzz_manifest replays
  * the corpus in every build. */
 #include "base/stream.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
 #include "tests/checkpoint/manifest_text.h"
 
 #include <stdint.h>

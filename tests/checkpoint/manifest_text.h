@@ -3,7 +3,7 @@
 #ifndef HOTBED_TESTS_CHECKPOINT_MANIFEST_TEXT_H
 #define HOTBED_TESTS_CHECKPOINT_MANIFEST_TEXT_H
 
-#include "checkpoint/digest.h"
+#include "checkpoint/format/digest.h"
 
 #include <stdio.h>
 #include <string.h>

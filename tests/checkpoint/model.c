@@ -1,7 +1,7 @@
 /* tests/checkpoint/model.c - a model of several storages on several ranks, and two blobs. */
 #include "tests/checkpoint/model.h"
 
-#include "checkpoint/bucket_core.h"
+#include "checkpoint/format/bucket_core.h"
 #include "checkpoint/staging.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"

@@ -2,13 +2,13 @@
  * imported scores, file layout. */
 #define _DEFAULT_SOURCE /* fork() */
 #include "base/error.h"
-#include "checkpoint/bucket.h"
 #include "checkpoint/extent.h"
+#include "checkpoint/format/bucket.h"
+#include "checkpoint/format/io.h"
+#include "checkpoint/format/sparse.h"
+#include "checkpoint/format/write_behind.h"
 #include "checkpoint/import.h"
-#include "checkpoint/io.h"
-#include "checkpoint/sparse.h"
 #include "checkpoint/verify.h"
-#include "checkpoint/write_behind.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
 

@@ -1,7 +1,7 @@
 /* tests/checkpoint/test_checkpoint_together.c - ranks save and load with a communicator: each byte is read
  * once, by a rewrite too, and a failure of one rank is a failure of all. */
 #include "base/stream.h"
-#include "checkpoint/bucket_core.h"
+#include "checkpoint/format/bucket_core.h"
 #include "checkpoint/redistribute.h"
 #include "checkpoint/verify.h"
 #include "tests/checkpoint/ranks.h"

@@ -1,8 +1,8 @@
 /* tests/checkpoint/test_manifest.c - MANIFEST's parser reads what the writer writes, and refuses any other
  * text. */
 #include "base/stream.h"
-#include "checkpoint/bucket_core.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/bucket_core.h"
+#include "checkpoint/format/manifest.h"
 #include "hotbed/route.h"
 #include "storage/types.h"
 #include "tests/checkpoint/manifest_text.h"

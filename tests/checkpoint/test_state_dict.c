@@ -1,7 +1,7 @@
 /* tests/checkpoint/test_state_dict.c - state dicts: names, views of the memory that training uses, hooks,
  * loading, and missing names. */
 #include "base/error.h"
-#include "checkpoint/bucket_core.h"
+#include "checkpoint/format/bucket_core.h"
 #include "hotbed/state_dict.h"
 #include "hotbed/storage.h"
 #include "tests/checkpoint/sample.h"

@@ -6,7 +6,7 @@
  * NCCL. */
 #define _DEFAULT_SOURCE 1 /* setenv */
 #include "base/monotonic.h"
-#include "dist/comm.h"
+#include "dist/comm/comm.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
 

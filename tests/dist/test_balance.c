@@ -2,7 +2,7 @@
  * samples by a partition. */
 #include "hotbed/balance.h"
 
-#include "dist/partition.h"
+#include "dist/exchange/partition.h"
 #include "tests/dist/sharded_fixture.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"

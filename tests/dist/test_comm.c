@@ -1,5 +1,5 @@
 /* tests/dist/test_comm.c - collectives give the same results on every transport. */
-#include "dist/comm.h"
+#include "dist/comm/comm.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
 

@@ -2,7 +2,7 @@
  * other ranks report. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "base/monotonic.h"
-#include "dist/comm.h"
+#include "dist/comm/comm.h"
 #include "tests/dist/world.h"
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"

@@ -3,7 +3,7 @@
 #define _DEFAULT_SOURCE 1 /* setenv */
 #include "base/monotonic.h"
 #include "base/stream.h"
-#include "dist/comm_link.h"
+#include "dist/comm/comm_link.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
 

@@ -5,8 +5,8 @@
 #define _DEFAULT_SOURCE 1 /* setenv() */
 #include "base/monotonic.h"
 #include "base/stream.h"
-#include "dist/comm_handshake.h"
-#include "dist/comm_socket.h"
+#include "dist/comm/comm_handshake.h"
+#include "dist/comm/comm_socket.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
 

@@ -1,5 +1,5 @@
 /* tests/dist/test_comm_window.c - windows: ranks write into each other's memory. */
-#include "dist/comm_window.h"
+#include "dist/comm/comm_window.h"
 #include "tests/dist/window_case.h"
 #include "tests/dist/world.h"
 #include "tests/support/fault.h"

@@ -3,7 +3,7 @@
  *
  * Each rank has its own arrays; a message is written directly to where the receiving rank reads it.
  */
-#include "dist/dist.h"
+#include "dist/exchange/dist.h"
 
 #include "tests/dist/arrays.h"
 

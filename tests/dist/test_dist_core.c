@@ -3,9 +3,9 @@
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
-#include "dist/bags_core.h"
 #include "dist/balance_core.h"
-#include "dist/deliver_core.h"
+#include "dist/exchange/bags_core.h"
+#include "dist/exchange/deliver_core.h"
 #include "tests/support/emulate.h"
 #include "tests/support/harness.h"
 

@@ -2,10 +2,10 @@
  * which only those pages are touched. */
 #define _DEFAULT_SOURCE 1 /* MAP_NORESERVE */
 #include "dist/balance_core.h"
-#include "dist/comm.h"
-#include "dist/comm_sum_core.h"
-#include "dist/deliver_core.h"
-#include "dist/gather_core.h"
+#include "dist/comm/comm.h"
+#include "dist/comm/comm_sum_core.h"
+#include "dist/exchange/deliver_core.h"
+#include "dist/exchange/gather_core.h"
 #include "tests/support/harness.h"
 
 #include <sys/mman.h>

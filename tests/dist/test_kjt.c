@@ -1,6 +1,6 @@
 /* tests/dist/test_kjt.c - KJTs: invalid ones are refused with a message that names the fault, valid
  * ones become the batch of a storage. */
-#include "dist/kjt.h"
+#include "dist/exchange/kjt.h"
 
 #include "tests/dist/arrays.h"
 

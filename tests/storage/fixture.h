@@ -19,7 +19,7 @@
 
 #include "hotbed/external.h"
 #include "hotbed/storage.h"
-#include "storage/scatter.h"
+#include "storage/step/scatter.h"
 #include "tests/support/harness.h"
 #include "tests/support/oracle.h"
 
@@ -145,7 +145,7 @@ void test_ticket_prefetch(test_ticket *l);
 /* Prefetch; the model refuses the keys that the library refused.  Synchronous; returns the status of the sync. */
 HOTBED_MUST_USE hotbed_status test_ticket_prefetch_with_slots(test_ticket *l);
 /* Forward or eval, and compare the outputs; synchronous. Rows of sequences are also scattered
- * (storage/scatter.h). */
+ * (storage/step/scatter.h). */
 void test_ticket_forward(test_ticket *l);
 /* Backward with a random gradient. */
 void test_ticket_backward(test_ticket *l, rng *random);

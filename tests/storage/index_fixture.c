@@ -1,7 +1,7 @@
 /* tests/storage/index_fixture.c - calls on an index with a batch that is kept in host memory. */
 #include "tests/storage/index_fixture.h"
 
-#include "storage/index_range.h"
+#include "storage/index/index_range.h"
 #include "tests/support/harness.h"
 
 #include <stdlib.h>

@@ -8,12 +8,12 @@
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
-#include "storage/index_range.h"
-#include "storage/lookup_core.h"
-#include "storage/row_layout.h"
-#include "storage/tier_core.h"
+#include "storage/index/index_range.h"
+#include "storage/step/lookup_core.h"
+#include "storage/step/row_layout.h"
+#include "storage/step/update_core.h"
+#include "storage/tiers/tier_core.h"
 #include "storage/types.h"
-#include "storage/update_core.h"
 #include "tests/storage/tier_model.h"
 #include "tests/support/emulate.h"
 

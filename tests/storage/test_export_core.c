@@ -1,11 +1,11 @@
-/* tests/storage/test_export_core.c - storage/export_core.h: a window of slots, exported at every tile width.
+/* tests/storage/test_export_core.c - storage/rows/export_core.h: a window of slots, exported at every tile width.
  *
  * Keys, scores and rows must be the same, in the order of slots, with tiles of 1 lane and of more emulated lanes.
  */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
-#include "storage/export_core.h"
+#include "storage/rows/export_core.h"
 #include "tests/support/emulate.h"
 #include "tests/support/harness.h"
 

@@ -4,7 +4,7 @@
  * model (tests/storage/store_fixture.h).  Also: documented errors, calls from several threads, and requests in stream
  * order.
  */
-#include "storage/external.h"
+#include "storage/external/external.h"
 
 #include "tests/storage/store_fixture.h"
 #include "tests/support/bad_store.h"

@@ -3,7 +3,7 @@
  * Random rows are stored and loaded by slot, in every kind of memory, for all element types and optimizers; weights and
  * states must be the bytes that were stored last.
  */
-#include "storage/flat_table.h"
+#include "storage/rows/flat_table.h"
 
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"

@@ -1,10 +1,10 @@
 /* tests/storage/test_host_sets.c - loops of the host backend give the same results with every
  * instruction set: searches of the index, sums of rows. */
-#include "storage/index_place_core.h"
-#include "storage/index_range.h"
-#include "storage/index_search.h"
-#include "storage/pool_host.h"
-#include "storage/row_core.h"
+#include "storage/index/index_place_core.h"
+#include "storage/index/index_range.h"
+#include "storage/index/index_search.h"
+#include "storage/step/pool_host.h"
+#include "storage/step/row_core.h"
 #include "tests/support/harness.h"
 
 #include <stdlib.h>

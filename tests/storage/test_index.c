@@ -5,7 +5,7 @@
  */
 #include "hotbed/index.h"
 
-#include "storage/hash_core.h"
+#include "base/hash_core.h"
 #include "tests/storage/index_fixture.h"
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"

@@ -1,4 +1,4 @@
-/* tests/storage/test_index_calls.c - storage/index_call_core.h, the calls of hotbed/index.h, at every tile width.
+/* tests/storage/test_index_calls.c - storage/index/index_call_core.h, the calls of hotbed/index.h, at every tile width.
  *
  * Random batches of find, insert, pin, evict and erase run with tiles of 1, 2, 4, 8 and 32 emulated lanes; results
  * and the whole index must have the same bytes at all widths.
@@ -6,8 +6,8 @@
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
-#include "storage/index_call_core.h"
-#include "storage/index_range.h"
+#include "storage/index/index_call_core.h"
+#include "storage/index/index_range.h"
 #include "tests/support/emulate.h"
 #include "tests/support/harness.h"
 

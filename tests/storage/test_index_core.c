@@ -8,8 +8,8 @@
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
-#include "storage/index_place_each_core.h"
-#include "storage/index_range.h"
+#include "storage/index/index_place_each_core.h"
+#include "storage/index/index_range.h"
 #include "tests/support/emulate.h"
 #include "tests/support/harness.h"
 

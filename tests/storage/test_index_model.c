@@ -5,8 +5,8 @@
  */
 #include "hotbed/index.h"
 
-#include "storage/hash_core.h"
-#include "storage/index_range.h"
+#include "base/hash_core.h"
+#include "storage/index/index_range.h"
 #include "tests/storage/index_fixture.h"
 #include "tests/support/harness.h"
 

@@ -3,7 +3,7 @@
  * TSan checks the memory order.  A found key must have its row, which its thread wrote before it published the key;
  * after each run every key has a slot of its own.
  */
-#include "storage/index_place_core.h"
+#include "storage/index/index_place_core.h"
 #include "tests/support/harness.h"
 
 #include <pthread.h>

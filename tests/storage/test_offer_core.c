@@ -1,4 +1,4 @@
-/* tests/storage/test_offer_core.c - storage/offer_core.h: keys without a slot get one by moves, at every tile width.
+/* tests/storage/test_offer_core.c - storage/rows/offer_core.h: keys without a slot get one by moves, at every tile width.
  *
  * A table is filled until some keys find all candidates occupied, and then those are inserted. Every slot must then
  * have a key, and every key its row, score, time and probation as before.
@@ -6,8 +6,8 @@
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
-#include "storage/index_range.h"
-#include "storage/offer_core.h"
+#include "storage/index/index_range.h"
+#include "storage/rows/offer_core.h"
 #include "tests/support/emulate.h"
 #include "tests/support/harness.h"
 

@@ -1,4 +1,4 @@
-/* tests/storage/test_score_core.c - storage/score_core.h: admission at every tile width, and the clock of times.
+/* tests/storage/test_score_core.c - storage/step/score_core.h: admission at every tile width, and the clock of times.
  *
  * Admission by frequency is compared with exact counts of all keys; admission by chance, between tiles of 1, 4, 8 and
  * 32 emulated lanes.
@@ -6,9 +6,9 @@
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
-#include "storage/index_call_core.h"
-#include "storage/index_range.h"
-#include "storage/lookup_core.h"
+#include "storage/index/index_call_core.h"
+#include "storage/index/index_range.h"
+#include "storage/step/lookup_core.h"
 #include "tests/support/emulate.h"
 #include "tests/support/harness.h"
 

@@ -5,7 +5,7 @@
  * and no row may be lost.
  */
 #include "hotbed/export.h"
-#include "storage/external.h"
+#include "storage/external/external.h"
 #include "tests/storage/fixture.h"
 #include "tests/support/bad_store.h"
 

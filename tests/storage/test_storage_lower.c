@@ -4,7 +4,7 @@
  * allocated bytes must equal the documented ones, also after a growth.
  */
 #include "hotbed/storage.h"
-#include "storage/index_layout_core.h"
+#include "storage/index/index_layout_core.h"
 #include "storage/storage.h"
 #include "tests/storage/fixture.h"
 #include "tests/support/fault.h"

@@ -1,4 +1,4 @@
-/* tests/storage/test_tier_core.c - storage/tier_core.h, which moves rows between two tiers, at every tile width.
+/* tests/storage/test_tier_core.c - storage/tiers/tier_core.h, which moves rows between two tiers, at every tile width.
  *
  * A model has the expected row, score and time of each key.  Random batches are prefetched, trained and unpinned by
  * tiles of 1, 2, 8 and 32 emulated lanes (tests/support/emulate.h).  All memory must be equal at all widths after
@@ -7,10 +7,10 @@
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
-#include "storage/index_range.h"
-#include "storage/lookup_core.h"
-#include "storage/row_layout.h"
-#include "storage/tier_core.h"
+#include "storage/index/index_range.h"
+#include "storage/step/lookup_core.h"
+#include "storage/step/row_layout.h"
+#include "storage/tiers/tier_core.h"
 #include "storage/types.h"
 #include "tests/storage/tier_model.h"
 #include "tests/support/emulate.h"

@@ -8,9 +8,9 @@
 #include "base/tile.h"
 
 #include "hotbed/external.h"
-#include "storage/index_range.h"
-#include "storage/row_layout.h"
-#include "storage/tier_external_core.h"
+#include "storage/index/index_range.h"
+#include "storage/step/row_layout.h"
+#include "storage/tiers/tier_external_core.h"
 #include "storage/types.h"
 #include "tests/storage/tier_model.h"
 #include "tests/support/emulate.h"

@@ -1,7 +1,7 @@
 /* tests/support/bad_store.c - a wrapper around the store in memory that misbehaves on request. */
 #include "tests/support/bad_store.h"
 
-#include "storage/external.h"
+#include "storage/external/external.h"
 #include "tests/support/harness.h"
 
 #include <stdio.h>

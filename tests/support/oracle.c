@@ -708,7 +708,7 @@ static void adam(
     *w = *w - lr * decayed(o, *m / unbias1 / (sqrtf(*v / unbias2) + o->eps), *w);
 }
 
-/* Sum in the order of storage/optimizer_core.h: groups of four elements go to 32 sums in turn, which are then added
+/* Sum in the order of storage/step/optimizer_core.h: groups of four elements go to 32 sums in turn, which are then added
  * pairwise, 16, 8, 4, 2 and 1 apart. */
 static float mean_square(const float *g, uint32_t dim) {
     float sums[32] = {0};

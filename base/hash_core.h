@@ -1,0 +1,34 @@
+/* base/hash_core.h - the hash of a key, used by the index, routes and checkpoints. */
+#ifndef HOTBED_STORAGE_HASH_CORE_H
+#define HOTBED_STORAGE_HASH_CORE_H
+
+#include "base/port.h"
+
+/* A bijection on 64-bit words in which every output bit depends on every input bit: the finalizer
+ * of MurmurHash3 (Appleby, public domain). Frozen: checkpoint files and the routing of keys depend
+ * on it. */
+HOTBED_HD uint64_t hotbed_hash_u64(uint64_t key) {
+    key ^= key >> 33;
+    key *= 0xff51afd7ed558ccdU;
+    key ^= key >> 33;
+    key *= 0xc4ceb9fe1a85ec53U;
+    key ^= key >> 33;
+    return key;
+}
+
+/* The key with that hash. */
+HOTBED_HD uint64_t hotbed_unhash_u64(uint64_t hash) {
+    hash ^= hash >> 33;
+    hash *= 0x9cb4b2f8129337dbU;
+    hash ^= hash >> 33;
+    hash *= 0x4f74430c22a54005U;
+    hash ^= hash >> 33;
+    return hash;
+}
+
+/* Scale `word` from [0, 2^32) to [0, n). */
+HOTBED_HD uint32_t hotbed_scale_u32(uint32_t word, uint32_t n) {
+    return (uint32_t)(((uint64_t)word * n) >> 32);
+}
+
+#endif

@@ -1,0 +1,619 @@
+/* checkpoint/format/manifest.c - one description of MANIFEST's text, for writing and for reading. */
+#include "checkpoint/format/manifest.h"
+
+#include "base/error.h"
+#include "base/stream.h"
+#include "checkpoint/format/bucket_core.h"
+#include "checkpoint/format/codec.h"
+#include "hotbed/route.h"
+#include "storage/types.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    ROWS_MAX_BITS = 48, /* rows of a table times dim times element size do not overflow */
+    DIM_MAX = 4096,
+    TABLES_MAX = 65535,
+    END_BYTES = 4 + HOTBED_DIGEST_DIGITS + 1, /* "end <digest>\n" */
+};
+
+#define ROWS_MAX  ((uint64_t)1 << ROWS_MAX_BITS)
+#define BYTES_MAX ((uint64_t)INT64_MAX)
+
+/* --- the description ---------------------------------------------------------------------------- */
+
+static const char *const kind_words[] = {"hash", "static"};
+static const char *const dtype_words[] = {"f32", "f16", "bf16"};
+static const char *const key_words[] = {"i64", "u64"};
+static const char *const optimizer_words[] = {"none", "sgd", "adam", "adagrad", "rowwise_adagrad"};
+static_assert(
+    sizeof optimizer_words / sizeof *optimizer_words == HOTBED_OPT_LAST + 1, "a word each");
+
+/* The names of hotbed_route_name(). */
+static const char *const route_words[] = {"none", "hash_roundrobin", "roundrobin", "continuous"};
+static const char *const spread_words[] = {"bucket", "any"};
+static const char *const full_words[] = {"full", "delta"};
+static const char *const times_words[] = {"no", "yes"};
+static const char *const pooling_words[] = {"none", "sum", "mean"};
+
+/* The subject of a text. */
+typedef struct scope {
+    bool whole;          /* true: MANIFEST; false: the description of one shard */
+    uint32_t first, end; /* shards */
+} scope;
+
+static void describe_head(hotbed_codec *c, hotbed_manifest *m, const scope *s) {
+    char written[48];
+    uint32_t increment = m->increment ? 1 : 0;
+    uint64_t block = m->block_bytes;
+    snprintf(
+        written, sizeof written, "hotbed-%s %d\nid ", s->whole ? "checkpoint" : "shard",
+        HOTBED_FORMAT);
+    hotbed_codec_literal(c, written);
+    hotbed_codec_digest(c, &m->id);
+    hotbed_codec_literal(c, " kind ");
+    hotbed_codec_choice(c, &increment, full_words, 2);
+    m->increment = increment == 1;
+    hotbed_codec_literal(c, " step ");
+    hotbed_codec_number(c, &m->step, 0, UINT64_MAX);
+    hotbed_codec_literal(c, " created ");
+    hotbed_codec_number(c, &m->created_ns, 0, UINT64_MAX);
+    hotbed_codec_literal(c, "\nwriter ");
+    hotbed_codec_name(c, m->writer);
+    hotbed_codec_literal(c, "\nparent ");
+    if (m->increment) {
+        hotbed_codec_digest(c, &m->parent);
+        hotbed_codec_literal(c, " ");
+        hotbed_codec_digest(c, &m->parent_digest);
+    } else {
+        hotbed_codec_literal(c, "- -");
+    }
+    hotbed_codec_literal(c, "\nworld ");
+    hotbed_codec_number32(c, &m->world, 1, HOTBED_WORLD_MAX);
+    hotbed_codec_literal(c, " block ");
+    hotbed_codec_number(c, &block, HOTBED_BLOCK_BYTES_LEAST, HOTBED_BLOCK_BYTES_MOST);
+    if ((block & (block - 1)) != 0)
+        hotbed_codec_expected(c, "a power of two");
+    m->block_bytes = (uint32_t)block;
+    hotbed_codec_literal(c, " digest xxh3_128\nstorages ");
+    hotbed_codec_number32(c, &m->num_storages, 1, HOTBED_STORAGES_MAX);
+    hotbed_codec_literal(c, " tables ");
+    hotbed_codec_number32(c, &m->num_tables, 1, TABLES_MAX);
+    hotbed_codec_literal(c, " blobs ");
+    hotbed_codec_number32(c, &m->num_blobs, 0, s->whole || s->first == 0 ? HOTBED_BLOBS_MAX : 0);
+    hotbed_codec_literal(c, "\n");
+}
+
+static void describe_storage(hotbed_codec *c, hotbed_manifest_storage *m) {
+    uint32_t key = (uint32_t)m->key_type - HOTBED_KEY_I64, pooling = (uint32_t)m->pooling;
+    hotbed_codec_literal(c, "storage ");
+    hotbed_codec_name(c, m->name);
+    hotbed_codec_literal(c, " pooling ");
+    hotbed_codec_choice(c, &pooling, pooling_words, 3);
+    m->pooling = (hotbed_pooling)pooling;
+    hotbed_codec_literal(c, " key ");
+    hotbed_codec_choice(c, &key, key_words, 2);
+    m->key_type = (hotbed_key_type)(key + HOTBED_KEY_I64);
+    hotbed_codec_literal(c, " seed ");
+    hotbed_codec_number(c, &m->seed, 0, UINT64_MAX);
+
+    uint32_t kind = (uint32_t)m->optimizer.kind;
+    hotbed_codec_literal(c, "\noptimizer ");
+    hotbed_codec_choice(c, &kind, optimizer_words, HOTBED_OPT_LAST + 1);
+    m->optimizer.size = sizeof m->optimizer;
+    m->optimizer.kind = (hotbed_optimizer_kind)kind;
+    hotbed_codec_literal(c, " learning_rate ");
+    hotbed_codec_float(c, &m->optimizer.learning_rate);
+    hotbed_codec_literal(c, " beta1 ");
+    hotbed_codec_float(c, &m->optimizer.beta1);
+    hotbed_codec_literal(c, " beta2 ");
+    hotbed_codec_float(c, &m->optimizer.beta2);
+    hotbed_codec_literal(c, " eps ");
+    hotbed_codec_float(c, &m->optimizer.eps);
+    hotbed_codec_literal(c, " weight_decay ");
+    hotbed_codec_float(c, &m->optimizer.weight_decay);
+    hotbed_codec_literal(c, " initial_accumulator ");
+    hotbed_codec_float(c, &m->optimizer.initial_accumulator);
+    hotbed_codec_literal(c, " max_gradient ");
+    hotbed_codec_float(c, &m->optimizer.max_gradient);
+
+    m->state.size = sizeof m->state;
+    hotbed_codec_literal(c, "\nstate optimizer_steps ");
+    hotbed_codec_number(c, &m->state.optimizer_steps, 0, UINT64_MAX);
+    hotbed_codec_literal(c, " clock ");
+    hotbed_codec_number(c, &m->state.clock, 0, UINT64_MAX);
+    hotbed_codec_literal(c, " beta1_power ");
+    hotbed_codec_double(c, &m->state.beta1_power);
+    hotbed_codec_literal(c, " beta2_power ");
+    hotbed_codec_double(c, &m->state.beta2_power);
+    hotbed_codec_literal(c, " learning_rate ");
+    hotbed_codec_float(c, &m->state.learning_rate);
+    hotbed_codec_literal(c, " time ");
+    hotbed_codec_number(c, &m->state.time, 0, UINT64_MAX);
+    hotbed_codec_literal(c, "\n");
+}
+
+static void describe_extent(hotbed_codec *c, hotbed_extent *extent) {
+    hotbed_codec_literal(c, " off ");
+    hotbed_codec_number(c, &extent->offset, 0, BYTES_MAX);
+    hotbed_codec_literal(c, " len ");
+    hotbed_codec_number(c, &extent->bytes, 0, BYTES_MAX);
+    hotbed_codec_literal(c, " root ");
+    hotbed_codec_digest(c, &extent->root);
+    hotbed_codec_literal(c, "\n");
+}
+
+/* Print or check the number of the shard that a line describes, which the line's position
+ * determines. */
+static void shard_number(hotbed_codec *c, uint32_t shard) {
+    uint64_t value = shard;
+    hotbed_codec_number(c, &value, shard, shard);
+}
+
+static void describe_shard(hotbed_codec *c, hotbed_manifest *m, uint32_t number_of) {
+    hotbed_manifest_shard *shard = &m->shards[number_of];
+    hotbed_codec_literal(c, "shard ");
+    shard_number(c, number_of);
+    hotbed_codec_literal(c, " size ");
+    hotbed_codec_number(c, &shard->bytes, 1, BYTES_MAX);
+    hotbed_codec_literal(c, " meta ");
+    hotbed_codec_number(c, &shard->metadata_bytes, 1, shard->bytes);
+    hotbed_codec_literal(c, " root ");
+    hotbed_codec_digest(c, &shard->metadata);
+    hotbed_codec_literal(c, "\nblocks ");
+    shard_number(c, number_of);
+    describe_extent(c, &shard->blocks);
+    for (uint32_t i = 0; number_of == 0 && i < m->num_blobs && c->status == HOTBED_OK; i++) {
+        hotbed_codec_literal(c, "blob ");
+        hotbed_codec_name(c, m->blobs[i].name);
+        describe_extent(c, &m->blobs[i].extent);
+    }
+}
+
+static void describe_part(
+    hotbed_codec *c, hotbed_manifest *m, hotbed_manifest_table *table, hotbed_manifest_part *part,
+    uint32_t shard) {
+    hotbed_codec_literal(c, "part ");
+    hotbed_codec_literal(c, table->name);
+    hotbed_codec_literal(c, " ");
+    shard_number(c, shard);
+    hotbed_codec_literal(c, " rows ");
+    hotbed_codec_number(c, &part->rows, 0, table->rows);
+    hotbed_codec_literal(c, " first ");
+    hotbed_codec_number(c, &part->first_row, 0, table->rows);
+    const bool hash = table->kind == HOTBED_TABLE_HASH;
+    const uint64_t most = hash ? hotbed_manifest_range(table) : ROWS_MAX;
+    hotbed_codec_literal(c, " buckets ");
+    hotbed_codec_number(c, &part->first, 0, most);
+    hotbed_codec_literal(c, " ");
+    hotbed_codec_number(c, &part->end, part->first, most);
+    hotbed_codec_literal(c, " counted ");
+    hotbed_codec_number(c, &part->counted, 0, hash ? ROWS_MAX : 0);
+    hotbed_codec_literal(c, " erased ");
+    hotbed_codec_number(c, &part->erased, 0, m->increment && hash ? ROWS_MAX : 0);
+    hotbed_codec_literal(c, "\n");
+    for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
+        if (!hotbed_manifest_has(m, table, i))
+            continue;
+        hotbed_codec_literal(c, "extent ");
+        hotbed_codec_literal(c, table->name);
+        hotbed_codec_literal(c, " ");
+        shard_number(c, shard);
+        hotbed_codec_literal(c, " ");
+        hotbed_codec_literal(
+            c, hotbed_manifest_column_name(hotbed_manifest_optimizer(m, table), i));
+        describe_extent(c, &part->columns[i]);
+    }
+}
+
+static void describe_route(hotbed_codec *c, hotbed_manifest_table *table) {
+    hotbed_codec_literal(c, " route ");
+    hotbed_codec_choice(c, &table->route, route_words, 4);
+    bool numbered =
+        table->route == HOTBED_ROUTE_CONTINUOUS + 1 ||
+        (table->kind == HOTBED_TABLE_STATIC && table->route == HOTBED_ROUTE_ROUND_ROBIN + 1);
+    hotbed_codec_literal(c, " ");
+    hotbed_codec_number(c, &table->route_rows, 0, numbered ? UINT64_MAX : 0);
+}
+
+static void describe_hash(hotbed_codec *c, hotbed_manifest_table *table) {
+    uint32_t spread = (uint32_t)table->spread, times = table->times ? 1 : 0;
+    hotbed_codec_literal(c, " keys ");
+    hotbed_codec_number(c, &table->keys, table->rows, ROWS_MAX);
+    hotbed_codec_literal(c, " bucket_bits ");
+    hotbed_codec_number32(c, &table->bucket_bits, 0, HOTBED_BUCKET_BITS_MAX);
+    hotbed_codec_literal(c, " hash fmix64 order bucket,key");
+    hotbed_codec_literal(c, " spread ");
+    hotbed_codec_choice(c, &spread, spread_words, 2);
+    table->spread = (hotbed_spread)spread;
+    describe_route(c, table);
+    hotbed_codec_literal(c, " times ");
+    hotbed_codec_choice(c, &times, times_words, 2);
+    table->times = times == 1;
+    hotbed_codec_literal(c, "\n");
+}
+
+static void describe_static(hotbed_codec *c, hotbed_manifest_table *table) {
+    hotbed_codec_literal(c, " order row of ");
+    hotbed_codec_number(c, &table->capacity, table->rows, ROWS_MAX);
+    describe_route(c, table);
+    hotbed_codec_literal(c, "\n");
+}
+
+static void describe_table(
+    hotbed_codec *c, hotbed_manifest *m, uint32_t number_of, const scope *s) {
+    hotbed_manifest_table *table = &m->tables[number_of];
+    uint32_t kind = (uint32_t)table->kind;
+    uint32_t dtype = (uint32_t)table->dtype - HOTBED_F32;
+    hotbed_codec_literal(c, "table ");
+    hotbed_codec_name(c, table->name);
+    hotbed_codec_literal(c, " storage ");
+    hotbed_codec_number32(c, &table->storage, 0, m->num_storages - 1);
+    hotbed_codec_literal(c, " kind ");
+    hotbed_codec_choice(c, &kind, kind_words, 2);
+    table->kind = (hotbed_table_kind)kind;
+    hotbed_codec_literal(c, " dim ");
+    hotbed_codec_number32(c, &table->dim, 1, DIM_MAX);
+    hotbed_codec_literal(c, " value ");
+    hotbed_codec_choice(c, &dtype, dtype_words, 3);
+    table->dtype = (hotbed_dtype)(dtype + HOTBED_F32);
+    hotbed_codec_literal(c, " rows ");
+    hotbed_codec_number(c, &table->rows, 0, ROWS_MAX);
+    if (table->kind == HOTBED_TABLE_HASH)
+        describe_hash(c, table);
+    else
+        describe_static(c, table);
+    for (uint32_t shard = s->first; shard < s->end && c->status == HOTBED_OK; shard++)
+        describe_part(c, m, table, &m->parts[(uint64_t)number_of * m->world + shard], shard);
+    hotbed_codec_literal(c, "content ");
+    hotbed_codec_literal(c, table->name);
+    hotbed_codec_literal(c, " ");
+    hotbed_codec_digest(c, &table->content);
+    hotbed_codec_literal(c, "\n");
+}
+
+/* Refuse numbers of storages, blobs, tables or shards that the rest of the text cannot hold, even
+ * with the shortest lines, before memory is allocated for them. */
+static void check_counts(hotbed_codec *c, const hotbed_manifest *m, bool whole) {
+    enum { STORAGE_LINES = 200, SHARD_LINE = 60, PART_LINE = 40, BLOB_LINE = 40 };
+    uint64_t left = (uint64_t)(c->end - c->at), shards = whole ? m->world : 1;
+    uint64_t bytes = (uint64_t)m->num_storages * STORAGE_LINES +
+                     (uint64_t)m->num_blobs * BLOB_LINE + shards * SHARD_LINE +
+                     m->num_tables * shards * PART_LINE;
+    if (c->status == HOTBED_OK && bytes > left)
+        c->status = hotbed_fail(
+            HOTBED_ERR_CORRUPT,
+            "%s: %" PRIu32 " storages, %" PRIu32 " blobs and %" PRIu32 " tables of %" PRIu32
+            " shards do not fit in the %" PRIu64 " bytes that are left",
+            c->name, m->num_storages, m->num_blobs, m->num_tables, m->world, left);
+}
+
+/* Describe a manifest. Allocates the shards and tables of *m if it has none. */
+static void describe(hotbed_codec *c, hotbed_manifest *m, scope s) {
+    describe_head(c, m, &s);
+    if (s.whole)
+        s.end = m->world;
+    if (!c->writing && m->shards == NULL) {
+        check_counts(c, m, s.whole);
+        if (c->status == HOTBED_OK)
+            c->status = hotbed_manifest_reserve(m);
+    }
+    for (uint32_t i = 0; c->status == HOTBED_OK && i < m->num_storages; i++)
+        describe_storage(c, &m->storages[i]);
+    for (uint32_t i = s.first; c->status == HOTBED_OK && i < s.end; i++)
+        describe_shard(c, m, i);
+    if (s.whole) {
+        hotbed_codec_literal(c, "index size ");
+        hotbed_codec_number(c, &m->index_bytes, 1, BYTES_MAX);
+        hotbed_codec_literal(c, " root ");
+        hotbed_codec_digest(c, &m->index);
+        hotbed_codec_literal(c, "\n");
+    }
+    for (uint32_t i = 0; c->status == HOTBED_OK && i < m->num_tables; i++)
+        describe_table(c, m, i, &s);
+}
+
+/* --- the module's functions ----------------------------------------------------------------------- */
+
+hotbed_status hotbed_manifest_reserve(hotbed_manifest *m) {
+    uint64_t parts = (uint64_t)m->num_tables * m->world;
+    m->storages = hotbed_new(m->num_storages * sizeof *m->storages);
+    m->blobs = hotbed_new(m->num_blobs * sizeof *m->blobs);
+    m->shards = hotbed_new(m->world * sizeof *m->shards);
+    m->tables = hotbed_new(m->num_tables * sizeof *m->tables);
+    m->parts = hotbed_new(parts * sizeof *m->parts);
+    m->by_name = hotbed_new(m->num_tables * sizeof *m->by_name);
+    if (m->storages == NULL || m->blobs == NULL || m->shards == NULL || m->tables == NULL ||
+        m->parts == NULL || m->by_name == NULL) {
+        hotbed_manifest_free(m);
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory to describe %" PRIu32 " tables in %" PRIu32 " shards",
+            m->num_tables, m->world);
+    }
+    return HOTBED_OK;
+}
+
+void hotbed_manifest_free(hotbed_manifest *m) {
+    if (m == NULL)
+        return;
+    hotbed_delete(m->storages);
+    hotbed_delete(m->blobs);
+    hotbed_delete(m->shards);
+    hotbed_delete(m->tables);
+    hotbed_delete(m->parts);
+    hotbed_delete(m->by_name);
+    *m = (hotbed_manifest){.world = 0};
+}
+
+static hotbed_status print_scope(
+    const hotbed_manifest *m, scope s, const char *name, char **text, size_t *bytes) {
+    hotbed_codec c = {.writing = true, .name = name, .line = 1};
+    hotbed_manifest copy =
+        *m; /* a writing codec changes nothing, but takes a pointer that is not const */
+    describe(&c, &copy, s);
+    if (c.status == HOTBED_OK) {
+        char end[HOTBED_DIGEST_DIGITS + 1];
+        hotbed_digest_text(hotbed_digest_of(c.text, c.bytes), end);
+        hotbed_codec_literal(&c, "end ");
+        hotbed_codec_literal(&c, end);
+        hotbed_codec_literal(&c, "\n");
+    }
+    if (c.status == HOTBED_OK && c.bytes > HOTBED_MANIFEST_BYTES_MAX)
+        c.status = hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED,
+            "%" PRIu32 " tables in %" PRIu32 " shards need a %s of %zu bytes, at most %d",
+            m->num_tables, m->world, c.name, c.bytes, HOTBED_MANIFEST_BYTES_MAX);
+    if (c.status != HOTBED_OK) {
+        hotbed_delete(c.text);
+        return c.status;
+    }
+    *text = c.text;
+    *bytes = c.bytes;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_manifest_print(const hotbed_manifest *m, char **text, size_t *bytes) {
+    scope s = {.whole = true};
+    return print_scope(m, s, HOTBED_MANIFEST_NAME, text, bytes);
+}
+
+hotbed_status hotbed_manifest_print_shard(
+    const hotbed_manifest *m, uint32_t shard, char **text, size_t *bytes) {
+    scope s = {.first = shard, .end = shard + 1};
+    return print_scope(m, s, "description", text, bytes);
+}
+
+/* Refuse a format that this library does not know, with both numbers in the message. */
+static void check_version(hotbed_codec *c) {
+    hotbed_codec ahead = *c;
+    uint32_t format = 0;
+    hotbed_codec_literal(&ahead, "hotbed-checkpoint ");
+    hotbed_codec_number32(&ahead, &format, 0, UINT32_MAX);
+    if (ahead.status == HOTBED_OK && format > HOTBED_FORMAT)
+        ahead.status = hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED,
+            "%s has format %" PRIu32
+            ", and this library reads formats up to %d: use a newer version of Hotbed",
+            c->name, format, HOTBED_FORMAT);
+    c->status = ahead.status;
+}
+
+/* Check that the text is complete: its last line is the digest of all lines before. Sets *c to the
+ * first line. */
+static hotbed_status open_text(
+    const char *name_of, const char *text, size_t bytes, hotbed_codec *c) {
+    if (bytes < END_BYTES || bytes > HOTBED_MANIFEST_BYTES_MAX)
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "%s has %zu bytes, expected %d to %d", name_of, bytes, END_BYTES,
+            HOTBED_MANIFEST_BYTES_MAX);
+    hotbed_codec end = {
+        .name = name_of, .at = text + bytes - END_BYTES, .end = text + bytes, .line = 1};
+    hotbed_digest right = hotbed_digest_of(text, bytes - END_BYTES), found = {0};
+    hotbed_codec_literal(&end, "end ");
+    hotbed_codec_digest(&end, &found);
+    hotbed_codec_literal(&end, "\n");
+    if (end.status != HOTBED_OK || !hotbed_digest_equal(right, found)) {
+        char expect[HOTBED_DIGEST_DIGITS + 1];
+        hotbed_digest_text(right, expect);
+        return hotbed_fail(
+            HOTBED_ERR_CORRUPT, "%s is damaged or cut short: its last line is not 'end %s'",
+            name_of, expect);
+    }
+    *c = (hotbed_codec){.name = name_of, .at = text, .end = text + bytes - END_BYTES, .line = 1};
+    return HOTBED_OK;
+}
+
+static hotbed_status read_scope(hotbed_codec *c, hotbed_manifest *m, scope s) {
+    describe(c, m, s);
+    if (c->status == HOTBED_OK && c->at != c->end)
+        hotbed_codec_expected(c, "nothing more");
+    return c->status;
+}
+
+hotbed_status hotbed_manifest_parse(
+    const char *name_of, const char *text, size_t bytes, hotbed_manifest *out) {
+    hotbed_codec c;
+    scope s = {.whole = true};
+    *out = (hotbed_manifest){.world = 0};
+    HOTBED_TRY(open_text(name_of, text, bytes, &c));
+    check_version(&c);
+    hotbed_status status = c.status;
+    if (status == HOTBED_OK)
+        status = read_scope(&c, out, s);
+    if (status == HOTBED_OK)
+        status = hotbed_manifest_check(name_of, out);
+    out->digest = hotbed_digest_of(text, bytes - END_BYTES);
+    if (status != HOTBED_OK)
+        hotbed_manifest_free(out);
+    return status;
+}
+
+/* --- putting shards together --------------------------------------------------------------------------- */
+
+static hotbed_status differs(
+    const char *what, const char *table, uint64_t found, uint32_t shard, uint64_t right) {
+    return hotbed_fail(
+        HOTBED_ERR_STATE, "%s%s%s is %" PRIu64 " at rank %" PRIu32 ", %" PRIu64 " at rank 0", table,
+        table[0] == '\0' ? "" : ": ", what, found, shard, right);
+}
+
+static hotbed_status same_table(
+    const hotbed_manifest_table *a, const hotbed_manifest_table *b, uint32_t shard) {
+    if (strcmp(a->name, b->name) != 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "rank %" PRIu32 " has table '%s' where rank 0 has '%s'", shard,
+            a->name, b->name);
+    if (a->kind != b->kind)
+        return differs("the kind", a->name, a->kind, shard, b->kind);
+    if (a->dtype != b->dtype)
+        return differs("the dtype", a->name, a->dtype, shard, b->dtype);
+    if (a->dim != b->dim)
+        return differs("dim", a->name, a->dim, shard, b->dim);
+    if (a->storage != b->storage)
+        return differs("the storage", a->name, a->storage, shard, b->storage);
+    if (a->route != b->route)
+        return differs("the route", a->name, a->route, shard, b->route);
+    if (a->route_rows != b->route_rows)
+        return differs("the route's rows", a->name, a->route_rows, shard, b->route_rows);
+    if (a->times != b->times)
+        return differs("whether it has times", a->name, a->times, shard, b->times);
+    if (a->bucket_bits != b->bucket_bits)
+        return differs("bucket_bits", a->name, a->bucket_bits, shard, b->bucket_bits);
+    return HOTBED_OK;
+}
+
+bool hotbed_manifest_same_arguments(const hotbed_optimizer *a, const hotbed_optimizer *b) {
+    return a->learning_rate == b->learning_rate && a->beta1 == b->beta1 && a->beta2 == b->beta2 &&
+           a->eps == b->eps && a->weight_decay == b->weight_decay &&
+           a->initial_accumulator == b->initial_accumulator && a->max_gradient == b->max_gradient;
+}
+
+static hotbed_status same_storage(
+    const hotbed_manifest_storage *a, const hotbed_manifest_storage *b, uint32_t shard) {
+    if (strcmp(a->name, b->name) != 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "rank %" PRIu32 " has storage '%s' where rank 0 has '%s'", shard,
+            a->name, b->name);
+    if (a->key_type != b->key_type)
+        return differs("the key type", "", a->key_type, shard, b->key_type);
+    if (a->optimizer.kind != b->optimizer.kind)
+        return differs("the kind of optimizer", "", a->optimizer.kind, shard, b->optimizer.kind);
+    if (!hotbed_manifest_same_arguments(&a->optimizer, &b->optimizer))
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "the optimizer's arguments at rank %" PRIu32 " differ from rank 0",
+            shard);
+    if (a->seed != b->seed)
+        return differs("the seed", "", a->seed, shard, b->seed);
+    return HOTBED_OK;
+}
+
+static hotbed_status same_head(const hotbed_manifest *a, const hotbed_manifest *b, uint32_t shard) {
+    if (!hotbed_digest_equal(a->id, b->id))
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "rank %" PRIu32 " wrote to another checkpoint than rank 0", shard);
+    if (a->increment != b->increment || !hotbed_digest_equal(a->parent, b->parent) ||
+        !hotbed_digest_equal(a->parent_digest, b->parent_digest))
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "rank %" PRIu32 " has another parent than rank 0", shard);
+    if (a->world != b->world)
+        return differs("world", "", a->world, shard, b->world);
+    if (a->step != b->step)
+        return differs("step", "", a->step, shard, b->step);
+    if (a->num_storages != b->num_storages)
+        return differs("the number of storages", "", a->num_storages, shard, b->num_storages);
+    if (a->num_tables != b->num_tables)
+        return differs("the number of tables", "", a->num_tables, shard, b->num_tables);
+    if (a->block_bytes != b->block_bytes)
+        return differs("block", "", a->block_bytes, shard, b->block_bytes);
+    return HOTBED_OK;
+}
+
+static hotbed_status add_tables(hotbed_manifest *m, const hotbed_manifest *read, uint32_t shard) {
+    for (uint32_t i = 0; i < m->num_storages; i++)
+        HOTBED_TRY(same_storage(&read->storages[i], &m->storages[i], shard));
+    for (uint32_t i = 0; i < m->num_tables; i++) {
+        HOTBED_TRY(same_table(&read->tables[i], &m->tables[i], shard));
+        m->tables[i].rows += read->tables[i].rows;
+        m->tables[i].keys += read->tables[i].keys;
+        m->tables[i].capacity += read->tables[i].capacity;
+        if (read->tables[i].spread == HOTBED_SPREAD_ANY)
+            m->tables[i].spread = HOTBED_SPREAD_ANY;
+        m->tables[i].content = hotbed_digest_add(m->tables[i].content, read->tables[i].content);
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_manifest_add_shard(
+    const char *name_of, const char *text, size_t bytes, uint32_t shard, hotbed_manifest *m) {
+    hotbed_codec c;
+    scope s = {.first = shard, .end = shard + 1};
+    HOTBED_TRY(open_text(name_of, text, bytes, &c));
+    if (shard == 0)
+        return read_scope(&c, m, s);
+    hotbed_codec ahead = c;
+    hotbed_manifest head = {.world = 0};
+    describe_head(&ahead, &head, &s); /* its counts determine what read_scope() writes to */
+    HOTBED_TRY(ahead.status);
+    HOTBED_TRY(same_head(&head, m, shard));
+    /* Read the head, the storages and the tables beside the ones of shard 0, the shard and its parts
+     * into the arrays of *m. */
+    hotbed_manifest read = *m;
+    read.storages = hotbed_new(m->num_storages * sizeof *read.storages);
+    read.tables = hotbed_new(m->num_tables * sizeof *read.tables);
+    hotbed_status status = HOTBED_OK;
+    if (read.storages == NULL || read.tables == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
+    if (status == HOTBED_OK)
+        status = read_scope(&c, &read, s);
+    if (status == HOTBED_OK)
+        status = add_tables(m, &read, shard);
+    hotbed_delete(read.storages);
+    hotbed_delete(read.tables);
+    return status;
+}
+
+hotbed_status hotbed_manifest_complete(hotbed_manifest *m) {
+    for (uint32_t t = 0; t < m->num_tables; t++) {
+        uint64_t row = 0;
+        for (uint32_t shard = 0; shard < m->world; shard++) {
+            hotbed_manifest_part *part = &m->parts[(uint64_t)t * m->world + shard];
+            part->first_row = row;
+            row += part->rows;
+        }
+    }
+    return hotbed_manifest_check(HOTBED_MANIFEST_NAME, m);
+}
+
+uint32_t hotbed_manifest_find(const hotbed_manifest *m, const char *name_of) {
+    uint32_t low = 0, high = m->num_tables;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        int order = strcmp(m->tables[m->by_name[middle]].name, name_of);
+        if (order == 0)
+            return m->by_name[middle];
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return UINT32_MAX;
+}
+
+const hotbed_manifest_blob *hotbed_manifest_find_blob(
+    const hotbed_manifest *m, const char *name_of) {
+    for (uint32_t i = 0; i < m->num_blobs; i++)
+        if (strcmp(m->blobs[i].name, name_of) == 0)
+            return &m->blobs[i];
+    return NULL;
+}
+
+void hotbed_shard_name(uint32_t shard, uint32_t world, char name_of[32]) {
+    snprintf(name_of, 32, "shard-%05" PRIu32 "-of-%05" PRIu32 ".h5", shard, world);
+}
+
+void hotbed_shard_part_name(uint32_t shard, uint32_t world, char name_of[32]) {
+    snprintf(name_of, 32, "shard-%05" PRIu32 "-of-%05" PRIu32 ".part", shard, world);
+}

@@ -1,0 +1,104 @@
+/* checkpoint/tool/tool_make.c - hotbed-ckpt reshard, compact, convert --to. */
+#define _DEFAULT_SOURCE
+#include "checkpoint/import.h"
+#include "checkpoint/tool/tool.h"
+
+#include "base/error.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+/* --- reshard, compact ----------------------------------------------------------------------------------------- */
+
+/* Check that one open file for each shard is allowed. Errors: ARGUMENT. */
+static hotbed_status check_open_files(uint32_t world) {
+    struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur == RLIM_INFINITY || (uint64_t)world + TOOL_FILES <= limit.rlim_cur)
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_ARGUMENT,
+        "%" PRIu32 " ranks need %" PRIu64 " open files, but the limit is %" PRIu64 " (ulimit -n)",
+        world, (uint64_t)world + TOOL_FILES, (uint64_t)limit.rlim_cur);
+}
+
+static hotbed_status rewrite_chain(
+    const char *from, const char *to, const hotbed_rewrite_options *options) {
+    hotbed_chain chain = {.n = 0};
+    hotbed_status status = tool_open_chain(from, &chain);
+    if (status == HOTBED_OK)
+        status = hotbed_checkpoint_rewrite(tool_files(), &chain, to, options);
+    hotbed_chain_close(&chain);
+    return status;
+}
+
+static int rewrite(const tool_options *o, const hotbed_rewrite_options *options) {
+    hotbed_status status = check_open_files(options->world);
+    if (status == HOTBED_OK)
+        status = rewrite_chain(o->paths[0], o->paths[1], options);
+    if (status != HOTBED_OK)
+        return tool_fail(status);
+    if (o->json) {
+        printf("{\"path\": ");
+        tool_json_text(o->paths[1]);
+        printf(", \"ranks\": %" PRIu32 "}\n", options->world);
+    }
+    return TOOL_SAME;
+}
+
+int tool_reshard(const tool_options *o) {
+    if (o->ranks == 0)
+        return tool_usage("reshard needs --ranks", "");
+    hotbed_rewrite_options options = {
+        .world = o->ranks, .route = o->route, .progress = &o->progress};
+    return rewrite(o, &options);
+}
+
+int tool_compact(const tool_options *o) {
+    hotbed_rewrite_options options = {
+        .world = o->ranks == 0 ? 1 : o->ranks, .route = o->route, .progress = &o->progress};
+    return rewrite(o, &options);
+}
+
+/* --- convert ---------------------------------------------------------------------------------------------------- */
+
+int tool_convert(const tool_options *o) {
+    if ((o->from == NULL) == (o->to == NULL))
+        return tool_usage(
+            o->to == NULL ? "convert needs --from or --to"
+                          : "convert takes --from or --to, not both",
+            "");
+    if (o->from != NULL && strcmp(o->from, "npy") == 0 && (o->dtype != 0 || o->scores != NULL))
+        return tool_usage(
+            "convert takes this option only with --from dynamicemb: ",
+            o->dtype != 0 ? "--dtype" : "--scores");
+    if (o->from != NULL)
+        return tool_import(o);
+    const char *unused = o->optimizer != NULL ? "--optimizer"
+                         : o->key_type != 0   ? "--keys"
+                         : o->ages            ? "--ages"
+                         : o->dtype != 0      ? "--dtype"
+                         : o->scores != NULL  ? "--scores"
+                                              : NULL;
+    if (unused != NULL)
+        return tool_usage("convert takes this option only with --from: ", unused);
+    hotbed_chain chain;
+    hotbed_status status = tool_open_chain(o->paths[0], &chain);
+    if (status == HOTBED_OK && strcmp(o->to, "npy") == 0)
+        status = hotbed_checkpoint_export_npy(&hotbed_io_system, &chain, o->paths[1], &o->progress);
+    else if (status == HOTBED_OK)
+        status = hotbed_checkpoint_export_h5(&hotbed_io_system, &chain, o->paths[1], &o->progress);
+    hotbed_chain_close(&chain);
+    if (status != HOTBED_OK)
+        return tool_fail(status);
+    if (o->json) {
+        printf("{\"path\": ");
+        tool_json_text(o->paths[1]);
+        printf("}\n");
+    }
+    return TOOL_SAME;
+}

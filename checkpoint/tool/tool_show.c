@@ -1,0 +1,256 @@
+/* checkpoint/tool/tool_show.c - hotbed-ckpt list, inspect, verify. */
+#include "checkpoint/tool/tool.h"
+#include "checkpoint/verify.h"
+
+#include "base/error.h"
+#include "hotbed/route.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const char *const kinds[] = {"hash", "static"};
+
+static void time_text(uint64_t ns, char text[32]) {
+    time_t seconds = (time_t)(ns / 1000000000U);
+    struct tm parts;
+    text[0] = '\0';
+    if (gmtime_r(&seconds, &parts) == NULL || strftime(text, 32, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
+        snprintf(text, 32, "%" PRIu64, ns);
+}
+
+/* --- list ------------------------------------------------------------------------------------------------ */
+
+static void list_json(const tool_entry *e) {
+    char id[HOTBED_DIGEST_DIGITS + 1], parent[HOTBED_DIGEST_DIGITS + 1];
+    hotbed_digest_text(e->id, id);
+    hotbed_digest_text(e->parent, parent);
+    printf("{\"name\": ");
+    tool_json_text(e->name);
+    printf(", \"state\": \"%s\"", tool_state_name(e->state));
+    if (e->state == TOOL_LINK) {
+        printf(", \"target\": ");
+        tool_json_text(e->text);
+    } else if (e->described) {
+        printf(", \"kind\": \"%s\"", e->increment ? "delta" : "full");
+        printf(", \"id\": \"%s\", \"parent\": \"%s\"", id, e->increment ? parent : "");
+        printf(
+            ", \"step\": %" PRIu64 ", \"created_unix_ns\": %" PRIu64 ", \"ranks\": %" PRIu32
+            ", \"tables\": %" PRIu32 ", \"rows\": %" PRIu64 ", \"bytes\": %" PRIu64,
+            e->step, e->created_ns, e->world, e->tables, e->rows, e->bytes);
+    }
+    if (e->state != TOOL_LINK && e->text[0] != '\0') {
+        printf(", \"error\": ");
+        tool_json_text(e->text);
+    }
+    printf("}");
+}
+
+static void list_line(const tool_entry *e) {
+    char when[32];
+    time_text(e->created_ns, when);
+    printf("%-32s ", tool_show(e->name).text);
+    if (e->state == TOOL_LINK)
+        printf("-> %s\n", tool_show(e->text).text);
+    else if (e->state == TOOL_WHOLE)
+        printf(
+            "%-5s step %-10" PRIu64 " %s %3" PRIu32 " %-5s %3" PRIu32 " %-6s %12" PRIu64
+            " rows %14" PRIu64 " bytes\n",
+            e->increment ? "delta" : "full", e->step, when, e->world,
+            e->world == 1 ? "rank" : "ranks", e->tables, e->tables == 1 ? "table" : "tables",
+            e->rows, e->bytes);
+    else if (e->state == TOOL_OTHER)
+        printf("not a checkpoint\n");
+    else
+        printf("%s%s%s\n", tool_state_name(e->state), e->text[0] == '\0' ? "" : ": ", e->text);
+}
+
+int tool_list(const tool_options *o) {
+    tool_entry *entries = NULL;
+    size_t n = 0;
+    bool damaged = false;
+    hotbed_status status = tool_read_checkpoints(o->paths[0], &entries, &n);
+    if (status != HOTBED_OK)
+        return tool_fail(status);
+    if (o->json)
+        printf("[");
+    for (size_t i = 0; i < n; i++) {
+        damaged = damaged || tool_is_broken(&entries[i]);
+        if (o->json && i > 0)
+            printf(",\n ");
+        if (o->json)
+            list_json(&entries[i]);
+        else
+            list_line(&entries[i]);
+    }
+    if (o->json)
+        printf("]\n");
+    free(entries);
+    return damaged ? TOOL_DIFFERS : TOOL_SAME;
+}
+
+/* --- inspect --------------------------------------------------------------------------------------------- */
+
+static void inspect_table(const hotbed_manifest *m, uint32_t number, bool json) {
+    const hotbed_manifest_table *t = &m->tables[number];
+    uint64_t counted = 0, erased = 0, bytes = 0;
+    char content[HOTBED_DIGEST_DIGITS + 1];
+    hotbed_digest_text(t->content, content);
+    for (uint32_t s = 0; s < m->world; s++) {
+        const hotbed_manifest_part *part = &m->parts[(uint64_t)number * m->world + s];
+        counted += part->counted;
+        erased += part->erased;
+        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+            bytes += part->columns[i].bytes;
+    }
+    const char *route =
+        t->route == 0 ? "none" : hotbed_route_name((hotbed_route_kind)(t->route - 1));
+    printf(
+        json ? "{\"name\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", \"dim\": %" PRIu32
+               ", \"rows\": %" PRIu64 ", \"counted\": %" PRIu64 ", \"erased\": %" PRIu64
+               ", \"bytes\": %" PRIu64
+               ", \"route\": \"%s\", \"storage\": \"%s\", \"content\": \"%s\"}"
+             : "table %-24s %-6s %-4s dim %-4" PRIu32 " rows %-12" PRIu64 " counted %" PRIu64
+               " erased %" PRIu64 " bytes %" PRIu64 " route %s storage %s content %s\n",
+        t->name, kinds[t->kind], hotbed_dtype_name(t->dtype), t->dim, t->rows, counted, erased,
+        bytes, route, hotbed_manifest_origin(m, t)->name, content);
+}
+
+static const char *const poolings[] = {"none", "sum", "mean"};
+
+static void inspect_storage(const hotbed_manifest_storage *s, bool json) {
+    printf(
+        json ? "{\"name\": \"%s\", \"pooling\": \"%s\", \"key_type\": \"%s\", \"seed\": %" PRIu64
+               ", \"optimizer\": \"%s\", \"optimizer_steps\": %" PRIu64 ", \"learning_rate\": %.9g}"
+             : "storage %s: pooling %s, keys %s, seed %" PRIu64 ", optimizer %s, %" PRIu64
+               " steps, learning rate %g\n",
+        s->name, poolings[s->pooling], s->key_type == HOTBED_KEY_I64 ? "i64" : "u64", s->seed,
+        s->optimizer.kind == 0 ? "none" : hotbed_optimizer_name(s->optimizer.kind),
+        s->state.optimizer_steps, (double)s->state.learning_rate);
+}
+
+static void inspect_json(const hotbed_manifest *m) {
+    char id[HOTBED_DIGEST_DIGITS + 1], parent[HOTBED_DIGEST_DIGITS + 1];
+    hotbed_digest_text(m->id, id);
+    hotbed_digest_text(m->parent, parent);
+    printf(
+        "\"format\": %d, \"id\": \"%s\", \"kind\": \"%s\", \"parent\": \"%s\", "
+        "\"step\": %" PRIu64 ", \"created_unix_ns\": %" PRIu64 ", \"writer\": \"%s\", "
+        "\"ranks\": %" PRIu32 ", \"block_bytes\": %" PRIu32 ", \"storages\": [",
+        HOTBED_FORMAT, id, m->increment ? "delta" : "full", m->increment ? parent : "", m->step,
+        m->created_ns, m->writer, m->world, m->block_bytes);
+    for (uint32_t i = 0; i < m->num_storages; i++) {
+        printf(i == 0 ? "" : ",\n ");
+        inspect_storage(&m->storages[i], true);
+    }
+    printf("], \"blobs\": {");
+    for (uint32_t i = 0; i < m->num_blobs; i++)
+        printf(
+            "%s\"%s\": %" PRIu64, i == 0 ? "" : ", ", m->blobs[i].name, m->blobs[i].extent.bytes);
+    printf("}, \"tables\": [");
+    for (uint32_t t = 0; t < m->num_tables; t++) {
+        printf(t == 0 ? "" : ",\n ");
+        inspect_table(m, t, true);
+    }
+    printf("]}");
+}
+
+static void inspect_text(const hotbed_manifest *m) {
+    char id[HOTBED_DIGEST_DIGITS + 1], parent[HOTBED_DIGEST_DIGITS + 1], when[32];
+    hotbed_digest_text(m->id, id);
+    hotbed_digest_text(m->parent, parent);
+    time_text(m->created_ns, when);
+    printf("format %d, %s, id %s\n", HOTBED_FORMAT, m->increment ? "delta" : "full", id);
+    if (m->increment)
+        printf("parent %s\n", parent);
+    printf(
+        "step %" PRIu64 ", created %s by %s\n%" PRIu32 " rank%s, blocks of %" PRIu32 " bytes\n",
+        m->step, when, m->writer, m->world, m->world == 1 ? "" : "s", m->block_bytes);
+    for (uint32_t i = 0; i < m->num_storages; i++)
+        inspect_storage(&m->storages[i], false);
+    for (uint32_t i = 0; i < m->num_blobs; i++)
+        printf("blob %s bytes %" PRIu64 "\n", m->blobs[i].name, m->blobs[i].extent.bytes);
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        inspect_table(m, t, false);
+}
+
+static hotbed_status read_manifest(const char *path, hotbed_manifest *m) {
+    hotbed_io_file directory = HOTBED_IO_CLOSED;
+    hotbed_status status =
+        hotbed_io_open(&hotbed_io_system, NULL, path, HOTBED_IO_DIRECTORY, &directory);
+    if (status == HOTBED_OK)
+        status = hotbed_manifest_read(&directory, m);
+    hotbed_io_drop(&directory);
+    return status;
+}
+
+static hotbed_status inspect(const tool_options *o, const char *path) {
+    hotbed_manifest m = {.world = 0};
+    HOTBED_TRY(tool_explain(path, read_manifest(path, &m)));
+    if (o->json)
+        printf("{");
+    if (o->json)
+        inspect_json(&m);
+    else
+        inspect_text(&m);
+    hotbed_manifest_free(&m);
+    return HOTBED_OK;
+}
+
+int tool_inspect(const tool_options *o) {
+    const hotbed_status status = inspect(o, o->paths[0]);
+    printf(status == HOTBED_OK && o->json ? "\n" : "");
+    return status == HOTBED_OK ? TOOL_SAME : tool_fail(status);
+}
+
+/* --- verify ------------------------------------------------------------------------------------------------ */
+
+static hotbed_status verify_one(const tool_options *o, const char *path) {
+    return o->quick ? hotbed_checkpoint_verify_quick(tool_files(), path)
+                    : hotbed_checkpoint_verify(tool_files(), path, &o->progress);
+}
+
+/* Print a line about a checkpoint without damage. */
+static void print_good(const char *path) {
+    hotbed_manifest m = {.world = 0};
+    bool increment = read_manifest(path, &m) == HOTBED_OK && m.increment;
+    printf("%s: good%s\n", path, increment ? "; an increment, whose parents were not read" : "");
+    hotbed_manifest_free(&m);
+}
+
+/* Print the result of a path, and return it as an exit status. *first is set until
+ * one was printed. */
+static int report(const tool_options *o, const char *path, hotbed_status status, bool *first) {
+    if (!o->json && status == HOTBED_OK)
+        print_good(path);
+    else if (!o->json)
+        printf("%s: %s\n", path, hotbed_last_error());
+    if (o->json) {
+        printf(*first ? "{\"path\": " : ",\n {\"path\": ");
+        tool_json_text(path);
+        printf(", \"status\": \"%s\", \"error\": ", hotbed_status_name(status));
+        tool_json_text(status == HOTBED_OK ? "" : hotbed_last_error());
+        printf("}");
+    }
+    *first = false;
+    return status == HOTBED_OK            ? TOOL_SAME
+           : status == HOTBED_ERR_CORRUPT ? TOOL_DIFFERS
+                                          : TOOL_TROUBLE;
+}
+
+int tool_verify(const tool_options *o) {
+    int result = TOOL_SAME;
+    bool first = true;
+    if (o->json)
+        printf("[");
+    for (uint32_t i = 0; i < o->num_paths; i++) {
+        const char *path = o->paths[i];
+        int one = report(o, path, tool_explain(path, verify_one(o, path)), &first);
+        result = one > result ? one : result;
+    }
+    if (o->json)
+        printf("]\n");
+    return result;
+}

@@ -1,0 +1,382 @@
+/* dist/comm/comm.c - communicators: checks, order log, batches, failures; transports move the bytes. */
+#include "dist/comm/comm.h"
+
+#include "base/error.h"
+#include "base/hash_core.h"
+#include "base/host_launch.h"
+#include "base/monotonic.h"
+#include "base/options.h"
+#include "base/stream.h"
+#include "base/text.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+
+enum {
+    DEADLINE_MS = 30000,
+    LOOK_MS =
+        10, /* interval of checks for failures of other ranks while a batch waits for its turn */
+};
+
+const char *hotbed_transport_name(hotbed_transport transport) {
+    switch (transport) {
+    case HOTBED_TRANSPORT_SELF:
+        return "self";
+    case HOTBED_TRANSPORT_THREADS:
+        return "threads";
+    case HOTBED_TRANSPORT_MPI:
+        return "mpi";
+    case HOTBED_TRANSPORT_NCCL:
+        return "nccl";
+    case HOTBED_TRANSPORT_SOCKETS:
+        return "sockets";
+    }
+    return "unknown";
+}
+
+const char *hotbed_comm_operation_name(hotbed_comm_operation operation) {
+    switch (operation) {
+    case HOTBED_COMM_ALL_GATHER:
+        return "all_gather";
+    case HOTBED_COMM_ALL_TO_ALL:
+        return "all_to_all";
+    case HOTBED_COMM_EXCHANGE:
+        return "exchange";
+    case HOTBED_COMM_BROADCAST:
+        return "broadcast";
+    case HOTBED_COMM_BARRIER:
+        return "barrier";
+    case HOTBED_COMM_ALL_REDUCE:
+        return "all_reduce";
+    case HOTBED_COMM_REDUCE_SCATTER:
+        return "reduce_scatter";
+    case HOTBED_COMM_WINDOW_CREATE:
+        return "window_create";
+    case HOTBED_COMM_WINDOW_BARRIER:
+        return "window_barrier";
+    }
+    return "unknown";
+}
+
+hotbed_status hotbed_comm_fail_null(const char *function, const char *argument) {
+    return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: %s is NULL", function, argument);
+}
+
+/* --- waiting with a deadline ---------------------------------------------------------------- */
+
+void hotbed_comm_cond_init(pthread_cond_t *condition) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+bool hotbed_comm_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until) {
+    struct timespec time = {
+        .tv_sec = (time_t)(until / 1000000000U),
+        .tv_nsec = (long)(until % 1000000000U),
+    };
+    return pthread_cond_timedwait(condition, lock, &time) == 0;
+}
+
+/* --- the base of a communicator --------------------------------------------------------------- */
+
+hotbed_status hotbed_comm_read_options(const hotbed_comm_options *from, hotbed_comm_options *to) {
+    if (from == NULL)
+        hotbed_comm_options_init(to);
+    else
+        HOTBED_TRY(hotbed_options_read(
+            to, sizeof *to, offsetof(hotbed_comm_options, deadline_ms), from,
+            "hotbed_comm_options"));
+    if (to->deadline_ms == 0)
+        to->deadline_ms = DEADLINE_MS;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_comm_start(
+    hotbed_comm *comm, const hotbed_comm_ops *ops, uint32_t rank, uint32_t size,
+    const hotbed_comm_options *options) {
+    hotbed_comm_options known;
+    HOTBED_TRY(hotbed_comm_read_options(options, &known));
+    if (known.log_records > 0) {
+        comm->log = hotbed_new(known.log_records * sizeof *comm->log);
+        if (comm->log == NULL)
+            return hotbed_fail(
+                HOTBED_ERR_MEMORY, "no memory for an order log of %u records", known.log_records);
+    }
+    comm->log_records = known.log_records;
+    comm->ops = ops;
+    comm->rank = rank;
+    comm->size = size;
+    comm->deadline_ms = known.deadline_ms;
+    pthread_mutex_init(&comm->lock, NULL);
+    hotbed_comm_cond_init(&comm->turn);
+    return HOTBED_OK;
+}
+
+void hotbed_comm_finish(hotbed_comm *comm) {
+    pthread_cond_destroy(&comm->turn);
+    pthread_mutex_destroy(&comm->lock);
+    hotbed_delete(comm->log);
+    hotbed_delete(comm);
+}
+
+void hotbed_comm_destroy(hotbed_comm *comm) {
+    if (comm == NULL || hotbed_forked())
+        return;
+    comm->ops->destroy(comm);
+    hotbed_comm_finish(comm);
+}
+
+uint32_t hotbed_comm_rank(const hotbed_comm *comm) {
+    return comm == NULL ? 0 : comm->rank;
+}
+
+uint32_t hotbed_comm_size(const hotbed_comm *comm) {
+    return comm == NULL ? 0 : comm->size;
+}
+
+hotbed_transport hotbed_comm_transport(const hotbed_comm *comm) {
+    return comm == NULL ? (hotbed_transport)0 : comm->ops->transport;
+}
+
+hotbed_status hotbed_comm_check_host_stream(const hotbed_comm *comm, const hotbed_stream *stream) {
+    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_HOST)
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_ARGUMENT, "a communicator of %s takes streams of the host, not of %s",
+        hotbed_transport_name(comm->ops->transport),
+        hotbed_backend_name(hotbed_stream_backend(stream)));
+}
+
+hotbed_status hotbed_comm_check_stream(const hotbed_comm *comm, const hotbed_stream *stream) {
+    if (comm == NULL)
+        return hotbed_comm_fail_null("hotbed_comm_check_stream", "comm");
+    if (stream == NULL)
+        return hotbed_comm_fail_null("hotbed_comm_check_stream", "stream");
+    return comm->ops->check_stream(comm, stream);
+}
+
+/* --- failing -------------------------------------------------------------------------------- */
+
+bool hotbed_comm_has_failed(const hotbed_comm *comm) {
+    return __atomic_load_n(&comm->failed, __ATOMIC_ACQUIRE) != HOTBED_COMM_WELL;
+}
+
+bool hotbed_comm_record_fault(
+    hotbed_comm *comm, hotbed_comm_reason reason, int32_t rank, uint64_t operation,
+    const char *format, ...) {
+    pthread_mutex_lock(&comm->lock);
+    if (!hotbed_comm_has_failed(comm)) {
+        va_list args;
+        va_start(args, format);
+        (void)hotbed_vformat(comm->fault.text, sizeof comm->fault.text, format, args);
+        va_end(args);
+        hotbed_escape(comm->fault.text, sizeof comm->fault.text);
+        comm->fault.reason = reason;
+        comm->fault.rank = rank;
+        comm->fault.operation = operation;
+        if (comm->ops->announce != NULL)
+            comm->ops->announce(comm);
+        /* Publishes the fault to every reader of `failed`. */
+        __atomic_store_n(&comm->failed, (uint32_t)reason, __ATOMIC_RELEASE);
+        pthread_cond_broadcast(&comm->turn);
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return false;
+}
+
+hotbed_status hotbed_comm_fail(hotbed_comm *comm) {
+    return hotbed_fail(
+        HOTBED_ERR_COMM, "communicator of %s, rank %u of %u: %s",
+        hotbed_transport_name(comm->ops->transport), comm->rank, comm->size, comm->fault.text);
+}
+
+static void poll(hotbed_comm *comm) {
+    if (comm->ops->poll != NULL && !hotbed_comm_has_failed(comm))
+        comm->ops->poll(comm);
+}
+
+hotbed_status hotbed_comm_failure(hotbed_comm *comm, hotbed_comm_fault *out) {
+    if (comm == NULL)
+        return hotbed_comm_fail_null("hotbed_comm_failure", "comm");
+    if (out == NULL)
+        return hotbed_comm_fail_null("hotbed_comm_failure", "out");
+    HOTBED_TRY(hotbed_fork_check());
+    poll(comm);
+    if (hotbed_comm_has_failed(comm))
+        *out = comm->fault;
+    else
+        *out = (hotbed_comm_fault){.reason = HOTBED_COMM_WELL, .rank = -1};
+    return HOTBED_OK;
+}
+
+void hotbed_comm_abort(hotbed_comm *comm, const char *why) {
+    if (comm == NULL || hotbed_forked())
+        return;
+    (void)hotbed_comm_record_fault(
+        comm, HOTBED_COMM_ABORTED, (int32_t)comm->rank, 0, "rank %u aborted%s%s", comm->rank,
+        why == NULL ? "" : ": ", why == NULL ? "" : why);
+    if (comm->ops->spread != NULL)
+        comm->ops->spread(comm);
+}
+
+/* --- order log ------------------------------------------------------------------------------ */
+
+void hotbed_comm_set_tag(hotbed_comm *comm, uint32_t tag) {
+    if (comm != NULL)
+        comm->tag = tag;
+}
+
+void hotbed_comm_write_log(hotbed_comm *comm, hotbed_comm_operation operation, uint64_t bytes) {
+    if (comm->log_records > 0)
+        comm->log[comm->calls % comm->log_records] = (hotbed_comm_record){
+            .operation = (uint32_t)operation,
+            .tag = comm->tag,
+            .bytes = bytes,
+        };
+    comm->calls++;
+    uint64_t what = (uint64_t)operation << 32 | comm->tag;
+    comm->digest = hotbed_hash_u64(hotbed_hash_u64(comm->digest ^ what) + bytes);
+}
+
+hotbed_status hotbed_comm_log_digest(const hotbed_comm *comm, uint64_t *calls, uint64_t *digest) {
+    if (comm == NULL)
+        return hotbed_comm_fail_null("hotbed_comm_log_digest", "comm");
+    if (calls != NULL)
+        *calls = comm->calls;
+    if (digest != NULL)
+        *digest = comm->digest;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_comm_log_read(
+    const hotbed_comm *comm, uint64_t first, uint64_t n, hotbed_comm_record *out) {
+    if (comm == NULL)
+        return hotbed_comm_fail_null("hotbed_comm_log_read", "comm");
+    if (out == NULL && n > 0)
+        return hotbed_comm_fail_null("hotbed_comm_log_read", "out");
+    if (first > comm->calls || n > comm->calls - first)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "calls %" PRIu64 " to %" PRIu64 " are asked for, %" PRIu64 " were made", first,
+            first + n, comm->calls);
+    if (n > 0 && comm->calls - first > comm->log_records)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "call %" PRIu64 " is no longer kept: the last %u of %" PRIu64 " are", first,
+            comm->log_records, comm->calls);
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = comm->log[(first + i) % comm->log_records];
+    return HOTBED_OK;
+}
+
+/* --- batches on host streams ---------------------------------------------------------------- */
+
+/* Wait until all batches with earlier turns have run; turn 0, of a recorded batch, does not
+ * wait. False if the communicator failed.
+ *
+ * There is no deadline here. An earlier batch may be on a stream that is busy with other work for
+ * any length of time; the batch has its own deadline once it runs. Two batches cannot wait for each
+ * other: a batch waits only for turns and events that existed before it was enqueued. */
+static bool take_turn(hotbed_comm *comm, uint64_t turn) {
+    pthread_mutex_lock(&comm->lock);
+    while (turn != 0 && comm->served + 1 != turn && !hotbed_comm_has_failed(comm)) {
+        if (comm->ops->poll == NULL) {
+            (void)pthread_cond_wait(&comm->turn, &comm->lock);
+            continue;
+        }
+        (void)hotbed_comm_cond_wait(
+            &comm->turn, &comm->lock, hotbed_monotonic_now() + LOOK_MS * UINT64_C(1000000));
+        pthread_mutex_unlock(&comm->lock);
+        poll(comm);
+        pthread_mutex_lock(&comm->lock);
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return !hotbed_comm_has_failed(comm);
+}
+
+static void end_turn(hotbed_comm *comm, uint64_t turn) {
+    if (turn == 0)
+        return;
+    pthread_mutex_lock(&comm->lock);
+    if (comm->served < turn) /* after a failure, a later turn may already have been served */
+        comm->served = turn;
+    pthread_cond_broadcast(&comm->turn);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch, uint64_t turn) {
+    bool well = take_turn(comm, turn);
+    if (well) {
+        comm->runs++;
+        well = comm->ops->run(comm, batch);
+    }
+    end_turn(comm, turn);
+    return well;
+}
+
+bool hotbed_comm_run_now(hotbed_comm *comm, const hotbed_comm_batch *batch) {
+    return run(comm, batch, ++comm->turns);
+}
+
+typedef struct batch_args {
+    hotbed_comm *comm;
+    hotbed_fault *fault;
+    uint64_t turn;
+    hotbed_comm_batch batch;
+} batch_args;
+static_assert(
+    sizeof(batch_args) <= HOTBED_HOST_ARGS_BYTES, "a batch fits into the arguments of a task");
+
+static void run_batch(const void *args, uint64_t begin, uint64_t end) {
+    const batch_args *a = args;
+    (void)begin;
+    (void)end;
+    if (run(a->comm, &a->batch, a->turn))
+        return;
+    const hotbed_comm_fault *fault = &a->comm->fault;
+    hotbed_fault_latch(
+        a->fault, HOTBED_ERR_COMM, HOTBED_FAULT_COMM, (uint32_t)fault->rank, fault->operation,
+        (uint64_t)fault->reason);
+}
+
+hotbed_status hotbed_comm_enqueue(
+    hotbed_comm *comm, const hotbed_comm_batch *batch, hotbed_stream *stream) {
+    if (comm->ops->run == NULL || hotbed_stream_backend(stream) != HOTBED_BACKEND_HOST)
+        return comm->ops->enqueue(comm, batch, stream);
+    batch_args args = {
+        .comm = comm,
+        .fault = hotbed_stream_faults(stream),
+        .turn = hotbed_stream_recording(stream) ? 0 : comm->turns + 1,
+        .batch = *batch,
+    };
+    HOTBED_TRY(hotbed_host_launch(stream, 1, 0, run_batch, &args, sizeof args));
+    if (args.turn != 0)
+        comm->turns = args.turn;
+    return HOTBED_OK;
+}
+
+hotbed_comm_batch hotbed_comm_batch_of(
+    const hotbed_comm *comm, hotbed_comm_operation operation, uint32_t num_parts) {
+    return (hotbed_comm_batch){
+        .operation = (uint32_t)operation,
+        .tag = comm->tag,
+        .num_parts = num_parts,
+    };
+}
+
+hotbed_status hotbed_comm_check_call(
+    const char *function, hotbed_comm *comm, const hotbed_stream *stream) {
+    if (comm == NULL)
+        return hotbed_comm_fail_null(function, "comm");
+    if (stream == NULL)
+        return hotbed_comm_fail_null(function, "stream");
+    HOTBED_TRY(comm->ops->check_stream(comm, stream));
+    poll(comm);
+    return hotbed_comm_has_failed(comm) ? hotbed_comm_fail(comm) : HOTBED_OK;
+}

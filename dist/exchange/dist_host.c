@@ -1,0 +1,400 @@
+/* dist/exchange/dist_host.c - kernels of input and output dists on the host.  CUDA counterpart: dist.cu. */
+#include "dist/exchange/dist_kernels.h"
+
+#include "base/host_launch.h"
+
+enum { KEYS_GRAIN = 2048, ROWS_GRAIN = 256 };
+
+typedef struct follow_args {
+    uint32_t *at;
+    const uint32_t *from, *n;
+} follow_args;
+
+typedef struct rows_args {
+    hotbed_deliver_view d;
+    void *data;
+    const void *gradient;
+    uint8_t **found;
+    uint64_t stride;
+    bool plain;
+} rows_args;
+
+typedef struct places_args {
+    hotbed_deliver_view d;
+    const uint8_t *first;
+    const uint32_t *n;
+    uint32_t *at;
+} places_args;
+
+typedef struct bags_args {
+    hotbed_bags_view v;
+    uint32_t *counts;
+    uint8_t **at;
+    void *output;
+    const void *gradient;
+    uint64_t stride;
+} bags_args;
+
+typedef struct pool_args {
+    hotbed_pool_view p;
+    float *sums;
+    const float *read_sums;
+    void *output;
+    const void *gradient;
+    uint64_t stride, n;
+} pool_args;
+
+static inline uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* The bytes that arrive are counted with item 0, also where a rank's own batch is empty. */
+static inline uint64_t or_one(uint64_t n) {
+    return n > 0 ? n : 1;
+}
+
+/* --- before the exchange ------------------------------------------------------------------------ */
+
+/* The feature of key i, which is in feature f or a later one. */
+static inline uint32_t feature_after(const hotbed_bucketize_view *b, uint32_t f, uint64_t i) {
+    while (b->starts[(f + 1) * (uint64_t)b->batch_size] <= i)
+        f++;
+    return f;
+}
+
+static void targets_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_bucketize_view *b = args;
+    uint32_t n = b->starts[b->shape.rows], f = 0;
+    uint64_t i = begin;
+    for (; i < least(end, n); i++) {
+        f = feature_after(b, f, i);
+        hotbed_bucketize_target_of(b, (uint32_t)i, f);
+    }
+    for (; i < end; i++)
+        hotbed_bucketize_no_target(b, (uint32_t)i);
+}
+
+static void ranks_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t p = begin; p < end; p++)
+        hotbed_bucketize_rank(args, (uint32_t)p);
+}
+
+static void aim_body(const void *args, uint64_t begin, uint64_t end) {
+    (void)begin, (void)end;
+    hotbed_aim(args);
+}
+
+/* Walk the rows of a message and its keys together, in order, instead of searching for each row. */
+static void starts_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_bucketize_view *b = args;
+    uint64_t rows = (uint64_t)b->shape.rows + 1;
+    uint32_t p = (uint32_t)(begin / rows), r = (uint32_t)(begin % rows);
+    for (uint64_t at = begin; at < end; p++, r = 0) {
+        const uint32_t *sorted = b->sorted + b->ranks[p];
+        uint32_t *starts = hotbed_message_starts(hotbed_bucketize_message(b, p));
+        uint32_t place = hotbed_first_at_least(sorted, b->counts[p], b->starts[r]);
+        if (r == 0)
+            hotbed_bucketize_header(b, p);
+        for (; at < end && r < rows; at++, r++) {
+            while (place < b->counts[p] && sorted[place] < b->starts[r])
+                place++;
+            starts[r] = place;
+            if (b->row_starts != NULL)
+                b->row_starts[at] = place;
+        }
+    }
+}
+
+/* Keys for one rank are in the order of the batch, so their features are walked in order. */
+static void keys_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_bucketize_view *b = args;
+    uint32_t n = b->starts[b->shape.rows], f = 0, rank = b->world;
+    for (uint64_t j = begin; j < least(end, n); j++) {
+        uint32_t i = b->sorted[j];
+        f = feature_after(b, b->sorted_targets[j] == rank ? f : 0, i);
+        rank = b->sorted_targets[j];
+        hotbed_bucketize_key_of(b, (uint32_t)j, f);
+    }
+}
+
+static hotbed_status targets(const hotbed_bucketize_view *b, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, b->bound, KEYS_GRAIN, targets_body, b, sizeof *b);
+}
+
+static hotbed_status ranks(const hotbed_bucketize_view *b, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, (uint64_t)b->world + 1, 0, ranks_body, b, sizeof *b);
+}
+
+static hotbed_status aim(const hotbed_aim_view *a, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, 1, 0, aim_body, a, sizeof *a);
+}
+
+static hotbed_status place(const hotbed_bucketize_view *b, hotbed_stream *stream) {
+    uint64_t starts = ((uint64_t)b->shape.rows + 1) * b->world;
+    hotbed_status status =
+        hotbed_host_launch(stream, starts, KEYS_GRAIN, starts_body, b, sizeof *b);
+    if (status != HOTBED_OK)
+        return status;
+    return hotbed_host_launch(stream, b->bound, KEYS_GRAIN, keys_body, b, sizeof *b);
+}
+
+/* --- after it ------------------------------------------------------------------------------------- */
+
+static void lengths_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t q = begin; q < end; q++)
+        hotbed_gather_length(args, (uint32_t)q);
+}
+
+static void gather_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_gather_view *g = args;
+    uint32_t n = hotbed_gather_count(g);
+    for (uint64_t m = begin; m < least(end, n); m++)
+        hotbed_gather_key(g, (uint32_t)m);
+}
+
+static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t r = begin; r < end; r++)
+        hotbed_gather_offset(args, r);
+}
+
+static hotbed_status lengths(const hotbed_gather_view *g, hotbed_stream *stream) {
+    uint64_t n = (uint64_t)hotbed_gather_segments(g) + 1;
+    return hotbed_host_launch(stream, n, KEYS_GRAIN, lengths_body, g, sizeof *g);
+}
+
+static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) {
+    hotbed_status status =
+        hotbed_host_launch(stream, g->bound, KEYS_GRAIN, gather_body, g, sizeof *g);
+    if (status != HOTBED_OK)
+        return status;
+    return hotbed_host_launch(
+        stream, hotbed_gather_offsets(g), KEYS_GRAIN, offsets_body, g, sizeof *g);
+}
+
+/* --- dedup ---------------------------------------------------------------------------------------- */
+
+static void table_starts_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t t = begin; t < end; t++)
+        hotbed_table_start(args, t);
+}
+
+static void follow_body(const void *args, uint64_t begin, uint64_t end) {
+    const follow_args *a = args;
+    for (uint64_t i = begin; i < least(end, *a->n); i++)
+        a->at[i] = a->from[a->at[i]];
+}
+
+static hotbed_status table_starts(const hotbed_table_starts_view *v, hotbed_stream *stream) {
+    return hotbed_host_launch(
+        stream, (uint64_t)v->num_tables + 1, KEYS_GRAIN, table_starts_body, v, sizeof *v);
+}
+
+static hotbed_status follow(
+    uint64_t bound, const uint32_t *n, uint32_t *at, const uint32_t *from, hotbed_stream *stream) {
+    follow_args args = {at, from, n};
+    return hotbed_host_launch(stream, bound, KEYS_GRAIN, follow_body, &args, sizeof args);
+}
+
+/* --- rows ------------------------------------------------------------------------------------------ */
+
+static void places_body(const void *args, uint64_t begin, uint64_t end) {
+    const places_args *a = args;
+    for (uint64_t i = begin; i < least(end, *a->n); i++)
+        a->at[i] = hotbed_owner_place(&a->d, a->first, a->at[i]);
+}
+
+static void take_body(const void *args, uint64_t begin, uint64_t end) {
+    const rows_args *a = args;
+    if (begin == 0)
+        hotbed_wire_count(&a->d.wire);
+    for (uint64_t i = begin; i < least(end, *a->d.num_keys); i++)
+        hotbed_take_row(&a->d, (uint32_t)i, a->data, a->stride, a->plain, 1);
+}
+
+static void give_body(const void *args, uint64_t begin, uint64_t end) {
+    const rows_args *a = args;
+    if (begin == 0)
+        hotbed_wire_count(&a->d.wire);
+    if (*a->d.overflow != 0)
+        return;
+    for (uint64_t u = begin; u < least(end, *a->d.num_sent); u++)
+        hotbed_give_gradient(&a->d, (uint32_t)u, a->gradient, a->stride, 1);
+}
+
+static void find_body(const void *args, uint64_t begin, uint64_t end) {
+    const rows_args *a = args;
+    if (begin == 0)
+        hotbed_wire_count(&a->d.wire);
+    for (uint64_t u = begin; u < least(end, *a->d.num_sent); u++)
+        a->found[u] = hotbed_give_sum_to(&a->d, (uint32_t)u);
+}
+
+static hotbed_status find_places(
+    const hotbed_deliver_view *d, const void *first, const uint32_t *n, uint32_t *at,
+    hotbed_stream *stream) {
+    places_args args = {*d, first, n, at};
+    return hotbed_host_launch(
+        stream, d->received_bound, KEYS_GRAIN, places_body, &args, sizeof args);
+}
+
+static hotbed_status take_rows(
+    const hotbed_deliver_view *d, void *output, uint64_t stride_bytes, hotbed_stream *stream) {
+    rows_args args = {.d = *d, .data = output, .stride = stride_bytes};
+    args.plain = hotbed_rows_plain(d, output, stride_bytes);
+    return hotbed_host_launch(
+        stream, or_one(d->key_bound), ROWS_GRAIN, take_body, &args, sizeof args);
+}
+
+static hotbed_status give_gradients(
+    const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream) {
+    rows_args args = {.d = *d, .gradient = gradient, .stride = stride};
+    return hotbed_host_launch(
+        stream, or_one(d->sent_bound), ROWS_GRAIN, give_body, &args, sizeof args);
+}
+
+static hotbed_status find_rows(
+    const hotbed_deliver_view *d, uint8_t **rows, hotbed_stream *stream) {
+    rows_args args = {.d = *d, .found = rows};
+    return hotbed_host_launch(
+        stream, or_one(d->sent_bound), KEYS_GRAIN, find_body, &args, sizeof args);
+}
+
+static void finish_body(const void *args, uint64_t begin, uint64_t end) {
+    const pool_args *a = args;
+    if (begin == 0)
+        hotbed_wire_count(&a->p.wire);
+    for (uint64_t at = begin; at < least(end, a->n); at++)
+        hotbed_pool_finish(&a->p, at, a->read_sums, a->output, a->stride);
+}
+
+static void start_body(const void *args, uint64_t begin, uint64_t end) {
+    const pool_args *a = args;
+    if (begin == 0)
+        hotbed_wire_count(&a->p.wire);
+    for (uint64_t at = begin; at < end; at++)
+        hotbed_pool_start(&a->p, at, a->gradient, a->stride, a->sums);
+}
+
+static hotbed_status pool_finish(
+    const hotbed_pool_view *p, uint64_t columns, const float *sums, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    pool_args args = {.p = *p, .read_sums = sums, .output = output, .stride = stride};
+    args.n = columns * p->samples;
+    return hotbed_host_launch(stream, or_one(args.n), KEYS_GRAIN, finish_body, &args, sizeof args);
+}
+
+static hotbed_status pool_start(
+    const hotbed_pool_view *p, uint64_t columns, const void *gradient, uint64_t stride, float *sums,
+    hotbed_stream *stream) {
+    pool_args args = {.p = *p, .sums = sums, .gradient = gradient, .stride = stride};
+    return hotbed_host_launch(
+        stream, columns * p->batch_size, KEYS_GRAIN, start_body, &args, sizeof args);
+}
+
+/* --- bags whose sums travel ------------------------------------------------------------------------ */
+
+static void bag_flags_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_bag_flag(args, i);
+}
+
+static void bag_counts_body(const void *args, uint64_t begin, uint64_t end) {
+    const bags_args *a = args;
+    for (uint64_t p = begin; p < end; p++)
+        a->counts[p] = hotbed_bag_count(&a->v, (uint32_t)p);
+}
+
+static void count_bags(const hotbed_bags_view *v) {
+    uint32_t bags = 0;
+    for (uint32_t r = 0; v->moved != NULL && r < hotbed_bags_rows(v); r++)
+        bags += hotbed_bag_moves(v, r);
+    if (v->moved != NULL)
+        hotbed_bags_count(v, bags, 1);
+}
+
+static void bag_addresses_body(const void *args, uint64_t begin, uint64_t end) {
+    const bags_args *a = args;
+    for (uint64_t b = begin; b < end; b++)
+        a->at[b] = hotbed_bag_address(&a->v, b);
+    if (begin == 0)
+        count_bags(&a->v);
+}
+
+static void finish_bags_body(const void *args, uint64_t begin, uint64_t end) {
+    const bags_args *a = args;
+    for (uint64_t r = begin; r < end; r++)
+        hotbed_bag_finish_sums(&a->v, (uint32_t)r, a->output, a->stride, 1);
+    if (begin == 0)
+        count_bags(&a->v);
+}
+
+static void give_bags_body(const void *args, uint64_t begin, uint64_t end) {
+    const bags_args *a = args;
+    for (uint64_t r = begin; r < end; r++)
+        hotbed_bag_give(&a->v, (uint32_t)r, a->gradient, a->stride, 1);
+    if (begin == 0)
+        count_bags(&a->v);
+}
+
+static hotbed_status bag_flags(const hotbed_bags_view *v, hotbed_stream *stream) {
+    uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world + 1;
+    return hotbed_host_launch(stream, n, KEYS_GRAIN, bag_flags_body, v, sizeof *v);
+}
+
+static hotbed_status bag_counts(
+    const hotbed_bags_view *v, uint32_t *counts, hotbed_stream *stream) {
+    bags_args args = {.v = *v, .counts = counts};
+    return hotbed_host_launch(stream, v->world, 0, bag_counts_body, &args, sizeof args);
+}
+
+static hotbed_status bag_addresses(const hotbed_bags_view *v, uint8_t **at, hotbed_stream *stream) {
+    bags_args args = {.v = *v, .at = at};
+    uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
+    return hotbed_host_launch(stream, n, KEYS_GRAIN, bag_addresses_body, &args, sizeof args);
+}
+
+static hotbed_status finish_bags(
+    const hotbed_bags_view *v, uint32_t max_dim, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    bags_args args = {.v = *v, .output = output, .stride = stride};
+    (void)max_dim;
+    return hotbed_host_launch(
+        stream, hotbed_bags_rows(v), ROWS_GRAIN, finish_bags_body, &args, sizeof args);
+}
+
+static hotbed_status give_bags(
+    const hotbed_bags_view *v, uint32_t max_dim, const void *gradient, uint64_t stride,
+    hotbed_stream *stream) {
+    bags_args args = {.v = *v, .gradient = gradient, .stride = stride};
+    (void)max_dim;
+    return hotbed_host_launch(
+        stream, hotbed_bags_rows(v), ROWS_GRAIN, give_bags_body, &args, sizeof args);
+}
+
+/* --- one rank -------------------------------------------------------------------------------------- */
+
+static void copy_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_copies_view *v = args;
+    for (uint64_t i = begin; i < least(end, hotbed_copies_count(v)); i++)
+        hotbed_copies_row(v, i, 1);
+}
+
+static void sums_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_sent_view *v = args;
+    for (uint64_t i = begin; i < least(end, *v->num_rows); i++)
+        hotbed_sent_row(v, i, 1);
+}
+
+static hotbed_status copy_rows(const hotbed_copies_view *v, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, v->bound, ROWS_GRAIN, copy_body, v, sizeof *v);
+}
+
+static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, v->bound, ROWS_GRAIN, sums_body, v, sizeof *v);
+}
+
+const hotbed_dist_kernels hotbed_dist_kernels_host = {
+    targets,   ranks,       aim,           place,          lengths,   gather,      table_starts,
+    follow,    find_places, take_rows,     give_gradients, find_rows, pool_finish, pool_start,
+    bag_flags, bag_counts,  bag_addresses, finish_bags,    give_bags, copy_rows,   finish_sums,
+};

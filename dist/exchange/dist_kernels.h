@@ -1,0 +1,82 @@
+/* dist/exchange/dist_kernels.h - the kernels of input and output dists: the contract of both backends.
+ *
+ * All are asynchronous, and loop to counts in device memory. */
+#ifndef HOTBED_DIST_DIST_KERNELS_H
+#define HOTBED_DIST_DIST_KERNELS_H
+
+#include "dist/exchange/bags_core.h"
+#include "dist/exchange/bucketize_core.h"
+#include "dist/exchange/deliver_core.h"
+#include "dist/exchange/gather_core.h"
+#include "dist/exchange/kjt_core.h"
+#include "hotbed/stream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hotbed_dist_kernels {
+    /* --- before the exchange */
+    /* Write targets and numbers; a stable sort by target then gives sorted_targets and sorted. */
+    hotbed_status (*targets)(const hotbed_bucketize_view *b, hotbed_stream *stream);
+    /* Write ranks and counts, and whether a message overflows. */
+    hotbed_status (*ranks)(const hotbed_bucketize_view *b, hotbed_stream *stream);
+    /* Compute where parts of exact sizes begin. */
+    hotbed_status (*aim)(const hotbed_aim_view *a, hotbed_stream *stream);
+    /* Write the messages, and places. */
+    hotbed_status (*place)(const hotbed_bucketize_view *b, hotbed_stream *stream);
+    /* --- after it */
+    /* Write lengths into segments; write firsts and overflow. */
+    hotbed_status (*lengths)(const hotbed_gather_view *g, hotbed_stream *stream);
+    /* Write keys, weights, counts and offsets. */
+    hotbed_status (*gather)(const hotbed_gather_view *g, hotbed_stream *stream);
+    /* --- dedup */
+    hotbed_status (*table_starts)(const hotbed_table_starts_view *v, hotbed_stream *stream);
+    /* at[i] = from[at[i]] for i < *n. */
+    hotbed_status (*follow)(
+        uint64_t bound, const uint32_t *n, uint32_t *at, const uint32_t *from,
+        hotbed_stream *stream);
+    /* --- rows */
+    /* at[i] = hotbed_owner_place(d, first, at[i]) for i < *n. */
+    hotbed_status (*find_places)(
+        const hotbed_deliver_view *d, const void *first, const uint32_t *n, uint32_t *at,
+        hotbed_stream *stream);
+    hotbed_status (*take_rows)(
+        const hotbed_deliver_view *d, void *output, uint64_t stride_bytes, hotbed_stream *stream);
+    hotbed_status (*give_gradients)(
+        const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream);
+    /* rows[u] = hotbed_give_sum_to(d, u) */
+    hotbed_status (*find_rows)(const hotbed_deliver_view *d, uint8_t **rows, hotbed_stream *stream);
+    hotbed_status (*pool_finish)(
+        const hotbed_pool_view *p, uint64_t columns, const float *sums, void *output,
+        uint64_t stride, hotbed_stream *stream);
+    hotbed_status (*pool_start)(
+        const hotbed_pool_view *p, uint64_t columns, const void *gradient, uint64_t stride,
+        float *sums, hotbed_stream *stream);
+    /* --- bags whose sums travel; max_dim is the largest dim */
+    /* Write flags into places; a scan then gives places. */
+    hotbed_status (*bag_flags)(const hotbed_bags_view *v, hotbed_stream *stream);
+    /* counts[p] = hotbed_bag_count(v, p) */
+    hotbed_status (*bag_counts)(const hotbed_bags_view *v, uint32_t *counts, hotbed_stream *stream);
+    /* at[b] = hotbed_bag_address(v, b). This and the next two count what moves. */
+    hotbed_status (*bag_addresses)(const hotbed_bags_view *v, uint8_t **at, hotbed_stream *stream);
+    hotbed_status (*finish_bags)(
+        const hotbed_bags_view *v, uint32_t max_dim, void *output, uint64_t stride,
+        hotbed_stream *stream);
+    hotbed_status (*give_bags)(
+        const hotbed_bags_view *v, uint32_t max_dim, const void *gradient, uint64_t stride,
+        hotbed_stream *stream);
+    /* --- one rank */
+    hotbed_status (*copy_rows)(const hotbed_copies_view *v, hotbed_stream *stream);
+    hotbed_status (*finish_sums)(const hotbed_sent_view *v, hotbed_stream *stream);
+} hotbed_dist_kernels;
+
+extern const hotbed_dist_kernels hotbed_dist_kernels_host;
+#if defined(HOTBED_WITH_CUDA)
+extern const hotbed_dist_kernels hotbed_dist_kernels_cuda;
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,335 @@
+/* storage/index/index.c - hotbed_index: options, memory, argument checks, choice of the backend. */
+#include "base/error.h"
+#include "base/options.h"
+#include "base/stream.h"
+#include "storage/index/index_kernels.h"
+#include "storage/index/index_range.h"
+#include "storage/types.h"
+
+struct hotbed_index {
+    const hotbed_index_kernels *kernels;
+    hotbed_backend backend;
+    int device;
+    uint32_t num_tables;
+    bool evicts; /* at least one table evicts */
+    uint64_t slots;
+    hotbed_index_view view;
+    uint64_t *capacities;              /* [num_tables] */
+    hotbed_index_range *ranges;        /* [num_tables] */
+    hotbed_index_range *device_ranges; /* [num_tables] */
+    hotbed_memory keys, metas, described;
+};
+
+static const hotbed_index_kernels *kernels_of(hotbed_backend backend) {
+#if defined(HOTBED_WITH_CUDA)
+    if (backend == HOTBED_BACKEND_CUDA)
+        return &hotbed_index_kernels_cuda;
+#endif
+    (void)backend;
+    return &hotbed_index_kernels_host;
+}
+
+static hotbed_status check_options(const hotbed_index_options *o) {
+    if (o->num_tables < 1 || o->num_tables > HOTBED_TABLES_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "num_tables %u is not in [1, %d]", o->num_tables,
+            HOTBED_TABLES_MOST);
+    if (o->capacities == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacities is NULL");
+    for (uint32_t t = 0; t < o->num_tables; t++) {
+        if (o->capacities[t] < 1 || o->capacities[t] > HOTBED_CAPACITY_MOST)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "table %u: capacity %llu is not in [1, 2^35]", t,
+                (unsigned long long)o->capacities[t]);
+        if (o->evict != NULL && o->evict[t] != HOTBED_EVICT_NEVER &&
+            o->evict[t] != HOTBED_EVICT_LOWEST)
+            return hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "table %u: unknown evict %d", t, (int)o->evict[t]);
+    }
+    return HOTBED_OK;
+}
+
+/* Copy the ranges to the device and free all slots. */
+static hotbed_status start(hotbed_index *index, hotbed_stream *stream) {
+    size_t bytes = index->num_tables * sizeof *index->ranges;
+    hotbed_memory staging = {0};
+    hotbed_status status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &staging);
+    if (status != HOTBED_OK)
+        return status;
+    memcpy(staging.data, index->ranges, bytes);
+    status = hotbed_copy(index->device_ranges, staging.data, bytes, stream);
+    for (uint32_t t = 0; status == HOTBED_OK && t < index->num_tables; t++) {
+        if (hotbed_memory_is_fresh_zero(&index->keys))
+            hotbed_index_start(index->view, index->ranges[t]);
+        else
+            status = hotbed_index_clear(index, t, stream);
+    }
+    hotbed_status finished = hotbed_stream_finish(stream);
+    hotbed_memory_free(&staging);
+    return status == HOTBED_OK ? finished : status;
+}
+
+static hotbed_status create(
+    hotbed_index *index, const hotbed_index_options *options, hotbed_stream *stream) {
+    index->backend = hotbed_stream_backend(stream);
+    index->device = hotbed_stream_device(stream);
+    index->kernels = kernels_of(index->backend);
+    index->num_tables = options->num_tables;
+    index->capacities = hotbed_new(index->num_tables * sizeof *index->capacities);
+    index->ranges = hotbed_new(index->num_tables * sizeof *index->ranges);
+    if (index->capacities == NULL || index->ranges == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to describe %u tables", index->num_tables);
+    for (uint32_t t = 0; t < index->num_tables; t++) {
+        bool evicts = options->evict != NULL && options->evict[t] == HOTBED_EVICT_LOWEST;
+        index->capacities[t] = options->capacities[t];
+        index->ranges[t] = hotbed_index_range_make(
+            options->capacities[t], evicts, index->slots / HOTBED_BUCKET_SLOTS);
+        index->slots += hotbed_index_range_slots(index->ranges[t]);
+        index->evicts = index->evicts || evicts;
+    }
+    size_t bytes = index->slots * sizeof(uint64_t);
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &index->keys));
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &index->metas));
+    HOTBED_TRY(hotbed_memory_alloc(
+        stream, HOTBED_MEMORY_DEVICE, index->num_tables * sizeof *index->ranges, NULL,
+        &index->described));
+    hotbed_memory_start_small(&index->keys);
+    hotbed_memory_start_small(&index->metas);
+    index->view.keys = index->keys.data;
+    index->view.metas = index->metas.data;
+    index->device_ranges = index->described.data;
+    return start(index, stream);
+}
+
+hotbed_status hotbed_index_create(
+    const hotbed_index_options *options, hotbed_stream *stream, hotbed_index **out) {
+    hotbed_index_options o;
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    if (stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream is NULL");
+    HOTBED_TRY(hotbed_options_read(
+        &o, sizeof o, offsetof(hotbed_index_options, evict), options, "hotbed_index_options"));
+    HOTBED_TRY(check_options(&o));
+    hotbed_index *index = hotbed_new(sizeof *index);
+    if (index == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an index");
+    hotbed_status status = create(index, &o, stream);
+    if (status != HOTBED_OK) {
+        hotbed_index_destroy(index);
+        return status;
+    }
+    *out = index;
+    return HOTBED_OK;
+}
+
+void hotbed_index_destroy(hotbed_index *index) {
+    if (index == NULL)
+        return;
+    hotbed_memory_free(&index->keys);
+    hotbed_memory_free(&index->metas);
+    hotbed_memory_free(&index->described);
+    hotbed_delete(index->capacities);
+    hotbed_delete(index->ranges);
+    hotbed_delete(index);
+}
+
+/* --- calls by key or slot --------------------------------------------------------------------- */
+
+static hotbed_status check(const hotbed_index *index, const hotbed_stream *stream) {
+    if (index == NULL || stream == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", index == NULL ? "index" : "stream");
+    if (hotbed_stream_backend(stream) != index->backend ||
+        hotbed_stream_device(stream) != index->device)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the index of %s %d",
+            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
+            hotbed_backend_name(index->backend), index->device);
+    return HOTBED_OK;
+}
+
+static hotbed_status check_table(
+    const hotbed_index *index, uint32_t table, const hotbed_stream *stream) {
+    HOTBED_TRY(check(index, stream));
+    if (table >= index->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, index->num_tables);
+    return HOTBED_OK;
+}
+
+static hotbed_status check_array(uint64_t n, const void *array, const char *name) {
+    if (n > 0 && array == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "n is %llu, but %s is NULL", (unsigned long long)n, name);
+    return HOTBED_OK;
+}
+
+/* Arguments that every call needs. `table` is used if keys have no table numbers. */
+static hotbed_index_args args_of(
+    const hotbed_index *index, uint32_t table, uint64_t n, hotbed_stream *stream) {
+    hotbed_index_args args = {
+        .index = index->view,
+        .range = index->ranges[table],
+        .ranges = index->device_ranges,
+        .faults = hotbed_stream_table_faults(stream, NULL),
+        .n = n,
+        .index_slots = index->slots,
+        .num_tables = index->num_tables,
+    };
+    return args;
+}
+
+hotbed_status hotbed_index_find_keys(
+    hotbed_index *index, uint64_t n, const void *keys, const uint32_t *tables, uint64_t *slots,
+    hotbed_stream *stream) {
+    HOTBED_TRY(check(index, stream));
+    HOTBED_TRY(check_array(n, keys, "keys"));
+    HOTBED_TRY(check_array(n, slots, "slots"));
+    hotbed_index_args args = args_of(index, 0, n, stream);
+    args.keys = keys;
+    args.tables = tables;
+    args.slots = slots;
+    return n == 0 ? HOTBED_OK : index->kernels->find(&args, stream);
+}
+
+static hotbed_status check_insert(const hotbed_index_insert *o) {
+    if ((int)o->rule < HOTBED_SCORE_KEEP || o->rule > HOTBED_SCORE_ADD)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown rule %d", (int)o->rule);
+    HOTBED_TRY(check_array(o->n, o->keys, "keys"));
+    HOTBED_TRY(check_array(o->n, o->slots, "slots"));
+    bool lists = o->evicted_keys != NULL || o->evicted_scores != NULL || o->evicted_slots != NULL;
+    if (lists && o->num_evicted == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "a list of evicted keys is set, but num_evicted is NULL");
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_index_find_or_insert(
+    hotbed_index *index, const hotbed_index_insert *insert, hotbed_stream *stream) {
+    hotbed_index_insert o;
+    HOTBED_TRY(check(index, stream));
+    HOTBED_TRY(hotbed_options_read(
+        &o, sizeof o, offsetof(hotbed_index_insert, outcomes), insert, "hotbed_index_insert"));
+    HOTBED_TRY(check_insert(&o));
+    if (o.num_evicted != NULL)
+        HOTBED_TRY(hotbed_fill(o.num_evicted, 0, sizeof *o.num_evicted, stream));
+    if (o.n == 0)
+        return HOTBED_OK;
+    hotbed_index_args args = args_of(index, 0, o.n, stream);
+    args.keys = o.keys;
+    args.tables = o.tables;
+    args.scores = o.scores;
+    args.score = o.score;
+    args.rule = o.rule;
+    args.pins = o.pin ? 1 : 0;
+    args.slots = o.slots;
+    args.outcomes = o.outcomes;
+    args.evicted_keys = o.evicted_keys;
+    args.evicted_scores = o.evicted_scores;
+    args.evicted_slots = o.evicted_slots;
+    args.num_evicted = o.num_evicted;
+    if (!(o.tables == NULL ? args.range.evicts != 0 : index->evicts))
+        return index->kernels->claim(&args, stream);
+    HOTBED_TRY(index->kernels->hold(&args, stream));
+    HOTBED_TRY(index->kernels->place(&args, stream));
+    return o.pin ? HOTBED_OK : index->kernels->release(&args, stream);
+}
+
+hotbed_status hotbed_index_erase_keys(
+    hotbed_index *index, uint64_t n, const void *keys, const uint32_t *tables, uint8_t *erased,
+    hotbed_stream *stream) {
+    HOTBED_TRY(check(index, stream));
+    HOTBED_TRY(check_array(n, keys, "keys"));
+    hotbed_index_args args = args_of(index, 0, n, stream);
+    args.keys = keys;
+    args.tables = tables;
+    args.outcomes = erased;
+    return n == 0 ? HOTBED_OK : index->kernels->erase(&args, stream);
+}
+
+/* For pin and unpin. Neither kernel writes to `slots`, hence the cast. */
+static hotbed_status by_slot(
+    hotbed_index *index, hotbed_status (*kernel)(const hotbed_index_args *, hotbed_stream *),
+    uint64_t n, const uint64_t *slots, hotbed_stream *stream) {
+    HOTBED_TRY(check_array(n, slots, "slots"));
+    hotbed_index_args args = args_of(index, 0, n, stream);
+    args.slots = (uint64_t *)slots;
+    return n == 0 ? HOTBED_OK : kernel(&args, stream);
+}
+
+hotbed_status hotbed_index_pin_slots(
+    hotbed_index *index, uint64_t n, const uint64_t *slots, hotbed_stream *stream) {
+    HOTBED_TRY(check(index, stream));
+    return by_slot(index, index->kernels->pin, n, slots, stream);
+}
+
+hotbed_status hotbed_index_unpin_slots(
+    hotbed_index *index, uint64_t n, const uint64_t *slots, hotbed_stream *stream) {
+    HOTBED_TRY(check(index, stream));
+    return by_slot(index, index->kernels->unpin, n, slots, stream);
+}
+
+/* --- whole tables ----------------------------------------------------------------------------- */
+
+hotbed_status hotbed_index_clear(hotbed_index *index, uint32_t table, hotbed_stream *stream) {
+    HOTBED_TRY(check_table(index, table, stream));
+    hotbed_index_args args = args_of(index, table, 0, stream);
+    return index->kernels->clear(&args, stream);
+}
+
+hotbed_status hotbed_index_export(
+    hotbed_index *index, uint32_t table, uint64_t capacity, uint64_t *keys, uint64_t *slots,
+    uint64_t *scores, uint64_t counts[2], hotbed_stream *stream) {
+    HOTBED_TRY(check_table(index, table, stream));
+    if (counts == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "counts is NULL");
+    hotbed_index_args args = args_of(index, table, 0, stream);
+    args.capacity = capacity;
+    args.export_keys = keys;
+    args.export_scores = scores;
+    args.slots = slots;
+    args.export_counts = counts;
+    HOTBED_TRY(hotbed_fill(counts, 0, 2 * sizeof *counts, stream));
+    return index->kernels->export_keys(&args, stream);
+}
+
+hotbed_status hotbed_index_size(
+    hotbed_index *index, uint32_t table, uint64_t *keys, uint64_t *pinned, hotbed_stream *stream) {
+    uint64_t counts[2];
+    void *device_counts;
+    HOTBED_TRY(check_table(index, table, stream));
+    if (hotbed_stream_recording(stream))
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "hotbed_index_size: cannot wait for the stream while it records a graph");
+    HOTBED_TRY(hotbed_stream_workspace(stream, sizeof counts, &device_counts));
+    HOTBED_TRY(hotbed_index_export(index, table, 0, NULL, NULL, NULL, device_counts, stream));
+    HOTBED_TRY(hotbed_copy(counts, device_counts, sizeof counts, stream));
+    HOTBED_TRY(hotbed_stream_finish(stream));
+    if (keys != NULL)
+        *keys = counts[0];
+    if (pinned != NULL)
+        *pinned = counts[1];
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_index_table(
+    const hotbed_index *index, uint32_t table, hotbed_index_info *out) {
+    if (index == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "index is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_index_info"));
+    if (table >= index->num_tables)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, index->num_tables);
+    const hotbed_index_range range = index->ranges[table];
+    hotbed_index_info info = {
+        .capacity = index->capacities[table],
+        .first_slot = hotbed_index_slot(range, 0),
+        .slots = hotbed_index_range_slots(range),
+        .bytes_per_slot = sizeof *index->view.keys + sizeof *index->view.metas,
+        .evict = range.evicts != 0 ? HOTBED_EVICT_LOWEST : HOTBED_EVICT_NEVER,
+    };
+    hotbed_output_write(out, &info, sizeof info);
+    return HOTBED_OK;
+}

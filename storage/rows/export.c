@@ -1,0 +1,84 @@
+/* storage/rows/export.c - hotbed_storage_export(): the keys and rows of a table in batches; used by
+ * checkpoints. */
+#include "hotbed/export.h"
+
+#include "base/options.h"
+#include "base/sort.h"
+#include "storage/storage.h"
+
+#define WINDOW_MOST ((uint64_t)1 << 30)
+
+/* Place the arrays of `args` and the scratch memory of the prefix sums in the stream's
+ * workspace. */
+static hotbed_status take_workspace(
+    hotbed_export_args *args, void **scratch, size_t *scratch_bytes, hotbed_stream *stream) {
+    hotbed_carve carve = {NULL, 0};
+    void *memory = NULL;
+    *scratch_bytes = hotbed_scan_scratch(hotbed_stream_backend(stream), args->groups + 1);
+    for (int pass = 0; pass < 2; pass++) {
+        carve.used = 0;
+        args->bits = hotbed_carve_take(&carve, args->groups * sizeof *args->bits);
+        args->starts = hotbed_carve_take(&carve, (args->groups + 1) * sizeof *args->starts);
+        *scratch = hotbed_carve_take(&carve, *scratch_bytes);
+        if (pass == 0)
+            HOTBED_TRY(hotbed_stream_workspace(stream, carve.used, &memory));
+        carve.base = memory;
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_storage_export(
+    hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream) {
+    hotbed_export e;
+    void *scratch;
+    size_t scratch_bytes;
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    HOTBED_TRY(
+        hotbed_options_read(&e, sizeof e, offsetof(hotbed_export, rows), batch, "hotbed_export"));
+    HOTBED_TRY(hotbed_storage_check_table(storage, e.table, stream));
+    if (e.slots < 1 || e.slots > WINDOW_MOST)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "slots %llu is not in [1, 2^30]", (unsigned long long)e.slots);
+    if (e.count == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "count is NULL");
+    if (e.capacity == 0)
+        e.capacity = e.slots;
+    const hotbed_table_view *table = &storage->tables[e.table].view;
+    hotbed_export_args args = {
+        .table = *table,
+        .index = storage->index,
+        .keys = e.keys,
+        .numbers = e.numbers,
+        .count = e.count,
+        .capacity = e.capacity,
+        .min_score = e.min_score,
+        .min_time = e.min_time,
+    };
+    if (e.min_time != 0 && table->range.times == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "min_time is set, but table %s is not TIMESTAMP_LFU",
+            storage->tables[e.table].name);
+    HOTBED_TRY(hotbed_storage_rows_view(storage, e.table, &e.rows, &args.rows));
+    if (storage->external != NULL)
+        return hotbed_export_external(storage, &e, stream);
+    uint64_t slots = hotbed_table_all_slots(&storage->tables[e.table]);
+    args.first = e.first < slots ? e.first : slots;
+    args.slots = slots - args.first < e.slots ? slots - args.first : e.slots;
+    args.groups = (args.slots + HOTBED_EXPORT_GROUP - 1) / HOTBED_EXPORT_GROUP;
+    HOTBED_TRY(take_workspace(&args, &scratch, &scratch_bytes, stream));
+    HOTBED_TRY(storage->kernels.exports->mark(&args, stream));
+    HOTBED_TRY(
+        hotbed_scan(args.groups + 1, args.starts, args.starts, scratch, scratch_bytes, stream));
+    return storage->kernels.exports->give(&args, stream);
+}
+
+hotbed_status hotbed_storage_export_end(
+    hotbed_storage *storage, uint32_t table, uint64_t *end, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
+    if (end == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "end is NULL");
+    if (storage->external != NULL)
+        return hotbed_storage_size(storage, table, end, NULL, stream);
+    *end = hotbed_table_all_slots(&storage->tables[table]);
+    return HOTBED_OK;
+}

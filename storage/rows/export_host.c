@@ -1,0 +1,27 @@
+/* storage/rows/export_host.c - launches the core of exports on host threads. CUDA counterpart:
+ * export.cu. */
+#include "storage/rows/export_kernels.h"
+
+#include "base/host_launch.h"
+
+enum { GRAIN = 64 };
+
+static void mark_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t g = begin; g < end; g++)
+        hotbed_export_mark(args, g, 1);
+}
+
+static void give_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t g = begin; g < end; g++)
+        hotbed_export_give(args, g, 1);
+}
+
+static hotbed_status mark(const hotbed_export_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->groups + 1, GRAIN, mark_body, args, sizeof *args);
+}
+
+static hotbed_status give(const hotbed_export_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->groups + 1, GRAIN, give_body, args, sizeof *args);
+}
+
+const hotbed_export_kernels hotbed_export_kernels_host = {mark, give};

@@ -1,0 +1,25 @@
+/* storage/rows/export_kernels.h - the kernels of exports: the contract of both backends. */
+#ifndef HOTBED_STORAGE_EXPORT_KERNELS_H
+#define HOTBED_STORAGE_EXPORT_KERNELS_H
+
+#include "hotbed/stream.h"
+#include "storage/rows/export_core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hotbed_export_kernels {
+    /* Write `bits`, and the counts in `starts`; the last count is 0. */
+    hotbed_status (*mark)(const hotbed_export_args *args, hotbed_stream *stream);
+    /* After the counts have been summed: write the output arrays and `count`. */
+    hotbed_status (*give)(const hotbed_export_args *args, hotbed_stream *stream);
+} hotbed_export_kernels;
+
+extern const hotbed_export_kernels hotbed_export_kernels_host;
+extern const hotbed_export_kernels hotbed_export_kernels_cuda;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

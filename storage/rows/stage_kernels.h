@@ -1,0 +1,24 @@
+/* storage/rows/stage_kernels.h - writing the descriptor of a staged chunk: the contract of both
+ * backends. */
+#ifndef HOTBED_STORAGE_STAGE_KERNELS_H
+#define HOTBED_STORAGE_STAGE_KERNELS_H
+
+#include "hotbed/stream.h"
+#include "storage/rows/stage_core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hotbed_stage_kernels {
+    /* Write the descriptor, its slots, and `places`. Async; n > 0. */
+    hotbed_status (*write)(const hotbed_stage_args *args, hotbed_stream *stream);
+} hotbed_stage_kernels;
+
+extern const hotbed_stage_kernels hotbed_stage_kernels_host;
+extern const hotbed_stage_kernels hotbed_stage_kernels_cuda;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,554 @@
+/* storage/step/lookup.cu - prefetch, forward and eval on CUDA. Host counterpart: lookup_host.c. */
+#include "base/cuda_launch.h"
+#include "storage/step/cuda_bins.h"
+#include "storage/step/lookup_kernels.h"
+
+/* Each lane has a key. The lanes of a tile read the lines of their buckets together, see
+ * hotbed_line_match_each(). On an H200, tiles of 8 find 9 to 20 % more keys a second than tiles of 4,
+ * which need more registers; they place 9 to 17 % fewer. */
+enum {
+    TILE = 8,
+    PLACE_TILE = 4,
+    BLOCK = 256,
+    WARP = 32,
+    WAVES = 1,
+    SEARCH_WAVES = 4, /* 1 is 3 to 12 % slower for a million keys, at loads from 0.75 */
+    FORWARD_WAVES =
+        4, /* more blocks than fit at once, so that all SMs finish together; 1 is 7 % slower */
+    LAYOUT_BLOCK = 1024,
+};
+
+/* Lanes that search a key together within a tile of `width` lanes that reads rows. */
+HOTBED_HD constexpr uint32_t find_width(uint32_t width) {
+    return width < TILE ? width : (uint32_t)TILE;
+}
+
+/* Resident blocks per SM of kernels that search, which bound their registers: more keys in flight are
+ * worth a few spills. Kernels with code for segments need more registers. */
+static constexpr unsigned resident(bool grows, unsigned blocks) {
+    return grows ? 2 : blocks;
+}
+
+/* eval, deferred rows: number of blocks, and rows that a warp reads at a time. Concurrent reads
+ * must stay close together: 32 blocks take 5.3 ms, 528 blocks 8.0 ms, and turns of 32 rows 6.8 ms
+ * (docs/performance.md). */
+enum { BELOW_BLOCKS = 32, BELOW_TURN = HOTBED_FORWARD_AHEAD };
+
+/* eval, keys to read again: usually none. */
+enum { AGAIN_BLOCKS = 32 };
+
+static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step_view s) {
+    bool good = true;
+    /* Release the pins of the ticket's previous prefetch, if a graph launched it without a
+     * backward. This is rare, so one block is enough. */
+    if (s.eval.on == 0 && s.unique.released == 0 && (*s.unique.held & HOTBED_HELD_BATCH) != 0)
+        for (uint32_t u = threadIdx.x; u < s.unique.offsets[s.storage.num_tables];
+             u += LAYOUT_BLOCK)
+            hotbed_unpin_unique(&s, u);
+    for (uint32_t f = threadIdx.x; f <= s.storage.num_features; f += LAYOUT_BLOCK) {
+        bool this_good = true;
+        uint64_t start = hotbed_feature_start(&s, f, &this_good);
+        good = good && this_good;
+        s.batch.feature_starts[f] = (uint32_t)start;
+    }
+    good = __syncthreads_and(good ? 1 : 0) != 0;
+    for (uint32_t f = threadIdx.x; !good && f <= s.storage.num_features; f += LAYOUT_BLOCK)
+        s.batch.feature_starts[f] = 0;
+    __syncthreads();
+    for (uint32_t t = threadIdx.x; t <= s.storage.num_tables; t += LAYOUT_BLOCK) {
+        /* find the first feature of table t or a later table */
+        uint32_t low = 0, high = s.storage.num_features;
+        while (low < high) {
+            uint32_t middle = low + (high - low) / 2;
+            if (s.storage.feature_tables[middle] < t)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        s.batch.table_starts[t] = s.batch.feature_starts[low];
+    }
+    if (threadIdx.x == 0 && s.eval.on == 0) {
+        hotbed_step_hold(
+            &s, HOTBED_HELD_BATCH, true); /* all threads read the word before two barriers */
+        hotbed_count_prefetch(s.storage.clock);
+        if (s.storage.timer != NULL) {
+            uint64_t nanoseconds;
+            asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds));
+            hotbed_timer_tick(s.storage.timer, nanoseconds / 1000);
+        }
+        *s.unique.num_missing = 0;
+    }
+    if (threadIdx.x == 0 && s.eval.on != 0)
+        hotbed_eval_begin(&s);
+}
+
+static __global__ void __launch_bounds__(BLOCK) bags_kernel(hotbed_step_view s) {
+    /* MOST: bags of a warp; with fewer, the loop over long bags is shorter */
+    enum { WIDTH = 32, MOST = 8 };
+    uint64_t bags = (uint64_t)s.storage.num_features * s.batch.size;
+    for (uint64_t b = hotbed_cuda_thread() / WIDTH * MOST; b < bags;
+         b += hotbed_cuda_threads() / WIDTH * MOST)
+        hotbed_fill_bags(&s, b, bags - b < MOST ? (uint32_t)(bags - b) : MOST, MOST, WIDTH);
+    /* dedup sorts all of the array */
+    for (uint64_t i = s.batch.feature_starts[s.storage.num_features] + hotbed_cuda_thread();
+         i < s.batch.bound; i += hotbed_cuda_threads())
+        s.batch.bags[i] = HOTBED_NO_BAG;
+}
+
+/* find_kernel for storages without an index. */
+static __global__ void __launch_bounds__(BLOCK) find_static_kernel(hotbed_step_view s) {
+    uint32_t uniques = s.unique.offsets[s.storage.num_tables];
+    for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
+        hotbed_found_unique(
+            &s, hotbed_table_of_unique(&s, (uint32_t)u), (uint32_t)u, HOTBED_SLOT_NONE);
+}
+
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK, resident(GROWS, 4))
+    find_kernel(hotbed_step_view view) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    uint32_t uniques = s.unique.offsets[s.storage.num_tables];
+    for (uint64_t u = hotbed_cuda_thread() / TILE * TILE; u < uniques; u += hotbed_cuda_threads())
+        hotbed_find_uniques(
+            &s, (uint32_t)u, uniques - u < TILE ? (uint32_t)(uniques - u) : TILE, TILE);
+}
+
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK, 2) place_kernel(hotbed_step_view view) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    const uint32_t n = *s.unique.num_missing, lane = threadIdx.x % WARP,
+                   tile = lane / PLACE_TILE * PLACE_TILE;
+    for (uint64_t i = hotbed_cuda_thread() / WARP * WARP; i < n; i += hotbed_cuda_threads()) {
+        hotbed_placed p = {{HOTBED_SLOT_NONE, 0, 0, HOTBED_INDEX_FULL}, 0, 0, false};
+        if (i + tile < n) {
+            const uint64_t left = n - i - tile;
+            p = hotbed_place_uniques(
+                &s, (uint32_t)(i + tile), left < PLACE_TILE ? (uint32_t)left : PLACE_TILE,
+                PLACE_TILE);
+        }
+        __syncwarp();
+        hotbed_tally_places(&s, p.t, p.r, p.mine, WARP);
+    }
+}
+
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK, resident(GROWS, 4))
+    find_keys_kernel(hotbed_step_view view) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    uint64_t n = s.batch.feature_starts[s.storage.num_features];
+    for (uint64_t i = hotbed_cuda_thread() / TILE * TILE; i < n; i += hotbed_cuda_threads())
+        hotbed_find_keys(&s, (uint32_t)i, n - i < TILE ? (uint32_t)(n - i) : TILE, TILE);
+}
+
+template <uint32_t WIDTH, bool GROWS, bool SCATTERS>
+static __global__ void __launch_bounds__(BLOCK)
+    forward_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
+    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), SCATTERS);
+    uint64_t n = s.batch.feature_starts[s.storage.num_features];
+    for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
+        const uint64_t first = hotbed_tile_first(&s.to, n, i, WIDTH), left = n - first;
+        hotbed_forward_rows(
+            &s, (uint32_t)first, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, WIDTH);
+    }
+}
+
+/* Find and forward in one kernel, so that some warps search keys while others copy rows. */
+template <uint32_t WIDTH, bool GROWS, bool TIERS, bool SCATTERS>
+static __global__ void __launch_bounds__(BLOCK, resident(GROWS, TIERS ? 3 : 4))
+    eval_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
+    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), SCATTERS);
+    uint64_t n = s.batch.feature_starts[s.storage.num_features], epoch = hotbed_eval_epoch(&s);
+    for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
+        const uint64_t first = hotbed_tile_first(&s.to, n, i, WIDTH), left = n - first;
+        hotbed_eval_rows(
+            &s, (uint32_t)first, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, TIERS,
+            &epoch, find_width(WIDTH), WIDTH);
+    }
+}
+
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK) order_keys_kernel(hotbed_step_view view) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    uint64_t n = s.eval.sort.bins[0] == 0 ? 0 : s.batch.feature_starts[s.storage.num_features];
+    for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads())
+        hotbed_order_key(&s, (uint32_t)i);
+}
+
+template <uint32_t WIDTH, bool GROWS, bool SCATTERS>
+static __global__ void __launch_bounds__(BLOCK)
+    eval_below_kernel(hotbed_step_view view, void *output, uint64_t stride) {
+    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), SCATTERS);
+    const uint32_t n = s.eval.sort.bins[0], turn = BELOW_TURN;
+    for (uint32_t first; n != 0 && (first = hotbed_bins_take(&s.eval.sort, turn, WIDTH)) < n;)
+        hotbed_eval_below(
+            &s, first, n - first < turn ? n - first : turn, output, stride, find_width(WIDTH),
+            WIDTH);
+}
+
+template <uint32_t WIDTH, bool GROWS>
+static __global__ void __launch_bounds__(BLOCK)
+    forward_bags_kernel(hotbed_step_view view, void *output, uint64_t stride) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    uint64_t bags = (uint64_t)s.storage.num_features * s.batch.size;
+    for (uint64_t b = hotbed_cuda_thread() / WIDTH; b < bags; b += hotbed_cuda_threads() / WIDTH)
+        hotbed_forward_bag_checked(&s, b, output, stride, WIDTH);
+}
+
+/* A tile pools up to POOL_MOST bags at once, enough for about POOL_KEYS keys. */
+enum { POOL_BLOCK = 128, POOL_MOST = 16, POOL_KEYS = 64 };
+
+HOTBED_HD constexpr unsigned pool_resident(bool half) {
+    return half ? 8 : 9;
+}
+
+/* Number of bags that a tile pools: several if they are short. */
+template <uint32_t WIDTH> static __device__ uint32_t bags_at_once(uint32_t keys, uint32_t bags) {
+    uint32_t n = 1;
+    while (n < WIDTH && n < POOL_MOST && 2 * (uint64_t)n * keys <= (uint64_t)POOL_KEYS * bags)
+        n *= 2;
+    return n;
+}
+
+/* The share of a block in pooling: bags of one feature, `bags` per tile. */
+typedef struct pool_share {
+    uint32_t feature, bags;
+    uint32_t block; /* number of the block among the feature's blocks */
+} pool_share;
+
+/* Set *share, in shared memory. Returns false if nothing is left for the block: the host does not
+ * know how many blocks are needed. */
+template <uint32_t WIDTH>
+static __device__ bool find_share(const hotbed_step_view *s, pool_share *share) {
+    __shared__ uint32_t warps[POOL_BLOCK / WARP];
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    uint32_t before = 0; /* blocks of earlier features */
+    for (uint32_t base = 0; base < s->storage.num_features; base += POOL_BLOCK) {
+        const uint32_t f = base + threadIdx.x;
+        uint32_t bags = 1, blocks = 0;
+        if (f < s->storage.num_features) {
+            bags = bags_at_once<WIDTH>(
+                s->batch.feature_starts[f + 1] - s->batch.feature_starts[f], s->batch.size);
+            const uint32_t block_bags = POOL_BLOCK / WIDTH * bags;
+            blocks = (s->batch.size + block_bags - 1) / block_bags;
+        }
+        uint32_t sum = blocks; /* of the features of this lane and the lanes before it */
+        for (uint32_t apart = 1; apart < WARP; apart *= 2) {
+            const uint32_t other = __shfl_up_sync(0xffffffffU, sum, apart);
+            sum += lane >= apart ? other : 0;
+        }
+        __syncthreads(); /* earlier readers of `warps` */
+        if (lane == WARP - 1)
+            warps[warp] = sum;
+        __syncthreads();
+        uint32_t all = 0, first = before + sum - blocks;
+        for (uint32_t w = 0; w < POOL_BLOCK / WARP; w++) {
+            first += w < warp ? warps[w] : 0;
+            all += warps[w];
+        }
+        if (blockIdx.x - first < blocks) /* if blockIdx.x < first, it wraps around: false */
+            *share = {f, bags, blockIdx.x - first};
+        before += all;
+        if (blockIdx.x < before) {
+            __syncthreads();
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Upper bound of the number of blocks: with n < POOL_MOST bags per tile, a tile has more than
+ * POOL_KEYS / 2 keys. */
+template <uint32_t WIDTH> static uint64_t pool_blocks(const hotbed_step_view *step) {
+    const uint64_t tiles = POOL_BLOCK / WIDTH,
+                   most = WIDTH < POOL_MOST ? WIDTH : (uint64_t)POOL_MOST;
+    const uint64_t bags = (uint64_t)step->storage.num_features * step->batch.size;
+    const uint64_t used = bags / most + step->batch.bound / (POOL_KEYS / 2);
+    return (used < bags ? used : bags) / tiles + 2 * (uint64_t)step->storage.num_features;
+}
+
+/* Where pooling reads and writes: the tables and one output; the tables and s.to.bags; or the rows
+ * of s.unique.rows and one output. Each has kernels of its own. */
+typedef enum pool_ends { POOL_PLAIN, POOL_SCATTERS, POOL_GIVEN_ROWS } pool_ends;
+
+/* One bag, if the tile's bags cannot be pooled together. This is rare. It is not inlined, because
+ * the kernel would then need more registers. */
+template <uint32_t WIDTH>
+static __device__ __noinline__ void pool_apart(
+    const hotbed_step_view *s, uint64_t b, void *output, uint64_t stride) {
+    hotbed_forward_bag(s, b, output, stride, WIDTH);
+}
+
+/* The feature's table is read from shared memory, because rows displace everything else in the L1
+ * cache. */
+template <uint32_t WIDTH, bool GROWS, bool HALF, pool_ends ENDS>
+static __global__ void __launch_bounds__(POOL_BLOCK, pool_resident(HALF))
+    pool_bags_kernel(const __grid_constant__ hotbed_step_view view, void *output, uint64_t stride) {
+    hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), ENDS == POOL_SCATTERS);
+    if (ENDS != POOL_GIVEN_ROWS)
+        s.unique.rows = NULL;
+    __shared__ hotbed_table_view table;
+    __shared__ pool_share share;
+    if (!find_share<WIDTH>(&s, &share))
+        return;
+    const uint64_t *from =
+        (const uint64_t *)(const void *)&s.storage.tables[s.storage.feature_tables[share.feature]];
+    for (uint32_t i = threadIdx.x; i < sizeof table / sizeof *from; i += POOL_BLOCK)
+        ((uint64_t *)(void *)&table)[i] = from[i];
+    __syncthreads();
+    const uint32_t tile = share.block * (POOL_BLOCK / WIDTH) + threadIdx.x / WIDTH;
+    const uint32_t first = tile * share.bags;
+    if (first >= s.batch.size)
+        return;
+    const uint32_t left = s.batch.size - first, bags = left < share.bags ? left : share.bags;
+    const uint64_t b = (uint64_t)share.feature * s.batch.size + first;
+    if (!hotbed_forward_bags(&s, &table, b, bags, share.feature, output, stride, HALF, WIDTH))
+        for (uint32_t k = 0; k < bags; k++)
+            pool_apart<WIDTH>(&view, b + k, output, stride);
+    for (uint32_t k = 0; s.eval.on != 0 && table.range.evicts != 0 && k < bags; k++)
+        hotbed_eval_check_bag(&s, b + k, share.feature, WIDTH);
+}
+
+template <bool GROWS, bool SCATTERS>
+static __global__ void __launch_bounds__(BLOCK)
+    eval_again_kernel(hotbed_step_view view, void *output, uint64_t stride) {
+    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), SCATTERS);
+    enum { WIDTH = 32 };
+    uint32_t n = *s.eval.num_rereads;
+    for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < n; i += hotbed_cuda_threads() / WIDTH)
+        hotbed_eval_again(&s, (uint32_t)i, output, stride, WIDTH);
+}
+
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK) unpin_kernel(hotbed_step_view view, uint32_t why) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    uint32_t uniques = (*s.unique.held & why) != 0 ? s.unique.offsets[s.storage.num_tables] : 0;
+    for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
+        hotbed_unpin_unique(&s, u);
+}
+
+static __global__ void hold_kernel(hotbed_step_view s, uint32_t why, bool on) {
+    hotbed_step_hold(&s, why, on);
+}
+
+template <bool GROWS>
+static __global__ void __launch_bounds__(BLOCK) pin_again_kernel(hotbed_step_view view) {
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    uint32_t uniques = s.unique.offsets[s.storage.num_tables];
+    for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
+        if (s.unique.slots[u] < s.storage.index_slots)
+            hotbed_index_pin_again(s.storage.index, s.unique.slots[u]);
+}
+
+static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream) {
+    layout_kernel<<<1, LAYOUT_BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("layout_kernel");
+}
+
+static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
+    const hotbed_cuda_native native(stream);
+    uint64_t bags = (uint64_t)step->storage.num_features * step->batch.size;
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaMemsetAsync(step->batch.bags, 0xff, step->batch.bound * sizeof(uint32_t), native),
+        "cudaMemsetAsync"));
+    bags_kernel<<<hotbed_cuda_blocks(stream, bags * 4, BLOCK, WAVES), BLOCK, 0, native>>>(*step);
+    return hotbed_cuda_launched("bags_kernel");
+}
+
+static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, SEARCH_WAVES);
+    if (step->storage.indexed == 0)
+        find_static_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    else if (step->storage.index.segments != NULL)
+        find_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    else
+        find_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("find_kernel");
+}
+
+static hotbed_status place(const hotbed_step_view *step, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, SEARCH_WAVES);
+    if (step->storage.index.segments != NULL)
+        place_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    else
+        place_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("place_kernel");
+}
+
+static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, SEARCH_WAVES);
+    if (step->storage.index.segments != NULL)
+        find_keys_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    else
+        find_keys_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("find_keys_kernel");
+}
+
+template <uint32_t WIDTH, bool GROWS, bool HALF, pool_ends ENDS>
+static hotbed_status forward_bags_ends(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    pool_bags_kernel<WIDTH, GROWS, HALF, ENDS>
+        <<<(unsigned)pool_blocks<WIDTH>(step), POOL_BLOCK, 0, hotbed_cuda_native(stream)>>>(
+            *step, output, stride);
+    return hotbed_cuda_launched("pool_bags_kernel");
+}
+
+template <uint32_t WIDTH, bool GROWS, bool HALF>
+static hotbed_status forward_bags_as(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    if (step->to.on != 0)
+        return forward_bags_ends<WIDTH, GROWS, HALF, POOL_SCATTERS>(step, output, stride, stream);
+    if (step->unique.rows != NULL)
+        return forward_bags_ends<WIDTH, false, HALF, POOL_GIVEN_ROWS>(step, output, stride, stream);
+    return forward_bags_ends<WIDTH, GROWS, HALF, POOL_PLAIN>(step, output, stride, stream);
+}
+
+template <uint32_t WIDTH, bool GROWS>
+static hotbed_status forward_as(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    const hotbed_cuda_native native(stream);
+    if (step->storage.pooling == HOTBED_POOL_NONE) {
+        uint64_t threads = (step->batch.bound + WIDTH - 1) / WIDTH * WIDTH;
+        const unsigned blocks = hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES);
+        if (step->to.on != 0)
+            forward_rows_kernel<WIDTH, GROWS, true>
+                <<<blocks, BLOCK, 0, native>>>(*step, output, stride);
+        else
+            forward_rows_kernel<WIDTH, GROWS, false>
+                <<<blocks, BLOCK, 0, native>>>(*step, output, stride);
+        return hotbed_cuda_launched("forward_rows_kernel");
+    }
+    const uint64_t aligned = 4 * (uint64_t)hotbed_dtype_size(step->storage.output_dtype);
+    const bool plain = stride % 4 == 0 && (uintptr_t)output % aligned == 0;
+    if (plain && step->storage.rows_form == HOTBED_ROWS_F32)
+        return forward_bags_as<WIDTH, GROWS, false>(step, output, stride, stream);
+    if (plain && step->storage.rows_form == HOTBED_ROWS_HALF) /* a lane has 8 elements */
+        return forward_bags_as<WIDTH / 2, GROWS, true>(step, output, stride, stream);
+    uint64_t threads = (uint64_t)step->storage.num_features * step->batch.size * WIDTH;
+    forward_bags_kernel<WIDTH, GROWS>
+        <<<hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES), BLOCK, 0, native>>>(
+            *step, output, stride);
+    return hotbed_cuda_launched("forward_bags_kernel");
+}
+
+/* Rows of the lower tier are deferred and then read by address. */
+template <uint32_t WIDTH, bool GROWS, bool SCATTERS>
+static hotbed_status eval_tiers_as(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    const hotbed_cuda_native native(stream);
+    const unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, FORWARD_WAVES);
+    const unsigned words = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaMemsetAsync(step->eval.sort.bins, 0, HOTBED_BIN_WORDS * sizeof(uint32_t), native),
+        "cudaMemsetAsync"));
+    eval_rows_kernel<WIDTH, GROWS, true, SCATTERS>
+        <<<blocks, BLOCK, 0, native>>>(*step, output, stride);
+    HOTBED_TRY(hotbed_cuda_launched("eval_rows_kernel"));
+    HOTBED_TRY(hotbed_bins_to_starts(&step->eval.sort, step->eval.below, stream));
+    order_keys_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
+    HOTBED_TRY(hotbed_cuda_launched("order_keys_kernel"));
+    eval_below_kernel<WIDTH, GROWS, SCATTERS>
+        <<<BELOW_BLOCKS, BLOCK, 0, native>>>(*step, output, stride);
+    return hotbed_cuda_launched("eval_below_kernel");
+}
+
+template <uint32_t WIDTH, bool GROWS, bool SCATTERS>
+static hotbed_status eval_rows_as(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    if (step->eval.sort.order != NULL)
+        return eval_tiers_as<WIDTH, GROWS, SCATTERS>(step, output, stride, stream);
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, FORWARD_WAVES);
+    eval_rows_kernel<WIDTH, GROWS, false, SCATTERS>
+        <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
+    return hotbed_cuda_launched("eval_rows_kernel");
+}
+
+template <uint32_t WIDTH>
+static hotbed_status eval_rows_width(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    const bool grows = step->storage.index.segments != NULL;
+    if (step->to.on != 0)
+        return grows ? eval_rows_as<WIDTH, true, true>(step, output, stride, stream)
+                     : eval_rows_as<WIDTH, false, true>(step, output, stride, stream);
+    return grows ? eval_rows_as<WIDTH, true, false>(step, output, stride, stream)
+                 : eval_rows_as<WIDTH, false, false>(step, output, stride, stream);
+}
+
+static hotbed_status eval_rows(
+    const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
+    hotbed_stream *stream) {
+    if (max_dim <= 16)
+        return eval_rows_width<4>(step, output, stride, stream);
+    if (max_dim <= 32)
+        return eval_rows_width<8>(step, output, stride, stream);
+    if (max_dim <= 64)
+        return eval_rows_width<16>(step, output, stride, stream);
+    return eval_rows_width<32>(step, output, stride, stream);
+}
+
+template <uint32_t WIDTH>
+static hotbed_status forward_width(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    return step->storage.index.segments != NULL
+               ? forward_as<WIDTH, true>(step, output, stride, stream)
+               : forward_as<WIDTH, false>(step, output, stride, stream);
+}
+
+/* A row gets one lane per group of four elements, 4 to 32. */
+static hotbed_status forward(
+    const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
+    hotbed_stream *stream) {
+    if (max_dim <= 16)
+        return forward_width<4>(step, output, stride, stream);
+    if (max_dim <= 32)
+        return forward_width<8>(step, output, stride, stream);
+    if (max_dim <= 64)
+        return forward_width<16>(step, output, stride, stream);
+    return forward_width<32>(step, output, stride, stream);
+}
+
+template <bool SCATTERS>
+static hotbed_status again_as(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    const unsigned blocks = AGAIN_BLOCKS;
+    if (step->storage.index.segments != NULL)
+        eval_again_kernel<true, SCATTERS>
+            <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
+    else
+        eval_again_kernel<false, SCATTERS>
+            <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
+    return hotbed_cuda_launched("eval_again_kernel");
+}
+
+static hotbed_status again(
+    const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    if (step->to.on != 0)
+        return again_as<true>(step, output, stride, stream);
+    return again_as<false>(step, output, stride, stream);
+}
+
+static hotbed_status unpin(const hotbed_step_view *step, uint32_t why, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
+    if (step->storage.index.segments != NULL)
+        unpin_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, why);
+    else
+        unpin_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, why);
+    return hotbed_cuda_launched("unpin_kernel");
+}
+
+static hotbed_status pin_again(const hotbed_step_view *step, hotbed_stream *stream) {
+    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
+    if (step->storage.index.segments != NULL)
+        pin_again_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    else
+        pin_again_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("pin_again_kernel");
+}
+
+static hotbed_status hold(
+    const hotbed_step_view *step, uint32_t why, bool on, hotbed_stream *stream) {
+    hold_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(*step, why, on);
+    return hotbed_cuda_launched("hold_kernel");
+}
+
+const hotbed_lookup_kernels hotbed_lookup_kernels_cuda = {
+    layout, bags, find, place, find_keys, eval_rows, forward, again, unpin, pin_again, hold};

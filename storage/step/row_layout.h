@@ -1,0 +1,49 @@
+/* storage/step/row_layout.h - the layout of a row: the embedding, then each optimizer state. */
+#ifndef HOTBED_STORAGE_ROW_LAYOUT_H
+#define HOTBED_STORAGE_ROW_LAYOUT_H
+
+#include "hotbed/types.h"
+#include "storage/step/row_core.h"
+
+enum { HOTBED_DIM_MOST = 4096 };
+
+/* Parts of at least 16 bytes are aligned to 16, smaller ones to the next power of two. */
+static inline uint64_t hotbed_part_alignment(uint64_t bytes) {
+    uint64_t alignment = 2;
+    while (alignment < bytes && alignment < 16)
+        alignment *= 2;
+    return alignment;
+}
+
+static inline uint64_t hotbed_round_up(uint64_t value, uint64_t to) {
+    return (value + to - 1) / to * to;
+}
+
+/* Set states, state_dim, state_offset and row_bytes from the view's dim and dtype, and no lower
+ * tier. Kind 0 is a row without states. */
+static inline void hotbed_row_lay_out(hotbed_table_view *view, hotbed_optimizer_kind kind) {
+    view->lower_first = UINT64_MAX;
+    uint64_t bytes = (uint64_t)view->dim * hotbed_dtype_size(view->dtype);
+    uint64_t widest = hotbed_part_alignment(bytes);
+    view->states = hotbed_optimizer_states(kind);
+    view->state_dim = hotbed_optimizer_state_dim(kind, view->dim);
+    for (uint32_t s = 0; s < view->states; s++) {
+        uint64_t part = (uint64_t)view->state_dim * sizeof(float);
+        uint64_t alignment = hotbed_part_alignment(part);
+        widest = alignment > widest ? alignment : widest;
+        bytes = hotbed_round_up(bytes, alignment);
+        view->state_offset[s] = (uint32_t)bytes;
+        bytes += part;
+    }
+    view->row_bytes = hotbed_round_up(bytes, widest);
+}
+
+/* Whether a row has padding bytes. Rows are copied whole, to a store and between tiers, so the
+ * memory of such rows is cleared at allocation: padding must not carry earlier contents. */
+static inline bool hotbed_row_has_gaps(const hotbed_table_view *view) {
+    uint64_t parts = (uint64_t)view->dim * hotbed_dtype_size(view->dtype) +
+                     (uint64_t)view->states * view->state_dim * sizeof(float);
+    return view->row_bytes != parts;
+}
+
+#endif

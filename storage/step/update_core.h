@@ -1,0 +1,655 @@
+/* storage/step/update_core.h - backward: from output gradients to updated rows.
+ *
+ * A row's gradients are summed in a fixed order (hotbed/storage.h): by position in groups of 32,
+ * the sums of groups in groups of 32, and so on, each sum from zero. An additional level of the
+ * tree only adds to zero, which changes no bit. So CUDA can sum each level in a separate kernel,
+ * and the host all levels in one loop.
+ */
+#ifndef HOTBED_STORAGE_UPDATE_CORE_H
+#define HOTBED_STORAGE_UPDATE_CORE_H
+
+#include "base/fault.h"
+#include "hotbed/status.h"
+#include "storage/index/index_meta_core.h"
+#include "storage/step/optimizer_core.h"
+#include "storage/step/step_core.h"
+
+enum { HOTBED_SUM_GROUP = 32, HOTBED_SUM_LEVELS = 6 }; /* 32^6 = 2^30 groups of 32 */
+
+typedef struct hotbed_gradient_view {
+    const void *data;
+    uint64_t stride; /* in elements */
+    uint32_t dtype;  /* hotbed_dtype */
+    /* Pooling: [bags] where the gradient of each bag is, instead of in `data`; NULL, for a bag: it
+     * has none. Four elements are aligned to their size if `data` and `stride` are so. */
+    const uint8_t *const *bags;
+} hotbed_gradient_view;
+
+/* Properties for which a kernel is compiled. They are literals, so that the compiler removes the
+ * code for other cases. */
+typedef struct hotbed_update_shape {
+    bool split; /* rows with more occurrences than a group have partial sums */
+    /* f32 rows and gradients, aligned, dims that are multiples of 4, sequence output, no clamping:
+     * elements can be loaded four at a time without checks */
+    bool plain;
+    bool reduced; /* the gradient is the sums of rows in f32; this row's is row source.begin */
+} hotbed_update_shape;
+
+/* Where the gradient of an occurrence begins, and the factors of pooling. */
+typedef struct hotbed_occurrence {
+    uint64_t at; /* address; 0: there is none, since the key is in no bag */
+    float mean;  /* MEAN: 1 / number of keys of the bag */
+    float weight;
+} hotbed_occurrence;
+
+/* Occurrence i of unique.positions. */
+HOTBED_HD hotbed_occurrence
+hotbed_occurrence_of(const hotbed_step_view *s, hotbed_gradient_view gradient, uint32_t i) {
+    const uint64_t size = hotbed_dtype_size(gradient.dtype);
+    hotbed_occurrence o = {0, 1.0F, 1.0F};
+    if (s->storage.pooling == HOTBED_POOL_NONE) {
+        o.at = (uint64_t)(uintptr_t)gradient.data + i * gradient.stride * size;
+        return o;
+    }
+    uint32_t b = hotbed_occurrence_bag(s, i);
+    if (b == HOTBED_NO_BAG)
+        return o;
+    uint32_t feature = b / s->batch.size;
+    if (gradient.bags != NULL)
+        o.at = (uint64_t)(uintptr_t)gradient.bags[b];
+    else
+        o.at = (uint64_t)(uintptr_t)gradient.data +
+               ((uint64_t)(b - feature * s->batch.size) * gradient.stride +
+                s->storage.columns[feature]) *
+                   size;
+    if (s->storage.pooling == HOTBED_POOL_MEAN) {
+        hotbed_bag bag = hotbed_bag_at(s, b, feature);
+        o.mean = 1.0F / (float)(bag.end - bag.begin);
+    }
+    if (s->batch.weights != NULL)
+        o.weight = s->batch.weights[i];
+    return o;
+}
+
+/* Elements of a gradient, clamped and then scaled as in pooling: by `mean` before `weight`, because
+ * in a sharded collection the rank that has the bag applies `mean`, and the owner of the row then
+ * applies `weight`. */
+HOTBED_HD hotbed_f32x4 hotbed_gradient_scaled(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_f32x4 g, float mean,
+    float weight) {
+    g = hotbed_clamp4(g, o->max_gradient);
+    if (s->storage.pooling == HOTBED_POOL_MEAN)
+        g = hotbed_scale4(g, mean);
+    return s->batch.weights == NULL || s->storage.pooling == HOTBED_POOL_NONE
+               ? g
+               : hotbed_scale4(g, weight);
+}
+
+/* Sum sequence occurrences begin .. end-1, at most a group, in order from zero. Reading several
+ * gradients before adding the first is slower on CUDA: the registers reduce occupancy. */
+HOTBED_HD hotbed_f32x4 hotbed_sum_plain(
+    const hotbed_step_view *s, hotbed_gradient_view gradient, uint32_t begin, uint32_t end,
+    uint32_t e, uint32_t count, uint32_t width) {
+    hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
+    uint32_t lane = hotbed_tile_rank(width);
+    for (uint32_t j = begin; j < end; j += width) {
+        uint32_t n = end - j < width ? end - j : width;
+        uint32_t mine = s->unique.positions[j + (lane < n ? lane : 0)];
+        for (uint32_t k = 0; k < n; k++) {
+            uint32_t i = hotbed_tile_shuffle_u32(width, mine, k);
+            if (count > 0)
+                sum = hotbed_add4(
+                    sum,
+                    *(const hotbed_f32x4
+                          *)(const void *)((const float *)gradient.data + i * gradient.stride + e));
+        }
+    }
+    return sum;
+}
+
+/* Sum occurrences begin .. end-1, at most one group, in order from zero. Each lane looks up one
+ * occurrence; then all lanes read the gradients. A lane with count 0 has no elements, but must take
+ * part. */
+HOTBED_HD hotbed_f32x4 hotbed_sum_group(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
+    hotbed_update_shape shape, uint32_t begin, uint32_t end, uint32_t e, uint32_t count,
+    uint32_t width) {
+    if (shape.plain)
+        return hotbed_sum_plain(s, gradient, begin, end, e, count, width);
+    hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
+    uint32_t lane = hotbed_tile_rank(width);
+    for (uint32_t j = begin; j < end; j += width) {
+        uint32_t n = end - j < width ? end - j : width;
+        hotbed_occurrence mine =
+            hotbed_occurrence_of(s, gradient, s->unique.positions[j + (lane < n ? lane : 0)]);
+        for (uint32_t k = 0; k < n; k++) {
+            uint64_t at = hotbed_tile_shuffle_u64(width, mine.at, k);
+            float mean = hotbed_tile_shuffle_f32(width, mine.mean, k);
+            float weight = hotbed_tile_shuffle_f32(width, mine.weight, k);
+            if (count > 0 && at != 0)
+                sum = hotbed_add4(
+                    sum,
+                    hotbed_gradient_scaled(
+                        s, o, hotbed_load4(gradient.dtype, (const void *)(uintptr_t)at, e, count),
+                        mean, weight));
+        }
+    }
+    return sum;
+}
+
+/* The sums of the levels above groups. The sums of groups are pushed one after the other. */
+typedef struct hotbed_fold {
+    hotbed_f32x4 sum[HOTBED_SUM_LEVELS];
+    uint32_t pushed;
+} hotbed_fold;
+
+HOTBED_HD void hotbed_fold_push(hotbed_fold *fold, hotbed_f32x4 value) {
+    fold->sum[0] = hotbed_add4(fold->sum[0], value);
+    fold->pushed++;
+    uint32_t whole = fold->pushed;
+    for (uint32_t level = 0; level + 1 < HOTBED_SUM_LEVELS && whole % HOTBED_SUM_GROUP == 0;
+         level++) {
+        fold->sum[level + 1] = hotbed_add4(fold->sum[level + 1], fold->sum[level]);
+        fold->sum[level] = hotbed_f32x4_of(0.0F);
+        whole /= HOTBED_SUM_GROUP;
+    }
+}
+
+HOTBED_HD hotbed_f32x4 hotbed_fold_finish(hotbed_fold *fold) {
+    for (uint32_t level = 0; level + 1 < HOTBED_SUM_LEVELS; level++)
+        fold->sum[level + 1] = hotbed_add4(fold->sum[level + 1], fold->sum[level]);
+    return fold->sum[HOTBED_SUM_LEVELS - 1];
+}
+
+/* Sum occurrences begin .. end-1. */
+HOTBED_HD hotbed_f32x4 hotbed_sum_all(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
+    hotbed_update_shape shape, uint32_t begin, uint32_t end, uint32_t e, uint32_t count,
+    uint32_t width) {
+    if (end - begin <= HOTBED_SUM_GROUP)
+        return hotbed_sum_group(s, o, gradient, shape, begin, end, e, count, width);
+    hotbed_fold fold;
+    memset(&fold, 0, sizeof fold);
+    for (uint32_t j = begin; j < end; j += HOTBED_SUM_GROUP) {
+        uint32_t stop = end - j < HOTBED_SUM_GROUP ? end : j + HOTBED_SUM_GROUP;
+        hotbed_fold_push(&fold, hotbed_sum_group(s, o, gradient, shape, j, stop, e, count, width));
+    }
+    return hotbed_fold_finish(&fold);
+}
+
+/* Source of a row's sum: occurrences, or sums of groups from an earlier kernel. */
+typedef struct hotbed_sum_source {
+    uint32_t begin, end;
+    const float *partials; /* NULL: occurrences; otherwise sum its rows begin .. end-1 */
+    uint64_t partial_stride;
+} hotbed_sum_source;
+
+/* Sum rows begin .. end-1 of `partials` in order from zero. */
+HOTBED_HD hotbed_f32x4 hotbed_sum_partials(hotbed_sum_source source, uint32_t e) {
+    hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
+    for (uint32_t j = source.begin; j < source.end; j++)
+        sum = hotbed_add4(
+            sum, hotbed_load4(HOTBED_F32, source.partials, j * source.partial_stride + e, 4));
+    return sum;
+}
+
+/* The same for at most one group, but several rows are loaded before the first is added. */
+HOTBED_HD hotbed_f32x4 hotbed_sum_partials_ahead(hotbed_sum_source source, uint32_t e) {
+    enum { AHEAD = 8 };
+    hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
+    for (uint32_t j = source.begin; j < source.end; j += AHEAD) {
+        hotbed_f32x4 v[AHEAD];
+        HOTBED_UNROLL
+        for (uint32_t a = 0; a < AHEAD; a++)
+            v[a] = j + a < source.end
+                       ? hotbed_load4(
+                             HOTBED_F32, source.partials, (j + a) * source.partial_stride + e, 4)
+                       : hotbed_f32x4_of(0.0F);
+        HOTBED_UNROLL
+        for (uint32_t a = 0; a < AHEAD; a++)
+            sum = hotbed_add4(sum, v[a]);
+    }
+    return sum;
+}
+
+/* Sum any number of rows of `partials`, in groups. */
+HOTBED_HD hotbed_f32x4 hotbed_sum_groups(hotbed_sum_source source, uint32_t e) {
+    hotbed_fold fold;
+    memset(&fold, 0, sizeof fold);
+    for (uint32_t j = source.begin; j < source.end; j++)
+        hotbed_fold_push(
+            &fold, hotbed_load4(HOTBED_F32, source.partials, j * source.partial_stride + e, 4));
+    return hotbed_fold_finish(&fold);
+}
+
+/* Load elements of a row, a state or a sum. */
+HOTBED_HD hotbed_f32x4
+hotbed_update_load4(bool plain, uint32_t dtype, const void *p, uint32_t e, uint32_t count) {
+    return plain ? *(const hotbed_f32x4 *)(const void *)((const float *)p + e)
+                 : hotbed_load4(dtype, p, e, count);
+}
+
+HOTBED_HD void hotbed_update_store4(
+    bool plain, uint32_t dtype, void *p, uint32_t e, uint32_t count, hotbed_f32x4 v) {
+    if (plain)
+        *(hotbed_f32x4 *)(void *)((float *)p + e) = v;
+    else
+        hotbed_store4(dtype, p, e, count, v);
+}
+
+/* Elements of the row's gradient. */
+HOTBED_HD hotbed_f32x4 hotbed_sum_from(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
+    hotbed_sum_source source, hotbed_update_shape shape, uint32_t e, uint32_t count,
+    uint32_t width) {
+    if (shape.reduced)
+        return count == 0
+                   ? hotbed_f32x4_of(0.0F)
+                   : hotbed_update_load4(
+                         shape.plain, HOTBED_F32,
+                         (const float *)gradient.data + source.begin * gradient.stride, e, count);
+    if (!shape.split)
+        return hotbed_sum_all(s, o, gradient, shape, source.begin, source.end, e, count, width);
+    if (source.partials == NULL)
+        return hotbed_sum_group(s, o, gradient, shape, source.begin, source.end, e, count, width);
+    if (count == 0)
+        return hotbed_f32x4_of(0.0F);
+    return source.end - source.begin <= HOTBED_SUM_GROUP ? hotbed_sum_partials(source, e)
+                                                         : hotbed_sum_groups(source, e);
+}
+
+/* Row-wise AdaGrad: the row's accumulator after this step. All lanes get it. */
+HOTBED_HD float hotbed_rowwise_sum(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
+    const hotbed_table_view *table, float *state, hotbed_sum_source source,
+    hotbed_update_shape shape, uint32_t width) {
+    float shares[32];
+    for (uint32_t k = 0; k < 32 / width; k++)
+        shares[k] = 0.0F;
+    uint32_t rank = hotbed_tile_rank(width);
+    for (uint32_t first = 0; first < table->dim; first += 4 * width) {
+        uint32_t e = first + 4 * rank;
+        uint32_t count = e < table->dim ? hotbed_count4(table->dim, e) : 0;
+        hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
+        uint32_t k = (e / 4 % 32) / width;
+        if (count == 0)
+            continue;
+        shares[k] = shares[k] + g.x * g.x;
+        shares[k] = shares[k] + g.y * g.y;
+        shares[k] = shares[k] + g.z * g.z;
+        shares[k] = shares[k] + g.w * g.w;
+    }
+    float sum = *state + hotbed_mean_square(shares, table->dim, width);
+    hotbed_tile_sync(width);
+    if (hotbed_tile_rank(width) == 0)
+        *state = sum;
+    return sum;
+}
+
+/* One optimizer step of the row with parts at row, state0 and state1. Reads only dim and dtype of
+ * `table`, and does not read `s` if the gradient is reduced. */
+HOTBED_HD void hotbed_update_parts(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
+    hotbed_gradient_view gradient, const hotbed_table_view *table, uint8_t *row, float *state0,
+    float *state1, hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
+    float row_sum = 0.0F;
+    if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD)
+        row_sum = hotbed_rowwise_sum(s, o, gradient, table, state0, source, shape, width);
+    for (uint32_t first = 0; first < table->dim; first += 4 * width) {
+        uint32_t e = first + 4 * hotbed_tile_rank(width);
+        uint32_t count = e < table->dim ? hotbed_count4(table->dim, e) : 0;
+        bool elementwise = o->kind == HOTBED_OPT_ADAM || o->kind == HOTBED_OPT_ADAGRAD;
+        hotbed_f32x4 w = {0.0F, 0.0F, 0.0F, 0.0F}, a = hotbed_f32x4_of(row_sum), b = a;
+        if (count > 0) {
+            w = hotbed_update_load4(shape.plain, table->dtype, row, e, count);
+            if (elementwise)
+                a = hotbed_update_load4(shape.plain, HOTBED_F32, state0, e, count);
+            if (o->kind == HOTBED_OPT_ADAM)
+                b = hotbed_update_load4(shape.plain, HOTBED_F32, state1, e, count);
+        }
+        hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
+        if (count == 0)
+            continue;
+        w = hotbed_optimize4(o, clock, w, g, &a, &b);
+        hotbed_update_store4(shape.plain, table->dtype, row, e, count, w);
+        if (elementwise)
+            hotbed_update_store4(shape.plain, HOTBED_F32, state0, e, count, a);
+        if (o->kind == HOTBED_OPT_ADAM)
+            hotbed_update_store4(shape.plain, HOTBED_F32, state1, e, count, b);
+    }
+}
+
+/* One lane: count that the row in `slot` is not updated, because its gradient is not finite. */
+HOTBED_HD void hotbed_gradient_refused(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_table_view *table,
+    uint64_t slot) {
+    const uint32_t t = (uint32_t)(table - s->storage.tables);
+    const uint64_t key = hotbed_table_indexed(table)
+                             ? hotbed_load_relaxed_u64(hotbed_index_key(s->storage.index, slot))
+                             : slot - table->first_slot;
+    hotbed_add_relaxed_u64(&s->storage.tallies[t].nonfinite, 1);
+    hotbed_fault_latch(o->faults, HOTBED_ERR_ARGUMENT, HOTBED_FAULT_GRADIENT, t, key, 0);
+}
+
+/* Whether all elements of the row's gradient are finite. All lanes get the answer. */
+HOTBED_HD bool hotbed_gradient_is_finite(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
+    uint32_t dim, hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
+    bool finite = true;
+    for (uint32_t first = 0; first < dim; first += 4 * width) {
+        uint32_t e = first + 4 * hotbed_tile_rank(width);
+        uint32_t count = e < dim ? hotbed_count4(dim, e) : 0;
+        hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
+        finite = finite && (count == 0 || hotbed_is_finite4(g));
+    }
+    return hotbed_tile_ballot(width, !finite) == 0;
+}
+
+/* Unpin the row in `slot` after its update. */
+HOTBED_HD void hotbed_unpin_updated(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot, uint32_t width) {
+    if (slot >= s->storage.index_slots)
+        return;
+    bool moves = table->range.evicts != 0;
+    if (moves)
+        hotbed_tile_sync(width);
+    if (hotbed_tile_rank(width) != 0)
+        return;
+    if (table->tiers == HOTBED_TIERS_CACHE && slot < table->lower_first)
+        hotbed_index_mark(s->storage.index, slot);
+    hotbed_index_unpin(s->storage.index, slot, moves);
+}
+
+/* Update the row in `slot` and unpin it. */
+HOTBED_HD void hotbed_update_row(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
+    const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source,
+    hotbed_update_shape shape, uint32_t width) {
+    uint8_t *row = hotbed_row_at(s->storage.index, table, slot);
+    float *state0 = (float *)(void *)(row + table->state_offset[0]);
+    float *state1 = (float *)(void *)(row + table->state_offset[1]);
+    if (o->checks_finite == 0 ||
+        hotbed_gradient_is_finite(s, o, gradient, table->dim, source, shape, width))
+        hotbed_update_parts(
+            s, o, s->storage.clock, gradient, table, row, state0, state1, source, shape, width);
+    else if (hotbed_tile_rank(width) == 0)
+        hotbed_gradient_refused(s, o, table, slot);
+    hotbed_unpin_updated(s, table, slot, width);
+}
+
+/* --- rows in registers --------------------------------------------------------------------------
+ *
+ * For tables whose dims are multiples of 4 and at most 4 * HOTBED_QUADS_MOST * width, and for
+ * aligned f32 gradients without clamping. Most rows of a batch have few occurrences, so an update
+ * takes as long as the latency of its loads. A lane therefore has several groups of four elements:
+ * a warp then works on several rows, and each lane issues several loads before it uses the first.
+ * Sums stay in registers; each gradient is read once.
+ */
+
+enum { HOTBED_QUADS_MOST = 4, HOTBED_AHEAD_MOST = 8 };
+
+/* Properties for which a kernel is compiled; literals. */
+typedef struct hotbed_register_shape {
+    uint32_t kind; /* hotbed_optimizer_kind */
+    bool pooled;   /* sums without weights; otherwise sequences */
+    bool half;     /* rows of two-byte elements; otherwise f32 */
+    /* groups of four elements per lane; group q begins at element 4 * (lane + q * width) */
+    uint32_t quads;
+    uint32_t ahead; /* number of gradients that are loaded before the first is added */
+    bool once;      /* a row has at most as many addends as the tile has lanes */
+} hotbed_register_shape;
+
+/* A lane's elements of a row. */
+typedef struct hotbed_quads {
+    hotbed_f32x4 q[HOTBED_QUADS_MOST];
+} hotbed_quads;
+
+/* A lane's elements of a row as they are stored, so that they are not needed before the sums. */
+typedef struct hotbed_raw_quads {
+    union {
+        hotbed_f32x4 f32[HOTBED_QUADS_MOST];
+        hotbed_u16x4 half[HOTBED_QUADS_MOST];
+    };
+} hotbed_raw_quads;
+
+/* First element of a lane's group q. */
+HOTBED_HD uint32_t hotbed_quad_at(uint32_t q, uint32_t width) {
+    return 4 * (hotbed_tile_rank(width) + q * width);
+}
+
+/* Load a lane's group q of the array at `at`. If it is past `dim`, load elements 0 .. 3. */
+HOTBED_HD hotbed_f32x4 hotbed_quad_load(uint64_t at, uint32_t q, uint32_t dim, uint32_t width) {
+    const uint32_t e = hotbed_quad_at(q, width);
+    HOTBED_POINT();
+    return *(const hotbed_f32x4 *)(const void *)((const float *)(uintptr_t)at + (e < dim ? e : 0));
+}
+
+/* The occurrence of which the lane's addend is the gradient, among addends j .. j+width-1 of a row.
+ * Lanes past the last addend have the first one's. */
+HOTBED_HD uint32_t hotbed_addend_occurrence(
+    const hotbed_step_view *s, hotbed_sum_source source, uint32_t j, uint32_t width) {
+    const uint32_t lane = hotbed_tile_rank(width);
+    return source.partials != NULL ? 0
+                                   : s->unique.positions[j + (lane < source.end - j ? lane : 0)];
+}
+
+/* Address of addend number j of a row: the gradient of occurrence i, or a partial sum. An occurrence
+ * in no bag adds zeros, which change no bit, because a sum from zero is never -0. */
+HOTBED_HD uint64_t hotbed_addend_at(
+    const hotbed_step_view *s, hotbed_gradient_view gradient, bool pooled, hotbed_sum_source source,
+    uint32_t j, uint32_t i) {
+    if (source.partials != NULL)
+        return (uint64_t)(uintptr_t)(source.partials + j * source.partial_stride);
+    if (!pooled)
+        return (uint64_t)(uintptr_t)((const float *)gradient.data + i * gradient.stride);
+    const uint64_t at = hotbed_occurrence_of(s, gradient, i).at;
+    return at == 0 ? (uint64_t)(uintptr_t)s->storage.zeros : at;
+}
+
+/* Add the addend at `at` to *sum. */
+HOTBED_HD void hotbed_quads_add(
+    hotbed_quads *sum, uint64_t at, uint32_t dim, uint32_t quads, uint32_t width) {
+    HOTBED_UNROLL
+    for (uint32_t q = 0; q < quads; q++)
+        sum->q[q] = hotbed_add4(sum->q[q], hotbed_quad_load(at, q, dim, width));
+}
+
+/* Sum addends begin .. end-1, at most one group, in order from zero. Each lane looks up one addend;
+ * i is hotbed_addend_occurrence() of `begin`. The sums of lanes past `dim` are undefined. */
+HOTBED_HD hotbed_quads hotbed_sum_addends(
+    const hotbed_step_view *s, hotbed_gradient_view gradient, hotbed_sum_source source, uint32_t i,
+    uint32_t dim, hotbed_register_shape shape, uint32_t width) {
+    hotbed_quads sum, g[HOTBED_AHEAD_MOST];
+    uint32_t lane = hotbed_tile_rank(width);
+    HOTBED_UNROLL
+    for (uint32_t q = 0; q < shape.quads; q++)
+        sum.q[q] = hotbed_f32x4_of(0.0F);
+    for (uint32_t j = source.begin; j < source.end; j += width) {
+        uint32_t n = source.end - j < width ? source.end - j : width, k = 0;
+        if (!shape.once && j != source.begin)
+            i = hotbed_addend_occurrence(s, source, j, width);
+        uint64_t mine =
+            hotbed_addend_at(s, gradient, shape.pooled, source, j + (lane < n ? lane : 0), i);
+        for (; k + shape.ahead <= n; k += shape.ahead) {
+            HOTBED_UNROLL
+            for (uint32_t a = 0; a < shape.ahead; a++) {
+                uint64_t at = hotbed_tile_shuffle_u64(width, mine, k + a);
+                HOTBED_UNROLL
+                for (uint32_t q = 0; q < shape.quads; q++)
+                    g[a].q[q] = hotbed_quad_load(at, q, dim, width);
+            }
+            HOTBED_UNROLL
+            for (uint32_t a = 0; a < shape.ahead; a++)
+                HOTBED_UNROLL
+            for (uint32_t q = 0; q < shape.quads; q++)
+                sum.q[q] = hotbed_add4(sum.q[q], g[a].q[q]);
+        }
+        for (; k < n; k++)
+            hotbed_quads_add(
+                &sum, hotbed_tile_shuffle_u64(width, mine, k), dim, shape.quads, width);
+        if (shape.once)
+            break;
+    }
+    return sum;
+}
+
+/* Whether all elements of the row's gradient are finite. All lanes get the answer. */
+HOTBED_HD bool hotbed_quads_are_finite(
+    const hotbed_quads *g, uint32_t dim, uint32_t quads, uint32_t width) {
+    bool finite = true;
+    HOTBED_UNROLL
+    for (uint32_t q = 0; q < quads; q++)
+        finite = finite && (hotbed_quad_at(q, width) >= dim || hotbed_is_finite4(g->q[q]));
+    return hotbed_tile_ballot(width, !finite) == 0;
+}
+
+/* Row-wise AdaGrad: add the mean square of g to *state, which all lanes have loaded. */
+HOTBED_HD float hotbed_rowwise_add(
+    float *state, float loaded, const hotbed_quads *g, uint32_t dim, uint32_t quads,
+    uint32_t width) {
+    float shares[32];
+    HOTBED_UNROLL
+    for (uint32_t k = 0; k < 32 / width; k++)
+        shares[k] = 0.0F;
+    HOTBED_UNROLL
+    for (uint32_t q = 0; q < quads; q++) {
+        if (hotbed_quad_at(q, width) >= dim)
+            continue;
+        shares[q] = shares[q] + g->q[q].x * g->q[q].x;
+        shares[q] = shares[q] + g->q[q].y * g->q[q].y;
+        shares[q] = shares[q] + g->q[q].z * g->q[q].z;
+        shares[q] = shares[q] + g->q[q].w * g->q[q].w;
+    }
+    float sum = loaded + hotbed_mean_square(shares, dim, width);
+    hotbed_tile_sync(width);
+    if (hotbed_tile_rank(width) == 0)
+        *state = sum;
+    return sum;
+}
+
+/* Update the row in `slot`, whose source has at most a group of addends, and unpin it. i is
+ * hotbed_addend_occurrence() of the first addend. */
+HOTBED_HD void hotbed_update_in_registers(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
+    const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source, uint32_t i,
+    hotbed_register_shape shape, uint32_t width) {
+    const uint32_t dim = table->dim;
+    uint8_t *row = hotbed_row_at(s->storage.index, table, slot);
+    float *state0 = (float *)(void *)(row + table->state_offset[0]);
+    float *state1 = (float *)(void *)(row + table->state_offset[1]);
+    const bool rowwise = shape.kind == HOTBED_OPT_ROWWISE_ADAGRAD;
+    const bool first = shape.kind == HOTBED_OPT_ADAM || shape.kind == HOTBED_OPT_ADAGRAD;
+    const bool second = shape.kind == HOTBED_OPT_ADAM;
+    hotbed_raw_quads w;
+    hotbed_quads a, b;
+    float row_sum = rowwise ? *state0 : 0.0F;
+    HOTBED_UNROLL
+    for (uint32_t q = 0; q < shape.quads; q++) {
+        uint32_t e = hotbed_quad_at(q, width);
+        e = e < dim ? e : 0; /* all lanes take part in the loads */
+        HOTBED_POINT();
+        if (shape.half)
+            w.half[q] = *(const hotbed_u16x4 *)(const void *)(row + e * sizeof(uint16_t));
+        else
+            w.f32[q] = *(const hotbed_f32x4 *)(const void *)(row + e * sizeof(float));
+        if (first)
+            a.q[q] = *(const hotbed_f32x4 *)(const void *)(state0 + e);
+        if (second)
+            b.q[q] = *(const hotbed_f32x4 *)(const void *)(state1 + e);
+    }
+    const hotbed_quads g = hotbed_sum_addends(s, gradient, source, i, dim, shape, width);
+    if (o->checks_finite != 0 && !hotbed_quads_are_finite(&g, dim, shape.quads, width)) {
+        if (hotbed_tile_rank(width) == 0)
+            hotbed_gradient_refused(s, o, table, slot);
+        hotbed_unpin_updated(s, table, slot, width);
+        return;
+    }
+    if (rowwise)
+        row_sum = hotbed_rowwise_add(state0, row_sum, &g, dim, shape.quads, width);
+    HOTBED_UNROLL
+    for (uint32_t q = 0; q < shape.quads; q++) {
+        uint32_t e = hotbed_quad_at(q, width);
+        if (e >= dim)
+            continue;
+        if (!first)
+            a.q[q] = hotbed_f32x4_of(row_sum);
+        if (!second)
+            b.q[q] = hotbed_f32x4_of(0.0F);
+        hotbed_f32x4 v = shape.half ? hotbed_half4_to_f32(table->dtype, w.half[q]) : w.f32[q];
+        v = hotbed_optimize4(o, s->storage.clock, v, g.q[q], &a.q[q], &b.q[q]);
+        hotbed_row_store4(shape.half, table->dtype, row, e, v);
+        if (first)
+            *(hotbed_f32x4 *)(void *)(state0 + e) = a.q[q];
+        if (second)
+            *(hotbed_f32x4 *)(void *)(state1 + e) = b.q[q];
+    }
+    hotbed_unpin_updated(s, table, slot, width);
+}
+
+/* --- reduce and apply; rows outside of tables ------------------------------------------------- */
+
+/* Output of reduce: the sum of row u is at data + u * stride. */
+typedef struct hotbed_sums_view {
+    float *data;
+    uint64_t stride;
+    bool add; /* add to the existing values */
+    /* Instead of `data`, for sums that other ranks get: [unique keys] where the sum of each row
+     * goes, multiplied by `scale` and stored as `dtype`; entries that are NULL have no sum. */
+    uint8_t *const *rows;
+    uint32_t dtype;
+    float scale;
+} hotbed_sums_view;
+
+/* Write the gradient of row u, which has `dim` elements. */
+HOTBED_HD void hotbed_reduce_row(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
+    uint32_t dim, uint64_t u, hotbed_sum_source source, hotbed_update_shape shape,
+    hotbed_sums_view sums, uint32_t width) {
+    uint8_t *row = sums.rows == NULL ? NULL : sums.rows[u];
+    if (sums.rows != NULL && row == NULL)
+        return;
+    for (uint32_t first = 0; first < dim; first += 4 * width) {
+        uint32_t e = first + 4 * hotbed_tile_rank(width);
+        uint32_t count = e < dim ? hotbed_count4(dim, e) : 0;
+        hotbed_f32x4 sum = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
+        if (count == 0)
+            continue;
+        if (row != NULL) {
+            hotbed_store4(sums.dtype, row, e, count, hotbed_scale4(sum, sums.scale));
+            continue;
+        }
+        uint64_t at = u * sums.stride + e;
+        if (sums.add)
+            sum = hotbed_add4(hotbed_load4(HOTBED_F32, sums.data, at, count), sum);
+        hotbed_store4(HOTBED_F32, sums.data, at, count, sum);
+    }
+}
+
+/* Rows in arrays of the caller; see hotbed/optimizer.h. */
+typedef struct hotbed_update_rows_args {
+    hotbed_optimizer_view o;
+    const hotbed_optimizer_clock *clock;
+    hotbed_table_view row;        /* only dim and dtype are set */
+    uint8_t *weights, *states[2]; /* an absent state points to another part and is never read */
+    uint64_t weights_bytes, state_bytes; /* distance between rows */
+    const float *gradients;              /* [n, dim] */
+    uint64_t n;
+} hotbed_update_rows_args;
+
+HOTBED_HD void hotbed_update_given_row(
+    const hotbed_update_rows_args *a, uint64_t i, uint32_t width) {
+    const hotbed_update_shape shape = {false, false, true};
+    const hotbed_gradient_view gradient = {
+        a->gradients + i * a->row.dim, a->row.dim, HOTBED_F32, NULL};
+    const hotbed_sum_source source = {0, 0, NULL, 0};
+    float *state0 = (float *)(void *)(a->states[0] + i * a->state_bytes);
+    float *state1 = (float *)(void *)(a->states[1] + i * a->state_bytes);
+    hotbed_clock clock;
+    clock.optimizer = *a->clock;
+    hotbed_clock_correct(&clock);
+    hotbed_update_parts(
+        NULL, &a->o, &clock, gradient, &a->row, a->weights + i * a->weights_bytes, state0, state1,
+        source, shape, width);
+}
+
+#endif

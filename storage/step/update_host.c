@@ -1,0 +1,412 @@
+/* storage/step/update_host.c - backward on the host. CUDA counterpart: update.cu.
+ *
+ * A row's gradients are summed into a vector, occurrence by occurrence, so that the compiler can
+ * vectorize over elements; each element's additions are in the order of update_core.h. Gradients
+ * and metas are prefetched. Rows are long enough for the processor's own prefetcher.
+ */
+#include "storage/step/update_kernels.h"
+
+#include "base/error.h"
+#include "base/host_launch.h"
+#include "storage/step/row_layout.h"
+
+enum { ROWS_GRAIN = 128 };
+enum { SUM_BLOCK = 128 }; /* elements that are summed together */
+/* items prefetched before the current one is used */
+enum { GRADIENTS_AHEAD = 6, METAS_AHEAD = 16, UPDATES_AHEAD = 2 };
+
+typedef struct update_args {
+    hotbed_step_view s;
+    hotbed_optimizer_view o;
+    hotbed_gradient_view gradient; /* apply: the sums */
+    hotbed_sums_view sums;         /* reduce: the output */
+} update_args;
+
+typedef struct count_args {
+    hotbed_optimizer_clock *clock;
+    float beta1, beta2;
+} count_args;
+
+typedef struct rate_args {
+    hotbed_clock *clock;
+    float learning_rate;
+} rate_args;
+
+static void step_body(const void *args, uint64_t begin, uint64_t end) {
+    const update_args *a = args;
+    (void)begin, (void)end;
+    hotbed_clock_step(a->s.storage.clock, a->o.beta1, a->o.beta2);
+    hotbed_step_hold(&a->s, HOTBED_HELD_BATCH, false); /* updates release the rows' pins */
+}
+
+/* The table of unique key u; `before` is the table of an earlier unique key. */
+static inline uint32_t table_of(const hotbed_step_view *s, uint32_t u, uint32_t before) {
+    while (u >= s->unique.offsets[before + 1])
+        before++;
+    return before;
+}
+
+static inline uint64_t uniques_up_to(const hotbed_step_view *s, uint64_t end) {
+    uint64_t uniques = s->unique.offsets[s->storage.num_tables];
+    return end < uniques ? end : uniques;
+}
+
+/* --- sums ------------------------------------------------------------------------------------- */
+
+/* Whether gradients are added without scaling. */
+static inline bool sums_plainly(const update_args *a) {
+    return a->gradient.dtype == HOTBED_F32 && a->o.max_gradient == 0.0F;
+}
+
+/* The gradient of key number i; NULL: zeros. */
+static inline const float *gradient_of(const update_args *a, uint32_t i) {
+    const hotbed_step_view *s = &a->s;
+    const float *data = a->gradient.data;
+    if (s->storage.pooling == HOTBED_POOL_NONE)
+        return data + i * a->gradient.stride;
+    uint32_t b = hotbed_occurrence_bag(s, i);
+    if (b == HOTBED_NO_BAG)
+        return NULL;
+    if (a->gradient.bags != NULL)
+        return (const float *)(const void *)a->gradient.bags[b];
+    uint32_t feature = b / s->batch.size;
+    return data + (uint64_t)(b - feature * s->batch.size) * a->gradient.stride +
+           s->storage.columns[feature];
+}
+
+/* The factors of key number i in pooling: share of a mean, and weight. False: the key does not
+ * contribute. */
+static inline bool scales_of(const hotbed_step_view *s, uint32_t i, float *share, float *weight) {
+    if (s->storage.pooling == HOTBED_POOL_NONE ||
+        (s->storage.pooling == HOTBED_POOL_SUM && s->batch.weights == NULL))
+        return false;
+    *share = 1.0F;
+    *weight = s->batch.weights == NULL ? 1.0F : s->batch.weights[i];
+    if (s->storage.pooling == HOTBED_POOL_MEAN) {
+        uint32_t b = hotbed_occurrence_bag(s, i);
+        hotbed_bag bag = hotbed_bag_at(s, b, b / s->batch.size);
+        *share = 1.0F / (float)(bag.end - bag.begin);
+    }
+    return true;
+}
+
+static inline void clear(float *sum, uint32_t count) {
+    for (uint32_t e = 0; e < count; e++)
+        sum[e] = 0.0F;
+}
+
+static inline void add(float *restrict sum, const float *restrict g, uint32_t count) {
+    for (uint32_t e = 0; e < count; e++)
+        sum[e] = sum[e] + g[e];
+}
+
+static inline void add_scaled(
+    float *restrict sum, const float *restrict g, float share, float weight, uint32_t count) {
+    for (uint32_t e = 0; e < count; e++)
+        sum[e] = sum[e] + g[e] * share * weight;
+}
+
+/* Sum elements first .. first+count-1 of the gradients of occurrences begin .. end-1, in order. */
+static void sum_group(
+    const update_args *a, uint32_t begin, uint32_t end, uint32_t first, uint32_t count,
+    float *sum) {
+    const hotbed_step_view *s = &a->s;
+    uint32_t n = s->batch.table_starts[s->storage.num_tables];
+    clear(sum, count);
+    for (uint32_t j = begin; j < end; j++) {
+        if (j + GRADIENTS_AHEAD < n) { /* rows are prefetched in the order of the occurrences */
+            const float *ahead = gradient_of(a, s->unique.positions[j + GRADIENTS_AHEAD]);
+            if (ahead != NULL)
+                hotbed_prefetch_item(ahead + first, count * sizeof(float));
+        }
+        uint32_t i = s->unique.positions[j];
+        const float *g = gradient_of(a, i);
+        float share = 1.0F, weight = 1.0F;
+        if (g == NULL)
+            continue; /* A sum from zero is never -0, so adding zeros does not change it. */
+        if (scales_of(s, i, &share, &weight))
+            add_scaled(sum, g + first, share, weight, count);
+        else
+            add(sum, g + first, count);
+    }
+}
+
+/* The levels above groups, as in hotbed_fold. */
+typedef struct fold {
+    float sum[HOTBED_SUM_LEVELS][SUM_BLOCK];
+    uint32_t pushed;
+} fold;
+
+static void fold_push(fold *f, const float *value, uint32_t count) {
+    add(f->sum[0], value, count);
+    f->pushed++;
+    uint32_t whole = f->pushed;
+    for (uint32_t level = 0; level + 1 < HOTBED_SUM_LEVELS && whole % HOTBED_SUM_GROUP == 0;
+         level++) {
+        add(f->sum[level + 1], f->sum[level], count);
+        clear(f->sum[level], count);
+        whole /= HOTBED_SUM_GROUP;
+    }
+}
+
+static void sum_many(
+    const update_args *a, uint32_t begin, uint32_t end, uint32_t first, uint32_t count,
+    float *sum) {
+    fold f;
+    memset(&f, 0, sizeof f);
+    for (uint32_t j = begin; j < end; j += HOTBED_SUM_GROUP) {
+        sum_group(a, j, end - j < HOTBED_SUM_GROUP ? end : j + HOTBED_SUM_GROUP, first, count, sum);
+        fold_push(&f, sum, count);
+    }
+    for (uint32_t level = 0; level + 1 < HOTBED_SUM_LEVELS; level++)
+        add(f.sum[level + 1], f.sum[level], count);
+    memcpy(sum, f.sum[HOTBED_SUM_LEVELS - 1], count * sizeof *sum);
+}
+
+/* Sum the gradients of unique key u, of a table with `dim` elements. */
+static void sum_row(const update_args *a, uint32_t u, uint32_t dim, float *sum) {
+    uint32_t begin = a->s.unique.starts[u], end = a->s.unique.starts[u + 1];
+    if (!sums_plainly(a)) {
+        const hotbed_update_shape shape = {false, false, false};
+        const hotbed_sum_source source = {begin, end, NULL, 0};
+        const hotbed_sums_view sums = {.data = sum, .stride = dim};
+        hotbed_reduce_row(&a->s, &a->o, a->gradient, dim, 0, source, shape, sums, 1);
+        return;
+    }
+    for (uint32_t first = 0; first < dim; first += SUM_BLOCK) {
+        uint32_t count = dim - first < SUM_BLOCK ? dim - first : SUM_BLOCK;
+        if (end - begin <= HOTBED_SUM_GROUP)
+            sum_group(a, begin, end, first, count, sum + first);
+        else
+            sum_many(a, begin, end, first, count, sum + first);
+    }
+}
+
+/* --- rows ------------------------------------------------------------------------------------- */
+
+/* One step of `dim` floats. A loop over elements, which the compiler turns into vectors; `kind` is a
+ * literal. */
+HOTBED_HD void update_floats(
+    const update_args *a, const hotbed_clock *clock, uint32_t kind, uint32_t dim,
+    float *restrict row, float *restrict state0, float *restrict state1,
+    const float *restrict gradient) {
+    hotbed_optimizer_view o = a->o;
+    o.kind = kind;
+    const bool has0 = kind == HOTBED_OPT_ADAM || kind == HOTBED_OPT_ADAGRAD;
+    const bool has1 = kind == HOTBED_OPT_ADAM;
+    const float row_sum = kind == HOTBED_OPT_ROWWISE_ADAGRAD ? *state0 : 0.0F;
+    for (uint32_t e = 0; e < dim; e++) {
+        float first = has0 ? state0[e] : row_sum, second = has1 ? state1[e] : 0.0F;
+        row[e] = hotbed_optimize(&o, clock, row[e], gradient[e], &first, &second);
+        if (has0)
+            state0[e] = first;
+        if (has1)
+            state1[e] = second;
+    }
+}
+
+/* Update the row in `slot` with the sum of its gradients. A function of its own, because what it is
+ * compiled to must not depend on its caller. */
+__attribute__((noinline)) static void update_with(
+    const update_args *a, const hotbed_table_view *table, uint64_t slot, const float *gradient) {
+    const hotbed_clock clock = *a->s.storage.clock; /* not changed by stores to the row */
+    uint8_t *row = hotbed_row_at(a->s.storage.index, table, slot);
+    float *weights = (float *)(void *)row;
+    float *state0 = (float *)(void *)(row + table->state_offset[0]);
+    float *state1 = (float *)(void *)(row + table->state_offset[1]);
+    const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL};
+    const hotbed_sum_source source = {0, 0, NULL, 0};
+    const hotbed_update_shape shape = {false, false, true}, plain = {false, true, true};
+    if (table->dtype != HOTBED_F32) {
+        hotbed_update_parts(
+            NULL, &a->o, &clock, view, table, row, state0, state1, source, shape, 1);
+    } else if (a->o.kind == HOTBED_OPT_ADAM) {
+        update_floats(a, &clock, HOTBED_OPT_ADAM, table->dim, weights, state0, state1, gradient);
+    } else if (a->o.kind == HOTBED_OPT_ADAGRAD) {
+        update_floats(a, &clock, HOTBED_OPT_ADAGRAD, table->dim, weights, state0, state1, gradient);
+    } else if (a->o.kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
+        if (table->dim % 4 == 0 && ((uintptr_t)gradient & 15U) == 0)
+            hotbed_rowwise_sum(NULL, &a->o, view, table, state0, source, plain, 1);
+        else
+            hotbed_rowwise_sum(NULL, &a->o, view, table, state0, source, shape, 1);
+        update_floats(
+            a, &clock, HOTBED_OPT_ROWWISE_ADAGRAD, table->dim, weights, state0, state1, gradient);
+    } else {
+        update_floats(a, &clock, HOTBED_OPT_SGD, table->dim, weights, state0, state1, gradient);
+    }
+}
+
+/* Whether the `dim` elements of a sum are finite; compiled to vectors, which && would prevent. */
+static bool is_finite(const float *sum, uint32_t dim) {
+    uint32_t most = 0;
+    for (uint32_t e = 0; e < dim; e++) {
+        const uint32_t bits = hotbed_float_bits(sum[e]) & 0x7FFFFFFFU;
+        most = bits > most ? bits : most;
+    }
+    return most < 0x7F800000U;
+}
+
+static inline void prefetch_meta(const hotbed_step_view *s, uint64_t u, uint64_t end) {
+    if (u < end && s->unique.slots[u] < s->storage.index_slots)
+        hotbed_prefetch(hotbed_index_meta(s->storage.index, s->unique.slots[u]));
+}
+
+/* Prefetch the row of unique key u, which is in table t or a later one. */
+static inline void prefetch_row(const hotbed_step_view *s, uint32_t u, uint32_t t) {
+    const hotbed_table_view *table = &s->storage.tables[table_of(s, u, t)];
+    if (s->unique.slots[u] != HOTBED_SLOT_NONE)
+        hotbed_prefetch_item(
+            hotbed_row_at(s->storage.index, table, s->unique.slots[u]), table->row_bytes);
+}
+
+/* Unpin the rows of unique keys begin .. end-1. An atomic operation waits for all earlier stores,
+ * so rows are unpinned after their updates, not in between. */
+static void unpin_range(const hotbed_step_view *s, uint32_t t, uint64_t begin, uint64_t end) {
+    for (uint64_t u = begin; u < end; u++) {
+        t = table_of(s, (uint32_t)u, t);
+        prefetch_meta(s, u + METAS_AHEAD, end);
+        if (s->unique.slots[u] != HOTBED_SLOT_NONE)
+            hotbed_unpin_updated(s, &s->storage.tables[t], s->unique.slots[u], 1);
+    }
+}
+
+static void update_range(const update_args *a, uint64_t begin, uint64_t end, bool reduced) {
+    const hotbed_step_view *s = &a->s;
+    float scratch[HOTBED_DIM_MOST] HOTBED_ALIGN(16);
+    end = uniques_up_to(s, end);
+    if (begin >= end)
+        return;
+    const uint32_t first_table = hotbed_table_of_unique(s, (uint32_t)begin);
+    uint32_t t = first_table;
+    for (uint32_t u = (uint32_t)begin; u < end; u++) {
+        t = table_of(s, u, t);
+        uint64_t slot = s->unique.slots[u];
+        if (u + UPDATES_AHEAD < end)
+            prefetch_row(s, u + UPDATES_AHEAD, t);
+        if (slot == HOTBED_SLOT_NONE)
+            continue;
+        const float *gradient = scratch;
+        if (reduced)
+            gradient = (const float *)a->gradient.data + u * a->gradient.stride;
+        else
+            sum_row(a, u, s->storage.tables[t].dim, scratch);
+        if (a->o.checks_finite != 0 && !is_finite(gradient, s->storage.tables[t].dim))
+            hotbed_gradient_refused(s, &a->o, &s->storage.tables[t], slot);
+        else
+            update_with(a, &s->storage.tables[t], slot, gradient);
+    }
+    unpin_range(s, first_table, begin, end);
+}
+
+static void update_body(const void *args, uint64_t begin, uint64_t end) {
+    update_range(args, begin, end, false);
+}
+
+static void apply_body(const void *args, uint64_t begin, uint64_t end) {
+    update_range(args, begin, end, true);
+}
+
+/* Write a sum to its row of `sums->rows`. */
+static void send(const hotbed_sums_view *sums, uint8_t *row, const float *sum, uint32_t dim) {
+    for (uint32_t e = 0; e < dim; e++)
+        hotbed_store1(sums->dtype, row, e, sum[e] * sums->scale);
+}
+
+static void reduce_body(const void *args, uint64_t begin, uint64_t end) {
+    const update_args *a = args;
+    const hotbed_step_view *s = &a->s;
+    float scratch[HOTBED_DIM_MOST] HOTBED_ALIGN(16);
+    end = uniques_up_to(s, end);
+    if (begin >= end)
+        return;
+    uint32_t t = hotbed_table_of_unique(s, (uint32_t)begin);
+    for (uint32_t u = (uint32_t)begin; u < end; u++) {
+        t = table_of(s, u, t);
+        uint32_t dim = s->storage.tables[t].dim;
+        if (a->sums.rows != NULL) {
+            if (a->sums.rows[u] != NULL) {
+                sum_row(a, u, dim, scratch);
+                send(&a->sums, a->sums.rows[u], scratch, dim);
+            }
+            continue;
+        }
+        float *to = a->sums.data + u * a->sums.stride;
+        sum_row(a, u, dim, a->sums.add ? scratch : to);
+        if (a->sums.add)
+            add(to, scratch, dim);
+    }
+}
+
+static void count_body(const void *args, uint64_t begin, uint64_t end) {
+    const count_args *a = args;
+    (void)begin, (void)end;
+    hotbed_count_step(a->clock, a->beta1, a->beta2);
+}
+
+static void update_rows_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_update_given_row(args, i, 1);
+}
+
+static void rate_body(const void *args, uint64_t begin, uint64_t end) {
+    const rate_args *a = args;
+    (void)begin, (void)end;
+    a->clock->optimizer.learning_rate = a->learning_rate;
+}
+
+static size_t scratch(uint64_t bound, uint32_t max_dim) {
+    (void)bound, (void)max_dim;
+    return 0;
+}
+
+/* Count one optimizer step, then run `body` over the unique keys. */
+static hotbed_status step_rows(
+    const update_args *args, hotbed_host_body body, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_host_launch(stream, 1, 0, step_body, args, sizeof *args));
+    return hotbed_host_launch(stream, args->s.batch.bound, ROWS_GRAIN, body, args, sizeof *args);
+}
+
+static hotbed_status update(
+    const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
+    hotbed_gradient_view gradient, uint32_t max_dim, void *memory, hotbed_stream *stream) {
+    update_args args = {.s = *step, .o = *optimizer, .gradient = gradient};
+    (void)max_dim, (void)memory;
+    return step_rows(&args, update_body, stream);
+}
+
+static hotbed_status reduce(
+    const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
+    hotbed_gradient_view gradient, hotbed_sums_view sums, uint32_t max_dim, void *memory,
+    hotbed_stream *stream) {
+    update_args args = {.s = *step, .o = *optimizer, .gradient = gradient, .sums = sums};
+    (void)max_dim, (void)memory;
+    return hotbed_host_launch(
+        stream, step->batch.bound, ROWS_GRAIN, reduce_body, &args, sizeof args);
+}
+
+static hotbed_status apply(
+    const hotbed_step_view *step, const hotbed_optimizer_view *optimizer, hotbed_gradient_view sums,
+    uint32_t max_dim, void *memory, hotbed_stream *stream) {
+    update_args args = {.s = *step, .o = *optimizer, .gradient = sums};
+    (void)max_dim, (void)memory;
+    return step_rows(&args, apply_body, stream);
+}
+
+static hotbed_status count_step(
+    const hotbed_optimizer_view *optimizer, hotbed_optimizer_clock *clock, hotbed_stream *stream) {
+    count_args args = {clock, optimizer->beta1, optimizer->beta2};
+    return hotbed_host_launch(stream, 1, 0, count_body, &args, sizeof args);
+}
+
+static hotbed_status update_rows(const hotbed_update_rows_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->n, ROWS_GRAIN, update_rows_body, args, sizeof *args);
+}
+
+static hotbed_status set_learning_rate(
+    hotbed_clock *clock, float learning_rate, hotbed_stream *stream) {
+    rate_args args = {clock, learning_rate};
+    return hotbed_host_launch(stream, 1, 0, rate_body, &args, sizeof args);
+}
+
+const hotbed_update_kernels hotbed_update_kernels_host = {
+    scratch, update, reduce, apply, count_step, update_rows, set_learning_rate};

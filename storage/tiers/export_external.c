@@ -1,0 +1,216 @@
+/* storage/tiers/export_external.c - exports over an external store: keys come from the store's cursor,
+ * rows are read by key. */
+#include "hotbed/export.h"
+
+#include "base/stream.h"
+#include "storage/storage.h"
+
+#include <string.h>
+
+enum { CHUNK_ROWS = 16384, CHUNK_BYTES = 8 << 20 }; /* limits of one chunk of keys */
+
+/* The export of one window, with arrays for one chunk of keys. */
+typedef struct exporter {
+    hotbed_storage *storage;
+    hotbed_stream *stream;
+    const hotbed_export *e;
+    const hotbed_table_view *table;
+    uint64_t chunk;    /* keys */
+    uint64_t given;    /* rows written to the batch so far */
+    uint64_t refused;  /* rows that did not fit into the batch */
+    uint64_t *keys;    /* [chunk] in host memory, as are the next five */
+    uint64_t *numbers; /* [chunk] */
+    uint64_t *scores;  /* [chunk] */
+    uint64_t *times;   /* [chunk] */
+    uint8_t *found;    /* [chunk] */
+    /* [chunk, row_bytes] as the cursor returns them; unused, since the upper tier may have newer
+     * rows */
+    void *rows;
+    void *host;           /* the allocation of all these arrays */
+    hotbed_memory device; /* keys, scores, times, found: [chunk] each */
+} exporter;
+
+static uint64_t *device_words(const exporter *x, uint32_t number) {
+    return (uint64_t *)x->device.data + number * x->chunk;
+}
+
+static hotbed_status allocate_arrays(exporter *x) {
+    uint64_t row_bytes = x->table->row_bytes, most = CHUNK_BYTES / row_bytes + 1;
+    x->chunk = most < CHUNK_ROWS ? most : CHUNK_ROWS;
+    x->chunk = x->chunk < x->e->slots ? x->chunk : x->e->slots;
+    hotbed_carve carve = {NULL, 0};
+    for (int pass = 0; pass < 2; pass++) {
+        carve.used = 0;
+        x->keys = hotbed_carve_take(&carve, x->chunk * sizeof *x->keys);
+        x->numbers = hotbed_carve_take(&carve, x->chunk * sizeof *x->numbers);
+        x->scores = hotbed_carve_take(&carve, x->chunk * sizeof *x->scores);
+        x->times = hotbed_carve_take(&carve, x->chunk * sizeof *x->times);
+        x->found = hotbed_carve_take(&carve, x->chunk);
+        x->rows = hotbed_carve_take(&carve, x->chunk * row_bytes);
+        if (pass == 0)
+            x->host = carve.base = hotbed_new(carve.used);
+        if (carve.base == NULL)
+            return hotbed_fail(
+                HOTBED_ERR_MEMORY, "no memory to export %llu rows at a time",
+                (unsigned long long)x->chunk);
+    }
+    return hotbed_memory_alloc(
+        x->stream, HOTBED_MEMORY_DEVICE, x->chunk * (3 * sizeof(uint64_t) + 1), NULL, &x->device);
+}
+
+/* The caller's arrays, from item `given` on. */
+static hotbed_rows rows_at(const exporter *x) {
+    hotbed_rows rows = x->e->rows;
+    uint64_t at = x->given, size = hotbed_dtype_size(x->table->dtype);
+    if (rows.weights != NULL)
+        rows.weights = (uint8_t *)rows.weights + at * x->table->dim * size;
+    for (int s = 0; s < 2; s++)
+        if (rows.states[s] != NULL)
+            rows.states[s] += at * x->table->state_dim;
+    if (rows.scores != NULL)
+        rows.scores += at;
+    if (rows.times != NULL)
+        rows.times += at;
+    return rows;
+}
+
+/* Look up which keys of the chunk are in the table, with their scores and times. */
+static hotbed_status look(exporter *x, uint64_t n) {
+    uint64_t *keys = device_words(x, 0), *scores = device_words(x, 1), *times = device_words(x, 2);
+    uint8_t *found = (uint8_t *)device_words(x, 3);
+    bool timed = x->table->range.times != NULL;
+    hotbed_rows rows = {.scores = scores, .times = timed ? times : NULL};
+    HOTBED_TRY(hotbed_copy(keys, x->keys, n * sizeof *keys, x->stream));
+    HOTBED_TRY(hotbed_storage_get_rows(x->storage, x->e->table, n, keys, &rows, found, x->stream));
+    HOTBED_TRY(hotbed_copy(x->found, found, n, x->stream));
+    HOTBED_TRY(hotbed_copy(x->scores, scores, n * sizeof *scores, x->stream));
+    if (timed)
+        HOTBED_TRY(hotbed_copy(x->times, times, n * sizeof *times, x->stream));
+    return hotbed_stream_sync(x->stream);
+}
+
+/* Keep the selected keys of the chunk, and return their number. */
+static uint64_t choose(exporter *x, uint64_t n) {
+    uint64_t kept = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t score = x->table->is_static != 0 ? 0 : x->scores[i];
+        if (x->found[i] == 0 || score < x->e->min_score ||
+            (x->e->min_time != 0 && x->times[i] < x->e->min_time))
+            continue;
+        x->keys[kept] = x->keys[i];
+        x->numbers[kept++] = x->numbers[i];
+    }
+    return kept;
+}
+
+/* Write the rows of the chunk's n keys to the batch. */
+static hotbed_status give(exporter *x, uint64_t n) {
+    uint64_t *keys = device_words(x, 0);
+    hotbed_rows rows = rows_at(x);
+    HOTBED_TRY(look(x, n));
+    n = choose(x, n);
+    if (n > x->e->capacity - x->given) {
+        x->refused += n - (x->e->capacity - x->given);
+        n = x->e->capacity - x->given;
+    }
+    if (n == 0)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_copy(keys, x->keys, n * sizeof *keys, x->stream));
+    HOTBED_TRY(hotbed_storage_get_rows(x->storage, x->e->table, n, keys, &rows, NULL, x->stream));
+    if (x->e->keys != NULL)
+        HOTBED_TRY(hotbed_copy(x->e->keys + x->given, x->keys, n * sizeof *keys, x->stream));
+    if (x->e->numbers != NULL)
+        HOTBED_TRY(hotbed_copy(x->e->numbers + x->given, x->numbers, n * sizeof *keys, x->stream));
+    x->given += n;
+    return hotbed_stream_sync(x->stream);
+}
+
+/* --- keys ------------------------------------------------------------------------------------- */
+
+/* The keys of a static table are its row numbers. */
+static hotbed_status export_static(exporter *x) {
+    uint64_t capacity = x->table->capacity, slots = x->e->slots;
+    uint64_t first = x->e->first < capacity ? x->e->first : capacity;
+    uint64_t end = capacity - first < slots ? capacity : first + slots;
+    while (first < end) {
+        uint64_t n = 0;
+        for (; n < x->chunk && first < end; n++, first++)
+            x->keys[n] = x->numbers[n] = first;
+        HOTBED_TRY(give(x, n));
+    }
+    return HOTBED_OK;
+}
+
+/* Get the cursor of the table. A window that begins at slot 0 starts a new cursor, after a flush
+ * has written all keys to the store. */
+static hotbed_status find_walk(exporter *x, hotbed_store_walk **out) {
+    hotbed_storage *storage = x->storage;
+    if (storage->walks == NULL)
+        storage->walks = hotbed_new(storage->num_tables * sizeof *storage->walks);
+    if (storage->walks == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory for exports of %u tables", storage->num_tables);
+    hotbed_store_walk *walk = *out = &storage->walks[x->e->table];
+    if (x->e->first == 0) {
+        HOTBED_TRY(hotbed_storage_flush_table(storage, x->e->table, false, x->stream));
+        HOTBED_TRY(hotbed_stream_sync(x->stream));
+        hotbed_external_cursor_destroy(walk->cursor);
+        *walk = (hotbed_store_walk){.cursor = NULL};
+        return hotbed_external_cursor_create(storage->external, x->e->table, &walk->cursor);
+    }
+    if (walk->cursor != NULL && (x->e->first == walk->at || walk->ended))
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_STATE,
+        "first is %llu: over an external store it must be 0 or %llu, where the last window ended",
+        (unsigned long long)x->e->first, (unsigned long long)walk->at);
+}
+
+static hotbed_status export_hash(exporter *x) {
+    hotbed_store_walk *walk = NULL;
+    HOTBED_TRY(find_walk(x, &walk));
+    for (uint64_t left = x->e->slots; left > 0 && !walk->ended;) {
+        uint64_t n = 0, most = left < x->chunk ? left : x->chunk;
+        HOTBED_TRY(
+            hotbed_external_cursor_next(walk->cursor, most, x->keys, x->rows, x->scores, &n));
+        walk->ended = n == 0;
+        for (uint64_t i = 0; i < n; i++)
+            x->numbers[i] = walk->at + i;
+        if (n > 0)
+            HOTBED_TRY(give(x, n));
+        walk->at += n;
+        left -= n;
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_export_external(
+    hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream) {
+    exporter x = {
+        .storage = storage,
+        .stream = stream,
+        .e = batch,
+        .table = &storage->tables[batch->table].view,
+    };
+    hotbed_held_fault held; /* of earlier work: stays for the caller's own hotbed_stream_sync() */
+    HOTBED_TRY(hotbed_stream_may_wait(stream));
+    HOTBED_TRY(hotbed_stream_hold_fault(stream, &held));
+    hotbed_status status = allocate_arrays(&x);
+    if (status == HOTBED_OK)
+        status = x.table->is_static != 0 ? export_static(&x) : export_hash(&x);
+    uint64_t count = x.given + x.refused;
+    if (status == HOTBED_OK)
+        status = hotbed_copy(batch->count, &count, sizeof count, stream);
+    hotbed_status synced = hotbed_stream_sync(stream);
+    hotbed_stream_return_fault(stream, &held);
+    hotbed_memory_free(&x.device);
+    hotbed_delete(x.host);
+    return status != HOTBED_OK ? status : synced;
+}
+
+void hotbed_export_close_external(hotbed_storage *storage) {
+    for (uint32_t t = 0; storage->walks != NULL && t < storage->num_tables; t++)
+        hotbed_external_cursor_destroy(storage->walks[t].cursor);
+    hotbed_delete(storage->walks);
+    storage->walks = NULL;
+}

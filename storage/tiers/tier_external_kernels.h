@@ -1,0 +1,32 @@
+/* storage/tiers/tier_external_kernels.h - a cache over an external store: the contract of both backends.
+ * See tier_external_core.h for the passes. */
+#ifndef HOTBED_STORAGE_TIER_EXTERNAL_KERNELS_H
+#define HOTBED_STORAGE_TIER_EXTERNAL_KERNELS_H
+
+#include "hotbed/stream.h"
+#include "storage/tiers/tier_external_core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Each runs one pass of its kind. Async. */
+typedef struct hotbed_tier_external_kernels {
+    hotbed_status (*step)(
+        const hotbed_store_step *args, hotbed_store_pass pass, hotbed_stream *stream);
+    /* WANT, ASK or ANSWER. */
+    hotbed_status (*eval)(
+        const hotbed_store_eval *args, hotbed_store_pass pass, hotbed_stream *stream);
+    hotbed_status (*rows)(
+        const hotbed_store_rows *args, hotbed_store_pass pass, hotbed_stream *stream);
+    hotbed_status (*flush)(
+        const hotbed_store_flush *args, hotbed_store_pass pass, hotbed_stream *stream);
+} hotbed_tier_external_kernels;
+
+extern const hotbed_tier_external_kernels hotbed_tier_external_kernels_host;
+extern const hotbed_tier_external_kernels hotbed_tier_external_kernels_cuda;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -20,7 +20,7 @@ MODULES = "base|storage|dist|pipeline|checkpoint|tests|bench|examples|include|to
 PROGRAMS = {
     "hotbed-train": "examples/train/*.c",
     "hotbed-datagen": "examples/train/*.c",
-    "hotbed-ckpt": "checkpoint/tool*.c",
+    "hotbed-ckpt": "checkpoint/tool/*.c",
     "hotbed-workloads": "bench/*.c",
     "hotbed-exchange": "bench/*.c",
     "hotbed-plans": "bench/*.c",

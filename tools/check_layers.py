@@ -2,7 +2,7 @@
 """tools/check_layers.py - which files may include which, and which calls belong to which file.
 
 include/hotbed <- base <- storage <- dist <- pipeline; checkpoint uses base, storage and dist; abi describes include.
-In storage: index <- step <- rows <- tiers, external <- tiers.  In dist, comm and exchange do not know each other, nor the
+In storage: index <- step <- rows <- tiers, external <- tiers.  In dist, comm and exchange do not know each other or the
 sharded collections above them.  In checkpoint, format does not know tables, and nobody knows the tool.
 A third-party header is included only by the file named below.  A core (x_core.h) includes only what both compilers
 understand.  Prints each violation; exit status 1: there is one.

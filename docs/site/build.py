@@ -71,6 +71,7 @@ docs/decisions/README
 DECISIONS
 docs/conventions
 docs/testing
+docs/acceptance
 RESULTS
 ```
 """

@@ -16,10 +16,11 @@ import logging
 import os
 import pathlib
 import re
+import struct
 import threading
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
 from hotbed._c import check, ffi, lib, new, text
 from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError
@@ -608,6 +609,9 @@ def load(path: Path, model: Any, increments: Sequence[Path] = (), optimizer: Any
     of another dim or kind, rows beyond a table's capacity.  The result has the numbers of rows by table, and a
     ``UserWarning`` names each table of which rows were not loaded.
 
+    ``fused_optimizer`` gets the learning rates of the checkpoint; to go on with another one, set it after the load.
+    Its other hyper-parameters stay.
+
     The collections keep their seeds; a ``UserWarning`` is issued if the checkpoint was trained with another one,
     because keys that are new after the load then get other initial rows than in that run.  A load that fails while it
     reads rows leaves the tables empty, and the dense part unchanged.
@@ -658,6 +662,7 @@ def _load(path: Path, model: _Model, optimizer: Any, increments: Sequence[Path],
     for warning in filter(None, words):
         warnings.warn(f"{chain[0]}: {warning}", stacklevel=3)
     found = tuple(_loaded(array[i]) for i in range(report.num_tables))
+    _take_rates(model, chain[-1], {table.name for table in found if table.taken == "yes"})
     for table in found:
         if table.loaded < table.saved:
             warnings.warn(f"{chain[0]}: table {table.name!r}: {_why(table)}", stacklevel=3)
@@ -674,6 +679,41 @@ def _warning(storage: Any) -> str:
     said = ffi.new("char[]", 256)
     storage.check(lib.hotbed_storage_warning(storage.pointer, said, len(said)))
     return text(said)
+
+
+def _rates(path: Path) -> Dict[str, Tuple[float, int]]:
+    """Return the learning rate and the count of optimizer steps with which each table was saved."""
+    from hotbed.torch._storage import shortest
+
+    states, found = [], {}
+    for words in _manifest(path):
+        if words[0] == "state":
+            (rate,) = struct.unpack(">f", bytes.fromhex(words[words.index("learning_rate") + 1]))
+            states.append((shortest(rate), _number(path, words, "optimizer_steps")))
+        elif words[0] == "table":
+            found[words[1]] = states[_number(path, words, "storage")]
+    return found
+
+
+def _take_rates(model: _Model, path: Path, taken: Set[str]) -> None:
+    """Set the learning rates of parameter groups to those of the tables that were loaded.
+
+    Each backward applies its group's, so the rate that the library has loaded would last until then.
+    """
+    from hotbed.torch._optimizer import common
+    from hotbed.torch.config import Adam
+
+    saved = _rates(path)
+    groups: Dict[int, Tuple[Any, Dict[str, float]]] = {}
+    for storage in model.storages:
+        own = {table.name: saved[table.name] for table in storage.tables if table.name in taken}
+        if storage.group is None or not own:
+            continue
+        groups.setdefault(id(storage.group), (storage.group, {}))[1].update({n: rate for n, (rate, _) in own.items()})
+        if isinstance(storage.optimizer, Adam):
+            common({name: steps for name, (_, steps) in own.items()}, "optimizer_steps")
+    for group, rates in groups.values():
+        group["lr"] = common(rates, "lr")
 
 
 def _loaded(table: Any) -> LoadedTable:

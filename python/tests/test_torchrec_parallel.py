@@ -78,6 +78,9 @@ def mean(loss):
     return float(every)
 
 
+OPTIMIZERS = {"a": ht.Adam(lr=0.1), "b": ht.Adam(lr=0.2), "c": ht.Adam(lr=0.1), "d": ht.Adam(lr=0.1)}
+
+
 class Mixed(torch.nn.Module):
     """Bags and rows, of static tables and of hash tables."""
 
@@ -161,7 +164,7 @@ def run_pipeline(rank, device):
 
 def run_mixed(rank, device):
     """Save by torch.distributed.checkpoint, load into another model, and train on."""
-    more = {"optimizer": ht.Adam(lr=0.1), "seed": 3}
+    more = {"optimizer": OPTIMIZERS, "seed": 3}
     meta = torch.device("meta")
     model = DistributedModelParallel(mixed(device=meta), device=device, sharders=sharders(MOST, **more))
     losses = train_mixed(model, range(3))
@@ -313,13 +316,10 @@ def test_torchrecs_pipeline_trains_alike(results):
 
 
 def test_bags_and_rows_of_hash_tables(results):
-    def bags(tables):
-        return ht.EmbeddingBagCollection(tables, optimizer=ht.Adam(lr=0.1), seed=3)
+    def make(kind):
+        return lambda tables: kind(tables, optimizer={table.name: OPTIMIZERS[table.name] for table in tables}, seed=3)
 
-    def rows(tables):
-        return ht.EmbeddingCollection(tables, optimizer=ht.Adam(lr=0.1), seed=3)
-
-    one, expected = mixed(bags, rows), []
+    one, expected = mixed(make(ht.EmbeddingBagCollection), make(ht.EmbeddingCollection)), []
     for step in range(STEPS):
         loss = one(batch(step, range(RANKS)).sparse_features) / RANKS  # the mean of the ranks' sums
         loss.backward()

@@ -88,7 +88,7 @@ class _Names:
 
 
 class _Collection(torch.nn.Module):
-    """The common part of both collections: storages by pooling, names in state dicts, the fused optimizer."""
+    """The common part of both collections: storages, names in state dicts, the fused optimizer."""
 
     _state_name = ""
 
@@ -98,7 +98,7 @@ class _Collection(torch.nn.Module):
         pooled: bool,
         device: Optional[Union[str, torch.device]],
         is_weighted: bool,
-        optimizer: Optional[_config.Optimizer],
+        optimizer: _config.Optimizers,
         seed: int,
         output_dtype: torch.dtype,
         max_in_flight: int,
@@ -150,7 +150,7 @@ class _Collection(torch.nn.Module):
         pooled: bool,
         device: Optional[Union[str, torch.device]],
         is_weighted: bool,
-        optimizer: Optional[_config.Optimizer],
+        optimizer: _config.Optimizers,
         seed: int,
         output_dtype: torch.dtype,
         max_in_flight: int,
@@ -171,30 +171,45 @@ class _Collection(torch.nn.Module):
         self._anchor = torch.zeros(1, dtype=torch.float32, device=self.device, requires_grad=True)  # see _ops
         self._storages: List[Storage] = []
         self._output_dtype = output_dtype
-        common = (optimizer, self.device, seed, output_dtype, max_in_flight, options, check)
+        optimizers = _config.by_table(optimizer, [table.name for table in self._tables])
+        distinct = [o for i, o in enumerate(optimizers) if o not in optimizers[:i]]  # in ==, as some have no hash
+        common = (self.device, seed, output_dtype, max_in_flight, options, check)
         for pooling in dict.fromkeys(t.pooling for t in self._tables):
-            group = [t for t in self._tables if t.pooling is pooling]
-            if self._comm is None or sharded is None:
-                self._storages.append(Storage(group, pooling, *common))
-                continue
-            rules = list(dict.fromkeys(route_of(t, sharded) for t in group))
-            for rule in rules:
-                part = [t for t in group if route_of(t, sharded) is rule]
-                label = pooling.name.lower() + ("" if len(rules) == 1 else f"-{rule.name.lower()}")
-                self._storages.append(ShardedStorage(self._comm, sharded, label, is_weighted, part, pooling, *common))
+            for number, one in enumerate(distinct):
+                group = [t for t, o in zip(self._tables, optimizers) if t.pooling is pooling and o == one]
+                label = pooling.name.lower() + ("" if len(distinct) == 1 else f"-optimizer{number}")
+                self._add_storages(group, label, sharded, (pooling, one, *common))
         self._place = {table.name: (s, t) for s in self._storages for t, table in enumerate(s.tables)}
         for table in self._tables:
             if table.init_fn is not None:
                 table.init_fn(self.weight(table.name))
         self._fused: Optional[FusedOptimizer] = None
         if optimizer is not None:
-            self._fused = FusedOptimizer(self._anchor, self._storages, float(optimizer.lr))
+            self._fused = FusedOptimizer(self._anchor, self._storages)
         counts: Dict[str, int] = {}
         for table in self._tables:
             for feature in table.features:
                 counts[feature] = counts.get(feature, 0) + 1
         self._shared = {f for f, n in counts.items() if n > 1}
         _log.debug("%s of %d tables on %s", type(self).__name__, len(self._tables), self.device)
+
+    def _add_storages(
+        self,
+        tables: List[_config.Table],
+        label: str,
+        sharded: Optional[_config.ShardedOptions],
+        common: Tuple[Any, ...],
+    ) -> None:
+        """Create the storages of tables with one pooling and one optimizer: one, or on several ranks one a route."""
+        rules = [None] if sharded is None else list(dict.fromkeys(route_of(t, sharded) for t in tables))
+        for rule in rules if tables else []:
+            if self._comm is None or sharded is None or rule is None:
+                made = Storage(tables, *common)
+            else:
+                part = [t for t in tables if route_of(t, sharded) is rule]
+                made = ShardedStorage(self._comm, sharded, self._is_weighted, part, *common)
+            made.label = label if rule is None or len(rules) == 1 else f"{label}-{rule.name.lower()}"
+            self._storages.append(made)
 
     def _check_names(self) -> None:
         if not self._tables:
@@ -251,7 +266,7 @@ class _Collection(torch.nn.Module):
 
         Raises:
             StateError: keys, offsets or weights would be copied.
-            UnsupportedError: the tables have several poolings or routing rules.
+            UnsupportedError: the tables have several poolings, optimizers or routing rules.
         """
         if not self._trains():
             return  # a forward that only reads would not use the batch, and the batch would hold its rows
@@ -394,7 +409,7 @@ class _Collection(torch.nn.Module):
 
     @property
     def fused_optimizer(self) -> FusedOptimizer:
-        """The optimizer of the rows; its ``param_groups[0]["lr"]`` can be set.
+        """The optimizer of the rows; ``lr`` of its ``param_groups``, one for each optimizer of tables, can be set.
 
         Raises:
             StateError: the collection was created without an optimizer.
@@ -413,7 +428,7 @@ class _Collection(torch.nn.Module):
 
     @property
     def storages(self) -> List[Storage]:
-        """The C storages, one for each pooling (and rule of several ranks), for :mod:`hotbed.checkpoint`."""
+        """The C storages, one for each pooling and optimizer (and rule of several ranks)."""
         return self._storages
 
     @property
@@ -601,7 +616,8 @@ class EmbeddingBagCollection(_Collection):
         tables: list of :class:`~hotbed.torch.EmbeddingBagConfig`, or of TorchRec's class of that name.
         device: "cpu" or a CUDA device; the tables stay there.
         is_weighted: batches have per-sample weights.
-        optimizer: :class:`~hotbed.torch.SGD`, ``Adam``, ``Adagrad`` or ``RowWiseAdagrad``; None: rows are only read.
+        optimizer: :class:`~hotbed.torch.SGD`, ``Adam``, ``Adagrad`` or ``RowWiseAdagrad``; a dict has one for each
+            table by its name; None: rows are only read.
         seed: seed of the initializers.
         output_dtype: dtype of the pooled rows and of their gradient.
         max_in_flight: number of forwards that may wait for their backward; one more drops the oldest.
@@ -628,7 +644,7 @@ class EmbeddingBagCollection(_Collection):
         tables: Sequence[Any],
         device: Optional[Union[str, torch.device]] = None,
         is_weighted: bool = False,
-        optimizer: Optional[_config.Optimizer] = _config.SGD(),  # noqa: B008
+        optimizer: _config.Optimizers = _config.SGD(),  # noqa: B008
         seed: int = 0,
         output_dtype: torch.dtype = torch.float32,
         max_in_flight: int = 4,
@@ -729,7 +745,7 @@ class EmbeddingCollection(_Collection):
         self,
         tables: Sequence[Any],
         device: Optional[Union[str, torch.device]] = None,
-        optimizer: Optional[_config.Optimizer] = _config.SGD(),  # noqa: B008
+        optimizer: _config.Optimizers = _config.SGD(),  # noqa: B008
         seed: int = 0,
         output_dtype: torch.dtype = torch.float32,
         max_in_flight: int = 4,
@@ -815,10 +831,13 @@ class EmbeddingCollection(_Collection):
             ``[keys, embedding_dim]``, in the order of the batch's keys.  The host does not read the offsets.
 
         Raises:
-            StateError: the tables have two routing rules, so their rows come from two exchanges.
+            StateError: the tables have several routing rules or optimizers, so their rows come from several lookups.
         """
         if len(self._storages) > 1:
-            raise StateError(f"flat: the tables have {len(self._storages)} routes; call the collection itself")
+            raise StateError(
+                f"flat: the tables are looked up in {len(self._storages)} parts, {[s.label for s in self._storages]}; "
+                "call the collection itself"
+            )
         return self._lookup(features, self._storages[0])[0]
 
 

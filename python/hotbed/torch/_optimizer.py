@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
-from typing import Any, Callable, Dict, List, NoReturn, Optional
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence
 
 import torch
 
 from hotbed.errors import ArgumentError, UnsupportedError
 from hotbed.torch._states import own_rows, parts_of
-from hotbed.torch._storage import Storage
+from hotbed.torch._storage import Storage, stack_level
+from hotbed.torch.config import Adam
 
 
 def table_state(storage: Storage, number: int) -> Dict[str, torch.Tensor]:
@@ -42,15 +44,38 @@ def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str,
         storage.set_states(number, *found)
 
 
+def common(values: Mapping[str, Any], what: str) -> Any:
+    """Return the first table's value of what tables were saved with; warn if another one has another value."""
+    first, value = next(iter(values.items()))
+    different = [f"{other!r} with {theirs}" for other, theirs in values.items() if theirs != value]
+    if different:
+        warnings.warn(
+            f"table {first!r} was saved with {what} {value}, {', '.join(different[:5])}; their tables share one "
+            f"optimizer here, which goes on with {value}",
+            stacklevel=stack_level(),
+        )
+    return value
+
+
+def _clock_of(storage: Storage, clocks: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
+    """Return the clock of a storage, given the clocks with which its tables were saved."""
+    own = {table.name: clocks[table.name] for table in storage.tables}
+    steps = {name: int(clock["optimizer_steps"]) for name, clock in own.items()}
+    latest = {part: max(clock[part] for clock in own.values()) for part in ("clock", "time")}
+    if isinstance(storage.optimizer, Adam):
+        common(steps, "optimizer_steps")
+    return {**clocks[storage.tables[0].name], **latest}
+
+
 #: Hyper-parameters of PyTorch's optimizers, and of Hotbed's, that a collection cannot change.
 _FIXED = frozenset(
     "weight_decay momentum dampening nesterov betas eps lr_decay alpha rho centered amsgrad maximize max_gradient "
-    "initial_accumulator_value decoupled_weight_decay".split()
+    "initial_accumulator_value decoupled_weight_decay tables".split()
 )
 
 
 class _Group(Dict[str, Any]):
-    """The parameter group: its learning rate may be set, other hyper-parameters are those of the collection."""
+    """A parameter group: its learning rate may be set, other hyper-parameters are those of the collection."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         given = tuple(value) if isinstance(value, list) else value
@@ -75,17 +100,27 @@ class _Group(Dict[str, Any]):
 class FusedOptimizer(torch.optim.Optimizer):
     """Holds the learning rate and the optimizer states; the backward updates the rows.
 
-    ``step()`` and ``zero_grad()`` do nothing.  ``param_groups[0]["lr"]`` is the learning rate of later backwards: set
-    it, or pass the optimizer to a scheduler of ``torch.optim.lr_scheduler``.
+    ``step()`` and ``zero_grad()`` do nothing.  ``param_groups`` has a group for each optimizer of the collection, with
+    the names of its ``tables``; its ``lr`` is the learning rate of later backwards: set it, or pass the optimizer to a
+    scheduler of ``torch.optim.lr_scheduler``.
     """
 
-    def __init__(self, anchor: torch.Tensor, storages: List[Storage], lr: float) -> None:
+    def __init__(self, anchor: torch.Tensor, storages: List[Storage]) -> None:
         self._storages = storages
-        super().__init__([anchor], {"lr": lr})
-        fixed = dataclasses.asdict(storages[0].optimizer)  # type: ignore[arg-type] # not None
-        group = self.param_groups[0] = _Group({**fixed, **self.param_groups[0]})
+        optimizers: List[Any] = []
         for storage in storages:
-            storage.group = group
+            if storage.optimizer not in optimizers:
+                optimizers.append(storage.optimizer)
+        # A tensor belongs to one group, so further groups get tensors that nothing else uses.
+        anchors = [anchor, *(torch.zeros_like(anchor, requires_grad=True) for _ in optimizers[1:])]
+        super().__init__([{"params": [a], "lr": float(o.lr)} for a, o in zip(anchors, optimizers)], {})
+        for number, optimizer in enumerate(optimizers):
+            served = [storage for storage in storages if storage.optimizer == optimizer]
+            tables = tuple(table.name for storage in served for table in storage.tables)
+            group = _Group({**dataclasses.asdict(optimizer), **self.param_groups[number], "tables": tables})
+            self.param_groups[number] = group
+            for storage in served:
+                storage.group = group
         self._opt_called = True  # backwards update, so a scheduler need not warn that step() was not called
 
     @property
@@ -128,9 +163,9 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Refuse other parameters.
 
         Raises:
-            UnsupportedError: always, after the constructor of PyTorch has added the only group.
+            UnsupportedError: always, except in the constructor.
         """
-        if self.param_groups:
+        if hasattr(self, "_opt_called"):
             raise UnsupportedError(
                 "fused_optimizer: add_param_group() is not supported, since this optimizer updates only the tables; "
                 "pass other parameters to an optimizer of PyTorch"
@@ -162,6 +197,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
         Raises:
             ArgumentError: a table or state is missing, or has another shape.
+            UnsupportedError: another hyper-parameter than ``lr`` differs.
         """
         for name, kind in (("state", Mapping), ("clocks", Mapping), ("param_groups", list)):
             if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get(name), kind):
@@ -170,9 +206,25 @@ class FusedOptimizer(torch.optim.Optimizer):
         missing = [table.name for s in self._storages for table in s.tables if table.name not in clocks]
         if missing:
             raise ArgumentError(f"the state dict of the optimizer has no clocks of the tables {missing}")
+        groups = [self._group_of(group["tables"], state_dict["param_groups"]) for group in self.param_groups]
         for storage in self._storages:
             for t, table in enumerate(storage.tables):
                 load_table_state(storage, t, state_dict["state"].get(table.name))
-            storage.set_clock(clocks[storage.tables[0].name])
-        for group, given_group in zip(self.param_groups, state_dict["param_groups"]):
-            group.update(given_group)
+            storage.set_clock(_clock_of(storage, clocks))
+        for group, given in zip(self.param_groups, groups):
+            group.update(given)
+
+    def _group_of(self, tables: Sequence[str], given: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+        """Return what a state dict's groups have for some tables.
+
+        Raises:
+            ArgumentError: a table is in none.
+        """
+        of_table = {name: group for group in given for name in group.get("tables", ())}
+        missing = [name for name in tables if name not in of_table]
+        if missing:
+            raise ArgumentError(f"the state dict of the optimizer has no parameter group of the tables {missing}")
+        found = [of_table[name] for name in tables]
+        merged = {name: value for group in found for name, value in group.items() if name not in ("params", "tables")}
+        merged["lr"] = common({name: group["lr"] for name, group in zip(tables, found)}, "lr")
+        return merged

@@ -80,7 +80,6 @@ class ShardedStorage(Storage):
     Args:
         comm: the ranks.
         sharded: the exchange.
-        label: its name in a checkpoint, after the name of its collection.
         is_weighted: batches have per-sample weights.
         tables: as in :class:`Storage`.
         pooling: as in :class:`Storage`.
@@ -97,7 +96,6 @@ class ShardedStorage(Storage):
         self,
         comm: Comm,
         sharded: ShardedOptions,
-        label: str,
         is_weighted: bool,
         tables: Sequence[Table],
         pooling: PoolingType,
@@ -109,7 +107,7 @@ class ShardedStorage(Storage):
         options: Mapping[str, Any],
         check_keys: str,
     ) -> None:
-        self.comm, self.sharded, self._label, self._is_weighted = comm, sharded, label, is_weighted
+        self.comm, self.sharded, self._is_weighted = comm, sharded, is_weighted
         self._number = comm.next_storage([t.name for t in tables])
         self._last: Optional[_Slot] = None
         self._eval = _Slot()
@@ -192,11 +190,6 @@ class ShardedStorage(Storage):
             info = new("sharded_table")
             self.check(lib.hotbed_sharded_table_read(self._sharded, t, info))
             self._routes[t] = info.route
-
-    @property
-    def label(self) -> str:
-        """Its name in a checkpoint, after the name of its collection."""
-        return self._label
 
     @property
     def share(self) -> Tuple[int, int]:

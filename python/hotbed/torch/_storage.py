@@ -7,6 +7,7 @@ import dataclasses
 import math
 import os
 import re
+import struct
 import sys
 import threading
 import warnings
@@ -135,6 +136,12 @@ def _rate(given: Any) -> float:
     if not 0 <= rate < math.inf:
         raise ArgumentError(f"fused_optimizer: the learning rate {given!r} is not a finite number of at least 0")
     return rate
+
+
+def shortest(rate: float) -> float:
+    """Return the number with the fewest digits that has a float32's bits: 0.1, not 0.10000000149."""
+    bits = struct.pack("f", rate)
+    return next(n for n in (float(f"{rate:.{digits}g}") for digits in range(1, 18)) if struct.pack("f", n) == bits)
 
 
 def _power(beta: float, steps: int) -> float:
@@ -271,6 +278,8 @@ class Storage:
             raise ArgumentError(f"check {check_keys!r} is not one of {sorted(_CHECKS)}")
         self.tables = list(tables)
         self.pooling = pooling
+        #: Its name in a checkpoint, after the name of its collection, which may change it.
+        self.label = pooling.name.lower()
         self.optimizer = optimizer
         self.device = device
         self.output_dtype = output_dtype
@@ -409,11 +418,6 @@ class Storage:
         """The ``hotbed_storage *``, after forwards that get no backward have returned their tickets."""
         self.release_dropped()
         return self._c
-
-    @property
-    def label(self) -> str:
-        """Its name in a checkpoint, after the name of its collection."""
-        return self.pooling.name.lower()
 
     @property
     def share(self) -> Tuple[int, int]:

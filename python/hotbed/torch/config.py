@@ -144,6 +144,27 @@ class RowWiseAdagrad(Adagrad):
 
 Optimizer = Union[SGD, Adam, Adagrad, RowWiseAdagrad]
 
+#: Argument of a collection: one optimizer for all tables, or one for each table by its name; None: rows are only read.
+Optimizers = Union[Optimizer, Mapping[str, Optimizer], None]
+
+
+def by_table(given: Optimizers, names: List[str]) -> List[Optional[Optimizer]]:
+    """Return the optimizer of each table.
+
+    Raises:
+        ArgumentError: a dict lacks a table, or has a name or a None that no table can have.
+    """
+    if not isinstance(given, Mapping):
+        return [given] * len(names)
+    missing = [name for name in names if given.get(name) is None]
+    more = [name for name in given if name not in names]
+    if missing or more:
+        raise ArgumentError(
+            f"optimizer: a dict has an optimizer for each of the tables {names}; it has none for {missing}, and "
+            f"{more} are no tables"
+        )
+    return [given[name] for name in names]
+
 
 class Plan(enum.Enum):
     """How keys and rows travel between ranks; all plans give the same bytes."""

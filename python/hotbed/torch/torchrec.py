@@ -37,8 +37,8 @@ from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, UnsupportedError
 from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection, inputs
 from hotbed.torch._optimizer import load_table_state, table_state
-from hotbed.torch._storage import Storage
-from hotbed.torch.config import SGD, Optimizer, ShardedOptions
+from hotbed.torch._storage import Storage, shortest
+from hotbed.torch.config import SGD, Optimizers, ShardedOptions
 
 
 class _TableState:
@@ -53,30 +53,34 @@ class _TableState:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         load_table_state(self._storage, self._number, state_dict)
         self._storage.set_clock(state_dict["clock"])
+        if self._storage.group is not None:
+            self._storage.group["lr"] = shortest(state_dict["clock"]["learning_rate"])
 
 
 class KeyedFusedOptimizer(FusedOptimizer):  # type: ignore[misc]
     """A collection's optimizer as a ``KeyedOptimizer`` of TorchRec.
 
     Its parameters are empty tensors under the names that the tables have in a state dict.  The backward updates the
-    rows, so ``step()`` does nothing; ``param_groups[0]["lr"]`` is the learning rate.
+    rows, so ``step()`` does nothing; ``lr`` of ``param_groups`` is the learning rate.
     """
 
-    def __init__(self, names: Mapping[str, str], storages: List[Storage], group: Dict[str, Any]) -> None:
+    def __init__(self, names: Mapping[str, str], storages: List[Storage], groups: List[Dict[str, Any]]) -> None:
         """See the class.
 
         Args:
             names: names of the parameters, by table.
             storages: the storages of the tables.
-            group: the parameter group with the learning rate of the storages.
+            groups: the parameter groups with the learning rates of the tables.
         """
-        params, state = {}, {}
+        params: Dict[str, torch.Tensor] = {}
+        state = {}
         for storage in storages:
             for number, table in enumerate(storage.tables):
                 param = params[names[table.name]] = torch.empty(0, device=storage.device)
                 state[param] = {"rows": _TableState(storage, number)}
-        group["params"] = list(params.values())
-        super().__init__(params, state, [group])
+        for group in groups:
+            group["params"] = [params[names[table]] for table in group["tables"]]
+        super().__init__(params, state, groups)
 
     def step(self, closure: Any = None) -> None:
         """Do nothing: the backward has updated the rows."""
@@ -135,7 +139,7 @@ class _Sharded(ShardedModule, FusedOptimizerModule):  # type: ignore[misc]
             self._keyed = EmptyFusedOptimizer()
             return
         names = {table.name: f"{self._state_name}.{table.name}.weight" for table in self._tables}
-        self._keyed = KeyedFusedOptimizer(names, self._storages, self._fused.param_groups[0])
+        self._keyed = KeyedFusedOptimizer(names, self._storages, self._fused.param_groups)
 
 
 class ShardedEmbeddingBagCollection(EmbeddingBagCollection, _Sharded):
@@ -198,7 +202,7 @@ class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
         self,
         kind: Type[torch.nn.Module],
         sharded: ShardedOptions,
-        optimizer: Optional[Optimizer],
+        optimizer: Optimizers,
         comms: _Comms,
         more: Mapping[str, Any],
     ) -> None:
@@ -261,10 +265,13 @@ class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
             raise UnsupportedError(f"{place}: need_indices=True is not supported; the keys are in the batch")
         device = torch.device("cpu") if device is None else device
         comm = self._comms.of(env, device)
+        optimizer = self._optimizer
+        if isinstance(optimizer, Mapping):
+            optimizer = {name: optimizer[name] for name in weights if name in optimizer}
         scale = self._sharded.gradient_scale * (1 if get_gradient_division() else comm.size)
         common = {
             "device": device,
-            "optimizer": self._optimizer,
+            "optimizer": optimizer,
             "comm": comm,
             "sharded": dataclasses.replace(self._sharded, gradient_scale=scale),
             **self._more,
@@ -287,7 +294,7 @@ class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
 
 def sharders(
     sharded: ShardedOptions,
-    optimizer: Optional[Optimizer] = SGD(),  # noqa: B008
+    optimizer: Optimizers = SGD(),  # noqa: B008
     comm: Optional[Comm] = None,
     **more: Any,
 ) -> List[Sharder]:
@@ -299,7 +306,8 @@ def sharders(
     Args:
         sharded: the largest batch, and how ranks exchange keys and rows.  The gradients of the ranks are averaged, as
             TorchRec and ``DistributedDataParallel`` do, and multiplied by ``gradient_scale``.
-        optimizer: optimizer of the rows; None: rows are only read.
+        optimizer: optimizer of the rows; a dict has one for each table of the model by its name; None: rows are only
+            read.
         comm: the ranks; None: create a communicator of the process group's ranks.
         more: further arguments of the collections, for example ``seed``, ``check`` or ``options``.
     """

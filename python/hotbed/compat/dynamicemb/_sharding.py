@@ -44,7 +44,8 @@ class LearningRate(FusedOptimizer):  # type: ignore[misc]
 
     def __init__(self, tables: BatchedDynamicEmbeddingTablesV2) -> None:
         self._tables = [tables]  # in a list, so that it is not registered as part of the optimizer's state
-        super().__init__({}, {}, [{"params": [], "lr": tables.optimizer.group["lr"]}])
+        tables.optimizer.group.setdefault("params", [])
+        super().__init__({}, {}, [tables.optimizer.group])  # a load of a checkpoint sets its learning rate
 
     def step(self, closure: Any = None) -> None:
         """Take the learning rate from the parameter group."""

@@ -1,0 +1,259 @@
+"""Tables with optimizers of their own, and learning rates that come back."""
+
+import warnings
+
+import pytest
+import torch
+from conftest import batch
+from test_sharded import on_threads, well
+
+import hotbed
+import hotbed.torch as ht
+from hotbed import checkpoint
+
+ROWS, DIM, SAMPLES = 40, 4, 6
+OPTIMIZERS = {"a": ht.Adam(lr=0.1), "b": ht.Adam(lr=0.1, betas=(0.5, 0.9)), "c": ht.SGD(lr=0.5), "d": ht.Adam(lr=0.1)}
+FEATURES = list("fgh")
+
+
+def configs(kind=ht.EmbeddingBagConfig):
+    more = [{}] * 4
+    if kind is ht.EmbeddingBagConfig:
+        more = [{}, {}, {}, {"pooling": ht.PoolingType.MEAN}]
+    return [
+        kind(ROWS, DIM, "a", feature_names=["f"], **more[0]),
+        kind(ROWS, DIM, "b", feature_names=["g", "f"], use_virtual_table=True, **more[1]),
+        kind(ROWS, DIM, "c", feature_names=["h"], **more[2]),
+        kind(ROWS, DIM, "d", feature_names=["h"], use_virtual_table=True, **more[3]),
+    ]
+
+
+def collection(optimizer=OPTIMIZERS, **more):
+    return ht.EmbeddingBagCollection(configs(), optimizer=optimizer, **more)
+
+
+def train(made, steps=3, seed=0):
+    torch.manual_seed(seed)
+    for _ in range(steps):
+        out = made(batch(FEATURES, SAMPLES, ROWS))
+        values = torch.cat([part.values() for part in out.values()]) if isinstance(out, dict) else out.values()
+        values.square().sum().backward()
+
+
+def rows_of(made, name):
+    return made.keys(name), made.rows(name, made.keys(name))
+
+
+def check_same(first, second, names="abcd"):
+    for name in names:
+        for one, other in zip(rows_of(first, name), rows_of(second, name)):
+            assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize("kind", ["bags", "rows"])
+def test_a_table_trains_as_in_a_collection_of_its_own(kind):
+    cls = ht.EmbeddingBagCollection if kind == "bags" else ht.EmbeddingCollection
+    tables = configs(ht.EmbeddingBagConfig if kind == "bags" else ht.EmbeddingConfig)
+    made = cls(tables, optimizer=OPTIMIZERS)
+    train(made)
+    for table in tables:
+        alone = cls([table], optimizer=OPTIMIZERS[table.name])
+        torch.manual_seed(0)
+        for _ in range(3):
+            out = alone(batch(FEATURES, SAMPLES, ROWS))
+            parts = [part.values() for part in out.values()] if kind == "rows" else [out.values()]
+            torch.cat(parts).square().sum().backward()
+        for one, other in zip(rows_of(made, table.name), rows_of(alone, table.name)):
+            assert torch.equal(one, other), table.name
+
+
+def test_each_optimizer_has_a_group():
+    made = collection()
+    groups = made.fused_optimizer.param_groups
+    assert [(g["tables"], g["lr"]) for g in groups] == [(("a", "d"), 0.1), (("b",), 0.1), (("c",), 0.5)]
+    assert groups[1]["betas"] == (0.5, 0.9) and "betas" not in groups[2]
+    scheduler = torch.optim.lr_scheduler.StepLR(made.fused_optimizer, 1, gamma=0.5)
+    before = made.weight("c").clone()
+    scheduler.step()
+    made(batch(FEATURES, SAMPLES, ROWS)).values().sum().backward()
+    assert [g["lr"] for g in groups] == [0.05, 0.05, 0.25]
+    times = (before - made.weight("c"))[:, 0] / 0.25
+    torch.testing.assert_close(times, times.round())
+    assert float(times.max()) > 0.5
+    with pytest.raises(hotbed.UnsupportedError, match="tables cannot be set"):
+        groups[0]["tables"] = ("c",)
+
+
+def test_lists_of_betas_are_compared_by_value():
+    same = {name: ht.Adam(betas=[0.5, 0.9]) for name in "abcd"}
+    assert len(collection(same).fused_optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "text"),
+    [
+        ({"a": ht.SGD()}, r"it has none for \['b', 'c', 'd'\]"),
+        ({**OPTIMIZERS, "x": ht.SGD()}, r"\['x'\] are no tables"),
+        ({**OPTIMIZERS, "c": None}, r"it has none for \['c'\]"),
+        ({**OPTIMIZERS, "c": "sgd"}, "'sgd' is not an instance of SGD"),
+    ],
+)
+def test_bad_dicts_are_errors(optimizer, text):
+    with pytest.raises(hotbed.ArgumentError, match=text):
+        collection(optimizer)
+
+
+def test_a_prefetch_says_why_it_cannot():
+    with pytest.raises(hotbed.UnsupportedError, match=r"looked up in 4 parts, .*'sum-optimizer0'"):
+        collection().prefetch(batch(FEATURES, SAMPLES, ROWS))
+
+
+@pytest.mark.parametrize("by", ["state dict", "checkpoint", "increments"])
+def test_rows_states_and_rates_come_back(by, tmp_path):
+    first, second = collection(), collection(seed=0)
+    train(second, 1, seed=5)
+    train(first)
+    first.fused_optimizer.param_groups[1]["lr"] = 0.25
+    train(first, 1)
+    if by == "state dict":
+        torch.save({"rows": first.state_dict(), "optimizer": first.fused_optimizer.state_dict()}, tmp_path / "s")
+        saved = torch.load(tmp_path / "s")
+        second.load_state_dict(saved["rows"])
+        second.fused_optimizer.load_state_dict(saved["optimizer"])
+    elif by == "checkpoint":
+        checkpoint.save(tmp_path / "0", first)
+        checkpoint.load(tmp_path / "0", second)
+    else:
+        saves = checkpoint.Increments()
+        saves.save(tmp_path / "0", first)
+        train(first, 1)
+        saves.save(tmp_path / "1", first)
+        checkpoint.load(tmp_path / "0", second, [tmp_path / "1"])
+    assert [g["lr"] for g in second.fused_optimizer.param_groups] == [0.1, 0.25, 0.5]
+    check_same(first, second)
+    for made in (first, second):
+        train(made, 2, seed=9)
+    check_same(first, second)
+
+
+@pytest.mark.parametrize("by", ["state dict", "checkpoint"])
+def test_tables_may_share_an_optimizer_after_a_load(by, tmp_path):
+    """And the reverse, with a warning where one value becomes of two."""
+    apart = {"a": ht.Adam(lr=0.1), "b": ht.Adam(lr=0.2), "c": ht.Adam(lr=0.1), "d": ht.Adam(lr=0.1)}
+    first, second, third = collection(apart), collection(ht.Adam(lr=0.5)), collection(apart)
+    train(first)
+
+    def copy(source, to):
+        if by == "checkpoint":
+            checkpoint.save(tmp_path / str(id(source)), source)
+            checkpoint.load(tmp_path / str(id(source)), to)
+            return
+        to.load_state_dict(source.state_dict())
+        to.fused_optimizer.load_state_dict(source.fused_optimizer.state_dict())
+
+    with pytest.warns(UserWarning, match="table 'a' was saved with lr 0.1, 'b' with 0.2; .* goes on with 0.1"):
+        copy(first, second)
+    assert second.fused_optimizer.param_groups[0]["lr"] == 0.1
+    check_same(first, second)
+    second.fused_optimizer.param_groups[0]["lr"] = 0.3
+    train(second, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copy(second, third)
+    assert [g["lr"] for g in third.fused_optimizer.param_groups] == [0.3, 0.3]
+    check_same(second, third)
+    assert third.fused_optimizer.steps == 4
+
+
+@pytest.mark.parametrize("by", ["state dict", "checkpoint"])
+def test_a_load_says_which_step_count_it_takes(by, tmp_path):
+    tables, both = configs()[:2], {"a": ht.Adam(lr=0.1), "b": ht.Adam(lr=0.2)}
+    first = ht.EmbeddingBagCollection(tables, optimizer=both)
+    train(first)
+    first.storages[1].set_clock({**first.storages[1].clock(), "optimizer_steps": 7})
+    second = ht.EmbeddingBagCollection(tables, optimizer=ht.Adam())
+    with pytest.warns(UserWarning, match="table 'a' was saved with optimizer_steps 3, 'b' with 7; .* goes on with 3"):
+        if by == "checkpoint":
+            checkpoint.save(tmp_path / "c", first)
+            checkpoint.load(tmp_path / "c", second)
+        else:
+            second.load_state_dict(first.state_dict())
+            second.fused_optimizer.load_state_dict(first.fused_optimizer.state_dict())
+    assert second.fused_optimizer.steps == 3
+
+
+def test_a_state_dict_of_other_optimizers_is_refused():
+    first, second = collection(), collection(ht.Adam(lr=0.1))
+    train(first)
+    state = first.fused_optimizer.state_dict()
+    before = second.fused_optimizer.state_dict()
+    with pytest.raises((hotbed.ArgumentError, hotbed.UnsupportedError)):
+        second.fused_optimizer.load_state_dict(state)
+    assert str(second.fused_optimizer.state_dict()["param_groups"]) == str(before["param_groups"])
+    state["param_groups"].pop()
+    with pytest.raises(hotbed.ArgumentError, match=r"no parameter group of the tables \['c'\]"):
+        first.fused_optimizer.load_state_dict(state)
+
+
+def test_ranks_share_tables_with_optimizers_of_their_own(tmp_path):
+    alone = collection()
+    train(alone)
+    checkpoint.save(tmp_path / "alone", alone)
+
+    def body(comm):
+        made = collection(comm=comm, sharded=ht.ShardedOptions())
+        assert len(made.storages) == 4
+        checkpoint.load(tmp_path / "alone", made)
+        for name in "abcd":
+            keys, rows = rows_of(made, name)
+            assert torch.equal(rows, alone.rows(name, keys))
+        torch.manual_seed(1)
+        made(batch(FEATURES, SAMPLES, ROWS)).values().sum().backward()
+        made.fused_optimizer.param_groups[2]["lr"] = 0.125
+        made(batch(FEATURES, SAMPLES, ROWS)).values().sum().backward()
+        checkpoint.save(tmp_path / "ranks", made)
+        return {name: rows_of(made, name) for name in "abcd"}
+
+    found = well(on_threads(body))
+    again = collection()
+    checkpoint.load(tmp_path / "ranks", again)
+    assert [g["lr"] for g in again.fused_optimizer.param_groups] == [0.1, 0.1, 0.125]
+    for name in "abcd":
+        keys = torch.cat([part[name][0] for part in found])
+        assert sorted(keys.tolist()) == again.keys(name).tolist()
+        assert torch.equal(again.rows(name, keys), torch.cat([part[name][1] for part in found]))
+
+
+def test_ranks_with_other_optimizers_raise():
+    def body(comm):
+        other = {**OPTIMIZERS, "c": ht.SGD(lr=0.1)} if comm.rank else ht.SGD(lr=0.1)
+        with pytest.raises(hotbed.HotbedError) as caught:
+            collection(other, comm=comm, sharded=ht.ShardedOptions())
+        return str(caught.value)
+
+    assert all(well(on_threads(body)))
+
+
+# --- learning rates ---------------------------------------------------------------------------------------
+
+
+def test_a_load_restores_the_learning_rate(tmp_path):
+    first, second, third = (collection(ht.SGD(lr=rate)) for rate in (0.1, 0.5, 0.5))
+    scheduler = torch.optim.lr_scheduler.StepLR(first.fused_optimizer, 1, gamma=0.3)
+    train(first, 1)
+    scheduler.step()
+    train(first, 1)
+    checkpoint.save(tmp_path / "c", first)
+    checkpoint.load(tmp_path / "c", second)
+    assert second.fused_optimizer.param_groups[0]["lr"] == 0.03
+    for made in (first, second):
+        train(made, 1, seed=4)
+    check_same(first, second)
+    third.fused_optimizer.param_groups[0]["lr"] = 0.25
+    only = ht.EmbeddingBagCollection(
+        [ht.EmbeddingBagConfig(ROWS, DIM, "x", feature_names=["f"]), configs()[2]],
+        optimizer={"x": ht.SGD(lr=0.75), "c": ht.SGD(lr=1.0)},
+    )
+    with pytest.warns(UserWarning, match="the model does not have it"):
+        checkpoint.load(tmp_path / "c", only)
+    assert [g["lr"] for g in only.fused_optimizer.param_groups] == [0.75, 0.03]  # x was not loaded

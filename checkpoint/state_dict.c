@@ -13,6 +13,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { PREFIX_MOST = 127, NAME_BYTES = 384, HOOKS = 16, MOMENTS = 4, CHUNK_BYTES = 4 << 20 };
 
@@ -538,6 +539,36 @@ static hotbed_status check_scores(const hotbed_state_source *s) {
     return HOTBED_OK;
 }
 
+/* Check that no key occurs twice. The storage would find it only among the rows of one chunk. */
+static hotbed_status check_keys(const hotbed_state_dict *d, const hotbed_state_source *s) {
+    const uint64_t stride = s->row_bytes == 0 ? sizeof(uint64_t) : s->row_bytes;
+    uint64_t *keys = hotbed_new(s->rows * sizeof *keys),
+             *sorted = hotbed_new(s->rows * sizeof *keys);
+    uint64_t *counts = hotbed_new(((size_t)1 << HOTBED_BUCKET_BITS) * sizeof *counts);
+    hotbed_status status = HOTBED_OK;
+    if (keys == NULL || sorted == NULL || counts == NULL)
+        status = hotbed_fail(
+            HOTBED_ERR_MEMORY, "state_dict_load: no memory to sort the %" PRIu64 " keys of '%s'",
+            s->rows, s->name);
+    for (uint64_t i = 0; i < s->rows && status == HOTBED_OK; i++)
+        memcpy(&keys[i], (const char *)s->data + i * stride, sizeof *keys);
+    if (status == HOTBED_OK) {
+        status = hotbed_bucket_sort(
+            s->rows, keys, hotbed_storage_key_type(d->storage), HOTBED_BUCKET_BITS, sorted, counts);
+        if (status == HOTBED_ERR_STATE) {
+            char text[64];
+            snprintf(text, sizeof text, "%s", hotbed_last_error());
+            status = hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "state_dict_load: '%s': %s; pass each key once", s->name,
+                text);
+        }
+    }
+    hotbed_delete(keys);
+    hotbed_delete(sorted);
+    hotbed_delete(counts);
+    return status;
+}
+
 static hotbed_status check_sources(
     const hotbed_state_dict *d, uint32_t n, const hotbed_state_source *sources) {
     for (uint32_t i = 0; i < n; i++) {
@@ -707,6 +738,11 @@ hotbed_status hotbed_state_dict_load(
     }
     HOTBED_TRY(
         hotbed_stream_sync(stream)); /* a fault of earlier work must not end the load later */
+    for (uint32_t t = 0; t < tables; t++) {
+        HOTBED_TRY(find_sources(d, t, n, sources, &s));
+        if (s.keys != NULL)
+            HOTBED_TRY(check_keys(d, s.keys));
+    }
     for (uint32_t t = 0; t < tables; t++) {
         HOTBED_TRY(find_sources(d, t, n, sources, &s));
         const hotbed_status status = hotbed_growth_reserve(d->storage, t, s.rows, stream);

@@ -51,7 +51,7 @@ hotbed_status hotbed_bucket_sort(
         for (uint64_t i = 1; i < counts[b]; i++)
             if (sorted[first + i] == sorted[first + i - 1])
                 return hotbed_fail(
-                    HOTBED_ERR_STATE, "key %s is in the table twice",
+                    HOTBED_ERR_STATE, "key %s occurs twice",
                     hotbed_key_text(sorted[first + i], type, key));
         first += counts[b];
     }

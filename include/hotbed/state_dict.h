@@ -192,10 +192,10 @@ typedef struct hotbed_state_report {
  *   strict   in   fail with STATE if names are missing or unexpected; nothing is copied then
  *   report   out  set in any case; may be NULL
  *
- * Names of HASH tables are never missing. Shapes and elements are checked before anything is
- * copied.
+ * Names of HASH tables are never missing. Shapes, elements and keys are checked before anything is
+ * copied; the check uses 16 bytes of host memory for each key.
  * Errors: those returned by a hook, ARGUMENT (shape, element or row_bytes, with name and both
- * values; more rows than memory can hold; a score over 2^52 - 1; a name twice), STATE (strict; the
+ * values; more rows than memory can hold; a score over 2^52 - 1; a name or a key twice), STATE (strict; the
  * stream records a graph), FULL, MEMORY, DEVICE, and the fault of an earlier call on the stream;
  * nothing was copied then. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_load(

@@ -52,7 +52,7 @@ static void keys_are_sorted_by_bucket_then_key(hotbed_backend backend) {
     }
     static const hotbed_key_type types[] = {HOTBED_KEY_I64, HOTBED_KEY_U64};
     static const char *const texts[] = {
-        "key -5 is in the table twice", "key 18446744073709551611 is in the table twice"};
+        "key -5 occurs twice", "key 18446744073709551611 occurs twice"};
     keys[7] = keys[KEYS - 1] = (uint64_t)-5;
     for (int t = 0; t < 2; t++) {
         CHECK_STATUS(

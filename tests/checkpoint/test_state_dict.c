@@ -702,6 +702,48 @@ static void a_load_returns_a_fault_of_earlier_work_first(hotbed_backend backend)
     tear_down(&b);
 }
 
+/* A load copies chunk by chunk. A key that occurs twice is refused in one chunk and in two, with its name, and
+ * before anything is copied. */
+static void a_key_that_occurs_twice_is_refused(hotbed_backend backend) {
+    enum { ROWS = 60000, DIM = 16, KEY = 1000003 };
+    fixture b = set_up(backend);
+    hotbed_storage *other = sample_create(&shape, b.stream);
+    hotbed_state_dict *dict = NULL;
+    CHECK_OK(hotbed_state_dict_create(other, "sparse.embeddings.", &dict));
+    uint64_t *keys =
+        calloc(2 * ROWS, sizeof *keys); /* every second word, so that rows have a stride */
+    float *weights = calloc((size_t)ROWS * DIM, sizeof *weights);
+    CHECK(keys != NULL && weights != NULL);
+    const hotbed_state_source sources[] = {
+        {.name = "sparse.embeddings.user.id.weight",
+         .element = HOTBED_ELEMENT_F32,
+         .rows = ROWS,
+         .columns = DIM,
+         .data = weights},
+        {.name = "sparse.embeddings.user.id.weight_id",
+         .element = HOTBED_ELEMENT_I64,
+         .rows = ROWS,
+         .row_bytes = 2 * sizeof *keys,
+         .data = keys},
+    };
+    for (uint64_t apart = 1; apart < ROWS; apart += ROWS - 2) {
+        for (uint64_t i = 0; i < ROWS; i++)
+            keys[2 * i] = i == ROWS - 1 || i == ROWS - 1 - apart ? KEY : i;
+        CHECK_STATUS(
+            hotbed_state_dict_load(dict, 2, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
+        CHECK_STRING(
+            hotbed_last_error(),
+            "state_dict_load: 'sparse.embeddings.user.id.weight_id': key 1000003 occurs "
+            "twice; pass each key once");
+        sample_check_empty(other, b.stream);
+    }
+    free(keys);
+    free(weights);
+    hotbed_state_dict_destroy(dict);
+    hotbed_storage_destroy(other);
+    tear_down(&b);
+}
+
 static void unmatched_names_are_reported(hotbed_backend backend) {
     fixture b = set_up(backend);
     sample_image images[SAMPLE_TABLES];
@@ -795,6 +837,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_failing_load_waits_for_its_copies", a_failing_load_waits_for_its_copies},
     {"a_fault_of_earlier_work_stays_latched", a_fault_of_earlier_work_stays_latched},
     {"a_load_returns_a_fault_of_earlier_work_first", a_load_returns_a_fault_of_earlier_work_first},
+    {"a_key_that_occurs_twice_is_refused", a_key_that_occurs_twice_is_refused},
     {"unmatched_names_are_reported", unmatched_names_are_reported},
     {NULL, NULL},
 };

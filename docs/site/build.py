@@ -71,7 +71,6 @@ docs/decisions/README
 DECISIONS
 docs/conventions
 docs/testing
-docs/acceptance
 RESULTS
 ```
 """

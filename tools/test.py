@@ -206,7 +206,10 @@ def build_job(job: Job, name: str) -> bool:
 
 def tests_job(job: Job, name: str) -> bool:
     preset = PRESETS[name]
-    longer = {"HOTBED_TEST_SECONDS": os.environ.get("HOTBED_TEST_SECONDS", "180")}  # more random programs
+    longer = {  # more random programs, and a kill at every system call
+        "HOTBED_TEST_SECONDS": os.environ.get("HOTBED_TEST_SECONDS", "180"),
+        "HOTBED_TEST_EVERY": os.environ.get("HOTBED_TEST_EVERY", "1"),
+    }
     if job.full:
         return job.ctest(preset, **(longer if name in ("host", "asan") else {}))
     if name == "host":

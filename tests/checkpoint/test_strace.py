@@ -3,10 +3,10 @@
 usage: test_strace.py SAMPLE_PROGRAM HOTBED_CKPT [EVERY]
 
 A program saves three storages of three ranks, and two blobs, beside an older checkpoint.  It is killed at each
-EVERY-th system call of the save, and each EVERY-th call on a file fails with ENOSPC and EIO, once and from then on (the
-default is 37; 1 takes minutes).  The older checkpoint stays unchanged, and the new one is whole or does not
-exist.  strace counts the calls of one name in one thread, so only calls of the saving thread are chosen;
-test_checkpoint_faults.c tests the calls of the write-behind thread.
+EVERY-th system call of the save, and each EVERY-th call on a file fails with ENOSPC and EIO, once and from then on.
+The default is HOTBED_TEST_EVERY or 11; 1, as in `./run test full`, takes minutes.  The older checkpoint stays
+unchanged, and the new one is whole or does not exist.  strace counts the calls of one name in one thread, so only
+calls of the saving thread are chosen; test_checkpoint_faults.c tests the calls of the write-behind thread.
 Exit status 77: strace is missing or may not trace.
 """
 
@@ -201,7 +201,7 @@ def kill_tool(fixture, every):
             shutil.rmtree(out)
         tool("gc", place, "--keep", "9", "--unfinished")
         check(sorted(os.listdir(place)) == ["step-1", "step-2", "step-3"], f"{number}: {os.listdir(place)}")
-        number, kills = number + max(1, every // 5), kills + 1
+        number, kills = number + max(1, every // 2), kills + 1
     tool("diff", place + "/step-2", out)
     shutil.rmtree(out)
     number, left, copy = 0, True, os.path.join(fixture.root, "copy")
@@ -231,7 +231,7 @@ def main():
     if tried.returncode != 0:
         print("skipped: strace may not trace here")
         return 77
-    every = int(sys.argv[3]) if len(sys.argv) > 3 else 37
+    every = int(sys.argv[3]) if len(sys.argv) > 3 else int(os.environ.get("HOTBED_TEST_EVERY", "11"))
     root = tempfile.mkdtemp(prefix="hotbed-strace-")
     try:
         fixture = Fixture(sys.argv[1], sys.argv[2], root)

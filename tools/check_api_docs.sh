@@ -1,5 +1,5 @@
 #!/bin/sh
-# tools/check_api_docs.sh - each function of include/ is documented.
+# tools/check_api_docs.sh - each function of include/ is documented, and marked as stable or experimental.
 #
 # A function has a comment right before it, or after it on its last line, or follows such a function without an
 # empty line in between (a group).  The comment of a HOTBED_MUST_USE function or of its group names its errors, or
@@ -38,3 +38,4 @@ END {
     if (!functions) { print "no functions found in include/"; exit 1 }
     exit bad
 }' include/hotbed/*.h
+tools/api_calls.py

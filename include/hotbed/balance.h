@@ -1,6 +1,8 @@
 /* hotbed/balance.h - batch balance: redistributes samples so that all ranks have about the same
  * work.
  *
+ * Experimental: all calls.
+ *
  * For training on several ranks where samples differ much in length. Each rank contributes up to
  * batch_size samples, each with a workload. All samples are partitioned into sets of batch_size
  * samples with nearly equal sums of workloads, and rank r continues with set r. Everything is

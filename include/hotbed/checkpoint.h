@@ -1,5 +1,9 @@
 /* hotbed/checkpoint.h - save a model's storages in HDF5 files, and load them, on any number of ranks.
  *
+ * Experimental: hotbed_checkpoint_begin(), hotbed_checkpoint_put(), hotbed_checkpoint_commit(),
+ * hotbed_checkpoint_abort(), hotbed_checkpoint_arena_create(), hotbed_checkpoint_arena_destroy(),
+ * hotbed_checkpoint_snapshot_bytes(), hotbed_checkpoint_snapshot_put(). Stable: all other calls.
+ *
  * Programs that train or serve tables need it to stop and go on later. A checkpoint is a directory.
  * It has the tables of any number of storages, and blobs: named bytes of the caller, for example
  * the dense part of the model. It is written under a temporary name, and renamed when it is complete

@@ -1,5 +1,9 @@
 /* hotbed/comm.h - communicators: ranks, and the data that they exchange.
  *
+ * Experimental: hotbed_transport_probe(), hotbed_comm_all_to_all(), hotbed_comm_exchange(),
+ * hotbed_comm_reduce_scatter(), hotbed_comm_operation_name(), hotbed_comm_set_tag(),
+ * hotbed_comm_log_digest(), hotbed_comm_log_read(). Stable: all other calls.
+ *
  * Needed by programs with more than one rank, for sharded collections (hotbed/sharded.h),
  * checkpoints of several ranks, and the gradients of dense parameters. A communicator joins `size`
  * ranks, numbered from 0. Five transports implement one contract:

@@ -1,5 +1,7 @@
 /* hotbed/dlpack.h - exchange of tensors with PyTorch, JAX, CuPy or NumPy, without a copy.
  *
+ * Experimental: all calls.
+ *
  * For language bindings, and for programs that share arrays with such a framework. DLPack
  * (https://dmlc.github.io/dlpack) is a C ABI through which libraries lend each other tensors. The
  * structs below have the layout of DLPack 0.x (`unversioned`) and 1.x (`versioned`), so dlpack.h is

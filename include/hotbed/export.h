@@ -1,5 +1,7 @@
 /* hotbed/export.h - the keys and rows of a table, batch by batch.
  *
+ * Experimental: all calls.
+ *
  * For dumps and increments of tables that are too large to copy at once. A batch covers a *window*
  * of the table's slots and returns the keys found there, in order of slots. So the host knows where
  * the next batch starts without waiting for this one, and the window bounds the memory.

@@ -1,5 +1,9 @@
 /* hotbed/external.h - rows in a store outside of Hotbed: a database, a server, or your own plug-in.
  *
+ * Stable: hotbed_external_options_init(), hotbed_external_create(), hotbed_rocksdb_options_init(),
+ * hotbed_external_create_rocksdb(), hotbed_external_destroy(), hotbed_external_flush().
+ * Experimental: all other calls.
+ *
  * For programs whose tables are larger than the memory of the machine, or whose rows must survive
  * the process. Most programs create a store and pass it to a storage, which then acts as a cache
  * over it (hotbed_storage_options.external). Authors of plug-ins need the second section; see also

@@ -1,5 +1,7 @@
 /* hotbed/flat_table.h - rows addressed by slot, in any memory.
  *
+ * Experimental: all calls.
+ *
  * For programs that manage keys themselves and need only the rows. A flat table has `capacity`
  * rows, each an embedding followed by its optimizer state, addressed by slots 0 .. capacity-1. The
  * caller chooses the slots: from a hotbed_index (hotbed/index.h), or row numbers. Storages keep

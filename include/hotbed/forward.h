@@ -1,6 +1,8 @@
 /* hotbed/forward.h - models made of sharded modules, and how a pipeline splits their forwards into
  * stages.
  *
+ * Experimental: all calls.
+ *
  * For programs that describe a model to a train pipeline (hotbed/train.h), and for authors of
  * modules. A *module* looks up sharded embeddings. Its forward is input_dist, then
  * compute_and_output_dist:

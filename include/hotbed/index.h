@@ -1,5 +1,7 @@
 /* hotbed/index.h - a scored hash index that maps keys to slots, for several tables in one object.
  *
+ * Experimental: all calls.
+ *
  * For programs that keep rows elsewhere: in a flat table (hotbed/flat_table.h) or in their own
  * arrays. Programs that use a hotbed_storage do not need it; a storage contains one.
  *

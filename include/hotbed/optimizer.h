@@ -1,5 +1,7 @@
 /* hotbed/optimizer.h - optimizer steps on rows outside of a storage.
  *
+ * Experimental: all calls.
+ *
  * For programs that keep rows themselves: load rows into a buffer, update them, store them again.
  * Each row gets the same bytes as from hotbed_storage_apply(). The counterpart of dynamicemb's
  * update_for_padded_buffer.

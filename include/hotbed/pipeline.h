@@ -1,6 +1,8 @@
 /* hotbed/pipeline.h - software pipelines: a training step divided into tasks that overlap over
  * iterations.
  *
+ * Experimental: all calls.
+ *
  * For programs that build their own pipeline; hotbed/train.h has ready plans. A *task* is a named
  * function that enqueues work of one iteration on a stream. A *plan* says how tasks run: it gives
  * each task a stage, a stream, a thread group, and the tasks that it must come after. The same

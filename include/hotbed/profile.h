@@ -1,5 +1,7 @@
 /* hotbed/profile.h - the costs of a pipeline's tasks, schedules derived from them, and timelines.
  *
+ * Experimental: all calls.
+ *
  * For programs that look for the expensive tasks of a training step, or for a faster plan. Measure
  * the tasks of a pipeline, print them, and find a schedule for them:
  *

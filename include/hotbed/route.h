@@ -1,5 +1,7 @@
 /* hotbed/route.h - the rank that owns a key: row-wise sharding of a table over all ranks.
  *
+ * Stable: all calls.
+ *
  * One function for all users: the kernels that send keys to their owners, checkpoints that
  * redistribute rows to other numbers of ranks, and tools. Programs need it to choose a rule, to
  * save storages of several ranks without a sharded collection, or to find the rank of a key:

@@ -1,5 +1,11 @@
 /* hotbed/sharded.h - embedding tables sharded by row over the ranks of a communicator.
  *
+ * Stable: hotbed_kjt_init(), hotbed_kjt_check(), hotbed_sharded_options_init(),
+ * hotbed_sharded_create(), hotbed_sharded_destroy(), hotbed_sharded_create_context(),
+ * hotbed_sharded_context_destroy(), hotbed_sharded_read(), hotbed_sharded_backward(),
+ * hotbed_sharded_cancel(), hotbed_sharded_forward(), hotbed_sharded_set_training(),
+ * hotbed_sharded_set_learning_rate(), hotbed_sharded_table_read(). Experimental: all other calls.
+ *
  * Programs that train or serve tables on several ranks need it. A *sharded collection* combines
  * TorchRec's ShardedEmbeddingCollection (pooling NONE: a row for each key) and
  * ShardedEmbeddingBagCollection (SUM, MEAN: a row for each sample). Every rank has a part of every

@@ -1,5 +1,7 @@
 /* hotbed/state_dict.h - a storage's tables under the names of a PyTorch state dict.
  *
+ * Experimental: all calls.
+ *
  * For programs that exchange weights with PyTorch or TorchRec. A weight has two identities: the
  * name that a checkpoint or an optimizer knows, and the memory that forward and backward use. Here
  * they are one: the tensors of weights and optimizer states are views of that memory, with a

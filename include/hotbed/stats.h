@@ -1,5 +1,7 @@
 /* hotbed/stats.h - counts of a storage, without waiting: totals, and the counts of the last step.
  *
+ * Experimental: all calls.
+ *
  * For monitoring during training. hotbed_storage_stats() waits for its stream; a *meter* does not.
  * A request is work on a stream that copies the counts of all tables to pinned memory. A read
  * returns the latest counts that have arrived. A training loop requests once per step, perhaps in a

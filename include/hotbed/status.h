@@ -1,5 +1,7 @@
 /* hotbed/status.h - the status that every call returns, and the text of the last error.
  *
+ * Stable: all calls.
+ *
  * For every program. A status is a class of errors; hotbed_last_error() has the details and values.
  * A call that fails has had no effect unless its comment says otherwise; its outputs are unchanged,
  * or NULL for **out. The library never prints, exits or aborts.

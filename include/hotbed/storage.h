@@ -1,5 +1,13 @@
 /* hotbed/storage.h - a group of embedding tables that are looked up and trained together.
  *
+ * Experimental: hotbed_storage_external_tables(), hotbed_ticket_release(), hotbed_storage_reduce(),
+ * hotbed_storage_apply(), hotbed_ticket_keep(), hotbed_ticket_retake(), hotbed_ticket_forget(),
+ * hotbed_storage_now(), hotbed_storage_set_score(), hotbed_ticket_read(),
+ * hotbed_storage_offer_rows(), hotbed_storage_export_keys(), hotbed_storage_export_counts(),
+ * hotbed_storage_import_counts(), hotbed_storage_get_state(), hotbed_storage_set_state(),
+ * hotbed_storage_seed(), hotbed_storage_explain(), hotbed_storage_poll_growth(),
+ * hotbed_storage_segment(). Stable: all other calls.
+ *
  * For programs that train or serve embedding tables in one process. Distributed jobs use the
  * sharded collections of hotbed/sharded.h, which are built on storages.
  *

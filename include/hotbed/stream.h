@@ -1,5 +1,9 @@
 /* hotbed/stream.h - streams, events, memory, copies and graphs on the two backends.
  *
+ * Experimental: hotbed_stream_options_init(), hotbed_stream_create_with(), hotbed_stream_call(),
+ * hotbed_event_seconds(), hotbed_memory_set_allocator(), hotbed_graph_begin(), hotbed_graph_end(),
+ * hotbed_graph_launch(), hotbed_graph_destroy(), hotbed_counters_read(). Stable: all other calls.
+ *
  * For every program: all work of the library runs on a stream, and most objects are created for the
  * backend and device of one.
  *

@@ -1,6 +1,8 @@
 /* hotbed/train.h - train pipelines: the pipelines of TorchRec and recsys-examples as plans, by
  * name.
  *
+ * Experimental: all calls.
+ *
  * For programs that train a model with embedding tables and want embedding work to overlap with the
  * model. A trainer is a model (hotbed/forward.h) and the work around it: copy a batch to the
  * device, shuffle it over ranks, dense forward and backward, loss, gradients, optimizer step. A

@@ -1,5 +1,7 @@
 /* hotbed/types.h - element types, keys, slots, rows, initializers and optimizers.
  *
+ * Stable: all calls.
+ *
  * For every program that uses tables: the structs and enums here are fields of the options in the
  * other headers. {0} is a valid initializer; hotbed_optimizer has an init function.
  *

@@ -1,5 +1,7 @@
 /* hotbed/version.h - the version of these headers, and of the library at run time.
  *
+ * Stable: all calls.
+ *
  * For bindings, and for programs that load the library at run time.
  *
  *       if (strcmp(hotbed_version(), HOTBED_VERSION) != 0)

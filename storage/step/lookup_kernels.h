@@ -4,7 +4,7 @@
 #define HOTBED_STORAGE_LOOKUP_KERNELS_H
 
 #include "hotbed/stream.h"
-#include "storage/step/lookup_core.h"
+#include "storage/step/pool_core.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -20,7 +20,7 @@ typedef struct hotbed_clock {
 } hotbed_clock;
 
 /* One lane: count a prefetch, before it changes anything. Evals compare this count, see
- * lookup_core.h. */
+ * forward_core.h. */
 HOTBED_HD void hotbed_count_prefetch(hotbed_clock *clock) {
     (void)hotbed_add_relaxed_u64(&clock->prefetches, 1);
 }

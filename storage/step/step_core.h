@@ -124,7 +124,7 @@ typedef struct hotbed_moves_view {
     uint32_t sms;            /* move_sms of hotbed_storage_options */
 } hotbed_moves_view;
 
-/* Eval, which works beside training; lookup_core.h says how. */
+/* Eval, which works beside training; forward_core.h says how. */
 typedef struct hotbed_eval_view {
     uint64_t *begun;         /* one word: the epoch at its start */
     uint32_t *rereads;       /* [bound] keys or bags that have to be read again, in any order */

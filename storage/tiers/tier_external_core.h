@@ -22,7 +22,7 @@
 
 #include "storage/index/index_place_core.h"
 #include "storage/rows/rows_core.h"
-#include "storage/step/lookup_core.h"
+#include "storage/step/pool_core.h"
 #include "storage/tiers/tier_core.h"
 
 /* The passes over the items of a call, in this order:

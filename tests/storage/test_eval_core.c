@@ -9,7 +9,7 @@
 #include "base/tile.h"
 
 #include "storage/index/index_range.h"
-#include "storage/step/lookup_core.h"
+#include "storage/step/pool_core.h"
 #include "storage/step/row_layout.h"
 #include "storage/step/update_core.h"
 #include "storage/tiers/tier_core.h"

@@ -8,7 +8,7 @@
 
 #include "storage/index/index_call_core.h"
 #include "storage/index/index_range.h"
-#include "storage/step/lookup_core.h"
+#include "storage/step/place_core.h"
 #include "tests/support/emulate.h"
 #include "tests/support/harness.h"
 

@@ -8,7 +8,7 @@
 #include "base/tile.h"
 
 #include "storage/index/index_range.h"
-#include "storage/step/lookup_core.h"
+#include "storage/step/place_core.h"
 #include "storage/step/row_layout.h"
 #include "storage/tiers/tier_core.h"
 #include "storage/types.h"

@@ -89,6 +89,10 @@ hotbed_status hotbed_draft_open(
 /* Return the last part of `path`, without the slashes that follow it; *bytes is its length. */
 const char *hotbed_path_name(const char *path, size_t *bytes);
 
+/* Whether the name of a checkpoint ends in ".damaged" or ".damaged-<number>". hotbed-train --resume
+ * renames a checkpoint so after a load of it found wrong bytes. Implemented in latest.c. */
+bool hotbed_is_damaged_name(const char *name);
+
 /* Create the draft's directory. Errors: STATE (the final name exists), IO. */
 hotbed_status hotbed_draft_make(hotbed_draft *draft);
 

@@ -71,8 +71,7 @@ static void skip(search *s, const char *path) {
         s->num_skipped++;
 }
 
-/* Whether a name ends in ".damaged" or ".damaged-N", as hotbed-train renames checkpoints. */
-static bool is_damaged_name(const char *name) {
+bool hotbed_is_damaged_name(const char *name) {
     static const char word[] = ".damaged";
     const char *end = strrchr(name, '.');
     if (end == NULL || strncmp(end, word, sizeof word - 1) != 0)
@@ -126,7 +125,7 @@ static void look_at(void *context, const char *name) {
     search *s = context;
     hotbed_manifest m = {.world = 0};
     bool found = false;
-    if (s->status != HOTBED_OK || strncmp(name, ".tmp-", 5) == 0 || is_damaged_name(name))
+    if (s->status != HOTBED_OK || strncmp(name, ".tmp-", 5) == 0 || hotbed_is_damaged_name(name))
         return;
     char *path = copy_text(s->path, "/", name);
     if (path == NULL) {

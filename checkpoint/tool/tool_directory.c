@@ -131,21 +131,9 @@ static void describe_link(const hotbed_io_file *in, tool_entry *e) {
     e->text[n < 0 ? 0 : n] = '\0';
 }
 
-/* Whether the name ends in ".damaged" or ".damaged-<number>". hotbed-train --resume renames a
- * checkpoint so after a load of it found wrong bytes. */
-static bool is_named_damaged(const char *name) {
-    static const char word[] = ".damaged";
-    const char *end = strrchr(name, '.');
-    if (end == NULL || strncmp(end, word, sizeof word - 1) != 0)
-        return false;
-    end += sizeof word - 1;
-    return *end == '\0' ||
-           (*end == '-' && end[1] != '\0' && end[1 + strspn(end + 1, "0123456789")] == '\0');
-}
-
-/* Count a checkpoint with such a name as damaged, even if its files have the right sizes. */
+/* Count a checkpoint that was renamed as damaged, even if its files have the right sizes. */
 static void mark_by_name(tool_entry *e) {
-    if (e->state != TOOL_WHOLE || !is_named_damaged(e->name))
+    if (e->state != TOOL_WHOLE || !hotbed_is_damaged_name(e->name))
         return;
     e->good = false;
     e->state = TOOL_DAMAGED;

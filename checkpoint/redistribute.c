@@ -4,7 +4,9 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "base/text.h"
 #include "checkpoint/chain.h"
+#include "checkpoint/format/bucket_core.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"
 
@@ -143,11 +145,20 @@ hotbed_status hotbed_vote(hotbed_comm *comm, hotbed_status status, hotbed_stream
 
 /* --- rounds ----------------------------------------------------------------------------------------------- */
 
+/* The first and the last row that a rank has read. A part's order is checked by the rank that reads
+ * it; where several ranks read a part, the order of neighbouring ranks' rows follows from these. */
+typedef struct edges {
+    uint64_t any; /* 0: it has read no row */
+    uint64_t first_shard, first_key;
+    uint64_t last_shard, last_key;
+} edges;
+
 /* A rank sends it to every other rank before the rows. */
 typedef struct notice {
     uint64_t rows;   /* rows that the receiver gets in this round */
     uint64_t more;   /* not 0: the sender needs another round */
     uint64_t status; /* of the sender */
+    edges edges;     /* of the sender */
 } notice;
 
 typedef struct rounds {
@@ -171,6 +182,7 @@ typedef struct rounds {
     bool open;
     hotbed_shard_reader file;
     hotbed_part_reader part;
+    edges edges;
     hotbed_status status; /* of this rank's reading and storing */
     char text[160];
 } rounds;
@@ -293,6 +305,15 @@ static hotbed_status open_part(rounds *d) {
     return HOTBED_OK;
 }
 
+static void note_edges(rounds *d, const uint64_t *keys, uint64_t n) {
+    if (n > 0 && d->edges.any == 0)
+        d->edges = (edges){.any = 1, .first_shard = d->shard, .first_key = keys[0]};
+    if (n > 0) {
+        d->edges.last_shard = d->shard;
+        d->edges.last_key = keys[n - 1];
+    }
+}
+
 /* Read up to d->rows of the rows that this rank reads. *n is 0 at the end. */
 static hotbed_status take(rounds *d, uint64_t *n) {
     *n = 0;
@@ -311,6 +332,7 @@ static hotbed_status take(rounds *d, uint64_t *n) {
         uint64_t left = hotbed_part_reader_left(&d->part), space = d->rows - *n;
         uint64_t rows = left < space ? left : space;
         HOTBED_TRY(hotbed_part_reader_take(&d->part, rows, columns));
+        note_edges(d, columns[HOTBED_COLUMN_KEYS], rows);
         *n += rows;
         d->at += rows;
     }
@@ -449,6 +471,31 @@ static hotbed_status send_and_store(rounds *d, uint64_t n, uint64_t rows) {
     return hotbed_stream_sync(d->job->stream); /* the next round reuses the buffers */
 }
 
+/* Check that the rows of a part ascend from the last row of a rank that has read all its rows to the
+ * first one of the next rank. Else a key could occur twice, and the row of the later round would win.
+ * All ranks find the same. */
+static hotbed_status check_edges(const rounds *d) {
+    const hotbed_manifest *m = d->job->manifest;
+    const hotbed_manifest_table *table = &m->tables[d->job->table];
+    const notice *before = NULL;
+    for (uint32_t p = 0; p < d->world; p++) {
+        const edges *at = &d->received[p].edges;
+        if (at->any == 0)
+            continue;
+        if (before != NULL && before->more == 0 && before->edges.last_shard == at->first_shard &&
+            !hotbed_canonical_before(before->edges.last_key, at->first_key, table->bucket_bits)) {
+            char key[HOTBED_KEY_TEXT_BYTES], shard[32];
+            hotbed_shard_name((uint32_t)at->first_shard, m->world, shard);
+            return hotbed_fail(
+                HOTBED_ERR_CORRUPT, "%s/%s: %s: key %s is out of order", d->job->directory->name,
+                shard, table->name,
+                hotbed_key_text(at->first_key, hotbed_manifest_origin(m, table)->key_type, key));
+        }
+        before = &d->received[p];
+    }
+    return HOTBED_OK;
+}
+
 /* Run one round: read, exchange notices and rows, store. A rank that has failed still takes part in
  * the exchange of notices. */
 static hotbed_status play(rounds *d, bool *more) {
@@ -460,8 +507,10 @@ static hotbed_status play(rounds *d, bool *more) {
     for (uint32_t p = 0; p < d->world; p++) {
         d->sent[p].more = n == d->rows;
         d->sent[p].status = (uint64_t)d->status;
+        d->sent[p].edges = d->edges;
     }
     HOTBED_TRY(exchange_notices(d, &rows, more));
+    HOTBED_TRY(check_edges(d));
     note(d, send_and_store(d, n, rows));
     return HOTBED_OK;
 }

@@ -18,4 +18,11 @@ HOTBED_HD uint64_t hotbed_logical_bucket(uint64_t key, uint32_t bits) {
     return bits == 0 ? 0 : hotbed_hash_u64(key) >> (64 - bits);
 }
 
+/* Whether a key precedes another one in canonical order. Row numbers are keys with 0 bits. */
+HOTBED_HD bool hotbed_canonical_before(uint64_t key, uint64_t other, uint32_t bits) {
+    const uint64_t bucket = hotbed_logical_bucket(key, bits);
+    const uint64_t others = hotbed_logical_bucket(other, bits);
+    return bucket < others || (bucket == others && key < other);
+}
+
 #endif

@@ -463,6 +463,68 @@ static void each_byte_is_read_once(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* Write `key` over the key of row `row` of table 0 of a checkpoint of one rank, with digests that agree. */
+static void forge_key(const char *path, uint64_t row, uint64_t key) {
+    hotbed_manifest m = ranks_manifest(path);
+    hotbed_extent *keys = &m.parts[0].columns[HOTBED_COLUMN_KEYS], *blocks = &m.shards[0].blocks;
+    char name[600], *text = NULL;
+    size_t bytes = 0;
+    snprintf(name, sizeof name, "%s/shard-00000-of-00001.h5", path);
+    unsigned char *file = sample_read_file(name, &bytes), *all = file + keys->offset;
+    memcpy(all + row * sizeof key, &key, sizeof key);
+    uint64_t number = row * sizeof key / m.block_bytes, first = number * m.block_bytes;
+    uint64_t n = keys->bytes - first < m.block_bytes ? keys->bytes - first : m.block_bytes;
+    hotbed_digest digest = hotbed_digest_of(all + first, n);
+    memcpy(
+        file + blocks->offset + (keys->first_block + number) * sizeof digest, &digest,
+        sizeof digest);
+    keys->root = hotbed_digest_root(all, keys->bytes, m.block_bytes);
+    blocks->root = hotbed_digest_root(file + blocks->offset, blocks->bytes, m.block_bytes);
+    sample_write_file(name, file, bytes);
+    free(file);
+    CHECK_OK(hotbed_manifest_print(&m, &text, &bytes));
+    snprintf(name, sizeof name, "%s/MANIFEST", path);
+    sample_write_file(name, text, bytes);
+    hotbed_delete(text);
+    hotbed_manifest_free(&m);
+}
+
+/* Three ranks read a part. The first key of the second rank is the last one of the first: the later row must
+ * not win in silence. */
+static void a_key_that_two_ranks_read_is_found(hotbed_backend backend) {
+    enum { BORDER = 2560 }; /* of 8000 rows: blocks of 512 keys begin at 2560 and 5120 */
+    static ranks one, to;
+    const bulk b = {8000, 3000};
+    (void)backend;
+    hotbed_stream *stream = sample_stream(HOTBED_BACKEND_HOST);
+    const char *path = sample_path("c");
+    create_bulk(&one, 1, &b, stream);
+    create_bulk(&to, 3, &b, stream);
+    set_bulk(&one, &b, 0, 1, 0);
+    all_good(&one, &(rank_call){.path = path});
+    all_good(&to, &(rank_call){.load = true, .path = path});
+    hotbed_manifest m = ranks_manifest(path);
+    uint64_t key = 0;
+    char text[64];
+    size_t bytes = 0;
+    unsigned char *file = sample_read_file(sample_path("c/shard-00000-of-00001.h5"), &bytes);
+    memcpy(
+        &key, file + m.parts[0].columns[HOTBED_COLUMN_KEYS].offset + (BORDER - 1) * sizeof key,
+        sizeof key);
+    free(file);
+    hotbed_manifest_free(&m);
+    forge_key(path, BORDER, key);
+    rank_call *calls = together(&to, &(rank_call){.load = true, .path = path});
+    snprintf(text, sizeof text, ": keys: key %llu is out of order", (unsigned long long)key);
+    for (uint32_t i = 0; i < 3; i++) {
+        if (calls[i].status != HOTBED_ERR_CORRUPT || strstr(calls[i].text, text) == NULL)
+            hotbed_check_failed(__FILE__, __LINE__, "rank %u: %s", i, calls[i].text);
+    }
+    ranks_destroy(&one);
+    ranks_destroy(&to);
+    hotbed_stream_destroy(stream);
+}
+
 /* A rank's disk fails at any call: all ranks return an error, none waits for the failed one, and no files are
  * left. */
 static void a_failing_rank_fails_all(hotbed_backend backend) {
@@ -680,6 +742,7 @@ const hotbed_test hotbed_tests[] = {
     {"ranks_save_and_load_together", ranks_save_and_load_together},
     {"ranks_without_optimizer_load_the_weights", ranks_without_optimizer_load_the_weights},
     {"each_byte_is_read_once", each_byte_is_read_once},
+    {"a_key_that_two_ranks_read_is_found", a_key_that_two_ranks_read_is_found},
     {"a_failing_rank_fails_all", a_failing_rank_fails_all},
     {"failed_saves_change_no_ranks_mark", failed_saves_change_no_ranks_mark},
     {"a_rank_without_memory_fails_all_at_once", a_rank_without_memory_fails_all_at_once},

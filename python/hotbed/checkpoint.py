@@ -178,10 +178,17 @@ class _Model:
         return gather(self.comm, self.storages[0].device, self.stream, mine)
 
     def dense_state(self) -> Dict[str, Any]:
-        """Return the state dict of the modules outside of collections."""
+        """Return the state dict of the modules outside of collections.
+
+        Raises:
+            UnsupportedError: ranks share a tensor, so that one rank's file would have a part of it.
+        """
         state: Dict[str, Any] = {}
         for prefix, module in self.dense:
+            if any(cls.__name__ == "FullyShardedDataParallel" for cls in type(module).__mro__):
+                raise _shared(prefix.rstrip("."), "FullyShardedDataParallel")
             module._save_to_state_dict(state, prefix, False)
+        _check_whole(state, "")
         return state
 
     def load_dense(self, state: Dict[str, Any]) -> None:
@@ -206,6 +213,22 @@ class _Model:
                 f"{path} has another dense part: missing there {missing[:5]}, missing here {more[:5]}, other shapes "
                 f"{shapes[:5]}; load() a collection of the model alone"
             )
+
+
+def _shared(name: str, kind: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"the dense part has the {kind} {name!r}, of which this rank has only a part, but rank 0's dense part is saved "
+        "for all; save and load each collection alone, and the dense part by torch.distributed.checkpoint"
+    )
+
+
+def _check_whole(value: Any, name: str) -> None:
+    """Raise if a state dict has a tensor that ranks share: a DTensor or ShardedTensor."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    for key, part in parts:
+        _check_whole(part, f"{name}.{key}" if name else str(key))
+    if hasattr(value, "device_mesh") or hasattr(value, "local_shards"):
+        raise _shared(name, type(value).__name__)
 
 
 def _check(extra: Any = b"", increments: Any = (), path: Path = "") -> None:
@@ -244,6 +267,27 @@ def _compare_paths(model: _Model, path: Path) -> None:
         )
 
 
+def _optimizer_state(optimizer: Any) -> Any:
+    """Return the state dict of the dense part's optimizer.
+
+    Raises:
+        ArgumentError: it is a collection's, whose states are saved with the rows.
+        UnsupportedError: ranks share a tensor.
+    """
+    if optimizer is None:
+        return None
+    from hotbed.torch._optimizer import FusedOptimizer
+
+    if isinstance(optimizer, FusedOptimizer):
+        raise ArgumentError(
+            "optimizer: a fused_optimizer, whose states are saved and loaded with the rows; pass the optimizer of the "
+            "dense part, or None"
+        )
+    state = optimizer.state_dict()
+    _check_whole(state, "optimizer")
+    return state
+
+
 def _options(
     model: _Model, optimizer: Any, step: int, extra: bytes, increments: Optional[Increments], keep: List[Any]
 ) -> Any:
@@ -253,7 +297,7 @@ def _options(
         import torch
 
         file = io.BytesIO()
-        torch.save({"model": model.dense_state(), "optimizer": optimizer and optimizer.state_dict()}, file)
+        torch.save({"model": model.dense_state(), "optimizer": _optimizer_state(optimizer)}, file)
         blobs[_DENSE] = file.getvalue()
     options = new("checkpoint_options", step=step, num_blobs=len(blobs))
     options.blobs = array = ffi.new("hotbed_checkpoint_blob[]", len(blobs))
@@ -556,7 +600,8 @@ def save(path: Path, model: Any, optimizer: Any = None, step: int = 0, extra: by
         model: a module that contains collections of ``hotbed.torch``, also those of ``sharders()`` under
             ``DistributedModelParallel``, or layers of ``hotbed.compat.dynamicemb``; or one collection.  The names of
             all tables are distinct.  The rest of the module is its dense part, of which rank 0's state dict is saved.
-        optimizer: the optimizer of the dense part, whose state dict is saved too; None: none.
+        optimizer: the optimizer of the dense part, whose state dict is saved too; None: none.  The states of
+            ``fused_optimizer`` are saved with the rows.
         step: the training step, which ``load()`` returns.
         extra: the caller's bytes, for example the position in the data.  With several ranks, rank 0's are saved.
 
@@ -565,7 +610,8 @@ def save(path: Path, model: Any, optimizer: Any = None, step: int = 0, extra: by
         StateError: the path exists, or ranks save different steps.
         FileError: the files could not be written, for example for lack of space or permission, or because the directory
             that will contain ``path`` does not exist.
-        UnsupportedError: the library was built without HDF5.
+        UnsupportedError: the library was built without HDF5; or the dense part has tensors of which each rank has a
+            part: a ``DTensor``, a ``ShardedTensor``, or ``FullyShardedDataParallel``.
     """
     _save(path, _Model(model), optimizer, step, extra, None)
 
@@ -757,6 +803,7 @@ def _dense(path: str, model: _Model, optimizer: Any, blobs: Dict[str, bytes]) ->
     """Return the dense part of a checkpoint, after a check against the model's; None: it is not to be loaded."""
     if not model.dense and optimizer is None:
         return None
+    _optimizer_state(optimizer)
     import torch
 
     state = torch.load(io.BytesIO(blobs[_DENSE]), "cpu", weights_only=True) if _DENSE in blobs else {"model": {}}

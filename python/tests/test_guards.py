@@ -1,13 +1,17 @@
-"""What does not pass silently: gradients that are not finite."""
+"""What does not pass silently: bad gradients, scaled ones, frozen tables, dense parts that ranks share."""
 
 import math
 import warnings
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 import hotbed
 import hotbed.torch as ht
+from hotbed import checkpoint
+from hotbed.torch._states import _dtensor
 
 
 def collection(**more):
@@ -157,6 +161,99 @@ def test_a_grad_scaler_does_not_step_the_tables():
     scaler.scale(pooled(made).values().sum()).backward()
     with pytest.raises(hotbed.UnsupportedError, match="with the scaled gradient"):
         scaler.step(made.fused_optimizer)
+
+
+def scaled_step(made, scaler, dense):
+    """A step of tables and a dense part, of which the scaler steps only the latter."""
+    dense.zero_grad()
+    out = dense(pooled(made).values())
+    scaler.scale(out.square().sum()).backward()
+    optimizer = torch.optim.SGD(dense.parameters(), lr=0.1)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def test_a_grad_scaler_that_steps_only_the_dense_part_causes_a_warning():
+    made, other, scaler = collection(), collection(), torch.amp.GradScaler("cpu", init_scale=8.0)
+    dense = torch.nn.Linear(8, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pooled(other).values().sum().backward()
+        torch.optim.SGD(dense.parameters(), lr=0.1).step()  # without a scaler
+        scaled_step(made, torch.amp.GradScaler("cpu", enabled=False), dense)
+        other.cancel()
+    with pytest.warns(
+        UserWarning, match=r"GradScaler: the backward updates tables \['h', 's'\] .* set grad_scaler"
+    ) as said:
+        scaled_step(made, scaler, dense)
+    assert any(warning.filename == __file__ for warning in said)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once for each collection
+        scaled_step(made, scaler, dense)
+
+
+def test_a_grad_scaler_that_the_collection_knows_changes_nothing():
+    rows = []
+    for scale in (None, 8.0):
+        torch.manual_seed(5)
+        made, dense = collection(), torch.nn.Linear(8, 1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+        if scale is not None:
+            made.grad_scaler = scaler
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(3):
+                scaled_step(made, scaler, dense)
+        rows.append(made.rows("h", torch.arange(4)))
+    assert torch.equal(*rows)
+    assert made.grad_scaler is scaler
+    scaler.scale(pooled(made).values().sum()).backward()
+    scaler.step(made.fused_optimizer)  # and may be stepped
+    made.grad_scaler = None
+    with pytest.raises(hotbed.ArgumentError, match=r"grad_scaler: 8\.0 is not a torch.amp.GradScaler"):
+        made.grad_scaler = 8.0
+    with pytest.raises(hotbed.UnsupportedError, match=r"make the collection with output_dtype=torch\.float32"):
+        collection(output_dtype=torch.float16).grad_scaler = scaler
+
+
+def test_a_scaled_gradient_that_overflows_skips_its_row():
+    made, scaler = collection(), torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    made.grad_scaler = scaler
+    before = made.weight("s").clone()
+    with pytest.warns(UserWarning, match="the gradient of key 0 is NaN or infinite"):
+        scaler.scale(4 * pooled(made).values().sum()).backward()
+    assert torch.equal(before, made.weight("s")) and made.stats("s")["nonfinite"] == 4
+
+
+@pytest.mark.parametrize("shared", ["DTensor", "FullyShardedDataParallel", "fused_optimizer"])
+def test_a_checkpoint_refuses_a_dense_part_of_which_a_rank_has_a_part(shared, tmp_path):
+    model, optimizer, text = Model(), None, shared
+    whole = Model()
+    checkpoint.save(tmp_path / "whole", whole)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        if shared == "DTensor":
+            mesh, module = init_device_mesh("cpu", (1,)), _dtensor()
+            weight = module.DTensor.from_local(model.top.weight.detach(), mesh, [module.Shard(0)])
+            model.top.weight = torch.nn.Parameter(weight)
+            text = "DTensor 'top.weight'"
+        elif shared == "FullyShardedDataParallel":
+            model.top = FullyShardedDataParallel(model.top, device_id=torch.device("cpu"))
+            text = "FullyShardedDataParallel 'top'"
+        else:
+            optimizer, text = model.tables.fused_optimizer, "a fused_optimizer, whose states are saved"
+        before = model.tables.weight("s").fill_(2.0).clone()
+        refused = pytest.raises((hotbed.UnsupportedError, hotbed.ArgumentError), match=text)
+        with refused:
+            checkpoint.save(tmp_path / "c", model, optimizer)
+        with refused:
+            checkpoint.load(tmp_path / "whole", model, optimizer=optimizer)
+        assert not (tmp_path / "c").exists() and torch.equal(before, model.tables.weight("s"))
+        checkpoint.save(tmp_path / "tables", model.tables)
+        checkpoint.load(tmp_path / "tables", whole.tables)
+        assert torch.equal(before, whole.tables.weight("s"))
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_the_step_count_can_be_set():

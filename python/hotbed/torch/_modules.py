@@ -418,6 +418,30 @@ class _Collection(torch.nn.Module):
             raise AttributeError("fused_optimizer")  # which calls __getattr__()
         return self._fused
 
+    @property
+    def grad_scaler(self) -> Any:
+        """The ``torch.amp.GradScaler`` that scales the loss; None: none does.
+
+        Set it, and each backward divides the gradient by the scale.  The scaler need not step ``fused_optimizer``.
+        Where the scaled gradient overflows, rows are treated as ``nonfinite`` says.
+
+        Raises:
+            UnsupportedError: ``output_dtype`` is float16, in which the divided gradient would be rounded to 0.
+        """
+        return self._storages[0].scaler
+
+    @grad_scaler.setter
+    def grad_scaler(self, scaler: Any) -> None:
+        if not isinstance(scaler, (torch.amp.GradScaler, type(None))):
+            raise ArgumentError(f"grad_scaler: {scaler!r:.80} is not a torch.amp.GradScaler")
+        if scaler is not None and self._output_dtype is torch.float16:
+            raise UnsupportedError(
+                "grad_scaler: the gradient has output_dtype torch.float16, in which small elements become 0 when they "
+                "are divided by the scale; make the collection with output_dtype=torch.float32"
+            )
+        for storage in self._storages:
+            storage.scaler = scaler
+
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the module; called for attributes that Python does not find."""
         if name == "fused_optimizer":  # Module's own text would hide the reason

@@ -146,13 +146,14 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Do nothing but call ``closure``: the backward has updated the rows.
 
         Raises:
-            UnsupportedError: called by ``GradScaler.step()``: the rows were updated with the scaled gradient.
+            UnsupportedError: called by ``GradScaler.step()``, and the rows were updated with the scaled gradient.
         """
-        if self.__dict__.pop("found_inf", None) is not None:
+        if hasattr(self, "found_inf") and any(storage.scaler is None for storage in self._storages):
+            del self.found_inf
             raise UnsupportedError(
-                "GradScaler: the backward has updated the tables already, with the scaled gradient; divide the "
-                "gradient of the collection's output by the scale in a hook, and leave fused_optimizer to itself, "
-                "or use bfloat16, which needs no scaler"
+                "GradScaler: the backward has updated the tables already, with the scaled gradient; set grad_scaler of "
+                "the collection to the GradScaler, and it divides the gradient by the scale, or use bfloat16, which "
+                "needs no scaler"
             )
         return None if closure is None else closure()
 

@@ -15,6 +15,7 @@ import weakref
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import hotbed
 from hotbed._c import check, ffi, lib, new
@@ -85,6 +86,39 @@ def stack_level() -> int:
             return 1
         level, frame = level + 1, frame.f_back
     return level
+
+
+def _look_for_scaler(optimizer: Any, *_: Any) -> None:
+    """Warn if a GradScaler steps an optimizer after backwards that have updated tables with its scaled gradient.
+
+    PyTorch calls it before each step of each optimizer.
+    """
+    if torch.compiler.is_compiling():
+        return
+    frame, depth = sys._getframe(1), 0
+    while frame.f_code is not torch.amp.GradScaler.step.__code__:
+        if frame.f_back is None or depth == 16:  # as many as wrappers of other libraries may add, and some
+            return
+        frame, depth = frame.f_back, depth + 1
+    scaler = frame.f_locals["self"]
+    if not scaler.is_enabled():
+        return
+    for storage in list(_by_handle.values()):
+        if storage.optimizer is None or storage.scaler is scaler or storage.turn == storage.unscaled_turn:
+            continue
+        storage.unscaled_turn = storage.turn
+        if not storage.warned_of_scaler:
+            storage.warned_of_scaler = True
+            warnings.warn(
+                f"GradScaler: the backward updates tables {[t.name for t in storage.tables]} with the scaled gradient; "
+                "set grad_scaler of the collection to the GradScaler, and it divides the gradient by the scale, or "
+                "use bfloat16, which needs no scaler",
+                stacklevel=stack_level(),
+            )
+
+
+#: Of :func:`_look_for_scaler`, once a storage is trained.
+_hook: List[Any] = []
 
 
 def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
@@ -300,6 +334,10 @@ class Storage:
         self.turn = 0
         self.dropped: collections.deque[int] = collections.deque()  # tokens of forwards that get no backward
         self.group: Optional[Dict[str, Any]] = None  # the parameter group that has the learning rate
+        self.scaler: Any = None  # a GradScaler whose scale the gradients have
+        self.warned_of_scaler, self.unscaled_turn = False, 0  # see _look_for_scaler()
+        if optimizer is not None and not _hook:
+            _hook.append(register_optimizer_step_pre_hook(_look_for_scaler))
         self.warns_of_keys = check_keys == "warn"
         skips = options.get("nonfinite") == lib.HOTBED_NONFINITE_SKIP
         #: Of hotbed_storage_warning().
@@ -788,6 +826,8 @@ class Storage:
             if gradient.shape != slot.shape:
                 raise ArgumentError(f"gradient: shape {tuple(gradient.shape)} is not {tuple(slot.shape)}")
             self._check_unchanged(slot, "backward")
+            if self.scaler is not None:
+                gradient = gradient / self.scaler.scale(torch.ones((), device=self.device))
             self._waiting.clear()
             if not gradient.is_contiguous():
                 gradient = gradient.contiguous()

@@ -44,6 +44,7 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_dl_tensor),
     KNOWN(hotbed_dl_view),
     KNOWN(hotbed_dl_want),
+    KNOWN(hotbed_error_detail),
     KNOWN(hotbed_exchange),
     KNOWN(hotbed_exchange_stats),
     KNOWN(hotbed_export),

@@ -1,17 +1,16 @@
-/* base/error.c - names of statuses, the thread's last error text, the system's error texts, the
- * version. */
+/* base/error.c - names of statuses, the thread's last error with its fields, the system's error texts,
+ * the version. */
 #define _POSIX_C_SOURCE 200809L /* strerror_r() */
 #include "base/error.h"
 #include "base/text.h"
 #include "hotbed/version.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { TEXT_BYTES = 1024 };
-
-static _Thread_local char last_error[TEXT_BYTES];
+static _Thread_local hotbed_error last = {.fields = {.size = sizeof last.fields}};
 static _Thread_local uint64_t error_count;
 
 const char *hotbed_status_name(hotbed_status status) {
@@ -43,24 +42,161 @@ const char *hotbed_status_name(hotbed_status status) {
 }
 
 const char *hotbed_last_error(void) {
-    return last_error;
+    return last.text;
 }
 
-hotbed_status(hotbed_fail)(hotbed_status status, const char *format, ...) {
+const hotbed_error_detail *hotbed_last_error_detail(void) {
+    return &last.fields;
+}
+
+static hotbed_status fail(
+    const hotbed_error_detail *fields, hotbed_status status, const char *format, va_list args) {
     /* Format into a separate buffer: an argument may be the last error itself. */
-    char text[TEXT_BYTES];
-    va_list args;
-    va_start(args, format);
+    char text[HOTBED_ERROR_BYTES];
     int length = hotbed_vformat(text, sizeof text, format, args);
-    va_end(args);
     size_t bytes = length < 0 ? 0 : (size_t)length;
     if (bytes >= sizeof text)
         bytes = sizeof text - 1;
-    memcpy(last_error, text, bytes);
-    last_error[bytes] = '\0';
-    hotbed_escape(last_error, sizeof last_error); /* texts have names that came from outside */
+    memcpy(last.text, text, bytes);
+    last.text[bytes] = '\0';
+    hotbed_escape(last.text, sizeof last.text); /* texts have names that came from outside */
+    const hotbed_error_detail none = {.size = sizeof none};
+    const hotbed_error_detail kept = fields == NULL ? none : *fields;
+    last.fields = kept;
+    last.fields.status = status;
     error_count++;
     return status;
+}
+
+hotbed_status(hotbed_fail)(hotbed_status status, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    (void)fail(NULL, status, format, args);
+    va_end(args);
+    return status;
+}
+
+hotbed_status(hotbed_fail_again)(
+    const hotbed_error_detail *fields, hotbed_status status, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    (void)fail(fields, status, format, args);
+    va_end(args);
+    return status;
+}
+
+/* --- fields --------------------------------------------------------------------------------- */
+
+/* Whether a field of the last error is to be set. */
+static bool adds(hotbed_status failed, hotbed_error_has field) {
+    if (failed == HOTBED_OK || (last.fields.has & (uint32_t)field) != 0)
+        return false;
+    last.fields.has |= (uint32_t)field;
+    return true;
+}
+
+static void put_name(hotbed_status failed, const char *name, char *to, size_t capacity) {
+    if (failed == HOTBED_OK || name == NULL || to[0] != '\0')
+        return;
+    (void)snprintf(to, capacity, "%s", name);
+    hotbed_escape(to, capacity);
+}
+
+hotbed_status hotbed_error_cause_is(hotbed_status failed, hotbed_error_cause cause) {
+    if (failed != HOTBED_OK)
+        last.fields.cause = cause;
+    return failed;
+}
+
+hotbed_status hotbed_error_table(hotbed_status failed, const char *table) {
+    put_name(failed, table, last.fields.table, sizeof last.fields.table);
+    return failed;
+}
+
+hotbed_status hotbed_error_table_number(hotbed_status failed, uint32_t number) {
+    if (adds(failed, HOTBED_HAS_TABLE_NUMBER))
+        last.fields.table_number = number;
+    return failed;
+}
+
+hotbed_status hotbed_error_key(hotbed_status failed, uint64_t key, uint32_t key_type) {
+    if (adds(failed, HOTBED_HAS_KEY)) {
+        last.fields.key = key;
+        last.fields.key_type = key_type;
+    }
+    return failed;
+}
+
+hotbed_status hotbed_error_feature(hotbed_status failed, uint32_t feature) {
+    if (adds(failed, HOTBED_HAS_FEATURE))
+        last.fields.feature = feature;
+    return failed;
+}
+
+hotbed_status hotbed_error_sample(hotbed_status failed, uint32_t sample) {
+    if (adds(failed, HOTBED_HAS_SAMPLE))
+        last.fields.sample = sample;
+    return failed;
+}
+
+hotbed_status hotbed_error_rank(hotbed_status failed, int64_t rank) {
+    if (rank >= 0 && adds(failed, HOTBED_HAS_RANK))
+        last.fields.rank = (int32_t)rank;
+    return failed;
+}
+
+hotbed_status hotbed_error_os(hotbed_status failed, int error) {
+    if (failed != HOTBED_OK && last.fields.os_error == 0)
+        last.fields.os_error = error;
+    return failed;
+}
+
+hotbed_status hotbed_error_value(hotbed_status failed, const char *parameter, double value) {
+    put_name(failed, parameter, last.fields.parameter, sizeof last.fields.parameter);
+    if (adds(failed, HOTBED_HAS_VALUE))
+        last.fields.value = value;
+    return failed;
+}
+
+hotbed_status hotbed_error_limit(hotbed_status failed, double limit) {
+    if (adds(failed, HOTBED_HAS_LIMIT))
+        last.fields.limit = limit;
+    return failed;
+}
+
+hotbed_status(hotbed_fail_value)(
+    hotbed_status status, const char *parameter, double value, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    (void)fail(NULL, status, format, args);
+    va_end(args);
+    return hotbed_error_value(status, parameter, value);
+}
+
+hotbed_status(hotbed_fail_limit)(
+    hotbed_status status, const char *parameter, double value, double limit, const char *format,
+    ...) {
+    va_list args;
+    va_start(args, format);
+    (void)fail(NULL, status, format, args);
+    va_end(args);
+    return hotbed_error_limit(hotbed_error_value(status, parameter, value), limit);
+}
+
+hotbed_status(hotbed_fail_table)(hotbed_status status, const char *table, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    (void)fail(NULL, status, format, args);
+    va_end(args);
+    return hotbed_error_table(status, table);
+}
+
+void hotbed_error_copy(hotbed_error *to) {
+    *to = last;
+}
+
+hotbed_status(hotbed_error_return)(const hotbed_error *error, hotbed_status status) {
+    return hotbed_fail_again(&error->fields, status, "%s", error->text);
 }
 
 hotbed_status hotbed_error_set(hotbed_status status, const char *text) {
@@ -98,6 +234,16 @@ const char *hotbed_reason(int error, char text[HOTBED_REASON_BYTES]) {
     else
         snprintf(text, HOTBED_REASON_BYTES, "%s", words);
     return text;
+}
+
+hotbed_status(hotbed_fail_os)(hotbed_status status, int error, const char *format, ...) {
+    char text[HOTBED_ERROR_BYTES], reason[HOTBED_REASON_BYTES];
+    va_list args;
+    va_start(args, format);
+    (void)hotbed_vformat(text, sizeof text, format, args);
+    va_end(args);
+    return hotbed_error_os(
+        hotbed_fail(status, "%s: %s", text, hotbed_reason(error, reason)), error);
 }
 
 const char *hotbed_version(void) {

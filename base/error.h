@@ -18,6 +18,78 @@ __attribute__((format(printf, 2, 3)))
 hotbed_status
 hotbed_fail(hotbed_status status, const char *format, ...);
 
+/* The same, for a parameter with a wrong value; `limit` is the bound that it does not keep. */
+#if defined(__GNUC__) || defined(__clang__)
+__attribute__((format(printf, 4, 5)))
+#endif
+hotbed_status
+hotbed_fail_value(
+    hotbed_status status, const char *parameter, double value, const char *format, ...);
+#if defined(__GNUC__) || defined(__clang__)
+__attribute__((format(printf, 5, 6)))
+#endif
+hotbed_status
+hotbed_fail_limit(
+    hotbed_status status, const char *parameter, double value, double limit, const char *format,
+    ...);
+
+/* The same, for an error of a table. */
+#if defined(__GNUC__) || defined(__clang__)
+__attribute__((format(printf, 3, 4)))
+#endif
+hotbed_status
+hotbed_fail_table(hotbed_status status, const char *table, const char *format, ...);
+
+/* The same, for a failed call of the system: the text ends in ": " and the system's text for the errno
+ * value `error`. */
+#if defined(__GNUC__) || defined(__clang__)
+__attribute__((format(printf, 3, 4)))
+#endif
+hotbed_status
+hotbed_fail_os(hotbed_status status, int error, const char *format, ...);
+
+/* The bound that a value outside of [least, most] does not keep. */
+static inline double hotbed_bound(double value, double least, double most) {
+    return value < least ? least : most;
+}
+
+/* The same, with the fields of an earlier error, for a text that contains the earlier error's;
+ * HOTBED_FAIL_AFTER() for the thread's last error. */
+#if defined(__GNUC__) || defined(__clang__)
+__attribute__((format(printf, 3, 4)))
+#endif
+hotbed_status
+hotbed_fail_again(const hotbed_error_detail *fields, hotbed_status status, const char *format, ...);
+
+/* Set fields of the error that has just been kept, and return its status, so that a call follows
+ * hotbed_fail() or a check: return hotbed_error_table(check(o), o->name). They do nothing if `failed`
+ * is OK, or if the field is set already. */
+hotbed_status hotbed_error_cause_is(hotbed_status failed, hotbed_error_cause cause);
+hotbed_status hotbed_error_table(hotbed_status failed, const char *table);
+hotbed_status hotbed_error_table_number(hotbed_status failed, uint32_t number);
+hotbed_status hotbed_error_key(hotbed_status failed, uint64_t key, uint32_t key_type);
+hotbed_status hotbed_error_feature(hotbed_status failed, uint32_t feature);
+hotbed_status hotbed_error_sample(hotbed_status failed, uint32_t sample);
+hotbed_status hotbed_error_rank(hotbed_status failed, int64_t rank); /* below 0: unknown */
+hotbed_status hotbed_error_os(hotbed_status failed, int error);
+hotbed_status hotbed_error_value(hotbed_status failed, const char *parameter, double value);
+hotbed_status hotbed_error_limit(hotbed_status failed, double limit);
+
+#define HOTBED_FAIL_AFTER(status, ...)                                                             \
+    hotbed_fail_again(hotbed_last_error_detail(), (status), __VA_ARGS__)
+
+/* A copy of an error, for calls that clean up before they return it, and for other threads. */
+enum { HOTBED_ERROR_BYTES = 1024 };
+typedef struct hotbed_error {
+    hotbed_error_detail fields;
+    char text[HOTBED_ERROR_BYTES];
+} hotbed_error;
+
+void hotbed_error_copy(hotbed_error *to); /* the thread's last error */
+
+/* Fail with a copy: hotbed_fail_again(&error.fields, status, "%s", error.text). */
+hotbed_status hotbed_error_return(const hotbed_error *error, hotbed_status status);
+
 /* How many errors this thread has kept so far. */
 uint64_t hotbed_error_count(void);
 
@@ -33,9 +105,20 @@ enum { HOTBED_REASON_BYTES = 128 };
 const char *hotbed_reason(int error, char text[HOTBED_REASON_BYTES]);
 
 /* The static analyzer sees one file at a time: tell it that hotbed_fail() returns the status that
- * it receives. */
+ * it receives, and so do the others. */
 #if defined(__clang_analyzer__)
 #define hotbed_fail(status, ...) ((void)hotbed_fail((status), __VA_ARGS__), (status))
+#define hotbed_fail_value(status, parameter, value, ...)                                           \
+    ((void)hotbed_fail_value((status), (parameter), (value), __VA_ARGS__), (status))
+#define hotbed_fail_limit(status, parameter, value, limit, ...)                                    \
+    ((void)hotbed_fail_limit((status), (parameter), (value), (limit), __VA_ARGS__), (status))
+#define hotbed_fail_table(status, table, ...)                                                      \
+    ((void)hotbed_fail_table((status), (table), __VA_ARGS__), (status))
+#define hotbed_fail_os(status, error, ...)                                                         \
+    ((void)hotbed_fail_os((status), (error), __VA_ARGS__), (status))
+#define hotbed_fail_again(fields, status, ...)                                                     \
+    ((void)hotbed_fail_again((fields), (status), __VA_ARGS__), (status))
+#define hotbed_error_return(error, status) ((void)hotbed_error_return((error), (status)), (status))
 #endif
 
 /* Return from the calling function if `call` fails. Use it only where the function holds nothing

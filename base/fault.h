@@ -3,6 +3,7 @@
 #define HOTBED_BASE_FAULT_H
 
 #include "base/port.h"
+#include "hotbed/status.h"
 
 /* The first fault that work on a stream found, in host memory that kernels can write. No word is
  * changed both by the host and by kernel atomics; such updates are not atomic across the bus. */
@@ -10,26 +11,24 @@ typedef struct hotbed_fault {
     uint32_t status; /* hotbed_status; 0: no fault. Set last; cleared by the host */
     uint32_t claim;  /* written by kernels: number of the fault that a thread has claimed */
     uint32_t taken;  /* written by the host: number of faults that the host has cleared */
-    uint32_t what;   /* a hotbed_fault_what: selects the message */
+    uint32_t what;   /* a hotbed_error_cause, with its values as below */
     uint32_t table;  /* table number */
     uint64_t key;
     uint64_t bound;
 } hotbed_fault;
 
-/* The messages of faults. hotbed_stream_sync() fills in the values. */
-typedef enum hotbed_fault_what {
-    HOTBED_FAULT_TABLE_FULL = 1, /* table, key; bound: the table's slots */
-    HOTBED_FAULT_KEY_RANGE = 2,  /* table, key; bound: the table's rows */
-    HOTBED_FAULT_OFFSET = 3, /* key: number of the bag that ends there; bound: the offset found */
-    HOTBED_FAULT_ALL_PINNED = 4,   /* table, key: every candidate is pinned */
-    HOTBED_FAULT_TABLE_NUMBER = 5, /* table, key; bound: the number of tables */
-    HOTBED_FAULT_EXTERNAL = 6,     /* table; key: number of rows of the call */
-    /* table: rank blamed; key: operation, 0: unknown; bound: hotbed_comm_reason */
-    HOTBED_FAULT_COMM = 7,
-    HOTBED_FAULT_FIRST_OFFSET = 8, /* bound: the first offset, which is not 0 */
-    HOTBED_FAULT_GRADIENT = 10,    /* table, key: its gradient is NaN or infinite */
-    HOTBED_FAULT_KEY_TWICE = 9, /* table, key; bound: its two positions in the call, 32 bits each */
-} hotbed_fault_what;
+/* What a fault's values are, by its cause. hotbed_stream_sync() makes the text and the fields of them.
+ *   TABLE_FULL    table, key; bound: the table's slots
+ *   KEY_RANGE     table, key; bound: the table's rows
+ *   OFFSET        key: number of the bag that ends there; bound: the offset found; table: the number of
+ *                 bags of each feature, 0: unknown
+ *   ALL_PINNED    table, key: every candidate is pinned
+ *   TABLE_NUMBER  table, key; bound: the number of tables
+ *   EXTERNAL      table; key: number of rows of the call
+ *   COMM          table: rank blamed; key: operation, 0: unknown; bound: hotbed_comm_reason
+ *   FIRST_OFFSET  bound: the first offset, which is not 0
+ *   KEY_TWICE     table, key; bound: its two positions in the call, 32 bits each
+ *   GRADIENT      table, key: its gradient is NaN or infinite */
 
 /* Latch a fault unless one is latched already. Does nothing if `fault` is NULL. Called from kernels
  * and host bodies, and from a hotbed_stream_call() while the stream runs nothing else. */

@@ -124,16 +124,17 @@ static uint32_t find_tables(
     for (uint32_t i = 0; i < sources->num && !sources->unnamed; i++) {
         const hotbed_table_names *names = sources->names[i];
         if (fault->table < names->num &&
-            !(fault->what == HOTBED_FAULT_KEY_RANGE && names->tables[fault->table].keys.any))
+            !(fault->what == HOTBED_CAUSE_KEY_RANGE && names->tables[fault->table].keys.any))
             found[n++] = &names->tables[fault->table];
     }
     return n;
 }
 
-/* The table of a fault: "table user" or, if several storages may have latched it, "table number 0
- * (user or item)". */
+/* Put the table of a fault into the fields, and its text: "table user" or, if several storages may
+ * have latched the fault, "table number 0 (user or item)". */
 static void table_text(
-    const named_table *const *tables, uint32_t num, uint32_t table, char *text, size_t capacity) {
+    const named_table *const *tables, uint32_t num, uint32_t table, char *text, size_t capacity,
+    hotbed_error_detail *fields) {
     const char *found[HOTBED_FAULT_SOURCES_MOST];
     uint32_t n = 0;
     for (uint32_t i = 0; i < num; i++) {
@@ -144,10 +145,14 @@ static void table_text(
             found[n++] = tables[i]->name;
     }
     size_t at = (size_t)snprintf(text, capacity, "table ");
-    if (n == 1)
+    fields->has |= HOTBED_HAS_TABLE_NUMBER;
+    fields->table_number = table;
+    if (n == 1) {
         snprintf(text + at, capacity - at, "%s", found[0]);
-    else
+        snprintf(fields->table, sizeof fields->table, "%s", found[0]);
+    } else {
         at += (size_t)snprintf(text + at, capacity - at, "number %" PRIu32, table);
+    }
     for (uint32_t k = 0; k < n && n > 1 && at < capacity; k++)
         at += (size_t)snprintf(
             text + at, capacity - at, "%s%s%s", k == 0 ? " (" : " or ", found[k],
@@ -188,61 +193,150 @@ static void gradient_text(
         row);
 }
 
+/* Set the numbers of a fault; the table is set already. */
+static void set_fields(
+    const hotbed_fault *fault, const hotbed_table_keys *keys, hotbed_error_detail *fields) {
+    const double bound = (double)fault->bound, offset = (double)(int64_t)fault->bound;
+    switch ((hotbed_error_cause)fault->what) {
+    case HOTBED_CAUSE_KEY_RANGE: {
+        /* A key below the rows of all ranks is a row of this one. */
+        const bool whole = keys != NULL && fault->key >= keys->rows && keys->rows != 0;
+        fields->has |= HOTBED_HAS_KEY | HOTBED_HAS_LIMIT;
+        fields->limit = whole ? (double)keys->rows : bound;
+        break;
+    }
+    case HOTBED_CAUSE_TABLE_FULL:
+        fields->has |= HOTBED_HAS_KEY | HOTBED_HAS_LIMIT;
+        fields->limit = bound;
+        break;
+    case HOTBED_CAUSE_ALL_PINNED:
+    case HOTBED_CAUSE_GRADIENT:
+        fields->has |= HOTBED_HAS_KEY;
+        break;
+    case HOTBED_CAUSE_KEY_TWICE:
+        fields->has |= HOTBED_HAS_KEY | HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT;
+        fields->limit = (double)(fault->bound >> 32);
+        fields->value = (double)(fault->bound & UINT32_MAX);
+        break;
+    case HOTBED_CAUSE_TABLE_NUMBER:
+        fields->has |= HOTBED_HAS_KEY | HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT;
+        fields->value = (double)fault->table;
+        fields->limit = bound;
+        break;
+    case HOTBED_CAUSE_EXTERNAL:
+        fields->has |= HOTBED_HAS_VALUE;
+        fields->value = (double)fault->key;
+        break;
+    case HOTBED_CAUSE_OFFSET:
+        if (fault->table != 0) {
+            fields->has |= HOTBED_HAS_FEATURE | HOTBED_HAS_SAMPLE;
+            fields->feature = (uint32_t)(fault->key / fault->table);
+            fields->sample = (uint32_t)(fault->key % fault->table);
+        }
+        fields->has |= HOTBED_HAS_VALUE;
+        fields->value = offset;
+        break;
+    case HOTBED_CAUSE_FIRST_OFFSET:
+        fields->has |= HOTBED_HAS_VALUE;
+        fields->value = offset;
+        break;
+    case HOTBED_CAUSE_COMM:
+        fields->has |= fault->table != UINT32_MAX ? HOTBED_HAS_RANK : 0;
+        fields->rank = fault->table != UINT32_MAX ? (int32_t)fault->table : 0;
+        fields->has |= fault->key != 0 ? HOTBED_HAS_VALUE : 0;
+        fields->value = (double)fault->key;
+        break;
+    case HOTBED_CAUSE_OTHER:
+    case HOTBED_CAUSE_NOT_PREFETCHED:
+    case HOTBED_CAUSE_HELD:
+        break;
+    }
+    if ((fields->has & HOTBED_HAS_KEY) != 0)
+        fields->key = fault->key;
+    if ((fields->has & HOTBED_HAS_KEY) != 0 && keys != NULL && keys->rows != 0 &&
+        fault->key < keys->rows) { /* the number of the row in its rank */
+        fields->has |= HOTBED_HAS_RANK;
+        fields->rank = (int32_t)keys->rank;
+    }
+}
+
+/* Whether a fault's `table` is the number of a table. */
+static bool is_of_table(uint32_t cause) {
+    return cause != HOTBED_CAUSE_COMM && cause != HOTBED_CAUSE_OFFSET &&
+           cause != HOTBED_CAUSE_FIRST_OFFSET && cause != HOTBED_CAUSE_TABLE_NUMBER;
+}
+
 void hotbed_fault_describe(
-    hotbed_fault fault, const hotbed_fault_sources *sources, char *text, size_t capacity) {
+    hotbed_fault fault, const hotbed_fault_sources *sources, hotbed_error *out) {
+    char *const text = out->text;
+    const size_t capacity = sizeof out->text;
     const named_table *tables[HOTBED_FAULT_SOURCES_MOST];
-    char table[HOTBED_FAULT_TEXT_BYTES / 2], key[HOTBED_KEY_TEXT_BYTES];
+    char table[HOTBED_ERROR_BYTES / 2], key[HOTBED_KEY_TEXT_BYTES];
     const uint32_t n = find_tables(sources, &fault, tables);
-    table_text(tables, n, fault.table, table, sizeof table);
+    hotbed_error_detail *fields = &out->fields;
+    *fields =
+        (hotbed_error_detail){.size = sizeof *fields, .cause = (hotbed_error_cause)fault.what};
+    fields->status = (hotbed_status)fault.status;
+    fields->key_type = (uint32_t)key_type(tables, n);
+    table_text(tables, n, fault.table, table, sizeof table, fields);
+    if (!is_of_table(fault.what)) {
+        fields->has = fields->table_number = 0;
+        fields->table[0] = '\0';
+    }
+    set_fields(&fault, n == 1 ? &tables[0]->keys : NULL, fields);
     (void)hotbed_key_text(fault.key, key_type(tables, n), key);
-    switch ((hotbed_fault_what)fault.what) {
-    case HOTBED_FAULT_TABLE_FULL:
+    switch ((hotbed_error_cause)fault.what) {
+    case HOTBED_CAUSE_TABLE_FULL:
         snprintf(
             text, capacity, "%s is full: no slot for key %s, the table has %" PRIu64 " slots",
             table, key, fault.bound);
         return;
-    case HOTBED_FAULT_KEY_RANGE:
+    case HOTBED_CAUSE_KEY_RANGE:
         range_text(&fault, n == 1 ? &tables[0]->keys : NULL, table, key, text, capacity);
         return;
-    case HOTBED_FAULT_OFFSET:
+    case HOTBED_CAUSE_OFFSET:
         snprintf(
             text, capacity,
             "offsets: bag %" PRIu64 " ends at %" PRId64 ", before its start or after the last key",
             fault.key, (int64_t)fault.bound);
         return;
-    case HOTBED_FAULT_FIRST_OFFSET:
+    case HOTBED_CAUSE_FIRST_OFFSET:
         snprintf(text, capacity, "offsets: the first is %" PRId64 ", not 0", (int64_t)fault.bound);
         return;
-    case HOTBED_FAULT_ALL_PINNED:
+    case HOTBED_CAUSE_ALL_PINNED:
         snprintf(
             text, capacity, "%s: no slot for key %s, all rows it could replace are in use", table,
             key);
         return;
-    case HOTBED_FAULT_KEY_TWICE:
+    case HOTBED_CAUSE_KEY_TWICE:
         snprintf(
             text, capacity,
             "%s: key %s occurs twice, at positions %" PRIu64 " and %" PRIu64
             " of the call, which has set nothing; pass each key once",
             table, key, fault.bound >> 32, fault.bound & UINT32_MAX);
         return;
-    case HOTBED_FAULT_GRADIENT:
+    case HOTBED_CAUSE_GRADIENT:
         gradient_text(&fault, n == 1 ? &tables[0]->keys : NULL, table, key, text, capacity);
         return;
-    case HOTBED_FAULT_TABLE_NUMBER:
+    case HOTBED_CAUSE_TABLE_NUMBER:
         snprintf(
             text, capacity, "table %u of key %s is not below %" PRIu64, fault.table, key,
             fault.bound);
         return;
-    case HOTBED_FAULT_EXTERNAL:
+    case HOTBED_CAUSE_EXTERNAL:
         snprintf(
             text, capacity,
             "external store: a call for %" PRIu64
             " rows of %s failed; hotbed_external_failure() says why",
             fault.key, table);
         return;
-    case HOTBED_FAULT_COMM:
+    case HOTBED_CAUSE_COMM:
         comm_text(fault, text, capacity);
         return;
+    case HOTBED_CAUSE_OTHER:
+    case HOTBED_CAUSE_NOT_PREFETCHED:
+    case HOTBED_CAUSE_HELD:
+        break;
     }
     snprintf(
         text, capacity, "fault %u: table %u, key %s, bound %" PRIu64, fault.what, fault.table, key,

@@ -1,10 +1,11 @@
-/* base/fault_text.h - the texts of faults, with the names of tables.
+/* base/fault_text.h - the errors of faults, with the names of tables.
  *
  * A fault has the number of a table. Streams remember which storages had work on them, so that the
  * text can have the table's name. */
 #ifndef HOTBED_BASE_FAULT_TEXT_H
 #define HOTBED_BASE_FAULT_TEXT_H
 
+#include "base/error.h"
 #include "base/fault.h"
 #include "hotbed/types.h"
 
@@ -57,13 +58,11 @@ void hotbed_fault_sources_add(
 void hotbed_fault_sources_passed(hotbed_fault_sources *sources, bool done);
 void hotbed_fault_sources_clear(hotbed_fault_sources *sources);
 
-enum { HOTBED_FAULT_TEXT_BYTES = 1024 };
-
-/* Write the text of a fault, with its values, to `text`. The table has its name if only one name is
- * possible, and otherwise its number and the possible names. A key outside of a static table of
- * several ranks is compared with the rows of all ranks if only one table is possible. */
+/* Make the error of a fault: its text and its fields. The table has its name if only one name is
+ * possible, and otherwise its number and, in the text, the possible names. A key outside of a static
+ * table of several ranks is compared with the rows of all ranks if only one table is possible. */
 void hotbed_fault_describe(
-    hotbed_fault fault, const hotbed_fault_sources *sources, char *text, size_t capacity);
+    hotbed_fault fault, const hotbed_fault_sources *sources, hotbed_error *out);
 
 #ifdef __cplusplus
 }

@@ -187,10 +187,8 @@ void hotbed_host_free(void *data, size_t bytes) {
 
 /* Fail with IO and the system's text for `error`. */
 static hotbed_status fail_file(const char *what, const char *directory, size_t bytes, int error) {
-    char reason[HOTBED_REASON_BYTES];
-    return hotbed_fail(
-        HOTBED_ERR_IO, "cannot %s a file of %zu bytes in %s: %s", what, bytes, directory,
-        hotbed_reason(error, reason));
+    return hotbed_fail_os(
+        HOTBED_ERR_IO, error, "cannot %s a file of %zu bytes in %s", what, bytes, directory);
 }
 
 /* Open a file without a name in `directory`. Returns -1 with errno set on failure. */

@@ -230,10 +230,9 @@ static hotbed_status start_threads(uint32_t count) {
         return HOTBED_OK;
     }
     stop_threads(started);
-    char reason[HOTBED_REASON_BYTES];
-    return hotbed_fail(
-        HOTBED_ERR_MEMORY, "thread %u of %u of the host backend cannot be started: %s", started + 1,
-        count, hotbed_reason(error, reason));
+    return hotbed_fail_os(
+        HOTBED_ERR_MEMORY, error, "thread %u of %u of the host backend cannot be started",
+        started + 1, count);
 }
 
 /* Change the number of streams that hold the pool, and return it. Called under `turn`. */

@@ -335,11 +335,8 @@ static hotbed_status start_queue(queue *q) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&q->thread, NULL, queue_main, q);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    char reason[HOTBED_REASON_BYTES];
     if (error != 0)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "a stream's thread cannot be started: %s",
-            hotbed_reason(error, reason));
+        return hotbed_fail_os(HOTBED_ERR_MEMORY, error, "a stream's thread cannot be started");
     return HOTBED_OK;
 }
 

@@ -25,7 +25,8 @@ static hotbed_status find_backend(hotbed_backend backend, const hotbed_backend_o
             HOTBED_ERR_UNSUPPORTED, "backend cuda is not in this build (HOTBED_CUDA is OFF)");
 #endif
     }
-    return hotbed_fail(HOTBED_ERR_ARGUMENT, "backend %d is unknown", (int)backend);
+    return hotbed_fail_value(
+        HOTBED_ERR_ARGUMENT, "backend", (double)backend, "backend %d is unknown", (int)backend);
 }
 
 hotbed_status hotbed_backend_probe(hotbed_backend backend) {
@@ -55,7 +56,9 @@ static hotbed_status create(
     if (spec->device < 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "device %d is negative", spec->device);
     if (spec->priority != HOTBED_PRIORITY_NORMAL && spec->priority != HOTBED_PRIORITY_HIGH)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "priority %d is unknown", (int)spec->priority);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "priority", (double)spec->priority, "priority %d is unknown",
+            (int)spec->priority);
     hotbed_stream *stream = NULL;
     hotbed_fork_watch();
     HOTBED_TRY(ops->stream_create(spec, &stream));
@@ -198,23 +201,22 @@ static hotbed_fault take_latched(hotbed_fault *fault) {
 
 /* Fail with the latched fault, if there is one. `done`: all work of the stream is done. */
 static hotbed_status take_fault(hotbed_stream *stream, bool done) {
-    char text[HOTBED_FAULT_TEXT_BYTES];
+    hotbed_error error;
     hotbed_fault taken = take_latched(stream->fault);
     if (taken.status != HOTBED_OK)
-        hotbed_fault_describe(taken, &stream->sources, text, sizeof text);
+        hotbed_fault_describe(taken, &stream->sources, &error);
     hotbed_fault_sources_passed(&stream->sources, done);
     if (taken.status == HOTBED_OK)
         return HOTBED_OK;
-    return hotbed_fail((hotbed_status)taken.status, "%s", text);
+    return hotbed_error_return(&error, (hotbed_status)taken.status);
 }
 
-void hotbed_fault_text(
-    hotbed_fault *fault, hotbed_table_names *names, char *text, size_t capacity) {
+bool hotbed_fault_take(hotbed_fault *fault, hotbed_table_names *names, hotbed_error *out) {
     const hotbed_fault_sources sources = {.names = {names}, .num = 1};
     hotbed_fault taken = take_latched(fault);
-    text[0] = '\0';
     if (taken.status != HOTBED_OK)
-        hotbed_fault_describe(taken, &sources, text, capacity);
+        hotbed_fault_describe(taken, &sources, out);
+    return taken.status != HOTBED_OK;
 }
 
 hotbed_status hotbed_stream_sync(hotbed_stream *stream) {
@@ -237,11 +239,11 @@ hotbed_status hotbed_stream_finish(hotbed_stream *stream) {
 }
 
 hotbed_status hotbed_stream_settle(hotbed_stream *stream, hotbed_status status) {
-    char text[1024];
-    snprintf(text, sizeof text, "%s", hotbed_last_error());
+    hotbed_error error;
+    hotbed_error_copy(&error);
     if (hotbed_stream_sync(stream) == HOTBED_OK)
         return status;
-    return hotbed_fail(status, "%s", text);
+    return hotbed_error_return(&error, status);
 }
 
 static void add_sources(hotbed_fault_sources *to, const hotbed_fault_sources *from) {
@@ -516,8 +518,9 @@ hotbed_status hotbed_memory_alloc(
     if (stream == NULL)
         return fail_null("hotbed_memory_alloc", "stream");
     if (hotbed_memory_name(kind) == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "hotbed_memory_alloc: kind %d is unknown", (int)kind);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "kind", (double)kind, "hotbed_memory_alloc: kind %d is unknown",
+            (int)kind);
     if (hotbed_stream_recording(stream))
         return fail_recording("hotbed_memory_alloc", "allocates");
     HOTBED_TRY(hotbed_fork_check());

@@ -18,10 +18,10 @@ hotbed_fault *hotbed_stream_faults(hotbed_stream *stream);
  * tables' names, NULL if they have none. */
 hotbed_fault *hotbed_stream_table_faults(hotbed_stream *stream, hotbed_table_names *names);
 
-/* Clear a latched fault, and write the text that hotbed_stream_sync() would report to `text`; "" if
- * no fault is latched. `names`: of the tables. Keeps the thread's last error. Never blocks. One
- * thread at a time. */
-void hotbed_fault_text(hotbed_fault *fault, hotbed_table_names *names, char *text, size_t capacity);
+/* Clear a latched fault, and make the error that hotbed_stream_sync() would report; false: no fault is
+ * latched. `names`: of the tables. Keeps the thread's last error. Never blocks. One thread at a
+ * time. */
+bool hotbed_fault_take(hotbed_fault *fault, hotbed_table_names *names, hotbed_error *out);
 
 /* Get at least `bytes` of device memory, 256-byte aligned, for the work that the caller enqueues on
  * `stream` next.

@@ -142,7 +142,7 @@ static hotbed_status uncommit(hotbed_draft *draft, hotbed_status status) {
     const hotbed_io_calls *calls = draft->parent.calls;
     int back = calls->rename(calls->self, draft->parent.handle, draft->final_name, draft->name);
     return back == 0 ? status
-                     : hotbed_fail(
+                     : HOTBED_FAIL_AFTER(
                            status, "%s; %s remains, and may be incomplete after a power failure",
                            hotbed_last_error(), draft->final_name);
 }
@@ -216,12 +216,9 @@ void hotbed_draft_close(hotbed_draft *draft) {
 /* --- from shards to a checkpoint ----------------------------------------------------------------------- */
 
 hotbed_status hotbed_new_id(hotbed_checkpoint_id *out) {
-    char reason[HOTBED_REASON_BYTES];
     return getentropy(out, sizeof *out) == 0
                ? HOTBED_OK
-               : hotbed_fail(
-                     HOTBED_ERR_IO, "cannot make a random checkpoint id: %s",
-                     hotbed_reason(errno, reason));
+               : hotbed_io_fail("cannot make", "a random checkpoint id", -errno);
 }
 
 hotbed_status hotbed_draft_describe(

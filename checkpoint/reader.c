@@ -81,9 +81,14 @@ static hotbed_status match_storage(
     HOTBED_TRY(hotbed_storage_size(
         storage, hotbed_storages_number(r->storages, number), &keys, &pinned, r->stream));
     if (pinned > 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "table '%s': tickets hold %" PRIu64 " rows; finish or cancel them",
-            info->name, pinned);
+        return hotbed_error_cause_is(
+            hotbed_error_value(
+                hotbed_fail_table(
+                    HOTBED_ERR_STATE, info->name,
+                    "table '%s': tickets hold %" PRIu64 " rows; finish or cancel them", info->name,
+                    pinned),
+                "rows", (double)pinned),
+            HOTBED_CAUSE_HELD);
     return HOTBED_OK;
 }
 
@@ -494,11 +499,12 @@ static hotbed_status grow_tables(reader *r) {
 
 /* Clear the loaded tables after a failure, so that no part of the rows remains. */
 static hotbed_status clear_after(reader *r, hotbed_status status) {
-    char text[1024];
-    snprintf(text, sizeof text, "%s", hotbed_last_error());
+    hotbed_error error;
+    hotbed_error_copy(&error);
     if (clear(r) == HOTBED_OK)
         return status;
-    return hotbed_fail(status, "%s; the tables could not be cleared", text);
+    return hotbed_fail_again(
+        &error.fields, status, "%s; the tables could not be cleared", error.text);
 }
 
 /* Load the tables whose rows the ranks redistribute. */

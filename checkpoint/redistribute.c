@@ -22,14 +22,14 @@ enum {
 };
 
 /* Abort the communicator after a failure. A rank that cannot take part in a collective call would
- * otherwise leave the others waiting until the deadline. Keeps the error text. */
+ * otherwise leave the others waiting until the deadline. Keeps the error. */
 static hotbed_status take_part(hotbed_comm *comm, hotbed_status status) {
-    char text[1024];
+    hotbed_error error;
     if (status == HOTBED_OK)
         return HOTBED_OK;
-    snprintf(text, sizeof text, "%s", hotbed_last_error());
-    hotbed_comm_abort(comm, text);
-    return hotbed_fail(status, "%s", text);
+    hotbed_error_copy(&error);
+    hotbed_comm_abort(comm, error.text);
+    return hotbed_error_return(&error, status);
 }
 
 /* --- votes ------------------------------------------------------------------------------------------------ */
@@ -79,11 +79,10 @@ static hotbed_status vote(
     uint32_t size = hotbed_comm_size(comm);
     *out = NULL;
     ballot own = {.status = (int32_t)status};
-    char text[1024] = "";
-    if (status != HOTBED_OK) {
-        snprintf(text, sizeof text, "%s", hotbed_last_error());
-        snprintf(own.text, sizeof own.text, "%s", text);
-    }
+    hotbed_error error;
+    hotbed_error_copy(&error);
+    if (status != HOTBED_OK)
+        snprintf(own.text, sizeof own.text, "%s", error.text);
     if (bytes > 0)
         memcpy(own.data, data, bytes);
     ballot *all = hotbed_new(size * sizeof *all);
@@ -95,12 +94,14 @@ static hotbed_status vote(
     while (gathered == HOTBED_OK && first < size && all[first].status == HOTBED_OK)
         first++;
     if (status != HOTBED_OK)
-        status = hotbed_fail(status, "%s", text);
+        status = hotbed_error_return(&error, status);
     else if (gathered != HOTBED_OK)
         status = gathered;
     else if (first < size)
-        status = hotbed_fail(
-            (hotbed_status)all[first].status, "rank %" PRIu32 ": %s", first, all[first].text);
+        status = hotbed_error_rank(
+            hotbed_fail(
+                (hotbed_status)all[first].status, "rank %" PRIu32 ": %s", first, all[first].text),
+            first);
     else
         *out = all;
     if (*out == NULL)
@@ -184,7 +185,7 @@ typedef struct rounds {
     hotbed_part_reader part;
     edges edges;
     hotbed_status status; /* of this rank's reading and storing */
-    char text[160];
+    hotbed_error error;   /* the first failure of this rank */
 } rounds;
 
 static size_t align(size_t bytes) {
@@ -407,12 +408,14 @@ static hotbed_status exchange_notices(rounds *d, uint64_t *rows, bool *more) {
         *more = *more || d->received[p].more != 0;
     }
     if (d->status != HOTBED_OK)
-        return hotbed_fail(d->status, "%s", d->text);
+        return hotbed_error_return(&d->error, d->status);
     for (uint32_t p = 0; p < d->world; p++)
         if (d->received[p].status != HOTBED_OK)
-            return hotbed_fail(
-                (hotbed_status)d->received[p].status,
-                "rank %" PRIu32 " could not read its part of the checkpoint", p);
+            return hotbed_error_rank(
+                hotbed_fail(
+                    (hotbed_status)d->received[p].status,
+                    "rank %" PRIu32 " could not read its part of the checkpoint", p),
+                p);
     return HOTBED_OK;
 }
 
@@ -462,7 +465,7 @@ static void note(rounds *d, hotbed_status status) {
     if (status == HOTBED_OK || d->status != HOTBED_OK)
         return;
     d->status = status;
-    snprintf(d->text, sizeof d->text, "%s", hotbed_last_error());
+    hotbed_error_copy(&d->error);
 }
 
 static hotbed_status send_and_store(rounds *d, uint64_t n, uint64_t rows) {
@@ -527,7 +530,7 @@ hotbed_status hotbed_redistribute(const hotbed_redistribution *job) {
     while (status == HOTBED_OK && more)
         status = play(&d, &more);
     if (status == HOTBED_OK && d.status != HOTBED_OK)
-        status = hotbed_fail(d.status, "%s", d.text);
+        status = hotbed_error_return(&d.error, d.status);
     if (status != HOTBED_OK)
         status = hotbed_stream_settle(job->stream, status);
     close_part(&d);

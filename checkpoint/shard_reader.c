@@ -33,7 +33,7 @@ hotbed_status hotbed_manifest_read(const hotbed_io_file *directory, hotbed_manif
     *out = (hotbed_manifest){.world = 0};
     hotbed_status status = hotbed_io_open_member(directory, HOTBED_MANIFEST_NAME, &file);
     if (status == HOTBED_ERR_CORRUPT)
-        return hotbed_fail(
+        return HOTBED_FAIL_AFTER(
             status, "%s: %s is damaged, or is not a checkpoint", hotbed_last_error(),
             directory->name);
     HOTBED_TRY(status);

@@ -331,7 +331,7 @@ hotbed_status hotbed_snapshot_write(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_snapshot *s) {
     hotbed_checkpoint_id id;
     hotbed_mark_update update;
-    char text[1024];
+    hotbed_error error;
     if (s->share.world > 1)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "snapshot: %" PRIu32 " ranks need begin, put and commit",
@@ -339,9 +339,9 @@ hotbed_status hotbed_snapshot_write(
     HOTBED_TRY(hotbed_save_begin(config, path, &id));
     hotbed_status status = put_shard(config, path, id, s, &update);
     if (status != HOTBED_OK) {
-        snprintf(text, sizeof text, "%s", hotbed_last_error());
+        hotbed_error_copy(&error);
         hotbed_save_abort(config, path, id);
-        status = hotbed_fail(status, "%s", text);
+        status = hotbed_error_return(&error, status);
     } else {
         status = hotbed_save_commit(config, path, id, 1);
     }

@@ -433,14 +433,14 @@ void hotbed_save_abort(
     hotbed_draft_close(&draft);
 }
 
-/* Remove what was written. Keeps the error text. */
+/* Remove what was written. Keeps the error. */
 static hotbed_status abort_after(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
     hotbed_status status) {
-    char text[1024];
-    snprintf(text, sizeof text, "%s", hotbed_last_error());
+    hotbed_error error;
+    hotbed_error_copy(&error);
     hotbed_save_abort(config, path, id);
-    return hotbed_fail(status, "%s", text);
+    return hotbed_error_return(&error, status);
 }
 
 hotbed_status hotbed_save_commit(
@@ -489,7 +489,8 @@ static hotbed_status put_begun(
             first->path);
     hotbed_status status = put_shard(config, path, first->id, storages, options, update, stream);
     if (status != HOTBED_OK && strcmp(own.path, first->path) != 0) /* another directory? */
-        return hotbed_fail(status, "%s; rank 0 saves to '%s'", hotbed_last_error(), first->path);
+        return HOTBED_FAIL_AFTER(
+            status, "%s; rank 0 saves to '%s'", hotbed_last_error(), first->path);
     return status;
 }
 

@@ -64,9 +64,9 @@ static hotbed_status check_options(const hotbed_balance_options *o, uint32_t wor
             HOTBED_ERR_ARGUMENT, "balance: max_keys %llu, max_new_keys %llu are not in [1, 2^30]",
             (unsigned long long)o->max_keys, (unsigned long long)o->max_new_keys);
     if (o->max_row_bytes > ROW_BYTES_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "balance: max_row_bytes %llu is over 2^30",
-            (unsigned long long)o->max_row_bytes);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "max_row_bytes", (double)o->max_row_bytes, 0x1p30,
+            "balance: max_row_bytes %llu is over 2^30", (unsigned long long)o->max_row_bytes);
     return HOTBED_OK;
 }
 

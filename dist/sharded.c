@@ -24,37 +24,49 @@ static hotbed_status check_sizes(
             HOTBED_ERR_ARGUMENT, "max_batch_size %u of %u features: rows are not in [1, 2^30]",
             max_batch_size, features);
     if (max_keys < 1 || max_keys > ROWS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "max_keys %llu is not in [1, 2^30]", (unsigned long long)max_keys);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "max_keys", (double)max_keys,
+            hotbed_bound((double)max_keys, 1, 0x1p30), "max_keys %llu is not in [1, 2^30]",
+            (unsigned long long)max_keys);
     if (capacity > ROWS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "capacity %llu is over 2^30", (unsigned long long)capacity);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "capacity", (double)capacity, 0x1p30, "capacity %llu is over 2^30",
+            (unsigned long long)capacity);
     return HOTBED_OK;
 }
 
 static hotbed_status check_options(
     const hotbed_sharded_options *o, const hotbed_storage_options *s) {
     if (s->num_tables < 1 || s->num_tables > HOTBED_TABLES_MOST || s->tables == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "num_tables %u is not in [1, %d], or tables is NULL",
-            s->num_tables, HOTBED_TABLES_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "num_tables", (double)s->num_tables,
+            hotbed_bound((double)s->num_tables, 1, (double)HOTBED_TABLES_MOST),
+            "num_tables %u is not in [1, %d], or tables is NULL", s->num_tables,
+            HOTBED_TABLES_MOST);
     if (s->num_features > 0 && s->feature_tables == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "num_features is %u, but feature_tables is NULL", s->num_features);
     for (uint32_t f = 0; f < s->num_features; f++)
         if (s->feature_tables[f] >= s->num_tables)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "feature %u: table %u is not below %u", f,
-                s->feature_tables[f], s->num_tables);
+            return hotbed_error_feature(
+                hotbed_fail(
+                    HOTBED_ERR_ARGUMENT, "feature %u: table %u is not below %u", f,
+                    s->feature_tables[f], s->num_tables),
+                f);
     if ((int)o->plan < HOTBED_PLAN_FIXED || o->plan > HOTBED_PLAN_AUTO)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown plan %d", (int)o->plan);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "plan", (double)o->plan, "unknown plan %d", (int)o->plan);
     if ((int)o->overflow < HOTBED_OVERFLOW_REPLAY || o->overflow > HOTBED_OVERFLOW_REPORT)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown overflow %d", (int)o->overflow);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "overflow", (double)o->overflow, "unknown overflow %d",
+            (int)o->overflow);
     if ((int)o->dedup < HOTBED_DEDUP_AUTO || o->dedup > HOTBED_DEDUP_OFF)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown dedup %d", (int)o->dedup);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "dedup", (double)o->dedup, "unknown dedup %d", (int)o->dedup);
     if (!isfinite(o->gradient_scale))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "gradient_scale %g is not finite", (double)o->gradient_scale);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "gradient_scale", (double)o->gradient_scale,
+            "gradient_scale %g is not finite", (double)o->gradient_scale);
     uint32_t features = s->num_features == 0 ? s->num_tables : s->num_features;
     HOTBED_TRY(check_sizes(features, o->max_batch_size, o->max_keys, o->capacity));
     if (o->large_overflows &&
@@ -99,7 +111,8 @@ static hotbed_status copy_names(hotbed_sharded *c, const char *const *features) 
         bytes += strlen(c->tables[t].name) + 1;
     for (uint32_t f = 0; features != NULL && f < c->num_features; f++) {
         if (features[f] == NULL)
-            return hotbed_fail(HOTBED_ERR_ARGUMENT, "the name of feature %u is NULL", f);
+            return hotbed_error_feature(
+                hotbed_fail(HOTBED_ERR_ARGUMENT, "the name of feature %u is NULL", f), f);
         bytes += strlen(features[f]) + 1;
     }
     c->texts = hotbed_new(bytes);
@@ -138,8 +151,8 @@ static hotbed_status read_routes(hotbed_sharded *c, const hotbed_route_kind *rou
         if (routes != NULL)
             kind = routes[t];
         if (is_static && kind != HOTBED_ROUTE_CONTINUOUS && kind != HOTBED_ROUTE_ROUND_ROBIN)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
+            return hotbed_fail_table(
+                HOTBED_ERR_ARGUMENT, o->name,
                 "table %s: a static table is routed CONTINUOUS or ROUND_ROBIN, not %s", o->name,
                 hotbed_route_name(kind) == NULL ? "so" : hotbed_route_name(kind));
         info->name = o->name;
@@ -189,12 +202,16 @@ static hotbed_status choose_exchange(
         const hotbed_pooled_exchange given =
             o->exchanges == NULL ? HOTBED_POOLED_AUTO : o->exchanges[f];
         if ((int)given < HOTBED_POOLED_AUTO || given > HOTBED_POOLED_SUMS)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "feature %u: unknown exchange %d", f, (int)given);
+            return hotbed_error_feature(
+                hotbed_fail_value(
+                    HOTBED_ERR_ARGUMENT, "exchange", (double)given,
+                    "feature %u: unknown exchange %d", f, (int)given),
+                f);
         if (first < c->num_features && given != chosen)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
-                "features %u and %u of table %s have exchanges %d and %d; features of a table have "
+            return hotbed_fail_table(
+                HOTBED_ERR_ARGUMENT, table->name,
+                "features %u and %u of table %s have exchanges %d and %d; features of a table "
+                "have "
                 "one",
                 first, f, table->name, (int)chosen, (int)given);
         if (first == c->num_features)
@@ -230,9 +247,11 @@ static hotbed_status choose_exchanges(hotbed_sharded *c) {
             factors != NULL ? "pooling_factors" : "exchanges");
     for (uint32_t f = 0; factors != NULL && f < c->num_features; f++)
         if (!isfinite(factors[f]) || factors[f] < 0.0F)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "feature %u: pooling factor %g is negative or not finite", f,
-                (double)factors[f]);
+            return hotbed_error_feature(
+                hotbed_fail(
+                    HOTBED_ERR_ARGUMENT, "feature %u: pooling factor %g is negative or not finite",
+                    f, (double)factors[f]),
+                f);
     double saved = 0.0;
     uint32_t rows = 0, ruled = 0;
     for (uint32_t t = 0; c->pooling != HOTBED_POOL_NONE && t < c->num_tables; t++) {
@@ -584,8 +603,8 @@ static hotbed_status make_group(
             o->initializer.kind != HOTBED_INIT_CONSTANT) {
             if (storage->external !=
                 NULL) /* an external store may have rows already, which are kept */
-                return hotbed_fail(
-                    HOTBED_ERR_UNSUPPORTED,
+                return hotbed_fail_table(
+                    HOTBED_ERR_UNSUPPORTED, o->name,
                     "table %s: a STATIC table of several ranks over an external store", o->name);
             HOTBED_TRY(init_static(c, g, t, storage, stream));
         }
@@ -633,9 +652,12 @@ static hotbed_status create(
     c->dim = c->tables[0].dim;
     for (uint32_t t = 1; c->pooling == HOTBED_POOL_NONE && t < c->num_tables; t++)
         if (c->tables[t].dim != c->dim)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "table %s: dim %u is not the first table's %u",
-                c->tables[t].name, c->tables[t].dim, c->dim);
+            return hotbed_error_table(
+                hotbed_fail_value(
+                    HOTBED_ERR_ARGUMENT, "dim", (double)c->tables[t].dim,
+                    "table %s: dim %u is not the first table's %u", c->tables[t].name,
+                    c->tables[t].dim, c->dim),
+                c->tables[t].name);
     HOTBED_TRY(hotbed_wire_create(c, stream));
     for (uint32_t g = 0; g < c->num_groups; g++)
         HOTBED_TRY(make_group(c, &c->groups[g], s, stream));

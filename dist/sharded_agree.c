@@ -352,16 +352,15 @@ static hotbed_status describe(const subject *what, writer *out) {
 
 static hotbed_status agree(
     hotbed_comm *comm, const subject *what, hotbed_status status, hotbed_stream *stream) {
-    char error[1024] = "";
+    hotbed_error error;
     writer described = {.text = NULL};
     if (comm->size == 1)
         return status;
     if (status == HOTBED_OK)
         status = describe(what, &described);
-    if (status != HOTBED_OK)
-        (void)snprintf(error, sizeof error, "%s", hotbed_last_error());
-    const char *text = status == HOTBED_OK ? described.text : error;
-    const size_t bytes = status == HOTBED_OK ? described.length : strlen(error) + 1;
+    hotbed_error_copy(&error);
+    const char *text = status == HOTBED_OK ? described.text : error.text;
+    const size_t bytes = status == HOTBED_OK ? described.length : strlen(error.text) + 1;
     const summary own = {(int64_t)status, digest_of(text, bytes), bytes};
     hotbed_status result = HOTBED_OK;
     hotbed_held_fault held = {.fault = {.status = HOTBED_OK}};
@@ -375,7 +374,7 @@ static hotbed_status agree(
     hotbed_stream_return_fault(stream, &held);
     hotbed_delete(described.text);
     if (status != HOTBED_OK)
-        return hotbed_fail(status, "%s", error);
+        return hotbed_error_return(&error, status);
     return exchanged != HOTBED_OK ? exchanged : result;
 }
 

@@ -33,9 +33,9 @@ hotbed_status hotbed_step_check_rows(
     if (*stride == 0)
         *stride = least;
     if (*stride < least)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "stride %llu is below %llu", (unsigned long long)*stride,
-            (unsigned long long)least);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "stride", (double)(*stride), (double)least,
+            "stride %llu is below %llu", (unsigned long long)*stride, (unsigned long long)least);
     return HOTBED_OK;
 }
 

@@ -67,7 +67,7 @@ static hotbed_status finish_failure(hotbed_pipeline *pipeline) {
             (void)pthread_cond_wait(&pipeline->changed, &pipeline->lock);
     (void)pthread_mutex_unlock(&pipeline->lock);
     hotbed_pipeline_join(pipeline, false);
-    return hotbed_fail(pipeline->failure, "%s", pipeline->failure_text);
+    return hotbed_error_return(&pipeline->error, pipeline->failure);
 }
 
 /* Record a failure of the caller's thread, with its last error. */
@@ -314,11 +314,9 @@ static hotbed_status finish_streams(hotbed_pipeline *pipeline) {
         hotbed_status status =
             hotbed_pipeline_tolerate(pipeline, hotbed_stream_sync(program->streams[i]));
         if (status != HOTBED_OK) {
-            char text[256];
-            (void)snprintf(text, sizeof text, "%s", hotbed_last_error());
-            status = hotbed_fail(
+            status = HOTBED_FAIL_AFTER(
                 status, "fault found on stream %s when the pipeline ended: %s",
-                program->stream_names[i], text);
+                program->stream_names[i], hotbed_last_error());
             return fail_here(pipeline, status, NULL, 0);
         }
     }

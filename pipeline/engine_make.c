@@ -111,11 +111,10 @@ static hotbed_status start_group(hotbed_pipeline *pipeline, uint32_t g) {
     }
     (void)pthread_mutex_unlock(&pipeline->lock);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    char reason[HOTBED_REASON_BYTES];
     if (error != 0)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "the thread of group '%s' cannot be started: %s",
-            pipeline->program->groups[g], hotbed_reason(error, reason));
+        return hotbed_fail_os(
+            HOTBED_ERR_MEMORY, error, "the thread of group '%s' cannot be started",
+            pipeline->program->groups[g]);
     return HOTBED_OK;
 }
 

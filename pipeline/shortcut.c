@@ -87,10 +87,10 @@ hotbed_status hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *ta
     HOTBED_TRY(hotbed_pipeline_idle(pipeline, "hotbed_pipeline_shortcut"));
     hotbed_status status = read_tasks(pipeline->program, tasks, &chosen);
     if (status != HOTBED_OK) { /* make the call fail on the other ranks too */
-        char text[128];
-        (void)snprintf(text, sizeof text, "%s", hotbed_last_error());
+        hotbed_error error;
+        hotbed_error_copy(&error);
         (void)!agree(&pipeline->options.agreement, refused);
-        return hotbed_fail(status, "%s", text);
+        return hotbed_error_return(&error, status);
     }
     HOTBED_TRY(agree(&pipeline->options.agreement, chosen));
     HOTBED_TRY(finish_streams(pipeline));

@@ -39,14 +39,13 @@ void hotbed_pipeline_fail(
         pipeline->failed = true;
         pipeline->failure = status;
         if (task == NULL)
-            (void)snprintf(
-                pipeline->failure_text, sizeof pipeline->failure_text, "pipeline %s: %s",
-                pipeline->program->name, hotbed_last_error());
+            (void)HOTBED_FAIL_AFTER(
+                status, "pipeline %s: %s", pipeline->program->name, hotbed_last_error());
         else
-            (void)snprintf(
-                pipeline->failure_text, sizeof pipeline->failure_text,
-                "pipeline %s: task %s of iteration %llu: %s", pipeline->program->name, task,
+            (void)HOTBED_FAIL_AFTER(
+                status, "pipeline %s: task %s of iteration %llu: %s", pipeline->program->name, task,
                 (unsigned long long)iteration, hotbed_last_error());
+        hotbed_error_copy(&pipeline->error);
     }
     (void)pthread_cond_broadcast(&pipeline->changed);
 }

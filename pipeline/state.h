@@ -107,7 +107,7 @@ struct hotbed_pipeline {
     bool stop, failed;
     bool revoked;
     hotbed_status failure;
-    char failure_text[512];
+    hotbed_error error; /* with the names of the pipeline, the task and the iteration */
     uint64_t order_hash;
     hotbed_log_entry *log; /* [options.log_entries] */
     uint64_t logged;

@@ -31,20 +31,16 @@ __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *for
 
 static hotbed_status open_file(const char *path, writer *w) {
     *w = (writer){.file = fopen(path, "wbe"), .path = path};
-    char reason[HOTBED_REASON_BYTES];
     if (w->file == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_IO, "%s: cannot be written: %s", path, hotbed_reason(errno, reason));
+        return hotbed_fail_os(HOTBED_ERR_IO, errno, "%s: cannot be written", path);
     return HOTBED_OK;
 }
 
 static hotbed_status close_file(writer *w) {
     if (fclose(w->file) != 0 && w->error == 0)
         w->error = errno;
-    char reason[HOTBED_REASON_BYTES];
     if (w->error != 0)
-        return hotbed_fail(
-            HOTBED_ERR_IO, "%s: writing failed: %s", w->path, hotbed_reason(w->error, reason));
+        return hotbed_fail_os(HOTBED_ERR_IO, w->error, "%s: writing failed", w->path);
     return HOTBED_OK;
 }
 

@@ -93,10 +93,9 @@ static hotbed_status check_fault(const hotbed_pipeline *pipeline, uint32_t strea
         hotbed_pipeline_tolerate(pipeline, hotbed_stream_fault(program->streams[stream]));
     if (status == HOTBED_OK)
         return HOTBED_OK;
-    char text[256];
-    (void)snprintf(text, sizeof text, "%s", hotbed_last_error());
-    return hotbed_fail(
-        status, "fault found after it on stream %s: %s", program->stream_names[stream], text);
+    return HOTBED_FAIL_AFTER(
+        status, "fault found after it on stream %s: %s", program->stream_names[stream],
+        hotbed_last_error());
 }
 
 typedef struct counts {

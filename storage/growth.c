@@ -46,9 +46,9 @@ static hotbed_status allocate(
         status = hotbed_memory_alloc(
             stream, HOTBED_MEMORY_PINNED, sizeof grown->segment, NULL, &grown->staging);
     if (status != HOTBED_OK)
-        return hotbed_fail(
-            status, "table %s: no memory to grow by %llu slots, %llu bytes of rows", table->name,
-            (unsigned long long)slots, (unsigned long long)bytes);
+        return hotbed_fail_table(
+            status, table->name, "table %s: no memory to grow by %llu slots, %llu bytes of rows",
+            table->name, (unsigned long long)slots, (unsigned long long)bytes);
     hotbed_memory_start_small(&grown->rows);
     hotbed_memory_start_small(&grown->index);
     hotbed_index_segment *segment = &grown->segment;
@@ -90,7 +90,8 @@ static hotbed_status grow(
     const hotbed_index_range first = hotbed_table_growing(&table->view);
     hotbed_grown *grown = hotbed_new(sizeof *grown), **end = &table->grown;
     if (grown == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "table %s: no memory for a segment", table->name);
+        return hotbed_fail_table(
+            HOTBED_ERR_MEMORY, table->name, "table %s: no memory for a segment", table->name);
     uint64_t below = table->view.lower_slots;
     for (; *end != NULL; end = &(*end)->next)
         below += hotbed_index_range_slots((*end)->segment.range);
@@ -125,23 +126,26 @@ hotbed_status hotbed_storage_grow(
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
     hotbed_table *t = &storage->tables[table];
     if (!hotbed_table_grows(t))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, t->name,
             "table %s does not grow: max_capacity is not above its capacity %llu", t->name,
             (unsigned long long)t->capacity);
     if (capacity > t->most)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: capacity %llu is over max_capacity %llu", t->name,
-            (unsigned long long)capacity, (unsigned long long)t->most);
+        return hotbed_error_table(
+            hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "capacity", (double)capacity,
+                "table %s: capacity %llu is over max_capacity %llu", t->name,
+                (unsigned long long)capacity, (unsigned long long)t->most),
+            t->name);
     if (hotbed_stream_recording(stream))
         return hotbed_fail(
             HOTBED_ERR_STATE, "cannot grow a table while the stream records a graph");
     if (capacity <= t->capacity)
         return HOTBED_OK;
     if (t->num_grown == HOTBED_GROWTHS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "table %s has grown %d times, and cannot grow again", t->name,
-            HOTBED_GROWTHS_MOST);
+        return hotbed_fail_table(
+            HOTBED_ERR_STATE, t->name, "table %s has grown %d times, and cannot grow again",
+            t->name, HOTBED_GROWTHS_MOST);
     return grow(storage, t, capacity, growing_keys(storage, t, t->capacity, capacity), stream);
 }
 
@@ -211,8 +215,8 @@ hotbed_status hotbed_storage_segment(
             HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
     const hotbed_table *t = &storage->tables[table];
     if (segment >= t->num_grown)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: segment %u is not below %u", t->name, segment,
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, t->name, "table %s: segment %u is not below %u", t->name, segment,
             t->num_grown);
     const hotbed_grown *g = t->grown;
     for (uint32_t i = 0; i < segment; i++)

@@ -75,9 +75,10 @@ static hotbed_status size_uppers(
         hotbed_table *table = &storage->tables[t];
         uint64_t keys = table->upper_capacity;
         if (keys == 0 && options->hbm_bytes == 0)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "mode %s: table %s has no upper_capacity, and hbm_bytes is 0",
-                mode_name(storage), table->name);
+            return hotbed_fail_table(
+                HOTBED_ERR_ARGUMENT, table->name,
+                "mode %s: table %s has no upper_capacity, and hbm_bytes is 0", mode_name(storage),
+                table->name);
         if (keys == 0) {
             double rows = (double)counted_rows(table, options->budget);
             keys = (uint64_t)((double)options->hbm_bytes * rows / (double)bytes);
@@ -119,9 +120,10 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
         storage->tables[t].view.probation = puts_on_probation(storage, &storage->tables[t]);
     for (uint32_t t = 0; t < storage->num_tables && storage->external != NULL; t++)
         if (storage->tables[t].most > storage->tables[t].capacity)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
-                "table %s: max_capacity is %llu, but tables over an external store have no limit",
+            return hotbed_fail_table(
+                HOTBED_ERR_ARGUMENT, storage->tables[t].name,
+                "table %s: max_capacity is %llu, but tables over an external store have no "
+                "limit",
                 storage->tables[t].name, (unsigned long long)storage->tables[t].most);
     (void)snprintf(
         storage->why, sizeof storage->why, "needs %s, budget %s, caching %s: %s%s",

@@ -41,8 +41,8 @@ static hotbed_status check_row_bytes(const hotbed_row_update *u, uint32_t states
     uint64_t unit = states > 0 ? sizeof(float) : hotbed_dtype_bytes(u->dtype);
     uint64_t least = u->dim * hotbed_dtype_bytes(u->dtype);
     if (u->row_bytes != 0 && (u->row_bytes < least || u->row_bytes % unit != 0))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "row_bytes", (double)u->row_bytes,
             "row_bytes %llu is less than a row's weights (%llu bytes) or no multiple of %llu",
             (unsigned long long)u->row_bytes, (unsigned long long)least, (unsigned long long)unit);
     return HOTBED_OK;
@@ -51,10 +51,13 @@ static hotbed_status check_row_bytes(const hotbed_row_update *u, uint32_t states
 static hotbed_status check_update(const hotbed_row_update *u, hotbed_optimizer_kind kind) {
     uint32_t states = hotbed_optimizer_states(kind);
     if (u->dim < 1 || u->dim > HOTBED_DIM_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "dim %u is not in [1, %d]", u->dim, HOTBED_DIM_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "dim", (double)u->dim,
+            hotbed_bound((double)u->dim, 1, (double)HOTBED_DIM_MOST), "dim %u is not in [1, %d]",
+            u->dim, HOTBED_DIM_MOST);
     if (hotbed_dtype_bytes(u->dtype) == 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown dtype %d", (int)u->dtype);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "dtype", (double)u->dtype, "unknown dtype %d", (int)u->dtype);
     if (u->rows.scores != NULL || u->rows.times != NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "rows: an optimizer does not change scores or times");

@@ -128,7 +128,8 @@ hotbed_status hotbed_storage_load_histogram(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "buckets is NULL");
     const hotbed_table *t = &storage->tables[table];
     if (!hotbed_table_indexed(&t->view))
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s is static: it has no index", t->name);
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, t->name, "table %s is static: it has no index", t->name);
     size_t bytes = HOTBED_LOADS * sizeof *buckets;
     /* counted in device memory, since atomics over the bus are slow */
     HOTBED_TRY(hotbed_stream_workspace(stream, bytes, &loads));

@@ -35,9 +35,9 @@ static hotbed_status allocate_tier(
     uint64_t bytes = slots * table->view.row_bytes;
     hotbed_status status = hotbed_memory_alloc(stream, kind, bytes, directory, rows);
     if (status == HOTBED_ERR_MEMORY) /* the text of an IO error has the path and the reason */
-        return hotbed_fail(
-            status, "table %s: no memory for %llu rows of %llu bytes in the %s tier", table->name,
-            (unsigned long long)slots, (unsigned long long)table->view.row_bytes,
+        return hotbed_fail_table(
+            status, table->name, "table %s: no memory for %llu rows of %llu bytes in the %s tier",
+            table->name, (unsigned long long)slots, (unsigned long long)table->view.row_bytes,
             rows == &table->rows ? "upper" : "lower");
     HOTBED_TRY(status);
     if (table->kind == HOTBED_TABLE_HASH)
@@ -59,8 +59,8 @@ static hotbed_status allocate_times(hotbed_table *table, bool apart, hotbed_stre
     hotbed_status status = hotbed_memory_alloc(
         stream, HOTBED_MEMORY_DEVICE, slots * sizeof(uint64_t), NULL, &table->times);
     if (status != HOTBED_OK)
-        return hotbed_fail(
-            status, "table %s: no memory for the times of %llu slots", table->name,
+        return hotbed_fail_table(
+            status, table->name, "table %s: no memory for the times of %llu slots", table->name,
             (unsigned long long)slots);
     hotbed_memory_start_small(&table->times);
     view->range.times = table->times.data;
@@ -78,9 +78,10 @@ static hotbed_status allocate_lower_index(
     hotbed_status status = hotbed_memory_alloc(
         stream, storage->lower_index_memory, bytes, storage->lower_directory, &table->lower_index);
     if (status == HOTBED_ERR_MEMORY)
-        return hotbed_fail(
-            status, "table %s: no %s memory for %llu bytes of the lower tier's index", table->name,
-            hotbed_memory_name(storage->lower_index_memory), (unsigned long long)bytes);
+        return hotbed_fail_table(
+            status, table->name, "table %s: no %s memory for %llu bytes of the lower tier's index",
+            table->name, hotbed_memory_name(storage->lower_index_memory),
+            (unsigned long long)bytes);
     HOTBED_TRY(status);
     hotbed_memory_start_small(&table->lower_index);
     if (timed)

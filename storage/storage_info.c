@@ -25,11 +25,13 @@ hotbed_status hotbed_storage_same_device(
 
 hotbed_status hotbed_storage_check_held(uint32_t held) {
     if (held > 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
-            "%u tickets hold rows: end each batch by backward or hotbed_ticket_cancel(), and "
-            "forget tickets that are kept",
-            held);
+        return hotbed_error_cause_is(
+            hotbed_fail_value(
+                HOTBED_ERR_STATE, "tickets", held,
+                "%u tickets hold rows: end each batch by backward or hotbed_ticket_cancel(), and "
+                "forget tickets that are kept",
+                held),
+            HOTBED_CAUSE_HELD);
     return HOTBED_OK;
 }
 
@@ -188,18 +190,23 @@ void hotbed_storage_set_keys(
     hotbed_table_names_set_keys(storage->names, table, keys);
 }
 
-hotbed_status hotbed_storage_warning(hotbed_storage *storage, char *text, size_t capacity) {
+hotbed_status hotbed_storage_warning(
+    hotbed_storage *storage, char *text, size_t capacity, hotbed_error_detail *detail) {
     if (storage == NULL || text == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", storage == NULL ? "storage" : "text");
     if (capacity == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacity is 0");
-    text[0] = 0;
+    if (detail != NULL)
+        HOTBED_TRY(hotbed_output_check(detail, "hotbed_error_detail"));
+    hotbed_error found = {.fields = {.size = sizeof found.fields}};
     if (__atomic_load_n(&storage->load_warned, __ATOMIC_ACQUIRE) != 0) {
-        (void)snprintf(text, capacity, "%s", storage->load_warning);
+        (void)snprintf(found.text, sizeof found.text, "%s", storage->load_warning);
         __atomic_store_n(&storage->load_warned, 0, __ATOMIC_RELEASE);
-        return HOTBED_OK;
+    } else if (storage->warning.data != NULL) {
+        (void)hotbed_fault_take(storage->warning.data, storage->names, &found);
     }
-    if (storage->warning.data != NULL)
-        hotbed_fault_text(storage->warning.data, storage->names, text, capacity);
+    (void)snprintf(text, capacity, "%s", found.text);
+    if (detail != NULL)
+        hotbed_output_write(detail, &found.fields, sizeof found.fields);
     return HOTBED_OK;
 }

@@ -13,14 +13,17 @@
 
 static hotbed_status check_scoring(const hotbed_table_options *o) {
     if ((int)o->score < HOTBED_SCORE_STEP || o->score > HOTBED_SCORE_TIMESTAMP_LFU)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: unknown score %d", o->name, (int)o->score);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "score", (double)o->score, "table %s: unknown score %d", o->name,
+            (int)o->score);
     if ((int)o->insertion < HOTBED_INSERT_AUTO || o->insertion > HOTBED_INSERT_PROBATION)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: unknown insertion %d", o->name, (int)o->insertion);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "insertion", (double)o->insertion,
+            "table %s: unknown insertion %d", o->name, (int)o->insertion);
     if ((int)o->admission < HOTBED_ADMIT_ALL || o->admission > HOTBED_ADMIT_PROBABILISTIC)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: unknown admission %d", o->name, (int)o->admission);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "admission", (double)o->admission,
+            "table %s: unknown admission %d", o->name, (int)o->admission);
     bool plain = o->score == HOTBED_SCORE_STEP && o->insertion != HOTBED_INSERT_PROBATION &&
                  o->admission == HOTBED_ADMIT_ALL;
     if (o->kind == HOTBED_TABLE_STATIC && !plain)
@@ -29,17 +32,22 @@ static hotbed_status check_scoring(const hotbed_table_options *o) {
             o->name);
     if (o->admission == HOTBED_ADMIT_FREQUENCY &&
         (o->admission_threshold < 1 || o->admission_threshold > HOTBED_SCORE_MOST))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: admission_threshold %llu is not in [1, 2^52 - 1]",
-            o->name, (unsigned long long)o->admission_threshold);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "admission_threshold", (double)o->admission_threshold,
+            hotbed_bound((double)o->admission_threshold, 1, 0x1p52 - 1),
+            "table %s: admission_threshold %llu is not in [1, 2^52 - 1]", o->name,
+            (unsigned long long)o->admission_threshold);
     if (o->admission_capacity > HOTBED_CAPACITY_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: admission_capacity %llu is over 2^35", o->name,
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "admission_capacity", (double)o->admission_capacity, 0x1p35,
+            "table %s: admission_capacity %llu is over 2^35", o->name,
             (unsigned long long)o->admission_capacity);
     if (o->admission == HOTBED_ADMIT_PROBABILISTIC &&
         !(o->admission_probability > 0.0F && o->admission_probability <= 1.0F))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: admission_probability %g is not in (0, 1]", o->name,
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "admission_probability", (double)o->admission_probability,
+            hotbed_bound((double)o->admission_probability, 0, 1),
+            "table %s: admission_probability %g is not in (0, 1]", o->name,
             (double)o->admission_probability);
     return HOTBED_OK;
 }
@@ -49,13 +57,16 @@ static hotbed_status check_growth(const hotbed_table_options *o) {
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s: a static table cannot grow", o->name);
     if (o->max_capacity != 0 &&
         (o->max_capacity < o->capacity || o->max_capacity > HOTBED_CAPACITY_MOST))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: max_capacity %llu is not in [%llu, 2^35]", o->name,
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "max_capacity", (double)o->max_capacity,
+            hotbed_bound((double)o->max_capacity, (double)o->capacity, 0x1p35),
+            "table %s: max_capacity %llu is not in [%llu, 2^35]", o->name,
             (unsigned long long)o->max_capacity, (unsigned long long)o->capacity);
     if (!(o->growth_load >= 0.0F && o->growth_load <= 1.0F))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: growth_load %g is not in [0, 1]", o->name,
-            (double)o->growth_load);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "growth_load", (double)o->growth_load,
+            hotbed_bound((double)o->growth_load, 0, 1), "table %s: growth_load %g is not in [0, 1]",
+            o->name, (double)o->growth_load);
     return HOTBED_OK;
 }
 
@@ -63,21 +74,28 @@ static hotbed_status check_table(const hotbed_table_options *o, uint32_t number)
     char what[64];
     HOTBED_TRY(hotbed_name_check(o->name, number));
     if (o->dim < 1 || o->dim > HOTBED_DIM_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: dim %u is not in [1, %d]", o->name, o->dim,
-            HOTBED_DIM_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "dim", (double)o->dim,
+            hotbed_bound((double)o->dim, 1, (double)HOTBED_DIM_MOST),
+            "table %s: dim %u is not in [1, %d]", o->name, o->dim, HOTBED_DIM_MOST);
     if (o->capacity < 1 || o->capacity > HOTBED_CAPACITY_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: capacity %llu is not in [1, 2^35]", o->name,
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "capacity", (double)o->capacity,
+            hotbed_bound((double)o->capacity, 1, 0x1p35),
+            "table %s: capacity %llu is not in [1, 2^35]", o->name,
             (unsigned long long)o->capacity);
     if (o->kind != HOTBED_TABLE_HASH && o->kind != HOTBED_TABLE_STATIC)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s: unknown kind %d", o->name, (int)o->kind);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "kind", (double)o->kind, "table %s: unknown kind %d", o->name,
+            (int)o->kind);
     if (o->dtype != 0 && hotbed_dtype_bytes(o->dtype) == 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: unknown dtype %d", o->name, (int)o->dtype);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "dtype", (double)o->dtype, "table %s: unknown dtype %d", o->name,
+            (int)o->dtype);
     if (o->evict != HOTBED_EVICT_NEVER && o->evict != HOTBED_EVICT_LOWEST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: unknown evict %d", o->name, (int)o->evict);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "evict", (double)o->evict, "table %s: unknown evict %d", o->name,
+            (int)o->evict);
     if (o->evict != HOTBED_EVICT_NEVER && o->kind == HOTBED_TABLE_STATIC)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s: a static table cannot evict", o->name);
     HOTBED_TRY(check_scoring(o));
@@ -97,17 +115,19 @@ static hotbed_status check_table(const hotbed_table_options *o, uint32_t number)
 static hotbed_status check_lower_tier(const hotbed_storage_options *o) {
     if ((int)o->lower_memory != 0 &&
         (o->lower_memory < HOTBED_MEMORY_PINNED || o->lower_memory > HOTBED_MEMORY_FILE))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "lower_memory %d is not PINNED, PAGEABLE or FILE",
-            (int)o->lower_memory);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "lower_memory", (double)o->lower_memory,
+            "lower_memory %d is not PINNED, PAGEABLE or FILE", (int)o->lower_memory);
     if ((int)o->lower_index_memory != 0 && (o->lower_index_memory < HOTBED_MEMORY_DEVICE ||
                                             o->lower_index_memory > HOTBED_MEMORY_FILE))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "lower_index_memory %d is not DEVICE, PINNED, PAGEABLE or FILE",
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "lower_index_memory", (double)o->lower_index_memory,
+            "lower_index_memory %d is not DEVICE, PINNED, PAGEABLE or FILE",
             (int)o->lower_index_memory);
     if (o->move_sms > HOTBED_MOVE_SMS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "move_sms %u is over %d", o->move_sms, HOTBED_MOVE_SMS_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "move_sms", (double)o->move_sms, (double)HOTBED_MOVE_SMS_MOST,
+            "move_sms %u is over %d", o->move_sms, HOTBED_MOVE_SMS_MOST);
     if (o->external == NULL)
         return HOTBED_OK;
     if (o->lower_memory != 0 || o->lower_index_memory != 0 || o->lower_directory != NULL)
@@ -124,9 +144,10 @@ static hotbed_status check_lower_tier(const hotbed_storage_options *o) {
 
 static hotbed_status check_storage(const hotbed_storage_options *o) {
     if (o->num_tables < 1 || o->num_tables > HOTBED_TABLES_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "num_tables %u is not in [1, %d]", o->num_tables,
-            HOTBED_TABLES_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "num_tables", (double)o->num_tables,
+            hotbed_bound((double)o->num_tables, 1, (double)HOTBED_TABLES_MOST),
+            "num_tables %u is not in [1, %d]", o->num_tables, HOTBED_TABLES_MOST);
     if (o->tables == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "tables is NULL");
     if (o->num_features > 0 && o->feature_tables == NULL)
@@ -134,33 +155,50 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
             HOTBED_ERR_ARGUMENT, "num_features is %u, but feature_tables is NULL", o->num_features);
     for (uint32_t f = 0; f < o->num_features; f++) {
         if (o->feature_tables[f] >= o->num_tables)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "feature %u: table %u is not below %u", f,
-                o->feature_tables[f], o->num_tables);
+            return hotbed_error_feature(
+                hotbed_fail(
+                    HOTBED_ERR_ARGUMENT, "feature %u: table %u is not below %u", f,
+                    o->feature_tables[f], o->num_tables),
+                f);
         if (f > 0 && o->feature_tables[f] < o->feature_tables[f - 1])
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "feature %u: table %u comes after table %u; sort features", f,
-                o->feature_tables[f], o->feature_tables[f - 1]);
+            return hotbed_error_feature(
+                hotbed_fail(
+                    HOTBED_ERR_ARGUMENT, "feature %u: table %u comes after table %u; sort features",
+                    f, o->feature_tables[f], o->feature_tables[f - 1]),
+                f);
     }
     if (o->key_type != 0 && o->key_type != HOTBED_KEY_I64 && o->key_type != HOTBED_KEY_U64)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown key_type %d", (int)o->key_type);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "key_type", (double)o->key_type, "unknown key_type %d",
+            (int)o->key_type);
     if ((int)o->pooling < HOTBED_POOL_NONE || o->pooling > HOTBED_POOL_MEAN)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown pooling %d", (int)o->pooling);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "pooling", (double)o->pooling, "unknown pooling %d",
+            (int)o->pooling);
     if (o->output_dtype != 0 && hotbed_dtype_bytes(o->output_dtype) == 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown output_dtype %d", (int)o->output_dtype);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "output_dtype", (double)o->output_dtype, "unknown output_dtype %d",
+            (int)o->output_dtype);
     if (o->optimizer.kind != 0)
         HOTBED_TRY(hotbed_optimizer_check(&o->optimizer));
     if ((int)o->mode < HOTBED_MODE_AUTO || o->mode > HOTBED_MODE_DEFAULT)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown mode %d", (int)o->mode);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "mode", (double)o->mode, "unknown mode %d", (int)o->mode);
     if ((int)o->placement < HOTBED_PLACE_BY_SCORE || o->placement > HOTBED_PLACE_BY_HASH)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown placement %d", (int)o->placement);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "placement", (double)o->placement, "unknown placement %d",
+            (int)o->placement);
     if ((int)o->budget < HOTBED_BUDGET_SLOTS || o->budget > HOTBED_BUDGET_KEYS)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown budget %d", (int)o->budget);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "budget", (double)o->budget, "unknown budget %d", (int)o->budget);
     HOTBED_TRY(check_lower_tier(o));
     if ((int)o->check < HOTBED_CHECK_ERROR || o->check > HOTBED_CHECK_IGNORE)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown check %d", (int)o->check);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "check", (double)o->check, "unknown check %d", (int)o->check);
     if ((int)o->nonfinite < HOTBED_NONFINITE_PASS || o->nonfinite > HOTBED_NONFINITE_ERROR)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown nonfinite %d", (int)o->nonfinite);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "nonfinite", (double)o->nonfinite, "unknown nonfinite %d",
+            (int)o->nonfinite);
     return HOTBED_OK;
 }
 
@@ -232,7 +270,7 @@ static hotbed_status read_table(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "table %u: size %u is not the first table's %u", t, o->size,
             stride);
-    return check_table(o, t);
+    return hotbed_error_table_number(hotbed_error_table(check_table(o, t), o->name), t);
 }
 
 hotbed_status hotbed_storage_read_tables(

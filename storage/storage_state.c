@@ -47,14 +47,17 @@ hotbed_status hotbed_storage_check_state(const hotbed_storage_state *s) {
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "beta%d_power %g is not in [0, 1]", b + 1, power[b]);
     if (s->clock > HOTBED_SCORE_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "clock %llu is over 2^52 - 1", (unsigned long long)s->clock);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "clock", (double)s->clock, 0x1p52 - 1,
+            "clock %llu is over 2^52 - 1", (unsigned long long)s->clock);
     if (s->time > HOTBED_SCORE_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "time %llu is over 2^52 - 1", (unsigned long long)s->time);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "time", (double)s->time, 0x1p52 - 1, "time %llu is over 2^52 - 1",
+            (unsigned long long)s->time);
     if (!isfinite(s->learning_rate))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "learning_rate %g is not finite", (double)s->learning_rate);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "learning_rate", (double)s->learning_rate,
+            "learning_rate %g is not finite", (double)s->learning_rate);
     return HOTBED_OK;
 }
 
@@ -97,8 +100,9 @@ hotbed_status hotbed_storage_now(
     const hotbed_table_view *view = &storage->tables[table].view;
     bool timed = view->score == HOTBED_SCORE_TIMESTAMP || view->score == HOTBED_SCORE_TIMESTAMP_LFU;
     if (view->is_static != 0 || (!timed && view->score != HOTBED_SCORE_STEP))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s has no clock: it is %s", storage->tables[table].name,
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, storage->tables[table].name, "table %s has no clock: it is %s",
+            storage->tables[table].name,
             view->is_static != 0                 ? "STATIC"
             : view->score == HOTBED_SCORE_CUSTOM ? "CUSTOM"
                                                  : "LFU");

@@ -202,8 +202,10 @@ hotbed_status hotbed_ticket_create(
     *out = NULL;
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     if (max_keys < 1 || max_keys > KEYS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "max_keys %llu is not in [1, 2^30]", (unsigned long long)max_keys);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "max_keys", (double)max_keys,
+            hotbed_bound((double)max_keys, 1, 0x1p30), "max_keys %llu is not in [1, 2^30]",
+            (unsigned long long)max_keys);
     if (max_batch_size < 1 || (uint64_t)max_batch_size * storage->num_features > KEYS_MOST)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "max_batch_size %u * %u features = %llu bags is not in [1, 2^30]",
@@ -243,15 +245,17 @@ static hotbed_status read_batch(
             (unsigned long long)batch->num_keys);
     uint64_t bags = (uint64_t)storage->num_features * batch->batch_size;
     if (batch->offsets == NULL && batch->num_keys != bags)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "num_keys", (double)batch->num_keys, (double)bags,
             "batch: without offsets num_keys %llu must be %u features * %u samples = %llu",
             (unsigned long long)batch->num_keys, storage->num_features, batch->batch_size,
             (unsigned long long)bags);
     if (batch->num_keys > KEYS_MOST || bags > KEYS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "batch: %llu keys and %llu bags are over 2^30",
-            (unsigned long long)batch->num_keys, (unsigned long long)bags);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, batch->num_keys > KEYS_MOST ? "num_keys" : "batch_size",
+            (double)(batch->num_keys > KEYS_MOST ? batch->num_keys : bags), KEYS_MOST,
+            "batch: %llu keys and %llu bags are over 2^30", (unsigned long long)batch->num_keys,
+            (unsigned long long)bags);
     return HOTBED_OK;
 }
 
@@ -284,9 +288,12 @@ static hotbed_status read_prefetch(
     const hotbed_stream *stream, hotbed_batch *batch) {
     HOTBED_TRY(check_own(storage, ticket, stream));
     HOTBED_TRY(read_batch(storage, from, batch));
-    if (batch->num_keys > ticket->max_keys || batch->batch_size > ticket->max_batch_size)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+    const bool many = batch->num_keys > ticket->max_keys;
+    if (many || batch->batch_size > ticket->max_batch_size)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, many ? "num_keys" : "batch_size",
+            many ? (double)batch->num_keys : batch->batch_size,
+            many ? (double)ticket->max_keys : ticket->max_batch_size,
             "batch: %llu keys, %u samples; the ticket takes up to %llu keys, %u samples",
             (unsigned long long)batch->num_keys, batch->batch_size,
             (unsigned long long)ticket->max_keys, ticket->max_batch_size);
@@ -371,9 +378,9 @@ static hotbed_status check_output(
     if (*stride == 0)
         *stride = least;
     if (*stride < least)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "stride %llu is below %llu", (unsigned long long)*stride,
-            (unsigned long long)least);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "stride", (double)(*stride), (double)least,
+            "stride %llu is below %llu", (unsigned long long)*stride, (unsigned long long)least);
     if (rows > 0 && *stride > INT64_MAX / sizeof(float) / rows)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "stride %llu: %llu rows have more than 2^63 bytes",
@@ -394,7 +401,9 @@ static hotbed_status check_ticket(
     const hotbed_storage *storage, const hotbed_ticket *ticket, const hotbed_stream *stream) {
     HOTBED_TRY(check_own(storage, ticket, stream));
     if (!ticket->holds)
-        return hotbed_fail(HOTBED_ERR_STATE, "the ticket is not prefetched");
+        return hotbed_error_cause_is(
+            hotbed_fail(HOTBED_ERR_STATE, "the ticket is not prefetched"),
+            HOTBED_CAUSE_NOT_PREFETCHED);
     return HOTBED_OK;
 }
 
@@ -581,7 +590,9 @@ hotbed_status hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "ticket is NULL");
     HOTBED_TRY(hotbed_output_check(out, "hotbed_ticket_view"));
     if (!ticket->holds)
-        return hotbed_fail(HOTBED_ERR_STATE, "the ticket is not prefetched");
+        return hotbed_error_cause_is(
+            hotbed_fail(HOTBED_ERR_STATE, "the ticket is not prefetched"),
+            HOTBED_CAUSE_NOT_PREFETCHED);
     hotbed_ticket_view view = {
         .unique_keys = ticket->step.unique.keys,
         .inverse = ticket->step.unique.inverse,
@@ -668,8 +679,9 @@ hotbed_status hotbed_storage_set_learning_rate(
     hotbed_storage *storage, float learning_rate, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     if (!isfinite(learning_rate))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "learning_rate %g is not finite", (double)learning_rate);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "learning_rate", (double)learning_rate,
+            "learning_rate %g is not finite", (double)learning_rate);
     return storage->kernels.update->set_learning_rate(storage->clock, learning_rate, stream);
 }
 
@@ -677,11 +689,12 @@ hotbed_status hotbed_storage_set_score(
     hotbed_storage *storage, uint32_t table, uint64_t value, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
     if (storage->tables[table].view.score != HOTBED_SCORE_CUSTOM)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: its scores are not CUSTOM",
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, storage->tables[table].name, "table %s: its scores are not CUSTOM",
             storage->tables[table].name);
     if (value < 1 || value > HOTBED_SCORE_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "score %llu is not in [1, 2^52 - 1]", (unsigned long long)value);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "score", (double)value, hotbed_bound((double)value, 1, 0x1p52 - 1),
+            "score %llu is not in [1, 2^52 - 1]", (unsigned long long)value);
     return storage->kernels.score->set(storage->custom_scores + table, value, stream);
 }

@@ -126,9 +126,9 @@ hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, co
         return HOTBED_OK;
     case HOTBED_INIT_UNIFORM:
         if (!(i->lower < i->upper))
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s: lower %g is not below upper %g", what, (double)i->lower,
-                (double)i->upper);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "lower", (double)i->lower,
+                "%s: lower %g is not below upper %g", what, (double)i->lower, (double)i->upper);
         if (!isfinite(i->upper - i->lower))
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "%s: upper %g - lower %g is above %g, the largest f32", what,
@@ -137,15 +137,17 @@ hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, co
     case HOTBED_INIT_NORMAL:
     case HOTBED_INIT_TRUNCATED_NORMAL:
         if (!(i->std > 0.0F))
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s: std %g is not above 0", what, (double)i->std);
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "std", (double)i->std, 0, "%s: std %g is not above 0", what,
+                (double)i->std);
         if (i->kind == HOTBED_INIT_TRUNCATED_NORMAL && !(i->lower < i->upper))
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s: lower %g is not below upper %g", what, (double)i->lower,
-                (double)i->upper);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "lower", (double)i->lower,
+                "%s: lower %g is not below upper %g", what, (double)i->lower, (double)i->upper);
         return i->kind == HOTBED_INIT_TRUNCATED_NORMAL ? check_truncated(i, what) : HOTBED_OK;
     }
-    return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: unknown kind %d", what, (int)i->kind);
+    return hotbed_fail_value(
+        HOTBED_ERR_ARGUMENT, "kind", (double)i->kind, "%s: unknown kind %d", what, (int)i->kind);
 }
 
 hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
@@ -162,11 +164,13 @@ hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
                 "optimizer: reserved[%zu] is %u, but this library knows no such parameter", i,
                 o->reserved[i]);
     if (o->kind < HOTBED_OPT_SGD || o->kind > HOTBED_OPT_LAST)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "optimizer: unknown kind %d", (int)o->kind);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "kind", (double)o->kind, "optimizer: unknown kind %d",
+            (int)o->kind);
     if (!isfinite(o->learning_rate))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "optimizer: learning_rate %g is not finite",
-            (double)o->learning_rate);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "learning_rate", (double)o->learning_rate,
+            "optimizer: learning_rate %g is not finite", (double)o->learning_rate);
     const float beta[2] = {o->beta1, o->beta2};
     for (int b = 0; b < 2; b++)
         if (!(beta[b] >= 0.0F && beta[b] < 1.0F))
@@ -174,20 +178,21 @@ hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
                 HOTBED_ERR_ARGUMENT, "optimizer: beta%d %g is not in [0, 1)", b + 1,
                 (double)beta[b]);
     if (!(o->eps >= 0.0F) || !isfinite(o->eps))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "optimizer: eps %g is not at least 0", (double)o->eps);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "eps", (double)o->eps, 0, "optimizer: eps %g is not at least 0",
+            (double)o->eps);
     if (!isfinite(o->weight_decay))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "optimizer: weight_decay %g is not finite",
-            (double)o->weight_decay);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "weight_decay", (double)o->weight_decay,
+            "optimizer: weight_decay %g is not finite", (double)o->weight_decay);
     if (!(o->initial_accumulator >= 0.0F) || !isfinite(o->initial_accumulator))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "optimizer: initial_accumulator %g is not at least 0",
-            (double)o->initial_accumulator);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "initial_accumulator", (double)o->initial_accumulator, 0,
+            "optimizer: initial_accumulator %g is not at least 0", (double)o->initial_accumulator);
     if (!(o->max_gradient >= 0.0F) || !isfinite(o->max_gradient))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "optimizer: max_gradient %g is not at least 0",
-            (double)o->max_gradient);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "max_gradient", (double)o->max_gradient, 0,
+            "optimizer: max_gradient %g is not at least 0", (double)o->max_gradient);
     return HOTBED_OK;
 }
 

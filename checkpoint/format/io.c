@@ -159,8 +159,7 @@ const hotbed_io_calls hotbed_io_system = {
 /* --- whole calls ------------------------------------------------------------------------------ */
 
 hotbed_status hotbed_io_fail(const char *what, const char *name, int error) {
-    char reason[HOTBED_REASON_BYTES];
-    return hotbed_fail(HOTBED_ERR_IO, "%s %s: %s", what, name, hotbed_reason(-error, reason));
+    return hotbed_fail_os(HOTBED_ERR_IO, -error, "%s %s", what, name);
 }
 
 /* Copy the end of `text` to the `*space` bytes before out[*space], and shorten *space. Returns

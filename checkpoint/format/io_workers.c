@@ -43,8 +43,8 @@ static void move_block(void *argument) {
         if (worker->status == HOTBED_OK)
             job->digest = hotbed_digest_of(job->buffer, job->bytes);
     }
-    if (worker->status != HOTBED_OK && worker->text[0] == '\0') /* the error text is thread-local */
-        snprintf(worker->text, sizeof worker->text, "%s", hotbed_last_error());
+    if (worker->status != HOTBED_OK && worker->error.text[0] == '\0') /* errors are thread-local */
+        hotbed_error_copy(&worker->error);
     job->status = worker->status;
 }
 
@@ -66,7 +66,8 @@ hotbed_status hotbed_io_workers_await(hotbed_io_job *job) {
     HOTBED_TRY(hotbed_event_sync(job->done));
     job->worker->bytes -= job->bytes;
     job->busy = false;
-    return job->status == HOTBED_OK ? HOTBED_OK : hotbed_fail(job->status, "%s", job->worker->text);
+    return job->status == HOTBED_OK ? HOTBED_OK
+                                    : hotbed_error_return(&job->worker->error, job->status);
 }
 
 hotbed_status hotbed_io_memory(

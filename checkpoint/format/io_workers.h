@@ -7,6 +7,7 @@
 #ifndef HOTBED_CHECKPOINT_IO_WORKERS_H
 #define HOTBED_CHECKPOINT_IO_WORKERS_H
 
+#include "base/error.h"
 #include "checkpoint/format/digest.h"
 #include "checkpoint/format/io.h"
 #include "hotbed/stream.h"
@@ -17,7 +18,7 @@ typedef struct hotbed_io_worker {
     hotbed_stream *stream;
     uint64_t bytes; /* used by the caller: bytes of jobs that were begun and not yet awaited */
     hotbed_status status; /* of the first failure */
-    char text[1024];      /* its text */
+    hotbed_error error;   /* the first failure */
 } hotbed_io_worker;
 
 typedef struct hotbed_io_workers {

@@ -191,9 +191,13 @@ bool hotbed_comm_record_fault(
 }
 
 hotbed_status hotbed_comm_fail(hotbed_comm *comm) {
-    return hotbed_fail(
+    const hotbed_comm_fault *fault = &comm->fault;
+    hotbed_status failed = hotbed_fail(
         HOTBED_ERR_COMM, "communicator of %s, rank %u of %u: %s",
-        hotbed_transport_name(comm->ops->transport), comm->rank, comm->size, comm->fault.text);
+        hotbed_transport_name(comm->ops->transport), comm->rank, comm->size, fault->text);
+    if (fault->operation != 0)
+        failed = hotbed_error_value(failed, "operation", (double)fault->operation);
+    return hotbed_error_cause_is(hotbed_error_rank(failed, fault->rank), HOTBED_CAUSE_COMM);
 }
 
 static void poll(hotbed_comm *comm) {
@@ -341,7 +345,7 @@ static void run_batch(const void *args, uint64_t begin, uint64_t end) {
         return;
     const hotbed_comm_fault *fault = &a->comm->fault;
     hotbed_fault_latch(
-        a->fault, HOTBED_ERR_COMM, HOTBED_FAULT_COMM, (uint32_t)fault->rank, fault->operation,
+        a->fault, HOTBED_ERR_COMM, HOTBED_CAUSE_COMM, (uint32_t)fault->rank, fault->operation,
         (uint64_t)fault->reason);
 }
 

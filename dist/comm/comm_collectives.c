@@ -150,9 +150,9 @@ hotbed_status hotbed_comm_broadcast(
     HOTBED_TRY(hotbed_comm_check_call("hotbed_comm_broadcast", comm, stream));
     HOTBED_TRY(check_data("hotbed_comm_broadcast", data, bytes));
     if (root >= comm->size)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "hotbed_comm_broadcast: root %u is not a rank of %u", root,
-            comm->size);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "root", (double)root,
+            "hotbed_comm_broadcast: root %u is not a rank of %u", root, comm->size);
     hotbed_comm_batch batch = hotbed_comm_batch_of(comm, HOTBED_COMM_BROADCAST, 1);
     batch.parts[0] = (hotbed_comm_part){
         .kind = HOTBED_PART_ROOT,

@@ -59,13 +59,12 @@ static void list_hosts(hotbed_link_place *place) {
 }
 
 hotbed_status hotbed_link_listen(uint32_t port, int *listener, hotbed_link_place *place) {
-    char reason[HOTBED_REASON_BYTES];
     const uint32_t wanted = port;
     const int s = hotbed_socket_listen(&port);
     if (s < 0)
-        return hotbed_fail(
-            HOTBED_ERR_COMM, "cannot listen on port %u for the other ranks: %s%s", wanted,
-            hotbed_reason(errno, reason), wanted == 0 ? "" : "; choose another MASTER_PORT");
+        return hotbed_fail_os(
+            HOTBED_ERR_COMM, errno, "cannot listen on port %u for the other ranks%s", wanted,
+            wanted == 0 ? "" : "; choose another MASTER_PORT");
     memset(place, 0, sizeof *place);
     list_hosts(place);
     place->port = port;

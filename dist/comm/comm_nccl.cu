@@ -30,7 +30,7 @@ static __device__ void mark_end(hotbed_comm_gpu gpu, hotbed_fault *fault) {
     if (reason != 0) {
         int32_t rank = *(const volatile int32_t *)&gpu.words->rank;
         hotbed_fault_latch(
-            fault, HOTBED_ERR_COMM, HOTBED_FAULT_COMM, (uint32_t)rank, number, reason);
+            fault, HOTBED_ERR_COMM, HOTBED_CAUSE_COMM, (uint32_t)rank, number, reason);
     }
     *(volatile uint64_t *)&gpu.words->completed = number;
 }

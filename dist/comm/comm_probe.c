@@ -14,5 +14,7 @@ hotbed_status hotbed_transport_probe(hotbed_transport transport) {
     case HOTBED_TRANSPORT_NCCL:
         return hotbed_comm_probe_nccl();
     }
-    return hotbed_fail(HOTBED_ERR_ARGUMENT, "transport %d is unknown", (int)transport);
+    return hotbed_fail_value(
+        HOTBED_ERR_ARGUMENT, "transport", (double)transport, "transport %d is unknown",
+        (int)transport);
 }

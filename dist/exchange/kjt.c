@@ -62,16 +62,21 @@ hotbed_status hotbed_kjt_read(const hotbed_kjt *kjt, hotbed_kjt *out) {
     HOTBED_TRY(
         hotbed_options_read(out, sizeof *out, offsetof(hotbed_kjt, weights), kjt, "hotbed_kjt"));
     if (out->num_features < 1 || out->num_features > FEATURES_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "kjt: %u features are not in [1, %d]", out->num_features,
-            FEATURES_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "num_features", out->num_features,
+            hotbed_bound(out->num_features, 1, FEATURES_MOST),
+            "kjt: %u features are not in [1, %d]", out->num_features, FEATURES_MOST);
     for (uint32_t f = 0; f < out->num_features; f++) {
         if (out->features != NULL && out->features[f] == NULL)
-            return hotbed_fail(HOTBED_ERR_ARGUMENT, "kjt: the name of feature %u is NULL", f);
+            return hotbed_error_feature(
+                hotbed_fail(HOTBED_ERR_ARGUMENT, "kjt: the name of feature %u is NULL", f), f);
         if (stride_of(out, f) > out->batch_size)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "kjt: %s has %u samples, over batch_size %u",
-                describe(out, f).text, stride_of(out, f), out->batch_size);
+            return hotbed_error_feature(
+                hotbed_fail_limit(
+                    HOTBED_ERR_ARGUMENT, "strides", stride_of(out, f), out->batch_size,
+                    "kjt: %s has %u samples, over batch_size %u", describe(out, f).text,
+                    stride_of(out, f), out->batch_size),
+                f);
     }
     uint64_t rows = hotbed_kjt_rows(out), padded = (uint64_t)out->num_features * out->batch_size;
     if (padded > ROWS_MOST || out->num_keys > ROWS_MOST)
@@ -83,8 +88,8 @@ hotbed_status hotbed_kjt_read(const hotbed_kjt *kjt, hotbed_kjt *out) {
             HOTBED_ERR_ARGUMENT, "kjt: %llu keys, but keys is NULL",
             (unsigned long long)out->num_keys);
     if (out->offsets == NULL && out->lengths == NULL && out->num_keys != rows)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "num_keys", (double)out->num_keys, (double)rows,
             "kjt: without lengths and offsets each row has one key, but num_keys is %llu of %llu "
             "rows",
             (unsigned long long)out->num_keys, (unsigned long long)rows);
@@ -96,26 +101,39 @@ hotbed_status hotbed_kjt_check(const hotbed_kjt *kjt) {
     return hotbed_kjt_read(kjt, &copy);
 }
 
+static hotbed_status at_row(hotbed_status failed, uint32_t feature, uint32_t sample) {
+    return hotbed_error_sample(hotbed_error_feature(failed, feature), sample);
+}
+
 /* The lengths or offsets on the device, row by row. */
 static hotbed_status check_rows(const hotbed_kjt *kjt, const int64_t *values) {
+    const char *const parameter = kjt->offsets != NULL ? "offsets" : "lengths";
     uint64_t r = 0;
     int64_t end = 0;
     if (kjt->offsets != NULL && values[0] != 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "kjt: the first offset is %lld, not 0", (long long)values[0]);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "offsets", (double)values[0],
+            "kjt: the first offset is %lld, not 0", (long long)values[0]);
     for (uint32_t f = 0; f < kjt->num_features; f++)
         for (uint32_t b = 0; b < stride_of(kjt, f); b++, r++) {
             int64_t length = kjt->offsets != NULL ? values[r + 1] - end : values[r];
             if (length < 0)
-                return hotbed_fail(
-                    HOTBED_ERR_ARGUMENT, "kjt: %s, sample %u: its length is %lld",
-                    describe(kjt, f).text, b, (long long)length);
+                return at_row(
+                    hotbed_fail_value(
+                        HOTBED_ERR_ARGUMENT, parameter, (double)length,
+                        "kjt: %s, sample %u: its length is %lld", describe(kjt, f).text, b,
+                        (long long)length),
+                    f, b);
             if (length > (int64_t)kjt->num_keys - end)
-                return hotbed_fail(
-                    HOTBED_ERR_ARGUMENT,
-                    "kjt: %s, sample %u: its %lld keys begin at %lld and end beyond num_keys %llu",
-                    describe(kjt, f).text, b, (long long)length, (long long)end,
-                    (unsigned long long)kjt->num_keys);
+                return at_row(
+                    hotbed_fail_limit(
+                        HOTBED_ERR_ARGUMENT, parameter, (double)end + (double)length,
+                        (double)kjt->num_keys,
+                        "kjt: %s, sample %u: its %lld keys begin at %lld and end beyond num_keys "
+                        "%llu",
+                        describe(kjt, f).text, b, (long long)length, (long long)end,
+                        (unsigned long long)kjt->num_keys),
+                    f, b);
             end += length;
         }
     return HOTBED_OK;
@@ -160,6 +178,7 @@ hotbed_kjt_view hotbed_kjt_view_of(
         .starts = starts,
         .bad = bad,
         .faults = hotbed_stream_faults(stream),
+        .samples = kjt->strides == NULL ? kjt->batch_size : 0,
     };
     return view;
 }

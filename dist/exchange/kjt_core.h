@@ -15,6 +15,7 @@ typedef struct hotbed_kjt_view {
     uint32_t *starts; /* [rows + 1] first key of each row, from lengths or offsets */
     uint32_t *bad; /* one word; 1: lengths or offsets are invalid, and `starts` must not be used */
     struct hotbed_fault *faults;
+    uint32_t samples; /* of each feature; 0: they differ */
 } hotbed_kjt_view;
 
 /* Some features of a batch, each with batch_size rows: rows beyond the feature's own samples are
@@ -68,8 +69,8 @@ hotbed_feature_of(const uint32_t *starts, uint32_t features, uint32_t batch_size
 #define HOTBED_NO_ROW UINT32_MAX
 
 HOTBED_HD void hotbed_kjt_bad(
-    const hotbed_kjt_view *k, hotbed_fault_what what, uint64_t row, int64_t value) {
-    hotbed_fault_latch(k->faults, HOTBED_ERR_RANGE, what, 0, row, (uint64_t)value);
+    const hotbed_kjt_view *k, hotbed_error_cause what, uint64_t row, int64_t value) {
+    hotbed_fault_latch(k->faults, HOTBED_ERR_RANGE, what, k->samples, row, (uint64_t)value);
     (void)hotbed_cas_relaxed_u32(k->bad, 0, 1);
 }
 
@@ -78,7 +79,7 @@ HOTBED_HD void hotbed_kjt_bad(
 HOTBED_HD int64_t hotbed_kjt_between(const hotbed_kjt_view *k, uint64_t r) {
     int64_t begin = k->offsets[r], end = k->offsets[r + 1], bound = (int64_t)k->bound;
     if (r == 0 && begin != 0)
-        hotbed_kjt_bad(k, HOTBED_FAULT_FIRST_OFFSET, 0, begin);
+        hotbed_kjt_bad(k, HOTBED_CAUSE_FIRST_OFFSET, 0, begin);
     if (begin < 0 || begin > bound)
         return 0;
     return end < begin || end > bound ? -1 : end - begin;
@@ -95,7 +96,7 @@ HOTBED_HD void hotbed_kjt_length(const hotbed_kjt_view *k, uint64_t r) {
         length = k->lengths[r];
     bool good = length >= 0 && length <= (int64_t)k->bound;
     if (!good)
-        hotbed_kjt_bad(k, HOTBED_FAULT_OFFSET, r, k->offsets != NULL ? k->offsets[r + 1] : length);
+        hotbed_kjt_bad(k, HOTBED_CAUSE_OFFSET, r, k->offsets != NULL ? k->offsets[r + 1] : length);
     k->starts[r] = good ? (uint32_t)length : 0;
 }
 
@@ -104,7 +105,7 @@ HOTBED_HD void hotbed_kjt_length(const hotbed_kjt_view *k, uint64_t r) {
 HOTBED_HD void hotbed_kjt_check_row(const hotbed_kjt_view *k, uint64_t r) {
     uint32_t end = k->starts[r + 1];
     if (end < k->starts[r] || end > k->bound)
-        hotbed_kjt_bad(k, HOTBED_FAULT_OFFSET, r, (int64_t)end);
+        hotbed_kjt_bad(k, HOTBED_CAUSE_OFFSET, r, (int64_t)end);
 }
 
 /* The first row of feature number f of the batch, and one past its last. */

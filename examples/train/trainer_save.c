@@ -151,7 +151,7 @@ static bool check_load(hotbed_run *t, const char *option, const char *path, hotb
 /* Print what the library warns of, on rank 0: the ranks have the same seed. */
 static bool warn_of_load(hotbed_run *t, const char *path) {
     char text[256];
-    if (!hotbed_run_ok(t, hotbed_storage_warning(t->storage, text, sizeof text), "warning"))
+    if (!hotbed_run_ok(t, hotbed_storage_warning(t->storage, text, sizeof text, NULL), "warning"))
         return false;
     if (t->rank == 0 && text[0] != '\0')
         hotbed_train_say("warning: %s: %s; to continue that run, give its --seed", path, text);

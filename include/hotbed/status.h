@@ -1,8 +1,10 @@
-/* hotbed/status.h - the status that every call returns, and the text of the last error.
+/* hotbed/status.h - the status that every call returns, and the text and fields of the last error.
  *
  * Stable: all calls.
  *
- * For every program. A status is a class of errors; hotbed_last_error() has the details and values.
+ * For every program. A status is a class of errors. hotbed_last_error() has a text for people, with
+ * the values; its words may change in any version. hotbed_last_error_detail() has the same values as
+ * fields, for programs.
  * A call that fails has had no effect unless its comment says otherwise; its outputs are unchanged,
  * or NULL for **out. The library never prints, exits or aborts.
  *
@@ -25,6 +27,8 @@
  *       check(hotbed_stream_sync(stream)); // faults of the work */
 #ifndef HOTBED_STATUS_H
 #define HOTBED_STATUS_H
+
+#include <stdint.h>
 
 #if defined(__GNUC__) || defined(__clang__)
 #define HOTBED_API      __attribute__((visibility("default")))
@@ -61,6 +65,61 @@ HOTBED_API const char *hotbed_status_name(hotbed_status status);
 /* Return the text of the last error in this thread, with its values; "" if there was none. Valid
  * until the thread's next failing call. A call that succeeds does not clear it. */
 HOTBED_API const char *hotbed_last_error(void);
+
+/* Errors that a program may want to tell from others of their class. The numbers are part of the ABI:
+ * new ones are only ever appended. The comments list the fields that are set, as far as they are
+ * known: "table" is its name, or its number if several tables may have caused the error. */
+typedef enum hotbed_error_cause {
+    HOTBED_CAUSE_OTHER = 0,      /* the class says all */
+    HOTBED_CAUSE_TABLE_FULL = 1, /* no slot for a key: table, key; limit: the table's slots */
+    HOTBED_CAUSE_KEY_RANGE = 2,  /* a key outside of a static table: table, key; limit: its rows */
+    HOTBED_CAUSE_OFFSET = 3,     /* an invalid offset: feature, sample; value: the offset */
+    HOTBED_CAUSE_ALL_PINNED = 4, /* all candidates of a key are in use: table, key */
+    HOTBED_CAUSE_TABLE_NUMBER = 5, /* value: the table's number; limit: the number of tables; key */
+    HOTBED_CAUSE_EXTERNAL = 6,     /* a call of an external store failed: table; value: its rows */
+    HOTBED_CAUSE_COMM = 7,         /* a communicator failed: rank; value: the operation's number */
+    HOTBED_CAUSE_FIRST_OFFSET = 8, /* value: the first offset, which is not 0 */
+    HOTBED_CAUSE_KEY_TWICE = 9,    /* table, key; limit and value: its first two positions */
+    HOTBED_CAUSE_GRADIENT = 10,    /* a gradient is NaN or infinite: table, key */
+    HOTBED_CAUSE_NOT_PREFETCHED = 11, /* the ticket holds no batch */
+    HOTBED_CAUSE_HELD = 12,           /* rows are in use; value: the number of tickets or rows */
+} hotbed_error_cause;
+
+/* Which numbers of a hotbed_error_detail are set. */
+typedef enum hotbed_error_has {
+    HOTBED_HAS_KEY = 1,
+    HOTBED_HAS_TABLE_NUMBER = 2,
+    HOTBED_HAS_FEATURE = 4,
+    HOTBED_HAS_SAMPLE = 8,
+    HOTBED_HAS_RANK = 16,
+    HOTBED_HAS_VALUE = 32,
+    HOTBED_HAS_LIMIT = 64,
+} hotbed_error_has;
+
+/* The values of an error. Numbers that `has` does not name are 0, and names that are absent are "". */
+typedef struct hotbed_error_detail {
+    uint32_t size;        /* of the library's struct: a smaller one lacks the last fields */
+    hotbed_status status; /* HOTBED_OK: this thread has had no error */
+    hotbed_error_cause cause;
+    uint32_t has;          /* sum of hotbed_error_has */
+    int32_t os_error;      /* an errno value; 0: no call of the system failed */
+    int32_t rank;          /* the rank that caused the error */
+    uint64_t key;          /* a signed key has the bits of its two's complement */
+    uint32_t key_type;     /* a hotbed_key_type; 0: unknown */
+    uint32_t table_number; /* in its storage */
+    uint32_t feature;      /* in its batch */
+    uint32_t sample;       /* in its feature */
+    /* What was wrong, and the nearest value or the bound that was not kept. Above 2^53 they are
+     * rounded; the text has all digits. */
+    double value;
+    double limit;
+    char table[64];     /* the table's name */
+    char parameter[64]; /* the field or argument that has the wrong value, such as "capacity" */
+} hotbed_error_detail;
+
+/* Return the fields of the error whose text hotbed_last_error() returns. Never NULL. Valid as long as
+ * the text; a caller may copy the struct. */
+HOTBED_API const hotbed_error_detail *hotbed_last_error_detail(void);
 
 /* Keep a copy of the first 1,023 bytes of `text` for hotbed_last_error(), and return `status`. For
  * your functions that Hotbed calls: loaders, tasks, hooks. Hotbed's own calls do it themselves. */

@@ -816,6 +816,8 @@ HOTBED_API hotbed_mode hotbed_storage_mode(const hotbed_storage *storage);
  * the lower tier's 13.2 GB in pinned memory".
  *   text      out  truncated to fit, always terminated by 0
  *   capacity  in   bytes of text, at least 1; 256 are enough
+ *   detail    out  the fault's fields; all are absent for a text about seeds or no text. The caller sets
+ *                  size. NULL is allowed
  * Errors: ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_explain(const hotbed_storage *storage, char *text, size_t capacity);
@@ -872,10 +874,12 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_stats(
  *
  *   text      out  truncated to fit, always terminated by 0
  *   capacity  in   bytes of text, at least 1; 256 are enough
+ *   detail    out  the fault's fields; all are absent for a text about seeds or no text. The caller sets
+ *                  size. NULL is allowed
  *
  * Errors: ARGUMENT. */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_storage_warning(hotbed_storage *storage, char *text, size_t capacity);
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_warning(
+    hotbed_storage *storage, char *text, size_t capacity, hotbed_error_detail *detail);
 
 /* --- growth ----------------------------------------------------------------------------------- */
 

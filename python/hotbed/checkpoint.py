@@ -723,7 +723,7 @@ def _warning(storage: Any) -> str:
     """Set the learning rate of a storage after a load, and return what it warns of."""
     storage.learning_rate = float(storage.clock()["learning_rate"])
     said = ffi.new("char[]", 256)
-    storage.check(lib.hotbed_storage_warning(storage.pointer, said, len(said)))
+    storage.check(lib.hotbed_storage_warning(storage.pointer, said, len(said), ffi.NULL))
     return text(said)
 
 

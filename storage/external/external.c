@@ -116,14 +116,16 @@ static hotbed_status read_options(
         &o, sizeof o, offsetof(hotbed_external_options, deadline_seconds), options,
         "hotbed_external_options"));
     if (o.num_tables < 1 || o.num_tables > HOTBED_TABLES_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "num_tables %u is not in [1, %d]", o.num_tables,
-            HOTBED_TABLES_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "num_tables", (double)o.num_tables,
+            hotbed_bound((double)o.num_tables, 1, (double)HOTBED_TABLES_MOST),
+            "num_tables %u is not in [1, %d]", o.num_tables, HOTBED_TABLES_MOST);
     if (o.tables == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "tables is NULL");
     if (!(o.deadline_seconds >= 0 && o.deadline_seconds <= 1e6))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "deadline_seconds %g is not in [0, 1e6]", o.deadline_seconds);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "deadline_seconds", (double)o.deadline_seconds,
+            "deadline_seconds %g is not in [0, 1e6]", o.deadline_seconds);
     external->tables = hotbed_new(o.num_tables * sizeof *external->tables);
     if (external->tables == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u tables", o.num_tables);
@@ -134,9 +136,12 @@ static hotbed_status read_options(
         HOTBED_TRY(hotbed_name_check(o.tables[t].name, t));
         uint64_t row_bytes = o.tables[t].row_bytes;
         if (row_bytes < 1 || row_bytes > ROW_BYTES_MOST)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "table %s: row_bytes %llu is not in [1, 2^20]",
-                o.tables[t].name, (unsigned long long)row_bytes);
+            return hotbed_error_table(
+                hotbed_fail_value(
+                    HOTBED_ERR_ARGUMENT, "row_bytes", (double)row_bytes,
+                    "table %s: row_bytes %llu is not in [1, 2^20]", o.tables[t].name,
+                    (unsigned long long)row_bytes),
+                o.tables[t].name);
         snprintf(external->tables[t].name, sizeof external->tables[t].name, "%s", o.tables[t].name);
         external->tables[t].row_bytes = row_bytes;
         external->tables[t].name_hash = hash_name(o.tables[t].name);
@@ -199,8 +204,8 @@ static hotbed_status end(
             external->calls.name, what, (int)status, reason);
     if (name == NULL)
         return hotbed_fail(status, "store %s: %s failed: %s", external->calls.name, what, reason);
-    return hotbed_fail(
-        status, "store %s: %s of %llu rows, table %s, failed: %s", external->calls.name, what,
+    return hotbed_fail_table(
+        status, name, "store %s: %s of %llu rows, table %s, failed: %s", external->calls.name, what,
         (unsigned long long)n, name, reason);
 }
 
@@ -210,10 +215,15 @@ static hotbed_status check_flags(
     char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++)
         if (flags[i] > 1)
-            return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "store %s: table %s, key %s: flag %u is not 0 or 1",
-                external->calls.name, external->tables[t].name,
-                hotbed_key_text(keys[i], external->key_type, text), flags[i]);
+            return hotbed_error_key(
+                hotbed_error_table(
+                    hotbed_fail_value(
+                        HOTBED_ERR_CORRUPT, "flag", (double)flags[i],
+                        "store %s: table %s, key %s: flag %u is not 0 or 1", external->calls.name,
+                        external->tables[t].name,
+                        hotbed_key_text(keys[i], external->key_type, text), flags[i]),
+                    external->tables[t].name),
+                keys[i], (uint32_t)external->key_type);
     return HOTBED_OK;
 }
 
@@ -228,9 +238,12 @@ static hotbed_status check_checksums(
         const uint8_t *row = (const uint8_t *)rows + i * t->row_bytes;
         const hotbed_external_metadata *one = &external->metadata[i];
         if (row_checksum(t, keys[i], row, one->score, one->stamp) != one->checksum)
-            return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "store %s: table %s, key %s: the row is damaged",
-                external->calls.name, t->name, hotbed_key_text(keys[i], external->key_type, text));
+            return hotbed_error_key(
+                hotbed_fail_table(
+                    HOTBED_ERR_CORRUPT, t->name, "store %s: table %s, key %s: the row is damaged",
+                    external->calls.name, t->name,
+                    hotbed_key_text(keys[i], external->key_type, text)),
+                keys[i], (uint32_t)external->key_type);
     }
     return HOTBED_OK;
 }
@@ -494,19 +507,19 @@ static hotbed_status insert(
         count(external, &external->stats.inserts, n);
         return HOTBED_OK;
     }
-    char text[TEXT_BYTES]; /* of the insert's failure, since reading back may fail too */
-    snprintf(text, sizeof text, "%s", hotbed_last_error());
+    hotbed_error error; /* of the insert, since reading back may fail too */
+    hotbed_error_copy(&error);
     uint64_t there = 0;
     hotbed_status back = read_back(external, number, n, keys, stamp, &there);
     if (back != HOTBED_OK) {
         memcpy(external->kept_keys, keys, n * sizeof *keys);
         external->pending = (pending){true, number, n, stamp};
-        return status == HOTBED_OK ? back : hotbed_fail(status, "%s", text);
+        return status == HOTBED_OK ? back : hotbed_error_return(&error, status);
     }
     if (there != n && (there != 0 || status == HOTBED_OK))
         return fail_broken(external, number, n, there);
     if (status != HOTBED_OK)
-        return hotbed_fail(status, "%s", text);
+        return hotbed_error_return(&error, status);
     count(external, &external->stats.inserts, n);
     return HOTBED_OK;
 }
@@ -617,9 +630,10 @@ static hotbed_status check_export(
     uint64_t given) {
     const hotbed_external *external = cursor->external;
     if (given > capacity)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "store %s: table %s: export gave %llu rows, %llu were asked for",
-            external->calls.name, external->tables[cursor->table].name, (unsigned long long)given,
+        return hotbed_fail_table(
+            HOTBED_ERR_CORRUPT, external->tables[cursor->table].name,
+            "store %s: table %s: export gave %llu rows, %llu were asked for", external->calls.name,
+            external->tables[cursor->table].name, (unsigned long long)given,
             (unsigned long long)capacity);
     return check_checksums(external, cursor->table, given, keys, NULL, rows);
 }
@@ -630,8 +644,8 @@ static hotbed_status next(
     hotbed_external *external = cursor->external;
     const char *name = external->tables[cursor->table].name;
     if (cursor->damaged)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "store %s: table %s: the export stopped at a damaged row",
+        return hotbed_fail_table(
+            HOTBED_ERR_CORRUPT, name, "store %s: table %s: the export stopped at a damaged row",
             external->calls.name, name);
     uint64_t given = 0, start = begin(external);
     hotbed_status status = external->calls.cursor_next(
@@ -660,8 +674,10 @@ hotbed_status hotbed_external_cursor_next(
             : rows == NULL ? "rows"
                            : "n");
     if (capacity < 1 || capacity > HOTBED_EXTERNAL_BATCH_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "capacity %llu is not in [1, 2^30]", (unsigned long long)capacity);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "capacity", (double)capacity,
+            hotbed_bound((double)capacity, 1, 0x1p30), "capacity %llu is not in [1, 2^30]",
+            (unsigned long long)capacity);
     *n = 0;
     HOTBED_TRY(hotbed_fork_check());
     hotbed_status status = enter(cursor->external, capacity);

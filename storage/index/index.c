@@ -31,20 +31,24 @@ static const hotbed_index_kernels *kernels_of(hotbed_backend backend) {
 
 static hotbed_status check_options(const hotbed_index_options *o) {
     if (o->num_tables < 1 || o->num_tables > HOTBED_TABLES_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "num_tables %u is not in [1, %d]", o->num_tables,
-            HOTBED_TABLES_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "num_tables", (double)o->num_tables,
+            hotbed_bound((double)o->num_tables, 1, (double)HOTBED_TABLES_MOST),
+            "num_tables %u is not in [1, %d]", o->num_tables, HOTBED_TABLES_MOST);
     if (o->capacities == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacities is NULL");
     for (uint32_t t = 0; t < o->num_tables; t++) {
         if (o->capacities[t] < 1 || o->capacities[t] > HOTBED_CAPACITY_MOST)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "table %u: capacity %llu is not in [1, 2^35]", t,
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "capacity", (double)o->capacities[t],
+                hotbed_bound((double)o->capacities[t], 1, 0x1p35),
+                "table %u: capacity %llu is not in [1, 2^35]", t,
                 (unsigned long long)o->capacities[t]);
         if (o->evict != NULL && o->evict[t] != HOTBED_EVICT_NEVER &&
             o->evict[t] != HOTBED_EVICT_LOWEST)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "table %u: unknown evict %d", t, (int)o->evict[t]);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "evict", (double)o->evict[t], "table %u: unknown evict %d", t,
+                (int)o->evict[t]);
     }
     return HOTBED_OK;
 }
@@ -195,7 +199,8 @@ hotbed_status hotbed_index_find_keys(
 
 static hotbed_status check_insert(const hotbed_index_insert *o) {
     if ((int)o->rule < HOTBED_SCORE_KEEP || o->rule > HOTBED_SCORE_ADD)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown rule %d", (int)o->rule);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "rule", (double)o->rule, "unknown rule %d", (int)o->rule);
     HOTBED_TRY(check_array(o->n, o->keys, "keys"));
     HOTBED_TRY(check_array(o->n, o->slots, "slots"));
     bool lists = o->evicted_keys != NULL || o->evicted_scores != NULL || o->evicted_slots != NULL;

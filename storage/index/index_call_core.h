@@ -54,7 +54,7 @@ HOTBED_HD bool hotbed_call_range(
 /* One lane: the table number of key i is out of range. */
 HOTBED_HD void hotbed_call_no_table(const hotbed_index_args *a, uint64_t i) {
     hotbed_fault_latch(
-        a->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_TABLE_NUMBER, a->tables[i], a->keys[i],
+        a->faults, HOTBED_ERR_RANGE, HOTBED_CAUSE_TABLE_NUMBER, a->tables[i], a->keys[i],
         a->num_tables);
 }
 

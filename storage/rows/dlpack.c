@@ -36,7 +36,8 @@ static const element *element_of(hotbed_element number) {
 }
 
 static hotbed_status fail_element(hotbed_element number) {
-    return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown element %d", (int)number);
+    return hotbed_fail_value(
+        HOTBED_ERR_ARGUMENT, "element", (double)number, "unknown element %d", (int)number);
 }
 
 /* --- import ----------------------------------------------------------------------------------- */
@@ -211,7 +212,9 @@ static hotbed_status read_view(
     if (view->rank < 1 || view->rank > 2)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "rank %u is not 1 or 2", view->rank);
     if ((int)view->memory < 0 || view->memory > HOTBED_MEMORY_FILE)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown memory %d", (int)view->memory);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "memory", (double)view->memory, "unknown memory %d",
+            (int)view->memory);
     if (view->rank == 1)
         view->columns = 1;
     if (view->stride == 0)

@@ -37,8 +37,9 @@ hotbed_status hotbed_storage_export(
         hotbed_options_read(&e, sizeof e, offsetof(hotbed_export, rows), batch, "hotbed_export"));
     HOTBED_TRY(hotbed_storage_check_table(storage, e.table, stream));
     if (e.slots < 1 || e.slots > WINDOW_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "slots %llu is not in [1, 2^30]", (unsigned long long)e.slots);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "slots", (double)e.slots, hotbed_bound((double)e.slots, 1, 0x1p30),
+            "slots %llu is not in [1, 2^30]", (unsigned long long)e.slots);
     if (e.count == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "count is NULL");
     if (e.capacity == 0)
@@ -55,9 +56,9 @@ hotbed_status hotbed_storage_export(
         .min_time = e.min_time,
     };
     if (e.min_time != 0 && table->range.times == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "min_time is set, but table %s is not TIMESTAMP_LFU",
-            storage->tables[e.table].name);
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, storage->tables[e.table].name,
+            "min_time is set, but table %s is not TIMESTAMP_LFU", storage->tables[e.table].name);
     HOTBED_TRY(hotbed_storage_rows_view(storage, e.table, &e.rows, &args.rows));
     if (storage->external != NULL)
         return hotbed_export_external(storage, &e, stream);

@@ -43,18 +43,24 @@ static void kernels_of(hotbed_flat_table *table) {
 
 static hotbed_status check_options(const hotbed_flat_table_options *o) {
     if (o->dim < 1 || o->dim > HOTBED_DIM_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "dim %u is not in [1, %d]", o->dim, HOTBED_DIM_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "dim", (double)o->dim,
+            hotbed_bound((double)o->dim, 1, (double)HOTBED_DIM_MOST), "dim %u is not in [1, %d]",
+            o->dim, HOTBED_DIM_MOST);
     if (o->capacity < 1 || o->capacity > CAPACITY_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "capacity %llu is not in [1, 2^36]",
-            (unsigned long long)o->capacity);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "capacity", (double)o->capacity,
+            "capacity %llu is not in [1, 2^36]", (unsigned long long)o->capacity);
     if (o->dtype != 0 && hotbed_dtype_bytes(o->dtype) == 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown dtype %d", (int)o->dtype);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "dtype", (double)o->dtype, "unknown dtype %d", (int)o->dtype);
     if (o->optimizer != 0 && (o->optimizer < HOTBED_OPT_SGD || o->optimizer > HOTBED_OPT_LAST))
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown optimizer %d", (int)o->optimizer);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "optimizer", (double)o->optimizer, "unknown optimizer %d",
+            (int)o->optimizer);
     if (o->memory != 0 && (o->memory < HOTBED_MEMORY_DEVICE || o->memory > HOTBED_MEMORY_FILE))
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unknown memory %d", (int)o->memory);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "memory", (double)o->memory, "unknown memory %d", (int)o->memory);
     return HOTBED_OK;
 }
 

@@ -15,9 +15,9 @@ hotbed_status hotbed_storage_rows_view(
                 HOTBED_ERR_ARGUMENT, "rows: states[%u] is set, but optimizer %s has %u states", s,
                 hotbed_optimizer_name(storage->optimizer.kind), states);
     if (rows->times != NULL && storage->tables[table].view.range.times == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "rows: times is set, but table %s is not TIMESTAMP_LFU",
-            storage->tables[table].name);
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, storage->tables[table].name,
+            "rows: times is set, but table %s is not TIMESTAMP_LFU", storage->tables[table].name);
     out->weights = rows->weights;
     out->states[0] = rows->states[0];
     out->states[1] = rows->states[1];
@@ -106,9 +106,9 @@ hotbed_status hotbed_storage_erase(
     hotbed_rows_args args;
     HOTBED_TRY(hotbed_storage_rows_args(storage, table, n, keys, NULL, erased, stream, &args));
     if (args.table.is_static != 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s is static: its rows cannot be erased",
-            storage->tables[table].name);
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, storage->tables[table].name,
+            "table %s is static: its rows cannot be erased", storage->tables[table].name);
     if (storage->external != NULL)
         return hotbed_storage_rows_external(storage, &args, HOTBED_PASS_ERASE, stream);
     __atomic_store_n(&storage->tables[table].search_work, 0, __ATOMIC_RELAXED);
@@ -246,9 +246,10 @@ static hotbed_status export_static(
     if (keys == NULL && scores == NULL)
         return HOTBED_OK;
     if (capacity < rows)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "capacity %llu is below the table's %llu keys",
-            (unsigned long long)capacity, (unsigned long long)rows);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "capacity", (double)capacity,
+            "capacity %llu is below the table's %llu keys", (unsigned long long)capacity,
+            (unsigned long long)rows);
     for (uint64_t i = 0; i < rows; i++) {
         if (keys != NULL)
             keys[i] = i;
@@ -269,9 +270,10 @@ static hotbed_status export_listed(
         if (room == 0 || (keys == NULL && scores == NULL))
             return HOTBED_OK;
         if (capacity < room)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "capacity %llu is below the table's %llu keys",
-                (unsigned long long)capacity, (unsigned long long)room);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "capacity", (double)capacity,
+                "capacity %llu is below the table's %llu keys", (unsigned long long)capacity,
+                (unsigned long long)room);
         hotbed_memory memory;
         HOTBED_TRY(hotbed_memory_alloc(
             stream, HOTBED_MEMORY_DEVICE, 2 * room * sizeof(uint64_t), NULL, &memory));

@@ -213,12 +213,12 @@ HOTBED_HD void hotbed_rows_refused(
     const hotbed_rows_args *a, uint64_t i, bool out_of_range, hotbed_index_outcome outcome) {
     if (out_of_range)
         hotbed_fault_latch(
-            a->faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, a->table_number,
+            a->faults, HOTBED_ERR_RANGE, HOTBED_CAUSE_KEY_RANGE, a->table_number,
             hotbed_rows_key(a, i), a->table.capacity);
     else
         hotbed_fault_latch(
             a->faults, HOTBED_ERR_FULL,
-            outcome == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED : HOTBED_FAULT_TABLE_FULL,
+            outcome == HOTBED_INDEX_PINNED ? HOTBED_CAUSE_ALL_PINNED : HOTBED_CAUSE_TABLE_FULL,
             a->table_number, hotbed_rows_key(a, i), hotbed_table_slots(a->index, &a->table));
 }
 

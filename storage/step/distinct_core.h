@@ -60,7 +60,7 @@ HOTBED_HD void hotbed_distinct_report(const hotbed_distinct_args *a) {
     while (a->keys[a->places[at]] != key)
         at = at + 1 < a->slots ? at + 1 : 0;
     hotbed_fault_latch(
-        a->faults, HOTBED_ERR_ARGUMENT, HOTBED_FAULT_KEY_TWICE, a->table_number, key,
+        a->faults, HOTBED_ERR_ARGUMENT, HOTBED_CAUSE_KEY_TWICE, a->table_number, key,
         (uint64_t)a->places[at] << 32 | twice);
 }
 

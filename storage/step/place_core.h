@@ -12,8 +12,8 @@
 HOTBED_HD void hotbed_offset_fault(const hotbed_step_view *s, uint64_t at) {
     hotbed_fault_latch(
         s->batch.offset_faults, HOTBED_ERR_RANGE,
-        at == 0 ? HOTBED_FAULT_FIRST_OFFSET : HOTBED_FAULT_OFFSET, 0, at == 0 ? 0 : at - 1,
-        (uint64_t)s->batch.offsets[at]);
+        at == 0 ? HOTBED_CAUSE_FIRST_OFFSET : HOTBED_CAUSE_OFFSET, s->batch.size,
+        at == 0 ? 0 : at - 1, (uint64_t)s->batch.offsets[at]);
 }
 
 /* First key of feature f according to the batch's offsets. If the offset is invalid, *good is false
@@ -79,7 +79,7 @@ HOTBED_HD bool hotbed_static_has(const hotbed_step_view *s, uint32_t t, uint64_t
     uint64_t capacity = s->storage.tables[t].capacity;
     if (key < capacity)
         return true;
-    hotbed_fault_latch(s->batch.faults, HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, t, key, capacity);
+    hotbed_fault_latch(s->batch.faults, HOTBED_ERR_RANGE, HOTBED_CAUSE_KEY_RANGE, t, key, capacity);
     return false;
 }
 
@@ -176,7 +176,7 @@ hotbed_place_uniques(const hotbed_step_view *s, uint32_t first, uint32_t count, 
     if (p.mine && !placed)
         hotbed_fault_latch(
             s->batch.faults, HOTBED_ERR_FULL,
-            p.r.outcome == HOTBED_INDEX_PINNED ? HOTBED_FAULT_ALL_PINNED : HOTBED_FAULT_TABLE_FULL,
+            p.r.outcome == HOTBED_INDEX_PINNED ? HOTBED_CAUSE_ALL_PINNED : HOTBED_CAUSE_TABLE_FULL,
             p.t, p.key, hotbed_table_slots(s->storage.index, table));
     if (placed)
         hotbed_unique_seen(s, table, p.r.slot);

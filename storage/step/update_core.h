@@ -328,7 +328,7 @@ HOTBED_HD void hotbed_gradient_refused(
                              ? hotbed_load_relaxed_u64(hotbed_index_key(s->storage.index, slot))
                              : slot - table->first_slot;
     hotbed_add_relaxed_u64(&s->storage.tallies[t].nonfinite, 1);
-    hotbed_fault_latch(o->faults, HOTBED_ERR_ARGUMENT, HOTBED_FAULT_GRADIENT, t, key, 0);
+    hotbed_fault_latch(o->faults, HOTBED_ERR_ARGUMENT, HOTBED_CAUSE_GRADIENT, t, key, 0);
 }
 
 /* Whether all elements of the row's gradient are finite. All lanes get the answer. */

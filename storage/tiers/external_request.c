@@ -52,7 +52,7 @@ static void run(const hotbed_external_request *r, operation what) {
     *v->status = (uint32_t)status;
     if (status != HOTBED_OK)
         hotbed_fault_latch(
-            r->faults, (uint32_t)status, HOTBED_FAULT_EXTERNAL, v->table, n, v->capacity);
+            r->faults, (uint32_t)status, HOTBED_CAUSE_EXTERNAL, v->table, n, v->capacity);
 }
 
 static void run_find(void *argument) {
@@ -92,8 +92,10 @@ hotbed_status hotbed_external_request_create(
     hotbed_external_table of;
     HOTBED_TRY(hotbed_external_table_read(external, table, &of));
     if (capacity < 1 || capacity > HOTBED_EXTERNAL_BATCH_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "capacity %llu is not in [1, 2^30]", (unsigned long long)capacity);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "capacity", (double)capacity,
+            hotbed_bound((double)capacity, 1, 0x1p30), "capacity %llu is not in [1, 2^30]",
+            (unsigned long long)capacity);
     HOTBED_TRY(hotbed_external_reserve(external, capacity));
     hotbed_external_request *r = hotbed_new(sizeof *r);
     if (r == NULL)

@@ -334,7 +334,7 @@ HOTBED_HD void hotbed_tally_moves(
         if (ours && !placed)
             hotbed_fault_latch(
                 s->batch.faults, HOTBED_ERR_FULL,
-                table->lower.evicts != 0 ? HOTBED_FAULT_ALL_PINNED : HOTBED_FAULT_TABLE_FULL, t,
+                table->lower.evicts != 0 ? HOTBED_CAUSE_ALL_PINNED : HOTBED_CAUSE_TABLE_FULL, t,
                 s->unique.keys[u], hotbed_table_slots(s->storage.index, table));
         left &= ~hotbed_tile_ballot(width, ours);
     }

@@ -17,13 +17,13 @@ hotbed_status hotbed_storage_check_external(const hotbed_storage *storage) {
         hotbed_external_table of;
         HOTBED_TRY(hotbed_external_table_read(storage->external, t, &of));
         if (of.row_bytes != table->view.row_bytes)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "table %s: the store's rows have %llu bytes, not %llu",
-                table->name, (unsigned long long)of.row_bytes,
-                (unsigned long long)table->view.row_bytes);
+            return hotbed_fail_table(
+                HOTBED_ERR_ARGUMENT, table->name,
+                "table %s: the store's rows have %llu bytes, not %llu", table->name,
+                (unsigned long long)of.row_bytes, (unsigned long long)table->view.row_bytes);
         if (table->evicts)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
+            return hotbed_fail_table(
+                HOTBED_ERR_ARGUMENT, table->name,
                 "table %s: evict is LOWEST, but an external store keeps all keys", table->name);
     }
     hotbed_external_set_key_type(storage->external, storage->key_type);

@@ -97,7 +97,7 @@ HOTBED_HD void hotbed_list_fault(const hotbed_store_list *list, hotbed_fault *fa
     uint32_t status = list->batch.status[t];
     if (status != HOTBED_OK)
         hotbed_fault_latch(
-            faults, status, HOTBED_FAULT_EXTERNAL, t, list->batch.counts[t], list->batch.counts[t]);
+            faults, status, HOTBED_CAUSE_EXTERNAL, t, list->batch.counts[t], list->batch.counts[t]);
 }
 
 /* The time at the end of a store's row, in tables that keep times. */
@@ -222,7 +222,7 @@ HOTBED_HD bool hotbed_arrives(
     if (move->flags == HOTBED_MOVE_UNKNOWN || s->unique.slots[u] == HOTBED_SLOT_NONE) {
         if (move->flags != HOTBED_MOVE_UNKNOWN)
             hotbed_fault_latch(
-                s->batch.faults, HOTBED_ERR_FULL, HOTBED_FAULT_ALL_PINNED, t, s->unique.keys[u],
+                s->batch.faults, HOTBED_ERR_FULL, HOTBED_CAUSE_ALL_PINNED, t, s->unique.keys[u],
                 s->storage.tables[t].slots);
         hotbed_add_relaxed_u64(&tally->refused, 1);
         return false;

@@ -229,8 +229,9 @@ hotbed_status hotbed_storage_export_external(
     walk_end(&w);
     hotbed_delete(upper.items);
     if (status == HOTBED_OK && (keys != NULL || scores != NULL) && capacity < *n)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "capacity %llu is below the table's %llu keys",
-            (unsigned long long)capacity, (unsigned long long)*n);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "capacity", (double)capacity,
+            "capacity %llu is below the table's %llu keys", (unsigned long long)capacity,
+            (unsigned long long)*n);
     return status;
 }

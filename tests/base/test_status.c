@@ -6,6 +6,7 @@
 #include "hotbed/version.h"
 #include "tests/support/harness.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -59,6 +60,44 @@ static void last_error_may_be_an_argument(hotbed_backend backend) {
     CHECK_STRING(hotbed_last_error(), "outer: inner");
 }
 
+static void each_error_has_its_own_fields(hotbed_backend backend) {
+    (void)backend;
+    char name[100];
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    CHECK_EQ(hotbed_error_set(HOTBED_ERR_STATE, "no fields"), HOTBED_ERR_STATE);
+    CHECK_EQ(hotbed_last_error_detail()->size, sizeof(hotbed_error_detail));
+    CHECK_EQ(hotbed_last_error_detail()->status, HOTBED_ERR_STATE);
+    CHECK_FIELDS(.has = 0);
+    CHECK_EQ(
+        hotbed_fail_limit(HOTBED_ERR_ARGUMENT, "dim", 0, hotbed_bound(0, 1, 9), "dim %d", 0),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(.has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .parameter = "dim", .limit = 1);
+    CHECK_NEAR(hotbed_bound(10, 1, 9), 9, 0);
+    /* A field that is set stays, and OK sets none. */
+    CHECK_EQ(hotbed_error_limit(HOTBED_ERR_ARGUMENT, 5), HOTBED_ERR_ARGUMENT);
+    CHECK_EQ(hotbed_error_key(HOTBED_OK, 5, 1), HOTBED_OK);
+    CHECK_EQ(hotbed_error_table(HOTBED_OK, "user"), HOTBED_OK);
+    CHECK_EQ(hotbed_error_rank(HOTBED_ERR_COMM, -1), HOTBED_ERR_COMM);
+    CHECK_FIELDS(.has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .parameter = "dim", .limit = 1);
+    CHECK_EQ(hotbed_fail_os(HOTBED_ERR_IO, ENOSPC, "file %s", "a"), HOTBED_ERR_IO);
+    CHECK_FIELDS(.os_error = ENOSPC);
+    CHECK_STRING(hotbed_last_error(), "file a: No space left on device");
+    hotbed_error copy;
+    hotbed_error_copy(&copy);
+    CHECK_EQ(hotbed_fail_table(HOTBED_ERR_STATE, "a\nb", "x"), HOTBED_ERR_STATE);
+    CHECK_FIELDS(.table = "a\\x0ab");
+    (void)hotbed_fail_table(HOTBED_ERR_STATE, name, "x");
+    CHECK_EQ(strlen(hotbed_last_error_detail()->table), 63);
+    /* The fields of an error stay with a text that contains its text. */
+    CHECK_EQ(hotbed_error_return(&copy, HOTBED_ERR_IO), HOTBED_ERR_IO);
+    CHECK_EQ(
+        HOTBED_FAIL_AFTER(HOTBED_ERR_CORRUPT, "load: %s", hotbed_last_error()), HOTBED_ERR_CORRUPT);
+    CHECK_STRING(hotbed_last_error(), "load: file a: No space left on device");
+    CHECK_EQ(hotbed_last_error_detail()->status, HOTBED_ERR_CORRUPT);
+    CHECK_FIELDS(.os_error = ENOSPC);
+}
+
 static void long_text_is_truncated(hotbed_backend backend) {
     (void)backend;
     char text[5000];
@@ -72,7 +111,10 @@ static void long_text_is_truncated(hotbed_backend backend) {
 
 static void *fail_elsewhere(void *text) {
     snprintf(text, 100, "%s", hotbed_last_error());
-    (void)hotbed_fail(HOTBED_ERR_COMM, "of the other thread");
+    CHECK_EQ(hotbed_last_error_detail()->status, HOTBED_OK);
+    CHECK_FIELDS(.has = 0);
+    (void)hotbed_error_rank(hotbed_fail(HOTBED_ERR_COMM, "of the other thread"), 3);
+    CHECK_FIELDS(.has = HOTBED_HAS_RANK, .rank = 3);
     return NULL;
 }
 
@@ -80,11 +122,12 @@ static void each_thread_has_its_own_last_error(hotbed_backend backend) {
     (void)backend;
     char before[100] = "unset";
     pthread_t thread;
-    (void)hotbed_fail(HOTBED_ERR_IO, "of this thread");
+    (void)hotbed_fail_os(HOTBED_ERR_IO, ENOENT, "of this thread");
     CHECK_EQ(pthread_create(&thread, NULL, fail_elsewhere, before), 0);
     pthread_join(thread, NULL);
     CHECK_STRING(before, "");
-    CHECK_STRING(hotbed_last_error(), "of this thread");
+    CHECK_STRING(hotbed_last_error(), "of this thread: No such file or directory");
+    CHECK_FIELDS(.os_error = ENOENT);
 }
 
 /* For errno values that the system does not know, only the number at the end is compared. */
@@ -132,6 +175,7 @@ const hotbed_test hotbed_tests[] = {
     {"every_status_has_its_name", every_status_has_its_name},
     {"functions_of_the_caller_set_a_text", functions_of_the_caller_set_a_text},
     {"last_error_may_be_an_argument", last_error_may_be_an_argument},
+    {"each_error_has_its_own_fields", each_error_has_its_own_fields},
     {"long_text_is_truncated", long_text_is_truncated},
     {"errno_values_have_the_text_of_strerror", errno_values_have_the_text_of_strerror},
     {"each_thread_has_its_own_last_error", each_thread_has_its_own_last_error},

@@ -452,17 +452,53 @@ static void faults_are_reported_with_their_values(hotbed_backend backend) {
     static const struct {
         fault_case fault;
         const char *words[4];
+        hotbed_error_detail fields;
     } cases[] = {
-        {{HOTBED_ERR_FULL, HOTBED_FAULT_TABLE_FULL, 3, 41, 128},
-         {"table number 3", "key 41", "128"}},
-        {{HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, 7, 99, 50},
-         {"table number 7", "key 99", "50)"}},
-        {{HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, 0, UINT64_MAX - 4, 50},
-         {"18446744073709551611", "-5"}},
-        {{HOTBED_ERR_ARGUMENT, HOTBED_FAULT_OFFSET, 0, 12, (uint64_t)-3}, {"bag 12", "-3"}},
-        {{HOTBED_ERR_FULL, HOTBED_FAULT_ALL_PINNED, 2, 5, 0},
-         {"table number 2", "key 5", "in use"}},
-        {{HOTBED_ERR_STATE, 77, 2, 5, 9}, {"fault 77", "table 2", "5", "9"}},
+        {{HOTBED_ERR_FULL, HOTBED_CAUSE_TABLE_FULL, 3, 41, 128},
+         {"table number 3", "key 41", "128"},
+         {.has = HOTBED_HAS_TABLE_NUMBER | HOTBED_HAS_KEY | HOTBED_HAS_LIMIT,
+          .table_number = 3,
+          .key = 41,
+          .limit = 128}},
+        {{HOTBED_ERR_RANGE, HOTBED_CAUSE_KEY_RANGE, 7, 99, 50},
+         {"table number 7", "key 99", "50)"},
+         {.has = HOTBED_HAS_TABLE_NUMBER | HOTBED_HAS_KEY | HOTBED_HAS_LIMIT,
+          .table_number = 7,
+          .key = 99,
+          .limit = 50}},
+        {{HOTBED_ERR_RANGE, HOTBED_CAUSE_KEY_RANGE, 0, UINT64_MAX - 4, 50},
+         {"18446744073709551611", "-5"},
+         {.has = HOTBED_HAS_TABLE_NUMBER | HOTBED_HAS_KEY | HOTBED_HAS_LIMIT,
+          .key = UINT64_MAX - 4,
+          .limit = 50}},
+        {{HOTBED_ERR_ARGUMENT, HOTBED_CAUSE_OFFSET, 0, 12, (uint64_t)-3},
+         {"bag 12", "-3"},
+         {.has = HOTBED_HAS_VALUE, .value = -3}},
+        {{HOTBED_ERR_ARGUMENT, HOTBED_CAUSE_OFFSET, 5, 12, 99},
+         {"bag 12", "99"},
+         {.has = HOTBED_HAS_VALUE | HOTBED_HAS_FEATURE | HOTBED_HAS_SAMPLE,
+          .value = 99,
+          .feature = 2,
+          .sample = 2}},
+        {{HOTBED_ERR_ARGUMENT, HOTBED_CAUSE_TABLE_NUMBER, 8, 12, 6},
+         {"table 8", "key 12", "6"},
+         {.has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT | HOTBED_HAS_KEY,
+          .value = 8,
+          .limit = 6,
+          .key = 12}},
+        {{HOTBED_ERR_IO, HOTBED_CAUSE_EXTERNAL, 1, 12, 0},
+         {"12 rows", "table number 1"},
+         {.has = HOTBED_HAS_VALUE | HOTBED_HAS_TABLE_NUMBER, .value = 12, .table_number = 1}},
+        {{HOTBED_ERR_COMM, HOTBED_CAUSE_COMM, 2, 12, 1},
+         {"rank 2", "operation 12"},
+         {.has = HOTBED_HAS_VALUE | HOTBED_HAS_RANK, .value = 12, .rank = 2}},
+        {{HOTBED_ERR_COMM, HOTBED_CAUSE_COMM, UINT32_MAX, 0, 1}, {"communicator"}, {.has = 0}},
+        {{HOTBED_ERR_FULL, HOTBED_CAUSE_ALL_PINNED, 2, 5, 0},
+         {"table number 2", "key 5", "in use"},
+         {.has = HOTBED_HAS_TABLE_NUMBER | HOTBED_HAS_KEY, .table_number = 2, .key = 5}},
+        {{HOTBED_ERR_STATE, 77, 2, 5, 9},
+         {"fault 77", "table 2", "5", "9"},
+         {.has = HOTBED_HAS_TABLE_NUMBER, .table_number = 2}},
     };
     hotbed_stream *stream = cases_stream(backend);
     hotbed_memory place = cases_device(stream, sizeof(fault_case), NULL);
@@ -475,6 +511,9 @@ static void faults_are_reported_with_their_values(hotbed_backend backend) {
                     __FILE__, __LINE__, "no \"%s\" in \"%s\"", cases[i].words[w],
                     hotbed_last_error());
         }
+        hotbed_error_detail fields = cases[i].fields;
+        fields.cause = (hotbed_error_cause)cases[i].fault.what;
+        hotbed_check_fields(__FILE__, __LINE__, hotbed_last_error_detail(), &fields);
         CHECK_OK(hotbed_stream_sync(stream)); /* the fault was cleared */
     }
     hotbed_memory_free(&place);
@@ -485,17 +524,17 @@ static void the_first_fault_wins(hotbed_backend backend) {
     hotbed_stream *stream = cases_stream(backend), *other = cases_stream(backend);
     hotbed_memory place = cases_device(stream, sizeof(fault_case), NULL);
     CHECK_OK(hotbed_stream_fault(stream));
-    latch(stream, &place, (fault_case){HOTBED_ERR_FULL, HOTBED_FAULT_TABLE_FULL, 1, 10, 1});
-    latch(stream, &place, (fault_case){HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, 2, 20, 2});
+    latch(stream, &place, (fault_case){HOTBED_ERR_FULL, HOTBED_CAUSE_TABLE_FULL, 1, 10, 1});
+    latch(stream, &place, (fault_case){HOTBED_ERR_RANGE, HOTBED_CAUSE_KEY_RANGE, 2, 20, 2});
     CHECK_OK(hotbed_stream_fault(other)); /* faults are kept per stream */
     hotbed_counters before = read_counters();
     CHECK_STATUS(hotbed_stream_fault(stream), HOTBED_ERR_FULL);
     CHECK(strstr(hotbed_last_error(), "key 10") != NULL);
     CHECK_OK(hotbed_stream_fault(stream));
     CHECK_EQ(read_counters().host_waits, before.host_waits);
-    latch(stream, &place, (fault_case){HOTBED_ERR_RANGE, HOTBED_FAULT_KEY_RANGE, 2, 20, 2});
+    latch(stream, &place, (fault_case){HOTBED_ERR_RANGE, HOTBED_CAUSE_KEY_RANGE, 2, 20, 2});
     CHECK_STATUS(hotbed_stream_sync(stream), HOTBED_ERR_RANGE);
-    latch(stream, &place, (fault_case){HOTBED_ERR_FULL, HOTBED_FAULT_TABLE_FULL, 1, 10, 1});
+    latch(stream, &place, (fault_case){HOTBED_ERR_FULL, HOTBED_CAUSE_TABLE_FULL, 1, 10, 1});
     hotbed_memory_free(&place);
     hotbed_stream_destroy(other);
     hotbed_stream_destroy(stream); /* discards the fault */

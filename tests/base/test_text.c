@@ -76,18 +76,22 @@ static void keys_have_their_own_sign(hotbed_backend backend) {
          "9223372036854775808 (as int64 -9223372036854775808)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char key[HOTBED_KEY_TEXT_BYTES], text[HOTBED_FAULT_TEXT_BYTES], expected[128];
+        char key[HOTBED_KEY_TEXT_BYTES], expected[128];
+        hotbed_error error;
         CHECK_STRING(hotbed_key_text(cases[i].key, cases[i].type, key), cases[i].text);
         hotbed_table_names *names = hotbed_table_names_create("user", 1, 0, cases[i].type);
         hotbed_fault_sources sources = {.num = 0};
         hotbed_fault_sources_add(&sources, names, false);
         const hotbed_fault fault = {
-            .what = HOTBED_FAULT_TABLE_FULL, .key = cases[i].key, .bound = 64};
-        hotbed_fault_describe(fault, &sources, text, sizeof text);
+            .what = HOTBED_CAUSE_TABLE_FULL, .key = cases[i].key, .bound = 64};
+        hotbed_fault_describe(fault, &sources, &error);
         (void)snprintf(
             expected, sizeof expected,
             "table user is full: no slot for key %s, the table has 64 slots", cases[i].text);
-        CHECK_STRING(text, expected);
+        CHECK_STRING(error.text, expected);
+        CHECK_EQ(error.fields.key, cases[i].key);
+        CHECK_EQ(error.fields.key_type, cases[i].type);
+        CHECK_STRING(error.fields.table, "user");
         hotbed_fault_sources_clear(&sources);
         hotbed_table_names_release(names);
     }

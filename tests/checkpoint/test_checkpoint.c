@@ -571,6 +571,7 @@ static void saves_and_refuses_to_load_while_tickets_hold_rows(hotbed_backend bac
         hotbed_checkpoint_load(sample_path("free"), &storage, 1, NULL, NULL, stream),
         HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "tickets hold") != NULL);
+    CHECK_EQ(hotbed_last_error_detail()->cause, HOTBED_CAUSE_HELD);
     CHECK_OK(hotbed_ticket_cancel(ticket, stream));
     CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, sample_path("copied")));
     hotbed_checkpoint_snapshot_destroy(snapshot);
@@ -714,13 +715,13 @@ static void another_seed_is_reported(hotbed_backend backend) {
         save(sample_path(name), from, stream);
         CHECK_OK(hotbed_checkpoint_load(sample_path(name), &to, 1, NULL, NULL, stream));
         CHECK_EQ(hotbed_storage_seed(to), cases[i].seed);
-        CHECK_OK(hotbed_storage_warning(to, text, sizeof text));
+        CHECK_OK(hotbed_storage_warning(to, text, sizeof text, NULL));
         CHECK_STRING(
             text, cases[i].reported ? "the checkpoint was saved with seed 1, but the storage has "
                                       "seed 2: new keys get other initial "
                                       "rows than in the run that saved it"
                                     : "");
-        CHECK_OK(hotbed_storage_warning(to, text, sizeof text));
+        CHECK_OK(hotbed_storage_warning(to, text, sizeof text, NULL));
         CHECK_STRING(text, ""); /* a warning is returned once */
         hotbed_storage_destroy(from);
         hotbed_storage_destroy(to);

@@ -64,6 +64,7 @@ static hotbed_status load(fixture *b, const hotbed_io_calls *calls, const char *
 static void check_reason(int error) {
     if (strstr(hotbed_last_error(), strerror(error)) == NULL)
         CHECK_STRING(hotbed_last_error(), strerror(error));
+    CHECK_EQ(hotbed_last_error_detail()->os_error, error);
 }
 
 static bool exists(const char *path) {

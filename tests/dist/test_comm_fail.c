@@ -36,6 +36,9 @@ static void check_failed(world_rank *me, hotbed_comm_reason reason, int32_t rank
     CHECK_OK(hotbed_comm_log_digest(me->comm, &calls, NULL));
     CHECK_STATUS(hotbed_comm_barrier(me->comm, me->stream), HOTBED_ERR_COMM);
     CHECK(strstr(hotbed_last_error(), fault.text) != NULL);
+    CHECK_EQ(hotbed_last_error_detail()->cause, HOTBED_CAUSE_COMM);
+    CHECK_EQ((hotbed_last_error_detail()->has & HOTBED_HAS_RANK) != 0, fault.rank >= 0);
+    CHECK_EQ(hotbed_last_error_detail()->rank, fault.rank >= 0 ? fault.rank : 0);
     CHECK_STATUS(hotbed_comm_all_gather(me->comm, 0, NULL, NULL, me->stream), HOTBED_ERR_COMM);
     CHECK_OK(hotbed_comm_log_digest(me->comm, &after, NULL));
     CHECK_EQ(after, calls);

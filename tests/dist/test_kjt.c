@@ -173,6 +173,9 @@ static void bad_rows_are_named(hotbed_backend backend) {
         hotbed_last_error(),
         "kjt: feature 2 (shop), sample 1: its 1 keys begin at 5 and end beyond "
         "num_keys 5");
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_FEATURE | HOTBED_HAS_SAMPLE | HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT,
+            .feature = 2, .sample = 1, .parameter = "lengths", .value = 6, .limit = 5);
     kjt.num_keys = 6;
     kjt.lengths = arrays_copy(&a, negative, sizeof negative);
     CHECK_STATUS(hotbed_kjt_validate(&kjt, a.stream), HOTBED_ERR_ARGUMENT);

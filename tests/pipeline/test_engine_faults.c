@@ -158,7 +158,7 @@ static hotbed_status latch(hotbed_iteration *iteration, void *self, hotbed_strea
     if (hotbed_iteration_number(iteration) == 2) { /* as a kernel would latch it */
         hotbed_fault *fault = hotbed_stream_faults(stream);
         *fault = (hotbed_fault){
-            .status = HOTBED_ERR_RANGE, .what = HOTBED_FAULT_KEY_RANGE, .key = 7, .bound = 5};
+            .status = HOTBED_ERR_RANGE, .what = HOTBED_CAUSE_KEY_RANGE, .key = 7, .bound = 5};
     }
     return HOTBED_OK;
 }
@@ -177,6 +177,10 @@ static void a_fault_of_a_kernel_stops_the_pipeline(hotbed_backend backend) {
         strstr(hotbed_last_error(), "task b of iteration 2: fault found after it on stream dist") !=
         NULL);
     CHECK(strstr(hotbed_last_error(), "key 7") != NULL);
+    CHECK_FIELDS(
+            .cause = HOTBED_CAUSE_KEY_RANGE,
+            .has = HOTBED_HAS_TABLE_NUMBER | HOTBED_HAS_KEY | HOTBED_HAS_LIMIT, .key = 7,
+            .limit = 5);
     fake_plan_close(&p);
 }
 
@@ -219,7 +223,7 @@ static void latch_when_open(void *unused) {
     while (!late.p->open)
         (void)pthread_cond_wait(&late.p->changed, &late.p->lock);
     (void)pthread_mutex_unlock(&late.p->lock);
-    late.fault->what = HOTBED_FAULT_KEY_RANGE;
+    late.fault->what = HOTBED_CAUSE_KEY_RANGE;
     late.fault->key = 9;
     __atomic_store_n(&late.fault->status, HOTBED_ERR_RANGE, __ATOMIC_RELEASE);
 }

@@ -702,6 +702,9 @@ static void erase_and_clear_refuse_bad_arguments(hotbed_backend backend) {
     test_ticket_prefetch(&v.good);
     CHECK_STATUS(hotbed_storage_clear(t, 0, s), HOTBED_ERR_STATE);
     check_message("1 tickets hold rows: end each batch by backward or hotbed_ticket_cancel()");
+    CHECK_FIELDS(
+            .cause = HOTBED_CAUSE_HELD, .has = HOTBED_HAS_VALUE, .value = 1,
+            .parameter = "tickets");
     CHECK_STATUS(hotbed_storage_reset(t, s), HOTBED_ERR_STATE);
     check_message("1 tickets hold rows: end each batch by backward or hotbed_ticket_cancel()");
     test_ticket_backward(&v.good, &v.random);

@@ -87,6 +87,13 @@ static void a_refused_key_is_named(hotbed_backend backend) {
         test_ticket_upload(&l);
         check_fault(test_ticket_prefetch_with_slots(&l), HOTBED_ERR_FULL, "table table-0");
         check_fault(HOTBED_ERR_FULL, HOTBED_ERR_FULL, names[type - HOTBED_KEY_I64]);
+        hotbed_table_info info = {.size = sizeof info};
+        CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
+        CHECK_FIELDS(
+                .cause = HOTBED_CAUSE_TABLE_FULL,
+                .has = HOTBED_HAS_TABLE_NUMBER | HOTBED_HAS_KEY | HOTBED_HAS_LIMIT,
+                .table = "table-0", .key = (uint64_t)-4242, .key_type = (uint32_t)type,
+                .limit = (double)info.slots);
         test_ticket_forward(&l);
         test_ticket_backward(&l, &random);
         fixture_check(&r);
@@ -350,6 +357,8 @@ static void pinned_rows_stay_and_new_keys_are_refused(hotbed_backend backend) {
     batch_of(&l, &random, 4, more);
     fault = test_ticket_prefetch_with_slots(&l);
     check_fault(fault, HOTBED_ERR_FULL, "table table-0");
+    CHECK_EQ(hotbed_last_error_detail()->cause, HOTBED_CAUSE_ALL_PINNED);
+    CHECK_STRING(hotbed_last_error_detail()->table, "table-0");
     CHECK(refused(&l) >= 2);
     test_ticket_check(&l);
     test_ticket_forward(&l); /* refused keys read as initial rows */
@@ -424,6 +433,11 @@ static void keys_outside_of_a_static_table_are_faults(hotbed_backend backend) {
             check_fault(fault, HOTBED_ERR_RANGE, "table table-1");
             if (i < 2)
                 CHECK(strstr(hotbed_last_error(), i == 0 ? "10" : "-1") != NULL);
+            CHECK_FIELDS(
+                    .cause = HOTBED_CAUSE_KEY_RANGE,
+                    .has = HOTBED_HAS_TABLE_NUMBER | HOTBED_HAS_KEY | HOTBED_HAS_LIMIT,
+                    .table_number = 1, .table = "table-1", .key = bad[i],
+                    .key_type = HOTBED_KEY_I64, .limit = 10);
             test_ticket_check(&l);
             CHECK_EQ(refused(&l), 1);
             test_ticket_forward(&l);
@@ -508,6 +522,23 @@ typedef struct bad_offset {
     bool sequence; /* also found with pooling NONE */
 } bad_offset;
 
+/* The fields of a fault with this text, of a batch of three samples. */
+static void check_place(const char *text) {
+    const hotbed_error_detail *d = hotbed_last_error_detail();
+    if (strncmp(text, "bag ", 4) == 0) {
+        const uint32_t bag = (uint32_t)strtoul(text + 4, NULL, 10);
+        CHECK_FIELDS(
+                .cause = HOTBED_CAUSE_OFFSET,
+                .has = HOTBED_HAS_VALUE | HOTBED_HAS_FEATURE | HOTBED_HAS_SAMPLE,
+                .feature = bag / 3, .sample = bag % 3, .key_type = d->key_type,
+                .value = strtod(strstr(text, "at ") + 3, NULL));
+    } else {
+        CHECK_FIELDS(
+                .cause = HOTBED_CAUSE_FIRST_OFFSET, .has = HOTBED_HAS_VALUE,
+                .key_type = d->key_type, .value = strtod(text + sizeof "the first is", NULL));
+    }
+}
+
 static void a_fault_names_the_bag_with_the_bad_offset(hotbed_backend backend) {
     static const bad_offset bad[] = {
         {{0, (int64_t)1 << 62, 1, 2, 3, 4, 5}, "bag 0 ends at 4611686018427387904,", false},
@@ -548,6 +579,8 @@ static void a_fault_names_the_bag_with_the_bad_offset(hotbed_backend backend) {
                 CHECK_STATUS(hotbed_stream_sync(r.stream), found ? HOTBED_ERR_RANGE : HOTBED_OK);
                 if (found && strstr(hotbed_last_error(), bad[i].text) == NULL)
                     CHECK_STRING(hotbed_last_error(), bad[i].text);
+                if (found)
+                    check_place(bad[i].text);
             }
             CHECK_OK(hotbed_ticket_cancel(l.ticket, r.stream));
         }

@@ -103,7 +103,7 @@ static void compare(
     CHECK_OK(side_step(&skip, gradient, bytes, dim, apart)); /* all finite: the same bytes */
     CHECK_OK(side_step(&pass, gradient, bytes, dim, apart));
     CHECK_EQ(side_count(&skip, 0) + side_count(&skip, 1), 0);
-    CHECK_OK(hotbed_storage_warning(skip.r.storage, text, sizeof text));
+    CHECK_OK(hotbed_storage_warning(skip.r.storage, text, sizeof text, NULL));
     CHECK(text[0] == 0);
     const uint32_t bad[2] = {5, 2 * SAMPLES + 7}; /* of table 0, in its last element; of table 1 */
     *element(gradient, bad[0], dim, pooled, dim - 1) = NAN;
@@ -129,7 +129,7 @@ static void compare(
     CHECK_EQ(side_count(&skip, 0), 1);
     CHECK_EQ(side_count(&skip, 1), 1);
     CHECK_EQ(side_count(&pass, 0), 0);
-    CHECK_OK(hotbed_storage_warning(skip.r.storage, text, sizeof text));
+    CHECK_OK(hotbed_storage_warning(skip.r.storage, text, sizeof text, NULL));
     CHECK(
         strstr(text, "the gradient of key ") != NULL && strstr(text, "is NaN or infinite") != NULL);
     for (uint32_t i = 0; i < KEYS * dim; i++) /* the row trains on, with the state of before */
@@ -163,6 +163,9 @@ static void a_bad_gradient_may_be_a_fault(hotbed_backend backend) {
     CHECK(
         strstr(hotbed_last_error(), "table table-1: the gradient of key 60 is NaN or infinite") !=
         NULL);
+    CHECK_FIELDS(
+            .cause = HOTBED_CAUSE_GRADIENT, .has = HOTBED_HAS_TABLE_NUMBER | HOTBED_HAS_KEY,
+            .table = "table-1", .table_number = 1, .key = 60, .key_type = HOTBED_KEY_I64);
     CHECK_STATUS(side_step(&d, gradient, sizeof gradient, DIM, true), HOTBED_ERR_ARGUMENT);
     side_row(&d, 1, key_at(60), DIM, after);
     CHECK_BYTES(after, before, sizeof after);

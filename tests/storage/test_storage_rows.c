@@ -553,6 +553,10 @@ static void imported_counts_are_of_distinct_keys(hotbed_backend backend) {
         fixture_copy(&r, counts, sizeof counts), r.stream));
     CHECK_STATUS(hotbed_stream_sync(r.stream), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "key 5 occurs twice, at positions 0 and 2") != NULL);
+    CHECK_FIELDS(
+            .cause = HOTBED_CAUSE_KEY_TWICE,
+            .has = HOTBED_HAS_TABLE_NUMBER | HOTBED_HAS_KEY | HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT,
+            .table = "table-0", .key = 5, .key_type = HOTBED_KEY_I64, .limit = 0, .value = 2);
     CHECK_OK(hotbed_storage_export_counts(r.storage, 0, 0, NULL, NULL, &n, r.stream));
     CHECK_EQ(n, 0);
     fixture_close(&r);

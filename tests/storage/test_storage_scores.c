@@ -415,9 +415,9 @@ static void bad_options_are_refused_and_named(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_set_score(b.r.storage, 0, SCORE_MOST + 1, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_set_score(NULL, 0, 1, s), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_set_score(b.r.storage, 0, 1, NULL), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_storage_warning(NULL, text, sizeof text), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_storage_warning(b.r.storage, NULL, sizeof text), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_storage_warning(b.r.storage, text, 0), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_warning(NULL, text, sizeof text, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_warning(b.r.storage, NULL, sizeof text, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_storage_warning(b.r.storage, text, 0, NULL), HOTBED_ERR_ARGUMENT);
     score_close(&b);
     hotbed_stream_destroy(stream);
 }
@@ -681,8 +681,17 @@ static void check_mode_close(check_mode *c) {
 
 static void warning_is(check_mode *c, const char *part, const char *part2) {
     char text[256] = "unset";
-    CHECK_STATUS(hotbed_storage_warning(NULL, text, sizeof text), HOTBED_ERR_ARGUMENT);
-    CHECK_OK(hotbed_storage_warning(c->r.storage, text, sizeof text));
+    hotbed_error_detail detail = {.size = 0};
+    CHECK_STATUS(
+        hotbed_storage_warning(c->r.storage, text, sizeof text, &detail), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(text, "unset");
+    CHECK_STATUS(hotbed_storage_warning(NULL, text, sizeof text, NULL), HOTBED_ERR_ARGUMENT);
+    detail.size = sizeof detail;
+    CHECK_OK(hotbed_storage_warning(c->r.storage, text, sizeof text, &detail));
+    CHECK_EQ(detail.status == HOTBED_OK, part == NULL);
+    CHECK_STRING(detail.table, part == NULL ? "" : part + sizeof "table");
+    if (part != NULL)
+        CHECK_EQ(detail.key, strtoull(part2, NULL, 10));
     CHECK_STRING(hotbed_last_error(), "storage is NULL"); /* an earlier error stays */
     if (part == NULL)
         CHECK_STRING(text, "");
@@ -708,7 +717,7 @@ static void keys_without_a_slot_can_be_warnings(hotbed_backend backend) {
     warning_is(&c, NULL, NULL); /* a warning is returned once */
     CHECK_EQ(check_mode_batch(&c, true, 9), HOTBED_OK);
     char text[8] = "unset";
-    CHECK_OK(hotbed_storage_warning(c.r.storage, text, sizeof text));
+    CHECK_OK(hotbed_storage_warning(c.r.storage, text, sizeof text, NULL));
     CHECK_STRING(text, "table t"); /* truncated */
     const batch_shape one = {.batch_size = 1, .key_space = 1};
     test_ticket_fill(&c.l, &c.random, &one);

@@ -67,6 +67,28 @@ void hotbed_check_string(
         a != NULL ? a : "(NULL)", b != NULL ? b : "(NULL)");
 }
 
+static void print_fields(char *text, size_t capacity, const hotbed_error_detail *d) {
+    (void)snprintf(
+        text, capacity,
+        "{cause %d, has %u, os_error %d, rank %d, key %" PRIu64
+        " of type %u, table %u \"%s\", feature %u, sample %u, parameter \"%s\", value %.17g, limit "
+        "%.17g}",
+        (int)d->cause, d->has, d->os_error, d->rank, d->key, d->key_type, d->table_number, d->table,
+        d->feature, d->sample, d->parameter, d->value, d->limit);
+}
+
+void hotbed_check_fields(
+    const char *file, int line, const hotbed_error_detail *found,
+    const hotbed_error_detail *expected) {
+    char a[512], b[512];
+    print_fields(a, sizeof a, found);
+    print_fields(b, sizeof b, expected);
+    if (strcmp(a, b) != 0)
+        hotbed_check_failed(
+            file, line, "the fields of \"%s\" are\n  %s, expected\n  %s", hotbed_last_error(), a,
+            b);
+}
+
 void hotbed_check_bytes(
     const char *file, int line, const char *a_text, const char *b_text, const void *a,
     const void *b, size_t bytes) {

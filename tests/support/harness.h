@@ -64,6 +64,12 @@ extern const hotbed_test hotbed_tests[];
 /* Check that the call returns `status`.  If `status` is an error, hotbed_last_error() must have a text. */
 #define CHECK_STATUS(call, status) hotbed_check_status(__FILE__, __LINE__, #call, (call), (status))
 
+/* Check the fields of hotbed_last_error_detail(), all but size and status: the given ones, by name, and
+ * that all others are absent.  CHECK_FIELDS(.has = HOTBED_HAS_KEY, .key = 7, .table = "user"); */
+#define CHECK_FIELDS(...)                                                                          \
+    hotbed_check_fields(                                                                           \
+        __FILE__, __LINE__, hotbed_last_error_detail(), &(hotbed_error_detail){__VA_ARGS__})
+
 /* Return from the test and count it as skipped. */
 #define SKIP(reason)                                                                               \
     do {                                                                                           \
@@ -71,6 +77,9 @@ extern const hotbed_test hotbed_tests[];
         return;                                                                                    \
     } while (0)
 
+void hotbed_check_fields(
+    const char *file, int line, const hotbed_error_detail *found,
+    const hotbed_error_detail *expected);
 _Noreturn void hotbed_check_failed(const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void hotbed_check_eq(

@@ -562,7 +562,7 @@ class Storage:
 
     def _warn(self) -> None:
         """Issue a warning about the first key that a table has refused, or not updated, once for each table."""
-        self.check(lib.hotbed_storage_warning(self._c, self.text, len(self.text)))
+        self.check(lib.hotbed_storage_warning(self._c, self.text, len(self.text), ffi.NULL))
         if self.text[0] == b"\0":
             return
         text = ffi.string(self.text).decode(errors="replace")

@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import batch
 
+import hotbed
 import hotbed.torch as ht
 
 ROWS, DIM, SAMPLES, STEPS = 40, 8, 6, 30
@@ -99,6 +100,62 @@ def test_bags_train_as_embedding_bag(kind, mode, index):
         torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
     for name, table in tables.items():
         torch.testing.assert_close(ebc.weight(name), table.weight.data, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+@pytest.mark.parametrize("mode", ["sum", "mean", "weighted"])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_one_table_serves_bags_and_sequences(kind, mode, hashed):
+    ours, theirs = OPTIMIZERS[kind]
+    table = ht.EmbeddingConfig(ROWS, DIM, "a", feature_names=["bags", "words"], use_virtual_table=hashed)
+    ec, pooling = ht.EmbeddingCollection([table], optimizer=ours), ht.PoolingType.MEAN if mode == "mean" else None
+    weight, every = torch.nn.Parameter(torch.randn(ROWS, DIM) / 8), torch.arange(ROWS)
+    ec.set_rows("a", every, weight.detach())
+    optimizer = theirs([weight])
+    for _ in range(STEPS):
+        kjt = batch(["bags", "words"], SAMPLES, ROWS)
+        (keys, offsets, _), (words, _, _) = (bags_of(kjt, feature) for feature in ("bags", "words"))
+        factors = torch.rand(keys.shape[0]) if mode == "weighted" else None
+        target = torch.randn(SAMPLES, DIM)
+
+        def loss_of(bags, words, target=target):
+            return ((bags - target) ** 2).mean() + words.square().mean()
+
+        found = ec(kjt)
+        bags = ht.pooled(found["bags"], pooling or ht.PoolingType.SUM, factors)
+        loss = loss_of(bags, found["words"].values())
+        loss.backward()
+        how = {"mode": "mean" if mode == "mean" else "sum", "include_last_offset": True, "per_sample_weights": factors}
+        expected = loss_of(torch.nn.functional.embedding_bag(keys, weight, offsets, **how), weight[words])
+        optimizer.zero_grad()
+        expected.backward()
+        optimizer.used = [torch.cat([keys, words]).unique()]
+        optimizer.step()
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ec.rows("a", every), weight.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "more", "text"),
+    [
+        ([1, 1], {}, "3 rows, but lengths whose sum is 2"),
+        ([5, -2], {}, "3 rows, but lengths whose sum is 3"),
+        ([1, 2], {"weights": torch.ones(2)}, r"weights: shape \(2,\), but there are 3 rows"),
+        ([1, 2], {"pooling": ht.PoolingType.NONE}, "is not PoolingType.SUM or"),
+    ],
+)
+def test_wrong_lengths_are_not_pooled(lengths, more, text):
+    with pytest.raises(hotbed.ArgumentError, match=text):
+        ht.pooled(ht.JaggedTensor(torch.ones(3, 2), torch.tensor(lengths)), **more)
+
+
+def test_bags_of_a_compiled_model_are_pooled():
+    table = ht.EmbeddingConfig(ROWS, DIM, "a", feature_names=["f"])
+    made = [ht.EmbeddingCollection([table], optimizer=ht.SGD(lr=0.1)) for _ in range(2)]
+    kjt = batch(["f"], SAMPLES, ROWS)
+    for ec, wrap in zip(made, (lambda f: f, lambda f: torch.compile(f, backend="aot_eager"))):
+        wrap(lambda rows: ht.pooled(rows).square().sum())(ec(kjt)["f"]).backward()
+    assert torch.equal(made[0].weight("a"), made[1].weight("a"))
 
 
 @pytest.mark.parametrize("hashed", [False, True])

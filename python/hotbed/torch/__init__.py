@@ -21,7 +21,7 @@ from hotbed.torch.config import (
     Score,
     ShardedOptions,
 )
-from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
+from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, pooled
 
 __all__ = [
     "SGD",
@@ -46,5 +46,6 @@ __all__ = [
     "ShardedOptions",
     "TrainPipeline",
     "full_state_dict",
+    "pooled",
     "use_torch_allocator",
 ]

@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import torch
 
 from hotbed.errors import ArgumentError
+from hotbed.torch.config import PoolingType
 
 
 def _lengths_of(offsets: torch.Tensor) -> torch.Tensor:
@@ -105,6 +106,37 @@ class JaggedTensor:
         """Return the values of each row, as a list of tensors."""
         bounds = self.offsets().tolist()
         return [self._values[a:b] for a, b in zip(bounds[:-1], bounds[1:])]
+
+
+def pooled(rows: Any, pooling: PoolingType = PoolingType.SUM, weights: Optional[torch.Tensor] = None) -> torch.Tensor:
+    """Pool the rows of a feature that an :class:`~hotbed.torch.EmbeddingCollection` returned, bag by bag.
+
+    With it one table serves features that are pooled and features that are sequences: their gradients are summed by
+    key, so a batch is one step of the table's optimizer.
+
+    Args:
+        rows: a ``JaggedTensor`` of this package or of TorchRec, of ``[n, dim]``.  On a GPU its lengths are not checked.
+        pooling: SUM or MEAN; of an empty bag both are zeros.
+        weights: ``[n]``, multiplied with the rows before; the mean is still divided by the number of keys.
+
+    Returns:
+        ``[samples, dim]``.
+
+    Raises:
+        ArgumentError: another pooling, another shape, or lengths that are not those of the rows.
+    """
+    if pooling not in (PoolingType.SUM, PoolingType.MEAN):
+        raise ArgumentError(f"pooling {pooling!r} is not PoolingType.SUM or PoolingType.MEAN")
+    values, lengths = rows.values(), rows.lengths()
+    if weights is not None:
+        if weights.shape != values.shape[:1]:
+            raise ArgumentError(f"weights: {described(weights)}, but there are {values.shape[0]} rows")
+        values = values * weights.to(values.dtype)[:, None]
+    is_checked = lengths.device.type == "cpu" and not torch.compiler.is_compiling()
+    if is_checked and (bool((lengths < 0).any()) or int(lengths.sum()) != values.shape[0]):
+        raise ArgumentError(f"rows: {values.shape[0]} rows, but lengths whose sum is {int(lengths.sum())}")
+    sums = torch.segment_reduce(values, "sum", lengths=lengths.to(torch.int64), axis=0, unsafe=True)
+    return sums / lengths.clamp(min=1)[:, None].to(sums.dtype) if pooling is PoolingType.MEAN else sums
 
 
 class KeyedJaggedTensor(JaggedTensor):

@@ -81,13 +81,20 @@ bool hotbed_is_damaged_name(const char *name) {
            (*end == '-' && end[1] != '\0' && end[1 + strspn(end + 1, "0123456789")] == '\0');
 }
 
-static hotbed_status read_entry(search *s, const char *name, bool *found, hotbed_manifest *m) {
+static bool is_link(const char *path) {
+    char target;
+    return readlink(path, &target, 1) >= 0;
+}
+
+static hotbed_status read_entry(
+    search *s, const char *name, const char *path, bool *found, hotbed_manifest *m) {
     const hotbed_io_calls *calls = s->calls;
     hotbed_io_file directory = HOTBED_IO_CLOSED;
     *found = false;
     int handle = calls->open(calls->self, s->directory.handle, name, HOTBED_IO_DIRECTORY);
-    if (handle == -ENOTDIR ||
-        handle == -ENOENT) /* a file, a link to nowhere, or removed just now */
+    if (handle == -ENOENT && is_link(path)) /* perhaps to a file system that is not mounted */
+        return hotbed_fail(HOTBED_ERR_CORRUPT, "a symbolic link whose target does not exist");
+    if (handle == -ENOTDIR || handle == -ENOENT) /* a file, or removed just now */
         return HOTBED_OK;
     if (handle >= 0)
         (void)calls->close(calls->self, handle);
@@ -106,11 +113,10 @@ static void add(search *s, char *path, const hotbed_manifest *m) {
         fail_memory(s);
         return;
     }
-    char target;
     s->entries = entries;
     s->entries[s->n++] = (entry){
         .path = path,
-        .link = readlink(path, &target, 1) >= 0,
+        .link = is_link(path),
         .increment = m->increment,
         .id = m->id,
         .digest = m->digest,
@@ -132,7 +138,7 @@ static void look_at(void *context, const char *name) {
         fail_memory(s);
         return;
     }
-    hotbed_status status = read_entry(s, name, &found, &m);
+    hotbed_status status = read_entry(s, name, path, &found, &m);
     if (status == HOTBED_ERR_CORRUPT) {
         skip(s, path);
     } else if (status != HOTBED_OK) {

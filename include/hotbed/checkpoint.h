@@ -390,8 +390,8 @@ typedef struct hotbed_checkpoint_found {
     uint32_t num_paths; /* 0: there is none */
     /* [num_paths] a full checkpoint, and the increments that lead to the newest one, in order */
     char **paths;
-    /* [num_skipped] newer checkpoints that are not whole, and damaged ones whose age is unknown:
-     * "path: why" */
+    /* [num_skipped] newer checkpoints that are not whole, and damaged ones and links to nowhere,
+     * whose age is unknown: "path: why" */
     char **skipped;
     uint32_t num_skipped;
 } hotbed_checkpoint_found;

@@ -824,7 +824,8 @@ def latest(directory: Path) -> List[str]:
 
     A checkpoint is whole if all its files, and the checkpoints that it follows, exist in the directory and pass the
     check of ``hotbed-ckpt verify --quick``, which reads no rows; ``load()`` checks the rows.  The newest one has the
-    highest step, then the latest time.  Newer ones that are not whole are skipped, each with a ``UserWarning``.
+    highest step, then the latest time.  Newer ones that are not whole, and links to nowhere, are skipped, each with a
+    ``UserWarning``.
     Unfinished saves, and names that end in ``.damaged``, are ignored.  With several ranks let one rank call it, and
     send the paths to the others.
 

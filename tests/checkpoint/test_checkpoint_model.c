@@ -265,6 +265,16 @@ static void the_newest_whole_checkpoint_is_found(hotbed_backend backend) {
     CHECK_EQ(found.num_skipped, 1);
     CHECK(strncmp(found.skipped[0], broken, strlen(broken)) == 0);
     hotbed_checkpoint_found_free(&found);
+    /* A link to nowhere may be a newer checkpoint, on a file system that is not mounted. */
+    sample_remove(broken);
+    CHECK_EQ(symlink("nowhere", broken), 0);
+    CHECK_OK(hotbed_checkpoint_latest(directory, &found));
+    CHECK_EQ(found.num_paths, 2);
+    CHECK_EQ(found.num_skipped, 1);
+    snprintf(text, sizeof text, "%s: a symbolic link whose target does not exist", broken);
+    CHECK_STRING(found.skipped[0], text);
+    hotbed_checkpoint_found_free(&found);
+    CHECK_EQ(unlink(broken), 0);
     /* An increment without its parent is no checkpoint. */
     sample_remove(full);
     check_latest(directory, NULL, NULL);

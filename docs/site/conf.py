@@ -12,12 +12,13 @@ author = "The Hotbed authors"
 copyright = author
 release = re.search(r'HOTBED_VERSION +"([^"]+)"', (ROOT / "include/hotbed/version.h").read_text())[1]
 
-extensions = ["myst_parser", "autoapi.extension", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "autoapi.extension", "sphinx.ext.napoleon"]
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["hotbed.css"]
 html_title = f"Hotbed {release}"
 exclude_patterns = ["docs/site", "examples", "bench/results/archive"]
 myst_heading_anchors = 4
-myst_fence_as_directive = ["mermaid"]
 myst_enable_extensions = ["colon_fence"]
 # Tables of results begin at the third level; tools/check_docs.py checks links; classes of errors have two names.
 suppress_warnings = ["myst.header", "myst.xref_missing", "ref.python"]

@@ -30,6 +30,7 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_checkpoint_options),
     KNOWN(hotbed_checkpoint_report),
     KNOWN(hotbed_checkpoint_share),
+    KNOWN(hotbed_checkpoint_skipped),
     KNOWN(hotbed_checkpoint_table),
     KNOWN(hotbed_comm_fault),
     KNOWN(hotbed_comm_options),

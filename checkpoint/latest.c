@@ -30,7 +30,7 @@ typedef struct search {
     uint32_t n, capacity;
     entry *entries;
     uint32_t num_skipped;
-    char **skipped; /* [num_skipped] texts, owned */
+    hotbed_checkpoint_skipped *skipped; /* [num_skipped]; texts owned */
     hotbed_status status;
 } search;
 
@@ -57,18 +57,33 @@ static void *longer(void *old, uint32_t n, size_t bytes) {
 }
 
 /* Note a checkpoint that is not whole, for the reason of the last error. */
-static void skip(search *s, const char *path) {
-    char **skipped = longer(s->skipped, s->num_skipped, sizeof *skipped);
+static void skip(search *s, const char *path, hotbed_status status) {
+    hotbed_checkpoint_skipped *skipped = longer(s->skipped, s->num_skipped, sizeof *skipped);
     if (skipped == NULL) {
         fail_memory(s);
         return;
     }
     s->skipped = skipped;
-    s->skipped[s->num_skipped] = copy_text(path, ": ", hotbed_last_error());
-    if (s->skipped[s->num_skipped] == NULL)
+    hotbed_checkpoint_skipped *last = &s->skipped[s->num_skipped++];
+    *last = (hotbed_checkpoint_skipped){
+        .path = copy_text(path, "", ""),
+        .why = copy_text(hotbed_last_error(), "", ""),
+        .status = status,
+    };
+    if (last->path == NULL || last->why == NULL)
         fail_memory(s);
-    else
-        s->num_skipped++;
+}
+
+static void free_skipped(hotbed_checkpoint_skipped *skipped, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        hotbed_delete(skipped[i].path);
+        hotbed_delete(skipped[i].why);
+    }
+    hotbed_delete(skipped);
+}
+
+static bool is_unusable(hotbed_status status) {
+    return status == HOTBED_ERR_CORRUPT || status == HOTBED_ERR_STATE;
 }
 
 bool hotbed_is_damaged_name(const char *name) {
@@ -93,7 +108,7 @@ static hotbed_status read_entry(
     *found = false;
     int handle = calls->open(calls->self, s->directory.handle, name, HOTBED_IO_DIRECTORY);
     if (handle == -ENOENT && is_link(path)) /* perhaps to a file system that is not mounted */
-        return hotbed_fail(HOTBED_ERR_CORRUPT, "a symbolic link whose target does not exist");
+        return hotbed_fail(HOTBED_ERR_STATE, "a symbolic link whose target does not exist");
     if (handle == -ENOTDIR || handle == -ENOENT) /* a file, or removed just now */
         return HOTBED_OK;
     if (handle >= 0)
@@ -139,8 +154,8 @@ static void look_at(void *context, const char *name) {
         return;
     }
     hotbed_status status = read_entry(s, name, path, &found, &m);
-    if (status == HOTBED_ERR_CORRUPT) {
-        skip(s, path);
+    if (is_unusable(status)) {
+        skip(s, path, status);
     } else if (status != HOTBED_OK) {
         s->status = status;
     } else if (found) {
@@ -176,14 +191,21 @@ static hotbed_status find_chain(
     const search *s, const entry *last, const entry **chain, uint32_t *n) {
     uint32_t length = 0;
     for (const entry *at = last; at != NULL; length++) {
-        HOTBED_TRY(hotbed_checkpoint_verify_quick(s->calls, at->path));
+        hotbed_status status = hotbed_checkpoint_verify_quick(s->calls, at->path);
+        if (status == HOTBED_ERR_CORRUPT && at != last) { /* `last` itself may be whole */
+            char text[1024];
+            snprintf(text, sizeof text, "%s", hotbed_last_error());
+            status = hotbed_fail(
+                HOTBED_ERR_STATE, "%s follows a damaged checkpoint: %s", last->path, text);
+        }
+        HOTBED_TRY(status);
         if (length == s->n)
             return hotbed_fail(HOTBED_ERR_CORRUPT, "%s follows itself", last->path);
         chain[length] = at;
         const entry *parent = at->increment ? find_parent(s, at) : NULL;
         if (at->increment && parent == NULL)
             return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "%s is an increment, whose parent was not found", at->path);
+                HOTBED_ERR_STATE, "%s is an increment, whose parent was not found", at->path);
         at = parent;
     }
     for (uint32_t i = 0; i < length / 2; i++) {
@@ -233,8 +255,8 @@ static hotbed_status find(search *s, hotbed_checkpoint_found *out) {
         if (again) /* a link to a checkpoint that was skipped */
             continue;
         status = find_chain(s, &s->entries[i], chain, &n);
-        if (status == HOTBED_ERR_CORRUPT) {
-            skip(s, s->entries[i].path);
+        if (is_unusable(status)) {
+            skip(s, s->entries[i].path, status);
             status = s->status;
         }
     }
@@ -256,10 +278,8 @@ hotbed_status hotbed_checkpoint_latest(const char *directory, hotbed_checkpoint_
     hotbed_io_drop(&s.directory);
     for (uint32_t i = 0; i < s.n; i++)
         hotbed_delete(s.entries[i].path);
-    for (uint32_t i = 0; i < s.num_skipped; i++)
-        hotbed_delete(s.skipped[i]);
+    free_skipped(s.skipped, s.num_skipped);
     hotbed_delete(s.entries);
-    hotbed_delete(s.skipped);
     return status;
 }
 
@@ -268,10 +288,9 @@ void hotbed_checkpoint_found_free(hotbed_checkpoint_found *found) {
         return;
     for (uint32_t i = 0; i < found->num_paths; i++)
         hotbed_delete(found->paths[i]);
-    for (uint32_t i = 0; i < found->num_skipped; i++)
-        hotbed_delete(found->skipped[i]);
+    free_skipped(found->skipped, found->num_skipped);
     hotbed_delete(found->paths);
-    hotbed_delete(found->skipped);
     found->num_paths = found->num_skipped = 0;
-    found->paths = found->skipped = NULL;
+    found->paths = NULL;
+    found->skipped = NULL;
 }

@@ -24,7 +24,7 @@ static bool parse_step(const char *name, uint64_t *step) {
     return errno == 0 && *end == '\0';
 }
 
-/* Find the newest checkpoint of a directory; *found is false if there is none. */
+/* Find the name with the highest step in a directory; *found is false if there is none. */
 static bool newest(
     hotbed_run *t, const char *directory, bool *found, uint64_t *step, char name[256]) {
     DIR *list = opendir(directory);
@@ -212,12 +212,12 @@ static bool is_same_file(const char *a, const char *b) {
            first.st_ino == second.st_ino;
 }
 
-/* The newest checkpoint in the directory must be older than this run's first step, or be the
- * checkpoint that the run loaded. */
+/* The name with the highest step in the directory must be older than this run's first step, or be
+ * the checkpoint that the run loaded: the run would come to save under this name. */
 static bool check_newest(hotbed_run *t) {
     bool found;
     uint64_t step = 0;
-    char name[256], path[PATH_BYTES];
+    char name[256], path[PATH_BYTES], advice[PATH_BYTES + 128];
     const char *directory = t->options.save;
     if (!newest(t, directory, &found, &step, name))
         return false;
@@ -233,6 +233,12 @@ static bool check_newest(hotbed_run *t) {
             path, (unsigned long long)step, (unsigned long long)t->place.steps,
             (unsigned long long)t->place.steps);
     t->saved = loaded;
+    describe(path, advice, sizeof advice);
+    if (!loaded && advice[0] != '\0')
+        return hotbed_run_fail(t, "%s%s", path, advice);
+    if (!loaded && !is_checkpoint(path))
+        return hotbed_run_fail(
+            t, "%s: it has no MANIFEST, so it is not a checkpoint: rename or remove it", path);
     return t->saved ||
            hotbed_run_fail(
                t,
@@ -267,58 +273,10 @@ bool hotbed_run_load(hotbed_run *t) {
     return load(t, path, &status) && check_load(t, "--load", path, status) && place_loaded(t, path);
 }
 
-/* The name of the newest checkpoint, as rank 0 finds it; "" if there is none. */
-static bool newest_of_all(hotbed_run *t, const char *directory, char name[256]) {
-    bool found;
-    uint64_t step = 0;
-    memset(name, 0, 256);
-    return (t->rank > 0 || newest(t, directory, &found, &step, name)) &&
-           hotbed_run_share(t, 256, name);
-}
-
-/* Whether the MANIFEST or a shard of a checkpoint is missing. False if the directory itself cannot
- * be reached: a link's file system may not be mounted. */
-static bool is_incomplete(const char *path) {
-    static const char key[] = "world ";
-    char name[PATH_BYTES + 64], line[256];
-    unsigned long world = 0;
-    struct stat directory;
-    if (stat(path, &directory) != 0)
-        return false;
-    snprintf(name, sizeof name, "%s/MANIFEST", path);
-    FILE *file = fopen(name, "re");
-    if (file == NULL)
-        return errno == ENOENT;
-    while (world == 0 && fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, key, sizeof key - 1) == 0)
-            world = strtoul(line + sizeof key - 1, NULL, 10);
-    fclose(file);
-    for (unsigned long shard = 0; shard < world; shard++) {
-        snprintf(name, sizeof name, "%s/shard-%05lu-of-%05lu.h5", path, shard, world);
-        if (access(name, F_OK) != 0 && errno == ENOENT)
-            return true;
-    }
-    return false;
-}
-
-/* Whether any rank found the checkpoint damaged; the other ranks may have other errors. */
-static bool is_damaged(hotbed_run *t, const char *path, hotbed_status status, bool *damaged) {
-    bool mine = status == HOTBED_ERR_CORRUPT || (status == HOTBED_ERR_IO && is_incomplete(path));
-    uint32_t first;
-    if (!hotbed_run_find(t, mine, &first))
-        return false;
-    *damaged = first < t->ranks;
-    return true;
-}
-
-/* Rename a damaged checkpoint; hotbed-ckpt knows these names. Rank 0 does it, while the others wait
- * for the next name. */
-static bool put_aside(hotbed_run *t, const char *path, hotbed_status status) {
+/* Rename a damaged checkpoint; hotbed-ckpt knows these names. */
+static bool put_aside(hotbed_run *t, const char *path, const char *why) {
     char aside[PATH_BYTES + 32];
     struct stat file;
-    if (t->rank > 0)
-        return true;
-    const char *why = status == HOTBED_OK ? "another rank cannot load it" : hotbed_last_error();
     snprintf(aside, sizeof aside, "%s.damaged", path);
     for (unsigned number = 2; stat(aside, &file) == 0; number++)
         snprintf(aside, sizeof aside, "%s.damaged-%u", path, number);
@@ -330,31 +288,73 @@ static bool put_aside(hotbed_run *t, const char *path, hotbed_status status) {
     return true;
 }
 
+/* The step in the name at the end of a path; 0 for any other name. */
+static uint64_t step_of(const char *path) {
+    uint64_t step;
+    const char *name = strrchr(path, '/');
+    return name != NULL && parse_step(name + 1, &step) ? step : 0;
+}
+
+/* Put a checkpoint aside that is not whole, or fail if it is not damaged but cannot be used. */
+static bool handle_skipped(hotbed_run *t, const hotbed_checkpoint_skipped *skipped) {
+    char advice[PATH_BYTES + 128];
+    if (skipped->status == HOTBED_ERR_CORRUPT)
+        return put_aside(t, skipped->path, skipped->why);
+    describe(skipped->path, advice, sizeof advice);
+    if (advice[0] != '\0')
+        return hotbed_run_fail(t, "%s%s", skipped->path, advice);
+    return hotbed_run_fail(
+        t, "%s: make it a full checkpoint with 'hotbed-ckpt compact', or remove it", skipped->why);
+}
+
+/* Find the newest whole checkpoint of a directory, and handle those that have a later step in their
+ * names; `path` is "" if there is none. */
+static bool find_whole(hotbed_run *t, const char *directory, char path[PATH_BYTES], bool *renamed) {
+    hotbed_checkpoint_found found = {.size = sizeof found};
+    if (!hotbed_run_ok(t, hotbed_checkpoint_latest(directory, &found), "--resume"))
+        return false;
+    if (found.num_paths > 0)
+        snprintf(path, PATH_BYTES, "%s", found.paths[found.num_paths - 1]);
+    bool ok = true;
+    for (uint32_t i = 0; i < found.num_skipped && ok; i++) {
+        if (step_of(found.skipped[i].path) <= step_of(path) && found.num_paths > 0)
+            continue;
+        ok = handle_skipped(t, &found.skipped[i]);
+        *renamed = true;
+    }
+    hotbed_checkpoint_found_free(&found);
+    return ok;
+}
+
 bool hotbed_run_resume(hotbed_run *t) {
-    char path[PATH_BYTES], name[256];
+    char path[PATH_BYTES];
     const char *directory = t->options.save;
     bool renamed = false;
-    while (newest_of_all(t, directory, name)) {
+    for (;;) {
         hotbed_status status = HOTBED_OK;
-        bool damaged;
-        if (name[0] == '\0') {
+        uint32_t first;
+        memset(path, 0, sizeof path);
+        const bool found = t->rank > 0 || find_whole(t, directory, path, &renamed);
+        if (!hotbed_run_agree(t, found) || !hotbed_run_share(t, sizeof path, path))
+            return false;
+        if (path[0] == '\0') {
             if (t->rank == 0 && (renamed || !t->options.quiet))
                 hotbed_train_say(
                     "%s has no %scheckpoint: training begins at step 0", directory,
                     renamed ? "other " : "");
             return true;
         }
-        snprintf(path, sizeof path, "%s/%s", directory, name);
-        if (!load(t, path, &status) || !is_damaged(t, path, status, &damaged))
+        /* The search reads no rows. The ranks may find other errors. */
+        if (!load(t, path, &status) || !hotbed_run_find(t, status == HOTBED_ERR_CORRUPT, &first))
             return false;
-        if (!damaged)
+        if (first == t->ranks)
             return hotbed_run_agree(t, check_load(t, "--resume", path, status)) &&
                    place_loaded(t, path);
-        if (!put_aside(t, path, status))
+        const char *why = status == HOTBED_OK ? "another rank cannot load it" : hotbed_last_error();
+        if (!hotbed_run_agree(t, t->rank > 0 || put_aside(t, path, why)))
             return false;
         renamed = true;
     }
-    return false;
 }
 
 static bool save(hotbed_run *t, const char *path) {

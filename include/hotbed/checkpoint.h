@@ -384,6 +384,15 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_checkpoint_read_blob(const char *path, const char *name, void *data, uint64_t *bytes);
 
+/* A checkpoint that hotbed_checkpoint_latest() does not use. Frozen. */
+typedef struct hotbed_checkpoint_skipped {
+    char *path;
+    char *why;
+    /* CORRUPT: its own files are damaged or missing; STATE: an increment whose parent is missing or
+     * damaged, or a link to nowhere */
+    hotbed_status status;
+} hotbed_checkpoint_skipped;
+
 /* The newest whole checkpoint of a directory. */
 typedef struct hotbed_checkpoint_found {
     uint32_t size;      /* set by the caller: sizeof(hotbed_checkpoint_found) */
@@ -391,8 +400,8 @@ typedef struct hotbed_checkpoint_found {
     /* [num_paths] a full checkpoint, and the increments that lead to the newest one, in order */
     char **paths;
     /* [num_skipped] newer checkpoints that are not whole, and damaged ones and links to nowhere,
-     * whose age is unknown: "path: why" */
-    char **skipped;
+     * whose age is unknown */
+    hotbed_checkpoint_skipped *skipped;
     uint32_t num_skipped;
 } hotbed_checkpoint_found;
 

@@ -840,7 +840,7 @@ def latest(directory: Path) -> List[str]:
     check(lib.hotbed_checkpoint_latest(os.fsencode(directory), found))
     try:
         for i in range(found.num_skipped):
-            warnings.warn(f"skipped {text(found.skipped[i])}", stacklevel=2)
+            warnings.warn(f"skipped {text(found.skipped[i].path)}: {text(found.skipped[i].why)}", stacklevel=2)
         return [os.fsdecode(ffi.string(found.paths[i])) for i in range(found.num_paths)]
     finally:
         lib.hotbed_checkpoint_found_free(found)

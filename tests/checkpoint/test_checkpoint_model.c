@@ -263,7 +263,9 @@ static void the_newest_whole_checkpoint_is_found(hotbed_backend backend) {
     CHECK_OK(hotbed_checkpoint_latest(directory, &found));
     CHECK_EQ(found.num_paths, 2);
     CHECK_EQ(found.num_skipped, 1);
-    CHECK(strncmp(found.skipped[0], broken, strlen(broken)) == 0);
+    CHECK_STRING(found.skipped[0].path, broken);
+    CHECK_STATUS(found.skipped[0].status, HOTBED_ERR_CORRUPT);
+    CHECK(strstr(found.skipped[0].why, "shard-00000-of-00001.h5") != NULL);
     hotbed_checkpoint_found_free(&found);
     /* A link to nowhere may be a newer checkpoint, on a file system that is not mounted. */
     sample_remove(broken);
@@ -271,13 +273,19 @@ static void the_newest_whole_checkpoint_is_found(hotbed_backend backend) {
     CHECK_OK(hotbed_checkpoint_latest(directory, &found));
     CHECK_EQ(found.num_paths, 2);
     CHECK_EQ(found.num_skipped, 1);
-    snprintf(text, sizeof text, "%s: a symbolic link whose target does not exist", broken);
-    CHECK_STRING(found.skipped[0], text);
+    CHECK_STRING(found.skipped[0].path, broken);
+    CHECK_STATUS(found.skipped[0].status, HOTBED_ERR_STATE);
+    CHECK_STRING(found.skipped[0].why, "a symbolic link whose target does not exist");
     hotbed_checkpoint_found_free(&found);
     CHECK_EQ(unlink(broken), 0);
     /* An increment without its parent is no checkpoint. */
     sample_remove(full);
-    check_latest(directory, NULL, NULL);
+    CHECK_OK(hotbed_checkpoint_latest(directory, &found));
+    CHECK_EQ(found.num_paths, 0);
+    CHECK_EQ(found.num_skipped, 1);
+    CHECK_STATUS(found.skipped[0].status, HOTBED_ERR_STATE);
+    CHECK(strstr(found.skipped[0].why, "is an increment, whose parent was not found") != NULL);
+    hotbed_checkpoint_found_free(&found);
     model_destroy(&m);
     hotbed_stream_destroy(stream);
 }

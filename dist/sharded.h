@@ -295,9 +295,10 @@ struct hotbed_sharded_context {
     uint8_t *send, *receive;            /* FIXED: [world] messages of all parts */
     uint64_t message_bytes;             /* bytes of all parts' messages for one rank */
     hotbed_window *window;
-    bool may_overflow; /* possible with the plan's capacities */
-    bool watched;      /* the device writes host_overflow for this batch */
-    bool settled;      /* the host has read it */
+    uint64_t window_bytes; /* of this rank */
+    bool may_overflow;     /* possible with the plan's capacities */
+    bool watched;          /* the device writes host_overflow for this batch */
+    bool settled;          /* the host has read it */
     bool replayed;
     bool rewound; /* since the keys of the batch were sent, or since the last compute */
 };

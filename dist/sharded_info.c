@@ -161,3 +161,18 @@ hotbed_status hotbed_sharded_print(
         *length = w.length;
     return HOTBED_OK;
 }
+
+uint64_t hotbed_sharded_context_bytes(const hotbed_sharded_context *context) {
+    if (context == NULL)
+        return 0;
+    uint64_t bytes = context->memory.bytes + context->pinned.bytes + context->window_bytes;
+    for (uint32_t i = 0; i < context->num_members; i++)
+        bytes += context->members[i].memory.bytes;
+    for (uint32_t i = 0; i < context->num_parts; i++) {
+        const hotbed_part *part = &context->parts[i];
+        bytes += part->memory.bytes;
+        for (uint32_t r = 0; r < 2; r++)
+            bytes += part->paths[r].memory.bytes + hotbed_ticket_bytes(part->paths[r].ticket);
+    }
+    return bytes;
+}

@@ -365,6 +365,7 @@ static hotbed_status make_window(hotbed_sharded_context *context, hotbed_stream 
         part->window_owner = hotbed_whole_lines(at + items * g->row_bytes);
         at = hotbed_whole_lines(part->window_owner + items * g->gradient_bytes);
     }
+    context->window_bytes = at;
     return hotbed_window_create(context->comm, at, stream, &context->window);
 }
 

@@ -675,6 +675,12 @@ hotbed_status hotbed_storage_eval_scattered(
     return eval(storage, batch, to, NULL, 0, stream);
 }
 
+uint64_t hotbed_ticket_bytes(const hotbed_ticket *ticket) {
+    return ticket == NULL
+               ? 0
+               : ticket->memory.bytes + ticket->asked.memory.bytes + ticket->leaving.memory.bytes;
+}
+
 hotbed_status hotbed_storage_set_learning_rate(
     hotbed_storage *storage, float learning_rate, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));

@@ -349,6 +349,10 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_create_context(
  * allowed. */
 HOTBED_API void hotbed_sharded_context_destroy(hotbed_sharded_context *context);
 
+/* Return the bytes of memory that a context has allocated on this rank: keys, messages, rows and
+ * gradients of a batch, and its tickets. The first batch that is sent again may add to them. 0 for NULL. */
+HOTBED_API uint64_t hotbed_sharded_context_bytes(const hotbed_sharded_context *context);
+
 /* --- a batch, stage by stage ------------------------------------------------------------------ */
 /* `number` is the number of a collection in the context. Errors of all functions: ARGUMENT, STATE
  * (the previous stage is missing), COMM (the communicator failed), MEMORY, DEVICE. */

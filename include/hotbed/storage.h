@@ -421,6 +421,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_ticket_create(
  * ticket. The stream must still exist. NULL is allowed. */
 HOTBED_API void hotbed_ticket_destroy(hotbed_ticket *ticket);
 
+/* Return the bytes of memory that a ticket has allocated for its batches; 0 for NULL. */
+HOTBED_API uint64_t hotbed_ticket_bytes(const hotbed_ticket *ticket);
+
 /* Return a ticket to its storage for reuse, from any thread, at any time after the ticket's last
  * call. Never blocks, enqueues or frees anything, so a finalizer may call it while other threads
  * use the storage. The caller must not use the ticket afterwards. NULL is allowed.

@@ -310,6 +310,30 @@ def test_counters_of_a_step():
     assert (step["keys"], step["hits"], step["inserts"]) == (6, 4, 2)
 
 
+def test_bytes_are_counted_by_kind():
+    hashed = {"use_virtual_table": True, "max_embeddings": 4000}
+    tables = [
+        ht.EmbeddingBagConfig(100, 8, "s", feature_names=["s"]),
+        ht.EmbeddingBagConfig(100, 8, "h", feature_names=["h"], **hashed),
+    ]
+    made = ht.EmbeddingBagCollection(tables, optimizer=ht.Adam(lr=0.1))
+    slots = 100 + 128
+    assert made.memory() == {
+        "weights": slots * 32, "states": slots * 64, "index": 128 * 16, "cache": 0, "batches": 0, "exchange": 0
+    }  # fmt: skip
+    keys = torch.cat([torch.arange(50), torch.arange(1000)])
+    lengths = torch.tensor([50, 1000])
+    made(ht.KeyedJaggedTensor(["s", "h"], keys, lengths=lengths)).values().sum().backward()
+    after = made.memory()
+    assert after["states"] == 2 * after["weights"] >= 2 * 1100 * 32 and after["index"] >= 1000 * 16
+    assert after["batches"] >= 1050 * 8 and after["exchange"] == after["cache"] == 0
+    cached = ht.EmbeddingBagCollection(tables[:1], optimizer=None, options={"hbm_bytes": 2048, "caching": True})
+    found = cached.memory()
+    assert found["weights"] >= 100 * 32 and 0 < found["cache"] <= 2048 and found["states"] == 0 < found["index"]
+    shared = ht.EmbeddingBagCollection(tables[:1], comm=hotbed.Comm(), sharded=ht.ShardedOptions(4, 64))
+    assert shared.memory()["exchange"] > 0 and shared.memory()["batches"] == 0
+
+
 def test_a_profile_names_lookup_and_update():
     made = collection()
     with torch.profiler.profile() as profile:

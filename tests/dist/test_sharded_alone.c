@@ -485,8 +485,41 @@ static void a_step_launches_the_kernels_of_the_storage(hotbed_backend backend) {
     }
 }
 
+static void tickets_and_contexts_report_their_bytes(hotbed_backend backend) {
+    for (uint32_t i = 0; i < 2; i++) {
+        const options_case how = {
+            .pooling = i == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM,
+            .dtype = HOTBED_F32,
+            .scale = 1.0F};
+        pair p;
+        hotbed_ticket *ticket;
+        hotbed_sharded_context *context;
+        open_pair(&p, &how, backend);
+        hotbed_counters begin = count();
+        CHECK_OK(hotbed_ticket_create(p.storage, KEYS, SAMPLES, p.a.stream, &ticket));
+        hotbed_counters middle = count();
+        CHECK_OK(hotbed_sharded_create_context(1, &p.sharded, p.a.stream, &context));
+        hotbed_counters end = count();
+        CHECK_EQ(
+            hotbed_ticket_bytes(ticket),
+            middle.memory_bytes[HOTBED_MEMORY_DEVICE] - begin.memory_bytes[HOTBED_MEMORY_DEVICE]);
+        /* The pinned memory is the context's, or staging that is free again. */
+        const uint64_t device =
+            end.memory_bytes[HOTBED_MEMORY_DEVICE] - middle.memory_bytes[HOTBED_MEMORY_DEVICE];
+        const uint64_t pinned =
+            end.memory_bytes[HOTBED_MEMORY_PINNED] - middle.memory_bytes[HOTBED_MEMORY_PINNED];
+        CHECK(hotbed_sharded_context_bytes(context) >= device && device > 0);
+        CHECK(hotbed_sharded_context_bytes(context) <= device + pinned);
+        CHECK_EQ(hotbed_ticket_bytes(NULL) + hotbed_sharded_context_bytes(NULL), 0);
+        hotbed_ticket_destroy(ticket);
+        hotbed_sharded_context_destroy(context);
+        close_pair(&p);
+    }
+}
+
 const hotbed_test hotbed_tests[] = {
     {"every_form_gives_the_bytes_of_the_storage", every_form_gives_the_bytes_of_the_storage},
     {"a_step_launches_the_kernels_of_the_storage", a_step_launches_the_kernels_of_the_storage},
+    {"tickets_and_contexts_report_their_bytes", tickets_and_contexts_report_their_bytes},
     {NULL, NULL},
 };

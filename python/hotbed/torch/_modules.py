@@ -383,6 +383,22 @@ class _Collection(torch.nn.Module):
         storage, number = self._find(table)
         return {name: count - (since or {}).get(name, 0) for name, count in storage.stats(number).items()}
 
+    def memory(self) -> Dict[str, int]:
+        """Return the bytes that the collection has allocated on this rank, by kind.
+
+        - ``weights``: embeddings of all slots, the unused ones included, and the bytes that align rows.
+        - ``states``: the optimizer's states of these rows.
+        - ``index``: what maps keys to slots.
+        - ``cache``: with two tiers or an external store, the copies of rows in device memory.
+        - ``batches``: buffers of the batches in flight; 0 with ``comm=``.
+        - ``exchange``: with ``comm=``, buffers of the batches in flight, their messages included.
+
+        Workspaces of streams, and what the communicator itself has allocated, are not counted.  On the CPU, pages
+        of a hash table that have not been used yet may take no memory.  Never waits for the device.
+        """
+        parts = [storage.memory() for storage in self._storages]
+        return {name: sum(part[name] for part in parts) for name in parts[0]}
+
     def exchange_stats(self) -> Dict[str, int]:
         """Return what this rank has exchanged with the others since the collection's creation.
 

@@ -524,6 +524,10 @@ class ShardedStorage(Storage):
             self.check(lib.hotbed_sharded_stats(self._sharded, stats, self.streams.current()))
         return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats[0]).fields if name != "size"}
 
+    def _add_buffers(self, found: Dict[str, int]) -> None:
+        held = [slot.ticket for slot in (*self.slots, self._eval) if slot.ticket is not None]
+        found["exchange"] += sum(lib.hotbed_sharded_context_bytes(context) for context in held)
+
     def backward(self, token: int, gradient: torch.Tensor) -> None:
         """Apply a batch's gradient, ``[samples, columns]`` or ``[keys, dim]`` of ``output_dtype``.
 

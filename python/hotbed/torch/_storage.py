@@ -895,6 +895,28 @@ class Storage:
             self.check(lib.hotbed_storage_stats(self._c, table, stats, self.streams.current()))
         return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats[0]).fields if name != "size"}
 
+    def memory(self) -> Dict[str, int]:
+        """Return the bytes that are allocated now, by kind; the module's ``memory()`` documents the kinds."""
+        found = dict.fromkeys(("weights", "states", "index", "cache", "batches", "exchange"), 0)
+        kind, caches = (
+            lib.hotbed_storage_optimizer(self._c).kind,
+            lib.hotbed_storage_mode(self._c) == lib.HOTBED_MODE_CACHE,
+        )
+        with self.lock:
+            for table in range(len(self.tables)):
+                info = self.info(table)
+                state = 4 * lib.hotbed_optimizer_states(kind) * lib.hotbed_optimizer_state_dim(kind, info.dim)
+                rows = info.lower_slots + info.segment_slots + (0 if caches else info.slots)
+                found["weights"] += rows * (info.row_bytes - state)
+                found["states"] += rows * state
+                found["index"] += info.index_bytes
+                found["cache"] += info.slots * info.row_bytes if caches else 0
+            self._add_buffers(found)
+        return {name: int(size) for name, size in found.items()}
+
+    def _add_buffers(self, found: Dict[str, int]) -> None:
+        found["batches"] += sum(lib.hotbed_ticket_bytes(s.ticket) for s in self.slots if s.ticket is not None)
+
     def state_names(self) -> List[str]:
         """Return the names of the optimizer's states."""
         kind = lib.hotbed_storage_optimizer(self._c).kind

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "storage/storage.h"
+#include "storage/ticket.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,6 +2,7 @@
 #include "storage/dedup.h"
 
 #include "storage/storage.h"
+#include "storage/ticket.h"
 
 void hotbed_dedup_init(const hotbed_storage *storage, hotbed_step_view *view) {
     hotbed_tally *tallies = view->storage.tallies;

@@ -1,6 +1,7 @@
 /* storage/storage.c - creates and destroys storages: kernels, memory, and the description on the
  * device. */
 #include "storage/storage.h"
+#include "storage/external_tier.h"
 
 #include "base/carve.h"
 #include "storage/index/index_range.h"

@@ -1,4 +1,5 @@
 /* storage/storage_options.c - reads and checks the options of a storage and of its tables. */
+#include "storage/external_tier.h"
 #include "storage/storage.h"
 
 #include "base/options.h"

@@ -1,4 +1,6 @@
 /* storage/ticket.c - tickets: prefetch, forward, backward, cancel; and eval. */
+#include "storage/ticket.h"
+#include "storage/external_tier.h"
 #include "storage/storage.h"
 
 #include "base/options.h"

@@ -4,6 +4,7 @@
 
 #include "base/options.h"
 #include "base/sort.h"
+#include "storage/external_tier.h"
 #include "storage/storage.h"
 
 #define WINDOW_MOST ((uint64_t)1 << 30)

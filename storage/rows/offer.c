@@ -4,6 +4,7 @@
  * free, and the rows of a full table would not all fit into the same table again. A key whose
  * candidates are occupied therefore gets a slot by moving other rows: storage/rows/offer_core.h. */
 #include "base/carve.h"
+#include "storage/external_tier.h"
 #include "storage/storage.h"
 
 enum {

@@ -1,4 +1,5 @@
 /* storage/rows/rows.c - rows of a storage by key (hotbed/storage.h): get, set, erase, clear, list. */
+#include "storage/external_tier.h"
 #include "storage/storage.h"
 
 #include <math.h>

@@ -3,6 +3,7 @@
 #include "hotbed/export.h"
 
 #include "base/stream.h"
+#include "storage/external_tier.h"
 #include "storage/storage.h"
 
 #include <string.h>

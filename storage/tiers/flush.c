@@ -1,4 +1,5 @@
 /* storage/tiers/flush.c - writes the changed rows of a cache to their backing locations. */
+#include "storage/external_tier.h"
 #include "storage/storage.h"
 
 hotbed_status hotbed_storage_flush_table(

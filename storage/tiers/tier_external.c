@@ -1,8 +1,10 @@
 /* storage/tiers/tier_external.c - a cache over an external store: prefetch, eval and flush. */
 #include "base/sort.h"
 #include "storage/external/external.h"
+#include "storage/external_tier.h"
 #include "storage/step/row_layout.h"
 #include "storage/storage.h"
+#include "storage/ticket.h"
 
 /* --- the tables of the store ------------------------------------------------------------------ */
 

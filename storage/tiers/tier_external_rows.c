@@ -1,7 +1,9 @@
 /* storage/tiers/tier_external_rows.c - a cache over an external store: rows by key, clear, size and
  * export. */
 #include "storage/external/external.h"
+#include "storage/external_tier.h"
 #include "storage/storage.h"
+#include "storage/ticket.h"
 
 #include <stdlib.h>
 

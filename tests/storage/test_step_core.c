@@ -8,6 +8,7 @@
 #include "base/tile.h"
 
 #include "storage/storage.h"
+#include "storage/ticket.h"
 #include "tests/storage/fixture.h"
 #include "tests/support/emulate.h"
 

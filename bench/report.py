@@ -830,7 +830,7 @@ def curves_figure(kinds):
     if not kinds["curves"]:
         return None, "No results yet: `hotbed-workloads --curves --json bench/results/curves-DEVICE.json`."
     document = min(kinds["curves"], key=lambda d: d["backend"] != "cuda")
-    panels, parts = [], {"train": [], "eval": []}
+    panels, rows = [], []
     for name, label in PARAMETERS.items():
         points = [r for r in document["results"] if r["curve"] == name]
         lines = [
@@ -838,16 +838,15 @@ def curves_figure(kinds):
             for field in ("train", "limit_train", "eval", "limit_eval")
         ]
         panels.append((label, name not in ("load", "skew"), lines))
-        for phase, texts in parts.items():
-            least, most = (f(points, key=lambda r: r[f"{phase}_to_limit"]) for f in (min, max))
-            texts.append(
-                f"{name} {least[f'{phase}_to_limit']:.1f} (at {least['value']:g}) to "
-                f"{most[f'{phase}_to_limit']:.1f} ({most['value']:g})"
-            )
+        ends = [f(points, key=lambda r: r[f"{phase}_to_limit"]) for phase in ("train", "eval") for f in (min, max)]
+        values = [r[f"{phase}_to_limit"] for r, phase in zip(ends, ("train", "train", "eval", "eval"))]
+        rows.append([name, *(f"{value:.1f} at {r['value']:g}" for value, r in zip(values, ends))])
     text = (
         "![Time for each key while one parameter varies](figures/curves.svg)\n\n"
-        f"Time over the limit, lowest and highest: train {', '.join(parts['train'])}; eval {', '.join(parts['eval'])}. "
-        "The limit moves each byte of the step once at the copy rate of the same run.\n\n" + sources([document])
+        "Time over the limit, which moves each byte of the step once at the copy rate of the same run:\n\n"
+        + table(["parameter", "train, lowest", "highest", "eval, lowest", "highest"], rows)
+        + "\n\n"
+        + sources([document])
     )
     return plots.curves("Time for each key of a step, ns", ["train", "eval"], panels), text
 

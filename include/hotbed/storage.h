@@ -663,13 +663,15 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
  * table that does not evict and is full at max_capacity grows beyond it, by 1,280 keys at most. The
  * other calls of this header refuse or evict keys before a table is full.
  *
- * There may be more rows than an evicting table can hold. A key then evicts only a row on
- * probation, a lower score than its own, or an equal one with an older time, also of a key of the
- * same call; if its candidate slots have none, it is skipped without a fault. So the highest scores
- * stay, as far as the candidate slots allow; of rows with equal scores the first ones. A key that
- * had a row may be evicted and inserted anew within the call; the parts that the call does not give
- * then have their initial values. In mode DEFAULT by score, rows of the upper tier stay whatever
- * their score.
+ * The call may offer more rows than an evicting table can hold. A new key then evicts a row only if
+ * that row is on probation, has a lower score, or has the same score and an older time. Rows that
+ * the same call has inserted can be evicted, too. If no candidate slot has such a row, the key is
+ * skipped without a fault. So the rows with the highest scores stay, as far as the candidate slots
+ * allow, and of rows with equal scores the first ones. In mode DEFAULT by score, rows of the upper
+ * tier stay whatever their score.
+ *
+ * A key that had a row before may be evicted and inserted again within the call. The parts that
+ * the call does not give then have their initial values.
  *
  * Waits for the stream. No other call on the rows of the table may run meanwhile.
  * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), DEVICE.

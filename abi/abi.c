@@ -34,7 +34,6 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_checkpoint_table),
     KNOWN(hotbed_comm_fault),
     KNOWN(hotbed_comm_options),
-    KNOWN(hotbed_comm_record),
     KNOWN(hotbed_counters),
     KNOWN(hotbed_declared_io),
     KNOWN(hotbed_dl_array),

@@ -282,9 +282,3 @@ hotbed_status hotbed_checkpoint_check(const char *path) {
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_check: path is NULL");
     return hotbed_checkpoint_verify(config.calls, path, NULL);
 }
-
-hotbed_status hotbed_checkpoint_check_quick(const char *path) {
-    if (path == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_check_quick: path is NULL");
-    return hotbed_checkpoint_verify_quick(config.calls, path);
-}

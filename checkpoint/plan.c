@@ -40,7 +40,7 @@ hotbed_status hotbed_plan_head(
             snprintf(out->name, sizeof out->name, "%" PRIu32, i);
         out->pooling = storage->pooling;
         out->key_type = hotbed_storage_key_type(storage);
-        out->seed = hotbed_storage_seed(storage);
+        out->seed = storage->seed;
         out->optimizer = *hotbed_storage_optimizer(storage);
         out->state.size = sizeof out->state;
         HOTBED_TRY(hotbed_storage_get_state(storages->all[i], &out->state, stream));

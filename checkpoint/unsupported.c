@@ -84,11 +84,6 @@ hotbed_status hotbed_checkpoint_check(const char *path) {
     return unsupported();
 }
 
-hotbed_status hotbed_checkpoint_check_quick(const char *path) {
-    (void)path;
-    return unsupported();
-}
-
 hotbed_status hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out) {
     if (out != NULL)
         *out = NULL;

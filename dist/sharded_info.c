@@ -42,13 +42,6 @@ hotbed_storage *hotbed_sharded_lookup(const hotbed_sharded *sharded, uint32_t lo
     return sharded->groups[lookup].lookup;
 }
 
-uint64_t hotbed_sharded_column(const hotbed_sharded *sharded, uint32_t feature) {
-    if (sharded == NULL)
-        return 0;
-    const uint32_t last = sharded->num_features;
-    return sharded->feature_columns[feature < last ? feature : last];
-}
-
 uint64_t hotbed_sharded_columns(const hotbed_sharded *sharded) {
     return sharded == NULL ? 0 : sharded->feature_columns[sharded->num_features];
 }

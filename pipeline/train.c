@@ -508,11 +508,6 @@ hotbed_stream *hotbed_train_stream(hotbed_train *train, const char *name) {
     return NULL;
 }
 
-void *hotbed_train_batch(const hotbed_train *train, const hotbed_iteration *iteration) {
-    (void)train;
-    return batch_of(iteration);
-}
-
 hotbed_status hotbed_train_set_training(hotbed_train *train, bool training) {
     if (train == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "train is NULL");

@@ -286,7 +286,6 @@ hotbed_status hotbed_storage_create(
 void hotbed_storage_destroy(hotbed_storage *storage) {
     if (storage == NULL)
         return;
-    hotbed_storage_take_back(storage, NULL);
     for (uint32_t t = 0; storage->tables != NULL && t < storage->num_tables; t++) {
         hotbed_memory_free(&storage->tables[t].rows);
         hotbed_memory_free(&storage->tables[t].times);

@@ -124,16 +124,14 @@ struct hotbed_storage {
     hotbed_check check;
     hotbed_nonfinite nonfinite;
     hotbed_rows_form rows_form;
-    uint32_t row_bits; /* see hotbed_storage_view */
-    bool indexed;      /* at least one table has its keys in the index */
-    bool keys_leave;   /* at least one table evicts, so keys may leave their slots */
-    bool timed;        /* at least one table has timestamps for scores */
-    bool admits;       /* a table has admission */
-    bool counts_score; /* a table's scores or admission need the occurrences of each key */
-    uint32_t tickets;  /* number of tickets; atomic */
-    uint32_t held;     /* number of tickets that hold pins; atomic */
-    /* list of tickets given to hotbed_ticket_release() and not reused yet; atomic */
-    hotbed_ticket *released;
+    uint32_t row_bits;         /* see hotbed_storage_view */
+    bool indexed;              /* at least one table has its keys in the index */
+    bool keys_leave;           /* at least one table evicts, so keys may leave their slots */
+    bool timed;                /* at least one table has timestamps for scores */
+    bool admits;               /* a table has admission */
+    bool counts_score;         /* a table's scores or admission need the occurrences of each key */
+    uint32_t tickets;          /* number of tickets; atomic */
+    uint32_t held;             /* number of tickets that hold pins; atomic */
     hotbed_table *tables;      /* [num_tables] */
     hotbed_table_names *names; /* of the tables, for the texts of faults */
     uint32_t *feature_tables;  /* [num_features] */
@@ -281,10 +279,6 @@ hotbed_status hotbed_storage_rows_args(
  * workspace would have to grow while a graph is recorded). */
 hotbed_status hotbed_storage_check_distinct(
     const hotbed_storage *storage, hotbed_rows_args *args, hotbed_stream *stream);
-
-/* Destroy the released tickets, except those whose latest call was on `stream`: these stay for
- * hotbed_ticket_create(), and their pins are released on `stream` without waiting. */
-void hotbed_storage_take_back(hotbed_storage *storage, hotbed_stream *stream);
 
 /* Where kernels latch faults of keys, on a stream with the faults `of_stream`; NULL: faults are not
  * latched. */

@@ -140,18 +140,8 @@ const hotbed_optimizer *hotbed_storage_optimizer(const hotbed_storage *storage) 
     return storage == NULL ? NULL : &storage->optimizer;
 }
 
-uint64_t hotbed_storage_seed(const hotbed_storage *storage) {
-    return storage == NULL ? 0 : storage->seed;
-}
-
 hotbed_mode hotbed_storage_mode(const hotbed_storage *storage) {
     return storage == NULL ? (hotbed_mode)0 : storage->mode;
-}
-
-uint64_t hotbed_storage_column(const hotbed_storage *storage, uint32_t feature) {
-    if (storage == NULL)
-        return 0;
-    return storage->columns[feature < storage->num_features ? feature : storage->num_features];
 }
 
 uint64_t hotbed_storage_columns(const hotbed_storage *storage) {

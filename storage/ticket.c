@@ -142,60 +142,6 @@ void hotbed_ticket_destroy(hotbed_ticket *ticket) {
     hotbed_delete(ticket);
 }
 
-/* --- released tickets ------------------------------------------------------------------------- */
-
-static void list_released(hotbed_storage *storage, hotbed_ticket *ticket) {
-    ticket->next = __atomic_load_n(&storage->released, __ATOMIC_RELAXED);
-    /* Release: the thread that takes the ticket sees all earlier work on it. */
-    while (!__atomic_compare_exchange_n(
-        &storage->released, &ticket->next, ticket, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-        continue;
-}
-
-void hotbed_ticket_release(hotbed_ticket *ticket) {
-    if (ticket != NULL)
-        list_released(ticket->storage, ticket);
-}
-
-/* Detach the list of released tickets; the caller owns it. */
-static hotbed_ticket *take_released(hotbed_storage *storage) {
-    if (__atomic_load_n(&storage->released, __ATOMIC_RELAXED) == NULL)
-        return NULL;
-    return __atomic_exchange_n(&storage->released, NULL, __ATOMIC_ACQUIRE);
-}
-
-void hotbed_storage_take_back(hotbed_storage *storage, hotbed_stream *stream) {
-    for (hotbed_ticket *ticket = take_released(storage), *next; ticket != NULL; ticket = next) {
-        next = ticket->next;
-        if (ticket->last == stream && release(ticket, stream) == HOTBED_OK &&
-            forget(ticket, stream) == HOTBED_OK)
-            list_released(storage, ticket);
-        else
-            hotbed_ticket_destroy(ticket);
-    }
-}
-
-/* Take a released ticket that fits such batches and was last used on `stream`; NULL: none does.
- * Tickets that do not fit are destroyed. */
-static hotbed_ticket *use_again(
-    hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream) {
-    hotbed_storage_take_back(storage, stream);
-    hotbed_ticket *found = NULL;
-    for (hotbed_ticket *ticket = take_released(storage), *next; ticket != NULL; ticket = next) {
-        next = ticket->next;
-        bool fits = ticket->last == stream && ticket->max_keys >= max_keys &&
-                    ticket->max_keys / 2 <= max_keys && ticket->max_batch_size >= max_batch_size;
-        /* graphs keep using the ticket they recorded */
-        if (fits && found == NULL && !ticket->recorded)
-            found = ticket;
-        else if (fits)
-            list_released(storage, ticket);
-        else
-            hotbed_ticket_destroy(ticket);
-    }
-    return found;
-}
-
 hotbed_status hotbed_ticket_create(
     hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream,
     hotbed_ticket **out) {
@@ -216,9 +162,6 @@ hotbed_status hotbed_ticket_create(
     if (hotbed_stream_recording(stream))
         return hotbed_fail(
             HOTBED_ERR_STATE, "cannot allocate a ticket while the stream records a graph");
-    *out = use_again(storage, max_keys, max_batch_size, stream);
-    if (*out != NULL)
-        return HOTBED_OK;
     HOTBED_TRY(count_ticket(storage));
     hotbed_ticket *ticket = hotbed_new(sizeof *ticket);
     if (ticket == NULL) {

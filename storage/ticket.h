@@ -6,7 +6,6 @@
 
 struct hotbed_ticket {
     hotbed_storage *storage;
-    hotbed_ticket *next; /* in storage->released */
     hotbed_stream *last; /* stream of the latest call */
     uint64_t max_keys;
     uint32_t max_batch_size;

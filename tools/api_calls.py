@@ -50,7 +50,7 @@ def marked(text: str, calls: list[str]) -> dict[str, list[str]]:
 def lists() -> tuple[str, list[str]]:
     """The lists of the page, and what is wrong with the headers."""
     kinds: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    totals, wrong = dict.fromkeys(KINDS, 0), []
+    wrong = []
     for header in sorted((ROOT / "include/hotbed").glob("*.h")):
         text = header.read_text()
         calls = calls_of(text)
@@ -58,13 +58,12 @@ def lists() -> tuple[str, list[str]]:
             continue
         try:
             for kind, names in marked(text, calls).items():
-                totals[kind] += len(names)
                 if names:
                     line = f"- `{header.name}`: " + ", ".join(f"`{name}`" for name in names)
                     kinds[kind] += textwrap.wrap(line, 120, subsequent_indent="  ", break_on_hyphens=False)
         except ValueError as error:
             wrong.append(f"{header.relative_to(ROOT)}: Stable and Experimental: {error}")
-    parts = [f"### {kind}: {totals[kind]} calls\n\n" + "\n".join(kinds[kind]) + "\n" for kind in KINDS]
+    parts = [f"### {kind}\n\n" + "\n".join(kinds[kind]) + "\n" for kind in KINDS]
     return "\n".join(parts), wrong
 
 

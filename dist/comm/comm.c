@@ -102,13 +102,6 @@ hotbed_status hotbed_comm_start(
     const hotbed_comm_options *options) {
     hotbed_comm_options known;
     HOTBED_TRY(hotbed_comm_read_options(options, &known));
-    if (known.log_records > 0) {
-        comm->log = hotbed_new(known.log_records * sizeof *comm->log);
-        if (comm->log == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_MEMORY, "no memory for an order log of %u records", known.log_records);
-    }
-    comm->log_records = known.log_records;
     comm->ops = ops;
     comm->rank = rank;
     comm->size = size;
@@ -121,7 +114,6 @@ hotbed_status hotbed_comm_start(
 void hotbed_comm_finish(hotbed_comm *comm) {
     pthread_cond_destroy(&comm->turn);
     pthread_mutex_destroy(&comm->lock);
-    hotbed_delete(comm->log);
     hotbed_delete(comm);
 }
 
@@ -237,12 +229,6 @@ void hotbed_comm_set_tag(hotbed_comm *comm, uint32_t tag) {
 }
 
 void hotbed_comm_write_log(hotbed_comm *comm, hotbed_comm_operation operation, uint64_t bytes) {
-    if (comm->log_records > 0)
-        comm->log[comm->calls % comm->log_records] = (hotbed_comm_record){
-            .operation = (uint32_t)operation,
-            .tag = comm->tag,
-            .bytes = bytes,
-        };
     comm->calls++;
     uint64_t what = (uint64_t)operation << 32 | comm->tag;
     comm->digest = hotbed_hash_u64(hotbed_hash_u64(comm->digest ^ what) + bytes);
@@ -255,27 +241,6 @@ hotbed_status hotbed_comm_log_digest(const hotbed_comm *comm, uint64_t *calls, u
         *calls = comm->calls;
     if (digest != NULL)
         *digest = comm->digest;
-    return HOTBED_OK;
-}
-
-hotbed_status hotbed_comm_log_read(
-    const hotbed_comm *comm, uint64_t first, uint64_t n, hotbed_comm_record *out) {
-    if (comm == NULL)
-        return hotbed_comm_fail_null("hotbed_comm_log_read", "comm");
-    if (out == NULL && n > 0)
-        return hotbed_comm_fail_null("hotbed_comm_log_read", "out");
-    if (first > comm->calls || n > comm->calls - first)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "calls %" PRIu64 " to %" PRIu64 " are asked for, %" PRIu64 " were made", first,
-            first + n, comm->calls);
-    if (n > 0 && comm->calls - first > comm->log_records)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "call %" PRIu64 " is no longer kept: the last %u of %" PRIu64 " are", first,
-            comm->log_records, comm->calls);
-    for (uint64_t i = 0; i < n; i++)
-        out[i] = comm->log[(first + i) % comm->log_records];
     return HOTBED_OK;
 }
 

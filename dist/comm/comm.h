@@ -12,6 +12,21 @@
 
 #include <pthread.h>
 
+typedef enum hotbed_comm_operation {
+    HOTBED_COMM_ALL_GATHER = 1,
+    HOTBED_COMM_ALL_TO_ALL = 2,
+    HOTBED_COMM_EXCHANGE = 3,
+    HOTBED_COMM_BROADCAST = 4,
+    HOTBED_COMM_BARRIER = 5,
+    HOTBED_COMM_ALL_REDUCE = 6,
+    HOTBED_COMM_REDUCE_SCATTER = 7,
+    HOTBED_COMM_WINDOW_CREATE = 8,
+    HOTBED_COMM_WINDOW_BARRIER = 9,
+} hotbed_comm_operation;
+
+/* Return "all_gather", "all_to_all", ...; "unknown" for other numbers. */
+const char *hotbed_comm_operation_name(hotbed_comm_operation operation);
+
 enum { HOTBED_COMM_RANKS_MAX = 1024 };
 
 typedef enum hotbed_part_kind {
@@ -112,8 +127,6 @@ struct hotbed_comm {
     enum { HOTBED_WINDOWS_UNKNOWN, HOTBED_WINDOWS_WORK, HOTBED_WINDOWS_FAIL } windows;
 
     uint64_t calls, digest; /* of the order log */
-    uint32_t log_records;
-    hotbed_comm_record *log; /* [log_records], a ring */
 
     uint32_t failed; /* atomic; a hotbed_comm_reason, set after `fault` */
     pthread_mutex_t lock;

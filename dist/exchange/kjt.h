@@ -8,6 +8,12 @@
 /* Read a caller's struct, with the checks of hotbed_kjt_check(). */
 hotbed_status hotbed_kjt_read(const hotbed_kjt *kjt, hotbed_kjt *out);
 
+/* Return the number of rows: the sum of strides, or features * batch size. */
+uint64_t hotbed_kjt_rows(const hotbed_kjt *kjt);
+
+/* Return the number of the feature called `name`, or num_features if there is none. */
+uint32_t hotbed_kjt_find(const hotbed_kjt *kjt, const char *name);
+
 /* The batch as kernels see it; starts and bad are the caller's memory. */
 hotbed_kjt_view hotbed_kjt_view_of(
     const hotbed_kjt *kjt, uint32_t *starts, uint32_t *bad, hotbed_stream *stream);

@@ -406,7 +406,7 @@ typedef struct hotbed_checkpoint_found {
 } hotbed_checkpoint_found;
 
 /* Find the newest whole checkpoint of a directory, to resume from it. A checkpoint is whole if it
- * and the checkpoints before it in its chain exist in the directory and pass hotbed_checkpoint_check_quick(), which
+ * and the checkpoints before it in its chain exist in the directory and pass `hotbed-ckpt verify --quick`, which
  * reads no rows. The newest one has the highest step, then the latest time. Unfinished saves and
  * names that end in ".damaged" are ignored. With several ranks one calls it, and sends the paths to
  * the others. Synchronous.
@@ -424,11 +424,6 @@ HOTBED_API void hotbed_checkpoint_found_free(hotbed_checkpoint_found *found); /*
  * Errors: ARGUMENT, IO, CORRUPT (with the file and what is wrong), MEMORY, UNSUPPORTED (another
  * version of the format; a build without HDF5). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_check(const char *path);
-
-/* Check the same except the rows, as `hotbed-ckpt verify --quick` does: MANIFEST, the sizes of all
- * files, the metadata, the index, and the digests of the rows' blocks among themselves. Synchronous.
- * Errors: as hotbed_checkpoint_check(). */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_check_quick(const char *path);
 
 #ifdef __cplusplus
 }

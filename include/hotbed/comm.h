@@ -1,8 +1,8 @@
 /* hotbed/comm.h - communicators: ranks, and the data that they exchange.
  *
  * Experimental: hotbed_transport_probe(), hotbed_comm_all_to_all(), hotbed_comm_exchange(),
- * hotbed_comm_reduce_scatter(), hotbed_comm_operation_name(), hotbed_comm_set_tag(),
- * hotbed_comm_log_digest(), hotbed_comm_log_read(). Stable: all other calls.
+ * hotbed_comm_reduce_scatter(), hotbed_comm_set_tag(), hotbed_comm_log_digest(). Stable: all other
+ * calls.
  *
  * Needed by programs with more than one rank, for sharded collections (hotbed/sharded.h),
  * checkpoints of several ranks, and the gradients of dense parameters. A communicator joins `size`
@@ -115,9 +115,6 @@ typedef struct hotbed_comm_options {
      * reached it and this rank's earlier operations are complete; create waits as long for other
      * ranks; 0: 30000. */
     uint32_t deadline_ms;
-    /* Number of latest operations that the order log keeps; 0: none. The digest covers all
-     * operations in any case. */
-    uint32_t log_records;
 } hotbed_comm_options;
 
 /* Set every field to its default. `size` is the caller's sizeof(hotbed_comm_options); C programs
@@ -361,46 +358,16 @@ HOTBED_API void hotbed_comm_abort(hotbed_comm *comm, const char *why);
 
 /* --- order log -------------------------------------------------------------------------------- */
 
-typedef enum hotbed_comm_operation {
-    HOTBED_COMM_ALL_GATHER = 1,
-    HOTBED_COMM_ALL_TO_ALL = 2,
-    HOTBED_COMM_EXCHANGE = 3,
-    HOTBED_COMM_BROADCAST = 4,
-    HOTBED_COMM_BARRIER = 5,
-    HOTBED_COMM_ALL_REDUCE = 6,
-    HOTBED_COMM_REDUCE_SCATTER = 7,
-    HOTBED_COMM_WINDOW_CREATE = 8,
-    HOTBED_COMM_WINDOW_BARRIER = 9,
-} hotbed_comm_operation;
-
-/* Return "all_gather", "all_to_all", ...; "unknown" for other numbers. */
-HOTBED_API const char *hotbed_comm_operation_name(hotbed_comm_operation operation);
-
-/* The record of one call; it is the same on all ranks. A call that is recorded in a graph is logged
- * once, not at each launch. Frozen: it has no size field, since calls fill arrays of it. */
-typedef struct hotbed_comm_record {
-    uint32_t operation; /* a hotbed_comm_operation */
-    uint32_t tag;       /* set by hotbed_comm_set_tag() */
-    /* all_gather, all_to_all, broadcast, window: `bytes`; exchange: sum of the bounds; sums: bytes
-     * of all floats that are summed. */
-    uint64_t bytes;
-} hotbed_comm_record;
-
-/* Set the tag of later calls, which appears in the log and in messages, and is compared between
- * ranks. It is 0 at first. */
+/* Set the tag of later calls, which is part of the digest, appears in messages, and is compared
+ * between ranks. It is 0 at first. */
 HOTBED_API void hotbed_comm_set_tag(hotbed_comm *comm, uint32_t tag);
 
-/* Return the number of calls since the communicator was created, and a digest of all their records,
- * which is equal on ranks that made the same calls. NULL outputs are skipped. Never waits. Errors:
- * ARGUMENT (NULL). */
+/* Return the number of calls since the communicator was created, and a digest of their operations,
+ * tags and bytes, which is equal on ranks that made the same calls. A call that is recorded in a
+ * graph counts once, not at each launch. NULL outputs are skipped. Never waits.
+ * Errors: ARGUMENT (NULL). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_comm_log_digest(const hotbed_comm *comm, uint64_t *calls, uint64_t *digest);
-
-/* Copy the records of calls [first, first + n), numbered from 0. Never waits.
- * Errors: ARGUMENT (NULL; a call in the range was not made yet, or its record was overwritten: see
- * log_records). */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_comm_log_read(const hotbed_comm *comm, uint64_t first, uint64_t n, hotbed_comm_record *out);
 
 #ifdef __cplusplus
 }

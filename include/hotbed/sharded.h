@@ -103,9 +103,8 @@ extern "C" {
 
 /* A keyed jagged tensor has a bag of keys for each feature and sample.
  *
- * Sharded collections and batch balance (hotbed/balance.h) take batches in this form. Here, and in
- * hotbed_kjt_rows(), a *row* is a row of the batch, not of a table: the bag of one feature and
- * sample. Rows are feature-major: first the rows of feature 0 in the order of its samples, then the
+ * Sharded collections and batch balance (hotbed/balance.h) take batches in this form. Here a *row*
+ * is a row of the batch, not of a table: the bag of one feature and sample. Rows are feature-major: first the rows of feature 0 in the order of its samples, then the
  * rows of feature 1, and so on; keys are in the order of the rows.
  * Every feature has batch_size samples, or, with `strides`, a number of its own (a variable batch),
  * which may differ between ranks. Lengths or offsets give the number of keys of each row.
@@ -154,12 +153,6 @@ HOTBED_API void hotbed_kjt_init_sized(hotbed_kjt *kjt, size_t size);
 static inline void hotbed_kjt_init(hotbed_kjt *kjt) {
     hotbed_kjt_init_sized(kjt, sizeof *kjt);
 }
-
-/* Return the number of rows: the sum of strides, or features * batch size. */
-HOTBED_API uint64_t hotbed_kjt_rows(const hotbed_kjt *kjt);
-
-/* Return the number of the feature called `name`, or num_features if there is none. */
-HOTBED_API uint32_t hotbed_kjt_find(const hotbed_kjt *kjt, const char *name);
 
 /* Check the fields that are known on the host. Never waits.
  * Errors: ARGUMENT (no features; a name that is NULL; a stride over batch_size, with the
@@ -403,8 +396,8 @@ hotbed_sharded_output_dist(hotbed_sharded_context *context, uint32_t number, hot
  *
  *   output  out  pooling NONE: [num_keys of the kjt, stride], row i belongs to keys[i]; rows of
  *                features that are not in the collection are not written
- *                SUM, MEAN: [batch_size of the kjt, stride], feature f starts at column
- *                hotbed_sharded_column(f)
+ *                SUM, MEAN: [batch_size of the kjt, stride], the columns of the features in order,
+ *                as many for each as its table's dim
  *   stride  in   elements from one row to the next; 0: the smallest possible, dim or
  *                hotbed_sharded_columns()
  *
@@ -489,9 +482,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_set_learning_rate(
 HOTBED_API uint32_t hotbed_sharded_num_lookups(const hotbed_sharded *sharded);
 HOTBED_API hotbed_storage *hotbed_sharded_lookup(const hotbed_sharded *sharded, uint32_t lookup);
 
-/* Return the first output column of a feature, and the number of columns, which is also the result
- * for a feature that does not exist. For SUM and MEAN. */
-HOTBED_API uint64_t hotbed_sharded_column(const hotbed_sharded *sharded, uint32_t feature);
+/* Return the number of output columns: the sum of the features' dims. For SUM and MEAN. */
 HOTBED_API uint64_t hotbed_sharded_columns(const hotbed_sharded *sharded);
 
 /* One table (TorchRec's named_parameters_by_table). This rank's part is table number `table` of

@@ -1,11 +1,11 @@
 /* hotbed/storage.h - a group of embedding tables that are looked up and trained together.
  *
- * Experimental: hotbed_storage_external_tables(), hotbed_ticket_release(), hotbed_storage_reduce(),
+ * Experimental: hotbed_storage_external_tables(), hotbed_storage_reduce(),
  * hotbed_storage_apply(), hotbed_ticket_keep(), hotbed_ticket_retake(), hotbed_ticket_forget(),
  * hotbed_storage_now(), hotbed_storage_set_score(), hotbed_ticket_read(),
  * hotbed_storage_offer_rows(), hotbed_storage_export_keys(), hotbed_storage_export_counts(),
  * hotbed_storage_import_counts(), hotbed_storage_get_state(), hotbed_storage_set_state(),
- * hotbed_storage_seed(), hotbed_storage_explain(), hotbed_storage_poll_growth(),
+ * hotbed_storage_explain(), hotbed_storage_poll_growth(),
  * hotbed_storage_segment(). Stable: all other calls.
  *
  * For programs that train or serve embedding tables in one process. Distributed jobs use the
@@ -371,8 +371,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_external_tables(
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_create(
     const hotbed_storage_options *options, hotbed_stream *stream, hotbed_storage **out);
 
-/* Free the storage and its released tickets. The caller must have destroyed all other tickets, and
- * all work that uses the storage must be done. NULL is allowed. */
+/* Free the storage. The caller must have destroyed all tickets, and all work that uses the storage
+ * must be done. NULL is allowed. */
 HOTBED_API void hotbed_storage_destroy(hotbed_storage *storage);
 
 /* --- the training step ---------------------------------------------------------------------- */
@@ -408,9 +408,8 @@ static inline void hotbed_batch_init(hotbed_batch *batch) {
 }
 
 /* Create a ticket for batches of up to `max_keys` keys (1 to 2^30) and `max_batch_size` samples per
- * feature, or reuse a released ticket of at most twice as many keys. Synchronous. Allocates all
- * memory that the steps of the ticket need; over an external store this includes pinned memory for
- * twice max_keys rows of the longest kind.
+ * feature. Synchronous. Allocates all memory that the steps of the ticket need; over an external
+ * store this includes pinned memory for twice max_keys rows of the longest kind.
  * Errors: ARGUMENT (also: features * samples over 2^30), MEMORY, STATE (255 tickets exist; the
  * stream records a graph), and the errors of hotbed_external_request_create(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_ticket_create(
@@ -423,19 +422,6 @@ HOTBED_API void hotbed_ticket_destroy(hotbed_ticket *ticket);
 
 /* Return the bytes of memory that a ticket has allocated for its batches; 0 for NULL. */
 HOTBED_API uint64_t hotbed_ticket_bytes(const hotbed_ticket *ticket);
-
-/* Return a ticket to its storage for reuse, from any thread, at any time after the ticket's last
- * call. Never blocks, enqueues or frees anything, so a finalizer may call it while other threads
- * use the storage. The caller must not use the ticket afterwards. NULL is allowed.
- *
- * The storage reclaims the ticket in its next hotbed_ticket_create(), clear, reset or destroy, or
- * leaves it to a later one. Until then its rows stay pinned and it counts as one of the 255. A
- * create with the same stream and sizes reuses the ticket without allocating or waiting, so a
- * program may create a ticket for each forward. Released tickets of other streams or of sizes that
- * do not fit are destroyed. Their streams must still exist and must not be recording a graph, and no
- * other thread may be using them. Destroy all graphs that recorded a ticket before you release
- * it. */
-HOTBED_API void hotbed_ticket_release(hotbed_ticket *ticket);
 
 /* Look up the keys of a batch and pin their rows: dedup the keys of each table, find each distinct
  * key or insert it if it is admitted, initialize new rows, and set scores. Asynchronous. Afterwards
@@ -454,8 +440,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_prefetch(
  *
  *   output  out  device, elements of the storage's output_dtype
  *                pooling NONE: [num_keys, stride], row i is the embedding of keys[i]
- *                SUM, MEAN:    [batch_size, stride], feature f starts at column
- *                              hotbed_storage_column(f)
+ *                SUM, MEAN:    [batch_size, stride], the columns of the features in order, as many
+ *                              for each as its table's dim
  *   stride  in   elements from one row of output to the next; 0 is the minimum: the largest dim
  *                (NONE) or hotbed_storage_columns() (SUM, MEAN)
  *
@@ -813,7 +799,6 @@ hotbed_storage_table(const hotbed_storage *storage, uint32_t table, hotbed_table
 HOTBED_API uint32_t hotbed_storage_num_tables(const hotbed_storage *storage);
 HOTBED_API hotbed_key_type hotbed_storage_key_type(const hotbed_storage *storage);
 HOTBED_API const hotbed_optimizer *hotbed_storage_optimizer(const hotbed_storage *storage);
-HOTBED_API uint64_t hotbed_storage_seed(const hotbed_storage *storage);
 HOTBED_API hotbed_mode hotbed_storage_mode(const hotbed_storage *storage);
 
 /* Explain in a sentence why the storage has its mode, and what its indexes take beside the budget,
@@ -827,9 +812,7 @@ HOTBED_API hotbed_mode hotbed_storage_mode(const hotbed_storage *storage);
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_explain(const hotbed_storage *storage, char *text, size_t capacity);
 
-/* Return the first output column of a feature, and the total number of columns: sums of dims. SUM
- * and MEAN only. */
-HOTBED_API uint64_t hotbed_storage_column(const hotbed_storage *storage, uint32_t feature);
+/* Return the number of output columns: the sum of the features' dims. SUM and MEAN only. */
 HOTBED_API uint64_t hotbed_storage_columns(const hotbed_storage *storage);
 
 /* Count the keys of a table and its pinned slots; either pointer may be NULL. A STATIC table of one

@@ -234,9 +234,6 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_train_tune(
  * Borrowed. */
 HOTBED_API hotbed_stream *hotbed_train_stream(hotbed_train *train, const char *name);
 
-/* Return the device batch of an iteration, after the shuffle. */
-HOTBED_API void *hotbed_train_batch(const hotbed_train *train, const hotbed_iteration *iteration);
-
 /* Switch to evaluation, without gradients and optimizer steps, or back to training. Modules are
  * notified; in evaluation, they release what they hold of a batch. Never waits.
  * Errors: STATE (iterations are in flight: drain first), those returned by modules. */

@@ -121,7 +121,6 @@ hotbed_status hotbed_storage_erase(
 /* STATE if tickets hold pins, taken by enqueued calls or by launched graphs. Synchronous. */
 static hotbed_status check_free(hotbed_storage *storage, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_stream_may_wait(stream));
-    hotbed_storage_take_back(storage, stream);
     uint32_t held = __atomic_load_n(&storage->held, __ATOMIC_RELAXED);
     if (held == 0) {
         HOTBED_TRY(hotbed_copy(&held, storage->holding, sizeof held, stream));

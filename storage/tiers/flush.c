@@ -26,8 +26,6 @@ hotbed_status hotbed_storage_flush(hotbed_storage *storage, hotbed_stream *strea
 
 hotbed_status hotbed_storage_reset(hotbed_storage *storage, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
-    if (!hotbed_stream_recording(stream))
-        hotbed_storage_take_back(storage, stream);
     HOTBED_TRY(hotbed_storage_check_held(__atomic_load_n(&storage->held, __ATOMIC_RELAXED)));
     for (uint32_t t = 0; t < storage->num_tables; t++)
         HOTBED_TRY(hotbed_storage_flush_table(storage, t, true, stream));

@@ -33,24 +33,20 @@
     X(hotbed_schedule_serial_seconds, (NULL))                                                      \
     X(hotbed_schedule_steps, (NULL, NULL))                                                         \
     X(hotbed_schedule_taken, (NULL))                                                               \
-    X(hotbed_sharded_column, (NULL, 0))                                                            \
     X(hotbed_sharded_columns, (NULL))                                                              \
     X(hotbed_sharded_lookup, (NULL, 0))                                                            \
     X(hotbed_sharded_modules_get, (NULL, 0))                                                       \
     X(hotbed_sharded_num_lookups, (NULL))                                                          \
     X(hotbed_sharded_training, (NULL))                                                             \
     X(hotbed_state_dict_size, (NULL))                                                              \
-    X(hotbed_storage_column, (NULL, 0))                                                            \
     X(hotbed_storage_columns, (NULL))                                                              \
     X(hotbed_storage_key_type, (NULL))                                                             \
     X(hotbed_storage_mode, (NULL))                                                                 \
     X(hotbed_storage_num_tables, (NULL))                                                           \
     X(hotbed_storage_optimizer, (NULL))                                                            \
-    X(hotbed_storage_seed, (NULL))                                                                 \
     X(hotbed_stream_backend, (NULL))                                                               \
     X(hotbed_stream_device, (NULL))                                                                \
     X(hotbed_stream_native, (NULL))                                                                \
-    X(hotbed_train_batch, (NULL, NULL))                                                            \
     X(hotbed_train_pipeline, (NULL))                                                               \
     X(hotbed_train_rewrite, (NULL))                                                                \
     X(hotbed_train_stream, (NULL, "default"))

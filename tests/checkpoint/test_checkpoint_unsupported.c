@@ -9,7 +9,6 @@ static void calls_are_unsupported(hotbed_backend backend) {
     CHECK_STATUS(hotbed_checkpoint_save("path", NULL, 0, &options, NULL), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(hotbed_checkpoint_load("path", NULL, 0, NULL, NULL, NULL), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(hotbed_checkpoint_check("path"), HOTBED_ERR_UNSUPPORTED);
-    CHECK_STATUS(hotbed_checkpoint_check_quick("path"), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(hotbed_checkpoint_mark_create(NULL), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(hotbed_checkpoint_arena_create(1, 1, NULL, NULL), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(

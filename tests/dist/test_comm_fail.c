@@ -484,7 +484,6 @@ static void memory_may_be_freed_once_the_stream_is_done(hotbed_backend backend) 
 static void create_fails_at_any_allocation(hotbed_backend backend) {
     (void)backend;
     hotbed_comm_options options = with_deadline(0);
-    options.log_records = 10;
     bool failed = true;
     for (uint64_t n = 1; failed; n++) {
         hotbed_comm *comms[3] = {NULL};

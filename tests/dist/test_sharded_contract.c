@@ -105,7 +105,6 @@ static void views_body(world_rank *me) {
     }
     CHECK_EQ(tables, FIXTURE_TABLES);
     CHECK(hotbed_sharded_lookup(r.sharded, 9) == NULL);
-    CHECK_EQ(hotbed_sharded_columns(r.sharded), hotbed_sharded_column(r.sharded, FIXTURE_FEATURES));
     CHECK_OK(hotbed_sharded_set_learning_rate(r.sharded, 0.125F, me->stream));
     char text[4096], cut[20];
     size_t length, again;

@@ -33,7 +33,7 @@ typedef enum operation_kind {
     KEEP,
     RETAKE,
     FORGET,
-    RENEW, /* destroy or release the ticket, and create it again */
+    RENEW, /* destroy the ticket, and create it again */
     EVAL,
     SET,
     OFFER,
@@ -541,17 +541,14 @@ static void train(runner *p, uint32_t l, operation_kind kind, rng *random) {
     end_training(p);
 }
 
-static void keep(runner *p, uint32_t l, operation_kind kind, rng *random) {
+static void keep(runner *p, uint32_t l, operation_kind kind) {
     test_ticket *mine = &p->tickets[l];
     begin_exclusive(p);
     if (kind == RENEW) {
         model_forget(p, l);
         oracle_ticket_destroy(mine->model);
         mine->model = oracle_ticket_create(p->r.model);
-        if (rng_below(random, 2) == 0)
-            hotbed_ticket_destroy(mine->ticket);
-        else
-            hotbed_ticket_release(mine->ticket);
+        hotbed_ticket_destroy(mine->ticket);
         CHECK_OK(hotbed_ticket_create(p->r.storage, TICKET_KEYS, BATCH, p->ahead, &mine->ticket));
     } else if (kind == FORGET) {
         CHECK_OK(hotbed_ticket_forget(mine->ticket, p->ahead));
@@ -986,7 +983,7 @@ static void operate(runner *p, operation *o) {
     case RETAKE:
     case FORGET:
     case RENEW:
-        keep(p, l, o->kind, random);
+        keep(p, l, o->kind);
         break;
     case EVAL:
         eval(p, random);

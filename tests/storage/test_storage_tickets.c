@@ -1,4 +1,4 @@
-/* tests/storage/test_storage_tickets.c - several tickets at a time: order, pins, reuse, keep and retake, release.
+/* tests/storage/test_storage_tickets.c - several tickets at a time: order, pins, reuse, keep and retake.
  *
  * Random calls on up to eight tickets are compared with the model, with the pins of all rows.  Counters of memory,
  * pins and waits show that abandoned tickets leak nothing.
@@ -360,141 +360,6 @@ static void prefetch_may_run_on_a_stream_of_its_own(hotbed_backend backend) {
     hotbed_stream_destroy(ahead);
 }
 
-/* --- tickets that are released --------------------------------------------------------------- */
-
-/* A ticket for each forward, released without a backward: memory and pins do not grow, and no call waits. */
-static void a_new_ticket_for_each_forward_leaks_nothing(hotbed_backend backend) {
-    setup s;
-    fixture r;
-    test_ticket l;
-    rng random = rng_start(8);
-    hotbed_counters before, after;
-    three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
-    fixture_open(&r, backend, &s.options);
-    test_ticket_open(&r, &l, 24, 4);
-    const batch_shape how = {.batch_size = 4, .key_space = 60};
-    test_ticket_fill(&l, &random, &how);
-    const hotbed_batch batch = test_ticket_batch(&l);
-    const int forwards = hotbed_test_is_small() ? 100 : 10000;
-    for (int i = 0; i < forwards; i++) {
-        hotbed_ticket *ticket;
-        hotbed_counters_read(&before);
-        CHECK_OK(hotbed_ticket_create(r.storage, 24 - (uint64_t)i % 9, 4, r.stream, &ticket));
-        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
-        CHECK_OK(hotbed_storage_forward(r.storage, ticket, l.output, l.stride, r.stream));
-        hotbed_ticket_release(ticket);
-        hotbed_counters_read(&after);
-        if (i > 0) {
-            CHECK_EQ(after.host_waits - before.host_waits, 0);
-            CHECK_EQ(after.allocations - before.allocations, 0);
-        }
-        if (i % 64 == 63) /* a full queue of the stream would make calls wait */
-            CHECK_OK(hotbed_stream_sync(r.stream));
-    }
-    CHECK(fixture_pinned(&r) > 0);
-    /* allowed, because no ticket holds rows */
-    CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
-    CHECK_EQ(fixture_pinned(&r), 0);
-    test_ticket_close(&l);
-    fixture_close(&r);
-}
-
-static void released_tickets_do_not_count_against_the_limit(hotbed_backend backend) {
-    setup s;
-    fixture r;
-    test_ticket l;
-    hotbed_ticket *tickets[255], *one;
-    hotbed_stream *other;
-    rng random = rng_start(9);
-    three_tables(&s, HOTBED_POOL_NONE, HOTBED_OPT_SGD);
-    fixture_open(&r, backend, &s.options);
-    CHECK_OK(hotbed_stream_create(backend, 0, &other));
-    test_ticket_open(&r, &l, 12, 4);
-    const batch_shape how = {.batch_size = 4};
-    test_ticket_fill(&l, &random, &how);
-    const hotbed_batch batch = test_ticket_batch(&l);
-    test_ticket_close(&l);
-    for (int i = 0; i < 255; i++) {
-        CHECK_OK(
-            hotbed_ticket_create(r.storage, 12, 4, i % 2 == 0 ? r.stream : other, &tickets[i]));
-        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, tickets[i], r.stream));
-    }
-    CHECK_STATUS(hotbed_ticket_create(r.storage, 12, 4, r.stream, &one), HOTBED_ERR_STATE);
-    for (int i = 0; i < 255; i += 2)
-        hotbed_ticket_release(tickets[i]);
-    hotbed_ticket_release(NULL);
-    /* none of the released tickets is large enough */
-    CHECK_OK(hotbed_ticket_create(r.storage, 30, 4, other, &one));
-    hotbed_ticket_destroy(one);
-    CHECK(fixture_pinned(&r) > 0);
-    for (int i = 1; i < 255; i += 2)
-        hotbed_ticket_release(tickets[i]);
-    CHECK_OK(hotbed_storage_reset(r.storage, r.stream));
-    CHECK_EQ(fixture_pinned(&r), 0);
-    CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, r.stream, &one));
-    hotbed_ticket_view view = {.size = sizeof view};
-    CHECK_STATUS(hotbed_ticket_read(one, &view), HOTBED_ERR_STATE); /* a reused ticket is empty */
-    CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, one, other));
-    /* freed with the storage, and used on another stream than the fixture's */
-    hotbed_ticket_release(one);
-    CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
-    CHECK_OK(hotbed_ticket_create(r.storage, 12, 4, other, &one));
-    hotbed_ticket_release(one);
-    fixture_close(&r);
-    hotbed_stream_destroy(other);
-}
-
-/* A thread that releases tickets while the storage is used, like the finalizers of a language. */
-typedef struct finalizer {
-    hotbed_ticket *tickets[32]; /* atomic; NULL: none to release */
-    uint32_t stop;              /* atomic */
-} finalizer;
-
-static void *finalise(void *argument) {
-    finalizer *f = argument;
-    for (uint32_t i = 0, idle = 0; idle < 64; i = (i + 1) % 32) {
-        hotbed_ticket *ticket = __atomic_exchange_n(&f->tickets[i], NULL, __ATOMIC_ACQ_REL);
-        idle = ticket == NULL && __atomic_load_n(&f->stop, __ATOMIC_ACQUIRE) != 0 ? idle + 1 : 0;
-        hotbed_ticket_release(ticket);
-    }
-    return NULL;
-}
-
-static void other_threads_may_release_tickets(hotbed_backend backend) {
-    enum { THREADS = 3 };
-    setup s;
-    fixture r;
-    test_ticket l;
-    static finalizer f;
-    pthread_t threads[THREADS];
-    rng random = rng_start(10);
-    memset(&f, 0, sizeof f);
-    three_tables(&s, HOTBED_POOL_SUM, HOTBED_OPT_SGD);
-    fixture_open(&r, backend, &s.options);
-    test_ticket_open(&r, &l, 24, 4);
-    const batch_shape how = {.batch_size = 4, .key_space = 60};
-    test_ticket_fill(&l, &random, &how);
-    const hotbed_batch batch = test_ticket_batch(&l);
-    for (int t = 0; t < THREADS; t++)
-        CHECK_EQ(pthread_create(&threads[t], NULL, finalise, &f), 0);
-    const uint32_t steps = hotbed_test_is_small() ? 60 : 600;
-    for (uint32_t i = 0; i < steps; i++) {
-        hotbed_ticket *ticket, *none = NULL;
-        CHECK_OK(hotbed_ticket_create(r.storage, 24, 4, r.stream, &ticket));
-        CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
-        while (!__atomic_compare_exchange_n(
-            &f.tickets[i % 32], &none, ticket, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-            none = NULL;
-    }
-    __atomic_store_n(&f.stop, 1, __ATOMIC_RELEASE);
-    for (int t = 0; t < THREADS; t++)
-        CHECK_EQ(pthread_join(threads[t], NULL), 0);
-    CHECK_OK(hotbed_storage_clear(r.storage, 0, r.stream));
-    CHECK_EQ(fixture_pinned(&r), 0);
-    test_ticket_close(&l);
-    fixture_close(&r);
-}
-
 const hotbed_test hotbed_tests[] = {
     {"random_calls_on_1_to_3_tickets_equal_the_model",
      random_calls_on_1_to_3_tickets_equal_the_model},
@@ -507,9 +372,5 @@ const hotbed_test hotbed_tests[] = {
     {"a_row_can_be_pinned_by_all_tickets", a_row_can_be_pinned_by_all_tickets},
     {"a_kept_batch_can_be_retaken", a_kept_batch_can_be_retaken},
     {"prefetch_may_run_on_a_stream_of_its_own", prefetch_may_run_on_a_stream_of_its_own},
-    {"a_new_ticket_for_each_forward_leaks_nothing", a_new_ticket_for_each_forward_leaks_nothing},
-    {"released_tickets_do_not_count_against_the_limit",
-     released_tickets_do_not_count_against_the_limit},
-    {"other_threads_may_release_tickets", other_threads_may_release_tickets},
     {NULL, NULL},
 };

@@ -52,7 +52,7 @@ figure, text = report.curves_figure({"curves": [curves("host", 5.0), curves("cud
 lines = xml.etree.ElementTree.fromstring(figure).findall(SVG + "polyline")
 assert len(lines) == 4 * len(report.PARAMETERS), len(lines)
 assert sum("stroke-dasharray" in line.attrib for line in lines) == len(lines) / 2
-assert "train batch 3.0 (at 1) to 6.0 (2)" in text and "eval batch 2.0 (at 1) to 4.0 (2)" in text, text  # the GPU's
+assert "| batch | 3.0 at 1 | 6.0 at 2 | 2.0 at 1 | 4.0 at 2 |" in text, text  # the GPU's
 assert report.curves_figure({"curves": []})[0] is None
 
 slower, compared, faster = compare.compare(curves("cuda", 3.3), curves("cuda", 3.0))

@@ -655,8 +655,9 @@ def load(path: Path, model: Any, increments: Sequence[Path] = (), optimizer: Any
     of another dim or kind, rows beyond a table's capacity.  The result has the numbers of rows by table, and a
     ``UserWarning`` names each table of which rows were not loaded.
 
-    ``fused_optimizer`` gets the learning rates of the checkpoint; to go on with another one, set it after the load.
-    Its other hyper-parameters stay.
+    ``fused_optimizer`` gets the learning rates of the checkpoint, except of tables that were saved before the first
+    step or converted from other files; to go on with another rate, set it after the load.  Its other hyper-parameters
+    stay.
 
     The collections keep their seeds; a ``UserWarning`` is issued if the checkpoint was trained with another one,
     because keys that are new after the load then get other initial rows than in that run.  A load that fails while it
@@ -744,7 +745,8 @@ def _rates(path: Path) -> Dict[str, Tuple[float, int]]:
 def _take_rates(model: _Model, path: Path, taken: Set[str]) -> None:
     """Set the learning rates of parameter groups to those of the tables that were loaded.
 
-    Each backward applies its group's, so the rate that the library has loaded would last until then.
+    Each backward applies its group's, so the rate that the library has loaded would last until then.  Conversions of
+    other formats have no steps, and a rate that nobody has chosen.
     """
     from hotbed.torch._optimizer import common
     from hotbed.torch.config import Adam
@@ -753,6 +755,7 @@ def _take_rates(model: _Model, path: Path, taken: Set[str]) -> None:
     groups: Dict[int, Tuple[Any, Dict[str, float]]] = {}
     for storage in model.storages:
         own = {table.name: saved[table.name] for table in storage.tables if table.name in taken}
+        own = {name: (rate, steps) for name, (rate, steps) in own.items() if steps > 0}
         if storage.group is None or not own:
             continue
         groups.setdefault(id(storage.group), (storage.group, {}))[1].update({n: rate for n, (rate, _) in own.items()})

@@ -250,6 +250,9 @@ def test_a_load_restores_the_learning_rate(tmp_path):
         train(made, 1, seed=4)
     check_same(first, second)
     third.fused_optimizer.param_groups[0]["lr"] = 0.25
+    checkpoint.save(tmp_path / "new", collection(ht.SGD(lr=0.1)))  # as a conversion, it has no steps
+    checkpoint.load(tmp_path / "new", third)
+    assert third.fused_optimizer.param_groups[0]["lr"] == 0.25
     only = ht.EmbeddingBagCollection(
         [ht.EmbeddingBagConfig(ROWS, DIM, "x", feature_names=["f"]), configs()[2]],
         optimizer={"x": ht.SGD(lr=0.75), "c": ht.SGD(lr=1.0)},

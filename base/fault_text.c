@@ -249,6 +249,8 @@ static void set_fields(
     case HOTBED_CAUSE_OTHER:
     case HOTBED_CAUSE_NOT_PREFETCHED:
     case HOTBED_CAUSE_HELD:
+    case HOTBED_CAUSE_BATCH_TOO_LARGE:
+    case HOTBED_CAUSE_NO_WINDOWS:
         break;
     }
     if ((fields->has & HOTBED_HAS_KEY) != 0)
@@ -336,6 +338,8 @@ void hotbed_fault_describe(
     case HOTBED_CAUSE_OTHER:
     case HOTBED_CAUSE_NOT_PREFETCHED:
     case HOTBED_CAUSE_HELD:
+    case HOTBED_CAUSE_BATCH_TOO_LARGE:
+    case HOTBED_CAUSE_NO_WINDOWS:
         break;
     }
     snprintf(

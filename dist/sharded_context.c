@@ -49,12 +49,17 @@ static bool put_off(const hotbed_member *m, hotbed_kjt *kjt) {
 static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
     const hotbed_sharded *c = m->sharded;
     const hotbed_sharded_options *o = &c->options;
-    if (kjt->batch_size > o->max_batch_size || kjt->num_keys > o->max_keys)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "kjt: %u samples, %llu keys; the collection takes up to %u samples, %llu keys",
-            kjt->batch_size, (unsigned long long)kjt->num_keys, o->max_batch_size,
-            (unsigned long long)o->max_keys);
+    const bool many = kjt->num_keys > o->max_keys;
+    if (many || kjt->batch_size > o->max_batch_size)
+        return hotbed_error_cause_is(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, many ? "num_keys" : "batch_size",
+                many ? (double)kjt->num_keys : kjt->batch_size,
+                many ? (double)o->max_keys : o->max_batch_size,
+                "kjt: %u samples, %llu keys; the collection takes up to %u samples, %llu keys",
+                kjt->batch_size, (unsigned long long)kjt->num_keys, o->max_batch_size,
+                (unsigned long long)o->max_keys),
+            HOTBED_CAUSE_BATCH_TOO_LARGE);
     if ((uint64_t)kjt->num_features * kjt->batch_size > m->rows_most)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "kjt: %u features are more than kjt_features", kjt->num_features);

@@ -235,13 +235,15 @@ static hotbed_status read_prefetch(
     HOTBED_TRY(read_batch(storage, from, batch));
     const bool many = batch->num_keys > ticket->max_keys;
     if (many || batch->batch_size > ticket->max_batch_size)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, many ? "num_keys" : "batch_size",
-            many ? (double)batch->num_keys : batch->batch_size,
-            many ? (double)ticket->max_keys : ticket->max_batch_size,
-            "batch: %llu keys, %u samples; the ticket takes up to %llu keys, %u samples",
-            (unsigned long long)batch->num_keys, batch->batch_size,
-            (unsigned long long)ticket->max_keys, ticket->max_batch_size);
+        return hotbed_error_cause_is(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, many ? "num_keys" : "batch_size",
+                many ? (double)batch->num_keys : batch->batch_size,
+                many ? (double)ticket->max_keys : ticket->max_batch_size,
+                "batch: %llu keys, %u samples; the ticket takes up to %llu keys, %u samples",
+                (unsigned long long)batch->num_keys, batch->batch_size,
+                (unsigned long long)ticket->max_keys, ticket->max_batch_size),
+            HOTBED_CAUSE_BATCH_TOO_LARGE);
     return HOTBED_OK;
 }
 

@@ -162,20 +162,29 @@ bool hotbed_comm_has_failed(const hotbed_comm *comm) {
 bool hotbed_comm_record_fault(
     hotbed_comm *comm, hotbed_comm_reason reason, int32_t rank, uint64_t operation,
     const char *format, ...) {
+    const bool runs = operation != 0 && operation == comm->runs;
+    hotbed_comm_fault fault = {
+        .reason = reason,
+        .rank = rank,
+        .operation = operation,
+        .tags = {runs ? comm->tags[0] : -1, runs ? comm->tags[1] : -1},
+    };
+    va_list args;
+    va_start(args, format);
+    (void)hotbed_vformat(fault.text, sizeof fault.text, format, args);
+    va_end(args);
+    return hotbed_comm_adopt_fault(comm, &fault);
+}
+
+bool hotbed_comm_adopt_fault(hotbed_comm *comm, const hotbed_comm_fault *fault) {
     pthread_mutex_lock(&comm->lock);
     if (!hotbed_comm_has_failed(comm)) {
-        va_list args;
-        va_start(args, format);
-        (void)hotbed_vformat(comm->fault.text, sizeof comm->fault.text, format, args);
-        va_end(args);
+        comm->fault = *fault;
         hotbed_escape(comm->fault.text, sizeof comm->fault.text);
-        comm->fault.reason = reason;
-        comm->fault.rank = rank;
-        comm->fault.operation = operation;
         if (comm->ops->announce != NULL)
             comm->ops->announce(comm);
         /* Publishes the fault to every reader of `failed`. */
-        __atomic_store_n(&comm->failed, (uint32_t)reason, __ATOMIC_RELEASE);
+        __atomic_store_n(&comm->failed, (uint32_t)fault->reason, __ATOMIC_RELEASE);
         pthread_cond_broadcast(&comm->turn);
     }
     pthread_mutex_unlock(&comm->lock);
@@ -207,7 +216,7 @@ hotbed_status hotbed_comm_failure(hotbed_comm *comm, hotbed_comm_fault *out) {
     if (hotbed_comm_has_failed(comm))
         *out = comm->fault;
     else
-        *out = (hotbed_comm_fault){.reason = HOTBED_COMM_WELL, .rank = -1};
+        *out = (hotbed_comm_fault){.reason = HOTBED_COMM_WELL, .rank = -1, .tags = {-1, -1}};
     return HOTBED_OK;
 }
 
@@ -283,6 +292,8 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch, uint64_t turn
     bool well = take_turn(comm, turn);
     if (well) {
         comm->runs++;
+        comm->tags[0] = batch->tag;
+        comm->tags[1] = -1;
         well = comm->ops->run(comm, batch);
     }
     end_turn(comm, turn);

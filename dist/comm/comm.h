@@ -131,6 +131,7 @@ struct hotbed_comm {
     uint32_t failed; /* atomic; a hotbed_comm_reason, set after `fault` */
     pthread_mutex_t lock;
     hotbed_comm_fault fault;
+    int64_t tags[2]; /* of the batch that runs, and of another rank's; for the fault */
 
     /* Batches on host streams run in the order of the calls, whichever stream each is on. */
     pthread_cond_t turn;
@@ -164,6 +165,9 @@ __attribute__((format(printf, 5, 6)))
 bool hotbed_comm_record_fault(
     hotbed_comm *comm, hotbed_comm_reason reason, int32_t rank, uint64_t operation,
     const char *format, ...);
+
+/* The same, with a fault that another rank has found. */
+bool hotbed_comm_adopt_fault(hotbed_comm *comm, const hotbed_comm_fault *fault);
 
 bool hotbed_comm_has_failed(const hotbed_comm *comm);
 

@@ -169,7 +169,8 @@ static hotbed_comm_fault failure_of(const hotbed_link *l) {
     for (uint32_t p = 0; p < l->size; p++)
         if (l->peers[p].gone)
             gone[n++] = p;
-    hotbed_comm_fault fault = {.reason = HOTBED_COMM_LEFT, .rank = n == 1 ? (int32_t)gone[0] : -1};
+    hotbed_comm_fault fault = {
+        .reason = HOTBED_COMM_LEFT, .rank = n == 1 ? (int32_t)gone[0] : -1, .tags = {-1, -1}};
     (void)snprintf(
         fault.text, sizeof fault.text,
         n == 1 ? "%s is gone: its process ended without a word"
@@ -195,8 +196,7 @@ void hotbed_link_poll(hotbed_link *l, hotbed_comm *comm, int milliseconds) {
     const hotbed_comm_fault fault = failure_of(l);
     pthread_mutex_unlock(&l->lock);
     if (fault.reason != HOTBED_COMM_WELL)
-        (void)hotbed_comm_record_fault(
-            comm, fault.reason, fault.rank, fault.operation, "%s", fault.text);
+        (void)hotbed_comm_adopt_fault(comm, &fault);
 }
 
 bool hotbed_link_left(

@@ -112,7 +112,8 @@ bool hotbed_comm_compare(
     bool same_parts = batch->num_parts == theirs->num_parts;
     for (uint32_t i = 0; same_parts && i < batch->num_parts; i++)
         same_parts = (uint32_t)batch->parts[i].kind == theirs->kinds[i];
-    if (!same_parts || batch->operation != theirs->operation || batch->tag != theirs->tag)
+    if (!same_parts || batch->operation != theirs->operation || batch->tag != theirs->tag) {
+        comm->tags[1] = theirs->tag;
         return hotbed_comm_record_fault(
             comm, HOTBED_COMM_MISMATCH, (int32_t)p, comm->runs,
             "operation %" PRIu64 ": rank %u does %s of %u parts with tag %u, rank %u does %s of %u "
@@ -121,6 +122,7 @@ bool hotbed_comm_compare(
             hotbed_comm_operation_name((hotbed_comm_operation)batch->operation), batch->num_parts,
             batch->tag, p, hotbed_comm_operation_name((hotbed_comm_operation)theirs->operation),
             theirs->num_parts, theirs->tag);
+    }
     for (uint32_t i = 0; i < batch->num_parts; i++) {
         uint64_t bytes;
         (void)hotbed_comm_receives(comm, &batch->parts[i], p, &bytes);
@@ -147,6 +149,7 @@ bool hotbed_comm_check_header(
     if (theirs->run == comm->runs)
         return hotbed_comm_compare(comm, batch, p, &theirs->outline);
     hotbed_comm_batch other = {.operation = theirs->outline.operation, .tag = theirs->outline.tag};
+    comm->tags[1] = other.tag;
     return hotbed_comm_record_fault(
         comm, HOTBED_COMM_MISMATCH, (int32_t)p, comm->runs, "rank %u is at %s; rank %u is at %s", p,
         hotbed_comm_title_of(theirs->run, &other).text, comm->rank,

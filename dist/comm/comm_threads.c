@@ -53,8 +53,7 @@ static hotbed_stream *stream_of(const hotbed_comm *comm) {
 
 /* Copy the reason of the first rank that failed. */
 static void adopt(hotbed_comm *comm, const group *g) {
-    (void)hotbed_comm_record_fault(
-        comm, g->fault.reason, g->fault.rank, g->fault.operation, "%s", g->fault.text);
+    (void)hotbed_comm_adopt_fault(comm, &g->fault);
 }
 
 static void fail_group(hotbed_comm *comm, group *g) {

@@ -17,9 +17,11 @@ hotbed_status hotbed_window_create(
             HOTBED_ERR_ARGUMENT, "hotbed_window_create: %" PRIu64 " bytes are not in [1, 2^63)",
             bytes);
     if (comm->ops->window_create == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "communicators of %s have no windows",
-            hotbed_transport_name(comm->ops->transport));
+        return hotbed_error_cause_is(
+            hotbed_fail(
+                HOTBED_ERR_UNSUPPORTED, "communicators of %s have no windows",
+                hotbed_transport_name(comm->ops->transport)),
+            HOTBED_CAUSE_NO_WINDOWS);
     hotbed_comm_write_log(comm, HOTBED_COMM_WINDOW_CREATE, bytes);
     return comm->ops->window_create(comm, bytes, stream, out);
 }

@@ -340,7 +340,10 @@ typedef struct hotbed_comm_fault {
      * whose processes ended. */
     int32_t rank;
     uint64_t operation; /* number of the operation, from 1; 0: no operation */
-    char text[240];     /* the same in words, with the values */
+    /* The tags that the text has: of the operation of the rank that found the failure, and, if it
+     * compared operations, of the other rank's. -1: none. */
+    int64_t tags[2];
+    char text[240]; /* the same in words, with the values */
 } hotbed_comm_fault;
 
 /* Return why `comm` failed; reason WELL if it has not. Never waits; may be called from any thread.

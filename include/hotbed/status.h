@@ -83,6 +83,9 @@ typedef enum hotbed_error_cause {
     HOTBED_CAUSE_GRADIENT = 10,    /* a gradient is NaN or infinite: table, key */
     HOTBED_CAUSE_NOT_PREFETCHED = 11, /* the ticket holds no batch */
     HOTBED_CAUSE_HELD = 12,           /* rows are in use; value: the number of tickets or rows */
+    /* more keys or samples than a ticket or collection was made for: parameter, value, limit */
+    HOTBED_CAUSE_BATCH_TOO_LARGE = 13,
+    HOTBED_CAUSE_NO_WINDOWS = 14, /* the communicator has no one-sided transfers */
 } hotbed_error_cause;
 
 /* Which numbers of a hotbed_error_detail are set. */

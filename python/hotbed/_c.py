@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import pathlib
-from typing import Any, List
+from typing import Any, Dict, List, Union
 
 from hotbed import errors
 
@@ -61,6 +61,8 @@ def _check_abi() -> None:
 
 _check_abi()
 
+_CAUSES = {number: name[len("HOTBED_CAUSE_") :] for number, name in ffi.typeof("hotbed_error_cause").elements.items()}
+
 
 def text(value: Any) -> str:
     """Return the text of a C string; "" for NULL."""
@@ -72,15 +74,47 @@ def last_error() -> str:
     return text(lib.hotbed_last_error())
 
 
+def _number(value: float) -> Union[int, float]:
+    return int(value) if value.is_integer() else value
+
+
+def fields(detail: Any) -> Dict[str, Any]:
+    """Return the fields of a ``hotbed_error_detail`` that are set, by the names of an exception's attributes."""
+    has = detail.has
+    found: Dict[str, Any] = {}
+    if has & lib.HOTBED_HAS_KEY:
+        key = int(detail.key)
+        signed = detail.key_type != lib.HOTBED_KEY_U64 and key >= 1 << 63
+        found["key"] = key - (1 << 64) if signed else key
+    for bit, name in ((lib.HOTBED_HAS_FEATURE, "feature"), (lib.HOTBED_HAS_SAMPLE, "sample")):
+        if has & bit:
+            found[name] = int(getattr(detail, name))
+    for bit, name in ((lib.HOTBED_HAS_VALUE, "value"), (lib.HOTBED_HAS_LIMIT, "limit")):
+        if has & bit:
+            found[name] = _number(getattr(detail, name))
+    if has & lib.HOTBED_HAS_RANK:
+        found["rank"] = int(detail.rank)
+    if detail.os_error != 0:
+        found["errno"] = int(detail.os_error)
+    names = {name: text(getattr(detail, name)) for name in ("table", "parameter")}
+    cause = _CAUSES.get(int(detail.cause), "OTHER")
+    return {"cause": cause, **found, **{name: said for name, said in names.items() if said}}
+
+
+def failure(status: int) -> errors.HotbedError:
+    """Return the exception for a failed call's status, with the text and the fields of the thread's last error."""
+    kind = errors.BY_STATUS.get(text(lib.hotbed_status_name(status)), errors.HotbedError)
+    return kind(last_error(), **fields(lib.hotbed_last_error_detail()))
+
+
 def check(status: int) -> None:
-    """Raise the exception for a status, with the library's text; do nothing for ``HOTBED_OK``.
+    """Raise the exception for a status; do nothing for ``HOTBED_OK``.
 
     Raises:
         HotbedError: the subclass that belongs to ``status``.
     """
     if status != 0:
-        name = text(lib.hotbed_status_name(status))
-        raise errors.BY_STATUS.get(name, errors.HotbedError)(last_error())
+        raise failure(status)
 
 
 def new(name: str, **fields: Any) -> Any:

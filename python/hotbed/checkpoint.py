@@ -885,7 +885,7 @@ def _manifest(path: Path) -> Iterable[List[str]]:
                 f"{os.fspath(path)} is no checkpoint, but contains {len(inside)}: pass one of them, for example the "
                 f"newest, {inside[-1]}{others if len(inside) > 1 else ''}"
             ) from error
-        raise FileError(f"{os.fspath(path)} is no checkpoint: {error}") from error
+        raise FileError(f"{os.fspath(path)} is no checkpoint: {error}", errno=error.errno) from error
     except UnicodeDecodeError as error:
         raise CorruptError(f"{os.fspath(path)}/MANIFEST is damaged: {error}") from error
     return [line.split(" ") for line in lines.splitlines() if line]

@@ -10,7 +10,6 @@ Ranks can also be threads of one process, or processes that share a ``torch.dist
 
 from __future__ import annotations
 
-import re
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
@@ -239,8 +238,10 @@ class Comm:
         if fault.reason == lib.HOTBED_COMM_WELL:
             return None
         reason = _FAILURES[fault.reason]
-        said = re.sub(r"with tag (\d+)", lambda tag: self._stage(int(tag[1])), text(fault.text))
-        return {"reason": reason, "rank": int(fault.rank), "text": said + _MEANINGS.get(reason, "")}
+        tags = dict.fromkeys(int(tag) for tag in fault.tags if tag >= 0)
+        stages = "".join(f"; tag {tag}: {self._stage(tag)}" for tag in tags)
+        said = f"{text(fault.text)}{_MEANINGS.get(reason, '')}{stages}"
+        return {"reason": reason, "rank": int(fault.rank), "text": said}
 
     def _stage(self, tag: int) -> str:
         """Describe the calls that have a tag."""
@@ -251,10 +252,13 @@ class Comm:
         tables = self._storages[storage - 1] if 0 < storage <= len(self._storages) else "another collection"
         return f"in the {_STAGES[stage]} of {f'batch {batch} of ' if batch else ''}{tables}"
 
-    def reason(self) -> str:
-        """Return this rank and the text of the failure, for an exception."""
+    def error(self) -> Optional[CommError]:
+        """Return the exception of the failure, with this rank and the text; None if there is none."""
         failure = self.failure()
-        return f"rank {self.rank} of {self.size}: {'no failure' if failure is None else failure['text']}"
+        if failure is None:
+            return None
+        rank = failure["rank"] if failure["rank"] >= 0 else None
+        return CommError(f"rank {self.rank} of {self.size}: {failure['text']}", cause="COMM", rank=rank)
 
     def abort(self, why: str = "") -> None:
         """Make the calls of all other ranks raise, with this reason.  May be called from any thread."""
@@ -303,11 +307,11 @@ class _Calls:
         self.comm.lock.release()
         if error is None or error is self.comm.agreed or self.comm.size == 1:
             return
-        failure = self.comm.failure()
-        if failure is None:
+        failed = self.comm.error()
+        if failed is None:
             self.comm.abort(f"{type(error).__name__}: {error}")
         elif isinstance(error, CommError):
-            raise CommError(self.comm.reason()) from error
+            raise failed from error
 
 
 def _cuda_number(device: Device) -> Optional[int]:

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-import errno
-import os
-from typing import Dict, Type
+from typing import Any, Dict, Optional, Type, Union
 
 
 class HotbedError(RuntimeError):
     """Base of all exceptions of this package.
 
+    The attributes are for programs; the text is for people, and its words may change.
+
     Attributes:
         status: the name of the C library's status class, as ``hotbed_status_name()`` gives it.
+        cause: what happened, where the class does not say it: a name of ``hotbed_error_cause`` without
+            ``HOTBED_CAUSE_``, such as "TABLE_FULL"; otherwise "OTHER".
+        table: name of the table; None, here and below: the error has none, or it is not known.
+        key: the key.
+        feature: name of the feature; its number in the batch if the batch has no names.
+        sample: number of the sample.
+        rank: the rank that caused the error.
+        parameter: the option or argument with a wrong value, by the name that the C library has for it.
+        value: the wrong value.
+        limit: the bound that the value does not keep, or what there was too little of.
+        errno: the system's number, such as ``errno.ENOSPC``.
     """
 
     status = "UNKNOWN"
+    cause: str = "OTHER"
+    table: Optional[str] = None
+    key: Optional[int] = None
+    feature: Union[str, int, None] = None
+    sample: Optional[int] = None
+    rank: Optional[int] = None
+    parameter: Optional[str] = None
+    value: Union[int, float, None] = None
+    limit: Union[int, float, None] = None
+    errno: Optional[int] = None
+
+    def __init__(self, text: str = "", **fields: Any) -> None:
+        """Keep the text, and set attributes."""
+        super().__init__(text)
+        for name, value in fields.items():
+            setattr(self, name, value)
 
 
 class ArgumentError(HotbedError, ValueError):
@@ -54,18 +81,9 @@ class CommError(HotbedError, ConnectionError):
 
 
 class FileError(HotbedError, OSError):
-    """A file could not be opened, read or written.
-
-    Attributes:
-        errno: the number of the system's reason that the text has, such as ``errno.ENOSPC``; None if it has none.
-    """
+    """A file could not be opened, read or written."""
 
     status = "IO"
-
-    def __init__(self, text: str = "") -> None:
-        """Keep the text, and find its reason."""
-        super().__init__(text)
-        self.errno = next((code for code in errno.errorcode if f": {os.strerror(code)}" in text), None)
 
 
 class CorruptError(HotbedError):

@@ -725,9 +725,54 @@ def test_pytorchs_allocator_needs_cuda():
 
 @pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EACCES, errno.ENOENT, None])
 def test_the_error_of_a_file_has_the_systems_number(reason):
-    text = "a/b is no checkpoint" if reason is None else f"cannot write a/b: {os.strerror(reason)}; 3 files left"
-    for error in (hotbed.FileError(text), pickle.loads(pickle.dumps(hotbed.FileError(text)))):
-        assert (error.errno, str(error)) == (reason, text)
+    raised = hotbed.FileError("cannot write a/b", errno=reason)
+    for error in (raised, pickle.loads(pickle.dumps(raised))):
+        assert (error.errno, str(error)) == (reason, "cannot write a/b")
+
+
+def hash_tables(capacity=32, **more):
+    config = ht.EmbeddingBagConfig(capacity, 4, "h", feature_names=["f"], use_virtual_table=True)
+    return ht.EmbeddingBagCollection([config], optimizer=ht.SGD(lr=0.1), **more)
+
+
+def of_keys(*keys):
+    return ht.KeyedJaggedTensor(["f"], torch.tensor(keys), lengths=torch.ones(len(keys), dtype=torch.int64))
+
+
+@pytest.mark.parametrize("words", ["", "%s entirely other words, with 7 and table 'x' is full: %s"])
+def test_errors_have_fields_and_their_texts_do_not_matter(monkeypatch, words):
+    last = hotbed._c.last_error
+    monkeypatch.setattr(hotbed._c, "last_error", lambda: words or last())
+    with pytest.raises(hotbed.FullError) as full:
+        hash_tables()(of_keys(*range(-99, 0)))
+    error = full.value
+    assert (error.cause, error.table, error.limit) == ("TABLE_FULL", "h", 48) and -99 <= error.key < 0
+    assert str(error).startswith(
+        f"table 'h' is full: no slot for key {error.key}, the table has 48 slots; use a larger "
+    )
+    with pytest.raises(hotbed.KeyRangeError) as outside:
+        collection()(kjt_of(torch.tensor([ROWS, 0])))
+    error = outside.value
+    assert (error.cause, error.key, error.limit, error.table) == ("KEY_RANGE", ROWS, ROWS, "a")
+    assert str(error) == f"table 'a': key {ROWS} is not in [0, {ROWS})"
+    assert (error.rank, error.feature, error.errno, error.parameter) == (None, None, None, None)  # of no earlier error
+    tables = hash_tables(check="warn")
+    with pytest.warns(UserWarning, match="table 'h' is full.*; further refused keys of this table are only counted"):
+        tables(of_keys(*range(99)))
+    with pytest.raises(hotbed.ArgumentError) as option:
+        hash_tables(2**40)
+    error = option.value
+    assert (error.table, error.parameter, error.value, error.limit) == ("h", "capacity", 2**40, 2**35)
+    assert str(error).startswith("num_embeddings: ")
+    status = hotbed._c.lib.hotbed_error_set(hotbed._c.lib.HOTBED_ERR_STATE, b"of a callback")
+    error = hotbed._c.failure(status)
+    assert (error.cause, error.table, error.value) == ("OTHER", None, None)
+
+
+def test_the_errors_of_calls_on_files_have_the_systems_number(tmp_path):
+    with pytest.raises(hotbed.FileError) as raised:
+        hotbed.checkpoint.load(tmp_path / "absent", collection())
+    assert raised.value.errno == errno.ENOENT
 
 
 def kjt_of(values, lengths=(1, 1), **more):

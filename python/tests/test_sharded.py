@@ -901,7 +901,7 @@ def test_a_rank_that_evaluates_while_another_trains():
 
     for result in on_threads(body):
         assert isinstance(result, hotbed.CommError)
-        assert "rank 0 does all_to_all of 1 parts in the evaluation of tables item (storage 1)" in str(result)
+        assert ": in the evaluation of tables item (storage 1)" in str(result)
 
 
 def test_calls_after_a_rank_has_left():

@@ -52,6 +52,9 @@ static void check_title(const world_rank *me) {
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
     if (hotbed_comm_transport(me->comm) != HOTBED_TRANSPORT_NCCL)
         CHECK(strstr(fault.text, ", barrier with tag 0: rank ") != NULL);
+    const int64_t none = hotbed_comm_transport(me->comm) == HOTBED_TRANSPORT_NCCL ? -1 : 0;
+    CHECK_EQ(fault.tags[0], none);
+    CHECK_EQ(fault.tags[1], -1);
 }
 
 /* Run a few exchanges without failures first, so that the failure comes in the middle of a job.

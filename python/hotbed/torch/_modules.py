@@ -526,12 +526,16 @@ class _Collection(torch.nn.Module):
                 wrong = [n for n in own if not isinstance(state_dict.get(n, self._anchor), torch.Tensor)]
                 if wrong:
                     error = ArgumentError(f"{wrong[0]}: {described(state_dict[wrong[0]])} is not a tensor")
+            found = None
             try:
                 found = own_rows(storage, number, name, given, error)
+            except ArgumentError as raised:  # most of these texts of this package name the entry
+                error_msgs.append(str(raised) if name in str(raised) else f"{name}: {raised}")
+            try:
                 if found is not None:
                     storage.load_rows(number, *found)
             except ArgumentError as raised:
-                error_msgs.append(str(raised) if self._state_name in str(raised) else f"{name}: {raised}")
+                error_msgs.append(f"{name}: {raised}")
         return used
 
     def _apply(self, fn: Any, recurse: bool = True) -> _Collection:

@@ -18,7 +18,7 @@ import torch
 from hotbed._c import check, ffi, lib, new
 from hotbed.comm import Comm, tag_of
 from hotbed.errors import ArgumentError, CommError, HotbedError, KeyRangeError, StateError, UnsupportedError
-from hotbed.torch._storage import _SLOTS_MOST, Storage, _Slot, identity, indices
+from hotbed.torch._storage import _SLOTS_MOST, ADVICE, Storage, _Slot, identity, indices
 from hotbed.torch.config import Dedup, Optimizer, Overflow, Plan, PoolingType, Route, ShardedOptions, Table
 
 _TEXT_BYTES = 480
@@ -91,6 +91,12 @@ class ShardedStorage(Storage):
         options: as in :class:`Storage`.
         check_keys: as in :class:`Storage`.
     """
+
+    advice: Mapping[str, str] = {
+        **ADVICE,
+        "BATCH_TOO_LARGE": ": raise max_batch_size and max_keys of ShardedOptions on all ranks",
+        "NO_WINDOWS": ", which Plan.ONE_SIDED needs: use Plan.FIXED",
+    }
 
     def __init__(
         self,
@@ -402,18 +408,10 @@ class ShardedStorage(Storage):
         try:
             super().check(status)
         except CommError:
-            if self.comm.failure() is None:
+            failed = self.comm.error()
+            if failed is None:
                 raise
-            raise CommError(self.comm.reason()) from None
-
-    def _said(self, error: HotbedError) -> str:
-        """Replace names of the C library, also of sharded collections, in an error's text."""
-        said = super()._said(error)
-        if "the collection takes up to" in said:
-            said += ": raise max_batch_size and max_keys of ShardedOptions on all ranks"
-        if "have no windows" in said:
-            said += ", which Plan.ONE_SIDED needs: use Plan.FIXED"
-        return said
+            raise failed from None
 
     def prefetch(
         self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int

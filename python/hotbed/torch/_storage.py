@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import math
 import os
-import re
 import struct
 import sys
 import threading
@@ -18,7 +17,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import hotbed
-from hotbed._c import check, ffi, lib, new
+from hotbed._c import check, failure, ffi, fields, lib, new, text
 from hotbed.errors import ArgumentError, FullError, HotbedError, KeyRangeError, StateError
 from hotbed.torch.config import SGD, Adagrad, Adam, Evict, Optimizer, PoolingType, RowWiseAdagrad, Score, Table
 from hotbed.torch.sparse import described
@@ -36,27 +35,28 @@ _SLOTS_MOST = 64
 _INT64 = torch.int64
 _VOID, _INT64S, _FLOATS = ffi.typeof("void *"), ffi.typeof("int64_t *"), ffi.typeof("float *")
 
-#: What C's texts say, and what a caller of this package reads instead.
-_WORDS = (
-    (
-        "the ticket is not prefetched",
-        "the batch no longer holds its rows: a call that was interrupted, for example by Ctrl-C, has ended it; run its "
-        "forward again",
-    ),
-    ("tickets hold", "forwards without backward hold"),
-    ("finish or cancel them", "run their backwards, or call the collection's cancel()"),
-    (
-        "end each batch by backward or hotbed_ticket_cancel(), and forget tickets that are kept",
-        "run their backwards, or call the collection's cancel()",
-    ),
-    (" of the call, which has set nothing; pass each key once", "; nothing is set; pass each key once"),
-    (
-        "all rows it could replace are in use",
-        "all rows it could replace are in use by forwards that wait for their backward, or were set by this call, "
-        "which then needs fill=True; use a num_embeddings of twice the distinct keys of these batches, and call "
-        "cancel() after forwards without backward, or run them under torch.no_grad()",
-    ),
-)
+#: The texts of errors by their cause, where the C library's has names of its own.
+_TEXTS = {
+    "TABLE_FULL": "table {table!r} is full: no slot for key {key}, the table has {limit} slots",
+    "KEY_RANGE": "table {table!r}: key {key} is not in [0, {limit})",
+    "KEY_TWICE": "table {table!r}: key {key} occurs twice, at positions {limit} and {value}; nothing is set; pass each "
+    "key once",
+    "GRADIENT": "table {table!r}: the gradient of key {key} is NaN or infinite; its row was not updated",
+    "ALL_PINNED": "table {table!r}: no slot for key {key}, all rows it could replace are in use by forwards that wait "
+    "for their backward, or were set by this call, which then needs fill=True",
+    "HELD": "forwards without backward hold rows",
+    "NOT_PREFETCHED": "the batch no longer holds its rows: a call that was interrupted, for example by Ctrl-C, has "
+    "ended it; run its forward again",
+}
+#: What to do, by the cause of the error.
+ADVICE = {
+    "TABLE_FULL": "; use a larger num_embeddings or max_embeddings, or evict=Evict.LOWEST",
+    "ALL_PINNED": "; use a num_embeddings of twice the distinct keys of these batches, and call cancel() after "
+    "forwards without backward, or run them under torch.no_grad()",
+    "HELD": ": run their backwards, or call the collection's cancel()",
+}
+#: This package's names of the C library's options of a table.
+NAMES = {"capacity": "num_embeddings", "max_capacity": "max_embeddings", "dim": "embedding_dim", "dtype": "data_type"}
 
 #: Folders of this package and of PyTorch, whose lines say nothing to a reader of a warning.
 _INSIDE = tuple(os.path.dirname(path) + os.sep for path in (hotbed.__file__, torch.__file__))
@@ -341,8 +341,11 @@ class Storage:
         self.warns_of_keys = check_keys == "warn"
         skips = options.get("nonfinite") == lib.HOTBED_NONFINITE_SKIP
         #: Of hotbed_storage_warning().
+        self.detail: Any = ffi.new("hotbed_error_detail *")
         self.text: Any = ffi.new("char[]", 512) if self.warns_of_keys or skips else None
-        self.warned: Set[str] = set()  # tables about which a warning has been issued
+        self.warned: Set[Tuple[Optional[str], bool]] = (
+            set()
+        )  # tables, and whether of a gradient, about which a warning has been issued
         self._settled: Set[int] = set()  # tables whose keys a load or an erase has decided
         #: By table, keys and optimizer states that wait for a load of the keys' rows, until the next backward.
         self._waiting: Dict[int, Tuple[torch.Tensor, Dict[str, torch.Tensor]]] = {}
@@ -423,31 +426,38 @@ class Storage:
     def _complete(self, options: Any) -> None:
         """Set further fields of the ``hotbed_storage_options *``; for subclasses."""
 
+    #: What to do, by the cause of an error, and names of options; subclasses with other names replace them.
+    advice: Mapping[str, str] = ADVICE
+    names: Mapping[str, str] = NAMES
+
     def check(self, status: int) -> None:
-        """Raise the exception of a status, with the table's name and this package's words in its text.
+        """Raise the exception of a status, with this package's words in its text.
 
         Raises:
             HotbedError: the subclass that belongs to ``status``; nothing for ``HOTBED_OK``.
         """
-        if status == 0:
-            return
-        try:
-            check(status)
-        except HotbedError as error:
-            raise type(error)(self._said(error)) from None
+        if status != 0:
+            raise self._own(failure(status))
+
+    def _own(self, error: HotbedError) -> HotbedError:
+        """Put names of this package into an error of the C library, by its fields."""
+        if isinstance(error.feature, int) and error.feature < len(self.feature_names):
+            error.feature = self.feature_names[error.feature]
+        error.args = (self._said(error),)
+        return error
 
     def _said(self, error: HotbedError) -> str:
-        """Replace names and numbers of the C library in an error's text by names of this package."""
-        said = str(error)
-        if isinstance(error, (FullError, KeyRangeError)) or re.search(
-            " occurs twice, at positions |: the gradient of ", said
-        ):
-            said = re.sub(r"^table ([\w.-]+)(?=:| is full)", r"table '\1'", said)
-            if " is full:" in said:
-                said += "; use a larger num_embeddings or max_embeddings, or evict=Evict.LOWEST"
-        for theirs, ours in _WORDS:
-            said = said.replace(theirs, ours)
-        return said
+        """Return the text of an error with this package's words.  Reads its fields only."""
+        text, advice = _TEXTS.get(error.cause), self.advice.get(error.cause, "")
+        known = {"table": error.table, "key": error.key, "limit": error.limit, "value": error.value}
+        if text is None or error.rank is not None or any(f"{{{n}" in text and v is None for n, v in known.items()):
+            text = str(error)  # of several possible tables, or of a row's number in its rank
+        else:
+            text = text.format(**known)
+            if error.cause == "HELD" and error.table is not None:
+                text = f"table {error.table!r}: {text}"
+        name = None if error.table is None else self.names.get(error.parameter or "")
+        return f"{text}{advice}" if name is None else f"{name}: {text}{advice}"
 
     # --- batches --------------------------------------------------------------------------------
 
@@ -562,17 +572,17 @@ class Storage:
 
     def _warn(self) -> None:
         """Issue a warning about the first key that a table has refused, or not updated, once for each table."""
-        self.check(lib.hotbed_storage_warning(self._c, self.text, len(self.text), ffi.NULL))
-        if self.text[0] == b"\0":
+        detail = self.detail
+        detail.size = ffi.sizeof(detail[0])
+        self.check(lib.hotbed_storage_warning(self._c, self.text, len(self.text), detail))
+        if detail.status == lib.HOTBED_OK:
             return
-        text = ffi.string(self.text).decode(errors="replace")
-        found = re.match(r"table [\w.-]+(: the gradient)?", text)
-        if found and found[0] not in self.warned:
-            self.warned.add(found[0])
-            said = self._said(FullError(text))
-            said += (
-                f"; further {'gradients' if found[1] else 'refused keys'} of this table are only counted, see stats()"
-            )
+        error = self._own(FullError(text(self.text), **fields(detail)))
+        is_gradient = error.cause == "GRADIENT"
+        if (error.table, is_gradient) not in self.warned:
+            self.warned.add((error.table, is_gradient))
+            kind = "gradients" if is_gradient else "refused keys"
+            said = f"{error}; further {kind} of this table are only counted, see stats()"
             warnings.warn(said, stacklevel=stack_level())
 
     # --- tickets --------------------------------------------------------------------------------

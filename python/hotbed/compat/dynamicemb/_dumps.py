@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from typing import Any, Dict, Iterator, Optional, Tuple
@@ -85,7 +86,7 @@ class Dump:
     ) -> None:
         for path in (keys, values):
             if not os.path.exists(path):
-                raise FileError(f"{path} does not exist")
+                raise FileError(f"{path} does not exist", errno=errno.ENOENT)
         if meta.get("embedding_dim") not in (None, dim):
             raise ValueError(f"{values}: the dump's embedding_dim is {meta['embedding_dim']}, the table's dim {dim}")
         self.path = keys

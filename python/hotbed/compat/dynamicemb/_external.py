@@ -100,9 +100,10 @@ class Bridge:
             raise failure
         reason = ffi.new("char[]", 512)
         lib.hotbed_external_failure(self._external, reason, 512)
-        with_reason = type(error)(text(reason) if "hotbed_external_failure() says why" in str(error) else str(error))
-        with_reason.__cause__ = failure
-        return with_reason
+        if error.cause == "EXTERNAL":  # a fault, which has no space for the reason
+            error.args = (text(reason),)
+        error.__cause__ = failure
+        return error
 
     def _callback(self, calls: Any, name: str) -> Any:
         """Wrap a method as a C callback that holds only a weak reference to this object."""

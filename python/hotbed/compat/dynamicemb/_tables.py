@@ -21,7 +21,7 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
 from hotbed.compat.dynamicemb.embedding_admission import FrequencyAdmissionStrategy, ProbabilisticAdmissionStrategy
 from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
 from hotbed.compat.dynamicemb.types import DynamicEmbInitializerArgs, DynamicEmbInitializerMode
-from hotbed.errors import ArgumentError, CorruptError, FileError, HotbedError, StateError, UnsupportedError
+from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError
 from hotbed.torch._storage import Storage
 from hotbed.torch.config import Evict, PoolingType, Score, Table
 
@@ -45,16 +45,13 @@ _SCORES = {
     DynamicEmbScoreStrategy.NO_EVICTION: lib.HOTBED_SCORE_STEP,
 }
 _CHECKS = ("error", "warn", "ignore")  # by DynamicEmbCheckMode
-#: What hotbed.torch's texts say, and what a caller of dynamicemb's API reads instead.
-_WORDS = (
-    ("a larger num_embeddings or max_embeddings, or evict=Evict.LOWEST", "a larger max_capacity"),
-    ("a num_embeddings of twice", "a max_capacity of twice"),
-    (
-        "call cancel() after forwards without backward, or run them under torch.no_grad()",
-        "call eval() for forwards without backward",
-    ),
-    (", or call the collection's cancel()", ""),
-)
+#: What to do, by the cause of an error.
+_ADVICE = {
+    "TABLE_FULL": "; use a larger max_capacity",
+    "ALL_PINNED": "; use a max_capacity of twice the distinct keys of these batches, and call eval() for forwards "
+    "without backward",
+    "HELD": ": run their backwards",
+}
 #: Capacity limit of tables that never evict: above any memory size, so that only memory limits growth.
 _NO_LIMIT = 2**35
 #: Number of forwards and prefetches that may wait for their backward.
@@ -192,6 +189,9 @@ class Tables(Storage):
         bridge: plug-in for a storage that keeps all rows, or None.
     """
 
+    advice = _ADVICE
+    names: Mapping[str, str] = {}
+
     def __init__(
         self,
         tables: Sequence[Table],
@@ -238,12 +238,6 @@ class Tables(Storage):
             if self._bridge is None:
                 raise
             raise self._bridge.raised(error)  # noqa: B904 - it has a cause
-
-    def _said(self, error: HotbedError) -> str:
-        said = super()._said(error)
-        for theirs, ours in _WORDS:
-            said = said.replace(theirs, ours)
-        return said
 
     def _batch_is_dropped(self) -> str:
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import warnings
@@ -102,7 +103,7 @@ def DynamicEmbDump(  # noqa: N802
     """
     _synchronize(pg)
     if os.path.exists(path) and not os.path.isdir(path):
-        raise FileError(f"{path} exists and is no directory")
+        raise FileError(f"{path} exists and is no directory", errno=errno.ENOTDIR)
     os.makedirs(path, exist_ok=True)
     if os.listdir(path):
         if not allow_overwrite:
@@ -143,7 +144,7 @@ def DynamicEmbLoad(  # noqa: N802
         FileError: the directory does not exist.
     """
     if not os.path.exists(path):
-        raise FileError(f"{path} does not exist")
+        raise FileError(f"{path} does not exist", errno=errno.ENOENT)
     collections = find_sharded_modules(model)
     if not collections:
         warnings.warn("the model has no module of tables; nothing is loaded", stacklevel=2)

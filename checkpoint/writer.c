@@ -74,7 +74,7 @@ static hotbed_status fetch(row_stream *s, hotbed_staging *staging, uint64_t firs
 }
 
 /* Wait for the copy of rows [first, first + n), and pass them to `take` under their keys. */
-static hotbed_status hand_on(row_stream *s, hotbed_staging *staging, uint64_t first, uint64_t n) {
+static hotbed_status pass_rows(row_stream *s, hotbed_staging *staging, uint64_t first, uint64_t n) {
     HOTBED_TRY(hotbed_staging_wait(staging));
     uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS];
     char key[HOTBED_KEY_TEXT_BYTES];
@@ -101,7 +101,7 @@ static hotbed_status stream_chunks(row_stream *s) {
             asked += n;
         }
         uint64_t n = s->rows - done < chunk ? s->rows - done : chunk;
-        HOTBED_TRY(hand_on(s, &s->stagings[turn % 2], done, n));
+        HOTBED_TRY(pass_rows(s, &s->stagings[turn % 2], done, n));
         done += n;
     }
     return HOTBED_OK;

@@ -150,17 +150,18 @@ typedef struct hotbed_path {
     uint64_t *sizes;
 } hotbed_path;
 
+/* The latest call of a batch. */
 typedef enum hotbed_stage {
     HOTBED_STAGE_EMPTY = 0,
-    HOTBED_STAGE_STARTED,    /* input_dist */
-    HOTBED_STAGE_SENT,       /* wait_splits */
-    HOTBED_STAGE_READY,      /* wait_input */
-    HOTBED_STAGE_PREFETCHED, /* from here on per collection */
-    HOTBED_STAGE_COMPUTED,
-    HOTBED_STAGE_DELIVERING,
-    HOTBED_STAGE_DELIVERED,
-    HOTBED_STAGE_RETURNING,
-    HOTBED_STAGE_DONE,
+    HOTBED_STAGE_INPUT_DIST,
+    HOTBED_STAGE_WAIT_SPLITS,
+    HOTBED_STAGE_WAIT_INPUT,
+    HOTBED_STAGE_PREFETCH, /* from here on per collection */
+    HOTBED_STAGE_COMPUTE,
+    HOTBED_STAGE_OUTPUT_DIST,
+    HOTBED_STAGE_WAIT_OUTPUT,
+    HOTBED_STAGE_BACKWARD_DIST,
+    HOTBED_STAGE_UPDATE,
 } hotbed_stage;
 
 typedef struct hotbed_part hotbed_part;
@@ -249,10 +250,10 @@ struct hotbed_part {
     /* hotbed_sharded_backward(), during the call: the caller's gradient */
     const void *gradient;
     uint64_t gradient_stride;
-    uint64_t message_at;                 /* offset of the part in the bytes for one rank */
-    uint64_t window_asker, window_owner; /* one-sided: offsets of rows in the window */
-    hotbed_path paths[2];                /* the plan's path, the exact path */
-    hotbed_path *path;                   /* path of this batch */
+    uint64_t message_at;                     /* offset of the part in the bytes for one rank */
+    uint64_t window_requester, window_owner; /* one-sided: offsets of rows in the window */
+    hotbed_path paths[2];                    /* the plan's path, the exact path */
+    hotbed_path *path;                       /* path of this batch */
 };
 
 /* One collection of a context. */
@@ -279,7 +280,7 @@ struct hotbed_sharded_context {
     int device;
     hotbed_member *members;
     hotbed_part *parts;
-    hotbed_stage stage;    /* up to READY */
+    hotbed_stage stage;    /* up to WAIT_INPUT */
     hotbed_event *event;   /* recorded after the context's last work */
     hotbed_event *arrived; /* recorded after the copies to `pinned`, which the host reads */
     hotbed_memory memory;  /* device: counts, matrix, overflow words, fixed messages */

@@ -285,7 +285,7 @@ static hotbed_status read(
         HOTBED_TRY(compute_local(context, m, part, stream));
         HOTBED_TRY(wait_output(context, part, output, stride, stream));
     }
-    return hotbed_step_end(context, m, HOTBED_STAGE_DELIVERED, stream);
+    return hotbed_step_end(context, m, HOTBED_STAGE_WAIT_OUTPUT, stream);
 }
 
 static hotbed_status backward(
@@ -304,7 +304,7 @@ static hotbed_status backward(
         HOTBED_TRY(backward_dist(context, part, gradient, stride, stream));
         HOTBED_TRY(update(context, part, stream));
     }
-    return hotbed_step_end(context, m, HOTBED_STAGE_DONE, stream);
+    return hotbed_step_end(context, m, HOTBED_STAGE_UPDATE, stream);
 }
 
 const hotbed_context_calls hotbed_alone_context_calls = {

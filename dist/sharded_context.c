@@ -129,25 +129,25 @@ hotbed_status hotbed_sharded_input_dist(
         m->kjt.strides = NULL;
     }
     HOTBED_TRY(context->calls->send(context, context->plan == HOTBED_PLAN_TWO_PHASE, stream));
-    context->stage = HOTBED_STAGE_STARTED;
+    context->stage = HOTBED_STAGE_INPUT_DIST;
     return hotbed_sharded_context_leave(context, stream);
 }
 
 hotbed_status hotbed_sharded_wait_splits(hotbed_sharded_context *context, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "wait_splits"));
-    if (context->stage != HOTBED_STAGE_STARTED)
+    if (context->stage != HOTBED_STAGE_INPUT_DIST)
         return hotbed_sharded_context_fail_stage("wait_splits", context->stage);
     if (context->plan == HOTBED_PLAN_TWO_PHASE) {
         HOTBED_TRY(hotbed_stream_may_wait(stream));
         HOTBED_TRY(hotbed_exchange_sizes(context, stream));
     }
-    context->stage = HOTBED_STAGE_SENT;
+    context->stage = HOTBED_STAGE_WAIT_SPLITS;
     return hotbed_sharded_context_leave(context, stream);
 }
 
 hotbed_status hotbed_sharded_wait_input(hotbed_sharded_context *context, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "wait_input"));
-    if (context->stage != HOTBED_STAGE_SENT)
+    if (context->stage != HOTBED_STAGE_WAIT_SPLITS)
         return hotbed_sharded_context_fail_stage("wait_input", context->stage);
     HOTBED_TRY(context->calls->gather(context, stream));
     if (context->may_overflow) {
@@ -156,9 +156,9 @@ hotbed_status hotbed_sharded_wait_input(hotbed_sharded_context *context, hotbed_
         HOTBED_TRY(hotbed_event_record(context->arrived, stream));
         context->watched = true;
     }
-    context->stage = HOTBED_STAGE_READY;
+    context->stage = HOTBED_STAGE_WAIT_INPUT;
     for (uint32_t i = 0; i < context->num_members; i++)
-        context->members[i].stage = HOTBED_STAGE_READY;
+        context->members[i].stage = HOTBED_STAGE_WAIT_INPUT;
     return hotbed_sharded_context_leave(context, stream);
 }
 
@@ -204,7 +204,7 @@ static hotbed_status check_ready(const hotbed_sharded_context *context, const vo
 
 hotbed_status hotbed_sharded_overflowed(hotbed_sharded_context *context, bool *out) {
     HOTBED_TRY(check_ready(context, out));
-    if (context->stage != HOTBED_STAGE_READY)
+    if (context->stage != HOTBED_STAGE_WAIT_INPUT)
         return hotbed_sharded_context_fail_stage("overflowed", context->stage);
     if (context->settled) {
         *out = context->replayed;
@@ -215,7 +215,7 @@ hotbed_status hotbed_sharded_overflowed(hotbed_sharded_context *context, bool *o
 
 hotbed_status hotbed_sharded_ready(hotbed_sharded_context *context, bool *out) {
     HOTBED_TRY(check_ready(context, out));
-    *out = context->stage == HOTBED_STAGE_READY;
+    *out = context->stage == HOTBED_STAGE_WAIT_INPUT;
     if (!*out || !context->watched || context->settled)
         return HOTBED_OK;
     return hotbed_event_query(context->arrived, out);
@@ -232,8 +232,8 @@ static hotbed_status for_held(
     for (uint32_t i = 0; i < context->num_parts; i++) {
         const hotbed_part *part = &context->parts[i];
         hotbed_stage stage = mark->members[part->member];
-        if (context->members[part->member].training && stage >= HOTBED_STAGE_PREFETCHED &&
-            stage < HOTBED_STAGE_DONE)
+        if (context->members[part->member].training && stage >= HOTBED_STAGE_PREFETCH &&
+            stage < HOTBED_STAGE_UPDATE)
             HOTBED_TRY(call(part->path->ticket, stream));
     }
     return HOTBED_OK;
@@ -272,7 +272,7 @@ hotbed_status hotbed_sharded_rewind(
         context->members[i].stage = mark->members[i];
     /* The sizes will be written again. The next wait for `arrived` must cover the exchanges that
      * still read them. */
-    if (context->plan == HOTBED_PLAN_TWO_PHASE && mark->stage == HOTBED_STAGE_STARTED)
+    if (context->plan == HOTBED_PLAN_TWO_PHASE && mark->stage == HOTBED_STAGE_INPUT_DIST)
         HOTBED_TRY(hotbed_event_record(context->arrived, stream));
     return hotbed_sharded_context_leave(context, stream);
 }

@@ -220,7 +220,7 @@ static void point_path(
     const uint64_t rows = path->items * g->row_bytes, gradients = path->items * g->gradient_bytes,
                    messages = context->message_bytes;
     uint8_t *window = context->window == NULL ? NULL : hotbed_window_data(context->window);
-    uint8_t *asked = window == NULL ? path->requester_rows : window + part->window_asker;
+    uint8_t *asked = window == NULL ? path->requester_rows : window + part->window_requester;
     uint8_t **to = at, **from = at + world, **owner_out = at + 2 * world,
             **owner_in = at + 3 * world, **requester_in = at + 4 * world,
             **requester_out = at + 5 * world;
@@ -242,7 +242,7 @@ static void point_path(
     /* Set this rank's buffers in the others' windows; the window's pointers do not change. */
     uint8_t **parts = (uint8_t **)(uintptr_t)hotbed_window_parts(context->window);
     path->to = (hotbed_ends){parts, context->rank * messages + part->message_at};
-    path->owner_out = (hotbed_ends){parts, part->window_asker + context->rank * rows};
+    path->owner_out = (hotbed_ends){parts, part->window_requester + context->rank * rows};
     path->requester_out = (hotbed_ends){parts, part->window_owner + context->rank * gradients};
 }
 
@@ -361,7 +361,7 @@ static hotbed_status make_window(hotbed_sharded_context *context, hotbed_stream 
         hotbed_part *part = &context->parts[i];
         const hotbed_group *g = part->group;
         const uint64_t items = context->world * (g->sums ? bags_of(part) : g->capacity);
-        part->window_asker = at;
+        part->window_requester = at;
         part->window_owner = hotbed_whole_lines(at + items * g->row_bytes);
         at = hotbed_whole_lines(part->window_owner + items * g->gradient_bytes);
     }

@@ -48,7 +48,7 @@ static hotbed_status wait_pooled(
 }
 
 /* Write the sums of gradients of the distinct keys to their messages or windows. */
-static hotbed_status give_sums(
+static hotbed_status send_sums(
     const hotbed_part *part, const hotbed_deliver_view *d, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
     const hotbed_sharded *c = part->sharded;
@@ -72,9 +72,9 @@ static hotbed_status backward_dist(
     hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_out, true);
     d.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_GRADIENTS);
     if (part->group->dedup)
-        HOTBED_TRY(give_sums(part, &d, gradient, stride, stream));
+        HOTBED_TRY(send_sums(part, &d, gradient, stride, stream));
     else
-        HOTBED_TRY(hotbed_dist_kernels_of(stream)->give_gradients(&d, gradient, stride, stream));
+        HOTBED_TRY(hotbed_dist_kernels_of(stream)->send_gradients(&d, gradient, stride, stream));
     return hotbed_exchange_rows(context, part, true, stream);
 }
 

@@ -14,7 +14,7 @@ hotbed_status hotbed_step_begin(
     *out = &context->members[number];
     if ((*out)->stage != stage)
         return hotbed_sharded_context_fail_stage(
-            call, context->stage != HOTBED_STAGE_READY ? context->stage : (*out)->stage);
+            call, context->stage != HOTBED_STAGE_WAIT_INPUT ? context->stage : (*out)->stage);
     return hotbed_sharded_context_enter(context, stream, call);
 }
 
@@ -89,14 +89,14 @@ static hotbed_status prefetch(
     HOTBED_TRY(hotbed_sharded_growth_due(m->sharded, stream));
     const call_args args = {NULL, NULL, 0};
     HOTBED_TRY(for_parts(context, m, true, prefetch_part, &args, stream));
-    m->stage = HOTBED_STAGE_PREFETCHED;
+    m->stage = HOTBED_STAGE_PREFETCH;
     return HOTBED_OK;
 }
 
 hotbed_status hotbed_sharded_prefetch(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     hotbed_member *m = NULL;
-    HOTBED_TRY(hotbed_step_begin(context, number, stream, "prefetch", HOTBED_STAGE_READY, &m));
+    HOTBED_TRY(hotbed_step_begin(context, number, stream, "prefetch", HOTBED_STAGE_WAIT_INPUT, &m));
     if (!m->training)
         return hotbed_fail(HOTBED_ERR_STATE, "prefetch: the collection is in eval mode");
     HOTBED_TRY(prefetch(context, m, stream));
@@ -107,16 +107,17 @@ hotbed_status hotbed_step_begin_read(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream, const char *call,
     hotbed_member **out) {
     bool ready = context != NULL && number < context->num_members &&
-                 context->members[number].stage == HOTBED_STAGE_READY;
+                 context->members[number].stage == HOTBED_STAGE_WAIT_INPUT;
     return hotbed_step_begin(
-        context, number, stream, call, ready ? HOTBED_STAGE_READY : HOTBED_STAGE_PREFETCHED, out);
+        context, number, stream, call, ready ? HOTBED_STAGE_WAIT_INPUT : HOTBED_STAGE_PREFETCH,
+        out);
 }
 
 hotbed_status hotbed_step_prepare(
     hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream) {
     if (!m->training)
         return hotbed_sharded_context_settle(context, stream);
-    return m->stage == HOTBED_STAGE_READY ? prefetch(context, m, stream) : HOTBED_OK;
+    return m->stage == HOTBED_STAGE_WAIT_INPUT ? prefetch(context, m, stream) : HOTBED_OK;
 }
 
 hotbed_status hotbed_step_compute(
@@ -167,19 +168,18 @@ hotbed_status hotbed_sharded_compute(
     HOTBED_TRY(for_parts(context, m, m->training, compute_part, &args, stream));
     if (in_windows(context, m))
         HOTBED_TRY(hotbed_window_barrier(context->window, stream));
-    return hotbed_step_end(context, m, HOTBED_STAGE_COMPUTED, stream);
+    return hotbed_step_end(context, m, HOTBED_STAGE_COMPUTE, stream);
 }
 
 hotbed_status hotbed_sharded_output_dist(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     hotbed_member *m = NULL;
-    HOTBED_TRY(
-        hotbed_step_begin(context, number, stream, "output_dist", HOTBED_STAGE_COMPUTED, &m));
+    HOTBED_TRY(hotbed_step_begin(context, number, stream, "output_dist", HOTBED_STAGE_COMPUTE, &m));
     for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
         hotbed_part *part = hotbed_step_part(context, m, g);
         HOTBED_TRY(part->calls->output_dist(context, part, stream));
     }
-    return hotbed_step_end(context, m, HOTBED_STAGE_DELIVERING, stream);
+    return hotbed_step_end(context, m, HOTBED_STAGE_OUTPUT_DIST, stream);
 }
 
 static hotbed_status wait_part(
@@ -194,11 +194,11 @@ hotbed_status hotbed_sharded_wait_output(
     hotbed_stream *stream) {
     hotbed_member *m = NULL;
     HOTBED_TRY(
-        hotbed_step_begin(context, number, stream, "wait_output", HOTBED_STAGE_DELIVERING, &m));
+        hotbed_step_begin(context, number, stream, "wait_output", HOTBED_STAGE_OUTPUT_DIST, &m));
     HOTBED_TRY(hotbed_step_check_rows(m, output, "output", &stride));
     const call_args args = {output, NULL, stride};
     HOTBED_TRY(for_parts(context, m, true, wait_part, &args, stream));
-    return hotbed_step_end(context, m, HOTBED_STAGE_DELIVERED, stream);
+    return hotbed_step_end(context, m, HOTBED_STAGE_WAIT_OUTPUT, stream);
 }
 
 static hotbed_status fail_no_context(const char *call) {
@@ -218,7 +218,7 @@ hotbed_status hotbed_sharded_read(
 hotbed_status hotbed_step_begin_backward(
     hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t *stride,
     hotbed_stream *stream, const char *call, hotbed_member **out) {
-    HOTBED_TRY(hotbed_step_begin(context, number, stream, call, HOTBED_STAGE_DELIVERED, out));
+    HOTBED_TRY(hotbed_step_begin(context, number, stream, call, HOTBED_STAGE_WAIT_OUTPUT, out));
     if (!(*out)->training)
         return hotbed_fail(HOTBED_ERR_STATE, "%s: the collection is in eval mode", call);
     if ((*out)->sharded->optimizer.kind == 0)
@@ -226,7 +226,7 @@ hotbed_status hotbed_step_begin_backward(
     return hotbed_step_check_rows(*out, gradient, "gradient", stride);
 }
 
-static hotbed_status give_part(
+static hotbed_status send_part(
     hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
     const call_args *args, hotbed_stream *stream) {
     (void)m;
@@ -241,10 +241,10 @@ hotbed_status hotbed_sharded_backward_dist(
         context, number, gradient, &stride, stream, "backward_dist", &m));
     const bool windows = in_windows(context, m);
     const call_args args = {NULL, gradient, stride};
-    HOTBED_TRY(for_parts(context, m, windows, give_part, &args, stream));
+    HOTBED_TRY(for_parts(context, m, windows, send_part, &args, stream));
     if (windows)
         HOTBED_TRY(hotbed_window_barrier(context->window, stream));
-    return hotbed_step_end(context, m, HOTBED_STAGE_RETURNING, stream);
+    return hotbed_step_end(context, m, HOTBED_STAGE_BACKWARD_DIST, stream);
 }
 
 static hotbed_status update_part(
@@ -257,10 +257,11 @@ static hotbed_status update_part(
 hotbed_status hotbed_sharded_update(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     hotbed_member *m = NULL;
-    HOTBED_TRY(hotbed_step_begin(context, number, stream, "update", HOTBED_STAGE_RETURNING, &m));
+    HOTBED_TRY(
+        hotbed_step_begin(context, number, stream, "update", HOTBED_STAGE_BACKWARD_DIST, &m));
     const call_args args = {NULL, NULL, 0};
     HOTBED_TRY(for_parts(context, m, true, update_part, &args, stream));
-    return hotbed_step_end(context, m, HOTBED_STAGE_DONE, stream);
+    return hotbed_step_end(context, m, HOTBED_STAGE_UPDATE, stream);
 }
 
 hotbed_status hotbed_sharded_backward(
@@ -280,7 +281,7 @@ hotbed_status hotbed_sharded_received(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "no lookup %u of collection %u, or NULL was given", lookup,
             number);
-    if (context->stage != HOTBED_STAGE_READY)
+    if (context->stage != HOTBED_STAGE_WAIT_INPUT)
         return hotbed_sharded_context_fail_stage("received", context->stage);
     *out = hotbed_step_part(context, &context->members[number], lookup)->batch;
     return HOTBED_OK;

@@ -85,7 +85,7 @@ static int take_number(void) {
     return pool.n++;
 }
 
-static void give_number(int number) {
+static void free_number(int number) {
     pool.files[number].turn = pool.first_free;
     pool.first_free = number;
 }
@@ -104,7 +104,7 @@ static int pool_open(void *self, int directory, const char *name, hotbed_io_open
     if (opened == 0)
         return FIRST + number;
     (void)close_file(f);
-    give_number(number);
+    free_number(number);
     return opened;
 }
 
@@ -113,7 +113,7 @@ static int pool_close(void *self, int file) {
     if (file < FIRST)
         return below->close(below->self, file);
     int closed = close_file(&pool.files[file - FIRST]);
-    give_number(file - FIRST);
+    free_number(file - FIRST);
     return closed;
 }
 

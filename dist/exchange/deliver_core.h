@@ -106,7 +106,7 @@ HOTBED_HD void hotbed_take_row(
 }
 
 /* Requester without dedup: write the gradient of key u, of rows that are `stride` elements apart. */
-HOTBED_HD void hotbed_give_gradient(
+HOTBED_HD void hotbed_send_gradient(
     const hotbed_deliver_view *d, uint32_t u, const void *gradient, uint64_t stride,
     uint32_t width) {
     uint64_t at = d->sources[u] * stride;
@@ -120,7 +120,7 @@ HOTBED_HD void hotbed_give_gradient(
 }
 
 /* Requester with dedup: where the sum of the gradients of sent key u goes. */
-HOTBED_HD uint8_t *hotbed_give_sum_to(const hotbed_deliver_view *d, uint32_t u) {
+HOTBED_HD uint8_t *hotbed_send_sum_to(const hotbed_deliver_view *d, uint32_t u) {
     return *d->overflow != 0 ? NULL : hotbed_requester_row(d, u);
 }
 

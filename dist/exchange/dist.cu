@@ -143,12 +143,12 @@ static __global__ void __launch_bounds__(BLOCK)
 }
 
 static __global__ void __launch_bounds__(BLOCK)
-    give_kernel(hotbed_deliver_view d, const void *gradient, uint64_t stride) {
+    send_kernel(hotbed_deliver_view d, const void *gradient, uint64_t stride) {
     uint32_t n = *d.overflow != 0 ? 0 : *d.num_sent;
     if (hotbed_cuda_thread() == 0)
         hotbed_wire_count(&d.wire);
     for (uint64_t u = hotbed_cuda_thread() / TILE; u < n; u += hotbed_cuda_threads() / TILE)
-        hotbed_give_gradient(&d, (uint32_t)u, gradient, stride, TILE);
+        hotbed_send_gradient(&d, (uint32_t)u, gradient, stride, TILE);
 }
 
 static __global__ void __launch_bounds__(BLOCK)
@@ -156,7 +156,7 @@ static __global__ void __launch_bounds__(BLOCK)
     if (hotbed_cuda_thread() == 0)
         hotbed_wire_count(&d.wire);
     for (uint64_t u = hotbed_cuda_thread(); u < *d.num_sent; u += hotbed_cuda_threads())
-        rows[u] = hotbed_give_sum_to(&d, (uint32_t)u);
+        rows[u] = hotbed_send_sum_to(&d, (uint32_t)u);
 }
 
 static __global__ void __launch_bounds__(BLOCK) pool_finish_kernel(
@@ -195,11 +195,11 @@ static hotbed_status take_rows(
     return hotbed_cuda_launched("take_kernel");
 }
 
-static hotbed_status give_gradients(
+static hotbed_status send_gradients(
     const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream) {
-    give_kernel<<<row_blocks(stream, d->sent_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
+    send_kernel<<<row_blocks(stream, d->sent_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
         *d, gradient, stride);
-    return hotbed_cuda_launched("give_kernel");
+    return hotbed_cuda_launched("send_kernel");
 }
 
 static hotbed_status find_rows(
@@ -271,7 +271,7 @@ static __global__ void __launch_bounds__(BLOCK)
 
 template <uint32_t WIDTH>
 static __global__ void __launch_bounds__(BLOCK)
-    give_bags_kernel(hotbed_bags_view v, const void *gradient, uint64_t stride) {
+    send_bags_kernel(hotbed_bags_view v, const void *gradient, uint64_t stride) {
     const uint32_t rows = hotbed_bags_rows(&v);
     for (uint64_t r = hotbed_cuda_thread() / WIDTH; r < rows; r += hotbed_cuda_threads() / WIDTH)
         hotbed_bag_give(&v, (uint32_t)r, gradient, stride, WIDTH);
@@ -313,17 +313,17 @@ static hotbed_status finish_bags(
     return hotbed_cuda_launched("finish_bags_kernel");
 }
 
-static hotbed_status give_bags(
+static hotbed_status send_bags(
     const hotbed_bags_view *v, uint32_t max_dim, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
     if (max_dim <= 4 * TILE)
-        give_bags_kernel<TILE>
+        send_bags_kernel<TILE>
             <<<bag_blocks(stream, v, TILE), BLOCK, 0, native>>>(*v, gradient, stride);
     else
-        give_bags_kernel<WARP>
+        send_bags_kernel<WARP>
             <<<bag_blocks(stream, v, WARP), BLOCK, 0, native>>>(*v, gradient, stride);
-    return hotbed_cuda_launched("give_bags_kernel");
+    return hotbed_cuda_launched("send_bags_kernel");
 }
 
 /* --- one rank -------------------------------------------------------------------------------------- */
@@ -352,6 +352,6 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 
 const hotbed_dist_kernels hotbed_dist_kernels_cuda = {
     targets,   ranks,       aim,           place,          lengths,   gather,      table_starts,
-    follow,    find_places, take_rows,     give_gradients, find_rows, pool_finish, pool_start,
-    bag_flags, bag_counts,  bag_addresses, finish_bags,    give_bags, copy_rows,   finish_sums,
+    follow,    find_places, take_rows,     send_gradients, find_rows, pool_finish, pool_start,
+    bag_flags, bag_counts,  bag_addresses, finish_bags,    send_bags, copy_rows,   finish_sums,
 };

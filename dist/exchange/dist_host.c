@@ -211,14 +211,14 @@ static void take_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_take_row(&a->d, (uint32_t)i, a->data, a->stride, a->plain, 1);
 }
 
-static void give_body(const void *args, uint64_t begin, uint64_t end) {
+static void send_body(const void *args, uint64_t begin, uint64_t end) {
     const rows_args *a = args;
     if (begin == 0)
         hotbed_wire_count(&a->d.wire);
     if (*a->d.overflow != 0)
         return;
     for (uint64_t u = begin; u < least(end, *a->d.num_sent); u++)
-        hotbed_give_gradient(&a->d, (uint32_t)u, a->gradient, a->stride, 1);
+        hotbed_send_gradient(&a->d, (uint32_t)u, a->gradient, a->stride, 1);
 }
 
 static void find_body(const void *args, uint64_t begin, uint64_t end) {
@@ -226,7 +226,7 @@ static void find_body(const void *args, uint64_t begin, uint64_t end) {
     if (begin == 0)
         hotbed_wire_count(&a->d.wire);
     for (uint64_t u = begin; u < least(end, *a->d.num_sent); u++)
-        a->found[u] = hotbed_give_sum_to(&a->d, (uint32_t)u);
+        a->found[u] = hotbed_send_sum_to(&a->d, (uint32_t)u);
 }
 
 static hotbed_status find_places(
@@ -245,11 +245,11 @@ static hotbed_status take_rows(
         stream, or_one(d->key_bound), ROWS_GRAIN, take_body, &args, sizeof args);
 }
 
-static hotbed_status give_gradients(
+static hotbed_status send_gradients(
     const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream) {
     rows_args args = {.d = *d, .gradient = gradient, .stride = stride};
     return hotbed_host_launch(
-        stream, or_one(d->sent_bound), ROWS_GRAIN, give_body, &args, sizeof args);
+        stream, or_one(d->sent_bound), ROWS_GRAIN, send_body, &args, sizeof args);
 }
 
 static hotbed_status find_rows(
@@ -328,7 +328,7 @@ static void finish_bags_body(const void *args, uint64_t begin, uint64_t end) {
         count_bags(&a->v);
 }
 
-static void give_bags_body(const void *args, uint64_t begin, uint64_t end) {
+static void send_bags_body(const void *args, uint64_t begin, uint64_t end) {
     const bags_args *a = args;
     for (uint64_t r = begin; r < end; r++)
         hotbed_bag_give(&a->v, (uint32_t)r, a->gradient, a->stride, 1);
@@ -362,13 +362,13 @@ static hotbed_status finish_bags(
         stream, hotbed_bags_rows(v), ROWS_GRAIN, finish_bags_body, &args, sizeof args);
 }
 
-static hotbed_status give_bags(
+static hotbed_status send_bags(
     const hotbed_bags_view *v, uint32_t max_dim, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
     bags_args args = {.v = *v, .gradient = gradient, .stride = stride};
     (void)max_dim;
     return hotbed_host_launch(
-        stream, hotbed_bags_rows(v), ROWS_GRAIN, give_bags_body, &args, sizeof args);
+        stream, hotbed_bags_rows(v), ROWS_GRAIN, send_bags_body, &args, sizeof args);
 }
 
 /* --- one rank -------------------------------------------------------------------------------------- */
@@ -395,6 +395,6 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 
 const hotbed_dist_kernels hotbed_dist_kernels_host = {
     targets,   ranks,       aim,           place,          lengths,   gather,      table_starts,
-    follow,    find_places, take_rows,     give_gradients, find_rows, pool_finish, pool_start,
-    bag_flags, bag_counts,  bag_addresses, finish_bags,    give_bags, copy_rows,   finish_sums,
+    follow,    find_places, take_rows,     send_gradients, find_rows, pool_finish, pool_start,
+    bag_flags, bag_counts,  bag_addresses, finish_bags,    send_bags, copy_rows,   finish_sums,
 };

@@ -43,9 +43,9 @@ typedef struct hotbed_dist_kernels {
         hotbed_stream *stream);
     hotbed_status (*take_rows)(
         const hotbed_deliver_view *d, void *output, uint64_t stride_bytes, hotbed_stream *stream);
-    hotbed_status (*give_gradients)(
+    hotbed_status (*send_gradients)(
         const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream);
-    /* rows[u] = hotbed_give_sum_to(d, u) */
+    /* rows[u] = hotbed_send_sum_to(d, u) */
     hotbed_status (*find_rows)(const hotbed_deliver_view *d, uint8_t **rows, hotbed_stream *stream);
     hotbed_status (*pool_finish)(
         const hotbed_pool_view *p, uint64_t columns, const float *sums, void *output,
@@ -63,7 +63,7 @@ typedef struct hotbed_dist_kernels {
     hotbed_status (*finish_bags)(
         const hotbed_bags_view *v, uint32_t max_dim, void *output, uint64_t stride,
         hotbed_stream *stream);
-    hotbed_status (*give_bags)(
+    hotbed_status (*send_bags)(
         const hotbed_bags_view *v, uint32_t max_dim, const void *gradient, uint64_t stride,
         hotbed_stream *stream);
     /* --- one rank */

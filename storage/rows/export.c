@@ -71,7 +71,7 @@ hotbed_status hotbed_storage_export(
     HOTBED_TRY(storage->kernels.exports->mark(&args, stream));
     HOTBED_TRY(
         hotbed_scan(args.groups + 1, args.starts, args.starts, scratch, scratch_bytes, stream));
-    return storage->kernels.exports->give(&args, stream);
+    return storage->kernels.exports->write(&args, stream);
 }
 
 hotbed_status hotbed_storage_export_end(

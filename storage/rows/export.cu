@@ -10,9 +10,9 @@ static __global__ void __launch_bounds__(BLOCK) export_mark_kernel(hotbed_export
         hotbed_export_mark(&a, g, TILE);
 }
 
-static __global__ void __launch_bounds__(BLOCK) export_give_kernel(hotbed_export_args a) {
+static __global__ void __launch_bounds__(BLOCK) export_write_kernel(hotbed_export_args a) {
     for (uint64_t g = hotbed_cuda_thread() / TILE; g <= a.groups; g += hotbed_cuda_threads() / TILE)
-        hotbed_export_give(&a, g, TILE);
+        hotbed_export_write(&a, g, TILE);
 }
 
 /* Launch `kernel` for all groups. */
@@ -28,8 +28,8 @@ static hotbed_status mark(const hotbed_export_args *args, hotbed_stream *stream)
     return launch(export_mark_kernel, "export_mark_kernel", args, stream);
 }
 
-static hotbed_status give(const hotbed_export_args *args, hotbed_stream *stream) {
-    return launch(export_give_kernel, "export_give_kernel", args, stream);
+static hotbed_status write_rows(const hotbed_export_args *args, hotbed_stream *stream) {
+    return launch(export_write_kernel, "export_write_kernel", args, stream);
 }
 
-const hotbed_export_kernels hotbed_export_kernels_cuda = {mark, give};
+const hotbed_export_kernels hotbed_export_kernels_cuda = {mark, write_rows};

@@ -94,7 +94,7 @@ HOTBED_HD void hotbed_export_mark(const hotbed_export_args *a, uint64_t g, uint3
 }
 
 /* Second pass, group g. The group after the last one writes the total. */
-HOTBED_HD void hotbed_export_give(const hotbed_export_args *a, uint64_t g, uint32_t width) {
+HOTBED_HD void hotbed_export_write(const hotbed_export_args *a, uint64_t g, uint32_t width) {
     if (g == a->groups) {
         if (hotbed_tile_rank(width) == 0)
             *a->count = a->starts[g];

@@ -11,17 +11,17 @@ static void mark_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_export_mark(args, g, 1);
 }
 
-static void give_body(const void *args, uint64_t begin, uint64_t end) {
+static void write_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint64_t g = begin; g < end; g++)
-        hotbed_export_give(args, g, 1);
+        hotbed_export_write(args, g, 1);
 }
 
 static hotbed_status mark(const hotbed_export_args *args, hotbed_stream *stream) {
     return hotbed_host_launch(stream, args->groups + 1, GRAIN, mark_body, args, sizeof *args);
 }
 
-static hotbed_status give(const hotbed_export_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->groups + 1, GRAIN, give_body, args, sizeof *args);
+static hotbed_status write_rows(const hotbed_export_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->groups + 1, GRAIN, write_body, args, sizeof *args);
 }
 
-const hotbed_export_kernels hotbed_export_kernels_host = {mark, give};
+const hotbed_export_kernels hotbed_export_kernels_host = {mark, write_rows};

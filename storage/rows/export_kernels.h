@@ -13,7 +13,7 @@ typedef struct hotbed_export_kernels {
     /* Write `bits`, and the counts in `starts`; the last count is 0. */
     hotbed_status (*mark)(const hotbed_export_args *args, hotbed_stream *stream);
     /* After the counts have been summed: write the output arrays and `count`. */
-    hotbed_status (*give)(const hotbed_export_args *args, hotbed_stream *stream);
+    hotbed_status (*write)(const hotbed_export_args *args, hotbed_stream *stream);
 } hotbed_export_kernels;
 
 extern const hotbed_export_kernels hotbed_export_kernels_host;

@@ -37,7 +37,7 @@ static void give(void *argument) {
     work *w = argument;
     uint64_t elements = w->stride / hotbed_dtype_size(w->d.dtype);
     for (uint32_t u = 0; u < N; u++)
-        hotbed_give_gradient(&w->d, u, w->output, elements, w->width);
+        hotbed_send_gradient(&w->d, u, w->output, elements, w->width);
 }
 
 static work *work_make(uint32_t dim, uint32_t dtype, bool dedup) {

@@ -110,9 +110,9 @@ static void requesters_reach_rows_beyond_4_gib(hotbed_backend backend) {
         check_row(own, 3000U + (uint32_t)plain, 1);
     }
     make_row(own, 4000);
-    hotbed_give_gradient(&d, 1, s[1].at, stride, 1);
+    hotbed_send_gradient(&d, 1, s[1].at, stride, 1);
     check_row(sent, 4000, 2);
-    CHECK(hotbed_give_sum_to(&d, 1) == sent);
+    CHECK(hotbed_send_sum_to(&d, 1) == sent);
     close_spaces(s, 2);
 }
 

@@ -655,7 +655,7 @@ static void lines_body(world_rank *me) {
         const hotbed_part *part = &r.context->parts[i];
         CHECK_EQ(part->message_at % 128, 0);
         if (r.context->window != NULL)
-            CHECK_EQ(part->window_asker % 128, 0);
+            CHECK_EQ(part->window_requester % 128, 0);
     }
     sharded_fixture_close(&r);
 }

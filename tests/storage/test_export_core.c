@@ -29,7 +29,7 @@ static void mark(void *arg) {
 
 static void give(void *arg) {
     const work *w = arg;
-    hotbed_export_give(&w->a, w->group, w->width);
+    hotbed_export_write(&w->a, w->group, w->width);
 }
 
 static void run(work *w, uint32_t width) {

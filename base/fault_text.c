@@ -272,7 +272,7 @@ void hotbed_fault_describe(
     hotbed_fault fault, const hotbed_fault_sources *sources, hotbed_error *out) {
     char *const text = out->text;
     const size_t capacity = sizeof out->text;
-    const named_table *tables[HOTBED_FAULT_SOURCES_MOST];
+    const named_table *tables[HOTBED_FAULT_SOURCES_MOST] = {NULL};
     char table[HOTBED_ERROR_BYTES / 2], key[HOTBED_KEY_TEXT_BYTES];
     const uint32_t n = find_tables(sources, &fault, tables);
     hotbed_error_detail *fields = &out->fields;

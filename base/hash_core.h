@@ -1,6 +1,6 @@
 /* base/hash_core.h - the hash of a key, used by the index, routes and checkpoints. */
-#ifndef HOTBED_STORAGE_HASH_CORE_H
-#define HOTBED_STORAGE_HASH_CORE_H
+#ifndef HOTBED_BASE_HASH_CORE_H
+#define HOTBED_BASE_HASH_CORE_H
 
 #include "base/port.h"
 

@@ -192,12 +192,10 @@ static hotbed_status find_chain(
     uint32_t length = 0;
     for (const entry *at = last; at != NULL; length++) {
         hotbed_status status = hotbed_checkpoint_verify_quick(s->calls, at->path);
-        if (status == HOTBED_ERR_CORRUPT && at != last) { /* `last` itself may be whole */
-            char text[1024];
-            snprintf(text, sizeof text, "%s", hotbed_last_error());
-            status = hotbed_fail(
-                HOTBED_ERR_STATE, "%s follows a damaged checkpoint: %s", last->path, text);
-        }
+        if (status == HOTBED_ERR_CORRUPT && at != last) /* `last` itself may be whole */
+            status = HOTBED_FAIL_AFTER(
+                HOTBED_ERR_STATE, "%s follows a damaged checkpoint: %s", last->path,
+                hotbed_last_error());
         HOTBED_TRY(status);
         if (length == s->n)
             return hotbed_fail(HOTBED_ERR_CORRUPT, "%s follows itself", last->path);

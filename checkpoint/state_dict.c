@@ -555,13 +555,10 @@ static hotbed_status check_keys(const hotbed_state_dict *d, const hotbed_state_s
     if (status == HOTBED_OK) {
         status = hotbed_bucket_sort(
             s->rows, keys, hotbed_storage_key_type(d->storage), HOTBED_BUCKET_BITS, sorted, counts);
-        if (status == HOTBED_ERR_STATE) {
-            char text[64];
-            snprintf(text, sizeof text, "%s", hotbed_last_error());
-            status = hotbed_fail(
+        if (status == HOTBED_ERR_STATE)
+            status = HOTBED_FAIL_AFTER(
                 HOTBED_ERR_ARGUMENT, "state_dict_load: '%s': %s; pass each key once", s->name,
-                text);
-        }
+                hotbed_last_error());
     }
     hotbed_delete(keys);
     hotbed_delete(sorted);

@@ -467,19 +467,19 @@ hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *
 hotbed_status tool_explain(const char *path, hotbed_status status) {
     tool_entry *entries = NULL;
     size_t n = 0, checkpoints = 0;
-    char text[1024];
+    hotbed_error error;
     if (status != HOTBED_ERR_CORRUPT)
         return status;
-    snprintf(text, sizeof text, "%s", hotbed_last_error());
+    hotbed_error_copy(&error);
     if (tool_read_directory(path, &entries, &n) == HOTBED_OK)
         for (size_t i = 0; i < n; i++)
             checkpoints += entries[i].described;
     free(entries);
-    return checkpoints == 0
-               ? hotbed_fail(status, "%s", text)
-               : hotbed_fail(
-                     status, "%s; it contains checkpoints, which 'hotbed-ckpt list %s' shows", text,
-                     path);
+    return checkpoints == 0 ? hotbed_error_return(&error, status)
+                            : hotbed_fail_again(
+                                  &error.fields, status,
+                                  "%s; it contains checkpoints, which 'hotbed-ckpt list %s' shows",
+                                  error.text, path);
 }
 
 /* --- a chain -------------------------------------------------------------------------------------------------------- */

@@ -12,7 +12,8 @@ the slowest rank:
   own          the same under hotbed.torch.TrainPipeline
 
 *Exposed* is a step less the dense part.  All ways have to give the same losses; exit status 1 if they do not.
---picture draws the kernels and copies of two steps of each way, by stream, as SVG; it needs a GPU.
+Without TorchRec its three ways are left out.  --picture draws two steps of each way as SVG: on a GPU the kernels and
+copies by stream, on the CPU lookups, updates and products of matrices by thread.
 
     torchrun --standalone --nproc-per-node 2 bench/bench_overlap.py [--device cuda|cpu] [--samples 8192] [--scale 1]
              [--width 1024] [--layers 6] [--steps 50] [--ways NAMES] [--json FILE] [--picture FILE]
@@ -25,24 +26,23 @@ import json
 import math
 import os
 import pathlib
+import re
 import sys
 import time
 
 import torch
 import torch.distributed as dist
-import torchrec
-from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.train_pipeline import PrefetchTrainPipelineSparseDist, TrainPipelineSparseDist
-from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
-from torchrec.optim.optimizers import in_backward_optimizer_filter
-from torchrec.streamable import Pipelineable
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import plots
 
 import hotbed
 import hotbed.torch as ht
-from hotbed.torch.torchrec import sharders
+
+try:
+    import torchrec
+except ModuleNotFoundError:
+    torchrec = None
 
 DIM = 128
 ROWS = [
@@ -52,10 +52,11 @@ ROWS = [
 BAGS = [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1]
 FEATURES = [f"f{i}" for i in range(len(ROWS))]
 WAYS = ["dense", "loop", "sparse_dist", "prefetch", "own_loop", "own"]
+TORCHRECS = ("loop", "sparse_dist", "prefetch")
 BATCHES = 8
 
 
-class Batch(Pipelineable):
+class Batch:
     """Keys and labels, as TorchRec's pipelines take them."""
 
     def __init__(self, features, labels):
@@ -122,7 +123,7 @@ def make_batches(kjt, args, rank):
             keys.append(drawn.clamp(0, n - 1).to(torch.int64))
         lengths = torch.tensor(BAGS).repeat_interleave(args.samples)
         batch = Batch(kjt(FEATURES, torch.cat(keys), lengths=lengths), torch.rand(args.samples, 1, generator=random))
-        made.append(batch.pin_memory() if args.device == "cuda" and kjt is torchrec.KeyedJaggedTensor else batch)
+        made.append(batch.pin_memory() if args.device == "cuda" else batch)
     return made
 
 
@@ -193,6 +194,19 @@ def prepare(way, args, device, rank, world):
             pipeline = ht.TrainPipeline(model, adam)
             return lambda source: (shown for _, shown in pipeline(source)), batches
         return lambda source: plain(model, adam, source, device), batches
+    return prepare_torchrec(way, args, device, rank, dense, optimizer)
+
+
+def prepare_torchrec(way, args, device, rank, dense, optimizer):
+    from torchrec.distributed.model_parallel import DistributedModelParallel
+    from torchrec.distributed.train_pipeline import PrefetchTrainPipelineSparseDist, TrainPipelineSparseDist
+    from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
+    from torchrec.optim.optimizers import in_backward_optimizer_filter
+    from torchrec.streamable import Pipelineable
+
+    from hotbed.torch.torchrec import sharders
+
+    Pipelineable.register(Batch)  # which is no subclass, so that it needs no TorchRec
     tables = torchrec.EmbeddingBagCollection(
         tables=configs(torchrec.EmbeddingBagConfig, args.scale), device=torch.device("meta")
     )
@@ -234,34 +248,41 @@ def measure(way, args, device, rank, world, pictures):
     wait(device)
     spent = torch.tensor([(time.monotonic() - start) / args.steps * 1e3], device=device)
     dist.all_reduce(spent, dist.ReduceOp.MAX)
-    if args.picture and device.type == "cuda":
+    if args.picture:
         pictures[way] = profile(train, batches, device)
     return float(spent), [float(loss) for loss in losses]
 
 
 def profile(train, batches, device):
-    """Return what ran on each stream in two steps in the middle of six: (stream, begin, length, name)."""
-    activity = torch.profiler.ProfilerActivity
-    with torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as profiler:
+    """Return what ran in two steps in the middle of six: (stream or thread, begin, length, name)."""
+    activity, of_gpu = torch.profiler.ProfilerActivity, device.type == "cuda"
+    with torch.profiler.profile(activities=[activity.CPU, *([activity.CUDA] if of_gpu else [])]) as profiler:
         for step, _ in enumerate(train(again(batches, 6))):
             if step in (2, 4):
                 wait(device)
-    spans = [
-        (event.device_resource_id(), event.start_ns() / 1e6, event.duration_ns() / 1e6, event.name())
-        for event in profiler.profiler.kineto_results.events()
-        if event.device_type() == torch.autograd.DeviceType.CUDA and event.duration_ns() > 0
-    ]
+    spans = []
+    for event in profiler.profiler.kineto_results.events():
+        name = event.name()
+        if (event.device_type() == torch.autograd.DeviceType.CUDA) != of_gpu or event.duration_ns() == 0:
+            continue
+        if event.is_user_annotation() if of_gpu else not name.startswith(("hotbed::", "aten::addmm", "aten::mm")):
+            continue
+        row = event.device_resource_id() if of_gpu else event.start_thread_id()
+        spans.append((row, event.start_ns() / 1e6, event.duration_ns() / 1e6, name))
+    if not spans:
+        return []
     first, last = min(s[1] for s in spans), max(s[1] + s[2] for s in spans)
     begin, end = first + (last - first) / 3, first + 2 * (last - first) / 3
     return [(stream, at - begin, length, name) for stream, at, length, name in spans if begin <= at < end]
 
 
 def colour(name):
-    if "hotbed" in name.lower() or "_kernel" in name:
+    if "hotbed" in name.lower() or re.match(r"(void )?[a-z0-9_]+_kernel\b(?!::)", name):
         return plots.COLOURS[0]
     if "nccl" in name.lower():
         return plots.COLOURS[2]
-    return plots.COLOURS[1] if "gemm" in name.lower() or "cutlass" in name.lower() else plots.COLOURS[5]
+    is_product = any(word in name.lower() for word in ("gemm", "cutlass", "nvjet", "addmm", "::mm"))
+    return plots.COLOURS[1 if is_product else 5]
 
 
 def draw(pictures):
@@ -315,6 +336,8 @@ def main():
     rank, world = dist.get_rank(), dist.get_world_size()
     times, losses, pictures = {}, {}, {}
     ways = args.ways.split(",")
+    if torchrec is None:
+        ways = [way for way in ways if way not in TORCHRECS]
     if device.type == "cpu" and "prefetch" in ways:
         ways.remove("prefetch")  # TorchRec's pipeline needs streams of a GPU
     for way in ways:

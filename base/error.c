@@ -219,7 +219,6 @@ static const char *posix_text(int failed, const char *buffer) {
 }
 
 static const char *gnu_text(const char *text, const char *buffer) {
-    (void)buffer;
     return text;
 }
 

@@ -418,12 +418,10 @@ static void stream_destroy(hotbed_stream *base) {
 }
 
 static void *stream_native(const hotbed_stream *base) {
-    (void)base;
     return NULL;
 }
 
 static bool stream_captured(const hotbed_stream *base) {
-    (void)base;
     return false;
 }
 
@@ -544,7 +542,6 @@ hotbed_status hotbed_host_launch(
 /* --- events --------------------------------------------------------------------------------- */
 
 static hotbed_status event_create(hotbed_stream *stream, hotbed_event **out) {
-    (void)stream;
     host_event *event = hotbed_new(sizeof *event);
     if (event == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an event");
@@ -674,15 +671,11 @@ static hotbed_status event_seconds(hotbed_event *start, hotbed_event *stop, doub
 /* --- memory --------------------------------------------------------------------------------- */
 
 static hotbed_status memory_alloc(int device, hotbed_memory_kind kind, size_t bytes, void **out) {
-    (void)device;
-    (void)kind;
     *out = hotbed_host_alloc(bytes);
     return HOTBED_OK; /* the caller reports the request if *out is NULL */
 }
 
 static void memory_free(int device, hotbed_memory_kind kind, void *data, size_t bytes) {
-    (void)device;
-    (void)kind;
     hotbed_host_free(data, bytes);
 }
 

@@ -50,7 +50,6 @@ static void count_body(const void *args, uint64_t begin, uint64_t end) {
 
 static void place_body(const void *args, uint64_t begin, uint64_t end) {
     const pass_args *a = args;
-    (void)begin;
     uint64_t blocks = num_blocks(end);
     uint32_t place = 0;
     for (uint32_t digit = 0; digit < DIGITS; digit++) {

@@ -35,9 +35,6 @@ static void measure(bench_state *state, hotbed_pipeline *pipeline, hotbed_stream
 enum { TASKS = 11, THREADS_MOST = 3 };
 
 static hotbed_status nothing(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
-    (void)iteration;
-    (void)self;
-    (void)stream;
     return HOTBED_OK;
 }
 

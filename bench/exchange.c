@@ -301,7 +301,6 @@ static const char *missing(const exchange_program *p) {
 
 /* Choose defaults for missing options. Returns 0, or SKIPPED if the worlds cannot run on this machine. */
 static int settle(exchange_program *p, uint32_t size) {
-    (void)size;
     if (p->transport == 0)
         p->transport = hotbed_transport_probe(HOTBED_TRANSPORT_NCCL) == HOTBED_OK
                            ? HOTBED_TRANSPORT_NCCL

@@ -159,7 +159,6 @@ hotbed_status bench_device(
     if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
         return bench_device_cuda(stream, device, device_bytes, driver, driver_bytes);
 #endif
-    (void)stream;
     host_name(device, device_bytes);
     (void)snprintf(driver, driver_bytes, "%s", "");
     return HOTBED_OK;

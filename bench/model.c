@@ -69,7 +69,6 @@ hotbed_status bench_model_run(const bench_model *model, uint32_t n, hotbed_strea
 }
 
 static hotbed_status enqueue(const workload_limit *l, uint32_t repetition) {
-    (void)repetition;
     return bench_model_run(l->from, (uint32_t)l->n, l->stream);
 }
 

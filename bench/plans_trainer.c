@@ -67,14 +67,11 @@ static hotbed_status model_forward(void *self, hotbed_ref batch, hotbed_stream *
 
 static hotbed_status dense_forward(void *self, uint32_t set, void *batch, hotbed_stream *stream) {
     const plans_trainer *s = self;
-    (void)set;
-    (void)batch;
     return bench_model_run(&s->dense, s->layers, stream);
 }
 
 static hotbed_status dense_backward(void *self, uint32_t set, void *batch, hotbed_stream *stream) {
     const plans_trainer *s = self;
-    (void)batch;
     HOTBED_TRY(bench_model_run(&s->dense, s->layers, stream));
     return hotbed_copy(s->outputs[set]->gradient, s->gradient.data, s->outputs[set]->bytes, stream);
 }

@@ -36,7 +36,6 @@ hotbed_status workload_time_limit(const workload_limit *l, uint32_t repetitions,
 }
 
 static hotbed_status enqueue_copy(const workload_limit *l, uint32_t repetition) {
-    (void)repetition;
     return hotbed_copy(l->to, l->from, l->bytes, l->stream);
 }
 

@@ -147,7 +147,6 @@ typedef hotbed_status (*take_run)(
 static hotbed_status count_rows(
     rewriter *w, uint32_t table, uint32_t rank, uint64_t n,
     void *const columns[HOTBED_ROW_COLUMNS]) {
-    (void)columns;
     hotbed_manifest_table *t = &w->manifest.tables[table];
     part_of(w, table, rank)->rows += n;
     t->rows += n;
@@ -158,7 +157,6 @@ static hotbed_status count_rows(
 static hotbed_status count_counted(
     rewriter *w, uint32_t table, uint32_t rank, uint64_t n,
     void *const columns[HOTBED_ROW_COLUMNS]) {
-    (void)columns;
     part_of(w, table, rank)->counted += n;
     return HOTBED_OK;
 }
@@ -192,7 +190,6 @@ static hotbed_status write_rows(
 static hotbed_status write_counted(
     rewriter *w, uint32_t table, uint32_t rank, uint64_t n,
     void *const columns[HOTBED_ROW_COLUMNS]) {
-    (void)table;
     HOTBED_TRY(hotbed_shard_writer_column(
         &w->shards[rank], HOTBED_COLUMN_COUNTED, columns[HOTBED_COLUMN_KEYS],
         n * sizeof(uint64_t)));

@@ -115,7 +115,6 @@ static hotbed_status clear(hotbed_sharded_context *context, hotbed_stream *strea
 }
 
 static hotbed_status send(hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
-    (void)exact;
     return hotbed_comm_check_call("input_dist", context->comm, stream);
 }
 
@@ -127,7 +126,6 @@ static hotbed_status gather(hotbed_sharded_context *context, hotbed_stream *stre
 static hotbed_status place_gradients(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
     hotbed_dedup_occurrences o = hotbed_dedup_occurrences_of(part->path->ticket);
-    (void)context;
     if (part->sources == NULL)
         return HOTBED_OK;
     return hotbed_dist_kernels_of(stream)->follow(
@@ -152,7 +150,6 @@ static hotbed_status compute_local(
     hotbed_stream *stream) {
     uint64_t stride;
     void *local = local_rows(part, &stride);
-    (void)context;
     return hotbed_step_compute(m, part, local, stride, stream);
 }
 
@@ -249,7 +246,6 @@ static hotbed_status backward_dist(
 
 static hotbed_status update(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
-    (void)context;
     if (part->alone.row_bytes != 0)
         return hotbed_storage_apply(
             part->group->lookup, part->path->ticket, part->alone.sums, stream);

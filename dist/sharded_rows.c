@@ -84,7 +84,6 @@ static hotbed_status update(
     const hotbed_gradient_view gradient = {
         part->path->owner_rows, g->gradient_bytes / hotbed_dtype_bytes(g->gradient_dtype),
         (uint32_t)g->gradient_dtype, NULL};
-    (void)context;
     return hotbed_storage_backward_from(g->lookup, part->path->ticket, &gradient, stream);
 }
 

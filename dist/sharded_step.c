@@ -153,7 +153,6 @@ static hotbed_status wait_for_readers(hotbed_sharded_context *context, hotbed_st
 static hotbed_status compute_part(
     hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
     const call_args *args, hotbed_stream *stream) {
-    (void)args;
     return part->calls->compute(context, m, part, stream);
 }
 
@@ -185,7 +184,6 @@ hotbed_status hotbed_sharded_output_dist(
 static hotbed_status wait_part(
     hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
     const call_args *args, hotbed_stream *stream) {
-    (void)m;
     return part->calls->wait_output(context, part, args->output, args->stride, stream);
 }
 
@@ -229,7 +227,6 @@ hotbed_status hotbed_step_begin_backward(
 static hotbed_status send_part(
     hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
     const call_args *args, hotbed_stream *stream) {
-    (void)m;
     return part->calls->backward_dist(context, part, args->gradient, args->stride, stream);
 }
 

@@ -206,7 +206,6 @@ hotbed_status hotbed_rewrite_forward(
     hotbed_rewrite *rewrite = to->rewrite;
     const hotbed_module *module = to->module;
     (void)arguments; /* the arguments were evaluated at start */
-    (void)n;
     if (rewrite->bound == HOTBED_SLOT_UNBOUND)
         return hotbed_fail(
             HOTBED_ERR_STATE, "module '%s' is pipelined, and no context is bound: detach first",

@@ -15,7 +15,6 @@
 enum { ROUNDS_MOST = 64 };
 
 static double machine_now(void *self) {
-    (void)self;
     return hotbed_monotonic_seconds();
 }
 

@@ -24,8 +24,6 @@ typedef bool (*edge_filter)(
 
 static bool same_iteration(
     const hotbed_program *program, uint32_t s, const hotbed_program_edge *edge) {
-    (void)program;
-    (void)s;
     return edge->distance == 0;
 }
 

@@ -56,7 +56,6 @@ struct hotbed_sharded_modules {
 
 static void place_destroy(void *self, void *context) {
     place *p = context;
-    (void)self;
     hotbed_sharded_context_destroy(p->shared.context);
     hotbed_sharded_context_destroy(p->alone);
     hotbed_memory_free(&p->memory);
@@ -117,7 +116,6 @@ static hotbed_status input_dist(
     hotbed_awaitable *splits) {
     const member *m = self;
     place *p = context;
-    (void)stream;
     if (n != 1)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "module '%s' takes one keyed jagged tensor, not %u arguments",
@@ -148,7 +146,6 @@ static hotbed_status fuse(
     hotbed_sharded *collections[SET_MOST] = {NULL};
     hotbed_kjt kjts[SET_MOST];
     fused *f = &((place *)contexts[0])->shared;
-    (void)group;
     (void)splits; /* nothing was started */
     for (uint32_t i = 0; i < n; i++)
         collections[i] = ((place *)contexts[i])->of->collection;
@@ -172,7 +169,6 @@ static hotbed_status fuse(
 static hotbed_status prefetch(void *self, void *context, void *input, hotbed_stream *stream) {
     const member *m = self;
     const place *p = context;
-    (void)input;
     if (!hotbed_sharded_training(m->collection))
         return HOTBED_OK; /* eval finds rows when it reads them */
     return hotbed_sharded_prefetch(p->now, p->number, stream);
@@ -181,8 +177,6 @@ static hotbed_status prefetch(void *self, void *context, void *input, hotbed_str
 static hotbed_status compute(
     void *self, void *context, void *input, hotbed_stream *stream, const void **output) {
     place *p = context;
-    (void)self;
-    (void)input;
     HOTBED_TRY(hotbed_sharded_read(p->now, p->number, p->memory.data, p->output.stride, stream));
     *output = &p->output;
     return HOTBED_OK;
@@ -190,7 +184,6 @@ static hotbed_status compute(
 
 static hotbed_status backward(void *self, void *context, hotbed_stream *stream) {
     place *p = context;
-    (void)self;
     HOTBED_TRY(
         hotbed_sharded_backward(p->now, p->number, p->output.gradient, p->output.stride, stream));
     p->now = NULL;
@@ -200,7 +193,6 @@ static hotbed_status backward(void *self, void *context, hotbed_stream *stream) 
 static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
     place *p = context;
     hotbed_sharded_context *now = p->now;
-    (void)self;
     p->now = NULL;
     return now == NULL ? HOTBED_OK : hotbed_sharded_cancel(now, stream);
 }
@@ -241,7 +233,6 @@ static hotbed_status capture(void *self, void *context, hotbed_stream *stream, v
 static hotbed_status restore(void *self, void *context, const void *from, hotbed_stream *stream) {
     const place_mark *mark = from;
     place *p = context;
-    (void)self;
     p->now = mark->now;
     p->with = mark->with;
     if (p->with != NULL)
@@ -251,7 +242,6 @@ static hotbed_status restore(void *self, void *context, const void *from, hotbed
 
 static void forget(void *self, void *context, void *from, hotbed_stream *stream) {
     place_mark *mark = from;
-    (void)self;
     if (acts(context, mark->now))
         (void)!hotbed_sharded_forget(mark->now, stream);
     hotbed_delete(mark);
@@ -259,7 +249,6 @@ static void forget(void *self, void *context, void *from, hotbed_stream *stream)
 
 static hotbed_status graft(void *self, void *context, hotbed_stream *stream) {
     const place *p = context;
-    (void)self;
     return hotbed_fill(p->output.gradient, 0, p->output.bytes, stream);
 }
 

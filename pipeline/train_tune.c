@@ -14,7 +14,6 @@ typedef struct tuning {
 } tuning;
 
 static double machine_now(void *self) {
-    (void)self;
     return hotbed_monotonic_seconds();
 }
 

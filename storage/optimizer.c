@@ -13,7 +13,6 @@ static const hotbed_update_kernels *kernels_of(const hotbed_stream *stream) {
     if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
         return &hotbed_update_kernels_cuda;
 #endif
-    (void)stream;
     return &hotbed_update_kernels_host;
 }
 

@@ -20,7 +20,6 @@ static hotbed_kernels kernels_of(hotbed_backend backend) {
         return cuda;
     }
 #endif
-    (void)backend;
     hotbed_kernels host = {&hotbed_unique_kernels_host,       &hotbed_lookup_kernels_host,
                            &hotbed_update_kernels_host,       &hotbed_rows_kernels_host,
                            &hotbed_score_kernels_host,        &hotbed_stats_kernels_host,

@@ -204,26 +204,22 @@ static herr_t memory_close(H5FD_t *base) {
 
 /* The flags of libhdf5's driver for ordinary files, so that the layouts are the same. */
 static herr_t memory_query(const H5FD_t *base, unsigned long *flags) {
-    (void)base;
     *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE |
              H5FD_FEAT_AGGREGATE_SMALLDATA | H5FD_FEAT_DEFAULT_VFD_COMPATIBLE;
     return 0;
 }
 
 static haddr_t memory_get_eoa(const H5FD_t *base, H5FD_mem_t type) {
-    (void)type;
     return ((const memory_file *)base)->end;
 }
 
 static herr_t memory_set_eoa(H5FD_t *base, H5FD_mem_t type, haddr_t end) {
-    (void)type;
     ((memory_file *)base)->end = end;
     return 0;
 }
 
 static haddr_t memory_get_eof(const H5FD_t *base, H5FD_mem_t type) {
     const hotbed_h5 *h5 = ((const memory_file *)base)->h5;
-    (void)type;
     return h5 == NULL ? 0 : h5->file_bytes;
 }
 

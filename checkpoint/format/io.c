@@ -24,7 +24,6 @@ static int result(int value) {
 }
 
 static int system_open(void *self, int directory, const char *name, hotbed_io_open_kind kind) {
-    (void)self;
     int flags = O_CLOEXEC;
     switch (kind) {
     case HOTBED_IO_READ_DIRECT:
@@ -48,14 +47,12 @@ static int system_open(void *self, int directory, const char *name, hotbed_io_op
 }
 
 static int system_close(void *self, int file) {
-    (void)self;
     /* Linux has released the handle even if close returns EINTR. */
     int closed = result(close(file));
     return closed == -EINTR ? 0 : closed;
 }
 
 static int system_info(void *self, int file, hotbed_io_info *out) {
-    (void)self;
     struct stat stat;
     if (fstat(file, &stat) != 0)
         return -errno;
@@ -65,7 +62,6 @@ static int system_info(void *self, int file, hotbed_io_info *out) {
 }
 
 static int system_allocate(void *self, int file, uint64_t bytes) {
-    (void)self;
     if (bytes > (uint64_t)INT64_MAX)
         return -EFBIG;
     return bytes == 0 ? 0 : -posix_fallocate(file, 0, (off_t)bytes);
@@ -73,19 +69,16 @@ static int system_allocate(void *self, int file, uint64_t bytes) {
 
 static int64_t system_write_at(
     void *self, int file, const void *data, size_t bytes, uint64_t offset) {
-    (void)self;
     ssize_t n = pwrite(file, data, bytes, (off_t)offset);
     return n < 0 ? -errno : n;
 }
 
 static int64_t system_read_at(void *self, int file, void *data, size_t bytes, uint64_t offset) {
-    (void)self;
     ssize_t n = pread(file, data, bytes, (off_t)offset);
     return n < 0 ? -errno : n;
 }
 
 static void system_hint(void *self, int file, bool written, uint64_t offset, uint64_t bytes) {
-    (void)self;
     if (written) /* little is left for the final sync, which reports errors */
         (void)!sync_file_range(file, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
     else
@@ -93,19 +86,16 @@ static void system_hint(void *self, int file, bool written, uint64_t offset, uin
 }
 
 static int system_sync(void *self, int file) {
-    (void)self;
     return result(fsync(file));
 }
 
 static int system_exists(void *self, int directory, const char *name) {
-    (void)self;
     struct stat stat;
     return result(fstatat(native(directory), name, &stat, AT_SYMLINK_NOFOLLOW));
 }
 
 static int system_list(
     void *self, int directory, void (*each)(void *context, const char *name), void *context) {
-    (void)self;
     /* Use a separate handle: reading a directory moves the handle's position. */
     int handle = openat(native(directory), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *list = handle < 0 ? NULL : fdopendir(handle);
@@ -125,17 +115,14 @@ static int system_list(
 }
 
 static int system_make_directory(void *self, int directory, const char *name) {
-    (void)self;
     return result(mkdirat(native(directory), name, 0777));
 }
 
 static int system_rename(void *self, int directory, const char *from, const char *to) {
-    (void)self;
     return result(renameat(native(directory), from, native(directory), to));
 }
 
 static int system_remove(void *self, int directory, const char *name, bool is_directory) {
-    (void)self;
     return result(unlinkat(native(directory), name, is_directory ? AT_REMOVEDIR : 0));
 }
 

@@ -91,7 +91,6 @@ static void free_number(int number) {
 }
 
 static int pool_open(void *self, int directory, const char *name, hotbed_io_open_kind kind) {
-    (void)self;
     if (kind != HOTBED_IO_READ || strlen(name) >= NAME_BYTES)
         return below->open(below->self, directory, name, kind);
     int number = take_number();
@@ -109,7 +108,6 @@ static int pool_open(void *self, int directory, const char *name, hotbed_io_open
 }
 
 static int pool_close(void *self, int file) {
-    (void)self;
     if (file < FIRST)
         return below->close(below->self, file);
     int closed = close_file(&pool.files[file - FIRST]);
@@ -126,19 +124,16 @@ static int open_handle(int file) {
 }
 
 static int pool_info(void *self, int file, hotbed_io_info *out) {
-    (void)self;
     int handle = open_handle(file);
     return handle < 0 ? handle : below->info(below->self, handle, out);
 }
 
 static int64_t pool_read_at(void *self, int file, void *data, size_t bytes, uint64_t offset) {
-    (void)self;
     int handle = open_handle(file);
     return handle < 0 ? handle : below->read_at(below->self, handle, data, bytes, offset);
 }
 
 static void pool_hint(void *self, int file, bool written, uint64_t offset, uint64_t bytes) {
-    (void)self;
     int handle = open_handle(file);
     if (handle >= 0)
         below->hint(below->self, handle, written, offset, bytes);

@@ -315,8 +315,6 @@ static_assert(
 
 static void run_batch(const void *args, uint64_t begin, uint64_t end) {
     const batch_args *a = args;
-    (void)begin;
-    (void)end;
     if (run(a->comm, &a->batch, a->turn))
         return;
     const hotbed_comm_fault *fault = &a->comm->fault;

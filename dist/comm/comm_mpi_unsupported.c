@@ -8,7 +8,6 @@ hotbed_status hotbed_comm_probe_mpi(void) {
 }
 
 hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_comm **out) {
-    (void)options;
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_comm_create_mpi: out is NULL");
     *out = NULL;

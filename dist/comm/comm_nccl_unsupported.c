@@ -9,9 +9,6 @@ hotbed_status hotbed_comm_probe_nccl(void) {
 
 hotbed_status hotbed_comm_create_nccl(
     const hotbed_comm_options *options, int device, hotbed_comm *bootstrap, hotbed_comm **out) {
-    (void)options;
-    (void)device;
-    (void)bootstrap;
     if (out == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_comm_create_nccl: out is NULL");
     *out = NULL;

@@ -5,8 +5,6 @@
 #include "base/stream.h"
 
 static hotbed_status check_stream(const hotbed_comm *comm, const hotbed_stream *stream) {
-    (void)comm;
-    (void)stream;
     return HOTBED_OK;
 }
 
@@ -28,7 +26,6 @@ static hotbed_status enqueue(
 }
 
 static void nothing(hotbed_comm *comm) {
-    (void)comm;
 }
 
 static const hotbed_comm_ops ops = {

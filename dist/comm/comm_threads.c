@@ -213,8 +213,6 @@ static hotbed_status enqueue(
 }
 
 static hotbed_status check_stream(const hotbed_comm *comm, const hotbed_stream *stream) {
-    (void)comm;
-    (void)stream;
     return HOTBED_OK;
 }
 

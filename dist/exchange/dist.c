@@ -9,7 +9,6 @@ const hotbed_dist_kernels *hotbed_dist_kernels_of(const hotbed_stream *stream) {
     if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
         return &hotbed_dist_kernels_cuda;
 #endif
-    (void)stream;
     return &hotbed_dist_kernels_host;
 }
 

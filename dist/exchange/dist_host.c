@@ -357,7 +357,6 @@ static hotbed_status finish_bags(
     const hotbed_bags_view *v, uint32_t max_dim, void *output, uint64_t stride,
     hotbed_stream *stream) {
     bags_args args = {.v = *v, .output = output, .stride = stride};
-    (void)max_dim;
     return hotbed_host_launch(
         stream, hotbed_bags_rows(v), ROWS_GRAIN, finish_bags_body, &args, sizeof args);
 }
@@ -366,7 +365,6 @@ static hotbed_status send_bags(
     const hotbed_bags_view *v, uint32_t max_dim, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
     bags_args args = {.v = *v, .gradient = gradient, .stride = stride};
-    (void)max_dim;
     return hotbed_host_launch(
         stream, hotbed_bags_rows(v), ROWS_GRAIN, send_bags_body, &args, sizeof args);
 }

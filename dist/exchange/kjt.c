@@ -17,7 +17,6 @@ static const hotbed_kjt_kernels *kernels_of(const hotbed_stream *stream) {
     if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
         return &hotbed_kjt_kernels_cuda;
 #endif
-    (void)stream;
     return &hotbed_kjt_kernels_host;
 }
 

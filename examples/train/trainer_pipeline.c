@@ -75,7 +75,6 @@ static hotbed_status model_forward(void *self, hotbed_ref batch, hotbed_stream *
 static hotbed_status dense_forward(void *self, uint32_t place, void *batch, hotbed_stream *stream) {
     hotbed_train_buffers *b = batch;
     hotbed_run *t = self;
-    (void)place;
     b->job = (hotbed_fm_job){
         .samples = b->batch->samples,
         .fields = HOTBED_CRITEO_FIELDS,
@@ -98,7 +97,6 @@ static hotbed_status dense_forward(void *self, uint32_t place, void *batch, hotb
 static hotbed_status loss(void *self, uint32_t place, void *batch, hotbed_stream *stream) {
     hotbed_train_buffers *b = batch;
     hotbed_run *t = self;
-    (void)place;
     if (t->evaluating)
         return hotbed_stream_call(stream, hotbed_run_scores_done, b);
     return hotbed_comm_all_gather(t->comm, 2 * sizeof *b->sums, b->sums, b->all_sums, stream);
@@ -107,7 +105,6 @@ static hotbed_status loss(void *self, uint32_t place, void *batch, hotbed_stream
 static hotbed_status optimizer(void *self, uint32_t place, void *batch, hotbed_stream *stream) {
     hotbed_train_buffers *b = batch;
     const hotbed_run *t = self;
-    (void)place;
     hotbed_status status = t->kernels->finish(&b->job, stream);
     return status == HOTBED_OK ? hotbed_stream_call(stream, hotbed_run_step_done, b) : status;
 }

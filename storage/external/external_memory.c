@@ -137,7 +137,6 @@ static hotbed_status find(
     void *self, uint32_t number, uint64_t n, const uint64_t *keys, uint8_t *found, void *rows,
     hotbed_external_metadata *metadata, hotbed_external_call *call) {
     const table *t = &((store *)self)->tables[number];
-    (void)call;
     for (uint64_t i = 0; i < n; i++) {
         uint64_t at = row_of(t, keys[i]);
         found[i] = at != NOWHERE;
@@ -177,7 +176,6 @@ static hotbed_status erase(
     void *self, uint32_t number, uint64_t n, const uint64_t *keys, uint8_t *erased,
     hotbed_external_call *call) {
     table *t = &((store *)self)->tables[number];
-    (void)call;
     for (uint64_t i = 0; i < n; i++) {
         uint64_t at = row_of(t, keys[i]);
         if (erased != NULL)
@@ -213,7 +211,6 @@ static hotbed_status cursor_next(
     cursor *c = cursor_of;
     const table *t = &((store *)self)->tables[c->table];
     uint64_t given = 0;
-    (void)call;
     for (; c->next < c->count && given < capacity; c->next++) {
         uint64_t at = row_of(t, c->keys[c->next]);
         if (at == NOWHERE)
@@ -229,14 +226,12 @@ static hotbed_status cursor_next(
 
 static void cursor_close(void *self, void *cursor_of) {
     cursor *c = cursor_of;
-    (void)self;
     hotbed_delete(c->keys);
     hotbed_delete(c);
 }
 
 static hotbed_status count(
     void *self, uint32_t number, uint64_t *keys, hotbed_external_call *call) {
-    (void)call;
     *keys = ((store *)self)->tables[number].count;
     return HOTBED_OK;
 }

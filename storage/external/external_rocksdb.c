@@ -490,7 +490,6 @@ static hotbed_status erase(
 
 static void cursor_close(void *self, void *cursor_of) {
     cursor *c = cursor_of;
-    (void)self;
     if (c->at != NULL)
         rocksdb_iter_destroy(c->at);
     rocksdb_readoptions_destroy(c->options);
@@ -551,7 +550,6 @@ static hotbed_status cursor_next(
     cursor *c = cursor_of;
     uint64_t given = 0;
     char *error = NULL;
-    (void)self;
     if (c->lost)
         cursor_seek(c);
     for (; given < capacity && rocksdb_iter_valid(c->at); rocksdb_iter_next(c->at), given++) {

@@ -5,9 +5,6 @@
 hotbed_status hotbed_external_create_rocksdb(
     const char *path, const hotbed_rocksdb_options *rocksdb, const hotbed_external_options *options,
     hotbed_external **out) {
-    (void)path;
-    (void)rocksdb;
-    (void)options;
     if (out != NULL)
         *out = NULL;
     return hotbed_fail(

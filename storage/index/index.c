@@ -25,7 +25,6 @@ static const hotbed_index_kernels *kernels_of(hotbed_backend backend) {
     if (backend == HOTBED_BACKEND_CUDA)
         return &hotbed_index_kernels_cuda;
 #endif
-    (void)backend;
     return &hotbed_index_kernels_host;
 }
 

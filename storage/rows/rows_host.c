@@ -82,8 +82,6 @@ static void insert_shares_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static void insert_rest_body(const void *args, uint64_t begin, uint64_t end) {
-    (void)begin;
-    (void)end;
     hotbed_offer_insert_rest(args, 1);
 }
 

@@ -488,7 +488,6 @@ static hotbed_status eval_rows(
     const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
     hotbed_stream *stream) {
     forward_args args = {.s = *step, .output = output, .stride = stride};
-    (void)max_dim;
     return hotbed_host_launch(
         stream, step->batch.bound, ROWS_GRAIN, eval_rows_body, &args, sizeof args);
 }
@@ -497,7 +496,6 @@ static hotbed_status forward(
     const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
     hotbed_stream *stream) {
     forward_args args = {.s = *step, .output = output, .stride = stride};
-    (void)max_dim;
     if (step->storage.pooling == HOTBED_POOL_NONE)
         return hotbed_host_launch(
             stream, step->batch.bound, ROWS_GRAIN, forward_rows_body, &args, sizeof args);

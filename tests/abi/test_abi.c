@@ -118,7 +118,6 @@ static hotbed_status get_flat(const objects *b, void *out) {
 }
 
 static hotbed_status get_counters(const objects *b, void *out) {
-    (void)b;
     return hotbed_counters_read(out);
 }
 
@@ -139,7 +138,6 @@ static bool is_filled(const unsigned char *from, size_t n, unsigned char value) 
 }
 
 static void outputs_fit_older_and_newer_callers(hotbed_backend backend) {
-    (void)backend;
 /* Bytes up to the end of a struct's last field.  Padding after it may have any value. */
 #define END(type, last) (offsetof(type, last) + sizeof((type *)0)->last)
     static const struct {
@@ -196,7 +194,6 @@ static void outputs_fit_older_and_newer_callers(hotbed_backend backend) {
 
 static hotbed_status use_stream_options(const objects *b, const void *from) {
     hotbed_stream *stream = NULL;
-    (void)b;
     hotbed_status status = hotbed_stream_create_with(from, &stream);
     hotbed_stream_destroy(stream);
     return status;
@@ -222,7 +219,6 @@ static hotbed_status use_batch(const objects *b, const void *from) {
 }
 
 static hotbed_status use_kjt(const objects *b, const void *from) {
-    (void)b;
     return hotbed_kjt_check(from);
 }
 
@@ -231,7 +227,6 @@ static hotbed_status use_state(const objects *b, const void *from) {
 }
 
 static void inputs_of_older_and_newer_callers_are_read(hotbed_backend backend) {
-    (void)backend;
     static const int64_t key = 7;
     hotbed_stream_options stream;
     hotbed_table_options table;
@@ -300,7 +295,6 @@ static void inputs_of_older_and_newer_callers_are_read(hotbed_backend backend) {
 }
 
 static void reserved_words_must_be_zero(hotbed_backend backend) {
-    (void)backend;
     objects b;
     hotbed_table_options table;
     hotbed_storage_options options;
@@ -322,7 +316,6 @@ static void reserved_words_must_be_zero(hotbed_backend backend) {
 /* --- hotbed_struct_bytes(), init functions --------------------------------------------------- */
 
 static void struct_bytes_returns_the_size_of_a_named_struct(hotbed_backend backend) {
-    (void)backend;
     CHECK_EQ(hotbed_struct_bytes("hotbed_batch"), sizeof(hotbed_batch));
     CHECK_EQ(hotbed_struct_bytes("hotbed_optimizer"), 64);
     CHECK_EQ(hotbed_struct_bytes("hotbed_stream"), 0); /* opaque */
@@ -331,7 +324,6 @@ static void struct_bytes_returns_the_size_of_a_named_struct(hotbed_backend backe
 }
 
 static void init_writes_only_the_callers_bytes(hotbed_backend backend) {
-    (void)backend;
     unsigned char buffer[BUFFER_BYTES];
     hotbed_storage_options *options = (hotbed_storage_options *)(void *)buffer;
     memset(buffer, CANARY, sizeof buffer);

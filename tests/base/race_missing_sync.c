@@ -24,7 +24,6 @@ static void must(hotbed_status status) {
 }
 
 static void nothing(void *unused) {
-    (void)unused;
 }
 
 static int read_result(const unsigned char *bytes) {

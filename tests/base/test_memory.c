@@ -134,7 +134,6 @@ static void an_impossible_size_is_refused_and_named(hotbed_backend backend) {
 enum { HUGE_PAGE = 2 << 20, COLLAPSE = 25 /* MADV_COLLAPSE of Linux 6.1 */ };
 
 static void ignore(void *argument) {
-    (void)argument;
 }
 
 /* A number of kB that /proc/self/smaps has for the mapping of an address. */
@@ -399,7 +398,6 @@ static void pool_release(void *self, int device, void *data, size_t bytes) {
 }
 
 static void device_memory_comes_from_the_callers_allocator(hotbed_backend backend) {
-    (void)backend;
     pool p = {.live = 0};
     hotbed_allocator allocator = {sizeof allocator, pool_allocate, pool_release, &p};
     hotbed_stream *stream = NULL;

@@ -63,7 +63,6 @@ static void getters_return_zero_for_null(hotbed_backend backend) {
         const char *name;
         bool (*is_zero)(void);
     } getters[] = {GETTERS(ENTRY)};
-    (void)backend;
     for (size_t i = 0; i < sizeof getters / sizeof getters[0]; i++)
         CHECK_STRING(getters[i].is_zero() ? getters[i].name : "another value", getters[i].name);
 }
@@ -71,7 +70,6 @@ static void getters_return_zero_for_null(hotbed_backend backend) {
 /* Outputs are set, so that a loop over the result ends. */
 static void no_steps_have_number_zero(hotbed_backend backend) {
     uint32_t num_steps = 7;
-    (void)backend;
     CHECK(hotbed_schedule_steps(NULL, &num_steps) == NULL);
     CHECK_EQ(num_steps, 0);
 }
@@ -80,7 +78,6 @@ static void no_steps_have_number_zero(hotbed_backend backend) {
 static void other_calls_with_null_do_nothing(hotbed_backend backend) {
     uint64_t least = 5;
     const hotbed_agreement agreement = hotbed_comm_agreement_of(NULL);
-    (void)backend;
     hotbed_comm_set_tag(NULL, 1);
     CHECK_STATUS(agreement.least(agreement.self, 1, &least), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "agreement is NULL") != NULL);

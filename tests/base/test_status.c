@@ -15,7 +15,6 @@ static void every_status_has_its_name(hotbed_backend backend) {
     static const char *const names[] = {"OK",          "ARGUMENT", "MEMORY", "FULL",
                                         "UNSUPPORTED", "DEVICE",   "COMM",   "IO",
                                         "CORRUPT",     "RANGE",    "STATE"};
-    (void)backend;
     for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
         CHECK_STRING(hotbed_status_name((hotbed_status)i), names[i]);
     CHECK_STRING(hotbed_status_name((hotbed_status)11), "UNKNOWN");
@@ -23,7 +22,6 @@ static void every_status_has_its_name(hotbed_backend backend) {
 }
 
 static void last_error_keeps_the_text_of_the_latest_failure(hotbed_backend backend) {
-    (void)backend;
     CHECK_STRING(hotbed_last_error(), "");
     CHECK_EQ(hotbed_fail(HOTBED_ERR_RANGE, "row %d of %s", 7, "table"), HOTBED_ERR_RANGE);
     CHECK_STRING(hotbed_last_error(), "row 7 of table");
@@ -33,7 +31,6 @@ static void last_error_keeps_the_text_of_the_latest_failure(hotbed_backend backe
 }
 
 static void functions_of_the_caller_set_a_text(hotbed_backend backend) {
-    (void)backend;
     char text[] = "line 7: %s";
     CHECK_EQ(hotbed_error_set(HOTBED_ERR_IO, text), HOTBED_ERR_IO);
     text[0] = 'x'; /* the text was copied */
@@ -54,14 +51,12 @@ static void functions_of_the_caller_set_a_text(hotbed_backend backend) {
 }
 
 static void last_error_may_be_an_argument(hotbed_backend backend) {
-    (void)backend;
     (void)hotbed_fail(HOTBED_ERR_IO, "inner");
     (void)hotbed_fail(HOTBED_ERR_IO, "outer: %s", hotbed_last_error());
     CHECK_STRING(hotbed_last_error(), "outer: inner");
 }
 
 static void each_error_has_its_own_fields(hotbed_backend backend) {
-    (void)backend;
     char name[100];
     memset(name, 'n', sizeof name - 1);
     name[sizeof name - 1] = '\0';
@@ -99,7 +94,6 @@ static void each_error_has_its_own_fields(hotbed_backend backend) {
 }
 
 static void long_text_is_truncated(hotbed_backend backend) {
-    (void)backend;
     char text[5000];
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
@@ -119,7 +113,6 @@ static void *fail_elsewhere(void *text) {
 }
 
 static void each_thread_has_its_own_last_error(hotbed_backend backend) {
-    (void)backend;
     char before[100] = "unset";
     pthread_t thread;
     (void)hotbed_fail_os(HOTBED_ERR_IO, ENOENT, "of this thread");
@@ -132,7 +125,6 @@ static void each_thread_has_its_own_last_error(hotbed_backend backend) {
 
 /* For errno values that the system does not know, only the number at the end is compared. */
 static void errno_values_have_the_text_of_strerror(hotbed_backend backend) {
-    (void)backend;
     char text[HOTBED_REASON_BYTES];
     for (int error = 1; error < 134; error++) {
         CHECK(hotbed_reason(error, text) == text);
@@ -151,7 +143,6 @@ static hotbed_status try_twice(int *calls, hotbed_status first) {
 }
 
 static void try_returns_the_first_failure(hotbed_backend backend) {
-    (void)backend;
     int calls = 0;
     CHECK_EQ(try_twice(&calls, HOTBED_ERR_FULL), HOTBED_ERR_FULL);
     CHECK_EQ(calls, 1);
@@ -160,7 +151,6 @@ static void try_returns_the_first_failure(hotbed_backend backend) {
 }
 
 static void the_library_has_the_version_of_the_header(hotbed_backend backend) {
-    (void)backend;
     char text[32];
     snprintf(
         text, sizeof text, "%d.%d.%d", HOTBED_VERSION_MAJOR, HOTBED_VERSION_MINOR,

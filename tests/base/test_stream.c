@@ -68,7 +68,6 @@ static hotbed_counters read_counters(void) {
 /* --- backends, creation, arguments ----------------------------------------------------------- */
 
 static void backends_have_names(hotbed_backend backend) {
-    (void)backend;
     CHECK_STRING(hotbed_backend_name(HOTBED_BACKEND_HOST), "host");
     CHECK_STRING(hotbed_backend_name(HOTBED_BACKEND_CUDA), "cuda");
     CHECK_STRING(hotbed_backend_name((hotbed_backend)9), "unknown");
@@ -910,7 +909,6 @@ static hotbed_stream *new_inline_stream(void) {
 }
 
 static void an_inline_stream_is_done_when_a_call_returns(hotbed_backend backend) {
-    (void)backend;
     hotbed_stream *stream = new_inline_stream();
     hotbed_event *event = new_event(stream);
     hotbed_graph *graph = NULL;

@@ -10,7 +10,6 @@
 #include <string.h>
 
 static void numbers_have_a_point_in_every_locale(hotbed_backend backend) {
-    (void)backend;
     const char *missing = comma_begin();
     if (missing != NULL)
         SKIP(missing);
@@ -27,7 +26,6 @@ static void numbers_have_a_point_in_every_locale(hotbed_backend backend) {
 }
 
 static void control_characters_are_escaped(hotbed_backend backend) {
-    (void)backend;
     static const char *const cases[][2] = {
         {"", ""},
         {"user 7", "user 7"},
@@ -61,7 +59,6 @@ static void control_characters_are_escaped(hotbed_backend backend) {
 
 /* Messages have a key as its caller wrote it. */
 static void keys_have_their_own_sign(hotbed_backend backend) {
-    (void)backend;
     static const struct {
         hotbed_key_type type;
         uint64_t key;

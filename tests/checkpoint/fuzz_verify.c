@@ -195,7 +195,6 @@ static int open_file(void *self, int directory, const char *name, hotbed_io_open
 }
 
 static int close_file(void *self, int file) {
-    (void)file;
     ((files *)self)->open--;
     return 0;
 }

@@ -18,7 +18,6 @@ static inline size_t manifest_text_sign(char *text, size_t bytes) {
 
 /* The number of bytes before the last line. */
 static inline size_t manifest_text_unsigned(const char *text, size_t bytes) {
-    (void)text;
     return bytes < 37 ? bytes : bytes - 37;
 }
 

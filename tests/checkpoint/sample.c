@@ -592,7 +592,6 @@ static int64_t fault_read_at(void *self, int file, void *data, size_t bytes, uin
 }
 
 static void fault_hint(void *self, int file, bool written, uint64_t offset, uint64_t bytes) {
-    (void)self;
     real->hint(NULL, file, written, offset, bytes);
 }
 

@@ -24,7 +24,6 @@
 enum { KEYS = 5000 };
 
 static void keys_are_sorted_by_bucket_then_key(hotbed_backend backend) {
-    (void)backend;
     static uint64_t keys[KEYS], sorted[KEYS], counts[1 << 16];
     static const uint32_t bits[] = {0, 1, 7, 16};
     static const uint64_t extremes[] = {0, UINT64_MAX, (uint64_t)INT64_MAX, (uint64_t)INT64_MIN};
@@ -64,7 +63,6 @@ static void keys_are_sorted_by_bucket_then_key(hotbed_backend backend) {
 
 /* Known answers of the format's hash, on which existing files depend. */
 static void the_bucket_hash_is_frozen(hotbed_backend backend) {
-    (void)backend;
     CHECK_EQ(hotbed_logical_bucket(0, 16), 0);
     CHECK_EQ(hotbed_logical_bucket(1, 16), 0xb456);
     CHECK_EQ(hotbed_logical_bucket(UINT64_MAX, 16), 0x64b5);
@@ -73,7 +71,6 @@ static void the_bucket_hash_is_frozen(hotbed_backend backend) {
 }
 
 static void digests_are_xxh3_128(hotbed_backend backend) {
-    (void)backend;
     char text[HOTBED_DIGEST_DIGITS + 1];
     hotbed_digest_text(hotbed_digest_of("", 0), text);
     CHECK_STRING(text, "99aa06d3014798d86001c324468d497f"); /* xxHash's own test vector */
@@ -91,7 +88,6 @@ static void digests_are_xxh3_128(hotbed_backend backend) {
 }
 
 static void files_are_written_whole(hotbed_backend backend) {
-    (void)backend;
     static const sample_fault faults[] = {
         SAMPLE_FAULT_NONE, SAMPLE_FAULT_SHORT, SAMPLE_FAULT_EINTR};
     sample_directory();
@@ -132,7 +128,6 @@ static hotbed_status read_npy(const void *data, size_t bytes, hotbed_npy *npy) {
 
 /* Read headers as NumPy writes them, and thousands of malformed ones. */
 static void malformed_npy_headers_are_refused(hotbed_backend backend) {
-    (void)backend;
     enum { HEADER = 80, BYTES = HEADER + 3 * 4 * 4 };
     static const char right[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }";
     unsigned char data[BYTES], changed[BYTES];
@@ -183,7 +178,6 @@ static hotbed_status take_parts(hotbed_extent_stream *s, const unsigned char *da
 
 /* A block is not read if none of its bytes are taken. Any other block is read once, as a whole, and checked. */
 static void blocks_taken_in_pieces_are_checked_whole(hotbed_backend backend) {
-    (void)backend;
     enum { PIECE_BYTES = 512, SIZE = 4096, BYTES = 3 * SIZE + 700, BLOCKS_READ = 2 };
     static unsigned char data[BYTES];
     unsigned char buffer[PIECE_BYTES];
@@ -272,7 +266,6 @@ static void check_blocks(const sample_disk *disk, size_t block) {
 /* The file has every block as it was when it was submitted, though its memory was reused; whole pages bypass
  * the kernel's cache where the file system supports it. */
 static void blocks_are_written_behind(hotbed_backend backend) {
-    (void)backend;
     static const sample_fault faults[] = {
         SAMPLE_FAULT_NONE, SAMPLE_FAULT_SHORT, SAMPLE_FAULT_EINTR, SAMPLE_FAULT_NO_DIRECT,
         SAMPLE_FAULT_NO_DIRECT_OPEN};
@@ -291,7 +284,6 @@ static void blocks_are_written_behind(hotbed_backend backend) {
 
 /* The caller receives a failure before its memory is handed out again. */
 static void a_failed_write_is_reported_before_its_memory_is_reused(hotbed_backend backend) {
-    (void)backend;
     enum { OPENS = 2, CLOSES = 2 };
     sample_directory();
     for (uint64_t n = 0; n < BLOCKS; n++) {
@@ -447,7 +439,6 @@ static void imported_scores_keep_their_order(hotbed_backend backend) {
 /* Random writes and reads of a file in memory agree with an array. */
 static void files_in_memory_hold_the_written_bytes(hotbed_backend backend) {
     enum { BYTES = 5 * HOTBED_SPARSE_PAGE, FAR = 1 << 30 };
-    (void)backend;
     static unsigned char model[BYTES], data[BYTES];
     hotbed_sparse sparse = {.num = 0};
     CHECK(hotbed_sparse_is_zero(&sparse, 0));
@@ -490,7 +481,6 @@ static void layouts_need_no_disk_space(hotbed_backend backend) {
 
 /* Exit with an HDF5 file open: libhdf5 flushes it at exit, whatever this library did before. */
 static void long_names_keep_their_end(hotbed_backend backend) {
-    (void)backend;
     enum { MOST = HOTBED_IO_NAME_BYTES - 1 };
     char name[HOTBED_IO_NAME_BYTES], directory[MOST + 1] = "";
     hotbed_io_name(name, NULL, "a");

@@ -78,7 +78,6 @@ static int list_then_create(
 
 /* Rank 0 aborts when its communicator fails, while the other ranks may still be writing. */
 static void an_abort_removes_what_ranks_create_meanwhile(hotbed_backend backend) {
-    (void)backend;
     late_files late = {.calls = hotbed_io_system, .left = WORLD - 1};
     hotbed_checkpoint_config config = ranks_config(&late.calls);
     hotbed_checkpoint_id id;

@@ -70,7 +70,6 @@ static void load_body(world_rank *me) {
 
 static void grown_tables_train_on_with_other_ranks(hotbed_backend backend) {
     static const uint32_t pairs[][2] = {{1, 2}, {2, 1}, {4, 1}, {2, 3}, {4, 2}};
-    (void)backend;
     sample_directory();
     for (uint32_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         char path[256], model[256];

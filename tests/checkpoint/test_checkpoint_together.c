@@ -175,7 +175,6 @@ static const uint32_t pairs[][2] = {{1, 3}, {3, 1},  {4, 2}, {2, 5}, {7, 8},
                                     {5, 3}, {16, 4}, {3, 3}, {1, 1}, {2, 16}};
 
 static void ranks_save_and_load_together(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         ranks_shape shape = {
             .optimizer = (hotbed_optimizer_kind)(HOTBED_OPT_SGD + i % 4),
@@ -199,7 +198,6 @@ static void ranks_save_and_load_together(hotbed_backend backend) {
 
 /* Ranks without optimizer load what ranks with Adam saved, from their own shards and redistributed. */
 static void ranks_without_optimizer_load_the_weights(hotbed_backend backend) {
-    (void)backend;
     const ranks_shape adam = {.optimizer = HOTBED_OPT_ADAM}, none = {0};
     for (uint32_t world = 2; world <= 3; world++) {
         sides *s = open_sides(&adam, 2, 0);
@@ -452,7 +450,6 @@ static void each_byte_is_read_once(hotbed_backend backend) {
     static const uint32_t some[][2] = {{3, 4}, {1, 3}, {8, 3}, {3, 3}};
     static const uint32_t all[][2] = {{61, 16}, {16, 61}, {1, 4}, {4, 1},
                                       {3, 8},   {8, 3},   {5, 7}, {8, 8}};
-    (void)backend;
     hotbed_stream *stream = sample_stream(HOTBED_BACKEND_HOST);
     bool whole = ranks_whole();
     const size_t count = whole                    ? sizeof all / sizeof *all
@@ -495,7 +492,6 @@ static void a_key_that_two_ranks_read_is_found(hotbed_backend backend) {
     enum { BORDER = 2560 }; /* of 8000 rows: blocks of 512 keys begin at 2560 and 5120 */
     static ranks one, to;
     const bulk b = {8000, 3000};
-    (void)backend;
     hotbed_stream *stream = sample_stream(HOTBED_BACKEND_HOST);
     const char *path = sample_path("c");
     create_bulk(&one, 1, &b, stream);
@@ -528,7 +524,6 @@ static void a_key_that_two_ranks_read_is_found(hotbed_backend backend) {
 /* A rank's disk fails at any call: all ranks return an error, none waits for the failed one, and no files are
  * left. */
 static void a_failing_rank_fails_all(hotbed_backend backend) {
-    (void)backend;
     sides *s = open_sides(&adagrad, 2, 3);
     const char *path = sample_path("good");
     all_good(&s->from, &(rank_call){.path = path});
@@ -562,7 +557,6 @@ static void a_failing_rank_fails_all(hotbed_backend backend) {
 
 /* Two full saves fail at any call of rank 0's disk, their commits included: no rank's mark changes. */
 static void failed_saves_change_no_ranks_mark(hotbed_backend backend) {
-    (void)backend;
     sides *s = open_sides(&adagrad, 2, 0);
     ranks *r = &s->from;
     ranks_mark(r);
@@ -608,7 +602,6 @@ static bool without_memory(ranks *r, rank_call model, uint64_t n) {
 }
 
 static void a_rank_without_memory_fails_all_at_once(hotbed_backend backend) {
-    (void)backend;
     sides *s = open_sides(&adagrad, 2, 3);
     const char *parent = sample_path("."), *path = sample_path("good"), *bad = sample_path("bad");
     all_good(&s->from, &(rank_call){.path = path});
@@ -628,7 +621,6 @@ static void a_rank_without_memory_fails_all_at_once(hotbed_backend backend) {
 
 /* Rank 1 loads another checkpoint than the others, or fewer increments: no rank loads anything. */
 static void ranks_that_load_different_checkpoints_are_refused(hotbed_backend backend) {
-    (void)backend;
     sides *s = open_sides(&sgd, 2, 0);
     ranks *r = &s->from;
     ranks_mark(r);
@@ -658,7 +650,6 @@ static void ranks_that_load_different_checkpoints_are_refused(hotbed_backend bac
 /* Rank 1 saves under another name or in another directory: all ranks fail, and name both paths. A path that is
  * only written in another way is the same. */
 static void ranks_that_save_to_different_paths_are_refused(hotbed_backend backend) {
-    (void)backend;
     sides *s = open_sides(&sgd, 3, 0);
     ranks *r = &s->from;
     const char *directory = sample_path("."), *path = sample_path("step-1");
@@ -684,7 +675,6 @@ static void ranks_that_save_to_different_paths_are_refused(hotbed_backend backen
 
 /* The checks of a rank's options fail all ranks, with its text, and the communicator stays usable. */
 static void wrong_options_of_a_rank_fail_all(hotbed_backend backend) {
-    (void)backend;
     sides *s = open_sides(&sgd, 2, 0);
     ranks *r = &s->from;
     ranks_mark(r);
@@ -718,7 +708,6 @@ static void wrong_options_of_a_rank_fail_all(hotbed_backend backend) {
 
 /* The share and the communicator must name the same rank. */
 static void a_rank_that_differs_from_the_communicators_is_refused(hotbed_backend backend) {
-    (void)backend;
     sides *s = open_sides(&sgd, 2, 0);
     hotbed_comm *comm = NULL;
     CHECK_OK(hotbed_comm_create_self(NULL, &comm));

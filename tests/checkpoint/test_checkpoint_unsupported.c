@@ -3,7 +3,6 @@
 #include "tests/support/harness.h"
 
 static void calls_are_unsupported(hotbed_backend backend) {
-    (void)backend;
     hotbed_checkpoint_options options;
     hotbed_checkpoint_options_init(&options);
     CHECK_STATUS(hotbed_checkpoint_save("path", NULL, 0, &options, NULL), HOTBED_ERR_UNSUPPORTED);

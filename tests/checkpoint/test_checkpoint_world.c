@@ -193,17 +193,14 @@ static void run_small(world_body body) {
 }
 
 static void ranks_save_and_load(hotbed_backend backend) {
-    (void)backend;
     run_small(save_and_load);
 }
 
 static void other_numbers_of_ranks_load(hotbed_backend backend) {
-    (void)backend;
     run_small(reshard);
 }
 
 static void a_failing_rank_fails_all(hotbed_backend backend) {
-    (void)backend;
     run_small(fail_together);
 }
 

@@ -9,7 +9,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes); /* NOLINT: libFuzzer's name */
 
 static void the_corpus_does_no_harm(hotbed_backend backend) {
-    (void)backend;
     DIR *corpus = opendir(HOTBED_TEST_CORPUS);
     CHECK(corpus != NULL);
     uint64_t files = 0;

@@ -109,7 +109,6 @@ static hotbed_status parse(const char *text, size_t bytes) {
 }
 
 static void a_written_manifest_is_read_back(hotbed_backend backend) {
-    (void)backend;
     static char text[TEXT_BYTES];
     for (uint32_t world = 1; world <= 4; world++) {
         size_t bytes = make_text(text, world), again = 0;
@@ -137,7 +136,6 @@ static void a_written_manifest_is_read_back(hotbed_backend backend) {
 }
 
 static void every_flipped_bit_is_found(hotbed_backend backend) {
-    (void)backend;
     static char text[TEXT_BYTES];
     size_t bytes = make_text(text, 1);
     for (size_t bit = 0; bit < bytes * 8; bit++) {
@@ -149,7 +147,6 @@ static void every_flipped_bit_is_found(hotbed_backend backend) {
 }
 
 static void every_shorter_text_is_refused(hotbed_backend backend) {
-    (void)backend;
     static char text[TEXT_BYTES];
     size_t bytes = make_text(text, 2);
     for (size_t n = 0; n < bytes; n++)
@@ -294,7 +291,6 @@ static size_t replace(char *text, size_t bytes, const char *from, const char *to
 }
 
 static void a_hostile_manifest_is_refused(hotbed_backend backend) {
-    (void)backend;
     static char text[TEXT_BYTES];
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         const edit *e = &edits[i];
@@ -312,7 +308,6 @@ static void a_hostile_manifest_is_refused(hotbed_backend backend) {
 /* Two tables of one name, though each line is valid. */
 /* Each rank has the rows that its number and the number of ranks give, neither more nor fewer. */
 static void a_rank_has_the_rows_that_are_dealt_to_it(hotbed_backend backend) {
-    (void)backend;
     for (uint64_t own = 9; own <= 11; own++) {
         hotbed_manifest m = make(2);
         hotbed_manifest_table *table = &m.tables[1];
@@ -333,7 +328,6 @@ static void a_rank_has_the_rows_that_are_dealt_to_it(hotbed_backend backend) {
 }
 
 static void two_tables_of_one_name_are_refused(hotbed_backend backend) {
-    (void)backend;
     hotbed_manifest m = make(1);
     char *text = NULL;
     size_t bytes = 0;
@@ -346,7 +340,6 @@ static void two_tables_of_one_name_are_refused(hotbed_backend backend) {
 }
 
 static void overlapping_extents_are_refused(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
         hotbed_manifest m = make(1);
         char *text = NULL;
@@ -367,7 +360,6 @@ static void overlapping_extents_are_refused(hotbed_backend backend) {
 
 /* Random changes with a correct last line are refused, or read and written again without a difference. */
 static void random_changes_do_no_harm(hotbed_backend backend) {
-    (void)backend;
     static char text[TEXT_BYTES];
     for (int i = 0; i < 20000; i++) {
         size_t bytes = manifest_text_unsigned(text, make_text(text, 2));
@@ -393,7 +385,6 @@ static void random_changes_do_no_harm(hotbed_backend backend) {
 }
 
 static void column_names_are_the_optimizers(hotbed_backend backend) {
-    (void)backend;
     for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_LAST; kind++)
         for (uint32_t i = 0; i < hotbed_optimizer_states((hotbed_optimizer_kind)kind); i++) {
             const char *column =

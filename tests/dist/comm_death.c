@@ -19,7 +19,6 @@
 enum { DYING_RANK = 1, BYTES = 4 << 20, ROUNDS = 16, DEADLINE_MS = 120000 };
 
 static void die(void *argument) {
-    (void)argument;
     (void)kill(getpid(), SIGKILL);
 }
 
@@ -135,7 +134,6 @@ static void create_next(world_rank *me, const world *where) {
 }
 
 static void run(hotbed_backend backend) {
-    (void)backend;
     const char *phase = getenv("PHASE"), *missing = world_missing();
     const char *number = getenv("RANK") == NULL ? getenv("OMPI_COMM_WORLD_RANK") : getenv("RANK");
     if (phase == NULL || number == NULL)

@@ -49,7 +49,6 @@ static void partition(
 }
 
 static void known_partitions(hotbed_backend backend) {
-    (void)backend;
     /* The differences of neighbours, 8-7, 6-5, 4-3 and 2-1, cancel. */
     const uint64_t eight[] = {8, 7, 6, 5, 4, 3, 2, 1}, zeros[6] = {0};
     const uint64_t one_large[] = {1, 1, 100, 1, 1, 1};
@@ -76,7 +75,6 @@ static void known_partitions(hotbed_backend backend) {
  * with 1,500 seeds), and by less than if items were assigned in turn.  Of each two items the larger comes first, so that assigning in turn
  * is never even by chance. */
 static void sums_are_nearly_equal(hotbed_backend backend) {
-    (void)backend;
     static const uint32_t sets[] = {2, 3, 4, 8, 33};
     for (int k = 0; k < 5; k++)
         for (uint32_t n = 16; n <= 256; n *= 4) {
@@ -306,7 +304,6 @@ static void balance_body(world_rank *me) {
 }
 
 static void samples_follow_the_partition(hotbed_backend backend) {
-    (void)backend;
     for (int i = 0; i < 8; i++) {
         balance_case how = {(i & 1) != 0, (i & 2) != 0, (i & 4) != 0};
         sharded_fixture_run(8, balance_body, &how);
@@ -380,13 +377,11 @@ static void refusals_body(world_rank *me) {
 }
 
 static void wrong_arguments_are_refused(hotbed_backend backend) {
-    (void)backend;
     sharded_fixture_run(2, refusals_body, NULL);
 }
 
 /* A communicator of threads accepts streams of both backends, but the balance's memory is of one. */
 static void a_stream_of_another_backend_is_refused(hotbed_backend backend) {
-    (void)backend;
     if (hotbed_backend_probe(HOTBED_BACKEND_CUDA) != HOTBED_OK)
         SKIP(hotbed_last_error());
     static const char text[] = "the stream is of host 0, the balance of cuda 0";

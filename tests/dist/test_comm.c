@@ -61,7 +61,6 @@ static void all_gather_body(world_rank *me) {
 }
 
 static void every_rank_gets_every_part(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, all_gather_body, NULL);
 }
 
@@ -84,7 +83,6 @@ static void all_to_all_body(world_rank *me) {
 }
 
 static void each_part_goes_to_its_rank(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, all_to_all_body, NULL);
 }
 
@@ -123,7 +121,6 @@ static void others_body(world_rank *me) {
 }
 
 static void a_ranks_part_for_itself_can_stay(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, others_body, NULL);
 }
 
@@ -155,7 +152,6 @@ static void bare_body(world_rank *me) {
 }
 
 static void the_transports_own_all_to_all(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, bare_body, NULL);
 }
 
@@ -253,7 +249,6 @@ static void parts_body(world_rank *me) {
 }
 
 static void parts_have_sizes_of_their_own(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, parts_body, NULL);
 }
 
@@ -278,7 +273,6 @@ static void exchange_body(world_rank *me) {
 }
 
 static void several_exchanges_at_once(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, exchange_body, NULL);
 }
 
@@ -297,7 +291,6 @@ static void broadcast_body(world_rank *me) {
 }
 
 static void broadcasts_work_from_every_root(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, broadcast_body, NULL);
 }
 
@@ -348,7 +341,6 @@ static void all_reduce_body(world_rank *me) {
 }
 
 static void sums_are_in_the_order_of_ranks(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, all_reduce_body, NULL);
 }
 
@@ -380,7 +372,6 @@ static void reduce_scatter_body(world_rank *me) {
 }
 
 static void each_rank_gets_its_part_of_a_sum(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, reduce_scatter_body, NULL);
 }
 
@@ -389,7 +380,6 @@ static void each_rank_gets_its_part_of_a_sum(hotbed_backend backend) {
 static uint32_t entered; /* ranks of this process that have reached the barrier */
 
 static void enter(void *argument) {
-    (void)argument;
     __atomic_fetch_add(&entered, 1, __ATOMIC_RELAXED);
 }
 
@@ -413,7 +403,6 @@ static void barrier_body(world_rank *me) {
 }
 
 static void work_after_a_barrier_is_after_it(hotbed_backend backend) {
-    (void)backend;
     const char *missing = world_missing();
     if (missing != NULL)
         SKIP(missing);
@@ -451,7 +440,6 @@ static void two_streams_body(world_rank *me) {
 }
 
 static void calls_on_two_streams_keep_their_order(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, two_streams_body, NULL);
 }
 
@@ -492,7 +480,6 @@ static void graph_body(world_rank *me) {
 }
 
 static void a_recorded_graph_exchanges_again(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, graph_body, NULL);
 }
 
@@ -549,7 +536,6 @@ static void counters_body(world_rank *me) {
 }
 
 static void calls_neither_wait_nor_allocate(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, counters_body, NULL);
 }
 
@@ -607,7 +593,6 @@ static uint64_t digest_of(uint32_t tag) {
 }
 
 static void the_digest_of_a_log_contains_the_tags(hotbed_backend backend) {
-    (void)backend;
     CHECK_EQ(digest_of(1), digest_of(1));
     CHECK(digest_of(1) != digest_of(2));
 }
@@ -637,12 +622,10 @@ static void unsent_body(world_rank *me) {
 }
 
 static void sums_that_are_not_sent_are_not_logged(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, unsent_body, NULL);
 }
 
 static void logs_are_the_same_on_all_ranks(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, log_body, NULL);
 }
 
@@ -703,7 +686,6 @@ static void arguments_body(world_rank *me) {
 }
 
 static void arguments_are_checked(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, arguments_body, NULL);
     hotbed_comm *comm = NULL;
     hotbed_comm_options options = {0};

@@ -113,7 +113,6 @@ static void abort_body(world_rank *me) {
 }
 
 static void an_abort_reaches_every_rank(hotbed_backend backend) {
-    (void)backend;
     run_worlds(LONG_MS, abort_body);
 }
 
@@ -141,7 +140,6 @@ static void abort_elsewhere_body(world_rank *me) {
 }
 
 static void an_abort_may_come_from_another_thread(hotbed_backend backend) {
-    (void)backend;
     run_worlds(LONG_MS, abort_elsewhere_body);
 }
 
@@ -166,7 +164,6 @@ static void leave_body(world_rank *me) {
 }
 
 static void a_rank_that_leaves_is_noticed(hotbed_backend backend) {
-    (void)backend;
     run_worlds(LONG_MS, leave_body);
 }
 
@@ -210,7 +207,6 @@ static void late_body(world_rank *me) {
 }
 
 static void a_missing_rank_runs_into_the_deadline(hotbed_backend backend) {
-    (void)backend;
     run_worlds(LONG_MS, late_body);
 }
 
@@ -224,7 +220,6 @@ static uint64_t slow_arrived; /* atomic; when rank 1 began the call */
 
 static void wait_and_unlock(int number, siginfo_t *info, void *context) {
     uintptr_t at = (uintptr_t)info->si_addr, begin = (uintptr_t)slow_buffer;
-    (void)context;
     if (at - begin >= SLOW_BYTES) { /* the program's own fault: end it */
         (void)signal(number, SIG_DFL);
         return;
@@ -276,7 +271,6 @@ static void slow_copy_body(world_rank *me) {
 }
 
 static void a_copy_after_a_late_arrival_has_its_own_deadline(hotbed_backend backend) {
-    (void)backend;
     const world two = {HOTBED_TRANSPORT_THREADS, 2};
     if (getenv("HOTBED_TEST_TRANSPORT") != NULL)
         SKIP("is about threads on the host");
@@ -373,14 +367,12 @@ static bool takes_turns(void) {
 
 static void the_deadline_does_not_run_while_an_earlier_operation_is_held_up(
     hotbed_backend backend) {
-    (void)backend;
     if (!takes_turns())
         SKIP("on a GPU the device orders the operations");
     run_worlds(LONG_MS, turn_body);
 }
 
 static void an_abort_ends_an_operation_that_waits_for_its_turn(hotbed_backend backend) {
-    (void)backend;
     if (!takes_turns())
         SKIP("on a GPU the device orders the operations");
     run_worlds(LONG_MS, abort_in_turn_body);
@@ -443,7 +435,6 @@ static bool compares(void) {
 }
 
 static void ranks_that_disagree_on_an_operation_fail(hotbed_backend backend) {
-    (void)backend;
     if (!compares())
         SKIP("NCCL does not compare what the ranks do");
     run_worlds(LONG_MS, other_operation_body);
@@ -473,7 +464,6 @@ static void midway_body(world_rank *me) {
 }
 
 static void memory_may_be_freed_once_the_stream_is_done(hotbed_backend backend) {
-    (void)backend;
     const char *missing = world_missing();
     if (missing != NULL)
         SKIP(missing);
@@ -485,7 +475,6 @@ static void memory_may_be_freed_once_the_stream_is_done(hotbed_backend backend) 
 /* --- create --------------------------------------------------------------------------------- */
 
 static void create_fails_at_any_allocation(hotbed_backend backend) {
-    (void)backend;
     hotbed_comm_options options = with_deadline(0);
     bool failed = true;
     for (uint64_t n = 1; failed; n++) {
@@ -512,7 +501,6 @@ static void create_fails_at_any_allocation(hotbed_backend backend) {
 }
 
 static void a_rank_alone_can_abort(hotbed_backend backend) {
-    (void)backend;
     world_rank me = {.size = 1};
     CHECK_OK(hotbed_comm_create_self(NULL, &me.comm));
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &me.stream));

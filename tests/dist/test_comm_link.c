@@ -36,7 +36,6 @@ static void announce(hotbed_comm *comm) {
 }
 
 static void destroy(hotbed_comm *comm) {
-    (void)comm;
 }
 
 static hotbed_comm *create_linked(uint32_t number, uint32_t size) {
@@ -133,7 +132,6 @@ static void meet_body(rank *me) {
 }
 
 static void all_ranks_connect_and_close(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t size = 2; size <= RANKS; size++)
         run_ranks(size, meet_body);
 }
@@ -145,7 +143,6 @@ static void alone_body(rank *me) {
 }
 
 static void a_single_rank_opens_no_connection(hotbed_backend backend) {
-    (void)backend;
     run_ranks(1, alone_body);
 }
 
@@ -187,7 +184,6 @@ static void two_threads_body(rank *me) {
 }
 
 static void two_threads_poll_one_link(hotbed_backend backend) {
-    (void)backend;
     CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
     run_ranks(RANKS, two_threads_body);
     CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
@@ -207,7 +203,6 @@ static void spread_body(rank *me) {
 }
 
 static void a_failure_reaches_all_ranks(hotbed_backend backend) {
-    (void)backend;
     CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
     run_ranks(RANKS, spread_body);
     CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
@@ -230,7 +225,6 @@ static void pass_on_body(rank *me) {
 }
 
 static void a_leaving_rank_passes_the_cause_on(hotbed_backend backend) {
-    (void)backend;
     run_ranks(RANKS, pass_on_body);
 }
 
@@ -254,7 +248,6 @@ static void ends_later_body(rank *me) {
 }
 
 static void a_rank_that_ends_after_a_failure_is_not_blamed(hotbed_backend backend) {
-    (void)backend;
     CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
     run_ranks(RANKS, ends_later_body);
     CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
@@ -279,7 +272,6 @@ static void leaves_later_body(rank *me) {
 }
 
 static void a_rank_that_ends_after_a_departure_is_not_blamed(hotbed_backend backend) {
-    (void)backend;
     CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
     run_ranks(RANKS, leaves_later_body);
     CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
@@ -301,7 +293,6 @@ static void end_together_body(rank *me) {
 }
 
 static void processes_that_end_together_are_all_named(hotbed_backend backend) {
-    (void)backend;
     CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
     run_ranks(RANKS, end_together_body);
     CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
@@ -315,7 +306,6 @@ static void check_says(const char *text) {
 
 /* A missing rank is an error within the deadline, at rank 0 and at the others. */
 static void a_rendezvous_has_a_deadline(hotbed_backend backend) {
-    (void)backend;
     hotbed_link_place place;
     int listener = -1;
     hotbed_link *link = NULL;
@@ -351,7 +341,6 @@ static void *early_main(void *argument) {
 /* Ranks 0 and 1 of 4 come to the place that the environment gives.  Rank 1 learns from rank 0 which
  * ranks are missing, and does not wait for its own, later deadline. */
 static void the_missing_ranks_are_named(hotbed_backend backend) {
-    (void)backend;
     char expected[200];
     for (uint64_t ms = 250;; ms *= 2) { /* until rank 1 comes within rank 0's deadline */
         early_rank one = {.text = ""};
@@ -449,7 +438,6 @@ static void check_sizes(uint32_t n, const uint32_t *sizes, bool environment) {
 }
 
 static void numbers_of_ranks_are_compared(hotbed_backend backend) {
-    (void)backend;
     const uint32_t more[] = {3, 3, 4, 4}, fewer[] = {4, 2, 3, 4}, one[] = {2, 3, 3};
     for (int environment = 0; environment < 2; environment++) {
         check_sizes(4, more, environment == 1);
@@ -460,7 +448,6 @@ static void numbers_of_ranks_are_compared(hotbed_backend backend) {
 
 /* A port in use is an error that names the port. */
 static void a_port_in_use_is_an_error(hotbed_backend backend) {
-    (void)backend;
     hotbed_link_place place, again;
     int listener = -1, second = -1;
     CHECK_OK(hotbed_link_listen(0, &listener, &place));
@@ -491,7 +478,6 @@ static void *stranger_main(void *argument) {
 }
 
 static void strangers_are_disconnected(hotbed_backend backend) {
-    (void)backend;
     hotbed_link_place place;
     int listener = -1;
     CHECK_OK(hotbed_link_listen(0, &listener, &place));
@@ -515,7 +501,6 @@ static void strangers_are_disconnected(hotbed_backend backend) {
 
 /* Rank 1 is a child process of the test, and is killed. */
 static void a_death_is_seen(hotbed_backend backend) {
-    (void)backend;
     hotbed_link_place place;
     int listener = -1;
     CHECK_OK(hotbed_link_listen(0, &listener, &place));
@@ -543,7 +528,6 @@ static void a_death_is_seen(hotbed_backend backend) {
 /* Rank 1 is a child process, which forks a process of its own, such as a data loader's worker, and is killed.  That
  * process lives until this test ends, and keeps no socket open. */
 static void a_death_is_seen_while_a_forked_process_lives(hotbed_backend backend) {
-    (void)backend;
     hotbed_link_place place;
     int listener = -1, lives[2];
     CHECK_EQ(pipe(lives), 0);
@@ -582,7 +566,6 @@ static void set(const char *rank_text, const char *size, const char *host, const
 }
 
 static void the_environment_is_checked(hotbed_backend backend) {
-    (void)backend;
     uint32_t number = 9, size = 9;
     hotbed_link_place place;
     set("3", "4", "localhost", "29500");
@@ -621,7 +604,6 @@ static void bootstrap_body(world_rank *me) {
 }
 
 static void a_communicator_gives_the_rendezvous_address(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, bootstrap_body, NULL);
 }
 
@@ -634,7 +616,6 @@ static bool broadcast_by_comm(void *self, void *data, uint64_t bytes) {
 }
 
 static bool broadcast_fails(void *self, void *data, uint64_t bytes) {
-    (void)self;
     memset(data, 0, bytes);
     return false;
 }
@@ -665,7 +646,6 @@ static void sockets_body(world_rank *me) {
 }
 
 static void ranks_find_each_other_through_the_callers_broadcast(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, sockets_body, NULL);
 }
 
@@ -689,7 +669,6 @@ static void failing_body(world_rank *me) {
 }
 
 static void a_rendezvous_is_checked(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, failing_body, NULL);
 }
 
@@ -715,7 +694,6 @@ static void reason_body(world_rank *me) {
 }
 
 static void an_abort_carries_its_reason(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, reason_body, NULL);
 }
 

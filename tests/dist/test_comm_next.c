@@ -34,7 +34,6 @@ static void next_body(world_rank *me) {
 
 /* After several numbers of operations, because MPI counts messages. */
 static void late_messages_do_not_reach_the_next_communicator(hotbed_backend backend) {
-    (void)backend;
     const char *missing = world_missing();
     if (missing != NULL)
         SKIP(missing);

@@ -101,7 +101,6 @@ static void join_ranks(rank *ranks, uint32_t size) {
 /* More connections than rank 0 reads side by side, all before the ranks.  One after the other they would take ten
  * minutes, and the ranks' deadline is one. */
 static void silent_strangers_cost_no_time(hotbed_backend backend) {
-    (void)backend;
     enum { STRANGERS = 300 };
     struct rlimit most;
     CHECK_EQ(getrlimit(RLIMIT_NOFILE, &most), 0);
@@ -123,7 +122,6 @@ static void silent_strangers_cost_no_time(hotbed_backend backend) {
 
 /* A process of rank 1 that ended before the others came, and its successor. */
 static void a_rank_that_starts_again_is_accepted(hotbed_backend backend) {
-    (void)backend;
     hotbed_link_place place;
     int listener = -1;
     rank ranks[RANKS];
@@ -195,7 +193,6 @@ static const hotbed_welcome well = {
     .magic = HOTBED_WELCOME_MAGIC, .version = HOTBED_HANDSHAKE_VERSION, .cookie = 5};
 
 static void a_program_in_the_place_of_rank_0_is_named(hotbed_backend backend) {
-    (void)backend;
     enum { MS = 100 };
     const char http[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
     const hotbed_hello echo = {
@@ -214,7 +211,6 @@ static void a_program_in_the_place_of_rank_0_is_named(hotbed_backend backend) {
 
 /* A rank 0 that sends a list of ranks in which a host's name does not end, or is no address. */
 static void an_answer_without_addresses_is_refused(hotbed_backend backend) {
-    (void)backend;
     struct {
         hotbed_welcome welcome;
         hotbed_answer answer;
@@ -239,7 +235,6 @@ static void an_answer_without_addresses_is_refused(hotbed_backend backend) {
 
 /* A host that the name service does not know is named as such. */
 static void an_unknown_host_is_named(hotbed_backend backend) {
-    (void)backend;
     hotbed_link_place place = {.hosts = {"no-such-host.invalid"}, .port = 29500};
     hotbed_link *link = NULL;
     CHECK_STATUS(hotbed_link_open(1, 2, &place, -1, NULL, 0, in_ms(50), &link), HOTBED_ERR_COMM);
@@ -260,7 +255,6 @@ static uint64_t cookie_of(const char *job, const char *run) {
 
 /* Ranks of two jobs on one port do not mix: rank 1 of job b refuses rank 0 of job a. */
 static void jobs_with_two_words_do_not_mix(hotbed_backend backend) {
-    (void)backend;
     CHECK_EQ(setenv("RANK", "1", 1), 0);
     CHECK_EQ(setenv("WORLD_SIZE", "2", 1), 0);
     CHECK_EQ(setenv("MASTER_ADDR", "127.0.0.1", 1), 0);
@@ -676,7 +670,6 @@ static void fuzz_data(counts *c) {
 }
 
 static void anything_may_come_over_the_network(hotbed_backend backend) {
-    (void)backend;
     static const struct {
         const char *name;
         void (*run)(counts *c);

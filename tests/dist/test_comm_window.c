@@ -68,7 +68,6 @@ static void put_body(world_rank *me) {
 }
 
 static void ranks_write_into_each_others_parts(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, put_body, NULL);
 }
 
@@ -93,7 +92,6 @@ static void graph_body(world_rank *me) {
 }
 
 static void a_recorded_graph_has_its_barriers(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, graph_body, NULL);
 }
 
@@ -114,7 +112,6 @@ static void disagree_body(world_rank *me) {
 }
 
 static void windows_have_one_size(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, disagree_body, NULL);
 }
 
@@ -143,7 +140,6 @@ static void no_memory_body(world_rank *me) {
 }
 
 static void a_window_fails_at_any_allocation(hotbed_backend backend) {
-    (void)backend;
     if (world_list()->transport == HOTBED_TRANSPORT_NCCL)
         SKIP("NCCL's own allocations are not ours to fail");
     world_run_all(NULL, no_memory_body, NULL);
@@ -159,7 +155,6 @@ static void refused_body(world_rank *me) {
 }
 
 static void windows_are_refused_without_symmetric_memory(hotbed_backend backend) {
-    (void)backend;
     const char *enabled = getenv("NCCL_WIN_ENABLE");
     if (enabled == NULL || strcmp(enabled, "0") != 0)
         SKIP("NCCL_WIN_ENABLE is not 0");
@@ -180,7 +175,6 @@ static void abort_body(world_rank *me) {
 }
 
 static void an_abort_ends_a_barrier(hotbed_backend backend) {
-    (void)backend;
     world_run_all(NULL, abort_body, NULL);
 }
 

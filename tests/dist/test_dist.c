@@ -522,7 +522,6 @@ static void known_messages(hotbed_backend backend) {
 
 /* Sizes larger than any buffer of a test: the arithmetic only. */
 static void sizes_beyond_2_to_the_31(hotbed_backend backend) {
-    (void)backend;
     hotbed_message_shape shape = {1U << 30, 1, 1};
     CHECK_EQ(
         hotbed_message_bytes(shape, 1U << 30),

@@ -93,7 +93,6 @@ static work *work_make(uint32_t dim, uint32_t dtype, bool dedup) {
 static void rows_are_the_same_at_every_width(hotbed_backend backend) {
     static const uint32_t dims[] = {1, 3, 4, 8, 31, 64, 126};
     static void (*const steps[])(void *) = {take, give, take};
-    (void)backend;
     for (size_t d = 0; d < sizeof dims / sizeof dims[0]; d++)
         for (uint32_t dtype = HOTBED_F32; dtype <= HOTBED_BF16; dtype++)
             for (int dedup = 0; dedup < 2; dedup++) {
@@ -120,7 +119,6 @@ static void rows_are_the_same_at_every_width(hotbed_backend backend) {
 
 /* The requester reads rows where the owner writes them. */
 static void rows_reach_the_requesting_rank(hotbed_backend backend) {
-    (void)backend;
     work *w = work_make(8, HOTBED_F32, false);
     w->width = 1;
     for (uint32_t m = 0; m < N; m++) {
@@ -237,7 +235,6 @@ static void bags_are_the_same_at_every_width(hotbed_backend backend) {
     static const uint32_t dims[] = {1, 4, 7, 64, 126};
     static void (*const steps[])(void *) = {finish_all, give_all, finish_all, finish_all};
     static bag_work start, want, got;
-    (void)backend;
     for (int i = 0; i < 4 * (int)(sizeof dims / sizeof dims[0]); i++) {
         bag_work_make(&start, dims[i / 4], i % 2 == 1, (i / 2) % 2 == 1);
         for (int s = 0; s < WIDTHS; s++) {
@@ -262,7 +259,6 @@ static void bags_are_the_same_at_every_width(hotbed_backend backend) {
 static void balance_survives_damaged_messages(hotbed_backend backend) {
     enum { FEATURES = 3, SAMPLES = 4, ROWS = FEATURES * SAMPLES, CAPACITY = 10, BOUND = 20 };
     uint64_t kept = 0;
-    (void)backend;
     for (int round = 0; round < 200; round++) {
         hotbed_balance_view v = {
             .capacity = CAPACITY,

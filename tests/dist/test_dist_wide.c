@@ -59,7 +59,6 @@ static void check_row(const uint8_t *row, uint32_t number, float scale) {
 /* Received row FAR lies 4 GiB behind the first. */
 static void owners_reach_rows_beyond_4_gib(hotbed_backend backend) {
     enum { FAR = (1 << 19) + 3, FIRST = (1 << 19) + 7 };
-    (void)backend;
     space s[1] = {{.bytes = 9 * GIB}};
     if (!open_spaces(s, 1))
         SKIP("no address space without memory");
@@ -84,7 +83,6 @@ static void owners_reach_rows_beyond_4_gib(hotbed_backend backend) {
 static void requesters_reach_rows_beyond_4_gib(hotbed_backend backend) {
     enum { FAR = (1 << 19) + 3, KEYS = 2 };
     const uint64_t stride = ((uint64_t)1 << 31) + 8;
-    (void)backend;
     space s[2] = {{.bytes = 5 * GIB}, {.bytes = 17 * GIB}};
     if (!open_spaces(s, 2))
         SKIP("no address space without memory");
@@ -120,7 +118,6 @@ static void requesters_reach_rows_beyond_4_gib(hotbed_backend backend) {
 static void pooled_sums_reach_beyond_2_to_the_31(hotbed_backend backend) {
     enum { WIDTH = 1 << 30, SAMPLE = 2, COLUMN = WIDTH - 3 };
     const uint64_t at = (uint64_t)SAMPLE * WIDTH + COLUMN, stride = WIDTH + 5;
-    (void)backend;
     space s[2] = {{.bytes = 12 * GIB}, {.bytes = 13 * GIB}};
     if (!open_spaces(s, 2))
         SKIP("no address space without memory");
@@ -150,7 +147,6 @@ static void pooled_sums_reach_beyond_2_to_the_31(hotbed_backend backend) {
 static void reductions_reach_beyond_2_to_the_31(hotbed_backend backend) {
     enum { RANKS = 3 };
     const uint64_t n = ((uint64_t)1 << 31) + 5;
-    (void)backend;
     space s[2] = {{.bytes = 25 * GIB}, {.bytes = 9 * GIB}};
     if (!open_spaces(s, 2))
         SKIP("no address space without memory");
@@ -168,7 +164,6 @@ static void reductions_reach_beyond_2_to_the_31(hotbed_backend backend) {
 static void offsets_reach_beyond_2_to_the_32(hotbed_backend backend) {
     enum { RANKS = 4100, SAMPLES = 1 << 20, SAMPLE = 77 };
     const uint64_t r = (uint64_t)(RANKS - 1) * SAMPLES + SAMPLE;
-    (void)backend;
     space s[2] = {{.bytes = 33 * GIB}, {.bytes = GIB}};
     if (!open_spaces(s, 2))
         SKIP("no address space without memory");
@@ -201,7 +196,6 @@ static void offsets_reach_beyond_2_to_the_32(hotbed_backend backend) {
 /* The features and sample bytes that rank 3 sent lie 6 GiB behind rank 0's. */
 static void balanced_samples_reach_beyond_4_gib(hotbed_backend backend) {
     enum { RANK = 3, KEYS = 5, ROW_BYTES = 1 << 20, SAMPLE = 5000, PLACE = 4097 };
-    (void)backend;
     space s[1] = {{.bytes = 9 * GIB}};
     if (!open_spaces(s, 1))
         SKIP("no address space without memory");
@@ -248,7 +242,6 @@ static void message_parts_reach_beyond_4_gib(hotbed_backend backend) {
     const hotbed_comm comm = {.rank = 3, .size = RANKS};
     const uint64_t counts[RANKS] = {large, large, large, large, 8};
     uint64_t bytes;
-    (void)backend;
     hotbed_comm_part part = {.kind = HOTBED_PART_EQUAL, .bytes = large, .send = base, .recv = base};
     CHECK_EQ((uintptr_t)hotbed_comm_sends(&comm, &part, 4, &bytes) - (uintptr_t)base, 4 * large);
     CHECK_EQ(bytes, large);

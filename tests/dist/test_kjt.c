@@ -235,7 +235,6 @@ static void bad_rows_are_faults(hotbed_backend backend) {
 }
 
 static void refusals_name_the_feature(hotbed_backend backend) {
-    (void)backend;
     const char *const nameless[] = {"user", NULL, "shop"};
     const uint32_t strides[] = {2, 2, 3};
     const uint64_t keys[6] = {0};

@@ -46,7 +46,6 @@ static void check_key(const hotbed_route *route, uint64_t key) {
 }
 
 static void owner_and_local_id_give_the_key(hotbed_backend backend) {
-    (void)backend;
     const uint64_t edges[EDGES] = {0,          (uint64_t)INT64_MIN, UINT64_MAX, INT64_MAX,
                                    UINT32_MAX, (uint64_t)1 << 32,   1};
     for (int k = 0; k < KINDS; k++)
@@ -68,7 +67,6 @@ static void owner_and_local_id_give_the_key(hotbed_backend backend) {
 }
 
 static void continuous_routing_assigns_blocks_in_order(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t world = 1; world <= 9; world++)
         for (uint64_t rows = 1; rows <= 40; rows++) {
             hotbed_route route = route_of(HOTBED_ROUTE_CONTINUOUS, world, rows);
@@ -83,7 +81,6 @@ static void continuous_routing_assigns_blocks_in_order(hotbed_backend backend) {
 }
 
 static void round_robin_routing_deals_rows_in_turn(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t world = 1; world <= 9; world++)
         for (uint64_t rows = 1; rows <= 40; rows++) {
             hotbed_route route = route_of(HOTBED_ROUTE_ROUND_ROBIN, world, rows);
@@ -106,7 +103,6 @@ static void round_robin_routing_deals_rows_in_turn(hotbed_backend backend) {
 
 /* Two tables of 10 and 6 rows on two ranks, worked out by hand. */
 static void known_owners(hotbed_backend backend) {
-    (void)backend;
     const uint64_t keys[] = {7, 1, 4, 0, 5, 2, 9, 3};
     const uint32_t continuous[] = {1, 0, 0, 0, 1, 0, 1, 0}; /* of 10 rows */
     const uint64_t local[] = {2, 1, 4, 0, 0, 2, 4, 3};
@@ -128,7 +124,6 @@ static void known_owners(hotbed_backend backend) {
 
 /* Keys with a common stride: round-robin puts all on one rank, hashing spreads them evenly. */
 static void hashed_routing_is_even_for_strided_keys(hotbed_backend backend) {
-    (void)backend;
     enum { WORLD = 8, N = 80000 };
     uint64_t counts[WORLD] = {0};
     hotbed_route hash = route_of(HOTBED_ROUTE_HASH_ROUND_ROBIN, WORLD, 0);
@@ -142,7 +137,6 @@ static void hashed_routing_is_even_for_strided_keys(hotbed_backend backend) {
 }
 
 static void invalid_routes_are_refused(hotbed_backend backend) {
-    (void)backend;
     hotbed_route route;
     CHECK_STATUS(hotbed_route_init(NULL, HOTBED_ROUTE_ROUND_ROBIN, 1, 0), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_route_init(&route, (hotbed_route_kind)3, 1, 0), HOTBED_ERR_ARGUMENT);

@@ -50,7 +50,6 @@ static void run_more(uint32_t most, uint32_t others, const sharded_case *how) {
 }
 
 static void sequences_equal_one_process(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = base;
     c.statics = true;
     run_plans(33, 33, &c);
@@ -63,7 +62,6 @@ static void sequences_equal_one_process(hotbed_backend backend) {
 
 /* Batches whose arrays are the collection's: keys are not copied before duplicates are removed. */
 static void batches_in_order_equal_one_process(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = base;
     c.in_order = true;
     c.one_rule = true;
@@ -77,7 +75,6 @@ static void batches_in_order_equal_one_process(hotbed_backend backend) {
 
 /* Scores and admission of keys that several ranks have, each several times. */
 static void occurrences_are_counted_as_in_one_process(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = base;
     c.counted = true;
     c.key_space = 12;
@@ -93,7 +90,6 @@ static void occurrences_are_counted_as_in_one_process(hotbed_backend backend) {
 }
 
 static void adam_equals_one_process(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = base;
     c.optimizer = HOTBED_OPT_ADAM;
     c.seed = 13;
@@ -102,7 +98,6 @@ static void adam_equals_one_process(hotbed_backend backend) {
 }
 
 static void keys_of_one_rank_get_the_same_bytes(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = base;
     c.optimizer = HOTBED_OPT_ADAM;
     c.own_keys = true;
@@ -118,7 +113,6 @@ static void keys_of_one_rank_get_the_same_bytes(hotbed_backend backend) {
 }
 
 static void sums_equal_one_process(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = base;
     c.pooling = HOTBED_POOL_SUM;
     c.statics = true;
@@ -132,7 +126,6 @@ static void sums_equal_one_process(hotbed_backend backend) {
 /* By rows, a bag is summed in one place, in the order of its keys: whatever the values, outputs have
  * the bytes of one process, and so have the rows of keys that only one rank has. */
 static void pooled_rows_give_the_bytes_of_one_process(hotbed_backend backend) {
-    (void)backend;
     for (int i = 0; i < 8; i++) {
         sharded_case c = base;
         c.pooling = i % 2 == 0 ? HOTBED_POOL_SUM : HOTBED_POOL_MEAN;
@@ -154,7 +147,6 @@ static void pooled_rows_give_the_bytes_of_one_process(hotbed_backend backend) {
 static void pooled_exchanges_equal_one_process(hotbed_backend backend) {
     static const fixture_exchange exchanges[] = {
         FIXTURE_BY_SUMS, FIXTURE_BY_ROWS, FIXTURE_BY_BOTH, FIXTURE_BY_RULE};
-    (void)backend;
     for (int i = 0; i < 16; i++) {
         sharded_case c = base;
         c.pooling = HOTBED_POOL_SUM;
@@ -174,7 +166,6 @@ static void pooled_exchanges_equal_one_process(hotbed_backend backend) {
 }
 
 static void means_equal_one_process(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = base;
     c.pooling = HOTBED_POOL_MEAN;
     c.seed = 16;
@@ -188,7 +179,6 @@ static void means_equal_one_process(hotbed_backend backend) {
 }
 
 static void gradients_are_scaled_by_world(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = base;
     c.scale_by_world = true;
     c.one_sign = true;
@@ -262,7 +252,6 @@ static void outputs_as_gradients_body(world_rank *me) {
 
 static void outputs_as_gradients_take_world_times_scale(hotbed_backend backend) {
     static float scales[] = {1.0F, 0.25F, 0.0F}; /* 0 stands for 1/world */
-    (void)backend;
     for (int i = 0; i < 3; i++)
         sharded_fixture_run(33, outputs_as_gradients_body, &scales[i]);
 }
@@ -361,7 +350,6 @@ static void beyond_body(world_rank *me) {
 static void keys_beyond_a_static_table_are_faults(hotbed_backend backend) {
     const hotbed_pooling poolings[] = {HOTBED_POOL_NONE, HOTBED_POOL_NONE, HOTBED_POOL_SUM};
     const hotbed_dedup dedups[] = {HOTBED_DEDUP_ON, HOTBED_DEDUP_OFF, HOTBED_DEDUP_AUTO};
-    (void)backend;
     for (int plan = 0; plan < 3; plan++)
         for (int i = 0; i < 3; i++) {
             exchange_mode mode = {(hotbed_plan)plan, dedups[i], poolings[i]};

@@ -179,7 +179,6 @@ static void differences_body(world_rank *me) {
 }
 
 static void a_difference_is_reported_by_all_ranks(hotbed_backend backend) {
-    (void)backend;
     run_worlds(differences_body);
 }
 
@@ -216,7 +215,6 @@ static void same_body(world_rank *me) {
 }
 
 static void options_of_one_rank_are_not_compared(hotbed_backend backend) {
-    (void)backend;
     sharded_fixture_run(4, same_body, NULL);
 }
 
@@ -265,7 +263,6 @@ static void contexts_body(world_rank *me) {
 }
 
 static void contexts_have_the_same_collections_on_all_ranks(hotbed_backend backend) {
-    (void)backend;
     run_worlds(contexts_body);
 }
 
@@ -286,7 +283,6 @@ static void comma_body(world_rank *me) {
 }
 
 static void a_decimal_comma_is_no_difference(hotbed_backend backend) {
-    (void)backend;
     const char *missing = comma_begin();
     if (missing != NULL)
         SKIP(missing);
@@ -321,7 +317,6 @@ static void failing_body(world_rank *me) {
 }
 
 static void no_rank_waits_for_one_without_memory(hotbed_backend backend) {
-    (void)backend;
     const world two = {HOTBED_TRANSPORT_THREADS, 2};
     if (getenv("HOTBED_TEST_TRANSPORT") != NULL)
         SKIP("is about threads on the host");

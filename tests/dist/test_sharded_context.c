@@ -74,7 +74,6 @@ static void replay_body(world_rank *me) {
 
 static void an_overflow_is_replayed_whole(hotbed_backend backend) {
     static const uint64_t capacities[] = {4, 9, 20};
-    (void)backend;
     for (int plan = 0; plan < 3; plan += 2)
         for (int i = 0; i < 6; i++) {
             replay_case c = {.how = base};
@@ -132,7 +131,6 @@ static void report_body(world_rank *me) {
 }
 
 static void a_reported_overflow_is_empty_everywhere(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = base;
     c.overflow = HOTBED_OVERFLOW_REPORT;
     c.capacity = 3;
@@ -193,7 +191,6 @@ static void counted_body(world_rank *me) {
 }
 
 static void steps_neither_wait_nor_allocate(hotbed_backend backend) {
-    (void)backend;
     for (int plan = 0; plan < 3; plan++)
         for (int pooled = 0; pooled < 2; pooled++)
             for (const world *w = world_list(); w->size != 0; w++) {
@@ -250,7 +247,6 @@ static void sent_body(world_rank *me) {
 }
 
 static void rows_are_written_where_they_are_sent(hotbed_backend backend) {
-    (void)backend;
     for (int plan = 0; plan < 3; plan++)
         for (const world *w = world_list(); w->size != 0; w++) {
             if ((plan == HOTBED_PLAN_ONE_SIDED && !sharded_fixture_has_windows()) ||
@@ -279,7 +275,6 @@ static void order_body(world_rank *me) {
 }
 
 static void all_ranks_make_the_same_calls(hotbed_backend backend) {
-    (void)backend;
     for (int plan = 0; plan < 3; plan++) {
         sharded_case c = base;
         c.plan = (hotbed_plan)plan;
@@ -369,7 +364,6 @@ static void several_body(world_rank *me) {
 }
 
 static void splits_of_several_collections_are_one_exchange(hotbed_backend backend) {
-    (void)backend;
     for (int p = 0; p < 3; p += hotbed_test_is_small() ? 2 : 1) {
         hotbed_plan plan = (hotbed_plan)p;
         if (plan != HOTBED_PLAN_ONE_SIDED || sharded_fixture_has_windows())
@@ -425,7 +419,6 @@ static void two_streams_body(world_rank *me) {
 }
 
 static void stages_run_on_several_streams(hotbed_backend backend) {
-    (void)backend;
     for (int plan = 0; plan < 3; plan += hotbed_test_is_small() ? 2 : 1) {
         sharded_case c = base;
         c.plan = (hotbed_plan)plan;
@@ -437,7 +430,6 @@ static void stages_run_on_several_streams(hotbed_backend backend) {
 /* --- rows that other ranks write -------------------------------------------------------------- */
 
 static void sleep_a_little(void *argument) {
-    (void)argument;
     (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
 }
 
@@ -510,7 +502,6 @@ static void late_body(world_rank *me) {
 }
 
 static void rows_stay_until_the_last_rank_has_read_them(hotbed_backend backend) {
-    (void)backend;
     for (int plan = 0; plan < 3; plan++) {
         sharded_case c = base;
         c.plan = (hotbed_plan)plan;
@@ -547,7 +538,6 @@ static void graph_body(world_rank *me) {
 }
 
 static void a_step_is_launched_with_other_keys(hotbed_backend backend) {
-    (void)backend;
     for (int plan = 0; plan < 3; plan += 2)
         for (int pooled = 0; pooled < 2; pooled++) {
             sharded_case c = base;
@@ -638,7 +628,6 @@ static void orders_body(world_rank *me) {
 }
 
 static void graphs_of_several_orders_of_features_keep_theirs(hotbed_backend backend) {
-    (void)backend;
     for (int pooled = 0; pooled < 2; pooled++) {
         sharded_case c = base;
         c.steady = true;
@@ -661,7 +650,6 @@ static void lines_body(world_rank *me) {
 }
 
 static void messages_and_rows_begin_at_lines_of_memory(hotbed_backend backend) {
-    (void)backend;
     for (uint64_t capacity = 60; capacity < 64; capacity++) {
         sharded_case c = base;
         c.plan = sharded_fixture_has_windows() ? HOTBED_PLAN_ONE_SIDED : HOTBED_PLAN_FIXED;

@@ -46,7 +46,6 @@ static void eval_body(world_rank *me) {
 }
 
 static void eval_changes_nothing(hotbed_backend backend) {
-    (void)backend;
     for (int i = 0; i < 4; i += hotbed_test_is_small() ? 3 : 1) {
         sharded_case c = base;
         c.pooling = i % 2 == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
@@ -72,7 +71,6 @@ static void forward_body(world_rank *me) {
 }
 
 static void one_call_performs_all_stages(hotbed_backend backend) {
-    (void)backend;
     sharded_fixture_run(4, forward_body, (void *)(uintptr_t)&base);
 }
 
@@ -125,7 +123,6 @@ static void views_body(world_rank *me) {
 }
 
 static void views_describe_every_table(hotbed_backend backend) {
-    (void)backend;
     sharded_fixture_run(4, views_body, (void *)(uintptr_t)&base);
 }
 
@@ -169,7 +166,6 @@ static void rule_body(world_rank *me) {
 }
 
 static void the_rule_chooses_rows_or_sums(hotbed_backend backend) {
-    (void)backend;
     sharded_fixture_run(2, rule_body, NULL);
 }
 
@@ -349,7 +345,6 @@ static void refusals_body(world_rank *me) {
 }
 
 static void wrong_arguments_are_refused(hotbed_backend backend) {
-    (void)backend;
     sharded_fixture_run(2, refusals_body, (void *)(uintptr_t)&base);
 }
 
@@ -384,7 +379,6 @@ static void bad_batch_body(world_rank *me) {
 }
 
 static void a_bad_batch_is_a_fault_of_its_rank(hotbed_backend backend) {
-    (void)backend;
     for (int in_order = 0; in_order < 2; in_order++) {
         sharded_case c = base;
         c.statics = in_order == 0;
@@ -442,7 +436,6 @@ static void bad_row_body(world_rank *me) {
 
 /* The lookup stores row numbers, and the text compares a key with the rows of all ranks. */
 static void a_fault_names_the_key_of_a_numbered_row(hotbed_backend backend) {
-    (void)backend;
     sharded_fixture_run(4, bad_row_body, (void *)(uintptr_t)&base);
 }
 
@@ -480,7 +473,6 @@ static void failing_body(world_rank *me) {
 }
 
 static void creation_survives_no_memory(hotbed_backend backend) {
-    (void)backend;
     for (int plan = 0; plan < 2; plan++) {
         sharded_case c = base;
         c.plan = (hotbed_plan)plan;

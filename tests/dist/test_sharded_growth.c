@@ -66,7 +66,6 @@ static void run_plans(const sharded_case *how, hotbed_plan small) {
 }
 
 static void sequences_equal_those_of_large_tables(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = start(8);
     run_plans(&c, HOTBED_PLAN_FIXED);
     c.statics = true;
@@ -81,7 +80,6 @@ static void sequences_equal_those_of_large_tables(hotbed_backend backend) {
 }
 
 static void sums_equal_those_of_large_tables(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = start(8);
     c.pooling = HOTBED_POOL_SUM;
     c.weighted = true;
@@ -91,7 +89,6 @@ static void sums_equal_those_of_large_tables(hotbed_backend backend) {
 
 /* Scores, times and admission counts have segments too. */
 static void occurrences_equal_those_of_large_tables(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = start(14); /* admission rejects most keys */
     c.counted = true;
     c.seed = 43;
@@ -99,7 +96,6 @@ static void occurrences_equal_those_of_large_tables(hotbed_backend backend) {
 }
 
 static void cached_tables_equal_large_ones(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = start(8);
     c.cached = true;
     c.seed = 44;
@@ -166,7 +162,6 @@ static void ahead_body(world_rank *me) {
 }
 
 static void batches_in_flight_keep_their_rows(hotbed_backend backend) {
-    (void)backend;
     for (int i = 0; i < 4; i += hotbed_test_is_small() ? 3 : 1) {
         sharded_case c = start(8);
         c.plan = i < 2 ? HOTBED_PLAN_FIXED : HOTBED_PLAN_TWO_PHASE;
@@ -213,7 +208,6 @@ static void eval_body(world_rank *me) {
 }
 
 static void evals_run_during_growth(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = start(8);
     c.seed = 46;
     sharded_fixture_run(4, eval_body, &c);
@@ -262,7 +256,6 @@ static void graph_body(world_rank *me) {
 }
 
 static void launches_use_rows_that_polls_added(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = start(8);
     c.steady = true;
     c.seed = 47;
@@ -308,7 +301,6 @@ static void no_memory_body(world_rank *me) {
 }
 
 static void a_prefetch_without_memory_can_be_repeated(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = start(8);
     c.seed = 48;
     sharded_fixture_run(1, no_memory_body, &c);
@@ -344,7 +336,6 @@ static void refusals_body(world_rank *me) {
 }
 
 static void growth_with_invalid_arguments_is_refused(hotbed_backend backend) {
-    (void)backend;
     sharded_case c = start(8);
     c.grows = false;
     sharded_fixture_run(1, refusals_body, &c);

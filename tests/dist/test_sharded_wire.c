@@ -174,7 +174,6 @@ static void resize_body(world_rank *me) {
 }
 
 static void a_batch_over_the_sizes_overflows_everywhere(hotbed_backend backend) {
-    (void)backend;
     const world where = {HOTBED_TRANSPORT_THREADS, 3};
     world_run(&where, NULL, resize_body, NULL);
 }
@@ -253,7 +252,6 @@ static void bags_or_distinct_rows_travel(hotbed_backend backend) {
     hotbed_pooled_exchange exchanges[2][TABLES];
     float factors[TABLES];
     workload_input input;
-    (void)backend;
     make_input(16, SAMPLES, 1.0 / 4096, &input);
     const workload_shape *shape = &input.shape;
     for (uint32_t t = 0; t < shape->tables; t++) {
@@ -296,7 +294,6 @@ static void bags_or_distinct_rows_travel(hotbed_backend backend) {
 }
 
 static void distinct_rows_of_sequences_travel(hotbed_backend backend) {
-    (void)backend;
     workload_input input;
     make_input(8, SAMPLES, 1.0 / 4096, &input);
     const uint64_t row = DIM * sizeof(float), tables = input.shape.tables;
@@ -331,7 +328,6 @@ static void distinct_rows_of_sequences_travel(hotbed_backend backend) {
 }
 
 static void repeated_overflows_are_counted(hotbed_backend backend) {
-    (void)backend;
     workload_input input;
     make_input(2, SAMPLES, 1.0 / 4096, &input);
     for (int plan = 0; plan < 3; plan += 2) {
@@ -356,7 +352,6 @@ static void choices_move_so_many_bytes(hotbed_backend backend) {
         {8, 763, 277, 196, 132},
         {16, 1636, 375, 210, 176},
     };
-    (void)backend;
     workload_input input;
     make_input(1, 8192, 1, &input);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {

@@ -294,7 +294,6 @@ static void train(world_rank *me) {
 
 static void by_each_plan(hotbed_backend backend) {
     static torchrec_case c;
-    (void)backend;
     if (getenv("TORCHREC_CASE") == NULL || getenv("TORCHREC_RESULT") == NULL)
         SKIP("not run by test_torchrec.py");
     FILE *from = fopen(getenv("TORCHREC_CASE"), "r");

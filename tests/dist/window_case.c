@@ -36,7 +36,6 @@ int window_device(const void *data, const hotbed_stream *stream) {
     if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
         return window_device_cuda(data);
 #else
-    (void)data;
 #endif
     return hotbed_stream_device(stream);
 }

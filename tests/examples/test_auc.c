@@ -20,7 +20,6 @@ static double by_pairs(uint64_t n, const float *scores, const uint8_t *labels) {
 }
 
 static void equals_the_share_of_pairs_in_order(hotbed_backend backend) {
-    (void)backend;
     float scores[MOST];
     uint8_t labels[MOST];
     for (int round = 0; round < 60; round++) {
@@ -37,7 +36,6 @@ static void equals_the_share_of_pairs_in_order(hotbed_backend backend) {
 }
 
 static void extreme_orders_give_0_and_1(hotbed_backend backend) {
-    (void)backend;
     const float rising[4] = {-INFINITY, -1, 2, INFINITY};
     const uint8_t labels[4] = {0, 0, 1, 1};
     const uint8_t against[4] = {1, 1, 0, 0};

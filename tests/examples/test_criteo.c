@@ -24,7 +24,6 @@ static size_t make_line(char *line, uint32_t column, const char *text) {
 }
 
 static void reads_label_and_keys(hotbed_backend backend) {
-    (void)backend;
     char line[LINE];
     int64_t keys[HOTBED_CRITEO_FIELDS * 3];
     float label = -1;
@@ -45,7 +44,6 @@ static void reads_label_and_keys(hotbed_backend backend) {
 }
 
 static void empty_fields_have_a_key_of_their_own(hotbed_backend backend) {
-    (void)backend;
     char line[LINE];
     int64_t keys[HOTBED_CRITEO_FIELDS];
     float label;
@@ -64,7 +62,6 @@ static void empty_fields_have_a_key_of_their_own(hotbed_backend backend) {
 }
 
 static void ignores_a_carriage_return(hotbed_backend backend) {
-    (void)backend;
     char line[LINE];
     int64_t keys[HOTBED_CRITEO_FIELDS];
     float label;
@@ -81,7 +78,6 @@ static void ignores_a_carriage_return(hotbed_backend backend) {
 }
 
 static void takes_every_64_bit_integer(hotbed_backend backend) {
-    (void)backend;
     static const char *const integers[] = {
         "-9223372036854775808", "9223372036854775807", "-0", "0"};
     const int64_t values[] = {INT64_MIN, INT64_MAX, 0, 0};
@@ -97,7 +93,6 @@ static void takes_every_64_bit_integer(hotbed_backend backend) {
 }
 
 static void a_fault_names_its_column(hotbed_backend backend) {
-    (void)backend;
     static const char *const integers[] = {
         "x",
         "-",
@@ -132,7 +127,6 @@ static void a_fault_names_its_column(hotbed_backend backend) {
 }
 
 static void refuses_too_few_and_too_many_columns(hotbed_backend backend) {
-    (void)backend;
     char line[LINE];
     int64_t keys[HOTBED_CRITEO_FIELDS];
     float label;
@@ -155,7 +149,6 @@ static void refuses_too_few_and_too_many_columns(hotbed_backend backend) {
 }
 
 static void random_bytes_never_crash(hotbed_backend backend) {
-    (void)backend;
     static const char some[] = "01\t\t\t-9af\r\n x";
     char line[LINE];
     int64_t keys[HOTBED_CRITEO_FIELDS];
@@ -241,7 +234,6 @@ static size_t make_random_line(char *line) {
 /* The fast parser agrees with the slow one.  The line is allocated by itself, so that ASan reports
  * each byte read past it, and random bytes follow it. */
 static void the_fast_parser_equals_the_slow_one(hotbed_backend backend) {
-    (void)backend;
     char line[LINE];
     int64_t keys[HOTBED_CRITEO_FIELDS], scanned[HOTBED_CRITEO_FIELDS];
     float label = 0, scanned_label = 0;
@@ -273,7 +265,6 @@ static void the_fast_parser_equals_the_slow_one(hotbed_backend backend) {
 }
 
 static void buckets_keep_the_order_and_are_few(hotbed_backend backend) {
-    (void)backend;
     for (int64_t v = 0; v < 8; v++)
         CHECK_EQ(hotbed_criteo_bucket(v), v);
     int64_t last = hotbed_criteo_bucket(-100000);
@@ -287,7 +278,6 @@ static void buckets_keep_the_order_and_are_few(hotbed_backend backend) {
 }
 
 static void field_names_follow_the_file(hotbed_backend backend) {
-    (void)backend;
     CHECK_STRING(hotbed_criteo_field_name(0), "i01");
     CHECK_STRING(hotbed_criteo_field_name(12), "i13");
     CHECK_STRING(hotbed_criteo_field_name(13), "c01");

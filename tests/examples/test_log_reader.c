@@ -120,7 +120,6 @@ static void check_same(uint32_t n) {
 }
 
 static void gzip_crlf_and_no_last_newline_give_the_same(hotbed_backend backend) {
-    (void)backend;
     read_plain();
     size_t length = make_text(text, "\n");
     const char *path = in_directory("rows.gz");
@@ -142,7 +141,6 @@ static void gzip_crlf_and_no_last_newline_give_the_same(hotbed_backend backend) 
 }
 
 static void a_damaged_gzip_is_an_error(hotbed_backend backend) {
-    (void)backend;
     static char packed[TEXT];
     size_t length = make_text(text, "\n");
     const char *path = in_directory("whole.gz");
@@ -192,7 +190,6 @@ static const char *make_bad(void) {
 }
 
 static void bad_lines_are_named_or_skipped(hotbed_backend backend) {
-    (void)backend;
     read_plain();
     const char *path = make_bad();
     hotbed_reader_options options = options_of(&the_ring, path);
@@ -214,7 +211,6 @@ static void bad_lines_are_named_or_skipped(hotbed_backend backend) {
 }
 
 static void epochs_repeat_and_positions_resume(hotbed_backend backend) {
-    (void)backend;
     read_plain();
     hotbed_reader_options options = options_of(&the_ring, in_directory("plain.tsv"));
     options.epochs = 3;
@@ -242,7 +238,6 @@ static void epochs_repeat_and_positions_resume(hotbed_backend backend) {
 }
 
 static void bad_files_are_errors(hotbed_backend backend) {
-    (void)backend;
     hotbed_reader_options options = options_of(&the_ring, in_directory("none.tsv"));
     read_all(&options, &other);
     CHECK(strstr(other.error, "none.tsv: No such file") != NULL);
@@ -262,7 +257,6 @@ static void bad_files_are_errors(hotbed_backend backend) {
 
 /* After the gzip data of a log, more gzip data and zero bytes are accepted; anything else is an error. */
 static void bytes_after_gzip_data_are_not_ignored(hotbed_backend backend) {
-    (void)backend;
     static char packed[TEXT];
     read_plain();
     const char *path = in_directory("members.gz");
@@ -427,7 +421,6 @@ static size_t make_damaged(char *log, uint32_t n, bool wild) {
 
 /* Chunks may end at every byte of a log, with any number of threads. */
 static void chunks_may_end_anywhere(hotbed_backend backend) {
-    (void)backend;
     size_t length = make_damaged(text, 6, false);
     const char *path = in_directory("chunks.tsv");
     write_file(path, text, length);
@@ -445,7 +438,6 @@ static void chunks_may_end_anywhere(hotbed_backend backend) {
 
 /* Chunks as long as the longest line, a byte shorter, and a byte longer. */
 static void the_longest_line_is_read(hotbed_backend backend) {
-    (void)backend;
     static char log[4 * HOTBED_READER_LINE_BYTES];
     const char *path = in_directory("long.tsv");
     size_t used = 0;
@@ -470,7 +462,6 @@ static void the_longest_line_is_read(hotbed_backend backend) {
 }
 
 static void random_logs_are_read_as_by_a_simple_reader(hotbed_backend backend) {
-    (void)backend;
     static char log[MODEL_LINES * HOTBED_PLANT_LINE + 40 * 40000];
     const char *path = in_directory("random.tsv");
     for (int round = 0; round < (hotbed_test_is_small() ? 12 : 60); round++) {
@@ -495,7 +486,6 @@ static void random_logs_are_read_as_by_a_simple_reader(hotbed_backend backend) {
 }
 
 static void the_stage_that_waits_least_bounds_a_run(hotbed_backend backend) {
-    (void)backend;
     static const struct {
         double reading, parsing, linked, starved; /* seconds of 10; with 4 parsing threads */
         const char *bound;
@@ -519,7 +509,6 @@ static void the_stage_that_waits_least_bounds_a_run(hotbed_backend backend) {
 }
 
 static void can_be_stopped_at_any_time(hotbed_backend backend) {
-    (void)backend;
     read_plain();
     hotbed_reader_options options = options_of(&the_ring, in_directory("plain.tsv"));
     options.epochs = 1000;
@@ -541,7 +530,6 @@ static void can_be_stopped_at_any_time(hotbed_backend backend) {
 
 /* Ranks have the rows of each batch in order, and all have the same number of batches. */
 static void shares_of_ranks_cover_all_rows(hotbed_backend backend) {
-    (void)backend;
     read_plain();
     for (uint32_t ranks = 2; ranks <= 5; ranks++) {
         hotbed_reader *readers[5];

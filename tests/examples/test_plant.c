@@ -11,7 +11,6 @@ enum { ROWS = 20000 };
 static const hotbed_plant_settings planted = {.seed = 5, .alpha = 1.05, .vocab = 10000};
 
 static void a_row_is_a_function_of_its_number(hotbed_backend backend) {
-    (void)backend;
     hotbed_plant first;
     hotbed_plant second;
     hotbed_plant_row a = {0};
@@ -37,7 +36,6 @@ static void a_row_is_a_function_of_its_number(hotbed_backend backend) {
 }
 
 static void rows_parse_to_what_was_drawn(hotbed_backend backend) {
-    (void)backend;
     hotbed_plant plant;
     hotbed_plant_init(&plant, &planted);
     for (uint64_t i = 0; i < 2000; i++) {
@@ -63,7 +61,6 @@ static void rows_parse_to_what_was_drawn(hotbed_backend backend) {
 }
 
 static void the_planted_model_reaches_a_realistic_auc(hotbed_backend backend) {
-    (void)backend;
     static float logits[ROWS];
     static uint8_t labels[ROWS];
     for (uint64_t seed = 1; seed <= 3; seed++) {
@@ -87,7 +84,6 @@ static void the_planted_model_reaches_a_realistic_auc(hotbed_backend backend) {
 }
 
 static void keys_follow_the_power_law(hotbed_backend backend) {
-    (void)backend;
     /* Field c04 uses the whole vocabulary; its most frequent key has about 1 / H(10000, 1.05) of the rows. */
     hotbed_plant plant;
     hotbed_plant_init(&plant, &planted);

@@ -61,7 +61,6 @@ static size_t widest(const char *text) {
 
 /* A line that fills the last column would wrap, and the next one would not overwrite it. */
 static void a_line_fits_the_terminal(hotbed_backend backend) {
-    (void)backend;
     static const unsigned short widths[] = {0, 1, 2, 10, 20, 40, 60, 70, 80, 90, 120, 1000};
     char text[TEXT_BYTES];
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)

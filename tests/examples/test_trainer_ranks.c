@@ -27,7 +27,6 @@ static void *exchange(void *argument) {
 }
 
 static void many_ranks_agree(hotbed_backend backend) {
-    (void)backend;
     static hotbed_comm *comms[RANKS];
     hotbed_comm_options options;
     hotbed_comm_options_init(&options);

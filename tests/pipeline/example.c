@@ -52,7 +52,6 @@ static hotbed_status context_create(void *self, hotbed_stream *stream, void **ou
 
 static void context_destroy(void *self, void *context) {
     module_context *c = context;
-    (void)self;
     hotbed_ticket_destroy(c->ticket);
     hotbed_memory_free(&c->memory);
     free(c);
@@ -80,7 +79,6 @@ static hotbed_status input_dist(
     hotbed_awaitable *splits) {
     example_module *m = self;
     module_context *c = context;
-    (void)stream;
     CHECK_EQ(n, 1);
     count(&m->starts);
     c->argument = arguments[0];
@@ -103,7 +101,6 @@ static hotbed_status fuse(
     void *group, uint32_t n, void *const *contexts, const hotbed_awaitable *splits,
     hotbed_stream *stream, hotbed_awaitable *fused) {
     example *s = group;
-    (void)stream;
     CHECK(n <= EXAMPLE_MODULES);
     fused_exchange *f = &((module_context *)contexts[0])->fused;
     f->n = n;
@@ -134,7 +131,6 @@ static hotbed_status compute(
     void *self, void *context, void *input, hotbed_stream *stream, const void **output) {
     example_module *m = self;
     module_context *c = context;
-    (void)input;
     count(&m->computes);
     *output = c->output;
     HOTBED_TRY(hotbed_storage_forward(m->storage, c->ticket, c->output, 0, stream));
@@ -164,7 +160,6 @@ static hotbed_status capture(void *self, void *context, hotbed_stream *stream, v
     const module_context *c = context;
     hotbed_ticket_view view = {.size = sizeof view};
     module_mark *mark = calloc(1, sizeof *mark);
-    (void)self;
     CHECK(mark != NULL);
     mark->holds = hotbed_ticket_read(c->ticket, &view) == HOTBED_OK;
     *out = mark;
@@ -173,21 +168,18 @@ static hotbed_status capture(void *self, void *context, hotbed_stream *stream, v
 
 static hotbed_status restore(void *self, void *context, const void *mark, hotbed_stream *stream) {
     const module_context *c = context;
-    (void)self;
     return ((const module_mark *)mark)->holds ? hotbed_ticket_retake(c->ticket, stream)
                                               : hotbed_ticket_cancel(c->ticket, stream);
 }
 
 static void forget(void *self, void *context, void *mark, hotbed_stream *stream) {
     const module_context *c = context;
-    (void)self;
     CHECK_OK(hotbed_ticket_forget(c->ticket, stream));
     free(mark);
 }
 
 static hotbed_status graft(void *self, void *context, hotbed_stream *stream) {
     const module_context *c = context;
-    (void)self;
     return hotbed_fill(c->gradient, 0, EXAMPLE_ROWS * sizeof(float), stream);
 }
 
@@ -278,9 +270,6 @@ static hotbed_status copy_batch(
 
 static hotbed_status shuffle_start(void *self, uint32_t set, void *batch, hotbed_stream *stream) {
     example *s = self;
-    (void)set;
-    (void)batch;
-    (void)stream;
     count(&s->shuffles_started);
     return HOTBED_OK;
 }
@@ -288,7 +277,6 @@ static hotbed_status shuffle_start(void *self, uint32_t set, void *batch, hotbed
 static hotbed_status shuffle_finish(
     void *self, uint32_t set, void *batch, hotbed_stream *stream, void **out) {
     example *s = self;
-    (void)stream;
     CHECK(batch == &s->sets[set]);
     count(&s->shuffles_finished);
     *out = batch;
@@ -297,8 +285,6 @@ static hotbed_status shuffle_finish(
 
 static hotbed_status zero_grad(void *self, uint32_t set, void *batch, hotbed_stream *stream) {
     example *s = self;
-    (void)set;
-    (void)stream;
     CHECK(batch == NULL);
     count(&s->zeroed);
     return HOTBED_OK;
@@ -320,18 +306,12 @@ static hotbed_status keep_results(void *self, uint32_t set, void *batch, hotbed_
 
 static hotbed_status finalize(void *self, uint32_t set, void *batch, hotbed_stream *stream) {
     example *s = self;
-    (void)set;
-    (void)batch;
-    (void)stream;
     count(&s->finalized);
     return HOTBED_OK;
 }
 
 static hotbed_status step(void *self, uint32_t set, void *batch, hotbed_stream *stream) {
     example *s = self;
-    (void)set;
-    (void)batch;
-    (void)stream;
     count(&s->steps);
     return HOTBED_OK;
 }

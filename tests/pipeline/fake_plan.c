@@ -108,7 +108,6 @@ static hotbed_status next_batch(void *self, void **batch, bool *end) {
 
 static void batch_done(void *self, void *batch, hotbed_event *event) {
     fake_plan *p = self;
-    (void)batch;
     p->given_back++;
     p->unused += event == NULL;
 }

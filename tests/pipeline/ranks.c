@@ -89,7 +89,6 @@ static hotbed_status keep(void *self, uint32_t set, void *b, hotbed_stream *stre
 
 static hotbed_status gradients(void *self, uint32_t set, void *b, hotbed_stream *stream) {
     rank *r = self;
-    (void)b;
     for (int c = 0; c < COLLECTIONS; c++)
         HOTBED_TRY(hotbed_copy(
             r->outputs[set][c]->gradient, r->outputs[set][c]->rows, r->outputs[set][c]->bytes,

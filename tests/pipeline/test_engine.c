@@ -58,8 +58,6 @@ static void every_task_runs_once_a_batch(hotbed_backend backend) {
 }
 
 static hotbed_status no_batch(void *self, void **batch, bool *end) {
-    (void)self;
-    (void)batch;
     *end = true;
     return HOTBED_OK;
 }
@@ -191,13 +189,11 @@ static void buffer_sets_are_used_by_one_iteration_at_a_time(hotbed_backend backe
 enum { WORDS = 4096, ROUNDS = 30 };
 
 static hotbed_status produce(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
-    (void)self;
     int byte = (int)(hotbed_iteration_number(iteration) % 200) + 1;
     return hotbed_fill(hotbed_iteration_value(iteration, 0), byte, WORDS, stream);
 }
 
 static hotbed_status move(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
-    (void)self;
     return hotbed_copy(
         hotbed_iteration_value(iteration, 1), hotbed_iteration_value(iteration, 0), WORDS, stream);
 }
@@ -282,7 +278,6 @@ static void use_on_stream(void *argument) {
 }
 
 static hotbed_status use(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
-    (void)self;
     __atomic_add_fetch(&host_sets.submitted, 1, __ATOMIC_RELAXED);
     return hotbed_stream_call(stream, use_on_stream, iteration);
 }
@@ -314,7 +309,6 @@ static void host_memory_of_a_buffer_set_has_one_iteration(hotbed_backend backend
 }
 
 static void lag_on_stream(void *argument) {
-    (void)argument;
     (void)lag();
 }
 

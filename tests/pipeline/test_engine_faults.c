@@ -154,7 +154,6 @@ static void a_failing_agreement_returns_the_batch(hotbed_backend backend) {
 }
 
 static hotbed_status latch(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
-    (void)self;
     if (hotbed_iteration_number(iteration) == 2) { /* as a kernel would latch it */
         hotbed_fault *fault = hotbed_stream_faults(stream);
         *fault = (hotbed_fault){
@@ -218,7 +217,6 @@ static late_fault late;
 
 /* Runs on the stream's own thread, once the gate is open. */
 static void latch_when_open(void *unused) {
-    (void)unused;
     (void)pthread_mutex_lock(&late.p->lock);
     while (!late.p->open)
         (void)pthread_cond_wait(&late.p->changed, &late.p->lock);
@@ -229,7 +227,6 @@ static void latch_when_open(void *unused) {
 }
 
 static hotbed_status latch_late(hotbed_iteration *iteration, void *self, hotbed_stream *stream) {
-    (void)self;
     late.fault = hotbed_stream_faults(stream);
     return hotbed_iteration_number(iteration) == 3
                ? hotbed_stream_call(stream, latch_when_open, NULL)
@@ -267,7 +264,6 @@ static struct beside {
 
 /* Runs on the stream's own thread. */
 static void wait_until_done(void *unused) {
-    (void)unused;
     (void)pthread_mutex_lock(&beside.lock);
     while (!beside.done)
         (void)pthread_cond_wait(&beside.changed, &beside.lock);

@@ -75,24 +75,19 @@ static uint32_t number(const fixture *l, const void *self) {
 static fixture *current;
 
 static hotbed_status make_context(void *self, hotbed_stream *stream, void **context) {
-    (void)stream;
     current->contexts++;
     *context = self;
     return HOTBED_OK;
 }
 static void free_context(void *self, void *context) {
-    (void)self;
-    (void)context;
     current->contexts--;
 }
 static hotbed_status wait_tensors(void *self, hotbed_stream *stream, void **result) {
-    (void)stream;
     *result = self;
     return HOTBED_OK;
 }
 static hotbed_status wait_splits(void *self, hotbed_stream *stream, void **result) {
     hotbed_awaitable *tensors = &current->tensors[number(current, self)];
-    (void)stream;
     *tensors = (hotbed_awaitable){wait_tensors, self};
     *result = tensors;
     return HOTBED_OK;
@@ -101,8 +96,6 @@ static hotbed_status input_dist(
     void *self, void *context, const void *const *arguments, uint32_t n, hotbed_stream *stream,
     hotbed_awaitable *splits) {
     uint32_t m = number(current, self);
-    (void)context;
-    (void)stream;
     if (current->fail != HOTBED_OK)
         return hotbed_fail(current->fail, "input_dist was asked to fail");
     current->starts[m]++;
@@ -114,16 +107,12 @@ static hotbed_status input_dist(
 }
 static hotbed_status compute(
     void *self, void *context, void *input, hotbed_stream *stream, const void **output) {
-    (void)context;
-    (void)stream;
     CHECK(input == self);
     current->computes[number(current, self)]++;
     *output = self;
     return HOTBED_OK;
 }
 static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
-    (void)context;
-    (void)stream;
     current->cancels[number(current, self)]++;
     return HOTBED_OK;
 }
@@ -139,8 +128,6 @@ static hotbed_status run_trim(
     void *self, uint32_t set, const void *const *arguments, uint32_t n, hotbed_stream *stream,
     const void **output) {
     fixture *l = self;
-    (void)set;
-    (void)stream;
     l->trims++;
     *output = arguments[n - 1];
     return HOTBED_OK;
@@ -148,7 +135,6 @@ static hotbed_status run_trim(
 
 static hotbed_status forward(void *self, hotbed_ref batch, hotbed_stream *stream) {
     fixture *l = self;
-    (void)stream;
     return l->forward(l, batch);
 }
 

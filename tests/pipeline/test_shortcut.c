@@ -50,7 +50,6 @@ typedef struct world {
 static world w;
 
 static hotbed_status dist(hotbed_iteration *it, void *self, hotbed_stream *stream) {
-    (void)self;
     const line l = {
         .to = hotbed_iteration_value(it, X),
         .factor = 1.0F,
@@ -60,7 +59,6 @@ static hotbed_status dist(hotbed_iteration *it, void *self, hotbed_stream *strea
 }
 
 static hotbed_status lower(hotbed_iteration *it, void *self, hotbed_stream *stream) {
-    (void)self;
     const line l = {
         .from = hotbed_iteration_value(it, X),
         .to = hotbed_iteration_value(it, H),
@@ -70,7 +68,6 @@ static hotbed_status lower(hotbed_iteration *it, void *self, hotbed_stream *stre
 }
 
 static hotbed_status upper(hotbed_iteration *it, void *self, hotbed_stream *stream) {
-    (void)self;
     const line l = {
         .from = hotbed_iteration_value(it, H),
         .to = hotbed_iteration_value(it, Y),
@@ -81,7 +78,6 @@ static hotbed_status upper(hotbed_iteration *it, void *self, hotbed_stream *stre
 
 static hotbed_status loss(hotbed_iteration *it, void *self, hotbed_stream *stream) {
     void *grad;
-    (void)self;
     HOTBED_TRY(hotbed_iteration_grad_add(it, Y, stream, &grad));
     const line l = {
         .from = hotbed_iteration_value(it, Y), .to = grad, .factor = 0.125F, .add = true};
@@ -99,18 +95,15 @@ static hotbed_status chain(
 }
 
 static hotbed_status upper_back(hotbed_iteration *it, void *self, hotbed_stream *stream) {
-    (void)self;
     return chain(it, Y, H, 3.0F, stream);
 }
 
 static hotbed_status lower_back(hotbed_iteration *it, void *self, hotbed_stream *stream) {
-    (void)self;
     return chain(it, H, X, 2.0F, stream);
 }
 
 static hotbed_status train(hotbed_iteration *it, void *self, hotbed_stream *stream) {
     void *grad;
-    (void)self;
     HOTBED_TRY(hotbed_iteration_grad(it, X, &grad));
     w.x_grad_seen = grad;
     const line l = {.from = grad, .to = w.table, .factor = -1.0F, .add = true};
@@ -242,8 +235,6 @@ static uint64_t kept;
 static hotbed_status capture(
     void *self, hotbed_iteration *it, hotbed_stream *stream, void **snapshot) {
     world *all = self;
-    (void)it;
-    (void)stream;
     all->captured++;
     kept = all->epoch;
     *snapshot = &kept;
@@ -253,8 +244,6 @@ static hotbed_status capture(
 static hotbed_status restore(
     void *self, hotbed_iteration *it, hotbed_stream *stream, void *snapshot) {
     world *all = self;
-    (void)it;
-    (void)stream;
     all->restored++;
     all->epoch = *(uint64_t *)snapshot;
     return HOTBED_OK;
@@ -289,7 +278,6 @@ static void outside_state_is_restored(hotbed_backend backend) {
 }
 
 static hotbed_status spoil(hotbed_iteration *it, void *self, hotbed_stream *stream) {
-    (void)self;
     return hotbed_fill(hotbed_iteration_value(it, X), 1, 4, stream);
 }
 

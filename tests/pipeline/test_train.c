@@ -161,7 +161,6 @@ static void stages_run_on_the_reference_streams(hotbed_backend backend) {
         "sparse-dist", "prefetch", "jagged-sparse-dist", "jagged-prefetch",
         "jagged-prefetch-async"};
     uint32_t seen = 0;
-    (void)backend;
     for (int p = 0; p < 5; p++) {
         const hotbed_step *steps;
         uint32_t n;
@@ -561,7 +560,6 @@ static void streams_that_run_ahead_have_priority(hotbed_backend backend) {
 
 static void every_plan_fits_into_its_array(hotbed_backend backend) {
     const hotbed_train_plan *plan;
-    (void)backend;
     for (uint32_t p = 0; (plan = hotbed_train_plan_at(p)) != NULL; p++)
         CHECK(plan->num_steps <= HOTBED_TRAIN_TASKS_MOST); /* hotbed_train.io */
 }

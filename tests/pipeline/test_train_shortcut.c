@@ -335,19 +335,12 @@ static void tasks_that_cannot_be_skipped_are_named(hotbed_backend backend) {
 
 static hotbed_status capture_nothing(
     void *self, hotbed_iteration *iteration, hotbed_stream *stream, void **snapshot) {
-    (void)self;
-    (void)iteration;
-    (void)stream;
     *snapshot = NULL;
     return HOTBED_OK;
 }
 
 static hotbed_status restore_nothing(
     void *self, hotbed_iteration *iteration, hotbed_stream *stream, void *snapshot) {
-    (void)self;
-    (void)iteration;
-    (void)stream;
-    (void)snapshot;
     return HOTBED_OK;
 }
 

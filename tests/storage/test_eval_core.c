@@ -493,7 +493,6 @@ static void evaluate(uint32_t width) {
 /* --- checks ---------------------------------------------------------------------------------- */
 
 static void lane(void *argument) {
-    (void)argument;
     if (hotbed_emulate_lane() < w.width)
         train(w.width);
     else
@@ -537,7 +536,6 @@ static void run(const layout *of, uint32_t width, uint64_t seed) {
 
 static void eval_beside_training_reads_values_that_its_keys_had(hotbed_backend backend) {
     static const uint32_t tiles[] = {1, 4, 16};
-    (void)backend;
     uint64_t evals = 0, evictions = 0;
     for (uint32_t round = 0; round < (hotbed_test_is_small() ? 1 : 3); round++)
         for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {

@@ -68,7 +68,6 @@ static void run(work *w, uint32_t width) {
 
 static void exported_items_are_the_same_at_every_width(hotbed_backend backend) {
     static work w, one;
-    (void)backend;
     for (int i = 0; i < SLOTS; i++) {
         uint64_t state = hotbed_test_below(4), score = hotbed_test_below(1000);
         w.index_keys[i] = hotbed_test_random();

@@ -18,7 +18,6 @@
 /* --- calls, on every store ------------------------------------------------------------------ */
 
 static void random_operations_agree_with_a_model(hotbed_backend backend) {
-    (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
         store_fixture *b = store_fixture_open(store_kinds[k]);
         store_fixture_check(b);
@@ -46,7 +45,6 @@ static void random_operations_agree_with_a_model(hotbed_backend backend) {
 }
 
 static void large_batches_are_stored_whole(hotbed_backend backend) {
-    (void)backend;
     enum { N = 5000 };
     static uint64_t keys[N], scores[N], back[N];
     static uint8_t rows[N * 37], rows_back[N * 37], found[N];
@@ -71,7 +69,6 @@ static void large_batches_are_stored_whole(hotbed_backend backend) {
 }
 
 static void optional_arrays_may_be_null(hotbed_backend backend) {
-    (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
         store_fixture *b = store_fixture_open(store_kinds[k]);
         store_fixture_insert(b, 0, 20);
@@ -93,7 +90,6 @@ static void optional_arrays_may_be_null(hotbed_backend backend) {
 }
 
 static void a_cursor_gives_every_row_that_stays(hotbed_backend backend) {
-    (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
         store_fixture *b = store_fixture_open(store_kinds[k]);
         for (int i = 0; i < 10; i++)
@@ -122,7 +118,6 @@ static void a_cursor_gives_every_row_that_stays(hotbed_backend backend) {
 }
 
 static void arguments_are_checked_first(hotbed_backend backend) {
-    (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
         store_fixture *b = store_fixture_open(store_kinds[k]);
         hotbed_external *x = b->external;
@@ -161,7 +156,6 @@ static void arguments_are_checked_first(hotbed_backend backend) {
 }
 
 static void options_are_checked(hotbed_backend backend) {
-    (void)backend;
     const hotbed_status no = HOTBED_ERR_ARGUMENT;
     hotbed_external_table tables[STORE_TABLES] = {{"user", 8}, {"user", 8}};
     hotbed_external *x = NULL;
@@ -226,7 +220,6 @@ static void *work(void *argument) {
 }
 
 static void calls_from_several_threads_are_serialized(hotbed_backend backend) {
-    (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
         store_fixture *b = store_fixture_open(store_kinds[k]);
         worker workers[THREADS];
@@ -427,7 +420,6 @@ static int forked_child(store_fixture *b, hotbed_external_cursor *cursor) {
 
 /* A store may have threads, and a lock that another thread held at the fork stays locked in the child. */
 static void a_forked_child_gets_errors(hotbed_backend backend) {
-    (void)backend;
     for (int k = 0; k < store_num_kinds(); k++) {
         store_fixture *b = store_fixture_open(store_kinds[k]);
         hotbed_external_cursor *cursor;

@@ -15,7 +15,6 @@
 /* --- stores that fail ------------------------------------------------------------------------ */
 
 static void an_open_that_fails_leaves_nothing(hotbed_backend backend) {
-    (void)backend;
     hotbed_external_options o = store_fixture_options();
     hotbed_external *x = NULL;
     bad_store bad;
@@ -65,7 +64,6 @@ static uint64_t run_script(store_fixture *b) {
 }
 
 static void a_store_may_fail_at_any_call(hotbed_backend backend) {
-    (void)backend;
     static const hotbed_status statuses[] = {
         HOTBED_ERR_IO, HOTBED_ERR_MEMORY, HOTBED_ERR_FULL, HOTBED_ERR_CORRUPT};
     for (uint64_t n = 1;; n++) {
@@ -90,7 +88,6 @@ static void a_store_may_fail_at_any_call(hotbed_backend backend) {
 }
 
 static void an_export_can_go_on_after_a_failure(hotbed_backend backend) {
-    (void)backend;
     store_fixture *b = store_fixture_open(STORE_BAD);
     store_fixture_insert(b, 0, 40);
     hotbed_external_cursor *cursor = NULL;
@@ -132,7 +129,6 @@ static void check_broken(store_fixture *b) {
 }
 
 static void a_torn_batch_breaks_the_store(hotbed_backend backend) {
-    (void)backend;
     store_fixture *b = store_fixture_open(STORE_BAD);
     store_fixture_insert(b, 0, 50);
     store_fixture_random_batch(b, 0, 10);
@@ -144,7 +140,6 @@ static void a_torn_batch_breaks_the_store(hotbed_backend backend) {
 }
 
 static void a_failed_insert_that_was_written_is_kept_whole(hotbed_backend backend) {
-    (void)backend;
     store_fixture *b = store_fixture_open(STORE_BAD);
     store_fixture_insert(b, 0, 50);
     store_fixture_random_batch(b, 0, 10);
@@ -160,7 +155,6 @@ static void a_failed_insert_that_was_written_is_kept_whole(hotbed_backend backen
 
 /* An insert fails, and reading back its rows, too.  The insert is resolved when the store answers again. */
 static void a_failed_insert_is_resolved_when_the_store_is_back(hotbed_backend backend) {
-    (void)backend;
     static const bad_way ways[] = {BAD_FAIL, BAD_DONE, BAD_TEAR};
     for (int w = 0; w < 3; w++) {
         store_fixture *b = store_fixture_open(STORE_BAD);
@@ -190,7 +184,6 @@ static void a_failed_insert_is_resolved_when_the_store_is_back(hotbed_backend ba
 }
 
 static void a_lost_row_is_found_when_writes_are_verified(hotbed_backend backend) {
-    (void)backend;
     hotbed_external_options o = store_fixture_options();
     o.verify_writes = true;
     store_fixture *b = store_fixture_open_with(STORE_BAD, &o);
@@ -205,7 +198,6 @@ static void a_lost_row_is_found_when_writes_are_verified(hotbed_backend backend)
 }
 
 static void a_damaged_row_is_never_served(hotbed_backend backend) {
-    (void)backend;
     static const bad_way ways[] = {BAD_BYTE, BAD_SCORE, BAD_OTHER_TABLE};
     static const hotbed_external_table alike[STORE_TABLES] = {
         {"user", STORE_ROW_MOST}, {"item", STORE_ROW_MOST}};
@@ -250,7 +242,6 @@ static void a_damaged_row_is_never_served(hotbed_backend backend) {
 }
 
 static void the_checksum_covers_every_byte_of_a_row(hotbed_backend backend) {
-    (void)backend;
     /* Row lengths around the 8 and 32 bytes that the checksum processes at a time. */
     static const uint64_t lengths[] = {1, 7, 8, 9, 31, 32, 33, 40, 63, 64, 65, STORE_ROW_MOST};
     for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
@@ -275,7 +266,6 @@ static void the_checksum_covers_every_byte_of_a_row(hotbed_backend backend) {
 }
 
 static void results_of_a_plug_in_are_checked(hotbed_backend backend) {
-    (void)backend;
     store_fixture *b = store_fixture_open(STORE_BAD);
     store_fixture_insert(b, 0, 10);
     bad_store_next(&b->bad, BAD_FLAG, 1);
@@ -293,7 +283,6 @@ static void results_of_a_plug_in_are_checked(hotbed_backend backend) {
 }
 
 static void deadlines_reach_the_store_and_late_calls_are_counted(hotbed_backend backend) {
-    (void)backend;
     hotbed_external_options o = store_fixture_options();
     hotbed_external_stats stats = {.size = sizeof stats};
     store_fixture *b = store_fixture_open_with(STORE_BAD, &o);
@@ -316,7 +305,6 @@ static void deadlines_reach_the_store_and_late_calls_are_counted(hotbed_backend 
 }
 
 static void failing_allocations_are_errors(hotbed_backend backend) {
-    (void)backend;
     hotbed_external_options o = store_fixture_options();
     hotbed_external *x = NULL;
     for (uint64_t n = 1;; n++) {

@@ -103,7 +103,6 @@ static void flip_byte(const char *path, long at) {
 /* --- tests ----------------------------------------------------------------------------------- */
 
 static void rows_persist_after_the_store_is_closed(hotbed_backend backend) {
-    (void)backend;
     char path[PATH_BYTES];
     path_of(path, "again");
     random_rows();
@@ -138,7 +137,6 @@ static void rows_persist_after_the_store_is_closed(hotbed_backend backend) {
 }
 
 static void rows_are_in_the_order_of_their_keys(hotbed_backend backend) {
-    (void)backend;
     char path[PATH_BYTES];
     path_of(path, "order");
     random_rows();
@@ -162,7 +160,6 @@ static void rows_are_in_the_order_of_their_keys(hotbed_backend backend) {
 }
 
 static void rows_of_another_size_are_refused(hotbed_backend backend) {
-    (void)backend;
     char path[PATH_BYTES];
     path_of(path, "size");
     random_rows();
@@ -178,7 +175,6 @@ static void rows_of_another_size_are_refused(hotbed_backend backend) {
 }
 
 static void a_database_has_one_owner_and_a_valid_path(hotbed_backend backend) {
-    (void)backend;
     char path[PATH_BYTES], deeper[PATH_BYTES + 20];
     path_of(path, "owner");
     hotbed_external_table one = {"one", ROW};
@@ -219,7 +215,6 @@ static void put(
 }
 
 static void databases_of_other_programs_are_refused(hotbed_backend backend) {
-    (void)backend;
     char path[PATH_BYTES];
     hotbed_external *x = NULL;
     path_of(path, "foreign");
@@ -244,7 +239,6 @@ static void databases_of_other_programs_are_refused(hotbed_backend backend) {
 
 /* Values that Hotbed did not write: of a wrong length, and of the right length without a checksum. */
 static void foreign_rows_are_not_served(hotbed_backend backend) {
-    (void)backend;
     char path[PATH_BYTES], value[24 + ROW] = {0};
     path_of(path, "rows");
     random_rows();
@@ -287,7 +281,6 @@ static void foreign_rows_are_not_served(hotbed_backend backend) {
 
 /* The log looks as if the process died while it wrote the last batch. */
 static void a_truncated_batch_is_dropped_whole(hotbed_backend backend) {
-    (void)backend;
     char path[PATH_BYTES], log[PATH_BYTES];
     long bytes = 0;
     path_of(path, "cut");
@@ -306,7 +299,6 @@ static void a_truncated_batch_is_dropped_whole(hotbed_backend backend) {
 }
 
 static void a_damaged_log_is_an_error(hotbed_backend backend) {
-    (void)backend;
     char path[PATH_BYTES], log[PATH_BYTES];
     long bytes = 0;
     path_of(path, "log");
@@ -323,7 +315,6 @@ static void a_damaged_log_is_an_error(hotbed_backend backend) {
 }
 
 static void a_damaged_table_file_is_an_error(hotbed_backend backend) {
-    (void)backend;
     char path[PATH_BYTES], file[PATH_BYTES];
     long bytes = 0;
     path_of(path, "file");
@@ -405,7 +396,6 @@ static void get(rocksdb_t *db, const char *key, size_t key_bytes, uint8_t *value
 }
 
 static void a_database_has_the_documented_format(hotbed_backend backend) {
-    (void)backend;
     enum { BYTES = 45 }; /* five 8-byte words and a rest */
     char path[PATH_BYTES];
     path_of(path, "format");
@@ -449,7 +439,6 @@ static void a_database_has_the_documented_format(hotbed_backend backend) {
 
 /* More rows than fit into the write buffer: some are in the buffer, some in files, some in merged files. */
 static void tables_may_be_larger_than_the_buffers(hotbed_backend backend) {
-    (void)backend;
     char path[PATH_BYTES];
     path_of(path, "small");
     random_rows();

@@ -74,7 +74,6 @@ static void search(uint64_t first, uint32_t n) {
 
 /* Tables of all sizes, empty to full, that refuse or evict, with and without regions and segments. */
 static void searches_find_what_single_finds_find(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t round = 0; round < (hotbed_test_is_small() ? 15 : 60); round++) {
         const bool strides = round % 10 == 9; /* full, and with steps of their own for its keys */
         const uint64_t capacity = strides ? 4200 + hotbed_test_below(4000)
@@ -119,7 +118,6 @@ static void put(uint32_t dtype, uint8_t *p, uint32_t e) {
 
 static void rows_are_added_alike(hotbed_backend backend) {
     static uint8_t data[HOTBED_POOL_RING][DIM_MOST * sizeof(float)] __attribute__((aligned(16)));
-    (void)backend;
     for (uint32_t round = 0; round < 300; round++) {
         const uint32_t dtype = HOTBED_F32 + round % 3;
         const uint32_t dim = 1 + (uint32_t)hotbed_test_below(DIM_MOST);

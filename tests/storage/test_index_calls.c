@@ -133,7 +133,6 @@ static void step(work *b, uint64_t what) {
 }
 
 static void calls_give_the_same_results_at_every_width(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t w = 0; w < WIDTHS; w++)
         start(&works[w], widths[w]);
     work *first = &works[0];

@@ -16,7 +16,6 @@ enum { MAX_BUCKETS = 40 };
 
 /* The candidate buckets of a key are distinct and inside of the table, for every shape. */
 static void candidates_are_distinct(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t buckets = 2; buckets <= MAX_BUCKETS; buckets++) {
         for (int i = 0; i < 200; i++) {
             const hotbed_index_range range = {
@@ -41,7 +40,6 @@ static void candidates_are_distinct(hotbed_backend backend) {
 
 /* In tables whose probe sequences have steps of their own, too; only the first bucket may come twice. */
 static void candidates_of_large_tables_are_distinct(hotbed_backend backend) {
-    (void)backend;
     enum { BUCKETS_MOST = 1500 };
     for (int i = 0; i < 3000; i++) {
         const uint32_t buckets = 2 * HOTBED_WALK_MOST + 1 +
@@ -63,7 +61,6 @@ static void candidates_of_large_tables_are_distinct(hotbed_backend backend) {
 
 /* With regions, both candidates of a key are near one point, which is at the same fraction of tables of all sizes. */
 static void candidates_of_tables_with_regions_are_near(hotbed_backend backend) {
-    (void)backend;
     static const uint64_t capacities[] = {70000, 262144, 1000003, 40000000};
     for (int i = 0; i < 4000; i++) {
         uint64_t key = hotbed_test_random();
@@ -88,7 +85,6 @@ static void candidates_of_tables_with_regions_are_near(hotbed_backend backend) {
 
 /* Finds read the second bucket only of keys that are not in the first, and the probe sequence of almost none. */
 static void most_keys_are_in_their_first_bucket(hotbed_backend backend) {
-    (void)backend;
     enum { BUCKETS = 1 << 14, SLOTS = BUCKETS * HOTBED_BUCKET_SLOTS };
     const hotbed_index_range range = {.buckets = BUCKETS, .choices = HOTBED_WALK_MOST};
     uint64_t *words = calloc((size_t)2 * SLOTS, sizeof *words);
@@ -115,7 +111,6 @@ static void most_keys_are_in_their_first_bucket(hotbed_backend backend) {
 
 /* No key is refused, although regions get different numbers of keys. */
 static void tables_with_regions_hold_as_many_keys_as_their_capacity(hotbed_backend backend) {
-    (void)backend;
     enum { KEYS = 300000 };
     hotbed_index_range range = hotbed_index_range_make(KEYS, false, 0);
     hotbed_index_range_regions(&range);
@@ -208,7 +203,6 @@ static uint32_t place_at_once(const large_table *t, uint64_t keys) {
  * placed one by one. Still none comes near the end of its probe sequence. With equal steps, keys of the large table
  * look at 85 candidates and more. */
 static void keys_placed_at_once_find_slots_early(hotbed_backend backend) {
-    (void)backend;
     static const uint64_t capacities[] = {4000, 6000, 20000, 524288};
     for (uint32_t i = 0; i < (hotbed_test_is_small() ? 3 : 4); i++) {
         large_table t;
@@ -222,7 +216,6 @@ static void keys_placed_at_once_find_slots_early(hotbed_backend backend) {
 
 /* The two keys that mark free slots of a bucket differ, and the bucket is a candidate of neither. */
 static void markers_may_not_be_stored(hotbed_backend backend) {
-    (void)backend;
     static const uint64_t capacities[] = {
         1, 16, 140, 1000, 3950, 3990, 4000, 8000, 70000, 1000003, 1 << 25, HOTBED_CAPACITY_MOST};
     for (uint32_t i = 0; i < 2 * sizeof capacities / sizeof capacities[0]; i++) {
@@ -246,7 +239,6 @@ static void markers_may_not_be_stored(hotbed_backend backend) {
 
 /* Creation, which writes into zeroed memory, leaves the same words as clearing. */
 static void creation_marks_all_slots_as_free(hotbed_backend backend) {
-    (void)backend;
     for (int i = 0; i < 200; i++) {
         uint64_t capacity = 1 + hotbed_test_below((uint64_t)1 << (4 + i % 14));
         uint64_t first = hotbed_test_below(5);

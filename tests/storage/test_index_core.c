@@ -333,7 +333,6 @@ static void trace(hotbed_index_range range, uint32_t keys, uint32_t steps) {
 }
 
 static void a_table_that_refuses_is_the_same_at_every_width(hotbed_backend backend) {
-    (void)backend;
     trace((hotbed_index_range){.buckets = 2, .choices = 1}, 50, 300);
     trace((hotbed_index_range){.buckets = 3, .choices = 2}, 70, 300);
     trace((hotbed_index_range){.buckets = 5, .choices = 4}, 120, 500);
@@ -342,7 +341,6 @@ static void a_table_that_refuses_is_the_same_at_every_width(hotbed_backend backe
 }
 
 static void a_table_that_evicts_is_the_same_at_every_width(hotbed_backend backend) {
-    (void)backend;
     trace((hotbed_index_range){.buckets = 2, .choices = 1, .evicts = 1}, 80, 300);
     trace((hotbed_index_range){.buckets = 5, .choices = 4, .evicts = 1}, 200, 500);
     trace((hotbed_index_range){.buckets = 11, .choices = 2, .evicts = 1}, 400, 600);
@@ -352,7 +350,6 @@ static void a_table_that_evicts_is_the_same_at_every_width(hotbed_backend backen
 
 /* The words of the table are not in the index but in memory of their own, like a lower tier's in host memory. */
 static void a_table_in_separate_memory_is_the_same_at_every_width(hotbed_backend backend) {
-    (void)backend;
     trace_in((hotbed_index_range){.buckets = 5, .choices = 4}, 3, 120, 300);
     trace_in((hotbed_index_range){.buckets = 5, .choices = 4, .evicts = 1}, 2, 200, 300);
     for (uint32_t i = 0; i < num_keys; i++)
@@ -361,7 +358,6 @@ static void a_table_in_separate_memory_is_the_same_at_every_width(hotbed_backend
 
 /* Calls on one table leave the slots of the other tables of the index unchanged. */
 static void tables_of_one_index_do_not_touch_each_other(hotbed_backend backend) {
-    (void)backend;
     static table t;
     const hotbed_index_range range = {.first_bucket = 7, .buckets = 6, .choices = 4};
     make_keys(range, 300);
@@ -389,7 +385,6 @@ static void lanes_search_in_tables_of_their_own(hotbed_backend backend) {
         {.first_bucket = 22, .buckets = 8, .choices = 4},
         {.first_bucket = 30, .buckets = 2, .choices = 1, .evicts = 1}};
     enum { TABLES = sizeof ranges / sizeof ranges[0] };
-    (void)backend;
     uint32_t far[TABLES] = {0};
     for (uint32_t w = 0; w < WIDTHS; w++) {
         table *t = &tables[w];
@@ -437,7 +432,6 @@ static void a_key_is_found_in_a_bucket_that_was_never_full(hotbed_backend backen
     const hotbed_index_range range = {.buckets = MAX_BUCKETS, .choices = MAX_BUCKETS - 4};
     const uint64_t empty = hotbed_index_marker(range, OPEN, false);
     table *t = &tables[0];
-    (void)backend;
     clear(t, range, 1);
     for (uint32_t full = 0; full < (MAX_BUCKETS - 1) * HOTBED_BUCKET_SLOTS;) {
         uint64_t slot = claim(t, hotbed_test_random(), HOTBED_SCORE_ASSIGN, 1, 0).slot;
@@ -473,7 +467,6 @@ static void keys_are_found_at_every_candidate(hotbed_backend backend) {
     const uint32_t passes = hotbed_test_is_small() ? 1 : 3;
     const hotbed_index_range range = {.buckets = MAX_BUCKETS, .choices = MAX_BUCKETS - 4};
     table *first = &tables[0];
-    (void)backend;
     make_keys(range, FULL + range.choices);
     clear(first, range, widths[0]);
     for (uint32_t i = 0; i < FULL; i++) {
@@ -517,7 +510,6 @@ static void keys_are_found_at_every_candidate(hotbed_backend backend) {
 
 /* Rules keep, assign and add; scores saturate at 52 bits. */
 static void scores_follow_their_rule(hotbed_backend backend) {
-    (void)backend;
     static table t;
     const hotbed_index_range range = {.buckets = 4, .choices = 3};
     make_keys(range, 10);
@@ -541,7 +533,6 @@ static void scores_follow_their_rule(hotbed_backend backend) {
 
 /* Keys far along their probe sequences are found at every width. */
 static void keys_are_found_along_steps_of_their_own(hotbed_backend backend) {
-    (void)backend;
     enum { CAPACITY = 6000 };
     const hotbed_index_range range = hotbed_index_range_make(CAPACITY, false, 0);
     const uint64_t slots = hotbed_index_range_slots(range);
@@ -584,7 +575,6 @@ static void keys_are_found_along_steps_of_their_own(hotbed_backend backend) {
  * lowest slot. */
 static void times_decide_between_equal_scores(hotbed_backend backend) {
     static uint64_t times[MAX_SLOTS];
-    (void)backend;
     for (int round = 0; round < 60; round++) {
         const hotbed_index_range plain = hotbed_index_range_make(40, true, 0);
         hotbed_index_range range = plain;
@@ -629,7 +619,6 @@ static void a_bucket_is_matched_word_by_word(hotbed_backend backend) {
     const uint64_t others[] = {0,          ~word,     word ^ 1, word ^ ((uint64_t)1 << 32),
                                word << 32, UINT64_MAX};
     uint64_t lines[HOTBED_BUCKET_SLOTS + 1] __attribute__((aligned(128)));
-    (void)backend;
     for (uint32_t shift = 0; shift < 2; shift++) {
         uint64_t *line = lines + shift;
         for (uint32_t bits = 0; bits < 1U << HOTBED_BUCKET_SLOTS; bits += 7) {
@@ -733,7 +722,6 @@ static void run_parts(
 static void tables_that_grow_are_the_same_at_every_width(hotbed_backend backend) {
     static hotbed_index_result first[MAX_KEYS], other[MAX_KEYS];
     static uint64_t slots[MAX_KEYS], other_slots[MAX_KEYS];
-    (void)backend;
     for (int way = 0; way < 3; way++) {
         bool evicts = way > 0, apart = way == 2;
         make_keys(hotbed_index_range_make(PART_KEYS, evicts, 0), MAX_KEYS);
@@ -800,7 +788,6 @@ static bool check_placed(uint32_t lane, uint32_t n, bool evicts, bool apart, uin
 
 /* The lanes of a tile place a key each: most in a table with segments, some in a table without. */
 static void lanes_place_in_all_parts(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t w = 1; w < WIDTHS; w++) {
         for (int way = 0; way < 4; way++) {
             const bool evicts = way % 2 != 0, apart = way / 2 != 0;
@@ -896,7 +883,6 @@ static void claim_new(two_tiles *b, uint32_t width) {
 /* One tile claims a key of the table while the other claims new keys, which may evict it.  Each key ends up in a slot
  * of its own, with one pin. */
 static void a_key_is_claimed_beside_evictions(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t round = 0; round < 60; round++) {
         table *t = &tables[round % 2 == 0 ? 0 : 1];
         two_tiles b = {.t = t, .first = claim_new, .second = claim_present};
@@ -936,7 +922,6 @@ static void erase_all(two_tiles *b, uint32_t width) {
 
 /* While keys are erased: a slot whose meta is 0 must no longer have its key. */
 static void look_at_free(two_tiles *b, uint32_t width) {
-    (void)width;
     while (!b->over)
         for (uint32_t n = 0; n < TWO_KEYS; n++)
             if (hotbed_load_acquire_u64(&b->t->metas[b->slots[n]]) == 0)
@@ -944,7 +929,6 @@ static void look_at_free(two_tiles *b, uint32_t width) {
 }
 
 static void a_slot_is_freed_after_its_key_is_gone(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t round = 0; round < 200; round++) {
         table *t = &tables[0];
         two_tiles b = {.t = t, .first = erase_all, .second = look_at_free};

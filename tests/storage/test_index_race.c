@@ -75,7 +75,6 @@ static void *erase_share(void *argument) {
 
 /* Find all keys; a key that is found must have its row. */
 static void *find_all(void *argument) {
-    (void)argument;
     (void)pthread_barrier_wait(&started);
     for (int round = 0; round < 3; round++)
         for (int k = 0; k < MAX_KEYS; k++) {
@@ -145,7 +144,6 @@ static void unpin_all(uint32_t n) {
 }
 
 static void threads_insert_and_find(hotbed_backend backend) {
-    (void)backend;
     for (int round = 0; round < 10; round++) {
         clear(false);
         run(claim_share, 100, 1, 2);
@@ -157,7 +155,6 @@ static void threads_insert_and_find(hotbed_backend backend) {
 }
 
 static void threads_fill_the_last_slots(hotbed_backend backend) {
-    (void)backend;
     for (int round = 0; round < 10; round++) {
         clear(false);
         run(claim_share, MAX_KEYS, 1, 0);
@@ -169,7 +166,6 @@ static void threads_fill_the_last_slots(hotbed_backend backend) {
 }
 
 static void threads_erase_beside_finds(hotbed_backend backend) {
-    (void)backend;
     for (int round = 0; round < 10; round++) {
         clear(false);
         run(claim_share, 180, 1, 0);
@@ -188,7 +184,6 @@ static void threads_erase_beside_finds(hotbed_backend backend) {
 }
 
 static void threads_evict(hotbed_backend backend) {
-    (void)backend;
     for (int round = 0; round < 10; round++) {
         clear(true);
         run(claim_share, 120, 1, 0);

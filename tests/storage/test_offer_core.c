@@ -210,7 +210,6 @@ static uint64_t check(const work *w) {
 
 static void refused_keys_get_slots_at_every_width(hotbed_backend backend) {
     static work first, w;
-    (void)backend;
     for (int kind = 0; kind < SHAPES; kind++)
         for (int evicts = 0; evicts < 2; evicts++) {
             start(&first, (shape)kind, evicts != 0);
@@ -231,7 +230,6 @@ static void refused_keys_get_slots_at_every_width(hotbed_backend backend) {
 static void tiles_insert_keys_at_the_same_time(hotbed_backend backend) {
     static work first, w;
     uint64_t random = hotbed_test_random(), left = 0, inserted = 0;
-    (void)backend;
     for (int kind = 0; kind < SHAPES; kind++)
         for (int evicts = 0; evicts < 2; evicts++) {
             start(&first, (shape)kind, evicts != 0);
@@ -259,7 +257,6 @@ static void tiles_insert_keys_at_the_same_time(hotbed_backend backend) {
 static void a_move_that_fails_frees_the_slot(hotbed_backend backend) {
     static work w;
     uint32_t moves = 0;
-    (void)backend;
     start(&w, ONE, false);
     fill(&w, 0);
     for (uint64_t j = 0; j < w.refused[0]; j++) {
@@ -286,7 +283,6 @@ static void a_move_that_fails_frees_the_slot(hotbed_backend backend) {
 /* A search of one tier that is cut does not end the searches of the other. */
 static void tiers_are_searched_apart(hotbed_backend backend) {
     static work w;
-    (void)backend;
     start(&w, BY_HASH, true);
     fill(&w, 0);
     /* The lower tier gets free slots everywhere, and of each bucket's the first. */
@@ -316,7 +312,6 @@ static void tiers_are_searched_apart(hotbed_backend backend) {
 static void keys_without_a_slot_stay_refused(hotbed_backend backend) {
     enum { MORE = 7 };
     static work first, w;
-    (void)backend;
     start(&first, ONE, true);
     fill(&first, MORE);
     for (int i = 0; i < 4; i++) {
@@ -334,7 +329,6 @@ static void keys_without_a_slot_stay_refused(hotbed_backend backend) {
 static void held_rows_do_not_move(hotbed_backend backend) {
     static work w;
     static uint64_t before[SLOTS];
-    (void)backend;
     static const uint64_t holds[] = {HOTBED_META_PIN, HOTBED_META_LOCKED, HOTBED_META_MARKED};
     for (int h = 0; h < 3; h++) {
         start(&w, CACHE, true);
@@ -356,7 +350,6 @@ static void held_rows_do_not_move(hotbed_backend backend) {
 /* A search that is cut because there is no memory for more steps leaves the table as it was, and says so. */
 static void a_search_that_is_cut_changes_nothing(hotbed_backend backend) {
     static work w;
-    (void)backend;
     start(&w, ONE, true);
     fill(&w, 0);
     const uint64_t refused = w.refused[0];

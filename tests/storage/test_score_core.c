@@ -166,7 +166,6 @@ static void counted(uint32_t width) {
 }
 
 static void counts_are_exact_at_every_width(hotbed_backend backend) {
-    (void)backend;
     counted(1);
     counted(4);
     counted(8);
@@ -176,7 +175,6 @@ static void counts_are_exact_at_every_width(hotbed_backend backend) {
 static void admission_draws_are_the_same_at_every_width(hotbed_backend backend) {
     static work first, w;
     static const uint32_t widths[] = {1, 4, 8, 32};
-    (void)backend;
     for (int i = 0; i < 4; i++) {
         uint64_t random = hotbed_test_seed();
         start(&w, widths[i], HOTBED_ADMIT_PROBABILISTIC);
@@ -196,7 +194,6 @@ static void admission_draws_are_the_same_at_every_width(hotbed_backend backend) 
 
 /* If the machine's clock stands still or goes back, times increase by one. */
 static void times_always_increase(hotbed_backend backend) {
-    (void)backend;
     hotbed_timer timer = {0, 0, 0};
     static const uint64_t clocks[] = {5000, 5000, 5007, 4000, 4100, 4100};
     static const uint64_t times[] = {1, 2, 9, 10, 110, 111};

@@ -507,7 +507,6 @@ static void three_tables(setup *s, hotbed_optimizer_kind kind, hotbed_pooling po
 }
 
 static void every_optimizer_and_pooling_is_the_same_at_every_width(hotbed_backend backend) {
-    (void)backend;
     for (int i = 0; i < 6; i++) {
         setup s;
         three_tables(&s, (hotbed_optimizer_kind)(1 + i % 4), (hotbed_pooling)(i % 3));
@@ -522,7 +521,6 @@ static void every_optimizer_and_pooling_is_the_same_at_every_width(hotbed_backen
 
 /* F32 rows whose dimension is a multiple of 4 use kernels without checks. */
 static void plain_rows_are_the_same_at_every_width(hotbed_backend backend) {
-    (void)backend;
     for (int i = 0; i < 4; i++) {
         setup s;
         three_tables(&s, (hotbed_optimizer_kind)(1 + i), HOTBED_POOL_NONE);
@@ -536,7 +534,6 @@ static void plain_rows_are_the_same_at_every_width(hotbed_backend backend) {
 /* Rows whose dims are multiples of 4 (8 if elements have two bytes), and gradients of sequences or of sums without weights, are
  * summed in registers. */
 static void rows_in_registers_are_the_same_at_every_width(hotbed_backend backend) {
-    (void)backend;
     for (int i = 0; i < 12; i += hotbed_test_is_small() ? 5 : 1) {
         const int form = i / 4; /* sequences, bags, bags of two-byte elements */
         setup s;
@@ -660,7 +657,6 @@ static void same_eval(test_ticket *l) {
 
 /* For each kind of two tiers: rows that are copied unchanged, and rows that are checked or converted. */
 static void eval_by_address_is_the_same_at_every_width(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t way = 0; way < 6; way++) {
         const bool plain = way >= 3;
         setup s;
@@ -746,7 +742,6 @@ static void initial_values_are_the_same_at_every_width(hotbed_backend backend) {
 /* Each tile has one turn, for any number of keys, arrays and runs. */
 static void each_tile_of_scattered_rows_has_a_turn(hotbed_backend backend) {
     enum { MOST = 300 };
-    (void)backend;
     for (uint32_t k = 0; k < WIDTHS * 8 * 8; k++) {
         const uint32_t width = widths[k / 64];
         hotbed_scatter_view to = {.on = 1, .num_arrays = 1 + k / 8 % 8, .writer = k % 8};
@@ -771,7 +766,6 @@ static void each_tile_of_scattered_rows_has_a_turn(hotbed_backend backend) {
 /* Consecutive turns are of distant tiles, and each writer begins with a run of its own. */
 static void writers_of_scattered_rows_begin_apart(hotbed_backend backend) {
     enum { N = 2400, ARRAYS = 4, WIDTH = 8 };
-    (void)backend;
     hotbed_scatter_view to = {.on = 1, .num_arrays = ARRAYS, .num_runs = 3 * ARRAYS};
     for (to.writer = 0; to.writer < ARRAYS; to.writer++)
         for (uint64_t turn = 0; turn < ARRAYS; turn++)
@@ -781,7 +775,6 @@ static void writers_of_scattered_rows_begin_apart(hotbed_backend backend) {
 }
 
 static void a_part_is_found_from_the_part_of_any_earlier_position(hotbed_backend backend) {
-    (void)backend;
     enum { RANGES = 40 };
     for (int round = 0; round < 200; round++) {
         uint32_t starts[RANGES + 1] = {0};

@@ -145,7 +145,6 @@ static void stores_must_fit_their_storage(hotbed_backend backend) {
     cached_storage b;
     char text[256];
     hotbed_external_table tables[2];
-    (void)backend;
     cached_start(&b, 2, 8, 100);
     b.s.options.optimizer.kind = HOTBED_OPT_ADAM;
     CHECK_OK(hotbed_storage_external_tables(&b.s.options, tables));

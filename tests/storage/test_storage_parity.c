@@ -133,17 +133,14 @@ static void adagrad_everywhere(void) {
 }
 
 static void sgd_gives_the_same_bytes_on_both_backends(hotbed_backend backend) {
-    (void)backend;
     both(sgd_everywhere);
 }
 
 static void adam_gives_the_same_bytes_on_both_backends(hotbed_backend backend) {
-    (void)backend;
     both(adam_everywhere);
 }
 
 static void adagrad_gives_the_same_bytes_on_both_backends(hotbed_backend backend) {
-    (void)backend;
     both(adagrad_everywhere);
 }
 

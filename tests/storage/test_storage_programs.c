@@ -52,7 +52,6 @@ static bool has_two_of_three(const void *self, uint64_t mask) {
 }
 
 static void failing_programs_are_minimised(hotbed_backend backend) {
-    (void)backend;
     for (int i = 0; i < 200; i++) {
         uint64_t needed = 0;
         for (int k = 0; k < 3; k++)

@@ -842,7 +842,6 @@ static void eviction_and_admission_are_the_same_on_both_backends(hotbed_backend 
     static score_fixture b[2];
     static tally lists[2][4096];
     static const hotbed_backend backends[] = {HOTBED_BACKEND_HOST, HOTBED_BACKEND_CUDA};
-    (void)backend;
     if (hotbed_backend_probe(HOTBED_BACKEND_CUDA) != HOTBED_OK)
         SKIP(hotbed_last_error());
     static const hotbed_score_strategy kinds[] = {

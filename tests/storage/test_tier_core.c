@@ -357,7 +357,6 @@ static void run(uint64_t below) {
 }
 
 static void prefetches_are_the_same_at_every_width(hotbed_backend backend) {
-    (void)backend;
     run(KEYS);
     for (uint32_t t = 0; t < TABLES; t++) {
         const hotbed_tally *tally = &works[0].w.tallies[t];
@@ -370,7 +369,6 @@ static void prefetches_are_the_same_at_every_width(hotbed_backend backend) {
 
 /* Keys that find no place are refused, and no other row is lost. */
 static void full_lower_tiers_refuse_at_every_width(hotbed_backend backend) {
-    (void)backend;
     run(ABOVE / 2);
     for (uint32_t t = 0; t < TABLES; t++)
         CHECK(works[0].w.tallies[t].refused > 0);
@@ -396,7 +394,6 @@ static void claim_lanes(void *argument) {
 /* Two keys have the same two candidate buckets, with one free slot: the first key claims it, the second takes a slot
  * behind it.  The second key is published before the first, as may happen to rows that one prefetch demotes. */
 static void a_key_is_found_behind_a_claimed_slot(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t i = 0; i < WIDTHS; i++) {
         work *k = &works[i];
         start(k, widths[i], KEYS);

@@ -355,7 +355,6 @@ static void compare(void) {
 }
 
 static void prefetches_are_the_same_at_every_width(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t i = 0; i < WIDTHS; i++)
         start(&works[i], widths[i]);
     for (int batch = 0; batch < BATCHES; batch++) {
@@ -422,7 +421,6 @@ static void evaluate(work *k) {
 }
 
 static void evaluations_are_the_same_at_every_width(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t i = 0; i < WIDTHS; i++) {
         start(&works[i], widths[i]);
         for (int batch = 0; batch < 3; batch++) {
@@ -548,7 +546,6 @@ static void erase(work *k, uint32_t t) {
 }
 
 static void calls_on_rows_are_the_same_at_every_width(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t i = 0; i < WIDTHS; i++) {
         work *k = &works[i];
         start(k, widths[i]);
@@ -617,7 +614,6 @@ static void flush(work *k, uint32_t t, bool fails, bool drop) {
 }
 
 static void flushes_are_the_same_at_every_width(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t i = 0; i < WIDTHS; i++) {
         work *k = &works[i];
         start(k, widths[i]);

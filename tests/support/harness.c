@@ -185,9 +185,6 @@ const char *hotbed_test_directory(void) {
 }
 
 static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *place) {
-    (void)info;
-    (void)type;
-    (void)place;
     return remove(path);
 }
 

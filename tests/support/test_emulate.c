@@ -30,7 +30,6 @@ static void sum_of_lane_numbers(void *arg) {
 }
 
 static void tile_calls_give_the_results_of_a_gpu_at_every_width(hotbed_backend backend) {
-    (void)backend;
     for (uint32_t lanes = 1; lanes <= 32; lanes *= 2)
         for (uint32_t width = 1; width <= lanes; width *= 2) {
             work w = {.lanes = lanes, .width = width};
@@ -44,7 +43,6 @@ static void tile_calls_give_the_results_of_a_gpu_at_every_width(hotbed_backend b
 }
 
 static void floats_are_shuffled_by_their_bits(hotbed_backend backend) {
-    (void)backend;
     CHECK_EQ(hotbed_float_bits(hotbed_tile_shuffle_f32(1, -0.0F, 0)), 0x80000000U);
     CHECK_EQ(hotbed_tile_rank(8), 0); /* outside of a run */
 }
@@ -58,7 +56,6 @@ static void each_lane_stores_in_turn(void *arg) {
 }
 
 static void lanes_take_turns_in_both_orders(hotbed_backend backend) {
-    (void)backend;
     work w = {.lanes = 4, .width = 4};
     hotbed_emulate_run(4, each_lane_stores_in_turn, &w);
     const uint32_t expected[8] = {0, 1, 2, 3, 3, 2, 1, 0};
@@ -86,7 +83,6 @@ static void one_lane_has_another_width(void *arg) {
 }
 
 static void lanes_at_different_calls_are_reported(hotbed_backend backend) {
-    (void)backend;
     work w = {.lanes = 4, .width = 4};
     CHECK_STRING(
         hotbed_emulate_try(4, ballot_under_a_lane_condition, &w),
@@ -114,7 +110,6 @@ static void each_lane_adds_in_two_accesses(void *arg) {
 
 /* Tiles switch between a lane's load and its store, so additions are lost; a seed always loses the same number. */
 static void tiles_switch_at_each_access(hotbed_backend backend) {
-    (void)backend;
     bool lost = false;
     for (uint64_t seed = 1; seed <= 5; seed++) {
         uint64_t sums[2];

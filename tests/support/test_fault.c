@@ -40,7 +40,6 @@ static void release(int kind, void *memory) {
 }
 
 static void each_allocation_function_can_fail(hotbed_backend backend) {
-    (void)backend;
     for (int kind = 0; kind < KINDS; kind++) {
         fault_arm(1);
         errno = 0;
@@ -56,7 +55,6 @@ static void each_allocation_function_can_fail(hotbed_backend backend) {
 }
 
 static void only_the_nth_fails(hotbed_backend backend) {
-    (void)backend;
     for (uint64_t n = 1; n <= 4; n++) {
         fault_arm(n);
         for (uint64_t i = 1; i <= 4; i++) {

@@ -30,7 +30,6 @@ static void statuses_are_compared(hotbed_backend backend) {
 static uint64_t first_numbers[4];
 
 static void random_numbers_are_in_their_range(hotbed_backend backend) {
-    (void)backend;
     for (int i = 0; i < 4; i++)
         first_numbers[i] = hotbed_test_random();
     for (int i = 0; i < 1000; i++) {
@@ -41,7 +40,6 @@ static void random_numbers_are_in_their_range(hotbed_backend backend) {
 }
 
 static void random_numbers_depend_on_the_name_of_the_test(hotbed_backend backend) {
-    (void)backend;
     uint64_t first = hotbed_test_random(), state = 5, again = 5;
     CHECK(first != first_numbers[0]);
     CHECK_EQ(hotbed_test_random_r(&state), hotbed_test_random_r(&again));
@@ -49,7 +47,6 @@ static void random_numbers_depend_on_the_name_of_the_test(hotbed_backend backend
 }
 
 static void directories_are_new_and_empty(hotbed_backend backend) {
-    (void)backend;
     const char *a = hotbed_test_directory(), *b = hotbed_test_directory();
     char path[512];
     CHECK(strcmp(a, b) != 0);
@@ -61,7 +58,6 @@ static void directories_are_new_and_empty(hotbed_backend backend) {
 }
 
 static void a_skipped_test_is_not_a_failure(hotbed_backend backend) {
-    (void)backend;
     SKIP("this test always skips");
 }
 

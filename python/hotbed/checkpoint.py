@@ -29,16 +29,12 @@ if TYPE_CHECKING:
     import numpy
     import pandas
 
+    from hotbed.torch._dense import Place
+
 Path = Union[str, "os.PathLike[str]"]
 
 _PATH_BYTES = 480
 _DENSE, _EXTRA = "dense", "extra"  # names of blobs
-#: Modules that contain a model and add their own part to its names.
-_WRAPPERS = {
-    "DataParallel": "module",
-    "DistributedDataParallel": "module",
-    "DistributedModelParallel": "_dmp_wrapped_module",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +81,11 @@ class _Model:
         """
         self.storages: List[Any] = []
         self.names: List[str] = []  # of the storages
-        self.dense: List[Tuple[str, Any]] = []  # modules outside of collections, with the prefixes of their names
+        from hotbed.torch._dense import Dense, Place
+
+        self.dense = Dense(model)
         comms: List[Any] = []
-        self._walk(model, "", comms, set())
+        self._walk(model, Place(), comms, set())
         if not self.storages:
             raise ArgumentError(f"model: {type(model).__name__} is not a collection of hotbed.torch, and contains none")
         self.comm = next((comm for comm in comms if comm is not None), None)
@@ -96,7 +94,7 @@ class _Model:
                 "model: some of its collections have a communicator, and others have not; pass comm= to all of them"
             )
 
-    def _walk(self, module: Any, name: str, comms: List[Any], seen: set[int]) -> None:
+    def _walk(self, module: Any, place: Place, comms: List[Any], seen: set[int]) -> None:
         if id(module) in seen:
             return
         seen.add(id(module))
@@ -107,15 +105,13 @@ class _Model:
         if found is not None:
             comms.append(getattr(module, "comm", None))
             for storage in found:
-                whole = ".".join(part for part in (name, storage.label) if part)
+                whole = ".".join(part for part in (place.name, storage.label) if part)
                 self.names.append(re.sub("[^A-Za-z0-9_.-]", "_", whole)[-63:])
                 self.storages.append(storage)
         elif hasattr(module, "named_children"):
-            inside = _WRAPPERS.get(type(module).__name__)
-            if inside is None:
-                self.dense.append((f"{name}." if name else "", module))
-            for child, part in module.named_children():
-                self._walk(part, name if child == inside else ".".join(filter(None, (name, child))), comms, seen)
+            self.dense.add(place, module)
+            for name, child in module.named_children():
+                self._walk(child, place.child(module, name), comms, seen)
 
     @property
     def stream(self) -> Any:
@@ -177,58 +173,26 @@ class _Model:
 
         return gather(self.comm, self.storages[0].device, self.stream, mine)
 
-    def dense_state(self) -> Dict[str, Any]:
-        """Return the state dict of the modules outside of collections.
+    def dense_bytes(self, optimizer: Any) -> Optional[bytes]:
+        """Return the dense part with whole tensors, if this rank saves it.  Ranks call it together."""
+        with self.together():
+            self.dense.check(optimizer)
+        if not self.dense and optimizer is None:
+            return None
+        import torch
 
-        Raises:
-            UnsupportedError: ranks share a tensor, so that one rank's file would have a part of it.
-        """
-        state: Dict[str, Any] = {}
-        for prefix, module in self.dense:
-            if any(cls.__name__ == "FullyShardedDataParallel" for cls in type(module).__mro__):
-                raise _shared(prefix.rstrip("."), "FullyShardedDataParallel")
-            module._save_to_state_dict(state, prefix, False)
-        _check_whole(state, "")
-        return state
-
-    def load_dense(self, state: Dict[str, Any]) -> None:
-        """Load a state dict that ``check_dense()`` accepted."""
-        for prefix, module in self.dense:
-            errors: List[str] = []
-            module._load_from_state_dict(state, prefix, {}, True, [], [], errors)
-            if errors:
-                raise StateError(f"the dense part: {errors[0]}")
-
-    def check_dense(self, path: str, state: Dict[str, Any]) -> None:
-        """Raise if a state dict is of another dense part."""
-        own = self.dense_state()
-        missing, more = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-        shapes = [
-            f"{name} is {tuple(state[name].shape)} there, {tuple(own[name].shape)} here"
-            for name in own
-            if hasattr(own[name], "shape") and name in state and own[name].shape != state[name].shape
-        ]
-        if missing or more or shapes:
-            raise StateError(
-                f"{path} has another dense part: missing there {missing[:5]}, missing here {more[:5]}, other shapes "
-                f"{shapes[:5]}; load() a collection of the model alone"
-            )
-
-
-def _shared(name: str, kind: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"the dense part has the {kind} {name!r}, of which this rank has only a part, but rank 0's dense part is saved "
-        "for all; save and load each collection alone, and the dense part by torch.distributed.checkpoint"
-    )
-
-
-def _check_whole(value: Any, name: str) -> None:
-    """Raise if a state dict has a tensor that ranks share: a DTensor or ShardedTensor."""
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
-    for key, part in parts:
-        _check_whole(part, f"{name}.{key}" if name else str(key))
-    if hasattr(value, "device_mesh") or hasattr(value, "local_shards"):
-        raise _shared(name, type(value).__name__)
+        keep, distributed = self.is_first, torch.distributed.is_available() and torch.distributed.is_initialized()
+        is_first = distributed and torch.distributed.get_rank() == 0
+        only_first = all(same == b"+" for same in self.gather(b"+" if keep == is_first else b"-"))
+        with self.together():
+            state = {
+                "model": self.dense.state(keep),
+                "optimizer": self.dense.optimizer_state(optimizer, keep, only_first),
+            }
+            file = io.BytesIO()
+            if keep:
+                torch.save(state, file)
+        return file.getvalue() if keep else None
 
 
 def _check(extra: Any = b"", increments: Any = (), path: Path = "") -> None:
@@ -267,38 +231,13 @@ def _compare_paths(model: _Model, path: Path) -> None:
         )
 
 
-def _optimizer_state(optimizer: Any) -> Any:
-    """Return the state dict of the dense part's optimizer.
-
-    Raises:
-        ArgumentError: it is a collection's, whose states are saved with the rows.
-        UnsupportedError: ranks share a tensor.
-    """
-    if optimizer is None:
-        return None
-    from hotbed.torch._optimizer import FusedOptimizer
-
-    if isinstance(optimizer, FusedOptimizer):
-        raise ArgumentError(
-            "optimizer: a fused_optimizer, whose states are saved and loaded with the rows; pass the optimizer of the "
-            "dense part, or None"
-        )
-    state = optimizer.state_dict()
-    _check_whole(state, "optimizer")
-    return state
-
-
 def _options(
-    model: _Model, optimizer: Any, step: int, extra: bytes, increments: Optional[Increments], keep: List[Any]
+    model: _Model, dense: Optional[bytes], step: int, extra: bytes, increments: Optional[Increments], keep: List[Any]
 ) -> Any:
     """Create the ``hotbed_checkpoint_options *`` of a save, which points to objects appended to ``keep``."""
     blobs = {_EXTRA: extra} if extra else {}
-    if model.is_first and (model.dense or optimizer is not None):
-        import torch
-
-        file = io.BytesIO()
-        torch.save({"model": model.dense_state(), "optimizer": _optimizer_state(optimizer)}, file)
-        blobs[_DENSE] = file.getvalue()
+    if dense is not None:
+        blobs[_DENSE] = dense
     options = new("checkpoint_options", step=step, num_blobs=len(blobs))
     options.blobs = array = ffi.new("hotbed_checkpoint_blob[]", len(blobs))
     for blob, (name, data) in zip(array, blobs.items()):
@@ -363,8 +302,10 @@ class Saving:
             with self._model.together():
                 if os.path.lexists(path):
                     raise StateError(f"{self.path} exists")
+            dense = self._model.dense_bytes(optimizer)
+            with self._model.together():
                 keep: List[Any] = []
-                options = _options(self._model, optimizer, step, extra, increments, keep)
+                options = _options(self._model, dense, step, extra, increments, keep)
                 options.comm = ffi.NULL  # a snapshot has this rank's rows only
                 options.arena = ffi.NULL if arena is None else arena.pointer
                 out = ffi.new("hotbed_checkpoint_snapshot **")
@@ -581,8 +522,9 @@ def _save(path: Path, model: _Model, optimizer: Any, step: int, extra: bytes, in
     _check(extra, path=path)
     _compare_paths(model, path)
     keep: List[Any] = []
+    dense = model.dense_bytes(optimizer)
     with model.together():
-        options = _options(model, optimizer, step, extra, increments, keep)
+        options = _options(model, dense, step, extra, increments, keep)
     with model.locks() as storages:
         saved = lib.hotbed_checkpoint_save(os.fsencode(path), storages, len(storages), options, model.stream)
         model.storages[0].check(saved)
@@ -600,18 +542,20 @@ def save(path: Path, model: Any, optimizer: Any = None, step: int = 0, extra: by
         model: a module that contains collections of ``hotbed.torch``, also those of ``sharders()`` under
             ``DistributedModelParallel``, or layers of ``hotbed.compat.dynamicemb``; or one collection.  The names of
             all tables are distinct.  The rest of the module is its dense part, of which rank 0's state dict is saved.
+            Tensors that ranks share, by ``FullyShardedDataParallel``, ``fully_shard()`` or as ``DTensor``, are gathered
+            into rank 0's host memory.
         optimizer: the optimizer of the dense part, whose state dict is saved too; None: none.  The states of
             ``fused_optimizer`` are saved with the rows.
         step: the training step, which ``load()`` returns.
         extra: the caller's bytes, for example the position in the data.  With several ranks, rank 0's are saved.
 
     Raises:
-        ArgumentError: ``model`` has no collection, or two tables of one name; ranks save under different names.
+        ArgumentError: ``model`` has no collection, or two tables of one name; ranks save under different names; the
+            optimizer has a parameter that is not in the dense part.
         StateError: the path exists, or ranks save different steps.
         FileError: the files could not be written, for example for lack of space or permission, or because the directory
             that will contain ``path`` does not exist.
-        UnsupportedError: the library was built without HDF5; or the dense part has tensors of which each rank has a
-            part: a ``DTensor``, a ``ShardedTensor``, or ``FullyShardedDataParallel``.
+        UnsupportedError: the library was built without HDF5; or the dense part has a ``ShardedTensor``.
     """
     _save(path, _Model(model), optimizer, step, extra, None)
 
@@ -650,7 +594,8 @@ def load(path: Path, model: Any, increments: Sequence[Path] = (), optimizer: Any
     """Replace the rows of a model, and its dense part, by a checkpoint's.  Blocks are checked against their digests.
 
     With several ranks, all call it, and each gets the rows of its keys.  The checkpoint may have been saved by another
-    number of ranks, and by collections of other poolings and routes: tables are found by name.  A table may have
+    number of ranks, and by collections of other poolings and routes: tables are found by name.  The dense part may be
+    in another wrapper for data parallelism than the saved one, or in none.  A table may have
     another dtype, capacity, device or eviction.  What does not fit is left out: a table that only one of both has, one
     of another dim or kind, rows beyond a table's capacity.  The result has the numbers of rows by table, and a
     ``UserWarning`` names each table of which rows were not loaded.
@@ -673,8 +618,8 @@ def load(path: Path, model: Any, increments: Sequence[Path] = (), optimizer: Any
     Raises:
         CorruptError: a file is damaged.
         StateError: no table of the model is in the checkpoint, a key type or an optimizer is of another kind, or the
-            dense part is another; the increments do not follow each other; the ranks load different checkpoints; or
-            forwards that wait for their backward hold rows.
+            dense part or the parameters of its optimizer are others; the increments do not follow each other; the ranks
+            load different checkpoints; or forwards that wait for their backward hold rows.
         FullError: a table that does not evict is full.
     """
     return _load(path, _Model(model), optimizer, increments, ffi.NULL)[0]
@@ -688,9 +633,11 @@ def _load(path: Path, model: _Model, optimizer: Any, increments: Sequence[Path],
         _check(path=path)
         known = tables(path)  # also explains what is no checkpoint
         blobs = _blobs(chain[-1])
-        dense = _dense(chain[-1], model, optimizer, blobs)
+        dense = _dense(model, optimizer, blobs)
     _compare(model, chain)
     _check_order(chain)
+    with model.together():
+        states = None if dense is None else _check_dense(chain[-1], model, optimizer, dense)
     keep: List[Any] = [ffi.new("char[]", os.fsencode(p)) for p in chain[1:]]
     paths = ffi.new("char *[]", keep)
     options = new("checkpoint_load_options", num_increments=len(chain) - 1, mark=mark)
@@ -714,9 +661,9 @@ def _load(path: Path, model: _Model, optimizer: Any, increments: Sequence[Path],
         if table.loaded < table.saved:
             warnings.warn(f"{chain[0]}: table {table.name!r}: {_why(table)}", stacklevel=3)
     if dense is not None:
-        model.load_dense(dense["model"])
+        model.dense.load(dense["model"])
         if optimizer is not None:
-            optimizer.load_state_dict(dense["optimizer"])
+            optimizer.load_state_dict(states)
     return Loaded(int(report.step), blobs.get(_EXTRA, b""), found), bool(report.marked)
 
 
@@ -802,18 +749,29 @@ def _blobs(path: str) -> Dict[str, bytes]:
     return found
 
 
-def _dense(path: str, model: _Model, optimizer: Any, blobs: Dict[str, bytes]) -> Optional[Dict[str, Any]]:
-    """Return the dense part of a checkpoint, after a check against the model's; None: it is not to be loaded."""
+def _dense(model: _Model, optimizer: Any, blobs: Dict[str, bytes]) -> Optional[Dict[str, Any]]:
+    """Return the dense part of a checkpoint; None: it is not to be loaded."""
+    model.dense.check(optimizer)
     if not model.dense and optimizer is None:
         return None
-    _optimizer_state(optimizer)
     import torch
 
-    state = torch.load(io.BytesIO(blobs[_DENSE]), "cpu", weights_only=True) if _DENSE in blobs else {"model": {}}
-    model.check_dense(path, state["model"])
-    if optimizer is not None and state.get("optimizer") is None:
+    if _DENSE not in blobs:
+        return {"model": {}}
+    return dict(torch.load(io.BytesIO(blobs[_DENSE]), "cpu", weights_only=True))
+
+
+def _check_dense(path: str, model: _Model, optimizer: Any, dense: Dict[str, Any]) -> Any:
+    """Raise if the model has another dense part, and return the state to load into the optimizer.
+
+    Ranks call it together.
+    """
+    model.dense.check_state(path, dense["model"])
+    if optimizer is None:
+        return None
+    if dense.get("optimizer") is None:
         raise StateError(f"{path} has no optimizer of a dense part: it was saved without optimizer=")
-    return dict(state)
+    return model.dense.convert_optimizer_state(path, optimizer, dense["optimizer"])
 
 
 def latest(directory: Path) -> List[str]:

@@ -1,17 +1,16 @@
-"""What does not pass silently: bad gradients, scaled ones, frozen tables, dense parts that ranks share."""
+"""What does not pass silently: bad gradients, scaled ones, frozen tables, what is not of a dense part."""
 
 import math
 import warnings
 
 import pytest
 import torch
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed._shard import sharded_tensor
+from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 
 import hotbed
 import hotbed.torch as ht
 from hotbed import checkpoint
-from hotbed.torch._states import _dtensor
 
 
 def collection(**more):
@@ -225,28 +224,30 @@ def test_a_scaled_gradient_that_overflows_skips_its_row():
     assert torch.equal(before, made.weight("s")) and made.stats("s")["nonfinite"] == 4
 
 
-@pytest.mark.parametrize("shared", ["DTensor", "FullyShardedDataParallel", "fused_optimizer"])
-def test_a_checkpoint_refuses_a_dense_part_of_which_a_rank_has_a_part(shared, tmp_path):
-    model, optimizer, text = Model(), None, shared
-    whole = Model()
-    checkpoint.save(tmp_path / "whole", whole)
+@pytest.mark.parametrize("refused", ["ShardedTensor", "fused_optimizer", "other parameters", "other groups"])
+def test_a_checkpoint_refuses_what_is_not_of_the_dense_part(refused, tmp_path):
+    model, whole = Model(), Model()
+    optimizer, error = torch.optim.SGD(model.top.parameters(), lr=0.1), hotbed.ArgumentError
+    checkpoint.save(tmp_path / "whole", whole, torch.optim.SGD(whole.top.parameters(), lr=0.1))
+    before = model.tables.weight("s").fill_(2.0).clone()
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
-        if shared == "DTensor":
-            mesh, module = init_device_mesh("cpu", (1,)), _dtensor()
-            weight = module.DTensor.from_local(model.top.weight.detach(), mesh, [module.Shard(0)])
-            model.top.weight = torch.nn.Parameter(weight)
-            text = "DTensor 'top.weight'"
-        elif shared == "FullyShardedDataParallel":
-            model.top = FullyShardedDataParallel(model.top, device_id=torch.device("cpu"))
-            text = "FullyShardedDataParallel 'top'"
-        else:
+        if refused == "ShardedTensor":
+            shards = ChunkShardingSpec(dim=0, placements=["rank:0/cpu"])
+            model.top.register_buffer("shared", sharded_tensor.zeros(shards, 4, 2, process_group=None))
+            error, text = hotbed.UnsupportedError, "the ShardedTensor 'top.shared', of which each rank has a part"
+        elif refused == "fused_optimizer":
             optimizer, text = model.tables.fused_optimizer, "a fused_optimizer, whose states are saved"
-        before = model.tables.weight("s").fill_(2.0).clone()
-        refused = pytest.raises((hotbed.UnsupportedError, hotbed.ArgumentError), match=text)
-        with refused:
-            checkpoint.save(tmp_path / "c", model, optimizer)
-        with refused:
+        elif refused == "other parameters":
+            optimizer = torch.optim.SGD([*model.top.parameters(), torch.nn.Parameter(torch.ones(3, 4))], lr=0.1)
+            text = r"parameter 2, of shape \(3, 4\), is not in the dense part"
+        else:
+            optimizer = torch.optim.SGD([{"params": [p]} for p in model.top.parameters()], lr=0.1)
+            error, text = hotbed.StateError, r"other parameters: groups of \[2\] there, of \[1, 1\] here"
+        if refused != "other groups":
+            with pytest.raises(error, match=text):
+                checkpoint.save(tmp_path / "c", model, optimizer)
+        with pytest.raises(error, match=text):
             checkpoint.load(tmp_path / "whole", model, optimizer=optimizer)
         assert not (tmp_path / "c").exists() and torch.equal(before, model.tables.weight("s"))
         checkpoint.save(tmp_path / "tables", model.tables)

@@ -28,7 +28,7 @@ _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 @functools.cache
-def _dtensor() -> Any:
+def dtensors() -> Any:
     """Return PyTorch's ``DTensor`` module."""
     try:
         import torch.distributed.tensor as module
@@ -42,7 +42,7 @@ def _dtensor() -> Any:
 @functools.cache
 def _rows_type() -> Any:
     """Return the class of a sharded state dict's tensors."""
-    base = _dtensor().DTensor
+    base = dtensors().DTensor
 
     class ShardedRows(base):  # type: ignore[misc, valid-type]
         """A ``DTensor`` of rows that refuses to be pickled: a rank's file would have its chunk of the rows only."""
@@ -75,7 +75,7 @@ def _rows_type() -> Any:
 
 def _is_sharded(value: torch.Tensor) -> bool:
     """Whether a tensor is a ``DTensor``; does not import its module, which takes a second, for other tensors."""
-    return type(value) not in _PLAIN_TYPES and dist.is_available() and isinstance(value, _dtensor().DTensor)
+    return type(value) not in _PLAIN_TYPES and dist.is_available() and isinstance(value, dtensors().DTensor)
 
 
 def _own(tensor: Any, like: Any) -> Any:
@@ -110,7 +110,7 @@ def _chunk(rows: int, world: int) -> int:
 
 
 def _sharded(part: torch.Tensor, rows: int, mesh: Any) -> Any:
-    module = _dtensor()
+    module = dtensors()
     shape = torch.Size((rows, *part.shape[1:]))
     stride = part.stride() if part.dim() == 1 else (part.shape[1], 1)
     made = module.DTensor.from_local(part, mesh, [module.Shard(0)], run_check=False, shape=shape, stride=stride)
@@ -297,7 +297,7 @@ def _start_of(storage: Storage, name: str, given: Mapping[str, Any]) -> int:
     """
     for part in given.values():
         mesh, placements = part.device_mesh, part.placements
-        if tuple(placements) != (_dtensor().Shard(0),) or (mesh.get_local_rank(), mesh.size()) != storage.share:
+        if tuple(placements) != (dtensors().Shard(0),) or (mesh.get_local_rank(), mesh.size()) != storage.share:
             raise ArgumentError(
                 f"{name}: a DTensor with {placements} on {mesh}; the rows of this table are sharded over "
                 f"{storage.share[1]} ranks; load a full state dict"

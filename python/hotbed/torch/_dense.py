@@ -1,0 +1,356 @@
+"""The dense part of a model in a checkpoint: whole tensors by name, however ranks share them.
+
+``DistributedDataParallel``, ``FullyShardedDataParallel``, ``fully_shard()`` and tensor parallelism change the names or
+tensors of a model.  A checkpoint has neither: so a model is loaded with another wrapper, or on another number of ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import warnings
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+
+import torch
+
+from hotbed.errors import ArgumentError, StateError, UnsupportedError
+from hotbed.torch._states import dtensors
+
+_FSDP = "FullyShardedDataParallel"
+#: The child of a module that contains a model and adds its own part to the model's names.
+_WRAPPERS = {
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "DistributedModelParallel": "_dmp_wrapped_module",
+    "OptimizedModule": "_orig_mod",
+    _FSDP: "_fsdp_wrapped_module",
+}
+_KEPT = ("DataParallel", "DistributedDataParallel", "DistributedModelParallel")  # their parts stay in names of FSDP
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The place of a module in a model.
+
+    Attributes:
+        name: its name, without the parts of wrappers.
+        path: its name in state dicts of ``FullyShardedDataParallel``.
+        unit: the ``FullyShardedDataParallel`` that has its parameters; None: there is none.
+    """
+
+    name: str = ""
+    path: str = ""
+    unit: Any = None
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of the names of the module's tensors."""
+        return f"{self.name}." if self.name else ""
+
+    def child(self, parent: Any, name: str) -> Place:
+        """Return the place of a child of the module at this place."""
+        kind = _wrapper(parent)
+        is_inside = kind is not None and name == _WRAPPERS[kind]
+        return Place(
+            self.name if is_inside else _join(self.name, name),
+            self.path if is_inside and kind not in _KEPT else _join(self.path, name),
+            parent if kind == _FSDP else self.unit,
+        )
+
+
+def _join(name: str, part: str) -> str:
+    return f"{name}.{part}" if name else part
+
+
+def _wrapper(module: Any) -> Optional[str]:
+    return next((cls.__name__ for cls in type(module).__mro__ if cls.__name__ in _WRAPPERS), None)
+
+
+class Dense:
+    """The modules of a model that are outside of its collections."""
+
+    def __init__(self, model: Any) -> None:
+        """Begin without modules."""
+        self._model = model
+        self._modules: List[Tuple[Place, Any]] = []
+
+    def __bool__(self) -> bool:
+        """Whether there are modules."""
+        return bool(self._modules)
+
+    def add(self, place: Place, module: Any) -> None:
+        """Add a module that is outside of all collections, outer ones first."""
+        if _wrapper(module) is None:
+            self._modules.append((place, module))
+
+    def check(self, optimizer: Any) -> None:
+        """Check what can be checked without other ranks.
+
+        Raises:
+            ArgumentError: the optimizer is a collection's, whose states are saved with the rows.
+            UnsupportedError: a tensor is a ``ShardedTensor``.
+        """
+        from hotbed.torch._optimizer import FusedOptimizer
+
+        if isinstance(optimizer, FusedOptimizer):
+            raise ArgumentError(
+                "optimizer: a fused_optimizer, whose states are saved and loaded with the rows; pass the optimizer of "
+                "the dense part, or None"
+            )
+        for place, module in self._modules:
+            for name, value in _own(place, module).items():
+                _refuse_sharded(name, value)
+        if optimizer is not None:
+            _refuse_sharded("optimizer", optimizer.state_dict())
+
+    # --- the modules ----------------------------------------------------------------------------
+
+    def state(self, keep: bool) -> Dict[str, Any]:
+        """Return the state dict with whole tensors.  Ranks that share tensors call it together.
+
+        Args:
+            keep: False: values are only good for their shapes.
+        """
+        found: Dict[str, Any] = {}
+        for place, module in self._each():
+            copy = keep and place.unit is not None  # whose tensors are whole only now
+            for name, value in _own(place, module).items():
+                found[name] = _map(value, functools.partial(_whole, keep=keep, copy=copy))
+        return found
+
+    def check_state(self, path: str, state: Mapping[str, Any]) -> None:
+        """Raise if a state dict is of another dense part.  Ranks that share tensors call it together.
+
+        Raises:
+            StateError: names or shapes differ.
+        """
+        own = self.state(keep=False)
+        missing, more = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+        shapes = [
+            f"{name} is {tuple(state[name].shape)} there, {tuple(own[name].shape)} here"
+            for name in own
+            if hasattr(own[name], "shape") and name in state and own[name].shape != state[name].shape
+        ]
+        if missing or more or shapes:
+            raise StateError(
+                f"{path} has another dense part: missing there {missing[:5]}, missing here {more[:5]}, other shapes "
+                f"{shapes[:5]}; load() a collection of the model alone"
+            )
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Load a state dict that ``check_state()`` accepted.  Ranks that share tensors call it together."""
+        for place, module in self._each():
+            own = _own(place, module)
+            given = {name: _like(own[name], state[name]) for name in own}
+            errors: List[str] = []
+            module._load_from_state_dict(given, place.prefix, {}, True, [], [], errors)
+            if errors:
+                raise StateError(f"the dense part: {errors[0]}")
+
+    def _each(self) -> Iterator[Tuple[Place, Any]]:
+        """Visit each module while its parameters are in it."""
+        unsharded: Any = None
+        with contextlib.ExitStack() as stack:
+            for place, module in self._modules:
+                if place.unit is not unsharded:
+                    stack.close()
+                    unsharded = place.unit
+                    if unsharded is not None:  # one unit at a time, so that no GPU needs memory for all
+                        kind: Any = next(cls for cls in type(unsharded).__mro__ if cls.__name__ == _FSDP)
+                        stack.enter_context(kind.summon_full_params(unsharded, recurse=False))
+                if any(cls.__name__ == "FSDPModule" for cls in type(module).__mro__):
+                    module.reshard()  # a forward may have left whole parameters in it, which are copies
+                yield place, module
+
+    # --- its optimizer --------------------------------------------------------------------------
+
+    def optimizer_state(self, optimizer: Any, keep: bool, only_first: bool) -> Any:
+        """Return the optimizer's state dict with whole tensors, and names instead of numbers of parameters.
+
+        Args:
+            optimizer: None: there is none.
+            keep: as in ``state()``.
+            only_first: only rank 0 of PyTorch's process group has ``keep``.
+
+        Raises:
+            ArgumentError: it has a parameter that the modules do not have.
+        """
+        if optimizer is None:
+            return None
+        if self._is_fsdp():
+            with self._full_states(only_first) as kind:
+                state = kind.optim_state_dict(self._model, optimizer)
+            names = {place.path: place.name for place, _ in self._modules}
+            return _rename(state, lambda path: _moved(names, path)) if keep else state
+        state = optimizer.state_dict()
+        if _has_numbers(state):
+            state = _rename(state, self._labels(optimizer).__getitem__)
+        return _map(state, functools.partial(_whole, keep=keep, copy=False))
+
+    def convert_optimizer_state(self, path: str, optimizer: Any, state: Mapping[str, Any]) -> Any:
+        """Return what ``optimizer.load_state_dict()`` takes, given a state dict of a checkpoint.
+
+        Ranks that share tensors call it together.
+
+        Raises:
+            ArgumentError: as ``optimizer_state()``.
+            StateError: the optimizer has other parameters or groups.
+            UnsupportedError: a state of a ``DTensor`` has another shape than the tensor.
+        """
+        if self._is_fsdp():
+            paths = {place.name: place.path for place, _ in self._modules}
+            known = [name for group in state["param_groups"] for name in group["params"]]
+            missing = [name for name in known if name.rpartition(".")[0] not in paths]
+            if missing:
+                raise StateError(f"{path} has an optimizer of other parameters: missing here {missing[:5]}")
+            with self._full_states(only_first=False) as kind:
+                return kind.optim_state_dict_to_load(
+                    self._model, optimizer, _rename(state, lambda name: _moved(paths, name))
+                )
+        own = optimizer.state_dict()
+        if not _has_numbers(own):
+            return state
+        labels = self._labels(optimizer)
+        groups = [sorted(labels[number] for number in group["params"]) for group in own["param_groups"]]
+        theirs = [sorted(map(str, group["params"])) for group in state["param_groups"]]
+        if groups != theirs:
+            missing = sorted({n for g in groups for n in g} - {n for g in theirs for n in g})
+            more = sorted({n for g in theirs for n in g} - {n for g in groups for n in g})
+            sizes = [[len(group) for group in every] for every in (theirs, groups)]
+            raise StateError(
+                f"{path} has an optimizer of other parameters: groups of {sizes[0]} there, of {sizes[1]} here, missing "
+                f"there {missing[:5]}, missing here {more[:5]}"
+            )
+        numbers = {name: number for number, name in labels.items()}
+        parameters = _parameters(optimizer)
+        found = _rename(state, numbers.__getitem__)
+        for given, group in zip(found["param_groups"], own["param_groups"]):
+            given["params"] = group["params"]
+        for number, values in found["state"].items():
+            parameter = parameters[number]
+            found["state"][number] = _map(values, functools.partial(_state_like, parameter, labels[number]))
+        return found
+
+    def _is_fsdp(self) -> bool:
+        return any(place.unit is not None for place, _ in self._modules)
+
+    @contextlib.contextmanager
+    def _full_states(self, only_first: bool) -> Iterator[Any]:
+        """Make ``FullyShardedDataParallel`` return whole states in a block; returns the class."""
+        from torch.distributed.fsdp import (
+            FullOptimStateDictConfig,
+            FullStateDictConfig,
+            FullyShardedDataParallel,
+            StateDictType,
+        )
+
+        # With offload_to_cpu, states that are on the CPU already would share the memory into which they are gathered.
+        moves = any(parameter.device.type != "cpu" for parameter in self._model.parameters())
+        states = FullOptimStateDictConfig(offload_to_cpu=moves, rank0_only=only_first)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "FSDP.state_dict_type", FutureWarning)  # of all its callers
+            with FullyShardedDataParallel.state_dict_type(
+                self._model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(), states
+            ):
+                yield FullyShardedDataParallel
+
+    def _labels(self, optimizer: Any) -> Dict[int, str]:
+        """Return the names of an optimizer's parameters by their numbers."""
+        names = {
+            id(parameter): _join(place.name, name)
+            for place, module in self._each()
+            for name, parameter in module._parameters.items()
+        }
+        parameters = _parameters(optimizer)
+        for number, parameter in enumerate(parameters):
+            if id(parameter) not in names:
+                raise ArgumentError(
+                    f"optimizer: its parameter {number}, of shape {tuple(parameter.shape)}, is not in the dense part "
+                    "of the model; pass the model that contains it, and the optimizer that was made after wrapping"
+                )
+        return {number: names[id(parameter)] for number, parameter in enumerate(parameters)}
+
+
+def _moved(modules: Mapping[str, str], name: str) -> str:
+    """Return the name of a parameter whose module has another name."""
+    module, _, last = name.rpartition(".")
+    return _join(modules[module], last)
+
+
+def _own(place: Place, module: Any) -> Dict[str, Any]:
+    """Return the state dict of a module without its children."""
+    found: Dict[str, Any] = {}
+    module._save_to_state_dict(found, place.prefix, False)
+    return found
+
+
+def _map(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Return a state dict with other tensors."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _map(part, change) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_map(part, change) for part in value)
+    return value
+
+
+def _whole(tensor: Any, keep: bool, copy: bool) -> Any:
+    """Return all of a tensor."""
+    if hasattr(tensor, "device_mesh"):
+        full = tensor.full_tensor()
+        return full.cpu() if keep else tensor
+    return tensor.cpu().clone() if copy else tensor
+
+
+def _like(own: Any, given: Any) -> Any:
+    """Return a tensor as ranks share another one."""
+    if not hasattr(own, "device_mesh"):
+        return given
+    return dtensors().distribute_tensor(given.to(own.device), own.device_mesh, own.placements)
+
+
+def _state_like(parameter: Any, name: str, state: torch.Tensor) -> Any:
+    """Return an optimizer's state of a parameter as ranks share the parameter."""
+    if not hasattr(parameter, "device_mesh") or state.dim() == 0:
+        return state
+    if state.shape != parameter.shape:
+        raise UnsupportedError(
+            f"optimizer: a state of {name!r} has shape {tuple(state.shape)}, the DTensor {tuple(parameter.shape)}; "
+            "Hotbed cannot know how ranks share it: load the checkpoint into a model without DTensors"
+        )
+    return _like(parameter, state)
+
+
+def _refuse_sharded(name: str, value: Any) -> None:
+    """Raise if a state dict has a ShardedTensor."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    for key, part in parts:
+        _refuse_sharded(f"{name}.{key}", part)
+    if hasattr(value, "local_shards"):
+        raise UnsupportedError(
+            f"the dense part has the {type(value).__name__} {name!r}, of which each rank has a part; save and load "
+            "each collection alone, and the dense part by torch.distributed.checkpoint"
+        )
+
+
+def _parameters(optimizer: Any) -> List[Any]:
+    return list({id(p): p for group in optimizer.param_groups for p in group["params"]}.values())
+
+
+def _has_numbers(state: Any) -> bool:
+    """Whether a state dict of an optimizer has numbers of parameters, as PyTorch's optimizers have."""
+    groups = state.get("param_groups", ()) if isinstance(state, dict) else ()
+    numbers = [number for group in groups for number in group.get("params", ())]
+    return bool(numbers) and all(isinstance(number, int) for number in numbers)
+
+
+def _rename(state: Mapping[str, Any], new: Callable[[Any], Any]) -> Dict[str, Any]:
+    """Return a state dict of an optimizer with other names of parameters."""
+    return {
+        **state,
+        "state": {new(name): values for name, values in state["state"].items()},
+        "param_groups": [{**g, "params": [new(name) for name in g["params"]]} for g in state["param_groups"]],
+    }

@@ -7,6 +7,8 @@
 
 #define KEYS_MOST ((uint64_t)1 << 30)
 
+_Static_assert(HOTBED_COMM_RANKS_MAX <= HOTBED_BUCKETIZE_RANKS, "keys can go to all ranks");
+
 static hotbed_message_shape shape_of(const hotbed_part *part) {
     hotbed_message_shape shape = {
         part->group->message_features * part->group->message_batch,
@@ -42,10 +44,11 @@ static size_t scratch_of(
     uint64_t rows = (uint64_t)g->num_features * part->sharded->options.max_batch_size;
     uint64_t batch_rows = context->members[part->member].rows_most;
     size_t bytes = hotbed_kjt_scratch(stream, rows > batch_rows ? rows : batch_rows);
-    bytes = larger(
-        bytes, hotbed_dist_scratch(stream, keys, (uint64_t)g->message_features * context->world));
+    bytes = larger(bytes, hotbed_dist_scratch(stream, context->world, keys));
     if (g->sums)
-        bytes = larger(bytes, hotbed_dist_scratch(stream, 0, bags_of(part) * context->world));
+        bytes = larger(
+            bytes,
+            hotbed_scan_scratch(hotbed_stream_backend(stream), bags_of(part) * context->world + 1));
     return bytes;
 }
 
@@ -65,8 +68,8 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
     p->sources = hotbed_carve_take(&carve, words);
     p->weights = o->weighted ? hotbed_carve_take(&carve, n * sizeof(float)) : NULL;
     b->targets = hotbed_carve_take(&carve, words);
-    b->numbers = hotbed_carve_take(&carve, words);
-    b->sorted_targets = hotbed_carve_take(&carve, words);
+    b->tile_starts =
+        hotbed_carve_take(&carve, hotbed_bucketize_words(context->world, n) * sizeof(uint32_t));
     b->sorted = hotbed_carve_take(&carve, words);
     b->places = hotbed_carve_take(&carve, words);
     b->ranks = hotbed_carve_take(&carve, ((size_t)context->world + 1) * sizeof(uint32_t));
@@ -117,8 +120,7 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
         .batch_size = g->message_batch,
         .world = context->world,
         .targets = part->bucketize.targets,
-        .numbers = part->bucketize.numbers,
-        .sorted_targets = part->bucketize.sorted_targets,
+        .tile_starts = part->bucketize.tile_starts,
         .sorted = part->bucketize.sorted,
         .places = part->bucketize.places,
         .ranks = part->bucketize.ranks,
@@ -501,8 +503,7 @@ static hotbed_status send_sizes(hotbed_sharded_context *context, hotbed_stream *
     return hotbed_event_record(context->arrived, stream);
 }
 
-hotbed_status hotbed_exchange_send(
-    hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
+static hotbed_status send_keys(hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
     for (uint32_t i = 0; i < context->num_parts; i++)
         context->parts[i].path = &context->parts[i].paths[exact ? 1 : 0];
     if (exact)
@@ -516,6 +517,23 @@ hotbed_status hotbed_exchange_send(
     HOTBED_TRY(hotbed_window_barrier(context->window, stream));
     HOTBED_TRY(place_all(context, stream));
     return hotbed_window_barrier(context->window, stream);
+}
+
+/* Join the branches of the stream and of the one beside it, on which occurrences were grouped. */
+static hotbed_status join_branches(const hotbed_sharded_context *context, hotbed_stream *stream) {
+    hotbed_stream *beside;
+    HOTBED_TRY(hotbed_parts_fork(context->num_parts, stream, &beside));
+    hotbed_status status = hotbed_stream_join(beside);
+    if (beside != stream && status == HOTBED_OK)
+        status = hotbed_stream_join(stream);
+    return hotbed_parts_join(status, stream);
+}
+
+hotbed_status hotbed_exchange_send(
+    hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
+    const hotbed_status status = send_keys(context, exact, stream);
+    const hotbed_status joined = join_branches(context, stream);
+    return status != HOTBED_OK ? status : joined;
 }
 
 /* Compute the sizes of a part's messages and rows from the counts of all ranks. */
@@ -628,7 +646,7 @@ static hotbed_status gather(hotbed_sharded_context *context, uint32_t i, hotbed_
     g->repeated =
         counted && i == context->members[part->member].first_part ? context->repeated : NULL;
     g->host_repeated = context->host_repeated;
-    HOTBED_TRY(hotbed_gather(g, part->scratch, part->scratch_bytes, stream));
+    HOTBED_TRY(hotbed_gather(g, stream));
     hotbed_batch_init(&part->batch);
     part->batch.batch_size = part->group->sums ? part->sharded->options.max_batch_size : 1;
     if (part->group->sums && part->path->capacity == 0)

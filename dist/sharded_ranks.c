@@ -70,6 +70,8 @@ static hotbed_status dedup(hotbed_part *part, const hotbed_member *m, hotbed_str
         d->batch.bound, part->num_keys, d->unique.positions, part->sources, branch);
 }
 
+/* Start the keys of a part. Their occurrences are grouped on the stream's branch, which is joined when
+ * the keys have been sent. */
 static hotbed_status start_part(
     hotbed_part *part, const hotbed_member *m, const hotbed_kjt_view *kjt, hotbed_stream *stream) {
     hotbed_pick_view *p = &part->pick;
@@ -88,8 +90,9 @@ static hotbed_status start_part(
     hotbed_status status = part->group->dedup ? dedup(part, m, stream) : HOTBED_OK;
     if (status == HOTBED_OK)
         status = hotbed_bucketize(&part->bucketize, part->scratch, part->scratch_bytes, stream);
-    hotbed_status joined = hotbed_stream_join(stream);
-    return status != HOTBED_OK ? status : joined;
+    if (status != HOTBED_OK)
+        (void)hotbed_stream_join(stream);
+    return status;
 }
 
 static hotbed_status start_member(

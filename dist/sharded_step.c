@@ -74,19 +74,38 @@ static bool in_windows(const hotbed_sharded_context *context, const hotbed_membe
     return all;
 }
 
+/* Enqueue the prefetch of a part. What backward needs is on the stream's branch, which the caller
+ * joins. */
+static hotbed_status enqueue_prefetch(
+    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
+    hotbed_stream *branch;
+    HOTBED_TRY(hotbed_storage_prefetch_branched(
+        part->group->lookup, &part->batch, part->path->ticket, stream));
+    HOTBED_TRY(hotbed_stream_branch(stream, &branch));
+    return part->calls->place_gradients(context, part, branch);
+}
+
+static hotbed_status join(hotbed_status status, hotbed_stream *stream) {
+    const hotbed_status joined = hotbed_stream_join(stream);
+    return status != HOTBED_OK ? status : joined;
+}
+
 static hotbed_status prefetch_part(
     hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
     const call_args *args, hotbed_stream *stream) {
     (void)m, (void)args;
-    HOTBED_TRY(hotbed_storage_prefetch_branched(
-        part->group->lookup, &part->batch, part->path->ticket, stream));
-    return part->calls->place_gradients(context, part, stream);
+    return join(enqueue_prefetch(context, part, stream), stream);
+}
+
+static hotbed_status begin_prefetch(
+    hotbed_sharded_context *context, const hotbed_member *m, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_sharded_context_settle(context, stream));
+    return hotbed_sharded_growth_due(m->sharded, stream);
 }
 
 static hotbed_status prefetch(
     hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_sharded_context_settle(context, stream));
-    HOTBED_TRY(hotbed_sharded_growth_due(m->sharded, stream));
+    HOTBED_TRY(begin_prefetch(context, m, stream));
     const call_args args = {NULL, NULL, 0};
     HOTBED_TRY(for_parts(context, m, true, prefetch_part, &args, stream));
     m->stage = HOTBED_STAGE_PREFETCH;
@@ -156,15 +175,32 @@ static hotbed_status compute_part(
     return part->calls->compute(context, m, part, stream);
 }
 
+/* Grouping the occurrences for backward takes about as long as reading the rows, and runs beside it. */
+static hotbed_status prefetch_and_compute_part(
+    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
+    const call_args *args, hotbed_stream *stream) {
+    (void)args;
+    hotbed_status status = enqueue_prefetch(context, part, stream);
+    if (status == HOTBED_OK)
+        status = part->calls->compute(context, m, part, stream);
+    return join(status, stream);
+}
+
 hotbed_status hotbed_sharded_compute(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     hotbed_member *m = NULL;
     HOTBED_TRY(hotbed_step_begin_read(context, number, stream, "compute", &m));
-    HOTBED_TRY(hotbed_step_prepare(context, m, stream));
+    const bool prefetches = m->training && m->stage == HOTBED_STAGE_WAIT_INPUT;
+    if (prefetches)
+        HOTBED_TRY(begin_prefetch(context, m, stream));
+    else if (!m->training)
+        HOTBED_TRY(hotbed_sharded_context_settle(context, stream));
     HOTBED_TRY(wait_for_readers(context, stream));
     /* Evals use the stream's workspace. */
     const call_args args = {NULL, NULL, 0};
-    HOTBED_TRY(for_parts(context, m, m->training, compute_part, &args, stream));
+    HOTBED_TRY(for_parts(
+        context, m, m->training, prefetches ? prefetch_and_compute_part : compute_part, &args,
+        stream));
     if (in_windows(context, m))
         HOTBED_TRY(hotbed_window_barrier(context->window, stream));
     return hotbed_step_end(context, m, HOTBED_STAGE_COMPUTE, stream);

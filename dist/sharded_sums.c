@@ -48,6 +48,7 @@ static hotbed_status backward_dist(
     hotbed_stream *stream) {
     hotbed_bags_view v = hotbed_part_bags(context, part, part->path->requester_out, true, false);
     count(context, part, true, false, &v);
+    v.remote = hotbed_path_in_window(context, part->path) ? 1 : 0;
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->send_bags(
         &v, part->group->max_dim, gradient, stride, stream));
     return hotbed_exchange_rows(context, part, true, stream);

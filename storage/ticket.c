@@ -305,9 +305,7 @@ hotbed_status hotbed_storage_prefetch_branched(
     hotbed_stream *stream) {
     hotbed_batch b;
     HOTBED_TRY(read_prefetch(storage, batch, ticket, stream, &b));
-    hotbed_status status = enqueue_prefetch(storage, &b, ticket, storage->external == NULL, stream);
-    hotbed_status joined = hotbed_stream_join(stream);
-    return status != HOTBED_OK ? status : joined;
+    return enqueue_prefetch(storage, &b, ticket, storage->external == NULL, stream);
 }
 
 static uint64_t least_stride(const hotbed_storage *storage) {

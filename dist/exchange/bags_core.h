@@ -26,6 +26,7 @@ typedef struct hotbed_bags_view {
     uint8_t *const *rows; /* [world] rows for or from each rank */
     uint64_t rows_offset, row_bytes;
     uint32_t travel; /* hotbed_dtype */
+    uint32_t remote; /* they are in other ranks' memory: few blocks saturate the links */
     /* Requester: its bags, and the caller's output or gradient. */
     const uint32_t *starts;         /* [rows + 1] first key of each bag */
     const uint32_t *dims;           /* [num_features] */

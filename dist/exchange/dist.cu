@@ -3,13 +3,47 @@
 #include "dist/exchange/dist_kernels.h"
 
 /* A tile of 8 lanes moves a row: 128 bytes at a time. */
-enum { TILE = 8, WARP = 32, BLOCK = 256, WAVES = 1, ROWS_WAVES = 4 };
+enum { TILE = 8, WARP = 32, BLOCK = 256, WARPS = BLOCK / WARP, WAVES = 1, ROWS_WAVES = 4 };
+
+#define ALL_LANES 0xffffffffU
 
 /* --- before the exchange ------------------------------------------------------------------------ */
 
+/* The lanes of a warp whose `value` is the same as this lane's, and how many of them are before it. */
+typedef struct peers {
+    uint32_t mask, before;
+} peers;
+
+static __device__ peers peers_of(uint32_t value) {
+    const uint32_t mask = __match_any_sync(ALL_LANES, value);
+    return peers{mask, hotbed_bits_set(mask & ((1U << (threadIdx.x % WARP)) - 1U))};
+}
+
+/* A block has a tile of keys. Shared memory: counts by rank. */
 static __global__ void __launch_bounds__(BLOCK) targets_kernel(hotbed_bucketize_view b) {
-    for (uint64_t i = hotbed_cuda_thread(); i < b.bound; i += hotbed_cuda_threads())
-        hotbed_bucketize_target(&b, (uint32_t)i);
+    extern __shared__ uint32_t counts[]; /* [world] */
+    __shared__ uint32_t low, high;
+    const uint32_t tile = blockIdx.x, n = b.starts[b.shape.rows];
+    for (uint32_t p = threadIdx.x; p < b.world; p += BLOCK)
+        counts[p] = 0;
+    if (threadIdx.x == 0) {
+        hotbed_bucketize_features(&b, tile, &low, &high);
+        if (tile == 0)
+            b.tile_starts[hotbed_bucketize_words(b.world, b.bound) - 1] = 0;
+    }
+    __syncthreads();
+    for (uint32_t r = 0; r < HOTBED_BUCKETIZE_TILE / BLOCK; r++) {
+        const uint32_t i = tile * HOTBED_BUCKETIZE_TILE + r * BLOCK + threadIdx.x;
+        const uint32_t p =
+            i < n ? hotbed_bucketize_target(&b, i, hotbed_bucketize_feature(&b, low, high, i))
+                  : b.world;
+        const peers with = peers_of(p);
+        if (i < n && with.before == 0)
+            atomicAdd(&counts[p], hotbed_bits_set(with.mask));
+    }
+    __syncthreads();
+    for (uint32_t p = threadIdx.x; p < b.world && tile < hotbed_bucketize_tiles(&b); p += BLOCK)
+        b.tile_starts[hotbed_bucketize_tile(&b, p, tile)] = counts[p];
 }
 
 static __global__ void __launch_bounds__(BLOCK) ranks_kernel(hotbed_bucketize_view b) {
@@ -31,15 +65,109 @@ static __global__ void __launch_bounds__(BLOCK) starts_kernel(hotbed_bucketize_v
     }
 }
 
+/* Exclusive sums of values[n], which is in shared memory, by one warp. */
+static __device__ void sum_up(uint32_t *values, uint32_t n) {
+    uint32_t sum = 0;
+    for (uint32_t base = 0; base < n; base += WARP) {
+        const uint32_t at = base + threadIdx.x % WARP, value = at < n ? values[at] : 0;
+        uint32_t through = value;
+        for (uint32_t apart = 1; apart < WARP; apart *= 2) {
+            const uint32_t other = __shfl_up_sync(ALL_LANES, through, apart);
+            through += threadIdx.x % WARP >= apart ? other : 0;
+        }
+        if (at < n)
+            values[at] = sum + through - value;
+        sum += __shfl_sync(ALL_LANES, through, WARP - 1);
+    }
+}
+
+/* A block puts the keys of a tile in order of rank in shared memory, and then writes the keys of each
+ * rank one after the other. A warp has neighbouring keys. Shared memory: */
+typedef struct tile_keys {
+    uint64_t key[HOTBED_BUCKETIZE_TILE];
+    uint32_t from[HOTBED_BUCKETIZE_TILE]; /* key's number in the tile, and its rank times TILE */
+    uint32_t low, high;
+    /* [world] number of the tile's keys for lower ranks; then [WARPS][world] keys of each warp, then
+     * of the warps before it */
+    uint32_t words[];
+} tile_keys;
+
+static size_t tile_keys_bytes(uint32_t world) {
+    return sizeof(tile_keys) + (1 + WARPS) * (size_t)world * sizeof(uint32_t);
+}
+
 static __global__ void __launch_bounds__(BLOCK) keys_kernel(hotbed_bucketize_view b) {
-    uint32_t n = b.starts[b.shape.rows];
-    for (uint64_t j = hotbed_cuda_thread(); j < n; j += hotbed_cuda_threads())
-        hotbed_bucketize_key(&b, (uint32_t)j);
+    extern __shared__ uint64_t memory[];
+    constexpr uint32_t ROUNDS = HOTBED_BUCKETIZE_TILE / BLOCK;
+    tile_keys *shared = (tile_keys *)memory;
+    uint32_t *first = shared->words, *by_warp = first + b.world;
+    const uint32_t tile = blockIdx.x, begin = tile * HOTBED_BUCKETIZE_TILE;
+    const uint32_t n = b.starts[b.shape.rows];
+    if (begin >= n)
+        return;
+    const uint32_t warp = threadIdx.x / WARP;
+    const uint32_t in_tile = warp * ROUNDS * WARP + threadIdx.x % WARP;
+    for (uint32_t at = threadIdx.x; at < WARPS * b.world; at += BLOCK)
+        by_warp[at] = 0;
+    if (threadIdx.x == 0)
+        hotbed_bucketize_features(&b, tile, &shared->low, &shared->high);
+    __syncthreads();
+    uint32_t ranks[ROUNDS],
+        before[ROUNDS]; /* before: keys of the rank before this one in the warp */
+#pragma unroll
+    for (uint32_t r = 0; r < ROUNDS; r++) {
+        const uint32_t i = begin + in_tile + r * WARP;
+        ranks[r] = i < n ? b.targets[i] : b.world;
+    }
+#pragma unroll
+    for (uint32_t r = 0; r < ROUNDS; r++) {
+        const peers with = peers_of(ranks[r]);
+        uint32_t *count = &by_warp[warp * b.world + (ranks[r] < b.world ? ranks[r] : 0)];
+        before[r] = *count + with.before;
+        __syncwarp();
+        if (ranks[r] < b.world && with.before == 0)
+            *count += hotbed_bits_set(with.mask);
+        __syncwarp();
+    }
+    __syncthreads();
+    for (uint32_t p = threadIdx.x; p < b.world; p += BLOCK) {
+        uint32_t sum = 0;
+        for (uint32_t w = 0; w < WARPS; w++) {
+            const uint32_t count = by_warp[w * b.world + p];
+            by_warp[w * b.world + p] = sum;
+            sum += count;
+        }
+        first[p] = sum;
+    }
+    __syncthreads();
+    if (warp == 0)
+        sum_up(first, b.world);
+    __syncthreads();
+#pragma unroll
+    for (uint32_t r = 0; r < ROUNDS; r++) {
+        const uint32_t p = ranks[r], i = begin + in_tile + r * WARP;
+        if (p == b.world)
+            continue;
+        const uint32_t at_rank = by_warp[warp * b.world + p] + before[r];
+        const uint32_t at = first[p] + at_rank;
+        const uint32_t f = hotbed_bucketize_feature(&b, shared->low, shared->high, i);
+        shared->key[at] = hotbed_bucketize_travels(&b, i, f);
+        shared->from[at] = (in_tile + r * WARP) + p * HOTBED_BUCKETIZE_TILE;
+        b.places[i] = b.tile_starts[hotbed_bucketize_tile(&b, p, tile)] + at_rank;
+    }
+    __syncthreads();
+    const uint32_t keys = n - begin < HOTBED_BUCKETIZE_TILE ? n - begin : HOTBED_BUCKETIZE_TILE;
+    for (uint32_t at = threadIdx.x; at < keys; at += BLOCK) {
+        const uint32_t from = shared->from[at], p = from / HOTBED_BUCKETIZE_TILE;
+        const uint32_t j = b.tile_starts[hotbed_bucketize_tile(&b, p, tile)] + at - first[p];
+        hotbed_bucketize_put(&b, begin + from % HOTBED_BUCKETIZE_TILE, shared->key[at], p, j);
+    }
 }
 
 static hotbed_status targets(const hotbed_bucketize_view *b, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, b->bound, BLOCK, WAVES);
-    targets_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*b);
+    const uint32_t tiles = hotbed_bucketize_tiles(b), blocks = tiles == 0 ? 1 : tiles;
+    const size_t shared = b->world * sizeof(uint32_t);
+    targets_kernel<<<blocks, BLOCK, shared, hotbed_cuda_native(stream)>>>(*b);
     return hotbed_cuda_launched("targets_kernel");
 }
 
@@ -55,48 +183,60 @@ static hotbed_status aim(const hotbed_aim_view *a, hotbed_stream *stream) {
 }
 
 static hotbed_status place(const hotbed_bucketize_view *b, hotbed_stream *stream) {
-    uint64_t starts = ((uint64_t)b->shape.rows + 1) * b->world;
+    const uint64_t starts = ((uint64_t)b->shape.rows + 1) * b->world;
+    const uint32_t tiles = hotbed_bucketize_tiles(b);
     const hotbed_cuda_native native(stream);
+    if (tiles > 0) {
+        keys_kernel<<<tiles, BLOCK, tile_keys_bytes(b->world), native>>>(*b);
+        HOTBED_TRY(hotbed_cuda_launched("keys_kernel"));
+    }
     starts_kernel<<<hotbed_cuda_blocks(stream, starts, BLOCK, WAVES), BLOCK, 0, native>>>(*b);
-    HOTBED_TRY(hotbed_cuda_launched("starts_kernel"));
-    keys_kernel<<<hotbed_cuda_blocks(stream, b->bound, BLOCK, WAVES), BLOCK, 0, native>>>(*b);
-    return hotbed_cuda_launched("keys_kernel");
+    return hotbed_cuda_launched("starts_kernel");
 }
 
 /* --- after it ------------------------------------------------------------------------------------- */
 
+/* One block: there are few segments. */
 static __global__ void __launch_bounds__(BLOCK) segments_kernel(hotbed_gather_view g) {
-    for (uint64_t q = hotbed_cuda_thread(); q <= hotbed_gather_segments(&g);
-         q += hotbed_cuda_threads())
-        hotbed_gather_length(&g, (uint32_t)q);
+    __shared__ uint32_t lengths[BLOCK];
+    __shared__ uint32_t last;
+    uint32_t sum = 0;
+    for (uint32_t base = 0; base <= hotbed_gather_segments(&g); base += BLOCK) {
+        const uint32_t q = base + threadIdx.x;
+        const uint32_t length = q <= hotbed_gather_segments(&g) ? hotbed_gather_length(&g, q) : 0;
+        lengths[threadIdx.x] = length;
+        __syncthreads();
+        if (threadIdx.x < WARP)
+            sum_up(lengths, BLOCK);
+        __syncthreads();
+        if (q <= hotbed_gather_segments(&g))
+            g.segments[q] = sum + lengths[threadIdx.x];
+        if (threadIdx.x == BLOCK - 1)
+            last = lengths[threadIdx.x] + length;
+        __syncthreads();
+        sum += last;
+    }
 }
 
 static __global__ void __launch_bounds__(BLOCK) gather_kernel(hotbed_gather_view g) {
-    uint32_t n = hotbed_gather_count(&g);
+    const uint32_t n = hotbed_gather_count(&g);
     for (uint64_t m = hotbed_cuda_thread(); m < n; m += hotbed_cuda_threads())
         hotbed_gather_key(&g, (uint32_t)m);
-}
-
-static __global__ void __launch_bounds__(BLOCK) offsets_kernel(hotbed_gather_view g) {
-    uint64_t n = hotbed_gather_offsets(&g);
-    for (uint64_t r = hotbed_cuda_thread(); r < n; r += hotbed_cuda_threads())
+    for (uint64_t r = hotbed_cuda_thread(); r < hotbed_gather_offsets(&g);
+         r += hotbed_cuda_threads())
         hotbed_gather_offset(&g, r);
 }
 
-static hotbed_status lengths(const hotbed_gather_view *g, hotbed_stream *stream) {
-    uint64_t n = (uint64_t)hotbed_gather_segments(g) + 1;
-    unsigned blocks = hotbed_cuda_blocks(stream, n, BLOCK, WAVES);
-    segments_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*g);
+static hotbed_status segments(const hotbed_gather_view *g, hotbed_stream *stream) {
+    segments_kernel<<<1, BLOCK, 0, hotbed_cuda_native(stream)>>>(*g);
     return hotbed_cuda_launched("segments_kernel");
 }
 
 static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) {
-    const hotbed_cuda_native native(stream);
-    gather_kernel<<<hotbed_cuda_blocks(stream, g->bound, BLOCK, WAVES), BLOCK, 0, native>>>(*g);
-    HOTBED_TRY(hotbed_cuda_launched("gather_kernel"));
-    unsigned blocks = hotbed_cuda_blocks(stream, hotbed_gather_offsets(g), BLOCK, WAVES);
-    offsets_kernel<<<blocks, BLOCK, 0, native>>>(*g);
-    return hotbed_cuda_launched("offsets_kernel");
+    const uint64_t n = hotbed_gather_offsets(g);
+    const unsigned blocks = hotbed_cuda_blocks(stream, g->bound > n ? g->bound : n, BLOCK, WAVES);
+    gather_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*g);
+    return hotbed_cuda_launched("gather_kernel");
 }
 
 /* --- dedup ---------------------------------------------------------------------------------------- */
@@ -278,9 +418,11 @@ static __global__ void __launch_bounds__(BLOCK)
     count_bags(v);
 }
 
+/* Writes to other ranks need a quarter of the threads; the others are left to the parts beside. */
 static unsigned bag_blocks(const hotbed_stream *stream, const hotbed_bags_view *v, uint64_t each) {
     const uint64_t bags = (uint64_t)hotbed_bags_rows(v) * each;
-    return hotbed_cuda_blocks(stream, bags, BLOCK, ROWS_WAVES);
+    const unsigned few = (hotbed_cuda_blocks(stream, bags, BLOCK, WAVES) + 3) / 4;
+    return v->remote != 0 ? few : hotbed_cuda_blocks(stream, bags, BLOCK, ROWS_WAVES);
 }
 
 static hotbed_status bag_flags(const hotbed_bags_view *v, hotbed_stream *stream) {
@@ -351,7 +493,7 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_cuda = {
-    targets,   ranks,       aim,           place,          lengths,   gather,      table_starts,
+    targets,   ranks,       aim,           place,          segments,  gather,      table_starts,
     follow,    find_places, take_rows,     send_gradients, find_rows, pool_finish, pool_start,
     bag_flags, bag_counts,  bag_addresses, finish_bags,    send_bags, copy_rows,   finish_sums,
 };

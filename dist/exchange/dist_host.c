@@ -1,9 +1,10 @@
 /* dist/exchange/dist_host.c - kernels of input and output dists on the host.  CUDA counterpart: dist.cu. */
 #include "dist/exchange/dist_kernels.h"
 
+#include "base/error.h"
 #include "base/host_launch.h"
 
-enum { KEYS_GRAIN = 2048, ROWS_GRAIN = 256 };
+enum { TILES_GRAIN = 2, KEYS_GRAIN = 2048, ROWS_GRAIN = 256 };
 
 typedef struct follow_args {
     uint32_t *at;
@@ -62,16 +63,25 @@ static inline uint32_t feature_after(const hotbed_bucketize_view *b, uint32_t f,
     return f;
 }
 
+/* The keys of tile t. */
+static uint64_t tile_end(const hotbed_bucketize_view *b, uint64_t t) {
+    return least((t + 1) * HOTBED_BUCKETIZE_TILE, b->starts[b->shape.rows]);
+}
+
 static void targets_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_bucketize_view *b = args;
-    uint32_t n = b->starts[b->shape.rows], f = 0;
-    uint64_t i = begin;
-    for (; i < least(end, n); i++) {
-        f = feature_after(b, f, i);
-        hotbed_bucketize_target_of(b, (uint32_t)i, f);
+    uint32_t f = 0;
+    if (begin == 0)
+        b->tile_starts[hotbed_bucketize_words(b->world, b->bound) - 1] = 0;
+    for (uint64_t t = begin; t < least(end, hotbed_bucketize_tiles(b)); t++) {
+        for (uint32_t p = 0; p < b->world; p++)
+            b->tile_starts[hotbed_bucketize_tile(b, p, (uint32_t)t)] = 0;
+        for (uint64_t i = t * HOTBED_BUCKETIZE_TILE; i < tile_end(b, t); i++) {
+            f = feature_after(b, f, i);
+            const uint32_t p = hotbed_bucketize_target(b, (uint32_t)i, f);
+            b->tile_starts[hotbed_bucketize_tile(b, p, (uint32_t)t)]++;
+        }
     }
-    for (; i < end; i++)
-        hotbed_bucketize_no_target(b, (uint32_t)i);
 }
 
 static void ranks_body(const void *args, uint64_t begin, uint64_t end) {
@@ -92,7 +102,7 @@ static void starts_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint64_t at = begin; at < end; p++, r = 0) {
         const uint32_t *sorted = b->sorted + b->ranks[p];
         uint32_t *starts = hotbed_message_starts(hotbed_bucketize_message(b, p));
-        uint32_t place = hotbed_first_at_least(sorted, b->counts[p], b->starts[r]);
+        uint32_t place = hotbed_bucketize_start_of(b, p, r);
         if (r == 0)
             hotbed_bucketize_header(b, p);
         for (; at < end && r < rows; at++, r++) {
@@ -105,20 +115,24 @@ static void starts_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Keys for one rank are in the order of the batch, so their features are walked in order. */
 static void keys_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_bucketize_view *b = args;
-    uint32_t n = b->starts[b->shape.rows], f = 0, rank = b->world;
-    for (uint64_t j = begin; j < least(end, n); j++) {
-        uint32_t i = b->sorted[j];
-        f = feature_after(b, b->sorted_targets[j] == rank ? f : 0, i);
-        rank = b->sorted_targets[j];
-        hotbed_bucketize_key_of(b, (uint32_t)j, f);
+    uint32_t next[HOTBED_BUCKETIZE_RANKS], f = 0;
+    for (uint64_t t = begin; t < end; t++) {
+        for (uint32_t p = 0; p < b->world; p++)
+            next[p] = b->tile_starts[hotbed_bucketize_tile(b, p, (uint32_t)t)];
+        for (uint64_t i = t * HOTBED_BUCKETIZE_TILE; i < tile_end(b, t); i++) {
+            f = feature_after(b, f, i);
+            const uint32_t p = b->targets[i], j = next[p]++;
+            b->places[i] = j;
+            hotbed_bucketize_put(b, (uint32_t)i, hotbed_bucketize_travels(b, (uint32_t)i, f), p, j);
+        }
     }
 }
 
 static hotbed_status targets(const hotbed_bucketize_view *b, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, b->bound, KEYS_GRAIN, targets_body, b, sizeof *b);
+    return hotbed_host_launch(
+        stream, or_one(hotbed_bucketize_tiles(b)), TILES_GRAIN, targets_body, b, sizeof *b);
 }
 
 static hotbed_status ranks(const hotbed_bucketize_view *b, hotbed_stream *stream) {
@@ -130,19 +144,23 @@ static hotbed_status aim(const hotbed_aim_view *a, hotbed_stream *stream) {
 }
 
 static hotbed_status place(const hotbed_bucketize_view *b, hotbed_stream *stream) {
-    uint64_t starts = ((uint64_t)b->shape.rows + 1) * b->world;
-    hotbed_status status =
-        hotbed_host_launch(stream, starts, KEYS_GRAIN, starts_body, b, sizeof *b);
-    if (status != HOTBED_OK)
-        return status;
-    return hotbed_host_launch(stream, b->bound, KEYS_GRAIN, keys_body, b, sizeof *b);
+    const uint64_t starts = ((uint64_t)b->shape.rows + 1) * b->world;
+    HOTBED_TRY(hotbed_host_launch(
+        stream, hotbed_bucketize_tiles(b), TILES_GRAIN, keys_body, b, sizeof *b));
+    return hotbed_host_launch(stream, starts, KEYS_GRAIN, starts_body, b, sizeof *b);
 }
 
 /* --- after it ------------------------------------------------------------------------------------- */
 
-static void lengths_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t q = begin; q < end; q++)
-        hotbed_gather_length(args, (uint32_t)q);
+static void segments_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_gather_view *g = args;
+    uint32_t sum = 0;
+    (void)begin, (void)end;
+    for (uint32_t q = 0; q <= hotbed_gather_segments(g); q++) {
+        const uint32_t length = hotbed_gather_length(g, q);
+        g->segments[q] = sum;
+        sum += length;
+    }
 }
 
 static void gather_body(const void *args, uint64_t begin, uint64_t end) {
@@ -157,9 +175,8 @@ static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_gather_offset(args, r);
 }
 
-static hotbed_status lengths(const hotbed_gather_view *g, hotbed_stream *stream) {
-    uint64_t n = (uint64_t)hotbed_gather_segments(g) + 1;
-    return hotbed_host_launch(stream, n, KEYS_GRAIN, lengths_body, g, sizeof *g);
+static hotbed_status segments(const hotbed_gather_view *g, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, 1, 0, segments_body, g, sizeof *g);
 }
 
 static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) {
@@ -392,7 +409,7 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_host = {
-    targets,   ranks,       aim,           place,          lengths,   gather,      table_starts,
+    targets,   ranks,       aim,           place,          segments,  gather,      table_starts,
     follow,    find_places, take_rows,     send_gradients, find_rows, pool_finish, pool_start,
     bag_flags, bag_counts,  bag_addresses, finish_bags,    send_bags, copy_rows,   finish_sums,
 };

@@ -17,17 +17,18 @@ extern "C" {
 
 typedef struct hotbed_dist_kernels {
     /* --- before the exchange */
-    /* Write targets and numbers; a stable sort by target then gives sorted_targets and sorted. */
+    /* Write targets, and the number of keys of each tile for each rank; a scan then gives
+     * tile_starts. */
     hotbed_status (*targets)(const hotbed_bucketize_view *b, hotbed_stream *stream);
     /* Write ranks and counts, and whether a message overflows. */
     hotbed_status (*ranks)(const hotbed_bucketize_view *b, hotbed_stream *stream);
     /* Compute where parts of exact sizes begin. */
     hotbed_status (*aim)(const hotbed_aim_view *a, hotbed_stream *stream);
-    /* Write the messages, and places. */
+    /* Write the messages, sorted and places. */
     hotbed_status (*place)(const hotbed_bucketize_view *b, hotbed_stream *stream);
     /* --- after it */
-    /* Write lengths into segments; write firsts and overflow. */
-    hotbed_status (*lengths)(const hotbed_gather_view *g, hotbed_stream *stream);
+    /* Write segments, firsts and overflow. */
+    hotbed_status (*segments)(const hotbed_gather_view *g, hotbed_stream *stream);
     /* Write keys, weights, counts and offsets. */
     hotbed_status (*gather)(const hotbed_gather_view *g, hotbed_stream *stream);
     /* --- dedup */

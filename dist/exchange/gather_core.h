@@ -63,7 +63,7 @@ HOTBED_HD void hotbed_gather_arrivals(const hotbed_gather_view *g) {
     hotbed_wire_count(&g->wire);
 }
 
-/* Count the batch, and whether it overflowed. Called by one lane after all lengths are written. */
+/* Count the batch, and whether it overflowed. Called by one lane after the segments are written. */
 HOTBED_HD void hotbed_gather_tally(const hotbed_gather_view *g) {
     if (g->repeated == NULL)
         return;
@@ -74,14 +74,13 @@ HOTBED_HD void hotbed_gather_tally(const hotbed_gather_view *g) {
     (void)hotbed_add_relaxed_u64(&g->wire.counts->overflows, overflowed);
 }
 
-/* Write the length of segment q to segments[q], or 0 if q is past the last segment. A scan then
- * turns the lengths into positions. A segment ends where the next segment of the same rank begins,
- * so if the starts ascend, the sum of the lengths is within the message's capacity. */
-HOTBED_HD void hotbed_gather_length(const hotbed_gather_view *g, uint32_t q) {
+/* Write where segment q begins in its message, and return its length, or 0 if q is past the last
+ * segment; sums of the lengths are the segments. A segment ends where the next segment of the same
+ * rank begins, so if the starts ascend, the sum of the lengths is within the message's capacity. */
+HOTBED_HD uint32_t hotbed_gather_length(const hotbed_gather_view *g, uint32_t q) {
     if (q == hotbed_gather_segments(g)) {
-        g->segments[q] = 0;
         hotbed_gather_arrivals(g);
-        return;
+        return 0;
     }
     uint32_t f = q / g->world, rank = q - f * g->world;
     uint8_t *message = hotbed_gather_message(g, rank);
@@ -90,12 +89,12 @@ HOTBED_HD void hotbed_gather_length(const hotbed_gather_view *g, uint32_t q) {
     bool good = hotbed_message_header_of(message)->overflow == 0 && first <= end &&
                 end <= hotbed_gather_capacity(g, rank);
     g->firsts[q] = first;
-    g->segments[q] = good ? end - first : 0;
     if (!good)
         (void)hotbed_cas_relaxed_u32(g->overflow, 0, 1);
+    return good ? end - first : 0;
 }
 
-/* The number of keys received, after the scan. */
+/* The number of keys received. */
 HOTBED_HD uint32_t hotbed_gather_count(const hotbed_gather_view *g) {
     return *g->overflow != 0 ? 0 : g->segments[hotbed_gather_segments(g)];
 }

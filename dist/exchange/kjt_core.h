@@ -51,11 +51,10 @@ HOTBED_HD void hotbed_table_start(const hotbed_table_starts_view *v, uint64_t t)
         v->table_starts[t] = v->starts == NULL ? row : v->starts[row];
 }
 
-/* The feature of key number `at`, among features of `batch_size` rows each: hotbed_part_of() for
- * every batch_size-th start. */
-HOTBED_HD uint32_t
-hotbed_feature_of(const uint32_t *starts, uint32_t features, uint32_t batch_size, uint32_t at) {
-    uint32_t low = 0, high = features;
+/* The feature of key number `at`, which is in one of the features [low, high) of `batch_size` rows
+ * each: hotbed_part_of() for every batch_size-th start. */
+HOTBED_HD uint32_t hotbed_feature_in(
+    const uint32_t *starts, uint32_t low, uint32_t high, uint32_t batch_size, uint32_t at) {
     while (high - low > 1) {
         uint32_t middle = low + (high - low) / 2;
         if (starts[(uint64_t)middle * batch_size] <= at)
@@ -141,7 +140,7 @@ HOTBED_HD void hotbed_pick_key_of(const hotbed_pick_view *p, uint32_t i, uint32_
 }
 
 HOTBED_HD void hotbed_pick_key(const hotbed_pick_view *p, uint32_t i) {
-    hotbed_pick_key_of(p, i, hotbed_feature_of(p->starts, p->num_features, p->batch_size, i));
+    hotbed_pick_key_of(p, i, hotbed_feature_in(p->starts, 0, p->num_features, p->batch_size, i));
 }
 
 /* Where picked row r begins among the picked keys or, if all features were picked in order and

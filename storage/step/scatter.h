@@ -22,7 +22,8 @@ hotbed_status hotbed_storage_eval_scattered(
     hotbed_storage *storage, const hotbed_batch *batch, const hotbed_scatter_view *to,
     hotbed_stream *stream);
 
-/* hotbed_storage_prefetch(), whose grouping of occurrences runs on a branch beside the search. */
+/* hotbed_storage_prefetch(), whose grouping of occurrences runs on the stream's branch beside the search.
+ * The caller joins it, after errors too, before backward. */
 hotbed_status hotbed_storage_prefetch_branched(
     hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket,
     hotbed_stream *stream);

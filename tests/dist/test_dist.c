@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-enum { RANKS = 33, FEATURES = 5, BATCH = 7, KEYS = 400 };
+enum { RANKS = 33, FEATURES = 5, BATCH = 7, KEYS = 2500 };
 
 /* One rank: its batch, and the batch that the model expects it to receive. */
 typedef struct rank {
@@ -95,8 +95,7 @@ static void rank_upload(world *w, uint32_t r) {
         .batch_size = w->batch_size,
         .world = w->size,
         .targets = take(&at, KEYS * 4),
-        .numbers = take(&at, KEYS * 4),
-        .sorted_targets = take(&at, KEYS * 4),
+        .tile_starts = take(&at, hotbed_bucketize_words(w->size, KEYS) * 4),
         .sorted = take(&at, KEYS * 4),
         .places = take(&at, KEYS * 4),
         .ranks = take(&at, (w->size + 1) * 4),
@@ -134,7 +133,7 @@ static void world_run(world *w) {
     for (uint32_t p = 0; p < w->size; p++)
         for (uint32_t r = 0; r < w->size; r++)
             w->messages[p][r] = all + ((uint64_t)p * w->size + r) * bytes;
-    size_t scratch_bytes = hotbed_dist_scratch(w->a.stream, KEYS, (uint64_t)w->features * w->size);
+    size_t scratch_bytes = hotbed_dist_scratch(w->a.stream, w->size, KEYS);
     void *scratch = arrays_alloc(&w->a, scratch_bytes);
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(w->a.stream);
     for (uint32_t r = 0; r < w->size; r++) {
@@ -148,7 +147,7 @@ static void world_run(world *w) {
         uint32_t *capacities = (uint32_t *)(uintptr_t)w->ranks[r].g.capacities;
         for (uint32_t p = 0; p < w->size; p++)
             CHECK_OK(hotbed_copy(capacities + p, w->ranks[p].b.counts + r, 4, w->a.stream));
-        CHECK_OK(hotbed_gather(&w->ranks[r].g, scratch, scratch_bytes, w->a.stream));
+        CHECK_OK(hotbed_gather(&w->ranks[r].g, w->a.stream));
     }
     CHECK_OK(hotbed_stream_sync(w->a.stream));
 }
@@ -266,7 +265,7 @@ static void random_world(hotbed_backend backend, uint32_t size, uint64_t capacit
         w->routes[f].local = hotbed_test_below(2);
     }
     for (uint32_t r = 0; r < size; r++)
-        fill_rank(w, r, hotbed_test_below(4) == 0 ? 0 : 12);
+        fill_rank(w, r, hotbed_test_below(4) == 0 ? 0 : hotbed_test_below(3) == 0 ? 120 : 12);
     world_run(w);
     check_places(w);
     check_received(w, false);
@@ -288,7 +287,7 @@ static void searches_equal_walks(hotbed_backend backend) {
             CHECK_OK(
                 hotbed_route_init(&w->routes[f].route, HOTBED_ROUTE_HASH_ROUND_ROBIN, w->size, 1));
         for (uint32_t r = 0; r < w->size; r++)
-            fill_rank(w, r, round == 0 ? 0 : 12);
+            fill_rank(w, r, round == 0 ? 0 : round % 2 == 0 ? 120 : 12);
         world_run(w);
         uint64_t bytes = hotbed_message_bytes(shape_of(w), KEYS) * w->size * w->size;
         uint8_t *messages = w->messages[0][0], *walked = malloc(bytes);
@@ -296,21 +295,19 @@ static void searches_equal_walks(hotbed_backend backend) {
         memcpy(walked, messages, bytes);
         for (uint32_t r = 0; r < w->size; r++) {
             const hotbed_bucketize_view *b = &w->ranks[r].b;
-            uint32_t targets[KEYS], places[KEYS];
-            memcpy(targets, b->targets, sizeof targets);
-            memcpy(places, b->places, w->ranks[r].n * sizeof places[0]);
-            for (uint32_t i = 0; i < KEYS; i++)
-                hotbed_bucketize_target(b, i);
-            CHECK_BYTES(b->targets, targets, sizeof targets);
             for (uint32_t p = 0; p < w->size; p++) {
                 uint32_t *starts = hotbed_message_starts(hotbed_bucketize_message(b, p));
                 memset(starts, 0xff, (b->shape.rows + 1) * sizeof *starts);
                 for (uint32_t row = 0; row <= b->shape.rows; row++)
                     hotbed_bucketize_start(b, p, row);
             }
-            for (uint32_t j = 0; j < w->ranks[r].n; j++)
-                hotbed_bucketize_key(b, j);
-            CHECK_BYTES(b->places, places, w->ranks[r].n * sizeof places[0]);
+            for (uint32_t i = 0; i < w->ranks[r].n; i++) {
+                uint32_t low, high;
+                hotbed_bucketize_features(b, i / HOTBED_BUCKETIZE_TILE, &low, &high);
+                const uint32_t f = hotbed_bucketize_feature(b, low, high, i);
+                CHECK_EQ(f, hotbed_bucketize_feature(b, 0, w->features, i));
+                CHECK_EQ(b->targets[i], hotbed_bucketize_target(b, i, f));
+            }
         }
         CHECK_BYTES(messages, walked, bytes);
         free(walked);
@@ -385,7 +382,6 @@ static void spoil(world *w, uint32_t to, uint32_t from, int round) {
 static bool use_messages(world *w, hotbed_gather_view g) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(w->a.stream);
     uint32_t segments = hotbed_gather_segments(&g), overflow, starts[FEATURES * 3 + 1];
-    size_t scratch_bytes = hotbed_dist_scratch(w->a.stream, KEYS, segments);
     uint64_t part = w->capacity * 16;
     uint8_t *rows = arrays_alloc(&w->a, w->size * part), *ends[3];
     for (uint32_t p = 0; p < w->size; p++)
@@ -405,7 +401,7 @@ static bool use_messages(world *w, hotbed_gather_view g) {
         .row_bytes = 16,
     };
     CHECK_OK(hotbed_fill(g.overflow, 0, 4, w->a.stream));
-    CHECK_OK(hotbed_gather(&g, arrays_alloc(&w->a, scratch_bytes), scratch_bytes, w->a.stream));
+    CHECK_OK(hotbed_gather(&g, w->a.stream));
     arrays_read(&w->a, &overflow, g.overflow, 4);
     arrays_read(&w->a, starts, g.segments, ((uint64_t)segments + 1) * 4);
     if (overflow != 0)

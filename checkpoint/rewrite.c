@@ -36,16 +36,23 @@ static hotbed_manifest_part *part_of(rewriter *w, uint32_t table, uint32_t shard
     return &w->manifest.parts[(uint64_t)table * w->manifest.world + shard];
 }
 
+/* Return the route of a STATIC table, whose rows HASH_ROUND_ROBIN cannot assign. */
+static hotbed_route route_of_rows(const rewriter *w, const hotbed_manifest_table *t) {
+    const uint64_t world = w->manifest.world;
+    const bool dealt = w->options->route == HOTBED_ROUTE_ROUND_ROBIN + 1;
+    return (hotbed_route){
+        .kind = dealt ? HOTBED_ROUTE_ROUND_ROBIN : HOTBED_ROUTE_CONTINUOUS,
+        .world = w->manifest.world,
+        .rows = t->capacity,
+        .block = dealt ? 0 : (t->capacity + world - 1) / world,
+    };
+}
+
 /* Return the rank that gets a key of table `t`. */
 static uint32_t rank_of(const rewriter *w, const hotbed_manifest_table *t, uint64_t key) {
     uint64_t world = w->manifest.world;
     if (t->kind == HOTBED_TABLE_STATIC) {
-        hotbed_route route = {
-            .kind = HOTBED_ROUTE_CONTINUOUS,
-            .world = w->manifest.world,
-            .rows = t->capacity,
-            .block = (t->capacity + world - 1) / world,
-        };
+        const hotbed_route route = route_of_rows(w, t);
         return hotbed_route_rank(&route, key);
     }
     if (w->options->route != 0) {
@@ -63,12 +70,12 @@ static uint32_t rank_of(const rewriter *w, const hotbed_manifest_table *t, uint6
 static void plan_ranges(rewriter *w, uint32_t number) {
     hotbed_manifest_table *t = &w->manifest.tables[number];
     uint64_t range = hotbed_manifest_range(t), world = w->manifest.world;
+    const hotbed_route rows = route_of_rows(w, t);
     for (uint32_t r = 0; r < world; r++) {
         hotbed_manifest_part *part = part_of(w, number, r);
         if (t->kind == HOTBED_TABLE_STATIC) {
-            uint64_t block = (range + world - 1) / world;
-            part->first = r * block < range ? r * block : range;
-            part->end = range - part->first < block ? range : part->first + block;
+            part->first = r == 0 ? 0 : part_of(w, number, r - 1)->end;
+            part->end = part->first + hotbed_route_rows(&rows, r);
         } else if (w->options->route != 0) {
             part->end = range;
         } else {
@@ -88,7 +95,7 @@ static void plan_table(rewriter *w, uint32_t number) {
     t->route_rows = 0;
     t->spread = HOTBED_SPREAD_BUCKET;
     if (t->kind == HOTBED_TABLE_STATIC) {
-        t->route = w->manifest.world == 1 ? 0 : HOTBED_ROUTE_CONTINUOUS + 1;
+        t->route = w->manifest.world == 1 ? 0 : (uint32_t)route_of_rows(w, t).kind + 1;
         t->route_rows = w->manifest.world == 1 ? 0 : t->capacity;
     } else if (w->options->route != 0) {
         t->route = w->options->route;

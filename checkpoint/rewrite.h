@@ -17,8 +17,8 @@ void hotbed_progress_report(const hotbed_progress *progress, uint64_t done, uint
 
 typedef struct hotbed_rewrite_options {
     uint32_t world; /* number of shards to write */
-    /* Route of hash tables: 0: ranges of buckets; else a hotbed_route_kind + 1, except
-     * CONTINUOUS. */
+    /* 0: hash tables by ranges of buckets, static tables in blocks; else a hotbed_route_kind + 1,
+     * except CONTINUOUS. HASH_ROUND_ROBIN also leaves static tables in blocks. */
     uint32_t route;
     uint32_t block_bytes; /* 0: HOTBED_BLOCK_BYTES */
     const hotbed_progress *progress;

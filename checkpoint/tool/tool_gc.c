@@ -379,6 +379,8 @@ int tool_gc(const tool_options *o) {
     size_t n = 0;
     if (o->keep == 0 && !o->unfinished)
         return tool_usage("gc needs --keep or --unfinished", "");
+    if (o->keep == 0 && o->leave_damaged)
+        return tool_usage("gc takes --leave-damaged only with --keep", "");
     hotbed_status status = tool_read_checkpoints(o->paths[0], &entries, &n);
     if (status != HOTBED_OK)
         return tool_fail(status);

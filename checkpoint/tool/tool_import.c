@@ -826,6 +826,23 @@ static hotbed_status check_states(const source *s) {
     return HOTBED_OK;
 }
 
+/* Check that the files have the scores that the options describe. */
+static hotbed_status check_scores(const source *s) {
+    bool any = false, pairs = false;
+    for (uint32_t i = 0; i < s->import.num_tables; i++) {
+        const hotbed_import_column *columns = s->import.tables[i].parts[0].columns;
+        any = any || columns[HOTBED_COLUMN_SCORES].file != NULL;
+        pairs = pairs || columns[HOTBED_COLUMN_TIMES].file != NULL;
+    }
+    if (s->options->ages && !any)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "--ages: no table has scores");
+    if (s->options->scores != NULL && !pairs)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "--scores %s: no table has two scores for each key",
+            s->options->scores);
+    return HOTBED_OK;
+}
+
 static hotbed_status check_path(const char *path) {
     const char *slash = strrchr(path, '/');
     if (strncmp(slash == NULL ? path : slash + 1, ".tmp-", 5) == 0)
@@ -850,6 +867,7 @@ static hotbed_status run(source *s) {
             s->options->from);
     HOTBED_TRY(check_taken(s));
     HOTBED_TRY(check_states(s));
+    HOTBED_TRY(check_scores(s));
     if (s->import.key_type == 0)
         s->import.key_type = HOTBED_KEY_I64;
     return hotbed_checkpoint_import(&hotbed_io_system, s->options->paths[1], &s->import);

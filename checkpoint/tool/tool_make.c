@@ -36,16 +36,20 @@ static hotbed_status rewrite_chain(
     return status;
 }
 
-static int rewrite(const tool_options *o, const hotbed_rewrite_options *options) {
-    hotbed_status status = check_open_files(options->world);
+static int rewrite(const tool_options *o, uint32_t ranks) {
+    const hotbed_rewrite_options options = {
+        .world = ranks, .route = o->route, .progress = &o->progress};
+    if (ranks == 1 && o->route != 0)
+        return tool_usage("--route needs --ranks of 2 or more: one shard has all rows", "");
+    hotbed_status status = check_open_files(ranks);
     if (status == HOTBED_OK)
-        status = rewrite_chain(o->paths[0], o->paths[1], options);
+        status = rewrite_chain(o->paths[0], o->paths[1], &options);
     if (status != HOTBED_OK)
         return tool_fail(status);
     if (o->json) {
         printf("{\"path\": ");
         tool_json_text(o->paths[1]);
-        printf(", \"ranks\": %" PRIu32 "}\n", options->world);
+        printf(", \"ranks\": %" PRIu32 "}\n", ranks);
     }
     return TOOL_SAME;
 }
@@ -53,15 +57,11 @@ static int rewrite(const tool_options *o, const hotbed_rewrite_options *options)
 int tool_reshard(const tool_options *o) {
     if (o->ranks == 0)
         return tool_usage("reshard needs --ranks", "");
-    hotbed_rewrite_options options = {
-        .world = o->ranks, .route = o->route, .progress = &o->progress};
-    return rewrite(o, &options);
+    return rewrite(o, o->ranks);
 }
 
 int tool_compact(const tool_options *o) {
-    hotbed_rewrite_options options = {
-        .world = o->ranks == 0 ? 1 : o->ranks, .route = o->route, .progress = &o->progress};
-    return rewrite(o, &options);
+    return rewrite(o, o->ranks == 0 ? 1 : o->ranks);
 }
 
 /* --- convert ---------------------------------------------------------------------------------------------------- */

@@ -401,7 +401,6 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
     o->batch = 4096;
     o->epochs = 1;
     o->capacity = (uint64_t)1 << 20;
-    o->growth_every = 16;
     o->seed = 1;
     o->ranks = 1;
     o->plan = HOTBED_PLAN_TWO_PHASE;
@@ -451,6 +450,12 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
         return usage("--max-capacity is not for --store, which holds any number of keys");
     if (o->store != NULL && o->lower_index != 0)
         return usage("--store has no lower tier: it goes without --lower-index");
+    if (o->mode == HOTBED_MODE_HBM_DIRECT && o->lower_index != 0)
+        return usage("--mode hbm has no lower tier: it goes without --lower-index");
+    if (o->growth_every > 0 && o->max_capacity == 0)
+        return usage("--growth-every needs --max-capacity");
+    if (o->growth_every == 0)
+        o->growth_every = 16;
     if ((o->mode == HOTBED_MODE_CACHE || o->mode == HOTBED_MODE_DEFAULT) && o->hbm_bytes == 0)
         return usage("--mode cache and --mode default need --hbm-mb");
     if (o->save_every > 0 && o->save == NULL)

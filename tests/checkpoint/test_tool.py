@@ -208,6 +208,10 @@ def check_options(root):
             message = "convert takes this option only with --from: " + option
             check(message in tool_run("convert", *paths, "--to", "npy", *words).stderr, message)
             needed = ["--from", "npy"]
+        if option == "--route" and command in takers.split():
+            needed = ["--ranks", "2"]
+        elif option == "--leave-damaged" and command in takers.split():
+            needed = ["--keep", "1"]
         done = tool_run(command, *paths[:n], *needed, *words)
         check(done.returncode == 2 or command == "verify", f"{command} {option} returns {done.returncode}")
         message = f"{command} does not take {option}, which is an option of {', '.join(takers.split())} (see"
@@ -279,6 +283,9 @@ def check_reshard(root):
         tool("reshard", path, out, "--ranks=2", status=2)  # it exists
         shutil.rmtree(out)
     tool("reshard", path, os.path.join(root, "no", "such"), "--ranks", "2", status=2)
+    for words in (["reshard", path, out, "--ranks", "1"], ["compact", path, out]):
+        done = tool_run(*words, "--route", "roundrobin")
+        check(done.returncode == 2 and "--route needs --ranks of 2 or more" in done.stderr, "a route of one shard")
     # Refused at the start: MANIFEST would be too large, or too many files would be open.
     tool("reshard", path, out, "--ranks", "65536", status=2, timeout=60)
     few = limited(resource.RLIMIT_NOFILE, 300)
@@ -376,11 +383,16 @@ def check_dealt(root):
     tool("verify", dealt, more)
     check(tool_json("inspect", dealt)["tables"][1]["route"] == "roundrobin", "the route of a static table")
     same(dealt, blocks)
-    for words in (["--ranks", "1"], ["--ranks", "4"], ["--ranks", "4", "--route", "roundrobin"]):
-        tool("reshard", dealt, out, *words)
-        tool("verify", out)
-        same(out, blocks)
-        shutil.rmtree(out)
+    hashed = {"hash_roundrobin": "continuous", "roundrobin": "roundrobin"}  # the routes of static tables
+    for source in (dealt, blocks):
+        for words in (["--ranks", "1"], ["--ranks", "4"], *(["--ranks", "7", "--route", rule] for rule in hashed)):
+            tool("reshard", source, out, *words)
+            tool("verify", out)
+            same(out, blocks)
+            routes = [t["route"] for t in tool_json("inspect", out)["tables"]]
+            if "--route" in words:
+                check(routes == [words[-1], hashed[words[-1]], words[-1]], f"routes of {words}: {routes}")
+            shutil.rmtree(out)
     tool("compact", more, out)
     same(out, more)
     for path in (out, more):
@@ -675,6 +687,10 @@ def check_npy(root):
     np.save(ids, np.zeros(400, np.int64))
     np.save(os.path.join(out, "hash.exp_avg.npy"), np.zeros((400, 6), np.float32))
     tool("convert", out, back, "--from", "npy", status=2)  # a key twice
+    for name in [name for name in os.listdir(out) if ".metadata." in name]:
+        os.remove(os.path.join(out, name))
+    done = tool_run("convert", out, back, "--from", "npy", "--ages")
+    check(done.returncode == 2 and "--ages: no table has scores" in done.stderr, done)
     check(not os.path.exists(back), "nothing after a failure")
     shutil.rmtree(out)
 
@@ -911,6 +927,8 @@ def check_dump_args(root):
     refused("does not say the order of the two scores of each key: give it with --scores")
     dump({"score_strategy": "LFU,TIMESTAMP"}, emb_scores=pairs)
     refused("--scores time,count contradicts", options=["--scores", "time,count"])
+    dump({})
+    refused("--scores time,count: no table has two scores for each key", options=["--scores", "time,count"])
     dump({}, emb_scores=np.ones((4, 3), np.int64))
     refused("scores have 24 bytes, not 8 or 16")
 
@@ -1163,6 +1181,8 @@ def check_unfinished_alone(root):
     check(sorted(os.listdir(place)) == ["step-0", "step-1", "step-2"], "nothing else")
     done = tool_run("gc", place)
     check(done.returncode == 2 and "gc needs --keep or --unfinished" in done.stderr, done)
+    done = tool_run("gc", place, "--unfinished", "--leave-damaged")
+    check(done.returncode == 2 and "gc takes --leave-damaged only with --keep" in done.stderr, done)
     shutil.rmtree(place)
 
 

@@ -80,6 +80,8 @@ says 2 "--store needs --mode cache" --data train.tsv --store db
 says 2 "--max-capacity 1999 is below --capacity 2000" --data train.tsv --max-capacity 1999
 says 2 "--max-capacity is not for --store" --data train.tsv --max-capacity 2000 --mode cache --store db
 says 2 "'0' is not a value of --growth-every" --data train.tsv --growth-every 0
+says 2 "--growth-every needs --max-capacity" --data train.tsv --growth-every 4
+says 2 "--mode hbm has no lower tier" --data train.tsv --mode hbm --lower-index host
 says 2 "'0' is not a value of --parse-threads" --data train.tsv --parse-threads 0
 says 2 "--mode cache and --mode default need --hbm-mb" --data train.tsv --mode cache
 says 2 "--mode cache and --mode default need --hbm-mb" --data train.tsv --mode default

@@ -691,6 +691,8 @@ static hotbed_status describe(
             .dim = m->tables[i].dim,
             .saved = saved_rows(&m->tables[i]),
             .loaded = loaded[i],
+            .optimizer_steps = hotbed_manifest_origin(m, &m->tables[i])->state.optimizer_steps,
+            .learning_rate = hotbed_manifest_origin(m, &m->tables[i])->state.learning_rate,
         };
         snprintf(table.name, sizeof table.name, "%s", m->tables[i].name);
         add_to_report(report, &table);

@@ -304,6 +304,11 @@ typedef struct hotbed_checkpoint_table {
     uint64_t saved; /* rows in the checkpoint */
     uint64_t
         loaded; /* of them in the storages of all ranks; without a communicator, of this rank */
+    /* State of the storage that the table was saved from; TAKEN_NEW: 0. After 0 steps, as in a
+     * conversion of another format, nobody may have chosen the learning rate. */
+    uint64_t optimizer_steps;
+    float learning_rate;
+    uint32_t reserved;
 } hotbed_checkpoint_table;
 
 /* The result of a load. Set the first three fields. */

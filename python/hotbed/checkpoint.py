@@ -16,11 +16,10 @@ import logging
 import os
 import pathlib
 import re
-import struct
 import threading
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from hotbed._c import check, ffi, lib, new, text
 from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError
@@ -656,7 +655,7 @@ def _load(path: Path, model: _Model, optimizer: Any, increments: Sequence[Path],
     for warning in filter(None, words):
         warnings.warn(f"{chain[0]}: {warning}", stacklevel=3)
     found = tuple(_loaded(array[i]) for i in range(report.num_tables))
-    _take_rates(model, chain[-1], {table.name for table in found if table.taken == "yes"})
+    _take_rates(model, [array[i] for i in range(report.num_tables)])
     for table in found:
         if table.loaded < table.saved:
             warnings.warn(f"{chain[0]}: table {table.name!r}: {_why(table)}", stacklevel=3)
@@ -675,34 +674,24 @@ def _warning(storage: Any) -> str:
     return text(said)
 
 
-def _rates(path: Path) -> Dict[str, Tuple[float, int]]:
-    """Return the learning rate and the count of optimizer steps with which each table was saved."""
-    from hotbed.torch._storage import shortest
-
-    states, found = [], {}
-    for words in _manifest(path):
-        if words[0] == "state":
-            (rate,) = struct.unpack(">f", bytes.fromhex(words[words.index("learning_rate") + 1]))
-            states.append((shortest(rate), _number(path, words, "optimizer_steps")))
-        elif words[0] == "table":
-            found[words[1]] = states[_number(path, words, "storage")]
-    return found
-
-
-def _take_rates(model: _Model, path: Path, taken: Set[str]) -> None:
-    """Set the learning rates of parameter groups to those of the tables that were loaded.
+def _take_rates(model: _Model, tables: Iterable[Any]) -> None:
+    """Set the learning rates of parameter groups to those of the tables that were loaded, ``hotbed_checkpoint_table``.
 
     Each backward applies its group's, so the rate that the library has loaded would last until then.  Conversions of
     other formats have no steps, and a rate that nobody has chosen.
     """
     from hotbed.torch._optimizer import common
+    from hotbed.torch._storage import shortest
     from hotbed.torch.config import Adam
 
-    saved = _rates(path)
+    saved = {
+        text(table.name): (shortest(table.learning_rate), int(table.optimizer_steps))
+        for table in tables
+        if table.taken == lib.HOTBED_TAKEN and table.optimizer_steps > 0
+    }
     groups: Dict[int, Tuple[Any, Dict[str, float]]] = {}
     for storage in model.storages:
-        own = {table.name: saved[table.name] for table in storage.tables if table.name in taken}
-        own = {name: (rate, steps) for name, (rate, steps) in own.items() if steps > 0}
+        own = {table.name: saved[table.name] for table in storage.tables if table.name in saved}
         if storage.group is None or not own:
             continue
         groups.setdefault(id(storage.group), (storage.group, {}))[1].update({n: rate for n, (rate, _) in own.items()})
@@ -738,14 +727,15 @@ def _why(table: LoadedTable) -> str:
 def _blobs(path: str) -> Dict[str, bytes]:
     """Read the blobs of a checkpoint."""
     found = {}
-    for words in _manifest(path):
-        if words[0] == "blob" and len(words) > 1:
-            size = ffi.new("uint64_t *")
-            name = words[1].encode()
-            check(lib.hotbed_checkpoint_read_blob(os.fsencode(path), name, ffi.NULL, size))
-            data = ffi.new("char[]", max(1, size[0]))
-            check(lib.hotbed_checkpoint_read_blob(os.fsencode(path), name, data, size))
-            found[words[1]] = bytes(ffi.buffer(data, size[0]))
+    for name in (_DENSE, _EXTRA):
+        size = ffi.new("uint64_t *")
+        try:
+            check(lib.hotbed_checkpoint_read_blob(os.fsencode(path), name.encode(), ffi.NULL, size))
+        except ArgumentError:  # there is none of this name
+            continue
+        data = ffi.new("char[]", max(1, size[0]))
+        check(lib.hotbed_checkpoint_read_blob(os.fsencode(path), name.encode(), data, size))
+        found[name] = bytes(ffi.buffer(data, size[0]))
     return found
 
 

@@ -184,6 +184,13 @@ static void what_is_not_loaded_is_reported(hotbed_backend backend) {
         .size = sizeof report, .capacity = MODEL_TABLES + 1, .tables = tables};
     model_create(&from, &usual, 3, stream);
     model_fill(&from, 1, false);
+    for (uint32_t i = 0; i < MODEL_STORAGES; i++) {
+        hotbed_storage_state state = {.size = sizeof state};
+        CHECK_OK(hotbed_storage_get_state(from.storages[0][i], &state, stream));
+        state.optimizer_steps = 7;
+        state.learning_rate = 0.25F;
+        CHECK_OK(hotbed_storage_set_state(from.storages[0][i], &state, stream));
+    }
     CHECK_OK(save(&from, path, NULL));
     model_create(&to, &other, 1, stream);
     CHECK_STATUS(model_load(&to, path, NULL, NULL), HOTBED_ERR_STATE);
@@ -195,6 +202,8 @@ static void what_is_not_loaded_is_reported(hotbed_backend backend) {
         const hotbed_checkpoint_table *t = model_find(&report, right[i].name);
         CHECK_EQ(t->taken, right[i].taken);
         CHECK_EQ(t->saved, right[i].saved);
+        CHECK_EQ(t->optimizer_steps, t->taken == HOTBED_TAKEN_NEW ? 0 : 7);
+        CHECK(t->learning_rate == (t->taken == HOTBED_TAKEN_NEW ? 0 : 0.25F));
         CHECK(
             right[i].loaded == UINT64_MAX ? t->loaded < t->saved && t->loaded > 0
                                           : t->loaded == right[i].loaded);

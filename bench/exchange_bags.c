@@ -203,7 +203,6 @@ static hotbed_status eval(bag_run *b) {
 static hotbed_status train(bag_run *b) {
     HOTBED_TRY(input_dist(b));
     HOTBED_TRY(wait_input(b));
-    HOTBED_TRY(prefetch(b));
     HOTBED_TRY(hotbed_sharded_read(b->context, 0, b->run.output.data, 0, b->me->stream));
     return hotbed_sharded_backward(b->context, 0, b->run.gradient.data, 0, b->me->stream);
 }

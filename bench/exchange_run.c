@@ -82,9 +82,7 @@ static hotbed_status send_keys(exchange_run *run) {
 }
 
 static hotbed_status send_rows(exchange_run *run) {
-    hotbed_stream *s = run->me->stream;
-    HOTBED_TRY(hotbed_sharded_prefetch(run->context, 0, s));
-    return hotbed_sharded_read(run->context, 0, run->output.data, 0, s);
+    return hotbed_sharded_read(run->context, 0, run->output.data, 0, run->me->stream);
 }
 
 static hotbed_status send_gradients(exchange_run *run) {

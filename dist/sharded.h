@@ -287,11 +287,11 @@ struct hotbed_sharded_context {
     hotbed_memory pinned;
     /* [parts][2][world] keys for each rank; exact: bags that travel between it and this rank */
     uint32_t *counts;
-    uint32_t *matrix;      /* [world][parts][2][world] the counts of all ranks */
-    uint32_t *overflow;    /* one word: whether this rank's batch overflows */
-    uint32_t *overflows;   /* [parts] whether any rank's batch overflows: the same on all ranks */
-    uint32_t *host_matrix; /* pinned */
-    uint32_t *host_overflow;
+    uint32_t *matrix;        /* [world][parts][2][world] the counts of all ranks */
+    uint32_t *overflow;      /* one word: whether this rank's batch overflows */
+    uint32_t *overflows;     /* [parts] whether any rank's batch overflows: the same on all ranks */
+    uint32_t *host_matrix;   /* pinned */
+    uint64_t *host_overflow; /* whether any rank's batch overflows */
     uint64_t *repeated, *host_repeated; /* device and pinned: batches in a row that overflowed */
     uint8_t *send, *receive;            /* FIXED: [world] messages of all parts */
     uint64_t message_bytes;             /* bytes of all parts' messages for one rank */

@@ -107,6 +107,42 @@ static hotbed_status release(hotbed_sharded_context *context, hotbed_stream *str
     return HOTBED_OK;
 }
 
+/* Send the keys of a batch. Work that they need not wait for is on the branches of the stream and of
+ * the one beside it, which the caller joins. */
+static hotbed_status send_batch(
+    hotbed_sharded_context *context, const hotbed_kjt *kjts, bool late, hotbed_stream *stream) {
+    hotbed_stream *branch = stream;
+    if (context->world > 1)
+        HOTBED_TRY(hotbed_stream_branch(stream, &branch));
+    HOTBED_TRY(release(context, branch));
+    context->watched = context->settled = context->replayed = context->rewound = false;
+    HOTBED_TRY(context->calls->clear(context, stream));
+    if (late) /* not 0 */
+        HOTBED_TRY(hotbed_fill(context->overflow, 1, sizeof *context->overflow, stream));
+    for (uint32_t i = 0; i < context->num_members; i++) {
+        hotbed_member *m = &context->members[i];
+        m->kjt = kjts[i];
+        m->training = m->sharded->training;
+        HOTBED_TRY(context->calls->start(context, m, stream));
+        m->kjt.features = NULL; /* the caller may change the names and strides now */
+        m->kjt.strides = NULL;
+    }
+    return context->calls->send(context, context->plan == HOTBED_PLAN_TWO_PHASE, stream);
+}
+
+static hotbed_status join_branches(
+    const hotbed_sharded_context *context, hotbed_status status, hotbed_stream *stream) {
+    hotbed_stream *beside;
+    if (context->world == 1)
+        return status;
+    const hotbed_status forked = hotbed_parts_fork(context->num_parts, stream, &beside);
+    const hotbed_status joined = hotbed_stream_join(beside);
+    const hotbed_status other = beside == stream ? HOTBED_OK : hotbed_stream_join(stream);
+    if (status == HOTBED_OK)
+        status = forked != HOTBED_OK ? forked : joined != HOTBED_OK ? joined : other;
+    return hotbed_parts_join(status, stream);
+}
+
 hotbed_status hotbed_sharded_input_dist(
     hotbed_sharded_context *context, const hotbed_kjt *kjts, hotbed_stream *stream) {
     hotbed_kjt read[HOTBED_MEMBERS_MOST];
@@ -115,20 +151,7 @@ hotbed_status hotbed_sharded_input_dist(
     bool late = false; /* a batch is over the sizes */
     HOTBED_TRY(read_kjts(context, kjts, read, &late));
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "input_dist"));
-    HOTBED_TRY(release(context, stream));
-    context->watched = context->settled = context->replayed = context->rewound = false;
-    HOTBED_TRY(context->calls->clear(context, stream));
-    if (late) /* not 0 */
-        HOTBED_TRY(hotbed_fill(context->overflow, 1, sizeof *context->overflow, stream));
-    for (uint32_t i = 0; i < context->num_members; i++) {
-        hotbed_member *m = &context->members[i];
-        m->kjt = read[i];
-        m->training = m->sharded->training;
-        HOTBED_TRY(context->calls->start(context, m, stream));
-        m->kjt.features = NULL; /* the caller may change the names and strides now */
-        m->kjt.strides = NULL;
-    }
-    HOTBED_TRY(context->calls->send(context, context->plan == HOTBED_PLAN_TWO_PHASE, stream));
+    HOTBED_TRY(join_branches(context, send_batch(context, read, late, stream), stream));
     context->stage = HOTBED_STAGE_INPUT_DIST;
     return hotbed_sharded_context_leave(context, stream);
 }
@@ -151,8 +174,6 @@ hotbed_status hotbed_sharded_wait_input(hotbed_sharded_context *context, hotbed_
         return hotbed_sharded_context_fail_stage("wait_input", context->stage);
     HOTBED_TRY(context->calls->gather(context, stream));
     if (context->may_overflow) {
-        HOTBED_TRY(hotbed_copy(
-            context->host_overflow, context->overflows, sizeof *context->overflows, stream));
         HOTBED_TRY(hotbed_event_record(context->arrived, stream));
         context->watched = true;
     }
@@ -173,7 +194,7 @@ static hotbed_status look(hotbed_sharded_context *context, bool *overflowed) {
     HOTBED_TRY(hotbed_event_query(context->arrived, &done));
     if (!done)
         HOTBED_TRY(hotbed_event_sync(context->arrived));
-    *overflowed = context->host_overflow[0] != 0;
+    *overflowed = *context->host_overflow != 0;
     return HOTBED_OK;
 }
 

@@ -388,12 +388,12 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
     (void)carve_context(context, context->memory.data);
     size_t matrix = counts_each(context) * context->world;
     HOTBED_TRY(hotbed_memory_alloc(
-        stream, HOTBED_MEMORY_PINNED, sizeof(uint64_t) + (matrix + 1) * sizeof(uint32_t), NULL,
+        stream, HOTBED_MEMORY_PINNED, 2 * sizeof(uint64_t) + matrix * sizeof(uint32_t), NULL,
         &context->pinned));
     context->host_repeated = context->pinned.data;
     *context->host_repeated = 0;
-    context->host_matrix = (uint32_t *)(context->host_repeated + 1);
-    context->host_overflow = context->host_matrix + matrix;
+    context->host_overflow = context->host_repeated + 1;
+    context->host_matrix = (uint32_t *)(context->host_overflow + 1);
     if (context->plan == HOTBED_PLAN_ONE_SIDED)
         HOTBED_TRY(make_window(context, stream));
     for (uint32_t i = 0; i < context->num_parts; i++) {
@@ -503,7 +503,8 @@ static hotbed_status send_sizes(hotbed_sharded_context *context, hotbed_stream *
     return hotbed_event_record(context->arrived, stream);
 }
 
-static hotbed_status send_keys(hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
+hotbed_status hotbed_exchange_send(
+    hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
     for (uint32_t i = 0; i < context->num_parts; i++)
         context->parts[i].path = &context->parts[i].paths[exact ? 1 : 0];
     if (exact)
@@ -517,23 +518,6 @@ static hotbed_status send_keys(hotbed_sharded_context *context, bool exact, hotb
     HOTBED_TRY(hotbed_window_barrier(context->window, stream));
     HOTBED_TRY(place_all(context, stream));
     return hotbed_window_barrier(context->window, stream);
-}
-
-/* Join the branches of the stream and of the one beside it, on which occurrences were grouped. */
-static hotbed_status join_branches(const hotbed_sharded_context *context, hotbed_stream *stream) {
-    hotbed_stream *beside;
-    HOTBED_TRY(hotbed_parts_fork(context->num_parts, stream, &beside));
-    hotbed_status status = hotbed_stream_join(beside);
-    if (beside != stream && status == HOTBED_OK)
-        status = hotbed_stream_join(stream);
-    return hotbed_parts_join(status, stream);
-}
-
-hotbed_status hotbed_exchange_send(
-    hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
-    const hotbed_status status = send_keys(context, exact, stream);
-    const hotbed_status joined = join_branches(context, stream);
-    return status != HOTBED_OK ? status : joined;
 }
 
 /* Compute the sizes of a part's messages and rows from the counts of all ranks. */
@@ -646,6 +630,7 @@ static hotbed_status gather(hotbed_sharded_context *context, uint32_t i, hotbed_
     g->repeated =
         counted && i == context->members[part->member].first_part ? context->repeated : NULL;
     g->host_repeated = context->host_repeated;
+    g->host_overflow = context->may_overflow && i == 0 ? context->host_overflow : NULL;
     HOTBED_TRY(hotbed_gather(g, stream));
     hotbed_batch_init(&part->batch);
     part->batch.batch_size = part->group->sums ? part->sharded->options.max_batch_size : 1;

@@ -60,18 +60,16 @@ static hotbed_status dedup(hotbed_part *part, const hotbed_member *m, hotbed_str
         HOTBED_TRY(make_bags(part, m, view.starts != NULL, stream));
     }
     /* Backward needs the occurrences of the keys, and messages need their counts. */
-    hotbed_stream *branch = stream;
-    if (!g->counted)
+    hotbed_stream *branch = g->counted ? stream : NULL;
+    if (branch == NULL && m->training)
         HOTBED_TRY(hotbed_stream_branch(stream, &branch));
     HOTBED_TRY(hotbed_dedup_keys(g->lookup, d, part->dedup_scratch, stream, branch));
-    if (part->sources == NULL || part->sharded->pooling != HOTBED_POOL_NONE)
+    if (part->sources == NULL || part->sharded->pooling != HOTBED_POOL_NONE || !m->training)
         return HOTBED_OK;
     return kernels->follow(
         d->batch.bound, part->num_keys, d->unique.positions, part->sources, branch);
 }
 
-/* Start the keys of a part. Their occurrences are grouped on the stream's branch, which is joined when
- * the keys have been sent. */
 static hotbed_status start_part(
     hotbed_part *part, const hotbed_member *m, const hotbed_kjt_view *kjt, hotbed_stream *stream) {
     hotbed_pick_view *p = &part->pick;
@@ -87,12 +85,9 @@ static hotbed_status start_part(
     }
     part->dedup.batch.bound = part->bucketize.bound = kjt->bound;
     part->bucketize.capacity = part->group->capacity;
-    hotbed_status status = part->group->dedup ? dedup(part, m, stream) : HOTBED_OK;
-    if (status == HOTBED_OK)
-        status = hotbed_bucketize(&part->bucketize, part->scratch, part->scratch_bytes, stream);
-    if (status != HOTBED_OK)
-        (void)hotbed_stream_join(stream);
-    return status;
+    if (part->group->dedup)
+        HOTBED_TRY(dedup(part, m, stream));
+    return hotbed_bucketize(&part->bucketize, part->scratch, part->scratch_bytes, stream);
 }
 
 static hotbed_status start_member(

@@ -41,7 +41,8 @@ hotbed_status hotbed_dedup_pool(
 size_t hotbed_dedup_scratch(const hotbed_storage *storage, uint64_t bound, uint32_t dim);
 
 /* Find the distinct keys of each table and their occurrences, as unique_kernels.h says. Starts,
- * positions and counts are computed on `grouping`: `stream`, or a branch of it. Async. */
+ * positions and counts are computed on `grouping`: `stream`, a branch of it or, if they are not wanted,
+ * NULL. Async. */
 hotbed_status hotbed_dedup_keys(
     const hotbed_storage *storage, const hotbed_step_view *view, void *scratch,
     hotbed_stream *stream, hotbed_stream *grouping);

@@ -39,6 +39,7 @@ typedef struct hotbed_gather_view {
     /* Batches in a row that overflowed, in device memory and, for the host, in pinned memory; NULL:
      * not counted, as are the batch and its overflow in wire.counts. */
     uint64_t *repeated, *host_repeated;
+    uint64_t *host_overflow; /* pinned: a copy of `overflow`; NULL: not wanted */
 } hotbed_gather_view;
 
 HOTBED_HD uint32_t hotbed_gather_segments(const hotbed_gather_view *g) {
@@ -63,8 +64,10 @@ HOTBED_HD void hotbed_gather_arrivals(const hotbed_gather_view *g) {
     hotbed_wire_count(&g->wire);
 }
 
-/* Count the batch, and whether it overflowed. Called by one lane after the segments are written. */
+/* Count the batch, and tell the host whether it overflowed. Called by one lane after the segments are written. */
 HOTBED_HD void hotbed_gather_tally(const hotbed_gather_view *g) {
+    if (g->host_overflow != NULL)
+        hotbed_store_system_u64(g->host_overflow, *g->overflow);
     if (g->repeated == NULL)
         return;
     const uint32_t overflowed = *g->overflow != 0 ? 1 : 0;

@@ -191,6 +191,8 @@ hotbed_status hotbed_kjt_start(
     const hotbed_kjt_kernels *kernels = kernels_of(stream);
     HOTBED_TRY(hotbed_fill(kjt->bad, 0, sizeof *kjt->bad, stream));
     HOTBED_TRY(kernels->lengths(kjt, stream));
+    if (kjt->lengths == NULL)
+        return HOTBED_OK;
     HOTBED_TRY(
         hotbed_scan(kjt->rows + 1, kjt->starts, kjt->starts, scratch, scratch_bytes, stream));
     return kernels->check(kjt, stream);

@@ -84,19 +84,21 @@ HOTBED_HD int64_t hotbed_kjt_between(const hotbed_kjt_view *k, uint64_t r) {
     return end < begin || end > bound ? -1 : end - begin;
 }
 
-/* Write the length of row r, 0 past the last row: a scan then gives starts. */
+/* Without lengths, write where row r begins; otherwise its length, 0 past the last row: a scan then
+ * gives starts. */
 HOTBED_HD void hotbed_kjt_length(const hotbed_kjt_view *k, uint64_t r) {
-    int64_t length = 1;
-    if (r == k->rows)
-        length = 0;
-    else if (k->offsets != NULL)
-        length = hotbed_kjt_between(k, r);
-    else if (k->lengths != NULL)
-        length = k->lengths[r];
-    bool good = length >= 0 && length <= (int64_t)k->bound;
-    if (!good)
+    const bool last = r == k->rows;
+    int64_t length = last ? 0 : 1, begin = (int64_t)r;
+    if (k->offsets != NULL) {
+        length = last ? 0 : hotbed_kjt_between(k, r);
+        begin = k->offsets[r];
+    } else if (k->lengths != NULL) {
+        length = last ? 0 : k->lengths[r];
+        begin = length;
+    }
+    if (length < 0 || length > (int64_t)k->bound)
         hotbed_kjt_bad(k, HOTBED_CAUSE_OFFSET, r, k->offsets != NULL ? k->offsets[r + 1] : length);
-    k->starts[r] = good ? (uint32_t)length : 0;
+    k->starts[r] = begin >= 0 && begin <= (int64_t)k->bound ? (uint32_t)begin : 0;
 }
 
 /* Whether row r ends within the keys; each length is at most 2^30, so a sum that wraps around

@@ -303,6 +303,8 @@ static hotbed_status unique(
         stream));
     number_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
     HOTBED_TRY(hotbed_cuda_launched("number_kernel"));
+    if (grouping == NULL)
+        return HOTBED_OK;
     if (grouping != stream)
         HOTBED_TRY(hotbed_stream_branch(stream, &grouping));
     return group(step, scratch, grouping);

@@ -25,7 +25,7 @@ typedef struct hotbed_unique_kernels {
      * tables. */
     size_t (*scratch)(uint64_t bound, uint32_t num_tables);
     /* starts, positions and counts are computed on `grouping`: `stream`, or a branch of it that the
-     * caller joins. */
+     * caller joins. NULL: they are not wanted, and may be left as they are. */
     hotbed_status (*unique)(
         const hotbed_step_view *step, void *scratch, hotbed_stream *stream,
         hotbed_stream *grouping);

@@ -262,9 +262,12 @@ static hotbed_status choose_exchanges(hotbed_sharded *c) {
     }
     /* One exchange, unless the second one saves more than it costs. */
     const bool all_sums = ruled == c->num_tables && rows < c->num_tables && saved < SECOND_BYTES;
-    for (uint32_t t = 0; t < c->num_tables; t++)
+    for (uint32_t t = 0; t < c->num_tables; t++) {
         if (c->world == 1 || all_sums)
             c->by_rows[t] = false; /* with one rank nothing travels */
+        if (c->world > 1 && c->pooling != HOTBED_POOL_NONE)
+            c->table_info[t].exchange = c->by_rows[t] ? HOTBED_POOLED_ROWS : HOTBED_POOLED_SUMS;
+    }
     return HOTBED_OK;
 }
 

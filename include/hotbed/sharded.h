@@ -495,6 +495,8 @@ typedef struct hotbed_sharded_table {
     uint64_t capacity;
     uint64_t max_capacity; /* over all ranks; `capacity` if the table does not grow */
     hotbed_route route;
+    /* What was chosen for a pooled table of several ranks: ROWS or SUMS; AUTO for all others. */
+    hotbed_pooled_exchange exchange;
     bool local_ids; /* the lookup stores hotbed_route_local() of keys: STATIC tables */
     uint32_t lookup, table;
 } hotbed_sharded_table;

@@ -79,7 +79,7 @@ class _Model:
             ArgumentError: there is none, or some have a communicator and others have not.
         """
         self.storages: List[Any] = []
-        self.names: List[str] = []  # of the storages
+        self.names: List[str] = []  # of the C storages
         from hotbed.torch._dense import Dense, Place
 
         self.dense = Dense(model)
@@ -104,8 +104,9 @@ class _Model:
         if found is not None:
             comms.append(getattr(module, "comm", None))
             for storage in found:
-                whole = ".".join(part for part in (place.name, storage.label) if part)
-                self.names.append(re.sub("[^A-Za-z0-9_.-]", "_", whole)[-63:])
+                for label, _, _ in storage.lookups():
+                    whole = ".".join(part for part in (place.name, label) if part)
+                    self.names.append(re.sub("[^A-Za-z0-9_.-]", "_", whole)[-63:])
                 self.storages.append(storage)
         elif hasattr(module, "named_children"):
             self.dense.add(place, module)
@@ -128,7 +129,8 @@ class _Model:
         with contextlib.ExitStack() as stack:
             for storage in self.storages:
                 stack.enter_context(storage.lock)
-            yield ffi.new("hotbed_storage *[]", [storage.pointer for storage in self.storages])
+            pointers = [pointer for storage in self.storages for _, pointer, _ in storage.lookups()]
+            yield ffi.new("hotbed_storage *[]", pointers)
 
     def join(self, options: Any, keep: List[Any]) -> None:
         """Set the communicator and the share in options of a save or load."""
@@ -143,9 +145,10 @@ class _Model:
         for storage in self.storages:
             own = new("checkpoint_options")
             storage.join(own, keep)
-            for number in range(len(storage.tables)):
-                routes[at] = own.share.routes[number]
-                at += 1
+            for _, _, numbers in storage.lookups():
+                for number in numbers:
+                    routes[at] = own.share.routes[number]
+                    at += 1
         options.share.routes = routes
         keep.append(routes)
 
@@ -669,9 +672,11 @@ def _load(path: Path, model: _Model, optimizer: Any, increments: Sequence[Path],
 def _warning(storage: Any) -> str:
     """Set the learning rate of a storage after a load, and return what it warns of."""
     storage.learning_rate = float(storage.clock()["learning_rate"])
-    said = ffi.new("char[]", 256)
-    storage.check(lib.hotbed_storage_warning(storage.pointer, said, len(said), ffi.NULL))
-    return text(said)
+    said, found = ffi.new("char[]", 256), []
+    for _, pointer, _ in storage.lookups():
+        storage.check(lib.hotbed_storage_warning(pointer, said, len(said), ffi.NULL))
+        found.append(text(said))
+    return "; ".join(filter(None, found))
 
 
 def _take_rates(model: _Model, tables: Iterable[Any]) -> None:

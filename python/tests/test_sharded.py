@@ -6,6 +6,7 @@ Run as a program, this file is one rank: ``test_sharded.py ROLE FOLDER``.
 import gc
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -159,6 +160,161 @@ def test_other_optimizers_and_weights(optimizer):
     one = pooled(optimizer=optimizer, is_weighted=True)
     train(one, None, 3, weighted=True)
     check_rows(merged(well(on_threads(body, 3))), all_rows(one))
+
+
+# --- what travels for pooled tables -------------------------------------------------------------------
+
+SENT = {"item": ht.PooledExchange.ROWS, "user": ht.PooledExchange.ROWS, "tag": ht.PooledExchange.SUMS}
+NAMES = ("item", "user", "tag", "half")
+
+
+def four(pooling=ht.PoolingType.SUM):
+    """Tables of two kinds, dims and element types, for the features f, g, h and i."""
+    more = {"pooling": pooling, "use_virtual_table": True}
+    return [
+        *tables(pooling),
+        ht.EmbeddingBagConfig(ROWS, 4, "tag", feature_names=["f"], **more),
+        ht.EmbeddingBagConfig(ROWS, 12, "half", feature_names=["g"], data_type=torch.float16, **more),
+    ]
+
+
+def own_bags(rank, world, step, weighted):
+    """Bags whose keys no other rank has."""
+    kjt = bags(100 * step + rank, rows=ROWS // world, weighted=weighted)
+    return ht.KeyedJaggedTensor(kjt.keys(), kjt.values() * world + rank, kjt.weights_or_none(), lengths=kjt.lengths())
+
+
+@pytest.mark.filterwarnings("ignore:.*rows are rounded")
+@pytest.mark.parametrize("plan", [ht.Plan.FIXED, ht.Plan.TWO_PHASE, ht.Plan.ONE_SIDED])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("pooling", [ht.PoolingType.SUM, ht.PoolingType.MEAN])
+@pytest.mark.parametrize(
+    "exchanges", [ht.PooledExchange.ROWS, ht.PooledExchange.SUMS, SENT], ids=["rows", "sums", "mixed"]
+)
+def test_bags_by_rows_have_the_bytes_of_one_process(exchanges, pooling, weighted, plan):
+    def run(ebc, rank):
+        found = []
+        for step in range(STEPS):
+            batches = [own_bags(r, RANKS, step, weighted) for r in range(RANKS)]
+            out = ebc(together(batches) if rank is None else batches[rank]).values()
+            (out.square().sum() * (1 if rank is None else RANKS)).backward()  # gradients of ranks are averaged
+            found.append(out.detach())
+        return found
+
+    def body(comm):
+        sharded = ht.ShardedOptions(plan=plan, exchanges=exchanges)
+        ebc = pooled(comm, sharded, four(pooling), is_weighted=weighted)
+        outputs = run(ebc, comm.rank)
+        return outputs, {n: dict(zip(ebc.keys(n).tolist(), ebc.rows(n, ebc.keys(n)))) for n in NAMES}, str(ebc)
+
+    one = pooled(configs=four(pooling), is_weighted=weighted)
+    expected = run(one, None)
+    results = well(on_threads(body))
+    by_rows = exchanges is ht.PooledExchange.ROWS
+    tolerance = {"rtol": 0, "atol": 0} if by_rows else {"rtol": 2e-3, "atol": 1e-4}
+    for step, whole in enumerate(expected):
+        outputs = torch.cat([result[0][step] for result in results])
+        torch.testing.assert_close(outputs, whole, **tolerance)
+    found = merged([result[1] for result in results])
+    for name in NAMES:
+        assert set(found[name]) == set(one.keys(name).tolist())
+        rows = torch.stack([found[name][key] for key in one.keys(name).tolist()])
+        torch.testing.assert_close(rows, one.rows(name, one.keys(name)), **tolerance)
+    sent = exchanges if isinstance(exchanges, dict) else dict.fromkeys(NAMES, exchanges)
+    for name, exchange in sent.items():
+        assert re.search(rf"{name}=\(41, \d+\)( hash)? by {exchange.name.lower()}\b", results[0][2])
+
+
+def test_the_rule_chooses_what_travels_from_the_options():
+    def chosen(comm, **options):
+        features = {"single": [f"f{i}" for i in range(8)], "bags": ["bags"], "small": ["small"]}
+        tables = [
+            ht.EmbeddingBagConfig(rows, 256, name, feature_names=features[name], use_virtual_table=True)
+            for name, rows in (("single", 10**5), ("bags", 10**5), ("small", 10))
+        ]
+        ebc = ht.EmbeddingBagCollection(tables, comm=comm, sharded=ht.ShardedOptions(**options))
+        return "".join(storage.exchanges[t].name[0] for storage in ebc.storages for t in range(3))
+
+    long_bags = {"bags": 100, "small": 100}
+
+    def body(comm):
+        return [
+            chosen(comm),
+            chosen(comm, pooling_factors=long_bags),
+            chosen(comm, pooling_factors=long_bags, max_batch_size=64, max_keys=64 * 208),  # one exchange is as good
+            chosen(comm, pooling_factors=long_bags, plan=ht.Plan.FIXED),
+            chosen(comm, exchanges=ht.PooledExchange.SUMS),
+            chosen(comm, exchanges={"single": ht.PooledExchange.SUMS, "bags": ht.PooledExchange.ROWS}),
+        ]
+
+    for found in well(on_threads(body)):
+        assert found == ["RRR", "RSR", "SSS", "SSS", "SSS", "SRR"]
+    (alone,) = well(on_threads(chosen, n=1))
+    assert alone == "AAA"  # nothing travels
+
+
+def test_bags_that_are_longer_than_expected_are_a_warning():
+    def body(comm, **options):
+        item = ht.EmbeddingBagConfig(ROWS, DIM, "item", feature_names=["f"])
+        kjt = ht.KeyedJaggedTensor(["f"], torch.arange(40), lengths=torch.full((4,), 10))
+        sharded = ht.ShardedOptions(plan=ht.Plan.TWO_PHASE, **options)
+        ebc = pooled(comm, sharded, [item])
+        with torch.no_grad():
+            ebc(kjt)
+
+    def known(comm):
+        body(comm, pooling_factors={"f": 10})
+        body(comm, exchanges=ht.PooledExchange.ROWS)
+
+    with pytest.warns(UserWarning, match=r"tables \['item'\]: .* have 10\.0 keys on average; give pooling_factors"):
+        well(on_threads(body))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        well(on_threads(known))
+
+
+def test_a_collection_with_rows_and_sums_is_saved_as_any_other(tmp_path, needs_hdf5):
+    mixed = ht.ShardedOptions(exchanges={"item": ht.PooledExchange.ROWS, "other": ht.PooledExchange.SUMS})
+
+    def configs():  # of one routing rule
+        return [
+            ht.EmbeddingBagConfig(ROWS, DIM, name, feature_names=[f]) for name, f in (("item", "f"), ("other", "g"))
+        ]
+
+    def rows(ebc):
+        return {n: dict(zip(ebc.keys(n).tolist(), ebc.weight(n).clone())) for n in ("item", "other")}
+
+    def save(comm):
+        ebc = pooled(comm, mixed, configs())
+        train(ebc, comm.rank, comm.size)
+        checkpoint.save(tmp_path / "ck", ebc)
+        train(ebc, comm.rank, comm.size)
+        trained = rows(ebc)
+        again = pooled(comm, ht.ShardedOptions(exchanges=ht.PooledExchange.SUMS), configs())
+        checkpoint.load(tmp_path / "ck", again)
+        train(again, comm.rank, comm.size)
+        other = pooled(comm, mixed, configs())
+        other.load_state_dict(ebc.state_dict())
+        other.fused_optimizer.load_state_dict(ebc.fused_optimizer.state_dict())
+        assert other.fused_optimizer.steps == 2 * STEPS
+        train(ebc, comm.rank, comm.size, steps=1)
+        train(other, comm.rank, comm.size, steps=1)
+        for name in ("item", "other"):
+            assert torch.equal(ebc.weight(name), other.weight(name))
+        return trained, rows(again)
+
+    results = well(on_threads(save))
+    trained, again = (merged([result[i] for result in results]) for i in range(2))
+    one = pooled(configs=configs())
+    checkpoint.load(tmp_path / "ck", one)
+    train(one, None, RANKS)
+    for name in ("item", "other"):
+        for key in range(ROWS):
+            torch.testing.assert_close(trained[name][key], one.weight(name)[key], rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(again[name][key], one.weight(name)[key], rtol=1e-4, atol=1e-6)
+
+
+# --- sequences, sizes and prefetches ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dedup", list(ht.Dedup))

@@ -590,8 +590,16 @@ class _Collection(torch.nn.Module):
         raise UnsupportedError("torch.jit.script: the lookup is no operator of TorchScript; use torch.compile")
 
     def extra_repr(self) -> str:
-        """Describe the tables."""
-        return ", ".join(f"{t.name}=({t.rows}, {t.dim}){' hash' if t.is_hash else ''}" for t in self._tables)
+        """Describe the tables, and what ranks send each other for each of them."""
+        return ", ".join(
+            f"{t.name}=({t.rows}, {t.dim}){' hash' if t.is_hash else ''}{self._sent(t.name)}" for t in self._tables
+        )
+
+    def _sent(self, table: str) -> str:
+        storage, number = self._place[table]
+        if not isinstance(storage, ShardedStorage) or storage.exchanges[number] is _config.PooledExchange.AUTO:
+            return ""
+        return f" by {storage.exchanges[number].name.lower()}"
 
 
 def _device(given: Any) -> torch.device:

@@ -1,12 +1,14 @@
 """One C sharded collection for a module: tables of one pooling and one routing rule, over the ranks of a communicator.
 
-The C library creates one lookup, a storage of this rank's rows, for each routing rule.  This collection has one rule,
-thus one lookup.  Rows are handled as on a single rank, except that a static table stores local row numbers.
+The C library creates a lookup, a storage of this rank's rows, for pooled tables of which sums travel, and one for each
+type of rows that travel; a collection of sequences has one lookup.  Rows are handled as on a single rank, except that a
+static table stores local row numbers.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 import threading
 import warnings
@@ -18,11 +20,24 @@ import torch
 from hotbed._c import check, ffi, lib, new
 from hotbed.comm import Comm, tag_of
 from hotbed.errors import ArgumentError, CommError, HotbedError, KeyRangeError, StateError, UnsupportedError
-from hotbed.torch._storage import _SLOTS_MOST, ADVICE, Storage, _Slot, identity, indices
-from hotbed.torch.config import Dedup, Optimizer, Overflow, Plan, PoolingType, Route, ShardedOptions, Table
+from hotbed.torch._storage import _SLOTS_MOST, ADVICE, Storage, _Slot, identity, indices, stack_level
+from hotbed.torch.config import (
+    Dedup,
+    Optimizer,
+    Overflow,
+    Plan,
+    PooledExchange,
+    PoolingType,
+    Route,
+    ShardedOptions,
+    Table,
+)
 
 _TEXT_BYTES = 480
 _OVERFLOWS = 3  #: batches in a row that overflow before a warning
+_SAMPLES = 8192  #: of a batch whose size is not known when PooledExchange.AUTO chooses
+_LONG = 4.0  #: keys of a bag from which sums may be fewer bytes than rows, on two ranks
+_BAGS = 1 << 30  #: the most of a lookup, over all ranks
 
 
 def route_of(table: Table, sharded: ShardedOptions) -> Route:
@@ -160,9 +175,7 @@ class ShardedStorage(Storage):
     def _create(self, options: Any) -> None:
         given = self.sharded
         routes = ffi.new("hotbed_route_kind[]", [route_of(t, given).value for t in self.tables])
-        exchanges = ffi.NULL
-        if self.is_pooled:  # one exchange, thus one lookup
-            exchanges = ffi.new("hotbed_pooled_exchange[]", [lib.HOTBED_POOLED_SUMS] * len(self.features))
+        samples, keys, exchanges, factors = self._expected()
         sharded = new(
             "sharded_options",
             storage=options,
@@ -172,10 +185,11 @@ class ShardedStorage(Storage):
             large_overflows=self._follows and not self._is_exact(),
             dedup=given.dedup.value,
             gradient_scale=given.gradient_scale / self.comm.size,
-            max_batch_size=self._sizes[0] if self._follows else given.max_batch_size,
-            max_keys=self._sizes[1] if self._follows else given.max_keys,
-            capacity=self._sizes[2] if self._follows else given.capacity,
+            max_batch_size=samples,
+            max_keys=keys,
+            capacity=given.capacity,
             exchanges=exchanges,
+            pooling_factors=factors,
             weighted=self._is_weighted,
             growth_every=given.growth_every,
         )
@@ -189,13 +203,62 @@ class ShardedStorage(Storage):
                 self.comm.agreed = error  # raised on all ranks
                 raise
         self._sharded = out[0]
-        self._c = lib.hotbed_sharded_lookup(out[0], 0)
+        self._pointers = [lib.hotbed_sharded_lookup(out[0], i) for i in range(lib.hotbed_sharded_num_lookups(out[0]))]
+        self._c = self._pointers[0]
         weakref.finalize(self, _destroy, self.comm, self._sharded, self.streams.known, [*self.slots, self._eval])
         self._routes = ffi.new("hotbed_route[]", len(self.tables))
+        self._places: List[Tuple[int, int]] = []  # of each table: its lookup, and its number there
+        #: What ranks send each other for each table; AUTO: rows of keys, or nothing, on one rank.
+        self.exchanges: List[PooledExchange] = []
         for t in range(len(self.tables)):
             info = new("sharded_table")
             self.check(lib.hotbed_sharded_table_read(self._sharded, t, info))
             self._routes[t] = info.route
+            self._places.append((int(info.lookup), int(info.table)))
+            self.exchanges.append(PooledExchange(info.exchange))
+        if self._follows:  # the sizes of the rule were only expected
+            self.check(lib.hotbed_sharded_resize(self._sharded, *self._sizes))
+
+    def _expected(self) -> Tuple[int, int, Any, Any]:
+        """Return the samples and keys of a large batch, and what PooledExchange.AUTO needs beside them.
+
+        Sizes that follow the batches are not known yet.  Since rows cannot move from one lookup to another, the choice
+        is made now: it is the same in every run, and when a checkpoint is loaded.
+        """
+        given, n = self.sharded, len(self.features)
+        samples = given.max_batch_size or min(_SAMPLES, _BAGS // (n * self.comm.size))
+        factors = [given.pooling_factors.get(name) for name in self.feature_names]
+        keys = given.max_keys or math.ceil(sum(samples * (1.0 if f is None else f) for f in factors)) or 1
+        if not self.is_pooled:
+            return samples, keys, ffi.NULL, ffi.NULL
+        none = all(factor is None for factor in factors)
+        exchanges = given.exchanges
+        chosen = [
+            exchanges.get(self.tables[t].name, PooledExchange.AUTO) if isinstance(exchanges, Mapping) else exchanges
+            for t, _ in self.features
+        ]
+        return (
+            samples,
+            keys,
+            ffi.new("hotbed_pooled_exchange[]", [one.value for one in chosen]),
+            ffi.NULL if none else ffi.new("float[]", [1.0 if f is None else f for f in factors]),
+        )
+
+    def _at(self, table: int) -> Tuple[Any, int]:
+        """Return the lookup that has a table, and the table's number there."""
+        lookup, number = self._places[table]
+        return self._pointers[lookup], number
+
+    def lookups(self) -> List[Tuple[str, Any, List[int]]]:
+        """Return each lookup: its label, the ``hotbed_storage *``, and its tables, by their numbers here."""
+        found: List[Tuple[str, Any, List[int]]] = []
+        self.release_dropped()
+        for lookup, pointer in enumerate(self._pointers):
+            numbers = [t for t in range(len(self.tables)) if self._places[t][0] == lookup]
+            sent, kind = self.exchanges[numbers[0]], str(self.tables[numbers[0]].dtype)[len("torch.") :]
+            end = f"-{sent.name.lower()}" + (f"-{kind}" if sent is PooledExchange.ROWS else "")
+            found.append((self.label + (end if len(self._pointers) > 1 else ""), pointer, numbers))
+        return found
 
     @property
     def share(self) -> Tuple[int, int]:
@@ -268,9 +331,8 @@ class ShardedStorage(Storage):
         return self.sharded.plan is Plan.TWO_PHASE
 
     def _most_for_a_rank(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> int:
-        """Return how many keys a batch has for one rank at most, after dedup; waits for the stream."""
-        counts = torch.zeros(self.comm.size, dtype=torch.int64)
-        dedups = not self.is_pooled and self.sharded.dedup is not Dedup.OFF
+        """Return how many keys of a lookup a batch has for one rank at most, after dedup; waits for the stream."""
+        counts = torch.zeros(len(self._pointers), self.comm.size, dtype=torch.int64)
         bounds = offsets[::samples].tolist() if samples > 0 else [0] * (len(self.features) + 1)
         by_table: Dict[int, List[torch.Tensor]] = {}
         found = keys.cpu()
@@ -278,11 +340,12 @@ class ShardedStorage(Storage):
             by_table.setdefault(t, []).append(found[max(0, bounds[i]) : max(0, bounds[i + 1])])
         for t, parts in by_table.items():
             mine = torch.cat(parts)
+            dedups = self.exchanges[t] is PooledExchange.ROWS if self.is_pooled else self.sharded.dedup is not Dedup.OFF
             mine = torch.unique(mine) if dedups else mine.contiguous()
             ranks = torch.empty(mine.shape[0], dtype=torch.int32)
             data, out = ffi.cast("uint64_t *", mine.data_ptr()), ffi.cast("uint32_t *", ranks.data_ptr())
             lib.hotbed_route_ranks(self._route(t), mine.shape[0], data, out)
-            counts += torch.bincount(ranks.to(torch.int64), minlength=self.comm.size)
+            counts[self._places[t][0]] += torch.bincount(ranks.to(torch.int64), minlength=self.comm.size)
         return int(counts.max())
 
     def _fit(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int, stream: Any, ahead: bool) -> bool:
@@ -325,6 +388,8 @@ class ShardedStorage(Storage):
         return True
 
     def _resize(self, needs: Sequence[int]) -> None:
+        if self._sizes[1] == 1:
+            self._warn_of_long_bags(needs[1] / (needs[0] * len(self.features) or 1))
         spare = [needs[0] if self._sizes[0] == 1 else needs[0] + needs[0] // 4, *[n + n // 4 + 64 for n in needs[1:]]]
         given = (self.sharded.max_batch_size, self.sharded.max_keys)
         if any(fixed and need > fixed for fixed, need in zip(given, needs)):
@@ -341,6 +406,24 @@ class ShardedStorage(Storage):
         self._last = None
         self.check(lib.hotbed_sharded_resize(self._sharded, *sizes))
         self._sizes, self._is_small = tuple(sizes), False
+
+    def _warn_of_long_bags(self, keys: float) -> None:
+        """Warn if bags of the first batch are longer than what PooledExchange.AUTO expected of them."""
+        given = self.sharded
+        ruled = [
+            t.name
+            for t, sent in zip(self.tables, self.exchanges)
+            if sent is PooledExchange.ROWS
+            and (given.exchanges.get(t.name) if isinstance(given.exchanges, Mapping) else given.exchanges)
+            in (None, PooledExchange.AUTO)
+        ]
+        if ruled and keys > _LONG and not given.pooling_factors and not given.max_keys:
+            warnings.warn(
+                f"tables {ruled}: their rows travel, because bags of one key were expected, but bags of the first "
+                f"batch have {keys:.1f} keys on average; give pooling_factors of ShardedOptions, the keys of a bag by "
+                "feature, or exchanges",
+                stacklevel=stack_level(),
+            )
 
     def _begin(
         self,

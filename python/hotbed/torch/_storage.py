@@ -421,6 +421,7 @@ class Storage:
                 call()
             raise
         self._c = out[0]
+        self._pointers = [self._c]
         weakref.finalize(self, _destroy, self._c, self.streams.known, self.slots, self.after)
 
     def _complete(self, options: Any) -> None:
@@ -466,6 +467,14 @@ class Storage:
         """The ``hotbed_storage *``, after forwards that get no backward have returned their tickets."""
         self.release_dropped()
         return self._c
+
+    def _at(self, table: int) -> Tuple[Any, int]:
+        """Return the ``hotbed_storage *`` that has a table, and the table's number there."""
+        return self._c, table
+
+    def lookups(self) -> List[Tuple[str, Any, List[int]]]:
+        """Return each C storage: its label, the ``hotbed_storage *``, and its tables, by their numbers here."""
+        return [(self.label, self.pointer, list(range(len(self.tables))))]
 
     @property
     def share(self) -> Tuple[int, int]:
@@ -572,9 +581,13 @@ class Storage:
 
     def _warn(self) -> None:
         """Issue a warning about the first key that a table has refused, or not updated, once for each table."""
+        for pointer in self._pointers:
+            self._warn_of(pointer)
+
+    def _warn_of(self, pointer: Any) -> None:
         detail = self.detail
         detail.size = ffi.sizeof(detail[0])
-        self.check(lib.hotbed_storage_warning(self._c, self.text, len(self.text), detail))
+        self.check(lib.hotbed_storage_warning(pointer, self.text, len(self.text), detail))
         if detail.status == lib.HOTBED_OK:
             return
         error = self._own(FullError(text(self.text), **fields(detail)))
@@ -732,7 +745,7 @@ class Storage:
                 needed = min(math.ceil((size + 2 * need) / load), most)
                 if capacity < needed:
                     capacity = min(max(2 * capacity, needed), most)
-                    self.check(lib.hotbed_storage_grow(self._c, t, capacity, stream))
+                    self.check(lib.hotbed_storage_grow(*self._at(t), capacity, stream))
                 if capacity >= most:
                     del self.space[t]
                     continue
@@ -883,38 +896,36 @@ class Storage:
         """Remove all keys of a hash table, or reset a static table's rows to their initial values; drop all batches."""
         with self.lock:
             self.cancel()
-            self.check(lib.hotbed_storage_clear(self._c, table, self.streams.current()))
+            self.check(lib.hotbed_storage_clear(*self._at(table), self.streams.current()))
 
     def info(self, table: int) -> Any:
         """Return the ``hotbed_table_info`` of a table."""
         info = new("table_info")
-        self.check(lib.hotbed_storage_table(self._c, table, info))
+        self.check(lib.hotbed_storage_table(*self._at(table), info))
         return info
 
     def size(self, table: int) -> int:
         """Return the number of keys; waits for the stream."""
         n = ffi.new("uint64_t *")
         with self.lock:
-            self.check(lib.hotbed_storage_size(self._c, table, n, ffi.NULL, self.streams.current()))
+            self.check(lib.hotbed_storage_size(*self._at(table), n, ffi.NULL, self.streams.current()))
         return int(n[0])
 
     def stats(self, table: int) -> Dict[str, int]:
         """Return the counts of ``hotbed_table_stats`` by name; waits for the stream."""
         stats = new("table_stats")
         with self.lock:
-            self.check(lib.hotbed_storage_stats(self._c, table, stats, self.streams.current()))
+            self.check(lib.hotbed_storage_stats(*self._at(table), stats, self.streams.current()))
         return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats[0]).fields if name != "size"}
 
     def memory(self) -> Dict[str, int]:
         """Return the bytes that are allocated now, by kind; the module's ``memory()`` documents the kinds."""
         found = dict.fromkeys(("weights", "states", "index", "cache", "batches", "exchange"), 0)
-        kind, caches = (
-            lib.hotbed_storage_optimizer(self._c).kind,
-            lib.hotbed_storage_mode(self._c) == lib.HOTBED_MODE_CACHE,
-        )
+        kind = lib.hotbed_storage_optimizer(self._c).kind
         with self.lock:
             for table in range(len(self.tables)):
                 info = self.info(table)
+                caches = lib.hotbed_storage_mode(self._at(table)[0]) == lib.HOTBED_MODE_CACHE
                 state = 4 * lib.hotbed_optimizer_states(kind) * lib.hotbed_optimizer_state_dim(kind, info.dim)
                 rows = info.lower_slots + info.segment_slots + (0 if caches else info.slots)
                 found["weights"] += rows * (info.row_bytes - state)
@@ -937,7 +948,8 @@ class Storage:
 
     def is_direct(self, table: int) -> bool:
         """Whether row r of the table's memory belongs to ``keys(table)[r]``."""
-        return not self.tables[table].is_hash and lib.hotbed_storage_mode(self._c) == lib.HOTBED_MODE_HBM_DIRECT
+        pointer, _ = self._at(table)
+        return not self.tables[table].is_hash and lib.hotbed_storage_mode(pointer) == lib.HOTBED_MODE_HBM_DIRECT
 
     def view(self, table: int, state: int = -1) -> torch.Tensor:
         """Return a view of a table's rows, ``[rows, dim]``, or of one of their states, ``[rows, state dim]``.
@@ -982,11 +994,11 @@ class Storage:
         n = ffi.new("uint64_t *")
         with self.lock:
             stream = self.streams.current()
-            lib.hotbed_storage_export_keys(self._c, table, 0, ffi.NULL, ffi.NULL, n, stream)
+            lib.hotbed_storage_export_keys(*self._at(table), 0, ffi.NULL, ffi.NULL, n, stream)
             found = torch.empty(n[0], dtype=torch.int64, device="cpu")
             self.check(
                 lib.hotbed_storage_export_keys(
-                    self._c, table, n[0], ffi.cast("uint64_t *", found.data_ptr()), ffi.NULL, n, stream
+                    *self._at(table), n[0], ffi.cast("uint64_t *", found.data_ptr()), ffi.NULL, n, stream
                 )
             )
         return torch.sort(found).values
@@ -1053,7 +1065,7 @@ class Storage:
         with self.lock:
             stream = self.streams.current()
             data = ffi.cast("void *", keys.data_ptr())
-            self.check(lib.hotbed_storage_get_rows(self._c, table, keys.shape[0], data, rows, ffi.NULL, stream))
+            self.check(lib.hotbed_storage_get_rows(*self._at(table), keys.shape[0], data, rows, ffi.NULL, stream))
             self.check(lib.hotbed_stream_sync(stream))
         return parts
 
@@ -1112,11 +1124,11 @@ class Storage:
             given_keys[table] = keys.shape[0]
             self._grow(keys.shape[0], stream, lambda: given_keys)
             call = lib.hotbed_storage_offer_rows if fill else lib.hotbed_storage_set_rows
-            self.check(call(self._c, table, keys.shape[0], data, rows, stream))
+            self.check(call(*self._at(table), keys.shape[0], data, rows, stream))
             if fill and self.tables[table].is_hash and self.tables[table].evict is Evict.LOWEST:
                 found = torch.zeros(keys.shape[0], dtype=torch.uint8, device=self.device)
                 flags = ffi.cast("uint8_t *", found.data_ptr())
-                self.check(lib.hotbed_storage_get_rows(self._c, table, keys.shape[0], data, ffi.NULL, flags, stream))
+                self.check(lib.hotbed_storage_get_rows(*self._at(table), keys.shape[0], data, ffi.NULL, flags, stream))
                 self.check(lib.hotbed_stream_sync(stream))
                 kept = int(found.sum().item())
                 if kept < keys.shape[0]:
@@ -1131,7 +1143,7 @@ class Storage:
         data, flags = ffi.cast("void *", keys.data_ptr()), ffi.cast("uint8_t *", found.data_ptr())
         with self.lock:
             stream = self.streams.current()
-            self.check(lib.hotbed_storage_get_rows(self._c, table, keys.shape[0], data, ffi.NULL, flags, stream))
+            self.check(lib.hotbed_storage_get_rows(*self._at(table), keys.shape[0], data, ffi.NULL, flags, stream))
             self.check(lib.hotbed_stream_sync(stream))
         return found.cpu() == 1
 
@@ -1149,7 +1161,7 @@ class Storage:
         with self.lock:
             self.release_dropped()
             stream = self.streams.current()
-            self.check(lib.hotbed_storage_erase(self._c, table, keys.shape[0], data, flags, stream))
+            self.check(lib.hotbed_storage_erase(*self._at(table), keys.shape[0], data, flags, stream))
             self.check(lib.hotbed_stream_sync(stream))
             left = Storage.has(self, table, keys)
         if left.any():
@@ -1200,7 +1212,8 @@ class Storage:
         state = new("storage_state", **{**values, **powers})
         with self.lock:
             self.learning_rate = None  # unknown, if Ctrl-C arrives before the end
-            self.check(lib.hotbed_storage_set_state(self._c, state, self.streams.current()))
+            for pointer in self._pointers:
+                self.check(lib.hotbed_storage_set_state(pointer, state, self.streams.current()))
             self.learning_rate = float(values["learning_rate"])
 
 

@@ -199,6 +199,15 @@ class Route(enum.Enum):
     CONTINUOUS = 2  #: the first ranks have the smallest keys: static tables, unless ``routes`` says otherwise
 
 
+class PooledExchange(enum.Enum):
+    """What ranks of an EmbeddingBagCollection send each other for a table."""
+
+    AUTO = 0  #: ROWS if fewer bytes are expected to travel than by SUMS; with Plan.FIXED SUMS
+    #: each distinct row once; bags are pooled where the batch is, so outputs have the bytes of one process
+    ROWS = 1
+    SUMS = 2  #: each owner's sum of a bag, as TorchRec does; the last bits of outputs depend on the number of ranks
+
+
 def _check_member(what: str, given: Any, kind: type[enum.Enum]) -> None:
     if not isinstance(given, kind):
         names = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
@@ -223,6 +232,9 @@ class ShardedOptions:
             times a rank's share of ``max_keys``.
         growth_every: number of prefetches between two checks whether tables should grow; 0: 16.
         routes: routing rules by table name, for tables that do not use the default rule.
+        exchanges: for an EmbeddingBagCollection: what ranks send each other, for all tables or by table name.
+        pooling_factors: keys of a bag, on average, by feature name, for ``PooledExchange.AUTO``: TorchRec's planner has
+            the same number in its constraints.  Of other features: what ``max_keys`` and ``max_batch_size`` tell, or 1.
 
     A size that follows the batches is measured in the first one, on all ranks, with a quarter to spare.  All ranks see
     a batch that does not fit, measure again and send it again.  Give all three for CUDA graphs.
@@ -237,6 +249,8 @@ class ShardedOptions:
     capacity: int = 0
     growth_every: int = 0
     routes: Mapping[str, Route] = dataclasses.field(default_factory=dict)
+    exchanges: Union[PooledExchange, Mapping[str, PooledExchange]] = PooledExchange.AUTO
+    pooling_factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the types of the fields; the library checks the values.
@@ -261,6 +275,21 @@ class ShardedOptions:
             raise ArgumentError(f"ShardedOptions: routes {self.routes!r} is not a dict of table names and Routes")
         for table, route in self.routes.items():
             _check_member(f"ShardedOptions: route of table {table!r}", route, Route)
+        if isinstance(self.exchanges, Mapping):
+            for table, exchange in self.exchanges.items():
+                _check_member(f"ShardedOptions: exchange of table {table!r}", exchange, PooledExchange)
+        else:
+            _check_member("ShardedOptions: exchanges", self.exchanges, PooledExchange)
+        if not isinstance(self.pooling_factors, Mapping):
+            raise ArgumentError(
+                f"ShardedOptions: pooling_factors {self.pooling_factors!r} is not a dict of feature names and numbers"
+            )
+        for feature, factor in self.pooling_factors.items():
+            if not isinstance(factor, numbers.Real) or not 0 <= factor < math.inf:
+                raise ArgumentError(
+                    f"ShardedOptions: pooling factor {factor!r} of feature {feature!r} is not a finite number of at "
+                    "least 0"
+                )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -126,8 +126,10 @@ def options_of(preset: str, skips: list[str]) -> list[str]:
                 switch("CMAKE_COMPILE_WARNING_AS_ERROR", False),
             ]
         else:
-            # Hardly anything of this build runs here, so compile its C code faster.
+            # Hardly anything of this build runs here, so compile it faster.
             options.append("-DCMAKE_C_FLAGS_RELWITHDEBINFO=-O1")
+            if "--Ofast-compile" in output_of("nvcc", "--help"):
+                options.append("-DCMAKE_CUDA_FLAGS_RELWITHDEBINFO=--Ofast-compile=max")
     elif preset != "host-tsan":  # TSan cannot see the locks of a library that was compiled without it
         options.append(rocksdb_option())
     if preset == "host":

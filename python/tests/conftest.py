@@ -1,4 +1,7 @@
-"""Fixtures: seeds, and batches of random bags."""
+"""Fixtures: seeds, batches of random bags, and processes that are ranks."""
+
+import multiprocessing
+import os
 
 import pytest
 import torch
@@ -36,3 +39,37 @@ class Interrupted:
             raise KeyboardInterrupt
 
         return run
+
+
+# Processes are forked from one that has imported these, which takes seconds of each process otherwise.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
+    ["pytest", "hotbed.torch.dcp", "torchrec.distributed.model_parallel", "hotbed.torch.torchrec"]
+)
+
+
+def be_rank(folder, environment, function, arguments):
+    os.environ.update(environment)
+    os.chdir(folder)
+    log = os.open(f"log.{environment['RANK']}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    torch.set_num_threads(1)
+    function(*arguments)
+
+
+def run_ranks(folder, world, function, *arguments):
+    """Run function(*arguments, rank, world) on each rank, a process in `folder` with torchrun's variables."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    processes = []
+    for rank in range(world):
+        named = {**shared, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+        environment = {name: str(value) for name, value in named.items()}
+        parts = (str(folder), environment, function, (*arguments, rank, world))
+        processes.append(FORKS.Process(target=be_rank, args=parts))
+        processes[-1].start()
+    for process in processes:
+        process.join()
+    said = "\n".join((folder / f"log.{rank}").read_text()[-3000:] for rank in range(world))
+    assert not any(process.exitcode for process in processes), said

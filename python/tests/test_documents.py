@@ -1,12 +1,11 @@
 """The programs of docs/python and docs/guide/sizing.md run: blocks that begin with ``import torch`` or ``tempfile``."""
 
-import os
 import pathlib
 import re
-import subprocess
-import sys
+import runpy
 
 import pytest
+from conftest import run_ranks
 
 DOCS = pathlib.Path(__file__).parent.parent.parent / "docs"
 
@@ -23,6 +22,10 @@ def programs():
     return found
 
 
+def execute(path, rank, world):
+    runpy.run_path(path, run_name="__main__")
+
+
 @pytest.mark.parametrize("program", programs())
 def test_a_program_runs(program, tmp_path):
     for module in ("torchrec", "h5py"):
@@ -30,9 +33,4 @@ def test_a_program_runs(program, tmp_path):
             pytest.importorskip(module)
     path = tmp_path / "program.py"
     path.write_text(program.replace(" 10_000_000\n", " 100_000\n"))  # a table that needs gigabytes
-    command = [sys.executable, str(path)]
-    if "init_process_group" in program:
-        command[1:] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_ranks(tmp_path, 2 if "init_process_group" in program else 1, execute, str(path))

@@ -1,17 +1,13 @@
-"""State dicts of several ranks: torch.distributed.checkpoint from two ranks to three and one, full state dicts.
-
-Run as a program, this file is one rank: ``test_states.py ROLE FOLDER RANK WORLD``.
-"""
+"""State dicts of several ranks: torch.distributed.checkpoint from two ranks to three and one, full state dicts."""
 
 import copy
 import io
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from conftest import run_ranks
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 
@@ -283,22 +279,15 @@ def main(role, folder, rank, world):
 # --- what is expected of them -----------------------------------------------------------------------
 
 
-def run(role, folder, world):
-    program = [sys.executable, "-W", "ignore", __file__, role, str(folder)]
-    ranks = [subprocess.Popen([*program, str(r), str(world)], stderr=subprocess.PIPE) for r in range(world)]
-    said = [rank.communicate()[1].decode() for rank in ranks]
-    assert not any(rank.returncode for rank in ranks), "\n".join(text[-3000:] for text in said)
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
-    run("save", folder, 2)
+    run_ranks(folder, 2, main, "save", folder)
     return folder
 
 
 def test_two_ranks_save_by_dcp_and_three_load(saved):
-    run("load", saved, 3)
+    run_ranks(saved, 3, main, "load", saved)
 
 
 def test_one_rank_of_a_process_group_loads_what_two_saved(saved):
@@ -307,8 +296,8 @@ def test_one_rank_of_a_process_group_loads_what_two_saved(saved):
 
 def test_distributed_models_load_on_other_numbers_of_ranks(tmp_path):
     pytest.importorskip("torchrec")
-    run("save_distributed", tmp_path, 2)
-    run("load_distributed", tmp_path, 3)
+    run_ranks(tmp_path, 2, main, "save_distributed", tmp_path)
+    run_ranks(tmp_path, 3, main, "load_distributed", tmp_path)
     main("load_distributed", tmp_path, 0, 1)
 
 
@@ -349,7 +338,3 @@ def test_dcps_functions_for_models_of_one_process():
     check_equal(again.state_dict(), model.state_dict())
     assert not hasattr(model.bags, "embeddings") and not hasattr(model.bags.embedding_bags, "t")
     assert not hasattr(model.bags.embedding_bags.s, "weight_id")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -172,23 +172,30 @@ def scaled_step(made, scaler, dense):
     scaler.update()
 
 
-def test_a_grad_scaler_that_steps_only_the_dense_part_causes_a_warning():
-    made, other, scaler = collection(), collection(), torch.amp.GradScaler("cpu", init_scale=8.0)
-    dense = torch.nn.Linear(8, 1)
+def test_autocast_to_float16_without_a_known_grad_scaler_causes_a_warning():
+    made, scaler = collection(), torch.amp.GradScaler("cpu", init_scale=8.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        pooled(other).values().sum().backward()
-        torch.optim.SGD(dense.parameters(), lr=0.1).step()  # without a scaler
-        scaled_step(made, torch.amp.GradScaler("cpu", enabled=False), dense)
-        other.cancel()
-    with pytest.warns(
-        UserWarning, match=r"GradScaler: the backward updates tables \['h', 's'\] .* set grad_scaler"
-    ) as said:
-        scaled_step(made, scaler, dense)
-    assert any(warning.filename == __file__ for warning in said)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # once for each collection
-        scaled_step(made, scaler, dense)
+        pooled(made)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            pooled(made)
+        with torch.autocast("cpu", dtype=torch.float16):
+            with torch.no_grad():
+                pooled(made)
+            for known in (scaler, torch.amp.GradScaler("cpu", enabled=False)):
+                made.grad_scaler = known
+                pooled(made)
+        made.cancel()
+        made.grad_scaler = None
+    with torch.autocast("cpu", dtype=torch.float16):
+        with pytest.warns(UserWarning, match=r"scales the loss, the backward updates the tables \['h', 's'\]") as said:
+            pooled(made)
+        assert [warning.filename for warning in said] == [__file__]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # once for each collection
+            pooled(made)
+    with torch.autocast("cpu", dtype=torch.float16), pytest.warns(UserWarning, match="set grad_scaler"):
+        torch.compile(pooled, backend="eager")(collection())
 
 
 def test_a_grad_scaler_that_the_collection_knows_changes_nothing():

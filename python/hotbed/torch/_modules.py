@@ -529,8 +529,8 @@ class _Collection(torch.nn.Module):
             found = None
             try:
                 found = own_rows(storage, number, name, given, error)
-            except ArgumentError as raised:  # most of these texts of this package name the entry
-                error_msgs.append(str(raised) if name in str(raised) else f"{name}: {raised}")
+            except ArgumentError as raised:
+                error_msgs.append(str(raised))
             try:
                 if found is not None:
                     storage.load_rows(number, *found)

@@ -50,6 +50,8 @@ def lookup(
         ``[samples, columns]`` or ``[n, columns]``, and the ticket's number, ``[1]`` int64 on the CPU.
     """
     storage = _storage.of_handle(handle)
+    if training:
+        storage.expect_scaler()
     out = storage.output(keys, samples, columns, pooled, dtype)
     if training and not storage.is_ahead(keys, offsets, weights):
         # The backward reads them again, but a compiler may reuse the memory of an operator's inputs after the call.
@@ -142,6 +144,7 @@ class _Rows(torch.autograd.Function):
         ctx: Any, anchor: Tensor, batch: Tuple[_storage.Storage, Tensor, Tensor, Optional[Tensor], int]
     ) -> Tensor:
         storage, keys, offsets, weights, samples = batch
+        storage.expect_scaler()
         out = storage.empty(keys, samples)
         ctx.held = _Forward(storage, storage.forward(keys, offsets, weights, samples, True, out))
         return out

@@ -39,7 +39,7 @@ def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str,
                 f"{type(storage.optimizer).__name__} has the states {names}"
             )
     parts = None if given is None or error is not None else {name: given[name] for name in wanted}
-    found = own_rows(storage, number, f"table {table.name!r}", parts or None, error)
+    found = own_rows(storage, number, f"state.{table.name}", parts or None, error)
     if found is not None:
         storage.set_states(number, *found)
 

@@ -243,7 +243,8 @@ def own_rows(
         Keys and parts; None if no rank has the table.
 
     Raises:
-        ArgumentError: the entry is wrong on this rank or on another one, or rows would be lost.
+        ArgumentError: the entry is wrong on this rank or on another one, or rows would be lost.  The text begins with
+            ``name``, unless it is ``error``.
     """
     kind, keys = _ABSENT, torch.empty(0, dtype=torch.int64)
     parts: Dict[str, torch.Tensor] = {}
@@ -281,11 +282,14 @@ def _look(
     if all(sharded):
         start = _start_of(storage, name, given)
         parts = {part: tensor.to_local() for part, tensor in given.items()}
-    if table.is_hash:
-        keys = indices("keys", parts.pop("keys"))
-    else:
-        keys = torch.arange(next(iter(parts.values())).shape[0], device="cpu") + start
-    storage.check_rows(number, keys, parts)
+    try:
+        if table.is_hash:
+            keys = indices("keys", parts.pop("keys"))
+        else:
+            keys = torch.arange(next(iter(parts.values())).shape[0], device="cpu") + start
+        storage.check_rows(number, keys, parts)
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}: {error}") from error
     return (_SHARDED if all(sharded) else _PLAIN), keys, parts
 
 

@@ -14,7 +14,6 @@ import weakref
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import hotbed
 from hotbed._c import check, failure, ffi, fields, lib, new, text
@@ -86,39 +85,6 @@ def stack_level() -> int:
             return 1
         level, frame = level + 1, frame.f_back
     return level
-
-
-def _look_for_scaler(optimizer: Any, *_: Any) -> None:
-    """Warn if a GradScaler steps an optimizer after backwards that have updated tables with its scaled gradient.
-
-    PyTorch calls it before each step of each optimizer.
-    """
-    if torch.compiler.is_compiling():
-        return
-    frame, depth = sys._getframe(1), 0
-    while frame.f_code is not torch.amp.GradScaler.step.__code__:
-        if frame.f_back is None or depth == 16:  # as many as wrappers of other libraries may add, and some
-            return
-        frame, depth = frame.f_back, depth + 1
-    scaler = frame.f_locals["self"]
-    if not scaler.is_enabled():
-        return
-    for storage in list(_by_handle.values()):
-        if storage.optimizer is None or storage.scaler is scaler or storage.turn == storage.unscaled_turn:
-            continue
-        storage.unscaled_turn = storage.turn
-        if not storage.warned_of_scaler:
-            storage.warned_of_scaler = True
-            warnings.warn(
-                f"GradScaler: the backward updates tables {[t.name for t in storage.tables]} with the scaled gradient; "
-                "set grad_scaler of the collection to the GradScaler, and it divides the gradient by the scale, or "
-                "use bfloat16, which needs no scaler",
-                stacklevel=stack_level(),
-            )
-
-
-#: Of :func:`_look_for_scaler`, once a storage is trained.
-_hook: List[Any] = []
 
 
 def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
@@ -335,9 +301,7 @@ class Storage:
         self.dropped: collections.deque[int] = collections.deque()  # tokens of forwards that get no backward
         self.group: Optional[Dict[str, Any]] = None  # the parameter group that has the learning rate
         self.scaler: Any = None  # a GradScaler whose scale the gradients have
-        self.warned_of_scaler, self.unscaled_turn = False, 0  # see _look_for_scaler()
-        if optimizer is not None and not _hook:
-            _hook.append(register_optimizer_step_pre_hook(_look_for_scaler))
+        self._warned_of_scaler = False
         self.warns_of_keys = check_keys == "warn"
         skips = options.get("nonfinite") == lib.HOTBED_NONFINITE_SKIP
         #: Of hotbed_storage_warning().
@@ -459,6 +423,20 @@ class Storage:
                 text = f"table {error.table!r}: {text}"
         name = None if error.table is None else self.names.get(error.parameter or "")
         return f"{text}{advice}" if name is None else f"{name}: {text}{advice}"
+
+    def expect_scaler(self) -> None:
+        """Warn once if a training forward runs under autocast to float16, but no GradScaler is known."""
+        kind = self.device.type
+        if self.scaler is not None or self._warned_of_scaler or not torch.is_autocast_enabled(kind):
+            return
+        if torch.get_autocast_dtype(kind) is torch.float16:
+            self._warned_of_scaler = True
+            warnings.warn(
+                f"autocast to float16: if a GradScaler scales the loss, the backward updates the tables "
+                f"{[table.name for table in self.tables]} with the scaled gradient; set grad_scaler of the collection "
+                "to it, or to GradScaler(enabled=False) if there is none, or use bfloat16, which needs no scaler",
+                stacklevel=stack_level(),
+            )
 
     # --- batches --------------------------------------------------------------------------------
 

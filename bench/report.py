@@ -51,7 +51,6 @@ def load():
         "checkpoint": [],
         "micro": [],
         "plans": [],
-        "link": [],
         "curves": [],
         "host": [],
     }
@@ -70,8 +69,6 @@ def load():
             kinds["exchange"].append(document)
         elif form.startswith("hotbed-plans"):
             kinds["plans"].append(document)
-        elif form.startswith("hotbed-link"):
-            kinds["link"].append(document)
         elif form.startswith("hotbed-curves"):
             kinds["curves"].append(document)
         elif form.startswith("hotbed-host"):
@@ -520,43 +517,6 @@ def plans_section(kinds):
     return "\n\n".join(parts) if parts else "No results yet: `./run bench`, or `./run gpu bench`."
 
 
-def moves_section(kinds):
-    parts = []
-    cases = ["read", "write", "both"]
-    for document in kinds["link"]:
-        parts.append(f"### Ways to move rows, {document['device']}")
-        parts.append(
-            f"{document['rows']:,} rows each way of {document['gib']:g} GiB, a model of {document['layers']} layers, "
-            f"priority: {document['priority']}; commit {document['commit']}, {document['date']} "
-            f"([{document['file']}]({document['file']})): `{document['command']}`"
-        )
-        rows = []
-        for result in document["results"]:
-            count = next(f"{result[unit]} {unit}" for unit in ("engine", "warps", "sms") if unit in result)
-            rows.append(
-                [str(result["row_bytes"]), result["way"], count]
-                + [f"{result[f'{case}_gb_per_s']:.1f}" for case in cases]
-                + [f"{result[f'model_beside_{case}']:.2f} ({result[f'{case}_beside_gb_per_s']:.1f})" for case in cases]
-            )
-        parts.append(
-            table(
-                [
-                    "rows, bytes",
-                    "way",
-                    "each way",
-                    "read, GB/s",
-                    "write",
-                    "both",
-                    "the model's time beside reads (GB/s meanwhile)",
-                    "beside writes",
-                    "beside both",
-                ],
-                rows,
-            )
-        )
-    return "\n\n".join(parts) if parts else "No results yet: `hotbed-link`, or `./run gpu bench`."
-
-
 # --- figures of docs/performance.md ------------------------------------------------------------------
 
 
@@ -887,11 +847,6 @@ LONG = {
         "Exchange and prefetch beside the model",
         plans_section,
         "`hotbed-plans` measures them: steps of W5 beside a dense model as long as exchange and prefetch together.",
-    ),
-    "link": (
-        "Ways to move rows over the link",
-        moves_section,
-        "`hotbed-link` measures them, alone and beside a dense model.",
     ),
     "checkpoint": (
         "Checkpoints",

@@ -3,10 +3,10 @@
 #
 #   bench/run.sh BINARIES host|cuda OUT [quick]
 #
-# BENCH selects parts; all are BENCH="workloads curves replay plans digest link exchange micro checkpoint".
+# BENCH selects parts; all are BENCH="workloads curves replay plans digest exchange micro checkpoint".
 # WORKLOADS=W1,W5 and INSERTION=plain or probation select among the timed workloads.
 # Results go to OUT/workloads-<device>.json, curves-<device>.json, plans-<device>.json with two timelines, exchange-<device>.json,
-# link-<device>.json (GPUs only), micro-<device>.json and checkpoint-<device>.json.  The checkpoint benchmark writes to
+# micro-<device>.json and checkpoint-<device>.json.  The checkpoint benchmark writes to
 # TMPDIR or /tmp.  On the host the workloads have a tenth of their size.  At the end bench/compare.py lists what
 # is slower than in the committed results.  Exit status 1: a check failed.
 set -u
@@ -34,14 +34,13 @@ host)
     ;;
 esac
 device=$(printf '%s' "${device:-gpu}" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9.-')
-iterations=() short=() links=()
+iterations=() short=()
 if [ "$quick" = quick ]; then
     scale=0.01 steps=5 curve_scale=0.002 replay_scale=0.002 replays=100 iterations=(--iterations 2)
     short=(--scale 0.005 --rounds 2 --steps 6)
-    links=(--gib 1 --rows 10000 --layers 10)
 fi
 
-parts=" ${BENCH:-workloads curves replay plans digest link exchange micro checkpoint} "
+parts=" ${BENCH:-workloads curves replay plans digest exchange micro checkpoint} "
 wants() { [[ $parts == *" $1 "* ]]; }
 
 run() { # part, then the command
@@ -62,7 +61,6 @@ run plans "${plans[@]}" "$binaries/hotbed-plans" --backend "$backend" --commit "
     --json "$out/plans-$device.json" --pictures "$out/plans-$device"
 if [ "$backend" = cuda ]; then
     run digest "$workloads" --backend both --scale 0.05 --steps 70 --digest --insertion both
-    run link "$binaries/hotbed-link" --commit "$commit" "${links[@]}" --json "$out/link-$device.json"
 fi
 # Exchanges between ranks: on the host, or with several GPUs.
 exchange() { # file, then the command

@@ -24,7 +24,6 @@ PROGRAMS = {
     "hotbed-workloads": "bench/*.c",
     "hotbed-exchange": "bench/*.c",
     "hotbed-plans": "bench/*.c",
-    "hotbed-link": "bench/*.c",
 }
 
 

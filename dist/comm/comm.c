@@ -51,8 +51,6 @@ const char *hotbed_comm_operation_name(hotbed_comm_operation operation) {
         return "barrier";
     case HOTBED_COMM_ALL_REDUCE:
         return "all_reduce";
-    case HOTBED_COMM_REDUCE_SCATTER:
-        return "reduce_scatter";
     case HOTBED_COMM_WINDOW_CREATE:
         return "window_create";
     case HOTBED_COMM_WINDOW_BARRIER:

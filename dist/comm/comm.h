@@ -19,9 +19,8 @@ typedef enum hotbed_comm_operation {
     HOTBED_COMM_BROADCAST = 4,
     HOTBED_COMM_BARRIER = 5,
     HOTBED_COMM_ALL_REDUCE = 6,
-    HOTBED_COMM_REDUCE_SCATTER = 7,
-    HOTBED_COMM_WINDOW_CREATE = 8,
-    HOTBED_COMM_WINDOW_BARRIER = 9,
+    HOTBED_COMM_WINDOW_CREATE = 7,
+    HOTBED_COMM_WINDOW_BARRIER = 8,
 } hotbed_comm_operation;
 
 /* Return "all_gather", "all_to_all", ...; "unknown" for other numbers. */
@@ -46,14 +45,7 @@ typedef struct hotbed_comm_part {
     uint64_t bytes;
     const uint8_t *send;
     uint8_t *recv;
-    union {
-        struct {
-            const uint64_t *send_bytes, *send_offsets, *recv_bytes, *recv_offsets; /* [size] */
-        };
-        /* [size] SCATTER, COLLECT: number of floats in each range; NULL: `bytes` are divided
-         * evenly */
-        const uint64_t *counts;
-    };
+    const uint64_t *send_bytes, *send_offsets, *recv_bytes, *recv_offsets; /* [size] COUNTS */
 } hotbed_comm_part;
 
 typedef struct hotbed_comm_batch {

@@ -64,12 +64,12 @@ hotbed_status hotbed_comm_all_to_others(
         stream);
 }
 
-/* The sum of counts[size]. Errors: ARGUMENT if it exceeds `most`. */
+/* The sum of counts[size]. Errors: ARGUMENT if it exceeds UINT64_MAX. */
 static hotbed_status add_counts(
-    const char *function, const uint64_t *counts, uint32_t size, uint64_t most, uint64_t *sum) {
+    const char *function, const uint64_t *counts, uint32_t size, uint64_t *sum) {
     *sum = 0;
     for (uint32_t p = 0; p < size; p++) {
-        if (counts[p] > most - *sum)
+        if (counts[p] > UINT64_MAX - *sum)
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT,
                 "%s: the sizes up to rank %u's, which is %" PRIu64 ", are too large a sum",
@@ -86,8 +86,8 @@ static hotbed_status check_exchange(
     if (x->recv_bytes == NULL)
         return hotbed_comm_fail_null(function, "recv_bytes");
     uint64_t sent, received;
-    HOTBED_TRY(add_counts(function, x->send_bytes, comm->size, UINT64_MAX, &sent));
-    HOTBED_TRY(add_counts(function, x->recv_bytes, comm->size, UINT64_MAX, &received));
+    HOTBED_TRY(add_counts(function, x->send_bytes, comm->size, &sent));
+    HOTBED_TRY(add_counts(function, x->recv_bytes, comm->size, &received));
     HOTBED_TRY(check_data(function, x->send, sent));
     HOTBED_TRY(check_data(function, x->recv, received));
     if (x->bound > 0 && sent > x->bound)
@@ -184,16 +184,15 @@ static hotbed_status add_up(const hotbed_comm_sum_args *args, hotbed_stream *str
 /* Send each rank its range of `send`, and add up the received ranges into `to`. The sum is
  * logged, with the bytes of all ranges, when it has its scratch memory. */
 static hotbed_status enqueue_sum(
-    hotbed_comm *comm, hotbed_comm_operation operation, hotbed_comm_part part, uint64_t all_bytes,
-    float scale, float *to, hotbed_stream *stream) {
+    hotbed_comm *comm, hotbed_comm_part part, float scale, float *to, hotbed_stream *stream) {
     uint64_t bytes = hotbed_comm_range(&part, comm->size, comm->rank).bytes;
     HOTBED_TRY(check_product("a sum over ranks", comm->size, bytes, SIZE_MAX));
     void *scratch = NULL;
     HOTBED_TRY(hotbed_stream_workspace(stream, comm->size * bytes, &scratch));
-    hotbed_comm_batch batch = hotbed_comm_batch_of(comm, operation, 1);
+    hotbed_comm_batch batch = hotbed_comm_batch_of(comm, HOTBED_COMM_ALL_REDUCE, 1);
     batch.parts[0] = part;
     batch.parts[0].recv = scratch;
-    hotbed_comm_write_log(comm, operation, all_bytes);
+    hotbed_comm_write_log(comm, HOTBED_COMM_ALL_REDUCE, part.bytes);
     HOTBED_TRY(hotbed_comm_enqueue(comm, &batch, stream));
     hotbed_comm_sum_args args = {
         .parts = scratch,
@@ -222,7 +221,7 @@ hotbed_status hotbed_comm_all_reduce(
     float *own = recv;
     if (n > 0)
         own += hotbed_comm_range(&part, comm->size, comm->rank).offset / sizeof(float);
-    HOTBED_TRY(enqueue_sum(comm, HOTBED_COMM_ALL_REDUCE, part, bytes, scale, own, stream));
+    HOTBED_TRY(enqueue_sum(comm, part, scale, own, stream));
     hotbed_comm_batch batch = hotbed_comm_batch_of(comm, HOTBED_COMM_ALL_REDUCE, 1);
     batch.parts[0] = (hotbed_comm_part){
         .kind = HOTBED_PART_COLLECT,
@@ -230,24 +229,4 @@ hotbed_status hotbed_comm_all_reduce(
         .recv = (uint8_t *)recv,
     };
     return hotbed_comm_enqueue(comm, &batch, stream);
-}
-
-hotbed_status hotbed_comm_reduce_scatter(
-    hotbed_comm *comm, const uint64_t *counts, float scale, const float *send, float *recv,
-    hotbed_stream *stream) {
-    const char *function = "hotbed_comm_reduce_scatter";
-    HOTBED_TRY(hotbed_comm_check_call(function, comm, stream));
-    if (counts == NULL)
-        return hotbed_comm_fail_null(function, "counts");
-    uint64_t sum;
-    HOTBED_TRY(add_counts(function, counts, comm->size, (uint64_t)1 << 61, &sum));
-    HOTBED_TRY(check_data(function, send, sum * sizeof(float)));
-    HOTBED_TRY(check_data(function, recv, counts[comm->rank] * sizeof(float)));
-    hotbed_comm_part part = {
-        .kind = HOTBED_PART_SCATTER,
-        .send = (const uint8_t *)send,
-        .counts = counts,
-    };
-    return enqueue_sum(
-        comm, HOTBED_COMM_REDUCE_SCATTER, part, sum * sizeof(float), scale, recv, stream);
 }

@@ -2,6 +2,7 @@
 #include "dist/comm/comm_link.h"
 
 #include "base/error.h"
+#include "base/monotonic.h"
 #include "base/stream.h"
 #include "dist/comm/comm_handshake.h"
 #include "dist/comm/comm_socket.h"
@@ -212,4 +213,26 @@ bool hotbed_link_left(
             "%s: rank %u left before: it destroyed its communicator, or its process ended",
             hotbed_comm_title_of(run, batch).text, p);
     return left;
+}
+
+bool hotbed_link_goes_on(
+    hotbed_link *l, hotbed_comm *comm, const hotbed_comm_batch *batch, uint64_t until,
+    bool (*waits)(hotbed_comm *comm, uint32_t p)) {
+    hotbed_link_poll(l, comm, 0);
+    uint32_t late = comm->size;
+    for (uint32_t p = 0; p < comm->size && !hotbed_comm_has_failed(comm); p++) {
+        if (p == comm->rank || !waits(comm, p))
+            continue;
+        late = p;
+        (void)hotbed_link_left(l, comm, p, comm->runs, batch);
+    }
+    if (hotbed_comm_has_failed(comm))
+        return false;
+    if (hotbed_monotonic_now() < until)
+        return true;
+    (void)hotbed_comm_record_fault(
+        comm, HOTBED_COMM_DEADLINE, (int32_t)late, comm->runs,
+        "%s: rank %u did not come within %u ms", hotbed_comm_title_of(comm->runs, batch).text, late,
+        comm->deadline_ms);
+    return false;
 }

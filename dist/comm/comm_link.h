@@ -91,4 +91,10 @@ void hotbed_link_poll(hotbed_link *link, hotbed_comm *comm, int milliseconds);
 bool hotbed_link_left(
     hotbed_link *link, hotbed_comm *comm, uint32_t p, uint64_t run, const hotbed_comm_batch *batch);
 
+/* Called when no data of a batch has moved for a while: whether to wait on. If a rank that is waited for has
+ * died, left, or not come by `until`, that is recorded. waits: whether data from or to rank p is outstanding. */
+bool hotbed_link_goes_on(
+    hotbed_link *link, hotbed_comm *comm, const hotbed_comm_batch *batch, uint64_t until,
+    bool (*waits)(hotbed_comm *comm, uint32_t p));
+
 #endif

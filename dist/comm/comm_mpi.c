@@ -333,27 +333,9 @@ static bool start_peer(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32
     return error == MPI_SUCCESS || fail_call(comm, batch, p, "starting", error);
 }
 
-/* Nothing has moved for a while: check whether a rank is dead, gone or late. */
-static bool look_around(hotbed_comm *comm, const hotbed_comm_batch *batch, uint64_t until) {
-    mpi_comm *m = mpi_of(comm);
-    hotbed_link_poll(m->link, comm, 0);
-    uint32_t waits_for = comm->size;
-    for (uint32_t p = 0; p < comm->size && !hotbed_comm_has_failed(comm); p++) {
-        const peer *with = &m->peers[p];
-        if (p == comm->rank || (with->send.done_all && with->recv.done_all))
-            continue;
-        waits_for = p;
-        (void)hotbed_link_left(m->link, comm, p, comm->runs, batch);
-    }
-    if (hotbed_comm_has_failed(comm))
-        return false;
-    if (hotbed_monotonic_now() < until)
-        return true;
-    (void)hotbed_comm_record_fault(
-        comm, HOTBED_COMM_DEADLINE, (int32_t)waits_for, comm->runs,
-        "%s: rank %u did not come within %u ms", hotbed_comm_title_of(comm->runs, batch).text,
-        waits_for, comm->deadline_ms);
-    return false;
+static bool waits(hotbed_comm *comm, uint32_t p) {
+    const peer *with = &mpi_of(comm)->peers[p];
+    return !with->send.done_all || !with->recv.done_all;
 }
 
 static bool transfer(hotbed_comm *comm, const hotbed_comm_batch *batch) {
@@ -382,7 +364,8 @@ static bool transfer(hotbed_comm *comm, const hotbed_comm_batch *batch) {
             idle = 0;
             until = hotbed_monotonic_now() + patience;
         } else if (busy) {
-            if (++idle % IDLE_LOOKS == 0 && !look_around(comm, batch, until))
+            if (++idle % IDLE_LOOKS == 0 &&
+                !hotbed_link_goes_on(mpi_of(comm)->link, comm, batch, until, waits))
                 return false;
             sched_yield();
         }

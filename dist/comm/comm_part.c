@@ -16,9 +16,6 @@ static uint64_t offset_of(const uint64_t *offsets, const uint64_t *bytes, uint32
 }
 
 hotbed_comm_span hotbed_comm_range(const hotbed_comm_part *part, uint32_t size, uint32_t p) {
-    if (part->counts != NULL)
-        return (hotbed_comm_span){
-            offset_of(NULL, part->counts, p) * sizeof(float), part->counts[p] * sizeof(float)};
     uint64_t floats = part->bytes / sizeof(float);
     uint64_t most = (floats + size - 1) / size; /* floats of one rank */
     uint64_t begin = p * most < floats ? p * most : floats;

@@ -151,28 +151,9 @@ static bool step_recv(hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_
     return true;
 }
 
-/* Called when no data has moved for a while: check whether a rank has died, left or missed the
- * deadline. */
-static bool look_around(hotbed_comm *comm, const hotbed_comm_batch *batch, uint64_t until) {
-    sockets_comm *s = sockets_of(comm);
-    uint32_t waits_for = comm->size;
-    hotbed_link_poll(s->link, comm, 0);
-    for (uint32_t p = 0; p < comm->size && !hotbed_comm_has_failed(comm); p++) {
-        const peer *with = &s->peers[p];
-        if (p == comm->rank || (with->send.done_all && with->recv.done_all))
-            continue;
-        waits_for = p;
-        (void)hotbed_link_left(s->link, comm, p, comm->runs, batch);
-    }
-    if (hotbed_comm_has_failed(comm))
-        return false;
-    if (hotbed_monotonic_now() < until)
-        return true;
-    (void)hotbed_comm_record_fault(
-        comm, HOTBED_COMM_DEADLINE, (int32_t)waits_for, comm->runs,
-        "%s: rank %u did not come within %u ms", hotbed_comm_title_of(comm->runs, batch).text,
-        waits_for, comm->deadline_ms);
-    return false;
+static bool waits(hotbed_comm *comm, uint32_t p) {
+    const peer *with = &sockets_of(comm)->peers[p];
+    return !with->send.done_all || !with->recv.done_all;
 }
 
 /* Move what can be moved. *busy: data is left. False: it failed. */
@@ -228,7 +209,7 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
         if (now < look) /* also while some ranks send without end */
             continue;
         look = now + LOOK_MS * UINT64_C(1000000);
-        if (!look_around(comm, batch, until))
+        if (!hotbed_link_goes_on(sockets_of(comm)->link, comm, batch, until, waits))
             return false;
     }
 }

@@ -1,8 +1,7 @@
 /* hotbed/comm.h - communicators: ranks, and the data that they exchange.
  *
  * Experimental: hotbed_transport_probe(), hotbed_comm_all_to_all(), hotbed_comm_exchange(),
- * hotbed_comm_reduce_scatter(), hotbed_comm_set_tag(), hotbed_comm_log_digest(). Stable: all other
- * calls.
+ * hotbed_comm_set_tag(), hotbed_comm_log_digest(). Stable: all other calls.
  *
  * Needed by programs with more than one rank, for sharded collections (hotbed/sharded.h),
  * checkpoints of several ranks, and the gradients of dense parameters. A communicator joins `size`
@@ -307,19 +306,6 @@ hotbed_comm_barrier(hotbed_comm *comm, hotbed_stream *stream);
  */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_comm_all_reduce(
     hotbed_comm *comm, uint64_t n, float scale, const float *send, float *recv,
-    hotbed_stream *stream);
-
-/* Sum over ranks and give each rank its part of the sum, for example the pooled rows of its own
- * samples. Asynchronous.
- *
- *   counts  [size] in host memory: number of floats in each rank's part; the same on all ranks
- *   scale           the same on all ranks
- *   send    [sum of counts] in   parts in rank order
- *   recv    [counts[rank]] out   must not overlap send
- *
- * Other errors: ARGUMENT (the sum of counts is over 2^61). */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_comm_reduce_scatter(
-    hotbed_comm *comm, const uint64_t *counts, float scale, const float *send, float *recv,
     hotbed_stream *stream);
 
 /* --- failures --------------------------------------------------------------------------------- */

@@ -52,7 +52,6 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_external_calls),
     KNOWN(hotbed_external_metadata),
     KNOWN(hotbed_external_options),
-    KNOWN(hotbed_external_request_view),
     KNOWN(hotbed_external_stats),
     KNOWN(hotbed_external_table),
     KNOWN(hotbed_field),

@@ -222,7 +222,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_create_rocksdb(
     const char *path, const hotbed_rocksdb_options *rocksdb, const hotbed_external_options *options,
     hotbed_external **out);
 
-/* Close the store. All work that uses it must be done, and its requests and cursors must have been
+/* Close the store. All work that uses it must be done, and its cursors must have been
  * destroyed. Does not flush. NULL is allowed. */
 HOTBED_API void hotbed_external_destroy(hotbed_external *external);
 
@@ -301,58 +301,6 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_cursor_next(
     uint64_t *n);
 /* Free a cursor. NULL is allowed. */
 HOTBED_API void hotbed_external_cursor_destroy(hotbed_external_cursor *cursor);
-
-/* --- calls in stream order ------------------------------------------------------------------------
- * A request has arrays in pinned memory for batches of one table. Kernels fill the arrays before
- * the call and read them after it. A thread of the library makes the call when the stream reaches
- * it; the stream waits for the store, the calling thread does not. hotbed_external_stats counts
- * these waits. Requests can be recorded in a graph. A failed call is a fault of the stream: the
- * next hotbed_stream_sync() returns its status, and hotbed_external_failure() returns the store's
- * message. */
-
-typedef struct hotbed_external_request hotbed_external_request; /* opaque; owned by the caller */
-
-/* The pinned arrays of a request; valid while the request exists. */
-typedef struct hotbed_external_request_view {
-    uint32_t size; /* set by the caller: sizeof(hotbed_external_request_view) */
-    uint32_t table;
-    uint64_t capacity;
-    uint64_t row_bytes;
-    /* number of keys to process, from the start of `keys`; more than capacity is a fault RANGE */
-    uint64_t *n;
-    uint64_t *keys;   /* [capacity] */
-    void *rows;       /* [capacity, row_bytes] */
-    uint64_t *scores; /* [capacity] */
-    /* [capacity] result of find and of erase, as in the direct calls */
-    uint8_t *found;
-    uint32_t *status; /* hotbed_status of the last call that the stream passed */
-} hotbed_external_request_view;
-
-/* Create a request for up to `capacity` rows (1 .. 2^30) of a table, on `stream`. Synchronous.
- * *n is 0.
- * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), CORRUPT (the store is broken), and
- * the store's own if an insert that failed earlier must be read back first. */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_request_create(
-    hotbed_external *external, uint32_t table, uint64_t capacity, hotbed_stream *stream,
-    hotbed_external_request **out);
-/* Free a request. Its work must be done. NULL is allowed. */
-HOTBED_API void hotbed_external_request_destroy(hotbed_external_request *request);
-
-/* Get the arrays of a request.
- * Errors: ARGUMENT. */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_request_read(
-    const hotbed_external_request *request, hotbed_external_request_view *out);
-
-/* Find, insert or erase the first *n keys of the request, on the stream that it was created on.
- * Asynchronous; allocates nothing.
- * Errors: ARGUMENT (NULL; another stream), DEVICE.
- * Faults: the errors of the direct calls. */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_external_find_async(hotbed_external_request *request, hotbed_stream *stream);
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_external_insert_async(hotbed_external_request *request, hotbed_stream *stream);
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_external_erase_async(hotbed_external_request *request, hotbed_stream *stream);
 
 /* --- description ---------------------------------------------------------------------------------- */
 

@@ -411,7 +411,8 @@ static inline void hotbed_batch_init(hotbed_batch *batch) {
  * feature. Synchronous. Allocates all memory that the steps of the ticket need; over an external
  * store this includes pinned memory for twice max_keys rows of the longest kind.
  * Errors: ARGUMENT (also: features * samples over 2^30), MEMORY, STATE (255 tickets exist; the
- * stream records a graph), and the errors of hotbed_external_request_create(). */
+ * stream records a graph); over an external store CORRUPT (it is broken), and the store's own if an
+ * insert that failed earlier must be read back first. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_ticket_create(
     hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream,
     hotbed_ticket **out);

@@ -250,7 +250,8 @@ static hotbed_status check_checksums(
 
 /* --- locking ---------------------------------------------------------------------------------- */
 
-hotbed_status hotbed_external_failed(hotbed_external *external, hotbed_status status) {
+/* Record `status` and the last error text for hotbed_external_failure(). Returns `status`. */
+static hotbed_status failed(hotbed_external *external, hotbed_status status) {
     pthread_mutex_lock(&external->tally);
     external->stats.failures++;
     external->failure = status;
@@ -341,7 +342,7 @@ static hotbed_status enter(hotbed_external *external, uint64_t n) {
 
 static hotbed_status leave(hotbed_external *external, hotbed_status status) {
     pthread_mutex_unlock(&external->turn);
-    return status == HOTBED_OK ? HOTBED_OK : hotbed_external_failed(external, status);
+    return status == HOTBED_OK ? HOTBED_OK : failed(external, status);
 }
 
 hotbed_status hotbed_external_reserve(hotbed_external *external, uint64_t n) {

@@ -1,4 +1,4 @@
-/* storage/external/external.h - internals of external stores, for requests, built-in plug-ins and tests. */
+/* storage/external/external.h - internals of external stores, for storages, built-in plug-ins and tests. */
 #ifndef HOTBED_STORAGE_EXTERNAL_H
 #define HOTBED_STORAGE_EXTERNAL_H
 
@@ -23,9 +23,6 @@ void hotbed_external_set_key_type(hotbed_external *external, hotbed_key_type typ
 
 /* Errors: ARGUMENT if the table number is out of range. */
 hotbed_status hotbed_external_check_table(const hotbed_external *external, uint32_t table);
-
-/* Record `status` and the last error text for hotbed_external_failure(). Returns `status`. */
-hotbed_status hotbed_external_failed(hotbed_external *external, hotbed_status status);
 
 /* Call `function` in the order of `stream`: on a thread of the stream, or on this thread after a
  * wait if the plug-in wants that. Errors: STATE (this thread would wait, but the stream records a

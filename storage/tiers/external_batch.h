@@ -1,9 +1,8 @@
 /* storage/tiers/external_batch.h - pinned arrays for one batch over all tables of an external store, and
  * the store's calls on it.
  *
- * A hotbed_external_request serves one table. The keys of a step belong to several tables, and only
- * the device knows how many keys each table has. All tables therefore share the arrays, which hold
- * one batch instead of one batch per table. Kernels fill the arrays, a callback of the stream calls
+ * The keys of a step belong to several tables, and only the device knows how many keys each table
+ * has. All tables therefore share the arrays, which hold one batch instead of one batch per table. Kernels fill the arrays, a callback of the stream calls
  * the store, and kernels read the answer.
  */
 #ifndef HOTBED_STORAGE_EXTERNAL_BATCH_H

@@ -1,8 +1,7 @@
 /* tests/storage/test_external.c - contract of hotbed/external.h, on every store.
  *
  * Random calls on the store in memory, on RocksDB and on a plug-in (tests/support/bad_store.h) are compared with a
- * model (tests/storage/store_fixture.h).  Also: documented errors, calls from several threads, and requests in stream
- * order.
+ * model (tests/storage/store_fixture.h).  Also: documented errors, and calls from several threads.
  */
 #include "storage/external/external.h"
 
@@ -237,161 +236,6 @@ static void calls_from_several_threads_are_serialized(hotbed_backend backend) {
     }
 }
 
-/* Fill the batch of a request.  The stream must have passed its previous use. */
-static void fill_request(const hotbed_external_request_view *v, uint64_t n, uint8_t value) {
-    *v->n = n;
-    for (uint64_t i = 0; i < n; i++)
-        v->keys[i] = i, v->scores[i] = 100 + i;
-    memset(v->rows, value, n * v->row_bytes);
-}
-
-static void requests_run_in_stream_order(hotbed_backend backend) {
-    hotbed_stream *stream = NULL, *other = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
-    CHECK_OK(hotbed_stream_create(backend, 0, &other));
-    for (int k = 0; k < store_num_kinds(); k++) {
-        store_fixture *b = store_fixture_open(store_kinds[k]);
-        hotbed_external_request *put = NULL, *get = NULL;
-        hotbed_external_request_view p = {.size = sizeof p}, g = {.size = sizeof g};
-        CHECK_OK(hotbed_external_request_create(b->external, 1, 64, stream, &put));
-        CHECK_OK(hotbed_external_request_create(b->external, 1, 64, stream, &get));
-        CHECK_OK(hotbed_external_request_read(put, &p));
-        CHECK_OK(hotbed_external_request_read(get, &g));
-        CHECK(p.table == 1 && p.capacity == 64 && p.row_bytes == 37 && *p.n == 0);
-        CHECK_STATUS(hotbed_external_find_async(get, other), HOTBED_ERR_ARGUMENT);
-        CHECK_STATUS(hotbed_external_find_async(NULL, stream), HOTBED_ERR_ARGUMENT);
-        hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-        fill_request(&p, 40, 7);
-        fill_request(&g, 64, 9);
-        hotbed_counters_read(&before);
-        CHECK_OK(hotbed_external_insert_async(put, stream));
-        CHECK_OK(hotbed_external_find_async(get, stream));
-        CHECK_OK(hotbed_external_erase_async(put, stream));
-        hotbed_counters_read(&after);
-        CHECK_EQ(after.host_waits, before.host_waits);
-        CHECK_OK(hotbed_stream_sync(stream));
-        for (uint64_t i = 0; i < 64; i++) {
-            CHECK_EQ(g.found[i], i < 40);
-            CHECK_EQ(((uint8_t *)g.rows)[i * 37 + 36], i < 40 ? 7 : 9);
-            CHECK_EQ(g.scores[i], 100 + i);
-            CHECK(i >= 40 || p.found[i] == 1);
-        }
-        CHECK_EQ(*g.status, HOTBED_OK);
-        hotbed_external_stats stats = {.size = sizeof stats};
-        CHECK_OK(hotbed_external_stats_read(b->external, &stats));
-        CHECK_EQ(stats.stream_waits, 3);
-        CHECK(stats.stream_seconds > 0);
-        CHECK_OK(hotbed_external_insert_async(put, stream)); /* the store is no longer full */
-        hotbed_counters_read(&after);
-        CHECK_OK(hotbed_external_find_async(get, stream));
-        CHECK_OK(hotbed_stream_sync(stream));
-        hotbed_counters_read(&before);
-        CHECK_EQ(after.allocations, before.allocations);
-        CHECK_OK(hotbed_external_erase_async(put, stream));
-        CHECK_OK(hotbed_stream_sync(stream));
-
-        /* Requests in a graph, with another batch at each launch. */
-        hotbed_graph *graph = NULL;
-        CHECK_OK(hotbed_graph_begin(stream));
-        CHECK_OK(hotbed_external_insert_async(put, stream));
-        CHECK_OK(hotbed_external_find_async(get, stream));
-        CHECK_OK(hotbed_graph_end(stream, &graph));
-        for (uint64_t launch = 1; launch <= 3; launch++) {
-            fill_request(&p, launch * 10, (uint8_t)launch);
-            CHECK_OK(hotbed_graph_launch(graph, stream));
-            CHECK_OK(hotbed_stream_sync(stream));
-            for (uint64_t i = 0; i < 64; i++)
-                CHECK_EQ(g.found[i], i < launch * 10);
-            CHECK_EQ(((uint8_t *)g.rows)[0], launch);
-        }
-        hotbed_graph_destroy(graph);
-        hotbed_external_request_destroy(put);
-        hotbed_external_request_destroy(get);
-        hotbed_external_request_destroy(NULL);
-        store_fixture_close(b);
-    }
-    hotbed_stream_destroy(other);
-    hotbed_stream_destroy(stream);
-}
-
-static void a_failed_request_is_a_fault_of_the_stream(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
-    store_fixture *b = store_fixture_open(STORE_BAD);
-    hotbed_external_request *r = NULL;
-    hotbed_external_request_view v = {.size = sizeof v};
-    CHECK_STATUS(
-        hotbed_external_request_create(b->external, 0, 0, stream, &r), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(
-        hotbed_external_request_create(b->external, 2, 9, stream, &r), HOTBED_ERR_ARGUMENT);
-    CHECK_OK(hotbed_external_request_create(b->external, 0, 16, stream, &r));
-    CHECK_OK(hotbed_external_request_read(r, &v));
-    char text[300];
-    for (int i = 0; i < 3; i++) { /* each fault is reported once */
-        fill_request(&v, 12, 1);
-        bad_store_next(&b->bad, BAD_FAIL, 1);
-        CHECK_OK(hotbed_external_find_async(r, stream));
-        CHECK_STATUS(hotbed_stream_sync(stream), HOTBED_ERR_IO);
-        CHECK(store_error_has("a call for 12 rows of table number 0 failed"));
-        CHECK_EQ(*v.status, HOTBED_ERR_IO);
-        for (int k = 0; k < 12; k++)
-            CHECK_EQ(v.found[k], HOTBED_EXTERNAL_UNKNOWN);
-        CHECK_STATUS(hotbed_external_failure(b->external, text, sizeof text), HOTBED_ERR_IO);
-        CHECK(strstr(text, "find of 12 rows, table user, failed: call") != NULL);
-        CHECK_OK(hotbed_external_find_async(r, stream));
-        CHECK_OK(hotbed_stream_sync(stream));
-        CHECK_EQ(*v.status, HOTBED_OK);
-    }
-    *v.n = 17;
-    CHECK_OK(hotbed_external_find_async(r, stream));
-    CHECK_STATUS(hotbed_stream_sync(stream), HOTBED_ERR_RANGE);
-    CHECK_EQ(v.found[15], HOTBED_EXTERNAL_UNKNOWN);
-    CHECK_STATUS(hotbed_external_failure(b->external, text, sizeof text), HOTBED_ERR_RANGE);
-    fill_request(&v, 16, 1);
-    bad_store_next(&b->bad, BAD_TEAR, 1);
-    CHECK_OK(hotbed_external_insert_async(r, stream));
-    CHECK_STATUS(hotbed_stream_sync(stream), HOTBED_ERR_CORRUPT);
-    CHECK_OK(hotbed_external_find_async(r, stream));
-    CHECK_STATUS(hotbed_stream_sync(stream), HOTBED_ERR_CORRUPT);
-    hotbed_external_request_destroy(r);
-    store_fixture_close(b);
-    hotbed_stream_destroy(stream);
-}
-
-static void a_slow_store_blocks_the_stream_but_not_the_caller(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
-    hotbed_event *event = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
-    CHECK_OK(hotbed_event_create(stream, &event));
-    store_fixture *b = store_fixture_open(STORE_BAD);
-    hotbed_external_request *r = NULL;
-    hotbed_external_request_view v = {.size = sizeof v};
-    hotbed_external_stats stats = {.size = sizeof stats};
-    CHECK_OK(hotbed_external_request_create(b->external, 0, 16, stream, &r));
-    CHECK_OK(hotbed_external_request_read(r, &v));
-    fill_request(&v, 16, 5);
-    bad_store_hold(&b->bad);
-    CHECK_OK(hotbed_external_insert_async(r, stream));
-    CHECK_OK(hotbed_external_find_async(r, stream));
-    CHECK_OK(hotbed_event_record(event, stream));
-    bad_store_await(&b->bad); /* the store is in the call and does not return */
-    bool done = true;
-    CHECK_OK(hotbed_event_query(event, &done));
-    CHECK(!done);
-    CHECK_OK(hotbed_external_stats_read(b->external, &stats)); /* does not wait for the call */
-    CHECK_EQ(stats.stream_waits, 0);
-    CHECK_EQ(hotbed_external_failure(b->external, NULL, 0), HOTBED_OK);
-    bad_store_let_go(&b->bad);
-    CHECK_OK(hotbed_stream_sync(stream));
-    CHECK_EQ(v.found[15], 1);
-    CHECK_OK(hotbed_external_stats_read(b->external, &stats));
-    CHECK_EQ(stats.stream_waits, 2);
-    hotbed_external_request_destroy(r);
-    store_fixture_close(b);
-    hotbed_event_destroy(event);
-    hotbed_stream_destroy(stream);
-}
-
 /* The first call that does not return STATE, counted from 1; 0: all did. */
 static int forked_child(store_fixture *b, hotbed_external_cursor *cursor) {
     hotbed_external_cursor *other = NULL;
@@ -447,10 +291,6 @@ const hotbed_test hotbed_tests[] = {
     {"arguments_are_checked_first", arguments_are_checked_first},
     {"options_are_checked", options_are_checked},
     {"calls_from_several_threads_are_serialized", calls_from_several_threads_are_serialized},
-    {"requests_run_in_stream_order", requests_run_in_stream_order},
-    {"a_failed_request_is_a_fault_of_the_stream", a_failed_request_is_a_fault_of_the_stream},
-    {"a_slow_store_blocks_the_stream_but_not_the_caller",
-     a_slow_store_blocks_the_stream_but_not_the_caller},
     {"a_forked_child_gets_errors", a_forked_child_gets_errors},
     {NULL, NULL},
 };

@@ -39,10 +39,20 @@ void cases_run(
     hotbed_memory_free(&to);
 }
 
-hotbed_stream *cases_stream(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
-    return stream;
+void cases_add_one(void *counter) {
+    ++*(int *)counter;
+}
+
+hotbed_event *cases_event(hotbed_stream *stream) {
+    hotbed_event *event = NULL;
+    CHECK_OK(hotbed_event_create(stream, &event));
+    return event;
+}
+
+bool cases_is_done(hotbed_event *event) {
+    bool done = false;
+    CHECK_OK(hotbed_event_query(event, &done));
+    return done;
 }
 
 hotbed_memory cases_device(hotbed_stream *stream, size_t bytes, const void *data) {

@@ -23,7 +23,9 @@ void cases_run(
     hotbed_stream *stream, case_kind kind, uint64_t n, const void *in, size_t in_bytes, void *out,
     size_t out_bytes);
 
-hotbed_stream *cases_stream(hotbed_backend backend); /* on device 0 */
+void cases_add_one(void *counter); /* for hotbed_stream_call(): increments an int */
+hotbed_event *cases_event(hotbed_stream *stream);
+bool cases_is_done(hotbed_event *event);
 
 /* Allocate device memory. If `data` is not NULL, fill the memory with a copy of it. Synchronous. */
 hotbed_memory cases_device(hotbed_stream *stream, size_t bytes, const void *data);

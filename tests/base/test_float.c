@@ -68,7 +68,7 @@ static void check_value(const format *f, uint16_t bits, float got) {
 static void every_value_widens_and_comes_back(hotbed_backend backend) {
     static uint16_t bits[VALUES], back[VALUES];
     static float values[VALUES];
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (uint32_t i = 0; i < VALUES; i++)
         bits[i] = (uint16_t)i;
     for (size_t k = 0; k < sizeof formats / sizeof formats[0]; k++) {
@@ -104,7 +104,7 @@ static void ties_and_their_neighbours_round_to_even(hotbed_backend backend) {
     enum { EACH = 6 };
     static float values[VALUES / 2 * EACH];
     static uint16_t rounded[VALUES / 2 * EACH];
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (size_t k = 0; k < sizeof formats / sizeof formats[0]; k++) {
         const format *f = &formats[k];
         uint64_t n = 0;
@@ -130,7 +130,7 @@ static void random_bits_round_as_the_model(hotbed_backend backend) {
     enum { N = 100000 };
     static float values[N];
     static uint16_t rounded[N];
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (size_t k = 0; k < sizeof formats / sizeof formats[0]; k++) {
         for (int i = 0; i < N; i++)
             values[i] = hotbed_bits_float((uint32_t)hotbed_test_random());
@@ -148,7 +148,7 @@ static void special_values_keep_sign_and_payload(hotbed_backend backend) {
                                     0x7f80, 0xff80, 0x8000, 0x0000, 0x8000};
     enum { N = sizeof in / sizeof in[0] };
     uint16_t out[N];
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     cases_run(stream, CASE_F32_TO_F16, N, in, sizeof in, out, sizeof out);
     CHECK_BYTES(out, f16, sizeof out);
     cases_run(stream, CASE_F32_TO_BF16, N, in, sizeof in, out, sizeof out);

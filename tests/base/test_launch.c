@@ -34,7 +34,7 @@ static void mark_body(const void *args, uint64_t begin, uint64_t end) {
 static void every_item_is_processed_once(hotbed_backend backend) {
     static const uint64_t sizes[] = {1, 2, 7, 64, 1000, 4097};
     static const uint64_t grains[] = {0, 1, 3, 64, 1000, 5000, UINT64_MAX};
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         for (size_t g = 0; g < sizeof grains / sizeof grains[0]; g++) {
             uint64_t n = sizes[s], grain = grains[g], ranges = 0;
@@ -71,7 +71,7 @@ static void a_launch_sees_all_writes_of_the_previous_launch(hotbed_backend backe
     static uint64_t words[2 * N], want[2][N];
     memset(words, 0, sizeof words);
     memset(want, 0, sizeof want);
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (uint64_t step = 0; step < STEPS; step++) {
         chain_args args = {words, N, step};
         CHECK_OK(hotbed_host_launch(stream, N, 64, chain_body, &args, sizeof args));
@@ -91,7 +91,7 @@ static void streams_share_the_threads(hotbed_backend backend) {
     hotbed_stream *streams[STREAMS];
     memset(marks, 0, sizeof marks);
     for (int s = 0; s < STREAMS; s++)
-        streams[s] = cases_stream(backend);
+        streams[s] = hotbed_test_stream(backend);
     for (int round = 0; round < 40; round++) {
         for (int s = 0; s < STREAMS; s++) {
             mark_args args = {marks[s], N, 100, &ranges};
@@ -109,11 +109,10 @@ static void streams_share_the_threads(hotbed_backend backend) {
 
 static void no_items_launch_nothing_and_large_arguments_are_refused(hotbed_backend backend) {
     static unsigned char args[HOTBED_HOST_ARGS_BYTES + 1];
-    hotbed_stream *stream = cases_stream(backend);
-    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-    hotbed_counters_read(&before);
+    hotbed_stream *stream = hotbed_test_stream(backend);
+    hotbed_counters before = hotbed_test_counters();
     CHECK_OK(hotbed_host_launch(stream, 0, 10, mark_body, args, 10));
-    hotbed_counters_read(&after);
+    hotbed_counters after = hotbed_test_counters();
     CHECK_EQ(after.launches, before.launches);
     CHECK_STATUS(
         hotbed_host_launch(stream, 1, 10, mark_body, args, sizeof args), HOTBED_ERR_ARGUMENT);
@@ -124,14 +123,13 @@ static void launches_do_not_allocate_or_wait(hotbed_backend backend) {
     enum { N = 5000 };
     static uint8_t marks[N];
     uint64_t ranges = 0;
-    hotbed_stream *stream = cases_stream(backend);
-    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-    hotbed_counters_read(&before);
+    hotbed_stream *stream = hotbed_test_stream(backend);
+    hotbed_counters before = hotbed_test_counters();
     for (int i = 0; i < 100; i++) {
         mark_args args = {marks, N, 1000, &ranges};
         CHECK_OK(hotbed_host_launch(stream, N, 1000, mark_body, &args, sizeof args));
     }
-    hotbed_counters_read(&after);
+    hotbed_counters after = hotbed_test_counters();
     CHECK_EQ(after.allocations, before.allocations);
     CHECK_EQ(after.host_waits, before.host_waits);
     CHECK_EQ(after.launches - before.launches, 100);
@@ -159,7 +157,7 @@ static void *enqueue_many(void *argument) {
 }
 
 static void a_full_ring_makes_the_caller_wait_and_counts_the_wait(hotbed_backend backend) {
-    flood f = {.stream = cases_stream(backend)};
+    flood f = {.stream = hotbed_test_stream(backend)};
     gate *g = gate_create();
     hotbed_counters before = {.size = sizeof before}, now = {.size = sizeof now};
     pthread_t thread;
@@ -197,7 +195,7 @@ static void the_environment_sets_the_number_of_threads(hotbed_backend backend) {
         CHECK_EQ(hotbed_host_threads(), threads);
         every_item_is_processed_once(backend);
         a_launch_sees_all_writes_of_the_previous_launch(backend);
-        stream = cases_stream(backend);
+        stream = hotbed_test_stream(backend);
         /* ignored: the variable is read when the first stream is created */
         CHECK_EQ(setenv("HOTBED_THREADS", "7", 1), 0);
         CHECK_EQ(hotbed_host_threads(), threads);

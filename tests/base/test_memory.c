@@ -32,7 +32,7 @@ static void fill_bytes(unsigned char *bytes, size_t n) {
 
 static void every_kind_keeps_the_bytes_copied_to_it(hotbed_backend backend) {
     enum { BYTES = 2 * 1024 * 1024 + 3 };
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     unsigned char *in = malloc(BYTES), *out = malloc(BYTES);
     CHECK(in != NULL && out != NULL);
     fill_bytes(in, BYTES);
@@ -64,7 +64,7 @@ static void every_kind_keeps_the_bytes_copied_to_it(hotbed_backend backend) {
 
 static void every_kind_copies_to_every_other(hotbed_backend backend) {
     enum { BYTES = 5000 };
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     unsigned char in[BYTES], out[BYTES];
     for (int a = 0; a < KINDS; a++) {
         for (int b = 0; b < KINDS; b++) {
@@ -87,7 +87,7 @@ static void every_kind_copies_to_every_other(hotbed_backend backend) {
 /* Kernels use the same address as the host. */
 static void kernels_use_pinned_memory(hotbed_backend backend) {
     enum { N = 64 };
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     hotbed_memory memory;
     size_t bytes = N * (sizeof(float) + sizeof(uint16_t));
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &memory));
@@ -104,7 +104,7 @@ static void kernels_use_pinned_memory(hotbed_backend backend) {
 }
 
 static void zero_bytes_give_empty_memory(hotbed_backend backend) {
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (int k = 0; k < KINDS; k++) {
         hotbed_memory memory = {.data = stream};
         CHECK_OK(hotbed_memory_alloc(stream, kinds[k], 0, NULL, &memory));
@@ -116,7 +116,7 @@ static void zero_bytes_give_empty_memory(hotbed_backend backend) {
 }
 
 static void an_impossible_size_is_refused_and_named(hotbed_backend backend) {
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (int k = 0; k < KINDS; k++) {
         hotbed_memory memory = {.data = stream};
         CHECK_STATUS(
@@ -178,11 +178,10 @@ static bool system_has_huge_pages(void) {
 /* A table that is nearly empty has its few keys at random places. */
 static void memory_that_is_used_in_few_places_has_small_pages(hotbed_backend backend) {
     static const size_t bytes = 256U << 20, step = 128U << 10;
-    hotbed_stream *stream;
     hotbed_memory memory;
     if (backend != HOTBED_BACKEND_HOST)
         SKIP("a property of the host backend");
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &memory));
     hotbed_memory_start_small(&memory);
     for (size_t at = 0; at < bytes; at += step)
@@ -196,13 +195,12 @@ static void memory_that_is_used_in_few_places_has_small_pages(hotbed_backend bac
 
 static void memory_that_is_used_densely_gets_huge_pages(hotbed_backend backend) {
     static const size_t bytes = 32U << 20, page = 4096;
-    hotbed_stream *stream;
     hotbed_memory memory;
     if (backend != HOTBED_BACKEND_HOST)
         SKIP("a property of the host backend");
     if (!system_has_huge_pages())
         SKIP("the system gives no huge pages");
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &memory));
     hotbed_memory_start_small(&memory);
     for (size_t at = 0; at < bytes; at += page)
@@ -218,7 +216,7 @@ static void memory_that_is_used_densely_gets_huge_pages(hotbed_backend backend) 
 }
 
 static void bad_arguments_are_refused(hotbed_backend backend) {
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     hotbed_memory memory = {.data = stream};
     CHECK_STATUS(
         hotbed_memory_alloc(stream, (hotbed_memory_kind)9, 10, NULL, &memory), HOTBED_ERR_ARGUMENT);
@@ -235,7 +233,7 @@ static void bad_arguments_are_refused(hotbed_backend backend) {
 static void a_file_is_unlinked_and_zeroed(hotbed_backend backend) {
     enum { BYTES = 3 * 1024 * 1024 + 1 };
     const char *directory = hotbed_test_directory();
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     hotbed_memory memory;
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_FILE, BYTES, directory, &memory));
     CHECK_EQ(rmdir(directory), 0); /* empty: the file has no name */
@@ -252,7 +250,7 @@ static void a_file_is_unlinked_and_zeroed(hotbed_backend backend) {
 }
 
 static void a_file_too_large_for_the_disk_is_an_error(hotbed_backend backend) {
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     hotbed_memory memory;
     CHECK_STATUS(
         hotbed_memory_alloc(stream, HOTBED_MEMORY_FILE, (size_t)1 << 55, NULL, &memory),
@@ -265,7 +263,7 @@ static void a_file_too_large_for_the_disk_is_an_error(hotbed_backend backend) {
 static void a_path_that_is_too_long_is_an_error(hotbed_backend backend) {
     static char path[100000];
     memset(path, 'x', sizeof path - 1);
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     hotbed_memory memory;
     CHECK_STATUS(hotbed_memory_alloc(stream, HOTBED_MEMORY_FILE, 10, path, &memory), HOTBED_ERR_IO);
     hotbed_stream_destroy(stream);
@@ -274,7 +272,7 @@ static void a_path_that_is_too_long_is_an_error(hotbed_backend backend) {
 /* --- the n-th allocation fails ------------------------------------------------------------------- */
 
 static void a_failed_allocation_is_an_error_for_every_kind(hotbed_backend backend) {
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (int k = 0; k < KINDS; k++) {
         bool on_cuda = backend == HOTBED_BACKEND_CUDA &&
                        (kinds[k] == HOTBED_MEMORY_DEVICE || kinds[k] == HOTBED_MEMORY_PINNED);
@@ -310,7 +308,7 @@ static void a_failed_stream_creation_leaves_nothing(hotbed_backend backend) {
 }
 
 static void an_event_without_memory_is_an_error(hotbed_backend backend) {
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     hotbed_event *event = NULL;
     fault_arm(1);
     hotbed_status status = hotbed_event_create(stream, &event);
@@ -324,7 +322,7 @@ static void an_event_without_memory_is_an_error(hotbed_backend backend) {
 static void a_recording_that_runs_out_of_memory_gives_no_graph(hotbed_backend backend) {
     if (backend == HOTBED_BACKEND_CUDA)
         SKIP("fault.h does not see CUDA's own allocations");
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     hotbed_event *event = NULL;
     CHECK_OK(hotbed_event_create(stream, &event));
     uint64_t failures = 0;
@@ -357,7 +355,7 @@ static void a_recording_that_runs_out_of_memory_gives_no_graph(hotbed_backend ba
 static void a_workspace_that_cannot_grow_stays(hotbed_backend backend) {
     if (backend == HOTBED_BACKEND_CUDA)
         SKIP("fault.h does not see CUDA's own allocations");
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     void *before = NULL, *after = NULL;
     CHECK_OK(hotbed_stream_workspace(stream, 1000, &before));
     fault_arm(1);
@@ -400,9 +398,8 @@ static void pool_release(void *self, int device, void *data, size_t bytes) {
 static void device_memory_comes_from_the_callers_allocator(hotbed_backend backend) {
     pool p = {.live = 0};
     hotbed_allocator allocator = {sizeof allocator, pool_allocate, pool_release, &p};
-    hotbed_stream *stream = NULL;
     hotbed_memory memory, pageable;
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(HOTBED_BACKEND_HOST);
     CHECK_OK(hotbed_memory_set_allocator(HOTBED_BACKEND_HOST, &allocator));
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 1000, NULL, &memory));
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_PAGEABLE, 1000, NULL, &pageable));

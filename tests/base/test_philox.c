@@ -18,7 +18,7 @@ static void known_answers(hotbed_backend backend) {
     };
     enum { N = sizeof in / sizeof in[0] };
     hotbed_u32x4 out[N];
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     cases_run(stream, CASE_PHILOX, N, in, sizeof in, out, sizeof out);
     CHECK_BYTES(out, want, sizeof out);
     hotbed_stream_destroy(stream);
@@ -51,7 +51,7 @@ static void each_bit_of_the_input_changes_about_half_of_the_output(hotbed_backen
         in[i] =
             (philox_case){{flipped[0], flipped[1], flipped[2], flipped[3]}, flipped[4], flipped[5]};
     }
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     cases_run(stream, CASE_PHILOX, N, in, sizeof in, out, sizeof out);
     for (int i = 0; i < N; i++) {
         hotbed_u32x4 own = hotbed_philox(in[i].counter, in[i].key0, in[i].key1);

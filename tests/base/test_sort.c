@@ -86,7 +86,7 @@ static void check_sort(hotbed_stream *stream, uint64_t n, uint32_t bits, uint64_
 }
 
 static void sorts_every_number_of_bits(hotbed_backend backend) {
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (uint32_t bits = 0; bits <= 32; bits++)
         check_sort(stream, 1000, bits, 0);
     hotbed_stream_destroy(stream);
@@ -94,14 +94,14 @@ static void sorts_every_number_of_bits(hotbed_backend backend) {
 
 static void sorts_sizes_around_a_block(hotbed_backend backend) {
     static const uint64_t sizes[] = {0, 1, 2, 255, 256, 257, 32767, 32768, 32769, 100003};
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         check_sort(stream, sizes[i], 20, 0);
     hotbed_stream_destroy(stream);
 }
 
 static void equal_keys_keep_their_order(hotbed_backend backend) {
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     check_sort(stream, 70001, 32, 1);
     check_sort(stream, 70001, 32, 3);
     check_sort(stream, 70001, 8, 300);
@@ -135,7 +135,7 @@ static void check_scan(hotbed_stream *stream, uint64_t n, bool in_place) {
 
 static void scans_modulo_two_to_the_32(hotbed_backend backend) {
     static const uint64_t sizes[] = {0, 1, 2, 1000, 32767, 32768, 32769, 200001};
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         check_scan(stream, sizes[i], false);
         check_scan(stream, sizes[i], true);
@@ -152,8 +152,8 @@ static void backends_give_the_same_bytes(hotbed_backend backend) {
     uint32_t *words = split(N, pairs);
     uint32_t *on_host = new_bytes(bytes);
     uint32_t *on_cuda = new_bytes(bytes);
-    hotbed_stream *host = cases_stream(HOTBED_BACKEND_HOST);
-    hotbed_stream *cuda = cases_stream(backend);
+    hotbed_stream *host = hotbed_test_stream(HOTBED_BACKEND_HOST);
+    hotbed_stream *cuda = hotbed_test_stream(backend);
     sort_words(host, N, BITS, words, on_host);
     sort_words(cuda, N, BITS, words, on_cuda);
     CHECK_BYTES(on_host, on_cuda, bytes);
@@ -167,7 +167,7 @@ static void backends_give_the_same_bytes(hotbed_backend backend) {
 
 static void a_recorded_sort_runs_again_on_new_data(hotbed_backend backend) {
     enum { N = 5000, BITS = 16 };
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     size_t bytes = N * sizeof(uint32_t);
     size_t scratch_bytes = hotbed_sort_pairs_scratch(backend, N);
     hotbed_memory in = cases_device(stream, 2 * bytes, NULL);
@@ -204,7 +204,7 @@ static void a_recorded_sort_runs_again_on_new_data(hotbed_backend backend) {
 }
 
 static void bad_arguments_are_refused(hotbed_backend backend) {
-    hotbed_stream *stream = cases_stream(backend);
+    hotbed_stream *stream = hotbed_test_stream(backend);
     size_t bytes = hotbed_sort_pairs_scratch(backend, 100) + hotbed_scan_scratch(backend, 100);
     hotbed_memory memory = cases_device(stream, bytes + 1600, NULL);
     uint32_t *words = (void *)((unsigned char *)memory.data + bytes);

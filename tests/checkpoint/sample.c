@@ -332,8 +332,7 @@ void sample_save_formula(
     const char *path, const char *optimizer, uint32_t bucket_bits, hotbed_backend backend) {
     hotbed_checkpoint_config config = {.calls = &hotbed_io_system, .bucket_bits = bucket_bits};
     hotbed_checkpoint_options options;
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     sample s = formula_sample(optimizer);
     hotbed_storage *storage = sample_create(&s, stream);
     sample_fill_formula(&s, storage, stream);
@@ -346,8 +345,7 @@ void sample_save_formula(
 }
 
 void sample_check_formula(const char *path, const char *optimizer, hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     sample s = formula_sample(optimizer);
     hotbed_storage *a = sample_create(&s, stream), *b = sample_create(&s, stream);
     uint64_t step = 0, bytes = 100;
@@ -726,8 +724,7 @@ void sample_remove(const char *path) {
 }
 
 hotbed_stream *sample_stream(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     sample_directory();
     return stream;
 }

@@ -23,14 +23,13 @@
 #include <string.h>
 
 static void save_ranks(hotbed_backend backend, const char *path, uint32_t world) {
-    hotbed_stream *stream = NULL;
     ranks r;
     ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM};
     if (getenv("HOTBED_SAMPLE_TIMES") != NULL)
         shape.score = HOTBED_SCORE_TIMESTAMP_LFU;
     if (getenv("HOTBED_SAMPLE_DEALT") != NULL)
         shape.route = HOTBED_ROUTE_ROUND_ROBIN;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     ranks_create(&r, &shape, world, stream);
     ranks_mark(&r);
     const char *version = getenv("HOTBED_SAMPLE_VERSION");
@@ -48,12 +47,11 @@ static void save_ranks(hotbed_backend backend, const char *path, uint32_t world)
 
 static void save_model(hotbed_backend backend, const char *path, uint32_t world) {
     static const model_shape usual;
-    hotbed_stream *stream = NULL;
     model m;
     const char *version = getenv("HOTBED_SAMPLE_VERSION");
     const char *increment = getenv("HOTBED_SAMPLE_INCREMENT");
     uint32_t first = version == NULL ? 1 : (uint32_t)strtoul(version, NULL, 10);
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     model_create(&m, &usual, world, stream);
     model_fill(&m, first, false);
     CHECK_OK(model_save(&m, path, NULL, &hotbed_io_system));
@@ -82,12 +80,11 @@ static void save_named(ranks *r, const char *directory, char *save, uint32_t num
 
 static void save_all(
     hotbed_backend backend, const char *directory, uint32_t world, const char *list) {
-    hotbed_stream *stream = NULL;
     ranks r;
     ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
     char *saves = strdup(list), *rest = saves;
     CHECK(saves != NULL);
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     ranks_create(&r, &shape, world, stream);
     ranks_mark(&r);
     ranks_fill(&r, 1);

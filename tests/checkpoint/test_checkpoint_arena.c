@@ -363,8 +363,7 @@ static void a_table_that_changes_meanwhile_is_refused(hotbed_backend backend) {
     static ranks r;
     hotbed_stream *stream = sample_stream(backend);
     hotbed_checkpoint_arena *arena = new_arena(1 << 20, 0, stream);
-    hotbed_stream *other = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &other));
+    hotbed_stream *other = hotbed_test_stream(backend);
     ranks_create(&r, &shape, 1, other);
     hotbed_checkpoint_config config = ranks_config(&hotbed_io_system);
     hotbed_checkpoint_options options = ranks_options(&r, 0);

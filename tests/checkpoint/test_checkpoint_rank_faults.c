@@ -24,8 +24,7 @@ static bool exists(const char *path) {
 }
 
 static hotbed_stream *set_up(hotbed_backend backend, ranks *r, ranks *other) {
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     sample_directory();
     ranks_create(r, &shape, WORLD, stream);
     ranks_create(other, &shape, 1, stream);

@@ -47,8 +47,7 @@ static void reshard(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn
 }
 
 static void reshard_from(hotbed_backend backend, uint32_t index) {
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     sample_directory();
     for (uint32_t i = 0; i < (hotbed_test_is_small() ? 2 : RANKS_WORLDS); i++)
         for (uint32_t kind = 0; kind < (ranks_whole() ? 4U : 1U); kind++)
@@ -88,10 +87,9 @@ static void sixty_one_ranks_to_any(hotbed_backend backend) {
  * (In addition every rank reads and checks all metadata and block digests, and readers of blocks read their
  * digests again.) */
 static void the_same_ranks_read_their_own_shards(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
     ranks from;
     ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .route = HOTBED_ROUTE_HASH_ROUND_ROBIN};
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     sample_directory();
     const char *path = sample_path("c");
     ranks_create(&from, &shape, 4, stream);
@@ -122,9 +120,8 @@ static void the_same_ranks_read_their_own_shards(hotbed_backend backend) {
 static void times_are_loaded_where_tables_keep_them(hotbed_backend backend) {
     static const hotbed_score_strategy scores[] = {
         HOTBED_SCORE_TIMESTAMP_LFU, HOTBED_SCORE_LFU, HOTBED_SCORE_TIMESTAMP_LFU};
-    hotbed_stream *stream = NULL;
     ranks r[3];
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     sample_directory();
     for (uint32_t i = 0; i < 3; i++) {
         ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .score = scores[i]};
@@ -189,11 +186,10 @@ static void dealt_rows_go_to_any_ranks(hotbed_backend backend) {
 
 /* If a rank is missing, or its share differs, no checkpoint is created. */
 static void ranks_that_differ_are_refused(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
     ranks a, b;
     ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM}, other = shape;
     other.rows = 17;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     const char *parent = sample_directory(), *path = sample_path("c");
     ranks_create(&a, &shape, 3, stream);
     ranks_create(&b, &other, 3, stream);
@@ -504,10 +500,9 @@ static void increments_keep_ranks_and_routes(hotbed_backend backend) {
 }
 
 static void wrong_shares_are_refused(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
     ranks a;
     ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     sample_directory();
     const char *path = sample_path("c");
     ranks_create(&a, &shape, 2, stream);

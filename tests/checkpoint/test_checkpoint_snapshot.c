@@ -40,12 +40,11 @@ static void same_content(const char *a, const char *b) {
 /* The files have the rows of the time of the snapshot, whatever happens to the storage later; a snapshot can
  * be written twice. */
 static void a_snapshot_has_the_rows_of_one_moment(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
     ranks r, to;
     background b = {.path = NULL};
     pthread_t thread;
     hotbed_checkpoint_options options;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     sample_directory();
     ranks_create(&r, &shape, 1, stream);
     ranks_create(&to, &shape, 1, stream);
@@ -85,9 +84,8 @@ static void a_snapshot_has_the_rows_of_one_moment(hotbed_backend backend) {
 
 /* The snapshots of all ranks form one checkpoint, as saves do. */
 static void ranks_write_their_snapshots(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
     ranks r, to;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     sample_directory();
     ranks_create(&r, &shape, 3, stream);
     ranks_create(&to, &shape, 2, stream);
@@ -116,9 +114,8 @@ static void ranks_write_their_snapshots(hotbed_backend backend) {
 
 /* A failing write leaves no files, and the snapshot can be written again. */
 static void a_snapshot_outlives_a_failing_disk(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
     ranks r;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     const char *parent = sample_directory();
     ranks_create(&r, &shape, 1, stream);
     ranks_fill(&r, 1);
@@ -149,9 +146,8 @@ static void a_snapshot_outlives_a_failing_disk(hotbed_backend backend) {
 }
 
 static void snapshots_of_a_wrong_kind_are_refused(hotbed_backend backend) {
-    hotbed_stream *stream = NULL;
     ranks r;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     sample_directory();
     ranks_create(&r, &shape, 1, stream);
     hotbed_checkpoint_snapshot *snapshot = NULL;

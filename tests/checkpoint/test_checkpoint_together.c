@@ -64,7 +64,6 @@ static void arm(const rank_call *c) {
 }
 
 static void run(rank_call *c) {
-    hotbed_stream *stream = NULL;
     hotbed_checkpoint_config config = ranks_config(&c->disk.calls);
     if (c->large)
         config =
@@ -84,7 +83,7 @@ static void run(rank_call *c) {
         load.share.rank = save.share.rank = 0;
     if (c->wrong == NO_INCREMENT)
         load.num_increments = 1;
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(HOTBED_BACKEND_HOST);
     arm(c);
     c->status = do_call(c, &config, &save, &load, stream);
     snprintf(c->text, sizeof c->text, "%s", hotbed_last_error());

@@ -10,8 +10,7 @@ static void format_1_loads(hotbed_backend backend) {
     static const char full[] = HOTBED_TEST_GOLDEN "/checkpoint-1";
     static const char increment[] = HOTBED_TEST_GOLDEN "/checkpoint-1-delta";
     static const model_shape usual;
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     CHECK_OK(hotbed_checkpoint_check(full));
     CHECK_OK(hotbed_checkpoint_check(increment));
     model_check_blobs(increment);

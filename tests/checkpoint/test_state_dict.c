@@ -501,7 +501,6 @@ static void gathered_tensors_can_be_loaded_in_every_mode(hotbed_backend backend)
 /* A table of capacity 100 grows for 1,000 rows. */
 static void tables_grow_for_loaded_rows(hotbed_backend backend) {
     enum { ROWS = 1000 };
-    hotbed_stream *stream;
     hotbed_storage *storage;
     hotbed_state_dict *dict;
     hotbed_table_options table;
@@ -520,7 +519,7 @@ static void tables_grow_for_loaded_rows(hotbed_backend backend) {
     options.num_tables = 1;
     options.tables = &table;
     options.optimizer.kind = HOTBED_OPT_SGD;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     CHECK_OK(hotbed_storage_create(&options, stream, &storage));
     CHECK_OK(hotbed_state_dict_create(storage, NULL, &dict));
     const hotbed_state_source sources[] = {

@@ -644,12 +644,11 @@ static void fuzz_data(counts *c) {
     false_rank f = {.how = {.random = hotbed_test_random()}};
     hotbed_comm_options options;
     hotbed_comm *comm = NULL;
-    hotbed_stream *stream = NULL;
     const hotbed_rendezvous by = {
         .size = sizeof by, .rank = 0, .world = 2, .broadcast = give_place, .self = &f};
     hotbed_comm_options_init(&options);
     options.deadline_ms = 2000;
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(HOTBED_BACKEND_HOST);
     CHECK_EQ(pthread_barrier_init(&f.placed, NULL, 2), 0);
     CHECK_EQ(pthread_create(&f.thread, NULL, false_rank_main, &f), 0);
     CHECK_OK(hotbed_comm_create_sockets(&options, &by, &comm));

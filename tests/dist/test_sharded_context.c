@@ -159,14 +159,13 @@ static void counted_body(world_rank *me) {
     const uint32_t steps = hotbed_test_is_small() ? 2 : 5;
     counted_case *c = me->argument;
     sharded_fixture r;
-    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     sharded_fixture_open(&r, me, &c->how);
     sharded_fixture_step(&r, 0);
     sharded_fixture_step(&r, 1);
     sharded_fixture_fill(&r, 4);
     CHECK_OK(hotbed_stream_sync(me->stream));
     wait_for_threads(me, c, 1);
-    hotbed_counters_read(&before);
+    hotbed_counters before = hotbed_test_counters();
     wait_for_threads(me, c, 2);
     for (uint32_t step = 0; step < steps; step++) {
         bool ready = false;
@@ -180,7 +179,7 @@ static void counted_body(world_rank *me) {
         CHECK_OK(hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, me->stream));
     }
     wait_for_threads(me, c, 3);
-    hotbed_counters_read(&after);
+    hotbed_counters after = hotbed_test_counters();
     wait_for_threads(me, c, 4);
     uint32_t ranks = c->threads ? me->size : 1;
     bool exact = c->how.plan == HOTBED_PLAN_TWO_PHASE && me->size > 1;

@@ -124,15 +124,14 @@ static void ahead_body(world_rank *me) {
         hotbed_sharded_context *next = contexts[step % 2], *now = contexts[(step + 1) % 2];
         sharded_fixture *n = &r[step % 2], *w = &r[(step + 1) % 2];
         if (step < steps) {
-            hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
             uint32_t grown = sharded_fixture_growths(&r[0]);
             sharded_fixture_fill(n, step);
             CHECK_OK(hotbed_sharded_input_dist(next, &n->kjt, early));
             CHECK_OK(hotbed_sharded_wait_splits(next, early));
             CHECK_OK(hotbed_sharded_wait_input(next, early));
-            hotbed_counters_read(&before);
+            hotbed_counters before = hotbed_test_counters();
             CHECK_OK(hotbed_sharded_prefetch(next, 0, early));
-            hotbed_counters_read(&after);
+            hotbed_counters after = hotbed_test_counters();
             if (me->size == 1) { /* counters include all threads */
                 CHECK_EQ(after.host_waits - before.host_waits, 0);
                 CHECK(

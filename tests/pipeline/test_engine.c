@@ -338,8 +338,7 @@ static void device_times_of_a_stream_that_lags_are_logged(hotbed_backend backend
 
 static void serial_runs_wait_for_their_buffer_set(hotbed_backend backend) {
     fake_plan p;
-    hotbed_stream *stream;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     open_host_sets(&p, backend);
     fake_plan_start(&p, 0);
     CHECK_EQ(fake_plan_run(&p), 0);
@@ -387,15 +386,14 @@ static void turns_are_the_same_in_every_run(hotbed_backend backend) {
 static void a_period_allocates_nothing_and_waits_for_no_stream(hotbed_backend backend) {
     fake_plan p;
     const hotbed_iteration *iteration;
-    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     fake_plan_open(&p, backend, three);
     fake_plan_start(&p, 60);
     for (int i = 0; i < 5; i++)
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
-    hotbed_counters_read(&before);
+    hotbed_counters before = hotbed_test_counters();
     for (int i = 0; i < 50; i++)
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
-    hotbed_counters_read(&after);
+    hotbed_counters after = hotbed_test_counters();
     CHECK_EQ(after.allocations, before.allocations);
     CHECK_EQ(after.host_waits, before.host_waits);
     CHECK_EQ(fake_plan_run(&p), 5);
@@ -405,8 +403,7 @@ static void a_period_allocates_nothing_and_waits_for_no_stream(hotbed_backend ba
 static void serial_runs_and_periods_take_turns(hotbed_backend backend) {
     fake_plan p;
     const hotbed_iteration *iteration;
-    hotbed_stream *stream;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     fake_plan_open(&p, backend, single);
     fake_plan_start(&p, 2);
     CHECK_EQ(fake_plan_run(&p), 2);

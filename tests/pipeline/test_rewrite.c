@@ -229,10 +229,9 @@ static void nested_paths_constants_and_postprocs_are_traced(hotbed_backend backe
     nested[0].inner = &nested[1];
     nested[1].list[1] = &nested[2];
     nested[1].list[2] = &nested[3];
-    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-    hotbed_counters_read(&before);
+    hotbed_counters before = hotbed_test_counters();
     hotbed_rewrite *r = rewrite(&l);
-    hotbed_counters_read(&after);
+    hotbed_counters after = hotbed_test_counters();
     CHECK_EQ(after.launches, before.launches); /* a trace enqueues nothing */
     CHECK_EQ(after.copies, before.copies);
     CHECK_EQ(hotbed_rewrite_modules(r), 3);

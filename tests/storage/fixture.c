@@ -264,6 +264,8 @@ uint64_t fixture_pinned(fixture *r) {
 }
 
 void fixture_close(fixture *r) {
+    while (r->tickets != NULL)
+        test_ticket_close(r->tickets);
     if (r->model != NULL)
         CHECK_EQ(fixture_pinned(r), 0);
     oracle_destroy(r->model);
@@ -487,6 +489,8 @@ static void *shifted(fixture *r, rng *random, uint64_t n, uint64_t element_bytes
 void test_ticket_open(fixture *r, test_ticket *l, uint64_t max_keys, uint32_t max_batch_size) {
     memset(l, 0, sizeof *l);
     l->r = r;
+    l->next = r->tickets;
+    r->tickets = l;
     l->max_keys = max_keys;
     rng random = rng_start(max_keys ^ r->num_memories);
     if (rng_below(&random, 2) == 0)
@@ -515,6 +519,10 @@ void test_ticket_open(fixture *r, test_ticket *l, uint64_t max_keys, uint32_t ma
 }
 
 void test_ticket_close(test_ticket *l) {
+    test_ticket **at = &l->r->tickets;
+    while (*at != l)
+        at = &(*at)->next;
+    *at = l->next;
     hotbed_ticket_destroy(l->ticket);
     oracle_ticket_destroy(l->model);
     free((void *)l->host.keys);

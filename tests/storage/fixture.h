@@ -8,7 +8,6 @@
  *     test_ticket_open(&f, &t, 256, 32);             // a ticket of each, and arrays for one batch
  *     test_ticket_step(&t, &random, &shape);         // a random batch through both; outputs must be equal
  *     fixture_check(&f);                             // all rows, scores, counts and pins must be equal
- *     test_ticket_close(&t);
  *     fixture_close(&f);
  *
  * All comparisons are of bytes.  The environment variable HOTBED_TEST_MODE selects the mode of storages whose test does
@@ -71,6 +70,7 @@ typedef struct fixture {
     hotbed_stream *initial_stream;
     hotbed_memory memories[FIXTURE_MEMORIES];
     uint32_t num_memories;
+    struct test_ticket *tickets; /* open ones, the latest first */
 } fixture;
 
 /* Create an external store in memory for the tables of these options. */
@@ -80,7 +80,8 @@ void fixture_open(fixture *r, hotbed_backend backend, const hotbed_storage_optio
 void fixture_open_bare(fixture *r, hotbed_backend backend, const hotbed_storage_options *options);
 bool fixture_moves(const fixture *r);  /* whether the storage has two tiers */
 bool fixture_by_row(const fixture *r); /* see oracle.by_row */
-void fixture_close(fixture *r);        /* checks that no pins are left, if there is a model */
+/* Close the open tickets, check that no pins are left if there is a model, and free everything. */
+void fixture_close(fixture *r);
 
 /* Device memory, freed by fixture_close(). */
 void *fixture_alloc(fixture *r, uint64_t bytes);
@@ -117,6 +118,7 @@ typedef struct batch_shape {
 /* A ticket of the storage and one of the model, with arrays for one batch. */
 typedef struct test_ticket {
     fixture *r;
+    struct test_ticket *next; /* in fixture.tickets */
     hotbed_ticket *ticket;
     oracle_ticket *model;
     uint64_t max_keys;
@@ -133,7 +135,7 @@ typedef struct test_ticket {
 } test_ticket;
 
 void test_ticket_open(fixture *r, test_ticket *l, uint64_t max_keys, uint32_t max_batch_size);
-void test_ticket_close(test_ticket *l);
+void test_ticket_close(test_ticket *l); /* before fixture_close() does it */
 void test_ticket_fill(test_ticket *l, rng *random, const batch_shape *how);
 /* Copy the host's keys, offsets, weights and counts to the device, after the test has changed them. */
 void test_ticket_upload(test_ticket *l);

@@ -128,7 +128,6 @@ static void a_step_on_tensors_equals_the_model(hotbed_backend backend) {
         CHECK_EQ(keys.deleted + output.deleted, 0); /* reading does not take ownership */
     }
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -150,9 +149,8 @@ static void every_element_type_is_supported(hotbed_backend backend) {
     };
     enum { N = sizeof pairs / sizeof pairs[0] };
     static uint64_t data[8];
-    hotbed_stream *stream;
     hotbed_dl_array array;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (int d = 0; d < N; d++) {
         tensor t;
         make(&t, backend, data, pairs[d].dtype, 1, 8, 1);
@@ -199,8 +197,7 @@ static void shapes_and_strides_are_checked(hotbed_backend backend) {
         {{INT64_MIN, INT64_MIN}, {INT64_MIN, INT64_MIN}, false, false, false, 0},
     };
     static float data[64];
-    hotbed_stream *stream;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         tensor t;
         hotbed_dl_array array = {NULL, 7, 7, 7};
@@ -220,12 +217,11 @@ static void shapes_and_strides_are_checked(hotbed_backend backend) {
 
 static void documented_errors_of_reading(hotbed_backend backend) {
     static float data[64];
-    hotbed_stream *stream;
     hotbed_dl_array array;
     tensor good, t;
     const hotbed_dl_want fine = want_of(HOTBED_ELEMENT_F32, 2);
     hotbed_dl_want want = fine;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     make(&good, backend, data, f32, 2, 4, 8);
     CHECK_OK(read_both(&good, &fine, stream, &array));
     CHECK_STATUS(hotbed_dl_read(NULL, &fine, stream, &array), HOTBED_ERR_ARGUMENT);
@@ -299,9 +295,8 @@ static void devices_are_checked(hotbed_backend backend) {
         {0, 0, false},
         {-1, 0, false},
     };
-    hotbed_stream *stream;
     hotbed_dl_array array;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         tensor t;
         const hotbed_dl_want want = want_of(HOTBED_ELEMENT_F32, 1);
@@ -326,9 +321,8 @@ static void an_exported_tensor_can_be_read(hotbed_backend backend) {
         HOTBED_ELEMENT_F32, HOTBED_ELEMENT_F16, HOTBED_ELEMENT_BF16, HOTBED_ELEMENT_I64,
         HOTBED_ELEMENT_U64, HOTBED_ELEMENT_U32, HOTBED_ELEMENT_U8};
     static uint64_t data[64];
-    hotbed_stream *stream;
     int released = 0, expected = 0;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (size_t i = 0; i < sizeof elements / sizeof elements[0]; i++)
         for (uint32_t rank = 1; rank <= 2; rank++) {
             hotbed_dl_managed *plain;
@@ -368,8 +362,7 @@ static void an_exported_tensor_can_be_read(hotbed_backend backend) {
 static void an_exported_tensor_names_its_device(hotbed_backend backend) {
     static uint64_t data[4];
     bool cuda = backend == HOTBED_BACKEND_CUDA;
-    hotbed_stream *stream;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (int kind = 0; kind <= HOTBED_MEMORY_FILE; kind++) {
         hotbed_dl_managed *plain;
         hotbed_dl_view view = {.size = sizeof view, .element = HOTBED_ELEMENT_F32, .rank = 1};

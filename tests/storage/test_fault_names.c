@@ -34,8 +34,7 @@ static place new_place(hotbed_stream *stream) {
 }
 
 static place open_place(hotbed_backend backend) {
-    hotbed_stream *stream;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     return new_place(stream);
 }
 

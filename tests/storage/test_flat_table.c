@@ -331,11 +331,10 @@ static void calls_neither_wait_nor_allocate(hotbed_backend backend) {
         random_slots(&b, MOST, true);
         upload(&b);
         hotbed_rows rows = rows_of(&b, 7);
-        hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-        hotbed_counters_read(&before);
+        hotbed_counters before = hotbed_test_counters();
         CHECK_OK(hotbed_flat_table_load(b.table, MOST, b.device->slots, &rows, b.stream));
         CHECK_OK(hotbed_flat_table_store(b.table, MOST, b.device->slots, &rows, b.stream));
-        hotbed_counters_read(&after);
+        hotbed_counters after = hotbed_test_counters();
         CHECK_EQ(after.host_waits, before.host_waits);
         CHECK_EQ(after.allocations, before.allocations);
         close_fixture(&b);
@@ -401,8 +400,7 @@ static void bad_arguments_are_refused(hotbed_backend backend) {
 }
 
 static void failing_allocations_are_errors(hotbed_backend backend) {
-    hotbed_stream *stream;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (uint32_t k = 0; k < 5; k++) {
         hotbed_flat_table *table;
         hotbed_flat_table_options o =
@@ -424,9 +422,8 @@ static void failing_allocations_are_errors(hotbed_backend backend) {
 }
 
 static void files_that_cannot_be_made_are_errors(hotbed_backend backend) {
-    hotbed_stream *stream;
     hotbed_flat_table *table;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     hotbed_flat_table_options o = options_of(HOTBED_MEMORY_FILE, HOTBED_F32, HOTBED_OPT_SGD, 64);
     const char *directory = o.directory;
     o.directory = "/no/such/directory";

@@ -16,9 +16,8 @@
 /* --- arguments ------------------------------------------------------------------------------- */
 
 static void bad_options_are_refused(hotbed_backend backend) {
-    hotbed_stream *stream;
     hotbed_index *index;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     const uint64_t capacities[2] = {10, 20};
     hotbed_index_options good;
     hotbed_index_options_init(&good);
@@ -156,10 +155,8 @@ static void tables_are_described(hotbed_backend backend) {
 /* The memory of an index is 16 bytes per slot and little more. */
 static void a_slot_takes_16_bytes(hotbed_backend backend) {
     index_fixture b;
-    hotbed_stream *stream;
     hotbed_index *index;
     hotbed_index_info info = {.size = sizeof info};
-    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     const uint64_t capacity = 100000;
     hotbed_index_options options;
     /* a first index, so that allocations of the backend itself do not count */
@@ -167,10 +164,10 @@ static void a_slot_takes_16_bytes(hotbed_backend backend) {
     hotbed_index_options_init(&options);
     options.num_tables = 1;
     options.capacities = &capacity;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
-    hotbed_counters_read(&before);
+    hotbed_stream *stream = hotbed_test_stream(backend);
+    hotbed_counters before = hotbed_test_counters();
     CHECK_OK(hotbed_index_create(&options, stream, &index));
-    hotbed_counters_read(&after);
+    hotbed_counters after = hotbed_test_counters();
     CHECK_OK(hotbed_index_table(index, 0, &info));
     CHECK(after.allocated_bytes - before.allocated_bytes >= 16 * info.slots);
     CHECK(after.allocated_bytes - before.allocated_bytes <= 16 * info.slots + 4096);
@@ -476,8 +473,7 @@ static void calls_neither_wait_nor_allocate(hotbed_backend backend) {
     index_fixture_open_one(&b, backend, 1000, HOTBED_EVICT_LOWEST);
     index_fixture_number_keys(&b, 0, 1500);
     index_fixture_upload(&b);
-    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-    hotbed_counters_read(&before);
+    hotbed_counters before = hotbed_test_counters();
     hotbed_index_insert o = index_fixture_insert_of(&b, HOTBED_SCORE_ASSIGN, true);
     index_batch *d = b.device;
     CHECK_OK(hotbed_index_find_or_insert(b.index, &o, b.stream));
@@ -487,7 +483,7 @@ static void calls_neither_wait_nor_allocate(hotbed_backend backend) {
     CHECK_OK(hotbed_index_export(
         b.index, 0, INDEX_BATCH_MOST, d->keys, NULL, NULL, d->counts, b.stream));
     CHECK_OK(hotbed_index_clear(b.index, 0, b.stream));
-    hotbed_counters_read(&after);
+    hotbed_counters after = hotbed_test_counters();
     CHECK_EQ(after.host_waits, before.host_waits);
     CHECK_EQ(after.allocations, before.allocations);
     index_fixture_close(&b);
@@ -497,10 +493,9 @@ static void calls_neither_wait_nor_allocate(hotbed_backend backend) {
 static void finds_run_beside_inserts(hotbed_backend backend) {
     enum { ROUNDS = 20, N = 400 };
     index_fixture b;
-    hotbed_stream *other;
     hotbed_memory seen;
     index_fixture_open_one(&b, backend, 1000, HOTBED_EVICT_NEVER);
-    CHECK_OK(hotbed_stream_create(backend, 0, &other));
+    hotbed_stream *other = hotbed_test_stream(backend);
     CHECK_OK(hotbed_memory_alloc(
         other, HOTBED_MEMORY_DEVICE, ROUNDS * N * sizeof(uint64_t), NULL, &seen));
     uint64_t *slots = seen.data;
@@ -532,10 +527,9 @@ static void finds_run_beside_inserts(hotbed_backend backend) {
 /* --- memory ---------------------------------------------------------------------------------- */
 
 static void failing_allocations_are_errors(hotbed_backend backend) {
-    hotbed_stream *stream;
     hotbed_index *index;
     const uint64_t capacities[2] = {100, 2000};
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     hotbed_index_options options;
     hotbed_index_options_init(&options);
     options.num_tables = 2;

@@ -167,7 +167,6 @@ static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind
         CHECK(end.beta1_power == r.model->state.beta1_power);
         CHECK(end.beta2_power == r.model->state.beta2_power);
         CHECK(end.learning_rate == 0.25F);
-        test_ticket_close(&l);
         fixture_close(&r);
     }
 }

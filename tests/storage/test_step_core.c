@@ -491,7 +491,6 @@ static void train(setup *s, kernels form) {
         same_bytes(&l, &random, form);
     }
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -690,7 +689,6 @@ static void eval_by_address_is_the_same_at_every_width(hotbed_backend backend) {
         how.key_space = 280; /* some keys are missing */
         test_ticket_fill(&l, &random, &how);
         same_eval(&l);
-        test_ticket_close(&l);
         fixture_close(&r);
     }
 }

@@ -110,7 +110,6 @@ static void mixed(hotbed_backend backend, hotbed_optimizer_kind kind) {
         sums_step(&sum, &random, &recipes[1], 2);
         fixture_check(&r);
         sums_close(&sum);
-        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
@@ -154,7 +153,6 @@ static void plain_rows_equal_the_model(hotbed_backend backend) {
         sums_step(&sum, &random, &hot, 2);
         fixture_check(&r);
         sums_close(&sum);
-        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
@@ -181,7 +179,6 @@ static void sums_follow_the_documented_order(hotbed_backend backend) {
     }
     fixture_check(&r);
     sums_close(&sum);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -220,7 +217,6 @@ static void reduce_changes_neither_rows_nor_pins(hotbed_backend backend) {
         fixture_check(&r);
     }
     sums_close(&sum);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -243,7 +239,6 @@ static void refused_keys_have_sums(hotbed_backend backend) {
     sums_apply(&sum);
     fixture_check(&r);
     sums_close(&sum);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -273,7 +268,6 @@ static void changed_sums_are_applied(hotbed_backend backend) {
     }
     fixture_check(&r);
     sums_close(&sum);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -334,7 +328,6 @@ static void a_recorded_step_may_sum_two_gradients(hotbed_backend backend) {
     free(host[0]);
     free(host[1]);
     sums_close(&sum);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -344,7 +337,6 @@ static void reduce_and_apply_neither_wait_nor_allocate(hotbed_backend backend) {
     test_ticket l;
     sums sum;
     rng random = rng_start(26);
-    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     setup_start(&s, 2, 7, 500);
     fixture_open(&r, backend, &s.options);
     test_ticket_open(&r, &l, 128, 64);
@@ -353,18 +345,17 @@ static void reduce_and_apply_neither_wait_nor_allocate(hotbed_backend backend) {
     test_ticket_fill(&l, &random, &how);
     const hotbed_batch batch = test_ticket_batch(&l);
     CHECK_OK(hotbed_fill(l.gradient, 0, l.output_bytes, r.stream));
-    hotbed_counters_read(&before);
+    hotbed_counters before = hotbed_test_counters();
     for (int i = 0; i < 50; i++) {
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
         CHECK_OK(hotbed_storage_reduce(
             r.storage, l.ticket, l.gradient, l.stride, false, sum.device, r.stream));
         CHECK_OK(hotbed_storage_apply(r.storage, l.ticket, sum.device, r.stream));
     }
-    hotbed_counters_read(&after);
+    hotbed_counters after = hotbed_test_counters();
     CHECK_EQ(after.host_waits - before.host_waits, 0);
     CHECK_EQ(after.allocations - before.allocations, 0);
     sums_close(&sum);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -404,7 +395,6 @@ static void bad_calls_are_refused(hotbed_backend backend) {
     sums_apply(&sum);
     fixture_check(&r);
     sums_close(&sum);
-    test_ticket_close(&l);
     fixture_close(&r);
     fixture_close(&other);
     s.options.optimizer.kind = (hotbed_optimizer_kind)0;
@@ -419,7 +409,6 @@ static void bad_calls_are_refused(hotbed_backend backend) {
     CHECK_STATUS(hotbed_storage_apply(r.storage, l.ticket, sum.device, r.stream), HOTBED_ERR_STATE);
     test_ticket_cancel(&l);
     sums_close(&sum);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 

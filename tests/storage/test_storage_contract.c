@@ -25,8 +25,7 @@ static void check_message(const char *words) {
 
 static void refuse(
     hotbed_backend backend, const setup *s, hotbed_status status, const char *words) {
-    hotbed_stream *stream;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     hotbed_storage *storage = (hotbed_storage *)stream; /* not NULL, to see that create sets it */
     CHECK_STATUS(hotbed_storage_create(&s->options, stream, &storage), status);
     CHECK(storage == NULL);
@@ -40,10 +39,9 @@ static void refuse_argument(hotbed_backend backend, const setup *s, const char *
 
 static void create_refuses_null(hotbed_backend backend) {
     setup s;
-    hotbed_stream *stream;
     hotbed_storage *storage = NULL;
     setup_start(&s, 1, DIM, CAPACITY);
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     CHECK_STATUS(hotbed_storage_create(NULL, stream, &storage), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_create(&s.options, NULL, &storage), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_storage_create(&s.options, stream, NULL), HOTBED_ERR_ARGUMENT);
@@ -177,11 +175,10 @@ static void create_refuses_bad_tiers(hotbed_backend backend) {
 
 static void create_refuses_a_recording_stream(hotbed_backend backend) {
     setup s;
-    hotbed_stream *stream;
     hotbed_storage *storage = NULL;
     hotbed_graph *graph;
     setup_start(&s, 1, DIM, CAPACITY);
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     CHECK_OK(hotbed_graph_begin(stream));
     CHECK_STATUS(hotbed_storage_create(&s.options, stream, &storage), HOTBED_ERR_STATE);
     check_message("cannot wait for the stream while it records a graph");
@@ -282,11 +279,10 @@ static void create_refuses_bad_features(hotbed_backend backend) {
 /* A newer caller's struct has a larger `size`; the fields that this version does not know must be 0. */
 static void unknown_fields_of_newer_callers_must_be_zero(hotbed_backend backend) {
     enum { MORE = 16 };
-    hotbed_stream *stream;
     hotbed_storage *storage = NULL;
     setup s;
     setup_start(&s, 1, DIM, CAPACITY);
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     char *options = calloc(1, sizeof s.options + MORE);
     char *table = calloc(1, sizeof s.tables[0] + MORE);
     CHECK(options != NULL && table != NULL);
@@ -349,9 +345,8 @@ static void an_impossible_size_is_refused_without_reading_on(hotbed_backend back
     CHECK_EQ(mprotect(pages + page, page, PROT_NONE), 0);
     hotbed_storage_options *options = (void *)(pages + page - sizeof *options);
     hotbed_table_options *table = (void *)(pages + page - sizeof *table);
-    hotbed_stream *stream;
     hotbed_storage *storage;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         char words[32];
         (void)snprintf(words, sizeof words, "size %u", sizes[i]);
@@ -425,7 +420,6 @@ static void subject_close(subject *v) {
     test_ticket_step(&v->good, &v->random, &how);
     test_ticket_step(&v->good, &v->random, &how);
     fixture_check(&v->r);
-    test_ticket_close(&v->good);
     fixture_close(&v->r);
 }
 
@@ -655,7 +649,6 @@ static void bad_learning_rates_and_backward_without_optimizer_are_refused(hotbed
     test_ticket_forward(&l);
     test_ticket_cancel(&l);
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 

@@ -75,8 +75,6 @@ static void train(hotbed_backend backend, uint32_t depth, uint64_t capacity, ima
     fixture_check(&r);
     for (uint32_t t = 0; t < TABLES; t++)
         take_image(&r, t, &images[t]);
-    for (uint32_t i = 0; i < depth; i++)
-        test_ticket_close(&tickets[i]);
     fixture_close(&r);
 }
 

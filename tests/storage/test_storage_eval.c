@@ -44,8 +44,6 @@ static void eval_changes_nothing(hotbed_backend backend) {
             CHECK_OK(hotbed_stream_sync(r.stream));
             fixture_check(&r);
         }
-        test_ticket_close(&l);
-        test_ticket_close(&eval);
         fixture_close(&r);
     }
 }
@@ -74,8 +72,6 @@ static void eval_inside_of_a_step_leaves_the_ticket_unchanged(hotbed_backend bac
         test_ticket_eval(&eval);
     }
     fixture_check(&r);
-    test_ticket_close(&l);
-    test_ticket_close(&eval);
     fixture_close(&r);
 }
 
@@ -93,7 +89,6 @@ static void eval_of_an_empty_storage_reads_missing_rows(hotbed_backend backend) 
     test_ticket_eval(&l);
     CHECK_EQ(fixture_size(&r, 0), 0);
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -123,7 +118,6 @@ static void eval_out_of_range_is_a_fault(hotbed_backend backend) {
         CHECK(rows[39 * 5 + e] != 7.0F);
     }
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -133,7 +127,6 @@ static void eval_allocates_once(hotbed_backend backend) {
     fixture r;
     test_ticket l;
     rng random = rng_start(4);
-    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     two_tables(&s, HOTBED_POOL_SUM);
     fixture_open(&r, backend, &s.options);
     test_ticket_open(&r, &l, 300, 32);
@@ -141,13 +134,12 @@ static void eval_allocates_once(hotbed_backend backend) {
     test_ticket_fill(&l, &random, &how);
     test_ticket_eval(&l);
     const hotbed_batch batch = test_ticket_batch(&l);
-    hotbed_counters_read(&before);
+    hotbed_counters before = hotbed_test_counters();
     for (int i = 0; i < 100; i++)
         CHECK_OK(hotbed_storage_eval(r.storage, &batch, l.output, l.stride, r.stream));
-    hotbed_counters_read(&after);
+    hotbed_counters after = hotbed_test_counters();
     CHECK_EQ(after.allocations - before.allocations, 0);
     CHECK_EQ(after.host_waits - before.host_waits, 0);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -158,12 +150,11 @@ static void eval_runs_beside_training(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket l, eval;
-    hotbed_stream *other;
     rng random = rng_start(5);
     setup_start(&s, 2, 8, 2000);
     s.options.pooling = HOTBED_POOL_SUM;
     fixture_open(&r, backend, &s.options);
-    CHECK_OK(hotbed_stream_create(backend, 0, &other));
+    hotbed_stream *other = hotbed_test_stream(backend);
     test_ticket_open(&r, &l, 2 * BATCH, BATCH);
     test_ticket_open(&r, &eval, 2 * BATCH, BATCH);
     const batch_shape how = {.batch_size = BATCH, .key_space = 100};
@@ -202,8 +193,6 @@ static void eval_runs_beside_training(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_sync(r.stream));
     fixture_download(&r, seen, eval.output, sizeof seen);
     CHECK_BYTES(seen, expected, sizeof seen);
-    test_ticket_close(&l);
-    test_ticket_close(&eval);
     fixture_close(&r);
     hotbed_stream_destroy(other);
 }
@@ -297,7 +286,6 @@ static void lower_tier_rows_are_counted_and_deferred(hotbed_backend backend) {
             if (pass == 1)
                 r.storage->lower_bytes = (uint64_t)below << 21; /* a page for each row */
         }
-        test_ticket_close(&l);
         fixture_close(&r);
     }
 }

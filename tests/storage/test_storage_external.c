@@ -76,8 +76,7 @@ static hotbed_table_stats table_stats(cached_storage *b, uint32_t t) {
 
 static void refuses(cached_storage *b, const char *text) {
     hotbed_storage *storage = NULL;
-    hotbed_stream *stream = NULL;
-    CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(HOTBED_BACKEND_HOST);
     CHECK_STATUS(hotbed_storage_create(&b->s.options, stream, &storage), HOTBED_ERR_ARGUMENT);
     CHECK(storage == NULL);
     CHECK(strstr(hotbed_last_error(), text) != NULL);
@@ -129,11 +128,10 @@ static void upper_tiers_may_be_larger_than_the_capacity(hotbed_backend backend) 
     CHECK(info.slots >= 500);
     cached_close(&b);
     hotbed_storage *storage = NULL;
-    hotbed_stream *stream;
     cached_start(&b, 1, 4096, 100);
     b.s.tables[0].upper_capacity = UINT64_MAX; /* counts as 2^35, for which no machine has memory */
     open_store(&b);
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     CHECK_STATUS(hotbed_storage_create(&b.s.options, stream, &storage), HOTBED_ERR_MEMORY);
     CHECK(storage == NULL);
     hotbed_stream_destroy(stream);
@@ -694,7 +692,6 @@ static void a_slow_store_blocks_the_stream_but_not_the_caller(hotbed_backend bac
     cached_storage b;
     test_ticket l;
     rng random = rng_start(2);
-    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     cached_start(&b, 2, 8, 500);
     cached_open(&b, backend);
     test_ticket_open(&b.r, &l, 24, 12);
@@ -704,12 +701,12 @@ static void a_slow_store_blocks_the_stream_but_not_the_caller(hotbed_backend bac
     test_ticket_fill(&l, &random, &how);
     const hotbed_batch batch = test_ticket_batch(&l);
     uint64_t waits = store_stats(&b).stream_waits;
-    hotbed_counters_read(&before);
+    hotbed_counters before = hotbed_test_counters();
     bad_store_hold(&b.bad);
     CHECK_OK(hotbed_storage_prefetch(b.r.storage, &batch, l.ticket, b.r.stream));
     CHECK_OK(hotbed_storage_forward(b.r.storage, l.ticket, l.output, l.stride, b.r.stream));
     CHECK_OK(hotbed_storage_backward(b.r.storage, l.ticket, l.output, l.stride, b.r.stream));
-    hotbed_counters_read(&after);
+    hotbed_counters after = hotbed_test_counters();
     CHECK_EQ(after.host_waits, before.host_waits);
     CHECK_EQ(after.allocations, before.allocations);
     bad_store_await(&b.bad);
@@ -826,7 +823,6 @@ static void rows_persist_when_the_store_is_opened_again(hotbed_backend backend) 
     fixture_check_rows(&r);
     train(&r, &l, &random, 10);
     fixture_check_rows(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
     hotbed_external_destroy(external);
 }

@@ -19,13 +19,12 @@ static void two_tables(setup *s) {
 
 static void create_without_memory_is_an_error(hotbed_backend backend) {
     setup s;
-    hotbed_stream *stream;
     two_tables(&s);
     s.options.check = HOTBED_CHECK_WARN; /* allocates memory for warnings */
     s.tables[0].admission = HOTBED_ADMIT_FREQUENCY;
     s.tables[0].admission_threshold = 2;
     s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (uint64_t n = 1;; n++) {
         hotbed_storage *storage = (hotbed_storage *)stream;
         CHECK(n < MAX_N);
@@ -47,12 +46,11 @@ static void create_without_memory_is_an_error(hotbed_backend backend) {
 /* The message names the table and the bytes.  No machine has memory for 2^35 rows of 4096 floats. */
 static void create_says_which_table_is_too_large(hotbed_backend backend) {
     setup s;
-    hotbed_stream *stream;
     hotbed_storage *storage = NULL;
     two_tables(&s);
     s.tables[1].capacity = UINT64_C(1) << 35;
     s.tables[1].dim = 4096;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     CHECK_STATUS(hotbed_storage_create(&s.options, stream, &storage), HOTBED_ERR_MEMORY);
     CHECK(storage == NULL);
     CHECK(strstr(hotbed_last_error(), "table-1") != NULL);
@@ -80,7 +78,6 @@ static void subject_open(subject *v, hotbed_backend backend) {
 static void subject_close(subject *v) {
     test_ticket_step(&v->l, &v->random, &usual);
     fixture_check(&v->r);
-    test_ticket_close(&v->l);
     fixture_close(&v->r);
 }
 
@@ -129,8 +126,7 @@ static void failed_tickets_do_not_count_against_the_limit(hotbed_backend backend
 static void eval_without_memory_is_an_error(hotbed_backend backend) {
     subject v;
     subject_open(&v, backend);
-    hotbed_stream *fresh;
-    CHECK_OK(hotbed_stream_create(backend, 0, &fresh));
+    hotbed_stream *fresh = hotbed_test_stream(backend);
     const hotbed_batch batch = test_ticket_batch(&v.l);
     CHECK_OK(hotbed_stream_sync(v.r.stream));
     for (uint64_t n = 1;; n++) {

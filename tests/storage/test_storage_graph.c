@@ -137,7 +137,6 @@ static void train(
     compare_output(&l);
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -192,8 +191,6 @@ static void a_graph_may_use_two_tickets(hotbed_backend backend) {
     }
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    test_ticket_close(&a);
-    test_ticket_close(&b);
     fixture_close(&r);
 }
 
@@ -225,7 +222,6 @@ static void eval_can_be_recorded(hotbed_backend backend) {
     }
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -265,7 +261,6 @@ static void waiting_calls_are_refused_while_recording(hotbed_backend backend) {
     oracle_backward(l.model, l.scratch[0], l.stride);
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -294,7 +289,6 @@ static void eager_steps_neither_wait_nor_allocate(hotbed_backend backend) {
     CHECK_EQ(after.host_waits - before.host_waits, 0);
     CHECK_EQ(after.allocations - before.allocations, 0);
     CHECK(after.launches > before.launches);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -421,7 +415,6 @@ static void halves_close(halves *h) {
         CHECK_OK(hotbed_storage_clear(h->r.storage, t, h->r.stream));
     hotbed_graph_destroy(h->first);
     hotbed_graph_destroy(h->second);
-    test_ticket_close(&h->l);
     fixture_close(&h->r);
 }
 

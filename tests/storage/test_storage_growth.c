@@ -82,8 +82,6 @@ static void train_and_grow(hotbed_backend backend, uint32_t depth) {
     }
     CHECK(info_of(&r, 0).segments >= 5);
     fixture_check(&r);
-    for (uint32_t i = 0; i < depth; i++)
-        test_ticket_close(&tickets[i]);
     fixture_close(&r);
 }
 
@@ -238,10 +236,9 @@ static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
         for (uint64_t e = 0; e < how.batch_size * stride; e++)
             gradient[e] = rng_float(&random);
         fixture_upload(&r, l.gradient, gradient, how.batch_size * stride * sizeof(float));
-        hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-        hotbed_counters_read(&before);
+        hotbed_counters before = hotbed_test_counters();
         CHECK_OK(hotbed_graph_launch(graph, r.stream));
-        hotbed_counters_read(&after);
+        hotbed_counters after = hotbed_test_counters();
         CHECK_EQ(after.host_waits - before.host_waits, 0);
         CHECK_EQ(after.allocations - before.allocations, 0);
         CHECK_OK(hotbed_stream_sync(r.stream));
@@ -251,7 +248,6 @@ static void a_recorded_step_uses_new_slots(hotbed_backend backend) {
     CHECK(fixture_size(&r, 0) > 10 * FIRST);
     fixture_check(&r);
     hotbed_graph_destroy(graph);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -269,12 +265,11 @@ static void a_growth_allocates_the_memory_of_its_segment(hotbed_backend backend)
     const batch_shape how = {.batch_size = BATCH, .key_space = FIRST};
     test_ticket_step(&l, &random, &how);
     for (uint64_t capacity = 2 * FIRST; capacity <= 16 * FIRST; capacity *= 2) {
-        hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
         hotbed_segment_info segment = {.size = sizeof segment};
         uint64_t index_bytes = info_of(&r, 0).index_bytes;
-        hotbed_counters_read(&before);
+        hotbed_counters before = hotbed_test_counters();
         CHECK_OK(hotbed_storage_grow(r.storage, 0, capacity, r.stream));
-        hotbed_counters_read(&after);
+        hotbed_counters after = hotbed_test_counters();
         hotbed_table_info info = info_of(&r, 0);
         CHECK_EQ(after.host_waits - before.host_waits, 0);
         CHECK_OK(hotbed_storage_segment(r.storage, 0, info.segments - 1, &segment));
@@ -286,9 +281,9 @@ static void a_growth_allocates_the_memory_of_its_segment(hotbed_backend backend)
         CHECK(after.allocations - before.allocations <= 4);
         test_ticket_fill(&l, &random, &how);
         const hotbed_batch batch = test_ticket_batch(&l);
-        hotbed_counters_read(&before);
+        before = hotbed_test_counters();
         CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
-        hotbed_counters_read(&after);
+        after = hotbed_test_counters();
         CHECK_EQ(after.host_waits - before.host_waits, 0);
         CHECK_EQ(after.allocations - before.allocations, 0);
         model_prefetch(&l);
@@ -296,7 +291,6 @@ static void a_growth_allocates_the_memory_of_its_segment(hotbed_backend backend)
     }
     CHECK_OK(hotbed_stream_sync(r.stream));
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -337,8 +331,6 @@ static void a_growth_without_memory_leaves_the_table_unchanged(hotbed_backend ba
     test_ticket_forward(&outstanding);
     test_ticket_backward(&outstanding, &random);
     fixture_check(&r);
-    test_ticket_close(&outstanding);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -376,12 +368,11 @@ static void polls_grow_tables_that_are_nearly_full(hotbed_backend backend) {
         const int steps = (phase < 3 ? 60 : 30) / (hotbed_test_is_small() ? 2 : 1);
         for (int step = 0; step < steps; step++) {
             uint32_t grown;
-            hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
             const batch_shape how = {.batch_size = 4, .key_space = spaces[phase < 2 ? phase : 2]};
             test_ticket_step(&l, &random, &how);
-            hotbed_counters_read(&before);
+            hotbed_counters before = hotbed_test_counters();
             CHECK_OK(hotbed_storage_poll_growth(r.storage, r.stream, &grown));
-            hotbed_counters_read(&after);
+            hotbed_counters after = hotbed_test_counters();
             CHECK_EQ(after.host_waits - before.host_waits, 0);
             if (grown == 0)
                 CHECK_EQ(after.allocations - before.allocations, 0);
@@ -400,7 +391,6 @@ static void polls_grow_tables_that_are_nearly_full(hotbed_backend backend) {
     CHECK_EQ(info_of(&r, 2).capacity, 2 * FIRST);
     CHECK_EQ(growths, 2);
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -421,11 +411,10 @@ static void polls_end_at_max_capacity(hotbed_backend backend) {
     CHECK_EQ(fixture_size(&p.r, 0), 5 * FIRST);
     CHECK_EQ(info_of(&p.r, 0).capacity, 5 * FIRST);
     CHECK_EQ(growths, 3); /* 80, 160, 200 */
-    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-    hotbed_counters_read(&before);
+    hotbed_counters before = hotbed_test_counters();
     CHECK_OK(hotbed_storage_poll_growth(p.r.storage, p.r.stream, NULL));
     CHECK_OK(hotbed_storage_poll_growth(p.r.storage, p.r.stream, NULL));
-    hotbed_counters_read(&after);
+    hotbed_counters after = hotbed_test_counters();
     CHECK_EQ(after.launches, before.launches); /* a table at max_capacity is not counted any more */
     plain_close(&p);
 }
@@ -552,12 +541,11 @@ static void exported_counts_exclude_admitted_keys(hotbed_backend backend) {
 static void forwards_run_beside_a_growth(hotbed_backend backend) {
     static plain p;
     setup s;
-    hotbed_stream *other;
     hotbed_event *prefetched;
     hotbed_ticket *tickets[5];
     growing(&s, 1);
     plain_open(&p, backend, &s);
-    CHECK_OK(hotbed_stream_create(backend, 0, &other));
+    hotbed_stream *other = hotbed_test_stream(backend);
     CHECK_OK(hotbed_event_create(p.r.stream, &prefetched));
     float *gradient = fixture_alloc(&p.r, KEYS * 5 * sizeof(float));
     float *outputs = fixture_alloc(&p.r, KEYS * 5 * sizeof(float));

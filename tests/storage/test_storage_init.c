@@ -163,7 +163,6 @@ static void all_ways_to_create_a_row_agree(hotbed_backend backend) {
     test_ticket_forward(&l);
     test_ticket_cancel(&l);
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 

@@ -209,8 +209,7 @@ static void a_full_lower_tier_evicts(hotbed_backend backend) {
 
 /* The changes of the library's memory counters since `before`. */
 static hotbed_counters since(const hotbed_counters *before) {
-    hotbed_counters now = {.size = sizeof now};
-    hotbed_counters_read(&now);
+    hotbed_counters now = hotbed_test_counters();
     for (int k = 0; k <= HOTBED_MEMORY_FILE; k++)
         now.memory_bytes[k] -= before->memory_bytes[k];
     return now;
@@ -218,8 +217,7 @@ static hotbed_counters since(const hotbed_counters *before) {
 
 /* Open a storage.  Returns the memory that this has allocated. */
 static hotbed_counters open_counted(fixture *r, hotbed_backend backend, const setup *s) {
-    hotbed_counters before = {.size = sizeof before};
-    hotbed_counters_read(&before);
+    hotbed_counters before = hotbed_test_counters();
     fixture_open_bare(r, backend, &s->options);
     return since(&before);
 }
@@ -277,9 +275,8 @@ static void allocated_memory_is_as_reported(hotbed_backend backend) {
 
 static void no_memory_is_an_error(hotbed_backend backend) {
     setup s;
-    hotbed_stream *stream;
     mixture(&s, 0, HOTBED_MEMORY_PINNED);
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (uint64_t n = 1;; n++) {
         hotbed_storage *storage;
         fault_arm(n);
@@ -313,9 +310,8 @@ static void a_growth_uses_the_memory_of_the_index(hotbed_backend backend) {
             test_ticket_open(&r, &l, 2 * 16, 16);
             for (uint64_t capacity = 100; capacity <= 1600;
                  capacity *= hotbed_test_is_small() ? 4 : 2) {
-                hotbed_counters before = {.size = sizeof before};
                 hotbed_table_info then = info_of(&r, 1);
-                hotbed_counters_read(&before);
+                hotbed_counters before = hotbed_test_counters();
                 CHECK_OK(hotbed_storage_grow(r.storage, 1, capacity, r.stream));
                 hotbed_counters grown = since(&before);
                 hotbed_table_info now = info_of(&r, 1);
@@ -335,7 +331,6 @@ static void a_growth_uses_the_memory_of_the_index(hotbed_backend backend) {
                     test_ticket_step(&l, &random, &how);
             }
             fixture_check(&r);
-            test_ticket_close(&l);
             fixture_close(&r);
         }
     }

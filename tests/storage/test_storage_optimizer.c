@@ -218,7 +218,6 @@ static void fifty_steps(hotbed_backend backend, const setup *s) {
     fixture_check(&r);
     double_check(&t, r.model);
     double_close(&t);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -324,7 +323,6 @@ static void graphs_and_rates(hotbed_backend backend, hotbed_optimizer_kind kind)
     fixture_check(&r);
     hotbed_graph_destroy(plain);
     hotbed_graph_destroy(setting);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 

@@ -404,9 +404,8 @@ static void other_tables_have_no_times(hotbed_backend backend) {
 
 static void static_tables_refuse_counts_and_times(hotbed_backend backend) {
     setup s;
-    hotbed_stream *stream;
     hotbed_storage *storage;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     setup_start(&s, 1, 2, 100);
     s.tables[0].kind = HOTBED_TABLE_STATIC;
     s.tables[0].score = HOTBED_SCORE_TIMESTAMP_LFU;

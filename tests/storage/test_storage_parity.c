@@ -106,7 +106,6 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     }
     compare_tables(fixtures);
     for (int b = 0; b < BACKENDS; b++) {
-        test_ticket_close(&tickets[b]);
         fixture_close(&fixtures[b]);
     }
 }

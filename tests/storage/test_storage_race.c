@@ -224,7 +224,6 @@ static void *train_alone(void *argument) {
     for (int i = 0; i < 10; i++)
         test_ticket_step(&l, &random, &how);
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
     return NULL;
 }
@@ -285,8 +284,6 @@ static void eval_runs_beside_prefetch_and_forward(hotbed_backend backend) {
     }
     CHECK_EQ(pthread_join(thread, NULL), 0);
     fixture_check(&r);
-    test_ticket_close(&l);
-    test_ticket_close(&eval);
     fixture_close(&r);
     hotbed_stream_destroy(e.stream);
 }
@@ -451,7 +448,6 @@ static void a_row_is_promoted_after_its_update_in_the_lower_tier(hotbed_backend 
         setup s;
         fixture r;
         uint64_t keys[FILL + USED];
-        hotbed_stream *other;
         hotbed_event *prefetched;
         hotbed_ticket *tickets[3];
         hotbed_batch batch[3];
@@ -459,7 +455,7 @@ static void a_row_is_promoted_after_its_update_in_the_lower_tier(hotbed_backend 
         s.tables[0].upper_capacity = ABOVE;
         s.options.mode = mode == 0 ? HOTBED_MODE_CACHE : HOTBED_MODE_DEFAULT;
         fixture_open_bare(&r, backend, &s.options);
-        CHECK_OK(hotbed_stream_create(backend, 0, &other));
+        hotbed_stream *other = hotbed_test_stream(backend);
         CHECK_OK(hotbed_event_create(r.stream, &prefetched));
         for (uint64_t i = 0; i < FILL + USED; i++)
             keys[i] = i;
@@ -518,7 +514,6 @@ static void concurrent_inserts_into_few_slots_place_every_key(hotbed_backend bac
         oracle_clear(r.model, 0);
     }
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 

@@ -215,7 +215,6 @@ static void random_operations(hotbed_backend backend, hotbed_optimizer_kind kind
         }
     }
     fixture_check(&d.r);
-    test_ticket_close(&l);
     fixture_close(&d.r);
 }
 
@@ -319,7 +318,6 @@ static void pinned_keys_are_not_erased(hotbed_backend backend) {
     for (int i = 0; i < 20; i++)
         CHECK_EQ(seen[i], 1);
     CHECK_EQ(fixture_size(&r, 0), 0);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -345,7 +343,6 @@ static void erased_rows_come_back_with_initial_values(hotbed_backend backend) {
     fixture_check(&r);
     test_ticket_step(&l, &random, &how);
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -402,7 +399,6 @@ static void a_moved_storage_trains_on_with_the_same_bytes(hotbed_backend backend
     for (int i = 0; i < 4; i++)
         test_ticket_step(&l, &random, &how);
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
     fixture_close(&moved);
 }

@@ -357,8 +357,7 @@ static void scores_survive_export_and_set(hotbed_backend backend) {
 }
 
 static void bad_options_are_refused_and_named(hotbed_backend backend) {
-    hotbed_stream *stream;
-    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    hotbed_stream *stream = hotbed_test_stream(backend);
     for (int i = 0; i < 11; i++) {
         static const char *const names[] = {
             "score",
@@ -459,7 +458,6 @@ static void scores_are_sums_of_counts(hotbed_backend backend) {
         test_ticket_backward(&l, &random);
         fixture_check(&r);
     }
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -510,7 +508,6 @@ static void keys_are_admitted_when_seen_often_enough(hotbed_backend backend) {
         CHECK_EQ(stats.rejected, rejected);
         CHECK_EQ(stats.inserts, admitted);
         fixture_check(&r); /* keys, rows and statistics */
-        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
@@ -675,7 +672,6 @@ static void check_mode_close(check_mode *c) {
     CHECK(c->r.model->tables[1].stats.refused > 0);
     CHECK_OK(hotbed_stream_sync(c->r.stream));
     fixture_check(&c->r); /* compares the counts of refused keys too */
-    test_ticket_close(&c->l);
     fixture_close(&c->r);
 }
 

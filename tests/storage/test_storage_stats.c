@@ -87,7 +87,6 @@ static void a_reading_equals_the_counts_of_the_model(hotbed_backend backend) {
     CHECK(before[0].hits > 0 && before[0].inserts > 0);
     hotbed_meter_destroy(meter);
     hotbed_meter_destroy(NULL);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -208,12 +207,11 @@ static void requests_can_be_recorded(hotbed_backend backend) {
 static void requests_run_beside_prefetches(hotbed_backend backend) {
     enum { STEPS = 100 };
     meter_fixture d;
-    hotbed_stream *beside;
     hotbed_reading reading = {.size = sizeof reading};
     hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
     uint64_t keys = 0, prefetches = 0, last = 0;
     meter_open(&d, backend);
-    CHECK_OK(hotbed_stream_create(backend, 0, &beside));
+    hotbed_stream *beside = hotbed_test_stream(backend);
     for (uint64_t i = 0; i <= STEPS; i++) {
         if (i < STEPS)
             CHECK_OK(hotbed_storage_prefetch(d.r.storage, &d.batch, d.ticket, d.r.stream));
@@ -238,19 +236,18 @@ static void requests_run_beside_prefetches(hotbed_backend backend) {
 
 static void requests_and_readings_neither_wait_nor_allocate(hotbed_backend backend) {
     meter_fixture d;
-    hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     hotbed_reading reading = {.size = sizeof reading};
     hotbed_table_stats total = {.size = sizeof total}, step = {.size = sizeof step};
     meter_open(&d, backend);
     meter_step(&d);
     CHECK_OK(hotbed_stream_sync(d.r.stream));
-    hotbed_counters_read(&before);
+    hotbed_counters before = hotbed_test_counters();
     for (int i = 0; i < 30; i++) {
         meter_step(&d);
         CHECK_OK(hotbed_meter_read(d.meter, 0, &reading, &total, &step));
         CHECK(reading.request >= 1);
     }
-    hotbed_counters_read(&after);
+    hotbed_counters after = hotbed_test_counters();
     CHECK_EQ(after.host_waits, before.host_waits);
     CHECK_EQ(after.allocations, before.allocations);
     CHECK_OK(hotbed_stream_sync(d.r.stream));
@@ -381,12 +378,11 @@ static void documented_errors(hotbed_backend backend) {
 static void a_histogram_does_not_grow_a_recorded_workspace(hotbed_backend backend) {
     setup s;
     fixture r;
-    hotbed_stream *fresh;
     hotbed_graph *graph;
     three_tables(&s);
     fixture_open_bare(&r, backend, &s.options);
     uint64_t *loads = fixture_alloc(&r, HOTBED_LOADS * sizeof *loads);
-    CHECK_OK(hotbed_stream_create(backend, 0, &fresh));
+    hotbed_stream *fresh = hotbed_test_stream(backend);
     CHECK_OK(hotbed_graph_begin(fresh));
     CHECK_STATUS(hotbed_storage_load_histogram(r.storage, 0, loads, fresh), HOTBED_ERR_STATE);
     CHECK_OK(hotbed_graph_end(fresh, &graph));

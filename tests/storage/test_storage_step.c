@@ -55,7 +55,6 @@ static void mixed_steps(hotbed_backend backend, setup *s, rng *random) {
         test_ticket_step(&l, random, &recipes[i]);
     test_ticket_eval(&l);
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -104,7 +103,6 @@ static void every_dimension_equals_the_model(hotbed_backend backend) {
             test_ticket_step(&l, &random, &how);
         }
         fixture_check(&r);
-        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
@@ -129,7 +127,6 @@ static void long_bags_equal_the_model(hotbed_backend backend) {
         }
         test_ticket_eval(&l);
         fixture_check(&r);
-        test_ticket_close(&l);
         fixture_close(&r);
     }
 }
@@ -152,7 +149,6 @@ static void sums_follow_the_documented_order(hotbed_backend backend) {
         test_ticket_step(&l, &random, &two);
     }
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -181,7 +177,6 @@ static void a_batch_may_have_hot_and_cold_keys(hotbed_backend backend) {
         test_ticket_backward(&l, &random);
     }
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -203,7 +198,6 @@ static void the_learning_rate_may_change_between_steps(hotbed_backend backend) {
     }
     test_ticket_step(&l, &random, &how);
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -232,7 +226,6 @@ static void empty_batches_count_as_steps(hotbed_backend backend) {
     test_ticket_backward(&l, &random);
     test_ticket_step(&l, &random, &full);
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -254,7 +247,6 @@ static void a_storage_for_lookup_only_has_no_state(hotbed_backend backend) {
         test_ticket_cancel(&l);
     }
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 

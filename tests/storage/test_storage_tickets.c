@@ -123,8 +123,6 @@ static void prefetching_ahead_does_not_change_the_rows(hotbed_backend backend) {
             }
         }
         fixture_check(&r);
-        for (uint32_t i = 0; i < depth; i++)
-            test_ticket_close(&tickets[i]);
         fixture_close(&r);
     }
 }
@@ -156,8 +154,6 @@ static void pins_are_counted_per_ticket(hotbed_backend backend) {
     test_ticket_cancel(&b);
     CHECK_EQ(fixture_pinned(&r), 0);
     fixture_check(&r);
-    test_ticket_close(&a);
-    test_ticket_close(&b);
     fixture_close(&r);
 }
 
@@ -289,8 +285,6 @@ static void a_kept_batch_can_be_retaken(hotbed_backend backend) {
             CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, l.ticket, r.stream));
             if (r.store != NULL) {
                 CHECK_STATUS(hotbed_ticket_keep(l.ticket, r.stream), HOTBED_ERR_UNSUPPORTED);
-                test_ticket_close(&l);
-                test_ticket_close(&other);
                 fixture_close(&r);
                 return;
             }
@@ -310,8 +304,6 @@ static void a_kept_batch_can_be_retaken(hotbed_backend backend) {
         CHECK_OK(hotbed_ticket_forget(l.ticket, r.stream));
         CHECK_EQ(fixture_pinned(&r), 0);
         CHECK_STATUS(hotbed_ticket_retake(l.ticket, r.stream), HOTBED_ERR_STATE);
-        test_ticket_close(&l);
-        test_ticket_close(&other);
         fixture_close(&r);
     }
     CHECK_BYTES(outputs[1], outputs[0], sizeof outputs[0]);
@@ -322,12 +314,11 @@ static void prefetch_may_run_on_a_stream_of_its_own(hotbed_backend backend) {
     setup s;
     fixture r;
     test_ticket tickets[3];
-    hotbed_stream *ahead;
     hotbed_event *prefetched, *trained;
     rng random = rng_start(6);
     three_tables(&s, HOTBED_POOL_MEAN, HOTBED_OPT_ADAGRAD);
     fixture_open(&r, backend, &s.options);
-    CHECK_OK(hotbed_stream_create(backend, 0, &ahead));
+    hotbed_stream *ahead = hotbed_test_stream(backend);
     CHECK_OK(hotbed_event_create(ahead, &prefetched));
     CHECK_OK(hotbed_event_create(r.stream, &trained));
     hotbed_stream *training = r.stream;

@@ -391,8 +391,6 @@ static void keys_are_not_refused_while_the_upper_tier_is_pinned(hotbed_backend b
         CHECK_OK(hotbed_storage_stats(r.storage, 1, &stats, r.stream));
         CHECK(stats.in_place > 100);
         CHECK_EQ(stats.refused, 0);
-        for (int i = 0; i < 8; i++)
-            test_ticket_close(&tickets[i]);
         fixture_close(&r);
     }
 }
@@ -421,8 +419,6 @@ static void take_and_leave(hotbed_backend backend, uint64_t round) {
         if (step % 10 == 9)
             fixture_check(&r);
     }
-    for (int i = 0; i < 6; i++)
-        test_ticket_close(&tickets[i]);
     fixture_close(&r);
 }
 
@@ -520,7 +516,6 @@ static void every_mode_equals_the_model(hotbed_backend backend) {
             CHECK_OK(hotbed_storage_stats(r.storage, 2, &stats, r.stream));
             if (way == 0 || way == 2)
                 CHECK(stats.fetches > 100 && stats.write_backs > 100);
-            test_ticket_close(&l);
             fixture_close(&r);
         }
     }
@@ -546,7 +541,6 @@ static void lower_tiers_may_be_in_every_kind_of_memory(hotbed_backend backend) {
         for (int step = 0; step < 30; step++)
             test_ticket_step(&l, &random, &how);
         fixture_check(&r);
-        test_ticket_close(&l);
         fixture_close(&r);
     }
 }

@@ -92,7 +92,6 @@ static void small_batches_are_deduplicated(hotbed_backend backend) {
             .bound = i % 2 == 0};
         dedup_random(&l, &random, &how);
     }
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -115,7 +114,6 @@ static void equal_keys_of_two_tables_are_two_rows(hotbed_backend backend) {
     fixture_download(&r, &uniques, view.unique_offsets + 32, sizeof uniques);
     CHECK_EQ(uniques, 32);
     fixture_check(&r);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -143,7 +141,6 @@ static void tables_without_keys_have_no_distinct_keys(hotbed_backend backend) {
         offsets[b] = 0;
     l.num_keys = l.host.num_keys = 0;
     dedup(&l);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -165,7 +162,6 @@ static void patterned_keys_are_deduplicated(hotbed_backend backend) {
             keys[i] = (i % (N - 7)) << shift;
         dedup(&l);
     }
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -186,7 +182,6 @@ static void large_batches_are_deduplicated(hotbed_backend backend) {
     dedup_random(&l, &random, &one);
     const batch_shape counted = {.batch_size = N / 2, .key_space = 3000, .counts = true};
     dedup_random(&l, &random, &counted);
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 
@@ -224,7 +219,6 @@ static void keys_of_static_tables_are_ordered_by_row(hotbed_backend backend) {
                                                      : keys[k] + 100000;
         dedup(&l);
     }
-    test_ticket_close(&l);
     fixture_close(&r);
 }
 

@@ -134,6 +134,18 @@ bool hotbed_test_is_under(const char *tool) {
     return name != NULL && strcmp(name, tool) == 0;
 }
 
+hotbed_stream *hotbed_test_stream(hotbed_backend on) {
+    hotbed_stream *stream = NULL;
+    CHECK_OK(hotbed_stream_create(on, 0, &stream));
+    return stream;
+}
+
+hotbed_counters hotbed_test_counters(void) {
+    hotbed_counters counters = {.size = sizeof counters};
+    CHECK_OK(hotbed_counters_read(&counters));
+    return counters;
+}
+
 /* --- random numbers -------------------------------------------------------------------------- */
 
 /* splitmix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014. */

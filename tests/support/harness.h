@@ -106,6 +106,11 @@ bool hotbed_test_is_small(void);
 /* Whether HOTBED_TEST_TOOL is `tool`.  For tests in which the tool reports false errors. */
 bool hotbed_test_is_under(const char *tool);
 
+/* --- streams and counters -------------------------------------------------------------------- */
+
+hotbed_stream *hotbed_test_stream(hotbed_backend on); /* a stream of device 0 */
+hotbed_counters hotbed_test_counters(void);
+
 /* --- random numbers, from the seed ----------------------------------------------------------- */
 
 uint64_t hotbed_test_seed(void); /* the seed that is printed */

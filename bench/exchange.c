@@ -18,7 +18,8 @@ enum { SKIPPED = 77 };
 
 static const char usage[] =
     "usage: hotbed-exchange [--transport threads|mpi|nccl] [--ranks N,...] [--scale X]\n"
-    "                       [--steps N] [--workload NAMES] [--json FILE] [--commit TEXT]\n"
+    "                       [--steps N] [--workload NAMES] [--plans NAMES] [--json FILE]\n"
+    "                       [--commit TEXT]\n"
     "  --transport threads: ranks are threads of the host backend; nccl: a thread and a GPU each;\n"
     "              mpi: host backend, started by mpirun (default: nccl with a GPU, else threads)\n"
     "  --ranks     numbers of ranks (1,2,4); mpi: the size of the job\n"
@@ -29,6 +30,8 @@ static const char usage[] =
     "  --workload  weak scaling of W1 and of W9 to W12, W12-256, each rank with batches of its "
     "own:\n"
     "              names, separated by commas, or none (default: all)\n"
+    "  --plans     fixed, two_phase, one_sided, separated by commas (default: all); where the\n"
+    "              transport has no windows one_sided is left out\n"
     "  --json      write the results of the worlds that succeeded to FILE\n"
     "  --commit    commit to write to the results (git describe when CMake ran)\n"
     "Output: (1.20x) is the time divided by the time of the same bytes through the transport's "
@@ -136,12 +139,18 @@ static hotbed_status run_mpi(exchange_program *p) {
 /* Make the inputs of the workloads: those of an earlier process are not in this one. */
 static hotbed_status make_inputs(exchange_program *p) {
     p->input = (workload_input){0};
-    memset(p->bag_inputs, 0, sizeof p->bag_inputs);
+    memset(p->inputs, 0, sizeof p->inputs);
     if (p->scaling)
         HOTBED_TRY(workload_input_for(&workloads[0], p->scale, &p->input));
     for (uint32_t i = 0; i < p->num_bags; i++) {
-        HOTBED_TRY(workload_input_for(p->bags[i], p->scale, &p->bag_inputs[i]));
-        workload_round_gradients(&p->bag_inputs[i]);
+        uint32_t same = 0;
+        while (same < i && !workload_input_serves(p->bags[i], p->scale, &p->inputs[same]))
+            same++;
+        p->input_of[i] = same;
+        if (same < i)
+            continue;
+        HOTBED_TRY(workload_input_for(p->bags[i], p->scale, &p->inputs[i]));
+        workload_round_gradients(&p->inputs[i]);
     }
     return HOTBED_OK;
 }
@@ -149,7 +158,7 @@ static hotbed_status make_inputs(exchange_program *p) {
 static void destroy_inputs(exchange_program *p) {
     workload_input_destroy(&p->input);
     for (uint32_t i = 0; i < p->num_bags; i++)
-        workload_input_destroy(&p->bag_inputs[i]);
+        workload_input_destroy(&p->inputs[i]);
 }
 
 /* Run the ranks of one world in this process, and return the exit status. Stores the measurements
@@ -246,6 +255,29 @@ static bool read_workloads(const char *text, exchange_program *p) {
     return p->scaling || p->num_bags > 0 || strcmp(text, "none") == 0;
 }
 
+bool exchange_measures(const exchange_program *p, int plan) {
+    if (plan == HOTBED_PLAN_ONE_SIDED && p->transport == HOTBED_TRANSPORT_MPI)
+        return false; /* the transport has no windows */
+    return (p->plans >> plan & 1U) != 0;
+}
+
+static bool read_plans(const char *text, exchange_program *p) {
+    p->plans = 0;
+    while (true) {
+        const size_t length = strcspn(text, ",");
+        int plan = 0;
+        while (plan < EXCHANGE_PLANS && (strlen(exchange_plans[plan]) != length ||
+                                         strncmp(text, exchange_plans[plan], length) != 0))
+            plan++;
+        if (plan == EXCHANGE_PLANS)
+            return false;
+        p->plans |= 1U << plan;
+        if (text[length] == '\0')
+            return true;
+        text += length + 1;
+    }
+}
+
 static bool take(exchange_program *p, const char *name, const char *value) {
     char *end = NULL;
     if (strcmp(name, "--transport") == 0)
@@ -262,6 +294,8 @@ static bool take(exchange_program *p, const char *name, const char *value) {
     }
     if (strcmp(name, "--workload") == 0)
         return read_workloads(value, p);
+    if (strcmp(name, "--plans") == 0)
+        return read_plans(value, p);
     if (strcmp(name, "--json") == 0)
         p->json = value;
     else if (strcmp(name, "--commit") == 0)
@@ -321,7 +355,12 @@ int main(int argc, char **argv) {
         mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return 1;
-    *p = (exchange_program){.worlds = {1, 2, 4}, .num_worlds = 3, .steps = 50, .reports = true};
+    *p = (exchange_program){
+        .worlds = {1, 2, 4},
+        .num_worlds = 3,
+        .steps = 50,
+        .reports = true,
+        .plans = (1U << EXCHANGE_PLANS) - 1};
     (void)read_workloads("all", p);
     p->machine.commit = HOTBED_BENCH_COMMIT;
     p->machine.command = command;

@@ -77,17 +77,22 @@ typedef struct exchange_program {
     uint32_t worlds[EXCHANGE_WORLDS], num_worlds; /* sizes to measure; MPI: only the job's size */
     double scale;
     uint32_t steps;
-    bool scaling; /* whether to measure W1 */
+    bool scaling;   /* whether to measure W1 */
+    uint32_t plans; /* bit p: measure hotbed_plan p */
     const workload *bags[EXCHANGE_BAGS];
     uint32_t num_bags;
     bool reports; /* this process prints and writes the results */
     const char *json;
-    workload_input input; /* of W1; filled by the process of each world */
-    workload_input bag_inputs[EXCHANGE_BAGS];
+    workload_input input;                 /* of W1; filled by the process of each world */
+    workload_input inputs[EXCHANGE_BAGS]; /* of workloads with bags; some serve several */
+    uint32_t input_of[EXCHANGE_BAGS];
     workload_machine machine;
     exchange_result results[EXCHANGE_WORLDS];
     uint32_t num_results;
 } exchange_program;
+
+/* Whether to measure a plan. */
+bool exchange_measures(const exchange_program *p, int plan);
 
 /* One rank. */
 typedef struct exchange_rank {

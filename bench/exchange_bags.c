@@ -350,13 +350,13 @@ static hotbed_status check(bag_run *b, workload_oracle *oracle, workload_digest 
 }
 
 static hotbed_status check_eval(bag_run *b, const workload_oracle *oracle, workload_digest *out) {
-    workload_digest with_eval;
+    uint64_t digest = 0;
     HOTBED_TRY(put_keys(b, 1));
     HOTBED_TRY(eval(b));
     HOTBED_TRY(hotbed_stream_sync(b->me->stream));
     HOTBED_TRY(workload_oracle_check_eval(oracle, &b->run, batch_of(b, 1)));
-    HOTBED_TRY(exchange_digest(b->me, &b->run, &with_eval));
-    out->output ^= workload_mix(with_eval.output);
+    HOTBED_TRY(workload_run_digest_output(&b->run, &digest)); /* rows are those of check() */
+    out->output ^= workload_mix(digest);
     return HOTBED_OK;
 }
 
@@ -399,30 +399,41 @@ static hotbed_status measure_alone(
     return status;
 }
 
-static hotbed_status measure_plans(
-    const exchange_rank *me, const workload_input *input, exchange_bags *out) {
-    workload_digest first = {0}, digest = {0};
+/* All plans run equally many steps, so one oracle serves all. */
+static hotbed_status measure_plans_with(
+    const exchange_rank *me, const workload_input *input, workload_oracle *oracle,
+    exchange_bags *out) {
+    workload_digest first = {0};
+    bool any = false, by_rule = false; /* whether a plan was measured; other than FIXED */
     for (int plan = HOTBED_PLAN_FIXED; plan <= HOTBED_PLAN_ONE_SIDED; plan++) {
-        if (plan == HOTBED_PLAN_ONE_SIDED && me->p->transport == HOTBED_TRANSPORT_MPI)
-            continue; /* the transport has no windows */
-        workload_oracle *oracle = NULL;
-        HOTBED_TRY(workload_oracle_create(out->what, input, me->stream, &oracle));
-        hotbed_status status = measure_plan(
-            me, me->comm, out->what, input, (hotbed_plan)plan, oracle, &out->times[plan], &digest);
-        out->checked = workload_oracle_rows(oracle);
-        workload_oracle_destroy(oracle);
-        HOTBED_TRY(status);
-        if (plan == HOTBED_PLAN_FIXED)
+        workload_digest digest = {0};
+        if (!exchange_measures(me->p, plan))
+            continue;
+        HOTBED_TRY(measure_plan(
+            me, me->comm, out->what, input, (hotbed_plan)plan, oracle, &out->times[plan], &digest));
+        if (!any)
             first = digest;
         /* With FIXED all features travel by sums, which round where rows do not. */
-        if (plan == HOTBED_PLAN_TWO_PHASE)
+        if (plan != HOTBED_PLAN_FIXED && !by_rule)
             first.output = digest.output;
+        any = true;
+        by_rule = plan != HOTBED_PLAN_FIXED;
         HOTBED_TRY(exchange_compare(me, exchange_plans[plan], &first, &digest));
     }
     out->rows = first.rows;
     out->digest[0] = first.table[0];
     out->digest[1] = first.table[1];
     return HOTBED_OK;
+}
+
+static hotbed_status measure_plans(
+    const exchange_rank *me, const workload_input *input, exchange_bags *out) {
+    workload_oracle *oracle = NULL;
+    HOTBED_TRY(workload_oracle_create(out->what, input, me->stream, &oracle));
+    hotbed_status status = measure_plans_with(me, input, oracle, out);
+    out->checked = workload_oracle_rows(oracle);
+    workload_oracle_destroy(oracle);
+    return status;
 }
 
 /* --- what must travel --------------------------------------------------------------------------- */
@@ -445,7 +456,7 @@ static hotbed_status count_rows(
 hotbed_status exchange_measure_bags(const exchange_rank *me) {
     exchange_result *result = me->result;
     for (uint32_t i = 0; i < me->p->num_bags; i++) {
-        const workload_input *input = &me->p->bag_inputs[i];
+        const workload_input *input = &me->p->inputs[me->p->input_of[i]];
         exchange_bags *out = &result->bags[i];
         out->what = me->p->bags[i];
         out->keys = workload_keys_a_step(&input->shape);

@@ -205,7 +205,7 @@ static hotbed_status measure_plan(
 
 static hotbed_status measure_plans(const exchange_rank *me, const exchange_batches *batches) {
     for (int plan = HOTBED_PLAN_FIXED; plan <= HOTBED_PLAN_ONE_SIDED; plan++)
-        if (plan != HOTBED_PLAN_ONE_SIDED || me->p->transport != HOTBED_TRANSPORT_MPI)
+        if (exchange_measures(me->p, plan))
             HOTBED_TRY(measure_plan(me, (hotbed_plan)plan, batches));
     return HOTBED_OK;
 }

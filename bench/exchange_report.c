@@ -122,6 +122,8 @@ static void print_bags(FILE *to, const exchange_result *r, const exchange_bags *
         exchange_bags_limit(r, b, EXCHANGE_EVAL) * 1e3);
     for (int plan = 0; plan < EXCHANGE_PLANS; plan++) {
         const double *sent = b->times[plan].sent;
+        if (!(b->times[plan].eager[EXCHANGE_TRAIN] > 0))
+            continue;
         (void)fprintf(
             to, "    %-10ssends %.3f MB of keys, %.3f of rows or sums, %.3f of gradients a step\n",
             exchange_plans[plan], sent[0] * 1e-6, sent[1] * 1e-6, sent[2] * 1e-6);

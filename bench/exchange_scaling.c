@@ -71,7 +71,7 @@ hotbed_status exchange_compare(
         want->table[1] == got->table[1] && want->output == got->output)
         return HOTBED_OK;
     return hotbed_fail(
-        HOTBED_ERR_CORRUPT, "%s: rank %u of %u has other rows or outputs than with fixed", name,
+        HOTBED_ERR_CORRUPT, "%s: rank %u of %u has other rows or outputs than before", name,
         me->rank, me->size);
 }
 
@@ -170,11 +170,13 @@ hotbed_status exchange_measure_scaling(const exchange_rank *me) {
     HOTBED_TRY(exchange_slowest(me, &uniques, 1));
     result->step_uniques = (uint64_t)uniques;
     result->step_keys = n;
-    HOTBED_TRY(measure_plan(me, HOTBED_PLAN_FIXED, &batches, &want));
-    for (int plan = HOTBED_PLAN_TWO_PHASE; plan <= HOTBED_PLAN_ONE_SIDED; plan++) {
-        if (plan == HOTBED_PLAN_ONE_SIDED && me->p->transport == HOTBED_TRANSPORT_MPI)
-            continue; /* the transport has no windows */
+    bool any = false;
+    for (int plan = HOTBED_PLAN_FIXED; plan <= HOTBED_PLAN_ONE_SIDED; plan++) {
+        if (!exchange_measures(me->p, plan))
+            continue;
         HOTBED_TRY(measure_plan(me, (hotbed_plan)plan, &batches, &got));
+        want = any ? want : got;
+        any = true;
         HOTBED_TRY(exchange_compare(me, exchange_plans[plan], &want, &got));
     }
     if (me->size > 1)

@@ -110,6 +110,9 @@ typedef struct workload_input {
 /* Keys that drift are fresh for this many steps in each pass of a measurement. */
 enum { WORKLOAD_DRIFT_STEPS = 20 };
 
+/* Whether an input is the workload's at the scale; {0} is nobody's. */
+bool workload_input_serves(const workload *what, double scale, const workload_input *input);
+
 /* Make *input the input of the workload at the scale, on all cores; an input of the same workload
  * is kept, another is freed first.  Initialise *input to {0}.  Errors: MEMORY. */
 hotbed_status workload_input_for(const workload *what, double scale, workload_input *input);
@@ -379,6 +382,8 @@ typedef struct workload_digest {
 } workload_digest;
 
 hotbed_status workload_run_digest(workload_run *run, workload_digest *out);
+/* The digest of the output alone. */
+hotbed_status workload_run_digest_output(workload_run *run, uint64_t *out);
 
 /* --- report ----------------------------------------------------------------------------------- */
 

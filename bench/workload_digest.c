@@ -115,13 +115,13 @@ static hotbed_status digest_table(
     return HOTBED_OK;
 }
 
-static hotbed_status digest_output(workload_run *run, workload_digest *out) {
+hotbed_status workload_run_digest_output(workload_run *run, uint64_t *out) {
     float *output = NULL;
     uint64_t hash[2] = {1, 2};
     HOTBED_TRY(workload_read_output(run, &output));
     hash_words(hash, output, run->output.bytes);
     free(output);
-    out->output = hash[0] ^ hash[1];
+    *out = hash[0] ^ hash[1];
     return HOTBED_OK;
 }
 
@@ -151,5 +151,5 @@ hotbed_status workload_run_digest(workload_run *run, workload_digest *out) {
     free(buffers.keys);
     free(buffers.stored);
     free(buffers.weights);
-    return status == HOTBED_OK ? digest_output(run, out) : status;
+    return status == HOTBED_OK ? workload_run_digest_output(run, &out->output) : status;
 }

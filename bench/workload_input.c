@@ -294,9 +294,14 @@ hotbed_status workload_input_create(
     return HOTBED_OK;
 }
 
+bool workload_input_serves(const workload *what, double scale, const workload_input *input) {
+    const workload_shape shape = shape_of(what, scale);
+    return input->keys && input->stream == what->stream && same_shape(&shape, &input->shape);
+}
+
 hotbed_status workload_input_for(const workload *what, double scale, workload_input *input) {
-    workload_shape shape = shape_of(what, scale);
-    if (input->keys && input->stream == what->stream && same_shape(&shape, &input->shape))
+    const workload_shape shape = shape_of(what, scale);
+    if (workload_input_serves(what, scale, input))
         return HOTBED_OK;
     workload_input_destroy(input);
     return workload_input_create(&shape, what->stream, workload_exponent, input);

@@ -103,11 +103,6 @@ def test_bad_dicts_are_errors(optimizer, text):
         collection(optimizer)
 
 
-def test_a_prefetch_says_why_it_cannot():
-    with pytest.raises(hotbed.UnsupportedError, match=r"looked up in 4 parts, .*'sum-optimizer0'"):
-        collection().prefetch(batch(FEATURES, SAMPLES, ROWS))
-
-
 @pytest.mark.parametrize("by", ["state dict", "checkpoint", "increments"])
 def test_rows_states_and_rates_come_back(by, tmp_path):
     first, second = collection(), collection(seed=0)

@@ -125,6 +125,92 @@ def test_ranks_give_the_bytes_of_the_plain_loop():
         assert all(torch.equal(a, b) for a, b in zip(rows, known))
 
 
+class Mixed(torch.nn.Module):
+    """Two collections whose tables have several poolings, optimizers and routes, and other orders than the batch."""
+
+    def __init__(self, comm=None, device="cpu"):
+        super().__init__()
+        more = {"comm": comm, "sharded": None if comm is None else ht.ShardedOptions(), "device": device}
+        optimizers = {"a": ht.Adagrad(lr=0.1), "b": ht.Adam(lr=0.1), "c": ht.Adagrad(lr=0.1)}
+        bags = [
+            ht.EmbeddingBagConfig(ROWS, DIM, "a", feature_names=["g", "f"]),
+            ht.EmbeddingBagConfig(ROWS, DIM, "b", feature_names=["f"], pooling=ht.PoolingType.MEAN),
+            ht.EmbeddingBagConfig(ROWS, DIM, "c", feature_names=["h"], use_virtual_table=True),
+        ]
+        self.bags = ht.EmbeddingBagCollection(bags, seed=1, optimizer=optimizers, is_weighted=True, **more)
+        rows = [
+            ht.EmbeddingConfig(ROWS, DIM, "d", feature_names=["h"]),
+            ht.EmbeddingConfig(ROWS, DIM, "e", feature_names=["f"], use_virtual_table=True),
+        ]
+        self.rows = ht.EmbeddingCollection(rows, seed=2, optimizer=ht.Adam(lr=0.1), **more)
+
+    def forward(self, click):
+        hidden = self.bags(click.inputs["all"]).values()
+        found = self.rows(click.inputs["all"])
+        seen = found["h"].values().square().sum() + found["f"].values().sum()
+        return (hidden.sum(1, keepdim=True) - click.labels).square().mean() + seen / 100, hidden
+
+
+def mixed_batches(rank=0, index=torch.int64):
+    torch.manual_seed(200 + rank)
+    made = []
+    for _ in range(STEPS):
+        features = batch(["f", "g", "h"], SAMPLES, ROWS, weighted=True, index=index)
+        made.append(Click({"all": features}, torch.rand(SAMPLES, 1)))
+    return made
+
+
+def mixed_rows(model):
+    keys = torch.arange(ROWS)
+    return [model.bags.rows(name, keys) for name in "abc"] + [model.rows.rows(name, keys) for name in "de"]
+
+
+def mixed_run(comm, piped, clicks):
+    model, ahead = Mixed(comm), 0
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    if not piped:
+        return plain(model, clicks, optimizer), mixed_rows(model), ahead
+    pipeline, results = ht.TrainPipeline(model, optimizer), []
+    for result in pipeline(clicks):
+        results.append(result)
+        ahead += sum(len(storage.ahead) for part in (model.bags, model.rows) for storage in part.storages)
+    assert pipeline.unprefetched == {} and not model.bags._ahead and not model.rows._ahead
+    return results, mixed_rows(model), ahead
+
+
+@pytest.mark.parametrize("index", [torch.int64, torch.int32])
+@pytest.mark.parametrize("ranks", [0, 1, 2])
+def test_collections_of_several_poolings_optimizers_and_routes_are_looked_up_ahead(ranks, index):
+    every = [mixed_batches(rank, index) for rank in range(max(ranks, 1))]
+
+    def run(piped):
+        if ranks == 0:
+            return [mixed_run(None, piped, every[0])]
+        return test_sharded.well(test_sharded.on_threads(lambda comm: mixed_run(comm, piped, every[comm.rank]), ranks))
+
+    for (results, rows, ahead), (expected, known, _) in zip(run(True), run(False)):
+        parts = 3 if ranks == 0 else 5  # a and c, b, d and e; with ranks each route is apart
+        assert ahead == (STEPS - 1) * parts
+        for (loss, hidden), (other, shown) in zip(results, expected):
+            assert torch.equal(loss, other) and torch.equal(hidden, shown)
+        assert all(torch.equal(a, b) for a, b in zip(rows, known))
+
+
+def test_a_prefetched_copy_of_a_batch_that_was_changed_is_refused():
+    model, (click, *_) = Mixed(), mixed_batches()
+    features = click.inputs["all"]
+    model.bags.prefetch(features)
+    features.values()[0] = (features.values()[0] + 1) % ROWS
+    with pytest.raises(hotbed.StateError, match=r"forward of a prefetched batch: .* changed in place"):
+        model.bags(features)
+    model.bags.prefetch(features)
+    features.values()[0] = (features.values()[0] + 1) % ROWS
+    model.bags.prefetch(features)  # the buffer was filled again
+    assert all(sum(slot.held for slot in storage.slots) == 1 for storage in model.bags.storages)
+    model.bags(features).values().sum().backward()
+    assert not any(slot.held for storage in model.bags.storages for slot in storage.slots)
+
+
 def test_the_next_batch_is_looked_up_before_the_backward():
     model, order = Model(), []
     pipeline = ht.TrainPipeline(model, step=lambda result: order.append((len(model.users.keys("user")), result[0])))

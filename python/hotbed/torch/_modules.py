@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import sys
@@ -20,7 +21,7 @@ from hotbed.torch._ops import rows_of
 from hotbed.torch._optimizer import FusedOptimizer
 from hotbed.torch._sharded import ShardedStorage, route_of
 from hotbed.torch._states import own_rows, parts_of
-from hotbed.torch._storage import Storage, indices, stack_level
+from hotbed.torch._storage import Storage, identity, indices, stack_level, versions
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, described
 
 _log = logging.getLogger("hotbed")
@@ -30,6 +31,19 @@ _NONFINITE = {
     "skip": lib.HOTBED_NONFINITE_SKIP,
     "raise": lib.HOTBED_NONFINITE_ERROR,
 }
+
+
+#: A batch with the features of a storage, and its keys, offsets, weights and samples.
+Inputs = Tuple[Any, torch.Tensor, torch.Tensor, Optional[torch.Tensor], int]
+
+
+@dataclasses.dataclass
+class _Ahead:
+    """A prefetched batch: its tensors, how often each was written, and the inputs of each storage."""
+
+    tensors: Tuple[Optional[torch.Tensor], ...]
+    versions: Optional[Tuple[int, ...]]
+    inputs: List[Inputs]
 
 
 class _NoOptimizerError(StateError, AttributeError):
@@ -170,6 +184,8 @@ class _Collection(torch.nn.Module):
         self._check_names()
         self._anchor = torch.zeros(1, dtype=torch.float32, device=self.device, requires_grad=True)  # see _ops
         self._storages: List[Storage] = []
+        #: Prefetched batches whose keys are copies, or in several storages, by the identity of the batch.
+        self._ahead: Dict[Tuple[Any, ...], _Ahead] = {}
         self._output_dtype = output_dtype
         optimizers = _config.by_table(optimizer, [table.name for table in self._tables])
         distinct = [o for i, o in enumerate(optimizers) if o not in optimizers[:i]]  # in ==, as some have no hash
@@ -246,8 +262,36 @@ class _Collection(torch.nn.Module):
             return self._read(features, storage)
 
     def _read(self, features: Any, storage: Storage) -> Tuple[torch.Tensor, Any]:
-        features, keys, offsets, weights, samples = inputs(features, storage, self._is_weighted)
+        found = None
+        if self._ahead and not torch.compiler.is_compiling() and self._trains():
+            found = self._take_ahead(features, storage)
+        features, keys, offsets, weights, samples = found or inputs(features, storage, self._is_weighted)
         return rows_of(storage, self._anchor, keys, offsets, weights, samples, self._trains()), features
+
+    def _take_ahead(self, features: Any, storage: Storage) -> Optional[Inputs]:
+        """Return the inputs of a storage that :meth:`prefetch` made of a batch; None if it did not."""
+        key = self._identity(features)
+        ahead = self._ahead.get(key)
+        if ahead is None:
+            return None
+        if storage is self._storages[-1]:
+            del self._ahead[key]
+        if ahead.versions is None or ahead.versions != versions(ahead.tensors):
+            self.cancel()
+            raise StateError(
+                "forward of a prefetched batch: keys, offsets or weights of the batch were changed in place; leave "
+                "them unchanged until the backward, or pass a copy"
+            )
+        found = ahead.inputs[self._storages.index(storage)]
+        if self.device.type == "cuda":
+            for tensor in found[1:4]:
+                if tensor is not None:
+                    tensor.record_stream(torch.cuda.current_stream(self.device))
+        return found
+
+    def _identity(self, features: Any) -> Tuple[Any, ...]:
+        weights = features.weights() if self._is_weighted else None
+        return (*identity(features.values(), features.offsets(), weights), *features.keys())
 
     def _trains(self) -> bool:
         """Whether a forward of this thread creates rows and expects a backward."""
@@ -260,35 +304,35 @@ class _Collection(torch.nn.Module):
         PyTorch's current stream; if the forward runs on another stream, order the two with events.  Where a forward
         would only read (in eval mode, under ``torch.no_grad()``, without an optimizer), a prefetch does nothing.
 
-        Args:
-            features: as in the forward.  Keys and offsets must be int64, weights float32, all contiguous and in the
-                order of the tables; otherwise the forward would copy them and could not recognize the batch.
+        Where the forward would copy the keys, because it converts them or has them in another order, this call copies
+        them.  A compiled forward does not find such a batch, and looks it up again.
 
-        Raises:
-            StateError: keys, offsets or weights would be copied.
-            UnsupportedError: the tables have several poolings, optimizers or routing rules.
+        Args:
+            features: as in the forward.
         """
         if not self._trains():
             return  # a forward that only reads would not use the batch, and the batch would hold its rows
-        if len(self._storages) > 1:
-            labels = [storage.label for storage in self._storages]
-            raise UnsupportedError(
-                f"prefetch: the tables are looked up in {len(labels)} parts, {labels}, and each permutes the features; "
-                "make a collection of each"
-            )
         with contextlib.nullcontext() if self._comm is None else self._comm.calls(0):
             self._prefetch(features)
 
     def _prefetch(self, features: Any) -> None:
-        for storage in self._storages:
-            _, keys, offsets, weights, samples = inputs(features, storage, self._is_weighted)
-            copied = weights is not None and weights.data_ptr() != features.weights().data_ptr()
-            if copied or keys is not features.values() or offsets.data_ptr() != features.offsets().data_ptr():
-                raise StateError(
-                    "prefetch: keys and offsets have to be int64, weights float32, all contiguous, and of the features "
-                    f"{[f for _, f in storage.features]}, in that order"
-                )
+        found = [inputs(features, storage, self._is_weighted) for storage in self._storages]
+        key = self._identity(features)
+        before = self._ahead.get(key)
+        if before is not None and before.versions is not None and before.versions == versions(before.tensors):
+            return
+        if before is not None and self._comm is None:  # the batch was filled again
+            for storage, made in zip(self._storages, before.inputs):
+                storage.discard(*made[1:4])
+        for storage, (_, keys, offsets, weights, samples) in zip(self._storages, found):
             storage.prefetch(keys, offsets, weights, samples)
+        tensors = (features.values(), features.offsets(), features.weights() if self._is_weighted else None, None)
+        if all(identity(*made[1:4]) == identity(*tensors[:3]) for made in found):
+            return  # nothing was copied, and storages recognize the batch
+        self._ahead.pop(key, None)
+        self._ahead[key] = _Ahead(tensors, versions(tensors), found)
+        while len(self._ahead) > len(self._storages[0].slots):  # the storages have dropped the oldest
+            del self._ahead[next(iter(self._ahead))]
 
     def overflowed(self) -> bool:
         """Return whether the last forward's batch did not fit into the messages of FIXED or ONE_SIDED on some rank.
@@ -304,6 +348,7 @@ class _Collection(torch.nn.Module):
 
     def cancel(self) -> None:
         """Drop all forwards that still wait for their backward; while one waits, no checkpoint can be saved."""
+        self._ahead.clear()
         for storage in self._storages:
             storage.cancel()
 
@@ -624,9 +669,7 @@ def _ranks() -> int:
     return torch.distributed.get_world_size() if distributed else 1
 
 
-def inputs(
-    features: Any, storage: Storage, is_weighted: bool
-) -> Tuple[Any, torch.Tensor, torch.Tensor, Optional[torch.Tensor], int]:
+def inputs(features: Any, storage: Storage, is_weighted: bool) -> Inputs:
     """Return the batch with the storage's features, in its order, and its keys, offsets, weights and samples.
 
     Raises:

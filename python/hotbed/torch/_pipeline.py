@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 import torch
 
 from hotbed.errors import ArgumentError
-from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection, inputs
+from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection
 
 _DEPTH = 4  #: levels of a batch that are searched for the input of a collection
 _Collection = Union[EmbeddingBagCollection, EmbeddingCollection]
@@ -86,19 +86,6 @@ def _detached(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _detached(part) for name, part in value.items()}
     return value
-
-
-def _obstacle(collection: _Collection, features: Any) -> str:
-    """Return why a collection cannot look a batch up ahead; "" if it can."""
-    storages = collection.storages
-    if len(storages) > 1:
-        return f"its tables are looked up in {len(storages)} parts, {[s.label for s in storages]}"
-    _, keys, offsets, weights, _ = inputs(features, storages[0], collection._is_weighted)
-    if keys is not features.values() or offsets.data_ptr() != features.offsets().data_ptr():
-        return "its features are in another order than the tables', or keys or offsets are not int64 and contiguous"
-    if weights is not None and weights.data_ptr() != features.weights().data_ptr():
-        return "its weights are not float32 and contiguous"
-    return ""
 
 
 class _Streams:
@@ -262,10 +249,6 @@ class TrainPipeline:
         path = _find(batch, received[0])
         if path is None:
             self.unprefetched[name] = "the model computes its input from the batch; pass a part of the batch unchanged"
-            return
-        obstacle = _obstacle(self._collections[name], received[0])
-        if obstacle:
-            self.unprefetched[name] = obstacle
             return
         self._paths[name] = path
 

@@ -747,6 +747,13 @@ class Storage:
             self.slots[number].key = key
             self.ahead[key] = number
 
+    def discard(self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor]) -> None:
+        """Release a batch that was prefetched, and has had no forward."""
+        with self.lock:
+            number = self._prefetched(keys, offsets, weights, 0)
+            if number is not None:
+                self._release(number, self.streams.current())
+
     def _is_unchanged(self, slot: _Slot) -> bool:
         """Whether a batch is surely as it was at its lookup."""
         return slot.versions is not None and slot.versions == versions(slot.tensors)

@@ -79,6 +79,42 @@ static bool count_tables(hotbed_run *t, table_counts *sums) {
     return ok;
 }
 
+/* Add up what all ranks have exchanged. All ranks call it. */
+static bool count_exchanges(hotbed_run *t, hotbed_exchange_stats *sums) {
+    hotbed_exchange_stats own = {.size = sizeof own};
+    bool ok =
+        hotbed_run_ok(t, hotbed_sharded_stats(t->sharded, &own, t->stream), "exchange statistics");
+    hotbed_exchange_stats *all = calloc(t->ranks, sizeof *all);
+    ok = hotbed_run_agree(t, ok && (all != NULL || hotbed_run_fail(t, "no memory"))) &&
+         hotbed_run_gather(t, sizeof own, &own, all);
+    *sums = (hotbed_exchange_stats){.size = sizeof *sums};
+    for (uint32_t r = 0; ok && r < t->ranks; r++) {
+        sums->batches += all[r].batches;
+        sums->overflows += all[r].overflows;
+        sums->keys_sent += all[r].keys_sent;
+        sums->keys_received += all[r].keys_received;
+        sums->rows_sent += all[r].rows_sent;
+        sums->rows_received += all[r].rows_received;
+        sums->gradients_sent += all[r].gradients_sent;
+        sums->gradients_received += all[r].gradients_received;
+    }
+    free(all);
+    return ok;
+}
+
+/* Bytes of a rank and batch, batches of --eval included, by phase. */
+static void print_exchanges(const hotbed_run *t, const hotbed_exchange_stats *s, FILE *file) {
+    const double batches = s->batches > 0 ? (double)s->batches : 1;
+    print_count(file, "exchanged_batches", s->batches / t->ranks);
+    print_count(file, "overflows", s->overflows / t->ranks);
+    print_number(file, "key_bytes_sent", (double)s->keys_sent / batches);
+    print_number(file, "key_bytes_received", (double)s->keys_received / batches);
+    print_number(file, "row_bytes_sent", (double)s->rows_sent / batches);
+    print_number(file, "row_bytes_received", (double)s->rows_received / batches);
+    print_number(file, "gradient_bytes_sent", (double)s->gradients_sent / batches);
+    print_number(file, "gradient_bytes_received", (double)s->gradients_received / batches);
+}
+
 static bool print_tables(hotbed_run *t, const table_counts *counts, FILE *file) {
     static const char *const names[COUNTS] = {
         "grown_capacity", "growths",   "keys_stored", "keys",     "uniques", "hits",
@@ -111,7 +147,8 @@ bool hotbed_run_report(hotbed_run *t, const char *path) {
     uint64_t rows = t->place.rows - t->first_rows;
     double no_number = (double)NAN;
     table_counts counts;
-    if (!count_tables(t, &counts))
+    hotbed_exchange_stats exchanges;
+    if (!count_tables(t, &counts) || !count_exchanges(t, &exchanges))
         return false;
     if (t->rank > 0)
         return true;
@@ -153,6 +190,7 @@ bool hotbed_run_report(hotbed_run *t, const char *path) {
     print_number(file, "compute_waits", waits.compute);
     print_count(file, "parse_threads", t->reader_times.threads);
     print_count(file, "full_faults", t->full_faults);
+    print_exchanges(t, &exchanges, file);
     print_curve(t, file);
     bool ok = print_tables(t, &counts, file);
     fputs("}\n", file);

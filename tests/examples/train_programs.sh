@@ -332,6 +332,11 @@ else
                 die "$ranks ranks, $plan"
             close one.json $plan.json || die "$ranks ranks, $plan: another loss or AUC"
             [ "$(number $plan.json allocations_per_step)" = 0 ] || die "$ranks ranks, $plan: allocations in steps"
+            for phase in key row gradient; do
+                sent=$(number $plan.json ${phase}_bytes_sent)
+                [ "$sent" != 0 ] && [ "$sent" = "$(number $plan.json ${phase}_bytes_received)" ] ||
+                    die "$ranks ranks, $plan: $sent ${phase}_bytes_sent, $(number $plan.json ${phase}_bytes_received) received"
+            done
             diff <(points two-phase.json) <(points $plan.json) >/dev/null || die "$plan changes the loss"
         done
     done

@@ -292,20 +292,12 @@ class ShardedStorage(Storage):
         slot.ticket, slot.batch = out[0], new("kjt")
 
     def _take_slot(self, keys: int, samples: int, stream: Any) -> int:
-        free = [i for i, s in enumerate(self.slots) if not s.held]
-        number = free[0] if free else min(range(len(self.slots)), key=lambda i: self.slots[i].order)
-        self._release(number, stream)
+        number = self._free_slot(stream)
         self._fill(self.slots[number])
         return number
 
-    def _release(self, number: int, stream: Any) -> None:
-        slot = self.slots[number]
-        self._forget(number)
-        if slot.held:
-            self.check(lib.hotbed_sharded_cancel(slot.ticket, stream))
-        slot.held = False
-        slot.tensors = ()
-        slot.generation += 1
+    def _cancel(self, ticket: Any, stream: Any) -> int:
+        return int(lib.hotbed_sharded_cancel(ticket, stream))
 
     def drop(self, token: int) -> None:
         """Do nothing: ranks return tickets together, but each frees its graphs when it likes."""

@@ -585,11 +585,8 @@ class Storage:
         for i, slot in enumerate(self.slots):
             if not slot.held and slot.max_keys >= keys and slot.max_samples >= samples and slot.ticket is not None:
                 return i
-        free = [i for i, s in enumerate(self.slots) if not s.held]
-        number = free[0] if free else min(range(len(self.slots)), key=lambda i: self.slots[i].order)
+        number = self._free_slot(stream)
         slot = self.slots[number]
-        if slot.held:
-            self._release(number, stream)
         if slot.ticket is None or slot.max_keys < keys or slot.max_samples < samples:
             most_keys = max(1024, 1 << (keys - 1).bit_length() if keys > 0 else 1, slot.max_keys)
             most_samples = max(64, 1 << (samples - 1).bit_length() if samples > 0 else 1, slot.max_samples)
@@ -601,11 +598,22 @@ class Storage:
             slot.batch = new("batch")
         return number
 
+    def _free_slot(self, stream: Any) -> int:
+        """Return the number of a slot that is free; if none is, drop the oldest forward."""
+        free = [i for i, s in enumerate(self.slots) if not s.held]
+        number = free[0] if free else min(range(len(self.slots)), key=lambda i: self.slots[i].order)
+        if self.slots[number].held:
+            self._release(number, stream)
+        return number
+
+    def _cancel(self, ticket: Any, stream: Any) -> int:
+        return int(lib.hotbed_ticket_cancel(ticket, stream))
+
     def _release(self, number: int, stream: Any) -> None:
         slot = self.slots[number]
         self._forget(number)
         if slot.held:
-            self.check(lib.hotbed_ticket_cancel(slot.ticket, stream))
+            self.check(self._cancel(slot.ticket, stream))
         slot.held = False
         slot.tensors = ()
         slot.generation += 1

@@ -76,10 +76,13 @@ static void *rank_main(void *argument) {
     return NULL;
 }
 
+static pthread_barrier_t all_know; /* of the ranks that run */
+
 static void run_ranks(uint32_t size, void (*body)(rank *me)) {
     rank ranks[RANKS];
     hotbed_link_place place;
     int listener = -1;
+    CHECK_EQ(pthread_barrier_init(&all_know, NULL, size), 0);
     CHECK_OK(hotbed_link_listen(0, &listener, &place));
     CHECK(place.port > 0);
     CHECK(place.hosts[0][0] != '\0');
@@ -95,6 +98,7 @@ static void run_ranks(uint32_t size, void (*body)(rank *me)) {
     }
     for (uint32_t r = 0; r < size; r++)
         CHECK_EQ(pthread_join(ranks[r].thread, NULL), 0);
+    CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
 }
 
 /* Poll until the communicator has failed, and return its fault. */
@@ -146,8 +150,6 @@ static void a_single_rank_opens_no_connection(hotbed_backend backend) {
     run_ranks(1, alone_body);
 }
 
-static pthread_barrier_t all_know;
-
 /* One thread of rank 0 waits in the poll, as the watching thread of a communicator does; another
  * polls repeatedly, as every call of a communicator does.  Then the other ranks leave.  TSan checks
  * the state that both threads share. */
@@ -184,9 +186,7 @@ static void two_threads_body(rank *me) {
 }
 
 static void two_threads_poll_one_link(hotbed_backend backend) {
-    CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
     run_ranks(RANKS, two_threads_body);
-    CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
 }
 
 static void spread_body(rank *me) {
@@ -203,9 +203,7 @@ static void spread_body(rank *me) {
 }
 
 static void a_failure_reaches_all_ranks(hotbed_backend backend) {
-    CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
     run_ranks(RANKS, spread_body);
-    CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
 }
 
 /* Rank 1 knows of a failure that the others have not heard of, and leaves: they learn the cause,
@@ -248,9 +246,7 @@ static void ends_later_body(rank *me) {
 }
 
 static void a_rank_that_ends_after_a_failure_is_not_blamed(hotbed_backend backend) {
-    CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
     run_ranks(RANKS, ends_later_body);
-    CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
 }
 
 /* Rank 1 leaves in order, and rank 0, which needs it, ends its process. */
@@ -272,9 +268,7 @@ static void leaves_later_body(rank *me) {
 }
 
 static void a_rank_that_ends_after_a_departure_is_not_blamed(hotbed_backend backend) {
-    CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
     run_ranks(RANKS, leaves_later_body);
-    CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
 }
 
 /* The processes of ranks 0 and 1 end, and neither has seen the other's end. */
@@ -293,9 +287,7 @@ static void end_together_body(rank *me) {
 }
 
 static void processes_that_end_together_are_all_named(hotbed_backend backend) {
-    CHECK_EQ(pthread_barrier_init(&all_know, NULL, RANKS), 0);
     run_ranks(RANKS, end_together_body);
-    CHECK_EQ(pthread_barrier_destroy(&all_know), 0);
 }
 
 static void check_says(const char *text) {

@@ -296,7 +296,6 @@ static void only_rows_used_since_their_last_write_are_written(hotbed_backend bac
     CHECK_EQ(store_stats(&b).inserts, inserts);
     CHECK_EQ(table_stats(&b, 0).write_backs, inserts);
     CHECK_EQ(fixture_size(&b.r, 0), 8 * KEYS);
-    test_ticket_close(&l);
     cached_close(&b);
 }
 
@@ -428,8 +427,6 @@ static void keys_beyond_the_upper_tier_are_refused(hotbed_backend backend) {
     test_ticket_step(&l, &random, &how);
     CHECK_EQ(table_stats(&b, 0).refused, refused);
     fixture_check(&b.r);
-    test_ticket_close(&l);
-    test_ticket_close(&other);
     cached_close(&b);
 }
 
@@ -613,7 +610,6 @@ static void calls_on_rows_return_errors_of_the_store(hotbed_backend backend) {
     CHECK_EQ(fixture_size(&b.r, 0), 0);
     CHECK_OK(hotbed_external_size(b.external, 0, &n));
     CHECK_EQ(n, 0);
-    test_ticket_close(&l);
     cached_close(&b);
 }
 
@@ -679,7 +675,6 @@ static void a_damaged_row_is_never_served(hotbed_backend backend) {
     test_ticket_forward(&l);
     test_ticket_backward(&l, &random);
     fixture_check(&b.r);
-    test_ticket_close(&l);
     cached_close(&b);
 }
 
@@ -714,7 +709,6 @@ static void a_slow_store_blocks_the_stream_but_not_the_caller(hotbed_backend bac
     CHECK_OK(hotbed_stream_sync(b.r.stream));
     CHECK(store_stats(&b).stream_waits > waits);
     CHECK(store_stats(&b).stream_seconds > 0);
-    test_ticket_close(&l);
     cached_close(&b);
 }
 
@@ -774,7 +768,6 @@ static void a_store_is_called_on_the_callers_thread_if_it_wants(hotbed_backend b
     CHECK(strstr(hotbed_last_error(), "called on the caller's thread") != NULL);
     CHECK_OK(hotbed_graph_end(b.r.stream, &graph));
     hotbed_graph_destroy(graph);
-    test_ticket_close(&l);
     cached_close(&b);
 }
 
@@ -863,7 +856,6 @@ static void memory_of_a_stream_is_freed_with_it(hotbed_backend backend) {
     }
     CHECK(fixture_resident() < before + (UINT64_C(50) << 20));
     test_ticket_eval(&l);
-    test_ticket_close(&l);
     cached_close(&b);
 }
 
@@ -891,7 +883,6 @@ static void a_clear_waits_for_earlier_steps(hotbed_backend backend) {
         CHECK_OK(hotbed_external_size(b.external, 0, &stored));
         CHECK_EQ(stored, 0);
         CHECK_EQ(fixture_size(&b.r, 0), 0);
-        test_ticket_close(&l);
         cached_close(&b);
     }
 }

@@ -253,7 +253,7 @@ static void list_pending(
     text[0] = '\0';
     for (uint32_t i = 0; i < pipeline->program->num_steps && used < n; i++) {
         uint32_t s = pipeline->program->serial[i];
-        if (hotbed_pipeline_mark(pipeline, iteration, s)->number <= iteration)
+        if (hotbed_pipeline_completion(pipeline, iteration, s)->number <= iteration)
             used +=
                 (size_t)snprintf(text + used, n - used, " %s", pipeline->program->steps[s].name);
     }
@@ -287,8 +287,8 @@ static hotbed_status join_streams(hotbed_pipeline *pipeline, uint64_t number) {
     for (uint32_t s = 0; s < pipeline->program->num_steps; s++) {
         if (!pipeline->program->steps[s].sink)
             continue;
-        hotbed_status status =
-            hotbed_stream_wait(pipeline->stream, hotbed_pipeline_mark(pipeline, number, s)->end);
+        hotbed_status status = hotbed_stream_wait(
+            pipeline->stream, hotbed_pipeline_completion(pipeline, number, s)->end);
         if (status != HOTBED_OK)
             return fail_here(pipeline, status, NULL, 0);
     }
@@ -363,23 +363,23 @@ hotbed_status hotbed_pipeline_drain(hotbed_pipeline *pipeline) {
 
 static hotbed_status run_step(
     hotbed_pipeline *pipeline, uint32_t s, hotbed_iteration *iteration, hotbed_stream *stream) {
-    hotbed_mark *mark = hotbed_pipeline_mark(pipeline, iteration->number, s);
+    hotbed_completion *completion = hotbed_pipeline_completion(pipeline, iteration->number, s);
     hotbed_log_entry entry = {.iteration = iteration->number, .task = s, .group = UINT32_MAX};
     if (pipeline->program->steps[s].ordered)
         entry.ticket = ++pipeline->tickets;
-    hotbed_mark_harvest(pipeline, mark, false);
-    if (mark->begin != NULL)
-        HOTBED_TRY(hotbed_event_record(mark->begin, stream));
+    hotbed_completion_harvest(pipeline, completion, false);
+    if (completion->begin != NULL)
+        HOTBED_TRY(hotbed_event_record(completion->begin, stream));
     entry.begin = hotbed_monotonic_seconds() - pipeline->started;
     HOTBED_TRY(hotbed_task_run(pipeline, s, iteration, stream, &entry.mode));
     entry.end = hotbed_monotonic_seconds() - pipeline->started;
-    HOTBED_TRY(hotbed_event_record(mark->end, stream));
+    HOTBED_TRY(hotbed_event_record(completion->end, stream));
     HOTBED_TRY(hotbed_pipeline_tolerate(pipeline, hotbed_stream_fault(stream)));
     (void)pthread_mutex_lock(&pipeline->lock);
-    hotbed_task_submitted(pipeline, &entry, mark);
-    mark->number = iteration->number + 1;
+    hotbed_task_submitted(pipeline, &entry, completion);
+    completion->number = iteration->number + 1;
     pipeline->turn += entry.ticket != 0;
-    pipeline->stats.events += mark->begin == NULL ? 1 : 2;
+    pipeline->stats.events += completion->begin == NULL ? 1 : 2;
     (void)pthread_mutex_unlock(&pipeline->lock);
     return HOTBED_OK;
 }

@@ -47,13 +47,13 @@ static hotbed_status make_values(hotbed_pipeline *pipeline) {
 
 static hotbed_status make_events(hotbed_pipeline *pipeline) {
     hotbed_stream *any = pipeline->stream;
-    size_t marks = (size_t)pipeline->num_marks * pipeline->program->num_steps;
+    size_t completions = (size_t)pipeline->num_completions * pipeline->program->num_steps;
     for (uint32_t i = 0; i < pipeline->program->depth; i++)
         HOTBED_TRY(hotbed_event_create(any, &pipeline->iterations[i].released));
-    for (size_t m = 0; m < marks; m++) {
-        HOTBED_TRY(hotbed_event_create(any, &pipeline->marks[m].end));
+    for (size_t m = 0; m < completions; m++) {
+        HOTBED_TRY(hotbed_event_create(any, &pipeline->completions[m].end));
         if (pipeline->options.timed)
-            HOTBED_TRY(hotbed_event_create(any, &pipeline->marks[m].begin));
+            HOTBED_TRY(hotbed_event_create(any, &pipeline->completions[m].begin));
     }
     if (!pipeline->options.timed)
         return HOTBED_OK;
@@ -68,15 +68,15 @@ static hotbed_status no_memory(void) {
 
 static hotbed_status make_arrays(hotbed_pipeline *pipeline) {
     const hotbed_program *program = pipeline->program;
-    pipeline->num_marks = program->depth + program->max_distance;
+    pipeline->num_completions = program->depth + program->max_distance;
     pipeline->iterations = hotbed_new(program->depth * sizeof *pipeline->iterations);
-    pipeline->marks =
-        hotbed_new((size_t)pipeline->num_marks * program->num_steps * sizeof *pipeline->marks);
+    pipeline->completions = hotbed_new(
+        (size_t)pipeline->num_completions * program->num_steps * sizeof *pipeline->completions);
     pipeline->captures =
         hotbed_new((size_t)program->num_steps * program->depth * sizeof *pipeline->captures);
     pipeline->groups = hotbed_new(program->num_groups * sizeof *pipeline->groups);
-    if (pipeline->iterations == NULL || pipeline->marks == NULL || pipeline->captures == NULL ||
-        pipeline->groups == NULL)
+    if (pipeline->iterations == NULL || pipeline->completions == NULL ||
+        pipeline->captures == NULL || pipeline->groups == NULL)
         return no_memory();
     if (pipeline->options.log_entries > 0) {
         pipeline->log = hotbed_new(pipeline->options.log_entries * sizeof *pipeline->log);
@@ -202,12 +202,12 @@ hotbed_status hotbed_pipeline_create(
 /* --- unmaking --------------------------------------------------------------------------------- */
 
 static void destroy_events(hotbed_pipeline *pipeline) {
-    size_t marks = (size_t)pipeline->num_marks * pipeline->program->num_steps;
+    size_t completions = (size_t)pipeline->num_completions * pipeline->program->num_steps;
     for (uint32_t i = 0; pipeline->iterations != NULL && i < pipeline->program->depth; i++)
         hotbed_event_destroy(pipeline->iterations[i].released);
-    for (size_t m = 0; pipeline->marks != NULL && m < marks; m++) {
-        hotbed_event_destroy(pipeline->marks[m].end);
-        hotbed_event_destroy(pipeline->marks[m].begin);
+    for (size_t m = 0; pipeline->completions != NULL && m < completions; m++) {
+        hotbed_event_destroy(pipeline->completions[m].end);
+        hotbed_event_destroy(pipeline->completions[m].begin);
     }
     hotbed_event_destroy(pipeline->base);
 }
@@ -242,7 +242,7 @@ void hotbed_pipeline_destroy(hotbed_pipeline *pipeline) {
     (void)pthread_mutex_destroy(&pipeline->lock);
     hotbed_delete(pipeline->groups);
     hotbed_delete(pipeline->captures);
-    hotbed_delete(pipeline->marks);
+    hotbed_delete(pipeline->completions);
     hotbed_delete(pipeline->iterations);
     hotbed_delete(pipeline->log);
     hotbed_delete(pipeline->program);

@@ -11,15 +11,15 @@ hotbed_status hotbed_pipeline_log(
     if (most == 0)
         return hotbed_fail(HOTBED_ERR_STATE, "the pipeline has no log: see log_entries");
     /* In a failed pipeline a thread may still run a task, which adds a log entry and uses its
-     * marks. */
+     * completions. */
     (void)pthread_mutex_lock(&pipeline->lock);
     bool failed = pipeline->failed, working = failed && pipeline->stats.threads > 0;
     (void)pthread_mutex_unlock(&pipeline->lock);
     if (!failed)
         HOTBED_TRY(hotbed_pipeline_idle(pipeline, "hotbed_pipeline_log"));
-    for (size_t m = 0; !working && m < (size_t)pipeline->num_marks * pipeline->program->num_steps;
-         m++)
-        hotbed_mark_harvest(pipeline, &pipeline->marks[m], true);
+    for (size_t m = 0;
+         !working && m < (size_t)pipeline->num_completions * pipeline->program->num_steps; m++)
+        hotbed_completion_harvest(pipeline, &pipeline->completions[m], true);
     (void)pthread_mutex_lock(&pipeline->lock);
     uint64_t kept = pipeline->logged < most ? pipeline->logged : most;
     *n = kept < capacity ? kept : capacity;

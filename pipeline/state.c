@@ -65,30 +65,31 @@ static uint64_t hash_word(uint64_t hash, uint64_t word) {
 }
 
 void hotbed_task_submitted(
-    hotbed_pipeline *pipeline, const hotbed_log_entry *entry, hotbed_mark *mark) {
+    hotbed_pipeline *pipeline, const hotbed_log_entry *entry, hotbed_completion *completion) {
     pipeline->stats.tasks++;
     if (entry->mode == HOTBED_TASK_REPLAY)
         pipeline->stats.replays++;
     if (entry->ticket != 0)
         pipeline->order_hash =
             hash_word(hash_word(pipeline->order_hash, entry->iteration), entry->task);
-    mark->entry = 0;
+    completion->entry = 0;
     if (pipeline->options.log_entries == 0)
         return;
     pipeline->log[pipeline->logged++ % pipeline->options.log_entries] = *entry;
     if (pipeline->options.timed)
-        mark->entry = pipeline->logged;
+        completion->entry = pipeline->logged;
 }
 
-void hotbed_mark_harvest(hotbed_pipeline *pipeline, hotbed_mark *mark, bool wait) {
-    uint64_t entry = mark->entry;
+void hotbed_completion_harvest(
+    hotbed_pipeline *pipeline, hotbed_completion *completion, bool wait) {
+    uint64_t entry = completion->entry;
     bool done = false;
     double begin = 0.0, end = 0.0;
-    mark->entry = 0;
-    if (entry == 0 || (wait && hotbed_event_sync(mark->end) != HOTBED_OK) ||
-        hotbed_event_query(mark->end, &done) != HOTBED_OK || !done ||
-        hotbed_event_seconds(pipeline->base, mark->begin, &begin) != HOTBED_OK ||
-        hotbed_event_seconds(pipeline->base, mark->end, &end) != HOTBED_OK)
+    completion->entry = 0;
+    if (entry == 0 || (wait && hotbed_event_sync(completion->end) != HOTBED_OK) ||
+        hotbed_event_query(completion->end, &done) != HOTBED_OK || !done ||
+        hotbed_event_seconds(pipeline->base, completion->begin, &begin) != HOTBED_OK ||
+        hotbed_event_seconds(pipeline->base, completion->end, &end) != HOTBED_OK)
         return;
     (void)pthread_mutex_lock(&pipeline->lock);
     if (pipeline->logged - entry < pipeline->options.log_entries) {

@@ -1,7 +1,7 @@
-/* pipeline/state.h - the state of a pipeline and its lock: buffer sets, marks, thread groups,
+/* pipeline/state.h - the state of a pipeline and its lock: buffer sets, completions, thread groups,
  * captures, log.
  *
- * One lock guards all that threads share: queues, marks, the sequencer, the log.  One condition is
+ * One lock guards all that threads share: queues, completions, the sequencer, the log.  One condition is
  * signalled whenever something under the lock changes; with a few threads and some ten tasks per
  * iteration, finer locks would save nothing.  Tasks run without the lock.
  *
@@ -41,13 +41,13 @@ struct hotbed_iteration {
 };
 
 /* Records that a step of an iteration was submitted: threads wait for `number`, streams for `end`.
- * Each step has depth + max_distance marks, so that a waiting task still finds the mark of its
+ * Each step has depth + max_distance completions, so that a waiting task still finds the completion of its
  * iteration. */
-typedef struct hotbed_mark {
+typedef struct hotbed_completion {
     uint64_t number;           /* iteration + 1; under the lock */
     hotbed_event *begin, *end; /* `begin` only if the pipeline is timed */
-    uint64_t entry;            /* log entry + 1 that gets the device times of this mark; 0: none */
-} hotbed_mark;
+    uint64_t entry; /* log entry + 1 that gets the device times of this completion; 0: none */
+} hotbed_completion;
 
 typedef struct hotbed_queued {
     uint64_t iteration, ticket;
@@ -78,11 +78,11 @@ typedef struct hotbed_capture {
 struct hotbed_pipeline {
     hotbed_program *program;
     hotbed_pipeline_options options;
-    hotbed_stream *stream;        /* the stream of the thread that calls progress */
-    hotbed_memory memory;         /* memory of the values */
-    hotbed_iteration *iterations; /* [depth] */
-    hotbed_mark *marks;           /* [num_marks][num_steps] */
-    uint32_t num_marks;
+    hotbed_stream *stream;          /* the stream of the thread that calls progress */
+    hotbed_memory memory;           /* memory of the values */
+    hotbed_iteration *iterations;   /* [depth] */
+    hotbed_completion *completions; /* [num_completions][num_steps] */
+    uint32_t num_completions;
     /* [num_steps][depth], NULL until a step is first captured; steps that are not captured by
      * buffer set use number 0 only */
     hotbed_capture **captures;
@@ -115,10 +115,10 @@ struct hotbed_pipeline {
     double started;
 };
 
-static inline hotbed_mark *hotbed_pipeline_mark(
+static inline hotbed_completion *hotbed_pipeline_completion(
     const hotbed_pipeline *pipeline, uint64_t iteration, uint32_t step) {
-    size_t row = (size_t)(iteration % pipeline->num_marks);
-    return &pipeline->marks[row * pipeline->program->num_steps + step];
+    size_t row = (size_t)(iteration % pipeline->num_completions);
+    return &pipeline->completions[row * pipeline->program->num_steps + step];
 }
 
 static inline hotbed_iteration *hotbed_pipeline_iteration(
@@ -143,11 +143,11 @@ hotbed_status hotbed_pipeline_tolerate(const hotbed_pipeline *pipeline, hotbed_s
 
 /* A task was submitted: update counts, order and log. Called under the lock. */
 void hotbed_task_submitted(
-    hotbed_pipeline *pipeline, const hotbed_log_entry *entry, hotbed_mark *mark);
+    hotbed_pipeline *pipeline, const hotbed_log_entry *entry, hotbed_completion *completion);
 
-/* Write the device times of a mark whose events have passed into the log; with `wait`, wait for
+/* Write the device times of a completion whose events have passed into the log; with `wait`, wait for
  * them. */
-void hotbed_mark_harvest(hotbed_pipeline *pipeline, hotbed_mark *mark, bool wait);
+void hotbed_completion_harvest(hotbed_pipeline *pipeline, hotbed_completion *completion, bool wait);
 
 /* Let an iteration take over its buffer set, with `next_batch`: wait on the host until the device
  * has finished the iteration that had it before, then reset values and flags. Does nothing if

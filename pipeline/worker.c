@@ -1,4 +1,4 @@
-/* pipeline/worker.c - the threads of a pipeline: wait for marks and turns, run a task, mark it as
+/* pipeline/worker.c - the threads of a pipeline: wait for completions and turns, run a task, mark it as
  * submitted. */
 #include "pipeline/worker.h"
 
@@ -55,7 +55,7 @@ static bool ready(const hotbed_pipeline *pipeline, const hotbed_queued *queued) 
         const hotbed_program_edge *edge = &pipeline->program->edges[step->first_edge + e];
         uint64_t on = queued->iteration - (uint64_t)(int64_t)edge->distance;
         if ((queued->edges >> e & 1) != 0 &&
-            hotbed_pipeline_mark(pipeline, on, edge->on)->number <= on)
+            hotbed_pipeline_completion(pipeline, on, edge->on)->number <= on)
             return false;
     }
     return true;
@@ -72,7 +72,8 @@ static hotbed_status wait_events(
         if (program->steps[edge->on].stream == step->stream || (queued->edges >> e & 1) == 0)
             continue;
         uint64_t on = queued->iteration - (uint64_t)(int64_t)edge->distance;
-        HOTBED_TRY(hotbed_stream_wait(stream, hotbed_pipeline_mark(pipeline, on, edge->on)->end));
+        HOTBED_TRY(
+            hotbed_stream_wait(stream, hotbed_pipeline_completion(pipeline, on, edge->on)->end));
         ++*waits;
     }
     return HOTBED_OK;
@@ -103,7 +104,7 @@ typedef struct counts {
 } counts;
 
 static hotbed_status submit(
-    hotbed_pipeline *pipeline, const hotbed_queued *queued, hotbed_mark *mark,
+    hotbed_pipeline *pipeline, const hotbed_queued *queued, hotbed_completion *completion,
     hotbed_log_entry *entry, counts *did) {
     const hotbed_program_step *step = &pipeline->program->steps[queued->step];
     hotbed_stream *stream = pipeline->program->streams[step->stream];
@@ -111,14 +112,14 @@ static hotbed_status submit(
     /* Every other task of the iteration comes after a root, and so after this wait. */
     if (step->root)
         HOTBED_TRY(hotbed_iteration_begin(iteration, queued->iteration));
-    hotbed_mark_harvest(pipeline, mark, false);
+    hotbed_completion_harvest(pipeline, completion, false);
     HOTBED_TRY(wait_events(pipeline, queued, stream, &did->waits));
-    HOTBED_TRY(record(mark->begin, stream, &did->events));
+    HOTBED_TRY(record(completion->begin, stream, &did->events));
     entry->begin = hotbed_monotonic_seconds() - pipeline->started;
     hotbed_status status = hotbed_task_run(pipeline, queued->step, iteration, stream, &entry->mode);
     entry->end = hotbed_monotonic_seconds() - pipeline->started;
     HOTBED_TRY(status);
-    HOTBED_TRY(record(mark->end, stream, &did->events));
+    HOTBED_TRY(record(completion->end, stream, &did->events));
     return check_fault(pipeline, step->stream);
 }
 
@@ -130,14 +131,15 @@ static void run_head(hotbed_pipeline *pipeline, hotbed_task_group *group) {
     group->count--;
     group->busy = true;
     (void)pthread_mutex_unlock(&pipeline->lock);
-    hotbed_mark *mark = hotbed_pipeline_mark(pipeline, queued.iteration, queued.step);
+    hotbed_completion *completion =
+        hotbed_pipeline_completion(pipeline, queued.iteration, queued.step);
     hotbed_log_entry entry = {
         .iteration = queued.iteration,
         .task = queued.step,
         .group = group->number,
         .ticket = queued.ticket};
     counts did = {0, 0};
-    hotbed_status status = submit(pipeline, &queued, mark, &entry, &did);
+    hotbed_status status = submit(pipeline, &queued, completion, &entry, &did);
     (void)pthread_mutex_lock(&pipeline->lock);
     group->busy = false;
     pipeline->stats.stream_waits += did.waits;
@@ -147,8 +149,8 @@ static void run_head(hotbed_pipeline *pipeline, hotbed_task_group *group) {
         hotbed_pipeline_fail(pipeline, status, task, queued.iteration);
         return;
     }
-    hotbed_task_submitted(pipeline, &entry, mark);
-    mark->number = queued.iteration + 1;
+    hotbed_task_submitted(pipeline, &entry, completion);
+    completion->number = queued.iteration + 1;
     hotbed_pipeline_iteration(pipeline, queued.iteration)->remaining--;
     if (queued.ticket != 0)
         pipeline->turn++;

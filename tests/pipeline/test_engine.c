@@ -1,4 +1,4 @@
-/* tests/pipeline/test_engine.c - the engine: periods, completion marks, turns, buffer sets, end of data,
+/* tests/pipeline/test_engine.c - the engine: periods, completions, turns, buffer sets, end of data,
  * agreement of ranks. */
 #include "pipeline/state.h"
 #include "tests/pipeline/fake_plan.h"

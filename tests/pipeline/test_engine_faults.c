@@ -285,7 +285,7 @@ static uint64_t host_waits(void) {
     return counters.host_waits;
 }
 
-/* A log that waits for the marks of a has passed the marks of b, which come first: let b end
+/* A log that waits for the completions of a has passed those of b, which come first: let b end
  * meanwhile, and then a. */
 static void *end_b_in_the_middle(void *waits) {
     hotbed_pipeline_stats stats = {.size = sizeof stats};
@@ -304,7 +304,7 @@ static void *end_b_in_the_middle(void *waits) {
 }
 
 /* One task fails while another still runs on another thread: the entry of the latter appears when
- * it has ended, and reading the log does not touch its marks. */
+ * it has ended, and reading the log does not touch its completion. */
 static void the_log_of_a_failed_pipeline_is_read_beside_a_running_task(hotbed_backend backend) {
     fake_plan p;
     hotbed_log_entry log[64];

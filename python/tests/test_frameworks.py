@@ -1,15 +1,15 @@
 """Lightning, Accelerate and safetensors over tables, on one rank and on two.
 
-Run as a program, this file is one rank, or Lightning's first: ``test_frameworks.py ROLE FOLDER``.
+Run as a program, this file is Lightning's first rank: ``test_frameworks.py FOLDER``.
 """
 
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 import torch
+from conftest import run_ranks
 
 import hotbed
 import hotbed.torch as ht
@@ -143,9 +143,7 @@ def test_lightning_on_one_rank(tmp_path):
 def test_lightning_on_two_ranks(tmp_path):
     pytest.importorskip("lightning")
     environment = {name: value for name, value in os.environ.items() if "pytest" not in name.lower()}
-    run = subprocess.run(
-        [sys.executable, __file__, "lightning_ddp", str(tmp_path)], capture_output=True, env=environment
-    )
+    run = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, env=environment)
     assert run.returncode == 0, run.stderr.decode()[-5000:]
     saved, full = torch.load(tmp_path / "model.ckpt", weights_only=False), torch.load(tmp_path / "full")
     assert rows(saved["state_dict"], "model.") == rows(full, "model.")
@@ -169,7 +167,7 @@ def gather(models, weights, folder):
     weights[:] = [ht.full_state_dict(model) for model in models]
 
 
-def accelerate_two(folder):
+def accelerate_two(folder, rank, world):
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
@@ -215,17 +213,7 @@ def test_accelerate_on_one_rank(tmp_path):
 
 def test_accelerate_on_two_ranks(tmp_path):
     accelerate = pytest.importorskip("accelerate")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = []
-    for rank in range(2):
-        named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {**os.environ, **{name: str(value) for name, value in named.items()}}
-        program = [sys.executable, __file__, "accelerate_two", str(tmp_path)]
-        ranks.append(subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment))
-    said = [rank.communicate()[0].decode() for rank in ranks]
-    assert not any(rank.returncode for rank in ranks), "\n".join(text[-3000:] for text in said)
+    run_ranks(tmp_path, 2, accelerate_two, tmp_path)
     full = torch.load(tmp_path / "full")
     accelerator = accelerate.Accelerator(cpu=True)  # one rank
     for kind in ("safe", "all"):
@@ -252,10 +240,6 @@ def test_safetensors(tmp_path):
     assert rows(again.state_dict()) == rows(model.state_dict())
 
 
-def main(role, folder):
-    torch.set_num_threads(1)
-    {f.__name__: f for f in (lightning_ddp, accelerate_two)}[role](folder)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    torch.set_num_threads(1)
+    lightning_ddp(sys.argv[1])

@@ -48,9 +48,9 @@ static const hotbed_manifest *last_of(const reader *r) {
 
 static hotbed_status differs(
     const char *table, const char *what, const char *saved, const char *here) {
-    return hotbed_fail(
-        HOTBED_ERR_STATE, "table '%s': %s is %s in the checkpoint, %s in the storage", table, what,
-        saved, here);
+    return hotbed_fail_table(
+        HOTBED_ERR_STATE, table, "table '%s': %s is %s in the checkpoint, %s in the storage", table,
+        what, saved, here);
 }
 
 static const char *optimizer_name(hotbed_optimizer_kind kind) {
@@ -116,7 +116,9 @@ static hotbed_status match_table(reader *r, uint32_t number) {
     snprintf(here, sizeof here, "%" PRIu32, info.dim);
     if (table->dim != info.dim) {
         r->taken[found] = HOTBED_TAKEN_DIM;
-        return r->strict ? differs(info.name, "dim", saved, here) : HOTBED_OK;
+        return !r->strict
+                   ? HOTBED_OK
+                   : hotbed_error_value(differs(info.name, "dim", saved, here), "dim", table->dim);
     }
     if (r->strict && table->dtype != info.dtype)
         return differs(
@@ -137,8 +139,8 @@ static hotbed_status match(reader *r) {
     const hotbed_manifest *m = &r->links[0].manifest;
     uint32_t left = 0, loaded = 0;
     if (m->increment)
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
+        return hotbed_fail_value(
+            HOTBED_ERR_STATE, "increments", r->num_links - 1,
             "%s is an increment: load the full checkpoint at the start of its chain, with this one "
             "in `increments`",
             r->links[0].directory.name);

@@ -4,7 +4,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -114,11 +113,14 @@ static void describe(const char *path, char *advice, size_t bytes) {
                                      : "special file");
 }
 
-/* The advice to give after a failed load of `path` with the message `text`, or "". */
-static void advise(
-    hotbed_status status, const char *path, const char *text, char *advice, size_t bytes) {
-    static const char phrase[] = ": dim is ";
-    const char *dim = strstr(text, phrase);
+/* Whether the thread's last error is about an option or argument, and has its value. */
+static bool is_about(const char *parameter) {
+    const hotbed_error_detail *detail = hotbed_last_error_detail();
+    return (detail->has & HOTBED_HAS_VALUE) != 0 && strcmp(detail->parameter, parameter) == 0;
+}
+
+/* The advice to give after a failed load of `path`, or "". */
+static void advise(hotbed_status status, const char *path, char *advice, size_t bytes) {
     advice[0] = '\0';
     if (status == HOTBED_ERR_FULL)
         (void)snprintf(advice, bytes, ": give a larger --capacity or --max-capacity");
@@ -126,26 +128,24 @@ static void advise(
         (void)snprintf(advice, bytes, ": restore the file, or load an older checkpoint");
     else if (status == HOTBED_ERR_IO)
         describe(path, advice, bytes);
-    else if (dim != NULL)
+    else if (is_about("dim"))
         (void)snprintf(
-            advice, bytes, ": it was saved with --dim %lu",
-            strtoul(dim + strlen(phrase), NULL, 10) - 1);
+            advice, bytes, ": it was saved with --dim %.0f", hotbed_last_error_detail()->value - 1);
 }
 
 /* Fail if a checkpoint was not loaded. Unlike in training, a full table is a failure too. */
 static bool check_load(hotbed_run *t, const char *option, const char *path, hotbed_status status) {
-    static const char increment[] = " is an increment";
     char advice[PATH_BYTES + 128];
-    const char *text = hotbed_last_error(), *cut = strstr(text, increment);
     if (status == HOTBED_OK)
         return true;
-    if (status == HOTBED_ERR_STATE && cut != NULL) /* the advice after it is for programmers */
+    if (status == HOTBED_ERR_STATE && is_about("increments")) /* its text is for programmers */
         return hotbed_run_fail(
-            t, "%s: %s: %.*s: make it a full checkpoint with 'hotbed-ckpt compact'", option,
-            hotbed_status_name(status), (int)(cut - text + (ptrdiff_t)sizeof increment - 1), text);
-    advise(status, path, text, advice, sizeof advice);
+            t, "%s: %s: %s is an increment: make it a full checkpoint with 'hotbed-ckpt compact'",
+            option, hotbed_status_name(status), path);
+    advise(status, path, advice, sizeof advice);
     return hotbed_run_fail(
-        t, "%s: %s: %s: %s%s", option, path, hotbed_status_name(status), text, advice);
+        t, "%s: %s: %s: %s%s", option, path, hotbed_status_name(status), hotbed_last_error(),
+        advice);
 }
 
 /* Print what the library warns of, on rank 0: the ranks have the same seed. */

@@ -218,6 +218,13 @@ static void what_is_not_loaded_is_reported(hotbed_backend backend) {
     CHECK_STATUS(model_load(&to, path, NULL, &report), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "has no rows for any table of the storages") != NULL);
     model_destroy(&to);
+    static const model_shape narrow = {.dim = {5}};
+    const hotbed_error_detail *detail = hotbed_last_error_detail();
+    model_create(&to, &narrow, 1, stream);
+    CHECK_STATUS(model_load(&to, path, NULL, NULL), HOTBED_ERR_STATE);
+    CHECK(strcmp(detail->table, "users") == 0 && strcmp(detail->parameter, "dim") == 0);
+    CHECK_EQ((uint64_t)detail->value, 8);
+    model_destroy(&to);
     model_destroy(&from);
     hotbed_stream_destroy(stream);
 }

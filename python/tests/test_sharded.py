@@ -457,6 +457,18 @@ def test_sizes_that_cannot_follow():
         ht.ShardedOptions(overflow=ht.Overflow.REPORT)
 
 
+def test_sizes_do_not_follow_in_a_graph(monkeypatch):
+    def body(comm):
+        ebc = pooled(comm, ht.ShardedOptions())
+        train(ebc, comm.rank, comm.size)
+        for storage in ebc.storages:
+            monkeypatch.setattr(storage, "_captures", lambda: True)
+        with pytest.raises(hotbed.StateError, match="graph cannot follow the sizes of batches: give max_batch_size"):
+            ebc(bags(comm.rank))
+
+    well(on_threads(body))
+
+
 def test_rows_of_a_static_table_are_dealt_in_turn():
     sharded = ht.ShardedOptions(2 * SAMPLES, 200, routes={"item": ht.Route.ROUND_ROBIN})
 

@@ -146,8 +146,10 @@ def run_dlrm(rank, device):
 
 
 def run_pipeline(rank, device):
-    """Train and evaluate by TorchRec's pipeline."""
-    model = DistributedModelParallel(dlrm(), device=device, sharders=sharders(MOST, optimizer=ht.SGD(lr=LR)))
+    """Train and evaluate by TorchRec's pipeline; sizes follow the batches, and rows travel."""
+    sharded = ht.ShardedOptions(plan=ht.Plan.TWO_PHASE, exchanges=ht.PooledExchange.ROWS)
+    model = DistributedModelParallel(dlrm(), device=device, sharders=sharders(sharded, optimizer=ht.SGD(lr=LR)))
+    assert "item=(41, 8) by rows" in repr(model)
     optimizer = CombinedOptimizer([model.fused_optimizer, dense_optimizer(model)])
     pipeline = TrainPipelineSparseDist(model, optimizer, device)
     batches = iter([batch(step, [rank]) for step in range(STEPS)])
@@ -232,7 +234,8 @@ def run_own(rank, device):
 def run_without_samples(rank, device):
     """One rank has a batch without samples."""
     more = {"optimizer": ht.SGD(lr=LR), "seed": 3}
-    model = DistributedModelParallel(mixed(device=torch.device("meta")), device=device, sharders=sharders(MOST, **more))
+    own = mixed(device=torch.device("meta"))
+    model = DistributedModelParallel(own, device=device, sharders=sharders(ht.ShardedOptions(), **more))
     kjt = batch(0, [0]).sparse_features.to(device)
     if rank == 1:
         none = torch.zeros(0, dtype=torch.int64, device=device)

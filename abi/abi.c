@@ -71,6 +71,8 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_module_calls),
     KNOWN(hotbed_optimizer),
     KNOWN(hotbed_optimizer_clock),
+    KNOWN(hotbed_optimizer_info),
+    KNOWN(hotbed_optimizer_parameter),
     KNOWN(hotbed_pipeline_options),
     KNOWN(hotbed_pipeline_plan),
     KNOWN(hotbed_pipeline_plan_report),

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "hotbed/version.h"
+#include "storage/types.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -57,7 +58,7 @@ hotbed_h5_shape hotbed_layout_shape(
     if (column >= HOTBED_COLUMN_STATE && column < HOTBED_COLUMN_TIMES) {
         shape.type = HOTBED_H5_F32;
         /* One number per row is a vector, as in TorchRec. */
-        if (origin->optimizer.kind != HOTBED_OPT_ROWWISE_ADAGRAD)
+        if (!hotbed_state_is_one((uint32_t)origin->optimizer.kind))
             shape.width = table->dim;
     }
     return shape;
@@ -97,6 +98,18 @@ static hotbed_status put_head(
     return hotbed_h5_number(h5, "/", "world", m->world);
 }
 
+/* As in MANIFEST. The learning rate is of the state. */
+static hotbed_status put_parameters(hotbed_h5 *h5, const char *at, const hotbed_optimizer *o) {
+    const hotbed_optimizer_info *info = hotbed_optimizer_describe(o->kind);
+    const uint32_t used = ((info == NULL ? 0 : info->parameters) | HOTBED_USES_IN_EVERY_LINE) &
+                          ~(uint32_t)HOTBED_USES_LEARNING_RATE;
+    const hotbed_optimizer_parameter *p;
+    for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++)
+        if ((used >> i & 1U) != 0)
+            HOTBED_TRY(hotbed_h5_real(h5, at, p->name, hotbed_optimizer_value(o, p)));
+    return HOTBED_OK;
+}
+
 static hotbed_status put_storage(
     hotbed_h5 *h5, const hotbed_manifest_storage *m, uint32_t number, bool first) {
     char at[PATH_BYTES];
@@ -107,12 +120,7 @@ static hotbed_status put_storage(
     HOTBED_TRY(hotbed_h5_text(h5, at, "key_type", key_types[m->key_type]));
     HOTBED_TRY(hotbed_h5_number(h5, at, "seed", m->seed));
     HOTBED_TRY(hotbed_h5_text(h5, at, "optimizer", optimizer_name(m->optimizer.kind)));
-    HOTBED_TRY(hotbed_h5_real(h5, at, "beta1", m->optimizer.beta1));
-    HOTBED_TRY(hotbed_h5_real(h5, at, "beta2", m->optimizer.beta2));
-    HOTBED_TRY(hotbed_h5_real(h5, at, "eps", m->optimizer.eps));
-    HOTBED_TRY(hotbed_h5_real(h5, at, "weight_decay", m->optimizer.weight_decay));
-    HOTBED_TRY(hotbed_h5_real(h5, at, "initial_accumulator", m->optimizer.initial_accumulator));
-    HOTBED_TRY(hotbed_h5_real(h5, at, "max_gradient", m->optimizer.max_gradient));
+    HOTBED_TRY(put_parameters(h5, at, &m->optimizer));
     if (!first)
         return HOTBED_OK;
     HOTBED_TRY(hotbed_h5_real(h5, at, "learning_rate", m->state.learning_rate));

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "dist/comm/comm.h"
+#include "storage/types.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -131,21 +132,12 @@ static void put_optimizer(writer *w, const hotbed_optimizer *o) {
     put(w, "optimizer", NULL, NULL, "%s", o->kind == 0 ? "none" : hotbed_optimizer_name(o->kind));
     if (o->kind == 0)
         return;
-    const struct {
-        const char *name;
-        float value;
-    } parameters[] = {
-        {"learning_rate", o->learning_rate},
-        {"beta1", o->beta1},
-        {"beta2", o->beta2},
-        {"eps", o->eps},
-        {"weight_decay", o->weight_decay},
-        {"initial_accumulator", o->initial_accumulator},
-        {"max_gradient", o->max_gradient},
-    };
-    for (size_t i = 0; i < sizeof parameters / sizeof parameters[0]; i++)
-        put(w, parameters[i].name, "optimizer", hotbed_optimizer_name(o->kind), "%.*g",
-            digits_of(parameters[i].value), (double)parameters[i].value);
+    const hotbed_optimizer_parameter *p;
+    for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++) {
+        const float value = hotbed_optimizer_value(o, p);
+        put(w, p->name, "optimizer", hotbed_optimizer_name(o->kind), "%.*g", digits_of(value),
+            (double)value);
+    }
 }
 
 /* Write all options that decide which rows exist, on which rank, with which values, and the

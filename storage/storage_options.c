@@ -234,7 +234,11 @@ static void make_table(
     view->dtype = (uint32_t)table->dtype;
     view->is_static = o->kind == HOTBED_TABLE_STATIC;
     view->eval_value = o->eval_initializer.value;
-    view->state_value = storage->optimizer.initial_accumulator;
+    const hotbed_state_form form = hotbed_state_form_of((uint32_t)storage->optimizer.kind);
+    for (int s = 0; s < 2; s++)
+        view->state_value[s] = form.starts[s] == HOTBED_STARTS_ACCUMULATOR
+                                   ? storage->optimizer.initial_accumulator
+                                   : 0.0F;
     view->init = hotbed_init_make(&o->initializer, o->name, storage->seed);
     lay_out_row(view, storage->optimizer.kind, o, storage->external != NULL);
     table->evicts = o->evict == HOTBED_EVICT_LOWEST;

@@ -8,6 +8,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 size_t hotbed_dtype_bytes(hotbed_dtype dtype) {
     if (dtype == HOTBED_F32)
@@ -27,45 +28,73 @@ const char *hotbed_dtype_name(hotbed_dtype dtype) {
     return "unknown";
 }
 
+/* --- optimizers --------------------------------------------------------------------------------- */
+
+/* In the order of HOTBED_USES_. */
+static const hotbed_optimizer_parameter parameters[] = {
+#define FIELD(name) #name, offsetof(hotbed_optimizer, name)
+    {FIELD(learning_rate), -FLT_MAX, FLT_MAX, false},
+    {FIELD(beta1), 0.0F, 1.0F, true},
+    {FIELD(beta2), 0.0F, 1.0F, true},
+    {FIELD(eps), 0.0F, FLT_MAX, false},
+    {FIELD(weight_decay), -FLT_MAX, FLT_MAX, false},
+    {FIELD(initial_accumulator), 0.0F, FLT_MAX, false},
+    {FIELD(max_gradient), 0.0F, FLT_MAX, false},
+#undef FIELD
+};
+
+enum { PARAMETERS = sizeof parameters / sizeof *parameters };
+
+#define HOTBED_INFO(KIND, name, LENGTH, state0, START0, state1, START1, uses)                      \
+    [HOTBED_OPT_##KIND] = {                                                                        \
+        sizeof(hotbed_optimizer_info),                                                             \
+        HOTBED_OPT_##KIND,                                                                         \
+        #name,                                                                                     \
+        (sizeof(state0) > 1 ? 1 : 0) + (sizeof(state1) > 1 ? 1 : 0),                               \
+        HOTBED_STATE_##LENGTH == HOTBED_STATE_ONE,                                                 \
+        ((uses)&HOTBED_USES_STEPS) != 0,                                                           \
+        {state0, state1},                                                                          \
+        (uses) & ~HOTBED_USES_STEPS},
+static const hotbed_optimizer_info infos[] = {HOTBED_OPTIMIZERS(HOTBED_INFO)};
+#undef HOTBED_INFO
+
+const hotbed_optimizer_info *hotbed_optimizer_describe(hotbed_optimizer_kind kind) {
+    return kind >= 1 && kind <= (int)HOTBED_OPT_LAST ? &infos[kind] : NULL;
+}
+
+const hotbed_optimizer_parameter *hotbed_optimizer_parameter_at(uint32_t number) {
+    return number < PARAMETERS ? &parameters[number] : NULL;
+}
+
+float hotbed_optimizer_value(
+    const hotbed_optimizer *optimizer, const hotbed_optimizer_parameter *parameter) {
+    float value;
+    memcpy(&value, (const char *)optimizer + parameter->offset, sizeof value);
+    return value;
+}
+
+void hotbed_optimizer_set(
+    hotbed_optimizer *optimizer, const hotbed_optimizer_parameter *parameter, float value) {
+    memcpy((char *)optimizer + parameter->offset, &value, sizeof value);
+}
+
 uint32_t hotbed_optimizer_states(hotbed_optimizer_kind kind) {
-    switch (kind) {
-    case HOTBED_OPT_ADAM:
-        return 2;
-    case HOTBED_OPT_ADAGRAD:
-    case HOTBED_OPT_ROWWISE_ADAGRAD:
-        return 1;
-    case HOTBED_OPT_SGD:
-        break;
-    }
-    return 0;
+    const hotbed_optimizer_info *info = hotbed_optimizer_describe(kind);
+    return info == NULL ? 0 : info->states;
 }
 
 uint32_t hotbed_optimizer_state_dim(hotbed_optimizer_kind kind, uint32_t dim) {
-    if (hotbed_optimizer_states(kind) == 0)
-        return 0;
-    return kind == HOTBED_OPT_ROWWISE_ADAGRAD ? 1 : dim;
+    const hotbed_optimizer_info *info = hotbed_optimizer_describe(kind);
+    return info == NULL || info->states == 0 ? 0 : info->one_number ? 1 : dim;
 }
 
 const char *hotbed_optimizer_state_name(hotbed_optimizer_kind kind, uint32_t state) {
-    if (state >= hotbed_optimizer_states(kind))
-        return NULL;
-    if (kind == HOTBED_OPT_ADAM)
-        return state == 0 ? "exp_avg" : "exp_avg_sq";
-    return kind == HOTBED_OPT_ADAGRAD ? "sum" : "momentum1";
+    return state < hotbed_optimizer_states(kind) ? infos[kind].state_names[state] : NULL;
 }
 
 const char *hotbed_optimizer_name(hotbed_optimizer_kind kind) {
-    switch (kind) {
-    case HOTBED_OPT_SGD:
-        return "sgd";
-    case HOTBED_OPT_ADAM:
-        return "adam";
-    case HOTBED_OPT_ADAGRAD:
-        return "adagrad";
-    case HOTBED_OPT_ROWWISE_ADAGRAD:
-        return "rowwise_adagrad";
-    }
-    return "unknown";
+    const hotbed_optimizer_info *info = hotbed_optimizer_describe(kind);
+    return info == NULL ? "unknown" : info->name;
 }
 
 hotbed_status hotbed_name_check(const char *name, uint32_t number) {
@@ -150,6 +179,23 @@ hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, co
         HOTBED_ERR_ARGUMENT, "kind", (double)i->kind, "%s: unknown kind %d", what, (int)i->kind);
 }
 
+static hotbed_status check_parameter(const hotbed_optimizer_parameter *p, float value) {
+    const double given = (double)value, least = (double)p->least, most = (double)p->most;
+    const bool below = value < p->most || (value == p->most && !p->below_most);
+    if (value >= p->least && below)
+        return HOTBED_OK;
+    if (p->least == -FLT_MAX && p->most == FLT_MAX)
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, p->name, given, "optimizer: %s %g is not finite", p->name, given);
+    if (p->most == FLT_MAX)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, p->name, given, least, "optimizer: %s %g is not at least %g",
+            p->name, given, least);
+    return hotbed_fail_value(
+        HOTBED_ERR_ARGUMENT, p->name, given, "optimizer: %s %g is not in [%g, %g%c", p->name, given,
+        least, most, p->below_most ? ')' : ']');
+}
+
 hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
     const hotbed_optimizer *o = optimizer;
     if (o->size != sizeof *o)
@@ -163,36 +209,12 @@ hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
                 HOTBED_ERR_ARGUMENT,
                 "optimizer: reserved[%zu] is %u, but this library knows no such parameter", i,
                 o->reserved[i]);
-    if (o->kind < HOTBED_OPT_SGD || o->kind > HOTBED_OPT_LAST)
+    if (hotbed_optimizer_describe(o->kind) == NULL)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "kind", (double)o->kind, "optimizer: unknown kind %d",
             (int)o->kind);
-    if (!isfinite(o->learning_rate))
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "learning_rate", (double)o->learning_rate,
-            "optimizer: learning_rate %g is not finite", (double)o->learning_rate);
-    const float beta[2] = {o->beta1, o->beta2};
-    for (int b = 0; b < 2; b++)
-        if (!(beta[b] >= 0.0F && beta[b] < 1.0F))
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "optimizer: beta%d %g is not in [0, 1)", b + 1,
-                (double)beta[b]);
-    if (!(o->eps >= 0.0F) || !isfinite(o->eps))
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "eps", (double)o->eps, 0, "optimizer: eps %g is not at least 0",
-            (double)o->eps);
-    if (!isfinite(o->weight_decay))
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "weight_decay", (double)o->weight_decay,
-            "optimizer: weight_decay %g is not finite", (double)o->weight_decay);
-    if (!(o->initial_accumulator >= 0.0F) || !isfinite(o->initial_accumulator))
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "initial_accumulator", (double)o->initial_accumulator, 0,
-            "optimizer: initial_accumulator %g is not at least 0", (double)o->initial_accumulator);
-    if (!(o->max_gradient >= 0.0F) || !isfinite(o->max_gradient))
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "max_gradient", (double)o->max_gradient, 0,
-            "optimizer: max_gradient %g is not at least 0", (double)o->max_gradient);
+    for (uint32_t p = 0; p < PARAMETERS; p++)
+        HOTBED_TRY(check_parameter(&parameters[p], hotbed_optimizer_value(o, &parameters[p])));
     return HOTBED_OK;
 }
 

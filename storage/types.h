@@ -14,9 +14,6 @@ enum {
     HOTBED_NAME_BYTES = 64, /* of a table's name, including the terminating 0 */
 };
 
-/* The last hotbed_optimizer_kind; the first is 1. */
-#define HOTBED_OPT_LAST HOTBED_OPT_ROWWISE_ADAGRAD
-
 /* Check the name of table number `number`. Errors: ARGUMENT. */
 hotbed_status hotbed_name_check(const char *name, uint32_t number);
 
@@ -32,6 +29,12 @@ void hotbed_storage_set_keys(
  * Errors: ARGUMENT. */
 hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, const char *what);
 hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer);
+
+/* Read or write the field of a parameter. */
+float hotbed_optimizer_value(
+    const hotbed_optimizer *optimizer, const hotbed_optimizer_parameter *parameter);
+void hotbed_optimizer_set(
+    hotbed_optimizer *optimizer, const hotbed_optimizer_parameter *parameter, float value);
 
 /* Convert a checked initializer of the table called `name`. */
 hotbed_init_view hotbed_init_make(

@@ -28,9 +28,9 @@ enum {
 static const char *const kind_words[] = {"hash", "static"};
 static const char *const dtype_words[] = {"f32", "f16", "bf16"};
 static const char *const key_words[] = {"i64", "u64"};
-static const char *const optimizer_words[] = {"none", "sgd", "adam", "adagrad", "rowwise_adagrad"};
-static_assert(
-    sizeof optimizer_words / sizeof *optimizer_words == HOTBED_OPT_LAST + 1, "a word each");
+#define HOTBED_WORD(KIND, name, ...) [HOTBED_OPT_##KIND] = #name,
+static const char *const optimizer_words[] = {"none", HOTBED_OPTIMIZERS(HOTBED_WORD)};
+#undef HOTBED_WORD
 
 /* The names of hotbed_route_name(). */
 static const char *const route_words[] = {"none", "hash_roundrobin", "roundrobin", "continuous"};
@@ -87,6 +87,23 @@ static void describe_head(hotbed_codec *c, hotbed_manifest *m, const scope *s) {
     hotbed_codec_literal(c, "\n");
 }
 
+/* The parameters that every optimizer has in its line, and after them the others that it uses. */
+static void describe_parameters(hotbed_codec *c, hotbed_optimizer *o) {
+    const hotbed_optimizer_info *info = hotbed_optimizer_describe(o->kind);
+    const uint32_t used = (info == NULL ? 0 : info->parameters) | HOTBED_USES_IN_EVERY_LINE;
+    const hotbed_optimizer_parameter *p;
+    for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++) {
+        if ((used >> i & 1U) == 0)
+            continue;
+        char word[48];
+        snprintf(word, sizeof word, " %s ", p->name);
+        hotbed_codec_literal(c, word);
+        float value = hotbed_optimizer_value(o, p);
+        hotbed_codec_float(c, &value);
+        hotbed_optimizer_set(o, p, value);
+    }
+}
+
 static void describe_storage(hotbed_codec *c, hotbed_manifest_storage *m) {
     uint32_t key = (uint32_t)m->key_type - HOTBED_KEY_I64, pooling = (uint32_t)m->pooling;
     hotbed_codec_literal(c, "storage ");
@@ -105,20 +122,7 @@ static void describe_storage(hotbed_codec *c, hotbed_manifest_storage *m) {
     hotbed_codec_choice(c, &kind, optimizer_words, HOTBED_OPT_LAST + 1);
     m->optimizer.size = sizeof m->optimizer;
     m->optimizer.kind = (hotbed_optimizer_kind)kind;
-    hotbed_codec_literal(c, " learning_rate ");
-    hotbed_codec_float(c, &m->optimizer.learning_rate);
-    hotbed_codec_literal(c, " beta1 ");
-    hotbed_codec_float(c, &m->optimizer.beta1);
-    hotbed_codec_literal(c, " beta2 ");
-    hotbed_codec_float(c, &m->optimizer.beta2);
-    hotbed_codec_literal(c, " eps ");
-    hotbed_codec_float(c, &m->optimizer.eps);
-    hotbed_codec_literal(c, " weight_decay ");
-    hotbed_codec_float(c, &m->optimizer.weight_decay);
-    hotbed_codec_literal(c, " initial_accumulator ");
-    hotbed_codec_float(c, &m->optimizer.initial_accumulator);
-    hotbed_codec_literal(c, " max_gradient ");
-    hotbed_codec_float(c, &m->optimizer.max_gradient);
+    describe_parameters(c, &m->optimizer);
 
     m->state.size = sizeof m->state;
     hotbed_codec_literal(c, "\nstate optimizer_steps ");
@@ -486,9 +490,11 @@ static hotbed_status same_table(
 }
 
 bool hotbed_manifest_same_arguments(const hotbed_optimizer *a, const hotbed_optimizer *b) {
-    return a->learning_rate == b->learning_rate && a->beta1 == b->beta1 && a->beta2 == b->beta2 &&
-           a->eps == b->eps && a->weight_decay == b->weight_decay &&
-           a->initial_accumulator == b->initial_accumulator && a->max_gradient == b->max_gradient;
+    const hotbed_optimizer_parameter *p;
+    for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++)
+        if (hotbed_optimizer_value(a, p) != hotbed_optimizer_value(b, p))
+            return false;
+    return true;
 }
 
 static hotbed_status same_storage(

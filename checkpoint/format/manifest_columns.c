@@ -2,6 +2,7 @@
 #include "checkpoint/format/manifest.h"
 
 #include "hotbed/route.h"
+#include "storage/types.h"
 
 bool hotbed_manifest_has(
     const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t column) {
@@ -78,25 +79,18 @@ uint64_t hotbed_manifest_column_bytes(
 }
 
 const char *hotbed_manifest_column_name(hotbed_optimizer_kind optimizer, uint32_t column) {
-    /* All names are written out here: they are part of the format, and are not composed of
-     * others. */
     static const char *const words[HOTBED_COLUMN_STATE] = {"keys", "values", "scores", "bucket"};
     static const char *const more[] = {"times", "admission/keys", "admission/counts", "erased"};
     if (column < HOTBED_COLUMN_STATE)
         return words[column];
     if (column >= HOTBED_COLUMN_TIMES)
         return more[column - HOTBED_COLUMN_TIMES];
-    switch (optimizer) {
-    case HOTBED_OPT_ADAM:
-        return column == HOTBED_COLUMN_STATE ? "opt/exp_avg" : "opt/exp_avg_sq";
-    case HOTBED_OPT_ADAGRAD:
-        return "opt/sum";
-    case HOTBED_OPT_ROWWISE_ADAGRAD:
-        return "opt/momentum1";
-    case HOTBED_OPT_SGD:
-        break;
-    }
-    return "opt/none";
+#define HOTBED_NAMES(KIND, name, LENGTH, state0, START0, state1, ...)                              \
+    [HOTBED_OPT_##KIND] = {"opt/" state0, "opt/" state1},
+    static const char *const names[][2] = {
+        {"opt/none", "opt/none"}, HOTBED_OPTIMIZERS(HOTBED_NAMES)};
+#undef HOTBED_NAMES
+    return names[optimizer][column - HOTBED_COLUMN_STATE];
 }
 
 static uint64_t number_extent(hotbed_extent *extent, uint64_t first, uint64_t block_bytes) {

@@ -175,14 +175,29 @@ static hotbed_status wrong(const tool_args *args, tool_arg which, const char *ri
         right);
 }
 
-hotbed_status tool_args_float(const tool_args *args, tool_arg which, float *out) {
-    const char *value = args->values[which];
-    char *end;
-    double number = strtod(value, &end);
-    if (value[0] == '\0')
+/* The file's name of a parameter; TOOL_ARGS: dynamicemb has no such parameter. */
+static tool_arg arg_of(const hotbed_optimizer_parameter *parameter) {
+    static const struct {
+        const char *ours, *theirs;
+    } renamed[] = {{"learning_rate", "lr"}, {"initial_accumulator", "initial_accumulator_value"}};
+    const char *name = parameter->name;
+    int which = 0;
+    for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
+        name = strcmp(name, renamed[i].ours) == 0 ? renamed[i].theirs : name;
+    while (which < TOOL_ARGS && strcmp(names[which], name) != 0)
+        which++;
+    return (tool_arg)which;
+}
+
+hotbed_status tool_args_parameter(
+    const tool_args *args, const hotbed_optimizer_parameter *parameter, float *out) {
+    const tool_arg which = arg_of(parameter);
+    if (which == TOOL_ARGS || args->values[which][0] == '\0')
         return HOTBED_OK;
-    if (*end != '\0' || !isfinite((float)number) || number < 0)
-        return wrong(args, which, "a number from 0 on");
+    char *end;
+    const double number = strtod(args->values[which], &end);
+    if (*end != '\0' || !isfinite((float)number) || (number < 0 && parameter->most > 0.0F))
+        return wrong(args, which, parameter->most > 0.0F ? "a number from 0 on" : "a number");
     *out = (float)number;
     return HOTBED_OK;
 }

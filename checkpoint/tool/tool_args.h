@@ -6,6 +6,7 @@
 #define HOTBED_CHECKPOINT_TOOL_ARGS_H
 
 #include "checkpoint/format/io.h"
+#include "hotbed/types.h"
 
 typedef enum tool_arg {
     TOOL_ARG_OPT_TYPE,
@@ -37,8 +38,10 @@ typedef struct tool_args {
 /* Read the file; NULL: there is none, and nothing is said. Errors: CORRUPT (no JSON object), IO. */
 hotbed_status tool_args_read(hotbed_io_file *file, tool_args *out);
 
-/* Set *out to a number, if the file says it. Errors: CORRUPT (it is not a number in [0, most]). */
-hotbed_status tool_args_float(const tool_args *args, tool_arg which, float *out);
+/* Set *out to a number, if the file says it. Errors: CORRUPT (it is not a number; it is below 0,
+ * which no parameter is that may be above 0; it is above `most`). */
+hotbed_status tool_args_parameter(
+    const tool_args *args, const hotbed_optimizer_parameter *parameter, float *out);
 hotbed_status tool_args_integer(
     const tool_args *args, tool_arg which, uint64_t most, uint64_t *out);
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "storage/types.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -150,13 +151,12 @@ static const char *optimizer_name(hotbed_optimizer_kind kind) {
 static void diff_optimizer(differ *d, const hotbed_optimizer *x, const hotbed_optimizer *y) {
     if (x->kind != y->kind)
         print_field(d, "optimizer", optimizer_name(x->kind), optimizer_name(y->kind));
-    diff_real(d, "optimizer.learning_rate", x->learning_rate, y->learning_rate);
-    diff_real(d, "optimizer.beta1", x->beta1, y->beta1);
-    diff_real(d, "optimizer.beta2", x->beta2, y->beta2);
-    diff_real(d, "optimizer.eps", x->eps, y->eps);
-    diff_real(d, "optimizer.weight_decay", x->weight_decay, y->weight_decay);
-    diff_real(d, "optimizer.initial_accumulator", x->initial_accumulator, y->initial_accumulator);
-    diff_real(d, "optimizer.max_gradient", x->max_gradient, y->max_gradient);
+    const hotbed_optimizer_parameter *p;
+    for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++) {
+        char field[64];
+        snprintf(field, sizeof field, "optimizer.%s", p->name);
+        diff_real(d, field, hotbed_optimizer_value(x, p), hotbed_optimizer_value(y, p));
+    }
 }
 
 static void diff_storage(

@@ -78,18 +78,19 @@ static listed *find_name(const source *s, const char *text) {
     return bsearch(text, s->names, s->num_names, sizeof *s->names, by_name);
 }
 
+static bool is_state_of(const char *name, hotbed_optimizer_kind kind, uint32_t state) {
+    char suffix[64];
+    snprintf(suffix, sizeof suffix, ".%s.npy", hotbed_optimizer_state_name(kind, state));
+    size_t n = strlen(name), m = strlen(suffix);
+    return n > m && strcmp(name + n - m, suffix) == 0;
+}
+
 /* Whether a file has the name of an optimizer's state: <table>.<state>.npy. */
 static bool is_state(const char *name) {
-    char suffix[64];
-    for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_LAST; kind++)
-        for (uint32_t i = 0; i < hotbed_optimizer_states((hotbed_optimizer_kind)kind); i++) {
-            snprintf(
-                suffix, sizeof suffix, ".%s.npy",
-                hotbed_optimizer_state_name((hotbed_optimizer_kind)kind, i));
-            size_t n = strlen(name), m = strlen(suffix);
-            if (n > m && strcmp(name + n - m, suffix) == 0)
+    for (int kind = 1; kind <= (int)HOTBED_OPT_LAST; kind++)
+        for (uint32_t i = 0; i < hotbed_optimizer_states((hotbed_optimizer_kind)kind); i++)
+            if (is_state_of(name, (hotbed_optimizer_kind)kind, i))
                 return true;
-        }
     return false;
 }
 
@@ -160,12 +161,9 @@ static hotbed_status wrong(const hotbed_io_file *file, const char *what) {
 }
 
 static hotbed_status unknown_optimizer(const char *name) {
-    char names[128];
-    int n = 0;
-    for (int i = HOTBED_OPT_SGD; i <= HOTBED_OPT_LAST; i++)
-        n += snprintf(
-            names + n, sizeof names - (size_t)n, "%s%s", i == HOTBED_OPT_SGD ? "" : ", ",
-            hotbed_optimizer_name((hotbed_optimizer_kind)i));
+#define HOTBED_WORD(KIND, name, ...) ", " #name
+    const char *names = &HOTBED_OPTIMIZERS(HOTBED_WORD)[2];
+#undef HOTBED_WORD
     return hotbed_fail(HOTBED_ERR_ARGUMENT, "--optimizer takes one of %s, not '%s'", names, name);
 }
 
@@ -174,7 +172,7 @@ static hotbed_status set_optimizer(source *s, hotbed_optimizer_kind seen) {
     hotbed_optimizer_kind kind = seen;
     if (s->options->optimizer != NULL) {
         kind = 0;
-        for (int i = HOTBED_OPT_SGD; i <= HOTBED_OPT_LAST; i++)
+        for (int i = 1; i <= (int)HOTBED_OPT_LAST; i++)
             if (strcmp(s->options->optimizer, hotbed_optimizer_name((hotbed_optimizer_kind)i)) == 0)
                 kind = (hotbed_optimizer_kind)i;
         if (kind == 0)
@@ -245,17 +243,30 @@ static hotbed_status open_keys_column(source *s, hotbed_import_table *t) {
     return HOTBED_OK;
 }
 
+/* The number of an optimizer's states that some table has a file of. */
+static uint32_t count_states(const source *s, hotbed_optimizer_kind kind) {
+    uint32_t found = 0;
+    for (uint32_t state = 0; state < hotbed_optimizer_states(kind); state++) {
+        size_t i = 0;
+        while (i < s->num_names && !is_state_of(s->names[i].text, kind, state))
+            i++;
+        found += i < s->num_names ? 1 : 0;
+    }
+    return found;
+}
+
+/* The optimizer with most of its states there, and of those the one that lacks fewest. */
 static hotbed_status find_npy_optimizer(source *s) {
     hotbed_optimizer_kind seen = HOTBED_OPT_SGD;
-    char table[64];
-    for (size_t i = 0; i < s->num_names; i++) {
-        const char *name = s->names[i].text;
-        if (strip(name, ".exp_avg.npy", table))
-            seen = HOTBED_OPT_ADAM;
-        if (strip(name, ".sum.npy", table))
-            seen = HOTBED_OPT_ADAGRAD;
-        if (strip(name, ".momentum1.npy", table))
-            seen = HOTBED_OPT_ROWWISE_ADAGRAD;
+    uint32_t most = 0;
+    for (int i = 1; i <= (int)HOTBED_OPT_LAST; i++) {
+        hotbed_optimizer_kind kind = (hotbed_optimizer_kind)i;
+        const uint32_t found = count_states(s, kind);
+        if (found > most || (found > 0 && found == most &&
+                             hotbed_optimizer_states(kind) < hotbed_optimizer_states(seen))) {
+            seen = kind;
+            most = found;
+        }
     }
     return set_optimizer(s, seen);
 }
@@ -559,6 +570,19 @@ static hotbed_status find_raw_optimizer(
     return guess_optimizer(d, out);
 }
 
+/* Read the parameters that the optimizer uses, under dynamicemb's names. */
+static hotbed_status read_parameters(const dump *d, hotbed_optimizer *o) {
+    const hotbed_optimizer_parameter *p;
+    for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++) {
+        float value = hotbed_optimizer_value(o, p);
+        if ((hotbed_optimizer_describe(o->kind)->parameters >> i & 1U) == 0)
+            continue;
+        HOTBED_TRY(tool_args_parameter(&d->args, p, &value));
+        hotbed_optimizer_set(o, p, value);
+    }
+    return HOTBED_OK;
+}
+
 /* Set the optimizer and its arguments, and check the width of its states. A row-wise state is one
  * number, which older dumps pad to 16 bytes or, beside rows of 16 bits, to 32. */
 static hotbed_status set_raw_optimizer(source *s, const dump *d) {
@@ -571,22 +595,12 @@ static hotbed_status set_raw_optimizer(source *s, const dump *d) {
     if (d->states == NULL)
         return HOTBED_OK;
     hotbed_optimizer *o = &s->import.optimizer;
-    HOTBED_TRY(tool_args_float(&d->args, TOOL_ARG_LR, &o->learning_rate));
-    HOTBED_TRY(tool_args_float(&d->args, TOOL_ARG_EPS, &o->eps));
-    if (o->kind == HOTBED_OPT_ADAM) {
-        HOTBED_TRY(tool_args_float(&d->args, TOOL_ARG_BETA1, &o->beta1));
-        HOTBED_TRY(tool_args_float(&d->args, TOOL_ARG_BETA2, &o->beta2));
-        HOTBED_TRY(tool_args_float(&d->args, TOOL_ARG_WEIGHT_DECAY, &o->weight_decay));
-        HOTBED_TRY(
-            tool_args_integer(&d->args, TOOL_ARG_ITERS, UINT32_MAX, &s->import.optimizer_steps));
-    } else {
-        HOTBED_TRY(
-            tool_args_float(&d->args, TOOL_ARG_INITIAL_ACCUMULATOR, &o->initial_accumulator));
-    }
+    HOTBED_TRY(read_parameters(d, o));
+    HOTBED_TRY(tool_args_integer(&d->args, TOOL_ARG_ITERS, UINT32_MAX, &s->import.optimizer_steps));
     uint64_t element = hotbed_dtype_bytes(t->state_dtype), width = d->state_bytes;
     uint64_t right = (uint64_t)hotbed_optimizer_states(o->kind) *
                      hotbed_optimizer_state_dim(o->kind, t->dim) * element;
-    bool padded = o->kind == HOTBED_OPT_ROWWISE_ADAGRAD && (width == 16 || width == 32);
+    bool padded = hotbed_state_is_one((uint32_t)o->kind) && (width == 16 || width == 32);
     if (width == right || padded || width == UINT64_MAX)
         return HOTBED_OK;
     return hotbed_fail(

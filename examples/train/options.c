@@ -173,13 +173,23 @@ enum {
     OPT_VERSION
 };
 
+/* The library's name of an optimizer, with - for _. */
+static bool parse_optimizer(const char *text, hotbed_optimizer_kind *kind) {
+    const hotbed_optimizer_info *info;
+    char name[32];
+    for (int k = 1; (info = hotbed_optimizer_describe((hotbed_optimizer_kind)k)) != NULL; k++) {
+        snprintf(name, sizeof name, "%s", info->name);
+        for (char *c = name; *c != 0; c++)
+            *c = *c == '_' ? '-' : *c;
+        if (strcmp(text, name) == 0) {
+            *kind = info->kind;
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool set_choice(int option, const char *text, hotbed_run_options *o) {
-    static const choice optimizers[] = {
-        {"sgd", HOTBED_OPT_SGD},
-        {"adam", HOTBED_OPT_ADAM},
-        {"adagrad", HOTBED_OPT_ADAGRAD},
-        {"rowwise-adagrad", HOTBED_OPT_ROWWISE_ADAGRAD},
-        {NULL, 0}};
     static const choice modes[] = {
         {"auto", HOTBED_MODE_AUTO},
         {"hbm", HOTBED_MODE_HBM_DIRECT},
@@ -196,8 +206,8 @@ static bool set_choice(int option, const char *text, hotbed_run_options *o) {
     static const choice memories[] = {
         {"device", HOTBED_MEMORY_DEVICE}, {"host", HOTBED_MEMORY_PINNED}, {NULL, 0}};
     int value = 0;
-    if (option == OPT_OPTIMIZER && parse_choice(text, optimizers, &value))
-        o->optimizer = (hotbed_optimizer_kind)value;
+    if (option == OPT_OPTIMIZER)
+        return parse_optimizer(text, &o->optimizer);
     else if (option == OPT_MODE && parse_choice(text, modes, &value))
         o->mode = (hotbed_mode)value;
     else if (option == OPT_LOWER_INDEX && parse_choice(text, memories, &value))

@@ -139,16 +139,41 @@ typedef struct hotbed_optimizer {
     uint32_t reserved[7]; /* for parameters of later versions; must be 0 */
 } hotbed_optimizer;
 
+/* A parameter: a float of hotbed_optimizer with a range. */
+typedef struct hotbed_optimizer_parameter {
+    const char *name; /* of the field */
+    size_t offset;    /* of the field in hotbed_optimizer */
+    float least, most;
+    bool below_most; /* the value is below `most`, not equal to it */
+} hotbed_optimizer_parameter;
+
+/* What an optimizer has. Each state of a row is F32. */
+typedef struct hotbed_optimizer_info {
+    uint32_t size; /* set by the library */
+    hotbed_optimizer_kind kind;
+    const char *name;           /* "sgd", "adam", ... */
+    uint32_t states;            /* of a row: 0, 1 or 2 */
+    bool one_number;            /* a state is one number per row; false: one per element */
+    bool counts_steps;          /* a step depends on the number of steps before it, as Adam's */
+    const char *state_names[2]; /* as hotbed_optimizer_state_name(); "" if there is none */
+    uint32_t parameters;        /* bit p: the optimizer uses hotbed_optimizer_parameter_at(p) */
+} hotbed_optimizer_info;
+
+/* Return the description of an optimizer, or NULL for an unknown kind. The first kind is 1, and the
+ * others follow without gaps. Parameters have the defaults of hotbed_optimizer_init(). */
+HOTBED_API const hotbed_optimizer_info *hotbed_optimizer_describe(hotbed_optimizer_kind kind);
+/* Return parameter number `number`, from 0; NULL after the last. */
+HOTBED_API const hotbed_optimizer_parameter *hotbed_optimizer_parameter_at(uint32_t number);
+
 /* Set every field to its default. */
 HOTBED_API void hotbed_optimizer_init(hotbed_optimizer *optimizer);
 
-/* Return the number of F32 state vectors of a row (SGD 0, ADAM 2, ADAGRAD 1, ROWWISE_ADAGRAD 1),
- * and the length of each vector for a row of `dim` elements (dim, or 1 for ROWWISE_ADAGRAD). 0 for
- * an unknown kind. */
+/* Return the number of F32 state vectors of a row, and the length of each vector for a row of `dim`
+ * elements: `dim`, or 1. 0 for an unknown kind. */
 HOTBED_API uint32_t hotbed_optimizer_states(hotbed_optimizer_kind kind);
 HOTBED_API uint32_t hotbed_optimizer_state_dim(hotbed_optimizer_kind kind, uint32_t dim);
-/* Return TorchRec's name of state number `state`: "exp_avg", "exp_avg_sq" (ADAM), "sum" (ADAGRAD,
- * ROWWISE_ADAGRAD: momentum1); NULL if there is no such state. */
+/* Return TorchRec's name of state number `state`, such as "exp_avg" and "exp_avg_sq" of ADAM; NULL
+ * if there is no such state. */
 HOTBED_API const char *hotbed_optimizer_state_name(hotbed_optimizer_kind kind, uint32_t state);
 /* Return the name of an optimizer: "sgd", "adam", ... */
 HOTBED_API const char *hotbed_optimizer_name(hotbed_optimizer_kind kind);

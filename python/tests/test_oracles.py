@@ -1,11 +1,15 @@
 """The modules beside PyTorch's own, step by step."""
 
+import typing
+
 import pytest
 import torch
 from conftest import batch
 
 import hotbed
 import hotbed.torch as ht
+from hotbed._c import ffi, lib
+from hotbed.torch.config import Optimizer
 
 ROWS, DIM, SAMPLES, STEPS = 40, 8, 6, 30
 
@@ -43,6 +47,22 @@ class SparseAdam(torch.optim.Optimizer):
                 m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
                 state["m"][used], state["v"][used] = m, v
                 p[used] -= group["lr"] * (m / (1 - b1**self.steps)) / ((v / (1 - b2**self.steps)).sqrt() + group["eps"])
+
+
+def test_every_optimizer_of_the_library_has_a_class_with_its_parameters():
+    classes = {kind.c_name: kind for kind in typing.get_args(Optimizer)}
+    kind, names = 0, set()
+    while info := lib.hotbed_optimizer_describe(kind := kind + 1):
+        name = ffi.string(info.name).decode()
+        names.add(name)
+        optimizer = classes[name]()
+        missing, number = set(), 0
+        while parameter := lib.hotbed_optimizer_parameter_at(number):
+            if info.parameters >> number & 1 and optimizer.parameter(ffi.string(parameter.name).decode()) is None:
+                missing.add(ffi.string(parameter.name).decode())
+            number += 1
+        assert missing <= ({"initial_accumulator"} if name == "adam" else set())
+    assert set(classes) == names
 
 
 OPTIMIZERS = {

@@ -54,7 +54,7 @@ static hotbed_status check_options(const hotbed_flat_table_options *o) {
     if (o->dtype != 0 && hotbed_dtype_bytes(o->dtype) == 0)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "dtype", (double)o->dtype, "unknown dtype %d", (int)o->dtype);
-    if (o->optimizer != 0 && (o->optimizer < HOTBED_OPT_SGD || o->optimizer > HOTBED_OPT_LAST))
+    if (o->optimizer != 0 && hotbed_optimizer_describe(o->optimizer) == NULL)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "optimizer", (double)o->optimizer, "unknown optimizer %d",
             (int)o->optimizer);

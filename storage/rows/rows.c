@@ -146,7 +146,7 @@ static bool is_zero(float value) {
 /* Whether all initial values are zero bits. */
 static bool starts_as_zeros(const hotbed_table_view *view) {
     return view->init.kind == HOTBED_INIT_CONSTANT && is_zero(view->init.offset) &&
-           (view->states == 0 || is_zero(view->state_value));
+           is_zero(view->state_value[0]) && is_zero(view->state_value[1]);
 }
 
 hotbed_status hotbed_storage_free_slots(

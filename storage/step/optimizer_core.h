@@ -1,5 +1,8 @@
-/* storage/step/optimizer_core.h - one optimizer step of four elements of a row, all in f32.
+/* storage/step/optimizer_core.h - the optimizers: what each one has, and one step of four elements
+ * of a row, all in f32.
  *
+ * Kernels, checks, files and tools follow from HOTBED_OPTIMIZERS. A new optimizer is a value of
+ * hotbed_optimizer_kind, a row of HOTBED_OPTIMIZERS, and a function hotbed_step_<name>().
  * hotbed/types.h has the formulas. Operations run in the order written; contraction is off.
  */
 #ifndef HOTBED_STORAGE_OPTIMIZER_CORE_H
@@ -9,6 +12,97 @@
 #include "base/tile.h"
 #include "hotbed/optimizer.h"
 #include "storage/step/row_core.h"
+
+/* --- the description -------------------------------------------------------------------------- */
+
+/* The parameters of an optimizer, which are fields of hotbed_optimizer. storage/types.c has the
+ * range of each. */
+enum {
+    HOTBED_USES_LEARNING_RATE = 1 << 0,
+    HOTBED_USES_BETA1 = 1 << 1,
+    HOTBED_USES_BETA2 = 1 << 2,
+    HOTBED_USES_EPS = 1 << 3,
+    HOTBED_USES_WEIGHT_DECAY = 1 << 4,
+    HOTBED_USES_INITIAL_ACCUMULATOR = 1 << 5,
+    HOTBED_USES_MAX_GRADIENT = 1 << 6,
+    HOTBED_USES_STEPS = 1 << 30, /* not a parameter: the number of steps, for bias correction */
+    /* of most optimizers */
+    HOTBED_USES_USUAL =
+        HOTBED_USES_LEARNING_RATE | HOTBED_USES_WEIGHT_DECAY | HOTBED_USES_MAX_GRADIENT,
+    HOTBED_USES_IN_EVERY_LINE =
+        (1 << 7) - 1, /* the format of checkpoints has these for all kinds */
+};
+
+/* What an element of a row, or a row, has of each state. */
+enum {
+    HOTBED_STATE_NONE,
+    HOTBED_STATE_ROW, /* as many elements as the row */
+    /* One number, to which a step first adds the mean square of the row's gradient. */
+    HOTBED_STATE_ONE,
+};
+
+/* The first value of a state: 0, or initial_accumulator. */
+enum { HOTBED_STARTS_ZERO = 0, HOTBED_STARTS_ACCUMULATOR = 1 };
+
+/* X(KIND, name, length, state0, start0, state1, start1, uses)
+ *   KIND    hotbed_optimizer_kind without its prefix
+ *   name    the word in files, tools and messages
+ *   length  HOTBED_STATE_ of all its states
+ *   state0  the state's name, which is TorchRec's where it has one, and in checkpoints follows
+ *           "opt/"; "" if there is no such state
+ *   start0  HOTBED_STARTS_ of the state
+ *   uses    HOTBED_USES_ */
+/* clang-format off */
+#define HOTBED_OPTIMIZERS(X)                                                                       \
+    X(SGD, sgd, NONE, "", ZERO, "", ZERO, HOTBED_USES_USUAL)                                       \
+    X(ADAM, adam, ROW, "exp_avg", ACCUMULATOR, "exp_avg_sq", ACCUMULATOR,                          \
+      HOTBED_USES_USUAL | HOTBED_USES_BETA1 | HOTBED_USES_BETA2 | HOTBED_USES_EPS |                \
+      HOTBED_USES_INITIAL_ACCUMULATOR | HOTBED_USES_STEPS)                                                           \
+    X(ADAGRAD, adagrad, ROW, "sum", ACCUMULATOR, "", ZERO,                                         \
+      HOTBED_USES_USUAL | HOTBED_USES_EPS | HOTBED_USES_INITIAL_ACCUMULATOR)                       \
+    X(ROWWISE_ADAGRAD, rowwise_adagrad, ONE, "momentum1", ACCUMULATOR, "", ZERO,                   \
+      HOTBED_USES_USUAL | HOTBED_USES_EPS | HOTBED_USES_INITIAL_ACCUMULATOR)
+/* clang-format on */
+
+/* The largest hotbed_optimizer_kind; the first is 1. */
+#define HOTBED_COUNT(...) +1
+enum { HOTBED_OPT_LAST = 0 HOTBED_OPTIMIZERS(HOTBED_COUNT) };
+#undef HOTBED_COUNT
+
+/* The states of an optimizer. Kernels are compiled for a kind, so that these are constants. */
+typedef struct hotbed_state_form {
+    uint32_t count, length; /* length: HOTBED_STATE_ */
+    uint32_t starts[2];     /* HOTBED_STARTS_ */
+} hotbed_state_form;
+
+HOTBED_HD hotbed_state_form hotbed_state_form_of(uint32_t kind) {
+    hotbed_state_form form = {0, HOTBED_STATE_NONE, {HOTBED_STARTS_ZERO, HOTBED_STARTS_ZERO}};
+    switch ((hotbed_optimizer_kind)kind) {
+#define HOTBED_CASE(KIND, name, LENGTH, state0, START0, state1, START1, uses)                      \
+    case HOTBED_OPT_##KIND:                                                                        \
+        form.count = (sizeof(state0) > 1 ? 1 : 0) + (sizeof(state1) > 1 ? 1 : 0);                  \
+        form.length = HOTBED_STATE_##LENGTH;                                                       \
+        form.starts[0] = HOTBED_STARTS_##START0;                                                   \
+        form.starts[1] = HOTBED_STARTS_##START1;                                                   \
+        break;
+        HOTBED_OPTIMIZERS(HOTBED_CASE)
+#undef HOTBED_CASE
+    }
+    return form;
+}
+
+/* Whether state `state` has an element for each element of the row. */
+HOTBED_HD bool hotbed_state_is_wide(uint32_t kind, uint32_t state) {
+    const hotbed_state_form form = hotbed_state_form_of(kind);
+    return form.length == HOTBED_STATE_ROW && state < form.count;
+}
+
+/* Whether the state is one number. */
+HOTBED_HD bool hotbed_state_is_one(uint32_t kind) {
+    return hotbed_state_form_of(kind).length == HOTBED_STATE_ONE;
+}
+
+/* --- the step --------------------------------------------------------------------------------- */
 
 /* Values that change from step to step. They are in device memory, so that recorded graphs see the
  * changes. */
@@ -89,23 +183,53 @@ HOTBED_HD float hotbed_descend(const hotbed_optimizer_view *o, float lr, float w
                                    : w - lr * (direction + o->weight_decay * w);
 }
 
-/* New value of the element w with gradient g; *state0 and *state1 are its optimizer states.
- * ROWWISE_ADAGRAD: *state0 is the sum over the row, which includes this step's mean square. */
+/* hotbed_step_<name>(): the new value of the element w with gradient g; *state0 and *state1 are its
+ * optimizer states. A state of one number already includes this step. */
+
+HOTBED_HD float hotbed_step_sgd(
+    const hotbed_optimizer_view *o, const hotbed_clock *clock, float w, float g, float *state0,
+    float *state1) {
+    (void)state0, (void)state1;
+    return hotbed_descend(o, clock->optimizer.learning_rate, w, g);
+}
+
+HOTBED_HD float hotbed_step_adam(
+    const hotbed_optimizer_view *o, const hotbed_clock *clock, float w, float g, float *state0,
+    float *state1) {
+    *state0 = o->beta1 * *state0 + (1.0F - o->beta1) * g;
+    *state1 = o->beta2 * *state1 + (1.0F - o->beta2) * (g * g);
+    return hotbed_descend(
+        o, clock->optimizer.learning_rate, w,
+        (*state0 / clock->correction1) / (sqrtf(*state1 / clock->correction2) + o->eps));
+}
+
+HOTBED_HD float hotbed_step_adagrad(
+    const hotbed_optimizer_view *o, const hotbed_clock *clock, float w, float g, float *state0,
+    float *state1) {
+    (void)state1;
+    *state0 = *state0 + g * g;
+    return hotbed_descend(o, clock->optimizer.learning_rate, w, g / (sqrtf(*state0) + o->eps));
+}
+
+HOTBED_HD float hotbed_step_rowwise_adagrad(
+    const hotbed_optimizer_view *o, const hotbed_clock *clock, float w, float g, float *state0,
+    float *state1) {
+    (void)state1;
+    return hotbed_descend(o, clock->optimizer.learning_rate, w, g / (sqrtf(*state0) + o->eps));
+}
+
+/* hotbed_step_<name>() of the optimizer's kind. */
 HOTBED_HD float hotbed_optimize(
     const hotbed_optimizer_view *o, const hotbed_clock *clock, float w, float g, float *state0,
     float *state1) {
-    float direction = g; /* SGD */
-    if (o->kind == HOTBED_OPT_ADAM) {
-        *state0 = o->beta1 * *state0 + (1.0F - o->beta1) * g;
-        *state1 = o->beta2 * *state1 + (1.0F - o->beta2) * (g * g);
-        direction = (*state0 / clock->correction1) / (sqrtf(*state1 / clock->correction2) + o->eps);
-    } else if (o->kind == HOTBED_OPT_ADAGRAD) {
-        *state0 = *state0 + g * g;
-        direction = g / (sqrtf(*state0) + o->eps);
-    } else if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
-        direction = g / (sqrtf(*state0) + o->eps);
+    switch ((hotbed_optimizer_kind)o->kind) {
+#define HOTBED_CASE(KIND, name, ...)                                                               \
+    case HOTBED_OPT_##KIND:                                                                        \
+        return hotbed_step_##name(o, clock, w, g, state0, state1);
+        HOTBED_OPTIMIZERS(HOTBED_CASE)
+#undef HOTBED_CASE
     }
-    return hotbed_descend(o, clock->optimizer.learning_rate, w, direction);
+    return w; /* not reached: kinds are checked at creation */
 }
 
 /* The same for four elements. */

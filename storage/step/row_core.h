@@ -50,8 +50,8 @@ typedef struct hotbed_table_view {
     /* FREQUENCY: count from which a key is admitted; PROBABILISTIC: random words below it admit */
     uint64_t admit;
     hotbed_init_view init;
-    float eval_value;  /* elements of keys that eval does not find */
-    float state_value; /* initial value of optimizer states */
+    float eval_value;     /* elements of keys that eval does not find */
+    float state_value[2]; /* first values of optimizer states */
     uint32_t dim;
     uint32_t dtype; /* hotbed_dtype */
     uint32_t is_static;
@@ -64,7 +64,6 @@ typedef struct hotbed_table_view {
     uint32_t tiers;           /* hotbed_tiers */
     /* a region of the lower tier has 2^bin_shift bytes, see hotbed_lower_bin() */
     uint32_t bin_shift;
-    uint32_t unused;
 } hotbed_table_view;
 
 /* The range that growth extends: the lower tier's if there is one. */
@@ -355,7 +354,7 @@ HOTBED_HD void hotbed_row_init_state(
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->state_dim; e += 4 * width)
         hotbed_store4(
             HOTBED_F32, row + table->state_offset[s], e, hotbed_count4(table->state_dim, e),
-            hotbed_f32x4_of(table->state_value));
+            hotbed_f32x4_of(table->state_value[s]));
 }
 
 /* Write the initial row of `key`: embedding and states. */

@@ -208,11 +208,26 @@ static __device__ hotbed_sum_source reduced_source(uint64_t u) {
     return source;
 }
 
+/* HOTBED_STATE_ of a kind, for constant expressions. */
+HOTBED_HD constexpr uint32_t state_length(uint32_t kind) {
+#define HOTBED_LENGTH(KIND, name, LENGTH, ...) kind == HOTBED_OPT_##KIND ? HOTBED_STATE_##LENGTH:
+    return HOTBED_OPTIMIZERS(HOTBED_LENGTH) HOTBED_STATE_NONE;
+#undef HOTBED_LENGTH
+}
+
+HOTBED_HD constexpr bool has_states(uint32_t kind) {
+    return state_length(kind) != HOTBED_STATE_NONE;
+}
+
+HOTBED_HD constexpr bool has_wide_states(uint32_t kind) {
+    return state_length(kind) == HOTBED_STATE_ROW;
+}
+
 /* Each lane looks up one unique key; then the tile updates the keys' rows one after the other.
  * REDUCED: the caller passes the sums. The minimum of blocks per SM keeps the compiler from using a
  * few more registers, which would cost a quarter of the warps (W1, W2 on an H200). */
 template <uint32_t WIDTH, uint32_t KIND, bool PLAIN, bool REDUCED>
-static __global__ void __launch_bounds__(BLOCK, PLAIN ? (KIND == HOTBED_OPT_SGD ? 4 : 3) : 1)
+static __global__ void __launch_bounds__(BLOCK, PLAIN ? (has_states(KIND) ? 3 : 4) : 1)
     update_kernel(
         hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
         update_scratch scratch) {
@@ -257,10 +272,6 @@ enum {
     FEW_BLOCKS = 5,
     FEW_WAVES = 4, /* 1 and 16 are slower */
 };
-
-HOTBED_HD constexpr bool has_wide_states(uint32_t kind) {
-    return kind == HOTBED_OPT_ADAM || kind == HOTBED_OPT_ADAGRAD;
-}
 
 template <uint32_t WIDTH, bool POOLED>
 static __global__ void __launch_bounds__(BLOCK, LEAF_BLOCKS) leaf_in_registers_kernel(
@@ -404,11 +415,12 @@ static __global__ void __launch_bounds__(BLOCK) reduce_kernel(
     }
 }
 
-template <uint32_t WIDTH>
+template <uint32_t WIDTH, uint32_t KIND>
 static __global__ void __launch_bounds__(BLOCK) update_rows_kernel(hotbed_update_rows_args a) {
     uint64_t step = hotbed_cuda_threads() / WIDTH;
+    a.o.kind = KIND;
     for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < a.n; i += step)
-        hotbed_update_given_row(&a, i, WIDTH);
+        hotbed_update_given_row(&a, &a.o, i, WIDTH);
 }
 
 static __global__ void count_kernel(hotbed_optimizer_clock *clock, float beta1, float beta2) {
@@ -442,36 +454,14 @@ typedef struct update_launches {
     update_launch some;    /* rows with more than FEW occurrences; NULL: `update` does all */
 } update_launches;
 
-template <uint32_t WIDTH, bool PLAIN, bool REDUCED>
-static update_launch update_kernel_of(uint32_t kind) {
-    if (kind == HOTBED_OPT_ADAM)
-        return update_kernel<WIDTH, HOTBED_OPT_ADAM, PLAIN, REDUCED>;
-    if (kind == HOTBED_OPT_ADAGRAD)
-        return update_kernel<WIDTH, HOTBED_OPT_ADAGRAD, PLAIN, REDUCED>;
-    if (kind == HOTBED_OPT_ROWWISE_ADAGRAD)
-        return update_kernel<WIDTH, HOTBED_OPT_ROWWISE_ADAGRAD, PLAIN, REDUCED>;
-    return update_kernel<WIDTH, HOTBED_OPT_SGD, PLAIN, REDUCED>;
-}
-
 template <uint32_t WIDTH, uint32_t KIND, bool POOLED, bool HALF>
-static void in_registers_as(update_launches *all) {
+static void in_registers(update_launches *all) {
     constexpr uint32_t most = has_wide_states(KIND) ? 16 : 8;
     constexpr uint32_t lanes = WIDTH < most ? WIDTH : most;
     all->leaf = leaf_in_registers_kernel<WIDTH, POOLED>;
     all->update = update_few_kernel<lanes, WIDTH / lanes, KIND, POOLED, HALF>;
     all->update_width = lanes;
     all->some = update_some_kernel<WIDTH, KIND, POOLED, HALF>;
-}
-
-template <uint32_t WIDTH, bool POOLED, bool HALF>
-static void in_registers(update_launches *all, uint32_t kind) {
-    if (kind == HOTBED_OPT_ADAM)
-        return in_registers_as<WIDTH, HOTBED_OPT_ADAM, POOLED, HALF>(all);
-    if (kind == HOTBED_OPT_ADAGRAD)
-        return in_registers_as<WIDTH, HOTBED_OPT_ADAGRAD, POOLED, HALF>(all);
-    if (kind == HOTBED_OPT_ROWWISE_ADAGRAD)
-        return in_registers_as<WIDTH, HOTBED_OPT_ROWWISE_ADAGRAD, POOLED, HALF>(all);
-    return in_registers_as<WIDTH, HOTBED_OPT_SGD, POOLED, HALF>(all);
 }
 
 /* The form of rows and gradients, which selects the kernels. */
@@ -484,37 +474,46 @@ typedef enum update_form {
     FORM_BAGS_HALF, /* rows of two-byte elements, pooled */
 } update_form;
 
-template <uint32_t WIDTH> static update_launches launches_of(update_form form, uint32_t kind) {
+template <uint32_t WIDTH, uint32_t KIND> static update_launches launches_of(update_form form) {
     const bool plain = form == FORM_PLAIN || form == FORM_SEQUENCE;
     update_launches all = {
         WIDTH,
         plain ? leaf_kernel<WIDTH, true> : leaf_kernel<WIDTH, false>,
         group_kernel<WIDTH>,
         plain ? reduce_kernel<WIDTH, true> : reduce_kernel<WIDTH, false>,
-        plain ? update_kernel_of<WIDTH, true, false>(kind)
-              : update_kernel_of<WIDTH, false, false>(kind),
-        plain ? update_kernel_of<WIDTH, true, true>(kind)
-              : update_kernel_of<WIDTH, false, true>(kind),
-        update_rows_kernel<WIDTH>,
+        plain ? update_kernel<WIDTH, KIND, true, false> : update_kernel<WIDTH, KIND, false, false>,
+        plain ? update_kernel<WIDTH, KIND, true, true> : update_kernel<WIDTH, KIND, false, true>,
+        update_rows_kernel<WIDTH, KIND>,
         WIDTH,
         NULL};
     if (form == FORM_SEQUENCE)
-        in_registers<WIDTH, false, false>(&all, kind);
+        in_registers<WIDTH, KIND, false, false>(&all);
     if (form == FORM_BAGS)
-        in_registers<WIDTH, true, false>(&all, kind);
+        in_registers<WIDTH, KIND, true, false>(&all);
     if (form == FORM_BAGS_HALF)
-        in_registers<WIDTH, true, true>(&all, kind);
+        in_registers<WIDTH, KIND, true, true>(&all);
     return all;
 }
 
-static update_launches choose(uint32_t max_dim, update_form form, uint32_t kind) {
+template <uint32_t KIND> static update_launches choose_width(uint32_t max_dim, update_form form) {
     if (max_dim <= 16)
-        return launches_of<4>(form, kind);
+        return launches_of<4, KIND>(form);
     if (max_dim <= 32)
-        return launches_of<8>(form, kind);
+        return launches_of<8, KIND>(form);
     if (max_dim <= 64)
-        return launches_of<16>(form, kind);
-    return launches_of<32>(form, kind);
+        return launches_of<16, KIND>(form);
+    return launches_of<32, KIND>(form);
+}
+
+static update_launches choose(uint32_t max_dim, update_form form, uint32_t kind) {
+    switch ((hotbed_optimizer_kind)kind) {
+#define HOTBED_CASE(KIND, ...)                                                                     \
+    case HOTBED_OPT_##KIND:                                                                        \
+        return choose_width<HOTBED_OPT_##KIND>(max_dim, form);
+        HOTBED_OPTIMIZERS(HOTBED_CASE)
+#undef HOTBED_CASE
+    }
+    return update_launches(); /* not reached: kinds are checked at creation */
 }
 
 static update_form form_of(

@@ -258,7 +258,7 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_from(
                                                          : hotbed_sum_groups(source, e);
 }
 
-/* Row-wise AdaGrad: the row's accumulator after this step. All lanes get it. */
+/* The row's number after this step, for an optimizer with such a state. All lanes get it. */
 HOTBED_HD float hotbed_rowwise_sum(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     const hotbed_table_view *table, float *state, hotbed_sum_source source,
@@ -292,19 +292,20 @@ HOTBED_HD void hotbed_update_parts(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
     hotbed_gradient_view gradient, const hotbed_table_view *table, uint8_t *row, float *state0,
     float *state1, hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
+    const bool first_wide = hotbed_state_is_wide(o->kind, 0);
+    const bool second_wide = hotbed_state_is_wide(o->kind, 1);
     float row_sum = 0.0F;
-    if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD)
+    if (hotbed_state_is_one(o->kind))
         row_sum = hotbed_rowwise_sum(s, o, gradient, table, state0, source, shape, width);
     for (uint32_t first = 0; first < table->dim; first += 4 * width) {
         uint32_t e = first + 4 * hotbed_tile_rank(width);
         uint32_t count = e < table->dim ? hotbed_count4(table->dim, e) : 0;
-        bool elementwise = o->kind == HOTBED_OPT_ADAM || o->kind == HOTBED_OPT_ADAGRAD;
         hotbed_f32x4 w = {0.0F, 0.0F, 0.0F, 0.0F}, a = hotbed_f32x4_of(row_sum), b = a;
         if (count > 0) {
             w = hotbed_update_load4(shape.plain, table->dtype, row, e, count);
-            if (elementwise)
+            if (first_wide)
                 a = hotbed_update_load4(shape.plain, HOTBED_F32, state0, e, count);
-            if (o->kind == HOTBED_OPT_ADAM)
+            if (second_wide)
                 b = hotbed_update_load4(shape.plain, HOTBED_F32, state1, e, count);
         }
         hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
@@ -312,9 +313,9 @@ HOTBED_HD void hotbed_update_parts(
             continue;
         w = hotbed_optimize4(o, clock, w, g, &a, &b);
         hotbed_update_store4(shape.plain, table->dtype, row, e, count, w);
-        if (elementwise)
+        if (first_wide)
             hotbed_update_store4(shape.plain, HOTBED_F32, state0, e, count, a);
-        if (o->kind == HOTBED_OPT_ADAM)
+        if (second_wide)
             hotbed_update_store4(shape.plain, HOTBED_F32, state1, e, count, b);
     }
 }
@@ -503,7 +504,7 @@ HOTBED_HD bool hotbed_quads_are_finite(
     return hotbed_tile_ballot(width, !finite) == 0;
 }
 
-/* Row-wise AdaGrad: add the mean square of g to *state, which all lanes have loaded. */
+/* Add the mean square of g to *state, which all lanes have loaded. */
 HOTBED_HD float hotbed_rowwise_add(
     float *state, float loaded, const hotbed_quads *g, uint32_t dim, uint32_t quads,
     uint32_t width) {
@@ -537,9 +538,9 @@ HOTBED_HD void hotbed_update_in_registers(
     uint8_t *row = hotbed_row_at(s->storage.index, table, slot);
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
-    const bool rowwise = shape.kind == HOTBED_OPT_ROWWISE_ADAGRAD;
-    const bool first = shape.kind == HOTBED_OPT_ADAM || shape.kind == HOTBED_OPT_ADAGRAD;
-    const bool second = shape.kind == HOTBED_OPT_ADAM;
+    const bool rowwise = hotbed_state_is_one(shape.kind);
+    const bool first = hotbed_state_is_wide(shape.kind, 0);
+    const bool second = hotbed_state_is_wide(shape.kind, 1);
     hotbed_raw_quads w;
     hotbed_quads a, b;
     float row_sum = rowwise ? *state0 : 0.0F;
@@ -625,7 +626,8 @@ HOTBED_HD void hotbed_reduce_row(
     }
 }
 
-/* Rows in arrays of the caller; see hotbed/optimizer.h. */
+/* Rows in arrays of the caller; see hotbed/optimizer.h. Kernels pass a copy of `o` with a literal
+ * kind. */
 typedef struct hotbed_update_rows_args {
     hotbed_optimizer_view o;
     const hotbed_optimizer_clock *clock;
@@ -637,7 +639,7 @@ typedef struct hotbed_update_rows_args {
 } hotbed_update_rows_args;
 
 HOTBED_HD void hotbed_update_given_row(
-    const hotbed_update_rows_args *a, uint64_t i, uint32_t width) {
+    const hotbed_update_rows_args *a, const hotbed_optimizer_view *o, uint64_t i, uint32_t width) {
     const hotbed_update_shape shape = {false, false, true};
     const hotbed_gradient_view gradient = {
         a->gradients + i * a->row.dim, a->row.dim, HOTBED_F32, NULL};
@@ -648,7 +650,7 @@ HOTBED_HD void hotbed_update_given_row(
     clock.optimizer = *a->clock;
     hotbed_clock_correct(&clock);
     hotbed_update_parts(
-        NULL, &a->o, &clock, gradient, &a->row, a->weights + i * a->weights_bytes, state0, state1,
+        NULL, o, &clock, gradient, &a->row, a->weights + i * a->weights_bytes, state0, state1,
         source, shape, width);
 }
 

@@ -192,11 +192,10 @@ HOTBED_HD void update_floats(
     const float *restrict gradient) {
     hotbed_optimizer_view o = a->o;
     o.kind = kind;
-    const bool has0 = kind == HOTBED_OPT_ADAM || kind == HOTBED_OPT_ADAGRAD;
-    const bool has1 = kind == HOTBED_OPT_ADAM;
-    const float row_sum = kind == HOTBED_OPT_ROWWISE_ADAGRAD ? *state0 : 0.0F;
+    const bool has0 = hotbed_state_is_wide(kind, 0), has1 = hotbed_state_is_wide(kind, 1);
+    const float number = hotbed_state_is_one(kind) ? *state0 : 0.0F;
     for (uint32_t e = 0; e < dim; e++) {
-        float first = has0 ? state0[e] : row_sum, second = has1 ? state1[e] : 0.0F;
+        float first = has0 ? state0[e] : number, second = has1 ? state1[e] : 0.0F;
         row[e] = hotbed_optimize(&o, clock, row[e], gradient[e], &first, &second);
         if (has0)
             state0[e] = first;
@@ -205,10 +204,10 @@ HOTBED_HD void update_floats(
     }
 }
 
-/* Update the row in `slot` with the sum of its gradients. A function of its own, because what it is
- * compiled to must not depend on its caller. */
-__attribute__((noinline)) static void update_with(
-    const update_args *a, const hotbed_table_view *table, uint64_t slot, const float *gradient) {
+/* Update the row in `slot` with the sum of its gradients; `kind` is a literal. */
+HOTBED_HD void update_kind(
+    const update_args *a, const hotbed_table_view *table, uint64_t slot, const float *gradient,
+    uint32_t kind) {
     const hotbed_clock clock = *a->s.storage.clock; /* not changed by stores to the row */
     uint8_t *row = hotbed_row_at(a->s.storage.index, table, slot);
     float *weights = (float *)(void *)row;
@@ -218,21 +217,40 @@ __attribute__((noinline)) static void update_with(
     const hotbed_sum_source source = {0, 0, NULL, 0};
     const hotbed_update_shape shape = {false, false, true}, plain = {false, true, true};
     if (table->dtype != HOTBED_F32) {
-        hotbed_update_parts(
-            NULL, &a->o, &clock, view, table, row, state0, state1, source, shape, 1);
-    } else if (a->o.kind == HOTBED_OPT_ADAM) {
-        update_floats(a, &clock, HOTBED_OPT_ADAM, table->dim, weights, state0, state1, gradient);
-    } else if (a->o.kind == HOTBED_OPT_ADAGRAD) {
-        update_floats(a, &clock, HOTBED_OPT_ADAGRAD, table->dim, weights, state0, state1, gradient);
-    } else if (a->o.kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
+        hotbed_optimizer_view o = a->o;
+        o.kind = kind;
+        hotbed_update_parts(NULL, &o, &clock, view, table, row, state0, state1, source, shape, 1);
+        return;
+    }
+    if (hotbed_state_is_one(kind)) {
         if (table->dim % 4 == 0 && ((uintptr_t)gradient & 15U) == 0)
             hotbed_rowwise_sum(NULL, &a->o, view, table, state0, source, plain, 1);
         else
             hotbed_rowwise_sum(NULL, &a->o, view, table, state0, source, shape, 1);
-        update_floats(
-            a, &clock, HOTBED_OPT_ROWWISE_ADAGRAD, table->dim, weights, state0, state1, gradient);
-    } else {
-        update_floats(a, &clock, HOTBED_OPT_SGD, table->dim, weights, state0, state1, gradient);
+    }
+    update_floats(a, &clock, kind, table->dim, weights, state0, state1, gradient);
+}
+
+/* A function for each optimizer, because what a loop is compiled to must not depend on its caller
+ * or on other optimizers. */
+#define HOTBED_UPDATE(KIND, name, ...)                                                             \
+    __attribute__((noinline)) static void update_##name(                                           \
+        const update_args *a, const hotbed_table_view *table, uint64_t slot,                       \
+        const float *gradient) {                                                                   \
+        update_kind(a, table, slot, gradient, HOTBED_OPT_##KIND);                                  \
+    }
+HOTBED_OPTIMIZERS(HOTBED_UPDATE)
+#undef HOTBED_UPDATE
+
+static void update_with(
+    const update_args *a, const hotbed_table_view *table, uint64_t slot, const float *gradient) {
+    switch ((hotbed_optimizer_kind)a->o.kind) {
+#define HOTBED_CASE(KIND, name, ...)                                                               \
+    case HOTBED_OPT_##KIND:                                                                        \
+        update_##name(a, table, slot, gradient);                                                   \
+        return;
+        HOTBED_OPTIMIZERS(HOTBED_CASE)
+#undef HOTBED_CASE
     }
 }
 
@@ -343,10 +361,16 @@ static void count_body(const void *args, uint64_t begin, uint64_t end) {
     hotbed_count_step(a->clock, a->beta1, a->beta2);
 }
 
-static void update_rows_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_update_given_row(args, i, 1);
-}
+#define HOTBED_UPDATE_ROWS(KIND, name, ...)                                                        \
+    static void update_rows_##name(const void *args, uint64_t begin, uint64_t end) {               \
+        const hotbed_update_rows_args *a = args;                                                   \
+        hotbed_optimizer_view o = a->o;                                                            \
+        o.kind = HOTBED_OPT_##KIND;                                                                \
+        for (uint64_t i = begin; i < end; i++)                                                     \
+            hotbed_update_given_row(a, &o, i, 1);                                                  \
+    }
+HOTBED_OPTIMIZERS(HOTBED_UPDATE_ROWS)
+#undef HOTBED_UPDATE_ROWS
 
 static void rate_body(const void *args, uint64_t begin, uint64_t end) {
     const rate_args *a = args;
@@ -399,7 +423,11 @@ static hotbed_status count_step(
 }
 
 static hotbed_status update_rows(const hotbed_update_rows_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, ROWS_GRAIN, update_rows_body, args, sizeof *args);
+#define HOTBED_BODY(KIND, name, ...) [HOTBED_OPT_##KIND] = update_rows_##name,
+    static const hotbed_host_body bodies[] = {HOTBED_OPTIMIZERS(HOTBED_BODY)};
+#undef HOTBED_BODY
+    return hotbed_host_launch(
+        stream, args->n, ROWS_GRAIN, bodies[args->o.kind], args, sizeof *args);
 }
 
 static hotbed_status set_learning_rate(

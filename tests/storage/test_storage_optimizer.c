@@ -331,6 +331,56 @@ static void learning_rates_can_be_set_inside_and_outside_of_graphs(hotbed_backen
         graphs_and_rates(backend, (hotbed_optimizer_kind)kind);
 }
 
+/* --- the description ------------------------------------------------------------------------- */
+
+static void every_optimizer_is_described(hotbed_backend backend) {
+    const hotbed_optimizer_info *info;
+    int kind = 1;
+    (void)backend;
+    for (; (info = hotbed_optimizer_describe((hotbed_optimizer_kind)kind)) != NULL; kind++) {
+        CHECK_EQ((int)info->kind, kind);
+        CHECK(strcmp(info->name, hotbed_optimizer_name(info->kind)) == 0);
+        CHECK_EQ(info->states, hotbed_optimizer_states(info->kind));
+        for (uint32_t s = 0; s < 2; s++)
+            CHECK_EQ(info->state_names[s][0] != 0, s < info->states);
+        CHECK(
+            info->states == 0 ||
+            hotbed_optimizer_state_dim(info->kind, 6) == (info->one_number ? 1 : 6));
+        CHECK(hotbed_optimizer_parameter_at(0) != NULL && (info->parameters & 1U) != 0);
+    }
+    CHECK_EQ(kind, HOTBED_OPT_LAST + 1);
+    CHECK(hotbed_optimizer_describe((hotbed_optimizer_kind)0) == NULL);
+}
+
+/* Each parameter is refused outside of its range by the name of its field, and the defaults are
+ * inside. */
+static void parameters_are_checked_by_their_ranges(hotbed_backend backend) {
+    const hotbed_optimizer_parameter *p;
+    hotbed_optimizer o;
+    hotbed_optimizer_init(&o);
+    o.kind = HOTBED_OPT_ADAM;
+    CHECK_OK(hotbed_optimizer_check(&o));
+    (void)backend;
+    for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++) {
+        const float before = hotbed_optimizer_value(&o, p);
+        const float bad[] = {
+            NAN,
+            INFINITY,
+            -INFINITY,
+            p->below_most ? p->most : NAN,
+            nextafterf(p->least, -INFINITY),
+            nextafterf(p->most, INFINITY)};
+        for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
+            hotbed_optimizer_set(&o, p, bad[k]);
+            CHECK_EQ(hotbed_optimizer_check(&o), HOTBED_ERR_ARGUMENT);
+            CHECK(strstr(hotbed_last_error(), p->name) != NULL);
+        }
+        hotbed_optimizer_set(&o, p, p->least);
+        CHECK_OK(hotbed_optimizer_check(&o));
+        hotbed_optimizer_set(&o, p, before);
+    }
+}
+
 /* --- NaN ------------------------------------------------------------------------------------ */
 
 /* One step of ADAGRAD on rows of one element, each with its gradient. */
@@ -387,6 +437,8 @@ const hotbed_test hotbed_tests[] = {
     {"rowwise_adagrad_follows_double_precision", rowwise_adagrad_follows_double_precision},
     {"learning_rates_can_be_set_inside_and_outside_of_graphs",
      learning_rates_can_be_set_inside_and_outside_of_graphs},
+    {"every_optimizer_is_described", every_optimizer_is_described},
+    {"parameters_are_checked_by_their_ranges", parameters_are_checked_by_their_ranges},
     {"nans_follow_the_documented_rules", nans_follow_the_documented_rules},
     {NULL, NULL},
 };

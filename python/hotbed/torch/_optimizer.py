@@ -11,8 +11,7 @@ import torch
 
 from hotbed.errors import ArgumentError, UnsupportedError
 from hotbed.torch._states import own_rows, parts_of
-from hotbed.torch._storage import Storage, stack_level
-from hotbed.torch.config import Adam
+from hotbed.torch._storage import Storage, optimizer_info, stack_level
 
 
 def table_state(storage: Storage, number: int) -> Dict[str, torch.Tensor]:
@@ -62,7 +61,7 @@ def _clock_of(storage: Storage, clocks: Mapping[str, Mapping[str, Any]]) -> Dict
     own = {table.name: clocks[table.name] for table in storage.tables}
     steps = {name: int(clock["optimizer_steps"]) for name, clock in own.items()}
     latest = {part: max(clock[part] for clock in own.values()) for part in ("clock", "time")}
-    if isinstance(storage.optimizer, Adam):
+    if storage.optimizer is not None and optimizer_info(storage.optimizer).counts_steps:
         common(steps, "optimizer_steps")
     return {**clocks[storage.tables[0].name], **latest}
 

@@ -11,14 +11,14 @@ import sys
 import threading
 import warnings
 import weakref
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, get_args
 
 import torch
 
 import hotbed
 from hotbed._c import check, failure, ffi, fields, lib, new, text
 from hotbed.errors import ArgumentError, FullError, HotbedError, KeyRangeError, StateError
-from hotbed.torch.config import SGD, Adagrad, Adam, Evict, Optimizer, PoolingType, RowWiseAdagrad, Score, Table
+from hotbed.torch.config import Evict, Optimizer, PoolingType, Score, Table
 from hotbed.torch.sparse import described
 
 _DTYPES = {torch.float32: lib.HOTBED_F32, torch.float16: lib.HOTBED_F16, torch.bfloat16: lib.HOTBED_BF16}
@@ -90,10 +90,11 @@ def stack_level() -> int:
 def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
     if optimizer is None:
         return
-    if not isinstance(optimizer, (SGD, Adam, Adagrad)):
+    if not isinstance(optimizer, get_args(Optimizer)):
+        *names, last = [kind.__name__ for kind in get_args(Optimizer)]
         given = optimizer if isinstance(optimizer, (str, type)) else type(optimizer)
         raise ArgumentError(
-            f"optimizer: {given!r} is not an instance of SGD, Adam, Adagrad or RowWiseAdagrad of hotbed.torch; pass "
+            f"optimizer: {given!r} is not an instance of {', '.join(names)} or {last} of hotbed.torch; pass "
             "one, for example hotbed.torch.Adam(lr=0.001)"
         )
     try:
@@ -106,21 +107,24 @@ def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
         raise ArgumentError(f"optimizer {optimizer!r}: weight_decay is negative")
 
 
+def optimizer_info(optimizer: Optimizer) -> Any:
+    """Return C's description of an optimizer, a ``hotbed_optimizer_info``."""
+    kind = 1
+    while ffi.string((info := lib.hotbed_optimizer_describe(kind)).name).decode() != optimizer.c_name:
+        kind += 1
+    return info
+
+
 def _fill_fields(to: Any, optimizer: Optimizer) -> None:
-    to.learning_rate = optimizer.lr
-    to.weight_decay = optimizer.weight_decay
-    to.max_gradient = optimizer.max_gradient
-    if isinstance(optimizer, SGD):
-        to.kind = lib.HOTBED_OPT_SGD
-    elif isinstance(optimizer, Adam):
-        to.kind = lib.HOTBED_OPT_ADAM
-        to.beta1, to.beta2 = optimizer.betas
-        to.eps = optimizer.eps
-    else:
-        rowwise = isinstance(optimizer, RowWiseAdagrad)
-        to.kind = lib.HOTBED_OPT_ROWWISE_ADAGRAD if rowwise else lib.HOTBED_OPT_ADAGRAD
-        to.eps = optimizer.eps
-        to.initial_accumulator = optimizer.initial_accumulator_value
+    info = optimizer_info(optimizer)
+    to.kind = info.kind
+    number = 0
+    while parameter := lib.hotbed_optimizer_parameter_at(number):
+        if info.parameters >> number & 1:
+            name = ffi.string(parameter.name).decode()
+            value = optimizer.parameter(name)
+            setattr(to, name, getattr(to, name) if value is None else value)
+        number += 1
 
 
 def _rate(given: Any) -> float:

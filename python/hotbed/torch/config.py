@@ -10,7 +10,7 @@ import enum
 import functools
 import math
 import numbers
-from typing import Any, Callable, List, Mapping, Optional, TypeVar, Union
+from typing import Any, Callable, ClassVar, List, Mapping, Optional, TypeVar, Union
 
 import torch
 
@@ -99,8 +99,27 @@ class EmbeddingBagConfig(EmbeddingConfig):
     pooling: PoolingType = PoolingType.SUM
 
 
+class Fused:
+    """Base of the optimizers.  Their parameters and states are those of the C API's description."""
+
+    #: The name in C.
+    c_name: ClassVar[str]
+    #: Parameters of C whose attribute here has another name.
+    attributes: ClassVar[Mapping[str, str]] = {
+        "learning_rate": "lr",
+        "initial_accumulator": "initial_accumulator_value",
+    }
+
+    def parameter(self, name: str) -> Any:
+        """Return the value of a parameter of C, or None for C's default."""
+        if name in ("beta1", "beta2") and hasattr(self, "betas"):
+            first, second = self.betas
+            return first if name == "beta1" else second
+        return getattr(self, self.attributes.get(name, name), None)
+
+
 @dataclasses.dataclass(frozen=True)
-class SGD:
+class SGD(Fused):
     """``w -= lr * (g + weight_decay * w)``.
 
     Attributes:
@@ -110,15 +129,17 @@ class SGD:
             max_gradient]`` before any sum; 0: it is not clamped.
     """
 
+    c_name = "sgd"
     lr: float = 0.01
     weight_decay: float = 0.0
     max_gradient: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Adam:
+class Adam(Fused):
     """Adam with decoupled weight decay, on the rows that a step touches."""
 
+    c_name = "adam"
     lr: float = 0.001
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -127,9 +148,10 @@ class Adam:
 
 
 @dataclasses.dataclass(frozen=True)
-class Adagrad:
+class Adagrad(Fused):
     """``G += g * g;  w -= lr * g / (sqrt(G) + eps)``, one ``G`` per element."""
 
+    c_name = "adagrad"
     lr: float = 0.01
     eps: float = 1e-10
     initial_accumulator_value: float = 0.0
@@ -140,6 +162,8 @@ class Adagrad:
 @dataclasses.dataclass(frozen=True)
 class RowWiseAdagrad(Adagrad):
     """Like :class:`Adagrad`, with one ``G`` per row, to which each step adds the mean of ``g * g`` over the row."""
+
+    c_name = "rowwise_adagrad"
 
 
 Optimizer = Union[SGD, Adam, Adagrad, RowWiseAdagrad]

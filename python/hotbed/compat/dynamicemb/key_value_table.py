@@ -22,7 +22,8 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
 from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
 from hotbed.compat.dynamicemb.types import Cache, CopyMode, ReplayStats, Storage
 from hotbed.errors import UnsupportedError
-from hotbed.torch.config import Adam, RowWiseAdagrad
+from hotbed.torch._storage import optimizer_info
+from hotbed.torch.config import Adam
 
 if TYPE_CHECKING:
     from hotbed.compat.dynamicemb._tables import Tables
@@ -209,7 +210,8 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
     def _given(self, states: torch.Tensor) -> Dict[str, torch.Tensor]:
         """Split states ``[n, columns]`` into parts; more columns than a dump has are allowed."""
         names = self.hotbed.state_names()
-        rowwise = isinstance(self.hotbed.optimizer, RowWiseAdagrad)
+        optimizer = self.hotbed.optimizer
+        rowwise = optimizer is not None and optimizer_info(optimizer).one_number
         width = 1 if rowwise else states.shape[1] // max(1, len(names))
         return {name: states[:, i * width : (i + 1) * width] for i, name in enumerate(names)}
 
@@ -562,7 +564,8 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         width = self._optimizer.get_ckpt_state_dim(dim)
         wanted = include_optim and self._has_its_states(meta) and width > 0
         words = _words(options.score_strategy)
-        row_wise = isinstance(self.hotbed.optimizer, RowWiseAdagrad)
+        optimizer = self.hotbed.optimizer
+        row_wise = optimizer is not None and bool(optimizer_info(optimizer).one_number)
         keys, values, scores, states = paths
         return Dump(meta, str(keys), str(values), scores, states if wanted else None, dim, words, width, row_wise)
 

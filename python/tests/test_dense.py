@@ -1,15 +1,11 @@
-"""Checkpoints of models whose dense part ranks share: FSDP, fully_shard() and DTensors, on 2 ranks, 3 and 1.
-
-Run as a program, this file is one rank: ``test_dense.py ROLE FOLDER RANK WORLD``.
-"""
+"""Checkpoints of models whose dense part ranks share: FSDP, fully_shard() and DTensors, on 2 ranks, 3 and 1."""
 
 import importlib.util
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.distributed as dist
+from conftest import run_ranks
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
 import hotbed
@@ -198,13 +194,6 @@ def main(role, folder, rank, world):
 # --- what is expected of them -----------------------------------------------------------------------
 
 
-def run(role, folder, world):
-    program = [sys.executable, "-W", "ignore", __file__, role, str(folder)]
-    ranks = [subprocess.Popen([*program, str(r), str(world)], stderr=subprocess.PIPE) for r in range(world)]
-    said = [rank.communicate()[1].decode() for rank in ranks]
-    assert not any(rank.returncode for rank in ranks), "\n".join(text[-3000:] for text in said)
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
@@ -212,18 +201,14 @@ def saved(tmp_path_factory):
         checkpoint.save(folder / "probe", Model())
     except hotbed.UnsupportedError:
         pytest.skip("the library was built without HDF5")
-    run("save", folder, 2)
+    run_ranks(folder, 2, main, "save", folder)
     return folder
 
 
 def test_three_ranks_load_a_dense_part_that_two_shared(saved):
-    run("load", saved, 3)
+    run_ranks(saved, 3, main, "load", saved)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_one_rank_loads_a_dense_part_that_two_shared(saved):
     main("load", saved, 0, 1)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

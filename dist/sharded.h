@@ -250,9 +250,6 @@ struct hotbed_part {
     /* hotbed_sharded_backward(), during the call: the caller's gradient */
     const void *gradient;
     uint64_t gradient_stride;
-    /* hotbed_sharded_read(), during the call: the caller's output */
-    void *output;
-    uint64_t output_stride;
     uint64_t message_at;                     /* offset of the part in the bytes for one rank */
     uint64_t window_requester, window_owner; /* one-sided: offsets of rows in the window */
     hotbed_path paths[2];                    /* the plan's path, the exact path */
@@ -317,11 +314,6 @@ hotbed_status hotbed_sharded_context_leave(hotbed_sharded_context *context, hotb
 hotbed_status hotbed_sharded_context_fail_stage(const char *call, hotbed_stage stage);
 /* Check whether the batch overflowed, and send it again if the policy says so. */
 hotbed_status hotbed_sharded_context_settle(hotbed_sharded_context *context, hotbed_stream *stream);
-
-/* With several ranks, join the branches of the stream and of the one beside it. Returns `status` or, if
- * it is OK, why a branch could not be joined. */
-hotbed_status hotbed_context_join_branches(
-    const hotbed_sharded_context *context, hotbed_status status, hotbed_stream *stream);
 
 /* The stage of a batch. Shortcuts set the context back to it any number of times, also after the
  * batch is over. The results of earlier stages are still in the context, except rows that travel:
@@ -470,10 +462,6 @@ hotbed_status hotbed_step_begin_read(
 hotbed_status hotbed_step_begin_backward(
     hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t *stride,
     hotbed_stream *stream, const char *call, hotbed_member **out);
-
-/* hotbed_sharded_compute(), which leaves work for backward on branches: the caller joins them. */
-hotbed_status hotbed_step_compute_open(
-    hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream);
 
 /* Prefetch the member's rows if the batch trains and they have not been. */
 hotbed_status hotbed_step_prepare(

@@ -130,7 +130,7 @@ static hotbed_status send_batch(
     return context->calls->send(context, context->plan == HOTBED_PLAN_TWO_PHASE, stream);
 }
 
-hotbed_status hotbed_context_join_branches(
+static hotbed_status join_branches(
     const hotbed_sharded_context *context, hotbed_status status, hotbed_stream *stream) {
     hotbed_stream *beside;
     if (context->world == 1)
@@ -151,8 +151,7 @@ hotbed_status hotbed_sharded_input_dist(
     bool late = false; /* a batch is over the sizes */
     HOTBED_TRY(read_kjts(context, kjts, read, &late));
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "input_dist"));
-    HOTBED_TRY(
-        hotbed_context_join_branches(context, send_batch(context, read, late, stream), stream));
+    HOTBED_TRY(join_branches(context, send_batch(context, read, late, stream), stream));
     context->stage = HOTBED_STAGE_INPUT_DIST;
     return hotbed_sharded_context_leave(context, stream);
 }

@@ -112,34 +112,12 @@ static hotbed_status start_member(
 
 /* --- read and backward: all stages in order ----------------------------------------------------------- */
 
-/* Let compute() take rows, if the output is one that wait_output() accepts. */
-static void keep_output(
-    const hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride) {
-    const hotbed_member *m = &context->members[number];
-    const uint64_t least = hotbed_step_least_stride(m->sharded);
-    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
-        hotbed_part *part = hotbed_step_part(context, m, g);
-        part->output = stride == 0 || stride >= least ? output : NULL;
-        part->output_stride = stride == 0 ? least : stride;
-    }
-}
-
 static hotbed_status read(
     hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
     hotbed_stream *stream) {
-    if (number < context->num_members)
-        keep_output(context, number, output, stride);
-    hotbed_status status = hotbed_step_compute_open(context, number, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_sharded_output_dist(context, number, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_sharded_wait_output(context, number, output, stride, stream);
-    if (number < context->num_members)
-        keep_output(context, number, NULL, 0);
-    if (stream == NULL)
-        return status;
-    HOTBED_TRY(hotbed_context_join_branches(context, status, stream));
-    return hotbed_sharded_context_leave(context, stream);
+    HOTBED_TRY(hotbed_sharded_compute(context, number, stream));
+    HOTBED_TRY(hotbed_sharded_output_dist(context, number, stream));
+    return hotbed_sharded_wait_output(context, number, output, stride, stream);
 }
 
 /* The owner may read this rank's gradients where the caller has them. */

@@ -12,33 +12,6 @@ static hotbed_status place_gradients(
         &d, part->path->owner_rows, o.num_keys, o.positions, stream);
 }
 
-/* Whether the requester takes its own rows, which are in its memory, while those of other ranks travel:
- * in hotbed_sharded_read(), of sequences that have the stream beside for themselves. */
-static bool takes_own_rows(const hotbed_sharded_context *context, const hotbed_part *part) {
-    return part->output != NULL && part->sharded->pooling == HOTBED_POOL_NONE &&
-           part->sharded->num_groups == 1 && context->members[part->member].training &&
-           hotbed_path_in_window(context, part->path);
-}
-
-static hotbed_status take_rows(
-    const hotbed_deliver_view *d, const hotbed_part *part, void *output, uint64_t stride,
-    hotbed_stream *stream) {
-    return hotbed_dist_kernels_of(stream)->take_rows(
-        d, output, stride * hotbed_dtype_bytes(part->sharded->output_dtype), stream);
-}
-
-static hotbed_status write_own_rows(
-    const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
-    hotbed_stream *stream) {
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_out, false);
-    d.whose = HOTBED_OWN_ROWS;
-    const hotbed_scatter_view to = hotbed_owner_rows(&d);
-    HOTBED_TRY(hotbed_step_compute_to(m, part, &to, stream));
-    d = hotbed_part_deliver(context, part, part->path->requester_in, false);
-    d.whose = HOTBED_OWN_ROWS;
-    return take_rows(&d, part, part->output, part->output_stride, stream);
-}
-
 /* Write the rows of received keys to the messages to their requesters or, one-sided, to the
  * requesters' windows. A requester no longer reads earlier rows there: its stream sent these keys
  * after it had read the rows of the context's previous batch. */
@@ -46,16 +19,8 @@ static hotbed_status compute(
     const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
     hotbed_stream *stream) {
     const hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_out, false);
-    hotbed_scatter_view to = hotbed_owner_rows(&d);
-    if (!takes_own_rows(context, part))
-        return hotbed_step_compute_to(m, part, &to, stream);
-    hotbed_stream *beside;
-    HOTBED_TRY(hotbed_stream_beside(stream, &beside));
-    to.whose = HOTBED_ROWS_OF_OTHERS;
-    hotbed_status status = hotbed_step_compute_to(m, part, &to, stream);
-    if (status == HOTBED_OK)
-        status = write_own_rows(context, m, part, beside);
-    return hotbed_parts_join(status, stream);
+    const hotbed_scatter_view to = hotbed_owner_rows(&d);
+    return hotbed_step_compute_to(m, part, &to, stream);
 }
 
 static hotbed_status output_dist(
@@ -68,8 +33,8 @@ static hotbed_status wait_output(
     hotbed_stream *stream) {
     hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_in, false);
     d.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_ROWS);
-    d.whose = takes_own_rows(context, part) ? HOTBED_ROWS_OF_OTHERS : HOTBED_ROWS_OF_ALL;
-    return take_rows(&d, part, output, stride, stream);
+    return hotbed_dist_kernels_of(stream)->take_rows(
+        &d, output, stride * hotbed_dtype_bytes(part->sharded->output_dtype), stream);
 }
 
 static hotbed_status wait_pooled(

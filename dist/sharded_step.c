@@ -180,11 +180,13 @@ static hotbed_status prefetch_and_compute_part(
     hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
     const call_args *args, hotbed_stream *stream) {
     (void)args;
-    HOTBED_TRY(enqueue_prefetch(context, part, stream));
-    return part->calls->compute(context, m, part, stream);
+    hotbed_status status = enqueue_prefetch(context, part, stream);
+    if (status == HOTBED_OK)
+        status = part->calls->compute(context, m, part, stream);
+    return join(status, stream);
 }
 
-hotbed_status hotbed_step_compute_open(
+hotbed_status hotbed_sharded_compute(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     hotbed_member *m = NULL;
     HOTBED_TRY(hotbed_step_begin_read(context, number, stream, "compute", &m));
@@ -201,17 +203,7 @@ hotbed_status hotbed_step_compute_open(
         stream));
     if (in_windows(context, m))
         HOTBED_TRY(hotbed_window_barrier(context->window, stream));
-    m->stage = HOTBED_STAGE_COMPUTE;
-    return HOTBED_OK;
-}
-
-hotbed_status hotbed_sharded_compute(
-    hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
-    const hotbed_status status = hotbed_step_compute_open(context, number, stream);
-    if (context == NULL || stream == NULL)
-        return status;
-    HOTBED_TRY(hotbed_context_join_branches(context, status, stream));
-    return hotbed_sharded_context_leave(context, stream);
+    return hotbed_step_end(context, m, HOTBED_STAGE_COMPUTE, stream);
 }
 
 hotbed_status hotbed_sharded_output_dist(

@@ -30,7 +30,6 @@ typedef struct hotbed_deliver_view {
     uint64_t row_bytes;
     uint32_t dim, dtype;
     float max_gradient, scale;
-    uint32_t whose;        /* hotbed_whose: the rows that lookup and take_rows handle */
     hotbed_wire_view wire; /* what moves; the kernels of the requester count it */
 } hotbed_deliver_view;
 
@@ -47,7 +46,6 @@ HOTBED_HD hotbed_scatter_view hotbed_owner_rows(const hotbed_deliver_view *d) {
     to.num_runs = d->num_segments;
     to.num_arrays = d->world;
     to.writer = d->rank;
-    to.whose = d->whose;
     return to;
 }
 
@@ -103,9 +101,8 @@ HOTBED_HD void hotbed_take_row(
             *(uint16_t *)(void *)(to + at) = 0; /* half of a float, or a 16-bit float */
         return;
     }
-    const uint32_t u = d->inverse == NULL ? i : d->inverse[i];
-    if (hotbed_whose_has(d->whose, hotbed_part_of(d->ranks, d->world, d->places[u]) == d->rank))
-        hotbed_copy_row(to, hotbed_requester_row(d, u), bytes, plain, width);
+    hotbed_copy_row(
+        to, hotbed_requester_row(d, d->inverse == NULL ? i : d->inverse[i]), bytes, plain, width);
 }
 
 /* Requester without dedup: write the gradient of key u, of rows that are `stride` elements apart. */

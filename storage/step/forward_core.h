@@ -113,8 +113,7 @@ enum { HOTBED_FORWARD_AHEAD = 4 }; /* rows that a tile reads before it writes th
  * if `ordered`, any number. Lanes past the last key have the last key. */
 typedef struct hotbed_tile_keys {
     uint32_t first, count, i;
-    uint32_t
-        deferred; /* one bit per key: its row is read later, in order of address or by a pass */
+    uint32_t deferred; /* one bit per key: its row is read later, in order of address */
     bool ordered;
     uint32_t again; /* eval: one bit per key: its row has to be read again */
     uint64_t epoch; /* eval: the epoch in which this lane's slot was found */
@@ -256,12 +255,6 @@ HOTBED_HD void hotbed_forward_rows(
     const hotbed_step_view *s, uint32_t first, uint32_t count, void *output, uint64_t stride,
     uint32_t width) {
     hotbed_tile_keys keys = hotbed_keys_from(first, count, hotbed_forward_epoch(s), width);
-    if (s->to.on != 0 && s->to.whose != HOTBED_ROWS_OF_ALL) {
-        keys.deferred = hotbed_tile_ballot(
-            width, hotbed_tile_rank(width) < count && !hotbed_scatters(&s->to, keys.i));
-        if (hotbed_bits_set(keys.deferred) == count)
-            return;
-    }
     hotbed_forward_found(
         s, &keys, hotbed_table_of_key(s, keys.i), hotbed_forward_slot(s, keys.i), false, output,
         stride, width);

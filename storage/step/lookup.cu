@@ -408,10 +408,7 @@ static hotbed_status forward_as(
     const hotbed_cuda_native native(stream);
     if (step->storage.pooling == HOTBED_POOL_NONE) {
         uint64_t threads = (step->batch.bound + WIDTH - 1) / WIDTH * WIDTH;
-        unsigned blocks = hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES);
-        /* A quarter of the threads saturates the links; another pass writes this rank's own rows. */
-        if (step->to.on != 0 && step->to.whose == HOTBED_ROWS_OF_OTHERS)
-            blocks = (hotbed_cuda_blocks(stream, threads, BLOCK, WAVES) + 3) / 4;
+        const unsigned blocks = hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES);
         if (step->to.on != 0)
             forward_rows_kernel<WIDTH, GROWS, true>
                 <<<blocks, BLOCK, 0, native>>>(*step, output, stride);

@@ -255,8 +255,6 @@ static void forward_row(
     const forward_args *a, uint32_t i, uint32_t t, uint64_t slot, uint64_t epoch) {
     const hotbed_step_view *s = &a->s;
     const hotbed_table_view *table = &s->storage.tables[t];
-    if (s->to.on != 0 && !hotbed_scatters(&s->to, i))
-        return;
     /* plain copy: nothing to convert or initialize */
     if (slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 &&
         s->storage.output_dtype == HOTBED_F32 && (s->eval.on == 0 || table->range.evicts == 0)) {

@@ -140,17 +140,6 @@ typedef struct hotbed_eval_view {
  *
  * Sequences: consecutive keys form *runs*; the rows of run q are adjacent in array q % num_arrays.
  * Pooling: only `bags` is used. */
-/* Whose rows a pass writes, or takes. */
-typedef enum hotbed_whose {
-    HOTBED_ROWS_OF_ALL,
-    HOTBED_ROWS_OF_OTHERS,
-    HOTBED_OWN_ROWS
-} hotbed_whose;
-
-HOTBED_HD bool hotbed_whose_has(uint32_t whose, bool own) {
-    return whose == HOTBED_ROWS_OF_ALL || own == (whose == HOTBED_OWN_ROWS);
-}
-
 typedef struct hotbed_scatter_view {
     uint32_t on;            /* whether rows are scattered; otherwise other fields are unused */
     uint8_t *const *bags;   /* [bags] where the output of each bag goes; NULL: nowhere */
@@ -162,7 +151,6 @@ typedef struct hotbed_scatter_view {
     uint32_t num_runs, num_arrays;
     /* num_arrays writers write to the same arrays at the same time; the number of this one */
     uint32_t writer;
-    uint32_t whose; /* hotbed_whose: the writer's own array is number `writer` */
 } hotbed_scatter_view;
 
 typedef struct hotbed_step_view {
@@ -254,14 +242,6 @@ HOTBED_HD uint8_t *hotbed_scatter_row(const hotbed_scatter_view *to, uint32_t i)
     const uint32_t q = hotbed_part_of(to->starts, to->num_runs, i);
     const uint64_t row = (uint64_t)to->firsts[q] + (i - to->starts[q]);
     return to->arrays[q % to->num_arrays] + to->offset + row * to->row_bytes;
-}
-
-/* Whether the row of key i is written. */
-HOTBED_HD bool hotbed_scatters(const hotbed_scatter_view *to, uint32_t i) {
-    return to->whose == HOTBED_ROWS_OF_ALL ||
-           hotbed_whose_has(
-               to->whose,
-               hotbed_part_of(to->starts, to->num_runs, i) % to->num_arrays == to->writer);
 }
 
 /* Forward and eval of sequences handle n keys in tiles of `width` neighbouring keys. Return the first

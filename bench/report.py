@@ -458,6 +458,23 @@ def scaling_table(document):
     return table(["ranks", "a storage alone", *names], rows)
 
 
+def pooled_table(document):
+    """Steps of pooled features: ms of the best plan as a graph, with the limit of the run, and its phases."""
+    phases = ["input_dist", "wait_input", "prefetch", "compute", "output_dist", "wait_output", "backward_dist", "update"]
+    rows = []
+    for result in document["results"]:
+        for bags in result.get("bags", []):
+            times = {plan: bags[plan] for plan in ("one_sided_graph", "fixed_graph") if "train_ms" in bags.get(plan, {})}
+            for plan, time in times.items():
+                share = bags["limit_train_ms"] / time["train_ms"]
+                rows.append(
+                    [str(result["ranks"]), bags["name"], plan.replace("_graph", "")]
+                    + [f"{ms(time['train_ms'])} ({share:.2f})", ms(time["eval_ms"])]
+                    + [ms(time[f"{phase}_ms"]) for phase in phases]
+                )
+    return table(["ranks", "workload", "plan", "train (limit / this)", "eval", *phases], rows)
+
+
 def exchange_section(kinds):
     parts = []
     for document in kinds["exchange"]:
@@ -476,6 +493,9 @@ def exchange_section(kinds):
                 f"up to {first['step_uniques']:,} distinct:"
             )
             parts.append(scaling_table(document))
+        if "bags" in first:
+            parts.append("Pooled, as a graph, ms; the phases are timed one by one:")
+            parts.append(pooled_table(document))
     if not parts:
         parts.append("No results yet: `./run bench`, or `./run gpu bench` on a machine with several GPUs.")
     return "\n\n".join(parts)

@@ -5,6 +5,9 @@
 /* A tile of 8 lanes moves a row: 128 bytes at a time. */
 enum { TILE = 8, WARP = 32, BLOCK = 256, WARPS = BLOCK / WARP, WAVES = 1, ROWS_WAVES = 4 };
 
+/* Shared memory that a block gets without cudaFuncSetAttribute(). */
+enum { SHARED_UNASKED = 48 * 1024 };
+
 #define ALL_LANES 0xffffffffU
 
 /* --- before the exchange ------------------------------------------------------------------------ */
@@ -185,9 +188,15 @@ static hotbed_status aim(const hotbed_aim_view *a, hotbed_stream *stream) {
 static hotbed_status place(const hotbed_bucketize_view *b, hotbed_stream *stream) {
     const uint64_t starts = ((uint64_t)b->shape.rows + 1) * b->world;
     const uint32_t tiles = hotbed_bucketize_tiles(b);
+    const size_t shared = tile_keys_bytes(b->world);
     const hotbed_cuda_native native(stream);
+    if (shared > SHARED_UNASKED) /* over 1,021 ranks */
+        HOTBED_TRY(hotbed_cuda_check(
+            cudaFuncSetAttribute(
+                keys_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
+            "cudaFuncSetAttribute"));
     if (tiles > 0) {
-        keys_kernel<<<tiles, BLOCK, tile_keys_bytes(b->world), native>>>(*b);
+        keys_kernel<<<tiles, BLOCK, shared, native>>>(*b);
         HOTBED_TRY(hotbed_cuda_launched("keys_kernel"));
     }
     starts_kernel<<<hotbed_cuda_blocks(stream, starts, BLOCK, WAVES), BLOCK, 0, native>>>(*b);

@@ -459,12 +459,23 @@ def scaling_table(document):
 
 
 def pooled_table(document):
-    """Steps of pooled features: ms of the best plan as a graph, with the limit of the run, and its phases."""
-    phases = ["input_dist", "wait_input", "prefetch", "compute", "output_dist", "wait_output", "backward_dist", "update"]
+    """Steps of pooled features as graphs: ms, the share of the limit of the run, and the phases."""
+    phases = [
+        "input_dist",
+        "wait_input",
+        "prefetch",
+        "compute",
+        "output_dist",
+        "wait_output",
+        "backward_dist",
+        "update",
+    ]
     rows = []
     for result in document["results"]:
         for bags in result.get("bags", []):
-            times = {plan: bags[plan] for plan in ("one_sided_graph", "fixed_graph") if "train_ms" in bags.get(plan, {})}
+            times = {
+                plan: bags[plan] for plan in ("one_sided_graph", "fixed_graph") if "train_ms" in bags.get(plan, {})
+            }
             for plan, time in times.items():
                 share = bags["limit_train_ms"] / time["train_ms"]
                 rows.append(

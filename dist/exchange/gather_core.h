@@ -64,7 +64,8 @@ HOTBED_HD void hotbed_gather_arrivals(const hotbed_gather_view *g) {
     hotbed_wire_count(&g->wire);
 }
 
-/* Count the batch, and tell the host whether it overflowed. Called by one lane after the segments are written. */
+/* Count the batch, and tell the host whether it overflowed. Called by one lane after the segments
+ * are written. */
 HOTBED_HD void hotbed_gather_tally(const hotbed_gather_view *g) {
     if (g->host_overflow != NULL)
         hotbed_store_system_u64(g->host_overflow, *g->overflow);

@@ -84,8 +84,8 @@ HOTBED_HD int64_t hotbed_kjt_between(const hotbed_kjt_view *k, uint64_t r) {
     return end < begin || end > bound ? -1 : end - begin;
 }
 
-/* Without lengths, write where row r begins; otherwise its length, 0 past the last row: a scan then
- * gives starts. */
+/* Write row r of `starts`: where the row begins or, if the batch has lengths, its length, and 0 past
+ * the last row, which a scan turns into starts. */
 HOTBED_HD void hotbed_kjt_length(const hotbed_kjt_view *k, uint64_t r) {
     const bool last = r == k->rows;
     int64_t length = last ? 0 : 1, begin = (int64_t)r;

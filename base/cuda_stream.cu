@@ -141,17 +141,18 @@ static hotbed_status check_device(int device) {
     int count;
     HOTBED_TRY(count_devices(&count));
     if (device >= count)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "device %d: this machine has %d GPUs", device, count);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "device", device, count, "device %d: this machine has %d GPUs",
+            device, count);
     hotbed_cuda_device here(device);
     HOTBED_TRY(here.status);
     cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, probe_kernel);
     if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
         (void)cudaGetLastError();
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "device %d: this build has no code for that kind of GPU",
-            device);
+        return hotbed_fail_value(
+            HOTBED_ERR_UNSUPPORTED, "device", device,
+            "device %d: this build has no code for that kind of GPU", device);
     }
     return hotbed_cuda_check(error, "cudaFuncGetAttributes");
 }

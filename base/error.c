@@ -151,8 +151,21 @@ hotbed_status hotbed_error_os(hotbed_status failed, int error) {
     return failed;
 }
 
-hotbed_status hotbed_error_value(hotbed_status failed, const char *parameter, double value) {
+hotbed_status hotbed_error_parameter(hotbed_status failed, const char *parameter) {
     put_name(failed, parameter, last.fields.parameter, sizeof last.fields.parameter);
+    return failed;
+}
+
+hotbed_status hotbed_error_path(hotbed_status failed, const char *path) {
+    /* The beginning of a path would be the path of something else. */
+    if (failed != HOTBED_OK && path != NULL && last.fields.path[0] == '\0' &&
+        strlen(path) < sizeof last.fields.path)
+        memcpy(last.fields.path, path, strlen(path) + 1);
+    return failed;
+}
+
+hotbed_status hotbed_error_value(hotbed_status failed, const char *parameter, double value) {
+    (void)hotbed_error_parameter(failed, parameter);
     if (adds(failed, HOTBED_HAS_VALUE))
         last.fields.value = value;
     return failed;
@@ -189,6 +202,25 @@ hotbed_status(hotbed_fail_table)(hotbed_status status, const char *table, const 
     (void)fail(NULL, status, format, args);
     va_end(args);
     return hotbed_error_table(status, table);
+}
+
+hotbed_status(hotbed_fail_path)(hotbed_status status, const char *path, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    (void)fail(NULL, status, format, args);
+    va_end(args);
+    return hotbed_error_path(status, path);
+}
+
+hotbed_status hotbed_fail_null_of(const char *function, const char *parameter) {
+    (void)hotbed_fail(
+        HOTBED_ERR_ARGUMENT, "%s%s%s is NULL", function == NULL ? "" : function,
+        function == NULL ? "" : ": ", parameter);
+    return hotbed_error_parameter(HOTBED_ERR_ARGUMENT, parameter);
+}
+
+hotbed_status hotbed_fail_null(const char *parameter) {
+    return hotbed_fail_null_of(NULL, parameter);
 }
 
 void hotbed_error_copy(hotbed_error *to) {

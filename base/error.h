@@ -40,7 +40,18 @@ __attribute__((format(printf, 3, 4)))
 hotbed_status
 hotbed_fail_table(hotbed_status status, const char *table, const char *format, ...);
 
-/* The same, for a failed call of the system: the text ends in ": " and the system's text for the errno
+/* The same, for an error of a file or directory. */
+#if defined(__GNUC__) || defined(__clang__)
+__attribute__((format(printf, 3, 4)))
+#endif
+hotbed_status
+hotbed_fail_path(hotbed_status status, const char *path, const char *format, ...);
+
+/* Return ARGUMENT: the parameter is NULL. The text begins with `function` if it is not NULL. */
+hotbed_status hotbed_fail_null_of(const char *function, const char *parameter);
+hotbed_status hotbed_fail_null(const char *parameter);
+
+/* As hotbed_fail(), for a failed call of the system: the text ends in ": " and the system's text for the errno
  * value `error`. */
 #if defined(__GNUC__) || defined(__clang__)
 __attribute__((format(printf, 3, 4)))
@@ -72,8 +83,10 @@ hotbed_status hotbed_error_feature(hotbed_status failed, uint32_t feature);
 hotbed_status hotbed_error_sample(hotbed_status failed, uint32_t sample);
 hotbed_status hotbed_error_rank(hotbed_status failed, int64_t rank); /* below 0: unknown */
 hotbed_status hotbed_error_os(hotbed_status failed, int error);
+hotbed_status hotbed_error_parameter(hotbed_status failed, const char *parameter);
 hotbed_status hotbed_error_value(hotbed_status failed, const char *parameter, double value);
 hotbed_status hotbed_error_limit(hotbed_status failed, double limit);
+hotbed_status hotbed_error_path(hotbed_status failed, const char *path);
 
 #define HOTBED_FAIL_AFTER(status, ...)                                                             \
     hotbed_fail_again(hotbed_last_error_detail(), (status), __VA_ARGS__)
@@ -114,6 +127,8 @@ const char *hotbed_reason(int error, char text[HOTBED_REASON_BYTES]);
     ((void)hotbed_fail_limit((status), (parameter), (value), (limit), __VA_ARGS__), (status))
 #define hotbed_fail_table(status, table, ...)                                                      \
     ((void)hotbed_fail_table((status), (table), __VA_ARGS__), (status))
+#define hotbed_fail_path(status, path, ...)                                                        \
+    ((void)hotbed_fail_path((status), (path), __VA_ARGS__), (status))
 #define hotbed_fail_os(status, error, ...)                                                         \
     ((void)hotbed_fail_os((status), (error), __VA_ARGS__), (status))
 #define hotbed_fail_again(fields, status, ...)                                                     \

@@ -187,8 +187,9 @@ void hotbed_host_free(void *data, size_t bytes) {
 
 /* Fail with IO and the system's text for `error`. */
 static hotbed_status fail_file(const char *what, const char *directory, size_t bytes, int error) {
-    return hotbed_fail_os(
+    hotbed_status failed = hotbed_fail_os(
         HOTBED_ERR_IO, error, "cannot %s a file of %zu bytes in %s", what, bytes, directory);
+    return hotbed_error_path(hotbed_error_value(failed, NULL, (double)bytes), directory);
 }
 
 /* Open a file without a name in `directory`. Returns -1 with errno set on failure. */

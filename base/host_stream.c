@@ -377,8 +377,9 @@ static hotbed_status queue_create(bool run_inline, queue **out) {
 /* Host streams have no priority, and only CUDA streams can be wrapped. */
 static hotbed_status stream_create(const hotbed_stream_spec *spec, hotbed_stream **out) {
     if (spec->device != 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "device %d: the host has device 0 only", spec->device);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "device", spec->device, 0, "device %d: the host has device 0 only",
+            spec->device);
     host_stream *stream = hotbed_new(sizeof *stream);
     if (stream == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a stream");
@@ -530,9 +531,10 @@ hotbed_status hotbed_host_launch(
             HOTBED_ERR_ARGUMENT, "hotbed_host_launch: the stream is of backend %s",
             hotbed_backend_name(stream->backend));
     if (args_bytes > HOTBED_HOST_ARGS_BYTES)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "hotbed_host_launch: %zu bytes of arguments, at most %d",
-            args_bytes, (int)HOTBED_HOST_ARGS_BYTES);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, NULL, (double)args_bytes, HOTBED_HOST_ARGS_BYTES,
+            "hotbed_host_launch: %zu bytes of arguments, at most %d", args_bytes,
+            (int)HOTBED_HOST_ARGS_BYTES);
     if (n == 0)
         return HOTBED_OK;
     hotbed_count_launch();

@@ -9,17 +9,17 @@
 /* The size that the caller set. */
 static hotbed_status read_size(const void *from, size_t least, const char *name, uint32_t *size) {
     if (from == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", name);
+        return hotbed_fail_null(name);
     memcpy(size, from, sizeof *size);
     if (*size < least)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "size", *size, (double)least,
             "%s: size %u is less than %zu; call its init function, or set size to sizeof(%s), "
             "first",
             name, *size, least, name);
     if (*size > HOTBED_OPTIONS_BYTES_MOST || *size % 4 != 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "size", *size,
             "%s: size %u is over %d or no multiple of 4; call its init function, or set size to "
             "sizeof(%s), first",
             name, *size, (int)HOTBED_OPTIONS_BYTES_MOST, name);

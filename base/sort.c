@@ -12,8 +12,9 @@ static const hotbed_sort_ops *find_ops(hotbed_backend backend) {
 
 static hotbed_status check(const char *function, uint64_t n, const void *scratch) {
     if (n > INT32_MAX)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: n = %llu is not below 2^31", function, (unsigned long long)n);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "n", (double)n, 0x1p31, "%s: n = %llu is not below 2^31", function,
+            (unsigned long long)n);
     if (n > 0 && scratch == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: scratch is NULL", function);
     return HOTBED_OK;
@@ -29,8 +30,9 @@ hotbed_status hotbed_sort_pairs(
     uint32_t *sorted_values, uint32_t bits, void *scratch, size_t scratch_bytes,
     hotbed_stream *stream) {
     if (bits > 32)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "hotbed_sort_pairs: %u bits of a key, at most 32", bits);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "bits", bits, 32,
+            "hotbed_sort_pairs: %u bits of a key, at most 32", bits);
     HOTBED_TRY(check("hotbed_sort_pairs", n, scratch));
     if (n == 0)
         return HOTBED_OK;

@@ -35,10 +35,6 @@ hotbed_status hotbed_backend_probe(hotbed_backend backend) {
     return ops->probe();
 }
 
-static hotbed_status fail_null(const char *function, const char *argument) {
-    return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: %s is NULL", function, argument);
-}
-
 static hotbed_status fail_recording(const char *function, const char *why) {
     return hotbed_fail(
         HOTBED_ERR_STATE, "%s: the stream records a graph, and the call %s", function, why);
@@ -54,7 +50,8 @@ static hotbed_status create(
     HOTBED_TRY(hotbed_fork_check());
     HOTBED_TRY(find_backend(backend, &ops));
     if (spec->device < 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "device %d is negative", spec->device);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "device", spec->device, 0, "device %d is negative", spec->device);
     if (spec->priority != HOTBED_PRIORITY_NORMAL && spec->priority != HOTBED_PRIORITY_HIGH)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "priority", (double)spec->priority, "priority %d is unknown",
@@ -73,7 +70,7 @@ static hotbed_status create(
 
 hotbed_status hotbed_stream_create(hotbed_backend backend, int device, hotbed_stream **out) {
     if (out == NULL)
-        return fail_null("hotbed_stream_create", "out");
+        return hotbed_fail_null_of("hotbed_stream_create", "out");
     *out = NULL;
     return create(backend, &(hotbed_stream_spec){.device = device}, out);
 }
@@ -81,7 +78,7 @@ hotbed_status hotbed_stream_create(hotbed_backend backend, int device, hotbed_st
 hotbed_status hotbed_stream_create_with(const hotbed_stream_options *options, hotbed_stream **out) {
     hotbed_stream_options o;
     if (out == NULL)
-        return fail_null("hotbed_stream_create_with", "out");
+        return hotbed_fail_null_of("hotbed_stream_create_with", "out");
     *out = NULL;
     HOTBED_TRY(hotbed_options_read(
         &o, sizeof o, offsetof(hotbed_stream_options, device), options, "hotbed_stream_options"));
@@ -95,7 +92,7 @@ hotbed_status hotbed_stream_create_with(const hotbed_stream_options *options, ho
 
 hotbed_status hotbed_stream_wrap_cuda(int device, void *native, hotbed_stream **out) {
     if (out == NULL)
-        return fail_null("hotbed_stream_wrap_cuda", "out");
+        return hotbed_fail_null_of("hotbed_stream_wrap_cuda", "out");
     *out = NULL;
     hotbed_stream_spec spec = {.device = device, .wrap = true, .native = native};
     return create(HOTBED_BACKEND_CUDA, &spec, out);
@@ -221,7 +218,7 @@ bool hotbed_fault_take(hotbed_fault *fault, hotbed_table_names *names, hotbed_er
 
 hotbed_status hotbed_stream_sync(hotbed_stream *stream) {
     if (stream == NULL)
-        return fail_null("hotbed_stream_sync", "stream");
+        return hotbed_fail_null_of("hotbed_stream_sync", "stream");
     if (hotbed_stream_recording(stream))
         return fail_recording("hotbed_stream_sync", "waits");
     HOTBED_TRY(hotbed_fork_check());
@@ -276,16 +273,16 @@ void hotbed_stream_return_fault(hotbed_stream *stream, hotbed_held_fault *held) 
 
 hotbed_status hotbed_stream_fault(hotbed_stream *stream) {
     if (stream == NULL)
-        return fail_null("hotbed_stream_fault", "stream");
+        return hotbed_fail_null_of("hotbed_stream_fault", "stream");
     return take_fault(stream, stream->run_inline);
 }
 
 hotbed_status hotbed_stream_call(
     hotbed_stream *stream, void (*function)(void *argument), void *argument) {
     if (stream == NULL)
-        return fail_null("hotbed_stream_call", "stream");
+        return hotbed_fail_null_of("hotbed_stream_call", "stream");
     if (function == NULL)
-        return fail_null("hotbed_stream_call", "function");
+        return hotbed_fail_null_of("hotbed_stream_call", "function");
     HOTBED_TRY(hotbed_fork_check());
     hotbed_count_launch();
     return stream->ops->stream_call(stream, function, argument);
@@ -342,10 +339,10 @@ hotbed_status hotbed_stream_pinned_workspace(hotbed_stream *stream, size_t bytes
 
 hotbed_status hotbed_event_create(hotbed_stream *stream, hotbed_event **out) {
     if (out == NULL)
-        return fail_null("hotbed_event_create", "out");
+        return hotbed_fail_null_of("hotbed_event_create", "out");
     *out = NULL;
     if (stream == NULL)
-        return fail_null("hotbed_event_create", "stream");
+        return hotbed_fail_null_of("hotbed_event_create", "stream");
     hotbed_event *event = NULL;
     HOTBED_TRY(stream->ops->event_create(stream, &event));
     event->ops = stream->ops;
@@ -363,13 +360,16 @@ void hotbed_event_destroy(hotbed_event *event) {
 static hotbed_status check_event(
     const char *function, const hotbed_event *event, const hotbed_stream *stream) {
     if (event == NULL)
-        return fail_null(function, "event");
+        return hotbed_fail_null_of(function, "event");
     if (stream == NULL)
-        return fail_null(function, "stream");
+        return hotbed_fail_null_of(function, "stream");
     if (event->ops != stream->ops || event->device != stream->device)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: the event was made for another backend or device than %s %d",
-            function, hotbed_backend_name(stream->backend), stream->device);
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT,
+                "%s: the event was made for another backend or device than %s %d", function,
+                hotbed_backend_name(stream->backend), stream->device),
+            "event");
     return hotbed_fork_check();
 }
 
@@ -385,9 +385,9 @@ hotbed_status hotbed_stream_wait(hotbed_stream *stream, hotbed_event *event) {
 
 hotbed_status hotbed_event_query(hotbed_event *event, bool *done) {
     if (event == NULL)
-        return fail_null("hotbed_event_query", "event");
+        return hotbed_fail_null_of("hotbed_event_query", "event");
     if (done == NULL)
-        return fail_null("hotbed_event_query", "done");
+        return hotbed_fail_null_of("hotbed_event_query", "done");
     HOTBED_TRY(hotbed_fork_check());
     bool recorded = false;
     return event->ops->event_query(event, &recorded, done);
@@ -395,7 +395,7 @@ hotbed_status hotbed_event_query(hotbed_event *event, bool *done) {
 
 hotbed_status hotbed_event_sync(hotbed_event *event) {
     if (event == NULL)
-        return fail_null("hotbed_event_sync", "event");
+        return hotbed_fail_null_of("hotbed_event_sync", "event");
     HOTBED_TRY(hotbed_fork_check());
     hotbed_count_wait();
     return event->ops->event_sync(event);
@@ -419,11 +419,11 @@ static hotbed_status check_passed(hotbed_event *event, const char *name) {
 
 hotbed_status hotbed_event_seconds(hotbed_event *start, hotbed_event *stop, double *seconds) {
     if (start == NULL)
-        return fail_null("hotbed_event_seconds", "start");
+        return hotbed_fail_null_of("hotbed_event_seconds", "start");
     if (stop == NULL)
-        return fail_null("hotbed_event_seconds", "stop");
+        return hotbed_fail_null_of("hotbed_event_seconds", "stop");
     if (seconds == NULL)
-        return fail_null("hotbed_event_seconds", "seconds");
+        return hotbed_fail_null_of("hotbed_event_seconds", "seconds");
     if (start->ops != stop->ops || start->device != stop->device)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "hotbed_event_seconds: the events are of two backends or devices");
@@ -471,8 +471,8 @@ hotbed_status hotbed_memory_set_allocator(
     }
     uint64_t live = hotbed_load_relaxed_u64(&pools[backend].live);
     if (live > 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
+        return hotbed_fail_value(
+            HOTBED_ERR_STATE, NULL, (double)live,
             "hotbed_memory_set_allocator: %" PRIu64
             " allocations of %s memory exist; set the allocator before anything is created",
             live, hotbed_backend_name(backend));
@@ -513,10 +513,10 @@ hotbed_status hotbed_memory_alloc(
     hotbed_stream *stream, hotbed_memory_kind kind, size_t bytes, const char *directory,
     hotbed_memory *out) {
     if (out == NULL)
-        return fail_null("hotbed_memory_alloc", "out");
+        return hotbed_fail_null_of("hotbed_memory_alloc", "out");
     *out = (hotbed_memory){0};
     if (stream == NULL)
-        return fail_null("hotbed_memory_alloc", "stream");
+        return hotbed_fail_null_of("hotbed_memory_alloc", "stream");
     if (hotbed_memory_name(kind) == NULL)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "kind", (double)kind, "hotbed_memory_alloc: kind %d is unknown",
@@ -584,13 +584,13 @@ void hotbed_memory_start_small(const hotbed_memory *memory) {
 
 hotbed_status hotbed_copy(void *to, const void *from, size_t bytes, hotbed_stream *stream) {
     if (stream == NULL)
-        return fail_null("hotbed_copy", "stream");
+        return hotbed_fail_null_of("hotbed_copy", "stream");
     if (bytes == 0)
         return HOTBED_OK;
     if (to == NULL)
-        return fail_null("hotbed_copy", "to");
+        return hotbed_fail_null_of("hotbed_copy", "to");
     if (from == NULL)
-        return fail_null("hotbed_copy", "from");
+        return hotbed_fail_null_of("hotbed_copy", "from");
     HOTBED_TRY(hotbed_fork_check());
     HOTBED_TRY(stream->ops->copy(to, from, bytes, stream));
     hotbed_count_copy(bytes);
@@ -599,11 +599,11 @@ hotbed_status hotbed_copy(void *to, const void *from, size_t bytes, hotbed_strea
 
 hotbed_status hotbed_fill(void *to, int value, size_t bytes, hotbed_stream *stream) {
     if (stream == NULL)
-        return fail_null("hotbed_fill", "stream");
+        return hotbed_fail_null_of("hotbed_fill", "stream");
     if (bytes == 0)
         return HOTBED_OK;
     if (to == NULL)
-        return fail_null("hotbed_fill", "to");
+        return hotbed_fail_null_of("hotbed_fill", "to");
     HOTBED_TRY(hotbed_fork_check());
     hotbed_count_launch();
     return stream->ops->fill(to, value, bytes, stream);
@@ -613,7 +613,7 @@ hotbed_status hotbed_fill(void *to, int value, size_t bytes, hotbed_stream *stre
 
 hotbed_status hotbed_graph_begin(hotbed_stream *stream) {
     if (stream == NULL)
-        return fail_null("hotbed_graph_begin", "stream");
+        return hotbed_fail_null_of("hotbed_graph_begin", "stream");
     if (hotbed_stream_recording(stream))
         return fail_recording("hotbed_graph_begin", "would start a second one");
     HOTBED_TRY(hotbed_fork_check());
@@ -624,10 +624,10 @@ hotbed_status hotbed_graph_begin(hotbed_stream *stream) {
 
 hotbed_status hotbed_graph_end(hotbed_stream *stream, hotbed_graph **out) {
     if (out == NULL)
-        return fail_null("hotbed_graph_end", "out");
+        return hotbed_fail_null_of("hotbed_graph_end", "out");
     *out = NULL;
     if (stream == NULL)
-        return fail_null("hotbed_graph_end", "stream");
+        return hotbed_fail_null_of("hotbed_graph_end", "stream");
     if (!stream->recording)
         return hotbed_fail(HOTBED_ERR_STATE, "hotbed_graph_end: the stream records no graph");
     stream->recording = false;
@@ -641,9 +641,9 @@ hotbed_status hotbed_graph_end(hotbed_stream *stream, hotbed_graph **out) {
 
 hotbed_status hotbed_graph_launch(hotbed_graph *graph, hotbed_stream *stream) {
     if (graph == NULL)
-        return fail_null("hotbed_graph_launch", "graph");
+        return hotbed_fail_null_of("hotbed_graph_launch", "graph");
     if (stream == NULL)
-        return fail_null("hotbed_graph_launch", "stream");
+        return hotbed_fail_null_of("hotbed_graph_launch", "stream");
     if (graph->stream != stream)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "hotbed_graph_launch: the graph was recorded on another stream");

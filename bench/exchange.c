@@ -75,7 +75,7 @@ static hotbed_status run_rank(exchange_rank *me) {
         (void)fprintf(
             stderr, "hotbed-exchange: rank %u of %u: %s\n", me->rank, me->size,
             hotbed_last_error());
-        hotbed_comm_abort(me->comm, NULL); /* the other ranks wait for this rank */
+        hotbed_comm_abort(me->comm, NULL, NULL); /* the other ranks wait for this rank */
     } else if (me->rank == 0) {
         status = workload_machine_read(me->stream, &p->machine);
         p->results[p->num_results] = result;

@@ -18,16 +18,16 @@ static hotbed_status another_parent(
     char wanted[HOTBED_DIGEST_DIGITS + 1], found[HOTBED_DIGEST_DIGITS + 1];
     hotbed_digest_text(increment->parent, wanted);
     hotbed_digest_text(parent->id, found);
-    return hotbed_fail(
-        HOTBED_ERR_STATE,
-        "%.400s does not follow the checkpoint before it: its parent has the id %s, but %.400s has "
-        "the id %s",
+    return hotbed_fail_path(
+        HOTBED_ERR_STATE, name,
+        "%.400s does not follow the checkpoint before it: its parent has the id %s, but %.400s "
+        "has the id %s",
         name, wanted, parent_name, found);
 }
 
 static hotbed_status another(const char *name, const char *what) {
-    return hotbed_fail(
-        HOTBED_ERR_STATE, "%s does not follow the checkpoint before it: %s", name, what);
+    return hotbed_fail_path(
+        HOTBED_ERR_STATE, name, "%s does not follow the checkpoint before it: %s", name, what);
 }
 
 hotbed_status hotbed_chain_check(
@@ -98,8 +98,9 @@ hotbed_status hotbed_chain_open(
         HOTBED_TRY(hotbed_chain_link_open(calls, paths[i], &out->links[i]));
         const hotbed_manifest *m = &out->links[i].manifest;
         if (i == 0 && m->increment)
-            return hotbed_fail(
-                HOTBED_ERR_STATE, "%s is an increment: start with the full checkpoint", paths[i]);
+            return hotbed_fail_path(
+                HOTBED_ERR_STATE, paths[i], "%s is an increment: start with the full checkpoint",
+                paths[i]);
         if (i > 0)
             HOTBED_TRY(hotbed_chain_check(paths[i], paths[i - 1], &out->links[i - 1].manifest, m));
     }
@@ -312,10 +313,14 @@ static hotbed_status twice(const hotbed_chain_head *head) {
     const hotbed_part_reader *part = head->part;
     const hotbed_manifest *m = part->shard->manifest;
     char text[HOTBED_KEY_TEXT_BYTES];
-    return hotbed_fail(
-        HOTBED_ERR_CORRUPT, "%s: %s: key %s is in two shards", part->shard->file.name,
-        part->table->name,
-        hotbed_key_text(head->key, hotbed_manifest_origin(m, part->table)->key_type, text));
+    return hotbed_error_path(
+        hotbed_error_key(
+            hotbed_fail_table(
+                HOTBED_ERR_CORRUPT, part->table->name, "%s: %s: key %s is in two shards",
+                part->shard->file.name, part->table->name,
+                hotbed_key_text(head->key, hotbed_manifest_origin(m, part->table)->key_type, text)),
+            head->key, hotbed_manifest_origin(m, part->table)->key_type),
+        part->shard->file.name);
 }
 
 /* Skip the key in all other heads that are at (bucket, key). */

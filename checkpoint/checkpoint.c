@@ -19,8 +19,7 @@ static const hotbed_checkpoint_config config = {
     .calls = &hotbed_io_system, .bucket_bits = HOTBED_BUCKET_BITS};
 
 static hotbed_status check_given(const char *call, const char *name, const void *argument) {
-    return argument != NULL ? HOTBED_OK
-                            : hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: %s is NULL", call, name);
+    return argument != NULL ? HOTBED_OK : hotbed_fail_null_of(call, name);
 }
 
 static hotbed_status copy_options(
@@ -33,32 +32,41 @@ static hotbed_status copy_options(
 static hotbed_status check_name(const char *what, uint32_t number, const char *name) {
     return name != NULL && hotbed_codec_is_name(name)
                ? HOTBED_OK
-               : hotbed_fail(
-                     HOTBED_ERR_ARGUMENT,
-                     "checkpoint: %s[%" PRIu32 "]: '%.80s' is not a name of 1 to 63 characters "
-                     "A-Z a-z 0-9 _ . -",
-                     what, number, name == NULL ? "(NULL)" : name);
+               : hotbed_error_parameter(
+                     hotbed_fail(
+                         HOTBED_ERR_ARGUMENT,
+                         "checkpoint: %s[%" PRIu32 "]: '%.80s' is not a name of 1 to 63 characters "
+                         "A-Z a-z 0-9 _ . -",
+                         what, number, name == NULL ? "(NULL)" : name),
+                     what);
 }
 
 static hotbed_status check_options(const hotbed_checkpoint_options *o) {
     if (o->parent != NULL && o->mark == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint: an increment of %s needs a mark", o->parent);
+        return hotbed_error_path(
+            hotbed_error_parameter(
+                hotbed_fail(
+                    HOTBED_ERR_ARGUMENT, "checkpoint: an increment of %s needs a mark", o->parent),
+                "mark"),
+            o->parent);
     if (o->num_blobs > HOTBED_BLOBS_MAX || (o->num_blobs > 0 && o->blobs == NULL))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint: %" PRIu32 " blobs, at most %d", o->num_blobs,
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "num_blobs", o->num_blobs, o->blobs == NULL ? 0 : HOTBED_BLOBS_MAX,
+            "checkpoint: %" PRIu32 " blobs, at most %d", o->num_blobs,
             o->blobs == NULL ? 0 : HOTBED_BLOBS_MAX);
     for (uint32_t i = 0; i < o->num_blobs; i++) {
         const hotbed_checkpoint_blob *blob = &o->blobs[i];
         HOTBED_TRY(check_name("blobs", i, blob->name));
         if (blob->data == NULL && blob->bytes > 0)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "blobs", (double)blob->bytes,
                 "checkpoint: the data of blob '%s' is NULL, but it has %" PRIu64 " bytes",
                 blob->name, blob->bytes);
         for (uint32_t k = 0; k < i; k++)
             if (strcmp(blob->name, o->blobs[k].name) == 0)
-                return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint: two blobs '%s'", blob->name);
+                return hotbed_error_parameter(
+                    hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint: two blobs '%s'", blob->name),
+                    "blobs");
     }
     return HOTBED_OK;
 }
@@ -85,11 +93,13 @@ static hotbed_status check_comm(const hotbed_comm *comm, const hotbed_checkpoint
         return HOTBED_OK;
     uint32_t world = share->world == 0 ? 1 : share->world;
     if (share->rank != hotbed_comm_rank(comm) || world != hotbed_comm_size(comm))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "checkpoint: share says rank %" PRIu32 " of %" PRIu32 ", the communicator %" PRIu32
-            " of %" PRIu32,
-            share->rank, world, hotbed_comm_rank(comm), hotbed_comm_size(comm));
+        return hotbed_error_rank(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "share", share->rank, hotbed_comm_rank(comm),
+                "checkpoint: share says rank %" PRIu32 " of %" PRIu32 ", the communicator %" PRIu32
+                " of %" PRIu32,
+                share->rank, world, hotbed_comm_rank(comm), hotbed_comm_size(comm)),
+            share->rank);
     return HOTBED_OK;
 }
 
@@ -117,21 +127,21 @@ hotbed_status hotbed_checkpoint_save(
         status = open_storages("checkpoint_save", storages, num_storages, read.names, &all);
     status = agree(read.comm, status, stream);
     if (status == HOTBED_OK && read.comm == NULL && read.share.world > 1)
-        status = hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        status = hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "world", read.share.world,
             "checkpoint_save: %" PRIu32 " ranks need a communicator, or begin, put and "
             "commit",
             read.share.world);
     if (status == HOTBED_OK)
         status = hotbed_checkpoint_write(&config, path, &all, &read, stream);
     hotbed_storages_close(&all);
-    return status;
+    return hotbed_error_path(status, path);
 }
 
 hotbed_status hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id) {
     HOTBED_TRY(check_given("checkpoint_begin", "path", path));
     HOTBED_TRY(check_given("checkpoint_begin", "id", id));
-    return hotbed_save_begin(&config, path, id);
+    return hotbed_error_path(hotbed_save_begin(&config, path, id), path);
 }
 
 hotbed_status hotbed_checkpoint_put(
@@ -148,22 +158,22 @@ hotbed_status hotbed_checkpoint_put(
     if (status == HOTBED_OK)
         status = hotbed_save_shard(&config, path, id, &all, &read, stream);
     hotbed_storages_close(&all);
-    return status;
+    return hotbed_error_path(status, path);
 }
 
 static hotbed_status check_world(uint32_t world) {
     return world >= 1 && world <= HOTBED_WORLD_MAX
                ? HOTBED_OK
-               : hotbed_fail(
-                     HOTBED_ERR_ARGUMENT, "checkpoint_commit: %" PRIu32 " ranks, not 1 to %d",
-                     world, HOTBED_WORLD_MAX);
+               : hotbed_fail_limit(
+                     HOTBED_ERR_ARGUMENT, "world", world, hotbed_bound(world, 1, HOTBED_WORLD_MAX),
+                     "checkpoint_commit: %" PRIu32 " ranks, not 1 to %d", world, HOTBED_WORLD_MAX);
 }
 
 hotbed_status hotbed_checkpoint_commit(const char *path, hotbed_checkpoint_id id, uint32_t world) {
     if (path == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_commit: path is NULL");
+        return hotbed_fail_null_of("checkpoint_commit", "path");
     HOTBED_TRY(check_world(world));
-    return hotbed_save_commit(&config, path, id, world);
+    return hotbed_error_path(hotbed_save_commit(&config, path, id, world), path);
 }
 
 void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id) {
@@ -178,7 +188,7 @@ hotbed_status hotbed_checkpoint_snapshot_take(
     hotbed_checkpoint_options read;
     hotbed_storages all = {.n = 0};
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_take: out is NULL");
+        return hotbed_fail_null_of("snapshot_take", "out");
     *out = NULL;
     HOTBED_TRY(check_given("snapshot_take", "options", options));
     HOTBED_TRY(check_given("snapshot_take", "stream", stream));
@@ -187,10 +197,13 @@ hotbed_status hotbed_checkpoint_snapshot_take(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_take: a communicator is set");
     if (read.arena != NULL && (hotbed_arena_backend(read.arena) != hotbed_stream_backend(stream) ||
                                hotbed_arena_device(read.arena) != hotbed_stream_device(stream)))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "snapshot_take: the arena is on %s %d, the stream on %s %d",
-            hotbed_backend_name(hotbed_arena_backend(read.arena)), hotbed_arena_device(read.arena),
-            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream));
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "snapshot_take: the arena is on %s %d, the stream on %s %d",
+                hotbed_backend_name(hotbed_arena_backend(read.arena)),
+                hotbed_arena_device(read.arena), hotbed_backend_name(hotbed_stream_backend(stream)),
+                hotbed_stream_device(stream)),
+            "stream");
     hotbed_status status = open_storages("snapshot_take", storages, num_storages, read.names, &all);
     if (status == HOTBED_OK)
         status = hotbed_snapshot_take(&config, &all, &read, stream, out);
@@ -202,26 +215,28 @@ hotbed_status hotbed_checkpoint_snapshot_write(
     hotbed_checkpoint_snapshot *snapshot, const char *path) {
     HOTBED_TRY(check_given("snapshot_write", "snapshot", snapshot));
     HOTBED_TRY(check_given("snapshot_write", "path", path));
-    return hotbed_snapshot_write(&config, path, snapshot);
+    return hotbed_error_path(hotbed_snapshot_write(&config, path, snapshot), path);
 }
 
 hotbed_status hotbed_checkpoint_snapshot_put(
     hotbed_checkpoint_snapshot *snapshot, const char *path, hotbed_checkpoint_id id) {
     HOTBED_TRY(check_given("snapshot_put", "snapshot", snapshot));
     HOTBED_TRY(check_given("snapshot_put", "path", path));
-    return hotbed_snapshot_put(&config, path, id, snapshot);
+    return hotbed_error_path(hotbed_snapshot_put(&config, path, id, snapshot), path);
 }
 
 static hotbed_status check_increments(const hotbed_checkpoint_load_options *o) {
     enum { INCREMENTS_MOST = 65535 };
     if (o->num_increments > INCREMENTS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "checkpoint_load: %" PRIu32 " increments, at most %d",
-            o->num_increments, INCREMENTS_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "num_increments", o->num_increments, INCREMENTS_MOST,
+            "checkpoint_load: %" PRIu32 " increments, at most %d", o->num_increments,
+            INCREMENTS_MOST);
     for (uint32_t i = 0; i < o->num_increments; i++)
         if (o->increments == NULL || o->increments[i] == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "checkpoint_load: path of increment %" PRIu32 " is NULL", i);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "increments", i,
+                "checkpoint_load: path of increment %" PRIu32 " is NULL", i);
     return HOTBED_OK;
 }
 
@@ -232,8 +247,8 @@ static hotbed_status read_report(
         out, sizeof *out, offsetof(hotbed_checkpoint_report, step), report,
         "hotbed_checkpoint_report"));
     if (out->tables == NULL && out->capacity > 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "capacity", out->capacity,
             "checkpoint_load: report: tables is NULL, but capacity is %" PRIu32, out->capacity);
     return HOTBED_OK;
 }
@@ -266,7 +281,7 @@ hotbed_status hotbed_checkpoint_load(
     if (status == HOTBED_OK && report != NULL)
         hotbed_output_write(report, &out, sizeof out);
     hotbed_storages_close(&all);
-    return status;
+    return hotbed_error_path(status, path);
 }
 
 hotbed_status hotbed_checkpoint_read_blob(
@@ -274,11 +289,11 @@ hotbed_status hotbed_checkpoint_read_blob(
     HOTBED_TRY(check_given("checkpoint_read_blob", "path", path));
     HOTBED_TRY(check_given("checkpoint_read_blob", "name", name));
     HOTBED_TRY(check_given("checkpoint_read_blob", "bytes", bytes));
-    return hotbed_blob_read(config.calls, path, name, data, bytes);
+    return hotbed_error_path(hotbed_blob_read(config.calls, path, name, data, bytes), path);
 }
 
 hotbed_status hotbed_checkpoint_check(const char *path) {
     if (path == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_check: path is NULL");
-    return hotbed_checkpoint_verify(config.calls, path, NULL);
+        return hotbed_fail_null_of("checkpoint_check", "path");
+    return hotbed_error_path(hotbed_checkpoint_verify(config.calls, path, NULL), path);
 }

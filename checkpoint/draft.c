@@ -43,11 +43,14 @@ static hotbed_status split(const char *path, hotbed_draft *draft) {
     memcpy(name, last, name_bytes);
     draft->final_name = name;
     if (name_bytes == 0 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "path '%s' does not end in a name", path);
+        return hotbed_error_parameter(
+            hotbed_fail(HOTBED_ERR_ARGUMENT, "path '%s' does not end in a name", path), "path");
     if (strncmp(name, ".tmp-", 5) == 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "path '%s': names that begin with .tmp- belong to unfinished saves", path);
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT,
+                "path '%s': names that begin with .tmp- belong to unfinished saves", path),
+            "path");
     return HOTBED_OK;
 }
 
@@ -63,8 +66,8 @@ hotbed_status hotbed_draft_open(
     if (status != HOTBED_ERR_IO ||
         calls->exists(calls->self, HOTBED_IO_HERE, draft->parent_path) != -ENOENT)
         return status;
-    return hotbed_fail(
-        HOTBED_ERR_IO,
+    return hotbed_fail_path(
+        HOTBED_ERR_IO, draft->parent_path,
         "the directory %.700s, in which %.255s is to be saved, does not exist: create it",
         draft->parent_path, draft->final_name);
 }
@@ -76,7 +79,7 @@ hotbed_status hotbed_draft_make(hotbed_draft *draft) {
         return hotbed_fail(
             HOTBED_ERR_STATE, "%s/%s exists already", draft->parent.name, draft->final_name);
     if (found != -ENOENT)
-        return hotbed_io_fail("cannot check for", draft->final_name, found);
+        return hotbed_fail_os(HOTBED_ERR_IO, -found, "cannot check for %s", draft->final_name);
     if (calls->exists(calls->self, draft->parent.handle, HOTBED_MANIFEST_NAME) == 0)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "%s is a checkpoint, in which nothing can be saved as %s",
@@ -116,9 +119,11 @@ static hotbed_status check_file(hotbed_draft *draft, const char *name, uint64_t 
     if (status == HOTBED_OK)
         status = hotbed_io_size(&file, &found);
     if (status == HOTBED_OK && found != bytes)
-        status = hotbed_fail(
-            HOTBED_ERR_IO, "%s has %" PRIu64 " bytes, %" PRIu64 " were written", file.name, found,
-            bytes);
+        status = hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_IO, NULL, (double)found, (double)bytes,
+                "%s has %" PRIu64 " bytes, %" PRIu64 " were written", file.name, found, bytes),
+            file.name);
     hotbed_io_drop(&file);
     return status;
 }
@@ -160,7 +165,8 @@ hotbed_status hotbed_draft_commit(hotbed_draft *draft, const hotbed_manifest *m)
             "without a communicator, or by another save of it",
             draft->parent.name, draft->final_name);
     if (renamed < 0)
-        return hotbed_io_fail("cannot rename the finished", draft->final_name, renamed);
+        return hotbed_fail_os(
+            HOTBED_ERR_IO, -renamed, "cannot rename the finished %s", draft->final_name);
     hotbed_status status = hotbed_io_sync(&draft->parent);
     if (status == HOTBED_OK)
         status = check_files(draft, m);
@@ -218,7 +224,7 @@ void hotbed_draft_close(hotbed_draft *draft) {
 hotbed_status hotbed_new_id(hotbed_checkpoint_id *out) {
     return getentropy(out, sizeof *out) == 0
                ? HOTBED_OK
-               : hotbed_io_fail("cannot make", "a random checkpoint id", -errno);
+               : hotbed_fail_os(HOTBED_ERR_IO, errno, "cannot make a random checkpoint id");
 }
 
 hotbed_status hotbed_draft_describe(
@@ -242,9 +248,13 @@ static hotbed_status add_shard(
     uint64_t bytes = 0;
     hotbed_shard_part_name(number, world, name);
     if (calls->exists(calls->self, draft->directory.handle, name) == -ENOENT)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "%s: rank %" PRIu32 " of %" PRIu32 " has put no shard",
-            draft->directory.name, number, world);
+        return hotbed_error_path(
+            hotbed_error_rank(
+                hotbed_fail(
+                    HOTBED_ERR_STATE, "%s: rank %" PRIu32 " of %" PRIu32 " has put no shard",
+                    draft->directory.name, number, world),
+                number),
+            draft->directory.name);
     HOTBED_TRY(hotbed_io_open(calls, &draft->directory, name, HOTBED_IO_READ, &file));
     hotbed_status status = hotbed_io_size(&file, &bytes);
     if (status == HOTBED_OK) {
@@ -257,14 +267,17 @@ static hotbed_status add_shard(
     if (status == HOTBED_OK)
         status = hotbed_manifest_add_shard(file.name, text, bytes, number, m);
     if (status == HOTBED_OK && m->world != world)
-        status = hotbed_fail(
-            HOTBED_ERR_STATE, "%s has %" PRIu32 " ranks, expected %" PRIu32, file.name, m->world,
-            world);
+        status = hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_STATE, "world", m->world, world,
+                "%s has %" PRIu32 " ranks, expected %" PRIu32, file.name, m->world, world),
+            file.name);
     hotbed_delete(text);
     hotbed_io_drop(&file);
     HOTBED_TRY(status);
     int removed = calls->remove(calls->self, draft->directory.handle, name, false);
-    return removed < 0 ? hotbed_io_fail("cannot remove", name, removed) : HOTBED_OK;
+    return removed < 0 ? hotbed_fail_os(HOTBED_ERR_IO, -removed, "cannot remove %s", name)
+                       : HOTBED_OK;
 }
 
 /* Sync and close files that have `bytes` bytes each. Writeback of all files starts before the first

@@ -291,7 +291,10 @@ static hotbed_status lay_out(h5_export *e, hotbed_h5_image *image) {
     }
     return image->metadata != NULL
                ? HOTBED_OK
-               : hotbed_fail(HOTBED_ERR_UNSUPPORTED, "HDF5 metadata is over %zu bytes", bytes / 2);
+               : hotbed_error_limit(
+                     hotbed_fail(
+                         HOTBED_ERR_UNSUPPORTED, "HDF5 metadata is over %zu bytes", bytes / 2),
+                     (double)bytes / 2);
 }
 
 static hotbed_status write_h5(
@@ -325,8 +328,9 @@ static hotbed_status check_free(const hotbed_draft *draft) {
     if (found == 0)
         return hotbed_fail(
             HOTBED_ERR_STATE, "%s/%s exists already", draft->parent.name, draft->final_name);
-    return found == -ENOENT ? HOTBED_OK
-                            : hotbed_io_fail("cannot check for", draft->final_name, found);
+    return found == -ENOENT
+               ? HOTBED_OK
+               : hotbed_fail_os(HOTBED_ERR_IO, -found, "cannot check for %s", draft->final_name);
 }
 
 /* Write the file under the draft's name, and rename it to its final name. */
@@ -344,7 +348,8 @@ static hotbed_status write_draft(
         int renamed =
             calls->rename(calls->self, draft->parent.handle, draft->name, draft->final_name);
         if (renamed < 0)
-            status = hotbed_io_fail("cannot rename the finished", draft->final_name, renamed);
+            status = hotbed_fail_os(
+                HOTBED_ERR_IO, -renamed, "cannot rename the finished %s", draft->final_name);
         else
             status = hotbed_io_sync(&draft->parent);
         if (renamed == 0 && status == HOTBED_OK)

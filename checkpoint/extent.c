@@ -42,9 +42,12 @@ static hotbed_status own_buffer(hotbed_extent_stream *s) {
 hotbed_status hotbed_extent_put(hotbed_extent_stream *s, const void *data, size_t bytes) {
     const unsigned char *from = data;
     if (bytes > s->extent.bytes - s->done - s->filled)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "%s/%s: more than the %" PRIu64 " bytes that were planned", s->table,
-            s->column, s->extent.bytes);
+        return hotbed_error_limit(
+            hotbed_fail_table(
+                HOTBED_ERR_STATE, s->table,
+                "%s/%s: more than the %" PRIu64 " bytes that were planned", s->table, s->column,
+                s->extent.bytes),
+            (double)s->extent.bytes);
     while (bytes > 0) {
         if (s->buffer == NULL)
             HOTBED_TRY(own_buffer(s));
@@ -68,9 +71,12 @@ hotbed_digest hotbed_extent_root(
 
 hotbed_status hotbed_extent_end(hotbed_extent_stream *s) {
     if (s->done != s->extent.bytes)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "%s/%s: %" PRIu64 " bytes of the %" PRIu64 " that were planned",
-            s->table, s->column, s->done, s->extent.bytes);
+        return hotbed_error_table(
+            hotbed_fail_limit(
+                HOTBED_ERR_STATE, NULL, (double)s->done, (double)s->extent.bytes,
+                "%s/%s: %" PRIu64 " bytes of the %" PRIu64 " that were planned", s->table,
+                s->column, s->done, s->extent.bytes),
+            s->table);
     return HOTBED_OK;
 }
 
@@ -88,9 +94,14 @@ static hotbed_status damaged(
     char a[HOTBED_DIGEST_DIGITS + 1], b[HOTBED_DIGEST_DIGITS + 1];
     hotbed_digest_text(found, a);
     hotbed_digest_text(right, b);
-    return hotbed_fail(
-        HOTBED_ERR_CORRUPT, "%s: %s/%s: block %" PRIu64 " is damaged: digest %s, expected %s", file,
-        table, column, block, a, b);
+    return hotbed_error_path(
+        hotbed_error_table(
+            hotbed_fail_value(
+                HOTBED_ERR_CORRUPT, NULL, (double)block,
+                "%s: %s/%s: block %" PRIu64 " is damaged: digest %s, expected %s", file, table,
+                column, block, a, b),
+            table),
+        file);
 }
 
 /* Return the number of bytes to read at a time: a block, or a piece of a block. */
@@ -242,9 +253,13 @@ static hotbed_status ready(hotbed_extent_stream *s, size_t bytes) {
     if (s->taken < s->filled)
         return HOTBED_OK;
     if (s->done == s->extent.bytes)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s: %s/%s ends %zu bytes early", s->file->name, s->table,
-            s->column, bytes);
+        return hotbed_error_path(
+            hotbed_error_table(
+                hotbed_fail_value(
+                    HOTBED_ERR_CORRUPT, NULL, (double)bytes, "%s: %s/%s ends %zu bytes early",
+                    s->file->name, s->table, s->column, bytes),
+                s->table),
+            s->file->name);
     return fill(s);
 }
 
@@ -274,9 +289,12 @@ hotbed_status hotbed_extent_check_root(const hotbed_extent_stream *s) {
         return HOTBED_OK;
     hotbed_digest_text(found, a);
     hotbed_digest_text(s->extent.root, b);
-    return hotbed_fail(
-        HOTBED_ERR_CORRUPT, "%s: %s/%s is damaged: its blocks' digests give root %s, expected %s",
-        s->file->name, s->table, s->column, a, b);
+    return hotbed_error_path(
+        hotbed_fail_table(
+            HOTBED_ERR_CORRUPT, s->table,
+            "%s: %s/%s is damaged: its blocks' digests give root %s, expected %s", s->file->name,
+            s->table, s->column, a, b),
+        s->file->name);
 }
 
 hotbed_status hotbed_extent_check_bytes(
@@ -306,6 +324,7 @@ hotbed_status hotbed_extent_check_bytes(
     char a[HOTBED_DIGEST_DIGITS + 1], b[HOTBED_DIGEST_DIGITS + 1];
     hotbed_digest_text(found, a);
     hotbed_digest_text(root, b);
-    return hotbed_fail(
-        HOTBED_ERR_CORRUPT, "%s: %s is damaged: digest %s, expected %s", file->name, what, a, b);
+    return hotbed_fail_path(
+        HOTBED_ERR_CORRUPT, file->name, "%s: %s is damaged: digest %s, expected %s", file->name,
+        what, a, b);
 }

@@ -79,8 +79,9 @@ static hotbed_status find_places(
     uint64_t *keys = hotbed_new(*n * sizeof *keys);
     hotbed_status status = HOTBED_OK;
     if (places == NULL || keys == NULL)
-        status = hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory to sort %" PRIu64 " rows of table '%s'", *n, t->name);
+        status = hotbed_fail_table(
+            HOTBED_ERR_MEMORY, t->name, "no memory to sort %" PRIu64 " rows of table '%s'", *n,
+            t->name);
     uint64_t at = 0;
     bool hash = t->kind == HOTBED_TABLE_HASH;
     for (uint32_t p = 0; p < t->num_parts && status == HOTBED_OK; p++) {
@@ -98,9 +99,11 @@ static hotbed_status find_places(
         qsort(places, *n, sizeof *places, hash ? by_bucket_then_key : by_key);
     for (uint64_t i = 1; i < *n && status == HOTBED_OK; i++)
         if (places[i].key == places[i - 1].key)
-            status = hotbed_fail(
-                HOTBED_ERR_STATE, "table '%s': key %s occurs twice", t->name,
-                hotbed_key_text(places[i].key, w->import->key_type, text));
+            status = hotbed_error_key(
+                hotbed_fail_table(
+                    HOTBED_ERR_STATE, t->name, "table '%s': key %s occurs twice", t->name,
+                    hotbed_key_text(places[i].key, w->import->key_type, text)),
+                places[i].key, w->import->key_type);
     if (status != HOTBED_OK) {
         hotbed_delete(places);
         return status;
@@ -146,8 +149,11 @@ static hotbed_status invert_ages(
     const hotbed_import_table *t, uint64_t n, uint64_t unit, uint64_t *words) {
     uint64_t most = largest(n, words);
     if (most > INT64_MAX)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "table '%s': age %" PRId64 " is negative", t->name, (int64_t)most);
+        return hotbed_error_table(
+            hotbed_fail_value(
+                HOTBED_ERR_CORRUPT, NULL, (double)(int64_t)most,
+                "table '%s': age %" PRId64 " is negative", t->name, (int64_t)most),
+            t->name);
     uint64_t now = t->now > most / unit ? t->now : most / unit + 1;
     for (uint64_t i = 0; i < n; i++)
         words[i] = now - words[i] / unit;
@@ -169,8 +175,9 @@ static hotbed_status read_column(
         return HOTBED_OK;
     uint64_t *words = hotbed_new(n * sizeof *words);
     if (words == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " scores of table '%s'", n, t->name);
+        return hotbed_fail_table(
+            HOTBED_ERR_MEMORY, t->name, "no memory for %" PRIu64 " scores of table '%s'", n,
+            t->name);
     hotbed_status status = HOTBED_OK;
     for (uint32_t p = 0; p < t->num_parts && status == HOTBED_OK; at += t->parts[p++].rows)
         status = read_words(&t->parts[p].columns[column], t->parts[p].rows, words + at);
@@ -300,10 +307,14 @@ static hotbed_status write_counted(importer *w, const hotbed_import_table *t) {
         status = hotbed_io_read(
             counts->file, &count, sizeof count, counts->offset + places[i].row * counts->stride);
         if (status == HOTBED_OK && count > HOTBED_SCORE_MOST)
-            status = hotbed_fail(
-                HOTBED_ERR_UNSUPPORTED,
-                "table '%s': key %s is counted %" PRIu64 " times, at most 2^52 - 1", t->name,
-                hotbed_key_text(places[i].key, w->import->key_type, text), count);
+            status = hotbed_error_key(
+                hotbed_error_table(
+                    hotbed_fail_limit(
+                        HOTBED_ERR_UNSUPPORTED, NULL, (double)count, 0x1p52 - 1,
+                        "table '%s': key %s is counted %" PRIu64 " times, at most 2^52 - 1",
+                        t->name, hotbed_key_text(places[i].key, w->import->key_type, text), count),
+                    t->name),
+                places[i].key, w->import->key_type);
         if (status == HOTBED_OK)
             status = hotbed_shard_writer_column(
                 &w->shard, HOTBED_COLUMN_COUNTED, &places[i].key, sizeof places[i].key);

@@ -198,12 +198,14 @@ static hotbed_status find_chain(
                 hotbed_last_error());
         HOTBED_TRY(status);
         if (length == s->n)
-            return hotbed_fail(HOTBED_ERR_CORRUPT, "%s follows itself", last->path);
+            return hotbed_fail_path(
+                HOTBED_ERR_CORRUPT, last->path, "%s follows itself", last->path);
         chain[length] = at;
         const entry *parent = at->increment ? find_parent(s, at) : NULL;
         if (at->increment && parent == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_STATE, "%s is an increment, whose parent was not found", at->path);
+            return hotbed_fail_path(
+                HOTBED_ERR_STATE, at->path, "%s is an increment, whose parent was not found",
+                at->path);
         at = parent;
     }
     for (uint32_t i = 0; i < length / 2; i++) {
@@ -268,7 +270,7 @@ hotbed_status hotbed_checkpoint_latest(const char *directory, hotbed_checkpoint_
     hotbed_checkpoint_found out = {.num_paths = 0};
     search s = {.calls = &hotbed_io_system, .path = directory, .directory = HOTBED_IO_CLOSED};
     if (directory == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_latest: directory is NULL");
+        return hotbed_fail_null_of("checkpoint_latest", "directory");
     HOTBED_TRY(hotbed_output_check(found, "hotbed_checkpoint_found"));
     hotbed_status status = find(&s, &out);
     if (status == HOTBED_OK)
@@ -278,7 +280,7 @@ hotbed_status hotbed_checkpoint_latest(const char *directory, hotbed_checkpoint_
         hotbed_delete(s.entries[i].path);
     free_skipped(s.skipped, s.num_skipped);
     hotbed_delete(s.entries);
-    return status;
+    return hotbed_error_path(status, directory);
 }
 
 void hotbed_checkpoint_found_free(hotbed_checkpoint_found *found) {

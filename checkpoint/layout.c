@@ -243,9 +243,11 @@ hotbed_status hotbed_layout_shard(hotbed_manifest *m, uint32_t number, void **me
         *metadata = image.metadata;
         return HOTBED_OK;
     }
-    return hotbed_fail(
-        HOTBED_ERR_UNSUPPORTED, "HDF5 metadata of %" PRIu32 " tables is over %zu bytes",
-        m->num_tables, bytes / 2);
+    return hotbed_error_limit(
+        hotbed_fail(
+            HOTBED_ERR_UNSUPPORTED, "HDF5 metadata of %" PRIu32 " tables is over %zu bytes",
+            m->num_tables, bytes / 2),
+        (double)bytes / 2);
 }
 
 void hotbed_layout_writer(char name[64]) {
@@ -283,10 +285,13 @@ static hotbed_status compare(
         at++;
     if (same_size && at == bytes)
         return HOTBED_OK;
-    return hotbed_fail(
-        HOTBED_ERR_CORRUPT,
-        "%s: its HDF5 metadata is not what %s makes for this MANIFEST, from byte %" PRIu64 " on",
-        file, m->writer, at);
+    return hotbed_error_path(
+        hotbed_fail_value(
+            HOTBED_ERR_CORRUPT, NULL, (double)at,
+            "%s: its HDF5 metadata is not what %s makes for this MANIFEST, from byte %" PRIu64
+            " on",
+            file, m->writer, at),
+        file);
 }
 
 hotbed_status hotbed_layout_check(

@@ -9,7 +9,7 @@
 
 hotbed_status hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint_mark_create: out is NULL");
+        return hotbed_fail_null_of("checkpoint_mark_create", "out");
     *out = hotbed_new(sizeof **out);
     return *out != NULL ? HOTBED_OK : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a mark");
 }

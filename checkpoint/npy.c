@@ -10,7 +10,7 @@
 enum { PREFIX = 10, HEADER_MOST = 1024 };
 
 static hotbed_status bad(const hotbed_io_file *file, const char *what) {
-    return hotbed_fail(HOTBED_ERR_CORRUPT, "%s: %s", file->name, what);
+    return hotbed_fail_path(HOTBED_ERR_CORRUPT, file->name, "%s: %s", file->name, what);
 }
 
 /* Return the text after "'key':" and blanks, or NULL. */
@@ -58,14 +58,15 @@ static hotbed_status parse(const hotbed_io_file *file, const char *text, hotbed_
     if (type == NULL || order == NULL || !read_shape(value_of(text, "'shape'"), out))
         return bad(file, "not a .npy header of one or two dimensions");
     if (strncmp(order, "False", 5) != 0)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "%s: Fortran order is not supported", file->name);
+        return hotbed_fail_path(
+            HOTBED_ERR_UNSUPPORTED, file->name, "%s: Fortran order is not supported", file->name);
     bool known = type[0] == '\'' && type[1] == '<' && type[2] != '\0' &&
                  strchr("fiu", type[2]) != NULL && strchr("248", type[3]) != NULL &&
                  type[3] != '\0' && type[4] == '\'';
     if (!known)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "%s: the element type is not <f2, <f4, <i8 or <u8", file->name);
+        return hotbed_fail_path(
+            HOTBED_ERR_UNSUPPORTED, file->name, "%s: the element type is not <f2, <f4, <i8 or <u8",
+            file->name);
     out->type = type[2];
     out->bytes = (uint32_t)(type[3] - '0');
     return HOTBED_OK;
@@ -89,10 +90,12 @@ hotbed_status hotbed_npy_read(hotbed_io_file *file, hotbed_npy *out) {
     HOTBED_TRY(parse(file, text, &npy));
     if (npy.width > 1 << 20 || npy.rows > ((uint64_t)1 << 48) / (npy.width * npy.bytes + 1) ||
         bytes != npy.offset + npy.rows * npy.width * npy.bytes)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT,
-            "%s has %" PRIu64 " bytes, but its header states %" PRIu64 " rows of %" PRIu64,
-            file->name, bytes, npy.rows, npy.width);
+        return hotbed_error_path(
+            hotbed_fail_value(
+                HOTBED_ERR_CORRUPT, NULL, (double)bytes,
+                "%s has %" PRIu64 " bytes, but its header states %" PRIu64 " rows of %" PRIu64,
+                file->name, bytes, npy.rows, npy.width),
+            file->name);
     *out = npy;
     return HOTBED_OK;
 }

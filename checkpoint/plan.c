@@ -96,9 +96,9 @@ hotbed_status hotbed_plan_counted(
     uint64_t *pairs = hotbed_new(2 * n * sizeof *pairs);
     hotbed_status status = HOTBED_OK;
     if (keys == NULL || counts == NULL || pairs == NULL)
-        status = hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " counted keys of table '%s'", n,
-            table->name);
+        status = hotbed_fail_table(
+            HOTBED_ERR_MEMORY, table->name, "no memory for %" PRIu64 " counted keys of table '%s'",
+            n, table->name);
     if (status == HOTBED_OK)
         status = hotbed_storage_export_counts(storage, local, n, keys, counts, &n, stream);
     if (status == HOTBED_OK)
@@ -122,27 +122,36 @@ static hotbed_status same_tables(
     const char *path, const hotbed_manifest *parent, const hotbed_checkpoint_share *share,
     const hotbed_manifest *m) {
     if (parent->num_tables != m->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "%s has %" PRIu32 " tables, not %" PRIu32 ": save a full checkpoint",
-            path, parent->num_tables, m->num_tables);
+        return hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_STATE, "num_tables", parent->num_tables, m->num_tables,
+                "%s has %" PRIu32 " tables, not %" PRIu32 ": save a full checkpoint", path,
+                parent->num_tables, m->num_tables),
+            path);
     for (uint32_t t = 0; t < m->num_tables; t++) {
         const hotbed_manifest_table *x = &parent->tables[t], *y = &m->tables[t];
         if (strcmp(x->name, y->name) != 0 || x->kind != y->kind || x->dtype != y->dtype ||
             x->dim != y->dim || x->bucket_bits != y->bucket_bits || x->times != y->times ||
             hotbed_manifest_optimizer(parent, x) != hotbed_manifest_optimizer(m, y) ||
             (share->world == 1 && x->capacity != y->capacity))
-            return hotbed_fail(
-                HOTBED_ERR_STATE,
-                "table '%s' is another one than in %s, or has another place: save a full "
-                "checkpoint",
-                y->name, path);
+            return hotbed_error_path(
+                hotbed_fail_table(
+                    HOTBED_ERR_STATE, y->name,
+                    "table '%s' is another one than in %s, or has another place: save a full "
+                    "checkpoint",
+                    y->name, path),
+                path);
         if (!hotbed_share_is(share, t, parent, x))
-            return hotbed_fail(
-                HOTBED_ERR_STATE,
-                "the rows of table '%s' are assigned to %" PRIu32
-                " ranks in another way than in %s, which has %" PRIu32
-                " ranks: save a full checkpoint",
-                x->name, share->world, path, parent->world);
+            return hotbed_error_path(
+                hotbed_error_table(
+                    hotbed_fail_limit(
+                        HOTBED_ERR_STATE, "world", share->world, parent->world,
+                        "the rows of table '%s' are assigned to %" PRIu32
+                        " ranks in another way than in %s, which has %" PRIu32
+                        " ranks: save a full checkpoint",
+                        x->name, share->world, path, parent->world),
+                    x->name),
+                path);
     }
     return HOTBED_OK;
 }
@@ -160,8 +169,8 @@ hotbed_status hotbed_plan_parent(
     if (status == HOTBED_OK) {
         *base = hotbed_mark_find(mark, parent.id);
         if (*base == NULL)
-            status = hotbed_fail(
-                HOTBED_ERR_STATE,
+            status = hotbed_fail_path(
+                HOTBED_ERR_STATE, path,
                 "the mark does not belong to %s, so the changes since then are unknown: save a "
                 "full checkpoint",
                 path);

@@ -103,9 +103,12 @@ static hotbed_status match_table(reader *r, uint32_t number) {
     r->is_new[number] = found == UINT32_MAX;
     if (found == UINT32_MAX)
         return !r->strict ? HOTBED_OK
-                          : hotbed_fail(
-                                HOTBED_ERR_STATE, "%s has no table '%s', which the storage has",
-                                r->links[0].directory.name, info.name);
+                          : hotbed_error_path(
+                                hotbed_fail_table(
+                                    HOTBED_ERR_STATE, info.name,
+                                    "%s has no table '%s', which the storage has",
+                                    r->links[0].directory.name, info.name),
+                                r->links[0].directory.name);
     const hotbed_manifest_table *table = &m->tables[found];
     if (table->kind != info.kind) {
         r->taken[found] = HOTBED_TAKEN_KIND;
@@ -160,16 +163,23 @@ static hotbed_status match(reader *r) {
         left = r->numbers[i] == UINT32_MAX ? i : left;
     }
     if (loaded == 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "%s has no rows for any table of the storages; it has table '%s'",
-            r->links[0].directory.name, m->tables[0].name);
+        return hotbed_error_path(
+            hotbed_fail_table(
+                HOTBED_ERR_STATE, m->tables[0].name,
+                "%s has no rows for any table of the storages; it has table '%s'",
+                r->links[0].directory.name, m->tables[0].name),
+            r->links[0].directory.name);
     if (r->strict && loaded < m->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
-            "%s has %" PRIu32 " tables, but the storages have %" PRIu32
-            ": the storages have no table '%s'",
-            r->links[0].directory.name, m->num_tables, r->storages->num_tables,
-            m->tables[left].name);
+        return hotbed_error_path(
+            hotbed_error_table(
+                hotbed_fail_limit(
+                    HOTBED_ERR_STATE, NULL, m->num_tables, r->storages->num_tables,
+                    "%s has %" PRIu32 " tables, but the storages have %" PRIu32
+                    ": the storages have no table '%s'",
+                    r->links[0].directory.name, m->num_tables, r->storages->num_tables,
+                    m->tables[left].name),
+                m->tables[left].name),
+            r->links[0].directory.name);
     return HOTBED_OK;
 }
 
@@ -458,11 +468,13 @@ static hotbed_status count_table(reader *r, uint32_t table, uint64_t *rows) {
     for (uint32_t i = 0; i < r->num_links; i++)
         most += r->links[i].manifest.tables[table].rows;
     return *rows <= most ? HOTBED_OK
-                         : hotbed_fail(
-                               HOTBED_ERR_STATE,
-                               "table '%s' was changed while it was loaded: %" PRIu64
-                               " keys, expected %" PRIu64,
-                               saved->name, *rows, most);
+                         : hotbed_error_table(
+                               hotbed_fail_limit(
+                                   HOTBED_ERR_STATE, NULL, (double)*rows, (double)most,
+                                   "table '%s' was changed while it was loaded: %" PRIu64
+                                   " keys, expected %" PRIu64,
+                                   saved->name, *rows, most),
+                               saved->name);
 }
 
 static hotbed_status clear(reader *r) {
@@ -633,21 +645,32 @@ static hotbed_status compare_links(const reader *r) {
     HOTBED_TRY(hotbed_vote_with(r->comm, status, &first, sizeof first, r->stream));
     const uint32_t rank = hotbed_comm_rank(r->comm);
     if (!hotbed_digest_equal(own.first, first.first))
-        status = hotbed_fail(
-            HOTBED_ERR_STATE, "rank %" PRIu32 " loads another checkpoint than rank 0: %s", rank,
+        status = hotbed_error_path(
+            hotbed_error_rank(
+                hotbed_fail(
+                    HOTBED_ERR_STATE, "rank %" PRIu32 " loads another checkpoint than rank 0: %s",
+                    rank, r->links[0].directory.name),
+                rank),
             r->links[0].directory.name);
     else if (own.num_links != first.num_links)
-        status = hotbed_fail(
-            HOTBED_ERR_STATE, "rank %" PRIu32 " loads %" PRIu64 " increments, rank 0 %" PRIu64,
-            rank, own.num_links - 1, first.num_links - 1);
+        status = hotbed_error_rank(
+            hotbed_fail_limit(
+                HOTBED_ERR_STATE, NULL, (double)own.num_links - 1, (double)first.num_links - 1,
+                "rank %" PRIu32 " loads %" PRIu64 " increments, rank 0 %" PRIu64, rank,
+                own.num_links - 1, first.num_links - 1),
+            rank);
     else if (!hotbed_digest_equal(own.all, first.all))
-        status = hotbed_fail(
-            HOTBED_ERR_STATE, "rank %" PRIu32 " loads other increments than rank 0", rank);
+        status = hotbed_error_rank(
+            hotbed_fail(
+                HOTBED_ERR_STATE, "rank %" PRIu32 " loads other increments than rank 0", rank),
+            rank);
     else if (!hotbed_digest_equal(own.taken, first.taken) || own.strict != first.strict)
-        status = hotbed_fail(
-            HOTBED_ERR_STATE,
-            "rank %" PRIu32 " has other tables than rank 0, or only one of the two "
-            "asks for a report",
+        status = hotbed_error_rank(
+            hotbed_fail(
+                HOTBED_ERR_STATE,
+                "rank %" PRIu32 " has other tables than rank 0, or only one of the two "
+                "asks for a report",
+                rank),
             rank);
     return hotbed_vote(r->comm, status, r->stream);
 }
@@ -821,14 +844,17 @@ static hotbed_status read_blob(
     uint64_t *bytes) {
     const hotbed_manifest_blob *blob = hotbed_manifest_find_blob(m, name);
     if (blob == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s has no blob '%.80s'; it has %" PRIu32 "%s%s", directory->name,
-            name, m->num_blobs, m->num_blobs == 0 ? "" : ", the first is ",
+        return hotbed_fail_path(
+            HOTBED_ERR_ARGUMENT, directory->name, "%s has no blob '%.80s'; it has %" PRIu32 "%s%s",
+            directory->name, name, m->num_blobs, m->num_blobs == 0 ? "" : ", the first is ",
             m->num_blobs == 0 ? "" : m->blobs[0].name);
     if (data != NULL && *bytes < blob->extent.bytes)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: blob '%s' has %" PRIu64 " bytes, but the buffer has %" PRIu64,
-            directory->name, name, blob->extent.bytes, *bytes);
+        return hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "bytes", (double)*bytes, (double)blob->extent.bytes,
+                "%s: blob '%s' has %" PRIu64 " bytes, but the buffer has %" PRIu64, directory->name,
+                name, blob->extent.bytes, *bytes),
+            directory->name);
     hotbed_shard_reader shard;
     hotbed_status status = HOTBED_OK;
     if (data != NULL) {

@@ -15,7 +15,7 @@
 #include <string.h>
 
 enum {
-    BALLOT_BYTES = 1792, /* a multiple of ALIGNMENT; holds any error text */
+    BALLOT_BYTES = 2304, /* a multiple of ALIGNMENT; holds any error */
     ROUND_BYTES =
         32 << 20, /* the most that a rank receives in a round, whatever the other ranks send */
     ALIGNMENT = 256,
@@ -28,17 +28,21 @@ static hotbed_status take_part(hotbed_comm *comm, hotbed_status status) {
     if (status == HOTBED_OK)
         return HOTBED_OK;
     hotbed_error_copy(&error);
-    hotbed_comm_abort(comm, error.text);
+    hotbed_comm_abort(comm, error.text, &error.fields);
     return hotbed_error_return(&error, status);
 }
 
 /* --- votes ------------------------------------------------------------------------------------------------ */
 
-typedef struct ballot {
-    int32_t status;
-    char data[HOTBED_VOTE_BYTES];
-    char text[BALLOT_BYTES - HOTBED_VOTE_BYTES - 4];
+typedef union ballot {
+    struct {
+        hotbed_error error; /* its status is OK if the rank has not failed */
+        char data[HOTBED_VOTE_BYTES];
+    };
+    char bytes[BALLOT_BYTES];
 } ballot;
+
+_Static_assert(sizeof(ballot) == BALLOT_BYTES, "an error and the data fit into a ballot");
 
 static hotbed_status gather_ballots(
     hotbed_comm *comm, const ballot *own, ballot *all, hotbed_stream *stream) {
@@ -78,11 +82,13 @@ static hotbed_status vote(
     hotbed_stream *stream) {
     uint32_t size = hotbed_comm_size(comm);
     *out = NULL;
-    ballot own = {.status = (int32_t)status};
+    ballot own = {.bytes = {0}};
     hotbed_error error;
     hotbed_error_copy(&error);
-    if (status != HOTBED_OK)
-        snprintf(own.text, sizeof own.text, "%s", error.text);
+    if (status != HOTBED_OK) {
+        own.error = error;
+        own.error.fields.status = status;
+    }
     if (bytes > 0)
         memcpy(own.data, data, bytes);
     ballot *all = hotbed_new(size * sizeof *all);
@@ -91,7 +97,7 @@ static hotbed_status vote(
                     : gather(comm, &own, all, stream);
     gathered = take_part(comm, gathered);
     uint32_t first = 0;
-    while (gathered == HOTBED_OK && first < size && all[first].status == HOTBED_OK)
+    while (gathered == HOTBED_OK && first < size && all[first].error.fields.status == HOTBED_OK)
         first++;
     if (status != HOTBED_OK)
         status = hotbed_error_return(&error, status);
@@ -99,8 +105,9 @@ static hotbed_status vote(
         status = gathered;
     else if (first < size)
         status = hotbed_error_rank(
-            hotbed_fail(
-                (hotbed_status)all[first].status, "rank %" PRIu32 ": %s", first, all[first].text),
+            hotbed_fail_again(
+                &all[first].error.fields, all[first].error.fields.status, "rank %" PRIu32 ": %s",
+                first, all[first].error.text),
             first);
     else
         *out = all;
@@ -489,10 +496,15 @@ static hotbed_status check_edges(const rounds *d) {
             !hotbed_canonical_before(before->edges.last_key, at->first_key, table->bucket_bits)) {
             char key[HOTBED_KEY_TEXT_BYTES], shard[32];
             hotbed_shard_name((uint32_t)at->first_shard, m->world, shard);
-            return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "%s/%s: %s: key %s is out of order", d->job->directory->name,
-                shard, table->name,
-                hotbed_key_text(at->first_key, hotbed_manifest_origin(m, table)->key_type, key));
+            return hotbed_error_path(
+                hotbed_error_key(
+                    hotbed_fail_table(
+                        HOTBED_ERR_CORRUPT, table->name, "%s/%s: %s: key %s is out of order",
+                        d->job->directory->name, shard, table->name,
+                        hotbed_key_text(
+                            at->first_key, hotbed_manifest_origin(m, table)->key_type, key)),
+                    at->first_key, hotbed_manifest_origin(m, table)->key_type),
+                d->job->directory->name);
         }
         before = &d->received[p];
     }

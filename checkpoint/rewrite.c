@@ -372,14 +372,15 @@ uint64_t hotbed_rewrite_manifest_bytes(
 static hotbed_status check_options(const hotbed_chain *chain, const hotbed_rewrite_options *o) {
     uint64_t most = HOTBED_MANIFEST_BYTES_MAX;
     if (o->world < 1 || o->world > HOTBED_WORLD_MAX)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%" PRIu32 " ranks, not 1 to %d", o->world, HOTBED_WORLD_MAX);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "world", o->world, hotbed_bound(o->world, 1, HOTBED_WORLD_MAX),
+            "%" PRIu32 " ranks, not 1 to %d", o->world, HOTBED_WORLD_MAX);
     if (o->route > HOTBED_ROUTE_ROUND_ROBIN + 1)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "this route cannot assign the rows of hash tables");
     uint64_t bytes = hotbed_rewrite_manifest_bytes(chain, o);
     if (bytes > most)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED,
+        return hotbed_fail_value(
+            HOTBED_ERR_UNSUPPORTED, "world", o->world,
             "%" PRIu32 " tables in %" PRIu32 " shards may need a MANIFEST of %" PRIu64
             " bytes, over %" PRIu64 ": write at most %" PRIu64 " shards",
             hotbed_chain_last(chain)->num_tables, o->world, bytes, most,

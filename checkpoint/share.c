@@ -12,32 +12,46 @@ static hotbed_status check_route(
     hotbed_table_info info;
     HOTBED_TRY(hotbed_storages_info(storages, table, &info));
     if (route->world != share->world)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "share: the route of table '%s' has %" PRIu32 " ranks, expected %" PRIu32, info.name,
-            route->world, share->world);
+        return hotbed_error_table(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "routes", route->world, share->world,
+                "share: the route of table '%s' has %" PRIu32 " ranks, expected %" PRIu32,
+                info.name, route->world, share->world),
+            info.name);
     if (info.kind == HOTBED_TABLE_HASH && route->kind == HOTBED_ROUTE_ROUND_ROBIN &&
         route->rows != 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "share: table '%s' stores keys, but its route numbers %" PRIu64 " rows", info.name,
-            route->rows);
+        return hotbed_error_table(
+            hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "routes", (double)route->rows,
+                "share: table '%s' stores keys, but its route numbers %" PRIu64 " rows", info.name,
+                route->rows),
+            info.name);
     if (info.kind != HOTBED_TABLE_STATIC)
         return HOTBED_OK;
     if (route->kind != HOTBED_ROUTE_CONTINUOUS && route->kind != HOTBED_ROUTE_ROUND_ROBIN)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "share: table '%s' is static, but its route is %s, not continuous or roundrobin",
-            info.name, hotbed_route_name(route->kind));
+        return hotbed_error_parameter(
+            hotbed_fail_table(
+                HOTBED_ERR_ARGUMENT, info.name,
+                "share: table '%s' is static, but its route is %s, not continuous or roundrobin",
+                info.name, hotbed_route_name(route->kind)),
+            "routes");
     if (route->rows == 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "share: table '%s' is static, but its route numbers no rows",
-            info.name);
+        return hotbed_error_parameter(
+            hotbed_fail_table(
+                HOTBED_ERR_ARGUMENT, info.name,
+                "share: table '%s' is static, but its route numbers no rows", info.name),
+            "routes");
     if (hotbed_route_rows(route, share->rank) > info.capacity)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "share: table '%s' has %" PRIu64 " rows, but its route gives this rank %" PRIu64,
-            info.name, info.capacity, hotbed_route_rows(route, share->rank));
+        return hotbed_error_rank(
+            hotbed_error_table(
+                hotbed_fail_limit(
+                    HOTBED_ERR_ARGUMENT, "routes", (double)hotbed_route_rows(route, share->rank),
+                    (double)info.capacity,
+                    "share: table '%s' has %" PRIu64
+                    " rows, but its route gives this rank %" PRIu64,
+                    info.name, info.capacity, hotbed_route_rows(route, share->rank)),
+                info.name),
+            share->rank);
     return HOTBED_OK;
 }
 
@@ -48,11 +62,16 @@ hotbed_status hotbed_share_read(
     if (s.world == 0)
         s.world = 1;
     if (s.rank >= s.world || s.world > HOTBED_WORLD_MAX)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "share: rank %" PRIu32 " of %" PRIu32 ", at most %d", s.rank,
-            s.world, HOTBED_WORLD_MAX);
+        return hotbed_error_rank(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "rank", s.rank, s.world,
+                "share: rank %" PRIu32 " of %" PRIu32 ", at most %d", s.rank, s.world,
+                HOTBED_WORLD_MAX),
+            s.rank);
     if (s.world > 1 && s.routes == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "share: %" PRIu32 " ranks without routes", s.world);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "world", s.world, "share: %" PRIu32 " ranks without routes",
+            s.world);
     for (uint32_t i = 0; s.routes != NULL && i < storages->num_tables; i++)
         HOTBED_TRY(check_route(&s, storages, i));
     *out = s;
@@ -68,12 +87,16 @@ hotbed_status hotbed_share_check_keys(
     for (uint64_t i = 0; i < n && share->routes != NULL; i++) {
         uint32_t owner = hotbed_route_rank(&share->routes[table], keys[i]);
         if (owner != share->rank)
-            return hotbed_fail(
-                HOTBED_ERR_STATE,
-                "table '%s': key %s is on rank %" PRIu32 ", but its route (%s) gives it "
-                "to rank %" PRIu32,
-                t->name, hotbed_key_text(keys[i], type, text), share->rank,
-                hotbed_route_name(share->routes[table].kind), owner);
+            return hotbed_error_rank(
+                hotbed_error_key(
+                    hotbed_fail_table(
+                        HOTBED_ERR_STATE, t->name,
+                        "table '%s': key %s is on rank %" PRIu32 ", but its route (%s) gives it "
+                        "to rank %" PRIu32,
+                        t->name, hotbed_key_text(keys[i], type, text), share->rank,
+                        hotbed_route_name(share->routes[table].kind), owner),
+                    keys[i], type),
+                share->rank);
     }
     return HOTBED_OK;
 }

@@ -48,8 +48,8 @@ typedef struct table_taker {
 } table_taker;
 
 static hotbed_status fail_changed(const char *table) {
-    return hotbed_fail(
-        HOTBED_ERR_STATE, "table '%s' was changed while a snapshot of it was taken", table);
+    return hotbed_fail_table(
+        HOTBED_ERR_STATE, table, "table '%s' was changed while a snapshot of it was taken", table);
 }
 
 /* Set the columns as the outputs of an export. */

@@ -59,9 +59,9 @@ static hotbed_status order_rows(snapshot_writer *w, uint32_t number, order *out)
     uint64_t *pairs = hotbed_new(2 * rows * sizeof *pairs);
     hotbed_status status = HOTBED_OK;
     if (keys == NULL || numbers == NULL || pairs == NULL)
-        status = hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory to sort the %" PRIu64 " keys of table '%s'", n,
-            table->name);
+        status = hotbed_fail_table(
+            HOTBED_ERR_MEMORY, table->name, "no memory to sort the %" PRIu64 " keys of table '%s'",
+            n, table->name);
     for (uint64_t i = 0; i < n && status == HOTBED_OK; i++) {
         numbers[i] = i;
         keys[i] = ids[i];
@@ -333,9 +333,9 @@ hotbed_status hotbed_snapshot_write(
     hotbed_mark_update update;
     hotbed_error error;
     if (s->share.world > 1)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "snapshot: %" PRIu32 " ranks need begin, put and commit",
-            s->share.world);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "world", s->share.world,
+            "snapshot: %" PRIu32 " ranks need begin, put and commit", s->share.world);
     HOTBED_TRY(hotbed_save_begin(config, path, &id));
     hotbed_status status = put_shard(config, path, id, s, &update);
     if (status != HOTBED_OK) {

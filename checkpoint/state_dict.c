@@ -105,13 +105,13 @@ hotbed_status hotbed_state_dict_create(
     hotbed_storage *storage, const char *prefix, hotbed_state_dict **out) {
     enum { MOST_A_TABLE = 6 };
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_create: out is NULL");
+        return hotbed_fail_null_of("state_dict_create", "out");
     *out = NULL;
     if (storage == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_create: storage is NULL");
+        return hotbed_fail_null_of("state_dict_create", "storage");
     if (prefix != NULL && strlen(prefix) > PREFIX_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "prefix", (double)strlen(prefix), PREFIX_MOST,
             "state_dict_create: the prefix has %zu characters, at most %d are allowed",
             strlen(prefix), PREFIX_MOST);
     uint32_t tables = hotbed_storage_num_tables(storage);
@@ -156,8 +156,9 @@ uint32_t hotbed_state_dict_size(const hotbed_state_dict *d) {
 hotbed_status hotbed_state_dict_tensor(
     const hotbed_state_dict *d, uint32_t number, hotbed_state_tensor *out) {
     if (d == NULL || number >= d->num_entries)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "state_dict: dict is NULL, or no tensor %" PRIu32, number);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "number", number,
+            "state_dict: dict is NULL, or no tensor %" PRIu32, number);
     HOTBED_TRY(hotbed_output_check(out, "hotbed_state_tensor"));
     hotbed_state_tensor t = d->entries[number].tensor;
     HOTBED_TRY(place_view(d, &t));
@@ -178,7 +179,8 @@ hotbed_status hotbed_state_dict_find(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict: dict, name or out is NULL");
     const entry *e = find(d, name);
     if (e == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict: there is no '%s'", name);
+        return hotbed_error_parameter(
+            hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict: there is no '%s'", name), "name");
     return hotbed_state_dict_tensor(d, (uint32_t)(e - d->entries), out);
 }
 
@@ -188,10 +190,13 @@ hotbed_status hotbed_state_dict_piece(
     hotbed_state_tensor t = {.size = sizeof t};
     hotbed_state_piece found;
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_piece: out is NULL");
+        return hotbed_fail_null_of("state_dict_piece", "out");
     HOTBED_TRY(hotbed_state_dict_tensor(d, number, &t));
     if (t.made)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_piece: '%s' is no view", t.name);
+        return hotbed_error_parameter(
+            hotbed_fail_table(
+                HOTBED_ERR_ARGUMENT, t.name, "state_dict_piece: '%s' is no view", t.name),
+            "number");
     HOTBED_TRY(hotbed_storage_table(d->storage, t.table, &info));
     HOTBED_TRY(hotbed_view_piece(d->storage, t.table, piece, &found));
     if (t.kind == HOTBED_STATE_OPTIMIZER)
@@ -204,8 +209,8 @@ hotbed_status hotbed_state_dict_rows(
     const hotbed_state_dict *d, uint32_t table, uint64_t n, const uint64_t *keys, uint64_t *rows) {
     if (d == NULL || table >= hotbed_storage_num_tables(d->storage) ||
         (n > 0 && (keys == NULL || rows == NULL)))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "table", table,
             "state_dict_rows: dict, keys or rows is NULL, or no table %" PRIu32, table);
     if (!d->collected)
         return hotbed_fail(HOTBED_ERR_STATE, "state_dict_rows: the dict was not collected");
@@ -219,8 +224,9 @@ hotbed_status hotbed_state_dict_rows(
 hotbed_status hotbed_state_dict_add_hook(
     hotbed_state_dict *d, hotbed_state_moment moment, hotbed_state_hook hook, void *self) {
     if (d == NULL || hook == NULL || (int)moment < 0 || (int)moment >= MOMENTS)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "state_dict: dict or hook is NULL, or no moment %d", (int)moment);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "moment", (double)moment,
+            "state_dict: dict or hook is NULL, or no moment %d", (int)moment);
     if (d->num_hooks[moment] == HOOKS)
         return hotbed_fail(HOTBED_ERR_MEMORY, "state_dict: over %d hooks of a moment", HOOKS);
     d->hooks[moment][d->num_hooks[moment]] = hook;
@@ -358,9 +364,9 @@ static hotbed_status gather_open(gatherer *g) {
             continue;
         g->columns[c]->made = hotbed_new(g->rows * g->widths[c]);
         if (g->columns[c]->made == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " rows of table '%s'", g->rows,
-                info.name);
+            return hotbed_fail_table(
+                HOTBED_ERR_MEMORY, info.name, "no memory for %" PRIu64 " rows of table '%s'",
+                g->rows, info.name);
         g->columns[c]->tensor.made = true;
     }
     HOTBED_TRY(hotbed_memory_alloc(g->stream, HOTBED_MEMORY_PINNED, bytes, NULL, &g->host));
@@ -393,10 +399,15 @@ static hotbed_status gather_chunk(gatherer *g, uint64_t first, uint64_t n) {
     char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++)
         if (host[found + i] != 1)
-            return hotbed_fail(
-                HOTBED_ERR_STATE,
-                "table %" PRIu32 " was changed while it was gathered: key %s is gone", g->table,
-                hotbed_key_text(keys[i], hotbed_storage_key_type(g->d->storage), text));
+            return hotbed_error_key(
+                hotbed_error_table_number(
+                    hotbed_fail(
+                        HOTBED_ERR_STATE,
+                        "table %" PRIu32 " was changed while it was gathered: key %s is gone",
+                        g->table,
+                        hotbed_key_text(keys[i], hotbed_storage_key_type(g->d->storage), text)),
+                    g->table),
+                keys[i], hotbed_storage_key_type(g->d->storage));
     for (int c = 0; c < 3; c++)
         if (g->columns[c] != NULL)
             memcpy(
@@ -531,8 +542,8 @@ static hotbed_status check_scores(const hotbed_state_source *s) {
         uint64_t score;
         memcpy(&score, (const char *)s->data + i * stride, sizeof score);
         if (score > HOTBED_SCORE_MOST)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, s->name, (double)score, 0x1p52 - 1,
                 "state_dict_load: '%s' has %" PRIu64 " in row %" PRIu64
                 "; scores are at most 2^52 - 1: load ranks or coarser times",
                 s->name, score, i);
@@ -572,23 +583,26 @@ static hotbed_status check_sources(
     for (uint32_t i = 0; i < n; i++) {
         const hotbed_state_source *s = &sources[i];
         if (s->name == NULL || (s->data == NULL && s->rows > 0))
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "state_dict_load: source %" PRIu32 " has no name or data", i);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "sources", i,
+                "state_dict_load: source %" PRIu32 " has no name or data", i);
         const entry *e = find(d, s->name);
         if (source_of(i, sources, s->name) != NULL)
-            return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_load: '%s' occurs twice", s->name);
+            return hotbed_error_parameter(
+                hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_load: '%s' occurs twice", s->name),
+                s->name);
         if (e == NULL || e->tensor.kind == HOTBED_STATE_BUCKET)
             continue;
         const uint64_t stride = s->row_bytes == 0 ? row_bytes_of(s) : s->row_bytes;
         if (s->rows > PTRDIFF_MAX / (stride == 0 ? 1 : stride))
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, s->name, (double)s->rows,
                 "state_dict_load: '%s' has %" PRIu64 " rows of %" PRIu64
                 " bytes, more than memory can hold",
                 s->name, s->rows, stride);
         if (s->row_bytes != 0 && s->row_bytes < row_bytes_of(s))
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "row_bytes", (double)s->row_bytes, (double)row_bytes_of(s),
                 "state_dict_load: '%s' has row_bytes %" PRIu64 ", but its rows have %zu bytes each",
                 s->name, s->row_bytes, row_bytes_of(s));
         bool key =
@@ -596,8 +610,8 @@ static hotbed_status check_sources(
         bool element = key ? s->element == HOTBED_ELEMENT_I64 || s->element == HOTBED_ELEMENT_U64
                            : s->element == e->tensor.element;
         if (!element || s->columns != e->tensor.columns)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "columns", (double)s->columns, (double)e->tensor.columns,
                 "state_dict_load: '%s' has element %d and %" PRIu64
                 " columns, expected %d and %" PRIu64,
                 s->name, (int)s->element, s->columns, (int)e->tensor.element, e->tensor.columns);
@@ -632,8 +646,8 @@ static hotbed_status find_sources(
             out->rows = s->rows;
         any = true;
         if (s->rows != out->rows)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "rows", (double)s->rows, (double)out->rows,
                 "state_dict_load: '%s' has %" PRIu64 " rows, expected %" PRIu64, s->name, s->rows,
                 out->rows);
     }

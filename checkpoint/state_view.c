@@ -47,9 +47,12 @@ hotbed_status hotbed_view_piece(
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
     uint32_t n = first_pieces(storage, &info, pieces);
     if (piece >= n + info.segments)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table '%s' has %" PRIu32 " pieces, so there is no piece %" PRIu32,
-            info.name, n + info.segments, piece);
+        return hotbed_error_table(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "piece", piece, n + info.segments,
+                "table '%s' has %" PRIu32 " pieces, so there is no piece %" PRIu32, info.name,
+                n + info.segments, piece),
+            info.name);
     if (piece < n) {
         *out = pieces[piece];
         return HOTBED_OK;
@@ -87,8 +90,9 @@ static hotbed_status list_window(lister *l) {
     HOTBED_TRY(hotbed_stream_sync(l->stream));
     uint64_t n = *l->batch.count;
     if (n > l->n - l->at)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "table '%s' was changed while it was collected", l->info.name);
+        return hotbed_fail_table(
+            HOTBED_ERR_STATE, l->info.name, "table '%s' was changed while it was collected",
+            l->info.name);
     memcpy(l->keys + l->at, l->batch.keys, n * sizeof *l->keys);
     for (uint64_t i = 0; i < n; i++)
         l->numbers[l->at + i] = l->batch.numbers[i] - l->none;
@@ -111,8 +115,9 @@ static hotbed_status list(lister *l, uint32_t table, hotbed_view_rows *out) {
     for (l->batch.first = 0; l->batch.first < slots; l->batch.first += step)
         HOTBED_TRY(list_window(l));
     if (l->at < l->n)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "table '%s' was changed while it was collected", l->info.name);
+        return hotbed_fail_table(
+            HOTBED_ERR_STATE, l->info.name, "table '%s' was changed while it was collected",
+            l->info.name);
     HOTBED_TRY(hotbed_bucket_sort_pairs(
         l->n, l->keys, hotbed_storage_key_type(l->storage), l->numbers, HOTBED_BUCKET_BITS,
         out->pairs));

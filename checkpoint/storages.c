@@ -11,12 +11,14 @@
 
 static hotbed_status check_storages(const char *call, hotbed_storage *const *all, uint32_t n) {
     if (all == NULL || n == 0 || n > HOTBED_STORAGES_MAX)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: storages has %" PRIu32 " storages, not 1 to %d", call,
-            all == NULL ? 0 : n, HOTBED_STORAGES_MAX);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "storages", n, hotbed_bound(n, 1, HOTBED_STORAGES_MAX),
+            "%s: storages has %" PRIu32 " storages, not 1 to %d", call, all == NULL ? 0 : n,
+            HOTBED_STORAGES_MAX);
     for (uint32_t i = 0; i < n; i++)
         if (all[i] == NULL)
-            return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: storages[%" PRIu32 "] is NULL", call, i);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "storages", i, "%s: storages[%" PRIu32 "] is NULL", call, i);
     return HOTBED_OK;
 }
 
@@ -40,8 +42,8 @@ static hotbed_status check_names(const char *call, const hotbed_storages *s) {
         qsort(names, s->num_tables, sizeof *names, by_name);
     for (uint32_t i = 1; i < s->num_tables && status == HOTBED_OK; i++)
         if (strcmp(names[i - 1], names[i]) == 0)
-            status = hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
+            status = hotbed_fail_table(
+                HOTBED_ERR_ARGUMENT, names[i],
                 "%s: two tables have the name '%s'; a checkpoint finds its tables by name", call,
                 names[i]);
     hotbed_delete(names);

@@ -77,9 +77,10 @@ static hotbed_status verify_table(verifier *v, uint32_t table) {
         HOTBED_TRY(verify_part(v, s, table, &content));
     if (hotbed_digest_equal(content, m->tables[table].content))
         return HOTBED_OK;
-    return hotbed_fail(
-        HOTBED_ERR_CORRUPT, "%s: %s: its rows differ from the rows that were saved (content)",
-        v->link.directory.name, m->tables[table].name);
+    return hotbed_fail_path(
+        HOTBED_ERR_CORRUPT, v->link.directory.name,
+        "%s: %s: its rows differ from the rows that were saved (content)", v->link.directory.name,
+        m->tables[table].name);
 }
 
 /* Check the whole index, all of which is HDF5 metadata. */
@@ -101,9 +102,11 @@ static hotbed_status check_file(const hotbed_io_file *directory, const char *nam
     HOTBED_TRY(hotbed_io_open_member(directory, name, &file));
     hotbed_status status = hotbed_io_size(&file, &bytes);
     if (status == HOTBED_OK && bytes != right)
-        status = hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " bytes, expected %" PRIu64, file.name, bytes,
-            right);
+        status = hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_CORRUPT, NULL, (double)bytes, (double)right,
+                "%s has %" PRIu64 " bytes, expected %" PRIu64, file.name, bytes, right),
+            file.name);
     hotbed_io_drop(&file);
     return status;
 }
@@ -152,9 +155,11 @@ static hotbed_status only_zeros(hotbed_io_file *file, uint64_t from, uint64_t en
         HOTBED_TRY(hotbed_io_read(file, buffer, n, from));
         for (size_t i = 0; i < n; i++)
             if (buffer[i] != 0)
-                return hotbed_fail(
-                    HOTBED_ERR_CORRUPT, "%s: byte %" PRIu64 " is in no extent, and not zero",
-                    file->name, from + i);
+                return hotbed_error_path(
+                    hotbed_fail_value(
+                        HOTBED_ERR_CORRUPT, NULL, (double)(from + i),
+                        "%s: byte %" PRIu64 " is in no extent, and not zero", file->name, from + i),
+                    file->name);
         from += n;
     }
     return HOTBED_OK;
@@ -378,8 +383,8 @@ hotbed_status hotbed_checkpoint_diff(
     *out = (hotbed_difference){.added = 0};
     if (t->kind != u->kind || t->dtype != u->dtype || t->dim != u->dim ||
         t->bucket_bits != u->bucket_bits)
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
+        return hotbed_fail_table(
+            HOTBED_ERR_STATE, t->name,
             "table '%s': kind, dtype, dim or buckets differ: %s, dim %" PRIu32 ", 2^%" PRIu32
             " buckets, and %s, dim %" PRIu32 ", 2^%" PRIu32,
             t->name, hotbed_dtype_name(t->dtype), t->dim, t->bucket_bits,

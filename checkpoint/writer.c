@@ -80,12 +80,14 @@ static hotbed_status pass_rows(row_stream *s, hotbed_staging *staging, uint64_t 
     char key[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++) {
         if (staging->found[i] == 0)
-            return hotbed_fail(
-                HOTBED_ERR_STATE, "table '%s' was changed while it was saved: key %s is gone",
-                s->table->name,
-                hotbed_key_text(
-                    key_of(s, first + i),
-                    hotbed_manifest_origin(&s->w->manifest, s->table)->key_type, key));
+            return hotbed_error_key(
+                hotbed_fail_table(
+                    HOTBED_ERR_STATE, s->table->name,
+                    "table '%s' was changed while it was saved: key %s is gone", s->table->name,
+                    hotbed_key_text(
+                        key_of(s, first + i),
+                        hotbed_manifest_origin(&s->w->manifest, s->table)->key_type, key)),
+                key_of(s, first + i), hotbed_manifest_origin(&s->w->manifest, s->table)->key_type);
         keys[i] = key_of(s, first + i);
     }
     return s->take(s, first, n, staging->columns);
@@ -134,18 +136,20 @@ static hotbed_status sorted_keys(writer *w, uint32_t number, uint64_t rows, uint
     uint64_t *counts = hotbed_new(((size_t)1 << table->bucket_bits) * sizeof *counts);
     hotbed_status status = HOTBED_OK;
     if (unsorted == NULL || keys == NULL || counts == NULL)
-        status = hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory to sort the %" PRIu64 " keys of table '%s'", rows,
-            table->name);
+        status = hotbed_fail_table(
+            HOTBED_ERR_MEMORY, table->name, "no memory to sort the %" PRIu64 " keys of table '%s'",
+            rows, table->name);
     if (status == HOTBED_OK)
         status = hotbed_storage_export_keys(
             hotbed_storages_of(w->storages, number), hotbed_storages_number(w->storages, number),
             rows, unsorted, NULL, &found, w->stream);
     if (status == HOTBED_OK && found != rows)
-        status = hotbed_fail(
-            HOTBED_ERR_STATE,
-            "table '%s' was changed while it was saved: it had %" PRIu64 " keys, now %" PRIu64,
-            table->name, rows, found);
+        status = hotbed_error_table(
+            hotbed_fail_limit(
+                HOTBED_ERR_STATE, NULL, (double)found, (double)rows,
+                "table '%s' was changed while it was saved: it had %" PRIu64 " keys, now %" PRIu64,
+                table->name, rows, found),
+            table->name);
     if (status == HOTBED_OK)
         status = hotbed_share_check_keys(&w->share, &w->manifest, number, rows, unsorted);
     if (status == HOTBED_OK)
@@ -483,8 +487,8 @@ static hotbed_status put_begun(
     begun_save own;
     copy_path(path, &own);
     if (!same_name(own.path, first->path))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_path(
+            HOTBED_ERR_ARGUMENT, own.path,
             "path '%s' is not the path of rank 0, '%s'; pass the same path on all ranks", own.path,
             first->path);
     hotbed_status status = put_shard(config, path, first->id, storages, options, update, stream);

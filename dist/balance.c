@@ -146,13 +146,13 @@ hotbed_status hotbed_balance_create(
     hotbed_balance **out) {
     hotbed_balance_options o;
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     HOTBED_TRY(hotbed_options_read(
         &o, sizeof o, offsetof(hotbed_balance_options, max_new_keys), options,
         "hotbed_balance_options"));
     if (comm == NULL || stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", comm == NULL ? "comm" : "stream");
+        return hotbed_fail_null(comm == NULL ? "comm" : "stream");
     HOTBED_TRY(hotbed_comm_check_stream(comm, stream));
     HOTBED_TRY(check_options(&o, hotbed_comm_size(comm)));
     if (o.max_row_bytes == 0)
@@ -222,10 +222,12 @@ static hotbed_status check_stream(const hotbed_balance *b, const hotbed_stream *
     HOTBED_TRY(hotbed_comm_check_stream(b->comm, stream));
     if (hotbed_stream_backend(stream) == b->backend && hotbed_stream_device(stream) == b->device)
         return HOTBED_OK;
-    return hotbed_fail(
-        HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the balance of %s %d",
-        hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
-        hotbed_backend_name(b->backend), b->device);
+    return hotbed_error_parameter(
+        hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the balance of %s %d",
+            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
+            hotbed_backend_name(b->backend), b->device),
+        "stream");
 }
 
 static hotbed_status check_kjt(const hotbed_balance *b, const hotbed_kjt *kjt) {
@@ -269,8 +271,7 @@ hotbed_status hotbed_balance_start(
     hotbed_stream *stream) {
     hotbed_kjt k;
     if (balance == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s is NULL", balance == NULL ? "balance" : "stream");
+        return hotbed_fail_null(balance == NULL ? "balance" : "stream");
     hotbed_balance *b = balance;
     HOTBED_TRY(check_stream(b, stream));
     HOTBED_TRY(hotbed_kjt_read(kjt, &k));
@@ -345,9 +346,11 @@ hotbed_status hotbed_balance_rows(
     hotbed_balance *b = balance;
     HOTBED_TRY(check_stream(b, stream));
     if (row_bytes < 1 || row_bytes > b->options.max_row_bytes)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "rows of %llu bytes are not in [1, %llu]",
-            (unsigned long long)row_bytes, (unsigned long long)b->options.max_row_bytes);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "row_bytes", (double)row_bytes,
+            hotbed_bound((double)row_bytes, 1, (double)b->options.max_row_bytes),
+            "rows of %llu bytes are not in [1, %llu]", (unsigned long long)row_bytes,
+            (unsigned long long)b->options.max_row_bytes);
     if (!b->finished)
         return hotbed_fail(HOTBED_ERR_STATE, "the balance was not finished");
     uint32_t n = b->options.batch_size;

@@ -20,9 +20,10 @@ enum { KINDS = 3, EXCHANGES = 4 };
 static hotbed_status check_sizes(
     uint32_t features, uint32_t max_batch_size, uint64_t max_keys, uint64_t capacity) {
     if (max_batch_size < 1 || (uint64_t)max_batch_size * features > ROWS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "max_batch_size %u of %u features: rows are not in [1, 2^30]",
-            max_batch_size, features);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "max_batch_size", max_batch_size,
+            "max_batch_size %u of %u features: rows are not in [1, 2^30]", max_batch_size,
+            features);
     if (max_keys < 1 || max_keys > ROWS_MOST)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "max_keys", (double)max_keys,
@@ -44,8 +45,9 @@ static hotbed_status check_options(
             "num_tables %u is not in [1, %d], or tables is NULL", s->num_tables,
             HOTBED_TABLES_MOST);
     if (s->num_features > 0 && s->feature_tables == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "num_features is %u, but feature_tables is NULL", s->num_features);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "num_features", s->num_features,
+            "num_features is %u, but feature_tables is NULL", s->num_features);
     for (uint32_t f = 0; f < s->num_features; f++)
         if (s->feature_tables[f] >= s->num_tables)
             return hotbed_error_feature(
@@ -95,9 +97,11 @@ static hotbed_status read_tables(hotbed_sharded *c, const hotbed_storage_options
             &c->tables[t], sizeof c->tables[t], offsetof(hotbed_table_options, kind),
             (const unsigned char *)s->tables + (size_t)t * stride, "hotbed_table_options"));
         if (c->tables[t].size != stride)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "table %u: size %u is not the first table's %u", t,
-                c->tables[t].size, stride);
+            return hotbed_error_table_number(
+                hotbed_fail_limit(
+                    HOTBED_ERR_ARGUMENT, "size", c->tables[t].size, stride,
+                    "table %u: size %u is not the first table's %u", t, c->tables[t].size, stride),
+                t);
         c->tables[t].size = sizeof c->tables[t];
         HOTBED_TRY(hotbed_name_check(c->tables[t].name, t));
     }
@@ -134,9 +138,11 @@ static hotbed_status copy_names(hotbed_sharded *c, const char *const *features) 
         at += n;
         for (uint32_t g = 0; g < f; g++)
             if (strcmp(c->features[g], c->features[f]) == 0)
-                return hotbed_fail(
-                    HOTBED_ERR_ARGUMENT, "features %u and %u are both called %s", g, f,
-                    c->features[f]);
+                return hotbed_error_feature(
+                    hotbed_fail(
+                        HOTBED_ERR_ARGUMENT, "features %u and %u are both called %s", g, f,
+                        c->features[f]),
+                    f);
     }
     return HOTBED_OK;
 }
@@ -172,8 +178,8 @@ static hotbed_status check_bags(const hotbed_sharded *c, const hotbed_group *g) 
     uint64_t rows = (uint64_t)g->num_features * c->options.max_batch_size; /* at most 2^30 */
     if (!g->sums || rows * c->world <= ROWS_MOST)
         return HOTBED_OK;
-    return hotbed_fail(
-        HOTBED_ERR_ARGUMENT,
+    return hotbed_fail_value(
+        HOTBED_ERR_ARGUMENT, "max_batch_size", c->options.max_batch_size,
         "max_batch_size %u: a lookup of %u features on %u ranks has %llu bags, over 2^30",
         c->options.max_batch_size, g->num_features, c->world, (unsigned long long)rows * c->world);
 }
@@ -242,8 +248,10 @@ static hotbed_status choose_exchange(
 static hotbed_status choose_exchanges(hotbed_sharded *c) {
     const float *factors = c->options.pooling_factors;
     if (c->pooling == HOTBED_POOL_NONE && (factors != NULL || c->options.exchanges != NULL))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s is given, but pooling is NONE",
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "%s is given, but pooling is NONE",
+                factors != NULL ? "pooling_factors" : "exchanges"),
             factors != NULL ? "pooling_factors" : "exchanges");
     for (uint32_t f = 0; factors != NULL && f < c->num_features; f++)
         if (!isfinite(factors[f]) || factors[f] < 0.0F)
@@ -308,9 +316,10 @@ static hotbed_status make_groups(hotbed_sharded *c) {
         }
         g->num_features = placed - g->first_feature;
         if (g->num_tables > 0 && g->num_features == 0)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "tables routed %s, as %s, have no feature",
-                hotbed_route_name(g->kind), c->tables[g->tables[0]].name);
+            return hotbed_fail_table(
+                HOTBED_ERR_ARGUMENT, c->tables[g->tables[0]].name,
+                "tables routed %s, as %s, have no feature", hotbed_route_name(g->kind),
+                c->tables[g->tables[0]].name);
         HOTBED_TRY(check_bags(c, g));
         if (g->num_tables == 0) { /* no table has the rule: the next rule gets the place */
             hotbed_delete(g->tables);
@@ -558,10 +567,11 @@ static void size_group(const hotbed_sharded *c, hotbed_group *g) {
 hotbed_status hotbed_sharded_resize(
     hotbed_sharded *sharded, uint32_t max_batch_size, uint64_t max_keys, uint64_t capacity) {
     if (sharded == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "sharded is NULL");
+        return hotbed_fail_null("sharded");
     if (sharded->num_contexts > 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "the collection has %u contexts; destroy them before it is resized",
+        return hotbed_fail_value(
+            HOTBED_ERR_STATE, NULL, sharded->num_contexts,
+            "the collection has %u contexts; destroy them before it is resized",
             sharded->num_contexts);
     const hotbed_sharded_options before = sharded->options;
     HOTBED_TRY(check_sizes(sharded->num_features, max_batch_size, max_keys, capacity));
@@ -705,10 +715,10 @@ hotbed_status hotbed_sharded_create(
     hotbed_storage_options storage;
     hotbed_sharded *c = NULL;
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     if (comm == NULL || stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", comm == NULL ? "comm" : "stream");
+        return hotbed_fail_null(comm == NULL ? "comm" : "stream");
     HOTBED_TRY(hotbed_comm_check_stream(comm, stream));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(hotbed_window_probe(comm, stream));

@@ -3,7 +3,7 @@
  *
  * A rank describes its options as a text and sends the others a digest of it. Only if digests
  * differ are two texts exchanged, so that each rank can say which option differs. If a rank's
- * creation failed, its text is the error. */
+ * creation failed, its error is the error of all ranks. */
 #include "dist/sharded.h"
 
 #include "base/text.h"
@@ -250,7 +250,8 @@ static hotbed_status fetch(
     char **out) {
     *out = hotbed_new(bytes + 2);
     if (*out == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the options of rank %u", root);
+        return hotbed_error_rank(
+            hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the options of rank %u", root), root);
     hotbed_memory memory;
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &memory));
     hotbed_status status = HOTBED_OK;
@@ -277,12 +278,14 @@ static hotbed_status fail_difference(
         first = value + strlen(value) + 1;
         other = others + strlen(others) + 1;
     }
-    return hotbed_fail(
-        HOTBED_ERR_ARGUMENT,
-        "%.200s is %.200s on rank %u, but %.200s on rank 0; all ranks create %s", other, others, p,
-        strcmp(first, other) == 0 ? value : "not set",
-        what->collections == NULL ? "a collection with the same options"
-                                  : "a context of the same collections, in the same order");
+    return hotbed_error_rank(
+        hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "%.200s is %.200s on rank %u, but %.200s on rank 0; all ranks create %s", other, others,
+            p, strcmp(first, other) == 0 ? value : "not set",
+            what->collections == NULL ? "a collection with the same options"
+                                      : "a context of the same collections, in the same order"),
+        p);
 }
 
 /* Exchange texts because the summaries show a failure, or different options. Sets *result on all
@@ -299,10 +302,16 @@ static hotbed_status explain(
     hotbed_status status = HOTBED_OK;
     if (failed < comm->size) {
         status = fetch(comm, failed, own, all[failed].bytes, stream, &texts[0]);
-        if (status == HOTBED_OK)
-            *result = hotbed_fail(
-                (hotbed_status)all[failed].status, "rank %u cannot create its %s: %s", failed,
-                what->collections == NULL ? "part of the collection" : "context", texts[0]);
+        if (status == HOTBED_OK) {
+            hotbed_error error;
+            memcpy(&error, texts[0], sizeof error);
+            *result = hotbed_error_rank(
+                hotbed_fail_again(
+                    &error.fields, (hotbed_status)all[failed].status,
+                    "rank %u cannot create its %s: %s", failed,
+                    what->collections == NULL ? "part of the collection" : "context", error.text),
+                failed);
+        }
     } else if (other < comm->size) {
         status = fetch(comm, 0, own, all[0].bytes, stream, &texts[0]);
         if (status == HOTBED_OK)
@@ -351,8 +360,8 @@ static hotbed_status agree(
     if (status == HOTBED_OK)
         status = describe(what, &described);
     hotbed_error_copy(&error);
-    const char *text = status == HOTBED_OK ? described.text : error.text;
-    const size_t bytes = status == HOTBED_OK ? described.length : strlen(error.text) + 1;
+    const char *text = status == HOTBED_OK ? described.text : (const char *)&error;
+    const size_t bytes = status == HOTBED_OK ? described.length : sizeof error;
     const summary own = {(int64_t)status, digest_of(text, bytes), bytes};
     hotbed_status result = HOTBED_OK;
     hotbed_held_fault held = {.fault = {.status = HOTBED_OK}};
@@ -362,7 +371,7 @@ static hotbed_status agree(
     if (exchanged != HOTBED_OK && hotbed_comm_has_failed(comm))
         exchanged = hotbed_comm_fail(comm);
     else if (exchanged != HOTBED_OK) /* the other ranks would wait for this one */
-        hotbed_comm_abort(comm, hotbed_last_error());
+        hotbed_comm_abort(comm, hotbed_last_error(), hotbed_last_error_detail());
     hotbed_stream_return_fault(stream, &held);
     hotbed_delete(described.text);
     if (status != HOTBED_OK)

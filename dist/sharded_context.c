@@ -15,8 +15,11 @@ static const char *stage_name(hotbed_stage stage) {
 hotbed_status hotbed_sharded_context_enter(
     hotbed_sharded_context *context, hotbed_stream *stream, const char *call) {
     if (context == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: %s is NULL", call, context == NULL ? "context" : "stream");
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "%s: %s is NULL", call,
+                context == NULL ? "context" : "stream"),
+            context == NULL ? "context" : "stream");
     HOTBED_TRY(hotbed_comm_check_stream(context->comm, stream));
     return hotbed_stream_wait(stream, context->event);
 }
@@ -61,8 +64,9 @@ static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
                 (unsigned long long)o->max_keys),
             HOTBED_CAUSE_BATCH_TOO_LARGE);
     if ((uint64_t)kjt->num_features * kjt->batch_size > m->rows_most)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "kjt: %u features are more than kjt_features", kjt->num_features);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "num_features", kjt->num_features,
+            "kjt: %u features are more than kjt_features", kjt->num_features);
     if (kjt->weights != NULL && !o->weighted && c->pooling != HOTBED_POOL_NONE)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "kjt: it has weights, but the collection is not weighted");
@@ -71,7 +75,8 @@ static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
             if (c->features == NULL)
                 return hotbed_error_feature(
                     hotbed_fail(HOTBED_ERR_ARGUMENT, "kjt: feature %u is missing", f), f);
-            return hotbed_fail(HOTBED_ERR_ARGUMENT, "kjt: feature %s is missing", c->features[f]);
+            return hotbed_error_feature(
+                hotbed_fail(HOTBED_ERR_ARGUMENT, "kjt: feature %s is missing", c->features[f]), f);
         }
     return HOTBED_OK;
 }
@@ -85,8 +90,9 @@ static hotbed_status read_kjts(
         const void *from = (const unsigned char *)kjts + (size_t)i * stride;
         memcpy(&size, from, sizeof size);
         if (size != stride)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "kjt %u: size %u is not the first kjt's %u", i, size, stride);
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "size", size, stride,
+                "kjt %u: size %u is not the first kjt's %u", i, size, stride);
         HOTBED_TRY(hotbed_kjt_read(from, &read[i]));
         if (context->world > 1)
             *late = put_off(&context->members[i], &read[i]) || *late;
@@ -147,7 +153,7 @@ hotbed_status hotbed_sharded_input_dist(
     hotbed_sharded_context *context, const hotbed_kjt *kjts, hotbed_stream *stream) {
     hotbed_kjt read[HOTBED_MEMBERS_MOST];
     if (context == NULL || kjts == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", context == NULL ? "context" : "kjts");
+        return hotbed_fail_null(context == NULL ? "context" : "kjts");
     bool late = false; /* a batch is over the sizes */
     HOTBED_TRY(read_kjts(context, kjts, read, &late));
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "input_dist"));
@@ -219,7 +225,7 @@ hotbed_status hotbed_sharded_context_settle(
 
 static hotbed_status check_ready(const hotbed_sharded_context *context, const void *out) {
     if (context == NULL || out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", context == NULL ? "context" : "out");
+        return hotbed_fail_null(context == NULL ? "context" : "out");
     return HOTBED_OK;
 }
 

@@ -6,8 +6,8 @@
 static hotbed_status check_first(
     uint32_t n, hotbed_sharded *const *collections, const hotbed_stream *stream) {
     if (n < 1 || collections == NULL || collections[0] == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "n", n,
             "a context needs a stream and a collection; %u collections or NULL were passed", n);
     HOTBED_TRY(hotbed_comm_check_stream(collections[0]->comm, stream));
     return hotbed_stream_may_wait(stream);
@@ -15,16 +15,18 @@ static hotbed_status check_first(
 
 static hotbed_status check_collections(uint32_t n, hotbed_sharded *const *collections) {
     if (n > HOTBED_MEMBERS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "a context of %u collections is over %d", n, HOTBED_MEMBERS_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "n", n, HOTBED_MEMBERS_MOST,
+            "a context of %u collections is over %d", n, HOTBED_MEMBERS_MOST);
     for (uint32_t i = 1; i < n; i++) {
         if (collections[i] == NULL)
-            return hotbed_fail(HOTBED_ERR_ARGUMENT, "collection %u is NULL", i);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "collections", i, "collection %u is NULL", i);
         if (collections[i]->comm != collections[0]->comm ||
             collections[i]->options.plan != collections[0]->options.plan ||
             collections[i]->options.overflow != collections[0]->options.overflow)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "collections", i,
                 "collections 0 and %u differ in communicator, plan or overflow policy", i);
     }
     return HOTBED_OK;
@@ -98,7 +100,7 @@ hotbed_status hotbed_sharded_create_context(
     uint32_t n, hotbed_sharded *const *collections, hotbed_stream *stream,
     hotbed_sharded_context **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     HOTBED_TRY(check_first(n, collections, stream));
     HOTBED_TRY(

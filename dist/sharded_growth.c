@@ -50,8 +50,7 @@ hotbed_status hotbed_sharded_poll_growth(
     if (grown != NULL)
         *grown = 0;
     if (sharded == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s is NULL", sharded == NULL ? "sharded" : "stream");
+        return hotbed_fail_null(sharded == NULL ? "sharded" : "stream");
     HOTBED_TRY(hotbed_stream_may_wait(stream)); /* polling never blocks, but cannot be recorded */
     HOTBED_TRY(hotbed_sharded_search_begin(sharded, stream));
     for (uint32_t g = 0; g < sharded->num_groups && status == HOTBED_OK; g++) {

@@ -9,7 +9,7 @@
 
 static hotbed_status check_not_null(const hotbed_sharded *sharded) {
     if (sharded == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "sharded is NULL");
+        return hotbed_fail_null("sharded");
     return HOTBED_OK;
 }
 
@@ -51,8 +51,9 @@ hotbed_status hotbed_sharded_table_read(
     HOTBED_TRY(check_not_null(sharded));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_sharded_table"));
     if (table >= sharded->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, sharded->num_tables);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "table", table, sharded->num_tables, "table %u is not below %u",
+            table, sharded->num_tables);
     hotbed_output_write(out, &sharded->table_info[table], sizeof *sharded->table_info);
     return HOTBED_OK;
 }
@@ -134,7 +135,9 @@ hotbed_status hotbed_sharded_print(
     const hotbed_sharded *sharded, char *text, size_t capacity, size_t *length) {
     HOTBED_TRY(check_not_null(sharded));
     if (text == NULL && capacity > 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "text is NULL, capacity %zu", capacity);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "capacity", (double)capacity, "text is NULL, capacity %zu",
+            capacity);
     static const char *const poolings[] = {"none", "sum", "mean"};
     writer w = {text, capacity, 0};
     if (capacity > 0)

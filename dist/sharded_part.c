@@ -282,9 +282,10 @@ static hotbed_status make_path(
     uint64_t keys = part->sharded->options.max_keys;
     uint64_t bound = context->world * (capacity != 0 ? capacity : keys);
     if (capacity != 0 && bound > KEYS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%u ranks with messages of %llu keys are over 2^30 keys",
-            context->world, (unsigned long long)capacity);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, NULL, (double)capacity, 0x1p30,
+            "%u ranks with messages of %llu keys are over 2^30 keys", context->world,
+            (unsigned long long)capacity);
     path->capacity = capacity;
     path->items = capacity == 0 ? 0 : g->sums ? bags_of(part) : capacity;
     path->bound = path->num_keys = bound < KEYS_MOST ? bound : KEYS_MOST;
@@ -544,9 +545,12 @@ static hotbed_status read_sizes(hotbed_sharded_context *context, uint32_t number
         keys += in;
     }
     if (keys > path->bound)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "rank %u receives %llu keys, over %llu", context->rank,
-            (unsigned long long)keys, (unsigned long long)path->bound);
+        return hotbed_error_rank(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, NULL, (double)keys, (double)path->bound,
+                "rank %u receives %llu keys, over %llu", context->rank, (unsigned long long)keys,
+                (unsigned long long)path->bound),
+            context->rank);
     path->num_keys = keys;
     return HOTBED_OK;
 }

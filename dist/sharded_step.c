@@ -9,8 +9,9 @@ hotbed_status hotbed_step_begin(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream, const char *call,
     hotbed_stage stage, hotbed_member **out) {
     if (context == NULL || number >= context->num_members)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: context is NULL, or has no collection %u", call, number);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "number", number, "%s: context is NULL, or has no collection %u",
+            call, number);
     *out = &context->members[number];
     if ((*out)->stage != stage)
         return hotbed_sharded_context_fail_stage(
@@ -29,7 +30,7 @@ hotbed_status hotbed_step_check_rows(
     uint64_t least = hotbed_step_least_stride(m->sharded);
     uint64_t n = m->sharded->pooling == HOTBED_POOL_NONE ? m->kjt.num_keys : m->kjt.batch_size;
     if (rows == NULL && n > 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", name);
+        return hotbed_fail_null(name);
     if (*stride == 0)
         *stride = least;
     if (*stride < least)
@@ -311,9 +312,9 @@ hotbed_status hotbed_sharded_received(
     const hotbed_sharded_context *context, uint32_t number, uint32_t lookup, hotbed_batch *out) {
     if (context == NULL || out == NULL || number >= context->num_members ||
         lookup >= context->members[number].sharded->num_groups)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "no lookup %u of collection %u, or NULL was given", lookup,
-            number);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "lookup", lookup,
+            "no lookup %u of collection %u, or NULL was given", lookup, number);
     if (context->stage != HOTBED_STAGE_WAIT_INPUT)
         return hotbed_sharded_context_fail_stage("received", context->stage);
     *out = hotbed_step_part(context, &context->members[number], lookup)->batch;
@@ -324,12 +325,13 @@ hotbed_status hotbed_sharded_forward(
     hotbed_sharded_context *context, uint32_t number, const hotbed_kjt *kjt, void *output,
     uint64_t stride, hotbed_stream *stream) {
     if (context == NULL || number >= context->num_members)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "forward: context is NULL, or has no collection %u", number);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "number", number,
+            "forward: context is NULL, or has no collection %u", number);
     if (context->num_members != 1)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "forward: the context is of %u collections, not one",
-            context->num_members);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, NULL, context->num_members, 1,
+            "forward: the context is of %u collections, not one", context->num_members);
     HOTBED_TRY(hotbed_sharded_input_dist(context, kjt, stream));
     HOTBED_TRY(hotbed_sharded_wait_splits(context, stream));
     HOTBED_TRY(hotbed_sharded_wait_input(context, stream));

@@ -46,8 +46,7 @@ hotbed_wire_view hotbed_wire_rows(
 hotbed_status hotbed_sharded_stats(
     const hotbed_sharded *sharded, hotbed_exchange_stats *out, hotbed_stream *stream) {
     if (sharded == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s is NULL", sharded == NULL ? "sharded" : "stream");
+        return hotbed_fail_null(sharded == NULL ? "sharded" : "stream");
     HOTBED_TRY(hotbed_output_check(out, "hotbed_exchange_stats"));
     HOTBED_TRY(hotbed_comm_check_stream(sharded->comm, stream));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
@@ -79,7 +78,7 @@ hotbed_status hotbed_sharded_stats(
 hotbed_status hotbed_sharded_repeated_overflows(
     const hotbed_sharded_context *context, uint32_t *out) {
     if (context == NULL || out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", context == NULL ? "context" : "out");
+        return hotbed_fail_null(context == NULL ? "context" : "out");
     /* Every batch's kernels write it, in recorded graphs too; it is a hint, so nothing orders it. */
     *out = (uint32_t)hotbed_load_relaxed_u64(context->host_repeated);
     return HOTBED_OK;

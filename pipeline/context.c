@@ -25,10 +25,11 @@ const char *hotbed_cell_state_name(hotbed_cell_state state) {
 static hotbed_status find_context(
     const hotbed_rewrite *rewrite, uint32_t number, hotbed_dist_context **context) {
     if (rewrite == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite is NULL");
+        return hotbed_fail_null("rewrite");
     if (number >= rewrite->options.depth)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "context %u is not below %u", number, rewrite->options.depth);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "number", number, rewrite->options.depth,
+            "context %u is not below %u", number, rewrite->options.depth);
     *context = &rewrite->contexts[number];
     return HOTBED_OK;
 }
@@ -74,7 +75,9 @@ static hotbed_status run_postproc(
     while (p < l->rewrite->num_postprocs && l->rewrite->postprocs[p] != node->postproc)
         p++;
     if (p == l->rewrite->num_postprocs)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "more than %d postprocs", HOTBED_POSTPROCS_MOST);
+        return hotbed_error_limit(
+            hotbed_fail(HOTBED_ERR_ARGUMENT, "more than %d postprocs", HOTBED_POSTPROCS_MOST),
+            HOTBED_POSTPROCS_MOST);
     if (l->context->served[p] == NULL) {
         for (uint32_t i = 0; i < node->n; i++)
             HOTBED_TRY(hotbed_trace_evaluate(
@@ -333,8 +336,9 @@ hotbed_status hotbed_context_state(
     HOTBED_TRY(find_context(rewrite, number, &context));
     if (state == NULL || module >= rewrite->num_modules ||
         !rewrite->modules[module].report.pipelined)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "state is NULL, or module %u is not pipelined", module);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "module", module, "state is NULL, or module %u is not pipelined",
+            module);
     *state = context->cells[module].state;
     return HOTBED_OK;
 }

@@ -65,16 +65,18 @@ hotbed_status hotbed_context_capture(
     hotbed_context_snapshot **out) {
     hotbed_dist_context *context = NULL;
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     if (rewrite == NULL || stream == NULL || number >= rewrite->options.depth)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "rewrite or stream is NULL, or there is no context %u", number);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "number", number,
+            "rewrite or stream is NULL, or there is no context %u", number);
     hotbed_cell_state state = state_of(rewrite, number);
     HOTBED_TRY(hotbed_context_in_state(rewrite, number, "capture", state, &context));
     if (state == HOTBED_CELL_EMPTY || state == HOTBED_CELL_BACKWARD)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "capture: context %u is %s", number, hotbed_cell_state_name(state));
+        return hotbed_fail_value(
+            HOTBED_ERR_STATE, "number", number, "capture: context %u is %s", number,
+            hotbed_cell_state_name(state));
     HOTBED_TRY(hotbed_context_capturable(rewrite, state == HOTBED_CELL_CONSUMED));
     hotbed_context_snapshot *snapshot = hotbed_new(sizeof *snapshot);
     if (snapshot == NULL)
@@ -131,8 +133,9 @@ hotbed_status hotbed_context_restore(
     hotbed_dist_context *context = NULL;
     if (rewrite == NULL || snapshot == NULL || stream == NULL || snapshot->rewrite != rewrite ||
         snapshot->number != number)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "no snapshot of context %u, or stream is NULL", number);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "number", number, "no snapshot of context %u, or stream is NULL",
+            number);
     HOTBED_TRY(hotbed_context_in_state(
         rewrite, number, "restore", state_before(rewrite, snapshot->state), &context));
     for (uint32_t m = 0; m < rewrite->num_modules; m++)

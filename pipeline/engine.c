@@ -231,7 +231,7 @@ hotbed_status hotbed_pipeline_bind(hotbed_pipeline *pipeline, const hotbed_loade
 
 hotbed_status hotbed_pipeline_fill(hotbed_pipeline *pipeline) {
     if (pipeline == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline is NULL");
+        return hotbed_fail_null("pipeline");
     HOTBED_TRY(check_alive(pipeline));
     if (!pipeline->ever_bound)
         return hotbed_fail(HOTBED_ERR_STATE, "hotbed_pipeline_fill: no loader is bound");
@@ -276,9 +276,10 @@ static hotbed_status await(hotbed_pipeline *pipeline, uint64_t number) {
         return finish_failure(pipeline);
     if (!late)
         return HOTBED_OK;
-    hotbed_status status = hotbed_fail(
-        HOTBED_ERR_COMM, "iteration %llu is not done after %g seconds; pending:%s",
-        (unsigned long long)number, pipeline->options.deadline_seconds, pending);
+    hotbed_status status = hotbed_fail_limit(
+        HOTBED_ERR_COMM, NULL, (double)number, pipeline->options.deadline_seconds,
+        "iteration %llu is not done after %g seconds; pending:%s", (unsigned long long)number,
+        pipeline->options.deadline_seconds, pending);
     return fail_here(pipeline, status, NULL, 0);
 }
 
@@ -347,7 +348,7 @@ hotbed_status hotbed_pipeline_progress(hotbed_pipeline *pipeline, const hotbed_i
 hotbed_status hotbed_pipeline_drain(hotbed_pipeline *pipeline) {
     const hotbed_iteration *iteration = NULL;
     if (pipeline == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline is NULL");
+        return hotbed_fail_null("pipeline");
     HOTBED_TRY(check_alive(pipeline));
     pipeline->exhausted = true;
     pipeline->bound = false;

@@ -141,18 +141,23 @@ static hotbed_status read_options(
             "hotbed_pipeline_options"));
     for (size_t i = 0; i < sizeof to->reserved / sizeof *to->reserved; i++)
         if (to->reserved[i] != 0)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "hotbed_pipeline_options: reserved[%zu] is not 0", i);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "reserved", (double)i,
+                "hotbed_pipeline_options: reserved[%zu] is not 0", i);
     if (!(to->deadline_seconds >= 0.0) || to->deadline_seconds > 1e6)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "deadline_seconds %g is not in [0, 1e6]", to->deadline_seconds);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "deadline_seconds", to->deadline_seconds,
+            hotbed_bound(to->deadline_seconds, 0, 1e6), "deadline_seconds %g is not in [0, 1e6]",
+            to->deadline_seconds);
     if (to->deadline_seconds == 0.0)
         to->deadline_seconds = DEADLINE_SECONDS;
     if (to->end != HOTBED_END_ALONE && to->end != HOTBED_END_FIRST && to->end != HOTBED_END_LAST)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "end policy %d is unknown", (int)to->end);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "end", (double)to->end, "end policy %d is unknown", (int)to->end);
     if (to->end != HOTBED_END_ALONE && to->agreement.least == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "end policy %d needs an agreement between ranks", (int)to->end);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "end", (double)to->end,
+            "end policy %d needs an agreement between ranks", (int)to->end);
     if (to->timed && to->log_entries == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "timed, but log_entries is 0");
     return HOTBED_OK;
@@ -173,7 +178,7 @@ hotbed_status hotbed_pipeline_create(
     hotbed_pipeline_options read;
     hotbed_pipeline_plan_report report = {.size = sizeof report};
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     HOTBED_TRY(read_options(options, &read));
     hotbed_pipeline *pipeline = hotbed_new(sizeof *pipeline);

@@ -21,11 +21,11 @@ void *hotbed_iteration_value(const hotbed_iteration *iteration, uint32_t value) 
 
 static hotbed_status check_value(const hotbed_iteration *iteration, uint32_t value) {
     if (iteration == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "iteration is NULL");
+        return hotbed_fail_null("iteration");
     if (value >= iteration->pipeline->program->num_values)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "value %u: the plan has %u", value,
-            iteration->pipeline->program->num_values);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "value", value, iteration->pipeline->program->num_values,
+            "value %u: the plan has %u", value, iteration->pipeline->program->num_values);
     return HOTBED_OK;
 }
 
@@ -52,7 +52,7 @@ hotbed_status hotbed_iteration_grad_add(
     hotbed_iteration *iteration, uint32_t value, hotbed_stream *stream, void **grad) {
     HOTBED_TRY(check_grad(iteration, value));
     if (grad == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "grad is NULL");
+        return hotbed_fail_null("grad");
     hotbed_cell *cell = &iteration->cells[value];
     if (!cell->grad_there) {
         size_t bytes = (size_t)iteration->pipeline->program->values[value].bytes;
@@ -67,10 +67,10 @@ hotbed_status hotbed_iteration_grad(
     const hotbed_iteration *iteration, uint32_t value, void **grad) {
     HOTBED_TRY(check_grad(iteration, value));
     if (grad == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "grad is NULL");
+        return hotbed_fail_null("grad");
     if (!iteration->cells[value].grad_there)
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
+        return hotbed_fail_value(
+            HOTBED_ERR_STATE, NULL, (double)iteration->number,
             "the gradient of '%s' is read, but nobody added to it in iteration %llu",
             iteration->pipeline->program->values[value].name,
             (unsigned long long)iteration->number);

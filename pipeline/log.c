@@ -38,7 +38,7 @@ uint64_t hotbed_pipeline_order_hash(hotbed_pipeline *pipeline) {
 
 hotbed_status hotbed_pipeline_stats_read(hotbed_pipeline *pipeline, hotbed_pipeline_stats *out) {
     if (pipeline == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline is NULL");
+        return hotbed_fail_null("pipeline");
     HOTBED_TRY(hotbed_output_check(out, "hotbed_pipeline_stats"));
     (void)pthread_mutex_lock(&pipeline->lock);
     hotbed_pipeline_stats stats = pipeline->stats;

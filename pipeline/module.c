@@ -6,9 +6,9 @@
 static hotbed_status check_arguments(
     const char *what, const char *name, const hotbed_ref *arguments, uint32_t n) {
     if (n < 1 || n > HOTBED_ARGUMENTS_MOST || arguments == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s '%s': %u arguments, not 1 to %d", what, name, n,
-            HOTBED_ARGUMENTS_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, NULL, n, hotbed_bound(n, 1, HOTBED_ARGUMENTS_MOST),
+            "%s '%s': %u arguments, not 1 to %d", what, name, n, HOTBED_ARGUMENTS_MOST);
     return HOTBED_OK;
 }
 
@@ -19,8 +19,8 @@ static hotbed_status read_arguments(
     for (uint32_t i = 0; i < n; i++) {
         data[i] = hotbed_ref_data(arguments[i]);
         if (data[i] == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s '%s': argument %u is not there", what, name, i);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, NULL, i, "%s '%s': argument %u is not there", what, name, i);
     }
     return HOTBED_OK;
 }

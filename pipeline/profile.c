@@ -22,14 +22,15 @@ static hotbed_status read_options(
     const hotbed_pipeline *pipeline, const hotbed_profile_options *from,
     hotbed_profile_options *to) {
     if (pipeline == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline is NULL");
+        return hotbed_fail_null("pipeline");
     HOTBED_TRY(hotbed_options_read(
         to, sizeof *to, offsetof(hotbed_profile_options, now), from, "hotbed_profile_options"));
     if (to->num_batches == 0 || to->batches == NULL || to->stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "profile: no batches, or stream is NULL");
     if (to->rounds > ROUNDS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "profile: %u rounds, at most %d", to->rounds, ROUNDS_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "rounds", to->rounds, ROUNDS_MOST,
+            "profile: %u rounds, at most %d", to->rounds, ROUNDS_MOST);
     to->warmup = to->warmup == 0 ? 2 : to->warmup;
     to->rounds = to->rounds == 0 ? 5 : to->rounds;
     to->iterations = to->iterations == 0 ? 4 : to->iterations;
@@ -179,7 +180,7 @@ hotbed_status hotbed_profile_run(
     hotbed_pipeline *pipeline, const hotbed_profile_options *options, hotbed_profile *out) {
     measuring m = {.pipeline = pipeline};
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     HOTBED_TRY(read_options(pipeline, options, &m.o));
     measured *rounds = hotbed_new(sizeof *rounds);
     if (rounds == NULL)
@@ -199,7 +200,7 @@ hotbed_status hotbed_profile_set(
     measuring m = {.pipeline = pipeline};
     double saved[ROUNDS_MOST];
     if (exposed == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "exposed is NULL");
+        return hotbed_fail_null("exposed");
     HOTBED_TRY(read_options(pipeline, options, &m.o));
     for (uint32_t r = 0; r < m.o.rounds; r++) {
         double baseline = 0.0, without = 0.0;

@@ -153,8 +153,10 @@ hotbed_status hotbed_trace_module(
             return HOTBED_OK;
         }
     if (trace->num_calls == HOTBED_MODULES_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "module '%s': a model calls more than %d modules", module->name,
+        return hotbed_error_limit(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "module '%s': a model calls more than %d modules",
+                module->name, HOTBED_MODULES_MOST),
             HOTBED_MODULES_MOST);
     hotbed_traced_call *call = &trace->calls[trace->num_calls++];
     *call = (hotbed_traced_call){.module = module, .n = n, .times = 1};

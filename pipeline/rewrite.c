@@ -15,9 +15,11 @@ static hotbed_status join(char *to, size_t capacity, const char *prefix, const c
     const char *dot = prefix[0] == '\0' || name[0] == '\0' ? "" : ".";
     int length = snprintf(to, capacity, "%s%s%s", prefix, dot, name);
     if (length < 0 || (size_t)length >= capacity)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "the name %s%s%s is longer than %zu bytes", prefix, dot, name,
-            capacity - 1);
+        return hotbed_error_limit(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "the name %s%s%s is longer than %zu bytes", prefix, dot, name,
+                capacity - 1),
+            (double)capacity - 1);
     return HOTBED_OK;
 }
 
@@ -27,8 +29,10 @@ static hotbed_status add_module(
         if (rewrite->modules[m].module == module)
             return HOTBED_OK; /* a shared module keeps its first name */
     if (rewrite->num_modules == HOTBED_MODULES_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "a model of more than %d modules", HOTBED_MODULES_MOST);
+        return hotbed_error_limit(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "a model of more than %d modules", HOTBED_MODULES_MOST),
+            HOTBED_MODULES_MOST);
     hotbed_rewritten *to = &rewrite->modules[rewrite->num_modules++];
     to->module = module;
     to->rewrite = rewrite;
@@ -200,7 +204,7 @@ static void release_postprocs(const hotbed_rewrite *rewrite) {
 
 hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite) {
     if (rewrite == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite is NULL");
+        return hotbed_fail_null("rewrite");
     if (rewrite->attached)
         return hotbed_fail(HOTBED_ERR_STATE, "the rewrite is attached already");
     HOTBED_TRY(check_owners(rewrite));
@@ -220,7 +224,7 @@ hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite) {
 
 hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite) {
     if (rewrite == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite is NULL");
+        return hotbed_fail_null("rewrite");
     if (!rewrite->attached)
         return hotbed_fail(HOTBED_ERR_STATE, "the rewrite is not attached");
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
@@ -295,7 +299,7 @@ hotbed_status hotbed_rewrite_create(
     const hotbed_rewrite_options *options, hotbed_stream *stream, hotbed_rewrite **out) {
     hotbed_rewrite_options read;
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     HOTBED_TRY(hotbed_options_read(
         &read, sizeof read, offsetof(hotbed_rewrite_options, find), options,
@@ -303,7 +307,9 @@ hotbed_status hotbed_rewrite_create(
     if (stream == NULL || read.model == NULL || read.batch == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream, model or batch is NULL");
     if (read.depth < 1 || read.depth > 64)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "depth %u is not in [1, 64]", read.depth);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "depth", read.depth, hotbed_bound(read.depth, 1, 64),
+            "depth %u is not in [1, 64]", read.depth);
     if ((read.find != HOTBED_FIND_TRACE && read.find != HOTBED_FIND_DIRECT) ||
         (read.kind != HOTBED_FORWARD_PIPELINED && read.kind != HOTBED_FORWARD_PREFETCH))
         return hotbed_fail(
@@ -358,7 +364,8 @@ uint32_t hotbed_rewrite_modules(const hotbed_rewrite *rewrite) {
 hotbed_status hotbed_rewrite_module(
     const hotbed_rewrite *rewrite, uint32_t module, hotbed_rewrite_report *out) {
     if (rewrite == NULL || module >= rewrite->num_modules)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rewrite is NULL, or no module %u", module);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "module", module, "rewrite is NULL, or no module %u", module);
     HOTBED_TRY(hotbed_output_check(out, "hotbed_rewrite_report"));
     hotbed_output_write(out, &rewrite->modules[module].report, sizeof(hotbed_rewrite_report));
     return HOTBED_OK;

@@ -84,8 +84,8 @@ static double simulate(const hotbed_program *program, const double *costs, simul
 static hotbed_status check_costs(const hotbed_program *program, const double *costs) {
     for (uint32_t s = 0; s < program->num_steps; s++)
         if (!(costs[s] >= 0.0) || !isfinite(costs[s]))
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "cost %g of '%s' is not a time", costs[s],
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "costs", costs[s], "cost %g of '%s' is not a time", costs[s],
                 program->steps[s].name);
     return HOTBED_OK;
 }
@@ -337,8 +337,10 @@ static hotbed_status find_limit(const hotbed_program *serial, const char *last, 
                 serial->steps[serial->serial[at]].name[n] != '\0'))
             at++;
         if (at == serial->num_steps)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "schedule: last: there is no task '%.*s'", (int)n, word);
+            return hotbed_error_parameter(
+                hotbed_fail(
+                    HOTBED_ERR_ARGUMENT, "schedule: last: there is no task '%.*s'", (int)n, word),
+                "last");
         *limit = at < *limit ? at : *limit;
     }
     return HOTBED_OK;
@@ -385,9 +387,9 @@ static hotbed_status add_others(search *f, const hotbed_schedule_options *o) {
         const void *plan = (const unsigned char *)o->also + (size_t)n * stride;
         memcpy(&size, plan, sizeof size);
         if (size != stride)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "schedule: size %u of other plan %u is not the first one's %u",
-                size, n, stride);
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "size", size, stride,
+                "schedule: size %u of other plan %u is not the first one's %u", size, n, stride);
         HOTBED_TRY(hotbed_program_read(plan, f->program, &report));
         HOTBED_TRY(add_plan(f, f->program, true));
     }
@@ -423,15 +425,18 @@ static hotbed_status read_options(
     to->max_depth = to->max_depth == 0 ? 3 : to->max_depth;
     to->candidates = to->candidates == 0 ? 1 : to->candidates;
     if (to->costs == NULL || to->max_depth > DEPTH_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "schedule: costs is NULL, or max_depth %u is above %d",
-            to->max_depth, DEPTH_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "max_depth", to->max_depth, DEPTH_MOST,
+            "schedule: costs is NULL, or max_depth %u is above %d", to->max_depth, DEPTH_MOST);
     if (to->num_also > 0 && to->also == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "schedule: %u other plans, but NULL", to->num_also);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "num_also", to->num_also, "schedule: %u other plans, but NULL",
+            to->num_also);
     if ((uint64_t)to->candidates + to->num_also > CANDIDATES_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "schedule: %u candidates and %u other plans, at most %d together",
-            to->candidates, to->num_also, CANDIDATES_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "candidates", to->candidates, CANDIDATES_MOST,
+            "schedule: %u candidates and %u other plans, at most %d together", to->candidates,
+            to->num_also, CANDIDATES_MOST);
     return HOTBED_OK;
 }
 
@@ -441,7 +446,7 @@ hotbed_status hotbed_schedule_find(
     hotbed_schedule_options o;
     search f = {0};
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     HOTBED_TRY(read_options(options, &o));
     hotbed_program *read = hotbed_new(sizeof *read);
@@ -480,7 +485,9 @@ uint32_t hotbed_schedule_taken(const hotbed_schedule *schedule) {
 
 hotbed_status hotbed_schedule_take(hotbed_schedule *schedule, uint32_t number) {
     if (schedule == NULL || number >= schedule->num_candidates)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "schedule is NULL, or has no candidate %u", number);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "number", number, "schedule is NULL, or has no candidate %u",
+            number);
     schedule->taken = number;
     return HOTBED_OK;
 }

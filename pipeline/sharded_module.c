@@ -117,17 +117,18 @@ static hotbed_status input_dist(
     const member *m = self;
     place *p = context;
     if (n != 1)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "module '%s' takes one keyed jagged tensor, not %u arguments",
-            m->name, n);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, NULL, n, 1,
+            "module '%s' takes one keyed jagged tensor, not %u arguments", m->name, n);
     HOTBED_TRY(hotbed_kjt_read(arguments[0], &p->kjt));
     p->kjt.size = sizeof p->kjt; /* of this library, also if the caller's struct has another size */
     p->output.num_rows =
         m->collection->pooling == HOTBED_POOL_NONE ? p->kjt.num_keys : p->kjt.batch_size;
     p->output.bytes = p->output.num_rows * m->columns * m->element;
     if (p->output.num_rows > m->most_rows)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "module '%s': %llu rows are above %llu", m->name,
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, NULL, (double)p->output.num_rows, (double)m->most_rows,
+            "module '%s': %llu rows are above %llu", m->name,
             (unsigned long long)p->output.num_rows, (unsigned long long)m->most_rows);
     *splits = (hotbed_awaitable){exchange_alone, p};
     return HOTBED_OK;
@@ -270,8 +271,11 @@ static hotbed_status make_member(
     bool pooled = collection->pooling != HOTBED_POOL_NONE;
     int length = snprintf(m->name, sizeof m->name, "%s", name);
     if (length <= 0 || (size_t)length >= sizeof m->name)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "module name '%s' is not of 1 to %d bytes", name, NAME_BYTES - 1);
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "module name '%s' is not of 1 to %d bytes", name,
+                NAME_BYTES - 1),
+            "name");
     m->collection = collection;
     m->most_rows = pooled ? collection->options.max_batch_size : collection->options.max_keys;
     m->columns = pooled ? hotbed_sharded_columns(collection) : collection->dim;
@@ -303,7 +307,8 @@ static hotbed_status make(
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u modules", set->n);
     for (uint32_t i = 0; i < set->n; i++) {
         if (names[i] == NULL || collections[i] == NULL)
-            return hotbed_fail(HOTBED_ERR_ARGUMENT, "name or collection %u is NULL", i);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "collections", i, "name or collection %u is NULL", i);
         HOTBED_TRY(make_member(set, i, names[i], collections[i]));
     }
     return HOTBED_OK;
@@ -313,10 +318,12 @@ hotbed_status hotbed_sharded_modules_create(
     uint32_t n, const char *const *names, hotbed_sharded *const *collections,
     hotbed_sharded_modules **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     if (n < 1 || n > SET_MOST)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%u modules: not in [1, %d]", n, SET_MOST);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "n", n, hotbed_bound(n, 1, SET_MOST), "%u modules: not in [1, %d]",
+            n, SET_MOST);
     if (names == NULL || collections == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "names or collections is NULL");
     hotbed_sharded_modules *set = hotbed_new(sizeof *set);
@@ -356,7 +363,7 @@ struct hotbed_comm_agreement {
 hotbed_status hotbed_comm_agreement_create(
     hotbed_comm *comm, hotbed_stream *stream, hotbed_comm_agreement **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     if (comm == NULL || stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "comm or stream is NULL");
@@ -386,7 +393,7 @@ void hotbed_comm_agreement_destroy(hotbed_comm_agreement *agreement) {
 static hotbed_status least_word(void *self, uint64_t word, uint64_t *least) {
     hotbed_comm_agreement *agreement = self;
     if (agreement == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "agreement is NULL");
+        return hotbed_fail_null("agreement");
     uint64_t *words = agreement->memory.data;
     uint32_t n = hotbed_comm_size(agreement->comm);
     words[0] = word;

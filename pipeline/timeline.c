@@ -32,7 +32,8 @@ __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *for
 static hotbed_status open_file(const char *path, writer *w) {
     *w = (writer){.file = fopen(path, "wbe"), .path = path};
     if (w->file == NULL)
-        return hotbed_fail_os(HOTBED_ERR_IO, errno, "%s: cannot be written", path);
+        return hotbed_error_path(
+            hotbed_fail_os(HOTBED_ERR_IO, errno, "%s: cannot be written", path), path);
     return HOTBED_OK;
 }
 
@@ -40,7 +41,8 @@ static hotbed_status close_file(writer *w) {
     if (fclose(w->file) != 0 && w->error == 0)
         w->error = errno;
     if (w->error != 0)
-        return hotbed_fail_os(HOTBED_ERR_IO, w->error, "%s: writing failed", w->path);
+        return hotbed_error_path(
+            hotbed_fail_os(HOTBED_ERR_IO, w->error, "%s: writing failed", w->path), w->path);
     return HOTBED_OK;
 }
 
@@ -81,7 +83,7 @@ static hotbed_status read_lines(uint32_t n, hotbed_pipeline *const *pipelines, l
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "no pipelines");
     for (uint32_t i = 0; i < n; i++) {
         if (pipelines[i] == NULL)
-            return hotbed_fail(HOTBED_ERR_ARGUMENT, "pipeline %u is NULL", i);
+            return hotbed_fail_value(HOTBED_ERR_ARGUMENT, NULL, i, "pipeline %u is NULL", i);
         if (i == 0 || pipelines[i]->started < first)
             first = pipelines[i]->started;
     }
@@ -170,7 +172,7 @@ hotbed_status hotbed_timeline_write_trace(
     lines *all = NULL;
     writer w;
     if (path == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "path is NULL");
+        return hotbed_fail_null("path");
     HOTBED_TRY(read_lines(n, pipelines, &all));
     hotbed_status status = open_file(path, &w);
     if (status == HOTBED_OK) {
@@ -304,7 +306,7 @@ hotbed_status hotbed_timeline_write_picture(
     lines *all = NULL;
     writer w;
     if (path == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "path is NULL");
+        return hotbed_fail_null("path");
     HOTBED_TRY(read_lines(n, pipelines, &all));
     hotbed_status status = open_file(path, &w);
     if (status == HOTBED_OK) {

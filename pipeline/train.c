@@ -260,8 +260,11 @@ static hotbed_status find_plan(const char *name, const hotbed_train_plan **out) 
         if (used < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, " %s", (*out)->name);
     }
-    return hotbed_fail(
-        HOTBED_ERR_ARGUMENT, "there is no plan '%s'; there are%s", name == NULL ? "" : name, names);
+    return hotbed_error_parameter(
+        hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "there is no plan '%s'; there are%s", name == NULL ? "" : name,
+            names),
+        "plan");
 }
 
 hotbed_status hotbed_train_plan_steps(
@@ -395,15 +398,16 @@ hotbed_status hotbed_train_schedule(
     hotbed_pipeline_plan others[OTHERS_MOST];
     made_plan made;
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     if (train == NULL || profile == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "train or profile is NULL");
     HOTBED_TRY(make_plan(train, &made));
     if (profile->num_tasks != made.plan.num_steps)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "a profile of %u tasks, and plan '%s' has %u", profile->num_tasks,
-            train->plan->name, made.plan.num_steps);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "profile", profile->num_tasks, made.plan.num_steps,
+            "a profile of %u tasks, and plan '%s' has %u", profile->num_tasks, train->plan->name,
+            made.plan.num_steps);
     for (uint32_t s = 0; s < profile->num_tasks; s++)
         costs[s] = cost_of(&profile->tasks[s]);
     hotbed_schedule_options_init(&options);
@@ -446,7 +450,7 @@ hotbed_status hotbed_train_create(
     hotbed_trainer copied;
     const hotbed_train_plan *plan = NULL;
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     HOTBED_TRY(hotbed_options_read(
         &read, sizeof read, offsetof(hotbed_train_options, pipeline), options,
@@ -457,7 +461,7 @@ hotbed_status hotbed_train_create(
     HOTBED_TRY(find_plan(read.plan, &plan));
     HOTBED_TRY(hotbed_train_check_io(&copied));
     if (copied.copy_batch == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "trainer: copy_batch is NULL");
+        return hotbed_fail_null_of("trainer", "copy_batch");
     hotbed_train *train = hotbed_new(sizeof *train);
     if (train == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a train pipeline");
@@ -510,7 +514,7 @@ hotbed_stream *hotbed_train_stream(hotbed_train *train, const char *name) {
 
 hotbed_status hotbed_train_set_training(hotbed_train *train, bool training) {
     if (train == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "train is NULL");
+        return hotbed_fail_null("train");
     HOTBED_TRY(hotbed_pipeline_idle(train->pipeline, "hotbed_train_set_training"));
     for (uint32_t m = 0; m < train->rewrite->num_modules; m++) {
         const hotbed_module *module = train->rewrite->modules[m].module;

@@ -100,16 +100,19 @@ static const hotbed_trainer_io *find_io(const hotbed_trainer *t, const char *nam
 
 hotbed_status hotbed_train_check_io(const hotbed_trainer *trainer) {
     if (trainer->num_io > 0 && trainer->io == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "trainer: %u io, but NULL", trainer->num_io);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "num_io", trainer->num_io, "trainer: %u io, but NULL",
+            trainer->num_io);
     for (uint32_t i = 0; i < trainer->num_io; i++) {
         const hotbed_trainer_io *io = &trainer->io[i];
         bool known = false;
         if (io->function != NULL)
             (void)has_function(trainer, io->function, strlen(io->function), &known);
         if (!known)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "trainer: io %u is of '%s', which is no function of trainers",
-                i, io->function == NULL ? "" : io->function);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "io", i,
+                "trainer: io %u is of '%s', which is no function of trainers", i,
+                io->function == NULL ? "" : io->function);
         if ((io->io.capture == NULL) != (io->io.restore == NULL))
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "trainer: io of '%s' has capture or restore alone",

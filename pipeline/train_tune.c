@@ -85,7 +85,7 @@ hotbed_status hotbed_train_tune(
     tuning t = {.trainer = trainer};
     double best[HOTBED_SCHEDULE_CANDIDATES_MOST];
     if (schedule == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "schedule is NULL");
+        return hotbed_fail_null("schedule");
     HOTBED_TRY(read_options(options, tune, &t));
     uint32_t before = hotbed_schedule_taken(schedule), n = hotbed_schedule_candidates(schedule);
     uint32_t fastest = 0;

@@ -134,13 +134,14 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
     if (storage->tiers == HOTBED_TIERS_ONE)
         return HOTBED_OK;
     if (storage->backend == HOTBED_BACKEND_CUDA && storage->lower_memory != HOTBED_MEMORY_PINNED)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "lower_memory %d: a GPU reads and writes PINNED memory only",
+        return hotbed_fail_value(
+            HOTBED_ERR_UNSUPPORTED, "lower_memory", (double)storage->lower_memory,
+            "lower_memory %d: a GPU reads and writes PINNED memory only",
             (int)storage->lower_memory);
     if (storage->backend == HOTBED_BACKEND_CUDA &&
         storage->lower_index_memory > HOTBED_MEMORY_PINNED)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED,
+        return hotbed_fail_value(
+            HOTBED_ERR_UNSUPPORTED, "lower_index_memory", (double)storage->lower_index_memory,
             "lower_index_memory %d: a GPU reads and writes DEVICE and PINNED memory only",
             (int)storage->lower_index_memory);
     return size_uppers(storage, options, bytes);
@@ -148,7 +149,7 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
 
 hotbed_status hotbed_storage_explain(const hotbed_storage *storage, char *text, size_t capacity) {
     if (storage == NULL || text == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", storage == NULL ? "storage" : "text");
+        return hotbed_fail_null(storage == NULL ? "storage" : "text");
     if (capacity == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacity is 0");
     hotbed_index_bytes all = {0, 0};

@@ -20,8 +20,7 @@ static hotbed_status check_call(
     const hotbed_optimizer *optimizer, const hotbed_optimizer_clock *clock,
     const hotbed_stream *stream) {
     if (optimizer == NULL || clock == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s is NULL",
+        return hotbed_fail_null(
             optimizer == NULL ? "optimizer"
             : clock == NULL   ? "clock"
                               : "stream");
@@ -62,8 +61,9 @@ static hotbed_status check_update(const hotbed_row_update *u, hotbed_optimizer_k
             HOTBED_ERR_ARGUMENT, "rows: an optimizer does not change scores or times");
     for (uint32_t s = states; s < 2; s++)
         if (u->rows.states[s] != NULL)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "rows: states[%u] is set, but optimizer %s has %u states", s,
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "states", s, states,
+                "rows: states[%u] is set, but optimizer %s has %u states", s,
                 hotbed_optimizer_name(kind), states);
     HOTBED_TRY(check_row_bytes(u, states));
     if (u->n == 0)
@@ -74,8 +74,9 @@ static hotbed_status check_update(const hotbed_row_update *u, hotbed_optimizer_k
             u->rows.weights == NULL ? "rows.weights" : "gradients");
     for (uint32_t s = 0; s < states; s++)
         if (u->rows.states[s] == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "rows: states[%u] is NULL, but optimizer %s has %u states", s,
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "states", s, states,
+                "rows: states[%u] is NULL, but optimizer %s has %u states", s,
                 hotbed_optimizer_name(kind), states);
     return HOTBED_OK;
 }

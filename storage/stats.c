@@ -40,7 +40,7 @@ static hotbed_status make_meter(hotbed_meter *meter, hotbed_stream *stream) {
 hotbed_status hotbed_meter_create(
     hotbed_storage *storage, hotbed_stream *stream, hotbed_meter **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
@@ -67,7 +67,7 @@ void hotbed_meter_destroy(hotbed_meter *meter) {
 
 hotbed_status hotbed_meter_request(hotbed_meter *meter, hotbed_stream *stream) {
     if (meter == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "meter is NULL");
+        return hotbed_fail_null("meter");
     HOTBED_TRY(hotbed_storage_same_device(meter->storage, stream));
     return meter->storage->kernels.stats->record(&meter->view, stream);
 }
@@ -86,15 +86,16 @@ hotbed_status hotbed_meter_read(
     const hotbed_meter *meter, uint32_t table, hotbed_reading *out, hotbed_table_stats *total,
     hotbed_table_stats *step) {
     if (meter == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "meter is NULL");
+        return hotbed_fail_null("meter");
     HOTBED_TRY(hotbed_output_check(out, "hotbed_reading"));
     if (total != NULL)
         HOTBED_TRY(hotbed_output_check(total, "hotbed_table_stats"));
     if (step != NULL)
         HOTBED_TRY(hotbed_output_check(step, "hotbed_table_stats"));
     if (table >= meter->storage->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, meter->storage->num_tables);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "table", table, meter->storage->num_tables,
+            "table %u is not below %u", table, meter->storage->num_tables);
     const hotbed_meter_view *view = &meter->view;
     uint64_t row_bytes = meter->storage->tables[table].view.row_bytes;
     for (;;) {
@@ -125,7 +126,7 @@ hotbed_status hotbed_storage_load_histogram(
     void *loads;
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
     if (buckets == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "buckets is NULL");
+        return hotbed_fail_null("buckets");
     const hotbed_table *t = &storage->tables[table];
     if (!hotbed_table_indexed(&t->view))
         return hotbed_fail_table(

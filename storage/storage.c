@@ -263,10 +263,10 @@ hotbed_status hotbed_storage_create(
     const hotbed_storage_options *options, hotbed_stream *stream, hotbed_storage **out) {
     hotbed_storage_options o;
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     if (stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream is NULL");
+        return hotbed_fail_null("stream");
     HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(hotbed_storage_read_options(options, &o));
     hotbed_storage *storage = hotbed_new(sizeof *storage);

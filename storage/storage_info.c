@@ -11,15 +11,17 @@
 hotbed_status hotbed_storage_same_device(
     const hotbed_storage *storage, const hotbed_stream *stream) {
     if (storage == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "storage is NULL");
+        return hotbed_fail_null("storage");
     if (stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream is NULL");
+        return hotbed_fail_null("stream");
     if (hotbed_stream_backend(stream) != storage->backend ||
         hotbed_stream_device(stream) != storage->device)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the storage of %s %d",
-            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
-            hotbed_backend_name(storage->backend), storage->device);
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the storage of %s %d",
+                hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
+                hotbed_backend_name(storage->backend), storage->device),
+            "stream");
     return HOTBED_OK;
 }
 
@@ -39,8 +41,9 @@ hotbed_status hotbed_storage_check_table(
     const hotbed_storage *storage, uint32_t table, const hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     if (table >= storage->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "table", table, storage->num_tables, "table %u is not below %u",
+            table, storage->num_tables);
     return HOTBED_OK;
 }
 
@@ -92,11 +95,12 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
 hotbed_status hotbed_storage_table(
     const hotbed_storage *storage, uint32_t table, hotbed_table_info *out) {
     if (storage == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "storage is NULL");
+        return hotbed_fail_null("storage");
     HOTBED_TRY(hotbed_output_check(out, "hotbed_table_info"));
     if (table >= storage->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, storage->num_tables);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "table", table, storage->num_tables, "table %u is not below %u",
+            table, storage->num_tables);
     const hotbed_table *t = &storage->tables[table];
     hotbed_index_bytes bytes = hotbed_table_index_bytes(t);
     hotbed_table_info info = {
@@ -183,7 +187,7 @@ void hotbed_storage_set_keys(
 hotbed_status hotbed_storage_warning(
     hotbed_storage *storage, char *text, size_t capacity, hotbed_error_detail *detail) {
     if (storage == NULL || text == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", storage == NULL ? "storage" : "text");
+        return hotbed_fail_null(storage == NULL ? "storage" : "text");
     if (capacity == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacity is 0");
     if (detail != NULL)

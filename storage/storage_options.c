@@ -106,8 +106,9 @@ static hotbed_status check_table(const hotbed_table_options *o, uint32_t number)
     (void)snprintf(what, sizeof what, "table %u: eval_initializer", number);
     HOTBED_TRY(hotbed_initializer_check(&o->eval_initializer, what));
     if (o->eval_initializer.kind != HOTBED_INIT_CONSTANT)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: eval_initializer kind %d is not CONSTANT", o->name,
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "eval_initializer", (double)o->eval_initializer.kind,
+            "table %s: eval_initializer kind %d is not CONSTANT", o->name,
             (int)o->eval_initializer.kind);
     return HOTBED_OK;
 }
@@ -132,14 +133,17 @@ static hotbed_status check_lower_tier(const hotbed_storage_options *o) {
     if (o->external == NULL)
         return HOTBED_OK;
     if (o->lower_memory != 0 || o->lower_index_memory != 0 || o->lower_directory != NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "external and %s are set: set only one of them",
-            o->lower_memory != 0         ? "lower_memory"
-            : o->lower_index_memory != 0 ? "lower_index_memory"
-                                         : "lower_directory");
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "external and %s are set: set only one of them",
+                o->lower_memory != 0         ? "lower_memory"
+                : o->lower_index_memory != 0 ? "lower_index_memory"
+                                             : "lower_directory"),
+            "external");
     if (o->mode != HOTBED_MODE_AUTO && o->mode != HOTBED_MODE_CACHE)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "external is set, but mode %d is not CACHE", (int)o->mode);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "mode", (double)o->mode,
+            "external is set, but mode %d is not CACHE", (int)o->mode);
     return HOTBED_OK;
 }
 
@@ -150,10 +154,11 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
             hotbed_bound((double)o->num_tables, 1, (double)HOTBED_TABLES_MOST),
             "num_tables %u is not in [1, %d]", o->num_tables, HOTBED_TABLES_MOST);
     if (o->tables == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "tables is NULL");
+        return hotbed_fail_null("tables");
     if (o->num_features > 0 && o->feature_tables == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "num_features is %u, but feature_tables is NULL", o->num_features);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "num_features", o->num_features,
+            "num_features is %u, but feature_tables is NULL", o->num_features);
     for (uint32_t f = 0; f < o->num_features; f++) {
         if (o->feature_tables[f] >= o->num_tables)
             return hotbed_error_feature(
@@ -272,9 +277,11 @@ static hotbed_status read_table(
         o, sizeof *o, offsetof(hotbed_table_options, kind),
         (const unsigned char *)options->tables + (size_t)t * stride, "hotbed_table_options"));
     if (o->size != stride)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u: size %u is not the first table's %u", t, o->size,
-            stride);
+        return hotbed_error_table_number(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "size", o->size, stride,
+                "table %u: size %u is not the first table's %u", t, o->size, stride),
+            t);
     return hotbed_error_table_number(hotbed_error_table(check_table(o, t), o->name), t);
 }
 
@@ -316,7 +323,7 @@ hotbed_status hotbed_storage_external_tables(
     hotbed_storage_options all;
     hotbed_external_table one;
     if (tables == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "tables is NULL");
+        return hotbed_fail_null("tables");
     HOTBED_TRY(hotbed_storage_read_options(options, &all));
     char(*names)[HOTBED_NAME_BYTES] = hotbed_new(all.num_tables * sizeof *names);
     hotbed_status status = HOTBED_OK;

@@ -44,8 +44,9 @@ hotbed_status hotbed_storage_check_state(const hotbed_storage_state *s) {
     const double power[2] = {s->beta1_power, s->beta2_power};
     for (int b = 0; b < 2; b++)
         if (!(power[b] >= 0.0 && power[b] <= 1.0))
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "beta%d_power %g is not in [0, 1]", b + 1, power[b]);
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, b == 0 ? "beta1_power" : "beta2_power", power[b],
+                hotbed_bound(power[b], 0, 1), "beta%d_power %g is not in [0, 1]", b + 1, power[b]);
     if (s->clock > HOTBED_SCORE_MOST)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "clock", (double)s->clock, 0x1p52 - 1,
@@ -96,7 +97,7 @@ hotbed_status hotbed_storage_now(
     hotbed_storage *storage, uint32_t table, uint64_t *now, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
     if (now == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "now is NULL");
+        return hotbed_fail_null("now");
     const hotbed_table_view *view = &storage->tables[table].view;
     bool timed = view->score == HOTBED_SCORE_TIMESTAMP || view->score == HOTBED_SCORE_TIMESTAMP_LFU;
     if (view->is_static != 0 || (!timed && view->score != HOTBED_SCORE_STEP))

@@ -69,8 +69,11 @@ static hotbed_status count_ticket(hotbed_storage *storage) {
     if (__atomic_add_fetch(&storage->tickets, 1, __ATOMIC_RELAXED) <= HOTBED_TICKETS_MOST)
         return HOTBED_OK;
     __atomic_sub_fetch(&storage->tickets, 1, __ATOMIC_RELAXED);
-    return hotbed_fail(
-        HOTBED_ERR_STATE, "%d tickets exist; destroy one to create another", HOTBED_TICKETS_MOST);
+    return hotbed_error_limit(
+        hotbed_fail(
+            HOTBED_ERR_STATE, "%d tickets exist; destroy one to create another",
+            HOTBED_TICKETS_MOST),
+        HOTBED_TICKETS_MOST);
 }
 
 static void set_holds(hotbed_ticket *ticket, bool holds) {
@@ -146,7 +149,7 @@ hotbed_status hotbed_ticket_create(
     hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream,
     hotbed_ticket **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     if (max_keys < 1 || max_keys > KEYS_MOST)
@@ -155,10 +158,10 @@ hotbed_status hotbed_ticket_create(
             hotbed_bound((double)max_keys, 1, 0x1p30), "max_keys %llu is not in [1, 2^30]",
             (unsigned long long)max_keys);
     if (max_batch_size < 1 || (uint64_t)max_batch_size * storage->num_features > KEYS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "max_batch_size %u * %u features = %llu bags is not in [1, 2^30]",
-            max_batch_size, storage->num_features,
-            (unsigned long long)max_batch_size * storage->num_features);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "max_batch_size", max_batch_size,
+            "max_batch_size %u * %u features = %llu bags is not in [1, 2^30]", max_batch_size,
+            storage->num_features, (unsigned long long)max_batch_size * storage->num_features);
     if (hotbed_stream_recording(stream))
         return hotbed_fail(
             HOTBED_ERR_STATE, "cannot allocate a ticket while the stream records a graph");
@@ -185,9 +188,9 @@ static hotbed_status read_batch(
     HOTBED_TRY(hotbed_options_read(
         batch, sizeof *batch, offsetof(hotbed_batch, weights), from, "hotbed_batch"));
     if (batch->num_keys > 0 && batch->keys == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "batch: num_keys is %llu, but keys is NULL",
-            (unsigned long long)batch->num_keys);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "num_keys", (double)batch->num_keys,
+            "batch: num_keys is %llu, but keys is NULL", (unsigned long long)batch->num_keys);
     uint64_t bags = (uint64_t)storage->num_features * batch->batch_size;
     if (batch->offsets == NULL && batch->num_keys != bags)
         return hotbed_fail_limit(
@@ -222,9 +225,11 @@ static hotbed_status check_own(
     const hotbed_storage *storage, const hotbed_ticket *ticket, const hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     if (ticket == NULL || ticket->storage != storage)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s",
-            ticket == NULL ? "ticket is NULL" : "the ticket is of another storage");
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "%s",
+                ticket == NULL ? "ticket is NULL" : "the ticket is of another storage"),
+            "ticket");
     return HOTBED_OK;
 }
 
@@ -318,7 +323,7 @@ static hotbed_status check_output(
     const hotbed_storage *storage, const void *output, const char *name, uint64_t rows,
     uint64_t *stride) {
     if (output == NULL && rows > 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", name);
+        return hotbed_fail_null(name);
     uint64_t least = least_stride(storage);
     if (*stride == 0)
         *stride = least;
@@ -327,9 +332,10 @@ static hotbed_status check_output(
             HOTBED_ERR_ARGUMENT, "stride", (double)(*stride), (double)least,
             "stride %llu is below %llu", (unsigned long long)*stride, (unsigned long long)least);
     if (rows > 0 && *stride > INT64_MAX / sizeof(float) / rows)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "stride %llu: %llu rows have more than 2^63 bytes",
-            (unsigned long long)*stride, (unsigned long long)rows);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "stride", (double)*stride,
+            "stride %llu: %llu rows have more than 2^63 bytes", (unsigned long long)*stride,
+            (unsigned long long)rows);
     return HOTBED_OK;
 }
 
@@ -407,7 +413,7 @@ static hotbed_optimizer_view optimizer_on(const hotbed_storage *storage, hotbed_
 
 static hotbed_status check_sums(const hotbed_ticket *ticket, const float *unique_gradients) {
     if (unique_gradients == NULL && ticket->step.batch.bound > 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "unique_gradients is NULL");
+        return hotbed_fail_null("unique_gradients");
     return HOTBED_OK;
 }
 
@@ -477,7 +483,7 @@ hotbed_status hotbed_storage_apply(
 
 hotbed_status hotbed_ticket_cancel(hotbed_ticket *ticket, hotbed_stream *stream) {
     if (ticket == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "ticket is NULL");
+        return hotbed_fail_null("ticket");
     HOTBED_TRY(hotbed_storage_same_device(ticket->storage, stream));
     use_on(ticket, stream);
     return release(ticket, stream);
@@ -485,7 +491,7 @@ hotbed_status hotbed_ticket_cancel(hotbed_ticket *ticket, hotbed_stream *stream)
 
 static hotbed_status check_kept(const hotbed_ticket *ticket, const hotbed_stream *stream) {
     if (ticket == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "ticket is NULL");
+        return hotbed_fail_null("ticket");
     return hotbed_storage_same_device(ticket->storage, stream);
 }
 
@@ -532,7 +538,7 @@ hotbed_status hotbed_ticket_forget(hotbed_ticket *ticket, hotbed_stream *stream)
 
 hotbed_status hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view *out) {
     if (ticket == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "ticket is NULL");
+        return hotbed_fail_null("ticket");
     HOTBED_TRY(hotbed_output_check(out, "hotbed_ticket_view"));
     if (!ticket->holds)
         return hotbed_error_cause_is(

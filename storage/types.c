@@ -100,12 +100,13 @@ const char *hotbed_optimizer_name(hotbed_optimizer_kind kind) {
 hotbed_status hotbed_name_check(const char *name, uint32_t number) {
     static const char good[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
     if (name == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %u: name is NULL", number);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "name", number, "table %u: name is NULL", number);
     size_t length = strspn(name, good);
     if (length < 1 || length >= HOTBED_NAME_BYTES || name[length] != 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u: name \"%.80s\" is not 1 to 63 of [A-Za-z0-9_.-]",
-            number, name);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "name", number,
+            "table %u: name \"%.80s\" is not 1 to 63 of [A-Za-z0-9_.-]", number, name);
     return HOTBED_OK;
 }
 
@@ -123,8 +124,8 @@ hotbed_status hotbed_names_check(const void *structs, uint32_t n, size_t stride)
     hotbed_status status = HOTBED_OK;
     for (uint32_t t = 1; t < n && status == HOTBED_OK; t++)
         if (strcmp(sorted[t - 1], sorted[t]) == 0)
-            status =
-                hotbed_fail(HOTBED_ERR_ARGUMENT, "two tables have the same name %s", sorted[t]);
+            status = hotbed_fail_table(
+                HOTBED_ERR_ARGUMENT, sorted[t], "two tables have the same name %s", sorted[t]);
     hotbed_delete(sorted);
     return status;
 }
@@ -147,8 +148,9 @@ hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, co
     const float numbers[] = {i->value, i->mean, i->std, i->lower, i->upper};
     for (int n = 0; n < 5; n++)
         if (!isfinite(numbers[n]))
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s: %s %g is not finite", what, names[n], (double)numbers[n]);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, names[n], (double)numbers[n], "%s: %s %g is not finite", what,
+                names[n], (double)numbers[n]);
     switch (i->kind) {
     case HOTBED_INIT_CONSTANT:
     case HOTBED_INIT_DEBUG:
@@ -199,14 +201,14 @@ static hotbed_status check_parameter(const hotbed_optimizer_parameter *p, float 
 hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
     const hotbed_optimizer *o = optimizer;
     if (o->size != sizeof *o)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "size", o->size, sizeof *o,
             "optimizer: size %u is not %zu; call hotbed_optimizer_init() first", o->size,
             sizeof *o);
     for (size_t i = 0; i < sizeof o->reserved / sizeof *o->reserved; i++)
         if (o->reserved[i] != 0)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "reserved", (double)i,
                 "optimizer: reserved[%zu] is %u, but this library knows no such parameter", i,
                 o->reserved[i]);
     if (hotbed_optimizer_describe(o->kind) == NULL)

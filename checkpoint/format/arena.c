@@ -30,10 +30,10 @@ hotbed_status hotbed_checkpoint_arena_create(
     uint64_t device_bytes, uint64_t pinned_bytes, hotbed_stream *stream,
     hotbed_checkpoint_arena **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "arena_create: out is NULL");
+        return hotbed_fail_null_of("arena_create", "out");
     *out = NULL;
     if (stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "arena_create: stream is NULL");
+        return hotbed_fail_null_of("arena_create", "stream");
     hotbed_checkpoint_arena *arena = hotbed_new(sizeof *arena);
     if (arena == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an arena");

@@ -50,9 +50,11 @@ hotbed_status hotbed_bucket_sort(
         sort_bucket(sorted + first, counts[b]);
         for (uint64_t i = 1; i < counts[b]; i++)
             if (sorted[first + i] == sorted[first + i - 1])
-                return hotbed_fail(
-                    HOTBED_ERR_STATE, "key %s occurs twice",
-                    hotbed_key_text(sorted[first + i], type, key));
+                return hotbed_error_key(
+                    hotbed_fail(
+                        HOTBED_ERR_STATE, "key %s occurs twice",
+                        hotbed_key_text(sorted[first + i], type, key)),
+                    sorted[first + i], type);
         first += counts[b];
     }
     return HOTBED_OK;

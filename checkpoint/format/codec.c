@@ -24,9 +24,11 @@ static const char *shown(const hotbed_codec *c, char text[33]) {
 void hotbed_codec_expected(hotbed_codec *c, const char *what) {
     char found[33];
     if (c->status == HOTBED_OK)
-        c->status = hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s line %u: expected %s, found '%s'", c->name, c->line, what,
-            shown(c, found));
+        c->status = hotbed_error_path(
+            hotbed_fail_value(
+                HOTBED_ERR_CORRUPT, NULL, c->line, "%s line %u: expected %s, found '%s'", c->name,
+                c->line, what, shown(c, found)),
+            c->name);
 }
 
 static void print(hotbed_codec *c, const char *text) {

@@ -72,7 +72,8 @@ static hotbed_status fail(const hotbed_h5 *h5, const char *what, const char *pat
     H5Eclear2(H5E_DEFAULT);
     if (h5->no_memory)
         return fail_memory();
-    return hotbed_fail(HOTBED_ERR_IO, "HDF5 layout: cannot %s %s: %s", what, path, reason);
+    return hotbed_fail_path(
+        HOTBED_ERR_IO, path, "HDF5 layout: cannot %s %s: %s", what, path, reason);
 }
 
 /* --- small helpers; all run between enter() and leave() ----------------------------------------- */
@@ -508,9 +509,10 @@ hotbed_status hotbed_h5_finish(hotbed_h5 *h5, hotbed_h5_image *out) {
     if (h5->no_memory)
         return fail_memory();
     if (h5->file_bytes < h5->end_data)
-        return hotbed_fail(
-            HOTBED_ERR_IO, "HDF5 layout: the file ends at %" PRIu64 ", its data at %" PRIu64,
-            h5->file_bytes, h5->end_data);
+        return hotbed_fail_limit(
+            HOTBED_ERR_IO, NULL, (double)h5->file_bytes, (double)h5->end_data,
+            "HDF5 layout: the file ends at %" PRIu64 ", its data at %" PRIu64, h5->file_bytes,
+            h5->end_data);
     uint64_t metadata_bytes = h5->first_data < h5->file_bytes ? h5->first_data : h5->file_bytes;
     if (!hotbed_sparse_is_zero(&h5->bytes, metadata_bytes))
         return HOTBED_OK; /* metadata lies between the datasets */

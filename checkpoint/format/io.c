@@ -146,7 +146,7 @@ const hotbed_io_calls hotbed_io_system = {
 /* --- whole calls ------------------------------------------------------------------------------ */
 
 hotbed_status hotbed_io_fail(const char *what, const char *name, int error) {
-    return hotbed_fail_os(HOTBED_ERR_IO, -error, "%s %s", what, name);
+    return hotbed_error_path(hotbed_fail_os(HOTBED_ERR_IO, -error, "%s %s", what, name), name);
 }
 
 /* Copy the end of `text` to the `*space` bytes before out[*space], and shorten *space. Returns
@@ -209,9 +209,10 @@ hotbed_status hotbed_io_open_member(
     const hotbed_io_file *directory, const char *name, hotbed_io_file *out) {
     int error = open_named(directory->calls, directory, name, HOTBED_IO_READ, out);
     if (error == -ENOENT)
-        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s is missing", out->name);
+        return hotbed_fail_path(HOTBED_ERR_CORRUPT, out->name, "%s is missing", out->name);
     if (error == -ELOOP)
-        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s is a symbolic link, not a file", out->name);
+        return hotbed_fail_path(
+            HOTBED_ERR_CORRUPT, out->name, "%s is a symbolic link, not a file", out->name);
     return error == 0 ? HOTBED_OK : hotbed_io_fail("cannot open", out->name, error);
 }
 
@@ -255,7 +256,8 @@ hotbed_status hotbed_io_size(hotbed_io_file *file, uint64_t *bytes) {
     if (error < 0)
         return hotbed_io_fail("cannot read the size of", file->name, error);
     if (!info.regular)
-        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s is not a plain file", file->name);
+        return hotbed_fail_path(
+            HOTBED_ERR_CORRUPT, file->name, "%s is not a plain file", file->name);
     *bytes = info.bytes;
     return HOTBED_OK;
 }
@@ -335,9 +337,11 @@ hotbed_status hotbed_io_read(hotbed_io_file *file, void *data, size_t bytes, uin
             return hotbed_io_fail(what, file->name, (int)n);
         }
         if (n == 0)
-            return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "%s ends at %" PRIu64 ", %zu bytes early", file->name, offset,
-                bytes);
+            return hotbed_error_path(
+                hotbed_fail_value(
+                    HOTBED_ERR_CORRUPT, NULL, (double)offset,
+                    "%s ends at %" PRIu64 ", %zu bytes early", file->name, offset, bytes),
+                file->name);
         if (pages == 0)
             hint(file, false, offset, n);
         to += n;

@@ -288,11 +288,15 @@ static void check_counts(hotbed_codec *c, const hotbed_manifest *m, bool whole) 
                      (uint64_t)m->num_blobs * BLOB_LINE + shards * SHARD_LINE +
                      m->num_tables * shards * PART_LINE;
     if (c->status == HOTBED_OK && bytes > left)
-        c->status = hotbed_fail(
-            HOTBED_ERR_CORRUPT,
-            "%s: %" PRIu32 " storages, %" PRIu32 " blobs and %" PRIu32 " tables of %" PRIu32
-            " shards do not fit in the %" PRIu64 " bytes that are left",
-            c->name, m->num_storages, m->num_blobs, m->num_tables, m->world, left);
+        c->status = hotbed_error_path(
+            hotbed_error_limit(
+                hotbed_fail(
+                    HOTBED_ERR_CORRUPT,
+                    "%s: %" PRIu32 " storages, %" PRIu32 " blobs and %" PRIu32 " tables of %" PRIu32
+                    " shards do not fit in the %" PRIu64 " bytes that are left",
+                    c->name, m->num_storages, m->num_blobs, m->num_tables, m->world, left),
+                (double)left),
+            c->name);
 }
 
 /* Describe a manifest. Allocates the shards and tables of *m if it has none. */
@@ -366,8 +370,8 @@ static hotbed_status print_scope(
         hotbed_codec_literal(&c, "\n");
     }
     if (c.status == HOTBED_OK && c.bytes > HOTBED_MANIFEST_BYTES_MAX)
-        c.status = hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED,
+        c.status = hotbed_fail_limit(
+            HOTBED_ERR_UNSUPPORTED, NULL, (double)c.bytes, HOTBED_MANIFEST_BYTES_MAX,
             "%" PRIu32 " tables in %" PRIu32 " shards need a %s of %zu bytes, at most %d",
             m->num_tables, m->world, c.name, c.bytes, HOTBED_MANIFEST_BYTES_MAX);
     if (c.status != HOTBED_OK) {
@@ -397,11 +401,13 @@ static void check_version(hotbed_codec *c) {
     hotbed_codec_literal(&ahead, "hotbed-checkpoint ");
     hotbed_codec_number32(&ahead, &format, 0, UINT32_MAX);
     if (ahead.status == HOTBED_OK && format > HOTBED_FORMAT)
-        ahead.status = hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED,
-            "%s has format %" PRIu32
-            ", and this library reads formats up to %d: use a newer version of Hotbed",
-            c->name, format, HOTBED_FORMAT);
+        ahead.status = hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_UNSUPPORTED, "format", format, HOTBED_FORMAT,
+                "%s has format %" PRIu32
+                ", and this library reads formats up to %d: use a newer version of Hotbed",
+                c->name, format, HOTBED_FORMAT),
+            c->name);
     c->status = ahead.status;
 }
 
@@ -410,9 +416,13 @@ static void check_version(hotbed_codec *c) {
 static hotbed_status open_text(
     const char *name_of, const char *text, size_t bytes, hotbed_codec *c) {
     if (bytes < END_BYTES || bytes > HOTBED_MANIFEST_BYTES_MAX)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s has %zu bytes, expected %d to %d", name_of, bytes, END_BYTES,
-            HOTBED_MANIFEST_BYTES_MAX);
+        return hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_CORRUPT, NULL, (double)bytes,
+                hotbed_bound((double)bytes, END_BYTES, HOTBED_MANIFEST_BYTES_MAX),
+                "%s has %zu bytes, expected %d to %d", name_of, bytes, END_BYTES,
+                HOTBED_MANIFEST_BYTES_MAX),
+            name_of);
     hotbed_codec end = {
         .name = name_of, .at = text + bytes - END_BYTES, .end = text + bytes, .line = 1};
     hotbed_digest right = hotbed_digest_of(text, bytes - END_BYTES), found = {0};
@@ -422,9 +432,9 @@ static hotbed_status open_text(
     if (end.status != HOTBED_OK || !hotbed_digest_equal(right, found)) {
         char expect[HOTBED_DIGEST_DIGITS + 1];
         hotbed_digest_text(right, expect);
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s is damaged or cut short: its last line is not 'end %s'",
-            name_of, expect);
+        return hotbed_fail_path(
+            HOTBED_ERR_CORRUPT, name_of,
+            "%s is damaged or cut short: its last line is not 'end %s'", name_of, expect);
     }
     *c = (hotbed_codec){.name = name_of, .at = text, .end = text + bytes - END_BYTES, .line = 1};
     return HOTBED_OK;
@@ -459,17 +469,24 @@ hotbed_status hotbed_manifest_parse(
 
 static hotbed_status differs(
     const char *what, const char *table, uint64_t found, uint32_t shard, uint64_t right) {
-    return hotbed_fail(
-        HOTBED_ERR_STATE, "%s%s%s is %" PRIu64 " at rank %" PRIu32 ", %" PRIu64 " at rank 0", table,
-        table[0] == '\0' ? "" : ": ", what, found, shard, right);
+    return hotbed_error_rank(
+        hotbed_error_table(
+            hotbed_fail_limit(
+                HOTBED_ERR_STATE, NULL, (double)found, (double)right,
+                "%s%s%s is %" PRIu64 " at rank %" PRIu32 ", %" PRIu64 " at rank 0", table,
+                table[0] == '\0' ? "" : ": ", what, found, shard, right),
+            table),
+        shard);
 }
 
 static hotbed_status same_table(
     const hotbed_manifest_table *a, const hotbed_manifest_table *b, uint32_t shard) {
     if (strcmp(a->name, b->name) != 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "rank %" PRIu32 " has table '%s' where rank 0 has '%s'", shard,
-            a->name, b->name);
+        return hotbed_error_rank(
+            hotbed_fail_table(
+                HOTBED_ERR_STATE, b->name, "rank %" PRIu32 " has table '%s' where rank 0 has '%s'",
+                shard, a->name, b->name),
+            shard);
     if (a->kind != b->kind)
         return differs("the kind", a->name, a->kind, shard, b->kind);
     if (a->dtype != b->dtype)
@@ -500,16 +517,20 @@ bool hotbed_manifest_same_arguments(const hotbed_optimizer *a, const hotbed_opti
 static hotbed_status same_storage(
     const hotbed_manifest_storage *a, const hotbed_manifest_storage *b, uint32_t shard) {
     if (strcmp(a->name, b->name) != 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "rank %" PRIu32 " has storage '%s' where rank 0 has '%s'", shard,
-            a->name, b->name);
+        return hotbed_error_rank(
+            hotbed_fail(
+                HOTBED_ERR_STATE, "rank %" PRIu32 " has storage '%s' where rank 0 has '%s'", shard,
+                a->name, b->name),
+            shard);
     if (a->key_type != b->key_type)
         return differs("the key type", "", a->key_type, shard, b->key_type);
     if (a->optimizer.kind != b->optimizer.kind)
         return differs("the kind of optimizer", "", a->optimizer.kind, shard, b->optimizer.kind);
     if (!hotbed_manifest_same_arguments(&a->optimizer, &b->optimizer))
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "the optimizer's arguments at rank %" PRIu32 " differ from rank 0",
+        return hotbed_error_rank(
+            hotbed_fail(
+                HOTBED_ERR_STATE,
+                "the optimizer's arguments at rank %" PRIu32 " differ from rank 0", shard),
             shard);
     if (a->seed != b->seed)
         return differs("the seed", "", a->seed, shard, b->seed);
@@ -518,12 +539,16 @@ static hotbed_status same_storage(
 
 static hotbed_status same_head(const hotbed_manifest *a, const hotbed_manifest *b, uint32_t shard) {
     if (!hotbed_digest_equal(a->id, b->id))
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "rank %" PRIu32 " wrote to another checkpoint than rank 0", shard);
+        return hotbed_error_rank(
+            hotbed_fail(
+                HOTBED_ERR_STATE, "rank %" PRIu32 " wrote to another checkpoint than rank 0",
+                shard),
+            shard);
     if (a->increment != b->increment || !hotbed_digest_equal(a->parent, b->parent) ||
         !hotbed_digest_equal(a->parent_digest, b->parent_digest))
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "rank %" PRIu32 " has another parent than rank 0", shard);
+        return hotbed_error_rank(
+            hotbed_fail(HOTBED_ERR_STATE, "rank %" PRIu32 " has another parent than rank 0", shard),
+            shard);
     if (a->world != b->world)
         return differs("world", "", a->world, shard, b->world);
     if (a->step != b->step)

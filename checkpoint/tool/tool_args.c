@@ -157,15 +157,19 @@ hotbed_status tool_args_read(hotbed_io_file *file, tool_args *out) {
     snprintf(out->file, sizeof out->file, "%s", file->name);
     HOTBED_TRY(hotbed_io_size(file, &bytes));
     if (bytes > FILE_BYTES_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " bytes, at most %d are read", file->name, bytes,
-            FILE_BYTES_MOST);
+        return hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_CORRUPT, NULL, (double)bytes, FILE_BYTES_MOST,
+                "%s has %" PRIu64 " bytes, at most %d are read", file->name, bytes,
+                FILE_BYTES_MOST),
+            file->name);
     HOTBED_TRY(hotbed_io_read(file, buffer, (size_t)bytes, 0));
     buffer[bytes] = '\0';
     text t = {.at = buffer};
     read_members(&t, out);
     if (t.bad || strlen(buffer) != bytes)
-        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s is not a JSON object", file->name);
+        return hotbed_fail_path(
+            HOTBED_ERR_CORRUPT, file->name, "%s is not a JSON object", file->name);
     return HOTBED_OK;
 }
 

@@ -85,7 +85,9 @@ static void describe_rest(const hotbed_io_file *directory, tool_entry *e) {
     if (has_files(directory, &files) != HOTBED_OK) {
         set_error(e, TOOL_UNREADABLE);
     } else if (files) {
-        hotbed_fail(HOTBED_ERR_CORRUPT, "%s/%s is missing", directory->name, HOTBED_MANIFEST_NAME);
+        hotbed_fail_path(
+            HOTBED_ERR_CORRUPT, directory->name, "%s/%s is missing", directory->name,
+            HOTBED_MANIFEST_NAME);
         set_error(e, TOOL_DAMAGED);
     }
 }

@@ -157,7 +157,7 @@ static hotbed_status add_table(
 }
 
 static hotbed_status wrong(const hotbed_io_file *file, const char *what) {
-    return hotbed_fail(HOTBED_ERR_CORRUPT, "%s: %s", file->name, what);
+    return hotbed_fail_path(HOTBED_ERR_CORRUPT, file->name, "%s: %s", file->name, what);
 }
 
 static hotbed_status unknown_optimizer(const char *name) {
@@ -211,8 +211,8 @@ static hotbed_status open_column(
         return status;
     if (npy.rows != t->parts[0].rows || npy.width != width || strchr(types, npy.type) == NULL ||
         npy.bytes != bytes)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT,
+        return hotbed_fail_path(
+            HOTBED_ERR_CORRUPT, out->file->name,
             "%s has %" PRIu64 " rows of %" PRIu64 " elements of <%c%" PRIu32
             "; the weights have %" PRIu64 " rows, and need %" PRIu64 " of %" PRIu32 " bytes",
             out->file->name, npy.rows, npy.width, npy.type, npy.bytes, t->parts[0].rows, width,
@@ -231,9 +231,10 @@ static hotbed_status open_keys_column(source *s, hotbed_import_table *t) {
     if (npy.width != 1 || npy.type == 'f' || npy.bytes != 8)
         return wrong(keys->file, "there must be one key, <i8 or <u8, for each row of the weights");
     if (npy.rows != t->parts[0].rows)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " keys for %" PRIu64 " rows of the weights",
-            keys->file->name, npy.rows, t->parts[0].rows);
+        return hotbed_fail_path(
+            HOTBED_ERR_CORRUPT, keys->file->name,
+            "%s has %" PRIu64 " keys for %" PRIu64 " rows of the weights", keys->file->name,
+            npy.rows, t->parts[0].rows);
     hotbed_key_type seen = npy.type == 'u' ? HOTBED_KEY_U64 : HOTBED_KEY_I64;
     if (s->options->key_type != 0)
         return HOTBED_OK;
@@ -320,7 +321,8 @@ static hotbed_status missing(
     const source *s, const char *table, const char *part, uint32_t rank, uint32_t world) {
     char name[NAME_BYTES];
     raw_name(name, table, part, rank, world);
-    return hotbed_fail(HOTBED_ERR_CORRUPT, "%s/%s is missing", s->directory.name, name);
+    return hotbed_fail_path(
+        HOTBED_ERR_CORRUPT, s->directory.name, "%s/%s is missing", s->directory.name, name);
 }
 
 /* Open <table>_<part>.rank_<r>.world_size_<W>, if it exists. It has `rows` rows; *stride is set to
@@ -372,8 +374,8 @@ typedef struct dump {
 /* Fail: the file does not say something that an option can say. */
 static hotbed_status not_said(const dump *d, const char *what, const char *option) {
     if (!d->args.there)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, d->table->name,
             "table '%s' has no %s_opt_args.json, which has %s: give it with %s", d->table->name,
             d->table->name, what, option);
     return hotbed_fail(
@@ -465,9 +467,9 @@ static hotbed_status set_pair(const source *s, const dump *d) {
     if (given == NULL && stated == NULL)
         return not_said(d, "the order of the two scores of each key", "--scores");
     if (d->table->ages)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "table '%s' has two scores for each key, and they are ages",
-            d->table->name);
+        return hotbed_fail_table(
+            HOTBED_ERR_UNSUPPORTED, d->table->name,
+            "table '%s' has two scores for each key, and they are ages", d->table->name);
     bool time_first = strcmp(given != NULL ? given : stated, "time,count") == 0;
     for (uint32_t r = 0; r < d->table->num_parts; r++) {
         hotbed_import_column *columns = d->table->parts[r].columns;
@@ -481,9 +483,10 @@ static hotbed_status set_scores(const source *s, const dump *d) {
     if (d->score_bytes == 2 * sizeof(uint64_t))
         return set_pair(s, d);
     if (d->score_bytes != sizeof(uint64_t) && d->score_bytes != UINT64_MAX)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "table '%s': scores have %" PRIu64 " bytes, not 8 or 16",
-            d->table->name, d->score_bytes);
+        return hotbed_fail_table(
+            HOTBED_ERR_UNSUPPORTED, d->table->name,
+            "table '%s': scores have %" PRIu64 " bytes, not 8 or 16", d->table->name,
+            d->score_bytes);
     return HOTBED_OK;
 }
 
@@ -514,11 +517,15 @@ static hotbed_status check_owners(const dump *d, hotbed_key_type type) {
                 at * sizeof *keys));
             for (size_t i = 0; i < n; i++)
                 if (keys[i] % t->num_parts != r)
-                    return hotbed_fail(
-                        HOTBED_ERR_UNSUPPORTED,
-                        "table '%s': nothing says which dist_type it has, and it is not "
-                        "roundrobin: rank %" PRIu32 " of %" PRIu32 " has key %s",
-                        t->name, r, t->num_parts, hotbed_key_text(keys[i], type, text));
+                    return hotbed_error_rank(
+                        hotbed_error_key(
+                            hotbed_fail_table(
+                                HOTBED_ERR_UNSUPPORTED, t->name,
+                                "table '%s': nothing says which dist_type it has, and it is not "
+                                "roundrobin: rank %" PRIu32 " of %" PRIu32 " has key %s",
+                                t->name, r, t->num_parts, hotbed_key_text(keys[i], type, text)),
+                            keys[i], type),
+                        r);
         }
     return HOTBED_OK;
 }
@@ -603,8 +610,8 @@ static hotbed_status set_raw_optimizer(source *s, const dump *d) {
     bool padded = hotbed_state_is_one((uint32_t)o->kind) && (width == 16 || width == 32);
     if (width == right || padded || width == UINT64_MAX)
         return HOTBED_OK;
-    return hotbed_fail(
-        HOTBED_ERR_CORRUPT,
+    return hotbed_fail_table(
+        HOTBED_ERR_CORRUPT, t->name,
         "table '%s': %" PRIu64 " bytes of optimizer state per row, but %s with dim %" PRIu32
         " has %" PRIu64,
         t->name, width, hotbed_optimizer_name(o->kind), t->dim, right);
@@ -617,11 +624,13 @@ static hotbed_status check_width(
     if (t->parts[rank].rows == 0 || t->parts[rank].columns[column].file == NULL)
         return HOTBED_OK;
     if (*all != UINT64_MAX && *all != width)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT,
-            "table '%s': rank %" PRIu32 " has %" PRIu64
-            " bytes of %s per row, the ranks before it %" PRIu64,
-            t->name, rank, width, what, *all);
+        return hotbed_error_rank(
+            hotbed_fail_table(
+                HOTBED_ERR_CORRUPT, t->name,
+                "table '%s': rank %" PRIu32 " has %" PRIu64
+                " bytes of %s per row, the ranks before it %" PRIu64,
+                t->name, rank, width, what, *all),
+            rank);
     *all = width;
     return HOTBED_OK;
 }
@@ -630,8 +639,8 @@ static hotbed_status set_dim(const dump *d, const hotbed_io_file *file, uint64_t
     hotbed_import_table *t = d->table;
     uint64_t element = hotbed_dtype_bytes(t->dtype), dim = width / element;
     if (dim < 1 || dim > 4096 || width % element != 0 || (t->dim != 0 && t->dim != dim))
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT,
+        return hotbed_fail_path(
+            HOTBED_ERR_CORRUPT, file->name,
             "%s: %" PRIu64 " bytes per row are not %s%" PRIu32 " elements of %s", file->name, width,
             t->dim == 0 ? "1 to " : "", t->dim == 0 ? 4096 : t->dim, hotbed_dtype_name(t->dtype));
     t->dim = (uint32_t)dim;
@@ -652,10 +661,12 @@ static hotbed_status add_raw_counts(source *s, hotbed_import_table *t, uint32_t 
             s, t->name, part->counts.file == NULL ? "counter_frequencies" : "counter_keys", rank,
             world);
     if (part->counted > 0 && width != sizeof(uint64_t))
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT,
-            "table '%s': counters of rank %" PRIu32 " have %" PRIu64 " bytes, not 8", t->name, rank,
-            width);
+        return hotbed_error_rank(
+            hotbed_fail_table(
+                HOTBED_ERR_CORRUPT, t->name,
+                "table '%s': counters of rank %" PRIu32 " have %" PRIu64 " bytes, not 8", t->name,
+                rank, width),
+            rank);
     return HOTBED_OK;
 }
 
@@ -696,9 +707,9 @@ static hotbed_status find_states(const source *s, dump *d) {
             if (find_name(s, name) == NULL)
                 continue;
             if (d->states != NULL && d->states != parts[i])
-                return hotbed_fail(
-                    HOTBED_ERR_CORRUPT, "%s/%s exists beside files named %s", s->directory.name,
-                    name, d->states);
+                return hotbed_fail_path(
+                    HOTBED_ERR_CORRUPT, s->directory.name, "%s/%s exists beside files named %s",
+                    s->directory.name, name, d->states);
             d->states = parts[i];
         }
     return HOTBED_OK;
@@ -824,9 +835,10 @@ static hotbed_status check_states(const source *s) {
         for (uint32_t k = 0; k < states; k++)
             n += t->parts[0].columns[HOTBED_COLUMN_STATE + k].file != NULL;
         if (n != 0 && n != states)
-            return hotbed_fail(
-                HOTBED_ERR_CORRUPT, "table '%s' has %" PRIu32 " of the %" PRIu32 " states of %s",
-                t->name, n, states, hotbed_optimizer_name(s->import.optimizer.kind));
+            return hotbed_fail_table(
+                HOTBED_ERR_CORRUPT, t->name,
+                "table '%s' has %" PRIu32 " of the %" PRIu32 " states of %s", t->name, n, states,
+                hotbed_optimizer_name(s->import.optimizer.kind));
         if (n == 0)
             without = t;
         else

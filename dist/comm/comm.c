@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 enum {
@@ -57,10 +58,6 @@ const char *hotbed_comm_operation_name(hotbed_comm_operation operation) {
         return "window_barrier";
     }
     return "unknown";
-}
-
-hotbed_status hotbed_comm_fail_null(const char *function, const char *argument) {
-    return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: %s is NULL", function, argument);
 }
 
 /* --- waiting with a deadline ---------------------------------------------------------------- */
@@ -137,17 +134,19 @@ hotbed_transport hotbed_comm_transport(const hotbed_comm *comm) {
 hotbed_status hotbed_comm_check_host_stream(const hotbed_comm *comm, const hotbed_stream *stream) {
     if (hotbed_stream_backend(stream) == HOTBED_BACKEND_HOST)
         return HOTBED_OK;
-    return hotbed_fail(
-        HOTBED_ERR_ARGUMENT, "a communicator of %s takes streams of the host, not of %s",
-        hotbed_transport_name(comm->ops->transport),
-        hotbed_backend_name(hotbed_stream_backend(stream)));
+    return hotbed_error_parameter(
+        hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "a communicator of %s takes streams of the host, not of %s",
+            hotbed_transport_name(comm->ops->transport),
+            hotbed_backend_name(hotbed_stream_backend(stream))),
+        "stream");
 }
 
 hotbed_status hotbed_comm_check_stream(const hotbed_comm *comm, const hotbed_stream *stream) {
     if (comm == NULL)
-        return hotbed_comm_fail_null("hotbed_comm_check_stream", "comm");
+        return hotbed_fail_null_of("hotbed_comm_check_stream", "comm");
     if (stream == NULL)
-        return hotbed_comm_fail_null("hotbed_comm_check_stream", "stream");
+        return hotbed_fail_null_of("hotbed_comm_check_stream", "stream");
     return comm->ops->check_stream(comm, stream);
 }
 
@@ -157,16 +156,25 @@ bool hotbed_comm_has_failed(const hotbed_comm *comm) {
     return __atomic_load_n(&comm->failed, __ATOMIC_ACQUIRE) != HOTBED_COMM_WELL;
 }
 
+static hotbed_comm_fault fault_of(hotbed_comm_reason reason, int32_t rank) {
+    hotbed_comm_fault fault;
+    memset(&fault, 0, sizeof fault); /* the padding, too, since it is sent */
+    fault.size = sizeof fault;
+    fault.reason = reason;
+    fault.rank = rank;
+    fault.tags[0] = fault.tags[1] = -1;
+    fault.error.size = sizeof fault.error;
+    return fault;
+}
+
 bool hotbed_comm_record_fault(
     hotbed_comm *comm, hotbed_comm_reason reason, int32_t rank, uint64_t operation,
     const char *format, ...) {
     const bool runs = operation != 0 && operation == comm->runs;
-    hotbed_comm_fault fault = {
-        .reason = reason,
-        .rank = rank,
-        .operation = operation,
-        .tags = {runs ? comm->tags[0] : -1, runs ? comm->tags[1] : -1},
-    };
+    hotbed_comm_fault fault = fault_of(reason, rank);
+    fault.operation = operation;
+    if (runs)
+        memcpy(fault.tags, comm->tags, sizeof fault.tags);
     va_list args;
     va_start(args, format);
     (void)hotbed_vformat(fault.text, sizeof fault.text, format, args);
@@ -174,11 +182,20 @@ bool hotbed_comm_record_fault(
     return hotbed_comm_adopt_fault(comm, &fault);
 }
 
+static void end_name(char *name, size_t capacity) {
+    name[capacity - 1] = '\0';
+    hotbed_escape(name, capacity);
+}
+
 bool hotbed_comm_adopt_fault(hotbed_comm *comm, const hotbed_comm_fault *fault) {
     pthread_mutex_lock(&comm->lock);
     if (!hotbed_comm_has_failed(comm)) {
+        hotbed_error_detail *error = &comm->fault.error;
         comm->fault = *fault;
         hotbed_escape(comm->fault.text, sizeof comm->fault.text);
+        end_name(error->table, sizeof error->table); /* they may come from another process */
+        end_name(error->parameter, sizeof error->parameter);
+        end_name(error->path, sizeof error->path);
         if (comm->ops->announce != NULL)
             comm->ops->announce(comm);
         /* Publishes the fault to every reader of `failed`. */
@@ -191,8 +208,8 @@ bool hotbed_comm_adopt_fault(hotbed_comm *comm, const hotbed_comm_fault *fault) 
 
 hotbed_status hotbed_comm_fail(hotbed_comm *comm) {
     const hotbed_comm_fault *fault = &comm->fault;
-    hotbed_status failed = hotbed_fail(
-        HOTBED_ERR_COMM, "communicator of %s, rank %u of %u: %s",
+    hotbed_status failed = hotbed_fail_again(
+        &fault->error, HOTBED_ERR_COMM, "communicator of %s, rank %u of %u: %s",
         hotbed_transport_name(comm->ops->transport), comm->rank, comm->size, fault->text);
     if (fault->operation != 0)
         failed = hotbed_error_value(failed, "operation", (double)fault->operation);
@@ -206,24 +223,29 @@ static void poll(hotbed_comm *comm) {
 
 hotbed_status hotbed_comm_failure(hotbed_comm *comm, hotbed_comm_fault *out) {
     if (comm == NULL)
-        return hotbed_comm_fail_null("hotbed_comm_failure", "comm");
-    if (out == NULL)
-        return hotbed_comm_fail_null("hotbed_comm_failure", "out");
+        return hotbed_fail_null_of("hotbed_comm_failure", "comm");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_comm_fault"));
     HOTBED_TRY(hotbed_fork_check());
     poll(comm);
-    if (hotbed_comm_has_failed(comm))
-        *out = comm->fault;
-    else
-        *out = (hotbed_comm_fault){.reason = HOTBED_COMM_WELL, .rank = -1, .tags = {-1, -1}};
+    const hotbed_comm_fault well = fault_of(HOTBED_COMM_WELL, -1);
+    hotbed_output_write(out, hotbed_comm_has_failed(comm) ? &comm->fault : &well, sizeof well);
     return HOTBED_OK;
 }
 
-void hotbed_comm_abort(hotbed_comm *comm, const char *why) {
+void hotbed_comm_abort(hotbed_comm *comm, const char *why, const hotbed_error_detail *error) {
     if (comm == NULL || hotbed_forked())
         return;
-    (void)hotbed_comm_record_fault(
-        comm, HOTBED_COMM_ABORTED, (int32_t)comm->rank, 0, "rank %u aborted%s%s", comm->rank,
-        why == NULL ? "" : ": ", why == NULL ? "" : why);
+    hotbed_comm_fault fault = fault_of(HOTBED_COMM_ABORTED, (int32_t)comm->rank);
+    (void)hotbed_format(
+        fault.text, sizeof fault.text, "rank %u aborted%s%s", comm->rank, why == NULL ? "" : ": ",
+        why == NULL ? "" : why);
+    if (error != NULL)
+        memcpy(
+            &fault.error, error,
+            error->size < sizeof fault.error ? error->size : sizeof fault.error);
+    fault.error.size = sizeof fault.error;
+    fault.error.has &= ~(uint32_t)HOTBED_HAS_RANK; /* `rank` of the fault is this one */
+    (void)hotbed_comm_adopt_fault(comm, &fault);
     if (comm->ops->spread != NULL)
         comm->ops->spread(comm);
 }
@@ -243,7 +265,7 @@ void hotbed_comm_write_log(hotbed_comm *comm, hotbed_comm_operation operation, u
 
 hotbed_status hotbed_comm_log_digest(const hotbed_comm *comm, uint64_t *calls, uint64_t *digest) {
     if (comm == NULL)
-        return hotbed_comm_fail_null("hotbed_comm_log_digest", "comm");
+        return hotbed_fail_null_of("hotbed_comm_log_digest", "comm");
     if (calls != NULL)
         *calls = comm->calls;
     if (digest != NULL)
@@ -349,9 +371,9 @@ hotbed_comm_batch hotbed_comm_batch_of(
 hotbed_status hotbed_comm_check_call(
     const char *function, hotbed_comm *comm, const hotbed_stream *stream) {
     if (comm == NULL)
-        return hotbed_comm_fail_null(function, "comm");
+        return hotbed_fail_null_of(function, "comm");
     if (stream == NULL)
-        return hotbed_comm_fail_null(function, "stream");
+        return hotbed_fail_null_of(function, "stream");
     HOTBED_TRY(comm->ops->check_stream(comm, stream));
     poll(comm);
     return hotbed_comm_has_failed(comm) ? hotbed_comm_fail(comm) : HOTBED_OK;

@@ -210,9 +210,6 @@ bool hotbed_comm_check_header(
 /* Copy what a batch sends from this rank to itself, in host memory. */
 void hotbed_comm_copy_own(const hotbed_comm *comm, const hotbed_comm_batch *batch);
 
-/* Return ARGUMENT: an argument of the public function is NULL. */
-hotbed_status hotbed_comm_fail_null(const char *function, const char *argument);
-
 /* The checks that every collective begins with. Errors: ARGUMENT, COMM. */
 hotbed_status hotbed_comm_check_call(
     const char *function, hotbed_comm *comm, const hotbed_stream *stream);

@@ -9,9 +9,9 @@
 
 static hotbed_status check_data(const char *function, const void *data, uint64_t bytes) {
     if (data == NULL && bytes > 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: the data is NULL, but has %" PRIu64 " bytes", function,
-            bytes);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "bytes", (double)bytes,
+            "%s: the data is NULL, but has %" PRIu64 " bytes", function, bytes);
     return HOTBED_OK;
 }
 
@@ -19,9 +19,9 @@ static hotbed_status check_data(const char *function, const void *data, uint64_t
 static hotbed_status check_product(
     const char *function, uint64_t count, uint64_t bytes, uint64_t most) {
     if (count > 0 && bytes > most / count)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: %" PRIu64 " times %" PRIu64 " bytes are too many", function,
-            count, bytes);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "bytes", (double)bytes,
+            "%s: %" PRIu64 " times %" PRIu64 " bytes are too many", function, count, bytes);
     return HOTBED_OK;
 }
 
@@ -70,10 +70,12 @@ static hotbed_status add_counts(
     *sum = 0;
     for (uint32_t p = 0; p < size; p++) {
         if (counts[p] > UINT64_MAX - *sum)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
-                "%s: the sizes up to rank %u's, which is %" PRIu64 ", are too large a sum",
-                function, p, counts[p]);
+            return hotbed_error_rank(
+                hotbed_fail_value(
+                    HOTBED_ERR_ARGUMENT, NULL, (double)counts[p],
+                    "%s: the sizes up to rank %u's, which is %" PRIu64 ", are too large a sum",
+                    function, p, counts[p]),
+                p);
         *sum += counts[p];
     }
     return HOTBED_OK;
@@ -82,18 +84,21 @@ static hotbed_status add_counts(
 static hotbed_status check_exchange(
     const char *function, const hotbed_comm *comm, const hotbed_exchange *x) {
     if (x->send_bytes == NULL)
-        return hotbed_comm_fail_null(function, "send_bytes");
+        return hotbed_fail_null_of(function, "send_bytes");
     if (x->recv_bytes == NULL)
-        return hotbed_comm_fail_null(function, "recv_bytes");
+        return hotbed_fail_null_of(function, "recv_bytes");
     uint64_t sent, received;
     HOTBED_TRY(add_counts(function, x->send_bytes, comm->size, &sent));
     HOTBED_TRY(add_counts(function, x->recv_bytes, comm->size, &received));
     HOTBED_TRY(check_data(function, x->send, sent));
     HOTBED_TRY(check_data(function, x->recv, received));
     if (x->bound > 0 && sent > x->bound)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: rank %u sends %" PRIu64 " bytes, the bound is %" PRIu64,
-            function, comm->rank, sent, x->bound);
+        return hotbed_error_rank(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, NULL, (double)sent, (double)x->bound,
+                "%s: rank %u sends %" PRIu64 " bytes, the bound is %" PRIu64, function, comm->rank,
+                sent, x->bound),
+            comm->rank);
     return HOTBED_OK;
 }
 
@@ -102,11 +107,11 @@ static hotbed_status enqueue_exchanges(
     bool own_stays, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_comm_check_call(function, comm, stream));
     if (exchanges == NULL)
-        return hotbed_comm_fail_null(function, "exchanges");
+        return hotbed_fail_null_of(function, "exchanges");
     if (n < 1 || n > HOTBED_EXCHANGES_MAX)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: %u exchanges are not in [1, %d]", function, n,
-            HOTBED_EXCHANGES_MAX);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "n", n, hotbed_bound(n, 1, HOTBED_EXCHANGES_MAX),
+            "%s: %u exchanges are not in [1, %d]", function, n, HOTBED_EXCHANGES_MAX);
     hotbed_comm_batch batch = hotbed_comm_batch_of(comm, HOTBED_COMM_EXCHANGE, n);
     uint64_t bound = 0;
     for (uint32_t i = 0; i < n; i++) {

@@ -191,11 +191,14 @@ static hotbed_status fail_meeting(const rendezvous *r, const char *whom) {
 }
 
 static hotbed_status fail_sizes(const rendezvous *r, const hotbed_answer *a) {
-    return hotbed_fail(
-        HOTBED_ERR_ARGUMENT, "rank %u: the number of ranks is %u on rank 0, but %u on rank %u; %s",
-        r->own.rank, a->size, a->other, a->rank,
-        r->place->machine[0] == '\0' ? "set WORLD_SIZE to the same number for all ranks"
-                                     : "pass the same number on all ranks");
+    return hotbed_error_rank(
+        hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "size", a->other, a->size,
+            "rank %u: the number of ranks is %u on rank 0, but %u on rank %u; %s", r->own.rank,
+            a->size, a->other, a->rank,
+            r->place->machine[0] == '\0' ? "set WORLD_SIZE to the same number for all ranks"
+                                         : "pass the same number on all ranks"),
+        a->rank);
 }
 
 /* --- the rank that listens ---------------------------------------------------------------------- */
@@ -350,8 +353,10 @@ static bool seat_rank(rendezvous *r, const hotbed_hello *theirs, int socket) {
 }
 
 static hotbed_status fail_twice(const rendezvous *r, uint32_t rank) {
-    return hotbed_fail(
-        HOTBED_ERR_COMM, "two processes say that they are rank %u of %u", rank, r->own.size);
+    return hotbed_error_rank(
+        hotbed_fail(
+            HOTBED_ERR_COMM, "two processes say that they are rank %u of %u", rank, r->own.size),
+        rank);
 }
 
 /* --- rank 0 ------------------------------------------------------------------------------------- */
@@ -428,7 +433,9 @@ static hotbed_status host_rendezvous(
         if (!hotbed_socket_send(r->sockets[p], payload, bytes, r->until))
             lost = p;
     if (lost < size)
-        return hotbed_fail(HOTBED_ERR_COMM, "rank %u left before all %u ranks had met", lost, size);
+        return hotbed_error_rank(
+            hotbed_fail(HOTBED_ERR_COMM, "rank %u left before all %u ranks had met", lost, size),
+            lost);
     return HOTBED_OK;
 }
 
@@ -544,14 +551,19 @@ static hotbed_status visit_host(rendezvous *r, void *payload, size_t bytes, hotb
         if (answered && a.other != 0)
             return fail_sizes(r, &a);
         if (answered && a.size != size)
-            return hotbed_fail(
-                HOTBED_ERR_COMM, "rank %u of %u: rank 0 answers for %u ranks", r->own.rank, size,
-                a.size);
+            return hotbed_error_rank(
+                hotbed_fail_limit(
+                    HOTBED_ERR_COMM, "size", a.size, size,
+                    "rank %u of %u: rank 0 answers for %u ranks", r->own.rank, size, a.size),
+                0);
         if (answered && hotbed_socket_recv(*s, table, size * sizeof *table, r->until)) {
             if (!check_table(table, size))
-                return hotbed_fail(
-                    HOTBED_ERR_COMM, "rank %u of %u: rank 0 sent a list of ranks without addresses",
-                    r->own.rank, size);
+                return hotbed_error_rank(
+                    hotbed_fail(
+                        HOTBED_ERR_COMM,
+                        "rank %u of %u: rank 0 sent a list of ranks without addresses", r->own.rank,
+                        size),
+                    0);
             for (uint32_t p = 1; p < size; p++)
                 if (table[p].port == 0)
                     return fail_meeting(r, list_missing(r, table, 1).text);
@@ -651,9 +663,11 @@ hotbed_status hotbed_handshake(
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for connections to %u ranks", size);
         hotbed_socket_close(&listener);
     } else if (!check_place(place)) {
-        status = hotbed_fail(
-            HOTBED_ERR_COMM, "rank %u of %u: rank 0 sent a place to meet that is no address", rank,
-            size);
+        status = hotbed_error_rank(
+            hotbed_fail(
+                HOTBED_ERR_COMM, "rank %u of %u: rank 0 sent a place to meet that is no address",
+                rank, size),
+            0);
         hotbed_socket_close(&listener);
     } else {
         at->listener = listener;

@@ -171,7 +171,11 @@ static hotbed_comm_fault failure_of(const hotbed_link *l) {
         if (l->peers[p].gone)
             gone[n++] = p;
     hotbed_comm_fault fault = {
-        .reason = HOTBED_COMM_LEFT, .rank = n == 1 ? (int32_t)gone[0] : -1, .tags = {-1, -1}};
+        .size = sizeof fault,
+        .reason = HOTBED_COMM_LEFT,
+        .rank = n == 1 ? (int32_t)gone[0] : -1,
+        .tags = {-1, -1},
+        .error = {.size = sizeof fault.error}};
     (void)snprintf(
         fault.text, sizeof fault.text,
         n == 1 ? "%s is gone: its process ended without a word"

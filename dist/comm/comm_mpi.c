@@ -215,11 +215,13 @@ static hotbed_status finish(
     if (error != MPI_SUCCESS)
         return fail_mpi(call, error);
     if (!done)
-        return hotbed_fail(
-            HOTBED_ERR_COMM,
-            "%s: rank %u of %u waited up to %u ms, but not all ranks of the MPI job created a "
-            "communicator",
-            call, m->base.rank, m->base.size, m->base.deadline_ms);
+        return hotbed_error_limit(
+            hotbed_fail(
+                HOTBED_ERR_COMM,
+                "%s: rank %u of %u waited up to %u ms, but not all ranks of the MPI job created a "
+                "communicator",
+                call, m->base.rank, m->base.size, m->base.deadline_ms),
+            m->base.deadline_ms);
     return HOTBED_OK;
 }
 
@@ -402,9 +404,9 @@ static void bare_body(const void *args, uint64_t begin, uint64_t end) {
 static hotbed_status bare(
     hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream) {
     if (bytes > INT_MAX)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "MPI_Alltoall takes parts of up to %d bytes, not %" PRIu64,
-            INT_MAX, bytes);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "bytes", (double)bytes, INT_MAX,
+            "MPI_Alltoall takes parts of up to %d bytes, not %" PRIu64, INT_MAX, bytes);
     bare_args args = {comm, (int)bytes, send, recv};
     return hotbed_host_launch(stream, 1, 0, bare_body, &args, sizeof args);
 }
@@ -491,7 +493,7 @@ static hotbed_status fill(mpi_comm *m, uint64_t until) {
 
 hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_comm **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_comm_create_mpi: out is NULL");
+        return hotbed_fail_null_of("hotbed_comm_create_mpi", "out");
     *out = NULL;
     hotbed_comm_options known;
     HOTBED_TRY(hotbed_comm_read_options(options, &known));
@@ -500,8 +502,9 @@ hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     (void)MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size > HOTBED_COMM_RANKS_MAX)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "%d ranks are more than %d", size, HOTBED_COMM_RANKS_MAX);
+        return hotbed_fail_limit(
+            HOTBED_ERR_UNSUPPORTED, NULL, size, HOTBED_COMM_RANKS_MAX, "%d ranks are more than %d",
+            size, HOTBED_COMM_RANKS_MAX);
     mpi_comm *m = hotbed_new(sizeof *m + (size_t)size * sizeof m->peers[0]);
     buffers *all = hotbed_new((size_t)size * sizeof *all);
     hotbed_status status =

@@ -9,7 +9,7 @@ hotbed_status hotbed_comm_probe_mpi(void) {
 
 hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_comm **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_comm_create_mpi: out is NULL");
+        return hotbed_fail_null_of("hotbed_comm_create_mpi", "out");
     *out = NULL;
     return hotbed_comm_probe_mpi();
 }

@@ -168,9 +168,11 @@ static hotbed_status check_stream(const hotbed_comm *comm, const hotbed_stream *
     if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA &&
         hotbed_stream_device(stream) == device)
         return HOTBED_OK;
-    return hotbed_fail(
-        HOTBED_ERR_ARGUMENT, "a communicator of cuda %d does not take streams of %s %d", device,
-        hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream));
+    return hotbed_error_parameter(
+        hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "a communicator of cuda %d does not take streams of %s %d", device,
+            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream)),
+        "stream");
 }
 
 /* Operations run in the order of the calls, whatever their streams. In a recording the caller
@@ -332,14 +334,18 @@ static hotbed_status agree(nccl_comm *n, uint64_t bytes, bool well) {
     HOTBED_TRY(hotbed_stream_sync(n->own));
     for (uint32_t p = 0; p < size && well; p++) {
         if (all[p].bytes == 0)
-            return hotbed_fail(
-                HOTBED_ERR_MEMORY, "rank %u has no memory for a window of %" PRIu64 " bytes", p,
-                bytes);
+            return hotbed_error_rank(
+                hotbed_fail(
+                    HOTBED_ERR_MEMORY, "rank %u has no memory for a window of %" PRIu64 " bytes", p,
+                    bytes),
+                p);
         if (all[p].bytes != bytes)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
-                "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p, all[p].bytes,
-                n->base.rank, bytes);
+            return hotbed_error_rank(
+                hotbed_fail_limit(
+                    HOTBED_ERR_ARGUMENT, "bytes", (double)all[p].bytes, (double)bytes,
+                    "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p,
+                    all[p].bytes, n->base.rank, bytes),
+                p);
     }
     return HOTBED_OK;
 }
@@ -382,10 +388,13 @@ static hotbed_status window_register(nccl_comm *n, uint64_t total, nccl_window *
     pthread_mutex_unlock(&n->submit);
     HOTBED_TRY(status);
     if (neighbours != n->base.size)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED,
-            "windows need all %u ranks in one NVLink domain with symmetric memory; rank %u has %u",
-            n->base.size, n->base.rank, neighbours);
+        return hotbed_error_rank(
+            hotbed_fail_limit(
+                HOTBED_ERR_UNSUPPORTED, NULL, neighbours, n->base.size,
+                "windows need all %u ranks in one NVLink domain with symmetric memory; rank %u has "
+                "%u",
+                n->base.size, n->base.rank, neighbours),
+            n->base.rank);
     HOTBED_TRY(hotbed_comm_gpu_parts(w->registered, n->base.size, w->parts.data, n->own));
     return hotbed_stream_finish(n->own);
 }
@@ -542,9 +551,12 @@ static hotbed_status start_nccl(nccl_comm *n, const ncclUniqueId *id, uint64_t u
     if (!done && hotbed_comm_has_failed(&n->base))
         return hotbed_comm_fail(&n->base);
     if (!done)
-        return hotbed_fail(
-            HOTBED_ERR_COMM, "ncclCommInitRankConfig: the %u ranks did not all come within %u ms",
-            n->base.size, n->base.deadline_ms);
+        return hotbed_error_limit(
+            hotbed_fail(
+                HOTBED_ERR_COMM,
+                "ncclCommInitRankConfig: the %u ranks did not all come within %u ms", n->base.size,
+                n->base.deadline_ms),
+            n->base.deadline_ms);
     n->nccl = i->nccl;
     ncclResult_t result = i->result;
     init_free(i);
@@ -622,7 +634,7 @@ static hotbed_status create(
 hotbed_status hotbed_comm_create_nccl(
     const hotbed_comm_options *options, int device, hotbed_comm *bootstrap, hotbed_comm **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_comm_create_nccl: out is NULL");
+        return hotbed_fail_null_of("hotbed_comm_create_nccl", "out");
     *out = NULL;
     hotbed_comm_options known;
     HOTBED_TRY(hotbed_comm_read_options(options, &known));

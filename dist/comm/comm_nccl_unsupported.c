@@ -10,7 +10,7 @@ hotbed_status hotbed_comm_probe_nccl(void) {
 hotbed_status hotbed_comm_create_nccl(
     const hotbed_comm_options *options, int device, hotbed_comm *bootstrap, hotbed_comm **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_comm_create_nccl: out is NULL");
+        return hotbed_fail_null_of("hotbed_comm_create_nccl", "out");
     *out = NULL;
     return hotbed_comm_probe_nccl();
 }

@@ -16,9 +16,10 @@ static hotbed_status enqueue(
         const uint8_t *from = hotbed_comm_sends(comm, part, 0, &sent);
         uint8_t *to = hotbed_comm_receives(comm, part, 0, &bytes);
         if (sent != bytes)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "part %u: the rank sends itself %llu bytes, but expects %llu",
-                i, (unsigned long long)sent, (unsigned long long)bytes);
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, NULL, (double)sent, (double)bytes,
+                "part %u: the rank sends itself %llu bytes, but expects %llu", i,
+                (unsigned long long)sent, (unsigned long long)bytes);
         if (from != to)
             HOTBED_TRY(hotbed_copy(to, from, bytes, stream));
     }
@@ -39,7 +40,7 @@ static const hotbed_comm_ops ops = {
 
 hotbed_status hotbed_comm_create_self(const hotbed_comm_options *options, hotbed_comm **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_comm_create_self: out is NULL");
+        return hotbed_fail_null_of("hotbed_comm_create_self", "out");
     *out = NULL;
     hotbed_comm *comm = hotbed_new(sizeof *comm);
     if (comm == NULL)

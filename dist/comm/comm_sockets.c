@@ -257,8 +257,10 @@ static hotbed_status find(
     if (rank == 0 && status == HOTBED_OK)
         places[0] = here;
     if (!by->broadcast(by->self, &places[0], sizeof places[0]))
-        return hotbed_fail(
-            HOTBED_ERR_COMM, "rank %u of %u: rendezvous.broadcast failed", rank, by->world);
+        return hotbed_error_rank(
+            hotbed_fail(
+                HOTBED_ERR_COMM, "rank %u of %u: rendezvous.broadcast failed", rank, by->world),
+            rank);
     HOTBED_TRY(status);
     if (places[0].port == 0)
         return hotbed_fail(HOTBED_ERR_COMM, "rank 0 cannot listen for the other ranks");
@@ -297,19 +299,21 @@ static hotbed_status read_rendezvous(
     HOTBED_TRY(hotbed_options_read(
         to, sizeof *to, offsetof(hotbed_rendezvous, self), from, "hotbed_rendezvous"));
     if (to->world < 1 || to->world > HOTBED_COMM_RANKS_MAX || to->rank >= to->world)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "rank %u of %u ranks: ranks are below the world, which is in [1, %d]", to->rank,
-            to->world, HOTBED_COMM_RANKS_MAX);
+        return hotbed_error_rank(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "rank", to->rank, to->world,
+                "rank %u of %u ranks: ranks are below the world, which is in [1, %d]", to->rank,
+                to->world, HOTBED_COMM_RANKS_MAX),
+            to->rank);
     if (to->broadcast == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_rendezvous: broadcast is NULL");
+        return hotbed_fail_null_of("hotbed_rendezvous", "broadcast");
     return HOTBED_OK;
 }
 
 hotbed_status hotbed_comm_create_sockets(
     const hotbed_comm_options *options, const hotbed_rendezvous *rendezvous, hotbed_comm **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_comm_create_sockets: out is NULL");
+        return hotbed_fail_null_of("hotbed_comm_create_sockets", "out");
     *out = NULL;
     hotbed_comm_options known;
     hotbed_rendezvous by;

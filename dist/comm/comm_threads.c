@@ -290,10 +290,11 @@ static hotbed_status create_member(
 hotbed_status hotbed_comm_create_threads(
     const hotbed_comm_options *options, uint32_t n, hotbed_comm **comms) {
     if (comms == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_comm_create_threads: comms is NULL");
+        return hotbed_fail_null_of("hotbed_comm_create_threads", "comms");
     if (n < 1 || n > HOTBED_COMM_RANKS_MAX)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%u ranks are not in [1, %d]", n, HOTBED_COMM_RANKS_MAX);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "n", n, hotbed_bound(n, 1, HOTBED_COMM_RANKS_MAX),
+            "%u ranks are not in [1, %d]", n, HOTBED_COMM_RANKS_MAX);
     memset(comms, 0, n * sizeof *comms);
     group *g = hotbed_new(sizeof *g + n * sizeof g->members[0]);
     if (g == NULL)

@@ -9,13 +9,13 @@
 hotbed_status hotbed_window_create(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, hotbed_window **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_window_create: out is NULL");
+        return hotbed_fail_null_of("hotbed_window_create", "out");
     *out = NULL;
     HOTBED_TRY(hotbed_comm_check_call("hotbed_window_create", comm, stream));
     if (bytes == 0 || bytes > SIZE_MAX / 2)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "hotbed_window_create: %" PRIu64 " bytes are not in [1, 2^63)",
-            bytes);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "bytes", (double)bytes,
+            "hotbed_window_create: %" PRIu64 " bytes are not in [1, 2^63)", bytes);
     if (comm->ops->window_create == NULL)
         return hotbed_error_cause_is(
             hotbed_fail(
@@ -41,7 +41,7 @@ void *const *hotbed_window_parts(const hotbed_window *window) {
 
 hotbed_status hotbed_window_barrier(hotbed_window *window, hotbed_stream *stream) {
     if (window == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_window_barrier: window is NULL");
+        return hotbed_fail_null_of("hotbed_window_barrier", "window");
     hotbed_comm *comm = window->comm;
     HOTBED_TRY(hotbed_comm_check_call("hotbed_window_barrier", comm, stream));
     hotbed_comm_write_log(comm, HOTBED_COMM_WINDOW_BARRIER, 0);
@@ -134,14 +134,18 @@ static hotbed_status share(
         return HOTBED_OK; /* the caller's own error says more */
     for (uint32_t p = 0; p < comm->size; p++) {
         if (notices[p].data == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_MEMORY, "rank %u has no memory for a window of %" PRIu64 " bytes", p,
-                notices[p].bytes);
+            return hotbed_error_rank(
+                hotbed_fail(
+                    HOTBED_ERR_MEMORY, "rank %u has no memory for a window of %" PRIu64 " bytes", p,
+                    notices[p].bytes),
+                p);
         if (notices[p].bytes != bytes)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
-                "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p,
-                notices[p].bytes, comm->rank, bytes);
+            return hotbed_error_rank(
+                hotbed_fail_limit(
+                    HOTBED_ERR_ARGUMENT, "bytes", (double)notices[p].bytes, (double)bytes,
+                    "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p,
+                    notices[p].bytes, comm->rank, bytes),
+                p);
     }
     hotbed_status status = HOTBED_OK;
     for (uint32_t p = 0; p < comm->size && status == HOTBED_OK; p++)

@@ -83,9 +83,9 @@ hotbed_status hotbed_kjt_read(const hotbed_kjt *kjt, hotbed_kjt *out) {
             HOTBED_ERR_ARGUMENT, "kjt: %llu rows or %llu keys are over 2^30",
             (unsigned long long)padded, (unsigned long long)out->num_keys);
     if (out->num_keys > 0 && out->keys == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "kjt: %llu keys, but keys is NULL",
-            (unsigned long long)out->num_keys);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "num_keys", (double)out->num_keys,
+            "kjt: %llu keys, but keys is NULL", (unsigned long long)out->num_keys);
     if (out->offsets == NULL && out->lengths == NULL && out->num_keys != rows)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "num_keys", (double)out->num_keys, (double)rows,
@@ -142,7 +142,7 @@ hotbed_status hotbed_kjt_validate(const hotbed_kjt *kjt, hotbed_stream *stream) 
     hotbed_kjt k;
     HOTBED_TRY(hotbed_kjt_read(kjt, &k));
     if (stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream is NULL");
+        return hotbed_fail_null("stream");
     if (hotbed_stream_recording(stream))
         return hotbed_fail(
             HOTBED_ERR_STATE,
@@ -244,11 +244,7 @@ hotbed_status hotbed_kjt_to_batch(
     hotbed_kjt k;
     HOTBED_TRY(hotbed_kjt_read(kjt, &k));
     if (offsets == NULL || batch == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s is NULL",
-            offsets == NULL ? "offsets"
-            : batch == NULL ? "batch"
-                            : "stream");
+        return hotbed_fail_null(offsets == NULL ? "offsets" : batch == NULL ? "batch" : "stream");
     hotbed_pick_view pick = {
         .stride = k.batch_size,
         .num_features = k.num_features,

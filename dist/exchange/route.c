@@ -8,17 +8,19 @@ hotbed_status hotbed_route_init(
     const uint32_t world_most = (uint32_t)1 << 31;
     const uint64_t rows_most = (uint64_t)1 << 62;
     if (route == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "route is NULL");
+        return hotbed_fail_null("route");
     if (hotbed_route_name(kind) == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "route kind %d is unknown", (int)kind);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "kind", (double)kind, "route kind %d is unknown", (int)kind);
     if (world < 1 || world > world_most)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "world of %u ranks is not in [1, 2^31]", world);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "world", world, "world of %u ranks is not in [1, 2^31]", world);
     const bool continuous = kind == HOTBED_ROUTE_CONTINUOUS;
     const bool numbered = kind != HOTBED_ROUTE_HASH_ROUND_ROBIN;
     if (numbered && (rows > rows_most || (continuous && rows < 1)))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%llu rows are not in [%d, 2^62]", (unsigned long long)rows,
-            continuous ? 1 : 0);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "rows", (double)rows, "%llu rows are not in [%d, 2^62]",
+            (unsigned long long)rows, continuous ? 1 : 0);
     *route = (hotbed_route){
         .kind = kind,
         .world = world,

@@ -101,7 +101,7 @@ static void *run_rank(void *argument) {
     hotbed_run *t = calloc(1, sizeof *t); /* large; calls of streams point into it */
     if (t == NULL) {
         hotbed_train_say("no memory");
-        hotbed_comm_abort(run->joined, NULL);
+        hotbed_comm_abort(run->joined, NULL, NULL);
         return NULL;
     }
     run->ok = hotbed_run_create(t, &run->options, run->joined) && check_files(t) && work(t);
@@ -110,8 +110,8 @@ static void *run_rank(void *argument) {
             hotbed_train_say("rank %u: %s", t->rank, t->error);
         else
             hotbed_train_say("%s", t->error);
-        hotbed_comm_abort(t->comm, NULL); /* so that no rank waits for this one */
-        hotbed_comm_abort(run->joined, NULL);
+        hotbed_comm_abort(t->comm, NULL, NULL); /* so that no rank waits for this one */
+        hotbed_comm_abort(run->joined, NULL, NULL);
     }
     hotbed_run_destroy(t);
     free(t);
@@ -153,7 +153,7 @@ static bool run_threads(const hotbed_run_options *options) {
         ok = pthread_create(&runs[started].thread, NULL, run_rank, &runs[started]) == 0;
     if (!ok) {
         hotbed_train_say("a rank's thread cannot be started");
-        hotbed_comm_abort(comms[--started], NULL);
+        hotbed_comm_abort(comms[--started], NULL, NULL);
     }
     for (uint32_t r = 0; r < started; r++) {
         pthread_join(runs[r].thread, NULL);

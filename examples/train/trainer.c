@@ -50,7 +50,7 @@ static bool fail_ranks(hotbed_run *t, const char *text) {
         "did not come in time",
         "did something else than this one",
         "cannot be reached"};
-    hotbed_comm_fault fault = {0};
+    hotbed_comm_fault fault = {.size = sizeof fault};
     if (hotbed_comm_failure(t->comm, &fault) != HOTBED_OK || fault.reason == HOTBED_COMM_WELL ||
         fault.reason > HOTBED_COMM_TRANSPORT)
         return hotbed_run_fail(t, "%s: %s", hotbed_status_name(HOTBED_ERR_COMM), text);

@@ -114,7 +114,7 @@ static hotbed_status optimizer(void *self, uint32_t place, void *batch, hotbed_s
 /* Abort, so that no rank waits for a rank whose pipeline has failed. */
 static void revoke(void *self) {
     const hotbed_run *t = self;
-    hotbed_comm_abort(t->comm, NULL);
+    hotbed_comm_abort(t->comm, NULL, NULL);
 }
 
 static bool create(hotbed_run *t, const char *plan, bool timed, const hotbed_schedule *schedule) {

@@ -27,7 +27,7 @@
  *     status = hotbed_comm_all_reduce(comm, n, scale, gradient, gradient, stream);
  *     status = hotbed_stream_sync(stream);
  *     if (status == HOTBED_ERR_COMM) {
- *         hotbed_comm_fault fault;
+ *         hotbed_comm_fault fault = {.size = sizeof fault};
  *         if (hotbed_comm_failure(comm, &fault) == HOTBED_OK)
  *             puts(fault.text);
  *     }
@@ -319,8 +319,9 @@ typedef enum hotbed_comm_reason {
     HOTBED_COMM_TRANSPORT = 5, /* the transport reported an error: MPI, NCCL, a socket */
 } hotbed_comm_reason;
 
-/* Why a communicator failed. Plain data. Frozen: it has no size field. */
+/* Why a communicator failed. Plain data; set size before hotbed_comm_failure(). */
 typedef struct hotbed_comm_fault {
+    uint32_t size;
     hotbed_comm_reason reason;
     /* The rank that caused the failure, as far as this rank knows; -1: unknown, or one of several
      * whose processes ended. */
@@ -330,10 +331,13 @@ typedef struct hotbed_comm_fault {
      * compared operations, of the other rank's. -1: none. */
     int64_t tags[2];
     char text[240]; /* the same in words, with the values */
+    /* ABORTED: the fields that the rank passed to hotbed_comm_abort(); status OK: none. The last
+     * member, so that both structs can grow. */
+    hotbed_error_detail error;
 } hotbed_comm_fault;
 
 /* Return why `comm` failed; reason WELL if it has not. Never waits; may be called from any thread.
- * Errors: ARGUMENT (NULL). */
+ * Errors: ARGUMENT (NULL, out->size). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_comm_failure(hotbed_comm *comm, hotbed_comm_fault *out);
 
@@ -342,8 +346,11 @@ hotbed_comm_failure(hotbed_comm *comm, hotbed_comm_fault *out);
  *
  *   comm  in  NULL is allowed
  *   why   in  one line, at most about 200 bytes, which follows "rank N aborted: " in the fault's text;
- *             NULL: no reason is given */
-HOTBED_API void hotbed_comm_abort(hotbed_comm *comm, const char *why);
+ *             NULL: no reason is given
+ *   error in  the fields of the error that is the reason, such as hotbed_last_error_detail(), which
+ *             become fields of the other ranks' errors; NULL: none */
+HOTBED_API void hotbed_comm_abort(
+    hotbed_comm *comm, const char *why, const hotbed_error_detail *error);
 
 /* --- order log -------------------------------------------------------------------------------- */
 

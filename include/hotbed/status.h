@@ -118,6 +118,7 @@ typedef struct hotbed_error_detail {
     double limit;
     char table[64];     /* the table's name */
     char parameter[64]; /* the field or argument that has the wrong value, such as "capacity" */
+    char path[512];     /* the file or directory, as far as its path has fewer than 512 bytes */
 } hotbed_error_detail;
 
 /* Return the fields of the error whose text hotbed_last_error() returns. Never NULL. Valid as long as

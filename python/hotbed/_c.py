@@ -96,9 +96,31 @@ def fields(detail: Any) -> Dict[str, Any]:
         found["rank"] = int(detail.rank)
     if detail.os_error != 0:
         found["errno"] = int(detail.os_error)
-    names = {name: text(getattr(detail, name)) for name in ("table", "parameter")}
+    names = {name: text(getattr(detail, name)) for name in ("table", "parameter", "path")}
     cause = _CAUSES.get(int(detail.cause), "OTHER")
     return {"cause": cause, **found, **{name: said for name, said in names.items() if said}}
+
+
+def detail_of(error: errors.HotbedError) -> Any:
+    """Return a ``hotbed_error_detail`` with those fields of an exception that it has room for."""
+    detail = new("error_detail", cause={name: number for number, name in _CAUSES.items()}.get(error.cause, 0))
+    for bit, name, kind in (
+        (lib.HOTBED_HAS_KEY, "key", int),
+        (lib.HOTBED_HAS_FEATURE, "feature", int),
+        (lib.HOTBED_HAS_SAMPLE, "sample", int),
+        (lib.HOTBED_HAS_VALUE, "value", (int, float)),
+        (lib.HOTBED_HAS_LIMIT, "limit", (int, float)),
+    ):
+        value = getattr(error, name)
+        if isinstance(value, kind):
+            detail.has |= bit
+            setattr(detail, name, value % 2**64 if name == "key" else value)
+    detail.key_type = lib.HOTBED_KEY_U64 if (error.key or 0) >= 1 << 63 else lib.HOTBED_KEY_I64
+    detail.os_error = error.errno or 0
+    for name in ("table", "parameter", "path"):
+        value = (getattr(error, name) or "").encode()
+        setattr(detail, name, value if len(value) < len(getattr(detail, name)) else b"")
+    return detail
 
 
 def failure(status: int) -> errors.HotbedError:
@@ -134,11 +156,11 @@ def new(name: str, **fields: Any) -> Any:
         if field not in names:
             near = difflib.get_close_matches(field, names)
             also = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise errors.ArgumentError(f"{name} has no field {field!r}{also}")
+            raise errors.ArgumentError(f"{name} has no field {field!r}{also}", parameter=field)
         try:
             setattr(struct, field, value)
         except (TypeError, OverflowError) as error:
-            raise errors.ArgumentError(f"{name}: {field}={value!r}: {error}") from error
+            raise errors.ArgumentError(f"{name}: {field}={value!r}: {error}", parameter=field, value=value) from error
     return struct
 
 

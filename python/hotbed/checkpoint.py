@@ -86,7 +86,11 @@ class _Model:
         comms: List[Any] = []
         self._walk(model, Place(), comms, set())
         if not self.storages:
-            raise ArgumentError(f"model: {type(model).__name__} is not a collection of hotbed.torch, and contains none")
+            raise ArgumentError(
+                f"model: {type(model).__name__} is not a collection of hotbed.torch, and contains none",
+                parameter="model",
+                value=model,
+            )
         self.comm = next((comm for comm in comms if comm is not None), None)
         if self.comm is not None and self.comm.size > 1 and None in comms:
             raise ArgumentError(
@@ -204,11 +208,13 @@ def _check(extra: Any = b"", increments: Any = (), path: Path = "") -> None:
         ArgumentError: one has another type.
     """
     if not isinstance(extra, (bytes, bytearray, memoryview)):
-        raise ArgumentError(f"extra: {extra!r:.40} is not bytes")
+        raise ArgumentError(f"extra: {extra!r:.40} is not bytes", parameter="extra", value=extra)
     if isinstance(increments, (str, bytes, os.PathLike)):
-        raise ArgumentError(f"increments: {increments!r} is one path, not a list of paths")
+        raise ArgumentError(
+            f"increments: {increments!r} is one path, not a list of paths", parameter="increments", value=increments
+        )
     if b"\0" in os.fsencode(path):
-        raise ArgumentError(f"path {path!r} has a null character")
+        raise ArgumentError(f"path {path!r} has a null character", parameter="path", value=path)
 
 
 def _compare_paths(model: _Model, path: Path) -> None:
@@ -222,14 +228,21 @@ def _compare_paths(model: _Model, path: Path) -> None:
     for rank, theirs in enumerate(every):
         if pathlib.Path(theirs).name != pathlib.Path(every[0]).name:
             raise ArgumentError(
-                f"path: rank {rank} saves to {theirs!r}, rank 0 to {every[0]!r}; pass the same path on all ranks"
+                f"path: rank {rank} saves to {theirs!r}, rank 0 to {every[0]!r}; pass the same path on all ranks",
+                parameter="path",
+                rank=rank,
+                value=theirs,
+                limit=every[0],
+                path=theirs,
             )
     there = [p[:1] == b"+" for p in found]
     if any(there) and not all(there):
         without, other = there.index(False), there.index(True)
         raise FileError(
             f"rank {without} saves to {every[without]!r}, whose directory does not exist there, rank {other} to "
-            f"{every[other]!r}; pass a path in one directory that all ranks can reach"
+            f"{every[other]!r}; pass a path in one directory that all ranks can reach",
+            rank=without,
+            path=every[without],
         )
 
 
@@ -303,7 +316,7 @@ class Saving:
         try:
             with self._model.together():
                 if os.path.lexists(path):
-                    raise StateError(f"{self.path} exists")
+                    raise StateError(f"{self.path} exists", path=self.path)
             dense = self._model.dense_bytes(optimizer)
             with self._model.together():
                 keep: List[Any] = []
@@ -464,7 +477,9 @@ class Increments:
         found = _Model(model)
         if self.paths and not other and self._saved() is not found.storages[0]:
             raise ArgumentError(
-                f"model: {self.paths[0]} is a checkpoint of another model; make an Increments() for each model"
+                f"model: {self.paths[0]} is a checkpoint of another model; make an Increments() for each model",
+                parameter="model",
+                path=self.paths[0],
             )
         return found
 
@@ -765,7 +780,9 @@ def _check_dense(path: str, model: _Model, optimizer: Any, dense: Dict[str, Any]
     if optimizer is None:
         return None
     if dense.get("optimizer") is None:
-        raise StateError(f"{path} has no optimizer of a dense part: it was saved without optimizer=")
+        raise StateError(
+            f"{path} has no optimizer of a dense part: it was saved without optimizer=", path=os.fspath(path)
+        )
     return model.dense.convert_optimizer_state(path, optimizer, dense["optimizer"])
 
 
@@ -812,7 +829,8 @@ def _check_order(chain: List[str]) -> None:
         places = [p for p in (*chain, *(os.fspath(m.parent) for m in beside)) if _id(p) == parent]
         name = f"{places[0]} (id {parent})" if places else f"a checkpoint with the id {parent}, which was not found"
         raise StateError(
-            f"{path} does not follow the checkpoint before it, {before} (id {found}): its parent is {name}"
+            f"{path} does not follow the checkpoint before it, {before} (id {found}): its parent is {name}",
+            path=os.fspath(path),
         )
 
 
@@ -823,7 +841,9 @@ def _compare(model: _Model, chain: List[str]) -> None:
         if theirs != every[0]:
             raise StateError(
                 f"ranks 0 and {rank} load different checkpoints or increments; here it is {chain[0]!r} and "
-                f"{len(chain) - 1} increments"
+                f"{len(chain) - 1} increments",
+                rank=rank,
+                path=chain[0],
             )
 
 
@@ -836,11 +856,15 @@ def _manifest(path: Path) -> Iterable[List[str]]:
             others = f"; the others are {'..., ' if len(inside) > 6 else ''}{', '.join(inside[-6:-1])}"
             raise FileError(
                 f"{os.fspath(path)} is no checkpoint, but contains {len(inside)}: pass one of them, for example the "
-                f"newest, {inside[-1]}{others if len(inside) > 1 else ''}"
+                f"newest, {inside[-1]}{others if len(inside) > 1 else ''}",
+                path=os.fspath(path),
             ) from error
-        raise FileError(f"{os.fspath(path)} is no checkpoint: {error}", errno=error.errno) from error
+        where = os.path.join(os.fspath(path), "MANIFEST")
+        raise FileError(f"{os.fspath(path)} is no checkpoint: {error}", errno=error.errno, path=where) from error
     except UnicodeDecodeError as error:
-        raise CorruptError(f"{os.fspath(path)}/MANIFEST is damaged: {error}") from error
+        raise CorruptError(
+            f"{os.fspath(path)}/MANIFEST is damaged: {error}", path=os.path.join(path, "MANIFEST")
+        ) from error
     return [line.split(" ") for line in lines.splitlines() if line]
 
 
@@ -859,7 +883,11 @@ def _number(path: Path, words: List[str], name: str) -> int:
     try:
         return int(words[words.index(name) + 1])
     except (ValueError, IndexError) as error:
-        raise CorruptError(f"{os.fspath(path)}/MANIFEST is damaged: no {name!r} in {' '.join(words)!r:.80}") from error
+        raise CorruptError(
+            f"{os.fspath(path)}/MANIFEST is damaged: no {name!r} in {' '.join(words)!r:.80}",
+            path=os.path.join(path, "MANIFEST"),
+            parameter=name,
+        ) from error
 
 
 # --- reading without the library ------------------------------------------------------------------
@@ -922,30 +950,35 @@ def read(
         UnsupportedError: ``verify``, and the library was built without HDF5.
     """
     if isinstance(names, str):
-        raise ArgumentError(f"names: {names!r} is one name, not a list of names")
+        raise ArgumentError(f"names: {names!r} is one name, not a list of names", parameter="names", value=names)
     manifest = list(_manifest(path))
     if verify:
         try:
             check(lib.hotbed_checkpoint_check(os.fsencode(path)))
         except UnsupportedError as error:
-            raise UnsupportedError(f"{error}; verify=False reads without a check of the digests") from error
+            error.args = (f"{error}; verify=False reads without a check of the digests",)
+            raise
     known = tables(path)
     wanted = list(known) if names is None else list(names)
     for name in wanted:
         if name not in known:
-            raise ArgumentError(f"{os.fspath(path)} has no table {name!r}; it has {sorted(known)}")
+            raise ArgumentError(
+                f"{os.fspath(path)} has no table {name!r}; it has {sorted(known)}", path=os.fspath(path), table=name
+            )
     shards = sum(1 for words in manifest if words[0] == "shard")
     for words in manifest:
         if words[0] == "id" and "delta" in words:
-            raise ArgumentError(f"{os.fspath(path)} is an increment: load it after its parent with load()")
+            raise ArgumentError(
+                f"{os.fspath(path)} is an increment: load it after its parent with load()", path=os.fspath(path)
+            )
         if words[0] == "shard":
             shard = pathlib.Path(path) / f"shard-{_number(path, words, 'shard'):05}-of-{shards:05}.h5"
             if not shard.exists():
-                raise CorruptError(f"{shard} is missing")
+                raise CorruptError(f"{shard} is missing", path=os.fspath(shard))
     try:
         return _read_tables(path, {name: known[name][0] for name in wanted}, progress)
     except (KeyError, OSError, RuntimeError) as error:
-        raise CorruptError(f"{os.fspath(path)}: HDF5 cannot read it: {error}") from error
+        raise CorruptError(f"{os.fspath(path)}: HDF5 cannot read it: {error}", path=os.fspath(path)) from error
 
 
 def _read_tables(path: Path, wanted: Dict[str, int], progress: bool) -> Dict[str, Table]:

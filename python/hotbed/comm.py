@@ -14,8 +14,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
 
-from hotbed._c import check, ffi, lib, new, text
-from hotbed.errors import ArgumentError, CommError
+from hotbed._c import check, detail_of, ffi, fields, lib, new, text
+from hotbed.errors import ArgumentError, CommError, HotbedError
 
 if TYPE_CHECKING:
     import torch
@@ -178,7 +178,12 @@ class Comm:
         cls, rank: int, world: int, broadcast: Callable[[bytes], bytes], device: Device, deadline_ms: int
     ) -> Comm:
         if not 0 <= rank < world:
-            raise ArgumentError(f"rank {rank} is not in [0, {world}), where {world} is the number of ranks")
+            raise ArgumentError(
+                f"rank {rank} is not in [0, {world}), where {world} is the number of ranks",
+                parameter="rank",
+                value=rank,
+                limit=world,
+            )
         raised: List[BaseException] = []
 
         def run(_: Any, data: Any, size: int) -> bool:
@@ -230,10 +235,10 @@ class Comm:
         """Return why the communicator failed; None if it has not.
 
         Returns:
-            ``reason`` (ABORTED, LEFT, DEADLINE, MISMATCH or TRANSPORT), ``rank`` that caused it (-1: unknown), and
-            ``text``.
+            ``reason`` (ABORTED, LEFT, DEADLINE, MISMATCH or TRANSPORT), ``rank`` that caused it (-1: unknown),
+            ``text``, and ``fields`` of the error for which the rank aborted.
         """
-        fault = ffi.new("hotbed_comm_fault *")
+        fault = new("comm_fault")
         check(lib.hotbed_comm_failure(self._c, fault))
         if fault.reason == lib.HOTBED_COMM_WELL:
             return None
@@ -241,7 +246,7 @@ class Comm:
         tags = dict.fromkeys(int(tag) for tag in fault.tags if tag >= 0)
         stages = "".join(f"; tag {tag}: {self._stage(tag)}" for tag in tags)
         said = f"{text(fault.text)}{_MEANINGS.get(reason, '')}{stages}"
-        return {"reason": reason, "rank": int(fault.rank), "text": said}
+        return {"reason": reason, "rank": int(fault.rank), "text": said, "fields": fields(fault.error)}
 
     def _stage(self, tag: int) -> str:
         """Describe the calls that have a tag."""
@@ -258,11 +263,21 @@ class Comm:
         if failure is None:
             return None
         rank = failure["rank"] if failure["rank"] >= 0 else None
-        return CommError(f"rank {self.rank} of {self.size}: {failure['text']}", cause="COMM", rank=rank)
+        said = f"rank {self.rank} of {self.size}: {failure['text']}"
+        return CommError(said, **{**failure["fields"], "cause": "COMM", "rank": rank})
 
-    def abort(self, why: str = "") -> None:
-        """Make the calls of all other ranks raise, with this reason.  May be called from any thread."""
-        lib.hotbed_comm_abort(self._c, why.replace("\n", " ").encode() if why else ffi.NULL)
+    def abort(self, why: str = "", error: Optional[BaseException] = None) -> None:
+        """Make the calls of all other ranks raise, with this reason.  May be called from any thread.
+
+        Args:
+            why: the reason in one line.
+            error: the error that is the reason: ``why`` is its text, unless given, and the other ranks' errors have
+                its fields.
+        """
+        if error is not None and not why:
+            why = f"{type(error).__name__}: {error}"
+        detail = detail_of(error) if isinstance(error, HotbedError) else ffi.NULL
+        lib.hotbed_comm_abort(self._c, why.replace("\n", " ").encode() if why else ffi.NULL, detail)
 
     def __enter__(self) -> Comm:
         """Return the communicator."""
@@ -271,7 +286,7 @@ class Comm:
     def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
         """Abort if the block raised."""
         if error is not None:
-            self.abort(f"{type(error).__name__}: {error}")
+            self.abort(error=error)
 
     def __repr__(self) -> str:
         """Return rank, size and transport."""
@@ -309,7 +324,7 @@ class _Calls:
             return
         failed = self.comm.error()
         if failed is None:
-            self.comm.abort(f"{type(error).__name__}: {error}")
+            self.comm.abort(error=error)
         elif isinstance(error, CommError):
             raise failed from error
 
@@ -322,7 +337,7 @@ def _cuda_number(device: Device) -> Optional[int]:
     if device.type == "cpu":
         return None
     if device.type != "cuda":
-        raise ArgumentError(f"device {device} is not cpu or cuda")
+        raise ArgumentError(f"device {device} is not cpu or cuda", parameter="device", value=device)
     return torch.cuda.current_device() if device.index is None else device.index
 
 

@@ -20,8 +20,10 @@ class HotbedError(RuntimeError):
         sample: number of the sample.
         rank: the rank that caused the error.
         parameter: the option or argument with a wrong value, by the name that the C library has for it.
-        value: the wrong value.
-        limit: the bound that the value does not keep, or what there was too little of.
+        value: the wrong value: a number in errors of the C library, any object in errors of the package.
+        limit: the bound that the value does not keep, or what there was too little of; in errors of the package
+            also the value that it should equal, such as a shape.
+        path: the file or directory.
         errno: the system's number, such as ``errno.ENOSPC``.
     """
 
@@ -33,8 +35,9 @@ class HotbedError(RuntimeError):
     sample: Optional[int] = None
     rank: Optional[int] = None
     parameter: Optional[str] = None
-    value: Union[int, float, None] = None
-    limit: Union[int, float, None] = None
+    value: Any = None
+    limit: Any = None
+    path: Optional[str] = None
     errno: Optional[int] = None
 
     def __init__(self, text: str = "", **fields: Any) -> None:

@@ -771,6 +771,60 @@ def test_errors_have_fields_and_their_texts_do_not_matter(monkeypatch, words):
     assert (error.cause, error.table, error.value) == ("OTHER", None, None)
 
 
+def one_config(**more):
+    return ht.EmbeddingBagConfig(
+        **{"num_embeddings": 9, "embedding_dim": 4, "name": "t", "feature_names": ["f"], **more}
+    )
+
+
+@pytest.mark.parametrize(
+    "call, fields",
+    [
+        (lambda: ht.EmbeddingBagCollection([one_config(embedding_dim=0)]), ("t", "embedding_dim", 0, None)),
+        (
+            lambda: ht.EmbeddingBagCollection([one_config(feature_names=["f", "f"])]),
+            ("t", "feature_names", ["f", "f"], None),
+        ),
+        (
+            lambda: ht.EmbeddingBagCollection([one_config(weight_init_min=2.0, weight_init_max=1.0)]),
+            ("t", "weight_init_min", 2.0, 1.0),
+        ),
+        (lambda: ht.EmbeddingBagCollection([one_config(), one_config()]), ("t", None, None, None)),
+        (lambda: ht.ShardedOptions(max_keys=-1), (None, "max_keys", -1, None)),
+        (lambda: hash_tables().rows("none", torch.tensor([1])), ("none", None, None, None)),
+        (lambda: hash_tables(check="loud"), (None, "check", "loud", None)),
+        (lambda: hash_tables(max_in_flight=0), (None, "max_in_flight", 0, hotbed.torch._storage._SLOTS_MOST)),
+    ],
+)
+def test_errors_of_the_package_have_fields(call, fields):
+    with pytest.raises(hotbed.ArgumentError) as raised:
+        call()
+    error = raised.value
+    assert (error.table, error.parameter, error.value, error.limit) == fields
+
+
+def test_errors_of_batches_and_files_have_fields(tmp_path):
+    tables = hash_tables()
+    with pytest.raises(hotbed.ArgumentError) as missing:
+        tables(ht.KeyedJaggedTensor(["g"], torch.tensor([1]), lengths=torch.tensor([1])))
+    assert missing.value.feature == "f"
+    with pytest.raises(hotbed.ArgumentError) as twice:
+        tables.set_rows("h", torch.tensor([3, 7, 3]), torch.zeros(3, 4))
+    assert (twice.value.table, twice.value.key) == ("h", 3)
+    path = str(tmp_path / "c")
+    hotbed.checkpoint.save(path, tables)
+    with pytest.raises(hotbed.ArgumentError) as unknown:
+        hotbed.checkpoint.read(path, ["none"])
+    assert (unknown.value.table, unknown.value.path) == ("none", path)
+    with pytest.raises(hotbed.StateError) as there:
+        hotbed.checkpoint.save(path, tables)
+    assert there.value.path == path
+    (tmp_path / "c" / "MANIFEST").write_bytes(b"x")
+    with pytest.raises(hotbed.CorruptError) as damaged:
+        hotbed.checkpoint.load(path, tables)
+    assert damaged.value.path == path + "/MANIFEST"
+
+
 def test_the_errors_of_calls_on_files_have_the_systems_number(tmp_path):
     with pytest.raises(hotbed.FileError) as raised:
         hotbed.checkpoint.load(tmp_path / "absent", collection())

@@ -762,8 +762,10 @@ def test_a_rank_that_cannot_write_ends_the_save_of_all(routes, tmp_path, needs_h
         ebc, saved = pooled(comm, configs=tables()[:routes]), checkpoint.Increments()
         saved.save(tmp_path / "0", ebc)
         saving = saved.async_save(tmp_path / "1" if comm.rank == 0 else "/dev/null/1", ebc)
-        with pytest.raises(hotbed.FileError if comm.rank == 1 else hotbed.CommError, match="/dev/null"):
+        with pytest.raises(hotbed.FileError if comm.rank == 1 else hotbed.CommError, match="/dev/null") as raised:
             saving.wait()
+        assert raised.value.path is not None and raised.value.path.startswith("/dev/null")
+        assert raised.value.errno is not None and raised.value.rank == (None if comm.rank == 1 else 1)
         saved.save(tmp_path / "2", ebc)
         return len(saved.paths)
 
@@ -960,6 +962,7 @@ def test_an_error_on_one_rank_is_raised_on_all():
         assert str(results[rank]).startswith(
             f"rank {rank} of 3: rank 1 aborted: ArgumentError: keys: dtype torch.float32"
         )
+        assert (results[rank].parameter, results[rank].rank, results[rank].cause) == ("keys", 1, "COMM")
 
 
 class Uncounted(ht.KeyedJaggedTensor):
@@ -992,6 +995,7 @@ def test_a_bad_key_is_named_by_the_rank_that_stores_it():
     assert isinstance(results[0], hotbed.KeyRangeError)
     assert str(results[0]) == f"table 'item': key {ROWS + 3} is not in [0, {ROWS})"
     assert isinstance(results[1], hotbed.CommError) and f"key {ROWS + 3}" in str(results[1])
+    assert (results[1].table, results[1].key, results[1].limit, results[1].rank) == ("item", ROWS + 3, ROWS, 0)
 
 
 def test_a_full_table_is_named():

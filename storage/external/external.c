@@ -121,7 +121,7 @@ static hotbed_status read_options(
             hotbed_bound((double)o.num_tables, 1, (double)HOTBED_TABLES_MOST),
             "num_tables %u is not in [1, %d]", o.num_tables, HOTBED_TABLES_MOST);
     if (o.tables == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "tables is NULL");
+        return hotbed_fail_null("tables");
     if (!(o.deadline_seconds >= 0 && o.deadline_seconds <= 1e6))
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "deadline_seconds", (double)o.deadline_seconds,
@@ -167,7 +167,9 @@ static hotbed_status read_calls(hotbed_external *external, const hotbed_external
                           : c->close == NULL        ? "close"
                                                     : NULL;
     if (missing != NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_external_calls: %s is NULL", missing);
+        return hotbed_error_parameter(
+            hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_external_calls: %s is NULL", missing),
+            missing);
     return HOTBED_OK;
 }
 
@@ -204,9 +206,12 @@ static hotbed_status end(
             external->calls.name, what, (int)status, reason);
     if (name == NULL)
         return hotbed_fail(status, "store %s: %s failed: %s", external->calls.name, what, reason);
-    return hotbed_fail_table(
-        status, name, "store %s: %s of %llu rows, table %s, failed: %s", external->calls.name, what,
-        (unsigned long long)n, name, reason);
+    status = hotbed_error_cause_is(
+        hotbed_fail_table(
+            status, name, "store %s: %s of %llu rows, table %s, failed: %s", external->calls.name,
+            what, (unsigned long long)n, name, reason),
+        HOTBED_CAUSE_EXTERNAL);
+    return hotbed_error_value(status, NULL, (double)n);
 }
 
 static hotbed_status check_flags(
@@ -384,7 +389,7 @@ hotbed_status hotbed_external_create(
     const hotbed_external_options *options, const hotbed_external_calls *calls, void *self,
     hotbed_external **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     HOTBED_TRY(hotbed_fork_check());
     hotbed_fork_watch(); /* a store may have threads */
@@ -425,11 +430,12 @@ void hotbed_external_destroy(hotbed_external *external) {
 
 hotbed_status hotbed_external_check_table(const hotbed_external *external, uint32_t table) {
     if (external == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "external is NULL");
+        return hotbed_fail_null("external");
     HOTBED_TRY(hotbed_fork_check());
     if (table >= external->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, external->num_tables);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "table", table, external->num_tables, "table %u is not below %u",
+            table, external->num_tables);
     return HOTBED_OK;
 }
 
@@ -437,9 +443,11 @@ static hotbed_status check_batch(
     const hotbed_external *external, uint32_t t, uint64_t n, const uint64_t *keys) {
     HOTBED_TRY(hotbed_external_check_table(external, t));
     if (n > HOTBED_EXTERNAL_BATCH_MOST)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "n %llu is more than 2^30", (unsigned long long)n);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "n", (double)n, 0x1p30, "n %llu is more than 2^30",
+            (unsigned long long)n);
     if (n > 0 && keys == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "keys is NULL");
+        return hotbed_fail_null("keys");
     return HOTBED_OK;
 }
 
@@ -479,7 +487,7 @@ hotbed_status hotbed_external_find(
     if (n == 0)
         return HOTBED_OK;
     if (found == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "found is NULL");
+        return hotbed_fail_null("found");
     hotbed_status status = enter(external, n);
     if (status == HOTBED_OK)
         status = find(external, table, n, keys, found, rows, scores);
@@ -532,7 +540,7 @@ hotbed_status hotbed_external_insert(
     if (n == 0)
         return HOTBED_OK;
     if (rows == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rows is NULL");
+        return hotbed_fail_null("rows");
     hotbed_status status = enter(external, n);
     if (status == HOTBED_OK)
         status = insert(external, table, n, keys, rows, scores);
@@ -568,7 +576,7 @@ hotbed_status hotbed_external_erase(
 
 hotbed_status hotbed_external_flush(hotbed_external *external) {
     if (external == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "external is NULL");
+        return hotbed_fail_null("external");
     HOTBED_TRY(hotbed_fork_check());
     hotbed_status status = enter(external, 0);
     if (status == HOTBED_OK && external->calls.flush != NULL) {
@@ -582,7 +590,7 @@ hotbed_status hotbed_external_flush(hotbed_external *external) {
 hotbed_status hotbed_external_size(hotbed_external *external, uint32_t table, uint64_t *keys) {
     HOTBED_TRY(hotbed_external_check_table(external, table));
     if (keys == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "keys is NULL");
+        return hotbed_fail_null("keys");
     uint64_t counted = 0;
     hotbed_status status = enter(external, 0);
     if (status == HOTBED_OK) {
@@ -601,7 +609,7 @@ hotbed_status hotbed_external_size(hotbed_external *external, uint32_t table, ui
 hotbed_status hotbed_external_cursor_create(
     hotbed_external *external, uint32_t table, hotbed_external_cursor **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     HOTBED_TRY(hotbed_external_check_table(external, table));
     hotbed_external_cursor *cursor = hotbed_new(sizeof *cursor);
@@ -668,8 +676,7 @@ hotbed_status hotbed_external_cursor_next(
     hotbed_external_cursor *cursor, uint64_t capacity, uint64_t *keys, void *rows, uint64_t *scores,
     uint64_t *n) {
     if (cursor == NULL || keys == NULL || rows == NULL || n == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s is NULL",
+        return hotbed_fail_null(
             cursor == NULL ? "cursor"
             : keys == NULL ? "keys"
             : rows == NULL ? "rows"
@@ -707,7 +714,7 @@ hotbed_status hotbed_external_table_read(
     const hotbed_external *external, uint32_t table, hotbed_external_table *out) {
     HOTBED_TRY(hotbed_external_check_table(external, table));
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = (hotbed_external_table){external->tables[table].name, external->tables[table].row_bytes};
     return HOTBED_OK;
 }
@@ -735,7 +742,7 @@ void hotbed_external_count_stream_wait(hotbed_external *external, uint64_t nanos
 
 hotbed_status hotbed_external_stats_read(hotbed_external *external, hotbed_external_stats *out) {
     if (external == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "external is NULL");
+        return hotbed_fail_null("external");
     HOTBED_TRY(hotbed_fork_check());
     HOTBED_TRY(hotbed_output_check(out, "hotbed_external_stats"));
     pthread_mutex_lock(&external->tally);
@@ -749,8 +756,7 @@ hotbed_status hotbed_external_stats_read(hotbed_external *external, hotbed_exter
 
 hotbed_status hotbed_external_failure(hotbed_external *external, char *text, size_t bytes) {
     if (external == NULL || (text == NULL && bytes > 0))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s is NULL", external == NULL ? "external" : "text");
+        return hotbed_fail_null(external == NULL ? "external" : "text");
     HOTBED_TRY(hotbed_fork_check());
     pthread_mutex_lock(&external->tally);
     hotbed_status status = external->failure;

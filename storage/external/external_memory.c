@@ -270,7 +270,7 @@ void *hotbed_external_memory_new(void) {
 hotbed_status hotbed_external_create_memory(
     const hotbed_external_options *options, hotbed_external **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     void *self = hotbed_external_memory_new();
     if (self == NULL)

@@ -639,10 +639,12 @@ hotbed_status hotbed_external_create_rocksdb(
     const char *path, const hotbed_rocksdb_options *rocksdb, const hotbed_external_options *options,
     hotbed_external **out) {
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     if (path == NULL || path[0] == 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "path is %s", path == NULL ? "NULL" : "empty");
+        return hotbed_error_parameter(
+            hotbed_fail(HOTBED_ERR_ARGUMENT, "path is %s", path == NULL ? "NULL" : "empty"),
+            "path");
     store *s = hotbed_new(sizeof *s);
     if (s == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an external store");

@@ -35,7 +35,7 @@ static hotbed_status check_options(const hotbed_index_options *o) {
             hotbed_bound((double)o->num_tables, 1, (double)HOTBED_TABLES_MOST),
             "num_tables %u is not in [1, %d]", o->num_tables, HOTBED_TABLES_MOST);
     if (o->capacities == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacities is NULL");
+        return hotbed_fail_null("capacities");
     for (uint32_t t = 0; t < o->num_tables; t++) {
         if (o->capacities[t] < 1 || o->capacities[t] > HOTBED_CAPACITY_MOST)
             return hotbed_fail_limit(
@@ -108,10 +108,10 @@ hotbed_status hotbed_index_create(
     const hotbed_index_options *options, hotbed_stream *stream, hotbed_index **out) {
     hotbed_index_options o;
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     if (stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream is NULL");
+        return hotbed_fail_null("stream");
     HOTBED_TRY(hotbed_options_read(
         &o, sizeof o, offsetof(hotbed_index_options, evict), options, "hotbed_index_options"));
     HOTBED_TRY(check_options(&o));
@@ -142,13 +142,15 @@ void hotbed_index_destroy(hotbed_index *index) {
 
 static hotbed_status check(const hotbed_index *index, const hotbed_stream *stream) {
     if (index == NULL || stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", index == NULL ? "index" : "stream");
+        return hotbed_fail_null(index == NULL ? "index" : "stream");
     if (hotbed_stream_backend(stream) != index->backend ||
         hotbed_stream_device(stream) != index->device)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the index of %s %d",
-            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
-            hotbed_backend_name(index->backend), index->device);
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the index of %s %d",
+                hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
+                hotbed_backend_name(index->backend), index->device),
+            "stream");
     return HOTBED_OK;
 }
 
@@ -156,15 +158,18 @@ static hotbed_status check_table(
     const hotbed_index *index, uint32_t table, const hotbed_stream *stream) {
     HOTBED_TRY(check(index, stream));
     if (table >= index->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, index->num_tables);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "table", table, index->num_tables, "table %u is not below %u",
+            table, index->num_tables);
     return HOTBED_OK;
 }
 
 static hotbed_status check_array(uint64_t n, const void *array, const char *name) {
     if (n > 0 && array == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "n is %llu, but %s is NULL", (unsigned long long)n, name);
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "n is %llu, but %s is NULL", (unsigned long long)n, name),
+            name);
     return HOTBED_OK;
 }
 
@@ -287,7 +292,7 @@ hotbed_status hotbed_index_export(
     uint64_t *scores, uint64_t counts[2], hotbed_stream *stream) {
     HOTBED_TRY(check_table(index, table, stream));
     if (counts == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "counts is NULL");
+        return hotbed_fail_null("counts");
     hotbed_index_args args = args_of(index, table, 0, stream);
     args.capacity = capacity;
     args.export_keys = keys;
@@ -321,11 +326,12 @@ hotbed_status hotbed_index_size(
 hotbed_status hotbed_index_table(
     const hotbed_index *index, uint32_t table, hotbed_index_info *out) {
     if (index == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "index is NULL");
+        return hotbed_fail_null("index");
     HOTBED_TRY(hotbed_output_check(out, "hotbed_index_info"));
     if (table >= index->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %u is not below %u", table, index->num_tables);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "table", table, index->num_tables, "table %u is not below %u",
+            table, index->num_tables);
     const hotbed_index_range range = index->ranges[table];
     hotbed_index_info info = {
         .capacity = index->capacities[table],

@@ -48,7 +48,8 @@ static hotbed_status read_want(const hotbed_dl_want *from, hotbed_dl_want *want)
     if (element_of(want->element) == NULL)
         return fail_element(want->element);
     if (want->rank < 1 || want->rank > 2)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rank %u is not 1 or 2", want->rank);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "rank", want->rank, "rank %u is not 1 or 2", want->rank);
     if (want->name == NULL)
         want->name = "tensor";
     return HOTBED_OK;
@@ -58,9 +59,11 @@ static hotbed_status check_dtype(const hotbed_dl_tensor *t, const hotbed_dl_want
     const element *e = element_of(want->element);
     bool code = t->dtype.code == e->dtype.code || t->dtype.code == e->other;
     if (!code || t->dtype.bits != e->dtype.bits || t->dtype.lanes != 1)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: type code %u, %u bits, %u lanes is not %s", want->name,
-            t->dtype.code, t->dtype.bits, t->dtype.lanes, e->name);
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "%s: type code %u, %u bits, %u lanes is not %s", want->name,
+                t->dtype.code, t->dtype.bits, t->dtype.lanes, e->name),
+            want->name);
     return HOTBED_OK;
 }
 
@@ -74,32 +77,37 @@ static hotbed_status check_device(
         good = cuda && t->device.id == hotbed_stream_device(stream);
     if (good)
         return HOTBED_OK;
-    return hotbed_fail(
-        HOTBED_ERR_ARGUMENT, "%s: on device type %d number %d, the stream is of %s %d", want->name,
-        t->device.type, t->device.id, hotbed_backend_name(hotbed_stream_backend(stream)),
-        hotbed_stream_device(stream));
+    return hotbed_error_parameter(
+        hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s: on device type %d number %d, the stream is of %s %d",
+            want->name, t->device.type, t->device.id,
+            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream)),
+        want->name);
 }
 
 /* Read rows, columns and stride, and check that no byte offset exceeds 2^63. */
 static hotbed_status read_shape(
     const hotbed_dl_tensor *t, const hotbed_dl_want *want, hotbed_dl_array *out) {
     if (t->ndim != (int32_t)want->rank)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: %d dimensions instead of %u", want->name, t->ndim,
-            want->rank);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, want->name, t->ndim, want->rank, "%s: %d dimensions instead of %u",
+            want->name, t->ndim, want->rank);
     if (t->shape == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: no shape", want->name);
+        return hotbed_error_parameter(
+            hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: no shape", want->name), want->name);
     int64_t shape[2] = {t->shape[0], want->rank == 2 ? t->shape[1] : 1};
     for (int d = 0; d < 2; d++)
         if (shape[d] < 0)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s: dimension %d is %lld", want->name, d,
-                (long long)shape[d]);
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, want->name, (double)shape[d], "%s: dimension %d is %lld",
+                want->name, d, (long long)shape[d]);
     if ((uint64_t)shape[0] < want->rows || (want->rank == 2 && (uint64_t)shape[1] < want->columns))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: shape [%lld, %lld] is less than [%llu, %llu]", want->name,
-            (long long)shape[0], (long long)shape[1], (unsigned long long)want->rows,
-            (unsigned long long)(want->rank == 2 ? want->columns : 1));
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "%s: shape [%lld, %lld] is less than [%llu, %llu]", want->name,
+                (long long)shape[0], (long long)shape[1], (unsigned long long)want->rows,
+                (unsigned long long)(want->rank == 2 ? want->columns : 1)),
+            want->name);
     int64_t stride = shape[1], step = 1;
     if (t->strides != NULL && want->rank == 2)
         step = t->strides[1];
@@ -107,17 +115,20 @@ static hotbed_status read_shape(
         stride = t->strides[0];
     bool empty = shape[0] == 0 || shape[1] == 0;
     if (!empty && shape[1] > 1 && step != 1)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: elements of a row are %lld apart", want->name,
-            (long long)step);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, want->name, (double)step, "%s: elements of a row are %lld apart",
+            want->name, (long long)step);
     if (!empty && (stride < shape[1] || ((want->dense || want->rank == 1) && stride != shape[1])))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: rows of %lld elements are %lld apart", want->name,
-            (long long)shape[1], (long long)stride);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, want->name, (double)stride, (double)shape[1],
+            "%s: rows of %lld elements are %lld apart", want->name, (long long)shape[1],
+            (long long)stride);
     if (!empty && stride > INT64_MAX / shape[0] / 8)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: %lld rows of %lld elements are too many", want->name,
-            (long long)shape[0], (long long)stride);
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "%s: %lld rows of %lld elements are too many", want->name,
+                (long long)shape[0], (long long)stride),
+            want->name);
     out->rows = (uint64_t)shape[0];
     out->columns = (uint64_t)shape[1];
     out->stride = (uint64_t)(empty ? shape[1] : stride);
@@ -131,21 +142,25 @@ static hotbed_status read_tensor(
     hotbed_dl_want want;
     hotbed_dl_array array;
     if (stream == NULL || out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s is NULL", stream == NULL ? "stream" : "out");
+        return hotbed_fail_null(stream == NULL ? "stream" : "out");
     HOTBED_TRY(read_want(from, &want));
     HOTBED_TRY(check_dtype(t, &want));
     HOTBED_TRY(check_device(t, &want, stream));
     HOTBED_TRY(read_shape(t, &want, &array));
     if (want.writable && (flags & HOTBED_DL_READ_ONLY) != 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: is read-only", want.name);
+        return hotbed_error_parameter(
+            hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: is read-only", want.name), want.name);
     bool empty = array.rows == 0 || array.columns == 0;
     if (t->data == NULL && !empty)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: no data", want.name);
+        return hotbed_error_parameter(
+            hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: no data", want.name), want.name);
     uint64_t at = (uint64_t)(uintptr_t)t->data + t->byte_offset;
     if (!empty && at % (t->dtype.bits / 8U) != 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: address %llx is not aligned to %u bits", want.name,
-            (unsigned long long)at, t->dtype.bits);
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "%s: address %llx is not aligned to %u bits", want.name,
+                (unsigned long long)at, t->dtype.bits),
+            want.name);
     array.data = t->data == NULL ? NULL : (char *)t->data + t->byte_offset;
     *out = array;
     return HOTBED_OK;
@@ -155,7 +170,7 @@ hotbed_status hotbed_dl_read(
     const hotbed_dl_managed *managed, const hotbed_dl_want *want, const hotbed_stream *stream,
     hotbed_dl_array *out) {
     if (managed == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "managed is NULL");
+        return hotbed_fail_null("managed");
     return read_tensor(&managed->tensor, 0, want, stream, out);
 }
 
@@ -163,10 +178,10 @@ hotbed_status hotbed_dl_read_versioned(
     const hotbed_dl_managed_versioned *managed, const hotbed_dl_want *want,
     const hotbed_stream *stream, hotbed_dl_array *out) {
     if (managed == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "managed is NULL");
+        return hotbed_fail_null("managed");
     if (managed->major != HOTBED_DL_MAJOR) /* of another major version, only the deleter is known */
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED,
+        return hotbed_fail_limit(
+            HOTBED_ERR_UNSUPPORTED, "version", managed->major, HOTBED_DL_MAJOR,
             "the tensor has DLPack version %u.%u; supported is major version %d", managed->major,
             managed->minor, HOTBED_DL_MAJOR);
     return read_tensor(&managed->tensor, managed->flags, want, stream, out);
@@ -204,13 +219,14 @@ static void delete_versioned(hotbed_dl_managed_versioned *self) {
 static hotbed_status read_view(
     const hotbed_dl_view *from, const hotbed_stream *stream, hotbed_dl_view *view) {
     if (stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream is NULL");
+        return hotbed_fail_null("stream");
     HOTBED_TRY(hotbed_options_read(
         view, sizeof *view, offsetof(hotbed_dl_view, columns), from, "hotbed_dl_view"));
     if (element_of(view->element) == NULL || view->element == HOTBED_ELEMENT_KEY)
         return fail_element(view->element);
     if (view->rank < 1 || view->rank > 2)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "rank %u is not 1 or 2", view->rank);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "rank", view->rank, "rank %u is not 1 or 2", view->rank);
     if ((int)view->memory < 0 || view->memory > HOTBED_MEMORY_FILE)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "memory", (double)view->memory, "unknown memory %d",
@@ -220,16 +236,18 @@ static hotbed_status read_view(
     if (view->stride == 0)
         view->stride = view->columns;
     if (view->stride < view->columns || (view->rank == 1 && view->stride != 1))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "rows of %llu elements are %llu apart",
-            (unsigned long long)view->columns, (unsigned long long)view->stride);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "stride", (double)view->stride, (double)view->columns,
+            "rows of %llu elements are %llu apart", (unsigned long long)view->columns,
+            (unsigned long long)view->stride);
     uint64_t most = (uint64_t)INT64_MAX / 8;
     if (view->rows > most || view->stride > most / (view->rows == 0 ? 1 : view->rows))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%llu rows of %llu elements are too many",
-            (unsigned long long)view->rows, (unsigned long long)view->stride);
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "rows", (double)view->rows,
+            "%llu rows of %llu elements are too many", (unsigned long long)view->rows,
+            (unsigned long long)view->stride);
     if (view->data == NULL && view->rows != 0 && view->columns != 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "data is NULL");
+        return hotbed_fail_null("data");
     return HOTBED_OK;
 }
 
@@ -275,7 +293,7 @@ hotbed_status hotbed_dl_export(
     hotbed_dl_view v;
     hotbed_dl_tensor tensor;
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     HOTBED_TRY(read_view(view, stream, &v));
     if (v.read_only)
@@ -295,7 +313,7 @@ hotbed_status hotbed_dl_export_versioned(
     hotbed_dl_view v;
     hotbed_dl_tensor tensor;
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     HOTBED_TRY(read_view(view, stream, &v));
     lent *l = lend(&v, stream, &tensor);
@@ -334,7 +352,7 @@ hotbed_status hotbed_dl_weights(
     const hotbed_storage *storage, uint32_t table, hotbed_dl_view *out) {
     hotbed_table_info info = {.size = sizeof info};
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
     *out = view_of(&info, info.dtype, 0, info.dim);
     return HOTBED_OK;
@@ -344,13 +362,14 @@ hotbed_status hotbed_dl_state(
     const hotbed_storage *storage, uint32_t table, uint32_t state, hotbed_dl_view *out) {
     hotbed_table_info info = {.size = sizeof info};
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
     const hotbed_optimizer_kind kind = hotbed_storage_optimizer(storage)->kind;
     if (state >= hotbed_optimizer_states(kind))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "state %u: optimizer %s has %u", state,
-            hotbed_optimizer_name(kind), hotbed_optimizer_states(kind));
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "state", state, hotbed_optimizer_states(kind),
+            "state %u: optimizer %s has %u", state, hotbed_optimizer_name(kind),
+            hotbed_optimizer_states(kind));
     *out = view_of(
         &info, HOTBED_F32, info.state_offsets[state], hotbed_optimizer_state_dim(kind, info.dim));
     return HOTBED_OK;

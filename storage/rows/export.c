@@ -42,7 +42,7 @@ hotbed_status hotbed_storage_export(
             HOTBED_ERR_ARGUMENT, "slots", (double)e.slots, hotbed_bound((double)e.slots, 1, 0x1p30),
             "slots %llu is not in [1, 2^30]", (unsigned long long)e.slots);
     if (e.count == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "count is NULL");
+        return hotbed_fail_null("count");
     if (e.capacity == 0)
         e.capacity = e.slots;
     const hotbed_table_view *table = &storage->tables[e.table].view;
@@ -78,7 +78,7 @@ hotbed_status hotbed_storage_export_end(
     hotbed_storage *storage, uint32_t table, uint64_t *end, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
     if (end == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "end is NULL");
+        return hotbed_fail_null("end");
     if (storage->external != NULL)
         return hotbed_storage_size(storage, table, end, NULL, stream);
     *end = hotbed_table_all_slots(&storage->tables[table]);

@@ -92,10 +92,10 @@ static hotbed_status create(
     hotbed_flat_table **out) {
     hotbed_flat_table_options o;
     if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "out is NULL");
+        return hotbed_fail_null("out");
     *out = NULL;
     if (stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream is NULL");
+        return hotbed_fail_null("stream");
     HOTBED_TRY(hotbed_options_read(
         &o, sizeof o, offsetof(hotbed_flat_table_options, dtype), options,
         "hotbed_flat_table_options"));
@@ -153,27 +153,26 @@ static hotbed_status make_args(
     const hotbed_flat_table *table, uint64_t n, const uint64_t *slots, const hotbed_rows *rows,
     hotbed_stream *stream, hotbed_rows_args *out) {
     if (table == NULL || stream == NULL || rows == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s is NULL",
-            table == NULL    ? "table"
-            : stream == NULL ? "stream"
-                             : "rows");
+        return hotbed_fail_null(table == NULL ? "table" : stream == NULL ? "stream" : "rows");
     if (hotbed_stream_backend(stream) != table->backend ||
         hotbed_stream_device(stream) != table->device)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the table of %s %d",
-            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
-            hotbed_backend_name(table->backend), table->device);
+        return hotbed_error_parameter(
+            hotbed_fail(
+                HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the table of %s %d",
+                hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
+                hotbed_backend_name(table->backend), table->device),
+            "stream");
     if (n > 0 && slots == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "n is %llu, but slots is NULL", (unsigned long long)n);
+        return hotbed_error_parameter(
+            hotbed_fail(HOTBED_ERR_ARGUMENT, "n is %llu, but slots is NULL", (unsigned long long)n),
+            "slots");
     if (rows->scores != NULL || rows->times != NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "rows: a flat table has no scores or times");
     for (uint32_t s = table->view.states; s < 2; s++)
         if (rows->states[s] != NULL)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "rows: states[%u] is set, but a row has %u states", s,
-                table->view.states);
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "states", s, table->view.states,
+                "rows: states[%u] is set, but a row has %u states", s, table->view.states);
     hotbed_rows_args args = {
         .table = table->view,
         .faults = hotbed_stream_table_faults(stream, NULL),
@@ -281,7 +280,7 @@ hotbed_status hotbed_flat_table_store(
 
 hotbed_status hotbed_flat_table_read(const hotbed_flat_table *table, hotbed_flat_table_view *out) {
     if (table == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table is NULL");
+        return hotbed_fail_null("table");
     HOTBED_TRY(hotbed_output_check(out, "hotbed_flat_table_view"));
     hotbed_flat_table_view view = {
         .rows = table->view.rows,

@@ -12,8 +12,9 @@ hotbed_status hotbed_storage_rows_view(
     uint32_t states = storage->tables[table].view.states;
     for (uint32_t s = states; s < 2; s++)
         if (rows->states[s] != NULL)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "rows: states[%u] is set, but optimizer %s has %u states", s,
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "states", s, states,
+                "rows: states[%u] is set, but optimizer %s has %u states", s,
                 hotbed_optimizer_name(storage->optimizer.kind), states);
     if (rows->times != NULL && storage->tables[table].view.range.times == NULL)
         return hotbed_fail_table(
@@ -32,10 +33,13 @@ hotbed_status hotbed_storage_rows_args(
     uint8_t *flags, hotbed_stream *stream, hotbed_rows_args *out) {
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
     if (n > 0 && keys == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "n is %llu, but keys is NULL", (unsigned long long)n);
+        return hotbed_error_parameter(
+            hotbed_fail(HOTBED_ERR_ARGUMENT, "n is %llu, but keys is NULL", (unsigned long long)n),
+            "keys");
     if (n >> 48 != 0)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "n %llu is not below 2^48", (unsigned long long)n);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "n", (double)n, 0x1p48, "n %llu is not below 2^48",
+            (unsigned long long)n);
     hotbed_rows_args args = {
         .table = storage->tables[table].view,
         .index = storage->index,
@@ -70,9 +74,9 @@ hotbed_status hotbed_storage_check_distinct(
     if (args->n < 2)
         return HOTBED_OK;
     if (args->n > (uint64_t)1 << 31)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "n %llu is over 2^31: set rows in several calls",
-            (unsigned long long)args->n);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "n", (double)args->n, 0x1p31,
+            "n %llu is over 2^31: set rows in several calls", (unsigned long long)args->n);
     hotbed_distinct_args distinct = {
         .keys = args->keys,
         .twice = storage->twice,
@@ -301,7 +305,7 @@ hotbed_status hotbed_storage_export_keys(
     uint64_t *n, hotbed_stream *stream) {
     hotbed_rows_args args;
     if (n == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "n is NULL");
+        return hotbed_fail_null("n");
     HOTBED_TRY(hotbed_storage_rows_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     if (args.table.is_static != 0)
         return export_static(args.table.capacity, capacity, keys, scores, n);
@@ -317,7 +321,7 @@ hotbed_status hotbed_storage_export_counts(
     uint64_t *n, hotbed_stream *stream) {
     hotbed_rows_args args;
     if (n == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "n is NULL");
+        return hotbed_fail_null("n");
     HOTBED_TRY(hotbed_storage_rows_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     if (args.table.counter.buckets == 0) {
         *n = 0;
@@ -334,7 +338,7 @@ hotbed_status hotbed_storage_import_counts(
     hotbed_rows_args args;
     HOTBED_TRY(hotbed_storage_rows_args(storage, table, n, keys, NULL, NULL, stream, &args));
     if (n > 0 && counts == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "counts is NULL");
+        return hotbed_fail_null("counts");
     if (n == 0 || args.table.counter.buckets == 0)
         return HOTBED_OK;
     HOTBED_TRY(hotbed_storage_check_distinct(storage, &args, stream));

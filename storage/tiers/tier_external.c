@@ -11,9 +11,9 @@
 hotbed_status hotbed_storage_check_external(const hotbed_storage *storage) {
     uint32_t tables = hotbed_external_num_tables(storage->external);
     if (tables != storage->num_tables)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "external: the store has %u tables, the storage %u", tables,
-            storage->num_tables);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, NULL, tables, storage->num_tables,
+            "external: the store has %u tables, the storage %u", tables, storage->num_tables);
     for (uint32_t t = 0; t < tables; t++) {
         const hotbed_table *table = &storage->tables[t];
         hotbed_external_table of;

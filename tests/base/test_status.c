@@ -89,6 +89,20 @@ static void each_error_has_its_own_fields(hotbed_backend backend) {
     CHECK_EQ(
         HOTBED_FAIL_AFTER(HOTBED_ERR_CORRUPT, "load: %s", hotbed_last_error()), HOTBED_ERR_CORRUPT);
     CHECK_STRING(hotbed_last_error(), "load: file a: No space left on device");
+    /* The beginning of a long path would be the path of another file. */
+    char path[600];
+    memset(path, 'p', sizeof path - 1);
+    path[sizeof path - 1] = '\0';
+    CHECK_EQ(hotbed_fail_path(HOTBED_ERR_CORRUPT, path, "x"), HOTBED_ERR_CORRUPT);
+    CHECK_STRING(hotbed_last_error_detail()->path, "");
+    CHECK_EQ(hotbed_fail_path(HOTBED_ERR_CORRUPT, path + 88, "x"), HOTBED_ERR_CORRUPT);
+    CHECK_STRING(hotbed_last_error_detail()->path, path + 88);
+    CHECK_EQ(hotbed_fail_null_of("save", "keys"), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "save: keys is NULL");
+    CHECK_FIELDS(.parameter = "keys");
+    CHECK_EQ(hotbed_fail_null("keys"), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "keys is NULL");
+    (void)hotbed_error_return(&copy, HOTBED_ERR_CORRUPT);
     CHECK_EQ(hotbed_last_error_detail()->status, HOTBED_ERR_CORRUPT);
     CHECK_FIELDS(.os_error = ENOSPC);
 }

@@ -170,6 +170,9 @@ static void blobs_come_back(hotbed_backend backend) {
     memset(back, 7, sizeof back);
     CHECK_STATUS(hotbed_checkpoint_read_blob(path, ".", back, &bytes), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "5000") != NULL);
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .parameter = "bytes",
+            .value = sizeof extra - 1, .limit = sizeof extra, .path = "checkpoint");
     CHECK_EQ(bytes, sizeof extra - 1);
     CHECK_EQ(back[0], 7);
     hotbed_storage_destroy(storage);
@@ -274,8 +277,12 @@ static void refuses_wrong_arguments(hotbed_backend backend) {
     hotbed_checkpoint_options_init(&options);
     CHECK_STATUS(hotbed_checkpoint_save(NULL, &storage, 1, &options, stream), HOTBED_ERR_ARGUMENT);
     CHECK_STRING(hotbed_last_error(), "checkpoint_save: path is NULL");
+    CHECK_FIELDS(.parameter = "path");
     CHECK_STATUS(hotbed_checkpoint_save(path, NULL, 0, &options, stream), HOTBED_ERR_ARGUMENT);
     CHECK_STRING(hotbed_last_error(), "checkpoint_save: storages has 0 storages, not 1 to 65535");
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .parameter = "storages", .limit = 1,
+            .path = "never");
     CHECK_STATUS(hotbed_checkpoint_save(path, &storage, 1, NULL, stream), HOTBED_ERR_ARGUMENT);
     CHECK_STRING(hotbed_last_error(), "checkpoint_save: options is NULL");
     CHECK_STATUS(hotbed_checkpoint_save(path, &storage, 1, &options, NULL), HOTBED_ERR_ARGUMENT);
@@ -283,6 +290,7 @@ static void refuses_wrong_arguments(hotbed_backend backend) {
     hotbed_storage *const twice[] = {storage, storage};
     CHECK_STATUS(hotbed_checkpoint_save(path, twice, 2, &options, stream), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "two tables have the name '.'") != NULL);
+    CHECK_FIELDS(.table = ".", .path = "never");
     static const struct {
         hotbed_checkpoint_blob blobs[2];
         const char *text;
@@ -408,6 +416,9 @@ static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
         strstr(
             hotbed_last_error(), "two-tables has 2 tables, but the storages have 1: the storages "
                                  "have no table 'other'") != NULL);
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .value = 2, .limit = 1, .table = "other",
+            .path = "two-tables");
     hotbed_storage_destroy(storage);
     hotbed_stream_destroy(stream);
 }

@@ -65,6 +65,7 @@ static void check_reason(int error) {
     if (strstr(hotbed_last_error(), strerror(error)) == NULL)
         CHECK_STRING(hotbed_last_error(), strerror(error));
     CHECK_EQ(hotbed_last_error_detail()->os_error, error);
+    CHECK(hotbed_last_error_detail()->path[0] != '\0');
 }
 
 static bool exists(const char *path) {
@@ -414,6 +415,9 @@ static void a_block_that_is_damaged_is_named(hotbed_backend backend) {
     check_flip(&b, &file, path, m.parts[1].columns[HOTBED_COLUMN_STATE].offset * 8);
     CHECK(strstr(hotbed_last_error(), "shard-00000-of-00001.h5") != NULL);
     CHECK(strstr(hotbed_last_error(), "item/opt/exp_avg: block 0") != NULL);
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_VALUE, .value = 0, .table = "item",
+            .path = "c/shard-00000-of-00001.h5");
     hotbed_manifest_free(&m);
     free(file.data);
     tear_down(&b);
@@ -526,6 +530,7 @@ static void only_plain_files_are_read(hotbed_backend backend) {
         CHECK(rename(name, away) == 0);
         CHECK_STATUS(load(&b, &hotbed_io_system, path), HOTBED_ERR_CORRUPT);
         CHECK(strstr(hotbed_last_error(), "is missing") != NULL);
+        CHECK_STRING(hotbed_last_error_detail()->path, name);
         CHECK(symlink(away, name) == 0);
         CHECK_STATUS(load(&b, &hotbed_io_system, path), HOTBED_ERR_CORRUPT);
         CHECK(unlink(name) == 0 && mkfifo(name, 0600) == 0);

@@ -431,6 +431,9 @@ static void imported_scores_keep_their_order(hotbed_backend backend) {
     CHECK_STATUS(
         import_scores(sample_path("c"), scores, (uint64_t)1 << 52), HOTBED_ERR_UNSUPPORTED);
     CHECK(strstr(hotbed_last_error(), "key 400 is counted 4503599627370496 times") != NULL);
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_KEY | HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .key = 400,
+            .key_type = HOTBED_KEY_I64, .value = 0x1p52, .limit = 0x1p52 - 1, .table = "t");
     hotbed_stream_destroy(stream);
 }
 

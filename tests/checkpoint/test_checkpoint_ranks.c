@@ -204,6 +204,7 @@ static void ranks_that_differ_are_refused(hotbed_backend backend) {
     CHECK_EQ(sample_count_names(parent), 1); /* the draft */
     CHECK_STATUS(hotbed_checkpoint_commit(path, id, 3), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "rank 2 of 3 has put no shard") != NULL);
+    CHECK_EQ(hotbed_last_error_detail()->rank, 2);
     CHECK_EQ(sample_count_names(parent), 0);
 
     /* A commit for another number of ranks fails, and removes the draft. */
@@ -234,6 +235,10 @@ static void ranks_that_differ_are_refused(hotbed_backend backend) {
         CHECK_STATUS(status, cases[i].word == NULL ? HOTBED_OK : HOTBED_ERR_STATE);
         if (cases[i].word != NULL)
             CHECK(strstr(hotbed_last_error(), cases[i].word) != NULL);
+        if (i == 0)
+            CHECK_FIELDS(
+                    .has = HOTBED_HAS_RANK | HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .rank = 2,
+                    .value = 6, .limit = 5, .path = "/c");
         CHECK_EQ(sample_count_names(parent), cases[i].word == NULL ? 1 : 0);
     }
     ranks_destroy(&a);

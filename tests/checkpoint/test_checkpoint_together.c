@@ -87,7 +87,7 @@ static void run(rank_call *c) {
     arm(c);
     c->status = do_call(c, &config, &save, &load, stream);
     snprintf(c->text, sizeof c->text, "%s", hotbed_last_error());
-    hotbed_comm_fault why;
+    hotbed_comm_fault why = {.size = sizeof why};
     CHECK_OK(hotbed_comm_failure(c->comm, &why));
     c->reason = why.reason;
     if (why.reason == HOTBED_COMM_ABORTED) /* all ranks learn the cause */

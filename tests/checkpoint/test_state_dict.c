@@ -789,6 +789,9 @@ static void unmatched_names_are_reported(hotbed_backend backend) {
     CHECK_STATUS(
         hotbed_state_dict_load(dict, n, sources, false, NULL, b.stream), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "row_bytes 1, but its rows have 64 bytes") != NULL);
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .parameter = "row_bytes", .value = 1,
+            .limit = 64);
     sources[0] = right;
     for (uint32_t i = 0; i < n; i++) {
         const hotbed_state_source given = sources[i];

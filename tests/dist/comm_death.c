@@ -100,7 +100,7 @@ static void live_and_die(world_rank *me, const char *phase) {
     }
     CHECK_EQ(barrier(me), HOTBED_ERR_COMM);
     check_in_time(start);
-    hotbed_comm_fault fault;
+    hotbed_comm_fault fault = {.size = sizeof fault};
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
     CHECK_EQ(fault.reason, HOTBED_COMM_LEFT);
     CHECK_EQ(fault.rank, DYING_RANK);

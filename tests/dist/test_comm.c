@@ -652,7 +652,7 @@ static void arguments_are_checked(hotbed_backend backend) {
     CHECK_STRING(hotbed_transport_name(HOTBED_TRANSPORT_NCCL), "nccl");
     CHECK_STRING(hotbed_transport_name((hotbed_transport)9), "unknown");
     hotbed_comm_destroy(NULL);
-    hotbed_comm_abort(NULL, NULL);
+    hotbed_comm_abort(NULL, NULL, NULL);
 }
 
 const hotbed_test hotbed_tests[] = {

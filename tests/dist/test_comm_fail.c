@@ -26,7 +26,7 @@ static hotbed_comm_options with_deadline(uint32_t deadline_ms) {
 /* This rank's communicator has failed for `reason`, blames `rank` (-1: any rank), and every call
  * says so; no call hangs. */
 static void check_failed(world_rank *me, hotbed_comm_reason reason, int32_t rank) {
-    hotbed_comm_fault fault = {0};
+    hotbed_comm_fault fault = {.size = sizeof fault};
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
     CHECK_EQ(fault.reason, reason);
     if (rank >= 0)
@@ -48,7 +48,7 @@ static void check_failed(world_rank *me, hotbed_comm_reason reason, int32_t rank
 /* The failure's text names the operation, which was a barrier, and not only its number.  NCCL's marks
  * have only the number. */
 static void check_title(const world_rank *me) {
-    hotbed_comm_fault fault = {0};
+    hotbed_comm_fault fault = {.size = sizeof fault};
     CHECK_OK(hotbed_comm_failure(me->comm, &fault));
     if (hotbed_comm_transport(me->comm) != HOTBED_TRANSPORT_NCCL)
         CHECK(strstr(fault.text, ", barrier with tag 0: rank ") != NULL);
@@ -96,8 +96,8 @@ static void abort_body(world_rank *me) {
     hotbed_status status = warm_up(me); /* the abort may arrive before any of the calls */
     if (me->rank == culprit(me)) {
         CHECK_OK(status);
-        hotbed_comm_abort(me->comm, NULL);
-        hotbed_comm_abort(me->comm, NULL); /* a second abort has no effect */
+        hotbed_comm_abort(me->comm, NULL, NULL);
+        hotbed_comm_abort(me->comm, NULL, NULL); /* a second abort has no effect */
     } else { /* the others wait for this rank, with more operations queued */
         world_bytes data = world_alloc(me, 64);
         world_bytes all = world_alloc(me, 64 * (size_t)me->size);
@@ -117,7 +117,7 @@ static void an_abort_reaches_every_rank(hotbed_backend backend) {
 }
 
 static void *abort_main(void *argument) {
-    hotbed_comm_abort(argument, NULL);
+    hotbed_comm_abort(argument, NULL, NULL);
     return NULL;
 }
 
@@ -182,7 +182,7 @@ static uint32_t absent(const world_rank *me) {
 
 /* Set the short deadline only once all ranks run: a busy machine is slow to start them. */
 static void late_body(world_rank *me) {
-    hotbed_comm_fault fault = {0};
+    hotbed_comm_fault fault = {.size = sizeof fault};
     bool nccl = hotbed_comm_transport(me->comm) == HOTBED_TRANSPORT_NCCL;
     hotbed_status status =
         warm_up(me); /* COMM if the deadline has passed on another rank before this call ends */
@@ -326,7 +326,7 @@ static void turn_body(world_rank *me) {
     const uint32_t deadline_ms = me->comm->deadline_ms;
     gate g = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
     hotbed_stream *second = NULL;
-    hotbed_comm_fault fault = {0};
+    hotbed_comm_fault fault = {.size = sizeof fault};
     CHECK_OK(warm_up(me));
     me->comm->deadline_ms = 1;
     CHECK_OK(hold_up(me, &g, &second));
@@ -349,7 +349,7 @@ static void abort_in_turn_body(world_rank *me) {
     if (status == HOTBED_OK)
         status = hold_up(me, &g, &second);
     if (me->rank == culprit(me))
-        hotbed_comm_abort(me->comm, NULL);
+        hotbed_comm_abort(me->comm, NULL, NULL);
     if (status == HOTBED_OK)
         status = hotbed_stream_sync(second); /* the gate is still closed */
     CHECK_EQ(status, HOTBED_ERR_COMM);
@@ -452,7 +452,7 @@ static void midway_body(world_rank *me) {
     hotbed_status status = warm_up(me);
     for (uint32_t i = 0; i < ROUNDS && status == HOTBED_OK; i++) {
         if (i == ROUNDS / 2 && me->rank == culprit(me))
-            hotbed_comm_abort(me->comm, NULL);
+            hotbed_comm_abort(me->comm, NULL, NULL);
         status =
             hotbed_comm_all_to_all(me->comm, BYTES, send.device.data, recv.device.data, me->stream);
     }
@@ -504,7 +504,7 @@ static void a_rank_alone_can_abort(hotbed_backend backend) {
     world_rank me = {.size = 1};
     CHECK_OK(hotbed_comm_create_self(NULL, &me.comm));
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &me.stream));
-    hotbed_comm_abort(me.comm, NULL);
+    hotbed_comm_abort(me.comm, NULL, NULL);
     check_failed(&me, HOTBED_COMM_ABORTED, 0);
     hotbed_comm_destroy(me.comm);
     hotbed_stream_destroy(me.stream);

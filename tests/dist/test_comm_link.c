@@ -103,7 +103,7 @@ static void run_ranks(uint32_t size, void (*body)(rank *me)) {
 
 /* Poll until the communicator has failed, and return its fault. */
 static hotbed_comm_fault wait_for_fault(rank *me) {
-    hotbed_comm_fault fault;
+    hotbed_comm_fault fault = {.size = sizeof fault};
     uint64_t until = in_seconds(20);
     while (!hotbed_comm_has_failed(me->comm) && hotbed_monotonic_now() < until)
         hotbed_link_poll(me->link, me->comm, 10);
@@ -669,10 +669,18 @@ static void reason_body(world_rank *me) {
     hotbed_rendezvous by = rendezvous_of(me);
     hotbed_comm *comm = NULL;
     char expected[80];
-    hotbed_comm_fault fault;
+    hotbed_comm_fault fault = {.size = sizeof fault};
+    const hotbed_error_detail why = {
+        .size = sizeof why,
+        .status = HOTBED_ERR_RANGE,
+        .has = HOTBED_HAS_KEY | HOTBED_HAS_RANK,
+        .rank = 99, /* of another communicator */
+        .key = 7,
+        .key_type = HOTBED_KEY_I64,
+        .table = "user"};
     CHECK_OK(hotbed_comm_create_sockets(NULL, &by, &comm));
     if (me->rank == me->size - 1)
-        hotbed_comm_abort(comm, "key 7 is unknown");
+        hotbed_comm_abort(comm, "key 7 is unknown", &why);
     else if (hotbed_comm_barrier(comm, me->stream) == HOTBED_OK)
         CHECK_STATUS(hotbed_stream_sync(me->stream), HOTBED_ERR_COMM);
     (void)snprintf(expected, sizeof expected, "rank %u aborted: key 7 is unknown", me->size - 1);
@@ -680,8 +688,12 @@ static void reason_body(world_rank *me) {
     CHECK_EQ(fault.reason, HOTBED_COMM_ABORTED);
     CHECK_EQ(fault.rank, (int32_t)me->size - 1);
     CHECK_STRING(fault.text, expected);
+    CHECK_EQ(fault.error.status, HOTBED_ERR_RANGE);
     CHECK_STATUS(hotbed_comm_barrier(comm, me->stream), HOTBED_ERR_COMM);
-    hotbed_comm_abort(NULL, "nothing");
+    CHECK_FIELDS(
+            .cause = HOTBED_CAUSE_COMM, .has = HOTBED_HAS_KEY | HOTBED_HAS_RANK,
+            .rank = (int32_t)me->size - 1, .key = 7, .key_type = HOTBED_KEY_I64, .table = "user");
+    hotbed_comm_abort(NULL, "nothing", NULL);
     hotbed_comm_destroy(comm);
 }
 

@@ -658,7 +658,7 @@ static void fuzz_data(counts *c) {
         status = hotbed_stream_sync(stream);
     count(c, status);
     if (status != HOTBED_OK) {
-        hotbed_comm_fault fault;
+        hotbed_comm_fault fault = {.size = sizeof fault};
         CHECK_OK(hotbed_comm_failure(comm, &fault));
         check_text(fault.text);
     }

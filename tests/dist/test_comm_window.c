@@ -165,7 +165,7 @@ static void abort_body(world_rank *me) {
     hotbed_window *window = NULL;
     CHECK_OK(hotbed_window_create(me->comm, 64, me->stream, &window));
     if (me->rank == me->size / 2)
-        hotbed_comm_abort(me->comm, NULL);
+        hotbed_comm_abort(me->comm, NULL, NULL);
     hotbed_status status = hotbed_window_barrier(window, me->stream);
     if (status == HOTBED_OK)
         status = hotbed_stream_sync(me->stream);

@@ -71,6 +71,11 @@ static void check_text(
     else
         (void)snprintf(expected, sizeof expected, "%s", own);
     CHECK(strncmp(hotbed_last_error(), expected, strlen(expected)) == 0);
+    const hotbed_error_detail *fields = hotbed_last_error_detail();
+    CHECK((me->rank == culprit && others == NULL) || (fields->has & HOTBED_HAS_RANK) != 0);
+    CHECK_EQ(fields->rank, (fields->has & HOTBED_HAS_RANK) != 0 ? culprit : 0);
+    /* The option of the rank that fails by itself. */
+    CHECK(others != NULL || fields->parameter[0] != '\0');
 }
 
 /* Run `body` in each world of two to four ranks. */

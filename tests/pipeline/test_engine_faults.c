@@ -83,6 +83,7 @@ static void a_stall_lists_what_is_not_done(hotbed_backend backend) {
     CHECK(
         strstr(hotbed_last_error(), "iteration 0 is not done after 0.25 seconds; pending: b c") !=
         NULL);
+    CHECK_FIELDS(.has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .value = 0, .limit = 0.25);
     CHECK_STATUS(hotbed_pipeline_progress(p.pipeline, &iteration), HOTBED_ERR_COMM);
     fake_plan_release(&p);
     fake_plan_close(&p);

@@ -352,7 +352,7 @@ static void ranks_take_the_same_candidate(hotbed_backend backend) {
 /* --- failing ---------------------------------------------------------------------------------- */
 
 static void revoke(void *self) {
-    hotbed_comm_abort(self, NULL);
+    hotbed_comm_abort(self, NULL, NULL);
 }
 
 /* A task fails on the last rank; the others learn of it through the communicator, and name their own task. */

@@ -67,22 +67,24 @@ void hotbed_check_string(
         a != NULL ? a : "(NULL)", b != NULL ? b : "(NULL)");
 }
 
-static void print_fields(char *text, size_t capacity, const hotbed_error_detail *d) {
+static void print_fields(
+    char *text, size_t capacity, const hotbed_error_detail *d, const char *path) {
     (void)snprintf(
         text, capacity,
         "{cause %d, has %u, os_error %d, rank %d, key %" PRIu64
         " of type %u, table %u \"%s\", feature %u, sample %u, parameter \"%s\", value %.17g, limit "
-        "%.17g}",
+        "%.17g, path \"%s\"}",
         (int)d->cause, d->has, d->os_error, d->rank, d->key, d->key_type, d->table_number, d->table,
-        d->feature, d->sample, d->parameter, d->value, d->limit);
+        d->feature, d->sample, d->parameter, d->value, d->limit, path);
 }
 
 void hotbed_check_fields(
     const char *file, int line, const hotbed_error_detail *found,
     const hotbed_error_detail *expected) {
-    char a[512], b[512];
-    print_fields(a, sizeof a, found);
-    print_fields(b, sizeof b, expected);
+    char a[1024], b[1024];
+    const size_t all = strlen(found->path), end = strlen(expected->path);
+    print_fields(a, sizeof a, found, found->path + (end < all ? all - end : 0));
+    print_fields(b, sizeof b, expected, expected->path);
     if (strcmp(a, b) != 0)
         hotbed_check_failed(
             file, line, "the fields of \"%s\" are\n  %s, expected\n  %s", hotbed_last_error(), a,

@@ -65,7 +65,8 @@ extern const hotbed_test hotbed_tests[];
 #define CHECK_STATUS(call, status) hotbed_check_status(__FILE__, __LINE__, #call, (call), (status))
 
 /* Check the fields of hotbed_last_error_detail(), all but size and status: the given ones, by name, and
- * that all others are absent.  CHECK_FIELDS(.has = HOTBED_HAS_KEY, .key = 7, .table = "user"); */
+ * that all others are absent.  Of a path give the end.
+ * CHECK_FIELDS(.has = HOTBED_HAS_KEY, .key = 7, .table = "user", .path = "/MANIFEST"); */
 #define CHECK_FIELDS(...)                                                                          \
     hotbed_check_fields(                                                                           \
         __FILE__, __LINE__, hotbed_last_error_detail(), &(hotbed_error_detail){__VA_ARGS__})

@@ -136,7 +136,8 @@ class Dense:
         if missing or more or shapes:
             raise StateError(
                 f"{path} has another dense part: missing there {missing[:5]}, missing here {more[:5]}, other shapes "
-                f"{shapes[:5]}; load() a collection of the model alone"
+                f"{shapes[:5]}; load() a collection of the model alone",
+                path=path,
             )
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -204,7 +205,7 @@ class Dense:
             known = [name for group in state["param_groups"] for name in group["params"]]
             missing = [name for name in known if name.rpartition(".")[0] not in paths]
             if missing:
-                raise StateError(f"{path} has an optimizer of other parameters: missing here {missing[:5]}")
+                raise StateError(f"{path} has an optimizer of other parameters: missing here {missing[:5]}", path=path)
             with self._full_states(only_first=False) as kind:
                 return kind.optim_state_dict_to_load(
                     self._model, optimizer, _rename(state, lambda name: _moved(paths, name))
@@ -221,7 +222,8 @@ class Dense:
             sizes = [[len(group) for group in every] for every in (theirs, groups)]
             raise StateError(
                 f"{path} has an optimizer of other parameters: groups of {sizes[0]} there, of {sizes[1]} here, missing "
-                f"there {missing[:5]}, missing here {more[:5]}"
+                f"there {missing[:5]}, missing here {more[:5]}",
+                path=path,
             )
         numbers = {name: number for number, name in labels.items()}
         parameters = _parameters(optimizer)
@@ -268,7 +270,9 @@ class Dense:
             if id(parameter) not in names:
                 raise ArgumentError(
                     f"optimizer: its parameter {number}, of shape {tuple(parameter.shape)}, is not in the dense part "
-                    "of the model; pass the model that contains it, and the optimizer that was made after wrapping"
+                    "of the model; pass the model that contains it, and the optimizer that was made after wrapping",
+                    parameter="optimizer",
+                    value=number,
                 )
         return {number: names[id(parameter)] for number, parameter in enumerate(parameters)}
 
@@ -319,7 +323,10 @@ def _state_like(parameter: Any, name: str, state: torch.Tensor) -> Any:
     if state.shape != parameter.shape:
         raise UnsupportedError(
             f"optimizer: a state of {name!r} has shape {tuple(state.shape)}, the DTensor {tuple(parameter.shape)}; "
-            "Hotbed cannot know how ranks share it: load the checkpoint into a model without DTensors"
+            "Hotbed cannot know how ranks share it: load the checkpoint into a model without DTensors",
+            parameter=name,
+            value=tuple(state.shape),
+            limit=tuple(parameter.shape),
         )
     return _like(parameter, state)
 
@@ -332,7 +339,8 @@ def _refuse_sharded(name: str, value: Any) -> None:
     if hasattr(value, "local_shards"):
         raise UnsupportedError(
             f"the dense part has the {type(value).__name__} {name!r}, of which each rank has a part; save and load "
-            "each collection alone, and the dense part by torch.distributed.checkpoint"
+            "each collection alone, and the dense part by torch.distributed.checkpoint",
+            parameter=name,
         )
 
 

@@ -124,18 +124,23 @@ class _Collection(torch.nn.Module):
     ) -> None:
         super().__init__()
         if nonfinite not in _NONFINITE:
-            raise ArgumentError(f"nonfinite {nonfinite!r} is not one of {sorted(_NONFINITE)}")
+            raise ArgumentError(
+                f"nonfinite {nonfinite!r} is not one of {sorted(_NONFINITE)}", parameter="nonfinite", value=nonfinite
+            )
         self._process = os.getpid()
         self._comm = comm
         self._frozen = False
         self.__dict__["_switch"] = _Switch(self)  # no parameter
         for argument, value, kind in (("comm", comm, Comm), ("sharded", sharded, _config.ShardedOptions)):
             if not isinstance(value, (kind, type(None))):
-                raise ArgumentError(f"{argument} {value!r:.80} is not a {kind.__name__}")
+                raise ArgumentError(
+                    f"{argument} {value!r:.80} is not a {kind.__name__}", parameter=argument, value=value
+                )
         if (comm is None) != (sharded is None):
             given, missing = ("comm", "sharded") if sharded is None else ("sharded", "comm")
             raise ArgumentError(
-                f"{given}= needs {missing}=: a collection of several ranks has a Comm and ShardedOptions()"
+                f"{given}= needs {missing}=: a collection of several ranks has a Comm and ShardedOptions()",
+                parameter=missing,
             )
         if comm is None and optimizer is not None and _ranks() > 1:
             warnings.warn(
@@ -179,7 +184,7 @@ class _Collection(torch.nn.Module):
         if self.device.type == "cuda" and self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
         if self.device.type not in ("cpu", "cuda"):
-            raise ArgumentError(f"device {self.device} is not cpu or cuda")
+            raise ArgumentError(f"device {self.device} is not cpu or cuda", parameter="device", value=self.device)
         self._tables = [_config.read(c, pooled) for c in self._configs]
         self._check_names()
         self._anchor = torch.zeros(1, dtype=torch.float32, device=self.device, requires_grad=True)  # see _ops
@@ -233,7 +238,7 @@ class _Collection(torch.nn.Module):
         seen = set()
         for table in self._tables:
             if table.name in seen:
-                raise ArgumentError(f"two tables are called {table.name!r}")
+                raise ArgumentError(f"two tables are called {table.name!r}", table=table.name)
             seen.add(table.name)
 
     def _name(self, table: _config.Table, feature: str) -> str:
@@ -460,7 +465,7 @@ class _Collection(torch.nn.Module):
 
     def _find(self, table: str) -> Tuple[Storage, int]:
         if table not in self._place:
-            raise ArgumentError(f"there is no table {table!r}; there are {sorted(self._place)}")
+            raise ArgumentError(f"there is no table {table!r}; there are {sorted(self._place)}", table=table)
         if os.getpid() != self._process:
             raise StateError(
                 f"process {os.getpid()} was forked from process {self._process}, which made the tables, and a forked "
@@ -494,7 +499,9 @@ class _Collection(torch.nn.Module):
     @grad_scaler.setter
     def grad_scaler(self, scaler: Any) -> None:
         if not isinstance(scaler, (torch.amp.GradScaler, type(None))):
-            raise ArgumentError(f"grad_scaler: {scaler!r:.80} is not a torch.amp.GradScaler")
+            raise ArgumentError(
+                f"grad_scaler: {scaler!r:.80} is not a torch.amp.GradScaler", parameter="grad_scaler", value=scaler
+            )
         if scaler is not None and self._output_dtype is torch.float16:
             raise UnsupportedError(
                 "grad_scaler: the gradient has output_dtype torch.float16, in which small elements become 0 when they "
@@ -570,7 +577,11 @@ class _Collection(torch.nn.Module):
                     given["scores"] = state_dict[metadata]
                 wrong = [n for n in own if not isinstance(state_dict.get(n, self._anchor), torch.Tensor)]
                 if wrong:
-                    error = ArgumentError(f"{wrong[0]}: {described(state_dict[wrong[0]])} is not a tensor")
+                    error = ArgumentError(
+                        f"{wrong[0]}: {described(state_dict[wrong[0]])} is not a tensor",
+                        parameter=wrong[0],
+                        value=state_dict[wrong[0]],
+                    )
             found = None
             try:
                 found = own_rows(storage, number, name, given, error)
@@ -588,7 +599,9 @@ class _Collection(torch.nn.Module):
         if to.device != self.device:
             other = f"; make the collection with device={str(to.device)!r} and load its state dict"
             raise StateError(
-                f"the tables are on {self.device} and do not move to {to.device}{'' if to.is_meta else other}"
+                f"the tables are on {self.device} and do not move to {to.device}{'' if to.is_meta else other}",
+                value=to.device,
+                limit=self.device,
             )
         if to.dtype != torch.float32:
             warnings.warn(
@@ -657,9 +670,9 @@ def _device(given: Any) -> torch.device:
         if isinstance(given, (str, torch.device)):
             return torch.device(given)
     except RuntimeError as error:
-        raise ArgumentError(f"device {given!r} is not cpu or cuda") from error
+        raise ArgumentError(f"device {given!r} is not cpu or cuda", parameter="device", value=given) from error
     if given is not None:
-        raise ArgumentError(f"device {given!r} is not a torch.device or its name")
+        raise ArgumentError(f"device {given!r} is not a torch.device or its name", parameter="device", value=given)
     return torch.device("cpu")
 
 
@@ -677,22 +690,35 @@ def inputs(features: Any, storage: Storage, is_weighted: bool) -> Inputs:
         UnsupportedError: the weights require a gradient.
     """
     if not isinstance(features, KeyedJaggedTensor) and not _is_torchrecs(features):
-        raise ArgumentError(f"features: {described(features)} is not a KeyedJaggedTensor")
+        raise ArgumentError(
+            f"features: {described(features)} is not a KeyedJaggedTensor", parameter="features", value=features
+        )
     wanted, given = storage.feature_names, features.keys()
     if given != wanted:
         missing = [f for f in wanted if f not in given]
         if missing:
-            raise ArgumentError(f"features {missing} are not in the batch, which has {list(given)}")
+            raise ArgumentError(
+                f"features {missing} are not in the batch, which has {list(given)}",
+                parameter="features",
+                feature=missing[0],
+            )
         features = features.permute([given.index(f) for f in wanted])
     keys, offsets, weights = features.values(), features.offsets(), None
     if keys.device != storage.device:
-        raise ArgumentError(f"keys: on {keys.device}, but the tables are on {storage.device}")
+        raise ArgumentError(
+            f"keys: on {keys.device}, but the tables are on {storage.device}",
+            parameter="keys",
+            value=keys.device,
+            limit=storage.device,
+        )
     if is_weighted:
         weights = features.weights()
         if weights.requires_grad:
             raise UnsupportedError("weights: Hotbed gives no gradient of per-sample weights; detach() them")
         if not weights.is_floating_point():
-            raise ArgumentError(f"weights: dtype {weights.dtype} is not a floating-point type")
+            raise ArgumentError(
+                f"weights: dtype {weights.dtype} is not a floating-point type", parameter="weights", value=weights.dtype
+            )
         weights = weights.to(torch.float32).contiguous()
     is_right = keys.dtype is _INT64 and offsets.dtype is _INT64 and keys.is_contiguous() and offsets.is_contiguous()
     if not is_right:  # Storage.check_batch() checks the shapes
@@ -853,7 +879,11 @@ class EmbeddingCollection(_Collection):
         tables = list(tables)
         dims = sorted({_config.read(t, False).dim for t in tables})
         if len(dims) > 1:
-            raise ArgumentError(f"tables of an embedding collection have one embedding_dim, not {dims}")
+            raise ArgumentError(
+                f"tables of an embedding collection have one embedding_dim, not {dims}",
+                parameter="embedding_dim",
+                value=dims,
+            )
         super().__init__(
             tables,
             False,
@@ -911,7 +941,12 @@ class EmbeddingCollection(_Collection):
                 for size in (*sizes, rows.shape[0] - bounds[-1]):
                     torch._check(size >= 0)
             elif min(sizes) < 0 or bounds[-1] > rows.shape[0]:
-                raise KeyRangeError(f"offsets: features begin at {bounds} of {rows.shape[0]} keys")
+                raise KeyRangeError(
+                    f"offsets: features begin at {bounds} of {rows.shape[0]} keys",
+                    parameter="offsets",
+                    value=bounds,
+                    limit=rows.shape[0],
+                )
             # One split: each slice would have a gradient as large as all rows.
             parts = torch.split(rows, [*sizes, rows.shape[0] - bounds[-1]])
             for i, (t, feature) in enumerate(storage.features):

@@ -29,13 +29,14 @@ def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str,
     wanted = [*names, "keys"] if names and table.is_hash else names
     error = None
     if not isinstance(given, Mapping) or any(name not in given for name in wanted):
-        error = ArgumentError(f"table {table.name!r}: the state dict has no states {wanted}")
+        error = ArgumentError(f"table {table.name!r}: the state dict has no states {wanted}", table=table.name)
     else:
         others = sorted(str(name) for name in given if name not in (*names, "keys", "clock"))
         if others:
             error = ArgumentError(
                 f"table {table.name!r}: the state dict has {others} of another optimizer; "
-                f"{type(storage.optimizer).__name__} has the states {names}"
+                f"{type(storage.optimizer).__name__} has the states {names}",
+                table=table.name,
             )
     parts = None if given is None or error is not None else {name: given[name] for name in wanted}
     found = own_rows(storage, number, f"state.{table.name}", parts or None, error)
@@ -82,7 +83,9 @@ class _Group(Dict[str, Any]):
             has = f"the collection was made with {self[name]!r}" if name in self else "its optimizer has none"
             raise UnsupportedError(
                 f"fused_optimizer: {name} cannot be set to {value!r}: {has}; only lr can change, so make the "
-                "collection with another optimizer"
+                "collection with another optimizer",
+                parameter=name,
+                value=value,
             )
         super().__setitem__(name, given)
 
@@ -134,7 +137,9 @@ class FusedOptimizer(torch.optim.Optimizer):
     @steps.setter
     def steps(self, steps: int) -> None:
         if not isinstance(steps, int) or steps < 0:
-            raise ArgumentError(f"fused_optimizer.steps: {steps!r} is not a whole number of at least 0")
+            raise ArgumentError(
+                f"fused_optimizer.steps: {steps!r} is not a whole number of at least 0", parameter="steps", value=steps
+            )
         for storage in self._storages:
             storage.set_clock({**storage.clock(), "optimizer_steps": steps})
 
@@ -201,11 +206,13 @@ class FusedOptimizer(torch.optim.Optimizer):
         """
         for name, kind in (("state", Mapping), ("clocks", Mapping), ("param_groups", list)):
             if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get(name), kind):
-                raise ArgumentError(f"the state dict of the optimizer has no {kind.__name__} {name!r}")
+                raise ArgumentError(f"the state dict of the optimizer has no {kind.__name__} {name!r}", parameter=name)
         clocks = state_dict["clocks"]
         missing = [table.name for s in self._storages for table in s.tables if table.name not in clocks]
         if missing:
-            raise ArgumentError(f"the state dict of the optimizer has no clocks of the tables {missing}")
+            raise ArgumentError(
+                f"the state dict of the optimizer has no clocks of the tables {missing}", table=missing[0]
+            )
         groups = [self._group_of(group["tables"], state_dict["param_groups"]) for group in self.param_groups]
         for storage in self._storages:
             for t, table in enumerate(storage.tables):
@@ -223,7 +230,9 @@ class FusedOptimizer(torch.optim.Optimizer):
         of_table = {name: group for group in given for name in group.get("tables", ())}
         missing = [name for name in tables if name not in of_table]
         if missing:
-            raise ArgumentError(f"the state dict of the optimizer has no parameter group of the tables {missing}")
+            raise ArgumentError(
+                f"the state dict of the optimizer has no parameter group of the tables {missing}", table=missing[0]
+            )
         found = [of_table[name] for name in tables]
         merged = {name: value for group in found for name, value in group.items() if name not in ("params", "tables")}
         merged["lr"] = common({name: group["lr"] for name, group in zip(tables, found)}, "lr")

@@ -174,7 +174,10 @@ class TrainPipeline:
             if any(len(storage.slots) < 2 for storage in collection.storages):
                 raise ArgumentError(
                     f"TrainPipeline: collection {name!r} has max_in_flight=1, but the next batch is looked up before "
-                    "the current one has had its backward; make it with max_in_flight=2"
+                    "the current one has had its backward; make it with max_in_flight=2",
+                    parameter="max_in_flight",
+                    value=1,
+                    limit=2,
                 )
         first = next(iter(self._collections.values()))
         self.device = first.device if device is None else torch.device(device)

@@ -8,6 +8,7 @@ static table stores local row numbers.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import struct
 import threading
@@ -33,7 +34,7 @@ from hotbed.torch.config import (
     Table,
 )
 
-_TEXT_BYTES = 480
+_ERROR_BYTES, _TEXT_LENGTH, _FIELD_LENGTH = 16384, 480, 256  # JSON has up to six bytes for a character
 _OVERFLOWS = 3  #: batches in a row that overflow before a warning
 _SAMPLES = 8192  #: of a batch whose size is not known when PooledExchange.AUTO chooses
 _LONG = 4.0  #: keys of a bag from which sums may be fewer bytes than rows, on two ranks
@@ -62,15 +63,27 @@ def _gather(comm: Comm, device: torch.device, stream: Any, mine: bytes) -> List[
 
 
 def agree(comm: Comm, device: torch.device, stream: Any, error: Optional[BaseException]) -> None:
-    """Raise on all ranks if one rank has an error: the error itself there, a CommError with its text elsewhere."""
-    said = b"" if error is None else f"{type(error).__name__}: {error}".encode()[:_TEXT_BYTES]
-    every = gather(comm, device, stream, said.ljust(_TEXT_BYTES, b"\0"))
-    for rank, words in enumerate(every):
+    """Raise on all ranks if one rank has an error: the error itself there, elsewhere a CommError with its fields.
+
+    ``rank`` of the CommError is the rank that has the error, unless the error names another one.
+    """
+    if not any(flag[0] for flag in gather(comm, device, stream, bytes([error is not None]))):
+        return
+    said = b"" if error is None else _packed(error)
+    for rank, words in enumerate(gather(comm, device, stream, said.ljust(_ERROR_BYTES, b"\0"))):
         if error is None and words[0] != 0:
-            error = CommError(f"rank {rank}: {words.rstrip(bytes(1)).decode('utf-8', 'replace')}")
-    if error is not None:
-        comm.agreed = error
-        raise error
+            text, fields = json.loads(words.rstrip(b"\0"))
+            error = CommError(f"rank {rank}: {text}", **{"rank": rank, **fields})
+    assert error is not None
+    comm.agreed = error
+    raise error
+
+
+def _packed(error: BaseException) -> bytes:
+    """Return an error's text and those of its fields that are numbers or short strings, for another rank."""
+    fields = {name: value for name, value in vars(error).items() if isinstance(value, (str, int, float))}
+    short = {name: value for name, value in fields.items() if len(str(value)) <= _FIELD_LENGTH}
+    return json.dumps([f"{type(error).__name__}: {error}"[:_TEXT_LENGTH], short]).encode()
 
 
 def _destroy(
@@ -168,7 +181,10 @@ class ShardedStorage(Storage):
             for i, name in enumerate(described):
                 if theirs[8 * i : 8 * i + 8] != every[0][8 * i : 8 * i + 8]:
                     self.comm.agreed = ArgumentError(
-                        f"ranks 0 and {rank} make collections that differ in {name}; here it is {described[name]!r}"
+                        f"ranks 0 and {rank} make collections that differ in {name}; here it is {described[name]!r}",
+                        rank=rank,
+                        parameter=name,
+                        value=described[name],
                     )
                     raise self.comm.agreed
 
@@ -373,7 +389,8 @@ class ShardedStorage(Storage):
             self.comm.agreed = StateError(
                 f"a batch of {needs[0]} samples and {needs[1]} keys needs larger messages while another forward waits "
                 "for its backward; call its backward first, or give max_batch_size, max_keys and capacity of "
-                "ShardedOptions"
+                "ShardedOptions",
+                value=needs,
             )
             raise self.comm.agreed
         self._resize(needs)
@@ -387,7 +404,10 @@ class ShardedStorage(Storage):
         if any(fixed and need > fixed for fixed, need in zip(given, needs)):
             self.comm.agreed = ArgumentError(
                 f"a rank's batch has {needs[0]} samples, one has {needs[1]} keys; ShardedOptions allow "
-                f"max_batch_size={given[0]} and max_keys={given[1]} (0: any number)"
+                f"max_batch_size={given[0]} and max_keys={given[1]} (0: any number)",
+                parameter="max_batch_size" if needs[0] > given[0] > 0 else "max_keys",
+                value=needs[0] if needs[0] > given[0] > 0 else needs[1],
+                limit=given[0] if needs[0] > given[0] > 0 else given[1],
             )
             raise self.comm.agreed
         sizes = [fixed or max(size, now) for fixed, size, now in zip((*given, 0), spare, self._sizes)]
@@ -658,7 +678,9 @@ class ShardedStorage(Storage):
         if not described.is_hash and keys.numel() > 0 and not 0 <= int(keys.min()) <= int(keys.max()) < described.rows:
             raise KeyRangeError(
                 f"table {described.name!r}: keys {int(keys.min())} to {int(keys.max())} are not in "
-                f"[0, {described.rows})"
+                f"[0, {described.rows})",
+                table=described.name,
+                limit=described.rows,
             )
         ranks = torch.empty(keys.shape[0], dtype=torch.int32, device="cpu")
         data, out = ffi.cast("uint64_t *", keys.data_ptr()), ffi.cast("uint32_t *", ranks.data_ptr())

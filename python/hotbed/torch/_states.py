@@ -52,7 +52,8 @@ def _rows_type() -> Any:
             raise UnsupportedError(
                 f"the state dict has rank {rank}'s chunk of the rows, one of {world}, so torch.save() of it would lose "
                 "the others; call hotbed.torch.full_state_dict() on all ranks and save its result on one, or save by "
-                "torch.distributed.checkpoint or hotbed.checkpoint on all ranks"
+                "torch.distributed.checkpoint or hotbed.checkpoint on all ranks",
+                rank=rank,
             )
 
         def __deepcopy__(self, memo: Dict[int, Any]) -> Any:
@@ -270,14 +271,16 @@ def _look(
     table = storage.tables[number]
     for part in given.values():
         if not isinstance(part, torch.Tensor):
-            raise ArgumentError(f"{name}: {described(part)} is not a tensor")
+            raise ArgumentError(f"{name}: {described(part)} is not a tensor", parameter=name, value=part)
     sharded = [_is_sharded(part) for part in given.values()]
     if any(sharded) and not all(sharded):
-        raise ArgumentError(f"{name}: some of {sorted(given)} are DTensors, and the others are not")
+        raise ArgumentError(f"{name}: some of {sorted(given)} are DTensors, and the others are not", parameter=name)
     shapes = {tuple(part.shape[:1]) for part in given.values()}
     if not table.is_hash and shapes != {(table.rows,)}:
         shape = tuple(next(iter(given.values())).shape)
-        raise ArgumentError(f"{name}: shape {shape}, but the table has {table.rows} rows")
+        raise ArgumentError(
+            f"{name}: shape {shape}, but the table has {table.rows} rows", parameter=name, value=shape, limit=table.rows
+        )
     parts, start = dict(given), 0
     if all(sharded):
         start = _start_of(storage, name, given)
@@ -289,7 +292,7 @@ def _look(
             keys = torch.arange(next(iter(parts.values())).shape[0], device="cpu") + start
         storage.check_rows(number, keys, parts)
     except ArgumentError as error:
-        raise ArgumentError(f"{name}: {error}") from error
+        raise ArgumentError(f"{name}: {error}", **{**vars(error), "parameter": name}) from error
     return (_SHARDED if all(sharded) else _PLAIN), keys, parts
 
 
@@ -304,7 +307,8 @@ def _start_of(storage: Storage, name: str, given: Mapping[str, Any]) -> int:
         if tuple(placements) != (dtensors().Shard(0),) or (mesh.get_local_rank(), mesh.size()) != storage.share:
             raise ArgumentError(
                 f"{name}: a DTensor with {placements} on {mesh}; the rows of this table are sharded over "
-                f"{storage.share[1]} ranks; load a full state dict"
+                f"{storage.share[1]} ranks; load a full state dict",
+                parameter=name,
             )
     part = next(iter(given.values()))
     return _chunk(part.shape[0], storage.share[1]) * storage.share[0]
@@ -330,18 +334,27 @@ def _agree(
     every = [_RECORD.unpack(w) for w in gather(comm, storage.device, storage.streams.current(), words)]
     bad = [rank for rank, record in enumerate(every) if record[0] == _BAD]
     if error is None and bad:
-        raise ArgumentError(f"{name}: not loaded, since rank {bad[0]} has an error in its state dict")
+        raise ArgumentError(
+            f"{name}: not loaded, since rank {bad[0]} has an error in its state dict", parameter=name, rank=bad[0]
+        )
     for what, field in (("the entry", 0), ("its parts", 1)):
         different = [rank for rank, record in enumerate(every) if record[field] != every[0][field]]
         if different and not bad:
-            raise ArgumentError(f"{name}: ranks 0 and {different[0]} load state dicts that differ in {what}")
+            raise ArgumentError(
+                f"{name}: ranks 0 and {different[0]} load state dicts that differ in {what}",
+                parameter=name,
+                rank=different[0],
+            )
     different = [rank for rank, record in enumerate(every) if record[2] != every[0][2]]
     losing = [rank for rank, record in enumerate(every) if record[3] > 0]
     if different and losing and not bad:
         raise ArgumentError(
             f"{name}: {every[losing[0]][3]} rows of rank {losing[0]}'s state dict belong to other ranks, and rank "
             f"{different[0]} loads other keys than rank 0, so rows would be lost; load the same full state dict on all "
-            "ranks, or torch.distributed.checkpoint's with hotbed.torch.dcp.LoadPlanner"
+            "ranks, or torch.distributed.checkpoint's with hotbed.torch.dcp.LoadPlanner",
+            parameter=name,
+            rank=losing[0],
+            value=every[losing[0]][3],
         )
 
 
@@ -388,7 +401,9 @@ def _full(value: Any, rank: Optional[int], path: str) -> Any:
     from torch.distributed._shard.sharded_tensor import ShardedTensor  # type: ignore[attr-defined]
 
     if isinstance(value, ShardedTensor):
-        raise UnsupportedError(f"full_state_dict: {path} is a ShardedTensor, which only torch.distributed can gather")
+        raise UnsupportedError(
+            f"full_state_dict: {path} is a ShardedTensor, which only torch.distributed can gather", parameter=path
+        )
     return value
 
 

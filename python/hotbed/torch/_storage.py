@@ -73,7 +73,9 @@ def of_handle(handle: int) -> Storage:
     """
     storage = _by_handle.get(handle)
     if storage is None:
-        raise StateError(f"the embedding collection with handle {handle} does not exist any more")
+        raise StateError(
+            f"the embedding collection with handle {handle} does not exist any more", parameter="handle", value=handle
+        )
     return storage
 
 
@@ -95,16 +97,20 @@ def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
         given = optimizer if isinstance(optimizer, (str, type)) else type(optimizer)
         raise ArgumentError(
             f"optimizer: {given!r} is not an instance of {', '.join(names)} or {last} of hotbed.torch; pass "
-            "one, for example hotbed.torch.Adam(lr=0.001)"
+            "one, for example hotbed.torch.Adam(lr=0.001)",
+            parameter="optimizer",
+            value=given,
         )
     try:
         _fill_fields(to, optimizer)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"optimizer {optimizer!r}: {error}") from None
+        raise ArgumentError(f"optimizer {optimizer!r}: {error}", parameter="optimizer", value=optimizer) from None
     if optimizer.lr < 0:
-        raise ArgumentError(f"optimizer {optimizer!r}: the learning rate is negative")
+        raise ArgumentError(
+            f"optimizer {optimizer!r}: the learning rate is negative", parameter="lr", value=optimizer.lr
+        )
     if optimizer.weight_decay < 0:
-        raise ArgumentError(f"optimizer {optimizer!r}: weight_decay is negative")
+        raise ArgumentError(f"optimizer {optimizer!r}: weight_decay is negative", parameter="weight_decay")
 
 
 def optimizer_info(optimizer: Optimizer) -> Any:
@@ -138,7 +144,11 @@ def _rate(given: Any) -> float:
     except (TypeError, ValueError, RuntimeError):
         rate = math.nan
     if not 0 <= rate < math.inf:
-        raise ArgumentError(f"fused_optimizer: the learning rate {given!r} is not a finite number of at least 0")
+        raise ArgumentError(
+            f"fused_optimizer: the learning rate {given!r} is not a finite number of at least 0",
+            parameter="lr",
+            value=given,
+        )
     return rate
 
 
@@ -167,9 +177,11 @@ def indices(name: str, given: Any) -> torch.Tensor:
         ArgumentError: not a vector of int32 or int64, with its type or shape.
     """
     if not isinstance(given, torch.Tensor) or given.dim() != 1:
-        raise ArgumentError(f"{name}: {described(given)} is not a 1-D tensor")
+        raise ArgumentError(f"{name}: {described(given)} is not a 1-D tensor", parameter=name, value=given)
     if given.dtype not in (torch.int64, torch.int32):
-        raise ArgumentError(f"{name}: dtype {given.dtype} is not torch.int64 or torch.int32")
+        raise ArgumentError(
+            f"{name}: dtype {given.dtype} is not torch.int64 or torch.int32", parameter=name, value=given.dtype
+        )
     return given.to(torch.int64).contiguous()
 
 
@@ -275,11 +287,22 @@ class Storage:
         check_keys: str,
     ) -> None:
         if not 1 <= max_in_flight <= _SLOTS_MOST:
-            raise ArgumentError(f"max_in_flight {max_in_flight} is not in [1, {_SLOTS_MOST}]")
+            raise ArgumentError(
+                f"max_in_flight {max_in_flight} is not in [1, {_SLOTS_MOST}]",
+                parameter="max_in_flight",
+                value=max_in_flight,
+                limit=_SLOTS_MOST,
+            )
         if output_dtype not in _DTYPES:
-            raise ArgumentError(f"output_dtype {output_dtype} is not float32, float16 or bfloat16")
+            raise ArgumentError(
+                f"output_dtype {output_dtype} is not float32, float16 or bfloat16",
+                parameter="output_dtype",
+                value=output_dtype,
+            )
         if check_keys not in _CHECKS:
-            raise ArgumentError(f"check {check_keys!r} is not one of {sorted(_CHECKS)}")
+            raise ArgumentError(
+                f"check {check_keys!r} is not one of {sorted(_CHECKS)}", parameter="check", value=check_keys
+            )
         self.tables = list(tables)
         self.pooling = pooling
         #: Its name in a checkpoint, after the name of its collection, which may change it.
@@ -477,7 +500,9 @@ class Storage:
         if made != expected or keys.dim() != 1 or not 0 <= samples < 2**31:
             raise ArgumentError(
                 f"columns, pooled and dtype are {made}, not {expected}; or {samples} samples, or keys of shape "
-                f"{tuple(keys.shape)}: not a vector"
+                f"{tuple(keys.shape)}: not a vector",
+                value=made,
+                limit=expected,
             )
         return self.empty(keys, samples)
 
@@ -512,7 +537,10 @@ class Storage:
             last = ffi.cast(_INT64S, offsets.data_ptr())[bags]
             if last != keys.numel():
                 raise KeyRangeError(
-                    f"offsets: the last one, the sum of the lengths, is {last}, but there are {keys.numel()} keys"
+                    f"offsets: the last one, the sum of the lengths, is {last}, but there are {keys.numel()} keys",
+                    parameter="offsets",
+                    value=last,
+                    limit=keys.numel(),
                 )
 
     def _check_each(
@@ -526,16 +554,26 @@ class Storage:
             if tensor is None:
                 continue
             if tensor.dtype != dtype:
-                raise ArgumentError(f"{name}: dtype {tensor.dtype} is not {dtype}")
+                raise ArgumentError(f"{name}: dtype {tensor.dtype} is not {dtype}", parameter=name, value=tensor.dtype)
             if tensor.device != self.device:
-                raise ArgumentError(f"{name}: on {tensor.device}, but the tables are on {self.device}")
+                raise ArgumentError(
+                    f"{name}: on {tensor.device}, but the tables are on {self.device}",
+                    parameter=name,
+                    value=tensor.device,
+                    limit=self.device,
+                )
             if tensor.dim() != 1 or not tensor.is_contiguous():
                 raise ArgumentError(
-                    f"{name}: shape {tuple(tensor.shape)}, stride {tensor.stride()}: not a dense vector"
+                    f"{name}: shape {tuple(tensor.shape)}, stride {tensor.stride()}: not a dense vector",
+                    parameter=name,
+                    value=tuple(tensor.shape),
                 )
             if length is not None and tensor.shape[0] != length:
                 raise ArgumentError(
-                    f"{name}: {tensor.shape[0]} elements, not {length} for {len(self.features)} features of {samples}"
+                    f"{name}: {tensor.shape[0]} elements, not {length} for {len(self.features)} features of {samples}",
+                    parameter=name,
+                    value=tensor.shape[0],
+                    limit=length,
                 )
 
     def _batch(
@@ -841,10 +879,17 @@ class Storage:
                 raise StateError(self._batch_is_dropped())
             if gradient.dtype is not self.output_dtype or gradient.device != self.device:
                 raise ArgumentError(
-                    f"gradient: {gradient.dtype} on {gradient.device}, not {self.output_dtype} on {self.device}"
+                    f"gradient: {gradient.dtype} on {gradient.device}, not {self.output_dtype} on {self.device}",
+                    parameter="gradient",
+                    value=gradient.dtype,
                 )
             if gradient.shape != slot.shape:
-                raise ArgumentError(f"gradient: shape {tuple(gradient.shape)} is not {tuple(slot.shape)}")
+                raise ArgumentError(
+                    f"gradient: shape {tuple(gradient.shape)} is not {tuple(slot.shape)}",
+                    parameter="gradient",
+                    value=tuple(gradient.shape),
+                    limit=tuple(slot.shape),
+                )
             self._check_unchanged(slot, "backward")
             if self.scaler is not None:
                 gradient = gradient / self.scaler.scale(torch.ones((), device=self.device))
@@ -959,7 +1004,8 @@ class Storage:
         if not self.is_direct(table):
             raise StateError(
                 f"table {self.tables[table].name!r} has no array of rows in the order of keys: it is a hash table, or "
-                "its rows are in two tiers; use keys() and rows()"
+                "its rows are in two tiers; use keys() and rows()",
+                table=self.tables[table].name,
             )
         info, described = self.info(table), self.tables[table]
         dtype, columns, offset = described.dtype, described.dim, 0
@@ -1082,7 +1128,9 @@ class Storage:
                 shape = (n,) if name in ("scores", "times") else (n, width)
                 dtype = f" of {part.dtype} on {part.device}" if isinstance(part, torch.Tensor) else ""
                 raise ArgumentError(
-                    f"table {self.tables[table].name!r}: {name} is {described(part)}{dtype}, not shape {shape}"
+                    f"table {self.tables[table].name!r}: {name} is {described(part)}{dtype}, not shape {shape}",
+                    table=self.tables[table].name,
+                    parameter=name,
                 )
 
     def check_distinct(self, table: int, keys: torch.Tensor) -> None:
@@ -1097,7 +1145,11 @@ class Storage:
             i = int(twice[0])
             raise ArgumentError(
                 f"table {self.tables[table].name!r}: key {int(found[i])} occurs twice, at positions {int(order[i])} "
-                f"and {int(order[i + 1])}; pass each key once"
+                f"and {int(order[i + 1])}; pass each key once",
+                table=self.tables[table].name,
+                key=int(found[i]),
+                value=int(order[i + 1]),
+                limit=int(order[i]),
             )
 
     def set_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor], fill: bool = False) -> None:
@@ -1165,7 +1217,11 @@ class Storage:
             raise StateError(
                 f"table {self.tables[table].name!r}: {int(left.sum())} of {keys.shape[0]} keys were not erased, the "
                 f"first is {int(keys.cpu()[left][0])}: forwards that wait for their backward use their rows; run their "
-                "backwards, or call the collection's cancel()"
+                "backwards, or call the collection's cancel()",
+                table=self.tables[table].name,
+                key=int(keys.cpu()[left][0]),
+                value=int(left.sum()),
+                limit=keys.shape[0],
             )
         return int(gone.sum())
 

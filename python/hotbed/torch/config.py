@@ -185,7 +185,8 @@ def by_table(given: Optimizers, names: List[str]) -> List[Optional[Optimizer]]:
     if missing or more:
         raise ArgumentError(
             f"optimizer: a dict has an optimizer for each of the tables {names}; it has none for {missing}, and "
-            f"{more} are no tables"
+            f"{more} are no tables",
+            parameter="optimizer",
         )
     return [given[name] for name in names]
 
@@ -235,7 +236,7 @@ class PooledExchange(enum.Enum):
 def _check_member(what: str, given: Any, kind: type[enum.Enum]) -> None:
     if not isinstance(given, kind):
         names = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
-        raise ArgumentError(f"{what} {given!r} is not one of {names}")
+        raise ArgumentError(f"{what} {given!r} is not one of {names}", parameter=what, value=given)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,16 +288,28 @@ class ShardedOptions:
         for field in ("max_batch_size", "max_keys", "capacity", "growth_every"):
             given = getattr(self, field)
             if not isinstance(given, numbers.Integral) or not 0 <= given < 2**32:  # type: ignore[operator]
-                raise ArgumentError(f"ShardedOptions: {field} {given!r} is not an integer in [0, {2**32})")
+                raise ArgumentError(
+                    f"ShardedOptions: {field} {given!r} is not an integer in [0, {2**32})", parameter=field, value=given
+                )
         if self.overflow is Overflow.REPORT and 0 in (self.max_batch_size, self.max_keys):
             raise ArgumentError(
                 f"ShardedOptions: max_batch_size {self.max_batch_size} and max_keys {self.max_keys} cannot follow the "
-                "batches with Overflow.REPORT, which never sends a batch again; give both"
+                "batches with Overflow.REPORT, which never sends a batch again; give both",
+                parameter="max_batch_size" if self.max_batch_size == 0 else "max_keys",
+                value=0,
             )
         if not isinstance(self.gradient_scale, numbers.Real) or not math.isfinite(self.gradient_scale):
-            raise ArgumentError(f"ShardedOptions: gradient_scale {self.gradient_scale!r} is not a finite number")
+            raise ArgumentError(
+                f"ShardedOptions: gradient_scale {self.gradient_scale!r} is not a finite number",
+                parameter="gradient_scale",
+                value=self.gradient_scale,
+            )
         if not isinstance(self.routes, Mapping):
-            raise ArgumentError(f"ShardedOptions: routes {self.routes!r} is not a dict of table names and Routes")
+            raise ArgumentError(
+                f"ShardedOptions: routes {self.routes!r} is not a dict of table names and Routes",
+                parameter="routes",
+                value=self.routes,
+            )
         for table, route in self.routes.items():
             _check_member(f"ShardedOptions: route of table {table!r}", route, Route)
         if isinstance(self.exchanges, Mapping):
@@ -306,13 +319,18 @@ class ShardedOptions:
             _check_member("ShardedOptions: exchanges", self.exchanges, PooledExchange)
         if not isinstance(self.pooling_factors, Mapping):
             raise ArgumentError(
-                f"ShardedOptions: pooling_factors {self.pooling_factors!r} is not a dict of feature names and numbers"
+                f"ShardedOptions: pooling_factors {self.pooling_factors!r} is not a dict of feature names and numbers",
+                parameter="pooling_factors",
+                value=self.pooling_factors,
             )
         for feature, factor in self.pooling_factors.items():
             if not isinstance(factor, numbers.Real) or not 0 <= factor < math.inf:
                 raise ArgumentError(
                     f"ShardedOptions: pooling factor {factor!r} of feature {feature!r} is not a finite number of at "
-                    "least 0"
+                    "least 0",
+                    parameter="pooling_factors",
+                    feature=feature,
+                    value=factor,
                 )
 
 
@@ -355,9 +373,13 @@ def _is_default_init(init_fn: Any) -> bool:
 def _whole(name: str, config: Any, field: str, default: Any = None) -> int:
     value = getattr(config, field, default)
     if not isinstance(value, numbers.Integral):
-        raise ArgumentError(f"table {name!r}: {field} {value!r} is not an integer")
+        raise ArgumentError(
+            f"table {name!r}: {field} {value!r} is not an integer", table=name, parameter=field, value=value
+        )
     if not -(2**63) <= value < 2**63:  # type: ignore[operator]
-        raise ArgumentError(f"table {name!r}: {field} {value} does not fit into int64")
+        raise ArgumentError(
+            f"table {name!r}: {field} {value} does not fit into int64", table=name, parameter=field, value=value
+        )
     return int(value)
 
 
@@ -370,7 +392,10 @@ def _member(name: str, config: Any, field: str, default: _Member) -> _Member:
     if isinstance(given, enum.Enum) and (isinstance(given, kind) or type(given).__name__ == kind.__name__):
         return kind(given.value)
     raise ArgumentError(
-        f"table {name!r}: {field} {given!r} is not one of {', '.join(f'{kind.__name__}.{m.name}' for m in kind)}"
+        f"table {name!r}: {field} {given!r} is not one of {', '.join(f'{kind.__name__}.{m.name}' for m in kind)}",
+        table=name,
+        parameter=field,
+        value=given,
     )
 
 
@@ -383,9 +408,20 @@ def _check_growth(name: str, config: Any, is_hash: bool, rows: int, most: int) -
     for field, default in (("evict", Evict.NEVER), ("score", Score.STEP), ("max_embeddings", 0)):
         given = getattr(config, field, default)
         if not is_hash and given != default:
-            raise ArgumentError(f"table {name!r}: {field} {given!r} is for hash tables: set use_virtual_table=True")
+            raise ArgumentError(
+                f"table {name!r}: {field} {given!r} is for hash tables: set use_virtual_table=True",
+                table=name,
+                parameter=field,
+                value=given,
+            )
     if most != 0 and most < rows:
-        raise ArgumentError(f"table {name!r}: max_embeddings {most} is below num_embeddings {rows}; 0: no growth")
+        raise ArgumentError(
+            f"table {name!r}: max_embeddings {most} is below num_embeddings {rows}; 0: no growth",
+            table=name,
+            parameter="max_embeddings",
+            value=most,
+            limit=rows,
+        )
 
 
 def read(config: Any, pooled: bool) -> Table:
@@ -402,27 +438,47 @@ def read(config: Any, pooled: bool) -> Table:
         raise ArgumentError(f"{config!r:.80} is no {wanted}: it has no {', '.join(missing)}")
     name = config.name
     if not isinstance(name, str) or "\0" in name:
-        raise ArgumentError(f"name {name!r} is not a string without null characters")
+        raise ArgumentError(f"name {name!r} is not a string without null characters", parameter="name", value=name)
     rows, dim = (_whole(name, config, field) for field in ("num_embeddings", "embedding_dim"))
     if rows < 1 or not 1 <= dim <= 4096:
-        raise ArgumentError(f"table {name!r}: {rows} rows of {dim} elements; rows are at least 1, elements 1 to 4096")
+        raise ArgumentError(
+            f"table {name!r}: {rows} rows of {dim} elements; rows are at least 1, elements 1 to 4096",
+            table=name,
+            parameter="num_embeddings" if rows < 1 else "embedding_dim",
+            value=rows if rows < 1 else dim,
+        )
     features = config.feature_names
     if not features or isinstance(features, str) or not all(isinstance(feature, str) for feature in features):
-        raise ArgumentError(f"table {name!r}: feature_names {features!r} is not a list of names")
+        raise ArgumentError(
+            f"table {name!r}: feature_names {features!r} is not a list of names",
+            table=name,
+            parameter="feature_names",
+            value=features,
+        )
     if len(set(features)) < len(features):
-        raise ArgumentError(f"table {name!r}: feature_names {list(features)!r} has a name twice")
+        raise ArgumentError(
+            f"table {name!r}: feature_names {list(features)!r} has a name twice",
+            table=name,
+            parameter="feature_names",
+            value=list(features),
+        )
     kind = getattr(config.data_type, "name", config.data_type)
     dtype = _DTYPES.get(kind) if isinstance(kind, (str, torch.dtype)) else None
     if dtype is None:
         raise ArgumentError(
-            f"table {name!r}: data_type {config.data_type!r} is not torch.float32, torch.float16 or torch.bfloat16"
+            f"table {name!r}: data_type {config.data_type!r} is not torch.float32, torch.float16 or torch.bfloat16",
+            table=name,
+            parameter="data_type",
+            value=config.data_type,
         )
     pooling = _member(name, config, "pooling", PoolingType.SUM) if pooled else PoolingType.NONE
     if pooled and pooling is PoolingType.NONE:
-        raise ArgumentError(f"table {name!r}: pooling NONE is for an EmbeddingCollection")
+        raise ArgumentError(
+            f"table {name!r}: pooling NONE is for an EmbeddingCollection", table=name, parameter="pooling"
+        )
     for field, instead in (("virtual_table_eviction_policy", "; set evict and score"), ("need_pos", "")):
         if getattr(config, field, None):
-            raise UnsupportedError(f"table {name!r}: {field} is not supported{instead}")
+            raise UnsupportedError(f"table {name!r}: {field} is not supported{instead}", table=name, parameter=field)
     is_hash = bool(getattr(config, "use_virtual_table", False))
     most = _whole(name, config, "max_embeddings", 0)
     _check_growth(name, config, is_hash, rows, most)
@@ -433,11 +489,19 @@ def read(config: Any, pooled: bool) -> Table:
     if _is_default_init(init_fn):
         init_fn = None
     if init_fn is None and not lower <= upper:
-        raise ArgumentError(f"table {name!r}: weight_init_min {lower} is not at most weight_init_max {upper}")
+        raise ArgumentError(
+            f"table {name!r}: weight_init_min {lower} is not at most weight_init_max {upper}",
+            table=name,
+            parameter="weight_init_min",
+            value=lower,
+            limit=upper,
+        )
     if is_hash and init_fn is not None:
         raise ArgumentError(
             f"table {name!r}: init_fn is for tables whose rows exist; a hash table makes rows from weight_init_min and "
-            "weight_init_max"
+            "weight_init_max",
+            table=name,
+            parameter="init_fn",
         )
     return Table(
         config,

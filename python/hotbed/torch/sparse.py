@@ -126,15 +126,27 @@ def pooled(rows: Any, pooling: PoolingType = PoolingType.SUM, weights: Optional[
         ArgumentError: another pooling, another shape, or lengths that are not those of the rows.
     """
     if pooling not in (PoolingType.SUM, PoolingType.MEAN):
-        raise ArgumentError(f"pooling {pooling!r} is not PoolingType.SUM or PoolingType.MEAN")
+        raise ArgumentError(
+            f"pooling {pooling!r} is not PoolingType.SUM or PoolingType.MEAN", parameter="pooling", value=pooling
+        )
     values, lengths = rows.values(), rows.lengths()
     if weights is not None:
         if weights.shape != values.shape[:1]:
-            raise ArgumentError(f"weights: {described(weights)}, but there are {values.shape[0]} rows")
+            raise ArgumentError(
+                f"weights: {described(weights)}, but there are {values.shape[0]} rows",
+                parameter="weights",
+                value=weights,
+                limit=values.shape[0],
+            )
         values = values * weights.to(values.dtype)[:, None]
     is_checked = lengths.device.type == "cpu" and not torch.compiler.is_compiling()
     if is_checked and (bool((lengths < 0).any()) or int(lengths.sum()) != values.shape[0]):
-        raise ArgumentError(f"rows: {values.shape[0]} rows, but lengths whose sum is {int(lengths.sum())}")
+        raise ArgumentError(
+            f"rows: {values.shape[0]} rows, but lengths whose sum is {int(lengths.sum())}",
+            parameter="rows",
+            value=values.shape[0],
+            limit=int(lengths.sum()),
+        )
     sums = torch.segment_reduce(values, "sum", lengths=lengths.to(torch.int64), axis=0, unsafe=True)
     return sums / lengths.clamp(min=1)[:, None].to(sums.dtype) if pooling is PoolingType.MEAN else sums
 
@@ -164,16 +176,20 @@ class KeyedJaggedTensor(JaggedTensor):
         offsets: Optional[torch.Tensor] = None,
     ) -> None:
         if isinstance(keys, str):
-            raise ArgumentError(f"keys: {keys!r} is one name, not a list of names")
+            raise ArgumentError(f"keys: {keys!r} is one name, not a list of names", parameter="keys", value=keys)
         self._keys = list(keys)
         super().__init__(values, lengths, offsets, weights)
         given = {"values": values, "weights": weights, "lengths": lengths, "offsets": offsets}
         for name, tensor in given.items():
             if tensor is not None and (not isinstance(tensor, torch.Tensor) or tensor.dim() != 1):
-                raise ArgumentError(f"{name}: {described(tensor)} is not a 1-D tensor")
+                raise ArgumentError(f"{name}: {described(tensor)} is not a 1-D tensor", parameter=name, value=tensor)
         bags = offsets.shape[0] - 1 if offsets is not None else lengths.shape[0]  # type: ignore[union-attr]
         if not self._keys or bags < 0 or bags % len(self._keys) != 0:
-            raise ArgumentError(f"{bags} bags are no multiple of {len(self._keys)} features: {self._keys}")
+            raise ArgumentError(
+                f"{bags} bags are no multiple of {len(self._keys)} features: {self._keys}",
+                value=bags,
+                limit=len(self._keys),
+            )
         self._stride = bags // len(self._keys)
         self._bounds: Optional[Tuple[int, List[int]]] = None  # version of the offsets, and offset_per_key()
 

@@ -186,7 +186,11 @@ class _Comms:
         found, wanted = (self._given.rank, self._given.size), (env.rank, env.world_size)
         if found != wanted:
             raise ArgumentError(
-                f"comm= is rank {found[0]} of {found[1]}, but the process group's rank is {wanted[0]} of {wanted[1]}"
+                f"comm= is rank {found[0]} of {found[1]}, but the process group's rank is {wanted[0]} of {wanted[1]}",
+                parameter="comm",
+                rank=found[0],
+                value=found,
+                limit=wanted,
             )
         if self._given.group is None:
             self._given.group = env.process_group
@@ -253,16 +257,23 @@ class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
         for name, planned in params.items():
             if planned.sharding_type != ShardingType.ROW_WISE.value:
                 raise UnsupportedError(
-                    f"{place}: the plan has table {name!r} as {planned.sharding_type}; Hotbed's tables are row_wise"
+                    f"{place}: the plan has table {name!r} as {planned.sharding_type}; Hotbed's tables are row_wise",
+                    table=name,
+                    value=planned.sharding_type,
                 )
         weights = self.shardable_parameters(module)
         for name, weight in weights.items():
             if getattr(weight, "_optimizer_classes", None):
                 raise ArgumentError(
-                    f"{place}: table {name!r} has an optimizer of apply_optimizer_in_backward(); pass it to sharders()"
+                    f"{place}: table {name!r} has an optimizer of apply_optimizer_in_backward(); pass it to sharders()",
+                    table=name,
                 )
         if self._kind is torchrec.EmbeddingCollection and module.need_indices():
-            raise UnsupportedError(f"{place}: need_indices=True is not supported; the keys are in the batch")
+            raise UnsupportedError(
+                f"{place}: need_indices=True is not supported; the keys are in the batch",
+                parameter="need_indices",
+                value=True,
+            )
         device = torch.device("cpu") if device is None else device
         comm = self._comms.of(env, device)
         optimizer = self._optimizer

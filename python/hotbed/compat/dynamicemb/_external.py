@@ -42,7 +42,8 @@ class Bridge:
         for table in tables:
             if table.dtype != torch.float32 or table.extra["score"] == lib.HOTBED_SCORE_TIMESTAMP_LFU:
                 raise UnsupportedError(
-                    f"table {table.name!r}: over an external_storage, rows are float32 and score_strategy is no pair"
+                    f"table {table.name!r}: over an external_storage, rows are float32 and score_strategy is no pair",
+                    table=table.name,
                 )
         self._storage = storage
         self._tables = list(tables)

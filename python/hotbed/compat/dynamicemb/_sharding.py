@@ -288,7 +288,7 @@ class _RowWise:
         for table in self.embedding_tables():  # type: ignore[attr-defined]
             dynamic = is_dynamic(table.fused_params)
             if dynamic and table.is_weighted:
-                raise UnsupportedError(f"table {table.name!r}: a hash table's bags have no weights")
+                raise UnsupportedError(f"table {table.name!r}: a hash table's bags have no weights", table=table.name)
             self._dist_types += [table.fused_params["dist_type"] if dynamic else "continuous"] * table.num_features()
         self._dist_type_per_feature = dict(zip(self.feature_names(), self._dist_types))  # type: ignore[attr-defined]
 

@@ -78,7 +78,10 @@ def _admission(name: str, options: DynamicEmbTableOptions) -> Dict[str, Any]:
     if not isinstance(strategy, (FrequencyAdmissionStrategy, ProbabilisticAdmissionStrategy)):
         raise UnsupportedError(
             f"table {name!r}: admit_strategy {type(strategy).__name__} is not FrequencyAdmissionStrategy or "
-            "ProbabilisticAdmissionStrategy; Hotbed decides on the device and calls no Python"
+            "ProbabilisticAdmissionStrategy; Hotbed decides on the device and calls no Python",
+            table=name,
+            parameter="admit_strategy",
+            value=strategy,
         )
     if strategy.initializer_args is not None:
         warnings.warn(
@@ -106,12 +109,21 @@ def describe(name: str, options: DynamicEmbTableOptions, features: int, upper_ca
         UnsupportedError: Hotbed does not have the admission strategy.
     """
     if options.dim is None or options.max_capacity is None:
-        raise ArgumentError(f"table {name!r}: dim {options.dim}, max_capacity {options.max_capacity}: both are needed")
+        raise ArgumentError(
+            f"table {name!r}: dim {options.dim}, max_capacity {options.max_capacity}: both are needed",
+            table=name,
+            parameter="dim" if options.dim is None else "max_capacity",
+        )
     most, strategy = int(options.max_capacity), options.score_strategy
     assert strategy is not None
     capacity = most if options.init_capacity is None else min(int(options.init_capacity), most)
     if not 1 <= int(options.dim) <= 4096 or capacity < 1:
-        raise ArgumentError(f"table {name!r}: dim {options.dim} is not in [1, 4096], or {capacity} rows are below 1")
+        raise ArgumentError(
+            f"table {name!r}: dim {options.dim} is not in [1, 4096], or {capacity} rows are below 1",
+            table=name,
+            parameter="dim",
+            value=options.dim,
+        )
     evicts = get_eviction_score_strategy(strategy) != DynamicEmbScoreStrategy.NO_EVICTION
     if options.external_storage is not None and upper_capacity > 0:
         evicts, most = False, capacity  # the store keeps all keys
@@ -281,7 +293,7 @@ class Tables(Storage):
         """
         with self.lock:
             if len(self.queue) >= len(self.slots) - 1:
-                raise StateError(f"{len(self.queue)} prefetched batches wait for their forward")
+                raise StateError(f"{len(self.queue)} prefetched batches wait for their forward", value=len(self.queue))
             stream = self.streams.current()
             self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
             self.queue.append(self._prefetch(keys, offsets, weights, samples, stream, counts))
@@ -319,7 +331,9 @@ class Tables(Storage):
         if ahead.shape != keys.shape or slot.batch.batch_size != samples:
             raise StateError(
                 f"the forward has {keys.shape[0]} keys of {samples} samples, not the oldest prefetch's "
-                f"{ahead.shape[0]} of {slot.batch.batch_size}"
+                f"{ahead.shape[0]} of {slot.batch.batch_size}",
+                value=keys.shape[0],
+                limit=ahead.shape[0],
             )
         # The offsets of a part of a KeyedJaggedTensor are computed at each use, so only the keys' memory tells.
         is_same = ahead.data_ptr() == keys.data_ptr() or self._captures()

@@ -204,17 +204,28 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         first = self._dynamicemb_options[0]
         self._table_names = [f"t{i}" for i in range(len(table_options))] if table_names is None else list(table_names)
         if len(self._table_names) != len(table_options):
-            raise ArgumentError(f"{len(table_options)} tables have {len(self._table_names)} names")
+            raise ArgumentError(
+                f"{len(table_options)} tables have {len(self._table_names)} names",
+                parameter="table_names",
+                value=len(self._table_names),
+                limit=len(table_options),
+            )
         features = list(range(len(table_options))) if feature_table_map is None else list(feature_table_map)
         if features != sorted(features) or set(features) != set(range(len(table_options))):
             raise ArgumentError(
-                f"feature_table_map {features} does not name each of {len(table_options)} tables in order"
+                f"feature_table_map {features} does not name each of {len(table_options)} tables in order",
+                parameter="feature_table_map",
+                value=features,
             )
         self.feature_table_map = features
         self.feature_num = len(features)
         self.dims = [int(o.dim or 0) for o in table_options]
         if pooling_mode == DynamicEmbPoolingMode.NONE and len(set(self.dims)) > 1:
-            raise ArgumentError(f"dims {self.dims}: without pooling all tables of a module have one dim")
+            raise ArgumentError(
+                f"dims {self.dims}: without pooling all tables of a module have one dim",
+                parameter="dims",
+                value=self.dims,
+            )
         self.total_D = sum(self.dims[t] for t in features)
         self.max_D = max(self.dims)
         self.pooling_mode = pooling_mode
@@ -226,7 +237,10 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         for name, option in zip(self._table_names, table_options):
             if option.embedding_dtype is not None and option.embedding_dtype not in DTYPE_NUM_BYTES:
                 raise ArgumentError(
-                    f"table {name!r}: embedding_dtype {option.embedding_dtype} is not one of {list(DTYPE_NUM_BYTES)}"
+                    f"table {name!r}: embedding_dtype {option.embedding_dtype} is not one of {list(DTYPE_NUM_BYTES)}",
+                    table=name,
+                    parameter="embedding_dtype",
+                    value=option.embedding_dtype,
                 )
         self.device = _device(device, first)
         self._optimizer_type = optimizer if first.training else EmbOptimType.NONE
@@ -283,7 +297,12 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         upper = [0] * len(options)
         if wanted > budget:
             if caching and budget <= 0:
-                raise ArgumentError(f"caching: rows take {wanted} bytes, and local_hbm_for_values is {budget}")
+                raise ArgumentError(
+                    f"caching: rows take {wanted} bytes, and local_hbm_for_values is {budget}",
+                    parameter="local_hbm_for_values",
+                    value=budget,
+                    limit=wanted,
+                )
             over = external is not None and (caching or budget <= 0)
             share = budget / wanted
             most = [int(o.max_capacity or 0) for o in options]
@@ -368,9 +387,18 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
     def _batch(self, indices: torch.Tensor, offsets: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, int]:
         bags = offsets.numel() - 1
         if bags <= 0 or bags % self.feature_num != 0:
-            raise ArgumentError(f"offsets: {bags} bags are no multiple of {self.feature_num} features")
+            raise ArgumentError(
+                f"offsets: {bags} bags are no multiple of {self.feature_num} features",
+                parameter="offsets",
+                value=bags,
+                limit=self.feature_num,
+            )
         if indices.dtype not in (torch.int32, torch.int64, torch.uint64):
-            raise ArgumentError(f"indices: dtype {indices.dtype} is not int64, int32 or uint64")
+            raise ArgumentError(
+                f"indices: dtype {indices.dtype} is not int64, int32 or uint64",
+                parameter="indices",
+                value=indices.dtype,
+            )
         keys = self._hotbed.converted(indices)
         if keys is None:
             keys = indices.view(torch.int64) if indices.dtype == torch.uint64 else indices.to(torch.int64)
@@ -474,7 +502,12 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         counts = None
         if counters is not None:
             if counters.shape != keys.shape:
-                raise ArgumentError(f"per_sample_weights: shape {tuple(counters.shape)} is not {tuple(keys.shape)}")
+                raise ArgumentError(
+                    f"per_sample_weights: shape {tuple(counters.shape)} is not {tuple(keys.shape)}",
+                    parameter="per_sample_weights",
+                    value=tuple(counters.shape),
+                    limit=tuple(keys.shape),
+                )
             counts = counters.detach().to(device=keys.device, dtype=torch.int32).contiguous()
         before = self._cache.counts() if self._cache is not None and self._cache.cache_metrics is not None else None
         self._hotbed.prefetch(keys, offsets, None, samples, counts, given)
@@ -514,7 +547,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
 
     def _number(self, table_name: str) -> int:
         if table_name not in self._table_names:
-            raise ArgumentError(f"there is no table {table_name!r}; there are {self._table_names}")
+            raise ArgumentError(f"there is no table {table_name!r}; there are {self._table_names}", table=table_name)
         return self._table_names.index(table_name)
 
     def set_score(self, named_score: Dict[str, int]) -> None:
@@ -531,7 +564,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 raise ValueError(f"table {name!r}: score {score!r} is not an integer in [1, 2**64 - 1]")
             number = self._number(name)
             if self._dynamicemb_options[number].score_strategy != DynamicEmbScoreStrategy.CUSTOMIZED:
-                raise ArgumentError(f"table {name!r}: scores are set for CUSTOMIZED tables only")
+                raise ArgumentError(f"table {name!r}: scores are set for CUSTOMIZED tables only", table=name)
         for name, score in named_score.items():
             if self._scores.get(name, 0) > score and warning_for_cstm_score():
                 warnings.warn(f"table {name!r}: score {score} is below {self._scores[name]}", stacklevel=2)
@@ -878,7 +911,10 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             raise UnsupportedError(
                 f"table {self._table_names[number]!r}: the dump is of {written} ranks, and here are {world}; with "
                 "dist_type 'continuous' a rank stores positions in its block of keys, so load the dump on as many "
-                "ranks, or train with dist_type 'roundrobin'"
+                "ranks, or train with dist_type 'roundrobin'",
+                table=self._table_names[number],
+                value=written,
+                limit=world,
             )
         return lambda keys: ranks_of_keys(keys, dist_type, world)[0] == rank
 

@@ -83,7 +83,11 @@ class ConstructTwinModule:
     ) -> None:
         self._params = copy.deepcopy(optimizer_kwargs or {"optimizer": "sgd"})
         if self._params["optimizer"] not in _OPTIMIZERS:
-            raise ArgumentError(f"optimizer {self._params['optimizer']!r} is not one of {sorted(_OPTIMIZERS)}")
+            raise ArgumentError(
+                f"optimizer {self._params['optimizer']!r} is not one of {sorted(_OPTIMIZERS)}",
+                parameter="optimizer",
+                value=self._params["optimizer"],
+            )
         self._params["optimizer"] = _OPTIMIZERS[self._params["optimizer"]]
         if output_dtype is not None:
             self._params["output_dtype"] = output_dtype

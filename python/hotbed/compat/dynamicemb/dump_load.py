@@ -107,7 +107,7 @@ def DynamicEmbDump(  # noqa: N802
     os.makedirs(path, exist_ok=True)
     if os.listdir(path):
         if not allow_overwrite:
-            raise StateError(f"{path} has files; pass allow_overwrite=True to write beside and over them")
+            raise StateError(f"{path} has files; pass allow_overwrite=True to write beside and over them", path=path)
         _log.warning("DynamicEmbDump: files in %s may be overwritten", path)
     _synchronize(pg)
     collections = find_sharded_modules(model)

@@ -54,7 +54,11 @@ def get_planner(
         ArgumentError: ``pipeline_type`` is not one of these.
     """
     if pipeline_type not in _KERNELS:
-        raise ArgumentError(f"pipeline_type {pipeline_type!r} is not one of {sorted(_KERNELS)}")
+        raise ArgumentError(
+            f"pipeline_type {pipeline_type!r} is not one of {sorted(_KERNELS)}",
+            parameter="pipeline_type",
+            value=pipeline_type,
+        )
     replicated, sharded = _KERNELS[pipeline_type]
     constraints: Dict[str, Any] = {}
     for config in eb_configs:

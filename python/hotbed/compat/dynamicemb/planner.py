@@ -202,7 +202,8 @@ class DynamicEmbeddingShardingPlanner:
         if len(set(names)) != len(names) or set(names) != set(self._constraints):
             raise ArgumentError(
                 f"{what} has the tables {sorted(names)}, constraints {sorted(self._constraints)}; both must have "
-                "the same names, each once"
+                "the same names, each once",
+                parameter="constraints",
             )
         for config in configs:
             if _is_dynamic(self._constraints, config.name):

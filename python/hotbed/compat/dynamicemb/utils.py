@@ -64,7 +64,11 @@ def ranks_of_keys(
     if dist_type == "hash_roundrobin":
         return _modulo(_hashed(keys), world_size), keys
     if dist_type != "continuous":
-        raise ArgumentError(f"dist_type {dist_type!r} is not continuous, roundrobin or hash_roundrobin")
+        raise ArgumentError(
+            f"dist_type {dist_type!r} is not continuous, roundrobin or hash_roundrobin",
+            parameter="dist_type",
+            value=dist_type,
+        )
     if block is None:
         raise UnsupportedError("dist_type 'continuous': the owner of a stored key does not follow from the key")
     inside = (keys >= 0) & (keys < block * world_size)

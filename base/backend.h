@@ -41,6 +41,7 @@ typedef struct hotbed_backend_ops {
     /* `which`: 0 for the branch, 1 for the stream beside */
     hotbed_status (*stream_branch)(hotbed_stream *stream, int which, hotbed_stream **branch);
     hotbed_status (*stream_join)(hotbed_stream *stream, int which);
+    hotbed_status (*stream_follow)(hotbed_stream *stream, hotbed_stream *branch);
 
     hotbed_status (*event_create)(hotbed_stream *stream, hotbed_event **out);
     void (*event_destroy)(hotbed_event *event);

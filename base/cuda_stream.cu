@@ -314,6 +314,27 @@ static hotbed_status stream_join(hotbed_stream *base, int which) {
     return follow(stream, branch->stream, branch->joined);
 }
 
+static hotbed_status stream_follow(hotbed_stream *base, hotbed_stream *other) {
+    hotbed_cuda_device here(base->device);
+    HOTBED_TRY(here.status);
+    cuda_stream *parent = cuda(other->parent);
+    for (int which = 0; which < 2; which++)
+        if (parent->branches[which].stream == cuda(other))
+            return follow(cuda(base), cuda(other), parent->branches[which].joined);
+    return HOTBED_OK; /* not reached: `other` is a branch */
+}
+
+/* Join the branches that calls left open, and theirs. */
+static hotbed_status join_open(hotbed_stream *stream) {
+    for (int which = 0; which < 2; which++) {
+        const cuda_branch *branch = &cuda(stream)->branches[which];
+        if (branch->stream != NULL)
+            HOTBED_TRY(join_open(&branch->stream->base));
+        HOTBED_TRY(stream_join(stream, which));
+    }
+    return HOTBED_OK;
+}
+
 static void *stream_native(const hotbed_stream *stream) {
     return cuda(stream)->native;
 }
@@ -330,6 +351,7 @@ static bool stream_captured(const hotbed_stream *stream) {
 static hotbed_status stream_sync(hotbed_stream *stream) {
     hotbed_cuda_device here(stream->device);
     HOTBED_TRY(here.status);
+    HOTBED_TRY(join_open(stream));
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     swap_capture_mode(&mode);
     cudaError_t error = cudaStreamSynchronize(cuda(stream)->native);
@@ -523,6 +545,7 @@ static hotbed_status fill(void *to, int value, size_t bytes, hotbed_stream *stre
 static hotbed_status graph_begin(hotbed_stream *stream) {
     hotbed_cuda_device here(stream->device);
     HOTBED_TRY(here.status);
+    HOTBED_TRY(join_open(stream));
     return hotbed_cuda_check(
         cudaStreamBeginCapture(cuda(stream)->native, cudaStreamCaptureModeThreadLocal),
         "cudaStreamBeginCapture");
@@ -547,8 +570,10 @@ static hotbed_status graph_end(hotbed_stream *stream, hotbed_graph **out) {
     hotbed_cuda_device here(stream->device);
     HOTBED_TRY(here.status);
     cudaGraph_t recorded = NULL;
+    const hotbed_status joined = join_open(stream);
     hotbed_status status = hotbed_cuda_check(
         cudaStreamEndCapture(cuda(stream)->native, &recorded), "cudaStreamEndCapture");
+    status = joined != HOTBED_OK ? joined : status;
     if (status == HOTBED_OK && out != NULL) {
         cuda_graph *graph = (cuda_graph *)hotbed_new(sizeof *graph);
         status = graph == NULL ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a graph")
@@ -580,6 +605,7 @@ const hotbed_backend_ops hotbed_cuda_ops = {
     .stream_call = stream_call,
     .stream_branch = stream_branch,
     .stream_join = stream_join,
+    .stream_follow = stream_follow,
     .event_create = event_create,
     .event_destroy = event_destroy,
     .event_record = event_record,

@@ -173,6 +173,16 @@ hotbed_status hotbed_stream_join_beside(hotbed_stream *stream) {
     return join_in(stream, 1);
 }
 
+hotbed_status hotbed_stream_follow(hotbed_stream *stream, hotbed_stream *branch) {
+    return stream == branch || stream->ops->stream_follow == NULL
+               ? HOTBED_OK
+               : stream->ops->stream_follow(stream, branch);
+}
+
+bool hotbed_stream_keeps_branches(const hotbed_stream *stream) {
+    return stream->recording || !stream->ops->stream_captured(stream);
+}
+
 hotbed_status hotbed_stream_may_wait(const hotbed_stream *stream) {
     if (hotbed_stream_recording(stream))
         return hotbed_fail(HOTBED_ERR_STATE, "cannot wait for the stream while it records a graph");

@@ -76,9 +76,20 @@ void hotbed_memory_start_small(const hotbed_memory *memory);
  * both. Callers join after errors too. Each stream has one branch, which is created on first use.
  * *branch is `stream` itself on the host backend, and if no branch can be created.
  *
+ * A call may leave a branch open for a later call to join, if hotbed_stream_keeps_branches(). Then
+ * hotbed_stream_sync() waits for it, and the beginning and the end of a recording join it.
+ *
  * Errors: DEVICE. */
 hotbed_status hotbed_stream_branch(hotbed_stream *stream, hotbed_stream **branch);
 hotbed_status hotbed_stream_join(hotbed_stream *stream);
+
+/* Work that is enqueued on `stream` from now on follows the work enqueued on `branch` so far, which
+ * is a branch of it or of its branch; `branch` stays open. Errors: DEVICE. */
+hotbed_status hotbed_stream_follow(hotbed_stream *stream, hotbed_stream *branch);
+
+/* False while the caller itself captures the stream: branches must be joined before the call
+ * returns, because the caller ends the capture. */
+bool hotbed_stream_keeps_branches(const hotbed_stream *stream);
 
 /* The same for a second stream, which has the default priority and a branch of its own: for work that
  * has branches, beside other work that has. It has no workspace. */

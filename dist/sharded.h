@@ -280,8 +280,13 @@ struct hotbed_sharded_context {
     int device;
     hotbed_member *members;
     hotbed_part *parts;
-    hotbed_stage stage;    /* up to WAIT_INPUT */
-    hotbed_event *event;   /* recorded after the context's last work */
+    hotbed_stage stage;  /* up to WAIT_INPUT */
+    hotbed_event *event; /* recorded after the context's last work */
+    /* Branches of a stream and of the one beside it that input_dist and compute leave open: they group
+     * occurrences, which only backward reads. `grouped` is recorded at their ends. */
+    hotbed_event *grouped[2];
+    const hotbed_stream
+        *behind;           /* the stream; compared, never dereferenced; NULL: they are joined */
     hotbed_event *arrived; /* recorded after the copies to `pinned`, which the host reads */
     hotbed_memory memory;  /* device: counts, matrix, overflow words, fixed messages */
     hotbed_memory pinned;
@@ -310,6 +315,12 @@ hotbed_status hotbed_sharded_context_enter(
     hotbed_sharded_context *context, hotbed_stream *stream, const char *call);
 /* End a call: record the context's event after the work that the call enqueued. */
 hotbed_status hotbed_sharded_context_leave(hotbed_sharded_context *context, hotbed_stream *stream);
+/* Leave the branches of the stream open until hotbed_sharded_context_catch_up(), which calls make
+ * before they use the groups of occurrences, or start another batch. */
+hotbed_status hotbed_sharded_context_leave_open(
+    hotbed_sharded_context *context, hotbed_stream *stream);
+hotbed_status hotbed_sharded_context_catch_up(
+    hotbed_sharded_context *context, hotbed_stream *stream);
 /* Return STATE: the batch is not in the stage that the call needs. */
 hotbed_status hotbed_sharded_context_fail_stage(const char *call, hotbed_stage stage);
 /* Check whether the batch overflowed, and send it again if the policy says so. */
@@ -466,6 +477,21 @@ hotbed_status hotbed_step_begin_backward(
 /* Prefetch the member's rows if the batch trains and they have not been. */
 hotbed_status hotbed_step_prepare(
     hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream);
+
+/* hotbed_sharded_compute() in hotbed_sharded_read(), after hotbed_step_begin_read(). If the member can
+ * be read in pieces, `output` is complete afterwards, and the stage is WAIT_OUTPUT, otherwise COMPUTE. */
+hotbed_status hotbed_step_read(
+    hotbed_sharded_context *context, hotbed_member *m, void *output, uint64_t stride,
+    hotbed_stream *stream);
+
+/* The stages compute and wait_output of a sequence's part with dedup, for its tables first .. end-1
+ * (sharded_rows.c). A barrier of the window comes between the two. */
+hotbed_status hotbed_rows_compute_tables(
+    const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
+    uint32_t first, uint32_t end, hotbed_stream *stream);
+hotbed_status hotbed_rows_take_tables(
+    const hotbed_sharded_context *context, const hotbed_part *part, uint32_t first, uint32_t end,
+    void *output, uint64_t stride, hotbed_stream *stream);
 
 /* The stride of the caller's rows without gaps. */
 static inline uint64_t hotbed_step_least_stride(const hotbed_sharded *c) {

@@ -113,14 +113,26 @@ static hotbed_status release(hotbed_sharded_context *context, hotbed_stream *str
     return HOTBED_OK;
 }
 
-/* Send the keys of a batch. Work that they need not wait for is on the branches of the stream and of
- * the one beside it, which the caller joins. */
+/* Begin the work that the keys of a batch wait for shortly before they are sent, on a branch of the
+ * stream's branch: release the rows of the previous batch, and pass the first barrier, after which no
+ * rank uses the window's earlier contents. */
+static hotbed_status make_room(
+    hotbed_sharded_context *context, hotbed_stream *stream, hotbed_stream **room) {
+    hotbed_stream *branch;
+    *room = stream;
+    if (context->world > 1) {
+        HOTBED_TRY(hotbed_stream_branch(stream, &branch));
+        HOTBED_TRY(hotbed_stream_branch(branch, room));
+    }
+    HOTBED_TRY(release(context, *room));
+    return context->window == NULL ? HOTBED_OK : hotbed_window_barrier(context->window, *room);
+}
+
+/* Send the keys of a batch. */
 static hotbed_status send_batch(
     hotbed_sharded_context *context, const hotbed_kjt *kjts, bool late, hotbed_stream *stream) {
-    hotbed_stream *branch = stream;
-    if (context->world > 1)
-        HOTBED_TRY(hotbed_stream_branch(stream, &branch));
-    HOTBED_TRY(release(context, branch));
+    hotbed_stream *room;
+    HOTBED_TRY(make_room(context, stream, &room));
     context->watched = context->settled = context->replayed = context->rewound = false;
     HOTBED_TRY(context->calls->clear(context, stream));
     if (late) /* not 0 */
@@ -133,20 +145,60 @@ static hotbed_status send_batch(
         m->kjt.features = NULL; /* the caller may change the names and strides now */
         m->kjt.strides = NULL;
     }
+    HOTBED_TRY(hotbed_stream_follow(stream, room));
     return context->calls->send(context, context->plan == HOTBED_PLAN_TWO_PHASE, stream);
 }
 
-static hotbed_status join_branches(
-    const hotbed_sharded_context *context, hotbed_status status, hotbed_stream *stream) {
+/* --- what backward needs ------------------------------------------------------------------------------------ */
+
+/* Call a function for the stream, and for the one beside it if the context uses it. */
+static hotbed_status for_streams(
+    hotbed_sharded_context *context, hotbed_stream *stream,
+    hotbed_status (*call)(hotbed_sharded_context *context, int which, hotbed_stream *stream)) {
     hotbed_stream *beside;
-    if (context->world == 1)
-        return status;
-    const hotbed_status forked = hotbed_parts_fork(context->num_parts, stream, &beside);
-    const hotbed_status joined = hotbed_stream_join(beside);
-    const hotbed_status other = beside == stream ? HOTBED_OK : hotbed_stream_join(stream);
-    if (status == HOTBED_OK)
-        status = forked != HOTBED_OK ? forked : joined != HOTBED_OK ? joined : other;
+    HOTBED_TRY(hotbed_parts_fork(context->num_parts, stream, &beside));
+    hotbed_status status = call(context, 0, stream);
+    if (status == HOTBED_OK && beside != stream)
+        status = call(context, 1, beside);
     return hotbed_parts_join(status, stream);
+}
+
+static hotbed_status record_branch(
+    hotbed_sharded_context *context, int which, hotbed_stream *stream) {
+    hotbed_stream *branch;
+    HOTBED_TRY(hotbed_stream_branch(stream, &branch));
+    return hotbed_event_record(context->grouped[which], branch);
+}
+
+static hotbed_status join_branch(
+    hotbed_sharded_context *context, int which, hotbed_stream *stream) {
+    (void)context, (void)which;
+    return hotbed_stream_join(stream);
+}
+
+hotbed_status hotbed_sharded_context_catch_up(
+    hotbed_sharded_context *context, hotbed_stream *stream) {
+    const hotbed_stream *behind = context->behind;
+    if (behind == NULL)
+        return HOTBED_OK;
+    context->behind = NULL;
+    if (behind != stream) {
+        HOTBED_TRY(hotbed_stream_wait(stream, context->grouped[0]));
+        return hotbed_stream_wait(stream, context->grouped[1]);
+    }
+    /* A capture by the caller cannot depend on work before it. */
+    return hotbed_stream_keeps_branches(stream) ? for_streams(context, stream, join_branch)
+                                                : HOTBED_OK;
+}
+
+hotbed_status hotbed_sharded_context_leave_open(
+    hotbed_sharded_context *context, hotbed_stream *stream) {
+    if (context->world == 1 || !hotbed_stream_keeps_branches(stream))
+        return for_streams(context, stream, join_branch);
+    if (context->behind != stream)
+        HOTBED_TRY(hotbed_sharded_context_catch_up(context, stream));
+    context->behind = stream;
+    return for_streams(context, stream, record_branch);
 }
 
 hotbed_status hotbed_sharded_input_dist(
@@ -157,7 +209,11 @@ hotbed_status hotbed_sharded_input_dist(
     bool late = false; /* a batch is over the sizes */
     HOTBED_TRY(read_kjts(context, kjts, read, &late));
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "input_dist"));
-    HOTBED_TRY(join_branches(context, send_batch(context, read, late, stream), stream));
+    HOTBED_TRY(hotbed_sharded_context_catch_up(context, stream));
+    const hotbed_status sent = send_batch(context, read, late, stream);
+    const hotbed_status left =
+        context->world == 1 ? HOTBED_OK : hotbed_sharded_context_leave_open(context, stream);
+    HOTBED_TRY(sent != HOTBED_OK ? sent : left);
     context->stage = HOTBED_STAGE_INPUT_DIST;
     return hotbed_sharded_context_leave(context, stream);
 }
@@ -212,6 +268,7 @@ hotbed_status hotbed_sharded_context_settle(
     HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(look(context, &overflowed));
     if (overflowed) {
+        HOTBED_TRY(hotbed_sharded_context_catch_up(context, stream));
         HOTBED_TRY(hotbed_parts_make_exact(context, stream));
         HOTBED_TRY(hotbed_exchange_clear(context, stream));
         HOTBED_TRY(hotbed_exchange_send(context, true, stream));
@@ -269,6 +326,7 @@ static hotbed_status for_held(
 hotbed_status hotbed_sharded_keep(
     hotbed_sharded_context *context, hotbed_sharded_mark *mark, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "keep"));
+    HOTBED_TRY(hotbed_sharded_context_catch_up(context, stream));
     if (context->stage == HOTBED_STAGE_EMPTY)
         return hotbed_sharded_context_fail_stage("keep", context->stage);
     memset(mark, 0, sizeof *mark);
@@ -286,6 +344,7 @@ hotbed_status hotbed_sharded_rewind(
     hotbed_sharded_context *context, const hotbed_sharded_mark *mark, hotbed_stream *stream) {
     bool exact = mark->replayed || context->plan == HOTBED_PLAN_TWO_PHASE;
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "rewind"));
+    HOTBED_TRY(hotbed_sharded_context_catch_up(context, stream));
     HOTBED_TRY(release(context, stream));
     for (uint32_t i = 0; i < context->num_parts; i++)
         context->parts[i].path = &context->parts[i].paths[exact ? 1 : 0];
@@ -306,6 +365,7 @@ hotbed_status hotbed_sharded_rewind(
 
 hotbed_status hotbed_sharded_forget(hotbed_sharded_context *context, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "forget"));
+    HOTBED_TRY(hotbed_sharded_context_catch_up(context, stream));
     for (uint32_t i = 0; i < context->num_parts; i++)
         for (int r = 0; r < 2; r++)
             if (context->parts[i].paths[r].ticket != NULL)
@@ -315,6 +375,7 @@ hotbed_status hotbed_sharded_forget(hotbed_sharded_context *context, hotbed_stre
 
 hotbed_status hotbed_sharded_cancel(hotbed_sharded_context *context, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "cancel"));
+    HOTBED_TRY(hotbed_sharded_context_catch_up(context, stream));
     HOTBED_TRY(release(context, stream));
     return hotbed_sharded_context_leave(context, stream);
 }

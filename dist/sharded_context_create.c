@@ -89,6 +89,8 @@ static hotbed_status make_context(
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a context of %u parts", parts);
     HOTBED_TRY(hotbed_event_create(stream, &context->event));
     HOTBED_TRY(hotbed_event_create(stream, &context->arrived));
+    HOTBED_TRY(hotbed_event_create(stream, &context->grouped[0]));
+    HOTBED_TRY(hotbed_event_create(stream, &context->grouped[1]));
     for (uint32_t i = 0; i < n; i++) {
         context->num_members++;
         HOTBED_TRY(make_member(context, i, collections[i], stream));
@@ -133,6 +135,9 @@ void hotbed_sharded_context_destroy(hotbed_sharded_context *context) {
         return;
     if (context->event != NULL)
         (void)!hotbed_event_sync(context->event);
+    for (int i = 0; i < 2; i++)
+        if (context->behind != NULL && context->grouped[i] != NULL)
+            (void)!hotbed_event_await(context->grouped[i]);
     hotbed_parts_destroy(context);
     for (uint32_t i = 0; i < context->num_members; i++)
         hotbed_memory_free(&context->members[i].memory);
@@ -141,6 +146,8 @@ void hotbed_sharded_context_destroy(hotbed_sharded_context *context) {
             context->members[i].sharded->num_contexts--;
     hotbed_event_destroy(context->event);
     hotbed_event_destroy(context->arrived);
+    hotbed_event_destroy(context->grouped[0]);
+    hotbed_event_destroy(context->grouped[1]);
     hotbed_delete(context->parts);
     hotbed_delete(context->members);
     hotbed_delete(context);

@@ -515,8 +515,6 @@ hotbed_status hotbed_exchange_send(
         return hotbed_comm_all_to_others(
             context->comm, context->message_bytes, context->send, context->receive, stream);
     }
-    /* The first barrier: no rank uses the window's earlier contents any more. */
-    HOTBED_TRY(hotbed_window_barrier(context->window, stream));
     HOTBED_TRY(place_all(context, stream));
     return hotbed_window_barrier(context->window, stream);
 }

@@ -115,7 +115,12 @@ static hotbed_status start_member(
 static hotbed_status read(
     hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
     hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_sharded_compute(context, number, stream));
+    hotbed_member *m = NULL;
+    HOTBED_TRY(hotbed_step_begin_read(context, number, stream, "read", &m));
+    HOTBED_TRY(hotbed_step_check_rows(m, output, "output", &stride));
+    HOTBED_TRY(hotbed_step_read(context, m, output, stride, stream));
+    if (m->stage == HOTBED_STAGE_WAIT_OUTPUT)
+        return HOTBED_OK;
     HOTBED_TRY(hotbed_sharded_output_dist(context, number, stream));
     return hotbed_sharded_wait_output(context, number, output, stride, stream);
 }

@@ -37,6 +37,30 @@ static hotbed_status wait_output(
         &d, output, stride * hotbed_dtype_bytes(part->sharded->output_dtype), stream);
 }
 
+hotbed_status hotbed_rows_compute_tables(
+    const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
+    uint32_t first, uint32_t end, hotbed_stream *stream) {
+    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_out, false);
+    d.segments += (uint64_t)first * context->world;
+    d.firsts += (uint64_t)first * context->world;
+    d.num_segments = (end - first) * context->world;
+    d.few = 1;
+    const hotbed_scatter_view to = hotbed_owner_rows(&d);
+    return hotbed_step_compute_to(m, part, &to, stream);
+}
+
+hotbed_status hotbed_rows_take_tables(
+    const hotbed_sharded_context *context, const hotbed_part *part, uint32_t first, uint32_t end,
+    void *output, uint64_t stride, hotbed_stream *stream) {
+    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_in, false);
+    if (first == 0)
+        d.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_ROWS);
+    d.first_key = part->dedup.batch.table_starts + first;
+    d.num_keys = part->dedup.batch.table_starts + end;
+    return hotbed_dist_kernels_of(stream)->take_rows(
+        &d, output, stride * hotbed_dtype_bytes(part->sharded->output_dtype), stream);
+}
+
 static hotbed_status wait_pooled(
     const hotbed_sharded_context *context, const hotbed_part *part, void *output, uint64_t stride,
     hotbed_stream *stream) {

@@ -2,6 +2,9 @@
  * back, the optimizer. */
 #include "dist/sharded.h"
 
+/* Of the tables whose rows travel while earlier ones are taken. */
+enum { PIECES = 4 };
+
 /* --- what the calls share -------------------------------------------------------------------------------- */
 
 /* Check the call, and order the stream after the context's work; *out is the collection's member. */
@@ -176,35 +179,91 @@ static hotbed_status compute_part(
     return part->calls->compute(context, m, part, stream);
 }
 
-/* Grouping the occurrences for backward takes about as long as reading the rows, and runs beside it. */
+/* Grouping the occurrences for backward takes longer than reading the rows, and runs beside it and
+ * the exchange of rows. */
 static hotbed_status prefetch_and_compute_part(
     hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
     const call_args *args, hotbed_stream *stream) {
     (void)args;
-    hotbed_status status = enqueue_prefetch(context, part, stream);
-    if (status == HOTBED_OK)
-        status = part->calls->compute(context, m, part, stream);
-    return join(status, stream);
+    HOTBED_TRY(enqueue_prefetch(context, part, stream));
+    return part->calls->compute(context, m, part, stream);
 }
 
-hotbed_status hotbed_sharded_compute(
-    hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
-    hotbed_member *m = NULL;
-    HOTBED_TRY(hotbed_step_begin_read(context, number, stream, "compute", &m));
+static bool reads_in_pieces(const hotbed_sharded_context *context, const hotbed_member *m) {
+    const hotbed_group *g = &m->sharded->groups[0];
+    return m->training && m->sharded->num_groups == 1 && in_windows(context, m) &&
+           m->sharded->pooling == HOTBED_POOL_NONE && g->dedup && g->num_tables > 1;
+}
+
+/* While the rows of some tables travel, those of the tables before them are taken. */
+static hotbed_status read_in_pieces(
+    hotbed_sharded_context *context, const hotbed_member *m, const call_args *args,
+    hotbed_stream *stream) {
+    const hotbed_part *part = hotbed_step_part(context, m, 0);
+    const uint32_t tables = part->group->num_tables, pieces = tables < PIECES ? tables : PIECES;
+    hotbed_status status = HOTBED_OK;
+    for (uint32_t k = 0; k < pieces && status == HOTBED_OK; k++) {
+        const uint32_t first = k * tables / pieces, end = (k + 1) * tables / pieces;
+        hotbed_stream *beside = stream;
+        status = hotbed_rows_compute_tables(context, m, part, first, end, stream);
+        if (status == HOTBED_OK)
+            status = hotbed_window_barrier(context->window, stream);
+        if (status == HOTBED_OK)
+            status = hotbed_stream_beside(stream, &beside);
+        if (status == HOTBED_OK)
+            status = hotbed_rows_take_tables(
+                context, part, first, end, args->output, args->stride, beside);
+    }
+    return hotbed_parts_join(status, stream);
+}
+
+/* Compute; with `args`, read the output too if the member can be read in pieces. */
+static hotbed_status compute(
+    hotbed_sharded_context *context, hotbed_member *m, const call_args *args,
+    hotbed_stream *stream) {
     const bool prefetches = m->training && m->stage == HOTBED_STAGE_WAIT_INPUT;
     if (prefetches)
         HOTBED_TRY(begin_prefetch(context, m, stream));
     else if (!m->training)
         HOTBED_TRY(hotbed_sharded_context_settle(context, stream));
     HOTBED_TRY(wait_for_readers(context, stream));
-    /* Evals use the stream's workspace. */
-    const call_args args = {NULL, NULL, 0};
-    HOTBED_TRY(for_parts(
-        context, m, m->training, prefetches ? prefetch_and_compute_part : compute_part, &args,
-        stream));
+    const bool pieces = args != NULL && reads_in_pieces(context, m);
+    hotbed_status status = HOTBED_OK;
+    if (pieces) {
+        if (prefetches)
+            status = enqueue_prefetch(context, hotbed_step_part(context, m, 0), stream);
+        if (status == HOTBED_OK)
+            status = read_in_pieces(context, m, args, stream);
+    } else { /* evals use the stream's workspace */
+        const call_args none = {NULL, NULL, 0};
+        status = for_parts(
+            context, m, m->training, prefetches ? prefetch_and_compute_part : compute_part, &none,
+            stream);
+    }
+    if (prefetches) {
+        const hotbed_status left = hotbed_sharded_context_leave_open(context, stream);
+        status = status != HOTBED_OK ? status : left;
+    }
+    HOTBED_TRY(status);
+    if (pieces)
+        return hotbed_step_end(context, m, HOTBED_STAGE_WAIT_OUTPUT, stream);
     if (in_windows(context, m))
         HOTBED_TRY(hotbed_window_barrier(context->window, stream));
     return hotbed_step_end(context, m, HOTBED_STAGE_COMPUTE, stream);
+}
+
+hotbed_status hotbed_sharded_compute(
+    hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
+    hotbed_member *m = NULL;
+    HOTBED_TRY(hotbed_step_begin_read(context, number, stream, "compute", &m));
+    return compute(context, m, NULL, stream);
+}
+
+hotbed_status hotbed_step_read(
+    hotbed_sharded_context *context, hotbed_member *m, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    const call_args args = {output, NULL, stride};
+    return compute(context, m, &args, stream);
 }
 
 hotbed_status hotbed_sharded_output_dist(
@@ -275,6 +334,7 @@ hotbed_status hotbed_sharded_backward_dist(
         context, number, gradient, &stride, stream, "backward_dist", &m));
     const bool windows = in_windows(context, m);
     const call_args args = {NULL, gradient, stride};
+    HOTBED_TRY(hotbed_sharded_context_catch_up(context, stream));
     HOTBED_TRY(for_parts(context, m, windows, send_part, &args, stream));
     if (windows)
         HOTBED_TRY(hotbed_window_barrier(context->window, stream));

@@ -17,9 +17,10 @@ typedef struct hotbed_deliver_view {
     uint32_t num_segments;
     /* requester: the hotbed_bucketize_view */
     const uint32_t *ranks, *places;
-    const uint32_t *sources;  /* position of key i in the caller's batch; NULL: i */
-    const uint32_t *inverse;  /* after dedup: the sent key of key i; NULL: key i itself */
-    const uint32_t *num_keys; /* one word each */
+    const uint32_t *sources;   /* position of key i in the caller's batch; NULL: i */
+    const uint32_t *inverse;   /* after dedup: the sent key of key i; NULL: key i itself */
+    const uint32_t *first_key; /* of the keys whose rows are taken; NULL: 0 */
+    const uint32_t *num_keys;  /* one word each; the end of these keys */
     const uint32_t *num_sent;
     const uint32_t *overflow; /* not 0: nothing was sent, or a message was invalid */
     uint64_t key_bound, sent_bound, received_bound;
@@ -30,6 +31,7 @@ typedef struct hotbed_deliver_view {
     uint64_t row_bytes;
     uint32_t dim, dtype;
     float max_gradient, scale;
+    uint32_t few;          /* owner: hotbed_scatter_view.few */
     hotbed_wire_view wire; /* what moves; the kernels of the requester count it */
 } hotbed_deliver_view;
 
@@ -46,6 +48,7 @@ HOTBED_HD hotbed_scatter_view hotbed_owner_rows(const hotbed_deliver_view *d) {
     to.num_runs = d->num_segments;
     to.num_arrays = d->world;
     to.writer = d->rank;
+    to.few = d->few;
     return to;
 }
 

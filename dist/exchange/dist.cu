@@ -284,10 +284,10 @@ static __global__ void __launch_bounds__(BLOCK) find_places_kernel(
 
 static __global__ void __launch_bounds__(BLOCK)
     take_kernel(hotbed_deliver_view d, uint8_t *output, uint64_t stride, bool plain) {
-    uint32_t n = *d.num_keys;
+    const uint32_t first = d.first_key == NULL ? 0 : *d.first_key, n = *d.num_keys;
     if (hotbed_cuda_thread() == 0)
         hotbed_wire_count(&d.wire);
-    for (uint64_t i = hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
+    for (uint64_t i = first + hotbed_cuda_thread() / TILE; i < n; i += hotbed_cuda_threads() / TILE)
         hotbed_take_row(&d, (uint32_t)i, output, stride, plain, TILE);
 }
 

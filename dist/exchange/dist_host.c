@@ -224,7 +224,8 @@ static void take_body(const void *args, uint64_t begin, uint64_t end) {
     const rows_args *a = args;
     if (begin == 0)
         hotbed_wire_count(&a->d.wire);
-    for (uint64_t i = begin; i < least(end, *a->d.num_keys); i++)
+    const uint64_t first = a->d.first_key == NULL ? 0 : *a->d.first_key;
+    for (uint64_t i = begin < first ? first : begin; i < least(end, *a->d.num_keys); i++)
         hotbed_take_row(&a->d, (uint32_t)i, a->data, a->stride, a->plain, 1);
 }
 

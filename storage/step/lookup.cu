@@ -144,11 +144,14 @@ template <uint32_t WIDTH, bool GROWS, bool SCATTERS>
 static __global__ void __launch_bounds__(BLOCK)
     forward_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
     const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), SCATTERS);
-    uint64_t n = s.batch.feature_starts[s.storage.num_features];
+    const hotbed_key_range keys =
+        hotbed_scattered_keys(&s.to, s.batch.feature_starts[s.storage.num_features]);
+    const uint64_t n = keys.end - keys.begin;
     for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
         const uint64_t first = hotbed_tile_first(&s.to, n, i, WIDTH), left = n - first;
         hotbed_forward_rows(
-            &s, (uint32_t)first, left < WIDTH ? (uint32_t)left : WIDTH, output, stride, WIDTH);
+            &s, (uint32_t)(keys.begin + first), left < WIDTH ? (uint32_t)left : WIDTH, output,
+            stride, WIDTH);
     }
 }
 
@@ -409,9 +412,10 @@ static hotbed_status forward_as(
     if (step->storage.pooling == HOTBED_POOL_NONE) {
         uint64_t threads = (step->batch.bound + WIDTH - 1) / WIDTH * WIDTH;
         const unsigned blocks = hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES);
+        const unsigned few = (hotbed_cuda_blocks(stream, threads, BLOCK, 1) + 3) / 4;
         if (step->to.on != 0)
             forward_rows_kernel<WIDTH, GROWS, true>
-                <<<blocks, BLOCK, 0, native>>>(*step, output, stride);
+                <<<step->to.few != 0 ? few : blocks, BLOCK, 0, native>>>(*step, output, stride);
         else
             forward_rows_kernel<WIDTH, GROWS, false>
                 <<<blocks, BLOCK, 0, native>>>(*step, output, stride);

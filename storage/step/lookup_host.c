@@ -271,8 +271,10 @@ static void forward_row(
 static void forward_rows_body(const void *args, uint64_t begin, uint64_t end) {
     const forward_args *a = args;
     const hotbed_step_view *s = &a->s;
-    if (end > s->batch.feature_starts[s->storage.num_features])
-        end = s->batch.feature_starts[s->storage.num_features];
+    const hotbed_key_range keys =
+        hotbed_scattered_keys(&s->to, s->batch.feature_starts[s->storage.num_features]);
+    begin = begin < keys.begin ? keys.begin : begin;
+    end = end > keys.end ? keys.end : end;
     if (begin >= end)
         return;
     uint32_t f = hotbed_part_of(s->batch.feature_starts, s->storage.num_features, (uint32_t)begin);

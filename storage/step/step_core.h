@@ -139,18 +139,20 @@ typedef struct hotbed_eval_view {
 /* Where forward and eval write rows, if not to one output.
  *
  * Sequences: consecutive keys form *runs*; the rows of run q are adjacent in array q % num_arrays.
- * Pooling: only `bags` is used. */
+ * Keys outside of the runs are left out. Pooling: only `bags` is used. */
 typedef struct hotbed_scatter_view {
     uint32_t on;            /* whether rows are scattered; otherwise other fields are unused */
     uint8_t *const *bags;   /* [bags] where the output of each bag goes; NULL: nowhere */
     uint8_t *const *arrays; /* [num_arrays] */
     uint64_t offset;        /* bytes from the beginning of each array to its row 0 */
     uint64_t row_bytes;     /* from one row to the next; every row is aligned to 16 bytes */
-    const uint32_t *starts; /* [num_runs + 1] first key of each run, and the number of keys */
+    const uint32_t *starts; /* [num_runs + 1] first key of each run, and the end of the last */
     const uint32_t *firsts; /* [num_runs] row of the run's first key */
     uint32_t num_runs, num_arrays;
     /* num_arrays writers write to the same arrays at the same time; the number of this one */
     uint32_t writer;
+    uint32_t
+        few; /* other kernels run beside: take a quarter of the threads, which saturate a link */
 } hotbed_scatter_view;
 
 typedef struct hotbed_step_view {
@@ -242,6 +244,20 @@ HOTBED_HD uint8_t *hotbed_scatter_row(const hotbed_scatter_view *to, uint32_t i)
     const uint32_t q = hotbed_part_of(to->starts, to->num_runs, i);
     const uint64_t row = (uint64_t)to->firsts[q] + (i - to->starts[q]);
     return to->arrays[q % to->num_arrays] + to->offset + row * to->row_bytes;
+}
+
+/* The keys of a batch of n whose rows forward and eval write. */
+typedef struct hotbed_key_range {
+    uint64_t begin, end;
+} hotbed_key_range;
+
+HOTBED_HD hotbed_key_range hotbed_scattered_keys(const hotbed_scatter_view *to, uint64_t n) {
+    hotbed_key_range keys = {0, n};
+    if (to->on != 0 && to->starts[to->num_runs] < n)
+        keys.end = to->starts[to->num_runs];
+    if (to->on != 0)
+        keys.begin = to->starts[0] < keys.end ? to->starts[0] : keys.end;
+    return keys;
 }
 
 /* Forward and eval of sequences handle n keys in tiles of `width` neighbouring keys. Return the first

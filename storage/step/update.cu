@@ -399,19 +399,29 @@ static __global__ void __launch_bounds__(FEW_BLOCK, FEW_BLOCKS) update_few_kerne
     }
 }
 
+/* The rows that a launch of reduce_kernel() sums. */
+typedef enum reduce_rows {
+    REDUCE_WHOLE,   /* rows with up to 32 occurrences */
+    REDUCE_IN_PARTS /* the others, from the sums of their parts */
+} reduce_rows;
+
 template <uint32_t WIDTH, bool PLAIN>
 static __global__ void __launch_bounds__(BLOCK) reduce_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
-    update_scratch scratch, hotbed_sums_view sums) {
+    update_scratch scratch, hotbed_sums_view sums, reduce_rows rows) {
     const hotbed_update_shape shape = {true, PLAIN, false};
-    uint32_t uniques = s.unique.offsets[s.storage.num_tables];
+    const bool in_parts = rows == REDUCE_IN_PARTS;
+    const uint32_t n = in_parts ? scratch.used[3] : s.unique.offsets[s.storage.num_tables];
     uint64_t step = hotbed_cuda_threads() / WIDTH;
-    for (uint64_t u = hotbed_cuda_thread() / WIDTH; u < uniques; u += step) {
-        uint32_t t = hotbed_table_of_unique(&s, (uint32_t)u);
+    for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < n; i += step) {
+        const uint32_t u = in_parts ? scratch.some[i] : (uint32_t)i;
+        const uint32_t begin = s.unique.starts[u], end = s.unique.starts[u + 1];
+        if ((end - begin > HOTBED_SUM_GROUP) != in_parts)
+            continue;
+        uint32_t t = hotbed_table_of_unique(&s, u);
         hotbed_reduce_row(
-            &s, &o, gradient, s.storage.tables[t].dim, u,
-            find_source(scratch, u, s.unique.starts[u], s.unique.starts[u + 1]), shape, sums,
-            WIDTH);
+            &s, &o, gradient, s.storage.tables[t].dim, u, find_source(scratch, u, begin, end),
+            shape, sums, WIDTH);
     }
 }
 
@@ -439,8 +449,8 @@ static size_t scratch_bytes_of(uint64_t bound, uint32_t max_dim) {
 typedef void (*update_launch)(
     hotbed_step_view, hotbed_optimizer_view, hotbed_gradient_view, update_scratch);
 typedef void (*reduce_launch)(
-    hotbed_step_view, hotbed_optimizer_view, hotbed_gradient_view, update_scratch,
-    hotbed_sums_view);
+    hotbed_step_view, hotbed_optimizer_view, hotbed_gradient_view, update_scratch, hotbed_sums_view,
+    reduce_rows);
 
 /* The kernels for one tile width. */
 typedef struct update_launches {
@@ -610,21 +620,42 @@ static hotbed_status update(
     return status != HOTBED_OK ? status : joined;
 }
 
+static hotbed_status reduce_in_parts(
+    const update_launches *launch, const hotbed_step_view *step,
+    const hotbed_optimizer_view *optimizer, hotbed_gradient_view gradient, update_scratch scratch,
+    hotbed_sums_view sums, hotbed_stream *stream) {
+    const hotbed_cuda_native native(stream);
+    HOTBED_TRY(hotbed_cuda_check(
+        cudaMemsetAsync(scratch.used, 0, 4 * sizeof(uint32_t), native), "cudaMemsetAsync"));
+    HOTBED_TRY(sum_parts(launch, step, optimizer, gradient, scratch, PART, stream));
+    launch->reduce<<<blocks_of(stream, step->batch.bound, launch->width, PART), BLOCK, 0, native>>>(
+        *step, *optimizer, gradient, scratch, sums, REDUCE_IN_PARTS);
+    return hotbed_cuda_launched("reduce_kernel");
+}
+
+/* Sums that go to other ranks wait for the link, so the branch sums the parts of the hottest rows
+ * meanwhile. */
 static hotbed_status reduce(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
     hotbed_gradient_view gradient, hotbed_sums_view sums, uint32_t max_dim, void *memory,
     hotbed_stream *stream) {
     update_scratch scratch;
-    const hotbed_cuda_native native(stream);
     (void)lay_out(step->batch.bound, max_dim, memory, &scratch);
     update_launches launch =
         choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer->kind);
-    HOTBED_TRY(hotbed_cuda_check(
-        cudaMemsetAsync(scratch.used, 0, 4 * sizeof(uint32_t), native), "cudaMemsetAsync"));
-    HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, WHOLE, stream));
-    launch.reduce<<<blocks_of(stream, step->batch.bound, launch.width, WHOLE), BLOCK, 0, native>>>(
-        *step, *optimizer, gradient, scratch, sums);
-    return hotbed_cuda_launched("reduce_kernel");
+    hotbed_stream *branch;
+    HOTBED_TRY(hotbed_stream_branch(stream, &branch));
+    hotbed_status status =
+        reduce_in_parts(&launch, step, optimizer, gradient, scratch, sums, branch);
+    if (status == HOTBED_OK) {
+        launch.reduce<<<
+            hotbed_cuda_blocks(stream, step->batch.bound * launch.width, BLOCK, FEW_WAVES), BLOCK,
+            0, hotbed_cuda_native(stream)>>>(
+            *step, *optimizer, gradient, scratch, sums, REDUCE_WHOLE);
+        status = hotbed_cuda_launched("reduce_kernel");
+    }
+    hotbed_status joined = hotbed_stream_join(stream);
+    return status != HOTBED_OK ? status : joined;
 }
 
 static hotbed_status apply(

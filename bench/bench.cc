@@ -1,80 +1,11 @@
-/* bench/bench.cc - the C interface to Google Benchmark 1.7 and later; the only C++ of the
- * benchmarks but for bench_peer.cc. */
-#include "bench/bench.h"
+/* bench/bench.cc - the microbenchmarks' program: registers the cases with Google Benchmark, and reports. */
+#include "bench/bench_state.h"
 #include "bench/limits.h"
 
-#include <benchmark/benchmark.h>
-
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <vector>
-
-struct bench_state {
-    benchmark::State *state;
-    hotbed_stream *stream;
-    int warm_ups; // warm-up iterations left
-    bool counts;  // whether this iteration counts
-    bool skipped;
-    int64_t items, bytes;
-    uint64_t lines, slots; // lines 0: the limit is a copy of the bytes
-    std::vector<double> seconds;
-};
-
-extern "C" {
-
-bool bench_next(bench_state *state) {
-    if (state->skipped)
-        return false;
-    state->counts = state->warm_ups == 0;
-    if (!state->counts) {
-        state->warm_ups--;
-        return true;
-    }
-    return state->state->KeepRunning();
-}
-
-int64_t bench_arg(const bench_state *state, int index) {
-    return state->state->range(static_cast<size_t>(index));
-}
-
-void bench_seconds(bench_state *state, double seconds) {
-    if (!state->counts)
-        return;
-    state->seconds.push_back(seconds);
-    state->state->SetIterationTime(seconds);
-}
-
-void bench_items(bench_state *state, int64_t per_iteration) {
-    state->items = per_iteration;
-}
-
-void bench_bytes(bench_state *state, int64_t per_iteration) {
-    state->bytes = per_iteration;
-}
-
-void bench_lines(bench_state *state, uint64_t n, uint64_t slots) {
-    state->lines = n;
-    state->slots = slots;
-}
-
-void bench_counter(bench_state *state, const char *name, double value) {
-    state->state->counters[name] = value;
-}
-
-void bench_skip(bench_state *state, const char *why) {
-    if (!state->skipped)
-        state->state->SkipWithError(why);
-    state->skipped = true;
-}
-
-hotbed_stream *bench_stream(const bench_state *state) {
-    return state->stream;
-}
-
-} // extern "C"
 
 namespace {
 

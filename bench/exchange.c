@@ -255,12 +255,6 @@ static bool read_workloads(const char *text, exchange_program *p) {
     return p->scaling || p->num_bags > 0 || strcmp(text, "none") == 0;
 }
 
-bool exchange_measures(const exchange_program *p, int plan) {
-    if (plan == HOTBED_PLAN_ONE_SIDED && p->transport == HOTBED_TRANSPORT_MPI)
-        return false; /* the transport has no windows */
-    return (p->plans >> plan & 1U) != 0;
-}
-
 static bool read_plans(const char *text, exchange_program *p) {
     p->plans = 0;
     while (true) {

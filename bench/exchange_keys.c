@@ -12,34 +12,6 @@ enum { BATCHES = 4, KEYS = 131072, DIM = 128, WARM_UP = 2 * BATCHES };
 
 static const float rate = 0.125F;
 
-/* --- small messages between ranks ----------------------------------------------------------- */
-
-hotbed_status exchange_tell(const exchange_rank *me, const void *own, size_t bytes, void *all) {
-    hotbed_memory memory = {0};
-    hotbed_stream *s = me->stream;
-    HOTBED_TRY(hotbed_memory_alloc(s, HOTBED_MEMORY_DEVICE, (me->size + 1) * bytes, NULL, &memory));
-    char *mine = memory.data, *others = mine + bytes;
-    hotbed_status status = hotbed_copy(mine, own, bytes, s);
-    if (status == HOTBED_OK)
-        status = hotbed_comm_all_gather(me->comm, bytes, mine, others, s);
-    if (status == HOTBED_OK)
-        status = hotbed_copy(all, others, me->size * bytes, s);
-    hotbed_status synced = hotbed_stream_sync(s);
-    hotbed_memory_free(&memory);
-    return status != HOTBED_OK ? status : synced;
-}
-
-hotbed_status exchange_slowest(const exchange_rank *me, double *times, uint32_t n) {
-    double *all = malloc((size_t)me->size * n * sizeof *all);
-    if (all == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "exchange: no memory for times");
-    hotbed_status status = exchange_tell(me, times, n * sizeof *times, all);
-    for (size_t i = 0; i < (size_t)me->size * n && status == HOTBED_OK; i++)
-        times[i % n] = fmax(times[i % n], all[i]);
-    free(all);
-    return status;
-}
-
 /* --- all-to-alls of bytes ------------------------------------------------------------------- */
 
 typedef struct bare {

@@ -251,7 +251,8 @@ static bool write_rows(
     const settings *s, const hotbed_plant *plant, FILE *file, float *logits, uint8_t *labels,
     summary *sum) {
     pthread_t threads[THREADS_MOST];
-    uint32_t wanted = s->threads > 0 ? (uint32_t)s->threads : hotbed_reader_cores(), started = 0;
+    uint32_t wanted = s->threads > 0 ? (uint32_t)s->threads : hotbed_log_reader_cores(),
+             started = 0;
     wanted = wanted < THREADS_MOST ? wanted : THREADS_MOST;
     maker m = {
         .s = s,

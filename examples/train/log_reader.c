@@ -61,8 +61,8 @@ typedef struct filling {
     bool whole;
 } filling;
 
-struct hotbed_reader {
-    hotbed_reader_options options;
+struct hotbed_log_reader {
+    hotbed_log_reader_options options;
     uint32_t own_first, own_rows; /* this rank's rows of a full batch */
     size_t max_rows;              /* of a chunk */
     uint32_t num_chunks;
@@ -85,7 +85,7 @@ struct hotbed_reader {
     filling *fillings;    /* [options.num_batches] */
     bool stopping;
     char error[4096 + 512];
-    hotbed_reader_times times;
+    hotbed_log_reader_times times;
     hotbed_log_source *source; /* from here on used by read_log() only */
     bool at_end;               /* the source has no more bytes */
     bool passing_over;         /* dropping the rest of a line that is too long */
@@ -98,7 +98,7 @@ static uint32_t least(uint64_t a, uint32_t b) {
 }
 
 /* Number of this rank's rows among the first `rows` rows of a batch. */
-static uint32_t own_part(const hotbed_reader *reader, uint32_t rows) {
+static uint32_t own_part(const hotbed_log_reader *reader, uint32_t rows) {
     if (rows <= reader->own_first)
         return 0;
     return least(rows - reader->own_first, reader->own_rows);
@@ -107,7 +107,7 @@ static uint32_t own_part(const hotbed_reader *reader, uint32_t rows) {
 /* --- reading ------------------------------------------------------------------------------------------ */
 
 /* Read more bytes after the `held` bytes of a chunk; returns the new number of bytes. */
-static size_t read_more(hotbed_reader *reader, chunk *c, size_t held) {
+static size_t read_more(hotbed_log_reader *reader, chunk *c, size_t held) {
     size_t wanted = reader->options.chunk_bytes;
     size_t n = hotbed_log_source_read(reader->source, c->text + held, wanted);
     reader->at_end = n < wanted;
@@ -122,7 +122,7 @@ static size_t keep_from(chunk *c, const char *p, size_t held) {
 }
 
 /* Drop the lines before first_line; returns how many bytes after them the chunk holds. */
-static size_t skip_lines(hotbed_reader *reader, chunk *c) {
+static size_t skip_lines(hotbed_log_reader *reader, chunk *c) {
     uint64_t lines = 0, wanted = reader->options.first_line;
     bool in_line = false;
     while (lines < wanted && !reader->at_end) {
@@ -147,7 +147,7 @@ static size_t skip_lines(hotbed_reader *reader, chunk *c) {
 }
 
 /* Drop the rest of a line that was too long; returns how many bytes after it the chunk holds. */
-static size_t pass_over(hotbed_reader *reader, chunk *c) {
+static size_t pass_over(hotbed_log_reader *reader, chunk *c) {
     while (!reader->at_end) {
         size_t held = read_more(reader, c, 0);
         const char *newline = memchr(c->text, '\n', held);
@@ -166,7 +166,7 @@ static size_t end_of_lines(const char *text, size_t held) {
 /* Fill a chunk, which holds `held` bytes, with whole lines. The start of a line after them is
  * carried to the next chunk. A line that is too long is cut, but stays longer than the allowed
  * length. */
-static void fill(hotbed_reader *reader, chunk *c, size_t held) {
+static void fill(hotbed_log_reader *reader, chunk *c, size_t held) {
     size_t length;
     while ((length = end_of_lines(c->text, held)) == 0 && !reader->at_end &&
            held <= HOTBED_READER_LINE_BYTES)
@@ -188,7 +188,7 @@ static void fill(hotbed_reader *reader, chunk *c, size_t held) {
 }
 
 /* Wait for the chunk to read next. NULL: the reader stops. */
-static chunk *free_chunk(hotbed_reader *reader) {
+static chunk *free_chunk(hotbed_log_reader *reader) {
     chunk *c = &reader->chunks[reader->read % reader->num_chunks];
     pthread_mutex_lock(&reader->mutex);
     while (c->in_use && !reader->stopping && reader->error[0] == '\0')
@@ -204,7 +204,7 @@ static chunk *free_chunk(hotbed_reader *reader) {
     return c;
 }
 
-static void read_chunk(hotbed_reader *reader, chunk *c, bool first) {
+static void read_chunk(hotbed_log_reader *reader, chunk *c, bool first) {
     size_t held = reader->carried;
     c->begin = hotbed_log_source_fraction(reader->source);
     if (first && c->epoch == reader->options.first_epoch)
@@ -219,7 +219,7 @@ static void read_chunk(hotbed_reader *reader, chunk *c, bool first) {
 }
 
 /* Open the file for an epoch. On failure the chunk has the reason. */
-static bool open_source(hotbed_reader *reader, chunk *c) {
+static bool open_source(hotbed_log_reader *reader, chunk *c) {
     reader->at_end = false;
     reader->passing_over = false;
     reader->carried = 0;
@@ -228,7 +228,7 @@ static bool open_source(hotbed_reader *reader, chunk *c) {
     return reader->source != NULL;
 }
 
-static void hand_over(hotbed_reader *reader, chunk *c, double seconds) {
+static void hand_over(hotbed_log_reader *reader, chunk *c, double seconds) {
     pthread_mutex_lock(&reader->mutex);
     c->in_use = true;
     reader->read++;
@@ -238,7 +238,7 @@ static void hand_over(hotbed_reader *reader, chunk *c, double seconds) {
 }
 
 static void *read_log(void *argument) {
-    hotbed_reader *reader = argument;
+    hotbed_log_reader *reader = argument;
     bool ok = true;
     for (uint32_t epoch = reader->options.first_epoch; ok && epoch < reader->options.epochs;
          epoch++) {
@@ -278,7 +278,7 @@ static bool parse_line(
     return hotbed_criteo_parse(line, length, keys, stride, label, fault);
 }
 
-static void parse(const hotbed_reader *reader, chunk *c) {
+static void parse(const hotbed_log_reader *reader, chunk *c) {
     const char *p = c->text;
     const char *end = p + c->length;
     c->rows = 0;
@@ -305,7 +305,7 @@ static void parse(const hotbed_reader *reader, chunk *c) {
 /* --- placing ------------------------------------------------------------------------------------------ */
 
 /* Stop reading with an error message. Called under the mutex. */
-static void fail(hotbed_reader *reader, const char *format, ...) {
+static void fail(hotbed_log_reader *reader, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(reader->error, sizeof reader->error, format, arguments);
@@ -317,7 +317,7 @@ static void fail(hotbed_reader *reader, const char *format, ...) {
 }
 
 /* Fail because of malformed line number `number` of a chunk, which follows `line` lines. */
-static void fail_line(hotbed_reader *reader, const chunk *c, uint32_t number, uint64_t line) {
+static void fail_line(hotbed_log_reader *reader, const chunk *c, uint32_t number, uint64_t line) {
     const char *p = c->text;
     const char *newline = memchr(p, '\n', c->length);
     int64_t keys[HOTBED_CRITEO_FIELDS];
@@ -342,7 +342,7 @@ static void fail_line(hotbed_reader *reader, const chunk *c, uint32_t number, ui
 /* If a chunk has more malformed lines than are allowed, drop the rows after the first malformed
  * line beyond the limit. Returns the number of that malformed line in the chunk; num_bad if all are
  * allowed. */
-static uint32_t check_bad(const hotbed_reader *reader, chunk *c) {
+static uint32_t check_bad(const hotbed_log_reader *reader, chunk *c) {
     uint64_t skip = reader->options.skip_bad, before = reader->next.bad;
     uint32_t allowed = least(skip > before ? skip - before : 0, c->num_bad);
     if (allowed < c->num_bad)
@@ -350,7 +350,7 @@ static uint32_t check_bad(const hotbed_reader *reader, chunk *c) {
     return allowed;
 }
 
-static void advance(hotbed_reader *reader, const chunk *c, uint32_t bad) {
+static void advance(hotbed_log_reader *reader, const chunk *c, uint32_t bad) {
     place *next = &reader->next;
     uint64_t row = (uint64_t)next->row + c->rows;
     next->batch += row / reader->options.batch_size;
@@ -369,7 +369,7 @@ static void advance(hotbed_reader *reader, const chunk *c, uint32_t bad) {
 
 /* Wait until all earlier chunks have their places, then write this chunk's place to *at. False if
  * the reader was stopped, or failed in an earlier chunk. */
-static bool place_chunk(hotbed_reader *reader, chunk *c, uint64_t number, place *at) {
+static bool place_chunk(hotbed_log_reader *reader, chunk *c, uint64_t number, place *at) {
     pthread_mutex_lock(&reader->mutex);
     while (reader->placed < number && !reader->stopping && reader->error[0] == '\0')
         pthread_cond_wait(&reader->chunk_placed, &reader->mutex);
@@ -398,7 +398,7 @@ static bool place_chunk(hotbed_reader *reader, chunk *c, uint64_t number, place 
 /* --- filling batches ---------------------------------------------------------------------------------- */
 
 /* Wait until a batch's arrays are free. False: the reader stops. */
-static bool await_batch(hotbed_reader *reader, uint64_t number, double *waited) {
+static bool await_batch(hotbed_log_reader *reader, uint64_t number, double *waited) {
     pthread_mutex_lock(&reader->mutex);
     if (!reader->stopping && number >= reader->given + reader->options.num_batches) {
         double begin = hotbed_progress_clock();
@@ -414,7 +414,7 @@ static bool await_batch(hotbed_reader *reader, uint64_t number, double *waited) 
 /* Copy n rows of a chunk, from row `from` on, to a batch, from row `to` on. Copies only this rank's
  * rows. */
 static void copy_rows(
-    const hotbed_reader *reader, const chunk *c, uint32_t from, hotbed_reader_batch *batch,
+    const hotbed_log_reader *reader, const chunk *c, uint32_t from, hotbed_log_reader_batch *batch,
     uint32_t to, uint32_t n) {
     uint32_t begin = own_part(reader, to), end = own_part(reader, to + n);
     if (begin == end)
@@ -428,7 +428,7 @@ static void copy_rows(
 }
 
 /* Close the gaps between the features of a batch that is not full. */
-static void close_gaps(const hotbed_reader *reader, hotbed_reader_batch *batch) {
+static void close_gaps(const hotbed_log_reader *reader, hotbed_log_reader_batch *batch) {
     batch->samples = own_part(reader, batch->rows);
     if (batch->samples < reader->own_rows)
         for (size_t f = 1; f < HOTBED_CRITEO_FIELDS; f++)
@@ -440,9 +440,9 @@ static void close_gaps(const hotbed_reader *reader, hotbed_reader_batch *batch) 
 /* Count n copied rows of a batch. The call for the batch's last rows passes the batch's other
  * members in `end`; other calls pass NULL. */
 static void add_rows(
-    hotbed_reader *reader, uint64_t number, uint32_t n, const hotbed_reader_batch *end) {
+    hotbed_log_reader *reader, uint64_t number, uint32_t n, const hotbed_log_reader_batch *end) {
     uint32_t turn = (uint32_t)(number % reader->options.num_batches);
-    hotbed_reader_batch *batch = &reader->options.batches[turn];
+    hotbed_log_reader_batch *batch = &reader->options.batches[turn];
     filling *f = &reader->fillings[turn];
     pthread_mutex_lock(&reader->mutex);
     if (end != NULL) {
@@ -470,9 +470,9 @@ static void add_rows(
 
 /* The members of a batch that ends before row `row` of a chunk, with `bad` malformed lines of the
  * chunk before that row. */
-static hotbed_reader_batch end_of_batch(
+static hotbed_log_reader_batch end_of_batch(
     const chunk *c, const place *begin, uint32_t rows, uint32_t row, uint32_t bad) {
-    hotbed_reader_batch end = {
+    hotbed_log_reader_batch end = {
         .rows = rows,
         .epoch = c->epoch,
         .lines = begin->line + row + bad,
@@ -485,7 +485,8 @@ static hotbed_reader_batch end_of_batch(
 }
 
 /* Copy the rows of a chunk to their batches, starting at `begin`. */
-static bool copy_chunk(hotbed_reader *reader, const chunk *c, const place *begin, double *waited) {
+static bool copy_chunk(
+    hotbed_log_reader *reader, const chunk *c, const place *begin, double *waited) {
     uint64_t batch = begin->batch;
     uint32_t at = begin->row, row = 0, bad = 0;
     while (row < c->rows || (c->last && at > 0)) {
@@ -503,7 +504,7 @@ static bool copy_chunk(hotbed_reader *reader, const chunk *c, const place *begin
         }
         while (bad < c->num_bad && (c->bad[bad] < row || !full))
             bad++;
-        hotbed_reader_batch end = end_of_batch(c, begin, at, row, bad);
+        hotbed_log_reader_batch end = end_of_batch(c, begin, at, row, bad);
         add_rows(reader, batch, n, &end);
         batch++;
         at = 0;
@@ -514,7 +515,7 @@ static bool copy_chunk(hotbed_reader *reader, const chunk *c, const place *begin
 /* --- the parsing threads ------------------------------------------------------------------------------ */
 
 /* Wait for a chunk to parse. NULL: no more chunks. */
-static chunk *claim(hotbed_reader *reader, uint64_t *number) {
+static chunk *claim(hotbed_log_reader *reader, uint64_t *number) {
     chunk *c = NULL;
     pthread_mutex_lock(&reader->mutex);
     while (!reader->stopping && reader->error[0] == '\0' && reader->claimed == reader->read &&
@@ -528,7 +529,7 @@ static chunk *claim(hotbed_reader *reader, uint64_t *number) {
     return c;
 }
 
-static void release(hotbed_reader *reader, chunk *c, double seconds) {
+static void release(hotbed_log_reader *reader, chunk *c, double seconds) {
     pthread_mutex_lock(&reader->mutex);
     c->in_use = false;
     reader->times.parsing += seconds;
@@ -537,7 +538,7 @@ static void release(hotbed_reader *reader, chunk *c, double seconds) {
 }
 
 static void *parse_log(void *argument) {
-    hotbed_reader *reader = argument;
+    hotbed_log_reader *reader = argument;
     uint64_t number;
     for (chunk *c; (c = claim(reader, &number)) != NULL;) {
         double begin = hotbed_progress_clock(), waited = 0;
@@ -552,7 +553,7 @@ static void *parse_log(void *argument) {
 
 /* --- the caller's side -------------------------------------------------------------------------------- */
 
-uint32_t hotbed_reader_cores(void) {
+uint32_t hotbed_log_reader_cores(void) {
     cpu_set_t cores;
     if (sched_getaffinity(0, sizeof cores, &cores) != 0)
         return 1;
@@ -560,7 +561,7 @@ uint32_t hotbed_reader_cores(void) {
     return count < 1 ? 1 : (uint32_t)count;
 }
 
-static bool create_chunks(hotbed_reader *reader) {
+static bool create_chunks(hotbed_log_reader *reader) {
     size_t text = (size_t)HOTBED_READER_LINE_BYTES + reader->options.chunk_bytes + 1;
     reader->num_chunks = 2 * reader->options.threads + 1;
     reader->max_rows = text / LEAST_LINE + 1;
@@ -582,7 +583,7 @@ static bool create_chunks(hotbed_reader *reader) {
     return true;
 }
 
-static bool start_threads(hotbed_reader *reader) {
+static bool start_threads(hotbed_log_reader *reader) {
     uint32_t *n = &reader->parsing_started;
     for (; *n < reader->options.threads; (*n)++)
         if (pthread_create(&reader->parsing[*n], NULL, parse_log, reader) != 0)
@@ -591,12 +592,12 @@ static bool start_threads(hotbed_reader *reader) {
     return reader->reading_started;
 }
 
-static void set_options(hotbed_reader *reader, const hotbed_reader_options *options) {
-    hotbed_reader_options *o = &reader->options;
+static void set_options(hotbed_log_reader *reader, const hotbed_log_reader_options *options) {
+    hotbed_log_reader_options *o = &reader->options;
     *o = *options;
     o->threads = o->threads == 0 ? 1 : least(o->threads, THREADS_MOST);
     o->chunk_bytes = o->chunk_bytes == 0 ? CHUNK_BYTES : o->chunk_bytes;
-    uint32_t share = hotbed_reader_share(o->batch_size, o->ranks);
+    uint32_t share = hotbed_log_reader_share(o->batch_size, o->ranks);
     uint64_t first = (uint64_t)share * o->rank;
     reader->own_first = least(first, o->batch_size);
     reader->own_rows = least(o->batch_size - reader->own_first, share);
@@ -605,9 +606,9 @@ static void set_options(hotbed_reader *reader, const hotbed_reader_options *opti
     reader->times.threads = o->threads;
 }
 
-hotbed_reader *hotbed_reader_start(
-    const hotbed_reader_options *options, char *message, size_t bytes) {
-    hotbed_reader *reader = calloc(1, sizeof *reader);
+hotbed_log_reader *hotbed_log_reader_start(
+    const hotbed_log_reader_options *options, char *message, size_t bytes) {
+    hotbed_log_reader *reader = calloc(1, sizeof *reader);
     if (reader == NULL) {
         snprintf(message, bytes, "no memory for the reader");
         return NULL;
@@ -633,12 +634,12 @@ hotbed_reader *hotbed_reader_start(
         snprintf(message, bytes, "cannot start the reader's threads");
     else
         return reader;
-    hotbed_reader_stop(reader);
+    hotbed_log_reader_stop(reader);
     return NULL;
 }
 
-hotbed_reader_batch *hotbed_reader_take(hotbed_reader *reader) {
-    hotbed_reader_batch *batch = NULL;
+hotbed_log_reader_batch *hotbed_log_reader_take(hotbed_log_reader *reader) {
+    hotbed_log_reader_batch *batch = NULL;
     pthread_mutex_lock(&reader->mutex);
     while (reader->taken == reader->filled && reader->taken < reader->num_batches)
         pthread_cond_wait(&reader->batch_filled, &reader->mutex);
@@ -648,32 +649,32 @@ hotbed_reader_batch *hotbed_reader_take(hotbed_reader *reader) {
     return batch;
 }
 
-void hotbed_reader_give(hotbed_reader *reader) {
+void hotbed_log_reader_give(hotbed_log_reader *reader) {
     pthread_mutex_lock(&reader->mutex);
     reader->given++;
     pthread_cond_broadcast(&reader->batch_free);
     pthread_mutex_unlock(&reader->mutex);
 }
 
-const char *hotbed_reader_error(const hotbed_reader *reader) {
+const char *hotbed_log_reader_error(const hotbed_log_reader *reader) {
     return reader->error[0] != '\0' ? reader->error : NULL;
 }
 
-uint64_t hotbed_reader_bad(hotbed_reader *reader) {
+uint64_t hotbed_log_reader_bad(hotbed_log_reader *reader) {
     pthread_mutex_lock(&reader->mutex);
     uint64_t bad = reader->bad;
     pthread_mutex_unlock(&reader->mutex);
     return bad;
 }
 
-hotbed_reader_times hotbed_reader_times_of(hotbed_reader *reader) {
+hotbed_log_reader_times hotbed_log_reader_times_of(hotbed_log_reader *reader) {
     pthread_mutex_lock(&reader->mutex);
-    hotbed_reader_times times = reader->times;
+    hotbed_log_reader_times times = reader->times;
     pthread_mutex_unlock(&reader->mutex);
     return times;
 }
 
-static void destroy(hotbed_reader *reader) {
+static void destroy(hotbed_log_reader *reader) {
     for (uint32_t i = 0; reader->chunks != NULL && i < reader->num_chunks; i++) {
         free(reader->chunks[i].text);
         free(reader->chunks[i].keys);
@@ -692,7 +693,7 @@ static void destroy(hotbed_reader *reader) {
     free(reader);
 }
 
-void hotbed_reader_stop(hotbed_reader *reader) {
+void hotbed_log_reader_stop(hotbed_log_reader *reader) {
     if (reader == NULL)
         return;
     pthread_mutex_lock(&reader->mutex);

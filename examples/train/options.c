@@ -473,7 +473,7 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
     if (o->resume && (o->save == NULL || o->load != NULL))
         return usage("--resume needs --save, and cannot be given with --load");
     if (o->parse_threads == 0) {
-        uint32_t cores = hotbed_reader_cores();
+        uint32_t cores = hotbed_log_reader_cores();
         o->parse_threads = cores <= o->ranks ? 1 : cores / o->ranks;
         o->parse_threads =
             o->parse_threads < PARSE_THREADS_MOST ? o->parse_threads : PARSE_THREADS_MOST;

@@ -236,7 +236,7 @@ bool hotbed_run_create(
     trainer->joined = joined;
     trainer->rank = joined == NULL ? 0 : hotbed_comm_rank(joined);
     trainer->ranks = joined == NULL ? 1 : hotbed_comm_size(joined);
-    trainer->share = hotbed_reader_share(options->batch, trainer->ranks);
+    trainer->share = hotbed_log_reader_share(options->batch, trainer->ranks);
     memcpy(trainer->place.magic, "HBTRAIN1", sizeof trainer->place.magic);
     trainer->place.learning_rate = options->learning_rate > 0
                                        ? options->learning_rate
@@ -273,9 +273,9 @@ void hotbed_run_destroy(hotbed_run *trainer) {
 
 /* --- reading --------------------------------------------------------------------------------------- */
 
-hotbed_reader *hotbed_run_open(
+hotbed_log_reader *hotbed_run_open(
     hotbed_run *trainer, const char *path, const hotbed_train_place *from, uint32_t epochs) {
-    hotbed_reader_options options = {
+    hotbed_log_reader_options options = {
         .path = path,
         .batch_size = trainer->options.batch,
         .rank = trainer->rank,
@@ -289,7 +289,7 @@ hotbed_reader *hotbed_run_open(
         .first_bad = from != NULL ? from->bad : 0,
         .threads = trainer->options.parse_threads};
     char message[HOTBED_TRAIN_ERROR_BYTES];
-    hotbed_reader *reader = hotbed_reader_start(&options, message, sizeof message);
+    hotbed_log_reader *reader = hotbed_log_reader_start(&options, message, sizeof message);
     if (reader == NULL)
         hotbed_run_fail(trainer, "%s", message);
     return reader;
@@ -305,13 +305,13 @@ static void count_starved(hotbed_run *trainer, double since) {
         trainer->starved += hotbed_progress_clock() - (last_done > since ? last_done : since);
 }
 
-hotbed_train_buffers *hotbed_run_take(hotbed_run *trainer, hotbed_reader *reader) {
+hotbed_train_buffers *hotbed_run_take(hotbed_run *trainer, hotbed_log_reader *reader) {
     double begin = hotbed_progress_clock();
-    hotbed_reader_batch *batch = hotbed_reader_take(reader);
+    hotbed_log_reader_batch *batch = hotbed_log_reader_take(reader);
     count_starved(trainer, begin);
     if (batch == NULL) {
-        if (hotbed_reader_error(reader) != NULL)
-            hotbed_run_fail(trainer, "%s", hotbed_reader_error(reader));
+        if (hotbed_log_reader_error(reader) != NULL)
+            hotbed_run_fail(trainer, "%s", hotbed_log_reader_error(reader));
         return NULL;
     }
     hotbed_train_buffers *b = &trainer->buffer_sets[batch - trainer->batches];
@@ -355,7 +355,7 @@ void hotbed_run_step_done(void *argument) {
         place->window_rows = 0;
     }
     pthread_mutex_unlock(&t->mutex);
-    hotbed_reader_give(b->reader);
+    hotbed_log_reader_give(b->reader);
 }
 
 /* Whether the loss has been finite so far. Never blocks. */
@@ -427,9 +427,9 @@ bool hotbed_run_train(hotbed_run *t) {
     }
     for (uint32_t i = 0; ok && i < HOTBED_TRAIN_BUFFER_SETS; i++)
         ok = hotbed_run_harvest_copy(t, &t->buffer_sets[i]);
-    t->bad_lines = hotbed_reader_bad(t->reader);
-    t->reader_times = hotbed_reader_times_of(t->reader);
-    hotbed_reader_stop(t->reader);
+    t->bad_lines = hotbed_log_reader_bad(t->reader);
+    t->reader_times = hotbed_log_reader_times_of(t->reader);
+    hotbed_log_reader_stop(t->reader);
     if (ok && t->place.rows == 0)
         ok = hotbed_run_fail(t, "%s: no rows", t->options.data);
     if (ok && t->options.save != NULL)

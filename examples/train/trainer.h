@@ -46,8 +46,8 @@ typedef struct hotbed_curve_point {
  * until the last stream has passed it. */
 typedef struct hotbed_train_buffers {
     struct hotbed_run *trainer;
-    hotbed_reader *reader;
-    hotbed_reader_batch *batch;
+    hotbed_log_reader *reader;
+    hotbed_log_reader_batch *batch;
     hotbed_memory host;      /* pinned: keys, labels, logits, loss */
     hotbed_memory device;    /* keys, labels, sums */
     int64_t *keys;           /* device [fields * batch] */
@@ -107,17 +107,17 @@ typedef struct hotbed_run {
     float *errors;
     hotbed_fm_dense *dense;
     hotbed_train_buffers buffer_sets[HOTBED_TRAIN_BUFFER_SETS];
-    hotbed_reader_batch batches[HOTBED_TRAIN_BUFFER_SETS];
-    hotbed_reader *reader; /* the pipeline takes batches from it */
-    uint64_t taken;        /* steps taken so far, including those before the loaded checkpoint */
-    uint64_t stop;         /* pause when `taken` reaches this */
-    bool over;             /* the reader has no more */
+    hotbed_log_reader_batch batches[HOTBED_TRAIN_BUFFER_SETS];
+    hotbed_log_reader *reader; /* the pipeline takes batches from it */
+    uint64_t taken; /* steps taken so far, including those before the loaded checkpoint */
+    uint64_t stop;  /* pause when `taken` reaches this */
+    bool over;      /* the reader has no more */
     bool evaluating;
     bool timing;     /* sw-auto has no schedule yet: one step at a time */
     uint64_t handed; /* steps of this run that are completely enqueued */
     double starved;  /* seconds in which all of these were done and no batch was ready */
     double linked;   /* seconds of copies to the device */
-    hotbed_reader_times reader_times; /* of training; set at its end */
+    hotbed_log_reader_times reader_times; /* of training; set at its end */
     double fraction; /* fraction of the work up to the last batch taken; below 0: not known */
 
     pthread_mutex_t
@@ -239,11 +239,11 @@ bool hotbed_run_find(hotbed_run *trainer, bool flag, uint32_t *first);
 bool hotbed_run_agree(hotbed_run *trainer, bool well);
 
 /* Start a reader of `path` over the trainer's buffer sets. */
-hotbed_reader *hotbed_run_open(
+hotbed_log_reader *hotbed_run_open(
     hotbed_run *trainer, const char *path, const hotbed_train_place *from, uint32_t epochs);
 
 /* Take the next batch of a reader, in its buffer set. NULL at the end, or on an error
  * (trainer->error is set). */
-hotbed_train_buffers *hotbed_run_take(hotbed_run *trainer, hotbed_reader *reader);
+hotbed_train_buffers *hotbed_run_take(hotbed_run *trainer, hotbed_log_reader *reader);
 
 #endif

@@ -38,7 +38,7 @@ void hotbed_run_scores_done(void *argument) {
         scores->no_memory = true;
     }
     pthread_mutex_unlock(&b->trainer->mutex);
-    hotbed_reader_give(b->reader);
+    hotbed_log_reader_give(b->reader);
 }
 
 /* The number of rows and the loss of one rank. */
@@ -106,8 +106,8 @@ bool hotbed_run_eval(hotbed_run *t) {
     hotbed_progress_end(&progress);
     hotbed_train_destroy(t->train); /* it is done, and after a failure it still uses the buffers */
     t->train = NULL;
-    t->bad_lines += hotbed_reader_bad(t->reader);
-    hotbed_reader_stop(t->reader);
+    t->bad_lines += hotbed_log_reader_bad(t->reader);
+    hotbed_log_reader_stop(t->reader);
     if (!ok || !join_scores(t))
         return false;
     if (t->scores.rows == 0 && !t->scores.no_memory)

@@ -14,7 +14,7 @@
 enum { BATCH = 16, SLOTS = 3, LINES = 100, TEXT = LINES * HOTBED_PLANT_LINE };
 
 typedef struct ring {
-    hotbed_reader_batch batches[SLOTS];
+    hotbed_log_reader_batch batches[SLOTS];
     int64_t keys[SLOTS][HOTBED_CRITEO_FIELDS * BATCH];
     float labels[SLOTS][BATCH];
 } ring;
@@ -60,8 +60,8 @@ static void write_file(const char *path, const char *text, size_t length) {
     CHECK_EQ(fclose(file), 0);
 }
 
-static hotbed_reader_options options_of(ring *r, const char *path) {
-    hotbed_reader_options options = {
+static hotbed_log_reader_options options_of(ring *r, const char *path) {
+    hotbed_log_reader_options options = {
         .path = path,
         .batch_size = BATCH,
         .num_batches = SLOTS,
@@ -74,13 +74,13 @@ static hotbed_reader_options options_of(ring *r, const char *path) {
     return options;
 }
 
-static void read_all(const hotbed_reader_options *options, rows *out) {
+static void read_all(const hotbed_log_reader_options *options, rows *out) {
     memset(out, 0, sizeof *out);
-    hotbed_reader *reader = hotbed_reader_start(options, out->error, sizeof out->error);
+    hotbed_log_reader *reader = hotbed_log_reader_start(options, out->error, sizeof out->error);
     if (reader == NULL)
         return;
-    const hotbed_reader_batch *batch;
-    while ((batch = hotbed_reader_take(reader)) != NULL) {
+    const hotbed_log_reader_batch *batch;
+    while ((batch = hotbed_log_reader_take(reader)) != NULL) {
         CHECK(batch->samples > 0 && batch->samples <= BATCH);
         for (uint32_t s = 0; s < batch->samples; s++, out->n++) {
             CHECK(out->n < 4 * LINES);
@@ -89,12 +89,12 @@ static void read_all(const hotbed_reader_options *options, rows *out) {
                 out->keys[out->n][f] = batch->keys[f * batch->samples + s];
         }
         out->batches++;
-        hotbed_reader_give(reader);
+        hotbed_log_reader_give(reader);
     }
-    if (hotbed_reader_error(reader) != NULL)
-        snprintf(out->error, sizeof out->error, "%s", hotbed_reader_error(reader));
-    out->bad = hotbed_reader_bad(reader);
-    hotbed_reader_stop(reader);
+    if (hotbed_log_reader_error(reader) != NULL)
+        snprintf(out->error, sizeof out->error, "%s", hotbed_log_reader_error(reader));
+    out->bad = hotbed_log_reader_bad(reader);
+    hotbed_log_reader_stop(reader);
 }
 
 static ring the_ring;
@@ -105,7 +105,7 @@ static char text[TEXT];
 static void read_plain(void) {
     size_t length = make_text(text, "\n");
     write_file(in_directory("plain.tsv"), text, length);
-    hotbed_reader_options options = options_of(&the_ring, in_directory("plain.tsv"));
+    hotbed_log_reader_options options = options_of(&the_ring, in_directory("plain.tsv"));
     read_all(&options, &plain);
     CHECK_STRING(plain.error, "");
     CHECK_EQ(plain.n, LINES);
@@ -126,7 +126,7 @@ static void gzip_crlf_and_no_last_newline_give_the_same(hotbed_backend backend) 
     gzFile gz = gzopen(path, "wb");
     CHECK(gz != NULL && gzwrite(gz, text, (unsigned)length) == (int)length);
     CHECK_EQ(gzclose(gz), Z_OK);
-    hotbed_reader_options options = options_of(&the_ring, path);
+    hotbed_log_reader_options options = options_of(&the_ring, path);
     read_all(&options, &other);
     check_same(LINES);
     write_file(in_directory("cut.tsv"), text, length - 1);
@@ -151,7 +151,7 @@ static void a_damaged_gzip_is_an_error(hotbed_backend backend) {
     size_t bytes = fread(packed, 1, sizeof packed, file);
     fclose(file);
     write_file(in_directory("cut.gz"), packed, bytes / 2);
-    hotbed_reader_options options = options_of(&the_ring, in_directory("cut.gz"));
+    hotbed_log_reader_options options = options_of(&the_ring, in_directory("cut.gz"));
     read_all(&options, &other);
     CHECK(strstr(other.error, "cut.gz:") != NULL && strstr(other.error, "too soon") != NULL);
     packed[bytes / 2] = (char)(packed[bytes / 2] ^ 0x55);
@@ -192,7 +192,7 @@ static const char *make_bad(void) {
 static void bad_lines_are_named_or_skipped(hotbed_backend backend) {
     read_plain();
     const char *path = make_bad();
-    hotbed_reader_options options = options_of(&the_ring, path);
+    hotbed_log_reader_options options = options_of(&the_ring, path);
     read_all(&options, &other);
     CHECK(strstr(other.error, "bad.tsv:7: field 2 (i01): 'x' is not a 64-bit integer") != NULL);
     options.skip_bad = 1;
@@ -212,7 +212,7 @@ static void bad_lines_are_named_or_skipped(hotbed_backend backend) {
 
 static void epochs_repeat_and_positions_resume(hotbed_backend backend) {
     read_plain();
-    hotbed_reader_options options = options_of(&the_ring, in_directory("plain.tsv"));
+    hotbed_log_reader_options options = options_of(&the_ring, in_directory("plain.tsv"));
     options.epochs = 3;
     read_all(&options, &other);
     CHECK_EQ(other.n, 3 * LINES);
@@ -238,7 +238,7 @@ static void epochs_repeat_and_positions_resume(hotbed_backend backend) {
 }
 
 static void bad_files_are_errors(hotbed_backend backend) {
-    hotbed_reader_options options = options_of(&the_ring, in_directory("none.tsv"));
+    hotbed_log_reader_options options = options_of(&the_ring, in_directory("none.tsv"));
     read_all(&options, &other);
     CHECK(strstr(other.error, "none.tsv: No such file") != NULL);
     options.path = hotbed_test_directory();
@@ -270,7 +270,7 @@ static void bytes_after_gzip_data_are_not_ignored(hotbed_backend backend) {
             gzwrite(gz, text + (part == 0 ? 0 : half), (unsigned)bytes) == (int)bytes);
         CHECK_EQ(gzclose(gz), Z_OK);
     }
-    hotbed_reader_options options = options_of(&the_ring, path);
+    hotbed_log_reader_options options = options_of(&the_ring, path);
     read_all(&options, &other);
     check_same(LINES);
     FILE *file = fopen(path, "rb");
@@ -356,12 +356,12 @@ static void make_model(
 }
 
 /* Read with a reader, and compare each batch with the model's. */
-static void check_against_model(const hotbed_reader_options *options, const char *name) {
+static void check_against_model(const hotbed_log_reader_options *options, const char *name) {
     char message[512];
     uint32_t n = 0, batches = 0;
-    hotbed_reader *reader = hotbed_reader_start(options, message, sizeof message);
+    hotbed_log_reader *reader = hotbed_log_reader_start(options, message, sizeof message);
     CHECK(reader != NULL);
-    for (const hotbed_reader_batch *batch; (batch = hotbed_reader_take(reader)) != NULL;
+    for (const hotbed_log_reader_batch *batch; (batch = hotbed_log_reader_take(reader)) != NULL;
          batches++) {
         CHECK(batches < expected.batches && n + batch->samples <= expected.rows);
         CHECK_EQ(batch->rows, batch->samples);
@@ -372,12 +372,12 @@ static void check_against_model(const hotbed_reader_options *options, const char
         for (uint32_t s = 0; s < batch->samples; s++, n++)
             for (uint32_t f = 0; f < HOTBED_CRITEO_FIELDS; f++)
                 CHECK_EQ(batch->keys[f * batch->samples + s], expected.keys[n][f]);
-        hotbed_reader_give(reader);
+        hotbed_log_reader_give(reader);
     }
     CHECK_EQ(n, expected.rows);
     CHECK_EQ(batches, expected.batches);
-    CHECK_EQ(hotbed_reader_bad(reader), expected.all_bad);
-    const char *error = hotbed_reader_error(reader);
+    CHECK_EQ(hotbed_log_reader_bad(reader), expected.all_bad);
+    const char *error = hotbed_log_reader_error(reader);
     CHECK_EQ(error != NULL, expected.failed_line > 0);
     if (error != NULL) {
         char place[64];
@@ -386,7 +386,7 @@ static void check_against_model(const hotbed_reader_options *options, const char
             (unsigned long long)expected.failed_line, expected.failed_column);
         CHECK(strstr(error, place) != NULL);
     }
-    hotbed_reader_stop(reader);
+    hotbed_log_reader_stop(reader);
 }
 
 /* Write a log of n lines, some of them damaged; `wild`: also with overlong lines. */
@@ -425,7 +425,7 @@ static void chunks_may_end_anywhere(hotbed_backend backend) {
     const char *path = in_directory("chunks.tsv");
     write_file(path, text, length);
     for (uint32_t bytes = 1; bytes <= length + 2; bytes += hotbed_test_is_small() ? 11 : 1) {
-        hotbed_reader_options options = options_of(&the_ring, path);
+        hotbed_log_reader_options options = options_of(&the_ring, path);
         options.batch_size = 1 + bytes % 4;
         options.skip_bad = bytes % 5 == 0 ? 0 : 100;
         options.first_line = bytes % 7 == 0 ? 2 : 0;
@@ -451,7 +451,7 @@ static void the_longest_line_is_read(hotbed_backend backend) {
     }
     write_file(path, log, used);
     for (int shift = -2; shift < 3; shift++) {
-        hotbed_reader_options options = options_of(&the_ring, path);
+        hotbed_log_reader_options options = options_of(&the_ring, path);
         options.batch_size = 1;
         options.skip_bad = 1;
         options.chunk_bytes = (uint32_t)(HOTBED_READER_LINE_BYTES + shift);
@@ -467,7 +467,7 @@ static void random_logs_are_read_as_by_a_simple_reader(hotbed_backend backend) {
     for (int round = 0; round < (hotbed_test_is_small() ? 12 : 60); round++) {
         bool wild = round % 4 == 0;
         size_t length = make_damaged(log, 1 + (uint32_t)hotbed_test_below(wild ? 40 : 300), wild);
-        hotbed_reader_options options = options_of(&the_ring, path);
+        hotbed_log_reader_options options = options_of(&the_ring, path);
         options.batch_size = 1 + (uint32_t)hotbed_test_below(BATCH);
         options.skip_bad = hotbed_test_below(3) == 0 ? hotbed_test_below(10) : MODEL_LINES;
         options.first_line = hotbed_test_below(2) == 0 ? 0 : hotbed_test_below(3);
@@ -496,7 +496,7 @@ static void the_stage_that_waits_least_bounds_a_run(hotbed_backend backend) {
     static hotbed_run run;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         run.seconds = 10;
-        run.reader_times = (hotbed_reader_times){runs[i].reading, runs[i].parsing, 4};
+        run.reader_times = (hotbed_log_reader_times){runs[i].reading, runs[i].parsing, 4};
         run.linked = runs[i].linked;
         run.starved = runs[i].starved;
         hotbed_run_waits waits = hotbed_run_waits_of(&run);
@@ -510,49 +510,49 @@ static void the_stage_that_waits_least_bounds_a_run(hotbed_backend backend) {
 
 static void can_be_stopped_at_any_time(hotbed_backend backend) {
     read_plain();
-    hotbed_reader_options options = options_of(&the_ring, in_directory("plain.tsv"));
+    hotbed_log_reader_options options = options_of(&the_ring, in_directory("plain.tsv"));
     options.epochs = 1000;
     options.threads = 3;
     options.chunk_bytes = 1000;
     char message[64];
     for (int taken = 0; taken < 5; taken++) {
-        hotbed_reader *reader = hotbed_reader_start(&options, message, sizeof message);
+        hotbed_log_reader *reader = hotbed_log_reader_start(&options, message, sizeof message);
         CHECK(reader != NULL);
         for (int i = 0; i < taken; i++) {
-            CHECK(hotbed_reader_take(reader) != NULL);
+            CHECK(hotbed_log_reader_take(reader) != NULL);
             if (i > 0)
-                hotbed_reader_give(reader);
+                hotbed_log_reader_give(reader);
         }
-        hotbed_reader_stop(reader);
+        hotbed_log_reader_stop(reader);
     }
-    hotbed_reader_stop(NULL);
+    hotbed_log_reader_stop(NULL);
 }
 
 /* Ranks have the rows of each batch in order, and all have the same number of batches. */
 static void shares_of_ranks_cover_all_rows(hotbed_backend backend) {
     read_plain();
     for (uint32_t ranks = 2; ranks <= 5; ranks++) {
-        hotbed_reader *readers[5];
+        hotbed_log_reader *readers[5];
         static ring rings[5];
         uint64_t n = 0;
         for (uint32_t r = 0; r < ranks; r++) {
-            hotbed_reader_options options = options_of(&rings[r], in_directory("plain.tsv"));
+            hotbed_log_reader_options options = options_of(&rings[r], in_directory("plain.tsv"));
             char message[200];
             options.rank = r;
             options.threads = 2;
             options.chunk_bytes = 1500; /* several chunks for each batch */
             options.ranks = ranks;
-            readers[r] = hotbed_reader_start(&options, message, sizeof message);
+            readers[r] = hotbed_log_reader_start(&options, message, sizeof message);
             CHECK(readers[r] != NULL);
         }
         for (uint32_t number = 0; number <= plain.batches; number++) {
             uint32_t whole = 0, in_all = 0;
             for (uint32_t r = 0; r < ranks; r++) {
-                const hotbed_reader_batch *batch = hotbed_reader_take(readers[r]);
+                const hotbed_log_reader_batch *batch = hotbed_log_reader_take(readers[r]);
                 CHECK_EQ(batch == NULL, number == plain.batches);
                 if (batch == NULL)
                     continue;
-                CHECK(batch->samples <= hotbed_reader_share(BATCH, ranks));
+                CHECK(batch->samples <= hotbed_log_reader_share(BATCH, ranks));
                 for (uint32_t s = 0; s < batch->samples; s++, n++) {
                     CHECK(batch->labels[s] == plain.labels[n]);
                     for (uint32_t f = 0; f < HOTBED_CRITEO_FIELDS; f++)
@@ -560,13 +560,13 @@ static void shares_of_ranks_cover_all_rows(hotbed_backend backend) {
                 }
                 in_all += batch->samples;
                 whole = batch->rows;
-                hotbed_reader_give(readers[r]);
+                hotbed_log_reader_give(readers[r]);
             }
             CHECK_EQ(in_all, whole);
         }
         CHECK_EQ(n, plain.n);
         for (uint32_t r = 0; r < ranks; r++)
-            hotbed_reader_stop(readers[r]);
+            hotbed_log_reader_stop(readers[r]);
     }
 }
 

@@ -1,0 +1,55 @@
+/* serve/directory.h - write the files of a cut, and remove old ones. */
+#ifndef HOTBED_SERVE_DIRECTORY_H
+#define HOTBED_SERVE_DIRECTORY_H
+
+#include "checkpoint/format/io.h"
+#include "serve/format.h"
+#include "serve/source.h"
+
+/* A directory that this process publishes to. */
+typedef struct hotbed_directory {
+    hotbed_io_file file;
+    int lock; /* below 0: this rank has none */
+} hotbed_directory;
+
+/* Open the directory; rank 0 creates it, locks it and removes unfinished files. The caller must call
+ * hotbed_directory_close(), even after an error. Errors: IO, STATE (another publisher has it). */
+hotbed_status hotbed_directory_open(
+    const hotbed_io_calls *calls, const char *path, uint32_t rank, hotbed_directory *out);
+void hotbed_directory_close(hotbed_directory *directory);
+
+/* What the names in the directory say. */
+typedef struct hotbed_directory_list {
+    uint64_t highest; /* number of a cut or rows file; 0: there is none */
+    uint64_t num_bases;
+    uint64_t *bases; /* [num_bases] numbers of bases that are whole cuts, rising; hotbed_delete() */
+} hotbed_directory_list;
+
+/* Read the names, and the heads of the cuts. Errors: IO, MEMORY. */
+hotbed_status hotbed_directory_read(hotbed_directory *directory, hotbed_directory_list *out);
+
+/* Write the rows file of this rank, from the source's changes, under its name. Sets part and keys, which
+ * has [head->tables] elements. After an error there is no file. Errors: IO, and the source's. */
+hotbed_status hotbed_rows_write(
+    hotbed_directory *directory, const hotbed_cut_head *head, const hotbed_cut_table *tables,
+    uint32_t rank, hotbed_source *source, const hotbed_dtype *dtypes, hotbed_cut_part *part,
+    uint64_t *keys, uint64_t *num_rows, uint64_t *num_erased);
+
+/* Write the file of a cut, and give it its name: the cut exists. *named says whether the name may exist
+ * after an error. Errors: IO, MEMORY. */
+hotbed_status hotbed_cut_write(
+    hotbed_directory *directory, const hotbed_cut_head *head, const hotbed_cut_table *tables,
+    const hotbed_cut_part *parts, hotbed_digest *digest, bool *named);
+
+/* Remove a rows file of a cut that has no name. Keeps the error text. */
+void hotbed_rows_remove(hotbed_directory *directory, uint64_t number, uint32_t rank);
+
+/* Remove all cuts before number `first`, and their rows files, oldest first. *failed is increased for
+ * each file that stays. Errors: IO (the directory cannot be read), MEMORY. */
+hotbed_status hotbed_directory_trim(hotbed_directory *directory, uint64_t first, uint64_t *failed);
+
+/* Call a caller's function with a file. Errors: IO, and the function's. */
+hotbed_status hotbed_directory_show(
+    hotbed_directory *directory, const char *name, hotbed_publish_file call, void *context);
+
+#endif

@@ -1,0 +1,181 @@
+/* serve/encode.c - conversion of rows, element by element. */
+#include "serve/encode.h"
+
+#include "base/float.h"
+
+/* --- to a file -------------------------------------------------------------------------------- */
+
+static float element(hotbed_dtype dtype, const void *row, uint32_t e) {
+    switch (dtype) {
+    case HOTBED_F16:
+        return hotbed_f16_to_f32(((const uint16_t *)row)[e]);
+    case HOTBED_BF16:
+        return hotbed_bf16_to_f32(((const uint16_t *)row)[e]);
+    case HOTBED_F32:
+        break;
+    }
+    return ((const float *)row)[e];
+}
+
+/* The nearest F16 that is not above `value`, and not below it. */
+static uint16_t f16_below(float value) {
+    uint16_t half = hotbed_f32_to_f16(value);
+    if (hotbed_f16_to_f32(half) <= value)
+        return half;
+    if ((half & 0x7fffU) == 0)
+        return 0x8001U; /* of zero, the next one below is the smallest negative number */
+    return (uint16_t)((half & 0x8000U) != 0 ? half + 1U : half - 1U);
+}
+
+static uint16_t f16_above(float value) {
+    return (uint16_t)(f16_below(-value) ^ 0x8000U);
+}
+
+static void put16(unsigned char *to, uint16_t value) {
+    memcpy(to, &value, sizeof value);
+}
+
+static uint16_t get16(const unsigned char *from) {
+    uint16_t value;
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+/* The offset is at or below the least element, and the last step at or above the greatest one, so that
+ * every element lies between two steps. */
+static bool encode_int8(
+    uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out, float *value) {
+    float least = INFINITY, most = -INFINITY;
+    for (uint32_t e = 0; e < dim; e++) {
+        float x = element(dtype, row, e);
+        if (!(fabsf(x) <= 65504.0F)) {
+            *value = x;
+            return false;
+        }
+        least = x < least ? x : least;
+        most = x > most ? x : most;
+    }
+    uint16_t offset = f16_below(least);
+    const float from = hotbed_f16_to_f32(offset);
+    uint16_t scale = f16_above((most - from) / 255.0F);
+    const float step = hotbed_f16_to_f32(scale);
+    for (uint32_t e = 0; e < dim; e++) {
+        float q = step == 0.0F ? 0.0F : (element(dtype, row, e) - from) / step + 0.5F;
+        out[e] = q >= 255.0F ? 255 : (unsigned char)q;
+    }
+    if (dim % 2 != 0)
+        out[dim] = 0;
+    put16(out + dim + dim % 2, scale);
+    put16(out + dim + dim % 2 + 2, offset);
+    return true;
+}
+
+static bool encode_f16(
+    uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out, float *value) {
+    for (uint32_t e = 0; e < dim; e++) {
+        float x = element(dtype, row, e);
+        uint16_t half = hotbed_f32_to_f16(x);
+        if ((half & 0x7fffU) == 0x7c00U && fabsf(x) != INFINITY) {
+            *value = x;
+            return false;
+        }
+        put16(out + 2 * (size_t)e, half);
+    }
+    return true;
+}
+
+bool hotbed_row_encode(
+    hotbed_encoding encoding, uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out,
+    float *value) {
+    if ((uint32_t)encoding == (uint32_t)dtype) { /* F32, F16 and BF16 have the same numbers */
+        memcpy(out, row, dim * hotbed_dtype_bytes(dtype));
+        return true;
+    }
+    switch (encoding) {
+    case HOTBED_ENCODING_F32:
+        for (uint32_t e = 0; e < dim; e++) {
+            float x = element(dtype, row, e);
+            memcpy(out + 4 * (size_t)e, &x, sizeof x);
+        }
+        return true;
+    case HOTBED_ENCODING_F16:
+        return encode_f16(dim, dtype, row, out, value);
+    case HOTBED_ENCODING_BF16:
+        for (uint32_t e = 0; e < dim; e++)
+            put16(out + 2 * (size_t)e, hotbed_f32_to_bf16(element(dtype, row, e)));
+        return true;
+    case HOTBED_ENCODING_INT8:
+        return encode_int8(dim, dtype, row, out, value);
+    case HOTBED_ENCODING_TABLE:
+        break;
+    }
+    return false;
+}
+
+/* --- from a file ------------------------------------------------------------------------------ */
+
+static float int8_scale(uint32_t dim, const unsigned char *row) {
+    return hotbed_f16_to_f32(get16(row + dim + dim % 2));
+}
+
+static float int8_offset(uint32_t dim, const unsigned char *row) {
+    return hotbed_f16_to_f32(get16(row + dim + dim % 2 + 2));
+}
+
+/* Run `each` for element e with its value x. One loop for each encoding, so that the compiler can use
+ * vectors. */
+#define DECODE(each)                                                                               \
+    switch (encoding) {                                                                            \
+    case HOTBED_ENCODING_F32: {                                                                    \
+        const float *from = (const void *)row;                                                     \
+        for (uint32_t e = 0; e < dim; e++) {                                                       \
+            const float x = from[e];                                                               \
+            each;                                                                                  \
+        }                                                                                          \
+        break;                                                                                     \
+    }                                                                                              \
+    case HOTBED_ENCODING_F16: {                                                                    \
+        const uint16_t *from = (const void *)row;                                                  \
+        for (uint32_t e = 0; e < dim; e++) {                                                       \
+            const float x = hotbed_f16_to_f32(from[e]);                                            \
+            each;                                                                                  \
+        }                                                                                          \
+        break;                                                                                     \
+    }                                                                                              \
+    case HOTBED_ENCODING_BF16: {                                                                   \
+        const uint16_t *from = (const void *)row;                                                  \
+        for (uint32_t e = 0; e < dim; e++) {                                                       \
+            const float x = hotbed_bf16_to_f32(from[e]);                                           \
+            each;                                                                                  \
+        }                                                                                          \
+        break;                                                                                     \
+    }                                                                                              \
+    case HOTBED_ENCODING_INT8: {                                                                   \
+        const float scale = int8_scale(dim, row), offset = int8_offset(dim, row);                  \
+        for (uint32_t e = 0; e < dim; e++) {                                                       \
+            const float x = offset + scale * (float)row[e];                                        \
+            each;                                                                                  \
+        }                                                                                          \
+        break;                                                                                     \
+    }                                                                                              \
+    case HOTBED_ENCODING_TABLE:                                                                    \
+        break;                                                                                     \
+    }
+
+void hotbed_row_decode(
+    hotbed_encoding encoding, uint32_t dim, const unsigned char *HOTBED_RESTRICT row,
+    float *HOTBED_RESTRICT out) {
+    DECODE(out[e] = x)
+}
+
+void hotbed_row_add(
+    hotbed_encoding encoding, uint32_t dim, const unsigned char *HOTBED_RESTRICT row, float weight,
+    float *HOTBED_RESTRICT sum) {
+    DECODE(sum[e] += weight * x)
+}
+
+void hotbed_row_add_plain(
+    hotbed_encoding encoding, uint32_t dim, const unsigned char *HOTBED_RESTRICT row,
+    float *HOTBED_RESTRICT sum) {
+    DECODE(sum[e] += x)
+}

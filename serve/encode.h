@@ -1,0 +1,27 @@
+/* serve/encode.h - rows as they are published, and back to F32. */
+#ifndef HOTBED_SERVE_ENCODE_H
+#define HOTBED_SERVE_ENCODE_H
+
+#include "hotbed/publish.h"
+#include "hotbed/types.h"
+
+/* Encode a row of `dim` elements; `out` has hotbed_encoded_bytes(). Returns false if the encoding does
+ * not have a value: F16 is finite up to 65504; INT8 has no NaN and no infinity, either. *value is the
+ * value then. */
+bool hotbed_row_encode(
+    hotbed_encoding encoding, uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out,
+    float *value);
+
+/* Decode a row. */
+void hotbed_row_decode(
+    hotbed_encoding encoding, uint32_t dim, const unsigned char *row, float *out);
+
+/* Add a row, times `weight`, to a sum. */
+void hotbed_row_add(
+    hotbed_encoding encoding, uint32_t dim, const unsigned char *row, float weight, float *sum);
+
+/* Add a row to a sum. */
+void hotbed_row_add_plain(
+    hotbed_encoding encoding, uint32_t dim, const unsigned char *row, float *sum);
+
+#endif

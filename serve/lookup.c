@@ -1,0 +1,125 @@
+/* serve/lookup.c - rows are searched in windows of keys, and summed in the order of the bag. */
+#include "serve/lookup.h"
+
+#include "base/error.h"
+#include "serve/encode.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static hotbed_status check_offsets(const hotbed_lookup *l) {
+    for (uint64_t b = 0; b <= l->batch_size; b++) {
+        int64_t least = b == 0 ? 0 : l->offsets[b - 1];
+        if (l->offsets[b] < least || (uint64_t)l->offsets[b] > l->num_keys)
+            return hotbed_fail_limit(
+                HOTBED_ERR_RANGE, "offsets", (double)l->offsets[b],
+                l->offsets[b] < least ? (double)least : (double)l->num_keys,
+                "reader_lookup: offsets[%" PRIu64 "] is %" PRId64 ", not in %" PRId64
+                " .. %" PRIu64,
+                b, l->offsets[b], least, l->num_keys);
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_lookup_check(const hotbed_version *v, const hotbed_lookup *l) {
+    if (l->table >= v->num_tables)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "table", l->table, v->num_tables - 1,
+            "reader_lookup: table %" PRIu32 "; the cut has %" PRIu32, l->table, v->num_tables);
+    uint32_t dim = v->tables[l->table].dim;
+    if ((uint32_t)l->pooling > HOTBED_POOL_MEAN)
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "pooling", (double)l->pooling,
+            "reader_lookup: pooling %d does not exist", (int)l->pooling);
+    bool pooled = l->pooling != HOTBED_POOL_NONE;
+    uint64_t outputs = pooled ? l->batch_size : l->num_keys;
+    if ((l->num_keys > 0 && l->keys == NULL) || (outputs > 0 && l->output == NULL) ||
+        (pooled && l->offsets == NULL))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "reader_lookup: %s is NULL",
+            l->num_keys > 0 && l->keys == NULL ? "keys"
+            : outputs > 0 && l->output == NULL ? "output"
+                                               : "offsets");
+    if (l->stride != 0 && l->stride < dim)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "stride", (double)l->stride, dim,
+            "reader_lookup: stride %" PRIu64 " is below the dim of the table, %" PRIu32, l->stride,
+            dim);
+    return pooled ? check_offsets(l) : HOTBED_OK;
+}
+
+/* The rows of some of the keys. */
+typedef struct window {
+    uint64_t first, end;
+    const unsigned char *rows[HOTBED_FIND_MOST];
+} window;
+
+/* Move the window to key number i; `end` is the end of the lookup's keys. */
+static void slide(
+    const hotbed_version *v, const hotbed_lookup *l, uint64_t i, uint64_t end, window *w) {
+    w->first = i;
+    w->end = end - i < HOTBED_FIND_MOST ? end : i + HOTBED_FIND_MOST;
+    hotbed_version_find(
+        v, l->table, (uint32_t)(w->end - i), (const uint64_t *)l->keys + i, w->rows);
+}
+
+static void fill(float *out, uint32_t dim, float value) {
+    for (uint32_t e = 0; e < dim; e++)
+        out[e] = value;
+}
+
+static uint64_t answer_keys(const hotbed_version *v, const hotbed_lookup *l, uint64_t stride) {
+    const hotbed_version_table *t = &v->tables[l->table];
+    uint64_t missing = 0;
+    window w = {.end = 0};
+    for (uint64_t i = 0; i < l->num_keys; i++) {
+        if (i == w.end)
+            slide(v, l, i, l->num_keys, &w);
+        const unsigned char *row = w.rows[i - w.first];
+        missing += row == NULL;
+        if (row == NULL)
+            fill(l->output + i * stride, t->dim, t->missing);
+        else
+            hotbed_row_decode(t->encoding, t->dim, row, l->output + i * stride);
+    }
+    return missing;
+}
+
+static void add(
+    const hotbed_version_table *t, const unsigned char *row, const float *weight, float *sum) {
+    if (row == NULL) {
+        const float value = weight == NULL ? t->missing : *weight * t->missing;
+        for (uint32_t e = 0; e < t->dim; e++)
+            sum[e] += value;
+    } else if (weight == NULL) {
+        hotbed_row_add_plain(t->encoding, t->dim, row, sum);
+    } else {
+        hotbed_row_add(t->encoding, t->dim, row, *weight, sum);
+    }
+}
+
+static uint64_t answer_bags(const hotbed_version *v, const hotbed_lookup *l, uint64_t stride) {
+    const hotbed_version_table *t = &v->tables[l->table];
+    uint64_t missing = 0, end = (uint64_t)l->offsets[l->batch_size];
+    window w = {.end = (uint64_t)l->offsets[0]};
+    for (uint64_t b = 0; b < l->batch_size; b++) {
+        float *sum = l->output + b * stride;
+        uint64_t first = (uint64_t)l->offsets[b], last = (uint64_t)l->offsets[b + 1];
+        fill(sum, t->dim, 0.0F);
+        for (uint64_t i = first; i < last; i++) {
+            if (i == w.end)
+                slide(v, l, i, end, &w);
+            missing += w.rows[i - w.first] == NULL;
+            add(t, w.rows[i - w.first], l->weights == NULL ? NULL : &l->weights[i], sum);
+        }
+        if (l->pooling == HOTBED_POOL_MEAN && last > first)
+            for (uint32_t e = 0; e < t->dim; e++)
+                sum[e] = sum[e] / (float)(last - first);
+    }
+    return missing;
+}
+
+uint64_t hotbed_lookup_answer(const hotbed_version *v, const hotbed_lookup *l) {
+    uint64_t stride = l->stride == 0 ? v->tables[l->table].dim : l->stride;
+    return l->pooling == HOTBED_POOL_NONE ? answer_keys(v, l, stride) : answer_bags(v, l, stride);
+}

@@ -1,0 +1,681 @@
+/* serve/reader.c - finds the newest cut that can be used, and gives it to lookups.
+ *
+ * Lookups take a version with one atomic addition: `now` has the number of the version's slot in its
+ * upper 16 bits, and below how many lookups have taken it. A lookup that is done adds to the version's
+ * `released`. The poll that replaces a version learns from `now` how many took it, and frees it when as
+ * many have released it. */
+#include "base/error.h"
+#include "base/monotonic.h"
+#include "base/options.h"
+#include "base/port.h"
+#include "base/stream.h"
+#include "base/text.h"
+#include "checkpoint/format/io.h"
+#include "serve/lookup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SLOTS = 64, REFUSALS = 8, SLOT_SHIFT = 48 };
+
+/* A version that is not the newest, and how many lookups have taken it. */
+typedef struct retired {
+    hotbed_version *version; /* NULL: the slot is free, or has the newest version */
+    uint64_t taken;
+} retired;
+
+/* Why a cut cannot be used. Its files are not read again while they are the same. */
+typedef struct refusal {
+    uint64_t number; /* 0: none */
+    hotbed_digest files;
+    hotbed_status status;
+    hotbed_error error;
+} refusal;
+
+struct hotbed_reader {
+    char *path;
+    hotbed_cut_table *tables; /* as at the open: names, dims and key types stay */
+    uint32_t num_tables;
+
+    uint64_t now; /* see above */
+    hotbed_version *slots[SLOTS];
+    uint64_t lookups, keys, missing; /* counts */
+
+    pthread_mutex_t polling; /* guards all below, up to `lock` */
+    hotbed_version *newest;
+    retired retired[SLOTS];
+    refusal refusals[REFUSALS];
+    uint32_t next_refusal;
+
+    pthread_mutex_t lock; /* guards all below; held for short */
+    pthread_cond_t ended;
+    bool end;
+    uint64_t seen, behind; /* number of the newest cut in the directory; cuts after the version */
+    uint64_t versions, bases, refused;
+    hotbed_status status; /* of the last poll */
+    hotbed_error error;
+
+    pthread_t thread;
+    bool started;
+    uint32_t follow_ms;
+};
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
+}
+
+static double seconds(uint64_t from_ns, uint64_t to_ns) {
+    return to_ns <= from_ns ? 0.0 : 1e-9 * (double)(to_ns - from_ns);
+}
+
+/* --- the version that lookups use ------------------------------------------------------------- */
+
+static hotbed_version *take(hotbed_reader *r) {
+    /* acquires the slot's version, which install() released */
+    uint64_t word = hotbed_add_acquire_u64(&r->now, 1);
+    return r->slots[word >> SLOT_SHIFT];
+}
+
+static void give(hotbed_version *v) {
+    hotbed_add_release_u64(&v->released, 1); /* this thread's reads of it are over */
+}
+
+/* Free versions that no lookup uses any more. */
+static void collect(hotbed_reader *r) {
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        retired *old = &r->retired[i];
+        /* acquires the reads that give() released */
+        if (old->version == NULL || hotbed_load_acquire_u64(&old->version->released) != old->taken)
+            continue;
+        hotbed_version_free(old->version);
+        old->version = NULL;
+        r->slots[i] = NULL;
+    }
+}
+
+/* Let lookups use a version. Takes ownership of it. */
+static hotbed_status install(hotbed_reader *r, hotbed_version *v) {
+    uint32_t slot = 0;
+    collect(r);
+    while (slot < SLOTS && r->slots[slot] != NULL)
+        slot++;
+    if (slot == SLOTS) {
+        hotbed_version_free(v);
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "lookups that have not returned use %d versions: try again", SLOTS);
+    }
+    v->used_ns = now_ns();
+    r->slots[slot] = v;
+    uint64_t word = hotbed_load_relaxed_u64(&r->now);
+    /* releases the slot and the version to take() */
+    while (!hotbed_cas_u64(&r->now, word, (uint64_t)slot << SLOT_SHIFT))
+        word = hotbed_load_relaxed_u64(&r->now);
+    if (r->newest != NULL)
+        r->retired[word >> SLOT_SHIFT] =
+            (retired){.version = r->newest, .taken = word & (((uint64_t)1 << SLOT_SHIFT) - 1)};
+    r->newest = v;
+    pthread_mutex_lock(&r->lock);
+    r->versions++;
+    r->bases += v->number == v->base;
+    pthread_mutex_unlock(&r->lock);
+    collect(r);
+    return HOTBED_OK;
+}
+
+/* --- the directory ---------------------------------------------------------------------------- */
+
+/* Cuts in a directory. */
+typedef struct cuts {
+    uint64_t n, capacity;
+    uint64_t *numbers;
+    bool memory; /* an allocation failed */
+} cuts;
+
+static void add_cut(void *context, const char *name) {
+    cuts *all = context;
+    uint64_t number = hotbed_cut_number(name);
+    if (number == 0)
+        return;
+    if (all->n == all->capacity) {
+        uint64_t capacity = 2 * all->capacity + 64;
+        uint64_t *more = hotbed_new(capacity * sizeof *more);
+        if (more == NULL) {
+            all->memory = true;
+            return;
+        }
+        if (all->n > 0)
+            memcpy(more, all->numbers, all->n * sizeof *more);
+        hotbed_delete(all->numbers);
+        all->numbers = more;
+        all->capacity = capacity;
+    }
+    all->numbers[all->n++] = number;
+}
+
+static int by_number(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The state of a poll. */
+typedef struct poll {
+    hotbed_reader *r;
+    int directory;
+    cuts cuts;
+    hotbed_status status; /* of the newest cut that cannot be used */
+    hotbed_error error;
+} poll;
+
+static hotbed_status list(poll *p) {
+    int error = hotbed_io_system.list(NULL, p->directory, add_cut, &p->cuts);
+    if (error < 0)
+        return hotbed_io_fail("cannot list", p->r->path, error);
+    if (p->cuts.memory)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the names in %s", p->r->path);
+    if (p->cuts.n > 0)
+        qsort(p->cuts.numbers, p->cuts.n, sizeof *p->cuts.numbers, by_number);
+    return HOTBED_OK;
+}
+
+static bool is_there(const poll *p, uint64_t number) {
+    struct stat stat;
+    char name[HOTBED_CUT_NAME_BYTES];
+    hotbed_cut_name(name, number);
+    return fstatat(p->directory, name, &stat, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
+}
+
+/* What the system says about the files of a cut: it changes if one is replaced or appears. */
+static hotbed_digest look_at(const poll *p, uint64_t number, uint32_t world) {
+    hotbed_digest sum = {0};
+    for (uint32_t r = 0; r <= world; r++) {
+        char name[HOTBED_CUT_NAME_BYTES];
+        struct stat s;
+        uint64_t seen[6] = {r};
+        if (r == world)
+            hotbed_cut_name(name, number);
+        else
+            hotbed_rows_name(name, number, r);
+        if (fstatat(p->directory, name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
+            seen[1] = (uint64_t)s.st_ino;
+            seen[2] = (uint64_t)s.st_size;
+            seen[3] = (uint64_t)s.st_mtim.tv_sec;
+            seen[4] = (uint64_t)s.st_mtim.tv_nsec;
+            seen[5] = 1;
+        }
+        sum = hotbed_digest_add(sum, hotbed_digest_of(seen, sizeof seen));
+    }
+    return sum;
+}
+
+/* Keep why the poll cannot use a cut: of the newest, which is refused first. */
+static void refuse(poll *p, hotbed_status status) {
+    if (p->status == HOTBED_OK) {
+        p->status = status;
+        hotbed_error_copy(&p->error);
+    }
+}
+
+/* Open the files of a cut, unless the same ones were found damaged before. */
+static hotbed_status open_files(poll *p, uint64_t number, hotbed_files **out) {
+    hotbed_reader *r = p->r;
+    HOTBED_TRY(hotbed_files_head(p->directory, r->path, number, out));
+    uint32_t world = (*out)->cut.head->world;
+    hotbed_files_release(*out);
+    *out = NULL;
+    hotbed_digest files = look_at(p, number, world);
+    for (uint32_t i = 0; i < REFUSALS; i++)
+        if (r->refusals[i].number == number && hotbed_digest_equal(r->refusals[i].files, files))
+            return hotbed_error_return(&r->refusals[i].error, r->refusals[i].status);
+    hotbed_status status = hotbed_files_open(p->directory, r->path, number, out);
+    if (status == HOTBED_ERR_CORRUPT) {
+        refusal *keep = &r->refusals[r->next_refusal++ % REFUSALS];
+        *keep = (refusal){.number = number, .files = files, .status = status};
+        hotbed_error_copy(&keep->error);
+    }
+    return status;
+}
+
+static hotbed_status check_tables(const hotbed_reader *r, const hotbed_cut *cut) {
+    hotbed_cut_head head = {.tables = r->num_tables};
+    hotbed_cut known = {.head = &head, .tables = r->tables};
+    if (r->tables == NULL || hotbed_cut_same_tables(&known, cut))
+        return HOTBED_OK;
+    return hotbed_fail(
+        HOTBED_ERR_STATE,
+        "cut %" PRIu64
+        " has other tables, dims or key types than when the directory was opened: open it again",
+        cut->head->number);
+}
+
+/* Keep names, dims and key types of the first version. */
+static hotbed_status keep_tables(hotbed_reader *r, const hotbed_cut *cut) {
+    if (r->tables != NULL)
+        return HOTBED_OK;
+    r->tables = hotbed_new(cut->head->tables * sizeof *r->tables);
+    if (r->tables == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", cut->head->tables);
+    memcpy(r->tables, cut->tables, cut->head->tables * sizeof *r->tables);
+    r->num_tables = cut->head->tables;
+    return HOTBED_OK;
+}
+
+/* Use a cut: a base, or the increment after the newest version. */
+static hotbed_status use(poll *p, uint64_t number, bool base) {
+    hotbed_files *files = NULL;
+    hotbed_version *v = NULL;
+    HOTBED_TRY(open_files(p, number, &files));
+    hotbed_status status = check_tables(p->r, &files->cut);
+    if (status == HOTBED_OK)
+        status = base ? hotbed_version_of_base(files, &v)
+                      : hotbed_version_after(p->r->newest, files, &v);
+    if (status == HOTBED_OK) {
+        status = keep_tables(p->r, &files->cut);
+        if (status != HOTBED_OK)
+            hotbed_version_free(v);
+    }
+    if (status == HOTBED_OK)
+        status = install(p->r, v);
+    hotbed_files_release(files); /* the version uses them */
+    return status;
+}
+
+/* Whether a cut is a base. Errors: as hotbed_files_head(). */
+static hotbed_status is_base(const poll *p, uint64_t number, bool *base) {
+    hotbed_files *files = NULL;
+    HOTBED_TRY(hotbed_files_head(p->directory, p->r->path, number, &files));
+    *base = files->cut.head->parent == 0;
+    hotbed_files_release(files);
+    return HOTBED_OK;
+}
+
+static uint64_t version_number(const hotbed_reader *r) {
+    return r->newest == NULL ? 0 : r->newest->number;
+}
+
+/* Use the newest base that can be used, if it is newer than the version. */
+static void use_bases(poll *p) {
+    uint64_t first = version_number(p->r);
+    for (uint64_t i = p->cuts.n; i > 0 && p->cuts.numbers[i - 1] > first; i--) {
+        bool base = false;
+        uint64_t number = p->cuts.numbers[i - 1];
+        hotbed_status status = is_base(p, number, &base);
+        if (status == HOTBED_OK && base)
+            status = use(p, number, true);
+        if (status == HOTBED_OK && base)
+            return;
+        if (status != HOTBED_OK && is_there(p, number)) /* otherwise removed as an old one */
+            refuse(p, status);
+    }
+}
+
+/* Use the increments after the version, in order, as far as they follow each other. */
+static void use_increments(poll *p) {
+    for (uint64_t i = 0; i < p->cuts.n && p->r->newest != NULL; i++) {
+        uint64_t number = p->cuts.numbers[i];
+        if (number <= version_number(p->r))
+            continue;
+        hotbed_status status = use(p, number, false);
+        if (status != HOTBED_OK && is_there(p, number)) {
+            refuse(p, status);
+            return;
+        }
+    }
+    /* The version is the newest cut: no refusal matters to lookups. */
+    if (p->cuts.n > 0 && version_number(p->r) == p->cuts.numbers[p->cuts.n - 1])
+        p->status = HOTBED_OK;
+}
+
+static hotbed_status poll_directory(poll *p) {
+    hotbed_reader *r = p->r;
+    p->directory = open(r->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (p->directory < 0)
+        return hotbed_fail_os(HOTBED_ERR_IO, errno, "cannot open the directory %s", r->path);
+    HOTBED_TRY(list(p));
+    uint64_t newest = p->cuts.n == 0 ? 0 : p->cuts.numbers[p->cuts.n - 1];
+    if (newest < version_number(r))
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "%s has no cut from number %" PRIu64 " on, which the reader uses: if the directory was "
+            "replaced, open it again",
+            r->path, version_number(r));
+    use_bases(p);
+    use_increments(p);
+    if (p->status != HOTBED_OK)
+        return hotbed_error_return(&p->error, p->status);
+    return r->newest != NULL
+               ? HOTBED_OK
+               : hotbed_fail(HOTBED_ERR_STATE, "%s has no base: nothing is published yet", r->path);
+}
+
+static hotbed_status poll_once(hotbed_reader *r) {
+    poll p = {.r = r, .directory = -1};
+    pthread_mutex_lock(&r->polling);
+    collect(r);
+    hotbed_status status = poll_directory(&p);
+    uint64_t behind = 0;
+    for (uint64_t i = 0; i < p.cuts.n; i++)
+        behind += p.cuts.numbers[i] > version_number(r);
+    pthread_mutex_lock(&r->lock);
+    r->seen = p.cuts.n > 0 ? p.cuts.numbers[p.cuts.n - 1] : r->seen;
+    r->behind = behind;
+    r->refused += status != HOTBED_OK;
+    r->status = status;
+    if (status != HOTBED_OK)
+        hotbed_error_copy(&r->error);
+    pthread_mutex_unlock(&r->lock);
+    if (p.directory >= 0)
+        close(p.directory);
+    hotbed_delete(p.cuts.numbers);
+    pthread_mutex_unlock(&r->polling);
+    return status;
+}
+
+hotbed_status hotbed_reader_poll(hotbed_reader *r) {
+    if (r == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_poll: reader is NULL");
+    return poll_once(r);
+}
+
+static void *follow(void *argument) {
+    hotbed_reader *r = argument;
+    pthread_mutex_lock(&r->lock);
+    while (!r->end) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        uint64_t ns = (uint64_t)until.tv_nsec + (uint64_t)(r->follow_ms % 1000) * 1000000U;
+        until.tv_sec += (time_t)(r->follow_ms / 1000 + ns / 1000000000U);
+        until.tv_nsec = (long)(ns % 1000000000U);
+        if (pthread_cond_timedwait(&r->ended, &r->lock, &until) != ETIMEDOUT)
+            continue;
+        pthread_mutex_unlock(&r->lock);
+        (void)poll_once(r); /* its status stays for hotbed_reader_health() */
+        pthread_mutex_lock(&r->lock);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+/* --- open and close --------------------------------------------------------------------------- */
+
+static hotbed_status open_reader(
+    hotbed_reader *r, const char *directory, const hotbed_reader_options *options) {
+    hotbed_reader_options read = {.size = sizeof read};
+    if (options != NULL)
+        HOTBED_TRY(hotbed_options_read(&read, sizeof read, 4, options, "hotbed_reader_options"));
+    size_t bytes = strlen(directory) + 1;
+    r->path = hotbed_new(bytes);
+    if (r->path == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a path", bytes);
+    memcpy(r->path, directory, bytes);
+    r->follow_ms = read.follow_ms;
+    hotbed_status status = poll_once(r);
+    if (r->newest == NULL) /* otherwise the reader has a cut, though not the newest */
+        return status == HOTBED_ERR_IO || status == HOTBED_ERR_MEMORY ||
+                       status == HOTBED_ERR_UNSUPPORTED
+                   ? status
+                   : HOTBED_FAIL_AFTER(
+                         HOTBED_ERR_STATE, "%s has no whole cut: %s", directory,
+                         hotbed_last_error());
+    if (r->follow_ms == 0)
+        return HOTBED_OK;
+    int error = pthread_create(&r->thread, NULL, follow, r);
+    if (error != 0)
+        return hotbed_fail_os(HOTBED_ERR_MEMORY, error, "reader_open: cannot create a thread");
+    r->started = true;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_reader_open(
+    const char *directory, const hotbed_reader_options *options, hotbed_reader **out) {
+    if (out == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_open: out is NULL");
+    *out = NULL;
+    if (directory == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_open: directory is NULL");
+    hotbed_reader *r = hotbed_new(sizeof *r);
+    if (r == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a reader");
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->ended, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&r->polling, NULL);
+    pthread_mutex_init(&r->lock, NULL);
+    hotbed_status status = open_reader(r, directory, options);
+    if (status != HOTBED_OK) {
+        hotbed_error error;
+        hotbed_error_copy(&error);
+        hotbed_reader_close(r);
+        return hotbed_error_return(&error, status);
+    }
+    *out = r;
+    return HOTBED_OK;
+}
+
+void hotbed_reader_close(hotbed_reader *r) {
+    if (r == NULL)
+        return;
+    if (r->started) {
+        pthread_mutex_lock(&r->lock);
+        r->end = true;
+        pthread_cond_broadcast(&r->ended);
+        pthread_mutex_unlock(&r->lock);
+        pthread_join(r->thread, NULL);
+    }
+    for (uint32_t i = 0; i < SLOTS; i++)
+        hotbed_version_free(r->slots[i]);
+    pthread_cond_destroy(&r->ended);
+    pthread_mutex_destroy(&r->lock);
+    pthread_mutex_destroy(&r->polling);
+    hotbed_delete(r->tables);
+    hotbed_delete(r->path);
+    hotbed_delete(r);
+}
+
+/* --- calls ------------------------------------------------------------------------------------ */
+
+hotbed_status hotbed_reader_lookup(
+    hotbed_reader *r, const hotbed_lookup *lookups, uint32_t n, uint64_t *version) {
+    if (r == NULL || (lookups == NULL && n > 0))
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "reader_lookup: %s is NULL", r == NULL ? "reader" : "lookups");
+    hotbed_version *v = take(r);
+    hotbed_status status = HOTBED_OK;
+    uint64_t keys = 0, missing = 0;
+    for (uint32_t i = 0; i < n && status == HOTBED_OK; i++)
+        status = hotbed_lookup_check(v, &lookups[i]);
+    for (uint32_t i = 0; i < n && status == HOTBED_OK; i++) {
+        missing += hotbed_lookup_answer(v, &lookups[i]);
+        keys += lookups[i].num_keys;
+    }
+    if (status == HOTBED_OK && version != NULL)
+        *version = v->number;
+    give(v);
+    (void)hotbed_add_relaxed_u64(&r->lookups, 1);
+    (void)hotbed_add_relaxed_u64(&r->keys, keys);
+    if (missing > 0)
+        (void)hotbed_add_relaxed_u64(&r->missing, missing);
+    return status;
+}
+
+uint32_t hotbed_reader_num_tables(const hotbed_reader *r) {
+    return r == NULL ? 0 : r->num_tables;
+}
+
+hotbed_status hotbed_reader_find(const hotbed_reader *r, const char *name, uint32_t *table) {
+    if (r == NULL || name == NULL || table == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_find: an argument is NULL");
+    for (uint32_t t = 0; t < r->num_tables; t++)
+        if (strcmp(r->tables[t].name, name) == 0) {
+            *table = t;
+            return HOTBED_OK;
+        }
+    return hotbed_fail_table(
+        HOTBED_ERR_ARGUMENT, name, "reader_find: %s has no table '%s'", r->path, name);
+}
+
+hotbed_status hotbed_reader_table_info(hotbed_reader *r, uint32_t table, hotbed_reader_table *out) {
+    if (r == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_table_info: reader is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_reader_table"));
+    if (table >= r->num_tables)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "table", table, r->num_tables - 1,
+            "reader_table_info: table %" PRIu32 "; the cut has %" PRIu32, table, r->num_tables);
+    hotbed_version *v = take(r);
+    hotbed_reader_table info = {
+        .dim = r->tables[table].dim,
+        .encoding = v->tables[table].encoding,
+        .key_type = (hotbed_key_type)r->tables[table].key_type,
+        .missing = v->tables[table].missing,
+        .keys = v->tables[table].keys,
+    };
+    give(v);
+    memcpy(info.name, r->tables[table].name, sizeof info.name);
+    hotbed_output_write(out, &info, sizeof info);
+    return HOTBED_OK;
+}
+
+static void read_stats(hotbed_reader *r, hotbed_reader_stats *out) {
+    hotbed_version *v = take(r);
+    *out = (hotbed_reader_stats){
+        .version = v->number,
+        .base = v->base,
+        .step = v->step,
+        .age = seconds(v->created_ns, now_ns()),
+        .lag = seconds(v->created_ns, v->used_ns),
+        .lookups = hotbed_load_relaxed_u64(&r->lookups),
+        .keys = hotbed_load_relaxed_u64(&r->keys),
+        .missing = hotbed_load_relaxed_u64(&r->missing),
+        .mapped_bytes = hotbed_version_mapped(v),
+        .memory_bytes = hotbed_version_memory(v),
+    };
+    give(v);
+    pthread_mutex_lock(&r->lock);
+    out->newest = r->seen > out->version ? r->seen : out->version;
+    out->behind = (uint32_t)r->behind;
+    out->versions = r->versions;
+    out->bases = r->bases;
+    out->refused = r->refused;
+    pthread_mutex_unlock(&r->lock);
+}
+
+hotbed_status hotbed_reader_get_stats(hotbed_reader *r, hotbed_reader_stats *out) {
+    hotbed_reader_stats stats;
+    if (r == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_get_stats: reader is NULL");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_reader_stats"));
+    read_stats(r, &stats);
+    hotbed_output_write(out, &stats, sizeof stats);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_reader_health(hotbed_reader *r, double most_seconds) {
+    hotbed_reader_stats stats;
+    if (r == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_health: reader is NULL");
+    pthread_mutex_lock(&r->lock);
+    hotbed_status status = r->status;
+    hotbed_error error = r->error;
+    pthread_mutex_unlock(&r->lock);
+    if (status != HOTBED_OK)
+        return hotbed_error_return(&error, status);
+    read_stats(r, &stats);
+    if (most_seconds > 0 && stats.age > most_seconds)
+        return hotbed_fail_limit(
+            HOTBED_ERR_STATE, "age", stats.age, most_seconds,
+            "cut %" PRIu64 " is %.1f seconds old; %.1f are allowed", stats.version, stats.age,
+            most_seconds);
+    return HOTBED_OK;
+}
+
+/* --- metrics ---------------------------------------------------------------------------------- */
+
+/* A text that may be longer than its memory. */
+typedef struct text {
+    char *to;
+    uint64_t capacity, bytes;
+} text;
+
+#if defined(__GNUC__) || defined(__clang__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static void
+print(text *out, const char *format, ...) {
+    char line[256];
+    va_list args;
+    va_start(args, format);
+    int n = hotbed_vformat(line, sizeof line, format, args);
+    va_end(args);
+    size_t bytes = n < 0 ? 0 : (size_t)n < sizeof line ? (size_t)n : sizeof line - 1;
+    if (out->to != NULL && out->bytes + bytes < out->capacity)
+        memcpy(out->to + out->bytes, line, bytes + 1);
+    out->bytes += bytes;
+}
+
+static void metric(text *out, const char *name, const char *type, const char *help, double value) {
+    print(out, "# HELP hotbed_reader_%s %s\n", name, help);
+    print(out, "# TYPE hotbed_reader_%s %s\n", name, type);
+    print(out, "hotbed_reader_%s %.17g\n", name, value);
+}
+
+static void print_stats(text *out, hotbed_reader *r) {
+    hotbed_reader_stats s;
+    read_stats(r, &s);
+    pthread_mutex_lock(&r->lock);
+    bool healthy = r->status == HOTBED_OK;
+    pthread_mutex_unlock(&r->lock);
+    metric(out, "healthy", "gauge", "1 if the newest cut is used.", healthy);
+    metric(out, "version", "gauge", "Number of the cut that answers lookups.", (double)s.version);
+    metric(out, "step", "gauge", "Training step of that cut.", (double)s.step);
+    metric(out, "behind_cuts", "gauge", "Newer cuts in the directory.", s.behind);
+    metric(out, "age_seconds", "gauge", "Age of the rows.", s.age);
+    metric(out, "lag_seconds", "gauge", "Age of the rows when they were first used.", s.lag);
+    metric(out, "versions_total", "counter", "Cuts used so far.", (double)s.versions);
+    metric(out, "refused_total", "counter", "Polls that refused a cut.", (double)s.refused);
+    metric(out, "lookups_total", "counter", "Lookup calls.", (double)s.lookups);
+    metric(out, "keys_total", "counter", "Keys looked up.", (double)s.keys);
+    metric(out, "missing_keys_total", "counter", "Keys without a row.", (double)s.missing);
+    metric(out, "mapped_bytes", "gauge", "Bytes of mapped files.", (double)s.mapped_bytes);
+    metric(out, "memory_bytes", "gauge", "Bytes of the index of changes.", (double)s.memory_bytes);
+    print(out, "# HELP hotbed_reader_table_keys Keys of a table.\n");
+    print(out, "# TYPE hotbed_reader_table_keys gauge\n");
+    hotbed_version *v = take(r);
+    for (uint32_t t = 0; t < r->num_tables; t++)
+        print(
+            out, "hotbed_reader_table_keys{table=\"%s\"} %" PRIu64 "\n", r->tables[t].name,
+            v->tables[t].keys);
+    give(v);
+}
+
+hotbed_status hotbed_reader_metrics(
+    hotbed_reader *r, char *to, uint64_t capacity, uint64_t *bytes) {
+    if (r == NULL || bytes == NULL)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "reader_metrics: %s is NULL", r == NULL ? "reader" : "bytes");
+    text out = {.to = to, .capacity = capacity};
+    print_stats(&out, r);
+    *bytes = out.bytes;
+    if (to != NULL && out.bytes >= capacity) {
+        if (capacity > 0)
+            to[capacity - 1] = '\0';
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "capacity", (double)capacity, (double)out.bytes + 1,
+            "reader_metrics: the text has %" PRIu64 " bytes with its 0, capacity is %" PRIu64,
+            out.bytes + 1, capacity);
+    }
+    return HOTBED_OK;
+}

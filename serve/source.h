@@ -1,0 +1,45 @@
+/* serve/source.h - what changed in the storages since the last cut.
+ *
+ * A source copies the storages on the trainer's thread, and tells the publisher's thread, table by
+ * table, which rows to write and which keys to remove. This one copies all rows and compares digests of
+ * their encoded bytes. A source that records touched rows would have the same calls: the publisher knows
+ * nothing else of where changes come from. */
+#ifndef HOTBED_SERVE_SOURCE_H
+#define HOTBED_SERVE_SOURCE_H
+
+#include "checkpoint/storages.h"
+#include "hotbed/publish.h"
+
+typedef struct hotbed_source hotbed_source;
+
+/* Create a source. `encodings`, [tables], are not TABLE. `routes` are NULL with one rank. All pointers
+ * are borrowed while it exists. Errors: MEMORY. */
+hotbed_status hotbed_source_create(
+    const hotbed_storages *storages, const hotbed_encoding *encodings, const hotbed_route *routes,
+    uint32_t rank, hotbed_source **out);
+void hotbed_source_destroy(hotbed_source *source); /* NULL is allowed */
+
+/* Copy the keys and embeddings of all tables. Waits for the stream's work. A latched fault of the stream
+ * stays. Errors: STATE (rows entered or left a table meanwhile), MEMORY, DEVICE, UNSUPPORTED. */
+hotbed_status hotbed_source_take(hotbed_source *source, hotbed_stream *stream);
+
+/* The changes of a table of this rank. Arrays belong to the source. */
+typedef struct hotbed_changes {
+    uint64_t keys_after; /* keys of the table at the copy */
+    uint64_t num_rows, num_erased;
+    const uint64_t *keys;   /* [num_rows] in the order of their hashes */
+    const uint32_t *places; /* [num_rows] number of the key's row in `rows` */
+    const void *rows;       /* [.., dim] of the table's dtype */
+    const uint64_t *erased; /* [num_erased] in the order of their hashes */
+} hotbed_changes;
+
+/* Find the changes of a table between the last cut that was settled and the copy; `whole`: all rows.
+ * Valid until the next call for any table. Errors: MEMORY, STATE (a key belongs to another rank), RANGE
+ * (the encoding does not have a value, with table and key). */
+hotbed_status hotbed_source_changes(
+    hotbed_source *source, uint32_t table, bool whole, hotbed_changes *out);
+
+/* The cut with the changes of all tables is on disk: compare with it from now on. */
+void hotbed_source_settle(hotbed_source *source);
+
+#endif

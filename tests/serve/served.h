@@ -1,0 +1,38 @@
+/* tests/serve/served.h - a storage that is published, and what a reader of each cut must answer. */
+#ifndef HOTBED_TESTS_SERVED_H
+#define HOTBED_TESTS_SERVED_H
+
+#include "hotbed/read.h"
+#include "hotbed/storage.h"
+
+enum { SERVED_TABLES = 3, SERVED_KEYS = 48, SERVED_DIM_MOST = 16, SERVED_CUTS_MOST = 256 };
+
+/* Keys that a test uses: 0 to 7 and extreme ones. Tables: "hash" f32 that evicts, "half" hash f16, "rows"
+ * static bf16. */
+extern uint64_t served_keys[SERVED_KEYS];
+extern const uint32_t served_dims[SERVED_TABLES];
+
+/* The rows of all keys in one cut, as a reader returns them. */
+typedef struct served_cut {
+    uint64_t step; /* 0: there is none */
+    float rows[SERVED_TABLES][SERVED_KEYS][SERVED_DIM_MOST];
+    uint64_t keys[SERVED_TABLES];
+} served_cut;
+
+hotbed_storage *served_create(uint64_t seed, hotbed_stream *stream);
+
+/* Train some keys, set rows, erase keys: what the random numbers say. */
+void served_change(hotbed_storage *storage, hotbed_stream *stream);
+
+/* Set *cut to the present rows, in these encodings. */
+void served_look(
+    hotbed_storage *storage, const hotbed_encoding encodings[SERVED_TABLES], uint64_t step,
+    served_cut *cut, hotbed_stream *stream);
+
+/* Check that the reader answers exactly the cut. */
+void served_check(hotbed_reader *reader, const served_cut *cut);
+
+/* Number of the newest cut's file in a directory; 0: there is none. */
+uint64_t served_newest(const char *directory);
+
+#endif

@@ -1,0 +1,884 @@
+/* tests/serve/test_serve.c - publishing and reading: each documented result and error. */
+#include "base/float.h"
+#include "base/hash_core.h"
+#include "hotbed/hotbed.h"
+#include "serve/encode.h"
+#include "serve/format.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/serve/served.h"
+#include "tests/support/harness.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* What most tests need. */
+typedef struct bench {
+    hotbed_stream *stream;
+    hotbed_storage *storage;
+    hotbed_publish_options options;
+    hotbed_publisher *publisher;
+    hotbed_reader *reader;
+    char directory[512];
+    served_cut cut;
+    uint64_t step;
+} bench;
+
+static const hotbed_encoding plain[SERVED_TABLES]; /* TABLE */
+
+static void begin(bench *b, hotbed_backend backend) {
+    *b = (bench){.stream = sample_stream(backend)};
+    b->storage = served_create(7, b->stream);
+    hotbed_publish_options_init(&b->options);
+    snprintf(b->directory, sizeof b->directory, "%s", sample_path("published"));
+}
+
+static void create(bench *b) {
+    CHECK_OK(hotbed_publisher_create(
+        b->directory, &b->storage, 1, &b->options, b->stream, &b->publisher));
+}
+
+/* Change the storage and publish it. */
+static void publish(bench *b) {
+    for (int i = 0; i < 3; i++)
+        served_change(b->storage, b->stream);
+    served_look(
+        b->storage, b->options.encodings == NULL ? plain : b->options.encodings, ++b->step, &b->cut,
+        b->stream);
+    CHECK_OK(hotbed_publisher_publish(b->publisher, b->step, b->stream));
+    CHECK_OK(hotbed_publisher_wait(b->publisher));
+}
+
+static void finish(bench *b) {
+    hotbed_reader_close(b->reader);
+    hotbed_publisher_destroy(b->publisher);
+    hotbed_storage_destroy(b->storage);
+    hotbed_stream_destroy(b->stream);
+}
+
+static const char *file_of(const bench *b, const char *name) {
+    static char path[1024];
+    snprintf(path, sizeof path, "%s/%s", b->directory, name);
+    return path;
+}
+
+/* --- what is read is what was published --------------------------------------------------------------- */
+
+static void a_reader_follows_a_publisher(hotbed_backend backend) {
+    bench b;
+    begin(&b, backend);
+    b.options.base_every = 4;
+    create(&b);
+    publish(&b);
+    CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
+    for (uint64_t cut = 1; cut <= 12; cut++) {
+        hotbed_reader_stats stats = {.size = sizeof stats};
+        CHECK_OK(hotbed_reader_poll(b.reader));
+        served_check(b.reader, &b.cut);
+        CHECK_OK(hotbed_reader_get_stats(b.reader, &stats));
+        CHECK_EQ(stats.version, cut);
+        CHECK_EQ(stats.newest, cut);
+        CHECK_EQ(stats.behind, 0);
+        CHECK_EQ(stats.base, (cut - 1) / 4 * 4 + 1);
+        CHECK_EQ(stats.versions, cut);
+        CHECK_EQ(stats.bases, (cut + 3) / 4);
+        CHECK(stats.mapped_bytes > 0 && stats.memory_bytes > 0 && stats.age >= 0);
+        CHECK_EQ(stats.keys, cut * SERVED_TABLES * SERVED_KEYS);
+        publish(&b);
+    }
+    finish(&b);
+}
+
+static void lookups_have_the_bytes_of_eval(hotbed_backend backend) {
+    bench b;
+    begin(&b, backend);
+    create(&b);
+    publish(&b);
+    publish(&b);
+    CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
+    enum { BAGS = 9, KEYS = 70 };
+    for (int pooling = HOTBED_POOL_SUM; pooling <= HOTBED_POOL_MEAN; pooling++)
+        for (int weighted = 0; weighted < 2; weighted++) {
+            uint64_t keys[KEYS];
+            int64_t offsets[BAGS + 1] = {0};
+            float weights[KEYS], got[BAGS * SERVED_DIM_MOST] = {0}, want[SERVED_DIM_MOST];
+            for (int i = 0; i < KEYS; i++) {
+                keys[i] = served_keys[hotbed_test_below(SERVED_KEYS)];
+                weights[i] = hotbed_test_float();
+            }
+            for (int i = 1; i <= BAGS; i++)
+                offsets[i] = i == 3 ? offsets[2] : i == BAGS ? KEYS : offsets[i - 1] + (i * 5) % 16;
+            for (uint32_t t = 0; t < 2; t++) {
+                hotbed_lookup lookup = {
+                    .table = t,
+                    .pooling = (hotbed_pooling)pooling,
+                    .batch_size = BAGS,
+                    .num_keys = KEYS,
+                    .keys = keys,
+                    .offsets = offsets,
+                    .weights = weighted ? weights : NULL,
+                    .output = got,
+                    .stride = SERVED_DIM_MOST};
+                CHECK_OK(hotbed_reader_lookup(b.reader, &lookup, 1, NULL));
+                for (int bag = 0; bag < BAGS; bag++) { /* as hotbed_storage_eval() computes it */
+                    memset(want, 0, sizeof want);
+                    for (int64_t i = offsets[bag]; i < offsets[bag + 1]; i++) {
+                        uint32_t k = 0;
+                        while (served_keys[k] != keys[i])
+                            k++;
+                        for (uint32_t e = 0; e < served_dims[t]; e++)
+                            want[e] +=
+                                weighted ? weights[i] * b.cut.rows[t][k][e] : b.cut.rows[t][k][e];
+                    }
+                    int64_t n = offsets[bag + 1] - offsets[bag];
+                    for (uint32_t e = 0; e < served_dims[t] && n > 0; e++)
+                        want[e] = pooling == HOTBED_POOL_MEAN ? want[e] / (float)n : want[e];
+                    CHECK_BYTES(&got[bag * SERVED_DIM_MOST], want, served_dims[t] * sizeof(float));
+                }
+            }
+        }
+    finish(&b);
+}
+
+/* The library's own eval, over a storage that pools. */
+static void pooled_lookups_are_those_of_the_storage(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    hotbed_storage *storage = NULL;
+    hotbed_publish_options publish_options;
+    hotbed_publisher *publisher = NULL;
+    hotbed_reader *reader = NULL;
+    enum { N = 40, DIM = 7, BAGS = 5 };
+    uint64_t keys[N];
+    float rows[N * DIM], weights[N], want[BAGS * DIM], got[BAGS * DIM];
+    int64_t offsets[BAGS + 1] = {0, 3, 3, 20, 33, N};
+    for (int i = 0; i < N; i++) {
+        keys[i] = (uint64_t)(i * i);
+        weights[i] = hotbed_test_float();
+        for (int e = 0; e < DIM; e++)
+            rows[i * DIM + e] = hotbed_test_float();
+    }
+    hotbed_table_options_init(&table);
+    table.name = "t", table.dim = DIM, table.capacity = 100;
+    table.eval_initializer.value = 0.3F;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1, options.tables = &table, options.pooling = HOTBED_POOL_MEAN;
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    hotbed_rows set = {.weights = rows};
+    CHECK_OK(hotbed_storage_set_rows(storage, 0, N / 2, keys, &set, stream));
+    hotbed_batch batch;
+    hotbed_batch_init(&batch);
+    batch.batch_size = BAGS, batch.num_keys = N, batch.keys = keys, batch.offsets = offsets;
+    batch.weights = weights;
+    CHECK_OK(hotbed_storage_eval(storage, &batch, want, DIM, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    hotbed_publish_options_init(&publish_options);
+    CHECK_OK(hotbed_publisher_create(
+        sample_path("p"), &storage, 1, &publish_options, stream, &publisher));
+    CHECK_OK(hotbed_publisher_publish(publisher, 1, stream));
+    CHECK_OK(hotbed_publisher_wait(publisher));
+    CHECK_OK(hotbed_reader_open(sample_path("p"), NULL, &reader));
+    hotbed_lookup lookup = {
+        .pooling = HOTBED_POOL_MEAN,
+        .batch_size = BAGS,
+        .num_keys = N,
+        .keys = keys,
+        .offsets = offsets,
+        .weights = weights,
+        .output = got};
+    CHECK_OK(hotbed_reader_lookup(reader, &lookup, 1, NULL));
+    CHECK_BYTES(got, want, sizeof want);
+    hotbed_reader_close(reader);
+    hotbed_publisher_destroy(publisher);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
+static void each_encoding_is_as_near_as_it_says(hotbed_backend backend) {
+    enum { DIM = 33 };
+    for (int round = 0; round < 300; round++) {
+        float row[DIM], out[DIM], value, least = INFINITY, most = -INFINITY;
+        unsigned char bytes[4 * DIM + 8];
+        float scale = ldexpf(1.0F, (int)hotbed_test_below(30) - 20);
+        float shift = round % 3 == 0 ? 0.0F : 100.0F * scale * hotbed_test_float();
+        for (int e = 0; e < DIM; e++) {
+            row[e] = round == 0 ? 0.75F : scale * hotbed_test_float() + shift;
+            least = fminf(least, row[e]);
+            most = fmaxf(most, row[e]);
+        }
+        CHECK(hotbed_row_encode(HOTBED_ENCODING_F32, DIM, HOTBED_F32, row, bytes, &value));
+        hotbed_row_decode(HOTBED_ENCODING_F32, DIM, bytes, out);
+        CHECK_BYTES(row, out, sizeof row);
+        CHECK(hotbed_row_encode(HOTBED_ENCODING_BF16, DIM, HOTBED_F32, row, bytes, &value));
+        hotbed_row_decode(HOTBED_ENCODING_BF16, DIM, bytes, out);
+        for (int e = 0; e < DIM; e++)
+            CHECK(fabsf(row[e] - out[e]) <= 0.004F * fabsf(row[e]));
+        if (fabsf(least) > 60000.0F || fabsf(most) > 60000.0F)
+            continue;
+        CHECK(hotbed_row_encode(HOTBED_ENCODING_F16, DIM, HOTBED_F32, row, bytes, &value));
+        hotbed_row_decode(HOTBED_ENCODING_F16, DIM, bytes, out);
+        for (int e = 0; e < DIM; e++)
+            CHECK(fabsf(row[e] - out[e]) <= 0.0005F * fabsf(row[e]) + 3e-8F);
+        CHECK(hotbed_row_encode(HOTBED_ENCODING_INT8, DIM, HOTBED_F32, row, bytes, &value));
+        hotbed_row_decode(HOTBED_ENCODING_INT8, DIM, bytes, out);
+        uint16_t step;
+        memcpy(&step, bytes + DIM + 1, sizeof step);
+        for (int e = 0; e < DIM; e++)
+            CHECK(fabsf(row[e] - out[e]) <= 0.51F * hotbed_f16_to_f32(step) + 1e-7F * fabsf(shift));
+        CHECK(
+            hotbed_f16_to_f32(step) <=
+            1.01F * (most - least) / 255.0F + 0.0011F * fabsf(least) / 255.0F + 1.3e-7F);
+    }
+}
+
+static void a_value_without_an_encoding_is_refused(hotbed_backend backend) {
+    bench b;
+    begin(&b, backend);
+    b.options.encoding = HOTBED_ENCODING_INT8;
+    create(&b);
+    float row[5] = {1, 2, NAN, 4, 5};
+    hotbed_rows rows = {.weights = row};
+    CHECK_OK(hotbed_storage_set_rows(b.storage, 0, 1, &served_keys[3], &rows, b.stream));
+    CHECK_OK(hotbed_publisher_publish(b.publisher, 1, b.stream));
+    CHECK_STATUS(hotbed_publisher_wait(b.publisher), HOTBED_ERR_RANGE);
+    CHECK(strstr(hotbed_last_error(), "'hash', key 3: int8 does not have the value") != NULL);
+    CHECK_STRING(hotbed_last_error_detail()->table, "hash");
+    CHECK_EQ(hotbed_last_error_detail()->key, 3);
+    CHECK_STATUS(hotbed_reader_open(b.directory, NULL, &b.reader), HOTBED_ERR_STATE);
+    row[2] = 3; /* the next cut can be published */
+    CHECK_OK(hotbed_storage_set_rows(b.storage, 0, 1, &served_keys[3], &rows, b.stream));
+    CHECK_OK(hotbed_publisher_publish(b.publisher, 2, b.stream));
+    CHECK_OK(hotbed_publisher_wait(b.publisher));
+    row[0] = 1e6F;
+    hotbed_publisher_destroy(b.publisher);
+    b.options.encoding = HOTBED_ENCODING_F16;
+    create(&b);
+    CHECK_OK(hotbed_storage_set_rows(b.storage, 0, 1, &served_keys[3], &rows, b.stream));
+    CHECK_OK(hotbed_publisher_publish(b.publisher, 3, b.stream));
+    CHECK_STATUS(hotbed_publisher_publish(b.publisher, 4, b.stream), HOTBED_ERR_RANGE); /* once */
+    CHECK_OK(hotbed_publisher_wait(b.publisher));
+    finish(&b);
+}
+
+static void an_increment_has_what_changed(hotbed_backend backend) {
+    bench b;
+    begin(&b, backend);
+    create(&b);
+    publish(&b);
+    hotbed_publish_stats stats = {.size = sizeof stats};
+    float row[16] = {9, 8, 7};
+    hotbed_rows rows = {.weights = row};
+    CHECK_OK(hotbed_storage_set_rows(b.storage, 1, 1, &served_keys[20], &rows, b.stream));
+    CHECK_OK(hotbed_storage_set_rows(b.storage, 1, 1, &served_keys[21], &rows, b.stream));
+    CHECK_OK(hotbed_publisher_publish(b.publisher, 2, b.stream));
+    CHECK_OK(hotbed_storage_erase(b.storage, 1, 1, &served_keys[20], NULL, b.stream));
+    CHECK_OK(hotbed_publisher_publish(b.publisher, 3, b.stream));
+    CHECK_OK(hotbed_publisher_wait(b.publisher));
+    CHECK_OK(hotbed_publisher_stats(b.publisher, &stats));
+    CHECK_EQ(stats.last_rows, 0);
+    CHECK_EQ(stats.last_erased, 1);
+    CHECK_EQ(stats.cuts, 3);
+    CHECK_EQ(stats.bases, 1);
+    CHECK_EQ(stats.number, 3);
+    CHECK_EQ(stats.step, 3);
+    CHECK_EQ(stats.erased, 1);
+    /* the same bytes in this encoding: nothing to write */
+    CHECK_OK(hotbed_publisher_publish(b.publisher, 4, b.stream));
+    CHECK_OK(hotbed_publisher_wait(b.publisher));
+    CHECK_OK(hotbed_publisher_stats(b.publisher, &stats));
+    CHECK_EQ(stats.last_rows + stats.last_erased, 0);
+    CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
+    served_look(b.storage, plain, 4, &b.cut, b.stream);
+    served_check(b.reader, &b.cut);
+    finish(&b);
+}
+
+/* --- several ranks -------------------------------------------------------------------------------------- */
+
+enum { WORLD = 3, RANK_KEYS = 200, RANK_ROWS = 50 };
+
+typedef struct ranked {
+    hotbed_comm *comms[WORLD];
+    char directory[512];
+    uint64_t late; /* rank that publishes another step; WORLD: none */
+    bool kind;     /* of the routes */
+} ranked;
+
+typedef struct member {
+    ranked *all;
+    uint32_t rank;
+    pthread_t thread;
+} member;
+
+static float ranked_value(uint64_t key, uint64_t step) {
+    return (float)(key % 1000) + 0.125F * (float)step;
+}
+
+static void set_keys(
+    hotbed_storage *storage, uint32_t table, const hotbed_route *route, uint32_t rank, uint64_t n,
+    uint64_t step, hotbed_stream *stream) {
+    for (uint64_t key = step; key < n; key += step) {
+        float row[2] = {ranked_value(key, step), (float)table};
+        hotbed_rows rows = {.weights = row};
+        uint64_t at = table == 1 ? hotbed_route_local(route, key) : key;
+        if (hotbed_route_rank(route, key) != rank)
+            continue;
+        CHECK_OK(hotbed_storage_set_rows(storage, table, 1, &at, &rows, stream));
+        CHECK_OK(hotbed_stream_sync(stream));
+    }
+}
+
+static void *ranked_body(void *argument) {
+    member *m = argument;
+    hotbed_stream *stream = hotbed_test_stream(HOTBED_BACKEND_HOST);
+    hotbed_table_options tables[2];
+    hotbed_storage_options options;
+    hotbed_storage *storage = NULL;
+    hotbed_route routes[2];
+    hotbed_publish_options publish_options;
+    hotbed_publisher *publisher = NULL;
+    CHECK_OK(hotbed_route_init(&routes[0], HOTBED_ROUTE_HASH_ROUND_ROBIN, WORLD, 0));
+    CHECK_OK(hotbed_route_init(
+        &routes[1], m->all->kind ? HOTBED_ROUTE_CONTINUOUS : HOTBED_ROUTE_ROUND_ROBIN, WORLD,
+        RANK_ROWS));
+    for (uint32_t t = 0; t < 2; t++) {
+        hotbed_table_options_init(&tables[t]);
+        tables[t].name = t == 0 ? "keys" : "rows";
+        tables[t].dim = 2;
+        tables[t].kind = t == 0 ? HOTBED_TABLE_HASH : HOTBED_TABLE_STATIC;
+        tables[t].capacity = t == 0 ? RANK_KEYS : (RANK_ROWS + WORLD - 1) / WORLD;
+    }
+    hotbed_storage_options_init(&options);
+    options.num_tables = 2, options.tables = tables;
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    hotbed_publish_options_init(&publish_options);
+    publish_options.comm = m->all->comms[m->rank];
+    publish_options.routes = routes;
+    publish_options.base_every = 3;
+    CHECK_OK(hotbed_publisher_create(
+        m->all->directory, &storage, 1, &publish_options, stream, &publisher));
+    for (uint64_t step = 1; step <= 5; step++) {
+        set_keys(storage, 0, &routes[0], m->rank, RANK_KEYS, step, stream);
+        set_keys(storage, 1, &routes[1], m->rank, RANK_ROWS, step, stream);
+        uint64_t told = m->rank == m->all->late && step == 5 ? 99 : step;
+        CHECK_OK(hotbed_publisher_publish(publisher, told, stream));
+    }
+    CHECK_STATUS(
+        hotbed_publisher_wait(publisher), m->all->late < WORLD ? HOTBED_ERR_STATE : HOTBED_OK);
+    hotbed_publisher_destroy(publisher);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+    return NULL;
+}
+
+static void run_ranks(ranked *all) {
+    member members[WORLD];
+    CHECK_OK(hotbed_comm_create_threads(NULL, WORLD, all->comms));
+    for (uint32_t r = 0; r < WORLD; r++) {
+        members[r] = (member){.all = all, .rank = r};
+        CHECK_EQ(pthread_create(&members[r].thread, NULL, ranked_body, &members[r]), 0);
+    }
+    for (uint32_t r = 0; r < WORLD; r++)
+        pthread_join(members[r].thread, NULL);
+    for (uint32_t r = 0; r < WORLD; r++)
+        hotbed_comm_destroy(all->comms[r]);
+}
+
+static void check_ranks(const ranked *all, uint64_t steps) {
+    hotbed_reader *reader = NULL;
+    CHECK_OK(hotbed_reader_open(all->directory, NULL, &reader));
+    for (uint32_t t = 0; t < 2; t++)
+        for (uint64_t key = 0; key < RANK_KEYS; key++) {
+            float row[2], want = 0;
+            hotbed_lookup lookup = {.table = t, .num_keys = 1, .keys = &key, .output = row};
+            uint64_t version;
+            CHECK_OK(hotbed_reader_lookup(reader, &lookup, 1, &version));
+            CHECK_EQ(version, steps);
+            for (uint64_t step = 1; step <= steps; step++)
+                if (key >= step && key % step == 0 && (t == 0 || key < RANK_ROWS))
+                    want = ranked_value(key, step);
+            CHECK(row[0] == want);
+        }
+    hotbed_reader_close(reader);
+}
+
+static void ranks_publish_one_cut(hotbed_backend backend) {
+    ranked all = {.late = WORLD};
+    sample_directory();
+    for (int kind = 0; kind < 2; kind++) {
+        all.kind = kind == 1;
+        snprintf(
+            all.directory, sizeof all.directory, "%s", sample_path(kind == 0 ? "deal" : "block"));
+        run_ranks(&all);
+        check_ranks(&all, 5);
+    }
+}
+
+static void ranks_at_other_steps_publish_nothing(hotbed_backend backend) {
+    ranked all = {.late = 1};
+    sample_directory();
+    snprintf(all.directory, sizeof all.directory, "%s", sample_path("published"));
+    run_ranks(&all);
+    check_ranks(&all, 4);
+    CHECK_EQ(served_newest(all.directory), 4);
+}
+
+/* --- the directory -------------------------------------------------------------------------------------- */
+
+static void old_files_go_with_old_bases(hotbed_backend backend) {
+    bench b;
+    begin(&b, backend);
+    b.options.base_every = 3;
+    b.options.keep_bases = 2;
+    create(&b);
+    for (int i = 0; i < 7; i++) /* bases 1, 4, 7 */
+        publish(&b);
+    CHECK(access(file_of(&b, "cut-000000000003"), F_OK) != 0);
+    CHECK(access(file_of(&b, "rows-000000000003-00000"), F_OK) != 0);
+    CHECK(access(file_of(&b, "cut-000000000004"), F_OK) == 0);
+    CHECK_EQ(sample_count_names(b.directory), 4 * 2 + 1); /* and the lock */
+    /* a new publisher knows the bases that are there */
+    hotbed_publisher_destroy(b.publisher);
+    create(&b);
+    publish(&b);
+    CHECK(access(file_of(&b, "cut-000000000006"), F_OK) != 0);
+    CHECK(access(file_of(&b, "cut-000000000007"), F_OK) == 0);
+    CHECK(access(file_of(&b, "cut-000000000008"), F_OK) == 0);
+    finish(&b);
+}
+
+static void a_directory_has_one_publisher(hotbed_backend backend) {
+    bench b;
+    hotbed_publisher *second = NULL;
+    begin(&b, backend);
+    create(&b);
+    CHECK_STATUS(
+        hotbed_publisher_create(b.directory, &b.storage, 1, &b.options, b.stream, &second),
+        HOTBED_ERR_STATE);
+    CHECK(second == NULL);
+    CHECK(strstr(hotbed_last_error(), "another publisher") != NULL);
+    publish(&b); /* the first one goes on */
+    hotbed_publisher_destroy(b.publisher);
+    create(&b);
+    finish(&b);
+}
+
+static void leftovers_of_a_killed_publisher_are_removed(hotbed_backend backend) {
+    bench b;
+    begin(&b, backend);
+    create(&b);
+    hotbed_publisher_destroy(b.publisher);
+    sample_write_file(file_of(&b, ".tmp-cut-000000000007"), "x", 1);
+    sample_write_file(file_of(&b, ".tmp-rows-000000000007-00000"), "x", 1);
+    sample_write_file(file_of(&b, "rows-000000000009-00000"), "x", 1); /* of no cut */
+    sample_write_file(file_of(&b, "notes.txt"), "x", 1);
+    create(&b);
+    CHECK(access(file_of(&b, ".tmp-cut-000000000007"), F_OK) != 0);
+    CHECK(access(file_of(&b, ".tmp-rows-000000000007-00000"), F_OK) != 0);
+    CHECK(access(file_of(&b, "notes.txt"), F_OK) == 0);
+    publish(&b);
+    CHECK_EQ(served_newest(b.directory), 10);
+    finish(&b);
+}
+
+/* A process is killed while its publisher's thread has just written its n-th file. */
+static hotbed_status kill_self(void *context, const char *name, const void *data, uint64_t bytes) {
+    int *left = context;
+    if (--*left == 0)
+        kill(getpid(), SIGKILL);
+    return HOTBED_OK;
+}
+
+static void a_killed_process_leaves_a_whole_cut(hotbed_backend backend) {
+    for (int n = 1; n <= 6; n++) {
+        bench b;
+        int left = n, ended = 0;
+        const char *directory = sample_directory();
+        pid_t child = fork();
+        if (child == 0) {
+            begin(&b, HOTBED_BACKEND_HOST);
+            snprintf(b.directory, sizeof b.directory, "%s", directory);
+            b.options.file = kill_self;
+            b.options.context = &left;
+            create(&b);
+            for (int i = 0; i < 6; i++)
+                publish(&b);
+            _exit(1);
+        }
+        CHECK_EQ(waitpid(child, &ended, 0), child);
+        CHECK(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGKILL);
+        /* files come in pairs; the second of a pair makes the cut */
+        CHECK_EQ(served_newest(directory), n / 2);
+        hotbed_reader *reader = NULL;
+        CHECK_STATUS(
+            hotbed_reader_open(directory, NULL, &reader), n < 2 ? HOTBED_ERR_STATE : HOTBED_OK);
+        hotbed_reader_close(reader);
+    }
+}
+
+/* --- the callback --------------------------------------------------------------------------------------- */
+
+typedef struct copied {
+    char directory[512];
+    uint64_t files;
+    bool fails;
+} copied;
+
+static hotbed_status copy_file(void *context, const char *name, const void *data, uint64_t bytes) {
+    copied *c = context;
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s", c->directory, name);
+    if (c->fails)
+        return hotbed_error_set(HOTBED_ERR_IO, "the network is down");
+    sample_write_file(path, data, bytes);
+    c->files++;
+    return HOTBED_OK;
+}
+
+static void a_callback_gets_the_same_bytes(hotbed_backend backend) {
+    bench b;
+    copied copy = {.files = 0};
+    begin(&b, backend);
+    snprintf(copy.directory, sizeof copy.directory, "%s", sample_path("copy"));
+    CHECK_EQ(mkdir(copy.directory, 0777), 0);
+    b.options.file = copy_file;
+    b.options.context = &copy;
+    create(&b);
+    publish(&b);
+    publish(&b);
+    CHECK_EQ(copy.files, 4);
+    CHECK_OK(hotbed_reader_open(copy.directory, NULL, &b.reader));
+    served_check(b.reader, &b.cut);
+    copy.fails = true;
+    CHECK_OK(hotbed_publisher_publish(b.publisher, 3, b.stream));
+    CHECK_STATUS(hotbed_publisher_wait(b.publisher), HOTBED_ERR_IO);
+    CHECK_STRING(hotbed_last_error(), "the network is down");
+    copy.fails = false; /* the cut after a failure follows the last one that both have */
+    publish(&b);
+    CHECK_OK(hotbed_reader_poll(b.reader));
+    b.cut.step = b.step;
+    served_check(b.reader, &b.cut);
+    finish(&b);
+}
+
+/* --- refusals ------------------------------------------------------------------------------------------- */
+
+static void a_lost_cut_is_named(hotbed_backend backend) {
+    bench b;
+    begin(&b, backend);
+    create(&b);
+    publish(&b);
+    served_cut first = b.cut;
+    publish(&b);
+    publish(&b);
+    char hidden[1024];
+    snprintf(hidden, sizeof hidden, "%s", file_of(&b, "hidden"));
+    CHECK_EQ(rename(file_of(&b, "cut-000000000002"), hidden), 0);
+    CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
+    served_check(b.reader, &first);
+    CHECK_STATUS(hotbed_reader_poll(b.reader), HOTBED_ERR_STATE);
+    CHECK_STRING(hotbed_last_error(), "cut 3 follows cut 2; the reader has cut 1");
+    CHECK_STATUS(hotbed_reader_health(b.reader, 0), HOTBED_ERR_STATE);
+    hotbed_reader_stats stats = {.size = sizeof stats};
+    CHECK_OK(hotbed_reader_get_stats(b.reader, &stats));
+    CHECK_EQ(stats.behind, 1);
+    CHECK_EQ(stats.newest, 3);
+    CHECK_EQ(stats.refused, 2);
+    CHECK_EQ(rename(hidden, file_of(&b, "cut-000000000002")), 0); /* it was only late */
+    CHECK_OK(hotbed_reader_poll(b.reader));
+    served_check(b.reader, &b.cut);
+    CHECK_OK(hotbed_reader_health(b.reader, 3600));
+    CHECK_STATUS(hotbed_reader_health(b.reader, 1e-9), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "seconds old") != NULL);
+    finish(&b);
+}
+
+static void every_byte_of_the_files_is_checked(hotbed_backend backend) {
+    bench b;
+    begin(&b, backend);
+    create(&b);
+    publish(&b);
+    for (int which = 0; which < 2; which++) {
+        char path[1024];
+        size_t bytes;
+        snprintf(
+            path, sizeof path, "%s",
+            file_of(&b, which == 0 ? "cut-000000000001" : "rows-000000000001-00000"));
+        unsigned char *data = sample_read_file(path, &bytes);
+        uint64_t step = hotbed_test_is_small() ? 97 : 7;
+        for (uint64_t at = hotbed_test_below(step); at < bytes; at += step) {
+            data[at] ^= 16;
+            sample_write_file(path, data, bytes);
+            hotbed_status status = hotbed_reader_open(b.directory, NULL, &b.reader);
+            if (which == 1 && status == HOTBED_OK) { /* a gap between columns */
+                served_check(b.reader, &b.cut);
+                hotbed_reader_close(b.reader);
+                b.reader = NULL;
+            } else {
+                CHECK_EQ(status, HOTBED_ERR_STATE);
+                CHECK(strstr(hotbed_last_error(), "has no whole cut: ") != NULL);
+            }
+            data[at] ^= 16;
+        }
+        sample_write_file(path, data, bytes);
+        free(data);
+    }
+    finish(&b);
+}
+
+static void other_tables_need_a_new_reader(hotbed_backend backend) {
+    bench b;
+    begin(&b, backend);
+    create(&b);
+    publish(&b);
+    CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
+    hotbed_publisher_destroy(b.publisher);
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    hotbed_storage *other = NULL;
+    hotbed_table_options_init(&table);
+    table.name = "hash", table.dim = 4, table.capacity = 10;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1, options.tables = &table;
+    CHECK_OK(hotbed_storage_create(&options, b.stream, &other));
+    CHECK_OK(hotbed_publisher_create(b.directory, &other, 1, &b.options, b.stream, &b.publisher));
+    CHECK_OK(hotbed_publisher_publish(b.publisher, 2, b.stream));
+    CHECK_OK(hotbed_publisher_wait(b.publisher));
+    CHECK_STATUS(hotbed_reader_poll(b.reader), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "open it again") != NULL);
+    served_check(b.reader, &b.cut);
+    hotbed_publisher_destroy(b.publisher);
+    b.publisher = NULL;
+    hotbed_storage_destroy(other);
+    finish(&b);
+}
+
+/* --- threads -------------------------------------------------------------------------------------------- */
+
+typedef struct server {
+    hotbed_reader *reader;
+    uint64_t stop; /* atomic */
+    uint64_t answers[4];
+    pthread_t threads[4];
+    uint64_t next;
+} server;
+
+/* Every row of a cut has the cut's step in all elements, so a mixture of two is seen. */
+static void *serve(void *argument) {
+    server *s = argument;
+    uint64_t keys[64], last = 0, me = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED);
+    float out[64 * 4];
+    for (uint64_t i = 0; i < 64; i++)
+        keys[i] = i;
+    while (__atomic_load_n(&s->stop, __ATOMIC_RELAXED) == 0) {
+        hotbed_lookup lookup = {.num_keys = 64, .keys = keys, .output = out};
+        uint64_t version = 0;
+        CHECK_OK(hotbed_reader_lookup(s->reader, &lookup, 1, &version));
+        CHECK(version >= last);
+        last = version;
+        for (int i = 0; i < 64 * 4; i++)
+            CHECK(out[i] == (float)version);
+        s->answers[me]++;
+    }
+    return NULL;
+}
+
+static void a_version_is_visible_whole_or_not_at_all(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    hotbed_storage *storage = NULL;
+    hotbed_publish_options publish_options;
+    hotbed_publisher *publisher = NULL;
+    hotbed_reader_options reader_options;
+    server s = {.stop = 0};
+    uint64_t keys[64], cuts = hotbed_test_is_small() ? 20 : 60;
+    float rows[64 * 4];
+    for (uint64_t i = 0; i < 64; i++)
+        keys[i] = i;
+    hotbed_table_options_init(&table);
+    table.name = "t", table.dim = 4, table.capacity = 100;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1, options.tables = &table;
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    hotbed_publish_options_init(&publish_options);
+    publish_options.base_every = 5;
+    publish_options.keep_bases = 1;
+    CHECK_OK(hotbed_publisher_create(
+        sample_path("p"), &storage, 1, &publish_options, stream, &publisher));
+    hotbed_reader_options_init(&reader_options);
+    reader_options.follow_ms = 1;
+    for (uint64_t cut = 1; cut <= cuts; cut++) {
+        for (int i = 0; i < 64 * 4; i++)
+            rows[i] = (float)cut;
+        hotbed_rows set = {.weights = rows};
+        CHECK_OK(hotbed_storage_set_rows(storage, 0, 64, keys, &set, stream));
+        CHECK_OK(hotbed_publisher_publish(publisher, cut, stream));
+        if (cut > 1)
+            continue;
+        CHECK_OK(hotbed_publisher_wait(publisher));
+        CHECK_OK(hotbed_reader_open(sample_path("p"), &reader_options, &s.reader));
+        for (int i = 0; i < 4; i++)
+            CHECK_EQ(pthread_create(&s.threads[i], NULL, serve, &s), 0);
+    }
+    CHECK_OK(hotbed_publisher_wait(publisher));
+    CHECK_OK(hotbed_reader_poll(s.reader));
+    __atomic_store_n(&s.stop, 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < 4; i++)
+        pthread_join(s.threads[i], NULL);
+    hotbed_reader_stats stats = {.size = sizeof stats};
+    CHECK_OK(hotbed_reader_get_stats(s.reader, &stats));
+    CHECK_EQ(stats.version, cuts);
+    CHECK(stats.versions > 1);
+    hotbed_reader_close(s.reader);
+    hotbed_publisher_destroy(publisher);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
+/* --- errors --------------------------------------------------------------------------------------------- */
+
+static void bad_arguments_are_named(hotbed_backend backend) {
+    bench b;
+    begin(&b, backend);
+    hotbed_publish_options bad = b.options;
+    hotbed_publisher *none = NULL;
+    bad.encoding = (hotbed_encoding)9;
+    CHECK_STATUS(
+        hotbed_publisher_create(b.directory, &b.storage, 1, &bad, b.stream, &none),
+        HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "encoding 9") != NULL);
+    hotbed_route route;
+    CHECK_OK(hotbed_route_init(&route, HOTBED_ROUTE_HASH_ROUND_ROBIN, 2, 0));
+    bad = b.options;
+    bad.routes = &route;
+    CHECK_STATUS(
+        hotbed_publisher_create(b.directory, &b.storage, 1, &bad, b.stream, &none),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_publisher_create(b.directory, NULL, 1, &b.options, b.stream, &none),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_publisher_create(NULL, &b.storage, 1, &b.options, b.stream, &none),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_publisher_create("", &b.storage, 1, &b.options, b.stream, &none),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_publisher_create(b.directory, &b.storage, 1, NULL, b.stream, &none),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_publisher_create("/nowhere/published", &b.storage, 1, &b.options, b.stream, &none),
+        HOTBED_ERR_IO);
+    CHECK(none == NULL);
+    CHECK_STATUS(hotbed_publisher_publish(NULL, 1, b.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_publisher_wait(NULL), HOTBED_ERR_ARGUMENT);
+    CHECK(!hotbed_publisher_busy(NULL));
+    CHECK(hotbed_encoding_name((hotbed_encoding)5) == NULL);
+    CHECK_STRING(hotbed_encoding_name(HOTBED_ENCODING_INT8), "int8");
+    create(&b);
+    CHECK_STATUS(hotbed_publisher_publish(b.publisher, 1, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_publisher_stats(b.publisher, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_reader_open("/nowhere", NULL, &b.reader), HOTBED_ERR_IO);
+    CHECK_STATUS(hotbed_reader_open(NULL, NULL, &b.reader), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_reader_open(b.directory, NULL, &b.reader), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "nothing is published yet") != NULL);
+    publish(&b);
+    CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
+    CHECK_EQ(hotbed_reader_num_tables(b.reader), SERVED_TABLES);
+    uint32_t table = 0;
+    CHECK_OK(hotbed_reader_find(b.reader, "rows", &table));
+    CHECK_EQ(table, 2);
+    CHECK_STATUS(hotbed_reader_find(b.reader, "../rows", &table), HOTBED_ERR_ARGUMENT);
+    hotbed_reader_table info = {.size = sizeof info};
+    CHECK_STATUS(hotbed_reader_table_info(b.reader, 3, &info), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_reader_table_info(b.reader, 1, &info));
+    CHECK_STRING(info.name, "half");
+    CHECK_EQ(info.encoding, HOTBED_ENCODING_F16);
+    CHECK_EQ(info.key_type, HOTBED_KEY_U64);
+    CHECK(info.missing == 0.25F);
+
+    uint64_t keys[4] = {0, 1, 2, 3};
+    int64_t offsets[3] = {0, 3, 2};
+    float out[64];
+    hotbed_lookup lookup = {
+        .pooling = HOTBED_POOL_SUM,
+        .batch_size = 2,
+        .num_keys = 4,
+        .keys = keys,
+        .offsets = offsets,
+        .output = out};
+    CHECK_STATUS(hotbed_reader_lookup(b.reader, &lookup, 1, NULL), HOTBED_ERR_RANGE);
+    CHECK(strstr(hotbed_last_error(), "offsets[2] is 2, not in 3 .. 4") != NULL);
+    offsets[2] = 5;
+    CHECK_STATUS(hotbed_reader_lookup(b.reader, &lookup, 1, NULL), HOTBED_ERR_RANGE);
+    offsets[0] = -1;
+    CHECK_STATUS(hotbed_reader_lookup(b.reader, &lookup, 1, NULL), HOTBED_ERR_RANGE);
+    lookup.stride = 4;
+    CHECK_STATUS(hotbed_reader_lookup(b.reader, &lookup, 1, NULL), HOTBED_ERR_ARGUMENT);
+    lookup.stride = 0, lookup.table = 3;
+    CHECK_STATUS(hotbed_reader_lookup(b.reader, &lookup, 1, NULL), HOTBED_ERR_ARGUMENT);
+    lookup.table = 0, lookup.pooling = (hotbed_pooling)3;
+    CHECK_STATUS(hotbed_reader_lookup(b.reader, &lookup, 1, NULL), HOTBED_ERR_ARGUMENT);
+    lookup.pooling = HOTBED_POOL_SUM, lookup.offsets = NULL;
+    CHECK_STATUS(hotbed_reader_lookup(b.reader, &lookup, 1, NULL), HOTBED_ERR_ARGUMENT);
+    lookup.pooling = HOTBED_POOL_NONE, lookup.keys = NULL;
+    CHECK_STATUS(hotbed_reader_lookup(b.reader, &lookup, 1, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_reader_lookup(NULL, &lookup, 1, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_reader_lookup(b.reader, NULL, 1, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_OK(hotbed_reader_lookup(b.reader, NULL, 0, NULL));
+    finish(&b);
+}
+
+static void metrics_have_prometheus_format(hotbed_backend backend) {
+    bench b;
+    char text[8192];
+    uint64_t bytes = 0, again = 0;
+    begin(&b, backend);
+    create(&b);
+    publish(&b);
+    CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
+    CHECK_OK(hotbed_reader_metrics(b.reader, NULL, 0, &bytes));
+    CHECK_OK(hotbed_reader_metrics(b.reader, text, sizeof text, &again));
+    CHECK_EQ(strlen(text), again);
+    CHECK(strstr(text, "# TYPE hotbed_reader_version gauge\nhotbed_reader_version 1\n") != NULL);
+    CHECK(strstr(text, "hotbed_reader_healthy 1\n") != NULL);
+    CHECK(strstr(text, "hotbed_reader_table_keys{table=\"rows\"} 6\n") != NULL);
+    CHECK(text[again - 1] == '\n');
+    CHECK_STATUS(hotbed_reader_metrics(b.reader, text, 10, &bytes), HOTBED_ERR_ARGUMENT);
+    CHECK_EQ(strlen(text), 9);
+    CHECK_STATUS(hotbed_reader_metrics(b.reader, text, 10, NULL), HOTBED_ERR_ARGUMENT);
+    finish(&b);
+}
+
+const hotbed_test hotbed_tests[] = {
+    /* first: it forks, which a process with streams may not do */
+    {"a_killed_process_leaves_a_whole_cut", a_killed_process_leaves_a_whole_cut},
+    {"a_reader_follows_a_publisher", a_reader_follows_a_publisher},
+    {"lookups_have_the_bytes_of_eval", lookups_have_the_bytes_of_eval},
+    {"pooled_lookups_are_those_of_the_storage", pooled_lookups_are_those_of_the_storage},
+    {"each_encoding_is_as_near_as_it_says", each_encoding_is_as_near_as_it_says},
+    {"a_value_without_an_encoding_is_refused", a_value_without_an_encoding_is_refused},
+    {"an_increment_has_what_changed", an_increment_has_what_changed},
+    {"ranks_publish_one_cut", ranks_publish_one_cut},
+    {"ranks_at_other_steps_publish_nothing", ranks_at_other_steps_publish_nothing},
+    {"old_files_go_with_old_bases", old_files_go_with_old_bases},
+    {"a_directory_has_one_publisher", a_directory_has_one_publisher},
+    {"leftovers_of_a_killed_publisher_are_removed", leftovers_of_a_killed_publisher_are_removed},
+    {"a_callback_gets_the_same_bytes", a_callback_gets_the_same_bytes},
+    {"a_lost_cut_is_named", a_lost_cut_is_named},
+    {"every_byte_of_the_files_is_checked", every_byte_of_the_files_is_checked},
+    {"other_tables_need_a_new_reader", other_tables_need_a_new_reader},
+    {"a_version_is_visible_whole_or_not_at_all", a_version_is_visible_whole_or_not_at_all},
+    {"bad_arguments_are_named", bad_arguments_are_named},
+    {"metrics_have_prometheus_format", metrics_have_prometheus_format},
+    {NULL, NULL},
+};

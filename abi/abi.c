@@ -65,6 +65,7 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_kjt),
     KNOWN(hotbed_loader),
     KNOWN(hotbed_log_entry),
+    KNOWN(hotbed_lookup),
     KNOWN(hotbed_memory),
     KNOWN(hotbed_model),
     KNOWN(hotbed_module),
@@ -82,6 +83,11 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_profile),
     KNOWN(hotbed_profile_options),
     KNOWN(hotbed_profile_task),
+    KNOWN(hotbed_publish_options),
+    KNOWN(hotbed_publish_stats),
+    KNOWN(hotbed_reader_options),
+    KNOWN(hotbed_reader_stats),
+    KNOWN(hotbed_reader_table),
     KNOWN(hotbed_reading),
     KNOWN(hotbed_ref),
     KNOWN(hotbed_rendezvous),
@@ -144,6 +150,8 @@ INIT(hotbed_kjt)
 INIT(hotbed_pipeline_options)
 INIT(hotbed_pipeline_plan)
 INIT(hotbed_profile_options)
+INIT(hotbed_publish_options)
+INIT(hotbed_reader_options)
 INIT(hotbed_rewrite_options)
 INIT(hotbed_rocksdb_options)
 INIT(hotbed_row_update)

@@ -130,6 +130,23 @@ HOTBED_HD uint64_t hotbed_add_relaxed_u64(uint64_t *p, uint64_t value) {
 #endif
 }
 
+/* Add with acquire order: the caller's later accesses see what the thread that stored the word, with
+ * release order, wrote before. Returns the
+ * earlier value. */
+HOTBED_HD uint64_t hotbed_add_acquire_u64(uint64_t *p, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+    uint64_t old;
+    asm volatile("atom.acquire.gpu.add.u64 %0, [%1], %2;"
+                 : "=l"(old)
+                 : "l"(p), "l"(value)
+                 : "memory");
+    return old;
+#else
+    HOTBED_POINT();
+    return __atomic_fetch_add(p, value, __ATOMIC_ACQUIRE);
+#endif
+}
+
 /* Add with release order: a thread that acquires the sum sees the caller's earlier accesses. */
 HOTBED_HD void hotbed_add_release_u64(uint64_t *p, uint64_t value) {
 #if defined(__CUDA_ARCH__)

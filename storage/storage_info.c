@@ -127,6 +127,7 @@ hotbed_status hotbed_storage_table(
         .lower_index_memory =
             t->view.lower_slots == 0 ? (hotbed_memory_kind)0 : storage->lower_index_memory,
         .insertion = t->view.probation != 0 ? HOTBED_INSERT_PROBATION : HOTBED_INSERT_PLAIN,
+        .eval_value = t->view.eval_value,
     };
     hotbed_output_write(out, &info, sizeof info);
     return HOTBED_OK;

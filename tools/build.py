@@ -97,6 +97,7 @@ def cuda_options(skips: list[str]) -> list[str]:
     options = []
     for option, headers, lost in (
         ("HOTBED_HDF5", ("hdf5.h", "xxhash.h"), "no libhdf5 or xxhash: checkpoints are left out"),
+        ("HOTBED_SERVE", ("xxhash.h",), "no xxhash: publisher and reader are left out"),
         ("HOTBED_EXAMPLES", ("zlib.h",), "no zlib: the examples are left out"),
         ("HOTBED_BENCH_MICRO", ("benchmark/benchmark.h",), "no Google Benchmark: the microbenchmarks are left out"),
         ("HOTBED_ROCKSDB", ("rocksdb/c.h",), "no RocksDB: stores on disk are left out"),

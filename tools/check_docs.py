@@ -15,7 +15,7 @@ import sys
 from typing import Dict, List, Set
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-MODULES = "base|storage|dist|pipeline|checkpoint|tests|bench|examples|include|tools|docs|cmake|python"
+MODULES = "base|storage|dist|pipeline|checkpoint|serve|tests|bench|examples|include|tools|docs|cmake|python"
 # Programs, and the files that define their options.
 PROGRAMS = {
     "hotbed-train": "examples/train/*.c",
@@ -89,7 +89,7 @@ def main() -> int:
     code = sources(["include/**/*.h"]) + sources(
         [
             f"{m}/**/*.{e}"
-            for m in ("base", "storage", "dist", "pipeline", "checkpoint", "tests", "bench", "examples", "python")
+            for m in "base storage dist pipeline checkpoint serve tests bench examples python".split()
             for e in ("c", "h", "cu", "cc", "cmake", "txt", "py")
         ]
     )

@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 extensions=$1
 shift
-[ $# -gt 0 ] || set -- include base storage dist pipeline checkpoint abi tests bench examples
+[ $# -gt 0 ] || set -- include base storage dist pipeline checkpoint serve abi tests bench examples
 for directory in "$@"; do
     [ ! -d "$directory" ] || find "$directory" -type f
 done | grep -E "\.($extensions)\$" | sort

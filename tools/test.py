@@ -243,7 +243,7 @@ def tidy(job: Job, files: list[str]) -> bool:
 def tidy_job(job: Job, part: int) -> bool:
     """Every eighth file that the compiler is told of."""
     commands = (ROOT / "build/tidy/compile_commands.json").read_text()
-    modules = "base storage dist pipeline checkpoint examples bench tests".split()
+    modules = "base storage dist pipeline checkpoint serve examples bench tests".split()
     files = [name for name in output_of("tools/sources.sh", "c", *modules).split() if f'/{name}"' in commands]
     return tidy(job, files[part % TIDY_PARTS :: TIDY_PARTS])
 
@@ -263,7 +263,8 @@ def tidy_configure(job: Job) -> bool:
 
 def bare_job(job: Job) -> bool:
     """The library alone: it must not need anything that is OFF."""
-    off = [switch(name, False) for name in ("HOTBED_HDF5", "HOTBED_MPI", "HOTBED_EXAMPLES", "BUILD_TESTING")]
+    parts = ("HOTBED_HDF5", "HOTBED_SERVE", "HOTBED_MPI", "HOTBED_EXAMPLES", "BUILD_TESTING")
+    off = [switch(name, False) for name in parts]
     if not job.run("cmake", "--preset", "host", "-B", "build/bare", "-DCMAKE_BUILD_TYPE=Debug", *off):
         return False
     if not job.run("cmake", "--build", "build/bare", "-j", job.width):

@@ -35,6 +35,8 @@
 #include "hotbed/optimizer.h"
 #include "hotbed/pipeline.h"
 #include "hotbed/profile.h"
+#include "hotbed/publish.h"
+#include "hotbed/read.h"
 #include "hotbed/route.h"
 #include "hotbed/sharded.h"
 #include "hotbed/state_dict.h"

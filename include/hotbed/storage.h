@@ -788,6 +788,7 @@ typedef struct hotbed_table_info {
     /* memory of the lower tier's index; 0 without a lower tier */
     hotbed_memory_kind lower_index_memory;
     hotbed_insertion insertion; /* PLAIN or PROBATION, also if the option was AUTO */
+    float eval_value;           /* each element of the row of a missing key in eval */
 } hotbed_table_info;
 
 /* Describe a table.

@@ -81,6 +81,7 @@ void model(const float *output, float *gradient, hotbed_stream *stream);
 #else
 extern hotbed_model model;
 #endif
+void train_step(hotbed_stream *stream);
 struct my_model {
     hotbed_module *users;
     hotbed_ref output;

@@ -78,6 +78,7 @@ void served_change(hotbed_storage *storage, hotbed_stream *stream) {
             keys[i] = served_keys[hotbed_test_below(SERVED_KEYS)];
         CHECK_OK(
             hotbed_storage_erase(storage, (uint32_t)hotbed_test_below(2), 4, keys, NULL, stream));
+        CHECK_OK(hotbed_stream_sync(stream)); /* before the keys go */
     }
     if (hotbed_test_below(12) == 0)
         CHECK_OK(hotbed_storage_clear(storage, (uint32_t)hotbed_test_below(3), stream));

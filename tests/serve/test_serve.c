@@ -161,7 +161,7 @@ static void pooled_lookups_are_those_of_the_storage(hotbed_backend backend) {
     float rows[N * DIM], weights[N], want[BAGS * DIM], got[BAGS * DIM];
     int64_t offsets[BAGS + 1] = {0, 3, 3, 20, 33, N};
     for (int i = 0; i < N; i++) {
-        keys[i] = (uint64_t)(i * i);
+        keys[i] = 3 + 7 * (uint64_t)i;
         weights[i] = hotbed_test_float();
         for (int e = 0; e < DIM; e++)
             rows[i * DIM + e] = hotbed_test_float();

@@ -2,7 +2,7 @@
  * answers exactly the cut that it names, or refuses.
  *
  * A history publishes with system calls that fail, or stop as after a kill, and damages, hides and returns
- * files. HOTBED_TEST_HISTORIES sets their number (default 150). */
+ * files. HOTBED_TEST_HISTORIES sets their number (default 100). */
 #include "serve/format.h"
 #include "serve/publisher.h"
 #include "tests/checkpoint/sample.h"
@@ -189,7 +189,7 @@ static void a_reader_answers_the_cut_that_it_names(hotbed_backend backend) {
     const char *wanted = getenv("HOTBED_TEST_HISTORIES");
     uint64_t histories = wanted != NULL           ? strtoull(wanted, NULL, 10)
                          : hotbed_test_is_small() ? 20
-                                                  : 150;
+                                                  : 100;
     sample_directory();
     served_cut *cuts = calloc(SERVED_CUTS_MOST, sizeof *cuts);
     uint64_t refusals = 0, published = 0;

@@ -324,15 +324,21 @@ static hotbed_status stream_follow(hotbed_stream *base, hotbed_stream *other) {
     return HOTBED_OK; /* not reached: `other` is a branch */
 }
 
-/* Join the branches that calls left open, and theirs. */
-static hotbed_status join_open(hotbed_stream *stream) {
+/* Join the branches that calls left open, and theirs. *any: whether there was one. */
+static hotbed_status join_all(hotbed_stream *stream, bool *any) {
     for (int which = 0; which < 2; which++) {
-        const cuda_branch *branch = &cuda(stream)->branches[which];
+        cuda_branch *branch = &cuda(stream)->branches[which];
         if (branch->stream != NULL)
-            HOTBED_TRY(join_open(&branch->stream->base));
+            HOTBED_TRY(join_all(&branch->stream->base, &branch->open));
+        *any = *any || branch->open;
         HOTBED_TRY(stream_join(stream, which));
     }
     return HOTBED_OK;
+}
+
+static hotbed_status join_open(hotbed_stream *stream) {
+    bool any = false;
+    return join_all(stream, &any);
 }
 
 static void *stream_native(const hotbed_stream *stream) {

@@ -126,8 +126,8 @@ typedef struct exchange_run {
     hotbed_sharded *sharded;
     hotbed_sharded_context *context;
     hotbed_memory keys, fixed, output, gradient;
-    hotbed_kjt kjt; /* with the keys in `fixed` */
-    hotbed_graph *graphs[EXCHANGE_PHASES];
+    hotbed_kjt kjt;                                /* with the keys in `fixed` */
+    hotbed_graph *graphs[EXCHANGE_PHASES], *whole; /* of the phases, and of a step */
     hotbed_event *marks[2 * EXCHANGE_PHASES];
     uint64_t steps; /* number of steps so far; step s uses batch s mod batches */
 } exchange_run;
@@ -141,7 +141,7 @@ void exchange_run_destroy(exchange_run *run);
 /* Run n steps. The first two warm up. */
 hotbed_status exchange_run_steps(exchange_run *run, uint32_t n);
 
-/* Record the phases as graphs. Call it after steps, which set the sizes of buffers. Not for
+/* Record the step and its phases as graphs. Call it after steps, which set the sizes of buffers. Not for
  * TWO_PHASE, which blocks. */
 hotbed_status exchange_run_record(exchange_run *run);
 

@@ -100,6 +100,7 @@ void exchange_run_destroy(exchange_run *run) {
         hotbed_graph_destroy(run->graphs[i]);
     for (int i = 0; i < 2 * EXCHANGE_PHASES; i++)
         hotbed_event_destroy(run->marks[i]);
+    hotbed_graph_destroy(run->whole);
     hotbed_sharded_context_destroy(run->context);
     hotbed_sharded_destroy(run->sharded);
     hotbed_memory_free(&run->keys);
@@ -140,25 +141,37 @@ static hotbed_status run_phase(exchange_run *run, int phase) {
     return phases[phase](run);
 }
 
+/* Run the phases from `first` up to before `end`. */
+static hotbed_status run_phases(exchange_run *run, int first, int end) {
+    for (int phase = first; phase < end; phase++)
+        HOTBED_TRY(run_phase(run, phase));
+    return HOTBED_OK;
+}
+
 hotbed_status exchange_run_steps(exchange_run *run, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         HOTBED_TRY(put_keys(run, run->steps++));
-        for (int phase = 0; phase < EXCHANGE_PHASES; phase++)
-            HOTBED_TRY(run_phase(run, phase));
+        if (run->whole != NULL)
+            HOTBED_TRY(hotbed_graph_launch(run->whole, run->me->stream));
+        else
+            HOTBED_TRY(run_phases(run, 0, EXCHANGE_PHASES));
     }
     return HOTBED_OK;
 }
 
+static hotbed_status record(exchange_run *run, int first, int end, hotbed_graph **graph) {
+    HOTBED_TRY(hotbed_graph_begin(run->me->stream));
+    const hotbed_status status = run_phases(run, first, end);
+    const hotbed_status ended = hotbed_graph_end(run->me->stream, graph);
+    return status != HOTBED_OK ? status : ended;
+}
+
+/* Record the step as one graph, and each phase as one of its own. */
 hotbed_status exchange_run_record(exchange_run *run) {
     HOTBED_TRY(hotbed_stream_sync(run->me->stream));
-    for (int phase = 0; phase < EXCHANGE_PHASES; phase++) {
-        HOTBED_TRY(hotbed_graph_begin(run->me->stream));
-        hotbed_status status = phases[phase](run);
-        hotbed_graph *graph = NULL;
-        hotbed_status ended = hotbed_graph_end(run->me->stream, &graph);
-        run->graphs[phase] = graph;
-        HOTBED_TRY(status != HOTBED_OK ? status : ended);
-    }
+    HOTBED_TRY(record(run, 0, EXCHANGE_PHASES, &run->whole));
+    for (int phase = 0; phase < EXCHANGE_PHASES; phase++)
+        HOTBED_TRY(record(run, phase, phase + 1, &run->graphs[phase]));
     return HOTBED_OK;
 }
 

@@ -195,26 +195,26 @@ static bool reads_in_pieces(const hotbed_sharded_context *context, const hotbed_
            m->sharded->pooling == HOTBED_POOL_NONE && g->dedup && g->num_tables > 1;
 }
 
-/* While the rows of some tables travel, those of the tables before them are taken. */
+/* While the rows of some tables travel, those of the tables before them are taken. The rows travel on
+ * a branch of the branch, whose kernels start before those that the stream has enqueued: the link is
+ * the bottleneck. */
 static hotbed_status read_in_pieces(
     hotbed_sharded_context *context, const hotbed_member *m, const call_args *args,
     hotbed_stream *stream) {
     const hotbed_part *part = hotbed_step_part(context, m, 0);
     const uint32_t tables = part->group->num_tables, pieces = tables < PIECES ? tables : PIECES;
-    hotbed_status status = HOTBED_OK;
-    for (uint32_t k = 0; k < pieces && status == HOTBED_OK; k++) {
+    hotbed_stream *branch, *ahead;
+    HOTBED_TRY(hotbed_stream_branch(stream, &branch));
+    HOTBED_TRY(hotbed_stream_branch(branch, &ahead));
+    for (uint32_t k = 0; k < pieces; k++) {
         const uint32_t first = k * tables / pieces, end = (k + 1) * tables / pieces;
-        hotbed_stream *beside = stream;
-        status = hotbed_rows_compute_tables(context, m, part, first, end, stream);
-        if (status == HOTBED_OK)
-            status = hotbed_window_barrier(context->window, stream);
-        if (status == HOTBED_OK)
-            status = hotbed_stream_beside(stream, &beside);
-        if (status == HOTBED_OK)
-            status = hotbed_rows_take_tables(
-                context, part, first, end, args->output, args->stride, beside);
+        HOTBED_TRY(hotbed_rows_compute_tables(context, m, part, first, end, ahead));
+        HOTBED_TRY(hotbed_window_barrier(context->window, ahead));
+        HOTBED_TRY(hotbed_stream_follow(stream, ahead));
+        HOTBED_TRY(
+            hotbed_rows_take_tables(context, part, first, end, args->output, args->stride, stream));
     }
-    return hotbed_parts_join(status, stream);
+    return HOTBED_OK;
 }
 
 /* Compute; with `args`, read the output too if the member can be read in pieces. */

@@ -87,6 +87,7 @@ struct hotbed_stream {
     int device;
     hotbed_priority priority;
     bool recording;
+    uint64_t recording_number;
     bool run_inline;
     hotbed_stream
         *parent; /* of a branch, and of a stream beside; it has their fault and its sources */

@@ -147,6 +147,10 @@ bool hotbed_stream_recording(const hotbed_stream *stream) {
     return stream->recording || stream->ops->stream_captured(stream);
 }
 
+uint64_t hotbed_stream_recording_number(const hotbed_stream *stream) {
+    return stream->recording ? stream->recording_number : 0;
+}
+
 static hotbed_status fork_off(hotbed_stream *stream, int which, hotbed_stream **out) {
     *out = stream;
     return stream->ops->stream_branch == NULL ? HOTBED_OK
@@ -628,7 +632,9 @@ hotbed_status hotbed_graph_begin(hotbed_stream *stream) {
         return fail_recording("hotbed_graph_begin", "would start a second one");
     HOTBED_TRY(hotbed_fork_check());
     HOTBED_TRY(stream->ops->graph_begin(stream));
+    static uint64_t recordings; /* atomic */
     stream->recording = true;
+    stream->recording_number = __atomic_add_fetch(&recordings, 1, __ATOMIC_RELAXED);
     return HOTBED_OK;
 }
 

@@ -103,6 +103,10 @@ const char *hotbed_memory_name(hotbed_memory_kind kind);
  * wrapped stream. */
 bool hotbed_stream_recording(const hotbed_stream *stream);
 
+/* A number of the recording that hotbed_graph_begin() began, which no other recording of the process
+ * has; 0: there is none. */
+uint64_t hotbed_stream_recording_number(const hotbed_stream *stream);
+
 /* For calls that wait for the stream. Errors: STATE if a graph is being recorded on it. */
 hotbed_status hotbed_stream_may_wait(const hotbed_stream *stream);
 

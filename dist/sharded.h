@@ -282,6 +282,7 @@ struct hotbed_sharded_context {
     hotbed_part *parts;
     hotbed_stage stage;  /* up to WAIT_INPUT */
     hotbed_event *event; /* recorded after the context's last work */
+    uint64_t recording;  /* number of the recording that the last call was in; 0: none */
     /* Branches of a stream and of the one beside it that input_dist and compute leave open: they group
      * occurrences, which only backward reads. `grouped` is recorded at their ends. */
     hotbed_event *grouped[2];

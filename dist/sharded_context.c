@@ -21,6 +21,9 @@ hotbed_status hotbed_sharded_context_enter(
                 context == NULL ? "context" : "stream"),
             context == NULL ? "context" : "stream");
     HOTBED_TRY(hotbed_comm_check_stream(context->comm, stream));
+    const uint64_t recording = hotbed_stream_recording_number(stream);
+    if (recording != 0 && recording == context->recording)
+        return HOTBED_OK; /* the previous call is before this one in the graph */
     return hotbed_stream_wait(stream, context->event);
 }
 
@@ -29,8 +32,18 @@ hotbed_status hotbed_sharded_context_fail_stage(const char *call, hotbed_stage s
         HOTBED_ERR_STATE, "%s: the batch's last stage was %s", call, stage_name(stage));
 }
 
+/* Record an event for the host or other streams. In a recording, the branch does it, so that the next
+ * kernel need not wait for the graph's node. */
+static hotbed_status record_event(hotbed_event *event, hotbed_stream *stream) {
+    hotbed_stream *branch = stream;
+    if (hotbed_stream_recording_number(stream) != 0)
+        HOTBED_TRY(hotbed_stream_branch(stream, &branch));
+    return hotbed_event_record(event, branch);
+}
+
 hotbed_status hotbed_sharded_context_leave(hotbed_sharded_context *context, hotbed_stream *stream) {
-    return hotbed_event_record(context->event, stream);
+    context->recording = hotbed_stream_recording_number(stream);
+    return record_event(context->event, stream);
 }
 
 /* --- input_dist --------------------------------------------------------------------------------------------- */
@@ -201,6 +214,13 @@ hotbed_status hotbed_sharded_context_leave_open(
     return for_streams(context, stream, record_branch);
 }
 
+static bool trains(const hotbed_sharded_context *context) {
+    bool any = false;
+    for (uint32_t i = 0; i < context->num_members; i++)
+        any = any || context->members[i].training;
+    return any;
+}
+
 hotbed_status hotbed_sharded_input_dist(
     hotbed_sharded_context *context, const hotbed_kjt *kjts, hotbed_stream *stream) {
     hotbed_kjt read[HOTBED_MEMBERS_MOST];
@@ -211,8 +231,10 @@ hotbed_status hotbed_sharded_input_dist(
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "input_dist"));
     HOTBED_TRY(hotbed_sharded_context_catch_up(context, stream));
     const hotbed_status sent = send_batch(context, read, late, stream);
-    const hotbed_status left =
-        context->world == 1 ? HOTBED_OK : hotbed_sharded_context_leave_open(context, stream);
+    hotbed_status left = HOTBED_OK;
+    if (context->world > 1)
+        left = trains(context) ? hotbed_sharded_context_leave_open(context, stream)
+                               : for_streams(context, stream, join_branch);
     HOTBED_TRY(sent != HOTBED_OK ? sent : left);
     context->stage = HOTBED_STAGE_INPUT_DIST;
     return hotbed_sharded_context_leave(context, stream);
@@ -236,7 +258,7 @@ hotbed_status hotbed_sharded_wait_input(hotbed_sharded_context *context, hotbed_
         return hotbed_sharded_context_fail_stage("wait_input", context->stage);
     HOTBED_TRY(context->calls->gather(context, stream));
     if (context->may_overflow) {
-        HOTBED_TRY(hotbed_event_record(context->arrived, stream));
+        HOTBED_TRY(record_event(context->arrived, stream));
         context->watched = true;
     }
     context->stage = HOTBED_STAGE_WAIT_INPUT;

@@ -196,16 +196,13 @@ static bool reads_in_pieces(const hotbed_sharded_context *context, const hotbed_
 }
 
 /* While the rows of some tables travel, those of the tables before them are taken. The rows travel on
- * a branch of the branch, whose kernels start before those that the stream has enqueued: the link is
- * the bottleneck. */
-static hotbed_status read_in_pieces(
+ * a branch, whose kernels start before those that the stream has enqueued: the link is the bottleneck.
+ * The branch is of the stream beside, because the stream's own groups occurrences. */
+static hotbed_status read_pieces(
     hotbed_sharded_context *context, const hotbed_member *m, const call_args *args,
-    hotbed_stream *stream) {
+    hotbed_stream *ahead, hotbed_stream *stream) {
     const hotbed_part *part = hotbed_step_part(context, m, 0);
     const uint32_t tables = part->group->num_tables, pieces = tables < PIECES ? tables : PIECES;
-    hotbed_stream *branch, *ahead;
-    HOTBED_TRY(hotbed_stream_branch(stream, &branch));
-    HOTBED_TRY(hotbed_stream_branch(branch, &ahead));
     for (uint32_t k = 0; k < pieces; k++) {
         const uint32_t first = k * tables / pieces, end = (k + 1) * tables / pieces;
         HOTBED_TRY(hotbed_rows_compute_tables(context, m, part, first, end, ahead));
@@ -215,6 +212,18 @@ static hotbed_status read_in_pieces(
             hotbed_rows_take_tables(context, part, first, end, args->output, args->stride, stream));
     }
     return HOTBED_OK;
+}
+
+static hotbed_status read_in_pieces(
+    hotbed_sharded_context *context, const hotbed_member *m, const call_args *args,
+    hotbed_stream *stream) {
+    hotbed_stream *beside, *ahead;
+    HOTBED_TRY(hotbed_stream_beside(stream, &beside));
+    hotbed_status status = hotbed_stream_branch(beside, &ahead);
+    if (status == HOTBED_OK)
+        status = read_pieces(context, m, args, ahead, stream);
+    const hotbed_status joined = hotbed_stream_join(beside);
+    return hotbed_parts_join(status != HOTBED_OK ? status : joined, stream);
 }
 
 /* Compute; with `args`, read the output too if the member can be read in pieces. */

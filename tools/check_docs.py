@@ -132,7 +132,7 @@ def main() -> int:
             for option in re.findall(r"(?<=\s)--([a-z][a-z-]+)", match.group(2)):
                 if not re.search(rf'"(--)?{option}\b', options[program]) and f"--{option}" not in options[program]:
                     report(f"{program} has no option --{option}", match.start())
-        for match in re.finditer(r"\./run ([a-z]+)", text):
+        for match in re.finditer(r"\./run ([a-z-]+)", text):
             if not re.search(rf"^{match.group(1)}( \|.*)?\)|^[a-z| ]*\b{match.group(1)}\b[^)]*\) ", run, re.M):
                 report(f"./run has no command {match.group(1)}", match.start())
     for line in found:

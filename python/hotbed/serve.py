@@ -1,0 +1,469 @@
+"""From training to serving: publish the tables of a model, and look up rows in another process.
+
+A trainer creates a :class:`Publisher` and calls :meth:`Publisher.publish` every few minutes.  A server opens the
+directory with a :class:`Reader`, or runs a program that was exported from :func:`for_serving`, whose lookups use the
+directory of the process: :func:`use`, or the environment variable ``HOTBED_SERVE``.  ``docs/guide/serving.md`` shows
+both.
+"""
+
+# Annotations are types here, not strings: PyTorch 2.4 makes the operator's schema from them as they are.
+import copy
+import os
+import threading
+import weakref
+from types import TracebackType
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, Union
+
+import torch
+from torch import Tensor
+
+from hotbed._c import check, ffi, lib, new, text
+from hotbed.checkpoint import _Model
+from hotbed.comm import Comm
+from hotbed.errors import ArgumentError, KeyRangeError, StateError
+from hotbed.torch.config import PoolingType
+from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
+
+Path = Union[str, "os.PathLike[str]"]
+
+_ENCODINGS = ("table", "f32", "f16", "bf16", "int8")
+
+
+def _encoding(name: str) -> int:
+    if name not in _ENCODINGS:
+        raise ArgumentError(f"encoding {name!r} is not one of {', '.join(_ENCODINGS)}")
+    return _ENCODINGS.index(name)
+
+
+def _numbers(struct: Any) -> Dict[str, Any]:
+    names = [name for name, _ in ffi.typeof(struct).item.fields if name not in ("size", "reserved")]
+    return {name: getattr(struct, name) for name in names}
+
+
+# --- publishing -------------------------------------------------------------------------------------------------------
+
+
+class Publisher:
+    """Writes cuts of a model's tables to a directory.
+
+    Args:
+        directory: created if it does not exist; no other publisher may use it.
+        model: a module that contains collections of ``hotbed.torch``, or one of them.
+        encoding: "table", the dtype of the table; "f32", "f16", "bf16" or "int8".  A dict has one for each table by
+            its name; tables that it lacks have "table".
+        base_every: each n-th cut has all rows.
+        keep_bases: cuts with all rows that stay in the directory, with the cuts after them.
+        comm: with several ranks, a communicator of the same ranks that nothing else uses, on the CPU:
+            ``Comm.from_group()``.
+
+    Raises:
+        StateError: another publisher has the directory.
+        ArgumentError: an argument; ``comm`` is missing.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        model: Any,
+        encoding: Union[str, Dict[str, str]] = "table",
+        base_every: int = 16,
+        keep_bases: int = 2,
+        comm: Optional[Comm] = None,
+    ) -> None:
+        self._model = found = _Model(model)
+        world = 1 if found.comm is None else found.comm.size
+        if (comm is None) != (world == 1):
+            raise ArgumentError(f"comm: {world} ranks need {'none' if world == 1 else 'a communicator of their own'}")
+        if comm is not None and comm is found.comm:
+            raise ArgumentError("comm: the collections use this communicator; create another one of the same ranks")
+        options = new("publish_options", base_every=base_every, keep_bases=keep_bases)
+        keep: List[Any] = [self._encodings(encoding)]
+        options.encodings = keep[0]
+        if comm is not None:
+            share = new("checkpoint_options")
+            found.join(share, keep)
+            options.comm, options.routes = comm.pointer, share.share.routes
+        out = ffi.new("hotbed_publisher **")
+        path = os.fsencode(directory)
+        with found.locks() as storages:
+            check(lib.hotbed_publisher_create(path, storages, len(storages), options, found.stream, out))
+        self._c, self._comm = out[0], comm
+        # The storages and the communicator live as long as the publisher, which uses them.
+        self._close = weakref.finalize(self, _destroy, out[0], found, comm)
+
+    def _encodings(self, encoding: Union[str, Dict[str, str]]) -> Any:
+        names = [
+            storage.tables[number].name
+            for storage in self._model.storages
+            for _, _, numbers in storage.lookups()
+            for number in numbers
+        ]
+        given = dict.fromkeys(names, encoding) if isinstance(encoding, str) else encoding
+        unknown = [name for name in given if name not in names]
+        if unknown:
+            raise ArgumentError(f"encoding: there is no table {unknown[0]!r}; the tables are {names}")
+        return ffi.new("hotbed_encoding[]", [_encoding(given.get(name, "table")) for name in names])
+
+    def publish(self, step: int) -> None:
+        """Publish the tables as they are between two steps.
+
+        Waits for the cut before, and for a copy of the rows.  A thread writes the cut.  All ranks call it at the same
+        step.
+
+        Args:
+            step: recorded in the cut.
+
+        Raises:
+            HotbedError: the cut before could not be written, on some rank; nothing is published now, and the next call
+                publishes the changes of both.
+        """
+        with self._model.locks():
+            check(lib.hotbed_publisher_publish(self._pointer, step, self._model.stream))
+
+    @property
+    def _pointer(self) -> Any:
+        if not self._close.alive:
+            raise StateError("the publisher is closed")
+        return self._c
+
+    def wait(self) -> None:
+        """Wait until the last cut is on disk.
+
+        Raises:
+            HotbedError: it could not be written.
+        """
+        check(lib.hotbed_publisher_wait(self._pointer))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cut is being written, so that :meth:`publish` would wait."""
+        return bool(lib.hotbed_publisher_busy(self._pointer))
+
+    def stats(self) -> Dict[str, Any]:
+        """Return the fields of ``hotbed_publish_stats``."""
+        out = new("publish_stats")
+        check(lib.hotbed_publisher_stats(self._pointer, out))
+        return _numbers(out)
+
+    def close(self) -> None:
+        """Wait for the last cut, and let another publisher use the directory."""
+        self._close()
+
+    def __enter__(self) -> "Publisher":
+        """Return the publisher; the block's end waits for the last cut, and closes it."""
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        """Wait for the last cut, unless the block raised, and close the publisher."""
+        try:
+            if kind is None:
+                self.wait()
+        finally:
+            self.close()
+
+
+def _destroy(publisher: Any, *keep: Any) -> None:
+    lib.hotbed_publisher_destroy(publisher)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Looks up rows in a published directory, and follows the publisher.  Any number of threads may use one.
+
+    Args:
+        directory: of a publisher.
+        follow_ms: how often a thread looks for new cuts; 0: only :meth:`poll` does.
+
+    Raises:
+        StateError: the directory has no whole cut yet.
+    """
+
+    def __init__(self, directory: Path, follow_ms: int = 200) -> None:
+        out = ffi.new("hotbed_reader **")
+        options = new("reader_options", follow_ms=follow_ms)
+        check(lib.hotbed_reader_open(os.fsencode(directory), options, out))
+        self._c = out[0]
+        weakref.finalize(self, lib.hotbed_reader_close, out[0])
+        self._tables: Dict[str, Tuple[int, int]] = {}  # number and dim by name
+        for number in range(lib.hotbed_reader_num_tables(self._c)):
+            info = self._info(number)
+            self._tables[text(info.name)] = (number, int(info.dim))
+
+    def _info(self, number: int) -> Any:
+        out = new("reader_table")
+        check(lib.hotbed_reader_table_info(self._c, number, out))
+        return out
+
+    def tables(self) -> Dict[str, Dict[str, Any]]:
+        """Return dim, encoding and number of keys of each table, by name."""
+        found = {}
+        for name, (number, dim) in self._tables.items():
+            info = self._info(number)
+            found[name] = {"dim": dim, "encoding": _ENCODINGS[info.encoding], "keys": int(info.keys)}
+        return found
+
+    def lookup(
+        self,
+        keys: Tensor,
+        offsets: Tensor,
+        tables: Sequence[str],
+        pooling: Optional[Sequence[PoolingType]] = None,
+        weights: Optional[Tensor] = None,
+        order: Optional[Sequence[int]] = None,
+        samples: Optional[int] = None,
+    ) -> Tensor:
+        """Look up a batch, from one version.
+
+        Args:
+            keys: ``[n]`` int64 on the CPU, feature by feature.
+            offsets: ``[features * samples + 1]`` int64.
+            tables: the table of each feature that is looked up.
+            pooling: how each of them is pooled; None: one row per key, for tables of one dim.
+            weights: ``[n]`` float32, or None.
+            order: the number of each of them in the batch; None: 0, 1, 2 and so on.
+            samples: number of samples; None: the batch has no other features than these.
+
+        Returns:
+            ``[samples, sum of dims]``, or ``[n, dim]`` in the order of the keys, float32.
+
+        Raises:
+            ArgumentError: a wrong dtype, device or shape; there is no such table.
+            KeyRangeError: offsets that fall, or leave the keys.
+        """
+        for name, tensor in (("keys", keys), ("offsets", offsets)):
+            if tensor.dtype != torch.int64 or tensor.dim() != 1 or tensor.device.type != "cpu":
+                raise ArgumentError(
+                    f"{name}: {tensor.dtype} {tuple(tensor.shape)} on {tensor.device} is no int64 vector"
+                )
+        if weights is not None and (weights.dtype != torch.float32 or weights.shape != keys.shape):
+            raise ArgumentError(f"weights: {weights.dtype} {tuple(weights.shape)} is not float32 {tuple(keys.shape)}")
+        keys, offsets = keys.contiguous(), offsets.contiguous()
+        weights = None if weights is None else weights.contiguous()
+        order = range(len(tables)) if order is None else order
+        samples = (len(offsets) - 1) // max(len(tables), 1) if samples is None else samples
+        if not tables or len(offsets) < (max(order) + 1) * samples + 1:
+            raise ArgumentError(f"offsets: {len(offsets)} for {len(tables)} features of {samples} samples")
+        places = [self._table(name) for name in tables]
+        dims = [dim for _, dim in places]
+        if pooling is None and len(set(dims)) > 1:
+            raise ArgumentError(f"tables without pooling have one dim, not {sorted(set(dims))}")
+        columns = dims[0] if pooling is None else sum(dims)
+        out = torch.empty((len(keys) if pooling is None else samples, columns))
+        lookups = ffi.new("hotbed_lookup[]", len(tables))
+        for i, (to, (number, _), at) in enumerate(zip(lookups, places, order)):
+            to.table, to.stride = number, columns
+            if pooling is None:
+                first, last = int(offsets[at * samples]), int(offsets[(at + 1) * samples])
+                if not 0 <= first <= last <= len(keys):
+                    raise KeyRangeError(f"offsets: feature {at} has keys {first} to {last} of {len(keys)}")
+                to.num_keys, to.keys = last - first, ffi.cast("void *", keys.data_ptr() + 8 * first)
+                to.output = ffi.cast("float *", out.data_ptr() + 4 * columns * first)
+                continue
+            to.pooling = lib.HOTBED_POOL_MEAN if pooling[i] is PoolingType.MEAN else lib.HOTBED_POOL_SUM
+            to.batch_size, to.num_keys = samples, len(keys)
+            to.keys = ffi.cast("void *", keys.data_ptr())
+            to.offsets = ffi.cast("int64_t *", offsets.data_ptr() + 8 * at * samples)
+            if weights is not None:
+                to.weights = ffi.cast("float *", weights.data_ptr())
+            to.output = ffi.cast("float *", out.data_ptr() + 4 * sum(dims[:i]))
+        check(lib.hotbed_reader_lookup(self._c, lookups, len(tables), ffi.NULL))
+        return out
+
+    def _table(self, name: str) -> Tuple[int, int]:
+        if name not in self._tables:
+            raise ArgumentError(f"there is no table {name!r}; the tables are {list(self._tables)}")
+        return self._tables[name]
+
+    def poll(self) -> None:
+        """Look for new cuts now.
+
+        Raises:
+            HotbedError: why the newest one cannot be used; the reader keeps its version.
+        """
+        check(lib.hotbed_reader_poll(self._c))
+
+    def health(self, most_seconds: float = 0.0) -> None:
+        """Check that the newest cut is used, and that it is not older than ``most_seconds``, if that is not 0.
+
+        Raises:
+            HotbedError: why not.
+        """
+        check(lib.hotbed_reader_health(self._c, most_seconds))
+
+    def stats(self) -> Dict[str, Any]:
+        """Return the fields of ``hotbed_reader_stats``: version, step, age, lag, ..."""
+        out = new("reader_stats")
+        check(lib.hotbed_reader_get_stats(self._c, out))
+        return _numbers(out)
+
+    def metrics(self) -> str:
+        """Return the state in Prometheus's text format."""
+        size = ffi.new("uint64_t *")
+        check(lib.hotbed_reader_metrics(self._c, ffi.NULL, 0, size))
+        out = ffi.new("char[]", size[0] + 4096)  # numbers may become longer meanwhile
+        check(lib.hotbed_reader_metrics(self._c, out, len(out), size))
+        return text(out)
+
+
+_lock = threading.Lock()
+_reader: Optional[Reader] = None
+
+
+def use(reader: Union[Path, Reader, None]) -> None:
+    """Set the directory, or the reader, of this process's exported programs; None: none."""
+    global _reader
+    with _lock:
+        _reader = reader if reader is None or isinstance(reader, Reader) else Reader(reader)
+
+
+def reader() -> Reader:
+    """Return the reader of this process.
+
+    Raises:
+        StateError: neither :func:`use` nor ``HOTBED_SERVE`` has named a directory.
+    """
+    global _reader
+    with _lock:
+        if _reader is None:
+            directory = os.environ.get("HOTBED_SERVE")
+            if directory is None:
+                raise StateError("no published directory: call hotbed.serve.use(), or set HOTBED_SERVE")
+            _reader = Reader(directory)
+        return _reader
+
+
+# --- in the model -----------------------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("hotbed::serve", mutates_args=())
+def serve(
+    keys: Tensor,
+    offsets: Tensor,
+    weights: Optional[Tensor],
+    tables: str,
+    pooling: str,
+    dims: List[int],
+    order: List[int],
+    samples: int,
+) -> Tensor:
+    """Look up a batch in the reader of this process: :meth:`Reader.lookup`.
+
+    Args:
+        keys: as there, like ``offsets``, ``weights``, ``order`` and ``samples``.
+        offsets: as there.
+        weights: as there.
+        tables: names of the tables, with commas.
+        pooling: names of the poolings, with commas; "NONE": one row per key.
+        dims: of the tables, as they were exported.
+        order: as there.
+        samples: as there.
+    """
+    found = reader()
+    names = tables.split(",")
+    for name, dim in zip(names, dims):
+        if found._table(name)[1] != dim:
+            raise ArgumentError(f"table {name!r} has dim {found._table(name)[1]}; the program was exported with {dim}")
+    kinds = None if pooling == "NONE" else [PoolingType[kind] for kind in pooling.split(",")]
+    return found.lookup(keys, offsets, names, kinds, weights, order, samples)
+
+
+@serve.register_fake
+def _(
+    keys: Tensor,
+    offsets: Tensor,
+    weights: Optional[Tensor],
+    tables: str,
+    pooling: str,
+    dims: List[int],
+    order: List[int],
+    samples: int,
+) -> Tensor:
+    shape = (keys.shape[0], dims[0]) if pooling == "NONE" else (samples, sum(dims))
+    return keys.new_empty(shape, dtype=torch.float32)
+
+
+class _Served(torch.nn.Module):
+    """A collection whose rows come from the reader of the process."""
+
+    def __init__(self, collection: Any) -> None:
+        super().__init__()
+        tables = [(table, feature) for table in collection._tables for feature in table.features]
+        self._features = [feature for _, feature in tables]
+        self._tables = ",".join(table.name for table, _ in tables)
+        self._dims = [table.dim for table, _ in tables]
+        self._names = [collection._name(table, feature) for table, feature in tables]
+        self._pooling = ",".join(table.pooling.name for table, _ in tables)
+        self._is_weighted = bool(collection._is_weighted)
+
+    def _look_up(self, features: Any, pooling: str) -> Tuple[Tensor, List[int]]:
+        given = list(features.keys())
+        missing = [feature for feature in self._features if feature not in given]
+        if missing:
+            raise ArgumentError(f"features {missing} are not in the batch, which has {given}")
+        order = [given.index(feature) for feature in self._features]
+        keys, offsets = features.values().to(torch.int64), features.offsets().to(torch.int64)
+        weights = features.weights().to(torch.float32) if self._is_weighted else None
+        rows = serve(keys, offsets, weights, self._tables, pooling, self._dims, order, features.stride())
+        return rows, order
+
+
+class ServedBagCollection(_Served):
+    """An :class:`~hotbed.torch.EmbeddingBagCollection` for serving, which :func:`for_serving` makes."""
+
+    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
+        """Pool the bags of a batch."""
+        values, _ = self._look_up(features, self._pooling)
+        return KeyedTensor(self._names, self._dims, values)
+
+
+class ServedCollection(_Served):
+    """An :class:`~hotbed.torch.EmbeddingCollection` for serving, which :func:`for_serving` makes."""
+
+    def forward(self, features: KeyedJaggedTensor) -> Dict[str, JaggedTensor]:
+        """Read the row of each key of a batch."""
+        rows, order = self._look_up(features, "NONE")
+        bounds, offsets, samples = features.offset_per_key(), features.offsets(), features.stride()
+        found = {}
+        for name, i in zip(self._names, order):
+            size = bounds[i + 1] - bounds[i]
+            if torch.compiler.is_compiling():
+                torch._check(size >= 0)
+                torch._check(bounds[i] >= 0)
+                torch._check(bounds[i] + size <= rows.shape[0])
+            inside = offsets[i * samples : (i + 1) * samples + 1]
+            found[name] = JaggedTensor(torch.narrow(rows, 0, bounds[i], size), lengths=inside[1:] - inside[:-1])
+        return found
+
+
+def for_serving(model: torch.nn.Module) -> torch.nn.Module:
+    """Copy a model for serving: its collections look up rows in the reader of the process.
+
+    The copy has the dense part as it is now, on the CPU and in evaluation.  ``torch.export.export`` accepts it; the
+    program needs ``import hotbed.serve`` in the process that runs it, and no code of the trainer.
+
+    Raises:
+        ArgumentError: the model contains no collection.
+    """
+    from hotbed.torch import EmbeddingBagCollection, EmbeddingCollection
+
+    memo: Dict[int, Any] = {}
+    for module in _collections(model):
+        if isinstance(module, EmbeddingBagCollection):
+            memo[id(module)] = ServedBagCollection(module)
+        elif isinstance(module, EmbeddingCollection):
+            memo[id(module)] = ServedCollection(module)
+    if not memo:
+        raise ArgumentError(f"model: {type(model).__name__} is not a collection of hotbed.torch, and contains none")
+    copied: torch.nn.Module = copy.deepcopy(model, memo)
+    return copied.cpu().eval()
+
+
+def _collections(model: torch.nn.Module) -> List[torch.nn.Module]:
+    """All modules, of which collections are leaves."""
+    if hasattr(model, "storages"):
+        return [model]
+    return [model, *(module for child in model.children() for module in _collections(child))]

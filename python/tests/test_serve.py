@@ -1,0 +1,244 @@
+"""Publishing from a model, and serving an exported program in another process."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+import torch
+
+import hotbed
+import hotbed.serve
+import hotbed.torch as ht
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples/python"
+
+
+class Model(torch.nn.Module):
+    """Pooled features, one of them twice, and a sequence."""
+
+    def __init__(self, is_weighted=False, **more):
+        super().__init__()
+        tables = [
+            ht.EmbeddingBagConfig(100, 8, "item", feature_names=["bought", "seen"]),
+            ht.EmbeddingBagConfig(
+                1000, 4, "user", feature_names=["user"], use_virtual_table=True, pooling=ht.PoolingType.MEAN
+            ),
+        ]
+        self.bags = ht.EmbeddingBagCollection(
+            tables, optimizer=ht.RowWiseAdagrad(lr=0.1), is_weighted=is_weighted, **more
+        )
+        rows = [ht.EmbeddingConfig(50, 4, "word", feature_names=["seen"])]
+        self.rows = ht.EmbeddingCollection(rows, optimizer=ht.SGD(lr=0.1), **more)
+        self.top = torch.nn.Linear(20 + 4, 1)
+        self.is_weighted = is_weighted
+
+    def forward(self, keys, lengths):
+        """Take the keys of "seen", "user" and "bought", and their numbers, [3, samples]."""
+        weights = keys.float() / 50 if self.is_weighted else None
+        batch = ht.KeyedJaggedTensor(["seen", "user", "bought"], keys, weights, lengths=lengths.reshape(-1))
+        pooled = self.bags(batch).values()
+        seen = self.rows(ht.KeyedJaggedTensor(["seen", "user", "bought"], keys, lengths=lengths.reshape(-1)))["seen"]
+        return self.top(torch.cat([pooled, seen.values().sum(0).expand(pooled.shape[0], 4)], dim=1))
+
+
+def draw(samples):
+    lengths = torch.randint(0, 4, (3, samples))
+    return torch.randint(0, 50, (int(lengths.sum()),)), lengths
+
+
+def train(model, steps=3):
+    model.train()
+    for _ in range(steps):
+        model(*draw(8)).square().mean().backward()
+    return model.eval()
+
+
+def evaluate(model, batch):
+    with torch.no_grad():
+        return model(*batch)
+
+
+@pytest.fixture(autouse=True)
+def no_reader():
+    torch.manual_seed(0)
+    yield
+    hotbed.serve.use(None)
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_a_served_model_is_the_trained_one(tmp_path, is_weighted):
+    model = train(Model(is_weighted))
+    batch = draw(7)
+    with hotbed.serve.Publisher(tmp_path, model) as publisher:
+        publisher.publish(3)
+    hotbed.serve.use(tmp_path)
+    served = hotbed.serve.for_serving(model)
+    assert torch.equal(evaluate(served, batch), evaluate(model, batch))
+    assert hotbed.serve.reader().stats()["step"] == 3
+    assert hotbed.serve.reader().tables()["user"] == {"dim": 4, "encoding": "f32", "keys": len(model.bags.keys("user"))}
+
+
+SERVER = """
+import sys, torch, hotbed.serve
+program = torch.export.load(sys.argv[1]).module()
+batches = torch.load(sys.argv[2])
+torch.save([program(*batch) for batch in batches], sys.argv[3])
+"""
+
+
+def test_another_process_serves_without_the_trainers_code(tmp_path):
+    model = train(Model())
+    served, example = hotbed.serve.for_serving(model), draw(6)
+    samples, keys = torch.export.Dim("samples", min=2, max=4096), torch.export.Dim("keys", min=2, max=1 << 20)
+    program = torch.export.export(served, example, dynamic_shapes=({0: keys}, {1: samples}))
+    torch.export.save(program, tmp_path / "program.pt2")
+    batches = [draw(samples) for samples in (6, 2, 31)]
+    torch.save(batches, tmp_path / "batches.pt")
+    with hotbed.serve.Publisher(tmp_path / "tables", model) as publisher:
+        for step in range(3):
+            train(model, 1)
+            publisher.publish(step)
+    names = ["program.pt2", "batches.pt", "answers.pt"]
+    environment = {**os.environ, "HOTBED_SERVE": str(tmp_path / "tables")}
+    command = [sys.executable, "-c", SERVER, *(str(tmp_path / name) for name in names)]
+    subprocess.run(command, env=environment, check=True, cwd=tmp_path)
+    for batch, answer in zip(batches, torch.load(tmp_path / "answers.pt")):
+        assert torch.allclose(answer, evaluate(model, batch), rtol=1e-5, atol=1e-6)  # sums of the dense part differ
+
+
+def test_a_reader_follows_and_says_why_not(tmp_path):
+    model = train(Model())
+    publisher = hotbed.serve.Publisher(tmp_path, model, {"user": "int8", "item": "f16"}, base_every=100)
+    with pytest.raises(hotbed.StateError, match="nothing is published yet"):
+        hotbed.serve.Reader(tmp_path)
+    publisher.publish(1)
+    publisher.wait()
+    reader = hotbed.serve.Reader(tmp_path, follow_ms=0)
+    assert [table["encoding"] for table in reader.tables().values()] == ["f16", "int8", "f32"]
+    for step in (2, 3):
+        train(model, 1)
+        publisher.publish(step)
+    publisher.wait()
+    assert not publisher.busy
+    assert publisher.stats()["cuts"] == 3
+    os.rename(tmp_path / "cut-000000000002", tmp_path / "late")
+    with pytest.raises(hotbed.StateError, match="cut 3 follows cut 2; the reader has cut 1"):
+        reader.poll()
+    with pytest.raises(hotbed.StateError):
+        reader.health()
+    assert reader.stats()["version"] == 1
+    assert reader.stats()["behind"] == 1
+    os.rename(tmp_path / "late", tmp_path / "cut-000000000002")
+    reader.poll()
+    reader.health()
+    assert "hotbed_reader_version 3\n" in reader.metrics()
+    publisher.close()
+    with pytest.raises(hotbed.StateError, match="closed"):
+        publisher.publish(4)
+
+
+def test_ranks_publish_one_cut(tmp_path):
+    comms, own = hotbed.Comm.threads(2), hotbed.Comm.threads(2)
+    models, found, errors = [None, None], [None, None], []
+    keys, lengths = torch.arange(20) % 13, torch.tensor([3, 3, 4, 4, 3, 3])
+
+    def body(rank):
+        try:
+            model = models[rank] = Model(comm=comms[rank], sharded=ht.ShardedOptions())
+            batch = ht.KeyedJaggedTensor(["seen", "user", "bought"], keys, lengths=lengths)
+            for _ in range(2):
+                model.bags(batch).values().sum().backward()
+            with pytest.raises(hotbed.ArgumentError, match="a communicator of their own"):
+                hotbed.serve.Publisher(tmp_path, model)
+            with hotbed.serve.Publisher(tmp_path, model, comm=own[rank]) as publisher:
+                publisher.publish(2)
+            found[rank] = evaluate(model.bags.eval(), [batch]).values()
+        except BaseException as error:
+            errors.append(error)
+            comms[rank].abort("a test failed")
+            own[rank].abort("a test failed")
+
+    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+    hotbed.serve.use(tmp_path)
+    served = hotbed.serve.for_serving(models[0].bags)
+    batch = ht.KeyedJaggedTensor(["seen", "user", "bought"], keys, lengths=lengths)
+    for rank in range(2):
+        assert torch.equal(served(batch).values(), found[rank])
+
+
+def test_bad_arguments_are_named(tmp_path):
+    model = train(Model())
+    with pytest.raises(hotbed.ArgumentError, match="encoding 'f8' is not one of table, f32, f16, bf16, int8"):
+        hotbed.serve.Publisher(tmp_path, model, "f8")
+    with pytest.raises(hotbed.ArgumentError, match="there is no table 'users'"):
+        hotbed.serve.Publisher(tmp_path, model, {"users": "f16"})
+    with pytest.raises(hotbed.ArgumentError, match="contains none"):
+        hotbed.serve.for_serving(torch.nn.Linear(1, 1))
+    with pytest.raises(hotbed.StateError, match="HOTBED_SERVE"):
+        hotbed.serve.reader()
+    with hotbed.serve.Publisher(tmp_path, model) as publisher:
+        with pytest.raises(hotbed.StateError, match="another publisher"):
+            hotbed.serve.Publisher(tmp_path, model)
+        publisher.publish(1)
+    reader = hotbed.serve.Reader(tmp_path)
+    keys, offsets = torch.tensor([1, 2, 3]), torch.tensor([0, 1, 3])
+    with pytest.raises(hotbed.ArgumentError, match="there is no table 'x'"):
+        reader.lookup(keys, offsets, ["x"])
+    with pytest.raises(hotbed.ArgumentError, match=r"keys: torch\.float32"):
+        reader.lookup(keys.float(), offsets, ["word"])
+    with pytest.raises(hotbed.ArgumentError, match=r"weights: torch\.float64"):
+        reader.lookup(keys, offsets, ["item"], [ht.PoolingType.SUM], keys.double())
+    with pytest.raises(hotbed.KeyRangeError, match="feature 0 has keys 0 to 9 of 3"):
+        reader.lookup(keys, torch.tensor([0, 1, 9]), ["word"])
+    with pytest.raises(hotbed.KeyRangeError, match=r"offsets\[2\] is 9"):
+        reader.lookup(keys, torch.tensor([0, 1, 9]), ["item"], [ht.PoolingType.SUM])
+    with pytest.raises(hotbed.ArgumentError, match="one dim, not"):
+        reader.lookup(keys, torch.tensor([0, 1, 3]), ["word", "item"])
+    with pytest.raises(hotbed.ArgumentError, match="has dim 8; the program was exported with 4"):
+        hotbed.serve.use(reader)
+        hotbed.serve.serve(keys, offsets, None, "item", "SUM", [4], [0], 2)
+    rows = reader.lookup(keys, offsets, ["word"])
+    assert torch.equal(rows, model.rows.rows("word", keys))
+
+
+def test_the_example_serves_over_http(tmp_path):
+    pytest.importorskip("aiohttp")
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    subprocess.run(
+        [sys.executable, EXAMPLES / "serving_train.py", tmp_path, "--seconds", "0.5", "--every", "0.1"],
+        check=True,
+        cwd=tmp_path,
+    )
+    command = [sys.executable, EXAMPLES / "serving_http.py", tmp_path, "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
+    try:
+        line = next(line for line in server.stdout if "http://" in line)
+        url = line.split("http://")[1].split()[0]
+
+        def ask(path, body=None):
+            data = None if body is None else json.dumps(body).encode()
+            with urllib.request.urlopen(f"http://{url}{path}", data) as answer:
+                return answer.read()
+
+        two = json.loads(ask("/predict", {"keys": [0, 0, 0, 1], "lengths": [[1, 1], [1, 1]]}))
+        one = json.loads(ask("/predict", {"keys": [0, 0], "lengths": [[1], [1]]}))
+        assert len(two["scores"]) == 2
+        assert one["scores"] == pytest.approx(two["scores"][:1], abs=1e-5)
+        assert one["version"] == json.loads(ask("/health"))["version"] >= 2
+        assert b"hotbed_reader_lookups_total 2\n" in ask("/metrics")
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            ask("/predict", {"keys": [1], "lengths": "x"})
+    finally:
+        server.terminate()
+        server.wait()

@@ -382,8 +382,8 @@ void hotbed_checkpoint_snapshot_destroy(hotbed_checkpoint_snapshot *s) {
             hotbed_memory_free(&s->tables[t].memory[i]);
         hotbed_delete(s->tables[t].counted);
     }
-    hotbed_arena_give_back(&s->lease, HOTBED_MEMORY_DEVICE);
-    hotbed_arena_give_back(&s->lease, HOTBED_MEMORY_PINNED);
+    hotbed_arena_return(&s->lease, HOTBED_MEMORY_DEVICE);
+    hotbed_arena_return(&s->lease, HOTBED_MEMORY_PINNED);
     hotbed_delete(s->tables);
     for (uint32_t i = 0; s->blobs != NULL && i < s->manifest.num_blobs; i++)
         hotbed_delete((void *)s->blobs[i].data); /* copied by copy_blobs() */

@@ -99,7 +99,7 @@ static hotbed_status land_all(lander *l) {
         for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
             if (l->s->tables[t].kinds[i] == HOTBED_MEMORY_DEVICE)
                 HOTBED_TRY(land_column(l, &l->s->tables[t], i));
-    hotbed_arena_give_back(&l->s->lease, HOTBED_MEMORY_DEVICE);
+    hotbed_arena_return(&l->s->lease, HOTBED_MEMORY_DEVICE);
     return HOTBED_OK;
 }
 

@@ -236,7 +236,7 @@ static hotbed_status choose_exchange(
     const double distinct = fmin((double)table->capacity, keys / 3.0);
     const double row = (double)hotbed_dtype_bytes(table->dtype == 0 ? HOTBED_F32 : table->dtype);
     const double output = (double)hotbed_dtype_bytes(c->output_dtype);
-    const double gradient = hotbed_part_gives_plainly(c) ? output : 4.0;
+    const double gradient = hotbed_part_sends_plainly(c) ? output : 4.0;
     const double by_rows = distinct * others / c->world * (row + output) * table->dim;
     const double by_sums = sums * (4.0 + gradient) * table->dim;
     c->by_rows[t] = by_rows <= by_sums;
@@ -602,7 +602,7 @@ static hotbed_status make_group(
     g->row_dtype = sequence  ? c->output_dtype
                    : g->sums ? HOTBED_F32
                              : (hotbed_dtype)exchange_of(c, g->tables[0]);
-    g->gradient_dtype = g->sums && !hotbed_part_gives_plainly(c) ? HOTBED_F32 : c->output_dtype;
+    g->gradient_dtype = g->sums && !hotbed_part_sends_plainly(c) ? HOTBED_F32 : c->output_dtype;
     g->row_bytes = hotbed_round16(g->max_dim * hotbed_dtype_bytes(g->row_dtype));
     g->gradient_bytes = hotbed_round16(g->max_dim * hotbed_dtype_bytes(g->gradient_dtype));
     g->aligned = true;

@@ -329,19 +329,19 @@ hotbed_status hotbed_sharded_context_settle(hotbed_sharded_context *context, hot
 
 /* The stage of a batch. Shortcuts set the context back to it any number of times, also after the
  * batch is over. The results of earlier stages are still in the context, except rows that travel:
- * gradients overwrite them. A mark between compute and wait_output is valid until backward_dist. */
-typedef struct hotbed_sharded_mark {
+ * gradients overwrite them. A point between compute and wait_output is valid until backward_dist. */
+typedef struct hotbed_sharded_point {
     hotbed_stage stage, members[HOTBED_MEMBERS_MOST];
     bool watched, settled, replayed;
-} hotbed_sharded_mark;
+} hotbed_sharded_point;
 
 /* Save the batch's stage, and keep its rows pinned until hotbed_sharded_forget(), or until another
  * batch is started. Asynchronous. Errors: STATE (no batch is in flight), and as
  * hotbed_ticket_keep(). */
 hotbed_status hotbed_sharded_keep(
-    hotbed_sharded_context *context, hotbed_sharded_mark *mark, hotbed_stream *stream);
+    hotbed_sharded_context *context, hotbed_sharded_point *point, hotbed_stream *stream);
 hotbed_status hotbed_sharded_rewind(
-    hotbed_sharded_context *context, const hotbed_sharded_mark *mark, hotbed_stream *stream);
+    hotbed_sharded_context *context, const hotbed_sharded_point *point, hotbed_stream *stream);
 hotbed_status hotbed_sharded_forget(hotbed_sharded_context *context, hotbed_stream *stream);
 
 /* Create memory and views of all parts.
@@ -388,7 +388,7 @@ hotbed_bags_view hotbed_part_bags(
     bool gradients, bool owner);
 
 /* Whether the caller's gradients travel as they are. */
-bool hotbed_part_gives_plainly(const hotbed_sharded *sharded);
+bool hotbed_part_sends_plainly(const hotbed_sharded *sharded);
 
 /* The part's sums and bags as kernels see them, for bags that begin at `starts`. */
 hotbed_pool_view hotbed_part_pool(

@@ -333,11 +333,11 @@ typedef hotbed_status (*ticket_call)(hotbed_ticket *ticket, hotbed_stream *strea
 
 /* Call a function for all tickets that hold rows in the marked stage. */
 static hotbed_status for_held(
-    hotbed_sharded_context *context, const hotbed_sharded_mark *mark, ticket_call call,
+    hotbed_sharded_context *context, const hotbed_sharded_point *point, ticket_call call,
     hotbed_stream *stream) {
     for (uint32_t i = 0; i < context->num_parts; i++) {
         const hotbed_part *part = &context->parts[i];
-        hotbed_stage stage = mark->members[part->member];
+        hotbed_stage stage = point->members[part->member];
         if (context->members[part->member].training && stage >= HOTBED_STAGE_PREFETCH &&
             stage < HOTBED_STAGE_UPDATE)
             HOTBED_TRY(call(part->path->ticket, stream));
@@ -346,41 +346,41 @@ static hotbed_status for_held(
 }
 
 hotbed_status hotbed_sharded_keep(
-    hotbed_sharded_context *context, hotbed_sharded_mark *mark, hotbed_stream *stream) {
+    hotbed_sharded_context *context, hotbed_sharded_point *point, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "keep"));
     HOTBED_TRY(hotbed_sharded_context_catch_up(context, stream));
     if (context->stage == HOTBED_STAGE_EMPTY)
         return hotbed_sharded_context_fail_stage("keep", context->stage);
-    memset(mark, 0, sizeof *mark);
-    mark->stage = context->stage;
-    mark->watched = context->watched;
-    mark->settled = context->settled;
-    mark->replayed = context->replayed;
+    memset(point, 0, sizeof *point);
+    point->stage = context->stage;
+    point->watched = context->watched;
+    point->settled = context->settled;
+    point->replayed = context->replayed;
     for (uint32_t i = 0; i < context->num_members; i++)
-        mark->members[i] = context->members[i].stage;
-    HOTBED_TRY(for_held(context, mark, hotbed_ticket_keep, stream));
+        point->members[i] = context->members[i].stage;
+    HOTBED_TRY(for_held(context, point, hotbed_ticket_keep, stream));
     return hotbed_sharded_context_leave(context, stream);
 }
 
 hotbed_status hotbed_sharded_rewind(
-    hotbed_sharded_context *context, const hotbed_sharded_mark *mark, hotbed_stream *stream) {
-    bool exact = mark->replayed || context->plan == HOTBED_PLAN_TWO_PHASE;
+    hotbed_sharded_context *context, const hotbed_sharded_point *point, hotbed_stream *stream) {
+    bool exact = point->replayed || context->plan == HOTBED_PLAN_TWO_PHASE;
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "rewind"));
     HOTBED_TRY(hotbed_sharded_context_catch_up(context, stream));
     HOTBED_TRY(release(context, stream));
     for (uint32_t i = 0; i < context->num_parts; i++)
         context->parts[i].path = &context->parts[i].paths[exact ? 1 : 0];
-    HOTBED_TRY(for_held(context, mark, hotbed_ticket_retake, stream));
-    context->stage = mark->stage;
-    context->watched = mark->watched;
-    context->settled = mark->settled;
-    context->replayed = mark->replayed;
+    HOTBED_TRY(for_held(context, point, hotbed_ticket_retake, stream));
+    context->stage = point->stage;
+    context->watched = point->watched;
+    context->settled = point->settled;
+    context->replayed = point->replayed;
     context->rewound = true;
     for (uint32_t i = 0; i < context->num_members; i++)
-        context->members[i].stage = mark->members[i];
+        context->members[i].stage = point->members[i];
     /* The sizes will be written again. The next wait for `arrived` must cover the exchanges that
      * still read them. */
-    if (context->plan == HOTBED_PLAN_TWO_PHASE && mark->stage == HOTBED_STAGE_INPUT_DIST)
+    if (context->plan == HOTBED_PLAN_TWO_PHASE && point->stage == HOTBED_STAGE_INPUT_DIST)
         HOTBED_TRY(hotbed_event_record(context->arrived, stream));
     return hotbed_sharded_context_leave(context, stream);
 }

@@ -746,7 +746,7 @@ hotbed_deliver_view hotbed_part_deliver(
     return view;
 }
 
-bool hotbed_part_gives_plainly(const hotbed_sharded *sharded) {
+bool hotbed_part_sends_plainly(const hotbed_sharded *sharded) {
     return sharded->pooling == HOTBED_POOL_SUM && sharded->options.gradient_scale == 1.0F &&
            sharded->optimizer_view.max_gradient <= 0.0F;
 }
@@ -782,7 +782,7 @@ hotbed_bags_view hotbed_part_bags(
     };
     /* In hotbed_sharded_backward(), gradients that travel as they are need not be copied to this
      * rank itself. */
-    if (gradients && part->gradient != NULL && g->aligned && hotbed_part_gives_plainly(c)) {
+    if (gradients && part->gradient != NULL && g->aligned && hotbed_part_sends_plainly(c)) {
         view.own = part->gradient;
         view.own_stride = part->gradient_stride * hotbed_dtype_bytes(c->output_dtype);
     }

@@ -14,7 +14,7 @@ struct hotbed_context_snapshot {
     uint32_t number, taken; /* taken: number of modules that were captured */
     hotbed_cell_state state;
     hotbed_dist_cell cells[HOTBED_MODULES_MOST];
-    void *marks[HOTBED_MODULES_MOST];
+    void *captured[HOTBED_MODULES_MOST];
     hotbed_awaitable fused[HOTBED_MODULES_MOST];
     const void *served[HOTBED_POSTPROCS_MOST];
 };
@@ -51,7 +51,7 @@ static hotbed_status take(hotbed_context_snapshot *snapshot, uint32_t m, hotbed_
         return hotbed_fail(
             HOTBED_ERR_STATE, "module '%s': context %u has snapshots of another batch",
             module->name, snapshot->number);
-    HOTBED_TRY(module->calls->capture(module->self, cell->context, stream, &snapshot->marks[m]));
+    HOTBED_TRY(module->calls->capture(module->self, cell->context, stream, &snapshot->captured[m]));
     if (cell->kept == NULL)
         cell->own = NULL;
     cell->kept = cell->context;
@@ -117,7 +117,7 @@ static hotbed_status put(
     if (cell->context != cell->kept && cell->state != HOTBED_CELL_EMPTY &&
         module->calls->cancel != NULL)
         HOTBED_TRY(module->calls->cancel(module->self, cell->context, stream));
-    HOTBED_TRY(module->calls->restore(module->self, cell->kept, snapshot->marks[m], stream));
+    HOTBED_TRY(module->calls->restore(module->self, cell->kept, snapshot->captured[m], stream));
     cell->context = cell->kept;
     cell->state = from->state;
     cell->splits = from->splits;
@@ -172,7 +172,7 @@ void hotbed_context_drop(hotbed_context_snapshot *snapshot, hotbed_stream *strea
         const hotbed_module *module = snapshot->rewrite->modules[m].module;
         if (!snapshot->rewrite->modules[m].report.pipelined)
             continue;
-        module->calls->forget(module->self, cell->kept, snapshot->marks[m], stream);
+        module->calls->forget(module->self, cell->kept, snapshot->captured[m], stream);
         if (--cell->captures == 0)
             destroy_spare(module, cell);
     }

@@ -200,12 +200,12 @@ static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
 
 /* --- shortcuts -------------------------------------------------------------------------------- */
 
-typedef struct place_mark {
+typedef struct place_point {
     hotbed_sharded_context *now; /* NULL: nothing has been started */
     fused *with;
     bool arrived;
-    hotbed_sharded_mark mark;
-} place_mark;
+    hotbed_sharded_point stage;
+} place_point;
 
 /* Whether this module makes the calls for its set's context: only the set's first module does. */
 static bool acts(const place *p, const hotbed_sharded_context *now) {
@@ -215,37 +215,37 @@ static bool acts(const place *p, const hotbed_sharded_context *now) {
 static hotbed_status capture(void *self, void *context, hotbed_stream *stream, void **out) {
     const place *p = context;
     const member *m = self;
-    place_mark *mark = hotbed_new(sizeof *mark);
-    if (mark == NULL)
+    place_point *point = hotbed_new(sizeof *point);
+    if (point == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to capture module '%s'", m->name);
-    mark->now = p->now;
-    mark->with = p->with;
-    mark->arrived = p->with != NULL && p->with->arrived;
+    point->now = p->now;
+    point->with = p->with;
+    point->arrived = p->with != NULL && p->with->arrived;
     hotbed_status status =
-        acts(p, p->now) ? hotbed_sharded_keep(p->now, &mark->mark, stream) : HOTBED_OK;
+        acts(p, p->now) ? hotbed_sharded_keep(p->now, &point->stage, stream) : HOTBED_OK;
     if (status != HOTBED_OK) {
-        hotbed_delete(mark);
+        hotbed_delete(point);
         return status;
     }
-    *out = mark;
+    *out = point;
     return HOTBED_OK;
 }
 
 static hotbed_status restore(void *self, void *context, const void *from, hotbed_stream *stream) {
-    const place_mark *mark = from;
+    const place_point *point = from;
     place *p = context;
-    p->now = mark->now;
-    p->with = mark->with;
+    p->now = point->now;
+    p->with = point->with;
     if (p->with != NULL)
-        p->with->arrived = mark->arrived;
-    return acts(p, p->now) ? hotbed_sharded_rewind(p->now, &mark->mark, stream) : HOTBED_OK;
+        p->with->arrived = point->arrived;
+    return acts(p, p->now) ? hotbed_sharded_rewind(p->now, &point->stage, stream) : HOTBED_OK;
 }
 
 static void forget(void *self, void *context, void *from, hotbed_stream *stream) {
-    place_mark *mark = from;
-    if (acts(context, mark->now))
-        (void)!hotbed_sharded_forget(mark->now, stream);
-    hotbed_delete(mark);
+    place_point *point = from;
+    if (acts(context, point->now))
+        (void)!hotbed_sharded_forget(point->now, stream);
+    hotbed_delete(point);
 }
 
 static hotbed_status graft(void *self, void *context, hotbed_stream *stream) {

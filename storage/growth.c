@@ -98,7 +98,7 @@ static hotbed_status grow(
     hotbed_index_segment *segment = &grown->segment;
     segment->lower_byte = table->view.lower_byte + below * table->view.row_bytes;
     segment->range = hotbed_index_range_make(keys > 0 ? keys : 1, first.evicts != 0, 0);
-    segment->range.marks = first.marks;
+    segment->range.flags = first.flags;
     if (hotbed_table_moves(&table->view))
         hotbed_index_range_regions(&segment->range);
     uint64_t slots = hotbed_index_range_slots(segment->range);

@@ -69,7 +69,7 @@ static void lay_out_lower(hotbed_storage *storage, hotbed_table *table) {
     view->lower = storage->lower_index_memory == HOTBED_MEMORY_DEVICE
                       ? take_range(storage, keys, table->evicts)
                       : hotbed_index_range_make(keys, table->evicts, 0);
-    view->lower.marks = storage->tiers == HOTBED_TIERS_CACHE;
+    view->lower.flags = storage->tiers == HOTBED_TIERS_CACHE;
     if (hotbed_table_moves(view)) {
         hotbed_index_range_regions(&view->range);
         hotbed_index_range_regions(&view->lower);

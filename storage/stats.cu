@@ -5,13 +5,13 @@
 
 enum { BLOCK = 256, WAVES = 1 };
 
-/* One block, so that barriers order the mark, the counts and `latest`. */
+/* One block, so that barriers order the record's number, the counts and `latest`. */
 static __global__ void __launch_bounds__(BLOCK) record_kernel(hotbed_meter_view m) {
     uint64_t number = *m.number + 1;
     if (threadIdx.x == 0)
         hotbed_store_system_u64(hotbed_meter_record(&m, number), number);
     __syncthreads();
-    hotbed_fence_system(); /* a reader that sees a new count sees the mark */
+    hotbed_fence_system(); /* a reader that sees a new count sees the record's number */
     for (uint64_t w = threadIdx.x; w < m.words; w += BLOCK)
         hotbed_meter_word(&m, number, w);
     hotbed_fence_system(); /* a reader that sees `latest` sees the counts */

@@ -1,8 +1,8 @@
 /* storage/stats_core.h - writing counts to pinned memory, and the number of used slots per bucket.
  *
- * A request writes the next record of a ring: first its mark, which is the number of the request,
+ * A request writes the next record of a ring: first the number of the request,
  * then the counts. It then stores the number in `latest`. A reader copies the record of `latest`,
- * and starts over if the mark has changed meanwhile, because then the ring has wrapped around.
+ * and starts over if the number has changed meanwhile, because then the ring has wrapped around.
  */
 #ifndef HOTBED_STORAGE_STATS_CORE_H
 #define HOTBED_STORAGE_STATS_CORE_H
@@ -14,7 +14,7 @@ enum {
     HOTBED_TALLY_WORDS = sizeof(hotbed_tally) / sizeof(uint64_t), /* a tally has only words */
 };
 
-/* A record is [mark, total[words], step[words]]. The words are the number of prefetches and one
+/* A record is [number, total[words], step[words]]. The words are the number of prefetches and one
  * tally per table. */
 typedef struct hotbed_meter_view {
     const hotbed_tally *tallies; /* [num_tables] */
@@ -30,7 +30,7 @@ HOTBED_HD uint64_t *hotbed_meter_record(const hotbed_meter_view *m, uint64_t num
     return m->records + number % HOTBED_METER_RECORDS * (1 + 2 * m->words);
 }
 
-/* Write count w of request `number`. Its mark has been written before. Relaxed: a prefetch on
+/* Write count w of request `number`. The number has been written before. Relaxed: a prefetch on
  * another stream may add to the counts meanwhile, and is then counted in part. */
 HOTBED_HD void hotbed_meter_word(const hotbed_meter_view *m, uint64_t number, uint64_t w) {
     uint64_t *record = hotbed_meter_record(m, number);

@@ -18,7 +18,7 @@ static void record_body(const void *args, uint64_t begin, uint64_t end) {
     uint64_t number = *m->number + 1;
     *m->number = number;
     hotbed_store_system_u64(hotbed_meter_record(m, number), number);
-    hotbed_fence_system(); /* a reader that sees a new count sees the mark */
+    hotbed_fence_system(); /* a reader that sees a new count sees the record's number */
     for (uint64_t w = 0; w < m->words; w++)
         hotbed_meter_word(m, number, w);
     hotbed_fence_system(); /* a reader that sees `latest` sees the counts */

@@ -77,7 +77,7 @@ void *hotbed_arena_take(hotbed_arena_lease *lease, hotbed_memory_kind kind, size
     return data;
 }
 
-void hotbed_arena_give_back(hotbed_arena_lease *lease, hotbed_memory_kind kind) {
+void hotbed_arena_return(hotbed_arena_lease *lease, hotbed_memory_kind kind) {
     uint32_t p = part_of(kind);
     if (!lease->held[p])
         return;

@@ -1,7 +1,7 @@
 /* checkpoint/format/arena.h - memory for snapshot images, reused from one snapshot to the next.
  *
  * An arena has two parts, device and pinned memory. Only one snapshot at a time uses a part: the
- * first snapshot that asks for memory of the part keeps it until hotbed_arena_give_back().
+ * first snapshot that asks for memory of the part keeps it until hotbed_arena_return().
  * Meanwhile snapshots of other threads get no memory of that part. */
 #ifndef HOTBED_CHECKPOINT_ARENA_H
 #define HOTBED_CHECKPOINT_ARENA_H
@@ -27,7 +27,7 @@ static inline size_t hotbed_arena_align(size_t bytes) {
 void *hotbed_arena_take(hotbed_arena_lease *lease, hotbed_memory_kind kind, size_t bytes);
 
 /* Return the lease's memory of this kind. Nothing may use it any more. */
-void hotbed_arena_give_back(hotbed_arena_lease *lease, hotbed_memory_kind kind);
+void hotbed_arena_return(hotbed_arena_lease *lease, hotbed_memory_kind kind);
 
 bool hotbed_arena_holds(const hotbed_arena_lease *lease, hotbed_memory_kind kind);
 

@@ -1,8 +1,8 @@
 /* dist/comm/comm_nccl.c - ranks that are GPUs; with comm_nccl.cu the only file that includes NCCL.
  *
- * A batch is one group of ncclSend and ncclRecv, between two marks that show the host how far the
+ * A batch is one group of ncclSend and ncclRecv, between two stamps that show the host how far the
  * GPU is. NCCL waits without a limit, so a thread watches: the link for ranks that die or fail, the
- * marks for the deadline, and NCCL for its own errors. When the communicator fails, that thread
+ * stamps for the deadline, and NCCL for its own errors. When the communicator fails, that thread
  * sets a word that the kernels read, and aborts NCCL's communicator, which ends NCCL's kernels.
  *
  * NCCL's communicators are blocking: a group of a non-blocking one is enqueued by a thread of
@@ -113,7 +113,7 @@ typedef struct progress {
 } progress;
 
 /* Whether the operation that the GPU runs takes too long, or waits for a rank that has left. */
-static void look_at_marks(nccl_comm *n, progress *last) {
+static void look_at_stamps(nccl_comm *n, progress *last) {
     hotbed_comm *comm = &n->base;
     uint64_t completed = __atomic_load_n(&n->gpu.words->completed, __ATOMIC_ACQUIRE);
     uint64_t started = __atomic_load_n(&n->gpu.words->started, __ATOMIC_ACQUIRE);
@@ -150,7 +150,7 @@ static void *watch(void *argument) {
     while (__atomic_load_n(&n->stop, __ATOMIC_ACQUIRE) == 0) {
         hotbed_link_poll(n->link, &n->base, LOOK_MS);
         if (!hotbed_comm_has_failed(&n->base))
-            look_at_marks(n, &last);
+            look_at_stamps(n, &last);
         if (!hotbed_comm_has_failed(&n->base))
             look_at_nccl(n);
         if (hotbed_comm_has_failed(&n->base)) {

@@ -1,4 +1,4 @@
-/* dist/comm/comm_nccl.cu - marks around NCCL's operations, and windows by NCCL's device API.
+/* dist/comm/comm_nccl.cu - stamps around NCCL's operations, and windows by NCCL's device API.
  *
  * The barrier of a window is our own, because NCCL's waits without a limit: here the spinning
  * threads read the word by which the watching thread aborts them. */
@@ -17,14 +17,14 @@ static __device__ uint32_t reason_of(const hotbed_comm_words *words) {
     return *(const volatile uint32_t *)&words->reason;
 }
 
-static __device__ uint64_t mark_start(hotbed_comm_gpu gpu) {
+static __device__ uint64_t stamp_start(hotbed_comm_gpu gpu) {
     uint64_t number = *gpu.count + 1;
     *gpu.count = number;
     *(volatile uint64_t *)&gpu.words->started = number;
     return number;
 }
 
-static __device__ void mark_end(hotbed_comm_gpu gpu, hotbed_fault *fault) {
+static __device__ void stamp_end(hotbed_comm_gpu gpu, hotbed_fault *fault) {
     uint64_t number = *gpu.count;
     uint32_t reason = reason_of(gpu.words);
     if (reason != 0) {
@@ -36,11 +36,11 @@ static __device__ void mark_end(hotbed_comm_gpu gpu, hotbed_fault *fault) {
 }
 
 static __global__ void start_kernel(hotbed_comm_gpu gpu) {
-    (void)mark_start(gpu);
+    (void)stamp_start(gpu);
 }
 
 static __global__ void end_kernel(hotbed_comm_gpu gpu, hotbed_fault *fault) {
-    mark_end(gpu, fault);
+    stamp_end(gpu, fault);
 }
 
 static __device__ uint64_t *flags_of(hotbed_comm_flags f, uint32_t p) {
@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(HOTBED_COMM_BARRIER_RANKS)
     uint32_t p = threadIdx.x;
     uint64_t *own = flags_of(f, f.rank);
     if (p == 0) {
-        (void)mark_start(gpu);
+        (void)stamp_start(gpu);
         shared_epoch = own[f.size] + 1;
         own[f.size] = shared_epoch;
     }
@@ -73,7 +73,7 @@ static __global__ void __launch_bounds__(HOTBED_COMM_BARRIER_RANKS)
     }
     __syncthreads();
     if (p == 0)
-        mark_end(gpu, fault);
+        stamp_end(gpu, fault);
 }
 
 static __global__ void parts_kernel(ncclWindow_t window, uint32_t size, void **parts) {

@@ -33,11 +33,11 @@ typedef struct hotbed_comm_flags {
 
 enum { HOTBED_COMM_BARRIER_RANKS = 1024 }; /* a thread each */
 
-/* Enqueue the start mark of an operation. Asynchronous. */
+/* Enqueue the start stamp of an operation. Asynchronous. */
 hotbed_status hotbed_comm_gpu_start(const hotbed_comm_gpu *gpu, hotbed_stream *stream);
-/* Enqueue its end mark; if the communicator has failed, latch that on the stream. Asynchronous. */
+/* Enqueue its end stamp; if the communicator has failed, latch that on the stream. Asynchronous. */
 hotbed_status hotbed_comm_gpu_end(const hotbed_comm_gpu *gpu, hotbed_stream *stream);
-/* Enqueue start mark, barrier of a window, and end mark in one kernel. Asynchronous. */
+/* Enqueue start stamp, barrier of a window, and end stamp in one kernel. Asynchronous. */
 hotbed_status hotbed_comm_gpu_barrier(
     const hotbed_comm_gpu *gpu, const hotbed_comm_flags *flags, hotbed_stream *stream);
 /* Enqueue: parts[p] = address of rank p's part of an ncclWindow_t on this GPU. Asynchronous. */

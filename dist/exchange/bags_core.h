@@ -138,7 +138,7 @@ HOTBED_HD void hotbed_bag_finish_sums(
 
 /* Requester: send the gradient of bag r to the ranks that have keys of it; to itself unless
  * `own`. */
-HOTBED_HD void hotbed_bag_give(
+HOTBED_HD void hotbed_bag_send(
     const hotbed_bags_view *v, uint32_t r, const void *gradient, uint64_t stride, uint32_t width) {
     const uint32_t f = r / v->batch_size, sample = r - f * v->batch_size;
     const uint32_t dim = v->dims[f], keys = v->starts[r + 1] - v->starts[r];

@@ -423,7 +423,7 @@ static __global__ void __launch_bounds__(BLOCK)
     send_bags_kernel(hotbed_bags_view v, const void *gradient, uint64_t stride) {
     const uint32_t rows = hotbed_bags_rows(&v);
     for (uint64_t r = hotbed_cuda_thread() / WIDTH; r < rows; r += hotbed_cuda_threads() / WIDTH)
-        hotbed_bag_give(&v, (uint32_t)r, gradient, stride, WIDTH);
+        hotbed_bag_send(&v, (uint32_t)r, gradient, stride, WIDTH);
     count_bags(v);
 }
 

@@ -349,7 +349,7 @@ static void finish_bags_body(const void *args, uint64_t begin, uint64_t end) {
 static void send_bags_body(const void *args, uint64_t begin, uint64_t end) {
     const bags_args *a = args;
     for (uint64_t r = begin; r < end; r++)
-        hotbed_bag_give(&a->v, (uint32_t)r, a->gradient, a->stride, 1);
+        hotbed_bag_send(&a->v, (uint32_t)r, a->gradient, a->stride, 1);
     if (begin == 0)
         count_bags(&a->v);
 }

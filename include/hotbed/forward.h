@@ -166,9 +166,10 @@ typedef struct hotbed_module_calls {
      * everything that its calls wrote is still in its buffers.
      * `forget` ends the capture.
      * `graft` sets the gradient that `backward` uses to zero. */
-    hotbed_status (*capture)(void *self, void *context, hotbed_stream *stream, void **mark);
-    hotbed_status (*restore)(void *self, void *context, const void *mark, hotbed_stream *stream);
-    void (*forget)(void *self, void *context, void *mark, hotbed_stream *stream);
+    hotbed_status (*capture)(void *self, void *context, hotbed_stream *stream, void **captured);
+    hotbed_status (*restore)(
+        void *self, void *context, const void *captured, hotbed_stream *stream);
+    void (*forget)(void *self, void *context, void *captured, hotbed_stream *stream);
     hotbed_status (*graft)(void *self, void *context, hotbed_stream *stream);
 } hotbed_module_calls;
 

@@ -162,24 +162,24 @@ hotbed_event_create(hotbed_stream *stream, hotbed_event **out);
 /* Free an event. NULL is allowed. */
 HOTBED_API void hotbed_event_destroy(hotbed_event *event);
 
-/* Make the event mark all work enqueued on `stream` so far, in place of an earlier mark.
- * Asynchronous.
+/* Record the end of all work enqueued on `stream` so far in the event, in place of an earlier
+ * record. Asynchronous.
  * Errors: ARGUMENT (NULL; a stream of another backend or device), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_event_record(hotbed_event *event, hotbed_stream *stream);
 
-/* Make all later work on `stream` run after the event's latest mark. Asynchronous, no host wait. An
- * event that was never recorded does not delay the stream.
+/* Make all later work on `stream` run after the event's latest record. Asynchronous, no host wait.
+ * An event that was never recorded does not delay the stream.
  * Errors: as hotbed_event_record(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_stream_wait(hotbed_stream *stream, hotbed_event *event);
 
-/* Return in *done whether the work before the event's latest mark is done; true if the event was
- * never recorded. Never waits.
+/* Return in *done whether the work before the event's latest record is done; true if the event
+ * was never recorded. Never waits.
  * Errors: ARGUMENT, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_event_query(hotbed_event *event, bool *done);
 
-/* Wait for the work before the event's latest mark. Synchronous; counts as one host wait.
+/* Wait for the work before the event's latest record. Synchronous; counts as one host wait.
  * Errors: ARGUMENT, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_event_sync(hotbed_event *event);
 
@@ -269,7 +269,7 @@ hotbed_fill(void *to, int value, size_t bytes, hotbed_stream *stream);
  * A graph keeps the pointers and counts that it was recorded with; the contents of the memory may
  * change from launch to launch. Launch it on the stream that recorded it. If the recording contains
  * hotbed_event_record() or hotbed_stream_wait(), each launch records the event again, or waits for
- * the event's mark at that time.
+ * the event's record at that time.
  * Errors: ARGUMENT, STATE (already recording; end without begin), MEMORY (recorded calls need host
  * memory, so they can fail with MEMORY too), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_graph_begin(hotbed_stream *stream);

@@ -113,7 +113,7 @@ HOTBED_HD void hotbed_call_find(const hotbed_index_args *a, uint64_t first, uint
 }
 
 /* One lane: store the result of key number i. */
-HOTBED_HD void hotbed_call_give(
+HOTBED_HD void hotbed_call_return(
     const hotbed_index_args *a, uint64_t i, uint64_t slot, hotbed_index_outcome outcome) {
     a->slots[i] = slot;
     if (a->outcomes != NULL)
@@ -142,7 +142,7 @@ HOTBED_HD void hotbed_call_claim(const hotbed_index_args *a, uint64_t first, uin
     if (outcome == HOTBED_INDEX_INSERTED)
         hotbed_index_publish_held(index, slot, k.key);
     if (k.mine)
-        hotbed_call_give(a, k.i, slot, outcome);
+        hotbed_call_return(a, k.i, slot, outcome);
 }
 
 /* In tables that evict, find-or-insert takes three passes, so that a call does not evict its own
@@ -155,7 +155,7 @@ HOTBED_HD void hotbed_call_hold(const hotbed_index_args *a, uint64_t first, uint
     if (slot != HOTBED_SLOT_NONE)
         hotbed_index_touch_found(hotbed_call_index(a), slot, a->rule, hotbed_call_score(a, k.i), 1);
     if (k.mine)
-        hotbed_call_give(a, k.i, slot, k.good ? HOTBED_INDEX_FOUND : HOTBED_INDEX_NO_TABLE);
+        hotbed_call_return(a, k.i, slot, k.good ? HOTBED_INDEX_FOUND : HOTBED_INDEX_NO_TABLE);
 }
 
 /* Pass two: place keys first, first + 1, ... of the call, one per lane, if pass one found no slot.
@@ -178,7 +178,7 @@ hotbed_call_place(const hotbed_index_args *a, uint64_t first, uint32_t width) {
         return r;
     if (placed.slot != HOTBED_SLOT_NONE)
         hotbed_index_publish_held(index, placed.slot, key);
-    hotbed_call_give(a, i, placed.slot, placed.outcome);
+    hotbed_call_return(a, i, placed.slot, placed.outcome);
     return placed;
 }
 

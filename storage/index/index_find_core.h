@@ -233,10 +233,10 @@ hotbed_index_range_of(hotbed_index_range mine, uint32_t lane, uint32_t width) {
     range.buckets = hotbed_tile_shuffle_u32(width, mine.buckets, lane);
     range.choices = hotbed_tile_shuffle_u32(width, mine.choices, lane);
     const uint32_t bits =
-        mine.evicts | (uint32_t)mine.marks << 8 | (uint32_t)mine.region_bits << 16;
+        mine.evicts | (uint32_t)mine.flags << 8 | (uint32_t)mine.region_bits << 16;
     const uint32_t its = hotbed_tile_shuffle_u32(width, bits, lane);
     range.evicts = (uint8_t)its;
-    range.marks = (uint8_t)(its >> 8);
+    range.flags = (uint8_t)(its >> 8);
     range.region_bits = (uint16_t)(its >> 16);
     range.segment = hotbed_tile_shuffle_u32(width, mine.segment, lane);
     range.times = (uint64_t *)(uintptr_t)hotbed_tile_shuffle_u64(

@@ -8,7 +8,7 @@
  * check that no key is refused below a load of 0.97, and that 98.5 % of the keys are in one of
  * their first two buckets at that load.
  *
- * A meta is [score:52 | marked | locked | occupied | probation | pins:8]; 0 is a free slot. Metas
+ * A meta is [score:52 | flagged | locked | occupied | probation | pins:8]; 0 is a free slot. Metas
  * decide who owns a slot. A find reads keys only, so free slots need a key that no find can match,
  * although every key can be stored: the free slots of bucket b hold a key for which b is not a
  * candidate. Each bucket has two such keys, its markers. EMPTY marks slots of buckets that were
@@ -42,7 +42,7 @@ enum {
 #define HOTBED_META_PROBATION   ((uint64_t)1 << 8)
 #define HOTBED_META_OCCUPIED    ((uint64_t)1 << 9)
 #define HOTBED_META_LOCKED      ((uint64_t)1 << 10)
-#define HOTBED_META_MARKED      ((uint64_t)1 << 11) /* see hotbed_index_range.marks */
+#define HOTBED_META_FLAGGED     ((uint64_t)1 << 11) /* see hotbed_index_range.flags */
 #define HOTBED_META_SCORE_SHIFT 12
 #define HOTBED_SCORE_MOST       (((uint64_t)1 << 52) - 1)
 
@@ -61,7 +61,7 @@ typedef struct hotbed_index_range {
     uint32_t buckets;      /* at least 2 */
     uint32_t choices;      /* candidates of a key; less than `buckets` */
     uint8_t evicts;        /* whether a key whose candidates are full evicts the lowest score */
-    uint8_t marks;         /* whether marked slots are kept, as pinned ones are */
+    uint8_t flags;         /* whether flagged slots are kept, as pinned ones are */
     uint16_t region_bits;  /* bits of the hash that a key's first two candidates share */
     uint32_t segment; /* number of the first segment that growth adds; 0: the table does not grow */
     uint64_t *times;  /* [slots] or NULL; the earliest time is evicted first among equal scores */

@@ -1,4 +1,4 @@
-/* storage/index/index_meta_core.h - the meta of a key in its slot: score, mark and pins. */
+/* storage/index/index_meta_core.h - the meta of a key in its slot: score, flag and pins. */
 #ifndef HOTBED_STORAGE_INDEX_META_CORE_H
 #define HOTBED_STORAGE_INDEX_META_CORE_H
 
@@ -67,11 +67,11 @@ HOTBED_HD bool hotbed_index_touch(
     return false;
 }
 
-/* One lane: set the mark of a slot that holds a key, if it is not set. */
-HOTBED_HD void hotbed_index_mark(hotbed_index_view index, uint64_t slot) {
+/* One lane: set the flag of a slot that holds a key, if it is not set. */
+HOTBED_HD void hotbed_index_flag(hotbed_index_view index, uint64_t slot) {
     uint64_t *meta = hotbed_index_meta(index, slot);
-    if ((hotbed_load_relaxed_u64(meta) & HOTBED_META_MARKED) == 0)
-        hotbed_add_relaxed_u64(meta, HOTBED_META_MARKED);
+    if ((hotbed_load_relaxed_u64(meta) & HOTBED_META_FLAGGED) == 0)
+        hotbed_add_relaxed_u64(meta, HOTBED_META_FLAGGED);
 }
 
 /* --- pins ----------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ HOTBED_HD bool hotbed_evicts_before(
 HOTBED_HD uint32_t hotbed_index_scan(
     hotbed_index_view index, hotbed_index_range range, uint64_t line, hotbed_bucket_scan *scan,
     uint32_t width) {
-    const uint64_t kept = HOTBED_META_PINS | (range.marks != 0 ? HOTBED_META_MARKED : 0);
+    const uint64_t kept = HOTBED_META_PINS | (range.flags != 0 ? HOTBED_META_FLAGGED : 0);
     const uint64_t *words = hotbed_index_meta(index, line);
     const uint32_t first = hotbed_tile_rank(width);
     hotbed_u64x2 pairs[HOTBED_BUCKET_SLOTS / 2] = {{0, 0}};

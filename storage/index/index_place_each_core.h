@@ -12,7 +12,7 @@ typedef struct hotbed_eviction_candidates {
     const uint64_t *metas;               /* of the range's first slot */
     uint32_t buckets[HOTBED_WALK_EVICT]; /* ascending; the first `choices` of them */
     uint32_t choices;
-    uint32_t marks;
+    uint32_t flags;
 } hotbed_eviction_candidates;
 
 HOTBED_HD hotbed_eviction_candidates hotbed_index_eviction_candidates(
@@ -20,7 +20,7 @@ HOTBED_HD hotbed_eviction_candidates hotbed_index_eviction_candidates(
     hotbed_eviction_candidates v;
     v.metas = hotbed_index_meta(index, hotbed_index_slot(range, 0));
     v.choices = range.choices;
-    v.marks = range.marks;
+    v.flags = range.flags;
     HOTBED_UNROLL
     for (uint32_t n = 0; n < HOTBED_WALK_EVICT; n++) {
         uint32_t bucket = n < range.choices ? hotbed_index_candidate(range, c, n) : UINT32_MAX;
@@ -54,9 +54,9 @@ HOTBED_HD hotbed_eviction_scan hotbed_index_scan_candidates(
     const uint32_t rank = hotbed_tile_rank(width);
     const uint64_t *metas = (const uint64_t *)(uintptr_t)hotbed_tile_shuffle_u64(
         width, (uint64_t)(uintptr_t)mine->metas, lane);
-    const uint32_t options = hotbed_tile_shuffle_u32(width, mine->choices | mine->marks << 8, lane);
+    const uint32_t options = hotbed_tile_shuffle_u32(width, mine->choices | mine->flags << 8, lane);
     const uint32_t choices = options & 0xffU;
-    const uint64_t kept = HOTBED_META_PINS | (options >> 8 != 0 ? HOTBED_META_MARKED : 0);
+    const uint64_t kept = HOTBED_META_PINS | (options >> 8 != 0 ? HOTBED_META_FLAGGED : 0);
     hotbed_u64x2 words[HOTBED_WALK_EVICT][HOTBED_BUCKET_SLOTS / 2];
     HOTBED_UNROLL
     for (uint32_t n = 0; n < HOTBED_WALK_EVICT; n++) {

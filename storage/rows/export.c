@@ -68,7 +68,7 @@ hotbed_status hotbed_storage_export(
     args.slots = slots - args.first < e.slots ? slots - args.first : e.slots;
     args.groups = (args.slots + HOTBED_EXPORT_GROUP - 1) / HOTBED_EXPORT_GROUP;
     HOTBED_TRY(take_workspace(&args, &scratch, &scratch_bytes, stream));
-    HOTBED_TRY(storage->kernels.exports->mark(&args, stream));
+    HOTBED_TRY(storage->kernels.exports->choose(&args, stream));
     HOTBED_TRY(
         hotbed_scan(args.groups + 1, args.starts, args.starts, scratch, scratch_bytes, stream));
     return storage->kernels.exports->write(&args, stream);

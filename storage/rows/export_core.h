@@ -51,7 +51,7 @@ HOTBED_HD uint64_t hotbed_export_slot(const hotbed_export_args *a, uint64_t numb
 /* Where to read the row of `slot`: with CACHE, the upper tier may have a newer copy. */
 HOTBED_HD uint64_t hotbed_export_row(const hotbed_export_args *a, uint64_t slot) {
     if (a->table.tiers != HOTBED_TIERS_CACHE ||
-        (hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot)) & HOTBED_META_MARKED) == 0)
+        (hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot)) & HOTBED_META_FLAGGED) == 0)
         return slot;
     uint64_t key = hotbed_load_relaxed_u64(hotbed_index_key(a->index, slot));
     uint64_t copy = hotbed_index_find(a->index, a->table.range, key, 1);
@@ -81,7 +81,7 @@ HOTBED_HD bool hotbed_export_wanted(const hotbed_export_args *a, uint64_t i) {
 }
 
 /* First pass, group g. The group after the last one has no slots. */
-HOTBED_HD void hotbed_export_mark(const hotbed_export_args *a, uint64_t g, uint32_t width) {
+HOTBED_HD void hotbed_export_select(const hotbed_export_args *a, uint64_t g, uint32_t width) {
     uint32_t bits = 0;
     for (uint32_t s = hotbed_tile_rank(width); s < HOTBED_EXPORT_GROUP; s += width)
         bits |= (hotbed_export_wanted(a, g * HOTBED_EXPORT_GROUP + s) ? 1U : 0U) << s;

@@ -6,9 +6,9 @@
 
 enum { GRAIN = 64 };
 
-static void mark_body(const void *args, uint64_t begin, uint64_t end) {
+static void select_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint64_t g = begin; g < end; g++)
-        hotbed_export_mark(args, g, 1);
+        hotbed_export_select(args, g, 1);
 }
 
 static void write_body(const void *args, uint64_t begin, uint64_t end) {
@@ -16,12 +16,12 @@ static void write_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_export_write(args, g, 1);
 }
 
-static hotbed_status mark(const hotbed_export_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->groups + 1, GRAIN, mark_body, args, sizeof *args);
+static hotbed_status choose(const hotbed_export_args *args, hotbed_stream *stream) {
+    return hotbed_host_launch(stream, args->groups + 1, GRAIN, select_body, args, sizeof *args);
 }
 
 static hotbed_status write_rows(const hotbed_export_args *args, hotbed_stream *stream) {
     return hotbed_host_launch(stream, args->groups + 1, GRAIN, write_body, args, sizeof *args);
 }
 
-const hotbed_export_kernels hotbed_export_kernels_host = {mark, write_rows};
+const hotbed_export_kernels hotbed_export_kernels_host = {choose, write_rows};

@@ -11,7 +11,7 @@ extern "C" {
 
 typedef struct hotbed_export_kernels {
     /* Write `bits`, and the counts in `starts`; the last count is 0. */
-    hotbed_status (*mark)(const hotbed_export_args *args, hotbed_stream *stream);
+    hotbed_status (*choose)(const hotbed_export_args *args, hotbed_stream *stream);
     /* After the counts have been summed: write the output arrays and `count`. */
     hotbed_status (*write)(const hotbed_export_args *args, hotbed_stream *stream);
 } hotbed_export_kernels;

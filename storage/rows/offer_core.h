@@ -110,7 +110,7 @@ HOTBED_HD bool hotbed_offer_claim(
 }
 
 HOTBED_HD bool hotbed_offer_movable(uint64_t meta) {
-    return meta != 0 && (meta & (HOTBED_META_PINS | HOTBED_META_LOCKED | HOTBED_META_MARKED)) == 0;
+    return meta != 0 && (meta & (HOTBED_META_PINS | HOTBED_META_LOCKED | HOTBED_META_FLAGGED)) == 0;
 }
 
 /* Append the buckets of part `at` to which the keys in the bucket of step `from` may move, or where

@@ -266,7 +266,7 @@ HOTBED_HD void hotbed_rows_touch(const hotbed_rows_args *a, uint64_t i, uint64_t
         (hotbed_load_relaxed_u64(meta) & HOTBED_META_PINS) == 0)
         hotbed_add_relaxed_u64(meta, HOTBED_META_LOCKED + HOTBED_META_PIN);
     if (hotbed_table_copies(&a->table) && slot < a->table.lower_first)
-        hotbed_index_mark(a->index, slot);
+        hotbed_index_flag(a->index, slot);
 }
 
 /* Write the row of key number i to a claimed slot, and publish the key. */

@@ -69,7 +69,7 @@ HOTBED_HD bool hotbed_eval_holds(
         return false;
     return table->tiers != HOTBED_TIERS_CACHE || !hotbed_slot_below(table, slot) ||
            (hotbed_load_relaxed_u64(hotbed_index_meta(s->storage.index, slot)) &
-            (HOTBED_META_MARKED | HOTBED_META_LOCKED)) == 0;
+            (HOTBED_META_FLAGGED | HOTBED_META_LOCKED)) == 0;
 }
 
 /* One lane, after a fence: whether the values read belong to `key`, which a search in `epoch` found

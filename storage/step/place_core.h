@@ -101,7 +101,7 @@ HOTBED_HD void hotbed_found_unique(
             s->storage.index, slot, hotbed_unique_rule(table), hotbed_unique_score(s, table, t, u),
             1);
         if (table->tiers == HOTBED_TIERS_EXTERNAL)
-            hotbed_index_mark(s->storage.index, slot); /* the store's copy has an older score */
+            hotbed_index_flag(s->storage.index, slot); /* the store's copy has an older score */
         hotbed_unique_seen(s, table, slot);
     } else if (table->is_static == 0 || hotbed_static_has(s, t, s->unique.keys[u])) {
         s->unique.missing[hotbed_add_relaxed_u32(s->unique.num_missing, 1)] = u;

@@ -31,7 +31,7 @@ enum {
 }; /* at the end of a row, for its time, if rows go to an external store */
 
 /* One table as kernels see it; device memory has an array of these. With CACHE and EXTERNAL, a
- * marked slot of the upper tier has a row that has changed, and a marked slot of the lower tier has
+ * flagged slot of the upper tier has a row that has changed, and a flagged slot of the lower tier has
  * a row of which the upper tier has a copy. */
 typedef struct hotbed_table_view {
     uint8_t *rows;      /* the row of slot first_slot + i is at rows + i * row_bytes */

@@ -357,7 +357,7 @@ HOTBED_HD void hotbed_unpin_updated(
     if (hotbed_tile_rank(width) != 0)
         return;
     if (table->tiers == HOTBED_TIERS_CACHE && slot < table->lower_first)
-        hotbed_index_mark(s->storage.index, slot);
+        hotbed_index_flag(s->storage.index, slot);
     hotbed_index_unpin(s->storage.index, slot, moves);
 }
 

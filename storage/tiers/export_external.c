@@ -105,7 +105,7 @@ static uint64_t choose(exporter *x, uint64_t n) {
 }
 
 /* Write the rows of the chunk's n keys to the batch. */
-static hotbed_status give(exporter *x, uint64_t n) {
+static hotbed_status write_rows(exporter *x, uint64_t n) {
     uint64_t *keys = device_words(x, 0);
     hotbed_rows rows = rows_at(x);
     HOTBED_TRY(look(x, n));
@@ -137,7 +137,7 @@ static hotbed_status export_static(exporter *x) {
         uint64_t n = 0;
         for (; n < x->chunk && first < end; n++, first++)
             x->keys[n] = x->numbers[n] = first;
-        HOTBED_TRY(give(x, n));
+        HOTBED_TRY(write_rows(x, n));
     }
     return HOTBED_OK;
 }
@@ -178,7 +178,7 @@ static hotbed_status export_hash(exporter *x) {
         for (uint64_t i = 0; i < n; i++)
             x->numbers[i] = walk->at + i;
         if (n > 0)
-            HOTBED_TRY(give(x, n));
+            HOTBED_TRY(write_rows(x, n));
         walk->at += n;
         left -= n;
     }

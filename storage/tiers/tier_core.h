@@ -16,7 +16,7 @@
  * and is used there. While another ticket pins it there, it is not promoted. Pins therefore never
  * refuse a key, and the tier of a row does not affect its values.
  *
- * Invariants between prefetches. CACHE: every key is in the lower tier, and is marked there if and
+ * Invariants between prefetches. CACHE: every key is in the lower tier, and is flagged there if and
  * only if the upper tier has it too. SCORE: every key is in exactly one tier. During a prefetch the
  * row of a key can be found and read at all times, at its source until it has been published at its
  * destination.
@@ -102,7 +102,7 @@ HOTBED_HD uint64_t hotbed_upper_meta(
             before | HOTBED_META_OCCUPIED | HOTBED_META_LOCKED | HOTBED_META_PIN,
             hotbed_unique_rule(table), score);
     } else if (table->tiers == HOTBED_TIERS_CACHE) {
-        meta |= HOTBED_META_MARKED; /* the lower tier has no row yet */
+        meta |= HOTBED_META_FLAGGED; /* the lower tier has no row yet */
     }
     return table->probation != 0 ? meta | HOTBED_META_PROBATION : meta;
 }
@@ -154,7 +154,7 @@ HOTBED_HD void hotbed_claim_missing(const hotbed_step_view *s, uint32_t i, uint3
 /* Whether the evicted row has to be copied to the lower tier. */
 HOTBED_HD bool hotbed_move_writes(const hotbed_table_view *table, const hotbed_move *move) {
     return move->evicted_meta != 0 &&
-           (table->tiers == HOTBED_TIERS_SCORE || (move->evicted_meta & HOTBED_META_MARKED) != 0);
+           (table->tiers == HOTBED_TIERS_SCORE || (move->evicted_meta & HOTBED_META_FLAGGED) != 0);
 }
 
 HOTBED_HD bool hotbed_move_fetches(const hotbed_move *move) {
@@ -253,7 +253,7 @@ HOTBED_HD void hotbed_row_copy(uint8_t *to, const uint8_t *from, uint64_t bytes,
 HOTBED_HD void hotbed_lower_alone(hotbed_index_view index, uint64_t lower, uint64_t meta) {
     uint64_t old = hotbed_load_relaxed_u64(hotbed_index_meta(index, lower));
     uint64_t rescored = hotbed_meta_rescore(old, HOTBED_SCORE_ASSIGN, hotbed_meta_score(meta));
-    hotbed_store_release_u64(hotbed_index_meta(index, lower), rescored & ~HOTBED_META_MARKED);
+    hotbed_store_release_u64(hotbed_index_meta(index, lower), rescored & ~HOTBED_META_FLAGGED);
 }
 
 /* One copy of a row between the tiers. */
@@ -305,7 +305,7 @@ HOTBED_HD void hotbed_lower_copied(
         hotbed_store_release_u64(hotbed_index_key(index, lower), key);
         taken += HOTBED_META_LOCKED;
     }
-    hotbed_add_release_u64(hotbed_index_meta(index, lower), HOTBED_META_MARKED - taken);
+    hotbed_add_release_u64(hotbed_index_meta(index, lower), HOTBED_META_FLAGGED - taken);
 }
 
 /* Count the results of moves first .. first+count-1, at most one per lane. A tile adds once per
@@ -391,7 +391,7 @@ HOTBED_HD void hotbed_flush_slot(const hotbed_flush_args *a, uint64_t i, uint32_
     uint64_t lower = hotbed_index_find(a->index, a->table.lower, key, width);
     if (lower == HOTBED_SLOT_NONE)
         return;
-    bool writes = (meta & HOTBED_META_MARKED) != 0;
+    bool writes = (meta & HOTBED_META_FLAGGED) != 0;
     if (writes)
         hotbed_row_copy(
             hotbed_row_at(a->index, &a->table, lower), hotbed_row_at(a->index, &a->table, slot),
@@ -402,9 +402,9 @@ HOTBED_HD void hotbed_flush_slot(const hotbed_flush_args *a, uint64_t i, uint32_
         hotbed_table_copy_time(a->index, &a->table, lower, slot);
         hotbed_lower_alone(a->index, lower, meta);
         if (!drops)
-            hotbed_add_release_u64(hotbed_index_meta(a->index, lower), HOTBED_META_MARKED);
+            hotbed_add_release_u64(hotbed_index_meta(a->index, lower), HOTBED_META_FLAGGED);
         if (writes) {
-            hotbed_add_release_u64(hotbed_index_meta(a->index, slot), 0 - HOTBED_META_MARKED);
+            hotbed_add_release_u64(hotbed_index_meta(a->index, slot), 0 - HOTBED_META_FLAGGED);
             hotbed_add_relaxed_u64(&a->tally->write_backs, 1);
         }
     }

@@ -13,9 +13,9 @@
  *   arrive   if it succeeded, copy or initialize rows and publish keys; if not, undo the claim:
  *            the evicted row keeps its slot, and the new key is refused for this batch
  *
- * A row is *changed* (its slot is marked) if its bytes or its score differ from the store's. A
- * prefetch scores every key that it pins, so pinned rows are always marked and backward need not
- * mark them.
+ * A row is *changed* (its slot is flagged) if its bytes or its score differ from the store's. A
+ * prefetch scores every key that it pins, so pinned rows are always flagged and backward need not
+ * flag them.
  */
 #ifndef HOTBED_STORAGE_TIER_EXTERNAL_CORE_H
 #define HOTBED_STORAGE_TIER_EXTERNAL_CORE_H
@@ -163,14 +163,14 @@ HOTBED_HD void hotbed_claim_cached(const hotbed_store_step *a, uint32_t i, uint3
         before = hotbed_meta_rescore(0, HOTBED_SCORE_ASSIGN, a->asked.batch.scores[move.lower]);
     uint64_t meta = hotbed_upper_meta(table, &move, before, hotbed_unique_score(s, table, t, u));
     hotbed_index_result r = hotbed_index_place_over(
-        s->storage.index, table->range, s->unique.keys[u], meta | HOTBED_META_MARKED, true, width);
+        s->storage.index, table->range, s->unique.keys[u], meta | HOTBED_META_FLAGGED, true, width);
     if (hotbed_tile_rank(width) != 0)
         return;
     s->unique.slots[u] = r.slot;
     if (r.outcome != HOTBED_INDEX_EVICTED)
         return;
     s->moves.items[i].evicted_meta = r.evicted_meta;
-    if ((r.evicted_meta & HOTBED_META_MARKED) != 0)
+    if ((r.evicted_meta & HOTBED_META_FLAGGED) != 0)
         a->leaving.ranks[u] = 1;
 }
 
@@ -476,7 +476,7 @@ HOTBED_HD uint64_t hotbed_flush_meta(const hotbed_store_flush *a, uint32_t i) {
 }
 
 HOTBED_HD void hotbed_flush_want(const hotbed_store_flush *a, uint32_t i) {
-    a->leaving.ranks[i] = (hotbed_flush_meta(a, i) & HOTBED_META_MARKED) != 0;
+    a->leaving.ranks[i] = (hotbed_flush_meta(a, i) & HOTBED_META_FLAGGED) != 0;
 }
 
 HOTBED_HD void hotbed_flush_leave(const hotbed_store_flush *a, uint32_t i, uint32_t width) {
@@ -493,13 +493,13 @@ HOTBED_HD void hotbed_flush_leave(const hotbed_store_flush *a, uint32_t i, uint3
     a->leaving.batch.scores[place] = hotbed_meta_score(hotbed_flush_meta(a, i));
 }
 
-/* A pinned row may still change, so it stays marked. */
+/* A pinned row may still change, so it stays flagged. */
 HOTBED_HD void hotbed_flush_left(const hotbed_store_flush *a, uint32_t i) {
     if (!hotbed_list_has(&a->leaving, i) || a->leaving.batch.status[a->table_number] != HOTBED_OK)
         return;
     hotbed_add_relaxed_u64(&a->tally->write_backs, 1);
     if ((hotbed_flush_meta(a, i) & HOTBED_META_PINS) == 0)
-        hotbed_add_release_u64(&a->index.metas[a->first + i], 0 - HOTBED_META_MARKED);
+        hotbed_add_release_u64(&a->index.metas[a->first + i], 0 - HOTBED_META_FLAGGED);
 }
 
 /* Empty slot number i, unless its row has changed since the store got it. */
@@ -508,7 +508,7 @@ HOTBED_HD void hotbed_flush_drop(const hotbed_store_flush *a, uint32_t i, uint32
     if (hotbed_tile_rank(width) == 0)
         meta = hotbed_flush_meta(a, i);
     meta = hotbed_tile_shuffle_u64(width, meta, 0);
-    if (meta != 0 && (meta & HOTBED_META_MARKED) == 0)
+    if (meta != 0 && (meta & HOTBED_META_FLAGGED) == 0)
         (void)hotbed_index_vacate(a->index, a->table.range, a->first + i, 0, width);
 }
 

@@ -200,7 +200,7 @@ hotbed_status hotbed_storage_size_external(
 }
 
 /* Append a key to the export if it fits; count it in any case. */
-static void give(
+static void append(
     uint64_t key, uint64_t score, uint64_t capacity, uint64_t *keys, uint64_t *scores,
     uint64_t *n) {
     if (keys != NULL && *n < capacity)
@@ -218,14 +218,14 @@ hotbed_status hotbed_storage_export_external(
     *n = 0;
     hotbed_status status = read_upper(storage, args, &upper, stream);
     for (uint64_t i = 0; status == HOTBED_OK && i < upper.n; i++)
-        give(upper.items[i].key, upper.items[i].score, capacity, keys, scores, n);
+        append(upper.items[i].key, upper.items[i].score, capacity, keys, scores, n);
     if (status == HOTBED_OK)
         status = walk_start(storage, args->table_number, &w);
     while (status == HOTBED_OK && (status = walk_next(&w)) == HOTBED_OK && w.n > 0) {
         for (uint64_t i = 0; i < w.n; i++) {
             const upper_key key = {w.keys[i], 0};
             if (bsearch(&key, upper.items, upper.n, sizeof key, by_key) == NULL)
-                give(w.keys[i], w.scores[i], capacity, keys, scores, n);
+                append(w.keys[i], w.scores[i], capacity, keys, scores, n);
         }
     }
     walk_end(&w);

@@ -173,7 +173,7 @@ static void finish_all(void *argument) {
 static void give_all(void *argument) {
     bag_work *w = argument;
     for (uint32_t r = 0; r < BAGS; r++)
-        hotbed_bag_give(&w->v, r, w->values, COLUMNS, w->width);
+        hotbed_bag_send(&w->v, r, w->values, COLUMNS, w->width);
     hotbed_bags_count(&w->v, hotbed_tile_rank(w->width) == 0 ? 5 : 0, w->width);
 }
 

@@ -448,7 +448,7 @@ static void read_rows(
 static void late_body(world_rank *me) {
     enum { ROUNDS = 7 };
     sharded_fixture r[2]; /* with the first and the second batch, for the collection of the first */
-    hotbed_sharded_mark mark;
+    hotbed_sharded_point point;
     world_bytes want[2], got[ROUNDS + 1];
     for (int b = 0; b < 2; b++)
         sharded_fixture_open(&r[b], me, me->argument);
@@ -465,14 +465,14 @@ static void late_body(world_rank *me) {
     for (int k = -2; k < ROUNDS; k++) {
         start_batch(me, context, &r[k & 1].kjt);
         if (k == ROUNDS - 1)
-            CHECK_OK(hotbed_sharded_keep(context, &mark, me->stream));
+            CHECK_OK(hotbed_sharded_keep(context, &point, me->stream));
         read_rows(
             me, context, k < 0 ? &want[k & 1] : &got[k],
             k >= 0 && (uint32_t)k % me->size == me->rank);
         if (k < 0)
             world_download(me, &want[k & 1]);
     }
-    CHECK_OK(hotbed_sharded_rewind(context, &mark, me->stream));
+    CHECK_OK(hotbed_sharded_rewind(context, &point, me->stream));
     for (uint32_t l = 0; l < hotbed_sharded_num_lookups(r[0].sharded); l++) {
         hotbed_storage *lookup = hotbed_sharded_lookup(r[0].sharded, l);
         for (uint32_t t = 0; t < hotbed_storage_num_tables(lookup); t++)

@@ -147,7 +147,7 @@ static void grow(hotbed_index_range *growing) {
         segment->metas = w.grown_metas[g];
         segment->rows = (uint8_t *)w.grown_rows[g];
         segment->range = make_range(w.of->grown[g], w.of->evicts, 0, LOWER);
-        segment->range.marks = growing->marks;
+        segment->range.flags = growing->flags;
         clear(segment->keys, segment->range);
     }
 }
@@ -182,7 +182,7 @@ static void start(const layout *of, uint32_t width, uint64_t seed) {
     if (of->lower != 0) {
         table->lower = make_range(of->lower, of->evicts, UPPER, LOWER);
         table->lower_slots = hotbed_index_range_slots(table->lower);
-        table->lower.marks = of->tiers == HOTBED_TIERS_CACHE;
+        table->lower.flags = of->tiers == HOTBED_TIERS_CACHE;
         clear(w.index_keys, table->lower);
     }
     grow(of->lower != 0 ? &table->lower : &table->range);
@@ -350,7 +350,7 @@ static void update(uint32_t u, uint32_t width) {
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0 && w.table.tiers == HOTBED_TIERS_CACHE &&
         slot < w.table.lower_first)
-        hotbed_index_mark(w.training.storage.index, slot);
+        hotbed_index_flag(w.training.storage.index, slot);
 }
 
 /* Unpin the batch of HELD steps ago. */

@@ -24,7 +24,7 @@ typedef struct work {
 
 static void mark(void *arg) {
     const work *w = arg;
-    hotbed_export_mark(&w->a, w->group, w->width);
+    hotbed_export_select(&w->a, w->group, w->width);
 }
 
 static void give(void *arg) {

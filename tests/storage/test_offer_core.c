@@ -329,7 +329,7 @@ static void keys_without_a_slot_stay_refused(hotbed_backend backend) {
 static void held_rows_do_not_move(hotbed_backend backend) {
     static work w;
     static uint64_t before[SLOTS];
-    static const uint64_t holds[] = {HOTBED_META_PIN, HOTBED_META_LOCKED, HOTBED_META_MARKED};
+    static const uint64_t holds[] = {HOTBED_META_PIN, HOTBED_META_LOCKED, HOTBED_META_FLAGGED};
     for (int h = 0; h < 3; h++) {
         start(&w, CACHE, true);
         fill(&w, 0);

@@ -115,7 +115,7 @@ static void start(work *k, uint32_t width, uint64_t below) {
         table->range.region_bits = table->lower.region_bits = (uint16_t)t;
         table->init = hotbed_init_make(&uniform, names[t], 7);
         table->tiers = t == EITHER ? HOTBED_TIERS_SCORE : HOTBED_TIERS_CACHE;
-        table->lower.marks = t != EITHER;
+        table->lower.flags = t != EITHER;
         table->score = t == TIMED    ? HOTBED_SCORE_TIMESTAMP_LFU
                        : t == EITHER ? HOTBED_SCORE_STEP
                                      : HOTBED_SCORE_LFU;
@@ -255,7 +255,7 @@ static void prefetch(work *k) {
     for (uint32_t t = 0; t < TABLES; t++)
         for (uint32_t number = 0; number < KEYS; number++)
             if (k->metas[t][number] != 0 && upper_meta(k, t, number) == 0 &&
-                (t == EITHER || (k->metas[t][number] & HOTBED_META_MARKED) != 0))
+                (t == EITHER || (k->metas[t][number] & HOTBED_META_FLAGGED) != 0))
                 k->counts[t].write_backs++;
 }
 
@@ -287,7 +287,7 @@ static void train(work *k) {
         CHECK_BYTES(row, model->row, k->tables[t].row_bytes);
         train_row(model, row, k->tables[t].dim);
         if (t != EITHER && above)
-            hotbed_index_mark(k->s.storage.index, slot);
+            hotbed_index_flag(k->s.storage.index, slot);
     }
 }
 
@@ -328,8 +328,8 @@ static void check_all(work *k, bool pinned) {
                 continue;
             }
             CHECK(below);
-            CHECK_EQ((k->w.index_metas[backing] & HOTBED_META_MARKED) != 0, above);
-            if (above && (meta & HOTBED_META_MARKED) == 0)
+            CHECK_EQ((k->w.index_metas[backing] & HOTBED_META_FLAGGED) != 0, above);
+            if (above && (meta & HOTBED_META_FLAGGED) == 0)
                 CHECK_BYTES(row_at(k, t, backing), model->row, table->row_bytes);
         }
         CHECK_BYTES(&k->w.tallies[t], &k->counts[t], sizeof k->counts[t]);

@@ -326,7 +326,7 @@ static void check_all(const work *k) {
                 if (t == TIMED)
                     CHECK_EQ(k->w.times[slot - table->first_slot], model->time);
             }
-            if (model->there && (meta & HOTBED_META_MARKED) == 0) {
+            if (model->there && (meta & HOTBED_META_FLAGGED) == 0) {
                 uint64_t time;
                 check_row(k, t, below->row, model);
                 CHECK_EQ(below->score, model->score);
@@ -606,7 +606,7 @@ static void flush(work *k, uint32_t t, bool fails, bool drop) {
     uint64_t above = 0, changed = 0;
     for (uint64_t slot = table->first_slot; slot < table->first_slot + SLOTS; slot++) {
         above += k->w.index_metas[slot] != 0;
-        changed += (k->w.index_metas[slot] & HOTBED_META_MARKED) != 0;
+        changed += (k->w.index_metas[slot] & HOTBED_META_FLAGGED) != 0;
     }
     CHECK_EQ(changed, fails ? left : 1);
     if (drop)

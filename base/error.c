@@ -204,6 +204,23 @@ hotbed_status(hotbed_fail_table)(hotbed_status status, const char *table, const 
     return hotbed_error_table(status, table);
 }
 
+hotbed_status(hotbed_fail_parameter)(
+    hotbed_status status, const char *parameter, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    (void)fail(NULL, status, format, args);
+    va_end(args);
+    return hotbed_error_parameter(status, parameter);
+}
+
+hotbed_status(hotbed_fail_rank)(hotbed_status status, int64_t rank, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    (void)fail(NULL, status, format, args);
+    va_end(args);
+    return hotbed_error_rank(status, rank);
+}
+
 hotbed_status(hotbed_fail_path)(hotbed_status status, const char *path, const char *format, ...) {
     va_list args;
     va_start(args, format);

@@ -40,6 +40,20 @@ __attribute__((format(printf, 3, 4)))
 hotbed_status
 hotbed_fail_table(hotbed_status status, const char *table, const char *format, ...);
 
+/* The same, for a parameter whose value is no number. */
+#if defined(__GNUC__) || defined(__clang__)
+__attribute__((format(printf, 3, 4)))
+#endif
+hotbed_status
+hotbed_fail_parameter(hotbed_status status, const char *parameter, const char *format, ...);
+
+/* The same, for an error that rank `rank` causes; below 0: unknown. */
+#if defined(__GNUC__) || defined(__clang__)
+__attribute__((format(printf, 3, 4)))
+#endif
+hotbed_status
+hotbed_fail_rank(hotbed_status status, int64_t rank, const char *format, ...);
+
 /* The same, for an error of a file or directory. */
 #if defined(__GNUC__) || defined(__clang__)
 __attribute__((format(printf, 3, 4)))
@@ -127,6 +141,10 @@ const char *hotbed_reason(int error, char text[HOTBED_REASON_BYTES]);
     ((void)hotbed_fail_limit((status), (parameter), (value), (limit), __VA_ARGS__), (status))
 #define hotbed_fail_table(status, table, ...)                                                      \
     ((void)hotbed_fail_table((status), (table), __VA_ARGS__), (status))
+#define hotbed_fail_parameter(status, parameter, ...)                                              \
+    ((void)hotbed_fail_parameter((status), (parameter), __VA_ARGS__), (status))
+#define hotbed_fail_rank(status, rank, ...)                                                        \
+    ((void)hotbed_fail_rank((status), (rank), __VA_ARGS__), (status))
 #define hotbed_fail_path(status, path, ...)                                                        \
     ((void)hotbed_fail_path((status), (path), __VA_ARGS__), (status))
 #define hotbed_fail_os(status, error, ...)                                                         \

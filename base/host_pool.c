@@ -63,11 +63,9 @@ static hotbed_status wanted_threads(unsigned *out) {
     errno = 0;
     long count = strtol(text, &end, 10);
     if (errno != 0 || *end != '\0' || count < 1 || count > THREADS_MAX)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "HOTBED_THREADS is \"%s\", not a number in [1, %d]", text,
-                (int)THREADS_MAX),
-            "HOTBED_THREADS");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "HOTBED_THREADS",
+            "HOTBED_THREADS is \"%s\", not a number in [1, %d]", text, (int)THREADS_MAX);
     *out = (unsigned)count;
     return HOTBED_OK;
 }

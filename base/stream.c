@@ -378,12 +378,10 @@ static hotbed_status check_event(
     if (stream == NULL)
         return hotbed_fail_null_of(function, "stream");
     if (event->ops != stream->ops || event->device != stream->device)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
-                "%s: the event was made for another backend or device than %s %d", function,
-                hotbed_backend_name(stream->backend), stream->device),
-            "event");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "event",
+            "%s: the event was made for another backend or device than %s %d", function,
+            hotbed_backend_name(stream->backend), stream->device);
     return hotbed_fork_check();
 }
 

@@ -32,22 +32,19 @@ static hotbed_status copy_options(
 static hotbed_status check_name(const char *what, uint32_t number, const char *name) {
     return name != NULL && hotbed_codec_is_name(name)
                ? HOTBED_OK
-               : hotbed_error_parameter(
-                     hotbed_fail(
-                         HOTBED_ERR_ARGUMENT,
-                         "checkpoint: %s[%" PRIu32 "]: '%.80s' is not a name of 1 to 63 characters "
-                         "A-Z a-z 0-9 _ . -",
-                         what, number, name == NULL ? "(NULL)" : name),
-                     what);
+               : hotbed_fail_parameter(
+                     HOTBED_ERR_ARGUMENT, what,
+                     "checkpoint: %s[%" PRIu32 "]: '%.80s' is not a name of 1 to 63 characters "
+                     "A-Z a-z 0-9 _ . -",
+                     what, number, name == NULL ? "(NULL)" : name);
 }
 
 static hotbed_status check_options(const hotbed_checkpoint_options *o) {
     if (o->parent != NULL && o->mark == NULL)
         return hotbed_error_path(
-            hotbed_error_parameter(
-                hotbed_fail(
-                    HOTBED_ERR_ARGUMENT, "checkpoint: an increment of %s needs a mark", o->parent),
-                "mark"),
+            hotbed_fail_parameter(
+                HOTBED_ERR_ARGUMENT, "mark", "checkpoint: an increment of %s needs a mark",
+                o->parent),
             o->parent);
     if (o->num_blobs > HOTBED_BLOBS_MAX || (o->num_blobs > 0 && o->blobs == NULL))
         return hotbed_fail_limit(
@@ -64,9 +61,8 @@ static hotbed_status check_options(const hotbed_checkpoint_options *o) {
                 blob->name, blob->bytes);
         for (uint32_t k = 0; k < i; k++)
             if (strcmp(blob->name, o->blobs[k].name) == 0)
-                return hotbed_error_parameter(
-                    hotbed_fail(HOTBED_ERR_ARGUMENT, "checkpoint: two blobs '%s'", blob->name),
-                    "blobs");
+                return hotbed_fail_parameter(
+                    HOTBED_ERR_ARGUMENT, "blobs", "checkpoint: two blobs '%s'", blob->name);
     }
     return HOTBED_OK;
 }
@@ -197,13 +193,11 @@ hotbed_status hotbed_checkpoint_snapshot_take(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_take: a communicator is set");
     if (read.arena != NULL && (hotbed_arena_backend(read.arena) != hotbed_stream_backend(stream) ||
                                hotbed_arena_device(read.arena) != hotbed_stream_device(stream)))
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "snapshot_take: the arena is on %s %d, the stream on %s %d",
-                hotbed_backend_name(hotbed_arena_backend(read.arena)),
-                hotbed_arena_device(read.arena), hotbed_backend_name(hotbed_stream_backend(stream)),
-                hotbed_stream_device(stream)),
-            "stream");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "stream",
+            "snapshot_take: the arena is on %s %d, the stream on %s %d",
+            hotbed_backend_name(hotbed_arena_backend(read.arena)), hotbed_arena_device(read.arena),
+            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream));
     hotbed_status status = open_storages("snapshot_take", storages, num_storages, read.names, &all);
     if (status == HOTBED_OK)
         status = hotbed_snapshot_take(&config, &all, &read, stream, out);

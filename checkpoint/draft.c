@@ -43,14 +43,12 @@ static hotbed_status split(const char *path, hotbed_draft *draft) {
     memcpy(name, last, name_bytes);
     draft->final_name = name;
     if (name_bytes == 0 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return hotbed_error_parameter(
-            hotbed_fail(HOTBED_ERR_ARGUMENT, "path '%s' does not end in a name", path), "path");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "path", "path '%s' does not end in a name", path);
     if (strncmp(name, ".tmp-", 5) == 0)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
-                "path '%s': names that begin with .tmp- belong to unfinished saves", path),
-            "path");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "path",
+            "path '%s': names that begin with .tmp- belong to unfinished saves", path);
     return HOTBED_OK;
 }
 
@@ -249,11 +247,9 @@ static hotbed_status add_shard(
     hotbed_shard_part_name(number, world, name);
     if (calls->exists(calls->self, draft->directory.handle, name) == -ENOENT)
         return hotbed_error_path(
-            hotbed_error_rank(
-                hotbed_fail(
-                    HOTBED_ERR_STATE, "%s: rank %" PRIu32 " of %" PRIu32 " has put no shard",
-                    draft->directory.name, number, world),
-                number),
+            hotbed_fail_rank(
+                HOTBED_ERR_STATE, number, "%s: rank %" PRIu32 " of %" PRIu32 " has put no shard",
+                draft->directory.name, number, world),
             draft->directory.name);
     HOTBED_TRY(hotbed_io_open(calls, &draft->directory, name, HOTBED_IO_READ, &file));
     hotbed_status status = hotbed_io_size(&file, &bytes);

@@ -646,11 +646,9 @@ static hotbed_status compare_links(const reader *r) {
     const uint32_t rank = hotbed_comm_rank(r->comm);
     if (!hotbed_digest_equal(own.first, first.first))
         status = hotbed_error_path(
-            hotbed_error_rank(
-                hotbed_fail(
-                    HOTBED_ERR_STATE, "rank %" PRIu32 " loads another checkpoint than rank 0: %s",
-                    rank, r->links[0].directory.name),
-                rank),
+            hotbed_fail_rank(
+                HOTBED_ERR_STATE, rank, "rank %" PRIu32 " loads another checkpoint than rank 0: %s",
+                rank, r->links[0].directory.name),
             r->links[0].directory.name);
     else if (own.num_links != first.num_links)
         status = hotbed_error_rank(
@@ -660,17 +658,13 @@ static hotbed_status compare_links(const reader *r) {
                 own.num_links - 1, first.num_links - 1),
             rank);
     else if (!hotbed_digest_equal(own.all, first.all))
-        status = hotbed_error_rank(
-            hotbed_fail(
-                HOTBED_ERR_STATE, "rank %" PRIu32 " loads other increments than rank 0", rank),
-            rank);
+        status = hotbed_fail_rank(
+            HOTBED_ERR_STATE, rank, "rank %" PRIu32 " loads other increments than rank 0", rank);
     else if (!hotbed_digest_equal(own.taken, first.taken) || own.strict != first.strict)
-        status = hotbed_error_rank(
-            hotbed_fail(
-                HOTBED_ERR_STATE,
-                "rank %" PRIu32 " has other tables than rank 0, or only one of the two "
-                "asks for a report",
-                rank),
+        status = hotbed_fail_rank(
+            HOTBED_ERR_STATE, rank,
+            "rank %" PRIu32 " has other tables than rank 0, or only one of the two "
+            "asks for a report",
             rank);
     return hotbed_vote(r->comm, status, r->stream);
 }

@@ -418,11 +418,9 @@ static hotbed_status exchange_notices(rounds *d, uint64_t *rows, bool *more) {
         return hotbed_error_return(&d->error, d->status);
     for (uint32_t p = 0; p < d->world; p++)
         if (d->received[p].status != HOTBED_OK)
-            return hotbed_error_rank(
-                hotbed_fail(
-                    (hotbed_status)d->received[p].status,
-                    "rank %" PRIu32 " could not read its part of the checkpoint", p),
-                p);
+            return hotbed_fail_rank(
+                (hotbed_status)d->received[p].status, p,
+                "rank %" PRIu32 " could not read its part of the checkpoint", p);
     return HOTBED_OK;
 }
 

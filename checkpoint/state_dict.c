@@ -179,8 +179,8 @@ hotbed_status hotbed_state_dict_find(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict: dict, name or out is NULL");
     const entry *e = find(d, name);
     if (e == NULL)
-        return hotbed_error_parameter(
-            hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict: there is no '%s'", name), "name");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "name", "state_dict: there is no '%s'", name);
     return hotbed_state_dict_tensor(d, (uint32_t)(e - d->entries), out);
 }
 
@@ -588,9 +588,8 @@ static hotbed_status check_sources(
                 "state_dict_load: source %" PRIu32 " has no name or data", i);
         const entry *e = find(d, s->name);
         if (source_of(i, sources, s->name) != NULL)
-            return hotbed_error_parameter(
-                hotbed_fail(HOTBED_ERR_ARGUMENT, "state_dict_load: '%s' occurs twice", s->name),
-                s->name);
+            return hotbed_fail_parameter(
+                HOTBED_ERR_ARGUMENT, s->name, "state_dict_load: '%s' occurs twice", s->name);
         if (e == NULL || e->tensor.kind == HOTBED_STATE_BUCKET)
             continue;
         const uint64_t stride = s->row_bytes == 0 ? row_bytes_of(s) : s->row_bytes;
@@ -766,23 +765,5 @@ hotbed_status hotbed_state_dict_load(
         if (s.rows > 0)
             HOTBED_TRY(copy_table(d, t, &s, stream));
     }
-    return call(d, HOTBED_STATE_AFTER_LOAD, stream);
-}
-
-hotbed_status hotbed_state_dict_save_checkpoint(
-    hotbed_state_dict *d, const char *path, const hotbed_checkpoint_options *options,
-    hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_state_dict_collect(d, stream));
-    return hotbed_checkpoint_save(path, &d->storage, 1, options, stream);
-}
-
-hotbed_status hotbed_state_dict_load_checkpoint(
-    hotbed_state_dict *d, const char *path, const hotbed_checkpoint_load_options *options,
-    hotbed_checkpoint_report *report, hotbed_stream *stream) {
-    if (d == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "state_dict_load_checkpoint: dict or stream is NULL");
-    HOTBED_TRY(call(d, HOTBED_STATE_BEFORE_LOAD, stream));
-    HOTBED_TRY(hotbed_checkpoint_load(path, &d->storage, 1, options, report, stream));
     return call(d, HOTBED_STATE_AFTER_LOAD, stream);
 }

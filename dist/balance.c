@@ -222,12 +222,10 @@ static hotbed_status check_stream(const hotbed_balance *b, const hotbed_stream *
     HOTBED_TRY(hotbed_comm_check_stream(b->comm, stream));
     if (hotbed_stream_backend(stream) == b->backend && hotbed_stream_device(stream) == b->device)
         return HOTBED_OK;
-    return hotbed_error_parameter(
-        hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the balance of %s %d",
-            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
-            hotbed_backend_name(b->backend), b->device),
-        "stream");
+    return hotbed_fail_parameter(
+        HOTBED_ERR_ARGUMENT, "stream", "the stream is of %s %d, the balance of %s %d",
+        hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
+        hotbed_backend_name(b->backend), b->device);
 }
 
 static hotbed_status check_kjt(const hotbed_balance *b, const hotbed_kjt *kjt) {

@@ -248,11 +248,9 @@ static hotbed_status choose_exchange(
 static hotbed_status choose_exchanges(hotbed_sharded *c) {
     const float *factors = c->options.pooling_factors;
     if (c->pooling == HOTBED_POOL_NONE && (factors != NULL || c->options.exchanges != NULL))
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s is given, but pooling is NONE",
-                factors != NULL ? "pooling_factors" : "exchanges"),
-            factors != NULL ? "pooling_factors" : "exchanges");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, factors != NULL ? "pooling_factors" : "exchanges",
+            "%s is given, but pooling is NONE", factors != NULL ? "pooling_factors" : "exchanges");
     for (uint32_t f = 0; factors != NULL && f < c->num_features; f++)
         if (!isfinite(factors[f]) || factors[f] < 0.0F)
             return hotbed_error_feature(

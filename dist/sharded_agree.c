@@ -250,8 +250,8 @@ static hotbed_status fetch(
     char **out) {
     *out = hotbed_new(bytes + 2);
     if (*out == NULL)
-        return hotbed_error_rank(
-            hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the options of rank %u", root), root);
+        return hotbed_fail_rank(
+            HOTBED_ERR_MEMORY, root, "no memory for the options of rank %u", root);
     hotbed_memory memory;
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &memory));
     hotbed_status status = HOTBED_OK;
@@ -278,14 +278,12 @@ static hotbed_status fail_difference(
         first = value + strlen(value) + 1;
         other = others + strlen(others) + 1;
     }
-    return hotbed_error_rank(
-        hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "%.200s is %.200s on rank %u, but %.200s on rank 0; all ranks create %s", other, others,
-            p, strcmp(first, other) == 0 ? value : "not set",
-            what->collections == NULL ? "a collection with the same options"
-                                      : "a context of the same collections, in the same order"),
-        p);
+    return hotbed_fail_rank(
+        HOTBED_ERR_ARGUMENT, p,
+        "%.200s is %.200s on rank %u, but %.200s on rank 0; all ranks create %s", other, others, p,
+        strcmp(first, other) == 0 ? value : "not set",
+        what->collections == NULL ? "a collection with the same options"
+                                  : "a context of the same collections, in the same order");
 }
 
 /* Exchange texts because the summaries show a failure, or different options. Sets *result on all

@@ -15,10 +15,8 @@ static const char *stage_name(hotbed_stage stage) {
 hotbed_status hotbed_sharded_context_enter(
     hotbed_sharded_context *context, hotbed_stream *stream, const char *call) {
     if (context == NULL || stream == NULL)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s: %s is NULL", call,
-                context == NULL ? "context" : "stream"),
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, context == NULL ? "context" : "stream", "%s: %s is NULL", call,
             context == NULL ? "context" : "stream");
     HOTBED_TRY(hotbed_comm_check_stream(context->comm, stream));
     const uint64_t recording = hotbed_stream_recording_number(stream);
@@ -302,14 +300,9 @@ hotbed_status hotbed_sharded_context_settle(
     return HOTBED_OK;
 }
 
-static hotbed_status check_ready(const hotbed_sharded_context *context, const void *out) {
+hotbed_status hotbed_sharded_overflowed(hotbed_sharded_context *context, bool *out) {
     if (context == NULL || out == NULL)
         return hotbed_fail_null(context == NULL ? "context" : "out");
-    return HOTBED_OK;
-}
-
-hotbed_status hotbed_sharded_overflowed(hotbed_sharded_context *context, bool *out) {
-    HOTBED_TRY(check_ready(context, out));
     if (context->stage != HOTBED_STAGE_WAIT_INPUT)
         return hotbed_sharded_context_fail_stage("overflowed", context->stage);
     if (context->settled) {
@@ -319,19 +312,11 @@ hotbed_status hotbed_sharded_overflowed(hotbed_sharded_context *context, bool *o
     return look(context, out);
 }
 
-hotbed_status hotbed_sharded_ready(hotbed_sharded_context *context, bool *out) {
-    HOTBED_TRY(check_ready(context, out));
-    *out = context->stage == HOTBED_STAGE_WAIT_INPUT;
-    if (!*out || !context->watched || context->settled)
-        return HOTBED_OK;
-    return hotbed_event_query(context->arrived, out);
-}
-
-/* --- marks ------------------------------------------------------------------------------------------------ */
+/* --- points ----------------------------------------------------------------------------------------------- */
 
 typedef hotbed_status (*ticket_call)(hotbed_ticket *ticket, hotbed_stream *stream);
 
-/* Call a function for all tickets that hold rows in the marked stage. */
+/* Call a function for all tickets that hold rows in the stage of a point. */
 static hotbed_status for_held(
     hotbed_sharded_context *context, const hotbed_sharded_point *point, ticket_call call,
     hotbed_stream *stream) {

@@ -337,10 +337,9 @@ static hotbed_status find_limit(const hotbed_program *serial, const char *last, 
                 serial->steps[serial->serial[at]].name[n] != '\0'))
             at++;
         if (at == serial->num_steps)
-            return hotbed_error_parameter(
-                hotbed_fail(
-                    HOTBED_ERR_ARGUMENT, "schedule: last: there is no task '%.*s'", (int)n, word),
-                "last");
+            return hotbed_fail_parameter(
+                HOTBED_ERR_ARGUMENT, "last", "schedule: last: there is no task '%.*s'", (int)n,
+                word);
         *limit = at < *limit ? at : *limit;
     }
     return HOTBED_OK;

@@ -271,11 +271,9 @@ static hotbed_status make_member(
     bool pooled = collection->pooling != HOTBED_POOL_NONE;
     int length = snprintf(m->name, sizeof m->name, "%s", name);
     if (length <= 0 || (size_t)length >= sizeof m->name)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "module name '%s' is not of 1 to %d bytes", name,
-                NAME_BYTES - 1),
-            "name");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "name", "module name '%s' is not of 1 to %d bytes", name,
+            NAME_BYTES - 1);
     m->collection = collection;
     m->most_rows = pooled ? collection->options.max_batch_size : collection->options.max_keys;
     m->columns = pooled ? hotbed_sharded_columns(collection) : collection->dim;

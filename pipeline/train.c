@@ -260,11 +260,9 @@ static hotbed_status find_plan(const char *name, const hotbed_train_plan **out) 
         if (used < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, " %s", (*out)->name);
     }
-    return hotbed_error_parameter(
-        hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "there is no plan '%s'; there are%s", name == NULL ? "" : name,
-            names),
-        "plan");
+    return hotbed_fail_parameter(
+        HOTBED_ERR_ARGUMENT, "plan", "there is no plan '%s'; there are%s", name == NULL ? "" : name,
+        names);
 }
 
 hotbed_status hotbed_train_plan_steps(

@@ -16,12 +16,10 @@ hotbed_status hotbed_storage_same_device(
         return hotbed_fail_null("stream");
     if (hotbed_stream_backend(stream) != storage->backend ||
         hotbed_stream_device(stream) != storage->device)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the storage of %s %d",
-                hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
-                hotbed_backend_name(storage->backend), storage->device),
-            "stream");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "stream", "the stream is of %s %d, the storage of %s %d",
+            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
+            hotbed_backend_name(storage->backend), storage->device);
     return HOTBED_OK;
 }
 

@@ -133,13 +133,11 @@ static hotbed_status check_lower_tier(const hotbed_storage_options *o) {
     if (o->external == NULL)
         return HOTBED_OK;
     if (o->lower_memory != 0 || o->lower_index_memory != 0 || o->lower_directory != NULL)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "external and %s are set: set only one of them",
-                o->lower_memory != 0         ? "lower_memory"
-                : o->lower_index_memory != 0 ? "lower_index_memory"
-                                             : "lower_directory"),
-            "external");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "external", "external and %s are set: set only one of them",
+            o->lower_memory != 0         ? "lower_memory"
+            : o->lower_index_memory != 0 ? "lower_index_memory"
+                                         : "lower_directory");
     if (o->mode != HOTBED_MODE_AUTO && o->mode != HOTBED_MODE_CACHE)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "mode", (double)o->mode,

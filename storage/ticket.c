@@ -225,11 +225,9 @@ static hotbed_status check_own(
     const hotbed_storage *storage, const hotbed_ticket *ticket, const hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     if (ticket == NULL || ticket->storage != storage)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s",
-                ticket == NULL ? "ticket is NULL" : "the ticket is of another storage"),
-            "ticket");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "ticket", "%s",
+            ticket == NULL ? "ticket is NULL" : "the ticket is of another storage");
     return HOTBED_OK;
 }
 

@@ -517,21 +517,17 @@ bool hotbed_manifest_same_arguments(const hotbed_optimizer *a, const hotbed_opti
 static hotbed_status same_storage(
     const hotbed_manifest_storage *a, const hotbed_manifest_storage *b, uint32_t shard) {
     if (strcmp(a->name, b->name) != 0)
-        return hotbed_error_rank(
-            hotbed_fail(
-                HOTBED_ERR_STATE, "rank %" PRIu32 " has storage '%s' where rank 0 has '%s'", shard,
-                a->name, b->name),
-            shard);
+        return hotbed_fail_rank(
+            HOTBED_ERR_STATE, shard, "rank %" PRIu32 " has storage '%s' where rank 0 has '%s'",
+            shard, a->name, b->name);
     if (a->key_type != b->key_type)
         return differs("the key type", "", a->key_type, shard, b->key_type);
     if (a->optimizer.kind != b->optimizer.kind)
         return differs("the kind of optimizer", "", a->optimizer.kind, shard, b->optimizer.kind);
     if (!hotbed_manifest_same_arguments(&a->optimizer, &b->optimizer))
-        return hotbed_error_rank(
-            hotbed_fail(
-                HOTBED_ERR_STATE,
-                "the optimizer's arguments at rank %" PRIu32 " differ from rank 0", shard),
-            shard);
+        return hotbed_fail_rank(
+            HOTBED_ERR_STATE, shard,
+            "the optimizer's arguments at rank %" PRIu32 " differ from rank 0", shard);
     if (a->seed != b->seed)
         return differs("the seed", "", a->seed, shard, b->seed);
     return HOTBED_OK;
@@ -539,16 +535,13 @@ static hotbed_status same_storage(
 
 static hotbed_status same_head(const hotbed_manifest *a, const hotbed_manifest *b, uint32_t shard) {
     if (!hotbed_digest_equal(a->id, b->id))
-        return hotbed_error_rank(
-            hotbed_fail(
-                HOTBED_ERR_STATE, "rank %" PRIu32 " wrote to another checkpoint than rank 0",
-                shard),
+        return hotbed_fail_rank(
+            HOTBED_ERR_STATE, shard, "rank %" PRIu32 " wrote to another checkpoint than rank 0",
             shard);
     if (a->increment != b->increment || !hotbed_digest_equal(a->parent, b->parent) ||
         !hotbed_digest_equal(a->parent_digest, b->parent_digest))
-        return hotbed_error_rank(
-            hotbed_fail(HOTBED_ERR_STATE, "rank %" PRIu32 " has another parent than rank 0", shard),
-            shard);
+        return hotbed_fail_rank(
+            HOTBED_ERR_STATE, shard, "rank %" PRIu32 " has another parent than rank 0", shard);
     if (a->world != b->world)
         return differs("world", "", a->world, shard, b->world);
     if (a->step != b->step)

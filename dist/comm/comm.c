@@ -134,12 +134,10 @@ hotbed_transport hotbed_comm_transport(const hotbed_comm *comm) {
 hotbed_status hotbed_comm_check_host_stream(const hotbed_comm *comm, const hotbed_stream *stream) {
     if (hotbed_stream_backend(stream) == HOTBED_BACKEND_HOST)
         return HOTBED_OK;
-    return hotbed_error_parameter(
-        hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "a communicator of %s takes streams of the host, not of %s",
-            hotbed_transport_name(comm->ops->transport),
-            hotbed_backend_name(hotbed_stream_backend(stream))),
-        "stream");
+    return hotbed_fail_parameter(
+        HOTBED_ERR_ARGUMENT, "stream", "a communicator of %s takes streams of the host, not of %s",
+        hotbed_transport_name(comm->ops->transport),
+        hotbed_backend_name(hotbed_stream_backend(stream)));
 }
 
 hotbed_status hotbed_comm_check_stream(const hotbed_comm *comm, const hotbed_stream *stream) {

@@ -353,10 +353,8 @@ static bool seat_rank(rendezvous *r, const hotbed_hello *theirs, int socket) {
 }
 
 static hotbed_status fail_twice(const rendezvous *r, uint32_t rank) {
-    return hotbed_error_rank(
-        hotbed_fail(
-            HOTBED_ERR_COMM, "two processes say that they are rank %u of %u", rank, r->own.size),
-        rank);
+    return hotbed_fail_rank(
+        HOTBED_ERR_COMM, rank, "two processes say that they are rank %u of %u", rank, r->own.size);
 }
 
 /* --- rank 0 ------------------------------------------------------------------------------------- */
@@ -433,9 +431,8 @@ static hotbed_status host_rendezvous(
         if (!hotbed_socket_send(r->sockets[p], payload, bytes, r->until))
             lost = p;
     if (lost < size)
-        return hotbed_error_rank(
-            hotbed_fail(HOTBED_ERR_COMM, "rank %u left before all %u ranks had met", lost, size),
-            lost);
+        return hotbed_fail_rank(
+            HOTBED_ERR_COMM, lost, "rank %u left before all %u ranks had met", lost, size);
     return HOTBED_OK;
 }
 
@@ -558,12 +555,10 @@ static hotbed_status visit_host(rendezvous *r, void *payload, size_t bytes, hotb
                 0);
         if (answered && hotbed_socket_recv(*s, table, size * sizeof *table, r->until)) {
             if (!check_table(table, size))
-                return hotbed_error_rank(
-                    hotbed_fail(
-                        HOTBED_ERR_COMM,
-                        "rank %u of %u: rank 0 sent a list of ranks without addresses", r->own.rank,
-                        size),
-                    0);
+                return hotbed_fail_rank(
+                    HOTBED_ERR_COMM, 0,
+                    "rank %u of %u: rank 0 sent a list of ranks without addresses", r->own.rank,
+                    size);
             for (uint32_t p = 1; p < size; p++)
                 if (table[p].port == 0)
                     return fail_meeting(r, list_missing(r, table, 1).text);
@@ -663,11 +658,9 @@ hotbed_status hotbed_handshake(
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for connections to %u ranks", size);
         hotbed_socket_close(&listener);
     } else if (!check_place(place)) {
-        status = hotbed_error_rank(
-            hotbed_fail(
-                HOTBED_ERR_COMM, "rank %u of %u: rank 0 sent a place to meet that is no address",
-                rank, size),
-            0);
+        status = hotbed_fail_rank(
+            HOTBED_ERR_COMM, 0, "rank %u of %u: rank 0 sent a place to meet that is no address",
+            rank, size);
         hotbed_socket_close(&listener);
     } else {
         at->listener = listener;

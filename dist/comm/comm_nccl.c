@@ -168,11 +168,9 @@ static hotbed_status check_stream(const hotbed_comm *comm, const hotbed_stream *
     if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA &&
         hotbed_stream_device(stream) == device)
         return HOTBED_OK;
-    return hotbed_error_parameter(
-        hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "a communicator of cuda %d does not take streams of %s %d", device,
-            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream)),
-        "stream");
+    return hotbed_fail_parameter(
+        HOTBED_ERR_ARGUMENT, "stream", "a communicator of cuda %d does not take streams of %s %d",
+        device, hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream));
 }
 
 /* Operations run in the order of the calls, whatever their streams. In a recording the caller
@@ -334,11 +332,9 @@ static hotbed_status agree(nccl_comm *n, uint64_t bytes, bool well) {
     HOTBED_TRY(hotbed_stream_sync(n->own));
     for (uint32_t p = 0; p < size && well; p++) {
         if (all[p].bytes == 0)
-            return hotbed_error_rank(
-                hotbed_fail(
-                    HOTBED_ERR_MEMORY, "rank %u has no memory for a window of %" PRIu64 " bytes", p,
-                    bytes),
-                p);
+            return hotbed_fail_rank(
+                HOTBED_ERR_MEMORY, p, "rank %u has no memory for a window of %" PRIu64 " bytes", p,
+                bytes);
         if (all[p].bytes != bytes)
             return hotbed_error_rank(
                 hotbed_fail_limit(

@@ -23,21 +23,17 @@ static uint64_t read_cookie(void) {
 static hotbed_status read_number(const char *name, uint32_t least, uint32_t most, uint32_t *out) {
     const char *text = getenv(name);
     if (text == NULL || *text == '\0')
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT,
-                "the environment has no %s: a launcher such as torchrun sets RANK, WORLD_SIZE, "
-                "MASTER_ADDR and MASTER_PORT",
-                name),
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, name,
+            "the environment has no %s: a launcher such as torchrun sets RANK, WORLD_SIZE, "
+            "MASTER_ADDR and MASTER_PORT",
             name);
     char *end = NULL;
     unsigned long value = strtoul(text, &end, 10);
     if (*end != '\0' || *text == '-' || value < least || value > most)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "the environment's %s, \"%s\", is no number in [%u, %u]", name,
-                text, least, most),
-            name);
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, name, "the environment's %s, \"%s\", is no number in [%u, %u]",
+            name, text, least, most);
     *out = (uint32_t)value;
     return HOTBED_OK;
 }
@@ -48,11 +44,10 @@ static hotbed_status read_environment(uint32_t *rank, uint32_t *size, hotbed_lin
     HOTBED_TRY(read_number("RANK", 0, *size - 1, rank));
     HOTBED_TRY(read_number("MASTER_PORT", 1, 65535, &place->port));
     if (host == NULL || *host == '\0' || strlen(host) >= HOTBED_LINK_HOST_BYTES)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "the environment has no MASTER_ADDR, or one of over %d bytes",
-                HOTBED_LINK_HOST_BYTES - 1),
-            "MASTER_ADDR");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "MASTER_ADDR",
+            "the environment has no MASTER_ADDR, or one of over %d bytes",
+            HOTBED_LINK_HOST_BYTES - 1);
     (void)snprintf(place->hosts[0], HOTBED_LINK_HOST_BYTES, "%s", host);
     place->cookie = read_cookie();
     return HOTBED_OK;

@@ -257,10 +257,8 @@ static hotbed_status find(
     if (rank == 0 && status == HOTBED_OK)
         places[0] = here;
     if (!by->broadcast(by->self, &places[0], sizeof places[0]))
-        return hotbed_error_rank(
-            hotbed_fail(
-                HOTBED_ERR_COMM, "rank %u of %u: rendezvous.broadcast failed", rank, by->world),
-            rank);
+        return hotbed_fail_rank(
+            HOTBED_ERR_COMM, rank, "rank %u of %u: rendezvous.broadcast failed", rank, by->world);
     HOTBED_TRY(status);
     if (places[0].port == 0)
         return hotbed_fail(HOTBED_ERR_COMM, "rank 0 cannot listen for the other ranks");

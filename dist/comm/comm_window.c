@@ -134,11 +134,9 @@ static hotbed_status share(
         return HOTBED_OK; /* the caller's own error says more */
     for (uint32_t p = 0; p < comm->size; p++) {
         if (notices[p].data == NULL)
-            return hotbed_error_rank(
-                hotbed_fail(
-                    HOTBED_ERR_MEMORY, "rank %u has no memory for a window of %" PRIu64 " bytes", p,
-                    notices[p].bytes),
-                p);
+            return hotbed_fail_rank(
+                HOTBED_ERR_MEMORY, p, "rank %u has no memory for a window of %" PRIu64 " bytes", p,
+                notices[p].bytes);
         if (notices[p].bytes != bytes)
             return hotbed_error_rank(
                 hotbed_fail_limit(

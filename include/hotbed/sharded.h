@@ -440,10 +440,6 @@ hotbed_sharded_cancel(hotbed_sharded_context *context, hotbed_stream *stream);
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_overflowed(hotbed_sharded_context *context, bool *out);
 
-/* Return whether prefetch would proceed without waiting. Never waits. Errors: ARGUMENT, DEVICE. */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_sharded_ready(hotbed_sharded_context *context, bool *out);
-
 /* --- forward as one call ---------------------------------------------------------------------- */
 
 /* Perform all stages from input_dist to wait_output, for a context of one collection. Asynchronous,

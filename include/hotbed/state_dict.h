@@ -48,8 +48,8 @@
 #ifndef HOTBED_STATE_DICT_H
 #define HOTBED_STATE_DICT_H
 
-#include "hotbed/checkpoint.h"
 #include "hotbed/dlpack.h"
+#include "hotbed/storage.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -203,16 +203,6 @@ typedef struct hotbed_state_report {
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_load(
     hotbed_state_dict *dict, uint32_t n, const hotbed_state_source *sources, bool strict,
     hotbed_state_report *report, hotbed_stream *stream);
-
-/* Call hotbed_checkpoint_save() or hotbed_checkpoint_load(), with the hooks before and after;
- * a save also collects. Synchronous.
- * Errors: as those functions, and those returned by a hook. */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_save_checkpoint(
-    hotbed_state_dict *dict, const char *path, const hotbed_checkpoint_options *options,
-    hotbed_stream *stream);
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_load_checkpoint(
-    hotbed_state_dict *dict, const char *path, const hotbed_checkpoint_load_options *options,
-    hotbed_checkpoint_report *report, hotbed_stream *stream);
 
 #ifdef __cplusplus
 }

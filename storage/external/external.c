@@ -167,9 +167,8 @@ static hotbed_status read_calls(hotbed_external *external, const hotbed_external
                           : c->close == NULL        ? "close"
                                                     : NULL;
     if (missing != NULL)
-        return hotbed_error_parameter(
-            hotbed_fail(HOTBED_ERR_ARGUMENT, "hotbed_external_calls: %s is NULL", missing),
-            missing);
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, missing, "hotbed_external_calls: %s is NULL", missing);
     return HOTBED_OK;
 }
 

@@ -642,9 +642,8 @@ hotbed_status hotbed_external_create_rocksdb(
         return hotbed_fail_null("out");
     *out = NULL;
     if (path == NULL || path[0] == 0)
-        return hotbed_error_parameter(
-            hotbed_fail(HOTBED_ERR_ARGUMENT, "path is %s", path == NULL ? "NULL" : "empty"),
-            "path");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "path", "path is %s", path == NULL ? "NULL" : "empty");
     store *s = hotbed_new(sizeof *s);
     if (s == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an external store");

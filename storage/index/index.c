@@ -145,12 +145,10 @@ static hotbed_status check(const hotbed_index *index, const hotbed_stream *strea
         return hotbed_fail_null(index == NULL ? "index" : "stream");
     if (hotbed_stream_backend(stream) != index->backend ||
         hotbed_stream_device(stream) != index->device)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the index of %s %d",
-                hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
-                hotbed_backend_name(index->backend), index->device),
-            "stream");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "stream", "the stream is of %s %d, the index of %s %d",
+            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
+            hotbed_backend_name(index->backend), index->device);
     return HOTBED_OK;
 }
 
@@ -166,10 +164,8 @@ static hotbed_status check_table(
 
 static hotbed_status check_array(uint64_t n, const void *array, const char *name) {
     if (n > 0 && array == NULL)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "n is %llu, but %s is NULL", (unsigned long long)n, name),
-            name);
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, name, "n is %llu, but %s is NULL", (unsigned long long)n, name);
     return HOTBED_OK;
 }
 

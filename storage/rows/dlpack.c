@@ -59,11 +59,9 @@ static hotbed_status check_dtype(const hotbed_dl_tensor *t, const hotbed_dl_want
     const element *e = element_of(want->element);
     bool code = t->dtype.code == e->dtype.code || t->dtype.code == e->other;
     if (!code || t->dtype.bits != e->dtype.bits || t->dtype.lanes != 1)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s: type code %u, %u bits, %u lanes is not %s", want->name,
-                t->dtype.code, t->dtype.bits, t->dtype.lanes, e->name),
-            want->name);
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, want->name, "%s: type code %u, %u bits, %u lanes is not %s",
+            want->name, t->dtype.code, t->dtype.bits, t->dtype.lanes, e->name);
     return HOTBED_OK;
 }
 
@@ -77,12 +75,10 @@ static hotbed_status check_device(
         good = cuda && t->device.id == hotbed_stream_device(stream);
     if (good)
         return HOTBED_OK;
-    return hotbed_error_parameter(
-        hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s: on device type %d number %d, the stream is of %s %d",
-            want->name, t->device.type, t->device.id,
-            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream)),
-        want->name);
+    return hotbed_fail_parameter(
+        HOTBED_ERR_ARGUMENT, want->name, "%s: on device type %d number %d, the stream is of %s %d",
+        want->name, t->device.type, t->device.id,
+        hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream));
 }
 
 /* Read rows, columns and stride, and check that no byte offset exceeds 2^63. */
@@ -93,8 +89,7 @@ static hotbed_status read_shape(
             HOTBED_ERR_ARGUMENT, want->name, t->ndim, want->rank, "%s: %d dimensions instead of %u",
             want->name, t->ndim, want->rank);
     if (t->shape == NULL)
-        return hotbed_error_parameter(
-            hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: no shape", want->name), want->name);
+        return hotbed_fail_parameter(HOTBED_ERR_ARGUMENT, want->name, "%s: no shape", want->name);
     int64_t shape[2] = {t->shape[0], want->rank == 2 ? t->shape[1] : 1};
     for (int d = 0; d < 2; d++)
         if (shape[d] < 0)
@@ -102,12 +97,10 @@ static hotbed_status read_shape(
                 HOTBED_ERR_ARGUMENT, want->name, (double)shape[d], "%s: dimension %d is %lld",
                 want->name, d, (long long)shape[d]);
     if ((uint64_t)shape[0] < want->rows || (want->rank == 2 && (uint64_t)shape[1] < want->columns))
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s: shape [%lld, %lld] is less than [%llu, %llu]", want->name,
-                (long long)shape[0], (long long)shape[1], (unsigned long long)want->rows,
-                (unsigned long long)(want->rank == 2 ? want->columns : 1)),
-            want->name);
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, want->name, "%s: shape [%lld, %lld] is less than [%llu, %llu]",
+            want->name, (long long)shape[0], (long long)shape[1], (unsigned long long)want->rows,
+            (unsigned long long)(want->rank == 2 ? want->columns : 1));
     int64_t stride = shape[1], step = 1;
     if (t->strides != NULL && want->rank == 2)
         step = t->strides[1];
@@ -124,11 +117,9 @@ static hotbed_status read_shape(
             "%s: rows of %lld elements are %lld apart", want->name, (long long)shape[1],
             (long long)stride);
     if (!empty && stride > INT64_MAX / shape[0] / 8)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s: %lld rows of %lld elements are too many", want->name,
-                (long long)shape[0], (long long)stride),
-            want->name);
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, want->name, "%s: %lld rows of %lld elements are too many",
+            want->name, (long long)shape[0], (long long)stride);
     out->rows = (uint64_t)shape[0];
     out->columns = (uint64_t)shape[1];
     out->stride = (uint64_t)(empty ? shape[1] : stride);
@@ -148,19 +139,15 @@ static hotbed_status read_tensor(
     HOTBED_TRY(check_device(t, &want, stream));
     HOTBED_TRY(read_shape(t, &want, &array));
     if (want.writable && (flags & HOTBED_DL_READ_ONLY) != 0)
-        return hotbed_error_parameter(
-            hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: is read-only", want.name), want.name);
+        return hotbed_fail_parameter(HOTBED_ERR_ARGUMENT, want.name, "%s: is read-only", want.name);
     bool empty = array.rows == 0 || array.columns == 0;
     if (t->data == NULL && !empty)
-        return hotbed_error_parameter(
-            hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: no data", want.name), want.name);
+        return hotbed_fail_parameter(HOTBED_ERR_ARGUMENT, want.name, "%s: no data", want.name);
     uint64_t at = (uint64_t)(uintptr_t)t->data + t->byte_offset;
     if (!empty && at % (t->dtype.bits / 8U) != 0)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s: address %llx is not aligned to %u bits", want.name,
-                (unsigned long long)at, t->dtype.bits),
-            want.name);
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, want.name, "%s: address %llx is not aligned to %u bits", want.name,
+            (unsigned long long)at, t->dtype.bits);
     array.data = t->data == NULL ? NULL : (char *)t->data + t->byte_offset;
     *out = array;
     return HOTBED_OK;

@@ -156,16 +156,13 @@ static hotbed_status make_args(
         return hotbed_fail_null(table == NULL ? "table" : stream == NULL ? "stream" : "rows");
     if (hotbed_stream_backend(stream) != table->backend ||
         hotbed_stream_device(stream) != table->device)
-        return hotbed_error_parameter(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "the stream is of %s %d, the table of %s %d",
-                hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
-                hotbed_backend_name(table->backend), table->device),
-            "stream");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "stream", "the stream is of %s %d, the table of %s %d",
+            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
+            hotbed_backend_name(table->backend), table->device);
     if (n > 0 && slots == NULL)
-        return hotbed_error_parameter(
-            hotbed_fail(HOTBED_ERR_ARGUMENT, "n is %llu, but slots is NULL", (unsigned long long)n),
-            "slots");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "slots", "n is %llu, but slots is NULL", (unsigned long long)n);
     if (rows->scores != NULL || rows->times != NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "rows: a flat table has no scores or times");
     for (uint32_t s = table->view.states; s < 2; s++)

@@ -33,9 +33,8 @@ hotbed_status hotbed_storage_rows_args(
     uint8_t *flags, hotbed_stream *stream, hotbed_rows_args *out) {
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
     if (n > 0 && keys == NULL)
-        return hotbed_error_parameter(
-            hotbed_fail(HOTBED_ERR_ARGUMENT, "n is %llu, but keys is NULL", (unsigned long long)n),
-            "keys");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "keys", "n is %llu, but keys is NULL", (unsigned long long)n);
     if (n >> 48 != 0)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "n", (double)n, 0x1p48, "n %llu is not below 2^48",

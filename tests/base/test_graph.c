@@ -1,5 +1,6 @@
 /* tests/base/test_graph.c - contract of hotbed/stream.h: workspaces, graphs, counters. */
 #include "base/float.h"
+#include "base/stream.h"
 #include "tests/base/cases.h"
 #include "tests/support/harness.h"
 
@@ -198,6 +199,81 @@ static void each_launch_of_a_graph_records_its_events(hotbed_backend backend) {
 
 /* --- counters -------------------------------------------------------------------------------- */
 
+/* Write `last` to the last byte of the memory on the innermost of the branches of the stream beside, after
+ * writes that take long, and leave all of them open. */
+static void fill_on_branches(hotbed_stream *stream, const hotbed_memory *memory, int last) {
+    hotbed_stream *beside, *branch, *inner;
+    CHECK_OK(hotbed_stream_beside(stream, &beside));
+    CHECK_OK(hotbed_stream_branch(beside, &branch));
+    CHECK_OK(hotbed_stream_branch(branch, &inner));
+    for (int i = 0; i < 20; i++)
+        CHECK_OK(hotbed_fill(memory->data, i, memory->bytes, inner));
+    CHECK_OK(hotbed_fill((unsigned char *)memory->data + memory->bytes - 1, last, 1, inner));
+    CHECK_OK(hotbed_stream_join_beside(stream)); /* closes the outermost only */
+}
+
+static void open_branches_are_joined_by_syncs_and_recordings(hotbed_backend backend) {
+    hotbed_stream *stream = hotbed_test_stream(backend), *other = hotbed_test_stream(backend);
+    hotbed_memory memory = cases_device(stream, 32 << 20, NULL);
+    const unsigned char *end = (const unsigned char *)memory.data + memory.bytes - 1;
+    hotbed_graph *graph = NULL;
+    unsigned char byte = 0;
+    fill_on_branches(stream, &memory, 77);
+    CHECK_OK(hotbed_stream_sync(stream));
+    cases_download(other, &byte, end, 1);
+    CHECK_EQ(byte, 77);
+    fill_on_branches(stream, &memory, 78);
+    CHECK_OK(hotbed_graph_begin(stream)); /* joins them */
+    fill_on_branches(stream, &memory, 79);
+    CHECK_OK(hotbed_graph_end(stream, &graph));
+    CHECK_OK(hotbed_stream_sync(stream));
+    cases_download(other, &byte, end, 1);
+    CHECK_EQ(byte, 78);
+    CHECK_OK(hotbed_graph_launch(graph, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    cases_download(other, &byte, end, 1);
+    CHECK_EQ(byte, 79);
+    hotbed_graph_destroy(graph);
+    hotbed_memory_free(&memory);
+    hotbed_stream_destroy(other);
+    hotbed_stream_destroy(stream);
+}
+
+static void a_stream_follows_a_branch_that_stays_open(hotbed_backend backend) {
+    hotbed_stream *stream = hotbed_test_stream(backend), *branch, *inner;
+    hotbed_memory memory = cases_device(stream, 32 << 20, NULL);
+    unsigned char byte = 0;
+    CHECK(hotbed_stream_keeps_branches(stream));
+    CHECK_OK(hotbed_stream_branch(stream, &branch));
+    CHECK_OK(hotbed_stream_branch(branch, &inner));
+    for (int i = 0; i < 20; i++)
+        CHECK_OK(hotbed_fill(memory.data, i, memory.bytes, inner));
+    CHECK_OK(hotbed_stream_follow(stream, inner));
+    CHECK_OK(hotbed_fill(memory.data, 80, 1, stream)); /* after all fills of the branch */
+    CHECK_OK(hotbed_stream_sync(stream));
+    cases_download(stream, &byte, memory.data, 1);
+    CHECK_EQ(byte, 80);
+    hotbed_memory_free(&memory);
+    hotbed_stream_destroy(stream);
+}
+
+static void recordings_have_numbers_of_their_own(hotbed_backend backend) {
+    hotbed_stream *stream = hotbed_test_stream(backend);
+    hotbed_graph *graph = NULL;
+    CHECK_EQ(hotbed_stream_recording_number(stream), 0);
+    uint64_t before = 0;
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(hotbed_graph_begin(stream));
+        const uint64_t number = hotbed_stream_recording_number(stream);
+        CHECK(number != 0 && number != before);
+        before = number;
+        CHECK_OK(hotbed_graph_end(stream, &graph));
+        hotbed_graph_destroy(graph);
+    }
+    CHECK_EQ(hotbed_stream_recording_number(stream), 0);
+    hotbed_stream_destroy(stream);
+}
+
 static void counters_count_waits_copies_and_allocations(hotbed_backend backend) {
     hotbed_stream *stream = hotbed_test_stream(backend);
     hotbed_event *event = cases_event(stream);
@@ -264,6 +340,10 @@ const hotbed_test hotbed_tests[] = {
      a_recording_refuses_calls_that_wait_or_allocate},
     {"a_recording_may_be_abandoned", a_recording_may_be_abandoned},
     {"each_launch_of_a_graph_records_its_events", each_launch_of_a_graph_records_its_events},
+    {"open_branches_are_joined_by_syncs_and_recordings",
+     open_branches_are_joined_by_syncs_and_recordings},
+    {"a_stream_follows_a_branch_that_stays_open", a_stream_follows_a_branch_that_stays_open},
+    {"recordings_have_numbers_of_their_own", recordings_have_numbers_of_their_own},
     {"counters_count_waits_copies_and_allocations", counters_count_waits_copies_and_allocations},
     {"pageable_copies_count_as_waits_on_cuda", pageable_copies_count_as_waits_on_cuda},
     {NULL, NULL},

@@ -185,7 +185,7 @@ static void enqueue(hotbed_pipeline *pipeline, uint32_t s, uint64_t iteration) {
     hotbed_queued *to = &group->queue[(group->head + group->count++) % group->capacity];
     *to = (hotbed_queued){.iteration = iteration, .step = s};
     if (step->ordered)
-        to->ticket = ++pipeline->tickets;
+        to->turn = ++pipeline->turns;
     for (uint32_t e = 0; e < step->num_edges; e++) {
         int64_t on = (int64_t)iteration - pipeline->program->edges[step->first_edge + e].distance;
         if (on >= 0 && (uint64_t)on < pipeline->pulled)
@@ -367,7 +367,7 @@ static hotbed_status run_step(
     hotbed_completion *completion = hotbed_pipeline_completion(pipeline, iteration->number, s);
     hotbed_log_entry entry = {.iteration = iteration->number, .task = s, .group = UINT32_MAX};
     if (pipeline->program->steps[s].ordered)
-        entry.ticket = ++pipeline->tickets;
+        entry.turn = ++pipeline->turns;
     hotbed_completion_harvest(pipeline, completion, false);
     if (completion->begin != NULL)
         HOTBED_TRY(hotbed_event_record(completion->begin, stream));
@@ -379,7 +379,7 @@ static hotbed_status run_step(
     (void)pthread_mutex_lock(&pipeline->lock);
     hotbed_task_submitted(pipeline, &entry, completion);
     completion->number = iteration->number + 1;
-    pipeline->turn += entry.ticket != 0;
+    pipeline->turns_taken += entry.turn != 0;
     pipeline->stats.events += completion->begin == NULL ? 1 : 2;
     (void)pthread_mutex_unlock(&pipeline->lock);
     return HOTBED_OK;

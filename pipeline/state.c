@@ -69,7 +69,7 @@ void hotbed_task_submitted(
     pipeline->stats.tasks++;
     if (entry->mode == HOTBED_TASK_REPLAY)
         pipeline->stats.replays++;
-    if (entry->ticket != 0)
+    if (entry->turn != 0)
         pipeline->order_hash =
             hash_word(hash_word(pipeline->order_hash, entry->iteration), entry->task);
     completion->entry = 0;

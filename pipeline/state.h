@@ -50,7 +50,7 @@ typedef struct hotbed_completion {
 } hotbed_completion;
 
 typedef struct hotbed_queued {
-    uint64_t iteration, ticket;
+    uint64_t iteration, turn; /* `turn` as in hotbed_log_entry */
     uint64_t edges; /* one bit per edge of the step: the iteration that it leads to exists */
     uint32_t step;
 } hotbed_queued;
@@ -97,13 +97,13 @@ struct hotbed_pipeline {
     uint64_t pulled; /* iterations begun so far */
     uint64_t retired; /* iterations handed out */
     bool holding;     /* the caller still uses iteration retired - 1 */
-    uint64_t tickets; /* given out */
+    uint64_t turns;   /* of tasks that were queued */
 
     /* The fields below are guarded by the lock. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     hotbed_task_group *groups; /* [num_groups] */
-    uint64_t turn;             /* tickets served */
+    uint64_t turns_taken;      /* by tasks that were submitted */
     bool stop, failed;
     bool revoked;
     hotbed_status failure;

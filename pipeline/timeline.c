@@ -137,10 +137,10 @@ static void put_slice(
     put(w,
         ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"%s\",\"cat\":"
         "\"%s\","
-        "\"args\":{\"iteration\":%llu,\"ticket\":%llu,\"mode\":\"%s\"}}",
+        "\"args\":{\"iteration\":%llu,\"turn\":%llu,\"mode\":\"%s\"}}",
         l->pipeline->options.rank, thread, 1e6 * (l->offset + begin), 1e6 * (end - begin),
         l->pipeline->program->steps[entry->task].name, thread >= STREAM_THREADS ? "device" : "host",
-        (unsigned long long)entry->iteration, (unsigned long long)entry->ticket,
+        (unsigned long long)entry->iteration, (unsigned long long)entry->turn,
         mode_name(entry->mode));
 }
 

@@ -49,7 +49,7 @@ hotbed_status hotbed_task_run(
  * Called under the lock. */
 static bool ready(const hotbed_pipeline *pipeline, const hotbed_queued *queued) {
     const hotbed_program_step *step = &pipeline->program->steps[queued->step];
-    if (queued->ticket != 0 && pipeline->turn + 1 != queued->ticket)
+    if (queued->turn != 0 && pipeline->turns_taken + 1 != queued->turn)
         return false;
     for (uint32_t e = 0; e < step->num_edges; e++) {
         const hotbed_program_edge *edge = &pipeline->program->edges[step->first_edge + e];
@@ -137,7 +137,7 @@ static void run_head(hotbed_pipeline *pipeline, hotbed_task_group *group) {
         .iteration = queued.iteration,
         .task = queued.step,
         .group = group->number,
-        .ticket = queued.ticket};
+        .turn = queued.turn};
     counts did = {0, 0};
     hotbed_status status = submit(pipeline, &queued, completion, &entry, &did);
     (void)pthread_mutex_lock(&pipeline->lock);
@@ -152,8 +152,8 @@ static void run_head(hotbed_pipeline *pipeline, hotbed_task_group *group) {
     hotbed_task_submitted(pipeline, &entry, completion);
     completion->number = queued.iteration + 1;
     hotbed_pipeline_iteration(pipeline, queued.iteration)->remaining--;
-    if (queued.ticket != 0)
-        pipeline->turn++;
+    if (queued.turn != 0)
+        pipeline->turns_taken++;
     (void)pthread_cond_broadcast(&pipeline->changed);
 }
 

@@ -421,9 +421,9 @@ typedef enum hotbed_task_mode {
  * Frozen: it has no size field, since calls fill arrays of it. */
 typedef struct hotbed_log_entry {
     uint64_t iteration;
-    uint32_t task;   /* number of its step in the plan */
-    uint32_t group;  /* thread, in the order of first use in the plan; UINT32_MAX in a serial run */
-    uint64_t ticket; /* turn among ordered tasks, from 1; 0: not ordered */
+    uint32_t task;  /* number of its step in the plan */
+    uint32_t group; /* thread, in the order of first use in the plan; UINT32_MAX in a serial run */
+    uint64_t turn;  /* its place among ordered tasks, from 1; 0: not ordered */
     hotbed_task_mode mode;
     double begin, end; /* time of its function on the host, without the wait for its turn */
     double device_begin,

@@ -152,30 +152,30 @@ static hotbed_status cancel(void *self, void *context, hotbed_stream *stream) {
 }
 
 /* The state of a context to which cancel returns. */
-typedef struct module_mark {
+typedef struct module_point {
     bool holds;
-} module_mark;
+} module_point;
 
 static hotbed_status capture(void *self, void *context, hotbed_stream *stream, void **out) {
     const module_context *c = context;
     hotbed_ticket_view view = {.size = sizeof view};
-    module_mark *mark = calloc(1, sizeof *mark);
-    CHECK(mark != NULL);
-    mark->holds = hotbed_ticket_read(c->ticket, &view) == HOTBED_OK;
-    *out = mark;
-    return mark->holds ? hotbed_ticket_keep(c->ticket, stream) : HOTBED_OK;
+    module_point *point = calloc(1, sizeof *point);
+    CHECK(point != NULL);
+    point->holds = hotbed_ticket_read(c->ticket, &view) == HOTBED_OK;
+    *out = point;
+    return point->holds ? hotbed_ticket_keep(c->ticket, stream) : HOTBED_OK;
 }
 
-static hotbed_status restore(void *self, void *context, const void *mark, hotbed_stream *stream) {
+static hotbed_status restore(void *self, void *context, const void *point, hotbed_stream *stream) {
     const module_context *c = context;
-    return ((const module_mark *)mark)->holds ? hotbed_ticket_retake(c->ticket, stream)
-                                              : hotbed_ticket_cancel(c->ticket, stream);
+    return ((const module_point *)point)->holds ? hotbed_ticket_retake(c->ticket, stream)
+                                                : hotbed_ticket_cancel(c->ticket, stream);
 }
 
-static void forget(void *self, void *context, void *mark, hotbed_stream *stream) {
+static void forget(void *self, void *context, void *point, hotbed_stream *stream) {
     const module_context *c = context;
     CHECK_OK(hotbed_ticket_forget(c->ticket, stream));
-    free(mark);
+    free(point);
 }
 
 static hotbed_status graft(void *self, void *context, hotbed_stream *stream) {

@@ -362,7 +362,7 @@ static void turns_are_the_same_in_every_run(hotbed_backend backend) {
     for (int run = 0; run < 100; run++) {
         fake_plan p;
         hotbed_log_entry log[64];
-        uint64_t n, ticket = 0;
+        uint64_t n, turn = 0;
         fake_plan_open(&p, backend, sketch);
         fake_plan_start(&p, 8);
         CHECK_EQ(fake_plan_run(&p), 8);
@@ -373,11 +373,11 @@ static void turns_are_the_same_in_every_run(hotbed_backend backend) {
         CHECK_EQ(n, 32);
         for (uint64_t i = 0; i < n; i++) {
             CHECK(log[i].begin <= log[i].end);
-            CHECK_EQ(log[i].ticket != 0, log[i].task != 3);
-            if (log[i].ticket != 0)
-                CHECK_EQ(log[i].ticket, ++ticket);
+            CHECK_EQ(log[i].turn != 0, log[i].task != 3);
+            if (log[i].turn != 0)
+                CHECK_EQ(log[i].turn, ++turn);
         }
-        CHECK_EQ(ticket, 24);
+        CHECK_EQ(turn, 24);
         fake_plan_close(&p);
     }
 }

@@ -180,7 +180,7 @@ static void a_task_is_captured_once_and_replayed(hotbed_backend backend) {
     CHECK_EQ(stats.replays, 5);
     CHECK_OK(hotbed_pipeline_log(p.pipeline, 64, log, &n));
     for (uint64_t i = 0; i < n; i++) {
-        turns += log[i].ticket != 0;
+        turns += log[i].turn != 0;
         if (log[i].task == 0)
             CHECK_EQ(log[i].mode, log[i].iteration == 0 ? HOTBED_TASK_CAPTURE : HOTBED_TASK_REPLAY);
     }

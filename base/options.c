@@ -32,9 +32,9 @@ hotbed_status hotbed_options_read(
     HOTBED_TRY(read_size(from, least, name, &size));
     for (size_t i = known; i < size; i++)
         if (((const unsigned char *)from)[i] != 0)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s: byte %zu is set, but this library knows only %zu bytes",
-                name, i, known);
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, name, (double)i, (double)known,
+                "%s: byte %zu is set, but this library knows only %zu bytes", name, i, known);
     memset(to, 0, known);
     memcpy(to, from, size < known ? size : known);
     return HOTBED_OK;

@@ -735,8 +735,8 @@ hotbed_status hotbed_state_dict_load(
     if (report != NULL)
         *report = found;
     if (strict && found.num_missing + found.num_unexpected > 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
+        return hotbed_fail_parameter(
+            HOTBED_ERR_STATE, found.num_missing == 0 ? found.unexpected[0] : found.missing[0],
             "state_dict_load: %" PRIu32 " names are missing ('%s'), %" PRIu32 " unexpected ('%s')",
             found.num_missing, found.num_missing == 0 ? "" : found.missing[0], found.num_unexpected,
             found.num_unexpected == 0 ? "" : found.unexpected[0]);

@@ -55,14 +55,20 @@ static hotbed_status check_options(const hotbed_balance_options *o, uint32_t wor
     uint64_t rows = (uint64_t)o->num_features * o->batch_size;
     if (o->num_features < 1 || o->batch_size < 1 || rows > ITEMS_MOST ||
         (uint64_t)o->batch_size * world > ITEMS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, o->num_features < 1 ? "num_features" : "batch_size",
+            o->num_features < 1 ? 0 : o->batch_size,
             "balance: %u features of %u samples on %u ranks are not in [1, 2^30]", o->num_features,
             o->batch_size, world);
-    if (o->max_keys < 1 || o->max_keys > ITEMS_MOST || o->max_new_keys > ITEMS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "balance: max_keys %llu, max_new_keys %llu are not in [1, 2^30]",
-            (unsigned long long)o->max_keys, (unsigned long long)o->max_new_keys);
+    if (o->max_keys < 1 || o->max_keys > ITEMS_MOST)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "max_keys", (double)o->max_keys,
+            hotbed_bound((double)o->max_keys, 1, ITEMS_MOST),
+            "balance: max_keys %llu is not in [1, 2^30]", (unsigned long long)o->max_keys);
+    if (o->max_new_keys > ITEMS_MOST)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "max_new_keys", (double)o->max_new_keys, ITEMS_MOST,
+            "balance: max_new_keys %llu is over 2^30", (unsigned long long)o->max_new_keys);
     if (o->max_row_bytes > ROW_BYTES_MOST)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "max_row_bytes", (double)o->max_row_bytes, 0x1p30,
@@ -230,14 +236,19 @@ static hotbed_status check_stream(const hotbed_balance *b, const hotbed_stream *
 
 static hotbed_status check_kjt(const hotbed_balance *b, const hotbed_kjt *kjt) {
     const hotbed_balance_options *o = &b->options;
-    if (kjt->num_features != o->num_features || kjt->batch_size > o->batch_size ||
-        kjt->num_keys > o->max_keys)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
-            "kjt: %u features, %u samples, %llu keys; the balance takes %u features, up to %u "
-            "samples, %llu keys",
-            kjt->num_features, kjt->batch_size, (unsigned long long)kjt->num_keys, o->num_features,
-            o->batch_size, (unsigned long long)o->max_keys);
+    if (kjt->num_features != o->num_features)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "num_features", kjt->num_features, o->num_features,
+            "kjt: %u features; the balance takes %u", kjt->num_features, o->num_features);
+    if (kjt->batch_size > o->batch_size)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "batch_size", kjt->batch_size, o->batch_size,
+            "kjt: %u samples; the balance takes up to %u", kjt->batch_size, o->batch_size);
+    if (kjt->num_keys > o->max_keys)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "num_keys", (double)kjt->num_keys, (double)o->max_keys,
+            "kjt: %llu keys; the balance takes up to %llu", (unsigned long long)kjt->num_keys,
+            (unsigned long long)o->max_keys);
     return HOTBED_OK;
 }
 

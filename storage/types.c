@@ -135,8 +135,9 @@ hotbed_status hotbed_names_check(const void *structs, uint32_t n, size_t stride)
 static hotbed_status check_truncated(const hotbed_initializer *i, const char *what) {
     const double most = 5.0, mean = (double)i->mean, std = (double)i->std;
     if ((double)i->lower > mean + most * std || (double)i->upper < mean - most * std)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, (double)i->lower > mean ? "lower" : "upper",
+            (double)((double)i->lower > mean ? i->lower : i->upper),
             "%s: lower %g to upper %g is more than %g std %g away from mean %g", what,
             (double)i->lower, (double)i->upper, most, std, mean);
     return HOTBED_OK;
@@ -161,9 +162,10 @@ hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, co
                 HOTBED_ERR_ARGUMENT, "lower", (double)i->lower,
                 "%s: lower %g is not below upper %g", what, (double)i->lower, (double)i->upper);
         if (!isfinite(i->upper - i->lower))
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s: upper %g - lower %g is above %g, the largest f32", what,
-                (double)i->upper, (double)i->lower, (double)FLT_MAX);
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "upper", (double)i->upper, (double)FLT_MAX,
+                "%s: upper %g - lower %g is above %g, the largest f32", what, (double)i->upper,
+                (double)i->lower, (double)FLT_MAX);
         return HOTBED_OK;
     case HOTBED_INIT_NORMAL:
     case HOTBED_INIT_TRUNCATED_NORMAL:

@@ -172,10 +172,11 @@ static hotbed_status fail_wait(
     char found[400];
     double seconds = (double)(hotbed_monotonic_now() - r->since) / 1e9;
     describe_met(r, r->place->machine[0] == '\0' ? "MASTER_PORT" : "port", found, sizeof found);
-    return hotbed_fail(
-        HOTBED_ERR_COMM, "rank %u of %u waited %.*f s for %s at %s:%u; %s", r->own.rank,
-        r->own.size, seconds < 10 ? 1 : 0, seconds, whom, host, port,
+    const hotbed_status failed = hotbed_fail_limit(
+        HOTBED_ERR_COMM, NULL, port, seconds, "rank %u of %u waited %.*f s for %s at %s:%u; %s",
+        r->own.rank, r->own.size, seconds < 10 ? 1 : 0, seconds, whom, host, port,
         found[0] == '\0' ? advice : found);
+    return hotbed_error_os(failed, r->error);
 }
 
 static const char *const check_network = "check that the other machines can reach this address";

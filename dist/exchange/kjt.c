@@ -79,9 +79,12 @@ hotbed_status hotbed_kjt_read(const hotbed_kjt *kjt, hotbed_kjt *out) {
     }
     uint64_t rows = hotbed_kjt_rows(out), padded = (uint64_t)out->num_features * out->batch_size;
     if (padded > ROWS_MOST || out->num_keys > ROWS_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "kjt: %llu rows or %llu keys are over 2^30",
-            (unsigned long long)padded, (unsigned long long)out->num_keys);
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, padded > ROWS_MOST ? "batch_size" : "num_keys",
+            padded > ROWS_MOST ? out->batch_size : (double)out->num_keys,
+            padded > ROWS_MOST ? (double)ROWS_MOST / out->num_features : ROWS_MOST,
+            "kjt: %llu rows or %llu keys are over 2^30", (unsigned long long)padded,
+            (unsigned long long)out->num_keys);
     if (out->num_keys > 0 && out->keys == NULL)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "num_keys", (double)out->num_keys,

@@ -623,8 +623,11 @@ static hotbed_status read_options(
         &s->options, sizeof s->options, sizeof(uint32_t), rocksdb == NULL ? &defaults : rocksdb,
         "hotbed_rocksdb_options"));
     if (s->options.cache_bytes > BYTES_MOST || s->options.buffer_bytes > BYTES_MOST)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "cache_bytes %llu or buffer_bytes %llu is more than 2^44",
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT,
+            s->options.cache_bytes > BYTES_MOST ? "cache_bytes" : "buffer_bytes",
+            (double)(s->options.cache_bytes > BYTES_MOST ? s->options.cache_bytes : s->options.buffer_bytes),
+            (double)BYTES_MOST, "cache_bytes %llu or buffer_bytes %llu is more than 2^44",
             (unsigned long long)s->options.cache_bytes,
             (unsigned long long)s->options.buffer_bytes);
     size_t bytes = strlen(path) + 1;

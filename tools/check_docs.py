@@ -24,6 +24,7 @@ PROGRAMS = {
     "hotbed-workloads": "bench/*.c",
     "hotbed-exchange": "bench/*.c",
     "hotbed-plans": "bench/*.c",
+    "hotbed-serving": "bench/serving.c",
 }
 
 

@@ -1,0 +1,357 @@
+/* bench/serving.c - hotbed-serving: lookups of a reader against a plain map of the same rows, and the lag of a cut.
+ *
+ * Publishes a table of random rows, and times lookups of random keys on some threads: rows of keys, and sums of bags
+ * of 16.  The limit is a loop that reads the same rows from a mapped file by their numbers, with the rows of the next
+ * keys requested ahead.  Then a trainer changes a share of the rows and publishes without a pause, while one thread
+ * looks up: the lag is the time from the copy in the trainer to the first use of the version. */
+#define _DEFAULT_SOURCE /* getloadavg() */
+#include "base/error.h"
+#include "base/monotonic.h"
+#include "base/port.h"
+#include "base/stream.h"
+#include "hotbed/read.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    KEYS = 1024,
+    BAG = 16,
+    AHEAD = 24,
+    THREADS_MOST = 64,
+    LAGS_MOST = 4096,
+    CALLS_MOST = 1 << 20
+};
+
+static const char usage[] =
+    "usage: hotbed-serving [--rows N] [--dim N] [--encoding 1|2|3|4] [--threads N] [--seconds S]\n"
+    "                      [--share X] DIRECTORY\n"
+    "  --rows      rows of the table (1000000)\n"
+    "  --dim       elements of a row (32)\n"
+    "  --encoding  1 f32, 2 f16, 3 bf16, 4 int8 (1)\n"
+    "  --threads   threads that look up (2)\n"
+    "  --seconds   seconds of each measurement (2)\n"
+    "  --share     share of the rows that each cut changes (0.01)\n"
+    "DIRECTORY is created, and must not exist.  The load average is printed: other work on the "
+    "machine makes all\n"
+    "numbers worse.\n";
+
+typedef struct program {
+    uint64_t rows, dim, encoding, threads;
+    double seconds, share;
+    const char *directory;
+    hotbed_stream *stream;
+    hotbed_storage *storage;
+    hotbed_publisher *publisher;
+    hotbed_reader *reader;
+    uint64_t *keys;     /* [rows] */
+    const float *limit; /* [rows, dim] mapped */
+    double until;
+    bool pooled, plain; /* what the threads do */
+    uint64_t stop;      /* atomic: the trainer ends */
+} program;
+
+typedef struct worker {
+    program *p;
+    pthread_t thread;
+    uint64_t keys, random;
+    float *out;
+} worker;
+
+static void check(hotbed_status status) {
+    if (status == HOTBED_OK)
+        return;
+    fprintf(stderr, "hotbed-serving: %s: %s\n", hotbed_status_name(status), hotbed_last_error());
+    exit(1);
+}
+
+static uint64_t next_random(uint64_t *state) { /* xorshift64* */
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return *state * 0x2545f4914f6cdd1dU;
+}
+
+/* --- lookups ---------------------------------------------------------------------------------- */
+
+/* Choose rows, and their keys. */
+static void draw(worker *w, uint64_t *numbers, uint64_t *keys) {
+    for (int i = 0; i < KEYS; i++) {
+        numbers[i] = next_random(&w->random) % w->p->rows;
+        keys[i] = w->p->keys[numbers[i]];
+    }
+}
+
+static void look_up(worker *w, const uint64_t *keys) {
+    int64_t offsets[KEYS / BAG + 1];
+    for (int i = 0; i <= KEYS / BAG; i++)
+        offsets[i] = (int64_t)i * BAG;
+    hotbed_lookup lookup = {.num_keys = KEYS, .keys = keys, .output = w->out};
+    lookup.pooling = w->p->pooled ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
+    lookup.batch_size = KEYS / BAG;
+    lookup.offsets = offsets;
+    check(hotbed_reader_lookup(w->p->reader, &lookup, 1, NULL));
+}
+
+/* The same from the mapped file. */
+static void read_plain(const worker *w, const uint64_t *numbers) {
+    const uint64_t dim = w->p->dim;
+    for (uint64_t i = 0; i < KEYS; i++) {
+        if (i + AHEAD < KEYS)
+            hotbed_prefetch_item(w->p->limit + numbers[i + AHEAD] * dim, dim * sizeof(float));
+        const float *row = w->p->limit + numbers[i] * dim;
+        float *out = w->out + (w->p->pooled ? i / BAG : i) * dim;
+        if (!w->p->pooled || i % BAG == 0)
+            memcpy(out, row, dim * sizeof(float));
+        else
+            for (uint64_t e = 0; e < dim; e++)
+                out[e] += row[e];
+    }
+}
+
+static void *work(void *argument) {
+    worker *w = argument;
+    uint64_t numbers[KEYS], keys[KEYS];
+    while (hotbed_monotonic_seconds() < w->p->until) {
+        draw(w, numbers, keys);
+        if (w->p->plain)
+            read_plain(w, numbers);
+        else
+            look_up(w, keys);
+        w->keys += KEYS;
+    }
+    return NULL;
+}
+
+/* Return keys per second on all threads. */
+static double measure(program *p, bool pooled, bool plain) {
+    worker workers[THREADS_MOST];
+    uint64_t keys = 0;
+    p->pooled = pooled;
+    p->plain = plain;
+    p->until = hotbed_monotonic_seconds() + p->seconds;
+    for (uint64_t i = 0; i < p->threads; i++) {
+        workers[i] = (worker){.p = p, .random = 88172645463325252U + i};
+        workers[i].out = malloc(KEYS * p->dim * sizeof(float));
+        if (workers[i].out == NULL ||
+            pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0)
+            exit(1);
+    }
+    for (uint64_t i = 0; i < p->threads; i++) {
+        pthread_join(workers[i].thread, NULL);
+        keys += workers[i].keys;
+        free(workers[i].out);
+    }
+    return (double)keys / p->seconds;
+}
+
+/* --- latency and lag -------------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double quantile(double *values, uint64_t n, double q) {
+    qsort(values, n, sizeof *values, by_value);
+    return n == 0 ? 0.0 : values[(uint64_t)(q * (double)(n - 1))];
+}
+
+/* Change rows and publish, without a pause. */
+static void *train(void *argument) {
+    program *p = argument;
+    uint64_t n = (uint64_t)(p->share * (double)p->rows), random = 7;
+    n = n < 1 ? 1 : n;
+    float *rows = malloc(n * p->dim * sizeof *rows);
+    if (rows == NULL)
+        exit(1);
+    for (uint64_t step = 2; hotbed_load_relaxed_u64(&p->stop) == 0; step++) {
+        for (uint64_t i = 0; i < n * p->dim; i++)
+            rows[i] = 0x1p-24F * (float)(next_random(&random) >> 40);
+        hotbed_rows set = {.weights = rows};
+        uint64_t first = next_random(&random) % (p->rows - n + 1);
+        check(hotbed_storage_set_rows(p->storage, 0, n, p->keys + first, &set, p->stream));
+        check(hotbed_publisher_publish(p->publisher, step, p->stream));
+    }
+    check(hotbed_publisher_wait(p->publisher));
+    free(rows);
+    return NULL;
+}
+
+/* Time calls of one thread, of KEYS keys each; note the lag of each new version. */
+static void time_calls(program *p, bool plain, const char *what) {
+    static double times[CALLS_MOST], lags[LAGS_MOST];
+    uint64_t calls = 0, num_lags = 0, numbers[KEYS], keys[KEYS];
+    hotbed_reader_stats stats = {.size = sizeof stats};
+    worker w = {.p = p, .random = 99, .out = malloc(KEYS * p->dim * sizeof(float))};
+    if (w.out == NULL)
+        exit(1);
+    check(hotbed_reader_get_stats(p->reader, &stats));
+    uint64_t version = stats.version;
+    p->pooled = false;
+    double until = hotbed_monotonic_seconds() + 4 * p->seconds;
+    while (hotbed_monotonic_seconds() < until && calls < CALLS_MOST) {
+        draw(&w, numbers, keys);
+        double begin = hotbed_monotonic_seconds();
+        if (plain)
+            read_plain(&w, numbers);
+        else
+            look_up(&w, keys);
+        times[calls++] = hotbed_monotonic_seconds() - begin;
+        check(hotbed_reader_get_stats(p->reader, &stats));
+        if (stats.version != version && num_lags < LAGS_MOST) {
+            version = stats.version;
+            lags[num_lags++] = stats.lag;
+        }
+    }
+    free(w.out);
+    printf(
+        "%-22s p50 %8.1f us  p99 %8.1f us", what, 1e6 * quantile(times, calls, 0.5),
+        1e6 * quantile(times, calls, 0.99));
+    if (num_lags > 0)
+        printf(
+            "  lag median %.3f s  p99 %.3f s  (%" PRIu64 " versions)",
+            quantile(lags, num_lags, 0.5), quantile(lags, num_lags, 0.99), num_lags);
+    printf("\n");
+}
+
+/* --- setup ------------------------------------------------------------------------------------ */
+
+static void fill(program *p) {
+    enum { PART = 65536 };
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    char path[1024];
+    uint64_t random = 1;
+    hotbed_table_options_init(&table);
+    table.name = "t", table.dim = (uint32_t)p->dim, table.capacity = p->rows;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1, options.tables = &table;
+    check(hotbed_storage_create(&options, p->stream, &p->storage));
+    p->keys = malloc(p->rows * sizeof *p->keys);
+    float *rows = malloc((size_t)PART * p->dim * sizeof *rows);
+    snprintf(path, sizeof path, "%s/rows", p->directory);
+    int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    size_t bytes = p->rows * p->dim * sizeof *rows;
+    if (p->keys == NULL || rows == NULL || file < 0 || ftruncate(file, (off_t)bytes) != 0)
+        exit(1);
+    float *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (map == MAP_FAILED)
+        exit(1);
+    close(file);
+    for (uint64_t first = 0; first < p->rows; first += PART) {
+        uint64_t n = p->rows - first < PART ? p->rows - first : PART;
+        for (uint64_t i = 0; i < n; i++)
+            p->keys[first + i] = next_random(&random);
+        for (uint64_t i = 0; i < n * p->dim; i++)
+            rows[i] = map[first * p->dim + i] = 0x1p-24F * (float)(next_random(&random) >> 40);
+        hotbed_rows set = {.weights = rows};
+        check(hotbed_storage_set_rows(p->storage, 0, n, p->keys + first, &set, p->stream));
+        check(hotbed_stream_sync(p->stream));
+    }
+    free(rows);
+    p->limit = map;
+}
+
+static void publish(program *p) {
+    hotbed_publish_options options;
+    hotbed_publish_options_init(&options);
+    options.encoding = (hotbed_encoding)p->encoding;
+    check(
+        hotbed_publisher_create(p->directory, &p->storage, 1, &options, p->stream, &p->publisher));
+    double begin = hotbed_monotonic_seconds();
+    check(hotbed_publisher_publish(p->publisher, 1, p->stream));
+    double copied = hotbed_monotonic_seconds();
+    check(hotbed_publisher_wait(p->publisher));
+    double written = hotbed_monotonic_seconds();
+    hotbed_reader_options follow;
+    hotbed_reader_options_init(&follow);
+    follow.follow_ms = 20;
+    check(hotbed_reader_open(p->directory, &follow, &p->reader));
+    printf(
+        "base: copied in %.3f s, written in %.3f s, opened in %.3f s\n", copied - begin,
+        written - copied, hotbed_monotonic_seconds() - written);
+}
+
+static void print_load(const char *when) {
+    double load[3] = {0, 0, 0};
+    if (getloadavg(load, 3) > 0)
+        printf("load average %s: %.2f\n", when, load[0]);
+}
+
+static void compare(program *p, bool pooled, const char *what) {
+    double plain = measure(p, pooled, true), ours = measure(p, pooled, false);
+    printf(
+        "%-22s reader %7.2f M keys/s  plain map %7.2f M keys/s  (%.2f of it)\n", what, 1e-6 * ours,
+        1e-6 * plain, ours / plain);
+}
+
+static bool read_option(program *p, const char *name, const char *text) {
+    struct {
+        const char *name;
+        uint64_t *value;
+        uint64_t least, most;
+    } numbers[] = {
+        {"--rows", &p->rows, 100, (uint64_t)1 << 31},
+        {"--dim", &p->dim, 1, 4096},
+        {"--encoding", &p->encoding, 1, 4},
+        {"--threads", &p->threads, 1, THREADS_MOST}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (strcmp(name, numbers[i].name) == 0) {
+            *numbers[i].value = strtoull(text, NULL, 10);
+            return *numbers[i].value >= numbers[i].least && *numbers[i].value <= numbers[i].most;
+        }
+    if (strcmp(name, "--seconds") == 0)
+        return (p->seconds = strtod(text, NULL)) > 0;
+    if (strcmp(name, "--share") == 0)
+        return (p->share = strtod(text, NULL)) > 0 && p->share <= 1;
+    return false;
+}
+
+int main(int argc, char **argv) {
+    program p = {
+        .rows = 1000000, .dim = 32, .encoding = 1, .threads = 2, .seconds = 2, .share = 0.01};
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] != '-' && p.directory == NULL) {
+            p.directory = argv[i];
+        } else if (i + 1 == argc || !read_option(&p, argv[i], argv[i + 1])) {
+            fputs(usage, stderr);
+            return 2;
+        } else {
+            i++;
+        }
+    }
+    if (p.directory == NULL || mkdir(p.directory, 0777) != 0) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    print_load("before");
+    check(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &p.stream));
+    fill(&p);
+    publish(&p);
+    compare(&p, false, "rows");
+    compare(&p, true, "bags of 16");
+    time_calls(&p, true, "1024 rows, plain map");
+    time_calls(&p, false, "1024 keys, quiet");
+    pthread_t trainer;
+    if (pthread_create(&trainer, NULL, train, &p) != 0)
+        return 1;
+    time_calls(&p, false, "1024 keys, published");
+    __atomic_store_n(&p.stop, 1, __ATOMIC_RELAXED);
+    pthread_join(trainer, NULL);
+    print_load("after");
+    hotbed_reader_close(p.reader);
+    hotbed_publisher_destroy(p.publisher);
+    hotbed_storage_destroy(p.storage);
+    hotbed_stream_destroy(p.stream);
+    munmap((void *)p.limit, p.rows * p.dim * sizeof(float));
+    free(p.keys);
+    return 0;
+}

@@ -1,8 +1,11 @@
 /* base/float.h - conversions between f32 and f16 or bf16, shared by both compilers.
  *
- * Conversions to 16 bits round to nearest, ties to even. Too large a value becomes infinity, too
- * small a value becomes a subnormal or a zero of the same sign. A NaN keeps its sign and the upper
- * bits of its payload, and becomes quiet. Both backends produce the same bits
+ * Conversions to 16 bits round to nearest, ties to even. Conversions with a random word round to
+ * the neighbour further from zero if the word is below 2^32 * d, else to the one nearer to zero; d
+ * is the value's distance from the latter, where both are 1 apart. So the expected result is the
+ * value, and a value that 16 bits can represent does not change. In both cases, too large a value
+ * becomes infinity, too small a value becomes a subnormal or a zero of the same sign. A NaN keeps
+ * its sign and the upper bits of its payload, and becomes quiet. Both backends produce the same bits
  * (tests/base/test_float.c). */
 #ifndef HOTBED_BASE_FLOAT_H
 #define HOTBED_BASE_FLOAT_H
@@ -40,6 +43,26 @@ HOTBED_HD uint16_t hotbed_f32_to_f16(float value) {
         half++;
     return (uint16_t)(sign | half);
 #endif
+}
+
+/* The same with a random word. */
+HOTBED_HD uint16_t hotbed_f32_to_f16_random(float value, uint32_t random) {
+    const uint32_t bits = hotbed_float_bits(value);
+    const uint32_t sign = (bits >> 16) & 0x8000U, magnitude = bits & 0x7fffffffU;
+    if (magnitude > 0x7f800000U)
+        return (uint16_t)(sign | 0x7e00U | ((magnitude >> 13) & 0x3ffU));
+    if (magnitude >= 0x47800000U) /* 65536 */
+        return (uint16_t)(sign | 0x7c00U);
+    if (magnitude >= 0x38800000U) /* 2^-14: normal */
+        return (
+            uint16_t)(sign | (((magnitude - (112U << 23)) >> 13) + (random < magnitude << 19 ? 1U : 0U)));
+    const uint32_t fraction = (magnitude & 0x7fffffU) | 0x800000U;
+    const uint32_t shift = 126U - (magnitude >> 23); /* from 14; units of 2^-24 begin at this bit */
+    const uint32_t half = shift < 32U ? fraction >> shift : 0U;
+    const uint32_t rest = shift < 32U   ? fraction << (32U - shift)
+                          : shift < 56U ? fraction >> (shift - 32U)
+                                        : 0U; /* up with less than 2^-31 */
+    return (uint16_t)(sign | (half + (random < rest ? 1U : 0U)));
 }
 
 /* Convert from IEEE binary16, but not a NaN; exact. */
@@ -81,6 +104,14 @@ HOTBED_HD uint16_t hotbed_f32_to_bf16(float value) {
     if ((bits & 0x7fffffffU) > 0x7f800000U)
         return (uint16_t)((bits >> 16) | 0x40U);
     return (uint16_t)((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+
+/* The same with a random word. */
+HOTBED_HD uint16_t hotbed_f32_to_bf16_random(float value, uint32_t random) {
+    const uint32_t bits = hotbed_float_bits(value);
+    if ((bits & 0x7fffffffU) > 0x7f800000U)
+        return (uint16_t)((bits >> 16) | 0x40U);
+    return (uint16_t)((bits >> 16) + (random < bits << 16 ? 1U : 0U));
 }
 
 /* Convert from bf16; exact. */

@@ -27,7 +27,7 @@ static bool draw_and_find(
 
 /* Count the output rows and the bytes of a forward. */
 static void account(bench_state *state, const bench_step *step, uint64_t n, uint64_t rows) {
-    uint64_t in = step->table.dim * (uint64_t)hotbed_dtype_size(step->table.dtype);
+    uint64_t in = hotbed_weights_bytes(step->table.dtype, step->table.dim);
     bench_items(state, (int64_t)n);
     bench_bytes(state, (int64_t)(n * (in + 12) + rows * step->table.dim * sizeof(float)));
 }

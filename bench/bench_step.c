@@ -41,7 +41,6 @@ static uint64_t set_admission(hotbed_admission admission, hotbed_table_view *t) 
 
 static bool create_table(bench_state *state, const bench_step_options *o, bench_step *step) {
     hotbed_table_view *t = &step->table;
-    size_t size = o->dtype == HOTBED_F16 || o->dtype == HOTBED_BF16 ? 2 : 4;
     const hotbed_initializer initializer = {.kind = o->init, .std = 1, .upper = 1};
     t->dim = o->dim;
     t->lower_first = UINT64_MAX; /* a single tier */
@@ -49,7 +48,7 @@ static bool create_table(bench_state *state, const bench_step_options *o, bench_
     t->dtype = o->dtype == 0 ? HOTBED_F32 : o->dtype;
     t->states = o->states;
     t->state_dim = o->dim;
-    t->row_bytes = (o->dim * size + 15) / 16 * 16;
+    t->row_bytes = (hotbed_weights_bytes(t->dtype, o->dim) + 15U) / 16 * 16;
     for (uint32_t s = 0; s < o->states; s++) {
         t->state_offset[s] = (uint32_t)t->row_bytes;
         t->row_bytes += o->dim * sizeof(float);

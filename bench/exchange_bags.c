@@ -461,9 +461,8 @@ hotbed_status exchange_measure_bags(const exchange_rank *me) {
         out->what = me->p->bags[i];
         out->keys = workload_keys_a_step(&input->shape);
         out->samples = input->shape.samples;
-        out->row_bytes =
-            input->shape.dim *
-            (uint32_t)hotbed_dtype_size(out->what->dtype == 0 ? HOTBED_F32 : out->what->dtype);
+        out->row_bytes = hotbed_weights_bytes(
+            out->what->dtype == 0 ? HOTBED_F32 : out->what->dtype, input->shape.dim);
         HOTBED_TRY(count_rows(me, input, out));
         HOTBED_TRY(measure_alone(me, input, out));
         HOTBED_TRY(measure_plans(me, input, out));

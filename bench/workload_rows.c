@@ -2,7 +2,7 @@
 #include "bench/workload_rows.h"
 
 #include "base/error.h"
-#include "storage/step/row_core.h"
+#include "storage/types.h"
 
 #include <stdlib.h>
 
@@ -26,7 +26,7 @@ void workload_rows_free(workload_row_buffers *b) {
 
 hotbed_status workload_rows_alloc(
     uint64_t n, workload_row_form form, hotbed_stream *stream, workload_row_buffers *out) {
-    size_t bytes = n * form.dim * hotbed_dtype_size(form.dtype);
+    size_t bytes = n * hotbed_weights_bytes(form.dtype, form.dim);
     const hotbed_memory_kind device = HOTBED_MEMORY_DEVICE;
     *out = (workload_row_buffers){.form = form, .packed = malloc(bytes)};
     hotbed_status status = HOTBED_OK;
@@ -49,7 +49,7 @@ hotbed_status workload_rows_read(
     workload_row_buffers *b, float *weights, float *const *states, hotbed_stream *stream) {
     const workload_row_form form = b->form;
     hotbed_rows rows = {.weights = b->weights.data};
-    size_t bytes = n * form.dim * hotbed_dtype_size(form.dtype);
+    size_t bytes = n * hotbed_weights_bytes(form.dtype, form.dim);
     for (uint32_t s = 0; s < 2 && states; s++)
         rows.states[s] = b->states[s].data;
     HOTBED_TRY(hotbed_copy(b->keys.data, keys, n * sizeof *keys, stream));
@@ -60,8 +60,11 @@ hotbed_status workload_rows_read(
         HOTBED_TRY(
             hotbed_copy(states[s], rows.states[s], n * form.state_dim * sizeof(float), stream));
     HOTBED_TRY(hotbed_stream_sync(stream));
-    for (size_t i = 0; i < n * form.dim; i++)
-        weights[i] = hotbed_load1(form.dtype, b->packed, i);
+    for (uint64_t i = 0; i < n; i++)
+        hotbed_weights_read(
+            form.dtype, form.dim,
+            (const char *)b->packed + i * hotbed_weights_bytes(form.dtype, form.dim),
+            weights + i * form.dim);
     return HOTBED_OK;
 }
 

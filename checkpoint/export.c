@@ -3,7 +3,6 @@
 #include "checkpoint/import.h"
 
 #include "base/error.h"
-#include "base/float.h"
 #include "base/stream.h"
 #include "storage/types.h"
 
@@ -17,9 +16,10 @@ enum { HEADER_BYTES = 128, PATH_BYTES = 256 };
 /* A column that is written. */
 typedef struct target {
     hotbed_io_file *file;
-    uint64_t at;      /* offset of the next byte */
-    size_t row_bytes; /* in the file */
-    bool widen;       /* convert bf16 to f32 */
+    uint64_t at;        /* offset of the next byte */
+    size_t row_bytes;   /* in the file */
+    hotbed_dtype widen; /* the type of the rows, which are converted to f32; 0: they are not */
+    uint32_t dim;
 } target;
 
 static const char *const part_names[] = {"weight_id", "weight", "metadata", ""};
@@ -44,9 +44,10 @@ static bool is_out(const hotbed_manifest *m, const hotbed_manifest_table *t, uin
 static hotbed_status put(
     target *to, const void *rows, uint64_t n, size_t row_bytes, float *scratch) {
     const void *data = rows;
-    if (to->widen) {
-        for (uint64_t i = 0; i < n * row_bytes / 2; i++)
-            scratch[i] = hotbed_bf16_to_f32(((const uint16_t *)rows)[i]);
+    if (to->widen != 0) {
+        for (uint64_t i = 0; i < n; i++)
+            hotbed_weights_read(
+                to->widen, to->dim, (const char *)rows + i * row_bytes, scratch + i * to->dim);
         data = scratch;
     }
     HOTBED_TRY(hotbed_io_write(to->file, data, n * to->row_bytes, to->at));
@@ -73,6 +74,7 @@ static hotbed_status send_rows(
 static hotbed_status send_table(
     hotbed_chain *chain, uint32_t table, target targets[HOTBED_ROW_COLUMNS],
     const hotbed_progress *progress, uint64_t *done, uint64_t total) {
+    const uint32_t dim = hotbed_chain_last(chain)->tables[table].dim;
     hotbed_chain_table from;
     hotbed_chunk chunk = {.capacity = 0};
     float *scratch = NULL;
@@ -80,7 +82,7 @@ static hotbed_status send_table(
     if (status == HOTBED_OK)
         status = hotbed_chunk_create(from.row_bytes, &chunk);
     if (status == HOTBED_OK) {
-        scratch = hotbed_new(chunk.capacity * from.row_bytes[HOTBED_COLUMN_VALUES] * 2);
+        scratch = hotbed_new(chunk.capacity * dim * sizeof *scratch);
         if (scratch == NULL)
             status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for rows of a table");
     }
@@ -126,7 +128,7 @@ static const char *npy_type(
         return hotbed_manifest_origin(m, t)->key_type == HOTBED_KEY_I64 ? "<i8" : "<u8";
     if (column == HOTBED_COLUMN_SCORES || column == HOTBED_COLUMN_TIMES)
         return "<u8";
-    return column == HOTBED_COLUMN_VALUES && t->dtype == HOTBED_F16 ? "<f2" : "<f4";
+    return column == HOTBED_COLUMN_VALUES ? hotbed_dtype_npy(t->dtype) : "<f4";
 }
 
 /* Write the header of .npy format 1.0: magic, length, a Python dict, blanks, a newline. */
@@ -160,10 +162,11 @@ static hotbed_status open_npy(
     char name[PATH_BYTES], header[HEADER_BYTES];
     const char *type = npy_type(m, t, column);
     size_t width = hotbed_manifest_row_bytes(m, t, column);
-    *out = (target){.file = file, .at = HEADER_BYTES, .row_bytes = width};
-    out->widen = column == HOTBED_COLUMN_VALUES && t->dtype == HOTBED_BF16;
-    if (out->widen)
-        out->row_bytes *= 2;
+    *out = (target){.file = file, .at = HEADER_BYTES, .row_bytes = width, .dim = t->dim};
+    if (column == HOTBED_COLUMN_VALUES && t->dtype != HOTBED_F32 && strcmp(type, "<f4") == 0) {
+        out->widen = t->dtype;
+        out->row_bytes = t->dim * sizeof(float);
+    }
     bool flat = column == HOTBED_COLUMN_KEYS || column == HOTBED_COLUMN_SCORES ||
                 column == HOTBED_COLUMN_TIMES ||
                 (column >= HOTBED_COLUMN_STATE &&

@@ -2,12 +2,12 @@
 #include "checkpoint/import.h"
 
 #include "base/error.h"
-#include "base/float.h"
 #include "base/stream.h"
 #include "base/text.h"
 #include "checkpoint/format/bucket_core.h"
 #include "checkpoint/shard_writer.h"
 #include "storage/index/index_layout_core.h"
+#include "storage/types.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -218,13 +218,11 @@ static hotbed_status read_scores(const hotbed_import_table *t, score_columns *ou
 /* Read n elements of a state as F32. */
 static hotbed_status read_state(
     const hotbed_import_column *column, hotbed_dtype dtype, uint64_t row, size_t n, float *out) {
-    uint16_t half[4096];
-    uint64_t offset = column->offset + row * column->stride;
-    if (dtype == HOTBED_F32)
-        return hotbed_io_read(column->file, out, n * sizeof *out, offset);
-    HOTBED_TRY(hotbed_io_read(column->file, half, n * sizeof *half, offset));
-    for (size_t i = 0; i < n; i++)
-        out[i] = dtype == HOTBED_F16 ? hotbed_f16_to_f32(half[i]) : hotbed_bf16_to_f32(half[i]);
+    float stored[HOTBED_DIM_MOST]; /* large enough for every type of an element */
+    const uint64_t offset = column->offset + row * column->stride;
+    HOTBED_TRY(
+        hotbed_io_read(column->file, stored, hotbed_dtype_row_bytes(dtype, (uint32_t)n), offset));
+    hotbed_weights_read(dtype, (uint32_t)n, stored, out);
     return HOTBED_OK;
 }
 

@@ -46,10 +46,18 @@ hotbed_h5_shape hotbed_layout_shape(
     const hotbed_manifest_storage *origin = hotbed_manifest_origin(m, table);
     hotbed_h5_shape shape = {.type = HOTBED_H5_U64, .rows = rows, .width = 0};
     if (column == HOTBED_COLUMN_VALUES) {
-        shape.type = table->dtype == HOTBED_F16    ? HOTBED_H5_F16
-                     : table->dtype == HOTBED_BF16 ? HOTBED_H5_BF16
-                                                   : HOTBED_H5_F32;
         shape.width = table->dim;
+        switch (table->dtype) {
+        case HOTBED_F32:
+            shape.type = HOTBED_H5_F32;
+            break;
+        case HOTBED_F16:
+            shape.type = HOTBED_H5_F16;
+            break;
+        case HOTBED_BF16:
+            shape.type = HOTBED_H5_BF16;
+            break;
+        }
     }
     bool keys = column == HOTBED_COLUMN_KEYS || column == HOTBED_COLUMN_COUNTED ||
                 column == HOTBED_COLUMN_ERASED;

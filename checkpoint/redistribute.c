@@ -233,7 +233,7 @@ static hotbed_status allocate(rounds *d) {
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         d->read_bytes[i] = d->row_bytes[i] = hotbed_manifest_row_bytes(job->manifest, table, i);
         if (i == HOTBED_COLUMN_VALUES)
-            d->row_bytes[i] = table->dim * hotbed_dtype_bytes(job->dtype);
+            d->row_bytes[i] = hotbed_dtype_row_bytes(job->dtype, table->dim);
         row += d->row_bytes[i];
     }
     d->rows = ROUND_BYTES / row / d->world;
@@ -386,7 +386,7 @@ static void pack(rounds *d, uint64_t n) {
             char *row = (char *)d->packed[c] + to * d->row_bytes[c];
             const char *taken = (const char *)d->taken[c] + i * d->read_bytes[c];
             if (c == HOTBED_COLUMN_VALUES && table->dtype != job->dtype)
-                hotbed_convert_values(taken, table->dtype, row, job->dtype, table->dim);
+                hotbed_convert_rows(taken, table->dtype, row, job->dtype, table->dim, 1);
             else if (d->row_bytes[c] > 0)
                 memcpy(row, taken, d->row_bytes[c]);
         }

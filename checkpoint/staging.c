@@ -2,7 +2,7 @@
 #include "checkpoint/staging.h"
 
 #include "base/error.h"
-#include "base/float.h"
+#include "storage/types.h"
 
 #include <string.h>
 
@@ -31,14 +31,14 @@ static uint64_t place(const hotbed_staging *s, char *base, void **columns, uint8
 hotbed_status hotbed_staging_create(
     const hotbed_manifest *m, const hotbed_manifest_table *table, hotbed_dtype to, uint64_t rows,
     hotbed_stream *stream, hotbed_staging *out) {
-    hotbed_staging s = {.from = table->dtype, .to = to};
+    hotbed_staging s = {.from = table->dtype, .to = to, .dim = table->dim};
     uint64_t row = 1; /* found */
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         s.row_bytes[i] = s.width[i] = hotbed_manifest_row_bytes(m, table, i);
         if (i == HOTBED_COLUMN_VALUES) /* enough for both */
-            s.width[i] = table->dim * (hotbed_dtype_bytes(to) > hotbed_dtype_bytes(s.from)
-                                           ? hotbed_dtype_bytes(to)
-                                           : hotbed_dtype_bytes(s.from));
+            s.width[i] = hotbed_dtype_row_bytes(to, table->dim) > s.row_bytes[i]
+                             ? hotbed_dtype_row_bytes(to, table->dim)
+                             : s.row_bytes[i];
         row += s.width[i];
     }
     bool apart = hotbed_stream_backend(stream) != HOTBED_BACKEND_HOST;
@@ -117,26 +117,17 @@ static hotbed_status upload(hotbed_staging *s, uint64_t n, uint32_t end, hotbed_
     return HOTBED_OK;
 }
 
-void hotbed_convert_values(
-    const void *from, hotbed_dtype from_dtype, void *to, hotbed_dtype to_dtype, uint64_t n) {
-    const bool wider =
-        to_dtype == HOTBED_F32; /* backwards, so that no value is overwritten unread */
+void hotbed_convert_rows(
+    const void *from, hotbed_dtype from_dtype, void *to, hotbed_dtype to_dtype, uint32_t dim,
+    uint64_t n) {
+    const size_t read = hotbed_dtype_row_bytes(from_dtype, dim);
+    const size_t written = hotbed_dtype_row_bytes(to_dtype, dim);
+    float weights[HOTBED_DIM_MOST];
     for (uint64_t i = 0; i < n; i++) {
-        uint64_t at = wider ? n - 1 - i : i;
-        uint16_t half = 0;
-        float value = 0;
-        if (from_dtype == HOTBED_F32) {
-            memcpy(&value, (const char *)from + at * sizeof value, sizeof value);
-        } else {
-            memcpy(&half, (const char *)from + at * sizeof half, sizeof half);
-            value = from_dtype == HOTBED_F16 ? hotbed_f16_to_f32(half) : hotbed_bf16_to_f32(half);
-        }
-        if (to_dtype == HOTBED_F32) {
-            memcpy((char *)to + at * sizeof value, &value, sizeof value);
-        } else {
-            half = to_dtype == HOTBED_F16 ? hotbed_f32_to_f16(value) : hotbed_f32_to_bf16(value);
-            memcpy((char *)to + at * sizeof half, &half, sizeof half);
-        }
+        /* longer rows backwards, so that no row is overwritten unread */
+        const uint64_t at = written > read ? n - 1 - i : i;
+        hotbed_weights_read(from_dtype, dim, (const char *)from + at * read, weights);
+        hotbed_weights_write(to_dtype, dim, weights, (char *)to + at * written);
     }
 }
 
@@ -145,8 +136,7 @@ hotbed_status hotbed_staging_store(
     hotbed_rows rows;
     if (s->from != s->to) {
         void *values = s->columns[HOTBED_COLUMN_VALUES];
-        uint64_t dim = s->row_bytes[HOTBED_COLUMN_VALUES] / hotbed_dtype_bytes(s->from);
-        hotbed_convert_values(values, s->from, values, s->to, n * dim);
+        hotbed_convert_rows(values, s->from, values, s->to, s->dim, n);
     }
     HOTBED_TRY(device_rows(s, storage, table, &rows));
     HOTBED_TRY(upload(s, n, HOTBED_ROW_COLUMNS, stream));

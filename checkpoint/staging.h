@@ -11,10 +11,11 @@
 #include "hotbed/storage.h"
 
 typedef struct hotbed_staging {
-    uint64_t capacity;                        /* rows */
-    size_t row_bytes[HOTBED_ROW_COLUMNS];     /* of one row in the file; 0: no such column */
-    size_t width[HOTBED_ROW_COLUMNS];         /* of one row in the storage */
-    hotbed_dtype from, to;                    /* of values: in the file, in the storage */
+    uint64_t capacity;                    /* rows */
+    size_t row_bytes[HOTBED_ROW_COLUMNS]; /* of one row in the file; 0: no such column */
+    size_t width[HOTBED_ROW_COLUMNS];     /* of one row in the storage */
+    hotbed_dtype from, to;                /* of values: in the file, in the storage */
+    uint32_t dim;
     void *columns[HOTBED_ROW_COLUMNS];        /* host, [capacity]; keys exist for every table */
     uint8_t *found;                           /* host, [capacity] */
     void *device_columns[HOTBED_ROW_COLUMNS]; /* the same columns on the device */
@@ -29,10 +30,11 @@ hotbed_status hotbed_staging_create(
     const hotbed_manifest *manifest, const hotbed_manifest_table *table, hotbed_dtype to,
     uint64_t rows, hotbed_stream *stream, hotbed_staging *out);
 
-/* Convert n values, rounded to the nearest. Both arrays may be the same memory if `to` is not
- * wider, or if the values to convert are at its end. */
-void hotbed_convert_values(
-    const void *from, hotbed_dtype from_dtype, void *to, hotbed_dtype to_dtype, uint64_t n);
+/* Convert n rows of `dim` elements, rounded to the nearest. Both arrays may begin at the same
+ * address. With one row, they may be the same memory in any way. */
+void hotbed_convert_rows(
+    const void *from, hotbed_dtype from_dtype, void *to, hotbed_dtype to_dtype, uint32_t dim,
+    uint64_t n);
 
 /* Destroy a staging. All its work must be done. {0} is allowed. */
 void hotbed_staging_destroy(hotbed_staging *staging);

@@ -86,8 +86,7 @@ static hotbed_status add_table(hotbed_state_dict *d, const char *prefix, uint32_
     hotbed_optimizer_kind kind = hotbed_storage_optimizer(d->storage)->kind;
     HOTBED_TRY(hotbed_storage_table(d->storage, table, &info));
     entry *e = add(d, prefix, table, HOTBED_STATE_WEIGHT, "weight", info.name, "");
-    e->tensor.element = (hotbed_element)info.dtype; /* the first three are the dtypes */
-    e->tensor.columns = info.dim;
+    e->tensor.element = hotbed_weights_element(info.dtype, info.dim, &e->tensor.columns);
     if (info.kind == HOTBED_TABLE_HASH)
         add_made(d, prefix, table, &info);
     for (uint32_t s = 0; s < hotbed_optimizer_states(kind); s++) {

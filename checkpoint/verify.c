@@ -2,11 +2,11 @@
 #include "checkpoint/verify.h"
 
 #include "base/error.h"
-#include "base/float.h"
 #include "base/stream.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/format/bucket_core.h"
 #include "checkpoint/shard_writer.h"
+#include "storage/types.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -280,13 +280,6 @@ static hotbed_status step(side *s) {
     return look(s);
 }
 
-static float element(const void *row, hotbed_dtype dtype, uint32_t e) {
-    if (dtype == HOTBED_F32)
-        return ((const float *)row)[e];
-    uint16_t half = ((const uint16_t *)row)[e];
-    return dtype == HOTBED_F16 ? hotbed_f16_to_f32(half) : hotbed_bf16_to_f32(half);
-}
-
 static bool is_state(uint32_t column) {
     return column == HOTBED_COLUMN_STATE || column == HOTBED_COLUMN_STATE + 1;
 }
@@ -322,8 +315,11 @@ static void compare_rows(
         if (i != HOTBED_COLUMN_VALUES)
             continue;
         weights = true;
+        float values[2][HOTBED_DIM_MOST];
+        hotbed_weights_read(t->dtype, t->dim, x, values[0]);
+        hotbed_weights_read(t->dtype, t->dim, y, values[1]);
         for (uint32_t e = 0; e < t->dim; e++) {
-            double d = fabs((double)element(x, t->dtype, e) - (double)element(y, t->dtype, e));
+            const double d = fabs((double)values[0][e] - (double)values[1][e]);
             if (!isfinite(d))
                 out->not_finite++;
             else if (d > out->largest)

@@ -234,10 +234,11 @@ static hotbed_status choose_exchange(
         return HOTBED_OK;
     }
     const double distinct = fmin((double)table->capacity, keys / 3.0);
-    const double row = (double)hotbed_dtype_bytes(table->dtype == 0 ? HOTBED_F32 : table->dtype);
+    const hotbed_dtype dtype = table->dtype == 0 ? HOTBED_F32 : table->dtype;
+    const double row = (double)hotbed_dtype_row_bytes(dtype, table->dim);
     const double output = (double)hotbed_dtype_bytes(c->output_dtype);
     const double gradient = hotbed_part_sends_plainly(c) ? output : 4.0;
-    const double by_rows = distinct * others / c->world * (row + output) * table->dim;
+    const double by_rows = distinct * others / c->world * (row + output * table->dim);
     const double by_sums = sums * (4.0 + gradient) * table->dim;
     c->by_rows[t] = by_rows <= by_sums;
     *saved += c->by_rows[t] ? by_sums - by_rows : 0.0;
@@ -511,7 +512,8 @@ static hotbed_status init_static(
     o.mode = HOTBED_MODE_HBM_DIRECT;
     o.external = NULL;
     hotbed_status status = hotbed_storage_create(&o, stream, &initial);
-    size_t row_bytes = table.dim * hotbed_dtype_bytes(table.dtype == 0 ? HOTBED_F32 : table.dtype);
+    const hotbed_dtype dtype = table.dtype == 0 ? HOTBED_F32 : table.dtype;
+    const size_t row_bytes = hotbed_dtype_row_bytes(dtype, table.dim);
     hotbed_memory *const memories[] = {&weights, &keys, &numbers};
     const size_t bytes[] = {CHUNK * row_bytes, CHUNK * sizeof(uint64_t), CHUNK * sizeof(uint64_t)};
     for (int i = 0; i < 3 && status == HOTBED_OK; i++)

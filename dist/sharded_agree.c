@@ -58,6 +58,7 @@ static const char *const key_types[] = {"i64", "i64", "u64", NULL}; /* 0 is I64 
 static const char *const kinds[] = {"hash", "static", NULL};
 static const char *const evictions[] = {"never", "lowest", NULL};
 static const char *const scores[] = {"step", "timestamp", "lfu", "custom", "timestamp-lfu", NULL};
+static const char *const roundings[] = {"stochastic", "nearest", NULL};
 static const char *const insertions[] = {"auto", "plain", "probation", NULL};
 static const char *const admissions[] = {"all", "frequency", "probabilistic", NULL};
 static const char *const initializers[] = {"constant",         "uniform", "normal",
@@ -109,6 +110,7 @@ static void put_table(writer *w, const hotbed_sharded *c, uint32_t t) {
     put(w, "dim", "table", o->name, "%u", o->dim);
     put(w, "dtype", "table", o->name, "%s",
         hotbed_dtype_name(o->dtype == 0 ? HOTBED_F32 : o->dtype));
+    put(w, "rounding", "table", o->name, "%s", name_of(roundings, (int)o->rounding));
     put(w, "route", "table", o->name, "%s", hotbed_route_name(info->route.kind));
     put(w, "capacity", "table", o->name, "%" PRIu64, o->capacity);
     put(w, "max_capacity", "table", o->name, "%" PRIu64, info->max_capacity);

@@ -37,7 +37,7 @@ hotbed_status hotbed_optimizer_step(
 /* Check the distance in bytes between rows of a part. */
 static hotbed_status check_row_bytes(const hotbed_row_update *u, uint32_t states) {
     uint64_t unit = states > 0 ? sizeof(float) : hotbed_dtype_bytes(u->dtype);
-    uint64_t least = u->dim * hotbed_dtype_bytes(u->dtype);
+    uint64_t least = hotbed_dtype_row_bytes(u->dtype, u->dim);
     if (u->row_bytes != 0 && (u->row_bytes < least || u->row_bytes % unit != 0))
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "row_bytes", (double)u->row_bytes,
@@ -95,7 +95,7 @@ hotbed_status hotbed_optimizer_update_rows(
         return HOTBED_OK;
     uint64_t state_bytes =
         (uint64_t)hotbed_optimizer_state_dim(optimizer->kind, u.dim) * sizeof(float);
-    uint64_t dense = u.dim * hotbed_dtype_bytes(u.dtype);
+    uint64_t dense = hotbed_dtype_row_bytes(u.dtype, u.dim);
     uint8_t *state0 = u.rows.states[0] == NULL ? u.rows.weights : (uint8_t *)u.rows.states[0];
     uint8_t *state1 = u.rows.states[1] == NULL ? state0 : (uint8_t *)u.rows.states[1];
     hotbed_update_rows_args args = {

@@ -89,10 +89,14 @@ static hotbed_status check_table(const hotbed_table_options *o, uint32_t number)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "kind", (double)o->kind, "table %s: unknown kind %d", o->name,
             (int)o->kind);
-    if (o->dtype != 0 && hotbed_dtype_bytes(o->dtype) == 0)
+    if (o->dtype != 0 && hotbed_dtype_row_bytes(o->dtype, 1) == 0)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "dtype", (double)o->dtype, "table %s: unknown dtype %d", o->name,
             (int)o->dtype);
+    if ((int)o->rounding < HOTBED_ROUND_STOCHASTIC || o->rounding > HOTBED_ROUND_NEAREST)
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "rounding", (double)o->rounding, "table %s: unknown rounding %d",
+            o->name, (int)o->rounding);
     if (o->evict != HOTBED_EVICT_NEVER && o->evict != HOTBED_EVICT_LOWEST)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "evict", (double)o->evict, "table %s: unknown evict %d", o->name,
@@ -235,6 +239,7 @@ static void make_table(
     view->capacity = o->capacity;
     view->dim = o->dim;
     view->dtype = (uint32_t)table->dtype;
+    view->random = table->dtype != HOTBED_F32 && o->rounding == HOTBED_ROUND_STOCHASTIC;
     view->is_static = o->kind == HOTBED_TABLE_STATIC;
     view->eval_value = o->eval_initializer.value;
     const hotbed_state_form form = hotbed_state_form_of((uint32_t)storage->optimizer.kind);
@@ -261,9 +266,15 @@ static void make_table(
 }
 
 static hotbed_rows_form form_of(const hotbed_table *table) {
-    if (table->dtype == HOTBED_F32)
-        return table->view.dim % 4 == 0 ? HOTBED_ROWS_F32 : HOTBED_ROWS_ANY;
-    return table->view.dim % 8 == 0 ? HOTBED_ROWS_HALF : HOTBED_ROWS_ANY;
+    const uint32_t dim = table->view.dim;
+    switch (table->dtype) {
+    case HOTBED_F32:
+        return dim % 4 == 0 ? HOTBED_ROWS_F32 : HOTBED_ROWS_ANY;
+    case HOTBED_F16:
+    case HOTBED_BF16:
+        return dim % 8 == 0 ? HOTBED_ROWS_HALF : HOTBED_ROWS_ANY;
+    }
+    return HOTBED_ROWS_ANY; /* not reached: types are checked above */
 }
 
 /* Read and check table number t of `options`. */

@@ -11,21 +11,69 @@
 #include <string.h>
 
 size_t hotbed_dtype_bytes(hotbed_dtype dtype) {
-    if (dtype == HOTBED_F32)
-        return 4;
-    return dtype == HOTBED_F16 || dtype == HOTBED_BF16 ? 2 : 0;
+    return hotbed_dtype_is_array((uint32_t)dtype) ? hotbed_dtype_size((uint32_t)dtype) : 0;
+}
+
+size_t hotbed_dtype_row_bytes(hotbed_dtype dtype, uint32_t dim) {
+    return hotbed_weights_bytes((uint32_t)dtype, dim);
 }
 
 const char *hotbed_dtype_name(hotbed_dtype dtype) {
     switch (dtype) {
-    case HOTBED_F32:
-        return "f32";
-    case HOTBED_F16:
-        return "f16";
-    case HOTBED_BF16:
-        return "bf16";
+#define HOTBED_CASE(DTYPE, name, ...)                                                              \
+    case HOTBED_##DTYPE:                                                                           \
+        return #name;
+        HOTBED_DTYPES(HOTBED_CASE)
+#undef HOTBED_CASE
     }
     return "unknown";
+}
+
+bool hotbed_dtype_read(const char *name, hotbed_dtype *out) {
+    for (int dtype = 1; dtype <= (int)HOTBED_DTYPE_LAST; dtype++)
+        if (strcmp(name, hotbed_dtype_name((hotbed_dtype)dtype)) == 0) {
+            *out = (hotbed_dtype)dtype;
+            return true;
+        }
+    return false;
+}
+
+const char *hotbed_dtype_word(hotbed_dtype dtype) {
+    switch (dtype) {
+#define HOTBED_CASE(DTYPE, name, bytes, array, word, npy)                                          \
+    case HOTBED_##DTYPE:                                                                           \
+        return word;
+        HOTBED_DTYPES(HOTBED_CASE)
+#undef HOTBED_CASE
+    }
+    return "";
+}
+
+hotbed_element hotbed_weights_element(hotbed_dtype dtype, uint32_t dim, uint64_t *columns) {
+    const bool array = hotbed_dtype_is_array((uint32_t)dtype);
+    *columns = array ? dim : hotbed_weights_bytes((uint32_t)dtype, dim);
+    return array ? (hotbed_element)dtype : HOTBED_ELEMENT_U8;
+}
+
+const char *hotbed_dtype_npy(hotbed_dtype dtype) {
+    switch (dtype) {
+#define HOTBED_CASE(DTYPE, name, bytes, array, word, npy)                                          \
+    case HOTBED_##DTYPE:                                                                           \
+        return npy;
+        HOTBED_DTYPES(HOTBED_CASE)
+#undef HOTBED_CASE
+    }
+    return "";
+}
+
+void hotbed_weights_read(hotbed_dtype dtype, uint32_t dim, const void *row, float *out) {
+    for (uint32_t e = 0; e < dim; e++)
+        out[e] = hotbed_load1((uint32_t)dtype, row, e);
+}
+
+void hotbed_weights_write(hotbed_dtype dtype, uint32_t dim, const float *weights, void *row) {
+    for (uint32_t e = 0; e < dim; e++)
+        hotbed_store1((uint32_t)dtype, row, e, weights[e]);
 }
 
 /* --- optimizers --------------------------------------------------------------------------------- */

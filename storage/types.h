@@ -4,6 +4,7 @@
 #define HOTBED_STORAGE_TYPES_H
 
 #include "base/fault_text.h"
+#include "hotbed/dlpack.h"
 #include "hotbed/storage.h"
 #include "hotbed/types.h"
 #include "storage/step/init_core.h"
@@ -13,6 +14,23 @@ enum {
     HOTBED_TABLES_MOST = 65535,
     HOTBED_NAME_BYTES = 64, /* of a table's name, including the terminating 0 */
 };
+
+/* The type with this name; false: there is none. */
+bool hotbed_dtype_read(const char *name, hotbed_dtype *out);
+
+/* PyTorch's and NumPy's name of an element, such as "bfloat16". */
+const char *hotbed_dtype_word(hotbed_dtype dtype);
+
+/* The array that a row's embedding is for other programs: dim elements of the type, or bytes if only
+ * rows have the type. */
+hotbed_element hotbed_weights_element(hotbed_dtype dtype, uint32_t dim, uint64_t *columns);
+
+/* The element of an .npy column of weights; "<f4" also for types that NumPy lacks. */
+const char *hotbed_dtype_npy(hotbed_dtype dtype);
+
+/* Read the embedding of a row of any type, or write one, rounded to nearest. */
+void hotbed_weights_read(hotbed_dtype dtype, uint32_t dim, const void *row, float *out);
+void hotbed_weights_write(hotbed_dtype dtype, uint32_t dim, const float *weights, void *row);
 
 /* Check the name of table number `number`. Errors: ARGUMENT. */
 hotbed_status hotbed_name_check(const char *name, uint32_t number);

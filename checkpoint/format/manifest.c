@@ -26,7 +26,9 @@ enum {
 /* --- the description ---------------------------------------------------------------------------- */
 
 static const char *const kind_words[] = {"hash", "static"};
-static const char *const dtype_words[] = {"f32", "f16", "bf16"};
+#define HOTBED_WORD(DTYPE, name, ...) #name,
+static const char *const dtype_words[] = {HOTBED_DTYPES(HOTBED_WORD)};
+#undef HOTBED_WORD
 static const char *const key_words[] = {"i64", "u64"};
 #define HOTBED_WORD(KIND, name, ...) [HOTBED_OPT_##KIND] = #name,
 static const char *const optimizer_words[] = {"none", HOTBED_OPTIMIZERS(HOTBED_WORD)};
@@ -262,7 +264,7 @@ static void describe_table(
     hotbed_codec_literal(c, " dim ");
     hotbed_codec_number32(c, &table->dim, 1, DIM_MAX);
     hotbed_codec_literal(c, " value ");
-    hotbed_codec_choice(c, &dtype, dtype_words, 3);
+    hotbed_codec_choice(c, &dtype, dtype_words, HOTBED_DTYPE_LAST);
     table->dtype = (hotbed_dtype)(dtype + HOTBED_F32);
     hotbed_codec_literal(c, " rows ");
     hotbed_codec_number(c, &table->rows, 0, ROWS_MAX);

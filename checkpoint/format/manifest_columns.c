@@ -52,7 +52,7 @@ size_t hotbed_manifest_row_bytes(
     if (column == HOTBED_COLUMN_BUCKET || !hotbed_manifest_has(m, table, column))
         return 0;
     if (column == HOTBED_COLUMN_VALUES)
-        return table->dim * hotbed_dtype_bytes(table->dtype);
+        return hotbed_dtype_row_bytes(table->dtype, table->dim);
     if (column == HOTBED_COLUMN_SCORES || column == HOTBED_COLUMN_TIMES)
         return sizeof(uint64_t);
     return hotbed_optimizer_state_dim(hotbed_manifest_optimizer(m, table), table->dim) *

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "hotbed/route.h"
 #include "hotbed/version.h"
+#include "storage/types.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -240,10 +241,7 @@ static bool read_word(const char *text, const char *one, const char *other, cons
 }
 
 static bool read_dtype(const char *text, hotbed_dtype *out) {
-    *out = strcmp(text, "f32") == 0   ? HOTBED_F32
-           : strcmp(text, "f16") == 0 ? HOTBED_F16
-                                      : HOTBED_BF16;
-    return *out != HOTBED_BF16 || strcmp(text, "bf16") == 0;
+    return hotbed_dtype_read(text, out);
 }
 
 /* Read an option's value. Returns false if it is not allowed. */

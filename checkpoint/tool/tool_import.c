@@ -400,13 +400,14 @@ static hotbed_status unknown_value(
 /* Read a PyTorch dtype such as "torch.float16". *out stays if the file does not say it. */
 static hotbed_status read_dtype(
     const dump *d, tool_arg which, const char *what, hotbed_dtype *out) {
-    static const char *const known[] = {
-        [HOTBED_F32] = "float32", [HOTBED_F16] = "float16", [HOTBED_BF16] = "bfloat16"};
     const char *value = d->args.values[which];
     if (value[0] == '\0')
         return HOTBED_OK;
-    for (int i = HOTBED_F32; i <= HOTBED_BF16; i++)
-        if (strcmp(strncmp(value, "torch.", 6) == 0 ? value + 6 : value, known[i]) == 0) {
+    for (int i = 1; i <= (int)HOTBED_DTYPE_LAST; i++)
+        if (hotbed_dtype_is_array((uint32_t)i) &&
+            strcmp(
+                strncmp(value, "torch.", 6) == 0 ? value + 6 : value,
+                hotbed_dtype_word((hotbed_dtype)i)) == 0) {
             *out = (hotbed_dtype)i;
             return HOTBED_OK;
         }

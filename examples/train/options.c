@@ -26,6 +26,9 @@ static const char usage_text[] =
     "  --eval FILE         held-out rows: compute AUC and logloss after training\n"
     "  --dim N             factors per key, 1 to 256 (default 16)\n"
     "  --optimizer NAME    sgd, adam, adagrad or rowwise-adagrad (default adagrad)\n"
+    "  --dtype NAME        type of the rows: f32, f16 or bf16 (default f32)\n"
+    "  --rounding NAME     of updates of other rows than f32: stochastic or nearest (default "
+    "stochastic)\n"
     "  --lr X              learning rate, for the sum of the rows' losses (default: depends on "
     "the\n"
     "                      optimizer)\n"
@@ -169,6 +172,8 @@ enum {
     OPT_QUIET,
     OPT_RANKS,
     OPT_PLAN,
+    OPT_DTYPE,
+    OPT_ROUNDING,
     OPT_HELP,
     OPT_VERSION
 };
@@ -189,6 +194,15 @@ static bool parse_optimizer(const char *text, hotbed_optimizer_kind *kind) {
     return false;
 }
 
+static bool parse_dtype(const char *text, hotbed_dtype *dtype) {
+    for (int d = 1; hotbed_dtype_row_bytes((hotbed_dtype)d, 1) > 0; d++)
+        if (strcmp(text, hotbed_dtype_name((hotbed_dtype)d)) == 0) {
+            *dtype = (hotbed_dtype)d;
+            return true;
+        }
+    return false;
+}
+
 static bool set_choice(int option, const char *text, hotbed_run_options *o) {
     static const choice modes[] = {
         {"auto", HOTBED_MODE_AUTO},
@@ -205,9 +219,15 @@ static bool set_choice(int option, const char *text, hotbed_run_options *o) {
         {NULL, 0}};
     static const choice memories[] = {
         {"device", HOTBED_MEMORY_DEVICE}, {"host", HOTBED_MEMORY_PINNED}, {NULL, 0}};
+    static const choice roundings[] = {
+        {"stochastic", HOTBED_ROUND_STOCHASTIC}, {"nearest", HOTBED_ROUND_NEAREST}, {NULL, 0}};
     int value = 0;
     if (option == OPT_OPTIMIZER)
         return parse_optimizer(text, &o->optimizer);
+    else if (option == OPT_DTYPE)
+        return parse_dtype(text, &o->dtype);
+    else if (option == OPT_ROUNDING && parse_choice(text, roundings, &value))
+        o->rounding = (hotbed_rounding)value;
     else if (option == OPT_MODE && parse_choice(text, modes, &value))
         o->mode = (hotbed_mode)value;
     else if (option == OPT_LOWER_INDEX && parse_choice(text, memories, &value))
@@ -346,12 +366,20 @@ static const char *values_of(int option) {
         [OPT_PICTURE - OPT_DATA] = "a file",
         [OPT_RANKS - OPT_DATA] = "1 to 64",
         [OPT_PLAN - OPT_DATA] = "fixed, two-phase or one-sided",
+        [OPT_ROUNDING - OPT_DATA] = "stochastic or nearest",
     };
-    static char plans[512];
+    static char plans[512], dtypes[128];
+    int n = 0;
+    if (option == OPT_DTYPE) {
+        for (int d = 1; hotbed_dtype_row_bytes((hotbed_dtype)d, 1) > 0; d++)
+            n += snprintf(
+                dtypes + n, sizeof dtypes - (size_t)n, "%s%s", d > 1 ? ", " : "",
+                hotbed_dtype_name((hotbed_dtype)d));
+        return dtypes;
+    }
     if (option != OPT_PIPELINE)
         return values[option - OPT_DATA];
     const char *name;
-    int n = 0;
     for (uint32_t plan = 0; (name = hotbed_train_plan_name(plan)) != NULL; plan++)
         n += snprintf(plans + n, sizeof plans - (size_t)n, "%s, ", name);
     snprintf(plans + n, sizeof plans - (size_t)n, "or sw-auto");
@@ -393,6 +421,8 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
         {"load", required_argument, NULL, OPT_LOAD},
         {"resume", no_argument, NULL, OPT_RESUME},
         {"seed", required_argument, NULL, OPT_SEED},
+        {"dtype", required_argument, NULL, OPT_DTYPE},
+        {"rounding", required_argument, NULL, OPT_ROUNDING},
         {"skip-bad", required_argument, NULL, OPT_SKIP_BAD},
         {"parse-threads", required_argument, NULL, OPT_PARSE_THREADS},
         {"json", required_argument, NULL, OPT_JSON},

@@ -42,7 +42,7 @@ static void print_curve(const hotbed_run *t, FILE *file) {
 
 /* Counts of a table: current capacity, number of growths, keys stored, then counters of
  * hotbed_table_stats in its order, without bytes and without counts of rows used in place. */
-enum { COUNTS = 12 };
+enum { COUNTS = 13 };
 
 typedef struct table_counts {
     uint64_t count[HOTBED_CRITEO_FIELDS][COUNTS];
@@ -64,7 +64,7 @@ static bool count_tables(hotbed_run *t, table_counts *sums) {
                 own.count[i],
                 (const uint64_t[COUNTS]){
                     info.capacity, info.segments, keys, s.keys, s.uniques, s.hits, s.inserts,
-                    s.evictions, s.refused, s.rejected, s.fetches, s.write_backs},
+                    s.evictions, s.refused, s.rejected, s.fetches, s.write_backs, s.rounded_away},
                 sizeof own.count[i]);
     }
     table_counts *all = calloc(t->ranks, sizeof *all);
@@ -117,8 +117,9 @@ static void print_exchanges(const hotbed_run *t, const hotbed_exchange_stats *s,
 
 static bool print_tables(hotbed_run *t, const table_counts *counts, FILE *file) {
     static const char *const names[COUNTS] = {
-        "grown_capacity", "growths",   "keys_stored", "keys",     "uniques", "hits",
-        "inserts",        "evictions", "refused",     "rejected", "fetches", "write_backs"};
+        "grown_capacity", "growths",     "keys_stored", "keys",    "uniques",
+        "hits",           "inserts",     "evictions",   "refused", "rejected",
+        "fetches",        "write_backs", "rounded_away"};
     fputs("  \"tables\": [\n", file);
     for (uint32_t i = 0; i < HOTBED_CRITEO_FIELDS; i++) {
         hotbed_table_info info = {.size = sizeof info};

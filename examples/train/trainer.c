@@ -137,6 +137,8 @@ static bool create_storage(hotbed_run *trainer) {
             tables[f].max_capacity = o->max_capacity;
             tables[f].growth_load = growth_load;
         }
+        tables[f].dtype = o->dtype;
+        tables[f].rounding = o->rounding;
         tables[f].initializer.kind = HOTBED_INIT_UNIFORM;
         tables[f].initializer.lower = -first_factors;
         tables[f].initializer.upper = first_factors;

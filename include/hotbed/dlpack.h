@@ -96,7 +96,8 @@ typedef struct hotbed_dl_managed_versioned { /* DLManagedTensorVersioned */
 
 /* --- in --------------------------------------------------------------------------------------- */
 
-/* Element types of the arrays that calls accept; the first three have the values of hotbed_dtype. */
+/* Element types of the arrays that calls accept; the first three have the values of the same
+ * hotbed_dtype. */
 typedef enum hotbed_element {
     HOTBED_ELEMENT_F32 = 1,
     HOTBED_ELEMENT_F16 = 2,

@@ -288,6 +288,7 @@ typedef struct hotbed_table_options {
     /* HASH: the table starts with `capacity` and may grow to this capacity, see
      * hotbed_storage_poll_growth(). 0: it does not grow */
     uint64_t max_capacity;
+    hotbed_rounding rounding; /* of updated rows of types narrower than F32 */
 } hotbed_table_options;
 
 /* Set every field to its default. `size` is sizeof(hotbed_table_options) in the calling program; C
@@ -846,6 +847,9 @@ typedef struct hotbed_table_stats {
     /* updates that were skipped because of a gradient that is NaN or infinite; see
      * hotbed_nonfinite */
     uint64_t nonfinite;
+    /* updates that should have changed a row and did not change one of its elements, because all
+     * were rounded to their old values; see hotbed_rounding. F32 rows are not counted. */
+    uint64_t rounded_away;
 } hotbed_table_stats;
 
 /* Read the cumulative counts of a table, up to the work that `stream` has passed. Synchronous.

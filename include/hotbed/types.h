@@ -32,15 +32,17 @@ extern "C" {
 #endif
 
 /* Element type of rows, outputs and gradients. Sums and optimizer steps are computed in F32
- * whatever the type; results are rounded to nearest even. */
+ * whatever the type. Outputs are rounded to nearest even, rows as hotbed_rounding says. */
 typedef enum hotbed_dtype {
     HOTBED_F32 = 1,
     HOTBED_F16 = 2,  /* IEEE binary16 */
     HOTBED_BF16 = 3, /* the upper half of an F32 */
 } hotbed_dtype;
 
-/* Return the bytes of one element; 0 for an unknown type. */
+/* Return the bytes of one element of outputs and gradients; 0 if they cannot have the type. */
 HOTBED_API size_t hotbed_dtype_bytes(hotbed_dtype dtype);
+/* Return the bytes of the embedding of a row of `dim` elements; 0 for an unknown type. */
+HOTBED_API size_t hotbed_dtype_row_bytes(hotbed_dtype dtype, uint32_t dim);
 /* Return the name of a type: "f32", "f16" or "bf16". */
 HOTBED_API const char *hotbed_dtype_name(hotbed_dtype dtype);
 
@@ -62,6 +64,19 @@ typedef enum hotbed_pooling {
 
 /* No slot: the key is absent, refused or out of range. */
 #define HOTBED_SLOT_NONE UINT64_MAX
+
+/* How an optimizer step rounds a row from F32 to a narrower type. F32 rows are not rounded. Initial
+ * rows are rounded to nearest. */
+typedef enum hotbed_rounding {
+    /* Up or down, with probabilities that make the expected value exact, so that steps much smaller
+     * than the distance of two neighbouring values add up. The random numbers are a function of
+     * (seed, table, key, element, number of the optimizer step) alone (Philox4x32-10): the bytes
+     * do not depend on backend, mode, prefetch depth, number of ranks or time. */
+    HOTBED_ROUND_STOCHASTIC = 0,
+    /* To nearest, ties to even. A step smaller than half of that distance is lost: a bf16 element
+     * of 1.0 does not move by steps of 0.001. hotbed_table_stats.rounded_away counts such rows. */
+    HOTBED_ROUND_NEAREST = 1,
+} hotbed_rounding;
 
 typedef enum hotbed_evict {
     HOTBED_EVICT_NEVER = 0, /* a full table refuses new keys */

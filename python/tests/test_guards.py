@@ -298,14 +298,27 @@ def test_a_resume_keeps_every_bit_of_the_powers():
 # --- what a user is told ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_rows_cause_a_warning(dtype):
-    config = ht.EmbeddingBagConfig(64, 4, "n", feature_names=["n"], data_type=dtype)
-    with pytest.warns(UserWarning, match=rf"tables 'n' \({str(dtype)[6:]}\): rows are rounded to the nearest value"):
-        ht.EmbeddingBagCollection([config])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ht.EmbeddingBagCollection([config], optimizer=None)
+@pytest.mark.parametrize(("dtype", "lr"), [(torch.bfloat16, 1e-3), (torch.float16, 1e-4)])
+@pytest.mark.parametrize("is_hash", [True, False])
+def test_small_updates_of_narrow_rows_add_up(dtype, lr, is_hash):
+    keys = torch.arange(4)
+    batch = ht.KeyedJaggedTensor(["n"], keys, lengths=torch.ones(4, dtype=torch.int64))
+
+    def trained(**fields):
+        config = ht.EmbeddingBagConfig(
+            64, 8, "n", feature_names=["n"], data_type=dtype, use_virtual_table=is_hash, **fields
+        )
+        made = ht.EmbeddingBagCollection([config], optimizer=ht.SGD(lr=lr))
+        made.set_rows("n", keys, torch.ones(4, 8, dtype=dtype))
+        for _ in range(1000):
+            made(batch).values().backward(torch.ones(4, 8))
+        return made.rows("n", keys).float(), made.stats("n")
+
+    rows, stats = trained()
+    assert abs(float(rows.mean()) - (1 - 1000 * lr)) < 0.05 and stats["rounded_away"] < 4000
+    assert torch.equal(rows, trained()[0])
+    rows, stats = trained(rounding=ht.Rounding.NEAREST)
+    assert torch.equal(rows, torch.ones(4, 8)) and stats["rounded_away"] == 4000
 
 
 def test_counters_of_a_step():

@@ -319,18 +319,18 @@ hotbed_status hotbed_dl_export_versioned(
 
 /* --- a storage's tables ----------------------------------------------------------------------- */
 
-/* View `part` elements of each row, from byte `offset` of the row. */
+/* View `columns` elements of each row, from byte `offset` of the row. */
 static hotbed_dl_view view_of(
-    const hotbed_table_info *info, hotbed_dtype part, uint64_t offset, uint64_t columns) {
+    const hotbed_table_info *info, hotbed_element number, uint64_t offset, uint64_t columns) {
     hotbed_dl_view view = {
         .size = sizeof view,
-        .element = (hotbed_element)part,
+        .element = number,
         .rank = 2,
         .memory = HOTBED_MEMORY_DEVICE,
         .data = (char *)info->weights + offset,
         .rows = info->slots,
         .columns = columns,
-        .stride = info->row_bytes / (part == HOTBED_F32 ? 4 : 2),
+        .stride = info->row_bytes / (element_of(number)->dtype.bits / 8),
     };
     return view;
 }
@@ -341,7 +341,9 @@ hotbed_status hotbed_dl_weights(
     if (out == NULL)
         return hotbed_fail_null("out");
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
-    *out = view_of(&info, info.dtype, 0, info.dim);
+    uint64_t columns;
+    const hotbed_element number = hotbed_weights_element(info.dtype, info.dim, &columns);
+    *out = view_of(&info, number, 0, columns);
     return HOTBED_OK;
 }
 
@@ -358,6 +360,7 @@ hotbed_status hotbed_dl_state(
             "state %u: optimizer %s has %u", state, hotbed_optimizer_name(kind),
             hotbed_optimizer_states(kind));
     *out = view_of(
-        &info, HOTBED_F32, info.state_offsets[state], hotbed_optimizer_state_dim(kind, info.dim));
+        &info, HOTBED_ELEMENT_F32, info.state_offsets[state],
+        hotbed_optimizer_state_dim(kind, info.dim));
     return HOTBED_OK;
 }

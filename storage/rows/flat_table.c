@@ -51,7 +51,7 @@ static hotbed_status check_options(const hotbed_flat_table_options *o) {
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "capacity", (double)o->capacity,
             "capacity %llu is not in [1, 2^36]", (unsigned long long)o->capacity);
-    if (o->dtype != 0 && hotbed_dtype_bytes(o->dtype) == 0)
+    if (o->dtype != 0 && hotbed_dtype_row_bytes(o->dtype, 1) == 0)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "dtype", (double)o->dtype, "unknown dtype %d", (int)o->dtype);
     if (o->optimizer != 0 && hotbed_optimizer_describe(o->optimizer) == NULL)
@@ -189,7 +189,7 @@ static void move_staged(void *argument) {
     size_t offset[HOTBED_STAGE_PARTS] = {0, view->state_offset[0], view->state_offset[1]};
     size_t state_bytes = view->state_dim * sizeof(float);
     size_t bytes[HOTBED_STAGE_PARTS] = {
-        (size_t)view->dim * hotbed_dtype_size(view->dtype), state_bytes, state_bytes};
+        hotbed_weights_bytes(view->dtype, view->dim), state_bytes, state_bytes};
     for (uint64_t i = 0; i < descriptor.n; i++) {
         if (descriptor.slots[i] == HOTBED_SLOT_NONE)
             continue;
@@ -216,7 +216,7 @@ static hotbed_rows_args chunk_args(
     args.keys = table->placing.data;
     args.n = count;
     if (args.rows.weights != NULL)
-        args.rows.weights += first * view->dim * hotbed_dtype_size(view->dtype);
+        args.rows.weights += first * hotbed_weights_bytes(view->dtype, view->dim);
     for (uint32_t s = 0; s < 2; s++)
         if (args.rows.states[s] != NULL)
             args.rows.states[s] += first * view->state_dim;

@@ -236,10 +236,11 @@ HOTBED_HD bool hotbed_offer_move(
         return false;
     uint8_t *row = hotbed_row_at(index, table, to);
     const uint8_t *its = hotbed_row_at(index, table, from);
-    hotbed_copy_part(row, its, table->dim, hotbed_dtype_size(table->dtype), width);
+    hotbed_copy_part(row, its, hotbed_weights_bytes(table->dtype, table->dim), width);
     for (uint32_t s = 0; s < table->states; s++)
         hotbed_copy_part(
-            row + table->state_offset[s], its + table->state_offset[s], table->state_dim, 4, width);
+            row + table->state_offset[s], its + table->state_offset[s], 4 * table->state_dim,
+            width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0) {
         hotbed_table_copy_time(index, table, to, from);

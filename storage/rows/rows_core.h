@@ -19,43 +19,47 @@ typedef struct hotbed_rows_view {
     uint64_t *times;  /* [n]; only for tables that keep times */
 } hotbed_rows_view;
 
-/* Copy `count` elements of `size` bytes (2 or 4) with all lanes of the tile. */
-HOTBED_HD void hotbed_copy_part(
-    uint8_t *to, const uint8_t *from, uint32_t count, uint32_t size, uint32_t width) {
-    for (uint32_t e = hotbed_tile_rank(width); e < count; e += width) {
-        if (size == 4)
-            ((uint32_t *)(void *)to)[e] = ((const uint32_t *)(const void *)from)[e];
-        else
-            ((uint16_t *)(void *)to)[e] = ((const uint16_t *)(const void *)from)[e];
-    }
+/* Copy `bytes` with all lanes of the tile. */
+HOTBED_HD void hotbed_copy_part(uint8_t *to, const uint8_t *from, uint32_t bytes, uint32_t width) {
+    const uintptr_t all = (uintptr_t)to | (uintptr_t)from | bytes;
+    const uint32_t lane = hotbed_tile_rank(width);
+    if (all % 4 == 0)
+        for (uint32_t at = 4 * lane; at < bytes; at += 4 * width)
+            *(uint32_t *)(void *)(to + at) = *(const uint32_t *)(const void *)(from + at);
+    else if (all % 2 == 0)
+        for (uint32_t at = 2 * lane; at < bytes; at += 2 * width)
+            *(uint16_t *)(void *)(to + at) = *(const uint16_t *)(const void *)(from + at);
+    else
+        for (uint32_t at = lane; at < bytes; at += width)
+            to[at] = from[at];
 }
 
 /* Copy the row at `row` to row i of `rows`. */
 HOTBED_HD void hotbed_row_get(
     const hotbed_table_view *table, const uint8_t *row, hotbed_rows_view rows, uint64_t i,
     uint32_t width) {
-    uint32_t size = hotbed_dtype_size(table->dtype);
+    const uint32_t bytes = hotbed_weights_bytes(table->dtype, table->dim);
     if (rows.weights != NULL)
-        hotbed_copy_part(rows.weights + i * table->dim * size, row, table->dim, size, width);
+        hotbed_copy_part(rows.weights + i * bytes, row, bytes, width);
     for (uint32_t s = 0; s < table->states; s++)
         if (rows.states[s] != NULL)
             hotbed_copy_part(
                 (uint8_t *)(rows.states[s] + i * table->state_dim), row + table->state_offset[s],
-                table->state_dim, 4, width);
+                4 * table->state_dim, width);
 }
 
 /* Copy row i of `rows` to the row at `row`; parts that are NULL stay unchanged. */
 HOTBED_HD void hotbed_row_set(
     const hotbed_table_view *table, uint8_t *row, hotbed_rows_view rows, uint64_t i,
     uint32_t width) {
-    uint32_t size = hotbed_dtype_size(table->dtype);
+    const uint32_t bytes = hotbed_weights_bytes(table->dtype, table->dim);
     if (rows.weights != NULL)
-        hotbed_copy_part(row, rows.weights + i * table->dim * size, table->dim, size, width);
+        hotbed_copy_part(row, rows.weights + i * bytes, bytes, width);
     for (uint32_t s = 0; s < table->states; s++)
         if (rows.states[s] != NULL)
             hotbed_copy_part(
                 row + table->state_offset[s],
-                (const uint8_t *)(rows.states[s] + i * table->state_dim), table->state_dim, 4,
+                (const uint8_t *)(rows.states[s] + i * table->state_dim), 4 * table->state_dim,
                 width);
 }
 

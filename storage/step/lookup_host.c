@@ -247,7 +247,7 @@ static void prefetch_row(const hotbed_step_view *s, const hotbed_table_view *tab
     if (slot != HOTBED_SLOT_NONE)
         hotbed_prefetch_item(
             hotbed_row_at(s->storage.index, table, slot),
-            (uint64_t)table->dim * hotbed_dtype_size(table->dtype));
+            hotbed_weights_bytes(table->dtype, table->dim));
 }
 
 /* Write the output row of key number i. In eval, the key was found in `epoch`. */
@@ -348,7 +348,7 @@ static inline bool know_rows(
         if (rows->end < started && rows->row[rows->end % HOTBED_POOL_RING] != NULL)
             hotbed_prefetch_item(
                 rows->row[rows->end % HOTBED_POOL_RING],
-                (uint64_t)table->dim * hotbed_dtype_size(table->dtype));
+                hotbed_weights_bytes(table->dtype, table->dim));
     }
     bool all = true;
     for (uint32_t k = i; k < i + n; k++)

@@ -97,19 +97,24 @@ ADD_VECTORS(avx512_f16, HOTBED_AVX512, HOTBED_F16, __m512, _mm512, 16, load16_f1
 ADD_VECTORS(avx512_bf16, HOTBED_AVX512, HOTBED_BF16, __m512, _mm512, 16, load16_bf16)
 #endif
 
-static void (*const code[][3])(
+typedef void pool_rows(
     const hotbed_pool_rows *, uint32_t first, uint32_t n, uint64_t row_bytes, uint32_t dim,
-    float *sum) = {
-    [HOTBED_HOST_PLAIN] = {plain_f32_rows, plain_f16_rows, plain_bf16_rows},
+    float *sum);
+
+/* The functions of each type. */
+#define PLAIN(DTYPE, name, ...) plain_##name##_rows,
+static pool_rows *const code[][HOTBED_DTYPE_LAST] = {
+    [HOTBED_HOST_PLAIN] = {HOTBED_DTYPES(PLAIN)},
 #if defined(HOTBED_WITH_SETS)
-    [HOTBED_HOST_AVX2] = {avx2_f32_rows, avx2_f16_rows, avx2_bf16_rows},
-    [HOTBED_HOST_AVX512] = {avx512_f32_rows, avx512_f16_rows, avx512_bf16_rows},
+#define AVX2(DTYPE, name, ...)   avx2_##name##_rows,
+#define AVX512(DTYPE, name, ...) avx512_##name##_rows,
+    [HOTBED_HOST_AVX2] = {HOTBED_DTYPES(AVX2)},
+    [HOTBED_HOST_AVX512] = {HOTBED_DTYPES(AVX512)},
 #endif
 };
 
 void hotbed_pool_add(
     hotbed_host_set set, const hotbed_pool_rows *rows, uint32_t first, uint32_t n, uint32_t dtype,
     uint32_t dim, float *sum) {
-    const uint64_t row_bytes = (uint64_t)dim * hotbed_dtype_size(dtype);
-    code[set][dtype - HOTBED_F32](rows, first, n, row_bytes, dim, sum);
+    code[set][dtype - 1](rows, first, n, hotbed_weights_bytes(dtype, dim), dim, sum);
 }

@@ -2,12 +2,12 @@
 #ifndef HOTBED_STORAGE_ROW_CORE_H
 #define HOTBED_STORAGE_ROW_CORE_H
 
-#include "base/float.h"
 #include "base/port.h"
 #include "base/tile.h"
 #include "hotbed/storage.h"
 #include "hotbed/types.h"
 #include "storage/index/index_layout_core.h"
+#include "storage/step/dtype_core.h"
 #include "storage/step/init_core.h"
 
 /* How a table's rows are spread over the tiers. */
@@ -53,7 +53,8 @@ typedef struct hotbed_table_view {
     float eval_value;     /* elements of keys that eval does not find */
     float state_value[2]; /* first values of optimizer states */
     uint32_t dim;
-    uint32_t dtype; /* hotbed_dtype */
+    uint32_t dtype;  /* hotbed_dtype */
+    uint32_t random; /* whether updates round at random; false: to nearest */
     uint32_t is_static;
     uint32_t states;          /* number of f32 state vectors */
     uint32_t state_dim;       /* elements of each: dim or 1 */
@@ -149,120 +150,6 @@ HOTBED_HD uint64_t hotbed_table_slots(hotbed_index_view index, const hotbed_tabl
     return slots;
 }
 
-HOTBED_HD uint32_t hotbed_dtype_size(uint32_t dtype) {
-    return dtype == HOTBED_F32 ? 4U : 2U;
-}
-
-/* Load one element of `dtype`. `shared`, a literal, is true if other threads may write it
- * meanwhile; see hotbed_load_shared_f32(). */
-HOTBED_HD float hotbed_load1_as(bool shared, uint32_t dtype, const void *p, uint64_t i) {
-    if (dtype == HOTBED_F32)
-        return shared ? hotbed_load_shared_f32((const float *)p + i) : ((const float *)p)[i];
-    const uint16_t *at = (const uint16_t *)p + i;
-    uint16_t bits = shared ? hotbed_load_shared_u16(at) : *at;
-    return dtype == HOTBED_F16 ? hotbed_f16_to_f32(bits) : hotbed_bf16_to_f32(bits);
-}
-
-HOTBED_HD float hotbed_load1(uint32_t dtype, const void *p, uint64_t i) {
-    return hotbed_load1_as(false, dtype, p, i);
-}
-
-HOTBED_HD void hotbed_store1(uint32_t dtype, void *p, uint64_t i, float value) {
-    if (dtype == HOTBED_F32)
-        ((float *)p)[i] = value;
-    else
-        ((uint16_t *)p)[i] =
-            dtype == HOTBED_F16 ? hotbed_f32_to_f16(value) : hotbed_f32_to_bf16(value);
-}
-
-typedef struct HOTBED_ALIGN(8) hotbed_u16x4 {
-    uint16_t x, y, z, w;
-} hotbed_u16x4;
-
-HOTBED_HD hotbed_f32x4 hotbed_bf16x4_to_f32(hotbed_u16x4 h) {
-    hotbed_f32x4 v = {
-        hotbed_bf16_to_f32(h.x), hotbed_bf16_to_f32(h.y), hotbed_bf16_to_f32(h.z),
-        hotbed_bf16_to_f32(h.w)};
-    return v;
-}
-
-HOTBED_COLD hotbed_f32x4 hotbed_f16x4_to_f32(hotbed_u16x4 h) {
-    hotbed_f32x4 v = {
-        hotbed_f16_to_f32(h.x), hotbed_f16_to_f32(h.y), hotbed_f16_to_f32(h.z),
-        hotbed_f16_to_f32(h.w)};
-    return v;
-}
-
-/* The same without NaNs, which takes less time. */
-HOTBED_HD hotbed_f32x4 hotbed_f16x4_numbers_to_f32(hotbed_u16x4 h) {
-    hotbed_f32x4 v = {
-        hotbed_f16_number_to_f32(h.x), hotbed_f16_number_to_f32(h.y), hotbed_f16_number_to_f32(h.z),
-        hotbed_f16_number_to_f32(h.w)};
-    return v;
-}
-
-/* Nonzero if one of the f16 is a NaN. */
-HOTBED_HD uint32_t hotbed_f16x4_has_nan(hotbed_u16x4 h) {
-    uint32_t pairs[2];
-    memcpy(pairs, &h, sizeof pairs);
-    return hotbed_f16x2_has_nan(pairs[0]) | hotbed_f16x2_has_nan(pairs[1]);
-}
-
-HOTBED_HD hotbed_f32x4 hotbed_half4_to_f32(uint32_t dtype, hotbed_u16x4 h) {
-    if (dtype != HOTBED_F16)
-        return hotbed_bf16x4_to_f32(h);
-    return hotbed_f16x4_has_nan(h) == 0 ? hotbed_f16x4_numbers_to_f32(h) : hotbed_f16x4_to_f32(h);
-}
-
-HOTBED_HD hotbed_u16x4 hotbed_f32_to_half4(uint32_t dtype, hotbed_f32x4 v) {
-    hotbed_u16x4 h;
-    if (dtype == HOTBED_F16) {
-        h.x = hotbed_f32_to_f16(v.x);
-        h.y = hotbed_f32_to_f16(v.y);
-        h.z = hotbed_f32_to_f16(v.z);
-        h.w = hotbed_f32_to_f16(v.w);
-    } else {
-        h.x = hotbed_f32_to_bf16(v.x);
-        h.y = hotbed_f32_to_bf16(v.y);
-        h.z = hotbed_f32_to_bf16(v.z);
-        h.w = hotbed_f32_to_bf16(v.w);
-    }
-    return h;
-}
-
-/* Load elements i .. i+count-1 of an array, with count in 1 .. 4; the rest is 0. `shared` as
- * above. */
-HOTBED_HD hotbed_f32x4
-hotbed_load4_as(bool shared, uint32_t dtype, const void *p, uint64_t i, uint32_t count) {
-    hotbed_f32x4 v = {0.0F, 0.0F, 0.0F, 0.0F};
-    const uint8_t *at = (const uint8_t *)p + i * hotbed_dtype_size(dtype);
-    HOTBED_POINT();
-    if (count >= 4 && dtype == HOTBED_F32 && ((uintptr_t)at & 15U) == 0)
-        return shared ? hotbed_load_shared_f32x4(at) : *(const hotbed_f32x4 *)at;
-    if (count >= 4 && dtype != HOTBED_F32 && ((uintptr_t)at & 7U) == 0) {
-        hotbed_u16x4 h;
-        if (shared) {
-            const uint64_t bits = hotbed_load_relaxed_u64((const uint64_t *)(const void *)at);
-            memcpy(&h, &bits, sizeof h);
-        } else {
-            h = *(const hotbed_u16x4 *)at;
-        }
-        return hotbed_half4_to_f32(dtype, h);
-    }
-    v.x = hotbed_load1_as(shared, dtype, at, 0);
-    if (count > 1)
-        v.y = hotbed_load1_as(shared, dtype, at, 1);
-    if (count > 2)
-        v.z = hotbed_load1_as(shared, dtype, at, 2);
-    if (count > 3)
-        v.w = hotbed_load1_as(shared, dtype, at, 3);
-    return v;
-}
-
-HOTBED_HD hotbed_f32x4 hotbed_load4(uint32_t dtype, const void *p, uint64_t i, uint32_t count) {
-    return hotbed_load4_as(false, dtype, p, i, count);
-}
-
 /* 16 bytes of a row. */
 typedef struct HOTBED_ALIGN(16) hotbed_row16 {
     union {
@@ -288,37 +175,6 @@ HOTBED_HD void hotbed_row16_to_f32(
     }
 }
 
-/* Store elements e .. e+3 of an aligned row whose dim is a multiple of 4. `half`, a literal: the row
- * has two-byte elements of `dtype`; otherwise f32. */
-HOTBED_HD void hotbed_row_store4(
-    bool half, uint32_t dtype, uint8_t *row, uint32_t e, hotbed_f32x4 v) {
-    HOTBED_POINT();
-    if (half)
-        *(hotbed_u16x4 *)(void *)(row + e * sizeof(uint16_t)) = hotbed_f32_to_half4(dtype, v);
-    else
-        *(hotbed_f32x4 *)(void *)(row + e * sizeof(float)) = v;
-}
-
-HOTBED_HD void hotbed_store4(uint32_t dtype, void *p, uint64_t i, uint32_t count, hotbed_f32x4 v) {
-    uint8_t *at = (uint8_t *)p + i * hotbed_dtype_size(dtype);
-    HOTBED_POINT();
-    if (count >= 4 && dtype == HOTBED_F32 && ((uintptr_t)at & 15U) == 0) {
-        *(hotbed_f32x4 *)at = v;
-        return;
-    }
-    if (count >= 4 && dtype != HOTBED_F32 && ((uintptr_t)at & 7U) == 0) {
-        *(hotbed_u16x4 *)at = hotbed_f32_to_half4(dtype, v);
-        return;
-    }
-    hotbed_store1(dtype, at, 0, v.x);
-    if (count > 1)
-        hotbed_store1(dtype, at, 1, v.y);
-    if (count > 2)
-        hotbed_store1(dtype, at, 2, v.z);
-    if (count > 3)
-        hotbed_store1(dtype, at, 3, v.w);
-}
-
 /* How many of elements e .. e+3 are inside a vector of `dim`. */
 HOTBED_HD uint32_t hotbed_count4(uint32_t dim, uint32_t e) {
     return dim - e < 4 ? dim - e : 4;
@@ -337,6 +193,103 @@ HOTBED_HD hotbed_f32x4 hotbed_add4(hotbed_f32x4 a, hotbed_f32x4 b) {
 HOTBED_HD hotbed_f32x4 hotbed_scale4(hotbed_f32x4 a, float s) {
     hotbed_f32x4 v = {a.x * s, a.y * s, a.z * s, a.w * s};
     return v;
+}
+
+/* --- rounding of updates ------------------------------------------------------------------------
+ *
+ * A step computes a row in f32 and rounds it to the row's type: to nearest, or with random words that
+ * are a function of the storage's seed, the table's name, the key, the element and the number of the
+ * optimizer step alone. So the bytes do not depend on backend, mode, prefetch depth or ranks. */
+typedef struct hotbed_rounding_view {
+    bool random; /* false: to nearest, and the other fields are unused */
+    uint32_t table, seed0, seed1;
+    uint64_t key;
+} hotbed_rounding_view;
+
+/* The rounding of the row of `key` in the optimizer step with number `step`. */
+HOTBED_HD hotbed_rounding_view
+hotbed_rounding_of(const hotbed_table_view *table, uint64_t key, uint64_t step) {
+    const uint64_t seed = (uint64_t)table->init.seed1 << 32 | table->init.seed0;
+    const uint64_t mixed = hotbed_hash_u64(seed ^ hotbed_hash_u64(step));
+    hotbed_rounding_view r = {
+        table->random != 0, table->init.table, (uint32_t)mixed, (uint32_t)(mixed >> 32), key};
+    return r;
+}
+
+HOTBED_HD hotbed_rounding_view hotbed_rounding_to_nearest(void) {
+    hotbed_rounding_view r = {false, 0, 0, 0, 0};
+    return r;
+}
+
+/* Random words for elements e .. e+3; e is a multiple of 4. */
+HOTBED_HD hotbed_u32x4 hotbed_rounding_words(const hotbed_rounding_view *r, uint32_t e) {
+    hotbed_u32x4 counter;
+    counter.x = (uint32_t)r->key;
+    counter.y = (uint32_t)(r->key >> 32);
+    counter.z = e / 4;
+    counter.w = r->table;
+    return hotbed_philox(counter, r->seed0, r->seed1);
+}
+
+/* Elements e .. e+3 of a row of two-byte elements. */
+HOTBED_HD hotbed_u16x4
+hotbed_round_half4(const hotbed_rounding_view *r, uint32_t dtype, uint32_t e, hotbed_f32x4 v) {
+    return r->random ? hotbed_f32_to_half4_random(dtype, v, hotbed_rounding_words(r, e))
+                     : hotbed_f32_to_half4(dtype, v);
+}
+
+/* Whether bits of the elements differ. */
+HOTBED_HD bool hotbed_half4_differ(hotbed_u16x4 a, hotbed_u16x4 b) {
+    uint64_t first, second;
+    memcpy(&first, &a, sizeof first);
+    memcpy(&second, &b, sizeof second);
+    return first != second;
+}
+
+HOTBED_HD bool hotbed_f32x4_differ(hotbed_f32x4 a, hotbed_f32x4 b) {
+    return a.x != b.x || a.y != b.y || a.z != b.z || a.w != b.w;
+}
+
+/* What a step does to a row of a type that rounds, as seen by one lane: bits. */
+enum {
+    HOTBED_ROW_STEPS = 1,   /* an element has another value in f32 */
+    HOTBED_ROW_CHANGES = 2, /* a stored element changes */
+};
+
+/* Store elements e .. e+count-1 after a step, of which `before` are the values before it. Returns
+ * HOTBED_ROW_ bits; those of f32 rows are not computed. */
+HOTBED_HD uint32_t hotbed_row_step4(
+    uint32_t dtype, const hotbed_rounding_view *rounding, uint8_t *row, uint32_t e, uint32_t count,
+    hotbed_f32x4 before, hotbed_f32x4 v) {
+    switch ((hotbed_dtype)dtype) {
+    case HOTBED_F32:
+        hotbed_store4(dtype, row, e, count, v);
+        return 0;
+    case HOTBED_F16:
+    case HOTBED_BF16: {
+        uint16_t *at = (uint16_t *)(void *)row + e;
+        const hotbed_u16x4 h = hotbed_round_half4(rounding, dtype, e, v);
+        const uint32_t steps = hotbed_f32x4_differ(before, v) ? HOTBED_ROW_STEPS : 0;
+        bool changes;
+        HOTBED_POINT();
+        if (count >= 4 && ((uintptr_t)at & 7U) == 0) {
+            changes = hotbed_half4_differ(*(const hotbed_u16x4 *)(void *)at, h);
+            *(hotbed_u16x4 *)(void *)at = h;
+            return steps | (changes ? HOTBED_ROW_CHANGES : 0);
+        }
+        const uint16_t each[4] = {h.x, h.y, h.z, h.w};
+        changes = false;
+        HOTBED_UNROLL
+        for (uint32_t k = 0; k < 4; k++) {
+            if (k >= count)
+                continue;
+            changes = changes || at[k] != each[k];
+            at[k] = each[k];
+        }
+        return steps | (changes ? HOTBED_ROW_CHANGES : 0);
+    }
+    }
+    return 0; /* not reached */
 }
 
 /* Write the initial embedding of `key`. */

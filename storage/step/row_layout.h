@@ -5,8 +5,6 @@
 #include "hotbed/types.h"
 #include "storage/step/row_core.h"
 
-enum { HOTBED_DIM_MOST = 4096 };
-
 /* Parts of at least 16 bytes are aligned to 16, smaller ones to the next power of two. */
 static inline uint64_t hotbed_part_alignment(uint64_t bytes) {
     uint64_t alignment = 2;
@@ -23,7 +21,7 @@ static inline uint64_t hotbed_round_up(uint64_t value, uint64_t to) {
  * tier. Kind 0 is a row without states. */
 static inline void hotbed_row_lay_out(hotbed_table_view *view, hotbed_optimizer_kind kind) {
     view->lower_first = UINT64_MAX;
-    uint64_t bytes = (uint64_t)view->dim * hotbed_dtype_size(view->dtype);
+    uint64_t bytes = hotbed_weights_bytes(view->dtype, view->dim);
     uint64_t widest = hotbed_part_alignment(bytes);
     view->states = hotbed_optimizer_states(kind);
     view->state_dim = hotbed_optimizer_state_dim(kind, view->dim);
@@ -41,7 +39,7 @@ static inline void hotbed_row_lay_out(hotbed_table_view *view, hotbed_optimizer_
 /* Whether a row has padding bytes. Rows are copied whole, to a store and between tiers, so the
  * memory of such rows is cleared at allocation: padding must not carry earlier contents. */
 static inline bool hotbed_row_has_gaps(const hotbed_table_view *view) {
-    uint64_t parts = (uint64_t)view->dim * hotbed_dtype_size(view->dtype) +
+    uint64_t parts = hotbed_weights_bytes(view->dtype, view->dim) +
                      (uint64_t)view->states * view->state_dim * sizeof(float);
     return view->row_bytes != parts;
 }

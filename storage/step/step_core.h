@@ -11,10 +11,11 @@
 /* Cumulative counts of a table; the source of hotbed_table_stats. */
 typedef struct hotbed_tally {
     uint64_t keys, uniques, inserts, evictions, refused, rejected;
-    uint64_t fetches;     /* rows promoted or fetched */
-    uint64_t write_backs; /* rows demoted or written back */
-    uint64_t in_place;    /* unique keys whose rows were used in the lower tier */
-    uint64_t nonfinite;   /* rows that were not updated, because the gradient was not finite */
+    uint64_t fetches;      /* rows promoted or fetched */
+    uint64_t write_backs;  /* rows demoted or written back */
+    uint64_t in_place;     /* unique keys whose rows were used in the lower tier */
+    uint64_t nonfinite;    /* rows that were not updated, because the gradient was not finite */
+    uint64_t rounded_away; /* rows that an update should have changed, but rounding did not */
 } hotbed_tally;
 
 /* In tables whose rows move between tiers: what a prefetch does for a unique key that the upper

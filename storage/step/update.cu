@@ -249,7 +249,7 @@ static __global__ void __launch_bounds__(BLOCK, PLAIN ? (has_states(KIND) ? 3 : 
             uint32_t t_r = hotbed_tile_shuffle_u32(WIDTH, t, r);
             if (slot_r != HOTBED_SLOT_NONE)
                 hotbed_update_row(
-                    &s, &o, gradient, &s.storage.tables[t_r], slot_r,
+                    &s, &o, gradient, &s.storage.tables[t_r], slot_r, (uint32_t)(first + r),
                     REDUCED ? reduced_source(first + r)
                             : find_source(scratch, first + r, begin_r, end_r),
                     shape, WIDTH);
@@ -302,7 +302,7 @@ static __device__ __noinline__ void update_many(
     const uint32_t t = hotbed_table_of_unique(s, u);
     if (s->unique.slots[u] != HOTBED_SLOT_NONE)
         hotbed_update_row(
-            s, &o, gradient, &s->storage.tables[t], s->unique.slots[u],
+            s, &o, gradient, &s->storage.tables[t], s->unique.slots[u], u,
             find_source(scratch, u, s->unique.starts[u], s->unique.starts[u + 1]),
             {true, false, false}, WIDTH);
 }
@@ -319,7 +319,7 @@ static __device__ void update_one(
     const uint32_t i = hotbed_addend_occurrence(&s, source, source.begin, WIDTH);
     const uint32_t t = hotbed_table_of_unique(&s, u);
     hotbed_update_in_registers(
-        &s, &o, gradient, &s.storage.tables[t], slot, source, i, shape, WIDTH);
+        &s, &o, gradient, &s.storage.tables[t], slot, u, source, i, shape, WIDTH);
 }
 
 /* Update rows with more than a few occurrences. */
@@ -388,7 +388,8 @@ static __global__ void __launch_bounds__(FEW_BLOCK, FEW_BLOCKS) update_few_kerne
         const hotbed_sum_source source = {row.begin, row.end, NULL, 0};
         if (row.slot != HOTBED_SLOT_NONE)
             hotbed_update_in_registers(
-                &s, &o, gradient, &s.storage.tables[t], row.slot, source, i, shape, WIDTH);
+                &s, &o, gradient, &s.storage.tables[t], row.slot, (uint32_t)u, source, i, shape,
+                WIDTH);
         u += step;
         if (u >= uniques)
             break;

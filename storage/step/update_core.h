@@ -287,14 +287,16 @@ HOTBED_HD float hotbed_rowwise_sum(
 }
 
 /* One optimizer step of the row with parts at row, state0 and state1. Reads only dim and dtype of
- * `table`, and does not read `s` if the gradient is reduced. */
-HOTBED_HD void hotbed_update_parts(
+ * `table`, and does not read `s` if the gradient is reduced. Returns the lane's HOTBED_ROW_ bits. */
+HOTBED_HD uint32_t hotbed_update_parts(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
-    hotbed_gradient_view gradient, const hotbed_table_view *table, uint8_t *row, float *state0,
-    float *state1, hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
+    hotbed_gradient_view gradient, const hotbed_table_view *table,
+    const hotbed_rounding_view *rounding, uint8_t *row, float *state0, float *state1,
+    hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
     const bool first_wide = hotbed_state_is_wide(o->kind, 0);
     const bool second_wide = hotbed_state_is_wide(o->kind, 1);
     float row_sum = 0.0F;
+    uint32_t bits = 0;
     if (hotbed_state_is_one(o->kind))
         row_sum = hotbed_rowwise_sum(s, o, gradient, table, state0, source, shape, width);
     for (uint32_t first = 0; first < table->dim; first += 4 * width) {
@@ -311,13 +313,33 @@ HOTBED_HD void hotbed_update_parts(
         hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
         if (count == 0)
             continue;
-        w = hotbed_optimize4(o, clock, w, g, &a, &b);
-        hotbed_update_store4(shape.plain, table->dtype, row, e, count, w);
+        const hotbed_f32x4 v = hotbed_optimize4(o, clock, w, g, &a, &b);
+        if (shape.plain)
+            hotbed_update_store4(true, HOTBED_F32, row, e, count, v);
+        else
+            bits |= hotbed_row_step4(table->dtype, rounding, row, e, count, w, v);
         if (first_wide)
             hotbed_update_store4(shape.plain, HOTBED_F32, state0, e, count, a);
         if (second_wide)
             hotbed_update_store4(shape.plain, HOTBED_F32, state1, e, count, b);
     }
+    return bits;
+}
+
+/* Count the row if its step was lost to rounding: some element had another value in f32, but no
+ * stored element has changed. `bits` are the lane's HOTBED_ROW_ bits. */
+HOTBED_HD void hotbed_count_rounded_away(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint32_t bits, uint32_t width) {
+    if (hotbed_tile_or(width, bits) == HOTBED_ROW_STEPS && hotbed_tile_rank(width) == 0)
+        hotbed_add_relaxed_u64(&s->storage.tallies[table - s->storage.tables].rounded_away, 1);
+}
+
+/* The rounding of unique key u, whose row the present step updates. */
+HOTBED_HD hotbed_rounding_view
+hotbed_unique_rounding(const hotbed_step_view *s, const hotbed_table_view *table, uint32_t u) {
+    return table->random == 0
+               ? hotbed_rounding_to_nearest()
+               : hotbed_rounding_of(table, s->unique.keys[u], s->storage.clock->optimizer.steps);
 }
 
 /* One lane: count that the row in `slot` is not updated, because its gradient is not finite. */
@@ -361,20 +383,27 @@ HOTBED_HD void hotbed_unpin_updated(
     hotbed_index_unpin(s->storage.index, slot, moves);
 }
 
-/* Update the row in `slot` and unpin it. */
+/* Update the row in `slot`, of unique key u, and unpin it. */
 HOTBED_HD void hotbed_update_row(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source,
+    const hotbed_table_view *table, uint64_t slot, uint32_t u, hotbed_sum_source source,
     hotbed_update_shape shape, uint32_t width) {
     uint8_t *row = hotbed_row_at(s->storage.index, table, slot);
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
     if (o->checks_finite == 0 ||
-        hotbed_gradient_is_finite(s, o, gradient, table->dim, source, shape, width))
-        hotbed_update_parts(
-            s, o, s->storage.clock, gradient, table, row, state0, state1, source, shape, width);
-    else if (hotbed_tile_rank(width) == 0)
+        hotbed_gradient_is_finite(s, o, gradient, table->dim, source, shape, width)) {
+        hotbed_rounding_view rounding = hotbed_rounding_to_nearest();
+        if (!shape.plain)
+            rounding = hotbed_unique_rounding(s, table, u);
+        const uint32_t bits = hotbed_update_parts(
+            s, o, s->storage.clock, gradient, table, &rounding, row, state0, state1, source, shape,
+            width);
+        if (!shape.plain && table->dtype != HOTBED_F32)
+            hotbed_count_rounded_away(s, table, bits, width);
+    } else if (hotbed_tile_rank(width) == 0) {
         hotbed_gradient_refused(s, o, table, slot);
+    }
     hotbed_unpin_updated(s, table, slot, width);
 }
 
@@ -528,11 +557,11 @@ HOTBED_HD float hotbed_rowwise_add(
     return sum;
 }
 
-/* Update the row in `slot`, whose source has at most a group of addends, and unpin it. i is
- * hotbed_addend_occurrence() of the first addend. */
+/* Update the row in `slot`, of unique key u, whose source has at most a group of addends, and unpin
+ * it. i is hotbed_addend_occurrence() of the first addend. */
 HOTBED_HD void hotbed_update_in_registers(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    const hotbed_table_view *table, uint64_t slot, hotbed_sum_source source, uint32_t i,
+    const hotbed_table_view *table, uint64_t slot, uint32_t u, hotbed_sum_source source, uint32_t i,
     hotbed_register_shape shape, uint32_t width) {
     const uint32_t dim = table->dim;
     uint8_t *row = hotbed_row_at(s->storage.index, table, slot);
@@ -567,6 +596,10 @@ HOTBED_HD void hotbed_update_in_registers(
     }
     if (rowwise)
         row_sum = hotbed_rowwise_add(state0, row_sum, &g, dim, shape.quads, width);
+    hotbed_rounding_view rounding = hotbed_rounding_to_nearest();
+    uint32_t bits = 0;
+    if (shape.half)
+        rounding = hotbed_unique_rounding(s, table, u);
     HOTBED_UNROLL
     for (uint32_t q = 0; q < shape.quads; q++) {
         uint32_t e = hotbed_quad_at(q, width);
@@ -576,14 +609,26 @@ HOTBED_HD void hotbed_update_in_registers(
             a.q[q] = hotbed_f32x4_of(row_sum);
         if (!second)
             b.q[q] = hotbed_f32x4_of(0.0F);
-        hotbed_f32x4 v = shape.half ? hotbed_half4_to_f32(table->dtype, w.half[q]) : w.f32[q];
-        v = hotbed_optimize4(o, s->storage.clock, v, g.q[q], &a.q[q], &b.q[q]);
-        hotbed_row_store4(shape.half, table->dtype, row, e, v);
+        const hotbed_f32x4 before =
+            shape.half ? hotbed_half4_to_f32(table->dtype, w.half[q]) : w.f32[q];
+        const hotbed_f32x4 v =
+            hotbed_optimize4(o, s->storage.clock, before, g.q[q], &a.q[q], &b.q[q]);
+        HOTBED_POINT();
+        if (shape.half) {
+            const hotbed_u16x4 h = hotbed_round_half4(&rounding, table->dtype, e, v);
+            bits |= hotbed_f32x4_differ(before, v) ? HOTBED_ROW_STEPS : 0;
+            bits |= hotbed_half4_differ(w.half[q], h) ? HOTBED_ROW_CHANGES : 0;
+            *(hotbed_u16x4 *)(void *)(row + e * sizeof(uint16_t)) = h;
+        } else {
+            *(hotbed_f32x4 *)(void *)(row + e * sizeof(float)) = v;
+        }
         if (first)
             *(hotbed_f32x4 *)(void *)(state0 + e) = a.q[q];
         if (second)
             *(hotbed_f32x4 *)(void *)(state1 + e) = b.q[q];
     }
+    if (shape.half)
+        hotbed_count_rounded_away(s, table, bits, width);
     hotbed_unpin_updated(s, table, slot, width);
 }
 
@@ -649,9 +694,10 @@ HOTBED_HD void hotbed_update_given_row(
     hotbed_clock clock;
     clock.optimizer = *a->clock;
     hotbed_clock_correct(&clock);
-    hotbed_update_parts(
-        NULL, o, &clock, gradient, &a->row, a->weights + i * a->weights_bytes, state0, state1,
-        source, shape, width);
+    const hotbed_rounding_view rounding = hotbed_rounding_to_nearest();
+    (void)hotbed_update_parts(
+        NULL, o, &clock, gradient, &a->row, &rounding, a->weights + i * a->weights_bytes, state0,
+        state1, source, shape, width);
 }
 
 #endif

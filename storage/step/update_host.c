@@ -204,10 +204,10 @@ HOTBED_HD void update_floats(
     }
 }
 
-/* Update the row in `slot` with the sum of its gradients; `kind` is a literal. */
+/* Update the row in `slot`, of unique key u, with the sum of its gradients; `kind` is a literal. */
 HOTBED_HD void update_kind(
-    const update_args *a, const hotbed_table_view *table, uint64_t slot, const float *gradient,
-    uint32_t kind) {
+    const update_args *a, const hotbed_table_view *table, uint64_t slot, uint32_t u,
+    const float *gradient, uint32_t kind) {
     const hotbed_clock clock = *a->s.storage.clock; /* not changed by stores to the row */
     uint8_t *row = hotbed_row_at(a->s.storage.index, table, slot);
     float *weights = (float *)(void *)row;
@@ -219,7 +219,10 @@ HOTBED_HD void update_kind(
     if (table->dtype != HOTBED_F32) {
         hotbed_optimizer_view o = a->o;
         o.kind = kind;
-        hotbed_update_parts(NULL, &o, &clock, view, table, row, state0, state1, source, shape, 1);
+        const hotbed_rounding_view rounding = hotbed_unique_rounding(&a->s, table, u);
+        const uint32_t bits = hotbed_update_parts(
+            NULL, &o, &clock, view, table, &rounding, row, state0, state1, source, shape, 1);
+        hotbed_count_rounded_away(&a->s, table, bits, 1);
         return;
     }
     if (hotbed_state_is_one(kind)) {
@@ -235,19 +238,20 @@ HOTBED_HD void update_kind(
  * or on other optimizers. */
 #define HOTBED_UPDATE(KIND, name, ...)                                                             \
     __attribute__((noinline)) static void update_##name(                                           \
-        const update_args *a, const hotbed_table_view *table, uint64_t slot,                       \
+        const update_args *a, const hotbed_table_view *table, uint64_t slot, uint32_t u,           \
         const float *gradient) {                                                                   \
-        update_kind(a, table, slot, gradient, HOTBED_OPT_##KIND);                                  \
+        update_kind(a, table, slot, u, gradient, HOTBED_OPT_##KIND);                               \
     }
 HOTBED_OPTIMIZERS(HOTBED_UPDATE)
 #undef HOTBED_UPDATE
 
 static void update_with(
-    const update_args *a, const hotbed_table_view *table, uint64_t slot, const float *gradient) {
+    const update_args *a, const hotbed_table_view *table, uint64_t slot, uint32_t u,
+    const float *gradient) {
     switch ((hotbed_optimizer_kind)a->o.kind) {
 #define HOTBED_CASE(KIND, name, ...)                                                               \
     case HOTBED_OPT_##KIND:                                                                        \
-        update_##name(a, table, slot, gradient);                                                   \
+        update_##name(a, table, slot, u, gradient);                                                \
         return;
         HOTBED_OPTIMIZERS(HOTBED_CASE)
 #undef HOTBED_CASE
@@ -311,7 +315,7 @@ static void update_range(const update_args *a, uint64_t begin, uint64_t end, boo
         if (a->o.checks_finite != 0 && !is_finite(gradient, s->storage.tables[t].dim))
             hotbed_gradient_refused(s, &a->o, &s->storage.tables[t], slot);
         else
-            update_with(a, &s->storage.tables[t], slot, gradient);
+            update_with(a, &s->storage.tables[t], slot, u, gradient);
     }
     unpin_range(s, first_table, begin, end);
 }

@@ -62,9 +62,9 @@ static hotbed_status allocate_arrays(exporter *x) {
 /* The caller's arrays, from item `given` on. */
 static hotbed_rows rows_at(const exporter *x) {
     hotbed_rows rows = x->e->rows;
-    uint64_t at = x->given, size = hotbed_dtype_size(x->table->dtype);
+    const uint64_t at = x->given, bytes = hotbed_weights_bytes(x->table->dtype, x->table->dim);
     if (rows.weights != NULL)
-        rows.weights = (uint8_t *)rows.weights + at * x->table->dim * size;
+        rows.weights = (uint8_t *)rows.weights + at * bytes;
     for (int s = 0; s < 2; s++)
         if (rows.states[s] != NULL)
             rows.states[s] += at * x->table->state_dim;

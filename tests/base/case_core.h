@@ -10,13 +10,20 @@
 #include "base/philox.h"
 
 typedef enum case_kind {
-    CASE_F16_TO_F32,  /* uint16_t to float */
-    CASE_F32_TO_F16,  /* float to uint16_t */
-    CASE_BF16_TO_F32, /* uint16_t to float */
-    CASE_F32_TO_BF16, /* float to uint16_t */
-    CASE_PHILOX,      /* philox_case to hotbed_u32x4 */
-    CASE_LATCH,       /* fault_case to one hotbed_fault, shared by all items */
+    CASE_F16_TO_F32,     /* uint16_t to float */
+    CASE_F32_TO_F16,     /* float to uint16_t */
+    CASE_BF16_TO_F32,    /* uint16_t to float */
+    CASE_F32_TO_BF16,    /* float to uint16_t */
+    CASE_TO_F16_RANDOM,  /* random_case to uint16_t */
+    CASE_TO_BF16_RANDOM, /* random_case to uint16_t */
+    CASE_PHILOX,         /* philox_case to hotbed_u32x4 */
+    CASE_LATCH,          /* fault_case to one hotbed_fault, shared by all items */
 } case_kind;
+
+typedef struct random_case {
+    float value;
+    uint32_t random;
+} random_case;
 
 typedef struct philox_case {
     hotbed_u32x4 counter;
@@ -42,6 +49,16 @@ HOTBED_HD void run_case(case_kind kind, uint64_t i, const void *in, void *out) {
     case CASE_F32_TO_BF16:
         ((uint16_t *)out)[i] = hotbed_f32_to_bf16(((const float *)in)[i]);
         break;
+    case CASE_TO_F16_RANDOM: {
+        random_case c = ((const random_case *)in)[i];
+        ((uint16_t *)out)[i] = hotbed_f32_to_f16_random(c.value, c.random);
+        break;
+    }
+    case CASE_TO_BF16_RANDOM: {
+        random_case c = ((const random_case *)in)[i];
+        ((uint16_t *)out)[i] = hotbed_f32_to_bf16_random(c.value, c.random);
+        break;
+    }
     case CASE_PHILOX: {
         philox_case c = ((const philox_case *)in)[i];
         ((hotbed_u32x4 *)out)[i] = hotbed_philox(c.counter, c.key0, c.key1);

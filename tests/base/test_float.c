@@ -12,12 +12,12 @@ enum { VALUES = 65536 };
 
 typedef struct format {
     int exponent_bits, fraction_bits;
-    case_kind widen, narrow;
+    case_kind widen, narrow, random;
 } format;
 
 static const format formats[] = {
-    {5, 10, CASE_F16_TO_F32, CASE_F32_TO_F16},
-    {8, 7, CASE_BF16_TO_F32, CASE_F32_TO_BF16},
+    {5, 10, CASE_F16_TO_F32, CASE_F32_TO_F16, CASE_TO_F16_RANDOM},
+    {8, 7, CASE_BF16_TO_F32, CASE_F32_TO_BF16, CASE_TO_BF16_RANDOM},
 };
 
 static int bias(const format *f) {
@@ -139,6 +139,56 @@ static void random_bits_round_as_the_model(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* The neighbour of a finite value that is nearer to zero, and its distance from it in units of their distance. */
+static double model_floor(const format *f, double value, double *part, double *unit) {
+    int exponent = value == 0 ? 1 - bias(f) : ilogb(value);
+    if (exponent < 1 - bias(f))
+        exponent = 1 - bias(f);
+    *unit = ldexp(1, exponent - f->fraction_bits);
+    const double units = fabs(value) / *unit, low = floor(units);
+    *part = units - low;
+    return low * *unit;
+}
+
+static void a_random_word_chooses_the_neighbour(hotbed_backend backend) {
+    enum { N = 100000 };
+    static random_case in[N];
+    static uint16_t out[N];
+    hotbed_stream *stream = hotbed_test_stream(backend);
+    for (size_t k = 0; k < sizeof formats / sizeof formats[0]; k++) {
+        const format *f = &formats[k];
+        for (int i = 0; i < N; i++) {
+            const uint32_t bits = (uint32_t)hotbed_test_random();
+            in[i].random = (uint32_t)hotbed_test_random();
+            in[i].value = hotbed_bits_float(bits);
+            if (i % 2 == 0) /* in the range of f16, subnormals too */
+                in[i].value = hotbed_bits_float((bits & 0x8fffffffU) + (96U << 23));
+            if (i % 4 == 1) /* a word next to the limit */
+                in[i].random = (bits << (i % 8 == 1 ? 16 : 19)) - (uint32_t)i % 3;
+        }
+        cases_run(stream, f->random, N, in, sizeof in, out, sizeof out);
+        for (int i = 0; i < N; i++) {
+            const double value = (double)in[i].value, got = model_value(f, out[i]);
+            double part = 0, unit = 0, want = value;
+            if (isnan(value)) {
+                CHECK(isnan(got));
+                continue;
+            }
+            if (isfinite(value)) {
+                want = model_floor(f, value, &part, &unit);
+                want += (double)in[i].random < floor(part * 0x1p32) ? unit : 0;
+                want = copysign(want >= ldexp(1, bias(f) + 1) ? (double)INFINITY : want, value);
+            }
+            if (want != got)
+                hotbed_check_failed(
+                    __FILE__, __LINE__, "%a with word %u gives %a, not %a", value, in[i].random,
+                    got, want);
+            CHECK_EQ((out[i] & 0x8000) != 0, signbit(in[i].value) != 0);
+        }
+    }
+    hotbed_stream_destroy(stream);
+}
+
 static void special_values_keep_sign_and_payload(hotbed_backend backend) {
     static const uint32_t in[] = {0x7fc00000, 0xffc00000, 0x7f800001, 0xff800001, 0x7fffffff,
                                   0x7f800000, 0xff800000, 0x80000000, 0x00000001, 0x80000001};
@@ -160,6 +210,7 @@ const hotbed_test hotbed_tests[] = {
     {"every_value_widens_and_comes_back", every_value_widens_and_comes_back},
     {"ties_and_their_neighbours_round_to_even", ties_and_their_neighbours_round_to_even},
     {"random_bits_round_as_the_model", random_bits_round_as_the_model},
+    {"a_random_word_chooses_the_neighbour", a_random_word_chooses_the_neighbour},
     {"special_values_keep_sign_and_payload", special_values_keep_sign_and_payload},
     {NULL, NULL},
 };

@@ -2,7 +2,7 @@
 #include "tests/checkpoint/model.h"
 
 #include "checkpoint/format/bucket_core.h"
-#include "checkpoint/staging.h"
+#include "storage/types.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
 
@@ -118,11 +118,13 @@ void model_destroy(model *m) {
     }
 }
 
-/* Write element e of a row, a number that every dtype has exactly. */
-static void write_element(
-    void *to, hotbed_dtype dtype, uint32_t table, uint64_t i, uint32_t version, uint64_t e) {
-    float value = (float)(i % 32 + table * 4 + version * 8 + e) / 4;
-    hotbed_convert_values(&value, HOTBED_F32, (char *)to + e * hotbed_dtype_bytes(dtype), dtype, 1);
+/* Write n elements of a row or a state, numbers that every dtype has exactly. */
+static void write_elements(
+    void *to, hotbed_dtype dtype, uint32_t table, uint64_t i, uint32_t version, uint32_t n) {
+    float values[HOTBED_DIM_MOST];
+    for (uint32_t e = 0; e < n; e++)
+        values[e] = (float)(i % 32 + table * 4 + version * 8 + e) / 4;
+    hotbed_weights_write(dtype, n, values, to);
 }
 
 static bool is_some(uint64_t i) {
@@ -147,13 +149,13 @@ static sample_image image_of(
         uint32_t v = later > 0 && is_some(i) ? later : version;
         image.keys[n] = is_static ? hotbed_route_local(route, key) : key;
         image.scores[n] = is_static ? 0 : i + v;
-        for (uint64_t e = 0; e < image.weight_bytes / hotbed_dtype_bytes(dtype_of(m, table)); e++)
-            write_element(
-                image.weights + n * image.weight_bytes, dtype_of(m, table), table, i, v, e);
-        for (uint32_t s = 0; s < 2; s++)
-            for (uint64_t e = 0; e < image.state_bytes / sizeof(float); e++)
-                write_element(
-                    image.states[s] + n * image.state_bytes, HOTBED_F32, table + s, i, v, e);
+        write_elements(
+            image.weights + n * image.weight_bytes, dtype_of(m, table), table, i, v,
+            tables[table].dim);
+        for (uint32_t s = 0; s < 2 && image.states[s] != NULL; s++)
+            write_elements(
+                image.states[s] + n * image.state_bytes, HOTBED_F32, table + s, i, v,
+                (uint32_t)(image.state_bytes / sizeof(float)));
         n++;
     }
     image.rows = n;

@@ -94,7 +94,7 @@ sample_image sample_new(hotbed_storage *storage, uint32_t table, uint64_t rows) 
     hotbed_optimizer_kind kind = hotbed_storage_optimizer(storage)->kind;
     CHECK_OK(hotbed_storage_table(storage, table, &info));
     sample_image image = {.rows = rows};
-    image.weight_bytes = info.dim * hotbed_dtype_bytes(info.dtype);
+    image.weight_bytes = hotbed_dtype_row_bytes(info.dtype, info.dim);
     image.state_bytes = hotbed_optimizer_state_dim(kind, info.dim) * sizeof(float);
     image.keys = calloc(rows + 1, sizeof *image.keys);
     image.scores = calloc(rows + 1, sizeof *image.scores);
@@ -213,14 +213,6 @@ void sample_fill(const sample *s, hotbed_storage *storage, hotbed_stream *stream
     set_state(storage, stream);
 }
 
-static void set_element(void *to, hotbed_dtype dtype, uint64_t i, float value) {
-    uint16_t half = dtype == HOTBED_F16 ? hotbed_f32_to_f16(value) : hotbed_f32_to_bf16(value);
-    if (dtype == HOTBED_F32)
-        ((float *)to)[i] = value;
-    else
-        ((uint16_t *)to)[i] = half;
-}
-
 void sample_fill_formula(const sample *s, hotbed_storage *storage, hotbed_stream *stream) {
     for (uint32_t t = 0; t < SAMPLE_TABLES; t++) {
         hotbed_table_info info = {.size = sizeof info};
@@ -232,9 +224,11 @@ void sample_fill_formula(const sample *s, hotbed_storage *storage, hotbed_stream
             float base = (float)(key % 1000 + 10 * t) / 8;
             image.keys[i] = key;
             image.scores[i] = key % 100000;
-            for (uint64_t e = 0; e < info.dim; e++) /* few significant bits: exact in bf16 too */
-                set_element(
-                    image.weights, info.dtype, i * info.dim + e, (float)(key % 32 + t + e) / 2);
+            float weights[HOTBED_DIM_MOST];
+            for (uint32_t e = 0; e < info.dim; e++) /* few significant bits: exact in bf16 too */
+                weights[e] = (float)(key % 32 + t + e) / 2;
+            hotbed_weights_write(
+                info.dtype, info.dim, weights, image.weights + i * image.weight_bytes);
             for (uint64_t c = 0; c < 2; c++)
                 for (uint64_t e = 0; image.states[c] != NULL && e < dim; e++)
                     ((float *)(void *)image.states[c])[i * dim + e] = base + (float)(c + e);

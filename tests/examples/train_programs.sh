@@ -87,6 +87,8 @@ says 2 "--mode cache and --mode default need --hbm-mb" --data train.tsv --mode c
 says 2 "--mode cache and --mode default need --hbm-mb" --data train.tsv --mode default
 OMPI_COMM_WORLD_SIZE=2 says 2 "--ranks 2 makes threads of one process the ranks" --data train.tsv --ranks 2
 says 2 "goes without --lower-index" --data train.tsv --mode cache --store db --lower-index host
+says 2 "'f8' is not a value of --dtype" --data train.tsv --dtype f8
+says 2 "'up' is not a value of --rounding" --data train.tsv --rounding up
 says 2 "'pinned' is not a value of --lower-index" --data train.tsv --lower-index pinned
 "$programs/hotbed-train" --help | grep -q -- '--skip-bad N' || die "--help"
 for words in "hotbed-train --dat=x" "hotbed-train --data x --epo 2" "hotbed-datagen --row 5"; do

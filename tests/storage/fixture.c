@@ -145,7 +145,7 @@ void fixture_initial(void *self, uint32_t table, uint64_t n, const uint64_t *key
     fixture *r = self;
     hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r->initial, table, &info));
-    uint64_t row_bytes = info.dim * hotbed_dtype_bytes(info.dtype);
+    uint64_t row_bytes = hotbed_dtype_row_bytes(info.dtype, info.dim);
     hotbed_memory device_keys, device_rows;
     CHECK_OK(hotbed_memory_alloc(
         r->initial_stream, HOTBED_MEMORY_DEVICE, INITIAL_BATCH * sizeof *keys, NULL, &device_keys));
@@ -445,6 +445,7 @@ static void check_counts(fixture *r, uint32_t number) {
     CHECK_EQ(stats.refused, table->stats.refused);
     CHECK_EQ(stats.rejected, table->stats.rejected);
     CHECK_EQ(stats.evictions, table->stats.evictions);
+    CHECK_EQ(stats.rounded_away, table->stats.rounded_away);
 }
 
 void fixture_check_rows(fixture *r) {

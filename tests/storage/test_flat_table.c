@@ -64,7 +64,7 @@ static void open_fixture(
     else
         CHECK_OK(hotbed_flat_table_create(o, b->stream, &b->table));
     CHECK_OK(hotbed_flat_table_read(b->table, &b->view));
-    b->part_bytes[0] = (uint32_t)(b->view.dim * hotbed_dtype_bytes(b->view.dtype));
+    b->part_bytes[0] = (uint32_t)hotbed_dtype_row_bytes(b->view.dtype, b->view.dim);
     for (uint32_t s = 0; s < hotbed_optimizer_states(o->optimizer); s++)
         b->part_bytes[1 + s] = b->view.state_dim * (uint32_t)sizeof(float);
     CHECK_OK(

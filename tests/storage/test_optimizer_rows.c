@@ -23,7 +23,7 @@ static parts parts_make(fixture *r, uint32_t dim, hotbed_dtype dtype, hotbed_opt
     uint32_t states = hotbed_optimizer_states(kind);
     uint64_t state_bytes = hotbed_optimizer_state_dim(kind, dim) * sizeof(float);
     parts p = {.dim = dim, .dtype = dtype};
-    p.bytes[0] = dim * hotbed_dtype_bytes(dtype);
+    p.bytes[0] = hotbed_dtype_row_bytes(dtype, dim);
     p.rows.weights = fixture_alloc(r, KEYS * p.bytes[0]);
     for (uint32_t s = 0; s < states; s++) {
         p.bytes[1 + s] = state_bytes;
@@ -146,6 +146,7 @@ static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind
         parts p[3];
         setup_start(&s, 1, dims[i % 10], 500);
         s.tables[0].dtype = (hotbed_dtype)(1 + (i + i / 10) % 3);
+        s.tables[0].rounding = HOTBED_ROUND_NEAREST;
         s.options.optimizer.kind = kind;
         s.options.optimizer.weight_decay = i % 2 == 0 ? 0.0F : 0.02F;
         /* clips gradients in reduce; sums are not clipped */

@@ -157,7 +157,7 @@ HOTBED_HD void update_rows_of(const work *w, uint32_t width) {
         if (w->s.unique.slots[u] != HOTBED_SLOT_NONE) {
             uint32_t t = hotbed_part_of(w->s.unique.offsets, w->s.storage.num_tables, u);
             hotbed_update_row(
-                &w->s, &w->o, w->gradient, &w->s.storage.tables[t], w->s.unique.slots[u],
+                &w->s, &w->o, w->gradient, &w->s.storage.tables[t], w->s.unique.slots[u], u,
                 source_of(w, u), w->shape, width);
         }
 }
@@ -213,12 +213,13 @@ static void update_in_registers(void *argument) {
         hotbed_sum_source source = source_of(w, u);
         if (source.end - source.begin <= HOTBED_SUM_GROUP)
             hotbed_update_in_registers(
-                &w->s, &w->o, w->gradient, table, w->s.unique.slots[u], source,
+                &w->s, &w->o, w->gradient, table, w->s.unique.slots[u], u, source,
                 hotbed_addend_occurrence(&w->s, source, source.begin, w->width), w->registers,
                 w->width);
         else
             hotbed_update_row(
-                &w->s, &w->o, w->gradient, table, w->s.unique.slots[u], source, w->shape, w->width);
+                &w->s, &w->o, w->gradient, table, w->s.unique.slots[u], u, source, w->shape,
+                w->width);
     }
 }
 

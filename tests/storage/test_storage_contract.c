@@ -786,7 +786,7 @@ static void descriptions_equal_the_options(hotbed_backend backend) {
         CHECK(info.first_slot >= end);
         end = info.first_slot + info.slots;
         CHECK(info.weights != NULL);
-        uint64_t embedding = info.dim * hotbed_dtype_bytes(info.dtype);
+        uint64_t embedding = hotbed_dtype_row_bytes(info.dtype, info.dim);
         CHECK(info.state_offsets[0] >= embedding);
         CHECK(info.state_offsets[1] >= info.state_offsets[0] + info.dim * sizeof(float));
         CHECK(info.row_bytes >= info.state_offsets[1] + info.dim * sizeof(float));

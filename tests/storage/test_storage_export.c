@@ -117,7 +117,7 @@ static uint64_t run_batch(export_fixture *d, const hotbed_export *e) {
     fixture_download(&d->r, &n, d->count.data, sizeof n);
     CHECK(n <= e->slots && d->n + n <= d->most);
     const hotbed_optimizer_kind kind = hotbed_storage_optimizer(d->r.storage)->kind;
-    uint64_t row = info.dim * hotbed_dtype_bytes(info.dtype);
+    uint64_t row = hotbed_dtype_row_bytes(info.dtype, info.dim);
     uint64_t state = hotbed_optimizer_state_dim(kind, info.dim) * sizeof(float);
     collect(d, d->all_keys + d->n, &d->keys, n, sizeof(uint64_t));
     collect(d, d->all_scores + d->n, &d->scores, n, sizeof(uint64_t));

@@ -70,7 +70,7 @@ static void variant_rows(hotbed_backend backend, const variant *v, float *out) {
     s.options.seed = v->seed;
     fixture_open_bare(&r, backend, &s.options);
     insert(&r, v->table, KEYS, order, v->batch);
-    uint64_t row_bytes = v->dim * hotbed_dtype_bytes(v->dtype);
+    uint64_t row_bytes = hotbed_dtype_row_bytes(v->dtype, v->dim);
     void *weights = block(KEYS * row_bytes);
     read_rows(&r, v->table, KEYS, keys, row_bytes, weights);
     for (uint64_t i = 0; i < (uint64_t)KEYS * v->dim; i++)

@@ -23,7 +23,7 @@ static void compare_tables(fixture fixtures[BACKENDS]) {
         CHECK_OK(hotbed_storage_export_keys(
             fixtures[0].storage, t, n, keys, NULL, &m, fixtures[0].stream));
         uint64_t sizes[4] = {
-            n * info.dim * hotbed_dtype_bytes(info.dtype),
+            n * hotbed_dtype_row_bytes(info.dtype, info.dim),
             hotbed_optimizer_states(kind) > 0
                 ? n * hotbed_optimizer_state_dim(kind, info.dim) * sizeof(float)
                 : 0,

@@ -1,6 +1,9 @@
 /* tests/support/oracle.c - the plain model of a storage: rows, steps, optimizers. */
 #include "tests/support/oracle.h"
 
+#include "storage/index/index_layout_core.h"
+#include "storage/step/init_core.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -105,6 +108,54 @@ static float rounded(hotbed_dtype dtype, float value) {
     float place = 0.0F;
     oracle_store(dtype, &place, 0, value);
     return oracle_load(dtype, &place, 0);
+}
+
+/* The random word for element e of the row of `key` in the present optimizer step. */
+static uint32_t rounding_word(
+    const oracle *model, const oracle_table *table, uint64_t key, uint32_t e) {
+    const uint64_t mixed =
+        hotbed_hash_u64(model->options.seed ^ hotbed_hash_u64(model->state.optimizer_steps));
+    hotbed_u32x4 counter = {(uint32_t)key, (uint32_t)(key >> 32), e / 4, table->name_hash};
+    counter = hotbed_philox(counter, (uint32_t)mixed, (uint32_t)(mixed >> 32));
+    const uint32_t words[4] = {counter.x, counter.y, counter.z, counter.w};
+    return words[e % 4];
+}
+
+/* Round to one of the two neighbours of a value whose type has `digits` binary digits and is a multiple of
+ * 2^least: away from zero with a probability that is its distance from the other. */
+static float rounded_by(float value, int digits, int least, double infinite, uint32_t word) {
+    if (!isfinite(value))
+        return value;
+    double size = fabs((double)value);
+    int exponent = 0;
+    (void)frexp(size, &exponent);
+    int step = exponent - digits;
+    if (size == 0.0 || step < least)
+        step = least;
+    double units = ldexp(size, -step), low = floor(units);
+    if ((double)word < floor((units - low) * 0x1p32))
+        low += 1.0;
+    size = ldexp(low, step);
+    return copysignf(size >= infinite ? INFINITY : (float)size, value);
+}
+
+/* Element e after a step that computed w. */
+static float stepped(
+    const oracle *model, const oracle_table *table, uint64_t key, uint32_t e, float w) {
+    const bool random = table->options.rounding == HOTBED_ROUND_STOCHASTIC;
+    switch (table->options.dtype) {
+    case HOTBED_F32:
+        break;
+    case HOTBED_F16:
+        if (random && !isnan(w))
+            return rounded_by(w, 11, -24, 65536.0, rounding_word(model, table, key, e));
+        break;
+    case HOTBED_BF16:
+        if (random && !isnan(w))
+            return rounded_by(w, 8, -133, 0x1p128, rounding_word(model, table, key, e));
+        break;
+    }
+    return rounded(table->options.dtype, w);
 }
 
 /* --- rows ------------------------------------------------------------------------------------ */
@@ -321,6 +372,9 @@ oracle *oracle_create(const hotbed_storage_options *options, oracle_initial init
             table->options.dtype = HOTBED_F32;
         table->state_dim = hotbed_optimizer_state_dim(options->optimizer.kind, table->options.dim);
         table->free_rows = NONE;
+        table->name_hash = 2166136261U;
+        for (const char *c = table->options.name; *c != 0; c++) /* FNV-1a */
+            table->name_hash = (table->name_hash ^ (unsigned char)*c) * 16777619U;
         table->custom_score = 1;
         grow(table);
         oracle_clear(model, t); /* creates the rows of a static table */
@@ -720,7 +774,7 @@ static float mean_square(const float *g, uint32_t dim) {
     return sums[0] / (float)dim;
 }
 
-static void update_row(oracle *model, const oracle_table *table, oracle_row *row, const float *g) {
+static void update_row(oracle *model, oracle_table *table, oracle_row *row, const float *g) {
     const hotbed_optimizer *o = &model->options.optimizer;
     uint32_t dim = table->options.dim;
     float lr = model->state.learning_rate;
@@ -729,8 +783,10 @@ static void update_row(oracle *model, const oracle_table *table, oracle_row *row
     if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
         row->states[0][0] += mean_square(g, dim);
     }
+    bool steps = false, changes = false;
     for (uint32_t e = 0; e < dim; e++) {
-        float w = row->weights[e];
+        const float before = row->weights[e];
+        float w = before;
         switch (o->kind) {
         case HOTBED_OPT_SGD:
             w = w - lr * decayed(o, g[e], w);
@@ -746,8 +802,11 @@ static void update_row(oracle *model, const oracle_table *table, oracle_row *row
             w = w - lr * decayed(o, g[e] / (sqrtf(row->states[0][0]) + o->eps), w);
             break;
         }
-        row->weights[e] = rounded(table->options.dtype, w);
+        row->weights[e] = stepped(model, table, row->key, e, w);
+        steps = steps || w != before;
+        changes = changes || float_bits(row->weights[e]) != float_bits(before);
     }
+    table->stats.rounded_away += table->options.dtype != HOTBED_F32 && steps && !changes;
 }
 
 /* The share of position i of the batch in element e of its row's gradient. */

@@ -37,6 +37,7 @@ typedef struct oracle_counted {
 typedef struct oracle_table {
     hotbed_table_options options;
     uint32_t state_dim;
+    uint32_t name_hash;
     oracle_row *rows; /* [num_rows] live or free */
     uint32_t num_rows;
     uint32_t max_rows; /* that fit into `rows` */

@@ -22,7 +22,6 @@ from hotbed.torch.config import Evict, Optimizer, PoolingType, Score, Table
 from hotbed.torch.sparse import described
 
 _DTYPES = {torch.float32: lib.HOTBED_F32, torch.float16: lib.HOTBED_F16, torch.bfloat16: lib.HOTBED_BF16}
-_BYTES = {torch.float32: 4, torch.float16: 2, torch.bfloat16: 2}
 _POOLING = {
     PoolingType.NONE: lib.HOTBED_POOL_NONE,
     PoolingType.SUM: lib.HOTBED_POOL_SUM,
@@ -348,21 +347,9 @@ class Storage:
         keep: List[Any] = []
         self._create(self._options(seed, options, check_keys, keep))
         self.learning_rate = None if optimizer is None else float(optimizer.lr)
-        self._warn_of_rounding()
         self.handle = _next_handle[0]
         _next_handle[0] += 1
         _by_handle[self.handle] = self
-
-    def _warn_of_rounding(self) -> None:
-        """Say that rows of 16 bits do not move by small updates: they are rounded to the nearest value."""
-        narrow = [f"{t.name!r} ({str(t.dtype)[6:]})" for t in self.tables if _BYTES[t.dtype] < 4]
-        if narrow and self.optimizer is not None:
-            warnings.warn(
-                f"tables {', '.join(narrow)}: rows are rounded to the nearest value after each update, so an update "
-                "below half of an element's last place (of 1.0: 0.002 in bfloat16, 0.0002 in float16) is lost; use a "
-                "larger learning rate, or data_type=torch.float32",
-                stacklevel=stack_level(),
-            )
 
     def _options(self, seed: int, extra: Mapping[str, Any], check_keys: str, keep: List[Any]) -> Any:
         """Create the ``hotbed_storage_options``, which points to objects appended to ``keep``."""
@@ -1013,7 +1000,7 @@ class Storage:
             kind = lib.hotbed_storage_optimizer(self._c).kind
             dtype, columns = torch.float32, lib.hotbed_optimizer_state_dim(kind, described.dim)
             offset = info.state_offsets[state]
-        size = _BYTES[dtype]
+        size = dtype.itemsize
         data = ffi.cast("char *", info.weights) + offset
         strides = (info.row_bytes // size, 1)
         shape = (self.num_rows(table), columns)
@@ -1286,7 +1273,7 @@ class _CudaArray:
     def __init__(
         self, storage: Storage, data: Any, dtype: torch.dtype, shape: Tuple[int, int], strides: Tuple[int, int]
     ) -> None:
-        size = _BYTES[dtype]
+        size = dtype.itemsize
         self.storage = storage
         self.__cuda_array_interface__ = {
             "version": 3,

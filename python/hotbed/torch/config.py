@@ -53,6 +53,21 @@ class Score(enum.Enum):
     LFU = 2
 
 
+class Rounding(enum.Enum):
+    """How an update rounds a row of a type narrower than float32.
+
+    Attributes:
+        STOCHASTIC: up or down, so that the expected value is exact and small updates add up.  The random numbers depend
+            only on the collection's seed, the table's name, the key, the element and the number of the step, so runs
+            are repeatable bit for bit.
+        NEAREST: an update below half of an element's last place is lost; ``stats(name)["rounded_away"]`` counts rows
+            that an update left as they were.
+    """
+
+    STOCHASTIC = 0
+    NEAREST = 1
+
+
 @dataclasses.dataclass
 class EmbeddingConfig:
     """One table of an :class:`~hotbed.torch.EmbeddingCollection`.
@@ -72,6 +87,7 @@ class EmbeddingConfig:
         evict: what a full hash table does.
         score: of a hash table's keys.  A table that does not evict has scores too, in state dicts and checkpoints.
         max_embeddings: a hash table grows until it holds that many keys, rounded up; 0: it does not grow.
+        rounding: of updates, if ``data_type`` is narrower than float32.
     """
 
     num_embeddings: int
@@ -86,6 +102,7 @@ class EmbeddingConfig:
     evict: Evict = Evict.NEVER
     score: Score = Score.STEP
     max_embeddings: int = 0
+    rounding: Rounding = Rounding.STOCHASTIC
 
 
 @dataclasses.dataclass
@@ -518,4 +535,5 @@ def read(config: Any, pooled: bool) -> Table:
         _member(name, config, "evict", Evict.NEVER),
         _member(name, config, "score", Score.STEP),
         most,
+        {"rounding": _member(name, config, "rounding", Rounding.STOCHASTIC).value},
     )

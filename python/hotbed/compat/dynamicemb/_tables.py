@@ -101,7 +101,9 @@ def _admission(name: str, options: DynamicEmbTableOptions) -> Dict[str, Any]:
     }
 
 
-def describe(name: str, options: DynamicEmbTableOptions, features: int, upper_capacity: int) -> Table:
+def describe(
+    name: str, options: DynamicEmbTableOptions, features: int, upper_capacity: int, stochastic_rounding: bool
+) -> Table:
     """Describe a table as Hotbed's modules do.
 
     Raises:
@@ -137,6 +139,7 @@ def describe(name: str, options: DynamicEmbTableOptions, features: int, upper_ca
             else _SCORES[get_eviction_score_strategy(strategy)]
         ),
         "upper_capacity": upper_capacity,
+        "rounding": lib.HOTBED_ROUND_STOCHASTIC if stochastic_rounding else lib.HOTBED_ROUND_NEAREST,
         **_admission(name, options),
     }
     return Table(

@@ -144,7 +144,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         enforce_hbm: without effect.
         bounds_check_mode: without effect: every key is valid.
         optimizer: SGD, EXACT_SGD, ADAM, EXACT_ADAGRAD or EXACT_ROWWISE_ADAGRAD.
-        stochastic_rounding: without effect: results are rounded to nearest.
+        stochastic_rounding: how updates round rows narrower than float32; False: to nearest.
         gradient_clipping: clamp each element of the incoming gradient to ``max_gradient``.
         max_gradient: see ``gradient_clipping``.
         max_norm: without effect.
@@ -243,6 +243,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                     value=option.embedding_dtype,
                 )
         self.device = _device(device, first)
+        self._stochastic_rounding = stochastic_rounding
         self._optimizer_type = optimizer if first.training else EmbOptimType.NONE
         self._optimizer = create_optimizer(
             self._optimizer_type,
@@ -320,7 +321,10 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             )
             options = [dataclasses.replace(o, external_storage=None) for o in options]
         self._tables_of = [self.feature_table_map.count(t) for t in range(len(options))]
-        tables = [describe(name, o, n, u) for name, o, n, u in zip(self._table_names, options, self._tables_of, upper)]
+        tables = [
+            describe(name, o, n, u, self._stochastic_rounding)
+            for name, o, n, u in zip(self._table_names, options, self._tables_of, upper)
+        ]
         bridge = None
         if over:
             self._external = external(copy.deepcopy(options), self._optimizer)  # type: ignore[misc]

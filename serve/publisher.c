@@ -280,6 +280,7 @@ static void *run(void *argument) {
 
 /* Wait until no cut is being written. Returns the failure of the last one, once. */
 static hotbed_status settle(hotbed_publisher *p) {
+    HOTBED_TRY(hotbed_fork_check()); /* a forked process does not have the thread */
     double begin = hotbed_monotonic_seconds();
     pthread_mutex_lock(&p->lock);
     while (p->work == WORK_CUT)
@@ -339,7 +340,7 @@ hotbed_status hotbed_publisher_stats(const hotbed_publisher *publisher, hotbed_p
 }
 
 void hotbed_publisher_destroy(hotbed_publisher *p) {
-    if (p == NULL)
+    if (p == NULL || hotbed_forked()) /* the thread and its locks are not here: the memory stays */
         return;
     if (p->started) {
         pthread_mutex_lock(&p->lock);

@@ -67,7 +67,40 @@ struct hotbed_reader {
     pthread_t thread;
     bool started;
     uint32_t follow_ms;
+    uint32_t forks; /* when the reader was opened */
 };
+
+/* --- forks ------------------------------------------------------------------------------------ */
+
+/* A child of a fork has the reader's memory, but not its thread, and perhaps its locks stay locked. It would
+ * answer from one version for ever, so its calls fail. Atomic: forks since the first reader was opened. */
+static uint32_t forks;
+
+static void count_fork(void) {
+    __atomic_add_fetch(&forks, 1, __ATOMIC_RELAXED);
+}
+
+static void watch_forks(void) {
+    (void)pthread_atfork(NULL, NULL, count_fork);
+}
+
+static bool is_forked(const hotbed_reader *r) {
+    return hotbed_load_relaxed_u32(&forks) != r->forks;
+}
+
+/* Check the reader of a call. */
+static hotbed_status check_reader(const hotbed_reader *r, const char *call) {
+    if (r == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: reader is NULL", call);
+    if (is_forked(r))
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "%s: this process was forked from the one that opened the reader, and does not follow "
+            "the "
+            "publisher: open a reader after the fork",
+            call);
+    return HOTBED_OK;
+}
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -383,8 +416,7 @@ static hotbed_status poll_once(hotbed_reader *r) {
 }
 
 hotbed_status hotbed_reader_poll(hotbed_reader *r) {
-    if (r == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_poll: reader is NULL");
+    HOTBED_TRY(check_reader(r, "reader_poll"));
     return poll_once(r);
 }
 
@@ -444,9 +476,12 @@ hotbed_status hotbed_reader_open(
     *out = NULL;
     if (directory == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_open: directory is NULL");
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, watch_forks);
     hotbed_reader *r = hotbed_new(sizeof *r);
     if (r == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a reader");
+    r->forks = hotbed_load_relaxed_u32(&forks);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -467,6 +502,8 @@ hotbed_status hotbed_reader_open(
 
 void hotbed_reader_close(hotbed_reader *r) {
     if (r == NULL)
+        return;
+    if (is_forked(r)) /* its locks may be held by threads that are not here: the memory stays */
         return;
     if (r->started) {
         pthread_mutex_lock(&r->lock);
@@ -489,9 +526,9 @@ void hotbed_reader_close(hotbed_reader *r) {
 
 hotbed_status hotbed_reader_lookup(
     hotbed_reader *r, const hotbed_lookup *lookups, uint32_t n, uint64_t *version) {
-    if (r == NULL || (lookups == NULL && n > 0))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "reader_lookup: %s is NULL", r == NULL ? "reader" : "lookups");
+    HOTBED_TRY(check_reader(r, "reader_lookup"));
+    if (lookups == NULL && n > 0)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_lookup: lookups is NULL");
     hotbed_version *v = take(r);
     hotbed_status status = HOTBED_OK;
     uint64_t keys = 0, missing = 0;
@@ -528,8 +565,7 @@ hotbed_status hotbed_reader_find(const hotbed_reader *r, const char *name, uint3
 }
 
 hotbed_status hotbed_reader_table_info(hotbed_reader *r, uint32_t table, hotbed_reader_table *out) {
-    if (r == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_table_info: reader is NULL");
+    HOTBED_TRY(check_reader(r, "reader_table_info"));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_reader_table"));
     if (table >= r->num_tables)
         return hotbed_fail_limit(
@@ -575,8 +611,7 @@ static void read_stats(hotbed_reader *r, hotbed_reader_stats *out) {
 
 hotbed_status hotbed_reader_get_stats(hotbed_reader *r, hotbed_reader_stats *out) {
     hotbed_reader_stats stats;
-    if (r == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_get_stats: reader is NULL");
+    HOTBED_TRY(check_reader(r, "reader_get_stats"));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_reader_stats"));
     read_stats(r, &stats);
     hotbed_output_write(out, &stats, sizeof stats);
@@ -585,8 +620,7 @@ hotbed_status hotbed_reader_get_stats(hotbed_reader *r, hotbed_reader_stats *out
 
 hotbed_status hotbed_reader_health(hotbed_reader *r, double most_seconds) {
     hotbed_reader_stats stats;
-    if (r == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_health: reader is NULL");
+    HOTBED_TRY(check_reader(r, "reader_health"));
     pthread_mutex_lock(&r->lock);
     hotbed_status status = r->status;
     hotbed_error error = r->error;
@@ -663,9 +697,9 @@ static void print_stats(text *out, hotbed_reader *r) {
 
 hotbed_status hotbed_reader_metrics(
     hotbed_reader *r, char *to, uint64_t capacity, uint64_t *bytes) {
-    if (r == NULL || bytes == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "reader_metrics: %s is NULL", r == NULL ? "reader" : "bytes");
+    HOTBED_TRY(check_reader(r, "reader_metrics"));
+    if (bytes == NULL)
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_metrics: bytes is NULL");
     text out = {.to = to, .capacity = capacity};
     print_stats(&out, r);
     *bytes = out.bytes;

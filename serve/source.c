@@ -310,7 +310,7 @@ static hotbed_status digest_rows(const hotbed_source *s, source_table *t) {
             status = hotbed_error_key(
                 hotbed_error_table(
                     hotbed_fail_value(
-                        HOTBED_ERR_RANGE, "encoding", (double)value,
+                        HOTBED_ERR_ARGUMENT, "encoding", (double)value,
                         "table '%s', key %" PRIu64 ": %s does not have the value %g", t->info.name,
                         t->next.keys[i], hotbed_encoding_name(t->encoding), (double)value),
                     t->info.name),

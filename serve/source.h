@@ -34,8 +34,8 @@ typedef struct hotbed_changes {
 } hotbed_changes;
 
 /* Find the changes of a table between the last cut that was settled and the copy; `whole`: all rows.
- * Valid until the next call for any table. Errors: MEMORY, STATE (a key belongs to another rank), RANGE
- * (the encoding does not have a value, with table and key). */
+ * Valid until the next call for any table. Errors: MEMORY, STATE (a key belongs to another rank),
+ * ARGUMENT (the encoding does not have a value, with table and key). */
 hotbed_status hotbed_source_changes(
     hotbed_source *source, uint32_t table, bool whole, hotbed_changes *out);
 

@@ -127,7 +127,7 @@ HOTBED_API void hotbed_publisher_destroy(hotbed_publisher *publisher);
  *
  * Errors: ARGUMENT, STATE (rows entered or left a table during the call; ranks are at different
  * steps; the stream records a graph), MEMORY, DEVICE, UNSUPPORTED (2^32 rows or more in a table of a
- * rank); of the cut before: IO (no space, with path and reason), RANGE (a value that the encoding
+ * rank); of the cut before: IO (no space, with path and reason), ARGUMENT (a value that the encoding
  * does not have, with table and key), COMM, MEMORY, and the callback's. With several ranks all
  * return the error of one. */
 HOTBED_API HOTBED_MUST_USE hotbed_status

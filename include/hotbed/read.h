@@ -25,6 +25,9 @@
  * out of order is not used: the reader keeps its version and says why in hotbed_reader_health(), until
  * the missing cut or a later base is there. Every byte of a cut is checked before its rows are used.
  *
+ * A process that is forked after the open does not follow the publisher, so its calls return STATE: open
+ * readers after the fork.
+ *
  * Files have been checked once when they are used, and are mapped. A program that changes or truncates
  * them in place breaks the readers (SIGBUS); a publisher only adds and removes files. */
 #ifndef HOTBED_READ_H

@@ -248,7 +248,7 @@ static void a_value_without_an_encoding_is_refused(hotbed_backend backend) {
     hotbed_rows rows = {.weights = row};
     CHECK_OK(hotbed_storage_set_rows(b.storage, 0, 1, &served_keys[3], &rows, b.stream));
     CHECK_OK(hotbed_publisher_publish(b.publisher, 1, b.stream));
-    CHECK_STATUS(hotbed_publisher_wait(b.publisher), HOTBED_ERR_RANGE);
+    CHECK_STATUS(hotbed_publisher_wait(b.publisher), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "'hash', key 3: int8 does not have the value") != NULL);
     CHECK_STRING(hotbed_last_error_detail()->table, "hash");
     CHECK_EQ(hotbed_last_error_detail()->key, 3);
@@ -263,7 +263,8 @@ static void a_value_without_an_encoding_is_refused(hotbed_backend backend) {
     create(&b);
     CHECK_OK(hotbed_storage_set_rows(b.storage, 0, 1, &served_keys[3], &rows, b.stream));
     CHECK_OK(hotbed_publisher_publish(b.publisher, 3, b.stream));
-    CHECK_STATUS(hotbed_publisher_publish(b.publisher, 4, b.stream), HOTBED_ERR_RANGE); /* once */
+    CHECK_STATUS(
+        hotbed_publisher_publish(b.publisher, 4, b.stream), HOTBED_ERR_ARGUMENT); /* once */
     CHECK_OK(hotbed_publisher_wait(b.publisher));
     finish(&b);
 }
@@ -522,6 +523,50 @@ static void a_killed_process_leaves_a_whole_cut(hotbed_backend backend) {
             hotbed_reader_open(directory, NULL, &reader), n < 2 ? HOTBED_ERR_STATE : HOTBED_OK);
         hotbed_reader_close(reader);
     }
+}
+
+/* In a process of its own: this one must have no streams when it forks. */
+static int child_reads(hotbed_reader *reader, const char *directory) {
+    hotbed_lookup none = {.table = 0};
+    bool refused = hotbed_reader_lookup(reader, &none, 1, NULL) == HOTBED_ERR_STATE &&
+                   strstr(hotbed_last_error(), "after the fork") != NULL &&
+                   hotbed_reader_health(reader, 0) == HOTBED_ERR_STATE &&
+                   hotbed_reader_poll(reader) == HOTBED_ERR_STATE;
+    hotbed_reader_close(reader); /* does not wait for the thread, which is not here */
+    hotbed_reader *own = NULL;
+    bool works = hotbed_reader_open(directory, NULL, &own) == HOTBED_OK &&
+                 hotbed_reader_lookup(own, &none, 1, NULL) == HOTBED_OK;
+    hotbed_reader_close(own);
+    return refused && works ? 0 : 1;
+}
+
+static void a_forked_process_opens_a_reader_of_its_own(hotbed_backend backend) {
+    int ended = 1;
+    bench b;
+    const char *directory = sample_directory();
+    pid_t child = fork();
+    if (child == 0) {
+        begin(&b, HOTBED_BACKEND_HOST);
+        snprintf(b.directory, sizeof b.directory, "%s", directory);
+        create(&b);
+        publish(&b);
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(child, &ended, 0), child);
+    CHECK_EQ(ended, 0);
+    hotbed_reader *reader = NULL;
+    hotbed_reader_options options;
+    hotbed_reader_options_init(&options);
+    options.follow_ms = 1;
+    CHECK_OK(hotbed_reader_open(directory, &options, &reader));
+    child = fork();
+    if (child == 0)
+        _exit(child_reads(reader, directory));
+    CHECK_EQ(waitpid(child, &ended, 0), child);
+    CHECK_EQ(ended, 0);
+    hotbed_lookup none = {.table = 0};
+    CHECK_OK(hotbed_reader_lookup(reader, &none, 1, NULL));
+    hotbed_reader_close(reader);
 }
 
 /* --- the callback --------------------------------------------------------------------------------------- */
@@ -860,8 +905,9 @@ static void metrics_have_prometheus_format(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    /* first: it forks, which a process with streams may not do */
+    /* first: they fork, which a process with streams may not do */
     {"a_killed_process_leaves_a_whole_cut", a_killed_process_leaves_a_whole_cut},
+    {"a_forked_process_opens_a_reader_of_its_own", a_forked_process_opens_a_reader_of_its_own},
     {"a_reader_follows_a_publisher", a_reader_follows_a_publisher},
     {"lookups_have_the_bytes_of_eval", lookups_have_the_bytes_of_eval},
     {"pooled_lookups_are_those_of_the_storage", pooled_lookups_are_those_of_the_storage},

@@ -138,6 +138,8 @@ typedef struct hotbed_path {
     uint64_t items;          /* rows or sums for which there is space per rank; 0: exact */
     uint8_t *send, *receive; /* exact: messages */
     uint32_t *arrived;       /* [world] device: keys received from each rank */
+    uint8_t *
+        *own_rows; /* rows travel: device, where the rows are that the rank requests of itself */
     /* Rows that travel, and then their gradients, rank by rank; they include rows that the rank
      * requests from itself. One-sided: `owner_rows` is in the window, for gradients only. One rank:
      * `owner_rows` is the lookup's output, in the order of the batch. */
@@ -247,6 +249,9 @@ struct hotbed_part {
     uint32_t *bags;   /* pooled, rows: [max_keys] for the dedup */
     hotbed_alone_part alone;
     hotbed_bucketize_view bucketize;
+    /* hotbed_sharded_read(), during the call, if the batch trains: the part reads its own rows where the
+     * tables have them */
+    bool reads;
     /* hotbed_sharded_backward(), during the call: the caller's gradient */
     const void *gradient;
     uint64_t gradient_stride;

@@ -185,6 +185,10 @@ static size_t carve_path(
     path->requester_in.at = hotbed_carve_take(&carve, pointers);
     path->requester_out.at = hotbed_carve_take(&carve, pointers);
     path->arrived = hotbed_carve_take(&carve, context->world * sizeof(uint32_t));
+    if (!g->sums)
+        path->own_rows = hotbed_carve_take(
+            &carve, (path->capacity == 0 ? part->sharded->options.max_keys : path->capacity) *
+                        sizeof(uint8_t *));
     v->segments = hotbed_carve_take(&carve, (segments + 1) * sizeof(uint32_t));
     v->firsts = hotbed_carve_take(&carve, segments * sizeof(uint32_t));
     v->keys = hotbed_carve_take(&carve, bound * sizeof(uint64_t));
@@ -737,6 +741,7 @@ hotbed_deliver_view hotbed_part_deliver(
         .rank = context->rank,
         .rows = ends.at,
         .rows_offset = ends.offset,
+        .own = part->reads && !gradients ? path->own_rows : NULL,
         .row_bytes = gradients ? part->group->gradient_bytes : part->group->row_bytes,
         .dim = part->group->max_dim,
         .dtype = (uint32_t)c->output_dtype,

@@ -112,17 +112,28 @@ static hotbed_status start_member(
 
 /* --- read and backward: all stages in order ----------------------------------------------------------- */
 
+static hotbed_status read_stages(
+    hotbed_sharded_context *context, hotbed_member *m, uint32_t number, void *output,
+    uint64_t stride, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_step_read(context, m, output, stride, stream));
+    if (m->stage == HOTBED_STAGE_WAIT_OUTPUT)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_sharded_output_dist(context, number, stream));
+    return hotbed_sharded_wait_output(context, number, output, stride, stream);
+}
+
 static hotbed_status read(
     hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
     hotbed_stream *stream) {
     hotbed_member *m = NULL;
     HOTBED_TRY(hotbed_step_begin_read(context, number, stream, "read", &m));
     HOTBED_TRY(hotbed_step_check_rows(m, output, "output", &stride));
-    HOTBED_TRY(hotbed_step_read(context, m, output, stride, stream));
-    if (m->stage == HOTBED_STAGE_WAIT_OUTPUT)
-        return HOTBED_OK;
-    HOTBED_TRY(hotbed_sharded_output_dist(context, number, stream));
-    return hotbed_sharded_wait_output(context, number, output, stride, stream);
+    for (uint32_t g = 0; g < m->sharded->num_groups; g++)
+        hotbed_step_part(context, m, g)->reads = m->training;
+    const hotbed_status status = read_stages(context, m, number, output, stride, stream);
+    for (uint32_t g = 0; g < m->sharded->num_groups; g++)
+        hotbed_step_part(context, m, g)->reads = false;
+    return status;
 }
 
 /* The owner may read this rank's gradients where the caller has them. */

@@ -31,6 +31,7 @@ typedef struct hotbed_deliver_view {
     uint64_t row_bytes;
     uint32_t dim, dtype;
     float max_gradient, scale;
+    uint8_t **own;         /* hotbed_scatter_view.own; NULL: the rank's own rows are among `rows` */
     uint32_t few;          /* owner: hotbed_scatter_view.few */
     hotbed_wire_view wire; /* what moves; the kernels of the requester count it */
 } hotbed_deliver_view;
@@ -49,6 +50,7 @@ HOTBED_HD hotbed_scatter_view hotbed_owner_rows(const hotbed_deliver_view *d) {
     to.num_arrays = d->world;
     to.writer = d->rank;
     to.few = d->few;
+    to.own = d->own;
     return to;
 }
 
@@ -61,6 +63,8 @@ HOTBED_HD uint8_t *hotbed_owner_row(const hotbed_deliver_view *d, uint32_t m) {
 /* The row of sent key u, among the rows that are exchanged with its owner. */
 HOTBED_HD uint8_t *hotbed_requester_row(const hotbed_deliver_view *d, uint32_t u) {
     uint32_t j = d->places[u], p = hotbed_part_of(d->ranks, d->world, j);
+    if (d->own != NULL && p == d->rank)
+        return d->own[j - d->ranks[p]];
     return d->rows[p] + d->rows_offset + (uint64_t)(j - d->ranks[p]) * d->row_bytes;
 }
 

@@ -175,6 +175,21 @@ HOTBED_HD uint32_t hotbed_eval_unsettled(
         width, checks && !hotbed_eval_settled(s, table, s->batch.keys[keys->i], slot, keys->epoch));
 }
 
+/* Whether the row of a key in an array of the writer's own need not be copied: it is in device memory in
+ * the form of the output. Write where the row is. */
+HOTBED_HD bool hotbed_forward_points(
+    const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot,
+    hotbed_scatter_place at) {
+    if (s->to.own == NULL || at.array != s->to.writer)
+        return false;
+    const bool points = slot != HOTBED_SLOT_NONE && !hotbed_slot_below(table, slot) &&
+                        table->dtype == HOTBED_F32 && s->storage.output_dtype == HOTBED_F32 &&
+                        table->dim % 4 == 0;
+    s->to.own[at.row] = points ? (uint8_t *)hotbed_row_at(s->storage.index, table, slot)
+                               : hotbed_scatter_address(&s->to, at);
+    return points;
+}
+
 /* Write the sequence output of a tile's keys to s->to or, unless rows are scattered, to `output`.
  * Each lane has the table and slot of its key; all lanes copy each row. `searched`, a literal, is
  * true if this pass has also searched for the slots, while prefetches may run. */
@@ -187,8 +202,15 @@ HOTBED_HD void hotbed_forward_found(
                  table->dtype == HOTBED_F32 && s->storage.output_dtype == HOTBED_F32 &&
                  table->dim % 4 == 0 &&
                  (scattered || (stride % 4 == 0 && ((uintptr_t)output & 15U) == 0));
-    if (scattered)
-        keys->to = (uint64_t)(uintptr_t)hotbed_scatter_row(&s->to, keys->i);
+    if (scattered) {
+        const hotbed_scatter_place at = hotbed_scatter_at(&s->to, keys->i);
+        keys->to = (uint64_t)(uintptr_t)hotbed_scatter_address(&s->to, at);
+        const bool points = hotbed_tile_rank(width) < keys->count &&
+                            hotbed_forward_points(s, &s->storage.tables[t], slot, at);
+        keys->deferred |= hotbed_tile_ballot(width, points);
+        if (hotbed_bits_set(keys->deferred) == keys->count)
+            return;
+    }
     const uint32_t todo = ~keys->deferred; /* one bit per row */
     const bool all_plain = hotbed_tile_ballot(width, !plain) == 0;
     if (all_plain) {

@@ -258,8 +258,13 @@ static void forward_row(
     /* plain copy: nothing to convert or initialize */
     if (slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 &&
         s->storage.output_dtype == HOTBED_F32 && (s->eval.on == 0 || table->range.evicts == 0)) {
-        void *to = s->to.on != 0 ? (void *)hotbed_scatter_row(&s->to, i)
-                                 : (void *)((float *)a->output + i * a->stride);
+        void *to = (float *)a->output + i * a->stride;
+        if (s->to.on != 0) {
+            const hotbed_scatter_place at = hotbed_scatter_at(&s->to, i);
+            to = hotbed_scatter_address(&s->to, at);
+            if (hotbed_forward_points(s, table, slot, at))
+                return;
+        }
         memcpy(to, hotbed_row_at(s->storage.index, table, slot), table->dim * sizeof(float));
         return;
     }

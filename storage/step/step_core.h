@@ -152,8 +152,10 @@ typedef struct hotbed_scatter_view {
     uint32_t num_runs, num_arrays;
     /* num_arrays writers write to the same arrays at the same time; the number of this one */
     uint32_t writer;
-    uint32_t
-        few; /* other kernels run beside: take a quarter of the threads, which saturate a link */
+    /* [rows of array `writer`] forward: where each of these rows is: in its table, which is then not
+     * copied, or in the array; NULL: all rows are copied */
+    uint8_t **own;
+    uint32_t few; /* take a quarter of the threads, because other kernels run beside */
 } hotbed_scatter_view;
 
 typedef struct hotbed_step_view {
@@ -241,10 +243,23 @@ hotbed_part_after(const uint32_t *starts, uint32_t n, uint32_t part, uint32_t at
 }
 
 /* Where the row of key number i is written. */
-HOTBED_HD uint8_t *hotbed_scatter_row(const hotbed_scatter_view *to, uint32_t i) {
+typedef struct hotbed_scatter_place {
+    uint32_t array;
+    uint64_t row;
+} hotbed_scatter_place;
+
+HOTBED_HD hotbed_scatter_place hotbed_scatter_at(const hotbed_scatter_view *to, uint32_t i) {
     const uint32_t q = hotbed_part_of(to->starts, to->num_runs, i);
-    const uint64_t row = (uint64_t)to->firsts[q] + (i - to->starts[q]);
-    return to->arrays[q % to->num_arrays] + to->offset + row * to->row_bytes;
+    hotbed_scatter_place at = {q % to->num_arrays, (uint64_t)to->firsts[q] + (i - to->starts[q])};
+    return at;
+}
+
+HOTBED_HD uint8_t *hotbed_scatter_address(const hotbed_scatter_view *to, hotbed_scatter_place at) {
+    return to->arrays[at.array] + to->offset + at.row * to->row_bytes;
+}
+
+HOTBED_HD uint8_t *hotbed_scatter_row(const hotbed_scatter_view *to, uint32_t i) {
+    return hotbed_scatter_address(to, hotbed_scatter_at(to, i));
 }
 
 /* The keys of a batch of n whose rows forward and eval write. */

@@ -182,6 +182,10 @@ void hotbed_optimizer_init(hotbed_optimizer *optimizer) {
     optimizer->beta1 = 0.9F;
     optimizer->beta2 = 0.999F;
     optimizer->eps = 1e-8F;
+    optimizer->momentum = 0.9F;
+    optimizer->rho = 0.9F;
+    optimizer->trust = 0.001F;
+    optimizer->learning_rate_power = -0.5F;
 }
 
 void hotbed_optimizer_clock_init(hotbed_optimizer_clock *clock, const hotbed_optimizer *optimizer) {

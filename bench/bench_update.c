@@ -105,7 +105,12 @@ static void update(bench_state *state, hotbed_optimizer_kind kind, update_part p
     update_buffers buffers;
     uint64_t n = (uint64_t)bench_arg(state, 0);
     bench_step_options options = {.slots = 2 * n, .bound = n};
-    hotbed_optimizer_view optimizer = {.kind = kind, .beta1 = 0.9F, .beta2 = 0.999F, .eps = 1e-8F};
+    hotbed_optimizer_view optimizer = {
+        .kind = kind,
+        .form = hotbed_state_form_of((uint32_t)kind),
+        .beta1 = 0.9F,
+        .beta2 = 0.999F,
+        .eps = 1e-8F};
     options.dim = (uint32_t)bench_arg(state, 1);
     options.states = hotbed_optimizer_states(kind);
     if (!bench_step_create(state, &options, &step))

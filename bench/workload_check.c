@@ -315,8 +315,9 @@ static hotbed_status read_sample_with(
                 keys[n++] = workload_stored_key(run, table, o->keys[end].key);
         if (n == 0)
             continue;
-        size_t at = (size_t)first * o->form.state_dim;
-        float *part[2] = {states[0] + at, states[1] + at};
+        float *part[2] = {
+            states[0] + (size_t)first * o->form.state_dim[0],
+            states[1] + (size_t)first * o->form.state_dim[1]};
         const hotbed_rows nothing = {0};
         const workload_place place = workload_place_of(run, table);
         if (insert) {
@@ -329,7 +330,7 @@ static hotbed_status read_sample_with(
             run->stream));
         spread(o, run, first, end, n, weights, o->form.dim);
         for (uint32_t s = 0; s < o->form.states; s++)
-            spread(o, run, first, end, n, states[s], o->form.state_dim);
+            spread(o, run, first, end, n, states[s], o->form.state_dim[s]);
     }
     return HOTBED_OK;
 }
@@ -531,7 +532,6 @@ static hotbed_status check_rows(
     const workload_oracle *o, workload_run *run, float *weights, float *const states[2]) {
     static const char *const names[2] = {"state 0", "state 1"};
     uint32_t dim = o->form.dim;
-    uint32_t state_dim = o->form.state_dim;
     HOTBED_TRY(read_sample(o, run, false, weights, states));
     for (uint32_t k = 0; k < o->count; k++) {
         const sampled *key = &o->keys[k];
@@ -539,10 +539,12 @@ static hotbed_status check_rows(
             continue;
         size_t at = (size_t)k * dim;
         HOTBED_TRY(compare("weight", key->table, key->key, weights + at, o->weights + at, dim));
-        at = (size_t)k * state_dim;
-        for (uint32_t s = 0; s < o->form.states; s++)
+        for (uint32_t s = 0; s < o->form.states; s++) {
+            at = (size_t)k * o->form.state_dim[s];
             HOTBED_TRY(compare(
-                names[s], key->table, key->key, states[s] + at, o->states[s] + at, state_dim));
+                names[s], key->table, key->key, states[s] + at, o->states[s] + at,
+                o->form.state_dim[s]));
+        }
     }
     return HOTBED_OK;
 }

@@ -52,8 +52,8 @@ static void hash_body(const void *args, uint64_t begin, uint64_t end) {
         hash_words(hash, a->buffers->weights + i * a->form.dim, a->form.dim * sizeof(float));
         for (uint32_t s = 0; s < a->form.states; s++)
             hash_words(
-                hash, a->buffers->states[s] + i * a->form.state_dim,
-                a->form.state_dim * sizeof(float));
+                hash, a->buffers->states[s] + i * a->form.state_dim[s],
+                a->form.state_dim[s] * sizeof(float));
         sums[0] += workload_mix(hash[0]);
         sums[1] += workload_mix(hash[1]);
     }

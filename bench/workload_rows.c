@@ -10,7 +10,9 @@ workload_row_form workload_form_of(const workload *what, const workload_shape *s
     workload_row_form form = {
         .dim = shape->dim,
         .states = hotbed_optimizer_states(what->optimizer),
-        .state_dim = hotbed_optimizer_state_dim(what->optimizer, shape->dim),
+        .state_dim =
+            {hotbed_optimizer_state_dim(what->optimizer, 0, shape->dim),
+             hotbed_optimizer_state_dim(what->optimizer, 1, shape->dim)},
         .dtype = what->dtype == 0 ? HOTBED_F32 : what->dtype};
     return form;
 }
@@ -38,7 +40,7 @@ hotbed_status workload_rows_alloc(
         status = hotbed_memory_alloc(stream, device, bytes, NULL, &out->weights);
     for (uint32_t s = 0; s < form.states && status == HOTBED_OK; s++)
         status = hotbed_memory_alloc(
-            stream, device, n * form.state_dim * sizeof(float), NULL, &out->states[s]);
+            stream, device, n * form.state_dim[s] * sizeof(float), NULL, &out->states[s]);
     if (status != HOTBED_OK)
         workload_rows_free(out);
     return status;
@@ -58,7 +60,7 @@ hotbed_status workload_rows_read(
     HOTBED_TRY(hotbed_copy(b->packed, rows.weights, bytes, stream));
     for (uint32_t s = 0; s < 2 && rows.states[s]; s++)
         HOTBED_TRY(
-            hotbed_copy(states[s], rows.states[s], n * form.state_dim * sizeof(float), stream));
+            hotbed_copy(states[s], rows.states[s], n * form.state_dim[s] * sizeof(float), stream));
     HOTBED_TRY(hotbed_stream_sync(stream));
     for (uint64_t i = 0; i < n; i++)
         hotbed_weights_read(

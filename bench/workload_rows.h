@@ -6,7 +6,7 @@
 
 /* The layout of a row of a workload. */
 typedef struct workload_row_form {
-    uint32_t dim, states, state_dim;
+    uint32_t dim, states, state_dim[2];
     hotbed_dtype dtype;
 } workload_row_form;
 

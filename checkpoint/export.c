@@ -169,8 +169,9 @@ static hotbed_status open_npy(
     }
     bool flat = column == HOTBED_COLUMN_KEYS || column == HOTBED_COLUMN_SCORES ||
                 column == HOTBED_COLUMN_TIMES ||
-                (column >= HOTBED_COLUMN_STATE &&
-                 hotbed_state_is_one((uint32_t)hotbed_manifest_optimizer(m, t)));
+                (column >= HOTBED_COLUMN_STATE && column < HOTBED_COLUMN_TIMES &&
+                 hotbed_state_is_one(
+                     (uint32_t)hotbed_manifest_optimizer(m, t), column - HOTBED_COLUMN_STATE));
     npy_header(header, type, rows, out->row_bytes / (size_t)(type[2] - '0'), flat);
     npy_name(m, t, column, name);
     HOTBED_TRY(hotbed_io_open(directory->calls, directory, name, HOTBED_IO_CREATE, file));

@@ -66,7 +66,7 @@ hotbed_h5_shape hotbed_layout_shape(
     if (column >= HOTBED_COLUMN_STATE && column < HOTBED_COLUMN_TIMES) {
         shape.type = HOTBED_H5_F32;
         /* One number per row is a vector, as in TorchRec. */
-        if (!hotbed_state_is_one((uint32_t)origin->optimizer.kind))
+        if (!hotbed_state_is_one((uint32_t)origin->optimizer.kind, column - HOTBED_COLUMN_STATE))
             shape.width = table->dim;
     }
     return shape;

@@ -609,7 +609,8 @@ static hotbed_status prepare(
     for (uint32_t i = 0; i < r->storages->n; i++) {
         hotbed_storage_state state;
         if (state_of(r, i, &state) != NULL)
-            HOTBED_TRY(hotbed_storage_check_state(&state));
+            HOTBED_TRY(hotbed_storage_check_state(
+                &state, hotbed_storage_optimizer(r->storages->all[i])->kind));
     }
     for (uint32_t i = 0; i < r->num_links; i++)
         HOTBED_TRY(check_shards(r, &r->links[i]));

@@ -81,6 +81,14 @@ static hotbed_status check_update(const hotbed_row_update *u, hotbed_optimizer_k
     return HOTBED_OK;
 }
 
+/* Distance in bytes between rows of a state. */
+static uint64_t state_bytes(
+    const hotbed_optimizer *optimizer, const hotbed_row_update *u, uint32_t state) {
+    return u->row_bytes != 0
+               ? u->row_bytes
+               : hotbed_optimizer_state_dim(optimizer->kind, state, u->dim) * sizeof(float);
+}
+
 hotbed_status hotbed_optimizer_update_rows(
     const hotbed_optimizer *optimizer, const hotbed_optimizer_clock *clock,
     const hotbed_row_update *update, hotbed_stream *stream) {
@@ -93,8 +101,6 @@ hotbed_status hotbed_optimizer_update_rows(
     HOTBED_TRY(check_update(&u, optimizer->kind));
     if (u.n == 0)
         return HOTBED_OK;
-    uint64_t state_bytes =
-        (uint64_t)hotbed_optimizer_state_dim(optimizer->kind, u.dim) * sizeof(float);
     uint64_t dense = hotbed_dtype_row_bytes(u.dtype, u.dim);
     uint8_t *state0 = u.rows.states[0] == NULL ? u.rows.weights : (uint8_t *)u.rows.states[0];
     uint8_t *state1 = u.rows.states[1] == NULL ? state0 : (uint8_t *)u.rows.states[1];
@@ -105,7 +111,7 @@ hotbed_status hotbed_optimizer_update_rows(
         .weights = u.rows.weights,
         .states = {state0, state1},
         .weights_bytes = u.row_bytes == 0 ? dense : u.row_bytes,
-        .state_bytes = u.row_bytes == 0 ? state_bytes : u.row_bytes,
+        .state_bytes = {state_bytes(optimizer, &u, 0), state_bytes(optimizer, &u, 1)},
         .gradients = u.gradients,
         .n = u.n,
     };

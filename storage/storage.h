@@ -285,7 +285,8 @@ hotbed_status hotbed_storage_check_distinct(
 hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_fault *of_stream);
 
 /* Check the values of a state as hotbed_storage_set_state() does. Errors: ARGUMENT. */
-hotbed_status hotbed_storage_check_state(const hotbed_storage_state *state);
+hotbed_status hotbed_storage_check_state(
+    const hotbed_storage_state *state, hotbed_optimizer_kind kind);
 
 /* Keep a text for hotbed_storage_warning() if the loaded checkpoint was `saved` with another seed
  * than the storage's, and new keys depend on the seed; but not if an earlier one was not read. */

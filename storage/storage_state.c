@@ -40,7 +40,8 @@ hotbed_status hotbed_storage_get_state(
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_storage_check_state(const hotbed_storage_state *s) {
+hotbed_status hotbed_storage_check_state(
+    const hotbed_storage_state *s, hotbed_optimizer_kind kind) {
     const double power[2] = {s->beta1_power, s->beta2_power};
     for (int b = 0; b < 2; b++)
         if (!(power[b] >= 0.0 && power[b] <= 1.0))
@@ -59,7 +60,7 @@ hotbed_status hotbed_storage_check_state(const hotbed_storage_state *s) {
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "learning_rate", (double)s->learning_rate,
             "learning_rate %g is not finite", (double)s->learning_rate);
-    return HOTBED_OK;
+    return hotbed_optimizer_check_rate(kind, s->learning_rate);
 }
 
 hotbed_status hotbed_storage_set_state(
@@ -69,7 +70,7 @@ hotbed_status hotbed_storage_set_state(
     HOTBED_TRY(hotbed_options_read(
         &s, sizeof s, offsetof(hotbed_storage_state, learning_rate) + sizeof s.learning_rate, state,
         "hotbed_storage_state"));
-    HOTBED_TRY(hotbed_storage_check_state(&s));
+    HOTBED_TRY(hotbed_storage_check_state(&s, storage->optimizer.kind));
     hotbed_clock clock = {
         .prefetches = s.clock,
         .optimizer =

@@ -637,6 +637,7 @@ hotbed_status hotbed_storage_set_learning_rate(
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "learning_rate", (double)learning_rate,
             "learning_rate %g is not finite", (double)learning_rate);
+    HOTBED_TRY(hotbed_optimizer_check_rate(storage->optimizer.kind, learning_rate));
     return storage->kernels.update->set_learning_rate(storage->clock, learning_rate, stream);
 }
 

@@ -88,21 +88,30 @@ static const hotbed_optimizer_parameter parameters[] = {
     {FIELD(weight_decay), -FLT_MAX, FLT_MAX, false},
     {FIELD(initial_accumulator), 0.0F, FLT_MAX, false},
     {FIELD(max_gradient), 0.0F, FLT_MAX, false},
+    {FIELD(l2_decay), -FLT_MAX, FLT_MAX, false},
+    {FIELD(momentum), 0.0F, 1.0F, true},
+    {FIELD(rho), 0.0F, 1.0F, true},
+    {FIELD(trust), 0.0F, FLT_MAX, false},
+    {FIELD(learning_rate_power), -2.0F, 0.0F, false},
+    {FIELD(ftrl_beta), 0.0F, FLT_MAX, false},
+    {FIELD(l1_reg), 0.0F, FLT_MAX, false},
+    {FIELD(l2_reg), 0.0F, FLT_MAX, false},
 #undef FIELD
 };
 
 enum { PARAMETERS = sizeof parameters / sizeof *parameters };
 
-#define HOTBED_INFO(KIND, name, LENGTH, state0, START0, state1, START1, uses)                      \
+#define HOTBED_INFO(KIND, name, state0, LENGTH0, START0, state1, LENGTH1, START1, RATIO, uses)     \
     [HOTBED_OPT_##KIND] = {                                                                        \
         sizeof(hotbed_optimizer_info),                                                             \
         HOTBED_OPT_##KIND,                                                                         \
         #name,                                                                                     \
         (sizeof(state0) > 1 ? 1 : 0) + (sizeof(state1) > 1 ? 1 : 0),                               \
-        HOTBED_STATE_##LENGTH == HOTBED_STATE_ONE,                                                 \
+        {HOTBED_STATE_##LENGTH0 > HOTBED_STATE_ROW, HOTBED_STATE_##LENGTH1 > HOTBED_STATE_ROW},    \
         ((uses)&HOTBED_USES_STEPS) != 0,                                                           \
+        ((uses)&HOTBED_USES_POSITIVE_RATE) != 0,                                                   \
         {state0, state1},                                                                          \
-        (uses) & ~HOTBED_USES_STEPS},
+        (uses)&HOTBED_USES_PARAMETERS},
 static const hotbed_optimizer_info infos[] = {HOTBED_OPTIMIZERS(HOTBED_INFO)};
 #undef HOTBED_INFO
 
@@ -131,9 +140,9 @@ uint32_t hotbed_optimizer_states(hotbed_optimizer_kind kind) {
     return info == NULL ? 0 : info->states;
 }
 
-uint32_t hotbed_optimizer_state_dim(hotbed_optimizer_kind kind, uint32_t dim) {
+uint32_t hotbed_optimizer_state_dim(hotbed_optimizer_kind kind, uint32_t state, uint32_t dim) {
     const hotbed_optimizer_info *info = hotbed_optimizer_describe(kind);
-    return info == NULL || info->states == 0 ? 0 : info->one_number ? 1 : dim;
+    return info == NULL || state >= info->states ? 0 : info->one_number[state] ? 1 : dim;
 }
 
 const char *hotbed_optimizer_state_name(hotbed_optimizer_kind kind, uint32_t state) {
@@ -248,6 +257,33 @@ static hotbed_status check_parameter(const hotbed_optimizer_parameter *p, float 
         least, most, p->below_most ? ')' : ']');
 }
 
+hotbed_status hotbed_optimizer_check_rate(hotbed_optimizer_kind kind, float learning_rate) {
+    const hotbed_optimizer_info *info = hotbed_optimizer_describe(kind);
+    if (info == NULL || !info->positive_rate || learning_rate > 0.0F)
+        return HOTBED_OK;
+    return hotbed_fail_limit(
+        HOTBED_ERR_ARGUMENT, "learning_rate", (double)learning_rate, 0,
+        "optimizer: learning_rate %g of %s is not above 0", (double)learning_rate, info->name);
+}
+
+/* Decay and the parameters of few optimizers have an effect only with optimizers that use them. */
+static hotbed_status check_unused(const hotbed_optimizer *o) {
+    const uint32_t used = hotbed_optimizer_describe(o->kind)->parameters,
+                   kept = HOTBED_USES_IN_EVERY_LINE & ~(uint32_t)HOTBED_USES_WEIGHT_DECAY;
+    hotbed_optimizer init;
+    hotbed_optimizer_init(&init);
+    for (uint32_t p = 0; p < PARAMETERS; p++) {
+        const float value = hotbed_optimizer_value(o, &parameters[p]);
+        if (((used | kept) >> p & 1U) == 0 &&
+            value != hotbed_optimizer_value(&init, &parameters[p]))
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, parameters[p].name, (double)value,
+                "optimizer: %s is %g, but %s has no such parameter", parameters[p].name,
+                (double)value, hotbed_optimizer_name(o->kind));
+    }
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
     const hotbed_optimizer *o = optimizer;
     if (o->size != sizeof *o)
@@ -267,7 +303,8 @@ hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
             (int)o->kind);
     for (uint32_t p = 0; p < PARAMETERS; p++)
         HOTBED_TRY(check_parameter(&parameters[p], hotbed_optimizer_value(o, &parameters[p])));
-    return HOTBED_OK;
+    HOTBED_TRY(check_unused(o));
+    return hotbed_optimizer_check_rate(o->kind, o->learning_rate);
 }
 
 /* P(normal < x). */
@@ -308,11 +345,20 @@ hotbed_init_view hotbed_init_make(
 hotbed_optimizer_view hotbed_optimizer_make(const hotbed_optimizer *optimizer) {
     hotbed_optimizer_view view = {
         .kind = (uint32_t)optimizer->kind,
+        .form = hotbed_state_form_of((uint32_t)optimizer->kind),
         .beta1 = optimizer->beta1,
         .beta2 = optimizer->beta2,
         .eps = optimizer->eps,
         .weight_decay = optimizer->weight_decay,
         .max_gradient = optimizer->max_gradient,
+        .l2_decay = optimizer->l2_decay,
+        .momentum = optimizer->momentum,
+        .rho = optimizer->rho,
+        .trust = optimizer->trust,
+        .learning_rate_power = optimizer->learning_rate_power,
+        .ftrl_beta = optimizer->ftrl_beta,
+        .l1_reg = optimizer->l1_reg,
+        .l2_reg = optimizer->l2_reg,
     };
     return view;
 }

@@ -47,6 +47,7 @@ void hotbed_storage_set_keys(
  * Errors: ARGUMENT. */
 hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, const char *what);
 hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer);
+hotbed_status hotbed_optimizer_check_rate(hotbed_optimizer_kind kind, float learning_rate);
 
 /* Read or write the field of a parameter. */
 float hotbed_optimizer_value(

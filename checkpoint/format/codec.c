@@ -71,6 +71,16 @@ void hotbed_codec_literal(hotbed_codec *c, const char *text) {
         c->line += text[i] == '\n' ? 1 : 0;
 }
 
+bool hotbed_codec_optional(hotbed_codec *c, const char *text, bool there) {
+    const size_t n = strlen(text);
+    if (!c->writing)
+        there =
+            c->status == HOTBED_OK && (size_t)(c->end - c->at) >= n && memcmp(c->at, text, n) == 0;
+    if (there)
+        hotbed_codec_literal(c, text);
+    return there;
+}
+
 void hotbed_codec_number(hotbed_codec *c, uint64_t *value, uint64_t least, uint64_t most) {
     char text[64];
     if (c->writing) {

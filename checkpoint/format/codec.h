@@ -28,6 +28,10 @@ void hotbed_codec_expected(hotbed_codec *codec, const char *what);
 /* Print or compare fixed text: words, spaces, the newline. */
 void hotbed_codec_literal(hotbed_codec *codec, const char *text);
 
+/* The same for text that may be absent. Writing: print it if it is `there`. Returns whether it is
+ * there. */
+bool hotbed_codec_optional(hotbed_codec *codec, const char *text, bool there);
+
 /* Print or read a decimal number in [least, most], without leading zeros. */
 void hotbed_codec_number(hotbed_codec *codec, uint64_t *value, uint64_t least, uint64_t most);
 void hotbed_codec_number32(hotbed_codec *codec, uint32_t *value, uint32_t least, uint32_t most);

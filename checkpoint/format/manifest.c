@@ -89,7 +89,8 @@ static void describe_head(hotbed_codec *c, hotbed_manifest *m, const scope *s) {
     hotbed_codec_literal(c, "\n");
 }
 
-/* The parameters that every optimizer has in its line, and after them the others that it uses. */
+/* The parameters that every optimizer has in its line, and after them the others that it uses and
+ * that are not 0. */
 static void describe_parameters(hotbed_codec *c, hotbed_optimizer *o) {
     const hotbed_optimizer_info *info = hotbed_optimizer_describe(o->kind);
     const uint32_t used = (info == NULL ? 0 : info->parameters) | HOTBED_USES_IN_EVERY_LINE;
@@ -99,9 +100,14 @@ static void describe_parameters(hotbed_codec *c, hotbed_optimizer *o) {
             continue;
         char word[48];
         snprintf(word, sizeof word, " %s ", p->name);
-        hotbed_codec_literal(c, word);
         float value = hotbed_optimizer_value(o, p);
+        if ((HOTBED_USES_IN_EVERY_LINE >> i & 1U) != 0)
+            hotbed_codec_literal(c, word);
+        else if (!hotbed_codec_optional(c, word, value != 0.0F))
+            continue;
         hotbed_codec_float(c, &value);
+        if (value == 0.0F && (HOTBED_USES_IN_EVERY_LINE >> i & 1U) == 0)
+            hotbed_codec_expected(c, "another value than 0");
         hotbed_optimizer_set(o, p, value);
     }
 }
@@ -509,9 +515,11 @@ static hotbed_status same_table(
 }
 
 bool hotbed_manifest_same_arguments(const hotbed_optimizer *a, const hotbed_optimizer *b) {
+    const hotbed_optimizer_info *info = hotbed_optimizer_describe(a->kind);
+    const uint32_t used = (info == NULL ? 0 : info->parameters) | HOTBED_USES_IN_EVERY_LINE;
     const hotbed_optimizer_parameter *p;
     for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++)
-        if (hotbed_optimizer_value(a, p) != hotbed_optimizer_value(b, p))
+        if ((used >> i & 1U) != 0 && hotbed_optimizer_value(a, p) != hotbed_optimizer_value(b, p))
             return false;
     return true;
 }

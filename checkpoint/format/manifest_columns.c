@@ -55,7 +55,8 @@ size_t hotbed_manifest_row_bytes(
         return hotbed_dtype_row_bytes(table->dtype, table->dim);
     if (column == HOTBED_COLUMN_SCORES || column == HOTBED_COLUMN_TIMES)
         return sizeof(uint64_t);
-    return hotbed_optimizer_state_dim(hotbed_manifest_optimizer(m, table), table->dim) *
+    return hotbed_optimizer_state_dim(
+               hotbed_manifest_optimizer(m, table), column - HOTBED_COLUMN_STATE, table->dim) *
            sizeof(float);
 }
 
@@ -85,7 +86,7 @@ const char *hotbed_manifest_column_name(hotbed_optimizer_kind optimizer, uint32_
         return words[column];
     if (column >= HOTBED_COLUMN_TIMES)
         return more[column - HOTBED_COLUMN_TIMES];
-#define HOTBED_NAMES(KIND, name, LENGTH, state0, START0, state1, ...)                              \
+#define HOTBED_NAMES(KIND, name, state0, LENGTH0, START0, state1, ...)                             \
     [HOTBED_OPT_##KIND] = {"opt/" state0, "opt/" state1},
     static const char *const names[][2] = {
         {"opt/none", "opt/none"}, HOTBED_OPTIMIZERS(HOTBED_NAMES)};

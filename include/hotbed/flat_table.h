@@ -96,7 +96,7 @@ typedef struct hotbed_flat_table_view {
     /* bytes from the start of a row to each F32 state; 0 if the row has no such state */
     uint64_t state_offsets[2];
     uint32_t dim;
-    uint32_t state_dim; /* elements of each state */
+    uint32_t state_dim[2]; /* elements of each state */
     hotbed_dtype dtype;
     hotbed_optimizer_kind optimizer; /* 0: none */
     hotbed_memory_kind memory;

@@ -125,33 +125,67 @@ typedef enum hotbed_optimizer_kind {
     HOTBED_OPT_ADAM = 2,
     HOTBED_OPT_ADAGRAD = 3,
     HOTBED_OPT_ROWWISE_ADAGRAD = 4,
+    HOTBED_OPT_FTRL = 5,
+    HOTBED_OPT_MOMENTUM = 6,
+    HOTBED_OPT_RMSPROP = 7,
+    HOTBED_OPT_ADADELTA = 8,
+    HOTBED_OPT_LION = 9,
+    HOTBED_OPT_PARTIAL_ROWWISE_ADAM = 10,
+    HOTBED_OPT_LAMB = 11,
+    HOTBED_OPT_LARS = 12,
 } hotbed_optimizer_kind;
 
 /* A sparse optimizer, the same for all tables of a storage. Call hotbed_optimizer_init(), then set
  * fields. Rows that a step does not use are not updated. In the formulas, g is the summed gradient
- * of a row, and t is the number of optimizer steps of the storage so far, the present one included:
+ * of a row, plus l2_decay*w; t is the number of optimizer steps of the storage so far, the present
+ * one included; and |x| is the norm of a row:
  *   SGD              w -= lr * (g + decay*w)
  *   ADAM             m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g*g
  *                    w -= lr * (m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + decay*w)
  *   ADAGRAD          G += g*g;             w -= lr * (g / (sqrt(G) + eps) + decay*w)
  *   ROWWISE_ADAGRAD  G += mean over the row of g*g; w as ADAGRAD, one G per row
- * The optimizer state is F32 whatever the type of the row. Frozen at 64 bytes, since the struct is
- * a member of hotbed_storage_options: a new parameter takes the place of a reserved word, and 0 is
- * its default. */
+ *   FTRL             z += g - ((n+g*g)^-p - n^-p)/lr * w;  n += g*g    (FTRL-proximal)
+ *                    w = 0 where -l1 <= z <= l1, else (sign(z)*l1 - z) / ((beta + n^-p)/lr + l2)
+ *   MOMENTUM         m = momentum*m + g;   w -= lr * (m + decay*w)
+ *   RMSPROP          v = rho*v + (1-rho)*g*g;  w -= lr * (g / (sqrt(v) + eps) + decay*w)
+ *   ADADELTA         v = rho*v + (1-rho)*g*g;  d = sqrt(u+eps) / sqrt(v+eps) * g
+ *                    u = rho*u + (1-rho)*d*d;  w -= lr * (d + decay*w)
+ *   LION             w -= lr * (sign(b1*m + (1-b1)*g) + decay*w);  m = b2*m + (1-b2)*g
+ *   PARTIAL_ROWWISE_ADAM  as ADAM, but v = b2*v + (1-b2) * mean over the row of g*g, one v per row
+ *   LAMB             as ADAM with the learning rate lr * |w| / |s|, where s is ADAM's step for a
+ *                    learning rate of 1, decay included; lr itself if |w| or |s| is 0
+ *   LARS             m = momentum*m + rate * (g + decay*w);  w -= m
+ *                    rate = lr * trust * |w| / (|g| + decay*|w| + eps); lr if |w| or |g| is 0
+ * n^-p is within one unit in the last place; TensorFlow's l2_regularization_strength is half of l2.
+ * The optimizer state is F32 whatever the type of the
+ * row. Frozen at 128 bytes, since the struct is a member of hotbed_storage_options: a new parameter
+ * takes the place of a reserved word. */
 typedef struct hotbed_optimizer {
-    uint32_t size;              /* set by init: 64 */
+    uint32_t size;              /* set by init: 128 */
     hotbed_optimizer_kind kind; /* required */
-    float learning_rate;        /* init: 0.01 */
-    float beta1, beta2;         /* ADAM; init: 0.9, 0.999; in [0, 1) */
+    /* init: 0.01. FTRL: above 0, also when it is changed later */
+    float learning_rate;
+    /* ADAM, PARTIAL_ROWWISE_ADAM, LAMB, LION; init: 0.9, 0.999; in [0, 1) */
+    float beta1, beta2;
     /* init: 1e-8; >= 0. With 0, an element whose state and gradient are both 0 becomes NaN (0 / 0);
      * ADAGRAD avoids this with an initial_accumulator above 0 */
     float eps;
-    float weight_decay;        /* decoupled; init: 0 */
-    float initial_accumulator; /* first value of the state of a new row; init: 0 */
+    float weight_decay; /* decoupled: not a part of the gradient; all but FTRL; init: 0 */
+    /* ADAM, ADAGRAD, ROWWISE_ADAGRAD: first value of the states of a new row. FTRL: of n. init: 0 */
+    float initial_accumulator;
     /* each element of the incoming gradient is clamped to [-max_gradient, max_gradient] before any
      * sum; NaN stays NaN; 0: no clamping */
     float max_gradient;
-    uint32_t reserved[7]; /* for parameters of later versions; must be 0 */
+    /* l2_decay*w is added to the gradient before everything else, as PyTorch's Adam does with its
+     * weight_decay; for AdamW use weight_decay instead. init: 0 */
+    float l2_decay;
+    float momentum;            /* MOMENTUM, LARS; init: 0.9; in [0, 1) */
+    float rho;                 /* RMSPROP (PyTorch's alpha), ADADELTA; init: 0.9; in [0, 1) */
+    float trust;               /* LARS; init: 0.001; >= 0 */
+    float learning_rate_power; /* FTRL's p; init: -0.5; in [-2, 0]; -0.5 is the fastest */
+    float ftrl_beta;           /* FTRL's beta; init: 0; >= 0 */
+    float l1_reg, l2_reg;      /* FTRL; init: 0; >= 0 */
+    uint32_t reserved[15];     /* for parameters of later versions; must be 0 */
 } hotbed_optimizer;
 
 /* A parameter: a float of hotbed_optimizer with a range. */
@@ -168,8 +202,9 @@ typedef struct hotbed_optimizer_info {
     hotbed_optimizer_kind kind;
     const char *name;           /* "sgd", "adam", ... */
     uint32_t states;            /* of a row: 0, 1 or 2 */
-    bool one_number;            /* a state is one number per row; false: one per element */
+    bool one_number[2];         /* the state is one number per row; false: one per element */
     bool counts_steps;          /* a step depends on the number of steps before it, as Adam's */
+    bool positive_rate;         /* the learning rate must be above 0 */
     const char *state_names[2]; /* as hotbed_optimizer_state_name(); "" if there is none */
     uint32_t parameters;        /* bit p: the optimizer uses hotbed_optimizer_parameter_at(p) */
 } hotbed_optimizer_info;
@@ -183,10 +218,11 @@ HOTBED_API const hotbed_optimizer_parameter *hotbed_optimizer_parameter_at(uint3
 /* Set every field to its default. */
 HOTBED_API void hotbed_optimizer_init(hotbed_optimizer *optimizer);
 
-/* Return the number of F32 state vectors of a row, and the length of each vector for a row of `dim`
- * elements: `dim`, or 1. 0 for an unknown kind. */
+/* Return the number of F32 state vectors of a row, and the length of state number `state` for a row
+ * of `dim` elements: `dim`, or 1. 0 for an unknown kind, or if there is no such state. */
 HOTBED_API uint32_t hotbed_optimizer_states(hotbed_optimizer_kind kind);
-HOTBED_API uint32_t hotbed_optimizer_state_dim(hotbed_optimizer_kind kind, uint32_t dim);
+HOTBED_API uint32_t
+hotbed_optimizer_state_dim(hotbed_optimizer_kind kind, uint32_t state, uint32_t dim);
 /* Return TorchRec's name of state number `state`, such as "exp_avg" and "exp_avg_sq" of ADAM; NULL
  * if there is no such state. */
 HOTBED_API const char *hotbed_optimizer_state_name(hotbed_optimizer_kind kind, uint32_t state);

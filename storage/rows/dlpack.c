@@ -361,6 +361,6 @@ hotbed_status hotbed_dl_state(
             hotbed_optimizer_states(kind));
     *out = view_of(
         &info, HOTBED_ELEMENT_F32, info.state_offsets[state],
-        hotbed_optimizer_state_dim(kind, info.dim));
+        hotbed_optimizer_state_dim(kind, state, info.dim));
     return HOTBED_OK;
 }

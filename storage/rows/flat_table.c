@@ -187,9 +187,9 @@ static void move_staged(void *argument) {
     const hotbed_table_view *view = &table->view;
     const hotbed_stage_descriptor descriptor = *table->descriptor;
     size_t offset[HOTBED_STAGE_PARTS] = {0, view->state_offset[0], view->state_offset[1]};
-    size_t state_bytes = view->state_dim * sizeof(float);
     size_t bytes[HOTBED_STAGE_PARTS] = {
-        hotbed_weights_bytes(view->dtype, view->dim), state_bytes, state_bytes};
+        hotbed_weights_bytes(view->dtype, view->dim), view->state_dim[0] * sizeof(float),
+        view->state_dim[1] * sizeof(float)};
     for (uint64_t i = 0; i < descriptor.n; i++) {
         if (descriptor.slots[i] == HOTBED_SLOT_NONE)
             continue;
@@ -219,7 +219,7 @@ static hotbed_rows_args chunk_args(
         args.rows.weights += first * hotbed_weights_bytes(view->dtype, view->dim);
     for (uint32_t s = 0; s < 2; s++)
         if (args.rows.states[s] != NULL)
-            args.rows.states[s] += first * view->state_dim;
+            args.rows.states[s] += first * view->state_dim[s];
     return args;
 }
 
@@ -285,7 +285,7 @@ hotbed_status hotbed_flat_table_read(const hotbed_flat_table *table, hotbed_flat
         .capacity = table->view.capacity,
         .state_offsets = {table->view.state_offset[0], table->view.state_offset[1]},
         .dim = table->view.dim,
-        .state_dim = table->view.state_dim,
+        .state_dim = {table->view.state_dim[0], table->view.state_dim[1]},
         .dtype = (hotbed_dtype)table->view.dtype,
         .optimizer = table->optimizer,
         .memory = table->memory.kind,

@@ -14,7 +14,7 @@
 /* hotbed_rows for kernels: dense arrays; NULL parts are skipped. */
 typedef struct hotbed_rows_view {
     uint8_t *weights; /* [n, dim] of the table's dtype */
-    float *states[2]; /* [n, state_dim] */
+    float *states[2]; /* [n, state_dim] each */
     uint64_t *scores; /* [n] */
     uint64_t *times;  /* [n]; only for tables that keep times */
 } hotbed_rows_view;
@@ -44,8 +44,8 @@ HOTBED_HD void hotbed_row_get(
     for (uint32_t s = 0; s < table->states; s++)
         if (rows.states[s] != NULL)
             hotbed_copy_part(
-                (uint8_t *)(rows.states[s] + i * table->state_dim), row + table->state_offset[s],
-                4 * table->state_dim, width);
+                (uint8_t *)(rows.states[s] + i * table->state_dim[s]), row + table->state_offset[s],
+                4 * table->state_dim[s], width);
 }
 
 /* Copy row i of `rows` to the row at `row`; parts that are NULL stay unchanged. */
@@ -59,8 +59,8 @@ HOTBED_HD void hotbed_row_set(
         if (rows.states[s] != NULL)
             hotbed_copy_part(
                 row + table->state_offset[s],
-                (const uint8_t *)(rows.states[s] + i * table->state_dim), 4 * table->state_dim,
-                width);
+                (const uint8_t *)(rows.states[s] + i * table->state_dim[s]),
+                4 * table->state_dim[s], width);
 }
 
 /* Initialize the parts of a new row that `rows` does not have. */

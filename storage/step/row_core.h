@@ -57,7 +57,7 @@ typedef struct hotbed_table_view {
     uint32_t random; /* whether updates round at random; false: to nearest */
     uint32_t is_static;
     uint32_t states;          /* number of f32 state vectors */
-    uint32_t state_dim;       /* elements of each: dim or 1 */
+    uint32_t state_dim[2];    /* elements of each: dim, 1, or 0 without the state */
     uint32_t state_offset[2]; /* bytes from the start of the row */
     uint32_t score;           /* hotbed_score_strategy */
     uint32_t probation;       /* whether new keys are on probation */
@@ -304,9 +304,9 @@ HOTBED_HD void hotbed_row_init_weights(
 /* Write the initial values of state s of a row. */
 HOTBED_HD void hotbed_row_init_state(
     const hotbed_table_view *table, uint8_t *row, uint32_t s, uint32_t width) {
-    for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->state_dim; e += 4 * width)
+    for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->state_dim[s]; e += 4 * width)
         hotbed_store4(
-            HOTBED_F32, row + table->state_offset[s], e, hotbed_count4(table->state_dim, e),
+            HOTBED_F32, row + table->state_offset[s], e, hotbed_count4(table->state_dim[s], e),
             hotbed_f32x4_of(table->state_value[s]));
 }
 

@@ -24,9 +24,9 @@ static inline void hotbed_row_lay_out(hotbed_table_view *view, hotbed_optimizer_
     uint64_t bytes = hotbed_weights_bytes(view->dtype, view->dim);
     uint64_t widest = hotbed_part_alignment(bytes);
     view->states = hotbed_optimizer_states(kind);
-    view->state_dim = hotbed_optimizer_state_dim(kind, view->dim);
     for (uint32_t s = 0; s < view->states; s++) {
-        uint64_t part = (uint64_t)view->state_dim * sizeof(float);
+        view->state_dim[s] = hotbed_optimizer_state_dim(kind, s, view->dim);
+        uint64_t part = (uint64_t)view->state_dim[s] * sizeof(float);
         uint64_t alignment = hotbed_part_alignment(part);
         widest = alignment > widest ? alignment : widest;
         bytes = hotbed_round_up(bytes, alignment);
@@ -40,7 +40,7 @@ static inline void hotbed_row_lay_out(hotbed_table_view *view, hotbed_optimizer_
  * memory of such rows is cleared at allocation: padding must not carry earlier contents. */
 static inline bool hotbed_row_has_gaps(const hotbed_table_view *view) {
     uint64_t parts = hotbed_weights_bytes(view->dtype, view->dim) +
-                     (uint64_t)view->states * view->state_dim * sizeof(float);
+                     ((uint64_t)view->state_dim[0] + view->state_dim[1]) * sizeof(float);
     return view->row_bytes != parts;
 }
 

@@ -208,10 +208,11 @@ static __device__ hotbed_sum_source reduced_source(uint64_t u) {
     return source;
 }
 
-/* HOTBED_STATE_ of a kind, for constant expressions. */
+/* HOTBED_STATE_ of a kind's first state, for constant expressions; ROW for HOTBED_OPT_ANY. */
 HOTBED_HD constexpr uint32_t state_length(uint32_t kind) {
-#define HOTBED_LENGTH(KIND, name, LENGTH, ...) kind == HOTBED_OPT_##KIND ? HOTBED_STATE_##LENGTH:
-    return HOTBED_OPTIMIZERS(HOTBED_LENGTH) HOTBED_STATE_NONE;
+#define HOTBED_LENGTH(KIND, name, state0, LENGTH0, ...)                                            \
+    kind == HOTBED_OPT_##KIND ? HOTBED_STATE_##LENGTH0:
+    return HOTBED_OPTIMIZERS(HOTBED_LENGTH) HOTBED_STATE_ROW;
 #undef HOTBED_LENGTH
 }
 
@@ -221,6 +222,21 @@ HOTBED_HD constexpr bool has_states(uint32_t kind) {
 
 HOTBED_HD constexpr bool has_wide_states(uint32_t kind) {
     return state_length(kind) == HOTBED_STATE_ROW;
+}
+
+/* Whether the kernels that are compiled for the optimizer's kind serve it. */
+static bool is_compiled(const hotbed_optimizer_view *o) {
+    return o->kind <= HOTBED_OPT_COMPILED && o->l2_decay == 0.0F;
+}
+
+/* Tell the compiler what is_compiled() says. SGD needs half of Adam's registers. */
+template <uint32_t KIND> static __device__ void compile_for(hotbed_optimizer_view *o) {
+    o->any = KIND == HOTBED_OPT_ANY;
+    if (KIND != HOTBED_OPT_ANY) {
+        o->kind = KIND;
+        o->form = hotbed_state_form_of(KIND);
+        o->l2_decay = 0.0F;
+    }
 }
 
 /* Each lane looks up one unique key; then the tile updates the keys' rows one after the other.
@@ -234,7 +250,7 @@ static __global__ void __launch_bounds__(BLOCK, PLAIN ? (has_states(KIND) ? 3 : 
     const hotbed_update_shape shape = {true, PLAIN, REDUCED};
     uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     uint32_t lane = hotbed_tile_rank(WIDTH);
-    o.kind = KIND; /* known at compile time: SGD needs half of Adam's registers */
+    compile_for<KIND>(&o);
     for (uint64_t first = hotbed_cuda_thread() / WIDTH * ROWS; first < uniques;
          first += hotbed_cuda_threads() / WIDTH * ROWS) {
         uint32_t count = uniques - first < ROWS ? (uint32_t)(uniques - first) : ROWS;
@@ -300,6 +316,7 @@ static __device__ __noinline__ void update_many(
     const hotbed_step_view *s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     const update_scratch &scratch, uint32_t u) {
     const uint32_t t = hotbed_table_of_unique(s, u);
+    o.any = true;
     if (s->unique.slots[u] != HOTBED_SLOT_NONE)
         hotbed_update_row(
             s, &o, gradient, &s->storage.tables[t], s->unique.slots[u], u,
@@ -330,7 +347,7 @@ static __global__ void __launch_bounds__(BLOCK, SOME_BLOCKS) update_some_kernel(
     constexpr hotbed_register_shape shape = {KIND, POOLED, HALF, 1, SOME_AHEAD, WIDTH == 32};
     const uint32_t some = scratch.used[3];
     const uint64_t tile = hotbed_cuda_thread() / WIDTH, step = hotbed_cuda_threads() / WIDTH;
-    o.kind = KIND;
+    compile_for<KIND>(&o);
     for (uint64_t i = tile; i < some; i += step) {
         const uint32_t u = scratch.some[i];
         update_one<WIDTH>(
@@ -381,7 +398,7 @@ static __global__ void __launch_bounds__(FEW_BLOCK, FEW_BLOCKS) update_few_kerne
         return;
     few_row row = few_row_at(s, u, uniques), next = few_row_at(s, u + step, uniques);
     uint32_t i = few_occurrence<WIDTH>(s, row), t = hotbed_table_of_unique(&s, (uint32_t)u);
-    o.kind = KIND;
+    compile_for<KIND>(&o);
     for (;;) {
         const uint32_t next_i = few_occurrence<WIDTH>(s, next);
         const few_row after = few_row_at(s, u + 2 * step, uniques);
@@ -429,7 +446,7 @@ static __global__ void __launch_bounds__(BLOCK) reduce_kernel(
 template <uint32_t WIDTH, uint32_t KIND>
 static __global__ void __launch_bounds__(BLOCK) update_rows_kernel(hotbed_update_rows_args a) {
     uint64_t step = hotbed_cuda_threads() / WIDTH;
-    a.o.kind = KIND;
+    compile_for<KIND>(&a.o);
     for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < a.n; i += step)
         hotbed_update_given_row(&a, &a.o, i, WIDTH);
 }
@@ -467,7 +484,7 @@ typedef struct update_launches {
 
 template <uint32_t WIDTH, uint32_t KIND, bool POOLED, bool HALF>
 static void in_registers(update_launches *all) {
-    constexpr uint32_t most = has_wide_states(KIND) ? 16 : 8;
+    constexpr uint32_t most = KIND == HOTBED_OPT_ANY ? 32 : has_wide_states(KIND) ? 16 : 8;
     constexpr uint32_t lanes = WIDTH < most ? WIDTH : most;
     all->leaf = leaf_in_registers_kernel<WIDTH, POOLED>;
     all->update = update_few_kernel<lanes, WIDTH / lanes, KIND, POOLED, HALF>;
@@ -516,15 +533,25 @@ template <uint32_t KIND> static update_launches choose_width(uint32_t max_dim, u
     return launches_of<32, KIND>(form);
 }
 
-static update_launches choose(uint32_t max_dim, update_form form, uint32_t kind) {
-    switch ((hotbed_optimizer_kind)kind) {
-#define HOTBED_CASE(KIND, ...)                                                                     \
-    case HOTBED_OPT_##KIND:                                                                        \
-        return choose_width<HOTBED_OPT_##KIND>(max_dim, form);
-        HOTBED_OPTIMIZERS(HOTBED_CASE)
-#undef HOTBED_CASE
+/* The widths for kernels of any kind are fewer: half of them take as long to compile. */
+static update_launches choose_any(uint32_t max_dim, update_form form) {
+    return max_dim <= 32 ? launches_of<8, HOTBED_OPT_ANY>(form)
+                         : launches_of<32, HOTBED_OPT_ANY>(form);
+}
+
+static update_launches choose(uint32_t max_dim, update_form form, const hotbed_optimizer_view *o) {
+    switch (is_compiled(o) ? o->kind : (uint32_t)HOTBED_OPT_ANY) {
+    case HOTBED_OPT_SGD:
+        return choose_width<HOTBED_OPT_SGD>(max_dim, form);
+    case HOTBED_OPT_ADAM:
+        return choose_width<HOTBED_OPT_ADAM>(max_dim, form);
+    case HOTBED_OPT_ADAGRAD:
+        return choose_width<HOTBED_OPT_ADAGRAD>(max_dim, form);
+    case HOTBED_OPT_ROWWISE_ADAGRAD:
+        return choose_width<HOTBED_OPT_ROWWISE_ADAGRAD>(max_dim, form);
+    default:
+        return choose_any(max_dim, form);
     }
-    return update_launches(); /* not reached: kinds are checked at creation */
 }
 
 static update_form form_of(
@@ -598,7 +625,7 @@ static hotbed_status update(
     update_scratch scratch;
     (void)lay_out(step->batch.bound, max_dim, memory, &scratch);
     update_launches launch =
-        choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer->kind);
+        choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
     if (launch.some == NULL) {
         HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, WHOLE, stream));
@@ -643,7 +670,7 @@ static hotbed_status reduce(
     update_scratch scratch;
     (void)lay_out(step->batch.bound, max_dim, memory, &scratch);
     update_launches launch =
-        choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer->kind);
+        choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer);
     hotbed_stream *branch;
     HOTBED_TRY(hotbed_stream_branch(stream, &branch));
     hotbed_status status =
@@ -665,7 +692,7 @@ static hotbed_status apply(
     update_scratch scratch;
     (void)lay_out(step->batch.bound, max_dim, memory, &scratch);
     bool plain = step->storage.rows_form == HOTBED_ROWS_F32 && ((uintptr_t)sums.data & 15U) == 0;
-    update_launches launch = choose(max_dim, plain ? FORM_PLAIN : FORM_ANY, optimizer->kind);
+    update_launches launch = choose(max_dim, plain ? FORM_PLAIN : FORM_ANY, optimizer);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
     launch.apply<<<
         blocks_of(stream, step->batch.bound, launch.width, WHOLE), BLOCK, 0,
@@ -681,7 +708,7 @@ static hotbed_status count_step(
 }
 
 static hotbed_status update_rows(const hotbed_update_rows_args *args, hotbed_stream *stream) {
-    update_launches launch = choose(args->row.dim, FORM_ANY, args->o.kind);
+    update_launches launch = choose(args->row.dim, FORM_ANY, &args->o);
     launch.update_rows<<<
         blocks_of(stream, args->n, launch.width, WHOLE), BLOCK, 0, hotbed_cuda_native(stream)>>>(
         *args);

@@ -258,14 +258,35 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_from(
                                                          : hotbed_sum_groups(source, e);
 }
 
-/* The row's number after this step, for an optimizer with such a state. All lanes get it. */
-HOTBED_HD float hotbed_rowwise_sum(
-    const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
-    const hotbed_table_view *table, float *state, hotbed_sum_source source,
-    hotbed_update_shape shape, uint32_t width) {
-    float shares[32];
+/* The first `count` elements; the others become 0. */
+HOTBED_HD hotbed_f32x4 hotbed_first4(hotbed_f32x4 v, uint32_t count) {
+    v.y = count > 1 ? v.y : 0.0F;
+    v.z = count > 2 ? v.z : 0.0F;
+    v.w = count > 3 ? v.w : 0.0F;
+    return v;
+}
+
+/* What a step uses of the whole row. */
+typedef struct hotbed_whole_row {
+    float number; /* the state of one number, after this step */
+    float ratio;  /* factor of the learning rate */
+} hotbed_whole_row;
+
+/* Compute what the optimizer uses of the whole row, and store the state of one number. All lanes get
+ * it. `row` is read for ratios and L2 decay. */
+HOTBED_HD hotbed_whole_row hotbed_measure_row(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
+    hotbed_gradient_view gradient, const hotbed_table_view *table, const uint8_t *row,
+    float *state0, float *state1, hotbed_sum_source source, hotbed_update_shape shape,
+    uint32_t width) {
+    const bool first_wide = hotbed_state_is_wide(o->form, 0);
+    const bool second_wide = hotbed_state_is_wide(o->form, 1);
+    const bool ratio = hotbed_has_ratio(o->form);
+    float *const number_at = first_wide ? state1 : state0;
+    hotbed_whole_row whole = {0.0F, 1.0F};
+    float shares[32], rows[32];
     for (uint32_t k = 0; k < 32 / width; k++)
-        shares[k] = 0.0F;
+        shares[k] = rows[k] = 0.0F;
     uint32_t rank = hotbed_tile_rank(width);
     for (uint32_t first = 0; first < table->dim; first += 4 * width) {
         uint32_t e = first + 4 * rank;
@@ -274,16 +295,31 @@ HOTBED_HD float hotbed_rowwise_sum(
         uint32_t k = (e / 4 % 32) / width;
         if (count == 0)
             continue;
-        shares[k] = shares[k] + g.x * g.x;
-        shares[k] = shares[k] + g.y * g.y;
-        shares[k] = shares[k] + g.z * g.z;
-        shares[k] = shares[k] + g.w * g.w;
+        if (o->l2_decay != 0.0F || ratio) {
+            const hotbed_f32x4 w = hotbed_update_load4(shape.plain, table->dtype, row, e, count);
+            g = hotbed_l2_decay4(o, w, g);
+            if (ratio) {
+                hotbed_f32x4 a = g, b = g;
+                if (first_wide)
+                    a = hotbed_update_load4(shape.plain, HOTBED_F32, state0, e, count);
+                if (second_wide)
+                    b = hotbed_update_load4(shape.plain, HOTBED_F32, state1, e, count);
+                rows[k] = hotbed_add_squares(rows[k], w);
+                g = hotbed_first4(hotbed_measured4(o, clock, w, g, a, b), count);
+            }
+        }
+        shares[k] = hotbed_add_squares(shares[k], g);
     }
-    float sum = *state + hotbed_mean_square(shares, table->dim, width);
-    hotbed_tile_sync(width);
-    if (hotbed_tile_rank(width) == 0)
-        *state = sum;
-    return sum;
+    const float sum = hotbed_sum_shares(shares, width);
+    if (ratio) {
+        whole.ratio = hotbed_ratio(o, hotbed_sum_shares(rows, width), sum);
+    } else {
+        whole.number = hotbed_number_after(o, *number_at, sum / (float)table->dim);
+        hotbed_tile_sync(width);
+        if (hotbed_tile_rank(width) == 0)
+            *number_at = whole.number;
+    }
+    return whole;
 }
 
 /* One optimizer step of the row with parts at row, state0 and state1. Reads only dim and dtype of
@@ -293,16 +329,23 @@ HOTBED_HD uint32_t hotbed_update_parts(
     hotbed_gradient_view gradient, const hotbed_table_view *table,
     const hotbed_rounding_view *rounding, uint8_t *row, float *state0, float *state1,
     hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
-    const bool first_wide = hotbed_state_is_wide(o->kind, 0);
-    const bool second_wide = hotbed_state_is_wide(o->kind, 1);
-    float row_sum = 0.0F;
+    const bool first_wide = hotbed_state_is_wide(o->form, 0);
+    const bool second_wide = hotbed_state_is_wide(o->form, 1);
+    hotbed_whole_row whole = {0.0F, 1.0F};
+    hotbed_clock scaled;
     uint32_t bits = 0;
-    if (hotbed_state_is_one(o->kind))
-        row_sum = hotbed_rowwise_sum(s, o, gradient, table, state0, source, shape, width);
+    if (hotbed_has_number(o->form) || hotbed_has_ratio(o->form))
+        whole = hotbed_measure_row(
+            s, o, clock, gradient, table, row, state0, state1, source, shape, width);
+    if (hotbed_has_ratio(o->form)) {
+        scaled = *clock;
+        scaled.optimizer.learning_rate *= whole.ratio;
+        clock = &scaled;
+    }
     for (uint32_t first = 0; first < table->dim; first += 4 * width) {
         uint32_t e = first + 4 * hotbed_tile_rank(width);
         uint32_t count = e < table->dim ? hotbed_count4(table->dim, e) : 0;
-        hotbed_f32x4 w = {0.0F, 0.0F, 0.0F, 0.0F}, a = hotbed_f32x4_of(row_sum), b = a;
+        hotbed_f32x4 w = {0.0F, 0.0F, 0.0F, 0.0F}, a = hotbed_f32x4_of(whole.number), b = a;
         if (count > 0) {
             w = hotbed_update_load4(shape.plain, table->dtype, row, e, count);
             if (first_wide)
@@ -313,7 +356,7 @@ HOTBED_HD uint32_t hotbed_update_parts(
         hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
         if (count == 0)
             continue;
-        const hotbed_f32x4 v = hotbed_optimize4(o, clock, w, g, &a, &b);
+        const hotbed_f32x4 v = hotbed_optimize4(o, clock, w, hotbed_l2_decay4(o, w, g), &a, &b);
         if (shape.plain)
             hotbed_update_store4(true, HOTBED_F32, row, e, count, v);
         else
@@ -420,7 +463,7 @@ enum { HOTBED_QUADS_MOST = 4, HOTBED_AHEAD_MOST = 8 };
 
 /* Properties for which a kernel is compiled; literals. */
 typedef struct hotbed_register_shape {
-    uint32_t kind; /* hotbed_optimizer_kind */
+    uint32_t kind; /* hotbed_optimizer_kind; HOTBED_OPT_ANY: the one that is passed */
     bool pooled;   /* sums without weights; otherwise sequences */
     bool half;     /* rows of two-byte elements; otherwise f32 */
     /* groups of four elements per lane; group q begins at element 4 * (lane + q * width) */
@@ -441,6 +484,12 @@ typedef struct hotbed_raw_quads {
         hotbed_u16x4 half[HOTBED_QUADS_MOST];
     };
 } hotbed_raw_quads;
+
+/* A lane's group q as f32. */
+HOTBED_HD hotbed_f32x4 hotbed_raw_quad(
+    const hotbed_raw_quads *w, uint32_t q, hotbed_register_shape shape, uint32_t dtype) {
+    return shape.half ? hotbed_half4_to_f32(dtype, w->half[q]) : w->f32[q];
+}
 
 /* First element of a lane's group q. */
 HOTBED_HD uint32_t hotbed_quad_at(uint32_t q, uint32_t width) {
@@ -533,28 +582,39 @@ HOTBED_HD bool hotbed_quads_are_finite(
     return hotbed_tile_ballot(width, !finite) == 0;
 }
 
-/* Add the mean square of g to *state, which all lanes have loaded. */
-HOTBED_HD float hotbed_rowwise_add(
-    float *state, float loaded, const hotbed_quads *g, uint32_t dim, uint32_t quads,
-    uint32_t width) {
-    float shares[32];
+/* hotbed_measure_row() of a row in registers, with the gradient g, to which L2 decay has been added.
+ * All lanes have loaded the state of one number, `number`. */
+HOTBED_HD hotbed_whole_row hotbed_measure_quads(
+    const hotbed_optimizer_view *o, const hotbed_clock *clock, float *number_at, float number,
+    const hotbed_quads *w, const hotbed_quads *g, const hotbed_quads *a, const hotbed_quads *b,
+    uint32_t dim, uint32_t quads, uint32_t width) {
+    const bool ratio = hotbed_has_ratio(o->form);
+    hotbed_whole_row whole = {number, 1.0F};
+    float shares[32], rows[32];
     HOTBED_UNROLL
     for (uint32_t k = 0; k < 32 / width; k++)
-        shares[k] = 0.0F;
+        shares[k] = rows[k] = 0.0F;
     HOTBED_UNROLL
     for (uint32_t q = 0; q < quads; q++) {
         if (hotbed_quad_at(q, width) >= dim)
             continue;
-        shares[q] = shares[q] + g->q[q].x * g->q[q].x;
-        shares[q] = shares[q] + g->q[q].y * g->q[q].y;
-        shares[q] = shares[q] + g->q[q].z * g->q[q].z;
-        shares[q] = shares[q] + g->q[q].w * g->q[q].w;
+        hotbed_f32x4 v = g->q[q];
+        if (ratio) {
+            rows[q] = hotbed_add_squares(rows[q], w->q[q]);
+            v = hotbed_measured4(o, clock, w->q[q], v, a->q[q], b->q[q]);
+        }
+        shares[q] = hotbed_add_squares(shares[q], v);
     }
-    float sum = loaded + hotbed_mean_square(shares, dim, width);
-    hotbed_tile_sync(width);
-    if (hotbed_tile_rank(width) == 0)
-        *state = sum;
-    return sum;
+    const float sum = hotbed_sum_shares(shares, width);
+    if (ratio) {
+        whole.ratio = hotbed_ratio(o, hotbed_sum_shares(rows, width), sum);
+    } else {
+        whole.number = hotbed_number_after(o, number, sum / (float)dim);
+        hotbed_tile_sync(width);
+        if (hotbed_tile_rank(width) == 0)
+            *number_at = whole.number;
+    }
+    return whole;
 }
 
 /* Update the row in `slot`, of unique key u, whose source has at most a group of addends, and unpin
@@ -567,12 +627,16 @@ HOTBED_HD void hotbed_update_in_registers(
     uint8_t *row = hotbed_row_at(s->storage.index, table, slot);
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
-    const bool rowwise = hotbed_state_is_one(shape.kind);
-    const bool first = hotbed_state_is_wide(shape.kind, 0);
-    const bool second = hotbed_state_is_wide(shape.kind, 1);
+    const hotbed_state_form form =
+        shape.kind != HOTBED_OPT_ANY ? hotbed_state_form_of(shape.kind) : o->form;
+    const hotbed_clock *clock = s->storage.clock;
+    const bool rowwise = hotbed_has_number(form);
+    const bool first = hotbed_state_is_wide(form, 0);
+    const bool second = hotbed_state_is_wide(form, 1);
     hotbed_raw_quads w;
     hotbed_quads a, b;
-    float row_sum = rowwise ? *state0 : 0.0F;
+    float *const number_at = first ? state1 : state0;
+    float number = rowwise ? *number_at : 0.0F;
     HOTBED_UNROLL
     for (uint32_t q = 0; q < shape.quads; q++) {
         uint32_t e = hotbed_quad_at(q, width);
@@ -587,15 +651,33 @@ HOTBED_HD void hotbed_update_in_registers(
         if (second)
             b.q[q] = *(const hotbed_f32x4 *)(const void *)(state1 + e);
     }
-    const hotbed_quads g = hotbed_sum_addends(s, gradient, source, i, dim, shape, width);
+    hotbed_quads g = hotbed_sum_addends(s, gradient, source, i, dim, shape, width);
     if (o->checks_finite != 0 && !hotbed_quads_are_finite(&g, dim, shape.quads, width)) {
         if (hotbed_tile_rank(width) == 0)
             hotbed_gradient_refused(s, o, table, slot);
         hotbed_unpin_updated(s, table, slot, width);
         return;
     }
-    if (rowwise)
-        row_sum = hotbed_rowwise_add(state0, row_sum, &g, dim, shape.quads, width);
+    if (o->l2_decay != 0.0F) {
+        HOTBED_UNROLL
+        for (uint32_t q = 0; q < shape.quads; q++)
+            g.q[q] = hotbed_l2_decay4(o, hotbed_raw_quad(&w, q, shape, table->dtype), g.q[q]);
+    }
+    hotbed_whole_row whole = {0.0F, 1.0F};
+    hotbed_clock scaled;
+    if (rowwise || hotbed_has_ratio(form)) {
+        hotbed_quads v;
+        HOTBED_UNROLL
+        for (uint32_t q = 0; q < shape.quads; q++)
+            v.q[q] = hotbed_raw_quad(&w, q, shape, table->dtype);
+        whole = hotbed_measure_quads(
+            o, clock, number_at, number, &v, &g, &a, &b, dim, shape.quads, width);
+    }
+    if (hotbed_has_ratio(form)) {
+        scaled = *clock;
+        scaled.optimizer.learning_rate *= whole.ratio;
+        clock = &scaled;
+    }
     hotbed_rounding_view rounding = hotbed_rounding_to_nearest();
     uint32_t bits = 0;
     if (shape.half)
@@ -606,13 +688,11 @@ HOTBED_HD void hotbed_update_in_registers(
         if (e >= dim)
             continue;
         if (!first)
-            a.q[q] = hotbed_f32x4_of(row_sum);
+            a.q[q] = hotbed_f32x4_of(whole.number);
         if (!second)
-            b.q[q] = hotbed_f32x4_of(0.0F);
-        const hotbed_f32x4 before =
-            shape.half ? hotbed_half4_to_f32(table->dtype, w.half[q]) : w.f32[q];
-        const hotbed_f32x4 v =
-            hotbed_optimize4(o, s->storage.clock, before, g.q[q], &a.q[q], &b.q[q]);
+            b.q[q] = hotbed_f32x4_of(whole.number);
+        const hotbed_f32x4 before = hotbed_raw_quad(&w, q, shape, table->dtype);
+        const hotbed_f32x4 v = hotbed_optimize4(o, clock, before, g.q[q], &a.q[q], &b.q[q]);
         HOTBED_POINT();
         if (shape.half) {
             const hotbed_u16x4 h = hotbed_round_half4(&rounding, table->dtype, e, v);
@@ -678,8 +758,8 @@ typedef struct hotbed_update_rows_args {
     const hotbed_optimizer_clock *clock;
     hotbed_table_view row;        /* only dim and dtype are set */
     uint8_t *weights, *states[2]; /* an absent state points to another part and is never read */
-    uint64_t weights_bytes, state_bytes; /* distance between rows */
-    const float *gradients;              /* [n, dim] */
+    uint64_t weights_bytes, state_bytes[2]; /* distance between rows */
+    const float *gradients;                 /* [n, dim] */
     uint64_t n;
 } hotbed_update_rows_args;
 
@@ -689,8 +769,8 @@ HOTBED_HD void hotbed_update_given_row(
     const hotbed_gradient_view gradient = {
         a->gradients + i * a->row.dim, a->row.dim, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 0, NULL, 0};
-    float *state0 = (float *)(void *)(a->states[0] + i * a->state_bytes);
-    float *state1 = (float *)(void *)(a->states[1] + i * a->state_bytes);
+    float *state0 = (float *)(void *)(a->states[0] + i * a->state_bytes[0]);
+    float *state1 = (float *)(void *)(a->states[1] + i * a->state_bytes[1]);
     hotbed_clock clock;
     clock.optimizer = *a->clock;
     hotbed_clock_correct(&clock);

@@ -184,19 +184,21 @@ static void sum_row(const update_args *a, uint32_t u, uint32_t dim, float *sum) 
 
 /* --- rows ------------------------------------------------------------------------------------- */
 
-/* One step of `dim` floats. A loop over elements, which the compiler turns into vectors; `kind` is a
- * literal. */
+/* One step of `dim` floats. A loop over elements, which the compiler turns into vectors; `kind` and
+ * `l2` are literals. */
 HOTBED_HD void update_floats(
-    const update_args *a, const hotbed_clock *clock, uint32_t kind, uint32_t dim,
+    const update_args *a, const hotbed_clock *clock, uint32_t kind, bool l2, uint32_t dim,
     float *restrict row, float *restrict state0, float *restrict state1,
     const float *restrict gradient) {
+    const hotbed_state_form form = hotbed_state_form_of(kind);
     hotbed_optimizer_view o = a->o;
     o.kind = kind;
-    const bool has0 = hotbed_state_is_wide(kind, 0), has1 = hotbed_state_is_wide(kind, 1);
-    const float number = hotbed_state_is_one(kind) ? *state0 : 0.0F;
+    const bool has0 = hotbed_state_is_wide(form, 0), has1 = hotbed_state_is_wide(form, 1);
+    const float number = !hotbed_has_number(form) ? 0.0F : has0 ? *state1 : *state0;
     for (uint32_t e = 0; e < dim; e++) {
-        float first = has0 ? state0[e] : number, second = has1 ? state1[e] : 0.0F;
-        row[e] = hotbed_optimize(&o, clock, row[e], gradient[e], &first, &second);
+        float first = has0 ? state0[e] : number, second = has1 ? state1[e] : number;
+        const float g = l2 ? gradient[e] + row[e] * o.l2_decay : gradient[e];
+        row[e] = hotbed_optimize(&o, clock, row[e], g, &first, &second);
         if (has0)
             state0[e] = first;
         if (has1)
@@ -204,11 +206,12 @@ HOTBED_HD void update_floats(
     }
 }
 
-/* Update the row in `slot`, of unique key u, with the sum of its gradients; `kind` is a literal. */
+/* Update the row in `slot`, of unique key u, with the sum of its gradients; `kind` and `l2` are
+ * literals. */
 HOTBED_HD void update_kind(
     const update_args *a, const hotbed_table_view *table, uint64_t slot, uint32_t u,
-    const float *gradient, uint32_t kind) {
-    const hotbed_clock clock = *a->s.storage.clock; /* not changed by stores to the row */
+    const float *gradient, uint32_t kind, bool l2) {
+    hotbed_clock clock = *a->s.storage.clock; /* not changed by stores to the row */
     uint8_t *row = hotbed_row_at(a->s.storage.index, table, slot);
     float *weights = (float *)(void *)row;
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
@@ -216,31 +219,44 @@ HOTBED_HD void update_kind(
     const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 0, NULL, 0};
     const hotbed_update_shape shape = {false, false, true}, plain = {false, true, true};
+    hotbed_optimizer_view o = a->o;
+    o.kind = kind;
+    o.form = hotbed_state_form_of(kind);
+    if (!l2)
+        o.l2_decay = 0.0F;
     if (table->dtype != HOTBED_F32) {
-        hotbed_optimizer_view o = a->o;
-        o.kind = kind;
         const hotbed_rounding_view rounding = hotbed_unique_rounding(&a->s, table, u);
         const uint32_t bits = hotbed_update_parts(
             NULL, &o, &clock, view, table, &rounding, row, state0, state1, source, shape, 1);
         hotbed_count_rounded_away(&a->s, table, bits, 1);
         return;
     }
-    if (hotbed_state_is_one(kind)) {
-        if (table->dim % 4 == 0 && ((uintptr_t)gradient & 15U) == 0)
-            hotbed_rowwise_sum(NULL, &a->o, view, table, state0, source, plain, 1);
+    if (hotbed_has_number(o.form) || hotbed_has_ratio(o.form)) {
+        const bool aligned = table->dim % 4 == 0 && ((uintptr_t)gradient & 15U) == 0;
+        hotbed_whole_row whole;
+        if (aligned)
+            whole = hotbed_measure_row(
+                NULL, &o, &clock, view, table, row, state0, state1, source, plain, 1);
         else
-            hotbed_rowwise_sum(NULL, &a->o, view, table, state0, source, shape, 1);
+            whole = hotbed_measure_row(
+                NULL, &o, &clock, view, table, row, state0, state1, source, shape, 1);
+        clock.optimizer.learning_rate *= whole.ratio;
     }
-    update_floats(a, &clock, kind, table->dim, weights, state0, state1, gradient);
+    update_floats(a, &clock, kind, l2, table->dim, weights, state0, state1, gradient);
 }
 
-/* A function for each optimizer, because what a loop is compiled to must not depend on its caller
- * or on other optimizers. */
+/* Two functions for each optimizer, without and with L2 decay, because what a loop is compiled to
+ * must not depend on its caller or on other optimizers. */
 #define HOTBED_UPDATE(KIND, name, ...)                                                             \
     __attribute__((noinline)) static void update_##name(                                           \
         const update_args *a, const hotbed_table_view *table, uint64_t slot, uint32_t u,           \
         const float *gradient) {                                                                   \
-        update_kind(a, table, slot, u, gradient, HOTBED_OPT_##KIND);                               \
+        update_kind(a, table, slot, u, gradient, HOTBED_OPT_##KIND, false);                        \
+    }                                                                                              \
+    __attribute__((noinline)) static void update_l2_##name(                                        \
+        const update_args *a, const hotbed_table_view *table, uint64_t slot, uint32_t u,           \
+        const float *gradient) {                                                                   \
+        update_kind(a, table, slot, u, gradient, HOTBED_OPT_##KIND, true);                         \
     }
 HOTBED_OPTIMIZERS(HOTBED_UPDATE)
 #undef HOTBED_UPDATE
@@ -251,7 +267,10 @@ static void update_with(
     switch ((hotbed_optimizer_kind)a->o.kind) {
 #define HOTBED_CASE(KIND, name, ...)                                                               \
     case HOTBED_OPT_##KIND:                                                                        \
-        update_##name(a, table, slot, u, gradient);                                                \
+        if (a->o.l2_decay == 0.0F)                                                                 \
+            update_##name(a, table, slot, u, gradient);                                            \
+        else                                                                                       \
+            update_l2_##name(a, table, slot, u, gradient);                                         \
         return;
         HOTBED_OPTIMIZERS(HOTBED_CASE)
 #undef HOTBED_CASE
@@ -370,6 +389,7 @@ static void count_body(const void *args, uint64_t begin, uint64_t end) {
         const hotbed_update_rows_args *a = args;                                                   \
         hotbed_optimizer_view o = a->o;                                                            \
         o.kind = HOTBED_OPT_##KIND;                                                                \
+        o.form = hotbed_state_form_of(o.kind);                                                     \
         for (uint64_t i = begin; i < end; i++)                                                     \
             hotbed_update_given_row(a, &o, i, 1);                                                  \
     }

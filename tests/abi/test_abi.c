@@ -317,7 +317,7 @@ static void reserved_words_must_be_zero(hotbed_backend backend) {
 
 static void struct_bytes_returns_the_size_of_a_named_struct(hotbed_backend backend) {
     CHECK_EQ(hotbed_struct_bytes("hotbed_batch"), sizeof(hotbed_batch));
-    CHECK_EQ(hotbed_struct_bytes("hotbed_optimizer"), 64);
+    CHECK_EQ(hotbed_struct_bytes("hotbed_optimizer"), 128);
     CHECK_EQ(hotbed_struct_bytes("hotbed_stream"), 0); /* opaque */
     CHECK_EQ(hotbed_struct_bytes(""), 0);
     CHECK_EQ(hotbed_struct_bytes(NULL), 0);

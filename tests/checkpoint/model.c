@@ -154,8 +154,8 @@ static sample_image image_of(
             tables[table].dim);
         for (uint32_t s = 0; s < 2 && image.states[s] != NULL; s++)
             write_elements(
-                image.states[s] + n * image.state_bytes, HOTBED_F32, table + s, i, v,
-                (uint32_t)(image.state_bytes / sizeof(float)));
+                image.states[s] + n * image.state_bytes[s], HOTBED_F32, table + s, i, v,
+                (uint32_t)(image.state_bytes[s] / sizeof(float)));
         n++;
     }
     image.rows = n;
@@ -191,8 +191,8 @@ void model_check_table(model *m, uint32_t table, uint32_t version, uint32_t late
             CHECK(tables[table].kind == HOTBED_TABLE_STATIC || found.scores[at] == right.scores[i]);
             for (uint32_t s = 0; s < 2; s++)
                 CHECK_BYTES(
-                    found.states[s] + at * found.state_bytes,
-                    right.states[s] + i * right.state_bytes, right.state_bytes);
+                    found.states[s] + at * found.state_bytes[s],
+                    right.states[s] + i * right.state_bytes[s], right.state_bytes[s]);
         }
         sample_free(&right);
         sample_free(&found);

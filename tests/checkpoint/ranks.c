@@ -117,7 +117,7 @@ static sample_image expected(
         for (uint32_t s = 0; s < 2; s++)
             if (image.states[s] != NULL)
                 fill_words(
-                    image.states[s] + n * image.state_bytes, image.state_bytes, table, key,
+                    image.states[s] + n * image.state_bytes[s], image.state_bytes[s], table, key,
                     version + 50 + s);
         n++;
     }
@@ -193,8 +193,8 @@ void ranks_check_rank(ranks *r, const ranks *model, uint32_t rank) {
             for (uint32_t s = 0; s < 2; s++)
                 if (found.states[s] != NULL)
                     CHECK_BYTES(
-                        found.states[s] + at * found.state_bytes,
-                        right.states[s] + i * found.state_bytes, found.state_bytes);
+                        found.states[s] + at * found.state_bytes[s],
+                        right.states[s] + i * found.state_bytes[s], found.state_bytes[s]);
         }
         sample_free(&right);
         sample_free(&found);

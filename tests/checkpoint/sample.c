@@ -95,7 +95,6 @@ sample_image sample_new(hotbed_storage *storage, uint32_t table, uint64_t rows) 
     CHECK_OK(hotbed_storage_table(storage, table, &info));
     sample_image image = {.rows = rows};
     image.weight_bytes = hotbed_dtype_row_bytes(info.dtype, info.dim);
-    image.state_bytes = hotbed_optimizer_state_dim(kind, info.dim) * sizeof(float);
     image.keys = calloc(rows + 1, sizeof *image.keys);
     image.scores = calloc(rows + 1, sizeof *image.scores);
     image.weights = calloc(rows + 1, image.weight_bytes);
@@ -104,7 +103,8 @@ sample_image sample_new(hotbed_storage *storage, uint32_t table, uint64_t rows) 
     CHECK(image.keys != NULL && image.scores != NULL && image.weights != NULL);
     CHECK(!times || image.times != NULL);
     for (uint32_t i = 0; i < 2 && i < hotbed_optimizer_states(kind); i++) {
-        image.states[i] = calloc(rows + 1, image.state_bytes);
+        image.state_bytes[i] = hotbed_optimizer_state_dim(kind, i, info.dim) * sizeof(float);
+        image.states[i] = calloc(rows + 1, image.state_bytes[i]);
         CHECK(image.states[i] != NULL);
     }
     return image;
@@ -127,7 +127,7 @@ static rows_memory upload_image(const sample_image *image, hotbed_stream *stream
         m.times = upload(image->times, image->rows * sizeof(uint64_t), stream);
     for (int i = 0; i < 2; i++)
         if (image->states[i] != NULL)
-            m.states[i] = upload(image->states[i], image->rows * image->state_bytes, stream);
+            m.states[i] = upload(image->states[i], image->rows * image->state_bytes[i], stream);
     return m;
 }
 
@@ -206,7 +206,7 @@ void sample_fill(const sample *s, hotbed_storage *storage, hotbed_stream *stream
             image.scores[i] >>= 8; /* keep scores below the values with a special meaning */
         for (int i = 0; i < 2; i++)
             if (image.states[i] != NULL)
-                random_bytes(image.states[i], image.rows * image.state_bytes);
+                random_bytes(image.states[i], image.rows * image.state_bytes[i]);
         sample_store(storage, t, &image, stream);
         sample_free(&image);
     }
@@ -220,7 +220,6 @@ void sample_fill_formula(const sample *s, hotbed_storage *storage, hotbed_stream
         sample_image image = sample_new(storage, t, table_rows(s, t));
         for (uint64_t i = 0; i < image.rows; i++) {
             uint64_t key = info.kind == HOTBED_TABLE_HASH ? i * 7919 + 3 : i;
-            uint64_t dim = image.state_bytes / sizeof(float);
             float base = (float)(key % 1000 + 10 * t) / 8;
             image.keys[i] = key;
             image.scores[i] = key % 100000;
@@ -229,9 +228,11 @@ void sample_fill_formula(const sample *s, hotbed_storage *storage, hotbed_stream
                 weights[e] = (float)(key % 32 + t + e) / 2;
             hotbed_weights_write(
                 info.dtype, info.dim, weights, image.weights + i * image.weight_bytes);
-            for (uint64_t c = 0; c < 2; c++)
-                for (uint64_t e = 0; image.states[c] != NULL && e < dim; e++)
+            for (uint64_t c = 0; c < 2; c++) {
+                const uint64_t dim = image.state_bytes[c] / sizeof(float);
+                for (uint64_t e = 0; e < dim; e++)
                     ((float *)(void *)image.states[c])[i * dim + e] = base + (float)(c + e);
+            }
         }
         sample_store(storage, t, &image, stream);
         sample_free(&image);
@@ -374,8 +375,8 @@ sample_image sample_read(hotbed_storage *storage, uint32_t table, hotbed_stream 
         CHECK_OK(hotbed_copy(image.times, m.times.data, rows * sizeof(uint64_t), stream));
     for (int i = 0; i < 2; i++)
         if (image.states[i] != NULL)
-            CHECK_OK(
-                hotbed_copy(image.states[i], m.states[i].data, rows * image.state_bytes, stream));
+            CHECK_OK(hotbed_copy(
+                image.states[i], m.states[i].data, rows * image.state_bytes[i], stream));
     CHECK_OK(hotbed_stream_sync(stream));
     free_rows(&m);
     return image;
@@ -394,7 +395,7 @@ void sample_check_same(hotbed_storage *a, hotbed_storage *b, hotbed_stream *stre
             CHECK_BYTES(x.times, y.times, x.rows * sizeof(uint64_t));
         for (int i = 0; i < 2; i++)
             if (x.states[i] != NULL)
-                CHECK_BYTES(x.states[i], y.states[i], x.rows * x.state_bytes);
+                CHECK_BYTES(x.states[i], y.states[i], x.rows * x.state_bytes[i]);
         sample_free(&x);
         sample_free(&y);
     }

@@ -68,7 +68,7 @@ void sample_check_formula(const char *path, const char *optimizer, hotbed_backen
 
 /* A table's rows in order of key, in host memory. */
 typedef struct sample_image {
-    uint64_t rows, weight_bytes, state_bytes; /* bytes of a row */
+    uint64_t rows, weight_bytes, state_bytes[2]; /* bytes of a row */
     uint64_t *keys, *scores;
     uint64_t *times; /* NULL: the table has none */
     unsigned char *weights, *states[2];

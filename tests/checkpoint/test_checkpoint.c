@@ -2,6 +2,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/verify.h"
 #include "storage/storage.h"
+#include "storage/types.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
 
@@ -52,6 +53,13 @@ static void loads_what_was_saved_with_adagrad(hotbed_backend backend) {
 static void loads_what_was_saved_with_rowwise_adagrad(hotbed_backend backend) {
     sample s = {.optimizer = HOTBED_OPT_ROWWISE_ADAGRAD};
     round_trip(backend, &s, &s);
+}
+
+static void loads_what_was_saved_with_other_optimizers(hotbed_backend backend) {
+    for (int kind = HOTBED_OPT_ROWWISE_ADAGRAD + 1; kind <= HOTBED_OPT_LAST; kind++) {
+        sample s = {.optimizer = (hotbed_optimizer_kind)kind, .rows = 100};
+        round_trip(backend, &s, &s);
+    }
 }
 
 static void loads_into_another_capacity(hotbed_backend backend) {
@@ -741,6 +749,7 @@ static void another_seed_is_reported(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
+    {"loads_what_was_saved_with_other_optimizers", loads_what_was_saved_with_other_optimizers},
     {"another_seed_is_reported", another_seed_is_reported},
     {"loads_what_was_saved_with_sgd", loads_what_was_saved_with_sgd},
     {"loads_what_was_saved_with_adam", loads_what_was_saved_with_adam},

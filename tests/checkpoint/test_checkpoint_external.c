@@ -92,7 +92,7 @@ static void fill(fixture *b, uint64_t first, uint64_t step) {
         }
         for (uint64_t i = 0; i < n * image.weight_bytes; i++)
             image.weights[i] = (unsigned char)hotbed_test_random();
-        for (uint64_t i = 0; i < 2 * n * image.state_bytes; i++)
+        for (uint64_t i = 0; i < 2 * n * image.state_bytes[0]; i++)
             image.states[i % 2][i / 2] = (unsigned char)hotbed_test_random();
         image.rows = n;
         sample_store(b->storage, t, &image, b->stream);

@@ -3,6 +3,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/shard_reader.h"
 #include "checkpoint/verify.h"
+#include "storage/types.h"
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
@@ -26,8 +27,8 @@ static void check_content(const char *a, const char *b) {
 static void reshard(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn) {
     ranks from, to;
     ranks_shape shape = {
-        .optimizer = (hotbed_optimizer_kind)(HOTBED_OPT_SGD + turn % 4),
-        .route = (hotbed_route_kind)(turn / 4 % 3),
+        .optimizer = (hotbed_optimizer_kind)(HOTBED_OPT_SGD + turn % HOTBED_OPT_LAST),
+        .route = (hotbed_route_kind)(turn / 7 % 3),
         .score = turn % 3 == 0 ? HOTBED_SCORE_TIMESTAMP_LFU : HOTBED_SCORE_STEP,
     };
     const char *path = sample_path("first"), *again = sample_path("second");

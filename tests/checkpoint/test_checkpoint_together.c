@@ -4,6 +4,7 @@
 #include "checkpoint/format/bucket_core.h"
 #include "checkpoint/redistribute.h"
 #include "checkpoint/verify.h"
+#include "storage/types.h"
 #include "tests/checkpoint/ranks.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/support/fault.h"
@@ -176,7 +177,7 @@ static const uint32_t pairs[][2] = {{1, 3}, {3, 1},  {4, 2}, {2, 5}, {7, 8},
 static void ranks_save_and_load_together(hotbed_backend backend) {
     for (uint32_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         ranks_shape shape = {
-            .optimizer = (hotbed_optimizer_kind)(HOTBED_OPT_SGD + i % 4),
+            .optimizer = (hotbed_optimizer_kind)(HOTBED_OPT_SGD + i % HOTBED_OPT_LAST),
             .route = (hotbed_route_kind)(i % 3),
             .score = i % 3 == 1 ? HOTBED_SCORE_TIMESTAMP_LFU : HOTBED_SCORE_STEP,
         };

@@ -40,7 +40,10 @@ STATES = {
     "adam": ["exp_avg", "exp_avg_sq"],
     "adagrad": ["sum"],
     "rowwise_adagrad": ["momentum1"],
+    "ftrl": ["linear", "accum"],
+    "partial_rowwise_adam": ["exp_avg", "exp_avg_sq"],
 }
+ONE_NUMBER = {("rowwise_adagrad", 0), ("partial_rowwise_adam", 1)}
 BITS = 6
 MASK = (1 << 64) - 1
 
@@ -158,7 +161,7 @@ def check_table(index, number, optimizer):
     for c, state in enumerate(STATES[optimizer]):
         data = index[f"optimizer/embeddings.{name}.weight/{name}.{state}"]
         wanted = ((keys % 1000 + 10 * number) / 8)[:, None] + c + elements[None, :]
-        if optimizer == "rowwise_adagrad":
+        if (optimizer, c) in ONE_NUMBER:
             wanted = wanted[:, 0]
         check(data.shape == wanted.shape and (data[:] == wanted).all(), state + " of " + name)
 

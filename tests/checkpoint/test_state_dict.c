@@ -121,7 +121,7 @@ static void views_are_the_memory_that_training_uses(hotbed_backend backend) {
     CHECK_OK(hotbed_stream_sync(b.stream));
     sample_image image = sample_read(b.storage, 2, b.stream);
     CHECK_BYTES(image.weights + 7 * image.weight_bytes, row, sizeof row);
-    CHECK_BYTES(image.states[1] + 7 * image.state_bytes, moments, sizeof moments);
+    CHECK_BYTES(image.states[1] + 7 * image.state_bytes[1], moments, sizeof moments);
     memset(image.weights, 9, image.rows * image.weight_bytes);
     sample_store(b.storage, 2, &image, b.stream);
     CHECK_OK(hotbed_copy(back, at, sizeof back, b.stream));
@@ -198,7 +198,7 @@ static void check_one_memory(const fixture *b, uint32_t table, uint64_t *pieces)
         image.keys[i] = table == 0 ? i * 0x9E3779B97F4A7C15U : i;
     for (uint64_t i = 0; i < n * image.weight_bytes; i++)
         image.weights[i] = (unsigned char)hotbed_test_random();
-    for (uint64_t i = 0; i < n * image.state_bytes; i++)
+    for (uint64_t i = 0; i < n * image.state_bytes[1]; i++)
         image.states[1][i] = (unsigned char)hotbed_test_random();
     sample_store(b->storage, table, &image, b->stream);
     CHECK_OK(hotbed_state_dict_collect(b->dict, b->stream));
@@ -210,12 +210,12 @@ static void check_one_memory(const fixture *b, uint32_t table, uint64_t *pieces)
         CHECK_OK(hotbed_copy(back, weight, image.weight_bytes, b->stream));
         CHECK_OK(hotbed_stream_sync(b->stream));
         CHECK_BYTES(back, image.weights + i * image.weight_bytes, image.weight_bytes);
-        CHECK_OK(hotbed_copy(back, state, image.state_bytes, b->stream));
+        CHECK_OK(hotbed_copy(back, state, image.state_bytes[1], b->stream));
         CHECK_OK(hotbed_stream_sync(b->stream));
-        CHECK_BYTES(back, image.states[1] + i * image.state_bytes, image.state_bytes);
+        CHECK_BYTES(back, image.states[1] + i * image.state_bytes[1], image.state_bytes[1]);
         memset(back, (int)i, sizeof back); /* vice versa */
         CHECK_OK(hotbed_copy(weight, back, image.weight_bytes, b->stream));
-        CHECK_OK(hotbed_copy(state, back, image.state_bytes, b->stream));
+        CHECK_OK(hotbed_copy(state, back, image.state_bytes[1], b->stream));
         CHECK_OK(hotbed_stream_sync(b->stream));
     }
     CHECK_OK(hotbed_storage_reset(b->storage, b->stream));
@@ -228,7 +228,7 @@ static void check_one_memory(const fixture *b, uint32_t table, uint64_t *pieces)
         CHECK(k < n);
         memset(back, (int)i, sizeof back);
         CHECK_BYTES(found.weights + k * image.weight_bytes, back, image.weight_bytes);
-        CHECK_BYTES(found.states[1] + k * image.state_bytes, back, image.state_bytes);
+        CHECK_BYTES(found.states[1] + k * image.state_bytes[1], back, image.state_bytes[1]);
     }
     sample_free(&found);
     sample_free(&image);
@@ -474,8 +474,8 @@ static void gathered_tensors_can_be_loaded_in_every_mode(hotbed_backend backend)
             CHECK_EQ(x.rows, y.rows);
             CHECK_BYTES(x.keys, y.keys, x.rows * sizeof *x.keys);
             CHECK_BYTES(x.weights, y.weights, x.rows * x.weight_bytes);
-            CHECK_BYTES(x.states[0], y.states[0], x.rows * x.state_bytes);
-            CHECK_BYTES(x.states[1], y.states[1], x.rows * x.state_bytes);
+            CHECK_BYTES(x.states[0], y.states[0], x.rows * x.state_bytes[0]);
+            CHECK_BYTES(x.states[1], y.states[1], x.rows * x.state_bytes[1]);
             sample_free(&x);
             sample_free(&y);
         }

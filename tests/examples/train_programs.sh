@@ -8,7 +8,7 @@ programs=$(cd "$1" && pwd) || exit 1
 tests=$(cd "$(dirname "$0")/.." && pwd) || exit 1
 backend=$2
 pipelines="none sparse-dist prefetch jagged-prefetch jagged-prefetch-async sw-serial sw-pipelined sw-auto"
-cached="sparse-dist sw-pipelined sw-auto" worlds="2 3 5" optimizers="sgd adam adagrad rowwise-adagrad"
+cached="sparse-dist sw-pipelined sw-auto" worlds="2 3 5" optimizers="sgd adam adagrad rowwise-adagrad ftrl lamb"
 growths="none prefetch sw-pipelined sw-auto" growing_worlds="2 4" loading_worlds="2 3"
 if [ "${3-}" = few ]; then
     pipelines="none prefetch sw-auto" cached=sw-pipelined worlds=2 optimizers=rowwise-adagrad
@@ -71,7 +71,7 @@ says 2 "'x' is not a value of --lr" --data train.tsv --lr x
 says 2 "'gpu' is not a value of --backend" --data train.tsv --backend gpu
 says 2 "'fast' is not a value of --mode" --data train.tsv --mode fast
 says 2 "'fast' is not a value of --pipeline" --data train.tsv --pipeline fast
-says 2 "'lamb' is not a value of --optimizer" --data train.tsv --optimizer lamb
+says 2 "'shampoo' is not a value of --optimizer, which takes an optimizer that --help lists" --data train.tsv --optimizer shampoo
 says 2 "--nonsense" --data train.tsv --nonsense
 says 2 "unexpected 'more'" --data train.tsv more
 says 2 "--epochs needs a file" --data - --epochs 2

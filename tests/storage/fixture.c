@@ -115,6 +115,12 @@ void setup_start(setup *s, uint32_t num_tables, uint32_t dim, uint64_t capacity)
     s->options.seed = 20240229;
 }
 
+void setup_decay(hotbed_optimizer *optimizer, float decay) {
+    const uint32_t uses = hotbed_optimizer_describe(optimizer->kind)->parameters;
+    *((uses & HOTBED_USES_WEIGHT_DECAY) != 0 ? &optimizer->weight_decay : &optimizer->l2_decay) =
+        decay;
+}
+
 void setup_feature(setup *s, uint32_t table) {
     CHECK(s->options.num_features < FIXTURE_FEATURES);
     s->features[s->options.num_features++] = table;
@@ -308,7 +314,7 @@ typedef struct table_image {
 
 static uint64_t state_bytes(const fixture *r, const oracle_table *table, uint32_t state) {
     bool there = state < hotbed_optimizer_states(r->model->options.optimizer.kind);
-    return there ? table->state_dim * sizeof(float) : 0;
+    return there ? table->state_dim[state] * sizeof(float) : 0;
 }
 
 static table_image model_image(const fixture *r, const oracle_table *table) {
@@ -330,7 +336,7 @@ static table_image model_image(const fixture *r, const oracle_table *table) {
         for (uint32_t s = 0; s < 2; s++)
             if (state_bytes(r, table, s) != 0)
                 memcpy(
-                    image.states[s] + image.n * table->state_dim, row->states[s],
+                    image.states[s] + image.n * table->state_dim[s], row->states[s],
                     state_bytes(r, table, s));
         image.n++;
     }

@@ -54,6 +54,8 @@ typedef struct setup {
 /* Hash tables "table-0", "table-1", ... of F32, uniform in [-0.5, 0.5), HOTBED_INSERT_PLAIN; SGD; no pooling.  The
  * caller may change any option. */
 void setup_start(setup *s, uint32_t num_tables, uint32_t dim, uint64_t capacity);
+/* Set the weight decay, or for an optimizer that has none the L2 decay. */
+void setup_decay(hotbed_optimizer *optimizer, float decay);
 void setup_feature(setup *s, uint32_t table); /* append a feature; tables must ascend */
 
 /* --- the fixture ----------------------------------------------------------------------------- */

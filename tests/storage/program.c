@@ -641,7 +641,7 @@ static void any_values(runner *p, uint32_t table, uint64_t n, rng *random, parts
     for (uint64_t i = 0; i < n * m->options.dim; i++)
         oracle_store(m->options.dtype, to->weights, i, rng_float(random));
     for (int s = 0; s < 2; s++)
-        for (uint64_t i = 0; i < n * m->state_dim; i++)
+        for (uint64_t i = 0; i < n * m->state_dim[s]; i++)
             to->states[s][i] = fabsf(rng_float(random)); /* Adagrad's state cannot be negative */
     for (uint64_t i = 0; i < n; i++) {
         to->scores[i] = rng_below(random, 1000);
@@ -663,7 +663,8 @@ static void model_set(
     for (unsigned s = 0; s < 2; s++)
         if ((which & ((unsigned)WITH_STATE0 << s)) != 0)
             memcpy(
-                row->states[s], from->states[s] + i * t->state_dim, t->state_dim * sizeof(float));
+                row->states[s], from->states[s] + i * t->state_dim[s],
+                t->state_dim[s] * sizeof(float));
     if (fresh) {
         oracle_forget_count(m, table, key);
         row->time = m->time;

@@ -18,8 +18,12 @@ static const hotbed_memory_kind kinds[] = {
     HOTBED_MEMORY_DEVICE, HOTBED_MEMORY_PINNED, HOTBED_MEMORY_PAGEABLE, HOTBED_MEMORY_FILE};
 static const hotbed_dtype dtypes[] = {HOTBED_F32, HOTBED_F16, HOTBED_BF16};
 static const hotbed_optimizer_kind optimizers[] = {
-    (hotbed_optimizer_kind)0, HOTBED_OPT_SGD, HOTBED_OPT_ADAM, HOTBED_OPT_ADAGRAD,
-    HOTBED_OPT_ROWWISE_ADAGRAD};
+    (hotbed_optimizer_kind)0,
+    HOTBED_OPT_SGD,
+    HOTBED_OPT_ADAM,
+    HOTBED_OPT_ADAGRAD,
+    HOTBED_OPT_ROWWISE_ADAGRAD,
+    HOTBED_OPT_PARTIAL_ROWWISE_ADAM};
 
 /* Arrays of a call, in host and in device memory: slots, and weights and states of as many rows. */
 typedef struct arrays {
@@ -66,7 +70,7 @@ static void open_fixture(
     CHECK_OK(hotbed_flat_table_read(b->table, &b->view));
     b->part_bytes[0] = (uint32_t)hotbed_dtype_row_bytes(b->view.dtype, b->view.dim);
     for (uint32_t s = 0; s < hotbed_optimizer_states(o->optimizer); s++)
-        b->part_bytes[1 + s] = b->view.state_dim * (uint32_t)sizeof(float);
+        b->part_bytes[1 + s] = b->view.state_dim[s] * (uint32_t)sizeof(float);
     CHECK_OK(
         hotbed_memory_alloc(b->stream, HOTBED_MEMORY_DEVICE, sizeof(arrays), NULL, &b->memory));
     b->device = b->memory.data;
@@ -196,7 +200,7 @@ static void rows_are_kept_in(hotbed_backend backend, hotbed_memory_kind kind, ui
             if (hotbed_test_is_small() && t != d % 3)
                 continue;
             table_fixture b;
-            hotbed_optimizer_kind optimizer = optimizers[(d + t) % 5];
+            hotbed_optimizer_kind optimizer = optimizers[(d + t) % 6];
             hotbed_flat_table_options o = options_of(kind, dtypes[t], optimizer, dims[d]);
             open_fixture(&b, backend, &o, chunk);
             CHECK_EQ(b.view.memory, kind);
@@ -229,7 +233,7 @@ static void rows_go_through_the_staging_area(hotbed_backend backend) {
 }
 
 static void rows_have_the_states_of_their_optimizer(hotbed_backend backend) {
-    for (uint32_t i = 0; i < 5; i++)
+    for (uint32_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++)
         for (uint32_t t = 0; t < 3; t++) {
             table_fixture b;
             hotbed_flat_table_options o =
@@ -237,7 +241,8 @@ static void rows_have_the_states_of_their_optimizer(hotbed_backend backend) {
             open_fixture(&b, backend, &o, 0);
             uint32_t states = hotbed_optimizer_states(optimizers[i]);
             CHECK_EQ(b.view.optimizer, optimizers[i]);
-            CHECK_EQ(b.view.state_dim, hotbed_optimizer_state_dim(optimizers[i], 5));
+            for (uint32_t s = 0; s < 2; s++)
+                CHECK_EQ(b.view.state_dim[s], hotbed_optimizer_state_dim(optimizers[i], s, 5));
             uint64_t end = b.part_bytes[0];
             for (uint32_t s = 0; s < 2; s++) {
                 if (s >= states) {
@@ -372,7 +377,7 @@ static void bad_arguments_are_refused(hotbed_backend backend) {
     o.dtype = (hotbed_dtype)9;
     CHECK_STATUS(hotbed_flat_table_create(&o, s, &none), HOTBED_ERR_ARGUMENT);
     o = good;
-    o.optimizer = (hotbed_optimizer_kind)9;
+    o.optimizer = (hotbed_optimizer_kind)99;
     CHECK_STATUS(hotbed_flat_table_create(&o, s, &none), HOTBED_ERR_ARGUMENT);
     o = good;
     o.memory = (hotbed_memory_kind)9;

@@ -73,7 +73,7 @@ static void link_up(work *w, shape kind, bool evicts) {
     t->lower_first = UINT64_MAX;
     t->dim = DIM;
     t->dtype = HOTBED_F32;
-    t->states = t->state_dim = 1;
+    t->states = t->state_dim[0] = 1;
     t->state_offset[0] = offsetof(row, state);
     t->score = HOTBED_SCORE_CUSTOM;
     t->split = UINT64_MAX / BUCKETS * UPPER;

@@ -21,13 +21,12 @@ typedef struct parts {
 
 static parts parts_make(fixture *r, uint32_t dim, hotbed_dtype dtype, hotbed_optimizer_kind kind) {
     uint32_t states = hotbed_optimizer_states(kind);
-    uint64_t state_bytes = hotbed_optimizer_state_dim(kind, dim) * sizeof(float);
     parts p = {.dim = dim, .dtype = dtype};
     p.bytes[0] = hotbed_dtype_row_bytes(dtype, dim);
     p.rows.weights = fixture_alloc(r, KEYS * p.bytes[0]);
     for (uint32_t s = 0; s < states; s++) {
-        p.bytes[1 + s] = state_bytes;
-        p.rows.states[s] = fixture_alloc(r, KEYS * state_bytes);
+        p.bytes[1 + s] = hotbed_optimizer_state_dim(kind, s, dim) * sizeof(float);
+        p.rows.states[s] = fixture_alloc(r, KEYS * p.bytes[1 + s]);
     }
     return p;
 }
@@ -148,7 +147,7 @@ static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind
         s.tables[0].dtype = (hotbed_dtype)(1 + (i + i / 10) % 3);
         s.tables[0].rounding = HOTBED_ROUND_NEAREST;
         s.options.optimizer.kind = kind;
-        s.options.optimizer.weight_decay = i % 2 == 0 ? 0.0F : 0.02F;
+        setup_decay(&s.options.optimizer, i % 2 == 0 ? 0.0F : 0.02F);
         /* clips gradients in reduce; sums are not clipped */
         s.options.optimizer.max_gradient = 0.75F;
         fixture_open(&r, backend, &s.options);
@@ -186,6 +185,11 @@ static void adagrad_on_the_callers_rows_equals_the_storage(hotbed_backend backen
 
 static void rowwise_adagrad_on_the_callers_rows_equals_the_storage(hotbed_backend backend) {
     same_bytes_as_in_place(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
+}
+
+static void other_optimizers_on_the_callers_rows_equal_the_storage(hotbed_backend backend) {
+    for (int kind = HOTBED_OPT_ROWWISE_ADAGRAD + 1; kind <= HOTBED_OPT_LAST; kind++)
+        same_bytes_as_in_place(backend, (hotbed_optimizer_kind)kind);
 }
 
 /* --- without a storage ----------------------------------------------------------------------- */
@@ -337,6 +341,8 @@ static void bad_calls_are_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
+    {"other_optimizers_on_the_callers_rows_equal_the_storage",
+     other_optimizers_on_the_callers_rows_equal_the_storage},
     {"sgd_on_the_callers_rows_equals_the_storage", sgd_on_the_callers_rows_equals_the_storage},
     {"adam_on_the_callers_rows_equals_the_storage", adam_on_the_callers_rows_equals_the_storage},
     {"adagrad_on_the_callers_rows_equals_the_storage",

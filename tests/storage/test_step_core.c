@@ -499,7 +499,7 @@ static void three_tables(setup *s, hotbed_optimizer_kind kind, hotbed_pooling po
     setup_start(s, TABLES, 4, 64);
     s->tables[2].kind = HOTBED_TABLE_STATIC;
     s->options.optimizer.kind = kind;
-    s->options.optimizer.weight_decay = 0.01F;
+    setup_decay(&s->options.optimizer, 0.01F);
     s->options.pooling = pooling;
     setup_feature(s, 0);
     setup_feature(s, 1);
@@ -507,9 +507,10 @@ static void three_tables(setup *s, hotbed_optimizer_kind kind, hotbed_pooling po
 }
 
 static void every_optimizer_and_pooling_is_the_same_at_every_width(hotbed_backend backend) {
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 6 + HOTBED_OPT_LAST - 4; i++) {
         setup s;
-        three_tables(&s, (hotbed_optimizer_kind)(1 + i % 4), (hotbed_pooling)(i % 3));
+        three_tables(
+            &s, (hotbed_optimizer_kind)(i < 6 ? 1 + i % 4 : i - 1), (hotbed_pooling)(i % 3));
         s.tables[0].dim = 5;
         s.tables[1].dim = i % 2 == 0 ? 70 : 131;
         s.tables[1].dtype = (hotbed_dtype)(1 + i % 3);

@@ -81,7 +81,7 @@ static void mixed_setup(
     s->options.pooling = pooling;
     s->options.output_dtype = (hotbed_dtype)(1 + n % 3);
     s->options.optimizer.kind = kind;
-    s->options.optimizer.weight_decay = n % 2 == 0 ? 0.0F : 0.01F;
+    setup_decay(&s->options.optimizer, n % 2 == 0 ? 0.0F : 0.01F);
     s->options.optimizer.max_gradient = n % 4 < 2 ? 0.0F : 0.75F;
     s->options.optimizer.initial_accumulator = 0.1F * (float)rng_below(random, 2);
 }
@@ -130,6 +130,11 @@ static void rowwise_adagrad_by_reduce_and_apply_equals_the_model(hotbed_backend 
     mixed(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
 }
 
+static void other_optimizers_by_reduce_and_apply_equal_the_model(hotbed_backend backend) {
+    for (int kind = HOTBED_OPT_ROWWISE_ADAGRAD + 1; kind <= HOTBED_OPT_LAST; kind++)
+        mixed(backend, (hotbed_optimizer_kind)kind);
+}
+
 /* F32 rows whose dimension is a multiple of 4 have kernels of their own on CUDA. */
 static void plain_rows_equal_the_model(hotbed_backend backend) {
     static const uint32_t dims[] = {4, 16, 32, 64, 128, 512};
@@ -141,7 +146,7 @@ static void plain_rows_equal_the_model(hotbed_backend backend) {
         sums sum;
         setup_start(&s, 2, dims[i % 6], 4096);
         s.tables[1].dim = dims[i % 6] / 4 * 4;
-        s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + i % 4);
+        s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + i % HOTBED_OPT_LAST);
         fixture_open(&r, backend, &s.options);
         test_ticket_open(&r, &l, 400, 200);
         l.stride = 0;
@@ -413,6 +418,8 @@ static void bad_calls_are_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
+    {"other_optimizers_by_reduce_and_apply_equal_the_model",
+     other_optimizers_by_reduce_and_apply_equal_the_model},
     {"sgd_by_reduce_and_apply_equals_the_model", sgd_by_reduce_and_apply_equals_the_model},
     {"adam_by_reduce_and_apply_equals_the_model", adam_by_reduce_and_apply_equals_the_model},
     {"adagrad_by_reduce_and_apply_equals_the_model", adagrad_by_reduce_and_apply_equals_the_model},

@@ -128,7 +128,7 @@ static void create_refuses_bad_enums(hotbed_backend backend) {
     s.options.mode = (hotbed_mode)4;
     refuse_argument(backend, &s, "mode");
     setup_start(&s, 1, DIM, CAPACITY);
-    s.options.optimizer.kind = (hotbed_optimizer_kind)5;
+    s.options.optimizer.kind = (hotbed_optimizer_kind)99;
     refuse_argument(backend, &s, "optimizer");
 }
 

@@ -118,12 +118,13 @@ static uint64_t run_batch(export_fixture *d, const hotbed_export *e) {
     CHECK(n <= e->slots && d->n + n <= d->most);
     const hotbed_optimizer_kind kind = hotbed_storage_optimizer(d->r.storage)->kind;
     uint64_t row = hotbed_dtype_row_bytes(info.dtype, info.dim);
-    uint64_t state = hotbed_optimizer_state_dim(kind, info.dim) * sizeof(float);
     collect(d, d->all_keys + d->n, &d->keys, n, sizeof(uint64_t));
     collect(d, d->all_scores + d->n, &d->scores, n, sizeof(uint64_t));
     collect(d, d->all_weights + d->n * row, &d->weights, n, row);
-    for (uint32_t s = 0; s < hotbed_optimizer_states(kind); s++)
+    for (uint32_t s = 0; s < hotbed_optimizer_states(kind); s++) {
+        const uint64_t state = hotbed_optimizer_state_dim(kind, s, info.dim) * sizeof(float);
         collect(d, (char *)d->all_states[s] + d->n * state, &d->states[s], n, state);
+    }
     d->n += n;
     return n;
 }
@@ -156,7 +157,8 @@ static void check_all(export_fixture *d, uint32_t table) {
         }
         for (uint32_t s = 0; s < hotbed_optimizer_states(d->r.model->options.optimizer.kind); s++)
             CHECK_BYTES(
-                d->all_states[s] + i * m->state_dim, row->states[s], m->state_dim * sizeof(float));
+                d->all_states[s] + i * m->state_dim[s], row->states[s],
+                m->state_dim[s] * sizeof(float));
     }
     for (uint64_t i = 0; i < d->n; i++)
         oracle_find(d->r.model, table, d->all_keys[i])->pins = 0;

@@ -142,13 +142,11 @@ static void compare(
 }
 
 static void rows_of_bad_gradients_stay_and_others_train(hotbed_backend backend) {
-    static const hotbed_optimizer_kind kinds[] = {
-        HOTBED_OPT_SGD, HOTBED_OPT_ADAM, HOTBED_OPT_ADAGRAD, HOTBED_OPT_ROWWISE_ADAGRAD};
     static const uint32_t dims[] = {1, 8, 64, DIM_MOST};
-    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
+    for (int kind = 1; kind <= HOTBED_OPT_LAST; kind++)
         for (size_t d = 0; d < sizeof dims / sizeof dims[0]; d++)
             for (int way = 0; way < 4; way++)
-                compare(backend, dims[d], kinds[k], way % 2 != 0, way / 2 != 0);
+                compare(backend, dims[d], (hotbed_optimizer_kind)kind, way % 2 != 0, way / 2 != 0);
 }
 
 static void a_bad_gradient_may_be_a_fault(hotbed_backend backend) {

@@ -22,7 +22,7 @@ static const uint32_t dims[] = {1, 6, 16, 33, 100};
 
 typedef struct double_row {
     bool seen;
-    double *weights, *state[2]; /* [dim]; the state of row-wise AdaGrad is state[0][0] */
+    double *weights, *state[2]; /* [dim]; a state of one number is element 0 */
 } double_row;
 
 typedef struct double_model {
@@ -48,7 +48,8 @@ static void double_open(double_model *t, const oracle *m) {
             double_row *row = &t->rows[table][k];
             row->weights = doubles(dim, 0.0);
             for (int s = 0; s < 2; s++)
-                row->state[s] = doubles(dim, (double)m->options.optimizer.initial_accumulator);
+                row->state[s] =
+                    doubles(dim, (double)oracle_first_state(&m->options.optimizer, (uint32_t)s));
         }
 }
 
@@ -61,26 +62,74 @@ static void double_close(double_model *t) {
         }
 }
 
-/* The step's direction: the update subtracts learning_rate times this. */
+/* Update a moment: keep `share` of it. */
+static void average(double *m, float share, double value) {
+    *m = (double)share * *m + (1.0 - (double)share) * value;
+}
+
+static double adam(const hotbed_optimizer *o, const double_model *t, double m, double v) {
+    return m / (1.0 - pow((double)o->beta1, (double)t->steps)) /
+           (sqrt(v / (1.0 - pow((double)o->beta2, (double)t->steps))) + (double)o->eps);
+}
+
+/* The new weight of FTRL. */
+static double ftrl(const hotbed_optimizer *o, double lr, double w, double g, double *z, double *n) {
+    const double power = -(double)o->learning_rate_power, before = pow(*n, power);
+    *n += g * g;
+    *z += g - (pow(*n, power) - before) / lr * w;
+    const double size = fmax(fabs(*z) - (double)o->l1_reg, 0.0);
+    const double rate = ((double)o->ftrl_beta + pow(*n, power)) / lr + (double)o->l2_reg;
+    return size == 0.0 ? 0.0 : -copysign(size, *z) / rate;
+}
+
+/* The step's direction: the update subtracts learning_rate times this, and times decay. */
 static double direction(
     const hotbed_optimizer *o, const double_model *t, double_row *row, uint32_t e, double g) {
-    double *a = row->state[0], *b = row->state[1], eps = (double)o->eps;
-    double b1 = (double)o->beta1, b2 = (double)o->beta2;
+    double *a = &row->state[0][e], *b = &row->state[1][e], eps = (double)o->eps;
     switch (o->kind) {
     case HOTBED_OPT_SGD:
         return g;
     case HOTBED_OPT_ADAM:
-        a[e] = b1 * a[e] + (1.0 - b1) * g;
-        b[e] = b2 * b[e] + (1.0 - b2) * g * g;
-        return a[e] / (1.0 - pow(b1, (double)t->steps)) /
-               (sqrt(b[e] / (1.0 - pow(b2, (double)t->steps))) + eps);
+    case HOTBED_OPT_LAMB:
+        average(a, o->beta1, g);
+        average(b, o->beta2, g * g);
+        return adam(o, t, *a, *b);
+    case HOTBED_OPT_PARTIAL_ROWWISE_ADAM:
+        average(a, o->beta1, g);
+        return adam(o, t, *a, row->state[1][0]);
     case HOTBED_OPT_ADAGRAD:
-        a[e] += g * g;
-        return g / (sqrt(a[e]) + eps);
+        *a += g * g;
+        return g / (sqrt(*a) + eps);
     case HOTBED_OPT_ROWWISE_ADAGRAD:
-        return g / (sqrt(a[0]) + eps);
+        return g / (sqrt(row->state[0][0]) + eps);
+    case HOTBED_OPT_MOMENTUM:
+        return *a = (double)o->momentum * *a + g;
+    case HOTBED_OPT_RMSPROP:
+        average(a, o->rho, g * g);
+        return g / (sqrt(*a) + eps);
+    case HOTBED_OPT_ADADELTA: {
+        average(a, o->rho, g * g);
+        const double d = sqrt(*b + eps) / sqrt(*a + eps) * g;
+        average(b, o->rho, d * d);
+        return d;
+    }
+    case HOTBED_OPT_LION: {
+        const double mixed = (double)o->beta1 * *a + (1.0 - (double)o->beta1) * g;
+        average(a, o->beta2, g);
+        return mixed == 0.0 ? 0.0 : copysign(1.0, mixed);
+    }
+    case HOTBED_OPT_FTRL: /* double_update() has the formula */
+    case HOTBED_OPT_LARS:
+        break;
     }
     return 0.0;
+}
+
+static double norm(const double *v, uint32_t dim) {
+    double sum = 0.0;
+    for (uint32_t e = 0; e < dim; e++)
+        sum += v[e] * v[e];
+    return sqrt(sum);
 }
 
 static double rounded(hotbed_dtype dtype, double w) {
@@ -90,20 +139,38 @@ static double rounded(hotbed_dtype dtype, double w) {
 }
 
 static void double_update(
-    const oracle *m, const double_model *t, uint32_t table, double_row *row, const double *g) {
+    const oracle *m, const double_model *t, uint32_t table, double_row *row, double *g) {
     const hotbed_optimizer *o = &m->options.optimizer;
+    const hotbed_dtype dtype = m->tables[table].options.dtype;
+    const double decay = (double)o->weight_decay;
     uint32_t dim = m->tables[table].options.dim;
-    if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
-        double squares = 0.0;
-        for (uint32_t e = 0; e < dim; e++)
-            squares += g[e] * g[e];
-        row->state[0][0] += squares / dim;
-    }
+    double along[128], lr = t->learning_rate;
+    for (uint32_t e = 0; e < dim; e++)
+        g[e] += (double)o->l2_decay * row->weights[e];
+    if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD)
+        row->state[0][0] += norm(g, dim) * norm(g, dim) / dim;
+    if (o->kind == HOTBED_OPT_PARTIAL_ROWWISE_ADAM)
+        average(row->state[1], o->beta2, norm(g, dim) * norm(g, dim) / dim);
+    const double size = norm(row->weights, dim);
+    if (o->kind == HOTBED_OPT_LARS && size > 0.0 && norm(g, dim) > 0.0)
+        lr *= (double)o->trust * size / (norm(g, dim) + decay * size + (double)o->eps);
     for (uint32_t e = 0; e < dim; e++) {
         double *w = &row->weights[e];
-        double along = direction(o, t, row, e, g[e]) + (double)o->weight_decay * *w;
-        *w = rounded(m->tables[table].options.dtype, *w - t->learning_rate * along);
+        if (o->kind == HOTBED_OPT_FTRL) {
+            *w = rounded(dtype, ftrl(o, lr, *w, g[e], &row->state[0][e], &row->state[1][e]));
+        } else if (o->kind == HOTBED_OPT_LARS) {
+            row->state[0][e] = (double)o->momentum * row->state[0][e] + lr * (g[e] + decay * *w);
+            *w = rounded(dtype, *w - row->state[0][e]);
+        } else {
+            along[e] = direction(o, t, row, e, g[e]) + decay * *w;
+        }
     }
+    if (o->kind == HOTBED_OPT_FTRL || o->kind == HOTBED_OPT_LARS)
+        return;
+    if (o->kind == HOTBED_OPT_LAMB && size > 0.0 && norm(along, dim) > 0.0)
+        lr *= size / norm(along, dim);
+    for (uint32_t e = 0; e < dim; e++)
+        row->weights[e] = rounded(dtype, row->weights[e] - lr * along[e]);
 }
 
 /* The row of distinct key u; a new one starts with the values of the F32 model.  Rows of that model are in the order of
@@ -143,7 +210,12 @@ static void double_step(
 /* Check that the F32 model, which the storage equals bit by bit, is close. */
 static void double_check(const double_model *t, const oracle *m) {
     static const double tolerance[] = {0.0, STEPS * 0x1p-22, 0x1p-9, 0x1p-6}; /* by dtype */
-    hotbed_optimizer_kind kind = m->options.optimizer.kind;
+    const hotbed_optimizer *o = &m->options.optimizer;
+    hotbed_optimizer_kind kind = o->kind;
+    /* whether states depend on weights, whose roundings they then follow; FTRL's by sqrt(n) / lr */
+    const double follows = kind == HOTBED_OPT_FTRL                          ? 256.0
+                           : o->l2_decay != 0.0F || kind == HOTBED_OPT_LARS ? 1.0
+                                                                            : 0.0;
     for (uint32_t table = 0; table < TABLES; table++) {
         const oracle_table *of = &m->tables[table];
         for (uint32_t k = 0; k < of->num_rows; k++) {
@@ -155,9 +227,11 @@ static void double_check(const double_model *t, const oracle *m) {
                     of->rows[k].weights[e], w, tolerance[of->options.dtype] * fmax(1.0, fabs(w)));
             }
             for (uint32_t s = 0; s < hotbed_optimizer_states(kind); s++)
-                for (uint32_t e = 0; e < of->state_dim; e++) {
+                for (uint32_t e = 0; e < of->state_dim[s]; e++) {
                     double x = row->state[s][e];
-                    CHECK_NEAR(of->rows[k].states[s][e], x, 0x1p-18 * fmax(1.0, fabs(x)));
+                    CHECK_NEAR(
+                        of->rows[k].states[s][e], x,
+                        (0x1p-18 + follows * tolerance[of->options.dtype]) * fmax(1.0, fabs(x)));
                 }
         }
     }
@@ -221,32 +295,57 @@ static void fifty_steps(hotbed_backend backend, const setup *s) {
     fixture_close(&r);
 }
 
-/* With and without clipping, decay and an initial accumulator. */
+/* With and without clipping, both kinds of decay, an initial accumulator, and FTRL's parameters. */
 static void variants(hotbed_backend backend, hotbed_optimizer_kind kind) {
-    for (int i = 0; i < 4; i += hotbed_test_is_small() ? 3 : 1) {
+    const uint32_t uses = hotbed_optimizer_describe(kind)->parameters;
+    for (int i = 0; i < 6; i += hotbed_test_is_small() ? 5 : 1) {
         setup s;
         every_dim_and_type(&s, kind);
-        s.options.optimizer.max_gradient = (i & 1) != 0 ? 0.625F : 0.0F;
-        s.options.optimizer.weight_decay = (i & 2) != 0 ? 0.05F : 0.0F;
-        s.options.optimizer.initial_accumulator = i == 3 ? 0.25F : 0.0F;
+        hotbed_optimizer *o = &s.options.optimizer;
+        o->max_gradient = (i & 1) != 0 ? 0.625F : 0.0F;
+        if ((uses & HOTBED_USES_WEIGHT_DECAY) != 0)
+            o->weight_decay = (i & 2) != 0 ? 0.05F : 0.0F;
+        o->initial_accumulator = i == 3 ? 0.25F : 0.0F;
+        o->l2_decay = i >= 4 ? 0.03F : 0.0F;
+        if (kind == HOTBED_OPT_FTRL && i >= 2) {
+            o->learning_rate_power = i == 2 ? -0.5F : i == 3 ? -0.75F : i == 4 ? 0.0F : -0.25F;
+            o->ftrl_beta = 1.0F, o->l1_reg = 0.125F, o->l2_reg = 0.5F;
+        }
         fifty_steps(backend, &s);
     }
 }
 
-static void sgd_follows_double_precision(hotbed_backend backend) {
-    variants(backend, HOTBED_OPT_SGD);
-}
+#define FOLLOWS(name, KIND)                                                                        \
+    static void name##_follows_double_precision(hotbed_backend backend) {                          \
+        variants(backend, HOTBED_OPT_##KIND);                                                      \
+    }
+FOLLOWS(sgd, SGD)
+FOLLOWS(adam, ADAM)
+FOLLOWS(adagrad, ADAGRAD)
+FOLLOWS(rowwise_adagrad, ROWWISE_ADAGRAD)
+FOLLOWS(ftrl, FTRL)
+FOLLOWS(momentum, MOMENTUM)
+FOLLOWS(rmsprop, RMSPROP)
+FOLLOWS(adadelta, ADADELTA)
+FOLLOWS(lion, LION)
+FOLLOWS(partial_rowwise_adam, PARTIAL_ROWWISE_ADAM)
+FOLLOWS(lamb, LAMB)
+FOLLOWS(lars, LARS)
 
-static void adam_follows_double_precision(hotbed_backend backend) {
-    variants(backend, HOTBED_OPT_ADAM);
-}
-
-static void adagrad_follows_double_precision(hotbed_backend backend) {
-    variants(backend, HOTBED_OPT_ADAGRAD);
-}
-
-static void rowwise_adagrad_follows_double_precision(hotbed_backend backend) {
-    variants(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
+/* Powers are within one unit in the last place, over all exponents. */
+static void powers_are_correct_to_one_unit(hotbed_backend backend) {
+    static const float powers[] = {0.25F, 0.3333F, 0.5F, 0.75F, 1.0F, 1.5F, 2.0F, 0.001F};
+    (void)backend;
+    for (size_t p = 0; p < sizeof powers / sizeof *powers; p++)
+        for (uint32_t bits = 1; bits < 0x7F800000U; bits += 99991) {
+            float x;
+            memcpy(&x, &bits, sizeof x);
+            const float right = (float)pow((double)x, (double)powers[p]);
+            const float y = hotbed_power(x, powers[p]);
+            CHECK(y >= nextafterf(right, 0.0F) && y <= nextafterf(right, INFINITY));
+        }
+    CHECK(hotbed_power(0.0F, 0.3F) == 0.0F && hotbed_power(0.0F, 0.0F) == 1.0F);
+    CHECK(isinf(hotbed_power(INFINITY, 0.3F)) && isnan(hotbed_power(NAN, 0.3F)));
 }
 
 /* --- the learning rate and graphs ------------------------------------------------------------ */
@@ -343,9 +442,11 @@ static void every_optimizer_is_described(hotbed_backend backend) {
         CHECK_EQ(info->states, hotbed_optimizer_states(info->kind));
         for (uint32_t s = 0; s < 2; s++)
             CHECK_EQ(info->state_names[s][0] != 0, s < info->states);
-        CHECK(
-            info->states == 0 ||
-            hotbed_optimizer_state_dim(info->kind, 6) == (info->one_number ? 1 : 6));
+        for (uint32_t s = 0; s < 2; s++)
+            CHECK_EQ(
+                hotbed_optimizer_state_dim(info->kind, s, 6), s >= info->states     ? 0
+                                                              : info->one_number[s] ? 1
+                                                                                    : 6);
         CHECK(hotbed_optimizer_parameter_at(0) != NULL && (info->parameters & 1U) != 0);
     }
     CHECK_EQ(kind, HOTBED_OPT_LAST + 1);
@@ -362,6 +463,9 @@ static void parameters_are_checked_by_their_ranges(hotbed_backend backend) {
     CHECK_OK(hotbed_optimizer_check(&o));
     (void)backend;
     for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++) {
+        o.kind = HOTBED_OPT_SGD; /* one that uses it */
+        while ((hotbed_optimizer_describe(o.kind)->parameters >> i & 1U) == 0)
+            o.kind++;
         const float before = hotbed_optimizer_value(&o, p);
         const float bad[] = {
             NAN,
@@ -379,6 +483,41 @@ static void parameters_are_checked_by_their_ranges(hotbed_backend backend) {
         CHECK_OK(hotbed_optimizer_check(&o));
         hotbed_optimizer_set(&o, p, before);
     }
+}
+
+/* Decay that would have no effect is an error; so is another optimizer's parameter. */
+static void a_parameter_that_an_optimizer_lacks_is_refused(hotbed_backend backend) {
+    hotbed_optimizer o;
+    (void)backend;
+    hotbed_optimizer_init(&o);
+    o.kind = HOTBED_OPT_FTRL;
+    o.weight_decay = 0.5F;
+    CHECK_EQ(hotbed_optimizer_check(&o), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "weight_decay is 0.5, but ftrl") != NULL);
+    o.kind = HOTBED_OPT_SGD;
+    CHECK_OK(hotbed_optimizer_check(&o));
+    o.momentum = 0.5F;
+    CHECK_EQ(hotbed_optimizer_check(&o), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "momentum is 0.5, but sgd") != NULL);
+}
+
+/* FTRL divides by the learning rate. */
+static void ftrl_refuses_a_learning_rate_of_zero(hotbed_backend backend) {
+    setup s;
+    fixture r;
+    setup_start(&s, 1, 1, 64);
+    s.options.optimizer.kind = HOTBED_OPT_FTRL;
+    s.options.optimizer.learning_rate = 0.0F;
+    CHECK_EQ(hotbed_optimizer_check(&s.options.optimizer), HOTBED_ERR_ARGUMENT);
+    s.options.optimizer.learning_rate = 0.5F;
+    fixture_open(&r, backend, &s.options);
+    CHECK_STATUS(hotbed_storage_set_learning_rate(r.storage, 0.0F, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "learning_rate 0 of ftrl") != NULL);
+    hotbed_storage_state state = {.size = sizeof state};
+    CHECK_OK(hotbed_storage_get_state(r.storage, &state, r.stream));
+    state.learning_rate = -1.0F;
+    CHECK_STATUS(hotbed_storage_set_state(r.storage, &state, r.stream), HOTBED_ERR_ARGUMENT);
+    fixture_close(&r);
 }
 
 /* --- NaN ------------------------------------------------------------------------------------ */
@@ -435,6 +574,19 @@ const hotbed_test hotbed_tests[] = {
     {"adam_follows_double_precision", adam_follows_double_precision},
     {"adagrad_follows_double_precision", adagrad_follows_double_precision},
     {"rowwise_adagrad_follows_double_precision", rowwise_adagrad_follows_double_precision},
+    {"ftrl_follows_double_precision", ftrl_follows_double_precision},
+    {"momentum_follows_double_precision", momentum_follows_double_precision},
+    {"rmsprop_follows_double_precision", rmsprop_follows_double_precision},
+    {"adadelta_follows_double_precision", adadelta_follows_double_precision},
+    {"lion_follows_double_precision", lion_follows_double_precision},
+    {"partial_rowwise_adam_follows_double_precision",
+     partial_rowwise_adam_follows_double_precision},
+    {"lamb_follows_double_precision", lamb_follows_double_precision},
+    {"lars_follows_double_precision", lars_follows_double_precision},
+    {"powers_are_correct_to_one_unit", powers_are_correct_to_one_unit},
+    {"a_parameter_that_an_optimizer_lacks_is_refused",
+     a_parameter_that_an_optimizer_lacks_is_refused},
+    {"ftrl_refuses_a_learning_rate_of_zero", ftrl_refuses_a_learning_rate_of_zero},
     {"learning_rates_can_be_set_inside_and_outside_of_graphs",
      learning_rates_can_be_set_inside_and_outside_of_graphs},
     {"every_optimizer_is_described", every_optimizer_is_described},

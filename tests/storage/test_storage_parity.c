@@ -24,10 +24,8 @@ static void compare_tables(fixture fixtures[BACKENDS]) {
             fixtures[0].storage, t, n, keys, NULL, &m, fixtures[0].stream));
         uint64_t sizes[4] = {
             n * hotbed_dtype_row_bytes(info.dtype, info.dim),
-            hotbed_optimizer_states(kind) > 0
-                ? n * hotbed_optimizer_state_dim(kind, info.dim) * sizeof(float)
-                : 0,
-            hotbed_optimizer_states(kind) > 1 ? n * info.dim * sizeof(float) : 0,
+            n * hotbed_optimizer_state_dim(kind, 0, info.dim) * sizeof(float),
+            n * hotbed_optimizer_state_dim(kind, 1, info.dim) * sizeof(float),
             hash ? n * sizeof(uint64_t) : 0};
         void *parts[BACKENDS][4];
         for (int b = 0; b < BACKENDS; b++) {
@@ -74,7 +72,7 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     s.options.pooling = pooling;
     s.options.output_dtype = (hotbed_dtype)(1 + (int)pooling);
     s.options.optimizer.kind = kind;
-    s.options.optimizer.weight_decay = 0.01F;
+    setup_decay(&s.options.optimizer, 0.01F);
     rng randoms[BACKENDS] = {rng_start(1), rng_start(1)};
     for (int b = 0; b < BACKENDS; b++) {
         fixture_open(&fixtures[b], backends[b], &s.options);
@@ -131,6 +129,15 @@ static void adagrad_everywhere(void) {
     same_bytes(HOTBED_OPT_ROWWISE_ADAGRAD, HOTBED_POOL_SUM);
 }
 
+static void others_everywhere(void) {
+    for (int kind = HOTBED_OPT_ROWWISE_ADAGRAD + 1; kind <= HOTBED_OPT_LAST; kind++)
+        same_bytes((hotbed_optimizer_kind)kind, (hotbed_pooling)(kind % 3));
+}
+
+static void the_other_optimizers_give_the_same_bytes_on_both_backends(hotbed_backend backend) {
+    both(others_everywhere);
+}
+
 static void sgd_gives_the_same_bytes_on_both_backends(hotbed_backend backend) {
     both(sgd_everywhere);
 }
@@ -144,6 +151,8 @@ static void adagrad_gives_the_same_bytes_on_both_backends(hotbed_backend backend
 }
 
 const hotbed_test hotbed_tests[] = {
+    {"the_other_optimizers_give_the_same_bytes_on_both_backends",
+     the_other_optimizers_give_the_same_bytes_on_both_backends},
     {"sgd_gives_the_same_bytes_on_both_backends", sgd_gives_the_same_bytes_on_both_backends},
     {"adam_gives_the_same_bytes_on_both_backends", adam_gives_the_same_bytes_on_both_backends},
     {"adagrad_gives_the_same_bytes_on_both_backends",

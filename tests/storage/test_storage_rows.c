@@ -121,8 +121,8 @@ static void set_rows(subject *d, uint32_t table) {
                 row->weights[e] = oracle_load(m->options.dtype, d->host.weights, i * dim + e);
         }
         for (unsigned s = 0; s < 2; s++)
-            for (uint32_t e = 0; e < m->state_dim; e++) {
-                float *place = &d->host.states[s][i * m->state_dim + e];
+            for (uint32_t e = 0; e < m->state_dim[s]; e++) {
+                float *place = &d->host.states[s][i * m->state_dim[s] + e];
                 *place = fabsf(rng_float(&d->random)); /* Adagrad's state cannot be negative */
                 if ((which & ((uint32_t)WITH_STATE0 << s)) != 0)
                     row->states[s][e] = *place;
@@ -152,8 +152,8 @@ static void get_rows(subject *d, uint32_t table) {
         for (unsigned s = 0; s < 2; s++)
             if (row != NULL && (which & ((uint32_t)WITH_STATE0 << s)) != 0)
                 memcpy(
-                    d->expected.states[s] + i * m->state_dim, row->states[s],
-                    m->state_dim * sizeof(float));
+                    d->expected.states[s] + i * m->state_dim[s], row->states[s],
+                    m->state_dim[s] * sizeof(float));
         if (row != NULL && (which & WITH_SCORES) != 0)
             d->expected.scores[i] = row->score;
     }
@@ -354,8 +354,8 @@ static void move_table(
     hotbed_rows rows = {
         .weights = fixture_alloc(from, n * m->options.dim * sizeof(float)),
         .states =
-            {fixture_alloc(from, n * m->state_dim * sizeof(float)),
-             fixture_alloc(from, n * m->state_dim * sizeof(float))},
+            {fixture_alloc(from, n * m->state_dim[0] * sizeof(float)),
+             fixture_alloc(from, n * m->state_dim[1] * sizeof(float))},
         .scores = fixture_alloc(from, n * sizeof(uint64_t))};
     if (m->options.kind == HOTBED_TABLE_STATIC)
         rows.scores = NULL;

@@ -12,7 +12,9 @@ enum { NUM_DIMS = sizeof all_dims / sizeof all_dims[0], TABLES = 4 };
 static void random_optimizer(hotbed_optimizer *optimizer, rng *random) {
     optimizer->learning_rate = 0.01F * (float)(1 + rng_below(random, 50));
     optimizer->eps = rng_below(random, 2) == 0 ? 1e-8F : 1e-3F;
-    optimizer->weight_decay = rng_below(random, 2) == 0 ? 0.0F : 0.01F;
+    setup_decay(optimizer, rng_below(random, 2) == 0 ? 0.0F : 0.01F);
+    if (optimizer->kind > HOTBED_OPT_ROWWISE_ADAGRAD && rng_below(random, 2) == 0)
+        optimizer->l2_decay = 0.02F;
     optimizer->initial_accumulator = rng_below(random, 2) == 0 ? 0.0F : 0.1F;
     optimizer->max_gradient = rng_below(random, 2) == 0 ? 0.0F : 0.75F;
 }
@@ -84,6 +86,39 @@ static void rowwise_adagrad_steps_equal_the_model(hotbed_backend backend) {
     mixed(backend, HOTBED_OPT_ROWWISE_ADAGRAD);
 }
 
+/* On CUDA these have kernels that read the kind when they run. */
+static void steps_of_the_other_optimizers_equal_the_model(hotbed_backend backend) {
+    for (int kind = HOTBED_OPT_ROWWISE_ADAGRAD + 1; kind <= HOTBED_OPT_LAST; kind++)
+        mixed(backend, (hotbed_optimizer_kind)kind);
+}
+
+/* L2 decay with each optimizer, in rows of one dimension, which on CUDA stay in registers. */
+static void l2_decay_equals_the_model(hotbed_backend backend) {
+    static const uint32_t dims[] = {8, 32, 64, 128, 256};
+    rng random = rng_start(9);
+    for (uint32_t i = 0; i < 2 * HOTBED_OPT_LAST; i++) {
+        setup s;
+        fixture r;
+        test_ticket l;
+        setup_start(&s, 1, dims[i % 5], 500);
+        s.tables[0].dtype = (hotbed_dtype)(1 + i / 2 % 3);
+        s.options.pooling = i % 3 == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
+        s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + i / 2);
+        s.options.optimizer.l2_decay = 0.125F;
+        fixture_open(&r, backend, &s.options);
+        test_ticket_open(&r, &l, 600, 120);
+        l.stride = 0;
+        l.gradient = fixture_alloc(&r, l.output_bytes); /* aligned */
+        for (int step = 0; step < 3; step++) {
+            const batch_shape how = {
+                .batch_size = 120, .max_bag = i % 3 == 0 ? 0 : 5, .key_space = step == 1 ? 3 : 60};
+            test_ticket_step(&l, &random, &how);
+        }
+        fixture_check(&r);
+        fixture_close(&r);
+    }
+}
+
 /* Each dimension in a storage of its own, because the largest dimension decides how work is split. */
 static void every_dimension_equals_the_model(hotbed_backend backend) {
     rng random = rng_start(7);
@@ -94,7 +129,7 @@ static void every_dimension_equals_the_model(hotbed_backend backend) {
         setup_start(&s, 1, all_dims[d], 500);
         s.tables[0].dtype = (hotbed_dtype)(1 + d % 3);
         s.options.pooling = (hotbed_pooling)((d + 1) % 3);
-        s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + (d + 1) % 4);
+        s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + (d + 1) % HOTBED_OPT_LAST);
         fixture_open(&r, backend, &s.options);
         test_ticket_open(&r, &l, 128, 32);
         for (int step = 0; step < 3; step++) {
@@ -255,6 +290,9 @@ const hotbed_test hotbed_tests[] = {
     {"adam_steps_equal_the_model", adam_steps_equal_the_model},
     {"adagrad_steps_equal_the_model", adagrad_steps_equal_the_model},
     {"rowwise_adagrad_steps_equal_the_model", rowwise_adagrad_steps_equal_the_model},
+    {"steps_of_the_other_optimizers_equal_the_model",
+     steps_of_the_other_optimizers_equal_the_model},
+    {"l2_decay_equals_the_model", l2_decay_equals_the_model},
     {"every_dimension_equals_the_model", every_dimension_equals_the_model},
     {"long_bags_equal_the_model", long_bags_equal_the_model},
     {"sums_follow_the_documented_order", sums_follow_the_documented_order},

@@ -223,6 +223,27 @@ static float *initial_weights(const oracle_table *table, const void *block, uint
     return weights;
 }
 
+float oracle_first_state(const hotbed_optimizer *o, uint32_t state) {
+    switch (o->kind) {
+    case HOTBED_OPT_ADAM:
+    case HOTBED_OPT_ADAGRAD:
+    case HOTBED_OPT_ROWWISE_ADAGRAD:
+        return o->initial_accumulator;
+    case HOTBED_OPT_FTRL:
+        return state == 1 ? o->initial_accumulator : 0.0F;
+    case HOTBED_OPT_SGD:
+    case HOTBED_OPT_MOMENTUM:
+    case HOTBED_OPT_RMSPROP:
+    case HOTBED_OPT_ADADELTA:
+    case HOTBED_OPT_LION:
+    case HOTBED_OPT_PARTIAL_ROWWISE_ADAM:
+    case HOTBED_OPT_LAMB:
+    case HOTBED_OPT_LARS:
+        break;
+    }
+    return 0.0F;
+}
+
 /* The row of a key.  A new row gets initial values from `block`, row `index`. */
 static uint32_t put(
     oracle *model, uint32_t number, uint64_t key, const void *block, uint64_t index) {
@@ -243,9 +264,9 @@ static uint32_t put(
     row->live = true;
     row->weights = initial_weights(table, block, index);
     for (uint32_t s = 0; s < hotbed_optimizer_states(model->options.optimizer.kind); s++) {
-        row->states[s] = allocate(table->state_dim, sizeof(float));
-        for (uint32_t i = 0; i < table->state_dim; i++)
-            row->states[s][i] = model->options.optimizer.initial_accumulator;
+        row->states[s] = allocate(table->state_dim[s], sizeof(float));
+        for (uint32_t i = 0; i < table->state_dim[s]; i++)
+            row->states[s][i] = oracle_first_state(&model->options.optimizer, s);
     }
     uint32_t head = head_of(table, key);
     row->next = table->heads[head];
@@ -370,7 +391,9 @@ oracle *oracle_create(const hotbed_storage_options *options, oracle_initial init
         table->options = options->tables[t];
         if (table->options.dtype == 0)
             table->options.dtype = HOTBED_F32;
-        table->state_dim = hotbed_optimizer_state_dim(options->optimizer.kind, table->options.dim);
+        for (uint32_t s = 0; s < 2; s++)
+            table->state_dim[s] =
+                hotbed_optimizer_state_dim(options->optimizer.kind, s, table->options.dim);
         table->free_rows = NONE;
         table->name_hash = 2166136261U;
         for (const char *c = table->options.name; *c != 0; c++) /* FNV-1a */
@@ -753,60 +776,138 @@ static float decayed(const hotbed_optimizer *o, float direction, float w) {
     return o->weight_decay == 0.0F ? direction : direction + o->weight_decay * w;
 }
 
-static void adam(
-    const oracle *model, float g, float *w, float *m, float *v, float unbias1, float unbias2) {
-    const hotbed_optimizer *o = &model->options.optimizer;
-    float lr = model->state.learning_rate;
-    *m = o->beta1 * *m + (1.0F - o->beta1) * g;
-    *v = o->beta2 * *v + (1.0F - o->beta2) * (g * g);
-    *w = *w - lr * decayed(o, *m / unbias1 / (sqrtf(*v / unbias2) + o->eps), *w);
-}
-
 /* Sum in the order of storage/step/optimizer_core.h: groups of four elements go to 32 sums in turn, which are then added
  * pairwise, 16, 8, 4, 2 and 1 apart. */
-static float mean_square(const float *g, uint32_t dim) {
+static float square_sum(const float *g, uint32_t dim) {
     float sums[32] = {0};
     for (uint32_t e = 0; e < dim; e++)
         sums[e / 4 % 32] += g[e] * g[e];
     for (uint32_t apart = 16; apart > 0; apart /= 2)
         for (uint32_t k = 0; k < apart; k++)
             sums[k] += sums[k + apart];
-    return sums[0] / (float)dim;
+    return sums[0];
 }
 
-static void update_row(oracle *model, oracle_table *table, oracle_row *row, const float *g) {
+/* What a step of an element uses. */
+typedef struct step_of {
+    const hotbed_optimizer *o;
+    float lr, unbias1, unbias2;
+} step_of;
+
+/* Update a moment: keep `share` of it. */
+static void average(float *m, float share, float value) {
+    *m = share * *m + (1.0F - share) * value;
+}
+
+static float adam(const step_of *s, float m, float v) {
+    return m / s->unbias1 / (sqrtf(v / s->unbias2) + s->o->eps);
+}
+
+static float power(float n, float p) {
+    return p == -0.5F ? sqrtf(n) : (float)pow((double)n, -(double)p);
+}
+
+static float ftrl(const step_of *s, float w, float g, float *z, float *n) {
+    const hotbed_optimizer *o = s->o;
+    const float before = power(*n, o->learning_rate_power);
+    *n += g * g;
+    const float after = power(*n, o->learning_rate_power);
+    *z += g - (after - before) / s->lr * w;
+    if (fabsf(*z) <= o->l1_reg)
+        return 0.0F;
+    return (copysignf(o->l1_reg, *z) - *z) / ((o->ftrl_beta + after) / s->lr + o->l2_reg);
+}
+
+/* The new value of a weight; a and b are its states. */
+static float step_element(const step_of *s, float w, float g, float *a, float *b) {
+    const hotbed_optimizer *o = s->o;
+    float d;
+    switch (o->kind) {
+    case HOTBED_OPT_SGD:
+        return w - s->lr * decayed(o, g, w);
+    case HOTBED_OPT_ADAM:
+    case HOTBED_OPT_LAMB:
+        average(a, o->beta1, g);
+        average(b, o->beta2, g * g);
+        return w - s->lr * decayed(o, adam(s, *a, *b), w);
+    case HOTBED_OPT_PARTIAL_ROWWISE_ADAM:
+        average(a, o->beta1, g);
+        return w - s->lr * decayed(o, adam(s, *a, *b), w);
+    case HOTBED_OPT_ADAGRAD:
+        *a += g * g;
+        return w - s->lr * decayed(o, g / (sqrtf(*a) + o->eps), w);
+    case HOTBED_OPT_ROWWISE_ADAGRAD:
+        return w - s->lr * decayed(o, g / (sqrtf(*a) + o->eps), w);
+    case HOTBED_OPT_FTRL:
+        return ftrl(s, w, g, a, b);
+    case HOTBED_OPT_MOMENTUM:
+        *a = o->momentum * *a + g;
+        return w - s->lr * decayed(o, *a, w);
+    case HOTBED_OPT_RMSPROP:
+        average(a, o->rho, g * g);
+        return w - s->lr * decayed(o, g / (sqrtf(*a) + o->eps), w);
+    case HOTBED_OPT_ADADELTA:
+        average(a, o->rho, g * g);
+        d = sqrtf(*b + o->eps) / sqrtf(*a + o->eps) * g;
+        average(b, o->rho, d * d);
+        return w - s->lr * decayed(o, d, w);
+    case HOTBED_OPT_LION:
+        d = o->beta1 * *a + (1.0F - o->beta1) * g;
+        average(a, o->beta2, g);
+        return w - s->lr * decayed(o, d == 0.0F ? d : copysignf(1.0F, d), w);
+    case HOTBED_OPT_LARS:
+        *a = o->momentum * *a + s->lr * (g + o->weight_decay * w);
+        return w - *a;
+    }
+    return w;
+}
+
+/* The factor by which norms of the row change the learning rate. */
+static float rate_factor(const step_of *s, const oracle_row *row, const float *g, uint32_t dim) {
+    const hotbed_optimizer *o = s->o;
+    float *along = copy_of(g, dim, sizeof *g);
+    for (uint32_t e = 0; e < dim && o->kind == HOTBED_OPT_LAMB; e++) {
+        float m = row->states[0][e], v = row->states[1][e];
+        average(&m, o->beta1, g[e]);
+        average(&v, o->beta2, g[e] * g[e]);
+        along[e] = decayed(o, adam(s, m, v), row->weights[e]);
+    }
+    const float w = sqrtf(square_sum(row->weights, dim)), u = sqrtf(square_sum(along, dim));
+    free(along);
+    if (w == 0.0F || u == 0.0F)
+        return 1.0F;
+    return o->kind == HOTBED_OPT_LAMB ? w / u : o->trust * w / (u + o->weight_decay * w + o->eps);
+}
+
+static void update_row(oracle *model, oracle_table *table, oracle_row *row, const float *sums) {
     const hotbed_optimizer *o = &model->options.optimizer;
     uint32_t dim = table->options.dim;
-    float lr = model->state.learning_rate;
-    float unbias1 = (float)(1.0 - model->state.beta1_power);
-    float unbias2 = (float)(1.0 - model->state.beta2_power);
-    if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD) {
-        row->states[0][0] += mean_square(g, dim);
-    }
+    step_of s = {o, model->state.learning_rate, 0.0F, 0.0F};
+    s.unbias1 = (float)(1.0 - model->state.beta1_power);
+    s.unbias2 = (float)(1.0 - model->state.beta2_power);
+    float *g = copy_of(sums, dim, sizeof *sums);
+    for (uint32_t e = 0; e < dim && o->l2_decay != 0.0F; e++)
+        g[e] += row->weights[e] * o->l2_decay;
+    if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD)
+        row->states[0][0] += square_sum(g, dim) / (float)dim;
+    if (o->kind == HOTBED_OPT_PARTIAL_ROWWISE_ADAM)
+        average(row->states[1], o->beta2, square_sum(g, dim) / (float)dim);
+    if (o->kind == HOTBED_OPT_LAMB || o->kind == HOTBED_OPT_LARS)
+        s.lr *= rate_factor(&s, row, g, dim);
     bool steps = false, changes = false;
     for (uint32_t e = 0; e < dim; e++) {
-        const float before = row->weights[e];
-        float w = before;
-        switch (o->kind) {
-        case HOTBED_OPT_SGD:
-            w = w - lr * decayed(o, g[e], w);
-            break;
-        case HOTBED_OPT_ADAM:
-            adam(model, g[e], &w, &row->states[0][e], &row->states[1][e], unbias1, unbias2);
-            break;
-        case HOTBED_OPT_ADAGRAD:
-            row->states[0][e] += g[e] * g[e];
-            w = w - lr * decayed(o, g[e] / (sqrtf(row->states[0][e]) + o->eps), w);
-            break;
-        case HOTBED_OPT_ROWWISE_ADAGRAD:
-            w = w - lr * decayed(o, g[e] / (sqrtf(row->states[0][0]) + o->eps), w);
-            break;
-        }
+        float none = 0.0F, *a = &none, *b = &none;
+        if (table->state_dim[0] != 0)
+            a = &row->states[0][table->state_dim[0] == 1 ? 0 : e];
+        if (table->state_dim[1] != 0)
+            b = &row->states[1][table->state_dim[1] == 1 ? 0 : e];
+        const float before = row->weights[e], w = step_element(&s, before, g[e], a, b);
         row->weights[e] = stepped(model, table, row->key, e, w);
         steps = steps || w != before;
         changes = changes || float_bits(row->weights[e]) != float_bits(before);
     }
     table->stats.rounded_away += table->options.dtype != HOTBED_F32 && steps && !changes;
+    free(g);
 }
 
 /* The share of position i of the batch in element e of its row's gradient. */

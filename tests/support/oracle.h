@@ -36,7 +36,7 @@ typedef struct oracle_counted {
 
 typedef struct oracle_table {
     hotbed_table_options options;
-    uint32_t state_dim;
+    uint32_t state_dim[2];
     uint32_t name_hash;
     oracle_row *rows; /* [num_rows] live or free */
     uint32_t num_rows;
@@ -119,6 +119,9 @@ void oracle_cancel(oracle_ticket *ticket);
 void oracle_eval(oracle *model, const hotbed_batch *batch, void *output, uint64_t stride);
 
 uint64_t oracle_least_stride(const oracle *model);
+
+/* The first value of a state of a new row. */
+float oracle_first_state(const hotbed_optimizer *optimizer, uint32_t state);
 
 /* Read or write element `index` of an array of dtype.  A stored value is rounded to nearest, ties to even. */
 float oracle_load(hotbed_dtype dtype, const void *array, uint64_t index);

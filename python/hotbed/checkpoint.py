@@ -701,8 +701,7 @@ def _take_rates(model: _Model, tables: Iterable[Any]) -> None:
     other formats have no steps, and a rate that nobody has chosen.
     """
     from hotbed.torch._optimizer import common
-    from hotbed.torch._storage import shortest
-    from hotbed.torch.config import Adam
+    from hotbed.torch._storage import optimizer_info, shortest
 
     saved = {
         text(table.name): (shortest(table.learning_rate), int(table.optimizer_steps))
@@ -715,7 +714,7 @@ def _take_rates(model: _Model, tables: Iterable[Any]) -> None:
         if storage.group is None or not own:
             continue
         groups.setdefault(id(storage.group), (storage.group, {}))[1].update({n: rate for n, (rate, _) in own.items()})
-        if isinstance(storage.optimizer, Adam):
+        if storage.optimizer is not None and optimizer_info(storage.optimizer).counts_steps:
             common({name: steps for name, (_, steps) in own.items()}, "optimizer_steps")
     for group, rates in groups.values():
         group["lr"] = common(rates, "lr")

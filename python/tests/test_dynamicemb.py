@@ -29,6 +29,7 @@ from hotbed.compat.dynamicemb import (
     DynamicEmbCheckMode,
     DynamicEmbInitializerArgs,
     DynamicEmbInitializerMode,
+    DynamicEmbOptimType,
     DynamicEmbPoolingMode,
     DynamicEmbScoreStrategy,
     DynamicEmbTableOptions,
@@ -43,7 +44,7 @@ from hotbed.compat.dynamicemb import (
 from hotbed.compat.dynamicemb.incremental_dump import get_score, incremental_dump, replay_increment
 from hotbed.compat.dynamicemb.types import CopyMode, Storage
 from hotbed.compat.dynamicemb.utils import ranks_of_keys
-from hotbed.errors import FileError, FullError, StateError, UnsupportedError
+from hotbed.errors import ArgumentError, FileError, FullError, StateError, UnsupportedError
 from hotbed.torch import _storage
 
 DIM, STEPS, SAMPLES = 4, 3, 8
@@ -332,12 +333,47 @@ def test_a_row_wise_state_with_padding_is_read(tmp_path):
     assert columns_of(tables)[2][:, 0].tolist() == [2, 3]
 
 
+def test_ftrl_trains_and_its_dumps_are_read(tmp_path):
+    def ftrl():
+        tables = [options(dim=DIM, max_capacity=64, local_hbm_for_values=1 << 20)]
+        return dynamicemb.BatchedDynamicEmbeddingTablesV2(
+            tables,
+            ["t"],
+            pooling_mode=DynamicEmbPoolingMode.NONE,
+            optimizer=DynamicEmbOptimType.FTRL,
+            learning_rate=0.5,
+            learning_rate_power=-0.5,
+            ftrl_beta=1.0,
+            l1_reg=0.01,
+            l2_reg=0.25,
+            initial_accumulator_value=0.125,
+            device="cpu",
+        )
+
+    saved, loaded = ftrl(), ftrl()
+    before = saved(torch.arange(5), torch.arange(6)).detach().clone()
+    saved(torch.arange(5), torch.arange(6)).backward(torch.full((5, DIM), 0.5))
+    accum = torch.tensor(0.125 + 0.25)
+    linear = 0.5 - (accum.sqrt() - 0.125**0.5) / 0.5 * before
+    weights = -(linear - 0.01 * linear.sign()) / ((1.0 + accum.sqrt()) / 0.5 + 0.25)
+    _, values, states, _ = columns_of(saved)
+    torch.testing.assert_close(values, weights)
+    torch.testing.assert_close(states, torch.cat([linear, accum.expand(5, DIM)], 1))
+    saved.dump(str(tmp_path), optim=True)
+    assert json.loads((tmp_path / "t_opt_args.json").read_text())["opt_type"] == "ftrl"
+    loaded.load(str(tmp_path), optim=True)
+    assert all(torch.equal(a, b) for a, b in zip(columns_of(saved)[:3], columns_of(loaded)[:3]))
+    with pytest.raises(ArgumentError, match="learning_rate 0 of ftrl is not above 0"):
+        loaded.set_learning_rate(0.0)
+        loaded(torch.arange(5), torch.arange(6)).sum().backward()
+
+
 def test_states_of_another_optimizer_are_not_loaded_with_a_warning(tmp_path):
     states = torch.ones(2, 2 * DIM)
-    meta = {"opt_type": "ftrl"}
+    meta = {"opt_type": "madgrad"}
     write_dump(tmp_path, meta=meta, emb_keys=torch.arange(2), emb_values=torch.ones(2, DIM), emb_opt_values=states)
     tables = module(optimizer=EmbOptimType.ADAM)
-    with pytest.warns(UserWarning, match="no optimizer states of adam are loaded; the dump's states are of ftrl"):
+    with pytest.warns(UserWarning, match="no optimizer states of adam are loaded; the dump's states are of madgrad"):
         tables.load(str(tmp_path), optim=True)
     assert not columns_of(tables)[2].any() and len(rows(tables)) == 2
 

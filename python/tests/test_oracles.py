@@ -49,6 +49,77 @@ class SparseAdam(torch.optim.Optimizer):
                 p[used] -= group["lr"] * (m / (1 - b1**self.steps)) / ((v / (1 - b2**self.steps)).sqrt() + group["eps"])
 
 
+class OnUsedRows:
+    """An optimizer of PyTorch on the rows that have a gradient: other rows and their states stay as they are."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.zero_grad = optimizer.zero_grad
+
+    def step(self):
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        kept = [{t.data_ptr(): t.clone() for t in self._parts(p)} for p in parameters]
+        self.optimizer.step()
+        for p, used, old in zip(parameters, self.used, kept):
+            others = torch.ones(p.shape[0], dtype=torch.bool).index_fill(0, used, False)
+            for part in self._parts(p):
+                part[others] = old[part.data_ptr()][others] if part.data_ptr() in old else 0
+
+    def _parts(self, p):
+        states = [t for t in self.optimizer.state.get(p, {}).values() if isinstance(t, torch.Tensor)]
+        return [p.data, *(t for t in states if t.shape == p.shape)]
+
+
+class Textbook(torch.optim.Optimizer):
+    """A few lines of an optimizer that PyTorch does not have, on the rows that have a gradient."""
+
+    def __init__(self, parameters, update):
+        super().__init__(parameters, {})
+        self.update, self.steps = update, 0
+
+    @torch.no_grad()
+    def step(self):
+        self.steps += 1
+        for group in self.param_groups:
+            for p, used in zip(group["params"], self.used):
+                a, b = self.state.setdefault(p, {"s": [torch.zeros_like(p), torch.zeros_like(p)]})["s"]
+                p[used], a[used], b[used] = self.update(p[used], p.grad[used], a[used], b[used], self.steps)
+
+
+def norms(rows):
+    return rows.norm(dim=1, keepdim=True)
+
+
+def adam_step(w, g, m, v, t, decay=0.0):
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    return (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8) + decay * w, m, v
+
+
+def ftrl(w, g, z, n, _, lr=0.5, power=0.5, beta=1.0, l1=0.001, l2=0.01):
+    z, n = z + g - ((n + g * g) ** power - n**power) / lr * w, n + g * g
+    step = -(z - l1 * z.sign()) / ((beta + n**power) / lr + l2)
+    return torch.where(z.abs() <= l1, 0.0, step), z, n
+
+
+def lion(w, g, m, unused, _):
+    return w - 0.001 * (0.9 * m + 0.1 * g).sign(), 0.99 * m + 0.01 * g, unused
+
+
+def partial_rowwise_adam(w, g, m, v, t):
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * (g * g).mean(1, keepdim=True)
+    return w - 0.01 * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8), m, v
+
+
+def lamb(w, g, m, v, t):
+    step, m, v = adam_step(w, g, m, v, t, 0.01)
+    return w - 0.01 * norms(w) / norms(step) * step, m, v
+
+
+def lars(w, g, m, unused, _):
+    m = 0.9 * m + 0.02 * norms(w) / (norms(g) + 0.01 * norms(w) + 1e-8) * (g + 0.01 * w)
+    return w - m, m, unused
+
+
 def test_every_optimizer_of_the_library_has_a_class_with_its_parameters():
     classes = {kind.c_name: kind for kind in typing.get_args(Optimizer)}
     kind, names = 0, set()
@@ -62,6 +133,14 @@ def test_every_optimizer_of_the_library_has_a_class_with_its_parameters():
                 missing.add(ffi.string(parameter.name).decode())
             number += 1
         assert missing <= ({"initial_accumulator"} if name == "adam" else set())
+        defaults = ffi.new("hotbed_optimizer *")
+        lib.hotbed_optimizer_init(defaults)
+        for number in range(1, 32):  # but learning_rate
+            parameter = lib.hotbed_optimizer_parameter_at(number)
+            if parameter and info.parameters >> number & 1:
+                field = ffi.string(parameter.name).decode()
+                value = optimizer.parameter(field)
+                assert value is None or value == pytest.approx(getattr(defaults, field), rel=1e-6)
     assert set(classes) == names
 
 
@@ -70,6 +149,39 @@ OPTIMIZERS = {
     "adagrad": (ht.Adagrad(lr=0.1, eps=1e-10), lambda p: torch.optim.Adagrad(p, lr=0.1, eps=1e-10)),
     "rowwise": (ht.RowWiseAdagrad(lr=0.1, eps=1e-8), lambda p: RowWiseAdagrad(p, 0.1, 1e-8)),
     "adam": (ht.Adam(lr=0.01), lambda p: SparseAdam(p, 0.01, (0.9, 0.999), 1e-8)),
+    "adamw": (
+        ht.Adam(lr=0.01, weight_decay=0.1),
+        lambda p: OnUsedRows(torch.optim.AdamW(p, lr=0.01, weight_decay=0.1)),
+    ),
+    "adam, l2": (
+        ht.Adam(lr=0.01, l2_decay=0.1),
+        lambda p: OnUsedRows(torch.optim.Adam(p, lr=0.01, weight_decay=0.1)),
+    ),
+    "sgd, l2": (ht.SGD(lr=0.1, l2_decay=0.1), lambda p: OnUsedRows(torch.optim.SGD(p, lr=0.1, weight_decay=0.1))),
+    "adagrad, l2": (
+        ht.Adagrad(lr=0.1, l2_decay=0.1),
+        lambda p: OnUsedRows(torch.optim.Adagrad(p, lr=0.1, eps=1e-8, weight_decay=0.1)),
+    ),
+    "momentum": (
+        ht.Momentum(lr=0.1, momentum=0.8, l2_decay=0.1),
+        lambda p: OnUsedRows(torch.optim.SGD(p, lr=0.1, momentum=0.8, weight_decay=0.1)),
+    ),
+    "rmsprop": (
+        ht.RMSprop(lr=0.01, rho=0.95, l2_decay=0.1),
+        lambda p: OnUsedRows(torch.optim.RMSprop(p, lr=0.01, alpha=0.95, weight_decay=0.1)),
+    ),
+    "adadelta": (
+        ht.Adadelta(lr=0.5, rho=0.95, eps=1e-6),
+        lambda p: OnUsedRows(torch.optim.Adadelta(p, lr=0.5, rho=0.95, eps=1e-6)),
+    ),
+    "ftrl": (
+        ht.FTRL(lr=0.5, ftrl_beta=1.0, l1_reg=0.001, l2_reg=0.01),
+        lambda p: Textbook(p, ftrl),
+    ),
+    "lion": (ht.Lion(lr=0.001, betas=(0.9, 0.99)), lambda p: Textbook(p, lion)),
+    "partial_rowwise_adam": (ht.PartialRowWiseAdam(lr=0.01), lambda p: Textbook(p, partial_rowwise_adam)),
+    "lamb": (ht.LAMB(lr=0.01, weight_decay=0.01), lambda p: Textbook(p, lamb)),
+    "lars": (ht.LARS(lr=1.0, trust=0.02, weight_decay=0.01), lambda p: Textbook(p, lars)),
 }
 
 

@@ -737,7 +737,7 @@ class EmbeddingBagCollection(_Collection):
         tables: list of :class:`~hotbed.torch.EmbeddingBagConfig`, or of TorchRec's class of that name.
         device: "cpu" or a CUDA device; the tables stay there.
         is_weighted: batches have per-sample weights.
-        optimizer: :class:`~hotbed.torch.SGD`, ``Adam``, ``Adagrad`` or ``RowWiseAdagrad``; a dict has one for each
+        optimizer: :class:`~hotbed.torch.SGD` or another class of ``hotbed.torch.config``; a dict has one for each
             table by its name; None: rows are only read.
         seed: seed of the initializers.
         output_dtype: dtype of the pooled rows and of their gradient.

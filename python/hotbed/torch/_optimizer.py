@@ -70,7 +70,8 @@ def _clock_of(storage: Storage, clocks: Mapping[str, Mapping[str, Any]]) -> Dict
 #: Hyper-parameters of PyTorch's optimizers, and of Hotbed's, that a collection cannot change.
 _FIXED = frozenset(
     "weight_decay momentum dampening nesterov betas eps lr_decay alpha rho centered amsgrad maximize max_gradient "
-    "initial_accumulator_value decoupled_weight_decay tables".split()
+    "initial_accumulator_value decoupled_weight_decay l2_decay trust learning_rate_power ftrl_beta l1_reg l2_reg "
+    "tables".split()
 )
 
 

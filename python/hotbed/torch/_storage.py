@@ -108,8 +108,9 @@ def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
         raise ArgumentError(
             f"optimizer {optimizer!r}: the learning rate is negative", parameter="lr", value=optimizer.lr
         )
-    if optimizer.weight_decay < 0:
-        raise ArgumentError(f"optimizer {optimizer!r}: weight_decay is negative", parameter="weight_decay")
+    for name in ("weight_decay", "l2_decay"):
+        if (value := getattr(optimizer, name, 0)) < 0:
+            raise ArgumentError(f"optimizer {optimizer!r}: {name} is negative", parameter=name, value=value)
 
 
 def optimizer_info(optimizer: Optimizer) -> Any:
@@ -950,12 +951,11 @@ class Storage:
     def memory(self) -> Dict[str, int]:
         """Return the bytes that are allocated now, by kind; the module's ``memory()`` documents the kinds."""
         found = dict.fromkeys(("weights", "states", "index", "cache", "batches", "exchange"), 0)
-        kind = lib.hotbed_storage_optimizer(self._c).kind
         with self.lock:
             for table in range(len(self.tables)):
                 info = self.info(table)
                 caches = lib.hotbed_storage_mode(self._at(table)[0]) == lib.HOTBED_MODE_CACHE
-                state = 4 * lib.hotbed_optimizer_states(kind) * lib.hotbed_optimizer_state_dim(kind, info.dim)
+                state = 4 * sum(self.state_dims(table))
                 rows = info.lower_slots + info.segment_slots + (0 if caches else info.slots)
                 found["weights"] += rows * (info.row_bytes - state)
                 found["states"] += rows * state
@@ -974,6 +974,11 @@ class Storage:
             ffi.string(lib.hotbed_optimizer_state_name(kind, s)).decode()
             for s in range(lib.hotbed_optimizer_states(kind))
         ]
+
+    def state_dims(self, table: int) -> List[int]:
+        """Return the number of elements of each of the optimizer's states in a row of a table."""
+        kind, dim = lib.hotbed_storage_optimizer(self._c).kind, self.tables[table].dim
+        return [lib.hotbed_optimizer_state_dim(kind, s, dim) for s in range(lib.hotbed_optimizer_states(kind))]
 
     def is_direct(self, table: int) -> bool:
         """Whether row r of the table's memory belongs to ``keys(table)[r]``."""
@@ -997,8 +1002,7 @@ class Storage:
         info, described = self.info(table), self.tables[table]
         dtype, columns, offset = described.dtype, described.dim, 0
         if state >= 0:
-            kind = lib.hotbed_storage_optimizer(self._c).kind
-            dtype, columns = torch.float32, lib.hotbed_optimizer_state_dim(kind, described.dim)
+            dtype, columns = torch.float32, self.state_dims(table)[state]
             offset = info.state_offsets[state]
         size = dtype.itemsize
         data = ffi.cast("char *", info.weights) + offset
@@ -1034,8 +1038,7 @@ class Storage:
         return torch.sort(found).values
 
     def _parts(self, table: int, n: int, wanted: Sequence[str]) -> Tuple[Any, Dict[str, torch.Tensor]]:
-        kind = lib.hotbed_storage_optimizer(self._c).kind
-        described = self.tables[table]
+        described, widths = self.tables[table], self.state_dims(table)
         rows = ffi.new("hotbed_rows *")
         parts: Dict[str, torch.Tensor] = {}
         if "weight" in wanted:
@@ -1049,8 +1052,7 @@ class Storage:
             rows.times = ffi.cast("uint64_t *", parts["times"].data_ptr())
         for s, name in enumerate(self.state_names()):
             if name in wanted:
-                width = lib.hotbed_optimizer_state_dim(kind, described.dim)
-                parts[name] = torch.zeros(n, width, dtype=torch.float32, device=self.device)
+                parts[name] = torch.zeros(n, widths[s], dtype=torch.float32, device=self.device)
                 rows.states[s] = ffi.cast("float *", parts[name].data_ptr())
         return rows, parts
 
@@ -1105,9 +1107,8 @@ class Storage:
         Raises:
             ArgumentError: keys are not a vector of integers, or a part is not a tensor with one row per key.
         """
-        kind, dim = lib.hotbed_storage_optimizer(self._c).kind, self.tables[table].dim
-        n = indices("keys", keys).shape[0]
-        widths = dict.fromkeys(self.state_names(), lib.hotbed_optimizer_state_dim(kind, dim))
+        n, dim = indices("keys", keys).shape[0], self.tables[table].dim
+        widths = dict(zip(self.state_names(), self.state_dims(table)))
         for name, part in given.items():
             width = widths.get(name, dim if name == "weight" else 1)
             fits = isinstance(part, torch.Tensor) and part.shape[:1] == (n,) and part.numel() == n * width

@@ -14,6 +14,7 @@ from typing import Any, Callable, ClassVar, List, Mapping, Optional, TypeVar, Un
 
 import torch
 
+from hotbed._c import ffi, lib
 from hotbed.errors import ArgumentError, UnsupportedError
 
 _Member = TypeVar("_Member", bound=enum.Enum)
@@ -135,33 +136,105 @@ class Fused:
         return getattr(self, self.attributes.get(name, name), None)
 
 
+def _init(name: str) -> float:
+    """Return C's default of a parameter: the float32 with the fewest digits."""
+    options = ffi.new("hotbed_optimizer *")
+    lib.hotbed_optimizer_init(options)
+    return float(f"{getattr(options, name):.7g}")
+
+
+_BETAS = (_init("beta1"), _init("beta2"))
+
+
 @dataclasses.dataclass(frozen=True)
 class SGD(Fused):
     """``w -= lr * (g + weight_decay * w)``.
+
+    ``include/hotbed/types.h`` has the formulas of all optimizers.  Defaults are C's, but ``lr`` is PyTorch's, where it
+    has the optimizer.
 
     Attributes:
         lr: the learning rate.
         weight_decay: in all optimizers here it is decoupled: it is applied to the row, not added to the gradient.
         max_gradient: each element of the gradient that a backward receives is clamped to ``[-max_gradient,
             max_gradient]`` before any sum; 0: it is not clamped.
+        l2_decay: ``l2_decay * w`` is added to the summed gradient, as by PyTorch's ``weight_decay``, except AdamW's.
     """
 
     c_name = "sgd"
     lr: float = 0.01
     weight_decay: float = 0.0
     max_gradient: float = 0.0
+    l2_decay: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Momentum(Fused):
+    """``m = momentum * m + g;  w -= lr * m``: PyTorch's ``SGD`` with a momentum."""
+
+    c_name = "momentum"
+    lr: float = 0.01
+    momentum: float = _init("momentum")
+    weight_decay: float = 0.0
+    max_gradient: float = 0.0
+    l2_decay: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Adam(Fused):
-    """Adam with decoupled weight decay, on the rows that a step touches."""
+    """Adam with decoupled weight decay, PyTorch's ``AdamW``, on the rows that a step touches."""
 
     c_name = "adam"
     lr: float = 0.001
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    betas: tuple[float, float] = _BETAS
+    eps: float = _init("eps")
     weight_decay: float = 0.0
     max_gradient: float = 0.0
+    l2_decay: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PartialRowWiseAdam(Adam):
+    """Like :class:`Adam`, with one second moment per row, the mean of the elements'."""
+
+    c_name = "partial_rowwise_adam"
+
+
+@dataclasses.dataclass(frozen=True)
+class LAMB(Adam):
+    """Like :class:`Adam`, with a learning rate per row: ``lr * norm of the row / norm of Adam's step``."""
+
+    c_name = "lamb"
+
+
+@dataclasses.dataclass(frozen=True)
+class LARS(Fused):
+    """:class:`Momentum` with a learning rate per row that follows the norms of the row and of its gradient.
+
+    Attributes:
+        trust: the factor of the ratio of norms.  The other attributes: see :class:`SGD`.
+    """
+
+    c_name = "lars"
+    lr: float = 1.0
+    momentum: float = _init("momentum")
+    trust: float = _init("trust")
+    eps: float = _init("eps")
+    weight_decay: float = 0.0
+    max_gradient: float = 0.0
+    l2_decay: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Lion(Fused):
+    """``w -= lr * sign(b1 * m + (1 - b1) * g);  m = b2 * m + (1 - b2) * g``."""
+
+    c_name = "lion"
+    lr: float = 0.0001
+    betas: tuple[float, float] = _BETAS
+    weight_decay: float = 0.0
+    max_gradient: float = 0.0
+    l2_decay: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,10 +243,11 @@ class Adagrad(Fused):
 
     c_name = "adagrad"
     lr: float = 0.01
-    eps: float = 1e-10
+    eps: float = _init("eps")
     initial_accumulator_value: float = 0.0
     weight_decay: float = 0.0
     max_gradient: float = 0.0
+    l2_decay: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +257,56 @@ class RowWiseAdagrad(Adagrad):
     c_name = "rowwise_adagrad"
 
 
-Optimizer = Union[SGD, Adam, Adagrad, RowWiseAdagrad]
+@dataclasses.dataclass(frozen=True)
+class RMSprop(Fused):
+    """``v = rho * v + (1 - rho) * g * g;  w -= lr * g / (sqrt(v) + eps)``; PyTorch calls rho alpha."""
+
+    c_name = "rmsprop"
+    lr: float = 0.01
+    rho: float = _init("rho")
+    eps: float = _init("eps")
+    weight_decay: float = 0.0
+    max_gradient: float = 0.0
+    l2_decay: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Adadelta(RMSprop):
+    """Steps of the size of earlier ones: PyTorch's ``Adadelta``."""
+
+    c_name = "adadelta"
+    lr: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class FTRL(Fused):
+    """FTRL-proximal, with dynamicemb's names.  It has no decoupled weight decay.
+
+    Attributes:
+        lr: the learning rate, always above 0.
+        learning_rate_power: the power of the sum of squares, negated: at most 0; -0.5 is the fastest.
+        ftrl_beta: smooths the learning rate of elements with small gradients.
+        l1_reg: elements whose ``linear`` is within ``[-l1_reg, l1_reg]`` are 0.
+        l2_reg: TensorFlow's is half of it.
+        initial_accumulator_value: first value of the sum of squares.
+        max_gradient: see :class:`SGD`, like the next one.
+        l2_decay: added to the gradient; not ``l2_reg``.
+    """
+
+    c_name = "ftrl"
+    lr: float = 0.01
+    learning_rate_power: float = _init("learning_rate_power")
+    ftrl_beta: float = 0.0
+    l1_reg: float = 0.0
+    l2_reg: float = 0.0
+    initial_accumulator_value: float = 0.0
+    max_gradient: float = 0.0
+    l2_decay: float = 0.0
+
+
+Optimizer = Union[
+    SGD, Momentum, Adam, PartialRowWiseAdam, LAMB, LARS, Lion, Adagrad, RowWiseAdagrad, RMSprop, Adadelta, FTRL
+]
 
 #: Argument of a collection: one optimizer for all tables, or one for each table by its name; None: rows are only read.
 Optimizers = Union[Optimizer, Mapping[str, Optimizer], None]

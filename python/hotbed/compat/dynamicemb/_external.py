@@ -131,12 +131,13 @@ class Bridge:
 
     # --- rows -----------------------------------------------------------------------------------
 
-    def lay_out(self, infos: Sequence[Any], states: int, state_dims: Sequence[int]) -> None:
-        """Set the layout of Hotbed's rows from the tables' ``hotbed_table_info`` and the number and dims of states."""
+    def lay_out(self, infos: Sequence[Any], state_dims: Sequence[Sequence[int]]) -> None:
+        """Set the layout of Hotbed's rows from the tables' ``hotbed_table_info`` and the dims of their states."""
         self._columns = []
-        for table, info, width in zip(self._tables, infos, state_dims):
+        for table, info, widths in zip(self._tables, infos, state_dims):
             parts = [(0, 0, table.dim)]
-            parts += [(info.state_offsets[s] // 4, self._widest + s * width, width) for s in range(states)]
+            for s, width in enumerate(widths):
+                parts.append((info.state_offsets[s] // 4, self._widest + sum(widths[:s]), width))
             self._columns.append(parts)
 
     def _named(self, table: int, keys: List[int]) -> Tuple[torch.Tensor, torch.Tensor]:

@@ -225,9 +225,8 @@ class Tables(Storage):
         super().__init__(tables, pooling, optimizer.hotbed(), device, 0, output_dtype, MAX_IN_FLIGHT, fields, checks)
         self.options = list(options)
         if bridge is not None:
-            kind = lib.hotbed_storage_optimizer(self._c).kind
-            dims = [lib.hotbed_optimizer_state_dim(kind, t.dim) for t in tables]
-            bridge.lay_out([self.info(t) for t in range(len(tables))], lib.hotbed_optimizer_states(kind), dims)
+            numbers = range(len(tables))
+            bridge.lay_out([self.info(t) for t in numbers], [self.state_dims(t) for t in numbers])
         self.group = optimizer.group if optimizer.hotbed() is not None else None
         self.queue: Deque[int] = collections.deque()
         #: The keys of tables that evict and retain them.

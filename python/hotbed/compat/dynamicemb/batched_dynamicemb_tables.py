@@ -35,6 +35,7 @@ from hotbed.compat.dynamicemb.optimizer import (
     BaseDynamicEmbeddingOptimizer,
     EmbOptimType,
     OptimizerArgs,
+    OptimType,
     create_optimizer,
 )
 from hotbed.compat.dynamicemb.types import DeltaDumpResult, ReplayStats
@@ -143,14 +144,14 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             built without CUDA.
         enforce_hbm: without effect.
         bounds_check_mode: without effect: every key is valid.
-        optimizer: SGD, EXACT_SGD, ADAM, EXACT_ADAGRAD or EXACT_ROWWISE_ADAGRAD.
+        optimizer: SGD, EXACT_SGD, ADAM, EXACT_ADAGRAD, EXACT_ROWWISE_ADAGRAD or ``DynamicEmbOptimType.FTRL``.
         stochastic_rounding: how updates round rows narrower than float32; False: to nearest.
         gradient_clipping: clamp each element of the incoming gradient to ``max_gradient``.
         max_gradient: see ``gradient_clipping``.
         max_norm: without effect.
         learning_rate: see :meth:`set_learning_rate`.
         eps: of ADAM and the AdaGrads.
-        initial_accumulator_value: first state of the AdaGrads.
+        initial_accumulator_value: first state of the AdaGrads, and of FTRL's sum of squares.
         momentum: without effect.
         weight_decay: of ADAM, decoupled.
         weight_decay_mode: without effect.
@@ -158,6 +159,10 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         beta1: of ADAM.
         beta2: of ADAM.
         args: ignored, for FBGEMM's callers.
+        learning_rate_power: of FTRL, like the next three; see :class:`hotbed.torch.FTRL`.
+        ftrl_beta: smooths the learning rate.
+        l1_reg: L1 regularisation.
+        l2_reg: L2 regularisation.
         kwargs: likewise.
 
     Raises:
@@ -177,7 +182,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         device: Optional[Union[str, int, torch.device]] = None,
         enforce_hbm: bool = False,
         bounds_check_mode: Any = None,
-        optimizer: EmbOptimType = EmbOptimType.SGD,
+        optimizer: OptimType = EmbOptimType.SGD,
         stochastic_rounding: bool = True,
         gradient_clipping: bool = False,
         max_gradient: float = 1.0,
@@ -192,6 +197,10 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         beta1: float = 0.9,
         beta2: float = 0.999,
         *args: Any,
+        learning_rate_power: float = -0.5,
+        ftrl_beta: float = 0.0,
+        l1_reg: float = 0.0,
+        l2_reg: float = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__()
@@ -258,6 +267,10 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 beta1=beta1,
                 beta2=beta2,
                 weight_decay=weight_decay,
+                learning_rate_power=learning_rate_power,
+                ftrl_beta=ftrl_beta,
+                l1_reg=l1_reg,
+                l2_reg=l2_reg,
                 eta=eta,
                 momentum=momentum,
             ),

@@ -6,7 +6,6 @@ import json
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
-import numpy
 import torch
 import torch.distributed as dist
 
@@ -23,7 +22,6 @@ from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
 from hotbed.compat.dynamicemb.types import Cache, CopyMode, ReplayStats, Storage
 from hotbed.errors import UnsupportedError
 from hotbed.torch._storage import optimizer_info
-from hotbed.torch.config import Adam
 
 if TYPE_CHECKING:
     from hotbed.compat.dynamicemb._tables import Tables
@@ -207,13 +205,13 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         fill = states.new_full((states.shape[0], missing), self.init_optimizer_state())
         return torch.cat([states, fill], dim=1)
 
-    def _given(self, states: torch.Tensor) -> Dict[str, torch.Tensor]:
+    def _given(self, table_id: int, states: torch.Tensor) -> Dict[str, torch.Tensor]:
         """Split states ``[n, columns]`` into parts; more columns than a dump has are allowed."""
-        names = self.hotbed.state_names()
-        optimizer = self.hotbed.optimizer
-        rowwise = optimizer is not None and optimizer_info(optimizer).one_number
-        width = 1 if rowwise else states.shape[1] // max(1, len(names))
-        return {name: states[:, i * width : (i + 1) * width] for i, name in enumerate(names)}
+        given, at = {}, 0
+        for name, width in zip(self.hotbed.state_names(), self.hotbed.state_dims(table_id)):
+            given[name] = states[:, at : at + width]
+            at += width
+        return given
 
     def find(
         self,
@@ -282,7 +280,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
             given = {"weight": rows[:, : self.embedding_dim(t)]}
             if rows.shape[1] > widest and self.hotbed.state_names():
                 states = rows[:, widest : widest + self._optimizer.get_state_dim(self.embedding_dim(t))]
-                given.update(self._given(states.float()))
+                given.update(self._given(t, states.float()))
             if scores is not None:
                 given["scores"] = scores.to(keys.device)[at]
             self.hotbed.set_rows(t, chosen, given)
@@ -430,7 +428,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
             cut = slice(begin, begin + BATCH_SIZE_PER_DUMP)
             given: Dict[str, torch.Tensor] = {"weight": values[cut]}
             if with_states and self.hotbed.state_names() and optimizer_states is not None:
-                given.update(self._given(optimizer_states[cut].float()))
+                given.update(self._given(table_id, optimizer_states[cut].float()))
             if with_scores and scores is not None:
                 block = scores[cut].view(-1, _words(strategy))
                 given.update(
@@ -564,8 +562,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         width = self._optimizer.get_ckpt_state_dim(dim)
         wanted = include_optim and self._has_its_states(meta) and width > 0
         words = _words(options.score_strategy)
-        optimizer = self.hotbed.optimizer
-        row_wise = optimizer is not None and bool(optimizer_info(optimizer).one_number)
+        row_wise = self.hotbed.state_dims(table_id) == [1]
         keys, values, scores, states = paths
         return Dump(meta, str(keys), str(values), scores, states if wanted else None, dim, words, width, row_wise)
 
@@ -593,7 +590,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
                 if scores is not None:
                     given.update(_scores_from_file(strategy, order, scores, base))
                 if states is not None:
-                    given.update(self._given(states))
+                    given.update(self._given(table_id, states))
                 mask = None if keep is None else keep(keys)
                 if mask is not None:
                     keys, given = keys[mask], {name: part[mask] for name, part in given.items()}
@@ -649,23 +646,11 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         return max(base, *(dump.oldest() // _CLOCK + 1 for dump in dumps))
 
     def _set_steps(self, steps: int) -> None:
-        """Set Adam's step count."""
-        adam = self.hotbed.optimizer
-        if not isinstance(adam, Adam):
-            return
-        powers = [1.0, 1.0]
-        for i, beta in enumerate(adam.betas):  # as the library does, step by step with betas in float32
-            rounded = float(numpy.float32(beta))
-            for _ in range(steps):
-                powers[i] *= rounded
-        clock = self.hotbed.clock()
-        clock.update(
-            optimizer_steps=steps,
-            beta1_power=powers[0],
-            beta2_power=powers[1],
-            learning_rate=self._optimizer.group["lr"],
-        )
-        self.hotbed.set_clock(clock)
+        """Set the number of steps of an optimizer that counts them."""
+        optimizer = self.hotbed.optimizer
+        if optimizer is not None and optimizer_info(optimizer).counts_steps:
+            rate = self._optimizer.group["lr"]
+            self.hotbed.set_clock({**self.hotbed.clock(), "optimizer_steps": steps, "learning_rate": rate})
 
 
 def _strategy(options: DynamicEmbTableOptions) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple, Union
 import torch
 
 from hotbed.compat.dynamicemb.utils import DTYPE_NUM_BYTES
-from hotbed.torch.config import SGD, Adagrad, Adam, Optimizer, RowWiseAdagrad
+from hotbed.torch.config import FTRL, SGD, Adagrad, Adam, Optimizer, RowWiseAdagrad
 
 if TYPE_CHECKING:
 
@@ -43,7 +43,7 @@ else:
 
 
 class DynamicEmbOptimType(enum.Enum):
-    """Optimizers that only dynamicemb has; Hotbed has none of them."""
+    """Optimizers that FBGEMM does not have."""
 
     FTRL = "ftrl"
 
@@ -51,7 +51,7 @@ class DynamicEmbOptimType(enum.Enum):
 OptimType = Union[EmbOptimType, DynamicEmbOptimType]
 
 
-def get_optimizer_state_dim(optimizer_type: EmbOptimType, dim: int, dtype: Optional[torch.dtype] = None) -> int:
+def get_optimizer_state_dim(optimizer_type: OptimType, dim: int, dtype: Optional[torch.dtype] = None) -> int:
     """Return the number of a row's state elements as dynamicemb's memory budgets count them.
 
     Row-wise AdaGrad counts as 16 bytes per row.  Hotbed's states are float32 whatever the dtype of the rows is.
@@ -60,10 +60,11 @@ def get_optimizer_state_dim(optimizer_type: EmbOptimType, dim: int, dtype: Optio
         if dtype is None:
             raise ValueError("EXACT_ROWWISE_ADAGRAD: the state's elements depend on dtype, which is None")
         return 16 // DTYPE_NUM_BYTES[dtype]
-    return {EmbOptimType.ADAM: 2 * dim, EmbOptimType.EXACT_ADAGRAD: dim}.get(optimizer_type, 0)
+    states = {EmbOptimType.ADAM: 2 * dim, EmbOptimType.EXACT_ADAGRAD: dim, DynamicEmbOptimType.FTRL: 2 * dim}
+    return states.get(optimizer_type, 0)
 
 
-def get_optimizer_ckpt_state_dim(optimizer_type: EmbOptimType, dim: int, dtype: Optional[torch.dtype] = None) -> int:
+def get_optimizer_ckpt_state_dim(optimizer_type: OptimType, dim: int, dtype: Optional[torch.dtype] = None) -> int:
     """Return the number of a row's state elements in a dump: as above, but 1 for row-wise AdaGrad."""
     if optimizer_type == EmbOptimType.EXACT_ROWWISE_ADAGRAD:
         return 1
@@ -74,7 +75,7 @@ def get_optimizer_ckpt_state_dim(optimizer_type: EmbOptimType, dim: int, dtype: 
 class OptimizerArgs:
     """Parameters of optimizers.
 
-    Parameters up to ``weight_decay`` have an effect; the others exist for FBGEMM's callers.
+    Parameters up to ``l2_reg`` have an effect; the others exist for FBGEMM's callers.
     """
 
     stochastic_rounding: bool = True
@@ -87,6 +88,10 @@ class OptimizerArgs:
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.0
+    learning_rate_power: float = -0.5
+    ftrl_beta: float = 0.0
+    l1_reg: float = 0.0
+    l2_reg: float = 0.0
     weight_decay_mode: int = 0
     eta: float = 0.001
     momentum: float = 0.9
@@ -111,7 +116,7 @@ class BaseDynamicEmbeddingOptimizer:
         table_dtype: dtype of the rows.
     """
 
-    kind = EmbOptimType.NONE
+    kind: OptimType = EmbOptimType.NONE
     _fields: Tuple[Tuple[str, str], ...] = (("lr", "learning_rate"),)
 
     def __init__(self, opt_args: OptimizerArgs, table_dtype: torch.dtype = torch.float32) -> None:
@@ -231,8 +236,35 @@ class RowWiseAdaGradDynamicEmbeddingOptimizer(AdaGradDynamicEmbeddingOptimizer):
         return RowWiseAdagrad(a.learning_rate, a.eps, a.initial_accumulator_value, max_gradient=self._limit())
 
 
+class FTRLDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
+    """FTRL-proximal; its states are ``linear`` and then ``accum``."""
+
+    kind = DynamicEmbOptimType.FTRL
+    _fields = (
+        ("lr", "learning_rate"),
+        ("learning_rate_power", "learning_rate_power"),
+        ("ftrl_beta", "ftrl_beta"),
+        ("l1_reg", "l1_reg"),
+        ("l2_reg", "l2_reg"),
+        ("initial_accumulator_value", "initial_accumulator_value"),
+    )
+
+    def hotbed(self) -> Optional[Optimizer]:
+        """Return the optimizer as a config of ``hotbed.torch``."""
+        a = self._opt_args
+        return FTRL(
+            lr=a.learning_rate,
+            learning_rate_power=a.learning_rate_power,
+            ftrl_beta=a.ftrl_beta,
+            l1_reg=a.l1_reg,
+            l2_reg=a.l2_reg,
+            initial_accumulator_value=a.initial_accumulator_value,
+            max_gradient=self._limit(),
+        )
+
+
 def create_optimizer(
-    optimizer_type: EmbOptimType, args: OptimizerArgs, dtype: torch.dtype
+    optimizer_type: OptimType, args: OptimizerArgs, dtype: torch.dtype
 ) -> BaseDynamicEmbeddingOptimizer:
     """Create an optimizer by its kind.
 
@@ -245,6 +277,7 @@ def create_optimizer(
         "adam": AdamDynamicEmbeddingOptimizer,
         "exact_adagrad": AdaGradDynamicEmbeddingOptimizer,
         "exact_row_wise_adagrad": RowWiseAdaGradDynamicEmbeddingOptimizer,
+        "ftrl": FTRLDynamicEmbeddingOptimizer,
         "none": BaseDynamicEmbeddingOptimizer,
     }
     value = getattr(optimizer_type, "value", optimizer_type)
@@ -253,13 +286,14 @@ def create_optimizer(
     return known[value](args, dtype)
 
 
-def string_to_opt_type(optimizer_str: str) -> EmbOptimType:
+def string_to_opt_type(optimizer_str: str) -> OptimType:
     """Return the kind with a name such as ``exact_adagrad``.
 
     Raises:
         ValueError: no kind has this name.
     """
-    return EmbOptimType(optimizer_str)
+    ftrl = DynamicEmbOptimType.FTRL
+    return ftrl if optimizer_str == ftrl.value else EmbOptimType(optimizer_str)
 
 
 def truncate_optimizer_states_for_checkpoint(

@@ -256,19 +256,47 @@ static uint32_t count_states(const source *s, hotbed_optimizer_kind kind) {
     return found;
 }
 
+static bool same_states(hotbed_optimizer_kind a, hotbed_optimizer_kind b) {
+    bool same = hotbed_optimizer_states(a) == hotbed_optimizer_states(b);
+    for (uint32_t i = 0; i < hotbed_optimizer_states(a) && same; i++)
+        same = strcmp(hotbed_optimizer_state_name(a, i), hotbed_optimizer_state_name(b, i)) == 0;
+    return same;
+}
+
+/* Fail: several optimizers have the states of `kind`. */
+static hotbed_status ambiguous(hotbed_optimizer_kind kind) {
+    char names[256] = "";
+    size_t n = 0;
+    const char *first = hotbed_optimizer_state_name(kind, 0);
+    const char *second = hotbed_optimizer_state_name(kind, 1);
+    for (int i = 1; i <= (int)HOTBED_OPT_LAST; i++)
+        if (same_states(kind, (hotbed_optimizer_kind)i) && n < sizeof names)
+            n += (size_t)snprintf(
+                names + n, sizeof names - n, "%s%s", n == 0 ? "" : ", ",
+                hotbed_optimizer_name((hotbed_optimizer_kind)i));
+    return hotbed_fail(
+        HOTBED_ERR_ARGUMENT, "%s%s%s: states of several optimizers (%s): name one with --optimizer",
+        first, second == NULL ? "" : " and ", second == NULL ? "" : second, names);
+}
+
 /* The optimizer with most of its states there, and of those the one that lacks fewest. */
 static hotbed_status find_npy_optimizer(source *s) {
     hotbed_optimizer_kind seen = HOTBED_OPT_SGD;
     uint32_t most = 0;
+    bool several = false;
     for (int i = 1; i <= (int)HOTBED_OPT_LAST; i++) {
         hotbed_optimizer_kind kind = (hotbed_optimizer_kind)i;
         const uint32_t found = count_states(s, kind);
-        if (found > most || (found > 0 && found == most &&
-                             hotbed_optimizer_states(kind) < hotbed_optimizer_states(seen))) {
+        const uint32_t states = hotbed_optimizer_states(kind), best = hotbed_optimizer_states(seen);
+        several = found > 0 && found == most && states == best ? true : several;
+        if (found > most || (found > 0 && found == most && states < best)) {
             seen = kind;
             most = found;
+            several = false;
         }
     }
+    if (several && s->options->optimizer == NULL)
+        return ambiguous(seen);
     return set_optimizer(s, seen);
 }
 
@@ -293,7 +321,7 @@ static hotbed_status add_npy_table(source *s, const char *name) {
     hotbed_optimizer_kind kind = s->import.optimizer.kind;
     for (uint32_t i = 0; i < hotbed_optimizer_states(kind); i++)
         HOTBED_TRY(open_column(
-            s, t, hotbed_optimizer_state_name(kind, i), hotbed_optimizer_state_dim(kind, t->dim),
+            s, t, hotbed_optimizer_state_name(kind, i), hotbed_optimizer_state_dim(kind, i, t->dim),
             "f", 4, &columns[HOTBED_COLUMN_STATE + i]));
     return HOTBED_OK;
 }
@@ -531,18 +559,6 @@ static hotbed_status check_owners(const dump *d, hotbed_key_type type) {
     return HOTBED_OK;
 }
 
-/* Determine the optimizer from the bytes of state per row. */
-static hotbed_status guess_optimizer(const dump *d, hotbed_optimizer_kind *out) {
-    uint64_t width = d->state_bytes, dim = d->table->dim;
-    if (dim == 1 && width == 4)
-        return not_said(d, "the optimizer, and dim 1 fits two", "--optimizer");
-    *out = width == 4         ? HOTBED_OPT_ROWWISE_ADAGRAD
-           : width == 4 * dim ? HOTBED_OPT_ADAGRAD
-           : width == 8 * dim ? HOTBED_OPT_ADAM
-                              : HOTBED_OPT_SGD;
-    return HOTBED_OK;
-}
-
 /* Determine which optimizer wrote the states. */
 static hotbed_status find_raw_optimizer(
     const source *s, const dump *d, hotbed_optimizer_kind *out) {
@@ -555,6 +571,7 @@ static hotbed_status find_raw_optimizer(
         {"adam", HOTBED_OPT_ADAM},
         {"exact_adagrad", HOTBED_OPT_ADAGRAD},
         {"exact_row_wise_adagrad", HOTBED_OPT_ROWWISE_ADAGRAD},
+        {"ftrl", HOTBED_OPT_FTRL},
     };
     const char *value = d->args.values[TOOL_ARG_OPT_TYPE], *given = s->options->optimizer;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -571,11 +588,7 @@ static hotbed_status find_raw_optimizer(
             "%s: opt_type is '%s', whose states cannot be imported; without the files %s the rows "
             "can",
             d->args.file, value, d->states);
-    if (given != NULL)
-        return HOTBED_OK;
-    if (d->args.there)
-        return not_said(d, "opt_type", "--optimizer");
-    return guess_optimizer(d, out);
+    return given != NULL ? HOTBED_OK : not_said(d, "opt_type", "--optimizer");
 }
 
 /* Read the parameters that the optimizer uses, under dynamicemb's names. */
@@ -604,11 +617,12 @@ static hotbed_status set_raw_optimizer(source *s, const dump *d) {
         return HOTBED_OK;
     hotbed_optimizer *o = &s->import.optimizer;
     HOTBED_TRY(read_parameters(d, o));
+    HOTBED_TRY(hotbed_optimizer_check(o));
     HOTBED_TRY(tool_args_integer(&d->args, TOOL_ARG_ITERS, UINT32_MAX, &s->import.optimizer_steps));
     uint64_t element = hotbed_dtype_bytes(t->state_dtype), width = d->state_bytes;
-    uint64_t right = (uint64_t)hotbed_optimizer_states(o->kind) *
-                     hotbed_optimizer_state_dim(o->kind, t->dim) * element;
-    bool padded = hotbed_state_is_one((uint32_t)o->kind) && (width == 16 || width == 32);
+    uint64_t right = element * (hotbed_optimizer_state_dim(o->kind, 0, t->dim) +
+                                hotbed_optimizer_state_dim(o->kind, 1, t->dim));
+    bool padded = o->kind == HOTBED_OPT_ROWWISE_ADAGRAD && (width == 16 || width == 32);
     if (width == right || padded || width == UINT64_MAX)
         return HOTBED_OK;
     return hotbed_fail_table(
@@ -724,7 +738,9 @@ static void split_states(const source *s, const dump *d) {
     for (uint32_t r = 0; r < t->num_parts; r++) {
         hotbed_import_column *columns = t->parts[r].columns;
         columns[HOTBED_COLUMN_STATE + 1] = columns[HOTBED_COLUMN_STATE];
-        columns[HOTBED_COLUMN_STATE + 1].offset = hotbed_dtype_bytes(t->state_dtype) * t->dim;
+        columns[HOTBED_COLUMN_STATE + 1].offset =
+            hotbed_dtype_bytes(t->state_dtype) *
+            hotbed_optimizer_state_dim(s->import.optimizer.kind, 0, t->dim);
     }
 }
 

@@ -161,7 +161,8 @@ def check_mistakes(root):
     os.mkdir(place)
     np.save(os.path.join(place, "t.weight.npy"), np.zeros((2, 4), np.float32))
     done = tool_run("convert", place, path, "--from=npy", "--optimizer=Adam")
-    check("--optimizer takes one of sgd, adam, adagrad, rowwise_adagrad, not 'Adam'" in done.stderr, done.stderr)
+    check("--optimizer takes one of sgd, adam, adagrad, rowwise_adagrad, ftrl, " in done.stderr, done.stderr)
+    check("not 'Adam'" in done.stderr, done.stderr)
     shutil.rmtree(place)
 
 
@@ -323,17 +324,21 @@ def check_progress(root):
     check("#" in on_terminal(80, "verify", path, "--progress"), "--progress")
 
 
+#: An import of Adam's states, whose names LAMB has, too.
+FROM_NPY = ("--from", "npy", "--optimizer", "adam")
+
+
 def check_not_finite(root, a):
     """diff counts weights that have become NaN or infinite, and has the largest difference of the others."""
     npy, x, y = (os.path.join(root, name) for name in ("npy", "x", "y"))
     tool("convert", a, npy, "--to", "npy")
-    tool("convert", npy, x, "--from", "npy")
+    tool("convert", npy, x, *FROM_NPY)
     path = os.path.join(npy, "hash.weight.npy")
     weights = np.load(path)
     weights[0, :2] = np.nan, np.inf
     weights[1, 0] += 0.5
     np.save(path, weights)
-    tool("convert", npy, y, "--from", "npy")
+    tool("convert", npy, y, *FROM_NPY)
     for pair in ((x, y), (y, x)):
         row = next(r for r in tool_json("diff", *pair, status=1) if r["table"] == "hash")
         check(row["not_finite"] == 2 and row["weights_changed"] == 2, f"NaN and infinity: {row}")
@@ -348,12 +353,12 @@ def check_scores(root, a):
     """diff says of how many rows weights, states and scores differ, and can ignore scores."""
     npy, x, y = (os.path.join(root, name) for name in ("npy", "x", "y"))
     tool("convert", a, npy, "--to", "npy")
-    tool("convert", npy, x, "--from", "npy")
+    tool("convert", npy, x, *FROM_NPY)
     scores, state = (os.path.join(npy, f"hash.{column}.npy") for column in ("metadata", "exp_avg"))
     changed = np.load(scores)
     changed[:3] += 1
     np.save(scores, changed)
-    tool("convert", npy, y, "--from", "npy")
+    tool("convert", npy, y, *FROM_NPY)
     for pair in ((x, y), (y, x)):
         row = next(r for r in tool_json("diff", *pair, status=1) if r["table"] == "hash")
         found = [row[f"{what}_changed"] for what in ("weights", "states", "scores")]
@@ -366,7 +371,7 @@ def check_scores(root, a):
     changed = np.load(state)
     changed[:2] += 1
     np.save(state, changed)
-    tool("convert", npy, y, "--from", "npy")
+    tool("convert", npy, y, *FROM_NPY)
     row = next(r for r in tool_json("diff", "--ignore-scores", x, y, status=1) if r["table"] == "hash")
     check(row["changed"] == row["states_changed"] == 2 and row["weights_changed"] == 0, f"states: {row}")
     for name in (npy, x, y):
@@ -529,7 +534,7 @@ def check_whole(root, source, kind, expected_rows):
         for _ in range(chance.choice([1, 1, 2])):
             if os.listdir(work):
                 spoil(chance, work)
-        done = tool_run("convert", work, out, "--from", kind)
+        done = tool_run("convert", work, out, *(FROM_NPY if kind == "npy" else ("--from", kind)))
         if done.returncode == 0:
             found, right = read_rows(out), expected_rows(work)
             taken += 1
@@ -651,7 +656,7 @@ def check_cut_short(root):
     unfinished = os.path.join(root, ".tmp-00")
     tool("convert", path, out, "--to", "npy")
     os.rename(out, unfinished)
-    tool("convert", unfinished, out + "-back", "--from", "npy", status=2)
+    tool("convert", unfinished, out + "-back", *FROM_NPY, status=2)
     shutil.rmtree(unfinished)
 
 
@@ -663,7 +668,10 @@ def check_npy(root):
     check(np.load(os.path.join(out, "static.weight.npy")).dtype == np.float32, "bf16 in .npy")
     check(np.load(os.path.join(out, "hash.exp_avg.npy")).shape == (400, 6), "states in .npy")
     check(len(np.unique(np.load(os.path.join(out, "hash.weight_id.npy")))) == 400, "keys in .npy")
-    tool("convert", out, back, "--from", "npy")
+    done = tool_run("convert", out, back, "--from", "npy")
+    several = "exp_avg and exp_avg_sq: states of several optimizers (adam, partial_rowwise_adam, lamb)"
+    check(done.returncode == 2 and several in done.stderr, f"states of several optimizers: {done}")
+    tool("convert", out, back, *FROM_NPY)
     tool("verify", back)
     a, b = contents(path), contents(back)
     check(a["hash"] == b["hash"] and a["small"] == b["small"], "there and back")
@@ -674,22 +682,22 @@ def check_npy(root):
         shutil.rmtree(back, ignore_errors=True)
         for cut in (0, 5, 60, len(data) - 1):
             open(name, "wb").write(data[:cut])
-            tool("convert", out, back, "--from", "npy", status=1)
+            tool("convert", out, back, *FROM_NPY, status=1)
         open(name, "wb").write(data)
     np.save(os.path.join(out, "hash.exp_avg.npy"), np.zeros((400, 5), np.float32))
-    tool("convert", out, back, "--from", "npy", status=1)
+    tool("convert", out, back, *FROM_NPY, status=1)
     np.save(os.path.join(out, "hash.exp_avg.npy"), np.zeros((400, 6), np.float64))
-    tool("convert", out, back, "--from", "npy", status=1)
+    tool("convert", out, back, *FROM_NPY, status=1)
     ids = os.path.join(out, "hash.weight_id.npy")
     np.save(ids, np.arange(399))
-    done = tool_run("convert", out, back, "--from", "npy")
+    done = tool_run("convert", out, back, *FROM_NPY)
     check(ids + " has 399 keys for 400 rows of the weights" in done.stderr, f"too few keys: {done.stderr}")
     np.save(ids, np.zeros(400, np.int64))
     np.save(os.path.join(out, "hash.exp_avg.npy"), np.zeros((400, 6), np.float32))
-    tool("convert", out, back, "--from", "npy", status=2)  # a key twice
+    tool("convert", out, back, *FROM_NPY, status=2)  # a key twice
     for name in [name for name in os.listdir(out) if ".metadata." in name]:
         os.remove(os.path.join(out, name))
-    done = tool_run("convert", out, back, "--from", "npy", "--ages")
+    done = tool_run("convert", out, back, *FROM_NPY, "--ages")
     check(done.returncode == 2 and "--ages: no table has scores" in done.stderr, done)
     check(not os.path.exists(back), "nothing after a failure")
     shutil.rmtree(out)
@@ -710,7 +718,7 @@ def check_times(root):
     times = np.load(os.path.join(npy, "hash.times.npy"))
     check(times.shape == (400,) and len(np.unique(times)) > 300, "times in .npy")
     check(not os.path.exists(os.path.join(npy, "small.times.npy")), "a table without times")
-    tool("convert", npy, back, "--from", "npy")
+    tool("convert", npy, back, *FROM_NPY)
     check(contents(back)["hash"] == contents(path)["hash"], "times there and back")
     tool("convert", back, one, "--to", "h5")
     if h5py is not None:
@@ -853,8 +861,15 @@ def check_dump_args(root):
         check(description["storages"][0]["optimizer_steps"] == 3, "the dump's step count")
     dump(adam, opt_values=numbers.reshape(4, 16), **states)
     refused("t_opt_values.rank_0.world_size_1 exists beside", status=1)
-    dump({"opt_type": "ftrl"}, **states)
-    refused("opt_type is 'ftrl'", "without the files emb_opt_values")
+    dump({"opt_type": "madgrad"}, **states)
+    refused("opt_type is 'madgrad'", "without the files emb_opt_values")
+    dump({"opt_type": "ftrl", "lr": 0.5, "learning_rate_power": -0.75, "ftrl_beta": 1, "l1_reg": 2}, **states)
+    rows, description = taken()
+    check((rows["linear"] == numbers.reshape(4, 16)[:, :8]).all(), "FTRL's first state")
+    check((rows["accum"] == numbers.reshape(4, 16)[:, 8:]).all(), "FTRL's second state")
+    check(description["storages"][0]["optimizer"] == "ftrl", "FTRL")
+    dump({"opt_type": "ftrl", "lr": 0}, **states)
+    refused("learning_rate 0 of ftrl is not above 0")
     dump({"opt_type": "exact_adagrad"}, **states)
     refused("64 bytes of optimizer state per row, but adagrad with dim 8 has 32", status=1)
     refused("--optimizer adam contradicts", options=["--optimizer", "adam"])
@@ -864,10 +879,12 @@ def check_dump_args(root):
         taken("--optimizer", "adam")[1]["storages"][0]["optimizer"] == "adam", "an optimizer that the dump does not say"
     )
     dump(None, **states)
-    check(taken(warns=True)[1]["storages"][0]["optimizer"] == "adam", "an optimizer that fits the width")
+    refused("has no t_opt_args.json, which has opt_type: give it with --optimizer")
+    description = taken("--optimizer", "adam", warns=True)[1]
+    check(description["storages"][0]["optimizer"] == "adam", "an optimizer that an option gives")
     dump({"opt_type": "exact_row_wise_adagrad"}, emb_opt_values=numbers[:16].reshape(4, 4))  # padded to 16 bytes
     check(taken()[0]["momentum1"].ravel().tolist() == [0, 4, 8, 12], "a row-wise state with its padding")
-    dump({"opt_type": "ftrl"})
+    dump({"opt_type": "madgrad"})
     check("exp_avg" not in taken()[0], "rows without states, whatever their optimizer was")
     for wrong, value in (("beta1", -1), ("iters", 0.5), ("lr", "much"), ("eps", [1])):
         dump({**adam, wrong: value}, **states)

@@ -103,6 +103,7 @@ float hotbed_train_default_rate(hotbed_optimizer_kind kind) {
     case HOTBED_OPT_FTRL:
         return 0.05F;
     case HOTBED_OPT_MOMENTUM:
+    case HOTBED_OPT_NESTEROV:
         return 0.00003F;
     case HOTBED_OPT_RMSPROP:
         return 0.001F;

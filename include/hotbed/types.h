@@ -133,6 +133,7 @@ typedef enum hotbed_optimizer_kind {
     HOTBED_OPT_PARTIAL_ROWWISE_ADAM = 10,
     HOTBED_OPT_LAMB = 11,
     HOTBED_OPT_LARS = 12,
+    HOTBED_OPT_NESTEROV = 13,
 } hotbed_optimizer_kind;
 
 /* A sparse optimizer, the same for all tables of a storage. Call hotbed_optimizer_init(), then set
@@ -156,6 +157,7 @@ typedef enum hotbed_optimizer_kind {
  *                    learning rate of 1, decay included; lr itself if |w| or |s| is 0
  *   LARS             m = momentum*m + rate * (g + decay*w);  w -= m
  *                    rate = lr * trust * |w| / (|g| + decay*|w| + eps); lr if |w| or |g| is 0
+ *   NESTEROV         m = momentum*m + g;   w -= lr * (g + momentum*m + decay*w)
  * n^-p is within one unit in the last place; TensorFlow's l2_regularization_strength is half of l2.
  * The optimizer state is F32 whatever the type of the
  * row. Frozen at 128 bytes, since the struct is a member of hotbed_storage_options: a new parameter
@@ -179,7 +181,7 @@ typedef struct hotbed_optimizer {
     /* l2_decay*w is added to the gradient before everything else, as PyTorch's Adam does with its
      * weight_decay; for AdamW use weight_decay instead. init: 0 */
     float l2_decay;
-    float momentum;            /* MOMENTUM, LARS; init: 0.9; in [0, 1) */
+    float momentum;            /* MOMENTUM, NESTEROV, LARS; init: 0.9; in [0, 1) */
     float rho;                 /* RMSPROP (PyTorch's alpha), ADADELTA; init: 0.9; in [0, 1) */
     float trust;               /* LARS; init: 0.001; >= 0 */
     float learning_rate_power; /* FTRL's p; init: -0.5; in [-2, 0]; -0.5 is the fastest */

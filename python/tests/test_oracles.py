@@ -166,6 +166,10 @@ OPTIMIZERS = {
         ht.Momentum(lr=0.1, momentum=0.8, l2_decay=0.1),
         lambda p: OnUsedRows(torch.optim.SGD(p, lr=0.1, momentum=0.8, weight_decay=0.1)),
     ),
+    "nesterov": (
+        ht.Nesterov(lr=0.1, momentum=0.8),
+        lambda p: OnUsedRows(torch.optim.SGD(p, lr=0.1, momentum=0.8, nesterov=True)),
+    ),
     "rmsprop": (
         ht.RMSprop(lr=0.01, rho=0.95, l2_decay=0.1),
         lambda p: OnUsedRows(torch.optim.RMSprop(p, lr=0.01, alpha=0.95, weight_decay=0.1)),

@@ -102,7 +102,9 @@ enum { HOTBED_RATIO_NONE, HOTBED_RATIO_LAMB, HOTBED_RATIO_LARS };
     X(LAMB, lamb, "exp_avg", ROW, ZERO, "exp_avg_sq", ROW, ZERO, LAMB,                             \
       HOTBED_USES_USUAL | HOTBED_USES_MOMENTS)                                                     \
     X(LARS, lars, "momentum_buffer", ROW, ZERO, "", NONE, ZERO, LARS,                              \
-      HOTBED_USES_USUAL | HOTBED_USES_MOMENTUM | HOTBED_USES_TRUST | HOTBED_USES_EPS)
+      HOTBED_USES_USUAL | HOTBED_USES_MOMENTUM | HOTBED_USES_TRUST | HOTBED_USES_EPS)              \
+    X(NESTEROV, nesterov, "momentum_buffer", ROW, ZERO, "", NONE, ZERO, NONE,                      \
+      HOTBED_USES_USUAL | HOTBED_USES_MOMENTUM)
 /* clang-format on */
 
 /* The largest hotbed_optimizer_kind; the first is 1. */
@@ -383,6 +385,12 @@ HOTBED_STEP(lars) {
     (void)state1;
     *state0 = o->momentum * *state0 + clock->optimizer.learning_rate * (g + o->weight_decay * w);
     return w - *state0;
+}
+
+HOTBED_STEP(nesterov) {
+    (void)state1;
+    *state0 = o->momentum * *state0 + g;
+    return hotbed_descend(o, clock->optimizer.learning_rate, w, g + o->momentum * *state0);
 }
 
 #undef HOTBED_STEP

@@ -104,6 +104,9 @@ static double direction(
         return g / (sqrt(row->state[0][0]) + eps);
     case HOTBED_OPT_MOMENTUM:
         return *a = (double)o->momentum * *a + g;
+    case HOTBED_OPT_NESTEROV:
+        *a = (double)o->momentum * *a + g;
+        return g + (double)o->momentum * *a;
     case HOTBED_OPT_RMSPROP:
         average(a, o->rho, g * g);
         return g / (sqrt(*a) + eps);
@@ -331,6 +334,7 @@ FOLLOWS(lion, LION)
 FOLLOWS(partial_rowwise_adam, PARTIAL_ROWWISE_ADAM)
 FOLLOWS(lamb, LAMB)
 FOLLOWS(lars, LARS)
+FOLLOWS(nesterov, NESTEROV)
 
 /* Powers are within one unit in the last place, over all exponents. */
 static void powers_are_correct_to_one_unit(hotbed_backend backend) {
@@ -583,6 +587,7 @@ const hotbed_test hotbed_tests[] = {
      partial_rowwise_adam_follows_double_precision},
     {"lamb_follows_double_precision", lamb_follows_double_precision},
     {"lars_follows_double_precision", lars_follows_double_precision},
+    {"nesterov_follows_double_precision", nesterov_follows_double_precision},
     {"powers_are_correct_to_one_unit", powers_are_correct_to_one_unit},
     {"a_parameter_that_an_optimizer_lacks_is_refused",
      a_parameter_that_an_optimizer_lacks_is_refused},

@@ -239,6 +239,7 @@ float oracle_first_state(const hotbed_optimizer *o, uint32_t state) {
     case HOTBED_OPT_PARTIAL_ROWWISE_ADAM:
     case HOTBED_OPT_LAMB:
     case HOTBED_OPT_LARS:
+    case HOTBED_OPT_NESTEROV:
         break;
     }
     return 0.0F;
@@ -843,6 +844,9 @@ static float step_element(const step_of *s, float w, float g, float *a, float *b
     case HOTBED_OPT_MOMENTUM:
         *a = o->momentum * *a + g;
         return w - s->lr * decayed(o, *a, w);
+    case HOTBED_OPT_NESTEROV:
+        *a = o->momentum * *a + g;
+        return w - s->lr * decayed(o, g + o->momentum * *a, w);
     case HOTBED_OPT_RMSPROP:
         average(a, o->rho, g * g);
         return w - s->lr * decayed(o, g / (sqrtf(*a) + o->eps), w);

@@ -181,6 +181,13 @@ class Momentum(Fused):
 
 
 @dataclasses.dataclass(frozen=True)
+class Nesterov(Momentum):
+    """``m = momentum * m + g;  w -= lr * (g + momentum * m)``: PyTorch's ``SGD`` with ``nesterov=True``."""
+
+    c_name = "nesterov"
+
+
+@dataclasses.dataclass(frozen=True)
 class Adam(Fused):
     """Adam with decoupled weight decay, PyTorch's ``AdamW``, on the rows that a step touches."""
 
@@ -305,7 +312,19 @@ class FTRL(Fused):
 
 
 Optimizer = Union[
-    SGD, Momentum, Adam, PartialRowWiseAdam, LAMB, LARS, Lion, Adagrad, RowWiseAdagrad, RMSprop, Adadelta, FTRL
+    SGD,
+    Momentum,
+    Nesterov,
+    Adam,
+    PartialRowWiseAdam,
+    LAMB,
+    LARS,
+    Lion,
+    Adagrad,
+    RowWiseAdagrad,
+    RMSprop,
+    Adadelta,
+    FTRL,
 ]
 
 #: Argument of a collection: one optimizer for all tables, or one for each table by its name; None: rows are only read.

@@ -102,24 +102,24 @@ static void put_name(hotbed_status failed, const char *name, char *to, size_t ca
     hotbed_escape(to, capacity);
 }
 
-hotbed_status hotbed_error_cause_is(hotbed_status failed, hotbed_error_cause cause) {
+hotbed_status(hotbed_error_cause_is)(hotbed_status failed, hotbed_error_cause cause) {
     if (failed != HOTBED_OK)
         last.fields.cause = cause;
     return failed;
 }
 
-hotbed_status hotbed_error_table(hotbed_status failed, const char *table) {
+hotbed_status(hotbed_error_table)(hotbed_status failed, const char *table) {
     put_name(failed, table, last.fields.table, sizeof last.fields.table);
     return failed;
 }
 
-hotbed_status hotbed_error_table_number(hotbed_status failed, uint32_t number) {
+hotbed_status(hotbed_error_table_number)(hotbed_status failed, uint32_t number) {
     if (adds(failed, HOTBED_HAS_TABLE_NUMBER))
         last.fields.table_number = number;
     return failed;
 }
 
-hotbed_status hotbed_error_key(hotbed_status failed, uint64_t key, uint32_t key_type) {
+hotbed_status(hotbed_error_key)(hotbed_status failed, uint64_t key, uint32_t key_type) {
     if (adds(failed, HOTBED_HAS_KEY)) {
         last.fields.key = key;
         last.fields.key_type = key_type;
@@ -127,36 +127,36 @@ hotbed_status hotbed_error_key(hotbed_status failed, uint64_t key, uint32_t key_
     return failed;
 }
 
-hotbed_status hotbed_error_feature(hotbed_status failed, uint32_t feature) {
+hotbed_status(hotbed_error_feature)(hotbed_status failed, uint32_t feature) {
     if (adds(failed, HOTBED_HAS_FEATURE))
         last.fields.feature = feature;
     return failed;
 }
 
-hotbed_status hotbed_error_sample(hotbed_status failed, uint32_t sample) {
+hotbed_status(hotbed_error_sample)(hotbed_status failed, uint32_t sample) {
     if (adds(failed, HOTBED_HAS_SAMPLE))
         last.fields.sample = sample;
     return failed;
 }
 
-hotbed_status hotbed_error_rank(hotbed_status failed, int64_t rank) {
+hotbed_status(hotbed_error_rank)(hotbed_status failed, int64_t rank) {
     if (rank >= 0 && adds(failed, HOTBED_HAS_RANK))
         last.fields.rank = (int32_t)rank;
     return failed;
 }
 
-hotbed_status hotbed_error_os(hotbed_status failed, int error) {
+hotbed_status(hotbed_error_os)(hotbed_status failed, int error) {
     if (failed != HOTBED_OK && last.fields.os_error == 0)
         last.fields.os_error = error;
     return failed;
 }
 
-hotbed_status hotbed_error_parameter(hotbed_status failed, const char *parameter) {
+hotbed_status(hotbed_error_parameter)(hotbed_status failed, const char *parameter) {
     put_name(failed, parameter, last.fields.parameter, sizeof last.fields.parameter);
     return failed;
 }
 
-hotbed_status hotbed_error_path(hotbed_status failed, const char *path) {
+hotbed_status(hotbed_error_path)(hotbed_status failed, const char *path) {
     /* The beginning of a path would be the path of something else. */
     if (failed != HOTBED_OK && path != NULL && last.fields.path[0] == '\0' &&
         strlen(path) < sizeof last.fields.path)
@@ -164,14 +164,14 @@ hotbed_status hotbed_error_path(hotbed_status failed, const char *path) {
     return failed;
 }
 
-hotbed_status hotbed_error_value(hotbed_status failed, const char *parameter, double value) {
+hotbed_status(hotbed_error_value)(hotbed_status failed, const char *parameter, double value) {
     (void)hotbed_error_parameter(failed, parameter);
     if (adds(failed, HOTBED_HAS_VALUE))
         last.fields.value = value;
     return failed;
 }
 
-hotbed_status hotbed_error_limit(hotbed_status failed, double limit) {
+hotbed_status(hotbed_error_limit)(hotbed_status failed, double limit) {
     if (adds(failed, HOTBED_HAS_LIMIT))
         last.fields.limit = limit;
     return failed;
@@ -229,14 +229,14 @@ hotbed_status(hotbed_fail_path)(hotbed_status status, const char *path, const ch
     return hotbed_error_path(status, path);
 }
 
-hotbed_status hotbed_fail_null_of(const char *function, const char *parameter) {
+hotbed_status(hotbed_fail_null_of)(const char *function, const char *parameter) {
     (void)hotbed_fail(
         HOTBED_ERR_ARGUMENT, "%s%s%s is NULL", function == NULL ? "" : function,
         function == NULL ? "" : ": ", parameter);
     return hotbed_error_parameter(HOTBED_ERR_ARGUMENT, parameter);
 }
 
-hotbed_status hotbed_fail_null(const char *parameter) {
+hotbed_status(hotbed_fail_null)(const char *parameter) {
     return hotbed_fail_null_of(NULL, parameter);
 }
 

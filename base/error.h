@@ -151,6 +151,26 @@ const char *hotbed_reason(int error, char text[HOTBED_REASON_BYTES]);
     ((void)hotbed_fail_os((status), (error), __VA_ARGS__), (status))
 #define hotbed_fail_again(fields, status, ...)                                                     \
     ((void)hotbed_fail_again((fields), (status), __VA_ARGS__), (status))
+#define hotbed_fail_null(parameter) ((void)hotbed_fail_null(parameter), HOTBED_ERR_ARGUMENT)
+#define hotbed_fail_null_of(function, parameter)                                                   \
+    ((void)hotbed_fail_null_of((function), (parameter)), HOTBED_ERR_ARGUMENT)
+#define hotbed_error_cause_is(failed, ...)                                                         \
+    ((void)hotbed_error_cause_is(HOTBED_OK, __VA_ARGS__), (failed))
+#define hotbed_error_table(failed, ...) ((void)hotbed_error_table(HOTBED_OK, __VA_ARGS__), (failed))
+#define hotbed_error_table_number(failed, ...)                                                     \
+    ((void)hotbed_error_table_number(HOTBED_OK, __VA_ARGS__), (failed))
+#define hotbed_error_key(failed, ...) ((void)hotbed_error_key(HOTBED_OK, __VA_ARGS__), (failed))
+#define hotbed_error_feature(failed, ...)                                                          \
+    ((void)hotbed_error_feature(HOTBED_OK, __VA_ARGS__), (failed))
+#define hotbed_error_sample(failed, ...)                                                           \
+    ((void)hotbed_error_sample(HOTBED_OK, __VA_ARGS__), (failed))
+#define hotbed_error_rank(failed, ...) ((void)hotbed_error_rank(HOTBED_OK, __VA_ARGS__), (failed))
+#define hotbed_error_os(failed, ...)   ((void)hotbed_error_os(HOTBED_OK, __VA_ARGS__), (failed))
+#define hotbed_error_parameter(failed, ...)                                                        \
+    ((void)hotbed_error_parameter(HOTBED_OK, __VA_ARGS__), (failed))
+#define hotbed_error_value(failed, ...)    ((void)hotbed_error_value(HOTBED_OK, __VA_ARGS__), (failed))
+#define hotbed_error_limit(failed, ...)    ((void)hotbed_error_limit(HOTBED_OK, __VA_ARGS__), (failed))
+#define hotbed_error_path(failed, ...)     ((void)hotbed_error_path(HOTBED_OK, __VA_ARGS__), (failed))
 #define hotbed_error_return(error, status) ((void)hotbed_error_return((error), (status)), (status))
 #endif
 

@@ -11,6 +11,7 @@
 #include "checkpoint/staging.h"
 #include "storage/storage.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -777,6 +778,7 @@ static hotbed_status load(
         loaded != NULL ? HOTBED_OK
                        : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", n);
     status = agree(r, status);
+    assert(status != HOTBED_OK || loaded != NULL);
     if (status == HOTBED_OK)
         status = count_rows(r, loaded);
     if (status == HOTBED_OK)

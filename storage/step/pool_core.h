@@ -104,23 +104,28 @@ HOTBED_HD void hotbed_forward_bag(
 
 enum { HOTBED_BAGS_AHEAD = 4 }; /* rows that a tile loads before it adds the first one */
 
-/* Neighbouring bags of a feature, one per lane; lanes past the last bag have the last bag. */
-typedef struct hotbed_bags {
-    const hotbed_table_view *table;
-    uint32_t t; /* its number */
-    hotbed_bag bag;
-    uint32_t count;
-    uint32_t left;   /* one bit per bag that has keys, until its sum is written */
-    uint64_t output; /* element of the output at which the lane's part of lane 0's bag begins */
-    uint64_t to;     /* scattered: address of the output of the lane's bag, or 0 */
-    uint32_t e;      /* first element of the lane's part */
-    bool idle;       /* the row is too short for the lane to have a part */
-} hotbed_bags;
-
 /* A lane's part of the sum of a bag. */
 typedef struct hotbed_bag_sum {
     hotbed_f32x4 v[2]; /* [1]: rows of two-byte elements */
 } hotbed_bag_sum;
+
+/* Neighbouring bags of a feature, one per lane; lanes past the last bag have the last bag. */
+typedef struct hotbed_bags {
+    const hotbed_table_view *table;
+    uint32_t t;     /* its number */
+    uint32_t dtype; /* of its rows */
+    hotbed_bag bag;
+    uint32_t count;
+    uint32_t left;      /* one bit per bag that has keys, until its sum is written */
+    uint64_t output;    /* element of the output at which the lane's part of lane 0's bag begins */
+    uint64_t to;        /* scattered: address of the output of the lane's bag, or 0 */
+    uint32_t e;         /* first element of the lane's part */
+    uint32_t byte;      /* of a row at which the lane's part begins */
+    bool idle;          /* the row is too short for the lane to have a part */
+    hotbed_bag_sum sum; /* of the first bag in `left`, so far */
+    void *rows;         /* the call's output, and its elements per sample */
+    uint64_t stride;
+} hotbed_bags;
 
 /* Keys of the bags, one per lane. */
 typedef struct hotbed_bag_keys {
@@ -156,11 +161,12 @@ HOTBED_HD hotbed_bag_keys hotbed_bag_keys_at(
     return k;
 }
 
-/* Write a lane's part of the output of bag number b, which has n keys. */
+/* Write a lane's part of the sum, which is of bag number b with n keys, to the output. */
 HOTBED_HD void hotbed_pool_write(
-    const hotbed_step_view *s, const hotbed_bags *bags, uint32_t b, uint32_t n,
-    const hotbed_bag_sum *sum, void *output, uint64_t stride, bool half, uint32_t width) {
-    uint64_t at = bags->output + b * stride;
+    const hotbed_step_view *s, const hotbed_bags *bags, uint32_t b, uint32_t n, bool half,
+    uint32_t width) {
+    void *output = bags->rows;
+    uint64_t at = bags->output + b * bags->stride;
     if (s->to.on != 0) {
         output = (void *)(uintptr_t)hotbed_tile_shuffle_u64(width, bags->to, b);
         at = bags->e;
@@ -171,7 +177,7 @@ HOTBED_HD void hotbed_pool_write(
         return;
     HOTBED_UNROLL
     for (uint32_t h = 0; h < (half ? 2 : 1); h++) {
-        const hotbed_f32x4 v = hotbed_bag_finish(s, sum->v[h], n);
+        const hotbed_f32x4 v = hotbed_bag_finish(s, bags->sum.v[h], n);
         if (s->storage.output_dtype == HOTBED_F32)
             hotbed_store_once((float *)output + at + (size_t)4 * h, v);
         else
@@ -180,15 +186,14 @@ HOTBED_HD void hotbed_pool_write(
     }
 }
 
-/* Add a lane's part of the row of lane k's key to *sum. If the key is the last of its bag, write the
+/* Add a lane's part of the row of lane k's key to the sum. If the key is the last of its bag, write the
  * bag's output. `plain`, a literal, is true if all keys have slots and there are no weights; the
  * elements of a key without slot are eval_value. */
 HOTBED_HD void hotbed_pool_row(
     const hotbed_step_view *s, hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t k,
-    const hotbed_row16 *row, uint32_t dtype, hotbed_bag_sum *sum, void *output, uint64_t stride,
-    bool plain, bool half, uint32_t width) {
+    const hotbed_row16 *row, bool plain, bool half, uint32_t width) {
     hotbed_f32x4 values[2];
-    hotbed_row16_to_f32(half, dtype, row, values);
+    hotbed_row16_to_f32(half, bags->dtype, row, values);
     HOTBED_UNROLL
     for (uint32_t h = 0; h < (half ? 2 : 1); h++) {
         hotbed_f32x4 v = values[h];
@@ -196,7 +201,7 @@ HOTBED_HD void hotbed_pool_row(
             v = hotbed_f32x4_of(bags->table->eval_value);
         if (!plain && s->batch.weights != NULL)
             v = hotbed_scale4(v, s->batch.weights[keys->first + k]);
-        sum->v[h] = hotbed_add4(sum->v[h], v);
+        bags->sum.v[h] = hotbed_add4(bags->sum.v[h], v);
     }
     if ((keys->ends >> k & 1U) == 0)
         return;
@@ -204,16 +209,15 @@ HOTBED_HD void hotbed_pool_row(
     uint32_t n = 0;
     if (s->storage.pooling == HOTBED_POOL_MEAN)
         n = hotbed_tile_shuffle_u32(width, bags->bag.end - bags->bag.begin, b);
-    hotbed_pool_write(s, bags, b, n, sum, output, stride, half, width);
+    hotbed_pool_write(s, bags, b, n, half, width);
     bags->left &= bags->left - 1;
-    sum->v[0] = sum->v[1] = hotbed_f32x4_of(0.0F);
+    bags->sum.v[0] = bags->sum.v[1] = hotbed_f32x4_of(0.0F);
 }
 
-/* Pool n keys, one per lane. A lane's part of a row begins at byte `byte`. */
+/* Pool n keys, one per lane. */
 HOTBED_HD void hotbed_pool_keys(
     const hotbed_step_view *s, hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t n,
-    uint32_t byte, uint32_t dtype, hotbed_bag_sum *sum, void *output, uint64_t stride, bool plain,
-    bool half, uint32_t width) {
+    bool plain, bool half, uint32_t width) {
     enum { AHEAD = HOTBED_BAGS_AHEAD };
     for (uint32_t k = 0; k < n; k += AHEAD) {
         hotbed_row16 row[AHEAD];
@@ -221,24 +225,23 @@ HOTBED_HD void hotbed_pool_keys(
         for (uint32_t a = 0; a < AHEAD; a++) {
             const uint64_t at = hotbed_tile_shuffle_u64(width, keys->row, k + a < n ? k + a : k);
             HOTBED_POINT();
-            row[a] = *(const hotbed_row16 *)(const void *)(uintptr_t)(at + byte);
+            row[a] = *(const hotbed_row16 *)(const void *)(uintptr_t)(at + bags->byte);
         }
         if (plain && k + AHEAD <= n && (keys->ends >> k & ((1U << AHEAD) - 1U)) == 0) {
             HOTBED_UNROLL
             for (uint32_t a = 0; a < AHEAD; a++) {
                 hotbed_f32x4 v[2];
-                hotbed_row16_to_f32(half, dtype, &row[a], v);
-                sum->v[0] = hotbed_add4(sum->v[0], v[0]);
+                hotbed_row16_to_f32(half, bags->dtype, &row[a], v);
+                bags->sum.v[0] = hotbed_add4(bags->sum.v[0], v[0]);
                 if (half)
-                    sum->v[1] = hotbed_add4(sum->v[1], v[1]);
+                    bags->sum.v[1] = hotbed_add4(bags->sum.v[1], v[1]);
             }
             continue;
         }
         HOTBED_UNROLL
         for (uint32_t a = 0; a < AHEAD; a++)
             if (k + a < n)
-                hotbed_pool_row(
-                    s, bags, keys, k + a, &row[a], dtype, sum, output, stride, plain, half, width);
+                hotbed_pool_row(s, bags, keys, k + a, &row[a], plain, half, width);
     }
 }
 
@@ -262,19 +265,23 @@ HOTBED_HD bool hotbed_forward_bags(
                                             s->storage.columns[feature];
     bags.to =
         s->to.on != 0 ? (uint64_t)(uintptr_t)s->to.bags[b + (lane < count ? lane : count - 1)] : 0;
-    const uint32_t dim = table->dim, dtype = table->dtype;
+    const uint32_t dim = table->dim;
+    bags.dtype = table->dtype;
+    bags.rows = output;
+    bags.stride = stride;
     /* With valid offsets, the keys of neighbouring bags are adjacent. */
     const uint32_t end = hotbed_tile_shuffle_u32(width, bags.bag.end, count - 1);
     for (uint32_t e = each * lane; e < dim + each * lane; e += each * width) {
-        hotbed_bag_sum sum = {{hotbed_f32x4_of(0.0F), hotbed_f32x4_of(0.0F)}};
+        bags.sum.v[0] = bags.sum.v[1] = hotbed_f32x4_of(0.0F);
         bags.idle = e >= dim;
+        bags.byte = bags.idle ? 0 : e * (half ? 2 : 4);
         bags.output = at + e;
         bags.e = e;
         bags.left = hotbed_tile_ballot(width, lane < count && bags.bag.begin != bags.bag.end);
         if (hotbed_bits_set(bags.left) < count)
             for (uint32_t k = 0; k < count; k++)
                 if ((bags.left >> k & 1U) == 0)
-                    hotbed_pool_write(s, &bags, k, 0, &sum, output, stride, half, width);
+                    hotbed_pool_write(s, &bags, k, 0, half, width);
         uint32_t first = hotbed_tile_shuffle_u32(width, bags.bag.begin, 0);
         uint64_t word = 0;
         if (first + lane < end)
@@ -286,13 +293,10 @@ HOTBED_HD bool hotbed_forward_bags(
                 word = hotbed_pooled_word(s, table, first + width + lane);
             if (keys.absent != 0 && s->eval.on == 0)
                 return false;
-            const uint32_t byte = bags.idle ? 0 : e * (half ? 2 : 4);
             if (keys.absent == 0 && s->batch.weights == NULL)
-                hotbed_pool_keys(
-                    s, &bags, &keys, n, byte, dtype, &sum, output, stride, true, half, width);
+                hotbed_pool_keys(s, &bags, &keys, n, true, half, width);
             else
-                hotbed_pool_keys(
-                    s, &bags, &keys, n, byte, dtype, &sum, output, stride, false, half, width);
+                hotbed_pool_keys(s, &bags, &keys, n, false, half, width);
         }
     }
     return true;

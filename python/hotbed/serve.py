@@ -311,13 +311,21 @@ class Reader:
 
 _lock = threading.Lock()
 _reader: Optional[Reader] = None
+_directory: Optional[Path] = None  # of the reader, for processes that are forked
 
 
-def use(reader: Union[Path, Reader, None]) -> None:
-    """Set the directory, or the reader, of this process's exported programs; None: none."""
-    global _reader
+def use(directory: Optional[Path]) -> None:
+    """Set the directory of this process's exported programs, and open it; None: none.
+
+    Processes that are forked later open it again when they first look something up.
+
+    Raises:
+        StateError: the directory has no whole cut yet.
+    """
+    global _reader, _directory
     with _lock:
-        _reader = reader if reader is None or isinstance(reader, Reader) else Reader(reader)
+        _reader = None if directory is None else Reader(directory)
+        _directory = directory
 
 
 def reader() -> Reader:
@@ -327,13 +335,24 @@ def reader() -> Reader:
         StateError: neither :func:`use` nor ``HOTBED_SERVE`` has named a directory.
     """
     global _reader
+    found = _reader
+    if found is not None:
+        return found
     with _lock:
         if _reader is None:
-            directory = os.environ.get("HOTBED_SERVE")
+            directory = os.environ.get("HOTBED_SERVE") if _directory is None else _directory
             if directory is None:
                 raise StateError("no published directory: call hotbed.serve.use(), or set HOTBED_SERVE")
             _reader = Reader(directory)
         return _reader
+
+
+def _forget_reader() -> None:
+    global _reader, _lock
+    _reader, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_reader)
 
 
 # --- in the model -----------------------------------------------------------------------------------------------------

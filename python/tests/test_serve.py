@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import threading
@@ -206,10 +207,86 @@ def test_bad_arguments_are_named(tmp_path):
     with pytest.raises(hotbed.ArgumentError, match="one dim, not"):
         reader.lookup(keys, torch.tensor([0, 1, 3]), ["word", "item"])
     with pytest.raises(hotbed.ArgumentError, match="has dim 8; the program was exported with 4"):
-        hotbed.serve.use(reader)
+        hotbed.serve.use(tmp_path)
         hotbed.serve.serve(keys, offsets, None, "item", "SUM", [4], [0], 2)
     rows = reader.lookup(keys, offsets, ["word"])
     assert torch.equal(rows, model.rows.rows("word", keys))
+
+
+def parse(directory, number):
+    """Read a cut of one rank as docs/formats.md describes it: keys, rows and removed keys of each table, by name."""
+    numpy = pytest.importorskip("numpy")
+    cut = (directory / f"cut-{number:012}").read_bytes()
+    rows = (directory / f"rows-{number:012}-00000").read_bytes()
+    magic, version, tables, world, _ = struct.unpack_from("<8s4I", cut)
+    assert (magic, version, world) == (b"HOTBEDcu", 1, 1)
+    assert len(cut) == 128 + 128 * tables + 32 + 16
+    assert cut[-40:-24] == rows[64 + 128 * tables :][:16]
+    found = {}
+    for t in range(tables):
+        name, dim, encoding, _, _, _, keys, missing = struct.unpack_from("<64s4I2Qf", cut, 128 + 128 * t)
+        n, m, at_keys, at_starts, at_values, at_removed = struct.unpack_from("<6Q", rows, 64 + 128 * t)
+        bits, row_bytes = struct.unpack_from("<2I", rows, 64 + 128 * t + 112)
+        assert n == 0 or n >> bits < 5
+        assert missing == 0
+        ids = numpy.frombuffer(rows, "<i8", n, at_keys)
+        starts = numpy.frombuffer(rows, "<u4", 2**bits + 1, at_starts) if n else [0]
+        assert starts[0] == 0
+        assert starts[-1] == n
+        bytes_ = numpy.frombuffer(rows, "u1", n * row_bytes, at_values).reshape(n, row_bytes)
+        if encoding == 4:
+            ends = numpy.ascontiguousarray(bytes_[:, dim + dim % 2 :]).view("<f2").astype("f4")
+            values = ends[:, 1:] + ends[:, :1] * bytes_[:, :dim].astype("f4")
+        else:
+            values = numpy.ascontiguousarray(bytes_).view({1: "<f4", 2: "<f2"}[encoding]).astype("f4")
+        removed = numpy.frombuffer(rows, "<i8", m, at_removed).tolist()
+        found[name.rstrip(bytes(1)).decode()] = dict(zip(ids.tolist(), torch.from_numpy(values))), removed, keys
+    return found
+
+
+def test_the_files_are_as_documented(tmp_path):
+    model = train(Model())
+    with hotbed.serve.Publisher(tmp_path, model, {"user": "int8", "item": "f16"}) as publisher:
+        publisher.publish(1)
+        publisher.wait()
+        base = parse(tmp_path, 1)
+        gone = model.bags.keys("user")[:2]
+        model.bags.erase("user", gone)
+        train(model, 1)
+        publisher.publish(2)
+    changed = parse(tmp_path, 2)
+    reader = hotbed.serve.Reader(tmp_path)
+    for name, places in (("item", model.bags), ("user", model.bags), ("word", model.rows)):
+        rows, removed, keys = changed[name]
+        state = {**base[name][0], **rows}
+        for key in removed:
+            del state[key]
+        assert len(state) == keys == reader.tables()[name]["keys"]
+        ids = torch.tensor(sorted(state))
+        offsets = torch.tensor([0, len(ids)])
+        assert torch.equal(reader.lookup(ids, offsets, [name]), torch.stack([state[int(key)] for key in ids]))
+        assert torch.allclose(reader.lookup(ids, offsets, [name]), places.rows(name, ids), atol=2e-3)
+
+
+FORKED = """
+import os, sys, torch, hotbed, hotbed.serve
+hotbed.serve.use(sys.argv[1])
+before = hotbed.serve.reader()
+child = os.fork()
+if child == 0:
+    try:
+        before.health()
+    except hotbed.StateError:
+        os._exit(0 if hotbed.serve.reader().stats()["version"] == 1 else 2)
+    os._exit(1)
+sys.exit(os.waitpid(child, 0)[1] != 0 or hotbed.serve.reader() is not before)
+"""
+
+
+def test_a_forked_process_opens_the_directory_again(tmp_path):
+    with hotbed.serve.Publisher(tmp_path, train(Model())) as publisher:
+        publisher.publish(1)
+    subprocess.run([sys.executable, "-c", FORKED, tmp_path], check=True, cwd=tmp_path)
 
 
 def test_the_example_serves_over_http(tmp_path):

@@ -614,6 +614,53 @@ static void a_callback_gets_the_same_bytes(hotbed_backend backend) {
     finish(&b);
 }
 
+/* A disk that is as slow as the test wants. */
+typedef struct slow {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool in, may_go;
+} slow;
+
+static hotbed_status wait_to_go(void *context, const char *name, const void *data, uint64_t bytes) {
+    slow *s = context;
+    pthread_mutex_lock(&s->lock);
+    s->in = true;
+    pthread_cond_broadcast(&s->changed);
+    while (!s->may_go)
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    return HOTBED_OK;
+}
+
+static void training_goes_on_while_a_cut_is_written(hotbed_backend backend) {
+    bench b;
+    slow s = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    begin(&b, backend);
+    b.options.file = wait_to_go;
+    b.options.context = &s;
+    create(&b);
+    CHECK(!hotbed_publisher_busy(b.publisher));
+    served_change(b.storage, b.stream);
+    served_look(b.storage, plain, 1, &b.cut, b.stream);
+    CHECK_OK(hotbed_publisher_publish(b.publisher, 1, b.stream));
+    pthread_mutex_lock(&s.lock);
+    while (!s.in)
+        pthread_cond_wait(&s.changed, &s.lock);
+    pthread_mutex_unlock(&s.lock);
+    CHECK(hotbed_publisher_busy(b.publisher)); /* and publish() has returned */
+    for (int i = 0; i < 5; i++)                /* the cut has the rows of the copy, not these */
+        served_change(b.storage, b.stream);
+    pthread_mutex_lock(&s.lock);
+    s.may_go = true;
+    pthread_cond_broadcast(&s.changed);
+    pthread_mutex_unlock(&s.lock);
+    CHECK_OK(hotbed_publisher_wait(b.publisher));
+    CHECK(!hotbed_publisher_busy(b.publisher));
+    CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
+    served_check(b.reader, &b.cut);
+    finish(&b);
+}
+
 /* --- refusals ------------------------------------------------------------------------------------------- */
 
 static void a_lost_cut_is_named(hotbed_backend backend) {
@@ -920,6 +967,7 @@ const hotbed_test hotbed_tests[] = {
     {"a_directory_has_one_publisher", a_directory_has_one_publisher},
     {"leftovers_of_a_killed_publisher_are_removed", leftovers_of_a_killed_publisher_are_removed},
     {"a_callback_gets_the_same_bytes", a_callback_gets_the_same_bytes},
+    {"training_goes_on_while_a_cut_is_written", training_goes_on_while_a_cut_is_written},
     {"a_lost_cut_is_named", a_lost_cut_is_named},
     {"every_byte_of_the_files_is_checked", every_byte_of_the_files_is_checked},
     {"other_tables_need_a_new_reader", other_tables_need_a_new_reader},

@@ -12,4 +12,5 @@ fi
 echo "serve-demo: installing PyTorch, aiohttp and this checkout in $folder"
 "$folder/bin/pip" install -q --disable-pip-version-check torch numpy aiohttp
 "$folder/bin/pip" install -q --disable-pip-version-check .
+mkdir -p build
 exec "$folder/bin/python" examples/python/serving_demo.py --picture build/lag.svg "$@"

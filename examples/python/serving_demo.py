@@ -56,7 +56,7 @@ def main():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as directory:
-        train = [sys.executable, HERE / "serving_train.py", directory, "--seconds", str(args.seconds)]
+        train = [sys.executable, HERE / "serving_train.py", directory, "--seconds", "86400"]
         trainer = subprocess.Popen([*train, "--every", str(args.every)])
         server = None
         try:
@@ -65,7 +65,7 @@ def main():
             server = subprocess.Popen(
                 [sys.executable, HERE / "serving_http.py", directory, "--port", str(port)], stdout=subprocess.DEVNULL
             )
-            lags = watch(trainer, server, port)
+            lags = watch(args.seconds, (trainer, server), port)
         finally:
             for process in filter(None, (server, trainer)):
                 process.terminate()
@@ -79,15 +79,18 @@ def main():
     )
 
 
-def watch(trainer, server, port):
-    """Print a row each second until the trainer ends; return the lag of each version."""
-    print(f"{'second':>6} {'version':>8} {'step':>8} {'age s':>6} {'lag s':>6}   user 0 likes item 0, item 1")
-    begin, seen, lags = time.monotonic(), 0, []
-    while True:
-        done = trainer.poll() is not None  # then look once more
+def watch(seconds, processes, port):
+    """Print a row each second, as long as both processes run; return the lag of each version."""
+    begin, seen, lags = None, 0, []
+    while all(process.poll() is None for process in processes):
         health = ask(port, "/health")
         found = ask(port, "/predict", {"keys": [0, 0, 0, 1], "lengths": [[1, 1], [1, 1]]})
         if health is not None and found is not None:
+            if begin is None:
+                begin = time.monotonic()
+                print(
+                    f"{'second':>6} {'version':>8} {'step':>8} {'age s':>6} {'lag s':>6}   user 0 likes item 0, item 1"
+                )
             at = time.monotonic() - begin
             if health["version"] != seen:
                 seen = health["version"]
@@ -97,9 +100,10 @@ def watch(trainer, server, port):
                 f"{at:6.0f} {seen:8} {health['step']:8} {health['age']:6.1f} {health['lag']:6.3f}   {scores}",
                 flush=True,
             )
-        if done or server.poll() is not None:
-            return lags
+            if at > seconds:
+                break
         time.sleep(1)
+    return lags
 
 
 if __name__ == "__main__":

@@ -31,7 +31,9 @@ _ENCODINGS = ("table", "f32", "f16", "bf16", "int8")
 
 def _encoding(name: str) -> int:
     if name not in _ENCODINGS:
-        raise ArgumentError(f"encoding {name!r} is not one of {', '.join(_ENCODINGS)}")
+        raise ArgumentError(
+            f"encoding {name!r} is not one of {', '.join(_ENCODINGS)}", parameter="encoding", value=name
+        )
     return _ENCODINGS.index(name)
 
 
@@ -73,7 +75,11 @@ class Publisher:
         self._model = found = _Model(model)
         world = 1 if found.comm is None else found.comm.size
         if (comm is None) != (world == 1):
-            raise ArgumentError(f"comm: {world} ranks need {'none' if world == 1 else 'a communicator of their own'}")
+            raise ArgumentError(
+                f"comm: {world} ranks need {'none' if world == 1 else 'a communicator of their own'}",
+                parameter="comm",
+                limit=world,
+            )
         if comm is not None and comm is found.comm:
             raise ArgumentError("comm: the collections use this communicator; create another one of the same ranks")
         options = new("publish_options", base_every=base_every, keep_bases=keep_bases)
@@ -101,7 +107,11 @@ class Publisher:
         given = dict.fromkeys(names, encoding) if isinstance(encoding, str) else encoding
         unknown = [name for name in given if name not in names]
         if unknown:
-            raise ArgumentError(f"encoding: there is no table {unknown[0]!r}; the tables are {names}")
+            raise ArgumentError(
+                f"encoding: there is no table {unknown[0]!r}; the tables are {names}",
+                parameter="encoding",
+                table=unknown[0],
+            )
         return ffi.new("hotbed_encoding[]", [_encoding(given.get(name, "table")) for name in names])
 
     def publish(self, step: int) -> None:
@@ -237,20 +247,36 @@ class Reader:
         for name, tensor in (("keys", keys), ("offsets", offsets)):
             if tensor.dtype != torch.int64 or tensor.dim() != 1 or tensor.device.type != "cpu":
                 raise ArgumentError(
-                    f"{name}: {tensor.dtype} {tuple(tensor.shape)} on {tensor.device} is no int64 vector"
+                    f"{name}: {tensor.dtype} {tuple(tensor.shape)} on {tensor.device} is no int64 vector",
+                    parameter=name,
+                    value=tensor.dtype,
                 )
         if weights is not None and (weights.dtype != torch.float32 or weights.shape != keys.shape):
-            raise ArgumentError(f"weights: {weights.dtype} {tuple(weights.shape)} is not float32 {tuple(keys.shape)}")
+            raise ArgumentError(
+                f"weights: {weights.dtype} {tuple(weights.shape)} is not float32 {tuple(keys.shape)}",
+                parameter="weights",
+                value=tuple(weights.shape),
+                limit=tuple(keys.shape),
+            )
         keys, offsets = keys.contiguous(), offsets.contiguous()
         weights = None if weights is None else weights.contiguous()
         order = range(len(tables)) if order is None else order
         samples = (len(offsets) - 1) // max(len(tables), 1) if samples is None else samples
         if not tables or len(offsets) < (max(order) + 1) * samples + 1:
-            raise ArgumentError(f"offsets: {len(offsets)} for {len(tables)} features of {samples} samples")
+            raise ArgumentError(
+                f"offsets: {len(offsets)} for {len(tables)} features of {samples} samples",
+                parameter="offsets",
+                value=len(offsets),
+                limit=len(tables) * samples,
+            )
         places = [self._table(name) for name in tables]
         dims = [dim for _, dim in places]
         if pooling is None and len(set(dims)) > 1:
-            raise ArgumentError(f"tables without pooling have one dim, not {sorted(set(dims))}")
+            raise ArgumentError(
+                f"tables without pooling have one dim, not {sorted(set(dims))}",
+                parameter="tables",
+                value=sorted(set(dims)),
+            )
         columns = dims[0] if pooling is None else sum(dims)
         out = torch.empty((len(keys) if pooling is None else samples, columns))
         lookups = ffi.new("hotbed_lookup[]", len(tables))
@@ -259,7 +285,13 @@ class Reader:
             if pooling is None:
                 first, last = int(offsets[at * samples]), int(offsets[(at + 1) * samples])
                 if not 0 <= first <= last <= len(keys):
-                    raise KeyRangeError(f"offsets: feature {at} has keys {first} to {last} of {len(keys)}")
+                    raise KeyRangeError(
+                        f"offsets: feature {at} has keys {first} to {last} of {len(keys)}",
+                        parameter="offsets",
+                        feature=at,
+                        value=last,
+                        limit=len(keys),
+                    )
                 to.num_keys, to.keys = last - first, ffi.cast("void *", keys.data_ptr() + 8 * first)
                 to.output = ffi.cast("float *", out.data_ptr() + 4 * columns * first)
                 continue
@@ -275,7 +307,7 @@ class Reader:
 
     def _table(self, name: str) -> Tuple[int, int]:
         if name not in self._tables:
-            raise ArgumentError(f"there is no table {name!r}; the tables are {list(self._tables)}")
+            raise ArgumentError(f"there is no table {name!r}; the tables are {list(self._tables)}", table=name)
         return self._tables[name]
 
     def poll(self) -> None:
@@ -385,7 +417,11 @@ def serve(
     names = tables.split(",")
     for name, dim in zip(names, dims):
         if found._table(name)[1] != dim:
-            raise ArgumentError(f"table {name!r} has dim {found._table(name)[1]}; the program was exported with {dim}")
+            raise ArgumentError(
+                f"table {name!r} has dim {found._table(name)[1]}; the program was exported with {dim}",
+                table=name,
+                limit=dim,
+            )
     kinds = None if pooling == "NONE" else [PoolingType[kind] for kind in pooling.split(",")]
     return found.lookup(keys, offsets, names, kinds, weights, order, samples)
 
@@ -422,7 +458,9 @@ class _Served(torch.nn.Module):
         given = list(features.keys())
         missing = [feature for feature in self._features if feature not in given]
         if missing:
-            raise ArgumentError(f"features {missing} are not in the batch, which has {given}")
+            raise ArgumentError(
+                f"features {missing} are not in the batch, which has {given}", parameter="features", feature=missing[0]
+            )
         order = [given.index(feature) for feature in self._features]
         keys, offsets = features.values().to(torch.int64), features.offsets().to(torch.int64)
         weights = features.weights().to(torch.float32) if self._is_weighted else None
@@ -476,7 +514,11 @@ def for_serving(model: torch.nn.Module) -> torch.nn.Module:
         elif isinstance(module, EmbeddingCollection):
             memo[id(module)] = ServedCollection(module)
     if not memo:
-        raise ArgumentError(f"model: {type(model).__name__} is not a collection of hotbed.torch, and contains none")
+        raise ArgumentError(
+            f"model: {type(model).__name__} is not a collection of hotbed.torch, and contains none",
+            parameter="model",
+            value=model,
+        )
     copied: torch.nn.Module = copy.deepcopy(model, memo)
     return copied.cpu().eval()
 

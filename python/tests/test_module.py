@@ -1,11 +1,13 @@
 """The modules as PyTorch's: compile, operators, state dicts, errors, threads, fork."""
 
+import ast
 import copy
 import errno
 import gc
 import importlib
 import inspect
 import os
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -801,6 +803,25 @@ def test_errors_of_the_package_have_fields(call, fields):
         call()
     error = raised.value
     assert (error.table, error.parameter, error.value, error.limit) == fields
+
+
+#: Texts whose values name no table, option, key or file of the caller.
+WITHOUT_FIELDS = ("cannot be pickled or copied", "the dense part: ", "were changed in place")
+
+
+def test_every_error_with_values_in_its_text_has_them_in_fields():
+    kinds = {kind.__name__ for kind in hotbed.errors.BY_STATUS.values()}
+    package, bare, calls = pathlib.Path(hotbed.__file__).parent, [], 0
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+            if name not in kinds or not any(isinstance(part, ast.FormattedValue) for part in ast.walk(node)):
+                continue
+            calls += 1
+            text = ast.unparse(node)
+            if not node.keywords and not any(words in text for words in WITHOUT_FIELDS):
+                bare.append(f"{path.name}:{node.lineno}")
+    assert calls > 100 and bare == []
 
 
 def test_errors_of_batches_and_files_have_fields(tmp_path):

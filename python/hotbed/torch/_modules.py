@@ -469,7 +469,9 @@ class _Collection(torch.nn.Module):
         if os.getpid() != self._process:
             raise StateError(
                 f"process {os.getpid()} was forked from process {self._process}, which made the tables, and a forked "
-                "child cannot make others; start the process with the spawn method, and make the collection in it"
+                "child cannot make others; start the process with the spawn method, and make the collection in it",
+                value=os.getpid(),
+                limit=self._process,
             )
         return self._place[table]
 
@@ -966,7 +968,9 @@ class EmbeddingCollection(_Collection):
         if len(self._storages) > 1:
             raise StateError(
                 f"flat: the tables are looked up in {len(self._storages)} parts, {[s.label for s in self._storages]}; "
-                "call the collection itself"
+                "call the collection itself",
+                value=len(self._storages),
+                limit=1,
             )
         return self._lookup(features, self._storages[0])[0]
 

@@ -594,7 +594,9 @@ def read(config: Any, pooled: bool) -> Table:
     fields = ["name", "num_embeddings", "embedding_dim", "feature_names", "data_type", "init_fn"]
     missing = [f for f in [*fields, *(["pooling"] if pooled else [])] if not hasattr(config, f)]
     if missing:
-        raise ArgumentError(f"{config!r:.80} is no {wanted}: it has no {', '.join(missing)}")
+        raise ArgumentError(
+            f"{config!r:.80} is no {wanted}: it has no {', '.join(missing)}", parameter=missing[0], value=config
+        )
     name = config.name
     if not isinstance(name, str) or "\0" in name:
         raise ArgumentError(f"name {name!r} is not a string without null characters", parameter="name", value=name)

@@ -342,7 +342,8 @@ class Tables(Storage):
         if not is_same and not (torch.equal(ahead, keys) and torch.equal(ends, offsets)):  # waits for a GPU
             raise StateError(
                 f"the forward's {keys.shape[0]} keys or their offsets are not the oldest prefetch's; call forwards in "
-                "the order of their prefetches, with the same tensors"
+                "the order of their prefetches, with the same tensors",
+                value=keys.shape[0],
             )
         self.queue.popleft()
         self._given.pop(number, None)

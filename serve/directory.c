@@ -63,7 +63,8 @@ static hotbed_status list_names(hotbed_directory *d, bool drafts, names *out) {
     if (error < 0)
         return hotbed_io_fail("cannot list", d->file.name, error);
     if (out->memory)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the names in %s", d->file.name);
+        return hotbed_fail_path(
+            HOTBED_ERR_MEMORY, d->file.name, "no memory for the names in %s", d->file.name);
     if (out->n > 0)
         qsort(out->names, out->n, sizeof *out->names, by_text);
     return HOTBED_OK;
@@ -95,9 +96,9 @@ static hotbed_status lock(hotbed_directory *d) {
     close(d->lock);
     d->lock = -1;
     if (error == EWOULDBLOCK)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "another publisher writes to %s: it has locked the file 'lock'",
-            d->file.name);
+        return hotbed_fail_path(
+            HOTBED_ERR_STATE, d->file.name,
+            "another publisher writes to %s: it has locked the file 'lock'", d->file.name);
     return hotbed_fail_os(HOTBED_ERR_IO, error, "cannot lock %s/lock", d->file.name);
 }
 
@@ -106,9 +107,9 @@ static hotbed_status remove_drafts(hotbed_directory *d) {
     hotbed_status status = list_names(d, true, &all);
     for (uint64_t i = 0; i < all.n && status == HOTBED_OK; i++)
         if (!remove_file(d, all.names[i]))
-            status = hotbed_fail(
-                HOTBED_ERR_IO, "cannot remove %s/%s, which an earlier publisher left", d->file.name,
-                all.names[i]);
+            status = hotbed_fail_path(
+                HOTBED_ERR_IO, d->file.name, "cannot remove %s/%s, which an earlier publisher left",
+                d->file.name, all.names[i]);
     hotbed_delete(all.names);
     return status;
 }
@@ -163,7 +164,8 @@ hotbed_status hotbed_directory_read(hotbed_directory *d, hotbed_directory_list *
     hotbed_status status = list_names(d, false, &all);
     out->bases = status != HOTBED_OK ? NULL : hotbed_new((all.n + 1) * sizeof *out->bases);
     if (status == HOTBED_OK && out->bases == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the names in %s", d->file.name);
+        status = hotbed_fail_path(
+            HOTBED_ERR_MEMORY, d->file.name, "no memory for the names in %s", d->file.name);
     for (uint64_t i = 0; status == HOTBED_OK && i < all.n; i++) {
         uint64_t cut = hotbed_cut_number(all.names[i]);
         uint64_t number = cut > 0 ? cut : hotbed_rows_number(all.names[i]);
@@ -213,7 +215,8 @@ static hotbed_status draft_open(draft *f, hotbed_directory *d, const char *name)
     f->buffer = hotbed_new(BUFFER_BYTES);
     f->digest = hotbed_digest_pieces_create();
     if (f->buffer == NULL || f->digest == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %s/%s", d->file.name, name);
+        return hotbed_fail_path(
+            HOTBED_ERR_MEMORY, d->file.name, "no memory for %s/%s", d->file.name, name);
     return hotbed_io_open(d->file.calls, &d->file, f->name, HOTBED_IO_CREATE, &f->file);
 }
 

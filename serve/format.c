@@ -129,16 +129,24 @@ hotbed_status hotbed_cut_parse(
     const hotbed_cut_head *head = data;
     hotbed_digest end;
     if (bytes < hotbed_cut_bytes(1, 1))
-        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " bytes, no cut", name, bytes);
+        return hotbed_error_path(
+            hotbed_fail_value(
+                HOTBED_ERR_CORRUPT, NULL, (double)bytes, "%s has %" PRIu64 " bytes, no cut", name,
+                bytes),
+            name);
     memcpy(&end, (const char *)data + bytes - sizeof end, sizeof end);
     if (!hotbed_digest_equal(end, hotbed_digest_of(data, bytes - sizeof end)))
-        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s is damaged: its digest differs", name);
+        return hotbed_fail_path(
+            HOTBED_ERR_CORRUPT, name, "%s is damaged: its digest differs", name);
     if (memcmp(head->magic, HOTBED_CUT_MAGIC, sizeof head->magic) != 0)
-        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s is not the file of a cut", name);
+        return hotbed_fail_path(HOTBED_ERR_CORRUPT, name, "%s is not the file of a cut", name);
     if (head->version != HOTBED_CUT_VERSION)
-        return hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "%s has format %" PRIu32 "; this library reads %d", name,
-            head->version, HOTBED_CUT_VERSION);
+        return hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_UNSUPPORTED, "format", head->version, HOTBED_CUT_VERSION,
+                "%s has format %" PRIu32 "; this library reads %d", name, head->version,
+                HOTBED_CUT_VERSION),
+            name);
     bool fits = head->tables >= 1 && head->tables <= HOTBED_CUT_TABLES_MOST && head->world >= 1 &&
                 head->world <= HOTBED_CUT_RANKS_MOST &&
                 bytes == hotbed_cut_bytes(head->tables, head->world);
@@ -147,7 +155,7 @@ hotbed_status hotbed_cut_parse(
     for (uint32_t t = 0; wrong == NULL && t < head->tables; t++)
         wrong = wrong_table(head, &tables[t]);
     if (wrong != NULL)
-        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s is damaged: %s", name, wrong);
+        return hotbed_fail_path(HOTBED_ERR_CORRUPT, name, "%s is damaged: %s", name, wrong);
     *out = (hotbed_cut){.head = head, .tables = tables, .digest = end};
     out->parts = (const void *)(tables + head->tables);
     return HOTBED_OK;
@@ -189,14 +197,17 @@ hotbed_status hotbed_rows_parse(
     uint64_t front = hotbed_rows_front_bytes(tables), end = front;
     hotbed_digest digest;
     if (bytes != part->bytes || bytes < front)
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s has %" PRIu64 " bytes; the cut names a file of %" PRIu64, name,
-            bytes, part->bytes);
+        return hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_CORRUPT, NULL, (double)bytes, (double)part->bytes,
+                "%s has %" PRIu64 " bytes; the cut names a file of %" PRIu64, name, bytes,
+                part->bytes),
+            name);
     memcpy(&digest, (const char *)data + front - sizeof digest, sizeof digest);
     if (!hotbed_digest_equal(digest, part->digest) ||
         !hotbed_digest_equal(digest, hotbed_digest_of(data, front - sizeof digest)))
-        return hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s is damaged, or is not the file that the cut names", name);
+        return hotbed_fail_path(
+            HOTBED_ERR_CORRUPT, name, "%s is damaged, or is not the file that the cut names", name);
     const hotbed_rows_table *table = (const void *)(head + 1);
     bool fits = memcmp(head->magic, HOTBED_ROWS_MAGIC, sizeof head->magic) == 0 &&
                 head->version == HOTBED_CUT_VERSION && head->tables == tables &&
@@ -205,7 +216,7 @@ hotbed_status hotbed_rows_parse(
     for (uint32_t t = 0; fits && t < tables; t++)
         fits = extents_fit(cut, t, &table[t], bytes, &end);
     if (!fits)
-        return hotbed_fail(HOTBED_ERR_CORRUPT, "%s does not fit its cut", name);
+        return hotbed_fail_path(HOTBED_ERR_CORRUPT, name, "%s does not fit its cut", name);
     *out = (hotbed_rows_file){.data = data, .tables = table};
     return HOTBED_OK;
 }

@@ -35,8 +35,12 @@ hotbed_status hotbed_lookup_check(const hotbed_version *v, const hotbed_lookup *
     uint64_t outputs = pooled ? l->batch_size : l->num_keys;
     if ((l->num_keys > 0 && l->keys == NULL) || (outputs > 0 && l->output == NULL) ||
         (pooled && l->offsets == NULL))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "reader_lookup: %s is NULL",
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT,
+            l->num_keys > 0 && l->keys == NULL ? "keys"
+            : outputs > 0 && l->output == NULL ? "output"
+                                               : "offsets",
+            "reader_lookup: %s is NULL",
             l->num_keys > 0 && l->keys == NULL ? "keys"
             : outputs > 0 && l->output == NULL ? "output"
                                                : "offsets");

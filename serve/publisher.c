@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BASE_EVERY = 16, KEEP_BASES = 2, TEXT_BYTES = 512 };
+enum { BASE_EVERY = 16, KEEP_BASES = 2 };
 
 /* What a rank tells the others about its part of a cut, or of a create. The keys of its tables follow. */
 typedef struct report {
@@ -26,7 +26,7 @@ typedef struct report {
     uint64_t number;   /* create: rank 0's highest number */
     hotbed_digest run; /* create: rank 0's */
     hotbed_cut_part part;
-    char text[TEXT_BYTES];
+    hotbed_error error;
 } report;
 
 typedef enum work {
@@ -86,9 +86,8 @@ static uint64_t *report_keys(report *r) {
 
 static void report_status(report *r, hotbed_status status) {
     r->status = (uint32_t)status;
-    r->text[0] = '\0';
     if (status != HOTBED_OK)
-        snprintf(r->text, sizeof r->text, "%s", hotbed_last_error());
+        hotbed_error_copy(&r->error);
 }
 
 /* Exchange the reports, and fail on all ranks if one failed, with its text. */
@@ -103,12 +102,14 @@ static hotbed_status agree(hotbed_publisher *p) {
     HOTBED_TRY(hotbed_stream_sync(p->stream));
     for (uint32_t r = 0; r < p->world; r++) {
         report *of = report_of(p, r);
-        of->text[TEXT_BYTES - 1] = '\0';
         if (of->status != HOTBED_OK && r == p->rank)
             return (hotbed_status)of->status;
         if (of->status != HOTBED_OK)
             return hotbed_error_rank(
-                hotbed_fail((hotbed_status)of->status, "rank %" PRIu32 ": %s", r, of->text), r);
+                hotbed_fail_again(
+                    &of->error.fields, (hotbed_status)of->status, "rank %" PRIu32 ": %s", r,
+                    of->error.text),
+                r);
     }
     return HOTBED_OK;
 }
@@ -147,11 +148,13 @@ static hotbed_status write_part(hotbed_publisher *p, hotbed_publish_stats *stats
     HOTBED_TRY(agree(p));
     for (uint32_t r = 0; r < p->world; r++)
         if (report_of(p, r)->step != p->head.step)
-            return hotbed_fail(
-                HOTBED_ERR_STATE,
-                "rank %" PRIu32 " publishes step %" PRIu64 ", rank %" PRIu32 " step %" PRIu64
-                "; all ranks publish the same step",
-                r, report_of(p, r)->step, p->rank, p->head.step);
+            return hotbed_error_rank(
+                hotbed_fail_limit(
+                    HOTBED_ERR_STATE, "step", (double)report_of(p, r)->step, (double)p->head.step,
+                    "rank %" PRIu32 " publishes step %" PRIu64 ", rank %" PRIu32 " step %" PRIu64
+                    "; all ranks publish the same step",
+                    r, report_of(p, r)->step, p->rank, p->head.step),
+                r);
     return HOTBED_OK;
 }
 
@@ -294,9 +297,9 @@ static hotbed_status settle(hotbed_publisher *p) {
 
 hotbed_status hotbed_publisher_publish(hotbed_publisher *p, uint64_t step, hotbed_stream *stream) {
     if (p == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "publisher_publish: %s is NULL",
-            p == NULL ? "publisher" : "stream");
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, p == NULL ? "publisher" : "stream",
+            "publisher_publish: %s is NULL", p == NULL ? "publisher" : "stream");
     HOTBED_TRY(settle(p));
     double begin = hotbed_monotonic_seconds();
     p->head.step = step;
@@ -448,8 +451,8 @@ static hotbed_status describe_table(hotbed_publisher *p, uint32_t t) {
 static hotbed_status describe(hotbed_publisher *p) {
     uint32_t n = p->storages.num_tables;
     if ((p->options.routes == NULL) != (p->world == 1))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT,
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "routes", p->world,
             "publisher_create: %" PRIu32 " ranks %s routes; several ranks need them, one has none",
             p->world, p->options.routes == NULL ? "without" : "with");
     p->encodings = hotbed_new(n * sizeof *p->encodings);
@@ -502,12 +505,10 @@ static hotbed_status join(hotbed_publisher *p, hotbed_status status) {
     HOTBED_TRY(agree(p));
     for (uint32_t r = 1; r < p->world; r++)
         if (report_of(p, r)->step != report_of(p, 0)->step)
-            return hotbed_error_rank(
-                hotbed_fail(
-                    HOTBED_ERR_STATE,
-                    "publisher_create: rank %" PRIu32
-                    " has other tables, encodings, routes or base_every than rank 0",
-                    r),
+            return hotbed_fail_rank(
+                HOTBED_ERR_STATE, r,
+                "publisher_create: rank %" PRIu32
+                " has other tables, encodings, routes or base_every than rank 0",
                 r);
     p->head.number = report_of(p, 0)->number;
     p->head.run = report_of(p, 0)->run;
@@ -543,8 +544,13 @@ hotbed_status hotbed_publisher_create_with(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "publisher_create: out is NULL");
     *out = NULL;
     if (directory == NULL || directory[0] == '\0' || options == NULL || stream == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "publisher_create: %s",
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT,
+            directory == NULL ? "directory"
+            : options == NULL ? "options"
+            : stream == NULL  ? "stream"
+                              : "directory",
+            "publisher_create: %s",
             directory == NULL ? "directory is NULL"
             : options == NULL ? "options is NULL"
             : stream == NULL  ? "stream is NULL"

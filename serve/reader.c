@@ -91,7 +91,7 @@ static bool is_forked(const hotbed_reader *r) {
 /* Check the reader of a call. */
 static hotbed_status check_reader(const hotbed_reader *r, const char *call) {
     if (r == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: reader is NULL", call);
+        return hotbed_fail_parameter(HOTBED_ERR_ARGUMENT, "reader", "%s: reader is NULL", call);
     if (is_forked(r))
         return hotbed_fail(
             HOTBED_ERR_STATE,
@@ -145,8 +145,11 @@ static hotbed_status install(hotbed_reader *r, hotbed_version *v) {
         slot++;
     if (slot == SLOTS) {
         hotbed_version_free(v);
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "lookups that have not returned use %d versions: try again", SLOTS);
+        return hotbed_error_limit(
+            hotbed_fail(
+                HOTBED_ERR_STATE, "lookups that have not returned use %d versions: try again",
+                SLOTS),
+            SLOTS);
     }
     v->used_ns = now_ns();
     r->slots[slot] = v;
@@ -284,8 +287,8 @@ static hotbed_status check_tables(const hotbed_reader *r, const hotbed_cut *cut)
     hotbed_cut known = {.head = &head, .tables = r->tables};
     if (r->tables == NULL || hotbed_cut_same_tables(&known, cut))
         return HOTBED_OK;
-    return hotbed_fail(
-        HOTBED_ERR_STATE,
+    return hotbed_fail_value(
+        HOTBED_ERR_STATE, "cut", (double)cut->head->number,
         "cut %" PRIu64
         " has other tables, dims or key types than when the directory was opened: open it again",
         cut->head->number);
@@ -378,18 +381,22 @@ static hotbed_status poll_directory(poll *p) {
     HOTBED_TRY(list(p));
     uint64_t newest = p->cuts.n == 0 ? 0 : p->cuts.numbers[p->cuts.n - 1];
     if (newest < version_number(r))
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
-            "%s has no cut from number %" PRIu64 " on, which the reader uses: if the directory was "
-            "replaced, open it again",
-            r->path, version_number(r));
+        return hotbed_error_path(
+            hotbed_fail_value(
+                HOTBED_ERR_STATE, "cut", (double)version_number(r),
+                "%s has no cut from number %" PRIu64
+                " on, which the reader uses: if the directory was "
+                "replaced, open it again",
+                r->path, version_number(r)),
+            r->path);
     use_bases(p);
     use_increments(p);
     if (p->status != HOTBED_OK)
         return hotbed_error_return(&p->error, p->status);
-    return r->newest != NULL
-               ? HOTBED_OK
-               : hotbed_fail(HOTBED_ERR_STATE, "%s has no base: nothing is published yet", r->path);
+    return r->newest != NULL ? HOTBED_OK
+                             : hotbed_fail_path(
+                                   HOTBED_ERR_STATE, r->path,
+                                   "%s has no base: nothing is published yet", r->path);
 }
 
 static hotbed_status poll_once(hotbed_reader *r) {

@@ -31,9 +31,11 @@ static hotbed_status map_open(
     if (fstat(file, &stat) != 0)
         status = hotbed_fail_os(HOTBED_ERR_IO, errno, "cannot read the size of %s/%s", path, name);
     else if (!S_ISREG(stat.st_mode) || (uint64_t)stat.st_size < least)
-        status = hotbed_fail(
-            HOTBED_ERR_CORRUPT, "%s/%s is not a plain file of %" PRIu64 " bytes or more", path,
-            name, least);
+        status = hotbed_error_path(
+            hotbed_fail_value(
+                HOTBED_ERR_CORRUPT, NULL, (double)least,
+                "%s/%s is not a plain file of %" PRIu64 " bytes or more", path, name, least),
+            path);
     if (status == HOTBED_OK) {
         void *data = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_SHARED, file, 0);
         if (data == MAP_FAILED)
@@ -379,8 +381,8 @@ static hotbed_status apply_table(
 static hotbed_status check_follows(const hotbed_version *before, const hotbed_cut *cut) {
     const hotbed_cut_head *head = cut->head;
     if (head->parent != before->number || !hotbed_digest_equal(head->before, before->digest))
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
+        return hotbed_fail_limit(
+            HOTBED_ERR_STATE, "cut", (double)head->number, (double)before->number,
             "cut %" PRIu64 " follows cut %" PRIu64 "; the reader has cut %" PRIu64 "%s",
             head->number, head->parent, before->number,
             head->parent == before->number ? ", which has another digest" : "");
@@ -392,8 +394,8 @@ static hotbed_status check_follows(const hotbed_version *before, const hotbed_cu
                cut->tables[t].route == before->files[0]->cut.tables[t].route &&
                cut->tables[t].route_rows == before->files[0]->cut.tables[t].route_rows;
     return same ? HOTBED_OK
-                : hotbed_fail(
-                      HOTBED_ERR_CORRUPT,
+                : hotbed_fail_value(
+                      HOTBED_ERR_CORRUPT, "cut", (double)head->number,
                       "cut %" PRIu64 " has other tables, ranks or encodings than its base %" PRIu64,
                       head->number, before->base);
 }

@@ -247,6 +247,7 @@ static void every_dim_and_type(setup *s, hotbed_optimizer_kind kind) {
     for (uint32_t t = 0; t < TABLES; t++) {
         s->tables[t].dim = dims[t % 5];
         s->tables[t].dtype = (hotbed_dtype)(1 + t / 5);
+        s->tables[t].rounding = HOTBED_ROUND_NEAREST; /* as the model in double precision */
     }
     s->options.optimizer.kind = kind;
     s->options.optimizer.learning_rate = 0.02F;

@@ -508,11 +508,11 @@ static inline uint64_t hotbed_step_least_stride(const hotbed_sharded *c) {
 hotbed_status hotbed_step_check_rows(
     const hotbed_member *m, const void *rows, const char *name, uint64_t *stride);
 
-/* Write the lookup's output to `output`, or where `to` says. */
+/* Write the lookup's output to `output`; hotbed_part_compute_to() writes it where `to` says. */
 hotbed_status hotbed_step_compute(
     const hotbed_member *m, const hotbed_part *part, void *output, uint64_t stride,
     hotbed_stream *stream);
-hotbed_status hotbed_step_compute_to(
+hotbed_status hotbed_part_compute_to(
     const hotbed_member *m, const hotbed_part *part, const hotbed_scatter_view *to,
     hotbed_stream *stream);
 

@@ -816,3 +816,14 @@ hotbed_status hotbed_exchange_rows(
     };
     return hotbed_comm_exchange_others(context->comm, 1, &exchange, stream);
 }
+
+hotbed_status hotbed_part_compute_to(
+    const hotbed_member *m, const hotbed_part *part, const hotbed_scatter_view *to,
+    hotbed_stream *stream) {
+    hotbed_storage *lookup = part->group->lookup;
+    if (m->training)
+        return hotbed_storage_forward_scattered(lookup, part->path->ticket, to, stream);
+    HOTBED_TRY(hotbed_sharded_search_begin(m->sharded, stream));
+    hotbed_status status = hotbed_storage_eval_scattered(lookup, &part->batch, to, stream);
+    return hotbed_sharded_search_end(m->sharded, status, stream);
+}

@@ -20,7 +20,7 @@ static hotbed_status compute(
     hotbed_stream *stream) {
     const hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_out, false);
     const hotbed_scatter_view to = hotbed_owner_rows(&d);
-    return hotbed_step_compute_to(m, part, &to, stream);
+    return hotbed_part_compute_to(m, part, &to, stream);
 }
 
 static hotbed_status output_dist(
@@ -46,7 +46,7 @@ hotbed_status hotbed_rows_compute_tables(
     d.num_segments = (end - first) * context->world;
     d.few = 1;
     const hotbed_scatter_view to = hotbed_owner_rows(&d);
-    return hotbed_step_compute_to(m, part, &to, stream);
+    return hotbed_part_compute_to(m, part, &to, stream);
 }
 
 hotbed_status hotbed_rows_take_tables(

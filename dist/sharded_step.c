@@ -154,17 +154,6 @@ hotbed_status hotbed_step_compute(
     return hotbed_sharded_search_end(m->sharded, status, stream);
 }
 
-hotbed_status hotbed_step_compute_to(
-    const hotbed_member *m, const hotbed_part *part, const hotbed_scatter_view *to,
-    hotbed_stream *stream) {
-    hotbed_storage *lookup = part->group->lookup;
-    if (m->training)
-        return hotbed_storage_forward_scattered(lookup, part->path->ticket, to, stream);
-    HOTBED_TRY(hotbed_sharded_search_begin(m->sharded, stream));
-    hotbed_status status = hotbed_storage_eval_scattered(lookup, &part->batch, to, stream);
-    return hotbed_sharded_search_end(m->sharded, status, stream);
-}
-
 /* After a rewind no keys were sent, so a requester may still be reading the rows of the batch. */
 static hotbed_status wait_for_readers(hotbed_sharded_context *context, hotbed_stream *stream) {
     if (!context->rewound || context->window == NULL)

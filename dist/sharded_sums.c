@@ -26,7 +26,7 @@ static hotbed_status compute(
     count(context, part, false, true, &v);
     const hotbed_scatter_view to = {.on = 1, .bags = part->addresses};
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->bag_addresses(&v, part->addresses, stream));
-    return hotbed_step_compute_to(m, part, &to, stream);
+    return hotbed_part_compute_to(m, part, &to, stream);
 }
 
 static hotbed_status output_dist(

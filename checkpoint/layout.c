@@ -113,7 +113,8 @@ static hotbed_status put_parameters(hotbed_h5 *h5, const char *at, const hotbed_
                           ~(uint32_t)HOTBED_USES_LEARNING_RATE;
     const hotbed_optimizer_parameter *p;
     for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++)
-        if ((used >> i & 1U) != 0)
+        if ((used >> i & 1U) != 0 && ((HOTBED_USES_IN_EVERY_LINE >> i & 1U) != 0 ||
+                                      hotbed_optimizer_value(o, p) != 0.0F)) /* as in MANIFEST */
             HOTBED_TRY(hotbed_h5_real(h5, at, p->name, hotbed_optimizer_value(o, p)));
     return HOTBED_OK;
 }

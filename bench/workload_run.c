@@ -17,6 +17,7 @@ void workload_storage_options(
         table->capacity = (uint64_t)ceil((double)shape->table_rows[t] * (1 + shape->spare));
         table->kind = what->kind;
         table->dtype = what->dtype;
+        table->rounding = HOTBED_ROUND_NEAREST; /* as the oracle rounds */
         table->score = what->score;
         table->initializer.kind = HOTBED_INIT_UNIFORM;
         table->initializer.lower = -0.05F;

@@ -77,7 +77,7 @@ hotbed_status hotbed_draft_make(hotbed_draft *draft) {
         return hotbed_fail(
             HOTBED_ERR_STATE, "%s/%s exists already", draft->parent.name, draft->final_name);
     if (found != -ENOENT)
-        return hotbed_fail_os(HOTBED_ERR_IO, -found, "cannot check for %s", draft->final_name);
+        return hotbed_io_fail("cannot check for", draft->final_name, found);
     if (calls->exists(calls->self, draft->parent.handle, HOTBED_MANIFEST_NAME) == 0)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "%s is a checkpoint, in which nothing can be saved as %s",
@@ -163,8 +163,7 @@ hotbed_status hotbed_draft_commit(hotbed_draft *draft, const hotbed_manifest *m)
             "without a communicator, or by another save of it",
             draft->parent.name, draft->final_name);
     if (renamed < 0)
-        return hotbed_fail_os(
-            HOTBED_ERR_IO, -renamed, "cannot rename the finished %s", draft->final_name);
+        return hotbed_io_fail("cannot rename the finished", draft->final_name, renamed);
     hotbed_status status = hotbed_io_sync(&draft->parent);
     if (status == HOTBED_OK)
         status = check_files(draft, m);
@@ -272,8 +271,7 @@ static hotbed_status add_shard(
     hotbed_io_drop(&file);
     HOTBED_TRY(status);
     int removed = calls->remove(calls->self, draft->directory.handle, name, false);
-    return removed < 0 ? hotbed_fail_os(HOTBED_ERR_IO, -removed, "cannot remove %s", name)
-                       : HOTBED_OK;
+    return removed < 0 ? hotbed_io_fail("cannot remove", name, removed) : HOTBED_OK;
 }
 
 /* Sync and close files that have `bytes` bytes each. Writeback of all files starts before the first

@@ -332,9 +332,8 @@ static hotbed_status check_free(const hotbed_draft *draft) {
     if (found == 0)
         return hotbed_fail(
             HOTBED_ERR_STATE, "%s/%s exists already", draft->parent.name, draft->final_name);
-    return found == -ENOENT
-               ? HOTBED_OK
-               : hotbed_fail_os(HOTBED_ERR_IO, -found, "cannot check for %s", draft->final_name);
+    return found == -ENOENT ? HOTBED_OK
+                            : hotbed_io_fail("cannot check for", draft->final_name, found);
 }
 
 /* Write the file under the draft's name, and rename it to its final name. */
@@ -352,8 +351,7 @@ static hotbed_status write_draft(
         int renamed =
             calls->rename(calls->self, draft->parent.handle, draft->name, draft->final_name);
         if (renamed < 0)
-            status = hotbed_fail_os(
-                HOTBED_ERR_IO, -renamed, "cannot rename the finished %s", draft->final_name);
+            status = hotbed_io_fail("cannot rename the finished", draft->final_name, renamed);
         else
             status = hotbed_io_sync(&draft->parent);
         if (renamed == 0 && status == HOTBED_OK)

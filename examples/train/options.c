@@ -376,7 +376,7 @@ static const char *values_of(int option) {
         [0] = "a file, or - for the standard input",
         [OPT_EVAL - OPT_DATA] = "a file, not the standard input",
         [OPT_DIM - OPT_DATA] = "1 to 256",
-        [OPT_OPTIMIZER - OPT_DATA] = "an optimizer that --help lists",
+        [OPT_OPTIMIZER - OPT_DATA] = "a name that --help lists",
         [OPT_LR - OPT_DATA] = "a number above 0 and below 1000000",
         [OPT_BATCH - OPT_DATA] = "1 to 1048576",
         [OPT_EPOCHS - OPT_DATA] = "1 to 1048576",

@@ -172,6 +172,12 @@ typedef struct hotbed_clock {
     float correction2; /* 1 - beta2^t */
 } hotbed_clock;
 
+/* A copy for one step. Other streams may count prefetches meanwhile. */
+HOTBED_HD hotbed_clock hotbed_clock_copy(const hotbed_clock *clock) {
+    const hotbed_clock copy = {0, clock->optimizer, clock->correction1, clock->correction2};
+    return copy;
+}
+
 /* One lane: count a prefetch, before it changes anything. Evals compare this count, see
  * forward_core.h. */
 HOTBED_HD void hotbed_count_prefetch(hotbed_clock *clock) {

@@ -338,7 +338,7 @@ HOTBED_HD uint32_t hotbed_update_parts(
         whole = hotbed_measure_row(
             s, o, clock, gradient, table, row, state0, state1, source, shape, width);
     if (hotbed_has_ratio(o->form)) {
-        scaled = *clock;
+        scaled = hotbed_clock_copy(clock);
         scaled.optimizer.learning_rate *= whole.ratio;
         clock = &scaled;
     }
@@ -674,7 +674,7 @@ HOTBED_HD void hotbed_update_in_registers(
             o, clock, number_at, number, &v, &g, &a, &b, dim, shape.quads, width);
     }
     if (hotbed_has_ratio(form)) {
-        scaled = *clock;
+        scaled = hotbed_clock_copy(clock);
         scaled.optimizer.learning_rate *= whole.ratio;
         clock = &scaled;
     }

@@ -211,7 +211,8 @@ HOTBED_HD void update_floats(
 HOTBED_HD void update_kind(
     const update_args *a, const hotbed_table_view *table, uint64_t slot, uint32_t u,
     const float *gradient, uint32_t kind, bool l2) {
-    hotbed_clock clock = *a->s.storage.clock; /* not changed by stores to the row */
+    hotbed_clock clock =
+        hotbed_clock_copy(a->s.storage.clock); /* not changed by stores to the row */
     uint8_t *row = hotbed_row_at(a->s.storage.index, table, slot);
     float *weights = (float *)(void *)row;
     float *state0 = (float *)(void *)(row + table->state_offset[0]);

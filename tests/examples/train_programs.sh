@@ -71,7 +71,7 @@ says 2 "'x' is not a value of --lr" --data train.tsv --lr x
 says 2 "'gpu' is not a value of --backend" --data train.tsv --backend gpu
 says 2 "'fast' is not a value of --mode" --data train.tsv --mode fast
 says 2 "'fast' is not a value of --pipeline" --data train.tsv --pipeline fast
-says 2 "'shampoo' is not a value of --optimizer, which takes an optimizer that --help lists" --data train.tsv --optimizer shampoo
+says 2 "'shampoo' is not a value of --optimizer, which takes a name that --help lists" --data train.tsv --optimizer shampoo
 says 2 "--nonsense" --data train.tsv --nonsense
 says 2 "unexpected 'more'" --data train.tsv more
 says 2 "--epochs needs a file" --data - --epochs 2

@@ -99,7 +99,6 @@ float hotbed_train_default_rate(hotbed_optimizer_kind kind) {
     case HOTBED_OPT_ADAGRAD:
         return 0.015F;
     case HOTBED_OPT_ROWWISE_ADAGRAD:
-        return 0.01F;
     case HOTBED_OPT_FTRL:
         return 0.01F;
     case HOTBED_OPT_MOMENTUM:
@@ -110,7 +109,6 @@ float hotbed_train_default_rate(hotbed_optimizer_kind kind) {
     case HOTBED_OPT_ADADELTA:
         return 3.0F;
     case HOTBED_OPT_LION:
-        return 0.002F;
     case HOTBED_OPT_PARTIAL_ROWWISE_ADAM:
         return 0.002F;
     case HOTBED_OPT_LAMB:

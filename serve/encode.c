@@ -2,20 +2,9 @@
 #include "serve/encode.h"
 
 #include "base/float.h"
+#include "storage/step/dtype_core.h"
 
 /* --- to a file -------------------------------------------------------------------------------- */
-
-static float element(hotbed_dtype dtype, const void *row, uint32_t e) {
-    switch (dtype) {
-    case HOTBED_F16:
-        return hotbed_f16_to_f32(((const uint16_t *)row)[e]);
-    case HOTBED_BF16:
-        return hotbed_bf16_to_f32(((const uint16_t *)row)[e]);
-    case HOTBED_F32:
-        break;
-    }
-    return ((const float *)row)[e];
-}
 
 /* The nearest F16 that is not above `value`, and not below it. */
 static uint16_t f16_below(float value) {
@@ -47,7 +36,7 @@ static bool encode_int8(
     uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out, float *value) {
     float least = INFINITY, most = -INFINITY;
     for (uint32_t e = 0; e < dim; e++) {
-        float x = element(dtype, row, e);
+        float x = hotbed_load1(dtype, row, e);
         if (!(fabsf(x) <= 65504.0F)) {
             *value = x;
             return false;
@@ -60,7 +49,7 @@ static bool encode_int8(
     uint16_t scale = f16_above((most - from) / 255.0F);
     const float step = hotbed_f16_to_f32(scale);
     for (uint32_t e = 0; e < dim; e++) {
-        float q = step == 0.0F ? 0.0F : (element(dtype, row, e) - from) / step + 0.5F;
+        float q = step == 0.0F ? 0.0F : (hotbed_load1(dtype, row, e) - from) / step + 0.5F;
         out[e] = q >= 255.0F ? 255 : (unsigned char)q;
     }
     if (dim % 2 != 0)
@@ -73,7 +62,7 @@ static bool encode_int8(
 static bool encode_f16(
     uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out, float *value) {
     for (uint32_t e = 0; e < dim; e++) {
-        float x = element(dtype, row, e);
+        float x = hotbed_load1(dtype, row, e);
         uint16_t half = hotbed_f32_to_f16(x);
         if ((half & 0x7fffU) == 0x7c00U && fabsf(x) != INFINITY) {
             *value = x;
@@ -87,14 +76,14 @@ static bool encode_f16(
 bool hotbed_row_encode(
     hotbed_encoding encoding, uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out,
     float *value) {
-    if ((uint32_t)encoding == (uint32_t)dtype) { /* F32, F16 and BF16 have the same numbers */
+    if (encoding == hotbed_encoding_of(dtype)) {
         memcpy(out, row, dim * hotbed_dtype_bytes(dtype));
         return true;
     }
     switch (encoding) {
     case HOTBED_ENCODING_F32:
         for (uint32_t e = 0; e < dim; e++) {
-            float x = element(dtype, row, e);
+            float x = hotbed_load1(dtype, row, e);
             memcpy(out + 4 * (size_t)e, &x, sizeof x);
         }
         return true;
@@ -102,7 +91,7 @@ bool hotbed_row_encode(
         return encode_f16(dim, dtype, row, out, value);
     case HOTBED_ENCODING_BF16:
         for (uint32_t e = 0; e < dim; e++)
-            put16(out + 2 * (size_t)e, hotbed_f32_to_bf16(element(dtype, row, e)));
+            put16(out + 2 * (size_t)e, hotbed_f32_to_bf16(hotbed_load1(dtype, row, e)));
         return true;
     case HOTBED_ENCODING_INT8:
         return encode_int8(dim, dtype, row, out, value);

@@ -5,6 +5,19 @@
 #include "hotbed/publish.h"
 #include "hotbed/types.h"
 
+/* The encoding that has the bytes of a table's rows. */
+static inline hotbed_encoding hotbed_encoding_of(hotbed_dtype dtype) {
+    switch (dtype) {
+    case HOTBED_F32:
+        return HOTBED_ENCODING_F32;
+    case HOTBED_F16:
+        return HOTBED_ENCODING_F16;
+    case HOTBED_BF16:
+        return HOTBED_ENCODING_BF16;
+    }
+    return HOTBED_ENCODING_TABLE; /* not reached */
+}
+
 /* Encode a row of `dim` elements; `out` has hotbed_encoded_bytes(). Returns false if the encoding does
  * not have a value: F16 is finite up to 65504; INT8 has no NaN and no infinity, either. *value is the
  * value then. */

@@ -7,6 +7,7 @@
 #include "base/options.h"
 #include "base/stream.h"
 #include "serve/directory.h"
+#include "serve/encode.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -431,7 +432,7 @@ static hotbed_status describe_table(hotbed_publisher *p, uint32_t t) {
             "publisher_create: table '%s' has encoding %d, which does not exist", info.name,
             (int)encoding);
     p->dtypes[t] = info.dtype;
-    p->encodings[t] = encoding == HOTBED_ENCODING_TABLE ? (hotbed_encoding)info.dtype : encoding;
+    p->encodings[t] = encoding == HOTBED_ENCODING_TABLE ? hotbed_encoding_of(info.dtype) : encoding;
     p->tables[t] = (hotbed_cut_table){
         .dim = info.dim,
         .encoding = p->encodings[t],

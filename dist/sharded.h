@@ -138,8 +138,8 @@ typedef struct hotbed_path {
     uint64_t items;          /* rows or sums for which there is space per rank; 0: exact */
     uint8_t *send, *receive; /* exact: messages */
     uint32_t *arrived;       /* [world] device: keys received from each rank */
-    uint8_t *
-        *own_rows; /* rows travel: device, where the rows are that the rank requests of itself */
+    /* rows travel: device, where the rows are that the rank requests of itself */
+    uint8_t **own_rows;
     /* Rows that travel, and then their gradients, rank by rank; they include rows that the rank
      * requests from itself. One-sided: `owner_rows` is in the window, for gradients only. One rank:
      * `owner_rows` is the lookup's output, in the order of the batch. */
@@ -291,10 +291,9 @@ struct hotbed_sharded_context {
     /* Branches of a stream and of the one beside it that input_dist and compute leave open: they group
      * occurrences, which only backward reads. `grouped` is recorded at their ends. */
     hotbed_event *grouped[2];
-    const hotbed_stream
-        *behind;           /* the stream; compared, never dereferenced; NULL: they are joined */
-    hotbed_event *arrived; /* recorded after the copies to `pinned`, which the host reads */
-    hotbed_memory memory;  /* device: counts, matrix, overflow words, fixed messages */
+    const hotbed_stream *behind; /* the stream, to be compared only; NULL: they are joined */
+    hotbed_event *arrived;       /* recorded after the copies to `pinned`, which the host reads */
+    hotbed_memory memory;        /* device: counts, matrix, overflow words, fixed messages */
     hotbed_memory pinned;
     /* [parts][2][world] keys for each rank; exact: bags that travel between it and this rank */
     uint32_t *counts;

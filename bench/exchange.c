@@ -18,8 +18,8 @@ enum { SKIPPED = 77 };
 
 static const char usage[] =
     "usage: hotbed-exchange [--transport threads|mpi|nccl] [--ranks N,...] [--scale X]\n"
-    "                       [--steps N] [--workload NAMES] [--plans NAMES] [--json FILE]\n"
-    "                       [--commit TEXT]\n"
+    "                       [--steps N] [--workload NAMES] [--plans NAMES] [--dtype NAME]\n"
+    "                       [--json FILE] [--commit TEXT]\n"
     "  --transport threads: ranks are threads of the host backend; nccl: a thread and a GPU each;\n"
     "              mpi: host backend, started by mpirun (default: nccl with a GPU, else threads)\n"
     "  --ranks     numbers of ranks (1,2,4); mpi: the size of the job\n"
@@ -32,6 +32,7 @@ static const char usage[] =
     "              names, separated by commas, or none (default: all)\n"
     "  --plans     fixed, two_phase, one_sided, separated by commas (default: all); where the\n"
     "              transport has no windows one_sided is left out\n"
+    "  --dtype     type of the rows of W9 to W12: f32, f16, bf16 (W11: f16, others: f32)\n"
     "  --json      write the results of the worlds that succeeded to FILE\n"
     "  --commit    commit to write to the results (git describe when CMake ran)\n"
     "Output: (1.20x) is the time divided by the time of the same bytes through the transport's "
@@ -290,6 +291,8 @@ static bool take(exchange_program *p, const char *name, const char *value) {
         return read_workloads(value, p);
     if (strcmp(name, "--plans") == 0)
         return read_plans(value, p);
+    if (strcmp(name, "--dtype") == 0)
+        return workload_set_dtype(value);
     if (strcmp(name, "--json") == 0)
         p->json = value;
     else if (strcmp(name, "--commit") == 0)

@@ -494,7 +494,10 @@ typedef enum workload_mode {
 
 enum { WORKLOADS = 22 };
 
-extern const workload workloads[WORKLOADS];
+extern workload workloads[WORKLOADS];
+
+/* Give the rows of all workloads the type of this name; false: there is none. Call it before any use. */
+bool workload_set_dtype(const char *name);
 
 /* The options of the program. */
 typedef struct workload_program {

@@ -10,6 +10,8 @@
 #include "base/float.h"
 #include "base/host_launch.h"
 #include "base/port.h"
+#include "storage/step/dtype_core.h"
+#include "storage/types.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -253,9 +255,12 @@ static void update(const workload_oracle *o, uint32_t k, const float *gradient) 
     for (uint32_t e = 0; e < dim; e++) {
         float direction = direction_of(o, k, e, gradient[e]);
         w[e] -= p->learning_rate * (direction + p->weight_decay * w[e]);
-        if (o->form.dtype == HOTBED_F16)
-            w[e] = hotbed_f16_to_f32(hotbed_f32_to_f16(w[e]));
     }
+    if (o->form.dtype == HOTBED_F32)
+        return;
+    float packed[HOTBED_DIM_MOST];
+    hotbed_weights_write(o->form.dtype, dim, w, packed);
+    hotbed_weights_read(o->form.dtype, dim, packed, w);
 }
 
 /* Where the sum of key k's gradients in a step of all ranks is; NULL: no batch has the key. `sum`

@@ -1,5 +1,6 @@
 /* bench/workload_json.c - results of the workloads as JSON. */
 #include "bench/workload.h"
+#include "bench/workload_rows.h"
 
 #include "base/error.h"
 
@@ -158,10 +159,11 @@ static void write_result(
         "\"unique_a_step\": %llu,\n"
         "      \"keys\": %llu, \"load\": %.4f, \"batches\": %u, \"steps\": %u,\n",
         name, hotbed_optimizer_name(result->what->optimizer), result->scale,
-        result->what->dtype == HOTBED_F16 ? "f16" : "f32", shape->samples, shape->tables,
-        (unsigned long long)shape->range, (unsigned long long)shape->rows, shape->dim,
-        (unsigned long long)workload_keys_a_step(shape), (unsigned long long)result->uniques,
-        (unsigned long long)result->keys, result->load, shape->batches, result->steps);
+        hotbed_dtype_name(workload_form_of(result->what, shape).dtype), shape->samples,
+        shape->tables, (unsigned long long)shape->range, (unsigned long long)shape->rows,
+        shape->dim, (unsigned long long)workload_keys_a_step(shape),
+        (unsigned long long)result->uniques, (unsigned long long)result->keys, result->load,
+        shape->batches, result->steps);
     write_times(to, "eager", &result->eager);
     write_times(to, "least", &result->least);
     write_times(to, "graph", &result->graph);

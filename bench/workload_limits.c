@@ -117,7 +117,7 @@ static hotbed_status gather_with(
         .offsets = run->offsets.data,
         .samples = shape->samples,
         .tables = shape->tables,
-        .half = run->what->dtype == HOTBED_F16,
+        .half = workload_form_of(run->what, shape).dtype == HOTBED_F16,
         .output = run->output.data};
     workload_limit l = {
         .enqueue = shape->pooled ? enqueue_pool : enqueue_gather,
@@ -154,10 +154,12 @@ hotbed_status workload_measure_limits(workload_run *run, workload_limits *out) {
     const workload_shape *shape = &run->input->shape;
     HOTBED_TRY(workload_measure_copy(run->stream, &out->copy));
     const workload_row_form form = workload_form_of(run->what, shape);
-    double row = (double)shape->dim * (form.dtype == HOTBED_F32 ? 4 : 2);
+    double row = (double)hotbed_dtype_row_bytes(form.dtype, shape->dim);
     double bytes = (double)workload_keys_a_step(shape) * row +
                    (double)workload_bags_a_step(shape) * shape->dim * sizeof(float);
-    if (workload_tiered(run->what)) /* some rows are not in device memory */
+    const bool plain = form.dtype == HOTBED_F32 || (shape->pooled && form.dtype == HOTBED_F16);
+    if (workload_tiered(run->what) ||
+        !plain) /* rows outside device memory, or no kernel for them */
         out->gather = bytes / out->copy;
     else
         HOTBED_TRY(measure_gather(run, &out->gather));

@@ -2,7 +2,9 @@
  * libraries (docs/performance.md). */
 #include "bench/workload.h"
 
-const workload workloads[WORKLOADS] = {
+#include "storage/types.h"
+
+workload workloads[WORKLOADS] = {
     {
         .name = "W1",
         .optimizer = HOTBED_OPT_ADAM,
@@ -236,6 +238,15 @@ const workload workloads[WORKLOADS] = {
         .upper = 0.1,
     },
 };
+
+bool workload_set_dtype(const char *name) {
+    hotbed_dtype dtype;
+    if (name == NULL || !hotbed_dtype_read(name, &dtype))
+        return false;
+    for (size_t w = 0; w < WORKLOADS; w++)
+        workloads[w].dtype = dtype;
+    return true;
+}
 
 bool workload_chosen(const workload_program *p, const workload *what) {
     size_t n = strlen(what->name);

@@ -10,7 +10,7 @@
 static const char usage[] =
     "usage: hotbed-workloads [--workload W1,...|all] [--scale X] [--backend host|cuda|both]\n"
     "                        [--steps N] [--insertion plain|probation|both] [--overlap] [--check]\n"
-    "                        [--json FILE] [--commit TEXT]\n"
+    "                        [--dtype NAME] [--json FILE] [--commit TEXT]\n"
     "                        [--digest | --replay N | --curves]\n"
     "  --workload  W1 to W8, bags of one key, odd numbers Adam, even ones SGD: W1, W2 all rows in\n"
     "              device memory; W3, W4 a cache for all used rows; W5, W6 a cache for 0.8 of "
@@ -30,6 +30,7 @@ static const char usage[] =
     "  --insertion policy of the caches of W3 to W8 and W13 (plain)\n"
     "  --overlap   also time steps whose prefetch runs beside the previous step\n"
     "  --check     compare with an oracle, bit for bit; status 1 if a bit differs\n"
+    "  --dtype     type of the rows of all workloads: f32, f16, bf16 (W11: f16, others: f32)\n"
     "  --json      write the results to FILE\n"
     "  --commit    commit to write to the results (git describe when CMake ran)\n"
     "  --digest    print digests of all rows; status 1 if they differ between runs with the same "
@@ -119,6 +120,8 @@ static int take(workload_program *p, const char *name, const char *value) {
         ok = backend(value, p);
     else if (strcmp(name, "--steps") == 0)
         ok = count(value, &p->steps);
+    else if (strcmp(name, "--dtype") == 0)
+        ok = workload_set_dtype(value);
     else if (strcmp(name, "--json") == 0)
         ok = text(value, &p->json);
     else if (strcmp(name, "--commit") == 0)

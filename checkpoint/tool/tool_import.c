@@ -766,9 +766,35 @@ static hotbed_status check_ranks(const source *s, const dump *d) {
     return HOTBED_OK;
 }
 
+/* Report what the import does not take from a file that is there, or assumes because it lacks a
+ * member: the optimizer of rows without states, and the number of steps. */
+static void report_lacking(const source *s, const dump *d) {
+    const hotbed_optimizer_kind kind = s->import.optimizer.kind;
+    const char *type = d->args.values[TOOL_ARG_OPT_TYPE];
+    const bool stateless =
+        type[0] == '\0' || strcasecmp(type, "sgd") == 0 || strcasecmp(type, "exact_sgd") == 0;
+    if (d->states == NULL && !stateless && s->options->optimizer == NULL)
+        fprintf(
+            stderr,
+            "hotbed-ckpt: warning: %s: opt_type is '%s', but table '%s' has no files of states: "
+            "the "
+            "rows are imported without an optimizer's states; with --optimizer the states of one "
+            "start anew\n",
+            d->args.file, type, d->table->name);
+    if (d->states != NULL && hotbed_optimizer_describe(kind)->counts_steps &&
+        d->args.values[TOOL_ARG_ITERS][0] == '\0')
+        fprintf(
+            stderr,
+            "hotbed-ckpt: warning: %s does not say iters: the states of table '%s' are read as "
+            "those of %s before its first step\n",
+            d->args.file, d->table->name, hotbed_optimizer_name(kind));
+}
+
 /* Report what is assumed of a table without <table>_opt_args.json. A width alone does not show the
  * type of the rows, so there must be states with a width that fits too. */
 static hotbed_status check_assumed(const source *s, const dump *d) {
+    if (d->args.there)
+        report_lacking(s, d);
     if (d->args.there || s->options->dtype != 0)
         return HOTBED_OK;
     if (d->states == NULL)

@@ -378,6 +378,20 @@ def test_states_of_another_optimizer_are_not_loaded_with_a_warning(tmp_path):
     assert not columns_of(tables)[2].any() and len(rows(tables)) == 2
 
 
+def test_states_that_the_json_file_does_not_describe_are_refused_before_any_row_is_loaded(tmp_path):
+    states = torch.ones(2, 2 * DIM)
+    whole = {"opt_type": "adam", "lr": 0.1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "iters": 9}
+    tables = module(optimizer=EmbOptimType.ADAM)
+    for absent in ("opt_type", "lr", "beta2", "iters"):
+        meta = {name: value for name, value in whole.items() if name != absent}
+        write_dump(tmp_path, meta=meta, emb_keys=torch.arange(2), emb_values=torch.ones(2, DIM), emb_opt_values=states)
+        with pytest.raises(ValueError, match=f"no '{absent}'"):
+            tables.load(str(tmp_path), optim=True)
+        assert not rows(tables)
+    tables.load(str(tmp_path), optim=False)
+    assert len(rows(tables)) == 2 and not columns_of(tables)[2].any()
+
+
 def test_a_key_that_occurs_twice_is_refused_before_any_row_is_loaded(tmp_path):
     tables = module(admit_strategy=dynamicemb.FrequencyAdmissionStrategy(2), admission_counter=KVCounter(64))
     keys = torch.arange(70_000)

@@ -886,6 +886,13 @@ def check_dump_args(root):
     check(taken()[0]["momentum1"].ravel().tolist() == [0, 4, 8, 12], "a row-wise state with its padding")
     dump({"opt_type": "madgrad"})
     check("exp_avg" not in taken()[0], "rows without states, whatever their optimizer was")
+    done = tool_run("convert", raw, out, "--from", "dynamicemb")
+    check("opt_type is 'madgrad', but table 't' has no files of states" in done.stderr, f"no states: {done.stderr}")
+    shutil.rmtree(out)
+    dump({name: value for name, value in adam.items() if name != "iters"}, **states)
+    done = tool_run("convert", raw, out, "--from", "dynamicemb")
+    check("does not say iters: the states of table 't' are read as those of adam" in done.stderr, done.stderr)
+    shutil.rmtree(out)
     for wrong, value in (("beta1", -1), ("iters", 0.5), ("lr", "much"), ("eps", [1])):
         dump({**adam, wrong: value}, **states)
         refused(wrong + " is '", status=1)

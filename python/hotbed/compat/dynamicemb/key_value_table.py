@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
@@ -541,7 +542,8 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         Raises:
             FileError: the file of keys or of rows does not exist.
             ValueError: the dump has another order of eviction, ``dist_type`` or dim, or a type that Hotbed does not
-                have; its files' lengths do not match; or a key occurs twice.  Nothing is loaded.
+                have; it has states, and the JSON file does not name their optimizer or lacks one of its parameters;
+                its files' lengths do not match; or a key occurs twice.  Nothing is loaded.
         """
         meta = read_meta(meta_json_file_path)
         paths = (emb_key_path, embedding_file_path, score_file_path, opt_file_path)
@@ -560,14 +562,22 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         options, dim = self.hotbed.options[table_id], self.embedding_dim(table_id)
         self._check_meta(meta, options)
         width = self._optimizer.get_ckpt_state_dim(dim)
-        wanted = include_optim and self._has_its_states(meta) and width > 0
         words = _words(options.score_strategy)
         row_wise = self.hotbed.state_dims(table_id) == [1]
         keys, values, scores, states = paths
+        given = include_optim and width > 0 and states is not None and os.path.exists(states)
+        if given and "opt_type" not in meta:
+            raise ValueError(
+                f"{states}: the table's JSON file has no 'opt_type', so the states' optimizer is unknown; "
+                "add it, or load with optim=False"
+            )
+        wanted = given and self._has_its_states(meta)
+        if wanted:
+            self._optimizer.check_opt_args(meta)
         return Dump(meta, str(keys), str(values), scores, states if wanted else None, dim, words, width, row_wise)
 
     def _has_its_states(self, meta: Dict[str, Any]) -> bool:
-        return meta.get("opt_type") in (None, self._optimizer.get_opt_args()["opt_type"])
+        return bool(meta.get("opt_type") == self._optimizer.get_opt_args()["opt_type"])
 
     def load_dumps(
         self,
@@ -603,7 +613,8 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
             self._optimizer.set_opt_args(meta)
             self._set_steps(int(meta.get("iters", 0)))
         elif include_optim and self._optimizer.get_ckpt_state_dim(table.dim) > 0:
-            of = "" if self._has_its_states(meta) else f"; the dump's states are of {meta['opt_type']}"
+            other = "opt_type" in meta and not self._has_its_states(meta)
+            of = f"; the dump's states are of {meta['opt_type']}" if other else ""
             name = self._optimizer.kind.value
             warnings.warn(f"{dumps[0].path}: no optimizer states of {name} are loaded{of}", stacklevel=3)
         step = meta.get("step_score")

@@ -137,6 +137,16 @@ class BaseDynamicEmbeddingOptimizer:
             args[name] = getattr(self._opt_args, field)
         return args
 
+    def check_opt_args(self, args: Dict[str, Any]) -> None:
+        """Check that a dump's JSON file has the optimizer's entries.
+
+        Raises:
+            ValueError: one is missing.
+        """
+        for name in self.get_opt_args():
+            if name not in args:
+                raise ValueError(f"the dump's optimizer arguments have no {name!r}: {sorted(args)}")
+
     def set_opt_args(self, args: Dict[str, Any]) -> None:
         """Set the learning rate from a dump's JSON file.
 
@@ -145,9 +155,8 @@ class BaseDynamicEmbeddingOptimizer:
         Raises:
             ValueError: a parameter is missing.
         """
+        self.check_opt_args(args)
         for name, field in self._fields:
-            if name not in args:
-                raise ValueError(f"the dump's optimizer arguments have no {name!r}: {sorted(args)}")
             if field != "learning_rate" and float(args[name]) != float(getattr(self._opt_args, field)):
                 warnings.warn(
                     f"the dump has {name}={args[name]}, but the tables keep {getattr(self._opt_args, field)}, "

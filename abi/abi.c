@@ -23,6 +23,7 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_balanced),
     KNOWN(hotbed_batch),
     KNOWN(hotbed_batch_type),
+    KNOWN(hotbed_change_position),
     KNOWN(hotbed_checkpoint_blob),
     KNOWN(hotbed_checkpoint_found),
     KNOWN(hotbed_checkpoint_id),
@@ -91,6 +92,7 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_reading),
     KNOWN(hotbed_ref),
     KNOWN(hotbed_rendezvous),
+    KNOWN(hotbed_removed),
     KNOWN(hotbed_rewrite_options),
     KNOWN(hotbed_rewrite_report),
     KNOWN(hotbed_rocksdb_options),
@@ -152,6 +154,7 @@ INIT(hotbed_pipeline_plan)
 INIT(hotbed_profile_options)
 INIT(hotbed_publish_options)
 INIT(hotbed_reader_options)
+INIT(hotbed_removed)
 INIT(hotbed_rewrite_options)
 INIT(hotbed_rocksdb_options)
 INIT(hotbed_row_update)

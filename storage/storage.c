@@ -7,24 +7,26 @@
 #include "storage/index/index_range.h"
 #include "storage/step/row_layout.h"
 
+enum { REMOVED_DEFAULT = 1 << 20 };
+
 /* --- memory ----------------------------------------------------------------------------------- */
 
 static hotbed_kernels kernels_of(hotbed_backend backend) {
 #if defined(HOTBED_WITH_CUDA)
     if (backend == HOTBED_BACKEND_CUDA) {
-        hotbed_kernels cuda = {&hotbed_unique_kernels_cuda,       &hotbed_lookup_kernels_cuda,
-                               &hotbed_update_kernels_cuda,       &hotbed_rows_kernels_cuda,
-                               &hotbed_score_kernels_cuda,        &hotbed_stats_kernels_cuda,
-                               &hotbed_export_kernels_cuda,       &hotbed_tier_kernels_cuda,
-                               &hotbed_tier_external_kernels_cuda};
+        hotbed_kernels cuda = {&hotbed_unique_kernels_cuda, &hotbed_lookup_kernels_cuda,
+                               &hotbed_update_kernels_cuda, &hotbed_rows_kernels_cuda,
+                               &hotbed_score_kernels_cuda,  &hotbed_stats_kernels_cuda,
+                               &hotbed_export_kernels_cuda, &hotbed_changes_kernels_cuda,
+                               &hotbed_tier_kernels_cuda,   &hotbed_tier_external_kernels_cuda};
         return cuda;
     }
 #endif
-    hotbed_kernels host = {&hotbed_unique_kernels_host,       &hotbed_lookup_kernels_host,
-                           &hotbed_update_kernels_host,       &hotbed_rows_kernels_host,
-                           &hotbed_score_kernels_host,        &hotbed_stats_kernels_host,
-                           &hotbed_export_kernels_host,       &hotbed_tier_kernels_host,
-                           &hotbed_tier_external_kernels_host};
+    hotbed_kernels host = {&hotbed_unique_kernels_host, &hotbed_lookup_kernels_host,
+                           &hotbed_update_kernels_host, &hotbed_rows_kernels_host,
+                           &hotbed_score_kernels_host,  &hotbed_stats_kernels_host,
+                           &hotbed_export_kernels_host, &hotbed_changes_kernels_host,
+                           &hotbed_tier_kernels_host,   &hotbed_tier_external_kernels_host};
     return host;
 }
 
@@ -69,6 +71,43 @@ static hotbed_status allocate_times(hotbed_table *table, bool apart, hotbed_stre
     return HOTBED_OK;
 }
 
+/* Allocate an epoch for each slot of a tier. Only rows without an index are read before they change. */
+static hotbed_status allocate_epochs(
+    const hotbed_table *table, hotbed_memory_kind kind, const char *directory, uint64_t slots,
+    hotbed_stream *stream, hotbed_memory *epochs) {
+    hotbed_status status =
+        hotbed_memory_alloc(stream, kind, slots * sizeof(uint32_t), directory, epochs);
+    if (status != HOTBED_OK)
+        return hotbed_fail_table(
+            status, table->name, "table %s: no memory for the epochs of %llu slots", table->name,
+            (unsigned long long)slots);
+    if (hotbed_table_indexed(&table->view)) {
+        hotbed_memory_start_small(epochs);
+        return HOTBED_OK;
+    }
+    return hotbed_memory_is_fresh_zero(epochs)
+               ? HOTBED_OK
+               : hotbed_fill(epochs->data, 0, slots * sizeof(uint32_t), stream);
+}
+
+/* With track_changes: allocate the epochs of both tiers, those of the lower one where its index is. */
+static hotbed_status allocate_changed(
+    const hotbed_storage *storage, hotbed_table *table, hotbed_stream *stream) {
+    hotbed_table_view *view = &table->view;
+    if (!table->tracks)
+        return HOTBED_OK;
+    HOTBED_TRY(
+        allocate_epochs(table, HOTBED_MEMORY_DEVICE, NULL, view->slots, stream, &table->changed));
+    view->changed = table->changed.data;
+    if (view->lower_slots == 0)
+        return HOTBED_OK;
+    HOTBED_TRY(allocate_epochs(
+        table, storage->lower_index_memory, storage->lower_directory, view->lower_slots, stream,
+        &table->lower_changed));
+    view->lower_changed = table->lower_changed.data;
+    return HOTBED_OK;
+}
+
 /* Allocate the index of a lower tier that is apart from the upper tier's. */
 static hotbed_status allocate_lower_index(
     const hotbed_storage *storage, hotbed_table *table, hotbed_stream *stream) {
@@ -97,6 +136,7 @@ static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *strea
             table, HOTBED_MEMORY_DEVICE, NULL, table->view.slots, stream, &table->rows));
         table->view.rows = table->rows.data;
         HOTBED_TRY(allocate_times(table, apart, stream));
+        HOTBED_TRY(allocate_changed(storage, table, stream));
         if (table->view.lower_slots == 0)
             continue;
         HOTBED_TRY(allocate_tier(
@@ -106,6 +146,10 @@ static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *strea
         if (apart)
             HOTBED_TRY(allocate_lower_index(storage, table, stream));
     }
+    if (storage->tracks)
+        HOTBED_TRY(hotbed_memory_alloc(
+            stream, HOTBED_MEMORY_DEVICE, storage->removed_capacity * sizeof(hotbed_removal), NULL,
+            &storage->removals));
     size_t bytes = storage->index_slots * sizeof(uint64_t);
     HOTBED_TRY(
         hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &storage->index_keys));
@@ -147,7 +191,16 @@ static size_t carve_description(hotbed_storage *storage, uint8_t *base) {
     storage->timer = NULL;
     if (storage->timed)
         storage->timer = hotbed_carve_take(&carve, sizeof *storage->timer);
+    storage->tracker = NULL;
+    if (storage->tracks)
+        storage->tracker = hotbed_carve_take(&carve, sizeof *storage->tracker);
     return carve.used;
+}
+
+/* A number that no other storage of the process has. */
+static uint64_t next_number(void) {
+    static uint64_t last; /* atomic */
+    return __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
 }
 
 /* Copy the description to the device. */
@@ -182,6 +235,13 @@ static hotbed_status describe(hotbed_storage *storage, hotbed_stream *stream) {
         host.device_columns, storage->columns,
         ((size_t)storage->num_features + 1) * sizeof(uint64_t));
     hotbed_optimizer_clock_init(&host.clock->optimizer, &storage->optimizer);
+    if (storage->tracks)
+        *host.tracker = (hotbed_tracker){
+            .storage = next_number(),
+            .epoch = 1,
+            .capacity = storage->removed_capacity,
+            .items = storage->removals.data,
+        };
     status = hotbed_copy(storage->described.data, staging.data, bytes, stream);
     if (status == HOTBED_OK)
         status = hotbed_stream_finish(stream);
@@ -213,6 +273,10 @@ static hotbed_status create(
     storage->seed = options->seed;
     storage->check = options->check;
     storage->nonfinite = options->nonfinite;
+    storage->removed_capacity = 1;
+    const uint64_t removed = options->removed_capacity;
+    while (storage->removed_capacity < (removed == 0 ? REMOVED_DEFAULT : removed))
+        storage->removed_capacity *= 2;
     storage->optimizer_view.checks_finite = options->nonfinite != HOTBED_NONFINITE_PASS;
     storage->external = options->external;
     if (storage->external != NULL)
@@ -288,6 +352,8 @@ void hotbed_storage_destroy(hotbed_storage *storage) {
     for (uint32_t t = 0; storage->tables != NULL && t < storage->num_tables; t++) {
         hotbed_memory_free(&storage->tables[t].rows);
         hotbed_memory_free(&storage->tables[t].times);
+        hotbed_memory_free(&storage->tables[t].changed);
+        hotbed_memory_free(&storage->tables[t].lower_changed);
         hotbed_memory_free(&storage->tables[t].lower_rows);
         hotbed_memory_free(&storage->tables[t].lower_index);
         hotbed_growth_free(&storage->tables[t]);
@@ -299,6 +365,7 @@ void hotbed_storage_destroy(hotbed_storage *storage) {
     hotbed_memory_free(&storage->index_keys);
     hotbed_memory_free(&storage->index_metas);
     hotbed_memory_free(&storage->described);
+    hotbed_memory_free(&storage->removals);
     hotbed_memory_free(&storage->warning);
     hotbed_table_names_release(storage->names);
     hotbed_delete(storage->tables);

@@ -8,6 +8,7 @@
 #include "hotbed/export.h"
 #include "hotbed/external.h"
 #include "hotbed/storage.h"
+#include "storage/rows/changes_kernels.h"
 #include "storage/rows/export_kernels.h"
 #include "storage/rows/rows_kernels.h"
 #include "storage/stats_kernels.h"
@@ -35,6 +36,7 @@ typedef struct hotbed_kernels {
     const hotbed_score_kernels *score;
     const hotbed_stats_kernels *stats;
     const hotbed_export_kernels *exports;
+    const hotbed_changes_kernels *changes;
     const hotbed_tier_kernels *tier;
     const hotbed_tier_external_kernels *external;
 } hotbed_kernels;
@@ -64,9 +66,11 @@ typedef struct hotbed_table {
     uint64_t counted;        /* FREQUENCY: keys that the admission counter holds */
     uint64_t upper_capacity; /* with two tiers: keys for which the upper one is sized */
     bool evicts;
+    bool tracks;                /* changes */
     hotbed_insertion insertion; /* the option; AUTO is resolved in `view` */
     hotbed_table_view view;     /* host copy of the device's view */
     hotbed_memory rows, lower_rows;
+    hotbed_memory changed, lower_changed; /* with track_changes */
     hotbed_memory times; /* TIMESTAMP_LFU: for all slots of this table in the storage's index */
     /* keys, metas and times of a lower tier with memory of its own; its range is then a segment,
      * see index_layout_core.h */
@@ -128,6 +132,8 @@ struct hotbed_storage {
     bool indexed;              /* at least one table has its keys in the index */
     bool keys_leave;           /* at least one table evicts, so keys may leave their slots */
     bool timed;                /* at least one table has timestamps for scores */
+    bool tracks;               /* at least one table tracks changes */
+    uint64_t removed_capacity; /* a power of two */
     bool admits;               /* a table has admission */
     bool counts_score;         /* a table's scores or admission need the occurrences of each key */
     uint32_t tickets;          /* number of tickets; atomic */
@@ -153,11 +159,13 @@ struct hotbed_storage {
     uint64_t *device_columns;
     hotbed_clock *clock;
     hotbed_tally *tallies;
-    uint32_t *below;     /* see hotbed_eval_view */
-    uint32_t *twice;     /* see hotbed_distinct_args; of the latest call that sets rows */
-    uint32_t *holding;   /* see hotbed_storage_view */
-    float *zeros;        /* likewise */
-    hotbed_timer *timer; /* NULL unless `timed` */
+    uint32_t *below;         /* see hotbed_eval_view */
+    uint32_t *twice;         /* see hotbed_distinct_args; of the latest call that sets rows */
+    uint32_t *holding;       /* see hotbed_storage_view */
+    float *zeros;            /* likewise */
+    hotbed_timer *timer;     /* NULL unless `timed` */
+    hotbed_tracker *tracker; /* NULL unless `tracks` */
+    hotbed_memory removals;  /* of the tracker */
     uint64_t *custom_scores;
     hotbed_memory warning;     /* pinned: a hotbed_fault, for CHECK_WARN and NONFINITE_SKIP */
     char load_warning[256];    /* for hotbed_storage_warning() */
@@ -260,6 +268,9 @@ hotbed_status hotbed_storage_same_device(
 /* Errors: as above, and ARGUMENT if the table number is out of range. */
 hotbed_status hotbed_storage_check_table(
     const hotbed_storage *storage, uint32_t table, const hotbed_stream *stream);
+
+/* ARGUMENT: the table does not track changes. */
+hotbed_status hotbed_fail_untracked(const hotbed_storage *storage, uint32_t table);
 
 /* STATE unless `held`, the number of tickets that hold rows, is 0. */
 hotbed_status hotbed_storage_check_held(uint32_t held);

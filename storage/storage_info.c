@@ -74,6 +74,7 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
                 .custom_scores = storage->custom_scores,
                 .holding = storage->holding,
                 .zeros = storage->zeros,
+                .tracker = storage->tracker,
                 .num_tables = storage->num_tables,
                 .num_features = storage->num_features,
                 .pooling = (uint32_t)storage->pooling,
@@ -126,6 +127,7 @@ hotbed_status hotbed_storage_table(
             t->view.lower_slots == 0 ? (hotbed_memory_kind)0 : storage->lower_index_memory,
         .insertion = t->view.probation != 0 ? HOTBED_INSERT_PROBATION : HOTBED_INSERT_PLAIN,
         .eval_value = t->view.eval_value,
+        .change_bytes = t->tracks ? hotbed_table_all_slots(t) * sizeof(uint32_t) : 0,
     };
     hotbed_output_write(out, &info, sizeof info);
     return HOTBED_OK;

@@ -10,6 +10,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#define REMOVED_MOST ((uint64_t)1 << 32)
+
 /* --- checks ----------------------------------------------------------------------------------- */
 
 static hotbed_status check_scoring(const hotbed_table_options *o) {
@@ -207,6 +209,11 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "nonfinite", (double)o->nonfinite, "unknown nonfinite %d",
             (int)o->nonfinite);
+    if (o->removed_capacity > REMOVED_MOST)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "removed_capacity", (double)o->removed_capacity,
+            (double)REMOVED_MOST, "removed_capacity %llu is over 2^32",
+            (unsigned long long)o->removed_capacity);
     return HOTBED_OK;
 }
 
@@ -250,6 +257,8 @@ static void make_table(
     view->init = hotbed_init_make(&o->initializer, o->name, storage->seed);
     lay_out_row(view, storage->optimizer.kind, o, storage->external != NULL);
     table->evicts = o->evict == HOTBED_EVICT_LOWEST;
+    table->tracks = o->track_changes;
+    storage->tracks = storage->tracks || o->track_changes;
     table->upper_capacity = o->upper_capacity;
     view->score = (uint32_t)o->score;
     table->insertion = o->insertion;
@@ -299,6 +308,13 @@ hotbed_status hotbed_storage_read_tables(
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table_options o;
         HOTBED_TRY(read_table(options, t, &o));
+        if (o.track_changes && storage->external != NULL)
+            return hotbed_error_table_number(
+                hotbed_fail_table(
+                    HOTBED_ERR_UNSUPPORTED, o.name,
+                    "table %s: track_changes is set, but the rows are in an external store",
+                    o.name),
+                t);
         make_table(storage, &storage->tables[t], &o);
         if (o.dim > storage->max_dim)
             storage->max_dim = o.dim;

@@ -23,6 +23,7 @@ hotbed_index_segment hotbed_table_lower_segment(const hotbed_table *table) {
         .rows = view->lower_rows,
         .lower_byte = view->lower_byte,
         .range = view->lower,
+        .changed = view->lower_changed,
     };
     segment.range.first_bucket = 0;
     return segment;
@@ -52,7 +53,7 @@ hotbed_index_bytes hotbed_table_index_bytes(const hotbed_table *table) {
     const hotbed_table_view *view = &table->view;
     uint64_t slot = (view->range.times != NULL ? 3 : 2) * sizeof(uint64_t), grown = 0;
     for (const hotbed_grown *g = table->grown; g != NULL; g = g->next)
-        grown += g->index.bytes;
+        grown += hotbed_index_range_slots(g->segment.range) * slot;
     bool below = view->lower.buckets != 0;
     hotbed_index_bytes bytes = {
         .upper = hotbed_index_range_slots(view->range) * slot +

@@ -23,7 +23,8 @@ PUBLIC = r"hotbed/(status|stream|types|version)\.h$"
 MAY_INCLUDE = {
     "include": r"hotbed/",
     "base": rf"base/|{PUBLIC}|tests/support/emulate\.h$",
-    "storage": rf"base/|storage/|{PUBLIC}|hotbed/(storage|index|flat_table|external|optimizer|stats|export|dlpack)\.h$",
+    "storage": rf"base/|storage/|{PUBLIC}"
+    r"|hotbed/(storage|index|flat_table|external|optimizer|stats|changes|export|dlpack)\.h$",
     "storage/index": r"base/|storage/(index/|types\.h$)|hotbed/",
     "storage/step": r"base/|storage/(index|step)/|hotbed/",
     "storage/rows": r"base/|storage/(index/|step/|rows/|(external_tier|storage|types)\.h$)|hotbed/",
@@ -56,7 +57,7 @@ THIRD_PARTY = {
 # Cores: the common subset of C11 and C++17.
 CORE = (
     r'<(math|stdbool|stddef|stdint|string)\.h>|"(base/(port|tile|float|philox|fault)\.h|[a-z]+/([a-z]+/)?[a-z0-9_]+_core\.h'
-    r'|hotbed/(types|status|storage|index|optimizer|route)\.h)"'
+    r'|hotbed/(types|status|storage|index|optimizer|changes|route)\.h)"'
 )
 # Patterns of a line: folders, files that may have it, why the others may not.
 WORD = r"(?:^|[^_a-zA-Z])"

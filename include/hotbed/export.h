@@ -38,6 +38,7 @@
 #ifndef HOTBED_EXPORT_H
 #define HOTBED_EXPORT_H
 
+#include "hotbed/changes.h"
 #include "hotbed/status.h"
 #include "hotbed/storage.h"
 #include "hotbed/stream.h"
@@ -67,6 +68,9 @@ typedef struct hotbed_export {
     uint64_t *numbers;
     /* capacity of the arrays in items; only the first items are returned; 0: `slots` */
     uint64_t capacity;
+    /* device or pinned: return only rows that were changed since this position, see hotbed/changes.h;
+     * a position of zeros, or NULL: all rows */
+    const hotbed_change_position *since;
 } hotbed_export;
 
 /* Set every field to its default. `size` is sizeof(hotbed_export) in the calling program; C
@@ -83,8 +87,8 @@ static inline void hotbed_export_init(hotbed_export *batch) {
  *
  * Uses the stream's workspace, about half a byte per slot of the window: the first call on a stream
  * with a larger window allocates.
- * Errors: ARGUMENT (NULL, table number, slots, a state or time that the table does not have),
- * MEMORY, STATE (the workspace would have to grow while a graph is recorded), DEVICE. Over an
+ * Errors: ARGUMENT (NULL, table number, slots, a state or time that the table does not have; `since` for
+ * a table that does not track changes), MEMORY, STATE (the workspace would have to grow while a graph is recorded), DEVICE. Over an
  * external store, where the call is synchronous, also the store's errors, after which the export must
  * start again at 0, and STATE (a graph is recorded; the window does not start where the previous one
  * ended). A fault of an earlier call stays latched on the stream; the export does not fail for it. */

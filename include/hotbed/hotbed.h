@@ -24,6 +24,7 @@
 #define HOTBED_HOTBED_H
 
 #include "hotbed/balance.h"
+#include "hotbed/changes.h"
 #include "hotbed/checkpoint.h"
 #include "hotbed/comm.h"
 #include "hotbed/dlpack.h"

@@ -20,14 +20,19 @@
  *       status = hotbed_publisher_wait(publisher); // the last cut is on disk
  *       hotbed_publisher_destroy(publisher);
  *
- * A publish copies keys and embeddings to host memory and returns; a thread of the publisher finds
- * what changed, encodes it, and writes it. The publisher keeps one copy. If the disk is slower than
+ * A publish copies keys and embeddings to host memory and returns; a thread of the publisher encodes
+ * what changed and writes it. The publisher keeps one copy. If the disk is slower than
  * the trainer, the next publish therefore waits until the cut before is on disk, and the trainer
  * waits with it. A trainer that would rather publish less often asks hotbed_publisher_busy() first.
  *
- * Changes are found by a digest of each encoded row: a row is published again only if its encoded
- * bytes differ. This covers every way to change a row, in every mode, and reads all rows. Host
- * memory: the copy of all keys and embeddings, and 24 bytes for each row.
+ * Of tables with hotbed_table_options.track_changes, a publish copies the rows that were written since
+ * the cut before, and the cost of an increment follows their number. If the storage's log has lost keys
+ * meanwhile (hotbed/changes.h), the cut is a base. Host memory: the copy of what changed, and of all
+ * keys and embeddings while a base is written.
+ *
+ * Of other tables, changes are found by a digest of each encoded row: a row is published again only if
+ * its encoded bytes differ. This covers every way to change a row, also past the library, and reads all
+ * rows. Host memory: the copy of all keys and embeddings, and 24 bytes for each row.
  *
  * A cut is complete when the file that names it exists; that file is written last. After a kill, an
  * error or a power cut, the directory has the cuts that were complete. A publisher that starts in a

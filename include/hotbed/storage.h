@@ -289,6 +289,9 @@ typedef struct hotbed_table_options {
      * hotbed_storage_poll_growth(). 0: it does not grow */
     uint64_t max_capacity;
     hotbed_rounding rounding; /* of updated rows of types narrower than F32 */
+    /* Record which rows change and which keys leave, for hotbed/changes.h, in 4 more bytes per slot.
+     * Not over an external store */
+    bool track_changes;
 } hotbed_table_options;
 
 /* Set every field to its default. `size` is sizeof(hotbed_table_options) in the calling program; C
@@ -342,6 +345,9 @@ typedef struct hotbed_storage_options {
     uint32_t move_sms;
     hotbed_budget budget;       /* what hbm_bytes counts; 0 is SLOTS */
     hotbed_nonfinite nonfinite; /* gradients that are NaN or infinite; 0 is PASS */
+    /* with track_changes: keys that have left the tables and are remembered, 16 bytes of device memory
+     * each; rounded up to a power of two; 0: 2^20; at most 2^32 */
+    uint64_t removed_capacity;
 } hotbed_storage_options;
 
 /* Set every field to its default. `size` is sizeof(hotbed_storage_options) in the calling program;
@@ -790,6 +796,8 @@ typedef struct hotbed_table_info {
     hotbed_memory_kind lower_index_memory;
     hotbed_insertion insertion; /* PLAIN or PROBATION, also if the option was AUTO */
     float eval_value;           /* each element of the row of a missing key in eval */
+    /* with track_changes: 4 per slot of each tier, beside the index; else 0 */
+    uint64_t change_bytes;
 } hotbed_table_info;
 
 /* Describe a table.
@@ -928,7 +936,7 @@ enum { HOTBED_GROWTHS_MOST = 40 };
  * prefetches, eval, rows by key.
  *
  * Memory: 1.03 slots for each added key, and for each slot a row and 16 bytes (TIMESTAMP_LFU: 24);
- * and 64 bytes.
+ * and 72 bytes; with track_changes, 4 bytes more.
  * Errors: ARGUMENT (a table without max_capacity; a capacity over it), MEMORY (the table, slots and
  * bytes; the table is unchanged and may grow later), IO (FILE), STATE (HOTBED_GROWTHS_MOST growths;
  * the stream records a graph), DEVICE. */

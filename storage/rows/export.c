@@ -55,7 +55,10 @@ hotbed_status hotbed_storage_export(
         .capacity = e.capacity,
         .min_score = e.min_score,
         .min_time = e.min_time,
+        .since = e.since,
     };
+    if (e.since != NULL && table->changed == NULL)
+        return hotbed_fail_untracked(storage, e.table);
     if (e.min_time != 0 && table->range.times == NULL)
         return hotbed_fail_table(
             HOTBED_ERR_ARGUMENT, storage->tables[e.table].name,

@@ -7,6 +7,7 @@
 #ifndef HOTBED_STORAGE_EXPORT_CORE_H
 #define HOTBED_STORAGE_EXPORT_CORE_H
 
+#include "hotbed/changes.h"
 #include "storage/index/index_find_core.h"
 #include "storage/index/index_meta_core.h"
 #include "storage/rows/rows_core.h"
@@ -27,7 +28,8 @@ typedef struct hotbed_export_args {
     uint64_t slots;    /* slots of the window; all are inside the table */
     uint64_t groups;
     uint64_t min_score;
-    uint64_t min_time; /* only for tables that keep times */
+    uint64_t min_time;                   /* only for tables that keep times */
+    const hotbed_change_position *since; /* NULL: whether a row was changed does not matter */
 } hotbed_export_args;
 
 /* Map slot number `number` of the table to its slot in the index. Numbers run through the upper
@@ -58,17 +60,25 @@ HOTBED_HD uint64_t hotbed_export_row(const hotbed_export_args *a, uint64_t slot)
     return copy == HOTBED_SLOT_NONE ? slot : copy;
 }
 
+/* Whether the row in `slot` was changed since epoch `since`; 0: all rows were. */
+HOTBED_HD bool hotbed_export_changed(const hotbed_export_args *a, uint64_t slot, uint64_t since) {
+    return since == 0 || *hotbed_changed_at(a->index, &a->table, slot) >= since;
+}
+
 /* Whether slot number i of the window is selected. */
-HOTBED_HD bool hotbed_export_wanted(const hotbed_export_args *a, uint64_t i) {
+HOTBED_HD bool hotbed_export_wanted(const hotbed_export_args *a, uint64_t i, uint64_t since) {
     if (i >= a->slots)
         return false;
     if (a->table.is_static != 0 && a->min_score > 0)
         return false; /* slots without an index have score 0 */
     if (!hotbed_table_indexed(&a->table))
-        return true;
+        return hotbed_export_changed(a, a->table.first_slot + a->first + i, since);
     if (a->table.tiers == HOTBED_TIERS_CACHE && a->first + i < a->table.slots)
         return false; /* the key is exported from its slot in the lower tier */
     uint64_t slot = hotbed_export_slot(a, a->first + i);
+    const bool copied = a->table.tiers == HOTBED_TIERS_CACHE; /* the copy's epoch counts */
+    if (!copied && !hotbed_export_changed(a, slot, since))
+        return false;
     if (hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot)) == 0)
         return false;
     slot = hotbed_export_row(a, slot);
@@ -76,15 +86,18 @@ HOTBED_HD bool hotbed_export_wanted(const hotbed_export_args *a, uint64_t i) {
     if ((meta & HOTBED_META_LOCKED) != 0 ||
         (a->table.is_static == 0 && hotbed_meta_score(meta) < a->min_score))
         return false;
+    if (copied && !hotbed_export_changed(a, slot, since))
+        return false;
     return a->min_time == 0 ||
            hotbed_load_relaxed_u64(hotbed_table_time(a->index, &a->table, slot)) >= a->min_time;
 }
 
 /* First pass, group g. The group after the last one has no slots. */
 HOTBED_HD void hotbed_export_select(const hotbed_export_args *a, uint64_t g, uint32_t width) {
+    const uint64_t since = a->since == NULL ? 0 : a->since->epoch;
     uint32_t bits = 0;
     for (uint32_t s = hotbed_tile_rank(width); s < HOTBED_EXPORT_GROUP; s += width)
-        bits |= (hotbed_export_wanted(a, g * HOTBED_EXPORT_GROUP + s) ? 1U : 0U) << s;
+        bits |= (hotbed_export_wanted(a, g * HOTBED_EXPORT_GROUP + s, since) ? 1U : 0U) << s;
     bits = hotbed_tile_or(width, bits);
     if (hotbed_tile_rank(width) != 0)
         return;

@@ -244,6 +244,7 @@ HOTBED_HD bool hotbed_offer_move(
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0) {
         hotbed_table_copy_time(index, table, to, from);
+        hotbed_copy_changed(index, table, to, from);
         hotbed_store_release_u64(hotbed_index_key(index, to), key);
         hotbed_index_forget(index, hotbed_tier_range(table, hotbed_tier_of(table, from)), from);
         hotbed_store_release_u64(hotbed_index_meta(index, to), old);

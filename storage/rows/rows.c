@@ -50,6 +50,7 @@ hotbed_status hotbed_storage_rows_args(
         .flags = flags,
         .n = n,
         .tally = storage->tallies + table,
+        .tracker = storage->tables[table].view.changed == NULL ? NULL : storage->tracker,
         .table_number = table,
     };
     HOTBED_TRY(hotbed_storage_rows_view(storage, table, rows, &args.rows));
@@ -139,6 +140,8 @@ hotbed_status hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotb
     /* check_free() has waited for the stream, so no earlier step still writes to the store. */
     if (storage->external != NULL)
         HOTBED_TRY(hotbed_storage_clear_external(storage, table));
+    if (args.tracker != NULL)
+        HOTBED_TRY(storage->kernels.changes->lose(args.tracker, stream));
     return hotbed_storage_empty_table(storage, table, false, stream);
 }
 

@@ -118,7 +118,8 @@ static hotbed_status insert_refused(const hotbed_offer_args *args, hotbed_stream
 }
 
 static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) {
-    if (args->table.tiers != HOTBED_TIERS_ONE || args->index.segments != NULL)
+    if (args->table.tiers != HOTBED_TIERS_ONE || args->index.segments != NULL ||
+        args->tracker != NULL)
         return launch(erase_kernel, "erase_kernel", args, args->n * TILE, stream);
     hotbed_index_args index = hotbed_rows_index(args);
     return hotbed_index_kernels_cuda.erase(&index, stream);

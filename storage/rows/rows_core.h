@@ -86,8 +86,9 @@ typedef struct hotbed_rows_args {
     hotbed_rows_view rows;
     uint8_t *flags; /* [n] found or erased; or NULL */
     uint64_t n;
-    hotbed_tally *tally;   /* of the table */
-    uint32_t table_number; /* for fault messages */
+    hotbed_tally *tally;     /* of the table */
+    hotbed_tracker *tracker; /* NULL if the table does not track changes */
+    uint32_t table_number;   /* for fault messages */
     /* set(): keys of the call may evict each other, and a key without a slot is no fault */
     uint32_t offered;
     uint64_t *refused; /* [n + 1] set(): the number of keys without a slot, then which; or NULL */
@@ -249,6 +250,7 @@ HOTBED_HD void hotbed_rows_write(
     const hotbed_rows_args *a, uint64_t i, uint64_t slot, bool is_new, uint32_t width) {
     uint8_t *row = hotbed_row_at(a->index, &a->table, slot);
     if (hotbed_tile_rank(width) == 0) {
+        hotbed_set_changed(a->index, &a->table, a->tracker, slot);
         hotbed_rows_set_time(a, i, slot, is_new);
         if (a->rows.scores != NULL && a->table.score == HOTBED_SCORE_TIMESTAMP)
             hotbed_timer_raise(a->timer, a->rows.scores[i]);
@@ -293,6 +295,8 @@ HOTBED_HD void hotbed_rows_use(
 /* Insert key number i, which the table lacks. */
 HOTBED_HD void hotbed_rows_insert(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     hotbed_index_result r = hotbed_rows_claim(a, i, a->offered == 0 ? 1 : 0, width);
+    if (a->tracker != NULL && r.outcome == HOTBED_INDEX_EVICTED)
+        hotbed_log_removed_one(a->tracker, &a->table, a->table_number, r.evicted_key, width);
     if (hotbed_tile_rank(width) == 0) {
         if (r.outcome == HOTBED_INDEX_EVICTED)
             hotbed_add_relaxed_u64(&a->tally->evictions, 1);
@@ -345,7 +349,8 @@ HOTBED_HD void hotbed_rows_set(
     hotbed_rows_write(a, i, slot, false, width);
 }
 
-/* Remove key number i of a table with two tiers or with segments, unless it is pinned. */
+/* Remove key number i of a table with two tiers or with segments, or of one that tracks changes, unless
+ * it is pinned. */
 HOTBED_HD void hotbed_rows_erase(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     uint64_t key = a->keys[i];
     uint64_t slot = hotbed_index_find(a->index, hotbed_table_range(&a->table, key), key, width);
@@ -357,6 +362,8 @@ HOTBED_HD void hotbed_rows_erase(const hotbed_rows_args *a, uint64_t i, uint32_t
         erased = hotbed_index_erase(a->index, a->table.lower, key, width);
     else if (slot == HOTBED_SLOT_NONE)
         erased = false;
+    if (a->tracker != NULL && erased)
+        hotbed_log_removed_one(a->tracker, &a->table, a->table_number, key, width);
     if (hotbed_tile_rank(width) == 0 && a->flags != NULL)
         a->flags[i] = erased;
 }

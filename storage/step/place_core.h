@@ -178,8 +178,14 @@ hotbed_place_uniques(const hotbed_step_view *s, uint32_t first, uint32_t count, 
             s->batch.faults, HOTBED_ERR_FULL,
             p.r.outcome == HOTBED_INDEX_PINNED ? HOTBED_CAUSE_ALL_PINNED : HOTBED_CAUSE_TABLE_FULL,
             p.t, p.key, hotbed_table_slots(s->storage.index, table));
-    if (placed)
+    if (placed) {
         hotbed_unique_seen(s, table, p.r.slot);
+        hotbed_set_changed(s->storage.index, table, s->storage.tracker, p.r.slot);
+    }
+    if (s->storage.tracker != NULL)
+        hotbed_log_removed(
+            s->storage.tracker, table, p.t, p.r.evicted_key, p.r.outcome == HOTBED_INDEX_EVICTED,
+            width);
     for (uint32_t left = hotbed_tile_ballot(width, placed); left != 0; left &= left - 1) {
         const uint32_t k = hotbed_lowest_bit(left);
         const hotbed_table_view *its = &s->storage.tables[hotbed_tile_shuffle_u32(width, p.t, k)];

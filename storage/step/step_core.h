@@ -5,6 +5,7 @@
 #include "base/port.h"
 #include "base/tile.h"
 #include "hotbed/types.h"
+#include "storage/step/change_core.h"
 #include "storage/step/optimizer_core.h"
 #include "storage/step/row_core.h"
 
@@ -66,6 +67,7 @@ typedef struct hotbed_storage_view {
     const uint64_t *custom_scores; /* [num_tables] */
     uint32_t *holding;             /* one word: kinds of pins, counted over all tickets */
     const float *zeros;            /* [HOTBED_REGISTER_DIM_MOST] */
+    hotbed_tracker *tracker;       /* NULL if no table tracks changes */
     uint32_t num_tables, num_features;
     uint32_t pooling;      /* hotbed_pooling */
     uint32_t output_dtype; /* hotbed_dtype */

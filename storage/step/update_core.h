@@ -411,9 +411,11 @@ HOTBED_HD bool hotbed_gradient_is_finite(
     return hotbed_tile_ballot(width, !finite) == 0;
 }
 
-/* Unpin the row in `slot` after its update. */
+/* Mark the row in `slot` as changed and unpin it, after its update. */
 HOTBED_HD void hotbed_unpin_updated(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot, uint32_t width) {
+    if (hotbed_tile_rank(width) == 0)
+        hotbed_set_changed(s->storage.index, table, s->storage.tracker, slot);
     if (slot >= s->storage.index_slots)
         return;
     bool moves = table->range.evicts != 0;

@@ -70,6 +70,8 @@ HOTBED_HD uint64_t hotbed_claim_lower(
     const hotbed_table_view *table = &s->storage.tables[t];
     hotbed_index_result r =
         hotbed_index_place(s->storage.index, table->lower, key, hotbed_meta_new(score, 1), width);
+    if (s->storage.tracker != NULL && r.outcome == HOTBED_INDEX_EVICTED)
+        hotbed_log_removed_one(s->storage.tracker, table, t, r.evicted_key, width);
     if (hotbed_tile_rank(width) != 0)
         return r.slot;
     if (r.outcome == HOTBED_INDEX_EVICTED)
@@ -285,6 +287,7 @@ HOTBED_HD void hotbed_leave_upper(const hotbed_step_view *s, uint32_t i) {
     const hotbed_table_view *table = &s->storage.tables[t];
     uint64_t slot = s->unique.slots[u];
     hotbed_table_copy_time(s->storage.index, table, move.evicted_lower, slot);
+    hotbed_copy_changed(s->storage.index, table, move.evicted_lower, slot);
     if (table->tiers == HOTBED_TIERS_CACHE) {
         hotbed_lower_alone(s->storage.index, move.evicted_lower, move.evicted_meta);
     } else {
@@ -358,6 +361,10 @@ HOTBED_HD void hotbed_end_move(const hotbed_step_view *s, uint32_t i, uint32_t w
         hotbed_row_init(table, hotbed_row_at(s->storage.index, table, slot), key, width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0) {
+        if (fresh)
+            hotbed_set_changed(s->storage.index, table, s->storage.tracker, slot);
+        else
+            hotbed_copy_changed(s->storage.index, table, slot, move.lower);
         hotbed_index_publish(s->storage.index, slot, key);
         if (up && table->tiers == HOTBED_TIERS_CACHE)
             hotbed_lower_copied(s->storage.index, move.lower, key, fresh);
@@ -400,6 +407,7 @@ HOTBED_HD void hotbed_flush_slot(const hotbed_flush_args *a, uint64_t i, uint32_
     bool drops = a->drop != 0 && (meta & HOTBED_META_PINS) == 0;
     if (hotbed_tile_rank(width) == 0) {
         hotbed_table_copy_time(a->index, &a->table, lower, slot);
+        hotbed_copy_changed(a->index, &a->table, lower, slot);
         hotbed_lower_alone(a->index, lower, meta);
         if (!drops)
             hotbed_add_release_u64(hotbed_index_meta(a->index, lower), HOTBED_META_FLAGGED);

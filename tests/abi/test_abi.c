@@ -145,7 +145,7 @@ static void outputs_fit_older_and_newer_callers(hotbed_backend backend) {
         hotbed_status (*get)(const objects *b, void *out);
         size_t end;
     } outputs[] = {
-        {"hotbed_table_info", get_info, END(hotbed_table_info, eval_value)},
+        {"hotbed_table_info", get_info, END(hotbed_table_info, change_bytes)},
         {"hotbed_table_stats", get_stats, END(hotbed_table_stats, rounded_away)},
         {"hotbed_storage_state", get_state, END(hotbed_storage_state, time)},
         {"hotbed_ticket_view", get_ticket, END(hotbed_ticket_view, counts)},

@@ -1,0 +1,97 @@
+/* hotbed/changes.h - which rows of a storage were changed since a position, and which keys have left.
+ *
+ * Experimental: all calls.
+ *
+ * For programs that send changes on: to serving processes, to a replica, to a checkpoint. Set
+ * hotbed_table_options.track_changes. The library then records the last change of each row: by a backward
+ * or an apply, by the insertion of its key, by a call that sets rows. Keys that are evicted or erased go
+ * into a log of the storage. A *position* is a point in this record. Any number of consumers may have
+ * one each; they do not know of each other, and nothing has to be registered or freed.
+ *
+ *       hotbed_change_position *last, *now; // pinned, and so are the other pointers
+ *       uint64_t *lost, *count, *gone;
+ *       hotbed_storage_position(storage, last, stream); // begin: then send all rows
+ *       // ... training steps ...
+ *       hotbed_storage_position(storage, now, stream);
+ *       hotbed_removed r; // keys that have left and are not back
+ *       hotbed_removed_init(&r);
+ *       r.since = last, r.until = now;
+ *       r.keys = gone, r.capacity = 65536, r.count = count, r.lost = lost;
+ *       hotbed_storage_removed(storage, &r, stream);
+ *       // and, with `since`, an export of hotbed/export.h: rows that were changed
+ *       hotbed_stream_sync(stream);
+ *       // send the rows and the keys, or all rows if *lost > 0; then *last = *now
+ *
+ * What is exported in stream order right after `now` is exactly the change from `last` to `now`: each key
+ * whose row differs is returned, with perhaps others, whose rows were written with the same bytes. Keys
+ * that came and left in between are among the removed ones. A score alone is no change: a key that was
+ * looked up and not trained has a new score only.
+ *
+ * The log holds hotbed_storage_options.removed_capacity keys of all tables. If more keys have left since
+ * a position, `lost` is their number, and the consumer has to send all rows. hotbed_storage_clear() also
+ * loses all earlier positions.
+ *
+ * Writes past the library are not seen: through hotbed_table_info.weights, hotbed/dlpack.h or the views
+ * of a state dict.
+ *
+ * Order: the caller orders hotbed_storage_position() with events, like an export, and also with forwards
+ * and backwards. All calls are asynchronous, never wait, and can be recorded in a graph. */
+#ifndef HOTBED_CHANGES_H
+#define HOTBED_CHANGES_H
+
+#include "hotbed/status.h"
+#include "hotbed/storage.h"
+#include "hotbed/stream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A point in the record of changes. A position of zeros is the time before the first change. A position
+ * belongs to one storage of one process; the fields are the library's. Frozen. */
+typedef struct hotbed_change_position {
+    uint64_t storage;
+    uint64_t epoch;
+    uint64_t removed; /* keys that had left the tables */
+} hotbed_change_position;
+
+/* Take a position: later changes come after it, earlier ones before. Asynchronous.
+ *   position  out  device or pinned
+ * Errors: ARGUMENT (NULL; no table of the storage tracks changes). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_position(
+    hotbed_storage *storage, hotbed_change_position *position, hotbed_stream *stream);
+
+/* Keys that have left a table. Arrays and pointers are device or pinned memory. Call
+ * hotbed_removed_init(), then set fields. */
+typedef struct hotbed_removed {
+    uint32_t size;                               /* set by init */
+    uint32_t table;                              /* number of the table */
+    const hotbed_change_position *since, *until; /* required */
+    /* out [count]: keys that left between the two and are not in the table now, in no order; a key that
+     * left twice may be there twice. NULL with capacity 0 */
+    uint64_t *keys;
+    uint64_t capacity; /* of `keys` */
+    uint64_t *count;   /* out [1] number of keys, those beyond `capacity` included; required */
+    /* out [1] required: number of keys of all tables that the log no longer has, UINT64_MAX if `since`
+     * is of another storage or a table was cleared. If it is not 0, no keys are returned. */
+    uint64_t *lost;
+} hotbed_removed;
+
+/* Set every field to its default. `size` is sizeof(hotbed_removed) in the calling program; C programs
+ * call hotbed_removed_init(), which passes it. */
+HOTBED_API void hotbed_removed_init_sized(hotbed_removed *batch, size_t size);
+
+static inline void hotbed_removed_init(hotbed_removed *batch) {
+    hotbed_removed_init_sized(batch, sizeof *batch);
+}
+
+/* Return the keys that have left a table. Asynchronous; changes nothing. The caller orders it like an
+ * export.
+ * Errors: ARGUMENT (NULL, table number; the table does not track changes). */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_storage_removed(hotbed_storage *storage, const hotbed_removed *batch, hotbed_stream *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,58 @@
+/* storage/rows/changes.c - the calls of hotbed/changes.h. */
+#include "hotbed/changes.h"
+
+#include "base/options.h"
+#include "storage/storage.h"
+
+hotbed_status hotbed_fail_untracked(const hotbed_storage *storage, uint32_t table) {
+    return hotbed_fail_table(
+        HOTBED_ERR_ARGUMENT, storage->tables[table].name,
+        "table %s does not track changes: set track_changes when the storage is created",
+        storage->tables[table].name);
+}
+
+hotbed_status hotbed_storage_position(
+    hotbed_storage *storage, hotbed_change_position *position, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    if (position == NULL)
+        return hotbed_fail_null("position");
+    if (storage->tracker == NULL)
+        return hotbed_fail_untracked(storage, 0);
+    return storage->kernels.changes->position(storage->tracker, position, stream);
+}
+
+hotbed_status hotbed_storage_removed(
+    hotbed_storage *storage, const hotbed_removed *batch, hotbed_stream *stream) {
+    hotbed_removed r;
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    HOTBED_TRY(hotbed_options_read(
+        &r, sizeof r, offsetof(hotbed_removed, lost) + sizeof r.lost, batch, "hotbed_removed"));
+    HOTBED_TRY(hotbed_storage_check_table(storage, r.table, stream));
+    if (r.since == NULL || r.until == NULL || r.count == NULL || r.lost == NULL)
+        return hotbed_fail_null(
+            r.since == NULL   ? "since"
+            : r.until == NULL ? "until"
+            : r.count == NULL ? "count"
+                              : "lost");
+    if (r.keys == NULL && r.capacity > 0)
+        return hotbed_fail_null("keys");
+    const hotbed_table_view *table = &storage->tables[r.table].view;
+    if (table->changed == NULL)
+        return hotbed_fail_untracked(storage, r.table);
+    hotbed_removed_args args = {
+        .rows =
+            {.table = *table,
+             .index = storage->index,
+             .tracker = storage->tracker,
+             .table_number = r.table},
+        .since = r.since,
+        .until = r.until,
+        .keys = r.keys,
+        .capacity = r.capacity,
+        .count = r.count,
+        .lost = r.lost,
+    };
+    /* keys of a STATIC table do not leave */
+    const uint64_t most = table->is_static != 0 ? 0 : storage->removed_capacity;
+    return storage->kernels.changes->removed(&args, most, stream);
+}

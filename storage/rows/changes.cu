@@ -1,0 +1,48 @@
+/* storage/rows/changes.cu - positions and removed keys on CUDA. Host counterpart: changes_host.c. */
+#include "base/cuda_launch.h"
+#include "storage/rows/changes_kernels.h"
+
+enum { BLOCK = 256, WAVES = 1 };
+
+static __global__ void position_kernel(hotbed_tracker *tracker, hotbed_change_position *position) {
+    hotbed_position_take(tracker, position);
+}
+
+static __global__ void lose_kernel(hotbed_tracker *tracker) {
+    hotbed_position_lose(tracker);
+}
+
+static __global__ void removed_begin_kernel(hotbed_removed_args a) {
+    hotbed_removed_begin(&a);
+}
+
+/* A key per thread: most of them are rejected by their table's number. */
+static __global__ void __launch_bounds__(BLOCK) removed_kernel(hotbed_removed_args a) {
+    const uint64_t n = a.until->removed - a.since->removed;
+    for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads())
+        hotbed_removed_key(&a, i);
+}
+
+static hotbed_status position(
+    hotbed_tracker *tracker, hotbed_change_position *to, hotbed_stream *stream) {
+    position_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(tracker, to);
+    return hotbed_cuda_launched("position_kernel");
+}
+
+static hotbed_status lose(hotbed_tracker *tracker, hotbed_stream *stream) {
+    lose_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(tracker);
+    return hotbed_cuda_launched("lose_kernel");
+}
+
+static hotbed_status removed(
+    const hotbed_removed_args *args, uint64_t most, hotbed_stream *stream) {
+    const hotbed_cuda_native native(stream);
+    removed_begin_kernel<<<1, 1, 0, native>>>(*args);
+    hotbed_status status = hotbed_cuda_launched("removed_begin_kernel");
+    if (status != HOTBED_OK)
+        return status;
+    removed_kernel<<<hotbed_cuda_blocks(stream, most, BLOCK, WAVES), BLOCK, 0, native>>>(*args);
+    return hotbed_cuda_launched("removed_kernel");
+}
+
+const hotbed_changes_kernels hotbed_changes_kernels_cuda = {position, lose, removed};

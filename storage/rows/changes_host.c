@@ -1,0 +1,57 @@
+/* storage/rows/changes_host.c - positions and removed keys on host threads. CUDA counterpart:
+ * changes.cu. */
+#include "storage/rows/changes_kernels.h"
+
+#include "base/host_launch.h"
+
+enum { GRAIN = 4096 };
+
+typedef struct position_args {
+    hotbed_tracker *tracker;
+    hotbed_change_position *position;
+} position_args;
+
+static void position_body(const void *args, uint64_t begin, uint64_t end) {
+    const position_args *a = args;
+    (void)begin, (void)end;
+    hotbed_position_take(a->tracker, a->position);
+}
+
+static void lose_body(const void *args, uint64_t begin, uint64_t end) {
+    const position_args *a = args;
+    (void)begin, (void)end;
+    hotbed_position_lose(a->tracker);
+}
+
+static void begin_body(const void *args, uint64_t begin, uint64_t end) {
+    (void)begin, (void)end;
+    hotbed_removed_begin(args);
+}
+
+static void removed_body(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_removed_args *a = args;
+    const uint64_t n = a->until->removed - a->since->removed;
+    for (uint64_t i = begin; i < end && i < n; i++)
+        hotbed_removed_key(a, i);
+}
+
+static hotbed_status position(
+    hotbed_tracker *tracker, hotbed_change_position *to, hotbed_stream *stream) {
+    position_args args = {tracker, to};
+    return hotbed_host_launch(stream, 1, 0, position_body, &args, sizeof args);
+}
+
+static hotbed_status lose(hotbed_tracker *tracker, hotbed_stream *stream) {
+    position_args args = {tracker, NULL};
+    return hotbed_host_launch(stream, 1, 0, lose_body, &args, sizeof args);
+}
+
+static hotbed_status removed(
+    const hotbed_removed_args *args, uint64_t most, hotbed_stream *stream) {
+    hotbed_status status = hotbed_host_launch(stream, 1, 0, begin_body, args, sizeof *args);
+    return status != HOTBED_OK
+               ? status
+               : hotbed_host_launch(stream, most, GRAIN, removed_body, args, sizeof *args);
+}
+
+const hotbed_changes_kernels hotbed_changes_kernels_host = {position, lose, removed};

@@ -1,0 +1,28 @@
+/* storage/rows/changes_kernels.h - the kernels of positions and removed keys: the contract of both
+ * backends. */
+#ifndef HOTBED_STORAGE_CHANGES_KERNELS_H
+#define HOTBED_STORAGE_CHANGES_KERNELS_H
+
+#include "hotbed/stream.h"
+#include "storage/rows/changes_core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hotbed_changes_kernels {
+    hotbed_status (*position)(
+        hotbed_tracker *tracker, hotbed_change_position *position, hotbed_stream *stream);
+    /* Make all positions lose keys. */
+    hotbed_status (*lose)(hotbed_tracker *tracker, hotbed_stream *stream);
+    /* `most`: capacity of the log. */
+    hotbed_status (*removed)(const hotbed_removed_args *args, uint64_t most, hotbed_stream *stream);
+} hotbed_changes_kernels;
+
+extern const hotbed_changes_kernels hotbed_changes_kernels_host;
+extern const hotbed_changes_kernels hotbed_changes_kernels_cuda;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

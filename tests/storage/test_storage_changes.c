@@ -1,0 +1,516 @@
+/* tests/storage/test_storage_changes.c - hotbed/changes.h: replicas that get changes only are the storage.
+ *
+ * Random operations change a storage of four tables.  Consumers take positions at random times, apply what was changed
+ * to a copy of their own, and compare all of it with an export of all rows.
+ */
+#include "hotbed/changes.h"
+#include "hotbed/export.h"
+#include "tests/storage/fixture.h"
+
+#include <stdlib.h>
+
+enum { DIM = 6, TABLES = 4, KEYS = 96, MOST = 4096, CONSUMERS = 3, ROW = 2 * DIM };
+
+/* The keys of a table in ascending order, and their rows: embedding and state. */
+typedef struct copy {
+    uint64_t n;
+    uint64_t keys[MOST];
+    float rows[MOST][ROW];
+} copy;
+
+typedef struct consumer {
+    hotbed_change_position since;
+    uint64_t lost;
+    copy tables[TABLES];
+} consumer;
+
+/* A storage without a model, and arrays for one call.  Arrays of `pinned` are for the library's output. */
+typedef struct world {
+    fixture r;
+    hotbed_ticket *ticket;
+    hotbed_batch batch;
+    void *keys, *offsets, *output, *gradient, *rows;
+    hotbed_memory pinned;
+    hotbed_change_position *now, *since;
+    uint64_t *count, *lost, *out_keys;
+    float *out_weights, *out_states;
+    consumer *consumers;
+    rng random;
+} world;
+
+static void *take(uint8_t **at, uint64_t bytes) {
+    void *memory = *at;
+    *at += (bytes + 15) / 16 * 16;
+    return memory;
+}
+
+/* `removed_capacity` as of the options. */
+static void world_open(world *w, hotbed_backend backend, uint64_t removed_capacity, uint64_t seed) {
+    setup s;
+    memset(w, 0, sizeof *w);
+    w->random = rng_start(seed);
+    setup_start(&s, TABLES, DIM, 300);
+    for (uint32_t t = 0; t < TABLES; t++)
+        s.tables[t].track_changes = true;
+    s.tables[0].evict = HOTBED_EVICT_LOWEST;
+    s.tables[0].capacity = 64;
+    s.tables[1].max_capacity = 1200;
+    s.tables[1].capacity = 100;
+    s.tables[1].score = HOTBED_SCORE_TIMESTAMP_LFU;
+    s.tables[2].kind = HOTBED_TABLE_STATIC;
+    s.tables[2].capacity = 120;
+    s.tables[3].evict = HOTBED_EVICT_LOWEST;
+    s.tables[3].capacity = 48;
+    s.tables[3].max_capacity = 200;
+    s.options.optimizer.kind = HOTBED_OPT_ADAGRAD;
+    s.options.check = HOTBED_CHECK_IGNORE;
+    s.options.removed_capacity = removed_capacity;
+    fixture_open_bare(&w->r, backend, &s.options);
+    CHECK_OK(hotbed_ticket_create(w->r.storage, KEYS, KEYS, w->r.stream, &w->ticket));
+    w->keys = fixture_alloc(&w->r, KEYS * sizeof(uint64_t));
+    w->offsets = fixture_alloc(&w->r, (TABLES * KEYS + 1) * sizeof(int64_t));
+    w->output = fixture_alloc(&w->r, KEYS * DIM * sizeof(float));
+    w->gradient = fixture_alloc(&w->r, KEYS * DIM * sizeof(float));
+    w->rows = fixture_alloc(&w->r, KEYS * DIM * sizeof(float));
+    CHECK_OK(hotbed_memory_alloc(
+        w->r.stream, HOTBED_MEMORY_PINNED, 4096 + MOST * (8 + 4 * ROW), NULL, &w->pinned));
+    uint8_t *at = w->pinned.data;
+    w->now = take(&at, sizeof *w->now);
+    w->since = take(&at, sizeof *w->since);
+    w->count = take(&at, sizeof *w->count);
+    w->lost = take(&at, sizeof *w->lost);
+    w->out_keys = take(&at, MOST * sizeof(uint64_t));
+    w->out_weights = take(&at, MOST * DIM * sizeof(float));
+    w->out_states = take(&at, MOST * DIM * sizeof(float));
+    w->consumers = calloc(CONSUMERS + 1, sizeof *w->consumers);
+    CHECK(w->consumers != NULL);
+}
+
+static void world_close(world *w) {
+    CHECK_OK(hotbed_stream_sync(w->r.stream));
+    hotbed_ticket_destroy(w->ticket);
+    hotbed_memory_free(&w->pinned);
+    free(w->consumers);
+    fixture_close(&w->r);
+}
+
+/* --- operations ------------------------------------------------------------------------------ */
+
+static uint64_t random_key(world *w, uint32_t table) {
+    return table == 2 ? rng_below(&w->random, 120) : rng_below(&w->random, 400) << 32;
+}
+
+/* Upload n distinct keys of a table. */
+static uint32_t some_keys(world *w, uint32_t table, uint32_t most) {
+    uint64_t keys[KEYS];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < most; i++) {
+        keys[n] = random_key(w, table);
+        uint32_t k = 0;
+        while (keys[k] != keys[n])
+            k++;
+        n += k == n;
+    }
+    fixture_upload(&w->r, w->keys, keys, n * sizeof *keys);
+    return n;
+}
+
+static void upload_values(world *w, void *to) {
+    float values[KEYS * DIM];
+    for (uint32_t i = 0; i < KEYS * DIM; i++)
+        values[i] = rng_float(&w->random);
+    fixture_upload(&w->r, to, values, sizeof values);
+}
+
+/* A batch of one key per bag, `each` of each table. */
+static void fill_batch_of(world *w, uint32_t each) {
+    uint64_t keys[KEYS];
+    int64_t offsets[TABLES * KEYS + 1];
+    for (uint32_t i = 0; i < TABLES * each; i++)
+        keys[i] = random_key(w, i / each);
+    for (uint32_t i = 0; i <= TABLES * each; i++)
+        offsets[i] = i;
+    fixture_upload(&w->r, w->keys, keys, TABLES * each * sizeof *keys);
+    fixture_upload(&w->r, w->offsets, offsets, (TABLES * each + 1) * sizeof *offsets);
+    upload_values(w, w->gradient);
+    hotbed_batch_init(&w->batch);
+    w->batch.batch_size = each;
+    w->batch.num_keys = TABLES * each;
+    w->batch.keys = w->keys;
+    w->batch.offsets = w->offsets;
+}
+
+static void fill_batch(world *w) {
+    fill_batch_of(w, 1 + (uint32_t)rng_below(&w->random, KEYS / TABLES));
+}
+
+static void step(world *w) {
+    hotbed_stream *stream = w->r.stream;
+    CHECK_OK(hotbed_storage_prefetch(w->r.storage, &w->batch, w->ticket, stream));
+    CHECK_OK(hotbed_storage_forward(w->r.storage, w->ticket, w->output, DIM, stream));
+    CHECK_OK(hotbed_storage_backward(w->r.storage, w->ticket, w->gradient, DIM, stream));
+}
+
+static void change(world *w) {
+    hotbed_stream *stream = w->r.stream;
+    const uint32_t table = (uint32_t)rng_below(&w->random, TABLES);
+    hotbed_rows rows = {.weights = w->rows};
+    uint32_t grown, n;
+    switch (rng_below(&w->random, 16)) {
+    case 0:
+    case 1:
+        n = some_keys(w, table, 20);
+        upload_values(w, w->rows);
+        /* a table that refuses keys may be full: that fault is none of this test */
+        CHECK_OK(hotbed_storage_set_rows(w->r.storage, table, n, w->keys, &rows, stream));
+        (void)!hotbed_stream_sync(stream);
+        break;
+    case 2:
+        n = some_keys(w, table, KEYS);
+        upload_values(w, w->rows);
+        CHECK_OK(hotbed_storage_offer_rows(w->r.storage, table, n, w->keys, &rows, stream));
+        (void)!hotbed_stream_sync(stream);
+        break;
+    case 3:
+    case 4:
+        n = some_keys(w, table, 30);
+        if (table != 2)
+            CHECK_OK(hotbed_storage_erase(w->r.storage, table, n, w->keys, NULL, stream));
+        break;
+    case 5:
+        CHECK_OK(hotbed_storage_flush(w->r.storage, stream));
+        break;
+    case 6:
+        CHECK_OK(hotbed_storage_reset(w->r.storage, stream));
+        break;
+    case 7:
+        CHECK_OK(hotbed_storage_poll_growth(w->r.storage, stream, &grown));
+        break;
+    case 8: /* keys get rows that are not trained */
+        fill_batch(w);
+        CHECK_OK(hotbed_storage_prefetch(w->r.storage, &w->batch, w->ticket, stream));
+        CHECK_OK(hotbed_ticket_cancel(w->ticket, stream));
+        break;
+    case 9:
+        if (rng_below(&w->random, 8) == 0)
+            CHECK_OK(hotbed_storage_clear(w->r.storage, table, stream));
+        break;
+    default:
+        fill_batch(w);
+        step(w);
+        break;
+    }
+}
+
+/* --- copies ---------------------------------------------------------------------------------- */
+
+static uint64_t find(const copy *c, uint64_t key) {
+    uint64_t low = 0, high = c->n;
+    while (low < high) {
+        const uint64_t middle = (low + high) / 2;
+        if (c->keys[middle] < key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void copy_set(copy *c, uint64_t key, const float *weights, const float *state) {
+    const uint64_t at = find(c, key);
+    if (at == c->n || c->keys[at] != key) {
+        CHECK(c->n < MOST);
+        memmove(&c->keys[at + 1], &c->keys[at], (c->n - at) * sizeof c->keys[0]);
+        memmove(&c->rows[at + 1], &c->rows[at], (c->n - at) * sizeof c->rows[0]);
+        c->keys[at] = key;
+        c->n++;
+    }
+    memcpy(c->rows[at], weights, DIM * sizeof(float));
+    memcpy(c->rows[at] + DIM, state, DIM * sizeof(float));
+}
+
+static void copy_erase(copy *c, uint64_t key) {
+    const uint64_t at = find(c, key);
+    if (at == c->n || c->keys[at] != key)
+        return; /* it came and left between two positions */
+    c->n--;
+    memmove(&c->keys[at], &c->keys[at + 1], (c->n - at) * sizeof c->keys[0]);
+    memmove(&c->rows[at], &c->rows[at + 1], (c->n - at) * sizeof c->rows[0]);
+}
+
+/* Export rows of a table into `to`; returns how many. */
+static uint64_t export_rows(
+    world *w, uint32_t table, const hotbed_change_position *since, copy *to) {
+    uint64_t end, all = 0;
+    hotbed_export e;
+    hotbed_export_init(&e);
+    e.table = table;
+    e.slots = 333;
+    e.keys = w->out_keys;
+    e.rows.weights = w->out_weights;
+    e.rows.states[0] = w->out_states;
+    e.count = w->count;
+    e.since = since;
+    CHECK_OK(hotbed_storage_export_end(w->r.storage, table, &end, w->r.stream));
+    for (; e.first < end; e.first += e.slots) {
+        CHECK_OK(hotbed_storage_export(w->r.storage, &e, w->r.stream));
+        CHECK_OK(hotbed_stream_sync(w->r.stream));
+        for (uint64_t i = 0; i < *w->count; i++)
+            copy_set(to, w->out_keys[i], w->out_weights + i * DIM, w->out_states + i * DIM);
+        all += *w->count;
+    }
+    return all;
+}
+
+/* The number of removed keys, which are in w->out_keys; *w->lost is set. */
+static uint64_t removed_keys(world *w, uint32_t table) {
+    hotbed_removed r;
+    hotbed_removed_init(&r);
+    r.table = table;
+    r.since = w->since;
+    r.until = w->now;
+    r.keys = w->out_keys;
+    r.capacity = MOST;
+    r.count = w->count;
+    r.lost = w->lost;
+    CHECK_OK(hotbed_storage_removed(w->r.storage, &r, w->r.stream));
+    CHECK_OK(hotbed_stream_sync(w->r.stream));
+    CHECK(*w->count <= MOST);
+    CHECK(*w->lost == 0 || *w->count == 0);
+    return *w->count;
+}
+
+/* Bring the copies of a consumer up to date, and compare them with the storage. Returns the rows that
+ * were sent. */
+static uint64_t consume(world *w, consumer *c) {
+    consumer *check = &w->consumers[CONSUMERS];
+    uint64_t rows = 0;
+    CHECK_OK(hotbed_storage_position(w->r.storage, w->now, w->r.stream));
+    *w->since = c->since;
+    for (uint32_t t = 0; t < TABLES; t++) {
+        const uint64_t n = removed_keys(w, t);
+        for (uint64_t i = 0; i < n; i++)
+            copy_erase(&c->tables[t], w->out_keys[i]);
+        const bool whole = *w->lost != 0;
+        c->lost += whole;
+        if (whole)
+            c->tables[t].n = 0;
+        rows += export_rows(w, t, whole ? NULL : w->since, &c->tables[t]);
+        check->tables[t].n = 0;
+        (void)export_rows(w, t, NULL, &check->tables[t]);
+        CHECK_EQ(c->tables[t].n, check->tables[t].n);
+        CHECK_BYTES(c->tables[t].keys, check->tables[t].keys, check->tables[t].n * 8);
+        CHECK_BYTES(
+            c->tables[t].rows, check->tables[t].rows, check->tables[t].n * sizeof(float) * ROW);
+    }
+    c->since = *w->now;
+    return rows;
+}
+
+/* --- tests ----------------------------------------------------------------------------------- */
+
+static uint64_t run_random(hotbed_backend backend, uint64_t removed_capacity, uint64_t seed) {
+    world w;
+    uint64_t lost = 0;
+    world_open(&w, backend, removed_capacity, seed);
+    for (int i = 0; i < (hotbed_test_is_small() ? 30 : 200); i++) {
+        change(&w);
+        for (uint32_t k = 0; k < CONSUMERS; k++)
+            if (rng_below(&w.random, 2 + 10 * k) == 0)
+                (void)consume(&w, &w.consumers[k]);
+    }
+    for (uint32_t k = 0; k < CONSUMERS; k++) {
+        (void)consume(&w, &w.consumers[k]);
+        lost += w.consumers[k].lost;
+    }
+    world_close(&w);
+    return lost;
+}
+
+static void replicas_of_several_consumers_are_the_storage(hotbed_backend backend) {
+    for (uint64_t seed = 0; seed < (hotbed_test_is_small() ? 1 : 4); seed++)
+        (void)run_random(backend, 0, 700 + seed);
+}
+
+static void an_overflow_of_the_log_is_counted_and_recovered_from(hotbed_backend backend) {
+    uint64_t lost = 0;
+    for (uint64_t seed = 0; seed < 3; seed++)
+        lost += run_random(backend, 16, 800 + seed);
+    CHECK(lost > 0);
+}
+
+/* The cost follows what was changed: nothing that was not is returned. */
+static void only_rows_that_were_changed_are_returned(hotbed_backend backend) {
+    world w;
+    world_open(&w, backend, 0, 60);
+    consumer *c = &w.consumers[0];
+    for (int i = 0; i < 20; i++) {
+        fill_batch(&w);
+        step(&w);
+    }
+    (void)consume(&w, c);
+    CHECK_EQ(consume(&w, c), 0);
+    upload_values(&w, w.rows);
+    const hotbed_rows rows = {.weights = w.rows};
+    const uint64_t keys[] = {3, 5, 119};
+    fixture_upload(&w.r, w.keys, keys, sizeof keys);
+    CHECK_OK(hotbed_storage_set_rows(w.r.storage, 2, 3, w.keys, &rows, w.r.stream));
+    CHECK_EQ(consume(&w, c), 3);
+    CHECK_EQ(consume(&w, c), 0);
+    for (int i = 0; i < 5; i++) { /* moves of rows are no changes */
+        CHECK_OK(hotbed_storage_reset(w.r.storage, w.r.stream));
+        CHECK_EQ(consume(&w, c), 0);
+    }
+    world_close(&w);
+}
+
+/* Step, position, export and removed keys in one graph, launched with other keys. */
+static void changes_are_recorded_and_launched_again(hotbed_backend backend) {
+    world w;
+    hotbed_graph *graph;
+    world_open(&w, backend, 0, 61);
+    hotbed_memory workspace;
+    hotbed_memory counts;
+    CHECK_OK(
+        hotbed_memory_alloc(w.r.stream, HOTBED_MEMORY_PINNED, 4 * sizeof(uint64_t), NULL, &counts));
+    CHECK_OK(hotbed_memory_alloc(
+        w.r.stream, HOTBED_MEMORY_PINNED, MOST * sizeof(uint64_t), NULL, &workspace));
+    hotbed_export e;
+    hotbed_export_init(&e);
+    hotbed_removed r;
+    hotbed_removed_init(&r);
+    uint64_t end;
+    CHECK_OK(hotbed_storage_export_end(w.r.storage, 0, &end, w.r.stream));
+    e.slots = end;
+    e.keys = w.out_keys;
+    e.rows.weights = w.out_weights;
+    e.rows.states[0] = w.out_states;
+    e.count = counts.data;
+    e.since = w.since;
+    r.since = w.since;
+    r.until = w.now;
+    r.keys = workspace.data;
+    r.capacity = MOST;
+    r.count = (uint64_t *)counts.data + 1;
+    r.lost = (uint64_t *)counts.data + 2;
+    fill_batch_of(&w, KEYS / TABLES);
+    step(&w); /* before the recording: a workspace may grow */
+    CHECK_OK(hotbed_storage_export(w.r.storage, &e, w.r.stream));
+    CHECK_OK(hotbed_stream_sync(w.r.stream));
+    consumer *c = &w.consumers[0];
+    (void)consume(&w, c);
+    CHECK_OK(hotbed_graph_begin(w.r.stream));
+    step(&w);
+    CHECK_OK(hotbed_storage_position(w.r.storage, w.now, w.r.stream));
+    CHECK_OK(hotbed_storage_export(w.r.storage, &e, w.r.stream));
+    CHECK_OK(hotbed_storage_removed(w.r.storage, &r, w.r.stream));
+    CHECK_OK(hotbed_graph_end(w.r.stream, &graph));
+    for (int i = 0; i < 12; i++) {
+        fill_batch_of(&w, KEYS / TABLES);
+        *w.since = c->since;
+        CHECK_OK(hotbed_graph_launch(graph, w.r.stream));
+        CHECK_OK(hotbed_stream_sync(w.r.stream));
+        const uint64_t *n = counts.data;
+        CHECK_EQ(n[2], 0);
+        for (uint64_t k = 0; k < n[1]; k++)
+            copy_erase(&c->tables[0], ((const uint64_t *)workspace.data)[k]);
+        for (uint64_t k = 0; k < n[0]; k++)
+            copy_set(&c->tables[0], w.out_keys[k], w.out_weights + k * DIM, w.out_states + k * DIM);
+        c->since = *w.now;
+        copy *check = &w.consumers[CONSUMERS].tables[0];
+        check->n = 0;
+        (void)export_rows(&w, 0, NULL, check);
+        CHECK_EQ(c->tables[0].n, check->n);
+        CHECK_BYTES(c->tables[0].keys, check->keys, check->n * sizeof(uint64_t));
+        CHECK_BYTES(c->tables[0].rows, check->rows, check->n * sizeof(float) * ROW);
+    }
+    hotbed_graph_destroy(graph);
+    hotbed_memory_free(&counts);
+    hotbed_memory_free(&workspace);
+    world_close(&w);
+}
+
+static void a_position_of_another_storage_has_lost_everything(hotbed_backend backend) {
+    world a, b;
+    world_open(&a, backend, 0, 62);
+    world_open(&b, backend, 0, 63);
+    CHECK_OK(hotbed_storage_position(a.r.storage, b.since, a.r.stream));
+    CHECK_OK(hotbed_stream_sync(a.r.stream));
+    CHECK_OK(hotbed_storage_position(b.r.storage, b.now, b.r.stream));
+    (void)removed_keys(&b, 0);
+    CHECK_EQ(*b.lost, UINT64_MAX);
+    world_close(&a);
+    world_close(&b);
+}
+
+static void wrong_arguments_are_named(hotbed_backend backend) {
+    setup s;
+    fixture r;
+    world w;
+    setup_start(&s, 2, DIM, 300);
+    s.tables[1].track_changes = true;
+    s.options.removed_capacity = ((uint64_t)1 << 32) + 1;
+    hotbed_storage *none;
+    hotbed_stream *stream = hotbed_test_stream(backend);
+    CHECK_STATUS(hotbed_storage_create(&s.options, stream, &none), HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .parameter = "removed_capacity",
+            .value = 0x1p32 + 1, .limit = 0x1p32);
+    s.options.removed_capacity = 0;
+    fixture_open_bare(&r, backend, &s.options);
+    world_open(&w, backend, 0, 64);
+    hotbed_export e;
+    hotbed_export_init(&e);
+    e.slots = 16;
+    e.count = w.count;
+    e.since = w.since;
+    CHECK_STATUS(hotbed_storage_export(r.storage, &e, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(.table = "table-0");
+    hotbed_removed q;
+    hotbed_removed_init(&q);
+    q.since = w.since, q.until = w.now, q.count = w.count, q.lost = w.lost;
+    CHECK_STATUS(hotbed_storage_removed(r.storage, &q, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(.table = "table-0");
+    q.table = 1, q.capacity = 1;
+    CHECK_STATUS(hotbed_storage_removed(r.storage, &q, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(.parameter = "keys");
+    q.capacity = 0, q.lost = NULL;
+    CHECK_STATUS(hotbed_storage_removed(r.storage, &q, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(.parameter = "lost");
+    CHECK_STATUS(hotbed_storage_position(r.storage, NULL, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(.parameter = "position");
+    CHECK_STATUS(hotbed_storage_position(NULL, w.now, r.stream), HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(.parameter = "storage");
+    hotbed_stream_destroy(stream);
+    world_close(&w);
+    fixture_close(&r);
+}
+
+static void an_external_store_is_refused(hotbed_backend backend) {
+    setup s;
+    hotbed_external *store;
+    hotbed_storage *none;
+    hotbed_stream *stream = hotbed_test_stream(backend);
+    setup_start(&s, 1, DIM, 300);
+    s.tables[0].upper_capacity = 100;
+    fixture_store(&s.options, &store);
+    s.options.external = store;
+    s.tables[0].track_changes = true;
+    CHECK_STATUS(hotbed_storage_create(&s.options, stream, &none), HOTBED_ERR_UNSUPPORTED);
+    hotbed_external_destroy(store);
+    hotbed_stream_destroy(stream);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"replicas_of_several_consumers_are_the_storage",
+     replicas_of_several_consumers_are_the_storage},
+    {"an_overflow_of_the_log_is_counted_and_recovered_from",
+     an_overflow_of_the_log_is_counted_and_recovered_from},
+    {"only_rows_that_were_changed_are_returned", only_rows_that_were_changed_are_returned},
+    {"changes_are_recorded_and_launched_again", changes_are_recorded_and_launched_again},
+    {"a_position_of_another_storage_has_lost_everything",
+     a_position_of_another_storage_has_lost_everything},
+    {"wrong_arguments_are_named", wrong_arguments_are_named},
+    {"an_external_store_is_refused", an_external_store_is_refused},
+    {NULL, NULL},
+};

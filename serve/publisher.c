@@ -23,6 +23,7 @@ enum { BASE_EVERY = 16, KEEP_BASES = 2 };
 typedef struct report {
     uint32_t status;
     uint32_t named;    /* rank 0: the cut's file may have its name */
+    uint32_t whole;    /* the rank has to publish all rows */
     uint64_t step;     /* create: the digest of tables and options */
     uint64_t number;   /* create: rank 0's highest number */
     hotbed_digest run; /* create: rank 0's */
@@ -58,6 +59,7 @@ struct hotbed_publisher {
     uint64_t parent;      /* number of the last cut; 0: the next one is a base */
     hotbed_digest before;
     uint64_t since_base; /* cuts, the base included */
+    bool base;           /* whether the copy has all rows */
     uint64_t *bases;     /* [num_bases] of which [0] is the oldest one that is kept */
     uint64_t num_bases, base_capacity;
 
@@ -218,7 +220,7 @@ static void trim(hotbed_publisher *p, hotbed_publish_stats *stats) {
 /* Write the copy as a cut. */
 static hotbed_status write_copy(hotbed_publisher *p, hotbed_publish_stats *stats) {
     bool named = false;
-    bool base = p->parent == 0 || p->since_base >= p->options.base_every;
+    bool base = p->base;
     p->head.number++; /* also after a failure: a number is used for one cut only */
     p->head.parent = base ? 0 : p->parent;
     p->head.before = base ? (hotbed_digest){0} : p->before;
@@ -296,6 +298,22 @@ static hotbed_status settle(hotbed_publisher *p) {
     return status == HOTBED_OK ? HOTBED_OK : hotbed_error_return(&p->error, status);
 }
 
+/* Decide whether the next cut is a base; with several ranks, whether one of them needs it. */
+static hotbed_status choose_base(hotbed_publisher *p, hotbed_stream *stream) {
+    p->base = p->parent == 0 || p->since_base >= p->options.base_every;
+    hotbed_status status = hotbed_source_begin(p->source, &p->base, stream);
+    if (p->world == 1)
+        return status;
+    report *own = report_own(p);
+    memset(own, 0, p->report_bytes);
+    report_status(own, status);
+    own->whole = p->base;
+    HOTBED_TRY(agree(p));
+    for (uint32_t r = 0; r < p->world; r++)
+        p->base = p->base || report_of(p, r)->whole != 0;
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_publisher_publish(hotbed_publisher *p, uint64_t step, hotbed_stream *stream) {
     if (p == NULL || stream == NULL)
         return hotbed_fail_parameter(
@@ -305,7 +323,8 @@ hotbed_status hotbed_publisher_publish(hotbed_publisher *p, uint64_t step, hotbe
     double begin = hotbed_monotonic_seconds();
     p->head.step = step;
     p->head.created_ns = now_ns();
-    HOTBED_TRY(hotbed_source_take(p->source, stream));
+    HOTBED_TRY(choose_base(p, stream));
+    HOTBED_TRY(hotbed_source_take(p->source, p->base, stream));
     pthread_mutex_lock(&p->lock);
     p->stats.last_copy_seconds = hotbed_monotonic_seconds() - begin;
     p->stats.copy_seconds += p->stats.last_copy_seconds;

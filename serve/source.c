@@ -1,10 +1,11 @@
-/* serve/source.c - a copy of all rows, and the digests of the rows of the last cut. */
+/* serve/source.c - copies rows: those that changed since a position, or all, with their digests. */
 #include "serve/source.h"
 
 #include "base/error.h"
 #include "base/hash_core.h"
 #include "base/stream.h"
 #include "checkpoint/format/digest.h"
+#include "hotbed/changes.h"
 #include "hotbed/export.h"
 #include "serve/encode.h"
 #include "serve/format.h"
@@ -28,17 +29,35 @@ typedef struct source_table {
     hotbed_table_info info;
     hotbed_encoding encoding;
     const hotbed_route *route; /* NULL: one rank */
+    bool tracks;               /* changes */
     hotbed_memory keys, rows;  /* pinned: the copy, in no particular order */
     uint64_t capacity;         /* rows for which there is memory */
     uint64_t num_rows;         /* rows in the copy */
-    marked last, next;         /* the cut that was settled, and the one after it */
+    uint64_t keys_after;       /* keys of the table */
+    hotbed_memory removed;     /* pinned: keys that have left, in no particular order */
+    uint64_t num_removed;
+    /* Of tables that do not track changes: the cut that was settled. `next` is the one after it, of tables that do,
+     * what changed. */
+    marked last, next;
 } source_table;
+
+/* Positions in the changes of a storage: of the last cut that was settled, and of the one after it. */
+typedef struct source_positions {
+    hotbed_change_position last, next;
+} source_positions;
+
+/* What kernels write; pinned. */
+typedef struct source_words {
+    uint64_t count, lost;
+    hotbed_change_position since, until;
+} source_words;
 
 struct hotbed_source {
     const hotbed_storages *storages;
     uint32_t rank;
     source_table *tables;
-    hotbed_memory count; /* pinned, [1] */
+    source_positions *positions; /* [storages] */
+    hotbed_memory words;         /* pinned: source_words */
     /* of the table that hotbed_source_changes() was called for last */
     uint32_t *places, *changed_places;
     uint64_t *changed_keys, *erased;
@@ -64,13 +83,17 @@ hotbed_status hotbed_source_create(
     uint32_t rank, hotbed_source **out) {
     hotbed_source *s = hotbed_new(sizeof *s);
     source_table *tables = s == NULL ? NULL : hotbed_new(storages->num_tables * sizeof *s->tables);
-    if (tables == NULL) {
+    source_positions *positions = s == NULL ? NULL : hotbed_new(storages->n * sizeof *positions);
+    if (tables == NULL || positions == NULL) {
+        hotbed_delete(tables);
+        hotbed_delete(positions);
         hotbed_delete(s);
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a publisher");
     }
     s->storages = storages;
     s->rank = rank;
     s->tables = tables;
+    s->positions = positions;
     for (uint32_t t = 0; t < storages->num_tables; t++) {
         tables[t].encoding = encodings[t];
         tables[t].route = routes == NULL ? NULL : &routes[t];
@@ -85,27 +108,28 @@ void hotbed_source_destroy(hotbed_source *s) {
     for (uint32_t t = 0; t < s->storages->num_tables; t++) {
         hotbed_memory_free(&s->tables[t].keys);
         hotbed_memory_free(&s->tables[t].rows);
+        hotbed_memory_free(&s->tables[t].removed);
         clear_mark(&s->tables[t].last);
         clear_mark(&s->tables[t].next);
     }
     clear_changes(s);
-    hotbed_memory_free(&s->count);
+    hotbed_memory_free(&s->words);
+    hotbed_delete(s->positions);
     hotbed_delete(s->tables);
     hotbed_delete(s);
 }
 
-/* --- the copy --------------------------------------------------------------------------------- */
+/* --- sizes ------------------------------------------------------------------------------------ */
 
 static hotbed_status fail_changed(const source_table *t) {
     return hotbed_fail_table(
         HOTBED_ERR_STATE, t->info.name, "table '%s' was changed while it was copied", t->info.name);
 }
 
-/* Set *n to the rows that the copy will have. */
+/* Set *n to the keys of the table. */
 static hotbed_status count_rows(
     const hotbed_source *s, uint32_t number, hotbed_stream *stream, uint64_t *n) {
-    source_table *t = &s->tables[number];
-    HOTBED_TRY(hotbed_storages_info(s->storages, number, &t->info));
+    const source_table *t = &s->tables[number];
     if (t->info.kind == HOTBED_TABLE_STATIC)
         *n = t->info.capacity;
     else
@@ -139,52 +163,142 @@ static hotbed_status reserve(source_table *t, uint64_t n, hotbed_stream *stream)
     return HOTBED_OK;
 }
 
-/* Copy a table. A window must be done before the next one: its count says where the next one's rows
- * go. */
-static hotbed_status copy_table(hotbed_source *s, uint32_t number, hotbed_stream *stream) {
-    source_table *t = &s->tables[number];
-    hotbed_storage *storage = hotbed_storages_of(s->storages, number);
-    uint64_t n = 0, slots = 0, copied = 0;
-    HOTBED_TRY(count_rows(s, number, stream, &n));
-    HOTBED_TRY(reserve(t, n, stream));
-    hotbed_export batch;
-    hotbed_export_init(&batch);
-    batch.table = hotbed_storages_number(s->storages, number);
-    batch.count = s->count.data;
-    HOTBED_TRY(hotbed_storage_export_end(storage, batch.table, &slots, stream));
-    for (; batch.first < slots; batch.first += batch.slots) {
-        batch.slots = slots - batch.first < EXPORT_SLOTS ? slots - batch.first : EXPORT_SLOTS;
-        batch.capacity = n - copied; /* 0 means the whole window, so then there are no arrays */
-        bool none = copied == n;
-        batch.keys = none ? NULL : (uint64_t *)t->keys.data + copied;
-        batch.rows.weights = none ? NULL : (char *)t->rows.data + copied * row_bytes(t);
-        HOTBED_TRY(hotbed_storage_export(storage, &batch, stream));
-        HOTBED_TRY(hotbed_stream_sync(stream));
-        if (*batch.count > n - copied)
-            return fail_changed(t);
-        copied += *batch.count;
-    }
-    t->num_rows = n;
-    return copied == n ? HOTBED_OK : fail_changed(t);
+/* --- positions -------------------------------------------------------------------------------- */
+
+static source_words *words_of(const hotbed_source *s) {
+    return s->words.data;
 }
 
-static hotbed_status copy_tables(hotbed_source *s, hotbed_stream *stream) {
-    if (s->count.data == NULL)
-        HOTBED_TRY(
-            hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, sizeof(uint64_t), NULL, &s->count));
-    for (uint32_t t = 0; t < s->storages->num_tables; t++)
-        HOTBED_TRY(copy_table(s, t, stream));
+/* List the keys that have left a table since the last cut. */
+static hotbed_status list_removed(
+    hotbed_source *s, uint32_t number, bool *whole, hotbed_stream *stream) {
+    source_table *t = &s->tables[number];
+    source_words *words = words_of(s);
+    hotbed_removed batch;
+    hotbed_removed_init(&batch);
+    batch.table = hotbed_storages_number(s->storages, number);
+    batch.since = &words->since;
+    batch.until = &words->until;
+    batch.count = &words->count;
+    batch.lost = &words->lost;
+    for (;;) {
+        batch.keys = t->removed.data;
+        batch.capacity = t->removed.bytes / sizeof(uint64_t);
+        HOTBED_TRY(hotbed_storage_removed(hotbed_storages_of(s->storages, number), &batch, stream));
+        HOTBED_TRY(hotbed_stream_sync(stream));
+        *whole = *whole || words->lost != 0;
+        t->num_removed = words->count;
+        if (*whole || words->count <= batch.capacity)
+            return HOTBED_OK;
+        const uint64_t bytes = (words->count + words->count / 2) * sizeof(uint64_t);
+        hotbed_memory_free(&t->removed);
+        HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &t->removed));
+    }
+}
+
+/* Take the positions of all storages, and list the keys that have left their tables. */
+static hotbed_status take_positions(hotbed_source *s, bool *whole, hotbed_stream *stream) {
+    if (s->words.data == NULL)
+        HOTBED_TRY(hotbed_memory_alloc(
+            stream, HOTBED_MEMORY_PINNED, sizeof(source_words), NULL, &s->words));
+    source_words *words = words_of(s);
+    uint32_t taken = UINT32_MAX; /* the storage whose position has been taken */
+    for (uint32_t t = 0; t < s->storages->num_tables; t++) {
+        HOTBED_TRY(hotbed_storages_info(s->storages, t, &s->tables[t].info));
+        s->tables[t].tracks = s->tables[t].info.change_bytes != 0;
+        s->tables[t].num_removed = 0;
+        if (!s->tables[t].tracks)
+            continue;
+        const uint32_t storage = s->storages->tables[t].storage;
+        source_positions *at = &s->positions[storage];
+        if (storage != taken) {
+            HOTBED_TRY(hotbed_storage_position(s->storages->all[storage], &words->until, stream));
+            HOTBED_TRY(hotbed_stream_sync(stream));
+            at->next = words->until;
+            taken = storage;
+        }
+        *whole = *whole || at->last.epoch == 0; /* there is no cut yet */
+        words->since = at->last;
+        if (!*whole)
+            HOTBED_TRY(list_removed(s, t, whole, stream));
+    }
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_source_take(hotbed_source *s, hotbed_stream *stream) {
-    hotbed_held_fault held; /* of earlier work: stays for the caller's own hotbed_stream_sync() */
-    HOTBED_TRY(hotbed_stream_hold_fault(stream, &held));
-    hotbed_status status = copy_tables(s, stream);
+/* --- the copy --------------------------------------------------------------------------------- */
+
+/* Copy the rows of a table that changed, or all, as far as there is memory. *n is their number. A window
+ * must be done before the next one: its count says where the next one's rows go. */
+static hotbed_status copy_rows(
+    hotbed_source *s, uint32_t number, bool whole, hotbed_stream *stream, uint64_t *n) {
+    source_table *t = &s->tables[number];
+    source_words *words = words_of(s);
+    hotbed_storage *storage = hotbed_storages_of(s->storages, number);
+    uint64_t slots = 0;
+    hotbed_export batch;
+    hotbed_export_init(&batch);
+    batch.table = hotbed_storages_number(s->storages, number);
+    batch.count = &words->count;
+    if (t->tracks && !whole) {
+        words->since = s->positions[s->storages->tables[number].storage].last;
+        batch.since = &words->since;
+    }
+    HOTBED_TRY(hotbed_storage_export_end(storage, batch.table, &slots, stream));
+    for (*n = 0; batch.first < slots; batch.first += batch.slots) {
+        batch.slots = slots - batch.first < EXPORT_SLOTS ? slots - batch.first : EXPORT_SLOTS;
+        bool none = *n >= t->capacity;
+        batch.capacity = none ? 0 : t->capacity - *n;
+        batch.keys = none ? NULL : (uint64_t *)t->keys.data + *n;
+        batch.rows.weights = none ? NULL : (char *)t->rows.data + *n * row_bytes(t);
+        HOTBED_TRY(hotbed_storage_export(storage, &batch, stream));
+        HOTBED_TRY(hotbed_stream_sync(stream));
+        *n += words->count;
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status copy_table(
+    hotbed_source *s, uint32_t number, bool whole, hotbed_stream *stream) {
+    source_table *t = &s->tables[number];
+    uint64_t n = 0;
+    HOTBED_TRY(count_rows(s, number, stream, &t->keys_after));
+    if (whole || !t->tracks)
+        HOTBED_TRY(reserve(t, t->keys_after, stream));
+    HOTBED_TRY(copy_rows(s, number, whole, stream, &n));
+    if (n > t->capacity && t->tracks && !whole) { /* now the number of changes is known */
+        HOTBED_TRY(reserve(t, n, stream));
+        HOTBED_TRY(copy_rows(s, number, whole, stream, &n));
+    }
+    t->num_rows = n;
+    const bool all = t->tracks && !whole ? n <= t->capacity : n == t->keys_after;
+    return all ? HOTBED_OK : fail_changed(t);
+}
+
+static hotbed_status copy_tables(hotbed_source *s, bool whole, hotbed_stream *stream) {
+    for (uint32_t t = 0; t < s->storages->num_tables; t++)
+        HOTBED_TRY(copy_table(s, t, whole, stream));
+    return HOTBED_OK;
+}
+
+/* End a call after a fault of earlier work, which stays for the caller's own hotbed_stream_sync(). */
+static hotbed_status settle_stream(
+    hotbed_status status, hotbed_stream *stream, hotbed_held_fault *held) {
     if (status != HOTBED_OK)
         status = hotbed_stream_settle(stream, status);
-    hotbed_stream_return_fault(stream, &held);
+    hotbed_stream_return_fault(stream, held);
     return status;
+}
+
+hotbed_status hotbed_source_begin(hotbed_source *s, bool *whole, hotbed_stream *stream) {
+    hotbed_held_fault held;
+    HOTBED_TRY(hotbed_stream_hold_fault(stream, &held));
+    return settle_stream(take_positions(s, whole, stream), stream, &held);
+}
+
+hotbed_status hotbed_source_take(hotbed_source *s, bool whole, hotbed_stream *stream) {
+    hotbed_held_fault held;
+    HOTBED_TRY(hotbed_stream_hold_fault(stream, &held));
+    return settle_stream(copy_tables(s, whole, stream), stream, &held);
 }
 
 /* --- order ------------------------------------------------------------------------------------ */
@@ -320,6 +434,11 @@ static hotbed_status digest_rows(const hotbed_source *s, source_table *t) {
     return status;
 }
 
+static int by_word(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
 /* Compare two marks in the order of hashes. */
 static void compare(hotbed_source *s, const source_table *t, hotbed_changes *out) {
     const marked *then = &t->last, *now = &t->next;
@@ -340,6 +459,24 @@ static void compare(hotbed_source *s, const source_table *t, hotbed_changes *out
     }
 }
 
+/* List the keys that have left the table, each once. */
+static hotbed_status order_removed(hotbed_source *s, const source_table *t, hotbed_changes *out) {
+    const uint64_t *removed = t->removed.data, n = t->num_removed;
+    s->erased = hotbed_new((n + 1) * sizeof *s->erased);
+    if (s->erased == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " removed keys", n);
+    for (uint64_t i = 0; i < n; i++)
+        s->erased[i] = hotbed_hash_u64(removed[i]);
+    qsort(s->erased, n, sizeof *s->erased, by_word);
+    for (uint64_t i = 0; i < n; i++)
+        if (out->num_erased == 0 || s->erased[i] != s->erased[out->num_erased - 1])
+            s->erased[out->num_erased++] = s->erased[i];
+    for (uint64_t i = 0; i < out->num_erased; i++)
+        s->erased[i] = hotbed_unhash_u64(s->erased[i]);
+    out->erased = s->erased;
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_source_changes(
     hotbed_source *s, uint32_t table, bool whole, hotbed_changes *out) {
     source_table *t = &s->tables[table];
@@ -348,12 +485,14 @@ hotbed_status hotbed_source_changes(
     HOTBED_TRY(order_keys(s, t));
     HOTBED_TRY(check_ranks(s, t));
     HOTBED_TRY(digest_rows(s, t));
-    *out = (hotbed_changes){.keys_after = t->next.rows, .rows = t->rows.data};
-    if (whole) {
+    *out = (hotbed_changes){.keys_after = t->keys_after, .rows = t->rows.data};
+    if (whole || !t->tracks)
+        out->keys_after = t->next.rows; /* without rows that the route assigns to nobody */
+    if (whole || t->tracks) {
         out->num_rows = t->next.rows;
         out->keys = t->next.keys;
         out->places = s->places;
-        return HOTBED_OK;
+        return whole ? HOTBED_OK : order_removed(s, t, out);
     }
     s->changed_keys = hotbed_new((t->next.rows + 1) * sizeof *s->changed_keys);
     s->changed_places = hotbed_new((t->next.rows + 1) * sizeof *s->changed_places);
@@ -368,9 +507,26 @@ hotbed_status hotbed_source_changes(
     return HOTBED_OK;
 }
 
+/* A table that tracks changes needs no copy of all rows until the next base. */
+static void settle_tracked(source_table *t) {
+    const bool base = t->num_rows == t->keys_after;
+    clear_mark(&t->next);
+    if (!base)
+        return;
+    hotbed_memory_free(&t->keys);
+    hotbed_memory_free(&t->rows);
+    t->capacity = 0;
+}
+
 void hotbed_source_settle(hotbed_source *s) {
     clear_changes(s);
+    for (uint32_t i = 0; i < s->storages->n; i++)
+        s->positions[i].last = s->positions[i].next;
     for (uint32_t t = 0; t < s->storages->num_tables; t++) {
+        if (s->tables[t].tracks) {
+            settle_tracked(&s->tables[t]);
+            continue;
+        }
         clear_mark(&s->tables[t].last);
         s->tables[t].last = s->tables[t].next;
         s->tables[t].next = (marked){.rows = 0};

@@ -1,9 +1,9 @@
 /* serve/source.h - what changed in the storages since the last cut.
  *
- * A source copies the storages on the trainer's thread, and tells the publisher's thread, table by
- * table, which rows to write and which keys to remove. This one copies all rows and compares digests of
- * their encoded bytes. A source that records touched rows would have the same calls: the publisher knows
- * nothing else of where changes come from. */
+ * A source copies rows on the trainer's thread, and tells the publisher's thread, table by table, which
+ * rows to write and which keys to remove. Of a table that tracks changes it copies what changed since the
+ * position of the last cut (hotbed/changes.h). Of other tables it copies all rows, and compares digests
+ * of their encoded bytes. The publisher knows nothing else of where changes come from. */
 #ifndef HOTBED_SERVE_SOURCE_H
 #define HOTBED_SERVE_SOURCE_H
 
@@ -19,9 +19,14 @@ hotbed_status hotbed_source_create(
     uint32_t rank, hotbed_source **out);
 void hotbed_source_destroy(hotbed_source *source); /* NULL is allowed */
 
-/* Copy the keys and embeddings of all tables. Waits for the stream's work. A latched fault of the stream
- * stays. Errors: STATE (rows entered or left a table meanwhile), MEMORY, DEVICE, UNSUPPORTED. */
-hotbed_status hotbed_source_take(hotbed_source *source, hotbed_stream *stream);
+/* Take the position of the next cut, and list the keys that have left the tables. Sets *whole if the
+ * cut has to have all rows, because the source does not know all changes since the last cut that was settled.
+ * Waits for the stream's work, whose latched fault stays. Errors: MEMORY, DEVICE, STATE. */
+hotbed_status hotbed_source_begin(hotbed_source *source, bool *whole, hotbed_stream *stream);
+
+/* Copy the keys and embeddings that changed, or all of them. Waits as hotbed_source_begin() does.
+ * Errors: STATE (rows entered or left a table meanwhile), MEMORY, DEVICE, UNSUPPORTED. */
+hotbed_status hotbed_source_take(hotbed_source *source, bool whole, hotbed_stream *stream);
 
 /* The changes of a table of this rank. Arrays belong to the source. */
 typedef struct hotbed_changes {
@@ -30,10 +35,12 @@ typedef struct hotbed_changes {
     const uint64_t *keys;   /* [num_rows] in the order of their hashes */
     const uint32_t *places; /* [num_rows] number of the key's row in `rows` */
     const void *rows;       /* [.., dim] of the table's dtype */
-    const uint64_t *erased; /* [num_erased] in the order of their hashes */
+    const uint64_t
+        *erased; /* [num_erased] in the order of their hashes; the cut before may lack some */
 } hotbed_changes;
 
-/* Find the changes of a table between the last cut that was settled and the copy; `whole`: all rows.
+/* Find the changes of a table between the last cut that was settled and the copy; `whole`, as for the copy:
+ * all rows.
  * Valid until the next call for any table. Errors: MEMORY, STATE (a key belongs to another rank),
  * ARGUMENT (the encoding does not have a value, with table and key). */
 hotbed_status hotbed_source_changes(

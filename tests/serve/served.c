@@ -13,7 +13,7 @@ const uint32_t served_dims[SERVED_TABLES] = {5, 16, 3};
 
 enum { STATIC_ROWS = 6 };
 
-hotbed_storage *served_create(uint64_t seed, hotbed_stream *stream) {
+hotbed_storage *served_create(uint64_t seed, uint32_t tracks, hotbed_stream *stream) {
     static const char *const names[SERVED_TABLES] = {"hash", "half", "rows"};
     static const hotbed_dtype dtypes[SERVED_TABLES] = {HOTBED_F32, HOTBED_F16, HOTBED_BF16};
     hotbed_table_options tables[SERVED_TABLES];
@@ -29,6 +29,7 @@ hotbed_storage *served_create(uint64_t seed, hotbed_stream *stream) {
         tables[t].capacity = t == 2 ? STATIC_ROWS : t == 0 ? 20 : 2 * SERVED_KEYS;
         tables[t].kind = t == 2 ? HOTBED_TABLE_STATIC : HOTBED_TABLE_HASH;
         tables[t].evict = t == 0 ? HOTBED_EVICT_LOWEST : HOTBED_EVICT_NEVER;
+        tables[t].track_changes = (tracks >> t & 1U) != 0;
         tables[t].initializer.kind = HOTBED_INIT_UNIFORM;
         tables[t].initializer.lower = -1.0F;
         tables[t].initializer.upper = 1.0F;
@@ -42,6 +43,7 @@ hotbed_storage *served_create(uint64_t seed, hotbed_stream *stream) {
     options.optimizer.learning_rate = 0.125F;
     options.seed = seed;
     options.check = HOTBED_CHECK_IGNORE;
+    options.removed_capacity = 16;
     CHECK_OK(hotbed_storage_create(&options, stream, &storage));
     return storage;
 }

@@ -19,7 +19,8 @@ typedef struct served_cut {
     uint64_t keys[SERVED_TABLES];
 } served_cut;
 
-hotbed_storage *served_create(uint64_t seed, hotbed_stream *stream);
+/* Tables whose bit is set in `tracks` record their changes; the log holds 16 keys. */
+hotbed_storage *served_create(uint64_t seed, uint32_t tracks, hotbed_stream *stream);
 
 /* Train some keys, set rows, erase keys: what the random numbers say. */
 void served_change(hotbed_storage *storage, hotbed_stream *stream);

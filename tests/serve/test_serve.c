@@ -33,11 +33,16 @@ typedef struct bench {
 
 static const hotbed_encoding plain[SERVED_TABLES]; /* TABLE */
 
-static void begin(bench *b, hotbed_backend backend) {
+/* Tables whose bit is set in `tracks` record their changes. */
+static void begin_tracked(bench *b, hotbed_backend backend, uint32_t tracks) {
     *b = (bench){.stream = sample_stream(backend)};
-    b->storage = served_create(7, b->stream);
+    b->storage = served_create(7, tracks, b->stream);
     hotbed_publish_options_init(&b->options);
     snprintf(b->directory, sizeof b->directory, "%s", sample_path("published"));
+}
+
+static void begin(bench *b, hotbed_backend backend) {
+    begin_tracked(b, backend, 0);
 }
 
 static void create(bench *b) {
@@ -269,9 +274,10 @@ static void a_value_without_an_encoding_is_refused(hotbed_backend backend) {
     finish(&b);
 }
 
-static void an_increment_has_what_changed(hotbed_backend backend) {
+/* With tables that record their changes, and with digests. */
+static void check_increments(hotbed_backend backend, uint32_t tracks) {
     bench b;
-    begin(&b, backend);
+    begin_tracked(&b, backend, tracks);
     create(&b);
     publish(&b);
     hotbed_publish_stats stats = {.size = sizeof stats};
@@ -302,6 +308,61 @@ static void an_increment_has_what_changed(hotbed_backend backend) {
     finish(&b);
 }
 
+static void an_increment_has_what_changed(hotbed_backend backend) {
+    for (uint32_t tracks = 0; tracks < 8; tracks += 7)
+        check_increments(backend, tracks);
+}
+
+/* Rows that are written with the same bytes are published again, if writes are what is recorded. */
+static void touched_rows_are_published(hotbed_backend backend) {
+    bench b;
+    begin_tracked(&b, backend, 7);
+    create(&b);
+    publish(&b);
+    hotbed_publish_stats stats = {.size = sizeof stats};
+    float row[16] = {9, 8, 7};
+    hotbed_rows rows = {.weights = row};
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(hotbed_storage_set_rows(b.storage, 1, 2, &served_keys[20], &rows, b.stream));
+        CHECK_OK(hotbed_publisher_publish(b.publisher, 2, b.stream));
+        CHECK_OK(hotbed_publisher_wait(b.publisher));
+        CHECK_OK(hotbed_publisher_stats(b.publisher, &stats));
+        CHECK_EQ(stats.last_rows, 2);
+        CHECK_EQ(stats.bases, 1);
+    }
+    finish(&b);
+}
+
+/* More keys leave than the log holds. */
+static void a_cut_after_lost_keys_is_a_base(hotbed_backend backend) {
+    bench b;
+    begin_tracked(&b, backend, 7);
+    create(&b);
+    publish(&b);
+    CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
+    hotbed_publish_stats stats = {.size = sizeof stats};
+    float row[16 * SERVED_KEYS] = {0};
+    hotbed_rows rows = {.weights = row};
+    for (uint64_t n = 16; n <= 17; n++) {
+        CHECK_OK(hotbed_storage_set_rows(b.storage, 1, n, served_keys, &rows, b.stream));
+        CHECK_OK(hotbed_publisher_publish(b.publisher, 8, b.stream));
+        CHECK_OK(hotbed_storage_erase(b.storage, 1, n, served_keys, NULL, b.stream));
+        CHECK_OK(hotbed_publisher_publish(b.publisher, 9, b.stream));
+        CHECK_OK(hotbed_publisher_wait(b.publisher));
+        CHECK_OK(hotbed_publisher_stats(b.publisher, &stats));
+        CHECK_EQ(stats.bases, n - 15);
+        CHECK_EQ(stats.last_erased, n == 16 ? 16 : 0);
+        served_look(b.storage, plain, 9, &b.cut, b.stream);
+        CHECK_OK(hotbed_reader_poll(b.reader));
+        served_check(b.reader, &b.cut);
+    }
+    CHECK_OK(hotbed_storage_clear(b.storage, 2, b.stream));
+    publish(&b);
+    CHECK_OK(hotbed_publisher_stats(b.publisher, &stats));
+    CHECK_EQ(stats.bases, 3);
+    finish(&b);
+}
+
 /* --- several ranks -------------------------------------------------------------------------------------- */
 
 enum { WORLD = 3, RANK_KEYS = 200, RANK_ROWS = 50 };
@@ -311,6 +372,7 @@ typedef struct ranked {
     char directory[512];
     uint64_t late; /* rank that publishes another step; WORLD: none */
     bool kind;     /* of the routes */
+    bool tracks;   /* the tables record their changes; rank 1 loses them before step 5 */
 } ranked;
 
 typedef struct member {
@@ -356,6 +418,7 @@ static void *ranked_body(void *argument) {
         tables[t].dim = 2;
         tables[t].kind = t == 0 ? HOTBED_TABLE_HASH : HOTBED_TABLE_STATIC;
         tables[t].capacity = t == 0 ? RANK_KEYS : (RANK_ROWS + WORLD - 1) / WORLD;
+        tables[t].track_changes = m->all->tracks;
     }
     hotbed_storage_options_init(&options);
     options.num_tables = 2, options.tables = tables;
@@ -369,6 +432,11 @@ static void *ranked_body(void *argument) {
     for (uint64_t step = 1; step <= 5; step++) {
         set_keys(storage, 0, &routes[0], m->rank, RANK_KEYS, step, stream);
         set_keys(storage, 1, &routes[1], m->rank, RANK_ROWS, step, stream);
+        if (m->all->tracks && m->rank == 1 && step == 5) {
+            CHECK_OK(hotbed_storage_clear(storage, 1, stream));
+            for (uint64_t again = 1; again <= step; again++)
+                set_keys(storage, 1, &routes[1], m->rank, RANK_ROWS, again, stream);
+        }
         uint64_t told = m->rank == m->all->late && step == 5 ? 99 : step;
         CHECK_OK(hotbed_publisher_publish(publisher, told, stream));
     }
@@ -414,10 +482,11 @@ static void check_ranks(const ranked *all, uint64_t steps) {
 static void ranks_publish_one_cut(hotbed_backend backend) {
     ranked all = {.late = WORLD};
     sample_directory();
-    for (int kind = 0; kind < 2; kind++) {
-        all.kind = kind == 1;
-        snprintf(
-            all.directory, sizeof all.directory, "%s", sample_path(kind == 0 ? "deal" : "block"));
+    for (uint32_t kind = 0; kind < 4; kind++) {
+        static const char *const names[] = {"deal", "block", "deal-tracked", "block-tracked"};
+        all.kind = kind % 2 != 0;
+        all.tracks = kind / 2 != 0;
+        snprintf(all.directory, sizeof all.directory, "%s", sample_path(names[kind]));
         run_ranks(&all);
         check_ranks(&all, 5);
     }
@@ -961,6 +1030,8 @@ const hotbed_test hotbed_tests[] = {
     {"each_encoding_is_as_near_as_it_says", each_encoding_is_as_near_as_it_says},
     {"a_value_without_an_encoding_is_refused", a_value_without_an_encoding_is_refused},
     {"an_increment_has_what_changed", an_increment_has_what_changed},
+    {"touched_rows_are_published", touched_rows_are_published},
+    {"a_cut_after_lost_keys_is_a_base", a_cut_after_lost_keys_is_a_base},
     {"ranks_publish_one_cut", ranks_publish_one_cut},
     {"ranks_at_other_steps_publish_nothing", ranks_at_other_steps_publish_nothing},
     {"old_files_go_with_old_bases", old_files_go_with_old_bases},

@@ -18,7 +18,7 @@ typedef struct bench {
 
 static void begin(bench *b, hotbed_backend backend) {
     *b = (bench){.stream = sample_stream(backend)};
-    b->storage = served_create(3, b->stream);
+    b->storage = served_create(3, 5, b->stream);
     hotbed_publish_options_init(&b->options);
     snprintf(b->directory, sizeof b->directory, "%s", sample_path("published"));
 }

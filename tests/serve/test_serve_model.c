@@ -197,7 +197,7 @@ static void a_reader_answers_the_cut_that_it_names(hotbed_backend backend) {
         history h = {.stream = hotbed_test_stream(backend), .cuts = cuts, .whole = true};
         memset(cuts, 0, SERVED_CUTS_MOST * sizeof *cuts);
         snprintf(h.directory, sizeof h.directory, "%s", sample_path("published"));
-        h.storage = served_create(i, h.stream);
+        h.storage = served_create(i, (uint32_t)hotbed_test_below(8), h.stream);
         for (uint32_t t = 0; t < SERVED_TABLES; t++)
             h.encodings[t] = (hotbed_encoding)hotbed_test_below(5);
         CHECK_EQ(mkdir(h.directory, 0777), 0);
@@ -230,7 +230,7 @@ static void fail_each_call(hotbed_backend backend, sample_fault fault) {
         history h = {.stream = hotbed_test_stream(backend), .cuts = cuts, .whole = true};
         memset(cuts, 0, SERVED_CUTS_MOST * sizeof *cuts);
         snprintf(h.directory, sizeof h.directory, "%s", sample_path("published"));
-        h.storage = served_create(at, h.stream);
+        h.storage = served_create(at, at % 2 == 0 ? 7 : 0, h.stream);
         CHECK_EQ(mkdir(h.directory, 0777), 0);
         open_publisher(&h, fault, at);
         for (int i = 0; i < 5; i++) {

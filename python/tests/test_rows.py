@@ -173,3 +173,104 @@ def test_ranks_load_full_states_of_the_rows_they_have():
         return made.keys("t")
 
     assert sorted(torch.cat(well(on_threads(body))).tolist()) == list(range(40))
+
+
+# --- changes ------------------------------------------------------------------------------------------
+
+
+def tracked(**more):
+    configs = [
+        ht.EmbeddingConfig(60, DIM, "h", feature_names=["h"], use_virtual_table=True, evict=ht.Evict.LOWEST),
+        ht.EmbeddingConfig(40, DIM, "s", feature_names=["s"]),
+    ]
+    for config in configs:
+        config.track_changes = True
+    other = ht.EmbeddingConfig(40, DIM, "o", feature_names=["o"])
+    return ht.EmbeddingCollection([*configs, other], optimizer=ht.Adam(lr=0.1), **more)
+
+
+def apply(replica, found):
+    """Apply changes to a dict of rows by (table, key)."""
+    if found.whole:
+        replica.clear()
+    for name, table in found.tables.items():
+        for key in table.removed.tolist():
+            replica.pop((name, key), None)
+        for i, key in enumerate(table.keys.tolist()):
+            states = [table.states[state][i] for state in sorted(table.states)]
+            replica[name, key] = torch.cat([table.rows[i], *states]).cpu()
+
+
+def check_replica(made, replica):
+    whole = made.changes()
+    assert whole.whole and sorted(whole.tables) == ["h", "s"]
+    expected = {}
+    apply(expected, whole)
+    assert sorted(replica) == sorted(expected)
+    assert all(torch.equal(replica[at], expected[at]) for at in expected)
+    for name in whole.tables:
+        keys = made.keys(name)
+        assert torch.equal(whole.tables[name].keys, keys)
+        assert torch.equal(whole.tables[name].rows, made.rows(name, keys))
+
+
+def train(made, generator):
+    keys = torch.randint(0, 40, (3, 20), generator=generator)
+    keys[0] += 2**40 * torch.randint(0, 5, (20,), generator=generator)
+    batch = ht.KeyedJaggedTensor(["h", "s", "o"], keys.reshape(-1), lengths=torch.ones(60, dtype=torch.int64))
+    sum(jagged.values().sum() for jagged in made(batch).values()).backward()
+
+
+def test_changes_make_a_replica():
+    made, generator = tracked(), torch.Generator().manual_seed(3)
+    replicas, positions = [{}, {}], [None, None]
+    for step in range(12):
+        train(made, generator)
+        if step % 4 == 1:
+            made.erase("h", torch.randint(0, 40, (30,), generator=generator))
+        if step % 5 == 2:
+            made.set_rows("s", torch.arange(3), each(3))
+        if step == 7:
+            state = {name: part.clone() for name, part in made.state_dict().items()}
+        if step == 9:
+            made.load_state_dict(state)
+        for number in range(2):
+            if step % (2 + number) == 0:
+                found = made.changes(positions[number])
+                assert found.whole == (positions[number] is None or step in (9, 10))
+                positions[number] = found.position
+                apply(replicas[number], found)
+                check_replica(made, replicas[number])
+    made.set_rows("s", torch.tensor([5]), each(1))
+    made.erase("h", made.keys("h")[:2])
+    gone, last = made.changes(positions[0]), made.changes(made.changes().position)
+    assert 5 in gone.tables["s"].keys.tolist() and len(gone.tables["h"].removed) >= 2
+    assert all(len(table.keys) == len(table.removed) == 0 for table in last.tables.values())
+
+
+def test_ranks_have_the_changes_of_their_rows():
+    def body(comm):
+        most = ht.ShardedOptions(max_batch_size=20, max_keys=60)
+        made, generator = tracked(comm=comm, sharded=most), torch.Generator().manual_seed(comm.rank)
+        replica, position = {}, None
+        for step in range(6):
+            train(made, generator)
+            if step % 3 == 1:
+                made.erase("h", torch.arange(20))
+            if step % 2 == 0:
+                found = made.changes(position)
+                position = found.position
+                apply(replica, found)
+                check_replica(made, replica)
+        return set(replica)
+
+    owned = well(on_threads(body))
+    assert all(owned) and sum(map(len, owned)) == len(set.union(*owned))
+
+
+def test_changes_need_the_option():
+    with pytest.raises(hotbed.ArgumentError, match="no table has track_changes"):
+        collection().changes()
+    two = ht.Position(((1, 1, 1), (1, 1, 1)))
+    with pytest.raises(hotbed.ArgumentError, match="another collection"):
+        tracked().changes(two)

@@ -1,5 +1,6 @@
 """PyTorch modules over Hotbed's tables, in TorchRec's words; TorchRec need not be installed."""
 
+from hotbed.torch._changes import Changes, Position, TableChanges
 from hotbed.torch._memory import use_torch_allocator
 from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection
 from hotbed.torch._optimizer import FusedOptimizer
@@ -42,6 +43,7 @@ __all__ = [
     "Adadelta",
     "Adagrad",
     "Adam",
+    "Changes",
     "Dedup",
     "EmbeddingBagCollection",
     "EmbeddingBagConfig",
@@ -60,12 +62,14 @@ __all__ = [
     "Plan",
     "PooledExchange",
     "PoolingType",
+    "Position",
     "RMSprop",
     "Rounding",
     "Route",
     "RowWiseAdagrad",
     "Score",
     "ShardedOptions",
+    "TableChanges",
     "TrainPipeline",
     "full_state_dict",
     "pooled",

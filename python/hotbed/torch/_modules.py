@@ -16,7 +16,9 @@ import torch
 from hotbed._c import lib
 from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, KeyRangeError, StateError, UnsupportedError
+from hotbed.torch import _changes
 from hotbed.torch import config as _config
+from hotbed.torch._changes import Changes, Position
 from hotbed.torch._ops import rows_of
 from hotbed.torch._optimizer import FusedOptimizer
 from hotbed.torch._sharded import ShardedStorage, route_of
@@ -422,6 +424,29 @@ class _Collection(torch.nn.Module):
         """
         storage, number = self._find(table)
         return storage.erase(number, keys)
+
+    def changes(self, since: Optional[Position] = None) -> Changes:
+        """Return what changed in the tables with ``track_changes`` since a position: rows, and keys to delete.
+
+        Each receiver has its own position.  Call it between two steps, as a checkpoint is saved; several ranks each get
+        the changes of their own rows.  Waits for the device.  A receiver that applies all changes has the same rows as
+        the tables::
+
+            found = collection.changes(position)
+            for name, table in found.tables.items():
+                if found.whole:
+                    replica[name].clear()
+                replica[name].delete(table.removed)
+                replica[name].update(table.keys, table.rows)
+            position = found.position
+
+        Args:
+            since: :attr:`Changes.position` of an earlier result; None: all rows.
+
+        Raises:
+            ArgumentError: no table has ``track_changes``; ``since`` is of another collection.
+        """
+        return _changes.changes(self._storages, since)
 
     def stats(self, table: str, since: Optional[Mapping[str, int]] = None) -> Dict[str, int]:
         """Return this rank's counters of a table: keys, uniques, hits, inserts, evictions, ...  Waits for the device.

@@ -666,10 +666,16 @@ class ShardedStorage(Storage):
         """Return the keys of this rank's rows, int64 on the CPU, ascending; a hash table waits for the stream."""
         if self.tables[table].is_hash:
             return super().keys(table)
-        rows, route = torch.arange(self.num_rows(table), device="cpu"), self._routes[table]
+        return self.global_keys(table, torch.arange(self.num_rows(table), device="cpu"))
+
+    def global_keys(self, table: int, keys: torch.Tensor) -> torch.Tensor:
+        """Return the keys, on the CPU, that the lookup stores as these."""
+        route = self._routes[table]
+        if self.tables[table].is_hash:
+            return keys
         if route.kind == Route.ROUND_ROBIN.value:
-            return rows * self.comm.size + self.comm.rank
-        return rows + self.comm.rank * int(route.block)
+            return keys * self.comm.size + self.comm.rank
+        return keys + self.comm.rank * int(route.block)
 
     def owners(self, table: int, keys: torch.Tensor) -> torch.Tensor:
         """Return the ranks to which keys belong, ``[n]`` int32 on the CPU."""
@@ -735,7 +741,7 @@ class ShardedStorage(Storage):
 
     def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
         """Replace this rank's rows by the rows of a state dict; rows of other ranks are skipped."""
-        if not self.is_direct(table):
+        if not self.is_direct(table) or self.tables[table].extra.get("track_changes"):
             super().load_rows(table, keys, given)
             return
         self.check_rows(table, keys, given)

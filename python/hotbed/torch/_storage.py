@@ -1037,6 +1037,10 @@ class Storage:
             )
         return torch.sort(found).values
 
+    def global_keys(self, table: int, keys: torch.Tensor) -> torch.Tensor:
+        """Return the keys, on the CPU, that the lookup stores as these."""
+        return keys
+
     def _parts(self, table: int, n: int, wanted: Sequence[str]) -> Tuple[Any, Dict[str, torch.Tensor]]:
         described, widths = self.tables[table], self.state_dims(table)
         rows = ffi.new("hotbed_rows *")
@@ -1059,7 +1063,7 @@ class Storage:
     def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
         """Replace a table's rows by the rows of a state dict; keys that stay keep their optimizer states."""
         self.check_rows(table, keys, given)
-        if self.is_direct(table):
+        if self.is_direct(table) and not self.tables[table].extra.get("track_changes"):
             view = self.view(table)
             with torch.no_grad():
                 view.copy_(given["weight"].reshape(view.shape))

@@ -89,6 +89,8 @@ class EmbeddingConfig:
         score: of a hash table's keys.  A table that does not evict has scores too, in state dicts and checkpoints.
         max_embeddings: a hash table grows until it holds that many keys, rounded up; 0: it does not grow.
         rounding: of updates, if ``data_type`` is narrower than float32.
+        track_changes: record which rows are changed and which keys leave, for ``changes()`` and publishers, in 4 bytes
+            per row.  Writes into the memory of :meth:`~hotbed.torch.EmbeddingCollection.weight` are not seen.
     """
 
     num_embeddings: int
@@ -104,6 +106,7 @@ class EmbeddingConfig:
     score: Score = Score.STEP
     max_embeddings: int = 0
     rounding: Rounding = Rounding.STOCHASTIC
+    track_changes: bool = False
 
 
 @dataclasses.dataclass
@@ -679,5 +682,8 @@ def read(config: Any, pooled: bool) -> Table:
         _member(name, config, "evict", Evict.NEVER),
         _member(name, config, "score", Score.STEP),
         most,
-        {"rounding": _member(name, config, "rounding", Rounding.STOCHASTIC).value},
+        {
+            "rounding": _member(name, config, "rounding", Rounding.STOCHASTIC).value,
+            "track_changes": bool(getattr(config, "track_changes", False)),
+        },
     )

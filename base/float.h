@@ -114,6 +114,27 @@ HOTBED_HD uint16_t hotbed_f32_to_bf16_random(float value, uint32_t random) {
     return (uint16_t)((bits >> 16) + (random < bits << 16 ? 1U : 0U));
 }
 
+/* Convert two values that are not NaNs; the first goes to the lower half of the word. */
+HOTBED_HD uint32_t hotbed_numbers_to_f16x2(float first, float second) {
+#if defined(__CUDA_ARCH__)
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+#else
+    return hotbed_f32_to_f16(first) | (uint32_t)hotbed_f32_to_f16(second) << 16;
+#endif
+}
+
+HOTBED_HD uint32_t hotbed_numbers_to_bf16x2(float first, float second) {
+#if defined(__CUDA_ARCH__)
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+#else
+    return hotbed_f32_to_bf16(first) | (uint32_t)hotbed_f32_to_bf16(second) << 16;
+#endif
+}
+
 /* Convert from bf16; exact. */
 HOTBED_HD float hotbed_bf16_to_f32(uint16_t upper) {
     return hotbed_bits_float((uint32_t)upper << 16);

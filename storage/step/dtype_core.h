@@ -133,7 +133,7 @@ HOTBED_HD hotbed_f32x4 hotbed_half4_to_f32(uint32_t dtype, hotbed_u16x4 h) {
     return hotbed_f16x4_has_nan(h) == 0 ? hotbed_f16x4_numbers_to_f32(h) : hotbed_f16x4_to_f32(h);
 }
 
-HOTBED_HD hotbed_u16x4 hotbed_f32_to_half4(uint32_t dtype, hotbed_f32x4 v) {
+HOTBED_COLD hotbed_u16x4 hotbed_f32_to_half4_any(uint32_t dtype, hotbed_f32x4 v) {
     hotbed_u16x4 h;
     if (dtype == HOTBED_F16) {
         h.x = hotbed_f32_to_f16(v.x);
@@ -146,6 +146,22 @@ HOTBED_HD hotbed_u16x4 hotbed_f32_to_half4(uint32_t dtype, hotbed_f32x4 v) {
         h.z = hotbed_f32_to_bf16(v.z);
         h.w = hotbed_f32_to_bf16(v.w);
     }
+    return h;
+}
+
+HOTBED_HD hotbed_u16x4 hotbed_f32_to_half4(uint32_t dtype, hotbed_f32x4 v) {
+    if (v.x != v.x || v.y != v.y || v.z != v.z || v.w != v.w) /* a NaN */
+        return hotbed_f32_to_half4_any(dtype, v);
+    uint32_t pairs[2];
+    hotbed_u16x4 h;
+    if (dtype == HOTBED_F16) {
+        pairs[0] = hotbed_numbers_to_f16x2(v.x, v.y);
+        pairs[1] = hotbed_numbers_to_f16x2(v.z, v.w);
+    } else {
+        pairs[0] = hotbed_numbers_to_bf16x2(v.x, v.y);
+        pairs[1] = hotbed_numbers_to_bf16x2(v.z, v.w);
+    }
+    memcpy(&h, pairs, sizeof h);
     return h;
 }
 

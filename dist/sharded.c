@@ -89,6 +89,18 @@ static hotbed_status fail_memory(const hotbed_sharded *c) {
         c->num_features);
 }
 
+/* Copy the own optimizer of table t. */
+static hotbed_status keep_optimizer(hotbed_sharded *c, uint32_t t) {
+    if (c->tables[t].optimizer == NULL)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_error_table_number(hotbed_optimizer_check(c->tables[t].optimizer), t));
+    c->own[t] = *c->tables[t].optimizer;
+    c->tables[t].optimizer = &c->own[t];
+    if (c->own[t].max_gradient > c->optimizer_view.max_gradient)
+        c->optimizer_view.max_gradient = c->own[t].max_gradient;
+    return HOTBED_OK;
+}
+
 static hotbed_status read_tables(hotbed_sharded *c, const hotbed_storage_options *s) {
     uint32_t stride;
     memcpy(&stride, s->tables, sizeof stride);
@@ -103,6 +115,7 @@ static hotbed_status read_tables(hotbed_sharded *c, const hotbed_storage_options
                     "table %u: size %u is not the first table's %u", t, c->tables[t].size, stride),
                 t);
         c->tables[t].size = sizeof c->tables[t];
+        HOTBED_TRY(keep_optimizer(c, t));
         HOTBED_TRY(hotbed_name_check(c->tables[t].name, t));
     }
     return HOTBED_OK;
@@ -285,47 +298,72 @@ static int exchange_of(const hotbed_sharded *c, uint32_t t) {
     return (int)(c->tables[t].dtype == 0 ? HOTBED_F32 : c->tables[t].dtype);
 }
 
+static float clip_of(const hotbed_sharded *c, uint32_t t) {
+    return c->tables[t].optimizer == NULL ? c->optimizer.max_gradient
+                                          : c->tables[t].optimizer->max_gradient;
+}
+
+/* Whether an earlier table has the clipping of table t. */
+static bool clip_is_known(const hotbed_sharded *c, uint32_t t) {
+    uint32_t first = 0;
+    while (clip_of(c, first) != clip_of(c, t))
+        first++;
+    return first < t;
+}
+
+/* Make a group of the tables that share a rule of routing, what travels, and clipping, if there are
+ * any. */
+static hotbed_status make_group_of(
+    hotbed_sharded *c, hotbed_route_kind kind, int exchange, float clip, uint32_t *placed) {
+    hotbed_group *g = &c->groups[c->num_groups];
+    g->kind = kind;
+    g->sums = c->pooling != HOTBED_POOL_NONE && exchange == 0;
+    g->first_feature = *placed;
+    g->max_gradient = clip;
+    g->tables = hotbed_new(c->num_tables * sizeof *g->tables);
+    c->num_groups++; /* before the first error, so that the group is freed */
+    if (g->tables == NULL)
+        return fail_memory(c);
+    for (uint32_t t = 0; t < c->num_tables; t++) {
+        if (c->table_info[t].route.kind != kind || exchange_of(c, t) != exchange ||
+            clip_of(c, t) != clip)
+            continue;
+        if (c->tables[t].dim > g->max_dim)
+            g->max_dim = c->tables[t].dim;
+        c->table_info[t].lookup = c->num_groups - 1;
+        c->table_info[t].table = g->num_tables;
+        g->tables[g->num_tables++] = t;
+        for (uint32_t f = 0; f < c->num_features; f++)
+            if (c->feature_tables[f] == t) {
+                c->order[(*placed)++] = f;
+                g->columns += c->tables[t].dim;
+            }
+    }
+    g->num_features = *placed - g->first_feature;
+    if (g->num_tables > 0 && g->num_features == 0)
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, c->tables[g->tables[0]].name,
+            "tables routed %s, as %s, have no feature", hotbed_route_name(g->kind),
+            c->tables[g->tables[0]].name);
+    HOTBED_TRY(check_bags(c, g));
+    if (g->num_tables == 0) { /* the next group gets the place */
+        hotbed_delete(g->tables);
+        memset(g, 0, sizeof *g);
+        c->num_groups--;
+    }
+    return HOTBED_OK;
+}
+
 /* Order features by group, and within a group by table as a storage requires; columns in the
  * caller's order. */
 static hotbed_status make_groups(hotbed_sharded *c) {
     uint32_t placed = 0;
-    for (int number = 0; number < KINDS * EXCHANGES; number++) {
-        const int kind = number / EXCHANGES, exchange = number % EXCHANGES;
-        hotbed_group *g = &c->groups[c->num_groups];
-        g->kind = (hotbed_route_kind)kind;
-        g->sums = c->pooling != HOTBED_POOL_NONE && exchange == 0;
-        g->first_feature = placed;
-        g->tables = hotbed_new(c->num_tables * sizeof *g->tables);
-        c->num_groups++; /* before the first error, so that the group is freed */
-        if (g->tables == NULL)
-            return fail_memory(c);
-        for (uint32_t t = 0; t < c->num_tables; t++) {
-            if (c->table_info[t].route.kind != g->kind || exchange_of(c, t) != exchange)
-                continue;
-            if (c->tables[t].dim > g->max_dim)
-                g->max_dim = c->tables[t].dim;
-            c->table_info[t].lookup = c->num_groups - 1;
-            c->table_info[t].table = g->num_tables;
-            g->tables[g->num_tables++] = t;
-            for (uint32_t f = 0; f < c->num_features; f++)
-                if (c->feature_tables[f] == t) {
-                    c->order[placed++] = f;
-                    g->columns += c->tables[t].dim;
-                }
-        }
-        g->num_features = placed - g->first_feature;
-        if (g->num_tables > 0 && g->num_features == 0)
-            return hotbed_fail_table(
-                HOTBED_ERR_ARGUMENT, c->tables[g->tables[0]].name,
-                "tables routed %s, as %s, have no feature", hotbed_route_name(g->kind),
-                c->tables[g->tables[0]].name);
-        HOTBED_TRY(check_bags(c, g));
-        if (g->num_tables == 0) { /* no table has the rule: the next rule gets the place */
-            hotbed_delete(g->tables);
-            memset(g, 0, sizeof *g);
-            c->num_groups--;
-        }
-    }
+    for (int number = 0; number < KINDS * EXCHANGES; number++)
+        for (uint32_t t = 0; t < c->num_tables; t++)
+            if (!clip_is_known(c, t))
+                HOTBED_TRY(make_group_of(
+                    c, (hotbed_route_kind)(number / EXCHANGES), number % EXCHANGES, clip_of(c, t),
+                    &placed));
     for (uint32_t f = 0; f < c->num_features; f++)
         c->feature_columns[f + 1] = c->feature_columns[f] + c->tables[c->feature_tables[f]].dim;
     return HOTBED_OK;
@@ -391,6 +429,8 @@ static hotbed_status make_lookup(
     hotbed_stream *stream) {
     hotbed_storage_options o = *storage;
     hotbed_table_options *tables = hotbed_new(g->num_tables * sizeof *tables);
+    /* The rank that has the batch clamps gradients, before it sums or scales them. */
+    const float clip = c->world > 1 || c->pooling != HOTBED_POOL_NONE ? 0.0F : g->max_gradient;
     /* By sums, bags of different ranks are of different features of the lookup. */
     const uint32_t each = g->sums ? c->world : 1;
     uint32_t *features = hotbed_new((size_t)g->num_features * each * sizeof *features);
@@ -403,6 +443,8 @@ static hotbed_status make_lookup(
         tables[t] = c->tables[g->tables[t]];
         tables[t].capacity = share_of(c, g->tables[t], tables[t].capacity);
         tables[t].max_capacity = share_of(c, g->tables[t], tables[t].max_capacity);
+        if (tables[t].optimizer != NULL)
+            c->own[g->tables[t]].max_gradient = clip;
     }
     for (uint32_t f = 0; f < g->num_features * each; f++)
         features[f] = c->table_info[c->feature_tables[c->order[g->first_feature + f / each]]].table;
@@ -410,9 +452,7 @@ static hotbed_status make_lookup(
     o.tables = tables;
     o.num_features = g->dedup ? 0 : g->num_features * each;
     o.feature_tables = g->dedup ? NULL : features;
-    /* The rank that has the batch clamps gradients, before it sums or scales them. */
-    if (c->world > 1 || c->pooling != HOTBED_POOL_NONE)
-        o.optimizer.max_gradient = 0.0F;
+    o.optimizer.max_gradient = clip;
     if (g->sums) { /* means are computed where the sums of all ranks are */
         o.pooling = HOTBED_POOL_SUM;
         o.output_dtype = HOTBED_F32;
@@ -646,10 +686,11 @@ static hotbed_status create(
     c->order = hotbed_new(c->num_features * sizeof *c->order);
     c->feature_columns = hotbed_new(((size_t)c->num_features + 1) * sizeof *c->feature_columns);
     c->by_rows = hotbed_new(c->num_tables * sizeof *c->by_rows);
-    c->groups = hotbed_new((KINDS * EXCHANGES + 1) * sizeof *c->groups);
+    c->groups = hotbed_new(((size_t)c->num_tables + 1) * sizeof *c->groups);
+    c->own = hotbed_new(c->num_tables * sizeof *c->own);
     if (c->tables == NULL || c->table_info == NULL || c->feature_tables == NULL ||
         c->features == NULL || c->order == NULL || c->feature_columns == NULL ||
-        c->groups == NULL || c->by_rows == NULL)
+        c->groups == NULL || c->by_rows == NULL || c->own == NULL)
         return fail_memory(c);
     HOTBED_TRY(read_tables(c, s));
     for (uint32_t f = 0; f < c->num_features; f++)
@@ -751,6 +792,7 @@ void hotbed_sharded_destroy(hotbed_sharded *sharded) {
     hotbed_delete(sharded->features);
     hotbed_delete(sharded->feature_tables);
     hotbed_delete(sharded->table_info);
+    hotbed_delete(sharded->own);
     hotbed_delete(sharded->tables);
     hotbed_delete(sharded->texts);
     hotbed_delete(sharded);

@@ -38,6 +38,8 @@ typedef struct hotbed_group {
     hotbed_dtype row_dtype, gradient_dtype;
     uint64_t row_bytes, gradient_bytes;
     uint32_t max_dim;
+    /* of all its tables; applied where the batch is, not by the lookup, unless one rank has it */
+    float max_gradient;
     bool aligned; /* pooled: all features begin at columns that are multiples of 4 */
     /* Rows of a message: one per feature and sample; after dedup, one per table. */
     uint32_t message_features, message_batch;
@@ -67,9 +69,10 @@ struct hotbed_sharded {
     hotbed_pooling pooling;
     hotbed_dtype output_dtype;
     hotbed_optimizer optimizer;
-    hotbed_optimizer_view optimizer_view; /* max_gradient is applied here, not by the lookups */
+    hotbed_optimizer_view optimizer_view; /* max_gradient: the largest of all tables */
     uint32_t num_tables, num_features, num_groups;
     hotbed_table_options *tables; /* [num_tables] as given; names point into `texts` */
+    hotbed_optimizer *own;        /* [num_tables] where the tables' own optimizers point */
     uint32_t *feature_tables;     /* [num_features] */
     bool *by_rows;                /* [num_tables] several ranks, pooled: rows travel */
     const char **features;        /* [num_features] names, or NULL: known by number */

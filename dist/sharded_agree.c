@@ -103,6 +103,19 @@ static void put_initializer(
     put(w, name, "table", table, "%s", kind);
 }
 
+/* The parameters of a table's own optimizer. Its clipping is its group's. */
+static void put_own(writer *w, const hotbed_sharded *c, uint32_t t) {
+    const hotbed_optimizer *o = c->tables[t].optimizer;
+    const char *name = c->tables[t].name;
+    const float clip = c->groups[c->table_info[t].lookup].max_gradient;
+    put(w, "learning_rate", "table", name, "%.*g", digits_of(o->learning_rate),
+        (double)o->learning_rate);
+    put(w, "weight_decay", "table", name, "%.*g", digits_of(o->weight_decay),
+        (double)o->weight_decay);
+    put(w, "l2_decay", "table", name, "%.*g", digits_of(o->l2_decay), (double)o->l2_decay);
+    put(w, "max_gradient", "table", name, "%.*g", digits_of(clip), (double)clip);
+}
+
 static void put_table(writer *w, const hotbed_sharded *c, uint32_t t) {
     const hotbed_table_options *o = &c->tables[t];
     const hotbed_sharded_table *info = &c->table_info[t];
@@ -117,6 +130,8 @@ static void put_table(writer *w, const hotbed_sharded *c, uint32_t t) {
     put(w, "evict", "table", o->name, "%s", name_of(evictions, (int)o->evict));
     put(w, "score", "table", o->name, "%s", name_of(scores, (int)o->score));
     put(w, "insertion", "table", o->name, "%s", name_of(insertions, (int)o->insertion));
+    if (o->optimizer != NULL)
+        put_own(w, c, t);
     put_initializer(w, "initializer", o->name, &o->initializer);
     put_initializer(w, "eval_initializer", o->name, &o->eval_initializer);
     put(w, "admission", "table", o->name, "%s", name_of(admissions, (int)o->admission));

@@ -13,6 +13,14 @@ static hotbed_status check_not_null(const hotbed_sharded *sharded) {
     return HOTBED_OK;
 }
 
+static hotbed_status check_table(const hotbed_sharded *sharded, uint32_t table) {
+    if (table < sharded->num_tables)
+        return HOTBED_OK;
+    return hotbed_fail_limit(
+        HOTBED_ERR_ARGUMENT, "table", table, sharded->num_tables, "table %u is not below %u", table,
+        sharded->num_tables);
+}
+
 hotbed_status hotbed_sharded_set_training(hotbed_sharded *sharded, bool training) {
     HOTBED_TRY(check_not_null(sharded));
     sharded->training = training;
@@ -30,6 +38,15 @@ hotbed_status hotbed_sharded_set_learning_rate(
         HOTBED_TRY(
             hotbed_storage_set_learning_rate(sharded->groups[g].lookup, learning_rate, stream));
     return HOTBED_OK;
+}
+
+hotbed_status hotbed_sharded_set_table_learning_rate(
+    hotbed_sharded *sharded, uint32_t table, float learning_rate, hotbed_stream *stream) {
+    HOTBED_TRY(check_not_null(sharded));
+    HOTBED_TRY(check_table(sharded, table));
+    const hotbed_sharded_table *info = &sharded->table_info[table];
+    return hotbed_storage_set_table_learning_rate(
+        sharded->groups[info->lookup].lookup, info->table, learning_rate, stream);
 }
 
 uint32_t hotbed_sharded_num_lookups(const hotbed_sharded *sharded) {
@@ -50,10 +67,7 @@ hotbed_status hotbed_sharded_table_read(
     const hotbed_sharded *sharded, uint32_t table, hotbed_sharded_table *out) {
     HOTBED_TRY(check_not_null(sharded));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_sharded_table"));
-    if (table >= sharded->num_tables)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "table", table, sharded->num_tables, "table %u is not below %u",
-            table, sharded->num_tables);
+    HOTBED_TRY(check_table(sharded, table));
     hotbed_output_write(out, &sharded->table_info[table], sizeof *sharded->table_info);
     return HOTBED_OK;
 }

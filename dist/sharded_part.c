@@ -711,7 +711,7 @@ hotbed_pool_view hotbed_part_pool(
         .samples = context->members[part->member].kjt.batch_size,
         .mean = c->pooling == HOTBED_POOL_MEAN ? 1 : 0,
         .dtype = (uint32_t)c->output_dtype,
-        .max_gradient = c->optimizer_view.max_gradient,
+        .max_gradient = part->group->max_gradient,
         .scale = c->options.gradient_scale,
     };
     return view;
@@ -745,7 +745,7 @@ hotbed_deliver_view hotbed_part_deliver(
         .row_bytes = gradients ? part->group->gradient_bytes : part->group->row_bytes,
         .dim = part->group->max_dim,
         .dtype = (uint32_t)c->output_dtype,
-        .max_gradient = c->optimizer_view.max_gradient,
+        .max_gradient = part->group->max_gradient,
         .scale = c->options.gradient_scale,
     };
     return view;
@@ -782,7 +782,7 @@ hotbed_bags_view hotbed_part_bags(
         .samples = context->members[part->member].kjt.batch_size,
         .dtype = (uint32_t)c->output_dtype,
         .mean = c->pooling == HOTBED_POOL_MEAN ? 1 : 0,
-        .max_gradient = c->optimizer_view.max_gradient,
+        .max_gradient = g->max_gradient,
         .scale = c->options.gradient_scale,
     };
     /* In hotbed_sharded_backward(), gradients that travel as they are need not be copied to this

@@ -82,9 +82,11 @@ static hotbed_status send_sums(
         .dtype = (uint32_t)part->group->gradient_dtype,
         .scale = c->options.gradient_scale,
     };
+    hotbed_optimizer_view optimizer = c->optimizer_view;
+    optimizer.max_gradient = part->group->max_gradient;
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->find_rows(d, part->addresses, stream));
     return hotbed_dedup_sums(
-        part->group->lookup, &part->dedup, &c->optimizer_view, view, sums, part->group->max_dim,
+        part->group->lookup, &part->dedup, &optimizer, view, sums, part->group->max_dim,
         part->dedup_scratch, stream);
 }
 

@@ -188,6 +188,9 @@ static size_t carve_description(hotbed_storage *storage, uint8_t *base) {
     storage->twice = hotbed_carve_take(&carve, sizeof *storage->twice);
     storage->holding = hotbed_carve_take(&carve, sizeof *storage->holding);
     storage->zeros = hotbed_carve_take(&carve, HOTBED_REGISTER_DIM_MOST * sizeof *storage->zeros);
+    storage->rates = NULL;
+    if (storage->own_rates)
+        storage->rates = hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->rates);
     storage->timer = NULL;
     if (storage->timed)
         storage->timer = hotbed_carve_take(&carve, sizeof *storage->timer);
@@ -217,11 +220,14 @@ static hotbed_status describe(hotbed_storage *storage, hotbed_stream *stream) {
     memset(staging.data, 0, bytes);
     (void)carve_description(&host, staging.data);
     (void)carve_description(storage, storage->described.data);
+    storage->optimizer_view.rates = storage->rates;
     if (storage->num_segments > 0)
         storage->index.segments = storage->device_segments;
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         const hotbed_table *table = &storage->tables[t];
         host.device_tables[t] = table->view;
+        if (storage->own_rates)
+            host.rates[t] = table->rates;
         if (table->lower_index.data != NULL)
             host.device_segments[table->view.lower_first >> HOTBED_SEGMENT_SHIFT] =
                 hotbed_table_lower_segment(table);

@@ -67,6 +67,7 @@ typedef struct hotbed_table {
     uint64_t upper_capacity; /* with two tiers: keys for which the upper one is sized */
     bool evicts;
     bool tracks;                /* changes */
+    hotbed_table_rates rates;   /* at creation */
     hotbed_insertion insertion; /* the option; AUTO is resolved in `view` */
     hotbed_table_view view;     /* host copy of the device's view */
     hotbed_memory rows, lower_rows;
@@ -130,6 +131,7 @@ struct hotbed_storage {
     hotbed_rows_form rows_form;
     uint32_t row_bits;         /* see hotbed_storage_view */
     bool indexed;              /* at least one table has its keys in the index */
+    bool own_rates;            /* at least one table has an optimizer of its own */
     bool keys_leave;           /* at least one table evicts, so keys may leave their slots */
     bool timed;                /* at least one table has timestamps for scores */
     bool tracks;               /* at least one table tracks changes */
@@ -158,6 +160,7 @@ struct hotbed_storage {
     uint32_t *device_feature_tables;
     uint64_t *device_columns;
     hotbed_clock *clock;
+    hotbed_table_rates *rates; /* [num_tables], or NULL: no table has an optimizer of its own */
     hotbed_tally *tallies;
     uint32_t *below;         /* see hotbed_eval_view */
     uint32_t *twice;         /* see hotbed_distinct_args; of the latest call that sets rows */

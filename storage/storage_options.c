@@ -256,6 +256,13 @@ static void make_table(
                                    : 0.0F;
     view->init = hotbed_init_make(&o->initializer, o->name, storage->seed);
     lay_out_row(view, storage->optimizer.kind, o, storage->external != NULL);
+    const hotbed_optimizer *rates = o->optimizer == NULL ? &storage->optimizer : o->optimizer;
+    table->rates = (hotbed_table_rates){
+        rates->learning_rate, rates->weight_decay, rates->l2_decay, rates->max_gradient,
+        o->optimizer != NULL};
+    storage->own_rates = storage->own_rates || o->optimizer != NULL;
+    if (rates->max_gradient > storage->optimizer_view.max_gradient)
+        storage->optimizer_view.max_gradient = rates->max_gradient;
     table->evicts = o->evict == HOTBED_EVICT_LOWEST;
     table->tracks = o->track_changes;
     storage->tracks = storage->tracks || o->track_changes;
@@ -286,6 +293,31 @@ static hotbed_rows_form form_of(const hotbed_table *table) {
     return HOTBED_ROWS_ANY; /* not reached: types are checked above */
 }
 
+/* Check a table's own optimizer, which may differ from the storage's in few parameters. */
+static hotbed_status check_own(const hotbed_table_options *o, const hotbed_optimizer *all) {
+    const hotbed_optimizer *own = o->optimizer;
+    if (own == NULL)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_optimizer_check(own));
+    if (own->kind != all->kind)
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "optimizer", (double)own->kind,
+            "table %s: its optimizer is %s, but the storage's is %s", o->name,
+            hotbed_optimizer_name(own->kind),
+            all->kind == 0 ? "none" : hotbed_optimizer_name(all->kind));
+    const hotbed_optimizer_parameter *p;
+    for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++) {
+        const float value = hotbed_optimizer_value(own, p), others = hotbed_optimizer_value(all, p);
+        if ((HOTBED_USES_OWN >> i & 1U) == 0 && value != others)
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, p->name, (double)value, (double)others,
+                "table %s: %s of its optimizer is %g, but the storage's is %g; only learning_rate, "
+                "weight_decay, l2_decay and max_gradient may differ",
+                o->name, p->name, (double)value, (double)others);
+    }
+    return HOTBED_OK;
+}
+
 /* Read and check table number t of `options`. */
 static hotbed_status read_table(
     const hotbed_storage_options *options, uint32_t t, hotbed_table_options *o) {
@@ -300,7 +332,10 @@ static hotbed_status read_table(
                 HOTBED_ERR_ARGUMENT, "size", o->size, stride,
                 "table %u: size %u is not the first table's %u", t, o->size, stride),
             t);
-    return hotbed_error_table_number(hotbed_error_table(check_table(o, t), o->name), t);
+    hotbed_status status = check_table(o, t);
+    if (status == HOTBED_OK)
+        status = check_own(o, &options->optimizer);
+    return hotbed_error_table_number(hotbed_error_table(status, o->name), t);
 }
 
 hotbed_status hotbed_storage_read_tables(

@@ -630,15 +630,34 @@ uint64_t hotbed_ticket_bytes(const hotbed_ticket *ticket) {
                : ticket->memory.bytes + ticket->asked.memory.bytes + ticket->leaving.memory.bytes;
 }
 
-hotbed_status hotbed_storage_set_learning_rate(
-    hotbed_storage *storage, float learning_rate, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+static hotbed_status check_rate(const hotbed_storage *storage, float learning_rate) {
     if (!isfinite(learning_rate))
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "learning_rate", (double)learning_rate,
             "learning_rate %g is not finite", (double)learning_rate);
-    HOTBED_TRY(hotbed_optimizer_check_rate(storage->optimizer.kind, learning_rate));
-    return storage->kernels.update->set_learning_rate(storage->clock, learning_rate, stream);
+    return hotbed_optimizer_check_rate(storage->optimizer.kind, learning_rate);
+}
+
+hotbed_status hotbed_storage_set_learning_rate(
+    hotbed_storage *storage, float learning_rate, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_same_device(storage, stream));
+    HOTBED_TRY(check_rate(storage, learning_rate));
+    return storage->kernels.update->set_learning_rate(
+        &storage->clock->optimizer.learning_rate, learning_rate, stream);
+}
+
+hotbed_status hotbed_storage_set_table_learning_rate(
+    hotbed_storage *storage, uint32_t table, float learning_rate, hotbed_stream *stream) {
+    HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
+    if (storage->rates == NULL || storage->tables[table].rates.own == 0)
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, storage->tables[table].name,
+            "table %s has no optimizer of its own: set hotbed_table_options.optimizer, or the "
+            "learning rate of the storage",
+            storage->tables[table].name);
+    HOTBED_TRY(check_rate(storage, learning_rate));
+    return storage->kernels.update->set_learning_rate(
+        &storage->rates[table].learning_rate, learning_rate, stream);
 }
 
 hotbed_status hotbed_storage_set_score(

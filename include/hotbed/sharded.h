@@ -468,10 +468,18 @@ HOTBED_API bool hotbed_sharded_training(const hotbed_sharded *sharded); /* the m
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_poll_growth(hotbed_sharded *sharded, hotbed_stream *stream, uint32_t *grown);
 
-/* Set the learning rate of all lookups for later updates on `stream`. Asynchronous.
+/* Set the learning rate of all lookups for later updates on `stream`. Tables that have an optimizer of
+ * their own (hotbed_table_options.optimizer) keep their rates. Asynchronous.
  * Errors: ARGUMENT (not finite). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_set_learning_rate(
     hotbed_sharded *sharded, float learning_rate, hotbed_stream *stream);
+
+/* Set the learning rate of a table that has an optimizer of its own, as
+ * hotbed_storage_set_table_learning_rate() does. Tables whose max_gradient differs are in different
+ * lookups. Asynchronous.
+ * Errors: ARGUMENT (table number; not finite; the table has no optimizer of its own). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_set_table_learning_rate(
+    hotbed_sharded *sharded, uint32_t table, float learning_rate, hotbed_stream *stream);
 
 /* Return the number of lookups, or a lookup (TorchRec's _lookups). Lookups are borrowed, and have
  * this rank's rows. */

@@ -2,7 +2,7 @@
  *
  * Experimental: hotbed_storage_external_tables(), hotbed_storage_reduce(),
  * hotbed_storage_apply(), hotbed_ticket_keep(), hotbed_ticket_retake(), hotbed_ticket_forget(),
- * hotbed_storage_now(), hotbed_storage_set_score(), hotbed_ticket_read(),
+ * hotbed_storage_set_table_learning_rate(), hotbed_storage_now(), hotbed_storage_set_score(), hotbed_ticket_read(),
  * hotbed_storage_offer_rows(), hotbed_storage_export_keys(), hotbed_storage_export_counts(),
  * hotbed_storage_import_counts(), hotbed_storage_get_state(), hotbed_storage_set_state(),
  * hotbed_storage_explain(), hotbed_storage_poll_growth(),
@@ -292,6 +292,12 @@ typedef struct hotbed_table_options {
     /* Record which rows change and which keys leave, for hotbed/changes.h, in 4 more bytes per slot.
      * Not over an external store */
     bool track_changes;
+    /* Parameters of this table's own; copied; NULL: those of the storage. Kind and size are the
+     * storage's, and so are all parameters except learning_rate, weight_decay, l2_decay and
+     * max_gradient. Tables of one optimizer that differ in these are trained by one call; on CUDA it
+     * takes longer than for tables that agree, by the time that optimizers take which have no
+     * kernels of their own */
+    const hotbed_optimizer *optimizer;
 } hotbed_table_options;
 
 /* Set every field to its default. `size` is sizeof(hotbed_table_options) in the calling program; C
@@ -560,10 +566,17 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_eval(
     hotbed_storage *storage, const hotbed_batch *batch, void *output, uint64_t stride,
     hotbed_stream *stream);
 
-/* Set the learning rate of all later backwards and applies on `stream`. Asynchronous.
+/* Set the learning rate of all later backwards and applies on `stream`. Tables that have an optimizer
+ * of their own keep their learning rates. Asynchronous, and can be recorded: graphs see the change.
  * Errors: ARGUMENT (not finite). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_learning_rate(
     hotbed_storage *storage, float learning_rate, hotbed_stream *stream);
+
+/* The same for one table, which must have an optimizer of its own. The rate is no part of
+ * hotbed_storage_state, so a trainer that changes it sets it again after a checkpoint is loaded.
+ * Errors: ARGUMENT (not finite; the table has no optimizer of its own). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_table_learning_rate(
+    hotbed_storage *storage, uint32_t table, float learning_rate, hotbed_stream *stream);
 
 /* Read the present time of a table's scores. No key has a later score, and all later prefetches
  * give later scores. (An exception: in a STEP table, scores that are set by key may be later.) To
@@ -749,7 +762,7 @@ typedef struct hotbed_storage_state {
     uint64_t clock;
     double beta1_power; /* beta1^t and beta2^t, as running products */
     double beta2_power;
-    float learning_rate;
+    float learning_rate; /* of tables without an optimizer of their own */
     /* Microseconds; what hotbed_storage_now() reads of TIMESTAMP and TIMESTAMP_LFU tables. It never
      * goes back: a time that is set has an effect only if it is later. 0 if no table has times */
     uint64_t time;

@@ -136,8 +136,8 @@ typedef enum hotbed_optimizer_kind {
     HOTBED_OPT_NESTEROV = 13,
 } hotbed_optimizer_kind;
 
-/* A sparse optimizer, the same for all tables of a storage. Call hotbed_optimizer_init(), then set
- * fields. Rows that a step does not use are not updated. In the formulas, g is the summed gradient
+/* A sparse optimizer of all tables of a storage, some of whose parameters a table may have of its own
+ * (hotbed_table_options). Call hotbed_optimizer_init(), then set fields. Rows that a step does not use are not updated. In the formulas, g is the summed gradient
  * of a row, plus l2_decay*w; t is the number of optimizer steps of the storage so far, the present
  * one included; and |x| is the norm of a row:
  *   SGD              w -= lr * (g + decay*w)

@@ -40,6 +40,9 @@ enum {
     HOTBED_USES_STEPS = 1 << 30,
     HOTBED_USES_POSITIVE_RATE = 1 << 29,
     HOTBED_USES_PARAMETERS = (1 << 29) - 1,
+    /* those that a table may have of its own, see hotbed_table_rates */
+    HOTBED_USES_OWN = HOTBED_USES_LEARNING_RATE | HOTBED_USES_WEIGHT_DECAY |
+                      HOTBED_USES_MAX_GRADIENT | HOTBED_USES_L2_DECAY,
     /* of most optimizers */
     HOTBED_USES_USUAL = HOTBED_USES_LEARNING_RATE | HOTBED_USES_WEIGHT_DECAY |
                         HOTBED_USES_MAX_GRADIENT | HOTBED_USES_L2_DECAY,
@@ -208,12 +211,21 @@ HOTBED_HD void hotbed_clock_step(hotbed_clock *clock, float beta1, float beta2) 
 
 struct hotbed_fault; /* base/fault.h */
 
+/* The parameters that a table may have of its own. In device memory, because recorded graphs must see
+ * a change of the learning rate. */
+typedef struct hotbed_table_rates {
+    float learning_rate, weight_decay, l2_decay, max_gradient;
+    uint32_t
+        own; /* the table has an optimizer of its own; false: the learning rate is the clock's */
+} hotbed_table_rates;
+
 /* Fixed hyper-parameters, and what a call does with a gradient that is not finite. */
 typedef struct hotbed_optimizer_view {
     uint32_t kind; /* hotbed_optimizer_kind */
     hotbed_state_form form;
     float beta1, beta2, eps, weight_decay, l2_decay;
-    float max_gradient; /* 0: no clamping */
+    float max_gradient;              /* 0: no clamping; with `rates` the largest of all tables */
+    const hotbed_table_rates *rates; /* [num_tables] NULL: no table has parameters of its own */
     float momentum, rho, trust;
     float learning_rate_power, ftrl_beta, l1_reg, l2_reg;
     uint32_t checks_finite; /* rows whose gradient is NaN or infinite are counted and not updated */
@@ -221,6 +233,16 @@ typedef struct hotbed_optimizer_view {
     /* a literal in kernels: they serve any kind, by calls of functions that are compiled once */
     bool any;
 } hotbed_optimizer_view;
+
+/* Set the parameters of table number t, if tables have some of their own. */
+HOTBED_HD void hotbed_rates_apply(hotbed_optimizer_view *o, hotbed_clock *clock, uint32_t t) {
+    const hotbed_table_rates rates = o->rates[t];
+    o->weight_decay = rates.weight_decay;
+    o->l2_decay = rates.l2_decay;
+    o->max_gradient = rates.max_gradient;
+    if (rates.own != 0)
+        clock->optimizer.learning_rate = rates.learning_rate;
+}
 
 /* Whether an element is neither NaN nor infinite; their bits are no less than infinity's. */
 HOTBED_HD bool hotbed_is_finite(float v) {

@@ -137,6 +137,8 @@ static __global__ void __launch_bounds__(BLOCK) leaf_kernel(
         uint32_t begin = scratch.leaf_begin[leaf], end = scratch.leaf_end[leaf];
         uint32_t t = hotbed_part_of(s.batch.table_starts, s.storage.num_tables, begin);
         uint32_t dim = s.storage.tables[t].dim;
+        if (o.rates != NULL)
+            o.max_gradient = o.rates[t].max_gradient;
         for (uint32_t first = 0; first < dim; first += 4 * WIDTH) {
             uint32_t e = first + 4 * hotbed_tile_rank(WIDTH);
             uint32_t count = e < dim ? hotbed_count4(dim, e) : 0;
@@ -204,6 +206,8 @@ static __global__ void __launch_bounds__(BLOCK) reduce_kernel(
         if ((end - begin > HOTBED_SUM_GROUP) != in_parts)
             continue;
         uint32_t t = hotbed_table_of_unique(&s, u);
+        if (o.rates != NULL)
+            o.max_gradient = o.rates[t].max_gradient;
         hotbed_reduce_row(
             &s, &o, gradient, s.storage.tables[t].dim, u, find_source(scratch, u, begin, end),
             shape, sums, WIDTH);
@@ -214,8 +218,8 @@ static __global__ void count_kernel(hotbed_optimizer_clock *clock, float beta1, 
     hotbed_count_step(clock, beta1, beta2);
 }
 
-static __global__ void rate_kernel(hotbed_clock *clock, float learning_rate) {
-    clock->optimizer.learning_rate = learning_rate;
+static __global__ void rate_kernel(float *rate, float learning_rate) {
+    *rate = learning_rate;
 }
 
 static size_t scratch_bytes_of(uint64_t bound, uint32_t max_dim) {
@@ -251,7 +255,7 @@ template <uint32_t WIDTH> static update_launches sums_of(update_form form) {
 }
 
 static update_kind choose_kind(uint32_t max_dim, update_form form, const hotbed_optimizer_view *o) {
-    if (o->kind > HOTBED_OPT_COMPILED || o->l2_decay != 0.0F)
+    if (o->kind > HOTBED_OPT_COMPILED || o->l2_decay != 0.0F || o->rates != NULL)
         return hotbed_update_any(max_dim, form);
     switch (o->kind) {
     case HOTBED_OPT_SGD:
@@ -441,9 +445,8 @@ static hotbed_status update_rows(const hotbed_update_rows_args *args, hotbed_str
     return hotbed_cuda_launched("update_rows_kernel");
 }
 
-static hotbed_status set_learning_rate(
-    hotbed_clock *clock, float learning_rate, hotbed_stream *stream) {
-    rate_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(clock, learning_rate);
+static hotbed_status set_learning_rate(float *rate, float learning_rate, hotbed_stream *stream) {
+    rate_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(rate, learning_rate);
     return hotbed_cuda_launched("rate_kernel");
 }
 

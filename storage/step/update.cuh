@@ -71,13 +71,14 @@ HOTBED_HD constexpr bool has_wide_states(uint32_t kind) {
     return state_length(kind) == HOTBED_STATE_ROW;
 }
 
-/* Tell the compiler what is_compiled() says. SGD needs half of Adam's registers. */
+/* Tell the compiler what choose_kind() says. SGD needs half of Adam's registers. */
 template <uint32_t KIND> static __device__ void compile_for(hotbed_optimizer_view *o) {
     o->any = KIND == HOTBED_OPT_ANY;
     if (KIND != HOTBED_OPT_ANY) {
         o->kind = KIND;
         o->form = hotbed_state_form_of(KIND);
         o->l2_decay = 0.0F;
+        o->rates = NULL;
     }
 }
 

@@ -433,6 +433,16 @@ HOTBED_HD void hotbed_update_row(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
     const hotbed_table_view *table, uint64_t slot, uint32_t u, hotbed_sum_source source,
     hotbed_update_shape shape, uint32_t width) {
+    const hotbed_clock *clock = s->storage.clock;
+    hotbed_optimizer_view own;
+    hotbed_clock own_clock;
+    if (o->rates != NULL) {
+        own = *o;
+        own_clock = hotbed_clock_copy(clock);
+        hotbed_rates_apply(&own, &own_clock, (uint32_t)(table - s->storage.tables));
+        o = &own;
+        clock = &own_clock;
+    }
     uint8_t *row = hotbed_row_at(s->storage.index, table, slot);
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
@@ -442,8 +452,7 @@ HOTBED_HD void hotbed_update_row(
         if (!shape.plain)
             rounding = hotbed_unique_rounding(s, table, u);
         const uint32_t bits = hotbed_update_parts(
-            s, o, s->storage.clock, gradient, table, &rounding, row, state0, state1, source, shape,
-            width);
+            s, o, clock, gradient, table, &rounding, row, state0, state1, source, shape, width);
         if (!shape.plain && table->dtype != HOTBED_F32)
             hotbed_count_rounded_away(s, table, bits, width);
     } else if (hotbed_tile_rank(width) == 0) {
@@ -632,6 +641,15 @@ HOTBED_HD void hotbed_update_in_registers(
     const hotbed_state_form form =
         shape.kind != HOTBED_OPT_ANY ? hotbed_state_form_of(shape.kind) : o->form;
     const hotbed_clock *clock = s->storage.clock;
+    hotbed_optimizer_view own;
+    hotbed_clock own_clock;
+    if (o->rates != NULL) {
+        own = *o;
+        own_clock = hotbed_clock_copy(clock);
+        hotbed_rates_apply(&own, &own_clock, (uint32_t)(table - s->storage.tables));
+        o = &own;
+        clock = &own_clock;
+    }
     const bool rowwise = hotbed_has_number(form);
     const bool first = hotbed_state_is_wide(form, 0);
     const bool second = hotbed_state_is_wide(form, 1);

@@ -28,9 +28,26 @@ typedef struct count_args {
 } count_args;
 
 typedef struct rate_args {
-    hotbed_clock *clock;
+    float *rate;
     float learning_rate;
 } rate_args;
+
+/* Arguments with the parameters of one table. */
+typedef struct own_args {
+    update_args args;
+    hotbed_clock clock;
+} own_args;
+
+/* Return the arguments for table t: `a`, or `own` if tables have parameters of their own. */
+static const update_args *args_of(const update_args *a, uint32_t t, own_args *own) {
+    if (a->o.rates == NULL)
+        return a;
+    own->args = *a;
+    own->clock = hotbed_clock_copy(a->s.storage.clock);
+    hotbed_rates_apply(&own->args.o, &own->clock, t);
+    own->args.s.storage.clock = &own->clock;
+    return &own->args;
+}
 
 static void step_body(const void *args, uint64_t begin, uint64_t end) {
     const update_args *a = args;
@@ -319,9 +336,14 @@ static void update_range(const update_args *a, uint64_t begin, uint64_t end, boo
     if (begin >= end)
         return;
     const uint32_t first_table = hotbed_table_of_unique(s, (uint32_t)begin);
+    own_args own;
     uint32_t t = first_table;
+    const update_args *of_table = args_of(a, t, &own);
     for (uint32_t u = (uint32_t)begin; u < end; u++) {
-        t = table_of(s, u, t);
+        if (u >= s->unique.offsets[t + 1]) {
+            t = table_of(s, u, t);
+            of_table = args_of(a, t, &own);
+        }
         uint64_t slot = s->unique.slots[u];
         if (u + UPDATES_AHEAD < end)
             prefetch_row(s, u + UPDATES_AHEAD, t);
@@ -331,11 +353,11 @@ static void update_range(const update_args *a, uint64_t begin, uint64_t end, boo
         if (reduced)
             gradient = (const float *)a->gradient.data + u * a->gradient.stride;
         else
-            sum_row(a, u, s->storage.tables[t].dim, scratch);
+            sum_row(of_table, u, s->storage.tables[t].dim, scratch);
         if (a->o.checks_finite != 0 && !is_finite(gradient, s->storage.tables[t].dim))
             hotbed_gradient_refused(s, &a->o, &s->storage.tables[t], slot);
         else
-            update_with(a, &s->storage.tables[t], slot, u, gradient);
+            update_with(of_table, &s->storage.tables[t], slot, u, gradient);
     }
     unpin_range(s, first_table, begin, end);
 }
@@ -361,9 +383,14 @@ static void reduce_body(const void *args, uint64_t begin, uint64_t end) {
     end = uniques_up_to(s, end);
     if (begin >= end)
         return;
+    own_args own;
     uint32_t t = hotbed_table_of_unique(s, (uint32_t)begin);
+    a = args_of(a, t, &own);
     for (uint32_t u = (uint32_t)begin; u < end; u++) {
-        t = table_of(s, u, t);
+        if (u >= s->unique.offsets[t + 1]) {
+            t = table_of(s, u, t);
+            a = args_of(args, t, &own);
+        }
         uint32_t dim = s->storage.tables[t].dim;
         if (a->sums.rows != NULL) {
             if (a->sums.rows[u] != NULL) {
@@ -400,7 +427,7 @@ HOTBED_OPTIMIZERS(HOTBED_UPDATE_ROWS)
 static void rate_body(const void *args, uint64_t begin, uint64_t end) {
     const rate_args *a = args;
     (void)begin, (void)end;
-    a->clock->optimizer.learning_rate = a->learning_rate;
+    *a->rate = a->learning_rate;
 }
 
 static size_t scratch(uint64_t bound, uint32_t max_dim) {
@@ -455,9 +482,8 @@ static hotbed_status update_rows(const hotbed_update_rows_args *args, hotbed_str
         stream, args->n, ROWS_GRAIN, bodies[args->o.kind], args, sizeof *args);
 }
 
-static hotbed_status set_learning_rate(
-    hotbed_clock *clock, float learning_rate, hotbed_stream *stream) {
-    rate_args args = {clock, learning_rate};
+static hotbed_status set_learning_rate(float *rate, float learning_rate, hotbed_stream *stream) {
+    rate_args args = {rate, learning_rate};
     return hotbed_host_launch(stream, 1, 0, rate_body, &args, sizeof args);
 }
 

@@ -32,8 +32,8 @@ typedef struct hotbed_update_kernels {
         const hotbed_optimizer_view *optimizer, hotbed_optimizer_clock *clock,
         hotbed_stream *stream);
     hotbed_status (*update_rows)(const hotbed_update_rows_args *args, hotbed_stream *stream);
-    hotbed_status (*set_learning_rate)(
-        hotbed_clock *clock, float learning_rate, hotbed_stream *stream);
+    /* Set *rate, in device memory. */
+    hotbed_status (*set_learning_rate)(float *rate, float learning_rate, hotbed_stream *stream);
 } hotbed_update_kernels;
 
 extern const hotbed_update_kernels hotbed_update_kernels_host;

@@ -82,6 +82,12 @@ static void describe(sharded_fixture *r) {
     s->optimizer.learning_rate = dyadic ? 0.125F : 0.05F;
     s->optimizer.max_gradient = how->max_gradient;
     s->seed = 5;
+    for (uint32_t i = 0; i < 2 && how->own_parameters; i++) {
+        r->own_optimizers[i] = s->optimizer;
+        r->own_optimizers[i].learning_rate = i == 0 ? 0.5F : 0.0625F;
+        r->own_optimizers[i].max_gradient = i == 0 ? 0.25F : how->max_gradient;
+        r->tables[1 + 2 * i].optimizer = &r->own_optimizers[i];
+    }
     hotbed_sharded_options *o = &r->options;
     hotbed_sharded_options_init(o);
     o->storage = s;

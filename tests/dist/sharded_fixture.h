@@ -53,7 +53,8 @@ typedef struct sharded_case {
     bool counted;  /* tables count occurrences: LFU, TIMESTAMP_LFU, and admission by frequency */
     bool steady;   /* batches differ only in their keys, as launches of a graph require */
     bool grows; /* the collection's hash tables begin small; the model's begin with full capacity */
-    bool cached; /* tables are in mode CACHE */
+    bool cached;         /* tables are in mode CACHE */
+    bool own_parameters; /* two tables have an optimizer of their own, with clipping of their own */
     /* batches have the collection's features in its order, and no others; in some, each row has one
      * key */
     bool in_order;
@@ -79,6 +80,7 @@ typedef struct sharded_fixture {
     hotbed_table_options tables[FIXTURE_TABLES];
     hotbed_route_kind routes[FIXTURE_TABLES];
     hotbed_pooled_exchange exchanges[FIXTURE_FEATURES];
+    hotbed_optimizer own_optimizers[2];
     hotbed_storage_options storage_options;
     hotbed_table_options
         own_tables[FIXTURE_TABLES]; /* of the collection, where they differ from the model's */

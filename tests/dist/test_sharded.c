@@ -97,6 +97,47 @@ static void adam_equals_one_process(hotbed_backend backend) {
     run_plans(33, 8, &c);
 }
 
+/* Tables that share a lookup or, if their clipping differs, do not. */
+static void tables_with_own_parameters_equal_one_process(hotbed_backend backend) {
+    sharded_case c = base;
+    c.own_parameters = true;
+    c.seed = 41;
+    run_plans(33, 8, &c);
+    c.max_gradient = 0.5F;
+    c.dedup = HOTBED_DEDUP_OFF;
+    run_more(8, 8, &c);
+    c.pooling = HOTBED_POOL_SUM;
+    run_more(8, 8, &c);
+    c.exchange = FIXTURE_BY_BOTH;
+    run_more(8, 8, &c);
+}
+
+static void set_rates(world_rank *me) {
+    const sharded_case *how = me->argument;
+    sharded_fixture r;
+    sharded_fixture_open(&r, me, how);
+    for (int step = 0; step < 3; step++) {
+        const float rate = 0.125F * (float)(1 << step);
+        CHECK_OK(hotbed_sharded_set_learning_rate(r.sharded, rate, me->stream));
+        CHECK_OK(hotbed_storage_set_learning_rate(r.model, rate, me->stream));
+        CHECK_OK(hotbed_sharded_set_table_learning_rate(r.sharded, 3, 2 * rate, me->stream));
+        CHECK_OK(hotbed_storage_set_table_learning_rate(r.model, 3, 2 * rate, me->stream));
+        sharded_fixture_step(&r, step);
+    }
+    CHECK_STATUS(
+        hotbed_sharded_set_table_learning_rate(r.sharded, 0, 1, me->stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_sharded_set_table_learning_rate(r.sharded, 9, 1, me->stream), HOTBED_ERR_ARGUMENT);
+    sharded_fixture_close(&r);
+}
+
+static void learning_rates_of_tables_can_be_set(hotbed_backend backend) {
+    sharded_case c = base;
+    c.own_parameters = true;
+    c.seed = 42;
+    sharded_fixture_run(8, set_rates, &c);
+}
+
 static void keys_of_one_rank_get_the_same_bytes(hotbed_backend backend) {
     sharded_case c = base;
     c.optimizer = HOTBED_OPT_ADAM;
@@ -363,6 +404,8 @@ const hotbed_test hotbed_tests[] = {
     {"batches_in_order_equal_one_process", batches_in_order_equal_one_process},
     {"occurrences_are_counted_as_in_one_process", occurrences_are_counted_as_in_one_process},
     {"adam_equals_one_process", adam_equals_one_process},
+    {"tables_with_own_parameters_equal_one_process", tables_with_own_parameters_equal_one_process},
+    {"learning_rates_of_tables_can_be_set", learning_rates_of_tables_can_be_set},
     {"keys_of_one_rank_get_the_same_bytes", keys_of_one_rank_get_the_same_bytes},
     {"sums_equal_one_process", sums_equal_one_process},
     {"pooled_rows_give_the_bytes_of_one_process", pooled_rows_give_the_bytes_of_one_process},

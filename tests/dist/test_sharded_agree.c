@@ -19,6 +19,7 @@ typedef struct setup {
     const char *features[TABLES];
     uint32_t feature_tables[TABLES];
     hotbed_storage_options storage;
+    float own_rate, own_clip; /* of table "item" */
     hotbed_sharded_options options;
 } setup;
 
@@ -38,6 +39,7 @@ static void describe(setup *s) {
     s->storage.num_features = TABLES;
     s->storage.feature_tables = s->feature_tables;
     s->storage.optimizer.kind = HOTBED_OPT_ADAM;
+    s->own_rate = 0.25F;
     hotbed_sharded_options_init(&s->options);
     s->options.storage = &s->storage;
     s->options.routes = s->routes;
@@ -50,7 +52,17 @@ static void describe(setup *s) {
 
 static hotbed_status create(const setup *s, const world_rank *me) {
     hotbed_sharded *sharded = NULL;
-    hotbed_status status = hotbed_sharded_create(&s->options, me->comm, me->stream, &sharded);
+    hotbed_table_options tables[TABLES];
+    hotbed_storage_options storage = s->storage;
+    hotbed_sharded_options options = s->options;
+    hotbed_optimizer own = storage.optimizer;
+    memcpy(tables, s->tables, sizeof tables);
+    own.learning_rate = s->own_rate;
+    own.max_gradient = s->own_clip;
+    tables[1].optimizer = &own;
+    storage.tables = tables;
+    options.storage = &storage;
+    hotbed_status status = hotbed_sharded_create(&options, me->comm, me->stream, &sharded);
     CHECK_EQ(sharded != NULL, status == HOTBED_OK);
     hotbed_sharded_destroy(sharded);
     return status;
@@ -150,6 +162,8 @@ static const change changes[] = {
     {"output_dtype is f16", "f32", {{SET(int, storage.output_dtype, HOTBED_F16)}}},
     {"optimizer is sgd", "adam", {{SET(int, storage.optimizer.kind, HOTBED_OPT_SGD)}}},
     {"beta2 of optimizer adam is 0.5", "0.999", {{SET(float, storage.optimizer.beta2, 0.5F)}}},
+    {"learning_rate of table item is 0.5", "0.25", {{SET(float, own_rate, 0.5F)}}},
+    {"max_gradient of table item is 0.5", "0", {{SET(float, own_clip, 0.5F)}}},
     {"seed is 7", "0", {{SET(uint64_t, storage.seed, 7)}}},
     {"plan is two-phase", "fixed", {{SET(int, options.plan, HOTBED_PLAN_TWO_PHASE)}}},
     {"overflow is report", "replay", {{SET(int, options.overflow, HOTBED_OVERFLOW_REPORT)}}},

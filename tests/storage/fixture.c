@@ -143,6 +143,8 @@ static void open_initial(fixture *r, const hotbed_storage_options *options) {
     initial.tables = tables;
     initial.external = NULL;
     initial.optimizer.kind = (hotbed_optimizer_kind)0;
+    for (uint32_t t = 0; t < options->num_tables; t++)
+        tables[t].optimizer = NULL;
     CHECK_OK(hotbed_stream_create(r->backend, 0, &r->initial_stream));
     CHECK_OK(hotbed_storage_create(&initial, r->initial_stream, &r->initial));
 }

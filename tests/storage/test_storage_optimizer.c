@@ -435,6 +435,104 @@ static void learning_rates_can_be_set_inside_and_outside_of_graphs(hotbed_backen
         graphs_and_rates(backend, (hotbed_optimizer_kind)kind);
 }
 
+/* Three of four tables have parameters of their own, eager and in a graph, with pooling and without. */
+static void steps_with_own_parameters(
+    hotbed_backend backend, hotbed_optimizer_kind kind, hotbed_pooling pooling) {
+    setup s;
+    fixture r;
+    test_ticket l;
+    hotbed_optimizer own[3];
+    hotbed_graph *graph;
+    rng random = rng_start(200 + (uint64_t)kind);
+    every_dim_and_type(&s, kind);
+    s.options.pooling = pooling;
+    for (int i = 0; i < 3; i++)
+        own[i] = s.options.optimizer;
+    own[0].learning_rate = 0.5F;
+    setup_decay(&own[1], 0.125F);
+    own[1].max_gradient = 0.25F;
+    own[2].learning_rate = 0.25F;
+    own[2].l2_decay = 0.0625F;
+    for (uint32_t t = 0; t < TABLES; t++)
+        s.tables[t].optimizer = t % 4 == 3 ? NULL : &own[t % 4];
+    fixture_open(&r, backend, &s.options);
+    test_ticket_open(&r, &l, TABLES * BATCH * 3, BATCH);
+    const batch_shape how = {
+        .batch_size = BATCH, .key_space = KEYS, .max_bag = pooling == HOTBED_POOL_NONE ? 0 : 3};
+    for (int i = 0; i < 4; i++)
+        test_ticket_step(&l, &random, &how);
+    fixture_check(&r);
+    if (pooling == HOTBED_POOL_NONE) {
+        test_ticket_fill(&l, &random, &how);
+        record(&l, NULL, &graph);
+        for (int i = 0; i < 3; i++) { /* launches see what was set before them */
+            const float rate = 0.03125F * (float)(i + 1);
+            CHECK_OK(hotbed_storage_set_table_learning_rate(r.storage, 2, rate, r.stream));
+            CHECK_OK(hotbed_storage_set_learning_rate(r.storage, 2.0F * rate, r.stream));
+            r.model->tables[2].optimizer.learning_rate = rate;
+            r.model->state.learning_rate = 2.0F * rate;
+            test_ticket_fill(&l, &random, &how);
+            fill_gradient(&l, &random);
+            CHECK_OK(hotbed_graph_launch(graph, r.stream));
+            model_step(&l);
+            fixture_check(&r);
+        }
+        hotbed_graph_destroy(graph);
+    }
+    fixture_close(&r);
+}
+
+static void tables_may_have_rates_decays_and_clipping_of_their_own(hotbed_backend backend) {
+    for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_LAST; kind++) {
+        steps_with_own_parameters(backend, (hotbed_optimizer_kind)kind, HOTBED_POOL_NONE);
+        steps_with_own_parameters(
+            backend, (hotbed_optimizer_kind)kind,
+            kind % 2 == 0 ? HOTBED_POOL_SUM : HOTBED_POOL_MEAN);
+    }
+}
+
+/* A table's optimizer differs from the storage's in four parameters only. */
+static void other_parameters_of_a_table_are_refused(hotbed_backend backend) {
+    const hotbed_optimizer_parameter *p;
+    hotbed_stream *stream;
+    hotbed_storage *storage;
+    hotbed_optimizer own;
+    setup s;
+    setup_start(&s, 2, 4, 10);
+    s.options.optimizer.kind = HOTBED_OPT_ADAM;
+    s.tables[1].optimizer = &own;
+    CHECK_OK(hotbed_stream_create(backend, 0, &stream));
+    for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++) {
+        own = s.options.optimizer;
+        if ((hotbed_optimizer_describe(own.kind)->parameters >> i & 1U) == 0)
+            continue;
+        hotbed_optimizer_set(&own, p, 0.375F);
+        const bool may = strcmp(p->name, "learning_rate") == 0 ||
+                         strcmp(p->name, "weight_decay") == 0 || strcmp(p->name, "l2_decay") == 0 ||
+                         strcmp(p->name, "max_gradient") == 0;
+        hotbed_status status = hotbed_storage_create(&s.options, stream, &storage);
+        CHECK_STATUS(status, may ? HOTBED_OK : HOTBED_ERR_ARGUMENT);
+        CHECK(may || strstr(hotbed_last_error(), p->name) != NULL);
+        CHECK(may || strstr(hotbed_last_error(), "table-1") != NULL);
+        hotbed_storage_destroy(storage);
+    }
+    own = s.options.optimizer;
+    own.kind = HOTBED_OPT_SGD;
+    CHECK_STATUS(hotbed_storage_create(&s.options, stream, &storage), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "its optimizer is sgd, but the storage's is adam") != NULL);
+    own.kind = HOTBED_OPT_ADAM;
+    CHECK_OK(hotbed_storage_create(&s.options, stream, &storage));
+    CHECK_STATUS(
+        hotbed_storage_set_table_learning_rate(storage, 0, 0.5F, stream), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "table-0 has no optimizer of its own") != NULL);
+    CHECK_STATUS(
+        hotbed_storage_set_table_learning_rate(storage, 1, NAN, stream), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(
+        hotbed_storage_set_table_learning_rate(storage, 2, 0.5F, stream), HOTBED_ERR_ARGUMENT);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
 /* --- the description ------------------------------------------------------------------------- */
 
 static void every_optimizer_is_described(hotbed_backend backend) {
@@ -595,6 +693,9 @@ const hotbed_test hotbed_tests[] = {
     {"ftrl_refuses_a_learning_rate_of_zero", ftrl_refuses_a_learning_rate_of_zero},
     {"learning_rates_can_be_set_inside_and_outside_of_graphs",
      learning_rates_can_be_set_inside_and_outside_of_graphs},
+    {"tables_may_have_rates_decays_and_clipping_of_their_own",
+     tables_may_have_rates_decays_and_clipping_of_their_own},
+    {"other_parameters_of_a_table_are_refused", other_parameters_of_a_table_are_refused},
     {"every_optimizer_is_described", every_optimizer_is_described},
     {"parameters_are_checked_by_their_ranges", parameters_are_checked_by_their_ranges},
     {"nans_follow_the_documented_rules", nans_follow_the_documented_rules},

@@ -52,6 +52,8 @@ static void compare_tables(fixture fixtures[BACKENDS]) {
     }
 }
 
+static bool own_parameters; /* two tables have an optimizer of their own */
+
 static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     static fixture fixtures[BACKENDS];
     test_ticket tickets[BACKENDS];
@@ -73,6 +75,9 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     s.options.output_dtype = (hotbed_dtype)(1 + (int)pooling);
     s.options.optimizer.kind = kind;
     setup_decay(&s.options.optimizer, 0.01F);
+    hotbed_optimizer own = s.options.optimizer;
+    own.learning_rate = 0.25F, own.l2_decay = 0.5F, own.max_gradient = 0.125F;
+    s.tables[0].optimizer = s.tables[3].optimizer = own_parameters ? &own : NULL;
     rng randoms[BACKENDS] = {rng_start(1), rng_start(1)};
     for (int b = 0; b < BACKENDS; b++) {
         fixture_open(&fixtures[b], backends[b], &s.options);
@@ -129,6 +134,19 @@ static void adagrad_everywhere(void) {
     same_bytes(HOTBED_OPT_ROWWISE_ADAGRAD, HOTBED_POOL_SUM);
 }
 
+static void own_parameters_everywhere(void) {
+    own_parameters = true;
+    same_bytes(HOTBED_OPT_ADAM, HOTBED_POOL_NONE);
+    same_bytes(HOTBED_OPT_ROWWISE_ADAGRAD, HOTBED_POOL_SUM);
+    same_bytes(HOTBED_OPT_LAMB, HOTBED_POOL_MEAN);
+    own_parameters = false;
+}
+
+static void tables_with_own_parameters_give_the_same_bytes_on_both_backends(
+    hotbed_backend backend) {
+    both(own_parameters_everywhere);
+}
+
 static void others_everywhere(void) {
     for (int kind = HOTBED_OPT_ROWWISE_ADAGRAD + 1; kind <= HOTBED_OPT_LAST; kind++)
         same_bytes((hotbed_optimizer_kind)kind, (hotbed_pooling)(kind % 3));
@@ -153,6 +171,8 @@ static void adagrad_gives_the_same_bytes_on_both_backends(hotbed_backend backend
 const hotbed_test hotbed_tests[] = {
     {"the_other_optimizers_give_the_same_bytes_on_both_backends",
      the_other_optimizers_give_the_same_bytes_on_both_backends},
+    {"tables_with_own_parameters_give_the_same_bytes_on_both_backends",
+     tables_with_own_parameters_give_the_same_bytes_on_both_backends},
     {"sgd_gives_the_same_bytes_on_both_backends", sgd_gives_the_same_bytes_on_both_backends},
     {"adam_gives_the_same_bytes_on_both_backends", adam_gives_the_same_bytes_on_both_backends},
     {"adagrad_gives_the_same_bytes_on_both_backends",

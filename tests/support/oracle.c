@@ -392,6 +392,8 @@ oracle *oracle_create(const hotbed_storage_options *options, oracle_initial init
         table->options = options->tables[t];
         if (table->options.dtype == 0)
             table->options.dtype = HOTBED_F32;
+        table->optimizer =
+            table->options.optimizer == NULL ? options->optimizer : *table->options.optimizer;
         for (uint32_t s = 0; s < 2; s++)
             table->state_dim[s] =
                 hotbed_optimizer_state_dim(options->optimizer.kind, s, table->options.dim);
@@ -884,9 +886,10 @@ static float rate_factor(const step_of *s, const oracle_row *row, const float *g
 }
 
 static void update_row(oracle *model, oracle_table *table, oracle_row *row, const float *sums) {
-    const hotbed_optimizer *o = &model->options.optimizer;
+    const hotbed_optimizer *o = &table->optimizer;
     uint32_t dim = table->options.dim;
-    step_of s = {o, model->state.learning_rate, 0.0F, 0.0F};
+    const bool own = table->options.optimizer != NULL;
+    step_of s = {o, own ? o->learning_rate : model->state.learning_rate, 0.0F, 0.0F};
     s.unbias1 = (float)(1.0 - model->state.beta1_power);
     s.unbias2 = (float)(1.0 - model->state.beta2_power);
     float *g = copy_of(sums, dim, sizeof *sums);
@@ -916,10 +919,11 @@ static void update_row(oracle *model, oracle_table *table, oracle_row *row, cons
 
 /* The share of position i of the batch in element e of its row's gradient. */
 static float share(
-    const oracle_ticket *ticket, const void *gradient, uint64_t stride, uint64_t i, uint32_t e) {
+    const oracle_ticket *ticket, const oracle_table *table, const void *gradient, uint64_t stride,
+    uint64_t i, uint32_t e) {
     const oracle *model = ticket->model;
     hotbed_dtype dtype = model->options.output_dtype;
-    float limit = model->options.optimizer.max_gradient;
+    float limit = table->optimizer.max_gradient;
     uint32_t bag = ticket->bags[i], batch_size = ticket->batch.batch_size;
     bool pooled = model->options.pooling != HOTBED_POOL_NONE;
     uint64_t at =
@@ -960,7 +964,8 @@ void oracle_reduce(
             for (uint32_t e = 0; e < model->tables[t].options.dim; e++) {
                 float *sum = sums + (uint64_t)u * model->max_dim + e;
                 for (uint64_t i = starts[u]; i < starts[u + 1]; i++)
-                    values[i - starts[u]] = share(ticket, gradient, step, list[i], e);
+                    values[i - starts[u]] =
+                        share(ticket, &model->tables[t], gradient, step, list[i], e);
                 *sum = (add ? *sum : 0.0F) + tree_sum(values, ticket->occurrences[u]);
             }
     free(values);

@@ -36,6 +36,7 @@ typedef struct oracle_counted {
 
 typedef struct oracle_table {
     hotbed_table_options options;
+    hotbed_optimizer optimizer; /* the table's own, or the storage's */
     uint32_t state_dim[2];
     uint32_t name_hash;
     oracle_row *rows; /* [num_rows] live or free */

@@ -48,6 +48,7 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_error_detail),
     KNOWN(hotbed_exchange),
     KNOWN(hotbed_exchange_stats),
+    KNOWN(hotbed_expiry),
     KNOWN(hotbed_export),
     KNOWN(hotbed_external_call),
     KNOWN(hotbed_external_calls),
@@ -143,6 +144,7 @@ INIT(hotbed_batch)
 INIT(hotbed_checkpoint_load_options)
 INIT(hotbed_checkpoint_options)
 INIT(hotbed_comm_options)
+INIT(hotbed_expiry)
 INIT(hotbed_export)
 INIT(hotbed_external_options)
 INIT(hotbed_flat_table_options)

@@ -184,6 +184,8 @@ static size_t carve_description(hotbed_storage *storage, uint8_t *base) {
     storage->tallies = hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->tallies);
     storage->custom_scores =
         hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->custom_scores);
+    storage->expire_at =
+        hotbed_carve_take(&carve, storage->num_tables * sizeof *storage->expire_at);
     storage->below = hotbed_carve_take(&carve, sizeof *storage->below);
     storage->twice = hotbed_carve_take(&carve, sizeof *storage->twice);
     storage->holding = hotbed_carve_take(&carve, sizeof *storage->holding);

@@ -162,6 +162,7 @@ struct hotbed_storage {
     hotbed_clock *clock;
     hotbed_table_rates *rates; /* [num_tables], or NULL: no table has an optimizer of its own */
     hotbed_tally *tallies;
+    uint64_t *expire_at;     /* [num_tables] number of the slot at which the next call begins */
     uint32_t *below;         /* see hotbed_eval_view */
     uint32_t *twice;         /* see hotbed_distinct_args; of the latest call that sets rows */
     uint32_t *holding;       /* see hotbed_storage_view */

@@ -149,6 +149,7 @@ hotbed_table_stats hotbed_stats_of(hotbed_tally tally, uint64_t row_bytes) {
         .in_place = tally.in_place,
         .nonfinite = tally.nonfinite,
         .rounded_away = tally.rounded_away,
+        .expired = tally.expired,
         .write_backs = tally.write_backs,
         .link_read_bytes = tally.fetches * row_bytes,
         .link_write_bytes = tally.write_backs * row_bytes,

@@ -3,7 +3,7 @@
  * Experimental: hotbed_storage_external_tables(), hotbed_storage_reduce(),
  * hotbed_storage_apply(), hotbed_ticket_keep(), hotbed_ticket_retake(), hotbed_ticket_forget(),
  * hotbed_storage_set_table_learning_rate(), hotbed_storage_now(), hotbed_storage_set_score(), hotbed_ticket_read(),
- * hotbed_storage_offer_rows(), hotbed_storage_export_keys(), hotbed_storage_export_counts(),
+ * hotbed_storage_offer_rows(), hotbed_storage_expire(), hotbed_storage_export_keys(), hotbed_storage_export_counts(),
  * hotbed_storage_import_counts(), hotbed_storage_get_state(), hotbed_storage_set_state(),
  * hotbed_storage_explain(), hotbed_storage_poll_growth(),
  * hotbed_storage_segment(). Stable: all other calls.
@@ -694,6 +694,47 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_erase(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, uint8_t *erased,
     hotbed_stream *stream);
 
+/* Which keys of a HASH table hotbed_storage_expire() removes: those to which at least one condition
+ * applies. Call hotbed_expiry_init(), then set fields; a condition that is 0 is none. */
+typedef struct hotbed_expiry {
+    uint32_t size;  /* set by init */
+    uint32_t table; /* number of the table */
+    /* slots that the call looks at: the bound of its work; 0: all slots of the table */
+    uint64_t slots;
+    /* The key was last in a batch so long ago: in STEP tables prefetches, in TIMESTAMP and
+     * TIMESTAMP_LFU tables microseconds; until the last prefetch, see hotbed_storage_now(). 1 in a
+     * STEP table: the key was not in the last prefetch. STEP, TIMESTAMP and TIMESTAMP_LFU only */
+    uint64_t unseen;
+    uint64_t min_score; /* its score is below this */
+    float min_norm;     /* the L2 norm of its embedding is below this; >= 0 */
+} hotbed_expiry;
+
+/* Set every field to its default. `size` is sizeof(hotbed_expiry) in the calling program; C programs
+ * call hotbed_expiry_init(), which passes it. */
+HOTBED_API void hotbed_expiry_init_sized(hotbed_expiry *expiry, size_t size);
+
+static inline void hotbed_expiry_init(hotbed_expiry *expiry) {
+    hotbed_expiry_init_sized(expiry, sizeof *expiry);
+}
+
+/* Remove keys by age and value: look at the next `slots` slots of a table, and remove the keys that
+ * are expired, except pinned ones. The next call goes on where this one has ended, and begins anew
+ * after the last slot, so that a call every few steps keeps a table free of expired keys. Keys leave
+ * as by hotbed_storage_erase(): a later prefetch makes a new row. hotbed_table_stats.expired counts
+ * them. The caller orders it like an erase. Asynchronous; allocates nothing; can be recorded, and a
+ * recorded call looks at the slots that the table had then.
+ *
+ *       hotbed_expiry expiry;
+ *       hotbed_expiry_init(&expiry);
+ *       expiry.unseen = 100000; // steps
+ *       expiry.slots = 1 << 16;
+ *       hotbed_storage_expire(storage, &expiry, stream);
+ *
+ * Errors: ARGUMENT (NULL, table number; a STATIC table; `unseen` in a table that is LFU or CUSTOM;
+ * min_norm that is NaN or negative; no condition), UNSUPPORTED (an external store has the rows). */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_storage_expire(hotbed_storage *storage, const hotbed_expiry *expiry, hotbed_stream *stream);
+
 /* Remove all keys of table number `table` and all counts of its admission; in a STATIC table, set
  * all rows to their initial value. An external store is cleared first: if that fails, some of its
  * rows are gone. Synchronous.
@@ -871,6 +912,7 @@ typedef struct hotbed_table_stats {
     /* updates that should have changed a row and did not change one of its elements, because all
      * were rounded to their old values; see hotbed_rounding. F32 rows are not counted. */
     uint64_t rounded_away;
+    uint64_t expired; /* keys that hotbed_storage_expire() has removed */
 } hotbed_table_stats;
 
 /* Read the cumulative counts of a table, up to the work that `stream` has passed. Synchronous.

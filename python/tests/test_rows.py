@@ -1,4 +1,4 @@
-"""Rows by key from Python: a key twice, erasing."""
+"""Rows by key from Python: a key twice, erasing, expiry."""
 
 import pytest
 import torch
@@ -274,3 +274,63 @@ def test_changes_need_the_option():
     two = ht.Position(((1, 1, 1), (1, 1, 1)))
     with pytest.raises(hotbed.ArgumentError, match="another collection"):
         tracked().changes(two)
+
+
+# --- expire -------------------------------------------------------------------------------------------
+
+
+def scored(score):
+    config = ht.EmbeddingConfig(ROWS, DIM, "t", feature_names=["f"], use_virtual_table=True, score=score)
+    return ht.EmbeddingCollection([config], optimizer=ht.Adam(lr=0.1))
+
+
+def train_keys(made, keys):
+    lookup(made, torch.tensor(keys)).sum().backward()
+
+
+def kept(made):
+    return set(made.keys("t").tolist())
+
+
+def test_keys_expire_by_steps_scores_and_norms():
+    made = collection()
+    for keys in ([1, 2, 3], [2, 3], [3], [4]):
+        train_keys(made, keys)
+    made.expire("t", unseen_steps=3)
+    assert kept(made) == {2, 3, 4} and made.stats("t")["expired"] == 1
+    made.expire("t", unseen_steps=100)
+    assert kept(made) == {2, 3, 4}
+    made.set_rows("t", torch.tensor([2, 3, 4]), torch.tensor([[0.5] * 4, [2.0] * 4, [0.0] * 4]))
+    made.expire("t", min_norm=1.5)
+    assert kept(made) == {3} and made.stats("t")["expired"] == 3
+    counted = scored(ht.Score.LFU)
+    for keys in ([1, 2], [2], [2, 3], [3]):
+        train_keys(counted, keys)
+    for _ in range(ROWS // 16 + 5):  # a table has a few more slots than rows
+        counted.expire("t", min_score=3, slots=16)
+    assert kept(counted) == {2}
+
+
+def test_keys_expire_by_time():
+    made = scored(ht.Score.TIMESTAMP)
+    for keys in ([1, 2], [2]):
+        train_keys(made, keys)
+    made.expire("t", unseen_seconds=1e-6)  # any two forwards are so far apart
+    assert kept(made) == {2}
+    made.expire("t", unseen_seconds=3600)
+    assert kept(made) == {2}
+
+
+def test_conditions_that_a_table_lacks_are_refused():
+    made, static = collection(), collection(hashed=False)
+    with pytest.raises(hotbed.ArgumentError, match="unseen, min_score and min_norm are 0, so nothing can expire"):
+        made.expire("t")
+    with pytest.raises(hotbed.ArgumentError, match=r"table 't' has Score.STEP, not Score.TIMESTAMP, so unseen_seconds"):
+        made.expire("t", unseen_seconds=2.0)
+    with pytest.raises(hotbed.ArgumentError, match="so unseen_steps cannot be 2"):
+        scored(ht.Score.LFU).expire("t", unseen_steps=2)
+    with pytest.raises(hotbed.ArgumentError, match="table t is static: its rows do not expire"):
+        static.expire("t", min_norm=1.0)
+    for wrong in ({"unseen_steps": -1}, {"min_norm": -1.0}, {"min_score": 0.5}, {"min_norm": float("nan")}):
+        with pytest.raises(hotbed.ArgumentError):
+            made.expire("t", **wrong)

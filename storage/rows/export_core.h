@@ -32,34 +32,6 @@ typedef struct hotbed_export_args {
     const hotbed_change_position *since; /* NULL: whether a row was changed does not matter */
 } hotbed_export_args;
 
-/* Map slot number `number` of the table to its slot in the index. Numbers run through the upper
- * tier, the lower tier and the segments, in this order. */
-HOTBED_HD uint64_t hotbed_export_slot(const hotbed_export_args *a, uint64_t number) {
-    if (number < a->table.slots)
-        return a->table.first_slot + number;
-    number -= a->table.slots;
-    if (number < a->table.lower_slots)
-        return a->table.lower_first + number;
-    number -= a->table.lower_slots;
-    hotbed_index_range range = hotbed_table_growing(&a->table);
-    for (uint32_t g = 0;; g++) {
-        uint64_t slots = (uint64_t)hotbed_index_grown(a->index, range, g) * HOTBED_BUCKET_SLOTS;
-        if (number < slots)
-            return (uint64_t)(range.segment + g) << HOTBED_SEGMENT_SHIFT | number;
-        number -= slots;
-    }
-}
-
-/* Where to read the row of `slot`: with CACHE, the upper tier may have a newer copy. */
-HOTBED_HD uint64_t hotbed_export_row(const hotbed_export_args *a, uint64_t slot) {
-    if (a->table.tiers != HOTBED_TIERS_CACHE ||
-        (hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot)) & HOTBED_META_FLAGGED) == 0)
-        return slot;
-    uint64_t key = hotbed_load_relaxed_u64(hotbed_index_key(a->index, slot));
-    uint64_t copy = hotbed_index_find(a->index, a->table.range, key, 1);
-    return copy == HOTBED_SLOT_NONE ? slot : copy;
-}
-
 /* Whether the row in `slot` was changed since epoch `since`; 0: all rows were. */
 HOTBED_HD bool hotbed_export_changed(const hotbed_export_args *a, uint64_t slot, uint64_t since) {
     return since == 0 || *hotbed_changed_at(a->index, &a->table, slot) >= since;
@@ -75,13 +47,13 @@ HOTBED_HD bool hotbed_export_wanted(const hotbed_export_args *a, uint64_t i, uin
         return hotbed_export_changed(a, a->table.first_slot + a->first + i, since);
     if (a->table.tiers == HOTBED_TIERS_CACHE && a->first + i < a->table.slots)
         return false; /* the key is exported from its slot in the lower tier */
-    uint64_t slot = hotbed_export_slot(a, a->first + i);
+    uint64_t slot = hotbed_numbered_slot(a->index, &a->table, a->first + i);
     const bool copied = a->table.tiers == HOTBED_TIERS_CACHE; /* the copy's epoch counts */
     if (!copied && !hotbed_export_changed(a, slot, since))
         return false;
     if (hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot)) == 0)
         return false;
-    slot = hotbed_export_row(a, slot);
+    slot = hotbed_newest_slot(a->index, &a->table, slot);
     uint64_t meta = hotbed_load_relaxed_u64(hotbed_index_meta(a->index, slot));
     if ((meta & HOTBED_META_LOCKED) != 0 ||
         (a->table.is_static == 0 && hotbed_meta_score(meta) < a->min_score))
@@ -122,7 +94,10 @@ HOTBED_HD void hotbed_export_write(const hotbed_export_args *a, uint64_t g, uint
         if (at >= a->capacity)
             continue;
         bool hashed = hotbed_table_indexed(&a->table);
-        uint64_t slot = hashed ? hotbed_export_row(a, hotbed_export_slot(a, from + s)) : from + s;
+        uint64_t slot =
+            hashed ? hotbed_newest_slot(
+                         a->index, &a->table, hotbed_numbered_slot(a->index, &a->table, from + s))
+                   : from + s;
         if (a->keys != NULL)
             a->keys[at] = hashed ? hotbed_load_relaxed_u64(hotbed_index_key(a->index, slot)) : slot;
         if (a->numbers != NULL)
@@ -139,9 +114,9 @@ HOTBED_HD void hotbed_export_write(const hotbed_export_args *a, uint64_t g, uint
     if (a->rows.weights == NULL && a->rows.states[0] == NULL && a->rows.states[1] == NULL)
         return;
     for (uint64_t at = start; bits != 0 && at < a->capacity; at++, bits &= bits - 1) {
-        uint64_t slot = hotbed_export_slot(a, from + hotbed_lowest_bit(bits));
+        uint64_t slot = hotbed_numbered_slot(a->index, &a->table, from + hotbed_lowest_bit(bits));
         if (hotbed_table_indexed(&a->table))
-            slot = hotbed_export_row(a, slot);
+            slot = hotbed_newest_slot(a->index, &a->table, slot);
         hotbed_row_get(&a->table, hotbed_row_at(a->index, &a->table, slot), a->rows, at, width);
     }
 }

@@ -43,6 +43,15 @@ static __global__ void __launch_bounds__(BLOCK) erase_kernel(hotbed_rows_args a)
         hotbed_rows_erase(&a, i, TILE);
 }
 
+static __global__ void __launch_bounds__(BLOCK) expire_kernel(hotbed_expire_args a) {
+    for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.slots; i += hotbed_cuda_threads() / TILE)
+        hotbed_expire_slot(&a, i, TILE);
+}
+
+static __global__ void advance_kernel(hotbed_expire_args a) {
+    hotbed_expire_advance(&a);
+}
+
 static __global__ void __launch_bounds__(BLOCK) count_keys_kernel(hotbed_rows_args a) {
     if (hotbed_rows_barred(&a))
         return;
@@ -125,6 +134,17 @@ static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) 
     return hotbed_index_kernels_cuda.erase(&index, stream);
 }
 
+static hotbed_status expire(const hotbed_expire_args *args, hotbed_stream *stream) {
+    const hotbed_cuda_native native(stream);
+    const unsigned blocks = hotbed_cuda_blocks(stream, args->slots * TILE, BLOCK, WAVES);
+    expire_kernel<<<blocks, BLOCK, 0, native>>>(*args);
+    hotbed_status status = hotbed_cuda_launched("expire_kernel");
+    if (status != HOTBED_OK)
+        return status;
+    advance_kernel<<<1, 1, 0, native>>>(*args);
+    return hotbed_cuda_launched("advance_kernel");
+}
+
 static hotbed_status count(const hotbed_rows_args *args, hotbed_stream *stream) {
     return launch(count_keys_kernel, "count_keys_kernel", args, args->n * TILE, stream);
 }
@@ -152,4 +172,4 @@ static hotbed_status store(const hotbed_rows_args *args, hotbed_stream *stream) 
 }
 
 const hotbed_rows_kernels hotbed_rows_kernels_cuda = {
-    get, set, distinct, insert_refused, erase, count, clear, list, load, store};
+    get, set, distinct, insert_refused, erase, expire, count, clear, list, load, store};

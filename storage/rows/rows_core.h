@@ -115,6 +115,36 @@ HOTBED_HD uint64_t hotbed_rows_find(const hotbed_rows_args *a, uint64_t i, uint3
                : slot;
 }
 
+/* The slot with number `number` of a table. Numbers run through the upper tier, the lower tier and the
+ * segments, in this order. */
+HOTBED_HD uint64_t
+hotbed_numbered_slot(hotbed_index_view index, const hotbed_table_view *table, uint64_t number) {
+    if (number < table->slots)
+        return table->first_slot + number;
+    number -= table->slots;
+    if (number < table->lower_slots)
+        return table->lower_first + number;
+    number -= table->lower_slots;
+    hotbed_index_range range = hotbed_table_growing(table);
+    for (uint32_t g = 0;; g++) {
+        uint64_t slots = (uint64_t)hotbed_index_grown(index, range, g) * HOTBED_BUCKET_SLOTS;
+        if (number < slots)
+            return (uint64_t)(range.segment + g) << HOTBED_SEGMENT_SHIFT | number;
+        number -= slots;
+    }
+}
+
+/* Where to read the row of `slot`: with CACHE, the upper tier may have a newer copy. */
+HOTBED_HD uint64_t
+hotbed_newest_slot(hotbed_index_view index, const hotbed_table_view *table, uint64_t slot) {
+    if (table->tiers != HOTBED_TIERS_CACHE ||
+        (hotbed_load_relaxed_u64(hotbed_index_meta(index, slot)) & HOTBED_META_FLAGGED) == 0)
+        return slot;
+    uint64_t key = hotbed_load_relaxed_u64(hotbed_index_key(index, slot));
+    uint64_t copy = hotbed_index_find(index, table->range, key, 1);
+    return copy == HOTBED_SLOT_NONE ? slot : copy;
+}
+
 /* Copy out the row of key number i, which is in `slot`; HOTBED_SLOT_NONE: the key is missing. */
 HOTBED_HD void hotbed_rows_get_slot(
     const hotbed_rows_args *a, uint64_t i, uint64_t slot, uint32_t width) {
@@ -349,10 +379,8 @@ HOTBED_HD void hotbed_rows_set(
     hotbed_rows_write(a, i, slot, false, width);
 }
 
-/* Remove key number i of a table with two tiers or with segments, or of one that tracks changes, unless
- * it is pinned. */
-HOTBED_HD void hotbed_rows_erase(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
-    uint64_t key = a->keys[i];
+/* Remove a key of any HASH table, unless it is pinned. Returns whether it was there and is gone. */
+HOTBED_HD bool hotbed_rows_erase_key(const hotbed_rows_args *a, uint64_t key, uint32_t width) {
     uint64_t slot = hotbed_index_find(a->index, hotbed_table_range(&a->table, key), key, width);
     bool erased = true;
     if (slot != HOTBED_SLOT_NONE)
@@ -364,6 +392,13 @@ HOTBED_HD void hotbed_rows_erase(const hotbed_rows_args *a, uint64_t i, uint32_t
         erased = false;
     if (a->tracker != NULL && erased)
         hotbed_log_removed_one(a->tracker, &a->table, a->table_number, key, width);
+    return erased;
+}
+
+/* Remove key number i of a table with two tiers or with segments, or of one that tracks changes, unless
+ * it is pinned. */
+HOTBED_HD void hotbed_rows_erase(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
+    const bool erased = hotbed_rows_erase_key(a, a->keys[i], width);
     if (hotbed_tile_rank(width) == 0 && a->flags != NULL)
         a->flags[i] = erased;
 }

@@ -90,6 +90,16 @@ static void erase_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_rows_erase(args, i, 1);
 }
 
+static void expire_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_expire_slot(args, i, 1);
+}
+
+static void advance_body(const void *args, uint64_t begin, uint64_t end) {
+    (void)begin, (void)end;
+    hotbed_expire_advance(args);
+}
+
 static void count_body(const void *args, uint64_t begin, uint64_t end) {
     if (hotbed_rows_barred(args))
         return;
@@ -157,6 +167,13 @@ static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) 
     return hotbed_index_kernels_host.erase(&index, stream);
 }
 
+static hotbed_status expire(const hotbed_expire_args *args, hotbed_stream *stream) {
+    hotbed_status status =
+        hotbed_host_launch(stream, args->slots, GRAIN, expire_body, args, sizeof *args);
+    return status == HOTBED_OK ? hotbed_host_launch(stream, 1, 0, advance_body, args, sizeof *args)
+                               : status;
+}
+
 static hotbed_status count(const hotbed_rows_args *args, hotbed_stream *stream) {
     return hotbed_host_launch(stream, args->n, GRAIN, count_body, args, sizeof *args);
 }
@@ -185,4 +202,4 @@ static hotbed_status store(const hotbed_rows_args *args, hotbed_stream *stream) 
 }
 
 const hotbed_rows_kernels hotbed_rows_kernels_host = {
-    get, set, distinct, insert_refused, erase, count, clear, list, load, store};
+    get, set, distinct, insert_refused, erase, expire, count, clear, list, load, store};

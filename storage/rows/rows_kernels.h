@@ -7,6 +7,7 @@
 #define HOTBED_STORAGE_ROWS_KERNELS_H
 
 #include "hotbed/stream.h"
+#include "storage/rows/expire_core.h"
 #include "storage/rows/offer_core.h"
 
 #ifdef __cplusplus
@@ -23,6 +24,8 @@ typedef struct hotbed_rows_kernels {
      * the same time. The last call has one tile; it lists the keys that are left. */
     hotbed_status (*insert_refused)(const hotbed_offer_args *args, hotbed_stream *stream);
     hotbed_status (*erase)(const hotbed_rows_args *args, hotbed_stream *stream);
+    /* Remove the expired keys of a pass, then advance *args->at. */
+    hotbed_status (*expire)(const hotbed_expire_args *args, hotbed_stream *stream);
     /* Admission: insert counts of keys that have none. table.range is the counter's. */
     hotbed_status (*count)(const hotbed_rows_args *args, hotbed_stream *stream);
     /* With an index: free all slots of table.range. Without: initialize all rows. */

@@ -488,6 +488,14 @@ HOTBED_HD float hotbed_sum_shares(float shares[32], uint32_t width) {
     return shares[0];
 }
 
+/* The first `count` elements; the others become 0. */
+HOTBED_HD hotbed_f32x4 hotbed_first4(hotbed_f32x4 v, uint32_t count) {
+    v.y = count > 1 ? v.y : 0.0F;
+    v.z = count > 2 ? v.z : 0.0F;
+    v.w = count > 3 ? v.w : 0.0F;
+    return v;
+}
+
 /* Add the squares of four elements to a lane's share, in order. */
 HOTBED_HD float hotbed_add_squares(float share, hotbed_f32x4 v) {
     share = share + v.x * v.x;

@@ -17,6 +17,7 @@ typedef struct hotbed_tally {
     uint64_t in_place;     /* unique keys whose rows were used in the lower tier */
     uint64_t nonfinite;    /* rows that were not updated, because the gradient was not finite */
     uint64_t rounded_away; /* rows that an update should have changed, but rounding did not */
+    uint64_t expired;
 } hotbed_tally;
 
 /* In tables whose rows move between tiers: what a prefetch does for a unique key that the upper

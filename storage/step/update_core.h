@@ -258,14 +258,6 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_from(
                                                          : hotbed_sum_groups(source, e);
 }
 
-/* The first `count` elements; the others become 0. */
-HOTBED_HD hotbed_f32x4 hotbed_first4(hotbed_f32x4 v, uint32_t count) {
-    v.y = count > 1 ? v.y : 0.0F;
-    v.z = count > 2 ? v.z : 0.0F;
-    v.w = count > 3 ? v.w : 0.0F;
-    return v;
-}
-
 /* What a step uses of the whole row. */
 typedef struct hotbed_whole_row {
     float number; /* the state of one number, after this step */

@@ -146,13 +146,13 @@ static void outputs_fit_older_and_newer_callers(hotbed_backend backend) {
         size_t end;
     } outputs[] = {
         {"hotbed_table_info", get_info, END(hotbed_table_info, change_bytes)},
-        {"hotbed_table_stats", get_stats, END(hotbed_table_stats, rounded_away)},
+        {"hotbed_table_stats", get_stats, END(hotbed_table_stats, expired)},
         {"hotbed_storage_state", get_state, END(hotbed_storage_state, time)},
         {"hotbed_ticket_view", get_ticket, END(hotbed_ticket_view, counts)},
         {"hotbed_segment_info", get_segment, END(hotbed_segment_info, weights)},
         {"hotbed_state_tensor", get_tensor, END(hotbed_state_tensor, pieces)},
         {"hotbed_reading", get_reading, END(hotbed_reading, step_prefetches)},
-        {"hotbed_table_stats", get_total, END(hotbed_table_stats, rounded_away)},
+        {"hotbed_table_stats", get_total, END(hotbed_table_stats, expired)},
         {"hotbed_index_info", get_index, END(hotbed_index_info, evict)},
         {"hotbed_flat_table_view", get_flat, END(hotbed_flat_table_view, memory)},
         {"hotbed_counters", get_counters,

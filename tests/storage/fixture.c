@@ -454,6 +454,7 @@ static void check_counts(fixture *r, uint32_t number) {
     CHECK_EQ(stats.rejected, table->stats.rejected);
     CHECK_EQ(stats.evictions, table->stats.evictions);
     CHECK_EQ(stats.rounded_away, table->stats.rounded_away);
+    CHECK_EQ(stats.expired, table->stats.expired);
 }
 
 void fixture_check_rows(fixture *r) {

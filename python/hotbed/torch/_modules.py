@@ -448,6 +448,55 @@ class _Collection(torch.nn.Module):
         """
         return _changes.changes(self._storages, since)
 
+    def expire(
+        self,
+        table: str,
+        *,
+        unseen_steps: int = 0,
+        unseen_seconds: float = 0.0,
+        min_score: int = 0,
+        min_norm: float = 0.0,
+        slots: int = 0,
+    ) -> None:
+        """Remove the keys of a hash table to which one of the conditions applies; a condition that is 0 is none.
+
+        Keys of forwards that wait for their backward stay.  ``stats(table)["expired"]`` counts the removed keys.  Does
+        not wait for the device.  On several ranks each call removes keys of its own rank.
+
+        Args:
+            table: name of the table.
+            unseen_steps: of a table with ``Score.STEP``: the last so many training forwards lacked the key.
+            unseen_seconds: of a table with ``Score.TIMESTAMP``: no training forward had the key in so many seconds
+                before the last one.
+            min_score: the key's score is below it, for example its count in a table with ``Score.LFU``.
+            min_norm: the L2 norm of its row is below it.
+            slots: look at so many slots, going on where the last call has ended; 0: at all.
+
+        Raises:
+            ArgumentError: a static table; a table without such a clock; no condition.
+        """
+        storage, number = self._find(table)
+        score = storage.tables[number].score
+        for name, given, wanted in (
+            ("unseen_steps", unseen_steps, _config.Score.STEP),
+            ("unseen_seconds", unseen_seconds, _config.Score.TIMESTAMP),
+        ):
+            if given != 0 and score is not wanted:
+                raise ArgumentError(
+                    f"expire: table {table!r} has {score}, not {wanted}, so {name} cannot be {given!r}",
+                    parameter=name,
+                    table=table,
+                    value=given,
+                )
+        if not 0 <= unseen_seconds < 2**32:
+            raise ArgumentError(
+                f"expire: unseen_seconds is {unseen_seconds!r}, not from 0 to {2**32}",
+                parameter="unseen_seconds",
+                value=unseen_seconds,
+            )
+        unseen = unseen_steps if unseen_seconds == 0 else max(1, round(unseen_seconds * 1e6))
+        storage.expire(number, unseen, min_score, min_norm, slots)
+
     def stats(self, table: str, since: Optional[Mapping[str, int]] = None) -> Dict[str, int]:
         """Return this rank's counters of a table: keys, uniques, hits, inserts, evictions, ...  Waits for the device.
 

@@ -1217,6 +1217,20 @@ class Storage:
             )
         return int(gone.sum())
 
+    def expire(self, table: int, unseen: int, min_score: int, min_norm: float, slots: int) -> None:
+        """Remove the expired keys among the next slots of a hash table; does not wait for the device.
+
+        Raises:
+            ArgumentError: a static table, ``unseen`` without a clock, no condition, or a number that is negative.
+            UnsupportedError: an external store has the rows.
+        """
+        expiry = new("expiry", unseen=unseen, min_score=min_score, min_norm=min_norm, slots=slots)
+        self._settled.add(table)
+        with self.lock:
+            self.release_dropped()
+            storage, expiry.table = self._at(table)
+            self.check(lib.hotbed_storage_expire(storage, expiry, self.streams.current()))
+
     def set_states(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
         """Set optimizer states of keys that have rows.
 

@@ -46,6 +46,10 @@ static hotbed_status check_options(const hotbed_checkpoint_options *o) {
                 HOTBED_ERR_ARGUMENT, "mark", "checkpoint: an increment of %s needs a mark",
                 o->parent),
             o->parent);
+    if (o->touched > 1)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "touched", (double)o->touched, 1.0,
+            "checkpoint: touched is %" PRIu64 ", not 0 or 1", o->touched);
     if (o->num_blobs > HOTBED_BLOBS_MAX || (o->num_blobs > 0 && o->blobs == NULL))
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "num_blobs", o->num_blobs, o->blobs == NULL ? 0 : HOTBED_BLOBS_MAX,
@@ -191,6 +195,10 @@ hotbed_status hotbed_checkpoint_snapshot_take(
     HOTBED_TRY(read_options(options, &read));
     if (read.comm != NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_take: a communicator is set");
+    if (read.touched != 0)
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "touched", 1.0,
+            "snapshot_take: touched is set, which is for saves");
     if (read.arena != NULL && (hotbed_arena_backend(read.arena) != hotbed_stream_backend(stream) ||
                                hotbed_arena_device(read.arena) != hotbed_stream_device(stream)))
         return hotbed_fail_parameter(

@@ -108,6 +108,11 @@ hotbed_status hotbed_mark_compare(
     const hotbed_mark_table *then, const hotbed_mark_table *now, uint32_t bucket_bits,
     hotbed_row_numbers numbers, hotbed_mark_changes *out) {
     *out = (hotbed_mark_changes){.num_changed = 0};
+    if (then->position.epoch != 0)
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "the mark has positions in the changes, and no digests, because the "
+                              "save before had the option "
+                              "touched: set it, or save a full checkpoint");
     if ((then->keys == NULL) != (now->keys == NULL))
         return hotbed_fail(
             HOTBED_ERR_STATE, "the mark belongs to another storage: kinds of tables differ");

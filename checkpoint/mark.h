@@ -4,6 +4,7 @@
 #define HOTBED_CHECKPOINT_MARK_H
 
 #include "checkpoint/format/manifest.h"
+#include "hotbed/changes.h"
 #include "hotbed/checkpoint.h"
 
 /* A table's rows, in the order in which they are saved. */
@@ -11,6 +12,8 @@ typedef struct hotbed_mark_table {
     uint64_t rows;
     uint64_t *keys;         /* [rows]; NULL for a static table */
     hotbed_digest *digests; /* [rows] */
+    /* instead of rows, keys and digests: the position of the save; epoch 0: there is none */
+    hotbed_change_position position;
 } hotbed_mark_table;
 
 /* One rank's rows in one checkpoint. */
@@ -61,7 +64,7 @@ hotbed_status hotbed_mark_rows(hotbed_mark_table *table, uint64_t rows, uint64_t
 /* Compare two marks of a table. `changed` has the keys of `now` that are new or whose rows changed,
  * `erased` the keys of `then` that are gone, both in order. For static tables these are row numbers,
  * of which the part has `numbers`. The caller frees both with hotbed_delete(). Errors: MEMORY, STATE (one table
- * is static, the other is not). */
+ * is static, the other is not; `then` has a position). */
 typedef struct hotbed_mark_changes {
     uint64_t num_changed, num_erased;
     uint64_t *changed, *erased;

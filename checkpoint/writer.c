@@ -12,6 +12,7 @@
 #include "checkpoint/shard_writer.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"
+#include "checkpoint/touched.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -36,6 +37,7 @@ typedef struct writer {
     table_plan *plans;         /* [num_tables] */
     const hotbed_marked *base; /* increment: the rows of the parent */
     hotbed_marked next;        /* the rows that options->mark will have */
+    hotbed_touched *touched;   /* with options->touched and a mark */
 } writer;
 
 static hotbed_manifest_part *part_of(writer *w, uint32_t table) {
@@ -207,15 +209,61 @@ static hotbed_status digest_table(writer *w, uint32_t number) {
     return status;
 }
 
+/* Whether the next mark has a position of a table. */
+static bool is_touched(const writer *w, uint32_t number) {
+    return w->touched != NULL && hotbed_touched_position(w->touched, number).epoch != 0;
+}
+
+/* Let the next mark have a position of a table, and no rows. */
+static void mark_position(writer *w, uint32_t number) {
+    hotbed_mark_table *next = &w->next.tables[number];
+    hotbed_delete(next->keys);
+    hotbed_delete(next->digests);
+    *next = (hotbed_mark_table){.position = hotbed_touched_position(w->touched, number)};
+}
+
+/* Find what was touched since the position of the mark. */
+static hotbed_status list_touched(writer *w, uint32_t number, hotbed_mark_changes *out) {
+    const hotbed_manifest_table *table = &w->manifest.tables[number];
+    const hotbed_change_position *since = &w->base->tables[number].position;
+    HOTBED_TRY(hotbed_touched_list(w->touched, number, since, rows_of(table), w->stream, out));
+    if (table->kind == HOTBED_TABLE_HASH) {
+        HOTBED_TRY(hotbed_share_check_keys(
+            &w->share, &w->manifest, number, out->num_changed, out->changed));
+        return hotbed_touched_sort(
+            hotbed_manifest_origin(&w->manifest, table)->key_type, table->bucket_bits, out);
+    }
+    hotbed_row_numbers numbers = hotbed_manifest_numbers(&w->manifest, table, w->share.rank);
+    for (uint64_t i = 0; i < out->num_changed; i++)
+        out->changed[i] = hotbed_numbers_at(numbers, out->changed[i]);
+    return HOTBED_OK;
+}
+
+/* Compare the rows with the digests of the mark. */
+static hotbed_status compare_digests(writer *w, uint32_t number, hotbed_mark_changes *out) {
+    const hotbed_manifest_table *table = &w->manifest.tables[number];
+    HOTBED_TRY(digest_table(w, number));
+    return hotbed_mark_compare(
+        &w->base->tables[number], &w->next.tables[number], table->bucket_bits,
+        hotbed_manifest_numbers(&w->manifest, table, w->share.rank), out);
+}
+
 /* Find what changed since the mark. */
 static hotbed_status plan_changes(writer *w, uint32_t number) {
     hotbed_manifest_table *table = &w->manifest.tables[number];
     hotbed_manifest_part *part = part_of(w, number);
-    hotbed_mark_changes changes;
-    HOTBED_TRY(digest_table(w, number));
-    HOTBED_TRY(hotbed_mark_compare(
-        &w->base->tables[number], &w->next.tables[number], table->bucket_bits,
-        hotbed_manifest_numbers(&w->manifest, table, w->share.rank), &changes));
+    hotbed_mark_changes changes = {.num_changed = 0};
+    const bool touched = is_touched(w, number);
+    hotbed_status status = touched && w->base->tables[number].position.epoch != 0
+                               ? list_touched(w, number, &changes)
+                               : compare_digests(w, number, &changes);
+    if (status != HOTBED_OK) {
+        hotbed_delete(changes.changed);
+        hotbed_delete(changes.erased);
+        return status;
+    }
+    if (touched)
+        mark_position(w, number);
     w->plans[number].keys = changes.changed;
     w->plans[number].erased = changes.erased;
     table->rows = changes.num_changed;
@@ -254,6 +302,8 @@ static hotbed_status plan(writer *w, hotbed_checkpoint_id id) {
             hotbed_plan_parent(w->config, options->parent, options->mark, &w->share, m, &w->base));
     if (options->mark != NULL)
         HOTBED_TRY(hotbed_marked_reserve(m->num_tables, &w->next));
+    if (options->mark != NULL && options->touched != 0)
+        HOTBED_TRY(hotbed_touched_create(w->storages, w->stream, &w->touched));
     w->plans = hotbed_new(m->num_tables * sizeof *w->plans);
     if (w->plans == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
@@ -283,13 +333,17 @@ static void free_plan(table_plan *p) {
 static void keep_keys(writer *w, uint32_t number) {
     if (w->options->mark == NULL || w->manifest.increment)
         return;
+    if (is_touched(w, number)) {
+        mark_position(w, number);
+        return;
+    }
     w->next.tables[number].keys = w->plans[number].keys;
     w->plans[number].keys = NULL;
 }
 
 static hotbed_status write_columns(writer *w, uint32_t number) {
     const hotbed_manifest_table *table = &w->manifest.tables[number];
-    bool marks = w->options->mark != NULL && !w->manifest.increment;
+    bool marks = w->options->mark != NULL && !w->manifest.increment && !is_touched(w, number);
     row_stream s = {
         .w = w,
         .number = number,
@@ -312,7 +366,7 @@ static hotbed_status write_table(writer *w, uint32_t number) {
     bool full = !w->manifest.increment;
     if (full && table->kind == HOTBED_TABLE_HASH)
         HOTBED_TRY(sorted_keys(w, number, table->rows, &w->plans[number].keys));
-    if (full && w->options->mark != NULL)
+    if (full && w->options->mark != NULL && !is_touched(w, number))
         HOTBED_TRY(hotbed_mark_rows(&w->next.tables[number], table->rows, NULL));
     HOTBED_TRY(write_columns(w, number));
     keep_keys(w, number);
@@ -378,6 +432,7 @@ static hotbed_status put_shard(
     for (uint32_t i = 0; w.plans != NULL && i < w.manifest.num_tables; i++)
         free_plan(&w.plans[i]);
     hotbed_delete(w.plans);
+    hotbed_touched_destroy(w.touched);
     hotbed_shard_writer_close(&w.shard);
     hotbed_draft_close(&draft);
     hotbed_manifest_free(&w.manifest);

@@ -114,6 +114,11 @@ typedef struct hotbed_checkpoint_options {
     hotbed_comm *comm;
     /* Snapshots: memory for the image; NULL: memory of the snapshot's own. */
     hotbed_checkpoint_arena *arena;
+    /* Saves with a mark: of tables with track_changes, the mark remembers a position
+     * (hotbed/changes.h) instead of a digest of each row. An increment then has the rows that were
+     * written since the parent; a score alone is no change. If the storage no longer knows which keys
+     * have left since, the save fails with STATE: save a full checkpoint. Not for snapshots. */
+    uint64_t touched; /* 0 or 1 */
 } hotbed_checkpoint_options;
 
 /* Set every field to its default. `size` is the caller's sizeof(hotbed_checkpoint_options); C

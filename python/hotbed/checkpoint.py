@@ -262,7 +262,7 @@ def _options(
     options.names = pointers = ffi.new("char *[]", names)
     keep += [array, names, pointers]
     if increments is not None:
-        options.mark = increments.mark
+        options.mark, options.touched = increments.mark, int(increments.touched)
         if increments.paths:
             keep.append(ffi.new("char[]", os.fsencode(increments.paths[-1])))
             options.parent = keep[-1]
@@ -396,7 +396,12 @@ class Increments:
 
     All saves are of one model; make an ``Increments`` for each.
 
-    Keeps a digest of each row, which takes 24 bytes of host memory per row.  To load, pass the first of ``paths`` to
+    Keeps a digest of each row, which takes 24 bytes of host memory per row, and reads all rows for each increment.
+    With ``touched`` it keeps nothing of tables with ``track_changes``, and an increment reads the rows that were
+    written since the save before; a key that was only looked up keeps its older score in the increment.  If more keys
+    have left than the tables remember, the save is a full one, with a ``UserWarning``.
+
+    To load, pass the first of ``paths`` to
     ``load()``, and the others as its ``increments``; or call ``load()`` of a new ``Increments``, whose next save is
     then an increment.
 
@@ -404,11 +409,15 @@ class Increments:
     does not, for example because ``hotbed-ckpt gc`` has removed it, the save is a full one, ``paths`` begins with it,
     and a ``UserWarning`` names the missing one.
 
+    Args:
+        touched: find what changed by ``track_changes`` where tables have it.  Not for ``async_save()``.
+
     Attributes:
         paths: paths of the full checkpoint and its increments, in order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, touched: bool = False) -> None:
+        self.touched = touched
         out = ffi.new("hotbed_checkpoint_mark **")
         check(lib.hotbed_checkpoint_mark_create(out))
         self.mark = ffi.gc(out[0], lib.hotbed_checkpoint_mark_destroy)
@@ -427,7 +436,14 @@ class Increments:
         self._check_chain(found)
         error: Optional[BaseException] = None
         try:
-            _save(path, found, optimizer, step, extra, self)
+            try:
+                _save(path, found, optimizer, step, extra, self)
+            except StateError as lost:  # on all ranks
+                if not self.paths or lost.parameter != "touched":
+                    raise
+                warnings.warn(f"{lost}: this save is a full one", stacklevel=2)
+                self._clear()
+                _save(path, found, optimizer, step, extra, self)
         except BaseException as raised:
             error = raised
         self.ended(os.fspath(path), found, error)
@@ -446,7 +462,12 @@ class Increments:
         """Save like ``save()``, in a thread.  Arguments as in ``async_save()``.
 
         First waits for the previous save, and raises its error unless a call of its ``wait()`` has done so.
+
+        Raises:
+            ArgumentError: ``touched`` is set.
         """
+        if self.touched:
+            raise ArgumentError("async_save: touched is for save()", parameter="touched", value=True)
         self._check_chain(self._settle(model))
         self._saving = Saving(path, model, optimizer, step, extra, self, arena)
         return self._saving

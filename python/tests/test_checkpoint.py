@@ -20,10 +20,10 @@ ROWS, DIM, SAMPLES = 40, 8, 6
 pytestmark = pytest.mark.filterwarnings("ignore:.*was saved with seed")
 
 
-def collection(seed=0):
+def collection(seed=0, tracks=False):
     tables = [
-        ht.EmbeddingBagConfig(ROWS, DIM, "item", feature_names=["f"]),
-        ht.EmbeddingBagConfig(ROWS, DIM, "user.id", feature_names=["g"], use_virtual_table=True),
+        ht.EmbeddingBagConfig(ROWS, DIM, "item", feature_names=["f"], track_changes=tracks),
+        ht.EmbeddingBagConfig(ROWS, DIM, "user.id", feature_names=["g"], use_virtual_table=True, track_changes=tracks),
     ]
     return ht.EmbeddingBagCollection(tables, optimizer=ht.Adam(lr=0.1), seed=seed)
 
@@ -142,6 +142,29 @@ def test_increments_follow_a_checkpoint(tmp_path):
     shutil.rmtree(tmp_path / "x")
     with pytest.raises(hotbed.StateError, match=f"{text}a checkpoint with the id {ids[1]}, which was not found$"):
         checkpoint.load(saved.paths[0], second, saved.paths[2:])
+
+
+def test_increments_have_what_was_touched(tmp_path):
+    first, second, saved = collection(1, tracks=True), collection(2), checkpoint.Increments(touched=True)
+    for i in range(4):
+        step(first)
+        if i == 3:  # a load forgets which keys were there
+            state = first.state_dict()
+            first.load_state_dict({name: part.clone() for name, part in state.items()})
+            with pytest.warns(UserWarning, match="more keys have left .*: this save is a full one"):
+                saved.save(tmp_path / str(i), first)
+            assert saved.paths == [str(tmp_path / "3")]
+        else:
+            saved.save(tmp_path / str(i), first)
+        checkpoint.load(saved.paths[0], second, saved.paths[1:])
+        for name, rows in rows_of(first).items():
+            assert torch.equal(rows_of(second)[name], rows)
+    first.set_rows("item", torch.tensor([7]), torch.ones(1, DIM))
+    saved.save(tmp_path / "4", first)
+    checkpoint.load(saved.paths[0], second, saved.paths[1:])
+    assert torch.equal(second.rows("item", torch.arange(ROWS)), first.rows("item", torch.arange(ROWS)))
+    with pytest.raises(hotbed.ArgumentError, match="touched is for save"):
+        saved.async_save(tmp_path / "5", first)
 
 
 @pytest.mark.parametrize("gone", ["parent", "base", "replaced"])

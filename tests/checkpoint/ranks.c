@@ -62,6 +62,7 @@ void ranks_create(ranks *r, const ranks_shape *shape, uint32_t world, hotbed_str
     for (uint32_t rank = 0; rank < world; rank++) {
         for (uint32_t t = 0; t < RANKS_TABLES; t++) {
             uint64_t rows = hotbed_route_rows(&r->routes[t], rank);
+            options[t].track_changes = shape->tracks;
             options[t].capacity = tables[t].kind == HOTBED_TABLE_HASH ? tables[t].keys
                                   : rows == 0                         ? 1
                                                                       : rows;
@@ -250,6 +251,7 @@ void ranks_save_after(ranks *r, const char *path, const char *parent) {
         hotbed_checkpoint_options options = ranks_options(r, rank);
         options.mark = r->marks[rank];
         options.parent = parent;
+        options.touched = r->shape.tracks ? 1 : 0;
         CHECK_OK(sample_save_shard(&config, path, id, r->storages[rank], &options, r->stream));
     }
     CHECK_OK(hotbed_save_commit(&config, path, id, r->world));

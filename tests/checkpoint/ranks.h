@@ -19,6 +19,7 @@ typedef struct ranks_shape {
     hotbed_route_kind route;     /* of a static table HASH_ROUND_ROBIN means CONTINUOUS */
     uint64_t rows;               /* 0: 90 */
     hotbed_score_strategy score; /* of table "hash" */
+    bool tracks;                 /* tables record their changes, and saves with a mark use them */
 } ranks_shape;
 
 typedef struct ranks {

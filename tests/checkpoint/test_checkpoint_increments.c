@@ -1,6 +1,7 @@
 /* tests/checkpoint/test_checkpoint_increments.c - increments: their content, replay by any number of ranks,
  * wrong chains, compaction, and admission counts. */
 #include "base/stream.h"
+#include "checkpoint/mark.h"
 #include "checkpoint/rewrite.h"
 #include "checkpoint/verify.h"
 #include "storage/types.h"
@@ -52,6 +53,7 @@ static void replay(hotbed_stream *stream, uint32_t n, uint32_t m, uint32_t turn)
         .optimizer = (hotbed_optimizer_kind)(HOTBED_OPT_SGD + turn % HOTBED_OPT_LAST),
         .route = (hotbed_route_kind)(turn / 7 % 3),
         .score = turn % 3 == 0 ? HOTBED_SCORE_TIMESTAMP_LFU : HOTBED_SCORE_STEP,
+        .tracks = turn % 4 >= 2,
     };
     const char *const *paths = save_chain(&from, &shape, n, stream);
     ranks_create(&to, &shape, m, stream);
@@ -161,6 +163,69 @@ static void an_increment_has_what_changed(hotbed_backend backend) {
     CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, sample_path("some"), NULL));
     hotbed_manifest_free(&same);
     hotbed_manifest_free(&some);
+    ranks_destroy(&r);
+    hotbed_stream_destroy(stream);
+}
+
+/* With tables that record their changes: what was written, also with the same bytes. */
+static void an_increment_has_what_was_touched(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    ranks r;
+    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .tracks = true};
+    ranks_create(&r, &shape, 1, stream);
+    ranks_mark(&r);
+    ranks_fill(&r, 1);
+    ranks_save(&r, sample_path("full"));
+    ranks_save_after(&r, sample_path("same"), sample_path("full"));
+    ranks_change(&r, 1, 0, 100); /* 4 keys, 1 row, 1 key, which have these bytes */
+    ranks_erase(&r, 1, 200);     /* 2 keys, and 1 key */
+    ranks_save_after(&r, sample_path("some"), sample_path("same"));
+    hotbed_manifest same = ranks_manifest(sample_path("same"));
+    hotbed_manifest some = ranks_manifest(sample_path("some"));
+    const uint64_t rows[RANKS_TABLES] = {4, 1, 1}, erased[RANKS_TABLES] = {2, 0, 1};
+    for (uint32_t t = 0; t < RANKS_TABLES; t++) {
+        CHECK_EQ(same.tables[t].rows + same.parts[t].erased, 0);
+        CHECK_EQ(some.tables[t].rows, rows[t]);
+        CHECK_EQ(some.parts[t].erased, erased[t]);
+        const hotbed_mark_table *mark = &r.marks[0]->last.tables[t]; /* no memory for each row */
+        CHECK(mark->rows == 0 && mark->keys == NULL && mark->digests == NULL);
+    }
+    CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, sample_path("some"), NULL));
+    hotbed_manifest_free(&same);
+    hotbed_manifest_free(&some);
+
+    hotbed_checkpoint_options options = ranks_options(&r, 0);
+    hotbed_storage *const *storage = &r.storages[0];
+    options.mark = r.marks[0];
+    options.touched = 2;
+    CHECK_STATUS(
+        hotbed_checkpoint_save(sample_path("whole"), storage, 1, &options, stream),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .parameter = "touched", .value = 2,
+            .limit = 1, .path = "/whole");
+    options.touched = 1;
+    hotbed_checkpoint_snapshot *none;
+    CHECK_STATUS(
+        hotbed_checkpoint_snapshot_take(storage, 1, &options, stream, &none), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error_detail()->parameter, "touched");
+    CHECK_OK(hotbed_checkpoint_save(sample_path("whole"), storage, 1, &options, stream));
+    options.parent = sample_path("whole");
+    options.touched = 0; /* there are no digests */
+    CHECK_STATUS(
+        hotbed_checkpoint_save(sample_path("after"), storage, 1, &options, stream),
+        HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "no digests") != NULL);
+    options.touched = 1;
+    CHECK_OK(hotbed_checkpoint_save(sample_path("after"), storage, 1, &options, stream));
+    options.parent = sample_path("after");
+    CHECK_OK(hotbed_storage_clear(r.storages[0], 0, stream)); /* of which no log has the keys */
+    CHECK_STATUS(
+        hotbed_checkpoint_save(sample_path("lost"), storage, 1, &options, stream),
+        HOTBED_ERR_STATE);
+    CHECK_STRING(hotbed_last_error_detail()->parameter, "touched");
+    options.parent = NULL;
+    CHECK_OK(hotbed_checkpoint_save(sample_path("lost"), storage, 1, &options, stream));
     ranks_destroy(&r);
     hotbed_stream_destroy(stream);
 }
@@ -481,6 +546,7 @@ const hotbed_test hotbed_tests[] = {
      increments_are_replayed_by_any_number_of_ranks},
     {"damage_is_found_in_pieces_of_blocks", damage_is_found_in_pieces_of_blocks},
     {"an_increment_has_what_changed", an_increment_has_what_changed},
+    {"an_increment_has_what_was_touched", an_increment_has_what_was_touched},
     {"increments_out_of_order_are_refused", increments_out_of_order_are_refused},
     {"a_mark_belongs_to_one_checkpoint", a_mark_belongs_to_one_checkpoint},
     {"failed_full_saves_do_not_change_the_mark", failed_full_saves_do_not_change_the_mark},

@@ -3,14 +3,19 @@
  * Publishes a table of random rows, and times lookups of random keys on some threads: rows of keys, and sums of bags
  * of 16.  The limit is a loop that reads the same rows from a mapped file by their numbers, with the rows of the next
  * keys requested ahead.  Then a trainer changes a share of the rows and publishes without a pause, while one thread
- * looks up: the lag is the time from the copy in the trainer to the first use of the version. */
+ * looks up: the lag is the time from the copy in the trainer to the first use of the version.
+ *
+ * With --deltas: the time and the bytes of cuts and of checkpoints after some shares of the rows were written, against
+ * those of a base and of a full checkpoint; as JSON. */
 #define _DEFAULT_SOURCE /* getloadavg() */
 #include "base/error.h"
 #include "base/monotonic.h"
 #include "base/port.h"
 #include "base/stream.h"
+#include "hotbed/checkpoint.h"
 #include "hotbed/read.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -32,19 +37,22 @@ enum {
 
 static const char usage[] =
     "usage: hotbed-serving [--rows N] [--dim N] [--encoding 1|2|3|4] [--threads N] [--seconds S]\n"
-    "                      [--share X] DIRECTORY\n"
+    "                      [--share X] [--deltas 1|2] DIRECTORY\n"
     "  --rows      rows of the table (1000000)\n"
     "  --dim       elements of a row (32)\n"
     "  --encoding  1 f32, 2 f16, 3 bf16, 4 int8 (1)\n"
     "  --threads   threads that look up (2)\n"
     "  --seconds   seconds of each measurement (2)\n"
     "  --share     share of the rows that each cut changes (0.01)\n"
+    "  --deltas    measure cuts and checkpoints of 0.01 % to 100 % of the rows; 1: what was "
+    "touched is\n"
+    "              recorded, 2: it is found by digests\n"
     "DIRECTORY is created, and must not exist.  The load average is printed: other work on the "
     "machine makes all\n"
     "numbers worse.\n";
 
 typedef struct program {
-    uint64_t rows, dim, encoding, threads;
+    uint64_t rows, dim, encoding, threads, deltas;
     double seconds, share;
     const char *directory;
     hotbed_stream *stream;
@@ -232,26 +240,34 @@ static void fill(program *p) {
     uint64_t random = 1;
     hotbed_table_options_init(&table);
     table.name = "t", table.dim = (uint32_t)p->dim, table.capacity = p->rows;
+    table.track_changes = p->deltas == 1;
     hotbed_storage_options_init(&options);
     options.num_tables = 1, options.tables = &table;
     check(hotbed_storage_create(&options, p->stream, &p->storage));
     p->keys = malloc(p->rows * sizeof *p->keys);
     float *rows = malloc((size_t)PART * p->dim * sizeof *rows);
-    snprintf(path, sizeof path, "%s/rows", p->directory);
-    int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    size_t bytes = p->rows * p->dim * sizeof *rows;
-    if (p->keys == NULL || rows == NULL || file < 0 || ftruncate(file, (off_t)bytes) != 0)
+    float *map = NULL;
+    if (p->keys == NULL || rows == NULL)
         exit(1);
-    float *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (map == MAP_FAILED)
-        exit(1);
-    close(file);
+    if (p->deltas == 0) {
+        snprintf(path, sizeof path, "%s/rows", p->directory);
+        int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        size_t bytes = p->rows * p->dim * sizeof *rows;
+        if (file < 0 || ftruncate(file, (off_t)bytes) != 0)
+            exit(1);
+        map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        if (map == MAP_FAILED)
+            exit(1);
+        close(file);
+    }
     for (uint64_t first = 0; first < p->rows; first += PART) {
         uint64_t n = p->rows - first < PART ? p->rows - first : PART;
         for (uint64_t i = 0; i < n; i++)
             p->keys[first + i] = next_random(&random);
         for (uint64_t i = 0; i < n * p->dim; i++)
-            rows[i] = map[first * p->dim + i] = 0x1p-24F * (float)(next_random(&random) >> 40);
+            rows[i] = 0x1p-24F * (float)(next_random(&random) >> 40);
+        if (map != NULL)
+            memcpy(map + first * p->dim, rows, n * p->dim * sizeof *rows);
         hotbed_rows set = {.weights = rows};
         check(hotbed_storage_set_rows(p->storage, 0, n, p->keys + first, &set, p->stream));
         check(hotbed_stream_sync(p->stream));
@@ -280,6 +296,116 @@ static void publish(program *p) {
         written - copied, hotbed_monotonic_seconds() - written);
 }
 
+/* --- deltas ----------------------------------------------------------------------------------- */
+
+/* The cost of one cut or checkpoint. */
+typedef struct cost {
+    double seconds, waits; /* waits: of the trainer, a part of `seconds` */
+    uint64_t rows, bytes;
+} cost;
+
+/* Write every n-th row, so that a share of all is written. */
+static uint64_t touch(program *p, double share, uint64_t turn) {
+    enum { PART = 65536 };
+    const uint64_t every = (uint64_t)(1.0 / share + 0.5);
+    uint64_t *keys = malloc(PART * sizeof *keys), n = 0, all = 0, random = 1 + turn;
+    float *rows = malloc((size_t)PART * p->dim * sizeof *rows);
+    if (keys == NULL || rows == NULL)
+        exit(1);
+    for (uint64_t i = turn % every; i < p->rows; i += every) {
+        for (uint64_t e = 0; e < p->dim; e++)
+            rows[n * p->dim + e] = 0x1p-24F * (float)(next_random(&random) >> 40);
+        keys[n++] = p->keys[i];
+        if (n < PART && i + every < p->rows)
+            continue;
+        hotbed_rows set = {.weights = rows};
+        check(hotbed_storage_set_rows(p->storage, 0, n, keys, &set, p->stream));
+        check(hotbed_stream_sync(p->stream));
+        all += n;
+        n = 0;
+    }
+    free(keys);
+    free(rows);
+    return all;
+}
+
+static cost cut(program *p, uint64_t step) {
+    hotbed_publish_stats stats = {.size = sizeof stats};
+    double begin = hotbed_monotonic_seconds();
+    check(hotbed_publisher_publish(p->publisher, step, p->stream));
+    double copied = hotbed_monotonic_seconds();
+    check(hotbed_publisher_wait(p->publisher));
+    check(hotbed_publisher_stats(p->publisher, &stats));
+    return (cost){
+        hotbed_monotonic_seconds() - begin, copied - begin, stats.last_rows, stats.last_bytes};
+}
+
+static uint64_t directory_bytes(const char *path) {
+    uint64_t bytes = 0;
+    DIR *list = opendir(path);
+    struct stat found;
+    for (struct dirent *item; list != NULL && (item = readdir(list)) != NULL;)
+        if (fstatat(dirfd(list), item->d_name, &found, 0) == 0 && S_ISREG(found.st_mode))
+            bytes += (uint64_t)found.st_blocks * 512;
+    closedir(list);
+    return bytes;
+}
+
+static cost save(program *p, hotbed_checkpoint_options *options, const char *path) {
+    double begin = hotbed_monotonic_seconds();
+    check(hotbed_checkpoint_save(path, &p->storage, 1, options, p->stream));
+    double seconds = hotbed_monotonic_seconds() - begin;
+    return (cost){seconds, seconds, 0, directory_bytes(path)};
+}
+
+static void print_cost(const char *what, double share, uint64_t rows, cost of, cost whole) {
+    printf(
+        "{\"what\": \"%s\", \"share\": %g, \"rows\": %" PRIu64 ", \"seconds\": %.4f, "
+        "\"trainer_waits\": %.4f, \"bytes\": %" PRIu64 ", \"of_seconds\": %.5f, "
+        "\"of_bytes\": %.5f}%s\n",
+        what, share, rows, of.seconds, of.waits, of.bytes, of.seconds / whole.seconds,
+        (double)of.bytes / (double)whole.bytes, share < 1 || strcmp(what, "cut") == 0 ? "," : "");
+    fflush(stdout);
+}
+
+static void measure_deltas(program *p) {
+    static const double shares[] = {0.0001, 0.001, 0.01, 0.1, 1};
+    enum { SHARES = sizeof shares / sizeof shares[0] };
+    hotbed_publish_options options;
+    hotbed_checkpoint_options saves;
+    char paths[SHARES + 1][1100];
+    hotbed_publish_options_init(&options);
+    options.encoding = (hotbed_encoding)p->encoding;
+    check(
+        hotbed_publisher_create(p->directory, &p->storage, 1, &options, p->stream, &p->publisher));
+    printf(
+        "{\"rows\": %" PRIu64 ", \"dim\": %" PRIu64 ", \"changes\": \"%s\", \"costs\": [\n",
+        p->rows, p->dim, p->deltas == 1 ? "recorded" : "digests");
+    cost base = cut(p, 1);
+    print_cost("base", 0, p->rows, base, base);
+    for (uint64_t i = 0; i < SHARES; i++) {
+        uint64_t rows = touch(p, shares[i], i + 1);
+        print_cost("cut", shares[i], rows, cut(p, i + 2), base);
+    }
+    hotbed_publisher_destroy(p->publisher);
+    hotbed_checkpoint_options_init(&saves);
+    saves.touched = p->deltas == 1 ? 1 : 0;
+    check(hotbed_checkpoint_mark_create(&saves.mark));
+    for (uint64_t i = 0; i <= SHARES; i++)
+        snprintf(paths[i], sizeof paths[i], "%s-%" PRIu64, p->directory, i);
+    cost full = save(p, &saves, paths[0]);
+    print_cost("checkpoint", 0, p->rows, full, full);
+    for (uint64_t i = 0; i < SHARES; i++) {
+        uint64_t rows = touch(p, shares[i], i + 11);
+        saves.parent = paths[i];
+        print_cost("increment", shares[i], rows, save(p, &saves, paths[i + 1]), full);
+    }
+    printf("]}\n");
+    hotbed_checkpoint_mark_destroy(saves.mark);
+}
+
+/* --- main ------------------------------------------------------------------------------------- */
+
 static void print_load(const char *when) {
     double load[3] = {0, 0, 0};
     if (getloadavg(load, 3) > 0)
@@ -302,7 +428,8 @@ static bool read_option(program *p, const char *name, const char *text) {
         {"--rows", &p->rows, 100, (uint64_t)1 << 31},
         {"--dim", &p->dim, 1, 4096},
         {"--encoding", &p->encoding, 1, 4},
-        {"--threads", &p->threads, 1, THREADS_MOST}};
+        {"--threads", &p->threads, 1, THREADS_MOST},
+        {"--deltas", &p->deltas, 1, 2}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (strcmp(name, numbers[i].name) == 0) {
             *numbers[i].value = strtoull(text, NULL, 10);
@@ -332,9 +459,17 @@ int main(int argc, char **argv) {
         fputs(usage, stderr);
         return 2;
     }
-    print_load("before");
+    if (p.deltas == 0)
+        print_load("before");
     check(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &p.stream));
     fill(&p);
+    if (p.deltas != 0) {
+        measure_deltas(&p);
+        hotbed_storage_destroy(p.storage);
+        hotbed_stream_destroy(p.stream);
+        free(p.keys);
+        return 0;
+    }
     publish(&p);
     compare(&p, false, "rows");
     compare(&p, true, "bags of 16");

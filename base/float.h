@@ -1,9 +1,9 @@
-/* base/float.h - conversions between f32 and f16 or bf16, shared by both compilers.
+/* base/float.h - conversions between f32 and f16, bf16 or fp8, shared by both compilers.
  *
- * Conversions to 16 bits round to nearest, ties to even. Conversions with a random word round to
+ * Conversions to fewer bits round to nearest, ties to even. Conversions with a random word round to
  * the neighbour further from zero if the word is below 2^32 * d, else to the one nearer to zero; d
  * is the value's distance from the latter, where both are 1 apart. So the expected result is the
- * value, and a value that 16 bits can represent does not change. In both cases, too large a value
+ * value, and a value that the type can represent does not change. In both cases, too large a value
  * becomes infinity, too small a value becomes a subnormal or a zero of the same sign. A NaN keeps
  * its sign and the upper bits of its payload, and becomes quiet. Both backends produce the same bits
  * (tests/base/test_float.c). */
@@ -133,6 +133,80 @@ HOTBED_HD uint32_t hotbed_numbers_to_bf16x2(float first, float second) {
 #else
     return hotbed_f32_to_bf16(first) | (uint32_t)hotbed_f32_to_bf16(second) << 16;
 #endif
+}
+
+/* Convert to fp8, e4m3fn of the Open Compute Project: sign 1, exponent 4 with bias 7, mantissa 3. It
+ * has no infinity: 448 is the largest value, to which larger ones are clamped. NaN and infinity
+ * become NaN, 0x7f. */
+HOTBED_HD uint8_t hotbed_f32_to_fp8(float value) {
+    const uint32_t bits = hotbed_float_bits(value);
+    const uint32_t sign = (bits >> 24) & 0x80U, magnitude = bits & 0x7fffffffU;
+    if (magnitude >= 0x7f800000U)
+        return 0x7fU;
+    uint32_t low, rest; /* the neighbour nearer to zero, and the distance from it times 2^32 */
+    if (magnitude >= 0x3c800000U) { /* 2^-6: normal */
+        if (magnitude >= 0x43e00000U)
+            return (uint8_t)(sign | 0x7eU);
+        low = (magnitude - (120U << 23)) >> 20;
+        rest = magnitude << 12;
+    } else {
+        const uint32_t fraction = (magnitude & 0x7fffffU) | 0x800000U;
+        const uint32_t shift = 141U - (magnitude >> 23); /* from 21; units of 2^-9 begin here */
+        low = shift < 32U ? fraction >> shift : 0U;
+        rest = shift < 32U   ? fraction << (32U - shift)
+               : shift < 56U ? fraction >> (shift - 32U)
+                             : 0U;
+    }
+    const bool up = rest > 0x80000000U || (rest == 0x80000000U && (low & 1U) != 0);
+    return (uint8_t)(sign | (low + (up ? 1U : 0U)));
+}
+
+/* The same with a random word. */
+HOTBED_HD uint8_t hotbed_f32_to_fp8_random(float value, uint32_t random) {
+    const uint32_t bits = hotbed_float_bits(value);
+    const uint32_t sign = (bits >> 24) & 0x80U, magnitude = bits & 0x7fffffffU;
+    if (magnitude >= 0x7f800000U)
+        return 0x7fU;
+    uint32_t low, rest;
+    if (magnitude >= 0x3c800000U) {
+        if (magnitude >= 0x43e00000U)
+            return (uint8_t)(sign | 0x7eU);
+        low = (magnitude - (120U << 23)) >> 20;
+        rest = magnitude << 12;
+    } else {
+        const uint32_t fraction = (magnitude & 0x7fffffU) | 0x800000U;
+        const uint32_t shift = 141U - (magnitude >> 23);
+        low = shift < 32U ? fraction >> shift : 0U;
+        rest = shift < 32U   ? fraction << (32U - shift)
+               : shift < 56U ? fraction >> (shift - 32U)
+                             : 0U;
+    }
+    return (uint8_t)(sign | (low + (random < rest ? 1U : 0U)));
+}
+
+/* Convert from fp8; exact. */
+HOTBED_HD float hotbed_fp8_to_f32(uint8_t byte) {
+    const uint32_t sign = (uint32_t)(byte & 0x80U) << 24, magnitude = byte & 0x7fU;
+    if (magnitude == 0x7fU)
+        return hotbed_bits_float(sign | 0x7fc00000U);
+    if (magnitude >= 8U)
+        return hotbed_bits_float(sign | ((magnitude << 20) + (120U << 23)));
+    return hotbed_bits_float(sign | hotbed_float_bits((float)magnitude * 0x1p-9F));
+}
+
+/* The f16 next to a finite one: towards infinity, or away from it. */
+HOTBED_HD uint16_t hotbed_f16_after(uint16_t half, bool up) {
+    const bool negative = (half & 0x8000U) != 0;
+    if ((half & 0x7fffU) == 0)
+        return up ? 0x0001U : 0x8001U;
+    return (uint16_t)(negative == up ? half - 1U : half + 1U);
+}
+
+/* Convert to the nearest f16 that is not below, or with `up` false not above, a finite value. */
+HOTBED_HD uint16_t hotbed_f32_to_f16_bound(float value, bool up) {
+    const uint16_t half = hotbed_f32_to_f16(value);
+    const float near = hotbed_f16_to_f32(half);
+    return (up ? near < value : near > value) ? hotbed_f16_after(half, up) : half;
 }
 
 /* Convert from bf16; exact. */

@@ -31,6 +31,7 @@
 #if defined(__CUDACC__)
 #define HOTBED_HD           static __host__ __device__ __forceinline__
 #define HOTBED_COLD         static __host__ __device__ __noinline__ __attribute__((unused))
+#define HOTBED_APART        static __host__ __device__ __noinline__ __attribute__((unused))
 #define HOTBED_RESTRICT     __restrict__
 #define HOTBED_ALIGN(bytes) __align__(bytes)
 #else
@@ -42,6 +43,8 @@
 #define HOTBED_HD static inline __attribute__((always_inline, unused))
 #endif
 #define HOTBED_COLD         static __attribute__((noinline, cold, unused))
+/* Large code that is compiled once and called, so that kernels which rarely need it stay small. */
+#define HOTBED_APART        static __attribute__((noinline, unused))
 #define HOTBED_RESTRICT     restrict
 #define HOTBED_ALIGN(bytes) __attribute__((aligned(bytes)))
 #endif

@@ -57,6 +57,11 @@ hotbed_h5_shape hotbed_layout_shape(
         case HOTBED_BF16:
             shape.type = HOTBED_H5_BF16;
             break;
+        case HOTBED_INT8:
+        case HOTBED_FP8:
+            shape.type = HOTBED_H5_U8;
+            shape.width = hotbed_dtype_row_bytes(table->dtype, table->dim);
+            break;
         }
     }
     bool keys = column == HOTBED_COLUMN_KEYS || column == HOTBED_COLUMN_COUNTED ||

@@ -240,6 +240,15 @@ static hotbed_status choose_exchange(
         keys += of_feature;
         sums += others * batch * (1.0 - pow(others / c->world, of_feature / batch));
     }
+    const hotbed_dtype dtype = table->dtype == 0 ? HOTBED_F32 : table->dtype;
+    if (hotbed_dtype_bytes(dtype) == 0) { /* rows with scales do not travel */
+        if (chosen == HOTBED_POOLED_ROWS)
+            return hotbed_fail_table(
+                HOTBED_ERR_UNSUPPORTED, table->name,
+                "table %s: exchange ROWS is not for %s rows; set SUMS or AUTO", table->name,
+                hotbed_dtype_name(dtype));
+        chosen = HOTBED_POOLED_SUMS;
+    }
     if (chosen == HOTBED_POOLED_AUTO && (c->external || o->plan == HOTBED_PLAN_FIXED))
         chosen = HOTBED_POOLED_SUMS;
     if (chosen != HOTBED_POOLED_AUTO) {
@@ -247,7 +256,6 @@ static hotbed_status choose_exchange(
         return HOTBED_OK;
     }
     const double distinct = fmin((double)table->capacity, keys / 3.0);
-    const hotbed_dtype dtype = table->dtype == 0 ? HOTBED_F32 : table->dtype;
     const double row = (double)hotbed_dtype_row_bytes(dtype, table->dim);
     const double output = (double)hotbed_dtype_bytes(c->output_dtype);
     const double gradient = hotbed_part_sends_plainly(c) ? output : 4.0;

@@ -303,7 +303,7 @@ static hotbed_status write_starts(
 static hotbed_status write_values(
     draft *f, const hotbed_cut_table *cut, hotbed_dtype dtype, const hotbed_rows_table *table,
     const hotbed_changes *changes) {
-    size_t from = cut->dim * hotbed_dtype_bytes(dtype);
+    const size_t from = hotbed_dtype_row_bytes(dtype, cut->dim);
     unsigned char *row = hotbed_new(table->row_bytes);
     hotbed_status status =
         row != NULL

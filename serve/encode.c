@@ -2,7 +2,7 @@
 #include "serve/encode.h"
 
 #include "base/float.h"
-#include "storage/step/dtype_core.h"
+#include "storage/types.h"
 
 /* --- to a file -------------------------------------------------------------------------------- */
 
@@ -32,11 +32,10 @@ static uint16_t get16(const unsigned char *from) {
 
 /* The offset is at or below the least element, and the last step at or above the greatest one, so that
  * every element lies between two steps. */
-static bool encode_int8(
-    uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out, float *value) {
+static bool encode_int8(uint32_t dim, const float *row, unsigned char *out, float *value) {
     float least = INFINITY, most = -INFINITY;
     for (uint32_t e = 0; e < dim; e++) {
-        float x = hotbed_load1(dtype, row, e);
+        float x = row[e];
         if (!(fabsf(x) <= 65504.0F)) {
             *value = x;
             return false;
@@ -49,7 +48,7 @@ static bool encode_int8(
     uint16_t scale = f16_above((most - from) / 255.0F);
     const float step = hotbed_f16_to_f32(scale);
     for (uint32_t e = 0; e < dim; e++) {
-        float q = step == 0.0F ? 0.0F : (hotbed_load1(dtype, row, e) - from) / step + 0.5F;
+        float q = step == 0.0F ? 0.0F : (row[e] - from) / step + 0.5F;
         out[e] = q >= 255.0F ? 255 : (unsigned char)q;
     }
     if (dim % 2 != 0)
@@ -59,10 +58,9 @@ static bool encode_int8(
     return true;
 }
 
-static bool encode_f16(
-    uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out, float *value) {
+static bool encode_f16(uint32_t dim, const float *row, unsigned char *out, float *value) {
     for (uint32_t e = 0; e < dim; e++) {
-        float x = hotbed_load1(dtype, row, e);
+        float x = row[e];
         uint16_t half = hotbed_f32_to_f16(x);
         if ((half & 0x7fffU) == 0x7c00U && fabsf(x) != INFINITY) {
             *value = x;
@@ -73,28 +71,38 @@ static bool encode_f16(
     return true;
 }
 
+/* The stored row has the same numbers, but no padding. */
+static bool copy_int8(uint32_t dim, const unsigned char *row, unsigned char *out, float *value) {
+    *value = hotbed_f16_to_f32(get16(row + dim));
+    memcpy(out, row, dim);
+    out[dim] = 0;
+    memcpy(out + dim + dim % 2, row + dim, 2 * sizeof(uint16_t));
+    return isfinite(*value);
+}
+
 bool hotbed_row_encode(
-    hotbed_encoding encoding, uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out,
-    float *value) {
-    if (encoding == hotbed_encoding_of(dtype)) {
-        memcpy(out, row, dim * hotbed_dtype_bytes(dtype));
+    hotbed_encoding encoding, uint32_t dim, hotbed_dtype dtype, const void *stored,
+    unsigned char *out, float *value) {
+    float row[HOTBED_DIM_MOST];
+    if (encoding == hotbed_encoding_of(dtype) && dtype != HOTBED_FP8) {
+        if (dtype == HOTBED_INT8)
+            return copy_int8(dim, stored, out, value);
+        memcpy(out, stored, dim * hotbed_dtype_bytes(dtype));
         return true;
     }
+    hotbed_weights_read(dtype, dim, stored, row);
     switch (encoding) {
     case HOTBED_ENCODING_F32:
-        for (uint32_t e = 0; e < dim; e++) {
-            float x = hotbed_load1(dtype, row, e);
-            memcpy(out + 4 * (size_t)e, &x, sizeof x);
-        }
+        memcpy(out, row, dim * sizeof *row);
         return true;
     case HOTBED_ENCODING_F16:
-        return encode_f16(dim, dtype, row, out, value);
+        return encode_f16(dim, row, out, value);
     case HOTBED_ENCODING_BF16:
         for (uint32_t e = 0; e < dim; e++)
-            put16(out + 2 * (size_t)e, hotbed_f32_to_bf16(hotbed_load1(dtype, row, e)));
+            put16(out + 2 * (size_t)e, hotbed_f32_to_bf16(row[e]));
         return true;
     case HOTBED_ENCODING_INT8:
-        return encode_int8(dim, dtype, row, out, value);
+        return encode_int8(dim, row, out, value);
     case HOTBED_ENCODING_TABLE:
         break;
     }

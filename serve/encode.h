@@ -5,7 +5,7 @@
 #include "hotbed/publish.h"
 #include "hotbed/types.h"
 
-/* The encoding that has the bytes of a table's rows. */
+/* The encoding of a table's rows that has all their values. */
 static inline hotbed_encoding hotbed_encoding_of(hotbed_dtype dtype) {
     switch (dtype) {
     case HOTBED_F32:
@@ -13,7 +13,10 @@ static inline hotbed_encoding hotbed_encoding_of(hotbed_dtype dtype) {
     case HOTBED_F16:
         return HOTBED_ENCODING_F16;
     case HOTBED_BF16:
+    case HOTBED_FP8: /* 4 binary digits times a power of two */
         return HOTBED_ENCODING_BF16;
+    case HOTBED_INT8:
+        return HOTBED_ENCODING_INT8;
     }
     return HOTBED_ENCODING_TABLE; /* not reached */
 }

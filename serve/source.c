@@ -145,7 +145,7 @@ static hotbed_status count_rows(
 }
 
 static size_t row_bytes(const source_table *t) {
-    return t->info.dim * hotbed_dtype_bytes(t->info.dtype);
+    return hotbed_dtype_row_bytes(t->info.dtype, t->info.dim);
 }
 
 /* Get memory for n rows, with some for growth: new pinned memory is slow. */

@@ -55,7 +55,9 @@ static hotbed_status check_update(const hotbed_row_update *u, hotbed_optimizer_k
             u->dim, HOTBED_DIM_MOST);
     if (hotbed_dtype_bytes(u->dtype) == 0)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "dtype", (double)u->dtype, "unknown dtype %d", (int)u->dtype);
+            HOTBED_ERR_ARGUMENT, "dtype", (double)u->dtype,
+            "dtype %d (%s) is not f32, f16 or bf16; rows with scales are updated only in a storage",
+            (int)u->dtype, hotbed_dtype_name(u->dtype));
     if (u->rows.scores != NULL || u->rows.times != NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "rows: an optimizer does not change scores or times");

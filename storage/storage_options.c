@@ -289,8 +289,11 @@ static hotbed_rows_form form_of(const hotbed_table *table) {
     case HOTBED_F16:
     case HOTBED_BF16:
         return dim % 8 == 0 ? HOTBED_ROWS_HALF : HOTBED_ROWS_ANY;
+    case HOTBED_INT8:
+    case HOTBED_FP8:
+        break;
     }
-    return HOTBED_ROWS_ANY; /* not reached: types are checked above */
+    return HOTBED_ROWS_ANY;
 }
 
 /* Check a table's own optimizer, which may differ from the storage's in few parameters. */

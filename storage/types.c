@@ -40,7 +40,7 @@ bool hotbed_dtype_read(const char *name, hotbed_dtype *out) {
 
 const char *hotbed_dtype_word(hotbed_dtype dtype) {
     switch (dtype) {
-#define HOTBED_CASE(DTYPE, name, bytes, array, word, npy)                                          \
+#define HOTBED_CASE(DTYPE, name, bytes, trailer, array, word, npy)                                 \
     case HOTBED_##DTYPE:                                                                           \
         return word;
         HOTBED_DTYPES(HOTBED_CASE)
@@ -56,24 +56,48 @@ hotbed_element hotbed_weights_element(hotbed_dtype dtype, uint32_t dim, uint64_t
 }
 
 const char *hotbed_dtype_npy(hotbed_dtype dtype) {
-    switch (dtype) {
-#define HOTBED_CASE(DTYPE, name, bytes, array, word, npy)                                          \
-    case HOTBED_##DTYPE:                                                                           \
-        return npy;
-        HOTBED_DTYPES(HOTBED_CASE)
-#undef HOTBED_CASE
-    }
-    return "";
+#define HOTBED_NPY(DTYPE, name, bytes, trailer, array, word, npy) [HOTBED_##DTYPE] = npy,
+    static const char *const types[] = {HOTBED_DTYPES(HOTBED_NPY)};
+#undef HOTBED_NPY
+    return types[dtype];
 }
 
+/* A row with scales, aligned as in a table. */
+typedef struct scaled_row {
+    uint8_t bytes
+        [HOTBED_DIM_MOST + HOTBED_DIM_MOST / HOTBED_SCALE_BLOCK * HOTBED_SCALE_BYTES +
+         16] HOTBED_ALIGN(16);
+} scaled_row;
+
 void hotbed_weights_read(hotbed_dtype dtype, uint32_t dim, const void *row, float *out) {
-    for (uint32_t e = 0; e < dim; e++)
-        out[e] = hotbed_load1((uint32_t)dtype, row, e);
+    scaled_row copy;
+    const bool scaled = hotbed_dtype_size((uint32_t)dtype) == 1;
+    if (scaled)
+        memcpy(copy.bytes, row, hotbed_dtype_row_bytes(dtype, dim));
+    for (uint32_t e = 0; e < dim; e += 4) {
+        const uint32_t count = hotbed_count4(dim, e);
+        const hotbed_f32x4 v =
+            hotbed_row_load4(false, (uint32_t)dtype, dim, scaled ? copy.bytes : row, e, count);
+        memcpy(out + e, &v, count * sizeof *out);
+    }
 }
 
 void hotbed_weights_write(hotbed_dtype dtype, uint32_t dim, const float *weights, void *row) {
-    for (uint32_t e = 0; e < dim; e++)
-        hotbed_store1((uint32_t)dtype, row, e, weights[e]);
+    const uint32_t type = (uint32_t)dtype, span = hotbed_scale_span(type, dim);
+    const hotbed_u32x4 none = {0, 0, 0, 0};
+    for (uint32_t e = 0; span == 0 && e < dim; e++)
+        hotbed_store1(type, row, e, weights[e]);
+    for (uint32_t from = 0; span != 0 && from < dim; from += span) {
+        const uint32_t end = dim - from < span ? dim : from + span;
+        hotbed_scale_range range = hotbed_scale_range_start(type);
+        for (uint32_t e = from; e < end; e++)
+            hotbed_scale_range_add(type, &range, weights[e]);
+        const uint32_t word = hotbed_scale_choose(type, range, 0, false);
+        for (uint32_t e = from; e < end; e++)
+            ((uint8_t *)row)[e] =
+                (uint8_t)hotbed_scaled_byte(type, word, weights[e], false, none.x);
+        hotbed_scale_store(type, dim, row, from, word);
+    }
 }
 
 /* --- optimizers --------------------------------------------------------------------------------- */

@@ -241,7 +241,7 @@ static bool read_word(const char *text, const char *one, const char *other, cons
 }
 
 static bool read_dtype(const char *text, hotbed_dtype *out) {
-    return hotbed_dtype_read(text, out);
+    return hotbed_dtype_read(text, out) && hotbed_dtype_is_array((uint32_t)*out);
 }
 
 /* Read an option's value. Returns false if it is not allowed. */

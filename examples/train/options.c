@@ -26,7 +26,7 @@ static const char usage_text[] =
     "  --eval FILE         held-out rows: compute AUC and logloss after training\n"
     "  --dim N             factors per key, 1 to 256 (default 16)\n"
     "  --optimizer NAME    one of those below (default adagrad)\n"
-    "  --dtype NAME        type of the rows: f32, f16 or bf16 (default f32)\n"
+    "  --dtype NAME        type of the rows: f32, f16, bf16, int8 or fp8 (default f32)\n"
     "  --rounding NAME     of updates of other rows than f32: stochastic or nearest (default "
     "stochastic)\n"
     "  --lr X              learning rate, for the sum of the rows' losses (default: depends on "

@@ -55,7 +55,7 @@ typedef struct hotbed_row_update {
     uint32_t size;      /* set by init */
     uint32_t dim;       /* elements of an embedding, 1 .. 4096; required */
     uint64_t n;         /* number of rows */
-    hotbed_dtype dtype; /* of the embeddings; 0 is F32 */
+    hotbed_dtype dtype; /* of the embeddings: F32, F16 or BF16; 0 is F32 */
     /* in, out: weights and every state that the optimizer has; no scores */
     hotbed_rows rows;
     /* 0: each part is a dense array. Otherwise row i of every part is i * row_bytes after the

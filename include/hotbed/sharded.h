@@ -279,7 +279,9 @@ typedef struct hotbed_sharded_options {
      * hotbed_sharded_resize(). */
     bool large_overflows;
     uint32_t growth_every; /* tables that grow are polled after so many prefetches; 0: 16 */
-    const hotbed_pooled_exchange *exchanges; /* [features] SUM, MEAN: what travels; NULL: AUTO */
+    /* [features] SUM, MEAN: what travels; NULL: AUTO, which is SUMS for INT8 and FP8 tables, of which
+     * ROWS is UNSUPPORTED */
+    const hotbed_pooled_exchange *exchanges;
     /* [features] keys of a bag, on average, for AUTO and for the default of `capacity`; NULL:
      * max_keys / (max_batch_size * features) */
     const float *pooling_factors;

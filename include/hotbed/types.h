@@ -37,13 +37,26 @@ typedef enum hotbed_dtype {
     HOTBED_F32 = 1,
     HOTBED_F16 = 2,  /* IEEE binary16 */
     HOTBED_BF16 = 3, /* the upper half of an F32 */
+    /* Of rows only. Behind its elements, a row has the numbers by which they are read; all are
+     * little-endian bytes without alignment. A step computes the row in F32 and rounds it again. */
+    /* dim unsigned bytes q, then an F16 scale and an F16 offset: q * scale + offset. A new row has the
+     * largest offset and the least scale with which its values fit. A step keeps both if the new values
+     * fit and span at least half of them; an element that it does not move keeps its byte. Otherwise it
+     * chooses them again, for the range of the values and a sixteenth more on either side, and rounds
+     * each element to one of its two neighbours. Values beyond 65,504 are clamped; a row with a NaN or
+     * an infinity is NaN in each element. */
+    HOTBED_INT8 = 4,
+    /* dim e4m3fn (largest value 448), then an F32 scale for the row or, if dim is over 64, for each 32
+     * elements: the least power of two by which they fit, or 1 if all are 0. NaN and infinity become
+     * the byte 0x7f, which is NaN. */
+    HOTBED_FP8 = 5,
 } hotbed_dtype;
 
 /* Return the bytes of one element of outputs and gradients; 0 if they cannot have the type. */
 HOTBED_API size_t hotbed_dtype_bytes(hotbed_dtype dtype);
 /* Return the bytes of the embedding of a row of `dim` elements; 0 for an unknown type. */
 HOTBED_API size_t hotbed_dtype_row_bytes(hotbed_dtype dtype, uint32_t dim);
-/* Return the name of a type: "f32", "f16" or "bf16". */
+/* Return the name of a type: "f32", "f16", "bf16", "int8" or "fp8". */
 HOTBED_API const char *hotbed_dtype_name(hotbed_dtype dtype);
 
 /* How a 64-bit key is interpreted where its order or sign matters: in messages, files and static
@@ -87,7 +100,8 @@ typedef enum hotbed_evict {
 /* Parts of n rows of one table: dense arrays in device memory. NULL parts are skipped. Frozen: the
  * struct has no `size`, since it is a member of other structs. */
 typedef struct hotbed_rows {
-    void *weights;    /* [n, dim] elements of the table's dtype */
+    /* [n, dim] elements of the table's dtype; of INT8 and FP8 [n, hotbed_dtype_row_bytes()] bytes */
+    void *weights;
     float *states[2]; /* [n, hotbed_optimizer_state_dim()] each */
     /* [n]; of a storage. Scores over 2^52 - 1 are stored as 2^52 - 1. Keys of STATIC tables have
      * none: 0 is read, and scores to set are ignored. */

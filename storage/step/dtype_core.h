@@ -10,19 +10,34 @@
 #include "base/float.h"
 #include "base/philox.h"
 #include "base/port.h"
+#include "base/tile.h"
 #include "hotbed/types.h"
 
-/* X(DTYPE, name, bytes, array, word, npy)
+/* Rows of types with scales: the elements that share one, and the bytes of all. */
+enum { HOTBED_SCALE_BLOCK = 32, HOTBED_SCALE_BYTES = 4 };
+
+HOTBED_HD uint32_t hotbed_fp8_span(uint32_t dim) {
+    return dim <= 2 * HOTBED_SCALE_BLOCK ? dim : (uint32_t)HOTBED_SCALE_BLOCK;
+}
+
+HOTBED_HD uint32_t hotbed_fp8_scale_bytes(uint32_t dim) {
+    return (dim + hotbed_fp8_span(dim) - 1) / hotbed_fp8_span(dim) * HOTBED_SCALE_BYTES;
+}
+
+/* X(DTYPE, name, bytes, trailer, array, word, npy)
  *   DTYPE  hotbed_dtype without its prefix
  *   name   the word in files, tools and messages
  *   bytes  of an element
+ *   trailer  bytes behind the elements of a row of `dim`
  *   array  whether outputs and gradients may have it; other types are types of rows only
  *   word   the PyTorch and NumPy name of an element
  *   npy    the type of an exported .npy column; values of types that NumPy lacks are widened */
 #define HOTBED_DTYPES(X)                                                                           \
-    X(F32, f32, 4, true, "float32", "<f4")                                                         \
-    X(F16, f16, 2, true, "float16", "<f2")                                                         \
-    X(BF16, bf16, 2, true, "bfloat16", "<f4")
+    X(F32, f32, 4, 0, true, "float32", "<f4")                                                      \
+    X(F16, f16, 2, 0, true, "float16", "<f2")                                                      \
+    X(BF16, bf16, 2, 0, true, "bfloat16", "<f4")                                                   \
+    X(INT8, int8, 1, HOTBED_SCALE_BYTES, false, "uint8", "<f4")                                    \
+    X(FP8, fp8, 1, hotbed_fp8_scale_bytes(dim), false, "float8_e4m3fn", "<f4")
 
 enum { HOTBED_DIM_MOST = 4096 }; /* elements of a row */
 
@@ -43,15 +58,22 @@ HOTBED_HD uint32_t hotbed_dtype_size(uint32_t dtype) {
     return 0; /* not reached: types are checked at creation */
 }
 
-/* Bytes of the embedding of a row. */
+/* Bytes of the embedding of a row; dim is at least 1. */
 HOTBED_HD uint32_t hotbed_weights_bytes(uint32_t dtype, uint32_t dim) {
-    return dim * hotbed_dtype_size(dtype);
+    switch ((hotbed_dtype)dtype) {
+#define HOTBED_CASE(DTYPE, name, bytes, trailer, ...)                                              \
+    case HOTBED_##DTYPE:                                                                           \
+        return (bytes)*dim + (trailer);
+        HOTBED_DTYPES(HOTBED_CASE)
+#undef HOTBED_CASE
+    }
+    return 0;
 }
 
 /* Whether outputs and gradients may have the type. */
 HOTBED_HD bool hotbed_dtype_is_array(uint32_t dtype) {
     switch ((hotbed_dtype)dtype) {
-#define HOTBED_CASE(DTYPE, name, bytes, array, ...)                                                \
+#define HOTBED_CASE(DTYPE, name, bytes, trailer, array, ...)                                       \
     case HOTBED_##DTYPE:                                                                           \
         return array;
         HOTBED_DTYPES(HOTBED_CASE)
@@ -71,8 +93,11 @@ HOTBED_HD float hotbed_load1_as(bool shared, uint32_t dtype, const void *p, uint
         return hotbed_f16_to_f32(shared ? hotbed_load_shared_u16(half) : *half);
     case HOTBED_BF16:
         return hotbed_bf16_to_f32(shared ? hotbed_load_shared_u16(half) : *half);
+    case HOTBED_INT8:
+    case HOTBED_FP8:
+        break; /* not reached: types of rows only */
     }
-    return 0.0F; /* not reached */
+    return 0.0F;
 }
 
 HOTBED_HD float hotbed_load1(uint32_t dtype, const void *p, uint64_t i) {
@@ -90,6 +115,9 @@ HOTBED_HD void hotbed_store1(uint32_t dtype, void *p, uint64_t i, float value) {
     case HOTBED_BF16:
         ((uint16_t *)p)[i] = hotbed_f32_to_bf16(value);
         return;
+    case HOTBED_INT8:
+    case HOTBED_FP8:
+        return; /* not reached: types of rows only */
     }
 }
 
@@ -236,6 +264,240 @@ HOTBED_HD void hotbed_store4(uint32_t dtype, void *p, uint64_t i, uint32_t count
         hotbed_store1(dtype, at, 2, v.z);
     if (count > 3)
         hotbed_store1(dtype, at, 3, v.w);
+}
+
+/* How many of elements e .. e+3 are inside a vector of `dim`. */
+HOTBED_HD uint32_t hotbed_count4(uint32_t dim, uint32_t e) {
+    return dim - e < 4 ? dim - e : 4;
+}
+
+/* --- types with scales --------------------------------------------------------------------------
+ *
+ * A row is aligned to 4 bytes, and so is each group of four elements. The scale of an element is a word
+ * behind the elements: of the whole row or, in an fp8 row of more than 64 elements, of its block. */
+
+/* How many elements share a scale; 0: the type has none. */
+HOTBED_HD uint32_t hotbed_scale_span(uint32_t dtype, uint32_t dim) {
+    switch ((hotbed_dtype)dtype) {
+    case HOTBED_F32:
+    case HOTBED_F16:
+    case HOTBED_BF16:
+        break;
+    case HOTBED_INT8:
+        return dim;
+    case HOTBED_FP8:
+        return hotbed_fp8_span(dim);
+    }
+    return 0;
+}
+
+HOTBED_HD uint32_t hotbed_load_word(bool shared, const void *p) {
+    return shared ? hotbed_load_relaxed_u32((const uint32_t *)p) : *(const uint32_t *)p;
+}
+
+/* The word of the scale of element e. It need not be aligned; the row's memory is, so that the aligned
+ * words around it belong to the row. */
+HOTBED_HD uint32_t
+hotbed_scale_load(bool shared, uint32_t dtype, uint32_t dim, const uint8_t *row, uint32_t e) {
+    const uint32_t at = dim + e / hotbed_scale_span(dtype, dim) * HOTBED_SCALE_BYTES;
+    const uint32_t shift = at % 4 * 8;
+    const uint32_t low = hotbed_load_word(shared, row + at / 4 * 4);
+    return shift == 0
+               ? low
+               : low >> shift | hotbed_load_word(shared, row + at / 4 * 4 + 4) << (32U - shift);
+}
+
+HOTBED_HD void hotbed_scale_store(
+    uint32_t dtype, uint32_t dim, uint8_t *row, uint32_t e, uint32_t word) {
+    const uint32_t at = dim + e / hotbed_scale_span(dtype, dim) * HOTBED_SCALE_BYTES;
+    for (uint32_t k = 0; k < HOTBED_SCALE_BYTES; k++)
+        row[at + k] = (uint8_t)(word >> (8 * k));
+}
+
+/* Four elements, of which the first is the lowest byte, with the word of their scale. */
+HOTBED_HD hotbed_f32x4 hotbed_scaled4_to_f32(uint32_t dtype, uint32_t word, uint32_t four) {
+    hotbed_f32x4 v;
+    if (dtype == HOTBED_INT8) {
+        const float scale = hotbed_f16_to_f32((uint16_t)word);
+        const float offset = hotbed_f16_to_f32((uint16_t)(word >> 16));
+        v.x = (float)(four & 255U) * scale + offset;
+        v.y = (float)(four >> 8 & 255U) * scale + offset;
+        v.z = (float)(four >> 16 & 255U) * scale + offset;
+        v.w = (float)(four >> 24) * scale + offset;
+    } else {
+        const float scale = hotbed_bits_float(word);
+        v.x = hotbed_fp8_to_f32((uint8_t)four) * scale;
+        v.y = hotbed_fp8_to_f32((uint8_t)(four >> 8)) * scale;
+        v.z = hotbed_fp8_to_f32((uint8_t)(four >> 16)) * scale;
+        v.w = hotbed_fp8_to_f32((uint8_t)(four >> 24)) * scale;
+    }
+    return v;
+}
+
+/* Load elements e .. e+count-1 of a row of any type, which is in a table. */
+HOTBED_HD hotbed_f32x4 hotbed_row_load4(
+    bool shared, uint32_t dtype, uint32_t dim, const uint8_t *row, uint32_t e, uint32_t count) {
+    if (hotbed_dtype_size(dtype) != 1)
+        return hotbed_load4_as(shared, dtype, row, e, count);
+    HOTBED_POINT();
+    hotbed_f32x4 v = hotbed_scaled4_to_f32(
+        dtype, hotbed_scale_load(shared, dtype, dim, row, e), hotbed_load_word(shared, row + e));
+    v.y = count > 1 ? v.y : 0.0F;
+    v.z = count > 2 ? v.z : 0.0F;
+    v.w = count > 3 ? v.w : 0.0F;
+    return v;
+}
+
+/* What the scale of a block of elements follows from. */
+typedef struct hotbed_scale_range {
+    float low, high; /* int8: of all elements, infinite if one is not finite; fp8: high is of |v| */
+} hotbed_scale_range;
+
+HOTBED_HD hotbed_scale_range hotbed_scale_range_start(uint32_t dtype) {
+    const float infinity = hotbed_bits_float(0x7f800000U);
+    hotbed_scale_range r = {infinity, dtype == HOTBED_INT8 ? -infinity : 0.0F};
+    return r;
+}
+
+HOTBED_HD void hotbed_scale_range_add(uint32_t dtype, hotbed_scale_range *r, float v) {
+    const bool finite = (hotbed_float_bits(v) & 0x7f800000U) != 0x7f800000U;
+    if (dtype != HOTBED_INT8) {
+        v = v < 0.0F ? -v : v;
+        r->high = finite && v > r->high ? v : r->high;
+        return;
+    }
+    v = finite ? v : hotbed_bits_float(0x7f800000U);
+    r->low = v < r->low ? v : r->low;
+    r->high = v > r->high ? v : r->high;
+}
+
+HOTBED_HD void hotbed_scale_range_add4(
+    uint32_t dtype, hotbed_scale_range *r, uint32_t count, hotbed_f32x4 v) {
+    hotbed_scale_range_add(dtype, r, v.x);
+    if (count > 1)
+        hotbed_scale_range_add(dtype, r, v.y);
+    if (count > 2)
+        hotbed_scale_range_add(dtype, r, v.z);
+    if (count > 3)
+        hotbed_scale_range_add(dtype, r, v.w);
+}
+
+/* Join the ranges of `lanes` neighbouring lanes, a power of two; each gets the result. */
+HOTBED_HD void hotbed_scale_range_join(hotbed_scale_range *r, uint32_t lanes, uint32_t width) {
+    for (uint32_t apart = 1; apart < lanes; apart *= 2) {
+        const uint32_t other = hotbed_tile_rank(width) ^ apart;
+        const float low = hotbed_tile_shuffle_f32(width, r->low, other);
+        const float high = hotbed_tile_shuffle_f32(width, r->high, other);
+        r->low = low < r->low ? low : r->low;
+        r->high = high > r->high ? high : r->high;
+    }
+}
+
+HOTBED_HD float hotbed_f16_range(float v) {
+    v = v < -65504.0F ? -65504.0F : v;
+    return v > 65504.0F ? 65504.0F : v;
+}
+
+/* The word of the scale for a range. `before` is the word of the row before an update, or 0: an int8 row
+ * keeps it while its values fit and use at least half of it, because another scale rounds all elements
+ * again; a new one has a sixteenth of room on both sides. */
+HOTBED_HD uint32_t
+hotbed_scale_choose(uint32_t dtype, hotbed_scale_range r, uint32_t before, bool updates) {
+    if (dtype != HOTBED_INT8) {
+        const uint32_t bits = hotbed_float_bits(r.high);
+        if (bits == 0)
+            return 0x3f800000U; /* all elements are 0 */
+        /* the least power of two by which the largest element is at most 448 */
+        const uint32_t exponent = (bits >> 23) + ((bits & 0x7fffffU) > 0x600000U ? 1U : 0U);
+        return (exponent > 9U ? exponent - 8U : 1U) << 23;
+    }
+    if (r.high > 3.4028235e38F)
+        return 0x7e007e00U; /* NaN and NaN */
+    float low = hotbed_f16_range(r.low) + 0.0F, high = hotbed_f16_range(r.high) + 0.0F;
+    if (updates) {
+        const float scale = hotbed_f16_to_f32((uint16_t)before);
+        const float offset = hotbed_f16_to_f32((uint16_t)(before >> 16));
+        const float span = 255.0F * scale;
+        if (low >= offset && high <= offset + span && (high - low) * 2.0F >= span && span > 0.0F)
+            return before;
+        const float room = (high - low) * 0.0625F;
+        low = hotbed_f16_range(low - room);
+        high = hotbed_f16_range(high + room);
+    }
+    const uint16_t offset = hotbed_f32_to_f16_bound(low, false);
+    const uint16_t scale =
+        hotbed_f32_to_f16_bound((high - hotbed_f16_to_f32(offset)) / 255.0F, true);
+    return (uint32_t)offset << 16 | scale;
+}
+
+/* One element as a byte. `random`: with the random word, otherwise to nearest, ties to even. */
+HOTBED_HD uint32_t
+hotbed_scaled_byte(uint32_t dtype, uint32_t word, float v, bool random, uint32_t bits) {
+    if (dtype != HOTBED_INT8) {
+        const float x = v / hotbed_bits_float(word); /* exact, but for the smallest numbers */
+        return random ? hotbed_f32_to_fp8_random(x, bits) : hotbed_f32_to_fp8(x);
+    }
+    const float scale = hotbed_f16_to_f32((uint16_t)word);
+    const float x = scale > 0.0F ? (v - hotbed_f16_to_f32((uint16_t)(word >> 16))) / scale : 0.0F;
+    if (!(x > 0.0F))
+        return 0; /* NaN, too: then the scale is NaN */
+    if (x >= 255.0F)
+        return 255;
+    const uint32_t low = (uint32_t)x;
+    const float rest = x - (float)low;
+    if (random)
+        return low + (bits < (uint32_t)(rest * 0x1p32F) ? 1U : 0U);
+    return low + (rest > 0.5F || (rest == 0.5F && (low & 1U) != 0) ? 1U : 0U);
+}
+
+HOTBED_HD uint32_t hotbed_f32_to_scaled4(
+    uint32_t dtype, uint32_t word, hotbed_f32x4 v, bool random, hotbed_u32x4 bits) {
+    return hotbed_scaled_byte(dtype, word, v.x, random, bits.x) |
+           hotbed_scaled_byte(dtype, word, v.y, random, bits.y) << 8 |
+           hotbed_scaled_byte(dtype, word, v.z, random, bits.z) << 16 |
+           hotbed_scaled_byte(dtype, word, v.w, random, bits.w) << 24;
+}
+
+/* The bytes `four` of values v, but those of `stored` where v equals its values w. An int8 byte that is
+ * read and written again with its scale may otherwise become its neighbour, because w is rounded to f32. */
+HOTBED_HD uint32_t
+hotbed_scaled4_keep(uint32_t four, uint32_t stored, hotbed_f32x4 v, hotbed_f32x4 w) {
+    const uint32_t mask = (v.x == w.x ? 0xffU : 0U) | (v.y == w.y ? 0xff00U : 0U) |
+                          (v.z == w.z ? 0xff0000U : 0U) | (v.w == w.w ? 0xff000000U : 0U);
+    return (four & ~mask) | (stored & mask);
+}
+
+/* Store the first `count` of four elements. Returns whether one of them changes. */
+HOTBED_HD bool hotbed_scaled4_store(uint8_t *row, uint32_t e, uint32_t count, uint32_t four) {
+    bool changes = false;
+    HOTBED_POINT();
+    if (count >= 4) {
+        changes = *(const uint32_t *)(const void *)(row + e) != four;
+        *(uint32_t *)(void *)(row + e) = four;
+        return changes;
+    }
+    for (uint32_t k = 0; k < count; k++) {
+        const uint8_t byte = (uint8_t)(four >> (8 * k));
+        changes = changes || row[e + k] != byte;
+        row[e + k] = byte;
+    }
+    return changes;
+}
+
+/* How a tile goes through a row: `chunk` elements at a time, of which `lanes` neighbouring lanes have one
+ * block. If a block is shorter than what the tile has at once, a chunk has several. */
+typedef struct hotbed_scale_walk {
+    uint32_t chunk, lanes;
+} hotbed_scale_walk;
+
+HOTBED_HD hotbed_scale_walk hotbed_scale_walk_of(uint32_t dtype, uint32_t dim, uint32_t width) {
+    const uint32_t span = hotbed_scale_span(dtype, dim);
+    hotbed_scale_walk walk = {span, width};
+    if (span < dim && span < 4 * width) {
+        walk.chunk = 4 * width;
+        walk.lanes = span / 4;
+    }
+    return walk;
 }
 
 #endif

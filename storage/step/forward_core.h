@@ -95,8 +95,8 @@ HOTBED_HD hotbed_f32x4 hotbed_forward_row4(
     const hotbed_step_view *s, const hotbed_table_view *table, uint32_t i, uint64_t slot,
     uint32_t e) {
     if (slot != HOTBED_SLOT_NONE)
-        return hotbed_load4(
-            table->dtype, hotbed_row_at(s->storage.index, table, slot), e,
+        return hotbed_row_load4(
+            false, table->dtype, table->dim, hotbed_row_at(s->storage.index, table, slot), e,
             hotbed_count4(table->dim, e));
     if (s->eval.on != 0)
         return hotbed_f32x4_of(table->eval_value);
@@ -243,9 +243,9 @@ HOTBED_HD void hotbed_forward_found(
             const uint32_t count = hotbed_count4(table->dim, e);
             hotbed_store4(
                 s->storage.output_dtype, to, at + e, count,
-                shared ? hotbed_load4_as(
-                             true, table->dtype, hotbed_row_at(s->storage.index, table, slot_r), e,
-                             count)
+                shared ? hotbed_row_load4(
+                             true, table->dtype, table->dim,
+                             hotbed_row_at(s->storage.index, table, slot_r), e, count)
                        : hotbed_forward_row4(s, table, i, slot_r, e));
         }
     }

@@ -43,7 +43,8 @@ HOTBED_HD hotbed_f32x4 hotbed_pooled_row4(
         return hotbed_forward_row4(s, table, i, hotbed_pooled_slot(s, table, i), e);
     const uint8_t *row = s->unique.rows[s->unique.inverse[i]];
     return row == NULL ? hotbed_f32x4_of(0.0F)
-                       : hotbed_load4(table->dtype, row, e, hotbed_count4(table->dim, e));
+                       : hotbed_row_load4(
+                             false, table->dtype, table->dim, row, e, hotbed_count4(table->dim, e));
 }
 
 /* The sum of a bag of n keys becomes its output. */

@@ -42,7 +42,38 @@ ADD_PLAIN(plain_f32, HOTBED_F32)
 ADD_PLAIN(plain_f16, HOTBED_F16)
 ADD_PLAIN(plain_bf16, HOTBED_BF16)
 
+/* Rows with scales, group by group; the compiler makes vectors of it. */
+HOTBED_HD void add_scaled(
+    uint32_t dtype, float *sum, const uint8_t *row, float weight, uint32_t dim) {
+    for (uint32_t e = 0; e < dim; e += 4) {
+        const uint32_t count = hotbed_count4(dim, e);
+        const hotbed_f32x4 v =
+            hotbed_scale4(hotbed_row_load4(false, dtype, dim, row, e, count), weight);
+        sum[e] = sum[e] + v.x;
+        if (count > 1)
+            sum[e + 1] = sum[e + 1] + v.y;
+        if (count > 2)
+            sum[e + 2] = sum[e + 2] + v.z;
+        if (count > 3)
+            sum[e + 3] = sum[e + 3] + v.w;
+    }
+}
+
+#define ADD_SCALED(name, target, dtype)                                                            \
+    target static inline void name(float *sum, const uint8_t *row, float weight, uint32_t dim) {   \
+        add_scaled(dtype, sum, row, weight, dim);                                                  \
+    }                                                                                              \
+    ADD_ROWS(name, target)
+
+ADD_SCALED(plain_int8, , HOTBED_INT8)
+ADD_SCALED(plain_fp8, , HOTBED_FP8)
+
 #if defined(HOTBED_WITH_SETS)
+
+ADD_SCALED(avx2_int8, HOTBED_AVX2, HOTBED_INT8)
+ADD_SCALED(avx2_fp8, HOTBED_AVX2, HOTBED_FP8)
+ADD_SCALED(avx512_int8, HOTBED_AVX512, HOTBED_INT8)
+ADD_SCALED(avx512_fp8, HOTBED_AVX512, HOTBED_FP8)
 
 /* `load` is a function for `width` elements, which fill a vector. */
 #define ADD_VECTORS(name, target, dtype, vector, prefix, width, load)                              \

@@ -177,11 +177,6 @@ HOTBED_HD void hotbed_row16_to_f32(
     }
 }
 
-/* How many of elements e .. e+3 are inside a vector of `dim`. */
-HOTBED_HD uint32_t hotbed_count4(uint32_t dim, uint32_t e) {
-    return dim - e < 4 ? dim - e : 4;
-}
-
 HOTBED_HD hotbed_f32x4 hotbed_f32x4_of(float value) {
     hotbed_f32x4 v = {value, value, value, value};
     return v;
@@ -290,13 +285,44 @@ HOTBED_HD uint32_t hotbed_row_step4(
         }
         return steps | (changes ? HOTBED_ROW_CHANGES : 0);
     }
+    case HOTBED_INT8:
+    case HOTBED_FP8:
+        break; /* hotbed_update_scaled() */
     }
-    return 0; /* not reached */
+    return 0;
+}
+
+/* Write the initial embedding of `key` to a row of a type with scales. */
+HOTBED_APART void hotbed_row_init_scaled(
+    const hotbed_table_view *table, uint8_t *row, uint64_t key, uint32_t width) {
+    const uint32_t dim = table->dim, dtype = table->dtype, lane = hotbed_tile_rank(width);
+    const hotbed_scale_walk walk = hotbed_scale_walk_of(dtype, dim, width);
+    const hotbed_u32x4 none = {0, 0, 0, 0};
+    for (uint32_t from = 0; from < dim; from += walk.chunk) {
+        const uint32_t end = dim - from < walk.chunk ? dim : from + walk.chunk;
+        hotbed_scale_range range = hotbed_scale_range_start(dtype);
+        for (uint32_t e = from + 4 * lane; e < end; e += 4 * width)
+            hotbed_scale_range_add4(
+                dtype, &range, hotbed_count4(end, e), hotbed_init_row4(&table->init, key, e));
+        hotbed_scale_range_join(&range, walk.lanes, width);
+        const uint32_t word = hotbed_scale_choose(dtype, range, 0, false);
+        for (uint32_t e = from + 4 * lane; e < end; e += 4 * width)
+            (void)hotbed_scaled4_store(
+                row, e, hotbed_count4(end, e),
+                hotbed_f32_to_scaled4(
+                    dtype, word, hotbed_init_row4(&table->init, key, e), false, none));
+        if (lane % walk.lanes == 0 && from + 4 * lane < end)
+            hotbed_scale_store(dtype, dim, row, from + 4 * lane, word);
+    }
 }
 
 /* Write the initial embedding of `key`. */
 HOTBED_HD void hotbed_row_init_weights(
     const hotbed_table_view *table, uint8_t *row, uint64_t key, uint32_t width) {
+    if (hotbed_dtype_size(table->dtype) == 1) {
+        hotbed_row_init_scaled(table, row, key, width);
+        return;
+    }
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width)
         hotbed_store4(
             table->dtype, row, e, hotbed_count4(table->dim, e),
@@ -320,10 +346,27 @@ HOTBED_HD void hotbed_row_init(
         hotbed_row_init_state(table, row, s, width);
 }
 
+/* Elements e .. e+3 of the initial embedding of `key` in a row of a type with scales. */
+HOTBED_APART hotbed_f32x4
+hotbed_row_absent_scaled4(const hotbed_table_view *table, uint64_t key, uint32_t e) {
+    const uint32_t dim = table->dim, dtype = table->dtype, span = hotbed_scale_span(dtype, dim);
+    const uint32_t from = e / span * span, end = dim - from < span ? dim : from + span;
+    const hotbed_u32x4 none = {0, 0, 0, 0};
+    hotbed_scale_range range = hotbed_scale_range_start(dtype);
+    for (uint32_t k = from; k < end; k += 4)
+        hotbed_scale_range_add4(
+            dtype, &range, hotbed_count4(end, k), hotbed_init_row4(&table->init, key, k));
+    const uint32_t word = hotbed_scale_choose(dtype, range, 0, false);
+    const hotbed_f32x4 v = hotbed_init_row4(&table->init, key, e);
+    return hotbed_scaled4_to_f32(dtype, word, hotbed_f32_to_scaled4(dtype, word, v, false, none));
+}
+
 /* The initial embedding of a key without a slot, rounded to the table's element type as a stored
  * row would be. */
 HOTBED_HD hotbed_f32x4
 hotbed_row_absent4(const hotbed_table_view *table, uint64_t key, uint32_t e) {
+    if (hotbed_dtype_size(table->dtype) == 1)
+        return hotbed_row_absent_scaled4(table, key, e);
     hotbed_f32x4 v = hotbed_init_row4(&table->init, key, e);
     if (table->dtype == HOTBED_F32)
         return v;

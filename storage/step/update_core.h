@@ -222,7 +222,14 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_groups(hotbed_sum_source source, uint32_t e) {
     return hotbed_fold_finish(&fold);
 }
 
-/* Load elements of a row, a state or a sum. */
+/* Load elements of a row. */
+HOTBED_HD hotbed_f32x4 hotbed_update_row4(
+    bool plain, const hotbed_table_view *table, const uint8_t *row, uint32_t e, uint32_t count) {
+    return plain ? *(const hotbed_f32x4 *)(const void *)(row + e * sizeof(float))
+                 : hotbed_row_load4(false, table->dtype, table->dim, row, e, count);
+}
+
+/* Load elements of a state or a sum. */
 HOTBED_HD hotbed_f32x4
 hotbed_update_load4(bool plain, uint32_t dtype, const void *p, uint32_t e, uint32_t count) {
     return plain ? *(const hotbed_f32x4 *)(const void *)((const float *)p + e)
@@ -288,7 +295,7 @@ HOTBED_HD hotbed_whole_row hotbed_measure_row(
         if (count == 0)
             continue;
         if (o->l2_decay != 0.0F || ratio) {
-            const hotbed_f32x4 w = hotbed_update_load4(shape.plain, table->dtype, row, e, count);
+            const hotbed_f32x4 w = hotbed_update_row4(shape.plain, table, row, e, count);
             g = hotbed_l2_decay4(o, w, g);
             if (ratio) {
                 hotbed_f32x4 a = g, b = g;
@@ -314,6 +321,80 @@ HOTBED_HD hotbed_whole_row hotbed_measure_row(
     return whole;
 }
 
+/* The same as hotbed_update_parts() for a row of a type with scales. A first pass over a chunk finds the
+ * range of the new values, a second one stores them. If a lane has more than four elements of a chunk,
+ * the second pass computes them again. */
+HOTBED_APART uint32_t hotbed_update_scaled(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
+    hotbed_gradient_view gradient, const hotbed_table_view *table,
+    const hotbed_rounding_view *rounding, uint8_t *row, float *state0, float *state1, float number,
+    hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
+    const uint32_t dim = table->dim, dtype = table->dtype, lane = hotbed_tile_rank(width);
+    const hotbed_scale_walk walk = hotbed_scale_walk_of(dtype, dim, width);
+    const bool first_wide = hotbed_state_is_wide(o->form, 0);
+    const bool second_wide = hotbed_state_is_wide(o->form, 1);
+    uint32_t bits = 0;
+    for (uint32_t from = 0; from < dim; from += walk.chunk) {
+        const uint32_t end = dim - from < walk.chunk ? dim : from + walk.chunk;
+        const bool has = from + 4 * lane < end;
+        const uint32_t before =
+            has ? hotbed_scale_load(false, dtype, dim, row, from + 4 * lane) : 0;
+        uint32_t word = 0;
+        hotbed_scale_range range = hotbed_scale_range_start(dtype);
+        for (int pass = 0; pass < 2; pass++) {
+            for (uint32_t first = from; first < end; first += 4 * width) {
+                const uint32_t e = first + 4 * lane;
+                const uint32_t count = e < end ? hotbed_count4(end, e) : 0;
+                hotbed_f32x4 w = {0.0F, 0.0F, 0.0F, 0.0F}, a = hotbed_f32x4_of(number), b = a;
+                if (count > 0) {
+                    w = hotbed_scaled4_to_f32(
+                        dtype, before, *(const uint32_t *)(const void *)(row + e));
+                    if (first_wide)
+                        a = hotbed_load4(HOTBED_F32, state0, e, count);
+                    if (second_wide)
+                        b = hotbed_load4(HOTBED_F32, state1, e, count);
+                }
+                const hotbed_f32x4 g =
+                    hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
+                if (count == 0)
+                    continue;
+                const hotbed_f32x4 v =
+                    hotbed_optimize4_called(o, clock, w, hotbed_l2_decay4(o, w, g), &a, &b);
+                if (pass == 0) {
+                    hotbed_scale_range_add4(dtype, &range, count, v);
+                    bits |= v.x != w.x || (count > 1 && v.y != w.y) || (count > 2 && v.z != w.z) ||
+                                    (count > 3 && v.w != w.w)
+                                ? HOTBED_ROW_STEPS
+                                : 0;
+                    continue;
+                }
+                const hotbed_u32x4 none = {0, 0, 0, 0};
+                uint32_t four = hotbed_f32_to_scaled4(
+                    dtype, word, v, rounding->random,
+                    rounding->random ? hotbed_rounding_words(rounding, e) : none);
+                if (word == before)
+                    four =
+                        hotbed_scaled4_keep(four, *(const uint32_t *)(const void *)(row + e), v, w);
+                bits |= hotbed_scaled4_store(row, e, count, four) ? HOTBED_ROW_CHANGES : 0;
+                if (first_wide)
+                    hotbed_store4(HOTBED_F32, state0, e, count, a);
+                if (second_wide)
+                    hotbed_store4(HOTBED_F32, state1, e, count, b);
+            }
+            if (pass == 0) {
+                hotbed_scale_range_join(&range, walk.lanes, width);
+                hotbed_tile_sync(width); /* all lanes have `before` */
+                word = hotbed_scale_choose(dtype, range, before, true);
+            }
+        }
+        if (has && word != before)
+            bits |= HOTBED_ROW_CHANGES;
+        if (has && lane % walk.lanes == 0)
+            hotbed_scale_store(dtype, dim, row, from + 4 * lane, word);
+    }
+    return bits;
+}
+
 /* One optimizer step of the row with parts at row, state0 and state1. Reads only dim and dtype of
  * `table`, and does not read `s` if the gradient is reduced. Returns the lane's HOTBED_ROW_ bits. */
 HOTBED_HD uint32_t hotbed_update_parts(
@@ -334,12 +415,16 @@ HOTBED_HD uint32_t hotbed_update_parts(
         scaled.optimizer.learning_rate *= whole.ratio;
         clock = &scaled;
     }
+    if (!shape.plain && hotbed_dtype_size(table->dtype) == 1)
+        return hotbed_update_scaled(
+            s, o, clock, gradient, table, rounding, row, state0, state1, whole.number, source,
+            shape, width);
     for (uint32_t first = 0; first < table->dim; first += 4 * width) {
         uint32_t e = first + 4 * hotbed_tile_rank(width);
         uint32_t count = e < table->dim ? hotbed_count4(table->dim, e) : 0;
         hotbed_f32x4 w = {0.0F, 0.0F, 0.0F, 0.0F}, a = hotbed_f32x4_of(whole.number), b = a;
         if (count > 0) {
-            w = hotbed_update_load4(shape.plain, table->dtype, row, e, count);
+            w = hotbed_update_row4(shape.plain, table, row, e, count);
             if (first_wide)
                 a = hotbed_update_load4(shape.plain, HOTBED_F32, state0, e, count);
             if (second_wide)

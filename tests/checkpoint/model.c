@@ -20,8 +20,8 @@ static const struct {
     {"users", 8, HOTBED_TABLE_HASH, HOTBED_F32, 300, 0, 1},
     {"items", 4, HOTBED_TABLE_STATIC, HOTBED_F16, 60, 0, 1},
     {"tags", 6, HOTBED_TABLE_HASH, HOTBED_BF16, 150, 1, 0},
-    {"words", 8, HOTBED_TABLE_HASH, HOTBED_F32, 100, 2, 0},
-    {"places", 3, HOTBED_TABLE_STATIC, HOTBED_F32, 20, 2, 0},
+    {"words", 8, HOTBED_TABLE_HASH, HOTBED_INT8, 100, 2, 0},
+    {"places", 3, HOTBED_TABLE_STATIC, HOTBED_FP8, 20, 2, 0},
 };
 
 static const hotbed_pooling poolings[2][MODEL_STORAGES] = {
@@ -59,7 +59,7 @@ static uint64_t key_of(uint32_t table, uint64_t i) {
 }
 
 static hotbed_dtype dtype_of(const model *m, uint32_t table) {
-    return m->shape.wide ? HOTBED_F32 : tables[table].dtype;
+    return (hotbed_dtype)(1 + (tables[table].dtype - 1 + m->shape.shift) % HOTBED_DTYPE_LAST);
 }
 
 static void describe(
@@ -118,12 +118,19 @@ void model_destroy(model *m) {
     }
 }
 
-/* Write n elements of a row or a state, numbers that every dtype has exactly. */
+/* Write n elements of a row or a state, which were stored as `saved` before. */
 static void write_elements(
-    void *to, hotbed_dtype dtype, uint32_t table, uint64_t i, uint32_t version, uint32_t n) {
+    void *to, hotbed_dtype dtype, hotbed_dtype saved, uint32_t table, uint64_t i, uint32_t version,
+    uint32_t n) {
     float values[HOTBED_DIM_MOST];
     for (uint32_t e = 0; e < n; e++)
         values[e] = (float)(i % 32 + table * 4 + version * 8 + e) / 4;
+    if (saved != dtype) {
+        unsigned char row[8 * sizeof(float)];
+        CHECK(hotbed_dtype_row_bytes(saved, n) <= sizeof row);
+        hotbed_weights_write(saved, n, values, row);
+        hotbed_weights_read(saved, n, row, values);
+    }
     hotbed_weights_write(dtype, n, values, to);
 }
 
@@ -150,11 +157,11 @@ static sample_image image_of(
         image.keys[n] = is_static ? hotbed_route_local(route, key) : key;
         image.scores[n] = is_static ? 0 : i + v;
         write_elements(
-            image.weights + n * image.weight_bytes, dtype_of(m, table), table, i, v,
-            tables[table].dim);
+            image.weights + n * image.weight_bytes, dtype_of(m, table), tables[table].dtype, table,
+            i, v, tables[table].dim);
         for (uint32_t s = 0; s < 2 && image.states[s] != NULL; s++)
             write_elements(
-                image.states[s] + n * image.state_bytes[s], HOTBED_F32, table + s, i, v,
+                image.states[s] + n * image.state_bytes[s], HOTBED_F32, HOTBED_F32, table + s, i, v,
                 (uint32_t)(image.state_bytes[s] / sizeof(float)));
         n++;
     }

@@ -11,7 +11,7 @@ enum { MODEL_TABLES = 5, MODEL_STORAGES = 3, MODEL_WORLD = 5 };
  * means of tags, sequences of words and places. */
 typedef struct model_shape {
     bool regrouped;                  /* other storages, in another order, with other poolings */
-    bool wide;                       /* all values are f32 */
+    uint32_t shift;                  /* each table has the dtype that is so many further */
     int more[MODEL_TABLES];          /* rows more than usual of a STATIC table */
     uint32_t dim[MODEL_TABLES];      /* 0: the usual dim */
     const char *names[MODEL_TABLES]; /* NULL: the usual name */

@@ -19,10 +19,12 @@ static hotbed_status save(model *m, const char *path, const char *parent) {
     return model_save(m, path, parent, &hotbed_io_system);
 }
 
-/* Three ranks save; one to five ranks load into storages of other tables, dtypes, poolings and sizes. */
+/* Three ranks save; one to five ranks load into storages of other tables, poolings and sizes, and of every
+ * dtype from every other. */
 static void a_model_is_loaded_on_other_ranks_and_in_other_storages(hotbed_backend backend) {
     static const model_shape shapes[] = {
-        {.regrouped = false}, {.regrouped = true}, {.wide = true}, {.more = {0, 5, 0, 0, 21}}};
+        {.regrouped = false}, {.regrouped = true},       {.shift = 1}, {.shift = 2}, {.shift = 3},
+        {.shift = 4},         {.more = {0, 5, 0, 0, 21}}};
     hotbed_stream *stream = sample_stream(backend);
     model from, to;
     const char *path = sample_path("model");

@@ -321,9 +321,9 @@ static uint64_t state_bytes(const fixture *r, const oracle_table *table, uint32_
 
 static table_image model_image(const fixture *r, const oracle_table *table) {
     table_image image = {.n = 0};
-    uint32_t dim = table->options.dim;
     image.keys = take(table->size * sizeof(uint64_t));
-    image.weights = take(table->size * dim * sizeof(float));
+    image.weights =
+        take(table->size * hotbed_dtype_row_bytes(table->options.dtype, table->options.dim));
     image.states[0] = take(table->size * state_bytes(r, table, 0));
     image.states[1] = take(table->size * state_bytes(r, table, 1));
     image.scores = take(table->size * sizeof(uint64_t));
@@ -333,8 +333,7 @@ static table_image model_image(const fixture *r, const oracle_table *table) {
             continue;
         image.keys[image.n] = row->key;
         image.scores[image.n] = row->score;
-        for (uint32_t e = 0; e < dim; e++)
-            oracle_store(table->options.dtype, image.weights, image.n * dim + e, row->weights[e]);
+        oracle_row_get(table, row, image.weights, image.n);
         for (uint32_t s = 0; s < 2; s++)
             if (state_bytes(r, table, s) != 0)
                 memcpy(
@@ -379,7 +378,7 @@ static void check_rows(fixture *r, uint32_t number) {
     bool hash = has_scores(table);
     const uint64_t sizes[PARTS] = {
         sizeof(uint64_t),
-        table->options.dim * hotbed_dtype_bytes(table->options.dtype),
+        hotbed_dtype_row_bytes(table->options.dtype, table->options.dim),
         state_bytes(r, table, 0),
         state_bytes(r, table, 1),
         hash ? sizeof(uint64_t) : 0,

@@ -100,7 +100,7 @@ static void choose_table(setup *s, uint32_t t, program_shape *shape, bool tight,
     static const uint32_t dims[] = {1, 2, 3, 4, 7, 8, 16, 33};
     hotbed_table_options *table = &s->tables[t];
     table->dim = dims[rng_below(random, 8)];
-    table->dtype = (hotbed_dtype)(1 + often_0(random, 3));
+    table->dtype = (hotbed_dtype)(1 + often_0(random, HOTBED_DTYPE_LAST));
     /* Initial values that the model can compute.  DEBUG gives large keys, which F16 would turn into infinities. */
     table->initializer = (hotbed_initializer){.kind = HOTBED_INIT_DEBUG};
     if (table->dtype == HOTBED_F16 || rng_below(random, 4) == 0)
@@ -272,12 +272,13 @@ typedef struct runner {
 static void initial(void *self, uint32_t table, uint64_t n, const uint64_t *keys, void *weights) {
     const runner *p = self;
     const hotbed_table_options *o = &p->s.tables[table];
-    for (uint64_t i = 0; i < n; i++)
+    for (uint64_t i = 0; i < n; i++) {
+        float row[DIM_MOST];
         for (uint32_t e = 0; e < o->dim; e++)
-            oracle_store(
-                o->dtype, weights, i * o->dim + e,
-                o->initializer.kind == HOTBED_INIT_DEBUG ? (float)(keys[i] % 100000)
-                                                         : o->initializer.value);
+            row[e] = o->initializer.kind == HOTBED_INIT_DEBUG ? (float)(keys[i] % 100000)
+                                                              : o->initializer.value;
+        oracle_row_round(o->dtype, o->dim, row, weights, i);
+    }
 }
 
 static void runner_open(runner *p, hotbed_backend backend, uint64_t seed) {
@@ -638,8 +639,12 @@ static hotbed_rows rows_of(parts *device, unsigned which) {
 
 static void any_values(runner *p, uint32_t table, uint64_t n, rng *random, parts *to) {
     const oracle_table *m = &p->r.model->tables[table];
-    for (uint64_t i = 0; i < n * m->options.dim; i++)
-        oracle_store(m->options.dtype, to->weights, i, rng_float(random));
+    for (uint64_t i = 0; i < n; i++) {
+        float row[DIM_MOST];
+        for (uint32_t e = 0; e < m->options.dim; e++)
+            row[e] = rng_float(random);
+        oracle_row_round(m->options.dtype, m->options.dim, row, to->weights, i);
+    }
     for (int s = 0; s < 2; s++)
         for (uint64_t i = 0; i < n * m->state_dim[s]; i++)
             to->states[s][i] = fabsf(rng_float(random)); /* Adagrad's state cannot be negative */
@@ -657,9 +662,8 @@ static void model_set(
     hotbed_score_strategy kind = t->options.score;
     bool fresh = oracle_find(m, table, key) == NULL, hash = t->options.kind == HOTBED_TABLE_HASH;
     oracle_row *row = oracle_put(m, table, key);
-    uint32_t dim = t->options.dim;
-    for (uint32_t e = 0; e < dim && (which & WITH_WEIGHTS) != 0; e++)
-        row->weights[e] = oracle_load(t->options.dtype, from->weights, i * dim + e);
+    if ((which & WITH_WEIGHTS) != 0)
+        oracle_row_set(t, row, from->weights, i);
     for (unsigned s = 0; s < 2; s++)
         if ((which & ((unsigned)WITH_STATE0 << s)) != 0)
             memcpy(
@@ -754,7 +758,6 @@ static void get(runner *p, uint32_t table, rng *random) {
     uint64_t keys[ROWS];
     parts seen, expected;
     const oracle_table *m = &p->r.model->tables[table];
-    uint32_t dim = m->options.dim;
     begin_exclusive(p);
     uint64_t n = any_keys(p, table, random, keys);
     memset(&expected, 0x5A, sizeof expected);
@@ -766,8 +769,8 @@ static void get(runner *p, uint32_t table, rng *random) {
     for (uint64_t i = 0; i < n; i++) {
         const oracle_row *row = oracle_find(p->r.model, table, keys[i]);
         expected.found[i] = row != NULL;
-        for (uint32_t e = 0; row != NULL && e < dim; e++)
-            oracle_store(m->options.dtype, expected.weights, i * dim + e, row->weights[e]);
+        if (row != NULL)
+            oracle_row_get(m, row, expected.weights, i);
     }
     CHECK_BYTES(&seen, &expected, sizeof seen);
     end_exclusive(p);

@@ -16,7 +16,7 @@ enum { ROWS = 301, MOST = 400, DIM_MOST = 257, PARTS = 3 };
 
 static const hotbed_memory_kind kinds[] = {
     HOTBED_MEMORY_DEVICE, HOTBED_MEMORY_PINNED, HOTBED_MEMORY_PAGEABLE, HOTBED_MEMORY_FILE};
-static const hotbed_dtype dtypes[] = {HOTBED_F32, HOTBED_F16, HOTBED_BF16};
+static const hotbed_dtype dtypes[] = {HOTBED_F32, HOTBED_F16, HOTBED_BF16, HOTBED_INT8, HOTBED_FP8};
 static const hotbed_optimizer_kind optimizers[] = {
     (hotbed_optimizer_kind)0,
     HOTBED_OPT_SGD,

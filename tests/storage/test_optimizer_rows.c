@@ -311,7 +311,9 @@ static void bad_calls_are_refused(hotbed_backend backend) {
     u.dim = 4097;
     CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
     u = good;
-    u.dtype = (hotbed_dtype)4;
+    u.dtype = (hotbed_dtype)99;
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u.dtype = HOTBED_INT8;
     CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
     u = good;
     u.gradients = NULL;

@@ -266,6 +266,7 @@ typedef struct image {
     void *metas;
     uint64_t meta_bytes;
     hotbed_clock clock;
+    hotbed_tally tallies[TABLES];
 } image;
 
 static void *allocate(uint64_t bytes) {
@@ -284,6 +285,7 @@ static image image_of(const hotbed_storage *storage) {
     m.metas = allocate(m.meta_bytes);
     memcpy(m.metas, storage->index.metas, (size_t)m.meta_bytes);
     m.clock = *storage->clock;
+    memcpy(m.tallies, storage->tallies, sizeof m.tallies);
     return m;
 }
 
@@ -292,12 +294,15 @@ static void restore(hotbed_storage *storage, const image *m) {
         memcpy(storage->tables[t].rows.data, m->rows[t], (size_t)m->row_bytes[t]);
     memcpy(storage->index.metas, m->metas, (size_t)m->meta_bytes);
     *storage->clock = m->clock;
+    memcpy(storage->tallies, m->tallies, sizeof m->tallies);
 }
 
 static void compare(const hotbed_storage *storage, const image *m) {
     for (uint32_t t = 0; t < TABLES; t++)
         CHECK_BYTES(storage->tables[t].rows.data, m->rows[t], (size_t)m->row_bytes[t]);
     CHECK_BYTES(storage->index.metas, m->metas, (size_t)m->meta_bytes);
+    for (uint32_t t = 0; t < TABLES; t++)
+        CHECK_EQ(storage->tallies[t].rounded_away, m->tallies[t].rounded_away);
 }
 
 static void free_image(image *m) {
@@ -513,7 +518,7 @@ static void every_optimizer_and_pooling_is_the_same_at_every_width(hotbed_backen
             &s, (hotbed_optimizer_kind)(i < 6 ? 1 + i % 4 : i - 1), (hotbed_pooling)(i % 3));
         s.tables[0].dim = 5;
         s.tables[1].dim = i % 2 == 0 ? 70 : 131;
-        s.tables[1].dtype = (hotbed_dtype)(1 + i % 3);
+        s.tables[1].dtype = (hotbed_dtype)(1 + i % HOTBED_DTYPE_LAST);
         s.options.output_dtype = (hotbed_dtype)(1 + (i + 1) % 3);
         s.options.optimizer.max_gradient = i % 2 == 0 ? 0.0F : 0.5F;
         train(&s, ANY);
@@ -715,7 +720,7 @@ static void initial_values_are_the_same_at_every_width(hotbed_backend backend) {
         three_tables(&s, HOTBED_OPT_ADAM, HOTBED_POOL_NONE);
         for (int t = 0; t < TABLES; t++) {
             s.tables[t].dim = dims[t];
-            s.tables[t].dtype = (hotbed_dtype)(1 + (t + kind) % 3);
+            s.tables[t].dtype = (hotbed_dtype)(1 + (t + kind) % (int)HOTBED_DTYPE_LAST);
             s.tables[t].initializer.kind = (hotbed_initializer_kind)kind;
             s.tables[t].initializer.std = 0.5F;
         }

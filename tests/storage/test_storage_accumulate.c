@@ -70,7 +70,7 @@ static void mixed_setup(
     setup_start(s, TABLES, 4, 4096);
     for (uint32_t t = 0; t < TABLES; t++) {
         s->tables[t].dim = dims[(n * TABLES + t * 5) % 12];
-        s->tables[t].dtype = (hotbed_dtype)(1 + (n + t) % 3);
+        s->tables[t].dtype = (hotbed_dtype)(1 + (n + t) % HOTBED_DTYPE_LAST);
     }
     s->tables[1].kind = HOTBED_TABLE_STATIC;
     s->tables[1].capacity = 100;

@@ -110,7 +110,7 @@ static void create_refuses_bad_enums(hotbed_backend backend) {
     s.tables[0].kind = (hotbed_table_kind)2;
     refuse_argument(backend, &s, "kind");
     setup_start(&s, 1, DIM, CAPACITY);
-    s.tables[0].dtype = (hotbed_dtype)4;
+    s.tables[0].dtype = (hotbed_dtype)99;
     refuse_argument(backend, &s, "dtype");
     setup_start(&s, 1, DIM, CAPACITY);
     s.tables[0].evict = (hotbed_evict)2;

@@ -14,6 +14,8 @@ static void two_tables(setup *s, hotbed_pooling pooling) {
     s->tables[1].eval_initializer.value = 0.1F;
     s->tables[2].kind = HOTBED_TABLE_STATIC;
     s->tables[2].capacity = 40;
+    s->tables[2].dtype = HOTBED_FP8;
+    s->tables[0].dtype = HOTBED_INT8;
     s->options.pooling = pooling;
     s->options.output_dtype = (hotbed_dtype)(1 + (int)pooling);
     s->options.optimizer.kind = HOTBED_OPT_ADAM;

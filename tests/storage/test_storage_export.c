@@ -29,7 +29,7 @@ static void three_tables(setup *s, hotbed_optimizer_kind kind) {
     static const uint32_t dims[] = {3, MAX_DIM, 6};
     for (uint32_t t = 0; t < 3; t++) {
         s->tables[t].dim = dims[t];
-        s->tables[t].dtype = (hotbed_dtype)(1 + t);
+        s->tables[t].dtype = (hotbed_dtype)(1 + (kind + t) % HOTBED_DTYPE_LAST);
     }
     s->tables[2].kind = HOTBED_TABLE_STATIC;
     s->tables[2].capacity = 50;
@@ -142,7 +142,7 @@ static void run_all(export_fixture *d, uint32_t table) {
 /* Check that the collected keys are the model's, each once, with its row. */
 static void check_all(export_fixture *d, uint32_t table) {
     const oracle_table *m = &d->r.model->tables[table];
-    const uint64_t size = hotbed_dtype_bytes(m->options.dtype), dim = m->options.dim;
+    const uint64_t size = hotbed_dtype_row_bytes(m->options.dtype, m->options.dim);
     bool hash = m->options.kind == HOTBED_TABLE_HASH;
     CHECK_EQ(d->n, m->size);
     for (uint64_t i = 0; i < d->n; i++) {
@@ -151,10 +151,9 @@ static void check_all(export_fixture *d, uint32_t table) {
         CHECK_EQ(row->pins, 0);
         row->pins = 1; /* seen */
         CHECK_EQ(d->all_scores[i], hash ? row->score : 0);
-        for (uint64_t e = 0; e < dim; e++) {
-            float seen = oracle_load(m->options.dtype, d->all_weights + i * dim * size, e);
-            CHECK_BYTES(&seen, &row->weights[e], sizeof seen);
-        }
+        uint8_t want[MAX_DIM * 4];
+        oracle_row_get(m, row, want, 0);
+        CHECK_BYTES(d->all_weights + i * size, want, size);
         for (uint32_t s = 0; s < hotbed_optimizer_states(d->r.model->options.optimizer.kind); s++)
             CHECK_BYTES(
                 d->all_states[s] + i * m->state_dim[s], row->states[s],

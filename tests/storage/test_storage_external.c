@@ -201,7 +201,6 @@ static void stores_must_fit_their_storage(hotbed_backend backend) {
  * HOTBED_TEST_SMALL, one optimizer. */
 static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
     static const uint32_t dims[] = {1, 3, 8, 16, 17, 64, 100, 128, 129, 1024};
-    static const hotbed_dtype dtypes[] = {HOTBED_F32, HOTBED_F16, HOTBED_BF16};
     static const hotbed_pooling poolings[] = {HOTBED_POOL_NONE, HOTBED_POOL_SUM, HOTBED_POOL_MEAN};
     for (uint32_t o = hotbed_test_is_small() ? 3 : 0;
          o < (hotbed_test_is_small() ? 4 : HOTBED_OPT_LAST); o++) {
@@ -213,7 +212,7 @@ static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
             b.s.tables[t].dim = dims[t];
             /* 48 slots, 32 candidates of a key: two batches of 16 fit */
             b.s.tables[t].upper_capacity = 17;
-            b.s.tables[t].dtype = dtypes[(t + o) % 3];
+            b.s.tables[t].dtype = (hotbed_dtype)(1 + (t + o) % HOTBED_DTYPE_LAST);
             b.s.tables[t].insertion = t % 2 == 0 ? HOTBED_INSERT_PLAIN : HOTBED_INSERT_PROBATION;
         }
         b.s.tables[7].kind = HOTBED_TABLE_STATIC;

@@ -17,7 +17,8 @@ typedef struct ring {
 static void three_tables(setup *s, hotbed_pooling pooling, hotbed_optimizer_kind kind) {
     setup_start(s, 3, 4, 500);
     s->tables[1].dim = 7;
-    s->tables[1].dtype = HOTBED_BF16;
+    s->tables[0].dtype = kind == HOTBED_OPT_ADAM ? HOTBED_INT8 : HOTBED_F32;
+    s->tables[1].dtype = kind == HOTBED_OPT_ADAM ? HOTBED_FP8 : HOTBED_BF16;
     s->tables[2].kind = HOTBED_TABLE_STATIC;
     s->tables[2].capacity = 20;
     s->options.pooling = pooling;

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { TABLES = 4, BACKENDS = 2 };
+enum { TABLES = 6, BACKENDS = 2 };
 
 /* Compare the rows of all keys of the host's tables. */
 static void compare_tables(fixture fixtures[BACKENDS]) {
@@ -71,6 +71,10 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     s.tables[3].dim = 7;
     s.tables[3].initializer.kind = HOTBED_INIT_TRUNCATED_NORMAL;
     s.tables[3].initializer.std = 0.25F;
+    s.tables[4].dim = 48;
+    s.tables[4].dtype = HOTBED_INT8;
+    s.tables[5].dim = 131;
+    s.tables[5].dtype = HOTBED_FP8;
     s.options.pooling = pooling;
     s.options.output_dtype = (hotbed_dtype)(1 + (int)pooling);
     s.options.optimizer.kind = kind;

@@ -19,7 +19,7 @@ static void three_tables(setup *s, hotbed_optimizer_kind kind) {
     setup_start(s, 3, 1, 2000);
     for (uint32_t t = 0; t < 3; t++) {
         s->tables[t].dim = table_dims[t];
-        s->tables[t].dtype = (hotbed_dtype)(1 + t);
+        s->tables[t].dtype = (hotbed_dtype)(1 + (kind + t) % HOTBED_DTYPE_LAST);
     }
     s->tables[2].kind = HOTBED_TABLE_STATIC;
     s->tables[2].capacity = 50;
@@ -115,11 +115,12 @@ static void set_rows(subject *d, uint32_t table) {
         d->host.scores[i] = rng_next(&d->random) >> 12; /* scores have 52 bits */
         if ((which & WITH_SCORES) != 0)
             row->score = d->host.scores[i];
-        for (uint32_t e = 0; e < dim; e++) {
-            oracle_store(m->options.dtype, d->host.weights, i * dim + e, rng_float(&d->random));
-            if ((which & WITH_WEIGHTS) != 0)
-                row->weights[e] = oracle_load(m->options.dtype, d->host.weights, i * dim + e);
-        }
+        float weights[MAX_DIM];
+        for (uint32_t e = 0; e < dim; e++)
+            weights[e] = rng_float(&d->random);
+        oracle_row_round(m->options.dtype, dim, weights, d->host.weights, i);
+        if ((which & WITH_WEIGHTS) != 0)
+            oracle_row_set(m, row, d->host.weights, i);
         for (unsigned s = 0; s < 2; s++)
             for (uint32_t e = 0; e < m->state_dim[s]; e++) {
                 float *place = &d->host.states[s][i * m->state_dim[s] + e];
@@ -139,7 +140,6 @@ static void set_rows(subject *d, uint32_t table) {
 static void get_rows(subject *d, uint32_t table) {
     oracle *model = d->r.model;
     const oracle_table *m = &model->tables[table];
-    uint32_t dim = m->options.dim;
     uint64_t n = some_keys(&d->r, table, &d->random, d->keys, false);
     unsigned which = random_parts(&d->r, table, &d->random);
     memset(&d->expected, 0x5A, sizeof d->expected);
@@ -147,8 +147,8 @@ static void get_rows(subject *d, uint32_t table) {
     for (uint64_t i = 0; i < n; i++) {
         const oracle_row *row = oracle_find(model, table, d->keys[i]);
         d->expected.found[i] = row != NULL;
-        for (uint32_t e = 0; row != NULL && e < dim && (which & WITH_WEIGHTS) != 0; e++)
-            oracle_store(m->options.dtype, d->expected.weights, i * dim + e, row->weights[e]);
+        if (row != NULL && (which & WITH_WEIGHTS) != 0)
+            oracle_row_get(m, row, d->expected.weights, i);
         for (unsigned s = 0; s < 2; s++)
             if (row != NULL && (which & ((uint32_t)WITH_STATE0 << s)) != 0)
                 memcpy(

@@ -25,7 +25,7 @@ static void mixed_setup(
     setup_start(s, TABLES, 4, 4096);
     for (uint32_t t = 0; t < TABLES; t++) {
         s->tables[t].dim = all_dims[(n * TABLES + t) % NUM_DIMS];
-        s->tables[t].dtype = (hotbed_dtype)(1 + (n + t) % 3);
+        s->tables[t].dtype = (hotbed_dtype)(1 + (n + t) % HOTBED_DTYPE_LAST);
         s->tables[t].eval_initializer.value = 0.1F * (float)t;
     }
     s->tables[1].kind = HOTBED_TABLE_STATIC;
@@ -101,7 +101,7 @@ static void l2_decay_equals_the_model(hotbed_backend backend) {
         fixture r;
         test_ticket l;
         setup_start(&s, 1, dims[i % 5], 500);
-        s.tables[0].dtype = (hotbed_dtype)(1 + i / 2 % 3);
+        s.tables[0].dtype = (hotbed_dtype)(1 + i / 2 % HOTBED_DTYPE_LAST);
         s.options.pooling = i % 3 == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
         s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + i / 2);
         s.options.optimizer.l2_decay = 0.125F;
@@ -127,7 +127,7 @@ static void every_dimension_equals_the_model(hotbed_backend backend) {
         fixture r;
         test_ticket l;
         setup_start(&s, 1, all_dims[d], 500);
-        s.tables[0].dtype = (hotbed_dtype)(1 + d % 3);
+        s.tables[0].dtype = (hotbed_dtype)(1 + d % HOTBED_DTYPE_LAST);
         s.options.pooling = (hotbed_pooling)((d + 1) % 3);
         s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + (d + 1) % HOTBED_OPT_LAST);
         fixture_open(&r, backend, &s.options);
@@ -151,7 +151,7 @@ static void long_bags_equal_the_model(hotbed_backend backend) {
         fixture r;
         test_ticket l;
         setup_start(&s, 1, dims[i % 3], 2000);
-        s.tables[0].dtype = (hotbed_dtype)(1 + i / 2 % 3);
+        s.tables[0].dtype = (hotbed_dtype)(1 + i / 2 % HOTBED_DTYPE_LAST);
         s.options.pooling = i % 2 == 0 ? HOTBED_POOL_SUM : HOTBED_POOL_MEAN;
         fixture_open(&r, backend, &s.options);
         test_ticket_open(&r, &l, 1600, 16);

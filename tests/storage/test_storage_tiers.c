@@ -467,7 +467,6 @@ static void a_full_lower_tier_refuses(hotbed_backend backend) {
 static void every_mode_equals_the_model(hotbed_backend backend) {
     const int steps = hotbed_test_is_small() ? 20 : 50;
     static const uint32_t dims[] = {1, 3, 8, 16, 17, 64, 100, 128, 129, 1024};
-    static const hotbed_dtype dtypes[] = {HOTBED_F32, HOTBED_F16, HOTBED_BF16};
     static const hotbed_pooling poolings[] = {HOTBED_POOL_NONE, HOTBED_POOL_SUM, HOTBED_POOL_MEAN};
     static const uint32_t move_sms[] = {0, 1, 4, HOTBED_MOVE_SMS_MOST};
     for (uint32_t way = 0; way < 4; way++) {
@@ -481,7 +480,7 @@ static void every_mode_equals_the_model(hotbed_backend backend) {
             setup_start(&s, 10, 8, 120);
             for (uint32_t t = 0; t < 10; t++) {
                 s.tables[t].dim = dims[t];
-                s.tables[t].dtype = dtypes[(t + o + way) % 3];
+                s.tables[t].dtype = (hotbed_dtype)(1 + (t + o + way) % HOTBED_DTYPE_LAST);
                 s.tables[t].upper_capacity = way == 1 ? 96 : 12; /* 80 % or 10 % of the keys */
                 s.tables[t].insertion = t % 2 == 0 ? HOTBED_INSERT_PLAIN : HOTBED_INSERT_PROBATION;
             }

@@ -85,6 +85,8 @@ float oracle_load(hotbed_dtype dtype, const void *array, uint64_t index) {
     case HOTBED_BF16:
         return bits_float((uint32_t)((const uint16_t *)array)[index] << 16);
     case HOTBED_F32:
+    case HOTBED_INT8: /* read_scaled() */
+    case HOTBED_FP8:
         break;
     }
     return ((const float *)array)[index];
@@ -99,6 +101,8 @@ void oracle_store(hotbed_dtype dtype, void *array, uint64_t index, float value) 
         ((uint16_t *)array)[index] = to_bf16(value);
         return;
     case HOTBED_F32:
+    case HOTBED_INT8:
+    case HOTBED_FP8:
         break;
     }
     ((float *)array)[index] = value;
@@ -145,6 +149,8 @@ static float stepped(
     const bool random = table->options.rounding == HOTBED_ROUND_STOCHASTIC;
     switch (table->options.dtype) {
     case HOTBED_F32:
+    case HOTBED_INT8:
+    case HOTBED_FP8:
         break;
     case HOTBED_F16:
         if (random && !isnan(w))
@@ -158,7 +164,179 @@ static float stepped(
     return rounded(table->options.dtype, w);
 }
 
+/* --- rows with scales -------------------------------------------------------------------------- */
+
+/* How many elements have one scale; 0: the type has none. */
+static uint32_t span_of(hotbed_dtype dtype, uint32_t dim) {
+    return dtype == HOTBED_INT8 || (dtype == HOTBED_FP8 && dim <= 64) ? dim
+           : dtype == HOTBED_FP8                                      ? 32
+                                                                      : 0;
+}
+
+static float read_f16(const uint8_t *at) {
+    return from_f16((uint16_t)(at[0] | at[1] << 8));
+}
+
+static void write_f16(uint8_t *at, uint16_t half) {
+    at[0] = (uint8_t)half;
+    at[1] = (uint8_t)(half >> 8);
+}
+
+/* The f16 next to a value: the least one that is not below, or the greatest one that is not above. */
+static uint16_t f16_bound(float value, bool up) {
+    int exponent = 0;
+    (void)frexp((double)value, &exponent);
+    const int step = value == 0.0F || exponent - 11 < -24 ? -24 : exponent - 11;
+    const double units = ldexp((double)value, -step);
+    return to_f16((float)ldexp(up ? ceil(units) : floor(units), step));
+}
+
+static float from_fp8(uint8_t byte) {
+    const int field = byte >> 3 & 15, fraction = byte & 7;
+    const double size = (byte & 127) == 127 ? (double)NAN
+                        : field == 0        ? ldexp(fraction, -9)
+                                            : ldexp(fraction + 8, field - 10);
+    return (byte & 128) != 0 ? (float)-size : (float)size;
+}
+
+/* Whole steps of a size, rounded with a random word or to nearest. */
+static double whole(double steps, const uint32_t *word) {
+    const double low = floor(steps);
+    return word == NULL ? rint(steps) : low + ((double)*word < floor((steps - low) * 0x1p32));
+}
+
+static uint8_t to_fp8(double value, const uint32_t *word) {
+    const double size = fabs(value);
+    if (!isfinite(value))
+        return 127;
+    int exponent = 0;
+    (void)frexp(size, &exponent);
+    const int step = size == 0.0 || exponent - 4 < -9 ? -9 : exponent - 4;
+    const uint32_t code =
+        size >= 448.0 ? 126
+                      : (uint32_t)(8 * (step + 9)) + (uint32_t)whole(ldexp(size, -step), word);
+    return (uint8_t)(code | (signbit(value) ? 128U : 0U));
+}
+
+static float read_scaled(hotbed_dtype dtype, uint32_t dim, const uint8_t *row, uint32_t e) {
+    float scale;
+    if (dtype == HOTBED_INT8)
+        return (float)row[e] * read_f16(row + dim) + read_f16(row + dim + 2);
+    memcpy(&scale, row + dim + 4 * (e / span_of(dtype, dim)), sizeof scale);
+    return from_fp8(row[e]) * scale;
+}
+
+/* The scale of n elements of an fp8 row. */
+static float fp8_scale(const float *values, uint32_t n) {
+    double most = 0.0;
+    int exponent = -126;
+    for (uint32_t e = 0; e < n; e++)
+        if (isfinite(values[e]) && fabs((double)values[e]) > most)
+            most = fabs((double)values[e]);
+    while (ldexp(most, -exponent) > 448.0)
+        exponent++;
+    return most == 0.0 ? 1.0F : (float)ldexp(1.0, exponent);
+}
+
+/* Choose scale and offset of an int8 row.  `updates`: the row has others, which stay if they fit. */
+static void int8_scale(const float *values, uint32_t dim, bool updates, uint8_t *row) {
+    float low = INFINITY, high = -INFINITY;
+    for (uint32_t e = 0; e < dim; e++) {
+        low = fminf(low, isfinite(values[e]) ? values[e] : -INFINITY);
+        high = fmaxf(high, isfinite(values[e]) ? values[e] : INFINITY);
+    }
+    if (!isfinite(low) || !isfinite(high)) {
+        write_f16(row + dim, 0x7e00);
+        write_f16(row + dim + 2, 0x7e00);
+        return;
+    }
+    low = fminf(fmaxf(low, -65504.0F), 65504.0F);
+    high = fminf(fmaxf(high, -65504.0F), 65504.0F);
+    if (updates) {
+        const float offset = read_f16(row + dim + 2), span = 255.0F * read_f16(row + dim);
+        if (span > 0.0F && low >= offset && high <= offset + span && 2.0F * (high - low) >= span)
+            return;
+        const float room = (high - low) / 16.0F;
+        low = fmaxf(low - room, -65504.0F);
+        high = fminf(high + room, 65504.0F);
+    }
+    const uint16_t offset = f16_bound(low == 0.0F ? 0.0F : low, false);
+    write_f16(row + dim, f16_bound((high - from_f16(offset)) / 255.0F, true));
+    write_f16(row + dim + 2, offset);
+}
+
+static uint8_t to_int8(uint32_t dim, const uint8_t *row, float value, const uint32_t *word) {
+    const float scale = read_f16(row + dim);
+    const float steps = scale > 0.0F ? (value - read_f16(row + dim + 2)) / scale : 0.0F;
+    return !(steps > 0.0F) ? 0 : steps >= 255.0F ? 255 : (uint8_t)whole((double)steps, word);
+}
+
+/* Store values as a row.  A step has `words`, or rounds to nearest if they are NULL, and begins with the values
+ * `before` of the row; a new row has none. */
+static void write_scaled(
+    hotbed_dtype dtype, uint32_t dim, const float *values, const float *before,
+    const uint32_t *words, uint8_t *row) {
+    const uint32_t span = span_of(dtype, dim);
+    for (uint32_t from = 0; from < dim; from += span) {
+        const uint32_t n = dim - from < span ? dim - from : span;
+        uint8_t *at = row + dim + 4 * (from / span), old[4];
+        memcpy(old, at, sizeof old);
+        if (dtype == HOTBED_INT8) {
+            int8_scale(values, dim, before != NULL, row);
+        } else {
+            const float scale = fp8_scale(values + from, n);
+            memcpy(at, &scale, sizeof scale);
+        }
+        const bool same = before != NULL && memcmp(old, at, sizeof old) == 0;
+        for (uint32_t e = from; e < from + n; e++) {
+            const uint32_t *word = words == NULL ? NULL : words + e;
+            float scale;
+            memcpy(&scale, at, sizeof scale);
+            if (same && values[e] == before[e])
+                continue;
+            row[e] = dtype == HOTBED_INT8 ? to_int8(dim, row, values[e], word)
+                                          : to_fp8((double)values[e] / (double)scale, word);
+        }
+    }
+}
+
 /* --- rows ------------------------------------------------------------------------------------ */
+
+static uint64_t stored_bytes(const oracle_table *table) {
+    return hotbed_dtype_row_bytes(table->options.dtype, table->options.dim);
+}
+
+void oracle_row_round(
+    hotbed_dtype dtype, uint32_t dim, const float *weights, void *array, uint64_t index) {
+    uint8_t *row = (uint8_t *)array + index * hotbed_dtype_row_bytes(dtype, dim);
+    if (span_of(dtype, dim) != 0)
+        write_scaled(dtype, dim, weights, NULL, NULL, row);
+    for (uint32_t e = 0; span_of(dtype, dim) == 0 && e < dim; e++)
+        oracle_store(dtype, row, e, weights[e]);
+}
+
+void oracle_row_get(const oracle_table *table, const oracle_row *row, void *array, uint64_t index) {
+    uint8_t *to = (uint8_t *)array + index * stored_bytes(table);
+    if (row->stored != NULL)
+        memcpy(to, row->stored, stored_bytes(table));
+    for (uint32_t e = 0; row->stored == NULL && e < table->options.dim; e++)
+        oracle_store(table->options.dtype, to, e, row->weights[e]);
+}
+
+static void read_row(const oracle_table *table, const uint8_t *from, float *weights) {
+    const uint32_t dim = table->options.dim;
+    const hotbed_dtype dtype = table->options.dtype;
+    for (uint32_t e = 0; e < dim; e++)
+        weights[e] = span_of(dtype, dim) != 0 ? read_scaled(dtype, dim, from, e)
+                                              : oracle_load(dtype, from, e);
+}
+
+void oracle_row_set(const oracle_table *table, oracle_row *row, const void *array, uint64_t index) {
+    const uint8_t *from = (const uint8_t *)array + index * stored_bytes(table);
+    if (row->stored != NULL)
+        memcpy(row->stored, from, stored_bytes(table));
+    read_row(table, from, row->weights);
+}
 
 static uint32_t head_of(const oracle_table *table, uint64_t key) {
     uint64_t hash = key * 0x9E3779B97F4A7C15U;
@@ -206,9 +384,9 @@ oracle_row *oracle_find(oracle *model, uint32_t table, uint64_t key) {
     return row == NONE ? NULL : &model->tables[table].rows[row];
 }
 
-/* Initial values of n rows, [n, dim] of the table's dtype. */
+/* Initial values of n rows, as they are stored. */
 static void *initial_block(oracle *model, uint32_t table, uint64_t n, const uint64_t *keys) {
-    void *block = allocate(n * model->tables[table].options.dim, sizeof(float));
+    void *block = allocate(n * stored_bytes(&model->tables[table]), 1);
     if (n != 0)
         model->initial(model->self, table, n, keys, block);
     return block;
@@ -216,10 +394,8 @@ static void *initial_block(oracle *model, uint32_t table, uint64_t n, const uint
 
 /* Row number `index` of a block of initial values, as floats. */
 static float *initial_weights(const oracle_table *table, const void *block, uint64_t index) {
-    uint32_t dim = table->options.dim;
-    float *weights = allocate(dim, sizeof *weights);
-    for (uint32_t e = 0; e < dim; e++)
-        weights[e] = oracle_load(table->options.dtype, block, index * dim + e);
+    float *weights = allocate(table->options.dim, sizeof *weights);
+    read_row(table, (const uint8_t *)block + index * stored_bytes(table), weights);
     return weights;
 }
 
@@ -264,6 +440,9 @@ static uint32_t put(
     row->key = key;
     row->live = true;
     row->weights = initial_weights(table, block, index);
+    if (span_of(table->options.dtype, table->options.dim) != 0)
+        row->stored =
+            copy_of((const uint8_t *)block + index * stored_bytes(table), stored_bytes(table), 1);
     for (uint32_t s = 0; s < hotbed_optimizer_states(model->options.optimizer.kind); s++) {
         row->states[s] = allocate(table->state_dim[s], sizeof(float));
         for (uint32_t i = 0; i < table->state_dim[s]; i++)
@@ -285,8 +464,10 @@ oracle_row *oracle_put(oracle *model, uint32_t table, uint64_t key) {
 
 static void drop(oracle_row *row) {
     free(row->weights);
+    free(row->stored);
     free(row->states[0]);
     free(row->states[1]);
+    row->stored = NULL;
     row->weights = row->states[0] = row->states[1] = NULL;
     row->live = false;
 }
@@ -885,6 +1066,25 @@ static float rate_factor(const step_of *s, const oracle_row *row, const float *g
     return o->kind == HOTBED_OPT_LAMB ? w / u : o->trust * w / (u + o->weight_decay * w + o->eps);
 }
 
+/* Store the values of a step in a row with scales.  Returns whether it changes. */
+static bool store_scaled(
+    const oracle *model, const oracle_table *table, oracle_row *row, const float *values) {
+    const uint32_t dim = table->options.dim;
+    uint8_t *old = copy_of(row->stored, stored_bytes(table), 1);
+    uint32_t *words = NULL;
+    if (table->options.rounding == HOTBED_ROUND_STOCHASTIC) {
+        words = allocate(dim, sizeof *words);
+        for (uint32_t e = 0; e < dim; e++)
+            words[e] = rounding_word(model, table, row->key, e);
+    }
+    write_scaled(table->options.dtype, dim, values, row->weights, words, row->stored);
+    read_row(table, row->stored, row->weights);
+    const bool changes = memcmp(old, row->stored, stored_bytes(table)) != 0;
+    free(words);
+    free(old);
+    return changes;
+}
+
 static void update_row(oracle *model, oracle_table *table, oracle_row *row, const float *sums) {
     const hotbed_optimizer *o = &table->optimizer;
     uint32_t dim = table->options.dim;
@@ -909,10 +1109,16 @@ static void update_row(oracle *model, oracle_table *table, oracle_row *row, cons
         if (table->state_dim[1] != 0)
             b = &row->states[1][table->state_dim[1] == 1 ? 0 : e];
         const float before = row->weights[e], w = step_element(&s, before, g[e], a, b);
-        row->weights[e] = stepped(model, table, row->key, e, w);
         steps = steps || w != before;
+        if (row->stored != NULL) {
+            g[e] = w;
+            continue;
+        }
+        row->weights[e] = stepped(model, table, row->key, e, w);
         changes = changes || float_bits(row->weights[e]) != float_bits(before);
     }
+    if (row->stored != NULL)
+        changes = store_scaled(model, table, row, g);
     table->stats.rounded_away += table->options.dtype != HOTBED_F32 && steps && !changes;
     free(g);
 }

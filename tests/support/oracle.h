@@ -23,6 +23,7 @@ typedef struct oracle_row {
     /* TIMESTAMP, TIMESTAMP_LFU: number of the last prefetch of the key, or a time that the test has set */
     uint64_t time;
     float *weights;   /* [dim], each a value of the table's dtype */
+    uint8_t *stored;  /* types with scales: the row that has these values; else NULL */
     float *states[2]; /* [state_dim] */
     uint32_t pins;
     bool set_time; /* `time` is a time of the library, set by key */
@@ -124,7 +125,15 @@ uint64_t oracle_least_stride(const oracle *model);
 /* The first value of a state of a new row. */
 float oracle_first_state(const hotbed_optimizer *optimizer, uint32_t state);
 
-/* Read or write element `index` of an array of dtype.  A stored value is rounded to nearest, ties to even. */
+/* Copy the row as it is stored to, or from, place `index` of an array of such rows. */
+void oracle_row_get(const oracle_table *table, const oracle_row *row, void *array, uint64_t index);
+void oracle_row_set(const oracle_table *table, oracle_row *row, const void *array, uint64_t index);
+/* Write a row to place `index` of an array, rounded to nearest. */
+void oracle_row_round(
+    hotbed_dtype dtype, uint32_t dim, const float *weights, void *array, uint64_t index);
+
+/* Read or write element `index` of an array of outputs or gradients.  A stored value is rounded to nearest, ties to
+ * even. */
 float oracle_load(hotbed_dtype dtype, const void *array, uint64_t index);
 void oracle_store(hotbed_dtype dtype, void *array, uint64_t index, float value);
 

@@ -24,7 +24,8 @@ typedef struct hotbed_table_names hotbed_table_names;
 typedef struct hotbed_table_keys {
     bool any; /* every key is valid, so no fault KEY_RANGE is of this table */
     uint32_t rank;
-    uint64_t rows; /* of all ranks; 0: the table stores keys */
+    uint64_t rows;        /* of all ranks; 0: the table stores keys */
+    uint64_t first, step; /* row number i is of key first + i * step */
 } hotbed_table_keys;
 
 /* Copy the names of n tables, whose keys have this type. Each of the `structs`, which are `stride` bytes apart, begins with a

@@ -422,14 +422,22 @@ static uint64_t capacity_of(const hotbed_sharded *c, const hotbed_group *g) {
     return capacity < n ? capacity : n;
 }
 
-/* Have faults name keys, where the lookup stores row numbers. */
-static void describe_keys(const hotbed_sharded *c, const hotbed_group *g) {
+/* Have faults name keys, and updates round by them, where the lookup stores row numbers. */
+static hotbed_status describe_keys(
+    const hotbed_sharded *c, const hotbed_group *g, hotbed_stream *stream) {
     for (uint32_t t = 0; t < g->num_tables; t++) {
         const hotbed_sharded_table *info = &c->table_info[g->tables[t]];
+        const hotbed_route *route = &info->route;
+        const bool blocks = route->kind == HOTBED_ROUTE_CONTINUOUS;
+        const hotbed_table_keys keys = {
+            .rank = c->rank,
+            .rows = route->rows,
+            .first = blocks ? c->rank * route->block : c->rank,
+            .step = blocks ? 1 : c->world};
         if (info->local_ids && c->world > 1)
-            hotbed_storage_set_keys(
-                g->lookup, t, &(hotbed_table_keys){.rank = c->rank, .rows = info->route.rows});
+            HOTBED_TRY(hotbed_storage_set_keys(g->lookup, t, &keys, stream));
     }
+    return HOTBED_OK;
 }
 
 static hotbed_status make_lookup(
@@ -470,7 +478,7 @@ static hotbed_status make_lookup(
     }
     status = hotbed_storage_create(&o, stream, &g->lookup);
     if (status == HOTBED_OK)
-        describe_keys(c, g);
+        status = describe_keys(c, g, stream);
 done:
     hotbed_delete(tables);
     hotbed_delete(features);

@@ -180,9 +180,21 @@ void hotbed_storage_warn_of_seed(hotbed_storage *storage, uint64_t saved) {
     __atomic_store_n(&storage->load_warned, 1, __ATOMIC_RELEASE);
 }
 
-void hotbed_storage_set_keys(
-    hotbed_storage *storage, uint32_t table, const hotbed_table_keys *keys) {
+hotbed_status hotbed_storage_set_keys(
+    hotbed_storage *storage, uint32_t table, const hotbed_table_keys *keys, hotbed_stream *stream) {
+    hotbed_table_view *view = &storage->tables[table].view;
+    hotbed_memory staging = {0};
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, sizeof *view, NULL, &staging));
+    view->first_key = keys->first;
+    view->key_step = keys->step;
+    memcpy(staging.data, view, sizeof *view);
+    hotbed_status status =
+        hotbed_copy(&storage->device_tables[table], staging.data, sizeof *view, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_stream_finish(stream);
+    hotbed_memory_free(&staging);
     hotbed_table_names_set_keys(storage->names, table, keys);
+    return status;
 }
 
 hotbed_status hotbed_storage_warning(

@@ -39,9 +39,10 @@ hotbed_status hotbed_name_check(const char *name, uint32_t number);
  * its name. Errors: ARGUMENT, MEMORY. */
 hotbed_status hotbed_names_check(const void *structs, uint32_t n, size_t stride);
 
-/* Describe the keys of a table for the texts of faults, before any work on it is enqueued. */
-void hotbed_storage_set_keys(
-    hotbed_storage *storage, uint32_t table, const hotbed_table_keys *keys);
+/* Describe the keys of a table, before any work on it is enqueued: the texts of faults name them, and
+ * updates round by them. Errors: MEMORY, DEVICE. */
+hotbed_status hotbed_storage_set_keys(
+    hotbed_storage *storage, uint32_t table, const hotbed_table_keys *keys, hotbed_stream *stream);
 
 /* Check an initializer or an optimizer. `what` names the initializer's owner in error messages.
  * Errors: ARGUMENT. */

@@ -50,6 +50,9 @@ typedef struct hotbed_table_view {
     /* FREQUENCY: count from which a key is admitted; PROBABILISTIC: random words below it admit */
     uint64_t admit;
     hotbed_init_view init;
+    /* a static table of one of several ranks: row number i is of key first_key + i * key_step, by which
+     * it is rounded; step 0: row numbers are keys */
+    uint64_t first_key, key_step;
     float eval_value;     /* elements of keys that eval does not find */
     float state_value[2]; /* first values of optimizer states */
     uint32_t dim;
@@ -209,7 +212,8 @@ hotbed_rounding_of(const hotbed_table_view *table, uint64_t key, uint64_t step) 
     const uint64_t seed = (uint64_t)table->init.seed1 << 32 | table->init.seed0;
     const uint64_t mixed = hotbed_hash_u64(seed ^ hotbed_hash_u64(step));
     hotbed_rounding_view r = {
-        table->random != 0, table->init.table, (uint32_t)mixed, (uint32_t)(mixed >> 32), key};
+        table->random != 0, table->init.table, (uint32_t)mixed, (uint32_t)(mixed >> 32),
+        table->key_step == 0 ? key : table->first_key + key * table->key_step};
     return r;
 }
 

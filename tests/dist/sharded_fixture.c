@@ -48,6 +48,7 @@ static void describe(sharded_fixture *r) {
         o->name = table_names[t];
         o->dim = how->pooling == HOTBED_POOL_NONE ? FIXTURE_DIM : 1 + t;
         o->capacity = FIXTURE_CAPACITY;
+        o->dtype = how->dtype;
         o->initializer = (hotbed_initializer){.value = 0.5F};
         if (how->pooling == HOTBED_POOL_NONE)
             o->initializer =
@@ -453,7 +454,8 @@ static void check_table(sharded_fixture *r, uint32_t table, const uint64_t *keys
     hotbed_sharded_table info = {.size = sizeof info};
     CHECK_OK(hotbed_sharded_table_read(r->sharded, table, &info));
     hotbed_storage *lookup = hotbed_sharded_lookup(r->sharded, info.lookup);
-    size_t row = r->tables[table].dim * sizeof(float);
+    const hotbed_dtype dtype = r->how->dtype == 0 ? HOTBED_F32 : r->how->dtype;
+    size_t row = hotbed_dtype_row_bytes(dtype, r->tables[table].dim);
     world_bytes names = world_alloc(me, n * 8), locals = world_alloc(me, n * 8);
     world_bytes found = world_alloc(me, n), rows = world_alloc(me, n * row);
     world_bytes want_found = world_alloc(me, n), want = world_alloc(me, n * row);
@@ -489,7 +491,10 @@ static void check_table(sharded_fixture *r, uint32_t table, const uint64_t *keys
             continue;
         if (counted)
             CHECK_BYTES(scores.host + 8 * i, want_scores.host + 8 * i, 8);
-        check_floats(rows.host + i * row, want.host + i * row, r->tables[table].dim, r->rounds);
+        if (dtype == HOTBED_F32)
+            check_floats(rows.host + i * row, want.host + i * row, r->tables[table].dim, r->rounds);
+        else
+            CHECK_BYTES(rows.host + i * row, want.host + i * row, row);
     }
     world_bytes *all[] = {&names,      &locals, &found,  &rows,
                           &want_found, &want,   &scores, &want_scores};

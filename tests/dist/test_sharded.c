@@ -153,6 +153,20 @@ static void keys_of_one_rank_get_the_same_bytes(hotbed_backend backend) {
     }
 }
 
+/* Rows are rounded at random by the seed, table, key, element and step, whichever rank has them. */
+static void rows_of_every_type_get_the_bytes_of_one_process(hotbed_backend backend) {
+    for (int dtype = HOTBED_F16; dtype <= (int)HOTBED_FP8; dtype++) {
+        sharded_case c = base;
+        c.dtype = (hotbed_dtype)dtype;
+        c.optimizer = HOTBED_OPT_ADAM;
+        c.own_keys = true;
+        c.statics = true;
+        c.key_space = 8;
+        c.seed = 50 + (uint64_t)dtype;
+        run_more(4, 4, &c);
+    }
+}
+
 static void sums_equal_one_process(hotbed_backend backend) {
     sharded_case c = base;
     c.pooling = HOTBED_POOL_SUM;
@@ -407,6 +421,8 @@ const hotbed_test hotbed_tests[] = {
     {"tables_with_own_parameters_equal_one_process", tables_with_own_parameters_equal_one_process},
     {"learning_rates_of_tables_can_be_set", learning_rates_of_tables_can_be_set},
     {"keys_of_one_rank_get_the_same_bytes", keys_of_one_rank_get_the_same_bytes},
+    {"rows_of_every_type_get_the_bytes_of_one_process",
+     rows_of_every_type_get_the_bytes_of_one_process},
     {"sums_equal_one_process", sums_equal_one_process},
     {"pooled_rows_give_the_bytes_of_one_process", pooled_rows_give_the_bytes_of_one_process},
     {"pooled_exchanges_equal_one_process", pooled_exchanges_equal_one_process},

@@ -9,6 +9,7 @@
 #include "checkpoint/format/bucket_core.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"
+#include "storage/types.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -386,7 +387,7 @@ static void pack(rounds *d, uint64_t n) {
             char *row = (char *)d->packed[c] + to * d->row_bytes[c];
             const char *taken = (const char *)d->taken[c] + i * d->read_bytes[c];
             if (c == HOTBED_COLUMN_VALUES && table->dtype != job->dtype)
-                hotbed_convert_rows(taken, table->dtype, row, job->dtype, table->dim, 1);
+                hotbed_weights_convert(table->dtype, taken, job->dtype, row, table->dim, 1);
             else if (d->row_bytes[c] > 0)
                 memcpy(row, taken, d->row_bytes[c]);
         }

@@ -117,26 +117,12 @@ static hotbed_status upload(hotbed_staging *s, uint64_t n, uint32_t end, hotbed_
     return HOTBED_OK;
 }
 
-void hotbed_convert_rows(
-    const void *from, hotbed_dtype from_dtype, void *to, hotbed_dtype to_dtype, uint32_t dim,
-    uint64_t n) {
-    const size_t read = hotbed_dtype_row_bytes(from_dtype, dim);
-    const size_t written = hotbed_dtype_row_bytes(to_dtype, dim);
-    float weights[HOTBED_DIM_MOST];
-    for (uint64_t i = 0; i < n; i++) {
-        /* longer rows backwards, so that no row is overwritten unread */
-        const uint64_t at = written > read ? n - 1 - i : i;
-        hotbed_weights_read(from_dtype, dim, (const char *)from + at * read, weights);
-        hotbed_weights_write(to_dtype, dim, weights, (char *)to + at * written);
-    }
-}
-
 hotbed_status hotbed_staging_store(
     hotbed_staging *s, hotbed_storage *storage, uint32_t table, uint64_t n, hotbed_stream *stream) {
     hotbed_rows rows;
     if (s->from != s->to) {
         void *values = s->columns[HOTBED_COLUMN_VALUES];
-        hotbed_convert_rows(values, s->from, values, s->to, s->dim, n);
+        hotbed_weights_convert(s->from, values, s->to, values, s->dim, n);
     }
     HOTBED_TRY(device_rows(s, storage, table, &rows));
     HOTBED_TRY(upload(s, n, HOTBED_ROW_COLUMNS, stream));

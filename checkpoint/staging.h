@@ -30,12 +30,6 @@ hotbed_status hotbed_staging_create(
     const hotbed_manifest *manifest, const hotbed_manifest_table *table, hotbed_dtype to,
     uint64_t rows, hotbed_stream *stream, hotbed_staging *out);
 
-/* Convert n rows of `dim` elements, rounded to the nearest. Both arrays may begin at the same
- * address. With one row, they may be the same memory in any way. */
-void hotbed_convert_rows(
-    const void *from, hotbed_dtype from_dtype, void *to, hotbed_dtype to_dtype, uint32_t dim,
-    uint64_t n);
-
 /* Destroy a staging. All its work must be done. {0} is allowed. */
 void hotbed_staging_destroy(hotbed_staging *staging);
 

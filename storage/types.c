@@ -56,7 +56,7 @@ hotbed_element hotbed_weights_element(hotbed_dtype dtype, uint32_t dim, uint64_t
 }
 
 const char *hotbed_dtype_npy(hotbed_dtype dtype) {
-#define HOTBED_NPY(DTYPE, name, bytes, trailer, array, word, npy) [HOTBED_##DTYPE] = npy,
+#define HOTBED_NPY(DTYPE, name, bytes, trailer, array, word, npy) [HOTBED_##DTYPE] = (npy),
     static const char *const types[] = {HOTBED_DTYPES(HOTBED_NPY)};
 #undef HOTBED_NPY
     return types[dtype];
@@ -98,6 +98,45 @@ void hotbed_weights_write(hotbed_dtype dtype, uint32_t dim, const float *weights
                 (uint8_t)hotbed_scaled_byte(type, word, weights[e], false, none.x);
         hotbed_scale_store(type, dim, row, from, word);
     }
+}
+
+void hotbed_weights_convert(
+    hotbed_dtype from_dtype, const void *from, hotbed_dtype to_dtype, void *to, uint32_t dim,
+    uint64_t n) {
+    const size_t read = hotbed_dtype_row_bytes(from_dtype, dim);
+    const size_t written = hotbed_dtype_row_bytes(to_dtype, dim);
+    float weights[HOTBED_DIM_MOST];
+    if (from_dtype == to_dtype) {
+        memmove(to, from, n * read);
+        return;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        /* longer rows backwards, so that no row is overwritten unread */
+        const uint64_t at = written > read ? n - 1 - i : i;
+        hotbed_weights_read(from_dtype, dim, (const char *)from + at * read, weights);
+        hotbed_weights_write(to_dtype, dim, weights, (char *)to + at * written);
+    }
+}
+
+hotbed_status hotbed_dtype_convert(
+    hotbed_dtype from_dtype, const void *from, hotbed_dtype to_dtype, void *to, uint32_t dim,
+    uint64_t n) {
+    const hotbed_dtype types[] = {from_dtype, to_dtype};
+    static const char *const names[] = {"from_dtype", "to_dtype"};
+    if (from == NULL || to == NULL)
+        return hotbed_fail_null(from == NULL ? "from" : "to");
+    for (int i = 0; i < 2; i++)
+        if (hotbed_dtype_row_bytes(types[i], 1) == 0)
+            return hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, names[i], (double)types[i], "%s: unknown dtype %d", names[i],
+                (int)types[i]);
+    if (dim < 1 || dim > HOTBED_DIM_MOST)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "dim", (double)dim,
+            hotbed_bound((double)dim, 1, (double)HOTBED_DIM_MOST), "dim %u is not in [1, %d]", dim,
+            HOTBED_DIM_MOST);
+    hotbed_weights_convert(from_dtype, from, to_dtype, to, dim, n);
+    return HOTBED_OK;
 }
 
 /* --- optimizers --------------------------------------------------------------------------------- */

@@ -32,6 +32,11 @@ const char *hotbed_dtype_npy(hotbed_dtype dtype);
 void hotbed_weights_read(hotbed_dtype dtype, uint32_t dim, const void *row, float *out);
 void hotbed_weights_write(hotbed_dtype dtype, uint32_t dim, const float *weights, void *row);
 
+/* The same as hotbed_dtype_convert(), without checks. */
+void hotbed_weights_convert(
+    hotbed_dtype from_dtype, const void *from, hotbed_dtype to_dtype, void *to, uint32_t dim,
+    uint64_t n);
+
 /* Check the name of table number `number`. Errors: ARGUMENT. */
 hotbed_status hotbed_name_check(const char *name, uint32_t number);
 

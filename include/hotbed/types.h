@@ -1,6 +1,6 @@
 /* hotbed/types.h - element types, keys, slots, rows, initializers and optimizers.
  *
- * Stable: all calls.
+ * Experimental: hotbed_dtype_convert(). Stable: all other calls.
  *
  * For every program that uses tables: the structs and enums here are fields of the options in the
  * other headers. {0} is a valid initializer; hotbed_optimizer has an init function.
@@ -58,6 +58,14 @@ HOTBED_API size_t hotbed_dtype_bytes(hotbed_dtype dtype);
 HOTBED_API size_t hotbed_dtype_row_bytes(hotbed_dtype dtype, uint32_t dim);
 /* Return the name of a type: "f32", "f16", "bf16", "int8" or "fp8". */
 HOTBED_API const char *hotbed_dtype_name(hotbed_dtype dtype);
+/* Convert the embeddings of n rows of `dim` elements to another type, rounded to nearest. The type that
+ * they have gives the same bytes. Blocks.
+ *   from  in  host, [n, hotbed_dtype_row_bytes()] bytes
+ *   to    out  host, likewise; may be `from`, but not overlap it otherwise
+ * Errors: ARGUMENT (NULL; an unknown type; dim is not in [1, 4096]). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_dtype_convert(
+    hotbed_dtype from_dtype, const void *from, hotbed_dtype to_dtype, void *to, uint32_t dim,
+    uint64_t n);
 
 /* How a 64-bit key is interpreted where its order or sign matters: in messages, files and static
  * tables. Tables accept every value of either type; hashing and routing treat keys as unsigned. */

@@ -920,7 +920,7 @@ class Table:
     Attributes:
         name: the table's name.
         keys: ``[rows]`` int64 or uint64; 0, 1, 2, ... for a static table.
-        weights: ``[rows, dim]`` float32 or float16; bfloat16 is read as float32.
+        weights: ``[rows, dim]`` float32 or float16; other types are read as float32.
         scores: ``[rows]`` uint64; None for a static table.
         states: ``[rows, dim]`` or ``[rows]`` float32, by the state's name.
     """
@@ -996,26 +996,43 @@ def read(
             if not shard.exists():
                 raise CorruptError(f"{shard} is missing", path=os.fspath(shard))
     try:
-        return _read_tables(path, {name: known[name][0] for name in wanted}, progress)
+        types = {words[1]: words[words.index("value") + 1] for words in manifest if words[0] == "table"}
+        return _read_tables(path, {name: (*known[name], types[name]) for name in wanted}, progress)
     except (KeyError, OSError, RuntimeError) as error:
         raise CorruptError(f"{os.fspath(path)}: HDF5 cannot read it: {error}", path=os.fspath(path)) from error
 
 
-def _read_tables(path: Path, wanted: Dict[str, int], progress: bool) -> Dict[str, Table]:
-    """Read tables, given their numbers of rows."""
+def _values(rows: numpy.ndarray[Any, Any], dim: int, kind: str) -> numpy.ndarray[Any, Any]:
+    """Return rows as h5py reads them as values: float32 for rows of bytes."""
+    import numpy
+
+    number = 1
+    while text(lib.hotbed_dtype_name(number)) != kind:
+        number += 1
+    if lib.hotbed_dtype_bytes(number) != 0:
+        return rows
+    values = numpy.empty((rows.shape[0], dim), numpy.float32)
+    data = ffi.from_buffer(numpy.ascontiguousarray(rows))
+    check(lib.hotbed_dtype_convert(number, data, lib.HOTBED_F32, ffi.from_buffer(values), dim, rows.shape[0]))
+    return values
+
+
+def _read_tables(path: Path, wanted: Dict[str, Tuple[int, int, str]], progress: bool) -> Dict[str, Table]:
+    """Read tables, given their rows, dims and types."""
     import h5py
     import numpy
 
     found = {}
     with h5py.File(pathlib.Path(path) / "index.h5", "r") as file:
         for name in _bar(list(wanted)) if progress else wanted:
+            rows, dim, kind = wanted[name]
             group = "+" if name == "." else name
             at = file["embeddings"][group]
-            keys = at["weight_id"][:] if "weight_id" in at else numpy.arange(wanted[name], dtype=numpy.int64)
+            keys = at["weight_id"][:] if "weight_id" in at else numpy.arange(rows, dtype=numpy.int64)
             scores = at["metadata"][:] if "metadata" in at else None
             optimizer = file.get(f"optimizer/embeddings.{group}.weight", {})
             states = {k[len(group) + 1 :]: v[:] for k, v in optimizer.items()}
-            found[name] = Table(name, keys, at["weight"][:], scores, states)
+            found[name] = Table(name, keys, _values(at["weight"][:], dim, kind), scores, states)
     return found
 
 

@@ -267,7 +267,7 @@ static void elements_without_a_gradient_do_not_drift(hotbed_backend backend) {
                 drift += moved;
                 most = fmax(most, fabs(moved));
             }
-        drift /= KEYS * DIM / 2;
+        drift /= 0.5 * KEYS * DIM;
         CHECK(chosen > KEYS); /* rows grow here */
         CHECK_NEAR(drift, 0.0, 0.002);
         CHECK_NEAR(most, 0.0, dtype == HOTBED_INT8 ? 0.1 : 0.05);
@@ -312,12 +312,48 @@ static void rows_that_are_not_finite_read_as_nan(hotbed_backend backend) {
         CHECK(e == 3 ? isnan(read[e]) : read[e] == weights[e]);
 }
 
+static void rows_are_converted(hotbed_backend backend) {
+    enum { ROWS = 3, DIM = 5 };
+    float weights[ROWS * DIM], in_place[ROWS * (DIM + 4)];
+    unsigned char bytes[ROWS * (DIM + 4)], one[DIM + 4];
+    (void)backend;
+    for (int i = 0; i < ROWS * DIM; i++)
+        weights[i] = (float)(i % 7) * 0.3F - 1.0F;
+    for (int to = 1; to <= (int)HOTBED_DTYPE_LAST; to++) {
+        const size_t row = hotbed_dtype_row_bytes((hotbed_dtype)to, DIM);
+        memcpy(in_place, weights, sizeof weights);
+        CHECK_OK(hotbed_dtype_convert(HOTBED_F32, in_place, (hotbed_dtype)to, in_place, DIM, ROWS));
+        for (int i = 0; i < ROWS; i++) {
+            float expected[DIM + 4];
+            hotbed_weights_write((hotbed_dtype)to, DIM, weights + (size_t)i * DIM, expected);
+            CHECK_BYTES((char *)in_place + (size_t)i * row, expected, row);
+        }
+        if (to == HOTBED_INT8)
+            memcpy(bytes, in_place, sizeof bytes);
+    }
+    CHECK_OK(hotbed_dtype_convert(HOTBED_INT8, bytes, HOTBED_F32, weights, DIM, ROWS));
+    memcpy(in_place, bytes, sizeof bytes);
+    CHECK_OK(hotbed_dtype_convert(HOTBED_INT8, in_place, HOTBED_F32, in_place, DIM, ROWS));
+    CHECK_BYTES(in_place, weights, sizeof weights);
+    CHECK_OK(hotbed_dtype_convert(HOTBED_INT8, bytes, HOTBED_INT8, one, DIM, 1));
+    CHECK_BYTES(one, bytes, sizeof one);
+    const hotbed_status bad = HOTBED_ERR_ARGUMENT;
+    CHECK_STATUS(hotbed_dtype_convert(HOTBED_INT8, NULL, HOTBED_F32, weights, DIM, 1), bad);
+    CHECK_STATUS(hotbed_dtype_convert(HOTBED_INT8, bytes, HOTBED_F32, NULL, DIM, 1), bad);
+    CHECK_STATUS(hotbed_dtype_convert((hotbed_dtype)9, bytes, HOTBED_F32, weights, DIM, 1), bad);
+    CHECK(strstr(hotbed_last_error(), "from_dtype: unknown dtype 9") != NULL);
+    CHECK_STATUS(hotbed_dtype_convert(HOTBED_INT8, bytes, (hotbed_dtype)0, weights, DIM, 1), bad);
+    CHECK_STATUS(hotbed_dtype_convert(HOTBED_INT8, bytes, HOTBED_F32, weights, 0, 1), bad);
+    CHECK_STATUS(hotbed_dtype_convert(HOTBED_INT8, bytes, HOTBED_F32, weights, 4097, 1), bad);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"a_step_gives_neighbours_of_the_exact_result", a_step_gives_neighbours_of_the_exact_result},
     {"rows_are_rounded_to_nearest_when_made", rows_are_rounded_to_nearest_when_made},
     {"modes_give_the_same_bytes", modes_give_the_same_bytes},
     {"elements_without_a_gradient_do_not_drift", elements_without_a_gradient_do_not_drift},
     {"runs_give_the_same_bytes", runs_give_the_same_bytes},
+    {"rows_are_converted", rows_are_converted},
     {"rows_that_are_not_finite_read_as_nan", rows_that_are_not_finite_read_as_nan},
     {NULL, NULL},
 };

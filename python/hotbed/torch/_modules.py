@@ -23,7 +23,7 @@ from hotbed.torch._ops import rows_of
 from hotbed.torch._optimizer import FusedOptimizer
 from hotbed.torch._sharded import ShardedStorage, route_of
 from hotbed.torch._states import own_rows, parts_of
-from hotbed.torch._storage import Storage, identity, indices, stack_level, versions
+from hotbed.torch._storage import Storage, identity, indices, stack_level, stored_of, values_of, versions
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, described
 
 _log = logging.getLogger("hotbed")
@@ -205,7 +205,11 @@ class _Collection(torch.nn.Module):
         self._place = {table.name: (s, t) for s in self._storages for t, table in enumerate(s.tables)}
         for table in self._tables:
             if table.init_fn is not None:
-                table.init_fn(self.weight(table.name))
+                weight = self.weight(table.name)
+                values = values_of(table, weight)
+                table.init_fn(values)
+                if values is not weight:
+                    weight.copy_(stored_of(table, values))
         self._fused: Optional[FusedOptimizer] = None
         if optimizer is not None:
             self._fused = FusedOptimizer(self._anchor, self._storages)
@@ -364,7 +368,8 @@ class _Collection(torch.nn.Module):
     def weight(self, table: str) -> torch.Tensor:
         """Return a static table's rows, ``[num_embeddings, embedding_dim]``: the memory that trains, not a copy.
 
-        With several ranks, this rank's rows: row r is the row of key ``keys(table)[r]``.
+        Rows of ``int8`` and ``float8_e4m3fn`` are uint8, each with its scales behind its elements.  With several
+        ranks, this rank's rows: row r is the row of key ``keys(table)[r]``.
 
         Raises:
             ArgumentError: there is no such table.
@@ -379,9 +384,12 @@ class _Collection(torch.nn.Module):
         return storage.keys(number)
 
     def rows(self, table: str, keys: torch.Tensor) -> torch.Tensor:
-        """Return a copy of the rows of ``[n]`` keys, ``[n, embedding_dim]``; zeros for keys that this rank lacks."""
+        """Return a copy of the rows of ``[n]`` keys, ``[n, embedding_dim]``; zeros for keys that this rank lacks.
+
+        Rows of ``int8`` and ``float8_e4m3fn`` are returned as float32.
+        """
         storage, number = self._find(table)
-        return storage.rows(number, keys, ["weight"])["weight"]
+        return values_of(storage.tables[number], storage.rows(number, keys, ["weight"])["weight"])
 
     def set_rows(self, table: str, keys: torch.Tensor, rows: torch.Tensor, fill: bool = False) -> None:
         """Insert or overwrite the rows of some keys; with several ranks, skip keys of other ranks.
@@ -392,7 +400,7 @@ class _Collection(torch.nn.Module):
         Args:
             table: name of the table.
             keys: ``[n]``, distinct.
-            rows: ``[n, embedding_dim]``.
+            rows: ``[n, embedding_dim]``; or, of rows with scales, the bytes of a state dict.
             fill: the call fills a table, for example with the rows of a checkpoint: it uses every slot, so the rows of
                 a full table fit into a table of the same size.  In a table that evicts, a new key then replaces only
                 keys with lower scores, and a ``UserWarning`` says how many rows did not fit.

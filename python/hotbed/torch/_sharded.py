@@ -21,7 +21,7 @@ import torch
 from hotbed._c import check, ffi, lib, new
 from hotbed.comm import Comm, tag_of
 from hotbed.errors import ArgumentError, CommError, HotbedError, KeyRangeError, StateError, UnsupportedError
-from hotbed.torch._storage import _SLOTS_MOST, ADVICE, Storage, _Slot, identity, indices, stack_level
+from hotbed.torch._storage import _SLOTS_MOST, ADVICE, Storage, _Slot, identity, indices, stack_level, stored_of
 from hotbed.torch.config import (
     Dedup,
     Optimizer,
@@ -747,7 +747,8 @@ class ShardedStorage(Storage):
         self.check_rows(table, keys, given)
         weight, view = given["weight"], self.view(table)
         with torch.no_grad():
-            view.copy_(weight[self._mine(table, keys).to(weight.device)].reshape(view.shape))
+            mine = weight[self._mine(table, keys).to(weight.device)]
+            view.copy_(stored_of(self.tables[table], mine).reshape(view.shape))
 
     def _set_learning_rate(self, rate: float, stream: Any) -> None:
         self.learning_rate = None  # unknown, if Ctrl-C arrives before the end

@@ -18,10 +18,21 @@ import torch
 import hotbed
 from hotbed._c import check, failure, ffi, fields, lib, new, text
 from hotbed.errors import ArgumentError, FullError, HotbedError, KeyRangeError, StateError
-from hotbed.torch.config import Evict, Optimizer, PoolingType, Score, Table
+from hotbed.torch.config import ROW_TYPES, Evict, Optimizer, PoolingType, Score, Table
 from hotbed.torch.sparse import described
 
-_DTYPES = {torch.float32: lib.HOTBED_F32, torch.float16: lib.HOTBED_F16, torch.bfloat16: lib.HOTBED_BF16}
+
+def _row_types() -> Dict[torch.dtype, int]:
+    """Return C's number of each row type."""
+    found: Dict[torch.dtype, int] = {}
+    while (name := text(lib.hotbed_dtype_name(len(found) + 1))) != "unknown":
+        found[ROW_TYPES[name][0]] = len(found) + 1
+    return found
+
+
+_ROW_TYPES = _row_types()
+#: The types that outputs and gradients may have.  Rows of the other types are stored as bytes.
+_DTYPES = {dtype: number for dtype, number in _ROW_TYPES.items() if lib.hotbed_dtype_bytes(number) != 0}
 _POOLING = {
     PoolingType.NONE: lib.HOTBED_POOL_NONE,
     PoolingType.SUM: lib.HOTBED_POOL_SUM,
@@ -62,6 +73,37 @@ _INSIDE = tuple(os.path.dirname(path) + os.sep for path in (hotbed.__file__, tor
 #: Storages by the handle that custom operators receive.
 _by_handle: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
 _next_handle = [1]
+
+
+def stored(table: Table) -> Tuple[torch.dtype, int]:
+    """Return dtype and columns of the tensor that has a table's rows as they are stored."""
+    if table.dtype in _DTYPES:
+        return table.dtype, table.dim
+    return torch.uint8, lib.hotbed_dtype_row_bytes(_ROW_TYPES[table.dtype], table.dim)
+
+
+def _convert(table: Table, rows: torch.Tensor, source: int, to: int, like: Tuple[torch.dtype, int]) -> torch.Tensor:
+    given = rows.detach().to("cpu").contiguous()
+    made = torch.empty(rows.shape[0], like[1], dtype=like[0], device="cpu")
+    out, data = (ffi.cast("void *", t.data_ptr()) for t in (made, given))
+    if made.numel() > 0:
+        check(lib.hotbed_dtype_convert(source, data, to, out, table.dim, rows.shape[0]))
+    return made.to(rows.device)
+
+
+def values_of(table: Table, rows: torch.Tensor) -> torch.Tensor:
+    """Return rows as they are stored as ``[n, dim]`` values: those of bytes in float32."""
+    if table.dtype in _DTYPES:
+        return rows
+    return _convert(table, rows, _ROW_TYPES[table.dtype], lib.HOTBED_F32, (torch.float32, table.dim))
+
+
+def stored_of(table: Table, rows: torch.Tensor) -> torch.Tensor:
+    """Return rows as they are stored; values of a table of bytes are rounded to nearest."""
+    if table.dtype in _DTYPES or rows.dtype == torch.uint8:
+        return rows
+    values = rows.reshape(-1, table.dim).to(torch.float32)
+    return _convert(table, values, lib.HOTBED_F32, _ROW_TYPES[table.dtype], stored(table))
 
 
 def of_handle(handle: int) -> Storage:
@@ -361,7 +403,7 @@ class Storage:
             keep.append(ffi.new("char[]", table.name.encode()))
             o.name, o.dim, o.capacity = keep[-1], table.dim, table.rows
             o.kind = lib.HOTBED_TABLE_HASH if table.is_hash else lib.HOTBED_TABLE_STATIC
-            o.dtype = _DTYPES[table.dtype]
+            o.dtype = _ROW_TYPES[table.dtype]
             if table.is_hash:
                 o.evict = table.evict.value
                 o.score = _SCORES[table.score.name]
@@ -988,7 +1030,8 @@ class Storage:
     def view(self, table: int, state: int = -1) -> torch.Tensor:
         """Return a view of a table's rows, ``[rows, dim]``, or of one of their states, ``[rows, state dim]``.
 
-        Training continues with the values that are written to the view.  The view keeps the storage alive.
+        Rows with scales are bytes, as they are stored: ``[rows, n]`` uint8.  Training continues with the values that
+        are written to the view.  The view keeps the storage alive.
 
         Raises:
             StateError: the table is a hash table or has two tiers, so that no array has its rows in the order of keys.
@@ -1000,7 +1043,7 @@ class Storage:
                 table=self.tables[table].name,
             )
         info, described = self.info(table), self.tables[table]
-        dtype, columns, offset = described.dtype, described.dim, 0
+        (dtype, columns), offset = stored(described), 0
         if state >= 0:
             dtype, columns = torch.float32, self.state_dims(table)[state]
             offset = info.state_offsets[state]
@@ -1046,7 +1089,8 @@ class Storage:
         rows = ffi.new("hotbed_rows *")
         parts: Dict[str, torch.Tensor] = {}
         if "weight" in wanted:
-            parts["weight"] = torch.zeros(n, described.dim, dtype=described.dtype, device=self.device)
+            dtype, columns = stored(described)
+            parts["weight"] = torch.zeros(n, columns, dtype=dtype, device=self.device)
             rows.weights = ffi.cast("void *", parts["weight"].data_ptr())
         if "scores" in wanted:
             parts["scores"] = torch.zeros(n, dtype=torch.int64, device=self.device)
@@ -1066,7 +1110,7 @@ class Storage:
         if self.is_direct(table) and not self.tables[table].extra.get("track_changes"):
             view = self.view(table)
             with torch.no_grad():
-                view.copy_(given["weight"].reshape(view.shape))
+                view.copy_(stored_of(self.tables[table], given["weight"]).reshape(view.shape))
             return
         self.check_distinct(table, keys)
         names = self.state_names()
@@ -1095,7 +1139,10 @@ class Storage:
                 self.set_clock({**clock, "clock": latest})
 
     def rows(self, table: int, keys: torch.Tensor, wanted: Sequence[str]) -> Dict[str, torch.Tensor]:
-        """Return the wanted parts of rows ("weight", names of states, "scores", "times"); zeros for absent keys."""
+        """Return the wanted parts of rows ("weight", names of states, "scores", "times"); zeros for absent keys.
+
+        Weights are as they are stored; see :func:`values_of`.
+        """
         keys = indices("keys", keys).to(self.device)
         rows, parts = self._parts(table, keys.shape[0], wanted)
         with self.lock:
@@ -1114,7 +1161,10 @@ class Storage:
         n, dim = indices("keys", keys).shape[0], self.tables[table].dim
         widths = dict(zip(self.state_names(), self.state_dims(table)))
         for name, part in given.items():
-            width = widths.get(name, dim if name == "weight" else 1)
+            width = widths.get(name, 1)
+            if name == "weight":
+                is_stored = isinstance(part, torch.Tensor) and part.dtype == torch.uint8
+                width = stored(self.tables[table])[1] if is_stored else dim
             fits = isinstance(part, torch.Tensor) and part.shape[:1] == (n,) and part.numel() == n * width
             if not fits or part.is_complex() or part.is_meta:
                 shape = (n,) if name in ("scores", "times") else (n, width)
@@ -1157,7 +1207,8 @@ class Storage:
         keys = indices("keys", keys).to(self.device)
         rows, parts = self._parts(table, keys.shape[0], list(given))
         for name, part in parts.items():
-            part.copy_(given[name].reshape(part.shape))
+            value = stored_of(self.tables[table], given[name]) if name == "weight" else given[name]
+            part.copy_(value.reshape(part.shape))
         with self.lock:
             stream = self.streams.current()
             data = ffi.cast("void *", keys.data_ptr())
@@ -1298,6 +1349,6 @@ class _CudaArray:
             "version": 3,
             "shape": shape,
             "strides": tuple(s * size for s in strides),
-            "typestr": {torch.float32: "<f4", torch.float16: "<f2", torch.bfloat16: "<i2"}[dtype],
+            "typestr": {torch.float32: "<f4", torch.float16: "<f2", torch.bfloat16: "<i2", torch.uint8: "|u1"}[dtype],
             "data": (int(ffi.cast("uintptr_t", data)), False),
         }

@@ -78,7 +78,8 @@ class EmbeddingConfig:
             grows: its size is rounded up.
         embedding_dim: elements of a row, 1 to 4096.
         name: unique in the collection, 1 to 63 characters of ``A-Za-z0-9_.-``.
-        data_type: element type of the rows: ``torch.float32``, ``float16`` or ``bfloat16``.
+        data_type: element type of the rows: ``torch.float32``, ``float16`` or ``bfloat16``; or ``torch.int8`` or
+            ``float8_e4m3fn``, whose rows have scales and are stored as bytes.
         feature_names: features that read the table.
         weight_init_max: upper bound of the uniform initializer; ``sqrt(1 / num_embeddings)`` unless set.
         weight_init_min: lower bound; ``-sqrt(1 / num_embeddings)`` unless set.
@@ -517,14 +518,15 @@ class Table:
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # further fields of hotbed_table_options
 
 
-_DTYPES = {
-    "FP32": torch.float32,
-    "FP16": torch.float16,
-    "BF16": torch.bfloat16,
-    torch.float32: torch.float32,
-    torch.float16: torch.float16,
-    torch.bfloat16: torch.bfloat16,
+#: The row types, by their names in C: PyTorch's type and TorchRec's name.  The rest of a type is C's description.
+ROW_TYPES = {
+    "f32": (torch.float32, "FP32"),
+    "f16": (torch.float16, "FP16"),
+    "bf16": (torch.bfloat16, "BF16"),
+    "int8": (torch.int8, "INT8"),
+    "fp8": (torch.float8_e4m3fn, "NFP8"),
 }
+_DTYPES = {key: dtype for dtype, name in ROW_TYPES.values() for key in (dtype, name)}
 
 
 def _is_default_init(init_fn: Any) -> bool:
@@ -630,7 +632,8 @@ def read(config: Any, pooled: bool) -> Table:
     dtype = _DTYPES.get(kind) if isinstance(kind, (str, torch.dtype)) else None
     if dtype is None:
         raise ArgumentError(
-            f"table {name!r}: data_type {config.data_type!r} is not torch.float32, torch.float16 or torch.bfloat16",
+            f"table {name!r}: data_type {config.data_type!r} is not one of "
+            f"{', '.join(str(dtype) for dtype, _ in ROW_TYPES.values())}",
             table=name,
             parameter="data_type",
             value=config.data_type,

@@ -1,0 +1,152 @@
+"""Tables of every row type from Python: training, rows by key, state dicts, checkpoints."""
+
+import pytest
+import torch
+from test_sharded import on_threads, well
+
+import hotbed
+import hotbed.torch as ht
+from hotbed import checkpoint
+from hotbed._c import lib, text
+from hotbed.torch.config import ROW_TYPES
+
+ROWS, DIM = 100, 8
+SCALED = [torch.int8, torch.float8_e4m3fn]
+TYPES = [dtype for dtype, _ in ROW_TYPES.values()]
+
+
+def collection(dtype, is_hash=False, comm=None, **fields):
+    config = ht.EmbeddingBagConfig(
+        ROWS, DIM, "t", feature_names=["f"], data_type=dtype, use_virtual_table=is_hash, **fields
+    )
+    sharded = None if comm is None else ht.ShardedOptions(max_batch_size=12, max_keys=24)
+    return ht.EmbeddingBagCollection([config], optimizer=ht.Adagrad(lr=0.1), comm=comm, sharded=sharded)
+
+
+def batch(step, first=0, of=1):
+    torch.manual_seed(step)
+    keys = torch.randint(0, ROWS, (24,)) // of * of + first
+    return ht.KeyedJaggedTensor(["f"], keys.clamp(max=ROWS - 1), lengths=torch.full((12,), 2))
+
+
+def train(made, steps=range(5)):
+    for step in steps:
+        out = made(batch(step)).values()
+        out.backward(torch.sin(torch.arange(out.numel()).float() + step).reshape(out.shape))
+
+
+def test_each_type_of_the_library_has_a_type_of_pytorch():
+    names = []
+    while (name := text(lib.hotbed_dtype_name(len(names) + 1))) != "unknown":
+        names.append(name)
+    assert names == list(ROW_TYPES)
+
+
+@pytest.mark.parametrize("is_hash", [False, True])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_state_dict_keeps_every_byte(dtype, is_hash):
+    made, other = collection(dtype, is_hash), collection(dtype, is_hash)
+    train(made)
+    state, optimizer = made.state_dict(), made.fused_optimizer.state_dict()
+    if dtype in SCALED:
+        assert state["embedding_bags.t.weight"].dtype == torch.uint8
+        assert state["embedding_bags.t.weight"].shape[1] == DIM + 4
+    other.load_state_dict(state)
+    other.fused_optimizer.load_state_dict(optimizer)
+    for collected in (made, other):
+        train(collected, range(5, 8))
+    keys = made.keys("t")
+    assert torch.equal(made.rows("t", keys), other.rows("t", keys))
+
+
+@pytest.mark.parametrize("dtype", SCALED)
+def test_rows_with_scales_train_as_float32(dtype):
+    made, exact = collection(dtype), collection(torch.float32)
+    exact.set_rows("t", exact.keys("t"), made.rows("t", made.keys("t")))
+    for collected in (made, exact):
+        train(collected, range(20))
+    off = made.rows("t", made.keys("t")) - exact.rows("t", exact.keys("t"))
+    assert float(off.abs().mean()) < 0.02 and float(off.abs().max()) < 0.2
+    assert abs(float(off.mean())) < 0.002
+
+
+@pytest.mark.parametrize("is_hash", [False, True])
+@pytest.mark.parametrize("dtype", SCALED)
+def test_rows_are_set_as_values_or_bytes(dtype, is_hash):
+    made = collection(dtype, is_hash)
+    keys, values = torch.arange(5), torch.linspace(-1, 1, 5 * DIM).reshape(5, DIM)
+    made.set_rows("t", keys, values)
+    got = made.rows("t", keys)
+    assert got.dtype == torch.float32 and float((got - values).abs().max()) < 0.04
+    stored = made.state_dict()["embedding_bags.t.weight"][:5]
+    other = collection(dtype, is_hash)
+    other.set_rows("t", keys, stored)
+    assert torch.equal(other.rows("t", keys), got)
+    with pytest.raises(hotbed.ArgumentError, match=r"weight is .*torch.uint8.*not shape"):
+        made.set_rows("t", keys, stored[:, :-1])
+
+
+@pytest.mark.parametrize("dtype", SCALED)
+def test_values_of_a_state_dict_of_float32_are_converted(dtype):
+    wide, made = collection(torch.float32), collection(dtype)
+    train(wide)
+    made.load_state_dict(wide.state_dict())
+    assert float((made.rows("t", made.keys("t")) - wide.weight("t")).abs().max()) < 0.02
+
+
+def test_an_init_fn_gets_values():
+    made = collection(torch.int8, init_fn=lambda weight: weight.fill_(0.25))
+    assert torch.equal(made.rows("t", torch.arange(ROWS)), torch.full((ROWS, DIM), 0.25))
+    assert made.weight("t").dtype == torch.uint8
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_type_is_saved_and_loaded_as_every_other(dtype, tmp_path):
+    made = collection(dtype, is_hash=True)
+    train(made)
+    try:
+        checkpoint.save(tmp_path / "c", made)
+    except hotbed.UnsupportedError:
+        pytest.skip("the library was built without HDF5")
+    keys = made.keys("t")
+    table = checkpoint.read(tmp_path / "c")["t"]
+    order = torch.argsort(torch.from_numpy(table.keys.astype("int64")))
+    assert torch.equal(torch.from_numpy(table.weights)[order].float(), made.rows("t", keys).float())
+    for to in TYPES:
+        other = collection(to, is_hash=True)
+        checkpoint.load(tmp_path / "c", other)
+        assert torch.equal(other.keys("t"), keys)
+        off = (other.rows("t", keys).float() - made.rows("t", keys).float()).abs().max()
+        assert float(off) == 0 if to in (dtype, torch.float32) else float(off) < 0.05
+
+
+def test_two_ranks_have_the_bytes_of_one():
+    def run(comm):
+        made = collection(torch.int8, comm=comm)
+        keys = made.keys("t")
+        initial = keys, made.rows("t", keys), made.state_dict()["embedding_bags.t.weight"]
+        train(made)
+        state = made.state_dict()
+        other = collection(torch.int8, comm=comm)
+        other.load_state_dict(state)
+        assert torch.equal(other.weight("t"), made.weight("t"))
+        return initial
+
+    alone = collection(torch.int8)
+    for keys, rows, stored in well(on_threads(run, 2)):
+        assert torch.equal(rows, alone.rows("t", keys))
+        assert torch.equal(stored, alone.weight("t"))
+
+
+def test_outputs_do_not_have_scales():
+    with pytest.raises(hotbed.ArgumentError, match=r"output_dtype torch\.int8"):
+        ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(ROWS, DIM, "t", feature_names=["f"])], output_dtype=torch.int8)
+
+
+def test_torchrecs_names_are_types():
+    torchrec = pytest.importorskip("torchrec")
+    for name, dtype in (("INT8", torch.int8), ("NFP8", torch.float8_e4m3fn), ("FP16", torch.float16)):
+        config = torchrec.EmbeddingBagConfig(num_embeddings=ROWS, embedding_dim=DIM, name="t", feature_names=["f"])
+        config.data_type = torchrec.types.DataType[name]
+        made = ht.EmbeddingBagCollection([config])
+        assert made.rows("t", torch.arange(2)).shape == (2, DIM) and made._tables[0].dtype is dtype

@@ -33,7 +33,7 @@ HOTBED_HD float hotbed_expire_norm(
         const uint32_t count = e < table->dim ? hotbed_count4(table->dim, e) : 0;
         if (count > 0)
             shares[k] = hotbed_add_squares(
-                shares[k], hotbed_first4(hotbed_load4(table->dtype, row, e, count), count));
+                shares[k], hotbed_row_load4(false, table->dtype, table->dim, row, e, count));
     }
     return sqrtf(hotbed_sum_shares(shares, width));
 }

@@ -51,7 +51,7 @@ static void open(
     fixture *r, setup *s, test_ticket *l, hotbed_backend backend, hotbed_score_strategy score) {
     setup_start(s, 2, 6, CAPACITY);
     s->tables[1].dim = 33;
-    s->tables[1].dtype = HOTBED_BF16;
+    s->tables[1].dtype = score == HOTBED_SCORE_LFU ? HOTBED_INT8 : HOTBED_BF16;
     for (int t = 0; t < 2; t++)
         s->tables[t].score = score;
     s->options.optimizer.kind = HOTBED_OPT_ADAM;

@@ -84,7 +84,8 @@ static hotbed_status enqueue_prefetch(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
     hotbed_stream *branch;
     HOTBED_TRY(hotbed_storage_prefetch_branched(
-        part->group->lookup, &part->batch, part->path->ticket, stream));
+        part->group->lookup, &part->batch, part->path->ticket, part->path->gather.overflow,
+        stream));
     HOTBED_TRY(hotbed_stream_branch(stream, &branch));
     return part->calls->place_gradients(context, part, branch);
 }

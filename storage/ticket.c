@@ -255,7 +255,7 @@ static hotbed_status read_prefetch(
  * branch does all of the dedup. */
 static hotbed_status enqueue_prefetch(
     hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket, bool branched,
-    hotbed_stream *stream) {
+    const uint32_t *overflow, hotbed_stream *stream) {
     hotbed_step_view *s = &ticket->step;
     /* Before unpin(), which reads `recorded`: a launched graph may have pinned another batch. */
     use_on(ticket, stream);
@@ -266,6 +266,7 @@ static hotbed_status enqueue_prefetch(
     }
     HOTBED_TRY(forget(ticket, stream));
     put_batch(storage, s, batch, stream);
+    s->batch.overflow = overflow;
     bool pooled = storage->pooling != HOTBED_POOL_NONE;
     s->batch.bags = pooled && batch->offsets != NULL ? ticket->bags : NULL;
     s->unique.by_bag =
@@ -300,15 +301,15 @@ hotbed_status hotbed_storage_prefetch(
     hotbed_stream *stream) {
     hotbed_batch b;
     HOTBED_TRY(read_prefetch(storage, batch, ticket, stream, &b));
-    return enqueue_prefetch(storage, &b, ticket, false, stream);
+    return enqueue_prefetch(storage, &b, ticket, false, NULL, stream);
 }
 
 hotbed_status hotbed_storage_prefetch_branched(
     hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket,
-    hotbed_stream *stream) {
+    const uint32_t *overflow, hotbed_stream *stream) {
     hotbed_batch b;
     HOTBED_TRY(read_prefetch(storage, batch, ticket, stream, &b));
-    return enqueue_prefetch(storage, &b, ticket, storage->external == NULL, stream);
+    return enqueue_prefetch(storage, &b, ticket, storage->external == NULL, overflow, stream);
 }
 
 static uint64_t least_stride(const hotbed_storage *storage) {
@@ -384,7 +385,7 @@ hotbed_status hotbed_storage_prefetch_forward(
     HOTBED_TRY(read_prefetch(storage, batch, ticket, stream, &b));
     HOTBED_TRY(check_output(
         storage, output, "output", rows_of_output(storage, b.num_keys, b.batch_size), &stride));
-    hotbed_status status = enqueue_prefetch(storage, &b, ticket, true, stream);
+    hotbed_status status = enqueue_prefetch(storage, &b, ticket, true, NULL, stream);
     if (status == HOTBED_OK)
         status = storage->kernels.lookup->forward(
             &ticket->step, output, stride, storage->max_dim, stream);

@@ -195,8 +195,9 @@ typedef enum hotbed_plan {
 
 typedef enum hotbed_overflow {
     HOTBED_OVERFLOW_REPLAY = 0, /* send the whole batch again */
-    /* The batch is empty on all ranks, and hotbed_sharded_overflowed() reports it: for graphs,
-     * which cannot replay. */
+    /* The batch is empty on all ranks, its prefetch is not counted, and hotbed_sharded_overflowed()
+     * reports it: for graphs, which cannot replay, and for callers who send it again after they
+     * have enqueued its stages. */
     HOTBED_OVERFLOW_REPORT = 1,
 } hotbed_overflow;
 
@@ -438,7 +439,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_cancel(hotbed_sharded_context *context, hotbed_stream *stream);
 
 /* Return whether the batch overflowed. Waits if its keys have not arrived yet, which counts as a
- * host wait. After a replay: true. Errors: ARGUMENT, STATE (before wait_input), DEVICE. */
+ * host wait: enqueue the batch's other stages first. After a replay: true. Errors: ARGUMENT, STATE (before wait_input), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_overflowed(hotbed_sharded_context *context, bool *out);
 

@@ -70,8 +70,10 @@ static __global__ void __launch_bounds__(LAYOUT_BLOCK) layout_kernel(hotbed_step
     if (threadIdx.x == 0 && s.eval.on == 0) {
         hotbed_step_hold(
             &s, HOTBED_HELD_BATCH, true); /* all threads read the word before two barriers */
-        hotbed_count_prefetch(s.storage.clock);
-        if (s.storage.timer != NULL) {
+        const bool counts = hotbed_batch_counts(&s);
+        if (counts)
+            hotbed_count_prefetch(s.storage.clock);
+        if (counts && s.storage.timer != NULL) {
             uint64_t nanoseconds;
             asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds));
             hotbed_timer_tick(s.storage.timer, nanoseconds / 1000);

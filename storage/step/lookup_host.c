@@ -51,8 +51,10 @@ static void layout_body(const void *args, uint64_t begin, uint64_t end) {
         s->batch.table_starts[t] = s->batch.feature_starts[f];
     }
     if (s->eval.on == 0) {
-        hotbed_count_prefetch(s->storage.clock);
-        if (s->storage.timer != NULL)
+        const bool counts = hotbed_batch_counts(s);
+        if (counts)
+            hotbed_count_prefetch(s->storage.clock);
+        if (counts && s->storage.timer != NULL)
             hotbed_timer_tick(s->storage.timer, hotbed_monotonic_now() / 1000U);
         *s->unique.num_missing = 0;
     } else {

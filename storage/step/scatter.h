@@ -23,10 +23,10 @@ hotbed_status hotbed_storage_eval_scattered(
     hotbed_stream *stream);
 
 /* hotbed_storage_prefetch(), whose grouping of occurrences runs on the stream's branch beside the search.
- * The caller joins it, after errors too, before backward. */
+ * The caller joins it, after errors too, before backward. `overflow` is hotbed_batch_view's. */
 hotbed_status hotbed_storage_prefetch_branched(
     hotbed_storage *storage, const hotbed_batch *batch, hotbed_ticket *ticket,
-    hotbed_stream *stream);
+    const uint32_t *overflow, hotbed_stream *stream);
 
 /* hotbed_storage_backward() for gradients that are in several arrays, or not of the output's type.
  * Asynchronous. Errors: as hotbed_storage_backward(). */

@@ -90,6 +90,9 @@ typedef struct hotbed_batch_view {
     struct hotbed_fault *faults; /* for faults of keys; NULL: not latched */
     struct hotbed_fault *offset_faults; /* for faults of the offsets */
     uint32_t size;                      /* samples */
+    /* Not 0: the batch is empty, and its prefetch is not counted, because the same keys will come
+     * again; NULL: 0. */
+    const uint32_t *overflow;
 } hotbed_batch_view;
 
 /* The unique keys of each table, and the ticket's pins on their slots. Eval does not dedup: there,
@@ -211,6 +214,11 @@ HOTBED_HD uint32_t hotbed_occurrence_bag(const hotbed_step_view *s, uint32_t pos
 /* Kinds of pins that a ticket has on its slots, one pin each: bits of hotbed_unique_view.held. */
 #define HOTBED_HELD_BATCH 1U /* until its backward */
 #define HOTBED_HELD_KEPT  2U /* hotbed_ticket_keep() */
+
+/* Whether the batch's prefetch is counted. */
+HOTBED_HD bool hotbed_batch_counts(const hotbed_step_view *s) {
+    return s->batch.overflow == NULL || *s->batch.overflow == 0;
+}
 
 /* One lane: record that the ticket has pins of kind `why`, or has none. This is kept on the
  * device, because the host does not know which recorded calls were launched. */

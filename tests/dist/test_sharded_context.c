@@ -136,6 +136,9 @@ static void report_body(world_rank *me) {
             if (t < hotbed_storage_num_tables(lookup))
                 CHECK_OK(hotbed_storage_size(lookup, t, NULL, &pinned, me->stream));
             CHECK_EQ(pinned, 0);
+            hotbed_storage_state state = {.size = sizeof state};
+            CHECK_OK(hotbed_storage_get_state(lookup, &state, me->stream));
+            CHECK_EQ(state.clock, r.how->steps - reported);
         }
     sharded_fixture_free(&r);
 }

@@ -448,18 +448,23 @@ class ShardedStorage(Storage):
         ahead: bool,
     ) -> Optional[_Slot]:
         """Exchange the keys of a batch; None if it does not fit, and is looked up in its forward."""
-        while self._fit(keys, offsets, samples, stream, ahead):
-            slot = take()
-            self._start(slot, keys, offsets, weights, samples, stream)
-            if not self._follows or self._is_exact() or self.comm.size == 1:
-                return slot
-            out = ffi.new("bool *")
-            self.check(lib.hotbed_sharded_overflowed(slot.ticket, out))
-            if not out[0]:
-                return slot
-            self.check(lib.hotbed_sharded_cancel(slot.ticket, stream))
-            self._is_small = True
-        return None
+        if not self._fit(keys, offsets, samples, stream, ahead):
+            return None
+        slot = take()
+        self._start(slot, keys, offsets, weights, samples, stream)
+        return slot
+
+    def _overflowed(self, slot: _Slot) -> bool:
+        """Return whether a batch was empty everywhere, because it did not fit, and has to be sent again.
+
+        On a GPU it waits for the keys of all ranks, so call it after everything else has been enqueued.
+        """
+        if not self._follows or self._is_exact() or self.comm.size == 1:
+            return False
+        out = ffi.new("bool *")
+        self.check(lib.hotbed_sharded_overflowed(slot.ticket, out))
+        self._is_small = self._is_small or bool(out[0])
+        return bool(out[0])
 
     def _arriving(self, keys: int) -> int:
         # The keys of all ranks' batches are spread over the ranks, with some imbalance.
@@ -488,15 +493,25 @@ class ShardedStorage(Storage):
         slot = self._begin(take, keys, offsets, weights, samples, stream, ahead)
         if slot is None:
             return -1
-        number = next(i for i, s in enumerate(self.slots) if s is slot)
         self._hold(slot, (keys, offsets, weights, counts))
-        status = lib.hotbed_sharded_prefetch(slot.ticket, 0, stream)
+        if ahead:  # otherwise forward() reads the rows at once
+            self._check_held(slot, lib.hotbed_sharded_prefetch(slot.ticket, 0, stream))
+        self.turn += 1
+        slot.order = self.turn
+        return next(i for i, s in enumerate(self.slots) if s is slot)
+
+    def _check_held(self, slot: _Slot, status: int) -> None:
         if status != 0:
             slot.held, slot.tensors = False, ()
             self.check(status)
-        self.turn += 1
-        slot.order = self.turn
-        return number
+
+    def _must_repeat(self, number: int, stream: Any) -> bool:
+        """Cancel a batch that overflowed, and return whether it did."""
+        if not self._overflowed(self.slots[number]):
+            return False
+        self._release(number, stream)
+        self.turn -= 1
+        return True
 
     def check(self, status: int) -> None:
         """Raise the exception of a status; of a failed communicator, with the reason."""
@@ -520,6 +535,8 @@ class ShardedStorage(Storage):
         with self.lock, self._calls("forward", self.turn + 1):
             stream = self.streams.current()
             number = self._prefetch(keys, offsets, weights, samples, stream, ahead=True)
+            while number >= 0 and self._must_repeat(number, stream):
+                number = self._prefetch(keys, offsets, weights, samples, stream, ahead=True)
             if number < 0:
                 return
             self.slots[number].key = key
@@ -545,16 +562,20 @@ class ShardedStorage(Storage):
                 return -1
             self._thread = threading.get_ident()
             number = self.ahead.pop(key, None)
-            if number is None:
+            if number is not None:
+                try:
+                    self._check_unchanged(self.slots[number], "forward of a prefetched batch")
+                except StateError:
+                    self._release(number, stream)
+                    raise
+                self.slots[number].key = None
+                self.check(lib.hotbed_sharded_read(self.slots[number].ticket, 0, target, stride, stream))
+            while number is None or self._must_repeat(number, stream):
                 number = self._prefetch(keys, offsets, weights, samples, stream)
+                slot = self.slots[number]
+                self._check_held(slot, lib.hotbed_sharded_read(slot.ticket, 0, target, stride, stream))
             slot = self.slots[number]
-            try:
-                self._check_unchanged(slot, "forward of a prefetched batch")
-            except StateError:
-                self._release(number, stream)
-                raise
-            slot.key, slot.shape = None, out.shape
-            self.check(lib.hotbed_sharded_read(slot.ticket, 0, target, stride, stream))
+            slot.shape = out.shape
             self._last = slot
             self._faults(stream)
             self._warn_of_overflows(slot)
@@ -579,9 +600,11 @@ class ShardedStorage(Storage):
 
         try:
             self.check(lib.hotbed_sharded_set_training(self._sharded, False))
-            slot = self._begin(take, keys, offsets, weights, samples, stream, ahead=False)
-            assert slot is not None
-            self.check(lib.hotbed_sharded_read(slot.ticket, 0, target, self.columns, stream))
+            slot = None
+            while slot is None or self._overflowed(slot):
+                slot = self._begin(take, keys, offsets, weights, samples, stream, ahead=False)
+                assert slot is not None
+                self.check(lib.hotbed_sharded_read(slot.ticket, 0, target, self.columns, stream))
             slot.tensors = (keys, offsets, weights)
         finally:
             self.check(lib.hotbed_sharded_set_training(self._sharded, True))

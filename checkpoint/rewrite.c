@@ -6,6 +6,7 @@
 #include "checkpoint/format/bucket_core.h"
 #include "checkpoint/shard_writer.h"
 #include "hotbed/route.h"
+#include "storage/types.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,6 +26,8 @@ typedef struct rewriter {
     hotbed_manifest manifest;
     hotbed_shard_writer *shards; /* [world] */
     bucket_count *counts;        /* [world], for the hash table that is being written */
+    void *values;                /* rows of another type than the chain's */
+    size_t values_bytes;
 } rewriter;
 
 void hotbed_progress_report(const hotbed_progress *progress, uint64_t done, uint64_t total) {
@@ -89,6 +92,7 @@ static void plan_table(rewriter *w, uint32_t number) {
     const hotbed_manifest_table *from = &hotbed_chain_last(w->chain)->tables[number];
     hotbed_manifest_table *t = &w->manifest.tables[number];
     *t = *from;
+    t->dtype = w->options->dtype != 0 ? w->options->dtype : t->dtype;
     t->rows = 0;
     t->content = (hotbed_digest){0};
     t->route = 0;
@@ -180,6 +184,26 @@ static hotbed_status end_buckets(rewriter *w, uint32_t table, uint32_t rank, uin
     return HOTBED_OK;
 }
 
+/* Have *values point to n rows of the type that is written. */
+static hotbed_status convert(rewriter *w, uint32_t table, uint64_t n, void **values) {
+    const hotbed_manifest_table *t = &w->manifest.tables[table];
+    const hotbed_dtype from = hotbed_chain_last(w->chain)->tables[table].dtype;
+    const size_t bytes = n * hotbed_dtype_row_bytes(t->dtype, t->dim);
+    if (from == t->dtype)
+        return HOTBED_OK;
+    if (bytes > w->values_bytes) {
+        hotbed_delete(w->values);
+        w->values_bytes = 0;
+        w->values = hotbed_new(bytes);
+        if (w->values == NULL)
+            return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for rows to convert", bytes);
+        w->values_bytes = bytes;
+    }
+    hotbed_weights_convert(from, *values, t->dtype, w->values, t->dim, n);
+    *values = w->values;
+    return HOTBED_OK;
+}
+
 static hotbed_status write_rows(
     rewriter *w, uint32_t table, uint32_t rank, uint64_t n,
     void *const columns[HOTBED_ROW_COLUMNS]) {
@@ -191,7 +215,10 @@ static hotbed_status write_rows(
             end_buckets(w, table, rank, hotbed_logical_bucket(keys[i], t->bucket_bits) - first));
         w->counts[rank].rows++;
     }
-    return hotbed_shard_writer_rows(&w->shards[rank], n, columns, NULL);
+    void *written[HOTBED_ROW_COLUMNS];
+    memcpy(written, columns, sizeof written);
+    HOTBED_TRY(convert(w, table, n, &written[HOTBED_COLUMN_VALUES]));
+    return hotbed_shard_writer_rows(&w->shards[rank], n, written, NULL);
 }
 
 static hotbed_status write_counted(
@@ -410,6 +437,7 @@ hotbed_status hotbed_checkpoint_rewrite(
     hotbed_draft_close(&draft);
     hotbed_delete(w.shards);
     hotbed_delete(w.counts);
+    hotbed_delete(w.values);
     hotbed_manifest_free(&w.manifest);
     return status;
 }

@@ -37,6 +37,9 @@ static const char help[] =
     "                       in one shard unless --ranks is given\n"
     "  convert IN OUT --to npy|h5\n"
     "                       write tables as .npy files in a new directory, or as one HDF5 file\n"
+    "  convert IN OUT --dtype f32|f16|bf16|int8|fp8\n"
+    "                       write the same checkpoint with rows of another type, rounded to\n"
+    "                       nearest, in as many shards, by ranges of buckets\n"
     "  convert IN OUT --from npy|dynamicemb [--optimizer KIND] [--keys i64|u64] [--ages]\n"
     "                       make a checkpoint from a directory of such files. Every file of the\n"
     "                       directory must be used. --ages: the scores are ages.\n"
@@ -207,7 +210,7 @@ static const option all_options[] = {
     {"--optimizer", 1 << CONVERT, "the name of an optimizer"},
     {"--keys", 1 << CONVERT, "i64 or u64"},
     {"--ages", 1 << CONVERT, NULL},
-    {"--dtype", 1 << CONVERT, "f32, f16 or bf16"},
+    {"--dtype", 1 << CONVERT, "f32, f16, bf16, int8 or fp8"},
     {"--scores", 1 << CONVERT, "time,count or count,time"},
     {"--keep", 1 << GC, "1 to 4294967295"},
     {"--ignore-scores", 1 << DIFF, NULL},
@@ -240,10 +243,6 @@ static bool read_word(const char *text, const char *one, const char *other, cons
     return strcmp(text, one) == 0 || strcmp(text, other) == 0;
 }
 
-static bool read_dtype(const char *text, hotbed_dtype *out) {
-    return hotbed_dtype_read(text, out) && hotbed_dtype_is_array((uint32_t)*out);
-}
-
 /* Read an option's value. Returns false if it is not allowed. */
 static bool read_value(tool_options *o, const char *name, const char *value) {
     uint64_t number = 0;
@@ -267,7 +266,7 @@ static bool read_value(tool_options *o, const char *name, const char *value) {
         return read_word(value, "i64", "u64", &word);
     }
     if (strcmp(name, "--dtype") == 0)
-        return read_dtype(value, &o->dtype);
+        return hotbed_dtype_read(value, &o->dtype);
     if (strcmp(name, "--scores") == 0)
         return read_word(value, "time,count", "count,time", &o->scores);
     o->optimizer = value; /* --optimizer; an import checks the name */

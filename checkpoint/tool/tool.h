@@ -21,7 +21,7 @@ typedef struct tool_options {
     const char *from, *to;    /* convert */
     const char *optimizer;    /* convert --from; NULL: determined by the files */
     hotbed_key_type key_type; /* convert --from; 0: determined by the files */
-    hotbed_dtype dtype;       /* convert --from dynamicemb; 0: determined by the files */
+    hotbed_dtype dtype;       /* convert; 0: determined by the files */
     const char *scores;       /* convert --from dynamicemb; NULL: determined by the files */
     char **paths;             /* [num_paths] */
     uint32_t num_paths;

@@ -1,9 +1,10 @@
-/* checkpoint/tool/tool_make.c - hotbed-ckpt reshard, compact, convert --to. */
+/* checkpoint/tool/tool_make.c - hotbed-ckpt reshard, compact, convert --to and --dtype. */
 #define _DEFAULT_SOURCE
 #include "checkpoint/import.h"
 #include "checkpoint/tool/tool.h"
 
 #include "base/error.h"
+#include "storage/types.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -26,10 +27,15 @@ static hotbed_status check_open_files(uint32_t world) {
         world, (uint64_t)world + TOOL_FILES, (uint64_t)limit.rlim_cur);
 }
 
+/* Without ranks in the options, write as many shards as the checkpoint has. */
 static hotbed_status rewrite_chain(
-    const char *from, const char *to, const hotbed_rewrite_options *options) {
+    const char *from, const char *to, hotbed_rewrite_options *options) {
     hotbed_chain chain = {.n = 0};
     hotbed_status status = tool_open_chain(from, &chain);
+    if (status == HOTBED_OK && options->world == 0)
+        options->world = hotbed_chain_last(&chain)->world;
+    if (status == HOTBED_OK)
+        status = check_open_files(options->world);
     if (status == HOTBED_OK)
         status = hotbed_checkpoint_rewrite(tool_files(), &chain, to, options);
     hotbed_chain_close(&chain);
@@ -37,19 +43,17 @@ static hotbed_status rewrite_chain(
 }
 
 static int rewrite(const tool_options *o, uint32_t ranks) {
-    const hotbed_rewrite_options options = {
-        .world = ranks, .route = o->route, .progress = &o->progress};
+    hotbed_rewrite_options options = {
+        .world = ranks, .route = o->route, .dtype = o->dtype, .progress = &o->progress};
     if (ranks == 1 && o->route != 0)
         return tool_usage("--route needs --ranks of 2 or more: one shard has all rows", "");
-    hotbed_status status = check_open_files(ranks);
-    if (status == HOTBED_OK)
-        status = rewrite_chain(o->paths[0], o->paths[1], &options);
+    hotbed_status status = rewrite_chain(o->paths[0], o->paths[1], &options);
     if (status != HOTBED_OK)
         return tool_fail(status);
     if (o->json) {
         printf("{\"path\": ");
         tool_json_text(o->paths[1]);
-        printf(", \"ranks\": %" PRIu32 "}\n", ranks);
+        printf(", \"ranks\": %" PRIu32 "}\n", options.world);
     }
     return TOOL_SAME;
 }
@@ -67,25 +71,30 @@ int tool_compact(const tool_options *o) {
 /* --- convert ---------------------------------------------------------------------------------------------------- */
 
 int tool_convert(const tool_options *o) {
-    if ((o->from == NULL) == (o->to == NULL))
-        return tool_usage(
-            o->to == NULL ? "convert needs --from or --to"
-                          : "convert takes --from or --to, not both",
-            "");
+    if (o->from != NULL && o->to != NULL)
+        return tool_usage("convert takes --from or --to, not both", "");
+    if (o->from == NULL && o->to == NULL && o->dtype == 0)
+        return tool_usage("convert needs --from, --to or --dtype", "");
     if (o->from != NULL && strcmp(o->from, "npy") == 0 && (o->dtype != 0 || o->scores != NULL))
         return tool_usage(
             "convert takes this option only with --from dynamicemb: ",
             o->dtype != 0 ? "--dtype" : "--scores");
+    if (o->from != NULL && o->dtype != 0 && !hotbed_dtype_is_array((uint32_t)o->dtype))
+        return tool_usage(
+            "convert --from dynamicemb does not read rows of --dtype ",
+            hotbed_dtype_name(o->dtype));
     if (o->from != NULL)
         return tool_import(o);
-    const char *unused = o->optimizer != NULL ? "--optimizer"
-                         : o->key_type != 0   ? "--keys"
-                         : o->ages            ? "--ages"
-                         : o->dtype != 0      ? "--dtype"
-                         : o->scores != NULL  ? "--scores"
-                                              : NULL;
+    const char *unused = o->optimizer != NULL             ? "--optimizer"
+                         : o->key_type != 0               ? "--keys"
+                         : o->ages                        ? "--ages"
+                         : o->dtype != 0 && o->to != NULL ? "--dtype"
+                         : o->scores != NULL              ? "--scores"
+                                                          : NULL;
     if (unused != NULL)
         return tool_usage("convert takes this option only with --from: ", unused);
+    if (o->to == NULL)
+        return rewrite(o, 0);
     hotbed_chain chain;
     hotbed_status status = tool_open_chain(o->paths[0], &chain);
     if (status == HOTBED_OK && strcmp(o->to, "npy") == 0)

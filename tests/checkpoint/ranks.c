@@ -18,7 +18,7 @@ static const struct {
 } tables[RANKS_TABLES] = {
     {"hash", 6, HOTBED_TABLE_HASH, HOTBED_F32, 400},
     {"static", 3, HOTBED_TABLE_STATIC, HOTBED_BF16, 90},
-    {"small", 1, HOTBED_TABLE_HASH, HOTBED_INT8, 5},
+    {"small", 1, HOTBED_TABLE_HASH, HOTBED_F32, 5},
 };
 
 static uint64_t rows_of(const ranks *r, uint32_t table) {
@@ -91,7 +91,7 @@ void ranks_mark(ranks *r) {
 static void fill_words(void *to, size_t bytes, uint32_t table, uint64_t key, uint32_t version) {
     for (size_t i = 0; i < bytes; i += 2) {
         uint16_t half = (uint16_t)value_of(table, key, version, i / 2);
-        memcpy((char *)to + i, &half, bytes - i < 2 ? bytes - i : 2);
+        memcpy((char *)to + i, &half, 2);
     }
 }
 

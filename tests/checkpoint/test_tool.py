@@ -138,7 +138,7 @@ def check_mistakes(root):
     for words, expected in (
         (["lst", root], "the commands are list, inspect, verify, diff, reshard, compact, convert, gc, not lst"),
         (["gc", root, "--kep", "1"], "gc takes --json, --keep, --dry-run, --leave-damaged, --unfinished, not --kep"),
-        (["convert", path, place], "convert needs --from or --to"),
+        (["convert", path, place], "convert needs --from, --to or --dtype"),
         (["convert", path, place, "--to=h5", "--from=npy"], "convert takes --from or --to, not both"),
         (["list", path], path + " is a checkpoint, not a directory of checkpoints"),
         (["gc", path, "--keep", "1"], path + " is a checkpoint, not a directory of checkpoints"),
@@ -701,6 +701,53 @@ def check_npy(root):
     check(done.returncode == 2 and "--ages: no table has scores" in done.stderr, done)
     check(not os.path.exists(back), "nothing after a failure")
     shutil.rmtree(out)
+
+
+def check_row_types(root):
+    """Rows of each type are written as each other type, the nearest values of it; the source is an import and ranks."""
+    directory, path = os.path.join(root, "npy"), os.path.join(root, "wide")
+    os.mkdir(directory)
+    weights = (np.arange(40 * 70, dtype=np.float32).reshape(40, 70) % 97) / 50 - 1
+    np.save(os.path.join(directory, "t.weight.npy"), weights)
+    tool("convert", directory, path, "--from", "npy")
+    errors = {"f32": 0, "f16": 0.0005, "bf16": 0.004, "int8": 0.0041, "fp8": 0.0626}
+
+    def read(name):
+        out = os.path.join(root, "out")
+        tool("convert", name, out, "--to", "npy")
+        found = rows_of_npy(out)["t"]["weight"]
+        shutil.rmtree(out)
+        return found.astype(np.float32)
+
+    for first in errors:
+        one = os.path.join(root, first)
+        tool("convert", path, one, "--dtype", first)
+        tool("verify", one)
+        check(tool_json("inspect", one)["tables"][0]["dtype"] == first, f"the type of {first}")
+        values = read(one)
+        check(np.abs(values - weights).max() <= errors[first], f"the values of {first}")
+        for second in errors:
+            other = os.path.join(root, "other")
+            check(tool_json("convert", one, other, "--dtype", second)["ranks"] == 1, "shards of a converted one")
+            check(np.abs(read(other) - values).max() <= errors[second], f"{first} as {second}")
+            if second == first:
+                same(one, other)
+            if second == "f32":
+                check((read(other) == values).all(), f"{first} as f32")
+            shutil.rmtree(other)
+        shutil.rmtree(one)
+    sample(os.path.join(root, "ranks2"), HOTBED_SAMPLE_RANKS="2")
+    tool("convert", os.path.join(root, "ranks2"), path, "--dtype", "int8", status=2)  # it exists
+    shutil.rmtree(path)
+    tool("convert", os.path.join(root, "ranks2"), path, "--dtype", "int8")
+    tool("verify", path)
+    made = tool_json("inspect", path)
+    check(made["ranks"] == 2 and {t["dtype"] for t in made["tables"]} == {"int8"}, "two shards")
+    for words in (["--from", "dynamicemb", "--dtype", "int8"], ["--to", "npy", "--dtype", "f16"], ["--dtype", "i8"]):
+        check("--dtype" in tool_run("convert", path, directory, *words).stderr, f"refused: {words}")
+    shutil.rmtree(path)
+    shutil.rmtree(directory)
+    shutil.rmtree(os.path.join(root, "ranks2"))
 
 
 def check_times(root):
@@ -1301,6 +1348,7 @@ def main():
         check_diff(root)
         check_dealt(root)
         check_npy(root)
+        check_row_types(root)
         check_times(root)
         check_h5(root)
         check_dynamicemb(root)

@@ -147,6 +147,18 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
     return size_uppers(storage, options, bytes);
 }
 
+/* Append what a row of a table takes; nothing if the text is full. */
+static void explain_row(const hotbed_table *table, char *text, size_t capacity) {
+    const hotbed_table_view *view = &table->view;
+    const size_t length = strlen(text);
+    (void)snprintf(
+        text + length, capacity - length,
+        "; a row of %s: %zu bytes of %s, %zu of states, %llu in all", table->name,
+        hotbed_dtype_row_bytes(table->dtype, view->dim), hotbed_dtype_name(table->dtype),
+        ((size_t)view->state_dim[0] + view->state_dim[1]) * sizeof(float),
+        (unsigned long long)view->row_bytes);
+}
+
 hotbed_status hotbed_storage_explain(const hotbed_storage *storage, char *text, size_t capacity) {
     if (storage == NULL || text == NULL)
         return hotbed_fail_null(storage == NULL ? "storage" : "text");
@@ -168,5 +180,7 @@ hotbed_status hotbed_storage_explain(const hotbed_storage *storage, char *text, 
             text, capacity, "%s; index %s in device memory, the lower tier's %s in %s memory",
             storage->why, bytes_text(upper, all.upper), bytes_text(lower, all.lower),
             hotbed_memory_name(storage->lower_index_memory));
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        explain_row(&storage->tables[t], text, capacity);
     return HOTBED_OK;
 }

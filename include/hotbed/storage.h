@@ -868,9 +868,11 @@ HOTBED_API hotbed_mode hotbed_storage_mode(const hotbed_storage *storage);
 
 /* Explain in a sentence why the storage has its mode, and what its indexes take beside the budget,
  * growth included: "needs 412 GB, budget 40 GB, caching on: CACHE; index 1.3 GB in device memory,
- * the lower tier's 13.2 GB in pinned memory".
+ * the lower tier's 13.2 GB in pinned memory; a row of user: 20 bytes of int8, 4 of states, 32 in all".
+ * A row is explained for each table. Beside embedding and states it has padding, and a time or metadata
+ * where the table has them.
  *   text      out  truncated to fit, always terminated by 0
- *   capacity  in   bytes of text, at least 1; 256 are enough
+ *   capacity  in   bytes of text, at least 1; 256 are enough without the rows, 160 more for each table
  *   detail    out  the fault's fields; all are absent for a text about seeds or no text. The caller sets
  *                  size. NULL is allowed
  * Errors: ARGUMENT. */

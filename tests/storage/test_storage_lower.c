@@ -339,14 +339,33 @@ static void a_growth_uses_the_memory_of_the_index(hotbed_backend backend) {
 /* --- descriptions ---------------------------------------------------------------------------- */
 
 static void check_explanation(const fixture *r, const char *format, hotbed_table_info info) {
-    char text[256], rest[128];
+    char text[512], rest[128];
     CHECK_OK(hotbed_storage_explain(r->storage, text, sizeof text));
+    char *rows = strstr(text, "; a row of ");
+    CHECK(rows != NULL);
+    *rows = 0;
     (void)snprintf(
         rest, sizeof rest, format, (double)(info.index_bytes - info.lower_index_bytes) / 1000.0,
         (double)info.lower_index_bytes / 1000.0);
     const char *index = strstr(text, "; index ");
     CHECK(index != NULL);
     CHECK_STRING(index + 2, rest);
+}
+
+static void rows_are_explained(hotbed_backend backend) {
+    setup s;
+    fixture r;
+    char text[1024];
+    setup_start(&s, 3, 16, 100);
+    s.tables[0].name = "item", s.tables[0].dtype = HOTBED_INT8;
+    s.tables[1].name = "user", s.tables[1].dtype = HOTBED_FP8, s.tables[1].dim = 128;
+    s.options.optimizer.kind = HOTBED_OPT_ROWWISE_ADAGRAD;
+    fixture_open_bare(&r, backend, &s.options);
+    CHECK_OK(hotbed_storage_explain(r.storage, text, sizeof text));
+    CHECK(strstr(text, "; a row of item: 20 bytes of int8, 4 of states, 32 in all;") != NULL);
+    CHECK(strstr(text, "; a row of user: 144 bytes of fp8, 4 of states, 160 in all;") != NULL);
+    CHECK(strstr(text, ": 64 bytes of f32, 4 of states, 80 in all") != NULL);
+    fixture_close(&r);
 }
 
 static void both_indexes_are_explained(hotbed_backend backend) {
@@ -405,6 +424,7 @@ const hotbed_test hotbed_tests[] = {
     {"allocated_memory_is_as_reported", allocated_memory_is_as_reported},
     {"no_memory_is_an_error", no_memory_is_an_error},
     {"a_growth_uses_the_memory_of_the_index", a_growth_uses_the_memory_of_the_index},
+    {"rows_are_explained", rows_are_explained},
     {"both_indexes_are_explained", both_indexes_are_explained},
     {"no_index_counts_against_the_budget", no_index_counts_against_the_budget},
     {NULL, NULL},

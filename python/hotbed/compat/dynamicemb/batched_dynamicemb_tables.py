@@ -383,9 +383,10 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         return self._cache
 
     def explain(self) -> str:
-        """Return a sentence that says where the rows are, and why."""
-        text = ffi.new("char[]", 256)
-        if lib.hotbed_storage_explain(self._hotbed.pointer, text, 256) != 0:
+        """Return a sentence that says where the rows are and why, and what a row takes."""
+        capacity = 256 + 160 * len(self._table_names)
+        text = ffi.new("char[]", capacity)
+        if lib.hotbed_storage_explain(self._hotbed.pointer, text, capacity) != 0:
             return ""
         return str(ffi.string(text).decode())
 

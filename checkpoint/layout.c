@@ -72,7 +72,8 @@ hotbed_h5_shape hotbed_layout_shape(
         shape.type = HOTBED_H5_F32;
         /* One number per row is a vector, as in TorchRec. */
         if (!hotbed_state_is_one((uint32_t)origin->optimizer.kind, column - HOTBED_COLUMN_STATE))
-            shape.width = table->dim;
+            shape.width = hotbed_optimizer_state_dim(
+                origin->optimizer.kind, column - HOTBED_COLUMN_STATE, table->dim);
     }
     return shape;
 }

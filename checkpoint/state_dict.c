@@ -95,7 +95,9 @@ static hotbed_status add_table(hotbed_state_dict *d, const char *prefix, uint32_
         e = add(d, prefix, table, HOTBED_STATE_OPTIMIZER, "weight.", info.name, last);
         e->tensor.state = s;
         e->tensor.element = HOTBED_ELEMENT_F32;
-        e->tensor.columns = hotbed_state_is_one((uint32_t)kind, s) ? 0 : info.dim;
+        e->tensor.columns = hotbed_state_is_one((uint32_t)kind, s)
+                                ? 0
+                                : hotbed_optimizer_state_dim(kind, s, info.dim);
     }
     return HOTBED_OK;
 }

@@ -205,7 +205,8 @@ uint32_t hotbed_optimizer_states(hotbed_optimizer_kind kind) {
 
 uint32_t hotbed_optimizer_state_dim(hotbed_optimizer_kind kind, uint32_t state, uint32_t dim) {
     const hotbed_optimizer_info *info = hotbed_optimizer_describe(kind);
-    return info == NULL || state >= info->states ? 0 : info->one_number[state] ? 1 : dim;
+    return info == NULL || state >= info->states ? 0
+                                                 : hotbed_state_length((uint32_t)kind, state, dim);
 }
 
 const char *hotbed_optimizer_state_name(hotbed_optimizer_kind kind, uint32_t state) {

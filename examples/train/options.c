@@ -95,6 +95,7 @@ float hotbed_train_default_rate(hotbed_optimizer_kind kind) {
     case HOTBED_OPT_SGD:
         return 0.0003F;
     case HOTBED_OPT_ADAM:
+    case HOTBED_OPT_ROW_STEPS_ADAM:
         return 0.002F;
     case HOTBED_OPT_ADAGRAD:
         return 0.015F;

@@ -156,6 +156,7 @@ typedef enum hotbed_optimizer_kind {
     HOTBED_OPT_LAMB = 11,
     HOTBED_OPT_LARS = 12,
     HOTBED_OPT_NESTEROV = 13,
+    HOTBED_OPT_ROW_STEPS_ADAM = 14,
 } hotbed_optimizer_kind;
 
 /* A sparse optimizer of all tables of a storage, some of whose parameters a table may have of its own
@@ -180,6 +181,9 @@ typedef enum hotbed_optimizer_kind {
  *   LARS             m = momentum*m + rate * (g + decay*w);  w -= m
  *                    rate = lr * trust * |w| / (|g| + decay*|w| + eps); lr if |w| or |g| is 0
  *   NESTEROV         m = momentum*m + g;   w -= lr * (g + momentum*m + decay*w)
+ *   ROW_STEPS_ADAM   as ADAM, but t is the number of steps of the row, the present one included: a
+ *                    row that is seen first after a million steps begins as Adam begins. t is the
+ *                    last element of the second state, and stays at 2^24
  * n^-p is within one unit in the last place; TensorFlow's l2_regularization_strength is half of l2.
  * The optimizer state is F32 whatever the type of the
  * row. Frozen at 128 bytes, since the struct is a member of hotbed_storage_options: a new parameter
@@ -189,7 +193,7 @@ typedef struct hotbed_optimizer {
     hotbed_optimizer_kind kind; /* required */
     /* init: 0.01. FTRL: above 0, also when it is changed later */
     float learning_rate;
-    /* ADAM, PARTIAL_ROWWISE_ADAM, LAMB, LION; init: 0.9, 0.999; in [0, 1) */
+    /* ADAM, ROW_STEPS_ADAM, PARTIAL_ROWWISE_ADAM, LAMB, LION; init: 0.9, 0.999; in [0, 1) */
     float beta1, beta2;
     /* init: 1e-8; >= 0. With 0, an element whose state and gradient are both 0 becomes NaN (0 / 0);
      * ADAGRAD avoids this with an initial_accumulator above 0 */
@@ -243,7 +247,7 @@ HOTBED_API const hotbed_optimizer_parameter *hotbed_optimizer_parameter_at(uint3
 HOTBED_API void hotbed_optimizer_init(hotbed_optimizer *optimizer);
 
 /* Return the number of F32 state vectors of a row, and the length of state number `state` for a row
- * of `dim` elements: `dim`, or 1. 0 for an unknown kind, or if there is no such state. */
+ * of `dim` elements: `dim`, 1, or dim + 1 (ROW_STEPS_ADAM). 0 for an unknown kind, or if there is no such state. */
 HOTBED_API uint32_t hotbed_optimizer_states(hotbed_optimizer_kind kind);
 HOTBED_API uint32_t
 hotbed_optimizer_state_dim(hotbed_optimizer_kind kind, uint32_t state, uint32_t dim);

@@ -255,3 +255,24 @@ def test_a_load_restores_the_learning_rate(tmp_path):
     with pytest.warns(UserWarning, match="the model does not have it"):
         checkpoint.load(tmp_path / "c", only)
     assert [g["lr"] for g in only.fused_optimizer.param_groups] == [0.75, 0.03]  # x was not loaded
+
+
+def test_the_steps_of_rows_can_be_read_and_reset():
+    config = ht.EmbeddingConfig(20, 4, "t", feature_names=["f"], use_virtual_table=True)
+    made = ht.EmbeddingCollection([config], optimizer=ht.RowStepsAdam(lr=0.25))
+
+    def step(keys):
+        batch = ht.KeyedJaggedTensor(["f"], torch.tensor(keys), lengths=torch.ones(len(keys), dtype=torch.int64))
+        made(batch)["f"].values().sum().backward()
+
+    for keys in ([1, 2], [2], [2, 3]):
+        step(keys)
+    state = made.fused_optimizer.state_dict()
+    steps = state["state"]["t"]["exp_avg_sq_steps"][:, -1]
+    assert dict(zip(state["state"]["t"]["keys"].tolist(), steps.tolist())) == {1: 1, 2: 3, 3: 1}
+    for name in ("exp_avg", "exp_avg_sq_steps"):
+        state["state"]["t"][name].zero_()
+    made.fused_optimizer.load_state_dict(state)
+    before = made.rows("t", torch.tensor([2]))
+    step([2])
+    torch.testing.assert_close(before - made.rows("t", torch.tensor([2])), torch.full((1, 4), 0.25))

@@ -86,6 +86,20 @@ class Textbook(torch.optim.Optimizer):
                 p[used], a[used], b[used] = self.update(p[used], p.grad[used], a[used], b[used], self.steps)
 
 
+class RowStepsAdam(Textbook):
+    """Adam with a count of steps for each row."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p, used in zip(group["params"], self.used):
+                zeros = [torch.zeros_like(p), torch.zeros_like(p), torch.zeros(len(p), 1)]
+                m, v, t = self.state.setdefault(p, {"s": zeros})["s"]
+                t[used] += 1
+                step, m[used], v[used] = adam_step(p[used], p.grad[used], m[used], v[used], t[used])
+                p[used] -= 0.01 * step
+
+
 def norms(rows):
     return rows.norm(dim=1, keepdim=True)
 
@@ -183,6 +197,7 @@ OPTIMIZERS = {
         lambda p: Textbook(p, ftrl),
     ),
     "lion": (ht.Lion(lr=0.001, betas=(0.9, 0.99)), lambda p: Textbook(p, lion)),
+    "row_steps_adam": (ht.RowStepsAdam(lr=0.01), lambda p: RowStepsAdam(p, None)),
     "partial_rowwise_adam": (ht.PartialRowWiseAdam(lr=0.01), lambda p: Textbook(p, partial_rowwise_adam)),
     "lamb": (ht.LAMB(lr=0.01, weight_decay=0.01), lambda p: Textbook(p, lamb)),
     "lars": (ht.LARS(lr=1.0, trust=0.02, weight_decay=0.01), lambda p: Textbook(p, lars)),

@@ -58,7 +58,8 @@ enum {
 /* What a row has of a state. */
 enum {
     HOTBED_STATE_NONE,
-    HOTBED_STATE_ROW, /* as many elements as the row */
+    HOTBED_STATE_ROW_STEPS, /* as ROW, and after it the number of the row's steps; the second state */
+    HOTBED_STATE_ROW,       /* as many elements as the row */
     /* One number, which takes part in the step after it has got the mean square of the row's
      * gradient: as a sum, or as an average that keeps beta2 of its value. */
     HOTBED_STATE_SUM,
@@ -107,7 +108,10 @@ enum { HOTBED_RATIO_NONE, HOTBED_RATIO_LAMB, HOTBED_RATIO_LARS };
     X(LARS, lars, "momentum_buffer", ROW, ZERO, "", NONE, ZERO, LARS,                              \
       HOTBED_USES_USUAL | HOTBED_USES_MOMENTUM | HOTBED_USES_TRUST | HOTBED_USES_EPS)              \
     X(NESTEROV, nesterov, "momentum_buffer", ROW, ZERO, "", NONE, ZERO, NONE,                      \
-      HOTBED_USES_USUAL | HOTBED_USES_MOMENTUM)
+      HOTBED_USES_USUAL | HOTBED_USES_MOMENTUM)                                                    \
+    X(ROW_STEPS_ADAM, row_steps_adam, "exp_avg", ROW, ZERO, "exp_avg_sq_steps", ROW_STEPS, ZERO,   \
+      NONE,                                                                                        \
+      HOTBED_USES_USUAL | HOTBED_USES_BETA1 | HOTBED_USES_BETA2 | HOTBED_USES_EPS)
 /* clang-format on */
 
 /* The largest hotbed_optimizer_kind; the first is 1. */
@@ -150,7 +154,26 @@ HOTBED_HD hotbed_state_form hotbed_state_form_of(uint32_t kind) {
 
 /* Whether state `state` has an element for each element of the row. */
 HOTBED_HD bool hotbed_state_is_wide(hotbed_state_form form, uint32_t state) {
-    return form.lengths[state] == HOTBED_STATE_ROW;
+    return form.lengths[state] == HOTBED_STATE_ROW || form.lengths[state] == HOTBED_STATE_ROW_STEPS;
+}
+
+/* Whether rows count their own steps. */
+HOTBED_HD bool hotbed_counts_row_steps(hotbed_state_form form) {
+    return form.lengths[1] == HOTBED_STATE_ROW_STEPS;
+}
+
+/* The length of state `state` of a row of `dim` elements. */
+HOTBED_HD uint32_t hotbed_state_length(uint32_t kind, uint32_t state, uint32_t dim) {
+    switch (hotbed_state_form_of(kind).lengths[state]) {
+    case HOTBED_STATE_NONE:
+        return 0;
+    case HOTBED_STATE_ROW_STEPS:
+        return dim + 1;
+    case HOTBED_STATE_ROW:
+        return dim;
+    default:
+        return 1;
+    }
 }
 
 /* Whether the state is one number. */
@@ -195,6 +218,25 @@ HOTBED_HD float hotbed_correction(double power) {
 HOTBED_HD void hotbed_clock_correct(hotbed_clock *clock) {
     clock->correction1 = hotbed_correction(clock->optimizer.beta1_power);
     clock->correction2 = hotbed_correction(clock->optimizer.beta2_power);
+}
+
+/* One step of the row with the second state `state1`: set the bias correction of *clock, and return
+ * the number of the row's steps, which one lane stores. Powers are products in a fixed order. */
+HOTBED_HD float hotbed_row_step(
+    hotbed_clock *clock, float beta1, float beta2, const float *state1, uint32_t dim) {
+    const float most = 16777216.0F; /* from there on, adding 1 changes nothing */
+    const float before = state1[dim];
+    const float steps = before >= 0.0F && before < most ? before + 1.0F : most;
+    double power1 = 1.0, power2 = 1.0, square1 = (double)beta1, square2 = (double)beta2;
+    for (uint32_t rest = (uint32_t)steps; rest != 0; rest >>= 1) {
+        power1 = (rest & 1U) != 0 ? power1 * square1 : power1;
+        power2 = (rest & 1U) != 0 ? power2 * square2 : power2;
+        square1 = square1 * square1;
+        square2 = square2 * square2;
+    }
+    clock->correction1 = hotbed_correction(power1);
+    clock->correction2 = hotbed_correction(power2);
+    return steps;
 }
 
 /* Count one optimizer step. */
@@ -403,6 +445,10 @@ HOTBED_STEP(partial_rowwise_adam) {
     return hotbed_descend(
         o, clock->optimizer.learning_rate, w,
         (*state0 / clock->correction1) / (sqrtf(*state1 / clock->correction2) + o->eps));
+}
+
+HOTBED_STEP(row_steps_adam) {
+    return hotbed_step_adam(o, clock, w, g, state0, state1);
 }
 
 HOTBED_STEP(lamb) {

@@ -395,6 +395,16 @@ HOTBED_APART uint32_t hotbed_update_scaled(
     return bits;
 }
 
+/* Count a step of the row, and set the bias correction of *clock. */
+HOTBED_HD void hotbed_row_count(
+    hotbed_clock *clock, const hotbed_optimizer_view *o, float *state1, uint32_t dim,
+    uint32_t width) {
+    const float steps = hotbed_row_step(clock, o->beta1, o->beta2, state1, dim);
+    hotbed_tile_sync(width); /* all lanes have read the number before */
+    if (hotbed_tile_rank(width) == 0)
+        state1[dim] = steps;
+}
+
 /* One optimizer step of the row with parts at row, state0 and state1. Reads only dim and dtype of
  * `table`, and does not read `s` if the gradient is reduced. Returns the lane's HOTBED_ROW_ bits. */
 HOTBED_HD uint32_t hotbed_update_parts(
@@ -407,6 +417,11 @@ HOTBED_HD uint32_t hotbed_update_parts(
     hotbed_whole_row whole = {0.0F, 1.0F};
     hotbed_clock scaled;
     uint32_t bits = 0;
+    if (hotbed_counts_row_steps(o->form)) {
+        scaled = hotbed_clock_copy(clock);
+        hotbed_row_count(&scaled, o, state1, table->dim, width);
+        clock = &scaled;
+    }
     if (hotbed_has_number(o->form) || hotbed_has_ratio(o->form))
         whole = hotbed_measure_row(
             s, o, clock, gradient, table, row, state0, state1, source, shape, width);
@@ -762,6 +777,11 @@ HOTBED_HD void hotbed_update_in_registers(
     }
     hotbed_whole_row whole = {0.0F, 1.0F};
     hotbed_clock scaled;
+    if (hotbed_counts_row_steps(form)) {
+        scaled = hotbed_clock_copy(clock);
+        hotbed_row_count(&scaled, o, state1, dim, width);
+        clock = &scaled;
+    }
     if (rowwise || hotbed_has_ratio(form)) {
         hotbed_quads v;
         HOTBED_UNROLL

@@ -249,6 +249,8 @@ HOTBED_HD void update_kind(
         hotbed_count_rounded_away(&a->s, table, bits, 1);
         return;
     }
+    if (hotbed_counts_row_steps(o.form))
+        hotbed_row_count(&clock, &o, state1, table->dim, 1);
     if (hotbed_has_number(o.form) || hotbed_has_ratio(o.form)) {
         const bool aligned = table->dim % 4 == 0 && ((uintptr_t)gradient & 15U) == 0;
         hotbed_whole_row whole;

@@ -48,8 +48,8 @@ static void double_open(double_model *t, const oracle *m) {
             double_row *row = &t->rows[table][k];
             row->weights = doubles(dim, 0.0);
             for (int s = 0; s < 2; s++)
-                row->state[s] =
-                    doubles(dim, (double)oracle_first_state(&m->options.optimizer, (uint32_t)s));
+                row->state[s] = doubles(
+                    dim + 1, (double)oracle_first_state(&m->options.optimizer, (uint32_t)s));
         }
 }
 
@@ -84,11 +84,19 @@ static double ftrl(const hotbed_optimizer *o, double lr, double w, double g, dou
 
 /* The step's direction: the update subtracts learning_rate times this, and times decay. */
 static double direction(
-    const hotbed_optimizer *o, const double_model *t, double_row *row, uint32_t e, double g) {
+    const hotbed_optimizer *o, const double_model *t, double_row *row, uint32_t dim, uint32_t e,
+    double g) {
     double *a = &row->state[0][e], *b = &row->state[1][e], eps = (double)o->eps;
     switch (o->kind) {
     case HOTBED_OPT_SGD:
         return g;
+    case HOTBED_OPT_ROW_STEPS_ADAM: { /* the number of the row's steps is counted before */
+        double_model own = *t;
+        own.steps = (uint64_t)row->state[1][dim];
+        average(a, o->beta1, g);
+        average(b, o->beta2, g * g);
+        return adam(o, &own, *a, *b);
+    }
     case HOTBED_OPT_ADAM:
     case HOTBED_OPT_LAMB:
         average(a, o->beta1, g);
@@ -155,6 +163,8 @@ static void double_update(
     if (o->kind == HOTBED_OPT_PARTIAL_ROWWISE_ADAM)
         average(row->state[1], o->beta2, norm(g, dim) * norm(g, dim) / dim);
     const double size = norm(row->weights, dim);
+    if (o->kind == HOTBED_OPT_ROW_STEPS_ADAM)
+        row->state[1][dim] += 1.0;
     if (o->kind == HOTBED_OPT_LARS && size > 0.0 && norm(g, dim) > 0.0)
         lr *= (double)o->trust * size / (norm(g, dim) + decay * size + (double)o->eps);
     for (uint32_t e = 0; e < dim; e++) {
@@ -165,7 +175,7 @@ static void double_update(
             row->state[0][e] = (double)o->momentum * row->state[0][e] + lr * (g[e] + decay * *w);
             *w = rounded(dtype, *w - row->state[0][e]);
         } else {
-            along[e] = direction(o, t, row, e, g[e]) + decay * *w;
+            along[e] = direction(o, t, row, dim, e, g[e]) + decay * *w;
         }
     }
     if (o->kind == HOTBED_OPT_FTRL || o->kind == HOTBED_OPT_LARS)
@@ -336,6 +346,7 @@ FOLLOWS(partial_rowwise_adam, PARTIAL_ROWWISE_ADAM)
 FOLLOWS(lamb, LAMB)
 FOLLOWS(lars, LARS)
 FOLLOWS(nesterov, NESTEROV)
+FOLLOWS(row_steps_adam, ROW_STEPS_ADAM)
 
 /* Powers are within one unit in the last place, over all exponents. */
 static void powers_are_correct_to_one_unit(hotbed_backend backend) {
@@ -433,6 +444,40 @@ static void graphs_and_rates(hotbed_backend backend, hotbed_optimizer_kind kind)
 static void learning_rates_can_be_set_inside_and_outside_of_graphs(hotbed_backend backend) {
     for (int kind = HOTBED_OPT_SGD; kind <= HOTBED_OPT_LAST; kind++)
         graphs_and_rates(backend, (hotbed_optimizer_kind)kind);
+}
+
+/* After many steps, a new row's first step is as long as the learning rate, and Adam's is not. */
+static void a_late_row_begins_as_adam_begins(hotbed_backend backend) {
+    for (int own = 0; own < 2; own++) {
+        setup s;
+        fixture r;
+        hotbed_ticket *ticket;
+        float before, after;
+        setup_start(&s, 1, 1, 64);
+        s.options.optimizer.kind = own == 1 ? HOTBED_OPT_ROW_STEPS_ADAM : HOTBED_OPT_ADAM;
+        s.options.optimizer.learning_rate = 0.25F;
+        fixture_open_bare(&r, backend, &s.options);
+        CHECK_OK(hotbed_ticket_create(r.storage, 1, 1, r.stream, &ticket));
+        uint64_t key = 7;
+        const float gradient = 0.5F;
+        void *keys = fixture_alloc(&r, sizeof key), *output = fixture_alloc(&r, sizeof before);
+        void *gradients = fixture_copy(&r, &gradient, sizeof gradient);
+        for (int step = 0; step < 101; step++) {
+            key = step == 100 ? 8 : 7;
+            fixture_upload(&r, keys, &key, sizeof key);
+            const hotbed_batch batch = {
+                .size = sizeof batch, .batch_size = 1, .num_keys = 1, .keys = keys};
+            CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));
+            CHECK_OK(hotbed_storage_forward(r.storage, ticket, output, 0, r.stream));
+            fixture_download(&r, &before, output, sizeof before);
+            CHECK_OK(hotbed_storage_backward(r.storage, ticket, gradients, 0, r.stream));
+            CHECK_OK(hotbed_storage_eval(r.storage, &batch, output, 0, r.stream));
+            fixture_download(&r, &after, output, sizeof after);
+        }
+        CHECK((fabsf(before - after - 0.25F) < 1e-5F) == (own == 1));
+        hotbed_ticket_destroy(ticket);
+        fixture_close(&r);
+    }
 }
 
 /* Three of four tables have parameters of their own, eager and in a graph, with pooling and without. */
@@ -547,9 +592,11 @@ static void every_optimizer_is_described(hotbed_backend backend) {
             CHECK_EQ(info->state_names[s][0] != 0, s < info->states);
         for (uint32_t s = 0; s < 2; s++)
             CHECK_EQ(
-                hotbed_optimizer_state_dim(info->kind, s, 6), s >= info->states     ? 0
-                                                              : info->one_number[s] ? 1
-                                                                                    : 6);
+                hotbed_optimizer_state_dim(info->kind, s, 6),
+                s >= info->states                                   ? 0
+                : info->one_number[s]                               ? 1
+                : s == 1 && info->kind == HOTBED_OPT_ROW_STEPS_ADAM ? 7
+                                                                    : 6);
         CHECK(hotbed_optimizer_parameter_at(0) != NULL && (info->parameters & 1U) != 0);
     }
     CHECK_EQ(kind, HOTBED_OPT_LAST + 1);
@@ -687,6 +734,8 @@ const hotbed_test hotbed_tests[] = {
     {"lamb_follows_double_precision", lamb_follows_double_precision},
     {"lars_follows_double_precision", lars_follows_double_precision},
     {"nesterov_follows_double_precision", nesterov_follows_double_precision},
+    {"row_steps_adam_follows_double_precision", row_steps_adam_follows_double_precision},
+    {"a_late_row_begins_as_adam_begins", a_late_row_begins_as_adam_begins},
     {"powers_are_correct_to_one_unit", powers_are_correct_to_one_unit},
     {"a_parameter_that_an_optimizer_lacks_is_refused",
      a_parameter_that_an_optimizer_lacks_is_refused},

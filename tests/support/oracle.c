@@ -416,6 +416,7 @@ float oracle_first_state(const hotbed_optimizer *o, uint32_t state) {
     case HOTBED_OPT_LAMB:
     case HOTBED_OPT_LARS:
     case HOTBED_OPT_NESTEROV:
+    case HOTBED_OPT_ROW_STEPS_ADAM:
         break;
     }
     return 0.0F;
@@ -1010,6 +1011,7 @@ static float step_element(const step_of *s, float w, float g, float *a, float *b
     case HOTBED_OPT_SGD:
         return w - s->lr * decayed(o, g, w);
     case HOTBED_OPT_ADAM:
+    case HOTBED_OPT_ROW_STEPS_ADAM:
     case HOTBED_OPT_LAMB:
         average(a, o->beta1, g);
         average(b, o->beta2, g * g);
@@ -1085,6 +1087,13 @@ static bool store_scaled(
     return changes;
 }
 
+/* The bias correction for the next step of a row that counts its own, and count it. */
+static void count_row_step(step_of *s, float *steps) {
+    *steps += 1.0F;
+    s->unbias1 = (float)(1.0 - pow((double)s->o->beta1, (double)*steps));
+    s->unbias2 = (float)(1.0 - pow((double)s->o->beta2, (double)*steps));
+}
+
 static void update_row(oracle *model, oracle_table *table, oracle_row *row, const float *sums) {
     const hotbed_optimizer *o = &table->optimizer;
     uint32_t dim = table->options.dim;
@@ -1092,6 +1101,8 @@ static void update_row(oracle *model, oracle_table *table, oracle_row *row, cons
     step_of s = {o, own ? o->learning_rate : model->state.learning_rate, 0.0F, 0.0F};
     s.unbias1 = (float)(1.0 - model->state.beta1_power);
     s.unbias2 = (float)(1.0 - model->state.beta2_power);
+    if (o->kind == HOTBED_OPT_ROW_STEPS_ADAM)
+        count_row_step(&s, &row->states[1][dim]);
     float *g = copy_of(sums, dim, sizeof *sums);
     for (uint32_t e = 0; e < dim && o->l2_decay != 0.0F; e++)
         g[e] += row->weights[e] * o->l2_decay;

@@ -205,6 +205,16 @@ class Adam(Fused):
 
 
 @dataclasses.dataclass(frozen=True)
+class RowStepsAdam(Adam):
+    """Like :class:`Adam`, with bias correction by the row's own number of steps, the last of ``exp_avg_sq_steps``.
+
+    A row that is first used after many steps begins as a row of the first step does.
+    """
+
+    c_name = "row_steps_adam"
+
+
+@dataclasses.dataclass(frozen=True)
 class PartialRowWiseAdam(Adam):
     """Like :class:`Adam`, with one second moment per row, the mean of the elements'."""
 
@@ -320,6 +330,7 @@ Optimizer = Union[
     Momentum,
     Nesterov,
     Adam,
+    RowStepsAdam,
     PartialRowWiseAdam,
     LAMB,
     LARS,

@@ -91,6 +91,8 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_reader_stats),
     KNOWN(hotbed_reader_table),
     KNOWN(hotbed_reading),
+    KNOWN(hotbed_redis_options),
+    KNOWN(hotbed_redis_stats),
     KNOWN(hotbed_ref),
     KNOWN(hotbed_rendezvous),
     KNOWN(hotbed_removed),
@@ -156,6 +158,7 @@ INIT(hotbed_pipeline_plan)
 INIT(hotbed_profile_options)
 INIT(hotbed_publish_options)
 INIT(hotbed_reader_options)
+INIT(hotbed_redis_options)
 INIT(hotbed_removed)
 INIT(hotbed_rewrite_options)
 INIT(hotbed_rocksdb_options)

@@ -59,7 +59,7 @@ def load():
             document = json.load(file)
         document["file"] = os.path.basename(path)
         form = document.get("format", "")
-        if form.startswith("hotbed-verification"):
+        if form.startswith(("hotbed-verification", "hotbed-deltas")):
             continue
         if form.startswith("hotbed-workloads"):
             kinds["workloads"].append(document)

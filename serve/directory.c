@@ -378,6 +378,7 @@ hotbed_status hotbed_rows_write(
         front->rank = rank;
         front->run = head->run;
         front->number = head->number;
+        front->parent = head->parent;
         *part = (hotbed_cut_part){.bytes = f.written};
         part->digest = hotbed_digest_of(front, front_bytes - sizeof part->digest);
         memcpy(

@@ -77,7 +77,8 @@ typedef struct hotbed_rows_head {
     uint32_t reserved;
     hotbed_digest run;
     uint64_t number;
-    uint64_t unused[2];
+    uint64_t parent; /* number of the cut before; 0 in a base */
+    uint64_t unused;
 } hotbed_rows_head;
 static_assert(sizeof(hotbed_rows_head) == 64, "the size is part of the format");
 

@@ -21,7 +21,7 @@ static hotbed_status check_offsets(const hotbed_lookup *l) {
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_lookup_check(const hotbed_version *v, const hotbed_lookup *l) {
+hotbed_status hotbed_lookup_check(const hotbed_lookup_source *v, const hotbed_lookup *l) {
     if (l->table >= v->num_tables)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "table", l->table, v->num_tables - 1,
@@ -60,11 +60,10 @@ typedef struct window {
 
 /* Move the window to key number i; `end` is the end of the lookup's keys. */
 static void slide(
-    const hotbed_version *v, const hotbed_lookup *l, uint64_t i, uint64_t end, window *w) {
+    const hotbed_lookup_source *v, const hotbed_lookup *l, uint64_t i, uint64_t end, window *w) {
     w->first = i;
     w->end = end - i < HOTBED_FIND_MOST ? end : i + HOTBED_FIND_MOST;
-    hotbed_version_find(
-        v, l->table, (uint32_t)(w->end - i), (const uint64_t *)l->keys + i, w->rows);
+    v->find(v->self, l->table, (uint32_t)(w->end - i), (const uint64_t *)l->keys + i, w->rows);
 }
 
 static void fill(float *out, uint32_t dim, float value) {
@@ -72,7 +71,8 @@ static void fill(float *out, uint32_t dim, float value) {
         out[e] = value;
 }
 
-static uint64_t answer_keys(const hotbed_version *v, const hotbed_lookup *l, uint64_t stride) {
+static uint64_t answer_keys(
+    const hotbed_lookup_source *v, const hotbed_lookup *l, uint64_t stride) {
     const hotbed_version_table *t = &v->tables[l->table];
     uint64_t missing = 0;
     window w = {.end = 0};
@@ -102,7 +102,8 @@ static void add(
     }
 }
 
-static uint64_t answer_bags(const hotbed_version *v, const hotbed_lookup *l, uint64_t stride) {
+static uint64_t answer_bags(
+    const hotbed_lookup_source *v, const hotbed_lookup *l, uint64_t stride) {
     const hotbed_version_table *t = &v->tables[l->table];
     uint64_t missing = 0, end = (uint64_t)l->offsets[l->batch_size];
     window w = {.end = (uint64_t)l->offsets[0]};
@@ -123,7 +124,7 @@ static uint64_t answer_bags(const hotbed_version *v, const hotbed_lookup *l, uin
     return missing;
 }
 
-uint64_t hotbed_lookup_answer(const hotbed_version *v, const hotbed_lookup *l) {
+uint64_t hotbed_lookup_answer(const hotbed_lookup_source *v, const hotbed_lookup *l) {
     uint64_t stride = l->stride == 0 ? v->tables[l->table].dim : l->stride;
     return l->pooling == HOTBED_POOL_NONE ? answer_keys(v, l, stride) : answer_bags(v, l, stride);
 }

@@ -237,7 +237,7 @@ static hotbed_status write_copy(hotbed_publisher *p, hotbed_publish_stats *stats
             p->parent = 0; /* readers may have it or not: only a base follows both */
         else
             hotbed_rows_remove(&p->directory, p->head.number, p->rank);
-        if (base)
+        if (base || p->options.file != NULL) /* `file` may have a part of the cut */
             p->parent = 0;
         return hotbed_error_return(&error, status);
     }

@@ -531,18 +531,25 @@ void hotbed_reader_close(hotbed_reader *r) {
 
 /* --- calls ------------------------------------------------------------------------------------ */
 
+static void find(
+    const void *version, uint32_t table, uint32_t n, const uint64_t *keys,
+    const unsigned char **rows) {
+    hotbed_version_find(version, table, n, keys, rows);
+}
+
 hotbed_status hotbed_reader_lookup(
     hotbed_reader *r, const hotbed_lookup *lookups, uint32_t n, uint64_t *version) {
     HOTBED_TRY(check_reader(r, "reader_lookup"));
     if (lookups == NULL && n > 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_lookup: lookups is NULL");
     hotbed_version *v = take(r);
+    const hotbed_lookup_source source = {v->tables, v->num_tables, v, find};
     hotbed_status status = HOTBED_OK;
     uint64_t keys = 0, missing = 0;
     for (uint32_t i = 0; i < n && status == HOTBED_OK; i++)
-        status = hotbed_lookup_check(v, &lookups[i]);
+        status = hotbed_lookup_check(&source, &lookups[i]);
     for (uint32_t i = 0; i < n && status == HOTBED_OK; i++) {
-        missing += hotbed_lookup_answer(v, &lookups[i]);
+        missing += hotbed_lookup_answer(&source, &lookups[i]);
         keys += lookups[i].num_keys;
     }
     if (status == HOTBED_OK && version != NULL)

@@ -85,6 +85,10 @@ def rocksdb_option() -> str:
     return switch("HOTBED_ROCKSDB", have_header("rocksdb/c.h"))
 
 
+def redis_option() -> str:
+    return switch("HOTBED_REDIS", have_header("hiredis/hiredis.h") and shutil.which("redis-server") is not None)
+
+
 def peers_option() -> str:
     """The hash maps that the index is compared with in benchmarks."""
     return switch(
@@ -101,6 +105,7 @@ def cuda_options(skips: list[str]) -> list[str]:
         ("HOTBED_EXAMPLES", ("zlib.h",), "no zlib: the examples are left out"),
         ("HOTBED_BENCH_MICRO", ("benchmark/benchmark.h",), "no Google Benchmark: the microbenchmarks are left out"),
         ("HOTBED_ROCKSDB", ("rocksdb/c.h",), "no RocksDB: stores on disk are left out"),
+        ("HOTBED_REDIS", ("xxhash.h", "hiredis/hiredis.h"), "no hiredis: published rows in Redis are left out"),
     ):
         on = all(map(have_header, headers))
         options.append(switch(option, on))
@@ -132,7 +137,7 @@ def options_of(preset: str, skips: list[str]) -> list[str]:
             if "--Ofast-compile" in output_of("nvcc", "--help"):
                 options.append("-DCMAKE_CUDA_FLAGS_RELWITHDEBINFO=--Ofast-compile=max")
     elif preset != "host-tsan":  # TSan cannot see the locks of a library that was compiled without it
-        options.append(rocksdb_option())
+        options += [rocksdb_option(), redis_option()]
     if preset == "host":
         options += [switch("HOTBED_BENCH", True), peers_option()]
     return options

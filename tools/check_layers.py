@@ -45,6 +45,7 @@ MAY_INCLUDE = {
 THIRD_PARTY = {
     "CUB": (r"cub/|thrust/", r"base/sort\.cu$"),
     "HDF5": (r"hdf5", r"checkpoint/format/h5\.c$"),
+    "hiredis": (r"hiredis", r"serve/redis_call\.c$"),
     "MPI": (r"mpi\.h", r"dist/comm/comm_mpi\.c$"),
     "NCCL": (r"nccl", r"dist/comm/comm_nccl\.(c|cu)$"),
     "NVTX": (r"nvtx", r"pipeline/nvtx\.c$"),

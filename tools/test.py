@@ -249,7 +249,7 @@ def tidy_job(job: Job, part: int) -> bool:
 
 
 def tidy_configure(job: Job) -> bool:
-    options = [switch("HOTBED_BENCH", True), build.rocksdb_option(), build.peers_option()]
+    options = [switch("HOTBED_BENCH", True), build.rocksdb_option(), build.redis_option(), build.peers_option()]
     if not job.run("cmake", "--preset", "host", "-B", "build/tidy", *options):  # for compile_commands.json
         return False
     # A fault must fail a part.
@@ -270,7 +270,7 @@ def bare_job(job: Job) -> bool:
     if not job.run("cmake", "--build", "build/bare", "-j", job.width):
         return False
     needed = [line for line in output_of("readelf", "-d", "build/bare/libhotbed.so").splitlines() if "NEEDED" in line]
-    wrong = [line for line in needed if re.search("hdf5|rocksdb|mpi", line)]
+    wrong = [line for line in needed if re.search("hdf5|rocksdb|hiredis|mpi", line)]
     job.say("\n".join(wrong))
     return bool(needed) and not wrong
 

@@ -38,6 +38,7 @@
 #include "hotbed/profile.h"
 #include "hotbed/publish.h"
 #include "hotbed/read.h"
+#include "hotbed/redis.h"
 #include "hotbed/route.h"
 #include "hotbed/sharded.h"
 #include "hotbed/state_dict.h"

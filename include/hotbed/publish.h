@@ -70,7 +70,8 @@ HOTBED_API const char *hotbed_encoding_name(hotbed_encoding encoding);
 
 /* Called for each file of a cut when the file has its name and is on disk, on the publisher's
  * thread; the file that names the cut comes last. With several ranks each rank gets the files that it
- * wrote. A status other than OK fails the cut.
+ * wrote. A status other than OK fails the cut. After a cut that failed, for whatever reason, the next one is a
+ * base, which has everything.
  *   name   in  name of the file in the directory
  *   data   in  [bytes] its content, valid during the call */
 typedef hotbed_status (*hotbed_publish_file)(

@@ -1,0 +1,116 @@
+/* hotbed/redis.h - publish cuts to a Redis server, and look up rows there.
+ *
+ * Experimental: all calls.
+ *
+ * For rows that outgrow the memory of a serving machine. A *sink* gets the files that a publisher
+ * (hotbed/publish.h) writes to its directory, and writes their rows to one Redis server, one Redis key for
+ * each row; the cut's own record comes last. A *Redis reader* answers lookups from there, behind a cache of
+ * its own.
+ *
+ *       hotbed_redis_options redis;
+ *       hotbed_redis_options_init(&redis);
+ *       redis.path = "/run/redis/redis.sock";
+ *       hotbed_redis_sink *sink;
+ *       status = hotbed_redis_sink_create(&redis, &sink);
+ *       hotbed_publish_options publish;
+ *       hotbed_publish_options_init(&publish);
+ *       publish.file = hotbed_redis_sink_file, publish.context = sink;
+ *       // hotbed_publisher_create(), and a publish every few minutes; each rank has a sink of its own
+ *       hotbed_redis_reader *rows; // in a process that serves
+ *       status = hotbed_redis_reader_open(&redis, &rows);
+ *       hotbed_lookup lookup = {.num_keys = 3, .keys = keys, .output = output};
+ *       status = hotbed_redis_reader_find(rows, "user", &lookup.table);
+ *       uint64_t version;
+ *       status = hotbed_redis_reader_lookup(rows, &lookup, 1, &version);
+ *
+ * A lookup is one transaction of Redis, so all of its rows are of the cut that it names. A row keeps its
+ * version before, until the cut after has its record, so a reader never sees a part of a cut.
+ *
+ * A reader refuses instead of answering from less than a cut: if Redis does not answer (IO), has no cut, an
+ * older one than before, or one of another format (STATE, CORRUPT, UNSUPPORTED), or is set up to drop keys
+ * when memory is short (STATE). If Redis has no memory left, it takes no transactions (MEMORY).
+ *
+ * A sink fails the cut if Redis does not have the cut before (STATE), or no memory for it (MEMORY). The
+ * publisher's next cut is then a base, which has everything.
+ *
+ * Redis 5 or later, one server; a cluster has no transactions over its keys. A forked process opens its own. */
+#ifndef HOTBED_REDIS_H
+#define HOTBED_REDIS_H
+
+#include "hotbed/read.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hotbed_redis_sink hotbed_redis_sink;     /* opaque; owned by the caller */
+typedef struct hotbed_redis_reader hotbed_redis_reader; /* opaque; owned by the caller */
+
+/* Where Redis is. Call hotbed_redis_options_init(), then set fields. Strings are copied. */
+typedef struct hotbed_redis_options {
+    uint32_t size;       /* set by init */
+    uint32_t port;       /* of `host`; 0: 6379 */
+    const char *host;    /* a name or an address, or */
+    const char *path;    /* the path of a Unix socket; one of them is required */
+    const char *prefix;  /* of all Redis keys, 1 .. 63 bytes; NULL: "hotbed" */
+    uint32_t timeout_ms; /* for a connection, and for each answer; 0: 10000 */
+    uint32_t cache_rows; /* of a reader: rows that it remembers until the next cut; 0: 65536 */
+} hotbed_redis_options;
+
+/* Set every field to its default. `size` is the caller's sizeof(hotbed_redis_options); C programs call
+ * hotbed_redis_options_init(), which passes it. */
+HOTBED_API void hotbed_redis_options_init_sized(hotbed_redis_options *options, size_t size);
+
+static inline void hotbed_redis_options_init(hotbed_redis_options *options) {
+    hotbed_redis_options_init_sized(options, sizeof *options);
+}
+
+/* Connect a sink. Synchronous.
+ * Errors: ARGUMENT, IO (no connection), STATE (Redis may drop keys when memory is short), MEMORY,
+ * UNSUPPORTED (a build without HOTBED_REDIS). */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_redis_sink_create(const hotbed_redis_options *options, hotbed_redis_sink **out);
+HOTBED_API void hotbed_redis_sink_destroy(hotbed_redis_sink *sink); /* NULL is allowed */
+
+/* Write a file of a cut: a hotbed_publish_file, with a sink as its context. Synchronous; connects again
+ * after a failure. Rows of a base that are no rows of the next one are removed once the base is there.
+ * Errors: IO, MEMORY (Redis has none left), STATE (Redis does not have the cut before), CORRUPT. */
+HOTBED_API hotbed_status
+hotbed_redis_sink_file(void *sink, const char *name, const void *data, uint64_t bytes);
+
+/* Connect a reader. Synchronous.
+ * Errors: as hotbed_redis_sink_create(); STATE (Redis has no cut yet). */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_redis_reader_open(const hotbed_redis_options *options, hotbed_redis_reader **out);
+HOTBED_API void hotbed_redis_reader_close(hotbed_redis_reader *reader); /* NULL is allowed */
+
+/* Find a table by name.
+ * Errors: ARGUMENT (there is no such table). */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_redis_reader_find(hotbed_redis_reader *reader, const char *name, uint32_t *table);
+
+/* Answer n lookups from one version, as hotbed_reader_lookup() does. Waits for Redis, also if all rows are
+ * in the cache: Redis says whether they are still of the newest cut. Any thread may call it; calls wait for
+ * each other.
+ * Errors: as hotbed_reader_lookup(); IO, STATE, CORRUPT, MEMORY. Outputs may have been written then. */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_redis_reader_lookup(
+    hotbed_redis_reader *reader, const hotbed_lookup *lookups, uint32_t n, uint64_t *version);
+
+/* What a Redis reader has done. */
+typedef struct hotbed_redis_stats {
+    uint32_t size;    /* set by the caller: sizeof(hotbed_redis_stats) */
+    uint32_t refused; /* lookups that failed */
+    uint64_t version, step;
+    uint64_t lookups, keys, missing;
+    uint64_t cached; /* keys whose rows the cache had */
+} hotbed_redis_stats;
+
+/* Read the counts of a reader.
+ * Errors: ARGUMENT. */
+HOTBED_API HOTBED_MUST_USE hotbed_status
+hotbed_redis_reader_stats(hotbed_redis_reader *reader, hotbed_redis_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,243 @@
+/* serve/redis_call.c - a connection to Redis by hiredis. */
+#define _DEFAULT_SOURCE /* struct timeval */
+#include "serve/redis_call.h"
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/stream.h"
+
+#include <hiredis/hiredis.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/time.h>
+
+enum { PORT = 6379, TIMEOUT_MS = 10000, CACHE_ROWS = 65536, TEXT = 256 };
+
+struct hotbed_redis {
+    char host[TEXT], path[TEXT], prefix[HOTBED_REDIS_PREFIX_MOST + 1];
+    char name[TEXT + 16]; /* for messages */
+    uint32_t port, timeout_ms, cache_rows;
+    redisContext *context; /* NULL: not connected */
+    redisReply *reply;     /* the last answer */
+};
+
+static hotbed_status fail_argument(const char *call, const char *what, const char *why) {
+    return hotbed_fail_parameter(HOTBED_ERR_ARGUMENT, what, "%s: %s %s", call, what, why);
+}
+
+hotbed_status hotbed_redis_create(
+    const char *call, const hotbed_redis_options *options, hotbed_redis **out) {
+    hotbed_redis_options o;
+    if (out == NULL)
+        return hotbed_fail_null_of(call, "out");
+    *out = NULL;
+    if (options == NULL)
+        return hotbed_fail_null_of(call, "options");
+    HOTBED_TRY(hotbed_options_read(
+        &o, sizeof o, offsetof(hotbed_redis_options, prefix), options, "hotbed_redis_options"));
+    if ((o.host == NULL) == (o.path == NULL))
+        return fail_argument(
+            call, "host", o.host == NULL ? "and path are NULL" : "and path are both set");
+    if (o.port > 65535)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "port", o.port, 65535, "%s: port %" PRIu32 " is over 65535", call,
+            o.port);
+    const char *prefix = o.prefix == NULL ? "hotbed" : o.prefix;
+    if (strlen(prefix) < 1 || strlen(prefix) > HOTBED_REDIS_PREFIX_MOST)
+        return fail_argument(call, "prefix", "does not have 1 to 63 bytes");
+    if (strlen(o.host == NULL ? o.path : o.host) >= TEXT)
+        return fail_argument(call, o.host == NULL ? "path" : "host", "is too long");
+    hotbed_redis *r = hotbed_new(sizeof *r);
+    if (r == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a connection to Redis");
+    r->port = o.port == 0 ? PORT : o.port;
+    r->timeout_ms = o.timeout_ms == 0 ? TIMEOUT_MS : o.timeout_ms;
+    r->cache_rows = o.cache_rows == 0 ? CACHE_ROWS : o.cache_rows;
+    snprintf(r->prefix, sizeof r->prefix, "%s", prefix);
+    if (o.host != NULL) {
+        snprintf(r->host, sizeof r->host, "%s", o.host);
+        snprintf(r->name, sizeof r->name, "%s:%" PRIu32, o.host, r->port);
+    } else {
+        snprintf(r->path, sizeof r->path, "%s", o.path);
+        snprintf(r->name, sizeof r->name, "%s", o.path);
+    }
+    *out = r;
+    return HOTBED_OK;
+}
+
+static void forget_reply(hotbed_redis *r) {
+    if (r->reply != NULL)
+        freeReplyObject(r->reply);
+    r->reply = NULL;
+}
+
+void hotbed_redis_drop(hotbed_redis *r) {
+    forget_reply(r);
+    if (r->context != NULL)
+        redisFree(r->context);
+    r->context = NULL;
+}
+
+void hotbed_redis_destroy(hotbed_redis *r) {
+    if (r != NULL)
+        hotbed_redis_drop(r);
+    hotbed_delete(r);
+}
+
+bool hotbed_redis_connected(const hotbed_redis *r) {
+    return r->context != NULL;
+}
+
+uint32_t hotbed_redis_cache_rows(const hotbed_redis *r) {
+    return r->cache_rows;
+}
+
+const char *hotbed_redis_name(const hotbed_redis *r) {
+    return r->name;
+}
+
+hotbed_status hotbed_redis_corrupt(const hotbed_redis *r, const char *what) {
+    return hotbed_fail_path(HOTBED_ERR_CORRUPT, r->name, "Redis at %s: %s", r->name, what);
+}
+
+/* The connection has failed, or there is none. */
+static hotbed_status fail_connection(hotbed_redis *r) {
+    const hotbed_status status = hotbed_fail_path(
+        HOTBED_ERR_IO, r->name, "Redis at %s: %s", r->name,
+        r->context == NULL           ? "no memory to connect"
+        : r->context->errstr[0] != 0 ? r->context->errstr
+                                     : "the connection has ended");
+    hotbed_redis_drop(r);
+    return status;
+}
+
+/* Redis keeps its keys, whatever memory it has. */
+static hotbed_status check_policy(hotbed_redis *r) {
+    static const hotbed_redis_text words[] = {{"INFO", 4}, {"memory", 6}};
+    hotbed_redis_text info;
+    HOTBED_TRY(hotbed_redis_send(r, 2, words));
+    HOTBED_TRY(hotbed_redis_receive(r, &info));
+    const char *policy = info.data == NULL ? NULL : strstr(info.data, "maxmemory_policy:");
+    if (policy == NULL || strncmp(policy, "maxmemory_policy:noeviction", 27) == 0)
+        return HOTBED_OK;
+    hotbed_redis_drop(r);
+    return hotbed_fail_path(
+        HOTBED_ERR_STATE, r->name,
+        "Redis at %s drops keys when memory is short: set its maxmemory-policy to noeviction",
+        r->name);
+}
+
+hotbed_status hotbed_redis_connect(hotbed_redis *r) {
+    const struct timeval limit = {
+        .tv_sec = r->timeout_ms / 1000, .tv_usec = r->timeout_ms % 1000 * 1000};
+    if (r->context != NULL)
+        return HOTBED_OK;
+    r->context = r->path[0] != 0 ? redisConnectUnixWithTimeout(r->path, limit)
+                                 : redisConnectWithTimeout(r->host, (int)r->port, limit);
+    if (r->context == NULL || r->context->err != 0 ||
+        redisSetTimeout(r->context, limit) != REDIS_OK)
+        return fail_connection(r);
+    return check_policy(r);
+}
+
+hotbed_status hotbed_redis_send(hotbed_redis *r, uint32_t n, const hotbed_redis_text *words) {
+    const char **data = hotbed_new(n * sizeof *data);
+    size_t *bytes = hotbed_new(n * sizeof *bytes);
+    hotbed_status status = HOTBED_OK;
+    if (data == NULL || bytes == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a command of Redis");
+    for (uint32_t i = 0; i < n && status == HOTBED_OK; i++) {
+        data[i] = words[i].data;
+        bytes[i] = words[i].bytes;
+    }
+    if (status == HOTBED_OK && redisAppendCommandArgv(r->context, (int)n, data, bytes) != REDIS_OK)
+        status = fail_connection(r);
+    hotbed_delete(data);
+    hotbed_delete(bytes);
+    return status;
+}
+
+static hotbed_status fail_reply(hotbed_redis *r) {
+    const bool full = strncmp(r->reply->str, "OOM", 3) == 0 ||
+                      strstr(r->reply->str, "OOM command not allowed") != NULL;
+    const hotbed_status status = hotbed_fail_path(
+        full ? HOTBED_ERR_MEMORY : HOTBED_ERR_IO, r->name, "Redis at %s: %.160s", r->name,
+        r->reply->str);
+    hotbed_redis_drop(r);
+    return status;
+}
+
+/* Send what was appended, and wait for an answer. hiredis writes to a connection that has ended as any
+ * program does, which raises SIGPIPE; the signal must not reach the caller's process. */
+static int get_reply(redisContext *context, void **reply) {
+    static const struct timespec now = {0, 0};
+    sigset_t pipe, mask, pending;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    sigemptyset(&pending);
+    (void)sigpending(&pending);
+    const bool earlier = sigismember(&pending, SIGPIPE) == 1;
+    (void)pthread_sigmask(SIG_BLOCK, &pipe, &mask);
+    const int result = redisGetReply(context, reply);
+    if (!earlier)
+        (void)sigtimedwait(&pipe, NULL, &now);
+    (void)pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    return result;
+}
+
+static hotbed_status next(hotbed_redis *r) {
+    void *reply = NULL;
+    forget_reply(r);
+    if (get_reply(r->context, &reply) != REDIS_OK || reply == NULL)
+        return fail_connection(r);
+    r->reply = reply;
+    return r->reply->type == REDIS_REPLY_ERROR ? fail_reply(r) : HOTBED_OK;
+}
+
+static hotbed_redis_text text_of(const redisReply *reply) {
+    const bool text = reply->type == REDIS_REPLY_STRING || reply->type == REDIS_REPLY_STATUS;
+    return (hotbed_redis_text){text ? reply->str : NULL, text ? reply->len : 0};
+}
+
+hotbed_status hotbed_redis_receive(hotbed_redis *r, hotbed_redis_text *out) {
+    HOTBED_TRY(next(r));
+    *out = text_of(r->reply);
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_redis_receive_list(hotbed_redis *r, size_t *n) {
+    HOTBED_TRY(next(r));
+    for (size_t i = 0; r->reply->type == REDIS_REPLY_ARRAY && i < r->reply->elements; i++)
+        if (r->reply->element[i]->type == REDIS_REPLY_ERROR) { /* of a command in a transaction */
+            redisReply *all = r->reply;
+            r->reply = all->element[i];
+            all->element[i] = NULL;
+            freeReplyObject(all);
+            return fail_reply(r);
+        }
+    *n = r->reply->type == REDIS_REPLY_ARRAY ? r->reply->elements : 0;
+    return HOTBED_OK;
+}
+
+hotbed_redis_text hotbed_redis_item(const hotbed_redis *r, size_t list, size_t i) {
+    const redisReply *of = r->reply;
+    if (list != SIZE_MAX)
+        of = of->type == REDIS_REPLY_ARRAY && list < of->elements ? of->element[list] : NULL;
+    if (of == NULL || of->type != REDIS_REPLY_ARRAY || i >= of->elements)
+        return (hotbed_redis_text){NULL, 0};
+    return text_of(of->element[i]);
+}
+
+size_t hotbed_redis_key(
+    const hotbed_redis *r, uint32_t table, uint64_t key, char out[HOTBED_REDIS_KEY_BYTES]) {
+    const bool cut = table == UINT32_MAX;
+    const int n = snprintf(out, HOTBED_REDIS_KEY_BYTES, "%s:%s", r->prefix, cut ? "cut" : "t");
+    if (cut)
+        return (size_t)n;
+    memcpy(out + n, &table, sizeof table);
+    memcpy(out + n + sizeof table, &key, sizeof key);
+    return (size_t)n + sizeof table + sizeof key;
+}

@@ -1,0 +1,437 @@
+/* serve/redis_reader.c - lookups of rows in Redis, behind a cache of the rows of one cut.
+ *
+ * A lookup sends one transaction: the head of the cut's record, and the rows that the cache lacks. If the head is
+ * of another cut than the cache, the cache is emptied and the lookup asks for all its rows. */
+#include "serve/redis_call.h"
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/stream.h"
+#include "serve/lookup.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+
+enum { ATTEMPTS = 16, WAYS = 4 };
+
+/* A place of the cache. */
+typedef struct cached {
+    uint64_t key;
+    uint32_t table;
+    uint32_t state; /* 0: empty; 1: the table lacks the key; 2: it has the row */
+} cached;
+
+/* A key of a call whose row is not in the cache. */
+typedef struct wanted {
+    const unsigned char **row; /* of the call */
+    uint64_t key;
+    uint32_t table;
+} wanted;
+
+struct hotbed_redis_reader {
+    hotbed_redis *redis;
+    pthread_mutex_t lock;
+    unsigned char *record; /* the file of the cut */
+    hotbed_cut cut;
+    hotbed_version_table *tables;
+    uint32_t row_bytes; /* longest row */
+    uint64_t places, turn;
+    cached *cache;       /* [places] */
+    unsigned char *rows; /* [places, row_bytes] */
+    unsigned char *call_rows;
+    uint64_t call_capacity;
+    hotbed_redis_stats stats;
+};
+
+/* --- the cut ---------------------------------------------------------------------------------- */
+
+static void forget_cut(hotbed_redis_reader *r) {
+    hotbed_delete(r->record);
+    hotbed_delete(r->tables);
+    hotbed_delete(r->cache);
+    hotbed_delete(r->rows);
+    r->record = NULL;
+    r->tables = NULL;
+    r->cache = NULL;
+    r->rows = NULL;
+}
+
+/* Use a record that was parsed. Takes ownership of it on success. */
+static hotbed_status use_cut(hotbed_redis_reader *r, unsigned char *record, const hotbed_cut *cut) {
+    uint32_t row_bytes = 1;
+    if (r->record != NULL && !hotbed_cut_same_tables(&r->cut, cut))
+        return hotbed_fail(
+            HOTBED_ERR_STATE, "cut %" PRIu64 " has other tables than the reader: open another one",
+            cut->head->number);
+    hotbed_version_table *tables = hotbed_new(cut->head->tables * sizeof *tables);
+    for (uint32_t t = 0; tables != NULL && t < cut->head->tables; t++) {
+        tables[t].dim = cut->tables[t].dim;
+        tables[t].encoding = (hotbed_encoding)cut->tables[t].encoding;
+        tables[t].missing = cut->tables[t].missing;
+        tables[t].row_bytes = hotbed_encoded_bytes(tables[t].encoding, tables[t].dim);
+        row_bytes = tables[t].row_bytes > row_bytes ? tables[t].row_bytes : row_bytes;
+    }
+    cached *cache = hotbed_new(r->places * sizeof *cache);
+    unsigned char *rows = hotbed_new(r->places * row_bytes);
+    if (tables == NULL || cache == NULL || rows == NULL) {
+        hotbed_delete(tables);
+        hotbed_delete(cache);
+        hotbed_delete(rows);
+        return hotbed_fail(
+            HOTBED_ERR_MEMORY, "no memory for a cache of %" PRIu64 " rows", r->places);
+    }
+    forget_cut(r);
+    r->record = record;
+    r->cut = *cut;
+    r->tables = tables;
+    r->cache = cache;
+    r->rows = rows;
+    r->row_bytes = row_bytes;
+    r->stats.version = cut->head->number;
+    r->stats.step = cut->head->step;
+    return HOTBED_OK;
+}
+
+/* Get the newest cut's record. */
+static hotbed_status read_cut(hotbed_redis_reader *r) {
+    char at[HOTBED_REDIS_KEY_BYTES];
+    const hotbed_redis_text words[] = {
+        {"GET", 3}, {at, hotbed_redis_key(r->redis, UINT32_MAX, 0, at)}};
+    hotbed_redis_text answer;
+    hotbed_cut cut;
+    HOTBED_TRY(hotbed_redis_send(r->redis, 2, words));
+    HOTBED_TRY(hotbed_redis_receive(r->redis, &answer));
+    if (answer.data == NULL)
+        return hotbed_fail_path(
+            HOTBED_ERR_STATE, hotbed_redis_name(r->redis), "Redis at %s has no cut",
+            hotbed_redis_name(r->redis));
+    unsigned char *record = hotbed_new(answer.bytes + 1);
+    if (record == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a cut", answer.bytes);
+    memcpy(record, answer.data, answer.bytes);
+    uint64_t number = 0;
+    if (answer.bytes >= sizeof(hotbed_cut_head))
+        number = ((const hotbed_cut_head *)(const void *)record)->number;
+    hotbed_status status =
+        hotbed_cut_parse(hotbed_redis_name(r->redis), number, record, answer.bytes, &cut);
+    if (status == HOTBED_OK && number < r->stats.version)
+        status = hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_STATE, "cut", (double)number, (double)r->stats.version,
+                "Redis at %s has cut %" PRIu64 ", and had %" PRIu64 " before: it was set back",
+                hotbed_redis_name(r->redis), number, r->stats.version),
+            hotbed_redis_name(r->redis));
+    if (status == HOTBED_OK)
+        status = use_cut(r, record, &cut);
+    if (status != HOTBED_OK)
+        hotbed_delete(record);
+    return status;
+}
+
+/* --- the cache -------------------------------------------------------------------------------- */
+
+static uint64_t place_of(const hotbed_redis_reader *r, uint32_t table, uint64_t key) {
+    return hotbed_hash_u64(key ^ (uint64_t)table * 0x9e3779b97f4a7c15U) % (r->places / WAYS) * WAYS;
+}
+
+/* Find a row; false: the cache does not know it. */
+static bool recall(
+    const hotbed_redis_reader *r, uint32_t table, uint64_t key, const unsigned char **row) {
+    const uint64_t first = place_of(r, table, key);
+    for (uint64_t i = first; i < first + WAYS; i++)
+        if (r->cache[i].state != 0 && r->cache[i].key == key && r->cache[i].table == table) {
+            *row = r->cache[i].state == 2 ? r->rows + i * r->row_bytes : NULL;
+            return true;
+        }
+    return false;
+}
+
+static void remember(
+    hotbed_redis_reader *r, uint32_t table, uint64_t key, const unsigned char *row) {
+    uint64_t at = place_of(r, table, key);
+    const uint64_t first = at;
+    while (at < first + WAYS && r->cache[at].state != 0)
+        at++;
+    if (at == first + WAYS)
+        at = first + r->turn++ % WAYS;
+    r->cache[at] = (cached){key, table, row == NULL ? 1U : 2U};
+    if (row != NULL)
+        memcpy(r->rows + at * r->row_bytes, row, r->tables[table].row_bytes);
+}
+
+/* --- lookups ---------------------------------------------------------------------------------- */
+
+/* The rows of one call: of all keys of all its lookups. */
+typedef struct call {
+    const hotbed_lookup *lookups;
+    uint32_t n;
+    uint64_t num_keys, num_wanted;
+    const unsigned char **rows; /* [num_keys] */
+    wanted *wanted;             /* [num_keys] */
+} call;
+
+/* Find the version of a row that the cut has, in its value in Redis. */
+static hotbed_status pick_version(
+    const hotbed_redis_reader *r, uint32_t table, hotbed_redis_text value,
+    const unsigned char **row) {
+    const hotbed_cut_head *head = r->cut.head;
+    const unsigned char *data = value.data;
+    *row = NULL;
+    for (size_t at = 0; data != NULL && at < value.bytes;) {
+        uint64_t number;
+        uint32_t bytes;
+        if (value.bytes - at < HOTBED_REDIS_VERSION_BYTES)
+            return hotbed_redis_corrupt(r->redis, "a row is damaged");
+        memcpy(&number, data + at, 8);
+        memcpy(&bytes, data + at + 8, 4);
+        at += HOTBED_REDIS_VERSION_BYTES;
+        const uint32_t size = bytes == HOTBED_REDIS_ERASED ? 0 : bytes;
+        if (value.bytes - at < size)
+            return hotbed_redis_corrupt(r->redis, "a row is damaged");
+        if (number <= head->number) {
+            if (bytes == HOTBED_REDIS_ERASED || number < head->base)
+                return HOTBED_OK;
+            if (bytes != r->tables[table].row_bytes)
+                return hotbed_redis_corrupt(r->redis, "a row has another size");
+            *row = data + at;
+            return HOTBED_OK;
+        }
+        at += size;
+    }
+    return HOTBED_OK;
+}
+
+/* Ask for the head of the record and for the rows that are wanted. *same: they are of the cut. */
+static hotbed_status ask(hotbed_redis_reader *r, call *c, bool *same) {
+    static const hotbed_redis_text multi = {"MULTI", 5}, exec = {"EXEC", 4};
+    char at[HOTBED_REDIS_KEY_BYTES];
+    const hotbed_redis_text head[] = {
+        {"GETRANGE", 8}, {at, hotbed_redis_key(r->redis, UINT32_MAX, 0, at)}, {"0", 1}, {"127", 3}};
+    hotbed_redis_text answer;
+    size_t parts = 0;
+    HOTBED_TRY(hotbed_redis_send(r->redis, 1, &multi));
+    HOTBED_TRY(hotbed_redis_send(r->redis, 4, head));
+    if (c->num_wanted > 0) {
+        hotbed_redis_text *words = hotbed_new((c->num_wanted + 1) * sizeof *words);
+        char(*keys)[HOTBED_REDIS_KEY_BYTES] = hotbed_new(c->num_wanted * sizeof *keys);
+        hotbed_status status =
+            words != NULL && keys != NULL
+                ? HOTBED_OK
+                : hotbed_fail(
+                      HOTBED_ERR_MEMORY, "no memory to ask for %" PRIu64 " rows", c->num_wanted);
+        for (uint64_t i = 0; i < c->num_wanted && status == HOTBED_OK; i++)
+            words[i + 1] = (hotbed_redis_text){
+                keys[i], hotbed_redis_key(r->redis, c->wanted[i].table, c->wanted[i].key, keys[i])};
+        if (status == HOTBED_OK) {
+            words[0] = (hotbed_redis_text){"MGET", 4};
+            status = hotbed_redis_send(r->redis, (uint32_t)c->num_wanted + 1, words);
+        }
+        hotbed_delete(words);
+        hotbed_delete(keys);
+        HOTBED_TRY(status);
+    }
+    HOTBED_TRY(hotbed_redis_send(r->redis, 1, &exec));
+    for (uint32_t i = 0; i < (c->num_wanted > 0 ? 3U : 2U);
+         i++) /* OK, and QUEUED of each command */
+        HOTBED_TRY(hotbed_redis_receive(r->redis, &answer));
+    HOTBED_TRY(hotbed_redis_receive_list(r->redis, &parts));
+    answer = hotbed_redis_item(r->redis, SIZE_MAX, 0);
+    if (parts != (c->num_wanted > 0 ? 2U : 1U) || answer.data == NULL)
+        return hotbed_redis_corrupt(r->redis, "a transaction has another answer");
+    *same = answer.bytes == sizeof *r->cut.head &&
+            memcmp(answer.data, r->cut.head, sizeof *r->cut.head) == 0;
+    return HOTBED_OK;
+}
+
+/* Find all rows of a call in the cache or in Redis. They are all of one cut, r->cut. */
+static hotbed_status find_rows(hotbed_redis_reader *r, call *c) {
+    for (uint32_t attempt = 0; attempt < ATTEMPTS; attempt++) {
+        bool same = false;
+        uint64_t at = 0;
+        c->num_wanted = 0;
+        for (uint32_t i = 0; i < c->n; i++)
+            for (uint64_t k = 0; k < c->lookups[i].num_keys; k++, at++) {
+                const uint64_t key = ((const uint64_t *)c->lookups[i].keys)[k];
+                if (!recall(r, c->lookups[i].table, key, &c->rows[at]))
+                    c->wanted[c->num_wanted++] = (wanted){&c->rows[at], key, c->lookups[i].table};
+            }
+        HOTBED_TRY(ask(r, c, &same));
+        if (!same) {
+            HOTBED_TRY(read_cut(r));
+            for (uint32_t i = 0; i < c->n; i++) /* encodings may differ now */
+                if (c->lookups[i].table >= r->cut.head->tables)
+                    return hotbed_redis_corrupt(r->redis, "the cut has fewer tables");
+            continue;
+        }
+        /* The cache changes below: rows that it had are copied first. */
+        const uint64_t bytes = c->num_keys * r->row_bytes + 1;
+        if (bytes > r->call_capacity) {
+            hotbed_delete(r->call_rows);
+            r->call_rows = hotbed_new(bytes);
+            r->call_capacity = r->call_rows == NULL ? 0 : bytes;
+            if (r->call_rows == NULL)
+                return hotbed_fail(
+                    HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " rows", c->num_keys);
+        }
+        r->stats.cached += c->num_keys - c->num_wanted;
+        for (uint64_t i = 0; i < c->num_wanted; i++) {
+            HOTBED_TRY(pick_version(
+                r, c->wanted[i].table, hotbed_redis_item(r->redis, 1, i), c->wanted[i].row));
+        }
+        at = 0;
+        for (uint32_t i = 0; i < c->n; i++)
+            for (uint64_t k = 0; k < c->lookups[i].num_keys; k++, at++)
+                if (c->rows[at] != NULL) {
+                    unsigned char *to = r->call_rows + at * r->row_bytes;
+                    memcpy(to, c->rows[at], r->tables[c->lookups[i].table].row_bytes);
+                    c->rows[at] = to;
+                }
+        for (uint64_t i = 0; i < c->num_wanted; i++)
+            remember(r, c->wanted[i].table, c->wanted[i].key, *c->wanted[i].row);
+        return HOTBED_OK;
+    }
+    return hotbed_fail_path(
+        HOTBED_ERR_STATE, hotbed_redis_name(r->redis),
+        "Redis at %s got a new cut with each of %d attempts", hotbed_redis_name(r->redis),
+        ATTEMPTS);
+}
+
+/* Rows by position in the keys of a lookup. */
+typedef struct positions {
+    const uint64_t *keys;
+    const unsigned char *const *rows;
+} positions;
+
+static void find_positions(
+    const void *self, uint32_t table, uint32_t n, const uint64_t *keys,
+    const unsigned char **rows) {
+    const positions *p = self;
+    for (uint32_t i = 0; i < n; i++)
+        rows[i] = p->rows[keys - p->keys + i];
+}
+
+static hotbed_status answer(hotbed_redis_reader *r, call *c, uint64_t *version) {
+    HOTBED_TRY(hotbed_redis_connect(r->redis));
+    if (r->record == NULL)
+        HOTBED_TRY(read_cut(r));
+    hotbed_lookup_source source = {.tables = r->tables, .num_tables = r->cut.head->tables};
+    for (uint32_t i = 0; i < c->n; i++)
+        HOTBED_TRY(hotbed_lookup_check(&source, &c->lookups[i]));
+    HOTBED_TRY(find_rows(r, c));
+    source.tables = r->tables;
+    const unsigned char *const *rows = c->rows;
+    for (uint32_t i = 0; i < c->n; i++) {
+        const positions at = {c->lookups[i].keys, rows};
+        source.self = &at;
+        source.find = find_positions;
+        HOTBED_TRY(hotbed_lookup_check(&source, &c->lookups[i])); /* with this cut's dims */
+        r->stats.missing += hotbed_lookup_answer(&source, &c->lookups[i]);
+        rows += c->lookups[i].num_keys;
+    }
+    r->stats.lookups++;
+    r->stats.keys += c->num_keys;
+    if (version != NULL)
+        *version = r->cut.head->number;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_redis_reader_lookup(
+    hotbed_redis_reader *r, const hotbed_lookup *lookups, uint32_t n, uint64_t *version) {
+    call c = {.lookups = lookups, .n = n};
+    if (r == NULL || (lookups == NULL && n > 0))
+        return hotbed_fail_null_of("redis_reader_lookup", r == NULL ? "reader" : "lookups");
+    HOTBED_TRY(hotbed_fork_check());
+    for (uint32_t i = 0; i < n; i++)
+        c.num_keys += lookups[i].keys == NULL ? 0 : lookups[i].num_keys;
+    c.rows = hotbed_new((c.num_keys + 1) * sizeof *c.rows);
+    c.wanted = hotbed_new((c.num_keys + 1) * sizeof *c.wanted);
+    pthread_mutex_lock(&r->lock);
+    const bool connected = hotbed_redis_connected(r->redis);
+    hotbed_status status = c.rows != NULL && c.wanted != NULL
+                               ? answer(r, &c, version)
+                               : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a lookup");
+    if (status == HOTBED_ERR_IO && connected) { /* Redis may have closed it long ago */
+        hotbed_redis_drop(r->redis);
+        status = answer(r, &c, version);
+    }
+    if (status != HOTBED_OK) {
+        hotbed_error error;
+        hotbed_error_copy(&error);
+        hotbed_redis_drop(r->redis); /* answers may be missing */
+        r->stats.refused++;
+        status = hotbed_error_return(&error, status);
+    }
+    pthread_mutex_unlock(&r->lock);
+    hotbed_delete(c.rows);
+    hotbed_delete(c.wanted);
+    return status;
+}
+
+/* --- calls ------------------------------------------------------------------------------------ */
+
+hotbed_status hotbed_redis_reader_open(
+    const hotbed_redis_options *options, hotbed_redis_reader **out) {
+    hotbed_redis *redis = NULL;
+    if (out == NULL)
+        return hotbed_fail_null_of("redis_reader_open", "out");
+    *out = NULL;
+    HOTBED_TRY(hotbed_redis_create("redis_reader_open", options, &redis));
+    hotbed_redis_reader *r = hotbed_new(sizeof *r);
+    if (r == NULL) {
+        hotbed_redis_destroy(redis);
+        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a reader");
+    }
+    r->redis = redis;
+    r->places = ((uint64_t)hotbed_redis_cache_rows(redis) + WAYS - 1) / WAYS * WAYS;
+    pthread_mutex_init(&r->lock, NULL);
+    hotbed_status status = hotbed_redis_connect(redis);
+    if (status == HOTBED_OK)
+        status = read_cut(r);
+    if (status == HOTBED_OK)
+        *out = r;
+    else
+        hotbed_redis_reader_close(r);
+    return status;
+}
+
+void hotbed_redis_reader_close(hotbed_redis_reader *r) {
+    if (r == NULL)
+        return;
+    pthread_mutex_destroy(&r->lock);
+    hotbed_redis_destroy(r->redis);
+    forget_cut(r);
+    hotbed_delete(r->call_rows);
+    hotbed_delete(r);
+}
+
+hotbed_status hotbed_redis_reader_find(hotbed_redis_reader *r, const char *name, uint32_t *table) {
+    if (r == NULL || name == NULL || table == NULL)
+        return hotbed_fail_null_of(
+            "redis_reader_find", r == NULL      ? "reader"
+                                 : name == NULL ? "name"
+                                                : "table");
+    hotbed_status status = HOTBED_ERR_ARGUMENT;
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t t = 0; t < r->cut.head->tables && status != HOTBED_OK; t++)
+        if (strncmp(r->cut.tables[t].name, name, sizeof r->cut.tables[t].name) == 0) {
+            *table = t;
+            status = HOTBED_OK;
+        }
+    pthread_mutex_unlock(&r->lock);
+    return status == HOTBED_OK
+               ? HOTBED_OK
+               : hotbed_fail_table(
+                     HOTBED_ERR_ARGUMENT, name, "redis_reader_find: there is no table '%s'", name);
+}
+
+hotbed_status hotbed_redis_reader_stats(hotbed_redis_reader *r, hotbed_redis_stats *out) {
+    if (r == NULL)
+        return hotbed_fail_null_of("redis_reader_stats", "reader");
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_redis_stats"));
+    pthread_mutex_lock(&r->lock);
+    hotbed_redis_stats stats = r->stats;
+    pthread_mutex_unlock(&r->lock);
+    hotbed_output_write(out, &stats, sizeof stats);
+    return HOTBED_OK;
+}

@@ -18,9 +18,9 @@ typedef struct hotbed_lookup_source {
 } hotbed_lookup_source;
 
 /* Check a lookup. Errors: ARGUMENT, RANGE. */
-hotbed_status hotbed_lookup_check(const hotbed_lookup_source *from, const hotbed_lookup *lookup);
+hotbed_status hotbed_lookup_check(const hotbed_lookup_source *view, const hotbed_lookup *lookup);
 
 /* Answer a lookup that was checked. Returns the number of missing keys. */
-uint64_t hotbed_lookup_answer(const hotbed_lookup_source *from, const hotbed_lookup *lookup);
+uint64_t hotbed_lookup_answer(const hotbed_lookup_source *view, const hotbed_lookup *lookup);
 
 #endif

@@ -191,6 +191,16 @@ static void change(world *w) {
         CHECK_OK(hotbed_storage_prefetch(w->r.storage, &w->batch, w->ticket, stream));
         CHECK_OK(hotbed_ticket_cancel(w->ticket, stream));
         break;
+    case 10: {
+        hotbed_expiry expiry;
+        hotbed_expiry_init(&expiry);
+        expiry.table = table;
+        expiry.min_norm = 0.9F;
+        expiry.slots = 50;
+        if (table != 2)
+            CHECK_OK(hotbed_storage_expire(w->r.storage, &expiry, stream));
+        break;
+    }
     case 9:
         if (rng_below(&w->random, 8) == 0)
             CHECK_OK(hotbed_storage_clear(w->r.storage, table, stream));

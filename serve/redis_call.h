@@ -15,7 +15,7 @@
 enum {
     HOTBED_REDIS_PREFIX_MOST = 63,
     HOTBED_REDIS_KEY_BYTES = HOTBED_REDIS_PREFIX_MOST + 2 + 4 + 8 + 1, /* with a 0 at the end */
-    HOTBED_REDIS_VERSION_BYTES = 12, /* without the row */
+    HOTBED_REDIS_VERSION_BYTES = 12,                                   /* without the row */
 };
 
 typedef struct hotbed_redis hotbed_redis;

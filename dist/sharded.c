@@ -205,6 +205,14 @@ static double keys_of_feature(const hotbed_sharded *c, uint32_t f) {
     return (double)o->pooling_factors[f] * o->max_batch_size;
 }
 
+static hotbed_status check_travel(const char *name, hotbed_dtype dtype) {
+    if (dtype == 0 || hotbed_dtype_bytes(dtype) != 0)
+        return HOTBED_OK;
+    return hotbed_fail_value(
+        HOTBED_ERR_ARGUMENT, name, (double)dtype, "%s %d (%s) is not f32, f16 or bf16", name,
+        (int)dtype, hotbed_dtype_name(dtype));
+}
+
 /* Choose what travels for a pooled table; see hotbed_pooled_exchange. Add to *saved the bytes that a
  * rank is expected to receive less by rows. */
 static hotbed_status choose_exchange(
@@ -241,12 +249,14 @@ static hotbed_status choose_exchange(
         sums += others * batch * (1.0 - pow(others / c->world, of_feature / batch));
     }
     const hotbed_dtype dtype = table->dtype == 0 ? HOTBED_F32 : table->dtype;
-    if (hotbed_dtype_bytes(dtype) == 0) { /* rows with scales do not travel */
+    const bool narrow = o->forward_dtype > HOTBED_F32 && o->forward_dtype != dtype;
+    if (hotbed_dtype_bytes(dtype) == 0 || narrow) { /* such rows do not travel */
         if (chosen == HOTBED_POOLED_ROWS)
             return hotbed_fail_table(
                 HOTBED_ERR_UNSUPPORTED, table->name,
-                "table %s: exchange ROWS is not for %s rows; set SUMS or AUTO", table->name,
-                hotbed_dtype_name(dtype));
+                "table %s: exchange ROWS is not for %s rows%s%s; set SUMS or AUTO", table->name,
+                hotbed_dtype_name(dtype), narrow ? " with forward_dtype " : "",
+                narrow ? hotbed_dtype_name(o->forward_dtype) : "");
         chosen = HOTBED_POOLED_SUMS;
     }
     if (chosen == HOTBED_POOLED_AUTO && (c->external || o->plan == HOTBED_PLAN_FIXED))
@@ -258,9 +268,12 @@ static hotbed_status choose_exchange(
     const double distinct = fmin((double)table->capacity, keys / 3.0);
     const double row = (double)hotbed_dtype_row_bytes(dtype, table->dim);
     const double output = (double)hotbed_dtype_bytes(c->output_dtype);
-    const double gradient = hotbed_part_sends_plainly(c) ? output : 4.0;
-    const double by_rows = distinct * others / c->world * (row + output * table->dim);
-    const double by_sums = sums * (4.0 + gradient) * table->dim;
+    const double narrow_back = (double)hotbed_dtype_bytes(o->backward_dtype);
+    const double back = o->backward_dtype == 0 ? output : narrow_back;
+    const double sum = o->forward_dtype == 0 ? 4.0 : (double)hotbed_dtype_bytes(o->forward_dtype);
+    const double gradient = o->backward_dtype != 0 || hotbed_part_sends_plainly(c) ? back : 4.0;
+    const double by_rows = distinct * others / c->world * (row + back * table->dim);
+    const double by_sums = sums * (sum + gradient) * table->dim;
     c->by_rows[t] = by_rows <= by_sums;
     *saved += c->by_rows[t] ? by_sums - by_rows : 0.0;
     *chosen_by_rule = true;
@@ -471,8 +484,8 @@ static hotbed_status make_lookup(
     o.optimizer.max_gradient = clip;
     if (g->sums) { /* means are computed where the sums of all ranks are */
         o.pooling = HOTBED_POOL_SUM;
-        o.output_dtype = HOTBED_F32;
-    } else if (c->pooling != HOTBED_POOL_NONE) {
+        o.output_dtype = g->row_dtype;
+    } else if (c->world > 1 || c->pooling != HOTBED_POOL_NONE) {
         o.pooling = HOTBED_POOL_NONE; /* the requester pools */
         o.output_dtype = g->row_dtype;
     }
@@ -659,6 +672,10 @@ static hotbed_status make_group(
                    : g->sums ? HOTBED_F32
                              : (hotbed_dtype)exchange_of(c, g->tables[0]);
     g->gradient_dtype = g->sums && !hotbed_part_sends_plainly(c) ? HOTBED_F32 : c->output_dtype;
+    if (c->world > 1 && (sequence || g->sums) && c->options.forward_dtype != 0)
+        g->row_dtype = c->options.forward_dtype;
+    if (c->world > 1 && c->options.backward_dtype != 0)
+        g->gradient_dtype = c->options.backward_dtype;
     g->row_bytes = hotbed_round16(g->max_dim * hotbed_dtype_bytes(g->row_dtype));
     g->gradient_bytes = hotbed_round16(g->max_dim * hotbed_dtype_bytes(g->gradient_dtype));
     g->aligned = true;
@@ -717,6 +734,8 @@ static hotbed_status create(
         c->features = NULL;
     }
     HOTBED_TRY(read_routes(c, options->routes));
+    HOTBED_TRY(check_travel("forward_dtype", options->forward_dtype));
+    HOTBED_TRY(check_travel("backward_dtype", options->backward_dtype));
     HOTBED_TRY(choose_exchanges(c));
     HOTBED_TRY(make_groups(c));
     c->dim = c->tables[0].dim;

@@ -177,6 +177,10 @@ static void put_collection(writer *w, const hotbed_sharded *c, const hotbed_stor
     put(w, "pooling", NULL, NULL, "%s", name_of(poolings, (int)c->pooling));
     put(w, "key_type", NULL, NULL, "%s", name_of(key_types, (int)s->key_type));
     put(w, "output_dtype", NULL, NULL, "%s", hotbed_dtype_name(c->output_dtype));
+    put(w, "forward_dtype", NULL, NULL, "%s",
+        o->forward_dtype == 0 ? "not given" : hotbed_dtype_name(o->forward_dtype));
+    put(w, "backward_dtype", NULL, NULL, "%s",
+        o->backward_dtype == 0 ? "not given" : hotbed_dtype_name(o->backward_dtype));
     put(w, "seed", NULL, NULL, "%" PRIu64, s->seed);
     put(w, "plan", NULL, NULL, "%s", hotbed_plan_name(o->plan));
     put(w, "overflow", NULL, NULL, "%s", name_of(overflows, (int)o->overflow));

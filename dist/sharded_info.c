@@ -133,14 +133,16 @@ static void put_group(writer *w, const hotbed_sharded *c, uint32_t number) {
         put(w, "\n");
     }
     if (c->pooling == HOTBED_POOL_NONE)
-        put(w, "  (output_dists): rows of %u elements\n", c->dim);
+        put(w, "  (output_dists): rows of %u %s, gradients of %s\n", c->dim,
+            hotbed_dtype_name(g->row_dtype), hotbed_dtype_name(g->gradient_dtype));
     else if (!g->sums)
         put(w, "  (output_dists): by rows, %llu columns, rows of %s, gradients of %s\n",
             (unsigned long long)g->columns, hotbed_dtype_name(g->row_dtype),
             hotbed_dtype_name(g->gradient_dtype));
     else if (c->world > 1)
-        put(w, "  (output_dists): by sums, %llu columns, gradients of %s\n",
-            (unsigned long long)g->columns, hotbed_dtype_name(g->gradient_dtype));
+        put(w, "  (output_dists): by sums, %llu columns, sums of %s, gradients of %s\n",
+            (unsigned long long)g->columns, hotbed_dtype_name(g->row_dtype),
+            hotbed_dtype_name(g->gradient_dtype));
     else
         put(w, "  (output_dists): %llu columns\n", (unsigned long long)g->columns);
 }

@@ -745,6 +745,7 @@ hotbed_deliver_view hotbed_part_deliver(
         .row_bytes = gradients ? part->group->gradient_bytes : part->group->row_bytes,
         .dim = part->group->max_dim,
         .dtype = (uint32_t)c->output_dtype,
+        .travel = (uint32_t)(gradients ? part->group->gradient_dtype : part->group->row_dtype),
         .max_gradient = part->group->max_gradient,
         .scale = c->options.gradient_scale,
     };
@@ -787,7 +788,8 @@ hotbed_bags_view hotbed_part_bags(
     };
     /* In hotbed_sharded_backward(), gradients that travel as they are need not be copied to this
      * rank itself. */
-    if (gradients && part->gradient != NULL && g->aligned && hotbed_part_sends_plainly(c)) {
+    if (gradients && part->gradient != NULL && g->aligned && g->gradient_dtype == c->output_dtype &&
+        hotbed_part_sends_plainly(c)) {
         view.own = part->gradient;
         view.own_stride = part->gradient_stride * hotbed_dtype_bytes(c->output_dtype);
     }

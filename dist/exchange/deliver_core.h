@@ -29,7 +29,8 @@ typedef struct hotbed_deliver_view {
     uint8_t *const *rows; /* [world] rows for or from each rank */
     uint64_t rows_offset; /* offset in bytes */
     uint64_t row_bytes;
-    uint32_t dim, dtype;
+    uint32_t dim, dtype; /* of the caller's output or gradient */
+    uint32_t travel;     /* hotbed_dtype of the rows that travel */
     float max_gradient, scale;
     uint8_t **own;         /* hotbed_scatter_view.own; NULL: the rank's own rows are among `rows` */
     uint32_t few;          /* owner: hotbed_scatter_view.few */
@@ -108,8 +109,15 @@ HOTBED_HD void hotbed_take_row(
             *(uint16_t *)(void *)(to + at) = 0; /* half of a float, or a 16-bit float */
         return;
     }
-    hotbed_copy_row(
-        to, hotbed_requester_row(d, d->inverse == NULL ? i : d->inverse[i]), bytes, plain, width);
+    const uint8_t *from = hotbed_requester_row(d, d->inverse == NULL ? i : d->inverse[i]);
+    if (d->travel == d->dtype) {
+        hotbed_copy_row(to, from, bytes, plain, width);
+        return;
+    }
+    for (uint32_t e = 4 * hotbed_tile_rank(width); e < d->dim; e += 4 * width) {
+        const uint32_t count = hotbed_count4(d->dim, e);
+        hotbed_store4(d->dtype, to, e, count, hotbed_load4(d->travel, from, e, count));
+    }
 }
 
 /* Requester without dedup: write the gradient of key u, of rows that are `stride` elements apart. */
@@ -122,7 +130,7 @@ HOTBED_HD void hotbed_send_gradient(
         uint32_t count = hotbed_count4(d->dim, e);
         hotbed_f32x4 g = hotbed_load4(d->dtype, gradient, at + e, count);
         g = hotbed_clamp4(g, d->max_gradient);
-        hotbed_store4(d->dtype, row, e, count, hotbed_scale4(g, d->scale));
+        hotbed_store4(d->travel, row, e, count, hotbed_scale4(g, d->scale));
     }
 }
 

@@ -286,6 +286,13 @@ typedef struct hotbed_sharded_options {
     /* [features] keys of a bag, on average, for AUTO and for the default of `capacity`; NULL:
      * max_keys / (max_batch_size * features) */
     const float *pooling_factors;
+    /* Several ranks: the type of the rows or sums that travel, and of the gradients that travel back:
+     * F32, F16 or BF16, rounded to nearest, also those that a rank sends itself. 0: rows of sequences as
+     * output_dtype, sums as F32, gradients as output_dtype or, of pooled tables by sums that are scaled,
+     * clamped or divided, as F32. Rows of pooled tables travel as they are stored: with a forward_dtype
+     * below F32 that is not the table's, AUTO is SUMS, and ROWS is UNSUPPORTED. All plans give the same
+     * bytes. */
+    hotbed_dtype forward_dtype, backward_dtype;
 } hotbed_sharded_options;
 
 /* Set every field to its default. `size` is the caller's sizeof(hotbed_sharded_options); C programs
@@ -307,7 +314,7 @@ static inline void hotbed_sharded_options_init(hotbed_sharded_options *options) 
  *
  * Errors: ARGUMENT (the field and its value; an option that differs between two ranks, with both
  * values), as hotbed_storage_create(); UNSUPPORTED (STATIC tables of several ranks over an external
- * store); STATE (the stream records a graph); COMM. */
+ * store; ROWS of a type that cannot travel); STATE (the stream records a graph); COMM. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_create(
     const hotbed_sharded_options *options, hotbed_comm *comm, hotbed_stream *stream,
     hotbed_sharded **out);

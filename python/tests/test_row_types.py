@@ -138,6 +138,40 @@ def test_two_ranks_have_the_bytes_of_one():
         assert torch.equal(stored, alone.weight("t"))
 
 
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+def test_rows_and_gradients_travel_in_16_bits(pooled, precision):
+    kinds = (
+        (ht.EmbeddingBagConfig, ht.EmbeddingBagCollection) if pooled else (ht.EmbeddingConfig, ht.EmbeddingCollection)
+    )
+
+    def run(comm, **fields):
+        options = ht.ShardedOptions(max_batch_size=12, max_keys=24, **fields)
+        config = kinds[0](ROWS, 16, "t", feature_names=["f"])
+        made = kinds[1]([config], optimizer=ht.SGD(lr=0.1), comm=comm, sharded=options)
+        for step in range(3):
+            out = made(batch(10 * step + comm.rank))
+            values = out.values() if pooled else out["f"].values()
+            values.backward(torch.ones_like(values))
+        return values.detach()
+
+    narrow = well(on_threads(lambda comm: run(comm, forward_precision=precision, backward_precision=precision), 2))
+    wide = well(on_threads(run, 2))
+    for got, want in zip(narrow, wide):
+        torch.testing.assert_close(got, want, rtol=0.02, atol=0.01)
+        assert not torch.equal(got, want)
+        if not pooled:
+            assert torch.equal(got.to(precision).float(), got)
+
+
+def test_precisions_have_the_names_of_torchrec():
+    qcomm = pytest.importorskip("torchrec.distributed.fbgemm_qcomm_codec")
+    options = ht.ShardedOptions(forward_precision=qcomm.CommType.FP16, backward_precision=qcomm.CommType.BF16)
+    assert options.forward_precision.name == "FP16"
+    with pytest.raises(hotbed.ArgumentError, match=r"forward_precision .*INT8.* is not float32, float16 or bfloat16"):
+        ht.ShardedOptions(forward_precision=qcomm.CommType.INT8)
+
+
 def test_outputs_do_not_have_scales():
     with pytest.raises(hotbed.ArgumentError, match=r"output_dtype torch\.int8"):
         ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(ROWS, DIM, "t", feature_names=["f"])], output_dtype=torch.int8)

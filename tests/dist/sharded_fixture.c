@@ -97,6 +97,8 @@ static void describe(sharded_fixture *r) {
     o->plan = how->plan;
     o->overflow = how->overflow;
     o->dedup = how->dedup;
+    o->forward_dtype = how->forward_dtype;
+    o->backward_dtype = how->backward_dtype;
     o->gradient_scale = how->gradient_scale == 0.0F ? 1.0F : how->gradient_scale;
     if (how->scale_by_world)
         o->gradient_scale = 1.0F / (float)r->me->size;

@@ -39,6 +39,7 @@ typedef struct sharded_case {
     hotbed_dedup dedup;
     hotbed_optimizer_kind optimizer;
     hotbed_dtype output_dtype;
+    hotbed_dtype forward_dtype, backward_dtype;
     hotbed_dtype dtype; /* of rows; without `rounds`; 0: F32 */
     float gradient_scale, max_gradient;
     uint64_t capacity;

@@ -82,6 +82,7 @@ static work *work_make(uint32_t dim, uint32_t dtype, bool dedup) {
         .row_bytes = (bytes + 15) / 16 * 16,
         .dim = dim,
         .dtype = dtype,
+        .travel = dtype,
         .max_gradient = 0.25F,
         .scale = 0.5F,
     };

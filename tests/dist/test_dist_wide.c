@@ -99,6 +99,7 @@ static void requesters_reach_rows_beyond_4_gib(hotbed_backend backend) {
         .row_bytes = ROW,
         .dim = DIM,
         .dtype = HOTBED_F32,
+        .travel = HOTBED_F32,
         .scale = 2.0F,
     };
     uint8_t *sent = s[0].at + (size_t)FAR * ROW, *own = s[1].at + stride * sizeof(float);

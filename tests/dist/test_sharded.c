@@ -1,5 +1,6 @@
 /* tests/dist/test_sharded.c - training on several ranks equals training in one process, with all
  * three plans. */
+#include "base/float.h"
 #include "tests/dist/sharded_fixture.h"
 
 #include <inttypes.h>
@@ -164,6 +165,116 @@ static void rows_of_every_type_get_the_bytes_of_one_process(hotbed_backend backe
         c.key_space = 8;
         c.seed = 50 + (uint64_t)dtype;
         run_more(4, 4, &c);
+    }
+}
+
+enum { NARROW_RANKS = 4, NARROW_STEPS = 6, NARROW_BYTES = FIXTURE_KEYS * FIXTURE_DIM * 4 };
+
+/* The outputs of all steps, by number of ranks and rank. */
+static unsigned char outputs[NARROW_RANKS + 1][NARROW_RANKS][NARROW_STEPS][NARROW_BYTES];
+static bool outputs_known[NARROW_RANKS + 1];
+static hotbed_exchange_stats moved[NARROW_RANKS + 1][NARROW_RANKS]; /* in these steps */
+
+/* Train with rows and gradients that travel in other types. Outputs are near those of one process, and have
+ * the bytes of the first plan. */
+static void narrow_body(world_rank *me) {
+    const sharded_case *how = me->argument;
+    sharded_fixture r;
+    const bool narrow =
+        me->size > 1 && (how->forward_dtype > HOTBED_F32 || how->backward_dtype > HOTBED_F32);
+    sharded_fixture_open(&r, me, how);
+    const uint64_t width =
+        how->pooling == HOTBED_POOL_NONE ? FIXTURE_DIM : hotbed_sharded_columns(r.sharded);
+    for (int step = 0; step < NARROW_STEPS; step++) {
+        hotbed_stream *s = me->stream;
+        sharded_fixture_fill(&r, step);
+        CHECK_OK(hotbed_sharded_input_dist(r.context, &r.kjt, s));
+        CHECK_OK(hotbed_sharded_wait_splits(r.context, s));
+        CHECK_OK(hotbed_sharded_wait_input(r.context, s));
+        CHECK_OK(hotbed_sharded_prefetch(r.context, 0, s));
+        CHECK_OK(hotbed_sharded_read(r.context, 0, r.output.device.data, 0, s));
+        CHECK_OK(hotbed_stream_sync(s));
+        world_download(me, &r.output);
+        sharded_fixture_model_forward(&r);
+        const sharded_batch *b = &r.batches[me->rank];
+        const bool pooled = how->pooling != HOTBED_POOL_NONE;
+        unsigned char *seen = outputs[me->size][me->rank][step];
+        for (uint64_t i = 0; i < (pooled ? b->batch_size : b->n); i++) {
+            const uint64_t at = pooled ? (uint64_t)me->rank * FIXTURE_BATCH + i
+                                       : r.all_at[(size_t)me->rank * FIXTURE_KEYS + i];
+            const float *got = (const float *)(const void *)r.output.host + i * width;
+            const float *want = (const float *)(const void *)r.all_output.host + at * width;
+            if (!pooled && at == UINT32_MAX)
+                continue;
+            for (uint64_t e = 0; e < width; e++)
+                CHECK(
+                    pooled || me->size == 1 || how->forward_dtype != HOTBED_F16 ||
+                    hotbed_f16_to_f32(hotbed_f32_to_f16(got[e])) == got[e]);
+            for (uint64_t e = 0; e < width; e++)
+                CHECK_NEAR(got[e], want[e], narrow ? 0.05 * (1.0 + fabs((double)want[e])) : 1e-5);
+            if (outputs_known[me->size])
+                CHECK_BYTES(seen + i * width * sizeof *got, got, width * sizeof *got);
+            else
+                memcpy(seen + i * width * sizeof *got, got, width * sizeof *got);
+        }
+        sharded_fixture_model_backward(&r);
+        CHECK_OK(hotbed_sharded_backward(r.context, 0, r.gradient.device.data, 0, s));
+        CHECK_OK(hotbed_stream_sync(s));
+    }
+    moved[me->size][me->rank] = (hotbed_exchange_stats){.size = sizeof(hotbed_exchange_stats)};
+    CHECK_OK(hotbed_sharded_stats(r.sharded, &moved[me->size][me->rank], me->stream));
+    sharded_fixture_free(&r);
+}
+
+static void remember(world_rank *me) {
+    outputs_known[me->size] = true;
+}
+
+static void rows_of_16_bits_take_half_of_the_bytes(hotbed_backend backend) {
+    static hotbed_exchange_stats wide[NARROW_RANKS + 1][NARROW_RANKS];
+    for (int p = 0; p < 2; p++) {
+        sharded_case c = base;
+        c.plan = plans[p];
+        c.seed = 91;
+        memset(outputs_known, 0, sizeof outputs_known);
+        sharded_fixture_run(NARROW_RANKS, narrow_body, &c);
+        memcpy(wide, moved, sizeof wide);
+        c.forward_dtype = HOTBED_F16;
+        c.backward_dtype = HOTBED_BF16;
+        sharded_fixture_run(NARROW_RANKS, narrow_body, &c);
+        for (uint32_t n = 2; n <= NARROW_RANKS; n++)
+            for (uint32_t rank = 0; rank < n; rank++) {
+                const hotbed_exchange_stats *a = &wide[n][rank], *b = &moved[n][rank];
+                CHECK_EQ(b->keys_sent, a->keys_sent);
+                CHECK_EQ(2 * b->rows_sent, a->rows_sent);
+                CHECK_EQ(2 * b->rows_received, a->rows_received);
+                CHECK_EQ(2 * b->gradients_sent, a->gradients_sent);
+                CHECK_EQ(2 * b->gradients_received, a->gradients_received);
+            }
+    }
+}
+
+static void rows_and_gradients_travel_in_other_types_on_all_plans(hotbed_backend backend) {
+    static const hotbed_dtype types[][2] = {
+        {HOTBED_F16, HOTBED_F16}, {HOTBED_BF16, HOTBED_F32}, {0, HOTBED_BF16}, {HOTBED_F16, 0}};
+    for (uint32_t i = 0; i < 4 * 4; i += hotbed_test_is_small() ? 5 : 1) {
+        sharded_case c = base;
+        c.pooling = i / 4 < 2 ? HOTBED_POOL_NONE : (hotbed_pooling)(i / 4 - 1);
+        c.dedup = i / 4 == 1 ? HOTBED_DEDUP_OFF : HOTBED_DEDUP_AUTO;
+        c.forward_dtype = types[i % 4][0];
+        c.backward_dtype = types[i % 4][1];
+        c.statics = true;
+        c.seed = 70 + i;
+        if (c.pooling != HOTBED_POOL_NONE)
+            c.exchange = FIXTURE_BY_SUMS;
+        memset(outputs_known, 0, sizeof outputs_known);
+        for (int p = 0; p < 3; p++) {
+            if (plans[p] == HOTBED_PLAN_ONE_SIDED && !sharded_fixture_has_windows())
+                continue;
+            c.plan = plans[p];
+            sharded_fixture_run(NARROW_RANKS, narrow_body, &c);
+            sharded_fixture_run(NARROW_RANKS, remember, &c);
+        }
     }
 }
 
@@ -423,6 +534,9 @@ const hotbed_test hotbed_tests[] = {
     {"keys_of_one_rank_get_the_same_bytes", keys_of_one_rank_get_the_same_bytes},
     {"rows_of_every_type_get_the_bytes_of_one_process",
      rows_of_every_type_get_the_bytes_of_one_process},
+    {"rows_of_16_bits_take_half_of_the_bytes", rows_of_16_bits_take_half_of_the_bytes},
+    {"rows_and_gradients_travel_in_other_types_on_all_plans",
+     rows_and_gradients_travel_in_other_types_on_all_plans},
     {"sums_equal_one_process", sums_equal_one_process},
     {"pooled_rows_give_the_bytes_of_one_process", pooled_rows_give_the_bytes_of_one_process},
     {"pooled_exchanges_equal_one_process", pooled_exchanges_equal_one_process},

@@ -21,7 +21,17 @@ import torch
 from hotbed._c import check, ffi, lib, new
 from hotbed.comm import Comm, tag_of
 from hotbed.errors import ArgumentError, CommError, HotbedError, KeyRangeError, StateError, UnsupportedError
-from hotbed.torch._storage import _SLOTS_MOST, ADVICE, Storage, _Slot, identity, indices, stack_level, stored_of
+from hotbed.torch._storage import (
+    _DTYPES,
+    _SLOTS_MOST,
+    ADVICE,
+    Storage,
+    _Slot,
+    identity,
+    indices,
+    stack_level,
+    stored_of,
+)
 from hotbed.torch.config import (
     Dedup,
     Optimizer,
@@ -32,6 +42,7 @@ from hotbed.torch.config import (
     Route,
     ShardedOptions,
     Table,
+    travel_dtype,
 )
 
 _ERROR_BYTES, _TEXT_LENGTH, _FIELD_LENGTH = 16384, 480, 256  # JSON has up to six bytes for a character
@@ -192,6 +203,7 @@ class ShardedStorage(Storage):
         given = self.sharded
         routes = ffi.new("hotbed_route_kind[]", [route_of(t, given).value for t in self.tables])
         samples, keys, exchanges, factors = self._expected()
+        forward, backward = travel_dtype(given.forward_precision), travel_dtype(given.backward_precision)
         sharded = new(
             "sharded_options",
             storage=options,
@@ -206,6 +218,8 @@ class ShardedStorage(Storage):
             capacity=given.capacity,
             exchanges=exchanges,
             pooling_factors=factors,
+            forward_dtype=0 if forward is None else _DTYPES[forward],
+            backward_dtype=0 if backward is None else _DTYPES[backward],
             weighted=self._is_weighted,
             growth_every=given.growth_every,
         )

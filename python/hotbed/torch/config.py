@@ -413,6 +413,13 @@ def _check_member(what: str, given: Any, kind: type[enum.Enum]) -> None:
         raise ArgumentError(f"{what} {given!r} is not one of {names}", parameter=what, value=given)
 
 
+def travel_dtype(precision: Any) -> Optional[torch.dtype]:
+    """Return PyTorch's type of a precision of the exchange; None if nothing travels in it."""
+    kind = getattr(precision, "name", precision)
+    dtype = _DTYPES.get(kind) if isinstance(kind, (str, torch.dtype)) else None
+    return dtype if dtype in (torch.float32, torch.float16, torch.bfloat16) else None
+
+
 @dataclasses.dataclass(frozen=True)
 class ShardedOptions:
     """How a collection of several ranks exchanges keys and rows; all ranks pass equal options.
@@ -434,6 +441,11 @@ class ShardedOptions:
         exchanges: for an EmbeddingBagCollection: what ranks send each other, for all tables or by table name.
         pooling_factors: keys of a bag, on average, by feature name, for ``PooledExchange.AUTO``: TorchRec's planner has
             the same number in its constraints.  Of other features: what ``max_keys`` and ``max_batch_size`` tell, or 1.
+        forward_precision: dtype of the rows or sums that ranks send each other: ``torch.float32``, ``float16`` or
+            ``bfloat16``, or the ``CommType`` of TorchRec's ``QCommsConfig`` with that name.  None: ``output_dtype``, or
+            float32 for sums.
+        backward_precision: likewise, of the gradients that travel back.  None: ``output_dtype``, or float32 if they
+            are scaled, clamped or divided.
 
     A size that follows the batches is measured in the first one, on all ranks, with a quarter to spare.  All ranks see
     a batch that does not fit, measure again and send it again.  Give all three for CUDA graphs.
@@ -450,6 +462,8 @@ class ShardedOptions:
     routes: Mapping[str, Route] = dataclasses.field(default_factory=dict)
     exchanges: Union[PooledExchange, Mapping[str, PooledExchange]] = PooledExchange.AUTO
     pooling_factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    forward_precision: Any = None
+    backward_precision: Any = None
 
     def __post_init__(self) -> None:
         """Check the types of the fields; the library checks the values.
@@ -478,6 +492,14 @@ class ShardedOptions:
                 parameter="gradient_scale",
                 value=self.gradient_scale,
             )
+        for field in ("forward_precision", "backward_precision"):
+            given = getattr(self, field)
+            if given is not None and travel_dtype(given) is None:
+                raise ArgumentError(
+                    f"ShardedOptions: {field} {given!r} is not float32, float16 or bfloat16",
+                    parameter=field,
+                    value=given,
+                )
         if not isinstance(self.routes, Mapping):
             raise ArgumentError(
                 f"ShardedOptions: routes {self.routes!r} is not a dict of table names and Routes",

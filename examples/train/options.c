@@ -111,6 +111,7 @@ float hotbed_train_default_rate(hotbed_optimizer_kind kind) {
         return 3.0F;
     case HOTBED_OPT_LION:
     case HOTBED_OPT_PARTIAL_ROWWISE_ADAM:
+    case HOTBED_OPT_ROWWISE_ADAM:
         return 0.002F;
     case HOTBED_OPT_LAMB:
         return 0.1F;

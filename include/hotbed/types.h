@@ -157,6 +157,7 @@ typedef enum hotbed_optimizer_kind {
     HOTBED_OPT_LARS = 12,
     HOTBED_OPT_NESTEROV = 13,
     HOTBED_OPT_ROW_STEPS_ADAM = 14,
+    HOTBED_OPT_ROWWISE_ADAM = 15,
 } hotbed_optimizer_kind;
 
 /* A sparse optimizer of all tables of a storage, some of whose parameters a table may have of its own
@@ -184,6 +185,8 @@ typedef enum hotbed_optimizer_kind {
  *   ROW_STEPS_ADAM   as ADAM, but t is the number of steps of the row, the present one included: a
  *                    row that is seen first after a million steps begins as Adam begins. t is the
  *                    last element of the second state, and stays at 2^24
+ *   ROWWISE_ADAM     as PARTIAL_ROWWISE_ADAM, but m = b1*m + (1-b1) * mean over the row of g, one m
+ *                    per row: all elements of a row take the same step, decay aside
  * n^-p is within one unit in the last place; TensorFlow's l2_regularization_strength is half of l2.
  * The optimizer state is F32 whatever the type of the
  * row. Frozen at 128 bytes, since the struct is a member of hotbed_storage_options: a new parameter
@@ -193,7 +196,7 @@ typedef struct hotbed_optimizer {
     hotbed_optimizer_kind kind; /* required */
     /* init: 0.01. FTRL: above 0, also when it is changed later */
     float learning_rate;
-    /* ADAM, ROW_STEPS_ADAM, PARTIAL_ROWWISE_ADAM, LAMB, LION; init: 0.9, 0.999; in [0, 1) */
+    /* ADAM, ROW_STEPS_ADAM, ROWWISE_ADAM, PARTIAL_ROWWISE_ADAM, LAMB, LION; init: 0.9, 0.999; in [0, 1) */
     float beta1, beta2;
     /* init: 1e-8; >= 0. With 0, an element whose state and gradient are both 0 becomes NaN (0 / 0);
      * ADAGRAD avoids this with an initial_accumulator above 0 */

@@ -124,6 +124,11 @@ def partial_rowwise_adam(w, g, m, v, t):
     return w - 0.01 * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8), m, v
 
 
+def rowwise_adam(w, g, m, v, t):
+    m, v = 0.9 * m + 0.1 * g.mean(1, keepdim=True), 0.999 * v + 0.001 * (g * g).mean(1, keepdim=True)
+    return w - 0.01 * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8), m, v
+
+
 def lamb(w, g, m, v, t):
     step, m, v = adam_step(w, g, m, v, t, 0.01)
     return w - 0.01 * norms(w) / norms(step) * step, m, v
@@ -199,6 +204,7 @@ OPTIMIZERS = {
     "lion": (ht.Lion(lr=0.001, betas=(0.9, 0.99)), lambda p: Textbook(p, lion)),
     "row_steps_adam": (ht.RowStepsAdam(lr=0.01), lambda p: RowStepsAdam(p, None)),
     "partial_rowwise_adam": (ht.PartialRowWiseAdam(lr=0.01), lambda p: Textbook(p, partial_rowwise_adam)),
+    "rowwise_adam": (ht.RowWiseAdam(lr=0.01), lambda p: Textbook(p, rowwise_adam)),
     "lamb": (ht.LAMB(lr=0.01, weight_decay=0.01), lambda p: Textbook(p, lamb)),
     "lars": (ht.LARS(lr=1.0, trust=0.02, weight_decay=0.01), lambda p: Textbook(p, lars)),
 }

@@ -64,6 +64,8 @@ enum {
      * gradient: as a sum, or as an average that keeps beta2 of its value. */
     HOTBED_STATE_SUM,
     HOTBED_STATE_AVERAGE,
+    /* One number, the first state beside AVERAGE: an average of the mean that keeps beta1. */
+    HOTBED_STATE_MEAN,
 };
 
 /* The first value of a state: 0, or initial_accumulator. */
@@ -77,7 +79,7 @@ enum { HOTBED_RATIO_NONE, HOTBED_RATIO_LAMB, HOTBED_RATIO_LARS };
  *   name    the word in files, tools and messages
  *   state   the state's name, which is PyTorch's or TorchRec's where it has one, and in checkpoints
  *           follows "opt/"; "" if there is no such state
- *   length  HOTBED_STATE_; at most one state is one number
+ *   length  HOTBED_STATE_; at most one state is one number, except MEAN and AVERAGE
  *   start   HOTBED_STARTS_
  *   ratio   HOTBED_RATIO_
  *   uses    HOTBED_USES_ */
@@ -111,7 +113,9 @@ enum { HOTBED_RATIO_NONE, HOTBED_RATIO_LAMB, HOTBED_RATIO_LARS };
       HOTBED_USES_USUAL | HOTBED_USES_MOMENTUM)                                                    \
     X(ROW_STEPS_ADAM, row_steps_adam, "exp_avg", ROW, ZERO, "exp_avg_sq_steps", ROW_STEPS, ZERO,   \
       NONE,                                                                                        \
-      HOTBED_USES_USUAL | HOTBED_USES_BETA1 | HOTBED_USES_BETA2 | HOTBED_USES_EPS)
+      HOTBED_USES_USUAL | HOTBED_USES_BETA1 | HOTBED_USES_BETA2 | HOTBED_USES_EPS)                 \
+    X(ROWWISE_ADAM, rowwise_adam, "exp_avg", MEAN, ZERO, "exp_avg_sq", AVERAGE, ZERO, NONE,        \
+      HOTBED_USES_USUAL | HOTBED_USES_MOMENTS)
 /* clang-format on */
 
 /* The largest hotbed_optimizer_kind; the first is 1. */
@@ -178,13 +182,17 @@ HOTBED_HD uint32_t hotbed_state_length(uint32_t kind, uint32_t state, uint32_t d
 
 /* Whether the state is one number. */
 HOTBED_HD bool hotbed_state_is_one(uint32_t kind, uint32_t state) {
-    const uint32_t length = hotbed_state_form_of(kind).lengths[state];
-    return length == HOTBED_STATE_SUM || length == HOTBED_STATE_AVERAGE;
+    return hotbed_state_form_of(kind).lengths[state] > HOTBED_STATE_ROW;
 }
 
 /* Whether one of the states is one number. */
 HOTBED_HD bool hotbed_has_number(hotbed_state_form form) {
     return form.lengths[0] > HOTBED_STATE_ROW || form.lengths[1] > HOTBED_STATE_ROW;
+}
+
+/* Whether both states are one number. */
+HOTBED_HD bool hotbed_has_mean(hotbed_state_form form) {
+    return form.lengths[0] == HOTBED_STATE_MEAN;
 }
 
 /* --- the step --------------------------------------------------------------------------------- */
@@ -451,6 +459,12 @@ HOTBED_STEP(row_steps_adam) {
     return hotbed_step_adam(o, clock, w, g, state0, state1);
 }
 
+HOTBED_STEP(rowwise_adam) {
+    return hotbed_descend(
+        o, clock->optimizer.learning_rate, w,
+        (*state0 / clock->correction1) / (sqrtf(*state1 / clock->correction2) + o->eps));
+}
+
 HOTBED_STEP(lamb) {
     return hotbed_step_adam(o, clock, w, g, state0, state1);
 }
@@ -550,12 +564,25 @@ HOTBED_HD float hotbed_add_squares(float share, hotbed_f32x4 v) {
     return share + v.w * v.w;
 }
 
+/* Add four elements to a lane's share, in order. */
+HOTBED_HD float hotbed_add_elements(float share, hotbed_f32x4 v) {
+    share = share + v.x;
+    share = share + v.y;
+    share = share + v.z;
+    return share + v.w;
+}
+
 /* The new value of a state of one number, given the mean square of the row's gradient. */
 HOTBED_HD float hotbed_number_after(
     const hotbed_optimizer_view *o, float before, float mean_square) {
     return o->form.lengths[0] == HOTBED_STATE_SUM || o->form.lengths[1] == HOTBED_STATE_SUM
                ? before + mean_square
                : o->beta2 * before + (1.0F - o->beta2) * mean_square;
+}
+
+/* The new value of the first of two numbers, given the mean of the row's gradient. */
+HOTBED_HD float hotbed_mean_after(const hotbed_optimizer_view *o, float before, float mean) {
+    return o->beta1 * before + (1.0F - o->beta1) * mean;
 }
 
 /* The element whose norm is compared with the row's: LAMB: of the step; LARS: of the gradient. */

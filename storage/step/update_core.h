@@ -267,9 +267,15 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_from(
 
 /* What a step uses of the whole row. */
 typedef struct hotbed_whole_row {
-    float number; /* the state of one number, after this step */
+    float number; /* the state of one number, after this step; of two, the second */
     float ratio;  /* factor of the learning rate */
+    float mean;   /* of two numbers, the first */
 } hotbed_whole_row;
+
+/* Elements of the first state, if it is one number. */
+HOTBED_HD hotbed_f32x4 hotbed_first_number(hotbed_state_form form, hotbed_whole_row whole) {
+    return hotbed_f32x4_of(hotbed_has_mean(form) ? whole.mean : whole.number);
+}
 
 /* Compute what the optimizer uses of the whole row, and store the state of one number. All lanes get
  * it. `row` is read for ratios and L2 decay. */
@@ -280,9 +286,9 @@ HOTBED_HD hotbed_whole_row hotbed_measure_row(
     uint32_t width) {
     const bool first_wide = hotbed_state_is_wide(o->form, 0);
     const bool second_wide = hotbed_state_is_wide(o->form, 1);
-    const bool ratio = hotbed_has_ratio(o->form);
-    float *const number_at = first_wide ? state1 : state0;
-    hotbed_whole_row whole = {0.0F, 1.0F};
+    const bool ratio = hotbed_has_ratio(o->form), mean = hotbed_has_mean(o->form);
+    float *const number_at = first_wide || mean ? state1 : state0;
+    hotbed_whole_row whole = {0.0F, 1.0F, 0.0F};
     float shares[32], rows[32];
     for (uint32_t k = 0; k < 32 / width; k++)
         shares[k] = rows[k] = 0.0F;
@@ -307,6 +313,8 @@ HOTBED_HD hotbed_whole_row hotbed_measure_row(
                 g = hotbed_first4(hotbed_measured4(o, clock, w, g, a, b), count);
             }
         }
+        if (mean)
+            rows[k] = hotbed_add_elements(rows[k], hotbed_first4(g, count));
         shares[k] = hotbed_add_squares(shares[k], g);
     }
     const float sum = hotbed_sum_shares(shares, width);
@@ -314,9 +322,15 @@ HOTBED_HD hotbed_whole_row hotbed_measure_row(
         whole.ratio = hotbed_ratio(o, hotbed_sum_shares(rows, width), sum);
     } else {
         whole.number = hotbed_number_after(o, *number_at, sum / (float)table->dim);
+        if (mean)
+            whole.mean =
+                hotbed_mean_after(o, *state0, hotbed_sum_shares(rows, width) / (float)table->dim);
         hotbed_tile_sync(width);
-        if (hotbed_tile_rank(width) == 0)
+        if (hotbed_tile_rank(width) == 0) {
             *number_at = whole.number;
+            if (mean)
+                *state0 = whole.mean;
+        }
     }
     return whole;
 }
@@ -327,8 +341,8 @@ HOTBED_HD hotbed_whole_row hotbed_measure_row(
 HOTBED_APART uint32_t hotbed_update_scaled(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
     hotbed_gradient_view gradient, const hotbed_table_view *table,
-    const hotbed_rounding_view *rounding, uint8_t *row, float *state0, float *state1, float number,
-    hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
+    const hotbed_rounding_view *rounding, uint8_t *row, float *state0, float *state1,
+    hotbed_whole_row whole, hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
     const uint32_t dim = table->dim, dtype = table->dtype, lane = hotbed_tile_rank(width);
     const hotbed_scale_walk walk = hotbed_scale_walk_of(dtype, dim, width);
     const bool first_wide = hotbed_state_is_wide(o->form, 0);
@@ -345,7 +359,8 @@ HOTBED_APART uint32_t hotbed_update_scaled(
             for (uint32_t first = from; first < end; first += 4 * width) {
                 const uint32_t e = first + 4 * lane;
                 const uint32_t count = e < end ? hotbed_count4(end, e) : 0;
-                hotbed_f32x4 w = {0.0F, 0.0F, 0.0F, 0.0F}, a = hotbed_f32x4_of(number), b = a;
+                hotbed_f32x4 w = {0.0F, 0.0F, 0.0F, 0.0F}, a = hotbed_first_number(o->form, whole);
+                hotbed_f32x4 b = hotbed_f32x4_of(whole.number);
                 if (count > 0) {
                     w = hotbed_scaled4_to_f32(
                         dtype, before, *(const uint32_t *)(const void *)(row + e));
@@ -414,7 +429,7 @@ HOTBED_HD uint32_t hotbed_update_parts(
     hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
     const bool first_wide = hotbed_state_is_wide(o->form, 0);
     const bool second_wide = hotbed_state_is_wide(o->form, 1);
-    hotbed_whole_row whole = {0.0F, 1.0F};
+    hotbed_whole_row whole = {0.0F, 1.0F, 0.0F};
     hotbed_clock scaled;
     uint32_t bits = 0;
     if (hotbed_counts_row_steps(o->form)) {
@@ -432,12 +447,13 @@ HOTBED_HD uint32_t hotbed_update_parts(
     }
     if (!shape.plain && hotbed_dtype_size(table->dtype) == 1)
         return hotbed_update_scaled(
-            s, o, clock, gradient, table, rounding, row, state0, state1, whole.number, source,
-            shape, width);
+            s, o, clock, gradient, table, rounding, row, state0, state1, whole, source, shape,
+            width);
     for (uint32_t first = 0; first < table->dim; first += 4 * width) {
         uint32_t e = first + 4 * hotbed_tile_rank(width);
         uint32_t count = e < table->dim ? hotbed_count4(table->dim, e) : 0;
-        hotbed_f32x4 w = {0.0F, 0.0F, 0.0F, 0.0F}, a = hotbed_f32x4_of(whole.number), b = a;
+        hotbed_f32x4 w = {0.0F, 0.0F, 0.0F, 0.0F}, a = hotbed_first_number(o->form, whole);
+        hotbed_f32x4 b = hotbed_f32x4_of(whole.number);
         if (count > 0) {
             w = hotbed_update_row4(shape.plain, table, row, e, count);
             if (first_wide)
@@ -689,10 +705,11 @@ HOTBED_HD bool hotbed_quads_are_finite(
  * All lanes have loaded the state of one number, `number`. */
 HOTBED_HD hotbed_whole_row hotbed_measure_quads(
     const hotbed_optimizer_view *o, const hotbed_clock *clock, float *number_at, float number,
-    const hotbed_quads *w, const hotbed_quads *g, const hotbed_quads *a, const hotbed_quads *b,
-    uint32_t dim, uint32_t quads, uint32_t width) {
+    float *mean_at, float mean, const hotbed_quads *w, const hotbed_quads *g, const hotbed_quads *a,
+    const hotbed_quads *b, uint32_t dim, uint32_t quads, uint32_t width) {
     const bool ratio = hotbed_has_ratio(o->form);
-    hotbed_whole_row whole = {number, 1.0F};
+    const bool has_mean = hotbed_has_mean(o->form);
+    hotbed_whole_row whole = {number, 1.0F, mean};
     float shares[32], rows[32];
     HOTBED_UNROLL
     for (uint32_t k = 0; k < 32 / width; k++)
@@ -706,6 +723,8 @@ HOTBED_HD hotbed_whole_row hotbed_measure_quads(
             rows[q] = hotbed_add_squares(rows[q], w->q[q]);
             v = hotbed_measured4(o, clock, w->q[q], v, a->q[q], b->q[q]);
         }
+        if (has_mean)
+            rows[q] = hotbed_add_elements(rows[q], v);
         shares[q] = hotbed_add_squares(shares[q], v);
     }
     const float sum = hotbed_sum_shares(shares, width);
@@ -713,9 +732,14 @@ HOTBED_HD hotbed_whole_row hotbed_measure_quads(
         whole.ratio = hotbed_ratio(o, hotbed_sum_shares(rows, width), sum);
     } else {
         whole.number = hotbed_number_after(o, number, sum / (float)dim);
+        if (has_mean)
+            whole.mean = hotbed_mean_after(o, mean, hotbed_sum_shares(rows, width) / (float)dim);
         hotbed_tile_sync(width);
-        if (hotbed_tile_rank(width) == 0)
+        if (hotbed_tile_rank(width) == 0) {
             *number_at = whole.number;
+            if (has_mean)
+                *mean_at = whole.mean;
+        }
     }
     return whole;
 }
@@ -747,8 +771,9 @@ HOTBED_HD void hotbed_update_in_registers(
     const bool second = hotbed_state_is_wide(form, 1);
     hotbed_raw_quads w;
     hotbed_quads a, b;
-    float *const number_at = first ? state1 : state0;
+    float *const number_at = first || hotbed_has_mean(form) ? state1 : state0;
     float number = rowwise ? *number_at : 0.0F;
+    const float mean = hotbed_has_mean(form) ? *state0 : 0.0F;
     HOTBED_UNROLL
     for (uint32_t q = 0; q < shape.quads; q++) {
         uint32_t e = hotbed_quad_at(q, width);
@@ -775,7 +800,7 @@ HOTBED_HD void hotbed_update_in_registers(
         for (uint32_t q = 0; q < shape.quads; q++)
             g.q[q] = hotbed_l2_decay4(o, hotbed_raw_quad(&w, q, shape, table->dtype), g.q[q]);
     }
-    hotbed_whole_row whole = {0.0F, 1.0F};
+    hotbed_whole_row whole = {0.0F, 1.0F, 0.0F};
     hotbed_clock scaled;
     if (hotbed_counts_row_steps(form)) {
         scaled = hotbed_clock_copy(clock);
@@ -788,7 +813,7 @@ HOTBED_HD void hotbed_update_in_registers(
         for (uint32_t q = 0; q < shape.quads; q++)
             v.q[q] = hotbed_raw_quad(&w, q, shape, table->dtype);
         whole = hotbed_measure_quads(
-            o, clock, number_at, number, &v, &g, &a, &b, dim, shape.quads, width);
+            o, clock, number_at, number, state0, mean, &v, &g, &a, &b, dim, shape.quads, width);
     }
     if (hotbed_has_ratio(form)) {
         scaled = hotbed_clock_copy(clock);
@@ -805,7 +830,7 @@ HOTBED_HD void hotbed_update_in_registers(
         if (e >= dim)
             continue;
         if (!first)
-            a.q[q] = hotbed_f32x4_of(whole.number);
+            a.q[q] = hotbed_first_number(form, whole);
         if (!second)
             b.q[q] = hotbed_f32x4_of(whole.number);
         const hotbed_f32x4 before = hotbed_raw_quad(&w, q, shape, table->dtype);

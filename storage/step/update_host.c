@@ -211,9 +211,11 @@ HOTBED_HD void update_floats(
     hotbed_optimizer_view o = a->o;
     o.kind = kind;
     const bool has0 = hotbed_state_is_wide(form, 0), has1 = hotbed_state_is_wide(form, 1);
-    const float number = !hotbed_has_number(form) ? 0.0F : has0 ? *state1 : *state0;
+    const bool two = hotbed_has_mean(form);
+    const float number = !hotbed_has_number(form) ? 0.0F : has0 || two ? *state1 : *state0;
+    const float mean = two ? *state0 : number;
     for (uint32_t e = 0; e < dim; e++) {
-        float first = has0 ? state0[e] : number, second = has1 ? state1[e] : number;
+        float first = has0 ? state0[e] : mean, second = has1 ? state1[e] : number;
         const float g = l2 ? gradient[e] + row[e] * o.l2_decay : gradient[e];
         row[e] = hotbed_optimize(&o, clock, row[e], g, &first, &second);
         if (has0)

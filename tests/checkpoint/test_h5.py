@@ -42,8 +42,10 @@ STATES = {
     "rowwise_adagrad": ["momentum1"],
     "ftrl": ["linear", "accum"],
     "partial_rowwise_adam": ["exp_avg", "exp_avg_sq"],
+    "rowwise_adam": ["exp_avg", "exp_avg_sq"],
+    "row_steps_adam": ["exp_avg", "exp_avg_sq_steps"],
 }
-ONE_NUMBER = {("rowwise_adagrad", 0), ("partial_rowwise_adam", 1)}
+ONE_NUMBER = {("rowwise_adagrad", 0), ("partial_rowwise_adam", 1), ("rowwise_adam", 0), ("rowwise_adam", 1)}
 BITS = 6
 MASK = (1 << 64) - 1
 
@@ -160,7 +162,8 @@ def check_table(index, number, optimizer):
     check((weight[:].astype(np.float64) == wanted).all(), "weights of " + name)
     for c, state in enumerate(STATES[optimizer]):
         data = index[f"optimizer/embeddings.{name}.weight/{name}.{state}"]
-        wanted = ((keys % 1000 + 10 * number) / 8)[:, None] + c + elements[None, :]
+        width = dim + 1 if state == "exp_avg_sq_steps" else dim
+        wanted = ((keys % 1000 + 10 * number) / 8)[:, None] + c + np.arange(width)[None, :]
         if (optimizer, c) in ONE_NUMBER:
             wanted = wanted[:, 0]
         check(data.shape == wanted.shape and (data[:] == wanted).all(), state + " of " + name)

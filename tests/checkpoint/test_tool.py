@@ -669,7 +669,7 @@ def check_npy(root):
     check(np.load(os.path.join(out, "hash.exp_avg.npy")).shape == (400, 6), "states in .npy")
     check(len(np.unique(np.load(os.path.join(out, "hash.weight_id.npy")))) == 400, "keys in .npy")
     done = tool_run("convert", out, back, "--from", "npy")
-    several = "exp_avg and exp_avg_sq: states of several optimizers (adam, partial_rowwise_adam, lamb)"
+    several = "exp_avg and exp_avg_sq: states of several optimizers (adam, partial_rowwise_adam, lamb, rowwise_adam)"
     check(done.returncode == 2 and several in done.stderr, f"states of several optimizers: {done}")
     tool("convert", out, back, *FROM_NPY)
     tool("verify", back)

@@ -102,6 +102,8 @@ static double direction(
         average(a, o->beta1, g);
         average(b, o->beta2, g * g);
         return adam(o, t, *a, *b);
+    case HOTBED_OPT_ROWWISE_ADAM:
+        return adam(o, t, row->state[0][0], row->state[1][0]);
     case HOTBED_OPT_PARTIAL_ROWWISE_ADAM:
         average(a, o->beta1, g);
         return adam(o, t, *a, row->state[1][0]);
@@ -160,7 +162,13 @@ static void double_update(
         g[e] += (double)o->l2_decay * row->weights[e];
     if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD)
         row->state[0][0] += norm(g, dim) * norm(g, dim) / dim;
-    if (o->kind == HOTBED_OPT_PARTIAL_ROWWISE_ADAM)
+    if (o->kind == HOTBED_OPT_ROWWISE_ADAM) {
+        double mean = 0.0;
+        for (uint32_t e = 0; e < dim; e++)
+            mean += g[e] / dim;
+        average(&row->state[0][0], o->beta1, mean);
+    }
+    if (o->kind == HOTBED_OPT_PARTIAL_ROWWISE_ADAM || o->kind == HOTBED_OPT_ROWWISE_ADAM)
         average(row->state[1], o->beta2, norm(g, dim) * norm(g, dim) / dim);
     const double size = norm(row->weights, dim);
     if (o->kind == HOTBED_OPT_ROW_STEPS_ADAM)
@@ -347,6 +355,7 @@ FOLLOWS(lamb, LAMB)
 FOLLOWS(lars, LARS)
 FOLLOWS(nesterov, NESTEROV)
 FOLLOWS(row_steps_adam, ROW_STEPS_ADAM)
+FOLLOWS(rowwise_adam, ROWWISE_ADAM)
 
 /* Powers are within one unit in the last place, over all exponents. */
 static void powers_are_correct_to_one_unit(hotbed_backend backend) {
@@ -735,6 +744,7 @@ const hotbed_test hotbed_tests[] = {
     {"lars_follows_double_precision", lars_follows_double_precision},
     {"nesterov_follows_double_precision", nesterov_follows_double_precision},
     {"row_steps_adam_follows_double_precision", row_steps_adam_follows_double_precision},
+    {"rowwise_adam_follows_double_precision", rowwise_adam_follows_double_precision},
     {"a_late_row_begins_as_adam_begins", a_late_row_begins_as_adam_begins},
     {"powers_are_correct_to_one_unit", powers_are_correct_to_one_unit},
     {"a_parameter_that_an_optimizer_lacks_is_refused",

@@ -417,6 +417,7 @@ float oracle_first_state(const hotbed_optimizer *o, uint32_t state) {
     case HOTBED_OPT_LARS:
     case HOTBED_OPT_NESTEROV:
     case HOTBED_OPT_ROW_STEPS_ADAM:
+    case HOTBED_OPT_ROWWISE_ADAM:
         break;
     }
     return 0.0F;
@@ -973,6 +974,17 @@ static float square_sum(const float *g, uint32_t dim) {
     return sums[0];
 }
 
+/* The same of the elements. */
+static float plain_sum(const float *g, uint32_t dim) {
+    float sums[32] = {0};
+    for (uint32_t e = 0; e < dim; e++)
+        sums[e / 4 % 32] += g[e];
+    for (uint32_t apart = 16; apart > 0; apart /= 2)
+        for (uint32_t k = 0; k < apart; k++)
+            sums[k] += sums[k + apart];
+    return sums[0];
+}
+
 /* What a step of an element uses. */
 typedef struct step_of {
     const hotbed_optimizer *o;
@@ -1015,6 +1027,8 @@ static float step_element(const step_of *s, float w, float g, float *a, float *b
     case HOTBED_OPT_LAMB:
         average(a, o->beta1, g);
         average(b, o->beta2, g * g);
+        return w - s->lr * decayed(o, adam(s, *a, *b), w);
+    case HOTBED_OPT_ROWWISE_ADAM:
         return w - s->lr * decayed(o, adam(s, *a, *b), w);
     case HOTBED_OPT_PARTIAL_ROWWISE_ADAM:
         average(a, o->beta1, g);
@@ -1108,7 +1122,9 @@ static void update_row(oracle *model, oracle_table *table, oracle_row *row, cons
         g[e] += row->weights[e] * o->l2_decay;
     if (o->kind == HOTBED_OPT_ROWWISE_ADAGRAD)
         row->states[0][0] += square_sum(g, dim) / (float)dim;
-    if (o->kind == HOTBED_OPT_PARTIAL_ROWWISE_ADAM)
+    if (o->kind == HOTBED_OPT_ROWWISE_ADAM)
+        average(row->states[0], o->beta1, plain_sum(g, dim) / (float)dim);
+    if (o->kind == HOTBED_OPT_PARTIAL_ROWWISE_ADAM || o->kind == HOTBED_OPT_ROWWISE_ADAM)
         average(row->states[1], o->beta2, square_sum(g, dim) / (float)dim);
     if (o->kind == HOTBED_OPT_LAMB || o->kind == HOTBED_OPT_LARS)
         s.lr *= rate_factor(&s, row, g, dim);

@@ -31,6 +31,7 @@ from hotbed.torch.config import (
     Route,
     RowStepsAdam,
     RowWiseAdagrad,
+    RowWiseAdam,
     Score,
     ShardedOptions,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "Route",
     "RowStepsAdam",
     "RowWiseAdagrad",
+    "RowWiseAdam",
     "Score",
     "ShardedOptions",
     "TableChanges",

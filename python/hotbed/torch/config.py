@@ -215,6 +215,13 @@ class RowStepsAdam(Adam):
 
 
 @dataclasses.dataclass(frozen=True)
+class RowWiseAdam(Adam):
+    """Like :class:`PartialRowWiseAdam`, with one first moment per row, too: all elements of a row take one step."""
+
+    c_name = "rowwise_adam"
+
+
+@dataclasses.dataclass(frozen=True)
 class PartialRowWiseAdam(Adam):
     """Like :class:`Adam`, with one second moment per row, the mean of the elements'."""
 
@@ -331,6 +338,7 @@ Optimizer = Union[
     Nesterov,
     Adam,
     RowStepsAdam,
+    RowWiseAdam,
     PartialRowWiseAdam,
     LAMB,
     LARS,

@@ -460,6 +460,7 @@ HOTBED_STEP(row_steps_adam) {
 }
 
 HOTBED_STEP(rowwise_adam) {
+    (void)g;
     return hotbed_descend(
         o, clock->optimizer.learning_rate, w,
         (*state0 / clock->correction1) / (sqrtf(*state1 / clock->correction2) + o->eps));

@@ -130,7 +130,7 @@ template <uint32_t WIDTH, bool PLAIN>
 static __global__ void __launch_bounds__(BLOCK) leaf_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     update_scratch scratch) {
-    const hotbed_update_shape shape = {true, PLAIN, false};
+    const hotbed_update_shape shape = {true, PLAIN, false, false};
     uint32_t leaves = scratch.used[0];
     uint64_t step = hotbed_cuda_threads() / WIDTH;
     for (uint64_t leaf = hotbed_cuda_thread() / WIDTH; leaf < leaves; leaf += step) {
@@ -196,7 +196,7 @@ template <uint32_t WIDTH, bool PLAIN>
 static __global__ void __launch_bounds__(BLOCK) reduce_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     update_scratch scratch, hotbed_sums_view sums, reduce_rows rows) {
-    const hotbed_update_shape shape = {true, PLAIN, false};
+    const hotbed_update_shape shape = {true, PLAIN, false, false};
     const bool in_parts = rows == REDUCE_IN_PARTS;
     const uint32_t n = in_parts ? scratch.used[3] : s.unique.offsets[s.storage.num_tables];
     uint64_t step = hotbed_cuda_threads() / WIDTH;

@@ -90,7 +90,7 @@ static __global__ void __launch_bounds__(BLOCK, PLAIN ? (has_states(KIND) ? 3 : 
     update_kernel(
         hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
         update_scratch scratch) {
-    const hotbed_update_shape shape = {true, PLAIN, REDUCED};
+    const hotbed_update_shape shape = {true, PLAIN, REDUCED, KIND == HOTBED_OPT_ANY};
     uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     uint32_t lane = hotbed_tile_rank(WIDTH);
     compile_for<KIND>(&o);
@@ -132,7 +132,7 @@ enum {
 
 /* Update a row that has more than one group of partial sums. This is rare. It is not inlined,
  * because the kernel would then need more registers. */
-template <uint32_t WIDTH>
+template <uint32_t WIDTH, bool OWN>
 static __device__ __noinline__ void update_many(
     const hotbed_step_view *s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     const update_scratch &scratch, uint32_t u) {
@@ -142,7 +142,7 @@ static __device__ __noinline__ void update_many(
         hotbed_update_row(
             s, &o, gradient, &s->storage.tables[t], s->unique.slots[u], u,
             find_source(scratch, u, s->unique.starts[u], s->unique.starts[u + 1]),
-            {true, false, false}, WIDTH);
+            {true, false, false, OWN}, WIDTH);
 }
 
 /* Update the row of unique key u, if it has a slot and at most one group of addends. */
@@ -176,7 +176,7 @@ static __global__ void __launch_bounds__(BLOCK, SOME_BLOCKS) update_some_kernel(
             s.unique.slots[u], shape);
     }
     for (uint64_t m = tile; m < scratch.used[2]; m += step)
-        update_many<WIDTH>(&s, o, gradient, scratch, scratch.many[m]);
+        update_many<WIDTH, KIND == HOTBED_OPT_ANY>(&s, o, gradient, scratch, scratch.many[m]);
 }
 
 /* A row of update_few_kernel. A tile looks up its next two rows while it updates one. */

@@ -33,6 +33,7 @@ typedef struct hotbed_update_shape {
      * elements can be loaded four at a time without checks */
     bool plain;
     bool reduced; /* the gradient is the sums of rows in f32; this row's is row source.begin */
+    bool own;     /* tables may have rates of their own; otherwise `rates` is NULL */
 } hotbed_update_shape;
 
 /* Where the gradient of an occurrence begins, and the factors of pooling. */
@@ -544,7 +545,7 @@ HOTBED_HD void hotbed_update_row(
     const hotbed_clock *clock = s->storage.clock;
     hotbed_optimizer_view own;
     hotbed_clock own_clock;
-    if (o->rates != NULL) {
+    if (shape.own && o->rates != NULL) {
         own = *o;
         own_clock = hotbed_clock_copy(clock);
         hotbed_rates_apply(&own, &own_clock, (uint32_t)(table - s->storage.tables));
@@ -759,7 +760,7 @@ HOTBED_HD void hotbed_update_in_registers(
     const hotbed_clock *clock = s->storage.clock;
     hotbed_optimizer_view own;
     hotbed_clock own_clock;
-    if (o->rates != NULL) {
+    if (shape.kind == HOTBED_OPT_ANY && o->rates != NULL) {
         own = *o;
         own_clock = hotbed_clock_copy(clock);
         hotbed_rates_apply(&own, &own_clock, (uint32_t)(table - s->storage.tables));
@@ -907,7 +908,7 @@ typedef struct hotbed_update_rows_args {
 
 HOTBED_HD void hotbed_update_given_row(
     const hotbed_update_rows_args *a, const hotbed_optimizer_view *o, uint64_t i, uint32_t width) {
-    const hotbed_update_shape shape = {false, false, true};
+    const hotbed_update_shape shape = {false, false, true, false};
     const hotbed_gradient_view gradient = {
         a->gradients + i * a->row.dim, a->row.dim, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 0, NULL, 0};

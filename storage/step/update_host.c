@@ -184,7 +184,7 @@ static void sum_many(
 static void sum_row(const update_args *a, uint32_t u, uint32_t dim, float *sum) {
     uint32_t begin = a->s.unique.starts[u], end = a->s.unique.starts[u + 1];
     if (!sums_plainly(a)) {
-        const hotbed_update_shape shape = {false, false, false};
+        const hotbed_update_shape shape = {false, false, false, false};
         const hotbed_sum_source source = {begin, end, NULL, 0};
         const hotbed_sums_view sums = {.data = sum, .stride = dim};
         hotbed_reduce_row(&a->s, &a->o, a->gradient, dim, 0, source, shape, sums, 1);
@@ -238,7 +238,8 @@ HOTBED_HD void update_kind(
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
     const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 0, NULL, 0};
-    const hotbed_update_shape shape = {false, false, true}, plain = {false, true, true};
+    const hotbed_update_shape shape = {false, false, true, false},
+                              plain = {false, true, true, false};
     hotbed_optimizer_view o = a->o;
     o.kind = kind;
     o.form = hotbed_state_form_of(kind);

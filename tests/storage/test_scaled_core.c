@@ -34,7 +34,7 @@ static void step(void *argument) {
         hotbed_rounding_of(&w->table, 77, w->clock.optimizer.steps);
     const hotbed_gradient_view gradient = {w->gradient, DIM_MOST, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 0, NULL, 0};
-    const hotbed_update_shape shape = {false, false, true};
+    const hotbed_update_shape shape = {false, false, true, false};
     const uint32_t bits = hotbed_update_parts(
         NULL, &w->o, &w->clock, gradient, &w->table, &rounding, w->row, w->states[0], w->states[1],
         source, shape, w->width);

@@ -334,7 +334,7 @@ static void update_all_in_registers(work *w, uint32_t ahead) {
         w->width < 16 ? 16 / w->width : 1,
         ahead,
         w->width == 32};
-    w->shape = (hotbed_update_shape){true, false, false};
+    w->shape = (hotbed_update_shape){true, false, false, true};
     hotbed_clock_step(w->s.storage.clock, w->o.beta1, w->o.beta2);
     split(w);
     hotbed_emulate_run(w->width, sum_leaves_in_registers, w);

@@ -86,7 +86,9 @@ def rocksdb_option() -> str:
 
 
 def redis_option() -> str:
-    return switch("HOTBED_REDIS", have_header("hiredis/hiredis.h") and shutil.which("redis-server") is not None)
+    """Rows in Redis, whose tests start a server."""
+    found = all(map(have_header, ("xxhash.h", "hiredis/hiredis.h"))) and shutil.which("redis-server") is not None
+    return switch("HOTBED_REDIS", found)
 
 
 def peers_option() -> str:
@@ -105,12 +107,12 @@ def cuda_options(skips: list[str]) -> list[str]:
         ("HOTBED_EXAMPLES", ("zlib.h",), "no zlib: the examples are left out"),
         ("HOTBED_BENCH_MICRO", ("benchmark/benchmark.h",), "no Google Benchmark: the microbenchmarks are left out"),
         ("HOTBED_ROCKSDB", ("rocksdb/c.h",), "no RocksDB: stores on disk are left out"),
-        ("HOTBED_REDIS", ("xxhash.h", "hiredis/hiredis.h"), "no hiredis: published rows in Redis are left out"),
     ):
         on = all(map(have_header, headers))
         options.append(switch(option, on))
         if not on:
             skips.append(f"cuda: {lost}")
+    options.append(redis_option())
     # NCCL may be installed only as a Python package.
     nccl = output_of("python3", "-c", "import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])")
     toolkit = pathlib.Path(shutil.which("nvcc") or "/").parent.parent

@@ -964,8 +964,8 @@ def test_weights_are_checked():
         ({"feature_names": []}, r"feature_names \[\]"),
         ({"feature_names": ["f", "f"]}, r"feature_names \['f', 'f'\] has a name twice"),
         ({"data_type": torch.int32}, "int32"),
-        ({"data_type": "float16"}, r"data_type 'float16' is not torch\.float32, torch\.float16"),
-        ({"data_type": ["f"]}, r"data_type \['f'\] is not torch\.float32"),
+        ({"data_type": "float16"}, r"data_type 'float16' is not one of torch\.float32, torch\.float16"),
+        ({"data_type": ["f"]}, r"data_type \['f'\] is not one of torch\.float32"),
         ({"use_virtual_table": True, "init_fn": torch.nn.init.zeros_}, "init_fn"),
         ({"pooling": "sum"}, r"pooling 'sum' is not one of PoolingType\.SUM"),
         ({"use_virtual_table": True, "evict": "lowest"}, r"evict 'lowest' is not one of Evict\.NEVER, Evict\.LOWEST"),
@@ -1135,7 +1135,7 @@ def test_an_interrupted_batch_can_be_cancelled(call, several, tmp_path, monkeypa
     kjt = batch(["f", "g"], SAMPLES, ROWS)
     out = ebc(kjt).values() if call == "backward" else None
     if several:
-        module, name = _sharded, "sharded_backward" if call == "backward" else "sharded_prefetch"
+        module, name = _sharded, {"forward": "sharded_read"}.get(call, f"sharded_{call}")
     else:
         module, name = _storage, {"forward": "storage_prefetch_forward"}.get(call, f"storage_{call}")
     with monkeypatch.context() as patch:

@@ -211,6 +211,16 @@ hotbed_f32_to_half4_random(uint32_t dtype, hotbed_f32x4 v, hotbed_u32x4 random) 
     return h;
 }
 
+/* Load four elements of two bytes; the address is a multiple of 8. `shared` as above. */
+HOTBED_HD hotbed_u16x4 hotbed_load_half4(bool shared, const void *at) {
+    if (!shared)
+        return *(const hotbed_u16x4 *)at;
+    const uint64_t bits = hotbed_load_relaxed_u64((const uint64_t *)at);
+    hotbed_u16x4 h;
+    memcpy(&h, &bits, sizeof h);
+    return h;
+}
+
 /* Load elements i .. i+count-1 of an array, with count in 1 .. 4; the rest is 0. `shared` as
  * above. */
 HOTBED_HD hotbed_f32x4
@@ -222,14 +232,7 @@ hotbed_load4_as(bool shared, uint32_t dtype, const void *p, uint64_t i, uint32_t
     if (count >= 4 && size == 4 && ((uintptr_t)at & 15U) == 0)
         return shared ? hotbed_load_shared_f32x4(at) : *(const hotbed_f32x4 *)at;
     if (count >= 4 && size == 2 && ((uintptr_t)at & 7U) == 0) {
-        hotbed_u16x4 h;
-        if (shared) {
-            const uint64_t bits = hotbed_load_relaxed_u64((const uint64_t *)(const void *)at);
-            memcpy(&h, &bits, sizeof h);
-        } else {
-            h = *(const hotbed_u16x4 *)at;
-        }
-        return hotbed_half4_to_f32(dtype, h);
+        return hotbed_half4_to_f32(dtype, hotbed_load_half4(shared, at));
     }
     v.x = hotbed_load1_as(shared, dtype, at, 0);
     if (count > 1)

@@ -124,27 +124,33 @@ HOTBED_HD uint32_t hotbed_tile_key(const hotbed_tile_keys *keys, uint32_t k, uin
     return keys->ordered ? hotbed_tile_shuffle_u32(width, keys->i, k) : keys->first + k;
 }
 
-/* Copy f32 rows of one table to a sequence output. All keys have slots, `dim` is a multiple of 4,
+/* Copy rows of one table to a sequence output of f32. All keys have slots, `dim` is a multiple of 4,
  * and all addresses are aligned. Lane k has the address of row k. `shared` is as in
- * hotbed_load4_as(). If rows are `scattered`, `output` and `stride` are unused. */
+ * hotbed_load4_as(); `half`, a literal too, is true for rows of two-byte elements, otherwise they
+ * are f32. If rows are `scattered`, `output` and `stride` are unused. */
 HOTBED_HD void hotbed_forward_plain(
-    bool shared, const float *row, uint32_t dim, const hotbed_tile_keys *keys, bool scattered,
-    float *output, uint64_t stride, uint32_t width) {
+    bool shared, bool half, uint32_t dtype, const uint8_t *row, uint32_t dim,
+    const hotbed_tile_keys *keys, bool scattered, float *output, uint64_t stride, uint32_t width) {
     const uint32_t count = keys->count;
     for (uint32_t begin = 0; begin < dim; begin += 4 * width) {
         uint32_t e = begin + 4 * hotbed_tile_rank(width);
         uint32_t from = e < dim ? e : 0; /* all lanes take part in the loads */
         for (uint32_t r = 0; r < count; r += HOTBED_FORWARD_AHEAD) {
             hotbed_f32x4 v[HOTBED_FORWARD_AHEAD];
+            hotbed_u16x4 h[HOTBED_FORWARD_AHEAD]; /* as stored: needed after all rows are read */
             uint32_t to[HOTBED_FORWARD_AHEAD];
             HOTBED_UNROLL
             for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++) {
                 const uint32_t one = r + k < count ? r + k : r;
-                const float *at = (const float *)(uintptr_t)hotbed_tile_shuffle_u64(
+                const uint8_t *at = (const uint8_t *)(uintptr_t)hotbed_tile_shuffle_u64(
                     width, (uint64_t)(uintptr_t)row, one);
+                at += from * (half ? sizeof(uint16_t) : sizeof(float));
                 HOTBED_POINT();
-                v[k] = shared ? hotbed_load_shared_f32x4(at + from)
-                              : *(const hotbed_f32x4 *)(const void *)(at + from);
+                if (half)
+                    h[k] = hotbed_load_half4(shared, at);
+                else
+                    v[k] = shared ? hotbed_load_shared_f32x4(at)
+                                  : *(const hotbed_f32x4 *)(const void *)at;
                 to[k] = keys->ordered ? hotbed_tile_shuffle_u32(width, keys->i, one) : r + k;
             }
             HOTBED_UNROLL
@@ -153,7 +159,7 @@ HOTBED_HD void hotbed_forward_plain(
                                                 width, keys->to, r + k < count ? r + k : r)
                                           : output + to[k] * stride;
                 if (r + k < count && e < dim && (keys->deferred >> (r + k) & 1U) == 0)
-                    hotbed_store_once(row_to + e, v[k]);
+                    hotbed_store_once(row_to + e, half ? hotbed_half4_to_f32(dtype, h[k]) : v[k]);
             }
         }
     }
@@ -199,7 +205,7 @@ HOTBED_HD void hotbed_forward_found(
     const hotbed_table_view *table = &s->storage.tables[hotbed_tile_shuffle_u32(width, t, 0)];
     const bool scattered = s->to.on != 0;
     bool plain = table == &s->storage.tables[t] && slot != HOTBED_SLOT_NONE &&
-                 table->dtype == HOTBED_F32 && s->storage.output_dtype == HOTBED_F32 &&
+                 hotbed_dtype_is_array(table->dtype) && s->storage.output_dtype == HOTBED_F32 &&
                  table->dim % 4 == 0 &&
                  (scattered || (stride % 4 == 0 && ((uintptr_t)output & 15U) == 0));
     if (scattered) {
@@ -219,15 +225,20 @@ HOTBED_HD void hotbed_forward_found(
             uint64_t other = hotbed_tile_shuffle_u64(width, slot, hotbed_lowest_bit(todo));
             from = (keys->deferred >> hotbed_tile_rank(width) & 1U) != 0 ? other : slot;
         }
-        const float *row =
-            (const float *)(const void *)hotbed_row_at(s->storage.index, table, from);
+        const uint8_t *row = hotbed_row_at(s->storage.index, table, from);
+        const uint32_t dtype = table->dtype, dim = table->dim;
         float *to = (float *)output;
         if (!scattered && !keys->ordered)
             to += keys->first * stride;
-        if (searched && hotbed_eval_shares(table))
-            hotbed_forward_plain(true, row, table->dim, keys, scattered, to, stride, width);
+        const bool shared = searched && hotbed_eval_shares(table);
+        if (dtype != HOTBED_F32 && shared)
+            hotbed_forward_plain(true, true, dtype, row, dim, keys, scattered, to, stride, width);
+        else if (dtype != HOTBED_F32)
+            hotbed_forward_plain(false, true, dtype, row, dim, keys, scattered, to, stride, width);
+        else if (shared)
+            hotbed_forward_plain(true, false, dtype, row, dim, keys, scattered, to, stride, width);
         else
-            hotbed_forward_plain(false, row, table->dim, keys, scattered, to, stride, width);
+            hotbed_forward_plain(false, false, dtype, row, dim, keys, scattered, to, stride, width);
     }
     for (uint32_t r = 0; !all_plain && r < keys->count; r++) {
         if ((todo >> r & 1U) == 0)

@@ -356,6 +356,17 @@ def colour(name):
     return plots.COLOURS[1 if is_product else 5]
 
 
+def joined(spans, pixel):
+    """Return (begin, end, colour, title) of a stream's spans, those of a colour that touch as one."""
+    rects = []
+    for _, at, length, name in sorted(spans, key=lambda s: s[1]):
+        if rects and rects[-1][2] == colour(name) and at - rects[-1][1] < pixel / 2:
+            rects[-1] = (rects[-1][0], max(rects[-1][1], at + length), rects[-1][2], "several")
+        else:
+            rects.append((at, at + length, colour(name), name.split("(")[0]))
+    return rects
+
+
 def draw(pictures):
     """Draw the streams of each way below each other, on one axis of time."""
     longest = max((at + length for spans in pictures.values() for _, at, length, _ in spans), default=1.0)
@@ -365,11 +376,11 @@ def draw(pictures):
         y += 8
         for stream in sorted({s[0] for s in spans}):
             body.append(f'<text x="{plots.LEFT - 10}" y="{y + 11}" class="name">stream {stream}</text>')
-            for _, at, length, name in (s for s in spans if s[0] == stream):
+            for at, end, fill, title in joined([s for s in spans if s[0] == stream], longest / wide):
                 body.append(
                     f'<rect x="{plots.LEFT + at / longest * wide:.1f}" y="{y}" '
-                    f'width="{max(0.3, length / longest * wide):.1f}" height="{row - 4}" fill="{colour(name)}">'
-                    f"<title>{html.escape(name)}: {length:.3f} ms</title></rect>"
+                    f'width="{max(0.3, (end - at) / longest * wide):.1f}" height="{row - 4}" fill="{fill}">'
+                    f"<title>{html.escape(title)}: {end - at:.3f} ms</title></rect>"
                 )
             y += row
         y += 24

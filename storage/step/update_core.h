@@ -338,7 +338,7 @@ HOTBED_HD hotbed_whole_row hotbed_measure_row(
 
 /* The same as hotbed_update_parts() for a row of a type with scales. A first pass over a chunk finds the
  * range of the new values, a second one stores them. If a lane has more than four elements of a chunk,
- * the second pass computes them again. */
+ * the second pass computes them again; otherwise it still has them. */
 HOTBED_APART uint32_t hotbed_update_scaled(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
     hotbed_gradient_view gradient, const hotbed_table_view *table,
@@ -354,28 +354,29 @@ HOTBED_APART uint32_t hotbed_update_scaled(
         const bool has = from + 4 * lane < end;
         const uint32_t before =
             has ? hotbed_scale_load(false, dtype, dim, row, from + 4 * lane) : 0;
+        const bool again = end - from > 4 * width;
         uint32_t word = 0;
         hotbed_scale_range range = hotbed_scale_range_start(dtype);
+        hotbed_f32x4 w = hotbed_f32x4_of(0.0F), a = w, b = w, v = w;
         for (int pass = 0; pass < 2; pass++) {
             for (uint32_t first = from; first < end; first += 4 * width) {
                 const uint32_t e = first + 4 * lane;
                 const uint32_t count = e < end ? hotbed_count4(end, e) : 0;
-                hotbed_f32x4 w = {0.0F, 0.0F, 0.0F, 0.0F}, a = hotbed_first_number(o->form, whole);
-                hotbed_f32x4 b = hotbed_f32x4_of(whole.number);
-                if (count > 0) {
+                if (pass == 0 || again) {
+                    const hotbed_f32x4 g =
+                        hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
+                    if (count == 0)
+                        continue;
                     w = hotbed_scaled4_to_f32(
                         dtype, before, *(const uint32_t *)(const void *)(row + e));
-                    if (first_wide)
-                        a = hotbed_load4(HOTBED_F32, state0, e, count);
-                    if (second_wide)
-                        b = hotbed_load4(HOTBED_F32, state1, e, count);
+                    a = first_wide ? hotbed_load4(HOTBED_F32, state0, e, count)
+                                   : hotbed_first_number(o->form, whole);
+                    b = second_wide ? hotbed_load4(HOTBED_F32, state1, e, count)
+                                    : hotbed_f32x4_of(whole.number);
+                    v = hotbed_optimize4_called(o, clock, w, hotbed_l2_decay4(o, w, g), &a, &b);
                 }
-                const hotbed_f32x4 g =
-                    hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
                 if (count == 0)
                     continue;
-                const hotbed_f32x4 v =
-                    hotbed_optimize4_called(o, clock, w, hotbed_l2_decay4(o, w, g), &a, &b);
                 if (pass == 0) {
                     hotbed_scale_range_add4(dtype, &range, count, v);
                     bits |= v.x != w.x || (count > 1 && v.y != w.y) || (count > 2 && v.z != w.z) ||

@@ -25,7 +25,9 @@ files = sorted((ROOT / "bench/results").glob("*.json"))
 kinds = set()
 for path in files:
     document = json.loads(path.read_text(encoding="utf-8"))
-    if document.get("format", "").startswith(("hotbed-baseline", "hotbed-host", "hotbed-verification")):
+    if document.get("format", "").startswith(
+        ("hotbed-baseline", "hotbed-deltas", "hotbed-host", "hotbed-verification")
+    ):
         continue
     all_figures = list(compare.figures(document))
     kinds.add(document.get("format", "benchmark"))

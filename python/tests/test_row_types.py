@@ -24,8 +24,8 @@ def collection(dtype, is_hash=False, comm=None, **fields):
 
 
 def batch(step, first=0, of=1):
-    torch.manual_seed(step)
-    keys = torch.randint(0, ROWS, (24,)) // of * of + first
+    random = torch.Generator().manual_seed(step)  # ranks are threads
+    keys = torch.randint(0, ROWS, (24,), generator=random) // of * of + first
     return ht.KeyedJaggedTensor(["f"], keys.clamp(max=ROWS - 1), lengths=torch.full((12,), 2))
 
 

@@ -32,7 +32,7 @@ static const char usage[] =
     "              names, separated by commas, or none (default: all)\n"
     "  --plans     fixed, two_phase, one_sided, separated by commas (default: all); where the\n"
     "              transport has no windows one_sided is left out\n"
-    "  --dtype     type of the rows of W9 to W12: f32, f16, bf16 (W11: f16, others: f32)\n"
+    "  --dtype     type of the rows of W9 to W12: f32, f16, ... (W11: f16, others: f32)\n"
     "  --json      write the results of the worlds that succeeded to FILE\n"
     "  --commit    commit to write to the results (git describe when CMake ran)\n"
     "Output: (1.20x) is the time divided by the time of the same bytes through the transport's "

@@ -30,7 +30,7 @@ static const char usage[] =
     "  --insertion policy of the caches of W3 to W8 and W13 (plain)\n"
     "  --overlap   also time steps whose prefetch runs beside the previous step\n"
     "  --check     compare with an oracle, bit for bit; status 1 if a bit differs\n"
-    "  --dtype     type of the rows of all workloads: f32, f16, bf16 (W11: f16, others: f32)\n"
+    "  --dtype     type of the rows of all workloads: f32, f16, bf16, int8, fp8 (f16: W11)\n"
     "  --json      write the results to FILE\n"
     "  --commit    commit to write to the results (git describe when CMake ran)\n"
     "  --digest    print digests of all rows; status 1 if they differ between runs with the same "

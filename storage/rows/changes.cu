@@ -18,7 +18,7 @@ static __global__ void removed_begin_kernel(hotbed_removed_args a) {
 
 /* A key per thread: most of them are rejected by their table's number. */
 static __global__ void __launch_bounds__(BLOCK) removed_kernel(hotbed_removed_args a) {
-    const uint64_t n = a.until->removed - a.since->removed;
+    const uint64_t n = hotbed_removed_items(&a);
     for (uint64_t i = hotbed_cuda_thread(); i < n; i += hotbed_cuda_threads())
         hotbed_removed_key(&a, i);
 }

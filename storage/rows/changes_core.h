@@ -40,11 +40,16 @@ HOTBED_HD void hotbed_removed_begin(const hotbed_removed_args *a) {
     *a->count = 0;
 }
 
-/* Key number i of the log after `since`, if there is one. */
+/* How many keys of the log to look at; 0 if some are lost. Positions of other storages, or in the wrong
+ * order, are any distance apart. */
+HOTBED_HD uint64_t hotbed_removed_items(const hotbed_removed_args *a) {
+    const uint64_t n = a->until->removed - a->since->removed;
+    return n > a->rows.tracker->capacity || hotbed_removed_lost(a) != 0 ? 0 : n;
+}
+
+/* Key number i of the log after `since`. */
 HOTBED_HD void hotbed_removed_key(const hotbed_removed_args *a, uint64_t i) {
     const hotbed_tracker *tracker = a->rows.tracker;
-    if (i >= a->until->removed - a->since->removed || hotbed_removed_lost(a) != 0)
-        return;
     const hotbed_removal item = tracker->items[(a->since->removed + i) & (tracker->capacity - 1)];
     if (item.table != a->rows.table_number)
         return;

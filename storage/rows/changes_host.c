@@ -30,7 +30,7 @@ static void begin_body(const void *args, uint64_t begin, uint64_t end) {
 
 static void removed_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_removed_args *a = args;
-    const uint64_t n = a->until->removed - a->since->removed;
+    const uint64_t n = hotbed_removed_items(a);
     for (uint64_t i = begin; i < end && i < n; i++)
         hotbed_removed_key(a, i);
 }

@@ -708,6 +708,8 @@ static hotbed_status create(
     c->external = s->external != NULL;
     if (s->optimizer.kind != 0)
         HOTBED_TRY(hotbed_optimizer_check(&s->optimizer));
+    else
+        c->optimizer.max_gradient = 0.0F; /* not checked; groups of tables compare it */
     c->optimizer_view = hotbed_optimizer_make(&s->optimizer);
     c->num_tables = s->num_tables;
     c->num_features = s->num_features == 0 ? s->num_tables : s->num_features;

@@ -7,6 +7,7 @@
 #include "tests/support/fault.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -167,6 +168,35 @@ static void rule_body(world_rank *me) {
 
 static void the_rule_chooses_rows_or_sums(hotbed_backend backend) {
     sharded_fixture_run(2, rule_body, NULL);
+}
+
+/* --- without an optimizer -------------------------------------------------------------------------- */
+
+static void untrained_body(world_rank *me) {
+    hotbed_table_options table;
+    hotbed_storage_options storage;
+    hotbed_sharded_options options;
+    hotbed_sharded *sharded = NULL;
+    hotbed_table_options_init(&table);
+    hotbed_storage_options_init(&storage);
+    hotbed_sharded_options_init(&options);
+    table.name = "one";
+    table.dim = 4;
+    table.capacity = 100;
+    storage.num_tables = 1;
+    storage.tables = &table;
+    storage.optimizer.max_gradient = NAN; /* unused, so not checked */
+    options.storage = &storage;
+    options.plan = HOTBED_PLAN_TWO_PHASE;
+    options.max_batch_size = 8;
+    options.max_keys = 8;
+    CHECK_OK(hotbed_sharded_create(&options, me->comm, me->stream, &sharded));
+    CHECK_EQ(hotbed_sharded_num_lookups(sharded), 1);
+    hotbed_sharded_destroy(sharded);
+}
+
+static void clipping_without_an_optimizer_is_unused(hotbed_backend backend) {
+    sharded_fixture_run(2, untrained_body, NULL);
 }
 
 /* --- refusals --------------------------------------------------------------------------------- */
@@ -485,6 +515,7 @@ const hotbed_test hotbed_tests[] = {
     {"one_call_performs_all_stages", one_call_performs_all_stages},
     {"views_describe_every_table", views_describe_every_table},
     {"the_rule_chooses_rows_or_sums", the_rule_chooses_rows_or_sums},
+    {"clipping_without_an_optimizer_is_unused", clipping_without_an_optimizer_is_unused},
     {"wrong_arguments_are_refused", wrong_arguments_are_refused},
     {"a_bad_batch_is_a_fault_of_its_rank", a_bad_batch_is_a_fault_of_its_rank},
     {"a_fault_names_the_key_of_a_numbered_row", a_fault_names_the_key_of_a_numbered_row},

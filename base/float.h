@@ -135,53 +135,47 @@ HOTBED_HD uint32_t hotbed_numbers_to_bf16x2(float first, float second) {
 #endif
 }
 
+/* A value on the scale of fp8: the byte nearer to zero, and the distance from it, times 2^32, to the next
+ * one. */
+typedef struct hotbed_fp8_place {
+    uint32_t low, rest;
+} hotbed_fp8_place;
+
+HOTBED_HD hotbed_fp8_place hotbed_fp8_place_of(float value) {
+    const uint32_t bits = hotbed_float_bits(value), magnitude = bits & 0x7fffffffU;
+    const uint32_t sign = (bits >> 24) & 0x80U;
+    hotbed_fp8_place at = {0x7fU, 0}; /* NaN and infinity */
+    if (magnitude >= 0x7f800000U)
+        return at;
+    if (magnitude >= 0x43e00000U) { /* 448 */
+        at.low = sign | 0x7eU;
+    } else if (magnitude >= 0x3c800000U) { /* 2^-6: normal */
+        at.low = sign | (magnitude - (120U << 23)) >> 20;
+        at.rest = magnitude << 12;
+    } else {
+        const uint32_t fraction = (magnitude & 0x7fffffU) | 0x800000U;
+        const uint32_t shift = 141U - (magnitude >> 23); /* from 21; units of 2^-9 begin here */
+        at.low = sign | (shift < 32U ? fraction >> shift : 0U);
+        at.rest = shift < 32U   ? fraction << (32U - shift)
+                  : shift < 56U ? fraction >> (shift - 32U)
+                                : 0U;
+    }
+    return at;
+}
+
 /* Convert to fp8, e4m3fn of the Open Compute Project: sign 1, exponent 4 with bias 7, mantissa 3. It
  * has no infinity: 448 is the largest value, to which larger ones are clamped. NaN and infinity
  * become NaN, 0x7f. */
 HOTBED_HD uint8_t hotbed_f32_to_fp8(float value) {
-    const uint32_t bits = hotbed_float_bits(value);
-    const uint32_t sign = (bits >> 24) & 0x80U, magnitude = bits & 0x7fffffffU;
-    if (magnitude >= 0x7f800000U)
-        return 0x7fU;
-    uint32_t low, rest; /* the neighbour nearer to zero, and the distance from it times 2^32 */
-    if (magnitude >= 0x3c800000U) { /* 2^-6: normal */
-        if (magnitude >= 0x43e00000U)
-            return (uint8_t)(sign | 0x7eU);
-        low = (magnitude - (120U << 23)) >> 20;
-        rest = magnitude << 12;
-    } else {
-        const uint32_t fraction = (magnitude & 0x7fffffU) | 0x800000U;
-        const uint32_t shift = 141U - (magnitude >> 23); /* from 21; units of 2^-9 begin here */
-        low = shift < 32U ? fraction >> shift : 0U;
-        rest = shift < 32U   ? fraction << (32U - shift)
-               : shift < 56U ? fraction >> (shift - 32U)
-                             : 0U;
-    }
-    const bool up = rest > 0x80000000U || (rest == 0x80000000U && (low & 1U) != 0);
-    return (uint8_t)(sign | (low + (up ? 1U : 0U)));
+    const hotbed_fp8_place at = hotbed_fp8_place_of(value);
+    const bool up = at.rest > 0x80000000U || (at.rest == 0x80000000U && (at.low & 1U) != 0);
+    return (uint8_t)(at.low + (up ? 1U : 0U));
 }
 
 /* The same with a random word. */
 HOTBED_HD uint8_t hotbed_f32_to_fp8_random(float value, uint32_t random) {
-    const uint32_t bits = hotbed_float_bits(value);
-    const uint32_t sign = (bits >> 24) & 0x80U, magnitude = bits & 0x7fffffffU;
-    if (magnitude >= 0x7f800000U)
-        return 0x7fU;
-    uint32_t low, rest;
-    if (magnitude >= 0x3c800000U) {
-        if (magnitude >= 0x43e00000U)
-            return (uint8_t)(sign | 0x7eU);
-        low = (magnitude - (120U << 23)) >> 20;
-        rest = magnitude << 12;
-    } else {
-        const uint32_t fraction = (magnitude & 0x7fffffU) | 0x800000U;
-        const uint32_t shift = 141U - (magnitude >> 23);
-        low = shift < 32U ? fraction >> shift : 0U;
-        rest = shift < 32U   ? fraction << (32U - shift)
-               : shift < 56U ? fraction >> (shift - 32U)
-                             : 0U;
-    }
-    return (uint8_t)(sign | (low + (random < rest ? 1U : 0U)));
+    const hotbed_fp8_place at = hotbed_fp8_place_of(value);
+    return (uint8_t)(at.low + (random < at.rest ? 1U : 0U));
 }
 
 /* Convert from fp8; exact. */

@@ -488,6 +488,8 @@ hotbed_status hotbed_source_changes(
     *out = (hotbed_changes){.keys_after = t->keys_after, .rows = t->rows.data};
     if (whole || !t->tracks)
         out->keys_after = t->next.rows; /* without rows that the route assigns to nobody */
+    else if (t->route != NULL && t->info.kind == HOTBED_TABLE_STATIC)
+        out->keys_after = hotbed_route_rows(t->route, s->rank);
     if (whole || t->tracks) {
         out->num_rows = t->next.rows;
         out->keys = t->next.keys;

@@ -432,7 +432,7 @@ static void *ranked_body(void *argument) {
     for (uint64_t step = 1; step <= 5; step++) {
         set_keys(storage, 0, &routes[0], m->rank, RANK_KEYS, step, stream);
         set_keys(storage, 1, &routes[1], m->rank, RANK_ROWS, step, stream);
-        if (m->all->tracks && m->rank == 1 && step == 5) {
+        if (m->all->tracks && m->rank == 1 && step == 3) {
             CHECK_OK(hotbed_storage_clear(storage, 1, stream));
             for (uint64_t again = 1; again <= step; again++)
                 set_keys(storage, 1, &routes[1], m->rank, RANK_ROWS, again, stream);

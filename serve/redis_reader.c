@@ -14,6 +14,7 @@
 #include <string.h>
 
 enum { ATTEMPTS = 16, WAYS = 4 };
+enum { KEYS_MOST = (1 << 20) - 1 }; /* a command of Redis has at most 2^20 words */
 
 /* A place of the cache. */
 typedef struct cached {
@@ -342,8 +343,15 @@ hotbed_status hotbed_redis_reader_lookup(
     if (r == NULL || (lookups == NULL && n > 0))
         return hotbed_fail_null_of("redis_reader_lookup", r == NULL ? "reader" : "lookups");
     HOTBED_TRY(hotbed_fork_check());
-    for (uint32_t i = 0; i < n; i++)
-        c.num_keys += lookups[i].keys == NULL ? 0 : lookups[i].num_keys;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t keys = lookups[i].keys == NULL ? 0 : lookups[i].num_keys;
+        if (keys > KEYS_MOST - c.num_keys)
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "num_keys", (double)keys, (double)(KEYS_MOST - c.num_keys),
+                "lookup %u has %" PRIu64 " keys; all lookups of a call take up to %d", i, keys,
+                KEYS_MOST);
+        c.num_keys += keys;
+    }
     c.rows = hotbed_new((c.num_keys + 1) * sizeof *c.rows);
     c.wanted = hotbed_new((c.num_keys + 1) * sizeof *c.wanted);
     pthread_mutex_lock(&r->lock);

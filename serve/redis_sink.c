@@ -182,6 +182,14 @@ static hotbed_status write_rows(hotbed_redis_sink *s, const void *data, uint64_t
                 " follows: its rows were lost or are another publisher's",
                 hotbed_redis_name(s->redis), there.number, head->parent, head->number),
             hotbed_redis_name(s->redis));
+    if (head->parent == 0 && there.number >= head->number)
+        return hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_STATE, "cut", (double)head->number, (double)there.number,
+                "Redis at %s has cut %" PRIu64 ", so cut %" PRIu64
+                " cannot follow: give a new directory another prefix, or remove the old rows",
+                hotbed_redis_name(s->redis), there.number, head->number),
+            hotbed_redis_name(s->redis));
     snprintf(committed, sizeof committed, "%" PRIu64, there.number);
     for (uint32_t t = 0; t < head->tables; t++)
         HOTBED_TRY(put_table(s, committed, &file, t, head->number));
@@ -220,7 +228,8 @@ static hotbed_status drop_older(hotbed_redis_sink *s, uint64_t base) {
             pattern[used++] = '\\';
         pattern[used++] = at[i];
     }
-    pattern[used++] = '*';
+    memset(pattern + used, '?', 12); /* and no keys of a longer prefix */
+    used += 12;
     snprintf(count, sizeof count, "%d", SCANNED);
     snprintf(text, sizeof text, "%" PRIu64, base);
     do {

@@ -30,7 +30,8 @@
  * older one than before, or one of another format (STATE, CORRUPT, UNSUPPORTED), or is set up to drop keys
  * when memory is short (STATE). If Redis has no memory left, it takes no transactions (MEMORY).
  *
- * A sink fails the cut if Redis does not have the cut before (STATE), or no memory for it (MEMORY). The
+ * A sink fails the cut if Redis does not have the cut before, or if a base is not newer than the cut that
+ * Redis has (STATE), or if Redis has no memory for it (MEMORY). The
  * publisher's next cut is then a base, which has everything.
  *
  * Redis 5 or later, one server; a cluster has no transactions over its keys. A forked process opens its own. */
@@ -91,7 +92,7 @@ hotbed_redis_reader_find(hotbed_redis_reader *reader, const char *name, uint32_t
 
 /* Answer n lookups from one version, as hotbed_reader_lookup() does. Waits for Redis, also if all rows are
  * in the cache: Redis says whether they are still of the newest cut. Any thread may call it; calls wait for
- * each other.
+ * each other. All lookups have at most 2^20 - 1 keys.
  * Errors: as hotbed_reader_lookup(); IO, STATE, CORRUPT, MEMORY. Outputs may have been written then. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_redis_reader_lookup(
     hotbed_redis_reader *reader, const hotbed_lookup *lookups, uint32_t n, uint64_t *version);

@@ -255,6 +255,29 @@ static void redis_without_memory_fails_the_cut(hotbed_backend backend) {
     world_close(&w);
 }
 
+/* A new directory begins with cut 1, which may not replace a later one. */
+static void a_base_replaces_older_cuts_only(hotbed_backend backend) {
+    world w;
+    world_open(&w, backend, 0);
+    open_publisher(&w, 1);
+    CHECK_OK(publish(&w));
+    CHECK_OK(publish(&w));
+    snprintf(w.directory, sizeof w.directory, "%s", sample_path("second"));
+    open_publisher(&w, 1);
+    CHECK_STATUS(publish(&w), HOTBED_ERR_STATE);
+    const hotbed_error_detail *detail = hotbed_last_error_detail();
+    CHECK(detail->value == 1 && detail->limit == 2);
+    CHECK_STRING(detail->path, w.socket);
+    CHECK_OK(look(&w));
+    hotbed_lookup many = {.num_keys = UINT64_MAX, .keys = served_keys};
+    uint64_t version;
+    CHECK_STATUS(hotbed_redis_reader_lookup(w.reader, &many, 1, &version), HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .parameter = "num_keys",
+            .value = (double)UINT64_MAX, .limit = (1 << 20) - 1);
+    world_close(&w);
+}
+
 static void redis_arguments_are_named(hotbed_backend backend) {
     hotbed_redis_options options;
     hotbed_redis_reader *reader = NULL;
@@ -284,6 +307,7 @@ const hotbed_test hotbed_tests[] = {
     {"parts_of_a_cut_are_not_seen", parts_of_a_cut_are_not_seen},
     {"redis_that_lost_its_rows_is_refused", redis_that_lost_its_rows_is_refused},
     {"redis_without_memory_fails_the_cut", redis_without_memory_fails_the_cut},
+    {"a_base_replaces_older_cuts_only", a_base_replaces_older_cuts_only},
     {"redis_arguments_are_named", redis_arguments_are_named},
     {NULL, NULL},
 };

@@ -162,6 +162,22 @@ static hotbed_status list_with(
     return keep(t, *n, out);
 }
 
+static int by_key(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Sort row numbers, and drop those past the rank's, which are nobody's. */
+static void keep_rows(uint64_t *numbers, uint64_t *n, uint64_t rows) {
+    uint64_t kept = 0;
+    for (uint64_t i = 0; i < *n; i++)
+        if (numbers[i] < rows)
+            numbers[kept++] = numbers[i];
+    *n = kept;
+    if (kept > 0)
+        qsort(numbers, kept, sizeof *numbers, by_key);
+}
+
 hotbed_status hotbed_touched_list(
     hotbed_touched *t, uint32_t table, const hotbed_change_position *since, uint64_t rows,
     hotbed_stream *stream, hotbed_mark_changes *out) {
@@ -172,16 +188,9 @@ hotbed_status hotbed_touched_list(
     words_of(t)->until = t->positions[table];
     HOTBED_TRY(list_with(export_removed, t, table, stream, &out->erased, &out->num_erased));
     HOTBED_TRY(list_with(export_changed, t, table, stream, &out->changed, &out->num_changed));
-    /* rows of a STATIC table are in order; those past the rank's are nobody's */
-    while (info.kind == HOTBED_TABLE_STATIC && out->num_changed > 0 &&
-           out->changed[out->num_changed - 1] >= rows)
-        out->num_changed--;
+    if (info.kind == HOTBED_TABLE_STATIC)
+        keep_rows(out->changed, &out->num_changed, rows);
     return HOTBED_OK;
-}
-
-static int by_key(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
 }
 
 /* Sort n distinct keys. */

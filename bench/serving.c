@@ -347,7 +347,8 @@ static uint64_t directory_bytes(const char *path) {
     for (struct dirent *item; list != NULL && (item = readdir(list)) != NULL;)
         if (fstatat(dirfd(list), item->d_name, &found, 0) == 0 && S_ISREG(found.st_mode))
             bytes += (uint64_t)found.st_blocks * 512;
-    closedir(list);
+    if (list != NULL)
+        (void)closedir(list);
     return bytes;
 }
 

@@ -898,16 +898,43 @@ def _checkpoints(directory: Path) -> List[str]:
     return sorted((name for name in places if not name.startswith(".tmp-")), key=numbers)
 
 
-def _number(path: Path, words: List[str], name: str) -> int:
-    """Give the number after a name in a line of the MANIFEST."""
+def _word(path: Path, words: List[str], name: str) -> str:
+    """Give the word after a name in a line of the MANIFEST; a line of a table may have any second word."""
     try:
-        return int(words[words.index(name) + 1])
+        return words[words.index(name, 2 if words[0] == "table" else 0) + 1]
     except (ValueError, IndexError) as error:
         raise CorruptError(
             f"{os.fspath(path)}/MANIFEST is damaged: no {name!r} in {' '.join(words)!r:.80}",
             path=os.path.join(path, "MANIFEST"),
             parameter=name,
         ) from error
+
+
+def _number(path: Path, words: List[str], name: str) -> int:
+    """Give the number after a name in a line of the MANIFEST."""
+    word = _word(path, words, name)
+    if not word.isdigit():
+        raise CorruptError(
+            f"{os.fspath(path)}/MANIFEST is damaged: {name} {word!r} is no number",
+            path=os.path.join(path, "MANIFEST"),
+            parameter=name,
+        )
+    return int(word)
+
+
+def _dtype(path: Path, words: List[str]) -> int:
+    """Give the hotbed_dtype of the rows of a table's line of the MANIFEST."""
+    kind, number = _word(path, words, "value"), 1
+    while (name := text(lib.hotbed_dtype_name(number))) != kind:
+        if name == "unknown":
+            raise CorruptError(
+                f"{os.fspath(path)}/MANIFEST: rows of table {words[1]!r} have an unknown type {kind!r}",
+                path=os.path.join(path, "MANIFEST"),
+                table=words[1],
+                value=kind,
+            )
+        number += 1
+    return number
 
 
 # --- reading without the library ------------------------------------------------------------------
@@ -996,28 +1023,25 @@ def read(
             if not shard.exists():
                 raise CorruptError(f"{shard} is missing", path=os.fspath(shard))
     try:
-        types = {words[1]: words[words.index("value") + 1] for words in manifest if words[0] == "table"}
+        types = {words[1]: _dtype(path, words) for words in manifest if words[0] == "table"}
         return _read_tables(path, {name: (*known[name], types[name]) for name in wanted}, progress)
     except (KeyError, OSError, RuntimeError) as error:
         raise CorruptError(f"{os.fspath(path)}: HDF5 cannot read it: {error}", path=os.fspath(path)) from error
 
 
-def _values(rows: numpy.ndarray[Any, Any], dim: int, kind: str) -> numpy.ndarray[Any, Any]:
+def _values(rows: numpy.ndarray[Any, Any], dim: int, dtype: int) -> numpy.ndarray[Any, Any]:
     """Return rows as h5py reads them as values: float32 for rows of bytes."""
     import numpy
 
-    number = 1
-    while text(lib.hotbed_dtype_name(number)) != kind:
-        number += 1
-    if lib.hotbed_dtype_bytes(number) != 0:
+    if lib.hotbed_dtype_bytes(dtype) != 0:
         return rows
     values = numpy.empty((rows.shape[0], dim), numpy.float32)
     data = ffi.from_buffer(numpy.ascontiguousarray(rows))
-    check(lib.hotbed_dtype_convert(number, data, lib.HOTBED_F32, ffi.from_buffer(values), dim, rows.shape[0]))
+    check(lib.hotbed_dtype_convert(dtype, data, lib.HOTBED_F32, ffi.from_buffer(values), dim, rows.shape[0]))
     return values
 
 
-def _read_tables(path: Path, wanted: Dict[str, Tuple[int, int, str]], progress: bool) -> Dict[str, Table]:
+def _read_tables(path: Path, wanted: Dict[str, Tuple[int, int, int]], progress: bool) -> Dict[str, Table]:
     """Read tables, given their rows, dims and types."""
     import h5py
     import numpy
@@ -1025,14 +1049,14 @@ def _read_tables(path: Path, wanted: Dict[str, Tuple[int, int, str]], progress: 
     found = {}
     with h5py.File(pathlib.Path(path) / "index.h5", "r") as file:
         for name in _bar(list(wanted)) if progress else wanted:
-            rows, dim, kind = wanted[name]
+            rows, dim, dtype = wanted[name]
             group = "+" if name == "." else name
             at = file["embeddings"][group]
             keys = at["weight_id"][:] if "weight_id" in at else numpy.arange(rows, dtype=numpy.int64)
             scores = at["metadata"][:] if "metadata" in at else None
             optimizer = file.get(f"optimizer/embeddings.{group}.weight", {})
             states = {k[len(group) + 1 :]: v[:] for k, v in optimizer.items()}
-            found[name] = Table(name, keys, _values(at["weight"][:], dim, kind), scores, states)
+            found[name] = Table(name, keys, _values(at["weight"][:], dim, dtype), scores, states)
     return found
 
 

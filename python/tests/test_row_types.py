@@ -152,16 +152,49 @@ def test_rows_and_gradients_travel_in_16_bits(pooled, precision):
         for step in range(3):
             out = made(batch(10 * step + comm.rank))
             values = out.values() if pooled else out["f"].values()
-            values.backward(torch.ones_like(values))
+            values.backward(torch.full_like(values, 1 + 2**-12))  # 16 bits do not have it
         return values.detach()
 
     narrow = well(on_threads(lambda comm: run(comm, forward_precision=precision, backward_precision=precision), 2))
+    back = well(on_threads(lambda comm: run(comm, backward_precision=precision), 2))
     wide = well(on_threads(run, 2))
-    for got, want in zip(narrow, wide):
-        torch.testing.assert_close(got, want, rtol=0.02, atol=0.01)
-        assert not torch.equal(got, want)
+    for got, only_gradients, want in zip(narrow, back, wide):
+        for rows in (got, only_gradients):
+            torch.testing.assert_close(rows, want, rtol=0.02, atol=0.01)
+            assert not torch.equal(rows, want)
         if not pooled:
             assert torch.equal(got.to(precision).float(), got)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_changes_have_values(dtype):
+    made = collection(dtype, track_changes=True)
+    train(made)
+    changed = made.changes().tables["t"]
+    assert len(changed.keys) == ROWS and torch.equal(changed.rows, made.rows("t", changed.keys))
+
+
+@pytest.mark.parametrize("name", ["value", "rows", "dim", "kind"])
+def test_a_table_may_have_the_name_of_a_word_of_the_manifest(tmp_path, name):
+    config = ht.EmbeddingBagConfig(ROWS, DIM, name, feature_names=["f"], data_type=torch.int8)
+    made = ht.EmbeddingBagCollection([config], optimizer=ht.SGD(lr=0.1))
+    try:
+        checkpoint.save(tmp_path / "c", made)
+    except hotbed.UnsupportedError:
+        pytest.skip("the library was built without HDF5")
+    table = checkpoint.read(tmp_path / "c")[name]
+    assert torch.equal(torch.from_numpy(table.weights), made.rows(name, torch.arange(ROWS)))
+
+
+def test_a_type_that_the_library_does_not_know_is_named(tmp_path):
+    try:
+        checkpoint.save(tmp_path / "c", collection(torch.int8))
+    except hotbed.UnsupportedError:
+        pytest.skip("the library was built without HDF5")
+    manifest = tmp_path / "c/MANIFEST"
+    manifest.write_text(manifest.read_text().replace(" value int8 ", " value int4 "))
+    with pytest.raises(hotbed.CorruptError, match="rows of table 't' have an unknown type 'int4'"):
+        checkpoint.read(tmp_path / "c", verify=False)
 
 
 def test_precisions_have_the_names_of_torchrec():

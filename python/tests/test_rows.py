@@ -259,6 +259,7 @@ def test_ranks_have_the_changes_of_their_rows():
                 made.erase("h", torch.arange(20))
             if step % 2 == 0:
                 found = made.changes(position)
+                assert found.whole == (position is None)
                 position = found.position
                 apply(replica, found)
                 check_replica(made, replica)

@@ -9,7 +9,7 @@ import torch
 
 from hotbed._c import ffi, lib, new
 from hotbed.errors import ArgumentError
-from hotbed.torch._storage import Storage
+from hotbed.torch._storage import Storage, values_of
 
 _WINDOW = 1 << 26  # slots of one export
 
@@ -155,7 +155,8 @@ class _Reader:
             keeps = local[order] < self.storage.num_rows(self.table)
             keys, order = keys[keeps], order[keeps]
         parts = {name: part[order.to(part.device)] for name, part in parts.items()}
-        return TableChanges(keys, parts.pop("weight"), parts, removed)
+        weight = values_of(self.storage.tables[self.table], parts.pop("weight"))
+        return TableChanges(keys, weight, parts, removed)
 
 
 def changes(storages: List[Storage], since: Optional[Position]) -> Changes:

@@ -586,6 +586,7 @@ class ShardedStorage(Storage):
                 self.check(lib.hotbed_sharded_read(self.slots[number].ticket, 0, target, stride, stream))
             while number is None or self._must_repeat(number, stream):
                 number = self._prefetch(keys, offsets, weights, samples, stream)
+                assert number >= 0
                 slot = self.slots[number]
                 self._check_held(slot, lib.hotbed_sharded_read(slot.ticket, 0, target, stride, stream))
             slot = self.slots[number]

@@ -440,6 +440,48 @@ def test_sizes_follow_the_batches(plan):
     check_rows(merged([rows for _, rows in results]), all_rows(one))
 
 
+@pytest.mark.parametrize("plan", [ht.Plan.FIXED, ht.Plan.ONE_SIDED])
+@pytest.mark.parametrize("waiting", [False, True])
+def test_prefetched_batches_that_overflow_are_looked_up_again(plan, waiting):
+    many = [bags(step) for step in range(4)]
+    few = ht.KeyedJaggedTensor(["f", "g", "h"], torch.tensor([1, 2, 3]), lengths=torch.ones(3, dtype=torch.int64))
+
+    def body(comm):
+        ebc = pooled(comm, ht.ShardedOptions(plan=plan))
+        losses, outputs = [], []
+
+        def learn(out):
+            loss = out.values().square().sum()
+            (loss * RANKS).backward()
+            losses.append(float(loss.detach()))
+
+        learn(ebc(few))  # messages have room for little more than such a batch
+        held = ebc(few) if waiting else None  # its context is in use while messages should grow
+        ebc.prefetch(many[2 * comm.rank])
+        ebc.prefetch(many[2 * comm.rank + 1])
+        if held is not None:
+            learn(held)
+        for batch in many[2 * comm.rank : 2 * comm.rank + 2]:
+            out = ebc(batch)
+            outputs.append(out.values().detach().clone())
+            learn(out)
+        assert ebc.exchange_stats()["overflows"] > 0
+        return losses, all_rows(ebc), outputs
+
+    one = pooled()
+    expected = []
+    batches = [[few] * RANKS] * (2 if waiting else 1) + [[many[i], many[2 + i]] for i in range(2)]
+    for each in batches:
+        loss = one(together(each)).values().square().sum()
+        loss.backward()
+        expected.append(float(loss.detach()))
+    results = well(on_threads(body))
+    for step, loss in enumerate(expected):
+        assert sum(r[0][step] for r in results) == pytest.approx(loss, rel=1e-5)
+    check_rows(merged([r[1] for r in results]), all_rows(one))
+    assert all(bool(out.any()) for r in results for out in r[2])
+
+
 def test_sizes_that_cannot_follow():
     def body(comm):
         ebc = pooled(comm, ht.ShardedOptions(max_keys=5))

@@ -508,6 +508,7 @@ class ShardedStorage(Storage):
         if slot is None:
             return -1
         self._hold(slot, (keys, offsets, weights, counts))
+        slot.samples, slot.settled = samples, False
         if ahead:  # otherwise forward() reads the rows at once
             self._check_held(slot, lib.hotbed_sharded_prefetch(slot.ticket, 0, stream))
         self.turn += 1
@@ -526,6 +527,28 @@ class ShardedStorage(Storage):
         self._release(number, stream)
         self.turn -= 1
         return True
+
+    def _settle(self, stream: Any) -> None:
+        """Send batches that were prefetched, and overflowed, again: before a later batch, so that the order stays.
+
+        A batch is looked at one batch after its prefetch, when its keys have arrived: no prefetch waits for its own.
+        """
+        for number in sorted(self.ahead.values(), key=lambda i: self.slots[i].order):
+            slot = self.slots[number]
+            key, tensors, before, samples = slot.key, slot.tensors, slot.versions, slot.samples
+            if slot.settled or not self._must_repeat(number, stream):
+                slot.settled = True
+                continue
+            keys, offsets, weights, _ = tensors
+            assert keys is not None and offsets is not None and key is not None
+            while number >= 0:
+                number = self._prefetch(keys, offsets, weights, samples, stream, ahead=True)
+                if number < 0 or not self._must_repeat(number, stream):
+                    break
+            if number >= 0:  # otherwise its forward looks it up
+                slot = self.slots[number]
+                slot.key, slot.settled, slot.versions = key, True, before
+                self.ahead[key] = number
 
     def check(self, status: int) -> None:
         """Raise the exception of a status; of a failed communicator, with the reason."""
@@ -548,9 +571,10 @@ class ShardedStorage(Storage):
                 return
         with self.lock, self._calls("forward", self.turn + 1):
             stream = self.streams.current()
+            if number is not None:
+                self._release(number, stream)
+            self._settle(stream)
             number = self._prefetch(keys, offsets, weights, samples, stream, ahead=True)
-            while number >= 0 and self._must_repeat(number, stream):
-                number = self._prefetch(keys, offsets, weights, samples, stream, ahead=True)
             if number < 0:
                 return
             self.slots[number].key = key
@@ -575,16 +599,18 @@ class ShardedStorage(Storage):
                 self._evaluate(keys, offsets, weights, samples, target, stream)
                 return -1
             self._thread = threading.get_ident()
+            self._settle(stream)
             number = self.ahead.pop(key, None)
+            settled = number is not None
             if number is not None:
                 try:
                     self._check_unchanged(self.slots[number], "forward of a prefetched batch")
-                except StateError:
+                    self.slots[number].key = None
+                    self.check(lib.hotbed_sharded_read(self.slots[number].ticket, 0, target, stride, stream))
+                except HotbedError:
                     self._release(number, stream)
                     raise
-                self.slots[number].key = None
-                self.check(lib.hotbed_sharded_read(self.slots[number].ticket, 0, target, stride, stream))
-            while number is None or self._must_repeat(number, stream):
+            while number is None or (not settled and self._must_repeat(number, stream)):
                 number = self._prefetch(keys, offsets, weights, samples, stream)
                 assert number >= 0
                 slot = self.slots[number]

@@ -264,6 +264,8 @@ class _Slot:
     generation: int = 0
     held: bool = False  # prefetched, and not yet followed by a backward
     order: int = 0
+    samples: int = 0
+    settled: bool = False  # it is known that the batch did not overflow
     batch: Any = None
     shape: Tuple[int, ...] = (0, 0)  # of the output
     tensors: Tuple[Optional[torch.Tensor], ...] = ()  # keys, offsets, weights, counts

@@ -12,13 +12,14 @@ the JSON are the same as in hotbed-workloads.
 
 import argparse
 import datetime
-import json
 import math
 import os
 import platform
 import statistics
 import sys
 import time
+
+import layout
 
 try:
     import numpy as np
@@ -269,9 +270,7 @@ def main():
             f"--scale {args.scale} --steps {args.steps} --threads {args.threads}",
             "results": results,
         }
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=2)
-            file.write("\n")
+        layout.write(args.json, document)
 
 
 if __name__ == "__main__":

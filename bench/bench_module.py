@@ -23,7 +23,6 @@ Limits of time hold on a GPU only: on the host backend a step includes the work.
 
 import argparse
 import contextlib
-import json
 import os
 import pathlib
 import statistics
@@ -33,6 +32,7 @@ import time
 import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import layout
 from baseline_torch import DIM, Shape, processor
 
 import hotbed
@@ -403,7 +403,7 @@ def main():
         results = [measure(w, args) for w in (["W1", "W2"] if args.workload == "all" else [args.workload])]
     if args.json:
         document = {"device": name, "torch": torch.__version__, "results": [r for r, _ in results]}
-        pathlib.Path(args.json).write_text(json.dumps(document, indent=2) + "\n")
+        layout.write(args.json, document)
     return 0 if all(good for _, good in results) else 1
 
 

@@ -25,7 +25,6 @@ copies by stream, on the CPU lookups, updates and products of matrices by thread
 import argparse
 import datetime
 import html
-import json
 import math
 import os
 import pathlib
@@ -37,6 +36,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import layout
 import plots
 
 import hotbed
@@ -450,7 +450,7 @@ def main():
             if "dense" in times
             else {},
         }
-        pathlib.Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
+        layout.write(args.json, document)
     if rank == 0 and pictures:
         pathlib.Path(args.picture).write_text(draw(pictures))
     dist.destroy_process_group()

@@ -16,6 +16,8 @@ import os
 import subprocess
 import tempfile
 
+import layout
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 PHASES = ("forward", "backward", "train", "eval")
 
@@ -102,9 +104,7 @@ def main():
             else:
                 finds(args, folder, document["least_find_us"])
             document["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-            with open(args.json, "w", encoding="utf-8") as file:  # each time: an interrupted run keeps its results
-                json.dump(document, file, indent=2)
-                file.write("\n")
+            layout.write(args.json, document)  # each time: an interrupted run keeps its results
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/run.sh - run the workloads and the microbenchmarks of a build, and write their results as JSON.
+# bench/run.sh - run the workloads and the microbenchmarks of a build, and write their results as JSON, one a line.
 #
 #   bench/run.sh BINARIES host|cuda OUT [quick]
 #
@@ -103,6 +103,7 @@ if [ -x "$binaries/hotbed-bench" ]; then
 else
     echo "-- no hotbed-bench: this build lacks Google Benchmark"
 fi
+python3 "$(dirname "$0")/layout.py" "$out"/*.json || status=1
 if [ "$quick" != quick ]; then
     python3 "$(dirname "$0")/compare.py" "$out" || status=1
 fi

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""tests/bench/test_compare.py - bench/compare.py lists exactly the figures that are slower, in files of every kind."""
+"""tests/bench/test_compare.py - bench/compare.py lists exactly the figures that are slower, in files of every kind.
+
+All committed results have the layout of bench/layout.py.
+"""
 
 import copy
 import json
@@ -9,6 +12,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import compare  # noqa: E402
+import layout  # noqa: E402
 
 
 def replace(value, old, new):
@@ -25,6 +29,7 @@ files = sorted((ROOT / "bench/results").glob("*.json"))
 kinds = set()
 for path in files:
     document = json.loads(path.read_text(encoding="utf-8"))
+    assert path.read_text(encoding="utf-8") == layout.lines(document) + "\n", f"bench/layout.py {path} rewrites it"
     if document.get("format", "").startswith(
         ("hotbed-baseline", "hotbed-deltas", "hotbed-host", "hotbed-verification")
     ):

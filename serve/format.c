@@ -164,15 +164,9 @@ hotbed_status hotbed_cut_parse(
 /* --- a rows file ------------------------------------------------------------------------------ */
 
 /* Check the extents of a table. They follow each other: *end is the end of the last one. */
-static bool extents_fit(
-    const hotbed_cut *cut, uint32_t t, const hotbed_rows_table *table, uint64_t bytes,
-    uint64_t *end) {
-    uint32_t row_bytes =
-        hotbed_encoded_bytes((hotbed_encoding)cut->tables[t].encoding, cut->tables[t].dim);
-    if (table->rows > UINT32_MAX - 1 || table->erased > bytes || table->row_bytes != row_bytes ||
-        table->bits != hotbed_rows_bits(table->rows))
-        return false;
-    if (cut->head->parent == 0 && table->erased != 0)
+static bool extents_fit(const hotbed_rows_table *table, bool base, uint64_t bytes, uint64_t *end) {
+    if (table->rows > UINT32_MAX - 1 || table->erased > bytes ||
+        table->bits != hotbed_rows_bits(table->rows) || (base && table->erased != 0))
         return false;
     for (uint32_t c = 0; c < HOTBED_ROWS_COLUMNS; c++) {
         uint64_t at = table->offsets[c], n = hotbed_rows_column_bytes(table, c);
@@ -188,6 +182,21 @@ static bool extents_fit(
     return true;
 }
 
+static hotbed_digest front_digest(const void *data, uint64_t front) {
+    hotbed_digest digest;
+    memcpy(&digest, (const char *)data + front - sizeof digest, sizeof digest);
+    return digest;
+}
+
+static bool front_fits(const void *data, uint64_t front) {
+    return hotbed_digest_equal(
+        front_digest(data, front), hotbed_digest_of(data, front - sizeof(hotbed_digest)));
+}
+
+static hotbed_status fail_damaged(const char *name, const char *what) {
+    return hotbed_fail_path(HOTBED_ERR_CORRUPT, name, "%s %s", name, what);
+}
+
 hotbed_status hotbed_rows_parse(
     const char *name, const hotbed_cut *cut, uint32_t rank, const void *data, uint64_t bytes,
     hotbed_rows_file *out) {
@@ -195,7 +204,6 @@ hotbed_status hotbed_rows_parse(
     const hotbed_cut_part *part = &cut->parts[rank];
     uint32_t tables = cut->head->tables;
     uint64_t front = hotbed_rows_front_bytes(tables), end = front;
-    hotbed_digest digest;
     if (bytes != part->bytes || bytes < front)
         return hotbed_error_path(
             hotbed_fail_limit(
@@ -203,20 +211,20 @@ hotbed_status hotbed_rows_parse(
                 "%s has %" PRIu64 " bytes; the cut names a file of %" PRIu64, name, bytes,
                 part->bytes),
             name);
-    memcpy(&digest, (const char *)data + front - sizeof digest, sizeof digest);
-    if (!hotbed_digest_equal(digest, part->digest) ||
-        !hotbed_digest_equal(digest, hotbed_digest_of(data, front - sizeof digest)))
-        return hotbed_fail_path(
-            HOTBED_ERR_CORRUPT, name, "%s is damaged, or is not the file that the cut names", name);
+    if (!hotbed_digest_equal(front_digest(data, front), part->digest) || !front_fits(data, front))
+        return fail_damaged(name, "is damaged, or is not the file that the cut names");
     const hotbed_rows_table *table = (const void *)(head + 1);
     bool fits = memcmp(head->magic, HOTBED_ROWS_MAGIC, sizeof head->magic) == 0 &&
                 head->version == HOTBED_CUT_VERSION && head->tables == tables &&
                 head->rank == rank && head->number == cut->head->number &&
                 hotbed_digest_equal(head->run, cut->head->run);
     for (uint32_t t = 0; fits && t < tables; t++)
-        fits = extents_fit(cut, t, &table[t], bytes, &end);
+        fits = table[t].row_bytes ==
+                   hotbed_encoded_bytes(
+                       (hotbed_encoding)cut->tables[t].encoding, cut->tables[t].dim) &&
+               extents_fit(&table[t], cut->head->parent == 0, bytes, &end);
     if (!fits)
-        return hotbed_fail_path(HOTBED_ERR_CORRUPT, name, "%s does not fit its cut", name);
+        return fail_damaged(name, "does not fit its cut");
     *out = (hotbed_rows_file){.data = data, .tables = table};
     return HOTBED_OK;
 }
@@ -259,28 +267,22 @@ static bool apart(const hotbed_rows_table *table, const uint64_t *keys, const ui
     return true;
 }
 
+/* `route` NULL: keys may belong to any rank. */
 static const char *wrong_columns(
-    const hotbed_cut *cut, uint32_t rank, const hotbed_rows_file *file, uint32_t t) {
+    const hotbed_route *route, uint32_t rank, const hotbed_rows_file *file, uint32_t t) {
     static const char *const damaged[] = {
         "its keys are damaged", "its buckets are damaged", "its rows are damaged",
         "its erased keys are damaged"};
     const hotbed_rows_table *table = &file->tables[t];
-    hotbed_route route;
-    bool routed = cut->head->world > 1;
     for (uint32_t c = 0; c < HOTBED_ROWS_COLUMNS; c++)
         if (!hotbed_digest_equal(
                 table->digests[c],
                 hotbed_digest_of(
                     hotbed_rows_column_of(file, t, c), hotbed_rows_column_bytes(table, c))))
             return damaged[c];
-    if (routed && hotbed_route_init(
-                      &route, (hotbed_route_kind)cut->tables[t].route, cut->head->world,
-                      cut->tables[t].route_rows) != HOTBED_OK)
-        return "its route is invalid";
     const uint64_t *keys = hotbed_rows_column_of(file, t, HOTBED_ROWS_KEYS);
     const uint64_t *erased = hotbed_rows_column_of(file, t, HOTBED_ROWS_ERASED);
-    if (!keys_fit(routed ? &route : NULL, rank, table->rows, keys) ||
-        !keys_fit(routed ? &route : NULL, rank, table->erased, erased))
+    if (!keys_fit(route, rank, table->rows, keys) || !keys_fit(route, rank, table->erased, erased))
         return "its keys are not in order, or belong to another rank";
     if (!apart(table, keys, erased))
         return "a key is written and removed";
@@ -291,12 +293,62 @@ static const char *wrong_columns(
 
 hotbed_status hotbed_rows_verify(
     const char *name, const hotbed_cut *cut, uint32_t rank, const hotbed_rows_file *file) {
+    const bool routed = cut->head->world > 1;
     for (uint32_t t = 0; t < cut->head->tables; t++) {
-        const char *wrong = wrong_columns(cut, rank, file, t);
+        const hotbed_cut_table *table = &cut->tables[t];
+        hotbed_route route;
+        const char *wrong = NULL;
+        if (routed && hotbed_route_init(
+                          &route, (hotbed_route_kind)table->route, cut->head->world,
+                          table->route_rows) != HOTBED_OK)
+            wrong = "its route is invalid";
+        else
+            wrong = wrong_columns(routed ? &route : NULL, rank, file, t);
         if (wrong != NULL)
             return hotbed_fail_table(
-                HOTBED_ERR_CORRUPT, cut->tables[t].name, "%s: table '%s': %s", name,
-                cut->tables[t].name, wrong);
+                HOTBED_ERR_CORRUPT, table->name, "%s: table '%s': %s", name, table->name, wrong);
+    }
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_rows_check(
+    const char *name, const void *data, uint64_t bytes, hotbed_rows_file *out) {
+    const hotbed_rows_head *head = data;
+    char expected[HOTBED_CUT_NAME_BYTES] = "";
+    if (bytes < sizeof *head || memcmp(head->magic, HOTBED_ROWS_MAGIC, sizeof head->magic) != 0)
+        return fail_damaged(name, "is not a file of rows");
+    if (head->version != HOTBED_CUT_VERSION)
+        return hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_UNSUPPORTED, "format", head->version, HOTBED_CUT_VERSION,
+                "%s has format %" PRIu32 "; this library reads %d", name, head->version,
+                HOTBED_CUT_VERSION),
+            name);
+    const uint64_t front = hotbed_rows_front_bytes(head->tables);
+    if (head->tables < 1 || head->tables > HOTBED_CUT_TABLES_MOST || bytes < front ||
+        !front_fits(data, front))
+        return fail_damaged(name, "is damaged: its digest differs");
+    if (head->rank < HOTBED_CUT_RANKS_MOST && head->number <= HOTBED_CUT_NUMBER_MOST)
+        hotbed_rows_name(expected, head->number, head->rank);
+    if (head->number == 0 || strcmp(expected, name) != 0)
+        return hotbed_error_path(
+            hotbed_fail_value(
+                HOTBED_ERR_CORRUPT, "number", (double)head->number,
+                "%s has the rows of rank %" PRIu32 " in cut %" PRIu64, name, head->rank,
+                head->number),
+            name);
+    const hotbed_rows_table *tables = (const void *)(head + 1);
+    uint64_t end = front;
+    *out = (hotbed_rows_file){.data = data, .tables = tables};
+    for (uint32_t t = 0; t < head->tables; t++) {
+        const char *wrong = "its columns do not lie in the file";
+        if (extents_fit(&tables[t], head->parent == 0, bytes, &end))
+            wrong = wrong_columns(NULL, head->rank, out, t);
+        if (wrong != NULL)
+            return hotbed_error_table_number(
+                hotbed_fail_path(
+                    HOTBED_ERR_CORRUPT, name, "%s: table %" PRIu32 ": %s", name, t, wrong),
+                t);
     }
     return HOTBED_OK;
 }

@@ -164,6 +164,12 @@ hotbed_status hotbed_rows_parse(
 hotbed_status hotbed_rows_verify(
     const char *name, const hotbed_cut *cut, uint32_t rank, const hotbed_rows_file *file);
 
+/* Check a rows file whose cut is not written yet: its front, the number and rank in its name, and its
+ * columns, except for the rank of each key. `data` is aligned to 8 bytes. Errors: CORRUPT, with `name`;
+ * UNSUPPORTED (another format). */
+hotbed_status hotbed_rows_check(
+    const char *name, const void *data, uint64_t bytes, hotbed_rows_file *out);
+
 static inline const void *hotbed_rows_column_of(
     const hotbed_rows_file *file, uint32_t table, hotbed_rows_column column) {
     return file->data + file->tables[table].offsets[column];

@@ -46,13 +46,23 @@ hotbed_status hotbed_redis_create(
             HOTBED_ERR_ARGUMENT, "port", o.port, 65535, "%s: port %" PRIu32 " is over 65535", call,
             o.port);
     const char *prefix = o.prefix == NULL ? "hotbed" : o.prefix;
-    if (strlen(prefix) < 1 || strlen(prefix) > HOTBED_REDIS_PREFIX_MOST)
-        return fail_argument(call, "prefix", "does not have 1 to 63 bytes");
-    if (strlen(o.host == NULL ? o.path : o.host) >= TEXT)
-        return fail_argument(call, o.host == NULL ? "path" : "host", "is too long");
+    const size_t prefix_bytes = strlen(prefix);
+    if (prefix_bytes < 1 || prefix_bytes > HOTBED_REDIS_PREFIX_MOST)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "prefix", (double)prefix_bytes, HOTBED_REDIS_PREFIX_MOST,
+            "%s: the prefix has %zu bytes, not 1 to %d", call, prefix_bytes,
+            HOTBED_REDIS_PREFIX_MOST);
+    const char *where = o.host == NULL ? "path" : "host";
+    const size_t where_bytes = strlen(o.host == NULL ? o.path : o.host);
+    if (where_bytes >= TEXT)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, where, (double)where_bytes, TEXT - 1,
+            "%s: the %s has %zu bytes; at most %d are allowed", call, where, where_bytes, TEXT - 1);
     hotbed_redis *r = hotbed_new(sizeof *r);
     if (r == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a connection to Redis");
+        return hotbed_fail_value(
+            HOTBED_ERR_MEMORY, NULL, (double)sizeof *r,
+            "%s: no %zu bytes for a connection to Redis", call, sizeof *r);
     r->port = o.port == 0 ? PORT : o.port;
     r->timeout_ms = o.timeout_ms == 0 ? TIMEOUT_MS : o.timeout_ms;
     r->cache_rows = o.cache_rows == 0 ? CACHE_ROWS : o.cache_rows;
@@ -95,7 +105,7 @@ uint32_t hotbed_redis_cache_rows(const hotbed_redis *r) {
     return r->cache_rows;
 }
 
-const char *hotbed_redis_name(const hotbed_redis *r) {
+const char *hotbed_redis_at(const hotbed_redis *r) {
     return r->name;
 }
 
@@ -123,11 +133,12 @@ static hotbed_status check_policy(hotbed_redis *r) {
     const char *policy = info.data == NULL ? NULL : strstr(info.data, "maxmemory_policy:");
     if (policy == NULL || strncmp(policy, "maxmemory_policy:noeviction", 27) == 0)
         return HOTBED_OK;
-    hotbed_redis_drop(r);
+    policy += strlen("maxmemory_policy:");
     return hotbed_fail_path(
         HOTBED_ERR_STATE, r->name,
-        "Redis at %s drops keys when memory is short: set its maxmemory-policy to noeviction",
-        r->name);
+        "Redis at %s drops keys when memory is short: its maxmemory-policy is %.*s; set it to "
+        "noeviction",
+        r->name, (int)strcspn(policy, "\r\n"), policy);
 }
 
 hotbed_status hotbed_redis_connect(hotbed_redis *r) {
@@ -140,7 +151,10 @@ hotbed_status hotbed_redis_connect(hotbed_redis *r) {
     if (r->context == NULL || r->context->err != 0 ||
         redisSetTimeout(r->context, limit) != REDIS_OK)
         return fail_connection(r);
-    return check_policy(r);
+    const hotbed_status status = check_policy(r);
+    if (status != HOTBED_OK) /* the next call checks again */
+        hotbed_redis_drop(r);
+    return status;
 }
 
 hotbed_status hotbed_redis_send(hotbed_redis *r, uint32_t n, const hotbed_redis_text *words) {
@@ -148,7 +162,9 @@ hotbed_status hotbed_redis_send(hotbed_redis *r, uint32_t n, const hotbed_redis_
     size_t *bytes = hotbed_new(n * sizeof *bytes);
     hotbed_status status = HOTBED_OK;
     if (data == NULL || bytes == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a command of Redis");
+        status = hotbed_fail_value(
+            HOTBED_ERR_MEMORY, NULL, n,
+            "no memory for a command of %" PRIu32 " words to Redis at %s", n, r->name);
     for (uint32_t i = 0; i < n && status == HOTBED_OK; i++) {
         data[i] = words[i].data;
         bytes[i] = words[i].bytes;
@@ -231,13 +247,26 @@ hotbed_redis_text hotbed_redis_item(const hotbed_redis *r, size_t list, size_t i
     return text_of(of->element[i]);
 }
 
-size_t hotbed_redis_key(
-    const hotbed_redis *r, uint32_t table, uint64_t key, char out[HOTBED_REDIS_KEY_BYTES]) {
-    const bool cut = table == UINT32_MAX;
-    const int n = snprintf(out, HOTBED_REDIS_KEY_BYTES, "%s:%s", r->prefix, cut ? "cut" : "t");
-    if (cut)
-        return (size_t)n;
-    memcpy(out + n, &table, sizeof table);
-    memcpy(out + n + sizeof table, &key, sizeof key);
-    return (size_t)n + sizeof table + sizeof key;
+/* --- keys ------------------------------------------------------------------------------------- */
+
+static hotbed_redis_name name_of(const hotbed_redis *r, const char *what) {
+    hotbed_redis_name name;
+    name.bytes = (size_t)snprintf(name.text, sizeof name.text, "%s:%s", r->prefix, what);
+    return name;
+}
+
+hotbed_redis_name hotbed_redis_cut_name(const hotbed_redis *r) {
+    return name_of(r, "cut");
+}
+
+hotbed_redis_name hotbed_redis_writing_name(const hotbed_redis *r) {
+    return name_of(r, "writing");
+}
+
+hotbed_redis_name hotbed_redis_row_name(const hotbed_redis *r, uint32_t table, uint64_t key) {
+    hotbed_redis_name name = name_of(r, "t");
+    memcpy(name.text + name.bytes, &table, sizeof table);
+    memcpy(name.text + name.bytes + sizeof table, &key, sizeof key);
+    name.bytes += sizeof table + sizeof key;
+    return name;
 }

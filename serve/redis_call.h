@@ -1,9 +1,14 @@
 /* serve/redis_call.h - a connection to Redis, and the values that rows have there.
  *
- * Redis keys: PREFIX:cut has the file of the newest cut; PREFIX:t, the table's number and the key, in
- * binary, has a row. Its value is one version or two, the newer one first. A version is the number of its
- * cut, 8 bytes, the bytes of the row, 4 bytes (ERASED: the key was removed), and the encoded row. Versions
- * older than the base are dead. */
+ * Redis keys:
+ *   PREFIX:cut      the file of the newest cut
+ *   PREFIX:writing  a hash, of the cut whose rows are being written, or of the newest one: "id" is its run and
+ *                   number, and rank r has the digest of its rows file once all its rows are there
+ *   PREFIX:t, the table's number and the key, in binary: a row
+ *
+ * A row is one version or two, the newer one first. A version is the number of its cut, 8 bytes, the first 8
+ * bytes of its run, the bytes of the encoded row, 4 bytes (ERASED: the key was removed), and the encoded row.
+ * Versions of other runs than the cut's, and those older than its base, are dead. */
 #ifndef HOTBED_SERVE_REDIS_CALL_H
 #define HOTBED_SERVE_REDIS_CALL_H
 
@@ -15,7 +20,7 @@
 enum {
     HOTBED_REDIS_PREFIX_MOST = 63,
     HOTBED_REDIS_KEY_BYTES = HOTBED_REDIS_PREFIX_MOST + 2 + 4 + 8 + 1, /* with a 0 at the end */
-    HOTBED_REDIS_VERSION_BYTES = 12,                                   /* without the row */
+    HOTBED_REDIS_VERSION_BYTES = 20,                                   /* without the row */
 };
 
 typedef struct hotbed_redis hotbed_redis;
@@ -33,7 +38,8 @@ void hotbed_redis_destroy(hotbed_redis *redis); /* NULL is allowed */
 
 uint32_t hotbed_redis_cache_rows(const hotbed_redis *redis);
 
-/* Connect, if there is no connection, and check that Redis keeps its keys. Errors: IO, STATE, MEMORY. */
+/* Connect, if there is no connection, and check that Redis keeps its keys. After a failure there is no
+ * connection. Errors: IO, STATE, MEMORY. */
 hotbed_status hotbed_redis_connect(hotbed_redis *redis);
 
 bool hotbed_redis_connected(const hotbed_redis *redis);
@@ -52,12 +58,23 @@ hotbed_status hotbed_redis_receive(hotbed_redis *redis, hotbed_redis_text *out);
 hotbed_status hotbed_redis_receive_list(hotbed_redis *redis, size_t *n);
 hotbed_redis_text hotbed_redis_item(const hotbed_redis *redis, size_t list, size_t i);
 
-/* Write the key of a row, or with table UINT32_MAX the key of the cut. Returns its bytes. */
-size_t hotbed_redis_key(
-    const hotbed_redis *redis, uint32_t table, uint64_t key, char out[HOTBED_REDIS_KEY_BYTES]);
+/* A key of Redis. */
+typedef struct hotbed_redis_name {
+    size_t bytes;
+    char text[HOTBED_REDIS_KEY_BYTES];
+} hotbed_redis_name;
+
+static inline hotbed_redis_text hotbed_redis_text_of(const hotbed_redis_name *name) {
+    return (hotbed_redis_text){name->text, name->bytes};
+}
+
+hotbed_redis_name hotbed_redis_cut_name(const hotbed_redis *redis);
+hotbed_redis_name hotbed_redis_writing_name(const hotbed_redis *redis);
+hotbed_redis_name hotbed_redis_row_name(const hotbed_redis *redis, uint32_t table, uint64_t key);
 
 /* Fail because Redis has other bytes than expected. */
 hotbed_status hotbed_redis_corrupt(const hotbed_redis *redis, const char *what);
-const char *hotbed_redis_name(const hotbed_redis *redis);
+/* Host and port, or the path, for messages. */
+const char *hotbed_redis_at(const hotbed_redis *redis);
 
 #endif

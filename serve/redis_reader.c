@@ -20,7 +20,8 @@ enum { KEYS_MOST = (1 << 20) - 1 }; /* a command of Redis has at most 2^20 words
 typedef struct cached {
     uint64_t key;
     uint32_t table;
-    uint32_t state; /* 0: empty; 1: the table lacks the key; 2: it has the row */
+    bool there;     /* false: the table lacks the key */
+    uint64_t epoch; /* another one than the reader's: the place is empty */
 } cached;
 
 /* A key of a call whose row is not in the cache. */
@@ -36,7 +37,8 @@ struct hotbed_redis_reader {
     unsigned char *record; /* the file of the cut */
     hotbed_cut cut;
     hotbed_version_table *tables;
-    uint32_t row_bytes; /* longest row */
+    uint32_t row_bytes; /* longest row; in `rows`, the one of each place */
+    uint64_t epoch;     /* counts the cuts that were used */
     uint64_t places, turn;
     cached *cache;       /* [places] */
     unsigned char *rows; /* [places, row_bytes] */
@@ -47,48 +49,57 @@ struct hotbed_redis_reader {
 
 /* --- the cut ---------------------------------------------------------------------------------- */
 
-static void forget_cut(hotbed_redis_reader *r) {
-    hotbed_delete(r->record);
-    hotbed_delete(r->tables);
-    hotbed_delete(r->cache);
+/* Get memory for the cache, if the rows are longer than before. */
+static hotbed_status reserve_cache(hotbed_redis_reader *r, uint32_t row_bytes) {
+    if (row_bytes <= r->row_bytes)
+        return HOTBED_OK;
+    cached *cache = r->cache != NULL ? r->cache : hotbed_new(r->places * sizeof *cache);
+    unsigned char *rows = hotbed_new(r->places * row_bytes);
+    r->cache = cache;
+    if (cache == NULL || rows == NULL) {
+        hotbed_delete(rows);
+        return hotbed_fail_value(
+            HOTBED_ERR_MEMORY, "cache_rows", (double)r->places,
+            "no memory for a cache of %" PRIu64 " rows of %" PRIu32 " bytes", r->places, row_bytes);
+    }
     hotbed_delete(r->rows);
-    r->record = NULL;
-    r->tables = NULL;
-    r->cache = NULL;
-    r->rows = NULL;
+    r->rows = rows;
+    r->row_bytes = row_bytes;
+    r->epoch++; /* what the cache had is gone */
+    return HOTBED_OK;
 }
 
 /* Use a record that was parsed. Takes ownership of it on success. */
 static hotbed_status use_cut(hotbed_redis_reader *r, unsigned char *record, const hotbed_cut *cut) {
     uint32_t row_bytes = 1;
     if (r->record != NULL && !hotbed_cut_same_tables(&r->cut, cut))
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "cut %" PRIu64 " has other tables than the reader: open another one",
+        return hotbed_fail_value(
+            HOTBED_ERR_STATE, "cut", (double)cut->head->number,
+            "cut %" PRIu64 " has other tables than the reader: open another one",
             cut->head->number);
     hotbed_version_table *tables = hotbed_new(cut->head->tables * sizeof *tables);
-    for (uint32_t t = 0; tables != NULL && t < cut->head->tables; t++) {
+    if (tables == NULL)
+        return hotbed_fail_value(
+            HOTBED_ERR_MEMORY, NULL, cut->head->tables, "no memory for %" PRIu32 " tables",
+            cut->head->tables);
+    for (uint32_t t = 0; t < cut->head->tables; t++) {
         tables[t].dim = cut->tables[t].dim;
         tables[t].encoding = (hotbed_encoding)cut->tables[t].encoding;
         tables[t].missing = cut->tables[t].missing;
         tables[t].row_bytes = hotbed_encoded_bytes(tables[t].encoding, tables[t].dim);
         row_bytes = tables[t].row_bytes > row_bytes ? tables[t].row_bytes : row_bytes;
     }
-    cached *cache = hotbed_new(r->places * sizeof *cache);
-    unsigned char *rows = hotbed_new(r->places * row_bytes);
-    if (tables == NULL || cache == NULL || rows == NULL) {
+    const hotbed_status status = reserve_cache(r, (row_bytes + 3) / 4 * 4); /* F32 is aligned */
+    if (status != HOTBED_OK) {
         hotbed_delete(tables);
-        hotbed_delete(cache);
-        hotbed_delete(rows);
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for a cache of %" PRIu64 " rows", r->places);
+        return status;
     }
-    forget_cut(r);
+    hotbed_delete(r->record);
+    hotbed_delete(r->tables);
     r->record = record;
     r->cut = *cut;
     r->tables = tables;
-    r->cache = cache;
-    r->rows = rows;
-    r->row_bytes = row_bytes;
+    r->epoch++; /* the cache is empty */
     r->stats.version = cut->head->number;
     r->stats.step = cut->head->step;
     return HOTBED_OK;
@@ -96,33 +107,33 @@ static hotbed_status use_cut(hotbed_redis_reader *r, unsigned char *record, cons
 
 /* Get the newest cut's record. */
 static hotbed_status read_cut(hotbed_redis_reader *r) {
-    char at[HOTBED_REDIS_KEY_BYTES];
-    const hotbed_redis_text words[] = {
-        {"GET", 3}, {at, hotbed_redis_key(r->redis, UINT32_MAX, 0, at)}};
+    const hotbed_redis_name name = hotbed_redis_cut_name(r->redis);
+    const hotbed_redis_text words[] = {{"GET", 3}, hotbed_redis_text_of(&name)};
     hotbed_redis_text answer;
     hotbed_cut cut;
     HOTBED_TRY(hotbed_redis_send(r->redis, 2, words));
     HOTBED_TRY(hotbed_redis_receive(r->redis, &answer));
     if (answer.data == NULL)
         return hotbed_fail_path(
-            HOTBED_ERR_STATE, hotbed_redis_name(r->redis), "Redis at %s has no cut",
-            hotbed_redis_name(r->redis));
+            HOTBED_ERR_STATE, hotbed_redis_at(r->redis), "Redis at %s has no cut",
+            hotbed_redis_at(r->redis));
     unsigned char *record = hotbed_new(answer.bytes + 1);
     if (record == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a cut", answer.bytes);
+        return hotbed_fail_value(
+            HOTBED_ERR_MEMORY, NULL, (double)answer.bytes, "no %zu bytes for a cut", answer.bytes);
     memcpy(record, answer.data, answer.bytes);
     uint64_t number = 0;
     if (answer.bytes >= sizeof(hotbed_cut_head))
         number = ((const hotbed_cut_head *)(const void *)record)->number;
     hotbed_status status =
-        hotbed_cut_parse(hotbed_redis_name(r->redis), number, record, answer.bytes, &cut);
+        hotbed_cut_parse(hotbed_redis_at(r->redis), number, record, answer.bytes, &cut);
     if (status == HOTBED_OK && number < r->stats.version)
         status = hotbed_error_path(
             hotbed_fail_limit(
                 HOTBED_ERR_STATE, "cut", (double)number, (double)r->stats.version,
                 "Redis at %s has cut %" PRIu64 ", and had %" PRIu64 " before: it was set back",
-                hotbed_redis_name(r->redis), number, r->stats.version),
-            hotbed_redis_name(r->redis));
+                hotbed_redis_at(r->redis), number, r->stats.version),
+            hotbed_redis_at(r->redis));
     if (status == HOTBED_OK)
         status = use_cut(r, record, &cut);
     if (status != HOTBED_OK)
@@ -141,8 +152,8 @@ static bool recall(
     const hotbed_redis_reader *r, uint32_t table, uint64_t key, const unsigned char **row) {
     const uint64_t first = place_of(r, table, key);
     for (uint64_t i = first; i < first + WAYS; i++)
-        if (r->cache[i].state != 0 && r->cache[i].key == key && r->cache[i].table == table) {
-            *row = r->cache[i].state == 2 ? r->rows + i * r->row_bytes : NULL;
+        if (r->cache[i].epoch == r->epoch && r->cache[i].key == key && r->cache[i].table == table) {
+            *row = r->cache[i].there ? r->rows + i * r->row_bytes : NULL;
             return true;
         }
     return false;
@@ -152,11 +163,11 @@ static void remember(
     hotbed_redis_reader *r, uint32_t table, uint64_t key, const unsigned char *row) {
     uint64_t at = place_of(r, table, key);
     const uint64_t first = at;
-    while (at < first + WAYS && r->cache[at].state != 0)
+    while (at < first + WAYS && r->cache[at].epoch == r->epoch)
         at++;
     if (at == first + WAYS)
         at = first + r->turn++ % WAYS;
-    r->cache[at] = (cached){key, table, row == NULL ? 1U : 2U};
+    r->cache[at] = (cached){.key = key, .table = table, .there = row != NULL, .epoch = r->epoch};
     if (row != NULL)
         memcpy(r->rows + at * r->row_bytes, row, r->tables[table].row_bytes);
 }
@@ -180,17 +191,18 @@ static hotbed_status pick_version(
     const unsigned char *data = value.data;
     *row = NULL;
     for (size_t at = 0; data != NULL && at < value.bytes;) {
-        uint64_t number;
+        uint64_t number, run;
         uint32_t bytes;
         if (value.bytes - at < HOTBED_REDIS_VERSION_BYTES)
             return hotbed_redis_corrupt(r->redis, "a row is damaged");
         memcpy(&number, data + at, 8);
-        memcpy(&bytes, data + at + 8, 4);
+        memcpy(&run, data + at + 8, 8);
+        memcpy(&bytes, data + at + 16, 4);
         at += HOTBED_REDIS_VERSION_BYTES;
         const uint32_t size = bytes == HOTBED_REDIS_ERASED ? 0 : bytes;
         if (value.bytes - at < size)
             return hotbed_redis_corrupt(r->redis, "a row is damaged");
-        if (number <= head->number) {
+        if (run == head->run.low && number <= head->number) {
             if (bytes == HOTBED_REDIS_ERASED || number < head->base)
                 return HOTBED_OK;
             if (bytes != r->tables[table].row_bytes)
@@ -206,30 +218,31 @@ static hotbed_status pick_version(
 /* Ask for the head of the record and for the rows that are wanted. *same: they are of the cut. */
 static hotbed_status ask(hotbed_redis_reader *r, call *c, bool *same) {
     static const hotbed_redis_text multi = {"MULTI", 5}, exec = {"EXEC", 4};
-    char at[HOTBED_REDIS_KEY_BYTES];
+    const hotbed_redis_name cut = hotbed_redis_cut_name(r->redis);
     const hotbed_redis_text head[] = {
-        {"GETRANGE", 8}, {at, hotbed_redis_key(r->redis, UINT32_MAX, 0, at)}, {"0", 1}, {"127", 3}};
+        {"GETRANGE", 8}, hotbed_redis_text_of(&cut), {"0", 1}, {"127", 3}};
     hotbed_redis_text answer;
     size_t parts = 0;
     HOTBED_TRY(hotbed_redis_send(r->redis, 1, &multi));
     HOTBED_TRY(hotbed_redis_send(r->redis, 4, head));
     if (c->num_wanted > 0) {
         hotbed_redis_text *words = hotbed_new((c->num_wanted + 1) * sizeof *words);
-        char(*keys)[HOTBED_REDIS_KEY_BYTES] = hotbed_new(c->num_wanted * sizeof *keys);
-        hotbed_status status =
-            words != NULL && keys != NULL
-                ? HOTBED_OK
-                : hotbed_fail(
-                      HOTBED_ERR_MEMORY, "no memory to ask for %" PRIu64 " rows", c->num_wanted);
-        for (uint64_t i = 0; i < c->num_wanted && status == HOTBED_OK; i++)
-            words[i + 1] = (hotbed_redis_text){
-                keys[i], hotbed_redis_key(r->redis, c->wanted[i].table, c->wanted[i].key, keys[i])};
+        hotbed_redis_name *names = hotbed_new(c->num_wanted * sizeof *names);
+        hotbed_status status = words != NULL && names != NULL
+                                   ? HOTBED_OK
+                                   : hotbed_fail_value(
+                                         HOTBED_ERR_MEMORY, "num_keys", (double)c->num_wanted,
+                                         "no memory to ask for %" PRIu64 " rows", c->num_wanted);
+        for (uint64_t i = 0; i < c->num_wanted && status == HOTBED_OK; i++) {
+            names[i] = hotbed_redis_row_name(r->redis, c->wanted[i].table, c->wanted[i].key);
+            words[i + 1] = hotbed_redis_text_of(&names[i]);
+        }
         if (status == HOTBED_OK) {
             words[0] = (hotbed_redis_text){"MGET", 4};
             status = hotbed_redis_send(r->redis, (uint32_t)c->num_wanted + 1, words);
         }
         hotbed_delete(words);
-        hotbed_delete(keys);
+        hotbed_delete(names);
         HOTBED_TRY(status);
     }
     HOTBED_TRY(hotbed_redis_send(r->redis, 1, &exec));
@@ -272,8 +285,9 @@ static hotbed_status find_rows(hotbed_redis_reader *r, call *c) {
             r->call_rows = hotbed_new(bytes);
             r->call_capacity = r->call_rows == NULL ? 0 : bytes;
             if (r->call_rows == NULL)
-                return hotbed_fail(
-                    HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " rows", c->num_keys);
+                return hotbed_fail_value(
+                    HOTBED_ERR_MEMORY, "num_keys", (double)c->num_keys,
+                    "no memory for %" PRIu64 " rows", c->num_keys);
         }
         r->stats.cached += c->num_keys - c->num_wanted;
         for (uint64_t i = 0; i < c->num_wanted; i++) {
@@ -293,9 +307,8 @@ static hotbed_status find_rows(hotbed_redis_reader *r, call *c) {
         return HOTBED_OK;
     }
     return hotbed_fail_path(
-        HOTBED_ERR_STATE, hotbed_redis_name(r->redis),
-        "Redis at %s got a new cut with each of %d attempts", hotbed_redis_name(r->redis),
-        ATTEMPTS);
+        HOTBED_ERR_STATE, hotbed_redis_at(r->redis),
+        "Redis at %s got a new cut with each of %d attempts", hotbed_redis_at(r->redis), ATTEMPTS);
 }
 
 /* Rows by position in the keys of a lookup. */
@@ -358,17 +371,16 @@ hotbed_status hotbed_redis_reader_lookup(
     const bool connected = hotbed_redis_connected(r->redis);
     hotbed_status status = c.rows != NULL && c.wanted != NULL
                                ? answer(r, &c, version)
-                               : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a lookup");
+                               : hotbed_fail_value(
+                                     HOTBED_ERR_MEMORY, "num_keys", (double)c.num_keys,
+                                     "no memory for a lookup of %" PRIu64 " keys", c.num_keys);
     if (status == HOTBED_ERR_IO && connected) { /* Redis may have closed it long ago */
         hotbed_redis_drop(r->redis);
         status = answer(r, &c, version);
     }
     if (status != HOTBED_OK) {
-        hotbed_error error;
-        hotbed_error_copy(&error);
         hotbed_redis_drop(r->redis); /* answers may be missing */
         r->stats.refused++;
-        status = hotbed_error_return(&error, status);
     }
     pthread_mutex_unlock(&r->lock);
     hotbed_delete(c.rows);
@@ -388,7 +400,9 @@ hotbed_status hotbed_redis_reader_open(
     hotbed_redis_reader *r = hotbed_new(sizeof *r);
     if (r == NULL) {
         hotbed_redis_destroy(redis);
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a reader");
+        return hotbed_fail_value(
+            HOTBED_ERR_MEMORY, NULL, (double)sizeof *r,
+            "redis_reader_open: no %zu bytes for a reader", sizeof *r);
     }
     r->redis = redis;
     r->places = ((uint64_t)hotbed_redis_cache_rows(redis) + WAYS - 1) / WAYS * WAYS;
@@ -408,7 +422,10 @@ void hotbed_redis_reader_close(hotbed_redis_reader *r) {
         return;
     pthread_mutex_destroy(&r->lock);
     hotbed_redis_destroy(r->redis);
-    forget_cut(r);
+    hotbed_delete(r->record);
+    hotbed_delete(r->tables);
+    hotbed_delete(r->cache);
+    hotbed_delete(r->rows);
     hotbed_delete(r->call_rows);
     hotbed_delete(r);
 }

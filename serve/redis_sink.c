@@ -1,4 +1,9 @@
-/* serve/redis_sink.c - writes the files of a publisher to Redis: rows first, the record of the cut last. */
+/* serve/redis_sink.c - writes the files of a publisher to Redis: rows first, the record of the cut last.
+ *
+ * Scripts of the server keep the order, whatever happens between two of them. Redis may be restarted, empty or
+ * with an older state, or another publisher may begin a cut. Each script looks at PREFIX:writing, and does
+ * nothing but answer LOST if that is not as this sink has left it. So a record is written only if all rows of
+ * its cut are in Redis. */
 #include "serve/redis_call.h"
 
 #include "base/error.h"
@@ -8,65 +13,136 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { AHEAD = 256, SCANNED = 1000 }; /* commands whose answers are awaited together */
+enum {
+    AHEAD = 256,
+    SCANNED = 1000
+}; /* commands whose answers are awaited together; keys of a scan */
 
-/* Put version ARGV[2] of a row before the newest one that is not newer than cut ARGV[1]. */
-static const char put_script[] =
-    "local old = redis.call('GET', KEYS[1]) local keep = '' "
-    "local at = 1 "
-    "while old and at <= #old do "
-    "  local number, n = struct.unpack('<I8I4', old, at) "
-    "  local size = 12 "
+/* The keys of all scripts: 1 PREFIX:cut, 2 PREFIX:writing, then rows. In the files of a cut and of rows, the
+ * bytes 25 to 48 are run and number. In the cut's, 49 to 56 are the base, 57 to 64 the parent and 65 to 80 the
+ * parent's digest. */
+typedef enum script {
+    SCRIPT_BEGIN = 0,
+    SCRIPT_PUT = 1,
+    SCRIPT_END = 2,
+    SCRIPT_CUT = 3,
+    SCRIPT_DROP = 4,
+    SCRIPTS = 5,
+} script;
+
+static const char *const scripts[SCRIPTS] = {
+    /* Begin the rows of rank ARGV[3] of the cut with id ARGV[1], if the record still begins with ARGV[2]. */
+    "if redis.call('GETRANGE', KEYS[1], 0, 127) ~= ARGV[2] then return 'LOST' end "
+    "if redis.call('HGET', KEYS[2], 'id') ~= ARGV[1] then "
+    "  redis.call('DEL', KEYS[2]) redis.call('HSET', KEYS[2], 'id', ARGV[1]) "
+    "end "
+    "redis.call('HDEL', KEYS[2], ARGV[3]) return 'OK'",
+
+    /* Put version ARGV[3] of a row before its newest one of the cut ARGV[2], whose number and first bytes of
+     * the run these are, or of an earlier one. */
+    "if redis.call('HGET', KEYS[2], 'id') ~= ARGV[1] then return 'LOST' end "
+    "local old = redis.call('GET', KEYS[3]) local keep = '' local at = 1 "
+    "local newest, run = struct.unpack('<I8', ARGV[2]), string.sub(ARGV[2], 9, 16) "
+    "while old and at + 19 <= #old do "
+    "  local number, n = struct.unpack('<I8', old, at), struct.unpack('<I4', old, at + 16) "
+    "  local size = 20 "
     "  if n ~= 4294967295 then size = size + n end "
-    "  if number <= tonumber(ARGV[1]) then keep = string.sub(old, at, at + size - 1) break end "
+    "  if string.sub(old, at + 8, at + 15) == run and number <= newest then "
+    "    keep = string.sub(old, at, at + size - 1) break "
+    "  end "
     "  at = at + size "
     "end "
-    "redis.call('SET', KEYS[1], ARGV[2] .. keep) return redis.status_reply('OK')";
+    "redis.call('SET', KEYS[3], ARGV[3] .. keep) return 'OK'",
 
-/* Remove the rows whose newest version is older than base ARGV[1]. */
-static const char drop_script[] = "for _, key in ipairs(KEYS) do "
-                                  "  local old = redis.call('GETRANGE', key, 0, 7) "
-                                  "  if #old == 8 and struct.unpack('<I8', old) < "
-                                  "tonumber(ARGV[1]) then redis.call('DEL', key) end "
-                                  "end return redis.status_reply('OK')";
+    /* All rows of rank ARGV[2] are there; the digest of their file is ARGV[3]. */
+    "if redis.call('HGET', KEYS[2], 'id') ~= ARGV[1] then return 'LOST' end "
+    "redis.call('HSET', KEYS[2], ARGV[2], ARGV[3]) return 'OK'",
+
+    /* Write record ARGV[1], with ARGV[2] ranks, whose digests are in it from byte ARGV[3] on. */
+    "local cut, there = ARGV[1], redis.call('GET', KEYS[1]) "
+    "if there == cut then return 'OK' end "
+    "if redis.call('HGET', KEYS[2], 'id') ~= string.sub(cut, 25, 48) then return 'LOST' end "
+    "for rank = 0, tonumber(ARGV[2]) - 1 do "
+    "  local at = tonumber(ARGV[3]) + 32 * rank "
+    "  if redis.call('HGET', KEYS[2], tostring(rank)) ~= string.sub(cut, at, at + 15) then "
+    "    return 'LOST' "
+    "  end "
+    "end "
+    "if struct.unpack('<I8', cut, 57) ~= 0 and "
+    "   (not there or string.sub(there, -16) ~= string.sub(cut, 65, 80)) then return 'LOST' end "
+    "redis.call('SET', KEYS[1], cut) return 'OK'",
+
+    /* Remove rows that have no version of the newest cut, and none of the one that is being written. */
+    "local head = redis.call('GETRANGE', KEYS[1], 0, 127) "
+    "local id = redis.call('HGET', KEYS[2], 'id') or '' "
+    "if #head < 128 then return 'OK' end "
+    "local base, run = struct.unpack('<I8', head, 49), string.sub(head, 25, 32) "
+    "local writing = string.sub(id, 17, 24) .. string.sub(id, 1, 8) "
+    "for i = 3, #KEYS do "
+    "  local row, at, live = redis.call('GET', KEYS[i]), 1, false "
+    "  while row and at + 19 <= #row and not live do "
+    "    local number, n = struct.unpack('<I8', row, at), struct.unpack('<I4', row, at + 16) "
+    "    live = (string.sub(row, at + 8, at + 15) == run and number >= base) or "
+    "           string.sub(row, at, at + 15) == writing "
+    "    at = at + 20 "
+    "    if n ~= 4294967295 then at = at + n end "
+    "  end "
+    "  if not live then redis.call('DEL', KEYS[i]) end "
+    "end return 'OK'",
+};
 
 struct hotbed_redis_sink {
     hotbed_redis *redis;
-    char put[41], drop[41]; /* names of the scripts */
-    unsigned char *version; /* [version_bytes] of a row */
+    hotbed_redis_name cut, writing;
+    char names[SCRIPTS][41]; /* that the server gave the scripts */
+    unsigned char *version;  /* [version_bytes] of a row */
     size_t version_bytes;
     uint64_t waiting; /* answers */
 };
+
+/* The cut whose rows are being written. */
+typedef struct writing {
+    uint64_t number;
+    hotbed_redis_text id;        /* run and number, in the file */
+    unsigned char committed[16]; /* the cut that Redis has: number, first bytes of the run */
+    unsigned char own[16];       /* the same of this one */
+} writing;
 
 static hotbed_redis_text word(const char *text) {
     return (hotbed_redis_text){text, strlen(text)};
 }
 
+/* --- the connection --------------------------------------------------------------------------- */
+
 /* Send a script to Redis, which names it. */
-static hotbed_status load_script(hotbed_redis *redis, const char *script, char name[41]) {
-    const hotbed_redis_text words[] = {{"SCRIPT", 6}, {"LOAD", 4}, word(script)};
+static hotbed_status load_script(hotbed_redis_sink *s, script number) {
+    const hotbed_redis_text words[] = {{"SCRIPT", 6}, {"LOAD", 4}, word(scripts[number])};
     hotbed_redis_text answer;
-    HOTBED_TRY(hotbed_redis_send(redis, 3, words));
-    HOTBED_TRY(hotbed_redis_receive(redis, &answer));
+    HOTBED_TRY(hotbed_redis_send(s->redis, 3, words));
+    HOTBED_TRY(hotbed_redis_receive(s->redis, &answer));
     if (answer.bytes != 40)
-        return hotbed_redis_corrupt(redis, "a script has no name");
-    memcpy(name, answer.data, 41);
+        return hotbed_redis_corrupt(s->redis, "a script has no name");
+    memcpy(s->names[number], answer.data, 41);
     return HOTBED_OK;
 }
 
-static hotbed_status load_scripts(hotbed_redis_sink *s) {
-    HOTBED_TRY(hotbed_redis_connect(s->redis));
-    HOTBED_TRY(load_script(s->redis, put_script, s->put));
-    return load_script(s->redis, drop_script, s->drop);
+static hotbed_status ping(hotbed_redis_sink *s) {
+    static const hotbed_redis_text words = {"PING", 4};
+    hotbed_redis_text answer;
+    HOTBED_TRY(hotbed_redis_send(s->redis, 1, &words));
+    return hotbed_redis_receive(s->redis, &answer);
 }
 
 static hotbed_status connect_sink(hotbed_redis_sink *s) {
-    const bool connected = hotbed_redis_connected(s->redis);
-    hotbed_status status = load_scripts(s);
-    if (status != HOTBED_ERR_IO || !connected)
-        return status;
-    hotbed_redis_drop(s->redis); /* Redis may have closed it long ago */
-    return load_scripts(s);
+    if (hotbed_redis_connected(s->redis)) {
+        if (ping(s) == HOTBED_OK)
+            return HOTBED_OK;
+        hotbed_redis_drop(s->redis); /* Redis may have closed it long ago */
+    }
+    HOTBED_TRY(hotbed_redis_connect(s->redis));
+    for (uint32_t i = 0; i < SCRIPTS; i++)
+        HOTBED_TRY(load_script(s, (script)i));
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_redis_sink_create(
@@ -80,9 +156,13 @@ hotbed_status hotbed_redis_sink_create(
     hotbed_status status = HOTBED_OK;
     if (s == NULL) {
         hotbed_redis_destroy(redis);
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a sink");
+        return hotbed_fail_value(
+            HOTBED_ERR_MEMORY, NULL, (double)sizeof *s,
+            "redis_sink_create: no %zu bytes for a sink", sizeof *s);
     }
     s->redis = redis;
+    s->cut = hotbed_redis_cut_name(redis);
+    s->writing = hotbed_redis_writing_name(redis);
     status = connect_sink(s);
     if (status == HOTBED_OK)
         *out = s;
@@ -99,36 +179,67 @@ void hotbed_redis_sink_destroy(hotbed_redis_sink *s) {
     hotbed_delete(s);
 }
 
-/* --- rows ------------------------------------------------------------------------------------- */
+/* --- scripts ---------------------------------------------------------------------------------- */
 
-static hotbed_status receive_all(hotbed_redis_sink *s) {
-    hotbed_redis_text answer;
-    for (; s->waiting > 0; s->waiting--)
-        HOTBED_TRY(hotbed_redis_receive(s->redis, &answer));
+/* Start a script with 0 or 1 rows and three arguments at most. */
+static hotbed_status call_script(
+    hotbed_redis_sink *s, script number, const hotbed_redis_name *row, uint32_t n,
+    const hotbed_redis_text *arguments) {
+    hotbed_redis_text words[9] = {
+        {"EVALSHA", 7},
+        word(s->names[number]),
+        word(row == NULL ? "2" : "3"),
+        hotbed_redis_text_of(&s->cut),
+        hotbed_redis_text_of(&s->writing)};
+    uint32_t used = 5;
+    if (row != NULL)
+        words[used++] = hotbed_redis_text_of(row);
+    for (uint32_t i = 0; i < n; i++)
+        words[used++] = arguments[i];
+    HOTBED_TRY(hotbed_redis_send(s->redis, used, words));
+    s->waiting++;
     return HOTBED_OK;
 }
 
+/* Wait for the answers of all scripts, of cut `number`. */
+static hotbed_status receive_all(hotbed_redis_sink *s, uint64_t number) {
+    hotbed_redis_text answer;
+    for (; s->waiting > 0; s->waiting--) {
+        HOTBED_TRY(hotbed_redis_receive(s->redis, &answer));
+        if (answer.bytes != 2 || memcmp(answer.data, "OK", 2) != 0)
+            return hotbed_error_path(
+                hotbed_fail_value(
+                    HOTBED_ERR_STATE, "cut", (double)number,
+                    "Redis at %s does not have what was written of cut %" PRIu64
+                    ": it was restarted or emptied, or another publisher uses its prefix",
+                    hotbed_redis_at(s->redis), number),
+                hotbed_redis_at(s->redis));
+    }
+    return HOTBED_OK;
+}
+
+/* --- rows ------------------------------------------------------------------------------------- */
+
 /* Put a version of a row; `row` NULL: the key is removed. */
 static hotbed_status put_row(
-    hotbed_redis_sink *s, const char *committed, uint64_t number, uint32_t table, uint64_t key,
-    const unsigned char *row, uint32_t row_bytes) {
-    char at[HOTBED_REDIS_KEY_BYTES];
+    hotbed_redis_sink *s, const writing *w, uint32_t table, uint64_t key, const unsigned char *row,
+    uint32_t row_bytes) {
+    const hotbed_redis_name name = hotbed_redis_row_name(s->redis, table, key);
     const uint32_t bytes = row == NULL ? HOTBED_REDIS_ERASED : row_bytes;
-    memcpy(s->version, &number, 8);
-    memcpy(s->version + 8, &bytes, 4);
+    memcpy(s->version, w->own, 16);
+    memcpy(s->version + 16, &bytes, 4);
     if (row != NULL)
         memcpy(s->version + HOTBED_REDIS_VERSION_BYTES, row, row_bytes);
-    const hotbed_redis_text words[] = {
-        {"EVALSHA", 7},  word(s->put),
-        {"1", 1},        {at, hotbed_redis_key(s->redis, table, key, at)},
-        word(committed), {s->version, HOTBED_REDIS_VERSION_BYTES + (row == NULL ? 0 : row_bytes)}};
-    HOTBED_TRY(hotbed_redis_send(s->redis, 6, words));
-    return ++s->waiting < AHEAD ? HOTBED_OK : receive_all(s);
+    const hotbed_redis_text arguments[] = {
+        w->id,
+        {w->committed, sizeof w->committed},
+        {s->version, HOTBED_REDIS_VERSION_BYTES + (row == NULL ? 0 : row_bytes)}};
+    HOTBED_TRY(call_script(s, SCRIPT_PUT, &name, 3, arguments));
+    return s->waiting < AHEAD ? HOTBED_OK : receive_all(s, w->number);
 }
 
 static hotbed_status put_table(
-    hotbed_redis_sink *s, const char *committed, const hotbed_rows_file *file, uint32_t t,
-    uint64_t number) {
+    hotbed_redis_sink *s, const writing *w, const hotbed_rows_file *file, uint32_t t) {
     const hotbed_rows_table *table = &file->tables[t];
     const uint64_t *keys = hotbed_rows_column_of(file, t, HOTBED_ROWS_KEYS);
     const unsigned char *rows = hotbed_rows_column_of(file, t, HOTBED_ROWS_VALUES);
@@ -139,99 +250,125 @@ static hotbed_status put_table(
         s->version = hotbed_new(bytes);
         s->version_bytes = s->version == NULL ? 0 : bytes;
         if (s->version == NULL)
-            return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a row", bytes);
+            return hotbed_fail_value(
+                HOTBED_ERR_MEMORY, NULL, (double)bytes, "no %zu bytes for a row", bytes);
     }
     for (uint64_t i = 0; i < table->rows; i++)
-        HOTBED_TRY(put_row(
-            s, committed, number, t, keys[i], rows + i * table->row_bytes, table->row_bytes));
+        HOTBED_TRY(put_row(s, w, t, keys[i], rows + i * table->row_bytes, table->row_bytes));
     for (uint64_t i = 0; i < table->erased; i++)
-        HOTBED_TRY(put_row(s, committed, number, t, erased[i], NULL, 0));
-    return receive_all(s);
+        HOTBED_TRY(put_row(s, w, t, erased[i], NULL, 0));
+    return HOTBED_OK;
 }
 
-/* The head of the cut that Redis has; number 0: it has none. */
-static hotbed_status read_head(hotbed_redis_sink *s, hotbed_cut_head *head) {
-    char at[HOTBED_REDIS_KEY_BYTES];
+/* The cut that Redis has does not allow this one to follow. */
+static hotbed_status fail_order(
+    const hotbed_redis_sink *s, const hotbed_rows_head *head, uint64_t there) {
+    const char *at = hotbed_redis_at(s->redis);
+    if (head->parent != 0)
+        return hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_STATE, "cut", (double)there, (double)head->parent,
+                "Redis at %s has cut %" PRIu64 ", not this publisher's cut %" PRIu64
+                ", which cut %" PRIu64 " follows: its rows were lost or are another publisher's",
+                at, there, head->parent, head->number),
+            at);
+    return hotbed_error_path(
+        hotbed_fail_limit(
+            HOTBED_ERR_STATE, "cut", (double)head->number, (double)there,
+            "Redis at %s has cut %" PRIu64 ", so cut %" PRIu64
+            " cannot follow: give a new directory another prefix, or remove the old rows",
+            at, there, head->number),
+        at);
+}
+
+/* Read what Redis has, and begin the rows of a rank if they may follow. */
+static hotbed_status begin_rows(
+    hotbed_redis_sink *s, const hotbed_rows_head *head, const char *rank, writing *w) {
     const hotbed_redis_text words[] = {
-        {"GETRANGE", 8}, {at, hotbed_redis_key(s->redis, UINT32_MAX, 0, at)}, {"0", 1}, {"127", 3}};
+        {"GETRANGE", 8}, hotbed_redis_text_of(&s->cut), {"0", 1}, {"127", 3}};
+    hotbed_cut_head there = {.number = 0};
     hotbed_redis_text answer;
+    char raw[sizeof there];
     HOTBED_TRY(hotbed_redis_send(s->redis, 4, words));
     HOTBED_TRY(hotbed_redis_receive(s->redis, &answer));
-    memset(head, 0, sizeof *head);
-    if (answer.bytes == sizeof *head)
-        memcpy(head, answer.data, sizeof *head);
-    if (memcmp(head->magic, HOTBED_CUT_MAGIC, sizeof head->magic) != 0)
-        memset(head, 0, sizeof *head);
-    return HOTBED_OK;
+    const size_t bytes = answer.bytes < sizeof raw ? answer.bytes : sizeof raw;
+    if (bytes > 0)
+        memcpy(raw, answer.data, bytes);
+    /* other bytes are no cut: a base replaces them */
+    if (bytes == sizeof there && memcmp(raw, HOTBED_CUT_MAGIC, sizeof there.magic) == 0)
+        memcpy(&there, raw, sizeof there);
+    const bool follows = head->parent == 0 ? there.number < head->number
+                                           : there.number == head->parent &&
+                                                 hotbed_digest_equal(there.run, head->run);
+    if (!follows)
+        return fail_order(s, head, there.number);
+    *w = (writing){.number = head->number, .id = {&head->run, sizeof head->run + 8}};
+    memcpy(w->committed, &there.number, 8);
+    memcpy(w->committed + 8, &there.run, 8);
+    memcpy(w->own, &head->number, 8);
+    memcpy(w->own + 8, &head->run, 8);
+    const hotbed_redis_text arguments[] = {w->id, {raw, bytes}, word(rank)};
+    HOTBED_TRY(call_script(s, SCRIPT_BEGIN, NULL, 3, arguments));
+    return receive_all(s, head->number);
 }
 
-static hotbed_status write_rows(hotbed_redis_sink *s, const void *data, uint64_t bytes) {
+static hotbed_status write_rows(
+    hotbed_redis_sink *s, const char *name, const void *data, uint64_t bytes) {
     const hotbed_rows_head *head = data;
-    hotbed_cut_head there;
-    char committed[24];
-    if (bytes < sizeof *head || bytes < hotbed_rows_front_bytes(head->tables))
-        return hotbed_redis_corrupt(s->redis, "a file of rows is too short");
-    const hotbed_rows_file file = {.data = data, .tables = (const void *)(head + 1)};
-    HOTBED_TRY(read_head(s, &there));
-    if (head->parent != 0 &&
-        (there.number != head->parent || !hotbed_digest_equal(there.run, head->run)))
-        return hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_STATE, "cut", (double)there.number, (double)head->parent,
-                "Redis at %s has cut %" PRIu64 ", not %" PRIu64 ", which cut %" PRIu64
-                " follows: its rows were lost or are another publisher's",
-                hotbed_redis_name(s->redis), there.number, head->parent, head->number),
-            hotbed_redis_name(s->redis));
-    if (head->parent == 0 && there.number >= head->number)
-        return hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_STATE, "cut", (double)head->number, (double)there.number,
-                "Redis at %s has cut %" PRIu64 ", so cut %" PRIu64
-                " cannot follow: give a new directory another prefix, or remove the old rows",
-                hotbed_redis_name(s->redis), there.number, head->number),
-            hotbed_redis_name(s->redis));
-    snprintf(committed, sizeof committed, "%" PRIu64, there.number);
+    hotbed_rows_file file;
+    writing w;
+    char rank[16];
+    HOTBED_TRY(hotbed_rows_check(name, data, bytes, &file));
+    snprintf(rank, sizeof rank, "%" PRIu32, head->rank);
+    HOTBED_TRY(begin_rows(s, head, rank, &w));
     for (uint32_t t = 0; t < head->tables; t++)
-        HOTBED_TRY(put_table(s, committed, &file, t, head->number));
-    return HOTBED_OK;
+        HOTBED_TRY(put_table(s, &w, &file, t));
+    HOTBED_TRY(receive_all(s, w.number));
+    const uint64_t front = hotbed_rows_front_bytes(head->tables);
+    const hotbed_redis_text arguments[] = {
+        w.id,
+        word(rank),
+        {(const char *)data + front - sizeof(hotbed_digest), sizeof(hotbed_digest)}};
+    HOTBED_TRY(call_script(s, SCRIPT_END, NULL, 3, arguments));
+    return receive_all(s, w.number);
 }
 
 /* --- the cut ---------------------------------------------------------------------------------- */
 
-/* Remove the keys of the last scan that no base has. */
-static hotbed_status drop_rows(hotbed_redis_sink *s, size_t n, const char *base) {
-    hotbed_redis_text *words = hotbed_new((n + 4) * sizeof *words);
+/* Remove the rows of the last scan that no cut has. */
+static hotbed_status drop_rows(hotbed_redis_sink *s, size_t n) {
+    hotbed_redis_text *words = hotbed_new((n + 5) * sizeof *words);
     char number[24];
     if (words == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu keys of Redis", n);
-    snprintf(number, sizeof number, "%zu", n);
+        return hotbed_fail_value(
+            HOTBED_ERR_MEMORY, NULL, (double)n, "no memory for %zu keys of Redis", n);
+    snprintf(number, sizeof number, "%zu", n + 2);
     words[0] = word("EVALSHA");
-    words[1] = word(s->drop);
+    words[1] = word(s->names[SCRIPT_DROP]);
     words[2] = word(number);
+    words[3] = hotbed_redis_text_of(&s->cut);
+    words[4] = hotbed_redis_text_of(&s->writing);
     for (size_t i = 0; i < n; i++)
-        words[3 + i] = hotbed_redis_item(s->redis, 1, i);
-    words[3 + n] = word(base);
+        words[5 + i] = hotbed_redis_item(s->redis, 1, i);
     hotbed_redis_text answer;
-    hotbed_status status = hotbed_redis_send(s->redis, (uint32_t)n + 4, words);
+    hotbed_status status = hotbed_redis_send(s->redis, (uint32_t)n + 5, words);
     hotbed_delete(words);
     return status == HOTBED_OK ? hotbed_redis_receive(s->redis, &answer) : status;
 }
 
-/* Remove all rows that are older than a base. */
-static hotbed_status drop_older(hotbed_redis_sink *s, uint64_t base) {
-    char pattern[2 * HOTBED_REDIS_KEY_BYTES], cursor[24] = "0", count[24], text[24];
-    char at[HOTBED_REDIS_KEY_BYTES];
-    const size_t n = hotbed_redis_key(s->redis, 0, 0, at) - 12; /* PREFIX:t */
+/* Remove all rows that no cut has any more. */
+static hotbed_status drop_older(hotbed_redis_sink *s) {
+    char pattern[2 * HOTBED_REDIS_KEY_BYTES], cursor[24] = "0", count[24];
+    const hotbed_redis_name name = hotbed_redis_row_name(s->redis, 0, 0);
     size_t used = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (strchr("*?[]\\", at[i]) != NULL)
+    for (size_t i = 0; i < name.bytes - 12; i++) { /* PREFIX:t */
+        if (strchr("*?[]\\", name.text[i]) != NULL)
             pattern[used++] = '\\';
-        pattern[used++] = at[i];
+        pattern[used++] = name.text[i];
     }
     memset(pattern + used, '?', 12); /* and no keys of a longer prefix */
     used += 12;
     snprintf(count, sizeof count, "%d", SCANNED);
-    snprintf(text, sizeof text, "%" PRIu64, base);
     do {
         const hotbed_redis_text words[] = {{"SCAN", 4},     word(cursor), {"MATCH", 5},
                                            {pattern, used}, {"COUNT", 5}, word(count)};
@@ -246,7 +383,7 @@ static hotbed_status drop_older(hotbed_redis_sink *s, uint64_t base) {
         while (hotbed_redis_item(s->redis, 1, keys).data != NULL)
             keys++;
         if (keys > 0)
-            HOTBED_TRY(drop_rows(s, keys, text));
+            HOTBED_TRY(drop_rows(s, keys));
     } while (strcmp(cursor, "0") != 0);
     return HOTBED_OK;
 }
@@ -254,14 +391,16 @@ static hotbed_status drop_older(hotbed_redis_sink *s, uint64_t base) {
 static hotbed_status write_cut(
     hotbed_redis_sink *s, const char *name, const void *data, uint64_t bytes) {
     hotbed_cut cut;
-    char at[HOTBED_REDIS_KEY_BYTES];
+    char world[16], digests[16];
     HOTBED_TRY(hotbed_cut_parse(name, hotbed_cut_number(name), data, bytes, &cut));
-    const hotbed_redis_text words[] = {
-        {"SET", 3}, {at, hotbed_redis_key(s->redis, UINT32_MAX, 0, at)}, {data, bytes}};
-    hotbed_redis_text answer;
-    HOTBED_TRY(hotbed_redis_send(s->redis, 3, words));
-    HOTBED_TRY(hotbed_redis_receive(s->redis, &answer));
-    return cut.head->parent == 0 ? drop_older(s, cut.head->number) : HOTBED_OK;
+    const size_t first =
+        (size_t)((const char *)&cut.parts->digest - (const char *)data); /* of the first rank */
+    snprintf(world, sizeof world, "%" PRIu32, cut.head->world);
+    snprintf(digests, sizeof digests, "%zu", first + 1);
+    const hotbed_redis_text arguments[] = {{data, bytes}, word(world), word(digests)};
+    HOTBED_TRY(call_script(s, SCRIPT_CUT, NULL, 3, arguments));
+    HOTBED_TRY(receive_all(s, cut.head->number));
+    return cut.head->parent == 0 ? drop_older(s) : HOTBED_OK;
 }
 
 hotbed_status hotbed_redis_sink_file(
@@ -273,14 +412,11 @@ hotbed_status hotbed_redis_sink_file(
                                : name == NULL ? "name"
                                               : "data");
     s->waiting = 0;
-    HOTBED_TRY(connect_sink(s));
-    hotbed_status status =
-        hotbed_cut_number(name) != 0 ? write_cut(s, name, data, bytes) : write_rows(s, data, bytes);
-    if (status != HOTBED_OK) {
-        hotbed_error error;
-        hotbed_error_copy(&error);
+    hotbed_status status = connect_sink(s);
+    if (status == HOTBED_OK)
+        status = hotbed_cut_number(name) != 0 ? write_cut(s, name, data, bytes)
+                                              : write_rows(s, name, data, bytes);
+    if (status != HOTBED_OK)
         hotbed_redis_drop(s->redis); /* answers may be missing */
-        return hotbed_error_return(&error, status);
-    }
-    return HOTBED_OK;
+    return status;
 }

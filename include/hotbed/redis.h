@@ -30,9 +30,10 @@
  * older one than before, or one of another format (STATE, CORRUPT, UNSUPPORTED), or is set up to drop keys
  * when memory is short (STATE). If Redis has no memory left, it takes no transactions (MEMORY).
  *
- * A sink fails the cut if Redis does not have the cut before, or if a base is not newer than the cut that
- * Redis has (STATE), or if Redis has no memory for it (MEMORY). The
- * publisher's next cut is then a base, which has everything.
+ * A sink fails the cut if Redis does not have the cut before, or lost rows of this one before its record came,
+ * of any rank; if a base is not newer than the cut that Redis has, or another publisher uses the prefix
+ * (STATE); or if Redis has no memory for it (MEMORY). The publisher's next cut is then a base, which has
+ * everything.
  *
  * Redis 5 or later, one server; a cluster has no transactions over its keys. A forked process opens its own. */
 #ifndef HOTBED_REDIS_H
@@ -73,9 +74,12 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_redis_sink_create(const hotbed_redis_options *options, hotbed_redis_sink **out);
 HOTBED_API void hotbed_redis_sink_destroy(hotbed_redis_sink *sink); /* NULL is allowed */
 
-/* Write a file of a cut: a hotbed_publish_file, with a sink as its context. Synchronous; connects again
- * after a failure. Rows of a base that are no rows of the next one are removed once the base is there.
- * Errors: IO, MEMORY (Redis has none left), STATE (Redis does not have the cut before), CORRUPT. */
+/* Write a file of a cut: a hotbed_publish_file, with a sink as its context. The file is checked first.
+ * Synchronous; connects again after a failure. Rows of a base that are no rows of the next one are removed
+ * once the base is there. `data` is aligned to 8 bytes.
+ * Errors: IO, MEMORY (Redis has none left), STATE (Redis does not have the cut before, or rows of this one,
+ * with the number of the cut), CORRUPT (the file is damaged, or is not what its name says), UNSUPPORTED (its
+ * format). */
 HOTBED_API hotbed_status
 hotbed_redis_sink_file(void *sink, const char *name, const void *data, uint64_t bytes);
 

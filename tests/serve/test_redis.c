@@ -2,24 +2,38 @@
  *
  * A reader answers exactly the cut that it names, or refuses: while a publisher writes, after failures, and when Redis
  * is stopped, restarted empty, or has no memory left. */
-#define _DEFAULT_SOURCE /* usleep() */
+#include "base/error.h"
 #include "hotbed/hotbed.h"
+#include "serve/format.h"
 #include "tests/checkpoint/sample.h"
+#include "tests/serve/redis_server.h"
 #include "tests/serve/served.h"
+#include "tests/support/fault.h"
 #include "tests/support/harness.h"
 
-#include <hiredis/hiredis.h>
-#include <signal.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
+
+/* What happens between the rows of a cut and its record. */
+typedef enum between {
+    BETWEEN_NOTHING = 0,
+    BETWEEN_DEATH,    /* of the publisher: Redis does not get the record */
+    BETWEEN_RESTART,  /* Redis is empty */
+    BETWEEN_FLUSH,    /* the same, and the connection stays */
+    BETWEEN_LOST_ROW, /* the rows are lost on the way, the record is not */
+    BETWEEN_OTHER,    /* another publisher begins a cut with the same prefix */
+    BETWEEN_NO_DROP,  /* an allocation fails, perhaps while rows are removed */
+} between;
 
 /* A server, a trainer that publishes to it, and a reader. */
 typedef struct world {
-    char socket[128], directory[512];
-    pid_t server;
+    char directory[512];
+    redis_server server;
+    between between;
+    uint64_t allocation; /* of BETWEEN_NO_DROP */
     hotbed_stream *stream;
     hotbed_storage *storage;
     hotbed_redis_options redis;
@@ -32,50 +46,60 @@ typedef struct world {
 
 static const hotbed_encoding plain[SERVED_TABLES]; /* TABLE */
 
-static void start_server(world *w, const char *memory, const char *policy) {
-    w->server = fork();
-    CHECK(w->server >= 0);
-    if (w->server == 0) {
-        CHECK(freopen("/dev/null", "w", stdout) != NULL);
-        execl(
-            HOTBED_TEST_REDIS_SERVER, "redis-server", "--port", "0", "--unixsocket", w->socket,
-            "--save", "", "--appendonly", "no", "--maxmemory", memory, "--maxmemory-policy", policy,
-            (char *)NULL);
-        _exit(127);
-    }
-    for (int i = 0; i < 3000; i++) { /* until it answers */
-        redisContext *context = redisConnectUnix(w->socket);
-        const bool there = context != NULL && context->err == 0;
-        if (context != NULL)
-            redisFree(context);
-        if (there)
-            return;
-        CHECK_EQ(waitpid(w->server, NULL, WNOHANG), 0);
-        usleep(10000);
-    }
-    CHECK(false);
-}
-
-static void stop_server(world *w) {
-    if (w->server <= 0)
-        return;
-    CHECK_EQ(kill(w->server, SIGKILL), 0);
-    CHECK_EQ(waitpid(w->server, NULL, 0), w->server);
-    (void)unlink(w->socket);
-    w->server = 0;
-}
-
 static void world_open(world *w, hotbed_backend backend, uint32_t tracks) {
     *w = (world){.stream = sample_stream(backend)};
     snprintf(w->directory, sizeof w->directory, "%s", sample_path("published"));
-    snprintf(w->socket, sizeof w->socket, "%.100s", sample_path("redis.sock"));
+    snprintf(w->server.socket, sizeof w->server.socket, "%.100s", sample_path("redis.sock"));
+    snprintf(w->server.directory, sizeof w->server.directory, "%.200s", sample_path("."));
     w->storage = served_create(5, tracks, w->stream);
     w->cuts = calloc(SERVED_CUTS_MOST, sizeof *w->cuts);
     CHECK(w->cuts != NULL);
     hotbed_redis_options_init(&w->redis);
-    w->redis.path = w->socket;
+    w->redis.path = w->server.socket;
     w->redis.prefix = "a*[b]";
-    start_server(w, "0", "noeviction");
+    redis_server_start(&w->server, "noeviction");
+}
+
+static hotbed_status publish_other(world *w);
+
+/* Pass a file on to Redis. */
+static hotbed_status pass_on(void *self, const char *name, const void *data, uint64_t bytes) {
+    world *w = self;
+    const between now = w->between;
+    const bool cut = hotbed_cut_number(name) != 0;
+    if (cut)
+        w->between = BETWEEN_NOTHING;
+    switch (now) {
+    case BETWEEN_NOTHING:
+        break;
+    case BETWEEN_DEATH:
+        if (cut)
+            return hotbed_fail(HOTBED_ERR_IO, "the publisher is dead");
+        break;
+    case BETWEEN_RESTART:
+        if (cut) {
+            redis_server_kill(&w->server);
+            redis_server_start(&w->server, "noeviction");
+        }
+        break;
+    case BETWEEN_FLUSH:
+        if (cut)
+            redis_server_call(&w->server, "FLUSHALL");
+        break;
+    case BETWEEN_LOST_ROW:
+        if (!cut)
+            return HOTBED_OK;
+        break;
+    case BETWEEN_OTHER:
+        if (cut)
+            CHECK_OK(publish_other(w));
+        break;
+    case BETWEEN_NO_DROP:
+        if (cut)
+            fault_arm(w->allocation);
+        break;
+    }
+    return hotbed_redis_sink_file(w->sink, name, data, bytes);
 }
 
 static void open_publisher(world *w, uint32_t base_every) {
@@ -86,8 +110,8 @@ static void open_publisher(world *w, uint32_t base_every) {
     w->publisher = NULL;
     CHECK_OK(hotbed_redis_sink_create(&w->redis, &w->sink));
     options.base_every = base_every;
-    options.file = hotbed_redis_sink_file;
-    options.context = w->sink;
+    options.file = pass_on;
+    options.context = w;
     CHECK_OK(
         hotbed_publisher_create(w->directory, &w->storage, 1, &options, w->stream, &w->publisher));
 }
@@ -98,7 +122,7 @@ static void world_close(world *w) {
     hotbed_redis_sink_destroy(w->sink);
     hotbed_storage_destroy(w->storage);
     hotbed_stream_destroy(w->stream);
-    stop_server(w);
+    redis_server_kill(&w->server);
     free(w->cuts);
 }
 
@@ -162,6 +186,37 @@ static void a_reader_of_redis_answers_each_cut(hotbed_backend backend) {
     }
 }
 
+/* Write the rows of a base as another publisher whose numbers are higher, and no record. */
+static hotbed_status publish_other(world *w) {
+    char path[600], other[512], name[64];
+    hotbed_publish_options options;
+    hotbed_publisher *half = NULL;
+    hotbed_redis_sink *sink = NULL;
+    size_t bytes = 0;
+    hotbed_publish_options_init(&options);
+    snprintf(other, sizeof other, "%s", sample_path("other"));
+    HOTBED_TRY(hotbed_publisher_create(other, &w->storage, 1, &options, w->stream, &half));
+    CHECK_OK(hotbed_publisher_publish(half, 1, w->stream));
+    CHECK_OK(hotbed_publisher_wait(half));
+    hotbed_publisher_destroy(half);
+    hotbed_rows_name(name, 1, 0);
+    snprintf(path, sizeof path, "%s/%s", other, name);
+    unsigned char *data = sample_read_file(path, &bytes);
+    CHECK(data != NULL);
+    hotbed_rows_head *head = (void *)data;
+    head->number = 1000 + w->step;
+    hotbed_rows_name(name, head->number, 0);
+    const uint64_t front = hotbed_rows_front_bytes(head->tables) - sizeof(hotbed_digest);
+    const hotbed_digest digest = hotbed_digest_of(data, front);
+    memcpy(data + front, &digest, sizeof digest);
+    CHECK_OK(hotbed_redis_sink_create(&w->redis, &sink));
+    hotbed_status status = hotbed_redis_sink_file(sink, name, data, bytes);
+    hotbed_redis_sink_destroy(sink);
+    free(data);
+    sample_remove(other);
+    return status;
+}
+
 /* What a publisher that dies leaves of a cut is not seen, nor what is left of one that failed. */
 static void parts_of_a_cut_are_not_seen(hotbed_backend backend) {
     world w;
@@ -171,30 +226,232 @@ static void parts_of_a_cut_are_not_seen(hotbed_backend backend) {
         CHECK_OK(publish(&w));
         CHECK_OK(publish(&w));
         CHECK_OK(look(&w));
-        /* the rows of the next cut, without its record */
         served_change(w.storage, w.stream);
-        hotbed_publish_options options;
-        hotbed_publish_options_init(&options);
-        char path[512], other[512], name[64];
-        snprintf(other, sizeof other, "%s-%d", sample_path("other"), i);
-        hotbed_publisher *half = NULL;
-        CHECK_OK(hotbed_publisher_create(other, &w.storage, 1, &options, w.stream, &half));
-        for (int k = 0; k < 12; k++) { /* so that its number is higher */
-            CHECK_OK(hotbed_publisher_publish(half, 1, w.stream));
-            CHECK_OK(hotbed_publisher_wait(half));
-        }
-        hotbed_publisher_destroy(half);
-        snprintf(name, sizeof name, "rows-%012d-00000", 1);
-        snprintf(path, sizeof path, "%.400s/%s", other, name);
-        size_t bytes = 0;
-        void *data = sample_read_file(path, &bytes);
-        CHECK(data != NULL);
-        memset((char *)data + 40, 0xff, 5); /* number */
-        CHECK_OK(hotbed_redis_sink_file(w.sink, name, data, bytes));
-        free(data);
+        CHECK_OK(publish_other(&w)); /* the rows of a cut, without its record */
         CHECK_OK(look(&w));
-        sample_remove(other);
+        w.between = BETWEEN_DEATH;
+        CHECK_STATUS(publish(&w), HOTBED_ERR_IO);
+        CHECK_OK(look(&w));
     }
+    world_close(&w);
+}
+
+/* A record is written only if all rows of its cut are in Redis. */
+static void a_cut_whose_rows_were_lost_has_no_record(hotbed_backend backend) {
+    static const between losses[] = {
+        BETWEEN_RESTART, BETWEEN_FLUSH, BETWEEN_LOST_ROW, BETWEEN_OTHER};
+    world w;
+    world_open(&w, backend, 7);
+    open_publisher(&w, 100);
+    for (int i = 0; i < 8; i++) {
+        CHECK_OK(publish(&w));
+        CHECK_OK(look(&w));
+        for (int base = 0; base < 2; base++) { /* an increment, then a base */
+            const between loss = losses[i % 4];
+            w.between = loss;
+            CHECK_STATUS(publish(&w), HOTBED_ERR_STATE);
+            CHECK_STRING(hotbed_last_error_detail()->parameter, "cut");
+            CHECK_STRING(hotbed_last_error_detail()->path, w.server.socket);
+            if (loss == BETWEEN_RESTART || loss == BETWEEN_FLUSH)
+                CHECK_STATUS(look(&w), HOTBED_ERR_STATE);
+            else
+                CHECK_OK(look(&w));
+        }
+    }
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w));
+    world_close(&w);
+}
+
+enum { RANKS = 2, RANK_KEYS = 40 };
+
+/* A rank that publishes a base to a directory. */
+typedef struct member {
+    const char *directory;
+    hotbed_comm *comm;
+    hotbed_backend backend;
+    pthread_t thread;
+} member;
+
+static void *publish_rank(void *self) {
+    const member *m = self;
+    const uint32_t rank = hotbed_comm_rank(m->comm);
+    hotbed_stream *stream = hotbed_test_stream(m->backend);
+    hotbed_storage *storage = NULL;
+    hotbed_publisher *publisher = NULL;
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    hotbed_publish_options publish_options;
+    hotbed_route route;
+    CHECK_OK(hotbed_route_init(&route, HOTBED_ROUTE_ROUND_ROBIN, RANKS, 0));
+    hotbed_table_options_init(&table);
+    table.name = "keys", table.dim = 1, table.capacity = RANK_KEYS;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1, options.tables = &table;
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    for (uint64_t key = rank; key < RANK_KEYS; key += RANKS) {
+        float value = (float)key + 1.0F;
+        const hotbed_rows rows = {.weights = &value};
+        CHECK_EQ(hotbed_route_rank(&route, key), rank);
+        CHECK_OK(hotbed_storage_set_rows(storage, 0, 1, &key, &rows, stream));
+        CHECK_OK(hotbed_stream_sync(stream));
+    }
+    hotbed_publish_options_init(&publish_options);
+    publish_options.comm = m->comm;
+    publish_options.routes = &route;
+    CHECK_OK(
+        hotbed_publisher_create(m->directory, &storage, 1, &publish_options, stream, &publisher));
+    CHECK_OK(hotbed_publisher_publish(publisher, 1, stream));
+    CHECK_OK(hotbed_publisher_wait(publisher));
+    hotbed_publisher_destroy(publisher);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+    return NULL;
+}
+
+/* A record needs the rows of all ranks, whatever happened between one rank's and the next one's. */
+static void rows_of_all_ranks_precede_the_record(hotbed_backend backend) {
+    static const char *const orders[] = {"c",    "0c",   "1c",   "0F1c", "0R1c",
+                                         "1F0c", "1R0c", "01Fc", "01Rc", "1R0R1c"};
+    world w;
+    hotbed_comm *comms[RANKS];
+    member members[RANKS];
+    void *files[RANKS + 1];
+    size_t bytes[RANKS + 1];
+    char names[RANKS + 1][HOTBED_CUT_NAME_BYTES], path[600];
+    hotbed_redis_sink *sinks[RANKS];
+    world_open(&w, backend, 0);
+    CHECK_OK(hotbed_comm_create_threads(NULL, RANKS, comms));
+    for (uint32_t r = 0; r < RANKS; r++) {
+        members[r] = (member){.directory = w.directory, .comm = comms[r], .backend = backend};
+        CHECK_EQ(pthread_create(&members[r].thread, NULL, publish_rank, &members[r]), 0);
+    }
+    for (uint32_t r = 0; r < RANKS; r++)
+        pthread_join(members[r].thread, NULL);
+    for (uint32_t r = 0; r <= RANKS; r++) {
+        if (r < RANKS) {
+            hotbed_comm_destroy(comms[r]);
+            hotbed_rows_name(names[r], 1, r);
+            CHECK_OK(hotbed_redis_sink_create(&w.redis, &sinks[r]));
+        } else {
+            hotbed_cut_name(names[r], 1);
+        }
+        snprintf(path, sizeof path, "%.500s/%s", w.directory, names[r]);
+        files[r] = sample_read_file(path, &bytes[r]);
+        CHECK(files[r] != NULL);
+    }
+    for (size_t i = 0; i <= sizeof orders / sizeof *orders; i++) {
+        const bool last = i == sizeof orders / sizeof *orders; /* all is well */
+        for (const char *at = last ? "01c" : orders[i]; *at != 0; at++) {
+            if (*at == 'F') {
+                redis_server_call(&w.server, "FLUSHALL");
+            } else if (*at == 'R') {
+                redis_server_kill(&w.server);
+                redis_server_start(&w.server, "noeviction");
+            } else {
+                const uint32_t f = *at == 'c' ? RANKS : (uint32_t)(*at - '0');
+                CHECK_STATUS(
+                    hotbed_redis_sink_file(sinks[f % RANKS], names[f], files[f], bytes[f]),
+                    f == RANKS && !last ? HOTBED_ERR_STATE : HOTBED_OK);
+            }
+        }
+        if (!last) {
+            CHECK_STATUS(look(&w), HOTBED_ERR_STATE);
+            redis_server_call(&w.server, "FLUSHALL");
+        }
+    }
+    CHECK_OK(hotbed_redis_reader_open(&w.redis, &w.reader));
+    for (uint64_t key = 0; key < RANK_KEYS; key++) {
+        float value = 0;
+        hotbed_lookup lookup = {.num_keys = 1, .keys = &key, .output = &value};
+        CHECK_OK(hotbed_redis_reader_lookup(w.reader, &lookup, 1, NULL));
+        CHECK(value == (float)key + 1.0F);
+    }
+    for (uint32_t r = 0; r <= RANKS; r++)
+        free(files[r]);
+    for (uint32_t r = 0; r < RANKS; r++)
+        hotbed_redis_sink_destroy(sinks[r]);
+    world_close(&w);
+}
+
+/* A publisher that is started again may use the number of a cut that never got its name. */
+static void rows_of_another_run_are_not_seen(hotbed_backend backend) {
+    world w;
+    char path[600], name[64];
+    world_open(&w, backend, 0);
+    for (int i = 0; i < 12; i++) {
+        open_publisher(&w, 100);
+        CHECK_OK(publish(&w));
+        CHECK_OK(publish(&w));
+        w.between = BETWEEN_DEATH;
+        CHECK_STATUS(publish(&w), HOTBED_ERR_IO);
+        const uint64_t number = served_newest(w.directory); /* Redis has rows of it */
+        hotbed_publisher_destroy(w.publisher);
+        w.publisher = NULL;
+        hotbed_cut_name(name, number);
+        snprintf(path, sizeof path, "%.500s/%s", w.directory, name);
+        CHECK_EQ(unlink(path), 0);
+        hotbed_rows_name(name, number, 0);
+        snprintf(path, sizeof path, "%.500s/%s", w.directory, name);
+        CHECK_EQ(unlink(path), 0);
+        CHECK_OK(
+            hotbed_storage_clear(w.storage, 0, w.stream)); /* so that the next base has fewer */
+        open_publisher(&w, 100);
+        w.between = BETWEEN_NO_DROP; /* what it leaves does not matter to a reader */
+        w.allocation = (uint64_t)i + 1;
+        const hotbed_status status = publish(&w);
+        (void)fault_disarm();
+        CHECK(status == HOTBED_OK || status == HOTBED_ERR_MEMORY);
+        CHECK_EQ(served_newest(w.directory), number);
+        CHECK_OK(look(&w));
+    }
+    world_close(&w);
+}
+
+/* The sink believes no byte of a file of rows. */
+static void a_damaged_file_is_not_written(hotbed_backend backend) {
+    world w;
+    char path[600], name[64];
+    size_t bytes = 0;
+    world_open(&w, backend, 0);
+    open_publisher(&w, 100);
+    CHECK_OK(publish(&w));
+    hotbed_rows_name(name, 1, 0);
+    snprintf(path, sizeof path, "%.500s/%s", w.directory, name);
+    unsigned char *data = sample_read_file(path, &bytes);
+    CHECK(data != NULL);
+    const hotbed_rows_table *tables = (const void *)(data + sizeof(hotbed_rows_head));
+    redis_server_call(&w.server, "FLUSHALL");
+    for (int i = 0; i < 300; i++) {
+        const size_t at = hotbed_test_below(
+            i % 2 == 0 ? hotbed_rows_front_bytes(SERVED_TABLES)
+                       : tables[0].offsets[HOTBED_ROWS_VALUES] + tables[0].row_bytes);
+        bool gap = at >= hotbed_rows_front_bytes(SERVED_TABLES); /* between columns */
+        for (uint32_t c = 0; c < HOTBED_ROWS_COLUMNS; c++)
+            gap = gap && (at < tables[0].offsets[c] ||
+                          at >= tables[0].offsets[c] +
+                                    hotbed_rows_column_bytes(&tables[0], (hotbed_rows_column)c));
+        if (gap)
+            continue;
+        data[at] ^= (unsigned char)(1U << hotbed_test_below(8));
+        const unsigned char kept = data[at];
+        hotbed_status status = hotbed_redis_sink_file(w.sink, name, data, bytes);
+        CHECK(status == HOTBED_ERR_CORRUPT || status == HOTBED_ERR_UNSUPPORTED);
+        CHECK_EQ(data[at], kept);
+        free(data);
+        data = sample_read_file(path, &bytes);
+        tables = (const void *)(data + sizeof(hotbed_rows_head));
+    }
+    for (size_t n = 0; n < bytes; n += 1 + n / 8)
+        CHECK_STATUS(hotbed_redis_sink_file(w.sink, name, data, n), HOTBED_ERR_CORRUPT);
+    hotbed_rows_name(name, 2, 0);
+    CHECK_STATUS(hotbed_redis_sink_file(w.sink, name, data, bytes), HOTBED_ERR_CORRUPT);
+    CHECK_STRING(hotbed_last_error_detail()->path, name);
+    CHECK(hotbed_last_error_detail()->value == 1);
+    hotbed_rows_name(name, 1, 1);
+    CHECK_STATUS(hotbed_redis_sink_file(w.sink, name, data, bytes), HOTBED_ERR_CORRUPT);
+    CHECK_STATUS(look(&w), HOTBED_ERR_STATE); /* and nothing is there */
+    free(data);
     world_close(&w);
 }
 
@@ -206,30 +463,28 @@ static void redis_that_lost_its_rows_is_refused(hotbed_backend backend) {
     CHECK_OK(publish(&w));
     CHECK_OK(look(&w));
     for (int i = 0; i < 3; i++) {
-        stop_server(&w);
+        redis_server_kill(&w.server);
         CHECK_STATUS(look(&w), HOTBED_ERR_IO);
         CHECK_STATUS(publish(&w), HOTBED_ERR_IO);
-        start_server(&w, "0", "noeviction"); /* empty */
+        redis_server_start(&w.server, "noeviction"); /* empty */
         CHECK_STATUS(look(&w), HOTBED_ERR_STATE);
         CHECK_OK(publish(&w)); /* after a failure: a base */
         CHECK_OK(look(&w));
         CHECK_OK(publish(&w));
-        stop_server(&w);
-        start_server(&w, "0", "noeviction");
+        redis_server_kill(&w.server);
+        redis_server_start(&w.server, "noeviction");
         CHECK_STATUS(look(&w), HOTBED_ERR_STATE);
         CHECK_STATUS(publish(&w), HOTBED_ERR_STATE); /* it lacks the cut before */
         CHECK_OK(publish(&w));
         CHECK_OK(look(&w));
     }
-    redisContext *context = redisConnectUnix(w.socket);
-    freeReplyObject(redisCommand(context, "FLUSHALL"));
+    redis_server_call(&w.server, "FLUSHALL");
     CHECK_STATUS(look(&w), HOTBED_ERR_STATE);
     CHECK_STATUS(publish(&w), HOTBED_ERR_STATE); /* it lacks the cut before */
     CHECK_OK(publish(&w));
     CHECK_OK(look(&w));
-    freeReplyObject(redisCommand(context, "SET %s garbage", "a*[b]:cut"));
+    redis_server_call(&w.server, "SET %s garbage", "a*[b]:cut");
     CHECK_STATUS(look(&w), HOTBED_ERR_CORRUPT);
-    redisFree(context);
     world_close(&w);
 }
 
@@ -239,19 +494,44 @@ static void redis_without_memory_fails_the_cut(hotbed_backend backend) {
     open_publisher(&w, 100);
     CHECK_OK(publish(&w));
     CHECK_OK(look(&w));
-    redisContext *context = redisConnectUnix(w.socket);
-    freeReplyObject(redisCommand(context, "CONFIG SET maxmemory 1"));
+    redis_server_call(&w.server, "CONFIG SET maxmemory 1");
     for (int i = 0; i < 3; i++) {
         CHECK_STATUS(publish(&w), HOTBED_ERR_MEMORY);
         CHECK_STATUS(look(&w), HOTBED_ERR_MEMORY); /* Redis takes no transactions then */
     }
-    freeReplyObject(redisCommand(context, "CONFIG SET maxmemory 0"));
+    redis_server_call(&w.server, "CONFIG SET maxmemory 0");
     CHECK_OK(publish(&w));
     CHECK_OK(look(&w));
-    freeReplyObject(redisCommand(context, "CONFIG SET maxmemory-policy allkeys-lru"));
-    redisFree(context);
+    redis_server_call(&w.server, "CONFIG SET maxmemory-policy allkeys-lru");
     hotbed_redis_sink *sink = NULL;
     CHECK_STATUS(hotbed_redis_sink_create(&w.redis, &sink), HOTBED_ERR_STATE);
+    world_close(&w);
+}
+
+/* A connection that fails before its policy is known is not used later without the check. */
+static void the_policy_is_checked_after_any_failure(hotbed_backend backend) {
+    world w;
+    char path[600], name[64];
+    size_t bytes = 0;
+    world_open(&w, backend, 0);
+    open_publisher(&w, 100);
+    CHECK_OK(publish(&w));
+    hotbed_rows_name(name, 1, 0);
+    snprintf(path, sizeof path, "%.500s/%s", w.directory, name);
+    void *data = sample_read_file(path, &bytes);
+    CHECK(data != NULL);
+    redis_server_call(&w.server, "CONFIG SET maxmemory-policy allkeys-lru");
+    bool reached = true;
+    for (uint64_t n = 1; reached; n++) {
+        redis_server_call(&w.server, "CLIENT KILL TYPE normal SKIPME yes");
+        fault_arm(n);
+        const hotbed_status status = hotbed_redis_sink_file(w.sink, name, data, bytes);
+        reached = fault_disarm();
+        CHECK(status == HOTBED_ERR_MEMORY || status == HOTBED_ERR_IO || status == HOTBED_ERR_STATE);
+        CHECK_STATUS(hotbed_redis_sink_file(w.sink, name, data, bytes), HOTBED_ERR_STATE);
+        CHECK(strstr(hotbed_last_error(), "allkeys-lru") != NULL);
+    }
+    free(data);
     world_close(&w);
 }
 
@@ -267,7 +547,7 @@ static void a_base_replaces_older_cuts_only(hotbed_backend backend) {
     CHECK_STATUS(publish(&w), HOTBED_ERR_STATE);
     const hotbed_error_detail *detail = hotbed_last_error_detail();
     CHECK(detail->value == 1 && detail->limit == 2);
-    CHECK_STRING(detail->path, w.socket);
+    CHECK_STRING(detail->path, w.server.socket);
     CHECK_OK(look(&w));
     hotbed_lookup many = {.num_keys = UINT64_MAX, .keys = served_keys};
     uint64_t version;
@@ -289,7 +569,9 @@ static void redis_arguments_are_named(hotbed_backend backend) {
     CHECK_FIELDS(.path = "/nowhere/redis.sock");
     options.prefix = "";
     CHECK_STATUS(hotbed_redis_reader_open(&options, &reader), HOTBED_ERR_ARGUMENT);
-    CHECK_FIELDS(.parameter = "prefix");
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .parameter = "prefix", .value = 0,
+            .limit = 63);
     options.prefix = NULL;
     options.port = 65536;
     CHECK_STATUS(hotbed_redis_reader_open(&options, &reader), HOTBED_ERR_ARGUMENT);
@@ -305,8 +587,13 @@ static void redis_arguments_are_named(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {"a_reader_of_redis_answers_each_cut", a_reader_of_redis_answers_each_cut},
     {"parts_of_a_cut_are_not_seen", parts_of_a_cut_are_not_seen},
+    {"a_cut_whose_rows_were_lost_has_no_record", a_cut_whose_rows_were_lost_has_no_record},
+    {"rows_of_all_ranks_precede_the_record", rows_of_all_ranks_precede_the_record},
+    {"rows_of_another_run_are_not_seen", rows_of_another_run_are_not_seen},
+    {"a_damaged_file_is_not_written", a_damaged_file_is_not_written},
     {"redis_that_lost_its_rows_is_refused", redis_that_lost_its_rows_is_refused},
     {"redis_without_memory_fails_the_cut", redis_without_memory_fails_the_cut},
+    {"the_policy_is_checked_after_any_failure", the_policy_is_checked_after_any_failure},
     {"a_base_replaces_older_cuts_only", a_base_replaces_older_cuts_only},
     {"redis_arguments_are_named", redis_arguments_are_named},
     {NULL, NULL},

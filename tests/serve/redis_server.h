@@ -1,0 +1,23 @@
+/* tests/serve/redis_server.h - a redis-server of a test, on a Unix socket. */
+#ifndef HOTBED_TESTS_REDIS_SERVER_H
+#define HOTBED_TESTS_REDIS_SERVER_H
+
+#include <hiredis/hiredis.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+typedef struct redis_server {
+    char socket[128], directory[256]; /* of its snapshot */
+    pid_t process;                    /* 0: it does not run */
+} redis_server;
+
+/* Start a server, which reads the snapshot in its directory, if there is one, and wait until it answers. */
+void redis_server_start(redis_server *server, const char *policy);
+
+/* Kill it (-9), if it runs. */
+void redis_server_kill(redis_server *server);
+
+/* Send a command from a connection of its own, and check that it is no error. */
+void redis_server_call(const redis_server *server, const char *format, ...);
+
+#endif

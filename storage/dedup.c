@@ -22,6 +22,26 @@ void hotbed_dedup_pooled(const hotbed_dedup_features *features, hotbed_step_view
         view->storage.rows_form = HOTBED_ROWS_ANY;
 }
 
+hotbed_status hotbed_dedup_rows_make(
+    const hotbed_storage *storage, hotbed_dtype dtype, bool aligned, hotbed_dedup_rows *rows,
+    hotbed_stream *stream) {
+    const size_t bytes = storage->num_tables * sizeof *rows->tables;
+    hotbed_memory staging;
+    HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &staging));
+    hotbed_table_view *tables = staging.data;
+    rows->form = HOTBED_ROWS_ANY;
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        tables[t] = storage->tables[t].view;
+        tables[t].dtype = (uint32_t)dtype;
+        const hotbed_rows_form form = hotbed_rows_form_of(tables[t].dtype, tables[t].dim);
+        rows->form = aligned && (t == 0 || form == rows->form) ? form : HOTBED_ROWS_ANY;
+    }
+    hotbed_status status = hotbed_copy(rows->tables, tables, bytes, stream);
+    const hotbed_status finished = hotbed_stream_finish(stream);
+    hotbed_memory_free(&staging);
+    return status != HOTBED_OK ? status : finished;
+}
+
 hotbed_status hotbed_dedup_bags(
     const hotbed_storage *storage, hotbed_step_view *view, uint32_t *bags, hotbed_stream *stream) {
     view->batch.bags = view->batch.offsets == NULL ? NULL : bags;
@@ -31,10 +51,12 @@ hotbed_status hotbed_dedup_bags(
 }
 
 hotbed_status hotbed_dedup_pool(
-    const hotbed_storage *storage, const hotbed_step_view *view, uint8_t *const *rows, void *output,
-    uint64_t stride, hotbed_stream *stream) {
+    const hotbed_storage *storage, const hotbed_step_view *view, const hotbed_dedup_rows *rows,
+    uint8_t *const *at, void *output, uint64_t stride, hotbed_stream *stream) {
     hotbed_step_view step = *view;
-    step.unique.rows = rows;
+    step.storage.tables = rows->tables;
+    step.storage.rows_form = rows->form;
+    step.unique.rows = at;
     return storage->kernels.lookup->forward(&step, output, stride, storage->max_dim, stream);
 }
 

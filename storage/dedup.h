@@ -30,11 +30,23 @@ void hotbed_dedup_pooled(const hotbed_dedup_features *features, hotbed_step_view
 hotbed_status hotbed_dedup_bags(
     const hotbed_storage *storage, hotbed_step_view *view, uint32_t *bags, hotbed_stream *stream);
 
-/* Pool the rows at rows[u] of the distinct keys, which are of the tables' types and aligned to 16
- * bytes; NULL: zeros. Async. */
+/* The form of rows that are pooled, which need not have the tables' types. */
+typedef struct hotbed_dedup_rows {
+    hotbed_table_view *tables; /* [tables of the storage] device */
+    hotbed_rows_form form;
+} hotbed_dedup_rows;
+
+/* Set *rows for rows of `dtype`, except for rows->tables, which the caller has set: the array is written.
+ * `aligned` is hotbed_dedup_features'. Waits. */
+hotbed_status hotbed_dedup_rows_make(
+    const hotbed_storage *storage, hotbed_dtype dtype, bool aligned, hotbed_dedup_rows *rows,
+    hotbed_stream *stream);
+
+/* Pool the rows at at[u] of the distinct keys, which are aligned to 16 bytes, those of types with scales
+ * to 4; NULL: zeros. Async. */
 hotbed_status hotbed_dedup_pool(
-    const hotbed_storage *storage, const hotbed_step_view *view, uint8_t *const *rows, void *output,
-    uint64_t stride, hotbed_stream *stream);
+    const hotbed_storage *storage, const hotbed_step_view *view, const hotbed_dedup_rows *rows,
+    uint8_t *const *at, void *output, uint64_t stride, hotbed_stream *stream);
 
 /* Bytes of device memory that the next two calls need for batches of `bound` keys and rows of `dim`
  * elements. */

@@ -281,21 +281,6 @@ static void make_table(
                             o->score == HOTBED_SCORE_LFU || o->score == HOTBED_SCORE_TIMESTAMP_LFU;
 }
 
-static hotbed_rows_form form_of(const hotbed_table *table) {
-    const uint32_t dim = table->view.dim;
-    switch (table->dtype) {
-    case HOTBED_F32:
-        return dim % 4 == 0 ? HOTBED_ROWS_F32 : HOTBED_ROWS_ANY;
-    case HOTBED_F16:
-    case HOTBED_BF16:
-        return dim % 8 == 0 ? HOTBED_ROWS_HALF : HOTBED_ROWS_ANY;
-    case HOTBED_INT8:
-    case HOTBED_FP8:
-        break;
-    }
-    return HOTBED_ROWS_ANY;
-}
-
 /* Check a table's own optimizer, which may differ from the storage's in few parameters. */
 static hotbed_status check_own(const hotbed_table_options *o, const hotbed_optimizer *all) {
     const hotbed_optimizer *own = o->optimizer;
@@ -356,7 +341,8 @@ hotbed_status hotbed_storage_read_tables(
         make_table(storage, &storage->tables[t], &o);
         if (o.dim > storage->max_dim)
             storage->max_dim = o.dim;
-        hotbed_rows_form form = form_of(&storage->tables[t]);
+        hotbed_rows_form form =
+            hotbed_rows_form_of((uint32_t)storage->tables[t].dtype, storage->tables[t].view.dim);
         storage->rows_form = t == 0 || form == storage->rows_form ? form : HOTBED_ROWS_ANY;
     }
     return hotbed_names_check(storage->tables, storage->num_tables, sizeof *storage->tables);

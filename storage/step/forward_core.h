@@ -3,6 +3,7 @@
 #ifndef HOTBED_STORAGE_FORWARD_CORE_H
 #define HOTBED_STORAGE_FORWARD_CORE_H
 
+#include "storage/step/packed_core.h"
 #include "storage/step/place_core.h"
 
 /* --- eval beside training ------------------------------------------------------------------------
@@ -190,10 +191,43 @@ HOTBED_HD bool hotbed_forward_points(
         return false;
     const bool points = slot != HOTBED_SLOT_NONE && !hotbed_slot_below(table, slot) &&
                         table->dtype == HOTBED_F32 && s->storage.output_dtype == HOTBED_F32 &&
-                        table->dim % 4 == 0;
+                        s->to.packed == 0 && table->dim % 4 == 0;
     s->to.own[at.row] = points ? (uint8_t *)hotbed_row_at(s->storage.index, table, slot)
                                : hotbed_scatter_address(&s->to, at);
     return points;
+}
+
+/* A row that is packed: of key number i, in `slot`. */
+typedef struct hotbed_forward_packs {
+    const hotbed_step_view *s;
+    const hotbed_table_view *table;
+    uint64_t slot;
+    uint32_t i;
+    bool shared;
+} hotbed_forward_packs;
+
+HOTBED_HD hotbed_f32x4 hotbed_forward_value4(const void *of, uint32_t e, uint32_t count) {
+    const hotbed_forward_packs *f = (const hotbed_forward_packs *)of;
+    if (count == 0)
+        return hotbed_f32x4_of(0.0F);
+    return f->shared ? hotbed_row_load4(
+                           true, f->table->dtype, f->table->dim,
+                           hotbed_row_at(f->s->storage.index, f->table, f->slot), e, count)
+                     : hotbed_forward_row4(f->s, f->table, f->i, f->slot, e);
+}
+
+/* Write a row to s->to, packed. A row that is stored in the same type is copied. */
+HOTBED_HD void hotbed_forward_pack(const hotbed_forward_packs *f, uint8_t *to, uint32_t width) {
+    const uint32_t dtype = f->s->to.packed, dim = f->table->dim;
+    if (f->slot == HOTBED_SLOT_NONE || f->table->dtype != dtype) {
+        const hotbed_pack_view p = hotbed_pack_rows(dtype);
+        hotbed_pack_row(&p, dim, 0, to, hotbed_forward_value4, f, width);
+        return;
+    }
+    const uint8_t *row = hotbed_row_at(f->s->storage.index, f->table, f->slot);
+    const uint32_t bytes = hotbed_weights_bytes(dtype, dim); /* whole words belong to both rows */
+    for (uint32_t at = 4 * hotbed_tile_rank(width); at < bytes; at += 4 * width)
+        *(uint32_t *)(void *)(to + at) = hotbed_load_word(f->shared, row + at);
 }
 
 /* Write the sequence output of a tile's keys to s->to or, unless rows are scattered, to `output`.
@@ -203,8 +237,8 @@ HOTBED_HD void hotbed_forward_found(
     const hotbed_step_view *s, hotbed_tile_keys *keys, uint32_t t, uint64_t slot, bool searched,
     void *output, uint64_t stride, uint32_t width) {
     const hotbed_table_view *table = &s->storage.tables[hotbed_tile_shuffle_u32(width, t, 0)];
-    const bool scattered = s->to.on != 0;
-    bool plain = table == &s->storage.tables[t] && slot != HOTBED_SLOT_NONE &&
+    const bool scattered = s->to.on != 0, packs = scattered && s->to.packed != 0;
+    bool plain = !packs && table == &s->storage.tables[t] && slot != HOTBED_SLOT_NONE &&
                  hotbed_dtype_is_array(table->dtype) && s->storage.output_dtype == HOTBED_F32 &&
                  table->dim % 4 == 0 &&
                  (scattered || (stride % 4 == 0 && ((uintptr_t)output & 15U) == 0));
@@ -250,6 +284,11 @@ HOTBED_HD void hotbed_forward_found(
         void *to =
             scattered ? (void *)(uintptr_t)hotbed_tile_shuffle_u64(width, keys->to, r) : output;
         const uint64_t at = scattered ? 0 : i * stride;
+        if (packs) {
+            const hotbed_forward_packs row = {s, table, slot_r, i, shared};
+            hotbed_forward_pack(&row, (uint8_t *)to, width);
+            continue;
+        }
         for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
             const uint32_t count = hotbed_count4(table->dim, e);
             hotbed_store4(

@@ -142,10 +142,10 @@ static __global__ void __launch_bounds__(BLOCK, resident(GROWS, 4))
         hotbed_find_keys(&s, (uint32_t)i, n - i < TILE ? (uint32_t)(n - i) : TILE, TILE);
 }
 
-template <uint32_t WIDTH, bool GROWS, bool SCATTERS>
+template <uint32_t WIDTH, bool GROWS, hotbed_step_output TO>
 static __global__ void __launch_bounds__(BLOCK)
     forward_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
-    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), SCATTERS);
+    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), TO);
     const hotbed_key_range keys =
         hotbed_scattered_keys(&s.to, s.batch.feature_starts[s.storage.num_features]);
     const uint64_t n = keys.end - keys.begin;
@@ -158,10 +158,10 @@ static __global__ void __launch_bounds__(BLOCK)
 }
 
 /* Find and forward in one kernel, so that some warps search keys while others copy rows. */
-template <uint32_t WIDTH, bool GROWS, bool TIERS, bool SCATTERS>
+template <uint32_t WIDTH, bool GROWS, bool TIERS, hotbed_step_output TO>
 static __global__ void __launch_bounds__(BLOCK, resident(GROWS, TIERS ? 3 : 4))
     eval_rows_kernel(hotbed_step_view view, void *output, uint64_t stride) {
-    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), SCATTERS);
+    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), TO);
     uint64_t n = s.batch.feature_starts[s.storage.num_features], epoch = hotbed_eval_epoch(&s);
     for (uint64_t i = hotbed_cuda_thread() / WIDTH * WIDTH; i < n; i += hotbed_cuda_threads()) {
         const uint64_t first = hotbed_tile_first(&s.to, n, i, WIDTH), left = n - first;
@@ -179,10 +179,10 @@ static __global__ void __launch_bounds__(BLOCK) order_keys_kernel(hotbed_step_vi
         hotbed_order_key(&s, (uint32_t)i);
 }
 
-template <uint32_t WIDTH, bool GROWS, bool SCATTERS>
+template <uint32_t WIDTH, bool GROWS, hotbed_step_output TO>
 static __global__ void __launch_bounds__(BLOCK)
     eval_below_kernel(hotbed_step_view view, void *output, uint64_t stride) {
-    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), SCATTERS);
+    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), TO);
     const uint32_t n = s.eval.sort.bins[0], turn = BELOW_TURN;
     for (uint32_t first; n != 0 && (first = hotbed_bins_take(&s.eval.sort, turn, WIDTH)) < n;)
         hotbed_eval_below(
@@ -190,10 +190,11 @@ static __global__ void __launch_bounds__(BLOCK)
             WIDTH);
 }
 
-template <uint32_t WIDTH, bool GROWS>
+template <uint32_t WIDTH, bool GROWS, bool PACKS>
 static __global__ void __launch_bounds__(BLOCK)
     forward_bags_kernel(hotbed_step_view view, void *output, uint64_t stride) {
-    const hotbed_step_view s = hotbed_step_as(view, GROWS);
+    hotbed_step_view s = hotbed_step_as(view, GROWS);
+    s.to.packed = PACKS ? s.to.packed : 0;
     uint64_t bags = (uint64_t)s.storage.num_features * s.batch.size;
     for (uint64_t b = hotbed_cuda_thread() / WIDTH; b < bags; b += hotbed_cuda_threads() / WIDTH)
         hotbed_forward_bag_checked(&s, b, output, stride, WIDTH);
@@ -288,7 +289,8 @@ static __device__ __noinline__ void pool_apart(
 template <uint32_t WIDTH, bool GROWS, bool HALF, pool_ends ENDS>
 static __global__ void __launch_bounds__(POOL_BLOCK, pool_resident(HALF))
     pool_bags_kernel(const __grid_constant__ hotbed_step_view view, void *output, uint64_t stride) {
-    hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), ENDS == POOL_SCATTERS);
+    hotbed_step_view s = hotbed_step_to(
+        hotbed_step_as(view, GROWS), ENDS == POOL_SCATTERS ? HOTBED_TO_MANY : HOTBED_TO_ONE);
     if (ENDS != POOL_GIVEN_ROWS)
         s.unique.rows = NULL;
     __shared__ hotbed_table_view table;
@@ -313,10 +315,10 @@ static __global__ void __launch_bounds__(POOL_BLOCK, pool_resident(HALF))
         hotbed_eval_check_bag(&s, b + k, share.feature, WIDTH);
 }
 
-template <bool GROWS, bool SCATTERS>
+template <bool GROWS, hotbed_step_output TO>
 static __global__ void __launch_bounds__(BLOCK)
     eval_again_kernel(hotbed_step_view view, void *output, uint64_t stride) {
-    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), SCATTERS);
+    const hotbed_step_view s = hotbed_step_to(hotbed_step_as(view, GROWS), TO);
     enum { WIDTH = 32 };
     uint32_t n = *s.eval.num_rereads;
     for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < n; i += hotbed_cuda_threads() / WIDTH)
@@ -415,29 +417,43 @@ static hotbed_status forward_as(
         uint64_t threads = (step->batch.bound + WIDTH - 1) / WIDTH * WIDTH;
         const unsigned blocks = hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES);
         const unsigned few = (hotbed_cuda_blocks(stream, threads, BLOCK, 1) + 3) / 4;
-        if (step->to.on != 0)
-            forward_rows_kernel<WIDTH, GROWS, true>
-                <<<step->to.few != 0 ? few : blocks, BLOCK, 0, native>>>(*step, output, stride);
-        else
-            forward_rows_kernel<WIDTH, GROWS, false>
+        const unsigned scattered = step->to.few != 0 ? few : blocks;
+        switch (hotbed_step_output_of(step)) {
+        case HOTBED_TO_ONE:
+            forward_rows_kernel<WIDTH, GROWS, HOTBED_TO_ONE>
                 <<<blocks, BLOCK, 0, native>>>(*step, output, stride);
+            break;
+        case HOTBED_TO_MANY:
+            forward_rows_kernel<WIDTH, GROWS, HOTBED_TO_MANY>
+                <<<scattered, BLOCK, 0, native>>>(*step, output, stride);
+            break;
+        case HOTBED_TO_MANY_PACKED:
+            forward_rows_kernel<WIDTH, GROWS, HOTBED_TO_MANY_PACKED>
+                <<<scattered, BLOCK, 0, native>>>(*step, output, stride);
+            break;
+        }
         return hotbed_cuda_launched("forward_rows_kernel");
     }
     const uint64_t aligned = 4 * (uint64_t)hotbed_dtype_size(step->storage.output_dtype);
-    const bool plain = stride % 4 == 0 && (uintptr_t)output % aligned == 0;
+    const bool packs = hotbed_step_output_of(step) == HOTBED_TO_MANY_PACKED;
+    const bool plain = !packs && stride % 4 == 0 && (uintptr_t)output % aligned == 0;
     if (plain && step->storage.rows_form == HOTBED_ROWS_F32)
         return forward_bags_as<WIDTH, GROWS, false>(step, output, stride, stream);
     if (plain && step->storage.rows_form == HOTBED_ROWS_HALF) /* a lane has 8 elements */
         return forward_bags_as<WIDTH / 2, GROWS, true>(step, output, stride, stream);
     uint64_t threads = (uint64_t)step->storage.num_features * step->batch.size * WIDTH;
-    forward_bags_kernel<WIDTH, GROWS>
-        <<<hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES), BLOCK, 0, native>>>(
-            *step, output, stride);
+    const unsigned blocks = hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES);
+    if (packs)
+        forward_bags_kernel<WIDTH, GROWS, true>
+            <<<blocks, BLOCK, 0, native>>>(*step, output, stride);
+    else
+        forward_bags_kernel<WIDTH, GROWS, false>
+            <<<blocks, BLOCK, 0, native>>>(*step, output, stride);
     return hotbed_cuda_launched("forward_bags_kernel");
 }
 
 /* Rows of the lower tier are deferred and then read by address. */
-template <uint32_t WIDTH, bool GROWS, bool SCATTERS>
+template <uint32_t WIDTH, bool GROWS, hotbed_step_output TO>
 static hotbed_status eval_tiers_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
@@ -446,24 +462,22 @@ static hotbed_status eval_tiers_as(
     HOTBED_TRY(hotbed_cuda_check(
         cudaMemsetAsync(step->eval.sort.bins, 0, HOTBED_BIN_WORDS * sizeof(uint32_t), native),
         "cudaMemsetAsync"));
-    eval_rows_kernel<WIDTH, GROWS, true, SCATTERS>
-        <<<blocks, BLOCK, 0, native>>>(*step, output, stride);
+    eval_rows_kernel<WIDTH, GROWS, true, TO><<<blocks, BLOCK, 0, native>>>(*step, output, stride);
     HOTBED_TRY(hotbed_cuda_launched("eval_rows_kernel"));
     HOTBED_TRY(hotbed_bins_to_starts(&step->eval.sort, step->eval.below, stream));
     order_keys_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
     HOTBED_TRY(hotbed_cuda_launched("order_keys_kernel"));
-    eval_below_kernel<WIDTH, GROWS, SCATTERS>
-        <<<BELOW_BLOCKS, BLOCK, 0, native>>>(*step, output, stride);
+    eval_below_kernel<WIDTH, GROWS, TO><<<BELOW_BLOCKS, BLOCK, 0, native>>>(*step, output, stride);
     return hotbed_cuda_launched("eval_below_kernel");
 }
 
-template <uint32_t WIDTH, bool GROWS, bool SCATTERS>
+template <uint32_t WIDTH, bool GROWS, hotbed_step_output TO>
 static hotbed_status eval_rows_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     if (step->eval.sort.order != NULL)
-        return eval_tiers_as<WIDTH, GROWS, SCATTERS>(step, output, stride, stream);
+        return eval_tiers_as<WIDTH, GROWS, TO>(step, output, stride, stream);
     unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, FORWARD_WAVES);
-    eval_rows_kernel<WIDTH, GROWS, false, SCATTERS>
+    eval_rows_kernel<WIDTH, GROWS, false, TO>
         <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
     return hotbed_cuda_launched("eval_rows_kernel");
 }
@@ -472,11 +486,18 @@ template <uint32_t WIDTH>
 static hotbed_status eval_rows_width(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     const bool grows = step->storage.index.segments != NULL;
-    if (step->to.on != 0)
-        return grows ? eval_rows_as<WIDTH, true, true>(step, output, stride, stream)
-                     : eval_rows_as<WIDTH, false, true>(step, output, stride, stream);
-    return grows ? eval_rows_as<WIDTH, true, false>(step, output, stride, stream)
-                 : eval_rows_as<WIDTH, false, false>(step, output, stride, stream);
+    switch (hotbed_step_output_of(step)) {
+    case HOTBED_TO_ONE:
+        return grows ? eval_rows_as<WIDTH, true, HOTBED_TO_ONE>(step, output, stride, stream)
+                     : eval_rows_as<WIDTH, false, HOTBED_TO_ONE>(step, output, stride, stream);
+    case HOTBED_TO_MANY:
+        return grows ? eval_rows_as<WIDTH, true, HOTBED_TO_MANY>(step, output, stride, stream)
+                     : eval_rows_as<WIDTH, false, HOTBED_TO_MANY>(step, output, stride, stream);
+    case HOTBED_TO_MANY_PACKED:
+        break;
+    }
+    return grows ? eval_rows_as<WIDTH, true, HOTBED_TO_MANY_PACKED>(step, output, stride, stream)
+                 : eval_rows_as<WIDTH, false, HOTBED_TO_MANY_PACKED>(step, output, stride, stream);
 }
 
 static hotbed_status eval_rows(
@@ -512,24 +533,30 @@ static hotbed_status forward(
     return forward_width<32>(step, output, stride, stream);
 }
 
-template <bool SCATTERS>
+template <hotbed_step_output TO>
 static hotbed_status again_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     const unsigned blocks = AGAIN_BLOCKS;
     if (step->storage.index.segments != NULL)
-        eval_again_kernel<true, SCATTERS>
+        eval_again_kernel<true, TO>
             <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
     else
-        eval_again_kernel<false, SCATTERS>
+        eval_again_kernel<false, TO>
             <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
     return hotbed_cuda_launched("eval_again_kernel");
 }
 
 static hotbed_status again(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    if (step->to.on != 0)
-        return again_as<true>(step, output, stride, stream);
-    return again_as<false>(step, output, stride, stream);
+    switch (hotbed_step_output_of(step)) {
+    case HOTBED_TO_ONE:
+        return again_as<HOTBED_TO_ONE>(step, output, stride, stream);
+    case HOTBED_TO_MANY:
+        return again_as<HOTBED_TO_MANY>(step, output, stride, stream);
+    case HOTBED_TO_MANY_PACKED:
+        break;
+    }
+    return again_as<HOTBED_TO_MANY_PACKED>(step, output, stride, stream);
 }
 
 static hotbed_status unpin(const hotbed_step_view *step, uint32_t why, hotbed_stream *stream) {

@@ -259,7 +259,8 @@ static void forward_row(
     const hotbed_table_view *table = &s->storage.tables[t];
     /* plain copy: nothing to convert or initialize */
     if (slot != HOTBED_SLOT_NONE && table->dtype == HOTBED_F32 &&
-        s->storage.output_dtype == HOTBED_F32 && (s->eval.on == 0 || table->range.evicts == 0)) {
+        s->storage.output_dtype == HOTBED_F32 && (s->eval.on == 0 || table->range.evicts == 0) &&
+        hotbed_step_output_of(s) != HOTBED_TO_MANY_PACKED) {
         void *to = (float *)a->output + i * a->stride;
         if (s->to.on != 0) {
             const hotbed_scatter_place at = hotbed_scatter_at(&s->to, i);
@@ -390,6 +391,15 @@ static bool pool_bag(const forward_args *a, uint64_t b, uint32_t feature, bag_wa
             return false;
         hotbed_pool_add(walk->set, &walk->rows, first, n, table->dtype, table->dim, sum);
         first += n;
+    }
+    if (hotbed_step_output_of(s) == HOTBED_TO_MANY_PACKED) {
+        const hotbed_pack_view p = hotbed_pack_rows(s->to.packed);
+        for (uint32_t e = 0; e < table->dim; e += 4) {
+            hotbed_f32x4 *four = (hotbed_f32x4 *)(void *)(sum + e);
+            *four = hotbed_bag_finish(s, *four, bag.end - bag.begin);
+        }
+        hotbed_pack_row(&p, table->dim, 0, s->to.bags[b], hotbed_pack_float4, sum, 1);
+        return true;
     }
     for (uint32_t e = 0; e < table->dim && !direct; e += 4)
         hotbed_bag_write(

@@ -26,6 +26,20 @@ typedef enum hotbed_rows_form {
     HOTBED_ROWS_HALF = 2, /* dims are multiples of 8; elements of two bytes */
 } hotbed_rows_form;
 
+HOTBED_HD hotbed_rows_form hotbed_rows_form_of(uint32_t dtype, uint32_t dim) {
+    switch ((hotbed_dtype)dtype) {
+    case HOTBED_F32:
+        return dim % 4 == 0 ? HOTBED_ROWS_F32 : HOTBED_ROWS_ANY;
+    case HOTBED_F16:
+    case HOTBED_BF16:
+        return dim % 8 == 0 ? HOTBED_ROWS_HALF : HOTBED_ROWS_ANY;
+    case HOTBED_INT8:
+    case HOTBED_FP8:
+        break;
+    }
+    return HOTBED_ROWS_ANY;
+}
+
 enum {
     HOTBED_ROW_TIME = 16
 }; /* at the end of a row, for its time, if rows go to an external store */

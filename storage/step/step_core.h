@@ -152,7 +152,8 @@ typedef struct hotbed_scatter_view {
     uint8_t *const *bags;   /* [bags] where the output of each bag goes; NULL: nowhere */
     uint8_t *const *arrays; /* [num_arrays] */
     uint64_t offset;        /* bytes from the beginning of each array to its row 0 */
-    uint64_t row_bytes;     /* from one row to the next; every row is aligned to 16 bytes */
+    /* from one row to the next; every row is aligned to 16 bytes, packed ones to 4 */
+    uint64_t row_bytes;
     const uint32_t *starts; /* [num_runs + 1] first key of each run, and the end of the last */
     const uint32_t *firsts; /* [num_runs] row of the run's first key */
     uint32_t num_runs, num_arrays;
@@ -162,6 +163,9 @@ typedef struct hotbed_scatter_view {
      * copied, or in the array; NULL: all rows are copied */
     uint8_t **own;
     uint32_t few; /* take a quarter of the threads, because other kernels run beside */
+    /* hotbed_dtype with scales, in which rows or outputs of bags are written instead of the storage's
+     * output type; 0: none. A stored row of this type is copied. */
+    uint32_t packed;
 } hotbed_scatter_view;
 
 typedef struct hotbed_step_view {
@@ -181,11 +185,26 @@ HOTBED_HD hotbed_step_view hotbed_step_as(hotbed_step_view s, bool grows) {
     return s;
 }
 
-/* The view in a kernel for one kind of output: with `scatters`, a literal, the code for the other
- * kind is not compiled. */
-HOTBED_HD hotbed_step_view hotbed_step_to(hotbed_step_view s, bool scatters) {
-    s.to.on = scatters ? 1 : 0;
+/* Kinds of output. */
+typedef enum hotbed_step_output {
+    HOTBED_TO_ONE,
+    HOTBED_TO_MANY, /* scattered */
+    HOTBED_TO_MANY_PACKED,
+} hotbed_step_output;
+
+/* The view in a kernel for one kind of output, a literal: the code for the others is not compiled. */
+HOTBED_HD hotbed_step_view hotbed_step_to(hotbed_step_view s, hotbed_step_output output) {
+    s.to.on = output != HOTBED_TO_ONE ? 1 : 0;
+    if (output != HOTBED_TO_MANY_PACKED)
+        s.to.packed = 0;
     return s;
+}
+
+/* The kind of a step's output. */
+HOTBED_HD hotbed_step_output hotbed_step_output_of(const hotbed_step_view *s) {
+    if (s->to.on == 0)
+        return HOTBED_TO_ONE;
+    return s->to.packed == 0 ? HOTBED_TO_MANY : HOTBED_TO_MANY_PACKED;
 }
 
 /* Number of regions of the lower tier, at least 128 MiB each. Entries of one region are not

@@ -192,11 +192,12 @@ typedef enum reduce_rows {
     REDUCE_IN_PARTS /* the others, from the sums of their parts */
 } reduce_rows;
 
-template <uint32_t WIDTH, bool PLAIN>
+template <uint32_t WIDTH, bool PLAIN, bool PACKS>
 static __global__ void __launch_bounds__(BLOCK) reduce_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     update_scratch scratch, hotbed_sums_view sums, reduce_rows rows) {
     const hotbed_update_shape shape = {true, PLAIN, false, false};
+    sums.pack.dtype = PACKS ? sums.pack.dtype : 0;
     const bool in_parts = rows == REDUCE_IN_PARTS;
     const uint32_t n = in_parts ? scratch.used[3] : s.unique.offsets[s.storage.num_tables];
     uint64_t step = hotbed_cuda_threads() / WIDTH;
@@ -236,7 +237,7 @@ typedef struct update_launches {
     uint32_t width; /* of the kernels that sum */
     update_launch leaf;
     void (*group)(update_scratch);
-    reduce_launch reduce;
+    reduce_launch reduce, reduce_packed;
     update_kind kind;
 } update_launches;
 
@@ -246,7 +247,9 @@ template <uint32_t WIDTH> static update_launches sums_of(update_form form) {
     all.width = WIDTH;
     all.leaf = plain ? leaf_kernel<WIDTH, true> : leaf_kernel<WIDTH, false>;
     all.group = group_kernel<WIDTH>;
-    all.reduce = plain ? reduce_kernel<WIDTH, true> : reduce_kernel<WIDTH, false>;
+    all.reduce = plain ? reduce_kernel<WIDTH, true, false> : reduce_kernel<WIDTH, false, false>;
+    all.reduce_packed =
+        plain ? reduce_kernel<WIDTH, true, true> : reduce_kernel<WIDTH, false, true>;
     if (form == FORM_SEQUENCE || form == FORM_SEQUENCE_HALF)
         all.leaf = leaf_in_registers_kernel<WIDTH, false>;
     if (form == FORM_BAGS || form == FORM_BAGS_HALF)
@@ -401,6 +404,8 @@ static hotbed_status reduce(
     (void)lay_out(step->batch.bound, max_dim, memory, &scratch);
     update_launches launch =
         choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer);
+    if (sums.pack.dtype != 0)
+        launch.reduce = launch.reduce_packed;
     hotbed_stream *branch;
     HOTBED_TRY(hotbed_stream_branch(stream, &branch));
     hotbed_status status =

@@ -12,6 +12,7 @@
 #include "hotbed/status.h"
 #include "storage/index/index_meta_core.h"
 #include "storage/step/optimizer_core.h"
+#include "storage/step/packed_core.h"
 #include "storage/step/step_core.h"
 
 enum { HOTBED_SUM_GROUP = 32, HOTBED_SUM_LEVELS = 6 }; /* 32^6 = 2^30 groups of 32 */
@@ -23,6 +24,7 @@ typedef struct hotbed_gradient_view {
     /* Pooling: [bags] where the gradient of each bag is, instead of in `data`; NULL, for a bag: it
      * has none. Four elements are aligned to their size if `data` and `stride` are so. */
     const uint8_t *const *bags;
+    uint32_t layout; /* packed gradients: elements for which a row has place */
 } hotbed_gradient_view;
 
 /* Properties for which a kernel is compiled. They are literals, so that the compiler removes the
@@ -108,6 +110,15 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_plain(
     return sum;
 }
 
+/* Load elements of the gradient at `at`. */
+HOTBED_HD hotbed_f32x4 hotbed_gradient_load4(
+    const hotbed_gradient_view *gradient, uint64_t at, uint32_t e, uint32_t count) {
+    const uint8_t *row = (const uint8_t *)(uintptr_t)at;
+    return hotbed_dtype_size(gradient->dtype) != 1
+               ? hotbed_load4(gradient->dtype, row, e, count)
+               : hotbed_packed_gradient4(gradient->dtype, gradient->layout, row, e, count);
+}
+
 /* Sum occurrences begin .. end-1, at most one group, in order from zero. Each lane looks up one
  * occurrence; then all lanes read the gradients. A lane with count 0 has no elements, but must take
  * part. */
@@ -129,10 +140,8 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_group(
             float weight = hotbed_tile_shuffle_f32(width, mine.weight, k);
             if (count > 0 && at != 0)
                 sum = hotbed_add4(
-                    sum,
-                    hotbed_gradient_scaled(
-                        s, o, hotbed_load4(gradient.dtype, (const void *)(uintptr_t)at, e, count),
-                        mean, weight));
+                    sum, hotbed_gradient_scaled(
+                             s, o, hotbed_gradient_load4(&gradient, at, e, count), mean, weight));
         }
     }
     return sum;
@@ -868,7 +877,26 @@ typedef struct hotbed_sums_view {
     uint8_t *const *rows;
     uint32_t dtype;
     float scale;
+    hotbed_pack_view pack;
 } hotbed_sums_view;
+
+/* The sum of a row that is packed. */
+typedef struct hotbed_sum_packs {
+    const hotbed_step_view *s;
+    const hotbed_optimizer_view *o;
+    hotbed_gradient_view gradient;
+    hotbed_sum_source source;
+    hotbed_update_shape shape;
+    float scale;
+    uint32_t width;
+} hotbed_sum_packs;
+
+HOTBED_HD hotbed_f32x4 hotbed_sum_value4(const void *of, uint32_t e, uint32_t count) {
+    const hotbed_sum_packs *f = (const hotbed_sum_packs *)of;
+    return hotbed_scale4(
+        hotbed_sum_from(f->s, f->o, f->gradient, f->source, f->shape, e, count, f->width),
+        f->scale);
+}
 
 /* Write the gradient of row u, which has `dim` elements. */
 HOTBED_HD void hotbed_reduce_row(
@@ -878,6 +906,11 @@ HOTBED_HD void hotbed_reduce_row(
     uint8_t *row = sums.rows == NULL ? NULL : sums.rows[u];
     if (sums.rows != NULL && row == NULL)
         return;
+    if (row != NULL && sums.pack.dtype != 0) {
+        const hotbed_sum_packs packs = {s, o, gradient, source, shape, sums.scale, width};
+        hotbed_pack_row(&sums.pack, dim, u, row, hotbed_sum_value4, &packs, width);
+        return;
+    }
     for (uint32_t first = 0; first < dim; first += 4 * width) {
         uint32_t e = first + 4 * hotbed_tile_rank(width);
         uint32_t count = e < dim ? hotbed_count4(dim, e) : 0;
@@ -911,7 +944,7 @@ HOTBED_HD void hotbed_update_given_row(
     const hotbed_update_rows_args *a, const hotbed_optimizer_view *o, uint64_t i, uint32_t width) {
     const hotbed_update_shape shape = {false, false, true, false};
     const hotbed_gradient_view gradient = {
-        a->gradients + i * a->row.dim, a->row.dim, HOTBED_F32, NULL};
+        a->gradients + i * a->row.dim, a->row.dim, HOTBED_F32, NULL, 0};
     const hotbed_sum_source source = {0, 0, NULL, 0};
     float *state0 = (float *)(void *)(a->states[0] + i * a->state_bytes[0]);
     float *state1 = (float *)(void *)(a->states[1] + i * a->state_bytes[1]);

@@ -236,7 +236,7 @@ HOTBED_HD void update_kind(
     float *weights = (float *)(void *)row;
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
-    const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL};
+    const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL, 0};
     const hotbed_sum_source source = {0, 0, NULL, 0};
     const hotbed_update_shape shape = {false, false, true, false},
                               plain = {false, true, true, false};
@@ -376,7 +376,14 @@ static void apply_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 /* Write a sum to its row of `sums->rows`. */
-static void send(const hotbed_sums_view *sums, uint8_t *row, const float *sum, uint32_t dim) {
+static void send(const hotbed_sums_view *sums, uint32_t u, float *sum, uint32_t dim) {
+    uint8_t *row = sums->rows[u];
+    if (sums->pack.dtype != 0) {
+        for (uint32_t e = 0; e < dim; e++)
+            sum[e] = sum[e] * sums->scale;
+        hotbed_pack_row(&sums->pack, dim, u, row, hotbed_pack_float4, sum, 1);
+        return;
+    }
     for (uint32_t e = 0; e < dim; e++)
         hotbed_store1(sums->dtype, row, e, sum[e] * sums->scale);
 }
@@ -400,7 +407,7 @@ static void reduce_body(const void *args, uint64_t begin, uint64_t end) {
         if (a->sums.rows != NULL) {
             if (a->sums.rows[u] != NULL) {
                 sum_row(a, u, dim, scratch);
-                send(&a->sums, a->sums.rows[u], scratch, dim);
+                send(&a->sums, u, scratch, dim);
             }
             continue;
         }

@@ -365,7 +365,7 @@ static void update_in_halves(work *w, float *sums, uint64_t max_dim, sums_form f
         memset(sums, 0, w->s.batch.bound * max_dim * sizeof *sums);
     hotbed_emulate_run(w->width, reduce_rows, w);
     hotbed_clock_step(w->s.storage.clock, w->o.beta1, w->o.beta2);
-    w->gradient = (hotbed_gradient_view){sums, max_dim, HOTBED_F32, NULL};
+    w->gradient = (hotbed_gradient_view){sums, max_dim, HOTBED_F32, NULL, 0};
     w->shape.reduced = true;
     hotbed_emulate_run(w->width, update_rows, w);
     w->shape.reduced = false;
@@ -436,7 +436,7 @@ static void same_bytes(test_ticket *l, rng *random, kernels form) {
     }
     for (uint64_t i = 0; i < l->output_bytes / hotbed_dtype_bytes(dtype); i++)
         oracle_store(dtype, l->gradient, i, rng_float(random));
-    w.gradient = (hotbed_gradient_view){l->gradient, w.stride, (uint32_t)dtype, NULL};
+    w.gradient = (hotbed_gradient_view){l->gradient, w.stride, (uint32_t)dtype, NULL, 0};
     w.row = (storage->max_dim + 3U) / 4U * 4U;
     w.leaf_sums = aligned_alloc(256, (PARTS * w.row * sizeof(float) + 255) / 256 * 256);
     w.group_sums = aligned_alloc(256, (PARTS * w.row * sizeof(float) + 255) / 256 * 256);

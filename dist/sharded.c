@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* routing rules; and what travels: sequences or sums, or pooled rows of one of three types */
-enum { KINDS = 3, EXCHANGES = 4 };
+/* routing rules; and what travels: sequences or sums, or pooled rows of one type */
+enum { KINDS = 3, EXCHANGES = HOTBED_DTYPE_LAST + 1 };
 /* Bytes that two H200s exchange over NVLink in the time that a second exchange takes. */
 #define SECOND_BYTES ((double)(16 << 20))
 #define ROWS_MOST    ((uint64_t)1 << 30) /* limit of rows, keys and bags: positions are 32-bit words */
@@ -206,11 +206,32 @@ static double keys_of_feature(const hotbed_sharded *c, uint32_t f) {
 }
 
 static hotbed_status check_travel(const char *name, hotbed_dtype dtype) {
-    if (dtype == 0 || hotbed_dtype_bytes(dtype) != 0)
+    if (dtype == 0 || hotbed_dtype_size((uint32_t)dtype) != 0)
         return HOTBED_OK;
     return hotbed_fail_value(
-        HOTBED_ERR_ARGUMENT, name, (double)dtype, "%s %d (%s) is not f32, f16 or bf16", name,
-        (int)dtype, hotbed_dtype_name(dtype));
+        HOTBED_ERR_ARGUMENT, name, (double)dtype, "%s %d is not f32, f16, bf16, int8 or fp8", name,
+        (int)dtype);
+}
+
+/* The type of a pooled table's rows that travel, of sums, and of gradients. */
+static hotbed_dtype row_type(const hotbed_sharded *c, uint32_t t) {
+    if (c->options.forward_dtype != 0)
+        return c->options.forward_dtype;
+    return c->tables[t].dtype == 0 ? HOTBED_F32 : c->tables[t].dtype;
+}
+
+static hotbed_dtype sum_type(const hotbed_sharded *c) {
+    return c->options.forward_dtype == 0 ? HOTBED_F32 : c->options.forward_dtype;
+}
+
+static hotbed_dtype gradient_type(const hotbed_sharded *c, bool sums) {
+    if (c->options.backward_dtype != 0)
+        return c->options.backward_dtype;
+    return sums && !hotbed_part_sends_plainly(c) ? HOTBED_F32 : c->output_dtype;
+}
+
+static double travel_bytes(hotbed_dtype dtype, uint32_t dim) {
+    return (double)hotbed_dtype_row_bytes(dtype, dim);
 }
 
 /* Choose what travels for a pooled table; see hotbed_pooled_exchange. Add to *saved the bytes that a
@@ -248,17 +269,6 @@ static hotbed_status choose_exchange(
         keys += of_feature;
         sums += others * batch * (1.0 - pow(others / c->world, of_feature / batch));
     }
-    const hotbed_dtype dtype = table->dtype == 0 ? HOTBED_F32 : table->dtype;
-    const bool narrow = o->forward_dtype > HOTBED_F32 && o->forward_dtype != dtype;
-    if (hotbed_dtype_bytes(dtype) == 0 || narrow) { /* such rows do not travel */
-        if (chosen == HOTBED_POOLED_ROWS)
-            return hotbed_fail_table(
-                HOTBED_ERR_UNSUPPORTED, table->name,
-                "table %s: exchange ROWS is not for %s rows%s%s; set SUMS or AUTO", table->name,
-                hotbed_dtype_name(dtype), narrow ? " with forward_dtype " : "",
-                narrow ? hotbed_dtype_name(o->forward_dtype) : "");
-        chosen = HOTBED_POOLED_SUMS;
-    }
     if (chosen == HOTBED_POOLED_AUTO && (c->external || o->plan == HOTBED_PLAN_FIXED))
         chosen = HOTBED_POOLED_SUMS;
     if (chosen != HOTBED_POOLED_AUTO) {
@@ -266,14 +276,12 @@ static hotbed_status choose_exchange(
         return HOTBED_OK;
     }
     const double distinct = fmin((double)table->capacity, keys / 3.0);
-    const double row = (double)hotbed_dtype_row_bytes(dtype, table->dim);
-    const double output = (double)hotbed_dtype_bytes(c->output_dtype);
-    const double narrow_back = (double)hotbed_dtype_bytes(o->backward_dtype);
-    const double back = o->backward_dtype == 0 ? output : narrow_back;
-    const double sum = o->forward_dtype == 0 ? 4.0 : (double)hotbed_dtype_bytes(o->forward_dtype);
-    const double gradient = o->backward_dtype != 0 || hotbed_part_sends_plainly(c) ? back : 4.0;
-    const double by_rows = distinct * others / c->world * (row + back * table->dim);
-    const double by_sums = sums * (sum + gradient) * table->dim;
+    const double row = travel_bytes(row_type(c, t), table->dim);
+    const double sum = travel_bytes(sum_type(c), table->dim);
+    const double back = travel_bytes(gradient_type(c, false), table->dim);
+    const double gradient = travel_bytes(gradient_type(c, true), table->dim);
+    const double by_rows = distinct * others / c->world * (row + back);
+    const double by_sums = sums * (sum + gradient);
     c->by_rows[t] = by_rows <= by_sums;
     *saved += c->by_rows[t] ? by_sums - by_rows : 0.0;
     *chosen_by_rule = true;
@@ -316,7 +324,7 @@ static hotbed_status choose_exchanges(hotbed_sharded *c) {
 static int exchange_of(const hotbed_sharded *c, uint32_t t) {
     if (!c->by_rows[t])
         return 0;
-    return (int)(c->tables[t].dtype == 0 ? HOTBED_F32 : c->tables[t].dtype);
+    return (int)row_type(c, t);
 }
 
 static float clip_of(const hotbed_sharded *c, uint32_t t) {
@@ -462,6 +470,8 @@ static hotbed_status make_lookup(
     const float clip = c->world > 1 || c->pooling != HOTBED_POOL_NONE ? 0.0F : g->max_gradient;
     /* By sums, bags of different ranks are of different features of the lookup. */
     const uint32_t each = g->sums ? c->world : 1;
+    const bool packs = hotbed_packed_type((uint32_t)g->row_dtype) != 0; /* hotbed_scatter_view */
+    const hotbed_dtype written = packs ? HOTBED_F32 : g->row_dtype;
     uint32_t *features = hotbed_new((size_t)g->num_features * each * sizeof *features);
     hotbed_status status = HOTBED_OK;
     if (tables == NULL || features == NULL) {
@@ -484,10 +494,10 @@ static hotbed_status make_lookup(
     o.optimizer.max_gradient = clip;
     if (g->sums) { /* means are computed where the sums of all ranks are */
         o.pooling = HOTBED_POOL_SUM;
-        o.output_dtype = g->row_dtype;
+        o.output_dtype = written;
     } else if (c->world > 1 || c->pooling != HOTBED_POOL_NONE) {
         o.pooling = HOTBED_POOL_NONE; /* the requester pools */
-        o.output_dtype = g->row_dtype;
+        o.output_dtype = written;
     }
     status = hotbed_storage_create(&o, stream, &g->lookup);
     if (status == HOTBED_OK)
@@ -668,16 +678,12 @@ static hotbed_status make_group(
     g->counted = g->dedup && counts_keys(c, g);
     g->message_features = g->dedup ? g->num_tables : g->num_features;
     size_group(c, g);
-    g->row_dtype = sequence  ? c->output_dtype
-                   : g->sums ? HOTBED_F32
-                             : (hotbed_dtype)exchange_of(c, g->tables[0]);
-    g->gradient_dtype = g->sums && !hotbed_part_sends_plainly(c) ? HOTBED_F32 : c->output_dtype;
-    if (c->world > 1 && (sequence || g->sums) && c->options.forward_dtype != 0)
-        g->row_dtype = c->options.forward_dtype;
-    if (c->world > 1 && c->options.backward_dtype != 0)
-        g->gradient_dtype = c->options.backward_dtype;
-    g->row_bytes = hotbed_round16(g->max_dim * hotbed_dtype_bytes(g->row_dtype));
-    g->gradient_bytes = hotbed_round16(g->max_dim * hotbed_dtype_bytes(g->gradient_dtype));
+    g->row_dtype = g->sums ? sum_type(c) : row_type(c, g->tables[0]);
+    if (sequence && c->options.forward_dtype == 0)
+        g->row_dtype = c->output_dtype;
+    g->gradient_dtype = gradient_type(c, g->sums);
+    g->row_bytes = hotbed_travel_bytes((uint32_t)g->row_dtype, g->max_dim);
+    g->gradient_bytes = hotbed_travel_bytes((uint32_t)g->gradient_dtype, g->max_dim);
     g->aligned = true;
     for (uint32_t f = 0; f < g->num_features; f++)
         g->aligned = g->aligned && c->feature_columns[c->order[g->first_feature + f]] % 4 == 0;
@@ -706,6 +712,7 @@ static hotbed_status create(
     c->output_dtype = s->output_dtype == 0 ? HOTBED_F32 : s->output_dtype;
     c->optimizer = s->optimizer;
     c->external = s->external != NULL;
+    c->seed = s->seed;
     if (s->optimizer.kind != 0)
         HOTBED_TRY(hotbed_optimizer_check(&s->optimizer));
     else
@@ -738,6 +745,8 @@ static hotbed_status create(
     HOTBED_TRY(read_routes(c, options->routes));
     HOTBED_TRY(check_travel("forward_dtype", options->forward_dtype));
     HOTBED_TRY(check_travel("backward_dtype", options->backward_dtype));
+    if (c->world == 1) /* nothing travels */
+        c->options.forward_dtype = c->options.backward_dtype = 0;
     HOTBED_TRY(choose_exchanges(c));
     HOTBED_TRY(make_groups(c));
     c->dim = c->tables[0].dim;
@@ -750,8 +759,10 @@ static hotbed_status create(
                     c->tables[t].dim, c->dim),
                 c->tables[t].name);
     HOTBED_TRY(hotbed_wire_create(c, stream));
-    for (uint32_t g = 0; g < c->num_groups; g++)
+    for (uint32_t g = 0; g < c->num_groups; g++) {
+        c->groups[g].number = g;
         HOTBED_TRY(make_group(c, &c->groups[g], s, stream));
+    }
     return hotbed_sharded_growth_create(c, stream);
 }
 

@@ -30,11 +30,12 @@ typedef struct hotbed_group {
         first_feature; /* first_feature: position in the collection's `order` */
     uint32_t *tables;  /* [num_tables] of the collection */
     hotbed_storage *lookup;
-    bool sums; /* pooled: the sums of bags travel, otherwise rows */
+    uint32_t number; /* of the collection's groups */
+    bool sums;       /* pooled: the sums of bags travel, otherwise rows */
     bool dedup;
     bool counted; /* dedup: a table counts occurrences, so they travel with the keys */
     /* Several ranks: the elements of rows or sums that travel, and of gradients; and the bytes from
-     * one to the next, multiples of 16. */
+     * one to the next: hotbed_travel_bytes(). */
     hotbed_dtype row_dtype, gradient_dtype;
     uint64_t row_bytes, gradient_bytes;
     uint32_t max_dim;
@@ -68,6 +69,7 @@ struct hotbed_sharded {
     hotbed_sharded_options options; /* storage, routes and features are invalid after creation */
     hotbed_pooling pooling;
     hotbed_dtype output_dtype;
+    uint64_t seed; /* of the storage's options */
     hotbed_optimizer optimizer;
     hotbed_optimizer_view optimizer_view; /* max_gradient: the largest of all tables */
     uint32_t num_tables, num_features, num_groups;
@@ -248,6 +250,9 @@ struct hotbed_part {
     /* dedup: [max_keys] where the row of each distinct key is, or the sum of its gradients goes;
      * sums: [bags of all ranks] where the owner's sum of a bag goes, or its gradient is */
     uint8_t **addresses;
+    hotbed_dedup_rows rows; /* pooled, rows: the form of rows that travel */
+    uint64_t
+        *step; /* the number of optimizer steps before the batch's gradients; packed gradients */
     int64_t *offsets; /* one rank: of `batch`; pooled, rows: of the requester's bags */
     uint32_t *bags;   /* pooled, rows: [max_keys] for the dedup */
     hotbed_alone_part alone;
@@ -396,6 +401,10 @@ hotbed_bags_view hotbed_part_bags(
 
 /* Whether the caller's gradients travel as they are. */
 bool hotbed_part_sends_plainly(const hotbed_sharded *sharded);
+
+/* Keep the number of optimizer steps for the gradients of a batch, which are rounded by it: computes are
+ * ordered with updates, and backward_dist need not be. */
+hotbed_status hotbed_part_keep_step(const hotbed_part *part, hotbed_stream *stream);
 
 /* The part's sums and bags as kernels see them, for bags that begin at `starts`. */
 hotbed_pool_view hotbed_part_pool(

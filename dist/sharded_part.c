@@ -91,7 +91,10 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
             hotbed_carve_take(&carve, ((size_t)g->num_features + 1) * sizeof(uint32_t));
         part->offsets = hotbed_carve_take(&carve, (rows + 1) * sizeof(int64_t));
         part->bags = hotbed_carve_take(&carve, words);
+        part->rows.tables = hotbed_carve_take(&carve, tables * sizeof *part->rows.tables);
     }
+    if (hotbed_packed_type((uint32_t)g->gradient_dtype) != 0)
+        part->step = hotbed_carve_take(&carve, sizeof *part->step);
     if (g->sums) {
         const size_t bags = bags_of(part) * context->world;
         part->addresses = hotbed_carve_take(&carve, bags * sizeof(uint8_t *));
@@ -153,6 +156,10 @@ static hotbed_status make_part(
             part->dedup.storage.tallies, 0,
             part->group->num_tables * sizeof *part->dedup.storage.tallies, stream));
     make_views(context, part);
+    if (part->rows.tables != NULL)
+        HOTBED_TRY(hotbed_dedup_rows_make(
+            part->group->lookup, part->group->row_dtype, part->group->aligned, &part->rows,
+            stream));
     return HOTBED_OK;
 }
 
@@ -717,6 +724,27 @@ hotbed_pool_view hotbed_part_pool(
     return view;
 }
 
+/* How the part's gradients are packed. */
+static hotbed_pack_view pack_of(const hotbed_sharded_context *context, const hotbed_part *part) {
+    const hotbed_group *g = part->group;
+    hotbed_pack_view view = {
+        .dtype = hotbed_packed_type((uint32_t)g->gradient_dtype),
+        .gradients = 1,
+        .layout = g->max_dim,
+        .sender = context->rank,
+        .seed = part->sharded->seed ^ hotbed_hash_u64((uint64_t)g->number + 1),
+        .step = part->step,
+    };
+    return view;
+}
+
+hotbed_status hotbed_part_keep_step(const hotbed_part *part, hotbed_stream *stream) {
+    if (part->step == NULL)
+        return HOTBED_OK;
+    return hotbed_copy(
+        part->step, &part->dedup.storage.clock->optimizer.steps, sizeof *part->step, stream);
+}
+
 hotbed_deliver_view hotbed_part_deliver(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends,
     bool gradients) {
@@ -749,6 +777,8 @@ hotbed_deliver_view hotbed_part_deliver(
         .max_gradient = part->group->max_gradient,
         .scale = c->options.gradient_scale,
     };
+    if (gradients)
+        view.pack = pack_of(context, part);
     return view;
 }
 
@@ -786,6 +816,8 @@ hotbed_bags_view hotbed_part_bags(
         .max_gradient = g->max_gradient,
         .scale = c->options.gradient_scale,
     };
+    if (gradients)
+        view.pack = pack_of(context, part);
     /* In hotbed_sharded_backward(), gradients that travel as they are need not be copied to this
      * rank itself. */
     if (gradients && part->gradient != NULL && g->aligned && g->gradient_dtype == c->output_dtype &&

@@ -68,7 +68,7 @@ static hotbed_status wait_pooled(
     d.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_ROWS);
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->find_rows(&d, part->addresses, stream));
     return hotbed_dedup_pool(
-        part->group->lookup, &part->dedup, part->addresses, output, stride, stream);
+        part->group->lookup, &part->dedup, &part->rows, part->addresses, output, stride, stream);
 }
 
 /* Write the sums of gradients of the distinct keys to their messages or windows. */
@@ -76,11 +76,12 @@ static hotbed_status send_sums(
     const hotbed_part *part, const hotbed_deliver_view *d, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
     const hotbed_sharded *c = part->sharded;
-    hotbed_gradient_view view = {gradient, stride, (uint32_t)c->output_dtype, NULL};
+    hotbed_gradient_view view = {gradient, stride, (uint32_t)c->output_dtype, NULL, 0};
     hotbed_sums_view sums = {
         .rows = part->addresses,
         .dtype = (uint32_t)part->group->gradient_dtype,
         .scale = c->options.gradient_scale,
+        .pack = d->pack,
     };
     hotbed_optimizer_view optimizer = c->optimizer_view;
     optimizer.max_gradient = part->group->max_gradient;
@@ -108,8 +109,8 @@ static hotbed_status update(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     const hotbed_gradient_view gradient = {
-        part->path->owner_rows, g->gradient_bytes / hotbed_dtype_bytes(g->gradient_dtype),
-        (uint32_t)g->gradient_dtype, NULL};
+        part->path->owner_rows, g->gradient_bytes / hotbed_dtype_size((uint32_t)g->gradient_dtype),
+        (uint32_t)g->gradient_dtype, NULL, g->max_dim};
     return hotbed_storage_backward_from(g->lookup, part->path->ticket, &gradient, stream);
 }
 

@@ -226,6 +226,8 @@ static hotbed_status compute(
     else if (!m->training)
         HOTBED_TRY(hotbed_sharded_context_settle(context, stream));
     HOTBED_TRY(wait_for_readers(context, stream));
+    for (uint32_t g = 0; m->training && g < m->sharded->num_groups; g++)
+        HOTBED_TRY(hotbed_part_keep_step(hotbed_step_part(context, m, g), stream));
     const bool pieces = args != NULL && reads_in_pieces(context, m);
     hotbed_status status = HOTBED_OK;
     if (pieces) {

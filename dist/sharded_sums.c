@@ -24,7 +24,11 @@ static hotbed_status compute(
     hotbed_stream *stream) {
     hotbed_bags_view v = hotbed_part_bags(context, part, part->path->owner_out, false, true);
     count(context, part, false, true, &v);
-    const hotbed_scatter_view to = {.on = 1, .bags = part->addresses};
+    const hotbed_scatter_view to = {
+        .on = 1,
+        .bags = part->addresses,
+        .packed = hotbed_packed_type((uint32_t)part->group->row_dtype),
+    };
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->bag_addresses(&v, part->addresses, stream));
     return hotbed_part_compute_to(m, part, &to, stream);
 }
@@ -60,7 +64,7 @@ static hotbed_status update(
     count(context, part, true, true, &v);
     const hotbed_gradient_view gradient = {
         v.own, v.own == NULL ? 0 : part->gradient_stride, (uint32_t)part->group->gradient_dtype,
-        (const uint8_t *const *)part->addresses};
+        (const uint8_t *const *)part->addresses, part->group->max_dim};
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->bag_addresses(&v, part->addresses, stream));
     return hotbed_storage_backward_from(part->group->lookup, part->path->ticket, &gradient, stream);
 }

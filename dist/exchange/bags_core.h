@@ -10,7 +10,7 @@
 
 #include "dist/exchange/message_core.h"
 #include "storage/step/optimizer_core.h"
-#include "storage/step/row_core.h"
+#include "storage/step/packed_core.h"
 
 typedef struct hotbed_bags_view {
     /* Owner: the messages of all ranks, by which the bags travel. */
@@ -35,6 +35,7 @@ typedef struct hotbed_bags_view {
     uint32_t dtype;                 /* of the output and the gradient */
     uint32_t mean;
     float max_gradient, scale;
+    hotbed_pack_view pack; /* of gradients */
     /* A word to which the bytes that move to or from other ranks are added; NULL: they are not
      * counted. */
     uint64_t *moved;
@@ -125,7 +126,9 @@ HOTBED_HD void hotbed_bag_finish_sums(
         hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
         for (uint32_t p = 0; p < v->world && keys != 0 && *v->overflow == 0; p++)
             if (hotbed_bag_travels(v, p, r))
-                sum = hotbed_add4(sum, hotbed_load4(v->travel, hotbed_bag_row(v, p, r), e, count));
+                sum = hotbed_add4(
+                    sum,
+                    hotbed_row_load4(false, v->travel, dim, hotbed_bag_row(v, p, r), e, count));
         if (v->mean != 0 && keys != 0) {
             sum.x = sum.x / (float)keys;
             sum.y = sum.y / (float)keys;
@@ -136,26 +139,51 @@ HOTBED_HD void hotbed_bag_finish_sums(
     }
 }
 
+/* The gradient of a bag, which has `keys` and begins at element `at`. */
+typedef struct hotbed_bag_gradient {
+    const hotbed_bags_view *v;
+    const void *gradient;
+    uint64_t at;
+    uint32_t keys;
+} hotbed_bag_gradient;
+
+HOTBED_HD hotbed_f32x4 hotbed_bag_gradient4(const void *of, uint32_t e, uint32_t count) {
+    const hotbed_bag_gradient *f = (const hotbed_bag_gradient *)of;
+    if (count == 0)
+        return hotbed_f32x4_of(0.0F);
+    hotbed_f32x4 g = hotbed_load4(f->v->dtype, f->gradient, f->at + e, count);
+    g = hotbed_clamp4(g, f->v->max_gradient);
+    if (f->v->mean != 0)
+        g = hotbed_scale4(g, 1.0F / (float)f->keys);
+    return hotbed_scale4(g, f->v->scale);
+}
+
+/* The rank that is number i in the order in which a requester writes. Ranks begin with different owners,
+ * whose links would otherwise wait. */
+HOTBED_HD uint32_t hotbed_bag_owner(const hotbed_bags_view *v, uint32_t i) {
+    return v->rank + 1 + i < v->world ? v->rank + 1 + i : v->rank + 1 + i - v->world;
+}
+
 /* Requester: send the gradient of bag r to the ranks that have keys of it; to itself unless
  * `own`. */
 HOTBED_HD void hotbed_bag_send(
     const hotbed_bags_view *v, uint32_t r, const void *gradient, uint64_t stride, uint32_t width) {
     const uint32_t f = r / v->batch_size, sample = r - f * v->batch_size;
     const uint32_t dim = v->dims[f], keys = v->starts[r + 1] - v->starts[r];
-    const uint64_t at = sample * stride + v->output_columns[f];
+    const hotbed_bag_gradient from = {v, gradient, sample * stride + v->output_columns[f], keys};
     if (sample >= v->samples || keys == 0 || *v->overflow != 0)
         return;
-    for (uint32_t e = 4 * hotbed_tile_rank(width); e < dim; e += 4 * width) {
+    for (uint32_t i = 0; v->pack.dtype != 0 && i < v->world; i++) {
+        const uint32_t p = hotbed_bag_owner(v, i);
+        if (hotbed_bag_travels(v, p, r))
+            hotbed_pack_row(
+                &v->pack, dim, r, hotbed_bag_row(v, p, r), hotbed_bag_gradient4, &from, width);
+    }
+    for (uint32_t e = 4 * hotbed_tile_rank(width); v->pack.dtype == 0 && e < dim; e += 4 * width) {
         const uint32_t count = hotbed_count4(dim, e);
-        hotbed_f32x4 g = hotbed_load4(v->dtype, gradient, at + e, count);
-        g = hotbed_clamp4(g, v->max_gradient);
-        if (v->mean != 0)
-            g = hotbed_scale4(g, 1.0F / (float)keys);
-        g = hotbed_scale4(g, v->scale);
+        const hotbed_f32x4 g = hotbed_bag_gradient4(&from, e, count);
         for (uint32_t i = 0; i < v->world; i++) {
-            /* Ranks begin with different owners, whose links would otherwise wait. */
-            const uint32_t p =
-                v->rank + 1 + i < v->world ? v->rank + 1 + i : v->rank + 1 + i - v->world;
+            const uint32_t p = hotbed_bag_owner(v, i);
             if ((p != v->rank || v->own == NULL) && hotbed_bag_travels(v, p, r))
                 hotbed_store4(v->travel, hotbed_bag_row(v, p, r), e, count, g);
         }

@@ -9,6 +9,7 @@
 
 #include "dist/exchange/wire_core.h"
 #include "storage/step/optimizer_core.h"
+#include "storage/step/packed_core.h"
 #include "storage/step/step_core.h"
 
 typedef struct hotbed_deliver_view {
@@ -25,13 +26,14 @@ typedef struct hotbed_deliver_view {
     const uint32_t *overflow; /* not 0: nothing was sent, or a message was invalid */
     uint64_t key_bound, sent_bound, received_bound;
     uint32_t world, rank;
-    /* rows that travel: `row_bytes` apart, a multiple of 16 */
+    /* rows that travel: `row_bytes` apart, a multiple of 16; packed rows: of 4 */
     uint8_t *const *rows; /* [world] rows for or from each rank */
     uint64_t rows_offset; /* offset in bytes */
     uint64_t row_bytes;
     uint32_t dim, dtype; /* of the caller's output or gradient */
     uint32_t travel;     /* hotbed_dtype of the rows that travel */
     float max_gradient, scale;
+    hotbed_pack_view pack; /* of gradients */
     uint8_t **own;         /* hotbed_scatter_view.own; NULL: the rank's own rows are among `rows` */
     uint32_t few;          /* owner: hotbed_scatter_view.few */
     hotbed_wire_view wire; /* what moves; the kernels of the requester count it */
@@ -52,6 +54,7 @@ HOTBED_HD hotbed_scatter_view hotbed_owner_rows(const hotbed_deliver_view *d) {
     to.writer = d->rank;
     to.few = d->few;
     to.own = d->own;
+    to.packed = hotbed_packed_type(d->travel);
     return to;
 }
 
@@ -116,21 +119,39 @@ HOTBED_HD void hotbed_take_row(
     }
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < d->dim; e += 4 * width) {
         const uint32_t count = hotbed_count4(d->dim, e);
-        hotbed_store4(d->dtype, to, e, count, hotbed_load4(d->travel, from, e, count));
+        hotbed_store4(
+            d->dtype, to, e, count, hotbed_row_load4(false, d->travel, d->dim, from, e, count));
     }
+}
+
+/* The gradient of a key, which begins at element `at`. */
+typedef struct hotbed_send_packs {
+    const hotbed_deliver_view *d;
+    const void *gradient;
+    uint64_t at;
+} hotbed_send_packs;
+
+HOTBED_HD hotbed_f32x4 hotbed_send_value4(const void *of, uint32_t e, uint32_t count) {
+    const hotbed_send_packs *f = (const hotbed_send_packs *)of;
+    if (count == 0)
+        return hotbed_f32x4_of(0.0F);
+    const hotbed_f32x4 g = hotbed_load4(f->d->dtype, f->gradient, f->at + e, count);
+    return hotbed_scale4(hotbed_clamp4(g, f->d->max_gradient), f->d->scale);
 }
 
 /* Requester without dedup: write the gradient of key u, of rows that are `stride` elements apart. */
 HOTBED_HD void hotbed_send_gradient(
     const hotbed_deliver_view *d, uint32_t u, const void *gradient, uint64_t stride,
     uint32_t width) {
-    uint64_t at = d->sources[u] * stride;
+    const hotbed_send_packs from = {d, gradient, d->sources[u] * stride};
     uint8_t *row = hotbed_requester_row(d, u);
+    if (d->pack.dtype != 0) {
+        hotbed_pack_row(&d->pack, d->dim, u, row, hotbed_send_value4, &from, width);
+        return;
+    }
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < d->dim; e += 4 * width) {
-        uint32_t count = hotbed_count4(d->dim, e);
-        hotbed_f32x4 g = hotbed_load4(d->dtype, gradient, at + e, count);
-        g = hotbed_clamp4(g, d->max_gradient);
-        hotbed_store4(d->travel, row, e, count, hotbed_scale4(g, d->scale));
+        const uint32_t count = hotbed_count4(d->dim, e);
+        hotbed_store4(d->travel, row, e, count, hotbed_send_value4(&from, e, count));
     }
 }
 

@@ -216,9 +216,9 @@ typedef enum hotbed_dedup {
  *
  *   ROWS  Each distinct row that a rank's batch needs travels to the rank once, as it is stored: a
  *         16-bit row as 16 bits. The rank pools its bags itself, in the order of their keys, so the
- *         output has the same bytes as in one process. Sums of gradients travel back, one for each
- *         distinct row, of type output_dtype: as in sequences, gradients of duplicates are first
- *         summed on the rank that has the batch.
+ *         output has the same bytes as in one process, unless forward_dtype rounds the rows. Sums of
+ *         gradients travel back, one for each distinct row, of type output_dtype: as in sequences,
+ *         gradients of duplicates are first summed on the rank that has the batch.
  *   SUMS  Each owner sends its sum for each bag with a key there, in f32. The rank adds the sums in
  *         the order of ranks, so the last bits of an output depend on the number of ranks. The
  *         gradients of such bags travel back: as the caller passes them, or in f32 if they are
@@ -280,18 +280,29 @@ typedef struct hotbed_sharded_options {
      * hotbed_sharded_resize(). */
     bool large_overflows;
     uint32_t growth_every; /* tables that grow are polled after so many prefetches; 0: 16 */
-    /* [features] SUM, MEAN: what travels; NULL: AUTO, which is SUMS for INT8 and FP8 tables, of which
-     * ROWS is UNSUPPORTED */
+    /* [features] SUM, MEAN: what travels; NULL: AUTO */
     const hotbed_pooled_exchange *exchanges;
     /* [features] keys of a bag, on average, for AUTO and for the default of `capacity`; NULL:
      * max_keys / (max_batch_size * features) */
     const float *pooling_factors;
-    /* Several ranks: the type of the rows or sums that travel, and of the gradients that travel back:
-     * F32, F16 or BF16, rounded to nearest, also those that a rank sends itself. 0: rows of sequences as
-     * output_dtype, sums as F32, gradients as output_dtype or, of pooled tables by sums that are scaled,
-     * clamped or divided, as F32. Rows of pooled tables travel as they are stored: with a forward_dtype
-     * below F32 that is not the table's, AUTO is SUMS, and ROWS is UNSUPPORTED. All plans give the same
-     * bytes. */
+    /* Several ranks: the types in which rows or sums travel, and in which gradients travel back, also those
+     * that a rank sends itself. 0: rows of sequences as output_dtype, rows of pooled tables as they are
+     * stored, sums as F32, gradients as output_dtype or, of pooled tables by sums that are scaled, clamped
+     * or divided, as F32. All plans give the same bytes.
+     *
+     *   F32, F16, BF16  rounded to nearest
+     *   INT8, FP8       rows and sums in the form of a table's rows (hotbed/types.h), rounded to nearest;
+     *                   a row that is stored in the type travels without loss. INT8 clamps values to the
+     *                   range of F16.
+     *                   Gradients as FP8 in the same form; as INT8 an element is a byte b, (b - 128) * scale,
+     *                   and the scale an f32 behind the bytes, the largest element / 127. They are rounded
+     *                   at random, so that elements far below their row's largest one are not lost: by the
+     *                   storage's seed, the number of the optimizer step, the rank, and the number of the row
+     *                   or bag in its batch. A row with an element that is not finite is not finite for its
+     *                   owner, which skips it (hotbed/storage.h); of FP8 the element alone is NaN.
+     *
+     * A row of `dim` elements takes as many bytes as in a table (hotbed_dtype_row_bytes()), rounded up to 16,
+     * or to 4 as INT8 and FP8. */
     hotbed_dtype forward_dtype, backward_dtype;
 } hotbed_sharded_options;
 
@@ -314,7 +325,7 @@ static inline void hotbed_sharded_options_init(hotbed_sharded_options *options) 
  *
  * Errors: ARGUMENT (the field and its value; an option that differs between two ranks, with both
  * values), as hotbed_storage_create(); UNSUPPORTED (STATIC tables of several ranks over an external
- * store; ROWS of a type that cannot travel); STATE (the stream records a graph); COMM. */
+ * store); STATE (the stream records a graph); COMM. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_create(
     const hotbed_sharded_options *options, hotbed_comm *comm, hotbed_stream *stream,
     hotbed_sharded **out);

@@ -54,7 +54,7 @@ endif()
 set(environment HOTBED_TEST_TRANSPORT=sockets)
 set(launch ${CMAKE_CURRENT_SOURCE_DIR}/launch.sh)
 foreach(ranks IN ITEMS 2 3)
-  foreach(program IN ITEMS test_comm test_comm_fail test_comm_next test_sharded test_sharded_agree
+  foreach(program IN ITEMS test_comm test_comm_fail test_comm_next test_sharded test_sharded_agree test_sharded_packed
                            test_sharded_context test_balance ${checkpoints})
     add_ranks_test(${program}.tcp${ranks} host "${environment}" ${launch} ${ranks} $<TARGET_FILE:${program}>)
   endforeach()
@@ -66,7 +66,8 @@ endforeach()
 
 if(HOTBED_CUDA) # several ranks on one GPU
   foreach(program IN ITEMS test_comm test_comm_fail test_comm_window test_sharded test_sharded_agree
-                           test_sharded_context test_sharded_contract test_sharded_growth test_balance ${checkpoints})
+                           test_sharded_context test_sharded_contract test_sharded_growth test_sharded_packed
+                           test_balance ${checkpoints})
     add_ranks_test(${program}.gpu gpu HOTBED_TEST_TRANSPORT=gpu $<TARGET_FILE:${program}>)
   endforeach()
 endif()
@@ -81,7 +82,8 @@ if(HOTBED_NCCL)
                  $<TARGET_FILE:test_comm_window> windows_are_refused)
   foreach(gpus IN ITEMS 2 4)
     foreach(program IN ITEMS test_comm test_comm_fail test_comm_window test_sharded test_sharded_agree
-                             test_sharded_context test_sharded_growth test_balance ${checkpoints})
+                             test_sharded_context test_sharded_growth test_sharded_packed test_balance
+                             ${checkpoints})
       # A thread for each GPU, and a process for each GPU.
       add_ranks_test(${program}.nccl${gpus} "gpu;slow"
                      "${nccl};HOTBED_TEST_GPUS=${gpus}" $<TARGET_FILE:${program}>)

@@ -40,7 +40,15 @@ static void give(void *argument) {
         hotbed_send_gradient(&w->d, u, w->output, elements, w->width);
 }
 
-static work *work_make(uint32_t dim, uint32_t dtype, bool dedup) {
+static const uint64_t steps_so_far = 9;
+
+/* How gradients are packed if `travel` has scales. */
+static hotbed_pack_view pack_of(uint32_t travel, uint32_t layout) {
+    const hotbed_pack_view p = {hotbed_packed_type(travel), 1, layout, 3, 77, &steps_so_far};
+    return p;
+}
+
+static work *work_make(uint32_t dim, uint32_t dtype, uint32_t travel, bool dedup) {
     work *w = aligned_alloc(16, (sizeof *w + 15) / 16 * 16);
     CHECK(w != NULL);
     memset(w, 0, sizeof *w);
@@ -79,12 +87,13 @@ static work *work_make(uint32_t dim, uint32_t dtype, bool dedup) {
         .overflow = &w->overflow,
         .world = WORLD,
         .rows = w->rows,
-        .row_bytes = (bytes + 15) / 16 * 16,
+        .row_bytes = hotbed_travel_bytes(travel, dim),
         .dim = dim,
         .dtype = dtype,
-        .travel = dtype,
+        .travel = travel,
         .max_gradient = 0.25F,
         .scale = 0.5F,
+        .pack = pack_of(travel, dim),
     };
     w->plain = hotbed_rows_plain(&w->d, w->output, w->stride);
     return w;
@@ -95,10 +104,11 @@ static void rows_are_the_same_at_every_width(hotbed_backend backend) {
     static const uint32_t dims[] = {1, 3, 4, 8, 31, 64, 126};
     static void (*const steps[])(void *) = {take, give, take};
     for (size_t d = 0; d < sizeof dims / sizeof dims[0]; d++)
-        for (uint32_t dtype = HOTBED_F32; dtype <= HOTBED_BF16; dtype++)
+        for (uint32_t travel = HOTBED_F32; travel <= HOTBED_FP8; travel++)
             for (int dedup = 0; dedup < 2; dedup++) {
-                work *start = work_make(dims[d], dtype, dedup == 1);
-                work *want = work_make(1, HOTBED_F32, false);
+                const uint32_t dtype = travel <= HOTBED_BF16 ? travel : (uint32_t)HOTBED_F32;
+                work *start = work_make(dims[d], dtype, travel, dedup == 1);
+                work *want = work_make(1, HOTBED_F32, HOTBED_F32, false);
                 for (int s = 0; s < WIDTHS; s++) {
                     work w = *start;
                     w.width = widths[s];
@@ -120,7 +130,7 @@ static void rows_are_the_same_at_every_width(hotbed_backend backend) {
 
 /* The requester reads rows where the owner writes them. */
 static void rows_reach_the_requesting_rank(hotbed_backend backend) {
-    work *w = work_make(8, HOTBED_F32, false);
+    work *w = work_make(8, HOTBED_F32, HOTBED_F32, false);
     w->width = 1;
     for (uint32_t m = 0; m < N; m++) {
         uint32_t q = 0;
@@ -191,7 +201,7 @@ static void bag_work_point(bag_work *w) {
         w->rows[p] = w->travelling[p];
 }
 
-static void bag_work_make(bag_work *w, uint32_t dim, bool exact, bool mean) {
+static void bag_work_make(bag_work *w, uint32_t dim, uint32_t travel, bool exact, bool mean) {
     memset(w, 0, sizeof *w);
     w->v = (hotbed_bags_view){
         .places = exact ? w->places : NULL,
@@ -200,12 +210,13 @@ static void bag_work_make(bag_work *w, uint32_t dim, bool exact, bool mean) {
         .world = WORLD,
         .rank = 1,
         .row_bytes = ROW,
-        .travel = HOTBED_F32,
+        .travel = travel,
         .samples = BATCH - 1,
         .dtype = HOTBED_F32,
         .mean = mean ? 1 : 0,
         .max_gradient = 0.25F,
         .scale = 0.5F,
+        .pack = pack_of(travel, dim),
     };
     bag_work_point(w);
     w->dims[0] = dim;
@@ -236,8 +247,9 @@ static void bags_are_the_same_at_every_width(hotbed_backend backend) {
     static const uint32_t dims[] = {1, 4, 7, 64, 126};
     static void (*const steps[])(void *) = {finish_all, give_all, finish_all, finish_all};
     static bag_work start, want, got;
-    for (int i = 0; i < 4 * (int)(sizeof dims / sizeof dims[0]); i++) {
-        bag_work_make(&start, dims[i / 4], i % 2 == 1, (i / 2) % 2 == 1);
+    static const uint32_t types[] = {HOTBED_F32, HOTBED_INT8, HOTBED_FP8};
+    for (int i = 0; i < 3 * 4 * (int)(sizeof dims / sizeof dims[0]); i++) {
+        bag_work_make(&start, dims[i / 12], types[i / 4 % 3], i % 2 == 1, (i / 2) % 2 == 1);
         for (int s = 0; s < WIDTHS; s++) {
             got = start;
             got.width = widths[s];

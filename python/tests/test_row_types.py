@@ -8,7 +8,7 @@ import hotbed
 import hotbed.torch as ht
 from hotbed import checkpoint
 from hotbed._c import lib, text
-from hotbed.torch.config import ROW_TYPES
+from hotbed.torch.config import ROW_TYPES, travel_dtype
 
 ROWS, DIM = 100, 8
 SCALED = [torch.int8, torch.float8_e4m3fn]
@@ -166,6 +166,46 @@ def test_rows_and_gradients_travel_in_16_bits(pooled, precision):
             assert torch.equal(got.to(precision).float(), got)
 
 
+@pytest.mark.parametrize("exchange", [None, ht.PooledExchange.ROWS, ht.PooledExchange.SUMS])
+@pytest.mark.parametrize("precision", [torch.int8, torch.float8_e4m3fn])
+def test_rows_and_gradients_travel_in_8_bits(exchange, precision):
+    def run(comm, plan=ht.Plan.AUTO, **fields):
+        sizes = ht.ShardedOptions(max_batch_size=12, max_keys=24, plan=plan, exchanges=exchange or {}, **fields)
+        if exchange is None:
+            made = ht.EmbeddingCollection(
+                [ht.EmbeddingConfig(ROWS, 128, "t", feature_names=["f"])],
+                optimizer=ht.SGD(lr=0.1),
+                comm=comm,
+                sharded=sizes,
+            )
+        else:
+            made = ht.EmbeddingBagCollection(
+                [ht.EmbeddingBagConfig(ROWS, 128, "t", feature_names=["f"])],
+                optimizer=ht.SGD(lr=0.1),
+                comm=comm,
+                sharded=sizes,
+            )
+        for step in range(4):
+            out = made(batch(10 * step + comm.rank))
+            values = out["f"].values() if exchange is None else out.values()
+            values.backward(torch.linspace(-1, 1, values.numel()).reshape(values.shape))
+        return values.detach(), made.exchange_stats()
+
+    narrow = {"forward_precision": precision, "backward_precision": precision}
+    wide = well(on_threads(lambda comm: run(comm, ht.Plan.TWO_PHASE), 2))
+    first = well(on_threads(lambda comm: run(comm, ht.Plan.TWO_PHASE, **narrow), 2))
+    for (values, stats), (want, stats_of_wide) in zip(first, wide):
+        torch.testing.assert_close(values, want, rtol=0.1, atol=0.1)
+        assert not torch.equal(values, want)
+        row = 132 if precision is torch.int8 else 144
+        assert stats["rows_sent"] * 512 == stats_of_wide["rows_sent"] * row
+        assert stats["gradients_sent"] * 512 == stats_of_wide["gradients_sent"] * row
+    for plan in (ht.Plan.FIXED, ht.Plan.ONE_SIDED):
+        other = well(on_threads(lambda comm, plan=plan: run(comm, plan, **narrow), 2))
+        for (values, _), (want, _) in zip(other, first):
+            assert torch.equal(values, want)
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_changes_have_values(dtype):
     made = collection(dtype, track_changes=True)
@@ -201,8 +241,11 @@ def test_precisions_have_the_names_of_torchrec():
     qcomm = pytest.importorskip("torchrec.distributed.fbgemm_qcomm_codec")
     options = ht.ShardedOptions(forward_precision=qcomm.CommType.FP16, backward_precision=qcomm.CommType.BF16)
     assert options.forward_precision.name == "FP16"
-    with pytest.raises(hotbed.ArgumentError, match=r"forward_precision .*INT8.* is not float32, float16 or bfloat16"):
-        ht.ShardedOptions(forward_precision=qcomm.CommType.INT8)
+    types = {"FP32": torch.float32, "FP16": torch.float16, "BF16": torch.bfloat16, "FP8": torch.float8_e4m3fn}
+    for name, dtype in (*types.items(), ("INT8", torch.int8)):
+        assert travel_dtype(qcomm.CommType[name]) is dtype
+    with pytest.raises(hotbed.ArgumentError, match=r"forward_precision .*MX4.* is not float32, float16, bfloat16, fl"):
+        ht.ShardedOptions(forward_precision=qcomm.CommType.MX4)
 
 
 def test_outputs_do_not_have_scales():

@@ -22,7 +22,7 @@ from hotbed._c import check, ffi, lib, new
 from hotbed.comm import Comm, tag_of
 from hotbed.errors import ArgumentError, CommError, HotbedError, KeyRangeError, StateError, UnsupportedError
 from hotbed.torch._storage import (
-    _DTYPES,
+    _ROW_TYPES,
     _SLOTS_MOST,
     ADVICE,
     Storage,
@@ -218,8 +218,8 @@ class ShardedStorage(Storage):
             capacity=given.capacity,
             exchanges=exchanges,
             pooling_factors=factors,
-            forward_dtype=0 if forward is None else _DTYPES[forward],
-            backward_dtype=0 if backward is None else _DTYPES[backward],
+            forward_dtype=0 if forward is None else _ROW_TYPES[forward],
+            backward_dtype=0 if backward is None else _ROW_TYPES[backward],
             weighted=self._is_weighted,
             growth_every=given.growth_every,
         )

@@ -424,8 +424,9 @@ def _check_member(what: str, given: Any, kind: type[enum.Enum]) -> None:
 def travel_dtype(precision: Any) -> Optional[torch.dtype]:
     """Return PyTorch's type of a precision of the exchange; None if nothing travels in it."""
     kind = getattr(precision, "name", precision)
-    dtype = _DTYPES.get(kind) if isinstance(kind, (str, torch.dtype)) else None
-    return dtype if dtype in (torch.float32, torch.float16, torch.bfloat16) else None
+    if kind == "FP8":  # a CommType's name; a DataType's is NFP8
+        return torch.float8_e4m3fn
+    return _DTYPES.get(kind) if isinstance(kind, (str, torch.dtype)) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -449,9 +450,9 @@ class ShardedOptions:
         exchanges: for an EmbeddingBagCollection: what ranks send each other, for all tables or by table name.
         pooling_factors: keys of a bag, on average, by feature name, for ``PooledExchange.AUTO``: TorchRec's planner has
             the same number in its constraints.  Of other features: what ``max_keys`` and ``max_batch_size`` tell, or 1.
-        forward_precision: dtype of the rows or sums that ranks send each other: ``torch.float32``, ``float16`` or
-            ``bfloat16``, or the ``CommType`` of TorchRec's ``QCommsConfig`` with that name.  None: ``output_dtype``, or
-            float32 for sums.
+        forward_precision: dtype of the rows or sums that ranks send each other: ``torch.float32``, ``float16``,
+            ``bfloat16``, ``float8_e4m3fn`` or ``int8``, or the field of TorchRec's ``QCommsConfig`` with that name, a
+            ``CommType``.  None: ``output_dtype``, float32 for sums, and the type of their table for rows of bags.
         backward_precision: likewise, of the gradients that travel back.  None: ``output_dtype``, or float32 if they
             are scaled, clamped or divided.
 
@@ -504,7 +505,7 @@ class ShardedOptions:
             given = getattr(self, field)
             if given is not None and travel_dtype(given) is None:
                 raise ArgumentError(
-                    f"ShardedOptions: {field} {given!r} is not float32, float16 or bfloat16",
+                    f"ShardedOptions: {field} {given!r} is not float32, float16, bfloat16, float8_e4m3fn or int8",
                     parameter=field,
                     value=given,
                 )

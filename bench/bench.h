@@ -83,8 +83,8 @@ void bench_flush_cache(hotbed_stream *stream);
 void bench_start(hotbed_stream *stream);
 void bench_stop(hotbed_stream *stream, bench_state *state);
 
-/* Seconds of a monotonic clock, for work of the caller's thread. */
-double bench_now(void);
+/* Remove a directory that contains only files, if it exists. */
+void bench_remove_directory(const char *path);
 
 /* Processor seconds used by this program, all threads together. */
 double bench_own_time(void);

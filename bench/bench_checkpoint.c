@@ -14,6 +14,7 @@
 #define _GNU_SOURCE /* O_DIRECT, madvise() */
 #include "bench/bench.h"
 
+#include "base/monotonic.h"
 #include "hotbed/checkpoint.h"
 
 #include <dirent.h>
@@ -24,7 +25,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { DIM = 128, PATH_BYTES = 512, BLOCK = 4 << 20, ROW_BYTES = 16 + 3 * 4 * DIM, ROUNDS = 256 };
@@ -39,23 +39,6 @@ typedef struct fixture {
     int rounds; /* number of measured iterations */
     double rates[PROBES][ROUNDS], shares[PROBES][ROUNDS], others[ROUNDS];
 } fixture;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-/* Remove a directory that contains only files. */
-static void remove_directory(const char *path) {
-    DIR *d = opendir(path);
-    if (d == NULL)
-        return;
-    for (const struct dirent *entry = readdir(d); entry != NULL; entry = readdir(d))
-        (void)!unlinkat(dirfd(d), entry->d_name, 0); /* "." and ".." stay */
-    closedir(d);
-    (void)!rmdir(path);
-}
 
 static bool make_root(bench_state *state, fixture *f) {
     const char *place = getenv("TMPDIR");
@@ -111,7 +94,7 @@ static bool begin(bench_state *state, fixture *f) {
 }
 
 static void end(fixture *f) {
-    remove_directory(f->path);
+    bench_remove_directory(f->path);
     (void)!unlink(f->probe);
     free(f->blocks[PLAIN]);
     free(f->blocks[HUGE]);
@@ -156,9 +139,9 @@ static double probe(fixture *f, int which, bool writes) {
     if (writes)
         (void)!unlink(f->probe);
     int file = open_direct(f->probe, writes ? O_RDWR | O_CREAT : O_RDONLY);
-    double start = now();
+    double start = hotbed_monotonic_seconds();
     bool moved = file >= 0 && block != NULL && move(file, block, f->rows * ROW_BYTES, writes);
-    double seconds = now() - start;
+    double seconds = hotbed_monotonic_seconds() - start;
     if (file >= 0)
         close(file);
     return moved ? seconds : -1;
@@ -210,13 +193,13 @@ static bool begin_round(bench_state *state, fixture *f, bool writes, round *r) {
         bench_skip(state, "the probe's file cannot be moved");
     if (writes)
         (void)!unlink(f->probe);
-    r->start = now();
+    r->start = hotbed_monotonic_seconds();
     return moved;
 }
 
 /* End the measured part. */
 static void end_round(bench_state *state, fixture *f, const round *r) {
-    double seconds = now() - r->start, busy = 0, all = 0;
+    double seconds = hotbed_monotonic_seconds() - r->start, busy = 0, all = 0;
     int at = f->rounds++ % ROUNDS;
     bench_seconds(state, seconds);
     processor_time(&busy, &all);
@@ -262,7 +245,7 @@ static void run_save(bench_state *state) {
                    state,
                    hotbed_checkpoint_save(f.path, &f.storage, 1, &options, bench_stream(state)));
         end_round(state, &f, &r);
-        remove_directory(f.path);
+        bench_remove_directory(f.path);
     }
     report(state, &f);
     end(&f);
@@ -323,11 +306,11 @@ static void run_take_to(bench_state *state, hotbed_memory_kind kind) {
     bool good = begin(state, &f) && make_arena(state, &f, kind, &options.arena);
     while (good && bench_next(state)) {
         hotbed_checkpoint_snapshot *snapshot = NULL;
-        double start = now();
+        double start = hotbed_monotonic_seconds();
         good = bench_ok(
             state, hotbed_checkpoint_snapshot_take(
                        &f.storage, 1, &options, bench_stream(state), &snapshot));
-        bench_seconds(state, now() - start);
+        bench_seconds(state, hotbed_monotonic_seconds() - start);
         if (good && kind != 0 &&
             hotbed_checkpoint_snapshot_bytes(snapshot, HOTBED_MEMORY_PAGEABLE) > 0) {
             bench_skip(state, "the image is not in the arena");
@@ -366,7 +349,7 @@ static void run_write(bench_state *state) {
         good = begin_round(state, &f, true, &r) &&
                bench_ok(state, hotbed_checkpoint_snapshot_write(snapshot, f.path));
         end_round(state, &f, &r);
-        remove_directory(f.path);
+        bench_remove_directory(f.path);
     }
     hotbed_checkpoint_snapshot_destroy(snapshot);
     report(state, &f);

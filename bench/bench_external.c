@@ -7,6 +7,7 @@
  * caches. */
 #include "bench/bench.h"
 
+#include "base/monotonic.h"
 #include "hotbed/external.h"
 
 #include <dirent.h>
@@ -24,24 +25,10 @@ typedef struct fixture {
     char path[PATH_BYTES]; /* of the database; "" if the store is in memory */
 } fixture;
 
-/* Remove a directory that contains only files. */
-static void remove_directory(const char *path) {
-    DIR *d = opendir(path);
-    if (d == NULL)
-        return;
-    for (const struct dirent *entry = readdir(d); entry != NULL; entry = readdir(d)) {
-        char file[PATH_BYTES + 300];
-        snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
-        (void)!unlink(file); /* "." and ".." stay */
-    }
-    closedir(d);
-    (void)!rmdir(path);
-}
-
 static void end(fixture *f) {
     hotbed_external_destroy(f->external);
     if (f->path[0] != 0)
-        remove_directory(f->path);
+        bench_remove_directory(f->path);
     free(f->keys);
     free(f->scores);
     free(f->rows);
@@ -98,12 +85,12 @@ static void run(bench_state *state, bool writes) {
     bool ok = true;
     for (uint64_t b = 0; ok && bench_next(state); b++) {
         choose(&f, b * 5);
-        double start = bench_now();
+        double start = hotbed_monotonic_seconds();
         ok = bench_ok(
             state,
             writes ? hotbed_external_insert(f.external, 0, f.n, f.keys, f.rows, f.scores)
                    : hotbed_external_find(f.external, 0, f.n, f.keys, f.found, f.rows, f.scores));
-        bench_seconds(state, bench_now() - start);
+        bench_seconds(state, hotbed_monotonic_seconds() - start);
     }
     bench_items(state, (int64_t)f.n);
     /* Every row is read once and written once. */

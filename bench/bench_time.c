@@ -4,9 +4,12 @@
 
 #include "base/error.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 /* State that the benchmarks of one backend share. */
 typedef struct environment {
@@ -63,12 +66,6 @@ void bench_close(void) {
 
 /* --- time ------------------------------------------------------------------------------------- */
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Copy one half of the flush buffer to the other, and measure the rate. */
 static hotbed_status measure_copy(environment *e) {
     double seconds[COPIES];
@@ -82,8 +79,7 @@ static hotbed_status measure_copy(environment *e) {
         HOTBED_TRY(hotbed_stream_sync(e->stream));
         HOTBED_TRY(hotbed_event_seconds(e->start, e->stop, &seconds[i]));
     }
-    qsort(seconds, COPIES, sizeof seconds[0], compare_doubles);
-    e->copy_rate = 2.0 * (double)half / seconds[COPIES / 2];
+    e->copy_rate = 2.0 * (double)half / bench_median(seconds, COPIES);
     return HOTBED_OK;
 }
 
@@ -117,8 +113,7 @@ static hotbed_status time_lines(environment *e, const bench_probe *probe, double
         HOTBED_TRY(hotbed_stream_sync(e->stream));
         HOTBED_TRY(hotbed_event_seconds(e->start, e->stop, &seconds[i]));
     }
-    qsort(seconds, COPIES, sizeof seconds[0], compare_doubles);
-    *out = seconds[COPIES / 2];
+    *out = bench_median(seconds, COPIES);
     return HOTBED_OK;
 }
 
@@ -188,18 +183,22 @@ void bench_stop(hotbed_stream *stream, bench_state *state) {
         bench_skip(state, hotbed_last_error());
 }
 
-static double read_clock(clockid_t clock) {
+double bench_own_time(void) {
     struct timespec time;
-    (void)clock_gettime(clock, &time);
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-double bench_now(void) {
-    return read_clock(CLOCK_MONOTONIC);
-}
+/* --- files ------------------------------------------------------------------------------------ */
 
-double bench_own_time(void) {
-    return read_clock(CLOCK_PROCESS_CPUTIME_ID);
+void bench_remove_directory(const char *path) {
+    DIR *d = opendir(path);
+    if (d == NULL)
+        return;
+    for (const struct dirent *entry = readdir(d); entry != NULL; entry = readdir(d))
+        (void)!unlinkat(dirfd(d), entry->d_name, 0); /* "." and ".." stay */
+    closedir(d);
+    (void)!rmdir(path);
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */

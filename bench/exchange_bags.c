@@ -285,7 +285,7 @@ static hotbed_status time_stages(bag_run *b, bool graph) {
     for (uint32_t step = 0; step < n && status == HOTBED_OK; step++)
         status = time_stages_once(b, seconds, n, step);
     for (uint32_t stage = 0; stage < EXCHANGE_STAGES && status == HOTBED_OK; stage++)
-        out[stage] = workload_median(seconds + (size_t)stage * n, n);
+        out[stage] = bench_median(seconds + (size_t)stage * n, n);
     free(seconds);
     return status == HOTBED_OK ? exchange_slowest(b->me, out, EXCHANGE_STAGES) : status;
 }

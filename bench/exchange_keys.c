@@ -42,7 +42,7 @@ static hotbed_status time_bare(bare *b, bare_call call, double *out) {
         HOTBED_TRY(hotbed_stream_sync(me->stream));
         HOTBED_TRY(hotbed_event_seconds(b->marks[0], b->marks[1], &seconds[i % TIMES]));
     }
-    *out = workload_median(seconds, TIMES);
+    *out = bench_median(seconds, TIMES);
     return exchange_slowest(me, out, 1);
 }
 

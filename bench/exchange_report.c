@@ -3,8 +3,6 @@
 
 #include "base/error.h"
 
-#include <errno.h>
-
 static double over(double a, double b) {
     return b > 0 ? a / b : 0;
 }
@@ -157,14 +155,6 @@ void exchange_print(FILE *to, const exchange_program *p, const exchange_result *
 
 /* --- JSON ------------------------------------------------------------------------------------- */
 
-static void write_text(FILE *to, const char *name, const char *text) {
-    (void)fprintf(to, "  \"%s\": \"", name);
-    for (const char *c = text; *c != '\0'; c++)
-        if (*c != '"' && *c != '\\' && (unsigned char)*c >= ' ')
-            (void)fputc(*c, to);
-    (void)fprintf(to, "\",\n");
-}
-
 static void write_raw(FILE *to, const char *name, const exchange_raw *raw) {
     (void)fprintf(
         to, "      \"%s_bytes\": %.0f, \"%s_own_ms\": %.6f, \"%s_comm_ms\": %.6f,\n", name,
@@ -267,24 +257,15 @@ static void write_result(FILE *to, const exchange_program *p, const exchange_res
 }
 
 hotbed_status exchange_write_json(const exchange_program *p) {
-    const workload_machine *m = &p->machine;
-    FILE *to = fopen(p->json, "we");
-    if (to == NULL)
-        return hotbed_fail(HOTBED_ERR_IO, "%s: %s", p->json, strerror(errno));
-    (void)fprintf(to, "{\n  \"format\": \"hotbed-exchange 1\",\n");
-    write_text(to, "commit", m->commit);
-    write_text(to, "date", m->date);
-    write_text(to, "device", m->device);
-    write_text(to, "driver", m->driver);
-    write_text(to, "command", m->command);
-    write_text(to, "transport", hotbed_transport_name(p->transport));
-    write_text(to, "own", own_name(p));
-    (void)fprintf(to, "  \"scale\": %g, \"steps\": %u,\n  \"results\": [\n", p->scale, p->steps);
+    FILE *to = NULL;
+    HOTBED_TRY(workload_json_open(p->json, "hotbed-exchange 1", &p->machine, &to));
+    (void)fprintf(
+        to,
+        "  \"transport\": \"%s\",\n  \"own\": \"%s\",\n  \"scale\": %g, \"steps\": %u,\n"
+        "  \"results\": [\n",
+        hotbed_transport_name(p->transport), own_name(p), p->scale, p->steps);
     for (uint32_t i = 0; i < p->num_results; i++)
         write_result(to, p, &p->results[i], i + 1 == p->num_results);
     (void)fprintf(to, "  ]\n}\n");
-    bool written = !ferror(to);
-    if (fclose(to) != 0 || !written)
-        return hotbed_fail(HOTBED_ERR_IO, "%s: not written whole", p->json);
-    return HOTBED_OK;
+    return workload_json_close(to, p->json);
 }

@@ -222,7 +222,7 @@ hotbed_status exchange_run_time(exchange_run *run, uint32_t n, exchange_times *o
     for (uint32_t step = 0; step < n && status == HOTBED_OK; step++)
         status = time_phases(run, seconds, n, step);
     for (uint32_t phase = 0; phase < EXCHANGE_PHASES && status == HOTBED_OK; phase++)
-        out->phase[phase] = workload_median(seconds + (size_t)phase * n, n);
+        out->phase[phase] = bench_median(seconds + (size_t)phase * n, n);
     free(seconds);
     HOTBED_TRY(status);
     HOTBED_TRY(time_steps(run, n, &out->step));

@@ -7,6 +7,7 @@
 #include "base/port.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct gather_args {
@@ -162,4 +163,15 @@ hotbed_status bench_device(
     host_name(device, device_bytes);
     (void)snprintf(driver, driver_bytes, "%s", "");
     return HOTBED_OK;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_median(double *values, uint32_t n) {
+    qsort(values, n, sizeof *values, compare_doubles);
+    return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }

@@ -65,6 +65,9 @@ hotbed_status bench_run_layer(const bench_layer *layer, hotbed_stream *stream);
 hotbed_status bench_device(
     hotbed_stream *stream, char *device, size_t device_bytes, char *driver, size_t driver_bytes);
 
+/* Return the median of n numbers, which it sorts. */
+double bench_median(double *values, uint32_t n);
+
 /* The implementations of each backend; the functions above select one. */
 hotbed_status bench_gather_host(
     uint64_t n, const void *const *rows, uint32_t bytes, void *output, hotbed_stream *stream);

@@ -141,7 +141,7 @@ static void set_entries(const program *p, figures *f) {
 /* Median of rounds; the rounds keep their order, so that plans can be compared round by round. */
 static double median(const figures *f, const double *rounds, uint32_t n) {
     memcpy(f->sorted, rounds, n * sizeof *rounds);
-    return workload_median(f->sorted, n);
+    return bench_median(f->sorted, n);
 }
 
 static hotbed_status measure(plans_trainer *example, const program *p, figures *f) {
@@ -242,21 +242,16 @@ static void write_rounds(FILE *to, const char *name, const double *seconds, uint
 }
 
 static hotbed_status write_json(const program *p, const figures *f) {
-    FILE *to = fopen(p->json, "we");
-    if (to == NULL)
-        return hotbed_fail(HOTBED_ERR_IO, "%s cannot be written", p->json);
+    FILE *to = NULL;
+    HOTBED_TRY(workload_json_open(p->json, "hotbed-plans 1", &p->machine, &to));
     (void)fprintf(
         to,
-        "{\n  \"format\": \"hotbed-plans 1\", \"commit\": \"%s\", \"date\": \"%s\",\n"
-        "  \"device\": \"%s\", \"driver\": \"%s\", \"backend\": \"%s\",\n"
         "  \"workload\": \"%s\", \"scale\": %g, \"insertion\": \"%s\", \"move_sms\": %u, "
         "\"steps\": %u, \"rounds\": %u,\n"
         "  \"ahead_ms\": %.6f, \"dense_ms\": %.6f, \"floor_ms\": %.6f,\n"
         "  \"predicted_ms\": %.6f, \"auto_over_prefetch\": %.4f, \"schedule\": \"",
-        p->machine.commit, p->machine.date, p->machine.device, p->machine.driver,
-        hotbed_backend_name(p->backend), p->what->name, p->scale,
-        p->insertion == HOTBED_INSERT_PROBATION ? "probation" : "plain", p->move_sms, p->steps,
-        p->rounds, 1e3 * f->wanted, 1e3 * f->dense, 1e3 * f->floor,
+        p->what->name, p->scale, p->insertion == HOTBED_INSERT_PROBATION ? "probation" : "plain",
+        p->move_sms, p->steps, p->rounds, 1e3 * f->wanted, 1e3 * f->dense, 1e3 * f->floor,
         1e3 * hotbed_schedule_seconds(f->schedule), f->medians[AUTO][0] / f->medians[PREFETCH][0]);
     print_steps(to, f->schedule);
     (void)fprintf(to, "\",\n  \"candidates\": [");
@@ -283,9 +278,7 @@ static hotbed_status write_json(const program *p, const figures *f) {
         (void)fprintf(to, "}%s\n", e + 1 < ENTRIES ? "," : "");
     }
     (void)fprintf(to, "  ]\n}\n");
-    if (fclose(to) != 0)
-        return hotbed_fail(HOTBED_ERR_IO, "%s cannot be written", p->json);
-    return HOTBED_OK;
+    return workload_json_close(to, p->json);
 }
 
 /* --- arguments -------------------------------------------------------------------------------- */
@@ -378,7 +371,10 @@ int main(int argc, char **argv) {
         .rounds = 5,
         .insertion = HOTBED_INSERT_PLAIN,
         .backend = cuda ? HOTBED_BACKEND_CUDA : HOTBED_BACKEND_HOST};
+    char command[512];
     p.machine.commit = HOTBED_BENCH_COMMIT;
+    p.machine.command = command;
+    workload_command("hotbed-plans", argc, argv, command, sizeof command);
     for (int i = 1; i < argc; i += 2)
         if (!take(&p, argv[i], argv[i + 1])) {
             (void)fprintf(stderr, "hotbed-plans: %s\n%s", argv[i], usage);

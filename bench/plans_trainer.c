@@ -3,15 +3,9 @@
 #include "bench/plans.h"
 
 #include "base/error.h"
+#include "base/monotonic.h"
 
 #include <stdlib.h>
-#include <time.h>
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 /* --- the trainer ------------------------------------------------------------------------------ */
 
@@ -221,8 +215,8 @@ hotbed_status plans_time(
     example->pulled = 0;
     HOTBED_TRY(hotbed_pipeline_bind(pipeline, &loader));
     HOTBED_TRY(run_steps(example, train, warmup));
-    double start = now();
+    double start = hotbed_monotonic_seconds();
     HOTBED_TRY(run_steps(example, train, steps));
-    *seconds = (now() - start) / steps;
+    *seconds = (hotbed_monotonic_seconds() - start) / steps;
     return hotbed_pipeline_drain(pipeline);
 }

@@ -2,6 +2,7 @@
 #ifndef HOTBED_BENCH_WORKLOAD_H
 #define HOTBED_BENCH_WORKLOAD_H
 
+#include "bench/limits.h"
 #include "hotbed/route.h"
 #include "hotbed/storage.h"
 
@@ -296,8 +297,6 @@ hotbed_status workload_pass_eval_stages(
 /* The keys of step number `step`, and the number of keys of a batch. */
 const int64_t *workload_keys_of(const workload_run *run, uint64_t step);
 hotbed_batch workload_batch_of(const workload_run *run, const void *keys);
-
-double workload_median(double *values, uint32_t n); /* sorts them */
 
 /* The rates of plain code on this machine, in this run. */
 typedef struct workload_limits {

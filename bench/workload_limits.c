@@ -29,7 +29,7 @@ hotbed_status workload_time_limit(const workload_limit *l, uint32_t repetitions,
             status = hotbed_event_seconds(marks[0], marks[1], &times[r % repetitions]);
     }
     if (status == HOTBED_OK)
-        *seconds = workload_median(times, repetitions);
+        *seconds = bench_median(times, repetitions);
     hotbed_event_destroy(marks[0]);
     hotbed_event_destroy(marks[1]);
     return status;

@@ -81,7 +81,7 @@ static hotbed_status time_copies(link_buffers *r, bool down, bool up, double *ra
         HOTBED_TRY(hotbed_event_seconds(r->marks[0], r->marks[2], &seconds[i]));
     }
     double bytes = (double)r->most * (down && up ? 2 : 1);
-    *rate = bytes / workload_median(seconds, REPETITIONS);
+    *rate = bytes / bench_median(seconds, REPETITIONS);
     return HOTBED_OK;
 }
 

@@ -2,9 +2,9 @@
 #include "bench/workload.h"
 
 #include "base/error.h"
+#include "base/monotonic.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 static hotbed_status warm_up(workload_run *run) {
     for (uint32_t b = 0; b < run->input->shape.warm; b++)
@@ -154,19 +154,13 @@ static hotbed_status measure_with(
     return HOTBED_OK;
 }
 
-static double now(void) {
-    struct timespec time;
-    (void)clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 static hotbed_status measure(
     const workload_input *input, workload_program *p, workload_result *result) {
     workload_run run;
     workload_oracle *oracle = NULL;
-    double start = now();
+    double start = hotbed_monotonic_seconds();
     HOTBED_TRY(workload_run_create(result->what, input, result->insertion, p->backend, &run));
-    result->made = now() - start;
+    result->made = hotbed_monotonic_seconds() - start;
     hotbed_status status = workload_machine_read(run.stream, &p->machine);
     if (status == HOTBED_OK && p->check)
         status = workload_oracle_create(result->what, input, run.stream, &oracle);
@@ -174,7 +168,7 @@ static hotbed_status measure(
         status = measure_with(&run, p, oracle, result);
     workload_oracle_destroy(oracle);
     workload_run_destroy(&run);
-    result->took = now() - start;
+    result->took = hotbed_monotonic_seconds() - start;
     return status;
 }
 

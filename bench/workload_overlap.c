@@ -128,7 +128,7 @@ static hotbed_status read_median(
     for (uint32_t s = 1 - later; s + later < o->steps && status == HOTBED_OK; s++, n++)
         status = hotbed_event_seconds(mark_of(o, s, from), mark_of(o, s + later, to), &seconds[n]);
     if (status == HOTBED_OK)
-        *out = workload_median(seconds, n);
+        *out = bench_median(seconds, n);
     free(seconds);
     return status;
 }

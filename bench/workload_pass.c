@@ -42,17 +42,6 @@ static hotbed_status mark(pass *p, hotbed_event *event) {
     return hotbed_event_record(event, p->run->stream);
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double workload_median(double *values, uint32_t n) {
-    qsort(values, n, sizeof *values, compare_doubles);
-    return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
-
 /* Times of a pass in seconds. */
 typedef struct pass_times {
     double part[MARKS - 1]; /* from mark i to mark i + 1 */
@@ -70,7 +59,7 @@ static hotbed_status time_between(
         status =
             hotbed_event_seconds(p->events[s * MARKS + a], p->events[s * MARKS + b], &seconds[s]);
     if (status == HOTBED_OK) {
-        *median = workload_median(seconds, p->steps); /* sorts */
+        *median = bench_median(seconds, p->steps); /* sorts */
         *least = seconds[0];
     }
     free(seconds);

@@ -12,6 +12,7 @@
  * A plan that the check accepts must read right values, and its tasks must share states in the
  * order that they ask for. If the check refuses a plan because of its order, a run must show it.
  * If it refuses a plan because of a cycle, some run must stop. Other reasons are rules. */
+#include "base/monotonic.h"
 #include "hotbed/pipeline.h"
 #include "tests/support/harness.h"
 
@@ -19,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     STEPS_MOST = 7,
@@ -501,12 +501,6 @@ static const char *judge(const random_plan *p, hotbed_pipeline_plan_fault fault,
     }
 }
 
-static double seconds_now(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static void check_plan(uint64_t seed, hotbed_stream *const *streams, bool print, counts *n) {
     static random_plan p;
     static plan_text text;
@@ -536,8 +530,8 @@ static void the_check_agrees_with_an_interpreter(hotbed_backend backend) {
     } else {
         const uint64_t seed = (hotbed_test_seed() - 1) * 1000000000;
         const uint32_t count = hotbed_test_is_small() ? PLANS / 10 : PLANS;
-        const double end = limit == NULL ? 0.0 : seconds_now() + strtod(limit, NULL);
-        while (n.plans < count || seconds_now() < end) {
+        const double end = limit == NULL ? 0.0 : hotbed_monotonic_seconds() + strtod(limit, NULL);
+        while (n.plans < count || hotbed_monotonic_seconds() < end) {
             check_plan(seed + n.plans, streams, false, &n);
             if (limit != NULL && n.plans % 100000 == 0) {
                 printf("%" PRIu64 " plans\n", n.plans);

@@ -8,6 +8,7 @@
  * On the host, child processes run the programs.  If a program fails, operations are removed as long as the rest still
  * fails, and the shortest program is printed with the variable that repeats it.
  */
+#include "base/monotonic.h"
 #include "tests/storage/program.h"
 #include "tests/support/harness.h"
 
@@ -16,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -122,12 +122,6 @@ _Noreturn static void report(const programs *these) {
     hotbed_check_failed(__FILE__, __LINE__, "program %" PRIu64, one.seed);
 }
 
-static double seconds_now(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static void random_programs_equal_the_model(hotbed_backend backend) {
     const char *alone = getenv("HOTBED_TEST_PROGRAM"), *limit = getenv("HOTBED_TEST_SECONDS");
     if (alone != NULL && alone[0] != 0) {
@@ -140,9 +134,9 @@ static void random_programs_equal_the_model(hotbed_backend backend) {
     }
     uint64_t seed = (hotbed_test_seed() - 1) * 1000000;
     uint32_t count = hotbed_test_is_small() ? 40 : PROGRAMS;
-    double end = limit == NULL ? 0.0 : seconds_now() + strtod(limit, NULL);
+    double end = limit == NULL ? 0.0 : hotbed_monotonic_seconds() + strtod(limit, NULL);
     programs some = {.backend = backend, .seed = seed, .count = TOGETHER};
-    for (uint32_t done = 0; done < count || seconds_now() < end; done += TOGETHER) {
+    for (uint32_t done = 0; done < count || hotbed_monotonic_seconds() < end; done += TOGETHER) {
         some.seed = seed + done;
         some.quiet = true;
         if (backend != HOTBED_BACKEND_HOST) { /* CUDA does not work in a forked child */

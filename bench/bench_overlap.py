@@ -12,11 +12,14 @@ the slowest rank:
   own          the same under hotbed.torch.TrainPipeline
 
 *Exposed* is a step less the dense part.  All ways have to give the same losses; exit status 1 if they do not.
-Without TorchRec its three ways are left out.  --picture draws two steps of each way as SVG: on a GPU the kernels and
+Without TorchRec its three ways are left out.  --plans measures collections alone instead, a lookup and an update a
+step: of these tables and of ten tables of one key a sample and feature (W1), with the default options, and with each
+plan that works between the ranks.  --picture draws two steps of each way as SVG: on a GPU the kernels and
 copies by stream, on the CPU lookups, updates and products of matrices by thread.
 
     torchrun --standalone --nproc-per-node 2 bench/bench_overlap.py [--device cuda|cpu] [--samples 8192] [--scale 1]
              [--width 1024] [--layers 6] [--steps 50] [--ways NAMES] [--json FILE] [--picture FILE]
+             [--plans]
 """
 
 import argparse
@@ -227,6 +230,72 @@ def prepare_torchrec(way, args, device, rank, dense, optimizer, sharded):
     return lambda source: piped(pipeline, source), batches
 
 
+# --- collections alone --------------------------------------------------------------------------------
+
+
+def make_rows(args, device, comm, plan):
+    """Make W1's collection of rows and two of its batches."""
+    rows, samples = math.ceil(1677721 * args.scale), math.ceil(104857 * args.samples / 8192)
+    names, random = [f"f{i}" for i in range(10)], torch.Generator().manual_seed(20 + comm.rank)
+    tables = ht.EmbeddingCollection(
+        [
+            ht.EmbeddingConfig(num_embeddings=rows, embedding_dim=DIM, name=f"t_{name}", feature_names=[name])
+            for name in names
+        ],
+        device=device,
+        optimizer=ht.Adam(lr=0.001),
+        comm=comm,
+        sharded=ht.ShardedOptions(plan=plan),
+    )
+    batches = []
+    for _ in range(2):
+        u = torch.rand(len(names) * samples, generator=random, dtype=torch.float64)
+        keys = ((u * (rows**-0.05 - 1) + 1) ** (1 / -0.05)).floor().sub(1).clamp(0, rows - 1).to(torch.int64)
+        batches.append(ht.KeyedJaggedTensor(names, keys, lengths=torch.ones_like(keys)).to(device))
+    return tables, tables.flat, batches
+
+
+def make_bags(args, device, comm, plan):
+    """Make W9's collection of bags and two of its batches."""
+    tables = ht.EmbeddingBagCollection(
+        configs(ht.EmbeddingBagConfig, args.scale),
+        device=device,
+        optimizer=ht.RowWiseAdagrad(lr=0.01),
+        comm=comm,
+        sharded=ht.ShardedOptions(plan=plan, pooling_factors=dict(zip(FEATURES, BAGS))),
+    )
+    batches = make_batches(ht.KeyedJaggedTensor, args, comm.rank)[:2]
+    return tables, lambda features: tables(features).values(), [batch.features.to(device) for batch in batches]
+
+
+def measure_plans(args, device):
+    """Return milliseconds a step of the slowest rank, by collection and plan."""
+    comm, times = hotbed.Comm.from_group(device=device), {}
+    for name, make in (("W1", make_rows), ("W9", make_bags)):
+        for plan in (ht.Plan.AUTO, ht.Plan.ONE_SIDED, ht.Plan.FIXED, ht.Plan.TWO_PHASE):
+            try:
+                tables, look_up, batches = make(args, device, comm, plan)
+            except hotbed.UnsupportedError:  # on all ranks
+                continue
+            gradient = None
+            for step in range(args.steps + BATCHES):
+                if step == BATCHES:  # the others warm up
+                    wait(device)
+                    dist.barrier()
+                    start = time.monotonic()
+                rows = look_up(batches[step % 2])
+                gradient = torch.rand_like(rows) if gradient is None else gradient
+                rows.backward(gradient)
+            wait(device)
+            spent = torch.tensor([(time.monotonic() - start) / args.steps * 1e3], device=device)
+            dist.all_reduce(spent, dist.ReduceOp.MAX)
+            times[f"{name} {plan.name.lower()}"] = float(spent)
+            if comm.rank == 0:
+                print(f"{comm.size} ranks, {name}, {plan.name.lower()}: step {float(spent):.3f} ms", flush=True)
+            del tables, look_up
+    return times
+
+
 # --- time ---------------------------------------------------------------------------------------------
 
 
@@ -335,6 +404,7 @@ def main():
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--json")
     parser.add_argument("--picture")
+    parser.add_argument("--plans", action="store_true")
     args = parser.parse_args()
     device = (
         torch.device(args.device, int(os.environ.get("LOCAL_RANK", 0)))
@@ -348,7 +418,9 @@ def main():
     )
     rank, world = dist.get_rank(), dist.get_world_size()
     times, losses, pictures = {}, {}, {}
-    ways = args.ways.split(",")
+    ways, plans = args.ways.split(","), {}
+    if args.plans:
+        ways, plans = [], measure_plans(args, device)
     if torchrec is None:
         ways = [way for way in ways if way not in TORCHRECS]
     if device.type == "cpu" and "prefetch" in ways:
@@ -373,6 +445,7 @@ def main():
             "ranks": world,
             "command": " ".join(sys.argv),
             "step_ms": times,
+            "plans_ms": plans,
             "exposed_ms": {way: ms - times["dense"] for way, ms in times.items() if way != "dense"}
             if "dense" in times
             else {},

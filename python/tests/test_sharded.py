@@ -567,6 +567,24 @@ def test_an_overflow_that_repeats_is_a_warning(overflow, effect):
 # --- state dicts and checkpoints --------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("route, warned", [(ht.Route.CONTINUOUS, RANKS), (ht.Route.ROUND_ROBIN, 0)])
+def test_a_rank_that_has_most_keys_is_a_warning(route, warned):
+    keys = torch.arange(6000)  # of 20,000: the frequent rows are the first
+
+    def body(comm):
+        config = ht.EmbeddingBagConfig(20000, DIM, "item", feature_names=["f"])
+        ebc = pooled(comm, ht.ShardedOptions(routes={"item": route}), [config])
+        for _ in range(2):
+            ebc(ht.KeyedJaggedTensor(["f"], keys, lengths=torch.ones_like(keys)))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        well(on_threads(body))
+    texts = [str(w.message) for w in caught if "distinct keys of a batch" in str(w.message)]
+    assert len(texts) == warned
+    assert all("of 6000 distinct keys of a batch, 6000 belong to rank 0 of 2" in text for text in texts)
+
+
 def test_a_state_dict_has_all_rows_where_ranks_have_no_process_group():
     one = pooled()
     train(one, None, RANKS)

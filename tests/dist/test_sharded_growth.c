@@ -132,11 +132,13 @@ static void ahead_body(world_rank *me) {
             hotbed_counters before = hotbed_test_counters();
             CHECK_OK(hotbed_sharded_prefetch(next, 0, early));
             hotbed_counters after = hotbed_test_counters();
-            if (me->size == 1) { /* counters include all threads */
+            /* Counters include all threads; the first prefetch on a stream may create its branch. */
+            if (me->size == 1 && step > 0) {
                 CHECK_EQ(after.host_waits - before.host_waits, 0);
-                CHECK(
-                    (after.allocations == before.allocations) ==
-                    (sharded_fixture_growths(&r[0]) == grown));
+                if (sharded_fixture_growths(&r[0]) == grown)
+                    CHECK_EQ(after.allocations - before.allocations, 0);
+                else
+                    CHECK(after.allocations > before.allocations);
             }
         }
         if (step > 0) {

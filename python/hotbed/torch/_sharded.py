@@ -46,6 +46,7 @@ from hotbed.torch.config import (
 )
 
 _ERROR_BYTES, _TEXT_LENGTH, _FIELD_LENGTH = 16384, 480, 256  # JSON has up to six bytes for a character
+_MANY = 4096  #: distinct keys of a batch, from which on their distribution over ranks matters
 _OVERFLOWS = 3  #: batches in a row that overflow before a warning
 _SAMPLES = 8192  #: of a batch whose size is not known when PooledExchange.AUTO chooses
 _LONG = 4.0  #: keys of a bag from which sums may be fewer bytes than rows, on two ranks
@@ -157,6 +158,7 @@ class ShardedStorage(Storage):
         self._last: Optional[_Slot] = None
         self._eval = _Slot()
         self._thread = 0  # of the last forward
+        self._has_warned = False  # of a rank that has most keys
         self._warn_at = _OVERFLOWS  # overflows in a row that cause the next warning
         sizes = (sharded.max_batch_size, sharded.max_keys, sharded.capacity)
         #: Whether sizes follow the batches: of TWO_PHASE's only those of a batch matter.
@@ -352,9 +354,13 @@ class ShardedStorage(Storage):
     def _is_exact(self) -> bool:
         return self.sharded.plan is Plan.TWO_PHASE
 
-    def _most_for_a_rank(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> int:
-        """Return how many keys of a lookup a batch has for one rank at most, after dedup; waits for the stream."""
+    def _for_ranks(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> Tuple[int, torch.Tensor]:
+        """Return how many keys of a lookup a batch has for one rank at most, after dedup; waits for the stream.
+
+        And, for each rank, how many keys it has of tables whose rows are routed in blocks.
+        """
         counts = torch.zeros(len(self._pointers), self.comm.size, dtype=torch.int64)
+        blocks = torch.zeros(self.comm.size, dtype=torch.int64)
         bounds = offsets[::samples].tolist() if samples > 0 else [0] * (len(self.features) + 1)
         by_table: Dict[int, List[torch.Tensor]] = {}
         found = keys.cpu()
@@ -367,8 +373,11 @@ class ShardedStorage(Storage):
             ranks = torch.empty(mine.shape[0], dtype=torch.int32)
             data, out = ffi.cast("uint64_t *", mine.data_ptr()), ffi.cast("uint32_t *", ranks.data_ptr())
             lib.hotbed_route_ranks(self._route(t), mine.shape[0], data, out)
-            counts[self._places[t][0]] += torch.bincount(ranks.to(torch.int64), minlength=self.comm.size)
-        return int(counts.max())
+            found_by_rank = torch.bincount(ranks.to(torch.int64), minlength=self.comm.size)
+            counts[self._places[t][0]] += found_by_rank
+            if self._routes[t].kind == Route.CONTINUOUS.value:
+                blocks += found_by_rank
+        return int(counts.max()), blocks
 
     def _fit(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int, stream: Any, ahead: bool) -> bool:
         """Make the sizes fit a batch, if they are to be measured; all ranks call it together.
@@ -390,7 +399,10 @@ class ShardedStorage(Storage):
         small = samples > self._sizes[0] or keys.shape[0] > self._sizes[1]
         if not (self._is_small or self._is_exact() or (alone and small)):
             return True
-        most = 1 if alone or self._is_exact() else self._most_for_a_rank(keys, offsets, samples)
+        most = 1
+        if not (alone or self._is_exact()):
+            most, blocks = self._for_ranks(keys, offsets, samples)
+            self._warn_of_busy_rank(blocks)
         mine = struct.pack("<3Q", samples, keys.shape[0], most)
         every = [mine] if alone else _gather(self.comm, self.device, stream, mine)
         needs = [max(column) for column in zip(*[struct.unpack("<3Q", one) for one in every])]
@@ -432,6 +444,20 @@ class ShardedStorage(Storage):
         self._last = None
         self.check(lib.hotbed_sharded_resize(self._sharded, *sizes))
         self._sizes, self._is_small = tuple(sizes), False
+
+    def _warn_of_busy_rank(self, keys: torch.Tensor) -> None:
+        """Warn once if a rank has over 1.5 times its share of a batch's keys of tables in blocks: ``[ranks]`` keys."""
+        total, most = int(keys.sum()), int(keys.max())
+        if self._has_warned or total < _MANY or 2 * most * self.comm.size < 3 * total:
+            return
+        self._has_warned = True
+        named = [t.name for i, t in enumerate(self.tables) if self._routes[i].kind == Route.CONTINUOUS.value]
+        warnings.warn(
+            f"tables {named}: of {total} distinct keys of a batch, {most} belong to rank {int(keys.argmax())} of "
+            f"{self.comm.size}, and the other ranks wait for it; if the frequent keys are small, give "
+            f"routes={{name: Route.ROUND_ROBIN}} of ShardedOptions, which deals rows in turn",
+            stacklevel=stack_level(),
+        )
 
     def _warn_of_long_bags(self, keys: float) -> None:
         """Warn if bags of the first batch are longer than what PooledExchange.AUTO expected of them."""

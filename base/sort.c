@@ -2,6 +2,8 @@
 #include "base/error.h"
 #include "base/sort_backend.h"
 
+#include <stdlib.h>
+
 static const hotbed_sort_ops *find_ops(hotbed_backend backend) {
 #if defined(HOTBED_WITH_CUDA)
     if (backend == HOTBED_BACKEND_CUDA)
@@ -57,4 +59,25 @@ hotbed_status hotbed_scan(
         return HOTBED_OK;
     return find_ops(hotbed_stream_backend(stream))
         ->scan(n, in, out, scratch, scratch_bytes, stream);
+}
+
+/* --- words of host memory --------------------------------------------------------------------- */
+
+static int by_word(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+void hotbed_sort_words(uint64_t n, uint64_t *words) {
+    if (n > 1)
+        qsort(words, n, sizeof *words, by_word);
+}
+
+uint64_t hotbed_distinct_words(uint64_t n, uint64_t *words) {
+    uint64_t distinct = 0;
+    hotbed_sort_words(n, words);
+    for (uint64_t i = 0; i < n; i++)
+        if (distinct == 0 || words[i] != words[distinct - 1])
+            words[distinct++] = words[i];
+    return distinct;
 }

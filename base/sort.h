@@ -1,7 +1,7 @@
 /* base/sort.h - stable radix sort and prefix sums: CUB on CUDA, plain loops on the host, with the
  * same results.
  *
- * All calls are asynchronous and take device memory. `scratch` has at least the size that the
+ * All calls with a stream are asynchronous and take device memory. `scratch` has at least the size that the
  * matching _scratch() call returns for the same n, is 256-byte aligned, and is in use until the
  * stream has passed the call. */
 #ifndef HOTBED_BASE_SORT_H
@@ -29,6 +29,12 @@ size_t hotbed_scan_scratch(hotbed_backend backend, uint64_t n);
 hotbed_status hotbed_scan(
     uint64_t n, const uint32_t *in, uint32_t *out, void *scratch, size_t scratch_bytes,
     hotbed_stream *stream);
+
+/* Sort n words of host memory, ascending. */
+void hotbed_sort_words(uint64_t n, uint64_t *words);
+
+/* The same, and leave each word once. Returns their number. */
+uint64_t hotbed_distinct_words(uint64_t n, uint64_t *words);
 
 #ifdef __cplusplus
 }

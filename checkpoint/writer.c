@@ -37,7 +37,7 @@ typedef struct writer {
     table_plan *plans;         /* [num_tables] */
     const hotbed_marked *base; /* increment: the rows of the parent */
     hotbed_marked next;        /* the rows that options->mark will have */
-    hotbed_touched *touched;   /* with options->touched and a mark */
+    hotbed_positions *touched; /* with options->touched and a mark */
 } writer;
 
 static hotbed_manifest_part *part_of(writer *w, uint32_t table) {
@@ -211,7 +211,7 @@ static hotbed_status digest_table(writer *w, uint32_t number) {
 
 /* Whether the next mark has a position of a table. */
 static bool is_touched(const writer *w, uint32_t number) {
-    return w->touched != NULL && hotbed_touched_position(w->touched, number).epoch != 0;
+    return w->touched != NULL && hotbed_positions_of(w->touched, number).epoch != 0;
 }
 
 /* Let the next mark have a position of a table, and no rows. */
@@ -219,7 +219,7 @@ static void mark_position(writer *w, uint32_t number) {
     hotbed_mark_table *next = &w->next.tables[number];
     hotbed_delete(next->keys);
     hotbed_delete(next->digests);
-    *next = (hotbed_mark_table){.position = hotbed_touched_position(w->touched, number)};
+    *next = (hotbed_mark_table){.position = hotbed_positions_of(w->touched, number)};
 }
 
 /* Find what was touched since the position of the mark. */
@@ -293,6 +293,11 @@ static hotbed_status plan_head(writer *w, hotbed_checkpoint_id id) {
     return HOTBED_OK;
 }
 
+static hotbed_status take_positions(writer *w) {
+    HOTBED_TRY(hotbed_positions_create(w->storages, w->stream, &w->touched));
+    return hotbed_positions_take(w->touched, w->stream);
+}
+
 static hotbed_status plan(writer *w, hotbed_checkpoint_id id) {
     hotbed_manifest *m = &w->manifest;
     const hotbed_checkpoint_options *options = w->options;
@@ -303,7 +308,7 @@ static hotbed_status plan(writer *w, hotbed_checkpoint_id id) {
     if (options->mark != NULL)
         HOTBED_TRY(hotbed_marked_reserve(m->num_tables, &w->next));
     if (options->mark != NULL && options->touched != 0)
-        HOTBED_TRY(hotbed_touched_create(w->storages, w->stream, &w->touched));
+        HOTBED_TRY(take_positions(w));
     w->plans = hotbed_new(m->num_tables * sizeof *w->plans);
     if (w->plans == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
@@ -432,7 +437,7 @@ static hotbed_status put_shard(
     for (uint32_t i = 0; w.plans != NULL && i < w.manifest.num_tables; i++)
         free_plan(&w.plans[i]);
     hotbed_delete(w.plans);
-    hotbed_touched_destroy(w.touched);
+    hotbed_positions_destroy(w.touched);
     hotbed_shard_writer_close(&w.shard);
     hotbed_draft_close(&draft);
     hotbed_manifest_free(&w.manifest);

@@ -310,12 +310,11 @@ static hotbed_status write_values(
             ? HOTBED_OK
             : hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu32 " bytes for a row", table->row_bytes);
     for (uint64_t i = 0; i < table->rows && status == HOTBED_OK; i++) {
-        float value;
-        (void)hotbed_row_encode(/* the source has encoded it before */
-                                (hotbed_encoding)cut->encoding, cut->dim, dtype,
-                                (const char *)changes->rows + changes->places[i] * from, row,
-                                &value);
-        status = draft_add(f, row, table->row_bytes);
+        status = hotbed_row_encode_of(
+            cut->name, changes->keys[i], (hotbed_encoding)cut->encoding, cut->dim, dtype,
+            (const char *)changes->rows + changes->places[i] * from, row);
+        if (status == HOTBED_OK)
+            status = draft_add(f, row, table->row_bytes);
     }
     hotbed_delete(row);
     return status;

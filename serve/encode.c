@@ -1,8 +1,11 @@
 /* serve/encode.c - conversion of rows, element by element. */
 #include "serve/encode.h"
 
+#include "base/error.h"
 #include "base/float.h"
 #include "storage/types.h"
+
+#include <inttypes.h>
 
 /* --- to a file -------------------------------------------------------------------------------- */
 
@@ -73,7 +76,9 @@ static bool encode_f16(uint32_t dim, const float *row, unsigned char *out, float
 
 /* The stored row has the same numbers, but no padding. */
 static bool copy_int8(uint32_t dim, const unsigned char *row, unsigned char *out, float *value) {
-    *value = hotbed_f16_to_f32(get16(row + dim));
+    const float scale = hotbed_f16_to_f32(get16(row + dim));
+    const float offset = hotbed_f16_to_f32(get16(row + dim + 2));
+    *value = isfinite(scale) ? offset : scale;
     memcpy(out, row, dim);
     out[dim] = 0;
     memcpy(out + dim + dim % 2, row + dim, 2 * sizeof(uint16_t));
@@ -107,6 +112,22 @@ bool hotbed_row_encode(
         break;
     }
     return false;
+}
+
+hotbed_status hotbed_row_encode_of(
+    const char *table, uint64_t key, hotbed_encoding encoding, uint32_t dim, hotbed_dtype dtype,
+    const void *stored, unsigned char *out) {
+    float value = 0;
+    if (hotbed_row_encode(encoding, dim, dtype, stored, out, &value))
+        return HOTBED_OK;
+    return hotbed_error_key(
+        hotbed_error_table(
+            hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "encoding", (double)value,
+                "table '%s', key %" PRIu64 ": %s does not have the value %g", table, key,
+                hotbed_encoding_name(encoding), (double)value),
+            table),
+        key, 0);
 }
 
 /* --- from a file ------------------------------------------------------------------------------ */

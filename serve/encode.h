@@ -28,6 +28,11 @@ bool hotbed_row_encode(
     hotbed_encoding encoding, uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out,
     float *value);
 
+/* The same, or fail with ARGUMENT, the table, the key and the value. */
+hotbed_status hotbed_row_encode_of(
+    const char *table, uint64_t key, hotbed_encoding encoding, uint32_t dim, hotbed_dtype dtype,
+    const void *stored, unsigned char *out);
+
 /* Decode a row. */
 void hotbed_row_decode(
     hotbed_encoding encoding, uint32_t dim, const unsigned char *row, float *out);

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -440,6 +441,28 @@ static hotbed_status check_route(
     return HOTBED_OK;
 }
 
+static hotbed_status check_filter(
+    const hotbed_publish_filter *filter, const hotbed_table_info *info) {
+    if (!(filter->min_change >= 0) || !isfinite(filter->min_change))
+        return hotbed_error_table(
+            hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "min_change", (double)filter->min_change,
+                "publisher_create: the filter of table '%s' has min_change %g, no number from 0 on",
+                info->name, (double)filter->min_change),
+            info->name);
+    const uint64_t score = filter->min_score != 0 ? filter->min_score : filter->most_rows;
+    if (score != 0 && info->kind == HOTBED_TABLE_STATIC)
+        return hotbed_error_table(
+            hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, filter->min_score != 0 ? "min_score" : "most_rows",
+                (double)score,
+                "publisher_create: the filter of table '%s' has %s %" PRIu64
+                "; keys of a STATIC table have no score",
+                info->name, filter->min_score != 0 ? "min_score" : "most_rows", score),
+            info->name);
+    return HOTBED_OK;
+}
+
 static hotbed_status describe_table(hotbed_publisher *p, uint32_t t) {
     hotbed_table_info info;
     HOTBED_TRY(hotbed_storages_info(&p->storages, t, &info));
@@ -450,6 +473,8 @@ static hotbed_status describe_table(hotbed_publisher *p, uint32_t t) {
             HOTBED_ERR_ARGUMENT, "encoding", (double)encoding,
             "publisher_create: table '%s' has encoding %d, which does not exist", info.name,
             (int)encoding);
+    if (p->options.filters != NULL)
+        HOTBED_TRY(check_filter(&p->options.filters[t], &info));
     p->dtypes[t] = info.dtype;
     p->encodings[t] = encoding == HOTBED_ENCODING_TABLE ? hotbed_encoding_of(info.dtype) : encoding;
     p->tables[t] = (hotbed_cut_table){
@@ -493,7 +518,8 @@ static hotbed_status describe(hotbed_publisher *p) {
     p->head.version = HOTBED_CUT_VERSION;
     p->head.tables = n;
     p->head.world = p->world;
-    return hotbed_source_create(&p->storages, p->encodings, p->routes, p->rank, &p->source);
+    return hotbed_source_create(
+        &p->storages, p->encodings, p->routes, p->options.filters, p->rank, &p->source);
 }
 
 /* Open the directory; rank 0 chooses the first number and the run. */

@@ -8,6 +8,7 @@
 #include "base/monotonic.h"
 #include "base/options.h"
 #include "base/port.h"
+#include "base/sort.h"
 #include "base/stream.h"
 #include "base/text.h"
 #include "checkpoint/format/io.h"
@@ -199,11 +200,6 @@ static void add_cut(void *context, const char *name) {
     all->numbers[all->n++] = number;
 }
 
-static int by_number(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* The state of a poll. */
 typedef struct poll {
     hotbed_reader *r;
@@ -219,8 +215,7 @@ static hotbed_status list(poll *p) {
         return hotbed_io_fail("cannot list", p->r->path, error);
     if (p->cuts.memory)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the names in %s", p->r->path);
-    if (p->cuts.n > 0)
-        qsort(p->cuts.numbers, p->cuts.n, sizeof *p->cuts.numbers, by_number);
+    hotbed_sort_words(p->cuts.n, p->cuts.numbers);
     return HOTBED_OK;
 }
 

@@ -3,25 +3,25 @@
 
 #include "base/error.h"
 #include "base/hash_core.h"
+#include "base/sort.h"
 #include "base/stream.h"
 #include "checkpoint/format/digest.h"
-#include "hotbed/changes.h"
-#include "hotbed/export.h"
+#include "checkpoint/positions.h"
 #include "serve/encode.h"
 #include "serve/format.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Slots that one export copies. Its workspace is half a byte per slot. */
-#define EXPORT_SLOTS ((uint64_t)1 << 26)
-
-/* Keys, in the order of their hashes, and digests of their encoded rows. */
+/* Keys that readers have, in the order of their hashes, with digests of their encoded rows, and with a filter
+ * by change also the rows, [rows, hotbed_encoded_bytes()]. */
 typedef struct marked {
     uint64_t rows;
     uint64_t *keys;
     hotbed_digest *digests;
+    unsigned char *encoded;
 } marked;
 
 /* A table. */
@@ -29,35 +29,25 @@ typedef struct source_table {
     hotbed_table_info info;
     hotbed_encoding encoding;
     const hotbed_route *route; /* NULL: one rank */
-    bool tracks;               /* changes */
-    hotbed_memory keys, rows;  /* pinned: the copy, in no particular order */
-    uint64_t capacity;         /* rows for which there is memory */
-    uint64_t num_rows;         /* rows in the copy */
-    uint64_t keys_after;       /* keys of the table */
-    hotbed_memory removed;     /* pinned: keys that have left, in no particular order */
-    uint64_t num_removed;
+    hotbed_publish_filter filter;
+    bool tracks;                      /* changes; false with a filter */
+    hotbed_memory keys, rows, scores; /* pinned: the copy, in no particular order */
+    uint64_t capacity;                /* rows for which there is memory */
+    uint64_t num_rows;                /* rows in the copy */
+    uint64_t keys_after;              /* keys of the table */
+    hotbed_change_position settled;   /* of the last cut, if the table tracks changes */
+    hotbed_key_list removed;          /* keys that have left since, in no particular order */
     /* Of tables that do not track changes: the cut that was settled. `next` is the one after it, of tables that do,
      * what changed. */
     marked last, next;
 } source_table;
 
-/* Positions in the changes of a storage: of the last cut that was settled, and of the one after it. */
-typedef struct source_positions {
-    hotbed_change_position last, next;
-} source_positions;
-
-/* What kernels write; pinned. */
-typedef struct source_words {
-    uint64_t count, lost;
-    hotbed_change_position since, until;
-} source_words;
-
 struct hotbed_source {
     const hotbed_storages *storages;
     uint32_t rank;
     source_table *tables;
-    source_positions *positions; /* [storages] */
-    hotbed_memory words;         /* pinned: source_words */
+    hotbed_positions *positions; /* of the next cut; NULL before the first one */
+    bool whole;                  /* the copy has all rows */
     /* of the table that hotbed_source_changes() was called for last */
     uint32_t *places, *changed_places;
     uint64_t *changed_keys, *erased;
@@ -66,6 +56,7 @@ struct hotbed_source {
 static void clear_mark(marked *mark) {
     hotbed_delete(mark->keys);
     hotbed_delete(mark->digests);
+    hotbed_delete(mark->encoded);
     *mark = (marked){.rows = 0};
 }
 
@@ -80,23 +71,23 @@ static void clear_changes(hotbed_source *s) {
 
 hotbed_status hotbed_source_create(
     const hotbed_storages *storages, const hotbed_encoding *encodings, const hotbed_route *routes,
-    uint32_t rank, hotbed_source **out) {
+    const hotbed_publish_filter *filters, uint32_t rank, hotbed_source **out) {
     hotbed_source *s = hotbed_new(sizeof *s);
     source_table *tables = s == NULL ? NULL : hotbed_new(storages->num_tables * sizeof *s->tables);
-    source_positions *positions = s == NULL ? NULL : hotbed_new(storages->n * sizeof *positions);
-    if (tables == NULL || positions == NULL) {
-        hotbed_delete(tables);
-        hotbed_delete(positions);
+    if (tables == NULL) {
         hotbed_delete(s);
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a publisher");
+        return hotbed_fail_value(
+            HOTBED_ERR_MEMORY, NULL, storages->num_tables,
+            "no memory for a publisher of %" PRIu32 " tables", storages->num_tables);
     }
     s->storages = storages;
     s->rank = rank;
     s->tables = tables;
-    s->positions = positions;
     for (uint32_t t = 0; t < storages->num_tables; t++) {
         tables[t].encoding = encodings[t];
         tables[t].route = routes == NULL ? NULL : &routes[t];
+        if (filters != NULL)
+            tables[t].filter = filters[t];
     }
     *out = s;
     return HOTBED_OK;
@@ -108,13 +99,13 @@ void hotbed_source_destroy(hotbed_source *s) {
     for (uint32_t t = 0; t < s->storages->num_tables; t++) {
         hotbed_memory_free(&s->tables[t].keys);
         hotbed_memory_free(&s->tables[t].rows);
-        hotbed_memory_free(&s->tables[t].removed);
+        hotbed_memory_free(&s->tables[t].scores);
+        hotbed_delete(s->tables[t].removed.keys);
         clear_mark(&s->tables[t].last);
         clear_mark(&s->tables[t].next);
     }
     clear_changes(s);
-    hotbed_memory_free(&s->words);
-    hotbed_delete(s->positions);
+    hotbed_positions_destroy(s->positions);
     hotbed_delete(s->tables);
     hotbed_delete(s);
 }
@@ -148,113 +139,70 @@ static size_t row_bytes(const source_table *t) {
     return hotbed_dtype_row_bytes(t->info.dtype, t->info.dim);
 }
 
+static bool by_score(const source_table *t) {
+    return t->filter.min_score != 0 || t->filter.most_rows != 0;
+}
+
+static bool is_filtered(const source_table *t) {
+    return by_score(t) || t->filter.min_change > 0;
+}
+
 /* Get memory for n rows, with some for growth: new pinned memory is slow. */
 static hotbed_status reserve(source_table *t, uint64_t n, hotbed_stream *stream) {
     if (n <= t->capacity)
         return HOTBED_OK;
     hotbed_memory_free(&t->keys);
     hotbed_memory_free(&t->rows);
+    hotbed_memory_free(&t->scores);
     t->capacity = 0;
     uint64_t capacity = t->info.kind == HOTBED_TABLE_STATIC ? n : n + n / 8;
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, 8 * capacity, NULL, &t->keys));
     HOTBED_TRY(
         hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, capacity * row_bytes(t), NULL, &t->rows));
+    if (by_score(t))
+        HOTBED_TRY(
+            hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, 8 * capacity, NULL, &t->scores));
     t->capacity = capacity;
     return HOTBED_OK;
 }
 
 /* --- positions -------------------------------------------------------------------------------- */
 
-static source_words *words_of(const hotbed_source *s) {
-    return s->words.data;
-}
-
-/* List the keys that have left a table since the last cut. */
-static hotbed_status list_removed(
-    hotbed_source *s, uint32_t number, bool *whole, hotbed_stream *stream) {
-    source_table *t = &s->tables[number];
-    source_words *words = words_of(s);
-    hotbed_removed batch;
-    hotbed_removed_init(&batch);
-    batch.table = hotbed_storages_number(s->storages, number);
-    batch.since = &words->since;
-    batch.until = &words->until;
-    batch.count = &words->count;
-    batch.lost = &words->lost;
-    for (;;) {
-        batch.keys = t->removed.data;
-        batch.capacity = t->removed.bytes / sizeof(uint64_t);
-        HOTBED_TRY(hotbed_storage_removed(hotbed_storages_of(s->storages, number), &batch, stream));
-        HOTBED_TRY(hotbed_stream_sync(stream));
-        *whole = *whole || words->lost != 0;
-        t->num_removed = words->count;
-        if (*whole || words->count <= batch.capacity)
-            return HOTBED_OK;
-        const uint64_t bytes = (words->count + words->count / 2) * sizeof(uint64_t);
-        hotbed_memory_free(&t->removed);
-        HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &t->removed));
-    }
-}
-
 /* Take the positions of all storages, and list the keys that have left their tables. */
 static hotbed_status take_positions(hotbed_source *s, bool *whole, hotbed_stream *stream) {
-    if (s->words.data == NULL)
-        HOTBED_TRY(hotbed_memory_alloc(
-            stream, HOTBED_MEMORY_PINNED, sizeof(source_words), NULL, &s->words));
-    source_words *words = words_of(s);
-    uint32_t taken = UINT32_MAX; /* the storage whose position has been taken */
-    for (uint32_t t = 0; t < s->storages->num_tables; t++) {
-        HOTBED_TRY(hotbed_storages_info(s->storages, t, &s->tables[t].info));
-        s->tables[t].tracks = s->tables[t].info.change_bytes != 0;
-        s->tables[t].num_removed = 0;
-        if (!s->tables[t].tracks)
-            continue;
-        const uint32_t storage = s->storages->tables[t].storage;
-        source_positions *at = &s->positions[storage];
-        if (storage != taken) {
-            HOTBED_TRY(hotbed_storage_position(s->storages->all[storage], &words->until, stream));
-            HOTBED_TRY(hotbed_stream_sync(stream));
-            at->next = words->until;
-            taken = storage;
-        }
-        *whole = *whole || at->last.epoch == 0; /* there is no cut yet */
-        words->since = at->last;
-        if (!*whole)
-            HOTBED_TRY(list_removed(s, t, whole, stream));
+    if (s->positions == NULL)
+        HOTBED_TRY(hotbed_positions_create(s->storages, stream, &s->positions));
+    HOTBED_TRY(hotbed_positions_take(s->positions, stream));
+    for (uint32_t i = 0; i < s->storages->num_tables; i++) {
+        source_table *t = &s->tables[i];
+        uint64_t lost = 0;
+        HOTBED_TRY(hotbed_storages_info(s->storages, i, &t->info));
+        t->tracks = t->info.change_bytes != 0 && !is_filtered(t);
+        hotbed_delete(t->removed.keys);
+        t->removed = (hotbed_key_list){.n = 0};
+        *whole = *whole || (t->tracks && t->settled.epoch == 0); /* there is no cut yet */
+        if (t->tracks && !*whole)
+            HOTBED_TRY(
+                hotbed_positions_removed(s->positions, i, &t->settled, stream, &t->removed, &lost));
+        *whole = *whole || lost != 0;
     }
     return HOTBED_OK;
 }
 
 /* --- the copy --------------------------------------------------------------------------------- */
 
-/* Copy the rows of a table that changed, or all, as far as there is memory. *n is their number. A window
- * must be done before the next one: its count says where the next one's rows go. */
+/* Copy the rows of a table that changed, or all, as far as there is memory. *n is their number. */
 static hotbed_status copy_rows(
-    hotbed_source *s, uint32_t number, bool whole, hotbed_stream *stream, uint64_t *n) {
-    source_table *t = &s->tables[number];
-    source_words *words = words_of(s);
-    hotbed_storage *storage = hotbed_storages_of(s->storages, number);
-    uint64_t slots = 0;
-    hotbed_export batch;
-    hotbed_export_init(&batch);
-    batch.table = hotbed_storages_number(s->storages, number);
-    batch.count = &words->count;
-    if (t->tracks && !whole) {
-        words->since = s->positions[s->storages->tables[number].storage].last;
-        batch.since = &words->since;
-    }
-    HOTBED_TRY(hotbed_storage_export_end(storage, batch.table, &slots, stream));
-    for (*n = 0; batch.first < slots; batch.first += batch.slots) {
-        batch.slots = slots - batch.first < EXPORT_SLOTS ? slots - batch.first : EXPORT_SLOTS;
-        bool none = *n >= t->capacity;
-        batch.capacity = none ? 0 : t->capacity - *n;
-        batch.keys = none ? NULL : (uint64_t *)t->keys.data + *n;
-        batch.rows.weights = none ? NULL : (char *)t->rows.data + *n * row_bytes(t);
-        HOTBED_TRY(hotbed_storage_export(storage, &batch, stream));
-        HOTBED_TRY(hotbed_stream_sync(stream));
-        *n += words->count;
-    }
-    return HOTBED_OK;
+    const hotbed_source *s, uint32_t number, bool whole, hotbed_stream *stream, uint64_t *n) {
+    const source_table *t = &s->tables[number];
+    const hotbed_positions_rows to = {
+        .capacity = t->capacity,
+        .keys = t->keys.data,
+        .weights = t->rows.data,
+        .scores = t->scores.data,
+    };
+    return hotbed_positions_export(
+        s->positions, number, t->tracks && !whole ? &t->settled : NULL, &to, stream, n);
 }
 
 static hotbed_status copy_table(
@@ -275,6 +223,7 @@ static hotbed_status copy_table(
 }
 
 static hotbed_status copy_tables(hotbed_source *s, bool whole, hotbed_stream *stream) {
+    s->whole = whole;
     for (uint32_t t = 0; t < s->storages->num_tables; t++)
         HOTBED_TRY(copy_table(s, t, whole, stream));
     return HOTBED_OK;
@@ -359,6 +308,14 @@ static bool key_at(const hotbed_source *s, const source_table *t, uint64_t place
     return true;
 }
 
+static hotbed_status fail_memory(const source_table *t, uint64_t rows) {
+    return hotbed_error_table(
+        hotbed_fail_value(
+            HOTBED_ERR_MEMORY, NULL, (double)rows,
+            "table '%s': no memory for a cut of %" PRIu64 " rows", t->info.name, rows),
+        t->info.name);
+}
+
 /* Set the keys of the next mark, and s->places, in the order of hashes. */
 static hotbed_status order_keys(hotbed_source *s, source_table *t) {
     uint32_t bits = hotbed_rows_bits(t->num_rows);
@@ -368,9 +325,8 @@ static hotbed_status order_keys(hotbed_source *s, source_table *t) {
     uint32_t *starts = hotbed_new((((uint64_t)1 << bits) + 1) * sizeof *starts);
     s->places = hotbed_new((t->num_rows + 1) * sizeof *s->places);
     t->next.keys = hotbed_new((t->num_rows + 1) * sizeof *t->next.keys);
-    t->next.digests = hotbed_new((t->num_rows + 1) * sizeof *t->next.digests);
     bool memory = items != NULL && sorted != NULL && starts != NULL && s->places != NULL &&
-                  t->next.keys != NULL && t->next.digests != NULL;
+                  t->next.keys != NULL;
     for (uint64_t i = 0, key; memory && i < t->num_rows; i++)
         if (key_at(s, t, i, &key))
             items[n++] = (hashed){.hash = hotbed_hash_u64(key), .place = (uint32_t)i};
@@ -384,9 +340,7 @@ static hotbed_status order_keys(hotbed_source *s, source_table *t) {
     hotbed_delete(items);
     hotbed_delete(sorted);
     hotbed_delete(starts);
-    return memory
-               ? HOTBED_OK
-               : hotbed_fail(HOTBED_ERR_MEMORY, "no memory to sort %" PRIu64 " keys", t->num_rows);
+    return memory ? HOTBED_OK : fail_memory(t, t->num_rows);
 }
 
 static hotbed_status check_ranks(const hotbed_source *s, const source_table *t) {
@@ -408,73 +362,189 @@ static hotbed_status check_ranks(const hotbed_source *s, const source_table *t) 
 
 /* --- changes ---------------------------------------------------------------------------------- */
 
+/* Set the digests of the next mark, and its rows if the filter needs them. */
 static hotbed_status digest_rows(const hotbed_source *s, source_table *t) {
-    size_t bytes = hotbed_encoded_bytes(t->encoding, t->info.dim);
+    const size_t bytes = hotbed_encoded_bytes(t->encoding, t->info.dim);
+    const bool keeps = t->filter.min_change > 0;
+    const uint64_t n = t->next.rows;
     unsigned char *row = hotbed_new(bytes);
-    if (row == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a row", bytes);
-    hotbed_status status = HOTBED_OK;
-    for (uint64_t i = 0; i < t->next.rows && status == HOTBED_OK; i++) {
-        float value = 0;
-        if (hotbed_row_encode(
-                t->encoding, t->info.dim, t->info.dtype,
-                (const char *)t->rows.data + s->places[i] * row_bytes(t), row, &value))
-            t->next.digests[i] = hotbed_digest_of(row, bytes);
-        else
-            status = hotbed_error_key(
-                hotbed_error_table(
-                    hotbed_fail_value(
-                        HOTBED_ERR_ARGUMENT, "encoding", (double)value,
-                        "table '%s', key %" PRIu64 ": %s does not have the value %g", t->info.name,
-                        t->next.keys[i], hotbed_encoding_name(t->encoding), (double)value),
-                    t->info.name),
-                t->next.keys[i], 0);
+    t->next.digests = hotbed_new((n + 1) * sizeof *t->next.digests);
+    t->next.encoded = keeps ? hotbed_new((n + 1) * bytes) : NULL;
+    hotbed_status status =
+        row == NULL || t->next.digests == NULL || (keeps && t->next.encoded == NULL)
+            ? fail_memory(t, n)
+            : HOTBED_OK;
+    for (uint64_t i = 0; i < n && status == HOTBED_OK; i++) {
+        unsigned char *to = keeps ? t->next.encoded + i * bytes : row;
+        status = hotbed_row_encode_of(
+            t->info.name, t->next.keys[i], t->encoding, t->info.dim, t->info.dtype,
+            (const char *)t->rows.data + s->places[i] * row_bytes(t), to);
+        if (status == HOTBED_OK)
+            t->next.digests[i] = hotbed_digest_of(to, bytes);
     }
     hotbed_delete(row);
     return status;
 }
 
-static int by_word(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
+/* A row that differs from the one that readers have. */
+typedef struct difference {
+    uint64_t now;  /* its place in the next mark */
+    uint64_t then; /* in the last one; UINT64_MAX: readers do not have the key */
+} difference;
 
-/* Compare two marks in the order of hashes. */
-static void compare(hotbed_source *s, const source_table *t, hotbed_changes *out) {
+/* Compare two marks in the order of hashes: list rows that differ, and keys that have left. */
+static void compare(
+    const source_table *t, difference *rows, uint64_t *num_rows, uint64_t *erased,
+    uint64_t *num_erased) {
     const marked *then = &t->last, *now = &t->next;
     for (uint64_t i = 0, k = 0; i < then->rows || k < now->rows;) {
         uint64_t old = i < then->rows ? hotbed_hash_u64(then->keys[i]) : UINT64_MAX;
         uint64_t new = k < now->rows ? hotbed_hash_u64(now->keys[k]) : UINT64_MAX;
         if (i < then->rows && (k == now->rows || old < new)) {
-            s->erased[out->num_erased++] = then->keys[i++];
+            erased[(*num_erased)++] = then->keys[i++];
             continue;
         }
         bool same = i < then->rows && old == new;
-        if (!same || !hotbed_digest_equal(then->digests[i], now->digests[k])) {
-            s->changed_keys[out->num_rows] = now->keys[k];
-            s->changed_places[out->num_rows++] = s->places[k];
-        }
+        if (!same || !hotbed_digest_equal(then->digests[i], now->digests[k]))
+            rows[(*num_rows)++] = (difference){.now = k, .then = same ? i : UINT64_MAX};
         i += same;
         k++;
     }
 }
 
-/* List the keys that have left the table, each once. */
-static hotbed_status order_removed(hotbed_source *s, const source_table *t, hotbed_changes *out) {
-    const uint64_t *removed = t->removed.data, n = t->num_removed;
-    s->erased = hotbed_new((n + 1) * sizeof *s->erased);
-    if (s->erased == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " removed keys", n);
+/* --- filters ---------------------------------------------------------------------------------- */
+
+static uint64_t score_of(const hotbed_source *s, const source_table *t, uint64_t now) {
+    return ((const uint64_t *)t->scores.data)[s->places[now]];
+}
+
+/* Euclidean norm of a change, in double. */
+static double norm_of(const source_table *t, const difference *d) {
+    const uint32_t dim = t->info.dim;
+    const size_t bytes = hotbed_encoded_bytes(t->encoding, dim);
+    float now[HOTBED_CUT_DIM_MOST], then[HOTBED_CUT_DIM_MOST];
+    double sum = 0;
+    hotbed_row_decode(t->encoding, dim, t->next.encoded + d->now * bytes, now);
+    if (d->then != UINT64_MAX)
+        hotbed_row_decode(t->encoding, dim, t->last.encoded + d->then * bytes, then);
+    for (uint32_t e = 0; e < dim; e++) {
+        const double change =
+            (double)now[e] - (double)(d->then == UINT64_MAX ? t->info.eval_value : then[e]);
+        sum += change * change;
+    }
+    return sqrt(sum);
+}
+
+/* A row and its score. */
+typedef struct scored {
+    uint64_t score, number;
+} scored;
+
+/* The highest score first; of equal ones, the first in the order of hashes. */
+static int by_falling_score(const void *a, const void *b) {
+    const scored *x = a, *y = b;
+    if (x->score != y->score)
+        return x->score > y->score ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+/* Set held[i] of rows beyond the filter's number. */
+static hotbed_status hold_lowest(
+    const hotbed_source *s, const source_table *t, uint64_t n, const difference *rows, bool *held) {
+    uint64_t passed = 0;
+    scored *all = hotbed_new((n + 1) * sizeof *all);
+    if (all == NULL)
+        return fail_memory(t, n);
     for (uint64_t i = 0; i < n; i++)
-        s->erased[i] = hotbed_hash_u64(removed[i]);
-    qsort(s->erased, n, sizeof *s->erased, by_word);
-    for (uint64_t i = 0; i < n; i++)
-        if (out->num_erased == 0 || s->erased[i] != s->erased[out->num_erased - 1])
-            s->erased[out->num_erased++] = s->erased[i];
-    for (uint64_t i = 0; i < out->num_erased; i++)
-        s->erased[i] = hotbed_unhash_u64(s->erased[i]);
-    out->erased = s->erased;
+        if (!held[i])
+            all[passed++] = (scored){.score = score_of(s, t, rows[i].now), .number = i};
+    if (passed > t->filter.most_rows)
+        qsort(all, passed, sizeof *all, by_falling_score);
+    for (uint64_t i = t->filter.most_rows; i < passed; i++)
+        held[all[i].number] = true;
+    hotbed_delete(all);
     return HOTBED_OK;
+}
+
+/* The next mark has what readers have after the cut: a held row as before, and a held key that is new not at all. */
+static void hold_back(source_table *t, uint64_t n, const difference *rows, const bool *held) {
+    const size_t bytes = hotbed_encoded_bytes(t->encoding, t->info.dim);
+    marked *now = &t->next;
+    uint64_t kept = 0;
+    for (uint64_t k = 0, i = 0; k < now->rows; k++) {
+        const bool differs = i < n && rows[i].now == k;
+        const bool hold = differs && held[i];
+        const uint64_t then = differs ? rows[i].then : UINT64_MAX;
+        i += differs;
+        if (hold && then == UINT64_MAX)
+            continue;
+        now->keys[kept] = now->keys[k];
+        now->digests[kept] = hold ? t->last.digests[then] : now->digests[k];
+        if (now->encoded != NULL)
+            memmove(
+                now->encoded + kept * bytes,
+                hold ? t->last.encoded + then * bytes : now->encoded + k * bytes, bytes);
+        kept++;
+    }
+    now->rows = kept;
+}
+
+/* Leave rows in the list that the filter lets pass. */
+static hotbed_status filter_rows(
+    const hotbed_source *s, source_table *t, difference *rows, uint64_t *n) {
+    const hotbed_publish_filter *f = &t->filter;
+    uint64_t passed = 0;
+    bool *held = hotbed_new((*n + 1) * sizeof *held);
+    if (held == NULL)
+        return fail_memory(t, *n);
+    for (uint64_t i = 0; i < *n; i++)
+        held[i] = (f->min_score != 0 && score_of(s, t, rows[i].now) < f->min_score) ||
+                  (f->min_change > 0 && norm_of(t, &rows[i]) < (double)f->min_change);
+    hotbed_status status = f->most_rows == 0 ? HOTBED_OK : hold_lowest(s, t, *n, rows, held);
+    if (status == HOTBED_OK) {
+        for (uint64_t i = 0; i < *n; i++)
+            if (!held[i]) {
+                s->changed_keys[passed] = t->next.keys[rows[i].now];
+                s->changed_places[passed++] = s->places[rows[i].now];
+            }
+        hold_back(t, *n, rows, held);
+        *n = passed;
+    }
+    hotbed_delete(held);
+    return status;
+}
+
+/* Find what changed by digests. */
+static hotbed_status compare_marks(hotbed_source *s, source_table *t, hotbed_changes *out) {
+    const uint64_t n = t->next.rows;
+    difference *rows = hotbed_new((n + 1) * sizeof *rows);
+    s->changed_keys = hotbed_new((n + 1) * sizeof *s->changed_keys);
+    s->changed_places = hotbed_new((n + 1) * sizeof *s->changed_places);
+    s->erased = hotbed_new((t->last.rows + 1) * sizeof *s->erased);
+    hotbed_status status = HOTBED_OK;
+    if (rows == NULL || s->changed_keys == NULL || s->changed_places == NULL || s->erased == NULL)
+        status = fail_memory(t, n);
+    if (status == HOTBED_OK)
+        compare(t, rows, &out->num_rows, s->erased, &out->num_erased);
+    if (status == HOTBED_OK)
+        status = filter_rows(s, t, rows, &out->num_rows);
+    hotbed_delete(rows);
+    out->keys = s->changed_keys;
+    out->places = s->changed_places;
+    out->erased = s->erased;
+    out->keys_after = t->next.rows;
+    return status;
+}
+
+/* List the keys that have left the table, each once, in the order of hashes. */
+static void order_removed(source_table *t, hotbed_changes *out) {
+    uint64_t *removed = t->removed.keys;
+    for (uint64_t i = 0; i < t->removed.n; i++)
+        removed[i] = hotbed_hash_u64(removed[i]);
+    out->num_erased = t->removed.n = hotbed_distinct_words(t->removed.n, removed);
+    for (uint64_t i = 0; i < t->removed.n; i++)
+        removed[i] = hotbed_unhash_u64(removed[i]);
+    out->erased = removed;
 }
 
 hotbed_status hotbed_source_changes(
@@ -484,53 +554,39 @@ hotbed_status hotbed_source_changes(
     clear_mark(&t->next);
     HOTBED_TRY(order_keys(s, t));
     HOTBED_TRY(check_ranks(s, t));
-    HOTBED_TRY(digest_rows(s, t));
+    if (!t->tracks)
+        HOTBED_TRY(digest_rows(s, t));
     *out = (hotbed_changes){.keys_after = t->keys_after, .rows = t->rows.data};
-    if (whole || !t->tracks)
+    if (!t->tracks && !whole)
+        return compare_marks(s, t, out);
+    if (whole)
         out->keys_after = t->next.rows; /* without rows that the route assigns to nobody */
     else if (t->route != NULL && t->info.kind == HOTBED_TABLE_STATIC)
         out->keys_after = hotbed_route_rows(t->route, s->rank);
-    if (whole || t->tracks) {
-        out->num_rows = t->next.rows;
-        out->keys = t->next.keys;
-        out->places = s->places;
-        return whole ? HOTBED_OK : order_removed(s, t, out);
-    }
-    s->changed_keys = hotbed_new((t->next.rows + 1) * sizeof *s->changed_keys);
-    s->changed_places = hotbed_new((t->next.rows + 1) * sizeof *s->changed_places);
-    s->erased = hotbed_new((t->last.rows + 1) * sizeof *s->erased);
-    if (s->changed_keys == NULL || s->changed_places == NULL || s->erased == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for the changes of %" PRIu64 " rows", t->next.rows);
-    compare(s, t, out);
-    out->keys = s->changed_keys;
-    out->places = s->changed_places;
-    out->erased = s->erased;
+    out->num_rows = t->next.rows;
+    out->keys = t->next.keys;
+    out->places = s->places;
+    if (!whole)
+        order_removed(t, out);
     return HOTBED_OK;
-}
-
-/* A table that tracks changes needs no copy of all rows until the next base. */
-static void settle_tracked(source_table *t) {
-    const bool base = t->num_rows == t->keys_after;
-    clear_mark(&t->next);
-    if (!base)
-        return;
-    hotbed_memory_free(&t->keys);
-    hotbed_memory_free(&t->rows);
-    t->capacity = 0;
 }
 
 void hotbed_source_settle(hotbed_source *s) {
     clear_changes(s);
-    for (uint32_t i = 0; i < s->storages->n; i++)
-        s->positions[i].last = s->positions[i].next;
-    for (uint32_t t = 0; t < s->storages->num_tables; t++) {
-        if (s->tables[t].tracks) {
-            settle_tracked(&s->tables[t]);
+    for (uint32_t i = 0; i < s->storages->num_tables; i++) {
+        source_table *t = &s->tables[i];
+        t->settled = hotbed_positions_of(s->positions, i);
+        if (!t->tracks) {
+            clear_mark(&t->last);
+            t->last = t->next;
+            t->next = (marked){.rows = 0};
             continue;
         }
-        clear_mark(&s->tables[t].last);
-        s->tables[t].last = s->tables[t].next;
-        s->tables[t].next = (marked){.rows = 0};
+        clear_mark(&t->next);
+        if (s->whole) { /* a table that tracks changes needs no copy of all rows until the next base */
+            hotbed_memory_free(&t->keys);
+            hotbed_memory_free(&t->rows);
+            t->capacity = 0;
+        }
     }
 }

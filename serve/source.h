@@ -1,9 +1,9 @@
 /* serve/source.h - what changed in the storages since the last cut.
  *
  * A source copies rows on the trainer's thread, and tells the publisher's thread, table by table, which
- * rows to write and which keys to remove. Of a table that tracks changes it copies what changed since the
- * position of the last cut (hotbed/changes.h). Of other tables it copies all rows, and compares digests
- * of their encoded bytes. The publisher knows nothing else of where changes come from. */
+ * rows to write and which keys to remove. Of a table that tracks changes and has no filter it copies what
+ * changed since the position of the last cut (hotbed/changes.h). Of other tables it copies all rows, and
+ * compares digests of their encoded bytes. The publisher knows nothing else of where changes come from. */
 #ifndef HOTBED_SERVE_SOURCE_H
 #define HOTBED_SERVE_SOURCE_H
 
@@ -12,11 +12,11 @@
 
 typedef struct hotbed_source hotbed_source;
 
-/* Create a source. `encodings`, [tables], are not TABLE. `routes` are NULL with one rank. All pointers
- * are borrowed while it exists. Errors: MEMORY. */
+/* Create a source. `encodings`, [tables], are not TABLE. `routes` are NULL with one rank, `filters` are
+ * copied or NULL. All other pointers are borrowed while it exists. Errors: MEMORY. */
 hotbed_status hotbed_source_create(
     const hotbed_storages *storages, const hotbed_encoding *encodings, const hotbed_route *routes,
-    uint32_t rank, hotbed_source **out);
+    const hotbed_publish_filter *filters, uint32_t rank, hotbed_source **out);
 void hotbed_source_destroy(hotbed_source *source); /* NULL is allowed */
 
 /* Take the position of the next cut, and list the keys that have left the tables. Sets *whole if the
@@ -30,7 +30,7 @@ hotbed_status hotbed_source_take(hotbed_source *source, bool whole, hotbed_strea
 
 /* The changes of a table of this rank. Arrays belong to the source. */
 typedef struct hotbed_changes {
-    uint64_t keys_after; /* keys of the table at the copy */
+    uint64_t keys_after; /* keys that readers have of the table after the cut */
     uint64_t num_rows, num_erased;
     const uint64_t *keys;   /* [num_rows] in the order of their hashes */
     const uint32_t *places; /* [num_rows] number of the key's row in `rows` */

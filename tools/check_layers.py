@@ -37,7 +37,7 @@ MAY_INCLUDE = {
     "pipeline": r"base/|storage/|dist/|pipeline/|hotbed/",
     "checkpoint": r"base/|storage/|dist/(comm/comm|exchange/route_core)\.h$|checkpoint/|hotbed/",
     "checkpoint/format": r"base/|storage/types\.h$|checkpoint/format/|hotbed/",
-    "serve": r"base/|storage/types\.h$|checkpoint/(storages|format/(digest|io))\.h$|serve/|hotbed/",
+    "serve": r"base/|storage/types\.h$|checkpoint/(storages|positions|format/(digest|io))\.h$|serve/|hotbed/",
     "examples/consumer": r"$^",
     "examples": r"hotbed/|examples/",
 }

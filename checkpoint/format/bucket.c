@@ -2,22 +2,17 @@
 #include "checkpoint/format/bucket.h"
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "base/stream.h"
 #include "base/text.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 enum { SMALL = 24 }; /* largest number of keys that are sorted by insertion */
 
-static int by_key(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void sort_bucket(uint64_t *keys, uint64_t n) {
     if (n > SMALL) {
-        qsort(keys, n, sizeof *keys, by_key);
+        hotbed_sort_words(n, keys);
         return;
     }
     for (uint64_t i = 1; i < n; i++) {

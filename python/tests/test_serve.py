@@ -93,6 +93,36 @@ torch.save([program(*batch) for batch in batches], sys.argv[3])
 """
 
 
+def test_filters_leave_rows_out(tmp_path):
+    configs = [
+        ht.EmbeddingBagConfig(100, 2, name, feature_names=[name], use_virtual_table=name != "rows")
+        for name in ("most", "far", "rows")
+    ]
+    configs[0].score = ht.Score.LFU
+    bags = ht.EmbeddingBagCollection(configs, optimizer=ht.SGD(lr=0.1))
+    keys = torch.arange(8)
+    for name in ("most", "far", "rows"):
+        bags.set_rows(name, keys, torch.ones(8, 2))
+    filters = {"most": hotbed.serve.Filter(most_rows=3), "far": hotbed.serve.Filter(min_change=0.5)}
+    with hotbed.serve.Publisher(tmp_path, bags, filters=filters) as publisher:
+        publisher.publish(1)
+        bags.set_rows("most", keys, torch.full((8, 2), 2.0))
+        bags.set_rows("far", keys, torch.ones(8, 2) + torch.arange(8).reshape(8, 1) / 10)
+        bags.set_rows("rows", keys, torch.full((8, 2), 2.0))
+        publisher.publish(2)
+        publisher.wait()
+        assert publisher.stats()["last_rows"] == 3 + 4 + 8  # a change of 0.4 in both elements has norm 0.57
+        publisher.publish(3)
+        publisher.wait()
+        assert publisher.stats()["last_rows"] == 3 + 0 + 0  # those that were left out come later
+    with pytest.raises(hotbed.ArgumentError, match="no table 'user'"):
+        hotbed.serve.Publisher(tmp_path, bags, filters={"user": hotbed.serve.Filter(1)})
+    with pytest.raises(hotbed.ArgumentError, match="min_score of table 'most' is -1"):
+        hotbed.serve.Publisher(tmp_path, bags, filters={"most": hotbed.serve.Filter(-1)})
+    with pytest.raises(hotbed.ArgumentError, match="keys of a STATIC table have no score"):
+        hotbed.serve.Publisher(tmp_path, bags, filters={"rows": hotbed.serve.Filter(most_rows=1)})
+
+
 def test_another_process_serves_without_the_trainers_code(tmp_path):
     model = train(Model())
     served, example = hotbed.serve.for_serving(model), draw(6)

@@ -29,6 +29,7 @@ hotbed_storage *served_create(uint64_t seed, uint32_t tracks, hotbed_stream *str
         tables[t].capacity = t == 2 ? STATIC_ROWS : t == 0 ? 20 : 2 * SERVED_KEYS;
         tables[t].kind = t == 2 ? HOTBED_TABLE_STATIC : HOTBED_TABLE_HASH;
         tables[t].evict = t == 0 ? HOTBED_EVICT_LOWEST : HOTBED_EVICT_NEVER;
+        tables[t].score = t == 1 ? HOTBED_SCORE_LFU : tables[t].score;
         tables[t].track_changes = (tracks >> t & 1U) != 0;
         tables[t].initializer.kind = HOTBED_INIT_UNIFORM;
         tables[t].initializer.lower = -1.0F;

@@ -7,8 +7,8 @@
 
 enum { SERVED_TABLES = 3, SERVED_KEYS = 48, SERVED_DIM_MOST = 16, SERVED_CUTS_MOST = 256 };
 
-/* Keys that a test uses: 0 to 7 and extreme ones. Tables: "hash" f32 that evicts, "half" hash f16, "rows"
- * static bf16. */
+/* Keys that a test uses: 0 to 7 and extreme ones. Tables: "hash" f32 that evicts, "half" hash f16
+ * with counts as scores, "rows" static bf16. */
 extern uint64_t served_keys[SERVED_KEYS];
 extern const uint32_t served_dims[SERVED_TABLES];
 

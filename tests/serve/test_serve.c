@@ -244,9 +244,10 @@ static void each_encoding_is_as_near_as_it_says(hotbed_backend backend) {
     }
 }
 
-static void a_value_without_an_encoding_is_refused(hotbed_backend backend) {
+/* With digests, and in tables that record their changes. */
+static void check_values(hotbed_backend backend, uint32_t tracks) {
     bench b;
-    begin(&b, backend);
+    begin_tracked(&b, backend, tracks);
     b.options.encoding = HOTBED_ENCODING_INT8;
     create(&b);
     float row[5] = {1, 2, NAN, 4, 5};
@@ -271,6 +272,152 @@ static void a_value_without_an_encoding_is_refused(hotbed_backend backend) {
     CHECK_STATUS(
         hotbed_publisher_publish(b.publisher, 4, b.stream), HOTBED_ERR_ARGUMENT); /* once */
     CHECK_OK(hotbed_publisher_wait(b.publisher));
+    finish(&b);
+}
+
+static void a_value_without_an_encoding_is_refused(hotbed_backend backend) {
+    check_values(backend, 0);
+    check_values(backend, 7);
+    /* a row of an int8 table is copied: its scale and its offset are looked at */
+    for (int part = 0; part < 2; part++)
+        for (int bad = 0; bad < 2; bad++) {
+            const uint16_t infinite = 0x7c00;
+            unsigned char row[8] = {1, 2, 3, 4}, out[8];
+            float value = 0;
+            if (bad)
+                memcpy(row + 4 + 2 * part, &infinite, sizeof infinite);
+            CHECK(
+                hotbed_row_encode(HOTBED_ENCODING_INT8, 4, HOTBED_INT8, row, out, &value) == !bad);
+            CHECK(!bad || value == INFINITY);
+        }
+}
+
+/* --- filters ------------------------------------------------------------------------------------------ */
+
+/* What readers have of a key, by a filter's rules. */
+typedef struct published {
+    bool there;
+    float row[SERVED_DIM_MOST];
+} published;
+
+/* A key whose row differs from the one that readers have. */
+typedef struct candidate {
+    uint32_t k;
+    uint64_t score;
+} candidate;
+
+static int by_rank(const void *a, const void *b) {
+    const candidate *x = a, *y = b;
+    const uint64_t p = hotbed_hash_u64(served_keys[x->k]), q = hotbed_hash_u64(served_keys[y->k]);
+    if (x->score != y->score)
+        return x->score > y->score ? -1 : 1;
+    return p < q ? -1 : p > q;
+}
+
+/* Apply a filter as its comment in hotbed/publish.h says. Returns whether it has left a row out. */
+static bool expect_table(
+    bench *b, uint32_t t, const hotbed_publish_filter *f, bool base, published *all) {
+    uint64_t scores[SERVED_KEYS];
+    uint8_t found[SERVED_KEYS];
+    const hotbed_rows rows = {.scores = scores};
+    candidate passed[SERVED_KEYS];
+    uint64_t n = 0, differ = 0;
+    CHECK_OK(
+        hotbed_storage_get_rows(b->storage, t, SERVED_KEYS, served_keys, &rows, found, b->stream));
+    CHECK_OK(hotbed_stream_sync(b->stream));
+    for (uint32_t k = 0; k < SERVED_KEYS; k++) {
+        const float *now = b->cut.rows[t][k];
+        const size_t bytes = served_dims[t] * sizeof *now;
+        double sum = 0;
+        if (found[k] == 0) {
+            all[k].there = false;
+            continue;
+        }
+        if (!base && all[k].there && memcmp(all[k].row, now, bytes) == 0)
+            continue;
+        for (uint32_t e = 0; e < served_dims[t]; e++) {
+            const double d =
+                (double)now[e] - (all[k].there ? (double)all[k].row[e] : 0.25 * (double)t);
+            sum += d * d;
+        }
+        differ++;
+        if (base || (scores[k] >= f->min_score && sqrt(sum) >= (double)f->min_change))
+            passed[n++] = (candidate){.k = k, .score = scores[k]};
+    }
+    qsort(passed, n, sizeof *passed, by_rank);
+    if (!base && f->most_rows != 0 && n > f->most_rows)
+        n = f->most_rows;
+    for (uint64_t i = 0; i < n; i++) {
+        published *to = &all[passed[i].k];
+        to->there = true;
+        memcpy(to->row, b->cut.rows[t][passed[i].k], sizeof to->row);
+    }
+    return n < differ;
+}
+
+/* An increment has what its filters let pass, and readers have the rest as before. */
+static void filters_leave_rows_out(hotbed_backend backend) {
+    static published all[SERVED_TABLES][SERVED_KEYS];
+    uint64_t left_out[4] = {0};
+    for (int round = 0; round < 16; round++) {
+        bench b;
+        hotbed_publish_filter filters[SERVED_TABLES] = {{.min_score = 0}};
+        begin_tracked(&b, backend, (uint32_t)hotbed_test_below(8));
+        for (uint32_t t = 0; t < SERVED_TABLES; t++) {
+            filters[t].min_score = round % 4 == 0 && t < 2 ? 2 + hotbed_test_below(3) : 0;
+            filters[t].most_rows = round % 4 == 1 && t < 2 ? 1 + hotbed_test_below(6) : 0;
+            filters[t].min_change = round % 4 == 2 ? 0.2F * (float)(1 + hotbed_test_below(9)) : 0;
+            if (round % 4 == 3)
+                filters[t] = (hotbed_publish_filter){
+                    .min_score = t < 2 ? 2 : 0, .most_rows = t < 2 ? 4 : 0, .min_change = 0.5F};
+        }
+        b.options.base_every = 7;
+        b.options.filters = filters;
+        create(&b);
+        memset(all, 0, sizeof all);
+        for (int i = 0, bases = 0; i < 16; i++) {
+            hotbed_publish_stats stats = {.size = sizeof stats};
+            publish(&b);
+            CHECK_OK(hotbed_publisher_stats(b.publisher, &stats));
+            const bool base = stats.bases > (uint64_t)bases; /* also after a clear of a table */
+            bases = (int)stats.bases;
+            for (uint32_t t = 0; t < SERVED_TABLES; t++)
+                left_out[round % 4] += expect_table(&b, t, &filters[t], base, all[t]);
+            served_cut want = {.step = b.step};
+            for (uint32_t t = 0; t < SERVED_TABLES; t++)
+                for (uint32_t k = 0; k < SERVED_KEYS; k++) {
+                    want.keys[t] += all[t][k].there;
+                    for (uint32_t e = 0; e < served_dims[t]; e++)
+                        want.rows[t][k][e] = all[t][k].there ? all[t][k].row[e] : 0.25F * (float)t;
+                }
+            if (i == 0)
+                CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
+            CHECK_OK(hotbed_reader_poll(b.reader));
+            served_check(b.reader, &want);
+        }
+        finish(&b);
+        sample_remove(b.directory);
+    }
+    for (int kind = 0; kind < 4; kind++)
+        CHECK(left_out[kind] > 0);
+}
+
+static void a_wrong_filter_is_named(hotbed_backend backend) {
+    bench b;
+    hotbed_publish_filter filters[SERVED_TABLES] = {{.min_score = 0}};
+    begin(&b, backend);
+    b.options.filters = filters;
+    filters[2].most_rows = 5;
+    CHECK_STATUS(
+        hotbed_publisher_create(b.directory, &b.storage, 1, &b.options, b.stream, &b.publisher),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(.has = HOTBED_HAS_VALUE, .parameter = "most_rows", .table = "rows", .value = 5);
+    filters[2].most_rows = 0;
+    filters[1].min_change = -1;
+    CHECK_STATUS(
+        hotbed_publisher_create(b.directory, &b.storage, 1, &b.options, b.stream, &b.publisher),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(.has = HOTBED_HAS_VALUE, .parameter = "min_change", .table = "half", .value = -1);
     finish(&b);
 }
 
@@ -1029,6 +1176,8 @@ const hotbed_test hotbed_tests[] = {
     {"pooled_lookups_are_those_of_the_storage", pooled_lookups_are_those_of_the_storage},
     {"each_encoding_is_as_near_as_it_says", each_encoding_is_as_near_as_it_says},
     {"a_value_without_an_encoding_is_refused", a_value_without_an_encoding_is_refused},
+    {"filters_leave_rows_out", filters_leave_rows_out},
+    {"a_wrong_filter_is_named", a_wrong_filter_is_named},
     {"an_increment_has_what_changed", an_increment_has_what_changed},
     {"touched_rows_are_published", touched_rows_are_published},
     {"a_cut_after_lost_keys_is_a_base", a_cut_after_lost_keys_is_a_base},

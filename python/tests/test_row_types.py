@@ -120,21 +120,34 @@ def test_every_type_is_saved_and_loaded_as_every_other(dtype, tmp_path):
         assert float(off) == 0 if to in (dtype, torch.float32) else float(off) < 0.05
 
 
-def test_two_ranks_have_the_bytes_of_one():
+@pytest.mark.parametrize("dtype", TYPES)
+def test_two_ranks_have_the_bytes_of_one(dtype):
+    orders = [torch.randperm(ROWS, generator=torch.Generator().manual_seed(step))[:48] for step in range(4)]
+
+    def learn(made, ranks, scale):
+        for step, order in enumerate(orders):  # a key occurs once in a step: no sum depends on the ranks
+            keys = torch.cat([order[24 * rank : 24 * rank + 24] for rank in ranks])
+            out = made(ht.KeyedJaggedTensor(["f"], keys, lengths=torch.full((keys.numel() // 2,), 2))).values()
+            gradients = torch.sin(torch.arange(24 * DIM).float() + step).reshape(24, DIM)
+            out.backward(torch.cat([gradients[12 * rank : 12 * rank + 12] for rank in ranks]) * scale)
+
     def run(comm):
-        made = collection(torch.int8, comm=comm)
+        made = collection(dtype, comm=comm)
         keys = made.keys("t")
-        initial = keys, made.rows("t", keys), made.state_dict()["embedding_bags.t.weight"]
-        train(made)
+        initial = made.rows("t", keys)
+        learn(made, [comm.rank], comm.size)  # gradients of ranks are averaged
         state = made.state_dict()
-        other = collection(torch.int8, comm=comm)
+        other = collection(dtype, comm=comm)
         other.load_state_dict(state)
         assert torch.equal(other.weight("t"), made.weight("t"))
-        return initial
+        return keys, initial, made.rows("t", keys), state["embedding_bags.t.weight"]
 
-    alone = collection(torch.int8)
-    for keys, rows, stored in well(on_threads(run, 2)):
-        assert torch.equal(rows, alone.rows("t", keys))
+    alone = collection(dtype)
+    first = alone.rows("t", torch.arange(ROWS))
+    learn(alone, range(2), 1)
+    for keys, initial, rows, stored in well(on_threads(run, 2)):
+        assert torch.equal(initial, first[keys])
+        assert torch.equal(rows, alone.rows("t", keys)) and not torch.equal(rows, initial)
         assert torch.equal(stored, alone.weight("t"))
 
 

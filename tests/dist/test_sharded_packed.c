@@ -538,11 +538,16 @@ static void stored_rows_travel_as_they_are(hotbed_backend backend) {
 
 /* --- training ------------------------------------------------------------------------------------------- */
 
-/* One row of 8 elements: the first one's gradient is large and of changing sign, the others' would all be
- * rounded to 0 by the nearest number. */
+/* A type of gradients, and an element beside which 1 is rounded to 0 by the nearest number. */
+typedef struct train_case {
+    hotbed_dtype backward;
+    float large;
+} train_case;
+
+/* One row of 8 elements: the first one's gradient is large and of changing sign. */
 static void train_body(world_rank *me) {
     enum { DIM = 8, TRAINED = 400 };
-    const hotbed_dtype backward = *(const hotbed_dtype *)me->argument;
+    const train_case *c = me->argument;
     hotbed_table_options table;
     hotbed_storage_options storage;
     hotbed_sharded_options options;
@@ -568,7 +573,7 @@ static void train_body(world_rank *me) {
     options.max_batch_size = 1;
     options.max_keys = 1;
     options.capacity = 1;
-    options.backward_dtype = backward;
+    options.backward_dtype = c->backward;
     CHECK_OK(hotbed_sharded_create(&options, me->comm, me->stream, &sharded));
     CHECK_OK(hotbed_sharded_create_context(1, &sharded, me->stream, &context));
     *(uint64_t *)(void *)key.host = 7;
@@ -581,7 +586,7 @@ static void train_body(world_rank *me) {
     for (int step = 0; step < TRAINED; step++) {
         CHECK_OK(hotbed_sharded_forward(context, 0, &kjt, output.device.data, 0, me->stream));
         world_download(me, &output);
-        g[0] = step % 2 == 0 ? 1000.0F : -1000.0F;
+        g[0] = step % 2 == 0 ? c->large : -c->large;
         for (int e = 1; e < DIM; e++) /* towards 1 */
             g[e] = (w[e] - 1.0F) / (float)me->size;
         world_upload(me, &gradient);
@@ -600,9 +605,9 @@ static void train_body(world_rank *me) {
 }
 
 static void small_elements_beside_a_large_one_are_trained(hotbed_backend backend) {
-    hotbed_dtype types[] = {HOTBED_F32, HOTBED_INT8, HOTBED_FP8};
+    train_case cases[] = {{HOTBED_F32, 1e3F}, {HOTBED_INT8, 1e3F}, {HOTBED_FP8, 1e6F}};
     for (int i = 0; i < 3; i++)
-        sharded_fixture_run(RANKS, train_body, &types[i]);
+        sharded_fixture_run(RANKS, train_body, &cases[i]);
 }
 
 const hotbed_test hotbed_tests[] = {

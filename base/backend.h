@@ -85,6 +85,7 @@ struct hotbed_stream {
     const hotbed_backend_ops *ops;
     hotbed_backend backend;
     int device;
+    uint64_t number; /* of the stream in this process; 0: a branch */
     hotbed_priority priority;
     bool recording;
     uint64_t recording_number;
@@ -99,6 +100,10 @@ struct hotbed_stream {
 struct hotbed_event {
     const hotbed_backend_ops *ops;
     int device;
+    /* Atomic: the number of the stream that recorded the event last; 0 if it is not known, because the event
+     * is in a recording, whose launches record it. */
+    uint64_t recorder;
+    bool in_graph; /* atomic */
 };
 
 struct hotbed_graph {

@@ -43,6 +43,7 @@ static hotbed_status fail_recording(const char *function, const char *why) {
 /* --- streams -------------------------------------------------------------------------------- */
 
 static void free_workspace(hotbed_workspace *workspace);
+static uint64_t streams; /* atomic: created so far */
 
 static hotbed_status create(
     hotbed_backend backend, const hotbed_stream_spec *spec, hotbed_stream **out) {
@@ -62,6 +63,7 @@ static hotbed_status create(
     stream->ops = ops;
     stream->backend = backend;
     stream->device = spec->device;
+    stream->number = __atomic_add_fetch(&streams, 1, __ATOMIC_RELAXED);
     stream->priority = spec->priority;
     stream->run_inline = spec->run_inline;
     *out = stream;
@@ -387,11 +389,19 @@ static hotbed_status check_event(
 
 hotbed_status hotbed_event_record(hotbed_event *event, hotbed_stream *stream) {
     HOTBED_TRY(check_event("hotbed_event_record", event, stream));
+    if (stream->recording)
+        __atomic_store_n(&event->in_graph, true, __ATOMIC_RELAXED);
+    const bool any = __atomic_load_n(&event->in_graph, __ATOMIC_RELAXED);
+    __atomic_store_n(&event->recorder, any ? 0 : stream->number, __ATOMIC_RELAXED);
     return stream->ops->event_record(event, stream);
 }
 
+/* A stream that recorded the event itself has nothing to wait for, which saves the driver's call. */
 hotbed_status hotbed_stream_wait(hotbed_stream *stream, hotbed_event *event) {
     HOTBED_TRY(check_event("hotbed_stream_wait", event, stream));
+    const uint64_t recorder = __atomic_load_n(&event->recorder, __ATOMIC_RELAXED);
+    if (recorder != 0 && recorder == stream->number && !stream->recording)
+        return HOTBED_OK;
     return stream->ops->stream_wait(stream, event);
 }
 

@@ -13,9 +13,9 @@ the slowest rank:
 
 *Exposed* is a step less the dense part.  All ways have to give the same losses; exit status 1 if they do not.
 Without TorchRec its three ways are left out.  --plans measures collections alone instead, a lookup and an update a
-step: of these tables and of ten tables of one key a sample and feature (W1), with the default options, and with each
-plan that works between the ranks.  --picture draws two steps of each way as SVG: on a GPU the kernels and
-copies by stream, on the CPU lookups, updates and products of matrices by thread.
+step: of these tables and of ten tables of one key a sample and feature (W1), with the default options, with each plan
+that works between the ranks, and as a graph that torch.cuda.graph captured.  --picture draws two steps of each way as
+SVG: on a GPU the kernels and copies by stream, on the CPU lookups, updates and products of matrices by thread.
 
     torchrun --standalone --nproc-per-node 2 bench/bench_overlap.py [--device cuda|cpu] [--samples 8192] [--scale 1]
              [--width 1024] [--layers 6] [--steps 50] [--ways NAMES] [--json FILE] [--picture FILE]
@@ -241,7 +241,7 @@ def dealt(names):
     return dict.fromkeys(names, ht.Route.ROUND_ROBIN)
 
 
-def make_rows(args, device, comm, plan):
+def make_rows(args, device, comm, **sharded):
     """Make W1's collection of rows and two of its batches."""
     rows, samples = math.ceil(1677721 * args.scale), math.ceil(104857 * args.samples / 8192)
     names, random = [f"f{i}" for i in range(10)], torch.Generator().manual_seed(20 + comm.rank)
@@ -253,7 +253,7 @@ def make_rows(args, device, comm, plan):
         device=device,
         optimizer=ht.Adam(lr=0.001),
         comm=comm,
-        sharded=ht.ShardedOptions(plan=plan, routes=dealt(f"t_{name}" for name in names)),
+        sharded=ht.ShardedOptions(routes=dealt(f"t_{name}" for name in names), **sharded),
     )
     batches = []
     for _ in range(2):
@@ -263,7 +263,7 @@ def make_rows(args, device, comm, plan):
     return tables, tables.flat, batches
 
 
-def make_bags(args, device, comm, plan):
+def make_bags(args, device, comm, **sharded):
     """Make W9's collection of bags and two of its batches."""
     tables = ht.EmbeddingBagCollection(
         configs(ht.EmbeddingBagConfig, args.scale),
@@ -271,38 +271,70 @@ def make_bags(args, device, comm, plan):
         optimizer=ht.RowWiseAdagrad(lr=0.01),
         comm=comm,
         sharded=ht.ShardedOptions(
-            plan=plan, pooling_factors=dict(zip(FEATURES, BAGS)), routes=dealt(f"t{i}" for i in range(len(ROWS)))
+            pooling_factors=dict(zip(FEATURES, BAGS)), routes=dealt(f"t{i}" for i in range(len(ROWS))), **sharded
         ),
     )
     batches = make_batches(ht.KeyedJaggedTensor, args, comm.rank)[:2]
     return tables, lambda features: tables(features).values(), [batch.features.to(device) for batch in batches]
 
 
+def captured(look_up, batches, gradient):
+    """Capture a step of each batch, and return a function that replays the one of a number."""
+    graphs, side = [], torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for batch in 2 * batches:
+            look_up(batch).backward(gradient)
+    torch.cuda.synchronize()
+    for batch in batches:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            look_up(batch).backward(gradient)
+        graphs.append(graph)
+    return lambda step: graphs[step % len(graphs)].replay()
+
+
+def time_steps(call, steps, device):
+    """Return milliseconds a step of the slowest rank."""
+    for step in range(steps + BATCHES):
+        if step == BATCHES:  # the others warm up
+            wait(device)
+            dist.barrier()
+            start = time.monotonic()
+        call(step)
+    wait(device)
+    spent = torch.tensor([(time.monotonic() - start) / steps * 1e3], device=device)
+    dist.all_reduce(spent, dist.ReduceOp.MAX)
+    return float(spent)
+
+
 def measure_plans(args, device):
-    """Return milliseconds a step of the slowest rank, by collection and plan."""
+    """Return milliseconds a step of the slowest rank, by collection and plan, and as a graph."""
     comm, times = hotbed.Comm.from_group(device=device), {}
     for name, make in (("W1", make_rows), ("W9", make_bags)):
-        for plan in (ht.Plan.AUTO, ht.Plan.ONE_SIDED, ht.Plan.FIXED, ht.Plan.TWO_PHASE):
+        sizes = {}
+        for way in ("auto", "one_sided", "fixed", "two_phase", "graph"):
+            if way == "graph" and device.type == "cpu":
+                continue
+            plan = ht.Plan.AUTO if way == "graph" else ht.Plan[way.upper()]
             try:
-                tables, look_up, batches = make(args, device, comm, plan)
+                tables, look_up, batches = make(args, device, comm, plan=plan, **(sizes if way == "graph" else {}))
             except hotbed.UnsupportedError:  # on all ranks
                 continue
-            gradient = None
-            for step in range(args.steps + BATCHES):
-                if step == BATCHES:  # the others warm up
-                    wait(device)
-                    dist.barrier()
-                    start = time.monotonic()
-                rows = look_up(batches[step % 2])
-                gradient = torch.rand_like(rows) if gradient is None else gradient
-                rows.backward(gradient)
-            wait(device)
-            spent = torch.tensor([(time.monotonic() - start) / args.steps * 1e3], device=device)
-            dist.all_reduce(spent, dist.ReduceOp.MAX)
-            times[f"{name} {plan.name.lower()}"] = float(spent)
+            gradient = torch.rand_like(look_up(batches[0]))
+
+            def call(step, look_up=look_up, batches=batches, gradient=gradient):
+                look_up(batches[step % 2]).backward(gradient)
+
+            if way == "graph":
+                call = captured(look_up, batches, gradient)
+            spent = times[f"{name} {way}"] = time_steps(call, args.steps, device)
             if comm.rank == 0:
-                print(f"{comm.size} ranks, {name}, {plan.name.lower()}: step {float(spent):.3f} ms", flush=True)
-            del tables, look_up
+                print(f"{comm.size} ranks, {name}, {way}: step {spent:.3f} ms", flush=True)
+            if way == "auto":  # what the batches needed
+                most = [max(sizes) for sizes in zip(*(storage._sizes for storage in tables.storages))]
+                sizes = dict(zip(("max_batch_size", "max_keys", "capacity"), most), overflow=ht.Overflow.REPORT)
+            del tables, look_up, call
     return times
 
 

@@ -230,6 +230,65 @@ static void an_increment_has_what_was_touched(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+static hotbed_storage *two_tiers(hotbed_stream *stream, uint32_t rows) {
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    hotbed_storage *storage = NULL;
+    hotbed_table_options_init(&table);
+    table.name = "rows", table.dim = 2, table.capacity = rows;
+    table.kind = HOTBED_TABLE_STATIC;
+    table.upper_capacity = rows / 4;
+    table.track_changes = 1;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1, options.tables = &table;
+    options.mode = HOTBED_MODE_DEFAULT;
+    options.optimizer.kind = HOTBED_OPT_SGD;
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    return storage;
+}
+
+/* Rows of a STATIC table are exported tier by tier, so not in the order of their numbers. */
+static void changed_rows_of_two_tiers_are_in_order(hotbed_backend backend) {
+    enum { ROWS = 64, SOME = 24 };
+    hotbed_stream *stream = sample_stream(backend);
+    hotbed_storage *storage = two_tiers(stream, ROWS);
+    hotbed_checkpoint_options options;
+    hotbed_checkpoint_load_options load;
+    hotbed_checkpoint_options_init(&options);
+    CHECK_OK(hotbed_checkpoint_mark_create(&options.mark));
+    options.touched = 1;
+    CHECK_OK(hotbed_checkpoint_save(sample_path("full"), &storage, 1, &options, stream));
+    for (uint64_t i = 0; i < SOME; i++) { /* from the last row on */
+        uint64_t key = ROWS - 1 - 2 * i;
+        float row[2] = {(float)key, 1.0F};
+        const hotbed_rows rows = {.weights = row};
+        CHECK_OK(hotbed_storage_set_rows(storage, 0, 1, &key, &rows, stream));
+        CHECK_OK(hotbed_stream_sync(stream));
+    }
+    options.parent = sample_path("full");
+    CHECK_OK(hotbed_checkpoint_save(sample_path("some"), &storage, 1, &options, stream));
+    hotbed_checkpoint_mark_destroy(options.mark);
+    CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, sample_path("some"), NULL));
+    hotbed_storage *loaded = two_tiers(stream, ROWS);
+    const char *increment = sample_path("some");
+    hotbed_checkpoint_load_options_init(&load);
+    load.num_increments = 1;
+    load.increments = &increment;
+    CHECK_OK(hotbed_checkpoint_load(sample_path("full"), &loaded, 1, &load, NULL, stream));
+    for (uint64_t key = 0; key < ROWS; key++) {
+        float want[2], got[2];
+        uint8_t found = 0;
+        const hotbed_rows from = {.weights = want}, to = {.weights = got};
+        CHECK_OK(hotbed_storage_get_rows(storage, 0, 1, &key, &from, &found, stream));
+        CHECK_OK(hotbed_storage_get_rows(loaded, 0, 1, &key, &to, &found, stream));
+        CHECK_OK(hotbed_stream_sync(stream));
+        CHECK_BYTES(got, want, sizeof want);
+    }
+    hotbed_storage_destroy(loaded);
+    hotbed_storage_destroy(storage);
+    hotbed_stream_destroy(stream);
+}
+
 static hotbed_status load_all(
     ranks *r, const char *path, const char *const *increments, uint32_t n) {
     hotbed_checkpoint_load_options options;
@@ -547,6 +606,7 @@ const hotbed_test hotbed_tests[] = {
     {"damage_is_found_in_pieces_of_blocks", damage_is_found_in_pieces_of_blocks},
     {"an_increment_has_what_changed", an_increment_has_what_changed},
     {"an_increment_has_what_was_touched", an_increment_has_what_was_touched},
+    {"changed_rows_of_two_tiers_are_in_order", changed_rows_of_two_tiers_are_in_order},
     {"increments_out_of_order_are_refused", increments_out_of_order_are_refused},
     {"a_mark_belongs_to_one_checkpoint", a_mark_belongs_to_one_checkpoint},
     {"failed_full_saves_do_not_change_the_mark", failed_full_saves_do_not_change_the_mark},

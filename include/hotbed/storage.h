@@ -873,8 +873,6 @@ HOTBED_API hotbed_mode hotbed_storage_mode(const hotbed_storage *storage);
  * where the table has them.
  *   text      out  truncated to fit, always terminated by 0
  *   capacity  in   bytes of text, at least 1; 256 are enough without the rows, 160 more for each table
- *   detail    out  the fault's fields; all are absent for a text about seeds or no text. The caller sets
- *                  size. NULL is allowed
  * Errors: ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_explain(const hotbed_storage *storage, char *text, size_t capacity);

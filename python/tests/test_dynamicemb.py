@@ -22,9 +22,10 @@ import warnings
 import pytest
 import torch
 
+import hotbed
 import hotbed.compat.dynamicemb as dynamicemb
 from hotbed import checkpoint
-from hotbed._c import lib
+from hotbed._c import ffi, lib
 from hotbed.compat.dynamicemb import (
     DynamicEmbCheckMode,
     DynamicEmbInitializerArgs,
@@ -64,6 +65,14 @@ def module(
     return dynamicemb.BatchedDynamicEmbeddingTablesV2(
         each, list(tables), pooling_mode=pooling, optimizer=optimizer, learning_rate=1.0, device="cpu"
     )
+
+
+def test_explain_says_where_rows_are_or_raises(monkeypatch):
+    tables = module()
+    assert "a row of t" in tables.explain()
+    monkeypatch.setattr(type(tables._hotbed), "pointer", property(lambda _: ffi.NULL))
+    with pytest.raises(hotbed.ArgumentError, match="storage"):
+        tables.explain()
 
 
 def rows(tables, name="t"):

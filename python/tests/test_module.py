@@ -1194,6 +1194,21 @@ def test_a_prefetched_batch_that_was_changed_is_not_held(several, tmp_path):
     ebc(kjt).values().sum().backward()
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_prefetched_batch_whose_read_fails_is_not_held(several, tmp_path, monkeypatch):
+    ebc = collection(hashed=True, **(one_rank() if several else {}))
+    kjt = batch(["f", "g"], SAMPLES, ROWS)
+    ebc.prefetch(kjt)
+    module, name = (_sharded, "hotbed_sharded_read") if several else (_storage, "hotbed_storage_forward")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "lib", Interrupted(module.lib, name))
+        with pytest.raises(KeyboardInterrupt):
+            ebc(kjt)
+    assert not any(slot.held for slot in ebc.storages[0].slots)
+    checkpoint.save(tmp_path / "saved", ebc)
+    ebc(kjt).values().sum().backward()
+
+
 @pytest.mark.parametrize("ended", ["cancel", "load"])
 def test_a_backward_after_a_cancel_says_why(ended):
     ebc = collection(hashed=True)

@@ -272,9 +272,11 @@ def test_ranks_have_the_changes_of_their_rows():
 def test_changes_need_the_option():
     with pytest.raises(hotbed.ArgumentError, match="no table has track_changes"):
         collection().changes()
-    two = ht.Position(((1, 1, 1), (1, 1, 1)))
-    with pytest.raises(hotbed.ArgumentError, match="another collection"):
-        tracked().changes(two)
+    made, other = tracked(), tracked()
+    for since in (ht.Position(((1, 1, 1), (1, 1, 1))), other.changes().position):
+        with pytest.raises(hotbed.ArgumentError, match="another collection"):
+            made.changes(since)
+    assert not made.changes(made.changes().position).whole
 
 
 # --- expire -------------------------------------------------------------------------------------------

@@ -72,7 +72,9 @@ def _take_positions(storages: Sequence[Storage]) -> Dict[Any, torch.Tensor]:
             with storage.lock:
                 at = torch.zeros(3, dtype=torch.int64, device=storage.device)
                 to = ffi.cast("hotbed_change_position *", at.data_ptr())
-                storage.check(lib.hotbed_storage_position(pointer, to, storage.streams.current()))
+                stream = storage.streams.current()
+                storage.check(lib.hotbed_storage_position(pointer, to, stream))
+                storage.check(lib.hotbed_stream_sync(stream))
             found[int(ffi.cast("uintptr_t", pointer))] = at
     return found
 
@@ -170,7 +172,8 @@ def changes(storages: List[Storage], since: Optional[Position]) -> Changes:
         raise ArgumentError(
             "changes: no table has track_changes=True in its config", parameter="track_changes", value=False
         )
-    if since is not None and len(since._numbers) != len(until):
+    numbers_now = [tuple(int(word) for word in at.tolist()) for at in until.values()]
+    if since is not None and [n[0] for n in since._numbers] != [n[0] for n in numbers_now]:  # numbers of storages
         raise ArgumentError("changes: since is of another collection", parameter="since")
     then = dict(zip(until, since._numbers)) if since is not None else {}
     readers: Dict[str, _Reader] = {}
@@ -190,5 +193,4 @@ def changes(storages: List[Storage], since: Optional[Position]) -> Changes:
         if whole or left is None:
             reader.since, left = torch.zeros_like(reader.until), torch.empty(0, dtype=torch.int64)
         tables[name] = reader.read(left)
-    numbers_now = [tuple(int(word) for word in at.tolist()) for at in until.values()]
     return Changes(tables, whole, Position(tuple((n[0], n[1], n[2]) for n in numbers_now)))

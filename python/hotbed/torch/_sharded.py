@@ -633,7 +633,7 @@ class ShardedStorage(Storage):
                     self._check_unchanged(self.slots[number], "forward of a prefetched batch")
                     self.slots[number].key = None
                     self.check(lib.hotbed_sharded_read(self.slots[number].ticket, 0, target, stride, stream))
-                except HotbedError:
+                except BaseException:
                     self._release(number, stream)
                     raise
             while number is None or (not settled and self._must_repeat(number, stream)):

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from hotbed import backends
-from hotbed._c import ffi, lib
+from hotbed._c import check, ffi, lib
 from hotbed.compat.dynamicemb._dumps import read_meta, refuse_duplicates
 from hotbed.compat.dynamicemb._external import Bridge
 from hotbed.compat.dynamicemb._tables import POOLING, Tables, describe
@@ -386,8 +386,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         """Return a sentence that says where the rows are and why, and what a row takes."""
         capacity = 256 + 160 * len(self._table_names)
         text = ffi.new("char[]", capacity)
-        if lib.hotbed_storage_explain(self._hotbed.pointer, text, capacity) != 0:
-            return ""
+        check(lib.hotbed_storage_explain(self._hotbed.pointer, text, capacity))
         return str(ffi.string(text).decode())
 
     def extra_repr(self) -> str:

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -130,70 +131,108 @@ static bool parse_count(const char *text, uint64_t least, uint64_t most, uint64_
     return errno == 0 && *end == '\0' && *value >= least && *value <= most;
 }
 
-static bool parse_u32(const char *text, uint32_t least, uint32_t most, uint32_t *value) {
-    uint64_t wide;
-    if (!parse_count(text, least, most, &wide))
-        return false;
-    *value = (uint32_t)wide;
-    return true;
-}
-
 static bool parse_rate(const char *text, float *value) {
     char *end;
     *value = strtof(text, &end);
     return end != text && *end == '\0' && *value > 0 && *value < 1e6F;
 }
 
+/* --- the options ------------------------------------------------------------------------------ */
+
+/* What an option takes, and the type of the member that it sets. */
+typedef enum setting_kind {
+    SETTING_TEXT, /* const char *, not empty */
+    SETTING_EVAL, /* the same, but not "-" */
+    SETTING_PLAN, /* the same, a name that is_pipeline() knows */
+    SETTING_U32,  /* a number from least to most */
+    SETTING_U64,
+    SETTING_MIB,    /* the same in MiB; uint64_t, in bytes */
+    SETTING_RATE,   /* float */
+    SETTING_CHOICE, /* an enumeration: one of the choices */
+    SETTING_OPTIMIZER,
+    SETTING_DTYPE,
+    SETTING_FLAG, /* bool; no value */
+    SETTING_HELP, /* sets nothing */
+    SETTING_VERSION,
+} setting_kind;
+
 /* A name and its value. */
 typedef struct choice {
-    const char *name;
+    const char *name; /* NULL: the end */
     int value;
 } choice;
 
-static bool parse_choice(const char *text, const choice *choices, int *value) {
-    for (; choices->name != NULL; choices++)
-        if (strcmp(text, choices->name) == 0) {
-            *value = choices->value;
-            return true;
-        }
-    return false;
-}
+typedef struct setting {
+    const char *name;
+    setting_kind kind;
+    size_t offset;     /* of the member of hotbed_run_options */
+    const char *takes; /* in messages; NULL: values_of() knows it */
+    uint64_t least, most;
+    const choice *choices;
+} setting;
 
-enum {
-    OPT_DATA = 256,
-    OPT_EVAL,
-    OPT_DIM,
-    OPT_OPTIMIZER,
-    OPT_LR,
-    OPT_BATCH,
-    OPT_EPOCHS,
-    OPT_CAPACITY,
-    OPT_MAX_CAPACITY,
-    OPT_GROWTH_EVERY,
-    OPT_MODE,
-    OPT_HBM_MB,
-    OPT_LOWER_INDEX,
-    OPT_STORE,
-    OPT_BACKEND,
-    OPT_SAVE,
-    OPT_SAVE_EVERY,
-    OPT_LOAD,
-    OPT_RESUME,
-    OPT_SEED,
-    OPT_SKIP_BAD,
-    OPT_PARSE_THREADS,
-    OPT_JSON,
-    OPT_TRACE,
-    OPT_PICTURE,
-    OPT_PIPELINE,
-    OPT_QUIET,
-    OPT_RANKS,
-    OPT_PLAN,
-    OPT_DTYPE,
-    OPT_ROUNDING,
-    OPT_HELP,
-    OPT_VERSION
+#define TEXT(name, kind, member, takes)                                                            \
+    { name, SETTING_##kind, offsetof(hotbed_run_options, member), takes, 0, 0, NULL }
+#define NUMBER(name, kind, member, least, most)                                                    \
+    { name, SETTING_##kind, offsetof(hotbed_run_options, member), NULL, least, most, NULL }
+#define CHOICE(name, member, choices)                                                              \
+    { name, SETTING_CHOICE, offsetof(hotbed_run_options, member), NULL, 0, 0, choices }
+
+static const choice modes[] = {
+    {"auto", HOTBED_MODE_AUTO},
+    {"hbm", HOTBED_MODE_HBM_DIRECT},
+    {"cache", HOTBED_MODE_CACHE},
+    {"default", HOTBED_MODE_DEFAULT},
+    {NULL, 0}};
+static const choice backends[] = {
+    {"auto", 0}, {"host", HOTBED_BACKEND_HOST}, {"cuda", HOTBED_BACKEND_CUDA}, {NULL, 0}};
+static const choice plans[] = {
+    {"fixed", HOTBED_PLAN_FIXED},
+    {"two-phase", HOTBED_PLAN_TWO_PHASE},
+    {"one-sided", HOTBED_PLAN_ONE_SIDED},
+    {NULL, 0}};
+static const choice memories[] = {
+    {"device", HOTBED_MEMORY_DEVICE}, {"host", HOTBED_MEMORY_PINNED}, {NULL, 0}};
+static const choice roundings[] = {
+    {"stochastic", HOTBED_ROUND_STOCHASTIC}, {"nearest", HOTBED_ROUND_NEAREST}, {NULL, 0}};
+
+static const setting settings[] = {
+    TEXT("data", TEXT, data, "a file, or - for the standard input"),
+    TEXT("eval", EVAL, eval, "a file, not the standard input"),
+    NUMBER("dim", U32, dim, 1, HOTBED_FM_MAX_DIM),
+    TEXT("optimizer", OPTIMIZER, optimizer, "a name that --help lists"),
+    TEXT("dtype", DTYPE, dtype, NULL),
+    CHOICE("rounding", rounding, roundings),
+    TEXT("lr", RATE, learning_rate, "a number above 0 and below 1000000"),
+    NUMBER("batch", U32, batch, 1, 1U << 20),
+    NUMBER("epochs", U32, epochs, 1, 1U << 20),
+    NUMBER("capacity", U64, capacity, 1, CAPACITY_MOST),
+    NUMBER("max-capacity", U64, max_capacity, 1, CAPACITY_MOST),
+    NUMBER("growth-every", U32, growth_every, 1, UINT32_MAX),
+    CHOICE("mode", mode, modes),
+    NUMBER("hbm-mb", MIB, hbm_bytes, 1, UINT64_C(1) << 40),
+    CHOICE("lower-index", lower_index, memories),
+    TEXT("store", TEXT, store, "a directory"),
+    NUMBER("ranks", U32, ranks, 1, 64),
+    CHOICE("plan", plan, plans),
+    TEXT("pipeline", PLAN, pipeline, NULL),
+    CHOICE("backend", backend, backends),
+    TEXT("save", TEXT, save, "a directory"),
+    NUMBER("save-every", U64, save_every, 1, UINT64_MAX),
+    TEXT("load", TEXT, load, "a checkpoint, or a directory of them"),
+    TEXT("resume", FLAG, resume, NULL),
+    NUMBER("seed", U64, seed, 0, UINT64_MAX),
+    NUMBER("parse-threads", U32, parse_threads, 1, PARSE_THREADS_MOST),
+    NUMBER("skip-bad", U64, skip_bad, 0, UINT64_MAX),
+    TEXT("json", TEXT, json, "a file"),
+    TEXT("trace", TEXT, trace, "a file"),
+    TEXT("picture", TEXT, picture, "a file"),
+    TEXT("quiet", FLAG, quiet, NULL),
+    TEXT("help", HELP, data, NULL),
+    TEXT("version", VERSION, data, NULL),
 };
+
+enum { SETTINGS = sizeof settings / sizeof *settings, FIRST = 256 /* value of getopt_long() */ };
 
 /* The library's name of an optimizer, with - for _. */
 static void name_optimizer(const hotbed_optimizer_info *info, char name[32]) {
@@ -236,42 +275,13 @@ static bool parse_dtype(const char *text, hotbed_dtype *dtype) {
     return false;
 }
 
-static bool set_choice(int option, const char *text, hotbed_run_options *o) {
-    static const choice modes[] = {
-        {"auto", HOTBED_MODE_AUTO},
-        {"hbm", HOTBED_MODE_HBM_DIRECT},
-        {"cache", HOTBED_MODE_CACHE},
-        {"default", HOTBED_MODE_DEFAULT},
-        {NULL, 0}};
-    static const choice backends[] = {
-        {"auto", 0}, {"host", HOTBED_BACKEND_HOST}, {"cuda", HOTBED_BACKEND_CUDA}, {NULL, 0}};
-    static const choice plans[] = {
-        {"fixed", HOTBED_PLAN_FIXED},
-        {"two-phase", HOTBED_PLAN_TWO_PHASE},
-        {"one-sided", HOTBED_PLAN_ONE_SIDED},
-        {NULL, 0}};
-    static const choice memories[] = {
-        {"device", HOTBED_MEMORY_DEVICE}, {"host", HOTBED_MEMORY_PINNED}, {NULL, 0}};
-    static const choice roundings[] = {
-        {"stochastic", HOTBED_ROUND_STOCHASTIC}, {"nearest", HOTBED_ROUND_NEAREST}, {NULL, 0}};
-    int value = 0;
-    if (option == OPT_OPTIMIZER)
-        return parse_optimizer(text, &o->optimizer);
-    else if (option == OPT_DTYPE)
-        return parse_dtype(text, &o->dtype);
-    else if (option == OPT_ROUNDING && parse_choice(text, roundings, &value))
-        o->rounding = (hotbed_rounding)value;
-    else if (option == OPT_MODE && parse_choice(text, modes, &value))
-        o->mode = (hotbed_mode)value;
-    else if (option == OPT_LOWER_INDEX && parse_choice(text, memories, &value))
-        o->lower_index = (hotbed_memory_kind)value;
-    else if (option == OPT_BACKEND && parse_choice(text, backends, &value))
-        o->backend = (hotbed_backend)value;
-    else if (option == OPT_PLAN && parse_choice(text, plans, &value))
-        o->plan = (hotbed_plan)value;
-    else
-        return false;
-    return true;
+static bool parse_choice(const char *text, const choice *choices, void *to) {
+    for (; choices->name != NULL; choices++)
+        if (strcmp(text, choices->name) == 0) {
+            memcpy(to, &choices->value, sizeof choices->value);
+            return true;
+        }
+    return false;
 }
 
 static bool is_pipeline(const char *text) {
@@ -283,73 +293,43 @@ static bool is_pipeline(const char *text) {
 }
 
 /* Set one option. False if the text is not one of its values. */
-static bool set_option(int option, const char *text, hotbed_run_options *o) {
-    switch (option) {
-    case OPT_DATA:
-        o->data = text;
-        return text[0] != '\0';
-    case OPT_EVAL:
-        o->eval = text;
-        return text[0] != '\0' && strcmp(text, "-") != 0;
-    case OPT_SAVE:
-        o->save = text;
-        return text[0] != '\0';
-    case OPT_LOAD:
-        o->load = text;
-        return text[0] != '\0';
-    case OPT_STORE:
-        o->store = text;
-        return text[0] != '\0';
-    case OPT_JSON:
-        o->json = text;
-        return text[0] != '\0';
-    case OPT_TRACE:
-        o->trace = text;
-        return text[0] != '\0';
-    case OPT_PICTURE:
-        o->picture = text;
-        return text[0] != '\0';
-    case OPT_PIPELINE:
-        o->pipeline = text;
+static bool set_option(const setting *s, const char *text, hotbed_run_options *o) {
+    void *to = (char *)o + s->offset;
+    uint64_t number = 0;
+    bool good;
+    switch (s->kind) {
+    case SETTING_TEXT:
+    case SETTING_EVAL:
+        *(const char **)to = text;
+        return text[0] != '\0' && (s->kind == SETTING_TEXT || strcmp(text, "-") != 0);
+    case SETTING_PLAN:
+        *(const char **)to = text;
         return is_pipeline(text);
-    case OPT_DIM:
-        return parse_u32(text, 1, HOTBED_FM_MAX_DIM, &o->dim);
-    case OPT_LR:
-        return parse_rate(text, &o->learning_rate);
-    case OPT_BATCH:
-        return parse_u32(text, 1, 1U << 20, &o->batch);
-    case OPT_EPOCHS:
-        return parse_u32(text, 1, 1U << 20, &o->epochs);
-    case OPT_CAPACITY:
-        return parse_count(text, 1, CAPACITY_MOST, &o->capacity);
-    case OPT_MAX_CAPACITY:
-        return parse_count(text, 1, CAPACITY_MOST, &o->max_capacity);
-    case OPT_GROWTH_EVERY:
-        return parse_u32(text, 1, UINT32_MAX, &o->growth_every);
-    case OPT_HBM_MB:
-        if (!parse_count(text, 1, (uint64_t)1 << 40, &o->hbm_bytes))
-            return false;
-        o->hbm_bytes <<= 20;
+    case SETTING_U32:
+        good = parse_count(text, s->least, s->most, &number);
+        *(uint32_t *)to = (uint32_t)number;
+        return good;
+    case SETTING_U64:
+    case SETTING_MIB:
+        good = parse_count(text, s->least, s->most, &number);
+        *(uint64_t *)to = s->kind == SETTING_MIB ? number << 20 : number;
+        return good;
+    case SETTING_RATE:
+        return parse_rate(text, to);
+    case SETTING_CHOICE:
+        return parse_choice(text, s->choices, to);
+    case SETTING_OPTIMIZER:
+        return parse_optimizer(text, to);
+    case SETTING_DTYPE:
+        return parse_dtype(text, to);
+    case SETTING_FLAG:
+        *(bool *)to = true;
         return true;
-    case OPT_SAVE_EVERY:
-        return parse_count(text, 1, UINT64_MAX, &o->save_every);
-    case OPT_SEED:
-        return parse_count(text, 0, UINT64_MAX, &o->seed);
-    case OPT_SKIP_BAD:
-        return parse_count(text, 0, UINT64_MAX, &o->skip_bad);
-    case OPT_PARSE_THREADS:
-        return parse_u32(text, 1, PARSE_THREADS_MOST, &o->parse_threads);
-    case OPT_RESUME:
-        o->resume = true;
-        return true;
-    case OPT_RANKS:
-        return parse_u32(text, 1, 64, &o->ranks);
-    case OPT_QUIET:
-        o->quiet = true;
-        return true;
-    default:
-        return set_choice(option, text, o);
+    case SETTING_HELP:
+    case SETTING_VERSION:
+        break;
     }
+    return false;
 }
 
 static int usage(const char *format, ...) {
@@ -371,52 +351,35 @@ static int flush_output(void) {
 }
 
 /* The values that an option takes, for messages. */
-static const char *values_of(int option) {
-    static const char *const values[] = {
-        [0] = "a file, or - for the standard input",
-        [OPT_EVAL - OPT_DATA] = "a file, not the standard input",
-        [OPT_DIM - OPT_DATA] = "1 to 256",
-        [OPT_OPTIMIZER - OPT_DATA] = "a name that --help lists",
-        [OPT_LR - OPT_DATA] = "a number above 0 and below 1000000",
-        [OPT_BATCH - OPT_DATA] = "1 to 1048576",
-        [OPT_EPOCHS - OPT_DATA] = "1 to 1048576",
-        [OPT_CAPACITY - OPT_DATA] = "1 to 34359738368",
-        [OPT_MAX_CAPACITY - OPT_DATA] = "1 to 34359738368",
-        [OPT_GROWTH_EVERY - OPT_DATA] = "1 to 4294967295",
-        [OPT_MODE - OPT_DATA] = "auto, hbm, cache or default",
-        [OPT_HBM_MB - OPT_DATA] = "1 to 1099511627776",
-        [OPT_LOWER_INDEX - OPT_DATA] = "device or host",
-        [OPT_STORE - OPT_DATA] = "a directory",
-        [OPT_BACKEND - OPT_DATA] = "auto, host or cuda",
-        [OPT_SAVE - OPT_DATA] = "a directory",
-        [OPT_SAVE_EVERY - OPT_DATA] = "1 to 18446744073709551615",
-        [OPT_LOAD - OPT_DATA] = "a checkpoint, or a directory of them",
-        [OPT_SEED - OPT_DATA] = "0 to 18446744073709551615",
-        [OPT_SKIP_BAD - OPT_DATA] = "0 to 18446744073709551615",
-        [OPT_PARSE_THREADS - OPT_DATA] = "1 to 256",
-        [OPT_JSON - OPT_DATA] = "a file",
-        [OPT_TRACE - OPT_DATA] = "a file",
-        [OPT_PICTURE - OPT_DATA] = "a file",
-        [OPT_RANKS - OPT_DATA] = "1 to 64",
-        [OPT_PLAN - OPT_DATA] = "fixed, two-phase or one-sided",
-        [OPT_ROUNDING - OPT_DATA] = "stochastic or nearest",
-    };
-    static char plans[512], dtypes[128];
+static const char *values_of(const setting *s) {
+    static char text[512];
+    const char *name;
     int n = 0;
-    if (option == OPT_DTYPE) {
+    if (s->takes != NULL)
+        return s->takes;
+    if (s->kind == SETTING_DTYPE) {
         for (int d = 1; hotbed_dtype_row_bytes((hotbed_dtype)d, 1) > 0; d++)
             n += snprintf(
-                dtypes + n, sizeof dtypes - (size_t)n, "%s%s", d > 1 ? ", " : "",
+                text + n, sizeof text - (size_t)n, "%s%s", d > 1 ? ", " : "",
                 hotbed_dtype_name((hotbed_dtype)d));
-        return dtypes;
+    } else if (s->kind == SETTING_PLAN) {
+        for (uint32_t plan = 0; (name = hotbed_train_plan_name(plan)) != NULL; plan++)
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s, ", name);
+        snprintf(text + n, sizeof text - (size_t)n, "or sw-auto");
+    } else if (s->kind == SETTING_CHOICE) {
+        for (const choice *c = s->choices; c->name != NULL; c++)
+            n += snprintf(
+                text + n, sizeof text - (size_t)n, "%s%s",
+                c == s->choices     ? ""
+                : c[1].name == NULL ? " or "
+                                    : ", ",
+                c->name);
+    } else {
+        snprintf(
+            text, sizeof text, "%llu to %llu", (unsigned long long)s->least,
+            (unsigned long long)s->most);
     }
-    if (option != OPT_PIPELINE)
-        return values[option - OPT_DATA];
-    const char *name;
-    for (uint32_t plan = 0; (name = hotbed_train_plan_name(plan)) != NULL; plan++)
-        n += snprintf(plans + n, sizeof plans - (size_t)n, "%s, ", name);
-    snprintf(plans + n, sizeof plans - (size_t)n, "or sw-auto");
-    return plans;
+    return text;
 }
 
 bool hotbed_option_is_abbreviated(char **argv, const char *name) {
@@ -433,41 +396,12 @@ bool hotbed_option_is_abbreviated(char **argv, const char *name) {
 }
 
 int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
-    static const struct option options[] = {
-        {"data", required_argument, NULL, OPT_DATA},
-        {"eval", required_argument, NULL, OPT_EVAL},
-        {"dim", required_argument, NULL, OPT_DIM},
-        {"optimizer", required_argument, NULL, OPT_OPTIMIZER},
-        {"lr", required_argument, NULL, OPT_LR},
-        {"batch", required_argument, NULL, OPT_BATCH},
-        {"epochs", required_argument, NULL, OPT_EPOCHS},
-        {"capacity", required_argument, NULL, OPT_CAPACITY},
-        {"max-capacity", required_argument, NULL, OPT_MAX_CAPACITY},
-        {"growth-every", required_argument, NULL, OPT_GROWTH_EVERY},
-        {"mode", required_argument, NULL, OPT_MODE},
-        {"hbm-mb", required_argument, NULL, OPT_HBM_MB},
-        {"lower-index", required_argument, NULL, OPT_LOWER_INDEX},
-        {"store", required_argument, NULL, OPT_STORE},
-        {"backend", required_argument, NULL, OPT_BACKEND},
-        {"save", required_argument, NULL, OPT_SAVE},
-        {"save-every", required_argument, NULL, OPT_SAVE_EVERY},
-        {"load", required_argument, NULL, OPT_LOAD},
-        {"resume", no_argument, NULL, OPT_RESUME},
-        {"seed", required_argument, NULL, OPT_SEED},
-        {"dtype", required_argument, NULL, OPT_DTYPE},
-        {"rounding", required_argument, NULL, OPT_ROUNDING},
-        {"skip-bad", required_argument, NULL, OPT_SKIP_BAD},
-        {"parse-threads", required_argument, NULL, OPT_PARSE_THREADS},
-        {"json", required_argument, NULL, OPT_JSON},
-        {"trace", required_argument, NULL, OPT_TRACE},
-        {"picture", required_argument, NULL, OPT_PICTURE},
-        {"pipeline", required_argument, NULL, OPT_PIPELINE},
-        {"ranks", required_argument, NULL, OPT_RANKS},
-        {"plan", required_argument, NULL, OPT_PLAN},
-        {"quiet", no_argument, NULL, OPT_QUIET},
-        {"help", no_argument, NULL, OPT_HELP},
-        {"version", no_argument, NULL, OPT_VERSION},
-        {NULL, 0, NULL, 0}};
+    struct option options[SETTINGS + 1] = {{0}};
+    for (int i = 0; i < SETTINGS; i++)
+        options[i] = (struct option){
+            .name = settings[i].name,
+            .has_arg = settings[i].kind >= SETTING_FLAG ? no_argument : required_argument,
+            .val = FIRST + i};
     memset(o, 0, sizeof *o);
     o->dim = 16;
     o->optimizer = HOTBED_OPT_ADAGRAD;
@@ -479,27 +413,25 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *o) {
     o->plan = HOTBED_PLAN_TWO_PHASE;
     o->pipeline = "prefetch";
     int option;
-    int index = 0;
     static char program[] = "hotbed-train"; /* begins messages of getopt_long() */
     argv[0] = program;
-    while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
-        if (option != '?' && option != ':' &&
-            hotbed_option_is_abbreviated(argv, options[index].name))
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        if (option < FIRST)
+            return HOTBED_EXIT_USAGE; /* getopt_long() has printed why */
+        const setting *s = &settings[option - FIRST];
+        if (hotbed_option_is_abbreviated(argv, s->name))
             return HOTBED_EXIT_USAGE;
-        if (option == OPT_HELP) {
+        if (s->kind == SETTING_HELP) {
             print_usage();
             return flush_output();
         }
-        if (option == OPT_VERSION) {
+        if (s->kind == SETTING_VERSION) {
             printf("hotbed-train %s (library %s)\n", HOTBED_VERSION, hotbed_version());
             return flush_output();
         }
-        if (option == '?' || option == ':')
-            return HOTBED_EXIT_USAGE; /* getopt_long() has printed why */
-        if (!set_option(option, optarg, o)) {
+        if (!set_option(s, optarg, o)) {
             hotbed_train_say(
-                "'%s' is not a value of --%s, which takes %s", optarg, options[index].name,
-                values_of(option));
+                "'%s' is not a value of --%s, which takes %s", optarg, s->name, values_of(s));
             return HOTBED_EXIT_USAGE;
         }
     }

@@ -161,7 +161,7 @@ typedef struct setup {
     hotbed_sharded *sharded;
     hotbed_sharded_context *context;
     hotbed_storage *initial;
-    world_bytes keys, lengths, output, gradient, rows, found;
+    world_bytes keys, lengths, output, gradient, asked, rows, found;
 } setup;
 
 static void open_setup(setup *s, world_rank *me) {
@@ -206,6 +206,7 @@ static void open_setup(setup *s, world_rank *me) {
     s->lengths = world_alloc(me, ROWS * sizeof(int64_t));
     s->output = world_alloc(me, (KEYS + SAMPLES) * 2 * DIM_MOST * sizeof(float));
     s->gradient = world_alloc(me, s->output.bytes);
+    s->asked = world_alloc(me, KEYS * sizeof(uint64_t));
     s->rows = world_alloc(me, KEYS * 5 * DIM_MOST);
     s->found = world_alloc(me, KEYS);
 }
@@ -214,8 +215,8 @@ static void close_setup(setup *s) {
     hotbed_sharded_context_destroy(s->context);
     hotbed_sharded_destroy(s->sharded);
     hotbed_storage_destroy(s->initial);
-    world_bytes *const all[] = {&s->keys,     &s->lengths, &s->output,
-                                &s->gradient, &s->rows,    &s->found};
+    world_bytes *const all[] = {&s->keys,  &s->lengths, &s->output, &s->gradient,
+                                &s->asked, &s->rows,    &s->found};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         world_free(all[i]);
 }
@@ -231,7 +232,7 @@ static void read_rows(
         if (n == 0)
             continue;
         if (insert) {
-            uint64_t *keys = (uint64_t *)(void *)s->keys.host;
+            uint64_t *keys = (uint64_t *)(void *)s->asked.host;
             uint32_t distinct = 0;
             for (uint32_t i = first; i < first + n; i++) {
                 uint32_t k = 0;
@@ -240,15 +241,15 @@ static void read_rows(
                 keys[k] = b->keys[i];
                 distinct += k == distinct ? 1 : 0;
             }
-            world_upload(s->me, &s->keys);
+            world_upload(s->me, &s->asked);
             CHECK_OK(hotbed_storage_set_rows(
-                storage, t, distinct, s->keys.device.data, NULL, s->me->stream));
+                storage, t, distinct, s->asked.device.data, NULL, s->me->stream));
             CHECK_OK(hotbed_stream_sync(s->me->stream));
         }
-        memcpy(s->keys.host, b->keys + first, n * sizeof *b->keys);
-        world_upload(s->me, &s->keys);
+        memcpy(s->asked.host, b->keys + first, n * sizeof *b->keys);
+        world_upload(s->me, &s->asked);
         CHECK_OK(hotbed_storage_get_rows(
-            storage, t, n, s->keys.device.data, &parts, s->found.device.data, s->me->stream));
+            storage, t, n, s->asked.device.data, &parts, s->found.device.data, s->me->stream));
         world_download(s->me, &s->rows);
         world_download(s->me, &s->found);
         for (uint32_t i = 0; i < n; i++) {
@@ -435,11 +436,18 @@ static void body(world_rank *me) {
         CHECK_OK(hotbed_stream_sync(me->stream));
         if (c->rows == HOTBED_F32)
             check_rows(&s, step);
-        /* An eval reads the same bytes as a step. */
         CHECK_OK(hotbed_sharded_set_training(s.sharded, false));
         CHECK_OK(hotbed_sharded_forward(s.context, 0, &kjt, s.output.device.data, 0, me->stream));
-        CHECK_OK(hotbed_stream_sync(me->stream));
+        world_download(me, &s.output);
         CHECK_OK(hotbed_sharded_set_training(s.sharded, true));
+        if (c->rows == HOTBED_F32) {
+            static _Thread_local float gradients[KEYS][DIM_MOST];
+            model_gradients(&s, me->rank, step, &b, gradients);
+            for (uint32_t i = 0; i < b.n; i++)
+                for (uint32_t e = 0; e < c->dims[b.bags[i] / SAMPLES]; e++)
+                    rows[i][e] = rows[i][e] - gradients[i][e];
+            check_output(&s, &b, rows, route);
+        }
     }
     if (!c->overflows)
         check_counts(&s);

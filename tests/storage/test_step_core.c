@@ -382,6 +382,109 @@ static void same_scattered(test_ticket *l, work *w) {
     w->s.to.on = 0;
 }
 
+/* Rows that are packed: those of width 1, and those of another width. */
+typedef struct packed_rows {
+    uint8_t *want, *got;
+    uint64_t n, row_bytes;
+} packed_rows;
+
+static packed_rows packed_open(const hotbed_storage *storage, hotbed_dtype dtype, uint64_t n) {
+    packed_rows p = {.n = n, .row_bytes = hotbed_travel_bytes((uint32_t)dtype, storage->max_dim)};
+    p.want = allocate(n * p.row_bytes + 4); /* a scale is read with the words around it */
+    p.got = allocate(n * p.row_bytes + 4);
+    return p;
+}
+
+static void packed_close(packed_rows *p) {
+    CHECK_BYTES(p->got, p->want, p->n * p->row_bytes);
+    free(p->want);
+    free(p->got);
+}
+
+/* Compare packed rows or outputs of bags at the step's width with those at width 1. */
+static void same_packed(test_ticket *l, work *w, bool pooled) {
+    const uint64_t n = pooled ? (uint64_t)w->s.storage.num_features * w->s.batch.size
+                              : w->s.batch.feature_starts[w->s.storage.num_features];
+    const uint32_t starts[2] = {0, (uint32_t)n}, firsts[1] = {0}, width = w->width;
+    for (int dtype = HOTBED_INT8; dtype <= (int)HOTBED_FP8; dtype++) {
+        packed_rows p = packed_open(l->r->storage, (hotbed_dtype)dtype, n);
+        uint8_t **bags = allocate(n * sizeof *bags);
+        for (int k = 0; k < 2; k++) {
+            uint8_t *rows = k == 0 ? p.want : p.got;
+            uint8_t *const arrays[1] = {rows};
+            for (uint64_t b = 0; b < n; b++)
+                bags[b] = b % 7 == 3 ? NULL : rows + b * p.row_bytes;
+            w->s.to = (hotbed_scatter_view){
+                .on = 1,
+                .bags = bags,
+                .arrays = arrays,
+                .row_bytes = p.row_bytes,
+                .starts = starts,
+                .firsts = firsts,
+                .num_runs = 1,
+                .num_arrays = 1,
+                .packed = (uint32_t)dtype,
+            };
+            w->width = k == 0 ? 1 : width;
+            hotbed_emulate_run(w->width, pooled ? forward_bags : forward_rows, w);
+        }
+        w->s.to.on = 0;
+        free(bags);
+        packed_close(&p);
+    }
+}
+
+/* The same for packed sums of gradients. If they are those of a sequence, update the rows by them. */
+static void same_packed_sums(test_ticket *l, work *w, hotbed_dtype dtype) {
+    hotbed_storage *storage = l->r->storage;
+    const uint64_t n = w->s.unique.offsets[w->s.storage.num_tables], step = 3;
+    const uint32_t width = w->width;
+    const hotbed_gradient_view gradient = w->gradient;
+    packed_rows p = packed_open(storage, dtype, n);
+    uint8_t **at = allocate(n * sizeof *at);
+    image before = image_of(storage), after;
+    for (int k = 0; k < 2; k++) {
+        for (uint64_t u = 0; u < n; u++)
+            at[u] = (k == 0 ? p.want : p.got) + u * p.row_bytes;
+        w->width = k == 0 ? 1 : width;
+        w->sums = (hotbed_sums_view){
+            .rows = at,
+            .scale = 0.5F,
+            .pack = {(uint32_t)dtype, 1, storage->max_dim, 2, 99, &step},
+        };
+        w->shape.split = true;
+        split(w);
+        hotbed_emulate_run(w->width, sum_leaves, w);
+        hotbed_emulate_run(w->width, sum_groups, w);
+        hotbed_emulate_run(w->width, reduce_rows, w);
+        if (w->s.storage.pooling != HOTBED_POOL_NONE || n == 0)
+            continue;
+        /* Occurrence i has the gradient of row i % n. */
+        const uint64_t keys = w->s.batch.feature_starts[w->s.storage.num_features];
+        uint8_t *each = allocate(keys * p.row_bytes + 4);
+        for (uint64_t i = 0; i < keys; i++)
+            memcpy(each + i * p.row_bytes, p.want + i % n * p.row_bytes, p.row_bytes);
+        restore(storage, &before);
+        w->gradient =
+            (hotbed_gradient_view){each, p.row_bytes, (uint32_t)dtype, NULL, storage->max_dim};
+        const bool plain = w->shape.plain;
+        w->shape.plain = false;
+        update_all(w, k == 0);
+        w->shape.plain = plain;
+        w->gradient = gradient;
+        free(each);
+        if (k == 0)
+            after = image_of(storage);
+        else
+            compare(storage, &after);
+        if (k == 1)
+            free_image(&after);
+    }
+    free(at);
+    packed_close(&p);
+    free_image(&before);
+}
+
 /* Compare bags of keys and pooled output, computed several bags at once, with the library's. */
 static void same_bags(test_ticket *l, work *w) {
     const uint32_t *bags = w->s.batch.bags;
@@ -433,6 +536,7 @@ static void same_bytes(test_ticket *l, rng *random, kernels form) {
             same_bags(l, &w);
         else
             same_scattered(l, &w);
+        same_packed(l, &w, pooled);
     }
     for (uint64_t i = 0; i < l->output_bytes / hotbed_dtype_bytes(dtype); i++)
         oracle_store(dtype, l->gradient, i, rng_float(random));
@@ -450,6 +554,8 @@ static void same_bytes(test_ticket *l, rng *random, kernels form) {
     for (uint32_t i = 0; i < WIDTHS; i++) {
         restore(storage, &before);
         w.width = widths[i];
+        same_packed_sums(l, &w, i % 2 == 0 ? HOTBED_INT8 : HOTBED_FP8);
+        restore(storage, &before);
         w.shape.plain = form == PLAIN;
         /* at width 1, take the path that the library has not taken */
         update_all(&w, i > 0 || form == PLAIN);

@@ -7,6 +7,7 @@
 #include "bench/exchange.h"
 
 #include "base/error.h"
+#include "storage/types.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ enum { SKIPPED = 77 };
 static const char usage[] =
     "usage: hotbed-exchange [--transport threads|mpi|nccl] [--ranks N,...] [--scale X]\n"
     "                       [--steps N] [--workload NAMES] [--plans NAMES] [--dtype NAME]\n"
-    "                       [--json FILE] [--commit TEXT]\n"
+    "                       [--forward NAME] [--backward NAME] [--json FILE] [--commit TEXT]\n"
     "  --transport threads: ranks are threads of the host backend; nccl: a thread and a GPU each;\n"
     "              mpi: host backend, started by mpirun (default: nccl with a GPU, else threads)\n"
     "  --ranks     numbers of ranks (1,2,4); mpi: the size of the job\n"
@@ -33,6 +34,9 @@ static const char usage[] =
     "  --plans     fixed, two_phase, one_sided, separated by commas (default: all); where the\n"
     "              transport has no windows one_sided is left out\n"
     "  --dtype     type of the rows of W9 to W12: f32, f16, ... (W11: f16, others: f32)\n"
+    "  --forward   type in which rows or sums travel: f32, f16, bf16, int8 or fp8, and\n"
+    "  --backward  gradients (default: as they are). With one that rounds only the plans are\n"
+    "              compared with each other; limits are those of the default\n"
     "  --json      write the results of the worlds that succeeded to FILE\n"
     "  --commit    commit to write to the results (git describe when CMake ran)\n"
     "Output: (1.20x) is the time divided by the time of the same bytes through the transport's "
@@ -293,6 +297,10 @@ static bool take(exchange_program *p, const char *name, const char *value) {
         return read_plans(value, p);
     if (strcmp(name, "--dtype") == 0)
         return workload_set_dtype(value);
+    if (strcmp(name, "--forward") == 0)
+        return hotbed_dtype_read(value, &p->forward);
+    if (strcmp(name, "--backward") == 0)
+        return hotbed_dtype_read(value, &p->backward);
     if (strcmp(name, "--json") == 0)
         p->json = value;
     else if (strcmp(name, "--commit") == 0)

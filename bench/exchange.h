@@ -77,8 +77,9 @@ typedef struct exchange_program {
     uint32_t worlds[EXCHANGE_WORLDS], num_worlds; /* sizes to measure; MPI: only the job's size */
     double scale;
     uint32_t steps;
-    bool scaling;   /* whether to measure W1 */
-    uint32_t plans; /* bit p: measure hotbed_plan p */
+    bool scaling;                   /* whether to measure W1 */
+    uint32_t plans;                 /* bit p: measure hotbed_plan p */
+    hotbed_dtype forward, backward; /* types that travel; 0: the default of the options */
     const workload *bags[EXCHANGE_BAGS];
     uint32_t num_bags;
     bool reports; /* this process prints and writes the results */
@@ -90,6 +91,9 @@ typedef struct exchange_program {
     exchange_result results[EXCHANGE_WORLDS];
     uint32_t num_results;
 } exchange_program;
+
+/* Whether rows or gradients travel in a type that rounds: then there is no model to check rows by. */
+bool exchange_is_narrow(const exchange_program *p);
 
 /* Whether to measure a plan. */
 bool exchange_measures(const exchange_program *p, int plan);

@@ -262,8 +262,11 @@ hotbed_status exchange_write_json(const exchange_program *p) {
     (void)fprintf(
         to,
         "  \"transport\": \"%s\",\n  \"own\": \"%s\",\n  \"scale\": %g, \"steps\": %u,\n"
+        "  \"forward\": \"%s\", \"backward\": \"%s\",\n"
         "  \"results\": [\n",
-        hotbed_transport_name(p->transport), own_name(p), p->scale, p->steps);
+        hotbed_transport_name(p->transport), own_name(p), p->scale, p->steps,
+        p->forward == 0 ? "default" : hotbed_dtype_name(p->forward),
+        p->backward == 0 ? "default" : hotbed_dtype_name(p->backward));
     for (uint32_t i = 0; i < p->num_results; i++)
         write_result(to, p, &p->results[i], i + 1 == p->num_results);
     (void)fprintf(to, "  ]\n}\n");

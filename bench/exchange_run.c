@@ -10,6 +10,10 @@
 const char *const exchange_phases[EXCHANGE_PHASES] = {"keys", "rows", "gradients"};
 const char *const exchange_plans[EXCHANGE_PLANS] = {"fixed", "two_phase", "one_sided"};
 
+bool exchange_is_narrow(const exchange_program *p) {
+    return p->forward > HOTBED_F32 || p->backward > HOTBED_F32;
+}
+
 bool exchange_measures(const exchange_program *p, int plan) {
     if (plan == HOTBED_PLAN_ONE_SIDED && p->transport == HOTBED_TRANSPORT_MPI)
         return false; /* the transport has no windows */
@@ -68,6 +72,8 @@ static hotbed_status create_collection(
     hotbed_sharded_options_init(&options);
     options.storage = storage;
     options.plan = run->plan;
+    options.forward_dtype = run->me->p->forward;
+    options.backward_dtype = run->me->p->backward;
     options.overflow =
         HOTBED_OVERFLOW_REPORT; /* graphs need it; the check would find missing rows */
     options.dedup = batches->distinct ? HOTBED_DEDUP_OFF : HOTBED_DEDUP_ON;

@@ -419,6 +419,26 @@ void sample_check_empty(hotbed_storage *storage, hotbed_stream *stream) {
     }
 }
 
+void sample_see(
+    hotbed_storage *storage, uint32_t samples, uint64_t num_keys, const uint64_t *keys,
+    hotbed_stream *stream) {
+    hotbed_ticket *ticket = NULL;
+    hotbed_batch batch;
+    hotbed_memory memory;
+    CHECK_OK(hotbed_ticket_create(storage, num_keys, samples, stream, &ticket));
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, num_keys * 8, NULL, &memory));
+    CHECK_OK(hotbed_copy(memory.data, keys, num_keys * 8, stream));
+    hotbed_batch_init(&batch);
+    batch.batch_size = samples;
+    batch.num_keys = num_keys;
+    batch.keys = memory.data;
+    CHECK_OK(hotbed_storage_prefetch(storage, &batch, ticket, stream));
+    CHECK_OK(hotbed_ticket_cancel(ticket, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    hotbed_ticket_destroy(ticket);
+    hotbed_memory_free(&memory);
+}
+
 /* --- system calls that fail ------------------------------------------------------------------- */
 
 static const hotbed_io_calls *const real = &hotbed_io_system;

@@ -94,6 +94,11 @@ void sample_check_same(hotbed_storage *a, hotbed_storage *b, hotbed_stream *stre
 /* No table has a key. */
 void sample_check_empty(hotbed_storage *storage, hotbed_stream *stream);
 
+/* Prefetch a batch of `samples` samples with one key in each feature, in host memory, and cancel it. */
+void sample_see(
+    hotbed_storage *storage, uint32_t samples, uint64_t num_keys, const uint64_t *keys,
+    hotbed_stream *stream);
+
 /* --- system calls that fail ------------------------------------------------------------------- */
 
 typedef enum sample_fault {

@@ -609,38 +609,26 @@ static void saves_and_refuses_to_load_while_tickets_hold_rows(hotbed_backend bac
     hotbed_stream_destroy(stream);
 }
 
-/* A bit that changes anywhere in a shard is found without a storage. */
 /* A prefetch after the largest count: the checkpoint that is saved then can be loaded. */
 static void the_largest_count_of_prefetches_is_loaded(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     sample s = {.optimizer = HOTBED_OPT_SGD};
     hotbed_storage *storage = sample_create(&s, stream);
     hotbed_storage_state state = {.size = sizeof state};
-    hotbed_ticket *ticket = NULL;
-    hotbed_batch batch;
-    hotbed_memory keys;
+    const uint64_t keys[SAMPLE_TABLES] = {0};
     CHECK_OK(hotbed_storage_get_state(storage, &state, stream));
     state.clock = ((uint64_t)1 << 52) - 1;
     CHECK_OK(hotbed_storage_set_state(storage, &state, stream));
-    CHECK_OK(hotbed_ticket_create(storage, SAMPLE_TABLES, 1, stream, &ticket));
-    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, SAMPLE_TABLES * 8, NULL, &keys));
-    CHECK_OK(hotbed_fill(keys.data, 0, SAMPLE_TABLES * 8, stream));
-    hotbed_batch_init(&batch);
-    batch.batch_size = 1;
-    batch.num_keys = SAMPLE_TABLES;
-    batch.keys = keys.data;
-    CHECK_OK(hotbed_storage_prefetch(storage, &batch, ticket, stream));
-    CHECK_OK(hotbed_ticket_cancel(ticket, stream));
+    sample_see(storage, 1, SAMPLE_TABLES, keys, stream);
     save(sample_path("full"), storage, stream);
     CHECK_OK(hotbed_checkpoint_load(sample_path("full"), &storage, 1, NULL, NULL, stream));
     CHECK_OK(hotbed_storage_get_state(storage, &state, stream));
     CHECK_EQ(state.clock, ((uint64_t)1 << 52) - 1);
-    hotbed_ticket_destroy(ticket);
-    hotbed_memory_free(&keys);
     hotbed_storage_destroy(storage);
     hotbed_stream_destroy(stream);
 }
 
+/* A bit that changes anywhere in a shard is found without a storage. */
 static void a_check_finds_damage(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     sample s = {.rows = 100};

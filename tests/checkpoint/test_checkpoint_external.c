@@ -115,27 +115,12 @@ static void erase(fixture *b, uint64_t first, uint64_t step) {
 /* Train on a batch, which fetches rows from the store and changes them in the cache. */
 static void train(fixture *b) {
     enum { N = 8 };
-    hotbed_ticket *ticket = NULL;
-    hotbed_batch batch;
-    hotbed_memory keys;
     uint64_t host[TABLES * N];
     for (uint64_t i = 0; i < N; i++) {
         host[i] = host[N + i] = (3 * i + 1) * 0x9E3779B97F4A7C15U;
         host[2 * N + i] = 3 * i;
     }
-    CHECK_OK(hotbed_memory_alloc(b->stream, HOTBED_MEMORY_DEVICE, sizeof host, NULL, &keys));
-    CHECK_OK(hotbed_copy(keys.data, host, sizeof host, b->stream));
-    CHECK_OK(hotbed_ticket_create(b->storage, TABLES * N, N, b->stream, &ticket));
-    memset(&batch, 0, sizeof batch);
-    batch.size = sizeof batch;
-    batch.batch_size = N;
-    batch.num_keys = TABLES * N;
-    batch.keys = keys.data;
-    CHECK_OK(hotbed_storage_prefetch(b->storage, &batch, ticket, b->stream));
-    CHECK_OK(hotbed_ticket_cancel(ticket, b->stream));
-    CHECK_OK(hotbed_stream_sync(b->stream));
-    hotbed_ticket_destroy(ticket);
-    hotbed_memory_free(&keys);
+    sample_see(b->storage, N, TABLES * N, host, b->stream);
 }
 
 static hotbed_checkpoint_options options_of(hotbed_checkpoint_mark *mark, const char *parent) {

@@ -425,49 +425,6 @@ static void a_mark_belongs_to_one_checkpoint(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* Two full saves in a row fail at any call, their commits included: an increment can still follow the checkpoint
- * before them. */
-static void failed_full_saves_do_not_change_the_mark(hotbed_backend backend) {
-    hotbed_stream *stream = sample_stream(backend);
-    static ranks r, to;
-    ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
-    sample_disk disk;
-    ranks_create(&r, &shape, 1, stream);
-    ranks_create(&to, &shape, 1, stream);
-    ranks_mark(&r);
-    ranks_fill(&r, 1);
-    hotbed_checkpoint_options options = ranks_options(&r, 0);
-    options.mark = r.marks[0];
-    uint64_t n = 0;
-    do {
-        const char *base = sample_path("base"), *full = sample_path("full"),
-                   *one = sample_path("one");
-        hotbed_status status = HOTBED_ERR_IO;
-        n++;
-        ranks_save(&r, base);
-        ranks_change(&r, 2 + (uint32_t)n, 0, 7);
-        for (int i = 0; i < 2 && status != HOTBED_OK; i++) {
-            sample_disk_init(&disk, SAMPLE_FAULT_ENOSPC, n);
-            hotbed_checkpoint_config config = ranks_config(&disk.calls);
-            status = sample_write(&config, full, r.storages[0], &options, stream);
-        }
-        if (status == HOTBED_OK) {
-            sample_remove(full);
-        } else {
-            CHECK_STATUS(status, HOTBED_ERR_IO);
-            ranks_save_after(&r, one, base);
-            ranks_load_chain(&to, base, &one, 1, &hotbed_io_system);
-            ranks_check(&to, &r);
-            sample_remove(one);
-        }
-        sample_remove(base);
-    } while (disk.count >= n);
-    CHECK(n > 20);
-    ranks_destroy(&r);
-    ranks_destroy(&to);
-    hotbed_stream_destroy(stream);
-}
-
 /* --- size ------------------------------------------------------------------------------------- */
 
 /* The size of a checkpoint's files. */
@@ -536,24 +493,10 @@ static hotbed_storage *create_counting(hotbed_stream *stream) {
 
 /* Prefetch the keys 0 .. COUNTED-1 once. */
 static void see(hotbed_storage *storage, hotbed_stream *stream) {
-    hotbed_ticket *ticket = NULL;
-    hotbed_batch batch;
-    hotbed_memory memory;
     uint64_t keys[COUNTED];
     for (uint64_t i = 0; i < COUNTED; i++)
         keys[i] = i * 0x9E3779B97F4A7C15U;
-    CHECK_OK(hotbed_ticket_create(storage, COUNTED, COUNTED, stream, &ticket));
-    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, sizeof keys, NULL, &memory));
-    CHECK_OK(hotbed_copy(memory.data, keys, sizeof keys, stream));
-    hotbed_batch_init(&batch);
-    batch.batch_size = COUNTED;
-    batch.num_keys = COUNTED;
-    batch.keys = memory.data;
-    CHECK_OK(hotbed_storage_prefetch(storage, &batch, ticket, stream));
-    CHECK_OK(hotbed_ticket_cancel(ticket, stream));
-    CHECK_OK(hotbed_stream_sync(stream));
-    hotbed_ticket_destroy(ticket);
-    hotbed_memory_free(&memory);
+    sample_see(storage, COUNTED, COUNTED, keys, stream);
 }
 
 static uint64_t size_of(hotbed_storage *storage, hotbed_stream *stream) {
@@ -609,7 +552,6 @@ const hotbed_test hotbed_tests[] = {
     {"changed_rows_of_two_tiers_are_in_order", changed_rows_of_two_tiers_are_in_order},
     {"increments_out_of_order_are_refused", increments_out_of_order_are_refused},
     {"a_mark_belongs_to_one_checkpoint", a_mark_belongs_to_one_checkpoint},
-    {"failed_full_saves_do_not_change_the_mark", failed_full_saves_do_not_change_the_mark},
     {"admission_counts_survive_a_load", admission_counts_survive_a_load},
     {"a_small_increment_is_small", a_small_increment_is_small},
     {NULL, NULL},

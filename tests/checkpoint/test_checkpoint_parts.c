@@ -367,18 +367,9 @@ static hotbed_storage *load_scores(
 
 /* Prefetch a batch with one new key, and return the score that it receives. */
 static uint64_t score_of_new_key(hotbed_storage *storage, hotbed_stream *stream) {
-    hotbed_ticket *ticket = NULL;
-    hotbed_batch batch;
     uint64_t key = 123456789, keys[2 * IMPORTED], scores[2 * IMPORTED], n = 0, at = 0;
-    hotbed_batch_init(&batch);
-    batch.batch_size = 1;
-    batch.num_keys = 1;
-    batch.keys = &key; /* device memory of the host backend is host memory */
-    CHECK_OK(hotbed_ticket_create(storage, 1, 1, stream, &ticket));
-    CHECK_OK(hotbed_storage_prefetch(storage, &batch, ticket, stream));
-    CHECK_OK(hotbed_ticket_cancel(ticket, stream));
+    sample_see(storage, 1, 1, &key, stream);
     CHECK_OK(hotbed_storage_export_keys(storage, 0, 2 * IMPORTED, keys, scores, &n, stream));
-    hotbed_ticket_destroy(ticket);
     while (at < n && keys[at] != key)
         at++;
     CHECK(at < n);

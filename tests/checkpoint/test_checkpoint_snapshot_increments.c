@@ -151,24 +151,10 @@ static hotbed_storage *create_evicting(uint64_t capacity, hotbed_stream *stream)
 
 /* Prefetch a batch of the keys first, first + 1, ... */
 static void see(hotbed_storage *storage, uint64_t first, hotbed_stream *stream) {
-    hotbed_ticket *ticket = NULL;
-    hotbed_batch batch;
-    hotbed_memory memory;
     uint64_t keys[BATCH];
     for (uint64_t i = 0; i < BATCH; i++)
         keys[i] = (first + i) * 0x9E3779B97F4A7C15U;
-    CHECK_OK(hotbed_ticket_create(storage, BATCH, BATCH, stream, &ticket));
-    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, sizeof keys, NULL, &memory));
-    CHECK_OK(hotbed_copy(memory.data, keys, sizeof keys, stream));
-    hotbed_batch_init(&batch);
-    batch.batch_size = BATCH;
-    batch.num_keys = BATCH;
-    batch.keys = memory.data;
-    CHECK_OK(hotbed_storage_prefetch(storage, &batch, ticket, stream));
-    CHECK_OK(hotbed_ticket_cancel(ticket, stream));
-    CHECK_OK(hotbed_stream_sync(stream));
-    hotbed_ticket_destroy(ticket);
-    hotbed_memory_free(&memory);
+    sample_see(storage, BATCH, BATCH, keys, stream);
 }
 
 /* The increment erases keys that were evicted.  It is loaded into a larger table: the saved table has filled
@@ -270,43 +256,60 @@ static void changes_of_a_failed_increment_are_in_the_next(hotbed_backend backend
     hotbed_stream_destroy(stream);
 }
 
-/* Two writes of a full snapshot fail at any call, their commits included: an increment can still follow the
- * checkpoint before them. */
-static void failed_full_writes_do_not_change_the_mark(hotbed_backend backend) {
-    static ranks r;
-    hotbed_stream *stream = sample_stream(backend);
+/* Two full saves, or writes of a full snapshot, fail at any call, their commits included: an increment can still
+ * follow the checkpoint before them. */
+static void fail_full(hotbed_stream *stream, bool snapshots) {
+    static ranks r, to;
     sample_disk disk;
     ranks_create(&r, &shape, 1, stream);
+    ranks_create(&to, &shape, 1, stream);
     ranks_mark(&r);
     ranks_fill(&r, 1);
+    hotbed_checkpoint_options options = ranks_options(&r, 0);
+    options.mark = r.marks[0];
     uint64_t n = 0;
     do {
         const char *base = sample_path("base"), *full = sample_path("full"),
                    *one = sample_path("one");
+        hotbed_checkpoint_snapshot *snapshot = NULL;
         hotbed_status status = HOTBED_ERR_IO;
         n++;
         ranks_save(&r, base);
         ranks_change(&r, 2 + (uint32_t)n, 0, 7);
-        hotbed_checkpoint_snapshot *snapshot = take(&r, 0, NULL);
+        if (snapshots)
+            snapshot = take(&r, 0, NULL);
         for (int i = 0; i < 2 && status != HOTBED_OK; i++) {
             sample_disk_init(&disk, SAMPLE_FAULT_ENOSPC, n);
             hotbed_checkpoint_config config = ranks_config(&disk.calls);
-            status = hotbed_snapshot_write(&config, full, snapshot);
+            status = snapshots ? hotbed_snapshot_write(&config, full, snapshot)
+                               : sample_write(&config, full, r.storages[0], &options, stream);
         }
         hotbed_checkpoint_snapshot_destroy(snapshot);
         if (status == HOTBED_OK) {
             sample_remove(full);
         } else {
             CHECK_STATUS(status, HOTBED_ERR_IO);
-            snapshot = take(&r, 0, base);
-            CHECK_OK(ranks_write(snapshot, one));
-            hotbed_checkpoint_snapshot_destroy(snapshot);
+            if (snapshots) {
+                snapshot = take(&r, 0, base);
+                CHECK_OK(ranks_write(snapshot, one));
+                hotbed_checkpoint_snapshot_destroy(snapshot);
+            } else {
+                ranks_save_after(&r, one, base);
+            }
+            check_chain(&to, base, &one, 1, &r);
             sample_remove(one);
         }
         sample_remove(base);
     } while (disk.count >= n);
     CHECK(n > 20);
     ranks_destroy(&r);
+    ranks_destroy(&to);
+}
+
+static void failed_full_writes_do_not_change_the_mark(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    fail_full(stream, false);
+    fail_full(stream, true);
     hotbed_stream_destroy(stream);
 }
 

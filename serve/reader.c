@@ -125,6 +125,16 @@ static void give(hotbed_version *v) {
     hotbed_add_release_u64(&v->released, 1); /* this thread's reads of it are over */
 }
 
+hotbed_status hotbed_reader_take(hotbed_reader *r, const char *call, const hotbed_version **out) {
+    HOTBED_TRY(check_reader(r, call));
+    *out = take(r);
+    return HOTBED_OK;
+}
+
+void hotbed_reader_give(const hotbed_version *v) {
+    give((hotbed_version *)(uintptr_t)v);
+}
+
 /* Free versions that no lookup uses any more. */
 static void collect(hotbed_reader *r) {
     for (uint32_t i = 0; i < SLOTS; i++) {

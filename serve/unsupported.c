@@ -54,6 +54,12 @@ hotbed_status hotbed_reader_lookup(
     return unsupported();
 }
 
+hotbed_status hotbed_reader_fill(
+    hotbed_reader *reader, hotbed_storage *const *storages, uint32_t n, hotbed_stream *stream,
+    uint64_t *version) {
+    return unsupported();
+}
+
 uint32_t hotbed_reader_num_tables(const hotbed_reader *reader) {
     return 0;
 }

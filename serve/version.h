@@ -5,6 +5,7 @@
 #ifndef HOTBED_SERVE_VERSION_H
 #define HOTBED_SERVE_VERSION_H
 
+#include "hotbed/read.h"
 #include "serve/format.h"
 
 /* A mapped file. */
@@ -76,6 +77,11 @@ hotbed_status hotbed_version_after(
     const hotbed_version *before, hotbed_files *files, hotbed_version **out);
 
 void hotbed_version_free(hotbed_version *version); /* NULL is allowed */
+
+/* Take the version that a reader answers from, until it is given back. Errors: ARGUMENT, STATE (forked). */
+hotbed_status hotbed_reader_take(
+    hotbed_reader *reader, const char *call, const hotbed_version **out);
+void hotbed_reader_give(const hotbed_version *version);
 
 /* Whether a cut has the same tables, dims and key types as another one; its encodings may differ. */
 bool hotbed_cut_same_tables(const hotbed_cut *a, const hotbed_cut *b);

@@ -680,7 +680,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_set_rows(
  * A key that had a row before may be evicted and inserted again within the call. The parts that
  * the call does not give then have their initial values.
  *
- * Waits for the stream. No other call on the rows of the table may run meanwhile.
+ * May wait for the stream; the last rows are set asynchronously. No other call on the rows of the table may
+ * run meanwhile.
  * Errors: ARGUMENT, MEMORY, STATE (the stream records a graph), DEVICE.
  * Faults: FULL (the table does not evict), RANGE, ARGUMENT (a key twice). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_offer_rows(

@@ -236,6 +236,7 @@ class Reader:
         check(lib.hotbed_reader_open(os.fsencode(directory), options, out))
         self._c = out[0]
         weakref.finalize(self, lib.hotbed_reader_close, out[0])
+        self._filled: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # versions by model
         self._tables: Dict[str, Tuple[int, int]] = {}  # number and dim by name
         for number in range(lib.hotbed_reader_num_tables(self._c)):
             info = self._info(number)
@@ -355,6 +356,36 @@ class Reader:
             HotbedError: why the newest one cannot be used; the reader keeps its version.
         """
         check(lib.hotbed_reader_poll(self._c))
+
+    def fill(self, model: torch.nn.Module) -> int:
+        """Write the rows of the version to the collections of a model in this process, for example on a GPU.
+
+        Writes what changed since the last call for the model, or all rows.  All its tables get one version, which its
+        next forward answers.  Call :meth:`poll` first, or let the reader follow.  Waits for the current stream.
+
+        Args:
+            model: a module that contains collections of ``hotbed.torch`` without ``comm``, or one of them, in eval
+                mode; its hash tables have space for all keys.
+
+        Returns:
+            The number of the version.
+
+        Raises:
+            ArgumentError: the cut does not have a table, or has it with another dim; the model has several ranks.
+            StateError: a table has no space for all keys, or forwards wait for their backward.  The tables then have a
+                part of the version, and the next call writes all rows.
+        """
+        found = _Model(model)
+        if found.comm is not None:
+            raise ArgumentError(
+                f"model: its collections are shared by {found.comm.size} ranks; make them without comm=",
+                parameter="model",
+                value=found.comm.size,
+            )
+        version = self._filled.setdefault(model, ffi.new("uint64_t *"))
+        with found.locks() as storages:
+            check(lib.hotbed_reader_fill(self._c, storages, len(storages), found.stream, version))
+        return int(version[0])
 
     def health(self, most_seconds: float = 0.0) -> None:
         """Check that the newest cut is used, and that it is not older than ``most_seconds``, if that is not 0.

@@ -143,6 +143,27 @@ def test_another_process_serves_without_the_trainers_code(tmp_path):
         assert torch.allclose(answer, evaluate(model, batch), rtol=1e-5, atol=1e-6)  # sums of the dense part differ
 
 
+def test_a_model_is_filled_from_the_reader(tmp_path):
+    trained, served = train(Model()), Model().eval()
+    served.top.load_state_dict(trained.top.state_dict())
+    publisher = hotbed.serve.Publisher(tmp_path / "p", trained, base_every=3)
+    publisher.publish(0)
+    publisher.wait()
+    reader = hotbed.serve.Reader(tmp_path / "p", follow_ms=0)
+    for step in range(1, 6):
+        assert reader.fill(served) == reader.fill(served) == step
+        batch = draw(16)
+        with torch.no_grad():
+            assert torch.equal(served(*batch), trained.eval()(*batch))
+        train(trained)
+        publisher.publish(step)
+        publisher.wait()
+        reader.poll()
+    other = ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(10, 8, "other", feature_names=["f"])])
+    with pytest.raises(hotbed.ArgumentError, match="has no table 'other'"):
+        reader.fill(other)
+
+
 def test_a_reader_follows_and_says_why_not(tmp_path):
     model = train(Model())
     publisher = hotbed.serve.Publisher(tmp_path, model, {"user": "int8", "item": "f16"}, base_every=100)

@@ -1,0 +1,212 @@
+/* serve/fill.c - write the rows of a reader's version to the tables of storages.
+ *
+ * Storages have the cut of an earlier call, so the files after it are written in order, each with its
+ * removed keys first. If that cut is not among the version's files, the tables are cleared, and the base is
+ * written, too. */
+#include "base/backend.h"
+#include "base/error.h"
+#include "base/float.h"
+#include "serve/encode.h"
+#include "serve/version.h"
+
+#include "hotbed/read.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 8 << 20, DIM_MOST = 4096 };
+
+typedef struct filling {
+    const hotbed_version *v;
+    hotbed_storage *const *storages;
+    uint32_t num_storages;
+    hotbed_stream *stream;
+    hotbed_memory pinned, device; /* CHUNK_BYTES: keys, and their rows */
+    uint64_t first;               /* number of the first file to write */
+} filling;
+
+/* A table of a storage, and of the version. */
+typedef struct pair {
+    hotbed_storage *storage;
+    uint32_t to, from;
+    hotbed_table_info info;
+} pair;
+
+/* --- which tables ------------------------------------------------------------------------------ */
+
+static hotbed_status find_table(
+    const filling *f, hotbed_storage *storage, uint32_t number, pair *out) {
+    const hotbed_cut *cut = &f->v->files[0]->cut;
+    *out = (pair){.storage = storage, .to = number, .info = {.size = sizeof out->info}};
+    HOTBED_TRY(hotbed_storage_table(storage, number, &out->info));
+    const char *name = out->info.name;
+    for (; out->from < f->v->num_tables; out->from++)
+        if (strncmp(cut->tables[out->from].name, name, sizeof cut->tables[0].name) == 0)
+            break;
+    if (out->from == f->v->num_tables)
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, name, "reader_fill: cut %" PRIu64 " has no table '%s'",
+            f->v->number, name);
+    const hotbed_cut_table *from = &cut->tables[out->from];
+    if (from->dim != out->info.dim)
+        return hotbed_error_table(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "dim", out->info.dim, from->dim,
+                "reader_fill: table '%s' has dim %" PRIu32 "; in the cut it has %" PRIu32, name,
+                out->info.dim, from->dim),
+            name);
+    if (from->key_type != (uint32_t)hotbed_storage_key_type(storage))
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, name,
+            "reader_fill: table '%s' has keys of another type in the cut", name);
+    if (hotbed_float_bits(f->v->tables[out->from].missing) !=
+        hotbed_float_bits(out->info.eval_value))
+        return hotbed_error_table(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "eval_initializer", (double)out->info.eval_value,
+                (double)f->v->tables[out->from].missing,
+                "reader_fill: missing keys of table '%s' read as %g; in the cut they are %g", name,
+                (double)out->info.eval_value, (double)f->v->tables[out->from].missing),
+            name);
+    return HOTBED_OK;
+}
+
+/* --- rows ---------------------------------------------------------------------------------------- */
+
+/* Decode rows [first, first + n) of a file to the pinned memory, behind their keys. */
+static hotbed_status decode(
+    const filling *f, const pair *p, const hotbed_rows_file *file, uint64_t first, uint64_t n,
+    size_t bytes) {
+    const hotbed_version_table *t = &f->v->tables[p->from];
+    const unsigned char *row =
+        (const unsigned char *)hotbed_rows_column_of(file, p->from, HOTBED_ROWS_VALUES) +
+        first * t->row_bytes;
+    unsigned char *to = (unsigned char *)f->pinned.data + n * sizeof(uint64_t);
+    float values[DIM_MOST];
+    for (uint64_t i = 0; i < n; i++, row += t->row_bytes, to += bytes) {
+        hotbed_row_decode(t->encoding, t->dim, row, values);
+        HOTBED_TRY(hotbed_dtype_convert(HOTBED_F32, values, p->info.dtype, to, t->dim, 1));
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status write_rows(const filling *f, const pair *p, const hotbed_rows_file *file) {
+    const uint64_t *keys = hotbed_rows_column_of(file, p->from, HOTBED_ROWS_KEYS);
+    const size_t bytes = hotbed_dtype_row_bytes(p->info.dtype, p->info.dim);
+    const uint64_t all = file->tables[p->from].rows, most = CHUNK_BYTES / (sizeof *keys + bytes);
+    for (uint64_t at = 0; at < all; at += most) {
+        const uint64_t n = all - at < most ? all - at : most;
+        const hotbed_rows rows = {.weights = (char *)f->device.data + n * sizeof *keys};
+        memcpy(f->pinned.data, keys + at, n * sizeof *keys);
+        HOTBED_TRY(decode(f, p, file, at, n, bytes));
+        HOTBED_TRY(
+            hotbed_copy(f->device.data, f->pinned.data, n * (sizeof *keys + bytes), f->stream));
+        HOTBED_TRY(
+            hotbed_storage_offer_rows(p->storage, p->to, n, f->device.data, &rows, f->stream));
+        HOTBED_TRY(hotbed_stream_sync(f->stream)); /* before the memory is used again */
+    }
+    return HOTBED_OK;
+}
+
+static hotbed_status remove_keys(const filling *f, const pair *p, const hotbed_rows_file *file) {
+    const uint64_t *keys = hotbed_rows_column_of(file, p->from, HOTBED_ROWS_ERASED);
+    const uint64_t all = file->tables[p->from].erased, most = CHUNK_BYTES / sizeof *keys;
+    for (uint64_t at = 0; at < all; at += most) {
+        const uint64_t n = all - at < most ? all - at : most;
+        memcpy(f->pinned.data, keys + at, n * sizeof *keys);
+        HOTBED_TRY(hotbed_copy(f->device.data, f->pinned.data, n * sizeof *keys, f->stream));
+        HOTBED_TRY(hotbed_storage_erase(p->storage, p->to, n, f->device.data, NULL, f->stream));
+        HOTBED_TRY(hotbed_stream_sync(f->stream));
+    }
+    return HOTBED_OK;
+}
+
+/* Check that a hash table has all keys: one that evicts loses them without a fault. */
+static hotbed_status check_size(const filling *f, const pair *p) {
+    uint64_t keys = 0;
+    const uint64_t wanted = f->v->tables[p->from].keys;
+    if (p->info.kind == HOTBED_TABLE_STATIC)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_storage_size(p->storage, p->to, &keys, NULL, f->stream));
+    return keys == wanted ? HOTBED_OK
+                          : hotbed_error_table(
+                                hotbed_fail_limit(
+                                    HOTBED_ERR_STATE, "capacity", (double)wanted, (double)keys,
+                                    "reader_fill: table '%s' holds %" PRIu64 " of the %" PRIu64
+                                    " keys of cut %" PRIu64 ": make it larger",
+                                    p->info.name, keys, wanted, f->v->number),
+                                p->info.name);
+}
+
+static hotbed_status fill_table(const filling *f, const pair *p) {
+    if (f->first == 0)
+        HOTBED_TRY(hotbed_storage_clear(p->storage, p->to, f->stream));
+    for (uint64_t i = f->first * f->v->world; i < f->v->num_rows; i++) {
+        HOTBED_TRY(remove_keys(f, p, f->v->rows[i]));
+        HOTBED_TRY(write_rows(f, p, f->v->rows[i]));
+    }
+    return check_size(f, p);
+}
+
+/* --- the call ------------------------------------------------------------------------------------ */
+
+/* The number of the file after the cut that the storages have; 0 if the base has to be written. */
+static uint64_t first_file(const hotbed_version *v, uint64_t has) {
+    for (uint64_t i = 0; has != 0 && i < v->num_files; i++)
+        if (v->files[i]->cut.head->number == has)
+            return i + 1;
+    return 0;
+}
+
+/* Call a function for each table of all storages. */
+static hotbed_status for_tables(
+    const filling *f, hotbed_status (*call)(const filling *f, const pair *p)) {
+    for (uint32_t s = 0; s < f->num_storages; s++)
+        for (uint32_t t = 0; t < hotbed_storage_num_tables(f->storages[s]); t++) {
+            pair p;
+            HOTBED_TRY(find_table(f, f->storages[s], t, &p));
+            HOTBED_TRY(call(f, &p));
+        }
+    return HOTBED_OK;
+}
+
+static hotbed_status only_find(const filling *f, const pair *p) {
+    return HOTBED_OK;
+}
+
+static hotbed_status fill(filling *f, uint64_t *version) {
+    HOTBED_TRY(for_tables(f, only_find));
+    f->first = first_file(f->v, *version);
+    if (f->first == f->v->num_files)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_memory_alloc(f->stream, HOTBED_MEMORY_PINNED, CHUNK_BYTES, NULL, &f->pinned));
+    HOTBED_TRY(hotbed_memory_alloc(f->stream, HOTBED_MEMORY_DEVICE, CHUNK_BYTES, NULL, &f->device));
+    *version = 0;
+    HOTBED_TRY(for_tables(f, fill_table));
+    *version = f->v->number;
+    return HOTBED_OK;
+}
+
+hotbed_status hotbed_reader_fill(
+    hotbed_reader *reader, hotbed_storage *const *storages, uint32_t n, hotbed_stream *stream,
+    uint64_t *version) {
+    for (uint32_t s = 0; storages != NULL && s < n; s++)
+        if (storages[s] == NULL)
+            return hotbed_fail_null_of("reader_fill", "storages");
+    if (storages == NULL || stream == NULL || version == NULL)
+        return hotbed_fail_null_of(
+            "reader_fill", storages == NULL ? "storages"
+                           : stream == NULL ? "stream"
+                                            : "version");
+    filling f = {.storages = storages, .num_storages = n, .stream = stream};
+    HOTBED_TRY(hotbed_reader_take(reader, "reader_fill", &f.v));
+    const hotbed_status status = fill(&f, version);
+    hotbed_error error;
+    hotbed_error_copy(&error);
+    if (f.pinned.data != NULL || f.device.data != NULL)
+        (void)!hotbed_stream_sync(stream); /* after an error it may still use the memory */
+    hotbed_memory_free(&f.device);
+    hotbed_memory_free(&f.pinned);
+    hotbed_reader_give(f.v);
+    return status == HOTBED_OK ? HOTBED_OK : hotbed_error_return(&error, status);
+}

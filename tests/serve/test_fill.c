@@ -1,0 +1,213 @@
+/* tests/serve/test_fill.c - storages that are filled with the cuts of a reader answer as the reader does. */
+#include "hotbed/hotbed.h"
+#include "tests/checkpoint/sample.h"
+#include "tests/serve/served.h"
+#include "tests/support/harness.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A published storage of the host, a reader of it, and a storage of the backend that is filled. */
+typedef struct filled {
+    hotbed_stream *host, *stream;
+    hotbed_storage *trained, *storage;
+    hotbed_publisher *publisher;
+    hotbed_reader *reader;
+    hotbed_memory keys, rows, found; /* for look(), on the backend */
+    served_cut cut;
+    uint64_t step, version;
+    char directory[512];
+} filled;
+
+static void options_of(hotbed_table_options tables[SERVED_TABLES], hotbed_storage_options *o) {
+    static const char *const names[SERVED_TABLES] = {"rows", "hash", "half"}; /* in another order */
+    static const uint32_t numbers[SERVED_TABLES] = {2, 0, 1};
+    for (uint32_t t = 0; t < SERVED_TABLES; t++) {
+        hotbed_table_options_init(&tables[t]);
+        tables[t].name = names[t];
+        tables[t].dim = served_dims[numbers[t]];
+        tables[t].capacity = t == 0 ? 6 : 2 * SERVED_KEYS;
+        tables[t].kind = t == 0 ? HOTBED_TABLE_STATIC : HOTBED_TABLE_HASH;
+        tables[t].evict = HOTBED_EVICT_NEVER;
+        tables[t].eval_initializer.value = 0.25F * (float)numbers[t];
+    }
+    hotbed_storage_options_init(o);
+    o->num_tables = SERVED_TABLES;
+    o->tables = tables;
+    o->key_type = HOTBED_KEY_U64;
+    o->optimizer.kind = HOTBED_OPT_SGD;
+    o->check = HOTBED_CHECK_IGNORE;
+}
+
+static void publish(filled *f) {
+    static const hotbed_encoding plain[SERVED_TABLES];
+    for (int i = 0; i < 3; i++)
+        served_change(f->trained, f->host);
+    served_look(f->trained, plain, ++f->step, &f->cut, f->host);
+    CHECK_OK(hotbed_publisher_publish(f->publisher, f->step, f->host));
+    CHECK_OK(hotbed_publisher_wait(f->publisher));
+}
+
+static void start(filled *f, hotbed_backend backend, hotbed_mode mode) {
+    hotbed_table_options tables[SERVED_TABLES];
+    hotbed_storage_options options;
+    hotbed_publish_options how;
+    *f =
+        (filled){.host = sample_stream(HOTBED_BACKEND_HOST), .stream = hotbed_test_stream(backend)};
+    snprintf(f->directory, sizeof f->directory, "%s", sample_path("published"));
+    f->trained = served_create(5, 0, f->host);
+    hotbed_publish_options_init(&how);
+    how.base_every = 4;
+    CHECK_OK(hotbed_publisher_create(f->directory, &f->trained, 1, &how, f->host, &f->publisher));
+    publish(f);
+    CHECK_OK(hotbed_reader_open(f->directory, NULL, &f->reader));
+    options_of(tables, &options);
+    options.mode = mode;
+    options.hbm_bytes = mode == HOTBED_MODE_HBM_DIRECT ? 0 : 2048; /* of rows of several KiB */
+    CHECK_OK(hotbed_storage_create(&options, f->stream, &f->storage));
+    const size_t row = SERVED_DIM_MOST * sizeof(float);
+    CHECK_OK(
+        hotbed_memory_alloc(f->stream, HOTBED_MEMORY_DEVICE, sizeof served_keys, NULL, &f->keys));
+    CHECK_OK(
+        hotbed_memory_alloc(f->stream, HOTBED_MEMORY_DEVICE, SERVED_KEYS * row, NULL, &f->rows));
+    CHECK_OK(hotbed_memory_alloc(f->stream, HOTBED_MEMORY_DEVICE, SERVED_KEYS, NULL, &f->found));
+    CHECK_OK(hotbed_copy(f->keys.data, served_keys, sizeof served_keys, f->stream));
+    CHECK_OK(hotbed_stream_sync(f->stream));
+}
+
+static void end(filled *f) {
+    hotbed_memory_free(&f->found);
+    hotbed_memory_free(&f->rows);
+    hotbed_memory_free(&f->keys);
+    hotbed_storage_destroy(f->storage);
+    hotbed_reader_close(f->reader);
+    hotbed_publisher_destroy(f->publisher);
+    hotbed_storage_destroy(f->trained);
+    hotbed_stream_destroy(f->stream);
+    hotbed_stream_destroy(f->host);
+}
+
+/* Check that the storage has exactly the rows of the cut. */
+static void look(const filled *f) {
+    static const uint32_t numbers[SERVED_TABLES] = {2, 0, 1};
+    for (uint32_t t = 0; t < SERVED_TABLES; t++) {
+        const uint32_t at = numbers[t], dim = served_dims[at];
+        float rows[SERVED_KEYS * SERVED_DIM_MOST];
+        uint8_t found[SERVED_KEYS];
+        const hotbed_rows out = {.weights = f->rows.data};
+        uint64_t keys = 0;
+        CHECK_OK(hotbed_storage_get_rows(
+            f->storage, t, SERVED_KEYS, f->keys.data, &out, f->found.data, f->stream));
+        CHECK_OK(hotbed_copy(rows, f->rows.data, sizeof rows, f->stream));
+        CHECK_OK(hotbed_copy(found, f->found.data, sizeof found, f->stream));
+        CHECK_OK(hotbed_stream_sync(f->stream));
+        for (uint32_t k = 0; k < SERVED_KEYS; k++) {
+            for (uint32_t e = 0; e < dim && found[k] == 0; e++)
+                CHECK(f->cut.rows[at][k][e] == 0.25F * (float)at);
+            if (found[k] != 0)
+                CHECK_BYTES(rows + k * dim, f->cut.rows[at][k], dim * sizeof(float));
+        }
+        CHECK_OK(hotbed_storage_size(f->storage, t, &keys, NULL, f->stream));
+        CHECK_EQ(keys, f->cut.keys[at]);
+    }
+}
+
+/* Increments one by one, several at once, and a base after an increment that was never read. */
+static void a_filled_storage_follows_the_cuts(hotbed_backend backend) {
+    static const hotbed_mode modes[] = {
+        HOTBED_MODE_HBM_DIRECT, HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT};
+    for (uint32_t m = 0; m < 3; m++) {
+        filled f;
+        start(&f, backend, modes[m]);
+        for (uint32_t i = 0; i < 10; i++) {
+            CHECK_OK(hotbed_reader_poll(f.reader));
+            CHECK_OK(hotbed_reader_fill(f.reader, &f.storage, 1, f.stream, &f.version));
+            CHECK_EQ(f.version, f.step);
+            look(&f);
+            /* There is nothing to do. */
+            CHECK_OK(hotbed_reader_fill(f.reader, &f.storage, 1, f.stream, &f.version));
+            for (uint64_t more = 1 + hotbed_test_below(6); more > 0; more--) {
+                publish(&f);
+                CHECK_OK(hotbed_reader_poll(f.reader));
+            }
+        }
+        end(&f);
+    }
+}
+
+static void only_what_changed_is_written(hotbed_backend backend) {
+    filled f;
+    float row[5] = {7, 7, 7, 7, 7};
+    uint64_t key = 12345;
+    start(&f, backend, HOTBED_MODE_HBM_DIRECT);
+    CHECK_OK(hotbed_reader_fill(f.reader, &f.storage, 1, f.stream, &f.version));
+    const hotbed_rows set = {.weights = f.rows.data};
+    CHECK_OK(hotbed_copy(f.rows.data, row, sizeof row, f.stream));
+    CHECK_OK(hotbed_copy(f.keys.data, &key, sizeof key, f.stream));
+    CHECK_OK(hotbed_storage_set_rows(f.storage, 1, 1, f.keys.data, &set, f.stream));
+    CHECK_OK(hotbed_stream_sync(f.stream));
+    publish(&f); /* an increment */
+    CHECK_OK(hotbed_reader_poll(f.reader));
+    /* The storage's own key is still there, which its number of keys shows. */
+    CHECK_STATUS(
+        hotbed_reader_fill(f.reader, &f.storage, 1, f.stream, &f.version), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "table 'hash' holds") != NULL);
+    CHECK_EQ(f.version, 0);
+    CHECK_OK(hotbed_reader_fill(f.reader, &f.storage, 1, f.stream, &f.version)); /* from its base */
+    CHECK_EQ(f.version, 2);
+    end(&f);
+}
+
+/* --- errors ---------------------------------------------------------------------------------------- */
+
+/* Create a storage of other options, and try to fill it. */
+static void refused(
+    filled *f, const hotbed_storage_options *options, hotbed_status status, const char *text) {
+    hotbed_storage *other = NULL;
+    uint64_t version = 0;
+    CHECK_OK(hotbed_storage_create(options, f->stream, &other));
+    CHECK_STATUS(hotbed_reader_fill(f->reader, &other, 1, f->stream, &version), status);
+    CHECK(strstr(hotbed_last_error(), text) != NULL);
+    CHECK_EQ(version, 0);
+    hotbed_storage_destroy(other);
+}
+
+static void other_tables_are_named(hotbed_backend backend) {
+    filled f;
+    hotbed_table_options tables[SERVED_TABLES];
+    hotbed_storage_options options;
+    uint64_t version = 0;
+    start(&f, backend, HOTBED_MODE_HBM_DIRECT);
+    for (int i = 0; i < 20; i++)
+        publish(&f); /* until the table has keys */
+    CHECK_OK(hotbed_reader_poll(f.reader));
+    hotbed_storage *none = NULL;
+    CHECK_STATUS(hotbed_reader_fill(NULL, &f.storage, 1, f.stream, &version), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_reader_fill(f.reader, NULL, 1, f.stream, &version), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_reader_fill(f.reader, &none, 1, f.stream, &version), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_reader_fill(f.reader, &f.storage, 1, NULL, &version), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_reader_fill(f.reader, &f.storage, 1, f.stream, NULL), HOTBED_ERR_ARGUMENT);
+    options_of(tables, &options);
+    tables[1].name = "another";
+    refused(&f, &options, HOTBED_ERR_ARGUMENT, "has no table 'another'");
+    options_of(tables, &options);
+    tables[1].dim = 7;
+    refused(&f, &options, HOTBED_ERR_ARGUMENT, "table 'hash' has dim 7; in the cut it has 5");
+    options_of(tables, &options);
+    tables[2].eval_initializer.value = 2.0F;
+    refused(&f, &options, HOTBED_ERR_ARGUMENT, "table 'half' read as 2; in the cut they are 0.25");
+    options_of(tables, &options);
+    options.key_type = HOTBED_KEY_I64;
+    refused(&f, &options, HOTBED_ERR_ARGUMENT, "keys of another type");
+    options_of(tables, &options);
+    tables[0].capacity = 1; /* row 1 and later ones have no place */
+    refused(&f, &options, HOTBED_ERR_RANGE, "rows");
+    end(&f);
+}
+
+const hotbed_test hotbed_tests[] = {
+    {"a_filled_storage_follows_the_cuts", a_filled_storage_follows_the_cuts},
+    {"only_what_changed_is_written", only_what_changed_is_written},
+    {"other_tables_are_named", other_tables_are_named},
+    {NULL, NULL},
+};

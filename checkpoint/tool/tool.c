@@ -52,6 +52,9 @@ static const char help[] =
     "                              TABLE_opt_args.json does not say: --optimizer, --ages,\n"
     "      --dtype f32|f16|bf16             the type of the rows\n"
     "      --scores time,count|count,time   the order of two scores per key\n"
+    "  publish IN DIR [--encoding f32|f16|bf16|int8]\n"
+    "                       write the rows as the next cut of a published directory, for readers\n"
+    "                       (hotbed/read.h), encoded as in the tables unless --encoding is given\n"
     "  gc DIR --unfinished [--dry-run]\n"
     "                       remove what interrupted saves left, and nothing else. Run it while\n"
     "                       nothing saves to DIR\n"
@@ -66,7 +69,7 @@ static const char help[] =
     "\n"
     "Every command:\n"
     "  --json      print one JSON value to standard output\n"
-    "verify, diff, reshard, compact, convert:\n"
+    "verify, diff, reshard, compact, convert, publish:\n"
     "  --progress  a progress bar, even if standard error is not a terminal\n"
     "  --quiet     no progress bar\n"
     "Without a command: --help, --version. Only paths follow \"--\". A value is given as\n"
@@ -174,7 +177,7 @@ typedef struct command {
     uint32_t least, most; /* number of paths */
 } command;
 
-enum { LIST, INSPECT, VERIFY, DIFF, RESHARD, COMPACT, CONVERT, GC, NUM_COMMANDS };
+enum { LIST, INSPECT, VERIFY, DIFF, RESHARD, COMPACT, CONVERT, PUBLISH, GC, NUM_COMMANDS };
 
 static const command commands[NUM_COMMANDS] = {
     [LIST] = {"list", tool_list, 1, 1},
@@ -184,12 +187,13 @@ static const command commands[NUM_COMMANDS] = {
     [RESHARD] = {"reshard", tool_reshard, 2, 2},
     [COMPACT] = {"compact", tool_compact, 2, 2},
     [CONVERT] = {"convert", tool_convert, 2, 2},
+    [PUBLISH] = {"publish", tool_publish, 2, 2},
     [GC] = {"gc", tool_gc, 1, 1},
 };
 
 enum {
     EVERY = (1 << NUM_COMMANDS) - 1,
-    WITH_BAR = 1 << VERIFY | 1 << DIFF | 1 << RESHARD | 1 << COMPACT | 1 << CONVERT,
+    WITH_BAR = 1 << VERIFY | 1 << DIFF | 1 << RESHARD | 1 << COMPACT | 1 << CONVERT | 1 << PUBLISH,
 };
 
 typedef struct option {
@@ -212,6 +216,7 @@ static const option all_options[] = {
     {"--ages", 1 << CONVERT, NULL},
     {"--dtype", 1 << CONVERT, "f32, f16, bf16, int8 or fp8"},
     {"--scores", 1 << CONVERT, "time,count or count,time"},
+    {"--encoding", 1 << PUBLISH, "f32, f16, bf16 or int8"},
     {"--keep", 1 << GC, "1 to 4294967295"},
     {"--ignore-scores", 1 << DIFF, NULL},
     {"--dry-run", 1 << GC, NULL},
@@ -236,6 +241,13 @@ static bool read_route(const char *text, uint32_t *out) {
             return true;
         }
     return false;
+}
+
+static bool read_encoding(const char *text, hotbed_encoding *out) {
+    *out = HOTBED_ENCODING_F32;
+    while (*out <= HOTBED_ENCODING_INT8 && strcmp(text, hotbed_encoding_name(*out)) != 0)
+        ++*out;
+    return *out <= HOTBED_ENCODING_INT8;
 }
 
 static bool read_word(const char *text, const char *one, const char *other, const char **out) {
@@ -269,6 +281,8 @@ static bool read_value(tool_options *o, const char *name, const char *value) {
         return hotbed_dtype_read(value, &o->dtype);
     if (strcmp(name, "--scores") == 0)
         return read_word(value, "time,count", "count,time", &o->scores);
+    if (strcmp(name, "--encoding") == 0)
+        return read_encoding(value, &o->encoding);
     o->optimizer = value; /* --optimizer; an import checks the name */
     return true;
 }

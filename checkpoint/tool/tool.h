@@ -4,6 +4,7 @@
 
 #include "checkpoint/chain.h"
 #include "checkpoint/rewrite.h"
+#include "hotbed/publish.h"
 
 enum {
     TOOL_SAME = 0,         /* success; nothing differs or is damaged */
@@ -23,6 +24,7 @@ typedef struct tool_options {
     hotbed_key_type key_type; /* convert --from; 0: determined by the files */
     hotbed_dtype dtype;       /* convert; 0: determined by the files */
     const char *scores;       /* convert --from dynamicemb; NULL: determined by the files */
+    hotbed_encoding encoding; /* publish; 0: of each table's type */
     char **paths;             /* [num_paths] */
     uint32_t num_paths;
     hotbed_progress progress;
@@ -124,6 +126,7 @@ int tool_reshard(const tool_options *options);
 int tool_compact(const tool_options *options);
 int tool_convert(const tool_options *options);
 int tool_gc(const tool_options *options);
+int tool_publish(const tool_options *options);
 
 /* Run convert --from. Implemented in checkpoint/tool/tool_import.c. */
 int tool_import(const tool_options *options);

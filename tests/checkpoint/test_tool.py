@@ -136,7 +136,10 @@ def check_mistakes(root):
     os.mkdir(other)
     os.symlink("logs", os.path.join(place, "latest"))
     for words, expected in (
-        (["lst", root], "the commands are list, inspect, verify, diff, reshard, compact, convert, gc, not lst"),
+        (
+            ["lst", root],
+            "the commands are list, inspect, verify, diff, reshard, compact, convert, publish, gc, not lst",
+        ),
         (["gc", root, "--kep", "1"], "gc takes --json, --keep, --dry-run, --leave-damaged, --unfinished, not --kep"),
         (["convert", path, place], "convert needs --from, --to or --dtype"),
         (["convert", path, place, "--to=h5", "--from=npy"], "convert takes --from or --to, not both"),
@@ -174,9 +177,10 @@ COMMANDS = {  # with the number of paths
     "reshard": 2,
     "compact": 2,
     "convert": 2,
+    "publish": 2,
     "gc": 1,
 }
-WITH_BAR = "verify diff reshard compact convert"
+WITH_BAR = "verify diff reshard compact convert publish"
 OPTIONS = {  # the commands that take an option, and a value
     "--json": (" ".join(COMMANDS), None),
     "--progress": (WITH_BAR, None),
@@ -189,6 +193,7 @@ OPTIONS = {  # the commands that take an option, and a value
     "--optimizer": ("convert", "sgd"),
     "--keys": ("convert", "u64"),
     "--ages": ("convert", None),
+    "--encoding": ("publish", "f16"),
     "--keep": ("gc", "2"),
     "--dry-run": ("gc", None),
     "--leave-damaged": ("gc", None),
@@ -700,6 +705,62 @@ def check_npy(root):
     done = tool_run("convert", out, back, *FROM_NPY, "--ages")
     check(done.returncode == 2 and "--ages: no table has scores" in done.stderr, done)
     check(not os.path.exists(back), "nothing after a failure")
+    shutil.rmtree(out)
+
+
+def published(directory, number):
+    """The tables of a cut of one rank, as docs/formats.md describes them: (encoding, keys, rows as bytes) by name."""
+    with open(os.path.join(directory, f"cut-{number:012}"), "rb") as file:
+        cut = file.read()
+    with open(os.path.join(directory, f"rows-{number:012}-00000"), "rb") as file:
+        rows = file.read()
+    found = {}
+    for t in range(struct.unpack_from("<I", cut, 12)[0]):
+        name = cut[128 + 128 * t :][:64].rstrip(b"\0").decode()
+        encoding = struct.unpack_from("<I", cut, 128 + 128 * t + 68)[0]
+        n, _, keys, _, values = struct.unpack_from("<5Q", rows, 64 + 128 * t)
+        width = struct.unpack_from("<I", rows, 64 + 128 * t + 116)[0]
+        values = np.frombuffer(rows, np.uint8, n * width, values).reshape(n, width)
+        found[name] = encoding, np.frombuffer(rows, np.uint64, n, keys), values
+    return found
+
+
+def check_publish(root):
+    """A full checkpoint of ranks, and then a chain of increments, become cuts of one directory."""
+    path, place = os.path.join(root, "ranks"), os.path.join(root, "place")
+    out, npy = os.path.join(root, "published"), os.path.join(root, "npy")
+    shutil.rmtree(place, ignore_errors=True)
+    os.mkdir(place)
+    increment = os.path.join(place, "increment")
+    sample(os.path.join(place, "full"), HOTBED_SAMPLE_RANKS="3", HOTBED_SAMPLE_INCREMENT=increment)
+    for number, source in ((1, path), (2, increment)):
+        result = tool_json("publish", source, out)
+        tool("convert", source, npy, "--to", "npy")
+        found = published(out, number)
+        check(result["cut"] == number, f"publish says {result}")
+        check(result["rows"] == sum(len(keys) for _, keys, _ in found.values()), f"publish says {result}")
+        for name, (encoding, keys, values) in found.items():
+            wanted = np.load(os.path.join(npy, name + ".weight.npy"))
+            ids = os.path.join(npy, name + ".weight_id.npy")
+            ids = np.load(ids).view(np.uint64) if os.path.exists(ids) else np.arange(len(wanted), dtype=np.uint64)
+            if encoding == 3:  # the upper halves of f32
+                values = np.stack([np.zeros_like(values.view(np.uint16)), values.view(np.uint16)], -1).view(np.uint32)
+            order, wanted_order = np.argsort(keys), np.argsort(ids)
+            check(np.array_equal(keys[order], ids[wanted_order]), f"keys of {name}")
+            got = np.ascontiguousarray(values[order]).view(np.uint32).reshape(wanted.shape)  # bits: some are NaN
+            check(np.array_equal(got, wanted[wanted_order].view(np.uint32)), f"rows of {name}")
+        shutil.rmtree(npy)
+    tool("publish", path, out, "--encoding", "bf16")
+    check({encoding for encoding, _, _ in published(out, 3).values()} == {3}, "encoding")
+    done = tool_run("publish", path, out, "--encoding", "int8")
+    check(done.returncode == 2 and "table 'hash', key " in done.stderr, done.stderr)
+    done = tool_run("publish", path, out, "--encoding", "f8")
+    check("--encoding takes f32, f16, bf16 or int8, not f8" in done.stderr, done.stderr)
+    shard = os.path.join(place, "full", "shard-00001-of-00003.h5")
+    flip(shard, os.path.getsize(shard) // 2)
+    tool("publish", os.path.join(place, "full"), out, status=1)
+    check(max(os.listdir(out)) == "rows-000000000003-00000", "a cut after a failure")
+    shutil.rmtree(place)
     shutil.rmtree(out)
 
 
@@ -1348,6 +1409,7 @@ def main():
         check_diff(root)
         check_dealt(root)
         check_npy(root)
+        check_publish(root)
         check_row_types(root)
         check_times(root)
         check_h5(root)

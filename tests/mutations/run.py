@@ -2,19 +2,26 @@
 """tests/mutations/run.py - plant faults in a copy of the tree, one at a time, and see which test finds each.
 
 usage: run.py [--first | --full] [--jobs N] [NAME...]   plant all faults, or those whose name contains a NAME
-       run.py --check                                   whether every patch still applies, and is complete
+       run.py --check                                   whether the code still has every line that a fault replaces
 
-A patch begins with three lines:
+Faults are in faults.txt, ordered by name:
 
-    Fault: what is wrong with it, as a sentence
-    Tests: entries of CTest that are likely to find it, the likeliest first
-    Build: the preset that they are run in: host, host-asan or host-tsan
+    == NAME
+    what is wrong, as a sentence
+    BUILD: entries of CTest that are likely to find it, the likeliest first
+    path/of/a/file
+     a line that stays, if the others occur more than once
+    -a line of the code
+    +the line instead of it
 
-The entries of the patch are built and run first.  Where none of them fails, everything that `./run test` runs in that
+BUILD is the preset that the entries are run in: host, host-asan or host-tsan.  The lines ' ' and '-' follow each other
+in the file, once.  A path may follow again, for another place.
+
+The fault's entries are built and run first.  Where none of them fails, everything that `./run test` runs in that
 build follows, then in the other two, and with --full everything that `./run test full` runs in the three.  With --first
 nothing follows.  A compiler that refuses the fault has found it.  The copy and its builds stay in build/mutations; a
 second run is faster.
-Status 0: the shorter run finds every fault; 1: it does not; 2: no patch has such a name, or one does not apply.
+Status 0: the shorter run finds every fault; 1: it does not; 2: no fault has such a name, or one does not apply.
 """
 
 import argparse
@@ -34,7 +41,7 @@ from test import CTEST, PRESETS  # noqa: E402
 WORK = ROOT / "build/mutations"
 TREE = WORK / "tree"
 BUILDS = ("host", "host-asan", "host-tsan")
-LEAST = 60  # patches
+LEAST = 60  # faults
 # What `./run test` leaves out of each build.
 SHORT = {preset: CTEST[name] for name, preset in PRESETS.items()}
 PROGRAMS = {  # of entries that are not named after their program
@@ -47,42 +54,61 @@ PROGRAMS = {  # of entries that are not named after their program
 }
 
 
-class Patch:
-    def __init__(self, path):
-        self.path, self.name = path, path.stem
-        text = path.read_text()
+class Fault:
+    def __init__(self, text):
+        self.name, self.fault, tests, *lines = [*text.rstrip("\n").split("\n"), "", ""]
+        self.build, _, entries = tests.partition(": ")
+        self.tests, self.places = entries.split(), []  # places: path, lines of the code, lines instead of them
+        for line in filter(None, lines):
+            if line[0] not in " -+":
+                self.places.append((line, [], []))
+            elif self.places:
+                for sign, part in zip("-+", self.places[-1][1:]):
+                    part.extend([line[1:]] if line[0] in (" ", sign) else [])
+        self.files = sorted({path for path, _, _ in self.places})
 
-        def field(name):
-            return (re.search(rf"^{name}: (.+)$", text, re.M) or [None, ""])[1]
-
-        self.fault, self.tests, self.build = field("Fault"), field("Tests").split(), field("Build")
-        self.files = re.findall(r"^\+\+\+ b/(\S+)", text, re.M)
-
-    def apply(self, tree, *options):
-        return subprocess.run(
-            ["patch", "-p1", "-s", "-N", "-F2", "--no-backup-if-mismatch", *options, "-i", str(self.path)],
-            cwd=tree,
-            capture_output=True,
-            text=True,
-        )
+    def planted(self, tree):
+        """The texts of the changed files, by path.  Raises ValueError if a place is not there, or not once."""
+        texts = {path: (tree / path).read_text() for path in self.files if (tree / path).is_file()}
+        for path, old, new in self.places:
+            if path not in texts:
+                raise ValueError(f"there is no file {path}")
+            if not old or old == new:
+                raise ValueError(f"it replaces nothing in {path}")
+            before, after = ("".join(f"\n{line}" for line in lines) + "\n" for lines in (old, new))
+            text = "\n" + texts[path]
+            if (found := len(re.findall(f"(?={re.escape(before)})", text))) != 1:
+                raise ValueError(f"{path} has these lines {found} times, not once:{before.rstrip()}")
+            texts[path] = text.replace(before, after)[1:]
+        return texts
 
     def problem(self):
-        if not self.fault or not self.tests or not self.files:
-            return "it needs Fault, Tests and a difference"
+        if not self.fault or not self.tests or not self.places:
+            return "it needs a sentence, tests and lines"
         if self.build not in BUILDS:
-            return f"Build is '{self.build}', not one of {', '.join(BUILDS)}"
+            return f"its build is '{self.build}', not one of {', '.join(BUILDS)}"
         for test in self.tests:
             if not any((ROOT / "tests").rglob(test.split(".")[0] + ".*")):
                 return f"there is no test {test}"
-        done = self.apply(ROOT, "--dry-run")
-        return f"it does not apply: {(done.stdout + done.stderr).strip()}" if done.returncode else None
+        try:
+            self.planted(ROOT)
+        except ValueError as error:
+            return str(error)
+        return None
 
 
-def check(patches):
-    bad = [f"{patch.name}: {problem}" for patch in patches if (problem := patch.problem())]
-    if len(patches) < LEAST:
-        bad.append(f"{len(patches)} patches, fewer than {LEAST}")
-    print("\n".join(bad) if bad else f"{len(patches)} planted faults apply")
+def read_faults():
+    return [Fault(text) for text in re.split(r"^== ", (HERE / "faults.txt").read_text(), flags=re.M)[1:]]
+
+
+def check(faults):
+    bad = [f"{path.name}: faults belong in faults.txt" for path in sorted(HERE.glob("*.patch"))]
+    names = [fault.name for fault in faults]
+    bad += [f"{b}: it is below {a}, but faults are ordered by name" for a, b in zip(names, names[1:]) if a >= b]
+    bad += [f"{fault.name}: {problem}" for fault in faults if (problem := fault.problem())]
+    if len(faults) < LEAST:
+        bad.append(f"{len(faults)} faults, fewer than {LEAST}")
+    print("\n".join(bad) if bad else f"{len(faults)} planted faults apply")
     return 2 if bad else 0
 
 
@@ -147,17 +173,17 @@ def named(tests):
     return ["-R", "^(" + "|".join(map(re.escape, tests)) + ")$"]
 
 
-def find(patch, jobs, first, full):
+def find(fault, jobs, first, full):
     """(which run found it, what found it); the run is 'first', 'short', 'full' or None."""
-    built = compile_targets(patch.build, programs(patch.tests), jobs)
+    built = compile_targets(fault.build, programs(fault.tests), jobs)
     if built.returncode:
         return "first", "the compiler"
-    for test in patch.tests:
-        if failed := run_tests(patch.build, named([test]), jobs, patch.build != "host"):
+    for test in fault.tests:
+        if failed := run_tests(fault.build, named([test]), jobs, fault.build != "host"):
             return "first", failed[0]
     if first:
         return None, "nothing"
-    for build in (patch.build, *(b for b in BUILDS if b != patch.build)):
+    for build in (fault.build, *(b for b in BUILDS if b != fault.build)):
         configure(build)
         if compile_targets(build, [], jobs).returncode:
             return "short", f"the compiler of {build}"
@@ -169,10 +195,10 @@ def find(patch, jobs, first, full):
     return None, "nothing"
 
 
-def baseline(patches, jobs):
-    """Without a fault the patches' own entries pass; otherwise they would find everything."""
+def baseline(faults, jobs):
+    """Without a fault their own entries pass; otherwise they would find everything."""
     for build in BUILDS:
-        tests = sorted({t for p in patches if p.build == build for t in p.tests})
+        tests = sorted({t for p in faults if p.build == build for t in p.tests})
         if not tests:
             continue
         configure(build)
@@ -197,29 +223,31 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
-    patches = [Patch(path) for path in sorted(HERE.glob("*.patch"))]
+    faults = read_faults()
     if options.check:
-        return check(patches)
+        return check(faults)
     if options.names:
-        patches = [p for p in patches if any(name in p.name for name in options.names)]
-    if not patches or any(problem := p.problem() for p in patches):
-        print(problem if patches else "no patch has such a name")
+        faults = [p for p in faults if any(name in p.name for name in options.names)]
+    problems = [f"{p.name}: {problem}" for p in faults if (problem := p.problem())]
+    if not faults or problems:
+        print("\n".join(problems) if faults else "no fault has such a name")
         return 2
     copy_tree()
-    baseline(patches, options.jobs)
+    baseline(faults, options.jobs)
     results, start = [], time.monotonic()
-    for patch in sorted(patches, key=lambda p: (p.build, p.files)):
-        before = {name: (TREE / name).read_bytes() for name in patch.files}
+    for fault in sorted(faults, key=lambda p: (p.build, p.files)):
+        before = {name: (TREE / name).read_text() for name in fault.files}
         begin = time.monotonic()
         try:
-            patch.apply(TREE)
-            run, by = find(patch, options.jobs, options.first, options.full)
+            for name, text in fault.planted(TREE).items():
+                (TREE / name).write_text(text)
+            run, by = find(fault, options.jobs, options.first, options.full)
         finally:
-            for name, data in before.items():
-                (TREE / name).write_bytes(data)
-        results.append({"fault": patch.name, "run": run, "by": by})
+            for name, text in before.items():
+                (TREE / name).write_text(text)
+        results.append({"fault": fault.name, "run": run, "by": by})
         print(
-            f"{patch.name}: {'found by ' + by if run else 'NOT FOUND'}"
+            f"{fault.name}: {'found by ' + by if run else 'NOT FOUND'}"
             f"{'' if run in ('first', None) else ', by the ' + run + ' run'} ({time.monotonic() - begin:.0f} s)",
             flush=True,
         )

@@ -47,14 +47,14 @@ static bool make_buffers(
 
 static hotbed_status update_in_one(
     const bench_step *step, const hotbed_optimizer_view *optimizer, const update_buffers *buffers) {
-    hotbed_gradient_view gradient = {buffers->gradient, step->table.dim, HOTBED_F32, NULL, 0};
+    hotbed_gradient_view gradient = {buffers->gradient, step->table.dim, HOTBED_F32, NULL};
     return step->update->update(
         &step->view, optimizer, gradient, step->table.dim, buffers->sums, step->stream);
 }
 
 static hotbed_status reduce(
     const bench_step *step, const hotbed_optimizer_view *optimizer, const update_buffers *buffers) {
-    hotbed_gradient_view gradient = {buffers->gradient, step->table.dim, HOTBED_F32, NULL, 0};
+    hotbed_gradient_view gradient = {buffers->gradient, step->table.dim, HOTBED_F32, NULL};
     hotbed_sums_view sums = {.data = buffers->unique_gradient, .stride = step->table.dim};
     return step->update->reduce(
         &step->view, optimizer, gradient, sums, step->table.dim, buffers->sums, step->stream);
@@ -62,7 +62,7 @@ static hotbed_status reduce(
 
 static hotbed_status apply(
     const bench_step *step, const hotbed_optimizer_view *optimizer, const update_buffers *buffers) {
-    hotbed_gradient_view sums = {buffers->unique_gradient, step->table.dim, HOTBED_F32, NULL, 0};
+    hotbed_gradient_view sums = {buffers->unique_gradient, step->table.dim, HOTBED_F32, NULL};
     return step->update->apply(
         &step->view, optimizer, sums, step->table.dim, buffers->sums, step->stream);
 }

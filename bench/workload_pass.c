@@ -276,7 +276,7 @@ static hotbed_status stages_step(pass *p, hotbed_event **marks, uint64_t step) {
     const hotbed_storage *s = p->run->storage;
     hotbed_stream *stream = p->run->stream;
     uint64_t stride = output_stride(s);
-    hotbed_gradient_view gradient = {p->run->gradient.data, stride, HOTBED_F32, NULL, 0};
+    hotbed_gradient_view gradient = {p->run->gradient.data, stride, HOTBED_F32, NULL};
     t->step.batch.keys = (const uint64_t *)(const void *)workload_keys_of(p->run, step);
     HOTBED_TRY(mark(p, marks[0]));
     HOTBED_TRY(s->kernels.lookup->layout(&t->step, stream));

@@ -209,6 +209,9 @@ static size_t carve_path(
         path->owner_rows = hotbed_carve_take(&carve, (g->sums ? bags : bound) * row);
         path->requester_rows = hotbed_carve_take(&carve, (g->sums ? bags : sent) * row);
     }
+    if (g->wide_stride != 0)
+        path->wide = hotbed_carve_take(
+            &carve, (g->sums ? bags : bound) * g->wide_stride * sizeof *path->wide);
     if (path->capacity == 0 && g->sums) {
         path->requester_places = hotbed_carve_take(&carve, (bags + 1) * sizeof(uint32_t));
         path->owner_places = hotbed_carve_take(&carve, (bags + 1) * sizeof(uint32_t));

@@ -44,7 +44,7 @@ hotbed_status hotbed_rows_compute_tables(
     d.segments += (uint64_t)first * context->world;
     d.firsts += (uint64_t)first * context->world;
     d.num_segments = (end - first) * context->world;
-    d.few = 1;
+    d.few = hotbed_packed_type(d.travel) == 0 ? 1 : 0; /* packing computes more, for fewer bytes */
     const hotbed_scatter_view to = hotbed_owner_rows(&d);
     return hotbed_part_compute_to(m, part, &to, stream);
 }
@@ -76,7 +76,7 @@ static hotbed_status send_sums(
     const hotbed_part *part, const hotbed_deliver_view *d, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
     const hotbed_sharded *c = part->sharded;
-    hotbed_gradient_view view = {gradient, stride, (uint32_t)c->output_dtype, NULL, 0};
+    hotbed_gradient_view view = {gradient, stride, (uint32_t)c->output_dtype, NULL};
     hotbed_sums_view sums = {
         .rows = part->addresses,
         .dtype = (uint32_t)part->group->gradient_dtype,
@@ -105,13 +105,22 @@ static hotbed_status backward_dist(
     return hotbed_exchange_rows(context, part, true, stream);
 }
 
+/* Gradients with scales become f32 first: the kernels that keep rows in registers read no others. */
 static hotbed_status update(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
     const hotbed_group *g = part->group;
-    const hotbed_gradient_view gradient = {
-        part->path->owner_rows, g->gradient_bytes / hotbed_dtype_size((uint32_t)g->gradient_dtype),
-        (uint32_t)g->gradient_dtype, NULL, g->max_dim};
-    return hotbed_storage_backward_from(g->lookup, part->path->ticket, &gradient, stream);
+    hotbed_path *path = part->path;
+    hotbed_gradient_view gradient = {path->wide, g->wide_stride, HOTBED_F32, NULL};
+    if (path->wide == NULL) {
+        const uint32_t dtype = (uint32_t)g->gradient_dtype;
+        gradient = (hotbed_gradient_view){
+            path->owner_rows, g->gradient_bytes / hotbed_dtype_size(dtype), dtype, NULL};
+    } else {
+        const hotbed_deliver_view d = hotbed_part_deliver(context, part, path->owner_in, true);
+        HOTBED_TRY(hotbed_dist_kernels_of(stream)->widen_rows(
+            &d, path->owner_rows, path->wide, g->wide_stride, stream));
+    }
+    return hotbed_storage_backward_from(g->lookup, path->ticket, &gradient, stream);
 }
 
 const hotbed_part_calls hotbed_sequence_calls = {

@@ -62,11 +62,17 @@ static hotbed_status update(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
     hotbed_bags_view v = hotbed_part_bags(context, part, part->path->owner_in, true, true);
     count(context, part, true, true, &v);
+    const hotbed_group *g = part->group;
+    float *wide = part->path->wide;
     const hotbed_gradient_view gradient = {
-        v.own, v.own == NULL ? 0 : part->gradient_stride, (uint32_t)part->group->gradient_dtype,
-        (const uint8_t *const *)part->addresses, part->group->max_dim};
+        v.own, v.own == NULL ? 0 : part->gradient_stride,
+        wide == NULL ? (uint32_t)g->gradient_dtype : (uint32_t)HOTBED_F32,
+        (const uint8_t *const *)part->addresses};
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->bag_addresses(&v, part->addresses, stream));
-    return hotbed_storage_backward_from(part->group->lookup, part->path->ticket, &gradient, stream);
+    if (wide != NULL)
+        HOTBED_TRY(hotbed_dist_kernels_of(stream)->widen_bags(
+            &v, part->addresses, wide, g->wide_stride, stream));
+    return hotbed_storage_backward_from(g->lookup, part->path->ticket, &gradient, stream);
 }
 
 const hotbed_part_calls hotbed_pooled_sums_calls = {

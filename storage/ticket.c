@@ -418,7 +418,7 @@ static hotbed_status check_sums(const hotbed_ticket *ticket, const float *unique
 
 static hotbed_gradient_view gradient_view(
     const hotbed_storage *storage, const void *gradient, uint64_t stride) {
-    hotbed_gradient_view view = {gradient, stride, (uint32_t)storage->output_dtype, NULL, 0};
+    hotbed_gradient_view view = {gradient, stride, (uint32_t)storage->output_dtype, NULL};
     return view;
 }
 
@@ -472,7 +472,7 @@ hotbed_status hotbed_storage_apply(
     HOTBED_TRY(check_update(storage, ticket, stream));
     HOTBED_TRY(check_sums(ticket, unique_gradients));
     use_on(ticket, stream);
-    hotbed_gradient_view sums = {unique_gradients, storage->max_dim, HOTBED_F32, NULL, 0};
+    hotbed_gradient_view sums = {unique_gradients, storage->max_dim, HOTBED_F32, NULL};
     const hotbed_optimizer_view optimizer = optimizer_on(storage, stream);
     HOTBED_TRY(storage->kernels.update->apply(
         &ticket->step, &optimizer, sums, storage->max_dim, ticket->update_scratch, stream));

@@ -113,6 +113,25 @@ HOTBED_HD uint8_t *hotbed_bag_address(const hotbed_bags_view *v, uint64_t b) {
            (uint64_t)v->output_columns[f] * hotbed_dtype_size(v->dtype);
 }
 
+/* Owner: if received bag b has a gradient, at at[b], write it as f32 to row b of `wide`, and set at[b] to that. */
+HOTBED_HD void hotbed_widen_bag(
+    const hotbed_bags_view *v, uint64_t b, uint8_t **at, float *wide, uint64_t stride,
+    uint32_t width) {
+    const uint32_t dim = v->dims[b / v->batch_size / v->world];
+    const uint8_t *row = at[b];
+    float *to = wide + b * stride;
+    hotbed_tile_sync(width); /* all lanes have read at[b] */
+    if (row == NULL)
+        return;
+    for (uint32_t e = 4 * hotbed_tile_rank(width); e < dim; e += 4 * width) {
+        const uint32_t count = hotbed_count4(dim, e);
+        hotbed_store4(
+            HOTBED_F32, to, e, count, hotbed_unpack4(v->travel, v->pack.layout, row, e, count));
+    }
+    if (hotbed_tile_rank(width) == 0)
+        at[b] = (uint8_t *)to;
+}
+
 /* Requester: write the output of bag r: the owners' sums, added in the order of ranks. */
 HOTBED_HD void hotbed_bag_finish_sums(
     const hotbed_bags_view *v, uint32_t r, void *output, uint64_t stride, uint32_t width) {

@@ -99,6 +99,19 @@ hotbed_owner_place(const hotbed_deliver_view *d, const uint8_t *first, uint32_t 
     return (uint32_t)((uint64_t)(hotbed_owner_row(d, m) - first) / d->row_bytes);
 }
 
+/* Owner: write the gradient of received key m as f32 to the row of `wide` with its number among the rows that
+ * arrive, the first of which is at `first`. */
+HOTBED_HD void hotbed_widen_row(
+    const hotbed_deliver_view *d, const uint8_t *first, uint32_t m, float *wide, uint64_t stride,
+    uint32_t width) {
+    const uint8_t *row = hotbed_owner_row(d, m);
+    float *to = wide + (uint64_t)(row - first) / d->row_bytes * stride;
+    for (uint32_t e = 4 * hotbed_tile_rank(width); e < d->dim; e += 4 * width) {
+        const uint32_t count = hotbed_count4(d->dim, e);
+        hotbed_store4(HOTBED_F32, to, e, count, hotbed_unpack4(d->travel, d->dim, row, e, count));
+    }
+}
+
 /* Requester: copy the embedding of key i into the caller's output, whose rows are `stride` bytes
  * apart. */
 HOTBED_HD void hotbed_take_row(

@@ -328,6 +328,22 @@ static unsigned row_blocks(const hotbed_stream *stream, uint64_t rows) {
     return hotbed_cuda_blocks(stream, rows * TILE, BLOCK, ROWS_WAVES);
 }
 
+static __global__ void __launch_bounds__(BLOCK)
+    widen_rows_kernel(hotbed_deliver_view d, const uint8_t *first, float *wide, uint64_t stride) {
+    const uint32_t n = d.segments[d.num_segments];
+    for (uint64_t m = hotbed_cuda_thread() / TILE; m < n; m += hotbed_cuda_threads() / TILE)
+        hotbed_widen_row(&d, first, (uint32_t)m, wide, stride, TILE);
+}
+
+static hotbed_status widen_rows(
+    const hotbed_deliver_view *d, const void *first, float *wide, uint64_t stride,
+    hotbed_stream *stream) {
+    widen_rows_kernel<<<
+        row_blocks(stream, d->received_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *d, (const uint8_t *)first, wide, stride);
+    return hotbed_cuda_launched("widen_rows_kernel");
+}
+
 static hotbed_status find_places(
     const hotbed_deliver_view *d, const void *first, const uint32_t *n, uint32_t *at,
     hotbed_stream *stream) {
@@ -427,11 +443,14 @@ static __global__ void __launch_bounds__(BLOCK)
     count_bags(v);
 }
 
-/* Writes to other ranks need a quarter of the threads; the others are left to the parts beside. */
+/* Writes to other ranks need a quarter of the threads; the others are left to the parts beside. Packing
+ * computes more, for fewer bytes. */
 static unsigned bag_blocks(const hotbed_stream *stream, const hotbed_bags_view *v, uint64_t each) {
     const uint64_t bags = (uint64_t)hotbed_bags_rows(v) * each;
     const unsigned few = (hotbed_cuda_blocks(stream, bags, BLOCK, WAVES) + 3) / 4;
-    return v->remote != 0 ? few : hotbed_cuda_blocks(stream, bags, BLOCK, ROWS_WAVES);
+    return v->remote != 0 && v->pack.dtype == 0
+               ? few
+               : hotbed_cuda_blocks(stream, bags, BLOCK, ROWS_WAVES);
 }
 
 static hotbed_status bag_flags(const hotbed_bags_view *v, hotbed_stream *stream) {
@@ -449,6 +468,21 @@ static hotbed_status bag_addresses(const hotbed_bags_view *v, uint8_t **at, hotb
     bag_addresses_kernel<<<bag_blocks(stream, v, v->world), BLOCK, 0, hotbed_cuda_native(stream)>>>(
         *v, at);
     return hotbed_cuda_launched("bag_addresses_kernel");
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    widen_bags_kernel(hotbed_bags_view v, uint8_t **at, float *wide, uint64_t stride) {
+    const uint64_t n = (uint64_t)hotbed_bags_rows(&v) * v.world;
+    for (uint64_t b = hotbed_cuda_thread() / TILE; b < n; b += hotbed_cuda_threads() / TILE)
+        hotbed_widen_bag(&v, b, at, wide, stride, TILE);
+}
+
+static hotbed_status widen_bags(
+    const hotbed_bags_view *v, uint8_t **at, float *wide, uint64_t stride, hotbed_stream *stream) {
+    const uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
+    widen_bags_kernel<<<row_blocks(stream, n), BLOCK, 0, hotbed_cuda_native(stream)>>>(
+        *v, at, wide, stride);
+    return hotbed_cuda_launched("widen_bags_kernel");
 }
 
 static hotbed_status finish_bags(
@@ -502,7 +536,8 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_cuda = {
-    targets,   ranks,       aim,           place,          segments,  gather,      table_starts,
-    follow,    find_places, take_rows,     send_gradients, find_rows, pool_finish, pool_start,
-    bag_flags, bag_counts,  bag_addresses, finish_bags,    send_bags, copy_rows,   finish_sums,
+    targets,      ranks,       aim,         place,     segments,       gather,
+    table_starts, follow,      find_places, take_rows, send_gradients, find_rows,
+    widen_rows,   pool_finish, pool_start,  bag_flags, bag_counts,     bag_addresses,
+    widen_bags,   finish_bags, send_bags,   copy_rows, finish_sums,
 };

@@ -27,8 +27,16 @@ typedef struct places_args {
     uint32_t *at;
 } places_args;
 
+typedef struct widen_args {
+    hotbed_deliver_view d;
+    const uint8_t *first;
+    float *wide;
+    uint64_t stride;
+} widen_args;
+
 typedef struct bags_args {
     hotbed_bags_view v;
+    float *wide;
     uint32_t *counts;
     uint8_t **at;
     void *output;
@@ -277,6 +285,20 @@ static hotbed_status find_rows(
         stream, or_one(d->sent_bound), KEYS_GRAIN, find_body, &args, sizeof args);
 }
 
+static void widen_rows_body(const void *args, uint64_t begin, uint64_t end) {
+    const widen_args *a = args;
+    for (uint64_t m = begin; m < least(end, a->d.segments[a->d.num_segments]); m++)
+        hotbed_widen_row(&a->d, a->first, (uint32_t)m, a->wide, a->stride, 1);
+}
+
+static hotbed_status widen_rows(
+    const hotbed_deliver_view *d, const void *first, float *wide, uint64_t stride,
+    hotbed_stream *stream) {
+    widen_args args = {.d = *d, .first = first, .wide = wide, .stride = stride};
+    return hotbed_host_launch(
+        stream, d->received_bound, ROWS_GRAIN, widen_rows_body, &args, sizeof args);
+}
+
 static void finish_body(const void *args, uint64_t begin, uint64_t end) {
     const pool_args *a = args;
     if (begin == 0)
@@ -338,6 +360,12 @@ static void bag_addresses_body(const void *args, uint64_t begin, uint64_t end) {
         count_bags(&a->v);
 }
 
+static void widen_bags_body(const void *args, uint64_t begin, uint64_t end) {
+    const bags_args *a = args;
+    for (uint64_t b = begin; b < end; b++)
+        hotbed_widen_bag(&a->v, b, a->at, a->wide, a->stride, 1);
+}
+
 static void finish_bags_body(const void *args, uint64_t begin, uint64_t end) {
     const bags_args *a = args;
     for (uint64_t r = begin; r < end; r++)
@@ -369,6 +397,14 @@ static hotbed_status bag_addresses(const hotbed_bags_view *v, uint8_t **at, hotb
     bags_args args = {.v = *v, .at = at};
     uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
     return hotbed_host_launch(stream, n, KEYS_GRAIN, bag_addresses_body, &args, sizeof args);
+}
+
+static hotbed_status widen_bags(
+    const hotbed_bags_view *v, uint8_t **at, float *wide, uint64_t stride, hotbed_stream *stream) {
+    bags_args args = {.v = *v, .at = at, .wide = wide, .stride = stride};
+    return hotbed_host_launch(
+        stream, (uint64_t)hotbed_bags_rows(v) * v->world, ROWS_GRAIN, widen_bags_body, &args,
+        sizeof args);
 }
 
 static hotbed_status finish_bags(
@@ -410,7 +446,8 @@ static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *strea
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_host = {
-    targets,   ranks,       aim,           place,          segments,  gather,      table_starts,
-    follow,    find_places, take_rows,     send_gradients, find_rows, pool_finish, pool_start,
-    bag_flags, bag_counts,  bag_addresses, finish_bags,    send_bags, copy_rows,   finish_sums,
+    targets,      ranks,       aim,         place,     segments,       gather,
+    table_starts, follow,      find_places, take_rows, send_gradients, find_rows,
+    widen_rows,   pool_finish, pool_start,  bag_flags, bag_counts,     bag_addresses,
+    widen_bags,   finish_bags, send_bags,   copy_rows, finish_sums,
 };

@@ -48,6 +48,10 @@ typedef struct hotbed_dist_kernels {
         const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream);
     /* rows[u] = hotbed_send_sum_to(d, u) */
     hotbed_status (*find_rows)(const hotbed_deliver_view *d, uint8_t **rows, hotbed_stream *stream);
+    /* hotbed_widen_row() of each received key */
+    hotbed_status (*widen_rows)(
+        const hotbed_deliver_view *d, const void *first, float *wide, uint64_t stride,
+        hotbed_stream *stream);
     hotbed_status (*pool_finish)(
         const hotbed_pool_view *p, uint64_t columns, const float *sums, void *output,
         uint64_t stride, hotbed_stream *stream);
@@ -59,8 +63,12 @@ typedef struct hotbed_dist_kernels {
     hotbed_status (*bag_flags)(const hotbed_bags_view *v, hotbed_stream *stream);
     /* counts[p] = hotbed_bag_count(v, p) */
     hotbed_status (*bag_counts)(const hotbed_bags_view *v, uint32_t *counts, hotbed_stream *stream);
-    /* at[b] = hotbed_bag_address(v, b). This and the next two count what moves. */
+    /* at[b] = hotbed_bag_address(v, b). This, finish_bags and send_bags count what moves. */
     hotbed_status (*bag_addresses)(const hotbed_bags_view *v, uint8_t **at, hotbed_stream *stream);
+    /* hotbed_widen_bag() of each received bag */
+    hotbed_status (*widen_bags)(
+        const hotbed_bags_view *v, uint8_t **at, float *wide, uint64_t stride,
+        hotbed_stream *stream);
     hotbed_status (*finish_bags)(
         const hotbed_bags_view *v, uint32_t max_dim, void *output, uint64_t stride,
         hotbed_stream *stream);

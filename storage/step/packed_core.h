@@ -129,9 +129,9 @@ HOTBED_HD hotbed_f32x4 hotbed_pack_float4(const void *of, uint32_t e, uint32_t c
     return count == 0 ? hotbed_f32x4_of(0.0F) : hotbed_load4(HOTBED_F32, of, e, count);
 }
 
-/* Elements of a packed gradient. */
-HOTBED_APART hotbed_f32x4 hotbed_packed_gradient4(
-    uint32_t dtype, uint32_t layout, const uint8_t *row, uint32_t e, uint32_t count) {
+/* Elements of a gradient that has travelled. */
+HOTBED_HD hotbed_f32x4
+hotbed_unpack4(uint32_t dtype, uint32_t layout, const uint8_t *row, uint32_t e, uint32_t count) {
     if (dtype != HOTBED_INT8)
         return hotbed_row_load4(false, dtype, layout, row, e, count);
     const float scale = hotbed_bits_float(hotbed_scale_load(false, dtype, layout, row, e));

@@ -24,7 +24,6 @@ typedef struct hotbed_gradient_view {
     /* Pooling: [bags] where the gradient of each bag is, instead of in `data`; NULL, for a bag: it
      * has none. Four elements are aligned to their size if `data` and `stride` are so. */
     const uint8_t *const *bags;
-    uint32_t layout; /* packed gradients: elements for which a row has place */
 } hotbed_gradient_view;
 
 /* Properties for which a kernel is compiled. They are literals, so that the compiler removes the
@@ -110,15 +109,6 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_plain(
     return sum;
 }
 
-/* Load elements of the gradient at `at`. */
-HOTBED_HD hotbed_f32x4 hotbed_gradient_load4(
-    const hotbed_gradient_view *gradient, uint64_t at, uint32_t e, uint32_t count) {
-    const uint8_t *row = (const uint8_t *)(uintptr_t)at;
-    return hotbed_dtype_size(gradient->dtype) != 1
-               ? hotbed_load4(gradient->dtype, row, e, count)
-               : hotbed_packed_gradient4(gradient->dtype, gradient->layout, row, e, count);
-}
-
 /* Sum occurrences begin .. end-1, at most one group, in order from zero. Each lane looks up one
  * occurrence; then all lanes read the gradients. A lane with count 0 has no elements, but must take
  * part. */
@@ -140,8 +130,10 @@ HOTBED_HD hotbed_f32x4 hotbed_sum_group(
             float weight = hotbed_tile_shuffle_f32(width, mine.weight, k);
             if (count > 0 && at != 0)
                 sum = hotbed_add4(
-                    sum, hotbed_gradient_scaled(
-                             s, o, hotbed_gradient_load4(&gradient, at, e, count), mean, weight));
+                    sum,
+                    hotbed_gradient_scaled(
+                        s, o, hotbed_load4(gradient.dtype, (const void *)(uintptr_t)at, e, count),
+                        mean, weight));
         }
     }
     return sum;
@@ -944,7 +936,7 @@ HOTBED_HD void hotbed_update_given_row(
     const hotbed_update_rows_args *a, const hotbed_optimizer_view *o, uint64_t i, uint32_t width) {
     const hotbed_update_shape shape = {false, false, true, false};
     const hotbed_gradient_view gradient = {
-        a->gradients + i * a->row.dim, a->row.dim, HOTBED_F32, NULL, 0};
+        a->gradients + i * a->row.dim, a->row.dim, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 0, NULL, 0};
     float *state0 = (float *)(void *)(a->states[0] + i * a->state_bytes[0]);
     float *state1 = (float *)(void *)(a->states[1] + i * a->state_bytes[1]);

@@ -236,7 +236,7 @@ HOTBED_HD void update_kind(
     float *weights = (float *)(void *)row;
     float *state0 = (float *)(void *)(row + table->state_offset[0]);
     float *state1 = (float *)(void *)(row + table->state_offset[1]);
-    const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL, 0};
+    const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 0, NULL, 0};
     const hotbed_update_shape shape = {false, false, true, false},
                               plain = {false, true, true, false};

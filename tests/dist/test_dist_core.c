@@ -172,6 +172,8 @@ typedef struct bag_work {
     uint8_t *rows[WORLD];
     HOTBED_ALIGN(16) uint8_t travelling[WORLD][BAGS * ROW];
     HOTBED_ALIGN(16) float values[BATCH * COLUMNS];
+    HOTBED_ALIGN(16) float wide[WORLD * BAGS * ROW / 4];
+    uint8_t *at[WORLD * BAGS];
     uint64_t moved;
 } bag_work;
 
@@ -188,6 +190,13 @@ static void give_all(void *argument) {
     hotbed_bags_count(&w->v, hotbed_tile_rank(w->width) == 0 ? 5 : 0, w->width);
 }
 
+/* The gradients of all received bags, of which some have none. */
+static void widen_all(void *argument) {
+    bag_work *w = argument;
+    for (uint32_t b = 0; b < WORLD * BAGS; b++)
+        hotbed_widen_bag(&w->v, b, w->at, w->wide, ROW / 4, w->width);
+}
+
 static void bag_work_point(bag_work *w) {
     w->v.row_starts = w->row_starts;
     w->v.places = w->v.places == NULL ? NULL : w->places;
@@ -199,6 +208,8 @@ static void bag_work_point(bag_work *w) {
     w->v.moved = &w->moved;
     for (uint32_t p = 0; p < WORLD; p++)
         w->rows[p] = w->travelling[p];
+    for (uint32_t b = 0; b < WORLD * BAGS; b++)
+        w->at[b] = b % 5 == 1 ? NULL : w->travelling[b % WORLD] + (size_t)(b / WORLD) * ROW;
 }
 
 static void bag_work_make(bag_work *w, uint32_t dim, uint32_t travel, bool exact, bool mean) {
@@ -262,6 +273,12 @@ static void bags_are_the_same_at_every_width(hotbed_backend backend) {
                 want = got;
             CHECK_BYTES(got.values, want.values, sizeof got.values);
             CHECK_BYTES(got.travelling, want.travelling, sizeof got.travelling);
+            hotbed_emulate_run(got.width, widen_all, &got);
+            if (s == 0)
+                memcpy(want.wide, got.wide, sizeof want.wide);
+            CHECK_BYTES(got.wide, want.wide, sizeof got.wide);
+            for (uint32_t b = 0; b < WORLD * BAGS; b++)
+                CHECK(got.at[b] == (b % 5 == 1 ? NULL : (uint8_t *)(got.wide + b * ROW / 4)));
             CHECK_EQ(got.moved, 5 * ROW);
         }
     }

@@ -127,8 +127,7 @@ static void decoded(
     memcpy(values, g, dim * sizeof *g);
     hotbed_pack_row(&p, dim, number, row, hotbed_pack_float4, values, 1);
     for (uint32_t e = 0; e < dim; e += 4) {
-        const hotbed_f32x4 v =
-            hotbed_packed_gradient4(dtype, layout, row, e, hotbed_count4(dim, e));
+        const hotbed_f32x4 v = hotbed_unpack4(dtype, layout, row, e, hotbed_count4(dim, e));
         memcpy(values, &v, sizeof v);
         memcpy(out + e, values, hotbed_count4(dim, e) * sizeof *out);
     }

@@ -32,7 +32,7 @@ static void step(void *argument) {
     work *w = argument;
     const hotbed_rounding_view rounding =
         hotbed_rounding_of(&w->table, 77, w->clock.optimizer.steps);
-    const hotbed_gradient_view gradient = {w->gradient, DIM_MOST, HOTBED_F32, NULL, 0};
+    const hotbed_gradient_view gradient = {w->gradient, DIM_MOST, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 0, NULL, 0};
     const hotbed_update_shape shape = {false, false, true, false};
     const uint32_t bits = hotbed_update_parts(

@@ -85,7 +85,7 @@ struct hotbed_stream {
     const hotbed_backend_ops *ops;
     hotbed_backend backend;
     int device;
-    uint64_t number; /* of the stream in this process; 0: a branch */
+    uint64_t number; /* of the stream in this process; 0: a branch, or cudaStreamPerThread */
     hotbed_priority priority;
     bool recording;
     uint64_t recording_number;

@@ -45,6 +45,9 @@ static hotbed_status fail_recording(const char *function, const char *why) {
 static void free_workspace(hotbed_workspace *workspace);
 static uint64_t streams; /* atomic: created so far */
 
+/* cudaStreamPerThread: another stream in each thread. */
+#define CUDA_PER_THREAD ((void *)(uintptr_t)0x2)
+
 static hotbed_status create(
     hotbed_backend backend, const hotbed_stream_spec *spec, hotbed_stream **out) {
     const hotbed_backend_ops *ops = NULL;
@@ -63,7 +66,8 @@ static hotbed_status create(
     stream->ops = ops;
     stream->backend = backend;
     stream->device = spec->device;
-    stream->number = __atomic_add_fetch(&streams, 1, __ATOMIC_RELAXED);
+    if (!spec->wrap || spec->native != CUDA_PER_THREAD)
+        stream->number = __atomic_add_fetch(&streams, 1, __ATOMIC_RELAXED);
     stream->priority = spec->priority;
     stream->run_inline = spec->run_inline;
     *out = stream;
@@ -391,9 +395,11 @@ hotbed_status hotbed_event_record(hotbed_event *event, hotbed_stream *stream) {
     HOTBED_TRY(check_event("hotbed_event_record", event, stream));
     if (stream->recording)
         __atomic_store_n(&event->in_graph, true, __ATOMIC_RELAXED);
+    __atomic_store_n(&event->recorder, 0, __ATOMIC_RELAXED);
+    HOTBED_TRY(stream->ops->event_record(event, stream));
     const bool any = __atomic_load_n(&event->in_graph, __ATOMIC_RELAXED);
     __atomic_store_n(&event->recorder, any ? 0 : stream->number, __ATOMIC_RELAXED);
-    return stream->ops->event_record(event, stream);
+    return HOTBED_OK;
 }
 
 /* A stream that recorded the event itself has nothing to wait for, which saves the driver's call. */

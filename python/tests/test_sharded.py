@@ -440,11 +440,12 @@ def test_sizes_follow_the_batches(plan):
     check_rows(merged([rows for _, rows in results]), all_rows(one))
 
 
-@pytest.mark.parametrize("plan", [ht.Plan.FIXED, ht.Plan.ONE_SIDED])
+@pytest.mark.parametrize("plan", [ht.Plan.FIXED, ht.Plan.ONE_SIDED, ht.Plan.TWO_PHASE])
 @pytest.mark.parametrize("waiting", [False, True])
-def test_prefetched_batches_that_overflow_are_looked_up_again(plan, waiting):
-    many = [bags(step) for step in range(4)]
+@pytest.mark.parametrize("large", [(True, True), (True, False), (False, True)])
+def test_prefetched_batches_that_do_not_fit_are_looked_up_in_order(plan, waiting, large):
     few = ht.KeyedJaggedTensor(["f", "g", "h"], torch.tensor([1, 2, 3]), lengths=torch.ones(3, dtype=torch.int64))
+    many = [[bags(10 * step + rank) if large[step] else few for rank in range(RANKS)] for step in range(2)]
 
     def body(comm):
         ebc = pooled(comm, ht.ShardedOptions(plan=plan))
@@ -457,21 +458,19 @@ def test_prefetched_batches_that_overflow_are_looked_up_again(plan, waiting):
 
         learn(ebc(few))  # messages have room for little more than such a batch
         held = ebc(few) if waiting else None  # its context is in use while messages should grow
-        ebc.prefetch(many[2 * comm.rank])
-        ebc.prefetch(many[2 * comm.rank + 1])
+        ebc.prefetch(many[0][comm.rank])
+        ebc.prefetch(many[1][comm.rank])
         if held is not None:
             learn(held)
-        for batch in many[2 * comm.rank : 2 * comm.rank + 2]:
-            out = ebc(batch)
+        for step in range(2):
+            out = ebc(many[step][comm.rank])
             outputs.append(out.values().detach().clone())
             learn(out)
-        assert ebc.exchange_stats()["overflows"] > 0
-        return losses, all_rows(ebc), outputs
+        return losses, all_rows(ebc), outputs, ebc.exchange_stats()["overflows"]
 
     one = pooled()
     expected = []
-    batches = [[few] * RANKS] * (2 if waiting else 1) + [[many[i], many[2 + i]] for i in range(2)]
-    for each in batches:
+    for each in [[few] * RANKS] * (2 if waiting else 1) + many:
         loss = one(together(each)).values().square().sum()
         loss.backward()
         expected.append(float(loss.detach()))
@@ -480,6 +479,7 @@ def test_prefetched_batches_that_overflow_are_looked_up_again(plan, waiting):
         assert sum(r[0][step] for r in results) == pytest.approx(loss, rel=1e-5)
     check_rows(merged([r[1] for r in results]), all_rows(one))
     assert all(bool(out.any()) for r in results for out in r[2])
+    assert all((r[3] > 0) == (plan is not ht.Plan.TWO_PHASE) for r in results)
 
 
 def test_sizes_that_cannot_follow():

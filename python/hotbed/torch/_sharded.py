@@ -158,6 +158,8 @@ class ShardedStorage(Storage):
         self._last: Optional[_Slot] = None
         self._eval = _Slot()
         self._thread = 0  # of the last forward
+        #: Samples, keys and the most keys for a rank of a batch that did not fit ahead: the same on all ranks.
+        self._put_off: Optional[List[int]] = None
         self._has_warned = False  # of a rank that has most keys
         self._warn_at = _OVERFLOWS  # overflows in a row that cause the next warning
         sizes = (sharded.max_batch_size, sharded.max_keys, sharded.capacity)
@@ -354,10 +356,12 @@ class ShardedStorage(Storage):
     def _is_exact(self) -> bool:
         return self.sharded.plan is Plan.TWO_PHASE
 
-    def _for_ranks(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> Tuple[int, torch.Tensor]:
-        """Return how many keys of a lookup a batch has for one rank at most, after dedup; waits for the stream.
+    def _for_ranks(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> Tuple[int, int, int, int]:
+        """Count the keys of a batch by rank; waits for the stream.
 
-        And, for each rank, how many keys it has of tables whose rows are routed in blocks.
+        Returns:
+            How many keys of a lookup it has for one rank at most, after dedup.  Of the tables whose rows are routed in
+            blocks: distinct keys, how many belong to one rank at most, and to which.
         """
         counts = torch.zeros(len(self._pointers), self.comm.size, dtype=torch.int64)
         blocks = torch.zeros(self.comm.size, dtype=torch.int64)
@@ -369,15 +373,19 @@ class ShardedStorage(Storage):
         for t, parts in by_table.items():
             mine = torch.cat(parts)
             dedups = self.exchanges[t] is PooledExchange.ROWS if self.is_pooled else self.sharded.dedup is not Dedup.OFF
-            mine = torch.unique(mine) if dedups else mine.contiguous()
-            ranks = torch.empty(mine.shape[0], dtype=torch.int32)
-            data, out = ffi.cast("uint64_t *", mine.data_ptr()), ffi.cast("uint32_t *", ranks.data_ptr())
-            lib.hotbed_route_ranks(self._route(t), mine.shape[0], data, out)
-            found_by_rank = torch.bincount(ranks.to(torch.int64), minlength=self.comm.size)
-            counts[self._places[t][0]] += found_by_rank
-            if self._routes[t].kind == Route.CONTINUOUS.value:
-                blocks += found_by_rank
-        return int(counts.max()), blocks
+            in_blocks = self._routes[t].kind == Route.CONTINUOUS.value
+            distinct = torch.unique(mine) if dedups or in_blocks else mine
+            counts[self._places[t][0]] += self._by_rank(t, distinct if dedups else mine)
+            if in_blocks:
+                blocks += self._by_rank(t, distinct)
+        return int(counts.max()), int(blocks.sum()), int(blocks.max()), int(blocks.argmax())
+
+    def _by_rank(self, table: int, keys: torch.Tensor) -> torch.Tensor:
+        """Count keys of a table by rank: ``[ranks]``."""
+        keys, ranks = keys.contiguous(), torch.empty(keys.shape[0], dtype=torch.int32)
+        data, out = ffi.cast("uint64_t *", keys.data_ptr()), ffi.cast("uint32_t *", ranks.data_ptr())
+        lib.hotbed_route_ranks(self._route(table), keys.shape[0], data, out)
+        return torch.bincount(ranks.to(torch.int64), minlength=self.comm.size)
 
     def _fit(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int, stream: Any, ahead: bool) -> bool:
         """Make the sizes fit a batch, if they are to be measured; all ranks call it together.
@@ -399,19 +407,22 @@ class ShardedStorage(Storage):
         small = samples > self._sizes[0] or keys.shape[0] > self._sizes[1]
         if not (self._is_small or self._is_exact() or (alone and small)):
             return True
-        most = 1
-        if not (alone or self._is_exact()):
-            most, blocks = self._for_ranks(keys, offsets, samples)
-            self._warn_of_busy_rank(blocks)
-        mine = struct.pack("<3Q", samples, keys.shape[0], most)
+        counted = (1, 0, 0, 0) if alone or self._is_exact() else self._for_ranks(keys, offsets, samples)
+        mine = struct.pack("<6Q", samples, keys.shape[0], *counted)
         every = [mine] if alone else _gather(self.comm, self.device, stream, mine)
-        needs = [max(column) for column in zip(*[struct.unpack("<3Q", one) for one in every])]
-        if all(need <= size for need, size in zip(needs, self._sizes)):
-            self._is_small = False
+        found = [struct.unpack("<6Q", one) for one in every]
+        needs = [max(column) for column in list(zip(*found))[:3]]
+        self._warn_of_busy_rank([counts[3:] for counts in found])
+        wanted = needs if self._put_off is None else [max(pair) for pair in zip(needs, self._put_off)]
+        if all(need <= size for need, size in zip(wanted, self._sizes)):
+            self._is_small, self._put_off = False, None
             return True
         if any(s.held for s in self.slots):
             if ahead:
+                self._put_off = wanted
                 return False
+            if all(need <= size for need, size in zip(needs, self._sizes)):
+                return True
             self.comm.agreed = StateError(
                 f"a batch of {needs[0]} samples and {needs[1]} keys needs larger messages while another forward waits "
                 "for its backward; call its backward first, or give max_batch_size, max_keys and capacity of "
@@ -419,7 +430,7 @@ class ShardedStorage(Storage):
                 value=needs,
             )
             raise self.comm.agreed
-        self._resize(needs)
+        self._resize(wanted)
         return True
 
     def _resize(self, needs: Sequence[int]) -> None:
@@ -443,17 +454,21 @@ class ShardedStorage(Storage):
                 slot.ticket = None
         self._last = None
         self.check(lib.hotbed_sharded_resize(self._sharded, *sizes))
-        self._sizes, self._is_small = tuple(sizes), False
+        self._sizes, self._is_small, self._put_off = tuple(sizes), False, None
 
-    def _warn_of_busy_rank(self, keys: torch.Tensor) -> None:
-        """Warn once if a rank has over 1.5 times its share of a batch's keys of tables in blocks: ``[ranks]`` keys."""
-        total, most = int(keys.sum()), int(keys.max())
-        if self._has_warned or total < _MANY or 2 * most * self.comm.size < 3 * total:
+    def _warn_of_busy_rank(self, found: Sequence[Sequence[int]]) -> None:
+        """Warn once if a rank has 1.5 times its share of a batch's keys of tables in blocks, or more.
+
+        Args:
+            found: of each rank's batch: keys, how many belong to one rank at most, and to which; the same on all ranks.
+        """
+        busy = [one for one in found if one[0] >= _MANY and 2 * one[1] * self.comm.size >= 3 * one[0]]
+        if self._has_warned or not busy:
             return
-        self._has_warned = True
+        self._has_warned, (total, most, rank) = True, busy[0]
         named = [t.name for i, t in enumerate(self.tables) if self._routes[i].kind == Route.CONTINUOUS.value]
         warnings.warn(
-            f"tables {named}: of {total} distinct keys of a batch, {most} belong to rank {int(keys.argmax())} of "
+            f"tables {named}: of {total} distinct keys of a batch, {most} belong to rank {rank} of "
             f"{self.comm.size}, and the other ranks wait for it; if the frequent keys are small, give "
             f"routes={{name: Route.ROUND_ROBIN}} of ShardedOptions, which deals rows in turn",
             stacklevel=stack_level(),
@@ -554,13 +569,20 @@ class ShardedStorage(Storage):
         self.turn -= 1
         return True
 
-    def _settle(self, stream: Any) -> None:
+    def _settle(self, stream: Any, last: Optional[int] = None) -> None:
         """Send batches that were prefetched, and overflowed, again: before a later batch, so that the order stays.
 
-        A batch is looked at one batch after its prefetch, when its keys have arrived: no prefetch waits for its own.
+        A batch is looked at when the next one is prefetched, or in its forward.  Its keys have arrived then, so that
+        nothing waits.
+
+        Args:
+            stream: the Hotbed stream.
+            last: ``order`` of the last batch to look at; None: all.
         """
         for number in sorted(self.ahead.values(), key=lambda i: self.slots[i].order):
             slot = self.slots[number]
+            if last is not None and slot.order > last:
+                break
             key, tensors, before, samples = slot.key, slot.tensors, slot.versions, slot.samples
             if slot.settled or not self._must_repeat(number, stream):
                 slot.settled = True
@@ -600,6 +622,8 @@ class ShardedStorage(Storage):
             if number is not None:
                 self._release(number, stream)
             self._settle(stream)
+            if self._put_off is not None:  # so that the order stays
+                return
             number = self._prefetch(keys, offsets, weights, samples, stream, ahead=True)
             if number < 0:
                 return
@@ -625,7 +649,8 @@ class ShardedStorage(Storage):
                 self._evaluate(keys, offsets, weights, samples, target, stream)
                 return -1
             self._thread = threading.get_ident()
-            self._settle(stream)
+            number = self.ahead.get(key)
+            self._settle(stream, None if number is None else self.slots[number].order)
             number = self.ahead.pop(key, None)
             settled = number is not None
             if number is not None:

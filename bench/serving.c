@@ -2,7 +2,8 @@
  *
  * Publishes a table of random rows, and times lookups of random keys on some threads: rows of keys, and sums of bags
  * of 16.  The limit is a loop that reads the same rows from a mapped file by their numbers, with the rows of the next
- * keys requested ahead.  Then a trainer changes a share of the rows and publishes without a pause, while one thread
+ * keys requested ahead.  Then a reader gets increments that were written before, one by one, and calls are timed while
+ * it applies one, and with all of them.  Then a trainer changes a share of the rows and publishes without a pause, while one thread
  * looks up: the lag is the time from the copy in the trainer to the first use of the version.
  *
  * With --deltas: the time and the bytes of cuts and of checkpoints after some shares of the rows were written, against
@@ -24,6 +25,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -32,7 +34,8 @@ enum {
     AHEAD = 24,
     THREADS_MOST = 64,
     LAGS_MOST = 4096,
-    CALLS_MOST = 1 << 20
+    CALLS_MOST = 1 << 20,
+    INCREMENTS = 16, /* cuts up to the next base */
 };
 
 static const char usage[] =
@@ -64,6 +67,7 @@ typedef struct program {
     double until;
     bool pooled, plain; /* what the threads do */
     uint64_t stop;      /* atomic: the trainer ends */
+    uint64_t applying;  /* atomic: 1 while the reader applies an increment */
 } program;
 
 typedef struct worker {
@@ -193,9 +197,17 @@ static void *train(void *argument) {
     return NULL;
 }
 
-/* Time calls of one thread, of KEYS keys each; note the lag of each new version. */
-static void time_calls(program *p, bool plain, const char *what) {
-    static double times[CALLS_MOST], lags[LAGS_MOST];
+static double cpu_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Time calls of one thread, of KEYS keys each; note the lag of each new version. `applying`: only calls that
+ * begin while the reader applies an increment. On a machine that others use, the thread's CPU time says what the
+ * reader itself does to the calls. */
+static void time_calls(program *p, bool plain, bool applying, const char *what) {
+    static double times[CALLS_MOST], cpu[CALLS_MOST], lags[LAGS_MOST];
     uint64_t calls = 0, num_lags = 0, numbers[KEYS], keys[KEYS];
     hotbed_reader_stats stats = {.size = sizeof stats};
     worker w = {.p = p, .random = 99, .out = malloc(KEYS * p->dim * sizeof(float))};
@@ -207,12 +219,15 @@ static void time_calls(program *p, bool plain, const char *what) {
     double until = hotbed_monotonic_seconds() + 4 * p->seconds;
     while (hotbed_monotonic_seconds() < until && calls < CALLS_MOST) {
         draw(&w, numbers, keys);
-        double begin = hotbed_monotonic_seconds();
+        const bool counts = !applying || hotbed_load_relaxed_u64(&p->applying) != 0;
+        const double begin = hotbed_monotonic_seconds(), cpu_begin = cpu_seconds();
         if (plain)
             read_plain(&w, numbers);
         else
             look_up(&w, keys);
-        times[calls++] = hotbed_monotonic_seconds() - begin;
+        cpu[calls] = cpu_seconds() - cpu_begin;
+        times[calls] = hotbed_monotonic_seconds() - begin;
+        calls += counts;
         check(hotbed_reader_get_stats(p->reader, &stats));
         if (stats.version != version && num_lags < LAGS_MOST) {
             version = stats.version;
@@ -221,9 +236,10 @@ static void time_calls(program *p, bool plain, const char *what) {
     }
     free(w.out);
     printf(
-        "%-22s p50 %8.1f us  p99 %8.1f us", what, 1e6 * quantile(times, calls, 0.5),
-        1e6 * quantile(times, calls, 0.99));
-    if (num_lags > 0)
+        "%-22s p50 %8.1f us  p99 %8.1f us  CPU p50 %8.1f us  p99 %8.1f us", what,
+        1e6 * quantile(times, calls, 0.5), 1e6 * quantile(times, calls, 0.99),
+        1e6 * quantile(cpu, calls, 0.5), 1e6 * quantile(cpu, calls, 0.99));
+    if (num_lags > 0 && !applying) /* their cuts waited for the measurement */
         printf(
             "  lag median %.3f s  p99 %.3f s  (%" PRIu64 " versions)",
             quantile(lags, num_lags, 0.5), quantile(lags, num_lags, 0.99), num_lags);
@@ -276,6 +292,13 @@ static void fill(program *p) {
     p->limit = map;
 }
 
+static void follow(program *p) {
+    hotbed_reader_options options;
+    hotbed_reader_options_init(&options);
+    options.follow_ms = 20;
+    check(hotbed_reader_open(p->directory, &options, &p->reader));
+}
+
 static void publish(program *p) {
     hotbed_publish_options options;
     hotbed_publish_options_init(&options);
@@ -287,13 +310,85 @@ static void publish(program *p) {
     double copied = hotbed_monotonic_seconds();
     check(hotbed_publisher_wait(p->publisher));
     double written = hotbed_monotonic_seconds();
-    hotbed_reader_options follow;
-    hotbed_reader_options_init(&follow);
-    follow.follow_ms = 20;
-    check(hotbed_reader_open(p->directory, &follow, &p->reader));
+    follow(p);
     printf(
         "base: copied in %.3f s, written in %.3f s, opened in %.3f s\n", copied - begin,
         written - copied, hotbed_monotonic_seconds() - written);
+}
+
+/* --- increments ------------------------------------------------------------------------------- */
+
+static uint64_t version_of(const program *p) {
+    hotbed_reader_stats stats = {.size = sizeof stats};
+    check(hotbed_reader_get_stats(p->reader, &stats));
+    return stats.version;
+}
+
+/* Let the reader's directory have a file of a cut. */
+static void link_file(const program *p, const char *kind, uint64_t number, const char *end) {
+    char from[1024], to[1024];
+    snprintf(from, sizeof from, "%s/%s-%012" PRIu64 "%s", p->directory, kind, number, end);
+    snprintf(to, sizeof to, "%s/applied/%s-%012" PRIu64 "%s", p->directory, kind, number, end);
+    if (link(from, to) != 0) {
+        perror(to);
+        exit(1);
+    }
+}
+
+static void reveal(const program *p, uint64_t number) {
+    link_file(p, "rows", number, "-00000");
+    link_file(p, "cut", number, "");
+}
+
+/* Let the reader have one increment after the other. */
+static void *reveal_all(void *argument) {
+    program *p = argument;
+    const struct timespec pause = {.tv_nsec = 50000000}, wait = {.tv_nsec = 100000};
+    for (uint64_t number = 2; number <= INCREMENTS; number++) {
+        nanosleep(&pause, NULL);
+        __atomic_store_n(&p->applying, 1, __ATOMIC_RELAXED);
+        reveal(p, number);
+        while (version_of(p) < number)
+            nanosleep(&wait, NULL);
+        __atomic_store_n(&p->applying, 0, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+/* Time calls while increments are applied that were written before: nobody trains or publishes. */
+static void time_increments(program *p) {
+    char path[1024];
+    pthread_t thread;
+    hotbed_reader_options follow;
+    const uint64_t n = 1 + (uint64_t)(p->share * (double)p->rows);
+    float *rows = calloc(n * p->dim, sizeof *rows);
+    uint64_t random = 5;
+    if (rows == NULL)
+        exit(1);
+    for (uint64_t step = 2; step <= INCREMENTS; step++) {
+        const uint64_t first = next_random(&random) % (p->rows - n + 1);
+        const hotbed_rows set = {.weights = rows};
+        for (uint64_t i = 0; i < n * p->dim; i++)
+            rows[i] = 0x1p-24F * (float)(next_random(&random) >> 40);
+        check(hotbed_storage_set_rows(p->storage, 0, n, p->keys + first, &set, p->stream));
+        check(hotbed_publisher_publish(p->publisher, step, p->stream));
+        check(hotbed_publisher_wait(p->publisher));
+    }
+    free(rows);
+    snprintf(path, sizeof path, "%s/applied", p->directory);
+    if (mkdir(path, 0777) != 0)
+        exit(1);
+    reveal(p, 1);
+    hotbed_reader_close(p->reader);
+    hotbed_reader_options_init(&follow);
+    follow.follow_ms = 1;
+    check(hotbed_reader_open(path, &follow, &p->reader));
+    time_calls(p, false, false, "1024 keys, a base");
+    if (pthread_create(&thread, NULL, reveal_all, p) != 0)
+        exit(1);
+    time_calls(p, false, true, "1024 keys, applied");
+    pthread_join(thread, NULL);
+    time_calls(p, false, false, "1024 keys, quiet"); /* with the same increments */
 }
 
 /* --- deltas ----------------------------------------------------------------------------------- */
@@ -474,12 +569,14 @@ int main(int argc, char **argv) {
     publish(&p);
     compare(&p, false, "rows");
     compare(&p, true, "bags of 16");
-    time_calls(&p, true, "1024 rows, plain map");
-    time_calls(&p, false, "1024 keys, quiet");
+    time_calls(&p, true, false, "1024 rows, plain map");
+    time_increments(&p);
     pthread_t trainer;
     if (pthread_create(&trainer, NULL, train, &p) != 0)
         return 1;
-    time_calls(&p, false, "1024 keys, published");
+    hotbed_reader_close(p.reader);
+    follow(&p);
+    time_calls(&p, false, false, "1024 keys, published");
     __atomic_store_n(&p.stop, 1, __ATOMIC_RELAXED);
     pthread_join(trainer, NULL);
     print_load("after");

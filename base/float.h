@@ -12,6 +12,8 @@
 
 #include "base/port.h"
 
+#include <math.h>
+
 /* Convert to IEEE binary16. */
 HOTBED_HD uint16_t hotbed_f32_to_f16(float value) {
     uint32_t bits = hotbed_float_bits(value);
@@ -93,6 +95,34 @@ HOTBED_HD float hotbed_f16_to_f32(uint16_t half) {
     return hotbed_f16_number_to_f32(half);
 }
 
+/* The same for an operand of arithmetic, whose NaNs may have any bits. */
+HOTBED_HD float hotbed_f16_operand_to_f32(uint16_t half) {
+#if defined(__CUDA_ARCH__)
+    return hotbed_f16_number_to_f32(half);
+#else
+    return hotbed_f16_to_f32(half);
+#endif
+}
+
+/* a / b by `inverse`, which is 1 / b, for an f16 b from 2^-24 on. The same bits as a / b if the quotient is
+ * from 2^-36 to 256. A larger one becomes any number from 256 on, a smaller one any number below 2^-35; a
+ * negative one any negative number, 0 or NaN. tests/base/test_float.c compares both. */
+HOTBED_HD float hotbed_quotient_by_inverse(float a, float b, float inverse) {
+    float q = a * inverse;
+    q = q < 256.0F ? q : 256.0F;
+    return fmaf(fmaf(-q, b, a), inverse, q);
+}
+
+/* The faster one of both. */
+HOTBED_HD float hotbed_quotient(float a, float b, float inverse) {
+#if defined(__CUDA_ARCH__)
+    return hotbed_quotient_by_inverse(a, b, inverse);
+#else
+    (void)inverse;
+    return a / b;
+#endif
+}
+
 /* Nonzero if one of two f16 in a word is a NaN. */
 HOTBED_HD uint32_t hotbed_f16x2_has_nan(uint32_t pair) {
     return ((pair & 0x7fff7fffU) + 0x03ff03ffU) & 0x80008000U; /* a NaN is above 0x7c00 */
@@ -167,9 +197,17 @@ HOTBED_HD hotbed_fp8_place hotbed_fp8_place_of(float value) {
  * has no infinity: 448 is the largest value, to which larger ones are clamped. NaN and infinity
  * become NaN, 0x7f. */
 HOTBED_HD uint8_t hotbed_f32_to_fp8(float value) {
-    const hotbed_fp8_place at = hotbed_fp8_place_of(value);
-    const bool up = at.rest > 0x80000000U || (at.rest == 0x80000000U && (at.low & 1U) != 0);
-    return (uint8_t)(at.low + (up ? 1U : 0U));
+    const uint32_t bits = hotbed_float_bits(value), magnitude = bits & 0x7fffffffU;
+    const uint32_t sign = (bits >> 24) & 0x80U;
+    if (magnitude >= 0x7f800000U)
+        return 0x7fU;
+    if (magnitude >= 0x43e00000U) /* 448 */
+        return (uint8_t)(sign | 0x7eU);
+    if (magnitude >= 0x3c800000U) /* 2^-6: normal */
+        return (
+            uint8_t)(sign | (magnitude - (120U << 23) + 0x7ffffU + ((magnitude >> 20) & 1U)) >> 20);
+    /* the last digit of the sum is 2^-9, as in a subnormal */
+    return (uint8_t)(sign | (hotbed_float_bits(hotbed_bits_float(magnitude) + 0x1p14F) & 0xfU));
 }
 
 /* The same with a random word. */
@@ -183,9 +221,14 @@ HOTBED_HD float hotbed_fp8_to_f32(uint8_t byte) {
     const uint32_t sign = (uint32_t)(byte & 0x80U) << 24, magnitude = byte & 0x7fU;
     if (magnitude == 0x7fU)
         return hotbed_bits_float(sign | 0x7fc00000U);
+#if defined(__CUDA_ARCH__)
+    /* the digits are those of an f32, subnormal ones, too; processors multiply subnormals slowly */
+    return hotbed_bits_float(sign | magnitude << 20) * 0x1p120F;
+#else
     if (magnitude >= 8U)
         return hotbed_bits_float(sign | ((magnitude << 20) + (120U << 23)));
     return hotbed_bits_float(sign | hotbed_float_bits((float)magnitude * 0x1p-9F));
+#endif
 }
 
 /* The f16 next to a finite one: towards infinity, or away from it. */

@@ -70,12 +70,6 @@ static bool create_table(bench_state *state, const bench_step_options *o, bench_
            step->view.storage.tables;
 }
 
-static hotbed_rows_form rows_form_of(hotbed_dtype dtype, uint32_t dim) {
-    if (dtype == HOTBED_F32)
-        return HOTBED_ROWS_F32;
-    return dim % 8 == 0 ? HOTBED_ROWS_HALF : HOTBED_ROWS_ANY;
-}
-
 static bool create_batch(bench_state *state, const bench_step_options *o, bench_step *step) {
     hotbed_step_view *v = &step->view;
     const uint32_t zero = 0;
@@ -88,7 +82,8 @@ static bool create_batch(bench_state *state, const bench_step_options *o, bench_
     v->storage.pooling = o->bag > 0 ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
     v->storage.output_dtype = HOTBED_F32;
     v->storage.indexed = 1;
-    v->storage.rows_form = rows_form_of(step->table.dtype, o->dim);
+    v->storage.rows_form =
+        hotbed_rows_form_of((uint32_t)step->table.dtype, o->dim, step->table.row_bytes);
     v->storage.zeros = bench_upload(state, zeros, sizeof zeros);
     v->batch.faults = hotbed_stream_faults(step->stream);
     step->keys = bench_alloc(state, o->bound * sizeof(uint64_t));

@@ -22,6 +22,8 @@ void hotbed_dedup_pooled(const hotbed_dedup_features *features, hotbed_step_view
         view->storage.rows_form = HOTBED_ROWS_ANY;
 }
 
+enum { PACKED_ALIGNMENT = 4 }; /* of rows with scales that other ranks have sent */
+
 hotbed_status hotbed_dedup_rows_make(
     const hotbed_storage *storage, hotbed_dtype dtype, bool aligned, hotbed_dedup_rows *rows,
     hotbed_stream *stream) {
@@ -33,7 +35,8 @@ hotbed_status hotbed_dedup_rows_make(
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         tables[t] = storage->tables[t].view;
         tables[t].dtype = (uint32_t)dtype;
-        const hotbed_rows_form form = hotbed_rows_form_of(tables[t].dtype, tables[t].dim);
+        const hotbed_rows_form form =
+            hotbed_rows_form_of(tables[t].dtype, tables[t].dim, PACKED_ALIGNMENT);
         rows->form = aligned && (t == 0 || form == rows->form) ? form : HOTBED_ROWS_ANY;
     }
     hotbed_status status = hotbed_copy(rows->tables, tables, bytes, stream);

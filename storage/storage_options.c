@@ -341,8 +341,8 @@ hotbed_status hotbed_storage_read_tables(
         make_table(storage, &storage->tables[t], &o);
         if (o.dim > storage->max_dim)
             storage->max_dim = o.dim;
-        hotbed_rows_form form =
-            hotbed_rows_form_of((uint32_t)storage->tables[t].dtype, storage->tables[t].view.dim);
+        const hotbed_table_view *view = &storage->tables[t].view;
+        const hotbed_rows_form form = hotbed_rows_form_of(view->dtype, view->dim, view->row_bytes);
         storage->rows_form = t == 0 || form == storage->rows_form ? form : HOTBED_ROWS_ANY;
     }
     return hotbed_names_check(storage->tables, storage->num_tables, sizeof *storage->tables);

@@ -298,11 +298,17 @@ HOTBED_HD uint32_t hotbed_load_word(bool shared, const void *p) {
     return shared ? hotbed_load_relaxed_u32((const uint32_t *)p) : *(const uint32_t *)p;
 }
 
+/* Byte of a row at which the word of the scale of element e is. */
+HOTBED_HD uint32_t hotbed_scale_at(uint32_t dtype, uint32_t dim, uint32_t e) {
+    const uint32_t span = hotbed_scale_span(dtype, dim);
+    return span == dim ? dim : dim + e / HOTBED_SCALE_BLOCK * HOTBED_SCALE_BYTES;
+}
+
 /* The word of the scale of element e. It need not be aligned; the row's memory is, so that the aligned
  * words around it belong to the row. */
 HOTBED_HD uint32_t
 hotbed_scale_load(bool shared, uint32_t dtype, uint32_t dim, const uint8_t *row, uint32_t e) {
-    const uint32_t at = dim + e / hotbed_scale_span(dtype, dim) * HOTBED_SCALE_BYTES;
+    const uint32_t at = hotbed_scale_at(dtype, dim, e);
     const uint32_t shift = at % 4 * 8;
     const uint32_t low = hotbed_load_word(shared, row + at / 4 * 4);
     return shift == 0
@@ -312,7 +318,7 @@ hotbed_scale_load(bool shared, uint32_t dtype, uint32_t dim, const uint8_t *row,
 
 HOTBED_HD void hotbed_scale_store(
     uint32_t dtype, uint32_t dim, uint8_t *row, uint32_t e, uint32_t word) {
-    const uint32_t at = dim + e / hotbed_scale_span(dtype, dim) * HOTBED_SCALE_BYTES;
+    const uint32_t at = hotbed_scale_at(dtype, dim, e);
     for (uint32_t k = 0; k < HOTBED_SCALE_BYTES; k++)
         row[at + k] = (uint8_t)(word >> (8 * k));
 }
@@ -321,8 +327,8 @@ HOTBED_HD void hotbed_scale_store(
 HOTBED_HD hotbed_f32x4 hotbed_scaled4_to_f32(uint32_t dtype, uint32_t word, uint32_t four) {
     hotbed_f32x4 v;
     if (dtype == HOTBED_INT8) {
-        const float scale = hotbed_f16_to_f32((uint16_t)word);
-        const float offset = hotbed_f16_to_f32((uint16_t)(word >> 16));
+        const float scale = hotbed_f16_operand_to_f32((uint16_t)word);
+        const float offset = hotbed_f16_operand_to_f32((uint16_t)(word >> 16));
         v.x = (float)(four & 255U) * scale + offset;
         v.y = (float)(four >> 8 & 255U) * scale + offset;
         v.z = (float)(four >> 16 & 255U) * scale + offset;
@@ -337,11 +343,9 @@ HOTBED_HD hotbed_f32x4 hotbed_scaled4_to_f32(uint32_t dtype, uint32_t word, uint
     return v;
 }
 
-/* Load elements e .. e+count-1 of a row of any type, which is in a table. */
-HOTBED_HD hotbed_f32x4 hotbed_row_load4(
+/* hotbed_row_load4() of a type with scales. */
+HOTBED_APART hotbed_f32x4 hotbed_scaled_load4(
     bool shared, uint32_t dtype, uint32_t dim, const uint8_t *row, uint32_t e, uint32_t count) {
-    if (hotbed_dtype_size(dtype) != 1)
-        return hotbed_load4_as(shared, dtype, row, e, count);
     HOTBED_POINT();
     hotbed_f32x4 v = hotbed_scaled4_to_f32(
         dtype, hotbed_scale_load(shared, dtype, dim, row, e), hotbed_load_word(shared, row + e));
@@ -349,6 +353,13 @@ HOTBED_HD hotbed_f32x4 hotbed_row_load4(
     v.z = count > 2 ? v.z : 0.0F;
     v.w = count > 3 ? v.w : 0.0F;
     return v;
+}
+
+/* Load elements e .. e+count-1 of a row of any type, which is in a table. */
+HOTBED_HD hotbed_f32x4 hotbed_row_load4(
+    bool shared, uint32_t dtype, uint32_t dim, const uint8_t *row, uint32_t e, uint32_t count) {
+    return hotbed_dtype_size(dtype) != 1 ? hotbed_load4_as(shared, dtype, row, e, count)
+                                         : hotbed_scaled_load4(shared, dtype, dim, row, e, count);
 }
 
 /* What the scale of a block of elements follows from. */
@@ -418,8 +429,8 @@ hotbed_scale_choose(uint32_t dtype, hotbed_scale_range r, uint32_t before, bool 
         return 0x7e007e00U; /* NaN and NaN */
     float low = hotbed_f16_range(r.low) + 0.0F, high = hotbed_f16_range(r.high) + 0.0F;
     if (updates) {
-        const float scale = hotbed_f16_to_f32((uint16_t)before);
-        const float offset = hotbed_f16_to_f32((uint16_t)(before >> 16));
+        const float scale = hotbed_f16_operand_to_f32((uint16_t)before);
+        const float offset = hotbed_f16_operand_to_f32((uint16_t)(before >> 16));
         const float span = 255.0F * scale;
         if (low >= offset && high <= offset + span && (high - low) * 2.0F >= span && span > 0.0F)
             return before;
@@ -433,41 +444,73 @@ hotbed_scale_choose(uint32_t dtype, hotbed_scale_range r, uint32_t before, bool 
     return (uint32_t)offset << 16 | scale;
 }
 
-/* One element as a byte. `random`: with the random word, otherwise to nearest, ties to even. */
-HOTBED_HD uint32_t
-hotbed_scaled_byte(uint32_t dtype, uint32_t word, float v, bool random, uint32_t bits) {
+/* What values need of the word of their scale to become bytes. */
+typedef struct hotbed_scale_divisor {
+    float scale, offset; /* int8 */
+    float inverse;       /* 1 / scale. int8: 0 if the scale is 0 or NaN. fp8: exact */
+} hotbed_scale_divisor;
+
+/* `word` is of hotbed_scale_choose(). */
+HOTBED_HD hotbed_scale_divisor hotbed_scale_divisor_of(uint32_t dtype, uint32_t word) {
+    hotbed_scale_divisor by = {1.0F, 0.0F, 0.0F};
     if (dtype != HOTBED_INT8) {
-        const float x = v / hotbed_bits_float(word); /* exact, but for the smallest numbers */
+        by.inverse = hotbed_bits_float((254U << 23) - word); /* of a power of two */
+        return by;
+    }
+    const float scale = hotbed_f16_operand_to_f32((uint16_t)word);
+    if (!(scale > 0.0F))
+        return by;
+    by.scale = scale;
+    by.offset = hotbed_f16_operand_to_f32((uint16_t)(word >> 16));
+    by.inverse = 1.0F / scale;
+    return by;
+}
+
+/* One element as a byte. `random`: with the random word, otherwise to nearest, ties to even. */
+HOTBED_HD uint32_t hotbed_scaled_byte_by(
+    uint32_t dtype, hotbed_scale_divisor by, float v, bool random, uint32_t bits) {
+    if (dtype != HOTBED_INT8) {
+        const float x = v * by.inverse; /* exact, but for the smallest numbers */
         return random ? hotbed_f32_to_fp8_random(x, bits) : hotbed_f32_to_fp8(x);
     }
-    const float scale = hotbed_f16_to_f32((uint16_t)word);
-    const float x = scale > 0.0F ? (v - hotbed_f16_to_f32((uint16_t)(word >> 16))) / scale : 0.0F;
-    if (!(x > 0.0F))
-        return 0; /* NaN, too: then the scale is NaN */
-    if (x >= 255.0F)
-        return 255;
+    float x = hotbed_quotient(v - by.offset, by.scale, by.inverse);
+    x = x > 0.0F && by.inverse > 0.0F ? x : 0.0F; /* NaN, too */
+    x = x < 255.0F ? x : 255.0F;
+    if (!random)
+        return hotbed_float_bits(x + 0x1p23F) & 255U; /* the sum has no digits behind the point */
     const uint32_t low = (uint32_t)x;
     const float rest = x - (float)low;
-    if (random)
-        return low + (bits < (uint32_t)(rest * 0x1p32F) ? 1U : 0U);
-    return low + (rest > 0.5F || (rest == 0.5F && (low & 1U) != 0) ? 1U : 0U);
+    return low + (bits < (uint32_t)(rest * 0x1p32F) ? 1U : 0U);
+}
+
+HOTBED_HD uint32_t
+hotbed_scaled_byte(uint32_t dtype, uint32_t word, float v, bool random, uint32_t bits) {
+    return hotbed_scaled_byte_by(dtype, hotbed_scale_divisor_of(dtype, word), v, random, bits);
+}
+
+HOTBED_HD uint32_t hotbed_f32_to_scaled4_by(
+    uint32_t dtype, hotbed_scale_divisor by, hotbed_f32x4 v, bool random, hotbed_u32x4 bits) {
+    return hotbed_scaled_byte_by(dtype, by, v.x, random, bits.x) |
+           hotbed_scaled_byte_by(dtype, by, v.y, random, bits.y) << 8 |
+           hotbed_scaled_byte_by(dtype, by, v.z, random, bits.z) << 16 |
+           hotbed_scaled_byte_by(dtype, by, v.w, random, bits.w) << 24;
 }
 
 HOTBED_HD uint32_t hotbed_f32_to_scaled4(
     uint32_t dtype, uint32_t word, hotbed_f32x4 v, bool random, hotbed_u32x4 bits) {
-    return hotbed_scaled_byte(dtype, word, v.x, random, bits.x) |
-           hotbed_scaled_byte(dtype, word, v.y, random, bits.y) << 8 |
-           hotbed_scaled_byte(dtype, word, v.z, random, bits.z) << 16 |
-           hotbed_scaled_byte(dtype, word, v.w, random, bits.w) << 24;
+    return hotbed_f32_to_scaled4_by(dtype, hotbed_scale_divisor_of(dtype, word), v, random, bits);
 }
 
-/* The bytes `four` of values v, but those of `stored` where v equals its values w. An int8 byte that is
- * read and written again with its scale may otherwise become its neighbour, because w is rounded to f32. */
-HOTBED_HD uint32_t
-hotbed_scaled4_keep(uint32_t four, uint32_t stored, hotbed_f32x4 v, hotbed_f32x4 w) {
-    const uint32_t mask = (v.x == w.x ? 0xffU : 0U) | (v.y == w.y ? 0xff00U : 0U) |
-                          (v.z == w.z ? 0xff0000U : 0U) | (v.w == w.w ? 0xff000000U : 0U);
-    return (four & ~mask) | (stored & mask);
+/* A byte of ones for each of four values that differs. */
+HOTBED_HD uint32_t hotbed_scaled4_differ(hotbed_f32x4 v, hotbed_f32x4 w) {
+    return (v.x != w.x ? 0xffU : 0U) | (v.y != w.y ? 0xff00U : 0U) | (v.z != w.z ? 0xff0000U : 0U) |
+           (v.w != w.w ? 0xff000000U : 0U);
+}
+
+/* The bytes `four` of new values, but `stored` ones where values do not differ. An int8 byte that is read
+ * and written again with its scale may otherwise become its neighbour, because its value is rounded to f32. */
+HOTBED_HD uint32_t hotbed_scaled4_keep(uint32_t four, uint32_t stored, uint32_t differ) {
+    return (four & differ) | (stored & ~differ);
 }
 
 /* Store the first `count` of four elements. Returns whether one of them changes. */

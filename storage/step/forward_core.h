@@ -127,27 +127,35 @@ HOTBED_HD uint32_t hotbed_tile_key(const hotbed_tile_keys *keys, uint32_t k, uin
 
 /* Copy rows of one table to a sequence output of f32. All keys have slots, `dim` is a multiple of 4,
  * and all addresses are aligned. Lane k has the address of row k. `shared` is as in
- * hotbed_load4_as(); `half`, a literal too, is true for rows of two-byte elements, otherwise they
- * are f32. If rows are `scattered`, `output` and `stride` are unused. */
+ * hotbed_load4_as(); `form` is a literal, too. If rows are `scattered`, `output` and `stride` are
+ * unused. */
 HOTBED_HD void hotbed_forward_plain(
-    bool shared, bool half, uint32_t dtype, const uint8_t *row, uint32_t dim,
+    bool shared, hotbed_rows_form form, uint32_t dtype, const uint8_t *row, uint32_t dim,
     const hotbed_tile_keys *keys, bool scattered, float *output, uint64_t stride, uint32_t width) {
     const uint32_t count = keys->count;
+    const bool half = form == HOTBED_ROWS_HALF, scaled = form == HOTBED_ROWS_SCALED;
     for (uint32_t begin = 0; begin < dim; begin += 4 * width) {
         uint32_t e = begin + 4 * hotbed_tile_rank(width);
         uint32_t from = e < dim ? e : 0; /* all lanes take part in the loads */
+        const uint32_t scale = scaled ? hotbed_scale_at(dtype, dim, from) : 0;
         for (uint32_t r = 0; r < count; r += HOTBED_FORWARD_AHEAD) {
             hotbed_f32x4 v[HOTBED_FORWARD_AHEAD];
-            hotbed_u16x4 h[HOTBED_FORWARD_AHEAD]; /* as stored: needed after all rows are read */
+            /* as stored: needed after all rows are read */
+            hotbed_u16x4 h[HOTBED_FORWARD_AHEAD];
+            uint32_t four[HOTBED_FORWARD_AHEAD], word[HOTBED_FORWARD_AHEAD];
             uint32_t to[HOTBED_FORWARD_AHEAD];
             HOTBED_UNROLL
             for (uint32_t k = 0; k < HOTBED_FORWARD_AHEAD; k++) {
                 const uint32_t one = r + k < count ? r + k : r;
                 const uint8_t *at = (const uint8_t *)(uintptr_t)hotbed_tile_shuffle_u64(
                     width, (uint64_t)(uintptr_t)row, one);
-                at += from * (half ? sizeof(uint16_t) : sizeof(float));
+                if (scaled)
+                    word[k] = hotbed_load_word(shared, at + scale);
+                at += from * hotbed_form_size(form);
                 HOTBED_POINT();
-                if (half)
+                if (scaled)
+                    four[k] = hotbed_load_word(shared, at);
+                else if (half)
                     h[k] = hotbed_load_half4(shared, at);
                 else
                     v[k] = shared ? hotbed_load_shared_f32x4(at)
@@ -159,10 +167,35 @@ HOTBED_HD void hotbed_forward_plain(
                 float *row_to = scattered ? (float *)(uintptr_t)hotbed_tile_shuffle_u64(
                                                 width, keys->to, r + k < count ? r + k : r)
                                           : output + to[k] * stride;
-                if (r + k < count && e < dim && (keys->deferred >> (r + k) & 1U) == 0)
-                    hotbed_store_once(row_to + e, half ? hotbed_half4_to_f32(dtype, h[k]) : v[k]);
+                if (r + k >= count || e >= dim || (keys->deferred >> (r + k) & 1U) != 0)
+                    continue;
+                if (scaled)
+                    v[k] = hotbed_scaled4_to_f32(dtype, word[k], four[k]);
+                else if (half)
+                    v[k] = hotbed_half4_to_f32(dtype, h[k]);
+                hotbed_store_once(row_to + e, v[k]);
             }
         }
+    }
+}
+
+/* The same for rows of any type. */
+HOTBED_HD void hotbed_forward_same(
+    bool shared, uint32_t dtype, const uint8_t *row, uint32_t dim, const hotbed_tile_keys *keys,
+    bool scattered, float *output, uint64_t stride, uint32_t width) {
+    switch (hotbed_dtype_size(dtype)) {
+    case 1:
+        hotbed_forward_plain(
+            shared, HOTBED_ROWS_SCALED, dtype, row, dim, keys, scattered, output, stride, width);
+        break;
+    case 2:
+        hotbed_forward_plain(
+            shared, HOTBED_ROWS_HALF, dtype, row, dim, keys, scattered, output, stride, width);
+        break;
+    default:
+        hotbed_forward_plain(
+            shared, HOTBED_ROWS_F32, dtype, row, dim, keys, scattered, output, stride, width);
+        break;
     }
 }
 
@@ -239,8 +272,7 @@ HOTBED_HD void hotbed_forward_found(
     const hotbed_table_view *table = &s->storage.tables[hotbed_tile_shuffle_u32(width, t, 0)];
     const bool scattered = s->to.on != 0, packs = scattered && s->to.packed != 0;
     bool plain = !packs && table == &s->storage.tables[t] && slot != HOTBED_SLOT_NONE &&
-                 hotbed_dtype_is_array(table->dtype) && s->storage.output_dtype == HOTBED_F32 &&
-                 table->dim % 4 == 0 &&
+                 s->storage.output_dtype == HOTBED_F32 && table->dim % 4 == 0 &&
                  (scattered || (stride % 4 == 0 && ((uintptr_t)output & 15U) == 0));
     if (scattered) {
         const hotbed_scatter_place at = hotbed_scatter_at(&s->to, keys->i);
@@ -264,15 +296,10 @@ HOTBED_HD void hotbed_forward_found(
         float *to = (float *)output;
         if (!scattered && !keys->ordered)
             to += keys->first * stride;
-        const bool shared = searched && hotbed_eval_shares(table);
-        if (dtype != HOTBED_F32 && shared)
-            hotbed_forward_plain(true, true, dtype, row, dim, keys, scattered, to, stride, width);
-        else if (dtype != HOTBED_F32)
-            hotbed_forward_plain(false, true, dtype, row, dim, keys, scattered, to, stride, width);
-        else if (shared)
-            hotbed_forward_plain(true, false, dtype, row, dim, keys, scattered, to, stride, width);
+        if (searched && hotbed_eval_shares(table))
+            hotbed_forward_same(true, dtype, row, dim, keys, scattered, to, stride, width);
         else
-            hotbed_forward_plain(false, false, dtype, row, dim, keys, scattered, to, stride, width);
+            hotbed_forward_same(false, dtype, row, dim, keys, scattered, to, stride, width);
     }
     for (uint32_t r = 0; !all_plain && r < keys->count; r++) {
         if ((todo >> r & 1U) == 0)

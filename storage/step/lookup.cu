@@ -203,8 +203,14 @@ static __global__ void __launch_bounds__(BLOCK)
 /* A tile pools up to POOL_MOST bags at once, enough for about POOL_KEYS keys. */
 enum { POOL_BLOCK = 128, POOL_MOST = 16, POOL_KEYS = 64 };
 
-HOTBED_HD constexpr unsigned pool_resident(bool half) {
-    return half ? 8 : 9;
+HOTBED_HD constexpr unsigned pool_resident(hotbed_rows_form form) {
+    return form == HOTBED_ROWS_F32 ? 9 : form == HOTBED_ROWS_HALF ? 8 : 6;
+}
+
+/* Tiles of pooling, for rows to which other kernels give `width` lanes. A lane has 16 bytes of a row, unless
+ * fewer than four lanes would have a row of one-byte elements: each of them looks up a key. */
+HOTBED_HD constexpr uint32_t pool_quads(hotbed_rows_form form, uint32_t width) {
+    return form == HOTBED_ROWS_F32 ? 1 : form == HOTBED_ROWS_HALF ? 2 : width >= 16 ? 4 : width / 4;
 }
 
 /* Number of bags that a tile pools: several if they are short. */
@@ -286,9 +292,10 @@ static __device__ __noinline__ void pool_apart(
 
 /* The feature's table is read from shared memory, because rows displace everything else in the L1
  * cache. */
-template <uint32_t WIDTH, bool GROWS, bool HALF, pool_ends ENDS>
-static __global__ void __launch_bounds__(POOL_BLOCK, pool_resident(HALF))
+template <uint32_t WIDTH, uint32_t QUADS, bool GROWS, hotbed_rows_form FORM, pool_ends ENDS>
+static __global__ void __launch_bounds__(POOL_BLOCK, pool_resident(FORM))
     pool_bags_kernel(const __grid_constant__ hotbed_step_view view, void *output, uint64_t stride) {
+    constexpr hotbed_part_shape shape = {FORM, QUADS};
     hotbed_step_view s = hotbed_step_to(
         hotbed_step_as(view, GROWS), ENDS == POOL_SCATTERS ? HOTBED_TO_MANY : HOTBED_TO_ONE);
     if (ENDS != POOL_GIVEN_ROWS)
@@ -308,7 +315,7 @@ static __global__ void __launch_bounds__(POOL_BLOCK, pool_resident(HALF))
         return;
     const uint32_t left = s.batch.size - first, bags = left < share.bags ? left : share.bags;
     const uint64_t b = (uint64_t)share.feature * s.batch.size + first;
-    if (!hotbed_forward_bags(&s, &table, b, bags, share.feature, output, stride, HALF, WIDTH))
+    if (!hotbed_forward_bags(&s, &table, b, bags, share.feature, output, stride, shape, WIDTH))
         for (uint32_t k = 0; k < bags; k++)
             pool_apart<WIDTH>(&view, b + k, output, stride);
     for (uint32_t k = 0; s.eval.on != 0 && table.range.evicts != 0 && k < bags; k++)
@@ -390,23 +397,27 @@ static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stre
     return hotbed_cuda_launched("find_keys_kernel");
 }
 
-template <uint32_t WIDTH, bool GROWS, bool HALF, pool_ends ENDS>
+template <uint32_t WIDTH, uint32_t QUADS, bool GROWS, hotbed_rows_form FORM, pool_ends ENDS>
 static hotbed_status forward_bags_ends(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    pool_bags_kernel<WIDTH, GROWS, HALF, ENDS>
+    pool_bags_kernel<WIDTH, QUADS, GROWS, FORM, ENDS>
         <<<(unsigned)pool_blocks<WIDTH>(step), POOL_BLOCK, 0, hotbed_cuda_native(stream)>>>(
             *step, output, stride);
     return hotbed_cuda_launched("pool_bags_kernel");
 }
 
-template <uint32_t WIDTH, bool GROWS, bool HALF>
+template <uint32_t WIDTH, bool GROWS, hotbed_rows_form FORM>
 static hotbed_status forward_bags_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
+    constexpr uint32_t quads = pool_quads(FORM, WIDTH), lanes = WIDTH / quads;
     if (step->to.on != 0)
-        return forward_bags_ends<WIDTH, GROWS, HALF, POOL_SCATTERS>(step, output, stride, stream);
-    if (step->unique.rows != NULL)
-        return forward_bags_ends<WIDTH, false, HALF, POOL_GIVEN_ROWS>(step, output, stride, stream);
-    return forward_bags_ends<WIDTH, GROWS, HALF, POOL_PLAIN>(step, output, stride, stream);
+        return forward_bags_ends<lanes, quads, GROWS, FORM, POOL_SCATTERS>(
+            step, output, stride, stream);
+    if constexpr (FORM != HOTBED_ROWS_SCALED) /* given rows with scales have no form */
+        if (step->unique.rows != NULL)
+            return forward_bags_ends<lanes, quads, false, FORM, POOL_GIVEN_ROWS>(
+                step, output, stride, stream);
+    return forward_bags_ends<lanes, quads, GROWS, FORM, POOL_PLAIN>(step, output, stride, stream);
 }
 
 template <uint32_t WIDTH, bool GROWS>
@@ -438,9 +449,11 @@ static hotbed_status forward_as(
     const bool packs = hotbed_step_output_of(step) == HOTBED_TO_MANY_PACKED;
     const bool plain = !packs && stride % 4 == 0 && (uintptr_t)output % aligned == 0;
     if (plain && step->storage.rows_form == HOTBED_ROWS_F32)
-        return forward_bags_as<WIDTH, GROWS, false>(step, output, stride, stream);
-    if (plain && step->storage.rows_form == HOTBED_ROWS_HALF) /* a lane has 8 elements */
-        return forward_bags_as<WIDTH / 2, GROWS, true>(step, output, stride, stream);
+        return forward_bags_as<WIDTH, GROWS, HOTBED_ROWS_F32>(step, output, stride, stream);
+    if (plain && step->storage.rows_form == HOTBED_ROWS_HALF)
+        return forward_bags_as<WIDTH, GROWS, HOTBED_ROWS_HALF>(step, output, stride, stream);
+    if (plain && step->storage.rows_form == HOTBED_ROWS_SCALED)
+        return forward_bags_as<WIDTH, GROWS, HOTBED_ROWS_SCALED>(step, output, stride, stream);
     uint64_t threads = (uint64_t)step->storage.num_features * step->batch.size * WIDTH;
     const unsigned blocks = hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES);
     if (packs)

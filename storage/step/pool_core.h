@@ -127,16 +127,24 @@ HOTBED_HD void hotbed_forward_bag(
 /* --- forward, pooled by tiles ----------------------------------------------------------------------
  *
  * For storages of one hotbed_rows_form. A tile pools neighbouring bags of a feature. Its lanes look
- * up one key each; then the tile goes through the rows, of which each lane has 16 bytes: 4
- * elements, or 8 of two bytes. Several rows are loaded before the first one is added.
+ * up one key each; then the tile goes through the rows, of which each lane has a part: 4
+ * elements, 8 of two bytes, or up to 16 of one byte. Several rows are loaded before the first one is added.
  */
 
 enum { HOTBED_BAGS_AHEAD = 4 }; /* rows that a tile loads before it adds the first one */
 
 /* A lane's part of the sum of a bag. */
 typedef struct hotbed_bag_sum {
-    hotbed_f32x4 v[2]; /* [1]: rows of two-byte elements */
+    hotbed_f32x4 v[HOTBED_PART_QUADS_MOST];
 } hotbed_bag_sum;
+
+HOTBED_HD hotbed_bag_sum hotbed_bag_sum_of_none(void) {
+    hotbed_bag_sum sum;
+    HOTBED_UNROLL
+    for (uint32_t h = 0; h < HOTBED_PART_QUADS_MOST; h++)
+        sum.v[h] = hotbed_f32x4_of(0.0F);
+    return sum;
+}
 
 /* Neighbouring bags of a feature, one per lane; lanes past the last bag have the last bag. */
 typedef struct hotbed_bags {
@@ -150,6 +158,7 @@ typedef struct hotbed_bags {
     uint64_t to;        /* scattered: address of the output of the lane's bag, or 0 */
     uint32_t e;         /* first element of the lane's part */
     uint32_t byte;      /* of a row at which the lane's part begins */
+    uint32_t scale;     /* SCALED: byte of a row at which the part's scale is */
     bool idle;          /* the row is too short for the lane to have a part */
     hotbed_bag_sum sum; /* of the first bag in `left`, so far */
     void *rows;         /* the call's output, and its elements per sample */
@@ -192,8 +201,8 @@ HOTBED_HD hotbed_bag_keys hotbed_bag_keys_at(
 
 /* Write a lane's part of the sum, which is of bag number b with n keys, to the output. */
 HOTBED_HD void hotbed_pool_write(
-    const hotbed_step_view *s, const hotbed_bags *bags, uint32_t b, uint32_t n, bool half,
-    uint32_t width) {
+    const hotbed_step_view *s, const hotbed_bags *bags, uint32_t b, uint32_t n,
+    hotbed_part_shape shape, uint32_t width) {
     void *output = bags->rows;
     uint64_t at = bags->output + b * bags->stride;
     if (s->to.on != 0) {
@@ -205,7 +214,9 @@ HOTBED_HD void hotbed_pool_write(
     if (bags->idle)
         return;
     HOTBED_UNROLL
-    for (uint32_t h = 0; h < (half ? 2 : 1); h++) {
+    for (uint32_t h = 0; h < shape.quads; h++) {
+        if (shape.form == HOTBED_ROWS_SCALED && h > 0 && bags->e + 4 * h >= bags->table->dim)
+            break; /* of other forms, a part is whole */
         const hotbed_f32x4 v = hotbed_bag_finish(s, bags->sum.v[h], n);
         if (s->storage.output_dtype == HOTBED_F32)
             hotbed_store_once((float *)output + at + (size_t)4 * h, v);
@@ -220,11 +231,11 @@ HOTBED_HD void hotbed_pool_write(
  * elements of a key without slot are eval_value. */
 HOTBED_HD void hotbed_pool_row(
     const hotbed_step_view *s, hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t k,
-    const hotbed_row16 *row, bool plain, bool half, uint32_t width) {
-    hotbed_f32x4 values[2];
-    hotbed_row16_to_f32(half, bags->dtype, row, values);
+    const hotbed_row_part *row, bool plain, hotbed_part_shape shape, uint32_t width) {
+    hotbed_f32x4 values[HOTBED_PART_QUADS_MOST];
+    hotbed_part_to_f32(shape, bags->dtype, row, values);
     HOTBED_UNROLL
-    for (uint32_t h = 0; h < (half ? 2 : 1); h++) {
+    for (uint32_t h = 0; h < shape.quads; h++) {
         hotbed_f32x4 v = values[h];
         if (!plain && (keys->absent >> k & 1U) != 0)
             v = hotbed_f32x4_of(bags->table->eval_value);
@@ -238,50 +249,48 @@ HOTBED_HD void hotbed_pool_row(
     uint32_t n = 0;
     if (s->storage.pooling == HOTBED_POOL_MEAN)
         n = hotbed_tile_shuffle_u32(width, bags->bag.end - bags->bag.begin, b);
-    hotbed_pool_write(s, bags, b, n, half, width);
+    hotbed_pool_write(s, bags, b, n, shape, width);
     bags->left &= bags->left - 1;
-    bags->sum.v[0] = bags->sum.v[1] = hotbed_f32x4_of(0.0F);
+    bags->sum = hotbed_bag_sum_of_none();
 }
 
 /* Pool n keys, one per lane. */
 HOTBED_HD void hotbed_pool_keys(
     const hotbed_step_view *s, hotbed_bags *bags, const hotbed_bag_keys *keys, uint32_t n,
-    bool plain, bool half, uint32_t width) {
+    bool plain, hotbed_part_shape shape, uint32_t width) {
     enum { AHEAD = HOTBED_BAGS_AHEAD };
     for (uint32_t k = 0; k < n; k += AHEAD) {
-        hotbed_row16 row[AHEAD];
+        hotbed_row_part row[AHEAD];
         HOTBED_UNROLL
         for (uint32_t a = 0; a < AHEAD; a++) {
             const uint64_t at = hotbed_tile_shuffle_u64(width, keys->row, k + a < n ? k + a : k);
-            HOTBED_POINT();
-            row[a] = *(const hotbed_row16 *)(const void *)(uintptr_t)(at + bags->byte);
+            row[a] = hotbed_part_load(shape, at, bags->byte, bags->scale);
         }
         if (plain && k + AHEAD <= n && (keys->ends >> k & ((1U << AHEAD) - 1U)) == 0) {
             HOTBED_UNROLL
             for (uint32_t a = 0; a < AHEAD; a++) {
-                hotbed_f32x4 v[2];
-                hotbed_row16_to_f32(half, bags->dtype, &row[a], v);
-                bags->sum.v[0] = hotbed_add4(bags->sum.v[0], v[0]);
-                if (half)
-                    bags->sum.v[1] = hotbed_add4(bags->sum.v[1], v[1]);
+                hotbed_f32x4 v[HOTBED_PART_QUADS_MOST];
+                hotbed_part_to_f32(shape, bags->dtype, &row[a], v);
+                HOTBED_UNROLL
+                for (uint32_t h = 0; h < shape.quads; h++)
+                    bags->sum.v[h] = hotbed_add4(bags->sum.v[h], v[h]);
             }
             continue;
         }
         HOTBED_UNROLL
         for (uint32_t a = 0; a < AHEAD; a++)
             if (k + a < n)
-                hotbed_pool_row(s, bags, keys, k + a, &row[a], plain, half, width);
+                hotbed_pool_row(s, bags, keys, k + a, &row[a], plain, shape, width);
     }
 }
 
 /* Pooled output of bags b .. b+count-1 of `feature`, at most one per lane. `table` is a copy of the
- * feature's table. Four elements of the output are aligned to their size. `half`, a literal, is true for HOTBED_ROWS_HALF. Returns false,
- * and leaves the output undefined, if offsets are invalid, or if a key of a training batch has no
- * slot. */
+ * feature's table. Four elements of the output are aligned to their size. Returns false, and leaves the
+ * output undefined, if offsets are invalid, or if a key of a training batch has no slot. */
 HOTBED_HD bool hotbed_forward_bags(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t b, uint32_t count,
-    uint32_t feature, void *output, uint64_t stride, bool half, uint32_t width) {
-    const uint32_t lane = hotbed_tile_rank(width), each = half ? 8 : 4;
+    uint32_t feature, void *output, uint64_t stride, hotbed_part_shape shape, uint32_t width) {
+    const uint32_t lane = hotbed_tile_rank(width), each = 4 * shape.quads;
     hotbed_bags bags;
     bags.table = table;
     bags.t = s->storage.feature_tables[feature];
@@ -301,16 +310,19 @@ HOTBED_HD bool hotbed_forward_bags(
     /* With valid offsets, the keys of neighbouring bags are adjacent. */
     const uint32_t end = hotbed_tile_shuffle_u32(width, bags.bag.end, count - 1);
     for (uint32_t e = each * lane; e < dim + each * lane; e += each * width) {
-        bags.sum.v[0] = bags.sum.v[1] = hotbed_f32x4_of(0.0F);
+        bags.sum = hotbed_bag_sum_of_none();
         bags.idle = e >= dim;
-        bags.byte = bags.idle ? 0 : e * (half ? 2 : 4);
+        bags.byte = bags.idle ? 0 : e * hotbed_form_size(shape.form);
+        bags.scale = 0;
+        if (shape.form == HOTBED_ROWS_SCALED)
+            bags.scale = hotbed_scale_at(bags.dtype, dim, bags.byte);
         bags.output = at + e;
         bags.e = e;
         bags.left = hotbed_tile_ballot(width, lane < count && bags.bag.begin != bags.bag.end);
         if (hotbed_bits_set(bags.left) < count)
             for (uint32_t k = 0; k < count; k++)
                 if ((bags.left >> k & 1U) == 0)
-                    hotbed_pool_write(s, &bags, k, 0, half, width);
+                    hotbed_pool_write(s, &bags, k, 0, shape, width);
         uint32_t first = hotbed_tile_shuffle_u32(width, bags.bag.begin, 0);
         uint64_t word = 0;
         if (first + lane < end)
@@ -323,9 +335,9 @@ HOTBED_HD bool hotbed_forward_bags(
             if (keys.absent != 0 && s->eval.on == 0)
                 return false;
             if (keys.absent == 0 && s->batch.weights == NULL)
-                hotbed_pool_keys(s, &bags, &keys, n, true, half, width);
+                hotbed_pool_keys(s, &bags, &keys, n, true, shape, width);
             else
-                hotbed_pool_keys(s, &bags, &keys, n, false, half, width);
+                hotbed_pool_keys(s, &bags, &keys, n, false, shape, width);
         }
     }
     return true;

@@ -24,9 +24,12 @@ typedef enum hotbed_rows_form {
     HOTBED_ROWS_ANY = 0,
     HOTBED_ROWS_F32 = 1,  /* dims are multiples of 4; elements f32 */
     HOTBED_ROWS_HALF = 2, /* dims are multiples of 8; elements of two bytes */
+    /* dims are multiples of 4, rows begin at multiples of 16 bytes; elements of one byte, with scales */
+    HOTBED_ROWS_SCALED = 3,
 } hotbed_rows_form;
 
-HOTBED_HD hotbed_rows_form hotbed_rows_form_of(uint32_t dtype, uint32_t dim) {
+/* The form of rows that begin at multiples of `row_bytes`. */
+HOTBED_HD hotbed_rows_form hotbed_rows_form_of(uint32_t dtype, uint32_t dim, uint64_t row_bytes) {
     switch ((hotbed_dtype)dtype) {
     case HOTBED_F32:
         return dim % 4 == 0 ? HOTBED_ROWS_F32 : HOTBED_ROWS_ANY;
@@ -35,7 +38,7 @@ HOTBED_HD hotbed_rows_form hotbed_rows_form_of(uint32_t dtype, uint32_t dim) {
         return dim % 8 == 0 ? HOTBED_ROWS_HALF : HOTBED_ROWS_ANY;
     case HOTBED_INT8:
     case HOTBED_FP8:
-        break;
+        return dim % 4 == 0 && row_bytes % 16 == 0 ? HOTBED_ROWS_SCALED : HOTBED_ROWS_ANY;
     }
     return HOTBED_ROWS_ANY;
 }
@@ -169,28 +172,72 @@ HOTBED_HD uint64_t hotbed_table_slots(hotbed_index_view index, const hotbed_tabl
     return slots;
 }
 
-/* 16 bytes of a row. */
+/* What a lane has of a row that several lanes read; literals. */
+typedef struct hotbed_part_shape {
+    hotbed_rows_form form;
+    uint32_t quads; /* groups of four elements. F32: 1; HALF: 2; SCALED: 1, 2 or 4 */
+} hotbed_part_shape;
+
+enum { HOTBED_PART_QUADS_MOST = 4 };
+
+/* Bytes of an element. */
+HOTBED_HD uint32_t hotbed_form_size(hotbed_rows_form form) {
+    return form == HOTBED_ROWS_SCALED ? 1 : form == HOTBED_ROWS_HALF ? 2 : 4;
+}
+
+/* Up to 16 bytes of a row as they are stored. */
 typedef struct HOTBED_ALIGN(16) hotbed_row16 {
     union {
         hotbed_f32x4 f32;
         hotbed_u16x4 half[2];
+        uint32_t scaled[4];
     };
 } hotbed_row16;
 
-/* Its elements as f32: v[0]; with `half`, a literal, they have two bytes, and v[1] has the others. */
-HOTBED_HD void hotbed_row16_to_f32(
-    bool half, uint32_t dtype, const hotbed_row16 *row, hotbed_f32x4 *v) {
-    if (!half) {
-        v[0] = v[1] = row->f32;
+/* A lane's part. */
+typedef struct hotbed_row_part {
+    hotbed_row16 bytes;
+    uint32_t word; /* SCALED: of the scale of its elements */
+} hotbed_row_part;
+
+/* Load the part that begins at byte `byte` of a row. SCALED: its scale is at byte `scale`; what lies behind
+ * the elements is loaded too, since the memory of a row is a multiple of 16 bytes. */
+HOTBED_HD hotbed_row_part
+hotbed_part_load(hotbed_part_shape shape, uint64_t row, uint32_t byte, uint32_t scale) {
+    const uint8_t *at = (const uint8_t *)(uintptr_t)row;
+    hotbed_row_part part;
+    HOTBED_POINT();
+    if (shape.quads * hotbed_form_size(shape.form) == 1)
+        part.bytes.scaled[0] = *(const uint32_t *)(const void *)(at + byte);
+    else if (shape.quads * hotbed_form_size(shape.form) == 2)
+        part.bytes.half[0] = *(const hotbed_u16x4 *)(const void *)(at + byte);
+    else
+        part.bytes = *(const hotbed_row16 *)(const void *)(at + byte);
+    part.word = 0;
+    if (shape.form == HOTBED_ROWS_SCALED)
+        part.word = *(const uint32_t *)(const void *)(at + scale);
+    return part;
+}
+
+/* Its elements as f32. */
+HOTBED_HD void hotbed_part_to_f32(
+    hotbed_part_shape shape, uint32_t dtype, const hotbed_row_part *part, hotbed_f32x4 *v) {
+    const hotbed_row16 *bytes = &part->bytes;
+    if (shape.form == HOTBED_ROWS_SCALED) {
+        HOTBED_UNROLL
+        for (uint32_t q = 0; q < shape.quads; q++)
+            v[q] = hotbed_scaled4_to_f32(dtype, part->word, bytes->scaled[q]);
+    } else if (shape.form != HOTBED_ROWS_HALF) {
+        v[0] = bytes->f32;
     } else if (dtype != HOTBED_F16) {
-        v[0] = hotbed_bf16x4_to_f32(row->half[0]);
-        v[1] = hotbed_bf16x4_to_f32(row->half[1]);
-    } else if ((hotbed_f16x4_has_nan(row->half[0]) | hotbed_f16x4_has_nan(row->half[1])) == 0) {
-        v[0] = hotbed_f16x4_numbers_to_f32(row->half[0]);
-        v[1] = hotbed_f16x4_numbers_to_f32(row->half[1]);
+        v[0] = hotbed_bf16x4_to_f32(bytes->half[0]);
+        v[1] = hotbed_bf16x4_to_f32(bytes->half[1]);
+    } else if ((hotbed_f16x4_has_nan(bytes->half[0]) | hotbed_f16x4_has_nan(bytes->half[1])) == 0) {
+        v[0] = hotbed_f16x4_numbers_to_f32(bytes->half[0]);
+        v[1] = hotbed_f16x4_numbers_to_f32(bytes->half[1]);
     } else {
-        v[0] = hotbed_f16x4_to_f32(row->half[0]);
-        v[1] = hotbed_f16x4_to_f32(row->half[1]);
+        v[0] = hotbed_f16x4_to_f32(bytes->half[0]);
+        v[1] = hotbed_f16x4_to_f32(bytes->half[1]);
     }
 }
 

@@ -170,7 +170,8 @@ template <uint32_t WIDTH, bool POOLED>
 static __global__ void __launch_bounds__(BLOCK, LEAF_BLOCKS) leaf_in_registers_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     update_scratch scratch) {
-    constexpr hotbed_register_shape shape = {0, POOLED, false, 1, LEAF_AHEAD, WIDTH == 32};
+    constexpr hotbed_register_shape shape = {0, POOLED,     HOTBED_ROWS_F32,
+                                             1, LEAF_AHEAD, WIDTH == 32};
     uint32_t leaves = scratch.used[0], e = hotbed_quad_at(0, WIDTH);
     uint64_t step = hotbed_cuda_threads() / WIDTH;
     (void)o;
@@ -250,9 +251,9 @@ template <uint32_t WIDTH> static update_launches sums_of(update_form form) {
     all.reduce = plain ? reduce_kernel<WIDTH, true, false> : reduce_kernel<WIDTH, false, false>;
     all.reduce_packed =
         plain ? reduce_kernel<WIDTH, true, true> : reduce_kernel<WIDTH, false, true>;
-    if (form == FORM_SEQUENCE || form == FORM_SEQUENCE_HALF)
+    if (form >= FORM_SEQUENCE && form < FORM_BAGS)
         all.leaf = leaf_in_registers_kernel<WIDTH, false>;
-    if (form == FORM_BAGS || form == FORM_BAGS_HALF)
+    if (form >= FORM_BAGS)
         all.leaf = leaf_in_registers_kernel<WIDTH, true>;
     return all;
 }
@@ -290,16 +291,16 @@ static update_form form_of(
         optimizer->max_gradient != 0.0F || gradient.stride % 4 != 0 ||
         ((uintptr_t)gradient.data & 15U) != 0)
         return FORM_ANY;
-    const bool f32 = step->storage.rows_form == HOTBED_ROWS_F32;
+    const uint32_t after = step->storage.rows_form - HOTBED_ROWS_F32;
     const bool fits = max_dim <= HOTBED_REGISTER_DIM_MOST;
     if (step->storage.pooling == HOTBED_POOL_NONE) {
         if (!fits)
-            return f32 ? FORM_PLAIN : FORM_ANY;
-        return f32 ? FORM_SEQUENCE : FORM_SEQUENCE_HALF;
+            return after == 0 ? FORM_PLAIN : FORM_ANY;
+        return (update_form)(FORM_SEQUENCE + after);
     }
     if (!fits || step->storage.pooling != HOTBED_POOL_SUM || step->batch.weights != NULL)
         return FORM_ANY;
-    return f32 ? FORM_BAGS : FORM_BAGS_HALF;
+    return (update_form)(FORM_BAGS + after);
 }
 
 /* The share of the GPU's threads that a kernel takes: all, or a quarter if it runs beside another. */

@@ -161,11 +161,11 @@ static __device__ void update_one(
 }
 
 /* Update rows with more than a few occurrences. */
-template <uint32_t WIDTH, uint32_t KIND, bool POOLED, bool HALF>
+template <uint32_t WIDTH, uint32_t KIND, bool POOLED, hotbed_rows_form FORM>
 static __global__ void __launch_bounds__(BLOCK, SOME_BLOCKS) update_some_kernel(
     const __grid_constant__ hotbed_step_view s, hotbed_optimizer_view o,
     hotbed_gradient_view gradient, const __grid_constant__ update_scratch scratch) {
-    constexpr hotbed_register_shape shape = {KIND, POOLED, HALF, 1, SOME_AHEAD, WIDTH == 32};
+    constexpr hotbed_register_shape shape = {KIND, POOLED, FORM, 1, SOME_AHEAD, WIDTH == 32};
     const uint32_t some = scratch.used[3];
     const uint64_t tile = hotbed_cuda_thread() / WIDTH, step = hotbed_cuda_threads() / WIDTH;
     compile_for<KIND>(&o);
@@ -206,12 +206,12 @@ static __device__ uint32_t few_occurrence(const hotbed_step_view &s, const few_r
 }
 
 /* Update the other rows. */
-template <uint32_t WIDTH, uint32_t QUADS, uint32_t KIND, bool POOLED, bool HALF>
+template <uint32_t WIDTH, uint32_t QUADS, uint32_t KIND, bool POOLED, hotbed_rows_form FORM>
 static __global__ void __launch_bounds__(FEW_BLOCK, FEW_BLOCKS) update_few_kernel(
     const __grid_constant__ hotbed_step_view s, hotbed_optimizer_view o,
     hotbed_gradient_view gradient, const __grid_constant__ update_scratch scratch) {
     constexpr hotbed_register_shape shape = {
-        KIND, POOLED, HALF, QUADS, has_wide_states(KIND) ? 2 : 1, WIDTH >= FEW};
+        KIND, POOLED, FORM, QUADS, has_wide_states(KIND) ? 2 : 1, WIDTH >= FEW};
     const uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     const uint64_t step = hotbed_cuda_threads() / WIDTH;
     uint64_t u = hotbed_cuda_thread() / WIDTH;
@@ -250,11 +250,13 @@ static __global__ void __launch_bounds__(BLOCK) update_rows_kernel(hotbed_update
 typedef enum update_form {
     FORM_ANY,
     FORM_PLAIN, /* hotbed_update_shape.plain */
-    /* hotbed_update_in_registers(): */
-    FORM_SEQUENCE,      /* f32 rows */
-    FORM_SEQUENCE_HALF, /* rows of two-byte elements */
-    FORM_BAGS,          /* f32 rows, pooled */
-    FORM_BAGS_HALF,     /* rows of two-byte elements, pooled */
+    /* hotbed_update_in_registers(): rows of sequences, or pooled rows, of each hotbed_rows_form */
+    FORM_SEQUENCE,
+    FORM_SEQUENCE_HALF,
+    FORM_SEQUENCE_SCALED,
+    FORM_BAGS,
+    FORM_BAGS_HALF,
+    FORM_BAGS_SCALED,
 } update_form;
 
 typedef void (*update_launch)(
@@ -269,13 +271,13 @@ typedef struct update_kind {
     void (*update_rows)(hotbed_update_rows_args);
 } update_kind;
 
-template <uint32_t WIDTH, uint32_t KIND, bool POOLED, bool HALF>
+template <uint32_t WIDTH, uint32_t KIND, bool POOLED, hotbed_rows_form FORM>
 static void in_registers(update_kind *all) {
     constexpr uint32_t most = KIND == HOTBED_OPT_ANY ? 32 : has_wide_states(KIND) ? 16 : 8;
     constexpr uint32_t lanes = WIDTH < most ? WIDTH : most;
-    all->update = update_few_kernel<lanes, WIDTH / lanes, KIND, POOLED, HALF>;
+    all->update = update_few_kernel<lanes, WIDTH / lanes, KIND, POOLED, FORM>;
     all->update_width = lanes;
-    all->some = update_some_kernel<WIDTH, KIND, POOLED, HALF>;
+    all->some = update_some_kernel<WIDTH, KIND, POOLED, FORM>;
 }
 
 template <uint32_t WIDTH, uint32_t KIND> static update_kind kind_of(update_form form) {
@@ -288,13 +290,19 @@ template <uint32_t WIDTH, uint32_t KIND> static update_kind kind_of(update_form 
         NULL,
         update_rows_kernel<WIDTH, KIND>};
     if (form == FORM_SEQUENCE)
-        in_registers<WIDTH, KIND, false, false>(&all);
+        in_registers<WIDTH, KIND, false, HOTBED_ROWS_F32>(&all);
     if (form == FORM_SEQUENCE_HALF)
-        in_registers<WIDTH, KIND, false, true>(&all);
+        in_registers<WIDTH, KIND, false, HOTBED_ROWS_HALF>(&all);
     if (form == FORM_BAGS)
-        in_registers<WIDTH, KIND, true, false>(&all);
+        in_registers<WIDTH, KIND, true, HOTBED_ROWS_F32>(&all);
     if (form == FORM_BAGS_HALF)
-        in_registers<WIDTH, KIND, true, true>(&all);
+        in_registers<WIDTH, KIND, true, HOTBED_ROWS_HALF>(&all);
+    if constexpr (KIND != HOTBED_OPT_ANY) { /* of other kinds, scaled rows have `update` */
+        if (form == FORM_SEQUENCE_SCALED)
+            in_registers<WIDTH, KIND, false, HOTBED_ROWS_SCALED>(&all);
+        if (form == FORM_BAGS_SCALED)
+            in_registers<WIDTH, KIND, true, HOTBED_ROWS_SCALED>(&all);
+    }
     return all;
 }
 

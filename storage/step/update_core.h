@@ -391,8 +391,9 @@ HOTBED_APART uint32_t hotbed_update_scaled(
                     dtype, word, v, rounding->random,
                     rounding->random ? hotbed_rounding_words(rounding, e) : none);
                 if (word == before)
-                    four =
-                        hotbed_scaled4_keep(four, *(const uint32_t *)(const void *)(row + e), v, w);
+                    four = hotbed_scaled4_keep(
+                        four, *(const uint32_t *)(const void *)(row + e),
+                        hotbed_scaled4_differ(v, w));
                 bits |= hotbed_scaled4_store(row, e, count, four) ? HOTBED_ROW_CHANGES : 0;
                 if (first_wide)
                     hotbed_store4(HOTBED_F32, state0, e, count, a);
@@ -587,7 +588,7 @@ enum { HOTBED_QUADS_MOST = 4, HOTBED_AHEAD_MOST = 8 };
 typedef struct hotbed_register_shape {
     uint32_t kind; /* hotbed_optimizer_kind; HOTBED_OPT_ANY: the one that is passed */
     bool pooled;   /* sums without weights; otherwise sequences */
-    bool half;     /* rows of two-byte elements; otherwise f32 */
+    hotbed_rows_form form;
     /* groups of four elements per lane; group q begins at element 4 * (lane + q * width) */
     uint32_t quads;
     uint32_t ahead; /* number of gradients that are loaded before the first is added */
@@ -604,13 +605,17 @@ typedef struct hotbed_raw_quads {
     union {
         hotbed_f32x4 f32[HOTBED_QUADS_MOST];
         hotbed_u16x4 half[HOTBED_QUADS_MOST];
+        uint32_t scaled[HOTBED_QUADS_MOST];
     };
+    uint32_t word[HOTBED_QUADS_MOST]; /* SCALED: of each group's scale */
 } hotbed_raw_quads;
 
 /* A lane's group q as f32. */
 HOTBED_HD hotbed_f32x4 hotbed_raw_quad(
     const hotbed_raw_quads *w, uint32_t q, hotbed_register_shape shape, uint32_t dtype) {
-    return shape.half ? hotbed_half4_to_f32(dtype, w->half[q]) : w->f32[q];
+    return shape.form == HOTBED_ROWS_SCALED ? hotbed_scaled4_to_f32(dtype, w->word[q], w->scaled[q])
+           : shape.form == HOTBED_ROWS_HALF ? hotbed_half4_to_f32(dtype, w->half[q])
+                                            : w->f32[q];
 }
 
 /* First element of a lane's group q. */
@@ -747,6 +752,60 @@ HOTBED_HD hotbed_whole_row hotbed_measure_quads(
     return whole;
 }
 
+/* Store the new values v of a row of a type with scales. differ[q] is hotbed_scaled4_differ() of group q
+ * and its values before. Returns the lane's HOTBED_ROW_ bits. If the row has several scales, groups of 8
+ * neighbouring lanes have the elements of one. */
+HOTBED_HD uint32_t hotbed_store_scaled_quads(
+    const hotbed_table_view *table, const hotbed_rounding_view *rounding, uint8_t *row,
+    const hotbed_raw_quads *w, const hotbed_quads *v, const uint32_t *differ, uint32_t quads,
+    uint32_t width) {
+    enum { BLOCK_LANES = HOTBED_SCALE_BLOCK / 4 };
+    const uint32_t dim = table->dim, dtype = table->dtype, lane = hotbed_tile_rank(width);
+    const bool blocks = hotbed_scale_span(dtype, dim) < dim;
+    const uint32_t block_lanes = width < BLOCK_LANES ? width : (uint32_t)BLOCK_LANES;
+    hotbed_scale_range range = hotbed_scale_range_start(dtype);
+    hotbed_scale_divisor by = {0.0F, 0.0F, 0.0F};
+    uint32_t word = 0, bits = 0;
+    hotbed_tile_sync(width); /* all lanes have the words before */
+    if (!blocks) {
+        HOTBED_UNROLL
+        for (uint32_t q = 0; q < quads; q++)
+            if (hotbed_quad_at(q, width) < dim)
+                hotbed_scale_range_add4(dtype, &range, 4, v->q[q]);
+        hotbed_scale_range_join(&range, width, width);
+        word = hotbed_scale_choose(dtype, range, w->word[0], true);
+        by = hotbed_scale_divisor_of(dtype, word);
+    }
+    HOTBED_UNROLL
+    for (uint32_t q = 0; q < quads; q++) {
+        const uint32_t e = hotbed_quad_at(q, width);
+        if (blocks) {
+            range = hotbed_scale_range_start(HOTBED_FP8);
+            if (e < dim)
+                hotbed_scale_range_add4(HOTBED_FP8, &range, 4, v->q[q]);
+            hotbed_scale_range_join(&range, block_lanes, width);
+            word = hotbed_scale_choose(HOTBED_FP8, range, 0, true);
+            by = hotbed_scale_divisor_of(HOTBED_FP8, word);
+        }
+        if (e >= dim)
+            continue;
+        const hotbed_u32x4 none = {0, 0, 0, 0};
+        uint32_t four = hotbed_f32_to_scaled4_by(
+            dtype, by, v->q[q], rounding->random,
+            rounding->random ? hotbed_rounding_words(rounding, e) : none);
+        if (word == w->word[q])
+            four = hotbed_scaled4_keep(four, w->scaled[q], differ[q]);
+        HOTBED_POINT();
+        *(uint32_t *)(void *)(row + e) = four;
+        bits |= differ[q] != 0 ? HOTBED_ROW_STEPS : 0;
+        bits |= four != w->scaled[q] || word != w->word[q] ? HOTBED_ROW_CHANGES : 0;
+        const bool stores = blocks ? lane % block_lanes == 0 : lane == 0 && q == 0;
+        if (stores && word != w->word[q])
+            *(uint32_t *)(void *)(row + hotbed_scale_at(dtype, dim, e)) = word;
+    }
+    return bits;
+}
+
 /* Update the row in `slot`, of unique key u, whose source has at most a group of addends, and unpin
  * it. i is hotbed_addend_occurrence() of the first addend. */
 HOTBED_HD void hotbed_update_in_registers(
@@ -772,6 +831,8 @@ HOTBED_HD void hotbed_update_in_registers(
     const bool rowwise = hotbed_has_number(form);
     const bool first = hotbed_state_is_wide(form, 0);
     const bool second = hotbed_state_is_wide(form, 1);
+    const bool blocks =
+        shape.form == HOTBED_ROWS_SCALED && hotbed_scale_span(table->dtype, dim) < dim;
     hotbed_raw_quads w;
     hotbed_quads a, b;
     float *const number_at = first || hotbed_has_mean(form) ? state1 : state0;
@@ -782,10 +843,18 @@ HOTBED_HD void hotbed_update_in_registers(
         uint32_t e = hotbed_quad_at(q, width);
         e = e < dim ? e : 0; /* all lanes take part in the loads */
         HOTBED_POINT();
-        if (shape.half)
+        if (shape.form == HOTBED_ROWS_SCALED) {
+            w.scaled[q] = *(const uint32_t *)(const void *)(row + e);
+            if (q == 0 || blocks)
+                w.word[q] =
+                    *(const uint32_t *)(const void *)(row + hotbed_scale_at(table->dtype, dim, e));
+            else
+                w.word[q] = w.word[0];
+        } else if (shape.form == HOTBED_ROWS_HALF) {
             w.half[q] = *(const hotbed_u16x4 *)(const void *)(row + e * sizeof(uint16_t));
-        else
+        } else {
             w.f32[q] = *(const hotbed_f32x4 *)(const void *)(row + e * sizeof(float));
+        }
         if (first)
             a.q[q] = *(const hotbed_f32x4 *)(const void *)(state0 + e);
         if (second)
@@ -824,8 +893,8 @@ HOTBED_HD void hotbed_update_in_registers(
         clock = &scaled;
     }
     hotbed_rounding_view rounding = hotbed_rounding_to_nearest();
-    uint32_t bits = 0;
-    if (shape.half)
+    uint32_t bits = 0, differ[HOTBED_QUADS_MOST] = {0};
+    if (shape.form != HOTBED_ROWS_F32)
         rounding = hotbed_unique_rounding(s, table, u);
     HOTBED_UNROLL
     for (uint32_t q = 0; q < shape.quads; q++) {
@@ -839,7 +908,10 @@ HOTBED_HD void hotbed_update_in_registers(
         const hotbed_f32x4 before = hotbed_raw_quad(&w, q, shape, table->dtype);
         const hotbed_f32x4 v = hotbed_optimize4(o, clock, before, g.q[q], &a.q[q], &b.q[q]);
         HOTBED_POINT();
-        if (shape.half) {
+        if (shape.form == HOTBED_ROWS_SCALED) { /* stored when the row's scale is known */
+            differ[q] = hotbed_scaled4_differ(v, before);
+            g.q[q] = v;
+        } else if (shape.form == HOTBED_ROWS_HALF) {
             const hotbed_u16x4 h = hotbed_round_half4(&rounding, table->dtype, e, v);
             bits |= hotbed_f32x4_differ(before, v) ? HOTBED_ROW_STEPS : 0;
             bits |= hotbed_half4_differ(w.half[q], h) ? HOTBED_ROW_CHANGES : 0;
@@ -852,7 +924,9 @@ HOTBED_HD void hotbed_update_in_registers(
         if (second)
             *(hotbed_f32x4 *)(void *)(state1 + e) = b.q[q];
     }
-    if (shape.half)
+    if (shape.form == HOTBED_ROWS_SCALED)
+        bits = hotbed_store_scaled_quads(table, &rounding, row, &w, &g, differ, shape.quads, width);
+    if (shape.form != HOTBED_ROWS_F32)
         hotbed_count_rounded_away(s, table, bits, width);
     hotbed_unpin_updated(s, table, slot, width);
 }

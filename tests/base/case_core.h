@@ -16,6 +16,9 @@ typedef enum case_kind {
     CASE_F32_TO_BF16,    /* float to uint16_t */
     CASE_TO_F16_RANDOM,  /* random_case to uint16_t */
     CASE_TO_BF16_RANDOM, /* random_case to uint16_t */
+    CASE_FP8_TO_F32,     /* uint8_t to float */
+    CASE_F32_TO_FP8,     /* float to uint8_t */
+    CASE_QUOTIENT,       /* quotient_case to float */
     CASE_PHILOX,         /* philox_case to hotbed_u32x4 */
     CASE_LATCH,          /* fault_case to one hotbed_fault, shared by all items */
 } case_kind;
@@ -24,6 +27,10 @@ typedef struct random_case {
     float value;
     uint32_t random;
 } random_case;
+
+typedef struct quotient_case {
+    float a, b;
+} quotient_case;
 
 typedef struct philox_case {
     hotbed_u32x4 counter;
@@ -69,6 +76,17 @@ HOTBED_HD void run_case(case_kind kind, uint64_t i, const void *in, void *out) {
     case CASE_TO_BF16_RANDOM: {
         random_case c = ((const random_case *)in)[i];
         ((uint16_t *)out)[i] = hotbed_f32_to_bf16_random(c.value, c.random);
+        break;
+    }
+    case CASE_FP8_TO_F32:
+        ((float *)out)[i] = hotbed_fp8_to_f32(((const uint8_t *)in)[i]);
+        break;
+    case CASE_F32_TO_FP8:
+        ((uint8_t *)out)[i] = hotbed_f32_to_fp8(((const float *)in)[i]);
+        break;
+    case CASE_QUOTIENT: {
+        quotient_case c = ((const quotient_case *)in)[i];
+        ((float *)out)[i] = hotbed_quotient_by_inverse(c.a, c.b, 1.0F / c.b);
         break;
     }
     case CASE_PHILOX: {

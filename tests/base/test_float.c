@@ -1,6 +1,6 @@
-/* tests/base/test_float.c - conversions between f32 and f16 or bf16, against a model that computes in double.
+/* tests/base/test_float.c - conversions between f32 and f16, bf16 or fp8, against a model that computes in double.
  *
- * Covers every 16-bit value, every tie between neighbouring values with the floats beside it, random floats, and NaNs.
+ * Covers every narrow value, every tie between neighbouring values with the floats beside it, random floats, and NaNs.
  */
 #include "tests/base/cases.h"
 #include "tests/support/harness.h"
@@ -206,11 +206,83 @@ static void special_values_keep_sign_and_payload(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* The value of an fp8 byte, or NaN. */
+static double model_fp8(uint8_t byte) {
+    const int exponent = byte >> 3 & 15, fraction = byte & 7;
+    const double sign = (byte & 0x80) != 0 ? -1.0 : 1.0;
+    if ((byte & 0x7f) == 0x7f)
+        return (double)NAN;
+    return sign * (exponent == 0 ? ldexp(fraction, -9) : ldexp(fraction + 8, exponent - 10));
+}
+
+static void every_fp8_widens_and_neighbours_round_to_even(hotbed_backend backend) {
+    enum { BYTES = 256, EACH = 4 };
+    static uint8_t bytes[BYTES], rounded[EACH * BYTES];
+    static float values[BYTES], in[EACH * BYTES];
+    hotbed_stream *stream = hotbed_test_stream(backend);
+    for (int i = 0; i < BYTES; i++)
+        bytes[i] = (uint8_t)i;
+    cases_run(stream, CASE_FP8_TO_F32, BYTES, bytes, sizeof bytes, values, sizeof values);
+    for (int i = 0; i < BYTES; i++) {
+        const double value = model_fp8(bytes[i]), next = model_fp8((uint8_t)(i + 1));
+        CHECK(isnan(value) ? isnan(values[i]) : (double)values[i] == value);
+        CHECK_EQ(signbit(values[i]) != 0, i >= 128);
+        const bool last = (i & 0x7f) >= 0x7e; /* 448: larger values become 448, too */
+        const float middle = last ? values[i] * 8.0F : (float)((value + next) / 2.0);
+        in[EACH * i] = values[i];
+        in[EACH * i + 1] = middle;
+        in[EACH * i + 2] = last ? middle : nextafterf(middle, 0.0F);
+        in[EACH * i + 3] = last ? middle : nextafterf(middle, middle * 2.0F);
+    }
+    cases_run(stream, CASE_F32_TO_FP8, EACH * BYTES, in, sizeof in, rounded, sizeof rounded);
+    for (int i = 0; i < BYTES; i++) {
+        const bool nan = (i & 0x7f) == 0x7f, last = (i & 0x7f) == 0x7e;
+        const int up = nan || last ? 0 : 1, stored = nan ? 0x7f : i;
+        CHECK_EQ(rounded[EACH * i], stored);
+        CHECK_EQ(rounded[EACH * i + 1], stored + (i % 2 == 0 ? 0 : up));
+        CHECK_EQ(rounded[EACH * i + 2], stored);
+        CHECK_EQ(rounded[EACH * i + 3], stored + up);
+    }
+    hotbed_stream_destroy(stream);
+}
+
+/* Divisors are positive f16, normal and subnormal. */
+static void a_quotient_by_the_inverse_is_exact(hotbed_backend backend) {
+    enum { N = 200000 };
+    static quotient_case in[N];
+    static float out[N];
+    hotbed_stream *stream = hotbed_test_stream(backend);
+    for (int i = 0; i < N; i++) {
+        const uint32_t bits = (uint32_t)hotbed_test_random();
+        in[i].b = (float)model_value(&formats[0], (uint16_t)(1 + bits % 0x7bff));
+        const float part = (float)(hotbed_test_random() >> 40) * 0x1p-24F; /* in [0, 1) */
+        in[i].a = part * 255.0F * in[i].b; /* as elements of an int8 row are */
+        if (i % 4 == 1)
+            in[i].a = hotbed_bits_float((uint32_t)hotbed_test_random());
+        if (i % 4 == 2) /* next to the middle of two bytes */
+            in[i].a = nextafterf(((float)(bits % 255U) + 0.5F) * in[i].b, (float)(i % 8) * 1e30F);
+    }
+    cases_run(stream, CASE_QUOTIENT, N, in, sizeof in, out, sizeof out);
+    for (int i = 0; i < N; i++) {
+        const float want = in[i].a / in[i].b;
+        if (want >= 0x1p-36F && want <= 256.0F)
+            CHECK(out[i] == want);
+        else if (want > 256.0F)
+            CHECK(out[i] >= 256.0F);
+        else
+            CHECK(!(out[i] >= 0x1p-35F)); /* as 0 and NaN become the byte 0 */
+    }
+    hotbed_stream_destroy(stream);
+}
+
 const hotbed_test hotbed_tests[] = {
     {"every_value_widens_and_comes_back", every_value_widens_and_comes_back},
     {"ties_and_their_neighbours_round_to_even", ties_and_their_neighbours_round_to_even},
     {"random_bits_round_as_the_model", random_bits_round_as_the_model},
     {"a_random_word_chooses_the_neighbour", a_random_word_chooses_the_neighbour},
     {"special_values_keep_sign_and_payload", special_values_keep_sign_and_payload},
+    {"every_fp8_widens_and_neighbours_round_to_even",
+     every_fp8_widens_and_neighbours_round_to_even},
+    {"a_quotient_by_the_inverse_is_exact", a_quotient_by_the_inverse_is_exact},
     {NULL, NULL},
 };

@@ -31,6 +31,7 @@ typedef struct work {
     hotbed_gradient_view gradient;
     hotbed_update_shape shape;
     hotbed_register_shape registers;
+    hotbed_part_shape part;
     void *output;
     uint64_t stride;
     uint32_t width;
@@ -67,13 +68,13 @@ static void forward_bags(void *argument) {
 /* As the pool_bags kernel, with `w->bags` bags at once. */
 static void pool_bags(void *argument) {
     const work *w = argument;
-    const bool half = w->s.storage.rows_form == HOTBED_ROWS_HALF;
+    const hotbed_part_shape shape = w->part;
     for (uint32_t f = 0; f < w->s.storage.num_features; f++)
         for (uint32_t first = 0; first < w->s.batch.size; first += w->bags) {
             const uint32_t left = w->s.batch.size - first, n = left < w->bags ? left : w->bags;
             const uint64_t b = (uint64_t)f * w->s.batch.size + first;
             const hotbed_table_view *table = &w->s.storage.tables[w->s.storage.feature_tables[f]];
-            if (!hotbed_forward_bags(&w->s, table, b, n, f, w->output, w->stride, half, w->width))
+            if (!hotbed_forward_bags(&w->s, table, b, n, f, w->output, w->stride, shape, w->width))
                 for (uint32_t k = 0; k < n; k++)
                     hotbed_forward_bag(&w->s, b + k, w->output, w->stride, w->width);
         }
@@ -324,14 +325,15 @@ static void update_all(work *w, bool split_sums) {
     hotbed_emulate_run(w->width, update_rows, w);
 }
 
-/* As update_all(), with rows in registers. Dims are at most 64. */
-static void update_all_in_registers(work *w, uint32_t ahead) {
+/* As update_all(), with rows in registers, of which a lane has up to HOTBED_QUADS_MOST groups. */
+static void update_all_in_registers(work *w, uint32_t max_dim, uint32_t ahead) {
     const bool pooled = w->s.storage.pooling != HOTBED_POOL_NONE;
+    const uint32_t groups = max_dim <= 64 ? 16 : 32;
     w->registers = (hotbed_register_shape){
         w->o.kind,
         pooled,
-        w->s.storage.rows_form == HOTBED_ROWS_HALF,
-        w->width < 16 ? 16 / w->width : 1,
+        (hotbed_rows_form)w->s.storage.rows_form,
+        w->width < groups ? groups / w->width : 1,
         ahead,
         w->width == 32};
     w->shape = (hotbed_update_shape){true, false, false, true};
@@ -476,16 +478,22 @@ static void same_bags(test_ticket *l, work *w) {
         }
         if (w->s.storage.rows_form == HOTBED_ROWS_ANY || w->stride % 4 != 0)
             continue;
-        memset(l->output, 0, (size_t)l->output_bytes);
-        hotbed_emulate_run(w->width, pool_bags, w);
-        CHECK_BYTES(l->output, l->scratch[1], (size_t)l->output_bytes);
+        const hotbed_rows_form rows = (hotbed_rows_form)w->s.storage.rows_form;
+        const uint32_t most = rows == HOTBED_ROWS_SCALED ? 4 : rows == HOTBED_ROWS_HALF ? 2 : 1;
+        for (uint32_t quads = rows == HOTBED_ROWS_HALF ? 2 : 1; quads <= most; quads *= 2) {
+            w->part = (hotbed_part_shape){rows, quads};
+            memset(l->output, 0, (size_t)l->output_bytes);
+            hotbed_emulate_run(w->width, pool_bags, w);
+            CHECK_BYTES(l->output, l->scratch[1], (size_t)l->output_bytes);
+        }
     }
     free(filled);
 }
 
 /* Which kernels can run: those for rows and gradients of any form, those for plain rows of
- * sequences, or those for rows in registers. */
-typedef enum kernels { ANY, PLAIN, REGISTERS } kernels;
+ * sequences, or those for rows in registers. ALIGNED: those for any form, with outputs that several
+ * bags at once can be pooled to. */
+typedef enum kernels { ANY, PLAIN, REGISTERS, ALIGNED } kernels;
 
 /* Compare forward at every width with the model, and backward at every width with the library's. */
 static void same_bytes(test_ticket *l, rng *random, kernels form) {
@@ -537,10 +545,10 @@ static void same_bytes(test_ticket *l, rng *random, kernels form) {
         restore(storage, &before);
         update_in_halves(&w, sums, storage->max_dim, (sums_form)(i % SUMS_FORMS));
         compare(storage, &after);
-        if (form != REGISTERS || w.width < 4)
+        if (form != REGISTERS || 4 * w.width * HOTBED_QUADS_MOST < storage->max_dim)
             continue;
         restore(storage, &before);
-        update_all_in_registers(&w, i);
+        update_all_in_registers(&w, storage->max_dim, i);
         compare(storage, &after);
     }
     free(sums);
@@ -633,6 +641,38 @@ static void rows_in_registers_are_the_same_at_every_width(hotbed_backend backend
                                 : (i + (int)t) % 2 == 0 ? HOTBED_F16
                                                         : HOTBED_BF16;
         train(&s, REGISTERS);
+    }
+}
+
+/* As above, for rows with scales. An fp8 row of more than 64 elements has several. */
+static void scaled_rows_in_registers_are_the_same_at_every_width(hotbed_backend backend) {
+    static const uint32_t dims[][TABLES] = {{12, 64, 32}, {8, 128, 96}, {36, 100, 20}};
+    for (uint32_t i = 0; i < 24; i += hotbed_test_is_small() ? 5 : 1) {
+        setup s;
+        three_tables(
+            &s, (hotbed_optimizer_kind)(1 + i % 4),
+            i / 4 % 2 == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM);
+        for (uint32_t t = 0; t < TABLES; t++) {
+            s.tables[t].dim = dims[i / 8][t];
+            s.tables[t].dtype = (i + t) % 2 == 0 ? HOTBED_INT8 : HOTBED_FP8;
+            s.tables[t].rounding =
+                (i + t) % 3 == 0 ? HOTBED_ROUND_NEAREST : HOTBED_ROUND_STOCHASTIC;
+        }
+        train(&s, REGISTERS);
+    }
+}
+
+/* Means with weights of several bags at once, of rows of each form. */
+static void weighted_means_are_the_same_at_every_width(hotbed_backend backend) {
+    for (int i = 0; i < (int)HOTBED_DTYPE_LAST; i++) {
+        setup s;
+        three_tables(&s, HOTBED_OPT_SGD, HOTBED_POOL_MEAN);
+        for (uint32_t t = 0; t < TABLES; t++) {
+            s.tables[t].dim = 24 + 16 * t;
+            s.tables[t].dtype = (hotbed_dtype)(1 + i);
+        }
+        s.options.output_dtype = (hotbed_dtype)(1 + i % 3);
+        train(&s, ALIGNED);
     }
 }
 
@@ -882,6 +922,9 @@ const hotbed_test hotbed_tests[] = {
     {"plain_rows_are_the_same_at_every_width", plain_rows_are_the_same_at_every_width},
     {"rows_in_registers_are_the_same_at_every_width",
      rows_in_registers_are_the_same_at_every_width},
+    {"weighted_means_are_the_same_at_every_width", weighted_means_are_the_same_at_every_width},
+    {"scaled_rows_in_registers_are_the_same_at_every_width",
+     scaled_rows_in_registers_are_the_same_at_every_width},
     {"eval_by_address_is_the_same_at_every_width", eval_by_address_is_the_same_at_every_width},
     {"initial_values_are_the_same_at_every_width", initial_values_are_the_same_at_every_width},
     {"each_tile_of_scattered_rows_has_a_turn", each_tile_of_scattered_rows_has_a_turn},

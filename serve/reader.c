@@ -10,15 +10,14 @@
 #include "base/port.h"
 #include "base/sort.h"
 #include "base/stream.h"
-#include "base/text.h"
 #include "checkpoint/format/io.h"
 #include "serve/lookup.h"
+#include "serve/metrics.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -657,60 +656,54 @@ hotbed_status hotbed_reader_health(hotbed_reader *r, double most_seconds) {
 
 /* --- metrics ---------------------------------------------------------------------------------- */
 
-/* A text that may be longer than its memory. */
-typedef struct text {
-    char *to;
-    uint64_t capacity, bytes;
-} text;
-
-#if defined(__GNUC__) || defined(__clang__)
-__attribute__((format(printf, 2, 3)))
-#endif
-static void
-print(text *out, const char *format, ...) {
-    char line[256];
-    va_list args;
-    va_start(args, format);
-    int n = hotbed_vformat(line, sizeof line, format, args);
-    va_end(args);
-    size_t bytes = n < 0 ? 0 : (size_t)n < sizeof line ? (size_t)n : sizeof line - 1;
-    if (out->to != NULL && out->bytes + bytes < out->capacity)
-        memcpy(out->to + out->bytes, line, bytes + 1);
-    out->bytes += bytes;
-}
-
-static void metric(text *out, const char *name, const char *type, const char *help, double value) {
-    print(out, "# HELP hotbed_reader_%s %s\n", name, help);
-    print(out, "# TYPE hotbed_reader_%s %s\n", name, type);
-    print(out, "hotbed_reader_%s %.17g\n", name, value);
-}
-
-static void print_stats(text *out, hotbed_reader *r) {
+static void add_stats(hotbed_metrics *out, hotbed_reader *r) {
+    static const struct {
+        const char *name, *type, *help;
+    } all[] = {
+        {"healthy", "gauge", "1 if the newest cut is used."},
+        {"version", "gauge", "Number of the cut that answers lookups."},
+        {"step", "gauge", "Training step of that cut."},
+        {"behind_cuts", "gauge", "Newer cuts in the directory."},
+        {"age_seconds", "gauge", "Age of the rows."},
+        {"lag_seconds", "gauge", "Age of the rows when they were first used."},
+        {"versions_total", "counter", "Cuts used so far."},
+        {"refused_total", "counter", "Polls that refused a cut."},
+        {"lookups_total", "counter", "Lookup calls."},
+        {"keys_total", "counter", "Keys looked up."},
+        {"missing_keys_total", "counter", "Keys without a row."},
+        {"mapped_bytes", "gauge", "Bytes of mapped files."},
+        {"memory_bytes", "gauge", "Bytes of the index of changes."},
+    };
     hotbed_reader_stats s;
     read_stats(r, &s);
     pthread_mutex_lock(&r->lock);
     bool healthy = r->status == HOTBED_OK;
     pthread_mutex_unlock(&r->lock);
-    metric(out, "healthy", "gauge", "1 if the newest cut is used.", healthy);
-    metric(out, "version", "gauge", "Number of the cut that answers lookups.", (double)s.version);
-    metric(out, "step", "gauge", "Training step of that cut.", (double)s.step);
-    metric(out, "behind_cuts", "gauge", "Newer cuts in the directory.", s.behind);
-    metric(out, "age_seconds", "gauge", "Age of the rows.", s.age);
-    metric(out, "lag_seconds", "gauge", "Age of the rows when they were first used.", s.lag);
-    metric(out, "versions_total", "counter", "Cuts used so far.", (double)s.versions);
-    metric(out, "refused_total", "counter", "Polls that refused a cut.", (double)s.refused);
-    metric(out, "lookups_total", "counter", "Lookup calls.", (double)s.lookups);
-    metric(out, "keys_total", "counter", "Keys looked up.", (double)s.keys);
-    metric(out, "missing_keys_total", "counter", "Keys without a row.", (double)s.missing);
-    metric(out, "mapped_bytes", "gauge", "Bytes of mapped files.", (double)s.mapped_bytes);
-    metric(out, "memory_bytes", "gauge", "Bytes of the index of changes.", (double)s.memory_bytes);
-    print(out, "# HELP hotbed_reader_table_keys Keys of a table.\n");
-    print(out, "# TYPE hotbed_reader_table_keys gauge\n");
+    const double values[] = {
+        healthy,
+        (double)s.version,
+        (double)s.step,
+        s.behind,
+        s.age,
+        s.lag,
+        (double)s.versions,
+        (double)s.refused,
+        (double)s.lookups,
+        (double)s.keys,
+        (double)s.missing,
+        (double)s.mapped_bytes,
+        (double)s.memory_bytes};
+    static_assert(sizeof values / sizeof *values == sizeof all / sizeof *all, "one value for each");
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        hotbed_metrics_add(out, all[i].name, all[i].type, all[i].help, NULL, values[i]);
     hotbed_version *v = take(r);
-    for (uint32_t t = 0; t < r->num_tables; t++)
-        print(
-            out, "hotbed_reader_table_keys{table=\"%s\"} %" PRIu64 "\n", r->tables[t].name,
-            v->tables[t].keys);
+    for (uint32_t t = 0; t < r->num_tables; t++) {
+        char label[96];
+        snprintf(label, sizeof label, "{table=\"%s\"}", r->tables[t].name);
+        hotbed_metrics_add(
+            out, "table_keys", "gauge", t == 0 ? "Keys of a table." : NULL, label,
+            (double)v->tables[t].keys);
+    }
     give(v);
 }
 
@@ -718,17 +711,8 @@ hotbed_status hotbed_reader_metrics(
     hotbed_reader *r, char *to, uint64_t capacity, uint64_t *bytes) {
     HOTBED_TRY(check_reader(r, "reader_metrics"));
     if (bytes == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_metrics: bytes is NULL");
-    text out = {.to = to, .capacity = capacity};
-    print_stats(&out, r);
-    *bytes = out.bytes;
-    if (to != NULL && out.bytes >= capacity) {
-        if (capacity > 0)
-            to[capacity - 1] = '\0';
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "capacity", (double)capacity, (double)out.bytes + 1,
-            "reader_metrics: the text has %" PRIu64 " bytes with its 0, capacity is %" PRIu64,
-            out.bytes + 1, capacity);
-    }
-    return HOTBED_OK;
+        return hotbed_fail_null_of("reader_metrics", "bytes");
+    hotbed_metrics out = {.prefix = "hotbed_reader_", .to = to, .capacity = capacity};
+    add_stats(&out, r);
+    return hotbed_metrics_end(&out, "reader_metrics", bytes);
 }

@@ -8,10 +8,12 @@
 #include "base/options.h"
 #include "base/stream.h"
 #include "serve/lookup.h"
+#include "serve/metrics.h"
 
 #include <inttypes.h>
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 enum { ATTEMPTS = 16, WAYS = 4 };
 enum { KEYS_MOST = (1 << 20) - 1 }; /* a command of Redis has at most 2^20 words */
@@ -102,6 +104,7 @@ static hotbed_status use_cut(hotbed_redis_reader *r, unsigned char *record, cons
     r->epoch++; /* the cache is empty */
     r->stats.version = cut->head->number;
     r->stats.step = cut->head->step;
+    r->stats.versions++;
     return HOTBED_OK;
 }
 
@@ -378,6 +381,7 @@ hotbed_status hotbed_redis_reader_lookup(
         hotbed_redis_drop(r->redis);
         status = answer(r, &c, version);
     }
+    r->stats.healthy = status == HOTBED_OK;
     if (status != HOTBED_OK) {
         hotbed_redis_drop(r->redis); /* answers may be missing */
         r->stats.refused++;
@@ -410,6 +414,7 @@ hotbed_status hotbed_redis_reader_open(
     hotbed_status status = hotbed_redis_connect(redis);
     if (status == HOTBED_OK)
         status = read_cut(r);
+    r->stats.healthy = status == HOTBED_OK;
     if (status == HOTBED_OK)
         *out = r;
     else
@@ -450,13 +455,50 @@ hotbed_status hotbed_redis_reader_find(hotbed_redis_reader *r, const char *name,
                      HOTBED_ERR_ARGUMENT, name, "redis_reader_find: there is no table '%s'", name);
 }
 
+/* `stats` as callers see them. */
+static hotbed_redis_stats read_stats(hotbed_redis_reader *r) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const uint64_t ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+    pthread_mutex_lock(&r->lock);
+    hotbed_redis_stats stats = r->stats;
+    const uint64_t created = r->cut.head->created_ns;
+    pthread_mutex_unlock(&r->lock);
+    stats.age = ns > created ? 1e-9 * (double)(ns - created) : 0.0;
+    return stats;
+}
+
 hotbed_status hotbed_redis_reader_stats(hotbed_redis_reader *r, hotbed_redis_stats *out) {
     if (r == NULL)
         return hotbed_fail_null_of("redis_reader_stats", "reader");
     HOTBED_TRY(hotbed_output_check(out, "hotbed_redis_stats"));
-    pthread_mutex_lock(&r->lock);
-    hotbed_redis_stats stats = r->stats;
-    pthread_mutex_unlock(&r->lock);
+    const hotbed_redis_stats stats = read_stats(r);
     hotbed_output_write(out, &stats, sizeof stats);
     return HOTBED_OK;
+}
+
+hotbed_status hotbed_redis_reader_metrics(
+    hotbed_redis_reader *r, char *text, uint64_t capacity, uint64_t *bytes) {
+    if (r == NULL || bytes == NULL)
+        return hotbed_fail_null_of("redis_reader_metrics", r == NULL ? "reader" : "bytes");
+    const hotbed_redis_stats s = read_stats(r);
+    hotbed_metrics out = {.prefix = "hotbed_redis_reader_", .to = text, .capacity = capacity};
+    const struct {
+        const char *name, *type, *help;
+        double value;
+    } all[] = {
+        {"healthy", "gauge", "1 if the last lookup succeeded.", s.healthy},
+        {"version", "gauge", "Number of the cut that answers lookups.", (double)s.version},
+        {"step", "gauge", "Training step of that cut.", (double)s.step},
+        {"age_seconds", "gauge", "Age of the rows.", s.age},
+        {"versions_total", "counter", "Cuts used so far.", (double)s.versions},
+        {"refused_total", "counter", "Lookup calls that failed.", s.refused},
+        {"lookups_total", "counter", "Lookup calls that were answered.", (double)s.lookups},
+        {"keys_total", "counter", "Keys looked up.", (double)s.keys},
+        {"missing_keys_total", "counter", "Keys without a row.", (double)s.missing},
+        {"cached_keys_total", "counter", "Keys whose rows the cache had.", (double)s.cached},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        hotbed_metrics_add(&out, all[i].name, all[i].type, all[i].help, NULL, all[i].value);
+    return hotbed_metrics_end(&out, "redis_reader_metrics", bytes);
 }

@@ -41,3 +41,8 @@ hotbed_status hotbed_redis_reader_lookup(
 hotbed_status hotbed_redis_reader_stats(hotbed_redis_reader *reader, hotbed_redis_stats *out) {
     return unsupported();
 }
+
+hotbed_status hotbed_redis_reader_metrics(
+    hotbed_redis_reader *reader, char *text, uint64_t capacity, uint64_t *bytes) {
+    return unsupported();
+}

@@ -107,13 +107,26 @@ typedef struct hotbed_redis_stats {
     uint32_t refused; /* lookups that failed */
     uint64_t version, step;
     uint64_t lookups, keys, missing;
-    uint64_t cached; /* keys whose rows the cache had */
+    uint64_t cached;   /* keys whose rows the cache had */
+    double age;        /* seconds since the rows of the version were copied in the trainer */
+    uint64_t versions; /* cuts used so far */
+    uint32_t healthy;  /* 1 if the last lookup, or the open, succeeded */
+    uint32_t reserved;
 } hotbed_redis_stats;
 
 /* Read the counts of a reader.
  * Errors: ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_redis_reader_stats(hotbed_redis_reader *reader, hotbed_redis_stats *out);
+
+/* Write the state in Prometheus's text format, as hotbed_reader_metrics() does. Waits for a lookup of
+ * another thread, not for Redis.
+ *   text      out  [capacity], always terminated by 0; NULL: return the size only
+ *   capacity  in   bytes of `text`
+ *   bytes     out  length of the whole text, without the 0
+ * Errors: ARGUMENT (`text` is too small, with the bytes needed in *bytes). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_redis_reader_metrics(
+    hotbed_redis_reader *reader, char *text, uint64_t capacity, uint64_t *bytes);
 
 #ifdef __cplusplus
 }

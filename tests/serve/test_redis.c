@@ -558,6 +558,36 @@ static void a_base_replaces_older_cuts_only(hotbed_backend backend) {
     world_close(&w);
 }
 
+static void metrics_of_a_redis_reader_have_prometheus_format(hotbed_backend backend) {
+    world w;
+    char text[4096];
+    uint64_t bytes = 0, again = 0;
+    world_open(&w, backend, 0);
+    open_publisher(&w, 100);
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w));
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w));
+    CHECK_OK(hotbed_redis_reader_metrics(w.reader, NULL, 0, &bytes));
+    CHECK_OK(hotbed_redis_reader_metrics(w.reader, text, sizeof text, &again));
+    CHECK_EQ(strlen(text), again);
+    CHECK(
+        strstr(text, "# TYPE hotbed_redis_reader_version gauge\nhotbed_redis_reader_version 2\n"));
+    CHECK(strstr(text, "hotbed_redis_reader_healthy 1\n") != NULL);
+    CHECK(strstr(text, "hotbed_redis_reader_versions_total 2\n") != NULL);
+    CHECK(strstr(text, "hotbed_redis_reader_refused_total 0\n") != NULL);
+    redis_server_kill(&w.server);
+    CHECK_STATUS(look(&w), HOTBED_ERR_IO);
+    hotbed_redis_stats stats = {.size = sizeof stats};
+    CHECK_OK(hotbed_redis_reader_stats(w.reader, &stats));
+    CHECK(stats.healthy == 0 && stats.refused == 1 && stats.version == 2 && stats.age > 0);
+    CHECK_STATUS(hotbed_redis_reader_metrics(w.reader, text, 10, &bytes), HOTBED_ERR_ARGUMENT);
+    CHECK_EQ(strlen(text), 9);
+    CHECK_STATUS(hotbed_redis_reader_metrics(w.reader, text, 10, NULL), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_redis_reader_metrics(NULL, text, 10, &bytes), HOTBED_ERR_ARGUMENT);
+    world_close(&w);
+}
+
 static void redis_arguments_are_named(hotbed_backend backend) {
     hotbed_redis_options options;
     hotbed_redis_reader *reader = NULL;
@@ -595,6 +625,8 @@ const hotbed_test hotbed_tests[] = {
     {"redis_without_memory_fails_the_cut", redis_without_memory_fails_the_cut},
     {"the_policy_is_checked_after_any_failure", the_policy_is_checked_after_any_failure},
     {"a_base_replaces_older_cuts_only", a_base_replaces_older_cuts_only},
+    {"metrics_of_a_redis_reader_have_prometheus_format",
+     metrics_of_a_redis_reader_have_prometheus_format},
     {"redis_arguments_are_named", redis_arguments_are_named},
     {NULL, NULL},
 };

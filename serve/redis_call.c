@@ -11,14 +11,17 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
 
-enum { PORT = 6379, TIMEOUT_MS = 10000, CACHE_ROWS = 65536, TEXT = 256 };
+enum { PORT = 6379, TIMEOUT_MS = 10000, CACHE_ROWS = 65536, TEXT = 256, MOVES_MOST = 5 };
 
 struct hotbed_redis {
     char host[TEXT], path[TEXT], prefix[HOTBED_REDIS_PREFIX_MOST + 1];
     char name[TEXT + 16]; /* for messages */
+    char node[TEXT];      /* of a cluster, which has the keys; "": host or path */
+    uint32_t node_port;
     uint32_t port, timeout_ms, cache_rows;
     redisContext *context; /* NULL: not connected */
     redisReply *reply;     /* the last answer */
@@ -124,13 +127,29 @@ static hotbed_status fail_connection(hotbed_redis *r) {
     return status;
 }
 
-/* Redis keeps its keys, whatever memory it has. */
-static hotbed_status check_policy(hotbed_redis *r) {
-    static const hotbed_redis_text words[] = {{"INFO", 4}, {"memory", 6}};
+/* Whether all keys of the prefix are in one slot of a cluster: it has a hash tag, {..}. */
+static bool has_tag(const char *prefix) {
+    const char *open = strchr(prefix, '{');
+    const char *close = open == NULL ? NULL : strchr(open, '}');
+    return close != NULL && close > open + 1;
+}
+
+/* Redis keeps its keys, whatever memory it has, and a cluster keeps them together. */
+static hotbed_status check_server(hotbed_redis *r) {
+    static const hotbed_redis_text words = {"INFO", 4};
     hotbed_redis_text info;
-    HOTBED_TRY(hotbed_redis_send(r, 2, words));
+    HOTBED_TRY(hotbed_redis_send(r, 1, &words));
     HOTBED_TRY(hotbed_redis_receive(r, &info));
     const char *policy = info.data == NULL ? NULL : strstr(info.data, "maxmemory_policy:");
+    const char *cluster = info.data == NULL ? NULL : strstr(info.data, "cluster_enabled:1");
+    if (cluster != NULL && !has_tag(r->prefix))
+        return hotbed_error_path(
+            hotbed_fail_parameter(
+                HOTBED_ERR_ARGUMENT, "prefix",
+                "Redis at %s is of a cluster: put a part of the prefix '%s' in braces, as in "
+                "'{model}', so that one node has all its keys",
+                r->name, r->prefix),
+            r->name);
     if (policy == NULL || strncmp(policy, "maxmemory_policy:noeviction", 27) == 0)
         return HOTBED_OK;
     policy += strlen("maxmemory_policy:");
@@ -141,17 +160,69 @@ static hotbed_status check_policy(hotbed_redis *r) {
         r->name, (int)strcspn(policy, "\r\n"), policy);
 }
 
-hotbed_status hotbed_redis_connect(hotbed_redis *r) {
+/* Read "MOVED <slot> <host>:<port>". An empty host is the one that answered. */
+static bool read_moved(hotbed_redis *r, const char *text) {
+    const char *address = strncmp(text, "MOVED ", 6) == 0 ? strchr(text + 6, ' ') : NULL;
+    const char *colon = address == NULL ? NULL : strrchr(address, ':');
+    const unsigned long port = colon == NULL ? 0 : strtoul(colon + 1, NULL, 10);
+    if (port == 0 || port > 65535 || colon - address > TEXT)
+        return false;
+    const size_t bytes = (size_t)(colon - address) - 1;
+    if (bytes > 0) {
+        memcpy(r->node, address + 1, bytes);
+        r->node[bytes] = 0;
+    } else if (r->node[0] == 0) {
+        snprintf(r->node, sizeof r->node, "%s", r->host[0] != 0 ? r->host : "127.0.0.1");
+    }
+    r->node_port = (uint32_t)port;
+    return true;
+}
+
+static hotbed_status fail_reply(hotbed_redis *r);
+static hotbed_status get_any(hotbed_redis *r);
+
+/* Ask for a key of the prefix. *moved: another node has it. */
+static hotbed_status find_node(hotbed_redis *r, bool *moved) {
+    const hotbed_redis_name name = hotbed_redis_cut_name(r);
+    const hotbed_redis_text words[] = {{"STRLEN", 6}, hotbed_redis_text_of(&name)};
+    HOTBED_TRY(hotbed_redis_send(r, 2, words));
+    HOTBED_TRY(get_any(r));
+    const bool error = r->reply->type == REDIS_REPLY_ERROR;
+    *moved = error && read_moved(r, r->reply->str);
+    return error && !*moved ? fail_reply(r) : HOTBED_OK;
+}
+
+static hotbed_status connect_node(hotbed_redis *r, bool *moved) {
     const struct timeval limit = {
         .tv_sec = r->timeout_ms / 1000, .tv_usec = r->timeout_ms % 1000 * 1000};
-    if (r->context != NULL)
-        return HOTBED_OK;
-    r->context = r->path[0] != 0 ? redisConnectUnixWithTimeout(r->path, limit)
-                                 : redisConnectWithTimeout(r->host, (int)r->port, limit);
+    r->context = r->node[0] != 0   ? redisConnectWithTimeout(r->node, (int)r->node_port, limit)
+                 : r->path[0] != 0 ? redisConnectUnixWithTimeout(r->path, limit)
+                                   : redisConnectWithTimeout(r->host, (int)r->port, limit);
     if (r->context == NULL || r->context->err != 0 ||
         redisSetTimeout(r->context, limit) != REDIS_OK)
         return fail_connection(r);
-    const hotbed_status status = check_policy(r);
+    HOTBED_TRY(check_server(r));
+    return find_node(r, moved);
+}
+
+hotbed_status hotbed_redis_connect(hotbed_redis *r) {
+    if (r->context != NULL)
+        return HOTBED_OK;
+    hotbed_status status = HOTBED_OK;
+    bool moved = true;
+    r->node[0] = 0;
+    for (int i = 0; i <= MOVES_MOST && moved && status == HOTBED_OK; i++) {
+        hotbed_redis_drop(r); /* of the node before */
+        moved = false;
+        status = connect_node(r, &moved);
+    }
+    if (status == HOTBED_OK && moved)
+        status = hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_IO, NULL, MOVES_MOST + 1, MOVES_MOST,
+                "Redis at %s: after %d moves the cluster names another node, %s:%" PRIu32, r->name,
+                MOVES_MOST, r->node, r->node_port),
+            r->name);
     if (status != HOTBED_OK) /* the next call checks again */
         hotbed_redis_drop(r);
     return status;
@@ -204,12 +275,18 @@ static int get_reply(redisContext *context, void **reply) {
     return result;
 }
 
-static hotbed_status next(hotbed_redis *r) {
+/* Wait for the next answer, which may be an error. */
+static hotbed_status get_any(hotbed_redis *r) {
     void *reply = NULL;
     forget_reply(r);
     if (get_reply(r->context, &reply) != REDIS_OK || reply == NULL)
         return fail_connection(r);
     r->reply = reply;
+    return HOTBED_OK;
+}
+
+static hotbed_status next(hotbed_redis *r) {
+    HOTBED_TRY(get_any(r));
     return r->reply->type == REDIS_REPLY_ERROR ? fail_reply(r) : HOTBED_OK;
 }
 

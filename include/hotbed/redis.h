@@ -35,7 +35,10 @@
  * (STATE); or if Redis has no memory for it (MEMORY). The publisher's next cut is then a base, which has
  * everything.
  *
- * Redis 5 or later, one server; a cluster has no transactions over its keys. A forked process opens its own. */
+ * Redis 5 or later. All keys of a prefix are on one server, because a transaction of Redis is; models of
+ * different prefixes may be on different ones. Of a Redis Cluster any node can be named. The prefix then has a
+ * hash tag, as "{model}", and the node with its slot is found when a connection begins, and again
+ * after it has moved. A forked process opens its own. */
 #ifndef HOTBED_REDIS_H
 #define HOTBED_REDIS_H
 
@@ -50,11 +53,12 @@ typedef struct hotbed_redis_reader hotbed_redis_reader; /* opaque; owned by the 
 
 /* Where Redis is. Call hotbed_redis_options_init(), then set fields. Strings are copied. */
 typedef struct hotbed_redis_options {
-    uint32_t size;       /* set by init */
-    uint32_t port;       /* of `host`; 0: 6379 */
-    const char *host;    /* a name or an address, or */
-    const char *path;    /* the path of a Unix socket; one of them is required */
-    const char *prefix;  /* of all Redis keys, 1 .. 63 bytes; NULL: "hotbed" */
+    uint32_t size;    /* set by init */
+    uint32_t port;    /* of `host`; 0: 6379 */
+    const char *host; /* a name or an address, or */
+    const char *path; /* the path of a Unix socket; one of them is required */
+    const char
+        *prefix; /* of all Redis keys, 1 .. 63 bytes; NULL: "hotbed"; in a cluster with {..} */
     uint32_t timeout_ms; /* for a connection, and for each answer; 0: 10000 */
     uint32_t cache_rows; /* of a reader: rows that it remembers until the next cut; 0: 65536 */
 } hotbed_redis_options;
@@ -68,7 +72,7 @@ static inline void hotbed_redis_options_init(hotbed_redis_options *options) {
 }
 
 /* Connect a sink. Synchronous.
- * Errors: ARGUMENT, IO (no connection), STATE (Redis may drop keys when memory is short), MEMORY,
+ * Errors: ARGUMENT (also a prefix without a hash tag, if Redis is a cluster), IO (no connection), STATE (Redis may drop keys when memory is short), MEMORY,
  * UNSUPPORTED (a build without HOTBED_REDIS). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_redis_sink_create(const hotbed_redis_options *options, hotbed_redis_sink **out);

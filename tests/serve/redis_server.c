@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,25 +23,81 @@ static bool answers(const redis_server *s) {
     return there;
 }
 
-void redis_server_start(redis_server *s, const char *policy) {
+/* Whether a node answers, though its cluster may not work yet. */
+static bool is_up(const redis_server *s) {
+    redisContext *context = redisConnectUnix(s->socket);
+    redisReply *reply = context == NULL || context->err != 0 ? NULL : redisCommand(context, "PING");
+    const bool up = reply != NULL && reply->type == REDIS_REPLY_STATUS;
+    if (reply != NULL)
+        freeReplyObject(reply);
+    if (context != NULL)
+        redisFree(context);
+    return up;
+}
+
+/* Returns false if it ends: the port is another program's. */
+static bool start(redis_server *s, const char *policy) {
+    char port[16], nodes[32];
+    snprintf(port, sizeof port, "%u", s->port);
+    snprintf(nodes, sizeof nodes, "nodes-%u.conf", s->port);
     s->process = fork();
     CHECK(s->process >= 0);
     if (s->process == 0) {
         if (freopen("/dev/null", "w", stdout) == NULL || freopen("/dev/null", "w", stderr) == NULL)
             _exit(127); /* a pipe of the test's output must end with the test */
         execl(
-            HOTBED_TEST_REDIS_SERVER, "redis-server", "--port", "0", "--unixsocket", s->socket,
+            HOTBED_TEST_REDIS_SERVER, "redis-server", "--port", port, "--unixsocket", s->socket,
             "--save", "", "--appendonly", "no", "--maxmemory-policy", policy, "--dir", s->directory,
-            (char *)NULL);
+            "--cluster-enabled", s->port == 0 ? "no" : "yes", "--cluster-config-file", nodes,
+            "--bind", "127.0.0.1", (char *)NULL);
         _exit(127);
     }
     for (int i = 0; i < 30000; i++) {
-        if (answers(s))
-            return;
-        CHECK_EQ(waitpid(s->process, NULL, WNOHANG), 0);
+        if (s->port == 0 ? answers(s) : is_up(s))
+            return true;
+        if (waitpid(s->process, NULL, WNOHANG) != 0)
+            return false;
         usleep(1000);
     }
-    CHECK(false);
+    return false;
+}
+
+void redis_server_start(redis_server *s, const char *policy) {
+    CHECK(start(s, policy));
+}
+
+static bool works(const redis_server *s) {
+    redisContext *context = redisConnectUnix(s->socket);
+    redisReply *reply =
+        context == NULL || context->err != 0 ? NULL : redisCommand(context, "CLUSTER INFO");
+    const bool all = reply != NULL && reply->type == REDIS_REPLY_STRING &&
+                     strstr(reply->str, "cluster_state:ok") != NULL &&
+                     strstr(reply->str, "cluster_slots_assigned:16384") != NULL;
+    if (reply != NULL)
+        freeReplyObject(reply);
+    if (context != NULL)
+        redisFree(context);
+    return all;
+}
+
+void redis_server_start_cluster(redis_server nodes[2]) {
+    for (int n = 0; n < 2; n++) {
+        bool up = false;
+        for (int i = 0; i < 100 && !up; i++) { /* with 10000 more it has the port of the bus */
+            nodes[n].port = 10000 + (unsigned)((getpid() * 7 + n * 131 + i * 17) % 20000);
+            up = start(&nodes[n], "noeviction");
+        }
+        CHECK(up);
+        for (int first = n * 8192; first < (n + 1) * 8192; first += 8) /* Redis 5 has no ranges */
+            redis_server_call(
+                &nodes[n], "CLUSTER ADDSLOTS %d %d %d %d %d %d %d %d", first, first + 1, first + 2,
+                first + 3, first + 4, first + 5, first + 6, first + 7);
+    }
+    redis_server_call(&nodes[1], "CLUSTER SET-CONFIG-EPOCH 2");
+    redis_server_call(&nodes[0], "CLUSTER MEET 127.0.0.1 %u", nodes[1].port);
+    for (int i = 0; i < 60000 && !(works(&nodes[0]) && works(&nodes[1])); i++)
+        usleep(1000);
+    CHECK(works(&nodes[0]) && works(&nodes[1]));
 }
 
 void redis_server_kill(redis_server *s) {
@@ -62,4 +119,15 @@ void redis_server_call(const redis_server *s, const char *format, ...) {
     CHECK(reply != NULL && reply->type != REDIS_REPLY_ERROR);
     freeReplyObject(reply);
     redisFree(context);
+}
+
+long long redis_server_keys(const redis_server *s) {
+    redisContext *context = redisConnectUnix(s->socket);
+    CHECK(context != NULL && context->err == 0);
+    redisReply *reply = redisCommand(context, "DBSIZE");
+    CHECK(reply != NULL && reply->type == REDIS_REPLY_INTEGER);
+    const long long keys = reply->integer;
+    freeReplyObject(reply);
+    redisFree(context);
+    return keys;
 }

@@ -558,6 +558,41 @@ static void a_base_replaces_older_cuts_only(hotbed_backend backend) {
     world_close(&w);
 }
 
+/* The keys of a prefix with a hash tag are on one node, which any node names. */
+static void a_cluster_names_the_node_of_a_prefix(hotbed_backend backend) {
+    static const char *const prefixes[] = {"{a}", "x{b}", "{c}y", "{d}", "{e}", "{f}"};
+    redis_server nodes[2] = {{.process = 0}};
+    world w;
+    world_open(&w, backend, 0);
+    for (int n = 0; n < 2; n++) {
+        const char *socket = sample_path(n == 0 ? "node-0.sock" : "node-1.sock");
+        snprintf(nodes[n].socket, sizeof nodes[n].socket, "%.100s", socket);
+        snprintf(nodes[n].directory, sizeof nodes[n].directory, "%s", w.server.directory);
+    }
+    redis_server_start_cluster(nodes);
+    w.redis.path = nodes[0].socket;
+    CHECK_STATUS(hotbed_redis_sink_create(&w.redis, &w.sink), HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(.parameter = "prefix", .path = "/node-0.sock");
+    w.redis.path = NULL;
+    w.redis.host = "127.0.0.1";
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        hotbed_redis_reader_close(w.reader);
+        w.reader = NULL;
+        w.redis.port = nodes[i % 2].port;
+        w.redis.prefix = prefixes[i];
+        snprintf(w.directory, sizeof w.directory, "%s-%zu", sample_path("of"), i);
+        open_publisher(&w, 2);
+        for (int k = 0; k < 5; k++) {
+            CHECK_OK(publish(&w));
+            CHECK_OK(look(&w));
+        }
+    }
+    CHECK(redis_server_keys(&nodes[0]) > 0 && redis_server_keys(&nodes[1]) > 0);
+    world_close(&w);
+    redis_server_kill(&nodes[0]);
+    redis_server_kill(&nodes[1]);
+}
+
 static void metrics_of_a_redis_reader_have_prometheus_format(hotbed_backend backend) {
     world w;
     char text[4096];
@@ -625,6 +660,7 @@ const hotbed_test hotbed_tests[] = {
     {"redis_without_memory_fails_the_cut", redis_without_memory_fails_the_cut},
     {"the_policy_is_checked_after_any_failure", the_policy_is_checked_after_any_failure},
     {"a_base_replaces_older_cuts_only", a_base_replaces_older_cuts_only},
+    {"a_cluster_names_the_node_of_a_prefix", a_cluster_names_the_node_of_a_prefix},
     {"metrics_of_a_redis_reader_have_prometheus_format",
      metrics_of_a_redis_reader_have_prometheus_format},
     {"redis_arguments_are_named", redis_arguments_are_named},

@@ -34,10 +34,17 @@ hotbed_status hotbed_optimizer_step(
     return kernels_of(stream)->count_step(&view, clock, stream);
 }
 
-/* Check the distance in bytes between rows of a part. */
+/* Check the distance in bytes between rows of a part. Scales of int8 and fp8 rows are read in aligned words. */
 static hotbed_status check_row_bytes(const hotbed_row_update *u, uint32_t states) {
-    uint64_t unit = states > 0 ? sizeof(float) : hotbed_dtype_bytes(u->dtype);
+    const bool scaled = hotbed_scale_span((uint32_t)u->dtype, u->dim) != 0;
+    uint64_t unit = states > 0 || scaled ? sizeof(float) : hotbed_dtype_bytes(u->dtype);
     uint64_t least = hotbed_dtype_row_bytes(u->dtype, u->dim);
+    if (scaled && u->row_bytes == 0 && least % unit != 0)
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "row_bytes", 0.0,
+            "row_bytes is 0, but %s rows of %u elements have %llu bytes, no multiple of 4; set "
+            "row_bytes to the distance between rows, a multiple of 4",
+            hotbed_dtype_name(u->dtype), u->dim, (unsigned long long)least);
     if (u->row_bytes != 0 && (u->row_bytes < least || u->row_bytes % unit != 0))
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "row_bytes", (double)u->row_bytes,
@@ -53,11 +60,9 @@ static hotbed_status check_update(const hotbed_row_update *u, hotbed_optimizer_k
             HOTBED_ERR_ARGUMENT, "dim", (double)u->dim,
             hotbed_bound((double)u->dim, 1, (double)HOTBED_DIM_MOST), "dim %u is not in [1, %d]",
             u->dim, HOTBED_DIM_MOST);
-    if (hotbed_dtype_bytes(u->dtype) == 0)
+    if (hotbed_dtype_row_bytes(u->dtype, u->dim) == 0)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "dtype", (double)u->dtype,
-            "dtype %d (%s) is not f32, f16 or bf16; rows with scales are updated only in a storage",
-            (int)u->dtype, hotbed_dtype_name(u->dtype));
+            HOTBED_ERR_ARGUMENT, "dtype", (double)u->dtype, "unknown dtype %d", (int)u->dtype);
     if (u->rows.scores != NULL || u->rows.times != NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "rows: an optimizer does not change scores or times");

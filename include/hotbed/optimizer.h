@@ -55,12 +55,13 @@ typedef struct hotbed_row_update {
     uint32_t size;      /* set by init */
     uint32_t dim;       /* elements of an embedding, 1 .. 4096; required */
     uint64_t n;         /* number of rows */
-    hotbed_dtype dtype; /* of the embeddings: F32, F16 or BF16; 0 is F32 */
+    hotbed_dtype dtype; /* of the embeddings; 0 is F32. They are rounded to nearest */
     /* in, out: weights and every state that the optimizer has; no scores */
     hotbed_rows rows;
     /* 0: each part is a dense array. Otherwise row i of every part is i * row_bytes after the
      * pointer of the part, as for rows of a flat table or rows padded to equal size; a multiple of
-     * the element size, and of 4 if there are states */
+     * the element size, and of 4 if there are states. INT8 and FP8: rows begin at multiples of 4, so
+     * it must be set unless a row's bytes are one */
     uint64_t row_bytes;
     const float *gradients; /* [n, dim] in: summed gradients of the rows; they are not clamped */
 } hotbed_row_update;

@@ -56,7 +56,7 @@ typedef struct hotbed_publisher hotbed_publisher; /* opaque; owned by the caller
 
 /* How a row is written. The numbers are part of the file format. */
 typedef enum hotbed_encoding {
-    HOTBED_ENCODING_TABLE = 0, /* as the table's dtype */
+    HOTBED_ENCODING_TABLE = 0, /* as the table's dtype; FP8 as BF16 */
     HOTBED_ENCODING_F32 = 1,
     HOTBED_ENCODING_F16 = 2,
     HOTBED_ENCODING_BF16 = 3,
